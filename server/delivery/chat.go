@@ -1,0 +1,296 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+)
+
+// chatState is what the hub knows of a chat that at least one stream is attached
+// to. It walks the chat's changes one by one in version order, so it sees every
+// change of the membership after its first position.
+type chatState struct {
+	id      string
+	known   bool  // version is set; until then changes are only collected
+	version int64 // every change up to here was walked
+	wanted  int64 // newest version that is known to exist
+
+	// checked is a membership version: each stream of this process whose user
+	// was a member at that version is attached, or opening and will attach by
+	// itself.
+	checked int64
+
+	buffer    map[int64]*change // changes newer than version+1
+	recent    []*change         // the last changes walked, oldest first
+	attached  []*attachment     // in no order; an attachment knows its index
+	fetchDue  bool              // a read of missing events is scheduled or under way
+	holeSince time.Time
+}
+
+// Bounds of one chat's memory: what does not fit is read from the store.
+const (
+	maxBuffer = 64
+	maxRecent = 32
+)
+
+// attachment is one stream's part in one chat.
+type attachment struct {
+	stream *Stream
+	chat   *chatState
+	index  int   // in chat.attached
+	live   bool  // pos is set; until then the opening has yet to find it
+	pos    int64 // the stream has, or was told of, everything up to here
+	floor  int64 // changes below are hidden from the user (SINCE_JOINED)
+	// gone is the version of a removal of the user that was walked while the
+	// attachment was not live, 0 if an addition followed.
+	gone int64
+}
+
+// receive takes a change in, unless it was walked already or does not fit.
+func (cs *chatState) receive(h *Hub, e event.Event) {
+	v := e.GetMetadata().GetVersion()
+	if cs.known && v <= cs.version {
+		h.stats.Duplicates++
+		return
+	}
+	if len(cs.buffer) < maxBuffer || (cs.known && v == cs.version+1) {
+		if cs.buffer == nil {
+			cs.buffer = map[int64]*change{}
+		}
+		if cs.buffer[v] == nil {
+			cs.buffer[v] = newChange(e)
+		}
+	}
+	cs.wanted = max(cs.wanted, v)
+}
+
+// advance walks all changes that follow without a hole, and schedules a read of
+// what is missing. Callers hold mu.
+func (h *Hub) advance(cs *chatState) {
+	if !cs.known {
+		return
+	}
+	moved := false
+	for {
+		c := cs.buffer[cs.version+1]
+		if c == nil {
+			break
+		}
+		delete(cs.buffer, c.version)
+		h.walk(cs, c)
+		moved = true
+		if len(cs.attached) == 0 { // the last stream was removed from the chat, or died
+			return
+		}
+	}
+	if cs.wanted <= cs.version {
+		cs.holeSince = time.Time{}
+		return
+	}
+	if moved || cs.holeSince.IsZero() {
+		cs.holeSince = h.cfg.Clock()
+	}
+	if !cs.fetchDue {
+		cs.fetchDue = true
+		h.schedule(cs.holeSince.Add(h.cfg.HoleWait), Work{kind: workFetch, chat: cs})
+	}
+}
+
+// walk applies the next change: frames for the attached streams, and the
+// membership of the stream's own user. Callers hold mu; c.version is
+// cs.version+1.
+func (h *Hub) walk(cs *chatState, c *change) {
+	cs.version = c.version
+	cs.remember(c)
+	for _, s := range h.users[c.target] {
+		switch {
+		case s.attached[cs.id] != nil:
+		case c.effect == added:
+			// Attached at the position before, the stream gets the change itself like
+			// all others.
+			h.attachAdded(s, cs, c)
+		case c.effect == removed:
+			// Never attached, because the addition did not come this way; the client
+			// may have the chat by other means.
+			h.requestJoin(s, cs.id)
+		}
+	}
+	dead := false
+	// From the end, because emit may detach the attachment it is given.
+	for i := len(cs.attached) - 1; i >= 0; i-- {
+		a := cs.attached[i]
+		h.emit(a, c)
+		dead = dead || a.stream.dead
+	}
+	if dead {
+		var streams []*Stream
+		for _, a := range cs.attached {
+			streams = append(streams, a.stream)
+		}
+		h.dropDead(streams)
+	}
+	if c.membership && cs.checked == c.membershipVersion-1 {
+		cs.checked = c.membershipVersion
+	}
+	if cs.checked < c.membershipVersion {
+		h.requestCheck(cs.id, c.membershipVersion)
+	}
+}
+
+// emit shows a change to one attached stream. Callers hold mu.
+func (h *Hub) emit(a *attachment, c *change) {
+	own := c.target == a.stream.user
+	if !a.live {
+		// The opening reads the head and then the user's row; what it finds at its
+		// position p covers a removal at or before p.
+		if own && c.effect == removed {
+			a.gone = c.version
+		} else if own && c.effect == added {
+			a.gone = 0
+		}
+		return
+	}
+	if c.version <= a.pos {
+		return
+	}
+	if c.version >= a.floor || (own && c.effect == removed) {
+		h.push(a.stream, c.frame())
+	}
+	a.pos = c.version
+	if own && c.effect == removed {
+		h.detach(a)
+	}
+}
+
+// attachAdded attaches a stream whose user a change made a member. Callers hold
+// mu.
+func (h *Hub) attachAdded(s *Stream, cs *chatState, c *change) {
+	if s.opening {
+		s.late[cs.id] = true
+		return
+	}
+	a := h.attach(s, cs.id)
+	a.live, a.pos, a.floor = true, c.version-1, c.version
+}
+
+func (cs *chatState) remember(c *change) {
+	if len(cs.recent) == maxRecent {
+		copy(cs.recent, cs.recent[1:])
+		cs.recent[maxRecent-1] = c
+		return
+	}
+	cs.recent = append(cs.recent, c)
+}
+
+// attach makes an attachment that is not live yet. Callers hold mu and know that
+// there is none.
+func (h *Hub) attach(s *Stream, chatID string) *attachment {
+	cs := h.chats[chatID]
+	if cs == nil {
+		cs = &chatState{id: chatID, checked: h.checked[chatID]}
+		h.chats[chatID] = cs
+		delete(h.checked, chatID)
+	}
+	a := &attachment{stream: s, chat: cs, index: len(cs.attached)}
+	cs.attached = append(cs.attached, a)
+	s.attached[chatID] = a
+	return a
+}
+
+// detach ends an attachment, and with the last one the state of the chat.
+// Callers hold mu.
+func (h *Hub) detach(a *attachment) {
+	cs := a.chat
+	if a.stream.attached[cs.id] != a {
+		return
+	}
+	delete(a.stream.attached, cs.id)
+	last := len(cs.attached) - 1
+	cs.attached[a.index] = cs.attached[last]
+	cs.attached[a.index].index = a.index
+	cs.attached[last] = nil
+	cs.attached = cs.attached[:last]
+	if last == 0 {
+		delete(h.chats, cs.id)
+		h.setChecked(cs.id, cs.checked)
+	}
+}
+
+// goLive sets the position that an opening found for its attachment, and shows
+// the stream what the hub has walked beyond it. Callers hold mu.
+func (h *Hub) goLive(a *attachment, pos, floor int64) {
+	cs := a.chat
+	if a.gone > pos {
+		h.push(a.stream, leftFrame(cs.id, a.stream.user, a.gone))
+		h.detach(a)
+		return
+	}
+	a.live, a.pos, a.floor = true, pos, floor
+	switch {
+	case !cs.known:
+		cs.known, cs.version = true, pos
+		for v := range cs.buffer {
+			if v <= pos {
+				delete(cs.buffer, v)
+			}
+		}
+		cs.wanted = max(cs.wanted, pos)
+		h.advance(cs)
+	case cs.version < pos:
+		cs.wanted = max(cs.wanted, pos)
+		h.advance(cs)
+	case cs.version > pos:
+		if len(cs.recent) > 0 && cs.recent[0].version <= pos+1 {
+			h.catchUp(a)
+			return
+		}
+		// Too far behind for what is in memory: the client reads the rest itself.
+		h.push(a.stream, headFrame(cs.id, cs.version, 0, nil))
+		a.pos = cs.version
+	}
+}
+
+// catchUp shows a stream the changes in memory that are newer than its position.
+// Callers hold mu.
+func (h *Hub) catchUp(a *attachment) {
+	user, recent := a.stream.user, a.chat.recent
+	for i, c := range recent {
+		if c.version <= a.pos {
+			continue
+		}
+		if c.effect == removed && c.target == user {
+			// The chat's state must outlive a removal that an addition follows, and
+			// nothing in between is for the user.
+			if again := indexOfAddition(recent[i+1:], user); again >= 0 {
+				h.push(a.stream, c.frame())
+				a.pos, a.floor = c.version, recent[i+1+again].version
+				continue
+			}
+		}
+		h.emit(a, c)
+		if a.stream.attached[a.chat.id] != a {
+			return
+		}
+	}
+}
+
+func indexOfAddition(changes []*change, user string) int {
+	for i, c := range changes {
+		if c.effect == added && c.target == user {
+			return i
+		}
+	}
+	return -1
+}
+
+// setChecked remembers a checked membership version for a chat. Callers hold mu.
+func (h *Hub) setChecked(chatID string, version int64) {
+	if cs := h.chats[chatID]; cs != nil {
+		cs.checked = max(cs.checked, version)
+		return
+	}
+	if len(h.checked) >= maxChecked {
+		clear(h.checked)
+	}
+	h.checked[chatID] = max(h.checked[chatID], version)
+}

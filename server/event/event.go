@@ -1,0 +1,167 @@
+// Package event is the catalogue of Parley's events: what there is, what it is
+// called, how it is encoded, and where it belongs on Kafka.
+//
+// The generated messages of proto/event are the events themselves; their
+// contracts stand in their options. The package owns names, encoding and
+// partitioning; it does not own when events happen (package chat), where they
+// are kept (package store) or how they are published. Everything here is pure
+// and safe for concurrent use.
+package event
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+)
+
+// Event is one fact of a chat.
+type Event interface {
+	proto.Message
+	GetMetadata() *eventv1.EventMetadata
+	GetChatId() string
+}
+
+// Spec is the declared contract of a kind of event.
+type Spec struct {
+	Topic   string // Kafka topic it is published to
+	Type    string // its EventMetadata.event_type
+	Version int32  // its EventMetadata.event_version
+	Key     string // field whose value is the record key
+}
+
+// Names of the events, as in EventMetadata.event_type.
+const (
+	TypeChatCreated       = "ChatCreated"
+	TypeChatUpdated       = "ChatUpdated"
+	TypeMembershipChanged = "MembershipChanged"
+	TypeMessagePersisted  = "MessagePersisted"
+)
+
+type kind struct {
+	spec Spec
+	make func() Event
+}
+
+// catalogue is complete: what is not in it is not an event. The options of the
+// descriptors are read once, here.
+var catalogue = func() map[string]kind {
+	m := map[string]kind{}
+	for _, make := range []func() Event{
+		func() Event { return &eventv1.ChatCreated{} },
+		func() Event { return &eventv1.ChatUpdated{} },
+		func() Event { return &eventv1.MembershipChanged{} },
+		func() Event { return &eventv1.MessagePersisted{} },
+	} {
+		opts, _ := proto.GetExtension(make().ProtoReflect().Descriptor().Options(), eventv1.E_Event).(*eventv1.EventOptions)
+		spec := Spec{Topic: opts.GetTopic(), Type: opts.GetEventType(), Version: opts.GetVersion(), Key: opts.GetKey()}
+		m[spec.Type] = kind{spec: spec, make: make}
+	}
+	return m
+}()
+
+// Specs returns the contracts of all events, in order of their names.
+func Specs() []Spec {
+	out := make([]Spec, 0, len(catalogue))
+	for _, k := range catalogue {
+		out = append(out, k.spec)
+	}
+	slices.SortFunc(out, func(a, b Spec) int {
+		if a.Type < b.Type {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// TypeOf returns the name of an event, "" for none of the catalogue.
+func TypeOf(e Event) string {
+	switch e.(type) {
+	case *eventv1.ChatCreated:
+		return TypeChatCreated
+	case *eventv1.ChatUpdated:
+		return TypeChatUpdated
+	case *eventv1.MembershipChanged:
+		return TypeMembershipChanged
+	case *eventv1.MessagePersisted:
+		return TypeMessagePersisted
+	}
+	return ""
+}
+
+// SpecOf returns the contract of an event; the zero Spec if the catalogue does
+// not have it.
+func SpecOf(e Event) Spec { return catalogue[TypeOf(e)].spec }
+
+// Marshal encodes an event, deterministically: equal events have equal bytes.
+func Marshal(e Event) ([]byte, error) {
+	if TypeOf(e) == "" {
+		return nil, fmt.Errorf("event: %T is not in the catalogue", e)
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(e)
+}
+
+// Unmarshal decodes an event of a type of the catalogue.
+func Unmarshal(eventType string, b []byte) (Event, error) {
+	k, ok := catalogue[eventType]
+	if !ok {
+		return nil, fmt.Errorf("event: unknown type %q", eventType)
+	}
+	e := k.make()
+	if err := proto.Unmarshal(b, e); err != nil {
+		return nil, fmt.Errorf("event: decode %s: %w", eventType, err)
+	}
+	return e, nil
+}
+
+// Cause says who and what caused an event.
+type Cause struct {
+	Actor       string // user, or "system"
+	Trace       string // W3C trace-id, hex
+	Correlation string // shared by everything that one user action set off
+	Causation   string // request or event that directly caused it
+}
+
+// Origin says where events are made.
+type Origin struct {
+	Generation string // of the store
+	Producer   string // process
+}
+
+// Position is an event's place in its chat.
+type Position struct {
+	Version           int64
+	MembershipVersion int64
+}
+
+// NewMetadata fills the envelope of an event of a chat. What a cause leaves open
+// is taken from the event itself: it then is the beginning of its own story.
+func NewMetadata(eventType, id, chatID string, at time.Time, o Origin, c Cause, p Position) *eventv1.EventMetadata {
+	return &eventv1.EventMetadata{
+		EventId:           id,
+		EventType:         eventType,
+		EventVersion:      catalogue[eventType].spec.Version,
+		EventTime:         timestamppb.New(at),
+		Generation:        o.Generation,
+		PartitionKey:      chatID,
+		ProducerId:        o.Producer,
+		TraceId:           or(c.Trace, id),
+		ActorId:           or(c.Actor, "system"),
+		CorrelationId:     or(c.Correlation, id),
+		CausationId:       or(c.Causation, id),
+		Version:           p.Version,
+		MembershipVersion: p.MembershipVersion,
+	}
+}
+
+func or(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}

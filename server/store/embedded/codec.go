@@ -1,0 +1,217 @@
+package embedded
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Key spaces of the engine, the first byte of each key.
+const (
+	spaceItems  = 0x01 // table, pk, 0, sk → item
+	spaceExpiry = 0x02 // expires_at, item key → nothing
+)
+
+// itemFormat is the first byte of each encoded item.
+const itemFormat = 1
+
+var errCorrupt = errors.New("embedded: corrupt item")
+
+// tableNumbers gives each table its byte, by its place in store.Tables.
+var tableNumbers = func() map[store.Table]byte {
+	m := map[store.Table]byte{}
+	for i, d := range store.Tables() {
+		m[d.Name] = byte(i + 1)
+	}
+	return m
+}()
+
+func appendPartition(b []byte, t store.Table, pk string) []byte {
+	b = append(b, spaceItems, tableNumbers[t])
+	b = append(b, pk...)
+	return append(b, 0)
+}
+
+// appendKey encodes a key; the order of encoded keys is that of table, pk, sk.
+func appendKey(b []byte, k store.Key) []byte {
+	return append(appendPartition(b, k.Table, k.PK), k.SK...)
+}
+
+// parseKey splits an encoded key of a known table.
+func parseKey(t store.Table, b []byte) (store.Key, error) {
+	if len(b) < 3 || b[0] != spaceItems {
+		return store.Key{}, errCorrupt
+	}
+	pk, sk, ok := strings.Cut(string(b[2:]), "\x00")
+	if !ok {
+		return store.Key{}, errCorrupt
+	}
+	return store.Key{Table: t, PK: pk, SK: sk}, nil
+}
+
+func appendExpiry(b []byte, at int64, itemKey []byte) []byte {
+	b = append(b, spaceExpiry)
+	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	return append(b, itemKey...)
+}
+
+// appendItem encodes an item: format, number of attributes, then for each name,
+// kind and value, all lengths as varints.
+func appendItem(b []byte, it store.Item) []byte {
+	b = append(b, itemFormat)
+	b = binary.AppendUvarint(b, uint64(len(it)))
+	for _, a := range it {
+		b = appendString(b, a.Name)
+		b = append(b, byte(a.Value.Kind()))
+		switch a.Value.Kind() {
+		case store.KindString, store.KindBytes:
+			b = appendString(b, a.Value.Str())
+		case store.KindInt:
+			b = binary.AppendVarint(b, a.Value.Int64())
+		case store.KindBool:
+			n := byte(0)
+			if a.Value.True() {
+				n = 1
+			}
+			b = append(b, n)
+		case store.KindList:
+			list := a.Value.Strings()
+			b = binary.AppendUvarint(b, uint64(len(list)))
+			for _, s := range list {
+				b = appendString(b, s)
+			}
+		}
+	}
+	return b
+}
+
+func appendString(b []byte, s string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+// decodeItem reads an encoded item. It copies b once; strings share the copy.
+func decodeItem(b []byte) (store.Item, error) {
+	d := decoder{s: string(b)}
+	if d.byte() != itemFormat {
+		return nil, fmt.Errorf("%w: unknown format", errCorrupt)
+	}
+	n := d.length()
+	it := make(store.Item, 0, min(n, 64))
+	for range n {
+		a := store.Attr{Name: names.intern(d.string())}
+		switch store.Kind(d.byte()) {
+		case store.KindString:
+			a.Value = store.String(d.string())
+		case store.KindBytes:
+			a.Value = store.BytesOf(d.string())
+		case store.KindInt:
+			a.Value = store.Int(d.varint())
+		case store.KindBool:
+			a.Value = store.Bool(d.byte() == 1)
+		case store.KindList:
+			list := make([]string, 0, 8)
+			for m := d.length(); m > 0 && !d.bad; m-- {
+				list = append(list, d.string())
+			}
+			a.Value = store.List(list)
+		default:
+			d.bad = true
+		}
+		if d.bad {
+			return nil, errCorrupt
+		}
+		it = append(it, a)
+	}
+	if d.bad || len(d.s) > 0 {
+		return nil, errCorrupt
+	}
+	return it, nil
+}
+
+// decoder takes an encoding apart; after an error it returns zero values.
+type decoder struct {
+	s   string
+	bad bool
+}
+
+func (d *decoder) byte() byte {
+	if len(d.s) == 0 {
+		d.bad = true
+		return 0
+	}
+	c := d.s[0]
+	d.s = d.s[1:]
+	return c
+}
+
+func (d *decoder) uvarint() uint64 {
+	var n uint64
+	for shift := uint(0); shift < 64; shift += 7 {
+		c := d.byte()
+		n |= uint64(c&0x7f) << shift
+		if c < 0x80 {
+			return n
+		}
+	}
+	d.bad = true
+	return 0
+}
+
+func (d *decoder) varint() int64 {
+	u := d.uvarint()
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+// length reads a count of things that take at least a byte each.
+func (d *decoder) length() int {
+	n := d.uvarint()
+	if n > uint64(len(d.s)) {
+		d.bad = true
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) string() string {
+	n := d.length()
+	s := d.s[:n]
+	d.s = d.s[n:]
+	return s
+}
+
+// interner keeps one copy of each attribute name, so that a cached item does not
+// hold on to its names. The map is replaced, never changed.
+type interner struct {
+	m atomic.Pointer[map[string]string]
+}
+
+const maxNames = 1024
+
+var names interner
+
+func (n *interner) intern(s string) string {
+	old := n.m.Load()
+	if old != nil {
+		if t, ok := (*old)[s]; ok {
+			return t
+		}
+		if len(*old) >= maxNames {
+			return strings.Clone(s)
+		}
+	}
+	next := map[string]string{}
+	if old != nil {
+		for k, v := range *old {
+			next[k] = v
+		}
+	}
+	s = strings.Clone(s)
+	next[s] = s
+	n.m.CompareAndSwap(old, &next) // losing a race costs a copy
+	return s
+}

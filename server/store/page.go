@@ -1,0 +1,32 @@
+package store
+
+import "time"
+
+// Pager fills a page of a query or scan up to its limits. Engines share it, so
+// that pages end at the same row on each.
+type Pager struct {
+	Page  Page
+	limit int
+	now   int64
+	bytes int
+	last  string
+}
+
+// NewPager makes a pager; limit <= 0 means as many rows as a page holds.
+func NewPager(limit int, now time.Time) *Pager { return &Pager{limit: limit, now: now.Unix()} }
+
+// Add takes the next row in and returns true, or ends the page before it and
+// returns false. Expired rows count as evaluated, but do not show. cursor is the
+// row's place in the order.
+func (p *Pager) Add(r Row, cursor string) bool {
+	if (p.limit > 0 && len(p.Page.Rows) >= p.limit) || p.bytes >= MaxPageBytes {
+		p.Page.Cursor = p.last
+		return false
+	}
+	p.bytes += r.Item.Size()
+	p.last = cursor
+	if !Expired(r.Item, p.now) {
+		p.Page.Rows = append(p.Page.Rows, r)
+	}
+	return true
+}

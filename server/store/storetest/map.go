@@ -1,0 +1,276 @@
+// Package storetest holds the storage contract as a suite that every engine
+// runs ([Run]), and the map engine: the simplest possible store, which serves
+// as oracle in property tests and as the store of schedule exploration.
+//
+// It owns no production engine. A Map keeps nothing on disk; everything it
+// answers counts as durable.
+package storetest
+
+import (
+	"context"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Map is a store in memory: deterministic, without goroutines, safe for use by
+// many.
+type Map struct {
+	clock func() time.Time
+
+	mu     sync.Mutex
+	closed bool
+	tables map[store.Table]map[string]*partition // by partition key
+}
+
+// partition holds the items of one partition key in order of the sort key.
+type partition struct {
+	keys  []string
+	items []store.Item
+}
+
+var _ store.Store = (*Map)(nil)
+
+// NewMap makes an empty map engine; clock decides what has expired.
+func NewMap(clock func() time.Time) *Map {
+	return &Map{clock: clock, tables: map[store.Table]map[string]*partition{}}
+}
+
+func (m *Map) begin(ctx context.Context) error {
+	if m.closed {
+		return store.ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (p *partition) find(sk string) (int, bool) {
+	n := len(p.keys)
+	if n == 0 || p.keys[n-1] < sk { // appending is the usual case
+		return n, false
+	}
+	i := sort.SearchStrings(p.keys, sk)
+	return i, i < n && p.keys[i] == sk
+}
+
+func (m *Map) get(k store.Key, now int64) store.Item {
+	p := m.tables[k.Table][k.PK]
+	if p == nil {
+		return nil
+	}
+	i, ok := p.find(k.SK)
+	if !ok || store.Expired(p.items[i], now) {
+		return nil
+	}
+	return p.items[i]
+}
+
+func (m *Map) set(k store.Key, it store.Item) {
+	t := m.tables[k.Table]
+	if t == nil {
+		t = map[string]*partition{}
+		m.tables[k.Table] = t
+	}
+	p := t[k.PK]
+	if p == nil {
+		if it == nil {
+			return
+		}
+		p = &partition{}
+		t[k.PK] = p
+	}
+	i, ok := p.find(k.SK)
+	switch {
+	case it == nil && ok:
+		p.keys = append(p.keys[:i], p.keys[i+1:]...)
+		p.items = append(p.items[:i], p.items[i+1:]...)
+		if len(p.keys) == 0 {
+			delete(t, k.PK)
+		}
+	case it == nil:
+	case ok:
+		p.items[i] = it
+	default:
+		p.keys = append(p.keys, "")
+		p.items = append(p.items, nil)
+		copy(p.keys[i+1:], p.keys[i:])
+		copy(p.items[i+1:], p.items[i:])
+		p.keys[i], p.items[i] = k.SK, it
+	}
+}
+
+// Get implements store.Store.
+func (m *Map) Get(ctx context.Context, key store.Key, _ store.Consistency) (store.Item, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	return m.get(key, m.clock().Unix()), nil
+}
+
+// BatchGet implements store.Store.
+func (m *Map) BatchGet(ctx context.Context, keys []store.Key, _ store.Consistency) ([]store.Item, error) {
+	if err := store.ValidateKeys(keys); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx); err != nil {
+		return nil, err
+	}
+	now := m.clock().Unix()
+	items := make([]store.Item, len(keys))
+	for i, k := range keys {
+		items[i] = m.get(k, now)
+	}
+	return items, nil
+}
+
+// Query implements store.Store.
+func (m *Map) Query(ctx context.Context, q store.Query) (store.Page, error) {
+	if err := q.Validate(); err != nil {
+		return store.Page{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx); err != nil {
+		return store.Page{}, err
+	}
+	p := m.tables[q.Table][q.PK]
+	if p == nil {
+		return store.Page{}, nil
+	}
+	lo, hi := 0, len(p.keys)
+	if q.From != "" {
+		lo = sort.SearchStrings(p.keys, q.From)
+	}
+	if q.To != "" {
+		hi = sort.Search(len(p.keys), func(i int) bool { return p.keys[i] > q.To })
+	}
+	if q.Cursor != "" && q.Descending {
+		hi = min(hi, sort.SearchStrings(p.keys, q.Cursor))
+	} else if q.Cursor != "" {
+		lo = max(lo, sort.Search(len(p.keys), func(i int) bool { return p.keys[i] > q.Cursor }))
+	}
+	b := store.NewPager(q.Limit, m.clock())
+	for n := range hi - lo {
+		i := lo + n
+		if q.Descending {
+			i = hi - 1 - n
+		}
+		if !b.Add(store.Row{Key: store.Key{Table: q.Table, PK: q.PK, SK: p.keys[i]}, Item: p.items[i]}, p.keys[i]) {
+			break
+		}
+	}
+	return b.Page, nil
+}
+
+// Scan implements store.Store.
+func (m *Map) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
+	if err := s.Validate(); err != nil {
+		return store.Page{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx); err != nil {
+		return store.Page{}, err
+	}
+	t := m.tables[s.Table]
+	pks := make([]string, 0, len(t))
+	for pk := range t {
+		if store.Segment(pk, s.Segments) == s.Segment {
+			pks = append(pks, pk)
+		}
+	}
+	sort.Strings(pks)
+	b := store.NewPager(s.Limit, m.clock())
+	for _, pk := range pks {
+		for i, sk := range t[pk].keys {
+			cursor := pk + "\x00" + sk
+			if s.Cursor != "" && strings.Compare(cursor, s.Cursor) <= 0 {
+				continue
+			}
+			if !b.Add(store.Row{Key: store.Key{Table: s.Table, PK: pk, SK: sk}, Item: t[pk].items[i]}, cursor) {
+				return b.Page, nil
+			}
+		}
+	}
+	return b.Page, nil
+}
+
+// Transact implements store.Store.
+func (m *Map) Transact(ctx context.Context, p store.Plan) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	now := m.clock().Unix()
+	var failures []store.Failure
+	next := make([]store.Item, len(p.Writes))
+	for i := range p.Writes {
+		w := &p.Writes[i]
+		if len(w.Cond) == 0 && w.Op != store.OpUpdate {
+			next[i] = w.Item
+			continue
+		}
+		current := m.get(w.Key, now)
+		if !store.Evaluate(w.Cond, current) {
+			failures = append(failures, store.Failure{Index: i, Name: w.Name, Current: current})
+			continue
+		}
+		var err error
+		if next[i], err = w.Next(current); err != nil {
+			return err
+		}
+	}
+	if len(failures) > 0 {
+		return &store.ConditionError{Failures: failures}
+	}
+	for i := range p.Writes {
+		if p.Writes[i].Op != store.OpCheck {
+			m.set(p.Writes[i].Key, next[i])
+		}
+	}
+	return nil
+}
+
+// BatchWrite implements store.Store.
+func (m *Map) BatchWrite(ctx context.Context, writes []store.Write) error {
+	if err := store.ValidateBatch(writes); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.begin(ctx); err != nil {
+		return err
+	}
+	for i := range writes {
+		m.set(writes[i].Key, writes[i].Item)
+	}
+	return nil
+}
+
+// Durable implements store.Store.
+func (m *Map) Durable(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.begin(ctx)
+}
+
+// Close implements store.Store.
+func (m *Map) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return nil
+}

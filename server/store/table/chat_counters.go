@@ -1,0 +1,65 @@
+package table
+
+import (
+	"unicode/utf8"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// MaxPreview is the size of a preview in bytes.
+const MaxPreview = 128
+
+// Head is how far a chat has come, the chat's one point of serialization. Table
+// chat_counters, key chat_id.
+type Head struct {
+	ChatID            string
+	Version           int64 // changes of any kind, gapless
+	Sequence          int64 // messages, gapless
+	MembershipVersion int64 // changes of members or metadata
+	ChangedAt         int64 // unix ms
+	LastSender        string
+	LastPreview       string
+}
+
+// AttrVersion is the attribute that plans compare a head by.
+const AttrVersion = "version"
+
+// HeadKey is the key of a chat's head.
+func HeadKey(chatID string) store.Key { return store.Key{Table: store.ChatCounters, PK: chatID} }
+
+// Item returns the row as an item.
+func (h Head) Item() store.Item {
+	a := make(attrs, 0, 6)
+	a.int(AttrVersion, h.Version)
+	a.int("sequence", h.Sequence)
+	a.int("membership_version", h.MembershipVersion)
+	a.int("changed_at", h.ChangedAt)
+	a.optStr("last_sender", h.LastSender)
+	a.optStr("last_preview", h.LastPreview)
+	return a.item()
+}
+
+// HeadFrom reads the row of a chat.
+func HeadFrom(chatID string, it store.Item) Head {
+	return Head{
+		ChatID:            chatID,
+		Version:           num(it, AttrVersion),
+		Sequence:          num(it, "sequence"),
+		MembershipVersion: num(it, "membership_version"),
+		ChangedAt:         num(it, "changed_at"),
+		LastSender:        str(it, "last_sender"),
+		LastPreview:       str(it, "last_preview"),
+	}
+}
+
+// Preview cuts a text to MaxPreview bytes, between characters.
+func Preview(text string) string {
+	if len(text) <= MaxPreview {
+		return text
+	}
+	n := MaxPreview
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}

@@ -1,0 +1,62 @@
+package table
+
+import (
+	"strings"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// How long requests are remembered.
+const (
+	SendRetention    = 7 * 24 * time.Hour
+	RequestRetention = 24 * time.Hour
+)
+
+// Request is a request that was carried out, with its result. Table
+// idempotency_keys, key scope.
+type Request struct {
+	Scope     string // procedure # user # parent # request id
+	Hash      []byte // of the request's content
+	ChatID    string
+	MessageID string
+	Sequence  int64
+	Version   int64
+	CreatedAt int64 // unix ms
+	ExpiresAt int64 // unix s
+}
+
+// Scope joins the parts that make a request id unique (S-53).
+func Scope(procedure, user, parent, requestID string) string {
+	return strings.Join([]string{procedure, user, parent, requestID}, "#")
+}
+
+// RequestKey is the key of a request.
+func RequestKey(scope string) store.Key { return store.Key{Table: store.IdempotencyKeys, PK: scope} }
+
+// Item returns the row as an item.
+func (r Request) Item() store.Item {
+	a := make(attrs, 0, 7)
+	a = append(a, store.Attr{Name: "hash", Value: store.Bytes(r.Hash)})
+	a.optStr("chat_id", r.ChatID)
+	a.optStr("message_id", r.MessageID)
+	a.optInt("sequence", r.Sequence)
+	a.optInt(AttrVersion, r.Version)
+	a.int("created_at", r.CreatedAt)
+	a.int(store.ExpiresAtField, r.ExpiresAt)
+	return a.item()
+}
+
+// RequestFrom reads the row of a request.
+func RequestFrom(scope string, it store.Item) Request {
+	return Request{
+		Scope:     scope,
+		Hash:      it.Get("hash").Blob(),
+		ChatID:    str(it, "chat_id"),
+		MessageID: str(it, "message_id"),
+		Sequence:  num(it, "sequence"),
+		Version:   num(it, AttrVersion),
+		CreatedAt: num(it, "created_at"),
+		ExpiresAt: num(it, store.ExpiresAtField),
+	}
+}

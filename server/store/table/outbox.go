@@ -1,0 +1,52 @@
+package table
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Outbox points to the events of one plan that are not known to be on Kafka. Table
+// outbox, key shard and chat_id#first_version.
+type Outbox struct {
+	Shard        int
+	ChatID       string
+	FirstVersion int64
+	Count        int64
+	CreatedAt    int64 // unix ms
+}
+
+// ShardKey is the partition key of an outbox shard.
+func ShardKey(shard int) string { return fmt.Sprintf("%02d", shard) }
+
+// Key is the row's key.
+func (o Outbox) Key() store.Key {
+	return store.Key{Table: store.Outbox, PK: ShardKey(o.Shard), SK: o.ChatID + "#" + Number(o.FirstVersion)}
+}
+
+// Item returns the row as an item.
+func (o Outbox) Item() store.Item {
+	a := make(attrs, 0, 2)
+	a.int("count", o.Count)
+	a.int("created_at", o.CreatedAt)
+	return a.item()
+}
+
+// OutboxFrom reads a row of outbox.
+func OutboxFrom(r store.Row) (Outbox, error) {
+	chatID, number, ok := strings.Cut(r.Key.SK, "#")
+	if !ok {
+		return Outbox{}, fmt.Errorf("table: %q is not a key of the outbox", r.Key.SK)
+	}
+	first, err := parseNumber(number)
+	if err != nil {
+		return Outbox{}, err
+	}
+	shard, err := strconv.Atoi(r.Key.PK)
+	if err != nil {
+		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
+	}
+	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at")}, nil
+}

@@ -1,0 +1,128 @@
+package view
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+	"time"
+)
+
+// Lifetimes of tokens.
+const (
+	// Overlap is how much earlier than the reads that it stands for the time of a
+	// token is: clocks of processes differ, and a change may become visible a
+	// while after its stamp was taken. Heads are states, so repetition is harmless.
+	Overlap = 60 * time.Second
+	// MaxTokenAge is the age from which on a token gets all chats. Rows of chats
+	// that were left are kept ten days longer.
+	MaxTokenAge = 80 * 24 * time.Hour
+
+	pageTokenLifetime = 24 * time.Hour
+)
+
+const (
+	tokenVersion = 1
+	macSize      = 16
+)
+
+// Purposes of tokens, part of what is signed.
+const (
+	purposeSync    = "sync"
+	purposeChats   = "page chats"
+	purposeMembers = "page members"
+	purposeChanged = "page sync"
+)
+
+// Token is what a synchronisation token says.
+type Token struct {
+	At   time.Time // what changed at or after it is to be sent
+	Full bool      // too old, or of another generation: all chats are to be sent
+}
+
+// NewToken makes a synchronisation token of a user for reads that begin at a
+// time.
+func (r *Reader) NewToken(user string, at time.Time) string {
+	body := make([]byte, 0, 96)
+	body = append(body, tokenVersion, byte(len(r.signer.generation)))
+	body = append(body, r.signer.generation...)
+	body = binary.BigEndian.AppendUint64(body, uint64(at.Add(-Overlap).UnixMilli()))
+	return r.signer.seal(body, purposeSync, user)
+}
+
+// Token checks a synchronisation token. A token that this store, in whatever
+// generation, did not make for the user is ErrInvalidToken.
+func (r *Reader) Token(user, token string) (Token, error) {
+	body, ok := r.signer.open(token, purposeSync, user)
+	if !ok || len(body) < 2 || body[0] != tokenVersion || len(body) != 2+int(body[1])+8 {
+		return Token{}, ErrInvalidToken
+	}
+	generation, stamp := body[2:2+int(body[1])], body[2+int(body[1]):]
+	t := Token{At: time.UnixMilli(int64(binary.BigEndian.Uint64(stamp)))}
+	now := r.clock()
+	// A token of the future means that clocks were set back: what it would hide is
+	// not known.
+	t.Full = string(generation) != r.signer.generation || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
+	return t, nil
+}
+
+// newPageToken signs a position in a list. It is bound to the purpose, the user,
+// the generation and the query's other parts.
+func (r *Reader) newPageToken(position []byte, purpose, user, query string) string {
+	body := make([]byte, 0, 9+len(position)+macSize)
+	body = append(body, tokenVersion)
+	body = binary.BigEndian.AppendUint64(body, uint64(r.clock().Add(pageTokenLifetime).UnixMilli()))
+	body = append(body, position...)
+	return r.signer.seal(body, purpose, user, r.signer.generation, query)
+}
+
+// pageToken checks a page token and returns the position.
+func (r *Reader) pageToken(token, purpose, user, query string) ([]byte, error) {
+	body, ok := r.signer.open(token, purpose, user, r.signer.generation, query)
+	if !ok || len(body) < 9 || body[0] != tokenVersion {
+		return nil, ErrInvalidPageToken
+	}
+	if r.clock().UnixMilli() > int64(binary.BigEndian.Uint64(body[1:9])) {
+		return nil, ErrInvalidPageToken
+	}
+	return body[9:], nil
+}
+
+// signer makes and checks signed strings.
+type signer struct {
+	key        []byte
+	generation string
+}
+
+// encoding is strict, so that a token has one spelling.
+var encoding = base64.RawURLEncoding.Strict()
+
+func (s signer) seal(body []byte, context ...string) string {
+	return encoding.EncodeToString(append(body, s.mac(body, context)...))
+}
+
+func (s signer) open(token string, context ...string) ([]byte, bool) {
+	if strings.ContainsAny(token, "\r\n") { // the decoder would skip them
+		return nil, false
+	}
+	b, err := encoding.DecodeString(token)
+	if err != nil || len(b) < macSize {
+		return nil, false
+	}
+	body, mac := b[:len(b)-macSize], b[len(b)-macSize:]
+	return body, hmac.Equal(mac, s.mac(body, context))
+}
+
+// mac signs the context's strings, each with its length, and the body.
+func (s signer) mac(body []byte, context []string) []byte {
+	h := hmac.New(sha256.New, s.key)
+	var n [4]byte
+	for _, part := range context {
+		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
+		h.Write(n[:])
+		h.Write([]byte(part))
+	}
+	h.Write(body)
+	return h.Sum(nil)[:macSize]
+}
