@@ -36,6 +36,9 @@ func newFrame(pb *deliveryv1.Frame, text int) *Frame {
 // Proto returns the frame as a message, which must not be changed.
 func (f *Frame) Proto() *deliveryv1.Frame { return f.pb }
 
+// EndCode is the code of an end frame; unspecified for other frames.
+func (f *Frame) EndCode() deliveryv1.EndCode { return f.pb.GetEnd().GetCode() }
+
 // framesField is the number of SubscribeResponse.frames.
 const framesField = 2
 

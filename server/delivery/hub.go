@@ -153,9 +153,36 @@ var (
 	ErrPosition = errors.New("delivery: position was never sent")
 	// ErrNotYours says that a token of another user or session was to extend a stream.
 	ErrNotYours = errors.New("delivery: another user or session")
-	// ErrDraining says that the process takes no new streams.
-	ErrDraining = errors.New("delivery: draining")
 )
+
+// Reasons why a stream ended, by the code of its end frame.
+var (
+	ErrDraining       = errors.New("delivery: server is going down")
+	ErrSlow           = errors.New("delivery: stream was too slow")
+	ErrResync         = errors.New("delivery: stream must be opened anew")
+	ErrTokenExpired   = errors.New("delivery: access token expired")
+	ErrSessionRevoked = errors.New("delivery: session was ended")
+	ErrReplaced       = errors.New("delivery: a newer stream took this one's place")
+)
+
+// EndError returns the reason for an end frame's code; nil for no end.
+func EndError(code deliveryv1.EndCode) error {
+	switch code {
+	case deliveryv1.EndCode_END_CODE_DRAIN:
+		return ErrDraining
+	case deliveryv1.EndCode_END_CODE_SLOW:
+		return ErrSlow
+	case deliveryv1.EndCode_END_CODE_RESYNC:
+		return ErrResync
+	case deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:
+		return ErrTokenExpired
+	case deliveryv1.EndCode_END_CODE_SESSION_REVOKED:
+		return ErrSessionRevoked
+	case deliveryv1.EndCode_END_CODE_REPLACED:
+		return ErrReplaced
+	}
+	return nil
+}
 
 // Hub holds the open streams of one process.
 type Hub struct {

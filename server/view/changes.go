@@ -157,18 +157,6 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch) ([
 	return changes, nil
 }
 
-func (r *Reader) items(ctx context.Context, keys []store.Key) ([]store.Item, error) {
-	items := make([]store.Item, 0, len(keys))
-	for chunk := range slices.Chunk(keys, store.MaxBatchGet) {
-		got, err := r.store.BatchGet(ctx, chunk, store.Strong)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, got...)
-	}
-	return items, nil
-}
-
 // membershipNow tells how a membership stands that an event changed: membership
 // is its row and userRow the member's own row of the chat, either nil if there is
 // none. It returns false if the rows do not yet show the event.

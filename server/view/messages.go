@@ -15,8 +15,8 @@ const messagesPage, maxMessagesPage = 50, 100
 
 // Messages returns a page of a chat's messages, oldest first.
 func (r *Reader) Messages(ctx context.Context, user string, req *messagev1.ListMessagesRequest) (*messagev1.ListMessagesResponse, error) {
-	before, after := req.GetBeforeSequence(), req.GetAfterSequence()
-	if before < 0 || after < 0 || (before > 0 && after > 0) {
+	before, after, forward := req.GetBeforeSequence(), req.GetAfterSequence(), req.AfterSequence != nil
+	if before < 0 || after < 0 || (before > 0 && forward) {
 		return nil, fmt.Errorf("%w: before_sequence and after_sequence exclude each other", chat.ErrInvalidArgument)
 	}
 	chatID := req.GetChatId()
@@ -27,7 +27,7 @@ func (r *Reader) Messages(ctx context.Context, user string, req *messagev1.ListM
 	size := int64(pageSize(int(req.GetPageSize()), messagesPage, maxMessagesPage))
 	// Sequences have no gaps, so a page is a range of them.
 	var from, to int64
-	if after > 0 {
+	if forward {
 		from = max(min(after, head.Sequence)+1, row.FirstSequence())
 		to = min(from+size-1, head.Sequence)
 	} else {
@@ -45,7 +45,7 @@ func (r *Reader) Messages(ctx context.Context, user string, req *messagev1.ListM
 		return nil, err
 	}
 	res := &messagev1.ListMessagesResponse{Messages: visible(messages, row), Head: headMessage(head, row)}
-	if after > 0 {
+	if forward {
 		res.HasMore = to < head.Sequence
 	} else {
 		res.HasMore = from <= to && from > row.FirstSequence()

@@ -241,18 +241,22 @@ func (r *Reader) query(ctx context.Context, q store.Query, each func(store.Row) 
 	}
 }
 
-// batch reads any number of distinct keys.
+// batch reads the rows of distinct ids.
 func (r *Reader) batch(ctx context.Context, ids []string, key func(string) store.Key) ([]store.Item, error) {
-	items := make([]store.Item, 0, len(ids))
-	keys := make([]store.Key, 0, min(len(ids), store.MaxBatchGet))
-	for chunk := range slices.Chunk(ids, store.MaxBatchGet) {
-		keys = keys[:0]
-		for _, id := range chunk {
-			keys = append(keys, key(id))
-		}
-		got, err := r.store.BatchGet(ctx, keys, store.Strong)
+	keys := make([]store.Key, len(ids))
+	for i, id := range ids {
+		keys[i] = key(id)
+	}
+	return r.items(ctx, keys)
+}
+
+// items reads any number of distinct keys.
+func (r *Reader) items(ctx context.Context, keys []store.Key) ([]store.Item, error) {
+	items := make([]store.Item, 0, len(keys))
+	for chunk := range slices.Chunk(keys, store.MaxBatchGet) {
+		got, err := r.store.BatchGet(ctx, chunk, store.Strong)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", keys[0].Table, err)
+			return nil, fmt.Errorf("read %s: %w", chunk[0].Table, err)
 		}
 		items = append(items, got...)
 	}

@@ -17,8 +17,9 @@ type Head struct {
 	Sequence          int64 // messages, gapless
 	MembershipVersion int64 // changes of members or metadata
 	ChangedAt         int64 // unix ms
-	LastSender        string
-	LastPreview       string
+	LastSequence      int64  // of the last message that is shown
+	LastSender        string // who sent it
+	LastPreview       string // its beginning, at most MaxPreview bytes
 }
 
 // AttrVersion is the attribute that plans compare a head by.
@@ -29,14 +30,26 @@ func HeadKey(chatID string) store.Key { return store.Key{Table: store.ChatCounte
 
 // Item returns the row as an item.
 func (h Head) Item() store.Item {
-	a := make(attrs, 0, 6)
-	a.int(AttrVersion, h.Version)
-	a.int("sequence", h.Sequence)
-	a.int("membership_version", h.MembershipVersion)
-	a.int("changed_at", h.ChangedAt)
-	a.optStr("last_sender", h.LastSender)
+	a := make(attrs, 0, 7)
+	a.int(AttrChangedAt, h.ChangedAt)
 	a.optStr("last_preview", h.LastPreview)
+	a.optStr("last_sender", h.LastSender)
+	a.optInt("last_sequence", h.LastSequence)
+	a.int("membership_version", h.MembershipVersion)
+	a.int("sequence", h.Sequence)
+	a.int(AttrVersion, h.Version)
 	return a.item()
+}
+
+// Update returns the change of the row to h. It names every attribute, but leaves
+// alone what a newer release may have added.
+func (h Head) Update() store.Update {
+	it := h.Item()
+	var remove []string
+	if h.LastPreview == "" { // a message without a text to show
+		remove = append(remove, "last_preview")
+	}
+	return store.Update{Set: it, Remove: remove}
 }
 
 // HeadFrom reads the row of a chat.
@@ -46,7 +59,8 @@ func HeadFrom(chatID string, it store.Item) Head {
 		Version:           num(it, AttrVersion),
 		Sequence:          num(it, "sequence"),
 		MembershipVersion: num(it, "membership_version"),
-		ChangedAt:         num(it, "changed_at"),
+		ChangedAt:         num(it, AttrChangedAt),
+		LastSequence:      num(it, "last_sequence"),
 		LastSender:        str(it, "last_sender"),
 		LastPreview:       str(it, "last_preview"),
 	}

@@ -42,18 +42,16 @@ func UserChatKey(userID, chatID string) store.Key {
 // Item returns the row as an item.
 func (u UserChat) Item() store.Item {
 	a := make(attrs, 0, 10)
+	a.optBool("archived", u.Archived)
+	a.int(AttrChangedAt, u.ChangedAt)
+	a.int(AttrDeliveredSequence, u.DeliveredSequence)
+	a.optInt(store.ExpiresAtField, u.ExpiresAt)
 	a.str("history", string(u.History))
 	a.int("joined_sequence", u.JoinedSequence)
 	a.int("joined_version", u.JoinedVersion)
-	a.int(AttrReadSequence, u.ReadSequence)
-	a.int(AttrDeliveredSequence, u.DeliveredSequence)
-	a.optInt("muted_until", u.MutedUntil)
-	if u.Archived {
-		a = append(a, store.Attr{Name: "archived", Value: store.Bool(true)})
-	}
 	a.optInt(AttrLeftVersion, u.LeftVersion)
-	a.int(AttrChangedAt, u.ChangedAt)
-	a.optInt(store.ExpiresAtField, u.ExpiresAt)
+	a.optInt("muted_until", u.MutedUntil)
+	a.int(AttrReadSequence, u.ReadSequence)
 	return a.item()
 }
 
@@ -93,3 +91,19 @@ func (u UserChat) FirstSequence() int64 {
 	}
 	return 1
 }
+
+// Visible reports whether the user may see a change of the chat: what was
+// committed before joining is hidden in a SINCE_JOINED chat, and what was
+// committed after leaving everywhere. sequence is that of the message the change
+// is about, 0 for none.
+func (u UserChat) Visible(version, sequence int64) bool {
+	if u.Left() && version > u.LeftVersion {
+		return false
+	}
+	return version >= u.Floor() && (sequence == 0 || sequence >= u.FirstSequence())
+}
+
+// IsMember is the condition on a user's row that makes the user a member.
+func IsMember() store.Condition { return isMember }
+
+var isMember = store.Exists().Without(AttrLeftVersion)

@@ -1,6 +1,8 @@
 package table
 
-import "github.com/parley-chat/parley/server/store"
+import (
+	"github.com/parley-chat/parley/server/store"
+)
 
 // Event is an event of a chat, at once its change log. Table events, key chat_id
 // and version. Rows never change.
@@ -9,7 +11,7 @@ type Event struct {
 	Version int64
 	EventID string
 	Type    string
-	Payload []byte // protobuf of the event's message
+	Payload []byte // protobuf of the event's message, byte for byte as it was made
 }
 
 // EventKey is the key of an event.
@@ -17,12 +19,19 @@ func EventKey(chatID string, version int64) store.Key {
 	return store.Key{Table: store.Events, PK: chatID, SK: Number(version)}
 }
 
-// Item returns the row as an item.
+// Item returns the row as an item. The payload is stored condensed (see condense)
+// as "body"; one that does not come back from that exactly as "payload".
 func (e Event) Item() store.Item {
 	a := make(attrs, 0, 3)
+	body, ok := condense(e.Payload, e.ChatID, e.EventID, e.Type)
+	if ok {
+		a.bytes("body", body)
+	}
 	a.str("event_id", e.EventID)
 	a.str("event_type", e.Type)
-	a = append(a, store.Attr{Name: "payload", Value: store.Bytes(e.Payload)})
+	if !ok {
+		a.bytes("payload", e.Payload)
+	}
 	return a.item()
 }
 
@@ -32,11 +41,16 @@ func EventFrom(r store.Row) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	return Event{
+	e := Event{
 		ChatID:  r.Key.PK,
 		Version: v,
 		EventID: str(r.Item, "event_id"),
 		Type:    str(r.Item, "event_type"),
-		Payload: r.Item.Get("payload").Blob(),
-	}, nil
+	}
+	if body := r.Item.Get("body"); body.Kind() != 0 {
+		e.Payload, err = expand(body.Str(), e.ChatID, e.EventID, e.Type)
+		return e, err
+	}
+	e.Payload = r.Item.Get("payload").Blob()
+	return e, nil
 }

@@ -37,13 +37,13 @@ func RequestKey(scope string) store.Key { return store.Key{Table: store.Idempote
 // Item returns the row as an item.
 func (r Request) Item() store.Item {
 	a := make(attrs, 0, 7)
-	a = append(a, store.Attr{Name: "hash", Value: store.Bytes(r.Hash)})
 	a.optStr("chat_id", r.ChatID)
+	a.int("created_at", r.CreatedAt)
+	a.int(store.ExpiresAtField, r.ExpiresAt)
+	a.bytes("hash", r.Hash)
 	a.optStr("message_id", r.MessageID)
 	a.optInt("sequence", r.Sequence)
 	a.optInt(AttrVersion, r.Version)
-	a.int("created_at", r.CreatedAt)
-	a.int(store.ExpiresAtField, r.ExpiresAt)
 	return a.item()
 }
 

@@ -27,12 +27,12 @@ func MessageKey(chatID string, sequence int64) store.Key {
 // Item returns the row as an item.
 func (m Message) Item() store.Item {
 	a := make(attrs, 0, 7)
-	a.str("message_id", m.MessageID)
-	a.str("sender_id", m.SenderID)
+	a.str("client_message_id", m.ClientMessageID)
 	a.str("content", m.Content)
 	a.int("content_type", m.ContentType)
-	a.str("client_message_id", m.ClientMessageID)
 	a.int("created_at", m.CreatedAt)
+	a.str("message_id", m.MessageID)
+	a.str("sender_id", m.SenderID)
 	a.int(AttrVersion, m.Version)
 	return a.item()
 }

@@ -19,7 +19,7 @@ type Outbox struct {
 }
 
 // ShardKey is the partition key of an outbox shard.
-func ShardKey(shard int) string { return fmt.Sprintf("%02d", shard) }
+func ShardKey(shard int) string { return string([]byte{byte('0' + shard/10), byte('0' + shard%10)}) }
 
 // Key is the row's key.
 func (o Outbox) Key() store.Key {
@@ -45,7 +45,7 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 		return Outbox{}, err
 	}
 	shard, err := strconv.Atoi(r.Key.PK)
-	if err != nil {
+	if err != nil || len(r.Key.PK) != 2 || shard < 0 {
 		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
 	}
 	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at")}, nil

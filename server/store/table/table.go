@@ -3,8 +3,11 @@
 //
 // Attribute names are what an operator reads in DynamoDB's console. A reader
 // accepts every row that any release wrote; what a newer release adds is missing
-// in older rows and reads as the zero value. The package owns layouts only: no
-// rule of chats and no engine. Everything in it is pure.
+// in older rows and reads as the zero value; the rows in testdata, which only
+// grow, hold it to that. A row gets an attribute "v" with the number of its layout
+// when a layout comes that the reader must know to read the row; without it the
+// layout is 1. The package owns layouts only: no rule of chats and no engine.
+// Everything in it is pure.
 package table
 
 import (
@@ -13,6 +16,10 @@ import (
 
 	"github.com/parley-chat/parley/server/store"
 )
+
+// MaxUserID is the size of a user id, which is of letters, digits and underscores
+// (L-011), so that "#" separates ids in keys.
+const MaxUserID = 64
 
 // Type tells direct chats and groups apart.
 type Type string
@@ -53,16 +60,19 @@ const (
 const width = 20
 
 // Number formats a version or sequence for a sort key, so that the order of the
-// bytes is the order of the numbers.
+// bytes is the order of the numbers. Negative numbers have no place in a key.
 func Number(n int64) string {
-	const zeros = "00000000000000000000"
-	s := strconv.FormatInt(n, 10)
-	return zeros[:width-len(s)] + s
+	var b [width]byte
+	for i := width - 1; i >= 0; i-- {
+		b[i] = byte('0' + n%10)
+		n /= 10
+	}
+	return string(b[:])
 }
 
 func parseNumber(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || len(s) != width {
+	if err != nil || len(s) != width || n < 0 || s[0] < '0' {
 		return 0, fmt.Errorf("table: %q is not a number of a sort key", s)
 	}
 	return n, nil
@@ -76,6 +86,9 @@ func (a *attrs) str(name, v string) { *a = append(*a, store.Attr{Name: name, Val
 func (a *attrs) int(name string, v int64) {
 	*a = append(*a, store.Attr{Name: name, Value: store.Int(v)})
 }
+func (a *attrs) bytes(name string, v []byte) {
+	*a = append(*a, store.Attr{Name: name, Value: store.Bytes(v)})
+}
 func (a *attrs) optStr(name, v string) {
 	if v != "" {
 		a.str(name, v)
@@ -86,12 +99,27 @@ func (a *attrs) optInt(name string, v int64) {
 		a.int(name, v)
 	}
 }
+func (a *attrs) optBool(name string, v bool) {
+	if v {
+		*a = append(*a, store.Attr{Name: name, Value: store.Bool(true)})
+	}
+}
 func (a *attrs) list(name string, v []string) {
 	if len(v) > 0 {
 		*a = append(*a, store.Attr{Name: name, Value: store.List(v)})
 	}
 }
-func (a attrs) item() store.Item { return store.NewItem(a...) }
+
+// item makes the item. Rows add their attributes in order of the names, so that
+// nothing has to be copied and sorted.
+func (a attrs) item() store.Item {
+	for i := 1; i < len(a); i++ {
+		if a[i-1].Name >= a[i].Name {
+			return store.NewItem(a...)
+		}
+	}
+	return store.Item(a)
+}
 
 func str(it store.Item, name string) string { return it.Get(name).Str() }
 func num(it store.Item, name string) int64  { return it.Get(name).Int64() }

@@ -189,10 +189,10 @@ type ListMessagesRequest struct {
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
 	// Messages wanted, at most 100; 0 means 50.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The newest page of messages before this sequence.
+	// The newest page of messages before this sequence; 0 is not set.
 	BeforeSequence int64 `protobuf:"varint,3,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
-	// The oldest page of messages after this sequence.
-	AfterSequence int64 `protobuf:"varint,4,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
+	// The oldest page of messages after this sequence; 0 begins with the first.
+	AfterSequence *int64 `protobuf:"varint,4,opt,name=after_sequence,json=afterSequence,proto3,oneof" json:"after_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,8 +249,8 @@ func (x *ListMessagesRequest) GetBeforeSequence() int64 {
 }
 
 func (x *ListMessagesRequest) GetAfterSequence() int64 {
-	if x != nil {
-		return x.AfterSequence
+	if x != nil && x.AfterSequence != nil {
+		return *x.AfterSequence
 	}
 	return 0
 }
@@ -595,13 +595,14 @@ const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x129\n" +
 	"\n" +
 	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x123\n" +
-	"\x11client_message_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18$R\x0fclientMessageId\"\xef\x02\n" +
+	"\x11client_message_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18$R\x0fclientMessageId\"\x88\x03\n" +
 	"\x13ListMessagesRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12&\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\bpageSize\x120\n" +
-	"\x0fbefore_sequence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0ebeforeSequence\x12.\n" +
-	"\x0eafter_sequence\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\rafterSequence:\x8e\x01\xbaH\x8a\x01\x1a\x87\x01\n" +
-	"\x17list_messages.direction\x125before_sequence and after_sequence exclude each other\x1a5this.before_sequence == 0 || this.after_sequence == 0\"\xa1\x01\n" +
+	"\x0fbefore_sequence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0ebeforeSequence\x123\n" +
+	"\x0eafter_sequence\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x00R\rafterSequence\x88\x01\x01:\x8f\x01\xbaH\x8b\x01\x1a\x88\x01\n" +
+	"\x17list_messages.direction\x125before_sequence and after_sequence exclude each other\x1a6this.before_sequence == 0 || !has(this.after_sequence)B\x11\n" +
+	"\x0f_after_sequence\"\xa1\x01\n" +
 	"\x14ListMessagesResponse\x12@\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.parley.message.v1.MessageB\b\xbaH\x05\x92\x01\x02\x10dR\bmessages\x12\x19\n" +
 	"\bhas_more\x18\x02 \x01(\bR\ahasMore\x12,\n" +
@@ -689,6 +690,7 @@ func file_parley_message_v1_message_service_proto_init() {
 		return
 	}
 	file_parley_message_v1_message_proto_init()
+	file_parley_message_v1_message_service_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

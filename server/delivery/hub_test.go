@@ -1,0 +1,357 @@
+package delivery_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+func TestLiveToTwoDevices(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	one, two, own := w.open("bob", "", known(id, 0)), w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
+	for i := range 20 {
+		w.send("alice", id, fmt.Sprint(i))
+	}
+	for _, d := range []*device{one, two, own} {
+		d.take()
+		if d.version[id] != d.newest[id] {
+			t.Fatalf("live frames do not follow each other: at %d of %d", d.version[id], d.newest[id])
+		}
+		d.agrees(id)
+	}
+}
+
+func TestAdditionReachesOpenStream(t *testing.T) {
+	w := newWorld(t, nil)
+	d := w.open("bob", "")
+	id := w.group(table.All, "alice", "bob")
+	w.settle()
+	w.send("alice", id, "hello")
+	d.take()
+	if d.newest[id] == 0 {
+		t.Fatal("bob's stream does not know of the chat")
+	}
+	d.agrees(id)
+}
+
+func TestAdditionToChatWithStreams(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.SinceJoined, "alice", "bob")
+	w.open("alice", "", known(id, 0))
+	w.send("alice", id, "before")
+	d := w.open("carol", "")
+	_, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	w.must(err)
+	w.send("alice", id, "after")
+	d.take()
+	for _, f := range d.frames {
+		if f.GetMessage().GetContent() == "before" {
+			t.Fatal("a message from before the addition was delivered")
+		}
+	}
+	d.agrees(id)
+}
+
+func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob", "carol")
+	d := w.open("bob", "", known(id, 0))
+	c := w.open("carol", "", known(id, 0))
+	w.send("alice", id, "one")
+	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	w.send("alice", id, "two")
+	w.settle()
+	d.take()
+	if !d.left[id] || fmt.Sprint(d.texts[id]) != "[one]" || d.newest[id] != d.version[id] {
+		t.Fatalf("left %v, texts %v, newest %d, version %d", d.left[id], d.texts[id], d.newest[id], d.version[id])
+	}
+	c.agrees(id)
+	if _, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	w.send("alice", id, "three")
+	d.agrees(id)
+}
+
+// The removal's delivery is lost; the repair brings it although it carries no
+// event, because it names the target.
+func TestLostRemovalIsRepaired(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	w.deliver = func(delivery.Delivery) {}
+	_, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	w.must(err)
+	d := w.open("carol", "", known(id, 0))
+	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"}))
+	lost := w.commits[len(w.commits)-1]
+	w.send("alice", id, "secret")
+	for _, c := range append(w.commits, lost) {
+		c.Events = nil
+		w.hub.Deliver(c)
+	}
+	w.settle()
+	d.take()
+	if !d.left[id] || len(d.texts[id]) != 0 {
+		t.Fatalf("left %v, texts %v", d.left[id], d.texts[id])
+	}
+}
+
+// A hole is made by dropping a delivery that another follows.
+func TestHoleIsReadOnce(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	a, b := w.open("alice", "", known(id, 0)), w.open("bob", "", known(id, 0))
+	n := 0
+	w.deliver = func(d delivery.Delivery) {
+		if n++; n%2 == 0 {
+			w.hub.Deliver(d)
+		}
+	}
+	for i := range 10 {
+		w.send("alice", id, fmt.Sprint(i))
+		w.settle()
+	}
+	if reads := w.hub.Stats().HoleReads; reads != 5 {
+		t.Fatalf("%d reads for 5 holes and two streams", reads)
+	}
+	a.agrees(id)
+	b.agrees(id)
+}
+
+func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	b := w.open("bob", "", known(id, 0))
+	var late []delivery.Delivery
+	w.deliver = func(d delivery.Delivery) { late = append(late, d) }
+	for i := range 200 {
+		w.send("alice", id, fmt.Sprint(i))
+	}
+	for i := len(late) - 1; i >= 0; i-- {
+		w.hub.Deliver(late[i])
+		w.hub.Deliver(late[i/2])
+	}
+	w.settle()
+	b.take()
+	if b.version[id] != b.newest[id] {
+		t.Fatalf("at %d of %d", b.version[id], b.newest[id])
+	}
+	b.agrees(id)
+}
+
+func TestForeignGenerationIsDropped(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	b := w.open("bob", "", known(id, 0))
+	w.deliver = func(d delivery.Delivery) { d.Generation = "g0"; w.hub.Deliver(d) }
+	w.send("alice", id, "lost")
+	w.settle()
+	if b.take(); len(b.texts[id]) != 0 || w.hub.Stats().Foreign != 1 {
+		t.Fatalf("texts %v, stats %+v", b.texts[id], w.hub.Stats())
+	}
+}
+
+func TestSlowStreamEndsWithoutItsNeighbour(t *testing.T) {
+	w := newWorld(t, func(c *delivery.Config) { c.MaxQueue = 50 })
+	id := w.group(table.All, "alice", "bob")
+	slow, fast := w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
+	for i := range 60 {
+		w.send("alice", id, fmt.Sprint(i))
+		fast.take()
+	}
+	slow.take()
+	if slow.end != deliveryv1.EndCode_END_CODE_SLOW {
+		t.Fatalf("ended with %v", slow.end)
+	}
+	fast.agrees(id)
+	again := w.open("bob", slow.token, known(id, slow.version[id]))
+	again.after(slow)
+	again.agrees(id)
+}
+
+func TestResumeReplaysKnownChats(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	first := w.open("bob", "", known(id, 0))
+	w.send("alice", id, "one")
+	first.agrees(id)
+	w.hub.Close(first.s)
+	for i := range 250 {
+		w.send("alice", id, fmt.Sprint("missed ", i))
+	}
+	again := w.open("bob", first.token, known(id, first.version[id]))
+	again.after(first)
+	w.send("alice", id, "live")
+	if again.take(); again.version[id] != again.newest[id] {
+		t.Fatalf("at %d of %d", again.version[id], again.newest[id])
+	}
+	again.agrees(id)
+}
+
+func TestTooFarBehindIsReset(t *testing.T) {
+	w := newWorld(t, func(c *delivery.Config) { c.MaxReplay = 10 })
+	id := w.group(table.All, "alice", "bob")
+	for i := range 20 {
+		w.send("alice", id, fmt.Sprint(i))
+	}
+	d := w.open("bob", "", known(id, 1))
+	if d.version[id] != 23-1 { // created, added, 20 messages
+		t.Fatalf("reset to version %d", d.version[id])
+	}
+	w.send("alice", id, "live")
+	if d.take(); fmt.Sprint(d.texts[id]) != "[live]" {
+		t.Fatalf("texts %v", d.texts[id])
+	}
+}
+
+// Commits fall between each two steps of an opening.
+func TestOpeningMissesNothing(t *testing.T) {
+	for _, asKnown := range []bool{true, false} {
+		w := newWorld(t, nil)
+		id := w.group(table.All, "alice", "bob")
+		var kn []*deliveryv1.KnownChat
+		if asKnown {
+			kn = append(kn, known(id, 0))
+		}
+		d := w.register("bob", "", kn...)
+		for done := false; !done; {
+			w.send("alice", id, "x")
+			var err error
+			done, err = d.s.Step(w.ctx)
+			w.must(err)
+			w.send("alice", id, "y")
+			d.take()
+		}
+		w.settle()
+		d.take()
+		d.agrees(id)
+	}
+}
+
+func TestManyChatsOfOneUser(t *testing.T) {
+	w := newWorld(t, nil)
+	var ids []string
+	for range 1000 {
+		ids = append(ids, w.group(table.All, "alice", "bob"))
+	}
+	w.now = w.now.Add(time.Hour) // more than the overlap of synchronisations
+	d := w.open("bob", "")
+	for _, id := range ids {
+		if d.newest[id] != 2 {
+			t.Fatalf("chat %s listed at version %d", id, d.newest[id])
+		}
+	}
+	w.hub.Close(d.s)
+	w.send("alice", ids[7], "new")
+	d = w.open("bob", d.token)
+	heads := 0
+	for _, f := range d.frames {
+		if f.GetHead() != nil {
+			heads++
+		}
+	}
+	if heads != 1 || d.newest[ids[7]] != 3 {
+		t.Fatalf("%d heads, newest %d", heads, d.newest[ids[7]])
+	}
+	for _, id := range ids[:50] {
+		w.send("alice", id, "live")
+		d.agrees(id)
+	}
+}
+
+func TestStrangersChatAnswersLeft(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	d := w.open("carol", "", known(id, 0), known("chat_00000000000000000000000000", 5))
+	if !d.left[id] || !d.left["chat_00000000000000000000000000"] {
+		t.Fatalf("left %v", d.left)
+	}
+	w.send("alice", id, "secret")
+	w.settle()
+	if d.take(); len(d.texts[id]) != 0 {
+		t.Fatal("a stranger got a message")
+	}
+}
+
+func TestStreamsOfAUserAreBounded(t *testing.T) {
+	w := newWorld(t, nil)
+	var all []*device
+	for range 11 {
+		all = append(all, w.open("bob", ""))
+	}
+	for i, d := range all {
+		d.take()
+		if want := i == 0; (d.end == deliveryv1.EndCode_END_CODE_REPLACED) != want {
+			t.Fatalf("stream %d ended with %v", i, d.end)
+		}
+	}
+}
+
+func TestAckExtendAndLease(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	d := w.open("bob", "", known(id, 0))
+	w.send("alice", id, "one")
+	d.take()
+	if err := d.s.Ack(d.next); !errors.Is(err, delivery.ErrPosition) {
+		t.Fatalf("acknowledging what was not sent: %v", err)
+	}
+	w.must(d.s.Ack(d.next - 1))
+	w.must(d.s.Ack(1))
+	w.settle()
+	if rows, err := w.view.UserChatsOf(w.ctx, "bob", []string{id}); err != nil || rows[0].DeliveredSequence != 1 {
+		t.Fatalf("delivered %+v, %v", rows[0], err)
+	}
+	if err := w.hub.Extend("bob", "other session", d.s.ID(), w.now); !errors.Is(err, delivery.ErrNotYours) {
+		t.Fatal(err)
+	}
+	w.must(w.hub.Extend("bob", "s", d.s.ID(), w.now.Add(2*time.Hour)))
+	w.send("alice", id, "two")
+	d.take()
+	w.now = w.now.Add(80 * time.Second)
+	if w.hub.Tick(); d.end != 0 {
+		t.Fatal("ended within the lease")
+	}
+	w.now = w.now.Add(time.Minute)
+	w.hub.Tick()
+	if d.take(); d.end != deliveryv1.EndCode_END_CODE_SLOW {
+		t.Fatalf("ended with %v", d.end)
+	}
+	if _, err := w.hub.Stream("bob", d.s.ID()); !errors.Is(err, delivery.ErrStreamGone) {
+		t.Fatal(err)
+	}
+}
+
+func TestExpiryRevocationDrain(t *testing.T) {
+	w := newWorld(t, nil)
+	ends := map[deliveryv1.EndCode]func(){
+		deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:   func() { w.now = w.now.Add(time.Hour); w.hub.Tick() },
+		deliveryv1.EndCode_END_CODE_SESSION_REVOKED: func() { w.hub.Revoke("s") },
+	}
+	for code, end := range ends {
+		d := w.open("bob", "")
+		end()
+		if d.take(); d.end != code {
+			t.Fatalf("ended with %v, not %v", d.end, code)
+		}
+	}
+	d := w.open("bob", "")
+	w.hub.Drain(time.Second)
+	if d.take(); d.end != deliveryv1.EndCode_END_CODE_DRAIN {
+		t.Fatalf("ended with %v", d.end)
+	}
+	if _, err := w.hub.Open(delivery.OpenParams{UserID: "bob"}); !errors.Is(err, delivery.ErrDraining) {
+		t.Fatal(err)
+	}
+	if n := w.hub.Stats().Streams; n != 0 {
+		t.Fatalf("%d streams are left", n)
+	}
+}

@@ -1,0 +1,415 @@
+package delivery
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
+)
+
+// pageSize is the number of chats, or of changes, that one step of an opening
+// reads at a time.
+const pageSize = 100
+
+// opening is the way of a stream from hello to live:
+//
+//  1. read the user's rows;
+//  2. attach the stream to every chat: from now on the hub notes what comes, so
+//     nothing that is committed after the reads that follow can be missed;
+//  3. for chats that the client knows, replay the events between its version and
+//     the head; for others that changed, send the head with the user's row read
+//     last; each chat goes live at the head that was read for it;
+//  4. look at chats that the user joined meanwhile;
+//  5. send the token, whose time was taken before the first read.
+type opening struct {
+	full    bool
+	since   time.Time // changes before are known to the client
+	known   map[string]int64
+	order   []string // of known, as the client gave them
+	started time.Time
+	rows    []table.UserChat // chats that the client did not name, still to be done
+	mine    []table.UserChat // chats that it did, still to be done
+	phase   phase
+	replay  *replay
+}
+
+type phase uint8
+
+const (
+	phaseRows phase = iota
+	phaseKnown
+	phaseChats
+	phaseLate
+	phaseDone
+)
+
+func newOpening(p OpenParams, tok view.Token) opening {
+	o := opening{full: tok.Full, since: tok.At, known: map[string]int64{}}
+	if p.Token != "" && tok.Full {
+		return o // of another generation or too old: its versions say nothing
+	}
+	for _, k := range p.Known {
+		if _, ok := o.known[k.GetChatId()]; !ok {
+			o.order = append(o.order, k.GetChatId())
+		}
+		o.known[k.GetChatId()] = k.GetVersion()
+	}
+	return o
+}
+
+// Step does the next part of the stream's opening: a few reads, then frames in
+// the queue. It is called until done; the caller may take frames in between, and
+// must, if the queue is not to overflow. After an error the stream is of no use.
+func (s *Stream) Step(ctx context.Context) (done bool, err error) {
+	o := &s.plan
+	switch o.phase {
+	case phaseRows:
+		err = s.stepRows(ctx)
+	case phaseKnown:
+		err = s.stepKnown(ctx)
+	case phaseChats:
+		err = s.stepChats(ctx)
+	case phaseLate:
+		err = s.stepLate(ctx)
+	}
+	return o.phase == phaseDone, err
+}
+
+func (s *Stream) stepRows(ctx context.Context) error {
+	o, h := &s.plan, s.hub
+	o.started = h.cfg.Clock()
+	rows, err := h.cfg.Source.UserChats(ctx, s.user)
+	if err != nil {
+		return err
+	}
+	if err := h.cfg.Durable(ctx); err != nil {
+		return err
+	}
+	mine := make(map[string]table.UserChat, len(rows))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range rows {
+		mine[r.ChatID] = r
+		_, known := o.known[r.ChatID]
+		switch {
+		case r.Left():
+			if known || (!o.full && r.ChangedAt >= o.since.UnixMilli()) {
+				h.push(s, leftFrame(r.ChatID, s.user, r.LeftVersion))
+			}
+		default:
+			if s.attached[r.ChatID] == nil {
+				h.attach(s, r.ChatID)
+			}
+			if !known {
+				o.rows = append(o.rows, r)
+			}
+		}
+	}
+	for _, id := range o.order {
+		r, ok := mine[id]
+		switch {
+		case !ok: // not a chat of the user, or none at all: the same answer
+			h.push(s, leftFrame(id, s.user, 0))
+		case !r.Left():
+			o.mine = append(o.mine, r)
+		}
+	}
+	h.dropDead([]*Stream{s})
+	o.phase = phaseKnown
+	return nil
+}
+
+// stepKnown replays a part of one known chat.
+func (s *Stream) stepKnown(ctx context.Context) error {
+	o := &s.plan
+	if o.replay == nil {
+		if len(o.mine) == 0 {
+			o.phase = phaseChats
+			return nil
+		}
+		row := o.mine[0]
+		o.mine = o.mine[1:]
+		r, err := s.beginReplay(ctx, row.ChatID, o.known[row.ChatID])
+		if err != nil || r == nil {
+			return err
+		}
+		o.replay = r
+	}
+	done, err := s.stepReplay(ctx, o.replay)
+	if done {
+		o.replay = nil
+	}
+	return err
+}
+
+// stepChats looks at the next chats that the client did not name.
+func (s *Stream) stepChats(ctx context.Context) error {
+	o := &s.plan
+	if len(o.rows) == 0 {
+		o.phase = phaseLate
+		return nil
+	}
+	n := min(pageSize, len(o.rows))
+	rows := o.rows[:n]
+	o.rows = o.rows[n:]
+	return s.refresh(ctx, rows, func(h *table.Head, r table.UserChat) bool {
+		return o.full || max(h.ChangedAt, r.ChangedAt) >= o.since.UnixMilli()
+	})
+}
+
+// stepLate looks at chats that the user joined while the stream was opening, and
+// ends the opening.
+func (s *Stream) stepLate(ctx context.Context) error {
+	h, o := s.hub, &s.plan
+	h.mu.Lock()
+	var ids []string
+	for id := range s.late {
+		if ids = append(ids, id); len(ids) == pageSize {
+			break
+		}
+	}
+	if len(ids) == 0 {
+		defer h.mu.Unlock()
+		s.opening = false
+		s.mu.Lock()
+		s.token = h.cfg.Source.NewToken(s.user, o.started)
+		token := s.token
+		s.mu.Unlock()
+		h.push(s, heartbeat(token))
+		h.dropDead([]*Stream{s})
+		*o = opening{full: o.full, phase: phaseDone} // the rest is of no use any more
+		return nil
+	}
+	for _, id := range ids {
+		delete(s.late, id)
+	}
+	h.mu.Unlock()
+	slices.Sort(ids) // the same order in every run
+	return s.look(ctx, ids)
+}
+
+// look finds out what a stream's user has to do with chats that the stream is
+// not attached to: it attaches the stream and sends the head, or says that the
+// user has left.
+func (s *Stream) look(ctx context.Context, ids []string) error {
+	h := s.hub
+	rows, err := h.cfg.Source.UserChatsOf(ctx, s.user, ids)
+	if err != nil {
+		return err
+	}
+	if err := h.cfg.Durable(ctx); err != nil {
+		return err
+	}
+	var members []table.UserChat
+	h.mu.Lock()
+	for _, r := range rows {
+		switch {
+		case r == nil || s.attached[r.ChatID] != nil:
+		case r.Left():
+			h.push(s, leftFrame(r.ChatID, s.user, r.LeftVersion))
+		case h.streams[s.id] == s:
+			h.attach(s, r.ChatID)
+			members = append(members, *r)
+		}
+	}
+	h.dropDead([]*Stream{s})
+	h.mu.Unlock()
+	if len(members) == 0 {
+		return nil
+	}
+	return s.refresh(ctx, members, func(*table.Head, table.UserChat) bool { return true })
+}
+
+// refresh takes chats live that the stream was attached to before: those that
+// changed with a head frame, read with the user's row last, the others as they
+// are.
+func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed func(*table.Head, table.UserChat) bool) error {
+	h := s.hub
+	ids := make([]string, len(rows))
+	for i, r := range rows {
+		ids[i] = r.ChatID
+	}
+	heads, err := h.cfg.Source.Heads(ctx, ids)
+	if err != nil {
+		return err
+	}
+	var show []table.UserChat
+	for i, r := range rows {
+		if heads[i] != nil && changed(heads[i], r) {
+			show = append(show, r)
+		}
+	}
+	seen := map[string]*chatv1.ChatOverview{}
+	now := map[string]*table.UserChat{}
+	if len(show) > 0 {
+		list, err := h.cfg.Source.Overviews(ctx, s.user, show)
+		if err != nil {
+			return err
+		}
+		for _, ov := range list {
+			seen[ov.GetChat().GetChatId()] = ov
+		}
+		// Once more for where the rows stand now: the floor of a membership that
+		// began anew, and the version of one that ended.
+		shown := make([]string, len(show))
+		for i, r := range show {
+			shown[i] = r.ChatID
+		}
+		last, err := h.cfg.Source.UserChatsOf(ctx, s.user, shown)
+		if err != nil {
+			return err
+		}
+		for i, r := range last {
+			now[shown[i]] = r
+		}
+	}
+	if err := h.cfg.Durable(ctx); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, r := range rows {
+		a := s.attached[r.ChatID]
+		if a == nil || a.live {
+			continue
+		}
+		ov := seen[r.ChatID]
+		row, read := now[r.ChatID]
+		switch {
+		case heads[i] == nil:
+			h.detach(a)
+		case !read:
+			h.goLive(a, heads[i].Version, r.Floor())
+		case row == nil || row.Left():
+			version := a.gone
+			if row != nil {
+				version = row.LeftVersion
+			}
+			h.push(s, leftFrame(r.ChatID, s.user, version))
+			h.detach(a)
+		case ov == nil:
+			// Not a member when the overview was read, and one again since: the
+			// addition will come, or has been noted; look again.
+			h.detach(a)
+			h.requestJoin(s, r.ChatID)
+		default:
+			head := ov.GetHead()
+			if a.gone <= head.GetVersion() {
+				h.push(s, headFrame(r.ChatID, head.GetVersion(), head.GetSequence(), ov))
+			}
+			h.goLive(a, head.GetVersion(), row.Floor())
+		}
+	}
+	h.dropDead([]*Stream{s})
+	return nil
+}
+
+// replay sends the events of one known chat between the client's version and the
+// head, as they were.
+type replay struct {
+	chatID string
+	from   int64 // sent, or hidden and merged into what follows, up to here
+	after  int64 // version that the client has after the frames so far
+	to     int64
+	out    bool  // the user is not a member at from
+	floor  int64 // changes below are hidden
+}
+
+// beginReplay returns nil if there is nothing to replay.
+func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) (*replay, error) {
+	h := s.hub
+	heads, err := h.cfg.Source.Heads(ctx, []string{chatID})
+	if err != nil {
+		return nil, err
+	}
+	rows, err := h.cfg.Source.UserChatsOf(ctx, s.user, []string{chatID})
+	if err != nil {
+		return nil, err
+	}
+	if err := h.cfg.Durable(ctx); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := s.attached[chatID]
+	if a == nil {
+		return nil, nil // removed meanwhile, and told so
+	}
+	head, row := heads[0], rows[0]
+	switch {
+	case head == nil || row == nil || row.Left():
+		left := a.gone
+		if row != nil {
+			left = row.LeftVersion
+		}
+		h.push(s, leftFrame(chatID, s.user, left))
+		h.detach(a)
+		return nil, nil
+	case version > head.Version || head.Version-version > int64(h.cfg.MaxReplay):
+		h.push(s, resetFrame(chatID, head.Version))
+		h.goLive(a, head.Version, row.Floor())
+		return nil, nil
+	case version == head.Version:
+		h.goLive(a, version, row.Floor())
+		return nil, nil
+	}
+	return &replay{chatID: chatID, from: version, after: version, to: head.Version, floor: row.Floor()}, nil
+}
+
+func (s *Stream) stepReplay(ctx context.Context, r *replay) (done bool, err error) {
+	h := s.hub
+	events, err := h.cfg.Source.Events(ctx, r.chatID, r.from, int(min(pageSize, r.to-r.from)))
+	if err != nil {
+		return false, err
+	}
+	if err := h.cfg.Durable(ctx); err != nil {
+		return false, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := s.attached[r.chatID]
+	if a == nil {
+		return true, nil
+	}
+	for _, e := range events {
+		r.show(s, e)
+	}
+	if r.from < r.to && len(events) > 0 {
+		h.dropDead([]*Stream{s})
+		return false, nil
+	}
+	if r.after < r.to {
+		// The last changes are hidden: the client learns the version by asking.
+		h.push(s, headFrame(r.chatID, r.to, 0, nil))
+	}
+	h.goLive(a, r.to, r.floor)
+	h.dropDead([]*Stream{s})
+	return true, nil
+}
+
+// show sends one event unless it is hidden. What happened between a removal of
+// the user and the next addition is not for the user; the removal itself always
+// is, so that the client drops what it had before.
+func (r *replay) show(s *Stream, e event.Event) {
+	v := e.GetMetadata().GetVersion()
+	r.from = v
+	target, effect := effectOf(e)
+	own := target == s.user
+	switch {
+	case own && effect == removed:
+		r.out = true
+	case own && effect == added:
+		r.out = false
+		if v < r.floor {
+			return
+		}
+	case r.out || v < r.floor:
+		return
+	}
+	s.hub.push(s, frameOf(e, r.after))
+	r.after = v
+}

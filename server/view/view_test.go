@@ -1,0 +1,347 @@
+package view_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
+)
+
+const generation = "gen_A"
+
+// world is a store with a chat service and a reader over it.
+type world struct {
+	testing.TB
+	ctx    context.Context
+	store  *spy
+	chat   *chat.Service
+	reader *view.Reader
+
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	w.store = &spy{Store: storetest.NewMap(w.clock)}
+	w.reader = w.newReader(generation, 'k')
+	var err error
+	// The service writes past the spy: only the reader's reads are watched.
+	ids := 0
+	w.chat, err = chat.New(w.ctx, chat.Config{
+		Store: w.store.Store, Clock: w.clock, Generation: generation, Producer: "test",
+		NewID: func(prefix string) string { ids++; return fmt.Sprintf("%s%026d", prefix, ids) },
+	})
+	w.must(err)
+	for _, u := range []string{"ann", "bob", "cid", "dan"} {
+		w.must(w.chat.EnsureUser(w.ctx, u))
+	}
+	return w
+}
+
+func (w *world) newReader(generation string, key byte) *view.Reader {
+	k := make([]byte, view.KeySize)
+	for i := range k {
+		k[i] = key
+	}
+	return view.New(view.Config{Store: w.store, Generation: generation, TokenKey: k, Clock: w.clock})
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+func (w *world) advance(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) group(history table.History, owner string, members ...string) string {
+	w.Helper()
+	c, err := w.chat.CreateGroup(w.ctx, chat.CreateGroup{Caller: owner, Name: "group", Members: members, History: history})
+	w.must(err)
+	return c.ChatID
+}
+
+func (w *world) send(chatID, user, text string) chat.Sent {
+	w.Helper()
+	s, err := w.chat.Send(w.ctx, chat.Send{Caller: user, ChatID: chatID, Content: text, ContentType: 1})
+	w.must(err)
+	return s
+}
+
+func (w *world) add(chatID, by, user string) {
+	w.Helper()
+	_, err := w.chat.AddMember(w.ctx, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user, Role: table.Member})
+	w.must(err)
+}
+
+func (w *world) remove(chatID, by, user string) {
+	w.Helper()
+	w.must(w.chat.RemoveMember(w.ctx, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user}))
+}
+
+func (w *world) head(chatID string) table.Head {
+	w.Helper()
+	heads, err := w.reader.Heads(w.ctx, []string{chatID})
+	w.must(err)
+	return *heads[0]
+}
+
+func (w *world) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
+	w.Helper()
+	res, err := w.reader.Messages(w.ctx, user, req)
+	w.must(err)
+	return res
+}
+
+func (w *world) changes(user, chatID string, after int64, size int32) *messagev1.ListChangesResponse {
+	w.Helper()
+	res, err := w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: after, PageSize: size})
+	w.must(err)
+	return res
+}
+
+// sync takes all pages.
+func (w *world) sync(user, token string, size int32) *deliveryv1.SyncResponse {
+	w.Helper()
+	all := &deliveryv1.SyncResponse{}
+	for page := ""; ; {
+		res, err := w.reader.Sync(w.ctx, user, &deliveryv1.SyncRequest{Token: token, PageToken: page, PageSize: size})
+		w.must(err)
+		if (res.GetToken() == "") == (res.GetNextPageToken() == "") {
+			w.Fatal("a page has either a token or a next page")
+		}
+		all.Chats = append(all.Chats, res.GetChats()...)
+		all.Left = append(all.Left, res.GetLeft()...)
+		all.Full, all.Generation, all.Token = res.GetFull(), res.GetGeneration(), res.GetToken()
+		if page = res.GetNextPageToken(); page == "" {
+			return all
+		}
+	}
+}
+
+func texts(messages []*messagev1.Message) []string {
+	out := []string{}
+	for _, m := range messages {
+		out = append(out, m.GetContent())
+	}
+	return out
+}
+
+func chatIDs(chats []*chatv1.ChatOverview) []string {
+	out := []string{}
+	for _, c := range chats {
+		out = append(out, c.GetChat().GetChatId())
+	}
+	return out
+}
+
+func equal[T any](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		t.Fatalf("%s: got %s, want %s", what, g, w)
+	}
+}
+
+func wantError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: got error %v, want %v", what, err, want)
+	}
+}
+
+func text(m proto.Message) string { return protojson.Format(m) }
+
+// spy counts reads and can act before one of them, or hide an item.
+type spy struct {
+	store.Store
+	reads  int
+	before func(read int)
+	hide   store.Key
+}
+
+func (s *spy) read() {
+	n := s.reads
+	s.reads++
+	if s.before != nil {
+		s.before(n)
+	}
+}
+
+func (s *spy) Get(ctx context.Context, k store.Key, c store.Consistency) (store.Item, error) {
+	s.read()
+	if k == s.hide {
+		return nil, nil
+	}
+	return s.Store.Get(ctx, k, c)
+}
+
+func (s *spy) BatchGet(ctx context.Context, keys []store.Key, c store.Consistency) ([]store.Item, error) {
+	s.read()
+	items, err := s.Store.BatchGet(ctx, keys, c)
+	for i, k := range keys {
+		if err == nil && k == s.hide {
+			items[i] = nil
+		}
+	}
+	return items, err
+}
+
+func (s *spy) Query(ctx context.Context, q store.Query) (store.Page, error) {
+	s.read()
+	page, err := s.Store.Query(ctx, q)
+	for i, row := range page.Rows {
+		if row.Key == s.hide {
+			page.Rows = append(page.Rows[:i:i], page.Rows[i+1:]...)
+			break
+		}
+	}
+	return page, err
+}
+
+func TestConfig(t *testing.T) {
+	good := view.Config{Store: storetest.NewMap(time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*view.Config){
+		"store":           func(c *view.Config) { c.Store = nil },
+		"clock":           func(c *view.Config) { c.Clock = nil },
+		"generation":      func(c *view.Config) { c.Generation = "" },
+		"long generation": func(c *view.Config) { c.Generation = string(make([]byte, view.MaxGeneration+1)) },
+		"key":             func(c *view.Config) { c.TokenKey = nil },
+	} {
+		bad := good
+		spoil(&bad)
+		if bad.Validate() == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestOverview(t *testing.T) {
+	w := newWorld(t)
+	id := w.group(table.All, "ann", "bob")
+	w.send(id, "bob", "hello")
+	w.send(id, "bob", "world")
+	o, err := w.reader.Overview(w.ctx, "ann", id)
+	w.must(err)
+	equal(t, "chat", o.GetChat().GetName()+" "+o.GetChat().GetType().String(), "group CHAT_TYPE_GROUP")
+	equal(t, "member count", o.GetChat().GetMemberCount(), 2)
+	equal(t, "head", [2]int64{o.GetHead().GetVersion(), o.GetHead().GetSequence()}, [2]int64{4, 2})
+	equal(t, "preview", o.GetHead().GetLastMessage().GetText(), "world")
+	equal(t, "unread", o.GetState().GetUnreadCount(), 2)
+	_, _, err = w.chat.MarkRead(w.ctx, "ann", id, 1)
+	w.must(err)
+	o, err = w.reader.Overview(w.ctx, "ann", id)
+	w.must(err)
+	equal(t, "unread", o.GetState().GetUnreadCount(), 1)
+
+	// The head is read before the user's row: what is read meanwhile may be more
+	// than the head has, and unread never goes below 0.
+	w.store.reads = 0
+	w.store.before = func(n int) {
+		if n == 2 {
+			w.send(id, "bob", "x")
+			_, _, err := w.chat.MarkRead(w.ctx, "ann", id, 3)
+			w.must(err)
+		}
+	}
+	o, err = w.reader.Overview(w.ctx, "ann", id)
+	w.must(err)
+	equal(t, "head, read, unread", []int64{o.GetHead().GetSequence(), o.GetState().GetReadSequence(), o.GetState().GetUnreadCount()}, []int64{2, 3, 0})
+}
+
+func TestMute(t *testing.T) {
+	w := newWorld(t)
+	until := w.clock().Add(time.Hour).UnixMilli()
+	s := w.reader.State(table.Head{}, table.UserChat{MutedUntil: until})
+	equal(t, "muted", s.GetMutedUntil().AsTime().UnixMilli(), until)
+	w.advance(2 * time.Hour)
+	if w.reader.State(table.Head{}, table.UserChat{MutedUntil: until}).MutedUntil != nil {
+		t.Fatal("a mute that is over still shows")
+	}
+}
+
+// A stranger cannot tell a chat that exists from one that does not: same answer
+// after the same reads.
+func TestStrangerAndUnknownChatAreAlike(t *testing.T) {
+	w := newWorld(t)
+	id := w.group(table.All, "ann", "bob")
+	w.send(id, "ann", "secret")
+	unknown := chat.NewID("chat_")
+	for name, op := range operations {
+		if name == "chats" || name == "sync" || name == "overviews" {
+			continue // about all chats of the user
+		}
+		var reads [2]int
+		for i, chatID := range []string{id, unknown} {
+			w.store.reads = 0
+			_, err := op(w, "dan", chatID)
+			wantError(t, name, err, chat.ErrNotAMember)
+			reads[i] = w.store.reads
+		}
+		equal(t, name+": reads", reads[0], reads[1])
+	}
+}
+
+// operations are all reads for a user of a chat.
+var operations = map[string]func(w *world, user, chatID string) (proto.Message, error){
+	"overview": func(w *world, user, chatID string) (proto.Message, error) {
+		return w.reader.Overview(w.ctx, user, chatID)
+	},
+	"members": func(w *world, user, chatID string) (proto.Message, error) {
+		return w.reader.Members(w.ctx, user, chatID, 0, "")
+	},
+	"newest messages": func(w *world, user, chatID string) (proto.Message, error) {
+		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID})
+	},
+	"messages after": func(w *world, user, chatID string) (proto.Message, error) {
+		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: proto.Int64(1)})
+	},
+	"changes": func(w *world, user, chatID string) (proto.Message, error) {
+		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID})
+	},
+	"reset": func(w *world, user, chatID string) (proto.Message, error) {
+		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: 1 << 40})
+	},
+	"chats": func(w *world, user, _ string) (proto.Message, error) {
+		chats, next, err := w.reader.ListChats(w.ctx, user, 0, "")
+		return &chatv1.ListChatsResponse{Chats: chats, NextPageToken: next}, err
+	},
+	"sync": func(w *world, user, _ string) (proto.Message, error) {
+		return w.reader.Sync(w.ctx, user, &deliveryv1.SyncRequest{})
+	},
+	"overviews": func(w *world, user, chatID string) (proto.Message, error) {
+		chats, err := w.reader.Overviews(w.ctx, user, []table.UserChat{{UserID: user, ChatID: chatID}})
+		if err == nil && len(chats) == 0 {
+			return nil, chat.ErrNotAMember
+		}
+		return &chatv1.ListChatsResponse{Chats: chats}, err
+	},
+}

@@ -1,0 +1,227 @@
+package view_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
+)
+
+// groups makes chats of ann and bob, a second apart, and returns their ids, the
+// last changed first.
+func (w *world) groups(n int) []string {
+	w.Helper()
+	var ids []string
+	for range n {
+		w.advance(time.Second)
+		ids = append(ids, w.group(table.All, "ann", "bob"))
+	}
+	slices.Reverse(ids)
+	return ids
+}
+
+func (w *world) listChats(user string, size int) []*chatv1.ChatOverview {
+	w.Helper()
+	var all []*chatv1.ChatOverview
+	for page := ""; ; {
+		chats, next, err := w.reader.ListChats(w.ctx, user, size, page)
+		w.must(err)
+		all = append(all, chats...)
+		if page = next; page == "" {
+			return all
+		}
+	}
+}
+
+func TestListChatsOrder(t *testing.T) {
+	w := newWorld(t)
+	ids := w.groups(7)
+	for _, size := range []int{0, 1, 2, 3, 7, 100} {
+		equal(t, fmt.Sprint("size ", size), chatIDs(w.listChats("bob", size)), ids)
+	}
+	// A message moves a chat to the front, and so does reading it, for oneself.
+	w.advance(time.Second)
+	w.send(ids[3], "ann", "x")
+	w.advance(time.Second)
+	_, _, err := w.chat.MarkRead(w.ctx, "bob", ids[3], 1)
+	w.must(err)
+	w.send(ids[5], "ann", "x")
+	moved := []string{ids[5], ids[3], ids[0], ids[1], ids[2], ids[4], ids[6]}
+	slices.Sort(moved[:2]) // the same millisecond: by id
+	equal(t, "moved", chatIDs(w.listChats("bob", 2)), moved)
+	// Left chats are not listed.
+	w.remove(ids[0], "ann", "bob")
+	equal(t, "left", slices.Contains(chatIDs(w.listChats("bob", 2)), ids[0]), false)
+	equal(t, "of a user without chats", len(w.listChats("dan", 2)), 0)
+}
+
+// Chats that do not move are listed once each, however young they are.
+func TestPagesOfStillChats(t *testing.T) {
+	w := newWorld(t)
+	var want []string
+	for range 20 { // all in the same millisecond
+		want = append(want, w.group(table.All, "ann", "bob"))
+	}
+	slices.Sort(want)
+	for _, size := range []int32{1, 3, 20} {
+		equal(t, "list", chatIDs(w.listChats("bob", int(size))), want)
+		equal(t, "sync", chatIDs(w.sync("bob", "", size).GetChats()), want)
+	}
+	w.remove(want[4], "ann", "bob")
+	want = slices.Delete(want, 4, 5)
+	got := w.sync("bob", "", 3)
+	slices.Sort(want)
+	sorted := chatIDs(got.GetChats())
+	slices.Sort(sorted)
+	equal(t, "after leaving one", sorted, want)
+	equal(t, "left in a full list", len(got.GetLeft()), 0)
+}
+
+// Chats move, come and go between the pages. Every chat that is there from the
+// first page to the last is listed; only chats of the last minute are repeated.
+func TestPagesWhileChatsMove(t *testing.T) {
+	for seed := range uint64(60) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t)
+		w.groups(30)
+		if seed%2 == 0 {
+			w.advance(time.Hour)
+		}
+		start := w.clock()
+		rows, err := w.reader.UserChats(w.ctx, "bob")
+		w.must(err)
+		token := ""
+		if seed%3 == 0 {
+			token = w.reader.NewToken("bob", start.Add(-24*time.Hour))
+		}
+		stays := map[string]bool{}
+		for _, r := range rows {
+			stays[r.ChatID] = true
+		}
+		seen := map[string]int{}
+		left := map[string]bool{}
+		for page := ""; ; {
+			res, err := w.reader.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token, PageToken: page, PageSize: int32(1 + rnd.IntN(8))})
+			w.must(err)
+			for _, c := range res.GetChats() {
+				seen[c.GetChat().GetChatId()]++
+				delete(left, c.GetChat().GetChatId())
+			}
+			for _, l := range res.GetLeft() {
+				left[l.GetChatId()] = true
+			}
+			if page = res.GetNextPageToken(); page == "" {
+				break
+			}
+			for range rnd.IntN(4) {
+				id := rows[rnd.IntN(len(rows))].ChatID
+				w.advance(time.Duration(rnd.IntN(2)) * time.Second) // also the same millisecond
+				if rnd.IntN(5) == 0 && stays[id] {
+					w.remove(id, "ann", "bob")
+					stays[id] = false
+				} else {
+					w.send(id, "ann", "x")
+				}
+			}
+		}
+		for id, still := range stays {
+			if still && seen[id] == 0 {
+				t.Fatalf("seed %d: %s was lost", seed, id)
+			}
+			if n, h := seen[id], w.headOf(id); n > 2 || (n == 2 && h.ChangedAt < start.Add(-view.Overlap).UnixMilli()) {
+				t.Fatalf("seed %d: %s was listed %d times", seed, id, n)
+			}
+			if !still && seen[id] > 0 && !left[id] {
+				// Listed, then left: the second part, or the next Sync, tells.
+				next := w.sync("bob", w.reader.NewToken("bob", start), 100)
+				found := slices.ContainsFunc(next.GetLeft(), func(l *deliveryv1.LeftChat) bool { return l.GetChatId() == id })
+				equal(t, "left", found, true)
+			}
+		}
+	}
+}
+
+func TestSync(t *testing.T) {
+	w := newWorld(t)
+	ids := w.groups(5)
+	w.advance(time.Hour)
+
+	full := w.sync("bob", "", 0)
+	equal(t, "first", fmt.Sprint(full.GetFull(), " ", chatIDs(full.GetChats())), fmt.Sprint(true, " ", ids))
+	equal(t, "generation", full.GetGeneration(), generation)
+	if n := len(full.GetToken()); n == 0 || n > 128 {
+		t.Fatalf("token of %d bytes", n)
+	}
+
+	w.advance(time.Hour)
+	none := w.sync("bob", full.GetToken(), 0)
+	equal(t, "nothing changed", fmt.Sprint(none.GetFull(), len(none.GetChats()), len(none.GetLeft())), "false 0 0")
+
+	w.send(ids[4], "ann", "hello")
+	w.advance(time.Second)
+	_, _, err := w.chat.MarkRead(w.ctx, "ann", ids[2], 1) // a receipt of another user changes nothing for bob
+	w.must(err)
+	w.remove(ids[1], "ann", "bob")
+	some := w.sync("bob", none.GetToken(), 0)
+	equal(t, "changed", chatIDs(some.GetChats()), []string{ids[4]})
+	equal(t, "state", some.GetChats()[0].GetState().GetUnreadCount(), 1)
+	equal(t, "left", fmt.Sprint(len(some.GetLeft()), " ", some.GetLeft()[0].GetChatId(), " ", some.GetLeft()[0].GetVersion()),
+		fmt.Sprint(1, " ", ids[1], " ", w.headOf(ids[1]).Version))
+
+	// A chat that was left does not come back through what happens in it.
+	w.advance(time.Hour)
+	some = w.sync("bob", some.GetToken(), 0)
+	w.send(ids[1], "ann", "without bob")
+	again := w.sync("bob", some.GetToken(), 0)
+	equal(t, "after leaving", fmt.Sprint(len(again.GetChats()), len(again.GetLeft())), "0 0")
+
+	// What changed within the overlap before the token comes again.
+	w.send(ids[0], "ann", "x")
+	w.advance(view.Overlap)
+	edge := w.sync("bob", "", 0)
+	equal(t, "exactly the overlap", chatIDs(w.sync("bob", edge.GetToken(), 0).GetChats()), []string{ids[0]})
+	w.advance(time.Millisecond)
+	edge = w.sync("bob", "", 0)
+	equal(t, "older than the overlap", len(w.sync("bob", edge.GetToken(), 0).GetChats()), 0)
+}
+
+// The token's time is taken before the first read of the first page: what
+// happens during the reads, or between pages, comes with the next Sync.
+func TestSyncTokenIsOlderThanTheReads(t *testing.T) {
+	w := newWorld(t)
+	ids := w.groups(3)
+	w.advance(time.Hour)
+	w.store.reads = 0
+	w.store.before = func(read int) {
+		if read == 2 { // heads are read
+			w.advance(2 * view.Overlap)
+			w.send(ids[2], "ann", "during")
+			w.advance(2 * view.Overlap)
+		}
+	}
+	res := w.sync("bob", "", 1)
+	w.store.before = nil
+	w.advance(time.Hour)
+	equal(t, "next", chatIDs(w.sync("bob", res.GetToken(), 0).GetChats()), []string{ids[2]})
+}
+
+// A user who is removed while a page is made gets the chat as left.
+func TestSyncRemovedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	id := w.group(table.All, "ann", "bob")
+	w.store.before = func(read int) {
+		if read == 3 { // the last one
+			w.remove(id, "ann", "bob")
+		}
+	}
+	w.store.reads = 0
+	res := w.sync("bob", "", 0)
+	equal(t, "chats, left", fmt.Sprint(len(res.GetChats()), len(res.GetLeft())), "0 1")
+	equal(t, "version", res.GetLeft()[0].GetVersion(), w.headOf(id).Version)
+}
