@@ -1,22 +1,21 @@
-// Package chat holds the rules of chats: it turns commands into plans for the
-// store and events, and carries them out.
+// Package chat carries out the commands of chats: creation, membership, sending
+// and reading marks.
 //
-// It owns creation, membership, sending and reading marks; the head of a chat as
-// its one point of serialization; the queue that shares plans among concurrent
-// sends; idempotency of requests; and the one hook that tells of commits. It does
-// not own what a user may see (package view), the rows' layout (package table),
-// delivery or transport.
+// It owns the queue of each chat, which shares plans among concurrent sends; the
+// heads it used last, from which plans are made without reading; the retries and
+// the settling of unknown outcomes; the stamps; and the one hook that tells of
+// commits. The rules and the plans themselves are pure functions in package plan.
+// What a user may see (package view), delivery and transport are elsewhere.
 //
-// Plans are made by pure functions (plan*.go) from what was read or remembered;
-// their conditions catch whatever was stale. All failed conditions of a plan come
-// back at once and are taken in the order idempotency, membership, head.
+// Nothing is answered before it is durable: success follows the store's commit,
+// and what an error or a repeated answer was read from is waited for.
 //
 // # Concurrency
 //
-// A Service is safe for use by many goroutines and starts none of its own while
-// nobody waits: commands of one chat pass one queue, led by one of the callers
-// (see queue). No mutex is held across a call of the store or a hook. Lock order:
-// none, the mutexes of queues, heads and clock are never held together.
+// A Service is safe for use by many goroutines and starts none: commands of one
+// chat pass one queue, led by one of the callers on its own goroutine (see
+// queue.go). No mutex is held across a call of the store or a hook. The mutexes,
+// one per shard of the queues and the clock's, are never held together.
 package chat
 
 import (
@@ -24,39 +23,30 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Limits of chats.
-const (
-	MaxMembers   = 100      // of a group, those on their way in included
-	MaxNameRunes = 128      // of a group's name
-	MaxContent   = 16 << 10 // bytes of a message
-	maxGroup     = 24       // sends that share a plan
-	planAge      = 20 * time.Second
-	maxHeads     = 1 << 16 // remembered heads
-)
-
-// Errors that commands end with. Errors of the store come through as they are.
+// Errors that commands end with. Errors of the store come through, wrapped.
 var (
-	ErrNotAMember       = errors.New("chat: not a member") // or no such chat
-	ErrForbidden        = errors.New("chat: not allowed")
-	ErrChatFull         = errors.New("chat: chat is full")
-	ErrInvalidOperation = errors.New("chat: not possible in this chat")
-	ErrAlreadyMember    = errors.New("chat: already a member")
-	ErrMemberNotFound   = errors.New("chat: no such member")
-	ErrUserNotFound     = errors.New("chat: no such user")
-	ErrKeyReused        = errors.New("chat: request id used before with other content")
-	ErrInvalidArgument  = errors.New("chat: invalid argument")
-	errPanic            = errors.New("chat: command panicked")
+	ErrNotAMember       = plan.ErrNotAMember // or no such chat
+	ErrForbidden        = plan.ErrForbidden
+	ErrChatFull         = plan.ErrChatFull
+	ErrInvalidOperation = plan.ErrInvalidOperation
+	ErrAlreadyMember    = plan.ErrAlreadyMember
+	ErrMemberNotFound   = plan.ErrMemberNotFound
+	ErrUserNotFound     = plan.ErrUserNotFound
+	ErrKeyReused        = plan.ErrKeyReused
+	ErrInvalidArgument  = plan.ErrInvalidArgument
+	// ErrPanic is what the callers of a command that panicked get.
+	ErrPanic = errors.New("chat: command panicked")
+	errState = errors.New("chat: rows of the chat contradict each other")
 )
 
 // Commit is what one plan added to a chat's change log.
@@ -67,35 +57,40 @@ type Commit struct {
 	Outbox store.Row     // the row that announces them to the relay
 }
 
-// Config sets up a Service.
+// Config sets up a Service. Store, Clock, Generation and Producer are required.
 type Config struct {
 	Store      store.Store
 	Clock      func() time.Time
 	Generation string // of the store
 	Producer   string // id of this process
 
-	// Committed is told of each plan that changed a chat, in version order, once
-	// it is durable, before the callers get their answer. Optional.
+	// Committed is told of each plan that changed a chat and is known here to be
+	// committed: once, in version order, once it is durable, before the callers
+	// get their answer. It must be quick, the chat waits for it.
 	Committed func(Commit)
-	// Receipt is told of each user's row that MarkRead changed. Optional.
+	// Receipt is told of each user's row that MarkRead changed, with the head that
+	// it was measured by.
 	Receipt func(row table.UserChat, head table.Head)
 	// NewID makes an id with a prefix; by default a ULID.
 	NewID func(prefix string) string
 	// Sleep waits between attempts; by default in real time.
 	Sleep func(ctx context.Context, d time.Duration) error
 	// Chunk is the number of members that one plan of a group's creation adds; by
-	// default, and at most, 25.
+	// default, and at most, plan.MaxChunk.
 	Chunk int
+	// Heads is the number of chats whose heads are remembered; by default 65,536.
+	Heads int
+	// Queue is the number of commands that may wait for one chat; more are refused
+	// with store.ErrThrottled. By default 4,096.
+	Queue int
 }
 
 // Service carries commands out.
 type Service struct {
 	cfg    Config
-	queues queues
+	maker  plan.Maker
+	shards [shards]shard
 	clock  clock
-
-	mu    sync.Mutex
-	heads map[string]table.Head // the last known head of chats used here
 }
 
 // New makes a Service. It reads the store's last stamp.
@@ -115,22 +110,31 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Sleep == nil {
 		cfg.Sleep = sleep
 	}
-	if cfg.Chunk <= 0 || cfg.Chunk > maxChunk {
-		cfg.Chunk = maxChunk
+	if cfg.Chunk <= 0 || cfg.Chunk > plan.MaxChunk {
+		cfg.Chunk = plan.MaxChunk
 	}
-	s := &Service{cfg: cfg, heads: map[string]table.Head{}}
-	s.queues.byChat = map[string]*queue{}
+	if cfg.Heads <= 0 {
+		cfg.Heads = 1 << 16
+	}
+	if cfg.Queue <= 0 {
+		cfg.Queue = 1 << 12
+	}
+	s := &Service{cfg: cfg}
+	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID}
+	for i := range s.shards {
+		s.shards[i].init(max(1, cfg.Heads/shards))
+	}
 	return s, s.clock.load(ctx, cfg)
 }
 
 // NewID makes a prefixed ULID.
 func NewID(prefix string) string {
-	return prefix + ulid.MustNew(ulid.Now(), rand.Reader).String()
+	var b [64]byte
+	id := ulid.MustNew(ulid.Now(), rand.Reader)
+	n := copy(b[:len(b)-ulid.EncodedSize], prefix)
+	_ = id.MarshalTextTo(b[n : n+ulid.EncodedSize]) // fails only for another size
+	return string(b[:n+ulid.EncodedSize])
 }
-
-// newRequestID is used where the caller gave none, so that every send has a row
-// by which an unknown outcome is found out.
-func newRequestID() string { return uuid.NewString() }
 
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -143,71 +147,69 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// head returns the last known head of a chat; it may be old.
-func (s *Service) head(ctx context.Context, chatID string) (table.Head, error) {
-	s.mu.Lock()
-	h, ok := s.heads[chatID]
-	s.mu.Unlock()
-	if ok {
-		return h, nil
-	}
-	return s.readHead(ctx, chatID)
-}
-
-// readHead returns the present head; ErrNotAMember if there is no such chat.
-func (s *Service) readHead(ctx context.Context, chatID string) (table.Head, error) {
-	it, err := s.cfg.Store.Get(ctx, table.HeadKey(chatID), store.Strong)
+// get reads one item, consistently.
+func (s *Service) get(ctx context.Context, key store.Key) (store.Item, error) {
+	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
+	defer cancel()
+	it, err := s.cfg.Store.Get(call, key, store.Strong)
 	if err != nil {
-		return table.Head{}, fmt.Errorf("read head: %w", err)
+		return nil, fmt.Errorf("read %s: %w", key.Table, err)
 	}
-	if it == nil {
-		return table.Head{}, ErrNotAMember
+	return it, nil
+}
+
+// batchGet reads items, consistently.
+func (s *Service) batchGet(ctx context.Context, keys []store.Key) ([]store.Item, error) {
+	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
+	defer cancel()
+	items, err := s.cfg.Store.BatchGet(call, keys, store.Strong)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", keys[0].Table, err)
 	}
-	h := table.HeadFrom(chatID, it)
-	s.remember(h)
-	return h, nil
+	return items, nil
 }
 
-func (s *Service) remember(h table.Head) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old, ok := s.heads[h.ChatID]; ok {
-		if old.Version > h.Version {
-			return
-		}
-	} else if len(s.heads) >= maxHeads {
-		n := maxHeads / 16
-		for id := range s.heads { // some; forgetting costs one read
-			delete(s.heads, id)
-			if n--; n == 0 {
-				break
-			}
-		}
+// durable waits until what was read is on disk, and returns answer then: what an
+// answer saw must not disappear in a crash.
+func (s *Service) durable(ctx context.Context, answer error) error {
+	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
+	defer cancel()
+	if err := s.cfg.Store.Durable(call); err != nil {
+		return fmt.Errorf("wait for the disk: %w", err)
 	}
-	s.heads[h.ChatID] = h
+	return answer
 }
 
-func (s *Service) forget(chatID string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.heads, chatID)
-}
-
-// committed passes a commit on.
-func (s *Service) committed(d *draft) {
-	s.remember(d.head)
-	s.cfg.Committed(Commit{ChatID: d.head.ChatID, Head: d.head, Events: d.events, Outbox: d.outboxRow()})
-}
-
-// EnsureUser writes the row of a user if there is none.
+// EnsureUser writes the row of a user if there is none. It is safe to repeat.
 func (s *Service) EnsureUser(ctx context.Context, userID string) error {
-	row := table.User{UserID: userID, CreatedAt: s.cfg.Clock().UnixMilli()}
-	err := s.transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpPut, Key: table.UserKey(userID), Item: row.Item(), Cond: store.Absent(), Name: "user",
-	}}})
-	var failed *store.ConditionError
-	if errors.As(err, &failed) {
-		return nil
+	if err := plan.CheckUser(userID); err != nil {
+		return err
+	}
+	row := table.User{UserID: userID, CreatedAt: s.cfg.Clock().UnixMilli(), Status: table.Active}
+	err := s.repeat(ctx, store.Write{
+		Op: store.OpPut, Key: table.UserKey(userID), Item: row.Item(), Cond: store.Absent(), Name: plan.CondUser,
+	})
+	if failed := conditionError(err); failed != nil {
+		return s.durable(ctx, nil)
 	}
 	return err
+}
+
+// usersExist checks users: they are never removed, so it may be done before the
+// plan that relies on it.
+func (s *Service) usersExist(ctx context.Context, users []string) error {
+	keys := make([]store.Key, len(users))
+	for i, u := range users {
+		keys[i] = table.UserKey(u)
+	}
+	items, err := s.batchGet(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i, it := range items {
+		if it == nil {
+			return s.durable(ctx, fmt.Errorf("%w: %s", ErrUserNotFound, users[i]))
+		}
+	}
+	return nil
 }

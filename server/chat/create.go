@@ -3,26 +3,19 @@ package chat
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
-	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// maxChunk is the number of members that one plan moves from pending to
-// membership: three writes each, and four for chat, pending row, head and outbox
-// row, would allow 32; 25 is what the design sets (L-034).
-const maxChunk = min(25, (store.MaxPlanWrites-4)/3)
-
 // CreateDirect asks for the direct chat of two people.
 type CreateDirect struct {
 	Caller    string
 	Other     string
-	History   table.History
+	History   table.History // empty: table.All
 	RequestID string
 	Cause     event.Cause
 }
@@ -31,8 +24,8 @@ type CreateDirect struct {
 type CreateGroup struct {
 	Caller    string
 	Name      string
-	Members   []string // the others; repetitions and the caller are dropped
-	History   table.History
+	Members   []string      // the others; repetitions and the caller are dropped
+	History   table.History // empty: table.All
 	RequestID string
 	Cause     event.Cause
 }
@@ -41,239 +34,212 @@ type CreateGroup struct {
 type Created struct {
 	ChatID   string
 	Replayed bool // the chat was there before
+	// Incomplete says why members of a new group are still on their way in: the
+	// group is there, and FinishPending or a repetition of the request completes
+	// it. Usually nil.
+	Incomplete error
 }
 
 // CreateDirect creates the direct chat of two people, or returns the one that
 // they have (L-012…L-024). Errors: ErrInvalidOperation for a chat with oneself,
-// ErrUserNotFound, ErrKeyReused.
-func (s *Service) CreateDirect(ctx context.Context, c CreateDirect) (Created, error) {
-	if c.Caller == c.Other {
-		return Created{}, ErrInvalidOperation
-	}
-	if c.History == "" {
-		c.History = table.All
-	}
-	req := newRequest("create", c.Caller, "", c.RequestID, "direct", c.Other, string(c.History))
-	if done, err := s.replay(ctx, req); err != nil || done != nil {
-		return replayed(done), err
-	}
-	key := table.DirectIndexKey(c.Caller, c.Other)
-	it, err := s.cfg.Store.Get(ctx, key, store.Strong)
-	if err != nil {
-		return Created{}, fmt.Errorf("read index of direct chats: %w", err)
-	}
-	if it != nil {
-		return Created{ChatID: table.DirectIndexFrom(it).ChatID, Replayed: true}, nil
-	}
-	if err := s.usersExist(ctx, []string{c.Other}); err != nil {
+// ErrInvalidArgument, ErrUserNotFound, ErrKeyReused, and the store's.
+func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, error) {
+	if err := checkKeys(r.Caller, "", r.RequestID); err != nil {
 		return Created{}, err
 	}
-
-	d, err := s.draftDirect(c, s.cfg.NewID("chat_"))
+	if err := plan.CheckUser(r.Other); err != nil {
+		return Created{}, err
+	}
+	if r.Caller == r.Other {
+		return Created{}, fmt.Errorf("%w: a direct chat has two people", ErrInvalidOperation)
+	}
+	history, err := plan.CheckHistory(r.History)
 	if err != nil {
 		return Created{}, err
 	}
-	d.request(req)
-	err = s.transact(ctx, d.plan())
+	c := plan.NewChat{
+		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Others: []string{r.Other}, History: history, Cause: r.Cause,
+		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "direct", r.Other, string(history)),
+	}
+	existing, err := s.findDirect(ctx, c)
+	if err != nil || existing.ChatID != "" {
+		return existing, err
+	}
+	if err := s.usersExist(ctx, c.Others); err != nil {
+		return Created{}, err
+	}
+	err = s.create(ctx, c, s.maker.Direct)
 	failed := conditionError(err)
-	if err == nil || (failed != nil && d.isOurs(failed)) {
-		s.committed(d)
-		return Created{ChatID: d.head.ChatID}, nil
-	}
 	if failed == nil {
-		return Created{}, err
+		return Created{ChatID: c.ChatID}, err
 	}
 	// Lost a race, with an equal request or for the pair: the winner's chat is the
-	// answer (L-018).
-	if done, err := s.replay(ctx, req); err != nil || done != nil {
-		return replayed(done), err
+	// answer (L-018). What was lost against is never taken back, so it is there.
+	existing, err = s.findDirect(ctx, c)
+	if err == nil && existing.ChatID == "" {
+		err = fmt.Errorf("%w: %w", errState, failed)
 	}
-	if f, ok := failed.Failed(condPair); ok && f.Current != nil {
-		return Created{ChatID: table.DirectIndexFrom(f.Current).ChatID, Replayed: true}, nil
-	}
-	return Created{}, err
+	return existing, err
 }
 
-func replayed(r *table.Request) Created {
-	if r == nil {
-		return Created{}
-	}
-	return Created{ChatID: r.ChatID, Replayed: true}
-}
-
-// draftDirect makes the plan of a direct chat: complete in one. The other
-// person's membership has an event of its own, like every membership but a
-// creator's, so that open streams learn of it in the one way there is.
-func (s *Service) draftDirect(c CreateDirect, chatID string) (*draft, error) {
-	users := []string{c.Caller, c.Other}
-	d, err := s.draftChat(table.Chat{
-		ChatID: chatID, Type: table.Direct, CreatedBy: c.Caller, History: c.History, MemberCount: 2, DirectUsers: users,
-	}, table.Member, users, c.Cause)
+// findDirect returns what an equal request was answered, or the chat that the two
+// people have; an empty Created if there is neither.
+func (s *Service) findDirect(ctx context.Context, c plan.NewChat) (Created, error) {
+	done, err := s.replay(ctx, c.Request)
 	if err != nil {
+		return Created{}, err
+	}
+	if done != nil {
+		return Created{ChatID: done.ChatID, Replayed: true}, nil
+	}
+	it, err := s.get(ctx, table.DirectIndexKey(c.Caller, c.Others[0]))
+	if err != nil || it == nil {
+		return Created{}, err
+	}
+	return Created{ChatID: table.DirectIndexFrom(it).ChatID, Replayed: true}, s.durable(ctx, nil)
+}
+
+// replay returns the result of a request that was carried out before, nil if it
+// was not. Errors: ErrKeyReused.
+func (s *Service) replay(ctx context.Context, r plan.Request) (*table.Request, error) {
+	if r.Scope == "" {
+		return nil, nil
+	}
+	it, err := s.get(ctx, table.RequestKey(r.Scope))
+	if err != nil || it == nil {
 		return nil, err
 	}
-	d.putIf(table.DirectIndexKey(c.Caller, c.Other), table.DirectIndex{ChatID: chatID, CreatedAt: d.at}.Item(), store.Absent(), condPair)
-	return d, d.joined(c.Other, table.Member, c.History, c.Caller, 2, nil)
+	done, err := r.Replay(it)
+	return done, s.durable(ctx, err)
 }
 
-// draftChat begins the plan of a new chat: the chat, its creator, and the event.
-func (s *Service) draftChat(c table.Chat, role table.Role, members []string, cause event.Cause) (*draft, error) {
-	cause.Actor = c.CreatedBy
-	d := s.newDraft(table.Head{ChatID: c.ChatID}, cause)
-	md := d.next(event.TypeChatCreated)
-	c.Status, c.CreatedAt, c.UpdatedAt, c.Version = table.Active, d.at, d.at, d.head.Version
-	d.putIf(table.ChatKey(c.ChatID), c.Item(), store.Absent(), condChat)
-	d.putIf(table.MembershipKey(c.ChatID, c.CreatedBy), table.Membership{Role: role, JoinedAt: d.at, Version: d.head.Version}.Item(), store.Absent(), condTarget)
-	d.put(table.UserChatKey(c.CreatedBy, c.ChatID), d.userRow(c.CreatedBy, c.History).Item())
-	kind, history := eventv1.ChatType_CHAT_TYPE_GROUP, eventv1.HistoryMode_HISTORY_MODE_ALL
-	if c.Type == table.Direct {
-		kind = eventv1.ChatType_CHAT_TYPE_DIRECT
-	}
-	if c.History == table.SinceJoined {
-		history = eventv1.HistoryMode_HISTORY_MODE_SINCE_JOINED
-	}
-	return d, d.record(&eventv1.ChatCreated{
-		Metadata: md, ChatId: c.ChatID, ChatType: kind, Name: c.Name, Status: eventv1.ChatStatus_CHAT_STATUS_ACTIVE,
-		CreatedBy: c.CreatedBy, MemberCount: int32(c.MemberCount), InitialMembers: members, CreatedAt: d.time(), History: history,
+// create runs the plan that creates a chat. It passes the new chat's queue, so that
+// the hook is told of the creation before it is told of anything that others, who
+// may find the chat as soon as it is committed, do in it.
+func (s *Service) create(ctx context.Context, c plan.NewChat, make func(plan.NewChat, int64) (*plan.Draft, error)) error {
+	return s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
+		d, err := make(c, s.stamp(0))
+		if err != nil {
+			return err
+		}
+		if err := s.commit(ctx, work, d); err != nil {
+			return err
+		}
+		q.head = d.Head
+		return nil
 	})
 }
 
 // CreateGroup creates a group in two phases (L-025…L-046): one plan creates it
 // with its owner and the list of the others as pending; then plans of a chunk
 // each make these members. After a crash in between FinishPending, or a
-// repetition of the request, completes the group. Errors: ErrInvalidArgument,
-// ErrUserNotFound, ErrKeyReused.
-func (s *Service) CreateGroup(ctx context.Context, c CreateGroup) (Created, error) {
-	if c.History == "" {
-		c.History = table.All
+// repetition of the request, completes the group. Errors, all of the first phase:
+// ErrInvalidArgument, ErrUserNotFound, ErrKeyReused, and the store's.
+func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, error) {
+	if err := checkKeys(r.Caller, "", r.RequestID); err != nil {
+		return Created{}, err
 	}
-	others, err := groupMembers(c)
+	if err := plan.CheckName(r.Name); err != nil {
+		return Created{}, err
+	}
+	history, err := plan.CheckHistory(r.History)
 	if err != nil {
 		return Created{}, err
 	}
-	req := newRequest("create", c.Caller, "", c.RequestID, "group", c.Name, string(c.History), strings.Join(others, "#"))
-	done, err := s.replay(ctx, req)
+	others, err := plan.Others(r.Caller, r.Members)
 	if err != nil {
 		return Created{}, err
 	}
-	if done == nil {
+	c := plan.NewChat{
+		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Name: r.Name, Others: others, History: history, Cause: r.Cause,
+		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "group", r.Name, string(history), strings.Join(others, "#")),
+	}
+	done, err := s.replay(ctx, c.Request)
+	if err == nil && done == nil {
 		if err := s.usersExist(ctx, others); err != nil {
 			return Created{}, err
 		}
-		d, err := s.draftGroup(c, s.cfg.NewID("chat_"), others)
-		if err != nil {
-			return Created{}, err
+		err = s.create(ctx, c, s.maker.Group)
+		if err == nil {
+			return Created{ChatID: c.ChatID, Incomplete: s.FinishPending(ctx, c.ChatID)}, nil
 		}
-		d.request(req)
-		err = s.transact(ctx, d.plan())
 		failed := conditionError(err)
-		switch {
-		case err == nil || (failed != nil && d.isOurs(failed)):
-			s.committed(d)
-			return Created{ChatID: d.head.ChatID}, s.FinishPending(ctx, d.head.ChatID)
-		case failed == nil:
+		if failed == nil {
 			return Created{}, err
 		}
-		// Lost a race with an equal request.
-		if done, err = s.replay(ctx, req); err != nil {
-			return Created{}, err
-		}
-		if done == nil {
-			return Created{}, failed
+		// Lost a race with an equal request, whose row is there.
+		if done, err = s.replay(ctx, c.Request); err == nil && done == nil {
+			err = fmt.Errorf("%w: %w", errState, failed)
 		}
 	}
-	return replayed(done), s.FinishPending(ctx, done.ChatID)
-}
-
-// groupMembers checks the parts of a group and returns the other members, sorted.
-func groupMembers(c CreateGroup) ([]string, error) {
-	if n := utf8.RuneCountInString(c.Name); n < 1 || n > MaxNameRunes {
-		return nil, fmt.Errorf("%w: name must have 1 to %d characters", ErrInvalidArgument, MaxNameRunes)
-	}
-	others := slices.Clone(c.Members)
-	slices.Sort(others)
-	others = slices.DeleteFunc(slices.Compact(others), func(u string) bool { return u == c.Caller })
-	if len(others) < 1 || len(others) > MaxMembers-1 {
-		return nil, fmt.Errorf("%w: a group has 1 to %d other members", ErrInvalidArgument, MaxMembers-1)
-	}
-	return others, nil
-}
-
-func (s *Service) draftGroup(c CreateGroup, chatID string, others []string) (*draft, error) {
-	d, err := s.draftChat(table.Chat{
-		ChatID: chatID, Type: table.Group, Name: c.Name, CreatedBy: c.Caller, History: c.History, MemberCount: int64(len(others)) + 1,
-	}, table.Owner, append([]string{c.Caller}, others...), c.Cause)
 	if err != nil {
-		return nil, err
+		return Created{}, err
 	}
-	row := table.Pending{Members: others, CreatedBy: c.Caller, CreatedAt: d.at}
-	d.putIf(table.PendingKey(chatID), row.Item(), store.Absent(), condPending)
-	return d, nil
-}
-
-func (s *Service) usersExist(ctx context.Context, users []string) error {
-	keys := make([]store.Key, len(users))
-	for i, u := range users {
-		keys[i] = table.UserKey(u)
-	}
-	items, err := s.cfg.Store.BatchGet(ctx, keys, store.Strong)
-	if err != nil {
-		return fmt.Errorf("read users: %w", err)
-	}
-	for i, it := range items {
-		if it == nil {
-			return fmt.Errorf("%w: %s", ErrUserNotFound, users[i])
-		}
-	}
-	return nil
+	return Created{ChatID: done.ChatID, Replayed: true, Incomplete: s.FinishPending(ctx, done.ChatID)}, nil
 }
 
 // FinishPending makes the pending members of a group members. Any process may
-// call it at any time.
+// call it at any time; without pending members it does nothing. Each chunk passes
+// the chat's queue by itself, so that sends go on in between.
 func (s *Service) FinishPending(ctx context.Context, chatID string) error {
-	return s.submit(ctx, chatID, &command{run: func(ctx context.Context) error { return s.finishPending(ctx, chatID) }})
-}
-
-// finishPending runs in the chat's queue. Each chunk's plan demands the pending
-// row as it was read, so that no member is added twice, and none that a command
-// of another process dropped.
-func (s *Service) finishPending(ctx context.Context, chatID string) error {
-	for more := true; more; {
-		more = false
-		err := s.attempt(ctx, chatID, func(head table.Head) (*draft, error) {
-			items, err := s.cfg.Store.BatchGet(ctx, []store.Key{table.PendingKey(chatID), table.ChatKey(chatID)}, store.Strong)
-			if err != nil || items[0] == nil {
-				more = false
-				return nil, err
-			}
-			p := table.PendingFrom(chatID, items[0])
-			more = len(p.Members) > s.cfg.Chunk
-			return s.draftChunk(head, table.ChatFrom(chatID, items[1]), p)
+	if !isID(chatID) {
+		return fmt.Errorf("%w: %q is not a chat id", ErrInvalidArgument, chatID)
+	}
+	for {
+		var more bool
+		err := s.exclusive(ctx, chatID, func(work context.Context, q *chatQueue) (err error) {
+			more, err = s.finishChunk(ctx, work, q)
+			return err
 		})
 		if err != nil {
-			return fmt.Errorf("finish group: %w", err)
+			return fmt.Errorf("add pending members: %w", err)
+		}
+		if !more {
+			return nil
 		}
 	}
-	return nil
 }
 
-func (s *Service) draftChunk(head table.Head, c table.Chat, p table.Pending) (*draft, error) {
-	d := s.newDraft(head, event.Cause{Actor: p.CreatedBy})
-	n := min(s.cfg.Chunk, len(p.Members))
-	// The count in each event is that of the committed state after it, in which
-	// the members on their way in count already.
-	for _, user := range p.Members[:n] {
-		if err := d.joined(user, table.Member, c.History, p.CreatedBy, c.MemberCount, nil); err != nil {
-			return nil, err
+// finishChunk moves one chunk of pending members to membership.
+func (s *Service) finishChunk(lead, ctx context.Context, q *chatQueue) (more bool, err error) {
+	items, err := s.batchGet(ctx, []store.Key{table.PendingKey(q.id), table.ChatKey(q.id)})
+	if err != nil || items[0] == nil {
+		return false, err
+	}
+	if err := s.knowHead(ctx, q); err != nil {
+		return false, err
+	}
+	if items[1] == nil {
+		return false, fmt.Errorf("%w: pending members without a chat", errState)
+	}
+	pending, row := table.PendingFrom(q.id, items[0]), table.ChatFrom(q.id, items[1])
+	st := &plan.State{Head: q.head, Chat: &row, Pending: &pending}
+	for pace := s.pacer(); ; {
+		d, err := s.maker.Chunk(st, s.cfg.Chunk, s.stamp(st.Head.ChangedAt))
+		if err != nil {
+			return false, err
+		}
+		if err = s.commit(lead, ctx, d); err == nil {
+			q.head = d.Head
+			return len(st.Pending.Members) > s.cfg.Chunk, nil
+		}
+		failed := conditionError(err)
+		if failed == nil {
+			return false, err
+		}
+		// A target that is there although it is pending cannot be helped by going
+		// again.
+		if _, ok := failed.Failed(plan.CondTarget); ok || !st.Learn(plan.Change{ChatID: q.id}, failed) || st.Chat == nil {
+			if _, changed := failed.Failed(plan.CondPending); !changed {
+				return false, fmt.Errorf("%w: %w", errState, failed)
+			}
+		}
+		q.head = st.Head
+		if st.Pending == nil {
+			return false, nil
+		}
+		if err := pace.again(lead, ctx); err != nil {
+			return false, err
 		}
 	}
-	as := store.Condition{}.Eq(table.AttrMembers, store.List(p.Members))
-	if rest := p.Members[n:]; len(rest) > 0 {
-		p.Members = rest
-		d.putIf(table.PendingKey(c.ChatID), p.Item(), as, condPending)
-	} else {
-		d.writes = append(d.writes, store.Write{Op: store.OpDelete, Key: table.PendingKey(c.ChatID), Cond: as, Name: condPending})
-	}
-	d.count(0, store.Condition{})
-	return d, nil
 }

@@ -3,11 +3,20 @@ package chat
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 )
+
+// A command is tried for planAge, and no plan is sent that is older: its stamp
+// must not lie further back than the overlap of synchronisation allows.
+const planAge = 20 * time.Second
 
 // Waits between attempts, with full jitter.
 const (
@@ -15,41 +24,173 @@ const (
 	maxWait   = time.Second
 )
 
-// transact runs a plan until its outcome is known, or it is too old.
+// commit runs a draft's plan until its outcome is known. nil: it is committed, and
+// the hook was told. *store.ConditionError: it is not, and never will be.
+// store.ErrAmbiguous: it may be committed, or be committed yet. Other errors: it
+// is not.
 //
-// After ErrAmbiguous the very same plan goes again, with the same token. That is
-// safe, because every plan of this package can succeed at most once (it compares
-// the head or demands that an item be absent), and it finds the truth: if the
-// first attempt was committed, the second fails on conditions, with the plan's
-// own rows as the current items, which the callers recognise (see ours); if the
-// second fails otherwise, the first can never succeed any more; if the second
-// succeeds, the first was lost. Only when the plan grows too old without a
-// definite answer the outcome stays unknown, and the caller gets ErrAmbiguous.
-func (s *Service) transact(ctx context.Context, p store.Plan) error {
+// # Unknown outcomes
+//
+// After an unknown outcome the very same plan goes again, with the same token,
+// until the store gives a definite answer; the plan is its own question:
+//
+//   - Success: committed, now, or before on an engine that knows the token. It
+//     cannot be twice: each plan compares the head's version and raises it.
+//   - A failed condition: the first attempt was committed, or never can be. If the
+//     head is past the plan's base, the base never returns. If the head still is
+//     the base, another condition failed, on a row that changes only with this
+//     chat's head (memberships, users' rows, pending, requests) or is never taken
+//     back while an attempt can be under way (index of direct chats, requests).
+//     Which of the two it is, the change log tells: the event at the plan's first
+//     version is the plan's own or another's, by its random id, and stays.
+//   - Conflict, throttling, unavailability: nothing about the first attempt.
+//
+// This finds out the same as reading the request's row and then the head, but holds
+// for all plans, with or without such a row, and distinguishes this attempt from
+// another process's with the same request. If the plan grows too old before the
+// answer comes, the log is looked at once more, and then the outcome is
+// store.ErrAmbiguous. The next plan of the chat settles it: it is on the present
+// head, and once it is committed the lost one cannot come any more.
+//
+// lead is the context of the caller on whose goroutine this runs: when it ends, no
+// retry is waited for, unless an outcome is open.
+func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
+	p := d.Plan(uuid.NewString())
 	deadline := s.cfg.Clock().Add(planAge)
-	ambiguous := false
+	unknown := false
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		call, cancel := context.WithTimeout(ctx, store.CallTimeout)
-		err := s.cfg.Store.Transact(call, p)
-		cancel()
+		err := s.transact(ctx, p)
+		if err == nil {
+			s.committed(d)
+			return nil
+		}
 		switch {
 		case errors.Is(err, store.ErrAmbiguous):
-			ambiguous = true
-		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrThrottled), errors.Is(err, store.ErrUnavailable):
+			unknown = true
+		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrThrottled):
+		case !unknown:
+			return err
+		case conditionError(err) != nil:
+			ours, readErr := s.wrote(ctx, d)
+			if readErr == nil && ours {
+				s.committed(d)
+				return nil
+			}
+			if readErr == nil {
+				return err
+			}
+		}
+		if !unknown && lead.Err() != nil {
+			return lead.Err()
+		}
+		if s.cfg.Clock().Before(deadline) && s.cfg.Sleep(ctx, rand.N(wait)) == nil {
+			continue
+		}
+		if !unknown {
+			return err
+		}
+		if ours, readErr := s.wrote(ctx, d); readErr == nil && ours {
+			s.committed(d)
+			return nil
+		}
+		return fmt.Errorf("%w: last attempt: %w", store.ErrAmbiguous, err)
+	}
+}
+
+// transact runs a plan once.
+func (s *Service) transact(ctx context.Context, p store.Plan) error {
+	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
+	defer cancel()
+	err := s.cfg.Store.Transact(call, p)
+	if err != nil && call.Err() != nil && errors.Is(err, call.Err()) {
+		// It ended in the middle of the call, wherever that was.
+		return fmt.Errorf("%w: %w", store.ErrAmbiguous, err)
+	}
+	return err
+}
+
+// wrote reads whether the change log has the draft's events.
+func (s *Service) wrote(ctx context.Context, d *plan.Draft) (bool, error) {
+	first := d.Events[0].GetMetadata()
+	key := table.EventKey(d.Head.ChatID, first.GetVersion())
+	it, err := s.get(ctx, key)
+	if err != nil || it == nil {
+		return false, err
+	}
+	row, err := table.EventFrom(store.Row{Key: key, Item: it})
+	if err != nil || row.EventID != first.GetEventId() {
+		return false, err
+	}
+	return true, s.durable(ctx, nil)
+}
+
+// committed tells of a commit.
+func (s *Service) committed(d *plan.Draft) {
+	s.cfg.Committed(Commit{ChatID: d.Head.ChatID, Head: d.Head, Events: d.Events, Outbox: d.Outbox()})
+}
+
+// repeat runs one write that is safe to repeat until its outcome is known.
+func (s *Service) repeat(ctx context.Context, w store.Write) error {
+	deadline := s.cfg.Clock().Add(planAge)
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		err := s.transact(ctx, store.Plan{Writes: []store.Write{w}})
+		switch {
+		case errors.Is(err, store.ErrAmbiguous), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrThrottled):
 		default:
 			return err
 		}
-		expired := !s.cfg.Clock().Before(deadline)
-		if !expired {
-			expired = s.cfg.Sleep(ctx, rand.N(wait)) != nil
-		}
-		if expired && ambiguous {
-			return store.ErrAmbiguous
-		}
-		if expired {
+		if !s.cfg.Clock().Before(deadline) || s.cfg.Sleep(ctx, rand.N(wait)) != nil {
 			return err
 		}
 	}
+}
+
+// pacer slows the attempts of a command down that keeps losing against another
+// process, and ends them.
+type pacer struct {
+	svc      *Service
+	deadline time.Time
+	n        int
+}
+
+func (s *Service) pacer() *pacer { return &pacer{svc: s, deadline: s.cfg.Clock().Add(planAge)} }
+
+// again is to be called after each plan that failed on a stale fact: the first
+// repetitions go at once, because the present facts came with the failure.
+func (p *pacer) again(lead, ctx context.Context) error {
+	p.n++
+	switch {
+	case lead.Err() != nil:
+		return lead.Err()
+	case !p.svc.cfg.Clock().Before(p.deadline):
+		return fmt.Errorf("chat: %w: the chat is contended", store.ErrConflict)
+	case p.n <= 2:
+		return nil
+	}
+	return p.svc.cfg.Sleep(ctx, rand.N(min(firstWait<<min(p.n-3, 8), maxWait)))
+}
+
+// knowHead makes sure that the queue has a head. Errors: ErrNotAMember if there is
+// no such chat.
+func (s *Service) knowHead(ctx context.Context, q *chatQueue) error {
+	if q.head.Version > 0 {
+		return nil
+	}
+	return s.readHead(ctx, q)
+}
+
+// readHead reads the present head.
+func (s *Service) readHead(ctx context.Context, q *chatQueue) error {
+	it, err := s.get(ctx, table.HeadKey(q.id))
+	if err != nil {
+		return err
+	}
+	if it == nil {
+		q.head = table.Head{}
+		return s.durable(ctx, ErrNotAMember)
+	}
+	q.head = table.HeadFrom(q.id, it)
+	return nil
 }
 
 // conditionError returns the failed conditions of err, nil for other errors.

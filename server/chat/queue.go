@@ -3,143 +3,281 @@ package chat
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"runtime/debug"
+	"slices"
 	"sync"
+
+	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
-// command is one caller's wish on its way through a chat's queue: a send, or
-// anything else that must have the chat for itself.
-type command struct {
-	ctx  context.Context
-	send *sendCommand
-	run  func(ctx context.Context) error
-	err  error
-	done chan struct{}
+// The queue of a chat has no goroutine. Whoever submits a command to an idle chat
+// becomes its leader and runs the command on its own goroutine; what is submitted
+// meanwhile waits. When its command is done the leader passes the lead to the
+// waiter in front, which first takes what can share a plan with its own command.
+// So a command runs as soon as the chat is free, nobody waits for company, and a
+// caller that is alone sees no other goroutine.
+//
+// A caller whose context ends leaves the queue, with the lead passed on if it was
+// just given to it. A command that is in a plan already runs on: the caller gets
+// the context's error and the outcome is lost for it. A leader goes when its plan
+// has an outcome, or when it would wait for a retry; then the others of its group
+// go back to the front of the queue.
+//
+// Races: everything of a chat but its head changes only under its shard's mutex,
+// and the head only by the leader, to whom the mutex passed the lead. A waiter that
+// is woken and whose context ends at the same moment looks under the mutex which
+// came first.
+
+const shards = 64
+
+var shardSeed = maphash.MakeSeed()
+
+type shard struct {
+	mu    sync.Mutex
+	chats map[string]*chatQueue
+	idle  chatQueue // ring of the chats without a leader, last used first
+	spare int       // how many more idle chats may be remembered
 }
 
-func (c *command) finish(err error) {
-	c.err = err
-	close(c.done)
-}
+// chatQueue is a chat that is in use, or whose head is remembered.
+type chatQueue struct {
+	id         string
+	prev, next *chatQueue // in the ring of idle chats
 
-// queue holds the commands of one chat that have not begun. Whoever finds no
-// leader becomes it: it runs what has gathered, plan after plan, until its own
-// command is done, and then hands the rest to a goroutine. So a caller alone
-// works on its own goroutine, nobody waits for company, and no goroutine exists
-// for a chat that nobody uses. A queue is in the map while it has a leader.
-type queue struct {
+	busy    bool
 	pending []*command
+
+	// The leader's: the last known head, which may be old. Version 0: none.
+	head table.Head
 }
 
-type queues struct {
-	mu     sync.Mutex
-	byChat map[string]*queue
+type state uint8
+
+const (
+	queued  state = iota
+	leading       // in front of the queue, with the lead
+	running       // in a plan
+	done
+)
+
+// command is one caller's wish: a send, or anything else that must have the chat
+// for itself.
+type command struct {
+	send *plan.Message
+	run  func(ctx context.Context, q *chatQueue) error
+
+	state state
+	gone  bool          // the caller no longer waits
+	wake  chan struct{} // the command is done, or has the lead
+	twins []*command    // repetitions of this send, answered with it
+	err   error
 }
 
-// submit queues a command and returns when it is done. If ctx ends first, the
-// command may still be carried out.
+func (sh *shard) init(spare int) {
+	sh.chats = map[string]*chatQueue{}
+	sh.idle.prev, sh.idle.next = &sh.idle, &sh.idle
+	sh.spare = spare
+}
+
+func (s *Service) shard(chatID string) *shard {
+	return &s.shards[maphash.String(shardSeed, chatID)%shards]
+}
+
+// submit runs a command in its chat's queue and returns its error.
 func (s *Service) submit(ctx context.Context, chatID string, c *command) error {
-	c.ctx, c.done = ctx, make(chan struct{})
-	s.queues.mu.Lock()
-	q := s.queues.byChat[chatID]
-	leader := q == nil
-	if leader {
-		q = &queue{}
-		s.queues.byChat[chatID] = q
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	sh := s.shard(chatID)
+	sh.mu.Lock()
+	q := sh.chats[chatID]
+	switch {
+	case q == nil:
+		q = &chatQueue{id: chatID}
+		sh.chats[chatID] = q
+	case !q.busy:
+		q.prev.next, q.next.prev = q.next, q.prev
+		q.prev, q.next = nil, nil
+		sh.spare++
+	case len(q.pending) >= s.cfg.Queue:
+		sh.mu.Unlock()
+		return fmt.Errorf("chat: %w: too many requests for one chat", store.ErrThrottled)
 	}
 	q.pending = append(q.pending, c)
-	s.queues.mu.Unlock()
-	if leader {
-		s.lead(chatID, q, c)
-		return c.err
+	if q.busy {
+		c.wake = make(chan struct{}, 1)
+		sh.mu.Unlock()
+		if err, lead := sh.wait(ctx, q, c); !lead {
+			return err
+		}
+		sh.mu.Lock()
 	}
+	q.busy = true
+	group := q.take()
+	sh.mu.Unlock()
+
+	left, err := s.runGroup(ctx, q, group)
+
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	q.settle(group, left, err)
+	sh.pass(q)
+	return c.err
+}
+
+// wait returns when the command is done or given up, or with lead when it has the
+// lead.
+func (sh *shard) wait(ctx context.Context, q *chatQueue, c *command) (err error, lead bool) {
 	select {
-	case <-c.done:
-		return c.err
+	case <-c.wake:
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return c.err, c.state == leading
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	switch c.state {
+	case done:
+		return c.err, false
+	case running:
+		c.gone = true
+	default:
+		q.pending = slices.DeleteFunc(q.pending, func(p *command) bool { return p == c })
+		if c.state == leading {
+			sh.pass(q)
+		}
+	}
+	return ctx.Err(), false
 }
 
-// lead runs the queue's commands until own is done (nil: until there are none)
-// and passes the lead on if more are waiting.
-func (s *Service) lead(chatID string, q *queue, own *command) {
-	for {
-		batch := s.take(chatID, q)
-		if batch == nil {
-			return
-		}
-		s.runBatch(chatID, batch)
-		if own == nil {
-			continue
-		}
-		select {
-		case <-own.done:
-		default:
-			continue
-		}
-		s.queues.mu.Lock()
-		more := len(q.pending) > 0
-		if !more {
-			delete(s.queues.byChat, chatID)
-		}
-		s.queues.mu.Unlock()
-		if more {
-			go s.lead(chatID, q, nil)
-		}
-		return
+// take removes the next group from the queue: one command, or sends that can share
+// a plan. A repetition of a send in the group waits for that one's answer. Callers
+// hold the mutex and have the lead.
+func (q *chatQueue) take() []*command {
+	first := q.pending[0]
+	first.state = running
+	if first.send == nil || len(q.pending) == 1 {
+		q.pending = slices.Delete(q.pending, 0, 1)
+		return []*command{first}
 	}
+	var room plan.Room
+	n := 0
+	group := make([]*command, 0, min(len(q.pending), plan.MaxSends))
+	for _, c := range q.pending {
+		if c.send == nil {
+			break
+		}
+		if i := slices.IndexFunc(group, func(g *command) bool { return c.send.Repeats(g.send) }); i >= 0 {
+			group[i].twins = append(group[i].twins, c)
+		} else if room.Admit(c.send) {
+			group = append(group, c)
+		} else {
+			break
+		}
+		c.state = running
+		n++
+	}
+	q.pending = slices.Delete(q.pending, 0, n)
+	return group
 }
 
-// take returns the next commands that go together: one alone, or sends that can
-// share a plan. With none left it gives up the lead and returns nil.
-func (s *Service) take(chatID string, q *queue) []*command {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	if len(q.pending) == 0 {
-		delete(s.queues.byChat, chatID)
-		return nil
-	}
-	n := 1
-	if q.pending[0].send != nil {
-		g := newGroup(q.pending[0].send)
-		for n < len(q.pending) && q.pending[n].send != nil && g.admit(q.pending[n].send) {
-			n++
-		}
-	}
-	batch := q.pending[:n:n]
-	q.pending = q.pending[n:]
-	return batch
-}
-
-// runBatch carries commands out and finishes every one of them, whatever
-// happens: a chat must never be stuck behind a command that panicked.
-func (s *Service) runBatch(chatID string, batch []*command) {
+// runGroup runs a group's commands. left are those that it gave back, without an
+// answer, because the leader's context ended; err is the answer of those that have
+// none yet. It does not panic: a chat must never be stuck behind a command.
+func (s *Service) runGroup(ctx context.Context, q *chatQueue, group []*command) (left []*command, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err := fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
-			s.forget(chatID)
-			for _, c := range batch {
-				select {
-				case <-c.done:
-				default:
-					c.finish(err)
-				}
-			}
+			q.head = table.Head{}
+			left, err = nil, fmt.Errorf("%w: %v\n%s", ErrPanic, p, debug.Stack())
 		}
 	}()
-	// The commands of callers that went away must not fail those of others: the
-	// store calls do not end with any caller's context.
-	ctx := context.WithoutCancel(batch[0].ctx)
-	s.keepClock(ctx)
-	if batch[0].send != nil {
-		s.runSends(ctx, chatID, batch)
+	// Store calls do not end with the leader's context, because they are others'
+	// calls too.
+	work := context.WithoutCancel(ctx)
+	s.keepClock(work)
+	if group[0].send != nil {
+		return s.runSends(ctx, work, q, group)
+	}
+	return nil, group[0].run(work, q)
+}
+
+// settle ends a group: the commands that were given back go to the front of the
+// queue, the others are done. Callers hold the mutex and have the lead.
+func (q *chatQueue) settle(group, left []*command, err error) {
+	var again []*command
+	requeue := func(c *command) {
+		if !c.gone {
+			c.state = queued
+			again = append(again, c)
+		}
+	}
+	for _, c := range group {
+		if slices.Contains(left, c) {
+			requeue(c)
+			for _, t := range c.twins {
+				requeue(t)
+			}
+			c.twins = nil
+			continue
+		}
+		if c.err = err; err == nil && c.send != nil {
+			c.err = c.send.Err
+		}
+		c.finish()
+		for _, t := range c.twins {
+			if c.err != nil {
+				requeue(t) // it may fare better by itself
+				continue
+			}
+			t.send.Echo(c.send)
+			t.err = t.send.Err
+			t.finish()
+		}
+	}
+	if len(again) > 0 {
+		q.pending = slices.Insert(q.pending, 0, again...)
+	}
+}
+
+func (c *command) finish() {
+	c.state = done
+	if c.wake != nil {
+		c.wake <- struct{}{} // never blocks: nothing else is in it, a leader has taken what was
+	}
+}
+
+// pass gives the lead to the waiter in front, or lets the chat rest. Callers hold
+// the mutex and have the lead.
+func (sh *shard) pass(q *chatQueue) {
+	if len(q.pending) > 0 {
+		next := q.pending[0]
+		next.state = leading
+		next.wake <- struct{}{} // never blocks: a queued command was not woken
 		return
 	}
-	c := batch[0]
-	if err := c.ctx.Err(); err != nil {
-		c.finish(err)
+	q.busy = false
+	q.pending = nil
+	if q.head.Version == 0 { // no such chat, or not known any more
+		delete(sh.chats, q.id)
 		return
 	}
-	c.finish(c.run(ctx))
+	if sh.spare == 0 {
+		old := sh.idle.prev
+		old.prev.next, sh.idle.prev = &sh.idle, old.prev
+		delete(sh.chats, old.id)
+		sh.spare++
+	}
+	sh.spare--
+	q.prev, q.next = &sh.idle, sh.idle.next
+	q.prev.next, q.next.prev = q, q
+}
+
+// exclusive runs a function alone in a chat's queue. If ctx ends first the function
+// may still be running: the caller must not look at what it writes after an error.
+func (s *Service) exclusive(ctx context.Context, chatID string, run func(ctx context.Context, q *chatQueue) error) error {
+	return s.submit(ctx, chatID, &command{run: run})
 }

@@ -4,52 +4,74 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
 // MarkRead says that a user has read a chat up to a sequence; more than the chat
 // has counts as all. It never goes back. It returns the user's row and the head
-// that it was measured by. Errors: ErrNotAMember.
+// that it was measured by. Errors: ErrInvalidArgument, ErrNotAMember, and the
+// store's.
 func (s *Service) MarkRead(ctx context.Context, user, chatID string, sequence int64) (table.UserChat, table.Head, error) {
-	for {
-		head, err := s.readHead(ctx, chatID)
+	fail := func(err error) (table.UserChat, table.Head, error) { return table.UserChat{}, table.Head{}, err }
+	if err := checkKeys(user, chatID, ""); err != nil {
+		return fail(err)
+	}
+	if chatID == "" || sequence < 1 {
+		return fail(fmt.Errorf("%w: a sequence is 1 or more", ErrInvalidArgument))
+	}
+	s.keepClock(ctx)
+	var written int64
+	for pace := s.pacer(); ; {
+		// The user's row comes last: it decides whether the head may be told.
+		it, err := s.get(ctx, table.HeadKey(chatID))
 		if err != nil {
-			return table.UserChat{}, head, err
+			return fail(err)
 		}
-		it, err := s.cfg.Store.Get(ctx, table.UserChatKey(user, chatID), store.Strong)
+		own, err := s.get(ctx, table.UserChatKey(user, chatID))
 		if err != nil {
-			return table.UserChat{}, head, fmt.Errorf("read user's row: %w", err)
+			return fail(err)
 		}
-		if it == nil {
-			return table.UserChat{}, head, ErrNotAMember
+		if it == nil || own == nil || table.UserChatFrom(user, chatID, own).Left() {
+			return fail(s.durable(ctx, ErrNotAMember))
 		}
-		row := table.UserChatFrom(user, chatID, it)
-		if row.Left() {
-			return table.UserChat{}, head, ErrNotAMember
-		}
+		head, row := table.HeadFrom(chatID, it), table.UserChatFrom(user, chatID, own)
 		n := min(sequence, head.Sequence)
 		if n <= row.ReadSequence {
+			if err := s.durable(ctx, nil); err != nil {
+				return fail(err)
+			}
+			if row.ChangedAt == written { // an attempt whose reply was lost
+				s.cfg.Receipt(row, head)
+			}
 			return row, head, nil
 		}
-		row.ReadSequence, row.ChangedAt = n, s.stamp(row.ChangedAt)
+		row.ReadSequence, row.ChangedAt = n, s.stamp(max(row.ChangedAt, head.ChangedAt))
+		written = row.ChangedAt
 		err = s.raise(ctx, user, chatID, table.AttrReadSequence, n, store.Attr{Name: table.AttrChangedAt, Value: store.Int(row.ChangedAt)})
-		if conditionError(err) != nil {
-			continue // read further meanwhile, or left
-		}
 		if err == nil {
 			s.cfg.Receipt(row, head)
+			return row, head, nil
 		}
-		return row, head, err
+		if conditionError(err) == nil {
+			return fail(err)
+		}
+		if err := pace.again(ctx, ctx); err != nil { // read further meanwhile, or left
+			return fail(err)
+		}
 	}
 }
 
 // Delivered says that a message reached a device of a user; lower sequences than
-// before are ignored.
+// before, and chats that were left, are ignored. The row counts as unchanged.
 func (s *Service) Delivered(ctx context.Context, user, chatID string, sequence int64) error {
+	if err := checkKeys(user, chatID, ""); err != nil {
+		return err
+	}
 	err := s.raise(ctx, user, chatID, table.AttrDeliveredSequence, sequence)
 	if conditionError(err) != nil {
-		return nil // further already, or left
+		return nil
 	}
 	return err
 }
@@ -57,9 +79,9 @@ func (s *Service) Delivered(ctx context.Context, user, chatID string, sequence i
 // raise sets a mark of a member's row if it is lower, and other attributes with
 // it. Repeating it after an unknown outcome is harmless.
 func (s *Service) raise(ctx context.Context, user, chatID, mark string, n int64, with ...store.Attr) error {
-	return s.transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: table.UserChatKey(user, chatID), Name: condUser,
-		Cond:   isMember().Lt(mark, store.Int(n)),
+	return s.repeat(ctx, store.Write{
+		Op: store.OpUpdate, Key: table.UserChatKey(user, chatID), Name: plan.CondUser,
+		Cond:   table.IsMember().Lt(mark, store.Int(n)),
 		Update: store.Update{Set: append(with, store.Attr{Name: mark, Value: store.Int(n)})},
-	}}})
+	})
 }

@@ -105,13 +105,6 @@ func (w *world) remove(chatID, by, user string) {
 	w.must(w.chat.RemoveMember(w.ctx, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user}))
 }
 
-func (w *world) head(chatID string) table.Head {
-	w.Helper()
-	heads, err := w.reader.Heads(w.ctx, []string{chatID})
-	w.must(err)
-	return *heads[0]
-}
-
 func (w *world) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
 	w.Helper()
 	res, err := w.reader.Messages(w.ctx, user, req)
@@ -322,7 +315,7 @@ var operations = map[string]func(w *world, user, chatID string) (proto.Message, 
 		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID})
 	},
 	"messages after": func(w *world, user, chatID string) (proto.Message, error) {
-		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: proto.Int64(1)})
+		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: proto.Int64(0)})
 	},
 	"changes": func(w *world, user, chatID string) (proto.Message, error) {
 		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID})

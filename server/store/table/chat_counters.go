@@ -13,10 +13,10 @@ const MaxPreview = 128
 // chat_counters, key chat_id.
 type Head struct {
 	ChatID            string
-	Version           int64 // changes of any kind, gapless
-	Sequence          int64 // messages, gapless
-	MembershipVersion int64 // changes of members or metadata
-	ChangedAt         int64 // unix ms
+	Version           int64  // changes of any kind, gapless
+	Sequence          int64  // messages, gapless
+	MembershipVersion int64  // changes of members or metadata
+	ChangedAt         int64  // unix ms
 	LastSequence      int64  // of the last message that is shown
 	LastSender        string // who sent it
 	LastPreview       string // its beginning, at most MaxPreview bytes

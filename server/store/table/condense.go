@@ -20,7 +20,7 @@ import (
 const (
 	metadataField = 1
 	minShared     = 4 // bytes; a shorter value is not worth a reference
-	maxKnown      = 128
+	maxKnown      = 32
 )
 
 var errBody = errors.New("table: body of an event is damaged")

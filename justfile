@@ -1,0 +1,58 @@
+# List the recipes.
+default:
+    @{{just_executable()}} --list
+
+# Run the server with everything it needs.
+run *args:
+    go run ./server {{args}}
+
+# Generate gen/ from proto/.
+generate:
+    .tools/generate
+
+# Fail if gen/ is not what proto/ generates.
+check-generated:
+    .tools/generate --check
+
+# Format Go and protos.
+fmt:
+    gofmt -w server
+    .tools/install && .tools/bin/buf format -w
+
+# Check format, vet, staticcheck, protos and layout.
+lint:
+    .tools/lint
+
+# Build for every system that is supported.
+build-all:
+    GOOS=linux go build ./...
+    GOOS=darwin go build ./...
+    GOOS=windows go build ./...
+
+# Run the tests.
+test:
+    go test ./...
+
+# Run the tests of concurrent packages under the race detector.
+test-race:
+    go test -race ./server/...
+
+# Run the storage contract on every engine at hand.
+test-store:
+    go test ./server/store/...
+
+# Explore schedules of delivery, a million by default.
+explore schedules="1000000":
+    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run Explore ./server/delivery/explorer
+
+# Kill the server under load and check what is left.
+kill rounds="20":
+    PARLEY_KILLS={{rounds}} go test -count=1 -timeout 20m -run Kill ./server/internal/app
+
+# Run the benchmarks; see server/BENCHMARKS.md.
+bench pattern="." packages="./server/...":
+    go test -run '^$' -bench '{{pattern}}' -benchmem {{packages}}
+
+# What CI runs.
+ci:
+    .ci/run

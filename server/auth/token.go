@@ -1,0 +1,85 @@
+package auth
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/uuid"
+)
+
+// What tokens of this server say.
+const (
+	Issuer   = "parley"
+	Audience = "parley"
+
+	tokenType = "at+jwt"
+	leeway    = 30 * time.Second
+	maxToken  = 8 << 10 // bytes
+)
+
+// Errors of verification.
+var (
+	ErrMissingToken = errors.New("auth: no bearer token")
+	ErrInvalidToken = errors.New("auth: invalid token")
+	ErrTokenExpired = errors.New("auth: token expired")
+)
+
+// UserID is the form of user ids (L-011).
+var UserID = regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`)
+
+// Principal is who is calling.
+type Principal struct {
+	UserID    string
+	SessionID string
+	ExpiresAt time.Time
+}
+
+type claims struct {
+	jwt.RegisteredClaims
+	SessionID string `json:"sid"`
+}
+
+// Issue makes a token for a user and a new session.
+func (k *Key) Issue(user string, now time.Time, ttl time.Duration) (string, error) {
+	if !UserID.MatchString(user) {
+		return "", fmt.Errorf("user id %.80q must be 1 to 64 letters, digits or underscores", user)
+	}
+	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer: Issuer, Audience: jwt.ClaimStrings{Audience}, Subject: user, ID: uuid.NewString(),
+			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(ttl)),
+		},
+		SessionID: "ses_" + rand.Text(),
+	})
+	t.Header["typ"], t.Header["kid"] = tokenType, k.id
+	return t.SignedString(k.private)
+}
+
+// verify checks a token's signature and claims (S-01…S-05).
+func (k *Key) verify(token string, now time.Time) (Principal, error) {
+	var c claims
+	parser := jwt.NewParser(
+		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithStrictDecoding(),
+		jwt.WithIssuer(Issuer), jwt.WithAudience(Audience), jwt.WithExpirationRequired(), jwt.WithIssuedAt(),
+		jwt.WithLeeway(leeway), jwt.WithTimeFunc(func() time.Time { return now }),
+	)
+	_, err := parser.ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) {
+		// Exact values only: nothing in the header chooses a key or a rule.
+		if t.Header["typ"] != tokenType || t.Header["kid"] != k.id || t.Header["crit"] != nil {
+			return nil, ErrInvalidToken
+		}
+		return k.private.Public().(ed25519.PublicKey), nil
+	})
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return Principal{}, ErrTokenExpired
+	case err != nil || !UserID.MatchString(c.Subject) || c.SessionID == "" || len(c.SessionID) > 64 || c.NotBefore == nil || c.IssuedAt == nil:
+		return Principal{}, ErrInvalidToken
+	}
+	return Principal{UserID: c.Subject, SessionID: c.SessionID, ExpiresAt: c.ExpiresAt.Time}, nil
+}

@@ -1,0 +1,163 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// MaxChunk is the number of members that one plan moves from pending to
+// membership: three writes each and four for chat, pending row, head and outbox
+// row would allow 32; 25 is what the design sets (L-034).
+const MaxChunk = min(25, (store.MaxPlanWrites-4)/3)
+
+// NewChat describes a chat to create.
+type NewChat struct {
+	ChatID  string
+	Caller  string
+	Name    string        // of a group
+	Others  []string      // a group's other members, from Others; the other person of a direct chat
+	History table.History // empty: table.All
+	Request Request
+	Cause   event.Cause
+}
+
+// Others checks the list of a group's other members and returns it sorted,
+// without repetitions and the caller (L-025…L-027).
+func Others(caller string, members []string) ([]string, error) {
+	others := slices.Clone(members)
+	slices.Sort(others)
+	others = slices.DeleteFunc(slices.Compact(others), func(u string) bool { return u == caller })
+	if len(others) < 1 || len(others) > MaxMembers-1 {
+		return nil, fmt.Errorf("%w: a group has 1 to %d other members", ErrInvalidArgument, MaxMembers-1)
+	}
+	for _, u := range others {
+		if err := CheckUser(u); err != nil {
+			return nil, err
+		}
+	}
+	return others, nil
+}
+
+// CheckUser checks a user id (L-011).
+func CheckUser(id string) error {
+	ok := len(id) > 0 && len(id) <= table.MaxUserID
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
+	}
+	if !ok {
+		return fmt.Errorf("%w: a user id has 1 to %d letters, digits and underscores", ErrInvalidArgument, table.MaxUserID)
+	}
+	return nil
+}
+
+// CheckName checks the name of a group.
+func CheckName(name string) error {
+	if n := utf8.RuneCountInString(name); n < 1 || n > MaxNameRunes || !utf8.ValidString(name) {
+		return fmt.Errorf("%w: a name has 1 to %d characters", ErrInvalidArgument, MaxNameRunes)
+	}
+	return nil
+}
+
+// CheckHistory checks a history mode; empty is table.All.
+func CheckHistory(h table.History) (table.History, error) {
+	switch h {
+	case "":
+		return table.All, nil
+	case table.All, table.SinceJoined:
+		return h, nil
+	}
+	return "", fmt.Errorf("%w: unknown history mode %q", ErrInvalidArgument, h)
+}
+
+// Direct makes the plan of a direct chat, complete in one.
+//
+// Version 1 is ChatCreated, which makes the creator a member, as in a group;
+// version 2 is a MembershipChanged of the other person. So every membership but a
+// creator's begins with the same event, and whoever routes by it, such as the
+// person's open streams, needs no other rule for direct chats.
+func (m Maker) Direct(c NewChat, at int64) (*Draft, error) {
+	other := c.Others[0]
+	row := table.Chat{
+		ChatID: c.ChatID, Type: table.Direct, CreatedBy: c.Caller, History: c.History,
+		MemberCount: 2, DirectUsers: []string{c.Caller, other}, Version: 2,
+	}
+	d := m.draft(table.Head{ChatID: c.ChatID}, at, c.Cause, 11, 2)
+	d.remember(c.Request, 2)
+	d.putIf(CondPair, absent, table.DirectIndexKey(c.Caller, other), table.DirectIndex{ChatID: c.ChatID, CreatedAt: at}.Item())
+	d.create(row, table.Member, row.DirectUsers)
+	d.added(other, table.Member, &row, c.Caller, 2)
+	return d, d.finish()
+}
+
+// Group makes the plan of the first phase of a group: the group with its owner,
+// and the other members as pending.
+func (m Maker) Group(c NewChat, at int64) (*Draft, error) {
+	row := table.Chat{
+		ChatID: c.ChatID, Type: table.Group, Name: c.Name, CreatedBy: c.Caller, History: c.History,
+		MemberCount: int64(len(c.Others)) + 1, Version: 1,
+	}
+	d := m.draft(table.Head{ChatID: c.ChatID}, at, c.Cause, 8, 1)
+	d.remember(c.Request, 1)
+	d.create(row, table.Owner, append([]string{c.Caller}, c.Others...))
+	md := d.Events[0].GetMetadata()
+	pending := table.Pending{
+		Members: c.Others, CreatedBy: c.Caller, CreatedAt: at, Correlation: md.GetCorrelationId(), Causation: md.GetEventId(),
+	}
+	d.putIf(CondPending, absent, table.PendingKey(c.ChatID), pending.Item())
+	return d, d.finish()
+}
+
+// create adds a new chat and its creator, and the event.
+func (d *Draft) create(c table.Chat, role table.Role, members []string) {
+	d.cause.Actor = c.CreatedBy
+	md := d.next(event.TypeChatCreated)
+	c.Status, c.CreatedAt, c.UpdatedAt = table.Active, d.At, d.At
+	d.putIf(CondChat, absent, table.ChatKey(c.ChatID), c.Item())
+	d.join(c.CreatedBy, role, c.History)
+	kind, history := eventv1.ChatType_CHAT_TYPE_GROUP, eventv1.HistoryMode_HISTORY_MODE_ALL
+	if c.Type == table.Direct {
+		kind = eventv1.ChatType_CHAT_TYPE_DIRECT
+	}
+	if c.History == table.SinceJoined {
+		history = eventv1.HistoryMode_HISTORY_MODE_SINCE_JOINED
+	}
+	d.Events = append(d.Events, &eventv1.ChatCreated{
+		Metadata: md, ChatId: c.ChatID, ChatType: kind, Name: c.Name, Status: eventv1.ChatStatus_CHAT_STATUS_ACTIVE,
+		CreatedBy: c.CreatedBy, MemberCount: int32(c.MemberCount), InitialMembers: members, CreatedAt: d.time, History: history,
+	})
+}
+
+// Chunk makes the plan that moves up to size pending members to membership, each
+// with an event. The pending row must be as it was read: somebody removed
+// meanwhile is never resurrected, and nobody is added twice. The member count
+// stays, because pending members count already.
+func (m Maker) Chunk(s *State, size int, at int64) (*Draft, error) {
+	p := s.Pending
+	n := min(size, len(p.Members))
+	cause := event.Cause{Actor: p.CreatedBy, Correlation: p.Correlation, Causation: p.Causation}
+	d := m.draft(s.Head, at, cause, 3*n+4, n)
+	for _, user := range p.Members[:n] {
+		d.added(user, table.Member, s.Chat, p.CreatedBy, s.Chat.MemberCount)
+	}
+	d.pending(p, p.Members[n:])
+	d.count(s.Chat, 0, activeGroup())
+	return d, d.finish()
+}
+
+// pending changes the list of pending members to the rest of it.
+func (d *Draft) pending(p *table.Pending, rest []string) {
+	key := table.PendingKey(d.Head.ChatID)
+	as := store.Condition{}.Eq(table.AttrMembers, store.List(p.Members))
+	if len(rest) == 0 {
+		d.writes = append(d.writes, store.Write{Op: store.OpDelete, Key: key, Cond: as, Name: CondPending})
+		return
+	}
+	d.update(CondPending, as, key, store.Update{Set: []store.Attr{{Name: table.AttrMembers, Value: store.List(rest)}}})
+}

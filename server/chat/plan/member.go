@@ -1,0 +1,293 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Change names a change of a group's membership.
+type Change struct {
+	Caller  string
+	ChatID  string
+	UserID  string     // the target; the caller itself for Leave
+	Role    table.Role // of the new member: admin or member
+	Request Request
+	Cause   event.Cause
+}
+
+// State is what a change of a membership is decided on. Its parts may have been
+// read at different moments: plans have conditions on all of them.
+type State struct {
+	Head    table.Head
+	Chat    *table.Chat       // nil: no such chat
+	Caller  *table.Membership // nil: not a member
+	Target  *table.Membership // nil: not a member
+	Pending *table.Pending    // nil: nobody is pending
+	Known   bool              // the target exists as a user
+}
+
+// IsPending reports whether a user is on the way in.
+func (s *State) IsPending(user string) bool {
+	return s.Pending != nil && slices.Contains(s.Pending.Members, user)
+}
+
+// Learn takes over the present rows from failed conditions. The state then is that
+// of the moment in which the plan failed in all that a decision needs: what a plan
+// has no condition on cannot have changed (users stay, and nobody becomes
+// pending). So what is decided next is exact, without another read. It reports
+// false if there was nothing to learn.
+func (s *State) Learn(c Change, failed *store.ConditionError) bool {
+	learned := false
+	for _, f := range failed.Failures {
+		switch f.Name {
+		case CondCaller:
+			s.Caller = member(c.ChatID, c.Caller, f.Current)
+		case CondTarget:
+			s.Target = member(c.ChatID, c.UserID, f.Current)
+			if c.UserID == c.Caller {
+				s.Caller = s.Target
+			}
+		case CondChat:
+			s.Chat = nil
+			if f.Current != nil {
+				row := table.ChatFrom(c.ChatID, f.Current)
+				s.Chat = &row
+			}
+		case CondPending:
+			s.Pending = nil
+			if f.Current != nil {
+				row := table.PendingFrom(c.ChatID, f.Current)
+				s.Pending = &row
+			}
+		case CondHead:
+			s.Head = table.Head{ChatID: c.ChatID}
+			if f.Current != nil {
+				s.Head = table.HeadFrom(c.ChatID, f.Current)
+			}
+		default:
+			continue
+		}
+		learned = true
+	}
+	return learned
+}
+
+func member(chatID, user string, it store.Item) *table.Membership {
+	if it == nil {
+		return nil
+	}
+	m := table.MembershipFrom(chatID, user, it)
+	return &m
+}
+
+// Keys returns the keys of the rows that a change is decided on, for Read.
+func (c Change) Keys() []store.Key {
+	keys := []store.Key{
+		table.ChatKey(c.ChatID), table.PendingKey(c.ChatID), table.UserKey(c.UserID), table.MembershipKey(c.ChatID, c.UserID),
+	}
+	if c.UserID != c.Caller {
+		keys = append(keys, table.MembershipKey(c.ChatID, c.Caller))
+	}
+	if c.Request.Scope != "" {
+		keys = append(keys, table.RequestKey(c.Request.Scope))
+	}
+	return keys
+}
+
+// Read makes the state from the items of Keys, and returns the result if the
+// request was carried out before. Errors: ErrKeyReused.
+func (c Change) Read(head table.Head, items []store.Item) (*State, *table.Request, error) {
+	s := &State{Head: head, Known: items[2] != nil, Target: member(c.ChatID, c.UserID, items[3])}
+	if items[0] != nil {
+		row := table.ChatFrom(c.ChatID, items[0])
+		s.Chat = &row
+	}
+	if items[1] != nil {
+		row := table.PendingFrom(c.ChatID, items[1])
+		s.Pending = &row
+	}
+	s.Caller = s.Target
+	if c.UserID != c.Caller {
+		s.Caller = member(c.ChatID, c.Caller, items[4])
+	}
+	if c.Request.Scope == "" {
+		return s, nil, nil
+	}
+	done, err := c.Request.Replay(items[len(items)-1])
+	return s, done, err
+}
+
+// may is what every change of a group's membership begins with. Direct chats
+// refuse before any role is looked at (L-098).
+func (s *State) may() error {
+	switch {
+	case s.Chat == nil || s.Caller == nil || s.Head.Version == 0:
+		return ErrNotAMember
+	case s.Chat.Type != table.Group:
+		return fmt.Errorf("%w: the members of a direct chat never change", ErrInvalidOperation)
+	case s.Chat.Status != table.Active:
+		return fmt.Errorf("%w: the chat is not active", ErrInvalidOperation)
+	}
+	return nil
+}
+
+// mayAdd decides on an addition (L-066…L-075).
+func (s *State) mayAdd(c Change) error {
+	if err := s.may(); err != nil {
+		return err
+	}
+	switch {
+	case c.Role != table.Admin && c.Role != table.Member:
+		return fmt.Errorf("%w: a new member is an admin or a member", ErrInvalidOperation)
+	case s.Caller.Role == table.Member, s.Caller.Role == table.Admin && c.Role == table.Admin:
+		return ErrForbidden
+	case !s.Known:
+		return ErrUserNotFound
+	case s.Target != nil, s.IsPending(c.UserID):
+		return ErrAlreadyMember
+	case s.Chat.MemberCount >= MaxMembers:
+		return ErrChatFull
+	}
+	return nil
+}
+
+// mayRemove decides on a removal (L-079…L-087).
+func (s *State) mayRemove(c Change) error {
+	if err := s.may(); err != nil {
+		return err
+	}
+	switch {
+	case c.UserID == c.Caller:
+		return fmt.Errorf("%w: members end their own membership by leaving", ErrInvalidOperation)
+	case s.Caller.Role == table.Member:
+		return ErrForbidden
+	case s.Target == nil && !s.IsPending(c.UserID):
+		return ErrMemberNotFound
+	case s.Target == nil: // pending members are plain members
+	case s.Target.Role == table.Owner:
+		return fmt.Errorf("%w: the owner cannot be removed", ErrInvalidOperation)
+	case s.Caller.Role == table.Admin && s.Target.Role == table.Admin:
+		return ErrForbidden
+	}
+	return s.mayShrink()
+}
+
+// mayLeave decides on leaving (L-088…L-093).
+func (s *State) mayLeave() error {
+	if err := s.may(); err != nil {
+		return err
+	}
+	if s.Caller.Role == table.Owner {
+		return fmt.Errorf("%w: the owner cannot leave", ErrInvalidOperation)
+	}
+	return s.mayShrink()
+}
+
+func (s *State) mayShrink() error {
+	if s.Chat.MemberCount <= 1 {
+		return fmt.Errorf("%w: the last member stays", ErrInvalidOperation)
+	}
+	return nil
+}
+
+// Add makes the plan that makes a user a member of a group. Someone pending is a
+// member for this purpose. That the target is not pending needs no condition: a
+// list of pending members only ever gets shorter.
+func (m Maker) Add(s *State, c Change, at int64) (*Draft, table.Membership, error) {
+	if err := s.mayAdd(c); err != nil {
+		return nil, table.Membership{}, err
+	}
+	d := m.change(s, c, at)
+	row := d.added(c.UserID, c.Role, s.Chat, c.Caller, s.Chat.MemberCount+1)
+	d.count(s.Chat, 1, activeGroup().Lt(table.AttrMemberCount, store.Int(MaxMembers)))
+	return d, row, d.finish()
+}
+
+// Remove makes the plan that ends another user's membership, pending or not.
+func (m Maker) Remove(s *State, c Change, at int64) (*Draft, error) {
+	if err := s.mayRemove(c); err != nil {
+		return nil, err
+	}
+	d := m.change(s, c, at)
+	return d, d.removed(s, c)
+}
+
+// Leave makes the plan that ends the caller's own membership.
+func (m Maker) Leave(s *State, c Change, at int64) (*Draft, error) {
+	if err := s.mayLeave(); err != nil {
+		return nil, err
+	}
+	d := m.change(s, c, at)
+	return d, d.removed(s, c)
+}
+
+// change begins a plan that stands on the caller's role. Where caller and target
+// are the same, the write of the target's membership carries the check.
+func (m Maker) change(s *State, c Change, at int64) *Draft {
+	cause := c.Cause
+	cause.Actor = c.Caller
+	d := m.draft(s.Head, at, cause, 8, 1)
+	d.remember(c.Request, s.Head.Version+1)
+	if c.UserID != c.Caller {
+		d.writes = append(d.writes, store.Write{
+			Op: store.OpCheck, Key: table.MembershipKey(c.ChatID, c.Caller), Name: CondCaller,
+			Cond: store.Condition{}.Eq(table.AttrRole, store.String(string(s.Caller.Role))),
+		})
+	}
+	return d
+}
+
+// removed ends a membership. The conditions demand the role that the decision was
+// made on, and again in words what must never happen: an owner who goes.
+func (d *Draft) removed(s *State, c Change) error {
+	role := table.Member
+	md := d.next(event.TypeMembershipChanged)
+	if s.Target != nil {
+		role = s.Target.Role
+		d.writes = append(d.writes, store.Write{
+			Op: store.OpDelete, Key: table.MembershipKey(c.ChatID, c.UserID), Name: CondTarget,
+			Cond: store.Exists().Eq(table.AttrRole, store.String(string(role))).Ne(table.AttrRole, store.String(string(table.Owner))),
+		})
+		d.update(CondUser, table.IsMember(), table.UserChatKey(c.UserID, c.ChatID), store.Update{Set: []store.Attr{
+			{Name: table.AttrLeftVersion, Value: store.Int(d.Head.Version)},
+			{Name: table.AttrChangedAt, Value: store.Int(d.At)},
+			{Name: store.ExpiresAtField, Value: store.Int(d.At/1000 + int64(table.LeftRetention/time.Second))},
+		}})
+	} else {
+		// There is no row of the user that must be ended. The pending list demands
+		// that the target is still on it, so there cannot be a membership either; it
+		// is checked so that a failure tells where the target is now.
+		d.writes = append(d.writes, store.Write{Op: store.OpCheck, Key: table.MembershipKey(c.ChatID, c.UserID), Cond: absent, Name: CondTarget})
+		d.pending(s.Pending, slices.DeleteFunc(slices.Clone(s.Pending.Members), func(u string) bool { return u == c.UserID }))
+	}
+	d.Events = append(d.Events, &eventv1.MembershipChanged{
+		Metadata: md, ChatId: c.ChatID, UserId: c.UserID,
+		ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED,
+		Role:       protoRole(role), ChangedBy: c.Caller,
+		MemberCountAfter: int32(s.Chat.MemberCount - 1), ChangedAt: d.time,
+	})
+	d.count(s.Chat, -1, activeGroup().Gt(table.AttrMemberCount, store.Int(1)))
+	return d.finish()
+}
+
+// activeGroup is what every change of a membership demands of the chats row, also
+// of callers that go around the rules above (L-101…L-105).
+func activeGroup() store.Condition {
+	return store.Condition{}.Eq(table.AttrChatType, store.String(string(table.Group))).Eq(table.AttrStatus, store.String(string(table.Active)))
+}
+
+// count changes the chats row with the membership. It must be as it was read,
+// because the events hold the count after the change (L-113).
+func (d *Draft) count(c *table.Chat, n int64, cond store.Condition) {
+	d.update(CondChat, cond.Eq(table.AttrVersion, store.Int(c.Version)), table.ChatKey(d.Head.ChatID), store.Update{Set: []store.Attr{
+		{Name: table.AttrMemberCount, Value: store.Int(c.MemberCount + n)},
+		{Name: table.AttrUpdatedAt, Value: store.Int(d.At)},
+		{Name: table.AttrVersion, Value: store.Int(d.Head.Version)},
+	}})
+}

@@ -1,0 +1,68 @@
+package plan
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Request is what makes a command safe to repeat; without a Scope it is not.
+type Request struct {
+	Scope string
+	Hash  []byte
+}
+
+// NewRequest makes the request of a command: its scope is procedure, user, parent
+// and id, its hash that of the content. Without an id it is empty.
+func NewRequest(procedure, user, parent, id string, content ...string) Request {
+	if id == "" {
+		return Request{}
+	}
+	return Request{Scope: table.Scope(procedure, user, parent, id), Hash: Hash(content...)}
+}
+
+// Hash is SHA-256 over a canonical encoding of strings: each behind its length,
+// so that no two lists share an encoding.
+func Hash(content ...string) []byte {
+	n := 0
+	for _, c := range content {
+		n += binary.MaxVarintLen64 + len(c)
+	}
+	b := make([]byte, 0, n)
+	for _, c := range content {
+		b = binary.AppendUvarint(b, uint64(len(c)))
+		b = append(b, c...)
+	}
+	sum := sha256.Sum256(b)
+	return sum[:]
+}
+
+// Replay decides on the row of a request that was carried out before: its result,
+// or ErrKeyReused if the content was another. A nil item is no result.
+func (r Request) Replay(it store.Item) (*table.Request, error) {
+	if it == nil {
+		return nil, nil
+	}
+	row := table.RequestFrom(r.Scope, it)
+	if !bytes.Equal(row.Hash, r.Hash) {
+		return nil, ErrKeyReused
+	}
+	return &row, nil
+}
+
+// remember adds the row of a request, as the first write of the plan; version is
+// the version that the request's change gives the chat.
+func (d *Draft) remember(r Request, version int64) {
+	if r.Scope == "" {
+		return
+	}
+	row := table.Request{
+		Scope: r.Scope, Hash: r.Hash, ChatID: d.Head.ChatID, Version: version, Sequence: d.Head.Sequence,
+		CreatedAt: d.At, ExpiresAt: d.At/1000 + int64(table.RequestRetention/time.Second),
+	}
+	d.putIf(CondRequest, absent, table.RequestKey(r.Scope), row.Item())
+}

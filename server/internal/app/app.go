@@ -1,0 +1,205 @@
+// Package app puts the server together: configuration, construction in order,
+// start, and stop in reverse.
+//
+// It owns the command line, the HTTP server and what it serves beside the API
+// (health, metrics, reflection), and the order of start and drain. Everything
+// else is in the packages it composes. Concurrency: Run is called once; what runs
+// in the background is a lifecycle.Service.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/view"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// demoUsers have their tokens printed at the start.
+var demoUsers = []string{"alice", "bob"}
+
+// Run runs the program until ctx ends or it fails, and returns the exit code.
+func Run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	cfg, err := parse(args, getenv, stdout)
+	if err == nil {
+		if cfg.command == "token" {
+			err = printToken(cfg, stdout)
+		} else {
+			err = serve(ctx, cfg, stdout, stderr)
+		}
+	}
+	var wrong errUsage
+	switch {
+	case err == nil, errors.Is(err, errHelp):
+		return exitOK
+	case errors.As(err, &wrong):
+		fmt.Fprintf(stderr, "parley: %v; --help lists what there is\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "parley: %v\n", err)
+		return exitFailed
+	}
+}
+
+// printToken needs the key's file only, so it works while a server runs.
+func printToken(cfg Config, stdout io.Writer) error {
+	key, err := auth.LoadKey(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	token, err := key.Issue(cfg.user, time.Now(), tokenTTL)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, token)
+	return err
+}
+
+func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
+	log := telemetry.NewLogger(stderr, cfg.LogJSON)
+	// The port first: a second server on the same port fails before it waits for
+	// anything.
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return listenError(cfg.Listen, err)
+	}
+	defer listener.Close()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	eng, err := engine.Open(engine.Config{DataDir: cfg.DataDir, Logger: log, Fatal: func(err error) {
+		log.Error("the disk refused to sync; ending, because nothing can be promised any more", "error", err)
+		fail(fmt.Errorf("sync: %w", err))
+	}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, eng.Close()) }()
+	p, err := build(ctx, cfg, eng, log)
+	if err != nil {
+		return err
+	}
+	web := p.server(log)
+	err = lifecycle.Run(ctx, []lifecycle.Service{
+		{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
+		{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
+	}, func() { p.greet(stdout, listener.Addr()) })
+	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// listenError says in one line why an address cannot be had.
+func listenError(addr string, err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	return fmt.Errorf("listen on %s: %w", addr, err)
+}
+
+// program is what the server is made of.
+type program struct {
+	cfg     Config
+	eng     *engine.Engine
+	key     *auth.Key
+	gate    *auth.Gate
+	chats   *chat.Service
+	hub     *delivery.Hub
+	api     *api.API
+	metrics *telemetry.Metrics
+}
+
+// build constructs everything, in the order of its dependencies.
+func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*program, error) {
+	p := &program{cfg: cfg, eng: eng, metrics: telemetry.NewMetrics()}
+	var err error
+	if p.key, err = auth.LoadKey(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	process := chat.NewID("srv_")
+	reader := view.New(view.Config{
+		Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize),
+	})
+	// The hub needs the service for watermarks, and the service the hub for its
+	// commits; neither calls the other before both are there.
+	p.chats, err = chat.New(ctx, chat.Config{
+		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: process,
+		Committed: func(c chat.Commit) { p.hub.Deliver(delivery.Of(c.Events)) },
+		Receipt: func(row table.UserChat, head table.Head) {
+			p.hub.Receipt(row.UserID, row.ChatID, reader.State(head, row))
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.hub, err = delivery.New(delivery.Config{
+		Generation: eng.Generation, Process: process, Source: reader, Durable: eng.Store.Durable,
+		Clock: time.Now, NewID: chat.NewID, Delivered: p.chats.Delivered,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.api, err = api.New(api.Config{
+		Chat: p.chats, View: reader, Hub: p.hub, Store: eng.Store, Logger: log, Observe: p.metrics.Request,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.gate, err = auth.NewGate(auth.Config{Key: p.key, Clock: time.Now, EnsureUser: p.chats.EnsureUser, Refuse: p.api.Refuse})
+	if err != nil {
+		return nil, err
+	}
+	p.measure()
+	for _, user := range demoUsers {
+		if err := p.chats.EnsureUser(ctx, user); err != nil {
+			return nil, fmt.Errorf("write demo user: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// measure connects the counters that others keep to the metrics.
+func (p *program) measure() {
+	hub := func(name, help string, counter bool, read func(delivery.Stats) float64) {
+		value := func() float64 { return read(p.hub.Stats()) }
+		if counter {
+			p.metrics.Counter(name, help, value)
+		} else {
+			p.metrics.Gauge(name, help, value)
+		}
+	}
+	hub(telemetry.StreamsOpen, "Open streams.", false, func(s delivery.Stats) float64 { return float64(s.Streams) })
+	hub(telemetry.ChatsLive, "Chats with at least one open stream.", false, func(s delivery.Stats) float64 { return float64(s.Chats) })
+	hub(telemetry.StreamsOpened, "Streams opened.", true, func(s delivery.Stats) float64 { return float64(s.Opened) })
+	hub(telemetry.FramesQueued, "Frames queued for streams.", true, func(s delivery.Stats) float64 { return float64(s.Frames) })
+	hub(telemetry.HoleReads, "Reads of events that did not come by themselves.", true, func(s delivery.Stats) float64 { return float64(s.HoleReads) })
+	hub(telemetry.MemberChecks, "Reads of member lists.", true, func(s delivery.Stats) float64 { return float64(s.Checks) })
+	hub(telemetry.SlowStreams, "Streams ended because they were too slow.", true, func(s delivery.Stats) float64 { return float64(s.Slow) })
+	st := func(name, help string, read func(engine.StoreStats) float64) {
+		p.metrics.Counter(name, help, func() float64 { return read(p.eng.Stats()) })
+	}
+	st(telemetry.StorePlans, "Plans committed.", func(s engine.StoreStats) float64 { return float64(s.Plans) })
+	st(telemetry.StoreFailed, "Plans with failed conditions.", func(s engine.StoreStats) float64 { return float64(s.Failed) })
+	st(telemetry.StoreCompactions, "Compactions of the outbox.", func(s engine.StoreStats) float64 { return float64(s.Compactions) })
+	p.metrics.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.", func() float64 { return float64(p.eng.Stats().DiskBytes) })
+}

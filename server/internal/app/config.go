@@ -1,0 +1,89 @@
+package app
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// Defaults of the configuration.
+const (
+	DefaultListen  = "127.0.0.1:8080"
+	DefaultDataDir = ".parley"
+
+	tokenTTL = 24 * time.Hour
+)
+
+// Config is what an operator can set, by flag, environment, or default, in this
+// order.
+type Config struct {
+	Listen  string // host:port; port 0 takes a free one
+	DataDir string
+	LogJSON bool
+
+	command string // "" serves, "token" prints a token
+	user    string
+}
+
+// errUsage is an error of the command line.
+type errUsage struct{ error }
+
+// errHelp says that help was asked for and given.
+var errHelp = errors.New("help")
+
+const usage = `Parley: a chat server.
+
+usage:
+  server [flags]              run the server
+  server [flags] token USER   print an access token for a user, for development
+
+flags:
+`
+
+// parse reads the command line and the environment.
+func parse(args []string, getenv func(string) string, out io.Writer) (Config, error) {
+	var c Config
+	fs := flag.NewFlagSet("server", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	text := func(p *string, name, env, fallback, help string) {
+		if v := getenv(env); v != "" {
+			fallback = v
+		}
+		fs.StringVar(p, name, fallback, help+" ("+env+")")
+	}
+	text(&c.Listen, "listen", "PARLEY_LISTEN", DefaultListen, "address to listen on; port 0 takes a free one")
+	text(&c.DataDir, "data-dir", "PARLEY_DATA_DIR", DefaultDataDir, "directory of all data")
+	var format string
+	text(&format, "log-format", "PARLEY_LOG_FORMAT", "text", "text or json")
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(out, usage)
+		fs.SetOutput(out)
+		fs.PrintDefaults()
+		return c, errHelp
+	case err != nil:
+		return c, errUsage{err}
+	case format != "text" && format != "json":
+		return c, errUsage{fmt.Errorf("log-format must be text or json, not %q", format)}
+	case c.DataDir == "":
+		return c, errUsage{errors.New("data-dir must not be empty")}
+	}
+	c.LogJSON = format == "json"
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return c, errUsage{fmt.Errorf("listen must be host:port, not %q", c.Listen)}
+	}
+	switch rest := fs.Args(); {
+	case len(rest) == 0:
+	case rest[0] == "token" && len(rest) == 2:
+		c.command, c.user = "token", rest[1]
+	case rest[0] == "token":
+		return c, errUsage{errors.New("token needs one user id")}
+	default:
+		return c, errUsage{fmt.Errorf("unknown command %q", rest[0])}
+	}
+	return c, nil
+}

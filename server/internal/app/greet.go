@@ -1,0 +1,48 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// greeting shows a newcomer the whole way of a message with nothing but curl. The
+// stream's request is one JSON message in Connect's envelope: a zero byte and the
+// length in four.
+const greeting = `Parley is listening on http://%[1]s, data in %[2]s
+
+Two users to try it with, their tokens are valid for a day:
+
+  ALICE=%[3]s
+  BOB=%[4]s
+
+Open bob's stream, in a terminal of its own:
+
+  printf '\0\0\0\0\2{}' | curl -sN http://%[1]s/parley.delivery.v1.DeliveryService/Subscribe \
+    -H "Authorization: Bearer $BOB" -H 'Content-Type: application/connect+json' --data-binary @-
+
+Alice makes a group and says hello:
+
+  CHAT=$(curl -s http://%[1]s/parley.chat.v1.ChatService/CreateChat -H "Authorization: Bearer $ALICE" \
+    --json '{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}' | grep -o 'chat_[0-9A-Z]*' | head -1)
+  curl -s http://%[1]s/parley.message.v1.MessageService/SendMessage -H "Authorization: Bearer $ALICE" \
+    --json "{\"chatId\":\"$CHAT\",\"content\":\"Hello, Bob\"}"
+
+Bob reads it:
+
+  curl -s http://%[1]s/parley.message.v1.MessageService/ListMessages -H "Authorization: Bearer $BOB" --json "{\"chatId\":\"$CHAT\"}"
+
+`
+
+func (p *program) greet(stdout io.Writer, addr net.Addr) {
+	tokens := make([]any, 0, len(demoUsers))
+	for _, user := range demoUsers {
+		t, err := p.key.Issue(user, time.Now(), tokenTTL)
+		if err != nil {
+			t = "(" + err.Error() + ")"
+		}
+		tokens = append(tokens, t)
+	}
+	fmt.Fprintf(stdout, greeting, append([]any{addr, p.cfg.DataDir}, tokens...)...)
+}

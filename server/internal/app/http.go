@@ -1,0 +1,118 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	connectcors "connectrpc.com/cors"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
+	"github.com/rs/cors"
+	"golang.org/x/net/netutil"
+
+	"github.com/parley-chat/parley/server/delivery"
+)
+
+type logger = *slog.Logger
+
+// Limits of the HTTP server.
+const (
+	maxConnections = 50_000
+	drainTime      = 8 * time.Second
+	drainSpread    = 5 * time.Second // over which drained streams reconnect
+)
+
+// web is the HTTP server.
+type web struct {
+	srv   *http.Server
+	hub   *delivery.Hub
+	ready atomic.Bool
+}
+
+func (p *program) server(log logger) *web {
+	w := &web{hub: p.hub}
+	mux := http.NewServeMux()
+	names := p.api.Names()
+	for path, handler := range p.api.Handlers() {
+		mux.Handle(path, p.gate.Wrap(handler))
+	}
+	mux.Handle(grpchealth.NewHandler(grpchealth.NewStaticChecker(names...)))
+	reflector := grpcreflect.NewStaticReflector(names...)
+	mux.Handle(grpcreflect.NewHandlerV1(reflector))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
+	mux.Handle("GET /metrics", p.metrics.Handler())
+	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
+		if !w.ready.Load() {
+			http.Error(rw, "draining", http.StatusServiceUnavailable)
+			return
+		}
+		if err := p.eng.Store.Durable(r.Context()); err != nil {
+			http.Error(rw, "store is not available", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = rw.Write([]byte("ready\n"))
+	})
+
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	w.srv = &http.Server{
+		Handler:           withCORS(mux),
+		Protocols:         &protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		// No WriteTimeout: it would end streams. Each write of a stream has a deadline.
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 250, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	return w
+}
+
+// withCORS lets pages served from this machine call the API, as a developer's
+// front end does.
+func withCORS(next http.Handler) http.Handler {
+	return cors.New(cors.Options{
+		AllowedOrigins: []string{"http://localhost:*", "http://127.0.0.1:*"},
+		AllowedMethods: connectcors.AllowedMethods(),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed"),
+		MaxAge:         7200,
+	}).Handler(next)
+}
+
+// run serves until ctx ends, then drains: no longer ready, streams told to
+// reconnect elsewhere, requests under way finished, the rest cut off.
+func (w *web) run(listener net.Listener) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		failed := make(chan error, 1)
+		go func() { failed <- w.srv.Serve(netutil.LimitListener(listener, maxConnections)) }()
+		w.ready.Store(true)
+		ready()
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+		}
+		w.ready.Store(false)
+		w.hub.Drain(drainSpread)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+		defer cancel()
+		if err := w.srv.Shutdown(end); err != nil {
+			_ = w.srv.Close()
+		}
+		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}
+}

@@ -1,0 +1,82 @@
+// Package telemetry holds what the process tells its operator: the logger, and
+// the names of all metrics in one place.
+//
+// It owns names and formats; the packages that do the work feed them through
+// values given to them, or are asked at scrape time. Nothing that users wrote,
+// and no token, is ever logged or made a label.
+package telemetry
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// NewLogger makes a logger; json for machines, else text for a terminal.
+func NewLogger(w io.Writer, json bool) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if json {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+// Metrics are the process's metrics.
+type Metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+}
+
+// NewMetrics makes a registry of its own, with the Go and process collectors.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "parley_rpc_duration_seconds",
+			Help:    "Time from the first byte of a request to its answer; streams count their lifetime.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"procedure", "code"}),
+	}
+	m.registry.MustRegister(m.requests, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Request counts an RPC; code is "ok" or the name of connect's code.
+func (m *Metrics) Request(procedure, code string, took time.Duration) {
+	m.requests.WithLabelValues(procedure, code).Observe(took.Seconds())
+}
+
+// Gauge adds a metric that is read when it is scraped.
+func (m *Metrics) Gauge(name, help string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
+// Counter adds a metric that only grows and is read when it is scraped.
+func (m *Metrics) Counter(name, help string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
+}
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Names of the metrics that other parts are asked for.
+const (
+	StreamsOpen      = "parley_streams_open"
+	ChatsLive        = "parley_chats_live"
+	StreamsOpened    = "parley_streams_opened_total"
+	FramesQueued     = "parley_frames_queued_total"
+	HoleReads        = "parley_delivery_hole_reads_total"
+	MemberChecks     = "parley_delivery_member_checks_total"
+	SlowStreams      = "parley_streams_ended_slow_total"
+	StorePlans       = "parley_store_plans_total"
+	StoreFailed      = "parley_store_plans_failed_total"
+	StoreBytes       = "parley_store_disk_bytes"
+	StoreCompactions = "parley_store_outbox_compactions_total"
+)
