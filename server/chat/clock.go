@@ -2,7 +2,6 @@ package chat
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -16,7 +15,8 @@ const clockEvery = 10 * time.Second
 
 // clock gives stamps, in unix ms, that never go back: neither in this process,
 // nor, with the stamp written down every clockEvery, after a restart with a
-// clock that was set back.
+// clock that was set back. The row is shared by all processes of a store and only
+// rises.
 type clock struct {
 	mu     sync.Mutex
 	last   int64
@@ -61,10 +61,9 @@ func (s *Service) keepClock(ctx context.Context) {
 		Update: store.Update{Set: []store.Attr{{Name: table.AttrStamp, Value: store.Int(last)}}},
 		Cond:   store.Condition{}.Lt(table.AttrStamp, store.Int(last)),
 	}
-	err := s.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{w}})
-	var failed *store.ConditionError
-	if errors.As(err, &failed) && failed.Failures[0].Current == nil {
+	failed := conditionError(s.transact(ctx, store.Plan{Writes: []store.Write{w}}))
+	if failed != nil && failed.Failures[0].Current == nil {
 		w.Cond = store.Absent()
-		_ = s.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{w}}) // another process was faster, or next time
+		_ = s.transact(ctx, store.Plan{Writes: []store.Write{w}}) // another process was faster, or next time
 	}
 }

@@ -44,7 +44,7 @@ type Created struct {
 // they have (L-012…L-024). Errors: ErrInvalidOperation for a chat with oneself,
 // ErrInvalidArgument, ErrUserNotFound, ErrKeyReused, and the store's.
 func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, error) {
-	if err := checkKeys(r.Caller, "", r.RequestID); err != nil {
+	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return Created{}, err
 	}
 	if err := plan.CheckUser(r.Other); err != nil {
@@ -136,7 +136,7 @@ func (s *Service) create(ctx context.Context, c plan.NewChat, make func(plan.New
 // repetition of the request, completes the group. Errors, all of the first phase:
 // ErrInvalidArgument, ErrUserNotFound, ErrKeyReused, and the store's.
 func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, error) {
-	if err := checkKeys(r.Caller, "", r.RequestID); err != nil {
+	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return Created{}, err
 	}
 	if err := plan.CheckName(r.Name); err != nil {
@@ -182,8 +182,8 @@ func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, erro
 // call it at any time; without pending members it does nothing. Each chunk passes
 // the chat's queue by itself, so that sends go on in between.
 func (s *Service) FinishPending(ctx context.Context, chatID string) error {
-	if !isID(chatID) {
-		return fmt.Errorf("%w: %q is not a chat id", ErrInvalidArgument, chatID)
+	if err := checkChat(chatID); err != nil {
+		return err
 	}
 	for {
 		var more bool
@@ -227,12 +227,11 @@ func (s *Service) finishChunk(lead, ctx context.Context, q *chatQueue) (more boo
 		if failed == nil {
 			return false, err
 		}
-		// A target that is there although it is pending cannot be helped by going
-		// again.
-		if _, ok := failed.Failed(plan.CondTarget); ok || !st.Learn(plan.Change{ChatID: q.id}, failed) || st.Chat == nil {
-			if _, changed := failed.Failed(plan.CondPending); !changed {
-				return false, fmt.Errorf("%w: %w", errState, failed)
-			}
+		learned := st.Learn(plan.Change{ChatID: q.id}, failed)
+		_, there := failed.Failed(plan.CondTarget)
+		_, moved := failed.Failed(plan.CondPending)
+		if !learned || st.Chat == nil || (there && !moved) {
+			return false, fmt.Errorf("%w: %w", errState, failed) // going again would not help
 		}
 		q.head = st.Head
 		if st.Pending == nil {

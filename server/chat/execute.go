@@ -70,6 +70,8 @@ func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
 		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrThrottled):
 		case !unknown:
 			return err
+		case errors.Is(err, store.ErrClosed):
+			return errUnknown
 		case conditionError(err) != nil:
 			ours, readErr := s.wrote(ctx, d)
 			if readErr == nil && ours {
@@ -93,9 +95,11 @@ func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
 			s.committed(d)
 			return nil
 		}
-		return fmt.Errorf("%w: last attempt: %w", store.ErrAmbiguous, err)
+		return errUnknown
 	}
 }
+
+var errUnknown = fmt.Errorf("chat: the plan may be committed: %w", store.ErrAmbiguous)
 
 // transact runs a plan once.
 func (s *Service) transact(ctx context.Context, p store.Plan) error {

@@ -20,7 +20,10 @@ type MemberChange struct {
 }
 
 func (r MemberChange) plan(procedure string, content ...string) (plan.Change, error) {
-	if err := checkKeys(r.Caller, r.ChatID, r.RequestID); err != nil {
+	if err := checkChat(r.ChatID); err != nil {
+		return plan.Change{}, err
+	}
+	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return plan.Change{}, err
 	}
 	if err := plan.CheckUser(r.UserID); err != nil {
@@ -56,7 +59,7 @@ func (s *Service) AddMember(ctx context.Context, r MemberChange) (table.Membersh
 		return err
 	})
 	if err != nil {
-		return table.Membership{}, err // row may still be written by the command
+		return table.Membership{}, err
 	}
 	return row, nil
 }

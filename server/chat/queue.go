@@ -21,8 +21,8 @@ import (
 // caller that is alone sees no other goroutine.
 //
 // A caller whose context ends leaves the queue, with the lead passed on if it was
-// just given to it. A command that is in a plan already runs on: the caller gets
-// the context's error and the outcome is lost for it. A leader goes when its plan
+// just given to it. A send that is in another's plan already goes on: the caller
+// gets the context's error and the outcome is lost for it. A leader goes when its plan
 // has an outcome, or when it would wait for a retry; then the others of its group
 // go back to the front of the queue.
 //
@@ -276,8 +276,8 @@ func (sh *shard) pass(q *chatQueue) {
 	q.prev.next, q.next.prev = q, q
 }
 
-// exclusive runs a function alone in a chat's queue. If ctx ends first the function
-// may still be running: the caller must not look at what it writes after an error.
+// exclusive runs a function alone in a chat's queue, on the caller's goroutine: a
+// command that is not a send runs only when its caller has the lead.
 func (s *Service) exclusive(ctx context.Context, chatID string, run func(ctx context.Context, q *chatQueue) error) error {
 	return s.submit(ctx, chatID, &command{run: run})
 }

@@ -15,10 +15,13 @@ import (
 // store's.
 func (s *Service) MarkRead(ctx context.Context, user, chatID string, sequence int64) (table.UserChat, table.Head, error) {
 	fail := func(err error) (table.UserChat, table.Head, error) { return table.UserChat{}, table.Head{}, err }
-	if err := checkKeys(user, chatID, ""); err != nil {
+	if err := checkKeys(user, ""); err != nil {
 		return fail(err)
 	}
-	if chatID == "" || sequence < 1 {
+	if err := checkChat(chatID); err != nil {
+		return fail(err)
+	}
+	if sequence < 1 {
 		return fail(fmt.Errorf("%w: a sequence is 1 or more", ErrInvalidArgument))
 	}
 	s.keepClock(ctx)
@@ -66,7 +69,10 @@ func (s *Service) MarkRead(ctx context.Context, user, chatID string, sequence in
 // Delivered says that a message reached a device of a user; lower sequences than
 // before, and chats that were left, are ignored. The row counts as unchanged.
 func (s *Service) Delivered(ctx context.Context, user, chatID string, sequence int64) error {
-	if err := checkKeys(user, chatID, ""); err != nil {
+	if err := checkKeys(user, ""); err != nil {
+		return err
+	}
+	if err := checkChat(chatID); err != nil {
 		return err
 	}
 	err := s.raise(ctx, user, chatID, table.AttrDeliveredSequence, sequence)

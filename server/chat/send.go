@@ -36,7 +36,10 @@ func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 	if r.ClientMessageID == "" {
 		r.ClientMessageID = uuid.NewString()
 	}
-	if err := checkKeys(r.Caller, r.ChatID, r.ClientMessageID); err != nil {
+	if err := checkChat(r.ChatID); err != nil {
+		return Sent{}, err
+	}
+	if err := checkKeys(r.Caller, r.ClientMessageID); err != nil {
 		return Sent{}, err
 	}
 	m := plan.NewMessage(r.ChatID, r.Caller, r.ClientMessageID, r.Content, r.ContentType, r.Cause)
@@ -47,15 +50,19 @@ func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 }
 
 // checkKeys checks what becomes part of keys: "#" separates, so it must not occur.
-func checkKeys(user, chatID, requestID string) error {
+func checkKeys(user, requestID string) error {
 	if err := plan.CheckUser(user); err != nil {
 		return err
 	}
-	if chatID != "" && !isID(chatID) {
-		return fmt.Errorf("%w: a chat id has at most 64 letters, digits, - and _", ErrInvalidArgument)
-	}
 	if requestID != "" && !isID(requestID) {
 		return fmt.Errorf("%w: a request id has at most 64 letters, digits, - and _", ErrInvalidArgument)
+	}
+	return nil
+}
+
+func checkChat(id string) error {
+	if !isID(id) {
+		return fmt.Errorf("%w: a chat id has 1 to 64 letters, digits, - and _", ErrInvalidArgument)
 	}
 	return nil
 }
@@ -97,8 +104,9 @@ func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*com
 		}
 		if failed := conditionError(err); failed != nil {
 			before := len(sends)
-			if sends, q.head, err = d.Drop(failed, sends); err == nil {
-				dropped = dropped || len(sends) < before
+			sends, q.head, err = d.Drop(failed, sends)
+			dropped = dropped || err != nil || len(sends) < before
+			if err == nil {
 				if len(sends) == 0 {
 					break
 				}

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"bytes"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -158,7 +157,7 @@ func (d *Draft) Drop(failed *store.ConditionError, sends []*Message) (left []*Me
 			requests[f.Index] = f // the rows of the requests come first in the plan
 		case CondHead:
 			if f.Current == nil {
-				err = fmt.Errorf("%w: no such chat", ErrNotAMember)
+				head, err = table.Head{}, ErrNotAMember
 				continue
 			}
 			head = table.HeadFrom(head.ChatID, f.Current)

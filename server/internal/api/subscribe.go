@@ -7,7 +7,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/delivery"
 )
 
@@ -77,18 +76,4 @@ func pump(ctx context.Context, s *delivery.Stream, every time.Duration, conn con
 			s.Heartbeat()
 		}
 	}
-}
-
-// subscribe opens a stream in the hub and carries it until it ends.
-func subscribe(ctx context.Context, hub *delivery.Hub, p delivery.OpenParams, every time.Duration, conn connect.StreamingHandlerConn) error {
-	s, err := hub.Open(p)
-	if err != nil {
-		return err
-	}
-	defer hub.Close(s)
-	return pump(ctx, s, every, conn)
-}
-
-func openParams(user, session string, expires time.Time, req *deliveryv1.SubscribeRequest) delivery.OpenParams {
-	return delivery.OpenParams{UserID: user, SessionID: session, ExpiresAt: expires, Token: req.GetToken(), Known: req.GetKnown()}
 }
