@@ -1,27 +1,25 @@
-// Package api answers RPCs: it validates requests, calls the packages that know,
-// and turns their errors into codes.
+// Package api serves the RPCs of Parley: Connect, gRPC and gRPC-Web on the same
+// paths, in protobuf and JSON.
 //
-// It owns the handlers (one file per service), the interceptors, the one table of
-// errors, and the form of streams on the wire. It does not own who is calling
-// (package auth, in front of it), the rules of chats (package chat), or what a
-// user may see (package view).
+// It owns what stands between the wire and the use cases: handlers, one file per
+// service; one interceptor that authenticates, validates, waits for durability
+// and maps errors; the table of errors; codecs; limits. It does not own rules of
+// chats (package chat), what a user may see (package view), streams (package
+// delivery), who is calling (package auth stands in front), or the listener.
 //
-// # Durability
+// # Concurrency
 //
-// Reads see what is not on disk yet. One place waits: the interceptor calls
-// Store.Durable before any unary answer leaves, errors included, because an error
-// tells of what was read too. Streams get from the hub only what is durable.
-//
-// Concurrency: handlers have no state and are safe for use by many goroutines.
+// Everything here is safe for use by many goroutines; nothing has state of its
+// own. Nothing is answered before what was read for it is on stable storage.
 package api
 
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"time"
 
-	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
@@ -33,75 +31,96 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// Limits of messages on the wire.
+// Limits of requests and responses (S-21, S-22). The largest response is a page
+// of 100 messages of 16 KiB; in JSON the quotes in it double.
 const (
-	maxRequest  = 128 << 10 // also when inflated
-	maxResponse = 4 << 20
-	compressMin = 1 << 10
-	heartbeat   = 15 * time.Second
+	maxRequest   = 128 << 10
+	maxResponse  = 8 << 20
+	compressFrom = 1 << 10
+	unaryTimeout = 30 * time.Second // a store call takes up to 20
+	heartbeat    = 15 * time.Second // of streams without anything else to send
 )
 
-// Config names what the API stands on. All of it is required.
+// Config is what the handlers work with; all of it is required.
 type Config struct {
-	Chat    *chat.Service
-	View    *view.Reader
-	Hub     *delivery.Hub
-	Store   store.Store
-	Logger  *slog.Logger
+	Chat   *chat.Service
+	View   *view.Reader
+	Hub    *delivery.Hub
+	Store  store.Store // asked for durability only
+	Logger *slog.Logger
+	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
 }
 
-// API serves the services.
+// API is the set of handlers.
 type API struct {
+	reporter reporter
+	errors   *connect.ErrorWriter
 	handlers map[string]http.Handler
-	refuse   *connect.ErrorWriter
-	errors   *errorMapper
 }
 
 // New makes the handlers.
-func New(cfg Config) (*API, error) {
-	if cfg.Chat == nil || cfg.View == nil || cfg.Hub == nil || cfg.Store == nil || cfg.Logger == nil || cfg.Observe == nil {
-		return nil, errors.New("api: incomplete configuration")
+func New(c Config) (*API, error) {
+	if c.Chat == nil || c.View == nil || c.Hub == nil || c.Store == nil || c.Logger == nil || c.Observe == nil {
+		return nil, errors.New("api: chat, view, hub, store, logger and observer are required")
 	}
-	validator, err := protovalidate.New()
+	edge, err := newInterceptor(c)
 	if err != nil {
 		return nil, err
 	}
-	mapper := &errorMapper{log: cfg.Logger}
-	opts := append(codecs(),
-		connect.WithInterceptors(&interceptor{store: cfg.Store, validator: validator, errors: mapper, observe: cfg.Observe}),
+	options := append(codecs(),
+		connect.WithInterceptors(edge),
 		connect.WithReadMaxBytes(maxRequest),
 		connect.WithSendMaxBytes(maxResponse),
+		connect.WithCompressMinBytes(compressFrom),
+		connect.WithConditionalHandlerOptions(func(s connect.Spec) []connect.HandlerOption {
+			if s.StreamType == connect.StreamTypeUnary {
+				return nil
+			}
+			// Frames are encoded once for all streams; compressing them would be work
+			// for each. Compressed requests are still understood.
+			return []connect.HandlerOption{connect.WithCompressMinBytes(math.MaxInt)}
+		}),
 	)
-	unary := append(opts[:len(opts):len(opts)], connect.WithCompressMinBytes(compressMin))
-	a := &API{handlers: map[string]http.Handler{}, refuse: connect.NewErrorWriter(opts...), errors: mapper}
-	add := func(path string, h http.Handler) { a.handlers[path] = h }
-	add(chatv1connect.NewChatServiceHandler(&chatHandler{chats: cfg.Chat, view: cfg.View}, unary...))
-	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chats: cfg.Chat, view: cfg.View}, unary...))
-	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: cfg.View, hub: cfg.Hub}, unary...)
+	a := &API{reporter: reporter{c.Logger}, errors: connect.NewErrorWriter(), handlers: map[string]http.Handler{}}
+	add := func(path string, h http.Handler) {
+		a.handlers[path] = a.requireVersionOfGet(h)
+	}
+	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View}, options...))
+	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, options...))
+	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: c.View, hub: c.Hub}, options...)
 	add(path, withWriteDeadlines(h))
-	// Compression would hold frames back, and costs memory per stream.
-	plain := append(opts, connect.WithCompression("gzip", nil, nil))
-	_, h = deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: cfg.View, hub: cfg.Hub}, plain...)
-	add(deliveryv1connect.DeliveryServiceSubscribeProcedure, withWriteDeadlines(h))
 	return a, nil
 }
 
-// Handlers returns the handlers by path.
+// Handlers returns the handlers of all services by the path below which each
+// serves.
 func (a *API) Handlers() map[string]http.Handler { return a.handlers }
 
 // Names returns the names of the services.
 func (a *API) Names() []string {
-	return []string{chatv1connect.ChatServiceName, messagev1connect.MessageServiceName, deliveryv1connect.DeliveryServiceName}
+	return []string{chatv1connect.ChatServiceName, deliveryv1connect.DeliveryServiceName, messagev1connect.MessageServiceName}
 }
 
-// Refuse answers a request that was stopped before it reached a handler, in the
-// protocol of the request.
+// Refuse answers a request that was stopped in front of the handlers, in the
+// request's own protocol.
 func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
-	mapped := a.errors.connect(r.Context(), r.URL.Path, err)
-	if a.refuse.IsSupported(r) {
-		_ = a.refuse.Write(w, r, mapped)
-		return
+	out := a.reporter.public(r.Context(), r.URL.Path, err)
+	if out.Code() == connect.CodeUnauthenticated {
+		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	http.Error(w, mapped.Message(), http.StatusUnauthorized)
+	// An error of Write means that the client is gone.
+	_ = a.errors.Write(w, r, out)
+}
+
+// requireVersionOfGet asks GET requests for the parameter connect=v1 (S-35), so
+// that no link, image or form on another site happens to be one.
+func (a *API) requireVersionOfGet(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && r.URL.Query().Get("connect") != "v1" {
+			a.Refuse(w, r, invalidField("connect", "a GET request needs the query parameter connect=v1"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

@@ -9,96 +9,110 @@ import (
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
 
-// replayHeader marks an answer to a request that was carried out before.
-const replayHeader = "Idempotency-Replayed"
+// replayedHeader tells that an answer is that of an earlier request.
+const replayedHeader = "Idempotency-Replayed"
 
-// caller is the user who is calling; the interceptor has made sure that there is
+// chatHandler serves ChatService. What it does not define answers unimplemented.
+type chatHandler struct {
+	chatv1connect.UnimplementedChatServiceHandler
+	chat *chat.Service
+	view *view.Reader
+}
+
+// caller is the user of a request; the interceptor has made sure that there is
 // one.
 func caller(ctx context.Context) string {
 	p, _ := auth.PrincipalFrom(ctx)
 	return p.UserID
 }
 
-func markReplay(ctx context.Context, replayed bool) {
-	if !replayed {
-		return
+// markReplayed sets the header of replayed answers.
+func markReplayed(ctx context.Context, replayed bool) {
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && replayed {
+		info.ResponseHeader().Set(replayedHeader, "true")
 	}
+}
+
+// cause says what the events of a request come from.
+func cause(ctx context.Context, requestID string) event.Cause {
+	c := event.Cause{Causation: requestID}
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
-		info.ResponseHeader().Set(replayHeader, "true")
+		c.Trace = traceID(info.RequestHeader().Get("Traceparent"))
 	}
+	return c
 }
 
-// chatHandler serves ChatService. The RPCs that change an existing chat are not
-// offered yet and answer unimplemented.
-type chatHandler struct {
-	chatv1connect.UnimplementedChatServiceHandler
-	chats *chat.Service
-	view  *view.Reader
+// traceID returns the trace-id of a W3C traceparent, "" if it is none.
+func traceID(traceparent string) string {
+	const begin, end, size = 3, 35, 55 // version "-" trace-id "-" parent-id "-" flags
+	if len(traceparent) < size || traceparent[begin-1] != '-' || traceparent[end] != '-' {
+		return ""
+	}
+	id := traceparent[begin:end]
+	zero := true
+	for _, c := range []byte(id) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+		zero = zero && c == '0'
+	}
+	if zero {
+		return ""
+	}
+	return id
 }
 
+// CreateChat implements ChatService.
 func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequest) (*chatv1.CreateChatResponse, error) {
-	if err := checkName(req.GetName()); err != nil {
-		return nil, err
-	}
-	user, history := caller(ctx), table.All
+	history := table.All
 	if req.GetHistory() == chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED {
 		history = table.SinceJoined
 	}
 	var created chat.Created
 	var err error
 	if req.GetType() == chatv1.ChatType_CHAT_TYPE_DIRECT {
-		other, err := otherOf(user, req.GetMemberIds())
-		if err != nil {
-			return nil, err
+		if len(req.GetMemberIds()) != 1 {
+			return nil, invalidField("member_ids", "a direct chat has exactly one other member")
 		}
-		created, err = h.chats.CreateDirect(ctx, chat.CreateDirect{Caller: user, Other: other, History: history, RequestID: req.GetRequestId()})
-		if err != nil {
-			return nil, err
-		}
-	} else {
-		created, err = h.chats.CreateGroup(ctx, chat.CreateGroup{
-			Caller: user, Name: req.GetName(), Members: req.GetMemberIds(), History: history, RequestID: req.GetRequestId(),
+		created, err = h.chat.CreateDirect(ctx, chat.CreateDirect{
+			Caller: caller(ctx), Other: req.GetMemberIds()[0], History: history,
+			RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
 		})
-		if err != nil {
+	} else {
+		if err := checkName("name", req.GetName()); err != nil {
 			return nil, err
 		}
+		created, err = h.chat.CreateGroup(ctx, chat.CreateGroup{
+			Caller: caller(ctx), Name: req.GetName(), Members: req.GetMemberIds(), History: history,
+			RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
+		})
 	}
-	ov, err := h.view.Overview(ctx, user, created.ChatID)
 	if err != nil {
 		return nil, err
 	}
-	markReplay(ctx, created.Replayed)
-	return &chatv1.CreateChatResponse{Chat: ov}, nil
-}
-
-// otherOf finds the other person of a direct chat: [B], or [A, B] where the caller
-// is one of them (L-022).
-func otherOf(user string, members []string) (string, error) {
-	switch {
-	case len(members) == 1:
-		return members[0], nil
-	case len(members) == 2 && members[0] == user:
-		return members[1], nil
-	case len(members) == 2 && members[1] == user:
-		return members[0], nil
-	case len(members) == 2:
-		return "", chat.ErrForbidden
+	overview, err := h.view.Overview(ctx, caller(ctx), created.ChatID)
+	if err != nil {
+		return nil, err
 	}
-	return "", chat.ErrInvalidOperation
+	markReplayed(ctx, created.Replayed)
+	return &chatv1.CreateChatResponse{Chat: overview}, nil
 }
 
+// GetChat implements ChatService.
 func (h *chatHandler) GetChat(ctx context.Context, req *chatv1.GetChatRequest) (*chatv1.GetChatResponse, error) {
-	ov, err := h.view.Overview(ctx, caller(ctx), req.GetChatId())
+	overview, err := h.view.Overview(ctx, caller(ctx), req.GetChatId())
 	if err != nil {
 		return nil, err
 	}
-	return &chatv1.GetChatResponse{Chat: ov}, nil
+	return &chatv1.GetChatResponse{Chat: overview}, nil
 }
 
+// ListChats implements ChatService.
 func (h *chatHandler) ListChats(ctx context.Context, req *chatv1.ListChatsRequest) (*chatv1.ListChatsResponse, error) {
 	chats, next, err := h.view.ListChats(ctx, caller(ctx), int(req.GetPageSize()), req.GetPageToken())
 	if err != nil {
@@ -107,6 +121,7 @@ func (h *chatHandler) ListChats(ctx context.Context, req *chatv1.ListChatsReques
 	return &chatv1.ListChatsResponse{Chats: chats, NextPageToken: next}, nil
 }
 
+// ListMembers implements ChatService.
 func (h *chatHandler) ListMembers(ctx context.Context, req *chatv1.ListMembersRequest) (*chatv1.ListMembersResponse, error) {
 	return h.view.Members(ctx, caller(ctx), req.GetChatId(), int(req.GetPageSize()), req.GetPageToken())
 }

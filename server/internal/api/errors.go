@@ -5,10 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/parley-chat/parley/server/auth"
@@ -18,93 +22,181 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// domain names the reasons' owner in google.rpc.ErrorInfo.
-const domain = "parley"
+// errorDomain is the domain of all reasons.
+const errorDomain = "parley"
 
-// row is one line of the table of errors.
-type row struct {
-	err    error
+// Reasons that are no row of the table.
+const (
+	reasonInvalid  = "INVALID_ARGUMENT"
+	reasonInternal = "INTERNAL"
+	reasonCanceled = "CANCELED"
+	reasonDeadline = "DEADLINE_EXCEEDED"
+)
+
+// mapping is a row of the table of errors: what a client sees of a sentinel.
+type mapping struct {
+	is     error
 	code   connect.Code
 	reason string
-	text   string
-	detail bool // the error's own text is for the caller too
-	retry  time.Duration
+	// text is what the client reads. Empty: the error's own, from the sentinel on;
+	// only for sentinels that explain what the caller sent.
+	text  string
+	retry time.Duration // when to try again; 0: not by itself
 }
 
-// errorTable is the only place where errors become codes. What is not in it is
-// internal, and its text stays here.
-var errorTable = []row{
-	{err: chat.ErrNotAMember, code: connect.CodePermissionDenied, reason: "NOT_A_MEMBER", text: "not a member of this chat"},
-	{err: chat.ErrForbidden, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "your role does not allow this"},
-	{err: chat.ErrChatFull, code: connect.CodeFailedPrecondition, reason: "CHAT_FULL", text: "the chat has no room for more members"},
-	{err: chat.ErrInvalidOperation, code: connect.CodeFailedPrecondition, reason: "INVALID_OPERATION", text: "not possible in this chat"},
-	{err: chat.ErrAlreadyMember, code: connect.CodeAlreadyExists, reason: "ALREADY_MEMBER", text: "already a member"},
-	{err: chat.ErrMemberNotFound, code: connect.CodeNotFound, reason: "MEMBER_NOT_FOUND", text: "no such member"},
-	{err: chat.ErrUserNotFound, code: connect.CodeNotFound, reason: "USER_NOT_FOUND", text: "no such user"},
-	{err: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED", text: "this request id was used before with other content"},
-	{err: chat.ErrInvalidArgument, code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT", detail: true},
-	{err: errInvalidRequest, code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT", detail: true},
-	{err: view.ErrInvalidToken, code: connect.CodeInvalidArgument, reason: "INVALID_TOKEN", text: "not a synchronisation token of yours"},
-	{err: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN", text: "not a page token of this request"},
+// mappings is the one table of errors, searched from the top. Errors that are
+// not in it are internal and their text is hidden.
+var mappings = []mapping{
+	{is: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "an access token is required: Authorization: Bearer <token>"},
+	{is: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is not valid"},
+	{is: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
 
-	{err: delivery.ErrStreamGone, code: connect.CodeNotFound, reason: "STREAM_GONE", text: "no such stream"},
-	{err: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT", text: "this position was not sent yet"},
-	{err: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the stream is of another user or session"},
-	{err: delivery.ErrDraining, code: connect.CodeUnavailable, reason: "DRAIN", text: "the server is going down", retry: time.Second},
-	{err: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was too slow", retry: time.Second},
-	{err: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "open the stream anew", retry: time.Second},
-	{err: delivery.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
-	{err: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED", text: "the session was ended"},
-	{err: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED", text: "a newer stream took this one's place"},
+	{is: chat.ErrNotAMember, code: connect.CodePermissionDenied, reason: "NOT_A_MEMBER", text: "not a member of this chat"},
+	{is: chat.ErrForbidden, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the caller's role does not allow this"},
+	{is: chat.ErrChatFull, code: connect.CodeFailedPrecondition, reason: "CHAT_FULL", text: "the chat has as many members as it can have"},
+	{is: chat.ErrInvalidOperation, code: connect.CodeFailedPrecondition, reason: "INVALID_OPERATION", text: "not possible in this chat"},
+	{is: chat.ErrAlreadyMember, code: connect.CodeAlreadyExists, reason: "ALREADY_MEMBER", text: "the user is a member already"},
+	{is: chat.ErrMemberNotFound, code: connect.CodeNotFound, reason: "MEMBER_NOT_FOUND", text: "the user is not a member"},
+	{is: chat.ErrUserNotFound, code: connect.CodeNotFound, reason: "USER_NOT_FOUND"},
+	{is: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED", text: "this request id was used before with other content"},
+	{is: chat.ErrInvalidArgument, code: connect.CodeInvalidArgument, reason: reasonInvalid},
 
-	{err: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "MISSING_TOKEN", text: "a bearer token is required"},
-	{err: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "INVALID_TOKEN", text: "the access token is not valid"},
-	{err: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
+	{is: view.ErrInvalidToken, code: connect.CodeInvalidArgument, reason: "INVALID_TOKEN", text: "not a synchronisation token of this user: sync without a token"},
+	{is: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN", text: "not a page token of this query, or expired: begin with the first page"},
 
-	{err: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL", text: "the server has no room to store more", retry: time.Minute},
-	{err: store.ErrThrottled, code: connect.CodeUnavailable, reason: "OVERLOADED", text: "overloaded, try again", retry: time.Second},
-	{err: store.ErrConflict, code: connect.CodeUnavailable, reason: "OVERLOADED", text: "overloaded, try again", retry: time.Second},
-	{err: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "try again", retry: time.Second},
-	{err: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAIN", text: "the server is going down", retry: time.Second},
-	{err: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it may have been done: try again with the same request id", retry: time.Second},
-	{err: context.DeadlineExceeded, code: connect.CodeDeadlineExceeded, reason: "DEADLINE_EXCEEDED", text: "took too long"},
-	{err: context.Canceled, code: connect.CodeCanceled, reason: "CANCELED", text: "canceled"},
+	{is: delivery.ErrStreamGone, code: connect.CodeNotFound, reason: "STREAM_GONE", text: "no such stream"},
+	{is: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT", text: "this position was not sent yet"},
+	{is: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the stream belongs to another user or session"},
+	{is: delivery.ErrDraining, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
+	{is: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was not read fast enough", retry: time.Second},
+	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be opened anew", retry: time.Second},
+	{is: delivery.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
+	{is: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED", text: "the session was ended"},
+	{is: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED", text: "a newer stream took this one's place"},
+
+	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL", text: "storage is full: reading goes on, writing does not"},
+	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it is not known whether this was done: repeat it with the same request id", retry: time.Second},
+	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded", retry: 2 * time.Second},
+	{is: store.ErrConflict, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "others are changing the same chat", retry: time.Second},
+	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached", retry: time.Second},
+	{is: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
+	{is: store.ErrInvalid, code: connect.CodeInternal, reason: reasonInternal}, // a request that this program must not make
 }
 
-// errInvalidRequest wraps what is wrong with a request by itself.
-var errInvalidRequest = errors.New("invalid request")
+// reporter turns errors into what clients may see, and logs the rest.
+type reporter struct{ log *slog.Logger }
 
-type errorMapper struct{ log *slog.Logger }
-
-// connect turns an error into what the caller may know of it.
-func (m *errorMapper) connect(ctx context.Context, procedure string, err error) *connect.Error {
-	var ready *connect.Error
-	if errors.As(err, &ready) { // connect's own: bad encoding, too large, unimplemented
-		return ready
+// public is the error that a client sees, in place of err. It logs what is
+// hidden, and what an operator should know of.
+func (r reporter) public(ctx context.Context, procedure string, err error) *connect.Error {
+	var out *connect.Error
+	if errors.As(err, &out) {
+		return out
 	}
-	for i := range errorTable {
-		if r := &errorTable[i]; errors.Is(err, r.err) {
-			text := r.text
-			if r.detail {
-				text = err.Error()
-			}
-			return newError(r.code, r.reason, text, r.retry)
+	var bad *badRequest
+	if errors.As(err, &bad) {
+		return newError(connect.CodeInvalidArgument, reasonInvalid, bad.Error(), nil, 0, &errdetails.BadRequest{FieldViolations: bad.violations})
+	}
+	var failed *store.ConditionError
+	for _, m := range mappings {
+		if !errors.Is(err, m.is) || m.code == connect.CodeInternal {
+			continue
 		}
+		text := m.text
+		if text == "" {
+			text = ownText(err, m.is)
+		}
+		if m.code == connect.CodeUnavailable || m.is == store.ErrFull {
+			r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
+		}
+		return newError(m.code, m.reason, text, nil, m.retry)
 	}
+	switch {
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return newError(connect.CodeCanceled, reasonCanceled, "the request was canceled", nil, 0)
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		return newError(connect.CodeDeadlineExceeded, reasonDeadline, "the request took too long", nil, 0)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &failed):
+		// A call within the request took too long, or lost against others to the end.
+		r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
+		return newError(connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached", nil, time.Second)
+	}
+	return r.internal(ctx, procedure, slog.Any("error", err))
+}
+
+// internal makes the error for what must not be seen, and logs it under an id
+// that both have.
+func (r reporter) internal(ctx context.Context, procedure string, what ...any) *connect.Error {
 	id := "err_" + rand.Text()
-	m.log.ErrorContext(ctx, "internal error", "procedure", procedure, "id", id, "error", err)
-	return newError(connect.CodeInternal, "INTERNAL", "internal error "+id, 0)
+	user := ""
+	if p, ok := auth.PrincipalFrom(ctx); ok {
+		user = p.UserID
+	}
+	args := append([]any{slog.String("procedure", procedure), slog.String("correlation_id", id), slog.String("user_id", user)}, what...)
+	r.log.ErrorContext(ctx, "internal error", args...)
+	return newError(connect.CodeInternal, reasonInternal, "internal error", map[string]string{"correlation_id": id}, 0)
 }
 
-func newError(code connect.Code, reason, text string, retry time.Duration) *connect.Error {
-	e := connect.NewError(code, errors.New(text))
-	if d, err := connect.NewErrorDetail(&errdetails.ErrorInfo{Reason: reason, Domain: domain}); err == nil {
-		e.AddDetail(d)
+// ownText returns an error's text from the sentinel on, without the package's
+// name.
+func ownText(err, sentinel error) string {
+	text := err.Error()
+	if i := strings.Index(text, sentinel.Error()); i >= 0 {
+		text = text[i:]
 	}
+	_, after, ok := strings.Cut(text, ": ")
+	if !ok {
+		return text
+	}
+	return after
+}
+
+func newError(code connect.Code, reason, text string, metadata map[string]string, retry time.Duration, details ...proto.Message) *connect.Error {
+	out := connect.NewError(code, errors.New(text))
+	details = append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain, Metadata: metadata}}, details...)
 	if retry > 0 {
-		if d, err := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
-			e.AddDetail(d)
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
+		out.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
+	}
+	for _, m := range details {
+		if d, err := connect.NewErrorDetail(m); err == nil { // only fails for messages that cannot be encoded
+			out.AddDetail(d)
 		}
 	}
-	return e
+	return out
+}
+
+// badRequest says what is wrong with which field of a request.
+type badRequest struct {
+	violations []*errdetails.BadRequest_FieldViolation
+}
+
+func invalidField(field, description string) *badRequest {
+	b := &badRequest{}
+	b.add(field, description, "")
+	return b
+}
+
+func (b *badRequest) add(field, description, rule string) {
+	b.violations = append(b.violations, &errdetails.BadRequest_FieldViolation{Field: field, Description: description, Reason: rule})
+}
+
+// Error lists the first few violations.
+func (b *badRequest) Error() string {
+	const most = 5
+	var text strings.Builder
+	for i, v := range b.violations {
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		if i == most {
+			text.WriteString("…")
+			break
+		}
+		if v.GetField() != "" {
+			text.WriteString(v.GetField() + ": ")
+		}
+		text.WriteString(v.GetDescription())
+	}
+	return text.String()
 }

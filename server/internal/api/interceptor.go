@@ -2,143 +2,222 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
 	"time"
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/store"
 )
 
-// interceptor stands around every handler, unary and streaming.
+// interceptor is what every RPC passes, in this order: time and outcome are
+// counted, panics caught and errors mapped; the caller must be known; the
+// Idempotency-Key header is taken over; the request is validated; the handler
+// runs; what it saw becomes durable.
 type interceptor struct {
-	store     store.Store
-	validator protovalidate.Validator
-	errors    *errorMapper
-	observe   func(procedure, code string, took time.Duration)
+	reporter
+	store    store.Store
+	observe  func(procedure, code string, took time.Duration)
+	validate protovalidate.Validator
 }
 
 var _ connect.Interceptor = (*interceptor)(nil)
 
+func newInterceptor(c Config) (*interceptor, error) {
+	v, err := protovalidate.New()
+	if err != nil {
+		return nil, fmt.Errorf("api: rules of requests: %w", err)
+	}
+	return &interceptor{reporter: reporter{c.Logger}, store: c.Store, observe: c.Observe, validate: v}, nil
+}
+
+// WrapUnary implements connect.Interceptor.
 func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
-		start, procedure := time.Now(), req.Spec().Procedure
-		defer func() { i.done(ctx, procedure, start, recover(), &err) }()
-		if err := i.check(ctx, req.Any(), req.Header().Get(keyHeader)); err != nil {
+		began := time.Now()
+		defer func() {
+			if err = i.finish(ctx, req.Spec().Procedure, began, recover(), err); err != nil {
+				res = nil
+			}
+		}()
+		if err := i.admit(ctx); err != nil {
 			return nil, err
 		}
+		if err := i.check(req.Any(), req.Header()); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
+		defer cancel()
 		res, err = next(ctx, req)
-		// What the answer says, an error too, rests on reads that may have seen what is
-		// not on disk yet.
+		// The one place where a unary answer waits: also an error may tell what was
+		// read.
 		if durable := i.store.Durable(ctx); durable != nil {
-			return nil, durable
+			return nil, fmt.Errorf("wait for durability: %w", durable)
+		}
+		if err == nil && req.HTTPMethod() == http.MethodGet {
+			err = conditional(req.Header(), res)
 		}
 		return res, err
 	}
 }
 
-// WrapStreamingClient is not used: this is a server.
+// WrapStreamingClient implements connect.Interceptor; there are no clients here.
 func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
+// WrapStreamingHandler implements connect.Interceptor.
 func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
-		start, procedure := time.Now(), conn.Spec().Procedure
-		defer func() { i.done(ctx, procedure, start, recover(), &err) }()
-		return next(ctx, &checkedConn{StreamingHandlerConn: conn, check: func(m any) error {
-			return i.check(ctx, m, conn.RequestHeader().Get(keyHeader))
-		}})
+		began := time.Now()
+		defer func() { err = i.finish(ctx, conn.Spec().Procedure, began, recover(), err) }()
+		if err := i.admit(ctx); err != nil {
+			return err
+		}
+		return next(ctx, checkedConn{conn, i})
 	}
 }
 
-// checkedConn checks each message that a client sends on a stream.
+// checkedConn checks each message of a stream.
 type checkedConn struct {
 	connect.StreamingHandlerConn
-	check func(any) error
+	interceptor *interceptor
 }
 
-func (c *checkedConn) Receive(m any) error {
+// Receive implements connect.StreamingHandlerConn.
+func (c checkedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
 		return err
 	}
-	return c.check(m)
+	return c.interceptor.check(m, c.RequestHeader())
 }
 
-// done maps the error, contains a panic, and counts.
-func (i *interceptor) done(ctx context.Context, procedure string, start time.Time, panicked any, err *error) {
-	if panicked != nil {
-		*err = fmt.Errorf("panic: %v", panicked)
+// finish counts an RPC and returns the error that the client sees.
+func (i *interceptor) finish(ctx context.Context, procedure string, began time.Time, panicked any, err error) error {
+	if panicked == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this too
+		panic(panicked)
+	}
+	var out *connect.Error
+	switch {
+	case panicked != nil:
+		out = i.internal(ctx, procedure, slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
+	case err != nil:
+		out = i.public(ctx, procedure, err)
 	}
 	code := "ok"
-	if *err != nil {
-		mapped := i.errors.connect(ctx, procedure, *err)
-		*err, code = mapped, mapped.Code().String()
+	if out != nil && !connect.IsNotModifiedError(out) {
+		code = out.Code().String()
 	}
-	i.observe(procedure, code, time.Since(start))
+	took := time.Since(began)
+	i.observe(procedure, code, took)
+	i.log.DebugContext(ctx, "request", slog.String("procedure", procedure), slog.String("code", code), slog.Duration("took", took))
+	if out == nil {
+		return nil // not a nil *connect.Error in an error
+	}
+	return out
 }
 
-func (i *interceptor) check(ctx context.Context, m any, key string) error {
+func (i *interceptor) admit(ctx context.Context) error {
 	if _, ok := auth.PrincipalFrom(ctx); !ok {
-		return auth.ErrMissingToken // a handler without a gate answers nobody
-	}
-	pb, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("%T is not a message", m)
-	}
-	if err := applyKey(pb, key); err != nil {
-		return err
-	}
-	if err := i.validator.Validate(pb); err != nil {
-		return invalid(err)
+		return auth.ErrMissingToken
 	}
 	return nil
 }
 
-// keyHeader is an alias of the field that makes a request safe to repeat.
+// check completes and validates a request.
+func (i *interceptor) check(m any, header http.Header) error {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("api: %T is not a message", m)
+	}
+	keyed, err := adoptKey(msg.ProtoReflect(), header)
+	if err != nil {
+		return err
+	}
+	err = i.validate.Validate(msg)
+	var invalid *protovalidate.ValidationError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	bad := &badRequest{}
+	for _, v := range invalid.Violations {
+		field := protovalidate.FieldPathString(v.Proto.GetField())
+		if field != "" && field == keyed {
+			field = keyHeader
+		}
+		bad.add(field, v.Proto.GetMessage(), v.Proto.GetRuleId())
+	}
+	return bad
+}
+
+// keyHeader is the alias of the fields below.
 const keyHeader = "Idempotency-Key"
 
-// applyKey puts the header's key into the request's field for it.
-func applyKey(m proto.Message, key string) error {
-	if key == "" {
-		return nil
+// adoptKey puts the Idempotency-Key header into the field that it is an alias of,
+// and returns the field's name. Requests without such a field ignore the header;
+// the field's own rules decide on its form.
+func adoptKey(m protoreflect.Message, header http.Header) (field string, err error) {
+	values := header.Values(keyHeader)
+	if len(values) == 0 {
+		return "", nil
 	}
-	r := m.ProtoReflect()
-	fields := r.Descriptor().Fields()
-	field := fields.ByName("client_message_id")
-	if field == nil {
-		field = fields.ByName("request_id")
+	fd := m.Descriptor().Fields().ByName("client_message_id")
+	if fd == nil {
+		fd = m.Descriptor().Fields().ByName("request_id")
 	}
-	if field == nil {
-		return nil // a request without such a field changes nothing
+	if fd == nil {
+		return "", nil
 	}
-	if old := r.Get(field).String(); old != "" && old != key {
-		return fmt.Errorf("%w: %s and the %s header differ", errInvalidRequest, field.Name(), keyHeader)
+	key := strings.TrimSpace(values[0])
+	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
+		key = key[1 : len(key)-1] // a string of structured fields
 	}
-	r.Set(field, protoString(key))
-	return nil
+	name := string(fd.Name())
+	switch have := m.Get(fd).String(); {
+	case len(values) > 1 || key == "":
+		return "", invalidField(keyHeader, "must be given once and not be empty")
+	case have != "" && have != key:
+		return "", invalidField(keyHeader, "differs from "+name)
+	case have == key:
+		return "", nil
+	}
+	m.Set(fd, protoreflect.ValueOfString(key))
+	return name, nil
 }
 
-// invalid tells what is wrong with a request, field by field.
-func invalid(err error) error {
-	var violations *protovalidate.ValidationError
-	if !errors.As(err, &violations) {
-		return err
+// conditional gives the answer to a GET a tag, and makes it "not modified" if the
+// client has it. The tag stands for the content of the message, which is made
+// from stored versions; it is weak, because the same message has many encodings.
+func conditional(header http.Header, res connect.AnyResponse) error {
+	msg, ok := res.Any().(proto.Message)
+	if !ok {
+		return fmt.Errorf("api: %T is not a message", res.Any())
 	}
-	e := newError(connect.CodeInvalidArgument, "INVALID_ARGUMENT", violations.Error(), 0)
-	bad := &errdetails.BadRequest{}
-	for _, v := range violations.Violations {
-		bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{
-			Field: protovalidate.FieldPathString(v.Proto.GetField()), Description: v.Proto.GetMessage(),
-		})
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(msg)
+	if err != nil {
+		return fmt.Errorf("make tag: %w", err)
 	}
-	if d, err := connect.NewErrorDetail(bad); err == nil {
-		e.AddDetail(d)
+	sum := sha256.Sum256(b)
+	tag := `W/"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+	res.Header().Set("ETag", tag)
+	res.Header().Set("Cache-Control", "private, no-cache")
+	for _, value := range header.Values("If-None-Match") {
+		for have := range strings.SplitSeq(value, ",") {
+			if strings.TrimSpace(have) == tag {
+				return connect.NewNotModifiedError(http.Header{"Etag": {tag}, "Cache-Control": {"private, no-cache"}})
+			}
+		}
 	}
-	return e
+	return nil
 }

@@ -1,0 +1,183 @@
+package app_test
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
+	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
+	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+)
+
+var built struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// binary builds the server once and returns its path.
+func binary(t testing.TB) string {
+	t.Helper()
+	built.once.Do(func() {
+		dir, err := os.MkdirTemp("", "parley-test-*")
+		if err != nil {
+			built.err = err
+			return
+		}
+		built.path = filepath.Join(dir, "parley")
+		if runtime.GOOS == "windows" {
+			built.path += ".exe"
+		}
+		out, err := exec.Command("go", "build", "-o", built.path, "github.com/parley-chat/parley/server").CombinedOutput()
+		if err != nil {
+			built.err = err
+			t.Log(string(out))
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.path != "" {
+		_ = os.RemoveAll(filepath.Dir(built.path))
+	}
+	os.Exit(code)
+}
+
+// process is a running server.
+type process struct {
+	cmd  *exec.Cmd
+	addr string
+	gone chan struct{}
+}
+
+var listening = regexp.MustCompile(`listening on http://(\S+),`)
+
+// launch starts the real binary and waits until it listens.
+func launch(t testing.TB, dir, listen string) *process {
+	t.Helper()
+	cmd := exec.Command(binary(t), "--listen", listen, "--data-dir", dir)
+	var log strings.Builder
+	cmd.Stderr = &log
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: cmd, gone: make(chan struct{})}
+	lines := bufio.NewScanner(stdout)
+	for p.addr == "" && lines.Scan() {
+		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
+			p.addr = m[1]
+		}
+	}
+	go func() {
+		for lines.Scan() { // the rest of the greeting
+		}
+		_ = cmd.Wait()
+		close(p.gone)
+	}()
+	if p.addr == "" {
+		<-p.gone
+		t.Fatalf("the server did not start: %s", log.String())
+	}
+	t.Cleanup(p.kill)
+	return p
+}
+
+// kill ends the process at once, without any chance to tidy up.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.gone
+}
+
+// token asks the binary for a user's token, also while a server runs.
+func token(t testing.TB, dir, user string) string {
+	t.Helper()
+	out, err := exec.Command(binary(t), "--data-dir", dir, "token", user).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// user is a person with clients of all services.
+type user struct {
+	name     string
+	chats    chatv1connect.ChatServiceClient
+	messages messagev1connect.MessageServiceClient
+	delivery deliveryv1connect.DeliveryServiceClient
+}
+
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(r)
+}
+
+// newTransport makes connections of its own; h2 without TLS if asked for.
+func newTransport(t testing.TB, h2 bool) *http.Transport {
+	tr := &http.Transport{MaxIdleConnsPerHost: 256}
+	if h2 {
+		tr.Protocols = new(http.Protocols)
+		tr.Protocols.SetUnencryptedHTTP2(true)
+	}
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
+}
+
+func newUser(name, token, addr string, tr http.RoundTripper, opts ...connect.ClientOption) *user {
+	hc, base := &http.Client{Transport: bearer{token, tr}}, "http://"+addr
+	return &user{
+		name:     name,
+		chats:    chatv1connect.NewChatServiceClient(hc, base, opts...),
+		messages: messagev1connect.NewMessageServiceClient(hc, base, opts...),
+		delivery: deliveryv1connect.NewDeliveryServiceClient(hc, base, opts...),
+	}
+}
+
+// call repeats an RPC until it succeeds or ctx ends: the server is away for a
+// moment now and then.
+func call[Q, S any](ctx context.Context, f func(context.Context, *Q) (*S, error), req *Q) (*S, error) {
+	for {
+		res, err := f(ctx, req)
+		switch connect.CodeOf(err) {
+		case connect.CodeUnavailable, connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled, connect.CodeDeadlineExceeded:
+			if err == nil {
+				return res, nil
+			}
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			select { // not as fast as it goes: the server needs the processor to come back
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+		default:
+			return res, err
+		}
+	}
+}
