@@ -3,6 +3,8 @@ package delivery
 import (
 	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/event"
 )
 
@@ -44,6 +46,38 @@ type attachment struct {
 	// gone is the version of a removal of the user that was walked while the
 	// attachment was not live, 0 if an addition followed.
 	gone int64
+}
+
+// change is one event on its way to the streams.
+type change struct {
+	version           int64
+	membershipVersion int64
+	membership        bool // the event changed membership_version
+	target            string
+	effect            frame.Effect
+	event             event.Event
+	shared            *frame.Frame
+}
+
+func newChange(e event.Event) *change {
+	c := &change{
+		version:           e.GetMetadata().GetVersion(),
+		membershipVersion: e.GetMetadata().GetMembershipVersion(),
+		event:             e,
+	}
+	_, message := e.(*eventv1.MessagePersisted)
+	c.membership = !message
+	c.target, c.effect = frame.EffectOf(e)
+	return c
+}
+
+// frame returns the change's frame, the same one for all streams. Callers hold
+// Hub.mu.
+func (c *change) frame() *frame.Frame {
+	if c.shared == nil {
+		c.shared = frame.Of(c.event, c.version-1)
+	}
+	return c.shared
 }
 
 // receive takes a change in, unless it was walked already or does not fit.
@@ -105,11 +139,11 @@ func (h *Hub) walk(cs *chatState, c *change) {
 	for _, s := range h.users[c.target] {
 		switch {
 		case s.attached[cs.id] != nil:
-		case c.effect == added:
+		case c.effect == frame.Added:
 			// Attached at the position before, the stream gets the change itself like
 			// all others.
 			h.attachAdded(s, cs, c)
-		case c.effect == removed:
+		case c.effect == frame.Removed:
 			// Never attached, because the addition did not come this way; the client
 			// may have the chat by other means.
 			h.requestJoin(s, cs.id)
@@ -143,9 +177,9 @@ func (h *Hub) emit(a *attachment, c *change) {
 	if !a.live {
 		// The opening reads the head and then the user's row; what it finds at its
 		// position p covers a removal at or before p.
-		if own && c.effect == removed {
+		if own && c.effect == frame.Removed {
 			a.gone = c.version
-		} else if own && c.effect == added {
+		} else if own && c.effect == frame.Added {
 			a.gone = 0
 		}
 		return
@@ -153,11 +187,11 @@ func (h *Hub) emit(a *attachment, c *change) {
 	if c.version <= a.pos {
 		return
 	}
-	if c.version >= a.floor || (own && c.effect == removed) {
+	if c.version >= a.floor || (own && c.effect == frame.Removed) {
 		h.push(a.stream, c.frame())
 	}
 	a.pos = c.version
-	if own && c.effect == removed {
+	if own && c.effect == frame.Removed {
 		h.detach(a)
 	}
 }
@@ -221,7 +255,7 @@ func (h *Hub) detach(a *attachment) {
 func (h *Hub) goLive(a *attachment, pos, floor int64) {
 	cs := a.chat
 	if a.gone > pos {
-		h.push(a.stream, leftFrame(cs.id, a.stream.user, a.gone))
+		h.push(a.stream, frame.Left(cs.id, a.stream.user, a.gone))
 		h.detach(a)
 		return
 	}
@@ -245,7 +279,7 @@ func (h *Hub) goLive(a *attachment, pos, floor int64) {
 			return
 		}
 		// Too far behind for what is in memory: the client reads the rest itself.
-		h.push(a.stream, headFrame(cs.id, cs.version, 0, nil))
+		h.push(a.stream, frame.Head(cs.id, cs.version, 0, nil))
 		a.pos = cs.version
 	}
 }
@@ -258,7 +292,7 @@ func (h *Hub) catchUp(a *attachment) {
 		if c.version <= a.pos {
 			continue
 		}
-		if c.effect == removed && c.target == user {
+		if c.effect == frame.Removed && c.target == user {
 			// The chat's state must outlive a removal that an addition follows, and
 			// nothing in between is for the user.
 			if again := indexOfAddition(recent[i+1:], user); again >= 0 {
@@ -276,7 +310,7 @@ func (h *Hub) catchUp(a *attachment) {
 
 func indexOfAddition(changes []*change, user string) int {
 	for i, c := range changes {
-		if c.effect == added && c.target == user {
+		if c.effect == frame.Added && c.target == user {
 			return i
 		}
 	}

@@ -15,7 +15,7 @@
 // but the one given. Everything that needs the store is a piece of [Work] that
 // somebody asks for ([Hub.Work]) and performs ([Hub.Do]); [Hub.Run] does so with
 // a few goroutines, a test steps it. All methods may be called from many
-// goroutines. Lock order: Hub.mu, then Stream.mu; neither is held across a call
+// goroutines. Lock order: Hub.mu, then that of a mailbox; neither is held across a call
 // of Source or a hook of Config.
 package delivery
 
@@ -28,6 +28,8 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/delivery/frame"
+	"github.com/parley-chat/parley/server/delivery/mailbox"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -69,13 +71,11 @@ type Config struct {
 	Heartbeat      time.Duration // interval announced in hello; 15 s
 	Lifetime       time.Duration // a stream synchronises anew after this; 24 h
 	WatermarkEvery time.Duration // least time between two delivered watermarks of a user and chat; 5 s
-	AckLease       time.Duration // longest time without an Ack while something is unacknowledged; 90 s
 	MaxStreams     int           // of one user; the oldest gives way; 10
-	MaxQueue       int           // frames waiting in one stream; 2,048
-	MaxQueueBytes  int           // and their size; 4 MiB
-	MaxUnacked     int           // frames sent and not acknowledged, once a stream acknowledges; 1,000
-	MaxUnackedSize int           // and their size; 1 MiB
 	MaxReplay      int           // changes of one known chat that a stream replays; 500
+	// Limits bound each stream: 2,048 frames and 4 MiB waiting, 1,000 frames and
+	// 1 MiB unacknowledged, 90 s of lease.
+	Limits mailbox.Limits
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -102,12 +102,12 @@ func (c Config) withDefaults() (Config, error) {
 	setDuration(&c.Heartbeat, 15*time.Second)
 	setDuration(&c.Lifetime, 24*time.Hour)
 	setDuration(&c.WatermarkEvery, 5*time.Second)
-	setDuration(&c.AckLease, 90*time.Second)
+	setDuration(&c.Limits.Lease, 90*time.Second)
 	setInt(&c.MaxStreams, 10)
-	setInt(&c.MaxQueue, 2048)
-	setInt(&c.MaxQueueBytes, 4<<20)
-	setInt(&c.MaxUnacked, 1000)
-	setInt(&c.MaxUnackedSize, 1<<20)
+	setInt(&c.Limits.Frames, 2048)
+	setInt(&c.Limits.Bytes, 4<<20)
+	setInt(&c.Limits.Unacked, 1000)
+	setInt(&c.Limits.UnackedBytes, 1<<20)
 	setInt(&c.MaxReplay, 500)
 	return c, nil
 }
@@ -137,7 +137,7 @@ func Of(events []event.Event) Delivery {
 		Events:            events,
 	}
 	for _, e := range events {
-		if target, effect := effectOf(e); effect != none {
+		if target, effect := frame.EffectOf(e); effect != frame.None {
 			d.Targets = append(d.Targets, target)
 		}
 	}
@@ -150,7 +150,7 @@ var (
 	// this user.
 	ErrStreamGone = errors.New("delivery: no such stream")
 	// ErrPosition says that a position beyond the last sent was acknowledged.
-	ErrPosition = errors.New("delivery: position was never sent")
+	ErrPosition = mailbox.ErrPosition
 	// ErrNotYours says that a token of another user or session was to extend a stream.
 	ErrNotYours = errors.New("delivery: another user or session")
 )
@@ -292,7 +292,7 @@ func (h *Hub) Deliver(d Delivery) {
 
 // Receipt shows a user's own state in a chat to all the user's streams.
 func (h *Hub) Receipt(user, chatID string, state *chatv1.MemberState) {
-	f := newFrame(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_Receipt{Receipt: state}}, 0)
+	f := frame.Receipt(chatID, state)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.users[user] {
@@ -343,9 +343,7 @@ func (h *Hub) Close(s *Stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.remove(s)
-	s.mu.Lock()
-	s.ended = true
-	s.mu.Unlock()
+	s.box.Finish(nil)
 }
 
 // remove takes a stream out of all indexes. Callers hold mu.
@@ -435,7 +433,7 @@ func (h *Hub) Tick() {
 			h.end(s, deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED, 0)
 		case now.Sub(s.opened) >= h.cfg.Lifetime:
 			h.end(s, deliveryv1.EndCode_END_CODE_RESYNC, 0)
-		case s.overdue(now):
+		case s.box.Overdue(now):
 			h.stats.Slow++
 			h.end(s, deliveryv1.EndCode_END_CODE_SLOW, 0)
 		}
@@ -445,15 +443,19 @@ func (h *Hub) Tick() {
 // end queues the end frame as the stream's last and forgets the stream. Callers
 // hold mu.
 func (h *Hub) end(s *Stream, code deliveryv1.EndCode, after time.Duration) {
-	s.finish(code, after)
+	s.box.Finish(frame.End(code, after, s.token))
 	h.remove(s)
 }
 
-// push queues a frame for a stream. A stream whose queue is full is marked dead
+// push queues a frame for a stream. A stream whose mailbox is full is marked dead
 // and must be dropped with dropDead once the caller's walk is over. Callers hold
 // mu.
-func (h *Hub) push(s *Stream, f *Frame) {
-	if s.push(f) {
+func (h *Hub) push(s *Stream, f *frame.Frame) {
+	if s.dead {
+		return
+	}
+	taken, full := s.box.Push(f)
+	if s.dead = full; taken {
 		h.stats.Frames++
 	}
 }

@@ -160,7 +160,7 @@ func TestForeignGenerationIsDropped(t *testing.T) {
 }
 
 func TestSlowStreamEndsWithoutItsNeighbour(t *testing.T) {
-	w := newWorld(t, func(c *delivery.Config) { c.MaxQueue = 50 })
+	w := newWorld(t, func(c *delivery.Config) { c.Limits.Frames = 50 })
 	id := w.group(table.All, "alice", "bob")
 	slow, fast := w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
 	for i := range 60 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -98,7 +99,7 @@ func (s *Stream) stepRows(ctx context.Context) error {
 		switch {
 		case r.Left():
 			if known || (!o.full && r.ChangedAt >= o.since.UnixMilli()) {
-				h.push(s, leftFrame(r.ChatID, s.user, r.LeftVersion))
+				h.push(s, frame.Left(r.ChatID, s.user, r.LeftVersion))
 			}
 		default:
 			if s.attached[r.ChatID] == nil {
@@ -113,7 +114,7 @@ func (s *Stream) stepRows(ctx context.Context) error {
 		r, ok := mine[id]
 		switch {
 		case !ok: // not a chat of the user, or none at all: the same answer
-			h.push(s, leftFrame(id, s.user, 0))
+			h.push(s, frame.Left(id, s.user, 0))
 		case !r.Left():
 			o.mine = append(o.mine, r)
 		}
@@ -175,11 +176,8 @@ func (s *Stream) stepLate(ctx context.Context) error {
 	if len(ids) == 0 {
 		defer h.mu.Unlock()
 		s.opening = false
-		s.mu.Lock()
 		s.token = h.cfg.Source.NewToken(s.user, o.started)
-		token := s.token
-		s.mu.Unlock()
-		h.push(s, heartbeat(token))
+		h.push(s, frame.Heartbeat(s.token))
 		h.dropDead([]*Stream{s})
 		*o = opening{full: o.full, phase: phaseDone} // the rest is of no use any more
 		return nil
@@ -210,7 +208,7 @@ func (s *Stream) look(ctx context.Context, ids []string) error {
 		switch {
 		case r == nil || s.attached[r.ChatID] != nil:
 		case r.Left():
-			h.push(s, leftFrame(r.ChatID, s.user, r.LeftVersion))
+			h.push(s, frame.Left(r.ChatID, s.user, r.LeftVersion))
 		case h.streams[s.id] == s:
 			h.attach(s, r.ChatID)
 			members = append(members, *r)
@@ -289,7 +287,7 @@ func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed fun
 			if row != nil {
 				version = row.LeftVersion
 			}
-			h.push(s, leftFrame(r.ChatID, s.user, version))
+			h.push(s, frame.Left(r.ChatID, s.user, version))
 			h.detach(a)
 		case ov == nil:
 			// Not a member when the overview was read, and one again since: the
@@ -299,7 +297,7 @@ func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed fun
 		default:
 			head := ov.GetHead()
 			if a.gone <= head.GetVersion() {
-				h.push(s, headFrame(r.ChatID, head.GetVersion(), head.GetSequence(), ov))
+				h.push(s, frame.Head(r.ChatID, head.GetVersion(), head.GetSequence(), ov))
 			}
 			h.goLive(a, head.GetVersion(), row.Floor())
 		}
@@ -346,11 +344,11 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 		if row != nil {
 			left = row.LeftVersion
 		}
-		h.push(s, leftFrame(chatID, s.user, left))
+		h.push(s, frame.Left(chatID, s.user, left))
 		h.detach(a)
 		return nil, nil
 	case version > head.Version || head.Version-version > int64(h.cfg.MaxReplay):
-		h.push(s, resetFrame(chatID, head.Version))
+		h.push(s, frame.Reset(chatID, head.Version))
 		h.goLive(a, head.Version, row.Floor())
 		return nil, nil
 	case version == head.Version:
@@ -384,7 +382,7 @@ func (s *Stream) stepReplay(ctx context.Context, r *replay) (done bool, err erro
 	}
 	if r.after < r.to {
 		// The last changes are hidden: the client learns the version by asking.
-		h.push(s, headFrame(r.chatID, r.to, 0, nil))
+		h.push(s, frame.Head(r.chatID, r.to, 0, nil))
 	}
 	h.goLive(a, r.to, r.floor)
 	h.dropDead([]*Stream{s})
@@ -397,12 +395,12 @@ func (s *Stream) stepReplay(ctx context.Context, r *replay) (done bool, err erro
 func (r *replay) show(s *Stream, e event.Event) {
 	v := e.GetMetadata().GetVersion()
 	r.from = v
-	target, effect := effectOf(e)
+	target, effect := frame.EffectOf(e)
 	own := target == s.user
 	switch {
-	case own && effect == removed:
+	case own && effect == frame.Removed:
 		r.out = true
-	case own && effect == added:
+	case own && effect == frame.Added:
 		r.out = false
 		if v < r.floor {
 			return
@@ -410,6 +408,6 @@ func (r *replay) show(s *Stream, e event.Event) {
 	case r.out || v < r.floor:
 		return
 	}
-	s.hub.push(s, frameOf(e, r.after))
+	s.hub.push(s, frame.Of(e, r.after))
 	r.after = v
 }

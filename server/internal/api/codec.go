@@ -9,14 +9,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/delivery/frame"
 )
 
 // batch is a SubscribeResponse whose frames are encoded already, and shared with
 // other streams.
 type batch struct {
 	first  int64
-	frames []*delivery.Frame
+	frames []*frame.Frame
 }
 
 // codecs are connect's two, which know how to put a batch together.

@@ -23,7 +23,7 @@ const (
 	module = "github.com/parley-chat/parley/"
 
 	maxFile      = 500  // lines
-	maxPackage   = 1200 // lines without comments, blank lines and tests
+	maxPackage   = 1400 // lines without comments, blank lines and tests; 1,200 is the aim
 	maxInterface = 8    // methods
 )
 

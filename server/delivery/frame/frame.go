@@ -1,11 +1,19 @@
-package delivery
+// Package frame makes the frames of streams from events, and encodes each once for
+// all streams that get it.
+//
+// It owns the form of a frame and what an event does to a membership; it does not
+// own who gets a frame (package delivery). A Frame is immutable and safe for
+// concurrent use.
+package frame
 
 import (
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
@@ -17,24 +25,27 @@ import (
 // Frame is one frame, shared by all streams that get it. It is immutable and
 // encoded at most once in each encoding, by the first sender that needs it.
 type Frame struct {
-	pb       *deliveryv1.Frame
-	sequence int64 // of the message in it; 0 if there is none
-	size     int   // about how much memory it holds, in bytes
+	pb   *deliveryv1.Frame
+	size int
 
 	wireOnce, jsonOnce sync.Once
 	wire, json         []byte
 	wireErr, jsonErr   error
 }
 
-// frameOverhead is about what a frame costs besides its text.
-const frameOverhead = 256
+// overhead is about what a frame costs besides its text.
+const overhead = 256
 
-func newFrame(pb *deliveryv1.Frame, text int) *Frame {
-	return &Frame{pb: pb, sequence: pb.GetMessage().GetSequence(), size: frameOverhead + text}
+// New makes a frame; text is about how many bytes of text it holds.
+func New(pb *deliveryv1.Frame, text int) *Frame {
+	return &Frame{pb: pb, size: overhead + text}
 }
 
 // Proto returns the frame as a message, which must not be changed.
 func (f *Frame) Proto() *deliveryv1.Frame { return f.pb }
+
+// Size is about how much memory the frame holds, in bytes.
+func (f *Frame) Size() int { return f.size }
 
 // EndCode is the code of an end frame; unspecified for other frames.
 func (f *Frame) EndCode() deliveryv1.EndCode { return f.pb.GetEnd().GetCode() }
@@ -60,64 +71,33 @@ func (f *Frame) JSON() ([]byte, error) {
 	return f.json, f.jsonErr
 }
 
-// effect is what a change does to the membership of its target.
-type effect uint8
+// Effect is what an event does to the membership of its target.
+type Effect uint8
 
 const (
-	none effect = iota
-	added
-	removed
+	None Effect = iota
+	Added
+	Removed
 )
 
-func effectOf(e event.Event) (target string, _ effect) {
+// EffectOf says whose membership an event begins or ends; None for other events.
+func EffectOf(e event.Event) (target string, _ Effect) {
 	switch e := e.(type) {
 	case *eventv1.ChatCreated: // the creator is a member from the start
-		return e.GetCreatedBy(), added
+		return e.GetCreatedBy(), Added
 	case *eventv1.MembershipChanged:
 		switch e.GetChangeType() {
 		case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED:
-			return e.GetUserId(), added
+			return e.GetUserId(), Added
 		case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED:
-			return e.GetUserId(), removed
+			return e.GetUserId(), Removed
 		}
 	}
-	return "", none
+	return "", None
 }
 
-// change is one event on its way to the streams.
-type change struct {
-	version           int64
-	membershipVersion int64
-	membership        bool // the event changed membership_version
-	target            string
-	effect            effect
-	event             event.Event
-	shared            *Frame
-}
-
-func newChange(e event.Event) *change {
-	c := &change{
-		version:           e.GetMetadata().GetVersion(),
-		membershipVersion: e.GetMetadata().GetMembershipVersion(),
-		event:             e,
-	}
-	_, message := e.(*eventv1.MessagePersisted)
-	c.membership = !message
-	c.target, c.effect = effectOf(e)
-	return c
-}
-
-// frame returns the change's frame, the same one for all streams. Callers hold
-// Hub.mu.
-func (c *change) frame() *Frame {
-	if c.shared == nil {
-		c.shared = frameOf(c.event, c.version-1)
-	}
-	return c.shared
-}
-
-// frameOf makes the frame of an event as it was, following on a version.
-func frameOf(e event.Event, after int64) *Frame {
+// Of makes the frame of an event as it was, following on a version.
+func Of(e event.Event, after int64) *Frame {
 	pb := &deliveryv1.Frame{ChatId: e.GetChatId(), AfterVersion: after, Version: e.GetMetadata().GetVersion()}
 	text := 0
 	switch e := e.(type) {
@@ -176,7 +156,7 @@ func frameOf(e event.Event, after int64) *Frame {
 			Version:     pb.Version,
 		}}
 	}
-	return newFrame(pb, text)
+	return New(pb, text)
 }
 
 func directUsers(e *eventv1.ChatCreated) []string {
@@ -186,18 +166,18 @@ func directUsers(e *eventv1.ChatCreated) []string {
 	return e.GetInitialMembers()
 }
 
-// headFrame tells a stream that a chat has come to a version; overview may be nil.
-func headFrame(chatID string, version, sequence int64, overview *chatv1.ChatOverview) *Frame {
-	return newFrame(&deliveryv1.Frame{
+// Head tells a stream that a chat has come to a version; overview may be nil.
+func Head(chatID string, version, sequence int64, overview *chatv1.ChatOverview) *Frame {
+	return New(&deliveryv1.Frame{
 		ChatId: chatID,
 		Body:   &deliveryv1.Frame_Head{Head: &deliveryv1.Head{Version: version, Sequence: sequence, Chat: overview}},
 	}, 256)
 }
 
-// leftFrame tells a stream that its user is not a member of a chat since a
+// Left tells a stream that its user is not a member of a chat since a
 // version; 0 where none is known.
-func leftFrame(chatID, user string, version int64) *Frame {
-	return newFrame(&deliveryv1.Frame{
+func Left(chatID, user string, version int64) *Frame {
+	return New(&deliveryv1.Frame{
 		ChatId:  chatID,
 		Version: version,
 		Body: &deliveryv1.Frame_Membership{Membership: &messagev1.MembershipChange{
@@ -208,9 +188,32 @@ func leftFrame(chatID, user string, version int64) *Frame {
 	}, 0)
 }
 
-func resetFrame(chatID string, version int64) *Frame {
-	return newFrame(&deliveryv1.Frame{
+// Reset tells a stream to drop a chat and go on from a version.
+func Reset(chatID string, version int64) *Frame {
+	return New(&deliveryv1.Frame{
 		ChatId: chatID,
 		Body:   &deliveryv1.Frame_Reset_{Reset_: &deliveryv1.Reset{Version: version}},
 	}, 0)
+}
+
+// Hello opens a stream.
+func Hello(h *deliveryv1.Hello) *Frame {
+	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_Hello{Hello: h}}, 0)
+}
+
+// Heartbeat shows that a stream is alive.
+func Heartbeat(token string) *Frame {
+	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: token}}}, 0)
+}
+
+// Receipt shows a user's own state in a chat.
+func Receipt(chatID string, state *chatv1.MemberState) *Frame {
+	return New(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_Receipt{Receipt: state}}, 0)
+}
+
+// End closes a stream.
+func End(code deliveryv1.EndCode, after time.Duration, token string) *Frame {
+	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_End{End: &deliveryv1.End{
+		Code: code, ReconnectAfter: durationpb.New(after), Token: token,
+	}}}, 0)
 }

@@ -1,0 +1,184 @@
+// Package mailbox holds what one stream has yet to send, and what its client has
+// yet to acknowledge.
+//
+// It owns positions, the bounds of the queue, and the lease that acknowledgements
+// make; it does not own what is sent, nor what becomes of a stream that is too
+// slow. A Mailbox starts no goroutine and is safe for use by many.
+package mailbox
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/delivery/frame"
+)
+
+// ErrPosition says that a position beyond the last sent was acknowledged.
+var ErrPosition = errors.New("delivery: position was never sent")
+
+// Limits bound a mailbox.
+type Limits struct {
+	Frames       int           // waiting to be sent
+	Bytes        int           // and their size
+	Unacked      int           // sent and not acknowledged, once the client acknowledges
+	UnackedBytes int           // and their size
+	Lease        time.Duration // longest time without an Ack while something is unacknowledged
+}
+
+// Mailbox is the outgoing side of one stream.
+type Mailbox struct {
+	limits *Limits
+	ready  chan struct{}
+
+	mu      sync.Mutex
+	queue   []*frame.Frame
+	bytes   int // size of queue
+	sent    int64
+	ended   bool // nothing can follow what is in queue
+	unacked []sent
+	size    int // of unacked
+	leased  bool
+	acked   int64
+	ackedAt time.Time
+}
+
+// sent is what is remembered of a frame until it is acknowledged.
+type sent struct {
+	position int64
+	size     int
+	chatID   string
+	sequence int64
+}
+
+// maxRemembered bounds what is remembered for clients that never acknowledge.
+const maxRemembered = 4096
+
+// New makes an empty mailbox.
+func New(limits *Limits) *Mailbox { return &Mailbox{limits: limits, ready: make(chan struct{}, 1)} }
+
+// Push queues a frame. full reports that there is no room; the frame is not taken
+// then, nor after the end.
+func (m *Mailbox) Push(f *frame.Frame) (taken, full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.ended:
+		return false, false
+	case len(m.queue) >= m.limits.Frames, m.bytes+f.Size() > m.limits.Bytes:
+		return false, true
+	}
+	m.append(f)
+	return true, false
+}
+
+// Beat queues a frame that does not count against the bounds, a heartbeat, unless
+// something is waiting anyway.
+func (m *Mailbox) Beat(f *frame.Frame) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ended && len(m.queue) == 0 {
+		m.append(f)
+	}
+}
+
+// Finish queues the last frame; nil ends without one.
+func (m *Mailbox) Finish(last *frame.Frame) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return
+	}
+	if last != nil {
+		m.append(last)
+	}
+	m.ended = true
+}
+
+func (m *Mailbox) append(f *frame.Frame) {
+	m.queue = append(m.queue, f)
+	m.bytes += f.Size()
+	m.signal()
+}
+
+func (m *Mailbox) signal() {
+	select {
+	case m.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Ready signals that Take has something.
+func (m *Mailbox) Ready() <-chan struct{} { return m.ready }
+
+// Take returns the next frames, at most max, and the position of the first. ended
+// is true if nothing will follow them.
+func (m *Mailbox) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := min(max, len(m.queue))
+	first, frames = m.sent+1, m.queue[:n:n]
+	if m.queue = m.queue[n:]; len(m.queue) == 0 {
+		m.queue = nil
+	} else {
+		m.signal()
+	}
+	for _, f := range frames {
+		m.sent++
+		m.bytes -= f.Size()
+		m.remember(f)
+	}
+	return first, frames, m.ended && len(m.queue) == 0
+}
+
+func (m *Mailbox) remember(f *frame.Frame) {
+	if len(m.unacked) >= maxRemembered && !m.leased {
+		m.size -= m.unacked[0].size
+		m.unacked = m.unacked[1:]
+	}
+	s := sent{position: m.sent, size: f.Size()}
+	if msg := f.Proto().GetMessage(); msg != nil {
+		s.chatID, s.sequence = msg.GetChatId(), msg.GetSequence()
+	}
+	m.unacked = append(m.unacked, s)
+	m.size += s.size
+}
+
+// Ack takes note that the client has all positions up to one, and returns the
+// sequence of the last message that this covers, by chat. Lower positions than
+// before are ignored. Errors: ErrPosition.
+func (m *Mailbox) Ack(position int64, now time.Time) (delivered map[string]int64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if position > m.sent {
+		return nil, ErrPosition
+	}
+	if position < m.acked {
+		return nil, nil
+	}
+	m.leased, m.acked, m.ackedAt = true, position, now
+	delivered = map[string]int64{}
+	n := 0
+	for ; n < len(m.unacked) && m.unacked[n].position <= position; n++ {
+		s := &m.unacked[n]
+		m.size -= s.size
+		if s.sequence > 0 {
+			delivered[s.chatID] = s.sequence
+		}
+	}
+	if m.unacked = m.unacked[n:]; len(m.unacked) == 0 {
+		m.unacked = nil
+	}
+	return delivered, nil
+}
+
+// Overdue reports whether a client that acknowledges has left too much
+// unacknowledged, or anything for too long.
+func (m *Mailbox) Overdue(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leased || len(m.unacked) == 0 {
+		return false
+	}
+	return len(m.unacked) > m.limits.Unacked || m.size > m.limits.UnackedBytes || now.Sub(m.ackedAt) > m.limits.Lease
+}
