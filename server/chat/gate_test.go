@@ -15,6 +15,7 @@ type gate struct {
 	closed  bool
 	waiting int
 	next    func() error
+	all     func() error
 }
 
 func newGate(st store.Store) *gate {
@@ -52,7 +53,17 @@ func (g *gate) failNext(err error, do func()) {
 	g.next = func() error { do(); return err }
 }
 
+// failAll makes all plans fail, until it is called with nil.
+func (g *gate) failAll(with func() error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all = with
+}
+
 func (g *gate) Transact(ctx context.Context, p store.Plan) error {
+	if isClock(p) {
+		return g.Store.Transact(ctx, p)
+	}
 	g.mu.Lock()
 	held := g.closed
 	g.waiting++
@@ -67,7 +78,11 @@ func (g *gate) Transact(ctx context.Context, p store.Plan) error {
 	} else {
 		g.next = nil
 	}
+	all := g.all
 	g.mu.Unlock()
+	if all != nil {
+		return all()
+	}
 	if next != nil {
 		if err := next(); err != nil {
 			return err

@@ -43,9 +43,18 @@ func engines(t *testing.T, test func(t *testing.T, st store.Store)) {
 	})
 }
 
+// tb is what tests and property tests have in common.
+type tb interface {
+	Helper()
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // world is a service, or several, on one store, with what they committed.
 type world struct {
-	t     testing.TB
+	t     tb
 	ctx   context.Context
 	store store.Store // without faults
 
@@ -53,7 +62,7 @@ type world struct {
 	commits map[string][]chat.Commit // by process and chat
 }
 
-func newWorld(t testing.TB, st store.Store) *world {
+func newWorld(t tb, st store.Store) *world {
 	return &world{t: t, ctx: context.Background(), store: st, commits: map[string][]chat.Commit{}}
 }
 

@@ -60,6 +60,7 @@ var mappings = []mapping{
 	{is: chat.ErrUserNotFound, code: connect.CodeNotFound, reason: "USER_NOT_FOUND"},
 	{is: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED", text: "this request id was used before with other content"},
 	{is: chat.ErrInvalidArgument, code: connect.CodeInvalidArgument, reason: reasonInvalid},
+	{is: chat.ErrPanic, code: connect.CodeInternal, reason: reasonInternal},
 
 	{is: view.ErrInvalidToken, code: connect.CodeInvalidArgument, reason: "INVALID_TOKEN", text: "not a synchronisation token of this user: sync without a token"},
 	{is: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN", text: "not a page token of this query, or expired: begin with the first page"},

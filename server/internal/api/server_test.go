@@ -50,8 +50,10 @@ func newServer(t *testing.T) *server {
 	s := &server{T: t, store: &wrapped{Store: storetest.NewMap(time.Now)}, log: &syncBuffer{}, codes: map[string]int{}}
 	var hub *delivery.Hub
 	var err error
+	// The service works past the wrapper: failures and waits are those of reads and
+	// answers.
 	s.chats, err = chat.New(t.Context(), chat.Config{
-		Store: s.store, Clock: time.Now, Generation: "gen", Producer: "test",
+		Store: s.store.Store, Clock: time.Now, Generation: "gen", Producer: "test",
 		Committed: func(c chat.Commit) { hub.Deliver(delivery.Of(c.Events)) },
 	})
 	s.must(err)

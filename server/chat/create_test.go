@@ -1,0 +1,293 @@
+package chat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// L-017, L-020, L-176: however many create it, from both sides and two processes,
+// two people have one chat, and one caller made it.
+func TestDirectRace(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		services := []*chat.Service{w.service("p", st), w.service("q", st)}
+		w.users(services[0], "ann", "bob")
+		var mu sync.Mutex
+		ids, fresh := map[string]int{}, 0
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				r := chat.CreateDirect{Caller: "ann", Other: "bob"}
+				if i%2 == 1 {
+					r.Caller, r.Other = r.Other, r.Caller
+				}
+				if i%3 == 0 {
+					r.RequestID = fmt.Sprint("r", i%4)
+				}
+				c, err := services[i/2%2].CreateDirect(w.ctx, r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				// Sending right away must work for everybody.
+				if _, err := services[i%2].Send(w.ctx, chat.Send{Caller: r.Other, ChatID: c.ChatID, Content: "hi"}); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				ids[c.ChatID]++
+				if !c.Replayed {
+					fresh++
+				}
+			})
+		}
+		wg.Wait()
+		if len(ids) != 1 || fresh != 1 {
+			t.Errorf("%v, %d fresh", ids, fresh)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+func TestDirectChat(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		w.users(s, "ann", "bob", "cat")
+		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "r", History: table.SinceJoined})
+		if err != nil || c.Replayed || !strings.HasPrefix(c.ChatID, "chat_") {
+			t.Fatal(c, err)
+		}
+		row := w.chat(c.ChatID)
+		if row.Type != table.Direct || row.MemberCount != 2 || row.Status != table.Active || row.History != table.SinceJoined || row.CreatedBy != "ann" { // L-001, L-024
+			t.Errorf("%+v", row)
+		}
+		for name, x := range map[string]struct {
+			req  chat.CreateDirect
+			want error
+		}{
+			"L-021 self":          {chat.CreateDirect{Caller: "ann", Other: "ann"}, chat.ErrInvalidOperation},
+			"L-023 unknown":       {chat.CreateDirect{Caller: "ann", Other: "zoe"}, chat.ErrUserNotFound},
+			"L-011 bad id":        {chat.CreateDirect{Caller: "ann", Other: "b#b"}, chat.ErrInvalidArgument},
+			"bad history":         {chat.CreateDirect{Caller: "ann", Other: "bob", History: "x"}, chat.ErrInvalidArgument},
+			"other content":       {chat.CreateDirect{Caller: "ann", Other: "cat", RequestID: "r", History: table.SinceJoined}, chat.ErrKeyReused},
+			"L-013 again":         {chat.CreateDirect{Caller: "ann", Other: "bob"}, nil},
+			"L-178 swapped":       {chat.CreateDirect{Caller: "bob", Other: "ann"}, nil},
+			"same request":        {chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "r", History: table.SinceJoined}, nil},
+			"L-020 other request": {chat.CreateDirect{Caller: "bob", Other: "ann", RequestID: "r"}, nil},
+		} {
+			got, err := s.CreateDirect(w.ctx, x.req)
+			if !errors.Is(err, x.want) || (err == nil && (got.ChatID != c.ChatID || !got.Replayed)) {
+				t.Errorf("%s: %+v, %v", name, got, err)
+			}
+		}
+		// L-101…L-108, L-186: nothing but sends by the two.
+		ch := chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat", Role: table.Member}
+		if _, err := s.AddMember(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {
+			t.Error(err)
+		}
+		ch.UserID = "bob"
+		if err := s.RemoveMember(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {
+			t.Error(err)
+		}
+		if err := s.Leave(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {
+			t.Error(err)
+		}
+		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-107
+			t.Error(err)
+		}
+		if n := len(w.scan(store.Chats)); n != 1 { // L-003
+			t.Errorf("%d chats", n)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+func TestGroups(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		many := numbered("u", 101)
+		w.users(s, append(many, "ann")...)
+		create := func(r chat.CreateGroup) (chat.Created, error) {
+			r.Caller = "ann"
+			if r.Name == "" {
+				r.Name = "name"
+			}
+			return s.CreateGroup(w.ctx, r)
+		}
+		for name, x := range map[string]struct {
+			req  chat.CreateGroup
+			want error
+		}{
+			"L-026 100 others":    {chat.CreateGroup{Members: many[:100]}, chat.ErrInvalidArgument},
+			"L-027 nobody":        {chat.CreateGroup{}, chat.ErrInvalidArgument},
+			"L-027 only oneself":  {chat.CreateGroup{Members: []string{"ann"}}, chat.ErrInvalidArgument},
+			"unknown user":        {chat.CreateGroup{Members: []string{"u001", "zoe"}}, chat.ErrUserNotFound},
+			"bad user":            {chat.CreateGroup{Members: []string{"u#"}}, chat.ErrInvalidArgument},
+			"long name":           {chat.CreateGroup{Members: many[:1], Name: strings.Repeat("ü", 129)}, chat.ErrInvalidArgument},
+			"name that is not":    {chat.CreateGroup{Members: many[:1], Name: "\xff"}, chat.ErrInvalidArgument},
+			"bad history":         {chat.CreateGroup{Members: many[:1], History: "x"}, chat.ErrInvalidArgument},
+			"bad id of a request": {chat.CreateGroup{Members: many[:1], RequestID: "a#b"}, chat.ErrInvalidArgument},
+		} {
+			if _, err := create(x.req); !errors.Is(err, x.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := len(w.scan(store.Chats)) + len(w.scan(store.Events)); n != 0 {
+			t.Errorf("%d rows of refused chats", n)
+		}
+		for _, n := range []int{1, 2, 24, 25, 26, 96, 97, 98, 99} { // L-028, L-038…L-040, L-179, L-180
+			// L-025: repetitions and the caller are dropped.
+			c, err := create(chat.CreateGroup{Members: slices.Concat(many[:n], many[:1], []string{"ann"}), Name: strings.Repeat("ü", 128)})
+			if err != nil || c.Incomplete != nil || c.Replayed {
+				t.Fatal(n, c, err)
+			}
+			row, h := w.chat(c.ChatID), w.head(c.ChatID)
+			if row.MemberCount != int64(n+1) || h.Version != int64(n+1) || h.MembershipVersion != int64(n+1) || row.Version != h.Version { // L-116
+				t.Errorf("%d others: %+v, %+v", n, row, h)
+			}
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+// crash ends a process at its n-th plan: that plan and all that follow do nothing.
+type crash struct {
+	store.Store
+	left atomic.Int64
+}
+
+func (c *crash) Transact(ctx context.Context, p store.Plan) error {
+	if !isClock(p) && c.left.Add(-1) < 0 {
+		return store.ErrUnavailable
+	}
+	return c.Store.Transact(ctx, p)
+}
+
+// isClock tells the plans that write the last stamp down: nothing depends on them.
+func isClock(p store.Plan) bool { return p.Writes[0].Key == table.ClockKey() }
+
+// L-041, L-042, L-161, L-191: a group whose creation stops after any plan is
+// completed by anybody, or by a repetition of the request.
+func TestCrashedCreation(t *testing.T) {
+	const chunk, others = 4, 14
+	for n := range int64(6) {
+		for _, finish := range []string{"anybody", "repetition"} {
+			w := newWorld(t, storetest.NewMap(time.Now))
+			small := func(c *chat.Config) { c.Chunk = chunk }
+			healthy := w.service("q", w.store, small)
+			members := numbered("u", others)
+			w.users(healthy, append(members, "ann")...)
+			dying := &crash{Store: w.store}
+			dying.left.Store(n)
+			s := w.service("p", dying, small)
+			r := chat.CreateGroup{Caller: "ann", Name: "g", Members: members, RequestID: "r"}
+			c, err := s.CreateGroup(w.ctx, r)
+			if (n == 0) != (err != nil) || (err == nil && (n < 5) != (c.Incomplete != nil)) {
+				t.Fatal(n, c, err)
+			}
+			if n == 0 && len(w.scan(store.Chats))+len(w.scan(store.PendingMembers)) != 0 { // L-003, L-156
+				t.Error("phase 1 left something")
+			}
+			w.check() // L-046 holds at every moment
+			if finish == "anybody" && n > 0 {
+				if err := healthy.FinishPending(w.ctx, c.ChatID); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				again, err := healthy.CreateGroup(w.ctx, r)
+				if err != nil || again.Incomplete != nil || again.Replayed != (n > 0) || (n > 0 && again.ChatID != c.ChatID) {
+					t.Fatal(n, again, err)
+				}
+				c = again
+			}
+			if len(w.scan(store.PendingMembers)) != 0 || len(w.scan(store.ChatMemberships)) != others+1 || len(w.scan(store.Chats)) != 1 {
+				t.Errorf("after %d plans and %s: %d pending rows", n, finish, len(w.scan(store.PendingMembers)))
+			}
+			w.check()
+			w.checkCommits(true)
+		}
+	}
+}
+
+// Many finish the same group while members that are on their way in are removed, and
+// others leave: nobody comes twice, and nobody who was removed comes back.
+func TestFinishRaces(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		small := func(c *chat.Config) { c.Chunk = 2 }
+		members := numbered("u", 30)
+		dying := &crash{Store: st}
+		dying.left.Store(1)
+		services := []*chat.Service{w.service("p", st, small), w.service("q", st, small)}
+		w.users(services[0], append(members, "ann")...)
+		c, err := w.service("d", dying, small).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: members})
+		if err != nil || c.Incomplete == nil {
+			t.Fatal(c, err)
+		}
+		if _, err := services[0].AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "u029", Role: table.Admin}); !errors.Is(err, chat.ErrAlreadyMember) {
+			t.Error(err)
+		}
+		if _, err := services[0].Send(w.ctx, chat.Send{Caller: "u029", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-043
+			t.Error(err)
+		}
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				if err := services[i%2].FinishPending(w.ctx, c.ChatID); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		var removed sync.Map
+		for i := 0; i < 30; i += 3 {
+			wg.Go(func() {
+				err := services[i%2].RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: members[i]})
+				if err != nil {
+					t.Error(err)
+				}
+				removed.Store(members[i], true)
+			})
+			wg.Go(func() { // L-093, L-193
+				err := services[i%2].Leave(w.ctx, chat.MemberChange{Caller: members[i+1], ChatID: c.ChatID})
+				if err == nil {
+					removed.Store(members[i+1], true)
+				} else if !errors.Is(err, chat.ErrNotAMember) { // still on the way in
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if _, err := services[i%2].Send(w.ctx, chat.Send{Caller: "ann", ChatID: c.ChatID, Content: "x"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, r := range w.scan(store.ChatMemberships) {
+			if _, ok := removed.Load(r.Key.SK); ok {
+				t.Errorf("%s came back", r.Key.SK)
+			}
+		}
+		if n := len(w.scan(store.PendingMembers)); n != 0 {
+			t.Errorf("%d pending rows", n)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}

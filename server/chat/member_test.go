@@ -1,0 +1,337 @@
+package chat_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+func (w *world) add(s *chat.Service, id, by, user string, role table.Role) table.Membership {
+	w.t.Helper()
+	m, err := s.AddMember(w.ctx, chat.MemberChange{Caller: by, ChatID: id, UserID: user, Role: role})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return m
+}
+
+func (w *world) send(s *chat.Service, id, by, text string) chat.Sent {
+	w.t.Helper()
+	sent, err := s.Send(w.ctx, chat.Send{Caller: by, ChatID: id, Content: text})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sent
+}
+
+// L-135…L-139, L-144, L-146: each role tries each change on each role.
+func TestAuthorizationMatrix(t *testing.T) {
+	forbidden, invalid, stranger := chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrNotAMember
+	callers := []string{"owner", "admin", "member", "stranger"}
+	for name, row := range map[string]struct {
+		run  func(w *world, s *chat.Service, id, caller string) error
+		want [4]error // by owner, admin, member, stranger
+	}{
+		"L-135 add as member": {func(w *world, s *chat.Service, id, caller string) error {
+			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Member})
+			return err
+		}, [4]error{nil, nil, forbidden, stranger}},
+		"L-136 add as admin": {func(w *world, s *chat.Service, id, caller string) error {
+			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Admin})
+			return err
+		}, [4]error{nil, forbidden, forbidden, stranger}},
+		"L-074 add as owner": {func(w *world, s *chat.Service, id, caller string) error {
+			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Owner})
+			return err
+		}, [4]error{invalid, invalid, invalid, stranger}},
+		"L-137 remove a member":  {remove("member2"), [4]error{nil, nil, forbidden, stranger}},
+		"L-137 remove an admin":  {remove("admin2"), [4]error{nil, forbidden, forbidden, stranger}},
+		"L-079 remove the owner": {remove("owner"), [4]error{invalid, invalid, forbidden, stranger}},
+		"L-084 remove nobody":    {remove("new"), [4]error{chat.ErrMemberNotFound, chat.ErrMemberNotFound, forbidden, stranger}},
+		"L-087 remove oneself": {func(w *world, s *chat.Service, id, caller string) error {
+			return remove(caller)(w, s, id, caller)
+		}, [4]error{invalid, invalid, invalid, stranger}},
+		"L-139 leave": {func(w *world, s *chat.Service, id, caller string) error {
+			return s.Leave(w.ctx, chat.MemberChange{Caller: caller, ChatID: id})
+		}, [4]error{invalid, nil, nil, stranger}},
+		"L-141 send": {func(w *world, s *chat.Service, id, caller string) error {
+			_, err := s.Send(w.ctx, chat.Send{Caller: caller, ChatID: id, Content: "x"})
+			return err
+		}, [4]error{nil, nil, nil, stranger}},
+		"L-142 read": {func(w *world, s *chat.Service, id, caller string) error {
+			_, _, err := s.MarkRead(w.ctx, caller, id, 1)
+			return err
+		}, [4]error{nil, nil, nil, stranger}},
+	} {
+		for i, caller := range callers {
+			t.Run(name+" by "+caller, func(t *testing.T) {
+				w := newWorld(t, storetest.NewMap(time.Now))
+				s := w.service("p", w.store)
+				w.users(s, "owner", "admin", "admin2", "member", "member2", "stranger", "new")
+				id := w.group(s, "owner", "member", "member2")
+				w.add(s, id, "owner", "admin", table.Admin)
+				w.add(s, id, "owner", "admin2", table.Admin)
+				before := w.head(id)
+				if err := row.run(w, s, id, caller); !errors.Is(err, row.want[i]) {
+					t.Errorf("%v, want %v", err, row.want[i])
+				}
+				if row.want[i] != nil && w.head(id) != before {
+					t.Error("a refusal changed the chat")
+				}
+				// L-146: a chat that does not exist answers every caller alike.
+				if err := row.run(w, s, chat.NewID("chat_"), caller); !errors.Is(err, stranger) {
+					t.Errorf("no such chat: %v", err)
+				}
+				w.check()
+				w.checkCommits(true)
+			})
+		}
+	}
+}
+
+func remove(user string) func(w *world, s *chat.Service, id, caller string) error {
+	return func(w *world, s *chat.Service, id, caller string) error {
+		return s.RemoveMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user})
+	}
+}
+
+func TestJoinLeaveJoin(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		w.users(s, "ann", "bob", "cat")
+		c, err := s.CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}, History: table.SinceJoined})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := c.ChatID
+		w.send(s, id, "ann", "1")
+		m := w.add(s, id, "ann", "cat", table.Admin)
+		if m.Role != table.Admin || m.JoinedVersion != 4 || m.Version != 4 || m.JoinedSequence != 1 || m.JoinedAt == 0 {
+			t.Errorf("%+v", m)
+		}
+		row := w.userChat("cat", id)
+		if row.ReadSequence != 1 || row.JoinedSequence != 1 || row.DeliveredSequence != 1 || row.JoinedVersion != 4 || row.Left() ||
+			row.Visible(3, 1) || !row.Visible(4, 0) || !row.Visible(5, 2) {
+			t.Errorf("%+v", row)
+		}
+		if _, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}); !errors.Is(err, chat.ErrAlreadyMember) { // L-068
+			t.Error(err)
+		}
+		if _, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "zoe", Role: table.Member}); !errors.Is(err, chat.ErrUserNotFound) { // L-075
+			t.Error(err)
+		}
+		w.send(s, id, "cat", "2")
+		if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
+			t.Fatal(err)
+		}
+		row = w.userChat("cat", id)
+		left := time.Unix(row.ExpiresAt, 0).Sub(time.UnixMilli(row.ChangedAt))
+		if row.LeftVersion != 6 || row.ReadSequence != 2 || left > 90*24*time.Hour || left < 90*24*time.Hour-time.Second || row.Visible(7, 3) {
+			t.Errorf("%+v", row)
+		}
+		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-123
+			t.Error(err)
+		}
+		if _, _, err := s.MarkRead(w.ctx, "cat", id, 1); !errors.Is(err, chat.ErrNotAMember) {
+			t.Error(err)
+		}
+		if err := s.Delivered(w.ctx, "cat", id, 99); err != nil || w.userChat("cat", id).DeliveredSequence != 1 {
+			t.Error(err, w.userChat("cat", id))
+		}
+		w.send(s, id, "ann", "3")
+		w.add(s, id, "ann", "cat", table.Member)
+		row = w.userChat("cat", id)
+		if row.JoinedSequence != 3 || row.ReadSequence != 3 || row.JoinedVersion != 8 || row.Left() || row.ExpiresAt != 0 {
+			t.Errorf("%+v", row)
+		}
+		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id}); !errors.Is(err, chat.ErrNotAMember) { // L-088
+			t.Error(err)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+// L-072, L-182: at 99 members one of many concurrent additions fits.
+func TestLastPlace(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		services := []*chat.Service{w.service("p", st), w.service("q", st)}
+		members := numbered("u", 98)
+		late := numbered("late", 50)
+		w.users(services[0], append(append(members, late...), "ann")...)
+		id := w.group(services[0], "ann", members...)
+		var mu sync.Mutex
+		added, full := 0, 0
+		var wg sync.WaitGroup
+		for i, u := range late {
+			wg.Go(func() {
+				_, err := services[i%2].AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Member})
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					added++
+				case errors.Is(err, chat.ErrChatFull):
+					full++
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if added != 1 || full != 49 || w.chat(id).MemberCount != 100 {
+			t.Errorf("%d added, %d refused", added, full)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+// L-160, L-183: changes of one membership take effect one after another, and each
+// caller is told the truth.
+func TestConcurrentChangesOfOneMember(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		services := []*chat.Service{w.service("p", st), w.service("q", st)}
+		w.users(services[0], "ann", "bob", "cat")
+		id := w.group(services[0], "ann", "bob")
+		var mu sync.Mutex
+		balance := 0
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				ch := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}
+				if i%2 == 0 {
+					_, err := services[i/2%2].AddMember(w.ctx, ch)
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil {
+						balance++
+					} else if !errors.Is(err, chat.ErrAlreadyMember) {
+						t.Error(err)
+					}
+					return
+				}
+				err := services[i/2%2].RemoveMember(w.ctx, ch)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					balance--
+				} else if !errors.Is(err, chat.ErrMemberNotFound) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := w.chat(id).MemberCount; n != int64(2+balance) || balance < 0 || balance > 1 {
+			t.Errorf("%d members, balance %d", n, balance)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+// L-076: a repetition of a request is answered like the first, also when the world
+// has moved on.
+func TestMemberRequestsReplay(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		w.users(s, "ann", "bob", "cat", "dan")
+		id := w.group(s, "ann", "bob")
+		add := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Admin, RequestID: "a"}
+		first, err := s.AddMember(w.ctx, add)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave := chat.MemberChange{Caller: "bob", ChatID: id, RequestID: "l"}
+		del := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", RequestID: "r"}
+		for range 2 {
+			if again, err := s.AddMember(w.ctx, add); err != nil || again != first {
+				t.Errorf("%+v, %v; first %+v", again, err, first)
+			}
+			if err := s.RemoveMember(w.ctx, del); err != nil {
+				t.Error(err)
+			}
+			if err := s.Leave(w.ctx, leave); err != nil {
+				t.Error(err)
+			}
+		}
+		add.UserID = "dan"
+		if _, err := s.AddMember(w.ctx, add); !errors.Is(err, chat.ErrKeyReused) {
+			t.Error(err)
+		}
+		add.RequestID = "b"
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if _, err := s.AddMember(w.ctx, add); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if h := w.head(id); h.Version != 6 {
+			t.Errorf("%+v", h)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+func TestMarkReadAndDelivered(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		var mu sync.Mutex
+		var receipts []table.UserChat
+		s := w.service("p", st, func(c *chat.Config) {
+			c.Receipt = func(row table.UserChat, head table.Head) {
+				mu.Lock()
+				defer mu.Unlock()
+				receipts = append(receipts, row)
+			}
+		})
+		w.users(s, "ann", "bob")
+		id := w.group(s, "ann", "bob")
+		for i := range 5 {
+			w.send(s, id, "ann", fmt.Sprint(i))
+		}
+		for _, x := range []struct{ ask, want int64 }{{2, 2}, {1, 2}, {2, 2}, {99, 5}} {
+			row, head, err := s.MarkRead(w.ctx, "bob", id, x.ask)
+			if err != nil || row.ReadSequence != x.want || head.Sequence != 5 || row != w.userChat("bob", id) {
+				t.Errorf("%+v, %+v, %v", row, head, err)
+			}
+		}
+		if len(receipts) != 2 || receipts[1].ReadSequence != 5 || receipts[1].UserID != "bob" || receipts[1].ChatID != id {
+			t.Errorf("%+v", receipts)
+		}
+		if _, _, err := s.MarkRead(w.ctx, "bob", id, 0); !errors.Is(err, chat.ErrInvalidArgument) {
+			t.Error(err)
+		}
+		before := w.userChat("bob", id)
+		for _, x := range []struct{ ask, want int64 }{{3, 3}, {1, 3}, {4, 4}} {
+			if err := s.Delivered(w.ctx, "bob", id, x.ask); err != nil || w.userChat("bob", id).DeliveredSequence != x.want {
+				t.Error(err, w.userChat("bob", id))
+			}
+		}
+		if after := w.userChat("bob", id); after.ChangedAt != before.ChangedAt {
+			t.Error("a watermark counts as a change")
+		}
+		if err := s.Delivered(w.ctx, "zoe", id, 1); err != nil || len(w.scan(store.DeliveryState)) != 2 {
+			t.Error("a watermark made a row", err)
+		}
+		w.check()
+	})
+}

@@ -1,0 +1,472 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+const at = int64(1_700_000_000_123)
+
+// maker makes ids of the size of real ones.
+func maker() Maker {
+	n := 0
+	return Maker{
+		Origin: event.Origin{Generation: "0123456789abcdef", Producer: ulid("srv_", 1)},
+		NewID:  func(prefix string) string { n++; return ulid(prefix, n) },
+	}
+}
+
+func ulid(prefix string, n int) string { return fmt.Sprintf("%s%026d", prefix, n) }
+
+func message(chatID, sender, text string, n int) *Message {
+	return NewMessage(chatID, sender, fmt.Sprintf("00000000-0000-4000-8000-%012d", n), text, 1,
+		event.Cause{Trace: strings.Repeat("a", 32), Correlation: ulid("req_", n)})
+}
+
+// evaluated counts the items that a store has to look at before it can commit.
+func evaluated(d *Draft) (n int) {
+	for _, w := range d.Plan("").Writes {
+		if len(w.Cond) > 0 || w.Op == store.OpUpdate {
+			n++
+		}
+	}
+	return n
+}
+
+func valid(t *testing.T, d *Draft) {
+	t.Helper()
+	p := d.Plan("token")
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	if d.Head.Version != d.Base.Version+int64(len(d.Events)) {
+		t.Errorf("%d events from %d to %d", len(d.Events), d.Base.Version, d.Head.Version)
+	}
+	order := map[string]int{CondRequest: 1, CondPair: 2, CondCaller: 3, CondTarget: 3, CondUser: 3, CondPending: 3, CondChat: 3, CondHead: 4}
+	last := 0
+	for _, w := range p.Writes {
+		if w.Name == "" {
+			continue
+		}
+		if order[w.Name] < last && w.Name != CondPair {
+			t.Errorf("condition %s is out of order", w.Name)
+		}
+		last = order[w.Name]
+	}
+}
+
+func write(t *testing.T, d *Draft, key store.Key) store.Write {
+	t.Helper()
+	for _, w := range d.Plan("").Writes {
+		if w.Key == key {
+			return w
+		}
+	}
+	t.Fatalf("no write of %s", key)
+	return store.Write{}
+}
+
+func TestSendPlan(t *testing.T) {
+	head := table.Head{ChatID: ulid("chat_", 1), Version: 10, Sequence: 4, MembershipVersion: 6, ChangedAt: at - 5}
+	d, err := maker().Sends(head, []*Message{message(head.ChatID, "ann", "hello", 1)}, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid(t, d)
+	if n := evaluated(d); n != 3 {
+		t.Errorf("%d items are evaluated", n)
+	}
+	for _, w := range d.Plan("").Writes {
+		if w.Key.Table == store.Chats || w.Key.Table == store.ChatMemberships {
+			t.Errorf("a send touches %s", w.Key)
+		}
+	}
+	want := table.Head{ChatID: head.ChatID, Version: 11, Sequence: 5, MembershipVersion: 6, ChangedAt: at, LastSequence: 5, LastSender: "ann", LastPreview: "hello"}
+	if d.Head != want {
+		t.Errorf("%+v", d.Head)
+	}
+}
+
+// Rule 7: a send of 512 bytes of text costs 12 write units and one for the outbox
+// row's deletion, and a longer one no more than its text.
+func TestSendCost(t *testing.T) {
+	chatID, user := ulid("chat_", 1), ulid("user_", 1)
+	head := table.Head{
+		ChatID: chatID, Version: 1 << 30, Sequence: 1 << 30, MembershipVersion: 1 << 20, ChangedAt: at,
+		LastSequence: 1 << 30, LastSender: user, LastPreview: strings.Repeat("p", table.MaxPreview),
+	}
+	row := table.UserChat{UserID: user, ChatID: chatID, History: table.SinceJoined, JoinedSequence: 1 << 30, JoinedVersion: 1 << 30, ReadSequence: 1 << 30, MutedUntil: at, Archived: true, ChangedAt: at}
+	current := map[store.Key]store.Item{table.HeadKey(chatID): head.Item(), table.UserChatKey(user, chatID): row.Item()}
+	for size, want := range map[int]int{1: 13, 512: 13, 1000: 17, 3000: 25} {
+		d, err := maker().Sends(head, []*Message{message(chatID, user, strings.Repeat("x", size), 1)}, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		units := 1 // the deletion of the outbox row
+		for _, w := range d.Plan("").Writes {
+			after, err := w.Next(current[w.Key])
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A transactional write costs two units per KB, of the item with its key.
+			bytes := len("pk") + len(w.Key.PK) + len("sk") + len(w.Key.SK) + after.Size()
+			units += 2 * ((bytes + 1023) / 1024)
+			if size == 512 && bytes > 1024 {
+				t.Errorf("%s has %d bytes", w.Key.Table, bytes)
+			}
+		}
+		if units != want {
+			t.Errorf("%d bytes cost %d units, not %d", size, units, want)
+		}
+	}
+}
+
+func TestGroupOfSends(t *testing.T) {
+	head := table.Head{ChatID: "chat_1", Version: 2, MembershipVersion: 2}
+	var room Room
+	var sends []*Message
+	for i := 0; ; i++ {
+		m := message("chat_1", fmt.Sprint("u", i), strings.Repeat("x", MaxContent), i)
+		if !room.Admit(m) {
+			break
+		}
+		sends = append(sends, m)
+	}
+	if len(sends) != MaxSends {
+		t.Errorf("%d sends", len(sends))
+	}
+	d, err := maker().Sends(head, sends, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid(t, d)
+	if n := len(d.Plan("").Writes); n != 98 {
+		t.Errorf("%d writes", n)
+	}
+	// Two of one sender share an update, at the later message's sequence.
+	sends = []*Message{message("chat_1", "a", "1", 1), message("chat_1", "b", "2", 2), message("chat_1", "a", "3", 3)}
+	if d, err = maker().Sends(head, sends, at); err != nil {
+		t.Fatal(err)
+	}
+	valid(t, d)
+	if n := len(d.Plan("").Writes); n != 3*3+2+2 {
+		t.Errorf("%d writes", n)
+	}
+	for user, want := range map[string]int64{"a": 3, "b": 2} {
+		if got := write(t, d, table.UserChatKey(user, "chat_1")).Update.Set[0]; got.Name != table.AttrReadSequence || got.Value.Int64() != want {
+			t.Errorf("%s: %+v", user, got)
+		}
+	}
+	for i, m := range sends {
+		if m.Sent.Sequence != int64(i+1) || m.Sent.Version != int64(i+3) || d.Events[i].GetMetadata().GetVersion() != int64(i+3) {
+			t.Errorf("%+v", m.Sent)
+		}
+	}
+	var huge Room
+	if !huge.Admit(&Message{Content: strings.Repeat("x", 3<<20)}) || huge.Admit(message("c", "a", "x", 1)) {
+		t.Error("a plan's size is not bounded")
+	}
+}
+
+func TestDrop(t *testing.T) {
+	head := table.Head{ChatID: "chat_1", Version: 2, MembershipVersion: 2}
+	sends := []*Message{
+		message("chat_1", "ann", "1", 1), message("chat_1", "eve", "2", 2), message("chat_1", "ann", "3", 3),
+		message("chat_1", "bob", "4", 4), message("chat_1", "eve", "5", 5),
+	}
+	d, err := maker().Sends(head, sends, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fail := func(key store.Key, current store.Item) store.Failure {
+		for i, w := range d.Plan("").Writes {
+			if w.Key == key {
+				return store.Failure{Index: i, Name: w.Name, Current: current}
+			}
+		}
+		t.Fatalf("no write of %s", key)
+		return store.Failure{}
+	}
+	earlier := table.Request{Hash: sends[0].Hash, MessageID: "msg_x", Sequence: 1, Version: 2, CreatedAt: 7}.Item()
+	other := table.Request{Hash: []byte("other")}.Item()
+	now := table.Head{ChatID: "chat_1", Version: 5, Sequence: 3, MembershipVersion: 2}
+	failed := &store.ConditionError{Failures: []store.Failure{
+		fail(table.RequestKey(sends[0].Scope), earlier),
+		fail(table.RequestKey(sends[3].Scope), other),
+		fail(table.RequestKey(sends[4].Scope), table.Request{Hash: sends[4].Hash, MessageID: "msg_e"}.Item()),
+		fail(table.UserChatKey("eve", "chat_1"), nil),
+		fail(table.HeadKey("chat_1"), now.Item()),
+	}}
+	left, next, err := d.Drop(failed, sends)
+	if err != nil || next != now || len(left) != 1 || left[0] != sends[2] {
+		t.Errorf("%v, %+v, %v", left, next, err)
+	}
+	if s := sends[0]; s.Err != nil || !s.Sent.Replayed || s.Sent.MessageID != "msg_x" || s.Sent.CreatedAt != 7 {
+		t.Errorf("%+v", s)
+	}
+	if !errors.Is(sends[1].Err, ErrNotAMember) || !errors.Is(sends[3].Err, ErrKeyReused) {
+		t.Error(sends[1].Err, sends[3].Err)
+	}
+	// Idempotency comes before membership.
+	if s := sends[4]; s.Err != nil || s.Sent.MessageID != "msg_e" {
+		t.Errorf("%+v", s)
+	}
+	failed.Failures = []store.Failure{fail(table.HeadKey("chat_1"), nil)}
+	if _, next, err = d.Drop(failed, sends[:1]); !errors.Is(err, ErrNotAMember) || next.Version != 0 {
+		t.Error(next, err)
+	}
+}
+
+func TestHashIsCanonical(t *testing.T) {
+	a, b := Hash("ab", "c"), Hash("a", "bc")
+	if string(a) == string(b) || string(a) != string(Hash("ab", "c")) || len(a) != 32 {
+		t.Error("lists share a hash")
+	}
+	if string(message("c", "u", "x", 1).Hash) == string(NewMessage("c", "u", "k", "x", 2, event.Cause{}).Hash) {
+		t.Error("the content type is not in the hash")
+	}
+}
+
+func others(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("u%03d", i)
+	}
+	return out
+}
+
+func TestCreationPlans(t *testing.T) {
+	m := maker()
+	c := NewChat{ChatID: "chat_1", Caller: "ann", Others: []string{"bob"}, History: table.All, Request: NewRequest("create", "ann", "", "r", "x")}
+	d, err := m.Direct(c, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid(t, d)
+	if n := len(d.Plan("").Writes); n != 12 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
+		t.Errorf("%d writes, %+v", n, d.Head)
+	}
+	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Request.Scope)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {
+		t.Errorf("%+v", row)
+	}
+	c.Others, c.Name = others(99), "group"
+	if d, err = m.Group(c, at); err != nil {
+		t.Fatal(err)
+	}
+	valid(t, d)
+	if n := len(d.Plan("").Writes); n != 8 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
+		t.Errorf("%d writes, %+v", n, d.Head)
+	}
+	pending := table.PendingFrom("chat_1", write(t, d, table.PendingKey("chat_1")).Item)
+	chat := table.ChatFrom("chat_1", write(t, d, table.ChatKey("chat_1")).Item)
+	if len(pending.Members) != 99 || chat.MemberCount != 100 || pending.Causation != d.Events[0].GetMetadata().GetEventId() {
+		t.Errorf("%+v, %+v", pending, chat)
+	}
+	s := &State{Head: d.Head, Chat: &chat, Pending: &pending}
+	if d, err = m.Chunk(s, MaxChunk, at); err != nil {
+		t.Fatal(err)
+	}
+	valid(t, d)
+	if n := len(d.Plan("").Writes); n != 3*25+4 || MaxChunk != 25 { // L-034
+		t.Errorf("%d writes", n)
+	}
+	for _, e := range d.Events {
+		if md := e.GetMetadata(); md.GetActorId() != "ann" || md.GetCausationId() != pending.Causation || md.GetCorrelationId() != pending.Correlation {
+			t.Errorf("%v", md)
+		}
+	}
+	if w := write(t, d, table.PendingKey("chat_1")); w.Op != store.OpUpdate || len(w.Update.Set[0].Value.Strings()) != 74 {
+		t.Errorf("%+v", w)
+	}
+	pending.Members = pending.Members[:25]
+	if d, err = m.Chunk(s, MaxChunk, at); err != nil {
+		t.Fatal(err)
+	}
+	if w := write(t, d, table.PendingKey("chat_1")); w.Op != store.OpDelete || len(w.Cond) == 0 {
+		t.Errorf("%+v", w)
+	}
+}
+
+// group is a group of an owner, an admin and a member, seen by one of them.
+func group(caller, target *table.Membership) *State {
+	return &State{
+		Head:   table.Head{ChatID: "chat_1", Version: 7, Sequence: 3, MembershipVersion: 4, ChangedAt: at},
+		Chat:   &table.Chat{ChatID: "chat_1", Type: table.Group, Status: table.Active, History: table.All, MemberCount: 3, Version: 4},
+		Caller: caller, Target: target, Known: true,
+	}
+}
+
+func role(user string, r table.Role) *table.Membership {
+	return &table.Membership{ChatID: "chat_1", UserID: user, Role: r}
+}
+
+// The plans refuse in the store what the rules refuse: each fact that a decision
+// stood on, changed behind the plan's back, fails it (L-065…L-087, L-101…L-105).
+func TestMemberPlansHoldTheirConditions(t *testing.T) {
+	m := maker()
+	c := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member, Request: NewRequest("x", "ann", "chat_1", "r", "bob")}
+	add, _, err := m.Add(group(role("ann", table.Owner), nil), c, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	del, err := m.Remove(group(role("ann", table.Owner), role("bob", table.Member)), c, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := group(role("ann", table.Owner), nil)
+	waiting.Pending = &table.Pending{ChatID: "chat_1", Members: []string{"bob", "cat"}}
+	drop, err := m.Remove(waiting, c, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := c
+	self.UserID = "ann"
+	leave, err := m.Leave(group(role("ann", table.Member), role("ann", table.Member)), self, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chat := func(change func(*table.Chat)) store.Item {
+		row := *group(nil, nil).Chat
+		change(&row)
+		return row.Item()
+	}
+	as := func(r table.Role) store.Item { return table.Membership{Role: r}.Item() }
+	count := func(n int64) store.Item { return chat(func(c *table.Chat) { c.MemberCount = n }) }
+	chats := []struct {
+		it   store.Item
+		want bool
+	}{
+		{chat(func(*table.Chat) {}), true},
+		{chat(func(c *table.Chat) { c.Type = table.Direct }), false},
+		{chat(func(c *table.Chat) { c.Status = "archived" }), false},
+		{chat(func(c *table.Chat) { c.Version = 5 }), false},
+		{nil, false},
+	}
+	for name, d := range map[string]*Draft{"add": add, "remove": del, "drop": drop, "leave": leave} {
+		valid(t, d)
+		cond := write(t, d, table.ChatKey("chat_1")).Cond
+		for _, x := range chats {
+			if store.Evaluate(cond, x.it) != x.want {
+				t.Errorf("%s on %v", name, x.it)
+			}
+		}
+		if full := store.Evaluate(cond, count(100)); full != (name != "add") { // L-066
+			t.Errorf("%s at 100 members: %v", name, full)
+		}
+		if last := store.Evaluate(cond, count(1)); last != (name == "add") { // L-082
+			t.Errorf("%s at 1 member: %v", name, last)
+		}
+		head := write(t, d, table.HeadKey("chat_1"))
+		if !store.Evaluate(head.Cond, table.Head{Version: 7}.Item()) || store.Evaluate(head.Cond, table.Head{Version: 8}.Item()) || store.Evaluate(head.Cond, nil) {
+			t.Errorf("%s does not compare the head", name)
+		}
+		if store.Evaluate(write(t, d, table.RequestKey(c.Request.Scope)).Cond, table.Request{}.Item()) {
+			t.Errorf("%s repeats a request", name)
+		}
+		if name != "leave" { // L-073: the caller's role at the moment of the commit
+			w := write(t, d, table.MembershipKey("chat_1", "ann"))
+			if w.Op != store.OpCheck || store.Evaluate(w.Cond, as(table.Admin)) || store.Evaluate(w.Cond, nil) || !store.Evaluate(w.Cond, as(table.Owner)) {
+				t.Errorf("%s does not check the caller: %+v", name, w)
+			}
+		}
+	}
+	if w := write(t, add, table.MembershipKey("chat_1", "bob")); store.Evaluate(w.Cond, as(table.Member)) { // L-065
+		t.Error("an addition overwrites a membership")
+	}
+	for name, w := range map[string]store.Write{
+		"remove": write(t, del, table.MembershipKey("chat_1", "bob")), "leave": write(t, leave, table.MembershipKey("chat_1", "ann")),
+	} {
+		// L-081, L-086, L-091: promoted meanwhile, gone meanwhile.
+		if w.Op != store.OpDelete || !store.Evaluate(w.Cond, as(table.Member)) || store.Evaluate(w.Cond, as(table.Admin)) ||
+			store.Evaluate(w.Cond, as(table.Owner)) || store.Evaluate(w.Cond, nil) {
+			t.Errorf("%s: %+v", name, w)
+		}
+	}
+	w := write(t, drop, table.PendingKey("chat_1"))
+	if !store.Evaluate(w.Cond, waiting.Pending.Item()) || store.Evaluate(w.Cond, table.Pending{Members: []string{"bob"}}.Item()) || store.Evaluate(w.Cond, nil) {
+		t.Errorf("drop: %+v", w)
+	}
+}
+
+// A member of a direct chat that is asked to change is refused before anything
+// about roles is said, and so is one that is not active (L-006, L-098).
+func TestRefusals(t *testing.T) {
+	m := maker()
+	for name, x := range map[string]struct {
+		change func(*State)
+		want   error
+	}{
+		"direct":      {func(s *State) { s.Chat.Type = table.Direct }, ErrInvalidOperation},
+		"not active":  {func(s *State) { s.Chat.Status = "archived" }, ErrInvalidOperation},
+		"no chat":     {func(s *State) { s.Chat = nil }, ErrNotAMember},
+		"no head":     {func(s *State) { s.Head.Version = 0 }, ErrNotAMember},
+		"no member":   {func(s *State) { s.Caller = nil }, ErrNotAMember},
+		"last member": {func(s *State) { s.Chat.MemberCount = 1 }, ErrInvalidOperation},
+	} {
+		c := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member}
+		s := group(role("ann", table.Owner), role("bob", table.Member))
+		x.change(s)
+		if _, err := m.Remove(s, c, at); !errors.Is(err, x.want) {
+			t.Errorf("remove, %s: %v", name, err)
+		}
+		s.Caller = role("ann", table.Admin)
+		if x.want == ErrNotAMember {
+			s.Caller = nil
+		}
+		if _, err := m.Leave(s, c, at); !errors.Is(err, x.want) {
+			t.Errorf("leave, %s: %v", name, err)
+		}
+		s.Target = nil
+		if _, _, err := m.Add(s, c, at); name != "last member" && !errors.Is(err, x.want) {
+			t.Errorf("add, %s: %v", name, err)
+		}
+	}
+	s := group(role("ann", table.Owner), nil)
+	s.Pending = &table.Pending{Members: []string{"bob"}}
+	if _, _, err := m.Add(s, Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Admin}, at); !errors.Is(err, ErrAlreadyMember) {
+		t.Errorf("add somebody pending: %v", err)
+	}
+}
+
+// L-071: what failed says why, without another read.
+func TestLearn(t *testing.T) {
+	m := maker()
+	c := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member}
+	now := table.Head{ChatID: "chat_1", Version: 9, MembershipVersion: 5}
+	head := store.Failure{Name: CondHead, Current: now.Item()}
+	for name, x := range map[string]struct {
+		failures []store.Failure
+		want     error
+	}{
+		"demoted":      {[]store.Failure{{Name: CondCaller, Current: role("ann", table.Member).Item()}, head}, ErrForbidden},
+		"removed":      {[]store.Failure{{Name: CondCaller}, head}, ErrNotAMember},
+		"added":        {[]store.Failure{{Name: CondTarget, Current: role("bob", table.Member).Item()}, head}, ErrAlreadyMember},
+		"full":         {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 100}.Item()}, head}, ErrChatFull},
+		"archived":     {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: "archived"}.Item()}, head}, ErrInvalidOperation},
+		"only renamed": {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 3, Version: 9}.Item()}, head}, nil},
+		"only a send":  {[]store.Failure{head}, nil},
+	} {
+		s := group(role("ann", table.Owner), nil)
+		if !s.Learn(c, &store.ConditionError{Failures: x.failures}) || s.Head != now {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if _, _, err := m.Add(s, c, at); !errors.Is(err, x.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := group(role("ann", table.Member), role("ann", table.Member))
+	self := Change{Caller: "ann", ChatID: "chat_1", UserID: "ann"}
+	s.Learn(self, &store.ConditionError{Failures: []store.Failure{{Name: CondTarget}}})
+	if s.Caller != nil || s.Target != nil {
+		t.Error("the caller is the target")
+	}
+	if s.Learn(self, &store.ConditionError{Failures: []store.Failure{{Name: CondUser}}}) {
+		t.Error("learned from nothing")
+	}
+}

@@ -1,0 +1,288 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+)
+
+// stream is the state of the one stream of a device.
+type stream struct {
+	id       int64            // of the Subscribe call; 0 without a stream
+	streamID string           // from hello; empty before it
+	known    map[string]int64 // newest version of the chats that were named, then
+	listing  bool             // the head frames until the first token list all chats
+	listFrom int64            // tick of hello
+	complete bool             // a token came: everything missed was sent
+	end      *deliveryv1.End
+
+	position, acked int64
+	ackCall         int64
+	ackAt           time.Time
+	extendCall      int64
+	extendAt        time.Time
+	heard           time.Time
+
+	connectAt time.Time // of the next stream
+	tries     int       // streams since the last one that was complete
+}
+
+// retry forgets the stream; the next one is opened after a wait.
+func (s *stream) retry(now time.Time, wait time.Duration) {
+	*s = stream{connectAt: now.Add(wait), tries: s.tries + 1}
+}
+
+// planStream opens the stream, and keeps it.
+func (m *Machine) planStream(now time.Time) {
+	s := &m.stream
+	if s.id != 0 && now.Sub(s.heard) >= m.cfg.Silence {
+		m.closeStream(now)
+	}
+	if s.id == 0 {
+		if !m.sync.need && !now.Before(s.connectAt) {
+			m.subscribe(now)
+		}
+		return
+	}
+	if s.streamID == "" {
+		return
+	}
+	if s.acked < s.position && s.ackCall == 0 && !now.Before(s.ackAt) {
+		s.acked, s.ackAt = s.position, now.Add(m.cfg.AckEvery)
+		s.ackCall = m.call(Ack, &deliveryv1.AckRequest{StreamId: s.streamID, Position: s.position}, pending{})
+	}
+	if !s.extendAt.IsZero() && s.extendCall == 0 && !now.Before(s.extendAt) {
+		s.extendCall = m.call(Extend, &deliveryv1.ExtendRequest{StreamId: s.streamID}, pending{})
+	}
+}
+
+func (m *Machine) closeStream(now time.Time) {
+	m.lastCall++
+	m.out = append(m.out, Call{ID: m.lastCall, Kind: CloseStream, Stream: m.stream.id})
+	m.stream.retry(now, m.backoff(m.stream.tries))
+}
+
+func (m *Machine) subscribe(now time.Time) {
+	s := &m.stream
+	req := &deliveryv1.SubscribeRequest{Token: m.session.Token}
+	s.known = map[string]int64{}
+	for _, c := range m.mostRecent(maxKnown) {
+		s.known[c.ChatID] = c.Newest
+		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: c.ChatID, Version: c.Version})
+	}
+	s.id, s.heard = m.call(Subscribe, req, pending{}), now
+}
+
+// mostRecent returns the loaded chats that changed last, at most n.
+func (m *Machine) mostRecent(n int) []*chat {
+	list := slices.DeleteFunc(m.sorted(), func(c *chat) bool { return !c.Loaded })
+	if len(list) > n {
+		slices.SortStableFunc(list, func(a, b *chat) int {
+			return b.Head.GetChangedAt().AsTime().Compare(a.Head.GetChangedAt().AsTime())
+		})
+		list = list[:n]
+		slices.SortFunc(list, func(a, b *chat) int { return strings.Compare(a.ChatID, b.ChatID) })
+	}
+	return list
+}
+
+// Frames takes in what came on the stream that a Subscribe call opened.
+func (m *Machine) Frames(call int64, res *deliveryv1.SubscribeResponse) {
+	m.tick++
+	s := &m.stream
+	if call != s.id || m.stopped {
+		return
+	}
+	s.heard = m.cfg.Clock()
+	if n := int64(len(res.GetFrames())); n > 0 {
+		if res.GetFirstPosition() != s.position+1 {
+			m.closeStream(s.heard)
+			return
+		}
+		s.position += n
+	}
+	for _, f := range res.GetFrames() {
+		m.frame(f)
+	}
+}
+
+func (m *Machine) frame(f *deliveryv1.Frame) {
+	id := f.GetChatId()
+	switch b := f.GetBody().(type) {
+	case *deliveryv1.Frame_Hello:
+		m.hello(b.Hello)
+	case *deliveryv1.Frame_Heartbeat:
+		m.heartbeat(b.Heartbeat.GetToken())
+	case *deliveryv1.Frame_End:
+		m.stream.end = b.End
+		if t := b.End.GetToken(); t != "" && !m.sync.need {
+			m.setToken(t)
+		}
+	case *deliveryv1.Frame_Reset_:
+		m.reset(id, b.Reset_.GetVersion())
+	case *deliveryv1.Frame_Head:
+		if b.Head.GetChat() != nil {
+			m.overview(b.Head.GetChat(), m.tick)
+		} else {
+			m.member(id, b.Head.GetVersion(), m.tick)
+		}
+	case *deliveryv1.Frame_Receipt:
+		if c := m.chats[id]; c != nil {
+			c.state(b.Receipt)
+		}
+	case *deliveryv1.Frame_Message:
+		m.change(f, body{message: b.Message})
+	case *deliveryv1.Frame_Chat:
+		m.change(f, body{chat: b.Chat})
+	case *deliveryv1.Frame_Membership:
+		mc := b.Membership
+		switch own := mc.GetUserId() == m.cfg.UserID; {
+		case !own || mc.GetKind() != messagev1.MembershipChange_KIND_REMOVED:
+			m.change(f, body{membership: mc})
+		case f.GetVersion() > 0:
+			m.removed(id, f.GetVersion())
+		default: // named in the subscription, but not a chat of the user then
+			if c := m.chats[id]; c != nil {
+				m.notAMember(c, m.stream.known[id])
+			}
+		}
+	default: // of a newer release
+		m.change(f, body{})
+	}
+}
+
+func (m *Machine) change(f *deliveryv1.Frame, b body) {
+	if f.GetVersion() == 0 || f.GetChatId() == "" {
+		return
+	}
+	if c := m.member(f.GetChatId(), f.GetVersion(), m.tick); c != nil {
+		c.change(f.GetAfterVersion(), f.GetVersion(), b)
+	}
+}
+
+func (m *Machine) hello(h *deliveryv1.Hello) {
+	s := &m.stream
+	s.streamID, s.listing, s.listFrom = h.GetStreamId(), h.GetFull(), m.tick
+	m.expires(h.GetExpiresAt().AsTime(), h.GetExpiresAt() != nil)
+	m.generation(h.GetGeneration())
+}
+
+// expires has the stream extended before its time is over.
+func (m *Machine) expires(at time.Time, known bool) {
+	m.stream.extendAt = time.Time{}
+	if known {
+		m.stream.extendAt = at.Add(-m.cfg.ExtendBefore)
+	}
+}
+
+// generation drops what belongs to another generation of the store.
+func (m *Machine) generation(g string) {
+	if g == "" || g == m.session.Generation {
+		return
+	}
+	if m.session.Generation != "" {
+		m.dropVersions()
+		m.setToken("")
+	}
+	m.session.Generation, m.sessionDirty = g, true
+}
+
+func (m *Machine) heartbeat(token string) {
+	if token == "" {
+		return // the stream has not yet sent all that was missed
+	}
+	s := &m.stream
+	if s.listing {
+		s.listing = false
+		m.dropUnlisted(s.listFrom)
+	}
+	if !s.complete {
+		s.complete, s.tries = true, 0
+		m.events = append(m.events, Event{Connected: true})
+	}
+	if !m.sync.need {
+		m.setToken(token)
+	}
+}
+
+// dropUnlisted drops the chats that a full list, begun at a tick, did not name
+// and of which nothing came since.
+func (m *Machine) dropUnlisted(from int64) {
+	for _, c := range m.sorted() {
+		if c.seen < from {
+			m.leave(c.ChatID, c.Newest+1)
+		}
+	}
+}
+
+func (m *Machine) reset(chatID string, version int64) {
+	if chatID == "" {
+		m.dropVersions()
+		m.syncAnew()
+		return
+	}
+	if c := m.member(chatID, version, m.tick); c != nil {
+		c.restart()
+	}
+}
+
+// StreamEnded takes in that a stream ended, after its last frames; why is nil
+// for an end without an error.
+func (m *Machine) StreamEnded(call int64, why *Failure) {
+	m.tick++
+	s := &m.stream
+	delete(m.calls, call)
+	if call != s.id || m.stopped {
+		return
+	}
+	if why == nil {
+		why = &Failure{Code: connect.CodeUnavailable, Err: errors.New("client: the stream ended")}
+	}
+	now := m.cfg.Clock()
+	end, tries := s.end, s.tries
+	wait := max(end.GetReconnectAfter().AsDuration(), why.RetryAfter)
+	s.retry(now, wait)
+	later := func() { s.connectAt = now.Add(max(wait, m.backoff(tries))) }
+	switch end.GetCode() {
+	case deliveryv1.EndCode_END_CODE_DRAIN: // the server spreads its clients itself
+		if tries > 0 {
+			later()
+		}
+	case deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:
+		m.refresh()
+	case deliveryv1.EndCode_END_CODE_SESSION_REVOKED, deliveryv1.EndCode_END_CODE_REPLACED:
+		why = &Failure{Code: why.Code, Reason: strings.TrimPrefix(end.GetCode().String(), "END_CODE_"), Err: fmt.Errorf("client: stream ended: %s", end.GetCode())}
+		m.stop(why)
+	case deliveryv1.EndCode_END_CODE_SLOW, deliveryv1.EndCode_END_CODE_RESYNC:
+		later()
+	default:
+		later()
+		m.failed(why)
+	}
+}
+
+// failed does what a failure of any call asks for beyond trying again.
+func (m *Machine) failed(why *Failure) {
+	switch {
+	case why.Reason == reasonInvalidToken:
+		m.syncAnew()
+	case why.Reason == reasonSessionRevoked:
+		m.stop(why)
+	case why.Code == connect.CodeUnauthenticated:
+		m.refresh()
+	}
+}
+
+// refresh has the bearer token renewed before anything else is called.
+func (m *Machine) refresh() {
+	if !m.needRefresh {
+		m.needRefresh = true
+	}
+}

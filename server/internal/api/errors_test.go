@@ -1,0 +1,230 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log/slog"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/view"
+)
+
+// sentinels are all that the packages export, with what a client must see.
+var sentinels = map[string]struct {
+	err    error
+	code   connect.Code
+	reason string
+}{
+	"auth.ErrMissingToken": {auth.ErrMissingToken, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
+	"auth.ErrInvalidToken": {auth.ErrInvalidToken, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
+	"auth.ErrTokenExpired": {auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED"},
+
+	"chat.ErrNotAMember":       {chat.ErrNotAMember, connect.CodePermissionDenied, "NOT_A_MEMBER"},
+	"chat.ErrForbidden":        {chat.ErrForbidden, connect.CodePermissionDenied, "FORBIDDEN"},
+	"chat.ErrChatFull":         {chat.ErrChatFull, connect.CodeFailedPrecondition, "CHAT_FULL"},
+	"chat.ErrInvalidOperation": {chat.ErrInvalidOperation, connect.CodeFailedPrecondition, "INVALID_OPERATION"},
+	"chat.ErrAlreadyMember":    {chat.ErrAlreadyMember, connect.CodeAlreadyExists, "ALREADY_MEMBER"},
+	"chat.ErrMemberNotFound":   {chat.ErrMemberNotFound, connect.CodeNotFound, "MEMBER_NOT_FOUND"},
+	"chat.ErrUserNotFound":     {chat.ErrUserNotFound, connect.CodeNotFound, "USER_NOT_FOUND"},
+	"chat.ErrKeyReused":        {chat.ErrKeyReused, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED"},
+	"chat.ErrInvalidArgument":  {chat.ErrInvalidArgument, connect.CodeInvalidArgument, "INVALID_ARGUMENT"},
+	"chat.ErrPanic":            {chat.ErrPanic, connect.CodeInternal, "INTERNAL"},
+
+	"view.ErrInvalidToken":     {view.ErrInvalidToken, connect.CodeInvalidArgument, "INVALID_TOKEN"},
+	"view.ErrInvalidPageToken": {view.ErrInvalidPageToken, connect.CodeInvalidArgument, "INVALID_PAGE_TOKEN"},
+
+	"delivery.ErrStreamGone":     {delivery.ErrStreamGone, connect.CodeNotFound, "STREAM_GONE"},
+	"delivery.ErrPosition":       {delivery.ErrPosition, connect.CodeOutOfRange, "POSITION_NOT_SENT"},
+	"delivery.ErrNotYours":       {delivery.ErrNotYours, connect.CodePermissionDenied, "FORBIDDEN"},
+	"delivery.ErrDraining":       {delivery.ErrDraining, connect.CodeUnavailable, "DRAINING"},
+	"delivery.ErrSlow":           {delivery.ErrSlow, connect.CodeUnavailable, "SLOW"},
+	"delivery.ErrResync":         {delivery.ErrResync, connect.CodeUnavailable, "RESYNC"},
+	"delivery.ErrTokenExpired":   {delivery.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED"},
+	"delivery.ErrSessionRevoked": {delivery.ErrSessionRevoked, connect.CodeUnauthenticated, "SESSION_REVOKED"},
+	"delivery.ErrReplaced":       {delivery.ErrReplaced, connect.CodeResourceExhausted, "REPLACED"},
+
+	"store.ErrClosed":      {store.ErrClosed, connect.CodeUnavailable, "DRAINING"},
+	"store.ErrConflict":    {store.ErrConflict, connect.CodeUnavailable, "UNAVAILABLE"},
+	"store.ErrThrottled":   {store.ErrThrottled, connect.CodeUnavailable, "UNAVAILABLE"},
+	"store.ErrUnavailable": {store.ErrUnavailable, connect.CodeUnavailable, "UNAVAILABLE"},
+	"store.ErrAmbiguous":   {store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
+	"store.ErrInvalid":     {store.ErrInvalid, connect.CodeInternal, "INTERNAL"},
+	"store.ErrFull":        {store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL"},
+}
+
+// exported lists the sentinels that a package's source declares.
+func exported(t *testing.T, pkg string) []string {
+	t.Helper()
+	sources, err := filepath.Glob("../../" + pkg + "/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok || g.Tok != token.VAR {
+				continue
+			}
+			for _, s := range g.Specs {
+				for _, n := range s.(*ast.ValueSpec).Names {
+					if strings.HasPrefix(n.Name, "Err") {
+						names = append(names, pkg+"."+n.Name)
+					}
+				}
+			}
+		}
+	}
+	if len(names) == 0 {
+		t.Fatalf("no sentinels in %s", pkg)
+	}
+	return names
+}
+
+func TestEverySentinelStandsInTheTable(t *testing.T) {
+	n := 0
+	for _, pkg := range []string{"auth", "chat", "view", "delivery", "store"} {
+		for _, name := range exported(t, pkg) {
+			n++
+			if _, ok := sentinels[name]; !ok {
+				t.Errorf("%s has no row", name)
+			}
+		}
+	}
+	if n != len(sentinels) || n != len(mappings) {
+		t.Errorf("%d sentinels, %d expectations, %d rows", n, len(sentinels), len(mappings))
+	}
+}
+
+func details(t *testing.T, err *connect.Error) (info *errdetails.ErrorInfo, retry *errdetails.RetryInfo) {
+	t.Helper()
+	for _, d := range err.Details() {
+		m, err := d.Value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := m.(type) {
+		case *errdetails.ErrorInfo:
+			info = m
+		case *errdetails.RetryInfo:
+			retry = m
+		}
+	}
+	return info, retry
+}
+
+func TestErrorTable(t *testing.T) {
+	r := reporter{slog.New(slog.DiscardHandler)}
+	name := regexp.MustCompile(`^[A-Z_]+$`)
+	for what, want := range sentinels {
+		for _, err := range []error{want.err, fmt.Errorf("read head: %w", want.err), errors.Join(errors.New("x"), want.err)} {
+			got := r.public(t.Context(), "/p", err)
+			info, retry := details(t, got)
+			if got.Code() != want.code || info.GetReason() != want.reason || info.GetDomain() != "parley" || !name.MatchString(info.GetReason()) {
+				t.Errorf("%s: %v %s, want %v %s", what, got.Code(), info.GetReason(), want.code, want.reason)
+			}
+			for _, word := range []string{"read head", "chat: ", "store: ", "view: ", "delivery: ", "auth: "} {
+				if strings.Contains(got.Message(), word) {
+					t.Errorf("%s: %q shows %q", what, got.Message(), word)
+				}
+			}
+			if got.Message() == "" {
+				t.Errorf("%s: no text", what)
+			}
+			unavailable := want.code == connect.CodeUnavailable
+			if unavailable != (retry.GetRetryDelay().AsDuration() > 0) || unavailable != (got.Meta().Get("Retry-After") != "") {
+				t.Errorf("%s: retry %v, %q", what, retry, got.Meta().Get("Retry-After"))
+			}
+		}
+	}
+	got := r.public(t.Context(), "/p", fmt.Errorf("create: %w: name must be short", chat.ErrInvalidArgument))
+	if got.Message() != "invalid argument: name must be short" {
+		t.Errorf("own text: %q", got.Message())
+	}
+}
+
+func TestErrorsOutsideOfTheTable(t *testing.T) {
+	r := reporter{slog.New(slog.DiscardHandler)}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	bad := invalidField("a", "first")
+	for i := range 7 {
+		bad.add("b", fmt.Sprint(i), "rule")
+	}
+	for name, tt := range map[string]struct {
+		ctx    context.Context
+		err    error
+		code   connect.Code
+		reason string
+		text   string
+	}{
+		"canceled by the client":  {done, fmt.Errorf("read: %w", context.Canceled), connect.CodeCanceled, "CANCELED", "the request was canceled"},
+		"the client's deadline":   {late, context.DeadlineExceeded, connect.CodeDeadlineExceeded, "DEADLINE_EXCEEDED", "the request took too long"},
+		"a deadline further down": {t.Context(), context.DeadlineExceeded, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
+		"lost to the end":         {t.Context(), &store.ConditionError{}, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
+		"unknown":                 {t.Context(), errors.New("secret"), connect.CodeInternal, "INTERNAL", "internal error"},
+		"fields":                  {t.Context(), bad, connect.CodeInvalidArgument, "INVALID_ARGUMENT", "a: first; b: 0; b: 1; b: 2; b: 3; …"},
+		"of connect":              {t.Context(), connect.NewError(connect.CodeDataLoss, errors.New("as it is")), connect.CodeDataLoss, "", "as it is"},
+	} {
+		got := r.public(tt.ctx, "/p", tt.err)
+		info, _ := details(t, got)
+		if got.Code() != tt.code || info.GetReason() != tt.reason || got.Message() != tt.text {
+			t.Errorf("%s: %v %s %q", name, got.Code(), info.GetReason(), got.Message())
+		}
+	}
+	info, _ := details(t, r.public(t.Context(), "/p", errors.New("secret")))
+	if !strings.HasPrefix(info.GetMetadata()["correlation_id"], "err_") {
+		t.Error("no correlation id")
+	}
+}
+
+func TestTraceID(t *testing.T) {
+	for in, want := range map[string]string{
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01": "4bf92f3577b34da6a3ce929d0e0e4736",
+		"":  "",
+		"x": "",
+		"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01": "",
+		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": "",
+		"00_4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7_01": "",
+	} {
+		if got := traceID(in); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"", "plain", "a\x00", "👩‍👩‍👧", "\u202e", "\xff", "\ufeff", "\u200d"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		content, name := checkContent("c", s), checkName("n", s)
+		if name == nil && (content != nil || strings.ContainsAny(s, "\r\n\t\x00\u202e\u200b\ufeff")) {
+			t.Fatalf("%q passes as a name", s)
+		}
+	})
+}

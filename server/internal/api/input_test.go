@@ -1,0 +1,320 @@
+package api_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/chat"
+)
+
+const (
+	createChat   = "/parley.chat.v1.ChatService/CreateChat"
+	getChat      = "/parley.chat.v1.ChatService/GetChat"
+	sendMessage  = "/parley.message.v1.MessageService/SendMessage"
+	listMessages = "/parley.message.v1.MessageService/ListMessages"
+)
+
+func quote(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// Limits, at them and one beyond (S-21).
+func TestLimits(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	send := func(content string) string {
+		return `{"chatId":"` + id + `","content":` + quote(content) + `}`
+	}
+	group := func(name string, members int) string {
+		list := make([]string, members)
+		for i := range list {
+			list[i] = fmt.Sprintf("u%d", i)
+			s.must(s.chats.EnsureUser(t.Context(), list[i]))
+		}
+		b, err := json.Marshal(map[string]any{"type": "CHAT_TYPE_GROUP", "name": name, "memberIds": list})
+		s.must(err)
+		return string(b)
+	}
+	for _, tt := range []struct {
+		name, procedure, body string
+		ok                    bool
+	}{
+		{"text of 16 KiB - 1", sendMessage, send(strings.Repeat("x", 16<<10-1)), true},
+		{"text of 16 KiB", sendMessage, send(strings.Repeat("x", 16<<10)), true},
+		{"text of 16 KiB + 1", sendMessage, send(strings.Repeat("x", 16<<10+1)), false},
+		{"text of 16 KiB in 3-byte characters", sendMessage, send(strings.Repeat("€", 5461)), true},
+		{"more of them", sendMessage, send(strings.Repeat("€", 5462)), false},
+		{"no text", sendMessage, send(""), false},
+		{"name of 128 characters", createChat, group(strings.Repeat("ü", 128), 1), true},
+		{"name of 129 characters", createChat, group(strings.Repeat("ü", 129), 1), false},
+		{"no name", createChat, group("", 1), false},
+		{"99 others", createChat, group("g", 99), true},
+		{"100 others", createChat, group("g", 100), false},
+		{"101 others", createChat, group("g", 101), false},
+		{"no others", createChat, group("g", 0), false},
+		{"page of 100", listMessages, `{"chatId":"` + id + `","pageSize":100}`, true},
+		{"page of 101", listMessages, `{"chatId":"` + id + `","pageSize":101}`, false},
+		{"page of -1", listMessages, `{"chatId":"` + id + `","pageSize":-1}`, false},
+		{"both directions", listMessages, `{"chatId":"` + id + `","beforeSequence":"1","afterSequence":"0"}`, false},
+		{"direct chat with a name", createChat, `{"type":"CHAT_TYPE_DIRECT","name":"n","memberIds":["bob"]}`, false},
+		{"direct chat with two", createChat, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","cid"]}`, false},
+		{"no type", createChat, `{"name":"n","memberIds":["bob"]}`, false},
+		{"unknown type", createChat, `{"type":9,"name":"n","memberIds":["bob"]}`, false},
+		{"request id of 64", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 64) + `"}`, true},
+		{"request id of 65", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 65) + `"}`, false},
+		{"client message id", sendMessage, `{"chatId":"` + id + `","content":"x","clientMessageId":"1"}`, false},
+		{"user id", createChat, `{"type":1,"memberIds":["b#ob"]}`, false},
+		{"user id with CRLF", createChat, `{"type":1,"memberIds":["bob\r\n"]}`, false},
+		{"empty chat id", getChat, `{}`, false},
+		{"chat id", getChat, `{"chatId":"chat_1"}`, false},
+		{"chat id in lower case", getChat, `{"chatId":"` + strings.ToLower(id) + `"}`, false},
+		{"chat id with a newline", getChat, `{"chatId":"` + id + `\n"}`, false},
+		{"chat id of another type", getChat, `{"chatId":7}`, false},
+	} {
+		a := s.post(tt.procedure, tt.body)
+		code, reason, text := a.error()
+		if tt.ok {
+			equal(t, tt.name+" "+text, a.status, http.StatusOK)
+			continue
+		}
+		equal(t, tt.name, fmt.Sprint(a.status, code), fmt.Sprint(http.StatusBadRequest, "invalid_argument"))
+		if reason != "INVALID_ARGUMENT" && tt.name != "chat id of another type" {
+			t.Fatalf("%s: reason %q", tt.name, reason)
+		}
+		if text == "" || strings.Contains(text, "chat: ") {
+			t.Fatalf("%s: text %q", tt.name, text)
+		}
+	}
+	a := s.post(createChat, `{"type":1,"memberIds":["ann"]}`)
+	_, reason, _ := a.error()
+	equal(t, "with oneself", reason, "INVALID_OPERATION")
+	a = s.post(createChat, `{"type":1,"memberIds":["nobody_here"]}`)
+	_, reason, text := a.error()
+	equal(t, "unknown user", reason+" "+text, "USER_NOT_FOUND no such user: nobody_here")
+}
+
+// What is wrong is said by field, in details that programs can read.
+func TestFieldViolations(t *testing.T) {
+	s := newServer(t)
+	_, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: "x", Content: "y", ClientMessageId: "z"})
+	wantCode(t, "send", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+	var fields []string
+	for _, d := range err.(*connect.Error).Details() {
+		m, err := d.Value()
+		s.must(err)
+		if bad, ok := m.(*errdetails.BadRequest); ok {
+			for _, v := range bad.GetFieldViolations() {
+				fields = append(fields, v.GetField()+" "+v.GetReason())
+			}
+		}
+	}
+	equal(t, "violations", fields, []string{"chat_id string.pattern", "client_message_id string.uuid"})
+}
+
+// Text is stored byte for byte, what could harm its readers refused (S-23).
+func TestText(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	for name, content := range map[string]string{
+		"emoji with joiners":   "👩‍👩‍👧‍👦 ❤️‍🔥",
+		"not normalised":       "e\u0301 é",
+		"lines":                "a\r\nb\tc\n",
+		"bidi in a message":    "abc \u202eתשרק\u202c",
+		"noncharacter":         "\ufffe\uffff",
+		"many combining marks": "z" + strings.Repeat("\u0301", 5000),
+		"markup":               `<script>alert("1")</script> {{.}} ${x} '; --`,
+		"delete and C1":        "\u007f\u0085",
+	} {
+		res, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: content})
+		s.must(err)
+		list, err := s.ann().message.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: id, BeforeSequence: res.GetSequence() + 1, PageSize: 1})
+		s.must(err)
+		equal(t, name, list.GetMessages()[0].GetContent(), content)
+	}
+	for name, content := range map[string]string{"NUL": `a\u0000`, "escape": `\u001b[2J`, "bell": `\u0007`, "lone surrogate": `\ud800`} {
+		a := s.post(sendMessage, `{"chatId":"`+id+`","content":"`+content+`"}`)
+		equal(t, name, a.status, http.StatusBadRequest)
+	}
+	for name, b := range map[string]string{"overlong": "\xc0\xaf", "lone byte": "\xff", "encoded surrogate": "\xed\xa0\x80"} {
+		a := s.post(sendMessage, `{"chatId":"`+id+`","content":"`+b+`"}`)
+		equal(t, name+" in JSON", a.status, http.StatusBadRequest)
+		body := append([]byte("\x0a\x1f"+id+"\x1a"), byte(len(b)))
+		a = s.do(http.MethodPost, sendMessage, "application/proto", append(body, b...))
+		equal(t, name+" in protobuf", a.status, http.StatusBadRequest)
+	}
+	for name, tt := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"plain":             {"Friends of Go", true},
+		"emoji":             {"Family 👩‍👩‍👧", true},
+		"heart":             {"❤️‍🔥", true},
+		"Persian":           {"می\u200cخواهم", true},
+		"Hebrew":            {"שלום", true},
+		"blank":             {" \t", false},
+		"line":              {"a\nb", false},
+		"tab":               {"a\tb", false},
+		"separator":         {"a\u2028b", false},
+		"C1":                {"a\u0085b", false},
+		"override":          {"abc\u202egpj.exe", false},
+		"isolate":           {"\u2066abc", false},
+		"mark":              {"abc\u200f", false},
+		"zero width space":  {"ad\u200bmin", false},
+		"joiner in Latin":   {"ad\u200dmin", false},
+		"joiner at the end": {"👩\u200d", false},
+		"two joiners":       {"👩\u200d\u200d👩", false},
+		"byte order mark":   {"\ufeffabc", false},
+		"soft hyphen":       {"ad\u00admin", false},
+	} {
+		_, err := s.ann().chat.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: tt.text, MemberIds: []string{"bob"}})
+		if tt.ok {
+			s.must(err)
+		} else {
+			wantCode(t, name, err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+		}
+	}
+}
+
+// A stranger cannot tell a chat that exists from one that does not: the answers
+// are the same, byte for byte.
+func TestUnknownChatAnswersLikeAStranger(t *testing.T) {
+	s := newServer(t)
+	id, unknown := s.group("bob"), chat.NewID("chat_")
+	for procedure, body := range map[string]string{
+		getChat: `{"chatId":"%"}`,
+		"/parley.chat.v1.ChatService/ListMembers": `{"chatId":"%"}`,
+		sendMessage:  `{"chatId":"%","content":"x"}`,
+		listMessages: `{"chatId":"%"}`,
+		"/parley.message.v1.MessageService/ListChanges": `{"chatId":"%","afterVersion":"3"}`,
+		"/parley.message.v1.MessageService/MarkRead":    `{"chatId":"%","sequence":"1"}`,
+	} {
+		a := s.post(procedure, strings.ReplaceAll(body, "%", id), "X-User", "cid")
+		b := s.post(procedure, strings.ReplaceAll(body, "%", unknown), "X-User", "cid")
+		code, reason, _ := a.error()
+		equal(t, procedure, code+" "+reason, "permission_denied NOT_A_MEMBER")
+		a.header.Del("Date")
+		b.header.Del("Date")
+		equal(t, procedure, fmt.Sprint(a.status, a.header, string(a.body)), fmt.Sprint(b.status, b.header, string(b.body)))
+	}
+}
+
+// S-22: what a request inflates to counts, and is not inflated beyond it.
+func TestCompressionBomb(t *testing.T) {
+	s := newServer(t)
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	zeros := make([]byte, 1<<20)
+	for range 64 {
+		_, err := z.Write(zeros)
+		s.must(err)
+	}
+	s.must(z.Close())
+	if bomb.Len() > 96<<10 {
+		t.Fatalf("the bomb has %d bytes", bomb.Len())
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	a := s.do(http.MethodPost, sendMessage, "application/proto", bomb.Bytes(), "Content-Encoding", "gzip")
+	runtime.ReadMemStats(&after)
+	code, _, _ := a.error()
+	equal(t, "code", code, "resource_exhausted")
+	if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+		t.Fatalf("%d bytes were allocated", n)
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	ok := `{"chatId":"` + id + `"}`
+	for _, tt := range []struct {
+		name, contentType, body string
+		status                  int
+	}{
+		{"fine", "application/json", ok, 200},
+		{"with charset", "application/json; charset=utf-8", ok, 200},
+		{"1 MiB of nesting", "application/json", strings.Repeat("[", 1<<20), 429},
+		{"nesting within the limit", "application/json", strings.Repeat("[", 120<<10), 400},
+		{"nesting in an unknown field", "application/json", `{"chatId":"` + id + `","x":` + strings.Repeat("[", 60<<10) + strings.Repeat("]", 60<<10) + "}", 400},
+		{"nested objects in an unknown field", "application/json", `{"x":` + strings.Repeat(`{"a":`, 12<<10), 400},
+		{"half of it", "application/json", ok[:10], 400},
+		{"nothing", "application/json", "", 400},
+		{"an array", "application/json", "[]", 400},
+		{"a field twice", "application/json", `{"chatId":"` + id + `","chat_id":"` + id + `"}`, 400},
+		{"128 KiB and more", "application/json", `{"x":"` + strings.Repeat("x", 128<<10) + `"}`, 429},
+		{"not protobuf", "application/proto", "\xff\xff\xff", 400},
+		{"a group that never ends", "application/proto", strings.Repeat("\x0b", 100<<10), 400},
+		{"text", "text/plain", ok, 415},
+		{"a form", "application/x-www-form-urlencoded", "chatId=" + id, 415},
+		{"no type", "", ok, 415},
+	} {
+		a := s.do(http.MethodPost, getChat, tt.contentType, []byte(tt.body))
+		equal(t, tt.name+": "+string(a.body[:min(len(a.body), 200)]), a.status, tt.status)
+	}
+	equal(t, "unknown compression", s.do(http.MethodPost, getChat, "application/json", []byte(ok), "Content-Encoding", "br").status, 501)
+	equal(t, "no such method", s.post("/parley.chat.v1.ChatService/Destroy", "{}").status, 404)
+	equal(t, "PUT", s.do(http.MethodPut, getChat, "application/json", []byte(ok)).status, 405)
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	const key = "3b241101-e2bb-4255-8caf-4136c566a962"
+	body := func(extra string) string { return `{"chatId":"` + id + `","content":"x"` + extra + `}` }
+	first := s.post(sendMessage, body(""), "Idempotency-Key", key)
+	equal(t, "first", first.status, 200)
+	if !strings.Contains(string(first.body), key) {
+		t.Fatalf("the id is not in the answer: %s", first.body)
+	}
+	for name, headers := range map[string][]string{
+		"again":          {"Idempotency-Key", key},
+		"quoted":         {"Idempotency-Key", `"` + key + `"`},
+		"in lower case":  {"idempotency-key", key},
+		"field and same": {"Idempotency-Key", key, "field", key},
+		"field alone":    {"field", key},
+	} {
+		extra := ""
+		if n := len(headers); headers[n-2] == "field" {
+			extra, headers = `,"clientMessageId":"`+headers[n-1]+`"`, headers[:n-2]
+		}
+		equal(t, name, s.post(sendMessage, body(extra), headers...).header.Get("Idempotency-Replayed"), "true")
+	}
+	for name, headers := range map[string][]string{
+		"bad form":     {"Idempotency-Key", "1"},
+		"empty":        {"Idempotency-Key", `""`},
+		"twice":        {"Idempotency-Key", key, "Idempotency-Key", key},
+		"other":        {"Idempotency-Key", "00000000-0000-4000-8000-000000000000", "field", key},
+		"line in it":   {"Idempotency-Key", `"a b"`},
+		"far too long": {"Idempotency-Key", strings.Repeat("a", 4000)},
+	} {
+		extra := ""
+		if n := len(headers); headers[n-2] == "field" {
+			extra, headers = `,"clientMessageId":"`+headers[n-1]+`"`, headers[:n-2]
+		}
+		_, reason, text := s.post(sendMessage, body(extra), headers...).error()
+		if reason != "INVALID_ARGUMENT" || !strings.Contains(text, "Idempotency-Key") {
+			t.Fatalf("%s: %s %s", name, reason, text)
+		}
+	}
+	create := `{"type":"CHAT_TYPE_GROUP","name":"g","memberIds":["bob"]}`
+	s.post(createChat, create, "Idempotency-Key", "k1")
+	equal(t, "request_id", s.post(createChat, create, "Idempotency-Key", "k1").header.Get("Idempotency-Replayed"), "true")
+	equal(t, "reads ignore it", s.post(getChat, `{"chatId":"`+id+`"}`, "Idempotency-Key", "!").status, 200)
+	// S-53: keys belong to a user.
+	equal(t, "another user's", s.post(sendMessage, body(""), "Idempotency-Key", key, "X-User", "bob").header.Get("Idempotency-Replayed"), "")
+}
