@@ -48,10 +48,11 @@ func (c *chat) plan(now time.Time) (settled bool) {
 			return &messagev1.ListMessagesRequest{ChatId: c.ChatID, PageSize: min(m.cfg.PageSize, 100)}
 		})
 	default:
-		if c.askAt.IsZero() || !now.Before(c.askAt) {
-			c.askAt = time.Time{}
+		behind := c.Version < c.Newest
+		if behind && now.Before(c.askAt) {
+			behind, settled = false, false
 		}
-		read(&c.contentCall, c.Version < c.Newest && c.askAt.IsZero(), ListChanges, pending{after: c.Version}, func() proto.Message {
+		read(&c.contentCall, behind, ListChanges, pending{after: c.Version}, func() proto.Message {
 			return &messagev1.ListChangesRequest{ChatId: c.ChatID, AfterVersion: c.Version, PageSize: min(m.cfg.PageSize, 100)}
 		})
 		read(&c.contentCall, c.wantOlder && c.HasOlder, ListMessages, pending{older: true}, func() proto.Message {
@@ -147,11 +148,7 @@ func (m *Machine) synced(res proto.Message, why *Failure) {
 		return
 	}
 	s.tries = 0
-	if g := m.session.Generation; g != "" && g != r.GetGeneration() {
-		m.generation(r.GetGeneration())
-	} else {
-		m.generation(r.GetGeneration())
-	}
+	m.generation(r.GetGeneration())
 	for _, ov := range r.GetChats() {
 		m.overview(ov, s.began)
 	}
@@ -173,9 +170,7 @@ func (m *Machine) chatResult(call int64, p *pending, res proto.Message, why *Fai
 	if m.chats[c.ChatID] != c {
 		return
 	}
-	slot := map[Kind]*int64{
-		GetChat: &c.chatCall, ListMembers: &c.membersCall, ListMessages: &c.contentCall, ListChanges: &c.contentCall, MarkRead: &c.readCall,
-	}[p.kind]
+	slot := c.slot(p.kind)
 	if *slot != call {
 		return // the chat was started over since
 	}
@@ -199,6 +194,20 @@ func (m *Machine) chatResult(call int64, p *pending, res proto.Message, why *Fai
 	case *messagev1.MarkReadResponse:
 		c.ReadTo = 0
 		c.state(r.GetState())
+	}
+}
+
+// slot is where the chat keeps the call of a kind that is under way.
+func (c *chat) slot(k Kind) *int64 {
+	switch k {
+	case GetChat:
+		return &c.chatCall
+	case ListMembers:
+		return &c.membersCall
+	case MarkRead:
+		return &c.readCall
+	default:
+		return &c.contentCall
 	}
 }
 
@@ -324,14 +333,14 @@ func (m *Machine) sent(p *pending, res proto.Message, why *Failure) {
 		return
 	}
 	m.done = append(m.done, u.ClientMessageID)
-	c := m.member(u.ChatID, 0, p.tick)
+	behind := m.chats[u.ChatID] != nil && m.chats[u.ChatID].Newest < r.GetVersion()-1
+	c := m.member(u.ChatID, r.GetVersion(), p.tick)
 	if c == nil {
 		return
 	}
-	if c.Newest < r.GetVersion() && m.stream.complete {
+	if behind && m.stream.complete {
 		c.askAt = m.cfg.Clock().Add(ownGrace)
 	}
-	c.raise(r.GetVersion())
 	c.change(r.GetVersion()-1, r.GetVersion(), body{message: &messagev1.Message{
 		MessageId: r.GetMessageId(), ChatId: u.ChatID, Sequence: r.GetSequence(), SenderId: m.cfg.UserID, Content: u.Content,
 		ContentType: messagev1.ContentType_CONTENT_TYPE_TEXT, ClientMessageId: r.GetClientMessageId(), CreatedAt: r.GetCreatedAt(), Version: r.GetVersion(),

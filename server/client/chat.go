@@ -26,6 +26,7 @@ type chat struct {
 	wantOlder                                    bool
 	tries                                        int  // failed reads in a row
 	retryAt                                      time.Time
+	askAt                                        time.Time // until then the stream may bring what is missing
 
 	pages     []*chatv1.Member // of the member list being read
 	pagesHead int64
@@ -134,7 +135,7 @@ func (m *Machine) member(chatID string, version, tick int64) *chat {
 		}
 		c = m.add(chatID)
 	}
-	c.seen = max(c.seen, tick)
+	c.seen, c.askAt = max(c.seen, tick), time.Time{}
 	c.raise(version)
 	return c
 }

@@ -316,6 +316,9 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 	}
 	for _, c := range m.todo {
 		add(c.retryAt)
+		if c.Loaded && c.Version < c.Newest {
+			add(c.askAt)
+		}
 	}
 	for _, u := range m.outbox {
 		if f := m.sending[u.ChatID]; f != nil && f.call == 0 {
@@ -327,6 +330,7 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 	}
 	s := &m.stream
 	switch {
+	case s.id == 0 && m.sync.need:
 	case s.id == 0:
 		add(s.connectAt)
 	default:
@@ -383,6 +387,9 @@ func (m *Machine) dropVersions() {
 // stop gives up until Resume.
 func (m *Machine) stop(why *Failure) {
 	m.stopped = true
+	if m.stream.id != 0 {
+		m.closeStream(m.cfg.Clock())
+	}
 	m.events = append(m.events, Event{Stopped: why})
 }
 
@@ -411,7 +418,7 @@ func (m *Machine) plan() {
 		if m.sync.page == "" {
 			m.sync.began = m.tick
 		}
-		m.sync.call = m.call(Sync, &deliveryv1.SyncRequest{PageToken: m.sync.page}, pending{})
+		m.sync.call = m.call(Sync, &deliveryv1.SyncRequest{PageToken: m.sync.page, PageSize: m.cfg.PageSize}, pending{})
 	}
 	m.planStream(now)
 	m.planSends(now)
@@ -430,7 +437,7 @@ func (m *Machine) plan() {
 // planSends sends the oldest message of each chat.
 func (m *Machine) planSends(now time.Time) {
 	m.outbox = slices.DeleteFunc(m.outbox, func(u *Unsent) bool {
-		if now.Sub(u.CreatedAt) < sendMemory-sendMargin {
+		if f := m.sending[u.ChatID]; now.Sub(u.CreatedAt) < sendMemory-sendMargin || (f != nil && f.call != 0) {
 			return false
 		}
 		m.giveUp(u, &Failure{Code: connect.CodeDeadlineExceeded, Reason: "TOO_OLD"})
@@ -450,6 +457,7 @@ func (m *Machine) planSends(now time.Time) {
 		if f.call == 0 && !now.Before(f.at) {
 			f.call = m.call(SendMessage, &messagev1.SendMessageRequest{
 				ChatId: u.ChatID, ClientMessageId: u.ClientMessageID, Content: u.Content,
+				ContentType: messagev1.ContentType_CONTENT_TYPE_TEXT,
 			}, pending{unsent: u})
 		}
 	}

@@ -256,7 +256,7 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 			later()
 		}
 	case deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:
-		m.refresh()
+		m.needRefresh = true
 	case deliveryv1.EndCode_END_CODE_SESSION_REVOKED, deliveryv1.EndCode_END_CODE_REPLACED:
 		why = &Failure{Code: why.Code, Reason: strings.TrimPrefix(end.GetCode().String(), "END_CODE_"), Err: fmt.Errorf("client: stream ended: %s", end.GetCode())}
 		m.stop(why)
@@ -264,6 +264,9 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 		later()
 	default:
 		later()
+		if why.Reason == reasonInvalidToken {
+			m.syncAnew()
+		}
 		m.failed(why)
 	}
 }
@@ -271,18 +274,9 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 // failed does what a failure of any call asks for beyond trying again.
 func (m *Machine) failed(why *Failure) {
 	switch {
-	case why.Reason == reasonInvalidToken:
-		m.syncAnew()
 	case why.Reason == reasonSessionRevoked:
 		m.stop(why)
 	case why.Code == connect.CodeUnauthenticated:
-		m.refresh()
-	}
-}
-
-// refresh has the bearer token renewed before anything else is called.
-func (m *Machine) refresh() {
-	if !m.needRefresh {
 		m.needRefresh = true
 	}
 }

@@ -249,7 +249,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan("").Writes); n != 12 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
+	if n := len(d.Plan("").Writes); n != 11 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
 	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Request.Scope)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {

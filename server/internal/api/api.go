@@ -78,8 +78,9 @@ func New(c Config) (*API, error) {
 				return nil
 			}
 			// Frames are encoded once for all streams; compressing them would be work
-			// for each. Compressed requests are still understood.
-			return []connect.HandlerOption{connect.WithCompressMinBytes(math.MaxInt)}
+			// for each. Compressed requests are still understood. A response holds no
+			// more than a stream's queue, which doubles in JSON.
+			return []connect.HandlerOption{connect.WithCompressMinBytes(math.MaxInt), connect.WithSendMaxBytes(2 * maxResponse)}
 		}),
 	)
 	a := &API{reporter: reporter{c.Logger}, errors: connect.NewErrorWriter(), handlers: map[string]http.Handler{}}

@@ -1,7 +1,9 @@
 package api_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -184,5 +186,30 @@ func TestCompression(t *testing.T) {
 	equal(t, "large", large.header.Get("Content-Encoding"), "gzip")
 	if len(large.body) > 2000 {
 		t.Fatalf("%d bytes", len(large.body))
+	}
+}
+
+func TestStreamsAreNotCompressed(t *testing.T) {
+	s := newServer(t)
+	for range 30 {
+		s.group("bob")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/parley.delivery.v1.DeliveryService/Subscribe", strings.NewReader("\x00\x00\x00\x00\x02{}"))
+	s.must(err)
+	req.Header.Set("X-User", "ann")
+	req.Header.Set("Content-Type", "application/connect+json")
+	req.Header.Set("Connect-Accept-Encoding", "gzip")
+	res, err := http.DefaultClient.Do(req)
+	s.must(err)
+	defer res.Body.Close()
+	for largest := uint32(0); largest < 4<<10; {
+		var head [5]byte
+		_, err := io.ReadFull(res.Body, head[:])
+		s.must(err)
+		equal(t, "flags", head[0], 0)
+		n := binary.BigEndian.Uint32(head[1:])
+		_, err = io.CopyN(io.Discard, res.Body, int64(n))
+		s.must(err)
+		largest = max(largest, n)
 	}
 }

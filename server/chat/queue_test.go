@@ -1,0 +1,164 @@
+package chat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// remembered counts the chats in memory, and checks the rings of the idle ones.
+func (s *Service) remembered(t *testing.T) (all int) {
+	t.Helper()
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		idle := 0
+		for q := sh.idle.next; q != &sh.idle; q = q.next {
+			if q.prev.next != q || q.next.prev != q || q.busy || sh.chats[q.id] != q {
+				t.Errorf("ring of shard %d is broken at %s", i, q.id)
+			}
+			idle++
+		}
+		if idle != len(sh.chats) || sh.spare < 0 {
+			t.Errorf("shard %d: %d chats, %d idle, room for %d", i, len(sh.chats), idle, sh.spare)
+		}
+		all += len(sh.chats)
+		sh.mu.Unlock()
+	}
+	return all
+}
+
+// Memory is bounded: unknown chats and lost creations leave nothing behind, and of
+// the others the least recently used go.
+func TestMemoryIsBounded(t *testing.T) {
+	ctx := context.Background()
+	st := storetest.NewMap(time.Now)
+	s, err := New(ctx, Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Heads: 2 * shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []string{"ann", "bob"} {
+		if err := s.EnsureUser(ctx, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 100 {
+		if _, err := s.Send(ctx, Send{Caller: "ann", ChatID: fmt.Sprint("chat_", i), Content: "x"}); !errors.Is(err, ErrNotAMember) {
+			t.Error(err)
+		}
+		if err := s.Leave(ctx, MemberChange{Caller: "ann", ChatID: fmt.Sprint("chat_", i)}); !errors.Is(err, ErrNotAMember) {
+			t.Error(err)
+		}
+		if err := s.FinishPending(ctx, fmt.Sprint("chat_", i)); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := s.remembered(t); n != 0 {
+		t.Errorf("%d unknown chats are remembered", n)
+	}
+	var ids []string
+	for range 500 {
+		c, err := s.CreateGroup(ctx, CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, c.ChatID)
+	}
+	if n := s.remembered(t); n > 2*shards || n < shards {
+		t.Errorf("%d chats are remembered", n)
+	}
+	for i, id := range append(ids, ids...) {
+		if _, err := s.Send(ctx, Send{Caller: "bob", ChatID: id, Content: "x"}); err != nil {
+			t.Error(err)
+		}
+		sh := s.shard(id)
+		if sh.idle.next.id != id {
+			t.Errorf("chat %d is not the last used", i)
+		}
+	}
+	if n := s.remembered(t); n > 2*shards {
+		t.Errorf("%d chats are remembered", n)
+	}
+}
+
+// stuck holds plans until they are let go.
+type stuck struct {
+	store.Store
+	arrived, leave chan struct{}
+}
+
+func (s *stuck) Transact(ctx context.Context, p store.Plan) error {
+	s.arrived <- struct{}{}
+	<-s.leave
+	return s.Store.Transact(ctx, p)
+}
+
+// The queue of a chat is bounded, and everybody in it is served or refused.
+func TestQueueIsBounded(t *testing.T) {
+	ctx := context.Background()
+	st := storetest.NewMap(time.Now)
+	easy, err := New(ctx, Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []string{"ann", "bob"} {
+		if err := easy.EnsureUser(ctx, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := easy.CreateDirect(ctx, CreateDirect{Caller: "ann", Other: "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := &stuck{Store: st, arrived: make(chan struct{}, 64), leave: make(chan struct{})}
+	s, err := New(ctx, Config{Store: slow, Clock: time.Now, Generation: "g", Producer: "p", Queue: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 16)
+	send := func() {
+		_, err := s.Send(ctx, Send{Caller: "ann", ChatID: c.ChatID, Content: "x"})
+		results <- err
+	}
+	go send()
+	<-slow.arrived // the leader's plan is under way
+	for range 8 {
+		go send()
+	}
+	for range 4 { // these found the queue full
+		if err := <-results; !errors.Is(err, store.ErrThrottled) {
+			t.Error(err)
+		}
+	}
+	close(slow.leave)
+	for range 5 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if s.remembered(t) != 1 {
+		t.Error("the chat is not idle")
+	}
+}
+
+func TestNewID(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := NewID("chat_")
+		if len(id) != 31 || id[:5] != "chat_" || !isID(id) || seen[id] {
+			t.Fatal(id)
+		}
+		seen[id] = true
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	if _, err := New(context.Background(), Config{}); err == nil {
+		t.Error("an empty configuration was accepted")
+	}
+}

@@ -1,0 +1,89 @@
+package client
+
+import (
+	"fmt"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+)
+
+// View is a chat as the device knows it. What it points to must not be changed.
+type View struct {
+	Record
+	// Unread is the number of messages that the user has not read.
+	Unread int64
+	// Messages are complete from Record.First on, in order of sequence.
+	Messages []*messagev1.Message
+	// Present are the members, without former ones; nil until they were read.
+	Present []Member
+	// Unsent are the user's messages that the server has not confirmed.
+	Unsent []Unsent
+}
+
+// View returns a chat; false if it is not one of the user's, as far as known.
+func (m *Machine) View(chatID string) (View, bool) {
+	c := m.chats[chatID]
+	if c == nil {
+		return View{}, false
+	}
+	v := View{Record: c.Record, Messages: append([]*messagev1.Message(nil), c.messages...)}
+	v.Unread = max(c.Head.GetSequence()-c.State.GetReadSequence(), 0)
+	if c.MembersLoaded {
+		for _, member := range c.Members {
+			if !member.Removed {
+				v.Present = append(v.Present, member)
+			}
+		}
+	}
+	for _, u := range m.outbox {
+		if u.ChatID == chatID {
+			v.Unsent = append(v.Unsent, *u)
+		}
+	}
+	return v, true
+}
+
+// Chats returns the ids of the user's chats, in order.
+func (m *Machine) Chats() []string {
+	var ids []string
+	for _, c := range m.sorted() {
+		if c.Chat != nil {
+			ids = append(ids, c.ChatID)
+		}
+	}
+	return ids
+}
+
+// Unsent returns the messages that the server has not confirmed, oldest first.
+func (m *Machine) Unsent() []Unsent {
+	out := make([]Unsent, len(m.outbox))
+	for i, u := range m.outbox {
+		out[i] = *u
+	}
+	return out
+}
+
+// Session returns the present token and generation.
+func (m *Machine) Session() Session { return m.session }
+
+// Check demands that the messages have no gap.
+func (v *View) Check() error {
+	for i, msg := range v.Messages {
+		if want := v.First + int64(i); msg.GetSequence() != want {
+			return fmt.Errorf("client: chat %s has message %d where %d should be", v.ChatID, msg.GetSequence(), want)
+		}
+	}
+	return nil
+}
+
+// Overview is the chat as the list shows it; nil until it was read.
+func (v *View) Overview() *chatv1.ChatOverview {
+	if v.Chat == nil || v.Head == nil || v.State == nil {
+		return nil
+	}
+	s := v.State
+	return &chatv1.ChatOverview{Chat: v.Chat, Head: v.Head, State: &chatv1.MemberState{
+		ReadSequence: s.GetReadSequence(), UnreadCount: v.Unread, JoinedSequence: s.GetJoinedSequence(),
+		DeliveredSequence: s.GetDeliveredSequence(), MutedUntil: s.GetMutedUntil(), Archived: s.GetArchived(),
+	}}
+}
