@@ -56,7 +56,7 @@ func (w *Write) Next(current Item) (Item, error) {
 		return w.Item, nil
 	case OpUpdate:
 		next, err := Apply(w.Update, current)
-		if err == nil && next.Size() > MaxItemBytes {
+		if err == nil && itemSize(w.Key, next) > MaxItemBytes {
 			return nil, fmt.Errorf("%w: %s would have more than %d bytes", ErrInvalid, w.Key, MaxItemBytes)
 		}
 		return next, err

@@ -8,8 +8,8 @@ type Condition []Term
 
 // Term is one test. Exists and Absent look at the item; the comparisons at one
 // attribute: on a missing attribute (or item) NotEqual is true and every other
-// comparison false. Less and Greater compare integers with integers and
-// strings with strings; values of different kinds are not equal and not ordered.
+// comparison false. Less, Greater and AtMost compare integers with integers and
+// strings, by their bytes, with strings; values of different kinds are not equal and not ordered.
 type Term struct {
 	Test  Test
 	Attr  string
@@ -28,6 +28,7 @@ const (
 	TestLess
 	TestGreater
 	TestNoAttr // the attribute is missing; true for a missing item
+	TestAtMost
 )
 
 // Exists holds if there is an item that has not expired.
@@ -47,6 +48,9 @@ func (c Condition) Lt(attr string, v Value) Condition { return c.and(TestLess, a
 
 // Gt adds attribute > value.
 func (c Condition) Gt(attr string, v Value) Condition { return c.and(TestGreater, attr, v) }
+
+// Le adds attribute ≤ value.
+func (c Condition) Le(attr string, v Value) Condition { return c.and(TestAtMost, attr, v) }
 
 // Without adds that the attribute is missing.
 func (c Condition) Without(attr string) Condition { return c.and(TestNoAttr, attr, Value{}) }
@@ -87,6 +91,9 @@ func (t Term) holds(current Item) bool {
 	case TestGreater:
 		cmp, ok := order(v, t.Value)
 		return ok && cmp > 0
+	case TestAtMost:
+		cmp, ok := order(v, t.Value)
+		return ok && cmp <= 0
 	}
 	return false
 }

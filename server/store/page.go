@@ -17,13 +17,13 @@ func NewPager(limit int, now time.Time) *Pager { return &Pager{limit: limit, now
 
 // Add takes the next row in and returns true, or ends the page before it and
 // returns false. Expired rows count as evaluated, but do not show. cursor is the
-// row's place in the order.
+// row's place in the order: its sort key in a query, its [ScanCursor] in a scan.
 func (p *Pager) Add(r Row, cursor string) bool {
 	if (p.limit > 0 && len(p.Page.Rows) >= p.limit) || p.bytes >= MaxPageBytes {
 		p.Page.Cursor = p.last
 		return false
 	}
-	p.bytes += r.Item.Size()
+	p.bytes += len(r.Key.PK) + len(r.Key.SK) + r.Item.Size()
 	p.last = cursor
 	if !Expired(r.Item, p.now) {
 		p.Page.Rows = append(p.Page.Rows, r)

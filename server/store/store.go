@@ -56,8 +56,9 @@ func (k Key) String() string {
 // Store is the authoritative store.
 //
 // Reads return copies or immutable values; expired items (ExpiresAtField in the
-// past by the engine's clock) are never returned. Errors are the sentinels of
-// this package, wrapped, or the context's error.
+// past by the engine's clock, or of this second) are never returned, and plans
+// see them as missing. Errors are the sentinels of this package, wrapped, or the
+// context's error. All arguments are validated before anything else happens.
 type Store interface {
 	// Get reads one item; nil without an error if there is none. A consistent
 	// read sees every plan whose Transact has returned.
@@ -71,10 +72,14 @@ type Store interface {
 	// Scan reads a whole table, a page at a time, in no order that callers may
 	// rely on, for replay, export and repair.
 	Scan(ctx context.Context, s Scan) (Page, error)
-	// Transact runs a plan: all writes or none. nil means that the plan is
-	// committed and durable. *ConditionError: none was written, at least one
-	// condition failed. ErrAmbiguous: it may or may not have been written.
-	// ErrConflict, ErrThrottled, ErrUnavailable: nothing was written.
+	// Transact runs a plan: all writes or none, each on the item as it was before
+	// the plan. nil means that the plan is committed, and that it and all it saw
+	// are durable. *ConditionError: none was written, at least one condition
+	// failed; it may show what is not durable yet. ErrAmbiguous, which may wrap
+	// the context's error: it may or may not have been written. Every other error,
+	// a bare context's error too: nothing was written. Updates are made once all
+	// conditions hold; one that cannot be made (of an attribute that is no integer,
+	// to an item that is too large) fails with ErrInvalid.
 	Transact(ctx context.Context, p Plan) error
 	// BatchWrite runs up to MaxBatchWrite unconditional puts and deletes, each
 	// durable when it returns nil, not atomic as a whole: on an error some may
@@ -168,7 +173,8 @@ var (
 	ErrUnavailable = errors.New("store: unavailable")
 	ErrAmbiguous   = errors.New("store: outcome unknown")
 	ErrInvalid     = errors.New("store: invalid request")
-	ErrFull        = errors.New("store: storage full")
+	ErrFull        = errors.New("store: storage full") // nothing was written; deletes and reads go on
+	ErrCorrupt     = errors.New("store: corrupt data")
 )
 
 // Failure is one failed condition: the name of its write and the item as it

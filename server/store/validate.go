@@ -6,8 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxToken is the size of a ClientRequestToken.
-const maxToken = 36
+// Limits that concern validation alone.
+const (
+	maxToken    = 36  // bytes of a ClientRequestToken
+	maxName     = 255 // bytes of an attribute name
+	maxTerms    = 100 // terms of a condition, and attributes of an update
+	keyOverhead = 64  // what the names of the key's attributes add to an item, at most
+)
 
 var defs = func() map[Table]Def {
 	m := map[Table]Def{}
@@ -52,17 +57,51 @@ func validPart(what, s string) error {
 	return nil
 }
 
-func validAttr(name string, v Value) error {
-	if name == "" || len(name) > 255 {
-		return invalid("attribute name %.40q", name)
+func validName(name string) error {
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) {
+		return invalid("attribute name %.40q must be 1 to %d bytes of UTF-8", name, maxName)
+	}
+	return nil
+}
+
+func validAttr(t Table, name string, v Value) error {
+	if err := validName(name); err != nil {
+		return err
 	}
 	if v.Kind() == 0 {
 		return invalid("attribute %s has no value", name)
 	}
-	if name == ExpiresAtField && v.Kind() != KindInt {
-		return invalid("%s must be an integer", ExpiresAtField)
+	if !v.validText() {
+		return invalid("attribute %s is not UTF-8", name)
+	}
+	if name == ExpiresAtField {
+		if v.Kind() != KindInt {
+			return invalid("%s must be an integer", ExpiresAtField)
+		}
+		return validExpiry(t)
 	}
 	return nil
+}
+
+func validExpiry(t Table) error {
+	if !defs[t].TTL {
+		return invalid("items of table %s do not expire", t)
+	}
+	return nil
+}
+
+// validText reports whether what must be text is UTF-8; engines may replace bytes
+// that are not, and that would be noticed on reading only.
+func (v Value) validText() bool {
+	if v.kind == KindString && !utf8.ValidString(v.str) {
+		return false
+	}
+	for _, s := range v.list {
+		if !utf8.ValidString(s) {
+			return false
+		}
+	}
+	return true
 }
 
 // Validate checks a write alone. Errors wrap ErrInvalid.
@@ -70,24 +109,19 @@ func (w *Write) Validate() error {
 	if err := w.Key.Validate(); err != nil {
 		return err
 	}
+	if w.Op != OpPut && w.Item != nil {
+		return invalid("an item for %s, which is not put", w.Key)
+	}
+	if u := &w.Update; w.Op != OpUpdate && len(u.Set)+len(u.Remove)+len(u.Add) > 0 {
+		return invalid("an update for %s, which is not updated", w.Key)
+	}
 	switch w.Op {
 	case OpPut:
-		if w.Item == nil {
-			return invalid("put of %s without an item", w.Key)
-		}
-		for i, a := range w.Item {
-			if err := validAttr(a.Name, a.Value); err != nil {
-				return err
-			}
-			if i > 0 && w.Item[i-1].Name >= a.Name {
-				return invalid("attributes of %s are not distinct and sorted", w.Key)
-			}
-		}
-		if w.Item.Size() > MaxItemBytes {
-			return invalid("%s has more than %d bytes", w.Key, MaxItemBytes)
+		if err := w.validItem(); err != nil {
+			return err
 		}
 	case OpUpdate:
-		if err := w.Update.validate(); err != nil {
+		if err := w.Update.validate(w.Key.Table); err != nil {
 			return err
 		}
 	case OpDelete:
@@ -98,24 +132,66 @@ func (w *Write) Validate() error {
 	default:
 		return invalid("unknown kind of write %d", w.Op)
 	}
-	if len(w.Cond) > 0 && w.Name == "" {
+	return w.Cond.validate(w)
+}
+
+func (w *Write) validItem() error {
+	if w.Item == nil {
+		return invalid("put of %s without an item", w.Key)
+	}
+	for i, a := range w.Item {
+		if err := validAttr(w.Key.Table, a.Name, a.Value); err != nil {
+			return err
+		}
+		if i > 0 && w.Item[i-1].Name >= a.Name {
+			return invalid("attributes of %s are not distinct and sorted", w.Key)
+		}
+	}
+	if itemSize(w.Key, w.Item) > MaxItemBytes {
+		return invalid("%s has more than %d bytes", w.Key, MaxItemBytes)
+	}
+	return nil
+}
+
+func (c Condition) validate(w *Write) error {
+	if len(c) > 0 && w.Name == "" {
 		return invalid("condition on %s without a name", w.Key)
 	}
-	for _, t := range w.Cond {
+	if len(c) > maxTerms {
+		return invalid("condition on %s with %d terms", w.Key, len(c))
+	}
+	for _, t := range c {
+		kind := t.Value.Kind()
 		switch t.Test {
-		case TestExists, TestAbsent, TestNoAttr:
-		case TestEqual, TestNotEqual, TestLess, TestGreater:
-			if t.Value.Kind() == 0 {
-				return invalid("condition on %s without a value", t.Attr)
+		case TestExists, TestAbsent:
+			continue
+		case TestNoAttr:
+		case TestEqual, TestNotEqual:
+			if kind == 0 || !t.Value.validText() {
+				return invalid("condition on %s without a valid value", t.Attr)
+			}
+		case TestLess, TestGreater, TestAtMost:
+			if kind != KindInt && kind != KindString || !t.Value.validText() {
+				return invalid("order on %s with neither an integer nor a string", t.Attr)
 			}
 		default:
 			return invalid("unknown test %d", t.Test)
+		}
+		if err := validName(t.Attr); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (u Update) validate() error {
+func (u Update) validate(t Table) error {
+	n := len(u.Set) + len(u.Remove) + len(u.Add)
+	if n == 0 {
+		return invalid("empty update")
+	}
+	if n > maxTerms {
+		return invalid("update of %d attributes", n)
+	}
 	names := make([]string, 0, 16)
 	add := func(name string) error {
 		for _, n := range names {
@@ -124,10 +200,10 @@ func (u Update) validate() error {
 			}
 		}
 		names = append(names, name)
-		return nil
+		return validName(name)
 	}
 	for _, a := range u.Set {
-		if err := validAttr(a.Name, a.Value); err != nil {
+		if err := validAttr(t, a.Name, a.Value); err != nil {
 			return err
 		}
 		if err := add(a.Name); err != nil {
@@ -143,15 +219,20 @@ func (u Update) validate() error {
 		if err := add(a.Name); err != nil {
 			return err
 		}
-	}
-	if len(names) == 0 {
-		return invalid("empty update")
+		if a.Name == ExpiresAtField {
+			if err := validExpiry(t); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
+// itemSize is the size that counts for the limit of an item: the key counts too.
+func itemSize(k Key, it Item) int { return len(k.PK) + len(k.SK) + keyOverhead + it.Size() }
+
 func (w *Write) size() int {
-	n := len(w.Key.PK) + len(w.Key.SK) + w.Item.Size()
+	n := itemSize(w.Key, w.Item)
 	for _, a := range w.Update.Set {
 		n += len(a.Name) + a.Value.size()
 	}
@@ -262,7 +343,24 @@ func (s *Scan) Validate() error {
 	if s.Segments < 1 || s.Segments > MaxSegments || s.Segment < 0 || s.Segment >= s.Segments {
 		return invalid("segment %d of %d", s.Segment, s.Segments)
 	}
-	return nil
+	if s.Cursor == "" {
+		return nil
+	}
+	_, err := s.After()
+	return err
+}
+
+// ScanCursor is the cursor after a row.
+func ScanCursor(k Key) string { return k.PK + "\x00" + k.SK }
+
+// After is the key of the last row before the cursor. Errors wrap ErrInvalid.
+func (s *Scan) After() (Key, error) {
+	pk, sk, ok := strings.Cut(s.Cursor, "\x00")
+	k := Key{Table: s.Table, PK: pk, SK: sk}
+	if !ok || k.Validate() != nil {
+		return Key{}, invalid("cursor %.40q", s.Cursor)
+	}
+	return k, nil
 }
 
 // Segment is the segment of a partition key among n, the same on every engine

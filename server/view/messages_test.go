@@ -97,6 +97,28 @@ func TestIncompletePlans(t *testing.T) {
 		_, err := operations["changes"](w, "bob", id)
 		wantError(t, name, err, store.ErrUnavailable)
 	}
+	// An event is visible, and the membership that it changed is not yet.
+	for _, change := range []func(w *world, id string){
+		func(w *world, id string) { w.add(id, "ann", "dan") },
+		func(w *world, id string) { w.remove(id, "ann", "cid") },
+	} {
+		w := newWorld(t)
+		id := w.group(table.All, "ann", "bob", "cid")
+		w.add(id, "ann", "dan")
+		w.remove(id, "ann", "dan")
+		old := map[store.Key]store.Item{}
+		for _, user := range []string{"cid", "dan"} {
+			for _, k := range []store.Key{table.MembershipKey(id, user), table.UserChatKey(user, id)} {
+				it, err := w.store.Store.Get(w.ctx, k, store.Strong)
+				w.must(err)
+				old[k] = it
+			}
+		}
+		change(w, id)
+		w.store.old = old
+		_, err := w.reader.Changes(w.ctx, "bob", &messagev1.ListChangesRequest{ChatId: id, AfterVersion: w.headOf(id).Version - 1})
+		wantError(t, "membership", err, store.ErrUnavailable)
+	}
 	// A later event that is missing only shortens the page.
 	w := newWorld(t)
 	id := w.group(table.All, "ann", "bob")

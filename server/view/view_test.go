@@ -170,12 +170,14 @@ func wantError(t testing.TB, what string, err, want error) {
 
 func text(m proto.Message) string { return protojson.Format(m) }
 
-// spy counts reads and can act before one of them, or hide an item.
+// spy counts reads and can act before one of them, hide an item, or show an old
+// one.
 type spy struct {
 	store.Store
 	reads  int
 	before func(read int)
 	hide   store.Key
+	old    map[store.Key]store.Item
 }
 
 func (s *spy) read() {
@@ -200,6 +202,9 @@ func (s *spy) BatchGet(ctx context.Context, keys []store.Key, c store.Consistenc
 	for i, k := range keys {
 		if err == nil && k == s.hide {
 			items[i] = nil
+		}
+		if it, ok := s.old[k]; err == nil && ok {
+			items[i] = it
 		}
 	}
 	return items, err

@@ -9,6 +9,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -145,6 +146,31 @@ func TestPagesWhileChatsMove(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A process whose clock is behind stamps a change that comes between the pages
+// with a time before the first page (within what the design allows clocks to
+// differ): the chat is not lost.
+func TestPagesWithClockBehind(t *testing.T) {
+	w := newWorld(t)
+	ids := w.groups(4)
+	w.advance(time.Hour)
+	behind, err := chat.New(w.ctx, chat.Config{
+		Store: w.store.Store, Clock: func() time.Time { return w.clock().Add(-30 * time.Second) }, Generation: generation, Producer: "behind",
+	})
+	w.must(err)
+	first, next, err := w.reader.ListChats(w.ctx, "bob", 2, "")
+	w.must(err)
+	_, err = behind.Send(w.ctx, chat.Send{Caller: "ann", ChatID: ids[3], Content: "x"})
+	w.must(err)
+	got := chatIDs(first)
+	for next != "" {
+		var page []*chatv1.ChatOverview
+		page, next, err = w.reader.ListChats(w.ctx, "bob", 2, next)
+		w.must(err)
+		got = append(got, chatIDs(page)...)
+	}
+	equal(t, "chats", got, ids)
 }
 
 func TestSync(t *testing.T) {

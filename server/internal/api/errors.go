@@ -82,6 +82,7 @@ var mappings = []mapping{
 	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached", retry: time.Second},
 	{is: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
 	{is: store.ErrInvalid, code: connect.CodeInternal, reason: reasonInternal}, // a request that this program must not make
+	{is: store.ErrCorrupt, code: connect.CodeInternal, reason: reasonInternal},
 }
 
 // reporter turns errors into what clients may see, and logs the rest.

@@ -64,6 +64,7 @@ var sentinels = map[string]struct {
 	"store.ErrUnavailable": {store.ErrUnavailable, connect.CodeUnavailable, "UNAVAILABLE"},
 	"store.ErrAmbiguous":   {store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN"},
 	"store.ErrInvalid":     {store.ErrInvalid, connect.CodeInternal, "INTERNAL"},
+	"store.ErrCorrupt":     {store.ErrCorrupt, connect.CodeInternal, "INTERNAL"},
 	"store.ErrFull":        {store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL"},
 }
 
@@ -150,8 +151,8 @@ func TestErrorTable(t *testing.T) {
 					t.Errorf("%s: %q shows %q", what, got.Message(), word)
 				}
 			}
-			if got.Message() == "" {
-				t.Errorf("%s: no text", what)
+			if got.Message() == "" || (want.code == connect.CodeInternal && got.Message() != "internal error") {
+				t.Errorf("%s: text %q", what, got.Message())
 			}
 			unavailable := want.code == connect.CodeUnavailable
 			if unavailable != (retry.GetRetryDelay().AsDuration() > 0) || unavailable != (got.Meta().Get("Retry-After") != "") {

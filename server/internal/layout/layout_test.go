@@ -23,7 +23,7 @@ const (
 	module = "github.com/parley-chat/parley/"
 
 	maxFile      = 500  // lines
-	maxPackage   = 1400 // lines without comments, blank lines and tests; 1,200 is the aim
+	maxPackage   = 1500 // lines without comments, blank lines and tests; 1,200 is the aim
 	maxInterface = 8    // methods
 )
 

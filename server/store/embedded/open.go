@@ -85,6 +85,10 @@ func Open(o Options) (*Store, error) {
 	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w", plain(err))
 	}
+	// A directory is only there for good once its parent knows of it.
+	if err := syncDir(o.FS, o.FS.PathDir(o.Dir)); err != nil {
+		return nil, err
+	}
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, "LOCK"))
 	if err != nil {
 		if errors.Is(err, os.ErrPermission) {
@@ -130,6 +134,9 @@ func open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
 	s.db = db
+	if err := syncDir(o.FS, o.Dir); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	if s.generation, err = s.loadGeneration(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -189,12 +196,16 @@ func writeFormat(fs vfs.FS, dir, path string) error {
 	if err != nil {
 		return fmt.Errorf("write format: %w", plain(err))
 	}
+	return syncDir(fs, dir)
+}
+
+func syncDir(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err != nil {
-		return fmt.Errorf("sync data directory: %w", plain(err))
+		return fmt.Errorf("sync directory: %w", plain(err))
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync data directory: %w", plain(err))
+		return fmt.Errorf("sync directory: %w", plain(err))
 	}
 	return nil
 }

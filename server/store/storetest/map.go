@@ -8,6 +8,7 @@ package storetest
 
 import (
 	"context"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -101,6 +102,21 @@ func (m *Map) set(k store.Key, it store.Item) {
 	}
 }
 
+// Clone returns a store of its own with the same content and clock.
+func (m *Map) Clone() *Map {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &Map{clock: m.clock, closed: m.closed, tables: make(map[store.Table]map[string]*partition, len(m.tables))}
+	for name, t := range m.tables {
+		copied := make(map[string]*partition, len(t))
+		for pk, p := range t {
+			copied[pk] = &partition{keys: slices.Clone(p.keys), items: slices.Clone(p.items)}
+		}
+		c.tables[name] = copied
+	}
+	return c
+}
+
 // Get implements store.Store.
 func (m *Map) Get(ctx context.Context, key store.Key, _ store.Consistency) (store.Item, error) {
 	if err := key.Validate(); err != nil {
@@ -181,6 +197,13 @@ func (m *Map) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
 	if err := m.begin(ctx); err != nil {
 		return store.Page{}, err
 	}
+	var after store.Key
+	if s.Cursor != "" {
+		var err error
+		if after, err = s.After(); err != nil {
+			return store.Page{}, err
+		}
+	}
 	t := m.tables[s.Table]
 	pks := make([]string, 0, len(t))
 	for pk := range t {
@@ -192,11 +215,11 @@ func (m *Map) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
 	b := store.NewPager(s.Limit, m.clock())
 	for _, pk := range pks {
 		for i, sk := range t[pk].keys {
-			cursor := pk + "\x00" + sk
-			if s.Cursor != "" && strings.Compare(cursor, s.Cursor) <= 0 {
+			if c := strings.Compare(pk, after.PK); c < 0 || c == 0 && sk <= after.SK {
 				continue
 			}
-			if !b.Add(store.Row{Key: store.Key{Table: s.Table, PK: pk, SK: sk}, Item: t[pk].items[i]}, cursor) {
+			k := store.Key{Table: s.Table, PK: pk, SK: sk}
+			if !b.Add(store.Row{Key: k, Item: t[pk].items[i]}, store.ScanCursor(k)) {
 				return b.Page, nil
 			}
 		}
@@ -216,29 +239,29 @@ func (m *Map) Transact(ctx context.Context, p store.Plan) error {
 	}
 	now := m.clock().Unix()
 	var failures []store.Failure
-	next := make([]store.Item, len(p.Writes))
+	items := make([]store.Item, len(p.Writes)) // before, then after
 	for i := range p.Writes {
 		w := &p.Writes[i]
 		if len(w.Cond) == 0 && w.Op != store.OpUpdate {
-			next[i] = w.Item
 			continue
 		}
-		current := m.get(w.Key, now)
-		if !store.Evaluate(w.Cond, current) {
-			failures = append(failures, store.Failure{Index: i, Name: w.Name, Current: current})
-			continue
-		}
-		var err error
-		if next[i], err = w.Next(current); err != nil {
-			return err
+		items[i] = m.get(w.Key, now)
+		if !store.Evaluate(w.Cond, items[i]) {
+			failures = append(failures, store.Failure{Index: i, Name: w.Name, Current: items[i]})
 		}
 	}
 	if len(failures) > 0 {
 		return &store.ConditionError{Failures: failures}
 	}
 	for i := range p.Writes {
+		var err error
+		if items[i], err = p.Writes[i].Next(items[i]); err != nil {
+			return err
+		}
+	}
+	for i := range p.Writes {
 		if p.Writes[i].Op != store.OpCheck {
-			m.set(p.Writes[i].Key, next[i])
+			m.set(p.Writes[i].Key, items[i])
 		}
 	}
 	return nil

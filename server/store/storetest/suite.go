@@ -277,12 +277,12 @@ func testLimits(f *fixture) {
 	f.wantInvalid(f.transact(append(many(30), put(user("u7"), item(2)))...), "an item twice among many")
 	big := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxItemBytes))))
 	f.wantInvalid(f.transact(put(user("a"), big)), "an item too large")
-	fits := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxItemBytes-1))))
+	fits := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxItemBytes-100))))
 	f.must(f.transact(put(user("a"), fits)))
-	f.wantInvalid(f.transact(store.Write{Op: store.OpUpdate, Key: user("a"), Update: store.Update{Set: []store.Attr{attr("t", store.Bool(true))}}}), "an update makes it too large")
+	f.wantInvalid(f.transact(store.Write{Op: store.OpUpdate, Key: user("a"), Update: store.Update{Set: []store.Attr{attr("t", store.String(strings.Repeat("x", 100)))}}}), "an update makes it too large")
 	var large []store.Write
 	for i := range 11 {
-		large = append(large, put(user(fmt.Sprint(i)), fits))
+		large = append(large, put(user(string(rune('a'+i))), fits))
 	}
 	f.wantInvalid(f.transact(large...), "a plan too large")
 	for what, k := range map[string]store.Key{

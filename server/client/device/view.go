@@ -1,4 +1,4 @@
-package client
+package device
 
 import (
 	"fmt"
@@ -70,7 +70,7 @@ func (m *Machine) Session() Session { return m.session }
 func (v *View) Check() error {
 	for i, msg := range v.Messages {
 		if want := v.First + int64(i); msg.GetSequence() != want {
-			return fmt.Errorf("client: chat %s has message %d where %d should be", v.ChatID, msg.GetSequence(), want)
+			return fmt.Errorf("device: chat %s has message %d where %d should be", v.ChatID, msg.GetSequence(), want)
 		}
 	}
 	return nil

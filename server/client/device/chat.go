@@ -1,4 +1,4 @@
-package client
+package device
 
 import (
 	"slices"
@@ -24,7 +24,7 @@ type chat struct {
 	// Calls under way, 0 for none. Results of other calls are ignored.
 	chatCall, contentCall, membersCall, readCall int64
 	wantOlder                                    bool
-	tries                                        int  // failed reads in a row
+	tries                                        int // failed reads in a row
 	retryAt                                      time.Time
 	askAt                                        time.Time // until then the stream may bring what is missing
 

@@ -1,4 +1,4 @@
-package client
+package device
 
 import (
 	"errors"
@@ -243,7 +243,7 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 		return
 	}
 	if why == nil {
-		why = &Failure{Code: connect.CodeUnavailable, Err: errors.New("client: the stream ended")}
+		why = &Failure{Code: connect.CodeUnavailable, Err: errors.New("device: the stream ended")}
 	}
 	now := m.cfg.Clock()
 	end, tries := s.end, s.tries
@@ -258,7 +258,7 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 	case deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:
 		m.needRefresh = true
 	case deliveryv1.EndCode_END_CODE_SESSION_REVOKED, deliveryv1.EndCode_END_CODE_REPLACED:
-		why = &Failure{Code: why.Code, Reason: strings.TrimPrefix(end.GetCode().String(), "END_CODE_"), Err: fmt.Errorf("client: stream ended: %s", end.GetCode())}
+		why = &Failure{Code: why.Code, Reason: strings.TrimPrefix(end.GetCode().String(), "END_CODE_"), Err: fmt.Errorf("device: stream ended: %s", end.GetCode())}
 		m.stop(why)
 	case deliveryv1.EndCode_END_CODE_SLOW, deliveryv1.EndCode_END_CODE_RESYNC:
 		later()

@@ -1,22 +1,20 @@
-// Package client is the reference client: it keeps one device's copy of a user's
-// chats equal to the store, whatever happens to its connections.
+// Package device holds the rules of a client: it keeps one device's copy of a
+// user's chats equal to the store, whatever happens to its connections.
 //
-// The [Machine] holds all rules: which frame is applied and which only tells
-// that there is something newer, what is asked for, when a token is stored, what
-// the end of a stream means, when a message is sent again. It has no goroutine,
-// no connection, no disk and no clock of its own, so that it can be stepped
-// through every order of events. [Client] runs a Machine over real connections;
-// whoever builds a client in another language ports the Machine.
+// A [Machine] knows which frame is applied and which only tells that there is
+// something newer, what is asked for, when a token is stored, what the end of a
+// stream means, when a message is sent again. It has no goroutine, no connection,
+// no disk and no clock of its own, so that it can be stepped through every order
+// of events. Package client runs it over real connections; whoever builds a
+// client in another language ports the Machine.
 //
-// The package owns what a device keeps and asks. It does not own what a device
-// shows, nor creating chats and changing their members, which apps do with the
-// generated clients ([Client.Chats]).
+// The package owns what a device keeps ([Record], [Storage]) and asks for
+// ([Call]). It does not own how calls are made or what is shown.
 //
 // # Concurrency
 //
-// A Machine is used by one goroutine at a time. A Client may be used by many;
-// its Machine belongs to the goroutine of [Client.Run].
-package client
+// A Machine is used by one goroutine at a time. A [Memory] may be used by many.
+package device
 
 import (
 	"slices"
@@ -43,8 +41,8 @@ const (
 	ownGrace = time.Second
 )
 
-// MachineConfig sets up a Machine. Clock, Rand and NewID are required.
-type MachineConfig struct {
+// Config sets up a Machine. Clock, Rand and NewID are required.
+type Config struct {
 	UserID string           // whose device it is
 	Clock  func() time.Time // any clock that goes on
 	Rand   func() float64   // in [0, 1), for waits
@@ -59,7 +57,7 @@ type MachineConfig struct {
 
 // Machine is one device of one user.
 type Machine struct {
-	cfg      MachineConfig
+	cfg      Config
 	session  Session
 	chats    map[string]*chat
 	left     map[string]int64 // answers about a chat that are older than this come from before it was left
@@ -174,8 +172,8 @@ type SendFailed struct {
 	Why    *Failure
 }
 
-// NewMachine makes the Machine of a device from what it stored.
-func NewMachine(cfg MachineConfig, kept *Snapshot) *Machine {
+// New makes the Machine of a device from what it stored.
+func New(cfg Config, kept *Snapshot) *Machine {
 	if cfg.Silence == 0 {
 		cfg.Silence = 50 * time.Second
 	}
