@@ -1,6 +1,7 @@
 package chat_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -241,6 +242,61 @@ func TestConcurrentChangesOfOneMember(t *testing.T) {
 		w.check()
 		w.checkCommits(true)
 	})
+}
+
+// torn is a store whose batches are read one by one, from the last key, with
+// something happening after the first.
+type torn struct {
+	store.Store
+	between func()
+}
+
+func (s *torn) BatchGet(ctx context.Context, keys []store.Key, c store.Consistency) ([]store.Item, error) {
+	items := make([]store.Item, len(keys))
+	for i := len(keys) - 1; i >= 0; i-- {
+		var err error
+		if items[i], err = s.Get(ctx, keys[i], c); err != nil {
+			return nil, err
+		}
+		if do := s.between; do != nil && keys[i].Table == store.ChatMemberships {
+			s.between = nil
+			do()
+		}
+	}
+	return items, nil
+}
+
+// A member who moves from pending to member while the rows are read is in neither of
+// them, and still is found.
+func TestTornReads(t *testing.T) {
+	w := newWorld(t, storetest.NewMap(time.Now))
+	dying := &crash{Store: w.store}
+	dying.left.Store(1)
+	healthy := w.service("q", w.store)
+	w.users(healthy, "ann", "bob", "cat")
+	c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
+	if err != nil || c.Incomplete == nil {
+		t.Fatal(c, err)
+	}
+	reads := &torn{Store: w.store}
+	s := w.service("p", reads)
+	w.send(s, c.ChatID, "ann", "x") // so that the head is remembered
+	// The memberships are the last keys, the caller's is read before the target's.
+	reads.between = func() {
+		reads.between = func() {
+			if err := healthy.FinishPending(w.ctx, c.ChatID); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}); err != nil {
+		t.Error(err)
+	}
+	if reads.between != nil {
+		t.Error("nothing happened in between")
+	}
+	w.check()
+	w.checkCommits(true)
 }
 
 // L-076: a repetition of a request is answered like the first, also when the world

@@ -162,3 +162,31 @@ func TestConfigIsChecked(t *testing.T) {
 		t.Error("an empty configuration was accepted")
 	}
 }
+
+// A waiter that is given the lead in the moment in which it gives up passes it on.
+func TestLeadIsPassedOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s := &Service{}
+	s.shards[0].init(1)
+	sh := &s.shards[0]
+	a, b := &command{wake: make(chan struct{}, 1)}, &command{wake: make(chan struct{}, 1)}
+	for range 100 { // select takes either of two ready cases
+		a.state, b.state = queued, queued
+		q := &chatQueue{id: "c", busy: true, pending: []*command{a, b}}
+		sh.chats["c"] = q
+		sh.pass(q)
+		if a.state != leading {
+			t.Fatal("the first waiter has no lead")
+		}
+		err, lead := sh.wait(ctx, q, a)
+		if lead { // woken first: it leads, whatever its context says
+			continue
+		}
+		if !errors.Is(err, context.Canceled) || b.state != leading || len(q.pending) != 1 {
+			t.Fatalf("%v, %+v", err, b)
+		}
+		<-a.wake
+		<-b.wake
+	}
+}

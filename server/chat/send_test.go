@@ -316,6 +316,47 @@ func TestLeaderGoesBeforeARetry(t *testing.T) {
 	w.checkCommits(true)
 }
 
+// A leader that goes takes neither its group nor the repetitions of its own send
+// with it.
+func TestRepetitionsOutliveTheLeader(t *testing.T) {
+	w := newWorld(t, storetest.NewMap(time.Now))
+	hold := newGate(w.store)
+	s := w.service("p", hold)
+	w.users(s, "ann", "bob")
+	id := w.group(s, "ann", "bob")
+	for range 20 {
+		ctx, cancel := context.WithCancel(w.ctx)
+		hold.close()
+		var wg sync.WaitGroup
+		send := func(ctx context.Context, key string, leaves bool) {
+			wg.Go(func() {
+				_, err := s.Send(ctx, chat.Send{Caller: "ann", ChatID: id, ClientMessageID: key, Content: "x"})
+				if err != nil && (!leaves || !errors.Is(err, context.Canceled)) {
+					t.Error(err)
+				}
+			})
+		}
+		first := uuid.NewString()
+		send(w.ctx, first, false)
+		hold.waitFor(1)
+		key := uuid.NewString()
+		send(ctx, key, true)
+		for range 4 {
+			send(w.ctx, key, false)
+		}
+		send(w.ctx, uuid.NewString(), false)
+		hold.failNext(store.ErrConflict, cancel)
+		hold.open()
+		wg.Wait()
+		cancel()
+	}
+	if h := w.head(id); h.Sequence != 60 {
+		t.Errorf("head %+v", h)
+	}
+	w.check()
+	w.checkCommits(true)
+}
+
 // A panic in a hook or in the store ends the group it happened in, and nothing else.
 func TestPanicDoesNotWedgeTheChat(t *testing.T) {
 	w := newWorld(t, storetest.NewMap(time.Now))
@@ -370,6 +411,10 @@ func TestStampsNeverGoBack(t *testing.T) {
 		return sent.CreatedAt
 	}
 	first := send(s, id)
+	early := w.service("q", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return time.UnixMilli(1_000_000_000_000) } })
+	if at := send(early, id); at < first { // the chat's own stamps are the floor
+		t.Errorf("%d after %d by a process that is late", at, first)
+	}
 	now = now.Add(-time.Hour)
 	if at := send(s, id); at < first {
 		t.Errorf("%d after %d", at, first)
@@ -382,7 +427,6 @@ func TestStampsNeverGoBack(t *testing.T) {
 	if at := send(again, other); at < last {
 		t.Errorf("%d after %d in another process", at, last)
 	}
-	// Within a chat the head is the floor, also for what was never written down.
 	it, err := w.store.Get(w.ctx, table.ClockKey(), store.Strong)
 	if err != nil || it.Get(table.AttrStamp).Int64() != last {
 		t.Errorf("clock %v, %v; last %d", it, err, last)

@@ -13,10 +13,11 @@
 //
 // # Concurrency
 //
-// A Machine is used by one goroutine at a time. A [Memory] may be used by many.
+// A Machine is used by one goroutine at a time.
 package device
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -149,6 +150,12 @@ type Failure struct {
 	RetryAfter time.Duration
 	Err        error
 }
+
+// Error tells code, reason and cause.
+func (f *Failure) Error() string { return fmt.Sprintf("%v %s %v", f.Code, f.Reason, f.Err) }
+
+// Unwrap returns the cause.
+func (f *Failure) Unwrap() error { return f.Err }
 
 // Reasons that the Machine acts on.
 const (

@@ -1,9 +1,6 @@
 package device
 
 import (
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
@@ -95,64 +92,4 @@ type Snapshot struct {
 	Chats    map[string]Record
 	Messages map[string]map[int64]*messagev1.Message // by chat and sequence
 	Unsent   []Unsent                                // oldest first
-}
-
-// Memory is a Storage that lasts as long as the process. Its zero value is
-// empty. It is safe for use by many goroutines.
-type Memory struct {
-	mu   sync.Mutex
-	kept Snapshot
-}
-
-var _ Storage = (*Memory)(nil)
-
-// Load implements Storage.
-func (s *Memory) Load() (*Snapshot, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := &Snapshot{
-		Session:  s.kept.Session,
-		Chats:    maps.Clone(s.kept.Chats),
-		Messages: make(map[string]map[int64]*messagev1.Message, len(s.kept.Messages)),
-		Unsent:   slices.Clone(s.kept.Unsent),
-	}
-	for id, byID := range s.kept.Messages {
-		out.Messages[id] = maps.Clone(byID)
-	}
-	return out, nil
-}
-
-// Store implements Storage.
-func (s *Memory) Store(b *Batch) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := &s.kept
-	if k.Chats == nil {
-		k.Chats, k.Messages = map[string]Record{}, map[string]map[int64]*messagev1.Message{}
-	}
-	for _, id := range b.Gone {
-		delete(k.Chats, id)
-		delete(k.Messages, id)
-	}
-	for _, c := range b.Chats {
-		id := c.Record.ChatID
-		k.Chats[id] = c.Record
-		if c.Clear {
-			delete(k.Messages, id)
-		}
-		for _, msg := range c.Messages {
-			if k.Messages[id] == nil {
-				k.Messages[id] = map[int64]*messagev1.Message{}
-			}
-			k.Messages[id][msg.GetSequence()] = msg
-		}
-	}
-	k.Unsent = append(k.Unsent, b.Unsent...)
-	if len(b.Done) > 0 {
-		k.Unsent = slices.DeleteFunc(k.Unsent, func(u Unsent) bool { return slices.Contains(b.Done, u.ClientMessageID) })
-	}
-	if b.Session != nil {
-		k.Session = *b.Session
-	}
-	return nil
 }

@@ -134,13 +134,18 @@ func exercise(s *server, ann, bob clients) {
 	wantCode(t, "ack of what was not sent", err, connect.CodeOutOfRange, "POSITION_NOT_SENT")
 	s.must(stream.Close())
 
-	stream, err = bob.delivery.Subscribe(s.Context(), &deliveryv1.SubscribeRequest{Token: "AAAA"})
-	s.must(err)
-	if stream.Receive() {
-		t.Fatal("a stream with a forged token")
+	for reason, req := range map[string]*deliveryv1.SubscribeRequest{
+		"INVALID_TOKEN":    {Token: "AAAA"},
+		"INVALID_ARGUMENT": {Known: []*deliveryv1.KnownChat{{ChatId: "chat_1"}}},
+	} {
+		stream, err := bob.delivery.Subscribe(s.Context(), req)
+		s.must(err)
+		if stream.Receive() {
+			t.Fatalf("a stream in spite of %s", reason)
+		}
+		wantCode(t, "subscribe", stream.Err(), connect.CodeInvalidArgument, reason)
+		s.must(stream.Close())
 	}
-	wantCode(t, "subscribe", stream.Err(), connect.CodeInvalidArgument, "INVALID_TOKEN")
-	s.must(stream.Close())
 }
 
 // What curl does, without any header of Connect.
