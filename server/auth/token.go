@@ -3,9 +3,12 @@ package auth
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -81,5 +84,30 @@ func (k *Key) verify(token string, now time.Time) (Principal, error) {
 	case err != nil || !UserID.MatchString(c.Subject) || c.SessionID == "" || len(c.SessionID) > 64 || c.NotBefore == nil || c.IssuedAt == nil:
 		return Principal{}, ErrInvalidToken
 	}
+	if !numericDates(token) {
+		return Principal{}, ErrInvalidToken
+	}
 	return Principal{UserID: c.Subject, SessionID: c.SessionID, ExpiresAt: c.ExpiresAt.Time}, nil
+}
+
+// numericDates reports whether the times of a token are numbers, as RFC 7519
+// demands; the parser takes quoted ones too.
+func numericDates(token string) bool {
+	_, rest, _ := strings.Cut(token, ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	b, err := base64.RawURLEncoding.DecodeString(payload)
+	var times struct {
+		Exp json.RawMessage `json:"exp"`
+		Nbf json.RawMessage `json:"nbf"`
+		Iat json.RawMessage `json:"iat"`
+	}
+	if err != nil || json.Unmarshal(b, &times) != nil {
+		return false
+	}
+	for _, t := range []json.RawMessage{times.Exp, times.Nbf, times.Iat} {
+		if len(t) == 0 || t[0] == '"' {
+			return false
+		}
+	}
+	return true
 }

@@ -355,3 +355,24 @@ func TestExpiryRevocationDrain(t *testing.T) {
 		t.Fatalf("%d streams are left", n)
 	}
 }
+
+// A mark set by another device while the stream was closed comes with the opening,
+// although no event tells of it.
+func TestOwnStateOfKnownChat(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	w.send("alice", id, "one")
+	w.now = w.now.Add(time.Hour)
+	first := w.open("bob", "", known(id, 0))
+	w.hub.Close(first.s)
+	if _, _, err := w.chats.MarkRead(w.ctx, "bob", id, 1); err != nil {
+		t.Fatal(err)
+	}
+	again := w.open("bob", first.token, known(id, first.version[id]))
+	for _, f := range again.frames {
+		if f.GetReceipt().GetReadSequence() == 1 && f.GetChatId() == id {
+			return
+		}
+	}
+	t.Fatalf("frames %v", again.frames)
+}

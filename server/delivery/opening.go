@@ -24,8 +24,10 @@ const pageSize = 100
 //  3. for chats that the client knows, replay the events between its version and
 //     the head; for others that changed, send the head with the user's row read
 //     last; each chat goes live at the head that was read for it;
-//  4. look at chats that the user joined meanwhile;
-//  5. send the token, whose time was taken before the first read.
+//  4. send the user's own state in the known chats where it changed, which no
+//     event tells of;
+//  5. look at chats that the user joined meanwhile;
+//  6. send the token, whose time was taken before the first read.
 type opening struct {
 	full    bool
 	since   time.Time // changes before are known to the client
@@ -34,6 +36,7 @@ type opening struct {
 	started time.Time
 	rows    []table.UserChat // chats that the client did not name, still to be done
 	mine    []table.UserChat // chats that it did, still to be done
+	touched []table.UserChat // those of mine in which the user's own state changed
 	phase   phase
 	replay  *replay
 }
@@ -44,6 +47,7 @@ const (
 	phaseRows phase = iota
 	phaseKnown
 	phaseChats
+	phaseStates
 	phaseLate
 	phaseDone
 )
@@ -74,6 +78,8 @@ func (s *Stream) Step(ctx context.Context) (done bool, err error) {
 		err = s.stepKnown(ctx)
 	case phaseChats:
 		err = s.stepChats(ctx)
+	case phaseStates:
+		err = s.stepStates(ctx)
 	case phaseLate:
 		err = s.stepLate(ctx)
 	}
@@ -117,6 +123,9 @@ func (s *Stream) stepRows(ctx context.Context) error {
 			h.push(s, frame.Left(id, s.user, 0))
 		case !r.Left():
 			o.mine = append(o.mine, r)
+			if r.ChangedAt >= o.since.UnixMilli() {
+				o.touched = append(o.touched, r)
+			}
 		}
 	}
 	h.dropDead([]*Stream{s})
@@ -151,7 +160,7 @@ func (s *Stream) stepKnown(ctx context.Context) error {
 func (s *Stream) stepChats(ctx context.Context) error {
 	o := &s.plan
 	if len(o.rows) == 0 {
-		o.phase = phaseLate
+		o.phase = phaseStates
 		return nil
 	}
 	n := min(pageSize, len(o.rows))
@@ -160,6 +169,32 @@ func (s *Stream) stepChats(ctx context.Context) error {
 	return s.refresh(ctx, rows, func(h *table.Head, r table.UserChat) bool {
 		return o.full || max(h.ChangedAt, r.ChangedAt) >= o.since.UnixMilli()
 	})
+}
+
+// stepStates sends the user's own state in known chats where it changed. There
+// are at most as many as a request may name.
+func (s *Stream) stepStates(ctx context.Context) error {
+	h, o := s.hub, &s.plan
+	o.phase = phaseLate
+	if len(o.touched) == 0 {
+		return nil
+	}
+	list, err := h.cfg.Source.Overviews(ctx, s.user, o.touched)
+	if err != nil {
+		return err
+	}
+	if err := h.cfg.Durable(ctx); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ov := range list {
+		if id := ov.GetChat().GetChatId(); s.attached[id] != nil {
+			h.push(s, frame.Receipt(id, ov.GetState()))
+		}
+	}
+	h.dropDead([]*Stream{s})
+	return nil
 }
 
 // stepLate looks at chats that the user joined while the stream was opening, and

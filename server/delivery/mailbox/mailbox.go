@@ -111,12 +111,20 @@ func (m *Mailbox) signal() {
 // Ready signals that Take has something.
 func (m *Mailbox) Ready() <-chan struct{} { return m.ready }
 
-// Take returns the next frames, at most max, and the position of the first. ended
-// is true if nothing will follow them.
+// maxTaken bounds what Take returns at a time: generated clients accept messages
+// of 4 MiB.
+const maxTaken = 1 << 20
+
+// Take returns the next frames, at most max and about 1 MiB, and the position of
+// the first. ended is true if nothing will follow them.
 func (m *Mailbox) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := min(max, len(m.queue))
+	n, size := 0, 0
+	for n < min(max, len(m.queue)) && (n == 0 || size+m.queue[n].Size() <= maxTaken) {
+		size += m.queue[n].Size()
+		n++
+	}
 	first, frames = m.sent+1, m.queue[:n:n]
 	if m.queue = m.queue[n:]; len(m.queue) == 0 {
 		m.queue = nil

@@ -1,0 +1,140 @@
+package explorer
+
+import (
+	"iter"
+	"math/rand/v2"
+	"slices"
+)
+
+// chooser makes all choices of a schedule and records them step by step. A
+// recorded schedule repeats them; what the record does not have is 0, which
+// stands for the simplest choice everywhere.
+type chooser struct {
+	rnd   *rand.Rand // nil: repeat tape
+	tape  [][]uint32 // by step
+	steps int        // of the tape that were begun
+	at    int        // in the present step
+}
+
+func newChooser(seed uint64) *chooser { return &chooser{rnd: rand.New(rand.NewPCG(seed, 1))} }
+
+// begin starts a step; false if a repeated schedule has no more.
+func (c *chooser) begin() bool {
+	c.at = 0
+	c.steps++
+	if c.rnd != nil {
+		c.tape = append(c.tape, nil)
+		return true
+	}
+	return c.steps <= len(c.tape)
+}
+
+func (c *chooser) next() uint32 {
+	i := c.steps - 1
+	if c.rnd != nil {
+		v := c.rnd.Uint32()
+		c.tape[i] = append(c.tape[i], v)
+		return v
+	}
+	c.at++
+	if i >= len(c.tape) || c.at > len(c.tape[i]) {
+		return 0
+	}
+	return c.tape[i][c.at-1]
+}
+
+// pick chooses one of n.
+func (c *chooser) pick(n int) int {
+	if n <= 1 {
+		return 0
+	}
+	return int(c.next() % uint32(n))
+}
+
+// chance is true in so many of 1,000 cases.
+func (c *chooser) chance(perMille int) bool { return int(c.next()%1000) >= 1000-perMille }
+
+// shrink makes a failing tape shorter and simpler for as long as it fails. It
+// runs at most limit schedules.
+func shrink(tape [][]uint32, limit int, fails func([][]uint32) bool) [][]uint32 {
+	try := func(t [][]uint32) bool {
+		if limit--; limit < 0 || !fails(t) {
+			return false
+		}
+		tape = t
+		return true
+	}
+	for again := true; again && limit > 0; {
+		again = false
+		for size := max(len(tape)/2, 1); size >= 1; size /= 2 {
+			for from := 0; from+size <= len(tape); {
+				if try(slices.Concat(tape[:from], tape[from+size:])) {
+					again = true
+				} else {
+					from += size
+				}
+			}
+		}
+		for i := range tape {
+			for j := len(tape[i]) - 1; j >= 0; j-- {
+				for _, v := range []uint32{0, 1, tape[i][j] % 16, tape[i][j] % 1000} {
+					if tape[i][j] <= v {
+						continue
+					}
+					t := slices.Clone(tape)
+					t[i] = slices.Clone(t[i])
+					t[i][j] = v
+					if try(t) {
+						again = again || v == 0
+						break
+					}
+				}
+			}
+		}
+	}
+	return tape
+}
+
+// task is a coroutine that runs functions one after another, each until it ends
+// or pauses.
+type task struct {
+	resume func() (struct{}, bool)
+	stop   func()
+	pause  func(struct{}) bool
+	run    func()
+	busy   bool
+}
+
+func newTask() *task {
+	t := &task{}
+	t.resume, t.stop = iter.Pull(func(pause func(struct{}) bool) {
+		t.pause = pause
+		for pause(struct{}{}) {
+			t.run()
+			t.run, t.busy = nil, false
+		}
+	})
+	t.resume() // up to where it waits for its first function
+	return t
+}
+
+// tasks are coroutines that one world after another uses.
+type tasks struct{ free []*task }
+
+func (p *tasks) get() *task {
+	if n := len(p.free); n > 0 {
+		t := p.free[n-1]
+		p.free = p.free[:n-1]
+		return t
+	}
+	return newTask()
+}
+
+func (p *tasks) put(t *task) { p.free = append(p.free, t) }
+
+func (p *tasks) close() {
+	for _, t := range p.free {
+		t.stop()
+	}
+	p.free = nil
+}

@@ -1,0 +1,265 @@
+package explorer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/client/device"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/delivery/mailbox"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
+)
+
+const generation = "g1"
+
+var tokenKey = make([]byte, view.KeySize)
+
+// process is one server: its memory is lost when it dies, the store is not.
+type process struct {
+	w        *world
+	name     string
+	dead     bool
+	draining bool
+	skew     time.Duration
+	chats    *chat.Service
+	view     *view.Reader
+	hub      *delivery.Hub
+	busy     map[string]bool // chats with a command under way: a second one would wait for the first
+	working  int
+	repaired int // commits that the repair has brought to this hub
+}
+
+func (w *world) newProcess() *process {
+	w.made++
+	p := &process{w: w, name: fmt.Sprintf("p%d", w.made), busy: map[string]bool{}, repaired: len(w.commits)}
+	p.skew = time.Duration(w.choose.pick(5)) * time.Second
+	clock := func() time.Time { return w.now.Add(p.skew) }
+	st := &stops{w: w, p: p}
+	p.view = view.New(view.Config{Store: st, Generation: generation, TokenKey: tokenKey, Clock: clock})
+	var err error
+	p.chats, err = chat.New(w.ctx, chat.Config{
+		Store: st, Clock: clock, Generation: generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
+		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk,
+	})
+	if err != nil {
+		w.failf("chat service: %v", err)
+	}
+	source := delivery.Source(p.view)
+	if w.bug.source != nil {
+		source = w.bug.source(w, source)
+	}
+	p.hub, err = delivery.New(delivery.Config{
+		Generation: generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil), Delivered: p.chats.Delivered,
+		MaxReplay: w.maxReplay, Limits: mailbox.Limits{Frames: w.maxFrames},
+	})
+	if err != nil {
+		w.failf("hub: %v", err)
+	}
+	w.processes = append(w.processes, p)
+	return p
+}
+
+// newID makes ids without chance. The chat that a task creates is busy until the
+// task ends.
+func (w *world) newID(p *process) func(string) string {
+	return func(prefix string) string {
+		w.ids++
+		b := append(make([]byte, 0, 32), prefix...)
+		b = append(b, "01J0000000000000000000000000"[:26]...)
+		for i, n := len(b)-1, w.ids; n > 0; i, n = i-1, n/10 {
+			b[i] = byte('0' + n%10)
+		}
+		id := string(b)
+		if prefix == "chat_" && p != nil && w.current != nil {
+			p.busy[id] = true
+			w.current.created = append(w.current.created, id)
+		}
+		return id
+	}
+}
+
+// committed sends a commit to all hubs, by an unreliable network.
+func (p *process) committed(c chat.Commit) {
+	if p.dead {
+		return
+	}
+	d := delivery.Of(c.Events)
+	for _, q := range p.w.processes {
+		p.w.deliver(p, q, d)
+	}
+}
+
+func (w *world) deliver(from, to *process, d delivery.Delivery) {
+	if w.bug.deliver != nil {
+		w.bug.deliver(w, &d)
+	}
+	w.later("deliver", func() bool {
+		if to.dead || (from.dead && w.choose.chance(500)) || (!w.calm && w.choose.chance(w.lossy)) {
+			return false
+		}
+		w.tracef("%s gets %s@%d with %d events", to.name, short(d.ChatID), d.Version, len(d.Events))
+		to.hub.Deliver(d)
+		return !w.calm && w.choose.chance(100) // once more, later
+	})
+}
+
+// receipt tells all hubs. Nothing repairs a receipt: one that is lost takes the
+// user's streams with it, which is what a link does that has a gap.
+func (p *process) receipt(row table.UserChat, head table.Head) {
+	if p.dead {
+		return
+	}
+	w, state := p.w, p.view.State(head, row)
+	for _, q := range w.processes {
+		w.later("receipt", func() bool {
+			if q.dead {
+				return false
+			}
+			if p.dead || (!w.calm && w.choose.chance(w.lossy)) {
+				for _, c := range w.conns {
+					if c.p == q && c.d.user == row.UserID {
+						c.cut()
+					}
+				}
+				return false
+			}
+			q.hub.Receipt(row.UserID, row.ChatID, state)
+			return !w.calm && w.choose.chance(100)
+		})
+	}
+}
+
+// repair brings the next commits to the hub, as the workers do: the head only,
+// once per chat.
+func (p *process) repair() bool {
+	w := p.w
+	if p.dead || p.repaired >= len(w.commits) {
+		return false
+	}
+	n := min(1+w.choose.pick(4), len(w.commits)-p.repaired)
+	var order []string
+	heads := map[string]*delivery.Delivery{}
+	for _, c := range w.commits[p.repaired : p.repaired+n] {
+		d := heads[c.chat]
+		if d == nil {
+			d = &delivery.Delivery{Generation: generation, ChatID: c.chat}
+			heads[c.chat] = d
+			order = append(order, c.chat)
+		}
+		d.Version, d.MembershipVersion = c.version, c.membershipVersion
+		d.Targets = append(d.Targets, c.targets...)
+	}
+	p.repaired += n
+	for _, id := range order {
+		d := *heads[id]
+		if w.bug.deliver != nil {
+			w.bug.deliver(w, &d)
+		}
+		w.tracef("%s gets the repair %s@%d targets %v", p.name, short(id), d.Version, d.Targets)
+		p.hub.Deliver(d)
+	}
+	if !w.calm && w.choose.chance(50) { // a consumer that begins again at an older position
+		p.repaired = max(p.repaired-w.choose.pick(4), 0)
+	}
+	return true
+}
+
+// work begins a piece of the hub's work that is due.
+func (p *process) work() bool {
+	if p.dead || p.working >= 3 {
+		return false
+	}
+	work, _, ok := p.hub.Work(p.w.now.Add(p.skew))
+	if !ok {
+		return false
+	}
+	p.working++
+	p.w.spawn(p, "work", "", func(ctx context.Context) {
+		_ = p.hub.Do(ctx, work) // what failed is tried again
+		p.working--
+	})
+	return true
+}
+
+// die ends the process. Its streams break, its tasks end at their next stop.
+func (p *process) die() {
+	p.dead = true
+	w := p.w
+	for _, c := range w.conns {
+		if c.p == p {
+			c.cut()
+		}
+	}
+	for i, q := range w.processes {
+		if q == p {
+			w.processes = append(w.processes[:i:i], w.processes[i+1:]...)
+			break
+		}
+	}
+}
+
+// serve answers a unary call as the handlers do.
+func (p *process) serve(ctx context.Context, user string, req proto.Message) (proto.Message, *device.Failure) {
+	switch r := req.(type) {
+	case *deliveryv1.SyncRequest:
+		return reply(p.view.Sync(ctx, user, r))
+	case *chatv1.GetChatRequest:
+		ov, err := p.view.Overview(ctx, user, r.GetChatId())
+		return reply(&chatv1.GetChatResponse{Chat: ov}, err)
+	case *chatv1.ListMembersRequest:
+		return reply(p.view.Members(ctx, user, r.GetChatId(), int(r.GetPageSize()), r.GetPageToken()))
+	case *messagev1.ListMessagesRequest:
+		return reply(p.view.Messages(ctx, user, r))
+	case *messagev1.ListChangesRequest:
+		return reply(p.view.Changes(ctx, user, r))
+	case *messagev1.SendMessageRequest:
+		s, err := p.chats.Send(ctx, chat.Send{
+			Caller: user, ChatID: r.GetChatId(), ClientMessageID: r.GetClientMessageId(), Content: r.GetContent(), ContentType: int64(r.GetContentType()),
+		})
+		return reply(&messagev1.SendMessageResponse{
+			MessageId: s.MessageID, Sequence: s.Sequence, Version: s.Version, CreatedAt: timestamppb.New(time.UnixMilli(s.CreatedAt)), ClientMessageId: s.ClientMessageID,
+		}, err)
+	case *messagev1.MarkReadRequest:
+		row, head, err := p.chats.MarkRead(ctx, user, r.GetChatId(), r.GetSequence())
+		return reply(&messagev1.MarkReadResponse{State: p.view.State(head, row)}, err)
+	}
+	p.w.failf("a device asks for %T", req)
+	return nil, unavailable
+}
+
+var unavailable = &device.Failure{Code: connect.CodeUnavailable}
+
+func reply[M proto.Message](res M, err error) (proto.Message, *device.Failure) {
+	if err != nil {
+		return nil, failure(err)
+	}
+	return res, nil
+}
+
+func failure(err error) *device.Failure {
+	f := &device.Failure{Code: connect.CodeFailedPrecondition, Err: err}
+	switch {
+	case errors.Is(err, chat.ErrNotAMember):
+		f.Code, f.Reason = connect.CodePermissionDenied, "NOT_A_MEMBER"
+	case errors.Is(err, view.ErrInvalidToken):
+		f.Code, f.Reason = connect.CodeInvalidArgument, "INVALID_TOKEN"
+	case errors.Is(err, view.ErrInvalidPageToken):
+		f.Code = connect.CodeInvalidArgument
+	case errors.Is(err, store.ErrClosed), errors.Is(err, store.ErrAmbiguous), errors.Is(err, store.ErrConflict),
+		errors.Is(err, store.ErrThrottled), errors.Is(err, store.ErrUnavailable), errors.Is(err, delivery.ErrDraining):
+		f.Code = connect.CodeUnavailable
+	}
+	return f
+}

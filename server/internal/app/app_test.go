@@ -1,0 +1,236 @@
+package app_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/internal/app"
+)
+
+// run runs the program in this process until it ends by itself or ctx does.
+func run(ctx context.Context, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = app.Run(ctx, args, func(k string) string { return env[k] }, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestStartErrorsAreOneLine(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	locked := t.TempDir()
+	launch(t, locked, "127.0.0.1:0")
+	newer := t.TempDir()
+	if err := os.WriteFile(filepath.Join(newer, "FORMAT"), []byte("parley 99 99\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := t.TempDir()
+	if err := os.WriteFile(filepath.Join(open, "auth.key"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fresh := []string{"--listen", "127.0.0.1:0", "--data-dir"}
+	for name, tt := range map[string]struct {
+		args []string
+		env  map[string]string
+		code int
+		says string
+	}{
+		"unknown flag":         {args: []string{"--nope"}, code: 2, says: "-nope"},
+		"stray argument":       {args: []string{"serve"}, code: 2, says: `unknown command "serve"`},
+		"bad address":          {args: []string{"--listen", "8080"}, code: 2, says: "host:port"},
+		"bad address by env":   {env: map[string]string{"PARLEY_LISTEN": "x"}, code: 2, says: "host:port"},
+		"bad log format":       {args: []string{"--log-format", "xml"}, code: 2, says: "text or json"},
+		"empty data directory": {args: []string{"--data-dir", ""}, code: 2, says: "data-dir"},
+		"token without user":   {args: []string{"token"}, code: 2, says: "one user"},
+		"token for nonsense":   {args: []string{"--data-dir", t.TempDir(), "token", "a b"}, code: 1, says: "user id"},
+		"port in use":          {args: []string{"--listen", busy.Addr().String(), "--data-dir", t.TempDir()}, code: 1, says: "in use"},
+		"locked":               {args: append(fresh, locked), code: 1, says: "in use by another process"},
+		"too new":              {args: append(fresh, newer), code: 1, says: "format"},
+		"not a directory":      {args: append(fresh, filepath.Join(file, "data")), code: 1, says: file},
+		"bad key":              {args: append(fresh, open), code: 1, says: "auth.key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := run(t.Context(), tt.env, tt.args...)
+			if code != tt.code || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || stdout != "" {
+				t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+			}
+		})
+	}
+	if code, stdout, stderr := run(t.Context(), nil, "--help"); code != 0 || !strings.Contains(stdout, "PARLEY_LISTEN") || stderr != "" {
+		t.Fatalf("help: %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// inProcess runs the server in this process and returns its address and a
+// function that stops it and returns the exit code.
+func inProcess(t *testing.T, env map[string]string, args ...string) (addr string, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	pr, pw := io.Pipe()
+	var errs bytes.Buffer
+	done := make(chan int, 1)
+	go func() {
+		code := app.Run(ctx, args, func(k string) string { return env[k] }, pw, &errs)
+		_ = pw.Close()
+		done <- code
+	}()
+	var text strings.Builder
+	buf := make([]byte, 4096)
+	for addr == "" {
+		n, err := pr.Read(buf)
+		text.Write(buf[:n])
+		if m := listening.FindStringSubmatch(text.String()); m != nil {
+			addr = m[1]
+		} else if err != nil {
+			cancel()
+			t.Fatalf("exit code %d: %s", <-done, errs.String())
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, pr) }()
+	code := -1
+	stop = func() int {
+		if cancel(); code < 0 {
+			code = <-done
+		}
+		return code
+	}
+	t.Cleanup(func() { stop() })
+	return addr, stop
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	res, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+func TestServesHealthMetricsReflection(t *testing.T) {
+	addr, stop := inProcess(t, map[string]string{"PARLEY_LISTEN": "127.0.0.1:0", "PARLEY_DATA_DIR": t.TempDir()})
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready", "/metrics": "parley_streams_open 0"} {
+		if code, body := get(t, "http://"+addr+path); code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %.200s", path, code, body)
+		}
+	}
+	// Health and reflection need no token; everything else does.
+	for path, want := range map[string]int{
+		"/grpc.health.v1.Health/Check": 200, "/parley.chat.v1.ChatService/ListChats": 401, "/nothing/here": 404,
+	} {
+		res, err := http.Post("http://"+addr+path, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+	if code := stop(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+}
+
+func TestDrainEndsStreams(t *testing.T) {
+	dir := t.TempDir()
+	addr, stop := inProcess(t, nil, "--listen", "127.0.0.1:0", "--data-dir", dir)
+	u := newUser("alice", token(t, dir, "alice"), addr, newTransport(t, true))
+	st, err := u.delivery.Subscribe(t.Context(), &deliveryv1.SubscribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	stopped := make(chan int, 1)
+	var end *deliveryv1.End
+	for st.Receive() {
+		for _, f := range st.Msg().GetFrames() {
+			if f.GetHeartbeat() != nil { // the stream is live
+				go func() { stopped <- stop() }()
+			}
+			if f.GetEnd() != nil {
+				end = f.GetEnd()
+			}
+		}
+	}
+	if end.GetCode() != deliveryv1.EndCode_END_CODE_DRAIN || connect.CodeOf(st.Err()) != connect.CodeUnavailable {
+		t.Fatalf("end %v, error %v", end, st.Err())
+	}
+	if code := <-stopped; code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	// The same directory serves again, and knows the token.
+	addr, _ = inProcess(t, nil, "--listen", "127.0.0.1:0", "--data-dir", dir)
+	u = newUser("alice", token(t, dir, "alice"), addr, newTransport(t, false))
+	if _, err := u.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The shell lines of the README are run as they stand there, but for the port.
+func TestReadme(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil || runtime.GOOS == "windows" {
+		t.Skip("no bash")
+	}
+	if out, err := exec.Command("curl", "--help", "all").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--json")) {
+		t.Skip("no curl with --json")
+	}
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for i, block := range strings.Split(string(text), "```") {
+		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 && strings.Contains(code, "curl") {
+			lines = append(lines, code)
+		}
+	}
+	if len(lines) != 3 {
+		t.Fatalf("the README has %d blocks with curl", len(lines))
+	}
+	dir := t.TempDir()
+	p := launch(t, dir, "127.0.0.1:0")
+	script := fmt.Sprintf("ALICE=%s\nBOB=%s\nset -e\n(%s) > %s/stream 2>&1 &\n%s\n"+
+		"for i in $(seq 200); do grep -q 'Hello, Bob' %s/stream && break; sleep 0.05; done\ncat %s/stream\n",
+		token(t, dir, "alice"), token(t, dir, "bob"), strings.TrimSpace(lines[0]), dir, lines[1]+lines[2], dir, dir)
+	script = strings.ReplaceAll(script, "127.0.0.1:8080", p.addr)
+	// The stream's curl ends with the server.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, bash, "-c", script).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for what, n := range map[string]int{"Hello, Bob": 3, `"hello":`: 1, `"messages":`: 1, `"token":`: 2, "invalid": 0, "unauthenticated": 0} {
+		if got := strings.Count(string(out), what); got < n || (n == 0 && got > 0) {
+			t.Errorf("%q comes %d times:\n%s", what, got, out)
+		}
+	}
+}
