@@ -117,6 +117,18 @@ func TestStoreWithoutAnswer(t *testing.T) {
 		hold.failAll(nil)
 		w.send(s, id, "bob", "y")
 	}
+	// A store that goes away leaves an open outcome open, at once.
+	calls := 0
+	hold.failAll(func() error {
+		if calls++; calls == 1 {
+			return store.ErrAmbiguous
+		}
+		return store.ErrClosed
+	})
+	if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, store.ErrAmbiguous) || calls != 2 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+	hold.failAll(nil)
 	if h := w.head(id); h.Sequence != 6 {
 		t.Errorf("%+v", h)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -188,5 +189,115 @@ func TestLeadIsPassedOn(t *testing.T) {
 		}
 		<-a.wake
 		<-b.wake
+	}
+}
+
+// script is a store whose plans wait for their turn and end as it says.
+type script struct {
+	store.Store
+	arrived chan struct{}
+	next    chan func(run func() error) error
+}
+
+func (s *script) Transact(ctx context.Context, p store.Plan) error {
+	s.arrived <- struct{}{}
+	return (<-s.next)(func() error { return s.Store.Transact(ctx, p) })
+}
+
+// waitForQueue returns when n commands are waiting.
+func (s *Service) waitForQueue(chatID string, n int) {
+	for sh := s.shard(chatID); ; runtime.Gosched() {
+		sh.mu.Lock()
+		q := sh.chats[chatID]
+		ok := q != nil && len(q.pending) == n
+		sh.mu.Unlock()
+		if ok {
+			return
+		}
+	}
+}
+
+// A leader that goes before a retry gives its group back in order, without those
+// that have gone themselves; they are carried out by the next.
+func TestGroupOutlivesItsLeader(t *testing.T) {
+	bg := context.Background()
+	st := storetest.NewMap(time.Now)
+	play := &script{Store: st, arrived: make(chan struct{}), next: make(chan func(func() error) error)}
+	s, err := New(bg, Config{Store: play, Clock: time.Now, Generation: "g", Producer: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Store = st
+	for _, u := range []string{"ann", "bob"} {
+		if err := s.EnsureUser(bg, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := s.CreateDirect(bg, CreateDirect{Caller: "ann", Other: "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.keepClock(bg) // so that no plan but the sends' comes
+	s.cfg.Store = play
+
+	type result struct {
+		Sent
+		error
+	}
+	send := func(ctx context.Context, key, content string) chan result {
+		ch := make(chan result, 1)
+		go func() {
+			sent, err := s.Send(ctx, Send{Caller: "ann", ChatID: c.ChatID, ClientMessageID: key, Content: content})
+			ch <- result{sent, err}
+		}()
+		return ch
+	}
+	commit := func(run func() error) error { return run() }
+	first := send(bg, "first", "x")
+	<-play.arrived
+	leaderCtx, leaderGoes := context.WithCancel(bg)
+	defer leaderGoes()
+	waiterCtx, waiterGoes := context.WithCancel(bg)
+	defer waiterGoes()
+	leader := send(leaderCtx, "leader", "x")
+	s.waitForQueue(c.ChatID, 1)
+	twin := send(bg, "leader", "x")
+	s.waitForQueue(c.ChatID, 2)
+	gone := send(waiterCtx, "gone", "x")
+	s.waitForQueue(c.ChatID, 3)
+	a := send(bg, "a", "x")
+	s.waitForQueue(c.ChatID, 4)
+	other := send(bg, "a", "y")
+	s.waitForQueue(c.ChatID, 5)
+	b := send(bg, "b", "x")
+	s.waitForQueue(c.ChatID, 6)
+
+	play.next <- commit
+	if r := <-first; r.error != nil || r.Sequence != 1 {
+		t.Error(r)
+	}
+	<-play.arrived // the group of all the others
+	s.waitForQueue(c.ChatID, 0)
+	waiterGoes()
+	if r := <-gone; !errors.Is(r.error, context.Canceled) {
+		t.Error(r)
+	}
+	leaderGoes()
+	play.next <- func(func() error) error { return store.ErrConflict }
+	if r := <-leader; !errors.Is(r.error, context.Canceled) {
+		t.Error(r)
+	}
+	<-play.arrived
+	play.next <- commit
+	for i, ch := range []chan result{twin, a, b} {
+		if r := <-ch; r.error != nil || r.Replayed || r.Sequence != int64(i+2) {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+	if r := <-other; !errors.Is(r.error, ErrKeyReused) {
+		t.Error(r)
+	}
+	if n := s.remembered(t); n != 1 {
+		t.Errorf("%d chats", n)
 	}
 }

@@ -400,6 +400,7 @@ func TestStampsNeverGoBack(t *testing.T) {
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func(c *chat.Config) { c.Clock = func() time.Time { return now } }
 	s := w.service("p", w.store, clock)
+	early := w.service("q", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return time.UnixMilli(1_000_000_000_000) } })
 	w.users(s, "ann", "bob")
 	id := w.group(s, "ann", "bob")
 	other := w.group(s, "ann", "bob")
@@ -411,7 +412,6 @@ func TestStampsNeverGoBack(t *testing.T) {
 		return sent.CreatedAt
 	}
 	first := send(s, id)
-	early := w.service("q", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return time.UnixMilli(1_000_000_000_000) } })
 	if at := send(early, id); at < first { // the chat's own stamps are the floor
 		t.Errorf("%d after %d by a process that is late", at, first)
 	}

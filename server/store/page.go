@@ -9,6 +9,7 @@ type Pager struct {
 	limit int
 	now   int64
 	bytes int
+	rows  int
 	last  string
 }
 
@@ -23,6 +24,7 @@ func (p *Pager) Add(r Row, cursor string) bool {
 		p.Page.Cursor = p.last
 		return false
 	}
+	p.rows++
 	p.bytes += len(r.Key.PK) + len(r.Key.SK) + r.Item.Size()
 	p.last = cursor
 	if !Expired(r.Item, p.now) {
@@ -30,3 +32,6 @@ func (p *Pager) Add(r Row, cursor string) bool {
 	}
 	return true
 }
+
+// Evaluated is the number of rows that Add took in, shown or not.
+func (p *Pager) Evaluated() int { return p.rows }

@@ -2,8 +2,8 @@ package embedded
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -19,7 +19,7 @@ const (
 // itemFormat is the first byte of each encoded item.
 const itemFormat = 1
 
-var errCorrupt = errors.New("embedded: corrupt item")
+var errCorrupt = fmt.Errorf("%w: not an encoding of this engine", store.ErrCorrupt)
 
 // tableNumbers gives each table its byte, by its place in store.Tables.
 var tableNumbers = func() map[store.Table]byte {
@@ -53,14 +53,28 @@ func parseKey(t store.Table, b []byte) (store.Key, error) {
 	return store.Key{Table: t, PK: pk, SK: sk}, nil
 }
 
+// endOf is the end of the range of keys that begin with a partition's prefix.
+func endOf(prefix []byte) []byte {
+	end := slices.Clone(prefix)
+	end[len(end)-1]++ // from the zero byte that ends the partition key
+	return end
+}
+
+const expiryPrefix = 1 + 8 // bytes of an expiry entry before the item's key
+
+// appendExpiry encodes an entry of the expiry index, in order of time.
 func appendExpiry(b []byte, at int64, itemKey []byte) []byte {
 	b = append(b, spaceExpiry)
-	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	b = binary.BigEndian.AppendUint64(b, uint64(at)^1<<63) // negative ones first
 	return append(b, itemKey...)
 }
 
+func expiryTime(entry []byte) int64 {
+	return int64(binary.BigEndian.Uint64(entry[1:]) ^ 1<<63)
+}
+
 // appendItem encodes an item: format, number of attributes, then for each name,
-// kind and value, all lengths as varints.
+// kind and value, all lengths as varints. An item has one encoding.
 func appendItem(b []byte, it store.Item) []byte {
 	b = append(b, itemFormat)
 	b = binary.AppendUvarint(b, uint64(len(it)))
@@ -94,7 +108,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// decodeItem reads an encoded item. It copies b once; strings share the copy.
+// decodeItem reads an encoded item, and nothing that appendItem does not write. It
+// copies b once; strings share the copy.
 func decodeItem(b []byte) (store.Item, error) {
 	d := decoder{s: string(b)}
 	if d.byte() != itemFormat {
@@ -112,7 +127,9 @@ func decodeItem(b []byte) (store.Item, error) {
 		case store.KindInt:
 			a.Value = store.Int(d.varint())
 		case store.KindBool:
-			a.Value = store.Bool(d.byte() == 1)
+			c := d.byte()
+			d.bad = d.bad || c > 1
+			a.Value = store.Bool(c == 1)
 		case store.KindList:
 			list := make([]string, 0, 8)
 			for m := d.length(); m > 0 && !d.bad; m-- {
@@ -122,7 +139,7 @@ func decodeItem(b []byte) (store.Item, error) {
 		default:
 			d.bad = true
 		}
-		if d.bad {
+		if d.bad || (len(it) > 0 && it[len(it)-1].Name >= a.Name) {
 			return nil, errCorrupt
 		}
 		it = append(it, a)
@@ -155,6 +172,9 @@ func (d *decoder) uvarint() uint64 {
 		c := d.byte()
 		n |= uint64(c&0x7f) << shift
 		if c < 0x80 {
+			if (c == 0 && shift > 0) || (shift == 63 && c > 1) { // longer than need be, or too large
+				break
+			}
 			return n
 		}
 	}

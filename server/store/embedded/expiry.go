@@ -1,6 +1,13 @@
 package embedded
 
-import ()
+import (
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/parley-chat/parley/server/store"
+)
 
 // moveExpiry keeps the index of expiries in step with an item.
 func (s *Store) moveExpiry(b *pebble.Batch, key []byte, old, next store.Item) error {
@@ -19,10 +26,12 @@ func (s *Store) moveExpiry(b *pebble.Batch, key []byte, old, next store.Item) er
 	return nil
 }
 
-// How often expired items are removed, and how many at most in one go.
+// How often expired items are removed, how many are looked up in one go, and how
+// many are locked and removed together.
 const (
 	sweepEvery = time.Minute
 	sweepMax   = 10_000
+	sweepChunk = 64
 )
 
 func (s *Store) sweepLoop() {
@@ -33,56 +42,85 @@ func (s *Store) sweepLoop() {
 		case <-s.stop:
 			return
 		case <-t.C:
-			if _, err := s.sweep(sweepMax); err != nil {
+		}
+		for n := sweepMax; n == sweepMax && !s.stopping(); {
+			var err error
+			if n, err = s.sweep(sweepMax); err != nil {
 				s.opts.Logger.Error("remove expired items", "error", err)
+				break
 			}
 		}
 	}
 }
 
-// sweep removes up to limit expired items and returns how many it looked at. An
-// item that was written anew meanwhile has another entry in the index and stays.
-func (s *Store) sweep(limit int) (n int, err error) {
+func (s *Store) stopping() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// sweep removes up to limit expired items and returns how many it looked at.
+func (s *Store) sweep(limit int) (int, error) {
 	now := s.opts.Clock().Unix()
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry}, UpperBound: appendExpiry(nil, now+1, nil)})
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry}, UpperBound: appendExpiry(nil, now+1, nil)})
 	if err != nil {
 		return 0, err
 	}
 	var entries [][]byte
-	for ok := iter.First(); ok && len(entries) < limit; ok = iter.Next() {
-		entries = append(entries, slices.Clone(iter.Key()))
+	for ok := it.First(); ok && len(entries) < limit; ok = it.Next() {
+		entries = append(entries, slices.Clone(it.Key()))
 	}
-	if err := iter.Close(); err != nil {
+	if err := it.Close(); err != nil {
 		return 0, err
 	}
-	for _, e := range entries {
-		if err := s.expire(e, int64(binary.BigEndian.Uint64(e[1:9])), e[9:]); err != nil {
-			return n, err
+	done := 0
+	for chunk := range slices.Chunk(entries, sweepChunk) {
+		if s.stopping() {
+			break
 		}
-		n++
+		if err := s.expire(chunk); err != nil {
+			return done, err
+		}
+		done += len(chunk)
 	}
-	return n, nil
+	return done, nil
 }
 
-func (s *Store) expire(entry []byte, at int64, key []byte) error {
-	l := &s.stripe[maphash.Bytes(s.seed, key)%stripes]
-	l.Lock()
-	defer l.Unlock()
-	it, err := s.load(key)
-	if err != nil {
-		return err
+// expire removes the items of some entries of the index. An item that was written
+// anew since the entries were read has another entry and stays: the locks keep it
+// as it is while it is looked at and removed.
+func (s *Store) expire(entries [][]byte) error {
+	keys := make([][]byte, len(entries))
+	for i, e := range entries {
+		keys[i] = e[expiryPrefix:]
 	}
+	locks := s.lockAll(keys)
+	defer s.unlockAll(locks)
 	b := s.db.NewBatch()
 	defer b.Close()
-	if v := it.Get(store.ExpiresAtField); v.Kind() != 0 && v.Int64() == at {
-		if err := b.Delete(key, nil); err != nil {
+	removed := int64(0)
+	for i, e := range entries {
+		it, err := s.load(keys[i])
+		if err != nil {
+			return err
+		}
+		if v := it.Get(store.ExpiresAtField); v.Kind() != 0 && v.Int64() == expiryTime(e) {
+			if err := b.Delete(keys[i], nil); err != nil {
+				return err
+			}
+			removed++
+		}
+		if err := b.Delete(e, nil); err != nil {
 			return err
 		}
 	}
-	if err := b.Delete(entry, nil); err != nil {
+	// Losing a removal in a crash changes nothing: an expired item is never shown.
+	if err := s.db.Apply(b, pebble.NoSync); err != nil {
 		return err
 	}
-	// Losing a removal in a crash changes nothing: an expired item is never shown.
-	return s.db.Apply(b, pebble.NoSync)
+	s.expired.Add(removed)
+	return nil
 }
-

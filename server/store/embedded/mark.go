@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -12,12 +13,15 @@ import (
 // saw, its writer has a ticket by then, and the reader waits until all tickets
 // given out so far are back. The wait starts no sync of its own: it is shared with
 // the writers'.
+//
+// After a failed sync nothing is promised any more: tickets and waits fail.
 type mark struct {
 	mu      sync.Mutex
 	next    uint64              // next ticket
 	low     uint64              // all tickets below are back
 	back    map[uint64]struct{} // tickets at or above low that are back
 	waiters []waiter            // by target, because targets only grow
+	broken  error               // set once, for good
 }
 
 type waiter struct {
@@ -25,11 +29,14 @@ type waiter struct {
 	ready  chan struct{}
 }
 
-func (m *mark) take() uint64 {
+func (m *mark) take() (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.broken != nil {
+		return 0, m.broken
+	}
 	m.next++
-	return m.next - 1
+	return m.next - 1, nil
 }
 
 func (m *mark) giveBack(t uint64) {
@@ -45,10 +52,31 @@ func (m *mark) giveBack(t uint64) {
 		}
 		delete(m.back, m.low)
 	}
-	for len(m.waiters) > 0 && m.waiters[0].target <= m.low {
-		close(m.waiters[0].ready)
-		m.waiters = m.waiters[1:]
+	n := 0
+	for ; n < len(m.waiters) && m.waiters[n].target <= m.low; n++ {
+		close(m.waiters[n].ready)
 	}
+	m.waiters = slices.Delete(m.waiters, 0, n)
+}
+
+// fail ends all waits, now and later, with an error.
+func (m *mark) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken != nil {
+		return
+	}
+	m.broken = err
+	for _, w := range m.waiters {
+		close(w.ready)
+	}
+	m.waiters = nil
+}
+
+func (m *mark) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.broken
 }
 
 // inFlight is the number of tickets that are out.
@@ -58,19 +86,29 @@ func (m *mark) inFlight() int {
 	return int(m.next-m.low) - len(m.back)
 }
 
+// wait returns when all tickets that are out now are back.
 func (m *mark) wait(ctx context.Context) error {
 	m.mu.Lock()
-	if m.low == m.next {
-		m.mu.Unlock()
-		return nil
+	if m.broken != nil || m.low == m.next {
+		defer m.mu.Unlock()
+		return m.broken
 	}
 	w := waiter{target: m.next, ready: make(chan struct{})}
 	m.waiters = append(m.waiters, w)
 	m.mu.Unlock()
 	select {
 	case <-w.ready:
-		return nil
+		if m.reached(w.target) {
+			return nil
+		}
+		return m.failure()
 	case <-ctx.Done():
 		return ctx.Err() // the waiter is closed and dropped in its turn
 	}
+}
+
+func (m *mark) reached(target uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.low >= target
 }

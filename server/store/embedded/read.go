@@ -170,7 +170,7 @@ const checkEvery = 1024
 
 // take puts the iterator's row on the page and reports whether there may be more.
 func take(ctx context.Context, p *store.Pager, it *pebble.Iterator, k store.Key, cursor string) (bool, error) {
-	if p.Rows()%checkEvery == checkEvery-1 && ctx.Err() != nil {
+	if p.Evaluated()%checkEvery == checkEvery-1 && ctx.Err() != nil {
 		return false, ctx.Err()
 	}
 	v, err := it.ValueAndErr()

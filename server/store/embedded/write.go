@@ -2,10 +2,9 @@ package embedded
 
 import (
 	"context"
-	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"slices"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -34,33 +33,40 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 	}
 	defer s.life.RUnlock()
 	if s.full() && !onlyDeletes(writes) {
+		s.refused.Add(1)
 		return store.ErrFull
 	}
 	b := s.db.NewBatch()
 	t, err := s.apply(b, writes)
 	if err != nil {
-		_ = b.Close()
+		_ = b.Close() // nothing was written, the error says why
 		return err
-	}
-	if t.written && !s.opts.noSync {
-		if err := b.SyncWait(); err != nil {
-			s.opts.Fatal(err)
-			return err
-		}
-	}
-	if t.written {
-		s.mark.giveBack(t.ticket)
-		s.plans.Add(1)
 	}
 	if t.outboxDeletes > 0 {
 		s.countOutboxDeletes(t.outboxDeletes)
 	}
-	// Conditions may have seen what others have not synced yet, and a plan of
-	// checks alone has no sync of its own.
-	if err := b.Close(); err != nil || t.written {
-		return err
+	if !t.written {
+		// The conditions may have seen what others have not synced yet, and a plan
+		// of checks alone has no sync of its own.
+		_ = b.Close()
+		return s.mark.wait(ctx)
 	}
-	return s.mark.wait(ctx)
+	if !s.opts.noSync {
+		if err := b.SyncWait(); err != nil {
+			s.fail(err)
+			return fmt.Errorf("%w: sync: %w", store.ErrAmbiguous, err)
+		}
+	}
+	s.mark.giveBack(t.ticket)
+	s.plans.Add(1)
+	_ = b.Close() // it only returns memory
+	return nil
+}
+
+// fail ends what cannot be kept up: what is visible may never be on disk.
+func (s *Store) fail(err error) {
+	s.mark.fail(fmt.Errorf("%w: a sync failed: %w", store.ErrUnavailable, err))
+	s.opts.Fatal(err)
 }
 
 func onlyDeletes(writes []store.Write) bool {
@@ -81,93 +87,137 @@ type applied struct {
 // apply evaluates the writes and applies them to the database, all under the
 // locks of their items. The batch is visible afterwards, but not synced.
 func (s *Store) apply(b *pebble.Batch, writes []store.Write) (applied, error) {
-	keys := make([][]byte, len(writes))
-	locks := make([]int, len(writes))
+	keys := encodeKeys(writes)
+	locks := s.lockAll(keys)
+	defer s.unlockAll(locks)
+	now := s.opts.Clock().Unix()
+	found, err := s.evaluate(keys, writes, now)
+	if err != nil {
+		return applied{}, err
+	}
+	var out applied
+	var value []byte
+	for i := range writes {
+		w := &writes[i]
+		if w.Op == store.OpCheck {
+			continue
+		}
+		next, err := w.Next(found[i].live(now))
+		if err != nil {
+			return applied{}, err
+		}
+		if found[i].ttl {
+			err = s.moveExpiry(b, keys[i], found[i].item, next)
+		}
+		switch {
+		case err != nil:
+		case next == nil:
+			err = b.Delete(keys[i], nil)
+			if w.Key.Table == store.Outbox {
+				out.outboxDeletes++
+			}
+		default:
+			value = appendItem(value[:0], next)
+			err = b.Set(keys[i], value, nil)
+		}
+		if err != nil {
+			return applied{}, translate(err)
+		}
+	}
+	if b.Empty() {
+		return out, nil
+	}
+	// The ticket must be out before the batch can be seen.
+	if out.ticket, err = s.mark.take(); err != nil {
+		return applied{}, err
+	}
+	out.written = true
+	if err := s.commit(b); err != nil {
+		s.mark.giveBack(out.ticket)
+		return applied{}, translate(err)
+	}
+	return out, nil
+}
+
+// commit makes a batch visible, and starts its way to the disk. Not waiting for the
+// sync is marked experimental in Pebble: this is the only place that relies on it.
+func (s *Store) commit(b *pebble.Batch) error {
+	if s.opts.noSync {
+		return s.db.Apply(b, pebble.NoSync)
+	}
+	return s.db.ApplyNoSyncWait(b, pebble.Sync)
+}
+
+// found is what a write finds: the stored item, expired or not, if the write needs
+// to know it.
+type found struct {
+	item store.Item
+	ttl  bool
+}
+
+func (f *found) live(now int64) store.Item {
+	if f.ttl && store.Expired(f.item, now) {
+		return nil
+	}
+	return f.item
+}
+
+// evaluate reads what the writes need to know and evaluates all conditions.
+func (s *Store) evaluate(keys [][]byte, writes []store.Write, now int64) ([]found, error) {
+	var failures []store.Failure
+	list := make([]found, len(writes))
+	for i := range writes {
+		w, f := &writes[i], &list[i]
+		def, _ := store.Lookup(w.Key.Table)
+		f.ttl = def.TTL
+		if len(w.Cond) == 0 && w.Op != store.OpUpdate && !def.TTL {
+			continue
+		}
+		var err error
+		if f.item, err = s.load(keys[i]); err != nil {
+			return nil, translate(err)
+		}
+		if current := f.live(now); !store.Evaluate(w.Cond, current) {
+			failures = append(failures, store.Failure{Index: i, Name: w.Name, Current: current})
+		}
+	}
+	if len(failures) > 0 {
+		s.failed.Add(1)
+		return nil, &store.ConditionError{Failures: failures}
+	}
+	return list, nil
+}
+
+func encodeKeys(writes []store.Write) [][]byte {
 	size := 0
 	for i := range writes {
 		size += 3 + len(writes[i].Key.PK) + len(writes[i].Key.SK)
 	}
-	buf := make([]byte, 0, size)
+	keys, buf := make([][]byte, len(writes)), make([]byte, 0, size)
 	for i := range writes {
 		start := len(buf)
 		buf = appendKey(buf, writes[i].Key)
 		keys[i] = buf[start:len(buf):len(buf)]
-		locks[i] = int(maphash.Bytes(s.seed, keys[i]) % stripes)
+	}
+	return keys
+}
+
+// lockAll locks the stripes of keys in ascending order and returns them.
+func (s *Store) lockAll(keys [][]byte) []int {
+	locks := make([]int, len(keys))
+	for i, k := range keys {
+		locks[i] = int(maphash.Bytes(s.seed, k) % stripes)
 	}
 	slices.Sort(locks)
 	locks = slices.Compact(locks)
 	for _, l := range locks {
 		s.stripe[l].Lock()
 	}
-	defer func() {
-		for _, l := range locks {
-			s.stripe[l].Unlock()
-		}
-	}()
+	return locks
+}
 
-	now := s.opts.Clock().Unix()
-	var out applied
-	var failures []store.Failure
-	var value []byte
-	for i := range writes {
-		w := &writes[i]
-		def, _ := store.Lookup(w.Key.Table)
-		var raw, current store.Item
-		if len(w.Cond) > 0 || w.Op == store.OpUpdate || def.TTL {
-			var err error
-			if raw, err = s.load(keys[i]); err != nil {
-				return out, err
-			}
-			if !store.Expired(raw, now) {
-				current = raw
-			}
-		}
-		if !store.Evaluate(w.Cond, current) {
-			failures = append(failures, store.Failure{Index: i, Name: w.Name, Current: current})
-			continue
-		}
-		if w.Op == store.OpCheck || len(failures) > 0 {
-			continue
-		}
-		next, err := w.Next(current)
-		if err != nil {
-			return out, err
-		}
-		if def.TTL {
-			if err := s.moveExpiry(b, keys[i], raw, next); err != nil {
-				return out, err
-			}
-		}
-		if next == nil {
-			err = b.Delete(keys[i], nil)
-			if w.Key.Table == store.Outbox {
-				out.outboxDeletes++
-			}
-		} else {
-			value = appendItem(value[:0], next)
-			err = b.Set(keys[i], value, nil)
-		}
-		if err != nil {
-			return out, err
-		}
+func (s *Store) unlockAll(locks []int) {
+	for _, l := range locks {
+		s.stripe[l].Unlock()
 	}
-	if len(failures) > 0 {
-		s.failed.Add(1)
-		return applied{}, &store.ConditionError{Failures: failures}
-	}
-	if b.Empty() {
-		return out, nil
-	}
-	// The ticket must be out before the batch can be seen.
-	out.ticket, out.written = s.mark.take(), true
-	if s.opts.noSync {
-		return out, s.db.Apply(b, pebble.NoSync)
-	}
-	// Apply without waiting for the sync, in the one place where it is used: the
-	// function is marked experimental.
-	if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
-		s.mark.giveBack(out.ticket)
-		return applied{}, err
-	}
-	return out, nil
 }
