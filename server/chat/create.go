@@ -116,9 +116,9 @@ func (s *Service) replay(ctx context.Context, r plan.Request) (*table.Request, e
 // create runs the plan that creates a chat. It passes the new chat's queue, so that
 // the hook is told of the creation before it is told of anything that others, who
 // may find the chat as soon as it is committed, do in it.
-func (s *Service) create(ctx context.Context, c plan.NewChat, make func(plan.NewChat, int64) (*plan.Draft, error)) error {
+func (s *Service) create(ctx context.Context, c plan.NewChat, draft func(plan.NewChat, int64) (*plan.Draft, error)) error {
 	return s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		d, err := make(c, s.stamp(0))
+		d, err := draft(c, s.stamp(0))
 		if err != nil {
 			return err
 		}

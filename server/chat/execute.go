@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -55,7 +53,7 @@ const (
 // lead is the context of the caller on whose goroutine this runs: when it ends, no
 // retry is waited for, unless an outcome is open.
 func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
-	p := d.Plan(uuid.NewString())
+	p := d.Plan()
 	deadline := s.cfg.Clock().Add(planAge)
 	unknown := false
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {

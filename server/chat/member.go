@@ -101,7 +101,7 @@ func (s *Service) Leave(ctx context.Context, r MemberChange) error {
 // read is therefore refused only if the head is still the one known before the
 // reads: then nothing of the chat changed, and the rows are of one moment. What is
 // refused by what a failed plan brought back is of one moment anyway.
-func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change, make func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, error) {
+func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change, decide func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, error) {
 	if err := s.knowHead(ctx, q); err != nil {
 		return nil, err
 	}
@@ -115,9 +115,9 @@ func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change,
 		if err != nil || done != nil {
 			return done, s.durable(ctx, err)
 		}
-		d, refusal := make(st, s.stamp(q.head.ChangedAt))
+		d, refusal := decide(st, s.stamp(q.head.ChangedAt))
 		if refusal == nil {
-			return s.carryOut(lead, ctx, q, c, pace, st, d, make)
+			return s.carryOut(lead, ctx, q, c, pace, st, d, decide)
 		}
 		if err := s.readHead(ctx, q); err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change,
 }
 
 // carryOut commits a change's draft, or the ones that follow from its failures.
-func (s *Service) carryOut(lead, ctx context.Context, q *chatQueue, c plan.Change, pace *pacer, st *plan.State, d *plan.Draft, make func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, error) {
+func (s *Service) carryOut(lead, ctx context.Context, q *chatQueue, c plan.Change, pace *pacer, st *plan.State, d *plan.Draft, decide func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, error) {
 	for {
 		err := s.commit(lead, ctx, d)
 		if err == nil {
@@ -154,7 +154,7 @@ func (s *Service) carryOut(lead, ctx context.Context, q *chatQueue, c plan.Chang
 		if err := pace.again(lead, ctx); err != nil {
 			return nil, err
 		}
-		if d, err = make(st, s.stamp(st.Head.ChangedAt)); err != nil {
+		if d, err = decide(st, s.stamp(st.Head.ChangedAt)); err != nil {
 			return nil, s.durable(ctx, err)
 		}
 	}

@@ -74,6 +74,8 @@ type command struct {
 	wake  chan struct{} // the command is done, or has the lead
 	twins []*command    // repetitions of this send, answered with it
 	err   error
+
+	self [1]*command // the command as a group
 }
 
 func (sh *shard) init(spare int) {
@@ -162,7 +164,8 @@ func (q *chatQueue) take() []*command {
 	first.state = running
 	if first.send == nil || len(q.pending) == 1 {
 		q.pending = slices.Delete(q.pending, 0, 1)
-		return []*command{first}
+		first.self[0] = first
+		return first.self[:]
 	}
 	var room plan.Room
 	n := 0
@@ -260,7 +263,9 @@ func (sh *shard) pass(q *chatQueue) {
 		return
 	}
 	q.busy = false
-	q.pending = nil
+	if cap(q.pending) > 4 {
+		q.pending = nil // a chat that was busy once need not keep its queue
+	}
 	if q.head.Version == 0 { // no such chat, or not known any more
 		delete(sh.chats, q.id)
 		return

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"unicode/utf8"
@@ -84,9 +85,9 @@ func isID(s string) bool {
 // conditions failed and goes again with the others. What it returns is described
 // at runGroup.
 func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*command) (left []*command, err error) {
-	sends := make([]*plan.Message, len(group))
-	for i, c := range group {
-		sends[i] = c.send
+	sends := make([]*plan.Message, 0, plan.MaxSends)
+	for _, c := range group {
+		sends = append(sends, c.send)
 	}
 	if err := s.knowHead(ctx, q); err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*com
 				err = pace.again(lead, ctx)
 			}
 		}
-		if err != nil && lead.Err() != nil && err == lead.Err() {
+		if err != nil && lead.Err() != nil && errors.Is(err, lead.Err()) {
 			left = giveBack(group, sends, err)
 			break
 		}

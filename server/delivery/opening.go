@@ -25,7 +25,7 @@ const pageSize = 100
 //     the head; for others that changed, send the head with the user's row read
 //     last; each chat goes live at the head that was read for it;
 //  4. send the user's own state in the known chats where it changed, which no
-//     event tells of;
+//     event tells of; or, where the stream lists all chats, their heads too;
 //  5. look at chats that the user joined meanwhile;
 //  6. send the token, whose time was taken before the first read.
 type opening struct {
@@ -36,7 +36,7 @@ type opening struct {
 	started time.Time
 	rows    []table.UserChat // chats that the client did not name, still to be done
 	mine    []table.UserChat // chats that it did, still to be done
-	touched []table.UserChat // those of mine in which the user's own state changed
+	touched []table.UserChat // those of mine that are to be shown beside their events
 	phase   phase
 	replay  *replay
 }
@@ -123,7 +123,7 @@ func (s *Stream) stepRows(ctx context.Context) error {
 			h.push(s, frame.Left(id, s.user, 0))
 		case !r.Left():
 			o.mine = append(o.mine, r)
-			if r.ChangedAt >= o.since.UnixMilli() {
+			if o.full || r.ChangedAt >= o.since.UnixMilli() {
 				o.touched = append(o.touched, r)
 			}
 		}
@@ -171,8 +171,9 @@ func (s *Stream) stepChats(ctx context.Context) error {
 	})
 }
 
-// stepStates sends the user's own state in known chats where it changed. There
-// are at most as many as a request may name.
+// stepStates sends the user's own state in known chats where it changed, and in
+// a full list the chats themselves. There are at most as many as a request may
+// name.
 func (s *Stream) stepStates(ctx context.Context) error {
 	h, o := s.hub, &s.plan
 	o.phase = phaseLate
@@ -189,7 +190,12 @@ func (s *Stream) stepStates(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ov := range list {
-		if id := ov.GetChat().GetChatId(); s.attached[id] != nil {
+		id, head := ov.GetChat().GetChatId(), ov.GetHead()
+		switch {
+		case s.attached[id] == nil:
+		case o.full:
+			h.push(s, frame.Head(id, head.GetVersion(), head.GetSequence(), ov))
+		default:
 			h.push(s, frame.Receipt(id, ov.GetState()))
 		}
 	}

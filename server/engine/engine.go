@@ -1,12 +1,15 @@
-// Package engine opens what a process stands on: the store, and later the event
-// log, the registry and routing. It is the only place that knows the modes; to
-// everything else embedded and distributed look alike.
+// Package engine opens what a process stands on: the store and the event log. It
+// is the only place that knows the modes; to everything else embedded and
+// distributed look alike.
 package engine
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 )
@@ -14,14 +17,18 @@ import (
 // Config says what to open.
 type Config struct {
 	DataDir string
-	Logger  *slog.Logger
-	Fatal   func(error) // called when nothing that is promised can be kept any more
+	// Kafka is the address of the embedded broker's port; with KafkaFallback a free
+	// port is taken where it is in use.
+	Kafka         string
+	KafkaFallback bool
+	Logger        *slog.Logger
+	Fatal         func(error) // called when nothing that is promised can be kept any more
 }
 
 // Validate checks a configuration.
 func (c Config) Validate() error {
-	if c.DataDir == "" {
-		return errors.New("engine: a data directory is required")
+	if c.DataDir == "" || c.Kafka == "" {
+		return errors.New("engine: a data directory and an address for Kafka are required")
 	}
 	return nil
 }
@@ -32,6 +39,7 @@ type Engine struct {
 	Generation string
 
 	embedded *embedded.Store
+	broker   *kafka.Broker
 }
 
 // Open opens everything. Errors fit into one line.
@@ -43,8 +51,27 @@ func Open(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{Store: st, Generation: st.Generation(), embedded: st}, nil
+	// The store's lock on the data directory is the broker's, too.
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{
+		Dir: filepath.Join(cfg.DataDir, "log"), Listen: cfg.Kafka, Fallback: cfg.KafkaFallback, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	return &Engine{Store: st, Generation: st.Generation(), embedded: st, broker: b}, nil
 }
+
+// KafkaAddr is where the event log speaks Kafka.
+func (e *Engine) KafkaAddr() string { return e.broker.Addr() }
+
+// LogStable returns when all that was published before is on stable storage.
+func (e *Engine) LogStable(ctx context.Context) error { return e.broker.Stable(ctx) }
+
+// TrimLog keeps the log within its cap; full says that it could not.
+func (e *Engine) TrimLog() (full bool, err error) { return e.broker.Trim() }
+
+// LogBytes is the size of the log.
+func (e *Engine) LogBytes() int64 { return e.broker.Bytes() }
 
 // StoreStats are counters of the store.
 type StoreStats struct {
@@ -59,4 +86,7 @@ func (e *Engine) Stats() StoreStats {
 }
 
 // Close closes everything, in reverse order.
-func (e *Engine) Close() error { return e.Store.Close() }
+func (e *Engine) Close() error {
+	e.broker.Close()
+	return e.Store.Close()
+}

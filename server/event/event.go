@@ -51,15 +51,15 @@ type kind struct {
 // descriptors are read once, here.
 var catalogue = func() map[string]kind {
 	m := map[string]kind{}
-	for _, make := range []func() Event{
+	for _, empty := range []func() Event{
 		func() Event { return &eventv1.ChatCreated{} },
 		func() Event { return &eventv1.ChatUpdated{} },
 		func() Event { return &eventv1.MembershipChanged{} },
 		func() Event { return &eventv1.MessagePersisted{} },
 	} {
-		opts, _ := proto.GetExtension(make().ProtoReflect().Descriptor().Options(), eventv1.E_Event).(*eventv1.EventOptions)
+		opts, _ := proto.GetExtension(empty().ProtoReflect().Descriptor().Options(), eventv1.E_Event).(*eventv1.EventOptions)
 		spec := Spec{Topic: opts.GetTopic(), Type: opts.GetEventType(), Version: opts.GetVersion(), Key: opts.GetKey()}
-		m[spec.Type] = kind{spec: spec, make: make}
+		m[spec.Type] = kind{spec: spec, make: empty}
 	}
 	return m
 }()

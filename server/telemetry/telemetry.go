@@ -79,4 +79,11 @@ const (
 	StoreFailed      = "parley_store_plans_failed_total"
 	StoreBytes       = "parley_store_disk_bytes"
 	StoreCompactions = "parley_store_outbox_compactions_total"
+	RelayPublished   = "parley_relay_published_total"
+	RelayFailures    = "parley_relay_failures_total"
+	RelayDropped     = "parley_relay_nudges_dropped_total"
+	RelayPoisoned    = "parley_relay_poisoned_rows"
+	RelayBacklog     = "parley_relay_backlog_rows"
+	RelayOldest      = "parley_relay_oldest_seconds"
+	LogBytes         = "parley_log_bytes"
 )

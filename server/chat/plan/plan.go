@@ -75,6 +75,7 @@ type Draft struct {
 	cause  event.Cause
 	time   *timestamppb.Timestamp // At; shared by all messages of the draft
 	writes []store.Write
+	outbox store.Row
 }
 
 func (m Maker) draft(base table.Head, at int64, cause event.Cause, writes, events int) *Draft {
@@ -87,11 +88,16 @@ func (m Maker) draft(base table.Head, at int64, cause event.Cause, writes, event
 	return d
 }
 
-// Plan returns the finished plan. token makes its repetition recognizable.
-func (d *Draft) Plan(token string) store.Plan { return store.Plan{Writes: d.writes, Token: token} }
+// Plan returns the finished plan. Its token is the id of its first event, which no
+// other plan has.
+func (d *Draft) Plan() store.Plan {
+	return store.Plan{Writes: d.writes, Token: d.Events[0].GetMetadata().GetEventId()}
+}
 
-// Outbox returns the row that announces the draft's events to the relay.
-func (d *Draft) Outbox() store.Row {
+// Outbox returns the row that announces the finished draft's events to the relay.
+func (d *Draft) Outbox() store.Row { return d.outbox }
+
+func (d *Draft) outboxRow() store.Row {
 	o := table.Outbox{
 		Shard:        event.Shard(d.Head.ChatID),
 		ChatID:       d.Head.ChatID,
@@ -136,8 +142,8 @@ func (d *Draft) finish() error {
 		row := table.Event{ChatID: d.Head.ChatID, Version: md.GetVersion(), EventID: md.GetEventId(), Type: md.GetEventType(), Payload: payload}
 		d.put(table.EventKey(row.ChatID, row.Version), row.Item())
 	}
-	o := d.Outbox()
-	d.put(o.Key, o.Item)
+	d.outbox = d.outboxRow()
+	d.put(d.outbox.Key, d.outbox.Item)
 	return nil
 }
 

@@ -31,7 +31,7 @@ func message(chatID, sender, text string, n int) *Message {
 
 // evaluated counts the items that a store has to look at before it can commit.
 func evaluated(d *Draft) (n int) {
-	for _, w := range d.Plan("").Writes {
+	for _, w := range d.Plan().Writes {
 		if len(w.Cond) > 0 || w.Op == store.OpUpdate {
 			n++
 		}
@@ -41,7 +41,7 @@ func evaluated(d *Draft) (n int) {
 
 func valid(t *testing.T, d *Draft) {
 	t.Helper()
-	p := d.Plan("token")
+	p := d.Plan()
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -63,7 +63,7 @@ func valid(t *testing.T, d *Draft) {
 
 func write(t *testing.T, d *Draft, key store.Key) store.Write {
 	t.Helper()
-	for _, w := range d.Plan("").Writes {
+	for _, w := range d.Plan().Writes {
 		if w.Key == key {
 			return w
 		}
@@ -82,7 +82,7 @@ func TestSendPlan(t *testing.T) {
 	if n := evaluated(d); n != 3 {
 		t.Errorf("%d items are evaluated", n)
 	}
-	for _, w := range d.Plan("").Writes {
+	for _, w := range d.Plan().Writes {
 		if w.Key.Table == store.Chats || w.Key.Table == store.ChatMemberships {
 			t.Errorf("a send touches %s", w.Key)
 		}
@@ -109,7 +109,7 @@ func TestSendCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		units := 1 // the deletion of the outbox row
-		for _, w := range d.Plan("").Writes {
+		for _, w := range d.Plan().Writes {
 			after, err := w.Next(current[w.Key])
 			if err != nil {
 				t.Fatal(err)
@@ -146,7 +146,7 @@ func TestGroupOfSends(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan("").Writes); n != 98 {
+	if n := len(d.Plan().Writes); n != 98 {
 		t.Errorf("%d writes", n)
 	}
 	// Two of one sender share an update, at the later message's sequence.
@@ -155,7 +155,7 @@ func TestGroupOfSends(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan("").Writes); n != 3*3+2+2 {
+	if n := len(d.Plan().Writes); n != 3*3+2+2 {
 		t.Errorf("%d writes", n)
 	}
 	for user, want := range map[string]int64{"a": 3, "b": 2} {
@@ -185,7 +185,7 @@ func TestDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	fail := func(key store.Key, current store.Item) store.Failure {
-		for i, w := range d.Plan("").Writes {
+		for i, w := range d.Plan().Writes {
 			if w.Key == key {
 				return store.Failure{Index: i, Name: w.Name, Current: current}
 			}
@@ -249,7 +249,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan("").Writes); n != 11 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
+	if n := len(d.Plan().Writes); n != 11 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
 	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Request.Scope)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {
@@ -260,7 +260,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan("").Writes); n != 8 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
+	if n := len(d.Plan().Writes); n != 8 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
 	pending := table.PendingFrom("chat_1", write(t, d, table.PendingKey("chat_1")).Item)
@@ -273,7 +273,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan("").Writes); n != 3*25+4 || MaxChunk != 25 { // L-034
+	if n := len(d.Plan().Writes); n != 3*25+4 || MaxChunk != 25 { // L-034
 		t.Errorf("%d writes", n)
 	}
 	for _, e := range d.Events {

@@ -28,11 +28,8 @@ func NewRequest(procedure, user, parent, id string, content ...string) Request {
 // Hash is SHA-256 over a canonical encoding of strings: each behind its length,
 // so that no two lists share an encoding.
 func Hash(content ...string) []byte {
-	n := 0
-	for _, c := range content {
-		n += binary.MaxVarintLen64 + len(c)
-	}
-	b := make([]byte, 0, n)
+	var buf [1024]byte // enough for most
+	b := buf[:0]
 	for _, c := range content {
 		b = binary.AppendUvarint(b, uint64(len(c)))
 		b = append(b, c...)

@@ -38,7 +38,7 @@ func (c *chat) plan(now time.Time) (settled bool) {
 	if c.Loaded { // changes are then read with the messages
 		known = c.Base
 	}
-	read(&c.chatCall, c.Chat == nil || c.State == nil || c.KnownAt < known, GetChat, pending{}, func() proto.Message {
+	read(&c.chatCall, c.Chat == nil || c.KnownAt < known, GetChat, pending{}, func() proto.Message {
 		return &chatv1.GetChatRequest{ChatId: c.ChatID}
 	})
 	switch {

@@ -155,7 +155,7 @@ func (m *Machine) overview(ov *chatv1.ChatOverview, tick int64) {
 	if c == nil {
 		return
 	}
-	if c.Loaded && ov.GetState().GetJoinedSequence() > c.State.GetJoinedSequence() && c.State != nil {
+	if c.Loaded && c.Chat != nil && ov.GetState().GetJoinedSequence() > c.State.GetJoinedSequence() {
 		c.restart() // a new membership, which may hide what the old one showed
 	}
 	c.metadata(ov.GetChat())
@@ -289,7 +289,9 @@ func (c *chat) apply(b body) {
 		}
 	case b.membership != nil:
 		mc := b.membership
-		if c.Chat != nil && mc.GetVersion() > c.Chat.GetVersion() && mc.GetMemberCount() > 0 {
+		if c.Chat == nil { // nothing to count in: the chat must be read with this change
+			c.Base = max(c.Base, mc.GetVersion())
+		} else if mc.GetVersion() > c.Chat.GetVersion() && mc.GetMemberCount() > 0 {
 			c.Chat = withCount(c.Chat, mc.GetMemberCount(), mc.GetChangedAt(), mc.GetVersion())
 		}
 		if c.Loaded {
@@ -301,7 +303,7 @@ func (c *chat) apply(b body) {
 }
 
 func (c *chat) read(sequence int64) {
-	if c.State != nil && sequence > c.State.GetReadSequence() {
+	if sequence > c.State.GetReadSequence() {
 		c.state(&chatv1.MemberState{ReadSequence: sequence, MutedUntil: c.State.GetMutedUntil(), Archived: c.State.GetArchived()})
 	}
 }

@@ -19,7 +19,7 @@ type stream struct {
 	streamID string           // from hello; empty before it
 	known    map[string]int64 // newest version of the chats that were named, then
 	listing  bool             // the head frames until the first token list all chats
-	listFrom int64            // tick of hello
+	listFrom int64            // tick of the call: what the device learned since may be newer than the list
 	complete bool             // a token came: everything missed was sent
 	end      *deliveryv1.End
 
@@ -73,11 +73,15 @@ func (m *Machine) subscribe(now time.Time) {
 	s := &m.stream
 	req := &deliveryv1.SubscribeRequest{Token: m.session.Token}
 	s.known = map[string]int64{}
-	for _, c := range m.mostRecent(maxKnown) {
+	var recent []*chat
+	if req.Token != "" { // without it the stream lists all chats by their heads
+		recent = m.mostRecent(maxKnown)
+	}
+	for _, c := range recent {
 		s.known[c.ChatID] = c.Newest
 		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: c.ChatID, Version: c.Version})
 	}
-	s.id, s.heard = m.call(Subscribe, req, pending{}), now
+	s.id, s.heard, s.listFrom = m.call(Subscribe, req, pending{}), now, m.tick
 }
 
 // mostRecent returns the loaded chats that changed last, at most n.
@@ -169,7 +173,7 @@ func (m *Machine) change(f *deliveryv1.Frame, b body) {
 
 func (m *Machine) hello(h *deliveryv1.Hello) {
 	s := &m.stream
-	s.streamID, s.listing, s.listFrom = h.GetStreamId(), h.GetFull(), m.tick
+	s.streamID, s.listing = h.GetStreamId(), h.GetFull()
 	m.expires(h.GetExpiresAt().AsTime(), h.GetExpiresAt() != nil)
 	m.generation(h.GetGeneration())
 }

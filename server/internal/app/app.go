@@ -20,10 +20,12 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
+	"github.com/parley-chat/parley/workers/relay"
 )
 
 // Exit codes.
@@ -85,7 +87,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	defer listener.Close()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	eng, err := engine.Open(engine.Config{DataDir: cfg.DataDir, Logger: log, Fatal: func(err error) {
+	eng, err := engine.Open(engine.Config{DataDir: cfg.DataDir, Kafka: cfg.Kafka, KafkaFallback: cfg.Kafka == DefaultKafka, Logger: log, Fatal: func(err error) {
 		log.Error("the disk refused to sync; ending, because nothing can be promised any more", "error", err)
 		fail(fmt.Errorf("sync: %w", err))
 	}})
@@ -97,8 +99,11 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return err
 	}
+	defer p.log.Close()
 	web := p.server(log)
 	err = lifecycle.Run(ctx, []lifecycle.Service{
+		{Name: "log", Run: p.keepLog(log)},
+		{Name: "relay", Run: func(ctx context.Context, ready func()) error { ready(); return p.relay.Run(ctx) }},
 		{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
 		{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
 	}, func() { p.greet(stdout, listener.Addr()) })
@@ -125,6 +130,8 @@ type program struct {
 	gate    *auth.Gate
 	chats   *chat.Service
 	hub     *delivery.Hub
+	relay   *relay.Relay
+	log     *kafka.Client // the relay's
 	api     *api.API
 	metrics *telemetry.Metrics
 }
@@ -140,11 +147,17 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*pr
 	reader := view.New(view.Config{
 		Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize),
 	})
+	if err := p.buildRelay(ctx, log); err != nil {
+		return nil, err
+	}
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: process,
-		Committed: func(c chat.Commit) { p.hub.Deliver(delivery.Of(c.Events)) },
+		Committed: func(c chat.Commit) {
+			p.hub.Deliver(delivery.Of(c.Events))
+			p.relay.Nudge(c)
+		},
 		Receipt: func(row table.UserChat, head table.Head) {
 			p.hub.Receipt(row.UserID, row.ChatID, reader.State(head, row))
 		},
@@ -201,5 +214,6 @@ func (p *program) measure() {
 	st(telemetry.StorePlans, "Plans committed.", func(s engine.StoreStats) float64 { return float64(s.Plans) })
 	st(telemetry.StoreFailed, "Plans with failed conditions.", func(s engine.StoreStats) float64 { return float64(s.Failed) })
 	st(telemetry.StoreCompactions, "Compactions of the outbox.", func(s engine.StoreStats) float64 { return float64(s.Compactions) })
+	p.measureLog()
 	p.metrics.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.", func() float64 { return float64(p.eng.Stats().DiskBytes) })
 }

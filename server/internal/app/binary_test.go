@@ -62,17 +62,21 @@ func TestMain(m *testing.M) {
 
 // process is a running server.
 type process struct {
-	cmd  *exec.Cmd
-	addr string
-	gone chan struct{}
+	cmd   *exec.Cmd
+	addr  string
+	kafka string
+	gone  chan struct{}
 }
 
-var listening = regexp.MustCompile(`listening on http://(\S+),`)
+var (
+	listening = regexp.MustCompile(`listening on http://(\S+),`)
+	onKafka   = regexp.MustCompile(`on Kafka at (\S+)`)
+)
 
 // launch starts the real binary and waits until it listens.
 func launch(t testing.TB, dir, listen string) *process {
 	t.Helper()
-	cmd := exec.Command(binary(t), "--listen", listen, "--data-dir", dir)
+	cmd := exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--data-dir", dir)
 	var log strings.Builder
 	cmd.Stderr = &log
 	stdout, err := cmd.StdoutPipe()
@@ -84,9 +88,12 @@ func launch(t testing.TB, dir, listen string) *process {
 	}
 	p := &process{cmd: cmd, gone: make(chan struct{})}
 	lines := bufio.NewScanner(stdout)
-	for p.addr == "" && lines.Scan() {
+	for (p.addr == "" || p.kafka == "") && lines.Scan() {
 		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
 			p.addr = m[1]
+		}
+		if m := onKafka.FindStringSubmatch(lines.Text()); m != nil {
+			p.kafka = m[1]
 		}
 	}
 	go func() {

@@ -13,6 +13,7 @@ import (
 const (
 	DefaultListen  = "127.0.0.1:8080"
 	DefaultDataDir = ".parley"
+	DefaultKafka   = "127.0.0.1:9092"
 
 	tokenTTL = 24 * time.Hour
 )
@@ -22,6 +23,7 @@ const (
 type Config struct {
 	Listen  string // host:port; port 0 takes a free one
 	DataDir string
+	Kafka   string // host:port on loopback where the event log speaks Kafka; port 0 takes a free one
 	LogJSON bool
 
 	command string // "" serves, "token" prints a token
@@ -56,6 +58,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	}
 	text(&c.Listen, "listen", "PARLEY_LISTEN", DefaultListen, "address to listen on; port 0 takes a free one")
 	text(&c.DataDir, "data-dir", "PARLEY_DATA_DIR", DefaultDataDir, "directory of all data")
+	text(&c.Kafka, "kafka-listen", "PARLEY_KAFKA_LISTEN", DefaultKafka, "loopback address of the Kafka port; if the default is in use, a free one is taken")
 	var format string
 	text(&format, "log-format", "PARLEY_LOG_FORMAT", "text", "text or json")
 	err := fs.Parse(args)
@@ -75,6 +78,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	c.LogJSON = format == "json"
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return c, errUsage{fmt.Errorf("listen must be host:port, not %q", c.Listen)}
+	}
+	if _, _, err := net.SplitHostPort(c.Kafka); err != nil {
+		return c, errUsage{fmt.Errorf("kafka-listen must be host:port, not %q", c.Kafka)}
 	}
 	switch rest := fs.Args(); {
 	case len(rest) == 0:

@@ -11,6 +11,7 @@ import (
 // stream's request is one JSON message in Connect's envelope: a zero byte and the
 // length in four.
 const greeting = `Parley is listening on http://%[1]s, data in %[2]s
+Every change is on Kafka at %[5]s
 
 Two users to try it with, their tokens are valid for a day:
 
@@ -44,5 +45,5 @@ func (p *program) greet(stdout io.Writer, addr net.Addr) {
 		}
 		tokens = append(tokens, t)
 	}
-	fmt.Fprintf(stdout, greeting, append([]any{addr, p.cfg.DataDir}, tokens...)...)
+	fmt.Fprintf(stdout, greeting, append(append([]any{addr, p.cfg.DataDir}, tokens...), p.eng.KafkaAddr())...)
 }

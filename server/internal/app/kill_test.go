@@ -20,7 +20,8 @@ import (
 // TestKill starts the real binary, loads it with sends and streams, kills it with
 // no warning again and again, and checks that every acknowledged message is there
 // once, at the place that was promised, that sequences and versions have no gaps,
-// and that the streams, resumed each time, showed every message once and in order.
+// that the streams, resumed each time, showed every message once and in order, and
+// that all of it comes on Kafka, first occurrences in order.
 // PARLEY_KILLS sets the number of kills.
 func TestKill(t *testing.T) {
 	kills := 3
@@ -94,6 +95,7 @@ func TestKill(t *testing.T) {
 			t.Fatalf("bob's stream did not reach version %d of %s: %v", head, id, err)
 		}
 		f.check(t, id, stored)
+		checkLog(ctx, t, p.kafka, id, stored)
 	}
 	stopFollowing()
 	following.Wait()

@@ -127,6 +127,14 @@ var rules = []rule{
 		why: "what is private to the server's binary stays so",
 	},
 	{
+		imports: []string{"server/internal/app"}, only: []string{"server"}, tests: true,
+		why: "main builds the app, the app builds the API, nothing looks back up",
+	},
+	{
+		imports: []string{"server/internal/api"}, only: []string{"server/internal/app"}, tests: true,
+		why: "as the app",
+	},
+	{
 		imports: []string{"server/internal/api", "server/delivery", "server/view"}, only: []string{"server/chat", "server/store/...", "server/client"}, except: true,
 		why: "the rules of chats know no reader and no transport",
 	},
@@ -141,6 +149,24 @@ var rules = []rule{
 	{
 		imports: []string{"server/...", "gen/..."}, only: []string{"schemacheck/..."}, except: true, tests: true,
 		why: "the gate must work when they are broken",
+	},
+}
+
+// A bound lists all that a package may import of the module, tests aside: they
+// need engines, clocks and clients.
+type bound struct {
+	pkg string
+	may []string
+	why string
+}
+
+var bounds = []bound{
+	{"server", []string{"server/internal/app"}, "main is signals and an exit code"},
+	{"server/store", nil, "the contract stands on nothing"},
+	{"server/store/table", []string{"server/store"}, "rows know the contract and no engine"},
+	{
+		"server/chat/...", []string{"server/chat/...", "server/store", "server/store/table", "server/event", "gen/..."},
+		"the rules of chats know rows and events and nothing else",
 	},
 }
 
@@ -169,7 +195,12 @@ func TestImports(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			name = strings.TrimPrefix(name, module)
+			name, own := strings.CutPrefix(name, module)
+			for _, b := range bounds {
+				if own && !test && matches(b.pkg, pkg) && !matchesAny(b.may, name) {
+					t.Errorf("%s imports %s: %s", f, name, b.why)
+				}
+			}
 			for _, r := range rules {
 				if (test && !r.tests) || name == pkg || !matchesAny(r.imports, name) {
 					continue

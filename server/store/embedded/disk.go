@@ -5,24 +5,27 @@ import (
 	"time"
 )
 
-// minFree is the part of the disk that must be free for writes, in percent.
+// Writes other than deletes are refused while less than minFree percent of the disk
+// is free: what Pebble needs to tidy up, and to stop in order, stays there.
 const minFree = 5
 
-// diskWatch asks the file system now and then how much is free.
+// diskEvery is the time between two questions to the file system.
+const diskEvery = 2 * time.Second
+
+// diskWatch asks the file system now and then how much is free. Writes ask it: a
+// store that is not written to needs no watch.
 type diskWatch struct {
 	next atomic.Int64 // unix ms of the next question
 	full atomic.Bool
 }
 
-const diskEvery = 2 * time.Second
-
-// full reports whether less than minFree percent of the disk is free. File
-// systems that do not know count as free.
+// full reports whether writes must be refused. A file system that does not know how
+// much is free counts as free.
 func (s *Store) full() bool {
-	now := time.Now().UnixMilli()
+	now := s.opts.now().UnixMilli()
 	if next := s.disk.next.Load(); now >= next && s.disk.next.CompareAndSwap(next, now+diskEvery.Milliseconds()) {
 		u, err := s.opts.FS.GetDiskUsage(s.opts.Dir)
-		full := err == nil && u.TotalBytes > 0 && u.AvailBytes*100 < u.TotalBytes*minFree
+		full := err == nil && u.TotalBytes > 0 && float64(u.AvailBytes) < float64(u.TotalBytes)*minFree/100
 		if full != s.disk.full.Swap(full) {
 			s.opts.Logger.Warn("free disk space changed", "writes_refused", full, "free_bytes", u.AvailBytes)
 		}

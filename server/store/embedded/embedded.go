@@ -119,6 +119,9 @@ func (s *Store) Durable(ctx context.Context) error {
 		return err
 	}
 	defer s.life.RUnlock()
+	if s.opts.noWait {
+		return nil
+	}
 	return s.mark.wait(ctx)
 }
 

@@ -2,19 +2,29 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.uber.org/goleak"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Pebble leaves this one behind when its Open fails half-way.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/cockroachdb/pebble/v2.(*ConcurrencyLimitScheduler).periodicGranter"))
+}
 
 func open1(t *testing.T, o Options) *Store {
 	t.Helper()
@@ -59,11 +69,44 @@ func TestGenerationStays(t *testing.T) {
 	}
 }
 
+const lockEnv = "PARLEY_TEST_LOCKED_DIR"
+
+// One directory has one process, and an error of one line for the others.
 func TestSecondProcessIsRefused(t *testing.T) {
+	if dir := os.Getenv(lockEnv); dir != "" { // the second process
+		_, err := Open(Options{Dir: dir})
+		if !errors.Is(err, ErrLocked) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), dir) {
+			t.Fatalf("got %v", err)
+		}
+		return
+	}
 	dir := t.TempDir()
-	open1(t, Options{Dir: dir})
+	s := open1(t, Options{Dir: dir})
 	if _, err := Open(Options{Dir: dir}); !errors.Is(err, ErrLocked) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("in the same process: %v", err)
+	}
+	second := exec.Command(os.Args[0], "-test.run=^TestSecondProcessIsRefused$")
+	second.Env = append(os.Environ(), lockEnv+"="+dir)
+	if out, err := second.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open1(t, Options{Dir: dir + string(os.PathSeparator)})
+}
+
+func TestDirectoryIsPrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("permissions are not in the mode here")
+	}
+	dir := filepath.Join(t.TempDir(), "new", "data")
+	open1(t, Options{Dir: dir})
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		info, err := os.Stat(d)
+		if err != nil || info.Mode().Perm() != 0o700 {
+			t.Fatalf("%s: %v, %v", d, info.Mode(), err)
+		}
 	}
 }
 
@@ -135,37 +178,199 @@ func TestSweepRemovesTheExpired(t *testing.T) {
 	}
 }
 
-func TestOutboxIsCompacted(t *testing.T) {
-	s := open1(t, Options{Dir: t.TempDir()})
-	s.outboxDeletes.Store(compactAfter - 1)
-	k := store.Key{Table: store.Outbox, PK: "00", SK: "chat#1"}
-	if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: k}}); err != nil {
+// The sweeper removes nothing that was written anew, at whatever moment.
+func TestSweepRacesRewrites(t *testing.T) {
+	const rows = 300
+	clock := storetest.NewClock()
+	s := open1(t, Options{Dir: "/data", FS: vfs.NewMem(), Clock: clock.Now})
+	write := func(i int, expires time.Time) {
+		k := store.Key{Table: store.IdempotencyKeys, PK: fmt.Sprint(i)}
+		it := store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(expires.Unix())})
+		if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: k, Item: it}}); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range rows {
+		write(i, clock.Now())
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range rows {
+			write(i, clock.Now().Add(time.Hour))
+		}
+	})
+	wg.Go(func() {
+		for n := 1; n > 0; {
+			var err error
+			if n, err = s.sweep(7); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	if _, err := s.sweep(rows); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil { // waits for what runs in the background
+	for i := range rows {
+		it, err := s.Get(t.Context(), store.Key{Table: store.IdempotencyKeys, PK: fmt.Sprint(i)}, store.Strong)
+		if it == nil || err != nil {
+			t.Fatalf("row %d: %v, %v", i, it, err)
+		}
+	}
+	clock.Add(2 * time.Hour)
+	if n, err := s.sweep(2 * rows); n != rows || err != nil {
+		t.Fatalf("swept %d of %d at the end, %v", n, rows, err)
+	}
+	it, err := s.db.NewIter(nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if s.outboxDeletes.Load() != 0 {
-		t.Fatal("no compaction was started")
+	left := 0
+	for ok := it.First(); ok; ok = it.Next() {
+		left++
+	}
+	if err := it.Close(); err != nil || left != 1 { // the generation
+		t.Fatalf("%d rows and entries are left, %v", left, err)
 	}
 }
 
-func TestFullDiskRefusesWritesOnly(t *testing.T) {
-	s := open1(t, Options{Dir: t.TempDir()})
-	k := store.Key{Table: store.Users, PK: "a"}
-	put := store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: k, Item: store.NewItem()}}}
-	if err := s.Transact(t.Context(), put); err != nil {
+// Each instance of expiry has one entry in the index, which goes with it.
+func TestExpiryIndexFollows(t *testing.T) {
+	clock := storetest.NewClock()
+	s := open1(t, Options{Dir: "/data", FS: vfs.NewMem(), Clock: clock.Now})
+	k := store.Key{Table: store.DeliveryState, PK: "u", SK: "c"}
+	at := store.Attr{Name: store.ExpiresAtField, Value: store.Int(clock.Now().Unix() + 60)}
+	later := store.Increment{Name: store.ExpiresAtField, N: 60}
+	other := store.Attr{Name: "n", Value: store.Int(1)}
+	for i, step := range []struct {
+		write store.Write
+		want  int
+	}{
+		{store.Write{Op: store.OpPut, Item: store.NewItem(other)}, 0},
+		{store.Write{Op: store.OpPut, Item: store.NewItem(at)}, 1},
+		{store.Write{Op: store.OpPut, Item: store.NewItem(at, other)}, 1},
+		{store.Write{Op: store.OpUpdate, Update: store.Update{Add: []store.Increment{later}}}, 1},
+		{store.Write{Op: store.OpUpdate, Update: store.Update{Remove: []string{store.ExpiresAtField}}}, 0},
+		{store.Write{Op: store.OpUpdate, Update: store.Update{Set: []store.Attr{at}}}, 1},
+		{store.Write{Op: store.OpDelete}, 0},
+		{store.Write{Op: store.OpPut, Item: store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(-5)})}, 1},
+		{store.Write{Op: store.OpUpdate, Update: store.Update{Set: []store.Attr{other}}}, 0}, // of an expired item: begins with nothing
+	} {
+		step.write.Key = k
+		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{step.write}}); err != nil {
+			t.Fatal(err)
+		}
+		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry}, UpperBound: []byte{spaceExpiry + 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for ok := it.First(); ok; ok = it.Next() {
+			n++
+		}
+		if err := it.Close(); err != nil || n != step.want {
+			t.Fatalf("step %d: %d entries, want %d, %v", i, n, step.want, err)
+		}
+	}
+}
+
+func TestOutboxIsCompacted(t *testing.T) {
+	s := open1(t, Options{Dir: "/data", FS: vfs.NewMem()})
+	key := func(i int) store.Key { return store.Key{Table: store.Outbox, PK: "00", SK: fmt.Sprint("chat#", i)} }
+	for from := 0; from < 1000; from += 20 {
+		var puts, deletes []store.Write
+		for i := from; i < from+20; i++ {
+			puts = append(puts, store.Write{Op: store.OpPut, Key: key(i), Item: number(1)})
+			deletes = append(deletes, store.Write{Op: store.OpDelete, Key: key(i)})
+		}
+		if from == 980 { // the last ones make it due
+			s.outboxDeletes.Store(compactAfter - 1)
+		}
+		if err := errors.Join(s.BatchWrite(t.Context(), puts), s.BatchWrite(t.Context(), deletes)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(func() bool { return s.Stats().Compactions == 1 })
+	if n := s.outboxDeletes.Load(); n != 0 {
+		t.Fatalf("%d deletes count for the next one", n)
+	}
+	if n := s.db.Metrics().Total().TablesCount; n > 1 { // one with the generation
+		t.Fatalf("%d tables are left", n)
+	}
+}
+
+func TestStats(t *testing.T) {
+	clock := storetest.NewClock()
+	s := open1(t, Options{Dir: "/data", FS: vfs.NewMem(), Clock: clock.Now})
+	absent := putRow(1)
+	absent.Writes[0].Cond, absent.Writes[0].Name = store.Absent(), "row"
+	expiring := store.Write{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: "a"}, Item: store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(1)})}
+	if err := errors.Join(s.Transact(t.Context(), absent), s.BatchWrite(t.Context(), []store.Write{expiring})); err != nil {
 		t.Fatal(err)
 	}
-	s.disk.next.Store(time.Now().Add(time.Hour).UnixMilli())
-	s.disk.full.Store(true)
-	if err := s.Transact(t.Context(), put); !errors.Is(err, store.ErrFull) {
-		t.Fatalf("write on a full disk: %v", err)
+	if err := s.Transact(t.Context(), absent); err == nil {
+		t.Fatal("the condition holds")
 	}
-	if it, err := s.Get(t.Context(), k, store.Strong); err != nil || it == nil {
-		t.Fatalf("read on a full disk: %v, %v", it, err)
+	if _, err := s.sweep(1); err != nil {
+		t.Fatal(err)
 	}
-	if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: k}}}); err != nil {
-		t.Fatalf("delete on a full disk: %v", err)
+	got := s.Stats()
+	if got.LogBytes == 0 || got.DiskBytes == 0 {
+		t.Errorf("no bytes: %+v", got)
+	}
+	got.LogBytes, got.DiskBytes = 0, 0
+	if want := (Stats{Plans: 2, Failed: 1, Expired: 1}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Stats(); got != (Stats{}) {
+		t.Errorf("closed: %+v", got)
+	}
+}
+
+// A page of a segment does not read the partitions of others: a large one in
+// between costs no more than a small one.
+func TestScanSkipsOtherSegments(t *testing.T) {
+	s := open1(t, Options{Dir: "/data", FS: vfs.NewMem()})
+	const segments, large = 4, "large"
+	var want []string
+	for i := range 40 {
+		if pk := fmt.Sprint("p", i); store.Segment(pk, segments) != store.Segment(large, segments) {
+			want = append(want, pk)
+		}
+	}
+	b := s.db.NewBatch()
+	for i := range 20_000 {
+		if err := b.Set(appendKey(nil, store.Key{Table: store.Messages, PK: large, SK: fmt.Sprint(i)}), []byte("not an item: reading it fails"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pk := range want {
+		if err := b.Set(appendKey(nil, store.Key{Table: store.Messages, PK: pk, SK: "1"}), appendItem(nil, number(1)), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Commit(pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for segment := range segments {
+		if segment == store.Segment(large, segments) {
+			continue
+		}
+		p, err := s.Scan(t.Context(), store.Scan{Table: store.Messages, Segment: segment, Segments: segments})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range p.Rows {
+			got = append(got, r.Key.PK)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
 	}
 }

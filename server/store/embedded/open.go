@@ -6,12 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -27,23 +23,22 @@ var (
 	ErrFormat = errors.New("data directory has a format that this version cannot read")
 )
 
-// The format of the data directory: a reader must know at least formatReader.
-const (
-	formatVersion = 1
-	formatReader  = 1
-)
-
 // Options set an engine up. Only Dir is required.
 type Options struct {
 	Dir    string           // created if missing
 	FS     vfs.FS           // default: the disk
 	Clock  func() time.Time // decides what has expired; default: time.Now
 	Logger *slog.Logger     // default: discards
-	// Fatal is called if a sync fails: what was promised cannot be kept, so the
-	// process must end. Default: panic.
+	// Fatal is called if a sync fails, or if Pebble cannot go on: what was promised
+	// cannot be kept, so it must end the process. Until then writes and Durable
+	// fail. Default: a panic that nobody can recover.
 	Fatal func(error)
 
-	noSync bool // tests only: show that they notice a store that does not sync
+	// Seeded bugs, with which tests show that they notice them.
+	noSync bool // a write does not wait for the disk
+	noWait bool // Durable does not wait for what others wrote
+
+	now func() time.Time // of the disk watch; tests set it
 }
 
 func (o Options) withDefaults() Options {
@@ -53,11 +48,18 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
+	if o.now == nil {
+		o.now = time.Now
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Fatal == nil {
-		o.Fatal = func(err error) { panic(fmt.Errorf("embedded: sync failed: %w", err)) }
+		o.Fatal = func(err error) {
+			// On a goroutine of its own: a server that recovers the panics of its
+			// handlers must not survive this one.
+			go panic(fmt.Errorf("embedded: the disk cannot be relied on: %w", err))
+		}
 	}
 	return o
 }
@@ -82,18 +84,15 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		return nil, errors.New("embedded: a data directory is required")
 	}
-	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create data directory: %w", plain(err))
-	}
-	// A directory is only there for good once its parent knows of it.
-	if err := syncDir(o.FS, o.FS.PathDir(o.Dir)); err != nil {
+	o.Dir = o.FS.PathDir(o.FS.PathJoin(o.Dir, "x")) // without a separator at the end
+	if err := makeDir(o.FS, o.Dir); err != nil {
 		return nil, err
 	}
-	lock, err := o.FS.Lock(filepath.Join(o.Dir, "LOCK"))
+	lock, err := o.FS.Lock(o.FS.PathJoin(o.Dir, "LOCK"))
+	if file := (*os.PathError)(nil); errors.As(err, &file) || errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("lock data directory: %w", plain(err))
+	}
 	if err != nil {
-		if errors.Is(err, os.ErrPermission) {
-			return nil, fmt.Errorf("open data directory: %w", plain(err))
-		}
 		return nil, fmt.Errorf("%s: %w", o.Dir, ErrLocked)
 	}
 	s, err := open(o)
@@ -117,8 +116,9 @@ func open(o Options) (*Store, error) {
 		FS:                 o.FS,
 		Cache:              cache,
 		MemTableSize:       memTableSize,
-		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             logger{o.Logger},
+		FormatMajorVersion: pebbleFormat,
+		EventListener:      &pebble.EventListener{DataCorruption: s.corruption},
+		Logger:             logger{s},
 		WALMinSyncInterval: func() time.Duration {
 			if s.mark.inFlight() < busyWriters {
 				return 0
@@ -129,7 +129,7 @@ func open(o Options) (*Store, error) {
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	db, err := pebble.Open(filepath.Join(o.Dir, "store"), opts)
+	db, err := pebble.Open(o.FS.PathJoin(o.Dir, "store"), opts)
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
@@ -142,72 +142,6 @@ func open(o Options) (*Store, error) {
 	}
 	s.background.Go(s.sweepLoop)
 	return s, nil
-}
-
-// plain takes the path's repetition out of file errors.
-func plain(err error) error {
-	var pe *os.PathError
-	if errors.As(err, &pe) {
-		return fmt.Errorf("%s: %w", pe.Path, pe.Err)
-	}
-	return err
-}
-
-// checkFormat reads the FORMAT file, or writes it in a new directory: the format's
-// version and the oldest version that can read it.
-func checkFormat(fs vfs.FS, dir string) error {
-	path := filepath.Join(dir, "FORMAT")
-	f, err := fs.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return writeFormat(fs, dir, path)
-	}
-	if err != nil {
-		return fmt.Errorf("read format: %w", plain(err))
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 256))
-	if err != nil {
-		return fmt.Errorf("read format: %w", plain(err))
-	}
-	fields := strings.Fields(string(b))
-	if len(fields) != 3 || fields[0] != "parley" {
-		return fmt.Errorf("%s: %w: the FORMAT file is not Parley's", dir, ErrFormat)
-	}
-	if reader, err := strconv.Atoi(fields[2]); err != nil || reader > formatVersion {
-		return fmt.Errorf("%s: %w: it needs format %s, this version knows %d", dir, ErrFormat, fields[2], formatVersion)
-	}
-	return nil
-}
-
-func writeFormat(fs vfs.FS, dir, path string) error {
-	tmp := path + ".new"
-	f, err := fs.Create(tmp, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return fmt.Errorf("write format: %w", plain(err))
-	}
-	_, err = fmt.Fprintf(f, "parley %d %d\n", formatVersion, formatReader)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = fs.Rename(tmp, path)
-	}
-	if err != nil {
-		return fmt.Errorf("write format: %w", plain(err))
-	}
-	return syncDir(fs, dir)
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", plain(err))
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory: %w", plain(err))
-	}
-	return nil
 }
 
 // loadGeneration reads the store's generation, or makes one for a new store.
@@ -232,13 +166,24 @@ func (s *Store) loadGeneration() (string, error) {
 	return g, nil
 }
 
+// corruption logs what was found; the reader gets store.ErrCorrupt, and the rest of
+// the data goes on being served.
+func (s *Store) corruption(info pebble.DataCorruptionInfo) {
+	s.opts.Logger.Error("corrupt data", "path", info.Path, "error", info.Details)
+}
+
 // logger passes Pebble's complaints on; its chatter is not for operators.
-type logger struct{ l *slog.Logger }
+type logger struct{ s *Store }
 
 func (l logger) Infof(string, ...any) {}
+
 func (l logger) Errorf(format string, args ...any) {
-	l.l.Error("store engine", "message", fmt.Sprintf(format, args...))
+	l.s.opts.Logger.Error("store engine", "message", fmt.Sprintf(format, args...))
 }
+
+// Fatalf must not return.
 func (l logger) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf("store engine: "+format, args...))
+	err := fmt.Errorf("store engine: "+format, args...)
+	l.s.fail(err)
+	panic(err)
 }

@@ -25,53 +25,63 @@ const (
 
 var errBody = errors.New("table: body of an event is damaged")
 
-// known is the list of values that can be referred to.
-type known struct {
-	values [maxKnown]string
+// text is what both directions read: payloads are bytes, bodies strings.
+type text interface{ ~string | ~[]byte }
+
+// known is the list of values that can be referred to: the row's ids, then others.
+type known[T text] struct {
+	ids    [3]string
+	values [maxKnown]T
 	n      int
 }
 
-func newKnown(ids [3]string) *known {
-	k := &known{}
-	for _, id := range ids {
-		k.add(id)
-	}
-	return k
-}
-
-func (k *known) add(v string) {
+func (k *known[T]) add(v T) {
 	if k.n < maxKnown && len(v) >= minShared {
 		k.values[k.n] = v
 		k.n++
 	}
 }
 
-func (k *known) find(v string) int {
-	for i, w := range k.values[:k.n] {
-		if v == w {
+func (k *known[T]) find(v T) int {
+	if len(v) < minShared {
+		return -1
+	}
+	for i, id := range k.ids {
+		if string(v) == id {
 			return i
+		}
+	}
+	for i, w := range k.values[:k.n] {
+		if string(v) == string(w) {
+			return len(k.ids) + i
 		}
 	}
 	return -1
 }
 
-// condense replaces known values. It reports false if the payload cannot be
-// restored exactly: not a canonical encoding, or one with groups.
-func condense(payload []byte, chatID, eventID, eventType string) ([]byte, bool) {
-	k := newKnown([3]string{chatID, eventID, eventType})
-	s := string(payload)
-	body, ok := k.condense(make([]byte, 0, len(s)), s, true)
-	if !ok {
-		return nil, false
+// appendRef appends the value of a reference.
+func (k *known[T]) appendRef(out []byte, ref int) ([]byte, bool) {
+	switch {
+	case ref < len(k.ids):
+		return protowire.AppendString(out, k.ids[ref]), true
+	case ref < len(k.ids)+k.n:
+		return protowire.AppendString(out, string(k.values[ref-len(k.ids)])), true
 	}
-	back, err := expand(string(body), chatID, eventID, eventType)
-	return body, err == nil && string(back) == s
+	return out, false
 }
 
-func (k *known) condense(out []byte, s string, top bool) ([]byte, bool) {
+// condense appends the condensed form of a payload. It reports false if expand
+// would not restore the payload exactly: because it has groups, or tags or lengths
+// that are longer than necessary.
+func condense(out, payload []byte, chatID, eventID, eventType string) ([]byte, bool) {
+	k := known[[]byte]{ids: [3]string{chatID, eventID, eventType}}
+	return condenseFields(&k, out, payload, true)
+}
+
+func condenseFields(k *known[[]byte], out, s []byte, top bool) ([]byte, bool) {
 	for len(s) > 0 {
 		num, typ, n := consumeTag(s)
-		if n < 0 || typ == protowire.StartGroupType || typ == protowire.EndGroupType {
+		if n < 0 || n != protowire.SizeTag(num) || typ == protowire.StartGroupType || typ == protowire.EndGroupType {
 			return nil, false
 		}
 		if typ != protowire.BytesType {
@@ -84,12 +94,13 @@ func (k *known) condense(out []byte, s string, top bool) ([]byte, bool) {
 			continue
 		}
 		v, m := consumeBytes(s[n:])
-		if m < 0 {
+		if m < 0 || m != protowire.SizeBytes(len(v)) {
 			return nil, false
 		}
 		s = s[n+m:]
 		if top && num == metadataField {
-			inner, ok := k.condense(make([]byte, 0, len(v)), v, false)
+			var buf [512]byte
+			inner, ok := condenseFields(k, buf[:0], v, false)
 			if !ok {
 				return nil, false
 			}
@@ -97,13 +108,13 @@ func (k *known) condense(out []byte, s string, top bool) ([]byte, bool) {
 			out = protowire.AppendBytes(out, inner)
 			continue
 		}
-		if i := k.find(v); i >= 0 && len(v) >= minShared {
+		if i := k.find(v); i >= 0 {
 			out = protowire.AppendTag(out, num, protowire.StartGroupType)
 			out = append(out, byte(i))
 			continue
 		}
 		out = protowire.AppendTag(out, num, protowire.BytesType)
-		out = protowire.AppendString(out, v)
+		out = protowire.AppendBytes(out, v)
 		k.add(v)
 	}
 	return out, true
@@ -111,11 +122,11 @@ func (k *known) condense(out []byte, s string, top bool) ([]byte, bool) {
 
 // expand restores a payload.
 func expand(body, chatID, eventID, eventType string) ([]byte, error) {
-	k := newKnown([3]string{chatID, eventID, eventType})
-	return k.expand(make([]byte, 0, len(body)+256), body, true)
+	k := known[string]{ids: [3]string{chatID, eventID, eventType}}
+	return expandFields(&k, make([]byte, 0, len(body)+256), body, true)
 }
 
-func (k *known) expand(out []byte, s string, top bool) ([]byte, error) {
+func expandFields(k *known[string], out []byte, s string, top bool) ([]byte, error) {
 	for len(s) > 0 {
 		num, typ, n := consumeTag(s)
 		if n < 0 {
@@ -130,7 +141,8 @@ func (k *known) expand(out []byte, s string, top bool) ([]byte, error) {
 			s = s[n+m:]
 			out = protowire.AppendTag(out, num, protowire.BytesType)
 			if top && num == metadataField {
-				inner, err := k.expand(make([]byte, 0, len(v)+256), v, false)
+				var buf [768]byte
+				inner, err := expandFields(k, buf[:0], v, false)
 				if err != nil {
 					return nil, err
 				}
@@ -140,11 +152,14 @@ func (k *known) expand(out []byte, s string, top bool) ([]byte, error) {
 			out = protowire.AppendString(out, v)
 			k.add(v)
 		case protowire.StartGroupType:
-			if len(s) <= n || int(s[n]) >= k.n {
+			if len(s) <= n {
 				return nil, errBody
 			}
 			out = protowire.AppendTag(out, num, protowire.BytesType)
-			out = protowire.AppendString(out, k.values[s[n]])
+			var ok bool
+			if out, ok = k.appendRef(out, int(s[n])); !ok {
+				return nil, errBody
+			}
 			s = s[n+1:]
 		default:
 			m := scalar(s[n:], typ)
@@ -158,10 +173,10 @@ func (k *known) expand(out []byte, s string, top bool) ([]byte, error) {
 	return out, nil
 }
 
-// The parsers below are protowire's for strings, which share memory where slices
-// would have to be copied to be kept.
+// The parsers below are protowire's for strings as well, which share memory where
+// slices would have to be copied to be kept.
 
-func consumeVarint(s string) (uint64, int) {
+func consumeVarint[T text](s T) (uint64, int) {
 	var v uint64
 	for i := 0; i < len(s) && i < 10; i++ {
 		v |= uint64(s[i]&0x7f) << (7 * i)
@@ -172,7 +187,7 @@ func consumeVarint(s string) (uint64, int) {
 	return 0, -1
 }
 
-func consumeTag(s string) (protowire.Number, protowire.Type, int) {
+func consumeTag[T text](s T) (protowire.Number, protowire.Type, int) {
 	v, n := consumeVarint(s)
 	if n < 0 {
 		return 0, 0, n
@@ -184,16 +199,16 @@ func consumeTag(s string) (protowire.Number, protowire.Type, int) {
 	return num, typ, n
 }
 
-func consumeBytes(s string) (string, int) {
+func consumeBytes[T text](s T) (T, int) {
 	v, n := consumeVarint(s)
 	if n < 0 || v > uint64(len(s)-n) {
-		return "", -1
+		return s[:0], -1
 	}
 	return s[n : n+int(v)], n + int(v)
 }
 
 // scalar returns the size of a field's value that is not length-delimited.
-func scalar(s string, typ protowire.Type) int {
+func scalar[T text](s T, typ protowire.Type) int {
 	n := -1
 	switch typ {
 	case protowire.VarintType:

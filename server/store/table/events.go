@@ -23,7 +23,8 @@ func EventKey(chatID string, version int64) store.Key {
 // as "body"; one that does not come back from that exactly as "payload".
 func (e Event) Item() store.Item {
 	a := make(attrs, 0, 3)
-	body, ok := condense(e.Payload, e.ChatID, e.EventID, e.Type)
+	var buf [1024]byte // enough for most
+	body, ok := condense(buf[:0], e.Payload, e.ChatID, e.EventID, e.Type)
 	if ok {
 		a.bytes("body", body)
 	}

@@ -1,12 +1,9 @@
 package storetest
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
@@ -63,6 +60,62 @@ func testQuery(f *fixture) {
 	f.wantInvalid(err, "query of a table without sort key")
 	_, err = f.Store.Query(f.ctx, store.Query{Table: store.Messages})
 	f.wantInvalid(err, "query without a partition")
+	for what, q := range map[string]store.Query{
+		"unknown table": {Table: "nope"}, "bad lower bound": {From: "\xff"}, "bad upper bound": {To: "a\x00b"},
+		"bad cursor": {Cursor: "\x00"}, "long cursor": {Cursor: strings.Repeat("x", store.MaxKeyBytes+1)},
+	} {
+		q.PK = "c"
+		if q.Table == "" {
+			q.Table = store.Messages
+		}
+		_, err := f.Store.Query(f.ctx, q)
+		f.wantInvalid(err, what)
+	}
+}
+
+// testOrder checks that sort keys are in order of their bytes, whatever they are.
+func testOrder(f *fixture) {
+	sks := []string{"\x01", "\x01\x01", "\x02", " ", "#", "0", "00", "1", "10", "2", "A", "a", "aa", "b", "~", "\x7f", "\u0080", "\u00e9", "\u4e2d", "\U0001f600", strings.Repeat("\U0001f600", store.MaxKeyBytes/4)}
+	for i := range sks {
+		k := message("c", sks[len(sks)-1-i])
+		f.must(f.transact(put(k, item(int64(i)))))
+	}
+	if got, _ := f.query(store.Query{PK: "c"}); !slices.Equal(got, sks) {
+		f.Fatalf("order %q", got)
+	}
+	if got, _ := f.query(store.Query{PK: "c", From: "#", To: "a"}); !slices.Equal(got, sks[4:12]) {
+		f.Fatalf("from # to a: %q", got)
+	}
+	long := message(strings.Repeat("p", store.MaxKeyBytes), strings.Repeat("s", store.MaxKeyBytes))
+	f.must(f.transact(put(long, item(7))))
+	f.wantItem(long, item(7))
+}
+
+// testExpiredPages checks that a page may be empty and have a cursor: what has
+// expired counts as read, but does not show.
+func testExpiredPages(f *fixture) {
+	big := strings.Repeat("x", store.MaxPageBytes/4)
+	at := f.Clock.Now().Unix() + 60
+	for i := range 10 {
+		it := store.NewItem(attr("s", store.String(big)), attr(store.ExpiresAtField, store.Int(at)))
+		f.must(f.transact(put(store.Key{Table: store.DeliveryState, PK: "u", SK: fmt.Sprint("c", i)}, it)))
+	}
+	last := store.Key{Table: store.DeliveryState, PK: "u", SK: "d"}
+	f.must(f.transact(put(last, item(1))))
+	f.Clock.Add(time.Hour)
+	var rows []store.Row
+	pages := 0
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		p, err := f.Store.Query(f.ctx, store.Query{Table: store.DeliveryState, PK: "u", Cursor: cursor, Limit: 1})
+		f.must(err)
+		rows, cursor = append(rows, p.Rows...), p.Cursor
+		if pages++; pages > 20 {
+			f.Fatal("no end of pages")
+		}
+	}
+	if len(rows) != 1 || rows[0].Key != last {
+		f.Fatalf("%d rows on %d pages", len(rows), pages)
+	}
 }
 
 func testQueryPages(f *fixture) {
@@ -110,7 +163,7 @@ func testScan(f *fixture) {
 		f.fill(fmt.Sprint("chat", i), 3)
 	}
 	f.must(f.transact(put(user("other table"), item(1))))
-	for _, segments := range []int{1, 3} {
+	for _, segments := range []int{1, 3, 40} {
 		seen := map[store.Key]int{}
 		for s := range segments {
 			for cursor, first := "", true; first || cursor != ""; first = false {
@@ -136,6 +189,28 @@ func testScan(f *fixture) {
 	}
 	_, err := f.Store.Scan(f.ctx, store.Scan{Table: store.Messages, Segment: 2, Segments: 2})
 	f.wantInvalid(err, "segment out of range")
+	for what, s := range map[string]store.Scan{
+		"no segments": {}, "too many segments": {Segments: store.MaxSegments + 1}, "negative segment": {Segments: 2, Segment: -1},
+		"unknown table": {Table: "nope", Segments: 1}, "bad cursor": {Segments: 1, Cursor: "nonsense"}, "cursor of another table": {Table: store.Users, Segments: 1, Cursor: "a\x00b"},
+	} {
+		if s.Table == "" {
+			s.Table = store.Messages
+		}
+		_, err := f.Store.Scan(f.ctx, s)
+		f.wantInvalid(err, what)
+	}
+	// A page ends at its size, too, and the pages together are complete.
+	big := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxPageBytes/4))))
+	for i := range 6 {
+		f.must(f.transact(put(store.Key{Table: store.Chats, PK: fmt.Sprint(i)}, big)))
+	}
+	page, err := f.Store.Scan(f.ctx, store.Scan{Table: store.Chats, Segments: 1})
+	f.must(err)
+	rest, err := f.Store.Scan(f.ctx, store.Scan{Table: store.Chats, Segments: 1, Cursor: page.Cursor})
+	f.must(err)
+	if page.Cursor == "" || len(page.Rows)+len(rest.Rows) != 6 || rest.Cursor != "" {
+		f.Fatalf("pages of %d and %d rows", len(page.Rows), len(rest.Rows))
+	}
 }
 
 func testExpiry(f *fixture) {
@@ -171,84 +246,7 @@ func testExpiry(f *fixture) {
 	f.wantItem(row, store.NewItem(attr("x", store.Int(1))))
 }
 
-func testNoLostUpdate(f *fixture) {
-	f.must(f.transact(put(user("n"), item(0))))
-	const workers, each = 16, 20
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for range each {
-				if w%2 == 0 { // blind increments
-					for {
-						err := f.transact(store.Write{Op: store.OpUpdate, Key: user("n"), Update: store.Update{Add: []store.Increment{{Name: "n", N: 1}}}})
-						if err == nil {
-							break
-						}
-						if !errors.Is(err, store.ErrConflict) {
-							f.Error(err)
-							return
-						}
-					}
-					continue
-				}
-				for { // compare and set
-					it, err := f.Store.Get(f.ctx, user("n"), store.Strong)
-					if err != nil {
-						f.Error(err)
-						return
-					}
-					n := it.Get("n")
-					err = f.transact(store.Write{Op: store.OpPut, Key: user("n"), Item: item(n.Int64() + 1), Cond: store.Condition{}.Eq("n", n), Name: "n"})
-					var failed *store.ConditionError
-					if err == nil {
-						break
-					}
-					if !errors.As(err, &failed) && !errors.Is(err, store.ErrConflict) {
-						f.Error(err)
-						return
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	f.wantItem(user("n"), item(workers*each))
-}
-
-func testContext(f *fixture) {
-	ctx, cancel := context.WithCancel(f.ctx)
-	cancel()
-	_, err := f.Store.Get(ctx, user("a"), store.Strong)
-	if !errors.Is(err, context.Canceled) {
-		f.Fatalf("get: %v", err)
-	}
-	if err := f.Store.Transact(ctx, store.Plan{Writes: []store.Write{put(user("a"), item(1))}}); !errors.Is(err, context.Canceled) {
-		f.Fatalf("transact: %v", err)
-	}
-	f.wantItem(user("a"), nil)
-}
-
-func testClosed(f *fixture) {
-	f.must(f.Store.Close())
-	f.must(f.Store.Close())
-	_, get := f.Store.Get(f.ctx, user("a"), store.Strong)
-	_, batch := f.Store.BatchGet(f.ctx, []store.Key{user("a")}, store.Strong)
-	_, query := f.Store.Query(f.ctx, store.Query{Table: store.Messages, PK: "a"})
-	_, scan := f.Store.Scan(f.ctx, store.Scan{Table: store.Messages, Segments: 1})
-	for what, err := range map[string]error{
-		"get": get, "batch get": batch, "query": query, "scan": scan, "transact": f.transact(put(user("a"), item(1))),
-		"batch write": f.Store.BatchWrite(f.ctx, []store.Write{put(user("a"), item(1))}), "durable": f.Store.Durable(f.ctx),
-	} {
-		if !errors.Is(err, store.ErrClosed) {
-			f.Errorf("%s after close: %v", what, err)
-		}
-	}
-}
-
 func testReopen(f *fixture) {
-	if f.Reopen == nil {
-		return // an engine that keeps nothing has nothing to show here
-	}
 	f.fill("c", 150)
 	f.must(f.transact(store.Write{Op: store.OpDelete, Key: message("c", "0007")}))
 	f.Store = f.Reopen()

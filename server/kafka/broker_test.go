@@ -1,0 +1,211 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+func openBroker(t *testing.T, dir string) *Broker {
+	t.Helper()
+	b, err := OpenBroker(BrokerConfig{Dir: dir, Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func limited(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func publish(t *testing.T, addr string, values ...string) {
+	t.Helper()
+	c, err := NewTransactional(addr, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx := limited(t)
+	if err := c.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range values {
+		c.Produce(ctx, &Record{Topic: ChatsCreated, Partition: 3, Value: []byte(v)}, nil)
+	}
+	if err := c.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, addr string, n int) (values []string) {
+	t.Helper()
+	c, err := NewReader(addr, ChatsCreated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx := limited(t)
+	for len(values) < n && ctx.Err() == nil {
+		c.PollFetches(ctx).EachRecord(func(r *Record) { values = append(values, string(r.Value)) })
+	}
+	return values
+}
+
+func TestBrokerKeepsItsLog(t *testing.T) {
+	dir := t.TempDir()
+	b := openBroker(t, dir)
+	publish(t, b.Addr(), "one", "two")
+	if err := b.Stable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if b.Bytes() == 0 {
+		t.Fatal("the log is empty")
+	}
+	b.Close()
+	b = openBroker(t, dir)
+	publish(t, b.Addr(), "three")
+	if got := strings.Join(read(t, b.Addr(), 3), " "); got != "one two three" {
+		t.Fatalf("read %q", got)
+	}
+	for _, topic := range Topics() {
+		if n := len(b.cluster.PartitionInfos(topic.Name)); n != int(topic.Partitions) {
+			t.Errorf("%s has %d partitions", topic.Name, n)
+		}
+	}
+}
+
+func TestTrimKeepsTheLastRecordAndWhatIsUnread(t *testing.T) {
+	b := openBroker(t, t.TempDir())
+	publish(t, b.Addr(), "one", "two", "three")
+	b.cfg.MaxBytes = 1
+	b.cfg.Groups = []string{"reader"}
+	if full, err := b.Trim(); !full || err != nil {
+		t.Fatalf("with an unread record: %v, %v", full, err)
+	}
+	if p := b.cluster.PartitionInfo(ChatsCreated, 3); p.LogStartOffset != 0 {
+		t.Fatalf("trimmed to %d what nobody has read", p.LogStartOffset)
+	}
+	b.cfg.Groups = nil
+	if _, err := b.Trim(); err != nil {
+		t.Fatal(err)
+	}
+	if p := b.cluster.PartitionInfo(ChatsCreated, 3); p.LogStartOffset != p.HighWatermark-1 {
+		t.Fatalf("log begins at %d of %d", p.LogStartOffset, p.HighWatermark)
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	for listen, says := range map[string]string{
+		busy.Addr().String(): "in use", "0.0.0.0:9092": "loopback", "9092": "host:port", "127.0.0.1:x": "port",
+	} {
+		if _, err := OpenBroker(BrokerConfig{Dir: t.TempDir(), Listen: listen}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	b, err := OpenBroker(BrokerConfig{Dir: t.TempDir(), Listen: busy.Addr().String(), Fallback: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+}
+
+// What is no request is cut off, and the broker goes on.
+func TestGuardStopsWhatIsNoRequest(t *testing.T) {
+	b := openBroker(t, t.TempDir())
+	frame := func(size uint32, key uint16, rest int) []byte {
+		f := binary.BigEndian.AppendUint32(nil, size)
+		f = binary.BigEndian.AppendUint16(f, key)
+		return append(f, make([]byte, rest)...)
+	}
+	random := make([]byte, 4096)
+	for i := range random {
+		random[i] = byte(rand.Uint32())
+	}
+	random[0] = 0x7f // a length beyond any limit
+	for name, bytes := range map[string][]byte{
+		"random":      random,
+		"huge frame":  frame(1<<31-1, 18, 10),
+		"tiny frame":  frame(2, 18, 10),
+		"unknown key": frame(100, 31000, 98),
+		"http":        []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+	} {
+		c, err := net.Dial("tcp", b.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = c.Write(bytes)
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s: the broker answered %d bytes", name, n)
+		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Errorf("%s: the connection stays open", name)
+		}
+		_ = c.Close()
+	}
+	publish(t, b.Addr(), "still here")
+	if got := read(t, b.Addr(), 1); len(got) != 1 {
+		t.Fatalf("read %q", got)
+	}
+}
+
+func TestGuardFollowsFramesAcrossReads(t *testing.T) {
+	var stream []byte
+	for i := range 50 {
+		n := 8 + rand.IntN(100)
+		stream = binary.BigEndian.AppendUint32(stream, uint32(n))
+		stream = binary.BigEndian.AppendUint16(stream, uint16(i%10))
+		stream = append(stream, make([]byte, n-2)...)
+	}
+	for range 100 {
+		c := &guardedConn{}
+		for rest := stream; len(rest) > 0; {
+			n := min(len(rest), 1+rand.IntN(64))
+			if !c.follow(rest[:n]) {
+				t.Fatal("refused a good stream")
+			}
+			rest = rest[n:]
+		}
+	}
+}
+
+// K-001…K-009, K-028.
+func TestDeclaredTopics(t *testing.T) {
+	want := map[string]int32{"messages.persisted": 64, "memberships.changed": 16, "chats.created": 16, "dead_letters": 8}
+	if len(Topics()) != len(want) {
+		t.Fatalf("%d topics", len(Topics()))
+	}
+	for _, topic := range Topics() {
+		if topic.Partitions != want[topic.Name] || topic.Configs["cleanup.policy"] != "delete" || topic.Configs["min.insync.replicas"] != "2" {
+			t.Errorf("%+v", topic)
+		}
+		retention := "604800000"
+		if topic.Name == DeadLetters {
+			retention = "2592000000"
+		}
+		if topic.Configs["retention.ms"] != retention || Partitions(topic.Name) != topic.Partitions {
+			t.Errorf("%+v", topic)
+		}
+		if n := fmt.Sprint(maxDeadLetter); topic.Name == DeadLetters && len(n) > len(topic.Configs["max.message.bytes"]) {
+			t.Errorf("a dead letter of %s bytes does not fit", n)
+		}
+	}
+}

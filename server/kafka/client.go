@@ -1,0 +1,92 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Settings of producers (K-058…K-067), in franz-go's words.
+const (
+	produceRetries  = 3
+	produceDeadline = 30 * time.Second
+	produceLinger   = 5 * time.Millisecond
+	txnTimeout      = 10 * time.Second
+	metadataMinAge  = 250 * time.Millisecond
+)
+
+// Record is a record to publish: topic, partition, key, value and headers.
+type Record = kgo.Record
+
+// Header is a header of a record.
+type Header = kgo.RecordHeader
+
+// Client is a connection to Kafka.
+type Client = kgo.Client
+
+// NewTransactional makes the client of a relay's slot. A later one with the same
+// id fences it.
+func NewTransactional(addr, id string) (*Client, error) {
+	c, err := kgo.NewClient(
+		kgo.SeedBrokers(addr), kgo.ClientID("parley-relay"),
+		kgo.TransactionalID(id), kgo.TransactionTimeout(txnTimeout),
+		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline),
+		kgo.ProducerLinger(produceLinger), kgo.ProducerBatchCompression(kgo.Lz4Compression()),
+		kgo.ProducerBatchMaxBytes(1<<20), kgo.MetadataMinAge(metadataMinAge),
+		// Partitions are ours to choose: a bucket of the chat, never the client's.
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// NewReader makes a client that reads topics from their beginning, committed
+// records only, without a group.
+func NewReader(addr string, topics ...string) (*Client, error) {
+	c, err := kgo.NewClient(
+		kgo.SeedBrokers(addr), kgo.ClientID("parley-reader"), kgo.ConsumeTopics(topics...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.MetadataMinAge(metadataMinAge),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// ErrFenced says that another client took over the transactional id.
+var ErrFenced = errors.New("kafka: another producer took over")
+
+// Transact publishes records in one transaction: readers of committed records see
+// all of them or none. The outcome is not known after an error other than
+// ErrFenced only in so far as the records may come once more.
+func Transact(ctx context.Context, c *Client, records []*Record) error {
+	if err := c.BeginTransaction(); err != nil {
+		return fmt.Errorf("kafka: begin transaction: %w", fenced(err))
+	}
+	// Never the caller's context: a canceled produce can acknowledge a record that
+	// was not written. The client's own deadline bounds it.
+	produced := c.ProduceSync(context.WithoutCancel(ctx), records...).FirstErr()
+	commit := kgo.TransactionEndTry(produced == nil)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
+	defer cancel()
+	if err := c.EndTransaction(end, commit); err != nil {
+		return fmt.Errorf("kafka: end transaction: %w", fenced(err))
+	}
+	if produced != nil {
+		return fmt.Errorf("kafka: produce: %w", fenced(produced))
+	}
+	return nil
+}
+
+func fenced(err error) error {
+	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
+		return fmt.Errorf("%w: %w", ErrFenced, err)
+	}
+	return err
+}

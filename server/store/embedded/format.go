@@ -1,0 +1,113 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// The format of the data directory: a reader must know at least formatReader. A
+// newer Pebble format needs a newer reader, too, and is never taken by accident.
+const (
+	formatVersion = 1
+	formatReader  = 1
+	pebbleFormat  = pebble.FormatValueSeparation
+)
+
+// makeDir creates the data directory where it is missing. A new directory is only
+// there for good once its parent was synced.
+func makeDir(fs vfs.FS, dir string) error {
+	parents := []string{fs.PathDir(dir)}
+	existed := true
+	for d := dir; ; d = fs.PathDir(d) {
+		if _, err := fs.Stat(d); !errors.Is(err, os.ErrNotExist) || fs.PathDir(d) == d {
+			break
+		}
+		if existed = false; d != dir {
+			parents = append(parents, fs.PathDir(d))
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create data directory: %w", plain(err))
+	}
+	for _, d := range parents {
+		// One that was there is synced again, in case the process that made it was
+		// killed in between; its parent may be out of reach.
+		if err := syncDir(fs, d); err != nil && !existed {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkFormat reads the FORMAT file, or writes it in a new directory: the format's
+// version and the oldest version that can read it.
+func checkFormat(fs vfs.FS, dir string) error {
+	path := fs.PathJoin(dir, "FORMAT")
+	f, err := fs.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return writeFormat(fs, dir, path)
+	}
+	if err != nil {
+		return fmt.Errorf("read format: %w", plain(err))
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 256))
+	if err != nil {
+		return fmt.Errorf("read format: %w", plain(err))
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) != 3 || fields[0] != "parley" {
+		return fmt.Errorf("%s: %w: the FORMAT file is not Parley's", dir, ErrFormat)
+	}
+	if reader, err := strconv.Atoi(fields[2]); err != nil || reader > formatVersion {
+		return fmt.Errorf("%s: %w: it needs format %s, this version knows %d", dir, ErrFormat, fields[2], formatVersion)
+	}
+	return nil
+}
+
+func writeFormat(fs vfs.FS, dir, path string) error {
+	tmp := path + ".new"
+	f, err := fs.Create(tmp, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fmt.Errorf("write format: %w", plain(err))
+	}
+	_, err = fmt.Fprintf(f, "parley %d %d\n", formatVersion, formatReader)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = fs.Rename(tmp, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write format: %w", plain(err))
+	}
+	return syncDir(fs, dir)
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", plain(err))
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync directory: %w", plain(err))
+	}
+	return nil
+}
+
+// plain takes the path's repetition out of file errors.
+func plain(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return fmt.Errorf("%s: %w", pe.Path, pe.Err)
+	}
+	return err
+}

@@ -1,0 +1,293 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// errPoison says that a row cannot be published, now or later: it stops its chat,
+// and no other.
+var errPoison = errors.New("relay: row cannot be published")
+
+// plan is one outbox row on its way, with its records.
+type plan struct {
+	key     store.Key
+	chatID  string
+	last    int64 // version
+	records []*kafka.Record
+}
+
+// publishNudges publishes a commit and those waiting behind it.
+func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
+	batch := []chat.Commit{first}
+	for n := len(first.Events); n < r.cfg.MaxBatch; {
+		select {
+		case c := <-r.nudges:
+			batch, n = append(batch, c), n+len(c.Events)
+			continue
+		default:
+		}
+		break
+	}
+	var plans []plan
+	at := map[string]int64{} // versions as they will be after plans
+	asked := map[string]bool{}
+	for _, c := range batch {
+		id := c.ChatID
+		if asked[id] || r.stopped[id] != nil {
+			continue // the query shows this commit too; a stopped chat waits for the sweep
+		}
+		last, known := at[id]
+		if !known {
+			last, known = r.last[id]
+		}
+		from := c.Head.Version - int64(len(c.Events)) + 1
+		switch {
+		case known && c.Head.Version <= last:
+			continue // a query or the sweep was faster
+		case known && from == last+1:
+			p, err := r.planOf(c.Outbox.Key, id, c.Events)
+			if err != nil {
+				r.poison(ctx, c.Outbox.Key, id, err)
+				continue
+			}
+			plans = append(plans, p)
+			at[id] = p.last
+		default:
+			asked[id] = true
+			more, err := r.queryChat(ctx, id, last, known)
+			if err != nil {
+				return err
+			}
+			plans = append(plans, more...)
+		}
+	}
+	return r.publish(ctx, plans)
+}
+
+// queryChat returns the plans of a chat that follow the last version published,
+// in order and without a hole.
+func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool) ([]plan, error) {
+	rows, err := r.rows(ctx, chatID)
+	if err == nil && !known && len(rows) > 0 {
+		// A read that is no snapshot may have passed the place of a row just before
+		// it was written, and then met the next. Without a version to go on from that
+		// would go unnoticed; the second read shows the row.
+		rows, err = r.rows(ctx, chatID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var plans []plan
+	for _, row := range rows {
+		end := row.FirstVersion + row.Count - 1
+		if known && end <= last {
+			continue // published, waiting to be deleted
+		}
+		if known && row.FirstVersion != last+1 {
+			break // a hole: what belongs there will be seen by the next query
+		}
+		p, err := r.load(ctx, row)
+		if errors.Is(err, errPoison) {
+			r.poison(ctx, row.Key(), chatID, err)
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, p)
+		last, known = end, true
+	}
+	return plans, nil
+}
+
+// rows reads the outbox rows of a chat.
+func (r *Relay) rows(ctx context.Context, chatID string) (list []table.Outbox, err error) {
+	q := store.Query{
+		Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
+		From: chatID + "#", To: chatID + "#~",
+	}
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := r.cfg.Store.Query(ctx, q)
+		if err != nil {
+			return nil, fmt.Errorf("read outbox: %w", err)
+		}
+		for _, row := range page.Rows {
+			o, err := table.OutboxFrom(row)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, o)
+		}
+		q.Cursor = page.Cursor
+	}
+	return list, nil
+}
+
+// load reads the events that a row points to.
+func (r *Relay) load(ctx context.Context, row table.Outbox) (plan, error) {
+	q := store.Query{
+		Table: store.Events, PK: row.ChatID, Consistency: store.Strong,
+		From: table.Number(row.FirstVersion), To: table.Number(row.FirstVersion + row.Count - 1),
+	}
+	var events []event.Event
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := r.cfg.Store.Query(ctx, q)
+		if err != nil {
+			return plan{}, fmt.Errorf("read events: %w", err)
+		}
+		for _, er := range page.Rows {
+			stored, err := table.EventFrom(er)
+			if err != nil {
+				return plan{}, fmt.Errorf("%w: %w", errPoison, err)
+			}
+			e, err := event.Unmarshal(stored.Type, stored.Payload)
+			if err != nil {
+				return plan{}, fmt.Errorf("%w: %w", errPoison, err)
+			}
+			events = append(events, e)
+		}
+		q.Cursor = page.Cursor
+	}
+	if int64(len(events)) != row.Count {
+		return plan{}, fmt.Errorf("%w: %d of %d events are there", errPoison, len(events), row.Count)
+	}
+	return r.planOf(row.Key(), row.ChatID, events)
+}
+
+// maxRecord is the largest value that a topic takes, with room for the envelope of
+// a batch.
+const maxRecord = 1 << 20
+
+func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan, error) {
+	p := plan{key: key, chatID: chatID}
+	for _, e := range events {
+		md := e.GetMetadata()
+		spec := event.SpecOf(e)
+		if spec.Type == "" || chatID == "" {
+			return p, fmt.Errorf("%w: event %s is not in the catalogue", errPoison, md.GetEventId())
+		}
+		value, err := r.cfg.Serde.Encode(e)
+		if err != nil {
+			return p, fmt.Errorf("%w: %w", errPoison, err)
+		}
+		if len(value) > maxRecord {
+			return p, fmt.Errorf("%w: event %s has %d bytes", errPoison, md.GetEventId(), len(value))
+		}
+		p.records = append(p.records, &kafka.Record{
+			Topic:     spec.Topic,
+			Partition: int32(event.Partition(chatID, int(kafka.Partitions(spec.Topic)))),
+			Key:       []byte(chatID),
+			Value:     value,
+			Headers: []kafka.Header{
+				{Key: "event_id", Value: []byte(md.GetEventId())},
+				{Key: "event_type", Value: []byte(spec.Type)},
+				{Key: "generation", Value: []byte(md.GetGeneration())},
+			},
+		})
+		p.last = md.GetVersion()
+	}
+	return p, nil
+}
+
+// publish publishes plans in transactions of at most MaxBatch records; a plan is
+// never split, and the order of plans is kept.
+func (r *Relay) publish(ctx context.Context, plans []plan) error {
+	for len(plans) > 0 {
+		n, records := 0, []*kafka.Record(nil)
+		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch) {
+			records = append(records, plans[n].records...)
+			n++
+		}
+		if err := r.cfg.Publish(ctx, records); err != nil {
+			for _, p := range plans { // the outcome decides what comes next: ask the outbox
+				delete(r.last, p.chatID)
+			}
+			return err
+		}
+		for _, p := range plans[:n] {
+			if len(r.last) >= maxChats {
+				clear(r.last)
+			}
+			r.last[p.chatID] = p.last
+			if !r.waits[p.key] {
+				r.waits[p.key] = true
+				r.awaiting = append(r.awaiting, p.key)
+			}
+		}
+		r.published.Add(int64(len(records)))
+		plans = plans[n:]
+	}
+	return nil
+}
+
+// sweep reads all shards from their start and publishes what is there and was not
+// published yet.
+func (r *Relay) sweep(ctx context.Context) error {
+	clear(r.stopped)
+	r.poisoned.Store(0)
+	var found, oldest int64
+	for shard := range event.Shards {
+		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Consistency: store.Strong}
+		before := ""
+		for first := true; first || q.Cursor != ""; first = false {
+			page, err := r.cfg.Store.Query(ctx, q)
+			if err != nil {
+				return fmt.Errorf("sweep outbox: %w", err)
+			}
+			for _, row := range page.Rows {
+				if r.waits[row.Key] {
+					continue
+				}
+				o, err := table.OutboxFrom(row)
+				if err != nil {
+					return err
+				}
+				if found++; oldest == 0 || o.CreatedAt < oldest {
+					oldest = o.CreatedAt
+				}
+				if o.ChatID == before {
+					continue // its rows were published together
+				}
+				before = o.ChatID
+				last, known := r.last[o.ChatID]
+				plans, err := r.queryChat(ctx, o.ChatID, last, known)
+				if err != nil {
+					return err
+				}
+				if err := r.publish(ctx, plans); err != nil {
+					return err
+				}
+			}
+			q.Cursor = page.Cursor
+		}
+	}
+	r.backlog.Store(found)
+	r.oldest.Store(oldest)
+	return nil
+}
+
+// poison notes that a row cannot be published: on the row, for operators, and
+// here, so that nothing later of the chat goes before it.
+func (r *Relay) poison(ctx context.Context, key store.Key, chatID string, why error) {
+	r.stopped[chatID] = why
+	r.poisoned.Add(1)
+	r.cfg.Logger.Error("relay: a chat's events wait behind one that cannot be published", "chat_id", chatID, "row", key.SK, "error", why)
+	err := r.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
+		Op: store.OpUpdate, Key: key, Cond: store.Exists(), Name: "row",
+		Update: store.Update{
+			Set: []store.Attr{{Name: "last_error", Value: store.String(why.Error())}},
+			Add: []store.Increment{{Name: "attempts", N: 1}},
+		},
+	}}})
+	if err != nil {
+		r.cfg.Logger.Warn("relay: note the failure", "error", err)
+	}
+}

@@ -1,0 +1,259 @@
+// Package relay brings committed events to Kafka: per chat in order, each at least
+// once, whatever crashes.
+//
+// It owns the reading and the deletion of outbox rows. A row is deleted only when
+// its records are on stable storage; what is left after a crash is published
+// again, so a reader may see an event twice, but never a later one first. The
+// relay does not own events (package event), their commit (package chat) or the
+// settings of producers (package kafka).
+//
+// # How
+//
+// Nudges carry what was just committed, so that a cycle in order reads nothing. A
+// nudge is published only if it follows the last version that this relay published
+// of its chat; otherwise, and for a chat that it has no memory of, the relay
+// queries the outbox for the chat. A sweep of all shards repairs what nudges
+// missed. One cycle is one Kafka transaction of whole plans.
+//
+// # Concurrency
+//
+// Nudge may be called by anybody and never waits. Everything else belongs to the
+// one goroutine that calls Run (or, in tests, Cycle).
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Config sets a Relay up. Zero durations and sizes take the defaults.
+type Config struct {
+	Store store.Store
+	Serde *event.Serde
+	// Publish publishes records in one transaction.
+	Publish func(ctx context.Context, records []*kafka.Record) error
+	// Stable returns when all that was published is on stable storage; nil where
+	// an acknowledgement says so.
+	Stable func(ctx context.Context) error
+	Clock  func() time.Time
+	Logger *slog.Logger
+
+	Sweep     time.Duration // 2 s
+	SyncEvery time.Duration // least time between two calls of Stable; 500 ms
+	MaxBatch  int           // records of one transaction; 500
+	MaxNudges int           // waiting; more are dropped; 4,096
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Store == nil || c.Serde == nil || c.Publish == nil || c.Clock == nil || c.Logger == nil {
+		return c, errors.New("relay: store, serde, publish, clock and logger are required")
+	}
+	if c.Stable == nil {
+		c.Stable = func(context.Context) error { return nil }
+	}
+	if c.Sweep == 0 {
+		c.Sweep = 2 * time.Second
+	}
+	if c.SyncEvery == 0 {
+		c.SyncEvery = 500 * time.Millisecond
+	}
+	if c.MaxBatch == 0 {
+		c.MaxBatch = 500
+	}
+	if c.MaxNudges == 0 {
+		c.MaxNudges = 4096
+	}
+	return c, nil
+}
+
+// maxChats bounds the memory of the last versions; forgetting one costs a query.
+const maxChats = 1 << 16
+
+// Relay publishes the events of one store.
+type Relay struct {
+	cfg    Config
+	nudges chan chat.Commit
+
+	last     map[string]int64 // last version published, by chat
+	stopped  map[string]error // chats whose next row cannot be published, until the next sweep
+	awaiting []store.Key      // rows published and not deleted, oldest first
+	waits    map[store.Key]bool
+	swept    time.Time
+	synced   time.Time
+
+	published, failures, poisoned, dropped atomic.Int64
+	backlog                                atomic.Int64
+	oldest                                 atomic.Int64 // unix ms; 0: nothing is unpublished
+}
+
+// New makes a Relay that has not swept yet.
+func New(cfg Config) (*Relay, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{
+		cfg:     cfg,
+		nudges:  make(chan chat.Commit, cfg.MaxNudges),
+		last:    map[string]int64{},
+		stopped: map[string]error{},
+		waits:   map[store.Key]bool{},
+	}, nil
+}
+
+// Stats tells how a relay is doing.
+type Stats struct {
+	Published int64         // records
+	Failures  int64         // cycles that failed
+	Poisoned  int64         // rows that could not be published when last tried
+	Dropped   int64         // nudges
+	Backlog   int64         // rows found by the last sweep
+	Oldest    time.Duration // age of the oldest of them
+}
+
+// Stats returns the counters; it may be called by anybody.
+func (r *Relay) Stats() Stats {
+	s := Stats{
+		Published: r.published.Load(), Failures: r.failures.Load(), Poisoned: r.poisoned.Load(), Dropped: r.dropped.Load(), Backlog: r.backlog.Load(),
+	}
+	if at := r.oldest.Load(); at > 0 {
+		s.Oldest = max(0, r.cfg.Clock().Sub(time.UnixMilli(at)))
+	}
+	return s
+}
+
+// Nudge tells of a commit. It never waits: with too many waiting, the sweep will
+// find the row.
+func (r *Relay) Nudge(c chat.Commit) {
+	select {
+	case r.nudges <- c:
+	default:
+		r.dropped.Add(1)
+	}
+}
+
+// Waits after a failed cycle.
+const (
+	firstWait = 100 * time.Millisecond
+	maxWait   = 5 * time.Second
+)
+
+// Run publishes until ctx ends, then deletes what can be deleted. It returns early
+// only if another relay took over.
+func (r *Relay) Run(ctx context.Context) error {
+	wait := firstWait
+	for ctx.Err() == nil {
+		err := r.Cycle(ctx)
+		switch {
+		case errors.Is(err, kafka.ErrFenced):
+			return err
+		case err != nil && ctx.Err() == nil:
+			r.failures.Add(1)
+			r.cfg.Logger.Warn("relay: will be repeated", "error", err)
+			r.pause(ctx, wait)
+			wait = min(2*wait, maxWait)
+			r.swept = time.Time{} // nudges may have been lost with the cycle
+			continue
+		}
+		wait = firstWait
+		if len(r.nudges) == 0 {
+			r.idle(ctx)
+		}
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := r.settle(end, true); err != nil {
+		r.cfg.Logger.Warn("relay: rows stay for the next start", "error", err)
+	}
+	return ctx.Err()
+}
+
+// idle waits until there is something to do.
+func (r *Relay) idle(ctx context.Context) {
+	now := r.cfg.Clock()
+	d := r.swept.Add(r.cfg.Sweep).Sub(now)
+	if len(r.awaiting) > 0 {
+		d = min(d, r.synced.Add(r.cfg.SyncEvery).Sub(now))
+	}
+	t := time.NewTimer(max(d, time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case c := <-r.nudges:
+		// Put back by publishing it with whatever else has come.
+		if err := r.publishNudges(ctx, c); err != nil {
+			r.failures.Add(1)
+			r.cfg.Logger.Warn("relay: will be repeated", "error", err)
+			r.swept = time.Time{}
+		}
+	}
+}
+
+func (r *Relay) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// Cycle publishes what nudges brought, sweeps if it is time, and deletes rows that
+// are on stable storage.
+func (r *Relay) Cycle(ctx context.Context) error {
+	if now := r.cfg.Clock(); now.Sub(r.swept) >= r.cfg.Sweep {
+		// First, when a relay begins: its shards whole, before it takes nudges.
+		if err := r.sweep(ctx); err != nil {
+			return err
+		}
+		r.swept = now
+	}
+	select {
+	case c := <-r.nudges:
+		if err := r.publishNudges(ctx, c); err != nil {
+			return err
+		}
+	default:
+	}
+	return r.settle(ctx, false)
+}
+
+// settle deletes published rows once their records are on stable storage, not
+// more often than SyncEvery.
+func (r *Relay) settle(ctx context.Context, now bool) error {
+	if len(r.awaiting) == 0 || (!now && r.cfg.Clock().Sub(r.synced) < r.cfg.SyncEvery) {
+		return nil
+	}
+	rows := r.awaiting
+	if err := r.cfg.Stable(ctx); err != nil {
+		return err
+	}
+	r.synced = r.cfg.Clock()
+	for chunk := range slices.Chunk(rows, store.MaxBatchWrite) {
+		writes := make([]store.Write, len(chunk))
+		for i, k := range chunk {
+			writes[i] = store.Write{Op: store.OpDelete, Key: k}
+		}
+		if err := r.cfg.Store.BatchWrite(ctx, writes); err != nil {
+			return err
+		}
+		for _, k := range chunk {
+			delete(r.waits, k)
+		}
+		r.awaiting = r.awaiting[len(chunk):]
+	}
+	if len(r.awaiting) == 0 {
+		r.awaiting = nil
+	}
+	return nil
+}

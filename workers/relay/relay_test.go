@@ -1,0 +1,278 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// rig is a store with chats, and a log in memory that relays publish to.
+type rig struct {
+	t       *testing.T
+	ctx     context.Context
+	now     time.Time
+	store   *storetest.Map
+	chats   *chat.Service
+	serde   *event.Serde
+	commits []chat.Commit
+	log     []event.Event
+	fail    func() (before, after error) // of a transaction: nothing written, or written and not known
+	stable  error
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	clock := func() time.Time { return r.now }
+	r.store = storetest.NewMap(clock)
+	ids, err := registry.New(r.store).Events(r.ctx)
+	r.must(err)
+	r.serde, err = event.NewSerde(ids)
+	r.must(err)
+	n := 0
+	r.chats, err = chat.New(r.ctx, chat.Config{
+		Store: r.store, Clock: clock, Generation: "g1", Producer: "p1",
+		NewID:     func(p string) string { n++; return fmt.Sprintf("%s%026d", p, n) },
+		Committed: func(c chat.Commit) { r.commits = append(r.commits, c) },
+	})
+	r.must(err)
+	for _, u := range []string{"alice", "bob"} {
+		r.must(r.chats.EnsureUser(r.ctx, u))
+	}
+	r.fail = func() (error, error) { return nil, nil }
+	return r
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) group() string {
+	r.t.Helper()
+	c, err := r.chats.CreateGroup(r.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
+	r.must(err)
+	return c.ChatID
+}
+
+func (r *rig) send(id string) {
+	r.t.Helper()
+	_, err := r.chats.Send(r.ctx, chat.Send{Caller: "alice", ChatID: id, Content: "x"})
+	r.must(err)
+}
+
+func (r *rig) relay() *Relay {
+	r.t.Helper()
+	re, err := New(Config{
+		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: slog.New(slog.DiscardHandler), MaxBatch: 7,
+		Publish: func(_ context.Context, records []*kafka.Record) error {
+			before, after := r.fail()
+			if before != nil {
+				return before
+			}
+			for _, rec := range records {
+				e, err := r.serde.Decode(rec.Key, rec.Value)
+				r.must(err)
+				if want := event.Partition(e.GetChatId(), int(kafka.Partitions(rec.Topic))); int(rec.Partition) != want {
+					r.t.Fatalf("partition %d, not %d", rec.Partition, want)
+				}
+				r.log = append(r.log, e)
+			}
+			return after
+		},
+		Stable: func(context.Context) error { return r.stable },
+	})
+	r.must(err)
+	return re
+}
+
+// check demands that the log holds every event, first occurrences in order, and
+// that the outbox is empty if it should be.
+func (r *rig) check(empty bool) {
+	r.t.Helper()
+	last := map[string]int64{}
+	for _, e := range r.log {
+		id, v := e.GetChatId(), e.GetMetadata().GetVersion()
+		if v > last[id]+1 {
+			r.t.Fatalf("%s: version %d follows %d", id, v, last[id])
+		}
+		last[id] = max(last[id], v)
+	}
+	for _, c := range r.commits {
+		if last[c.ChatID] < c.Head.Version && empty {
+			r.t.Fatalf("%s: published up to %d of %d", c.ChatID, last[c.ChatID], c.Head.Version)
+		}
+	}
+	page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
+	r.must(err)
+	if empty && len(page.Rows) > 0 {
+		r.t.Fatalf("%d rows are left, the first %s", len(page.Rows), page.Rows[0].Key)
+	}
+}
+
+// rest lets a relay finish.
+func (r *rig) rest(re *Relay) {
+	r.t.Helper()
+	for range 3 {
+		for n := 0; n == 0 || len(re.nudges) > 0; n++ {
+			r.must(re.Cycle(r.ctx))
+		}
+		r.now = r.now.Add(3 * time.Second)
+	}
+}
+
+func TestNudgesInOrderReadNothing(t *testing.T) {
+	r := newRig(t)
+	re := r.relay()
+	id := r.group()
+	r.must(re.Cycle(r.ctx)) // the first sweep
+	r.commits = nil
+	for range 20 {
+		r.send(id)
+	}
+	for _, c := range r.commits {
+		re.Nudge(c)
+	}
+	before := len(r.log)
+	r.must(r.store.Close()) // reading would fail
+	for len(re.nudges) > 0 {
+		c := <-re.nudges
+		r.must(re.publishNudges(r.ctx, c))
+	}
+	if n := len(r.log) - before; n != 20 {
+		t.Fatalf("%d events", n)
+	}
+}
+
+func TestSweepFindsWhatNoNudgeTold(t *testing.T) {
+	r := newRig(t)
+	ids := []string{r.group(), r.group()}
+	for range 30 {
+		r.send(ids[0])
+		r.send(ids[1])
+	}
+	r.rest(r.relay())
+	r.check(true)
+	if len(r.log) != 64 {
+		t.Fatalf("%d records for 64 events", len(r.log))
+	}
+}
+
+func TestRowsStayUntilTheRecordsAreStable(t *testing.T) {
+	r := newRig(t)
+	r.group()
+	re := r.relay()
+	r.stable = errors.New("the disk is busy")
+	if err := re.Cycle(r.ctx); !errors.Is(err, r.stable) {
+		t.Fatal(err)
+	}
+	page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
+	r.must(err)
+	if len(page.Rows) != 2 || len(r.log) != 2 {
+		t.Fatalf("%d rows, %d records", len(page.Rows), len(r.log))
+	}
+	// A crash now: the next relay publishes once more.
+	r.stable = nil
+	r.rest(r.relay())
+	r.check(true)
+	if len(r.log) != 4 {
+		t.Fatalf("%d records", len(r.log))
+	}
+}
+
+// A row that cannot be published stops its chat and no other.
+func TestPoisonStopsOneChat(t *testing.T) {
+	r := newRig(t)
+	bad, good := r.group(), r.group()
+	key := table.EventKey(bad, 1)
+	old, err := r.store.Get(r.ctx, key, store.Strong)
+	r.must(err)
+	broken := store.Write{Op: store.OpUpdate, Key: key, Update: store.Update{Remove: []string{"event_type"}}}
+	r.must(r.store.Transact(r.ctx, store.Plan{Writes: []store.Write{broken}}))
+	re := r.relay()
+	r.rest(re)
+	r.send(bad)
+	re.Nudge(r.commits[len(r.commits)-1])
+	r.send(good)
+	re.Nudge(r.commits[len(r.commits)-1])
+	r.rest(re)
+	if n := re.Stats().Poisoned; n != 1 || len(r.log) != 3 {
+		t.Fatalf("%d poisoned, %d records", n, len(r.log))
+	}
+	for _, e := range r.log {
+		if e.GetChatId() == bad {
+			t.Fatal("an event was published ahead of the one that cannot be")
+		}
+	}
+	r.must(r.store.Transact(r.ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: old}}}))
+	r.rest(re)
+	r.check(true)
+}
+
+// Two relays at once, which crash, lose nudges and transactions, and get them late
+// and twice: whatever happens, the log has every event, first occurrences in order.
+func TestRandomSchedules(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		r := newRig(t)
+		down := errors.New("kafka is away")
+		r.fail = func() (error, error) {
+			switch rng.IntN(8) {
+			case 0:
+				return down, nil
+			case 1:
+				return nil, down
+			}
+			return nil, nil
+		}
+		relays := []*Relay{r.relay(), r.relay()}
+		ids := []string{r.group(), r.group(), r.group()}
+		var late []chat.Commit
+		for range 120 {
+			re := relays[rng.IntN(2)]
+			switch rng.IntN(10) {
+			case 0, 1, 2, 3:
+				r.send(ids[rng.IntN(3)])
+				late = append(late, r.commits[len(r.commits)-1])
+			case 4, 5, 6:
+				if len(late) > 0 {
+					i := rng.IntN(len(late))
+					re.Nudge(late[i])
+					if rng.IntN(3) > 0 {
+						late = append(late[:i], late[i+1:]...)
+					}
+				}
+			case 7, 8:
+				if err := re.Cycle(r.ctx); err != nil {
+					re.swept = time.Time{}
+				}
+				r.now = r.now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
+			case 9:
+				if rng.IntN(5) == 0 { // a crash
+					relays[rng.IntN(2)] = r.relay()
+				}
+			}
+			r.check(false)
+		}
+		r.fail = func() (error, error) { return nil, nil }
+		for _, re := range relays {
+			re.swept = time.Time{}
+			r.rest(re)
+		}
+		r.check(true)
+	}
+}
