@@ -278,9 +278,10 @@ func (h *Hub) goLive(a *attachment, pos, floor int64) {
 			h.catchUp(a)
 			return
 		}
-		// Too far behind for what is in memory: the client reads the rest itself.
-		h.push(a.stream, frame.Head(cs.id, cs.version, 0, nil))
-		a.pos = cs.version
+		// Too far behind for what is in memory. What lies between is unknown, and may
+		// be the removal of the stream's own user: look again.
+		h.detach(a)
+		h.requestJoin(a.stream, cs.id)
 	}
 }
 

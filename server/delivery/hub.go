@@ -277,10 +277,11 @@ func (h *Hub) Deliver(d Delivery) {
 	}
 	cs.wanted = max(cs.wanted, d.Version)
 	h.advance(cs)
-	if cs.known && d.Version <= cs.version {
+	if !cs.known || d.Version <= cs.version {
 		// The changes were walked, now or before, or happened before the first
-		// attachment. In the last case a target's stream is not attached, or
-		// attached by a later addition.
+		// attachment: then a target's stream is not attached, or attached by a later
+		// addition. Or they only wait in the buffer of a chat without a position, and
+		// are gone with it if the stream that is opening ends.
 		for _, user := range d.Targets {
 			h.joinUnattached(d.ChatID, user)
 		}

@@ -10,25 +10,33 @@ type Pager struct {
 	now   int64
 	bytes int
 	rows  int
-	last  string
+	last  string // cursor of the last row evaluated
+	shown string // cursor of the last row on the page
 }
 
 // NewPager makes a pager; limit <= 0 means as many rows as a page holds.
 func NewPager(limit int, now time.Time) *Pager { return &Pager{limit: limit, now: now.Unix()} }
 
 // Add takes the next row in and returns true, or ends the page before it and
-// returns false. Expired rows count as evaluated, but do not show. cursor is the
+// returns false. Expired rows count as evaluated, but neither show nor count for the
+// limit, so that it makes no difference when an engine removes them. cursor is the
 // row's place in the order: its sort key in a query, its [ScanCursor] in a scan.
 func (p *Pager) Add(r Row, cursor string) bool {
-	if (p.limit > 0 && len(p.Page.Rows) >= p.limit) || p.bytes >= MaxPageBytes {
+	expired := Expired(r.Item, p.now)
+	if p.limit > 0 && len(p.Page.Rows) >= p.limit && !expired {
+		p.Page.Cursor = p.shown
+		return false
+	}
+	if p.bytes >= MaxPageBytes {
 		p.Page.Cursor = p.last
 		return false
 	}
 	p.rows++
 	p.bytes += len(r.Key.PK) + len(r.Key.SK) + r.Item.Size()
 	p.last = cursor
-	if !Expired(r.Item, p.now) {
+	if !expired {
 		p.Page.Rows = append(p.Page.Rows, r)
+		p.shown = cursor
 	}
 	return true
 }

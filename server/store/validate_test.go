@@ -278,12 +278,12 @@ func TestPager(t *testing.T) {
 	for i, x := range []struct {
 		row  store.Row
 		more bool
-	}{{row("1", 1, 0), true}, {row("2", 1, 50), true}, {row("3", 1, 150), true}, {row("4", 1, 0), false}} {
+	}{{row("1", 1, 0), true}, {row("2", 1, 50), true}, {row("3", 1, 150), true}, {row("4", 1, 100), true}, {row("5", 1, 0), false}} {
 		if p.Add(x.row, x.row.Key.SK) != x.more {
 			t.Fatalf("row %d", i+1)
 		}
 	}
-	if len(p.Page.Rows) != 2 || p.Page.Cursor != "3" || p.Evaluated() != 3 {
+	if len(p.Page.Rows) != 2 || p.Page.Cursor != "3" || p.Evaluated() != 4 {
 		t.Fatalf("%d rows, cursor %q, %d evaluated", len(p.Page.Rows), p.Page.Cursor, p.Evaluated())
 	}
 	p = store.NewPager(0, now)
