@@ -43,7 +43,7 @@ test-store:
 
 # Explore schedules of delivery, a million by default.
 explore schedules="1000000":
-    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run Explore ./server/delivery/explorer
+    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/delivery/explorer
 
 # Kill the server under load and check what is left.
 kill rounds="20":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ type world struct {
 	t     testing.TB
 	ctx   context.Context
 	now   time.Time
-	ids   int
+	ids   atomic.Int64
 	chats *chat.Service
 	view  *view.Reader
 	hub   *delivery.Hub
@@ -34,7 +35,7 @@ func newWorld(t testing.TB, change func(*delivery.Config)) *world {
 	t.Helper()
 	w := &world{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return w.now }
-	id := func(prefix string) string { w.ids++; return fmt.Sprintf("%s%026d", prefix, w.ids) }
+	id := func(prefix string) string { return fmt.Sprintf("%s%026d", prefix, w.ids.Add(1)) }
 	st := storetest.NewMap(clock)
 	w.view = view.New(view.Config{Store: st, Generation: "g1", TokenKey: make([]byte, view.KeySize), Clock: clock})
 	var err error

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/goleak"
 
 	"github.com/parley-chat/parley/server/store"
 )
@@ -215,7 +216,7 @@ func TestOpenErrors(t *testing.T) {
 				}
 				return nil
 			}))
-			s, err := Open(Options{Dir: "/data", FS: fs})
+			s, err := openOrFatal(t, Options{Dir: "/data", FS: fs})
 			if err == nil {
 				_ = s.Close()
 			}
@@ -242,7 +243,7 @@ func TestOpenAfterAFailedOpen(t *testing.T) {
 			}
 			return nil
 		}))
-		s, err := openOrFatal(Options{Dir: "/data", FS: fs})
+		s, err := openOrFatal(t, Options{Dir: "/data", FS: fs})
 		if err == nil {
 			_ = s.Close()
 		}
@@ -264,7 +265,9 @@ func TestOpenAfterAFailedOpen(t *testing.T) {
 }
 
 // openOrFatal opens a store; where Pebble finds no way on, that is an error.
-func openOrFatal(o Options) (s *Store, err error) {
+func openOrFatal(t *testing.T, o Options) (s *Store, err error) {
+	t.Helper()
+	t.Cleanup(func() { abandoned = []goleak.Option{goleak.IgnoreCurrent()} })
 	o.Fatal = func(error) {}
 	defer func() {
 		if r := recover(); r != nil {
@@ -362,7 +365,7 @@ func TestFlippedBits(t *testing.T) {
 			t.Fatal(err)
 		}
 		writeFile(t, copied, tables[0], bad)
-		s, err := openOrFatal(Options{Dir: "/data", FS: copied})
+		s, err := openOrFatal(t, Options{Dir: "/data", FS: copied})
 		if err != nil {
 			found++
 			continue

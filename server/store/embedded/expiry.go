@@ -35,7 +35,7 @@ const (
 )
 
 func (s *Store) sweepLoop() {
-	t := time.NewTicker(sweepEvery)
+	t := time.NewTicker(s.opts.sweepEvery)
 	defer t.Stop()
 	for {
 		select {

@@ -38,7 +38,9 @@ type Options struct {
 	noSync bool // a write does not wait for the disk
 	noWait bool // Durable does not wait for what others wrote
 
-	now func() time.Time // of the disk watch; tests set it
+	// Tests set these.
+	now        func() time.Time // of the disk watch
+	sweepEvery time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -50,6 +52,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.now == nil {
 		o.now = time.Now
+	}
+	if o.sweepEvery == 0 {
+		o.sweepEvery = sweepEvery
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -129,41 +134,57 @@ func open(o Options) (*Store, error) {
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	db, err := pebble.Open(o.FS.PathJoin(o.Dir, "store"), opts)
-	if err != nil {
+	dir := o.FS.PathJoin(o.Dir, "store")
+	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		if err := create(o.FS, o.Dir, dir, opts.Clone()); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if s.db, err = pebble.Open(dir, opts); err != nil {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
-	s.db = db
-	if err := syncDir(o.FS, o.Dir); err != nil {
-		return nil, errors.Join(err, db.Close())
+	it, err := s.load(generationKey)
+	if s.generation = it.Get("id").Str(); err == nil && s.generation == "" {
+		err = ErrFormat
 	}
-	if s.generation, err = s.loadGeneration(); err != nil {
-		return nil, errors.Join(err, db.Close())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: read generation: %w", dir, err), s.db.Close())
 	}
 	s.background.Go(s.sweepLoop)
 	return s, nil
 }
 
-// loadGeneration reads the store's generation, or makes one for a new store.
-func (s *Store) loadGeneration() (string, error) {
-	key := store.Key{Table: store.Meta, PK: "generation"}
-	raw := appendKey(nil, key)
-	it, err := s.load(raw)
+var generationKey = appendKey(nil, store.Key{Table: store.Meta, PK: "generation"})
+
+// create makes a new store with a generation. It does so beside its place and moves
+// it there when it is complete: whatever ends it, the next attempt begins anew.
+func create(fs vfs.FS, parent, dir string, opts *pebble.Options) error {
+	fail := func(err error) error { return fmt.Errorf("create store: %w", plain(err)) }
+	tmp := dir + ".new"
+	if err := fs.RemoveAll(tmp); err != nil {
+		return fail(err)
+	}
+	db, err := pebble.Open(tmp, opts)
 	if err != nil {
-		return "", fmt.Errorf("read generation: %w", err)
+		return fail(err)
 	}
-	if g := it.Get("id").Str(); g != "" {
-		return g, nil
+	var id [8]byte
+	_, err = rand.Read(id[:])
+	if err == nil {
+		it := store.NewItem(store.Attr{Name: "id", Value: store.String(hex.EncodeToString(id[:]))})
+		err = db.Set(generationKey, appendItem(nil, it), pebble.Sync)
 	}
-	var b [8]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return "", fmt.Errorf("make generation: %w", err)
+	if err = errors.Join(err, db.Close()); err != nil {
+		return fail(err)
 	}
-	g := hex.EncodeToString(b[:])
-	if err := s.db.Set(raw, appendItem(nil, store.NewItem(store.Attr{Name: "id", Value: store.String(g)})), pebble.Sync); err != nil {
-		return "", fmt.Errorf("write generation: %w", err)
+	if err := syncDir(fs, tmp); err != nil {
+		return err
 	}
-	return g, nil
+	if err := fs.Rename(tmp, dir); err != nil {
+		return fail(err)
+	}
+	return syncDir(fs, parent)
 }
 
 // corruption logs what was found; the reader gets store.ErrCorrupt, and the rest of

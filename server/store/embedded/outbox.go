@@ -30,12 +30,16 @@ func (s *Store) countOutboxDeletes(n int64) {
 			case <-stopped:
 			}
 		})
-		lower := []byte{spaceItems, tableNumbers[store.Outbox]}
-		upper := []byte{spaceItems, tableNumbers[store.Outbox] + 1}
+		lower, upper := outboxRange()
 		if err := s.db.Compact(ctx, lower, upper, false); err != nil && ctx.Err() == nil {
 			s.opts.Logger.Error("compact outbox", "error", err)
 			return
 		}
 		s.compactions.Add(1)
 	})
+}
+
+func outboxRange() (lower, upper []byte) {
+	n := tableNumbers[store.Outbox]
+	return []byte{spaceItems, n}, []byte{spaceItems, n + 1}
 }
