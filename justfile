@@ -35,7 +35,7 @@ test:
 
 # Run the tests of concurrent packages under the race detector.
 test-race:
-    go test -race ./server/...
+    PARLEY_EXPLORE=500 go test -race ./server/... ./workers/...
 
 # Run the storage contract on every engine at hand.
 test-store:

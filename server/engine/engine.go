@@ -21,6 +21,7 @@ type Config struct {
 	// port is taken where it is in use.
 	Kafka         string
 	KafkaFallback bool
+	Groups        []string // consumer groups that must have read what is trimmed from the log
 	Logger        *slog.Logger
 	Fatal         func(error) // called when nothing that is promised can be kept any more
 }
@@ -53,7 +54,7 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	// The store's lock on the data directory is the broker's, too.
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{
-		Dir: filepath.Join(cfg.DataDir, "log"), Listen: cfg.Kafka, Fallback: cfg.KafkaFallback, Logger: cfg.Logger,
+		Dir: filepath.Join(cfg.DataDir, "log"), Listen: cfg.Kafka, Fallback: cfg.KafkaFallback, Groups: cfg.Groups, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, errors.Join(err, st.Close())

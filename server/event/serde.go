@@ -58,6 +58,12 @@ func (s *Serde) Frame(eventType string, payload []byte) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("event: no schema id for %q", eventType)
 	}
+	return Frame(id, payload)
+}
+
+// Frame puts a schema's id, and the index of its file's first message, before an
+// encoded message.
+func Frame(id int, payload []byte) ([]byte, error) {
 	b, err := new(sr.ConfluentHeader).AppendEncode(make([]byte, 0, 6+len(payload)), id, index)
 	return append(b, payload...), err
 }

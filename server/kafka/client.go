@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Settings of producers (K-058…K-067), in franz-go's words.
@@ -27,6 +28,13 @@ type Header = kgo.RecordHeader
 
 // Client is a connection to Kafka.
 type Client = kgo.Client
+
+type (
+	commitRequest  = kmsg.OffsetCommitRequest
+	commitResponse = kmsg.OffsetCommitResponse
+)
+
+func errorFor(code int16) error { return kerr.ErrorForCode(code) }
 
 // NewTransactional makes the client of a relay's slot. A later one with the same
 // id fences it.

@@ -33,16 +33,23 @@ func New(s store.Store) *Registry { return &Registry{store: s} }
 func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
 	ids := map[string]int{}
 	for _, spec := range event.Specs() {
-		file := event.Prototype(spec.Type).ProtoReflect().Descriptor().ParentFile()
-		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(protodesc.ToFileDescriptorProto(file))
-		if err != nil {
-			return nil, fmt.Errorf("registry: describe %s: %w", spec.Type, err)
-		}
-		if ids[spec.Type], err = r.Register(ctx, spec.Subject(), text); err != nil {
+		var err error
+		if ids[spec.Type], err = r.Message(ctx, spec.Topic, event.Prototype(spec.Type)); err != nil {
 			return nil, err
 		}
 	}
 	return ids, nil
+}
+
+// Message registers the schema of a message that a topic carries, the first of its
+// file, and returns its id.
+func (r *Registry) Message(ctx context.Context, topic string, m proto.Message) (int, error) {
+	d := m.ProtoReflect().Descriptor()
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(protodesc.ToFileDescriptorProto(d.ParentFile()))
+	if err != nil {
+		return 0, fmt.Errorf("registry: describe %s: %w", d.FullName(), err)
+	}
+	return r.Register(ctx, topic+"-"+string(d.FullName()), text)
 }
 
 // Register returns the id of a schema under a subject; a schema that is not there

@@ -85,5 +85,8 @@ const (
 	RelayPoisoned    = "parley_relay_poisoned_rows"
 	RelayBacklog     = "parley_relay_backlog_rows"
 	RelayOldest      = "parley_relay_oldest_seconds"
+	FanoutHandled    = "parley_fanout_handled_total"
+	FanoutDead       = "parley_fanout_dead_letters_total"
+	FanoutHeld       = "parley_fanout_held_total"
 	LogBytes         = "parley_log_bytes"
 )

@@ -150,7 +150,7 @@ func (m *Machine) synced(res proto.Message, why *Failure) {
 	s.tries = 0
 	m.generation(r.GetGeneration())
 	for _, ov := range r.GetChats() {
-		m.overview(ov, s.began)
+		m.overview(ov, true)
 	}
 	for _, l := range r.GetLeft() {
 		m.removed(l.GetChatId(), l.GetVersion())
@@ -181,10 +181,10 @@ func (m *Machine) chatResult(call int64, p *pending, res proto.Message, why *Fai
 		return
 	}
 	c.tries = 0
-	c.seen = max(c.seen, p.tick)
+	c.seen = m.tick
 	switch r := res.(type) {
 	case *chatv1.GetChatResponse:
-		m.overview(r.GetChat(), p.tick)
+		m.overview(r.GetChat(), false)
 	case *chatv1.ListMembersResponse:
 		c.membersPage(r)
 	case *messagev1.ListMessagesResponse:
@@ -334,7 +334,7 @@ func (m *Machine) sent(p *pending, res proto.Message, why *Failure) {
 	}
 	m.done = append(m.done, u.ClientMessageID)
 	behind := m.chats[u.ChatID] != nil && m.chats[u.ChatID].Newest < r.GetVersion()-1
-	c := m.member(u.ChatID, r.GetVersion(), p.tick)
+	c := m.member(u.ChatID, r.GetVersion(), false)
 	if c == nil {
 		return
 	}

@@ -19,7 +19,9 @@ type chat struct {
 	Record
 	m        *Machine
 	messages []*messagev1.Message // in order of sequence
-	seen     int64                // tick of the last sign that the user is a member
+	// Ticks of the last sign that the user is a member, and of the last list or
+	// stream that named the chat.
+	seen, listed int64
 
 	// Calls under way, 0 for none. Results of other calls are ignored.
 	chatCall, contentCall, membersCall, readCall int64
@@ -124,7 +126,9 @@ func (m *Machine) notAMember(c *chat, newest int64) {
 
 // member returns the chat, because something of it reached the device that only
 // members get; nil if that is older than the removal that the device knows of.
-func (m *Machine) member(chatID string, version, tick int64) *chat {
+// listed says whether it came by a list or a stream, not as an answer about this
+// chat.
+func (m *Machine) member(chatID string, version int64, listed bool) *chat {
 	c := m.chats[chatID]
 	if c == nil {
 		if left, ok := m.left[chatID]; ok {
@@ -135,7 +139,10 @@ func (m *Machine) member(chatID string, version, tick int64) *chat {
 		}
 		c = m.add(chatID)
 	}
-	c.seen, c.askAt = max(c.seen, tick), time.Time{}
+	c.seen, c.askAt = m.tick, time.Time{}
+	if listed {
+		c.listed = m.tick
+	}
 	c.raise(version)
 	return c
 }
@@ -149,9 +156,9 @@ func (c *chat) raise(version int64) {
 }
 
 // overview takes a chat in as it was read for the list.
-func (m *Machine) overview(ov *chatv1.ChatOverview, tick int64) {
+func (m *Machine) overview(ov *chatv1.ChatOverview, listed bool) {
 	version := ov.GetHead().GetVersion()
-	c := m.member(ov.GetChat().GetChatId(), version, tick)
+	c := m.member(ov.GetChat().GetChatId(), version, listed)
 	if c == nil {
 		return
 	}

@@ -137,7 +137,6 @@ type pending struct {
 	kind   Kind
 	chat   *chat
 	newest int64 // of the chat, when the call was made
-	tick   int64
 	after  int64 // ListChanges
 	older  bool  // ListMessages of an older page
 	unsent *Unsent
@@ -262,7 +261,7 @@ func (m *Machine) MarkRead(chatID string, sequence int64) {
 // creating it.
 func (m *Machine) Learn(overview *chatv1.ChatOverview) {
 	m.tick++
-	m.overview(overview, m.tick)
+	m.overview(overview, false)
 }
 
 // Resume starts a stopped device again, with a new bearer token.
@@ -352,7 +351,7 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 
 func (m *Machine) call(k Kind, req proto.Message, p pending) int64 {
 	m.lastCall++
-	p.kind, p.tick = k, m.tick
+	p.kind = k
 	if p.chat != nil {
 		p.newest = p.chat.Newest
 	}

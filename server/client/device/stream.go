@@ -19,7 +19,7 @@ type stream struct {
 	streamID string           // from hello; empty before it
 	known    map[string]int64 // newest version of the chats that were named, then
 	listing  bool             // the head frames until the first token list all chats
-	listFrom int64            // tick of the call: what the device learned since may be newer than the list
+	listFrom int64            // tick of the call
 	complete bool             // a token came: everything missed was sent
 	end      *deliveryv1.End
 
@@ -133,9 +133,9 @@ func (m *Machine) frame(f *deliveryv1.Frame) {
 		m.reset(id, b.Reset_.GetVersion())
 	case *deliveryv1.Frame_Head:
 		if b.Head.GetChat() != nil {
-			m.overview(b.Head.GetChat(), m.tick)
+			m.overview(b.Head.GetChat(), true)
 		} else {
-			m.member(id, b.Head.GetVersion(), m.tick)
+			m.member(id, b.Head.GetVersion(), true)
 		}
 	case *deliveryv1.Frame_Receipt:
 		if c := m.chats[id]; c != nil {
@@ -166,7 +166,7 @@ func (m *Machine) change(f *deliveryv1.Frame, b body) {
 	if f.GetVersion() == 0 || f.GetChatId() == "" {
 		return
 	}
-	if c := m.member(f.GetChatId(), f.GetVersion(), m.tick); c != nil {
+	if c := m.member(f.GetChatId(), f.GetVersion(), true); c != nil {
 		c.change(f.GetAfterVersion(), f.GetVersion(), b)
 	}
 }
@@ -216,12 +216,17 @@ func (m *Machine) heartbeat(token string) {
 	}
 }
 
-// dropUnlisted drops the chats that a full list, begun at a tick, did not name
-// and of which nothing came since.
+// dropUnlisted drops the chats that a full list, asked for at a tick, did not
+// name. An answer that came since may be newer than the list or older: those
+// chats are read again, which decides.
 func (m *Machine) dropUnlisted(from int64) {
 	for _, c := range m.sorted() {
-		if c.seen < from {
+		switch {
+		case c.listed >= from:
+		case c.seen < from:
 			m.leave(c.ChatID, c.Newest+1)
+		default:
+			c.forgetState()
 		}
 	}
 }
@@ -232,7 +237,7 @@ func (m *Machine) reset(chatID string, version int64) {
 		m.syncAnew()
 		return
 	}
-	if c := m.member(chatID, version, m.tick); c != nil {
+	if c := m.member(chatID, version, true); c != nil {
 		c.restart()
 	}
 }

@@ -12,7 +12,9 @@ import (
 type chooser struct {
 	rnd   *rand.Rand // nil: repeat tape
 	tape  [][]uint32 // by step
+	last  []uint32   // after all steps
 	steps int        // of the tape that were begun
+	over  bool       // all steps are done
 	at    int        // in the present step
 }
 
@@ -20,27 +22,35 @@ func newChooser(seed uint64) *chooser { return &chooser{rnd: rand.New(rand.NewPC
 
 // begin starts a step; false if a repeated schedule has no more.
 func (c *chooser) begin() bool {
+	if c.rnd == nil && c.steps >= len(c.tape) {
+		return false
+	}
 	c.at = 0
 	c.steps++
 	if c.rnd != nil {
 		c.tape = append(c.tape, nil)
-		return true
 	}
-	return c.steps <= len(c.tape)
+	return true
 }
 
+// finish ends the last step.
+func (c *chooser) finish() { c.over, c.at = true, 0 }
+
 func (c *chooser) next() uint32 {
-	i := c.steps - 1
-	if c.rnd != nil {
-		v := c.rnd.Uint32()
-		c.tape[i] = append(c.tape[i], v)
-		return v
+	now := &c.last
+	if !c.over {
+		if c.steps == 0 { // a schedule of which nothing is left
+			return 0
+		}
+		now = &c.tape[c.steps-1]
 	}
 	c.at++
-	if i >= len(c.tape) || c.at > len(c.tape[i]) {
+	if c.rnd != nil {
+		*now = append(*now, c.rnd.Uint32())
+	} else if c.at > len(*now) {
 		return 0
 	}
-	return c.tape[i][c.at-1]
+	return (*now)[c.at-1]
 }
 
 // pick chooses one of n.

@@ -29,12 +29,13 @@ type phone struct {
 	life    int             // grows with every restart
 	ids     int
 	conn    *conn
-	off     time.Time
+	gaveUp  int64 // the last Subscribe call that the device closed by itself
 
 	applied map[string]int64    // by chat: the version shown last
 	sent    map[string]sentBy   // by client_message_id: what the app sent
 	acked   map[string]ackedAt  // what the server confirmed
 	refused map[string]struct{} // what the server refused
+	tries   map[string]int      // how often it was sent
 }
 
 type sentBy struct{ chat, text string }
@@ -47,13 +48,13 @@ type ackedAt struct {
 func (w *world) newPhone(user string, n int) *phone {
 	d := &phone{
 		w: w, user: user, name: fmt.Sprintf("%s%d", user, n), storage: &client.Memory{},
-		applied: map[string]int64{}, sent: map[string]sentBy{}, acked: map[string]ackedAt{}, refused: map[string]struct{}{},
+		applied: map[string]int64{}, sent: map[string]sentBy{}, acked: map[string]ackedAt{}, refused: map[string]struct{}{}, tries: map[string]int{},
 	}
 	if w.bug.storage != nil {
 		d.storage = w.bug.storage(d.storage)
 	}
 	d.cfg = device.Config{
-		UserID: user, Clock: func() time.Time { return w.now }, Rand: func() float64 { return float64(w.choose.pick(4)) / 4 },
+		UserID: user, Clock: func() time.Time { return w.now }, Rand: func() float64 { return float64(1+w.choose.pick(4)) / 5 },
 		NewID:    func() string { d.ids++; return fmt.Sprintf("%s-%d", d.name, d.ids) },
 		PageSize: []int32{100, 2, 3}[w.choose.pick(3)], SubscribeFirst: w.choose.chance(500),
 	}
@@ -79,10 +80,12 @@ func (d *phone) start() {
 // crash loses everything that was not stored.
 func (d *phone) crash() {
 	d.w.tracef("%s crashes", d.name)
-	d.m = nil
+	d.m, d.gaveUp = nil, 0
 	d.life++
-	if d.conn != nil {
-		d.conn.cut()
+	for _, c := range slices.Clone(d.w.conns) {
+		if c.d == d {
+			c.cut()
+		}
 	}
 	d.conn = nil
 }
@@ -140,12 +143,13 @@ func (d *phone) call(c device.Call) {
 	case device.Subscribe:
 		req, _ := c.Request.(*deliveryv1.SubscribeRequest)
 		w.later("subscribe", func() bool {
-			if d.life == life {
+			if d.life == life && d.gaveUp < c.ID {
 				d.subscribe(c.ID, req)
 			}
 			return false
 		})
 	case device.CloseStream:
+		d.gaveUp = c.Stream
 		if d.conn != nil && d.conn.call == c.Stream {
 			d.conn.closed = true
 			d.conn.cut()
@@ -165,6 +169,9 @@ func (d *phone) call(c device.Call) {
 			return false
 		})
 	default:
+		if s, ok := c.Request.(*messagev1.SendMessageRequest); ok {
+			d.tries[s.GetClientMessageId()]++
+		}
 		w.later("request", func() bool {
 			p := w.anyProcess()
 			if d.life != life {
@@ -206,10 +213,10 @@ func (d *phone) request(p *process, life int, c device.Call) {
 				res, why = nil, unavailable
 			}
 			d.confirmed(c.Request, res)
-			if w.bug.notAMember && why != nil && why.Reason == "NOT_A_MEMBER" && c.Kind != device.SendMessage {
-				d.evictForGood(life, c)
-			}
 			d.result(life, c.ID, res, why)
+			if w.bug.notAMember && why != nil && why.Reason == "NOT_A_MEMBER" && c.Kind != device.SendMessage && d.life == life {
+				d.believe(c.Request)
+			}
 			return false
 		})
 	})
@@ -257,7 +264,11 @@ func (c *conn) cut() {
 	w := c.w
 	w.tracef("the stream of %s breaks", c.d.name)
 	w.conns = slices.DeleteFunc(w.conns, func(o *conn) bool { return o == c })
-	w.later("hub notices", func() bool { c.p.hub.Close(c.s); return false })
+	w.later("hub notices", func() bool {
+		w.tracef("%s closes the stream of %s", c.p.name, c.d.name)
+		c.p.hub.Close(c.s)
+		return false
+	})
 	w.later("device notices", func() bool { c.ended(unavailable); return false })
 }
 
@@ -276,7 +287,7 @@ func (c *conn) ended(why *device.Failure) {
 
 func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 	w := d.w
-	p := w.anyProcess()
+	p := w.anyServing()
 	fail := func(why *device.Failure) {
 		d.m.StreamEnded(call, why)
 		d.drain()
@@ -311,7 +322,7 @@ func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 
 // pump carries frames to the device. It reports whether there were any.
 func (c *conn) pump() bool {
-	if c.broken {
+	if c.broken || c.d.life != c.life {
 		return false
 	}
 	w := c.w

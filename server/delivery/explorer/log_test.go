@@ -1,6 +1,8 @@
 package explorer
 
 import (
+	"slices"
+
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -32,7 +34,7 @@ type chatLog struct {
 	bySequence  []int64 // versions of messages, by sequence from 1
 	spans       map[string][]span
 	requests    map[string]int64 // sequence by client_message_id
-	pending     bool
+	pending     []string         // users on their way in
 }
 
 // commit is one plan that changed a chat, for the repair.
@@ -99,9 +101,6 @@ func (w *world) record(p *store.Plan) {
 	var c *commit
 	for i := range p.Writes {
 		wr := &p.Writes[i]
-		if wr.Key.Table == store.PendingMembers {
-			w.chat(wr.Key.PK).pending = wr.Op == store.OpPut
-		}
 		if wr.Key.Table != store.Events || wr.Op != store.OpPut {
 			continue
 		}
@@ -120,6 +119,11 @@ func (w *world) record(p *store.Plan) {
 			return
 		}
 		w.recordEvent(w.chat(wr.Key.PK), row.Version, e, c)
+	}
+	for i := range p.Writes { // after the events, which may be about users pending before
+		if wr := &p.Writes[i]; wr.Key.Table == store.PendingMembers {
+			w.chat(wr.Key.PK).pending = table.PendingFrom(wr.Key.PK, w.peek(wr.Key)).Members
+		}
 	}
 	if c == nil {
 		return
@@ -181,6 +185,9 @@ func (w *world) recordEvent(l *chatLog, version int64, e event.Event, c *commit)
 			w.joined(l, e.GetUserId(), version, e.GetJoinedSequence())
 		case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED:
 			s := l.open(e.GetUserId())
+			if s == nil && slices.Contains(l.pending, e.GetUserId()) {
+				break // removed before ever being a member
+			}
 			if s == nil {
 				w.failf("%s is removed from %s without being a member", e.GetUserId(), short(l.id))
 				return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -128,7 +129,7 @@ func (p *process) receipt(row table.UserChat, head table.Head) {
 				return false
 			}
 			if p.dead || (!w.calm && w.choose.chance(w.lossy)) {
-				for _, c := range w.conns {
+				for _, c := range slices.Clone(w.conns) {
 					if c.p == q && c.d.user == row.UserID {
 						c.cut()
 					}
@@ -145,7 +146,7 @@ func (p *process) receipt(row table.UserChat, head table.Head) {
 // once per chat.
 func (p *process) repair() bool {
 	w := p.w
-	if p.dead || p.repaired >= len(w.commits) {
+	if p.dead || p.repaired >= len(w.commits) || w.bug.noRepair {
 		return false
 	}
 	n := min(1+w.choose.pick(4), len(w.commits)-p.repaired)
@@ -197,7 +198,7 @@ func (p *process) work() bool {
 func (p *process) die() {
 	p.dead = true
 	w := p.w
-	for _, c := range w.conns {
+	for _, c := range slices.Clone(w.conns) {
 		if c.p == p {
 			c.cut()
 		}

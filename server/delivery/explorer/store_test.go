@@ -33,7 +33,7 @@ func (s *stops) begin() error {
 	switch {
 	case s.p.dead || s.w.over:
 		return store.ErrClosed
-	case s.w.trouble(s.w.faulty):
+	case s.w.current != nil && s.w.trouble(s.w.faulty):
 		s.w.tracef("%s: the store is unavailable", s.p.name)
 		return store.ErrUnavailable
 	}
@@ -93,7 +93,7 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	lost := s.w.trouble(s.w.faulty)
+	lost := s.w.current != nil && s.w.trouble(s.w.faulty)
 	if lost && s.w.choose.chance(300) {
 		s.w.tracef("%s: the plan is lost", s.p.name)
 		return store.ErrAmbiguous

@@ -25,6 +25,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/relay"
 )
 
@@ -87,7 +89,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	defer listener.Close()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	eng, err := engine.Open(engine.Config{DataDir: cfg.DataDir, Kafka: cfg.Kafka, KafkaFallback: cfg.Kafka == DefaultKafka, Logger: log, Fatal: func(err error) {
+	eng, err := engine.Open(engine.Config{DataDir: cfg.DataDir, Kafka: cfg.Kafka, KafkaFallback: cfg.Kafka == DefaultKafka, Groups: []string{fanout.Group}, Logger: log, Fatal: func(err error) {
 		log.Error("the disk refused to sync; ending, because nothing can be promised any more", "error", err)
 		fail(fmt.Errorf("sync: %w", err))
 	}})
@@ -100,10 +102,12 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		return err
 	}
 	defer p.log.Close()
+	defer p.letters.Close()
 	web := p.server(log)
 	err = lifecycle.Run(ctx, []lifecycle.Service{
 		{Name: "log", Run: p.keepLog(log)},
 		{Name: "relay", Run: func(ctx context.Context, ready func()) error { ready(); return p.relay.Run(ctx) }},
+		{Name: "fanout", Run: p.runFanout(log)},
 		{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
 		{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
 	}, func() { p.greet(stdout, listener.Addr()) })
@@ -131,7 +135,10 @@ type program struct {
 	chats   *chat.Service
 	hub     *delivery.Hub
 	relay   *relay.Relay
+	fanout  *consume.Engine
 	log     *kafka.Client // the relay's
+	letters *kafka.Client // for dead letters
+	process string
 	api     *api.API
 	metrics *telemetry.Metrics
 }
@@ -143,7 +150,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*pr
 	if p.key, err = auth.LoadKey(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	process := chat.NewID("srv_")
+	p.process = chat.NewID("srv_")
 	reader := view.New(view.Config{
 		Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize),
 	})
@@ -153,7 +160,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*pr
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
-		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: process,
+		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process,
 		Committed: func(c chat.Commit) {
 			p.hub.Deliver(delivery.Of(c.Events))
 			p.relay.Nudge(c)
@@ -166,7 +173,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*pr
 		return nil, err
 	}
 	p.hub, err = delivery.New(delivery.Config{
-		Generation: eng.Generation, Process: process, Source: reader, Durable: eng.Store.Durable,
+		Generation: eng.Generation, Process: p.process, Source: reader, Durable: eng.Store.Durable,
 		Clock: time.Now, NewID: chat.NewID, Delivered: p.chats.Delivered,
 	})
 	if err != nil {

@@ -4,10 +4,14 @@ import (
 	"context"
 	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/relay"
 )
 
@@ -16,11 +20,28 @@ const relayID = "parley-relay-0"
 
 // buildRelay makes the durable path's first part: from the outbox to Kafka.
 func (p *program) buildRelay(ctx context.Context, log logger) error {
-	ids, err := registry.New(p.eng.Store).Events(ctx)
+	schemas := registry.New(p.eng.Store)
+	ids, err := schemas.Events(ctx)
 	if err != nil {
 		return err
 	}
 	serde, err := event.NewSerde(ids)
+	if err != nil {
+		return err
+	}
+	letter, err := schemas.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
+	if err != nil {
+		return err
+	}
+	if p.letters, err = kafka.NewProducer(p.eng.KafkaAddr()); err != nil {
+		return err
+	}
+	p.fanout, err = consume.New(consume.Config{
+		Addr: p.eng.KafkaAddr(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(),
+		Handle: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
+		Dead:   consume.Publisher(p.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
+		Store:  p.eng.Store, Clock: time.Now, Logger: log,
+	})
 	if err != nil {
 		return err
 	}
@@ -32,6 +53,24 @@ func (p *program) buildRelay(ctx context.Context, log logger) error {
 		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, p.log, records) },
 	})
 	return err
+}
+
+// runFanout consumes, and begins anew if it had to end: a worker's failure is not
+// the server's.
+func (p *program) runFanout(log logger) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		for ctx.Err() == nil {
+			if err := p.fanout.Run(ctx); err != nil && ctx.Err() == nil {
+				log.Error("fanout ended and begins anew", "error", err)
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+			}
+		}
+		return nil
+	}
 }
 
 // trimEvery is how often the log is kept within its cap.
@@ -67,5 +106,11 @@ func (p *program) measureLog() {
 	p.metrics.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
 	p.metrics.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
 	p.metrics.Gauge(telemetry.RelayOldest, "Age of the oldest of them.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
+	by := func(read func(consume.Stats) int64) func() float64 {
+		return func() float64 { return float64(read(p.fanout.Stats())) }
+	}
+	p.metrics.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", by(func(s consume.Stats) int64 { return s.Handled }))
+	p.metrics.Counter(telemetry.FanoutDead, "Records that became dead letters.", by(func(s consume.Stats) int64 { return s.Dead }))
+	p.metrics.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", by(func(s consume.Stats) int64 { return s.Held }))
 	p.metrics.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(p.eng.LogBytes()) })
 }

@@ -167,6 +167,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 
 // A failed sync ends the process; until then nothing is promised any more.
 func TestFailedSync(t *testing.T) {
+	mayAbandon(t)
 	var broken atomic.Bool
 	fs := onSync(vfs.NewMem(), func() error {
 		if broken.Load() {
@@ -206,6 +207,7 @@ func TestFailedSync(t *testing.T) {
 
 // Errors of Open tell in one line what is wrong with the directory.
 func TestOpenErrors(t *testing.T) {
+	mayAbandon(t)
 	for what, kind := range map[string]errorfs.OpKind{
 		"mkdir": errorfs.OpMkdirAll, "lock": errorfs.OpLock, "create": errorfs.OpCreate, "list": errorfs.OpList, "sync": errorfs.OpFileSync,
 	} {
@@ -216,7 +218,7 @@ func TestOpenErrors(t *testing.T) {
 				}
 				return nil
 			}))
-			s, err := openOrFatal(t, Options{Dir: "/data", FS: fs})
+			s, err := openOrFatal(Options{Dir: "/data", FS: fs})
 			if err == nil {
 				_ = s.Close()
 			}
@@ -233,6 +235,7 @@ func TestOpenErrors(t *testing.T) {
 // A directory in which an earlier Open failed, and then the power, is opened by the
 // next, wherever the first was.
 func TestOpenAfterAFailedOpen(t *testing.T) {
+	mayAbandon(t)
 	mem := vfs.NewCrashableMem()
 	rng := rand.New(rand.NewPCG(1, 1))
 	for fail := int64(1); ; fail++ {
@@ -243,7 +246,7 @@ func TestOpenAfterAFailedOpen(t *testing.T) {
 			}
 			return nil
 		}))
-		s, err := openOrFatal(t, Options{Dir: "/data", FS: fs})
+		s, err := openOrFatal(Options{Dir: "/data", FS: fs})
 		if err == nil {
 			_ = s.Close()
 		}
@@ -264,10 +267,18 @@ func TestOpenAfterAFailedOpen(t *testing.T) {
 	}
 }
 
-// openOrFatal opens a store; where Pebble finds no way on, that is an error.
-func openOrFatal(t *testing.T, o Options) (s *Store, err error) {
+// mayAbandon lets a test leave stores behind that cannot go on. What earlier tests
+// left is looked for before.
+func mayAbandon(t *testing.T) {
 	t.Helper()
+	if err := goleak.Find(abandoned...); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { abandoned = []goleak.Option{goleak.IgnoreCurrent()} })
+}
+
+// openOrFatal opens a store; where Pebble finds no way on, that is an error.
+func openOrFatal(o Options) (s *Store, err error) {
 	o.Fatal = func(error) {}
 	defer func() {
 		if r := recover(); r != nil {
@@ -328,6 +339,7 @@ func TestDiskWatch(t *testing.T) {
 
 // A flipped bit is found; it never becomes an answer.
 func TestFlippedBits(t *testing.T) {
+	mayAbandon(t)
 	const rows = 50
 	key := func(i int) store.Key { return store.Key{Table: store.Users, PK: fmt.Sprintf("user%04d", i)} }
 	text := func(i int) string { return strings.Repeat(fmt.Sprint(i, " "), 20) }
@@ -365,7 +377,7 @@ func TestFlippedBits(t *testing.T) {
 			t.Fatal(err)
 		}
 		writeFile(t, copied, tables[0], bad)
-		s, err := openOrFatal(t, Options{Dir: "/data", FS: copied})
+		s, err := openOrFatal(Options{Dir: "/data", FS: copied})
 		if err != nil {
 			found++
 			continue

@@ -1,0 +1,260 @@
+package explorer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// acts are what users do and what happens to machines, each as often as it
+// stands here; the simplest first.
+var acts = []func(*world){
+	(*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend,
+	(*world).actOpen, (*world).actOpen, (*world).actHeartbeat, (*world).actMarkRead, (*world).actMarkRead,
+	(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
+	(*world).actCut, (*world).actCut, (*world).actTime, (*world).actTime, (*world).actSkew,
+	(*world).actCreateGroup, (*world).actCreateDirect, (*world).actOlder, (*world).actEvict,
+	(*world).actCrashPhone, (*world).actCrashProcess, (*world).actDrain,
+}
+
+func (w *world) act() { acts[w.choose.pick(len(acts))](w) }
+
+func (w *world) phone() *phone { return w.phones[w.choose.pick(len(w.phones))] }
+
+func (w *world) user() string { return w.users[w.choose.pick(len(w.users))] }
+
+func (w *world) anyChat() string {
+	if len(w.chatIDs) == 0 {
+		return "chat_00000000000000000000000000"
+	}
+	return w.chatIDs[w.choose.pick(len(w.chatIDs))]
+}
+
+func (w *world) actSend() {
+	d, id := w.phone(), w.anyChat()
+	if d.m == nil {
+		return
+	}
+	w.ids++
+	text := fmt.Sprintf("m%d", w.ids)
+	request := d.m.Send(id, text)
+	w.tracef("%s sends %s to %s as %s", d.name, text, short(id), request)
+	d.sent[request] = sentBy{id, text}
+	d.drain()
+}
+
+func (w *world) actOpen() {
+	d, id := w.phone(), w.anyChat()
+	if d.m != nil {
+		w.tracef("%s opens %s", d.name, short(id))
+		d.m.Open(id)
+		d.drain()
+	}
+}
+
+func (w *world) actOlder() {
+	if d, id := w.phone(), w.anyChat(); d.m != nil {
+		d.m.Older(id)
+		d.drain()
+	}
+}
+
+func (w *world) actEvict() {
+	if d, id := w.phone(), w.anyChat(); d.m != nil {
+		delete(d.applied, id)
+		d.m.Evict(id)
+		d.drain()
+	}
+}
+
+func (w *world) actMarkRead() {
+	d, id := w.phone(), w.anyChat()
+	if d.m == nil {
+		return
+	}
+	if v, ok := d.m.View(id); ok && v.Head.GetSequence() > 0 {
+		d.m.MarkRead(id, 1+int64(w.choose.pick(int(v.Head.GetSequence()))))
+		d.drain()
+	}
+}
+
+// command runs a command of a user in a process, and now and then, as after a
+// lost answer, in another one too.
+func (w *world) command(label, chatID string, run func(ctx context.Context, p *process, request string) error) {
+	w.ids++
+	request := fmt.Sprintf("r%d", w.ids)
+	again := w.choose.chance(200)
+	if chatID == "" && again {
+		chatID = everyChat // a repetition goes on with the chat that the first one made
+	}
+	for n := 0; n == 0 || (n == 1 && again); n++ {
+		p := w.anyProcess()
+		if p == nil {
+			return
+		}
+		w.spawn(p, label, chatID, func(ctx context.Context) {
+			err := run(ctx, p, request)
+			w.tracef("%s %s at %s: %v", label, request, p.name, err)
+		})
+	}
+}
+
+func (w *world) actAdd() { w.add(w.anyChat(), w.owner(), w.target()) }
+
+func (w *world) actRemove() { w.remove(w.anyChat(), w.owner(), w.target()) }
+
+// actFlip ends a membership and begins it again, in whatever order.
+func (w *world) actFlip() {
+	id, caller, user := w.anyChat(), w.owner(), w.target()
+	w.remove(id, caller, user)
+	w.add(id, caller, user)
+}
+
+func (w *world) add(id, caller, user string) {
+	role := table.Member
+	if w.choose.chance(300) {
+		role = table.Admin
+	}
+	w.command(fmt.Sprintf("%s adds %s to %s", caller, user, short(id)), id, func(ctx context.Context, p *process, request string) error {
+		_, err := p.chats.AddMember(ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+		return err
+	})
+}
+
+func (w *world) remove(id, caller, user string) {
+	w.command(fmt.Sprintf("%s removes %s from %s", caller, user, short(id)), id, func(ctx context.Context, p *process, request string) error {
+		return p.chats.RemoveMember(ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, RequestID: request})
+	})
+}
+
+func (w *world) actLeave() {
+	id, user := w.anyChat(), w.user()
+	w.command(fmt.Sprintf("%s leaves %s", user, short(id)), id, func(ctx context.Context, p *process, request string) error {
+		return p.chats.Leave(ctx, chat.MemberChange{Caller: user, ChatID: id, RequestID: request})
+	})
+}
+
+// target is mostly somebody whose membership can change.
+func (w *world) target() string {
+	if w.choose.chance(100) {
+		return w.user()
+	}
+	return w.users[1+w.choose.pick(len(w.users)-1)]
+}
+
+// owner is mostly the one who made the first chats, who may change members.
+func (w *world) owner() string {
+	if w.choose.chance(250) {
+		return w.user()
+	}
+	return w.users[0]
+}
+
+const maxChats = 4
+
+func (w *world) actCreateGroup() {
+	if len(w.chatIDs) >= maxChats {
+		return
+	}
+	caller, history := w.owner(), w.history()
+	n := 1 + w.choose.pick(len(w.users))
+	w.command(caller+" creates a group", "", func(ctx context.Context, p *process, request string) error {
+		r, err := p.chats.CreateGroup(ctx, chat.CreateGroup{Caller: caller, Name: "g", Members: w.users[:n], History: history, RequestID: request})
+		if err == nil {
+			w.tell(ctx, p, caller, r.ChatID)
+		}
+		return err
+	})
+}
+
+func (w *world) actCreateDirect() {
+	if len(w.chatIDs) >= maxChats {
+		return
+	}
+	caller, other, history := w.user(), w.user(), w.history()
+	w.command(caller+" writes to "+other, "", func(ctx context.Context, p *process, request string) error {
+		r, err := p.chats.CreateDirect(ctx, chat.CreateDirect{Caller: caller, Other: other, History: history, RequestID: request})
+		if err == nil {
+			w.tell(ctx, p, caller, r.ChatID)
+		}
+		return err
+	})
+}
+
+// tell gives a device of the caller the answer to a creation.
+func (w *world) tell(ctx context.Context, p *process, user, chatID string) {
+	began := w.moment
+	ov, err := p.view.Overview(ctx, user, chatID)
+	if err != nil {
+		return
+	}
+	w.checkOverview(w.chat(chatID), user, ov, w.chat(chatID).during(user, began, w.moment))
+	for _, d := range w.phones {
+		if life := d.life; d.m != nil && d.user == user && w.choose.chance(500) {
+			w.later("created", func() bool {
+				if d.life == life {
+					d.m.Learn(ov)
+					d.drain()
+				}
+				return false
+			})
+		}
+	}
+}
+
+func (w *world) actCut() {
+	if len(w.conns) > 0 {
+		w.conns[w.choose.pick(len(w.conns))].cut()
+	}
+}
+
+func (w *world) actHeartbeat() { w.heartbeats() }
+
+func (w *world) actTime() {
+	w.now = w.now.Add([]time.Duration{25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute}[w.choose.pick(5)])
+}
+
+// actSkew sets a process's clock anew.
+func (w *world) actSkew() {
+	if p := w.anyProcess(); p != nil {
+		p.skew = time.Duration(w.choose.pick(5)) * time.Second
+	}
+}
+
+// actCrashPhone turns a device off, or on again.
+func (w *world) actCrashPhone() {
+	if d := w.phone(); d.m != nil {
+		d.crash()
+	} else {
+		d.start()
+		d.drain()
+	}
+}
+
+func (w *world) actCrashProcess() {
+	if p := w.anyProcess(); p != nil {
+		w.tracef("%s dies", p.name)
+		p.die()
+		w.newProcess()
+	}
+}
+
+// actDrain ends a process in good order: its streams are told, a new one takes
+// over.
+func (w *world) actDrain() {
+	if p := w.anyProcess(); p != nil && !p.draining {
+		w.tracef("%s drains", p.name)
+		p.draining = true
+		p.hub.Drain(0)
+		w.newProcess()
+		w.later("stop", func() bool {
+			if !p.dead && w.trouble(300) {
+				p.die()
+			}
+			return !p.dead && !w.calm
+		})
+	}
+}

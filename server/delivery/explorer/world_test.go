@@ -1,0 +1,425 @@
+package explorer
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// maxSettle bounds the steps that a world may take to come to rest.
+const maxSettle = 20_000
+
+// world is one schedule under way.
+type world struct {
+	ctx    context.Context
+	choose *chooser
+	pool   *tasks
+	bug    *bug
+	trace  []string // nil: no trace
+	failed string   // the first thing that was wrong
+	kind   string   // of what was wrong
+
+	now   time.Time
+	store *storetest.Map
+	calm  bool // no more trouble
+	over  bool // every task ends at its next stop
+
+	// The schedule's own way of being hard, in 1/1,000.
+	lossy, faulty, acting int
+	chunk                 int
+	maxReplay             int
+	maxFrames             int
+
+	users     []string
+	processes []*process
+	phones    []*phone
+	conns     []*conn
+	items     []item // what may happen next
+	current   *running
+	tasks     []*running
+	made      int
+	ids       int
+
+	logs    map[string]*chatLog
+	chatIDs []string
+	commits []commit
+	moment  int // number of commits
+}
+
+// item is something that may happen. It happens again later if run returns true.
+type item struct {
+	label string
+	run   func() (again bool)
+}
+
+// running is a task at work in a process.
+type running struct {
+	co      *task
+	p       *process
+	label   string
+	busy    string   // chat whose queue the task is in
+	created []string // chats that the task created
+	rows    map[store.Key]store.Item
+}
+
+func (w *world) tracef(format string, args ...any) {
+	if w.trace != nil {
+		w.trace = append(w.trace, fmt.Sprintf("%3d %9s  ", w.choose.steps, w.now.Sub(epoch))+fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *world) failf(format string, args ...any) {
+	if w.failed == "" && !w.over {
+		w.failed, w.kind = fmt.Sprintf(format, args...), format
+		w.tracef("FAILED: %s", w.failed)
+	}
+}
+
+// trouble is true now and then, until the world is calm.
+func (w *world) trouble(perMille int) bool {
+	return !w.calm && perMille > 0 && w.choose.chance(perMille)
+}
+
+// later has something happen at any time from now on.
+func (w *world) later(label string, run func() bool) {
+	w.items = append(w.items, item{label, run})
+}
+
+// happen lets one of the waiting things happen.
+func (w *world) happen() {
+	i := w.choose.pick(len(w.items))
+	it := w.items[i]
+	w.items = append(w.items[:i], w.items[i+1:]...)
+	if it.run() {
+		w.items = append(w.items, it)
+	}
+}
+
+// everyChat stands for the queue of some chat that is not known yet.
+const everyChat = "*"
+
+// spawn starts a task in a process. A task that needs the queue of a chat waits
+// until it is free: it would stop the world if it waited inside.
+func (w *world) spawn(p *process, label, busy string, run func(ctx context.Context)) {
+	w.later(label, func() bool {
+		if busy != "" && (p.busy[busy] || p.busy[everyChat] || (busy == everyChat && len(p.busy) > 0)) {
+			return true
+		}
+		t := &running{co: w.pool.get(), p: p, label: label, busy: busy}
+		if busy != "" {
+			p.busy[busy] = true
+		}
+		t.co.run, t.co.busy = func() { run(w.ctx) }, true
+		w.tasks = append(w.tasks, t)
+		if w.resume(t) {
+			w.later(label, func() bool { return w.resume(t) })
+		}
+		return false
+	})
+}
+
+// resume lets a task go on to its next stop; false if it is done.
+func (w *world) resume(t *running) (more bool) {
+	if !t.co.busy {
+		return false
+	}
+	w.current = t
+	t.co.resume()
+	w.current = nil
+	if t.co.busy {
+		return true
+	}
+	if t.busy != "" {
+		delete(t.p.busy, t.busy)
+	}
+	for _, id := range t.created {
+		delete(t.p.busy, id)
+	}
+	w.pool.put(t.co)
+	w.tasks = slices.DeleteFunc(w.tasks, func(o *running) bool { return o == t })
+	return false
+}
+
+// stopAll ends all tasks.
+func (w *world) stopAll() {
+	w.over = true
+	for len(w.tasks) > 0 {
+		w.resume(w.tasks[0])
+	}
+}
+
+// anyServing returns a process that takes streams, nil if there is none.
+func (w *world) anyServing() *process {
+	p := w.anyProcess()
+	if p != nil && p.draining {
+		for _, q := range w.processes {
+			if !q.draining {
+				return q
+			}
+		}
+	}
+	return p
+}
+
+// anyProcess returns a process that takes calls, nil if there is none.
+func (w *world) anyProcess() *process {
+	if len(w.processes) == 0 {
+		return nil
+	}
+	return w.processes[w.choose.pick(len(w.processes))]
+}
+
+var (
+	epoch    = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	allUsers = []string{"ann", "bob", "cyd", "dan"}
+)
+
+// newWorld makes the processes, users and first chats of a schedule.
+func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
+	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{}}
+	if trace {
+		w.trace = []string{}
+	}
+	w.choose.begin()
+	w.store = storetest.NewMap(func() time.Time { return w.now })
+	w.lossy = []int{100, 0, 300}[w.choose.pick(3)]
+	w.faulty = []int{0, 0, 30}[w.choose.pick(3)]
+	w.acting = []int{80, 40, 160}[w.choose.pick(3)]
+	w.chunk = 1 + w.choose.pick(3)
+	w.maxReplay = []int{500, 2}[w.choose.pick(2)]
+	w.maxFrames = []int{2048, 2048, 12}[w.choose.pick(3)]
+	for range 1 + w.choose.pick(3) {
+		w.newProcess()
+	}
+	w.users = allUsers[:2+w.choose.pick(3)]
+	first := w.processes[0]
+	for _, u := range w.users {
+		if err := first.chats.EnsureUser(w.ctx, u); err != nil {
+			w.failf("user: %v", err)
+		}
+	}
+	for n := 1 + w.choose.pick(2); n > 0; n-- {
+		if w.choose.chance(250) {
+			_, err := first.chats.CreateDirect(w.ctx, chat.CreateDirect{Caller: w.users[0], Other: w.users[1], History: w.history()})
+			w.must(err)
+			continue
+		}
+		_, err := first.chats.CreateGroup(w.ctx, chat.CreateGroup{
+			Caller: w.users[0], Name: "g", Members: w.users[1 : 1+w.choose.pick(len(w.users)-1)+1], History: w.history(),
+		})
+		w.must(err)
+	}
+	for _, p := range w.processes {
+		p.repaired = len(w.commits)
+	}
+	w.items = nil
+	for i, u := range w.users {
+		if i < 2 || w.choose.chance(700) {
+			w.newPhone(u, 1)
+		}
+		if w.choose.chance(300) {
+			w.newPhone(u, 2)
+		}
+	}
+	for _, d := range w.phones {
+		for _, id := range w.chatIDs {
+			if w.choose.chance(700) {
+				d.m.Open(id)
+			}
+		}
+		d.drain()
+	}
+	return w
+}
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.failf("beginning: %v", err)
+	}
+}
+
+func (w *world) history() table.History {
+	if w.choose.chance(400) {
+		return table.SinceJoined
+	}
+	return table.All
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	w.now = w.now.Add(3 * time.Millisecond)
+	if w.choose.chance(w.acting) {
+		w.act()
+		return
+	}
+	if len(w.items) > 0 && !w.choose.chance(350) {
+		w.happen()
+		return
+	}
+	n := w.choose.pick(len(w.conns) + len(w.phones) + 2*len(w.processes))
+	if n < len(w.conns) {
+		w.conns[n].pump()
+		return
+	}
+	n -= len(w.conns)
+	if n < len(w.phones) {
+		w.phones[n].drain()
+		return
+	}
+	n -= len(w.phones)
+	if p := w.processes[n/2]; n%2 == 0 {
+		p.work()
+	} else {
+		p.repair()
+	}
+}
+
+// settle stops all trouble and waits until nothing moves.
+func (w *world) settle() {
+	w.choose.finish()
+	w.tracef("no more trouble")
+	w.calm = true
+	if len(w.processes) == 0 {
+		w.newProcess()
+	}
+	for _, d := range w.phones {
+		if d.m == nil {
+			d.start()
+		}
+	}
+	beat := w.now
+	for range maxSettle {
+		if w.failed != "" {
+			return
+		}
+		if len(w.items) > 0 {
+			w.now = w.now.Add(time.Millisecond)
+			w.happen()
+			continue
+		}
+		if w.poll() || w.reconcile() {
+			continue
+		}
+		next, ok := w.nextTime()
+		if !ok {
+			return
+		}
+		w.now = next
+		if w.now.Sub(beat) >= 15*time.Second {
+			beat = w.now
+			w.heartbeats()
+		}
+	}
+	w.failf("the world does not come to rest: %d items, the first is %q", len(w.items), append(w.items, item{})[0].label)
+}
+
+// reconcile completes groups whose creator died, as the workers do.
+func (w *world) reconcile() (did bool) {
+	for _, id := range w.chatIDs {
+		if len(w.chat(id).pending) > 0 {
+			p := w.anyProcess()
+			w.spawn(p, "finish", id, func(ctx context.Context) { _ = p.chats.FinishPending(ctx, id) })
+			did = true
+		}
+	}
+	return did
+}
+
+// poll gives everybody who may have something to do a turn.
+func (w *world) poll() (did bool) {
+	for _, c := range slices.Clone(w.conns) {
+		did = c.pump() || did
+	}
+	for _, d := range w.phones {
+		did = d.drain() || did
+	}
+	for _, p := range w.processes {
+		did = p.work() || did
+		did = p.repair() || did
+	}
+	return did
+}
+
+func (w *world) heartbeats() {
+	for _, c := range w.conns {
+		if c.opened {
+			c.s.Heartbeat()
+		}
+	}
+}
+
+// nextTime is when somebody will want something, unless that is far away.
+func (w *world) nextTime() (next time.Time, ok bool) {
+	add := func(t time.Time) {
+		if t.Sub(w.now) <= 35*time.Second && (!ok || t.Before(next)) {
+			next, ok = t, true
+		}
+	}
+	for _, p := range w.processes {
+		if _, wait, _ := p.hub.Work(w.now.Add(p.skew)); wait > 0 {
+			add(w.now.Add(wait))
+		}
+	}
+	for _, d := range w.phones {
+		if at, ok := d.m.Deadline(); ok {
+			if !at.After(w.now) {
+				at = w.now.Add(time.Millisecond)
+			}
+			add(at)
+		}
+	}
+	return next, ok
+}
+
+// result is what became of a schedule.
+type result struct {
+	failed string
+	kind   string
+	tape   [][]uint32
+	last   []uint32
+	trace  []string
+	steps  int
+	hash   uint64
+}
+
+// explore runs one schedule of at most so many steps.
+func explore(c *chooser, pool *tasks, b *bug, steps int, trace bool) (r result) {
+	w := newWorld(c, pool, b, trace)
+	defer func() {
+		if p := recover(); p != nil {
+			w.failf("panic: %v\n%s", p, debug.Stack())
+		}
+		func() {
+			defer func() { _ = recover() }() // of a task that was told to end
+			w.stopAll()
+		}()
+		r = result{failed: w.failed, kind: w.kind, tape: c.tape, last: c.last, trace: w.trace, steps: c.steps, hash: w.sum()}
+	}()
+	for n := 0; n < steps && w.failed == "" && c.begin(); n++ {
+		w.step()
+	}
+	if w.failed == "" {
+		w.settle()
+	}
+	if w.failed == "" {
+		w.compare()
+	}
+	return r
+}
+
+// sum is a number by which two runs of the same schedule can be compared.
+func (w *world) sum() uint64 {
+	h := uint64(14695981039346656037)
+	for _, c := range w.commits {
+		h = (h ^ uint64(c.version)) * 1099511628211
+		h = (h ^ uint64(c.chat[len(c.chat)-1])) * 1099511628211
+	}
+	return (h ^ uint64(w.ids)) * 1099511628211
+}

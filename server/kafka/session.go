@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Settings of consumers (K-091…K-098), in franz-go's words.
+const (
+	maxPoll          = 500
+	sessionTimeout   = 30 * time.Second
+	heartbeatEvery   = 10 * time.Second
+	rebalanceTimeout = 300 * time.Second
+	commitTimeout    = 10 * time.Second
+	fetchMaxBytes    = 8 << 20
+	// A partition that goes on after a hold waits for the fetch under way, so that
+	// must not wait long for records of the others.
+	fetchMaxWait = 200 * time.Millisecond
+)
+
+// Partition names a partition of a topic.
+type Partition struct {
+	Topic string
+	ID    int32
+}
+
+// SessionConfig sets a Session up. The callbacks come from a goroutine of the
+// client's, never while a batch is worked on.
+type SessionConfig struct {
+	Addr     string
+	Group    string
+	Topics   []string
+	Assigned func([]Partition)
+	// Gone says that partitions are not ours any more: revoked, after the last
+	// batch was committed or given up, or lost, when committing would be wrong.
+	Gone func([]Partition)
+}
+
+// Session is one member of a consumer group, polled batch by batch. Rebalances
+// wait while a batch is worked on. Poll, Commit, Rewind, Hold and Done belong to
+// one goroutine.
+type Session struct{ c *kgo.Client }
+
+// NewSession joins a group.
+func NewSession(cfg SessionConfig) (*Session, error) {
+	list := func(m map[string][]int32) (out []Partition) {
+		for topic, ids := range m {
+			for _, id := range ids {
+				out = append(out, Partition{topic, id})
+			}
+		}
+		return out
+	}
+	gone := func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Gone(list(m)) }
+	c, err := kgo.NewClient(
+		kgo.SeedBrokers(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(heartbeatEvery), kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
+		kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return &Session{c}, nil
+}
+
+// Poll returns the next records by partition, at most 500, in order of offsets; it
+// is empty if ctx ends first. Done must follow.
+func (s *Session) Poll(ctx context.Context) (map[Partition][]*Record, error) {
+	fetches := s.c.PollRecords(ctx, maxPoll)
+	out := map[Partition][]*Record{}
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if len(p.Records) > 0 {
+			out[Partition{p.Topic, p.Partition}] = p.Records
+		}
+	})
+	if ctx.Err() != nil {
+		return out, nil
+	}
+	for _, e := range fetches.Errors() {
+		return out, fmt.Errorf("kafka: fetch %s/%d: %w", e.Topic, e.Partition, e.Err)
+	}
+	return out, nil
+}
+
+// Commit commits the offsets to go on from, and waits for the answer.
+func (s *Session) Commit(ctx context.Context, next map[Partition]int64) error {
+	if len(next) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	for p, o := range next {
+		if offsets[p.Topic] == nil {
+			offsets[p.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[p.Topic][p.ID] = kgo.EpochOffset{Epoch: -1, Offset: o}
+	}
+	var failed error
+	s.c.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *commitRequest, res *commitResponse, err error) {
+		failed = err
+		if err != nil {
+			return
+		}
+		for _, t := range res.Topics {
+			for _, p := range t.Partitions {
+				if err := errorFor(p.ErrorCode); err != nil {
+					failed = fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
+				}
+			}
+		}
+	})
+	if failed != nil {
+		return fmt.Errorf("kafka: commit: %w", failed)
+	}
+	return nil
+}
+
+// Rewind goes back in a partition, so that the record at an offset comes again.
+func (s *Session) Rewind(p Partition, offset int64) {
+	s.c.SetOffsets(map[string]map[int32]kgo.EpochOffset{p.Topic: {p.ID: {Epoch: -1, Offset: offset}}})
+}
+
+// Hold stops or resumes the fetching of a partition; the others go on.
+func (s *Session) Hold(p Partition, hold bool) {
+	parts := map[string][]int32{p.Topic: {p.ID}}
+	if hold {
+		s.c.PauseFetchPartitions(parts)
+	} else {
+		s.c.ResumeFetchPartitions(parts)
+	}
+}
+
+// Done says that the batch of the last Poll was worked on: rebalances may happen.
+func (s *Session) Done() { s.c.AllowRebalance() }
+
+// Close leaves the group.
+func (s *Session) Close() { s.c.CloseAllowingRebalance() }
+
+// NewProducer makes a client that publishes single records, acks=all.
+func NewProducer(addr string) (*Client, error) {
+	c, err := kgo.NewClient(
+		kgo.SeedBrokers(addr), kgo.ClientID("parley-producer"), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.ProducerLinger(0),
+		kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.MetadataMinAge(metadataMinAge),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// Publish publishes one record and waits until it is acknowledged.
+func Publish(ctx context.Context, c *Client, r *Record) error {
+	if err := c.ProduceSync(context.WithoutCancel(ctx), r).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: produce: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+// Package fanout repairs delivery: it reads what was committed from Kafka and tells
+// the hubs of it.
+//
+// The live path has mostly been faster; what it lost, the hubs find out here, and
+// read it from the store. The package owns the handler only; reading and
+// committing belong to package consume, streams to package delivery.
+package fanout
+
+import (
+	"context"
+
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/workers/consume"
+)
+
+// Group is the consumer group (K-091).
+const Group = "fanout-workers"
+
+// Topics are the topics that concern deliveries.
+func Topics() []string {
+	return []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated}
+}
+
+// Handler tells deliver of each event, without its content: where a hub misses it,
+// it reads the store.
+func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.Handler {
+	return func(_ context.Context, r *kafka.Record) error {
+		e, err := serde.Decode(r.Key, r.Value)
+		if err != nil {
+			return consume.Fail(consume.Permanent, err.Error(), err)
+		}
+		d := delivery.Of([]event.Event{e})
+		d.Events = nil
+		deliver(d)
+		return nil
+	}
+}
