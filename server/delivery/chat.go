@@ -9,7 +9,7 @@ import (
 )
 
 // chatState is what the hub knows of a chat that at least one stream is attached
-// to. It walks the chat's changes one by one in version order, so it sees every
+// to, or was when changes came that are not walked yet. It walks the chat's changes one by one in version order, so it sees every
 // change of the membership after its first position.
 type chatState struct {
 	id      string
@@ -113,12 +113,10 @@ func (h *Hub) advance(cs *chatState) {
 		delete(cs.buffer, c.version)
 		h.walk(cs, c)
 		moved = true
-		if len(cs.attached) == 0 { // the last stream was removed from the chat, or died
-			return
-		}
 	}
 	if cs.wanted <= cs.version {
 		cs.holeSince = time.Time{}
+		h.dropIdle(cs)
 		return
 	}
 	if moved || cs.holeSince.IsZero() {
@@ -231,8 +229,9 @@ func (h *Hub) attach(s *Stream, chatID string) *attachment {
 	return a
 }
 
-// detach ends an attachment, and with the last one the state of the chat.
-// Callers hold mu.
+// detach ends an attachment, and with the last one the state of the chat, unless
+// changes are known of that were not walked: one of them may be an addition, or a
+// removal that concerns a stream which is not attached. Callers hold mu.
 func (h *Hub) detach(a *attachment) {
 	cs := a.chat
 	if a.stream.attached[cs.id] != a {
@@ -244,10 +243,18 @@ func (h *Hub) detach(a *attachment) {
 	cs.attached[a.index].index = a.index
 	cs.attached[last] = nil
 	cs.attached = cs.attached[:last]
-	if last == 0 {
-		delete(h.chats, cs.id)
-		h.setChecked(cs.id, cs.checked)
+	if !cs.known || cs.wanted <= cs.version {
+		h.dropIdle(cs)
 	}
+}
+
+// dropIdle forgets a chat that no stream is attached to. Callers hold mu.
+func (h *Hub) dropIdle(cs *chatState) {
+	if len(cs.attached) > 0 || h.chats[cs.id] != cs {
+		return
+	}
+	delete(h.chats, cs.id)
+	h.setChecked(cs.id, cs.checked)
 }
 
 // goLive sets the position that an opening found for its attachment, and shows

@@ -201,6 +201,10 @@ func (h *Hub) doFetch(ctx context.Context, w Work) error {
 		h.schedule(h.cfg.Clock().Add(retryAfter), w)
 		return err
 	}
+	if h.chats[cs.id] != cs { // forgotten meanwhile: what was read belongs to nobody
+		cs.fetchDue = false
+		return nil
+	}
 	for _, e := range events {
 		cs.take(e)
 	}

@@ -110,7 +110,7 @@ func BenchmarkSend(b *testing.B) {
 				m.version = i
 				p := m.plan(payload, text, expires)
 				p.Writes[2] = store.Write{Op: store.OpUpdate, Key: p.Writes[2].Key, Update: store.Update{
-					Set: p.Writes[2].Item[3:], Add: []store.Increment{{Name: "version", N: 1}, {Name: "sequence", N: 1}},
+					Set: p.Writes[2].Item[:4], Add: []store.Increment{{Name: "version", N: 1}, {Name: "sequence", N: 1}},
 				}}
 				if err := s.Transact(b.Context(), p); err != nil {
 					b.Error(err)

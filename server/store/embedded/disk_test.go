@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -203,6 +204,38 @@ func TestFailedSync(t *testing.T) {
 		t.Fatal("a write went on after a failed sync")
 	}
 	_ = s.Close() // may fail or not; it must return
+}
+
+const failEnv = "PARLEY_TEST_FAILING_SYNC"
+
+// Without a Fatal of the caller's the process ends, whatever recovers its panics.
+func TestFailedSyncEndsTheProcess(t *testing.T) {
+	if os.Getenv(failEnv) == "" {
+		p := exec.Command(os.Args[0], "-test.run=^TestFailedSyncEndsTheProcess$")
+		p.Env = append(os.Environ(), failEnv+"=1")
+		out, err := p.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || !strings.Contains(string(out), "the disk cannot be relied on") || strings.Contains(string(out), "still here") {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return
+	}
+	defer func() { _ = recover() }()
+	var broken atomic.Bool
+	fs := onSync(vfs.NewMem(), func() error {
+		if broken.Load() {
+			return syscall.EIO
+		}
+		return nil
+	})
+	s, err := Open(Options{Dir: "/data", FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken.Store(true)
+	_ = s.Transact(t.Context(), putRow(1))
+	<-time.After(time.Minute) // the end comes before
+	t.Log("still here")
 }
 
 // Errors of Open tell in one line what is wrong with the directory.
