@@ -138,7 +138,8 @@ func (m *Machine) frame(f *deliveryv1.Frame) {
 			m.member(id, b.Head.GetVersion(), true)
 		}
 	case *deliveryv1.Frame_Receipt:
-		if c := m.chats[id]; c != nil {
+		// It may come before the chat, which may have been read before it.
+		if c := m.member(id, 0, false); c != nil {
 			c.state(b.Receipt)
 		}
 	case *deliveryv1.Frame_Message:

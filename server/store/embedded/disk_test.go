@@ -108,7 +108,7 @@ func TestDurableWaitsForWhatWasSeen(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- call(ctx) }()
-		until(func() bool { return s.waiting() > 0 })
+		until(func() bool { return s.waiting() > 0 || len(done) > 0 })
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s did not wait: %v", what, err)
