@@ -9,7 +9,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -128,27 +130,111 @@ func TestExpiry(t *testing.T) { // S-02, S-08
 		if _, err := b.try(t, "Bearer "+tok); err != nil {
 			t.Fatalf("within the leeway: %v", err)
 		}
-		b.now = testTime.Add(time.Hour + leeway + time.Second)
-		if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrTokenExpired) {
-			t.Fatalf("after expiry: %v", err)
+		for _, after := range []time.Duration{0, time.Second} { // remembered or not, at the same instant
+			b.now = testTime.Add(time.Hour + leeway + after)
+			if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrTokenExpired) {
+				t.Fatalf("%v after expiry: %v", after, err)
+			}
 		}
 	}
 }
 
-func TestRevocation(t *testing.T) {
+func TestRevocation(t *testing.T) { // S-14
 	k := testKey(t)
 	b := newBench(t, k)
+	var told []string
+	b.gate.cfg.OnRevoke = func(session string) {
+		if !b.gate.Revoked(session) {
+			t.Error("told before it was so")
+		}
+		told = append(told, session)
+	}
 	tok := issue(t, k, "alice")
 	p, err := b.try(t, "Bearer "+tok)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || b.gate.Revoked(p.SessionID) {
+		t.Fatal(p, err)
 	}
 	b.gate.Revoke(p.SessionID, p.ExpiresAt)
+	b.gate.Revoke(p.SessionID, testTime) // does not end it earlier
+	if len(told) != 2 || told[0] != p.SessionID {
+		t.Fatalf("told of %v", told)
+	}
+	b.now = p.ExpiresAt.Add(leeway - time.Second)
 	if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrInvalidToken) {
 		t.Fatalf("after revocation: %v", err)
 	}
+	b.now = testTime
 	if _, err := b.try(t, "Bearer "+issue(t, k, "alice")); err != nil {
 		t.Fatalf("another session: %v", err)
+	}
+	// Nothing is kept of a session whose tokens have all expired.
+	b.now = p.ExpiresAt.Add(leeway)
+	b.gate.Revoke("ses_other", b.now.Add(time.Hour))
+	if b.gate.Revoked(p.SessionID) || len(b.gate.revoked) != 1 {
+		t.Fatalf("still kept: %v", b.gate.revoked)
+	}
+	if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrTokenExpired) {
+		t.Fatalf("after both: %v", err)
+	}
+}
+
+// A token that is verified while its session is revoked is not remembered: run
+// with the race detector, whatever comes first.
+func TestRevocationDuringVerification(t *testing.T) {
+	k := testKey(t)
+	b := newBench(t, k)
+	for range 20 {
+		tok := issue(t, k, "alice")
+		p, err := k.verify(tok, testTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if _, err := b.gate.Verify(tok); err != nil && !errors.Is(err, ErrInvalidToken) {
+					t.Error(err)
+				}
+			})
+		}
+		b.gate.Revoke(p.SessionID, p.ExpiresAt)
+		if _, err := b.gate.Verify(tok); !errors.Is(err, ErrInvalidToken) {
+			t.Fatalf("after revocation: %v", err)
+		}
+		wg.Wait()
+		if _, err := b.gate.Verify(tok); !errors.Is(err, ErrInvalidToken) {
+			t.Fatalf("after all: %v", err)
+		}
+	}
+}
+
+// Refusing what is far too long takes no memory that grows with it (S-03).
+func TestLongTokensCostNothing(t *testing.T) {
+	b := newBench(t, testKey(t))
+	tok := strings.Repeat("a", 1<<20)
+	if n := testing.AllocsPerRun(10, func() { _, _ = b.gate.Verify(tok) }); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+// Nothing that is printed or logged tells the key (S-38).
+func TestKeyIsNotPrinted(t *testing.T) {
+	k := testKey(t)
+	var log strings.Builder
+	for _, h := range []slog.Handler{slog.NewTextHandler(&log, nil), slog.NewJSONHandler(&log, nil)} {
+		slog.New(h).Info("key", "key", k)
+	}
+	fmt.Fprintf(&log, "%v %+v %#v %s %q", k, k, k, k, k)
+	seed := k.private.Seed()
+	for _, secret := range []string{
+		fmt.Sprint(seed), fmt.Sprintf("%x", seed), fmt.Sprint(seed[:4])[1:8], base64.StdEncoding.EncodeToString(k.private),
+	} {
+		if strings.Contains(log.String(), secret) {
+			t.Fatalf("told: %s", log.String())
+		}
+	}
+	if strings.Count(log.String(), k.id) < 7 {
+		t.Fatalf("which key? %s", log.String())
 	}
 }
 
@@ -227,10 +313,15 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 		"no session":           with(func(_ map[string]any, c jwt.MapClaims) { delete(c, "sid") }),
 		"long session":         with(func(_ map[string]any, c jwt.MapClaims) { c["sid"] = strings.Repeat("s", 65) }),
 		"own key in header":    forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["jwk"] = map[string]string{"kty": "OKP"} }),
-		"1 MiB":                strings.Repeat("a", 1<<20),
-		"8,000 dots":           strings.Repeat(".", 8000),
-		"empty":                "",
-		"with spaces":          good + " x",
+		"key addresses": forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) {
+			kid(h, c)
+			h["jku"], h["x5u"] = "http://127.0.0.1:1/", "http://127.0.0.1:1/"
+		}),
+		"certificate chain": forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["x5c"] = []string{"AAAA"} }),
+		"1 MiB":             strings.Repeat("a", 1<<20),
+		"8,000 dots":        strings.Repeat(".", 8000),
+		"empty":             "",
+		"with spaces":       good + " x",
 	} {
 		if p, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrInvalidToken) || p.UserID != "" {
 			t.Errorf("%s: %+v, %v", name, p, err)

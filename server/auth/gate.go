@@ -23,6 +23,10 @@ type Config struct {
 	// Refuse answers a request that the gate stops, with an error that is one of
 	// this package's or EnsureUser's.
 	Refuse func(w http.ResponseWriter, r *http.Request, err error)
+	// OnRevoke, if given, is called after a session was revoked, to end what it has
+	// open. A request that was admitted just before may still open something: who
+	// registers it asks Revoked afterwards.
+	OnRevoke func(session string)
 }
 
 // Gate admits requests with a valid token.
@@ -106,7 +110,7 @@ func (g *Gate) Verify(token string) (Principal, error) {
 		}
 		return p, g.remember(hash, p, now)
 	}
-	if now.After(p.ExpiresAt.Add(leeway)) {
+	if !now.Before(p.ExpiresAt.Add(leeway)) {
 		g.mu.Lock()
 		delete(g.tokens, hash)
 		g.mu.Unlock()
@@ -142,20 +146,38 @@ func forgetSome[K comparable, V any](m map[K]V) {
 // Revoke makes the tokens of a session invalid from now on, until a time when all
 // of them have expired.
 func (g *Gate) Revoke(session string, until time.Time) {
+	g.revoke(session, until.Add(leeway))
+	if g.cfg.OnRevoke != nil {
+		g.cfg.OnRevoke(session)
+	}
+}
+
+func (g *Gate) revoke(session string, until time.Time) {
 	now := g.cfg.Clock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for s, t := range g.revoked {
-		if now.After(t.Add(leeway)) {
+		if !now.Before(t) {
 			delete(g.revoked, s)
 		}
 	}
-	g.revoked[session] = until.Add(leeway)
+	if until.After(g.revoked[session]) {
+		g.revoked[session] = until
+	}
 	for hash, p := range g.tokens {
 		if p.SessionID == session {
 			delete(g.tokens, hash)
 		}
 	}
+}
+
+// Revoked reports whether a session was revoked.
+func (g *Gate) Revoked(session string) bool {
+	now := g.cfg.Clock()
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	until, ok := g.revoked[session]
+	return ok && now.Before(until)
 }
 
 func (g *Gate) ensureUser(ctx context.Context, user string) error {

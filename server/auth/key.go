@@ -20,7 +20,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -29,7 +31,10 @@ import (
 // KeyFile is the name of the key's file in the data directory.
 const KeyFile = "auth.key"
 
-const pemType = "PRIVATE KEY"
+const (
+	pemType    = "PRIVATE KEY"
+	maxKeyFile = 4 << 10 // bytes; a key takes 119
+)
 
 // Key signs and verifies the tokens of one data directory.
 type Key struct {
@@ -52,14 +57,19 @@ func LoadKey(dir string) (*Key, error) {
 }
 
 func readKey(path string) (*Key, error) {
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat() // of what is read, whatever happens to the name meanwhile
 	if err != nil {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode&0o077 != 0 {
 		return nil, fmt.Errorf("%s: others may read it (mode %#o); it must be 0600", path, mode)
 	}
-	text, err := os.ReadFile(path)
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
 	if err != nil {
 		return nil, err
 	}
@@ -112,8 +122,30 @@ func createKey(dir, path string) error {
 	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return nil
+	return syncDir(dir)
 }
+
+// syncDir makes the key's name durable: all tokens, also those of
+// synchronisation, are void without it. Windows does so by itself.
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// String names the key without telling it, in logs too.
+func (k *Key) String() string { return "key " + k.id }
+
+// GoString is String.
+func (k *Key) GoString() string { return k.String() }
+
+// LogValue implements slog.LogValuer.
+func (k *Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 // Derive makes a secret for another purpose, different for each.
 func (k *Key) Derive(purpose string, size int) []byte {

@@ -121,10 +121,11 @@ func (h *Hub) requestJoin(s *Stream, chatID string) {
 }
 
 // joinUnattached asks for a look at each of a user's streams that is not attached
-// to a chat. Callers hold mu.
+// to a chat, or not yet live in it: what it is about to find out may be older than
+// the change that brings us here, and end the attachment. Callers hold mu.
 func (h *Hub) joinUnattached(chatID, user string) {
 	for _, s := range h.users[user] {
-		if s.attached[chatID] == nil {
+		if a := s.attached[chatID]; a == nil || !a.live {
 			h.requestJoin(s, chatID)
 		}
 	}

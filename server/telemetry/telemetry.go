@@ -17,9 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// NewLogger makes a logger; json for machines, else text for a terminal.
+// NewLogger makes a logger; json for machines, else text for a terminal. It
+// blanks what must not be seen (Secret, and attributes with the name of one).
 func NewLogger(w io.Writer, json bool) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: slog.LevelInfo}
+	opts := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: blank}
 	if json {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
@@ -30,6 +31,7 @@ func NewLogger(w io.Writer, json bool) *slog.Logger {
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
+	refused  *prometheus.CounterVec
 }
 
 // NewMetrics makes a registry of its own, with the Go and process collectors.
@@ -41,8 +43,12 @@ func NewMetrics() *Metrics {
 			Help:    "Time from the first byte of a request to its answer; streams count their lifetime.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"procedure", "code"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "parley_auth_refused_total",
+			Help: "Requests refused at the gate, which are no RPCs yet.",
+		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.requests, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.requests, m.refused, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -50,6 +56,9 @@ func NewMetrics() *Metrics {
 func (m *Metrics) Request(procedure, code string, took time.Duration) {
 	m.requests.WithLabelValues(procedure, code).Observe(took.Seconds())
 }
+
+// Refused counts a request that was refused at the gate. A reason is one of few.
+func (m *Metrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 // Gauge adds a metric that is read when it is scraped.
 func (m *Metrics) Gauge(name, help string, read func() float64) {

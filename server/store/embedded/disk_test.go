@@ -106,9 +106,9 @@ func TestDurableWaitsForWhatWasSeen(t *testing.T) {
 		},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
+		done, before := make(chan error, 1), waiters(&s.mark)
 		go func() { done <- call(ctx) }()
-		until(func() bool { return s.waiting() > 0 || len(done) > 0 })
+		until(func() bool { return waiters(&s.mark) > before || len(done) > 0 })
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s did not wait: %v", what, err)
@@ -128,12 +128,6 @@ func TestDurableWaitsForWhatWasSeen(t *testing.T) {
 	if n := rowNumber(t, kept); n != 1 {
 		t.Fatalf("the row is not on disk after its sync: %d", n)
 	}
-}
-
-func (s *Store) waiting() int {
-	s.mark.mu.Lock()
-	defer s.mark.mu.Unlock()
-	return len(s.mark.waiters)
 }
 
 // Close lets calls under way end, and no new ones begin.

@@ -1,0 +1,311 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/client"
+	"github.com/parley-chat/parley/server/client/device"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/view"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is the API over a store in memory. A bearer token is user/number; only
+// the newest number of a user is good.
+type server struct {
+	*testing.T
+	web   *httptest.Server
+	hub   *delivery.Hub
+	chats *chat.Service
+
+	mu     sync.Mutex
+	number map[string]int
+	down   bool
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	s := &server{T: t, number: map[string]int{}}
+	st := storetest.NewMap(time.Now)
+	reader := view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	chats, err := chat.New(t.Context(), chat.Config{
+		Store: st, Clock: time.Now, Generation: "g", Producer: "p",
+		Committed: func(c chat.Commit) { s.hub.Deliver(delivery.Of(c.Events)) },
+	})
+	s.must(err)
+	s.chats = chats
+	s.hub, err = delivery.New(delivery.Config{
+		Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID, Delivered: chats.Delivered, HoleWait: time.Millisecond,
+	})
+	s.must(err)
+	a, err := api.New(api.Config{Chat: chats, View: reader, Hub: s.hub, Store: st, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
+	s.must(err)
+	mux := http.NewServeMux()
+	for path, h := range a.Handlers() {
+		mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+			user, number, _ := strings.Cut(token, "/")
+			s.mu.Lock()
+			good, down := fmt.Sprint(s.number[user]) == number, s.down
+			s.mu.Unlock()
+			switch {
+			case down:
+				w.WriteHeader(http.StatusServiceUnavailable)
+			case !good:
+				a.Refuse(w, r, auth.ErrMissingToken)
+			default:
+				p := auth.Principal{UserID: user, SessionID: user, ExpiresAt: time.Now().Add(time.Hour)}
+				h.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), p)))
+			}
+		}))
+	}
+	for _, u := range []string{"ann", "bob"} {
+		s.must(chats.EnsureUser(t.Context(), u))
+	}
+	s.web = httptest.NewServer(mux)
+	t.Cleanup(s.web.Close)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() { stop(); <-done })
+	return s
+}
+
+func (s *server) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *server) setDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
+// expire makes the tokens of a user worthless.
+func (s *server) expire(user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.number[user]++
+}
+
+// running is a client at work.
+type running struct {
+	*client.Client
+	s       *server
+	changed chan struct{}
+	ended   chan error
+	renewed int
+	failed  []*device.SendFailed
+	stop    context.CancelFunc
+}
+
+func (s *server) run(user string, storage device.Storage) *running {
+	s.Helper()
+	r := &running{s: s, changed: make(chan struct{}, 1), ended: make(chan error, 1)}
+	var err error
+	r.Client, err = client.Dial(client.Config{
+		BaseURL: s.web.URL, UserID: user, HTTP: s.web.Client(), Storage: storage, Rand: func() float64 { return 0 },
+		Token: func(_ context.Context, renew bool) (string, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if renew {
+				r.renewed++
+			}
+			return fmt.Sprint(user, "/", s.number[user]), nil
+		},
+		OnEvent: func(e device.Event) {
+			s.mu.Lock()
+			if e.SendFailed != nil {
+				r.failed = append(r.failed, e.SendFailed)
+			}
+			s.mu.Unlock()
+			select {
+			case r.changed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	s.must(err)
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() { r.ended <- r.Run(ctx) }()
+	s.Cleanup(func() {
+		stop()
+		<-r.ended
+	})
+	return r
+}
+
+// until waits for something to become true.
+func (r *running) until(what string, ok func() bool) {
+	r.s.Helper()
+	for !ok() {
+		select {
+		case <-r.changed:
+		case err := <-r.ended:
+			r.ended <- err
+			r.s.Fatalf("waiting for %s: %v", what, err)
+		case <-r.s.Context().Done():
+			r.s.Fatalf("waiting for %s", what)
+		}
+	}
+}
+
+func (r *running) texts(chatID string) string {
+	v, _ := r.View(chatID)
+	out := ""
+	for _, m := range v.Messages {
+		out += m.GetContent()
+	}
+	return out
+}
+
+func (r *running) group(others ...string) string {
+	r.s.Helper()
+	res, err := r.Chats().CreateChat(r.s.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
+	r.s.must(err)
+	r.Learn(res.GetChat())
+	id := res.GetChat().GetChat().GetChatId()
+	r.Open(id)
+	r.until("the new chat", func() bool { v, _ := r.View(id); return v.Loaded && v.MembersLoaded })
+	return id
+}
+
+func TestConversation(t *testing.T) {
+	s := newServer(t)
+	ann, bob := s.run("ann", nil), s.run("bob", nil)
+	id := ann.group("bob")
+	bob.until("the chat", func() bool { return len(bob.List()) == 1 })
+	bob.Open(id)
+	ann.Send(id, "1")
+	ann.Send(id, "2")
+	bob.until("both messages", func() bool { return bob.texts(id) == "12" })
+	bob.Send(id, "3")
+	ann.until("the answer", func() bool { return ann.texts(id) == "123" && len(ann.Unsent()) == 0 })
+	ann.MarkRead(id, 3)
+	ann.until("all read", func() bool { v, _ := ann.View(id); return v.Unread == 0 && v.ReadTo == 0 })
+	bob.until("members", func() bool { v, _ := bob.View(id); return len(v.Present) == 2 })
+
+	s.must(s.chats.RemoveMember(t.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob"}))
+	bob.until("the removal", func() bool { return len(bob.List()) == 0 })
+	bob.Send(id, "4")
+	bob.until("the refusal", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(bob.failed) == 1 && bob.failed[0].Why.Reason == "NOT_A_MEMBER"
+	})
+}
+
+func TestServerGoesAndComes(t *testing.T) {
+	s := newServer(t)
+	ann, bob := s.run("ann", nil), s.run("bob", nil)
+	id := ann.group("bob")
+	bob.Open(id)
+	bob.until("the chat", func() bool { v, _ := bob.View(id); return v.Loaded })
+	s.setDown(true)
+	s.web.CloseClientConnections()
+	for n := range 5 {
+		ann.Send(id, fmt.Sprint(n))
+	}
+	s.setDown(false)
+	bob.until("what was sent meanwhile", func() bool { return bob.texts(id) == "01234" })
+	s.expire("bob")
+	s.web.CloseClientConnections()
+	ann.Send(id, "5")
+	bob.until("the message after the refusal", func() bool { return bob.texts(id) == "012345" })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bob.renewed == 0 {
+		t.Error("bob has no new token")
+	}
+}
+
+func TestRestartGoesOn(t *testing.T) {
+	s := newServer(t)
+	ann := s.run("ann", nil)
+	storage := &client.Memory{}
+	bob := s.run("bob", storage)
+	id := ann.group("bob")
+	bob.Open(id)
+	ann.Send(id, "1")
+	bob.until("the message", func() bool { return bob.texts(id) == "1" })
+	bob.stop()
+	if err := <-bob.ended; !errors.Is(err, context.Canceled) {
+		t.Fatalf("ended with %v", err)
+	}
+	bob.ended <- nil
+	ann.Send(id, "2")
+	again := s.run("bob", storage)
+	if got := again.texts(id); got != "1" {
+		t.Fatalf("remembers %q", got)
+	}
+	again.until("the rest", func() bool { return again.texts(id) == "12" })
+}
+
+func TestRevokedSessionStops(t *testing.T) {
+	s := newServer(t)
+	ann := s.run("ann", nil)
+	ann.group("bob")
+	s.hub.Revoke("ann")
+	err := <-ann.ended
+	ann.ended <- nil
+	var stopped *client.StoppedError
+	if !errors.As(err, &stopped) || stopped.Why.Reason != "SESSION_REVOKED" {
+		t.Fatalf("ended with %v", err)
+	}
+}
+
+func TestStorageFailureEnds(t *testing.T) {
+	s := newServer(t)
+	bad := &broken{}
+	ann := s.run("ann", bad)
+	err := <-ann.ended
+	ann.ended <- nil
+	if !errors.Is(err, errDisk) {
+		t.Fatalf("ended with %v", err)
+	}
+	if _, err := client.Dial(client.Config{BaseURL: s.web.URL}); err == nil {
+		t.Error("a configuration without a user is taken")
+	}
+	bad.unreadable = true
+	_, err = client.Dial(client.Config{BaseURL: s.web.URL, UserID: "ann", Storage: bad, Token: func(context.Context, bool) (string, error) {
+		return "", connect.NewError(connect.CodeUnauthenticated, errDisk)
+	}})
+	if !errors.Is(err, errDisk) {
+		t.Errorf("dialled with %v", err)
+	}
+}
+
+var errDisk = errors.New("disk")
+
+type broken struct{ unreadable bool }
+
+func (b *broken) Load() (*device.Snapshot, error) {
+	if b.unreadable {
+		return nil, errDisk
+	}
+	return &device.Snapshot{}, nil
+}
+
+func (b *broken) Store(*device.Batch) error { return errDisk }
