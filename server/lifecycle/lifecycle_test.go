@@ -9,7 +9,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type trace struct {
 	mu    sync.Mutex
@@ -74,4 +78,69 @@ func TestStopIsBounded(t *testing.T) {
 		}
 		close(release)
 	})
+}
+
+// A stop that comes while a service is not ready yet ends those that are there,
+// in reverse; the rest never runs.
+func TestStopDuringStart(t *testing.T) {
+	var tr trace
+	ctx, cancel := context.WithCancel(t.Context())
+	slow := Service{Name: "slow", Run: func(own context.Context, _ func()) error {
+		tr.add("start slow")
+		cancel()
+		<-own.Done()
+		tr.add("stop slow")
+		return nil
+	}}
+	err := Run(ctx, []Service{tr.service("a"), slow, tr.service("c")}, func() { tr.add("started") })
+	if want := []string{"start a", "start slow", "stop slow", "stop a"}; err != nil || !slices.Equal(tr.steps, want) {
+		t.Fatalf("%v, %v", tr.steps, err)
+	}
+}
+
+// What goes wrong while stopping is told, and the others are stopped all the same.
+func TestFailureWhileStopping(t *testing.T) {
+	for name, end := range map[string]func() error{
+		"error": func() error { return errors.New("broken") },
+		"panic": func() error { panic("broken") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var tr trace
+			ctx, cancel := context.WithCancel(t.Context())
+			bad := Service{Name: "b", Run: func(own context.Context, ready func()) error {
+				ready()
+				<-own.Done()
+				return end()
+			}}
+			err := Run(ctx, []Service{tr.service("a"), bad, tr.service("c")}, cancel)
+			if want := []string{"start a", "start c", "stop c", "stop a"}; err == nil || !strings.Contains(err.Error(), "broken") || !slices.Equal(tr.steps, want) {
+				t.Fatalf("%v, %v", tr.steps, err)
+			}
+		})
+	}
+}
+
+// Services do not see the end of the context that stops the group: they are
+// stopped one after the other. Its values they see.
+func TestServicesAreStoppedByTheGroupOnly(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, 7))
+	var below context.Context
+	lower := Service{Name: "lower", Run: func(own context.Context, ready func()) error {
+		below = own
+		ready()
+		<-own.Done()
+		return nil
+	}}
+	upper := Service{Name: "upper", Run: func(own context.Context, ready func()) error {
+		ready()
+		<-own.Done()
+		if below.Err() != nil || below.Value(key{}) != 7 {
+			return errors.New("what it stands on is gone")
+		}
+		return nil
+	}}
+	if err := Run(ctx, []Service{lower, upper}, cancel); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	connectcors "connectrpc.com/cors"
-	"connectrpc.com/grpchealth"
-	"connectrpc.com/grpcreflect"
 	"github.com/rs/cors"
 	"golang.org/x/net/netutil"
 
@@ -29,22 +27,20 @@ const (
 
 // web is the HTTP server.
 type web struct {
-	srv   *http.Server
-	hub   *delivery.Hub
-	ready atomic.Bool
+	srv       *http.Server
+	hub       *delivery.Hub
+	log       logger
+	drainOpen func()
+	ready     atomic.Bool
 }
 
 func (p *program) server(log logger) *web {
-	w := &web{hub: p.hub}
+	w := &web{hub: p.hub, log: log}
 	mux := http.NewServeMux()
-	names := p.api.Names()
 	for path, handler := range p.api.Handlers() {
 		mux.Handle(path, p.gate.Wrap(handler))
 	}
-	mux.Handle(grpchealth.NewHandler(grpchealth.NewStaticChecker(names...)))
-	reflector := grpcreflect.NewStaticReflector(names...)
-	mux.Handle(grpcreflect.NewHandlerV1(reflector))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
+	w.drainOpen = handleOpen(mux, p.api.Names())
 	mux.Handle("GET /metrics", p.metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
@@ -64,7 +60,7 @@ func (p *program) server(log logger) *web {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	w.srv = &http.Server{
-		Handler:           withCORS(mux),
+		Handler:           defaultBounds.wrap(withCORS(mux)),
 		Protocols:         &protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       3 * time.Minute,
@@ -103,11 +99,14 @@ func (w *web) run(listener net.Listener) func(context.Context, func()) error {
 			return err
 		case <-ctx.Done():
 		}
+		w.log.Info("draining")
 		w.ready.Store(false)
+		w.drainOpen()
 		w.hub.Drain(drainSpread)
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 		defer cancel()
 		if err := w.srv.Shutdown(end); err != nil {
+			w.log.Warn("not all requests ended in time; cutting them off", "after", drainTime)
 			_ = w.srv.Close()
 		}
 		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {

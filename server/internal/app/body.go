@@ -1,0 +1,88 @@
+package app
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// bodyBounds bounds the wait for the bodies of requests (S-27): net/http bounds
+// headers only, and a server-wide bound would end streams. Without one, whoever
+// sends a header and no body holds a connection for ever, and is not even told
+// that a token is missing: an answer waits for what is left of a body.
+//
+// Requests that consist of a stream are not bounded; there are those of
+// reflection only.
+type bodyBounds struct {
+	all  time.Duration // for the whole body
+	rest time.Duration // for what no handler wanted, so that the connection can go on
+}
+
+var defaultBounds = bodyBounds{all: 15 * time.Second, rest: 2 * time.Second}
+
+func (b bodyBounds) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		body := &boundBody{ReadCloser: r.Body, rc: http.NewResponseController(w)}
+		body.timer = time.AfterFunc(b.all, body.cut)
+		defer body.leave(r.ProtoMajor, b.rest)
+		// A copy: net/http goes by the body of its own request afterwards.
+		own := r.WithContext(r.Context())
+		own.Body = body
+		next.ServeHTTP(w, own)
+	})
+}
+
+// boundBody is a body that is cut when its time is over. A timer costs less than
+// a deadline, which goes through the loop of an HTTP/2 connection, and almost all
+// bodies are there at once.
+type boundBody struct {
+	io.ReadCloser
+	rc    *http.ResponseController
+	timer *time.Timer
+
+	mu   sync.Mutex
+	done bool // nothing is left to wait for, or to set deadlines on
+}
+
+// Read implements io.Reader.
+func (b *boundBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.timer.Stop()
+		b.finish()
+	}
+	return n, err
+}
+
+func (b *boundBody) finish() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.done = true
+}
+
+// cut makes reads fail from now on; writes go on.
+func (b *boundBody) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.done {
+		_ = b.rc.SetReadDeadline(time.Now())
+	}
+}
+
+// leave ends the handler's time with the body. In HTTP/1 the server reads the rest
+// before it answers; in HTTP/2 it refuses it.
+func (b *boundBody) leave(major int, rest time.Duration) {
+	b.timer.Stop()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.done && major == 1 {
+		_ = b.rc.SetReadDeadline(time.Now().Add(rest))
+	}
+	b.done = true
+}
