@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
@@ -101,8 +102,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	defer p.log.Close()
-	defer p.letters.Close()
+	defer p.close()
 	web := p.server(log)
 	err = lifecycle.Run(ctx, []lifecycle.Service{
 		{Name: "log", Run: p.keepLog(log)},
@@ -110,7 +110,11 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		{Name: "fanout", Run: p.runFanout(log)},
 		{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
 		{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
-	}, func() { p.greet(stdout, listener.Addr()) })
+	}, func() {
+		log.Info("listening", "address", listener.Addr().String(), "kafka", eng.KafkaAddr(), "data_dir", cfg.DataDir, "process", p.process)
+		p.greet(stdout, listener.Addr())
+	})
+	log.Info("stopped")
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -144,9 +148,13 @@ type program struct {
 }
 
 // build constructs everything, in the order of its dependencies.
-func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*program, error) {
+func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *program, err error) {
 	p := &program{cfg: cfg, eng: eng, metrics: telemetry.NewMetrics()}
-	var err error
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
 	if p.key, err = auth.LoadKey(cfg.DataDir); err != nil {
 		return nil, err
 	}
@@ -185,7 +193,9 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*pr
 	if err != nil {
 		return nil, err
 	}
-	p.gate, err = auth.NewGate(auth.Config{Key: p.key, Clock: time.Now, EnsureUser: p.chats.EnsureUser, Refuse: p.api.Refuse})
+	p.gate, err = auth.NewGate(auth.Config{
+		Key: p.key, Clock: time.Now, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +206,31 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (*pr
 		}
 	}
 	return p, nil
+}
+
+// close closes what build opened.
+func (p *program) close() {
+	for _, c := range []*kafka.Client{p.letters, p.log} {
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
+// refuse counts and answers a request that the gate stopped. Why is one of few
+// words: whoever has no token must not be able to make metrics.
+func (p *program) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	reason := "unavailable"
+	switch {
+	case errors.Is(err, auth.ErrMissingToken):
+		reason = "missing"
+	case errors.Is(err, auth.ErrTokenExpired):
+		reason = "expired"
+	case errors.Is(err, auth.ErrInvalidToken):
+		reason = "invalid"
+	}
+	p.metrics.Refused(reason)
+	p.api.Refuse(w, r, err)
 }
 
 // measure connects the counters that others keep to the metrics.

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"time"
+
+	"github.com/parley-chat/parley/server/auth"
 )
 
 // Defaults of the configuration.
@@ -76,20 +79,33 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 		return c, errUsage{errors.New("data-dir must not be empty")}
 	}
 	c.LogJSON = format == "json"
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+	if !isAddress(c.Listen) {
 		return c, errUsage{fmt.Errorf("listen must be host:port, not %q", c.Listen)}
 	}
-	if _, _, err := net.SplitHostPort(c.Kafka); err != nil {
+	if !isAddress(c.Kafka) {
 		return c, errUsage{fmt.Errorf("kafka-listen must be host:port, not %q", c.Kafka)}
 	}
 	switch rest := fs.Args(); {
 	case len(rest) == 0:
 	case rest[0] == "token" && len(rest) == 2:
 		c.command, c.user = "token", rest[1]
+		if !auth.UserID.MatchString(c.user) {
+			return c, errUsage{fmt.Errorf("user id %.80q must be 1 to 64 letters, digits or underscores", c.user)}
+		}
 	case rest[0] == "token":
 		return c, errUsage{errors.New("token needs one user id")}
 	default:
 		return c, errUsage{fmt.Errorf("unknown command %q", rest[0])}
 	}
 	return c, nil
+}
+
+// isAddress reports whether s is host:port with a port's number.
+func isAddress(s string) bool {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"time"
 )
 
-// greeting shows a newcomer the whole way of a message with nothing but curl. The
+// greeting shows a newcomer the whole way of a message with nothing but curl, also
+// one that is too old for --json. The
 // stream's request is one JSON message in Connect's envelope: a zero byte and the
 // length in four.
-const greeting = `Parley is listening on http://%[1]s, data in %[2]s
+const greeting = `Parley is listening on http://%[6]s, data in %[2]s
 Every change is on Kafka at %[5]s
 
 Two users to try it with, their tokens are valid for a day:
@@ -26,13 +28,14 @@ Open bob's stream, in a terminal of its own:
 Alice makes a group and says hello:
 
   CHAT=$(curl -s http://%[1]s/parley.chat.v1.ChatService/CreateChat -H "Authorization: Bearer $ALICE" \
-    --json '{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}' | grep -o 'chat_[0-9A-Z]*' | head -1)
+    -H 'Content-Type: application/json' -d '{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}' | grep -o 'chat_[0-9A-Z]*' | head -1)
   curl -s http://%[1]s/parley.message.v1.MessageService/SendMessage -H "Authorization: Bearer $ALICE" \
-    --json "{\"chatId\":\"$CHAT\",\"content\":\"Hello, Bob\"}"
+    -H 'Content-Type: application/json' -d "{\"chatId\":\"$CHAT\",\"content\":\"Hello, Bob\"}"
 
 Bob reads it:
 
-  curl -s http://%[1]s/parley.message.v1.MessageService/ListMessages -H "Authorization: Bearer $BOB" --json "{\"chatId\":\"$CHAT\"}"
+  curl -s http://%[1]s/parley.message.v1.MessageService/ListMessages -H "Authorization: Bearer $BOB" \
+    -H 'Content-Type: application/json' -d "{\"chatId\":\"$CHAT\"}"
 
 `
 
@@ -45,5 +48,14 @@ func (p *program) greet(stdout io.Writer, addr net.Addr) {
 		}
 		tokens = append(tokens, t)
 	}
-	fmt.Fprintf(stdout, greeting, append(append([]any{addr, p.cfg.DataDir}, tokens...), p.eng.KafkaAddr())...)
+	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr)...)
+}
+
+// local is an address to reach a listener at from this machine: one that listens
+// on all of its addresses has no address of its own.
+func local(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }
