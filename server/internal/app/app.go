@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
@@ -142,6 +143,7 @@ type program struct {
 	fanout  *consume.Engine
 	log     *kafka.Client // the relay's
 	letters *kafka.Client // for dead letters
+	logFull atomic.Bool   // nothing is published until the log has room
 	process string
 	api     *api.API
 	metrics *telemetry.Metrics

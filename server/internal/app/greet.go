@@ -9,9 +9,8 @@ import (
 )
 
 // greeting shows a newcomer the whole way of a message with nothing but curl, also
-// one that is too old for --json. The
-// stream's request is one JSON message in Connect's envelope: a zero byte and the
-// length in four.
+// one that is too old for --json. The stream's request is one JSON message in
+// Connect's envelope: a zero byte and the length in four.
 const greeting = `Parley is listening on http://%[6]s, data in %[2]s
 Every change is on Kafka at %[5]s
 

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
@@ -50,7 +51,12 @@ func (p *program) buildRelay(ctx context.Context, log logger) error {
 	}
 	p.relay, err = relay.New(relay.Config{
 		Store: p.eng.Store, Serde: serde, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, p.log, records) },
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			if p.logFull.Load() {
+				return errLogFull
+			}
+			return kafka.Transact(ctx, p.log, records)
+		},
 	})
 	return err
 }
@@ -76,6 +82,10 @@ func (p *program) runFanout(log logger) func(context.Context, func()) error {
 // trimEvery is how often the log is kept within its cap.
 const trimEvery = 30 * time.Second
 
+// errLogFull pauses the relay: what is in the log has not been read by all who
+// must, and the outbox keeps the rest.
+var errLogFull = errors.New("the event log has reached its cap")
+
 // keepLog trims the log.
 func (p *program) keepLog(log logger) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
@@ -88,8 +98,10 @@ func (p *program) keepLog(log logger) func(context.Context, func()) error {
 				return nil
 			case <-t.C:
 			}
-			if full, err := p.eng.TrimLog(); err != nil || full {
-				log.Warn("the event log does not come within its cap", "bytes", p.eng.LogBytes(), "error", err)
+			full, err := p.eng.TrimLog()
+			p.logFull.Store(full)
+			if err != nil || full {
+				log.Error("the event log does not come within its cap; nothing is published until it does", "bytes", p.eng.LogBytes(), "error", err)
 			}
 		}
 	}
