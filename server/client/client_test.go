@@ -116,6 +116,7 @@ type running struct {
 	changed chan struct{}
 	ended   chan error
 	renewed int
+	streams int // that brought everything
 	failed  []*device.SendFailed
 	stop    context.CancelFunc
 }
@@ -138,6 +139,9 @@ func (s *server) run(user string, storage device.Storage) *running {
 			s.mu.Lock()
 			if e.SendFailed != nil {
 				r.failed = append(r.failed, e.SendFailed)
+			}
+			if e.Connected {
+				r.streams++
 			}
 			s.mu.Unlock()
 			select {
@@ -266,7 +270,11 @@ func TestRestartGoesOn(t *testing.T) {
 func TestRevokedSessionStops(t *testing.T) {
 	s := newServer(t)
 	ann := s.run("ann", nil)
-	ann.group("bob")
+	ann.until("the stream", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return ann.streams == 1
+	})
 	s.hub.Revoke("ann")
 	err := <-ann.ended
 	ann.ended <- nil

@@ -206,17 +206,17 @@ func (h *Hub) doFetch(ctx context.Context, w Work) error {
 		cs.fetchDue = false
 		return nil
 	}
-	for _, e := range events {
-		cs.take(e)
-	}
 	more := len(events) == pageSize
 	if !more && cs.wanted == wanted {
 		// A consistent read shows all that is committed, and nothing is delivered
-		// before it is: there is no more than this.
-		cs.wanted = max(after+int64(len(events)), cs.version)
+		// before it is: there is no more than this and what has come by itself.
+		cs.wanted = cs.version
 		for v := range cs.buffer {
 			cs.wanted = max(cs.wanted, v)
 		}
+	}
+	for _, e := range events {
+		cs.take(e)
 	}
 	cs.fetchDue = more // the next page is read at once
 	h.advance(cs)
@@ -226,13 +226,15 @@ func (h *Hub) doFetch(ctx context.Context, w Work) error {
 	return nil
 }
 
-// take puts a change that was read into the buffer, whatever its bound.
+// take puts a change that was read into the buffer, whatever its bound. It counts as
+// wanted: a chat with changes to walk must not be forgotten.
 func (cs *chatState) take(e event.Event) {
 	if v := e.GetMetadata().GetVersion(); v > cs.version && cs.buffer[v] == nil {
 		if cs.buffer == nil {
 			cs.buffer = map[int64]*change{}
 		}
 		cs.buffer[v] = newChange(e)
+		cs.wanted = max(cs.wanted, v)
 	}
 }
 

@@ -333,6 +333,7 @@ func (m *Machine) sent(p *pending, res proto.Message, why *Failure) {
 		return
 	}
 	m.done = append(m.done, u.ClientMessageID)
+	m.events = append(m.events, Event{Changed: u.ChatID}) // the message may be there already
 	behind := m.chats[u.ChatID] != nil && m.chats[u.ChatID].Newest < r.GetVersion()-1
 	c := m.member(u.ChatID, r.GetVersion(), false)
 	if c == nil {
