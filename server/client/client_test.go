@@ -4,110 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/client"
 	"github.com/parley-chat/parley/server/client/device"
-	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/internal/api"
-	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/view"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// server is the API over a store in memory. A bearer token is user/number; only
-// the newest number of a user is good.
-type server struct {
-	*testing.T
-	web   *httptest.Server
-	hub   *delivery.Hub
-	chats *chat.Service
-
-	mu     sync.Mutex
-	number map[string]int
-	down   bool
-}
-
-func newServer(t *testing.T) *server {
-	t.Helper()
-	s := &server{T: t, number: map[string]int{}}
-	st := storetest.NewMap(time.Now)
-	reader := view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	chats, err := chat.New(t.Context(), chat.Config{
-		Store: st, Clock: time.Now, Generation: "g", Producer: "p",
-		Committed: func(c chat.Commit) { s.hub.Deliver(delivery.Of(c.Events)) },
-	})
-	s.must(err)
-	s.chats = chats
-	s.hub, err = delivery.New(delivery.Config{
-		Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID, Delivered: chats.Delivered, HoleWait: time.Millisecond,
-	})
-	s.must(err)
-	a, err := api.New(api.Config{Chat: chats, View: reader, Hub: s.hub, Store: st, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
-	s.must(err)
-	mux := http.NewServeMux()
-	for path, h := range a.Handlers() {
-		mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-			user, number, _ := strings.Cut(token, "/")
-			s.mu.Lock()
-			good, down := fmt.Sprint(s.number[user]) == number, s.down
-			s.mu.Unlock()
-			switch {
-			case down:
-				w.WriteHeader(http.StatusServiceUnavailable)
-			case !good:
-				a.Refuse(w, r, auth.ErrMissingToken)
-			default:
-				p := auth.Principal{UserID: user, SessionID: user, ExpiresAt: time.Now().Add(time.Hour)}
-				h.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), p)))
-			}
-		}))
-	}
-	for _, u := range []string{"ann", "bob"} {
-		s.must(chats.EnsureUser(t.Context(), u))
-	}
-	s.web = httptest.NewServer(mux)
-	t.Cleanup(s.web.Close)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
-	t.Cleanup(func() { stop(); <-done })
-	return s
-}
-
-func (s *server) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-func (s *server) setDown(down bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = down
-}
-
-// expire makes the tokens of a user worthless.
-func (s *server) expire(user string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.number[user]++
-}
 
 // running is a client at work.
 type running struct {

@@ -27,12 +27,13 @@ func handleOpen(mux *http.ServeMux, names []string) (drain func()) {
 	limit := connect.WithReadMaxBytes(maxOpenRequest)
 	serving, end := context.WithCancel(context.Background())
 
-	path, watched := grpchealth.NewHandler(health, limit)
-	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+	path, checks := grpchealth.NewHandler(health, limit)
+	mux.Handle(path, checks)
+	mux.HandleFunc(path+"Watch", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		defer context.AfterFunc(serving, cancel)()
-		watched.ServeHTTP(w, r.WithContext(ctx))
+		checks.ServeHTTP(w, r.WithContext(ctx))
 	})
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, limit))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, limit))

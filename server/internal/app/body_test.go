@@ -1,0 +1,231 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipes is a listener whose connections are in memory, so that time is the
+// test's.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (p *pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client, nil
+}
+
+// bounded serves a handler behind the bounds of bodies; clients speak HTTP/1 or 2.
+func bounded(t *testing.T, major int, h http.HandlerFunc) (*http.Client, *pipes) {
+	t.Helper()
+	var both, one http.Protocols
+	both.SetHTTP1(true)
+	both.SetUnencryptedHTTP2(true)
+	one.SetHTTP1(major == 1)
+	one.SetUnencryptedHTTP2(major == 2)
+	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+	srv := &http.Server{Handler: defaultBounds.wrap(h), Protocols: &both, IdleTimeout: 24 * time.Hour}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(p) }()
+	tr := &http.Transport{DialContext: p.dial, Protocols: &one}
+	t.Cleanup(func() {
+		tr.CloseIdleConnections()
+		_ = srv.Close()
+		<-served
+	})
+	return &http.Client{Transport: tr}, p
+}
+
+// An answer does not wait for a body that never comes (S-27, S-36).
+func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := bounded(t, 1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+		conn, err := p.dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		began := time.Now()
+		if _, err := io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if took := time.Since(began); res.StatusCode != http.StatusUnauthorized || took > defaultBounds.rest || !res.Close {
+			t.Fatalf("%s after %v, connection ends: %v", res.Status, took, res.Close)
+		}
+	})
+}
+
+// A handler does not wait for ever for a body that comes too slowly, and can
+// still say so.
+func TestSlowBodyIsCut(t *testing.T) {
+	for major := 1; major <= 2; major++ {
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := bounded(t, major, func(w http.ResponseWriter, r *http.Request) {
+				if _, err := io.ReadAll(r.Body); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("HTTP/%d: reading ends with %v", major, err)
+				}
+				w.WriteHeader(http.StatusRequestTimeout)
+			})
+			body, feed := io.Pipe()
+			stop := make(chan struct{})
+			go func() { // a byte a second
+				defer feed.Close()
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Second):
+						if _, err := feed.Write([]byte{' '}); err != nil {
+							return
+						}
+					}
+				}
+			}()
+			began := time.Now()
+			res, err := client.Post("http://x/", "application/json", body)
+			close(stop)
+			if err != nil {
+				t.Fatalf("HTTP/%d: %v", major, err)
+			}
+			defer res.Body.Close()
+			if took := time.Since(began); res.StatusCode != http.StatusRequestTimeout || took > defaultBounds.all+defaultBounds.rest {
+				t.Fatalf("HTTP/%d: %s after %v", major, res.Status, took)
+			}
+			synctest.Wait()
+		})
+	}
+}
+
+// A stream goes on for as long as it likes once its request was read, and sees
+// when its client leaves; so does a stream in both directions of reflection.
+func TestStreamsOutliveTheBound(t *testing.T) {
+	for major := 1; major <= 2; major++ {
+		for _, path := range []string{"/parley.delivery.v1.DeliveryService/Subscribe", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
+			synctest.Test(t, func(t *testing.T) {
+				left := make(chan error, 1)
+				client, _ := bounded(t, major, func(w http.ResponseWriter, r *http.Request) {
+					if b, err := io.ReadAll(r.Body); err != nil || string(b) != "{}" {
+						t.Errorf("HTTP/%d: read %q, %v", major, b, err)
+					}
+					for range 10 {
+						time.Sleep(time.Hour) // of the test's time
+						if err := r.Context().Err(); err != nil {
+							t.Errorf("HTTP/%d: %v", major, err)
+						}
+						_, _ = io.WriteString(w, "beat")
+						_ = http.NewResponseController(w).Flush() // the last is where the client leaves
+					}
+					<-r.Context().Done()
+					left <- r.Context().Err()
+				})
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				var body io.Reader = strings.NewReader("{}")
+				if strings.Contains(path, "reflection") { // the rest of the request comes late
+					late, feed := io.Pipe()
+					go func() {
+						_, _ = feed.Write([]byte("{"))
+						time.Sleep(time.Hour)
+						_, _ = feed.Write([]byte("}"))
+						_ = feed.Close()
+					}()
+					body = late
+				}
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://x"+path, body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				if _, err := io.ReadFull(res.Body, make([]byte, 10*len("beat"))); err != nil {
+					t.Fatalf("HTTP/%d: %v", major, err)
+				}
+				leave()
+				if err := <-left; !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			})
+		}
+	}
+}
+
+// A connection serves on after bodies that were read, that were not, and that
+// were cut just when the handler returned.
+func TestConnectionsAreKept(t *testing.T) {
+	for major := 1; major <= 2; major++ {
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := bounded(t, major, func(_ http.ResponseWriter, r *http.Request) {
+				switch r.URL.Path {
+				case "/read":
+					_, _ = io.Copy(io.Discard, r.Body)
+				case "/late":
+					time.Sleep(defaultBounds.all)
+				}
+			})
+			dials := 0
+			tr := client.Transport.(*http.Transport)
+			dial := tr.DialContext
+			tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				dials++
+				return dial(ctx, network, addr)
+			}
+			for _, path := range []string{"/read", "/left", "/read", "/none", "/read"} {
+				res, err := client.Post("http://x"+path, "application/json", strings.NewReader(strings.Repeat("x", 1000)))
+				if err != nil {
+					t.Fatalf("HTTP/%d %s: %v", major, path, err)
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				_ = res.Body.Close()
+				time.Sleep(time.Minute)
+			}
+			if dials != 1 {
+				t.Errorf("HTTP/%d: %d connections", major, dials)
+			}
+			for range 20 {
+				res, err := client.Post("http://x/late", "application/json", strings.NewReader("x"))
+				if err != nil {
+					t.Fatalf("HTTP/%d: %v", major, err)
+				}
+				_ = res.Body.Close()
+			}
+			synctest.Wait()
+		})
+	}
+}
