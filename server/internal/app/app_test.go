@@ -67,6 +67,8 @@ func TestStartErrorsAreOneLine(t *testing.T) {
 		"token without user":   {args: []string{"token"}, code: 2, says: "one user"},
 		"token for nonsense":   {args: []string{"--data-dir", t.TempDir(), "token", "a b"}, code: 2, says: "user id"},
 		"port in use":          {args: []string{"--listen", busy.Addr().String(), "--data-dir", t.TempDir()}, code: 1, says: "in use"},
+		"Kafka for all":        {args: append(fresh, t.TempDir(), "--kafka-listen", "0.0.0.0:0"), code: 1, says: "loopback only"},
+		"Kafka port in use":    {args: append(fresh, t.TempDir(), "--kafka-listen", busy.Addr().String()), code: 1, says: busy.Addr().String()},
 		"locked":               {args: append(fresh, locked), code: 1, says: "in use by another process"},
 		"too new":              {args: append(fresh, newer), code: 1, says: "format"},
 		"not a directory":      {args: append(fresh, filepath.Join(file, "data")), code: 1, says: file},

@@ -28,7 +28,7 @@ func (b bodyBounds) wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		body := &boundBody{ReadCloser: r.Body, rc: http.NewResponseController(w)}
+		body := &boundBody{ReadCloser: r.Body, w: w}
 		body.timer = time.AfterFunc(b.all, body.cut)
 		defer body.leave(r.ProtoMajor, b.rest)
 		// A copy: net/http goes by the body of its own request afterwards.
@@ -43,7 +43,7 @@ func (b bodyBounds) wrap(next http.Handler) http.Handler {
 // bodies are there at once.
 type boundBody struct {
 	io.ReadCloser
-	rc    *http.ResponseController
+	w     http.ResponseWriter
 	timer *time.Timer
 
 	mu   sync.Mutex
@@ -71,7 +71,7 @@ func (b *boundBody) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.done {
-		_ = b.rc.SetReadDeadline(time.Now())
+		b.deadline(0)
 	}
 }
 
@@ -82,7 +82,12 @@ func (b *boundBody) leave(major int, rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.done && major == 1 {
-		_ = b.rc.SetReadDeadline(time.Now().Add(rest))
+		b.deadline(rest)
 	}
 	b.done = true
+}
+
+// deadline ends reading after some time. Every writer of net/http can.
+func (b *boundBody) deadline(in time.Duration) {
+	_ = http.NewResponseController(b.w).SetReadDeadline(time.Now().Add(in))
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -226,6 +227,23 @@ func TestConnectionsAreKept(t *testing.T) {
 				_ = res.Body.Close()
 			}
 			synctest.Wait()
+		})
+	}
+}
+
+// BenchmarkBodyBounds is what bounding a body adds to a request, without HTTP
+// itself.
+func BenchmarkBodyBounds(b *testing.B) {
+	h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	for name, h := range map[string]http.Handler{"unbounded": h, "bounded": defaultBounds.wrap(h)} {
+		b.Run(name, func(b *testing.B) {
+			r, w := httptest.NewRequest(http.MethodPost, "/x", http.NoBody), httptest.NewRecorder()
+			text := strings.NewReader("{}")
+			for b.Loop() {
+				text.Reset("{}")
+				r.Body = io.NopCloser(text)
+				h.ServeHTTP(w, r)
+			}
 		})
 	}
 }

@@ -77,8 +77,14 @@ func (p *program) server(log logger) *web {
 // withCORS lets pages served from this machine call the API, as a developer's
 // front end does.
 func withCORS(next http.Handler) http.Handler {
+	var origins []string
+	for _, host := range []string{"localhost", "127.0.0.1", "[::1]"} {
+		for _, scheme := range []string{"http://", "https://"} {
+			origins = append(origins, scheme+host, scheme+host+":*")
+		}
+	}
 	return cors.New(cors.Options{
-		AllowedOrigins: []string{"http://localhost:*", "http://127.0.0.1:*"},
+		AllowedOrigins: origins,
 		AllowedMethods: connectcors.AllowedMethods(),
 		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match"),
 		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed"),

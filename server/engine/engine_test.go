@@ -1,0 +1,82 @@
+package engine_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/kafka"
+)
+
+func config(dir string) engine.Config {
+	return engine.Config{DataDir: dir, Kafka: "127.0.0.1:0"}
+}
+
+func TestOpenAndReopen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "data")
+	first, err := engine.Open(config(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	generation := first.Generation
+	// A second one finds the directory locked, and leaves the first alone.
+	if e, err := engine.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("opened twice: %v, %v", e, err)
+	}
+	c, err := kafka.NewProducer(first.KafkaAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.LogStable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := engine.Open(config(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if generation == "" || second.Generation != generation {
+		t.Errorf("generation %q became %q", generation, second.Generation)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What fails half way leaves nothing locked behind.
+func TestFailedOpenLetsGo(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := engine.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("the log's directory is a file: %v", err)
+	}
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	e, err := engine.Open(config(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []engine.Config{{}, {DataDir: "x"}, {Kafka: "127.0.0.1:0"}} {
+		if _, err := engine.Open(c); err == nil {
+			t.Errorf("%+v was opened", c)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package app
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// Pages of this machine may call the API with a token, those of others may not.
+func TestCORS(t *testing.T) {
+	reached := 0
+	h := withCORS(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reached++
+		w.Header().Set("ETag", "x")
+	}))
+	for origin, allowed := range map[string]bool{
+		"http://localhost:5173": true, "https://localhost:5173": true, "http://localhost": true,
+		"http://127.0.0.1:3000": true, "http://[::1]:3000": true,
+		"https://evil.example": false, "http://localhost.evil.example": false, "http://127.0.0.1.evil.example:80": false, "null": false,
+	} {
+		r := httptest.NewRequest(http.MethodOptions, "/parley.chat.v1.ChatService/ListChats", http.NoBody)
+		r.Header.Set("Origin", origin)
+		r.Header.Set("Access-Control-Request-Method", http.MethodPost)
+		r.Header.Set("Access-Control-Request-Headers", "authorization,connect-protocol-version,content-type,idempotency-key")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Access-Control-Allow-Origin"); (got == origin) != allowed || got == "*" {
+			t.Errorf("preflight from %s: %q", origin, got)
+		}
+		if got := strings.ToLower(w.Header().Get("Access-Control-Allow-Headers")); strings.Contains(got, "authorization") != allowed {
+			t.Errorf("preflight from %s allows headers %q", origin, got)
+		}
+		if w.Header().Get("Access-Control-Allow-Credentials") != "" {
+			t.Error("cookies are no business of ours")
+		}
+		r = httptest.NewRequest(http.MethodPost, "/x", http.NoBody)
+		r.Header.Set("Origin", origin)
+		w = httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := strings.ToLower(w.Header().Get("Access-Control-Expose-Headers")); strings.Contains(got, "retry-after") != allowed {
+			t.Errorf("answer to %s exposes %q", origin, got)
+		}
+	}
+	if reached != 9 {
+		t.Errorf("%d requests reached the handler; preflights must not", reached)
+	}
+}
+
+func TestLocalAddress(t *testing.T) {
+	for ip, want := range map[string]string{"127.0.0.1": "127.0.0.1:80", "0.0.0.0": "127.0.0.1:80", "::": "127.0.0.1:80", "::1": "[::1]:80"} {
+		if got := local(&net.TCPAddr{IP: net.ParseIP(ip), Port: 80}); got != want {
+			t.Errorf("%s: %s", ip, got)
+		}
+	}
+}
