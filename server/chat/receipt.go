@@ -25,7 +25,6 @@ func (s *Service) MarkRead(ctx context.Context, user, chatID string, sequence in
 		return fail(fmt.Errorf("%w: a sequence is 1 or more", ErrInvalidArgument))
 	}
 	s.keepClock(ctx)
-	var written int64
 	for pace := s.pacer(); ; {
 		// The user's row comes last: it decides whether the head may be told.
 		it, err := s.get(ctx, table.HeadKey(chatID))
@@ -45,13 +44,14 @@ func (s *Service) MarkRead(ctx context.Context, user, chatID string, sequence in
 			if err := s.durable(ctx, nil); err != nil {
 				return fail(err)
 			}
-			if row.ChangedAt == written { // an attempt whose reply was lost
+			if n == row.ReadSequence {
+				// Perhaps the repetition of an attempt whose reply was lost, or whose process
+				// died before it told anybody: once more does no harm.
 				s.cfg.Receipt(row, head)
 			}
 			return row, head, nil
 		}
 		row.ReadSequence, row.ChangedAt = n, s.stamp(max(row.ChangedAt, head.ChangedAt))
-		written = row.ChangedAt
 		err = s.raise(ctx, user, chatID, table.AttrReadSequence, n, store.Attr{Name: table.AttrChangedAt, Value: store.Int(row.ChangedAt)})
 		if err == nil {
 			s.cfg.Receipt(row, head)

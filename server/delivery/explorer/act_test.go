@@ -213,8 +213,14 @@ func (w *world) actCut() {
 
 func (w *world) actHeartbeat() { w.heartbeats() }
 
+// actTime lets time pass; while a plan waits for its next attempt only as much as
+// a plan may grow old.
 func (w *world) actTime() {
-	w.now = w.now.Add([]time.Duration{25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute}[w.choose.pick(5)])
+	d := []time.Duration{25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute}[w.choose.pick(5)]
+	if w.sleeping > 0 {
+		d = min(d, 2*time.Second)
+	}
+	w.now = w.now.Add(d)
 }
 
 // actSkew sets a process's clock anew.

@@ -147,5 +147,10 @@ func (s *stops) Durable(context.Context) error {
 // Close implements store.Store.
 func (s *stops) Close() error { return nil }
 
-// sleep is a wait between attempts: it only stops.
-func (s *stops) sleep(context.Context, time.Duration) error { return s.stop() }
+// sleep is a wait between attempts of a plan: it only stops. Plans do not grow
+// old meanwhile, see actTime.
+func (s *stops) sleep(context.Context, time.Duration) error {
+	s.w.sleeping++
+	defer func() { s.w.sleeping-- }()
+	return s.stop()
+}

@@ -18,13 +18,14 @@ const maxSettle = 20_000
 
 // world is one schedule under way.
 type world struct {
-	ctx    context.Context
-	choose *chooser
-	pool   *tasks
-	bug    *bug
-	trace  []string // nil: no trace
-	failed string   // the first thing that was wrong
-	kind   string   // of what was wrong
+	sleeping int // plans that wait for their next attempt
+	ctx      context.Context
+	choose   *chooser
+	pool     *tasks
+	bug      *bug
+	trace    []string // nil: no trace
+	failed   string   // the first thing that was wrong
+	kind     string   // of what was wrong
 
 	now   time.Time
 	store *storetest.Map
