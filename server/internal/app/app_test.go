@@ -203,8 +203,8 @@ func TestReadme(t *testing.T) {
 	if err != nil || runtime.GOOS == "windows" {
 		t.Skip("no bash")
 	}
-	if out, err := exec.Command("curl", "--help", "all").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--json")) {
-		t.Skip("no curl with --json")
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("no curl")
 	}
 	text, err := os.ReadFile("../../../README.md")
 	if err != nil {
