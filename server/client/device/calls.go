@@ -125,10 +125,7 @@ func (m *Machine) extended(call int64, res proto.Message, why *Failure) {
 	}
 	s.extendCall = 0
 	if r, ok := res.(*deliveryv1.ExtendResponse); ok && why == nil {
-		m.expires(r.GetExpiresAt().AsTime(), r.GetExpiresAt() != nil)
-		if least := m.cfg.Clock().Add(firstBackoff); s.extendAt.Before(least) { // a token that lives shorter than ExtendBefore
-			s.extendAt = least
-		}
+		m.expires(r.GetExpiresAt())
 		return
 	}
 	s.extendAt = m.cfg.Clock().Add(lastBackoff)
@@ -322,7 +319,7 @@ func (m *Machine) sent(p *pending, res proto.Message, why *Failure) {
 		f.tries++
 		return
 	}
-	*f = sending{}
+	delete(m.sending, u.ChatID)
 	m.outbox = slices.DeleteFunc(m.outbox, func(v *Unsent) bool { return v == u })
 	r, ok := res.(*messagev1.SendMessageResponse)
 	if why != nil || !ok {

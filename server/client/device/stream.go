@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
@@ -175,15 +176,17 @@ func (m *Machine) change(f *deliveryv1.Frame, b body) {
 func (m *Machine) hello(h *deliveryv1.Hello) {
 	s := &m.stream
 	s.streamID, s.listing = h.GetStreamId(), h.GetFull()
-	m.expires(h.GetExpiresAt().AsTime(), h.GetExpiresAt() != nil)
+	m.expires(h.GetExpiresAt())
 	m.generation(h.GetGeneration())
 }
 
-// expires has the stream extended before its time is over.
-func (m *Machine) expires(at time.Time, known bool) {
+// expires has the stream extended before its time is over, but not all the time,
+// should the two clocks differ.
+func (m *Machine) expires(at *timestamppb.Timestamp) {
 	m.stream.extendAt = time.Time{}
-	if known {
-		m.stream.extendAt = at.Add(-m.cfg.ExtendBefore)
+	if at != nil {
+		now := m.cfg.Clock()
+		m.stream.extendAt = now.Add(max(at.AsTime().Sub(now)-m.cfg.ExtendBefore, lastBackoff))
 	}
 }
 

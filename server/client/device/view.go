@@ -3,7 +3,6 @@ package device
 import (
 	"fmt"
 
-	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 )
 
@@ -63,9 +62,6 @@ func (m *Machine) Unsent() []Unsent {
 	return out
 }
 
-// Session returns the present token and generation.
-func (m *Machine) Session() Session { return m.session }
-
 // Check demands that the messages have no gap.
 func (v *View) Check() error {
 	for i, msg := range v.Messages {
@@ -74,16 +70,4 @@ func (v *View) Check() error {
 		}
 	}
 	return nil
-}
-
-// Overview is the chat as the list shows it; nil until it was read.
-func (v *View) Overview() *chatv1.ChatOverview {
-	if v.Chat == nil || v.Head == nil || v.State == nil {
-		return nil
-	}
-	s := v.State
-	return &chatv1.ChatOverview{Chat: v.Chat, Head: v.Head, State: &chatv1.MemberState{
-		ReadSequence: s.GetReadSequence(), UnreadCount: v.Unread, JoinedSequence: s.GetJoinedSequence(),
-		DeliveredSequence: s.GetDeliveredSequence(), MutedUntil: s.GetMutedUntil(), Archived: s.GetArchived(),
-	}}
 }

@@ -17,7 +17,7 @@ var acts = []func(*world){
 	(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
 	(*world).actCut, (*world).actCut, (*world).actTime, (*world).actTime, (*world).actSkew,
 	(*world).actCreateGroup, (*world).actCreateDirect, (*world).actOlder, (*world).actEvict,
-	(*world).actCrashPhone, (*world).actCrashProcess, (*world).actDrain,
+	(*world).actCrashPhone, (*world).actCrashPhone, (*world).actCrashProcess, (*world).actDrain,
 }
 
 func (w *world) act() { acts[w.choose.pick(len(acts))](w) }
@@ -232,12 +232,15 @@ func (w *world) actSkew() {
 
 // actCrashPhone turns a device off, or on again.
 func (w *world) actCrashPhone() {
-	if d := w.phone(); d.m != nil {
+	d := w.phone()
+	if d.m != nil {
 		d.crash()
-	} else {
-		d.start()
-		d.drain()
+		if w.choose.chance(500) {
+			return
+		}
 	}
+	d.start()
+	d.drain()
 }
 
 func (w *world) actCrashProcess() {

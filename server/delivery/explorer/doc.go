@@ -16,6 +16,10 @@
 // step of every device against the log of commits. In the end it stops making
 // trouble, waits until nothing moves, and compares every device with the store.
 //
+// Commands of one chat in one process run one after another, because a second one
+// would wait for the first inside a coroutine; so no plan holds the sends of
+// several callers here. The tests of package chat have those.
+//
 // All choices of a schedule come from one seed and are recorded step by step. A
 // schedule that fails is run again with steps left out and choices simplified for
 // as long as it fails, and then printed with the seed that found it.

@@ -85,7 +85,11 @@ func explain(seed uint64, b *bug) string {
 }
 
 func TestSchedules(t *testing.T) {
-	n, first := number(t, "PARLEY_EXPLORE", 10_000), number(t, "PARLEY_EXPLORE_SEED", 1)
+	usual := uint64(10_000)
+	if underRace || testing.Short() {
+		usual = 500
+	}
+	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
 	seed, failed, ran := search(first, n, &bug{})
 	t.Logf("%d schedules from seed %d on", ran, first)
 	if failed {

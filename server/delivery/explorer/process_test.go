@@ -123,22 +123,30 @@ func (p *process) receipt(row table.UserChat, head table.Head) {
 		return
 	}
 	w, state := p.w, p.view.State(head, row)
+	if w.current != nil {
+		w.current.owes = ""
+	}
 	for _, q := range w.processes {
 		w.later("receipt", func() bool {
 			if q.dead {
 				return false
 			}
 			if p.dead || (!w.calm && w.choose.chance(w.lossy)) {
-				for _, c := range slices.Clone(w.conns) {
-					if c.p == q && c.d.user == row.UserID {
-						c.cut()
-					}
-				}
+				w.cutUser(row.UserID, q)
 				return false
 			}
 			q.hub.Receipt(row.UserID, row.ChatID, state)
 			return !w.calm && w.choose.chance(100)
 		})
+	}
+}
+
+// cutUser breaks a user's streams, those of one process or all.
+func (w *world) cutUser(user string, p *process) {
+	for _, c := range slices.Clone(w.conns) {
+		if c.d.user == user && (p == nil || c.p == p) {
+			c.cut()
+		}
 	}
 }
 

@@ -107,6 +107,9 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	}
 	if err == nil {
 		s.w.record(&p)
+		if k := p.Writes[0].Key; s.w.current != nil && len(p.Writes) == 1 && k.Table == store.DeliveryState {
+			s.w.current.owes = k.PK
+		}
 	}
 	if stopped := s.stop(); stopped != nil {
 		return stopped

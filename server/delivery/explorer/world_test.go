@@ -18,19 +18,19 @@ const maxSettle = 20_000
 
 // world is one schedule under way.
 type world struct {
-	sleeping int // plans that wait for their next attempt
-	ctx      context.Context
-	choose   *chooser
-	pool     *tasks
-	bug      *bug
-	trace    []string // nil: no trace
-	failed   string   // the first thing that was wrong
-	kind     string   // of what was wrong
+	ctx    context.Context
+	choose *chooser
+	pool   *tasks
+	bug    *bug
+	trace  []string // nil: no trace
+	failed string   // the first thing that was wrong
+	kind   string   // of what was wrong
 
-	now   time.Time
-	store *storetest.Map
-	calm  bool // no more trouble
-	over  bool // every task ends at its next stop
+	now      time.Time
+	store    *storetest.Map
+	calm     bool // no more trouble
+	sleeping int  // tasks that wait with a plan made
+	over     bool // every task ends at its next stop
 
 	// The schedule's own way of being hard, in 1/1,000.
 	lossy, faulty, acting int
@@ -43,6 +43,7 @@ type world struct {
 	phones    []*phone
 	conns     []*conn
 	items     []item // what may happen next
+	labels    map[string]uint64
 	current   *running
 	tasks     []*running
 	made      int
@@ -57,6 +58,7 @@ type world struct {
 // item is something that may happen. It happens again later if run returns true.
 type item struct {
 	label string
+	id    uint64
 	run   func() (again bool)
 }
 
@@ -68,6 +70,7 @@ type running struct {
 	busy    string   // chat whose queue the task is in
 	created []string // chats that the task created
 	rows    map[store.Key]store.Item
+	owes    string // user whose mark it wrote without telling the hubs
 }
 
 func (w *world) tracef(format string, args ...any) {
@@ -90,12 +93,27 @@ func (w *world) trouble(perMille int) bool {
 
 // later has something happen at any time from now on.
 func (w *world) later(label string, run func() bool) {
-	w.items = append(w.items, item{label, run})
+	w.labels[label]++
+	id := uint64(14695981039346656037)
+	for i := range len(label) {
+		id = (id ^ uint64(label[i])) * 1099511628211
+	}
+	w.items = append(w.items, item{label, id + w.labels[label]*0x9e3779b97f4a7c15, run})
 }
 
-// happen lets one of the waiting things happen.
+// happen lets one of the waiting things happen. A choice names it by what it is
+// and not by its place in line, so that a step that is left out when a schedule is
+// shrunk does not turn all later choices into others; 0 is the oldest.
 func (w *world) happen() {
-	i := w.choose.pick(len(w.items))
+	i, v := 0, uint64(w.choose.next())
+	if v > 0 {
+		least := ^uint64(0)
+		for j := range w.items {
+			if h := (w.items[j].id ^ v) * 0xff51afd7ed558ccd; h < least {
+				i, least = j, h
+			}
+		}
+	}
 	it := w.items[i]
 	w.items = append(w.items[:i], w.items[i+1:]...)
 	if it.run() {
@@ -143,6 +161,9 @@ func (w *world) resume(t *running) (more bool) {
 	for _, id := range t.created {
 		delete(t.p.busy, id)
 	}
+	if t.owes != "" && t.label != "work" { // watermarks are told to nobody
+		w.cutUser(t.owes, nil)
+	}
 	w.pool.put(t.co)
 	w.tasks = slices.DeleteFunc(w.tasks, func(o *running) bool { return o == t })
 	return false
@@ -184,7 +205,7 @@ var (
 
 // newWorld makes the processes, users and first chats of a schedule.
 func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
-	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{}}
+	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{}, labels: map[string]uint64{}}
 	if trace {
 		w.trace = []string{}
 	}
@@ -216,6 +237,12 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 			Caller: w.users[0], Name: "g", Members: w.users[1 : 1+w.choose.pick(len(w.users)-1)+1], History: w.history(),
 		})
 		w.must(err)
+	}
+	for _, id := range w.chatIDs {
+		for n := w.choose.pick(7); n > 2; n-- {
+			_, err := first.chats.Send(w.ctx, chat.Send{Caller: w.users[0], ChatID: id, Content: "before", ContentType: 1, ClientMessageID: fmt.Sprint("b", n)})
+			w.must(err)
+		}
 	}
 	for _, p := range w.processes {
 		p.repaired = len(w.commits)
