@@ -78,6 +78,10 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	if n, err = b.freePort(host, n); err != nil {
 		return nil, err
 	}
+	unended, err := openTxns(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("read log: %w", err)
+	}
 	b.cluster, err = kfake.NewCluster(
 		kfake.NumBrokers(1), kfake.Ports(n), kfake.ClusterID("parley"), kfake.DataDir(cfg.Dir),
 		kfake.ListenFn(func(network, address string) (net.Listener, error) {
@@ -98,7 +102,7 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
 	b.addr = b.cluster.ListenAddrs()[0]
-	if err := b.createTopics(); err != nil {
+	if err := errors.Join(b.abort(unended), b.createTopics()); err != nil {
 		b.cluster.Close()
 		return nil, err
 	}

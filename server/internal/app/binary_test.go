@@ -65,7 +65,29 @@ type process struct {
 	cmd   *exec.Cmd
 	addr  string
 	kafka string
+	log   output
 	gone  chan struct{}
+}
+
+// output keeps what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, b...)
+	return len(b), nil
+}
+
+func (o *output) String() string { return o.tail(1 << 20) }
+
+func (o *output) tail(n int) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.text[max(0, len(o.text)-n):])
 }
 
 var (
@@ -77,8 +99,8 @@ var (
 func launch(t testing.TB, dir, listen string) *process {
 	t.Helper()
 	cmd := exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--data-dir", dir)
-	var log strings.Builder
-	cmd.Stderr = &log
+	p := &process{cmd: cmd, gone: make(chan struct{})}
+	cmd.Stderr = &p.log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +108,6 @@ func launch(t testing.TB, dir, listen string) *process {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: cmd, gone: make(chan struct{})}
 	lines := bufio.NewScanner(stdout)
 	for (p.addr == "" || p.kafka == "") && lines.Scan() {
 		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
@@ -104,9 +125,14 @@ func launch(t testing.TB, dir, listen string) *process {
 	}()
 	if p.addr == "" {
 		<-p.gone
-		t.Fatalf("the server did not start: %s", log.String())
+		t.Fatalf("the server did not start: %s", &p.log)
 	}
-	t.Cleanup(p.kill)
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("the server's last words: %s", p.log.tail(4<<10))
+		}
+	})
 	return p
 }
 
