@@ -3,14 +3,14 @@ package delivery
 import (
 	"time"
 
-	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/event"
 )
 
 // chatState is what the hub knows of a chat that at least one stream is attached
-// to, or was when changes came that are not walked yet. It walks the chat's changes one by one in version order, so it sees every
-// change of the membership after its first position.
+// to, or was when changes came that are not walked yet. It walks the chat's changes
+// one by one in version order, so it sees every change of the membership after its
+// first position.
 type chatState struct {
 	id      string
 	known   bool  // version is set; until then changes are only collected
@@ -22,11 +22,14 @@ type chatState struct {
 	// itself.
 	checked int64
 
-	buffer    map[int64]*change // changes newer than version+1
-	recent    []*change         // the last changes walked, oldest first
-	attached  []*attachment     // in no order; an attachment knows its index
-	fetchDue  bool              // a read of missing events is scheduled or under way
+	buffer    map[int64]*frame.Change // changes newer than version+1
+	recent    []*frame.Change         // the last changes walked, oldest first
+	attached  []*attachment           // in no order; an attachment knows its index
+	fetchDue  bool                    // a read of missing events is scheduled or under way
 	holeSince time.Time
+
+	mark     uint64 // the head was read after this mark of the hub's
+	markedAt int64  // version that it had
 }
 
 // Bounds of one chat's memory: what does not fit is read from the store.
@@ -48,38 +51,6 @@ type attachment struct {
 	gone int64
 }
 
-// change is one event on its way to the streams.
-type change struct {
-	version           int64
-	membershipVersion int64
-	membership        bool // the event changed membership_version
-	target            string
-	effect            frame.Effect
-	event             event.Event
-	shared            *frame.Frame
-}
-
-func newChange(e event.Event) *change {
-	c := &change{
-		version:           e.GetMetadata().GetVersion(),
-		membershipVersion: e.GetMetadata().GetMembershipVersion(),
-		event:             e,
-	}
-	_, message := e.(*eventv1.MessagePersisted)
-	c.membership = !message
-	c.target, c.effect = frame.EffectOf(e)
-	return c
-}
-
-// frame returns the change's frame, the same one for all streams. Callers hold
-// Hub.mu.
-func (c *change) frame() *frame.Frame {
-	if c.shared == nil {
-		c.shared = frame.Of(c.event, c.version-1)
-	}
-	return c.shared
-}
-
 // receive takes a change in, unless it was walked already or does not fit.
 func (cs *chatState) receive(h *Hub, e event.Event) {
 	v := e.GetMetadata().GetVersion()
@@ -89,10 +60,10 @@ func (cs *chatState) receive(h *Hub, e event.Event) {
 	}
 	if len(cs.buffer) < maxBuffer || (cs.known && v == cs.version+1) {
 		if cs.buffer == nil {
-			cs.buffer = map[int64]*change{}
+			cs.buffer = map[int64]*frame.Change{}
 		}
 		if cs.buffer[v] == nil {
-			cs.buffer[v] = newChange(e)
+			cs.buffer[v] = frame.NewChange(e)
 		}
 	}
 	cs.wanted = max(cs.wanted, v)
@@ -110,7 +81,7 @@ func (h *Hub) advance(cs *chatState) {
 		if c == nil {
 			break
 		}
-		delete(cs.buffer, c.version)
+		delete(cs.buffer, c.Version)
 		h.walk(cs, c)
 		moved = true
 	}
@@ -129,19 +100,19 @@ func (h *Hub) advance(cs *chatState) {
 }
 
 // walk applies the next change: frames for the attached streams, and the
-// membership of the stream's own user. Callers hold mu; c.version is
+// membership of the stream's own user. Callers hold mu; c.Version is
 // cs.version+1.
-func (h *Hub) walk(cs *chatState, c *change) {
-	cs.version = c.version
+func (h *Hub) walk(cs *chatState, c *frame.Change) {
+	cs.version = c.Version
 	cs.remember(c)
-	for _, s := range h.users[c.target] {
+	for _, s := range h.users[c.Target] {
 		switch {
 		case s.attached[cs.id] != nil:
-		case c.effect == frame.Added:
+		case c.Effect == frame.Added:
 			// Attached at the position before, the stream gets the change itself like
 			// all others.
 			h.attachAdded(s, cs, c)
-		case c.effect == frame.Removed:
+		case c.Effect == frame.Removed:
 			// Never attached, because the addition did not come this way; the client
 			// may have the chat by other means.
 			h.requestJoin(s, cs.id)
@@ -161,51 +132,51 @@ func (h *Hub) walk(cs *chatState, c *change) {
 		}
 		h.dropDead(streams)
 	}
-	if c.membership && cs.checked == c.membershipVersion-1 {
-		cs.checked = c.membershipVersion
+	if c.Membership && cs.checked == c.MembershipVersion-1 {
+		cs.checked = c.MembershipVersion
 	}
-	if cs.checked < c.membershipVersion {
-		h.requestCheck(cs.id, c.membershipVersion)
+	if cs.checked < c.MembershipVersion {
+		h.requestCheck(cs.id, c.MembershipVersion)
 	}
 }
 
 // emit shows a change to one attached stream. Callers hold mu.
-func (h *Hub) emit(a *attachment, c *change) {
-	own := c.target == a.stream.user
+func (h *Hub) emit(a *attachment, c *frame.Change) {
+	own := c.Target == a.stream.user
 	if !a.live {
 		// The opening reads the head and then the user's row; what it finds at its
 		// position p covers a removal at or before p.
-		if own && c.effect == frame.Removed {
-			a.gone = c.version
-		} else if own && c.effect == frame.Added {
+		if own && c.Effect == frame.Removed {
+			a.gone = c.Version
+		} else if own && c.Effect == frame.Added {
 			a.gone = 0
 		}
 		return
 	}
-	if c.version <= a.pos {
+	if c.Version <= a.pos {
 		return
 	}
-	if c.version >= a.floor || (own && c.effect == frame.Removed) {
-		h.push(a.stream, c.frame())
+	if c.Version >= a.floor || (own && c.Effect == frame.Removed) {
+		h.push(a.stream, c.Frame())
 	}
-	a.pos = c.version
-	if own && c.effect == frame.Removed {
+	a.pos = c.Version
+	if own && c.Effect == frame.Removed {
 		h.detach(a)
 	}
 }
 
 // attachAdded attaches a stream whose user a change made a member. Callers hold
 // mu.
-func (h *Hub) attachAdded(s *Stream, cs *chatState, c *change) {
+func (h *Hub) attachAdded(s *Stream, cs *chatState, c *frame.Change) {
 	if s.opening {
 		s.late[cs.id] = true
 		return
 	}
 	a := h.attach(s, cs.id)
-	a.live, a.pos, a.floor = true, c.version-1, c.version
+	a.live, a.pos, a.floor = true, c.Version-1, c.Version
 }
 
-func (cs *chatState) remember(c *change) {
+func (cs *chatState) remember(c *frame.Change) {
 	if len(cs.recent) == maxRecent {
 		copy(cs.recent, cs.recent[1:])
 		cs.recent[maxRecent-1] = c
@@ -281,7 +252,7 @@ func (h *Hub) goLive(a *attachment, pos, floor int64) {
 		cs.wanted = max(cs.wanted, pos)
 		h.advance(cs)
 	case cs.version > pos:
-		if len(cs.recent) > 0 && cs.recent[0].version <= pos+1 {
+		if len(cs.recent) > 0 && cs.recent[0].Version <= pos+1 {
 			h.catchUp(a)
 			return
 		}
@@ -297,15 +268,15 @@ func (h *Hub) goLive(a *attachment, pos, floor int64) {
 func (h *Hub) catchUp(a *attachment) {
 	user, recent := a.stream.user, a.chat.recent
 	for i, c := range recent {
-		if c.version <= a.pos {
+		if c.Version <= a.pos {
 			continue
 		}
-		if c.effect == frame.Removed && c.target == user {
+		if c.Effect == frame.Removed && c.Target == user {
 			// The chat's state must outlive a removal that an addition follows, and
 			// nothing in between is for the user.
-			if again := indexOfAddition(recent[i+1:], user); again >= 0 {
-				h.push(a.stream, c.frame())
-				a.pos, a.floor = c.version, recent[i+1+again].version
+			if again := frame.IndexOfAddition(recent[i+1:], user); again >= 0 {
+				h.push(a.stream, c.Frame())
+				a.pos, a.floor = c.Version, recent[i+1+again].Version
 				continue
 			}
 		}
@@ -314,15 +285,6 @@ func (h *Hub) catchUp(a *attachment) {
 			return
 		}
 	}
-}
-
-func indexOfAddition(changes []*change, user string) int {
-	for i, c := range changes {
-		if c.effect == frame.Added && c.target == user {
-			return i
-		}
-	}
-	return -1
 }
 
 // setChecked remembers a checked membership version for a chat. Callers hold mu.

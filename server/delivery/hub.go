@@ -20,6 +20,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,8 +29,10 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/delivery/due"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/delivery/mailbox"
+	"github.com/parley-chat/parley/server/delivery/watermark"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -66,11 +69,15 @@ type Config struct {
 	Clock      func() time.Time            //
 	NewID      func(prefix string) string  // makes stream ids
 	Delivered  func(ctx context.Context, user, chatID string, sequence int64) error
+	// Revoked, if given, says whether a session was ended. It is asked after a stream
+	// was registered: Revoke finds what is open, and this what is being opened.
+	Revoked func(session string) bool
 
 	HoleWait       time.Duration // how long a missing change may still arrive by itself; 20 ms
 	Heartbeat      time.Duration // interval announced in hello; 15 s
 	Lifetime       time.Duration // a stream synchronises anew after this; 24 h
 	WatermarkEvery time.Duration // least time between two delivered watermarks of a user and chat; 5 s
+	Spread         time.Duration // over which streams synchronise anew after MarkDirty; 10 s
 	MaxStreams     int           // of one user; the oldest gives way; 10
 	MaxReplay      int           // changes of one known chat that a stream replays; 500
 	// Limits bound each stream: 2,048 frames and 4 MiB waiting, 1,000 frames and
@@ -88,27 +95,21 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Delivered == nil {
 		c.Delivered = func(context.Context, string, string, int64) error { return nil }
 	}
-	setDuration := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
+	if c.Revoked == nil {
+		c.Revoked = func(string) bool { return false }
 	}
-	setInt := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	setDuration(&c.HoleWait, 20*time.Millisecond)
-	setDuration(&c.Heartbeat, 15*time.Second)
-	setDuration(&c.Lifetime, 24*time.Hour)
-	setDuration(&c.WatermarkEvery, 5*time.Second)
-	setDuration(&c.Limits.Lease, 90*time.Second)
-	setInt(&c.MaxStreams, 10)
-	setInt(&c.Limits.Frames, 2048)
-	setInt(&c.Limits.Bytes, 4<<20)
-	setInt(&c.Limits.Unacked, 1000)
-	setInt(&c.Limits.UnackedBytes, 1<<20)
-	setInt(&c.MaxReplay, 500)
+	c.HoleWait = cmp.Or(c.HoleWait, 20*time.Millisecond)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
+	c.Lifetime = cmp.Or(c.Lifetime, 24*time.Hour)
+	c.WatermarkEvery = cmp.Or(c.WatermarkEvery, 5*time.Second)
+	c.Spread = cmp.Or(c.Spread, 10*time.Second)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 10)
+	c.MaxReplay = cmp.Or(c.MaxReplay, 500)
+	c.Limits.Lease = cmp.Or(c.Limits.Lease, 90*time.Second)
+	c.Limits.Frames = cmp.Or(c.Limits.Frames, 2048)
+	c.Limits.Bytes = cmp.Or(c.Limits.Bytes, 4<<20)
+	c.Limits.Unacked = cmp.Or(c.Limits.Unacked, 1000)
+	c.Limits.UnackedBytes = cmp.Or(c.Limits.UnackedBytes, 1<<20)
 	return c, nil
 }
 
@@ -144,46 +145,6 @@ func Of(events []event.Event) Delivery {
 	return d
 }
 
-// Errors of streams.
-var (
-	// ErrStreamGone says that there is no such stream (any more), or not one of
-	// this user.
-	ErrStreamGone = errors.New("delivery: no such stream")
-	// ErrPosition says that a position beyond the last sent was acknowledged.
-	ErrPosition = mailbox.ErrPosition
-	// ErrNotYours says that a token of another user or session was to extend a stream.
-	ErrNotYours = errors.New("delivery: another user or session")
-)
-
-// Reasons why a stream ended, by the code of its end frame.
-var (
-	ErrDraining       = errors.New("delivery: server is going down")
-	ErrSlow           = errors.New("delivery: stream was too slow")
-	ErrResync         = errors.New("delivery: stream must be opened anew")
-	ErrTokenExpired   = errors.New("delivery: access token expired")
-	ErrSessionRevoked = errors.New("delivery: session was ended")
-	ErrReplaced       = errors.New("delivery: a newer stream took this one's place")
-)
-
-// EndError returns the reason for an end frame's code; nil for no end.
-func EndError(code deliveryv1.EndCode) error {
-	switch code {
-	case deliveryv1.EndCode_END_CODE_DRAIN:
-		return ErrDraining
-	case deliveryv1.EndCode_END_CODE_SLOW:
-		return ErrSlow
-	case deliveryv1.EndCode_END_CODE_RESYNC:
-		return ErrResync
-	case deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:
-		return ErrTokenExpired
-	case deliveryv1.EndCode_END_CODE_SESSION_REVOKED:
-		return ErrSessionRevoked
-	case deliveryv1.EndCode_END_CODE_REPLACED:
-		return ErrReplaced
-	}
-	return nil
-}
-
 // Hub holds the open streams of one process.
 type Hub struct {
 	cfg  Config
@@ -197,8 +158,9 @@ type Hub struct {
 	checked  map[string]int64 // chats without attachments: see chatState.checked
 	checks   map[string]*check
 	joins    map[join]*joinState
-	marks    map[watermark]*markState
-	queue    workQueue
+	marks    watermark.Set
+	queue    due.Queue[Work]
+	mark     uint64 // grows with every MarkDirty
 	stats    Stats
 }
 
@@ -216,6 +178,8 @@ type Stats struct {
 	Slow       int64 // streams ended as slow
 	Foreign    int64 // deliveries of other generations
 	Duplicates int64 // changes that were not newer
+	Marks      int64 // times that something may have been lost
+	Resyncs    int64 // synchronisations of streams because of that
 }
 
 // New makes a hub without streams.
@@ -233,7 +197,7 @@ func New(cfg Config) (*Hub, error) {
 		checked: map[string]int64{},
 		checks:  map[string]*check{},
 		joins:   map[join]*joinState{},
-		marks:   map[watermark]*markState{},
+		marks:   watermark.Set{},
 	}, nil
 }
 
@@ -313,8 +277,17 @@ type OpenParams struct {
 
 // Open registers a stream and queues its hello. The caller goes on with
 // [Stream.Step] until the opening is done, and must call [Hub.Close] in the end.
-// Errors: ErrDraining, and those of Source.Token.
+// Errors: ErrDraining, ErrSessionRevoked, and those of Source.Token.
 func (h *Hub) Open(p OpenParams) (*Stream, error) {
+	s, err := h.register(p)
+	if err == nil && h.cfg.Revoked(p.SessionID) {
+		h.Close(s)
+		return nil, ErrSessionRevoked
+	}
+	return s, err
+}
+
+func (h *Hub) register(p OpenParams) (*Stream, error) {
 	now := h.cfg.Clock()
 	tok := view.Token{Full: true}
 	if p.Token != "" {

@@ -175,32 +175,12 @@ func (s *Stream) stepChats(ctx context.Context) error {
 // a full list the chats themselves. There are at most as many as a request may
 // name.
 func (s *Stream) stepStates(ctx context.Context) error {
-	h, o := s.hub, &s.plan
+	o := &s.plan
 	o.phase = phaseLate
 	if len(o.touched) == 0 {
 		return nil
 	}
-	list, err := h.cfg.Source.Overviews(ctx, s.user, o.touched)
-	if err != nil {
-		return err
-	}
-	if err := h.cfg.Durable(ctx); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, ov := range list {
-		id, head := ov.GetChat().GetChatId(), ov.GetHead()
-		switch {
-		case s.attached[id] == nil:
-		case o.full:
-			h.push(s, frame.Head(id, head.GetVersion(), head.GetSequence(), ov))
-		default:
-			h.push(s, frame.Receipt(id, ov.GetState()))
-		}
-	}
-	h.dropDead([]*Stream{s})
-	return nil
+	return s.showStates(ctx, o.touched, o.full)
 }
 
 // stepLate looks at chats that the user joined while the stream was opening, and
@@ -216,10 +196,13 @@ func (s *Stream) stepLate(ctx context.Context) error {
 	}
 	if len(ids) == 0 {
 		defer h.mu.Unlock()
-		s.opening = false
+		s.opening, s.synced = false, o.started
 		s.token = h.cfg.Source.NewToken(s.user, o.started)
 		h.push(s, frame.Heartbeat(s.token))
 		h.dropDead([]*Stream{s})
+		if s.dirty {
+			h.beginResync(s, h.cfg.Clock().Add(h.spread(s)))
+		}
 		*o = opening{full: o.full, phase: phaseDone} // the rest is of no use any more
 		return nil
 	}

@@ -29,6 +29,9 @@ type Stream struct {
 	opening  bool            // Step has not finished
 	late     map[string]bool // chats to look at once it has
 	dead     bool            // its mailbox was full
+	dirty    bool            // marked while it was opening
+	synced   time.Time       // when the last synchronisation completed was begun
+	resync   *resync         // nil: none is due or under way
 }
 
 func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {

@@ -1,10 +1,11 @@
 package delivery
 
 import (
-	"container/heap"
 	"context"
 	"time"
 
+	"github.com/parley-chat/parley/server/delivery/frame"
+	"github.com/parley-chat/parley/server/delivery/watermark"
 	"github.com/parley-chat/parley/server/event"
 )
 
@@ -14,7 +15,7 @@ type Work struct {
 	kind   workKind
 	chat   *chatState // workFetch
 	chatID string     // workCheck, workJoin, workMark
-	stream *Stream    // workJoin
+	stream *Stream    // workJoin, workResync
 	user   string     // workMark
 }
 
@@ -25,6 +26,7 @@ const (
 	workCheck
 	workJoin
 	workMark
+	workResync
 )
 
 // check is a read of a member list that is wanted or under way.
@@ -43,54 +45,12 @@ type joinState struct {
 	again   bool
 }
 
-type watermark struct {
-	user   string
-	chatID string
-}
-
-// markState is a delivered watermark that was written lately or is to be.
-type markState struct {
-	sequence int64
-	written  int64
-}
-
 // retryAfter is the pause after a read that failed.
 const retryAfter = 100 * time.Millisecond
 
-// workQueue orders work by time, then by the order in which it was found.
-type workQueue struct {
-	items []item
-	seq   uint64
-}
-
-type item struct {
-	due  time.Time
-	seq  uint64
-	work Work
-}
-
-func (q *workQueue) Len() int { return len(q.items) }
-func (q *workQueue) Less(i, j int) bool {
-	a, b := &q.items[i], &q.items[j]
-	if !a.due.Equal(b.due) {
-		return a.due.Before(b.due)
-	}
-	return a.seq < b.seq
-}
-func (q *workQueue) Swap(i, j int) { q.items[i], q.items[j] = q.items[j], q.items[i] }
-func (q *workQueue) Push(x any)    { q.items = append(q.items, x.(item)) }
-func (q *workQueue) Pop() any {
-	last := len(q.items) - 1
-	x := q.items[last]
-	q.items[last] = item{}
-	q.items = q.items[:last]
-	return x
-}
-
 // schedule queues work. Callers hold mu.
-func (h *Hub) schedule(due time.Time, w Work) {
-	h.queue.seq++
-	heap.Push(&h.queue, item{due: due, seq: h.queue.seq, work: w})
+func (h *Hub) schedule(at time.Time, w Work) {
+	h.queue.Push(at, w)
 	h.signal()
 }
 
@@ -136,14 +96,9 @@ func (h *Hub) delivered(user string, sequences map[string]int64, now time.Time) 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for chatID, seq := range sequences {
-		key := watermark{user, chatID}
-		m := h.marks[key]
-		if m == nil {
-			m = &markState{}
-			h.marks[key] = m
+		if h.marks.Raise(watermark.Key{User: user, Chat: chatID}, seq) {
 			h.schedule(now, Work{kind: workMark, user: user, chatID: chatID})
 		}
-		m.sequence = max(m.sequence, seq)
 	}
 }
 
@@ -153,13 +108,7 @@ func (h *Hub) delivered(user string, sequences map[string]int64, now time.Time) 
 func (h *Hub) Work(now time.Time) (w Work, wait time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.queue.items) == 0 {
-		return Work{}, 0, false
-	}
-	if d := h.queue.items[0].due.Sub(now); d > 0 {
-		return Work{}, d, false
-	}
-	return heap.Pop(&h.queue).(item).work, 0, true
+	return h.queue.Pop(now)
 }
 
 // Do performs a piece of work: it reads, and applies what it read. What failed is
@@ -174,6 +123,8 @@ func (h *Hub) Do(ctx context.Context, w Work) error {
 		return h.doJoin(ctx, w)
 	case workMark:
 		return h.doMark(ctx, w)
+	case workResync:
+		return h.doResync(ctx, w)
 	}
 	return nil
 }
@@ -231,9 +182,9 @@ func (h *Hub) doFetch(ctx context.Context, w Work) error {
 func (cs *chatState) take(e event.Event) {
 	if v := e.GetMetadata().GetVersion(); v > cs.version && cs.buffer[v] == nil {
 		if cs.buffer == nil {
-			cs.buffer = map[int64]*change{}
+			cs.buffer = map[int64]*frame.Change{}
 		}
-		cs.buffer[v] = newChange(e)
+		cs.buffer[v] = frame.NewChange(e)
 		cs.wanted = max(cs.wanted, v)
 	}
 }
@@ -300,23 +251,19 @@ func (h *Hub) doJoin(ctx context.Context, w Work) error {
 }
 
 func (h *Hub) doMark(ctx context.Context, w Work) error {
-	key := watermark{w.user, w.chatID}
+	key := watermark.Key{User: w.user, Chat: w.chatID}
 	h.mu.Lock()
-	m := h.marks[key]
-	if m.sequence <= m.written {
-		delete(h.marks, key)
-		h.mu.Unlock()
+	seq, ok := h.marks.Next(key)
+	h.mu.Unlock()
+	if !ok {
 		return nil
 	}
-	seq := m.sequence
-	h.mu.Unlock()
-
 	err := h.cfg.Delivered(ctx, w.user, w.chatID, seq)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err == nil {
-		m.written = seq
+		h.marks.Written(key, seq)
 	}
 	h.schedule(h.cfg.Clock().Add(h.cfg.WatermarkEvery), w)
 	return err

@@ -185,6 +185,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: eng.Generation, Process: p.process, Source: reader, Durable: eng.Store.Durable,
 		Clock: time.Now, NewID: chat.NewID, Delivered: p.chats.Delivered,
+		Revoked: func(session string) bool { return p.gate.Revoked(session) }, // made below
 	})
 	if err != nil {
 		return nil, err
