@@ -1,0 +1,130 @@
+// Package dynamo is the storage engine for many machines: Amazon DynamoDB.
+//
+// It owns the form of keys, items, conditions and updates in DynamoDB's terms, and
+// what expired but is still there. Package wire has the connection, its retries and
+// errors, package tables the definitions of the tables. The contract is package
+// store's, the rows are package table's.
+//
+// # Plans
+//
+// A plan is one TransactWriteItems with a ClientRequestToken, so that it may be sent
+// again when its answer was lost; a plan of one write is a conditional PutItem,
+// UpdateItem or DeleteItem at half the price, which has no token: its lost answer is
+// store.ErrAmbiguous at once. Conditions on tables whose items expire carry the time
+// of the call: an item that expired counts as missing long before DynamoDB removes
+// it. An update that meets one fails a condition of the engine's own and goes again
+// as a put. Increments carry a condition, too, that they can be made, so that failed
+// conditions of the plan come first, as the contract wants. What a failed condition
+// shows is judged by the contract's evaluator, never by DynamoDB's word alone.
+//
+// # Answers that did not come
+//
+// Throttling, conflicts, lost answers and failures of the service are retried with
+// full jitter within store.CallTimeout. When a request with a token may have been
+// carried out and a repetition fails a condition, that is the answer: a transaction
+// that was committed answers its token with success. Sizes and numbers are
+// DynamoDB's own; an update may make an item up to 64 bytes larger than the
+// embedded engine would let it.
+//
+// # Concurrency
+//
+// A Store has no state but counters and may be used by many goroutines. Close waits
+// for calls under way.
+package dynamo
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo/tables"
+	"github.com/parley-chat/parley/server/store/dynamo/wire"
+)
+
+// Options say where the tables are.
+type Options struct {
+	Wire   wire.Config
+	Prefix string           // of the tables' names; by default tables.DefaultPrefix
+	Clock  func() time.Time // decides what has expired; by default time.Now
+
+	noShort bool // plans of one write are transactions, too; for tests
+}
+
+// Store is the engine.
+type Store struct {
+	opts       Options
+	wire       *wire.Client
+	shapes     map[store.Table]*shape
+	generation string
+	counters   counters
+
+	life   sync.RWMutex // held shared by every call; Close takes it for itself
+	closed bool
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open connects to tables that [tables.Tables.Apply] or Terraform has made. Errors fit into
+// one line; one that wraps wire.ErrNoTables says that there are none.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.Prefix == "" {
+		o.Prefix = tables.DefaultPrefix
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if err := tables.ValidPrefix(o.Prefix); err != nil {
+		return nil, err
+	}
+	client, err := wire.Dial(ctx, o.Wire)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{opts: o, wire: client, shapes: shapes(o.Prefix)}
+	s.generation, err = s.loadGeneration(ctx)
+	if err != nil {
+		client.Close()
+		return nil, fmt.Errorf("dynamo: open %s*: %w", o.Prefix, err)
+	}
+	return s, nil
+}
+
+// begin admits a call and bounds it; the caller must call end if there was no error.
+func (s *Store) begin(ctx context.Context) (bounded context.Context, end func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	s.life.RLock()
+	if s.closed {
+		s.life.RUnlock()
+		return nil, nil, store.ErrClosed
+	}
+	bounded, cancel := wire.Bound(ctx)
+	return bounded, func() {
+		cancel()
+		s.life.RUnlock()
+	}, nil
+}
+
+// Durable implements store.Store. DynamoDB answers with nothing that is not durable.
+func (s *Store) Durable(ctx context.Context) error {
+	_, end, err := s.begin(ctx)
+	if err == nil {
+		end()
+	}
+	return err
+}
+
+// Close implements store.Store. It waits for calls under way.
+func (s *Store) Close() error {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.wire.Close()
+	return nil
+}

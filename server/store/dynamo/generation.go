@@ -1,0 +1,52 @@
+package dynamo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// generationKey is the row of the store's generation in table meta.
+var generationKey = store.Key{Table: store.Meta, PK: "generation"}
+
+const attrGeneration = "id"
+
+// Generation is the random id that the store got when it was first opened or, later,
+// restored.
+func (s *Store) Generation() string { return s.generation }
+
+// NewGeneration gives the store another generation. It is the last step of a restore,
+// while all processes are stopped: those that run keep the old one.
+func (s *Store) NewGeneration(ctx context.Context) (string, error) {
+	id := rand.Text()
+	err := s.Transact(ctx, store.Plan{Writes: []store.Write{generationWrite(id, nil)}})
+	return id, err
+}
+
+func generationWrite(id string, c store.Condition) store.Write {
+	return store.Write{
+		Op: store.OpPut, Key: generationKey, Cond: c, Name: "generation",
+		Item: store.NewItem(store.Attr{Name: attrGeneration, Value: store.String(id)}),
+	}
+}
+
+// loadGeneration reads the generation. The first process ever makes one: of several
+// at once one wins.
+func (s *Store) loadGeneration(ctx context.Context) (string, error) {
+	for {
+		it, err := s.Get(ctx, generationKey, store.Strong)
+		if err != nil {
+			return "", err
+		}
+		if it != nil {
+			return it.Get(attrGeneration).Str(), nil
+		}
+		err = s.Transact(ctx, store.Plan{Writes: []store.Write{generationWrite(rand.Text(), store.Absent())}})
+		var lost *store.ConditionError
+		if err != nil && !errors.As(err, &lost) && !errors.Is(err, store.ErrAmbiguous) {
+			return "", err
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package tables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo/wire"
+)
+
+// Tables are the real ones. It is for operators: no server needs the permissions that
+// it uses.
+type Tables struct {
+	c    *wire.Client
+	defs []Definition
+}
+
+// Open connects to DynamoDB, whether there are tables or not.
+func Open(ctx context.Context, c wire.Config, prefix string) (*Tables, error) {
+	if err := ValidPrefix(prefix); err != nil {
+		return nil, err
+	}
+	client, err := wire.Dial(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &Tables{c: client, defs: Definitions(prefix)}, nil
+}
+
+// Close releases the connections.
+func (t *Tables) Close() { t.c.Close() }
+
+// changeTime bounds one change of one table, from the request to its end.
+const changeTime = 5 * time.Minute
+
+const (
+	firstLook = 20 * time.Millisecond
+	maxLook   = 2 * time.Second
+)
+
+// state is a table as it is.
+type state struct {
+	table  *types.TableDescription // nil: there is none
+	ttl    types.TimeToLiveDescription
+	backup types.PointInTimeRecoveryStatus // "" where DynamoDB Local does not know of it
+}
+
+// local is the answer of DynamoDB Local to what it does not have.
+func local(err error) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && api.ErrorCode() == "UnknownOperationException"
+}
+
+func (t *Tables) describe(ctx context.Context, d Definition) (st state, err error) {
+	var out *dynamodb.DescribeTableOutput
+	v, _, err := t.c.Try(ctx, true, func(ctx context.Context) (err error) {
+		out, err = t.c.DB.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.Name})
+		return err
+	})
+	var missing *types.ResourceNotFoundException
+	if errors.As(err, &missing) {
+		return st, nil
+	}
+	if err != nil {
+		return st, wire.Ended(ctx, v, false, err)
+	}
+	st.table = out.Table
+	err = t.c.Read(ctx, func(ctx context.Context) error {
+		out, err := t.c.DB.DescribeTimeToLive(ctx, &dynamodb.DescribeTimeToLiveInput{TableName: &d.Name})
+		if err == nil && out.TimeToLiveDescription != nil {
+			st.ttl = *out.TimeToLiveDescription
+		}
+		return err
+	})
+	if err != nil {
+		return st, err
+	}
+	err = t.c.Read(ctx, func(ctx context.Context) error {
+		out, err := t.c.DB.DescribeContinuousBackups(ctx, &dynamodb.DescribeContinuousBackupsInput{TableName: &d.Name})
+		if err == nil {
+			st.backup = types.PointInTimeRecoveryStatusDisabled
+			if b := out.ContinuousBackupsDescription; b != nil && b.PointInTimeRecoveryDescription != nil {
+				st.backup = b.PointInTimeRecoveryDescription.PointInTimeRecoveryStatus
+			}
+		}
+		return err
+	})
+	if local(err) {
+		err = nil
+	}
+	return st, err
+}
+
+func (st state) ttlOn() bool {
+	return st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabled || st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabling
+}
+
+// differences says, one line each, how a table differs from its definition. fatal are
+// those that only a new table could mend.
+func (st state) differences(d Definition) (lines []string, fatal bool) {
+	line := func(format string, args ...any) {
+		lines = append(lines, d.Name+": "+fmt.Sprintf(format, args...))
+	}
+	if st.table == nil {
+		line("missing")
+		return lines, false
+	}
+	schema := d.schema()
+	if !slices.EqualFunc(schema, st.table.KeySchema, func(a, b types.KeySchemaElement) bool {
+		return aws.ToString(a.AttributeName) == aws.ToString(b.AttributeName) && a.KeyType == b.KeyType
+	}) {
+		line("key is %s, should be %s", describeKey(st.table.KeySchema), describeKey(schema))
+		fatal = true
+	}
+	for _, a := range st.table.AttributeDefinitions {
+		name := aws.ToString(a.AttributeName)
+		if (name == d.PartitionKey || name == d.SortKey) && a.AttributeType != types.ScalarAttributeTypeS {
+			line("attribute %s of the key has type %s, should be S", name, a.AttributeType)
+			fatal = true
+		}
+	}
+	if st.table.TableStatus != types.TableStatusActive && st.table.TableStatus != types.TableStatusUpdating {
+		line("status is %s, should be ACTIVE", st.table.TableStatus)
+	}
+	if b := st.table.BillingModeSummary; b == nil || b.BillingMode != types.BillingModePayPerRequest {
+		line("billing is not on demand (PAY_PER_REQUEST)")
+	}
+	if !aws.ToBool(st.table.DeletionProtectionEnabled) {
+		line("is not protected from deletion")
+	}
+	for _, i := range st.table.GlobalSecondaryIndexes {
+		line("index %s should not exist: a send would pay for it", aws.ToString(i.IndexName))
+	}
+	for _, i := range st.table.LocalSecondaryIndexes {
+		line("index %s should not exist: a send would pay for it", aws.ToString(i.IndexName))
+		fatal = true
+	}
+	switch on := st.ttlOn(); {
+	case d.TTL && !on:
+		line("time to live is off, should be on %s", store.ExpiresAtField)
+	case !d.TTL && on:
+		line("time to live is on %s, should be off", aws.ToString(st.ttl.AttributeName))
+	case on && aws.ToString(st.ttl.AttributeName) != store.ExpiresAtField:
+		line("time to live is on %s, should be on %s", aws.ToString(st.ttl.AttributeName), store.ExpiresAtField)
+	}
+	if st.backup == types.PointInTimeRecoveryStatusDisabled {
+		line("point-in-time recovery is off")
+	}
+	return lines, fatal
+}
+
+func describeKey(schema []types.KeySchemaElement) string {
+	text := ""
+	for i, k := range schema {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%s %s", aws.ToString(k.AttributeName), k.KeyType)
+	}
+	return text
+}
+
+func (d Definition) schema() []types.KeySchemaElement {
+	list := []types.KeySchemaElement{{AttributeName: aws.String(d.PartitionKey), KeyType: types.KeyTypeHash}}
+	if d.SortKey != "" {
+		list = append(list, types.KeySchemaElement{AttributeName: aws.String(d.SortKey), KeyType: types.KeyTypeRange})
+	}
+	return list
+}
+
+func (d Definition) attributes() []types.AttributeDefinition {
+	list := []types.AttributeDefinition{{AttributeName: aws.String(d.PartitionKey), AttributeType: types.ScalarAttributeTypeS}}
+	if d.SortKey != "" {
+		list = append(list, types.AttributeDefinition{AttributeName: aws.String(d.SortKey), AttributeType: types.ScalarAttributeTypeS})
+	}
+	return list
+}
+
+// Verify returns how the tables differ from their definitions, one line each; none
+// means that all is as it should be. It changes nothing. Against DynamoDB Local,
+// which has no backups, those are not looked at.
+func (t *Tables) Verify(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, d := range t.defs {
+		st, err := t.describe(ctx, d)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", d.Name, err)
+		}
+		lines, _ := st.differences(d)
+		all = append(all, lines...)
+	}
+	return all, nil
+}
+
+// Apply makes the tables what their definitions say and returns what it did, one line
+// each; repeated, it does nothing. Tables it does not know stay as they are, and so
+// do indexes. It stops at the first table whose key is another: nothing but a new
+// table could mend that.
+func (t *Tables) Apply(ctx context.Context) ([]string, error) {
+	var did []string
+	for _, d := range t.defs {
+		lines, err := t.apply(ctx, d)
+		did = append(did, lines...)
+		if err != nil {
+			return did, fmt.Errorf("%s: %w", d.Name, err)
+		}
+	}
+	return did, nil
+}
+
+func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	st, err := t.describe(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if lines, fatal := st.differences(d); fatal {
+		return nil, fmt.Errorf("cannot be changed: %s", lines[0])
+	}
+	change := func(what string, run func(ctx context.Context) error) error {
+		v, _, err := t.c.Try(ctx, true, run)
+		var busy *types.ResourceInUseException
+		if err != nil && !errors.As(err, &busy) { // somebody else does the same
+			return wire.Ended(ctx, v, false, err)
+		}
+		did = append(did, d.Name+": "+what)
+		st, err = t.active(ctx, d)
+		return err
+	}
+	if st.table == nil {
+		err = change("created", func(ctx context.Context) error {
+			_, err := t.c.DB.CreateTable(ctx, &dynamodb.CreateTableInput{
+				TableName: &d.Name, KeySchema: d.schema(), AttributeDefinitions: d.attributes(),
+				BillingMode: types.BillingModePayPerRequest, DeletionProtectionEnabled: aws.Bool(true),
+			})
+			return err
+		})
+	} else {
+		st, err = t.active(ctx, d)
+	}
+	if err != nil {
+		return did, err
+	}
+	if b := st.table.BillingModeSummary; b == nil || b.BillingMode != types.BillingModePayPerRequest {
+		err = change("billed on demand", func(ctx context.Context) error {
+			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, BillingMode: types.BillingModePayPerRequest})
+			return err
+		})
+	}
+	if err == nil && !aws.ToBool(st.table.DeletionProtectionEnabled) {
+		err = change("protected from deletion", func(ctx context.Context) error {
+			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, DeletionProtectionEnabled: aws.Bool(true)})
+			return err
+		})
+	}
+	if err == nil && d.TTL && !st.ttlOn() {
+		err = change("time to live on "+store.ExpiresAtField, func(ctx context.Context) error {
+			_, err := t.c.DB.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
+				TableName: &d.Name, TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(store.ExpiresAtField), Enabled: aws.Bool(true)},
+			})
+			return err
+		})
+	}
+	if err == nil && st.backup == types.PointInTimeRecoveryStatusDisabled {
+		err = change("point-in-time recovery on", func(ctx context.Context) error {
+			_, err := t.c.DB.UpdateContinuousBackups(ctx, &dynamodb.UpdateContinuousBackupsInput{
+				TableName: &d.Name, PointInTimeRecoverySpecification: &types.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: aws.Bool(true)},
+			})
+			return err
+		})
+	}
+	return did, err
+}
+
+// active waits until a table can be used and changed.
+func (t *Tables) active(ctx context.Context, d Definition) (state, error) {
+	for wait := firstLook; ; wait = min(2*wait, maxLook) {
+		st, err := t.describe(ctx, d)
+		if err != nil {
+			return st, err
+		}
+		if st.table != nil && st.table.TableStatus == types.TableStatusActive {
+			return st, nil
+		}
+		select {
+		case <-ctx.Done():
+			return st, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}

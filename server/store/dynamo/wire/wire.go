@@ -1,0 +1,170 @@
+// Package wire speaks to DynamoDB: how to reach it, what its errors mean, and when a
+// request may go again.
+//
+// It owns the SDK's client with its connections, the retries (the SDK's own are off,
+// since they do not know which outcomes are open), and the translation of errors to
+// those of package store. It knows no table, item or plan. A Client may be used by
+// many goroutines.
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Config says where DynamoDB is. Region and credentials come from the usual places
+// of AWS (environment, shared files, role) where they are not given.
+type Config struct {
+	Region string
+	// Endpoint is that of DynamoDB Local, or a VPC endpoint; by default the region's.
+	// One with http is DynamoDB Local and gets made-up credentials.
+	Endpoint string
+	// Attempt bounds the wait for the answer to one request; by default 5 s.
+	Attempt time.Duration
+
+	// Transport stands between the SDK and the network, and Sleep waits between
+	// attempts; for tests.
+	Transport func(aws.HTTPClient) aws.HTTPClient
+	Sleep     func(context.Context, time.Duration) error
+}
+
+const (
+	defaultAttempt = 5 * time.Second
+	connections    = 512 // kept open, so that a burst need not shake hands anew
+)
+
+// ErrNoTables says that a table is missing. It comes with store.ErrUnavailable.
+var ErrNoTables = errors.New("a table is missing; make them with: workers tables apply")
+
+// Client is a connection to DynamoDB.
+type Client struct {
+	DB *dynamodb.Client
+
+	cfg    Config
+	hangUp func()
+
+	requests, conflicts, throttled, lost atomic.Int64
+}
+
+// Dial makes a client. It sends nothing yet.
+func Dial(ctx context.Context, c Config) (*Client, error) {
+	if c.Attempt <= 0 {
+		c.Attempt = defaultAttempt
+	}
+	if c.Sleep == nil {
+		c.Sleep = sleep
+	}
+	var load []func(*config.LoadOptions) error
+	if c.Region != "" {
+		load = append(load, config.WithRegion(c.Region))
+	}
+	if c.Endpoint != "" {
+		u, err := url.Parse(c.Endpoint)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+			return nil, fmt.Errorf("dynamo: endpoint %.100q must be http://HOST or https://HOST", c.Endpoint)
+		}
+		if u.Scheme == "http" {
+			load = append(load, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("local", "local", "")))
+			if c.Region == "" {
+				load = append(load, config.WithRegion("local"))
+			}
+		}
+	}
+	shared, err := config.LoadDefaultConfig(ctx, load...)
+	if err != nil {
+		return nil, fmt.Errorf("dynamo: configuration of AWS: %w", err)
+	}
+	if shared.Region == "" {
+		return nil, errors.New("dynamo: no region: give one, or set AWS_REGION")
+	}
+	// AWS's own, with more connections, and such that they can be closed.
+	t := awshttp.NewBuildableClient().GetTransport()
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = connections, connections
+	client := &Client{cfg: c, hangUp: t.CloseIdleConnections}
+	client.DB = dynamodb.NewFromConfig(shared, func(d *dynamodb.Options) {
+		d.Retryer = aws.NopRetryer{}
+		if c.Endpoint != "" {
+			d.BaseEndpoint = aws.String(c.Endpoint)
+		}
+		d.HTTPClient = &http.Client{Transport: t}
+		if c.Transport != nil {
+			d.HTTPClient = c.Transport(d.HTTPClient)
+		}
+		d.Logger = logging.Nop{} // what matters comes as an error
+		d.APIOptions = append(d.APIOptions, noteSending)
+	})
+	return client, nil
+}
+
+// Close closes the connections.
+func (c *Client) Close() { c.hangUp() }
+
+// Stats are counters since Dial.
+type Stats struct {
+	Requests  int64 // sent, repetitions included
+	Conflicts int64 // requests that met another transaction
+	Throttled int64 // requests refused, and items left unprocessed by a batch
+	Lost      int64 // requests without an answer, or with a failure of the service
+}
+
+// Stats returns the counters.
+func (c *Client) Stats() Stats {
+	return Stats{Requests: c.requests.Load(), Conflicts: c.conflicts.Load(), Throttled: c.throttled.Load(), Lost: c.lost.Load()}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+type sentKey struct{}
+
+// noteSending notes that a request goes on the wire: whatever fails before (finding
+// credentials, signing) cannot have been carried out.
+func noteSending(stack *middleware.Stack) error {
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("parleySent",
+		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+			if sent, ok := ctx.Value(sentKey{}).(*bool); ok {
+				*sent = true
+			}
+			return next.HandleDeserialize(ctx, in)
+		}), middleware.After)
+}
+
+// errTime ends a call that took too long.
+var errTime = errors.New("dynamo: the time of the call is up")
+
+// Bound gives a call the time that the contract allows.
+func Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, store.CallTimeout, errTime)
+}
+
+// callerEnded is the error of the caller's context, nil while it goes on, even if the
+// time of the call is up.
+func callerEnded(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errTime) {
+		return nil
+	}
+	return ctx.Err()
+}
