@@ -1,0 +1,212 @@
+package compat
+
+import (
+	"slices"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// A comparer holds the state of one comparison.
+type comparer struct {
+	o          Options
+	base, head *side
+	findings   []Finding
+
+	names    map[protoreflect.FullName]protoreflect.FullName // renamed types, base to head
+	seen     map[protoreflect.FullName]bool                  // compared types, by name in base
+	queue    [][2]protoreflect.MessageDescriptor
+	taken    map[protoreflect.FullName]protoreflect.FullName // messages of head that stand for one of base
+	grown    map[protoreflect.FullName]bool                  // types of head with an addition or a deprecation
+	requests map[protoreflect.FullName]bool                  // types of head in requests
+	broken   map[protoreflect.FullName]Rule                  // types of base with a blocking finding: its directions and forms
+
+	current   protoreflect.FullName // the type of base at hand
+	api       bool                  // the file or type at hand is judged as API
+	validator protovalidate.Validator
+}
+
+func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer {
+	c := &comparer{
+		o: o, base: newSide(base), head: newSide(head),
+		names:  map[protoreflect.FullName]protoreflect.FullName{},
+		seen:   map[protoreflect.FullName]bool{},
+		taken:  map[protoreflect.FullName]protoreflect.FullName{},
+		grown:  map[protoreflect.FullName]bool{},
+		broken: map[protoreflect.FullName]Rule{},
+	}
+	c.requests = c.head.reach(func(yield func(protoreflect.MessageDescriptor) bool) {
+		for _, f := range c.head.scope {
+			for s := range all(f.Services()) {
+				for m := range all(s.Methods()) {
+					if !yield(m.Input()) {
+						return
+					}
+				}
+			}
+		}
+	})
+	return c
+}
+
+// mapped returns the name in head of a type of base.
+func (c *comparer) mapped(name protoreflect.FullName) protoreflect.FullName {
+	if to, ok := c.names[name]; ok {
+		return to
+	}
+	return name
+}
+
+// judgedAsAPI says which rule set a type or file of base is under.
+func (c *comparer) judgedAsAPI(d protoreflect.Descriptor) bool {
+	switch c.o.Scope {
+	case Event:
+		return false
+	case API:
+		return true
+	}
+	if d.ParentFile() == d {
+		return !c.base.registered[d.ParentFile().Path()]
+	}
+	return !c.base.registered[d.ParentFile().Path()] && !c.base.used[d.FullName()]
+}
+
+// A change overrides what the rule says in general.
+type change func(*Finding)
+
+func detail(parts ...string) change {
+	return func(f *Finding) { f.Detail = strings.Join(parts, " to ") }
+}
+
+// reads sets the directions that break.
+func reads(newReadsOld, oldReadsNew bool) change {
+	return func(f *Finding) { f.NewReadsOld, f.OldReadsNew = newReadsOld, oldReadsNew }
+}
+
+func severity(s Severity) change { return func(f *Finding) { f.Severity = s } }
+
+// Rules that only warn about events and that the API scope blocks, as buf FILE does.
+var stricterForAPI = []string{"K02", "K07", "P01", "P02", "P03", "R01", "T28"}
+
+// inHead adds a finding at an element of head, inBase at one that head has lost.
+func (c *comparer) inHead(id string, at protoreflect.Descriptor, changes ...change) {
+	c.emit(id, at, false, changes)
+}
+
+func (c *comparer) inBase(id string, at protoreflect.Descriptor, changes ...change) {
+	c.emit(id, at, true, changes)
+}
+
+func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, changes []change) {
+	r := table()[id]
+	f := Finding{
+		Rule: id, Severity: r.Severity, OldReadsNew: r.OldReadsNew, NewReadsOld: r.NewReadsOld, Form: r.Form,
+		File: at.ParentFile().Path(), Base: base, Subject: string(at.FullName()), Why: r.Why, Instead: r.Instead,
+	}
+	if at.ParentFile() == at {
+		f.Subject = f.File
+	}
+	if loc := at.ParentFile().SourceLocations().ByDescriptor(at); loc.Path != nil || loc.EndLine > 0 {
+		f.Line, f.Column = loc.StartLine+1, loc.StartColumn+1
+	}
+	if c.api && slices.Contains(stricterForAPI, id) {
+		f.Severity = Block
+	}
+	for _, change := range changes {
+		change(&f)
+	}
+	c.findings = append(c.findings, f)
+	if f.Severity == Block && c.current != "" && (f.OldReadsNew || f.NewReadsOld) {
+		b := c.broken[c.current]
+		b.OldReadsNew = b.OldReadsNew || f.OldReadsNew
+		b.NewReadsOld = b.NewReadsOld || f.NewReadsOld
+		forms := strings.Split(f.Form, ",")
+		if b.Form != "" {
+			forms = append(forms, strings.Split(b.Form, ",")...)
+		}
+		slices.Sort(forms)
+		b.Form = strings.Join(slices.Compact(forms), ",")
+		c.broken[c.current] = b
+	}
+}
+
+// pair asks for the comparison of two messages once.
+func (c *comparer) pair(b, h protoreflect.MessageDescriptor) {
+	if c.seen[b.FullName()] || b.IsMapEntry() {
+		return
+	}
+	c.seen[b.FullName()] = true
+	c.queue = append(c.queue, [2]protoreflect.MessageDescriptor{b, h})
+}
+
+func (c *comparer) drain() {
+	for len(c.queue) > 0 {
+		p := c.queue[0]
+		c.queue = c.queue[1:]
+		c.current, c.api = p[0].FullName(), c.judgedAsAPI(p[0])
+		c.message(p[0], p[1])
+	}
+	c.current = ""
+}
+
+// affected names the events that are encoded with a type that broke.
+func (c *comparer) affected() {
+	c.current, c.api = "", false
+	for _, b := range c.base.roots() {
+		h := c.head.messages[c.mapped(b.FullName())]
+		if h == nil || c.judgedAsAPI(b) {
+			continue
+		}
+		for bf := range all(b.Fields()) {
+			hf := h.Fields().ByNumber(bf.Number())
+			if hf == nil {
+				continue
+			}
+			c.throughField(b, bf, hf)
+		}
+	}
+}
+
+func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h protoreflect.FieldDescriptor) {
+	used := map[protoreflect.FullName]bool{}
+	switch {
+	case b.Enum() != nil:
+		used[b.Enum().FullName()] = true
+	case b.Message() != nil:
+		used = c.base.reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(b.Message()) })
+	}
+	delete(used, event.FullName())
+	by := map[string][]string{}
+	union := map[string]Rule{}
+	for name := range used {
+		r, ok := c.broken[name]
+		if !ok {
+			continue
+		}
+		var d protoreflect.Descriptor = c.base.messages[name]
+		if e := c.base.enums[name]; e != nil {
+			d = e
+		}
+		id := "K03"
+		if d.ParentFile().Path() == event.ParentFile().Path() {
+			id = "T27"
+		}
+		u := union[id]
+		u.OldReadsNew, u.NewReadsOld = u.OldReadsNew || r.OldReadsNew, u.NewReadsOld || r.NewReadsOld
+		for f := range strings.SplitSeq(r.Form, ",") {
+			if !strings.Contains(u.Form, f) {
+				u.Form = strings.TrimPrefix(u.Form+","+f, ",")
+			}
+		}
+		union[id] = u
+		by[id] = append(by[id], string(name))
+	}
+	for id, names := range by {
+		slices.Sort(names)
+		forms := strings.Split(union[id].Form, ",")
+		slices.Sort(forms)
+		c.inHead(id, h, detail(strings.Join(names, ", ")), reads(union[id].NewReadsOld, union[id].OldReadsNew),
+			func(f *Finding) { f.Form = strings.Join(forms, ",") })
+	}
+}

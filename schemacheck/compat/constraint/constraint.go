@@ -1,0 +1,250 @@
+// Package constraint compares protovalidate rules: which values pass now that did
+// not pass before, and the other way round.
+//
+// It owns the meaning of the rules as sets of values. It runs no validation and
+// knows no descriptors but those of the rules themselves.
+//
+// Concurrency: functions are pure and may run together.
+package constraint
+
+import (
+	"slices"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Effect is what a change does to the set of values that pass.
+type Effect int
+
+// Effects of a change.
+const (
+	Rewritten Effect = iota // the same values pass
+	Tighter                 // fewer
+	Looser                  // more
+	Replaced                // others, or it cannot be told
+)
+
+// Kind tells rules apart that are reported differently.
+type Kind int
+
+// Kinds of rules.
+const (
+	Plain    Kind = iota // limits, sets, patterns, formats
+	Required             // required
+	CEL                  // expressions, and rules that span fields of a message
+	Longest              // upper bounds of lists and maps
+	Ignore               // ignore
+)
+
+// Change is one rule that differs.
+type Change struct {
+	Path       string // "string.min_len", "repeated.items.string.pattern"
+	Base, Head string // as written in a proto file; "unset" where there is none
+	Kind       Kind
+	Effect     Effect
+}
+
+// Fields compares the rules of a field; nil stands for none.
+func Fields(base, head *validate.FieldRules) []Change {
+	var c collector
+	c.fields("", orEmpty(base), orEmpty(head))
+	return c.changes
+}
+
+// Messages compares the rules of a message; nil stands for none.
+func Messages(base, head *validate.MessageRules) []Change {
+	var c collector
+	c.cel("cel", base.GetCel(), head.GetCel(), base.GetCelExpression(), head.GetCelExpression())
+	was, is := map[string]string{}, map[string]string{}
+	for _, o := range base.GetOneof() {
+		was[text(o.GetFields())] = requiredText(o.GetRequired())
+	}
+	for _, o := range head.GetOneof() {
+		is[text(o.GetFields())] = requiredText(o.GetRequired())
+	}
+	for _, fields := range keys(was, is) {
+		b, h := was[fields], is[fields]
+		switch {
+		case b == h:
+		case h == "" || b == "required" && h != "":
+			c.add("oneof "+fields, b, h, CEL, Looser)
+		default:
+			c.add("oneof "+fields, b, h, CEL, Tighter)
+		}
+	}
+	return c.changes
+}
+
+func requiredText(required bool) string {
+	if required {
+		return "required"
+	}
+	return "optional"
+}
+
+// RestrictsEnum says whether a value that a reader's enum does not have is refused:
+// by defined_only or by a list of values, on the field or on its elements.
+func RestrictsEnum(r *validate.FieldRules) bool {
+	if r.GetIgnore() == validate.Ignore_IGNORE_ALWAYS {
+		return false
+	}
+	e := r.GetEnum()
+	return e.GetDefinedOnly() || len(e.GetIn()) > 0 || e.HasConst() ||
+		r.GetRepeated().HasItems() && RestrictsEnum(r.GetRepeated().GetItems()) ||
+		r.GetMap().HasValues() && RestrictsEnum(r.GetMap().GetValues())
+}
+
+func orEmpty(r *validate.FieldRules) *validate.FieldRules {
+	if r == nil {
+		return &validate.FieldRules{}
+	}
+	return r
+}
+
+type collector struct{ changes []Change }
+
+func (c *collector) add(path, base, head string, k Kind, e Effect) {
+	c.changes = append(c.changes, Change{Path: path, Base: or(base, "unset"), Head: or(head, "unset"), Kind: k, Effect: e})
+}
+
+func or(s, empty string) string {
+	if s == "" {
+		return empty
+	}
+	return s
+}
+
+func (c *collector) fields(path string, b, h *validate.FieldRules) {
+	const always = validate.Ignore_IGNORE_ALWAYS
+	off := func(r *validate.FieldRules) bool { return r.GetIgnore() == always }
+	switch {
+	case off(b) && off(h):
+		return
+	case off(h):
+		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), Ignore, Looser)
+		return
+	case off(b):
+		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), Ignore, Tighter)
+		return
+	case b.GetIgnore() != h.GetIgnore():
+		effect := Tighter
+		switch {
+		case !restricts(b) && !restricts(h):
+			effect = Rewritten
+		case h.GetIgnore() == validate.Ignore_IGNORE_IF_ZERO_VALUE:
+			effect = Looser
+		}
+		c.add(path+"ignore", b.GetIgnore().String(), h.GetIgnore().String(), Ignore, effect)
+	}
+	if b.GetRequired() != h.GetRequired() {
+		effect := Tighter
+		if b.GetRequired() {
+			effect = Looser
+		}
+		c.add(path+"required", "", "", Required, effect)
+		c.changes[len(c.changes)-1].Base, c.changes[len(c.changes)-1].Head = boolText(b.GetRequired()), boolText(h.GetRequired())
+	}
+	c.cel(path+"cel", b.GetCel(), h.GetCel(), b.GetCelExpression(), h.GetCelExpression())
+	types := b.ProtoReflect().Descriptor().Oneofs().ByName("type").Fields()
+	for i := range types.Len() {
+		f := types.Get(i)
+		bm, hm := b.ProtoReflect().Get(f).Message(), h.ProtoReflect().Get(f).Message()
+		if bm.IsValid() || hm.IsValid() {
+			c.rules(path+string(f.Name()), bm, hm)
+		}
+	}
+}
+
+// restricts says whether rules hold anything but ignore.
+func restricts(r *validate.FieldRules) bool {
+	clone := proto.CloneOf(r)
+	clone.ClearIgnore()
+	return proto.Size(clone) > 0
+}
+
+func boolText(b bool) string {
+	if b {
+		return "true"
+	}
+	return "false"
+}
+
+// cel compares expressions. Those of the same id replace each other; messages and
+// ids alone decide nothing.
+func (c *collector) cel(path string, base, head []*validate.Rule, baseOnly, headOnly []string) {
+	was, is := map[string]string{}, map[string]string{} // expression to id
+	for _, r := range base {
+		was[r.GetExpression()] = r.GetId()
+	}
+	for _, r := range head {
+		is[r.GetExpression()] = r.GetId()
+	}
+	for _, e := range baseOnly {
+		was[e] = ""
+	}
+	for _, e := range headOnly {
+		is[e] = ""
+	}
+	byID := map[string]string{} // id to expression, of those only in head
+	for e, id := range is {
+		if _, ok := was[e]; !ok && id != "" {
+			byID[id] = e
+		}
+	}
+	for _, e := range keys(was, is) {
+		id, inBase := was[e]
+		to, inHead := is[e]
+		switch {
+		case inBase && inHead && id != to:
+			c.add(path, id, to, CEL, Rewritten)
+		case inBase && inHead:
+		case inBase && byID[id] != "":
+			c.add(path+" "+id, e, byID[id], CEL, Replaced)
+		case inBase:
+			c.add(path+" "+id, e, "", CEL, Looser)
+		case to != "" && slices.Contains(values(was), to) && !has(is, was, to):
+		default:
+			c.add(path+" "+to, "", e, CEL, Tighter)
+		}
+	}
+}
+
+// has says whether an expression of the given id is on both sides.
+func has(is, was map[string]string, id string) bool {
+	for e, i := range was {
+		if _, both := is[e]; both && i == id {
+			return true
+		}
+	}
+	return false
+}
+
+func values(m map[string]string) []string {
+	var list []string
+	for _, v := range m {
+		list = append(list, v)
+	}
+	return list
+}
+
+func keys(maps ...map[string]string) []string {
+	var list []string
+	for _, m := range maps {
+		for k := range m {
+			list = append(list, k)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// get returns a field's value and whether it is set.
+func get(m protoreflect.Message, name protoreflect.Name) (protoreflect.Value, bool) {
+	f := m.Descriptor().Fields().ByName(name)
+	if f == nil || !m.Has(f) {
+		return protoreflect.Value{}, false
+	}
+	return m.Get(f), true
+}

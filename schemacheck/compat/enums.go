@@ -1,0 +1,155 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// enumTypes matches the enums that a file or message declares.
+func (c *comparer) enumTypes(l *level) {
+	for b := range all(l.b.Enums()) {
+		if h := l.h.Enums().ByName(b.Name()); h != nil {
+			c.enum(b, h)
+			continue
+		}
+		if h := c.head.enums[b.FullName()]; h != nil {
+			c.inHead("E15", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
+			c.enum(b, h)
+			continue
+		}
+		found := false
+		for h := range all(l.h.Enums()) {
+			if l.b.Enums().ByName(h.Name()) == nil && !found && enumShape(b) == enumShape(h) {
+				found = true
+				c.names[b.FullName()] = h.FullName()
+				c.inHead("E14", h, detail(string(b.Name()), string(h.Name())))
+			}
+		}
+		if !found {
+			c.inBase("E15", b)
+		}
+	}
+}
+
+func enumShape(e protoreflect.EnumDescriptor) string {
+	var lines []string
+	for v := range all(e.Values()) {
+		lines = append(lines, fmt.Sprint(v.Name(), v.Number()))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// enum compares two enums that stand for each other, once.
+func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
+	if c.seen[b.FullName()] {
+		return
+	}
+	c.seen[b.FullName()] = true
+	current, api := c.current, c.api
+	defer func() { c.current, c.api = current, api }()
+	c.current, c.api = b.FullName(), c.judgedAsAPI(b)
+
+	c.enumValues(b, h)
+	c.newValues(b, h)
+	if first, now := b.Values().Get(0), h.Values().Get(0); first.Number() != now.Number() && h.Values().ByNumber(first.Number()) != nil {
+		c.inHead("E11", now, detail(string(first.Name()), string(now.Name())))
+	}
+	if b.IsClosed() != h.IsClosed() && !syntaxChanged(b, h) {
+		if h.IsClosed() {
+			c.inHead("E13", h, detail("OPEN", "CLOSED"))
+		} else {
+			c.inHead("E13", h, detail("CLOSED", "OPEN"), severity(Warn), reads(false, true))
+		}
+	}
+	c.enumJSONFormat(b, h)
+	c.enumReservations(b, h)
+	c.grows(b, h, h)
+}
+
+// enumValues looks at what became of each value of base.
+func (c *comparer) enumValues(b, h protoreflect.EnumDescriptor) {
+	swapped := map[protoreflect.Name]bool{}
+	for v := range all(b.Values()) {
+		named, numbered := h.Values().ByName(v.Name()), h.Values().ByNumber(v.Number())
+		switch {
+		case named != nil && named.Number() == v.Number():
+			c.grows(v, named, h)
+			c.alias(v, b, h)
+		case named != nil:
+			was := b.Values().ByNumber(named.Number()) // who had the new number
+			if was != nil && numbered != nil && numbered.Name() == was.Name() {
+				if !swapped[v.Name()] {
+					swapped[was.Name()] = true
+					c.inHead("E07", named, detail(string(v.Name()), string(was.Name())))
+				}
+				continue
+			}
+			c.inHead("E06", named, detail(number(v.Number()), number(named.Number())))
+		case numbered != nil && b.Values().ByName(numbered.Name()) == nil:
+			c.inHead("E05", numbered, detail(string(v.Name()), string(numbered.Name())))
+		case h.ReservedNames().Has(v.Name()) && (h.ReservedRanges().Has(v.Number()) || numbered != nil):
+			c.inBase("E03", v)
+		default:
+			c.inBase("E04", v)
+		}
+	}
+}
+
+// alias: JSON writers write the first name of a number.
+func (c *comparer) alias(v protoreflect.EnumValueDescriptor, b, h protoreflect.EnumDescriptor) {
+	if b.Values().ByNumber(v.Number()) != v {
+		return
+	}
+	if first := h.Values().ByNumber(v.Number()); first.Name() != v.Name() && b.Values().ByName(first.Name()) == nil {
+		c.inHead("E10", first, detail(string(v.Name()), string(first.Name())))
+	}
+}
+
+func (c *comparer) newValues(b, h protoreflect.EnumDescriptor) {
+	for v := range all(h.Values()) {
+		if b.Values().ByName(v.Name()) != nil || b.Values().ByNumber(v.Number()) != nil {
+			continue
+		}
+		c.grown[h.FullName()] = true
+		reused := ""
+		if b.ReservedRanges().Has(v.Number()) {
+			reused = number(v.Number())
+		}
+		if b.ReservedNames().Has(v.Name()) {
+			reused = strings.TrimSpace(reused + " " + string(v.Name()))
+		}
+		if reused != "" {
+			c.inHead("E08", v, detail(reused))
+		}
+		if b.IsClosed() && h.IsClosed() {
+			c.inHead("E02", v)
+		}
+	}
+}
+
+func (c *comparer) enumReservations(b, h protoreflect.EnumDescriptor) {
+	var kept []interval
+	for i := range h.ReservedRanges().Len() {
+		r := h.ReservedRanges().Get(i)
+		kept = append(kept, interval{int(r[0]), int(r[1])})
+	}
+	for v := range all(h.Values()) {
+		kept = append(kept, interval{int(v.Number()), int(v.Number())})
+	}
+	for i := range b.ReservedRanges().Len() {
+		r := b.ReservedRanges().Get(i)
+		was := interval{int(r[0]), int(r[1])}
+		if len(less([]interval{was}, kept...)) > 0 {
+			c.inHead("V04", h, detail(was.String()))
+		}
+	}
+	for i := range b.ReservedNames().Len() {
+		if name := b.ReservedNames().Get(i); !h.ReservedNames().Has(name) && h.Values().ByName(name) == nil {
+			c.inHead("V04", h, detail(string(name)))
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package compat
+
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// fields matches the fields of two messages by number, then by name.
+func (c *comparer) fields(b, h protoreflect.MessageDescriptor) {
+	swapped := map[protoreflect.FieldNumber]bool{}
+	for _, bf := range byNumber(b) {
+		hf := h.Fields().ByNumber(bf.Number())
+		moved := h.Fields().ByName(bf.Name())
+		switch {
+		case hf == nil && moved != nil && b.Fields().ByNumber(moved.Number()) == nil:
+			c.renumbered(bf, moved)
+		case hf == nil && moved == nil:
+			c.removed(bf, h)
+		case hf == nil:
+			// Its name went to another old number, which is reported there; the number is lost here.
+			c.unreserved(bf, h, true)
+		case hf.Name() == bf.Name():
+			c.field(bf, hf)
+		case swapped[bf.Number()]:
+		default:
+			c.otherName(bf, hf, moved, swapped)
+		}
+	}
+	for _, hf := range byNumber(h) {
+		if b.Fields().ByNumber(hf.Number()) == nil && b.Fields().ByName(hf.Name()) == nil {
+			c.addedField(hf, b)
+		}
+	}
+}
+
+// renumbered: the name is still there, at a number that base does not use.
+func (c *comparer) renumbered(b, moved protoreflect.FieldDescriptor) {
+	id := "C01"
+	if moved.ContainingMessage().ReservedRanges().Has(b.Number()) {
+		id = "C02"
+	}
+	c.inHead(id, moved, detail(number(b.Number()), number(moved.Number())))
+}
+
+// otherName: the number is still there, under another name.
+func (c *comparer) otherName(b, h, moved protoreflect.FieldDescriptor, swapped map[protoreflect.FieldNumber]bool) {
+	old := b.ContainingMessage().Fields().ByName(h.Name()) // the field of base that had the name
+	names := detail(string(b.Name()), string(h.Name()))
+	switch sameType := c.sameType(b, h); {
+	case sameType && moved != nil && old != nil && moved.Number() == old.Number():
+		swapped[old.Number()] = true
+		c.inHead("N05", h, names)
+	case moved != nil:
+		c.renumbered(b, moved)
+	case !sameType:
+		c.inHead("C03", h, detail(string(b.Name())+" "+typeName(b), string(h.Name())+" "+typeName(h)))
+	case h.ContainingMessage().ReservedNames().Has(b.Name()):
+		c.inHead("C04", h, names)
+	case b.JSONName() == h.JSONName():
+		c.inHead("N02", h, names)
+		c.field(b, h)
+	default:
+		c.inHead("N01", h, names)
+		c.field(b, h)
+	}
+}
+
+func (c *comparer) removed(b protoreflect.FieldDescriptor, h protoreflect.MessageDescriptor) {
+	if x := c.head.extensions[h.FullName()][b.Number()]; x != nil {
+		c.inHead("D07", x)
+		return
+	}
+	if b.Cardinality() == protoreflect.Required {
+		c.inBase("R05", b)
+	}
+	if o := oneof(b); o != nil && h.Oneofs().ByName(o.Name()) != nil {
+		c.inBase("O02", b)
+	}
+	if c.zeroRefused(b) {
+		c.inBase("Y08", b)
+	}
+	c.unreserved(b, h, h.ReservedNames().Has(b.Name()))
+}
+
+func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.MessageDescriptor, name bool) {
+	switch number := h.ReservedRanges().Has(b.Number()); {
+	case !number && !name:
+		c.inBase("R02", b)
+	case !number:
+		c.inBase("R04", b)
+	case !name:
+		c.inBase("R03", b)
+	case c.api:
+		c.inBase("R01", b)
+	}
+}
+
+func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.MessageDescriptor) {
+	c.grown[h.ContainingMessage().FullName()] = true
+	if h.Cardinality() == protoreflect.Required {
+		if h.ParentFile().Syntax() == protoreflect.Editions {
+			c.inHead("F10", h)
+		} else {
+			c.inHead("F09", h)
+		}
+	}
+	if b.ReservedRanges().Has(h.Number()) {
+		c.inHead("F11", h, detail(number(h.Number())))
+	}
+	if b.ReservedNames().Has(h.Name()) {
+		c.inHead("F12", h)
+	}
+	if o := oneof(h); o != nil {
+		if was := b.Oneofs().ByName(o.Name()); was != nil && !c.api {
+			if oneofRequired(was) {
+				c.inHead("Y12", h)
+			} else {
+				c.inHead("O01", h)
+			}
+		}
+	}
+	switch rules := fieldRules(h); {
+	case rules.GetRequired():
+		c.ruleInHead("Y05", h)
+	case c.zeroRefused(h):
+		c.ruleInHead("Y06", h)
+	}
+}
+
+// field compares two fields of the same number and, unless reported, name.
+func (c *comparer) field(b, h protoreflect.FieldDescriptor) {
+	c.grows(b, h, h.ContainingMessage())
+	if !c.typeOf(b, h) {
+		return
+	}
+	if sameOneof(b, h) {
+		c.presence(b, h)
+	}
+	c.defaultOf(b, h)
+	c.jsonName(b, h)
+	c.utf8(b, h)
+	c.jstype(b, h)
+	c.fieldOptions(b, h)
+	c.compareRules(b, h)
+}
+
+// jsonName: readers know a field by its JSON name and by its name; writers write
+// the first.
+func (c *comparer) jsonName(b, h protoreflect.FieldDescriptor) {
+	if b.Name() != h.Name() || b.JSONName() == h.JSONName() || b.IsExtension() {
+		return
+	}
+	known := func(reader, writer protoreflect.FieldDescriptor) bool {
+		return writer.JSONName() == string(reader.Name())
+	}
+	newBreaks, oldBreaks := !known(h, b), !known(b, h)
+	c.inHead("N03", h, detail(b.JSONName(), h.JSONName()), reads(newBreaks, oldBreaks))
+}
+
+func (c *comparer) defaultOf(b, h protoreflect.FieldDescriptor) {
+	switch {
+	case b.Message() != nil || b.IsList():
+	case b.HasDefault() != h.HasDefault():
+		c.inHead("D02", h)
+	case b.HasDefault() && b.Enum() != nil && b.DefaultEnumValue().Name() != h.DefaultEnumValue().Name(),
+		b.HasDefault() && b.Enum() == nil && !b.Default().Equal(h.Default()):
+		c.inHead("D01", h)
+	}
+}
+
+// oneof returns the real oneof of a field.
+func oneof(f protoreflect.FieldDescriptor) protoreflect.OneofDescriptor {
+	if o := f.ContainingOneof(); o != nil && !o.IsSynthetic() {
+		return o
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package compat
+
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Field numbers of FileDescriptorProto, for source positions.
+const (
+	packagePath    = 2
+	dependencyPath = 3
+	optionsPath    = 8
+	syntaxPath     = 12
+)
+
+// File options that move generated code and nothing on the wire.
+var generatorOptions = []protoreflect.Name{
+	"go_package", "java_package", "java_outer_classname", "java_multiple_files", "csharp_namespace",
+	"objc_class_prefix", "php_class_prefix", "php_namespace", "php_metadata_namespace", "ruby_package", "swift_prefix",
+}
+
+// A level is a pair of files or messages whose declarations stand for each other.
+type level struct {
+	b, h    container
+	missing []protoreflect.MessageDescriptor // in base and not at this level of head
+}
+
+// files matches the declarations of all files under judgement, then reports what
+// has no match. Names are matched first because fields refer to them.
+func (c *comparer) files() {
+	var levels []*level
+	for _, b := range c.base.scope {
+		c.api = c.judgedAsAPI(b)
+		if !c.api && !c.base.registered[b.Path()] {
+			continue
+		}
+		h := c.head.files[b.Path()]
+		if h == nil {
+			c.inBase("M12", b)
+			each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
+				if moved := c.head.messages[m.FullName()]; moved != nil {
+					c.pair(m, moved)
+				}
+				return true
+			})
+			continue
+		}
+		c.file(b, h)
+		c.match(b, h, &levels)
+	}
+	for _, l := range levels {
+		c.api = c.judgedAsAPI(l.b.ParentFile())
+		c.unmatched(l)
+	}
+	for _, l := range levels {
+		c.api = c.judgedAsAPI(l.b.ParentFile())
+		c.missing(l)
+		c.added(l)
+		c.order(l)
+		c.enumTypes(l)
+		c.extensionFields(l)
+	}
+}
+
+func (c *comparer) file(b, h protoreflect.FileDescriptor) {
+	if b.Package() != h.Package() {
+		c.inHead("K01", h, place(h, packagePath), detail(string(b.Package()), string(h.Package())))
+	}
+	if syntaxChanged(b, h) {
+		// Closed enums come back with proto2, and so do values without UTF-8 checks.
+		c.inHead("K05", h, place(h, syntaxPath), detail(b.Syntax().String(), h.Syntax().String()),
+			reads(true, b.Syntax() == protoreflect.Proto3))
+	}
+	bo, ho := b.Options().ProtoReflect(), h.Options().ProtoReflect()
+	for _, name := range generatorOptions {
+		fd := bo.Descriptor().Fields().ByName(name)
+		if was, is := bo.Get(fd), ho.Get(fd); !was.Equal(is) {
+			c.inHead("K07", h, place(h, optionsPath, int32(fd.Number())), detail(string(name)))
+		}
+	}
+	c.imports(b, h)
+}
+
+// imports reports dependencies whose types are used under another path.
+func (c *comparer) imports(b, h protoreflect.FileDescriptor) {
+	paths := map[string]bool{}
+	for i := range h.Imports().Len() {
+		paths[h.Imports().Get(i).Path()] = true
+	}
+	for i := range b.Imports().Len() {
+		dep := b.Imports().Get(i)
+		if paths[dep.Path()] {
+			continue
+		}
+		for j := range h.Imports().Len() {
+			if to := h.Imports().Get(j); c.base.files[to.Path()] == nil && sameTypes(dep, to) {
+				c.inHead("K02", h, place(h, dependencyPath, int32(j)), detail(dep.Path(), to.Path()))
+			}
+		}
+	}
+}
+
+// sameTypes says whether each message and enum of b is in h by its full name.
+func sameTypes(b, h protoreflect.FileDescriptor) bool {
+	if b.Package() != h.Package() || b.Messages().Len()+b.Enums().Len() == 0 {
+		return false
+	}
+	for m := range all(b.Messages()) {
+		if h.Messages().ByName(m.Name()) == nil {
+			return false
+		}
+	}
+	for e := range all(b.Enums()) {
+		if h.Enums().ByName(e.Name()) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func syntaxChanged(b, h protoreflect.Descriptor) bool {
+	was, is := b.ParentFile().Syntax(), h.ParentFile().Syntax()
+	return was != is && was != protoreflect.Editions && is != protoreflect.Editions
+}
+
+// place points a finding at a path of a file's source info.
+func place(f protoreflect.FileDescriptor, path ...int32) change {
+	return func(finding *Finding) {
+		loc := f.SourceLocations().ByPath(path)
+		finding.Line, finding.Column = 0, 0
+		if loc.EndLine > 0 || loc.EndColumn > 0 {
+			finding.Line, finding.Column = loc.StartLine+1, loc.StartColumn+1
+		}
+	}
+}
+
+// extensionFields compares the extensions that a file or message declares.
+func (c *comparer) extensionFields(l *level) {
+	for b := range all(l.b.Extensions()) {
+		of := c.mapped(b.ContainingMessage().FullName())
+		var h protoreflect.FieldDescriptor
+		for _, x := range c.head.extensions[of] {
+			if x.Name() == b.Name() && (x.FullName() == b.FullName() || x.Parent() == l.h) {
+				h = x
+			}
+		}
+		switch {
+		case h == nil:
+			c.inBase("D05", b)
+		case b.Number() != h.Number():
+			c.inHead("D06", h, detail(number(b.Number()), number(h.Number())))
+		case b.Cardinality() != h.Cardinality() || !c.sameType(b, h):
+			c.inHead("D06", h, detail(typeName(b), typeName(h)))
+		default:
+			if b.Message() != nil {
+				c.pair(b.Message(), h.Message())
+			}
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package compat
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// standing checks what the verdicts rely on in head alone. What base has already
+// is a warning: it cannot be repaired without a break.
+func (c *comparer) standing() {
+	if c.o.Scope == API {
+		return
+	}
+	c.api, c.current = false, ""
+	had := map[string]bool{}
+	standing(c.base, func(id string, at protoreflect.Descriptor, _ string) { had[id+string(at.FullName())] = true })
+	standing(c.head, func(id string, at protoreflect.Descriptor, what string) {
+		f := []change{detail(what)}
+		if had[id+string(at.FullName())] {
+			f = append(f, severity(Warn))
+		}
+		c.inHead(id, at, f...)
+	})
+}
+
+func standing(s *side, report func(id string, at protoreflect.Descriptor, what string)) {
+	types := map[string]protoreflect.MessageDescriptor{} // events by type name
+	for _, f := range s.scope {
+		enums := func(in container) {
+			for e := range all(in.Enums()) {
+				if (s.registered[f.Path()] || s.used[e.FullName()]) && !hasZero(e) {
+					report("H01", e, "")
+				}
+			}
+		}
+		enums(f)
+		events := 0
+		each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+			enums(m)
+			e, isEvent := s.events[m.FullName()]
+			switch {
+			case isEvent:
+				if events++; events > 1 {
+					report("H02", m, "")
+				}
+				for _, what := range incomplete(e, m) {
+					report("H04", m, what)
+				}
+				name := e.text("event_type", "type")
+				if first := types[name]; first != nil && name != "" {
+					report("H05", m, name+", as "+string(first.FullName()))
+				}
+				types[name] = m
+			case s.declared && s.registered[f.Path()] && !m.IsMapEntry():
+				report("H03", m, "")
+			}
+			return true
+		})
+	}
+}
+
+func hasZero(e protoreflect.EnumDescriptor) bool {
+	for v := range all(e.Values()) {
+		if v.Number() == 0 && strings.HasSuffix(string(v.Name()), "UNSPECIFIED") {
+			return true
+		}
+	}
+	return false
+}
+
+// incomplete returns what an event's option lacks. An option type that has no
+// such field asks for nothing.
+func incomplete(e event, m protoreflect.MessageDescriptor) []string {
+	var list []string
+	fields := e.option.Message().Fields()
+	if e.text("topic") == "" {
+		list = append(list, "no topic")
+	}
+	if (fields.ByName("event_type") != nil || fields.ByName("type") != nil) && e.text("event_type", "type") == "" {
+		list = append(list, "no type")
+	}
+	if fields.ByName("version") != nil && e.version < 1 {
+		list = append(list, "version below 1")
+	}
+	if key := e.text("key"); key != "" {
+		if f := m.Fields().ByName(protoreflect.Name(key)); f == nil || f.Message() != nil || f.IsList() {
+			list = append(list, "key is no field of one value")
+		}
+	}
+	return list
+}
