@@ -8,6 +8,7 @@ package chatv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -1238,7 +1239,7 @@ var File_parley_chat_v1_chat_service_proto protoreflect.FileDescriptor
 
 const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\n" +
-	"!parley/chat/v1/chat_service.proto\x12\x0eparley.chat.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xa0\x03\n" +
+	"!parley/chat/v1/chat_service.proto\x12\x0eparley.chat.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xa0\x03\n" +
 	"\x11CreateChatRequest\x128\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.parley.chat.v1.ChatTypeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04type\x12\x1c\n" +
@@ -1321,22 +1322,23 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"G\n" +
 	"\x12UnmuteChatResponse\x121\n" +
-	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state2\xc6\a\n" +
-	"\vChatService\x12S\n" +
+	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state2\xf5\n" +
 	"\n" +
-	"CreateChat\x12!.parley.chat.v1.CreateChatRequest\x1a\".parley.chat.v1.CreateChatResponse\x12O\n" +
-	"\aGetChat\x12\x1e.parley.chat.v1.GetChatRequest\x1a\x1f.parley.chat.v1.GetChatResponse\"\x03\x90\x02\x01\x12U\n" +
-	"\tListChats\x12 .parley.chat.v1.ListChatsRequest\x1a!.parley.chat.v1.ListChatsResponse\"\x03\x90\x02\x01\x12[\n" +
-	"\vListMembers\x12\".parley.chat.v1.ListMembersRequest\x1a#.parley.chat.v1.ListMembersResponse\"\x03\x90\x02\x01\x12P\n" +
-	"\tAddMember\x12 .parley.chat.v1.AddMemberRequest\x1a!.parley.chat.v1.AddMemberResponse\x12Y\n" +
-	"\fRemoveMember\x12#.parley.chat.v1.RemoveMemberRequest\x1a$.parley.chat.v1.RemoveMemberResponse\x12P\n" +
-	"\tLeaveChat\x12 .parley.chat.v1.LeaveChatRequest\x1a!.parley.chat.v1.LeaveChatResponse\x12e\n" +
-	"\x10UpdateMemberRole\x12'.parley.chat.v1.UpdateMemberRoleRequest\x1a(.parley.chat.v1.UpdateMemberRoleResponse\x12S\n" +
+	"\vChatService\x12m\n" +
 	"\n" +
-	"UpdateChat\x12!.parley.chat.v1.UpdateChatRequest\x1a\".parley.chat.v1.UpdateChatResponse\x12M\n" +
-	"\bMuteChat\x12\x1f.parley.chat.v1.MuteChatRequest\x1a .parley.chat.v1.MuteChatResponse\x12S\n" +
+	"CreateChat\x12!.parley.chat.v1.CreateChatRequest\x1a\".parley.chat.v1.CreateChatResponse\"\x18\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/chats\x12n\n" +
+	"\aGetChat\x12\x1e.parley.chat.v1.GetChatRequest\x1a\x1f.parley.chat.v1.GetChatResponse\"\"\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/chats/{chat_id}\x90\x02\x01\x12j\n" +
+	"\tListChats\x12 .parley.chat.v1.ListChatsRequest\x1a!.parley.chat.v1.ListChatsResponse\"\x18\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/chats\x90\x02\x01\x12\x82\x01\n" +
+	"\vListMembers\x12\".parley.chat.v1.ListMembersRequest\x1a#.parley.chat.v1.ListMembersResponse\"*\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/chats/{chat_id}/members\x90\x02\x01\x12|\n" +
+	"\tAddMember\x12 .parley.chat.v1.AddMemberRequest\x1a!.parley.chat.v1.AddMemberResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/api/v1/chats/{chat_id}/members\x12\x8c\x01\n" +
+	"\fRemoveMember\x12#.parley.chat.v1.RemoveMemberRequest\x1a$.parley.chat.v1.RemoveMemberResponse\"1\x82\xd3\xe4\x93\x02+*)/api/v1/chats/{chat_id}/members/{user_id}\x12z\n" +
+	"\tLeaveChat\x12 .parley.chat.v1.LeaveChatRequest\x1a!.parley.chat.v1.LeaveChatResponse\"(\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/api/v1/chats/{chat_id}/leave\x12\x9b\x01\n" +
+	"\x10UpdateMemberRole\x12'.parley.chat.v1.UpdateMemberRoleRequest\x1a(.parley.chat.v1.UpdateMemberRoleResponse\"4\x82\xd3\xe4\x93\x02.:\x01*2)/api/v1/chats/{chat_id}/members/{user_id}\x12w\n" +
 	"\n" +
-	"UnmuteChat\x12!.parley.chat.v1.UnmuteChatRequest\x1a\".parley.chat.v1.UnmuteChatResponseB\xb9\x01\n" +
+	"UpdateChat\x12!.parley.chat.v1.UpdateChatRequest\x1a\".parley.chat.v1.UpdateChatResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*2\x17/api/v1/chats/{chat_id}\x12v\n" +
+	"\bMuteChat\x12\x1f.parley.chat.v1.MuteChatRequest\x1a .parley.chat.v1.MuteChatResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/chats/{chat_id}/mute\x12~\n" +
+	"\n" +
+	"UnmuteChat\x12!.parley.chat.v1.UnmuteChatRequest\x1a\".parley.chat.v1.UnmuteChatResponse\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/chats/{chat_id}/unmuteB\xb9\x01\n" +
 	"\x12com.parley.chat.v1B\x10ChatServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/chat/v1;chatv1\xa2\x02\x03PCX\xaa\x02\x0eParley.Chat.V1\xca\x02\x0eParley\\Chat\\V1\xe2\x02\x1aParley\\Chat\\V1\\GPBMetadata\xea\x02\x10Parley::Chat::V1b\x06proto3"
 
 var (

@@ -9,6 +9,7 @@ package deliveryv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -588,7 +589,7 @@ var File_parley_delivery_v1_delivery_service_proto protoreflect.FileDescriptor
 
 const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\n" +
-	")parley/delivery/v1/delivery_service.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1eparley/delivery/v1/frame.proto\"\x7f\n" +
+	")parley/delivery/v1/delivery_service.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1eparley/delivery/v1/frame.proto\"\x7f\n" +
 	"\vSyncRequest\x12\x1e\n" +
 	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
@@ -627,9 +628,9 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\"K\n" +
 	"\x0eExtendResponse\x129\n" +
 	"\n" +
-	"expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\xd6\x02\n" +
-	"\x0fDeliveryService\x12N\n" +
-	"\x04Sync\x12\x1f.parley.delivery.v1.SyncRequest\x1a .parley.delivery.v1.SyncResponse\"\x03\x90\x02\x01\x12Z\n" +
+	"expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\xea\x02\n" +
+	"\x0fDeliveryService\x12b\n" +
+	"\x04Sync\x12\x1f.parley.delivery.v1.SyncRequest\x1a .parley.delivery.v1.SyncResponse\"\x17\x82\xd3\xe4\x93\x02\x0e\x12\f/api/v1/sync\x90\x02\x01\x12Z\n" +
 	"\tSubscribe\x12$.parley.delivery.v1.SubscribeRequest\x1a%.parley.delivery.v1.SubscribeResponse0\x01\x12F\n" +
 	"\x03Ack\x12\x1e.parley.delivery.v1.AckRequest\x1a\x1f.parley.delivery.v1.AckResponse\x12O\n" +
 	"\x06Extend\x12!.parley.delivery.v1.ExtendRequest\x1a\".parley.delivery.v1.ExtendResponseB\xd9\x01\n" +

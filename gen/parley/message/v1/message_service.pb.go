@@ -9,6 +9,7 @@ package messagev1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -582,7 +583,7 @@ var File_parley_message_v1_message_service_proto protoreflect.FileDescriptor
 
 const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\n" +
-	"'parley/message/v1/message_service.proto\x12\x11parley.message.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\x80\x02\n" +
+	"'parley/message/v1/message_service.proto\x12\x11parley.message.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\x80\x02\n" +
 	"\x12SendMessageRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x127\n" +
 	"\x11client_message_id\x18\x02 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x0fclientMessageId\x12%\n" +
@@ -623,12 +624,12 @@ const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"E\n" +
 	"\x10MarkReadResponse\x121\n" +
-	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state2\x8c\x03\n" +
-	"\x0eMessageService\x12\\\n" +
-	"\vSendMessage\x12%.parley.message.v1.SendMessageRequest\x1a&.parley.message.v1.SendMessageResponse\x12d\n" +
-	"\fListMessages\x12&.parley.message.v1.ListMessagesRequest\x1a'.parley.message.v1.ListMessagesResponse\"\x03\x90\x02\x01\x12a\n" +
-	"\vListChanges\x12%.parley.message.v1.ListChangesRequest\x1a&.parley.message.v1.ListChangesResponse\"\x03\x90\x02\x01\x12S\n" +
-	"\bMarkRead\x12\".parley.message.v1.MarkReadRequest\x1a#.parley.message.v1.MarkReadResponseB\xd1\x01\n" +
+	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state2\xb4\x04\n" +
+	"\x0eMessageService\x12\x89\x01\n" +
+	"\vSendMessage\x12%.parley.message.v1.SendMessageRequest\x1a&.parley.message.v1.SendMessageResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /api/v1/chats/{chat_id}/messages\x12\x8c\x01\n" +
+	"\fListMessages\x12&.parley.message.v1.ListMessagesRequest\x1a'.parley.message.v1.ListMessagesResponse\"+\x82\xd3\xe4\x93\x02\"\x12 /api/v1/chats/{chat_id}/messages\x90\x02\x01\x12\x88\x01\n" +
+	"\vListChanges\x12%.parley.message.v1.ListChangesRequest\x1a&.parley.message.v1.ListChangesResponse\"*\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/chats/{chat_id}/changes\x90\x02\x01\x12|\n" +
+	"\bMarkRead\x12\".parley.message.v1.MarkReadRequest\x1a#.parley.message.v1.MarkReadResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/chats/{chat_id}/readB\xd1\x01\n" +
 	"\x15com.parley.message.v1B\x13MessageServiceProtoP\x01Z=github.com/parley-chat/parley/gen/parley/message/v1;messagev1\xa2\x02\x03PMX\xaa\x02\x11Parley.Message.V1\xca\x02\x11Parley\\Message\\V1\xe2\x02\x1dParley\\Message\\V1\\GPBMetadata\xea\x02\x13Parley::Message::V1b\x06proto3"
 
 var (

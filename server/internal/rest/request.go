@@ -1,0 +1,163 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// checkContent refuses bodies that are not plain JSON.
+func checkContent(h http.Header) *fault {
+	unsupported := func(text string) *fault {
+		return &fault{status: http.StatusUnsupportedMediaType, code: connect.CodeInvalidArgument, reason: "UNSUPPORTED_MEDIA_TYPE", text: text}
+	}
+	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return unsupported("bodies are taken without Content-Encoding")
+	}
+	given := h.Get("Content-Type")
+	if given == "" {
+		return nil
+	}
+	kind, params, err := mime.ParseMediaType(given)
+	if err != nil || kind != "application/json" || (params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
+		return unsupported("bodies are taken as Content-Type: application/json")
+	}
+	return nil
+}
+
+// decode makes the RPC's request from the body or the query, and the path.
+func (rt *route) decode(w http.ResponseWriter, r *http.Request) (proto.Message, *fault) {
+	m := rt.input.New()
+	var f *fault
+	if rt.body {
+		f = decodeBody(w, r, m)
+	} else {
+		f = decodeQuery(w, r, m)
+	}
+	if f != nil {
+		return nil, f
+	}
+	for _, field := range rt.variables {
+		name, value := string(field.Name()), r.PathValue(string(field.Name()))
+		if !utf8.ValidString(value) {
+			return nil, invalid(name, "is not UTF-8")
+		}
+		if have := m.Get(field).String(); have != "" && have != value {
+			return nil, invalid(name, "differs from the path")
+		}
+		m.Set(field, protoreflect.ValueOfString(value))
+	}
+	return m.Interface(), nil
+}
+
+// decodeBody fills a message from JSON, as the RPCs' own codec does: unknown
+// fields are ignored. No body is an empty message.
+func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message) *fault {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &fault{status: http.StatusRequestEntityTooLarge, code: connect.CodeResourceExhausted, reason: "REQUEST_TOO_LARGE", text: "the body is larger than 128 KiB"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &fault{status: http.StatusRequestTimeout, code: connect.CodeDeadlineExceeded, reason: "DEADLINE_EXCEEDED", text: "the body took too long"}
+	case err != nil:
+		return invalid("body", "cannot be read")
+	case len(bytes.TrimSpace(b)) == 0:
+		return nil
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, m.Interface()); err != nil {
+		return invalid("body", plain(err))
+	}
+	return nil
+}
+
+// decodeQuery fills a message from the query's parameters, by either name of a
+// field. Parameters that are no field are ignored, as unknown fields are.
+func decodeQuery(w http.ResponseWriter, r *http.Request, m protoreflect.Message) *fault {
+	if n, _ := io.ReadFull(http.MaxBytesReader(w, r.Body, 1), make([]byte, 1)); n > 0 {
+		return invalid("body", "this request has none; its fields are parameters of the query")
+	}
+	params, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return invalid("query", "is not well-formed")
+	}
+	seen := map[protoreflect.FieldNumber]bool{}
+	for _, name := range slices.Sorted(maps.Keys(params)) { // sorted: the same query fails alike
+		field := m.Descriptor().Fields().ByJSONName(name)
+		if field == nil {
+			field = m.Descriptor().Fields().ByTextName(name)
+		}
+		if field == nil {
+			continue
+		}
+		values := params[name]
+		if seen[field.Number()] || (len(values) > 1 && !field.IsList()) {
+			return invalid(name, "is given twice")
+		}
+		seen[field.Number()] = true
+		one := m.New()
+		if err := decodeParameter(field, values, one.Interface()); err != nil {
+			return invalid(name, plain(err))
+		}
+		proto.Merge(m.Interface(), one.Interface())
+	}
+	return nil
+}
+
+// decodeParameter sets one field. The JSON of a scalar is its text in quotes, but
+// that of a bool is not.
+func decodeParameter(field protoreflect.FieldDescriptor, values []string, m proto.Message) error {
+	texts := make([]json.RawMessage, 0, len(values))
+	for _, v := range values {
+		if !utf8.ValidString(v) {
+			return errors.New("is not UTF-8")
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if field.Kind() == protoreflect.BoolKind {
+			if v != "true" && v != "false" {
+				return errors.New("must be true or false")
+			}
+			text = []byte(v)
+		}
+		texts = append(texts, text)
+	}
+	var value any = texts
+	if !field.IsList() {
+		value = texts[0]
+	}
+	object, err := json.Marshal(map[string]any{field.JSONName(): value})
+	if err != nil {
+		return err
+	}
+	return protojson.Unmarshal(object, m)
+}
+
+// plain is the text of an error of protojson, which varies its spaces on purpose.
+func plain(err error) string {
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	if _, after, ok := strings.Cut(text, "proto: "); ok {
+		text = after
+	}
+	const most = 256
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}

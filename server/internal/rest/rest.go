@@ -1,0 +1,207 @@
+// Package rest serves the RPCs as a REST API: paths and methods come from the
+// google.api.http annotations of the contracts, bodies are JSON.
+//
+// It owns what differs from an RPC: routes, path and query parameters, success
+// codes, errors as google.rpc.Status, the OpenAPI document and its page. Nothing
+// is decided here: each request becomes a call of the RPC's own handler in the
+// same process, which validates, executes and answers it. It does not own who is
+// calling (package auth) nor the RPCs (package api).
+//
+// # Concurrency
+//
+// A handler is immutable once it is made, and safe for use by many goroutines.
+package rest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxBody is the limit of a request's body, in bytes (S-21); the RPCs have the
+// same.
+const maxBody = 128 << 10
+
+// Config is what the REST API stands on; all of it is required.
+type Config struct {
+	// Handlers are the RPC handlers by the path below which each serves, without a
+	// gate in front of them.
+	Handlers map[string]http.Handler
+	// Codec is the name of the handlers' codec that takes protobuf and answers in
+	// JSON.
+	Codec string
+	// Gate stands in front of every call. It sees the headers before the body is
+	// read, and refuses in Connect's format.
+	Gate func(http.Handler) http.Handler
+	// Services are the full names of the services whose annotated methods are
+	// served.
+	Services []string
+	// Observe counts a call that ended before its RPC was reached; code is the name
+	// of connect's code.
+	Observe func(procedure, code string, took time.Duration)
+}
+
+// api is the REST API.
+type api struct {
+	config Config
+	mux    *http.ServeMux
+}
+
+// New makes the REST API of the services. It serves the paths of the annotations,
+// the OpenAPI document at /api/v1/openapi.json, and the document as a page at
+// /docs. It fails for annotations that it does not support: it knows path
+// variables that are whole segments and strings, and the bodies "*" and none.
+func New(c Config) (http.Handler, error) {
+	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil {
+		return nil, errors.New("rest: handlers, codec, gate, services and observer are required")
+	}
+	a := &api{config: c, mux: http.NewServeMux()}
+	routes, err := routesOf(c.Services)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		if r.handler = handlerOf(c.Handlers, r.procedure); r.handler == nil {
+			return nil, fmt.Errorf("rest: %s has no handler", r.procedure)
+		}
+		call := c.Gate(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { a.call(r, w, req) }))
+		a.mux.HandleFunc(r.verb+" "+r.path, func(w http.ResponseWriter, req *http.Request) { a.admit(r, call, w, req) })
+	}
+	if err := a.addDocument(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func handlerOf(handlers map[string]http.Handler, procedure string) http.Handler {
+	for path, h := range handlers {
+		if strings.HasPrefix(procedure, path) {
+			return h
+		}
+	}
+	return nil
+}
+
+// ServeHTTP implements http.Handler.
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	missed, pattern := a.mux.Handler(r)
+	if pattern != "" {
+		a.mux.ServeHTTP(w, r)
+		return
+	}
+	// The mux knows whether it is the path or the method that is wrong, but says so
+	// in plain text.
+	var plain sink
+	missed.ServeHTTP(&plain, r)
+	if allow := plain.Header().Get("Allow"); allow != "" {
+		w.Header().Set("Allow", allow)
+		(&fault{
+			status: http.StatusMethodNotAllowed, code: connect.CodeUnimplemented, reason: "METHOD_NOT_ALLOWED",
+			text: "this path takes " + allow,
+		}).write(w)
+		return
+	}
+	(&fault{status: http.StatusNotFound, code: connect.CodeNotFound, reason: "NO_SUCH_PATH", text: "no such path; /docs lists those that there are"}).write(w)
+}
+
+// admit checks what headers tell, and passes the request to the gate.
+func (a *api) admit(rt *route, call http.Handler, w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	if rt.body {
+		if f := checkContent(r.Header); f != nil {
+			a.fail(rt, began, w, f)
+			return
+		}
+	}
+	// The gate goes by the type of the content to find the protocol of its answer.
+	own := r.WithContext(r.Context())
+	own.Header = r.Header.Clone()
+	own.Header.Del("Content-Type")
+	answer := &response{w: w, route: rt}
+	call.ServeHTTP(answer, own)
+	answer.finish()
+}
+
+// call makes the RPC of an admitted request.
+func (a *api) call(rt *route, w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	m, f := rt.decode(w, r)
+	if f != nil {
+		a.fail(rt, began, w, f)
+		return
+	}
+	wire, err := proto.Marshal(m)
+	if err != nil { // a string that is not UTF-8 is refused before
+		a.fail(rt, began, w, &fault{status: http.StatusBadRequest, code: connect.CodeInvalidArgument, reason: reasonInvalid, text: "the request cannot be encoded"})
+		return
+	}
+	rt.handler.ServeHTTP(w, a.rpc(rt, r, wire))
+}
+
+// rpc is the request of the RPC. A GET stays one, for the sake of its ETag.
+func (a *api) rpc(rt *route, r *http.Request, wire []byte) *http.Request {
+	rpc := r.WithContext(r.Context())
+	rpc.Header = http.Header{}
+	for name, values := range r.Header {
+		if !hidden(name) {
+			rpc.Header[name] = values
+		}
+	}
+	rpc.Trailer, rpc.TransferEncoding, rpc.Form, rpc.PostForm = nil, nil, nil, nil
+	rpc.URL = &url.URL{Path: rt.procedure}
+	if rt.verb == http.MethodGet {
+		rpc.Method, rpc.Body, rpc.ContentLength = http.MethodGet, http.NoBody, 0
+		rpc.URL.RawQuery = url.Values{
+			"connect": {"v1"}, "encoding": {a.config.Codec}, "base64": {"1"},
+			"message": {base64.RawURLEncoding.EncodeToString(wire)},
+		}.Encode()
+	} else {
+		rpc.Method, rpc.Body, rpc.ContentLength = http.MethodPost, io.NopCloser(bytes.NewReader(wire)), int64(len(wire))
+		rpc.Header.Set("Content-Type", "application/"+a.config.Codec)
+	}
+	rpc.RequestURI = rpc.URL.RequestURI()
+	return rpc
+}
+
+// hidden headers speak of the REST request itself, or would change the protocol of
+// the RPC.
+func hidden(name string) bool {
+	switch name {
+	case "Connection", "Expect", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return strings.HasPrefix(name, "Content-") || strings.HasPrefix(name, "Connect-") || strings.HasPrefix(name, "Grpc-")
+}
+
+// fail counts and answers a request that does not reach its RPC.
+func (a *api) fail(rt *route, began time.Time, w http.ResponseWriter, f *fault) {
+	a.config.Observe(rt.procedure, f.code.String(), time.Since(began))
+	f.write(w)
+}
+
+// sink takes an answer that is not sent.
+type sink struct{ header http.Header }
+
+// Header implements http.ResponseWriter.
+func (s *sink) Header() http.Header {
+	if s.header == nil {
+		s.header = http.Header{}
+	}
+	return s.header
+}
+
+// Write implements http.ResponseWriter.
+func (*sink) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (*sink) WriteHeader(int) {}
