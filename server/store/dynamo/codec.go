@@ -124,13 +124,13 @@ func decode(av types.AttributeValue) (store.Value, bool) {
 	case *types.AttributeValueMemberBOOL:
 		return store.Bool(av.Value), true
 	case *types.AttributeValueMemberL:
-		list := make([]string, len(av.Value))
-		for i, e := range av.Value {
+		var list []string
+		for _, e := range av.Value {
 			s, ok := e.(*types.AttributeValueMemberS)
 			if !ok {
 				return store.Value{}, false
 			}
-			list[i] = s.Value
+			list = append(list, s.Value)
 		}
 		return store.List(list), true
 	}

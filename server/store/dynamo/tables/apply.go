@@ -103,6 +103,16 @@ func (st state) ttlOn() bool {
 	return st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabled || st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabling
 }
 
+func (st state) onDemand() bool {
+	return st.table != nil && st.table.BillingModeSummary != nil && st.table.BillingModeSummary.BillingMode == types.BillingModePayPerRequest
+}
+
+func (st state) protected() bool {
+	return st.table != nil && aws.ToBool(st.table.DeletionProtectionEnabled)
+}
+
+func (st state) recoverable() bool { return st.backup != types.PointInTimeRecoveryStatusDisabled }
+
 // differences says, one line each, how a table differs from its definition. fatal are
 // those that only a new table could mend.
 func (st state) differences(d Definition) (lines []string, fatal bool) {
@@ -130,10 +140,10 @@ func (st state) differences(d Definition) (lines []string, fatal bool) {
 	if st.table.TableStatus != types.TableStatusActive && st.table.TableStatus != types.TableStatusUpdating {
 		line("status is %s, should be ACTIVE", st.table.TableStatus)
 	}
-	if b := st.table.BillingModeSummary; b == nil || b.BillingMode != types.BillingModePayPerRequest {
+	if !st.onDemand() {
 		line("billing is not on demand (PAY_PER_REQUEST)")
 	}
-	if !aws.ToBool(st.table.DeletionProtectionEnabled) {
+	if !st.protected() {
 		line("is not protected from deletion")
 	}
 	for _, i := range st.table.GlobalSecondaryIndexes {
@@ -151,7 +161,7 @@ func (st state) differences(d Definition) (lines []string, fatal bool) {
 	case on && aws.ToString(st.ttl.AttributeName) != store.ExpiresAtField:
 		line("time to live is on %s, should be on %s", aws.ToString(st.ttl.AttributeName), store.ExpiresAtField)
 	}
-	if st.backup == types.PointInTimeRecoveryStatusDisabled {
+	if !st.recoverable() {
 		line("point-in-time recovery is off")
 	}
 	return lines, fatal
@@ -226,18 +236,25 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 	if lines, fatal := st.differences(d); fatal {
 		return nil, fmt.Errorf("cannot be changed: %s", lines[0])
 	}
-	change := func(what string, run func(ctx context.Context) error) error {
-		v, _, err := t.c.Try(ctx, true, run)
+	// change runs a change. Another process may have made it meanwhile: what counts is
+	// how the table is then.
+	change := func(what string, is func(state) bool, run func(ctx context.Context) error) error {
+		v, open, changed := t.c.Try(ctx, true, run)
 		var busy *types.ResourceInUseException
-		if err != nil && !errors.As(err, &busy) { // somebody else does the same
-			return wire.Ended(ctx, v, false, err)
+		coming := changed == nil || errors.As(changed, &busy) // descriptions may be late
+		if st, err = t.settle(ctx, d, func(st state) bool { return !coming || is(st) }); err != nil {
+			return errors.Join(changed, err)
 		}
-		did = append(did, d.Name+": "+what)
-		st, err = t.active(ctx, d)
-		return err
+		if !is(st) {
+			return wire.Ended(ctx, v, open, changed)
+		}
+		if changed == nil {
+			did = append(did, d.Name+": "+what)
+		}
+		return nil
 	}
 	if st.table == nil {
-		err = change("created", func(ctx context.Context) error {
+		err = change("created", func(st state) bool { return st.table != nil }, func(ctx context.Context) error {
 			_, err := t.c.DB.CreateTable(ctx, &dynamodb.CreateTableInput{
 				TableName: &d.Name, KeySchema: d.schema(), AttributeDefinitions: d.attributes(),
 				BillingMode: types.BillingModePayPerRequest, DeletionProtectionEnabled: aws.Bool(true),
@@ -245,33 +262,33 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 			return err
 		})
 	} else {
-		st, err = t.active(ctx, d)
+		st, err = t.settle(ctx, d, func(state) bool { return true })
 	}
 	if err != nil {
 		return did, err
 	}
-	if b := st.table.BillingModeSummary; b == nil || b.BillingMode != types.BillingModePayPerRequest {
-		err = change("billed on demand", func(ctx context.Context) error {
+	if !st.onDemand() {
+		err = change("billed on demand", state.onDemand, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, BillingMode: types.BillingModePayPerRequest})
 			return err
 		})
 	}
-	if err == nil && !aws.ToBool(st.table.DeletionProtectionEnabled) {
-		err = change("protected from deletion", func(ctx context.Context) error {
+	if err == nil && !st.protected() {
+		err = change("protected from deletion", state.protected, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, DeletionProtectionEnabled: aws.Bool(true)})
 			return err
 		})
 	}
 	if err == nil && d.TTL && !st.ttlOn() {
-		err = change("time to live on "+store.ExpiresAtField, func(ctx context.Context) error {
+		err = change("time to live on "+store.ExpiresAtField, state.ttlOn, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
 				TableName: &d.Name, TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(store.ExpiresAtField), Enabled: aws.Bool(true)},
 			})
 			return err
 		})
 	}
-	if err == nil && st.backup == types.PointInTimeRecoveryStatusDisabled {
-		err = change("point-in-time recovery on", func(ctx context.Context) error {
+	if err == nil && !st.recoverable() {
+		err = change("point-in-time recovery on", state.recoverable, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateContinuousBackups(ctx, &dynamodb.UpdateContinuousBackupsInput{
 				TableName: &d.Name, PointInTimeRecoverySpecification: &types.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: aws.Bool(true)},
 			})
@@ -281,14 +298,15 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 	return did, err
 }
 
-// active waits until a table can be used and changed.
-func (t *Tables) active(ctx context.Context, d Definition) (state, error) {
+// settle waits until a table, if there is one, can be used and changed, and is as
+// wanted.
+func (t *Tables) settle(ctx context.Context, d Definition, wanted func(state) bool) (state, error) {
 	for wait := firstLook; ; wait = min(2*wait, maxLook) {
 		st, err := t.describe(ctx, d)
 		if err != nil {
 			return st, err
 		}
-		if st.table != nil && st.table.TableStatus == types.TableStatusActive {
+		if wanted(st) && (st.table == nil || st.table.TableStatus == types.TableStatusActive) {
 			return st, nil
 		}
 		select {

@@ -1,0 +1,222 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"go.uber.org/goleak"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type doer func(*http.Request) (*http.Response, error)
+
+func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
+
+func respond(status int, body string) (*http.Response, error) {
+	h := http.Header{"X-Amz-Crc32": {fmt.Sprint(crc32.ChecksumIEEE([]byte(body)))}}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}, nil
+}
+
+func refuse(kind string) doer {
+	return func(*http.Request) (*http.Response, error) {
+		return respond(400, `{"__type":"com.amazonaws.dynamodb.v20120810#`+kind+`","message":"text"}`)
+	}
+}
+
+func client(t *testing.T, d doer, c Config) *Client {
+	t.Helper()
+	if c.Endpoint == "" {
+		c.Endpoint = "http://127.0.0.1:1"
+	}
+	c.Transport = func(aws.HTTPClient) aws.HTTPClient { return d }
+	if c.Sleep == nil {
+		c.Sleep = func(context.Context, time.Duration) error { return errors.New("one attempt") }
+	}
+	cl, err := Dial(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+func send(c *Client) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := c.DB.TransactWriteItems(ctx, &dynamodb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{{Delete: &types.Delete{
+			TableName: aws.String("t"), Key: map[string]types.AttributeValue{"k": &types.AttributeValueMemberS{Value: "v"}},
+		}}}})
+		return err
+	}
+}
+
+// What each answer of DynamoDB, and each way of having none, means for a write.
+func TestVerdicts(t *testing.T) {
+	cancelled := func(codes ...string) doer {
+		return func(*http.Request) (*http.Response, error) {
+			list := make([]string, len(codes))
+			for i, c := range codes {
+				list[i] = fmt.Sprintf(`{"Code":%q}`, c)
+			}
+			return respond(400, `{"__type":"com.amazonaws.dynamodb.v20120810#TransactionCanceledException","CancellationReasons":[`+strings.Join(list, ",")+`]}`)
+		}
+	}
+	broken := func(err error) doer { return func(*http.Request) (*http.Response, error) { return nil, err } }
+	for _, c := range []struct {
+		name string
+		do   doer
+		want Verdict
+		err  error
+	}{
+		{"ProvisionedThroughputExceededException", nil, Refused, store.ErrThrottled},
+		{"ThrottlingException", nil, Refused, store.ErrThrottled},
+		{"RequestLimitExceeded", nil, Refused, store.ErrThrottled},
+		{"TransactionConflictException", nil, Contended, store.ErrConflict},
+		{"TransactionInProgressException", nil, Unheard, store.ErrAmbiguous},
+		{"ValidationException", nil, Answered, store.ErrInvalid},
+		{"ResourceNotFoundException", nil, Answered, ErrNoTables},
+		{"AccessDeniedException", nil, Answered, store.ErrUnavailable},
+		{"ExpiredTokenException", nil, Answered, store.ErrUnavailable},
+		{"conditions only", cancelled("None", "ConditionalCheckFailed"), Answered, store.ErrUnavailable},
+		{"conflict beside a condition", cancelled("ConditionalCheckFailed", "TransactionConflict"), Contended, store.ErrConflict},
+		{"conflict and throttling", cancelled("ThrottlingError", "TransactionConflict"), Contended, store.ErrConflict},
+		{"throttled item", cancelled("None", "ProvisionedThroughputExceeded", "ConditionalCheckFailed"), Refused, store.ErrThrottled},
+		{"service failed", func(*http.Request) (*http.Response, error) { return respond(500, `{"__type":"InternalServerError"}`) }, Unheard, store.ErrAmbiguous},
+		{"gateway failed", func(*http.Request) (*http.Response, error) { return respond(503, `<html>`) }, Unheard, store.ErrAmbiguous},
+		{"cut answer", func(*http.Request) (*http.Response, error) { return respond(200, `{"Consumed`) }, Unheard, store.ErrAmbiguous},
+		{"reset", broken(syscall.ECONNRESET), Unheard, store.ErrAmbiguous},
+		{"end of file", broken(io.ErrUnexpectedEOF), Unheard, store.ErrAmbiguous},
+		{"no connection", broken(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), Unreached, store.ErrUnavailable},
+	} {
+		do := c.do
+		if do == nil {
+			do = refuse(c.name)
+		}
+		cl := client(t, do, Config{})
+		v, open, err := cl.Try(t.Context(), true, send(cl))
+		if v != c.want || err == nil || open != (c.want == Unheard) {
+			t.Errorf("%s: %d, %v, %v", c.name, v, open, err)
+		}
+		if err := Ended(t.Context(), v, open, err); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.err)
+		}
+	}
+}
+
+// A request that could not be signed was not sent.
+func TestUnsigned(t *testing.T) {
+	for name, v := range map[string]string{
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "",
+		"AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "AWS_CONFIG_FILE": "/nonexistent", "AWS_REGION": "eu-central-1",
+	} {
+		t.Setenv(name, v)
+	}
+	sent := 0
+	cl := client(t, func(*http.Request) (*http.Response, error) {
+		sent++
+		return respond(200, "{}")
+	}, Config{Endpoint: "https://dynamodb.invalid"})
+	v, open, err := cl.Try(t.Context(), true, send(cl))
+	if v != Unreached || open || sent != 0 || !errors.Is(Ended(t.Context(), v, open, err), store.ErrUnavailable) {
+		t.Fatal(v, open, sent, err)
+	}
+}
+
+// Attempts end and are repeated: with an open outcome only where that does no harm.
+func TestAttempts(t *testing.T) {
+	calls := 0
+	hang := func(r *http.Request) (*http.Response, error) {
+		if calls++; calls == 1 {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}
+		return respond(200, "{}")
+	}
+	patient := func(context.Context, time.Duration) error { return nil }
+	cl := client(t, hang, Config{Attempt: time.Millisecond, Sleep: patient})
+	if _, open, err := cl.Try(t.Context(), true, send(cl)); err != nil || !open || calls != 2 {
+		t.Fatal(open, err, calls)
+	}
+	calls = 0
+	if v, open, err := cl.Try(t.Context(), false, send(cl)); err == nil || v != Unheard || !open || calls != 1 {
+		t.Fatal(v, open, err, calls)
+	}
+	if s := cl.Stats(); s.Requests != 3 || s.Lost != 2 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// Waits grow, are random, and do not go beyond the end of the call.
+func TestPause(t *testing.T) {
+	var waits []time.Duration
+	cl := client(t, nil, Config{Sleep: func(_ context.Context, d time.Duration) error {
+		waits = append(waits, d)
+		return nil
+	}})
+	for n := range 60 {
+		if !cl.Pause(t.Context(), n) {
+			t.Fatal(n)
+		}
+		if limit := min(firstWait<<min(n, 10), maxWait); waits[n] < 0 || waits[n] >= limit {
+			t.Fatalf("wait %d is %v of %v", n, waits[n], limit)
+		}
+	}
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if cl.Pause(late, 0) || len(waits) != 60 {
+		t.Fatal("waited past the end")
+	}
+}
+
+func TestEnds(t *testing.T) {
+	cause := errors.New("cause")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	up, stop := context.WithDeadlineCause(t.Context(), time.Now(), errTime)
+	defer stop()
+	for _, c := range []struct {
+		name    string
+		ctx     context.Context
+		verdict Verdict
+		open    bool
+		is, not error
+	}{
+		{"caller gone, nothing sent", ended, Unreached, false, context.Canceled, store.ErrAmbiguous},
+		{"caller gone, outcome open", ended, Unheard, true, store.ErrAmbiguous, nil},
+		{"caller gone, in the middle", ended, Unheard, true, context.Canceled, nil},
+		{"time up", up, Refused, false, store.ErrThrottled, context.DeadlineExceeded},
+		{"time up, outcome open", up, Contended, true, store.ErrAmbiguous, context.DeadlineExceeded},
+		{"out of attempts", t.Context(), Contended, false, store.ErrConflict, store.ErrAmbiguous},
+	} {
+		err := Ended(c.ctx, c.verdict, c.open, cause)
+		if !errors.Is(err, c.is) || (c.not != nil && errors.Is(err, c.not)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Setenv("AWS_REGION", "")
+	t.Setenv("AWS_DEFAULT_REGION", "")
+	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+	for _, c := range []Config{{}, {Endpoint: "127.0.0.1:8000"}, {Endpoint: "ftp://x"}, {Endpoint: "http://"}, {Endpoint: "https://x"}} {
+		if _, err := Dial(t.Context(), c); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
