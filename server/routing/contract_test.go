@@ -1,0 +1,351 @@
+package routing
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engine is one to be held to the contract.
+type engine interface {
+	Engine
+	Lists
+	Nudges
+}
+
+// world is an engine and what may happen to it.
+type world struct {
+	engine
+	pass  func(time.Duration) // lets time pass
+	flush func()              // loses everything
+}
+
+// ttl is that of leases in tests: real Redis has to live through it.
+const ttl = 300 * time.Millisecond
+
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.at }
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func inMemory(t *testing.T) *world {
+	c := &clock{at: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	m := NewMemory(c.now)
+	return &world{engine: m, pass: c.pass, flush: m.Flush}
+}
+
+func inMiniredis(t *testing.T) *world {
+	m := miniredis.RunT(t)
+	c := &clock{at: time.Now()}
+	r, err := OpenRedis(Options{URL: "redis://" + m.Addr(), Clock: c.now})
+	must(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	return &world{engine: r, pass: func(d time.Duration) { m.FastForward(d); c.pass(d) }, flush: m.FlushAll}
+}
+
+// realRedis returns the address of a Redis for tests.
+func realRedis(t *testing.T) string {
+	t.Helper()
+	addr := os.Getenv("PARLEY_TEST_REDIS")
+	if addr == "" {
+		t.Skip("not run: PARLEY_TEST_REDIS is not set")
+	}
+	return addr
+}
+
+// inRedis is a user of a real Redis who may do nothing but what ACL allows (S-43),
+// under a prefix of its own.
+func inRedis(t *testing.T) *world {
+	addr := realRedis(t)
+	o, err := redis.ParseURL(addr)
+	must(t, err)
+	admin := redis.NewClient(o)
+	name := "test" + strings.ToLower(rand.Text())
+	prefix := name + ":"
+	args := []any{"ACL", "SETUSER", name, "on", ">secret"}
+	for _, a := range ACL(prefix) {
+		args = append(args, a)
+	}
+	must(t, admin.Do(t.Context(), args...).Err())
+	flush := func() {
+		keys, err := admin.Keys(context.Background(), prefix+"*").Result()
+		must(t, err)
+		for _, k := range keys {
+			must(t, admin.Del(context.Background(), k).Err())
+		}
+	}
+	r, err := OpenRedis(Options{URL: strings.Replace(addr, "://", "://"+name+"@", 1), Password: "secret", Prefix: prefix})
+	must(t, err)
+	t.Cleanup(func() {
+		flush()
+		_ = r.Close()
+		_ = admin.Do(context.Background(), "ACL", "DELUSER", name).Err()
+		_ = admin.Close()
+	})
+	return &world{engine: r, pass: time.Sleep, flush: flush}
+}
+
+// each runs a test of the contract on every engine at hand.
+func each(t *testing.T, run func(t *testing.T, w *world)) {
+	for name, open := range map[string]func(*testing.T) *world{"memory": inMemory, "miniredis": inMiniredis, "redis": inRedis} {
+		t.Run(name, func(t *testing.T) { run(t, open(t)) })
+	}
+}
+
+func names(list []Server) string {
+	var out []string
+	for _, s := range list {
+		out = append(out, fmt.Sprintf("%s/%d", s.ID, s.Epoch))
+	}
+	return strings.Join(out, " ")
+}
+
+func TestLease(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+		must(t, w.Claim(ctx, a, ttl))
+		must(t, w.Claim(ctx, b, time.Minute))
+		list, err := w.Servers(ctx)
+		must(t, err)
+		if !slices.Equal(list, []Server{a, b}) {
+			t.Fatalf("servers %v", list)
+		}
+		other := a
+		other.Epoch = 2
+		if held, err := w.Renew(ctx, other, ttl); err != nil || held {
+			t.Fatalf("renewed another's lease: %t %v", held, err)
+		}
+		if held, err := w.Renew(ctx, a, ttl); err != nil || !held {
+			t.Fatalf("renew: %t %v", held, err)
+		}
+		w.pass(ttl + 50*time.Millisecond)
+		if held, err := w.Renew(ctx, a, ttl); err != nil || held {
+			t.Fatalf("renewed a lease that had expired: %t %v", held, err)
+		}
+		list, err = w.Servers(ctx)
+		must(t, err)
+		if names(list) != "b/1" {
+			t.Fatalf("after expiry: %v", list)
+		}
+		must(t, w.Release(ctx, Server{"b", "h:2", "g", 7})) // not its lease
+		must(t, w.Claim(ctx, other, time.Minute))
+		list, err = w.Servers(ctx)
+		must(t, err)
+		if names(list) != "a/2 b/1" {
+			t.Fatalf("claimed again: %v", list)
+		}
+		must(t, w.Release(ctx, b))
+		list, err = w.Servers(ctx)
+		must(t, err)
+		if names(list) != "a/2" {
+			t.Fatalf("released: %v", list)
+		}
+	})
+}
+
+func TestRows(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+		must(t, w.Claim(ctx, a, time.Minute))
+		must(t, w.Claim(ctx, b, time.Minute))
+		put := func(s Server, ttl time.Duration, want int, users ...string) {
+			t.Helper()
+			n, err := w.Put(ctx, s, users, ttl)
+			must(t, err)
+			if n != want {
+				t.Fatalf("%d rows were missing, want %d", n, want)
+			}
+		}
+		where := func(user, want string) {
+			t.Helper()
+			m, err := w.Lookup(ctx, []string{user, "nobody", user})
+			must(t, err)
+			if got := names(m[user]); got != want || m["nobody"] != nil {
+				t.Fatalf("%s is at %q, want %q; %v", user, got, want, m)
+			}
+		}
+		put(a, time.Minute, 2, "u", "v")
+		put(a, time.Minute, 1, "u", "w") // u was there
+		put(b, time.Minute, 1, "u")
+		where("u", "a/1 b/1")
+		where("w", "a/1")
+		must(t, w.Remove(ctx, a, []string{"u"}))
+		where("u", "b/1")
+		put(a, ttl, 1, "short")
+		where("short", "a/1")
+		w.pass(ttl + 50*time.Millisecond)
+		where("short", "")
+
+		// A lease lost takes all rows with it; a new one does not bring them back.
+		must(t, w.Release(ctx, a))
+		w.pass(leaseCacheInTests(w))
+		where("w", "")
+		a.Epoch = 2
+		must(t, w.Claim(ctx, a, time.Minute))
+		where("w", "")
+		put(a, time.Minute, 1, "w")
+		where("w", "a/2")
+
+		w.flush()
+		w.pass(leaseCacheInTests(w))
+		where("w", "")
+		where("u", "")
+	})
+}
+
+// leaseCacheInTests is how long an engine may take a lost lease for held.
+func leaseCacheInTests(w *world) time.Duration {
+	if _, ok := w.engine.(*Redis); ok {
+		return leaseCache + 100*time.Millisecond
+	}
+	return 0
+}
+
+func TestLists(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		want := func(version int64, users ...string) {
+			t.Helper()
+			v, u, err := w.List(ctx, "c")
+			must(t, err)
+			if v != version || !slices.Equal(u, users) {
+				t.Fatalf("%d %v, want %d %v", v, u, version, users)
+			}
+		}
+		want(0)
+		must(t, w.SetList(ctx, "c", 3, []string{"u", "v"}))
+		must(t, w.SetList(ctx, "c", 2, []string{"x"})) // older
+		want(3, "u", "v")
+		must(t, w.SetList(ctx, "c", 11, []string{"u"})) // as text, 11 is less than 3
+		want(11, "u")
+		w.flush()
+		want(0)
+	})
+}
+
+func TestNudges(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, got := make(chan struct{}), make(chan Nudge, 16)
+		ended := make(chan error, 1)
+		go func() { ended <- w.Nudged(ctx, func() { close(ready) }, func(n Nudge) { got <- n }) }()
+		<-ready
+		must(t, w.Nudge(ctx, []Nudge{{Shard: 0, Payload: []byte("a\x00b")}, {Shard: 63, Payload: nil}}))
+		if n := <-got; n.Shard != 0 || string(n.Payload) != "a\x00b" {
+			t.Fatalf("%+v", n)
+		}
+		if n := <-got; n.Shard != 63 || len(n.Payload) != 0 {
+			t.Fatalf("%+v", n)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		must(t, w.Nudge(t.Context(), []Nudge{{Shard: 1}})) // to nobody
+	})
+}
+
+func TestLimits(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		ctx, many := t.Context(), make([]string, MaxLookup+1)
+		_, lookup := w.Lookup(ctx, many)
+		_, put := w.Put(ctx, Server{}, many, ttl)
+		for name, err := range map[string]error{
+			"lookup": lookup, "put": put, "remove": w.Remove(ctx, Server{}, many), "list": w.SetList(ctx, "c", 1, many),
+			"nudge": w.Nudge(ctx, []Nudge{{Payload: make([]byte, MaxNudge+1)}}), "shard": w.Nudge(ctx, []Nudge{{Shard: -1}}),
+		} {
+			if !errors.Is(err, ErrLimit) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if m, err := w.Lookup(ctx, nil); err != nil || len(m) != 0 {
+			t.Errorf("nobody: %v %v", m, err)
+		}
+	})
+}
+
+// S-43: the user of Parley cannot look into or destroy what is not Parley's.
+func TestRedisUserMayDoLittle(t *testing.T) {
+	w := inRedis(t)
+	c := w.engine.(*Redis).c
+	ctx := t.Context()
+	for _, cmd := range [][]any{
+		{"FLUSHALL"}, {"FLUSHDB"}, {"CONFIG", "GET", "*"}, {"KEYS", "*"}, {"SCAN", "0"}, {"SHUTDOWN"}, {"DEBUG", "SLEEP", "0"},
+		{"ACL", "LIST"}, {"GET", "foreign"}, {"SET", "foreign", "x"}, {"PUBLISH", "foreign", "x"}, {"MONITOR"}, {"REPLICAOF", "NO", "ONE"},
+		{"EVAL", "return redis.call('GET','foreign')", "1", "foreign"},
+	} {
+		if err := c.Do(ctx, cmd...).Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%v: %v", cmd, err)
+		}
+	}
+}
+
+func TestRedisAway(t *testing.T) {
+	m := miniredis.RunT(t)
+	r, err := OpenRedis(Options{URL: "redis://u:hunter2@" + m.Addr()})
+	must(t, err)
+	defer r.Close()
+	m.Close()
+	ctx := t.Context()
+	_, lookup := r.Lookup(ctx, []string{"u"})
+	_, renew := r.Renew(ctx, Server{ID: "a"}, ttl)
+	_, _, list := r.List(ctx, "c")
+	for name, err := range map[string]error{
+		"lookup": lookup, "renew": renew, "list": list, "claim": r.Claim(ctx, Server{ID: "a"}, ttl), "ping": r.Ping(ctx),
+		"nudge": r.Nudge(ctx, []Nudge{{}}), "nudged": r.Nudged(ctx, nil, nil),
+	} {
+		if !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for u, want := range map[string]string{
+		"redis://h:1":              "[h:1] 0 false",
+		"redis://h":                "[h:6379] 0 false",
+		"rediss://me:pw@h:1,i:2/3": "[h:1 i:2] 3 true",
+		"http://h:1":               "error", "redis://": "error", "redis://h/x": "error", "://pw": "error",
+	} {
+		o, err := Options{URL: u}.parse()
+		got := "error"
+		if err == nil {
+			got = fmt.Sprint(o.Addrs, o.DB, o.TLSConfig != nil)
+			got = strings.Join(strings.Fields(got), " ")
+		} else if strings.Contains(err.Error(), "pw") {
+			t.Errorf("%s: the error shows a secret: %v", u, err)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", u, got, want)
+		}
+	}
+}

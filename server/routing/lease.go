@@ -1,0 +1,297 @@
+package routing
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// LeaseConfig sets a Lease up. Zero durations take the defaults.
+type LeaseConfig struct {
+	Table  Table
+	Server Server // without epoch
+	// Lost is called when streams may have missed something: rows were gone, and are
+	// there again; or nothing is known of them for as long as a lease lasts.
+	Lost   func()
+	Clock  func() time.Time
+	Logger *slog.Logger
+
+	TTL    time.Duration // of the lease, renewed three times in it; 9 s
+	RowTTL time.Duration // of rows, put again every 16 renewals; 5 min
+	Linger time.Duration // that a row outlives its last stream; 10 s
+}
+
+// buckets is the number of parts in which rows are put again, one with each renewal.
+const buckets = 16
+
+// batch is the number of rows put or removed at a time.
+const batch = 500
+
+// Lease keeps the rows of one process. Its methods may be called by many goroutines,
+// Run by one.
+type Lease struct {
+	cfg  LeaseConfig
+	seed maphash.Seed
+
+	// removing is held while rows are removed, and shared while one is put, so that
+	// no removal overtakes a row put again.
+	removing sync.RWMutex
+
+	mu      sync.Mutex
+	server  Server // with the present epoch
+	rows    [buckets]map[string]*row
+	turn    int
+	renewed time.Time // begin of the last renewal that succeeded
+	stats   LeaseStats
+}
+
+// row is what is known of one user here.
+type row struct {
+	streams int
+	idle    time.Time // since when there is none
+	put     uint64    // epoch in which the row was acknowledged; 0: not
+}
+
+// LeaseStats counts.
+type LeaseStats struct {
+	Rows     int   // now
+	Claims   int64 // of leases, the first included
+	Missing  int64 // rows that were found gone
+	Failures int64 // renewals that failed
+}
+
+// NewLease makes a Lease that has claimed nothing.
+func NewLease(cfg LeaseConfig) (*Lease, error) {
+	if cfg.Table == nil || cfg.Server.ID == "" || cfg.Server.Addr == "" || cfg.Lost == nil || cfg.Clock == nil || cfg.Logger == nil {
+		return nil, errors.New("routing: table, server, clock, logger and what to do about a loss are required")
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = 9 * time.Second
+	}
+	if cfg.RowTTL == 0 {
+		cfg.RowTTL = 5 * time.Minute
+	}
+	if cfg.Linger == 0 {
+		cfg.Linger = 10 * time.Second
+	}
+	l := &Lease{cfg: cfg, seed: maphash.MakeSeed(), server: cfg.Server}
+	for i := range l.rows {
+		l.rows[i] = map[string]*row{}
+	}
+	return l, nil
+}
+
+// Stats returns the counters.
+func (l *Lease) Stats() LeaseStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	for _, b := range l.rows {
+		s.Rows += len(b)
+	}
+	return s
+}
+
+func (l *Lease) bucket(user string) map[string]*row {
+	return l.rows[maphash.String(l.seed, user)%buckets]
+}
+
+// Register puts a user's row, and returns once it is acknowledged: only then may a
+// stream of the user's read anything. The stream calls release when it has ended.
+func (l *Lease) Register(ctx context.Context, user string) (release func(), err error) {
+	l.removing.RLock()
+	defer l.removing.RUnlock()
+	l.mu.Lock()
+	b := l.bucket(user)
+	r := b[user]
+	if r == nil {
+		r = &row{}
+		b[user] = r
+	}
+	r.streams++
+	// A new lease claimed from here on puts this row, too, for it is in the map.
+	server, there := l.server, r.put == l.server.Epoch && r.put != 0
+	l.mu.Unlock()
+	release = sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if r.streams--; r.streams == 0 {
+			r.idle = l.cfg.Clock()
+		}
+	})
+	if there {
+		return release, nil
+	}
+	if _, err := l.cfg.Table.Put(ctx, server, []string{user}, l.cfg.RowTTL); err != nil {
+		release()
+		return nil, err
+	}
+	l.mu.Lock()
+	r.put = max(r.put, server.Epoch)
+	l.mu.Unlock()
+	return release, nil
+}
+
+// Claim claims the first lease; it must succeed before Run is called.
+func (l *Lease) Claim(ctx context.Context) error { return l.claim(ctx) }
+
+// claim begins a new epoch and puts all rows.
+func (l *Lease) claim(ctx context.Context) error {
+	began := l.cfg.Clock()
+	l.mu.Lock()
+	l.server.Epoch++
+	server := l.server
+	l.stats.Claims++
+	l.mu.Unlock()
+	if err := l.cfg.Table.Claim(ctx, server, l.cfg.TTL); err != nil {
+		return err
+	}
+	for i := range buckets {
+		if _, err := l.putBucket(ctx, server, i); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	l.renewed = began
+	l.mu.Unlock()
+	return nil
+}
+
+// putBucket puts the rows of a bucket, and returns how many of those acknowledged
+// before were not there.
+func (l *Lease) putBucket(ctx context.Context, server Server, i int) (missing int, err error) {
+	var fresh, known []string
+	l.mu.Lock()
+	for user, r := range l.rows[i] {
+		if r.put == server.Epoch {
+			known = append(known, user)
+		} else {
+			fresh = append(fresh, user)
+		}
+	}
+	l.mu.Unlock()
+	l.removing.RLock()
+	defer l.removing.RUnlock()
+	for n, list := range [][]string{fresh, known} {
+		for len(list) > 0 {
+			part := list[:min(batch, len(list))]
+			gone, err := l.cfg.Table.Put(ctx, server, part, l.cfg.RowTTL)
+			if err != nil {
+				return missing, err
+			}
+			if n == 1 {
+				missing += gone
+			}
+			l.mu.Lock()
+			for _, u := range part {
+				if r := l.rows[i][u]; r != nil {
+					r.put = max(r.put, server.Epoch)
+				}
+			}
+			l.mu.Unlock()
+			list = list[len(part):]
+		}
+	}
+	return missing, nil
+}
+
+// Run keeps the lease until ctx ends, then gives it up.
+func (l *Lease) Run(ctx context.Context) error {
+	t := time.NewTicker(l.cfg.TTL / 3)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+			defer cancel()
+			l.mu.Lock()
+			server := l.server
+			l.mu.Unlock()
+			if err := l.cfg.Table.Release(end, server); err != nil {
+				l.cfg.Logger.Warn("routing: lease not given up; it will expire", "error", err)
+			}
+			return nil
+		case <-t.C:
+			l.Beat(ctx)
+		}
+	}
+}
+
+// Beat renews the lease, puts a part of the rows again and removes those without a
+// stream. Run calls it; tests do, too.
+func (l *Lease) Beat(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TTL)
+	defer cancel()
+	began := l.cfg.Clock()
+	l.mu.Lock()
+	server, i := l.server, l.turn
+	l.turn = (l.turn + 1) % buckets
+	l.mu.Unlock()
+	held, err := l.cfg.Table.Renew(ctx, server, l.cfg.TTL)
+	missing := 0
+	switch {
+	case err != nil:
+	case !held:
+		l.cfg.Logger.Warn("routing: the lease was lost; claiming a new one", "epoch", server.Epoch)
+		// Lost comes after the rows: what is committed from here on finds them.
+		if err = l.claim(ctx); err == nil {
+			l.cfg.Lost()
+		}
+	default:
+		l.mu.Lock()
+		l.renewed = began
+		l.mu.Unlock()
+		if missing, err = l.putBucket(ctx, server, i); missing > 0 {
+			l.cfg.Logger.Warn("routing: rows were lost; put again", "rows", missing)
+			l.cfg.Lost()
+		}
+	}
+	if err == nil {
+		err = l.sweep(ctx, server)
+	}
+	if err == nil {
+		l.mu.Lock()
+		l.stats.Missing += int64(missing)
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Lock()
+	l.stats.Failures++
+	// As long as a lease without one: whatever was sent may have passed us by. So it
+	// will be until the table is back, and then once more.
+	lost := began.Sub(l.renewed) >= l.cfg.TTL
+	if lost {
+		l.renewed = began
+	}
+	l.mu.Unlock()
+	l.cfg.Logger.Warn("routing: renewal failed, will be repeated", "error", err)
+	if lost {
+		l.cfg.Lost()
+	}
+}
+
+// sweep removes the rows of users who have had no stream for a while.
+func (l *Lease) sweep(ctx context.Context, server Server) error {
+	l.removing.Lock()
+	defer l.removing.Unlock()
+	now := l.cfg.Clock()
+	var users []string
+	l.mu.Lock()
+	for _, b := range l.rows {
+		for user, r := range b {
+			if len(users) < batch && r.streams == 0 && now.Sub(r.idle) >= l.cfg.Linger {
+				users = append(users, user)
+				delete(b, user)
+			}
+		}
+	}
+	l.mu.Unlock()
+	if len(users) == 0 {
+		return nil
+	}
+	// A row that stays although the removal failed expires, or is put again.
+	return l.cfg.Table.Remove(ctx, server, users)
+}

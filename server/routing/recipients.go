@@ -1,0 +1,93 @@
+package routing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// Recipients answers who the members of a chat are, from a cache in the process,
+// the shared one, or the store (L-124).
+type Recipients struct {
+	lists Lists
+	load  func(ctx context.Context, chatID string) (version int64, users []string, err error)
+
+	mu    sync.RWMutex
+	local map[string]memberList
+
+	hits, shared, loads atomic.Int64
+}
+
+// RecipientStats counts where answers came from.
+type RecipientStats struct{ Local, Shared, Loaded int64 }
+
+// maxLocal bounds the lists kept in the process.
+const maxLocal = 1 << 14
+
+// NewRecipients makes an empty cache. lists may be nil; load reads the store,
+// consistently, and returns a list and a version that it is not older than.
+func NewRecipients(lists Lists, load func(context.Context, string) (int64, []string, error)) *Recipients {
+	return &Recipients{lists: lists, load: load, local: map[string]memberList{}}
+}
+
+// ErrStale says that the store's own list is older than what was asked for.
+var ErrStale = errors.New("routing: the store's member list is older than the event")
+
+// Of returns the members of a chat. A cached list is good only if it is not older
+// than the membership version asked for; it may be newer (design §5, rule 6). The
+// result must not be changed. Errors are those of the store: without a shared cache
+// the store answers.
+func (r *Recipients) Of(ctx context.Context, chatID string, version int64) ([]string, error) {
+	r.mu.RLock()
+	l, ok := r.local[chatID]
+	r.mu.RUnlock()
+	if ok && l.version >= version {
+		r.hits.Add(1)
+		return l.users, nil
+	}
+	if r.lists != nil {
+		if v, users, err := r.lists.List(ctx, chatID); err == nil && v >= version && v > 0 {
+			r.shared.Add(1)
+			r.keep(chatID, v, users)
+			return users, nil
+		}
+	}
+	v, users, err := r.load(ctx, chatID)
+	if err != nil {
+		return nil, fmt.Errorf("read members: %w", err)
+	}
+	if v < version {
+		return nil, ErrStale
+	}
+	r.loads.Add(1)
+	r.keep(chatID, v, users)
+	if r.lists != nil && v > 0 {
+		_ = r.lists.SetList(ctx, chatID, v, users) // the next one asks the store, too
+	}
+	return users, nil
+}
+
+func (r *Recipients) keep(chatID string, version int64, users []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.local[chatID].version > version {
+		return
+	}
+	if len(r.local) >= maxLocal {
+		n := maxLocal / 16
+		for id := range r.local {
+			delete(r.local, id)
+			if n--; n == 0 {
+				break
+			}
+		}
+	}
+	r.local[chatID] = memberList{version: version, users: users}
+}
+
+// Stats returns the counters.
+func (r *Recipients) Stats() RecipientStats {
+	return RecipientStats{Local: r.hits.Load(), Shared: r.shared.Load(), Loaded: r.loads.Load()}
+}

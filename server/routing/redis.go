@@ -1,0 +1,472 @@
+package routing
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// Options say where Redis is.
+type Options struct {
+	// URL is redis://[user[:password]@]host:port[,host:port…][/db], or rediss:// for TLS.
+	// Several hosts, or ?cluster=true, are a cluster; ?master=NAME asks sentinels.
+	URL      string
+	Password string      // instead of one in the URL, which others may see
+	TLS      *tls.Config // for rediss; nil: the system's certificates
+	Prefix   string      // of all keys and channels; "parley:"
+	Clock    func() time.Time
+}
+
+// Settings of the client. A lookup that takes longer is no use to anybody: what it is
+// for comes on another way.
+const (
+	dialTimeout    = 2 * time.Second
+	commandTimeout = time.Second
+	poolSize       = 64
+	// leaseCache is how long a lease seen is taken for held. One that is not held any
+	// more costs a message to a process that is gone.
+	leaseCache = 5 * time.Second
+)
+
+// Redis is the engine for many processes. Each command touches one key, so that a
+// cluster serves it, too.
+type Redis struct {
+	c      redis.UniversalClient
+	prefix string
+	clock  func() time.Time
+
+	mu     sync.Mutex
+	leases map[rowKey]leased // seen lately
+}
+
+var (
+	_ Engine = (*Redis)(nil)
+	_ Lists  = (*Redis)(nil)
+	_ Nudges = (*Redis)(nil)
+)
+
+// OpenRedis makes a client; it connects when it is first used. Errors fit into one
+// line and hold no password.
+func OpenRedis(o Options) (*Redis, error) {
+	u, err := o.parse()
+	if err != nil {
+		return nil, err
+	}
+	logging.Disable() // what matters comes as an error
+	if o.Prefix == "" {
+		o.Prefix = "parley:"
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	return &Redis{c: redis.NewUniversalClient(u), prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]leased{}}, nil
+}
+
+// Validate checks the options without connecting.
+func (o Options) Validate() error {
+	_, err := o.parse()
+	return err
+}
+
+func (o Options) parse() (*redis.UniversalOptions, error) {
+	wrong := errors.New("redis must be redis://[user@]host:port[,host:port] or rediss://…")
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Host == "" || (u.Scheme != "redis" && u.Scheme != "rediss") {
+		return nil, wrong // without the cause, which would show the password
+	}
+	out := &redis.UniversalOptions{
+		Username: u.User.Username(), Password: o.Password, ClientName: "parley", Protocol: 3,
+		DialTimeout: dialTimeout, ReadTimeout: commandTimeout, WriteTimeout: commandTimeout, ContextTimeoutEnabled: true,
+		MaxRetries: 1, PoolSize: poolSize,
+		// Questions that older servers, and users with few rights, answer with errors.
+		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		MasterName: u.Query().Get("master"), IsClusterMode: u.Query().Get("cluster") == "true",
+	}
+	if p, ok := u.User.Password(); ok && o.Password == "" {
+		out.Password = p
+	}
+	for host := range strings.SplitSeq(u.Host, ",") {
+		if !strings.Contains(host, ":") {
+			host += ":6379"
+		}
+		out.Addrs = append(out.Addrs, host)
+	}
+	if path := strings.Trim(u.Path, "/"); path != "" {
+		if out.DB, err = strconv.Atoi(path); err != nil {
+			return nil, wrong
+		}
+	}
+	if u.Scheme == "rediss" {
+		if o.TLS != nil {
+			out.TLSConfig = o.TLS.Clone()
+		} else {
+			out.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+	}
+	return out, nil
+}
+
+// ACL returns the rules of a Redis user that can do what this package does under a
+// prefix, and nothing else (S-43): arguments for ACL SETUSER.
+func ACL(prefix string) []string {
+	return []string{
+		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "-@all",
+		"+ping", "+hello", "+auth", "+client|setname", "+cluster|slots", "+cluster|shards",
+		"+get", "+set", "+del", "+pexpire", "+sadd", "+srem", "+smembers", "+eval", "+publish", "+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe",
+	}
+}
+
+// Ping asks whether Redis answers.
+func (r *Redis) Ping(ctx context.Context) error { return failed(r.c.Ping(ctx).Err()) }
+
+// failed makes an error one of this package's.
+func failed(err error) error {
+	if err == nil || errors.Is(err, redis.Nil) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+func (r *Redis) serverKey(id string) string { return r.prefix + "s:" + id }
+func (r *Redis) userKey(user string) string { return r.prefix + "u:" + user }
+func (r *Redis) listKey(chat string) string { return r.prefix + "m:" + chat }
+func (r *Redis) allKey() string             { return r.prefix + "servers" }
+func (r *Redis) channel(shard int) string   { return r.prefix + "n:" + strconv.Itoa(shard) }
+
+// Scripts, sent whole each time: they are short, and one that Redis has forgotten
+// would be an error in the midst of a pipeline.
+const (
+	// The lease is prolonged only by whom it belongs to.
+	renewScript = `if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 0`
+	// The lease is removed only by whom it belongs to.
+	releaseScript = `if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0`
+	// A row without an end would stay for ever.
+	putScript = `local n=redis.call('SADD',KEYS[1],ARGV[1]) redis.call('PEXPIRE',KEYS[1],ARGV[2]) return n`
+	// A list never gives way to an older one.
+	listScript = `local v=redis.call('GET',KEYS[1])
+if v and tonumber(string.match(v,'^%d+'))>=tonumber(ARGV[1]) then return 0 end
+redis.call('SET',KEYS[1],ARGV[2],'PX',ARGV[3]) return 1`
+)
+
+// A lease's value is its server, one field a line; none holds a line break.
+func encodeServer(s Server) string {
+	return strings.Join([]string{s.ID, s.Addr, s.Generation, strconv.FormatUint(s.Epoch, 10)}, "\n")
+}
+
+func decodeServer(v string) (s Server, ok bool) {
+	f := strings.Split(v, "\n")
+	if len(f) != 4 {
+		return s, false
+	}
+	epoch, err := strconv.ParseUint(f[3], 10, 64)
+	return Server{ID: f[0], Addr: f[1], Generation: f[2], Epoch: epoch}, err == nil
+}
+
+func encodeRow(s Server) string { return strconv.FormatUint(s.Epoch, 10) + ":" + s.ID }
+
+func decodeRow(v string) (k rowKey, ok bool) {
+	epoch, id, ok := strings.Cut(v, ":")
+	n, err := strconv.ParseUint(epoch, 10, 64)
+	return rowKey{id, n}, ok && err == nil
+}
+
+// Claim implements Table.
+func (r *Redis) Claim(ctx context.Context, s Server, ttl time.Duration) error {
+	if err := r.c.Set(ctx, r.serverKey(s.ID), encodeServer(s), ttl).Err(); err != nil {
+		return failed(err)
+	}
+	return failed(r.c.SAdd(ctx, r.allKey(), s.ID).Err())
+}
+
+// Renew implements Table.
+func (r *Redis) Renew(ctx context.Context, s Server, ttl time.Duration) (bool, error) {
+	n, err := r.c.Eval(ctx, renewScript, []string{r.serverKey(s.ID)}, encodeServer(s), ttl.Milliseconds()).Int()
+	if err != nil || n == 0 {
+		return false, failed(err)
+	}
+	// The list of all may have lost the server though the lease was kept.
+	return true, failed(r.c.SAdd(ctx, r.allKey(), s.ID).Err())
+}
+
+// Release implements Table.
+func (r *Redis) Release(ctx context.Context, s Server) error {
+	n, err := r.c.Eval(ctx, releaseScript, []string{r.serverKey(s.ID)}, encodeServer(s)).Int()
+	if err != nil || n == 0 {
+		return failed(err)
+	}
+	return failed(r.c.SRem(ctx, r.allKey(), s.ID).Err())
+}
+
+// Servers implements Table.
+func (r *Redis) Servers(ctx context.Context) ([]Server, error) {
+	ids, err := r.c.SMembers(ctx, r.allKey()).Result()
+	if err != nil {
+		return nil, failed(err)
+	}
+	if len(ids) > MaxServers {
+		return nil, fmt.Errorf("%w: %d servers", ErrLimit, len(ids))
+	}
+	found, err := r.fetch(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	var list []Server
+	var gone []any
+	for _, id := range ids {
+		if s, ok := found[id]; ok {
+			list = append(list, s)
+		} else {
+			gone = append(gone, id)
+		}
+	}
+	if len(gone) > 0 { // one that comes back puts itself in again with its next renewal
+		if err := r.c.SRem(ctx, r.allKey(), gone...).Err(); err != nil {
+			return nil, failed(err)
+		}
+	}
+	slices.SortFunc(list, func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+// fetch reads leases.
+func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, error) {
+	out := map[string]Server{}
+	if len(ids) == 0 {
+		return out, nil
+	}
+	got := make([]*redis.StringCmd, len(ids))
+	p := r.c.Pipeline()
+	for i, id := range ids {
+		got[i] = p.Get(ctx, r.serverKey(id))
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, failed(err)
+	}
+	now := r.clock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, cmd := range got {
+		v, err := cmd.Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return nil, failed(err)
+		}
+		if s, ok := decodeServer(v); ok && s.ID == ids[i] {
+			out[s.ID] = s
+			if len(r.leases) >= MaxServers {
+				clear(r.leases)
+			}
+			r.leases[rowKey{s.ID, s.Epoch}] = leased{s, now.Add(leaseCache)}
+		}
+	}
+	return out, nil
+}
+
+// Put implements Table.
+func (r *Redis) Put(ctx context.Context, s Server, users []string, ttl time.Duration) (int, error) {
+	if err := checkUsers(users); err != nil {
+		return 0, err
+	}
+	if len(users) == 0 {
+		return 0, nil
+	}
+	got := make([]*redis.Cmd, len(users))
+	p := r.c.Pipeline()
+	for i, u := range users {
+		got[i] = p.Eval(ctx, putScript, []string{r.userKey(u)}, encodeRow(s), ttl.Milliseconds())
+	}
+	if _, err := p.Exec(ctx); err != nil {
+		return 0, failed(err)
+	}
+	missing := 0
+	for _, cmd := range got {
+		n, err := cmd.Int()
+		if err != nil {
+			return 0, failed(err)
+		}
+		missing += n
+	}
+	return missing, nil
+}
+
+// Remove implements Table.
+func (r *Redis) Remove(ctx context.Context, s Server, users []string) error {
+	if err := checkUsers(users); err != nil {
+		return err
+	}
+	if len(users) == 0 {
+		return nil
+	}
+	p := r.c.Pipeline()
+	for _, u := range users {
+		p.SRem(ctx, r.userKey(u), encodeRow(s))
+	}
+	_, err := p.Exec(ctx)
+	return failed(err)
+}
+
+// Lookup implements Table. Rows of leases that are not held any more are removed on
+// the way: no later lease has their epoch.
+func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server, error) {
+	if err := checkUsers(users); err != nil {
+		return nil, err
+	}
+	out := map[string][]Server{}
+	if len(users) == 0 {
+		return out, nil
+	}
+	got := make([]*redis.StringSliceCmd, len(users))
+	p := r.c.Pipeline()
+	for i, u := range users {
+		got[i] = p.SMembers(ctx, r.userKey(u))
+	}
+	if _, err := p.Exec(ctx); err != nil {
+		return nil, failed(err)
+	}
+	rows := map[string][]rowKey{}
+	unknown := map[string]bool{}
+	for i, cmd := range got {
+		values, err := cmd.Result()
+		if err != nil {
+			return nil, failed(err)
+		}
+		if len(values) > MaxServers || rows[users[i]] != nil {
+			continue
+		}
+		for _, v := range values {
+			if k, ok := decodeRow(v); ok {
+				rows[users[i]] = append(rows[users[i]], k)
+				unknown[k.id] = unknown[k.id] || !r.seen(k)
+			}
+		}
+	}
+	var ask []string
+	for id, wanted := range unknown {
+		if wanted {
+			ask = append(ask, id)
+		}
+	}
+	fresh, err := r.fetch(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	stale := map[string][]any{}
+	for u, keys := range rows {
+		for _, k := range keys {
+			s, ok := fresh[k.id]
+			if !unknown[k.id] {
+				s, ok = r.leases[k].Server, true
+			}
+			if ok && s.Epoch == k.epoch {
+				out[u] = append(out[u], s)
+			} else {
+				stale[u] = append(stale[u], encodeRow(Server{ID: k.id, Epoch: k.epoch}))
+			}
+		}
+		slices.SortFunc(out[u], func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
+	}
+	r.mu.Unlock()
+	if len(stale) > 0 {
+		p := r.c.Pipeline()
+		for u, values := range stale {
+			p.SRem(ctx, r.userKey(u), values...)
+		}
+		_, _ = p.Exec(ctx) // the next lookup finds them again
+	}
+	return out, nil
+}
+
+// seen reports whether a lease was held a moment ago.
+func (r *Redis) seen(k rowKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, ok := r.leases[k]
+	return ok && r.clock().Before(l.until)
+}
+
+// List implements Lists.
+func (r *Redis) List(ctx context.Context, chatID string) (int64, []string, error) {
+	v, err := r.c.Get(ctx, r.listKey(chatID)).Result()
+	if errors.Is(err, redis.Nil) {
+		return 0, nil, nil
+	}
+	if err != nil {
+		return 0, nil, failed(err)
+	}
+	f := strings.Split(v, "\n")
+	version, err := strconv.ParseInt(f[0], 10, 64)
+	if err != nil || checkList(f[1:]) != nil {
+		return 0, nil, nil // not ours
+	}
+	return version, f[1:], nil
+}
+
+// SetList implements Lists.
+func (r *Redis) SetList(ctx context.Context, chatID string, version int64, users []string) error {
+	if err := checkList(users); err != nil {
+		return err
+	}
+	value := strings.Join(append([]string{strconv.FormatInt(version, 10)}, users...), "\n")
+	return failed(r.c.Eval(ctx, listScript, []string{r.listKey(chatID)}, version, value, listTTL.Milliseconds()).Err())
+}
+
+// Nudge implements Nudges.
+func (r *Redis) Nudge(ctx context.Context, list []Nudge) error {
+	if err := checkNudges(list); err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	p := r.c.Pipeline()
+	for _, n := range list {
+		p.Publish(ctx, r.channel(n.Shard), n.Payload)
+	}
+	_, err := p.Exec(ctx)
+	return failed(err)
+}
+
+// Nudged implements Nudges. A connection that breaks is made again.
+func (r *Redis) Nudged(ctx context.Context, ready func(), got func(Nudge)) error {
+	sub := r.c.PSubscribe(ctx, r.prefix+"n:*")
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil {
+		return failed(err)
+	}
+	if ready != nil {
+		ready()
+	}
+	messages := sub.Channel(redis.WithChannelSize(4096))
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case m, ok := <-messages:
+			if !ok {
+				return ErrUnavailable
+			}
+			shard, err := strconv.Atoi(strings.TrimPrefix(m.Channel, r.prefix+"n:"))
+			if err == nil && shard >= 0 && len(m.Payload) <= MaxNudge {
+				got(Nudge{Shard: shard, Payload: []byte(m.Payload)})
+			}
+		}
+	}
+}
+
+// Close implements Engine.
+func (r *Redis) Close() error { return r.c.Close() }
