@@ -537,3 +537,100 @@ resource "aws_dynamodb_table" "parley_subscriptions" {
     prevent_destroy = true
   }
 }
+
+# What a server may do.
+data "aws_iam_policy_document" "parley_server" {
+  statement {
+    actions = [
+      "dynamodb:BatchGetItem",
+      "dynamodb:BatchWriteItem",
+      "dynamodb:ConditionCheckItem",
+      "dynamodb:DeleteItem",
+      "dynamodb:GetItem",
+      "dynamodb:PutItem",
+      "dynamodb:Query",
+      "dynamodb:UpdateItem",
+    ]
+    resources = [
+      aws_dynamodb_table.parley_users.arn,
+      aws_dynamodb_table.parley_chats.arn,
+      aws_dynamodb_table.parley_chat_counters.arn,
+      aws_dynamodb_table.parley_chat_memberships.arn,
+      aws_dynamodb_table.parley_delivery_state.arn,
+      aws_dynamodb_table.parley_messages.arn,
+      aws_dynamodb_table.parley_events.arn,
+      aws_dynamodb_table.parley_outbox.arn,
+      aws_dynamodb_table.parley_idempotency_keys.arn,
+      aws_dynamodb_table.parley_direct_chat_index.arn,
+      aws_dynamodb_table.parley_pending_members.arn,
+      aws_dynamodb_table.parley_leases.arn,
+      aws_dynamodb_table.parley_meta.arn,
+      aws_dynamodb_table.parley_consumer_attempts.arn,
+      aws_dynamodb_table.parley_dead_letters.arn,
+      aws_dynamodb_table.parley_schemas.arn,
+      aws_dynamodb_table.parley_sessions.arn,
+      aws_dynamodb_table.parley_otp_requests.arn,
+      aws_dynamodb_table.parley_notifications.arn,
+      aws_dynamodb_table.parley_topics.arn,
+      aws_dynamodb_table.parley_subscriptions.arn,
+    ]
+  }
+}
+
+# What a worker may do.
+data "aws_iam_policy_document" "parley_worker" {
+  statement {
+    actions = [
+      "dynamodb:BatchGetItem",
+      "dynamodb:BatchWriteItem",
+      "dynamodb:ConditionCheckItem",
+      "dynamodb:DeleteItem",
+      "dynamodb:GetItem",
+      "dynamodb:PutItem",
+      "dynamodb:Query",
+      "dynamodb:Scan",
+      "dynamodb:UpdateItem",
+    ]
+    resources = [
+      aws_dynamodb_table.parley_users.arn,
+      aws_dynamodb_table.parley_chats.arn,
+      aws_dynamodb_table.parley_chat_counters.arn,
+      aws_dynamodb_table.parley_chat_memberships.arn,
+      aws_dynamodb_table.parley_delivery_state.arn,
+      aws_dynamodb_table.parley_messages.arn,
+      aws_dynamodb_table.parley_events.arn,
+      aws_dynamodb_table.parley_outbox.arn,
+      aws_dynamodb_table.parley_idempotency_keys.arn,
+      aws_dynamodb_table.parley_direct_chat_index.arn,
+      aws_dynamodb_table.parley_pending_members.arn,
+      aws_dynamodb_table.parley_leases.arn,
+      aws_dynamodb_table.parley_meta.arn,
+      aws_dynamodb_table.parley_consumer_attempts.arn,
+      aws_dynamodb_table.parley_dead_letters.arn,
+      aws_dynamodb_table.parley_schemas.arn,
+      aws_dynamodb_table.parley_sessions.arn,
+      aws_dynamodb_table.parley_otp_requests.arn,
+      aws_dynamodb_table.parley_notifications.arn,
+      aws_dynamodb_table.parley_topics.arn,
+      aws_dynamodb_table.parley_subscriptions.arn,
+    ]
+  }
+}
+
+# What a operator may do.
+data "aws_iam_policy_document" "parley_operator" {
+  statement {
+    actions = [
+      "dynamodb:CreateTable",
+      "dynamodb:DescribeContinuousBackups",
+      "dynamodb:DescribeTable",
+      "dynamodb:DescribeTimeToLive",
+      "dynamodb:UpdateContinuousBackups",
+      "dynamodb:UpdateTable",
+      "dynamodb:UpdateTimeToLive",
+    ]
+    resources = [
+      "arn:aws:dynamodb:*:*:table/${var.parley_table_prefix}*",
+    ]
+  }
+}

@@ -125,6 +125,15 @@ func TestApplyAndVerify(t *testing.T) {
 	if err != nil || len(again) > 0 {
 		t.Fatalf("again: %q, %v", again, err)
 	}
+	// An operator may do what this does and nothing else (S-44); UpdateTable mends older tables.
+	used := []string{"dynamodb:UpdateTable"}
+	for operation := range b.used {
+		used = append(used, "dynamodb:"+operation)
+	}
+	slices.Sort(used)
+	if want := Actions(Operator); !slices.Equal(used, want) {
+		t.Errorf("an operator uses %v, may %v", used, want)
+	}
 	if b.used["CreateTable"] != len(store.Tables()) || b.used["DeleteTable"] != 0 {
 		t.Fatalf("used %v", b.used)
 	}
