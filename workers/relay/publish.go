@@ -228,13 +228,16 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 	return nil
 }
 
-// sweep reads all shards from their start and publishes what is there and was not
+// sweep reads its shards from their start and publishes what is there and was not
 // published yet.
 func (r *Relay) sweep(ctx context.Context) error {
 	clear(r.stopped)
 	r.poisoned.Store(0)
 	var found, oldest int64
-	for shard := range event.Shards {
+	for shard, mine := range r.mine {
+		if !mine {
+			continue
+		}
 		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Consistency: store.Strong}
 		before := ""
 		for first := true; first || q.Cursor != ""; first = false {

@@ -24,6 +24,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -46,6 +47,9 @@ type Config struct {
 	Stable func(ctx context.Context) error
 	Clock  func() time.Time
 	Logger *slog.Logger
+	// Shards of the outbox that this relay publishes; nil: all. No other relay may
+	// publish them at the same time, which package slot takes care of.
+	Shards []int
 
 	Sweep     time.Duration // 2 s
 	SyncEvery time.Duration // least time between two calls of Stable; 500 ms
@@ -82,6 +86,7 @@ const maxChats = 1 << 16
 type Relay struct {
 	cfg    Config
 	nudges chan chat.Commit
+	mine   [event.Shards]bool
 
 	last     map[string]int64 // last version published, by chat
 	stopped  map[string]error // chats whose next row cannot be published, until the next sweep
@@ -101,13 +106,23 @@ func New(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{
+	r := &Relay{
 		cfg:     cfg,
 		nudges:  make(chan chat.Commit, cfg.MaxNudges),
 		last:    map[string]int64{},
 		stopped: map[string]error{},
 		waits:   map[store.Key]bool{},
-	}, nil
+	}
+	for shard := range event.Shards {
+		r.mine[shard] = cfg.Shards == nil
+	}
+	for _, shard := range cfg.Shards {
+		if shard < 0 || shard >= event.Shards {
+			return nil, fmt.Errorf("relay: there is no shard %d", shard)
+		}
+		r.mine[shard] = true
+	}
+	return r, nil
 }
 
 // Stats tells how a relay is doing.
@@ -132,8 +147,11 @@ func (r *Relay) Stats() Stats {
 }
 
 // Nudge tells of a commit. It never waits: with too many waiting, the sweep will
-// find the row.
+// find the row. Chats of others' shards are left to others.
 func (r *Relay) Nudge(c chat.Commit) {
+	if !r.mine[event.Shard(c.ChatID)] {
+		return
+	}
 	select {
 	case r.nudges <- c:
 	default:
