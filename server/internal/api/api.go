@@ -84,8 +84,12 @@ func New(c Config) (*API, error) {
 		}),
 	)
 	a := &API{reporter: reporter{c.Logger}, errors: connect.NewErrorWriter(), handlers: map[string]http.Handler{}}
+	unary, err := unaryProcedures(a.Names())
+	if err != nil {
+		return nil, err
+	}
 	add := func(path string, h http.Handler) {
-		a.handlers[path] = a.requireVersionOfGet(h)
+		a.handlers[path] = a.requireVersionOfGet(&front{next: h, unary: unary, errors: a.errors, report: edge.record})
 	}
 	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View}, options...))
 	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, options...))

@@ -19,6 +19,11 @@ type batch struct {
 	frames []*frame.Frame
 }
 
+// RESTCodec is the name of the codec for calls from the REST API in the same
+// process: it takes protobuf, into which path, query and body were put together,
+// and answers in the JSON that the client gets.
+const RESTCodec = "vnd.parley.rest"
+
 // codecs are connect's two, which know how to put a batch together.
 //
 // Connect recycles the slices that Marshal returns, so a shared slice must never
@@ -28,6 +33,7 @@ func codecs() []connect.HandlerOption {
 		connect.WithCodec(binaryCodec{}),
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithCodec(restCodec{jsonCodec{RESTCodec}}),
 	}
 }
 
@@ -120,6 +126,11 @@ func (jsonCodec) Unmarshal(b []byte, m any) error {
 	// Unknown fields are skipped: an older server must accept a newer client.
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, pb)
 }
+
+// restCodec is the codec RESTCodec.
+type restCodec struct{ jsonCodec }
+
+func (restCodec) Unmarshal(b []byte, m any) error { return binaryCodec{}.Unmarshal(b, m) }
 
 func message(m any) (proto.Message, error) {
 	pb, ok := m.(proto.Message)

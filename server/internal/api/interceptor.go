@@ -45,6 +45,7 @@ func newInterceptor(c Config) (*interceptor, error) {
 // WrapUnary implements connect.Interceptor.
 func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
+		reached(ctx)
 		began := time.Now()
 		defer func() {
 			if err = i.finish(ctx, req.Spec().Procedure, began, recover(), err); err != nil {
@@ -113,19 +114,23 @@ func (i *interceptor) finish(ctx context.Context, procedure string, began time.T
 	case panicked != nil:
 		out = i.internal(ctx, procedure, slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
 	case err != nil:
-		out = i.public(ctx, procedure, err)
+		out = complete(i.public(ctx, procedure, err))
 	}
-	code := "ok"
-	if out != nil && !connect.IsNotModifiedError(out) {
-		code = out.Code().String()
-	}
-	took := time.Since(began)
-	i.observe(procedure, code, took)
-	i.log.DebugContext(ctx, "request", slog.String("procedure", procedure), slog.String("code", code), slog.Duration("took", took))
+	i.record(ctx, procedure, out, time.Since(began))
 	if out == nil {
 		return nil // not a nil *connect.Error in an error
 	}
 	return out
+}
+
+// record counts an RPC by its outcome; err is nil for a success.
+func (i *interceptor) record(ctx context.Context, procedure string, err *connect.Error, took time.Duration) {
+	code := "ok"
+	if err != nil && !connect.IsNotModifiedError(err) {
+		code = err.Code().String()
+	}
+	i.observe(procedure, code, took)
+	i.log.DebugContext(ctx, "request", slog.String("procedure", procedure), slog.String("code", code), slog.Duration("took", took))
 }
 
 func (i *interceptor) admit(ctx context.Context) error {

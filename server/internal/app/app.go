@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/store/table"
@@ -146,6 +147,7 @@ type program struct {
 	logFull atomic.Bool   // nothing is published until the log has room
 	process string
 	api     *api.API
+	rest    http.Handler
 	metrics *telemetry.Metrics
 }
 
@@ -198,6 +200,12 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	}
 	p.gate, err = auth.NewGate(auth.Config{
 		Key: p.key, Clock: time.Now, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.rest, err = rest.New(rest.Config{
+		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(), Observe: p.metrics.Request,
 	})
 	if err != nil {
 		return nil, err

@@ -40,6 +40,8 @@ func (p *program) server(log logger) *web {
 	for path, handler := range p.api.Handlers() {
 		mux.Handle(path, p.gate.Wrap(handler))
 	}
+	mux.Handle("/api/v1/", p.rest)
+	mux.Handle("/docs", p.rest)
 	w.drainOpen = handleOpen(mux, p.api.Names())
 	mux.Handle("GET /metrics", p.metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
@@ -85,9 +87,9 @@ func withCORS(next http.Handler) http.Handler {
 	}
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
-		AllowedMethods: connectcors.AllowedMethods(),
+		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPatch, http.MethodDelete),
 		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match"),
-		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed", "X-Idempotent-Replay"),
 		MaxAge:         7200,
 	}).Handler(next)
 }

@@ -31,7 +31,7 @@ type document struct {
 }
 
 type operation struct {
-	Tags        []string
+	OperationID string `json:"operationId"`
 	Summary     string
 	Description string
 	Parameters  []parameter

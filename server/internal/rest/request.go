@@ -106,12 +106,12 @@ func decodeQuery(w http.ResponseWriter, r *http.Request, m protoreflect.Message)
 		}
 		values := params[name]
 		if seen[field.Number()] || (len(values) > 1 && !field.IsList()) {
-			return invalid(name, "is given twice")
+			return invalid(field.JSONName(), "is given twice")
 		}
 		seen[field.Number()] = true
 		one := m.New()
 		if err := decodeParameter(field, values, one.Interface()); err != nil {
-			return invalid(name, plain(err))
+			return invalid(field.JSONName(), plain(err))
 		}
 		proto.Merge(m.Interface(), one.Interface())
 	}
@@ -149,9 +149,10 @@ func decodeParameter(field protoreflect.FieldDescriptor, values []string, m prot
 	return protojson.Unmarshal(object, m)
 }
 
-// plain is the text of an error of protojson, which varies its spaces on purpose.
+// plain is the text of an error of protojson, which varies its spaces on purpose,
+// and quotes what it was given.
 func plain(err error) string {
-	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	text := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\ufffd"), "\u00a0", " ")
 	if _, after, ok := strings.Cut(text, "proto: "); ok {
 		text = after
 	}

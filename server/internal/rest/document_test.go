@@ -1,0 +1,148 @@
+package rest_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// methods of the services that have a REST path, and those that have none.
+func (w *world) methods() (with, without []protoreflect.MethodDescriptor) {
+	w.Helper()
+	for _, name := range w.api.Names() {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+		w.must(err)
+		methods := d.(protoreflect.ServiceDescriptor).Methods()
+		for i := range methods.Len() {
+			if m := methods.Get(i); proto.HasExtension(m.Options(), annotations.E_Http) {
+				with = append(with, m)
+			} else {
+				without = append(without, m)
+			}
+		}
+	}
+	return with, without
+}
+
+// binding is the path and method of a REST call.
+func binding(m protoreflect.MethodDescriptor) (verb, path string, body bool) {
+	rule := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
+	switch p := rule.GetPattern().(type) {
+	case *annotations.HttpRule_Get:
+		verb, path = "GET", p.Get
+	case *annotations.HttpRule_Post:
+		verb, path = "POST", p.Post
+	case *annotations.HttpRule_Patch:
+		verb, path = "PATCH", p.Patch
+	case *annotations.HttpRule_Delete:
+		verb, path = "DELETE", p.Delete
+	}
+	return verb, path, rule.GetBody() == "*"
+}
+
+// Everything but what belongs to a stream can be had by REST.
+func TestEveryCallHasAPath(t *testing.T) {
+	w := newWorld(t)
+	_, without := w.methods()
+	for _, m := range without {
+		if m.IsStreamingServer() || m.IsStreamingClient() {
+			continue
+		}
+		if m.Input().Fields().ByName("stream_id") == nil {
+			t.Errorf("%s has no REST path", m.FullName())
+		}
+	}
+}
+
+// The document lists what is served and nothing else, with the codes that are
+// answered.
+func TestDocument(t *testing.T) {
+	w := newWorld(t)
+	a := w.do("", "GET", "/api/v1/openapi.json", "")
+	equal(t, "status", a.status, 200)
+	equal(t, "type", a.header.Get("Content-Type"), "application/json")
+	equal(t, "cached", w.do("", "GET", "/api/v1/openapi.json", "", "If-None-Match", a.header.Get("ETag")).status, 304)
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			Responses   map[string]any
+			RequestBody any
+		}
+		Components struct{ Schemas map[string]any }
+	}
+	w.must(json.Unmarshal(a.body, &doc))
+	equal(t, "version", doc.OpenAPI, "3.1.0")
+	with, _ := w.methods()
+	listed := 0
+	for _, operations := range doc.Paths {
+		listed += len(operations)
+	}
+	equal(t, "operations", listed, len(with))
+	for _, m := range with {
+		verb, path, body := binding(m)
+		op, ok := doc.Paths[path][strings.ToLower(verb)]
+		if !ok {
+			t.Errorf("%s %s is not listed", verb, path)
+			continue
+		}
+		equal(t, path+" has a body", op.RequestBody != nil, body)
+		if _, ok := op.Responses["default"]; !ok {
+			t.Errorf("%s %s: no errors", verb, path)
+		}
+	}
+	for _, call := range []struct {
+		user, method, path, body, doc string
+	}{
+		{"ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`, chats},
+		{"ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`, chats},
+		{"ann", "GET", chats, "", chats},
+		{"ann", "POST", w.group("bob") + "/messages", `{"content":"x"}`, chats + "/{chat_id}/messages"},
+	} {
+		got := strconv.Itoa(w.do(call.user, call.method, call.path, call.body).status)
+		if _, ok := doc.Paths[call.doc][strings.ToLower(call.method)].Responses[got]; !ok {
+			t.Errorf("%s %s answered %s, which is not in the document", call.method, call.path, got)
+		}
+	}
+	for _, ref := range regexp.MustCompile(`"\$ref": "#/components/schemas/([^"]*)"`).FindAllSubmatch(a.body, -1) {
+		if doc.Components.Schemas[string(ref[1])] == nil {
+			t.Errorf("%s is referred to and not there", ref[1])
+		}
+	}
+}
+
+// The page needs no script, no other file, and nothing of another site.
+func TestPage(t *testing.T) {
+	w := newWorld(t)
+	a := w.do("", "GET", "/docs", "")
+	equal(t, "status", a.status, 200)
+	equal(t, "type", a.header.Get("Content-Type"), "text/html; charset=utf-8")
+	policy := a.header.Get("Content-Security-Policy")
+	if !strings.HasPrefix(policy, "default-src 'none';") || strings.Contains(policy, "unsafe") {
+		t.Errorf("policy: %s", policy)
+	}
+	page := string(a.body)
+	if regexp.MustCompile(`(?i)<script|<link|<img|<iframe|\sstyle=|\son\w+=|(href|src)="?https?:|ZgotmplZ`).MatchString(page) {
+		t.Error("the page has what its policy forbids")
+	}
+	with, _ := w.methods()
+	for _, m := range with {
+		verb, path, _ := binding(m)
+		if !strings.Contains(page, `<span class="verb">`+verb+`</span> <code>`+path+`</code></h2>`) {
+			t.Errorf("%s %s is not on the page", verb, path)
+		}
+	}
+	ids := regexp.MustCompile(`\sid="([^"]*)"`).FindAllStringSubmatch(page, -1)
+	for _, ref := range regexp.MustCompile(`href="#([^"]*)"`).FindAllStringSubmatch(page, -1) {
+		if !slices.ContainsFunc(ids, func(id []string) bool { return id[1] == ref[1] }) {
+			t.Errorf("a link to %q leads nowhere", ref[1])
+		}
+	}
+}

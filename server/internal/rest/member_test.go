@@ -1,0 +1,41 @@
+package rest_test
+
+import (
+	"testing"
+)
+
+// L-067 to L-100, L-154: members come, change and go.
+func TestMembers(t *testing.T) {
+	w := newWorld(t)
+	path := w.group("bob")
+	if a := w.do("ann", "POST", path+"/members", `{"userId":"cid"}`, "Idempotency-Key", "k"); a.status == 501 {
+		t.Skip("changes of members are not served")
+	} else {
+		equal(t, "user", a.want(201, "").at("member", "userId"), "cid")
+	}
+	again := w.do("ann", "POST", path+"/members", `{"user_id":"cid","request_id":"k"}`).want(201, "")
+	equal(t, "L-076: replay", again.header.Get("X-Idempotent-Replay"), "true")
+	w.do("ann", "POST", path+"/members", `{"userId":"cid"}`).want(409, "ALREADY_MEMBER")
+	w.do("ann", "POST", path+"/members", `{"userId":"nobody"}`).want(404, "USER_NOT_FOUND")
+	w.do("bob", "POST", path+"/members", `{"userId":"dan"}`).want(403, "FORBIDDEN")
+	w.do("dan", "POST", path+"/members", `{"userId":"dan"}`).want(403, "NOT_A_MEMBER")
+
+	equal(t, "L-097", w.do("ann", "PATCH", path+"/members/cid", `{"role":"MEMBER_ROLE_ADMIN"}`).want(200, "").at("member", "role"), "MEMBER_ROLE_ADMIN")
+	w.do("bob", "PATCH", path+"/members/cid", `{"role":"MEMBER_ROLE_MEMBER"}`).want(403, "FORBIDDEN")
+	w.do("ann", "PATCH", path+"/members/cid", `{"role":"MEMBER_ROLE_MEMBER","userId":"bob"}`).want(400, "INVALID_ARGUMENT")
+
+	gone := w.do("ann", "DELETE", path+"/members/bob?requestId=r", "").want(204, "")
+	equal(t, "L-083: body", len(gone.body), 0)
+	equal(t, "type", gone.header.Get("Content-Type"), "")
+	equal(t, "replay", w.do("ann", "DELETE", path+"/members/bob", "", "Idempotency-Key", "r").want(204, "").header.Get("X-Idempotent-Replay"), "true")
+	w.do("ann", "DELETE", path+"/members/bob", "").want(404, "MEMBER_NOT_FOUND")
+	w.do("cid", "DELETE", path+"/members/ann", "").want(400, "INVALID_OPERATION")
+
+	w.do("ann", "POST", path+"/leave", "").want(400, "INVALID_OPERATION")
+	w.do("cid", "POST", path+"/leave", "").want(204, "")
+	w.do("cid", "POST", path+"/leave", "{}").want(403, "NOT_A_MEMBER")
+
+	equal(t, "rename", w.do("ann", "PATCH", path, `{"name":"new"}`).want(200, "").at("chat", "name"), "new")
+	equal(t, "mute", w.do("ann", "POST", path+"/mute", `{"mutedUntil":"2999-01-01T00:00:00Z"}`).want(200, "").at("state", "mutedUntil"), "2999-01-01T00:00:00Z")
+	equal(t, "unmute", w.do("ann", "POST", path+"/unmute", "").want(200, "").at("state", "mutedUntil"), nil)
+}

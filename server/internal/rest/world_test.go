@@ -1,0 +1,220 @@
+package rest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/internal/rest"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/view"
+)
+
+// world is the REST API in front of the real RPCs over a store in memory. The
+// bearer token is the user's name.
+type world struct {
+	testing.TB
+	handler http.Handler
+	store   *moody
+	api     *api.API
+
+	mu    sync.Mutex
+	codes map[string]int // procedure and code
+}
+
+// moody is a store that fails as it is told to.
+type moody struct {
+	store.Store
+	mu  sync.Mutex
+	err error
+}
+
+func (m *moody) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+func (m *moody) Transact(ctx context.Context, p store.Plan) error {
+	m.mu.Lock()
+	err := m.err
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return m.Store.Transact(ctx, p)
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{TB: t, store: &moody{Store: storetest.NewMap(time.Now)}, codes: map[string]int{}}
+	var hub *delivery.Hub
+	chats, err := chat.New(t.Context(), chat.Config{
+		Store: w.store, Clock: time.Now, Generation: "gen", Producer: "test",
+		Committed: func(c chat.Commit) { hub.Deliver(delivery.Of(c.Events)) },
+	})
+	w.must(err)
+	reader := view.New(view.Config{Store: w.store, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Durable: w.store.Durable, Clock: time.Now, NewID: chat.NewID})
+	w.must(err)
+	observe := func(procedure, code string, _ time.Duration) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.codes[procedure+" "+code]++
+	}
+	w.api, err = api.New(api.Config{Chat: chats, View: reader, Hub: hub, Store: w.store, Logger: slog.New(slog.DiscardHandler), Observe: observe})
+	w.must(err)
+	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate, Services: w.api.Names(), Observe: observe})
+	w.must(err)
+	for _, u := range []string{"ann", "bob", "cid", "dan"} {
+		w.must(chats.EnsureUser(t.Context(), u))
+	}
+	return w
+}
+
+func (w *world) gate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		user, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok {
+			w.api.Refuse(rw, r, auth.ErrMissingToken)
+			return
+		}
+		p := auth.Principal{UserID: user, SessionID: "ses", ExpiresAt: time.Now().Add(time.Hour)}
+		next.ServeHTTP(rw, r.WithContext(auth.WithPrincipal(r.Context(), p)))
+	})
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) count(procedure, code string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.codes[procedure+" "+code]
+}
+
+// answer is what a request got.
+type answer struct {
+	testing.TB
+	status int
+	header http.Header
+	body   []byte
+}
+
+// do makes a request; headers come in pairs, and one with an empty value is left
+// out.
+func (w *world) do(user, method, target, body string, headers ...string) answer {
+	w.Helper()
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if user != "" {
+		r.Header.Set("Authorization", "Bearer "+user)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Del(headers[i])
+		if headers[i+1] != "" {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, r)
+	b, err := io.ReadAll(rec.Result().Body)
+	w.must(err)
+	return answer{w.TB, rec.Code, rec.Result().Header, b}
+}
+
+// want checks the status, and of an error the reason.
+func (a answer) want(status int, reason string) answer {
+	a.Helper()
+	if got := a.reason(); a.status != status || got != reason {
+		a.Fatalf("got %d %s, want %d %s: %.300s", a.status, got, status, reason, a.body)
+	}
+	return a
+}
+
+// reason is that of an error; empty for anything else.
+func (a answer) reason() string {
+	if a.status < 400 {
+		return ""
+	}
+	s, err := a.problem()
+	if err != nil {
+		a.Fatalf("%d is no google.rpc.Status: %s", a.status, a.body)
+	}
+	for _, d := range s.GetDetails() {
+		var info errdetails.ErrorInfo
+		if d.UnmarshalTo(&info) == nil && info.GetDomain() == "parley" {
+			return info.GetReason()
+		}
+	}
+	return "(none)"
+}
+
+func (a answer) problem() (*spb.Status, error) {
+	s := &spb.Status{}
+	return s, protojson.Unmarshal(a.body, s)
+}
+
+// at is a value of the answer's JSON by its path.
+func (a answer) at(path ...any) any {
+	a.Helper()
+	var v any
+	if err := json.NewDecoder(bytes.NewReader(a.body)).Decode(&v); err != nil {
+		a.Fatalf("%v: %s", err, a.body)
+	}
+	for _, p := range path {
+		switch p := p.(type) {
+		case string:
+			m, _ := v.(map[string]any)
+			v = m[p]
+		case int:
+			l, _ := v.([]any)
+			if p >= len(l) {
+				a.Fatalf("no %v in %s", path, a.body)
+			}
+			v = l[p]
+		}
+	}
+	return v
+}
+
+func equal(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+const chats = "/api/v1/chats"
+
+// group makes a group of ann and others and returns its path.
+func (w *world) group(others ...string) string {
+	w.Helper()
+	b, err := json.Marshal(map[string]any{"type": "CHAT_TYPE_GROUP", "name": "g", "memberIds": others})
+	w.must(err)
+	id, _ := w.do("ann", "POST", chats, string(b)).want(201, "").at("chat", "chat", "chatId").(string)
+	return chats + "/" + id
+}
