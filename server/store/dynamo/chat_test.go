@@ -59,9 +59,19 @@ func rows(t testing.TB, s store.Store, of store.Table, pk string) (list []store.
 // Sixteen writers in two processes send to one chat: sequences and versions have no
 // gap, each answer names the message that was stored, and both processes heard of
 // their commits in order.
-func TestSendsFromManyWriters(t *testing.T) {
+func TestSendsFromManyWriters(t *testing.T) { sends(t, dynamo.Fresh(t)) }
+
+// The same while a third of all requests is throttled, cancelled or loses its answer.
+func TestSendsUnderFaults(t *testing.T) {
+	change, count := dynamo.Faulty(4)
+	sends(t, dynamo.Fresh(t, change))
+	if count() == 0 {
+		t.Fatal("nothing was injected")
+	}
+}
+
+func sends(t *testing.T, st *dynamo.Store) {
 	const writers, each = 16, 12
-	st := dynamo.Fresh(t)
 	var mu sync.Mutex
 	heard := map[string][]int64{}
 	processes := make([]*chat.Service, 2)

@@ -110,6 +110,7 @@ func (c *Client) Try(ctx context.Context, repeatable bool, send func(context.Con
 		attempt, cancel := context.WithTimeout(context.WithValue(ctx, sentKey{}, &sent), c.cfg.Attempt)
 		c.requests.Add(1)
 		err = send(attempt)
+		late := attempt.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil {
 			return Answered, open, nil
@@ -125,6 +126,9 @@ func (c *Client) Try(ctx context.Context, repeatable bool, send func(context.Con
 		case Unheard:
 			c.lost.Add(1)
 			open = true
+			if late { // what broke one connection may have broken those that idle, which nobody would notice
+				c.hangUp()
+			}
 			if !repeatable {
 				return v, open, err
 			}

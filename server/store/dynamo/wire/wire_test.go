@@ -148,6 +148,8 @@ func TestAttempts(t *testing.T) {
 	}
 	patient := func(context.Context, time.Duration) error { return nil }
 	cl := client(t, hang, Config{Attempt: time.Millisecond, Sleep: patient})
+	hangUps := 0
+	cl.hangUp = func() { hangUps++ }
 	if _, open, err := cl.Try(t.Context(), true, send(cl)); err != nil || !open || calls != 2 {
 		t.Fatal(open, err, calls)
 	}
@@ -155,8 +157,8 @@ func TestAttempts(t *testing.T) {
 	if v, open, err := cl.Try(t.Context(), false, send(cl)); err == nil || v != Unheard || !open || calls != 1 {
 		t.Fatal(v, open, err, calls)
 	}
-	if s := cl.Stats(); s.Requests != 3 || s.Lost != 2 {
-		t.Fatalf("%+v", s)
+	if s := cl.Stats(); s.Requests != 3 || s.Lost != 2 || hangUps != 2 {
+		t.Fatalf("%+v, %d", s, hangUps)
 	}
 }
 
