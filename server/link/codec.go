@@ -1,0 +1,131 @@
+package link
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	numbers "github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// requests are what comes from other processes, with rules to be held to.
+var requests = []proto.Message{&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}, &linkv1.Commit{}}
+
+func encodeEvents(events []event.Event) (out []*linkv1.Event, size int, err error) {
+	for _, e := range events {
+		b, err := event.Marshal(e)
+		if err != nil {
+			return nil, 0, fmt.Errorf("encode event: %w", err)
+		}
+		size += len(b)
+		out = append(out, &linkv1.Event{Type: event.TypeOf(e), Payload: b})
+	}
+	return out, size, nil
+}
+
+func decodeEvents(list []*linkv1.Event) (out []event.Event, err error) {
+	for _, w := range list {
+		e, err := event.Unmarshal(w.GetType(), w.GetPayload())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// overhead is what a delivery takes beside its events, about.
+const overhead = 200
+
+func encodeDelivery(d delivery.Delivery) (*linkv1.Delivery, int, error) {
+	events, size, err := encodeEvents(d.Events)
+	return &linkv1.Delivery{
+		Generation: d.Generation, ChatId: d.ChatID, Version: d.Version, MembershipVersion: d.MembershipVersion, Targets: d.Targets, Events: events,
+	}, size + overhead, err
+}
+
+func decodeDelivery(w *linkv1.Delivery) (delivery.Delivery, error) {
+	d := delivery.Delivery{
+		Generation: w.GetGeneration(), ChatID: w.GetChatId(), Version: w.GetVersion(), MembershipVersion: w.GetMembershipVersion(), Targets: w.GetTargets(),
+	}
+	events, err := decodeEvents(w.GetEvents())
+	// An event that this version does not know is read from the store by one that
+	// does: the head of the change is enough.
+	if err == nil {
+		d.Events = events
+	}
+	for _, e := range d.Events {
+		if e.GetChatId() != d.ChatID {
+			return d, fmt.Errorf("event of %s in a delivery of %s", e.GetChatId(), d.ChatID)
+		}
+	}
+	return d, nil
+}
+
+func encodeEnvelope(e numbers.Envelope, wire []*linkv1.Delivery) *linkv1.SendRequest {
+	req := &linkv1.SendRequest{From: e.From, Generation: e.Generation, Epoch: e.Epoch, Number: e.Number, Deliveries: wire, Bye: e.Bye}
+	for _, r := range e.Receipts {
+		req.Receipts = append(req.Receipts, &linkv1.Receipt{UserId: r.UserID, ChatId: r.ChatID, State: r.State})
+	}
+	return req
+}
+
+func decodeEnvelope(req *linkv1.SendRequest) (numbers.Envelope, error) {
+	e := numbers.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(), Number: req.GetNumber(), Bye: req.GetBye()}
+	for _, w := range req.GetDeliveries() {
+		d, err := decodeDelivery(w)
+		if err != nil {
+			return e, err
+		}
+		e.Deliveries = append(e.Deliveries, d)
+	}
+	for _, r := range req.GetReceipts() {
+		e.Receipts = append(e.Receipts, numbers.Receipt{UserID: r.GetUserId(), ChatID: r.GetChatId(), State: r.GetState()})
+	}
+	return e, nil
+}
+
+func encodeExtend(user, session, stream string, until *timestamppb.Timestamp) *linkv1.ExtendRequest {
+	return &linkv1.ExtendRequest{UserId: user, SessionId: session, StreamId: stream, ExpiresAt: until}
+}
+
+// EncodeCommit makes the nudge that tells a relay elsewhere of a commit.
+func EncodeCommit(c chat.Commit) ([]byte, error) {
+	events, _, err := encodeEvents(c.Events)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(&linkv1.Commit{ChatId: c.ChatID, Version: c.Head.Version, Row: c.Outbox.Key.SK, Events: events})
+}
+
+// DecodeCommit reads a nudge: a commit with what a relay needs of it. It may come from
+// anybody who can write to the channel, so it is held to what commits are.
+func (m *Mesh) DecodeCommit(b []byte) (chat.Commit, error) {
+	w := &linkv1.Commit{}
+	if err := proto.Unmarshal(b, w); err != nil {
+		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
+	}
+	if err := m.validator.Validate(w); err != nil {
+		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
+	}
+	events, err := decodeEvents(w.GetEvents())
+	if err != nil {
+		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
+	}
+	for i, e := range events {
+		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) || e.GetMetadata().GetGeneration() != m.cfg.Generation {
+			return chat.Commit{}, fmt.Errorf("nudge: event %d is not one of the commit", i)
+		}
+	}
+	return chat.Commit{
+		ChatID: w.GetChatId(), Head: table.Head{ChatID: w.GetChatId(), Version: w.GetVersion()}, Events: events,
+		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(w.GetChatId())), SK: w.GetRow()}},
+	}, nil
+}
