@@ -6,12 +6,14 @@ import (
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // A comparer holds the state of one comparison.
 type comparer struct {
 	o          Options
-	base, head *side
+	base, head *schema.Side
 	findings   []Finding
 
 	names    map[protoreflect.FullName]protoreflect.FullName // renamed types, base to head
@@ -29,17 +31,17 @@ type comparer struct {
 
 func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer {
 	c := &comparer{
-		o: o, base: newSide(base), head: newSide(head),
+		o: o, base: schema.New(base), head: schema.New(head),
 		names:  map[protoreflect.FullName]protoreflect.FullName{},
 		seen:   map[protoreflect.FullName]bool{},
 		taken:  map[protoreflect.FullName]protoreflect.FullName{},
 		grown:  map[protoreflect.FullName]bool{},
 		broken: map[protoreflect.FullName]Rule{},
 	}
-	c.requests = c.head.reach(func(yield func(protoreflect.MessageDescriptor) bool) {
-		for _, f := range c.head.scope {
-			for s := range all(f.Services()) {
-				for m := range all(s.Methods()) {
+	c.requests = c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
+		for _, f := range c.head.Scope {
+			for s := range schema.All(f.Services()) {
+				for m := range schema.All(s.Methods()) {
 					if !yield(m.Input()) {
 						return
 					}
@@ -67,9 +69,9 @@ func (c *comparer) judgedAsAPI(d protoreflect.Descriptor) bool {
 		return true
 	}
 	if d.ParentFile() == d {
-		return !c.base.registered[d.ParentFile().Path()]
+		return !c.base.Registered[d.ParentFile().Path()]
 	}
-	return !c.base.registered[d.ParentFile().Path()] && !c.base.used[d.FullName()]
+	return !c.base.Registered[d.ParentFile().Path()] && !c.base.Used[d.FullName()]
 }
 
 // A change overrides what the rule says in general.
@@ -153,12 +155,12 @@ func (c *comparer) drain() {
 // affected names the events that are encoded with a type that broke.
 func (c *comparer) affected() {
 	c.current, c.api = "", false
-	for _, b := range c.base.roots() {
-		h := c.head.messages[c.mapped(b.FullName())]
+	for _, b := range c.base.Roots {
+		h := c.head.Messages[c.mapped(b.FullName())]
 		if h == nil || c.judgedAsAPI(b) {
 			continue
 		}
-		for bf := range all(b.Fields()) {
+		for bf := range schema.All(b.Fields()) {
 			hf := h.Fields().ByNumber(bf.Number())
 			if hf == nil {
 				continue
@@ -174,7 +176,7 @@ func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h proto
 	case b.Enum() != nil:
 		used[b.Enum().FullName()] = true
 	case b.Message() != nil:
-		used = c.base.reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(b.Message()) })
+		used = c.base.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(b.Message()) })
 	}
 	delete(used, event.FullName())
 	by := map[string][]string{}
@@ -184,8 +186,8 @@ func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h proto
 		if !ok {
 			continue
 		}
-		var d protoreflect.Descriptor = c.base.messages[name]
-		if e := c.base.enums[name]; e != nil {
+		var d protoreflect.Descriptor = c.base.Messages[name]
+		if e := c.base.Enums[name]; e != nil {
 			d = e
 		}
 		id := "K03"

@@ -1,28 +1,28 @@
 package compat
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // enumTypes matches the enums that a file or message declares.
 func (c *comparer) enumTypes(l *level) {
-	for b := range all(l.b.Enums()) {
+	for b := range schema.All(l.b.Enums()) {
 		if h := l.h.Enums().ByName(b.Name()); h != nil {
 			c.enum(b, h)
 			continue
 		}
-		if h := c.head.enums[b.FullName()]; h != nil {
+		if h := c.head.Enums[b.FullName()]; h != nil {
 			c.inHead("E15", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
 			c.enum(b, h)
 			continue
 		}
 		found := false
-		for h := range all(l.h.Enums()) {
-			if l.b.Enums().ByName(h.Name()) == nil && !found && enumShape(b) == enumShape(h) {
+		for h := range schema.All(l.h.Enums()) {
+			if l.b.Enums().ByName(h.Name()) == nil && !found && schema.EnumShape(b) == schema.EnumShape(h) {
 				found = true
 				c.names[b.FullName()] = h.FullName()
 				c.inHead("E14", h, detail(string(b.Name()), string(h.Name())))
@@ -32,15 +32,6 @@ func (c *comparer) enumTypes(l *level) {
 			c.inBase("E15", b)
 		}
 	}
-}
-
-func enumShape(e protoreflect.EnumDescriptor) string {
-	var lines []string
-	for v := range all(e.Values()) {
-		lines = append(lines, fmt.Sprint(v.Name(), v.Number()))
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
 }
 
 // enum compares two enums that stand for each other, once.
@@ -65,7 +56,7 @@ func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
 			c.inHead("E13", h, detail("CLOSED", "OPEN"), severity(Warn), reads(false, true))
 		}
 	}
-	c.enumJSONFormat(b, h)
+	c.jsonFormat(b, h)
 	c.enumReservations(b, h)
 	c.grows(b, h, h)
 }
@@ -73,7 +64,7 @@ func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
 // enumValues looks at what became of each value of base.
 func (c *comparer) enumValues(b, h protoreflect.EnumDescriptor) {
 	swapped := map[protoreflect.Name]bool{}
-	for v := range all(b.Values()) {
+	for v := range schema.All(b.Values()) {
 		named, numbered := h.Values().ByName(v.Name()), h.Values().ByNumber(v.Number())
 		switch {
 		case named != nil && named.Number() == v.Number():
@@ -110,7 +101,7 @@ func (c *comparer) alias(v protoreflect.EnumValueDescriptor, b, h protoreflect.E
 }
 
 func (c *comparer) newValues(b, h protoreflect.EnumDescriptor) {
-	for v := range all(h.Values()) {
+	for v := range schema.All(h.Values()) {
 		if b.Values().ByName(v.Name()) != nil || b.Values().ByNumber(v.Number()) != nil {
 			continue
 		}
@@ -132,18 +123,9 @@ func (c *comparer) newValues(b, h protoreflect.EnumDescriptor) {
 }
 
 func (c *comparer) enumReservations(b, h protoreflect.EnumDescriptor) {
-	var kept []interval
-	for i := range h.ReservedRanges().Len() {
-		r := h.ReservedRanges().Get(i)
-		kept = append(kept, interval{int(r[0]), int(r[1])})
-	}
-	for v := range all(h.Values()) {
-		kept = append(kept, interval{int(v.Number()), int(v.Number())})
-	}
-	for i := range b.ReservedRanges().Len() {
-		r := b.ReservedRanges().Get(i)
-		was := interval{int(r[0]), int(r[1])}
-		if len(less([]interval{was}, kept...)) > 0 {
+	kept := append(schema.ReservedValues(h), schema.Numbers(h.Values())...)
+	for _, was := range schema.ReservedValues(b) {
+		if len(schema.Less([]schema.Interval{was}, kept...)) > 0 {
 			c.inHead("V04", h, detail(was.String()))
 		}
 	}

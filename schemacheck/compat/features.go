@@ -2,58 +2,18 @@ package compat
 
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// features returns an element's own features; nil if it sets none.
-func features(d protoreflect.Descriptor) *descriptorpb.FeatureSet {
-	o, ok := d.Options().(interface {
-		GetFeatures() *descriptorpb.FeatureSet
-	})
-	if !ok {
-		return nil
-	}
-	return o.GetFeatures()
-}
-
-// verifiesUTF8 says whether parsers refuse text that is not UTF-8. Go's
-// descriptors know, but do not say it in their interface.
-func verifiesUTF8(f protoreflect.FieldDescriptor) bool {
-	switch f.ParentFile().Syntax() {
-	case protoreflect.Proto2:
-		return false
-	case protoreflect.Proto3:
-		return true
-	}
-	for d := protoreflect.Descriptor(f); d != nil; d = d.Parent() {
-		if v := features(d).GetUtf8Validation(); v != descriptorpb.FeatureSet_UTF8_VALIDATION_UNKNOWN {
-			return v == descriptorpb.FeatureSet_VERIFY
-		}
-	}
-	return true // the default of all editions
-}
-
-// allowsJSON says whether JSON is guaranteed for an element.
-func allowsJSON(d protoreflect.Descriptor) bool {
-	switch d.ParentFile().Syntax() {
-	case protoreflect.Proto2:
-		return false
-	case protoreflect.Proto3:
-		return true
-	}
-	for ; d != nil; d = d.Parent() {
-		if v := features(d).GetJsonFormat(); v != descriptorpb.FeatureSet_JSON_FORMAT_UNKNOWN {
-			return v == descriptorpb.FeatureSet_ALLOW
-		}
-	}
-	return true
-}
-
+// utf8 compares the checks of text in a field, or in a map's keys or values.
 func (c *comparer) utf8(b, h protoreflect.FieldDescriptor) {
-	if h.Kind() != protoreflect.StringKind || syntaxChanged(b, h) || verifiesUTF8(b) == verifiesUTF8(h) {
+	text := h.Kind() == protoreflect.StringKind ||
+		h.IsMap() && (h.MapKey().Kind() == protoreflect.StringKind || h.MapValue().Kind() == protoreflect.StringKind)
+	if !text || syntaxChanged(b, h) || schema.VerifiesUTF8(b) == schema.VerifiesUTF8(h) {
 		return
 	}
-	if verifiesUTF8(h) {
+	if schema.VerifiesUTF8(h) {
 		c.inHead("U01", h)
 	} else {
 		c.inHead("U02", h)
@@ -61,9 +21,7 @@ func (c *comparer) utf8(b, h protoreflect.FieldDescriptor) {
 }
 
 func (c *comparer) jsonFormat(b, h protoreflect.Descriptor) {
-	if !syntaxChanged(b, h) && allowsJSON(b) != allowsJSON(h) {
+	if !syntaxChanged(b, h) && schema.AllowsJSON(b) != schema.AllowsJSON(h) {
 		c.inHead("U03", h)
 	}
 }
-
-func (c *comparer) enumJSONFormat(b, h protoreflect.EnumDescriptor) { c.jsonFormat(b, h) }

@@ -2,12 +2,14 @@ package compat
 
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // fields matches the fields of two messages by number, then by name.
 func (c *comparer) fields(b, h protoreflect.MessageDescriptor) {
 	swapped := map[protoreflect.FieldNumber]bool{}
-	for _, bf := range byNumber(b) {
+	for _, bf := range schema.ByNumber(b) {
 		hf := h.Fields().ByNumber(bf.Number())
 		moved := h.Fields().ByName(bf.Name())
 		switch {
@@ -25,7 +27,7 @@ func (c *comparer) fields(b, h protoreflect.MessageDescriptor) {
 			c.otherName(bf, hf, moved, swapped)
 		}
 	}
-	for _, hf := range byNumber(h) {
+	for _, hf := range schema.ByNumber(h) {
 		if b.Fields().ByNumber(hf.Number()) == nil && b.Fields().ByName(hf.Name()) == nil {
 			c.addedField(hf, b)
 		}
@@ -52,7 +54,7 @@ func (c *comparer) otherName(b, h, moved protoreflect.FieldDescriptor, swapped m
 	case moved != nil:
 		c.renumbered(b, moved)
 	case !sameType:
-		c.inHead("C03", h, detail(string(b.Name())+" "+typeName(b), string(h.Name())+" "+typeName(h)))
+		c.inHead("C03", h, detail(string(b.Name())+" "+schema.TypeName(b), string(h.Name())+" "+schema.TypeName(h)))
 	case h.ContainingMessage().ReservedNames().Has(b.Name()):
 		c.inHead("C04", h, names)
 	case b.JSONName() == h.JSONName():
@@ -65,14 +67,14 @@ func (c *comparer) otherName(b, h, moved protoreflect.FieldDescriptor, swapped m
 }
 
 func (c *comparer) removed(b protoreflect.FieldDescriptor, h protoreflect.MessageDescriptor) {
-	if x := c.head.extensions[h.FullName()][b.Number()]; x != nil {
+	if x := c.head.Extensions[h.FullName()][b.Number()]; x != nil {
 		c.inHead("D07", x)
 		return
 	}
 	if b.Cardinality() == protoreflect.Required {
 		c.inBase("R05", b)
 	}
-	if o := oneof(b); o != nil && h.Oneofs().ByName(o.Name()) != nil {
+	if o := schema.Oneof(b); o != nil && h.Oneofs().ByName(o.Name()) != nil {
 		c.inBase("O02", b)
 	}
 	if c.zeroRefused(b) {
@@ -109,7 +111,7 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 	if b.ReservedNames().Has(h.Name()) {
 		c.inHead("F12", h)
 	}
-	if o := oneof(h); o != nil {
+	if o := schema.Oneof(h); o != nil {
 		if was := b.Oneofs().ByName(o.Name()); was != nil && !c.api {
 			if oneofRequired(was) {
 				c.inHead("Y12", h)
@@ -132,7 +134,7 @@ func (c *comparer) field(b, h protoreflect.FieldDescriptor) {
 	if !c.typeOf(b, h) {
 		return
 	}
-	if sameOneof(b, h) {
+	if schema.SameOneof(b, h) {
 		c.presence(b, h)
 	}
 	c.defaultOf(b, h)
@@ -165,12 +167,4 @@ func (c *comparer) defaultOf(b, h protoreflect.FieldDescriptor) {
 		b.HasDefault() && b.Enum() == nil && !b.Default().Equal(h.Default()):
 		c.inHead("D01", h)
 	}
-}
-
-// oneof returns the real oneof of a field.
-func oneof(f protoreflect.FieldDescriptor) protoreflect.OneofDescriptor {
-	if o := f.ContainingOneof(); o != nil && !o.IsSynthetic() {
-		return o
-	}
-	return nil
 }

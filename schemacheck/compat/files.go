@@ -2,6 +2,8 @@ package compat
 
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // Field numbers of FileDescriptorProto, for source positions.
@@ -20,7 +22,7 @@ var generatorOptions = []protoreflect.Name{
 
 // A level is a pair of files or messages whose declarations stand for each other.
 type level struct {
-	b, h    container
+	b, h    schema.Container
 	missing []protoreflect.MessageDescriptor // in base and not at this level of head
 }
 
@@ -28,16 +30,16 @@ type level struct {
 // has no match. Names are matched first because fields refer to them.
 func (c *comparer) files() {
 	var levels []*level
-	for _, b := range c.base.scope {
+	for _, b := range c.base.Scope {
 		c.api = c.judgedAsAPI(b)
-		if !c.api && !c.base.registered[b.Path()] {
+		if !c.api && !c.base.Registered[b.Path()] && !c.head.Registered[b.Path()] {
 			continue
 		}
-		h := c.head.files[b.Path()]
+		h := c.head.Files[b.Path()]
 		if h == nil {
 			c.inBase("M12", b)
-			each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
-				if moved := c.head.messages[m.FullName()]; moved != nil {
+			schema.Each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
+				if moved := c.head.Messages[m.FullName()]; moved != nil {
 					c.pair(m, moved)
 				}
 				return true
@@ -92,29 +94,11 @@ func (c *comparer) imports(b, h protoreflect.FileDescriptor) {
 			continue
 		}
 		for j := range h.Imports().Len() {
-			if to := h.Imports().Get(j); c.base.files[to.Path()] == nil && sameTypes(dep, to) {
+			if to := h.Imports().Get(j); c.base.Files[to.Path()] == nil && schema.SameTypes(dep, to) {
 				c.inHead("K02", h, place(h, dependencyPath, int32(j)), detail(dep.Path(), to.Path()))
 			}
 		}
 	}
-}
-
-// sameTypes says whether each message and enum of b is in h by its full name.
-func sameTypes(b, h protoreflect.FileDescriptor) bool {
-	if b.Package() != h.Package() || b.Messages().Len()+b.Enums().Len() == 0 {
-		return false
-	}
-	for m := range all(b.Messages()) {
-		if h.Messages().ByName(m.Name()) == nil {
-			return false
-		}
-	}
-	for e := range all(b.Enums()) {
-		if h.Enums().ByName(e.Name()) == nil {
-			return false
-		}
-	}
-	return true
 }
 
 func syntaxChanged(b, h protoreflect.Descriptor) bool {
@@ -135,10 +119,10 @@ func place(f protoreflect.FileDescriptor, path ...int32) change {
 
 // extensionFields compares the extensions that a file or message declares.
 func (c *comparer) extensionFields(l *level) {
-	for b := range all(l.b.Extensions()) {
+	for b := range schema.All(l.b.Extensions()) {
 		of := c.mapped(b.ContainingMessage().FullName())
 		var h protoreflect.FieldDescriptor
-		for _, x := range c.head.extensions[of] {
+		for _, x := range c.head.Extensions[of] {
 			if x.Name() == b.Name() && (x.FullName() == b.FullName() || x.Parent() == l.h) {
 				h = x
 			}
@@ -149,7 +133,7 @@ func (c *comparer) extensionFields(l *level) {
 		case b.Number() != h.Number():
 			c.inHead("D06", h, detail(number(b.Number()), number(h.Number())))
 		case b.Cardinality() != h.Cardinality() || !c.sameType(b, h):
-			c.inHead("D06", h, detail(typeName(b), typeName(h)))
+			c.inHead("D06", h, detail(schema.TypeName(b), schema.TypeName(h)))
 		default:
 			if b.Message() != nil {
 				c.pair(b.Message(), h.Message())

@@ -1,19 +1,19 @@
 package compat
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // match pairs messages of the same name at the same level.
-func (c *comparer) match(b, h container, levels *[]*level) {
+func (c *comparer) match(b, h schema.Container, levels *[]*level) {
 	l := &level{b: b, h: h}
 	*levels = append(*levels, l)
-	for bm := range all(b.Messages()) {
+	for bm := range schema.All(b.Messages()) {
 		if bm.IsMapEntry() {
 			continue
 		}
@@ -25,7 +25,7 @@ func (c *comparer) match(b, h container, levels *[]*level) {
 		c.same(bm, hm)
 		c.match(bm, hm, levels)
 	}
-	for be := range all(b.Enums()) {
+	for be := range schema.All(b.Enums()) {
 		if he := h.Enums().ByName(be.Name()); he != nil && be.FullName() != he.FullName() {
 			c.names[be.FullName()] = he.FullName()
 		}
@@ -42,7 +42,7 @@ func (c *comparer) same(b, h protoreflect.MessageDescriptor) {
 // unmatched looks for what became of messages that are not where they were.
 func (c *comparer) unmatched(l *level) {
 	l.missing = slices.DeleteFunc(l.missing, func(b protoreflect.MessageDescriptor) bool {
-		if h := c.head.messages[b.FullName()]; h != nil {
+		if h := c.head.Messages[b.FullName()]; h != nil {
 			c.inHead("M04", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
 			c.same(b, h)
 			return true
@@ -70,8 +70,8 @@ func (c *comparer) unmatched(l *level) {
 func (c *comparer) counterpart(b protoreflect.MessageDescriptor, in protoreflect.MessageDescriptors, anywhere bool) (found protoreflect.MessageDescriptor) {
 	look := func(h protoreflect.MessageDescriptor) bool {
 		_, taken := c.taken[h.FullName()]
-		_, known := c.base.messages[h.FullName()]
-		if taken || known || h.IsMapEntry() || anywhere != (h.Name() == b.Name()) || shape(b) != shape(h) {
+		_, known := c.base.Messages[h.FullName()]
+		if taken || known || h.IsMapEntry() || anywhere != (h.Name() == b.Name()) || schema.Shape(b) != schema.Shape(h) {
 			return true
 		}
 		if found == nil || h.Index() == b.Index() {
@@ -80,27 +80,17 @@ func (c *comparer) counterpart(b protoreflect.MessageDescriptor, in protoreflect
 		return true
 	}
 	if anywhere {
-		each(in, look)
+		schema.Each(in, look)
 		return found
 	}
-	for h := range all(in) {
+	for h := range schema.All(in) {
 		look(h)
 	}
 	return found
 }
 
-// shape is a message as its fields are encoded, without the names of types.
-func shape(m protoreflect.MessageDescriptor) string {
-	var lines []string
-	for f := range all(m.Fields()) {
-		lines = append(lines, fmt.Sprint(f.Number(), f.Name(), f.Kind(), f.Cardinality(), f.IsMap()))
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
-}
-
 func (c *comparer) root(b protoreflect.MessageDescriptor) bool {
-	return slices.Contains(c.base.roots(), b)
+	return slices.Contains(c.base.Roots, b)
 }
 
 // missing reports deleted messages.
@@ -119,9 +109,9 @@ func (c *comparer) missing(l *level) {
 
 func (c *comparer) usedByLostField(m protoreflect.MessageDescriptor) bool {
 	used := false
-	each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
-		h := c.head.messages[c.mapped(in.FullName())]
-		for f := range all(in.Fields()) {
+	schema.Each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
+		h := c.head.Messages[c.mapped(in.FullName())]
+		for f := range schema.All(in.Fields()) {
 			used = used || f.Message() == m && h != nil && h.Fields().ByNumber(f.Number()) == nil
 		}
 		return !used
@@ -131,10 +121,10 @@ func (c *comparer) usedByLostField(m protoreflect.MessageDescriptor) bool {
 
 // added reports new messages of registered files (D1).
 func (c *comparer) added(l *level) {
-	if c.api || !c.base.registered[l.b.ParentFile().Path()] {
+	if c.api || !c.base.Registered[l.b.ParentFile().Path()] {
 		return
 	}
-	for h := range all(l.h.Messages()) {
+	for h := range schema.All(l.h.Messages()) {
 		if _, taken := c.taken[h.FullName()]; taken || h.IsMapEntry() {
 			continue
 		}
@@ -158,9 +148,9 @@ func (c *comparer) added(l *level) {
 
 func (c *comparer) usedByNewField(m protoreflect.MessageDescriptor) bool {
 	used := false
-	each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
-		b := c.base.messages[c.taken[in.FullName()]]
-		for f := range all(in.Fields()) {
+	schema.Each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
+		b := c.base.Messages[c.taken[in.FullName()]]
+		for f := range schema.All(in.Fields()) {
 			of := f.Message()
 			if f.IsMap() {
 				of = f.MapValue().Message()
@@ -175,12 +165,12 @@ func (c *comparer) usedByNewField(m protoreflect.MessageDescriptor) bool {
 // order reports messages that changed places (D8): clients and records hold the
 // message index as a constant.
 func (c *comparer) order(l *level) {
-	if c.api || !c.base.registered[l.b.ParentFile().Path()] {
+	if c.api || !c.base.Registered[l.b.ParentFile().Path()] {
 		return
 	}
 	last := -1
-	for b := range all(l.b.Messages()) {
-		h := c.head.messages[c.mapped(b.FullName())]
+	for b := range schema.All(l.b.Messages()) {
+		h := c.head.Messages[c.mapped(b.FullName())]
 		if h == nil || h.Parent() != l.h || b.IsMapEntry() {
 			continue
 		}
@@ -214,53 +204,11 @@ func (c *comparer) grows(b, h, in protoreflect.Descriptor) {
 	}
 }
 
-// An interval of numbers, both ends included.
-type interval struct{ from, to int }
-
-// less removes what others cover.
-func less(from []interval, others ...interval) []interval {
-	for _, o := range others {
-		var rest []interval
-		for _, i := range from {
-			if i.to < o.from || i.from > o.to {
-				rest = append(rest, i)
-				continue
-			}
-			if i.from < o.from {
-				rest = append(rest, interval{i.from, o.from - 1})
-			}
-			if i.to > o.to {
-				rest = append(rest, interval{o.to + 1, i.to})
-			}
-		}
-		from = rest
-	}
-	return from
-}
-
-func (i interval) String() string {
-	if i.from == i.to {
-		return number(i.from)
-	}
-	return number(i.from) + "-" + number(i.to)
-}
-
-func intervals(ranges protoreflect.FieldRanges) []interval {
-	var list []interval
-	for i := range ranges.Len() {
-		list = append(list, interval{int(ranges.Get(i)[0]), int(ranges.Get(i)[1]) - 1})
-	}
-	return list
-}
-
 // reservations must stay; one that a new field takes is reported at the field.
 func (c *comparer) reservations(b, h protoreflect.MessageDescriptor) {
-	kept := intervals(h.ReservedRanges())
-	for f := range all(h.Fields()) {
-		kept = append(kept, interval{int(f.Number()), int(f.Number())})
-	}
-	for _, was := range intervals(b.ReservedRanges()) {
-		lost := less([]interval{was}, kept...)
+	kept := append(schema.Reserved(h), schema.Numbers(h.Fields())...)
+	for _, was := range schema.Reserved(b) {
+		lost := schema.Less([]schema.Interval{was}, kept...)
 		switch {
 		case len(lost) == 0:
 		case lost[0] == was:
@@ -278,9 +226,9 @@ func (c *comparer) reservations(b, h protoreflect.MessageDescriptor) {
 }
 
 func (c *comparer) extensionRanges(b, h protoreflect.MessageDescriptor) {
-	kept := intervals(h.ExtensionRanges())
-	for _, was := range intervals(b.ExtensionRanges()) {
-		lost := less([]interval{was}, kept...)
+	kept := schema.Extendable(h)
+	for _, was := range schema.Extendable(b) {
+		lost := schema.Less([]schema.Interval{was}, kept...)
 		switch {
 		case len(lost) == 0:
 		case lost[0] == was:
@@ -292,10 +240,3 @@ func (c *comparer) extensionRanges(b, h protoreflect.MessageDescriptor) {
 }
 
 func number[N ~int | ~int32](n N) string { return fmt.Sprint(int(n)) }
-
-// byNumber returns fields in the order of their numbers.
-func byNumber(m protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	list := slices.Collect(all(m.Fields()))
-	slices.SortFunc(list, func(a, b protoreflect.FieldDescriptor) int { return cmp.Compare(a.Number(), b.Number()) })
-	return list
-}

@@ -3,17 +3,19 @@ package compat
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // services compares RPC contracts (D7); nothing of them is in events.
 func (c *comparer) services() {
 	c.api, c.current = true, ""
-	for _, bf := range c.base.scope {
-		hf := c.head.files[bf.Path()]
+	for _, bf := range c.base.Scope {
+		hf := c.head.Files[bf.Path()]
 		if hf == nil {
 			continue // reported as a lost file
 		}
-		for b := range all(bf.Services()) {
+		for b := range schema.All(bf.Services()) {
 			h := hf.Services().ByName(b.Name())
 			if h == nil {
 				c.inBase("S10", b)
@@ -25,13 +27,13 @@ func (c *comparer) services() {
 }
 
 func (c *comparer) service(b, h protoreflect.ServiceDescriptor) {
-	for bm := range all(b.Methods()) {
+	for bm := range schema.All(b.Methods()) {
 		if hm := h.Methods().ByName(bm.Name()); hm != nil {
 			c.method(bm, hm)
 			continue
 		}
 		var renamed protoreflect.MethodDescriptor
-		for hm := range all(h.Methods()) {
+		for hm := range schema.All(h.Methods()) {
 			if b.Methods().ByName(hm.Name()) == nil && c.sameMethod(bm, hm) {
 				renamed = hm
 			}

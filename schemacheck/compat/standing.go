@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // standing checks what the verdicts rely on in head alone. What base has already
@@ -24,21 +26,21 @@ func (c *comparer) standing() {
 	})
 }
 
-func standing(s *side, report func(id string, at protoreflect.Descriptor, what string)) {
+func standing(s *schema.Side, report func(id string, at protoreflect.Descriptor, what string)) {
 	types := map[string]protoreflect.MessageDescriptor{} // events by type name
-	for _, f := range s.scope {
-		enums := func(in container) {
-			for e := range all(in.Enums()) {
-				if (s.registered[f.Path()] || s.used[e.FullName()]) && !hasZero(e) {
+	for _, f := range s.Scope {
+		enums := func(in schema.Container) {
+			for e := range schema.All(in.Enums()) {
+				if (s.Registered[f.Path()] || s.Used[e.FullName()]) && !hasZero(e) {
 					report("H01", e, "")
 				}
 			}
 		}
 		enums(f)
 		events := 0
-		each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		schema.Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 			enums(m)
-			e, isEvent := s.events[m.FullName()]
+			e, isEvent := s.Events[m.FullName()]
 			switch {
 			case isEvent:
 				if events++; events > 1 {
@@ -47,12 +49,12 @@ func standing(s *side, report func(id string, at protoreflect.Descriptor, what s
 				for _, what := range incomplete(e, m) {
 					report("H04", m, what)
 				}
-				name := e.text("event_type", "type")
+				name := e.Text("event_type", "type")
 				if first := types[name]; first != nil && name != "" {
 					report("H05", m, name+", as "+string(first.FullName()))
 				}
 				types[name] = m
-			case s.declared && s.registered[f.Path()] && !m.IsMapEntry():
+			case s.Declared && s.Registered[f.Path()] && !m.IsMapEntry():
 				report("H03", m, "")
 			}
 			return true
@@ -61,7 +63,7 @@ func standing(s *side, report func(id string, at protoreflect.Descriptor, what s
 }
 
 func hasZero(e protoreflect.EnumDescriptor) bool {
-	for v := range all(e.Values()) {
+	for v := range schema.All(e.Values()) {
 		if v.Number() == 0 && strings.HasSuffix(string(v.Name()), "UNSPECIFIED") {
 			return true
 		}
@@ -71,19 +73,19 @@ func hasZero(e protoreflect.EnumDescriptor) bool {
 
 // incomplete returns what an event's option lacks. An option type that has no
 // such field asks for nothing.
-func incomplete(e event, m protoreflect.MessageDescriptor) []string {
+func incomplete(e schema.Event, m protoreflect.MessageDescriptor) []string {
 	var list []string
-	fields := e.option.Message().Fields()
-	if e.text("topic") == "" {
+	fields := e.Option.Message().Fields()
+	if e.Text("topic") == "" {
 		list = append(list, "no topic")
 	}
-	if (fields.ByName("event_type") != nil || fields.ByName("type") != nil) && e.text("event_type", "type") == "" {
+	if (fields.ByName("event_type") != nil || fields.ByName("type") != nil) && e.Text("event_type", "type") == "" {
 		list = append(list, "no type")
 	}
-	if fields.ByName("version") != nil && e.version < 1 {
+	if fields.ByName("version") != nil && e.Version < 1 {
 		list = append(list, "version below 1")
 	}
-	if key := e.text("key"); key != "" {
+	if key := e.Text("key"); key != "" {
 		if f := m.Fields().ByName(protoreflect.Name(key)); f == nil || f.Message() != nil || f.IsList() {
 			list = append(list, "key is no field of one value")
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/constraint"
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // fieldRules returns the rules of a field; nil if it has none.
@@ -99,7 +100,7 @@ func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
 	if be == nil || he == nil || !constraint.RestrictsEnum(was) {
 		return
 	}
-	for v := range all(he.Values()) {
+	for v := range schema.All(he.Values()) {
 		if be.Values().ByNumber(v.Number()) == nil {
 			c.ruleInHead("Y09", h, detail(string(v.Name())))
 		}

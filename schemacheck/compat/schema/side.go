@@ -1,0 +1,223 @@
+package schema
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// Side is the index of one schema. It is read-only once built.
+type Side struct {
+	Scope      []protoreflect.FileDescriptor          // ordered by path
+	Files      map[string]protoreflect.FileDescriptor // with all that they import
+	Messages   map[protoreflect.FullName]protoreflect.MessageDescriptor
+	Enums      map[protoreflect.FullName]protoreflect.EnumDescriptor
+	Extensions map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.FieldDescriptor // by extended message
+	Events     map[protoreflect.FullName]Event
+	Registered map[string]bool // paths of the files that a registry holds
+	Declared   bool            // some file declares an event
+	// Used holds the messages and enums that registered files use, theirs included.
+	Used map[protoreflect.FullName]bool
+	// Roots are the messages that stand for events: the declared ones, or without any
+	// the top-level messages of registered files that no message there refers to.
+	Roots []protoreflect.MessageDescriptor
+}
+
+// New indexes the files in scope and all that they import.
+func New(scope []protoreflect.FileDescriptor) *Side {
+	s := &Side{
+		Scope:      slices.Clone(scope),
+		Files:      map[string]protoreflect.FileDescriptor{},
+		Messages:   map[protoreflect.FullName]protoreflect.MessageDescriptor{},
+		Enums:      map[protoreflect.FullName]protoreflect.EnumDescriptor{},
+		Extensions: map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.FieldDescriptor{},
+		Events:     map[protoreflect.FullName]Event{},
+		Registered: map[string]bool{},
+	}
+	slices.SortFunc(s.Scope, func(a, b protoreflect.FileDescriptor) int { return strings.Compare(a.Path(), b.Path()) })
+	for _, f := range s.Scope {
+		s.addFile(f)
+	}
+	s.register()
+	s.Used = s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
+		for _, f := range s.Scope {
+			if s.Registered[f.Path()] && !Each(f.Messages(), yield) {
+				return
+			}
+		}
+	})
+	s.Roots = s.roots()
+	return s
+}
+
+func (s *Side) addFile(f protoreflect.FileDescriptor) {
+	if s.Files[f.Path()] != nil || f.IsPlaceholder() {
+		return
+	}
+	s.Files[f.Path()] = f
+	for i := range f.Imports().Len() {
+		s.addFile(f.Imports().Get(i).FileDescriptor)
+	}
+	s.add(f)
+}
+
+// Container declares types; files and messages do.
+type Container interface {
+	protoreflect.Descriptor
+	Messages() protoreflect.MessageDescriptors
+	Enums() protoreflect.EnumDescriptors
+	Extensions() protoreflect.ExtensionDescriptors
+}
+
+func (s *Side) add(in Container) {
+	for e := range All(in.Enums()) {
+		s.Enums[e.FullName()] = e
+	}
+	for x := range All(in.Extensions()) {
+		of := x.ContainingMessage().FullName()
+		if s.Extensions[of] == nil {
+			s.Extensions[of] = map[protoreflect.FieldNumber]protoreflect.FieldDescriptor{}
+		}
+		s.Extensions[of][x.Number()] = x
+	}
+	for m := range All(in.Messages()) {
+		s.Messages[m.FullName()] = m
+		s.add(m)
+	}
+}
+
+// register finds the events and the registered files.
+func (s *Side) register() {
+	imported := map[string]bool{}
+	for _, f := range s.Scope {
+		for i := range f.Imports().Len() {
+			imported[f.Imports().Get(i).Path()] = true
+		}
+		Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+			if e, ok := s.event(m); ok {
+				s.Events[m.FullName()] = e
+				s.Registered[f.Path()] = true
+				s.Declared = true
+			}
+			return true
+		})
+	}
+	if s.Declared {
+		return
+	}
+	for _, f := range s.Scope {
+		if !imported[f.Path()] && f.Services().Len() == 0 {
+			s.Registered[f.Path()] = true
+		}
+	}
+}
+
+// Reach returns the names of the messages and enums that are used by the given
+// ones, themselves included.
+func (s *Side) Reach(from func(func(protoreflect.MessageDescriptor) bool)) map[protoreflect.FullName]bool {
+	seen := map[protoreflect.FullName]bool{}
+	var walk func(m protoreflect.MessageDescriptor)
+	walk = func(m protoreflect.MessageDescriptor) {
+		if seen[m.FullName()] {
+			return
+		}
+		seen[m.FullName()] = true
+		fields := slices.Collect(All(m.Fields()))
+		fields = slices.AppendSeq(fields, maps.Values(s.Extensions[m.FullName()]))
+		for _, f := range fields {
+			if f.Message() != nil {
+				walk(f.Message())
+			}
+			if f.Enum() != nil {
+				seen[f.Enum().FullName()] = true
+			}
+		}
+	}
+	for m := range from {
+		walk(m)
+	}
+	return seen
+}
+
+func (s *Side) roots() []protoreflect.MessageDescriptor {
+	var list []protoreflect.MessageDescriptor
+	if s.Declared {
+		for _, name := range slices.Sorted(maps.Keys(s.Events)) {
+			list = append(list, s.Messages[name])
+		}
+		return list
+	}
+	referred := map[protoreflect.FullName]bool{}
+	for _, f := range s.Scope {
+		Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+			for fd := range All(m.Fields()) {
+				if fd.Message() != nil && fd.Message() != m {
+					referred[fd.Message().FullName()] = true
+				}
+			}
+			return true
+		})
+	}
+	for _, f := range s.Scope {
+		for m := range All(f.Messages()) {
+			if s.Registered[f.Path()] && !referred[m.FullName()] {
+				list = append(list, m)
+			}
+		}
+	}
+	return list
+}
+
+// FindExtensionByNumber makes a side the resolver of its own custom options.
+func (s *Side) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+	if x := s.Extensions[message][n]; x != nil {
+		return dynamicpb.NewExtensionType(x), nil
+	}
+	return nil, protoregistry.NotFound
+}
+
+// FindExtensionByName is the resolver's other half; options in binary do not need it.
+func (s *Side) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
+	return nil, protoregistry.NotFound
+}
+
+// Options reads a descriptor's options with this side's extensions, however the
+// loader of the schema represents them.
+func (s *Side) Options(d protoreflect.Descriptor) protoreflect.Message {
+	m := dynamicpb.NewMessage(d.Options().ProtoReflect().Descriptor())
+	b, err := proto.MarshalOptions{AllowPartial: true}.Marshal(d.Options())
+	if err == nil {
+		// What is read before an error is compared; options that the loader accepted have none.
+		_ = proto.UnmarshalOptions{AllowPartial: true, Resolver: s}.Unmarshal(b, m)
+	}
+	return m
+}
+
+// All iterates over a list of descriptors.
+func All[D any](l interface {
+	Len() int
+	Get(int) D
+}) func(func(D) bool) {
+	return func(yield func(D) bool) {
+		for i := range l.Len() {
+			if !yield(l.Get(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Each visits messages and those nested in them; false ends it.
+func Each(l protoreflect.MessageDescriptors, visit func(protoreflect.MessageDescriptor) bool) bool {
+	for m := range All(l) {
+		if !visit(m) || !Each(m.Messages(), visit) {
+			return false
+		}
+	}
+	return true
+}
