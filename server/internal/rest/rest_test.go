@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -198,6 +199,20 @@ func TestGateBeforeBody(t *testing.T) {
 	rec := httptest.NewRecorder()
 	w.handler.ServeHTTP(rec, r)
 	equal(t, "status", rec.Code, 401)
+}
+
+// late is a body that does not come in time.
+type late struct{}
+
+func (late) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
+
+func TestSlowBody(t *testing.T) {
+	w := newWorld(t)
+	r := httptest.NewRequest("POST", chats, late{})
+	r.Header.Set("Authorization", "Bearer ann")
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, r)
+	answer{t, rec.Code, rec.Result().Header, rec.Body.Bytes()}.want(408, "DEADLINE_EXCEEDED")
 }
 
 func TestStoreTroubles(t *testing.T) {

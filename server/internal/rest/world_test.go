@@ -33,6 +33,7 @@ type world struct {
 	testing.TB
 	handler http.Handler
 	store   *moody
+	chats   *chat.Service
 	api     *api.API
 
 	mu    sync.Mutex
@@ -66,7 +67,8 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{TB: t, store: &moody{Store: storetest.NewMap(time.Now)}, codes: map[string]int{}}
 	var hub *delivery.Hub
-	chats, err := chat.New(t.Context(), chat.Config{
+	var err error
+	w.chats, err = chat.New(t.Context(), chat.Config{
 		Store: w.store, Clock: time.Now, Generation: "gen", Producer: "test",
 		Committed: func(c chat.Commit) { hub.Deliver(delivery.Of(c.Events)) },
 	})
@@ -79,12 +81,12 @@ func newWorld(t testing.TB) *world {
 		defer w.mu.Unlock()
 		w.codes[procedure+" "+code]++
 	}
-	w.api, err = api.New(api.Config{Chat: chats, View: reader, Hub: hub, Store: w.store, Logger: slog.New(slog.DiscardHandler), Observe: observe})
+	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: hub, Store: w.store, Logger: slog.New(slog.DiscardHandler), Observe: observe})
 	w.must(err)
 	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate, Services: w.api.Names(), Observe: observe})
 	w.must(err)
 	for _, u := range []string{"ann", "bob", "cid", "dan"} {
-		w.must(chats.EnsureUser(t.Context(), u))
+		w.must(w.chats.EnsureUser(t.Context(), u))
 	}
 	return w
 }
