@@ -73,13 +73,13 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 }
 
 // queryChat returns the plans of a chat that follow the last version published,
-// in order and without a hole.
+// in order.
 func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool) ([]plan, error) {
 	rows, err := r.rows(ctx, chatID)
-	if err == nil && !known && len(rows) > 0 {
+	if err == nil && len(rows) > 0 && (!known || hole(rows, last)) {
 		// A read that is no snapshot may have passed the place of a row just before
-		// it was written, and then met the next. Without a version to go on from that
-		// would go unnoticed; the second read shows the row.
+		// it was written, and then met the next. The second read shows the row, or it
+		// is deleted: then another relay has published it.
 		rows, err = r.rows(ctx, chatID)
 	}
 	if err != nil {
@@ -90,9 +90,6 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known 
 		end := row.FirstVersion + row.Count - 1
 		if known && end <= last {
 			continue // published, waiting to be deleted
-		}
-		if known && row.FirstVersion != last+1 {
-			break // a hole: what belongs there will be seen by the next query
 		}
 		p, err := r.load(ctx, row)
 		if errors.Is(err, errPoison) {
@@ -106,6 +103,17 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known 
 		last, known = end, true
 	}
 	return plans, nil
+}
+
+// hole reports whether rows of a chat leave out a version after the last.
+func hole(rows []table.Outbox, last int64) bool {
+	for _, row := range rows {
+		if row.FirstVersion > last+1 {
+			return true
+		}
+		last = max(last, row.FirstVersion+row.Count-1)
+	}
+	return false
 }
 
 // rows reads the outbox rows of a chat.
