@@ -99,7 +99,7 @@ func (m *Machine) Result(call int64, res proto.Message, why *Failure) {
 	case Extend:
 		m.extended(call, res, why)
 	case SendMessage:
-		m.sent(p, res, why)
+		m.sent(call, p, res, why)
 	default:
 		m.chatResult(call, p, res, why)
 	}
@@ -182,6 +182,9 @@ func (m *Machine) chatResult(call int64, p *pending, res proto.Message, why *Fai
 	switch r := res.(type) {
 	case *chatv1.GetChatResponse:
 		m.overview(r.GetChat(), false)
+		if r.GetChat().GetHead().GetVersion() < p.newest { // older than what was heard of before it was asked for
+			c.pause(&Failure{})
+		}
 	case *chatv1.ListMembersResponse:
 		c.membersPage(r)
 	case *messagev1.ListMessagesResponse:
@@ -242,6 +245,8 @@ func (c *chat) membersPage(r *chatv1.ListMembersResponse) {
 	}
 	if c.pagesHead >= c.Base {
 		c.membersRead(c.pages, c.pagesHead)
+	} else {
+		c.pause(&Failure{})
 	}
 	c.pages = nil
 }
@@ -309,9 +314,12 @@ func (c *chat) changes(after int64, r *messagev1.ListChangesResponse) {
 }
 
 // sent takes the answer to a send in.
-func (m *Machine) sent(p *pending, res proto.Message, why *Failure) {
+func (m *Machine) sent(call int64, p *pending, res proto.Message, why *Failure) {
 	u := p.unsent
 	f := m.sending[u.ChatID]
+	if f == nil || f.call != call {
+		return // of another generation: it is sent again
+	}
 	f.call = 0
 	if why != nil && !definite(why) {
 		m.failed(why)

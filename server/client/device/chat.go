@@ -255,6 +255,7 @@ func (c *chat) change(after, version int64, b body) {
 // forgetState has the chat read for the list again.
 func (c *chat) forgetState() {
 	c.KnownAt, c.chatCall = 0, 0
+	c.Newest = max(c.Newest, 1) // every chat has a version: so it is asked for
 	c.changed()
 }
 

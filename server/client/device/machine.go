@@ -376,10 +376,12 @@ func (m *Machine) syncAnew() {
 // another generation of the store or were called invalid.
 func (m *Machine) dropVersions() {
 	clear(m.left)
+	clear(m.sending)
 	m.sync.call, m.sync.page = 0, ""
 	for _, c := range m.sorted() {
 		c.restart()
 		c.Newest, c.KnownAt, c.Head = 0, 0, nil
+		c.State = nil // marks only go up, but not from one store to another
 		if c.Chat != nil {
 			c.Chat = withCount(c.Chat, c.Chat.GetMemberCount(), c.Chat.GetUpdatedAt(), 0)
 		}

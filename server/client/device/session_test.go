@@ -83,6 +83,78 @@ func TestOtherGeneration(t *testing.T) {
 	r.expect("token", r.kept.Session.Token, "t9")
 }
 
+// Found by the explorer: the store was restored to where less had been read.
+func TestMarksOfAnotherGenerationAreForgotten(t *testing.T) {
+	r := loaded(t, 3)
+	ov := overview("c", 4, 3)
+	ov.State = &chatv1.MemberState{ReadSequence: 3, JoinedSequence: 2}
+	r.frames(headFrame(4, ov))
+	r.end(0, 0)
+	r.pass(time.Minute)
+	r.frames(hello("g2", true), headFrame(3, overview("c", 3, 2)), beat("t9"))
+	r.expect("read", r.view("c").State.GetReadSequence(), int64(0))
+	r.expect("joined", r.view("c").State.GetJoinedSequence(), int64(0))
+}
+
+// Found by the explorer: a chat was read before the store was restored, the first
+// list came after.
+func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
+	r := newRig(t, nil)
+	r.m.Open("c")
+	r.take()
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 9, 8)})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1", Full: true, Generation: "g2"})
+	v := r.view("c")
+	r.expect("newest", v.Newest, int64(4))
+	r.expect("sequence", v.Head.GetSequence(), int64(3))
+}
+
+// Found by the explorer: a restored store answers with less than was heard of, and
+// the device asked again and again without a pause.
+func TestOlderAnswerIsNotAskedForAgainAtOnce(t *testing.T) {
+	r := synced(t, overview("c", 4, 3))
+	r.frames(headFrame(9, nil))
+	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 4, 3)})
+	r.expect("asks for the chat", r.open(device.GetChat), 0)
+	r.pass(time.Minute)
+	r.expect("asks for the chat", r.open(device.GetChat), 1)
+}
+
+// Found by the explorer: the answer about a chat came while the first list was on
+// its way, which does not name the chat.
+func TestAnswerBesideTheFirstList(t *testing.T) {
+	r := newRig(t, nil)
+	r.m.Open("c")
+	r.take()
+	old := r.call(device.GetChat)
+	r.forget(old.ID)
+	r.m.Result(old.ID, &chatv1.GetChatResponse{Chat: overview("c", 4, 3)}, nil)
+	r.take()
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Token: "t1", Full: true, Generation: "g1"})
+	r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
+	r.expect("chats", len(r.m.Chats()), 0)
+}
+
+// The answer to a send comes late, from before the store was restored: the message
+// is sent again, because it may be lost.
+func TestSendAcrossGenerations(t *testing.T) {
+	r := loaded(t, 3)
+	id := r.m.Send("c", "x")
+	r.take()
+	old := r.call(device.SendMessage)
+	r.forget(old.ID)
+	r.end(0, 0)
+	r.pass(time.Minute)
+	r.frames(hello("g2", true), headFrame(2, overview("c", 2, 1)), beat("t9"))
+	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, nil)
+	r.take()
+	r.expect("newest", r.view("c").Newest, int64(2))
+	r.expect("unsent", len(r.m.Unsent()), 1)
+	r.answer(device.SendMessage, &messagev1.SendMessageResponse{Sequence: 2, Version: 3, ClientMessageId: id})
+	r.expect("unsent", len(r.m.Unsent()), 0)
+	r.expect("newest", r.view("c").Newest, int64(3))
+}
+
 func TestEnds(t *testing.T) {
 	for _, c := range []struct {
 		code       deliveryv1.EndCode

@@ -190,12 +190,13 @@ func (m *Machine) expires(at *timestamppb.Timestamp) {
 	}
 }
 
-// generation drops what belongs to another generation of the store.
+// generation drops what belongs to another generation of the store. Answers about one
+// chat do not name theirs: what came before the first that does counts as another's.
 func (m *Machine) generation(g string) {
 	if g == "" || g == m.session.Generation {
 		return
 	}
-	if m.session.Generation != "" {
+	if m.session.Generation != "" || len(m.chats) > 0 {
 		m.dropVersions()
 		m.setToken("")
 	}

@@ -62,6 +62,9 @@ func (m *Machine) Unsent() []Unsent {
 	return out
 }
 
+// Session returns the present token and generation.
+func (m *Machine) Session() Session { return m.session }
+
 // Check demands that the messages have no gap.
 func (v *View) Check() error {
 	for i, msg := range v.Messages {

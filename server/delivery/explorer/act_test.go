@@ -9,18 +9,40 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// acts are what users do and what happens to machines, each as often as it
-// stands here; the simplest first.
-var acts = []func(*world){
-	(*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend,
-	(*world).actOpen, (*world).actOpen, (*world).actHeartbeat, (*world).actMarkRead, (*world).actMarkRead,
-	(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
-	(*world).actCut, (*world).actCut, (*world).actTime, (*world).actTime, (*world).actSkew,
-	(*world).actCreateGroup, (*world).actCreateDirect, (*world).actOlder, (*world).actEvict,
-	(*world).actCrashPhone, (*world).actCrashPhone, (*world).actCrashProcess, (*world).actDrain,
+// acts are what users do and what happens to machines, each as often as it stands
+// here; the simplest first. Every world has the first group, and some of the others:
+// one kind of trouble hides what another one does.
+var acts = [][]func(*world){
+	{
+		(*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend,
+		(*world).actOpen, (*world).actOpen, (*world).actHeartbeat, (*world).actMarkRead, (*world).actMarkRead,
+		(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
+		(*world).actCreateGroup, (*world).actCreateDirect, (*world).actOlder, (*world).actEvict,
+	},
+	{(*world).actCut, (*world).actCut}, {(*world).actTime, (*world).actTime}, {(*world).actSkew}, {(*world).actCrashPhone, (*world).actCrashPhone},
+	{(*world).actCrashProcess}, {(*world).actDrain}, {(*world).actMark},
 }
 
-func (w *world) act() { acts[w.choose.pick(len(acts))](w) }
+// some takes the first group and each of the others with a chance.
+func some[F any](c *chooser, groups [][]F, perMille int) []F {
+	list := groups[0]
+	for _, g := range groups[1:] {
+		if c.chance(perMille) {
+			list = append(list[:len(list):len(list)], g...)
+		}
+	}
+	return list
+}
+
+func (w *world) act() { w.acts[w.choose.pick(len(w.acts))](w) }
+
+// actMark has a hub think that something may be lost.
+func (w *world) actMark() {
+	if p := w.anyProcess(); p != nil {
+		w.tracef("%s marks its streams", p.name)
+		p.hub.MarkDirty()
+	}
+}
 
 func (w *world) phone() *phone { return w.phones[w.choose.pick(len(w.phones))] }
 
@@ -156,9 +178,10 @@ func (w *world) owner() string {
 const maxChats = 4
 
 func (w *world) actCreateGroup() {
-	if len(w.chatIDs) >= maxChats {
+	if w.creations >= maxChats {
 		return
 	}
+	w.creations++
 	caller, history := w.owner(), w.history()
 	n := 1 + w.choose.pick(len(w.users))
 	w.command(caller+" creates a group", "", func(ctx context.Context, p *process, request string) error {
@@ -171,9 +194,10 @@ func (w *world) actCreateGroup() {
 }
 
 func (w *world) actCreateDirect() {
-	if len(w.chatIDs) >= maxChats {
+	if w.creations >= maxChats {
 		return
 	}
+	w.creations++
 	caller, other, history := w.user(), w.user(), w.history()
 	w.command(caller+" writes to "+other, "", func(ctx context.Context, p *process, request string) error {
 		r, err := p.chats.CreateDirect(ctx, chat.CreateDirect{Caller: caller, Other: other, History: history, RequestID: request})
@@ -186,7 +210,7 @@ func (w *world) actCreateDirect() {
 
 // tell gives a device of the caller the answer to a creation.
 func (w *world) tell(ctx context.Context, p *process, user, chatID string) {
-	began := w.moment
+	began, generation := w.moment, w.generation
 	ov, err := p.view.Overview(ctx, user, chatID)
 	if err != nil {
 		return
@@ -195,7 +219,7 @@ func (w *world) tell(ctx context.Context, p *process, user, chatID string) {
 	for _, d := range w.phones {
 		if life := d.life; d.m != nil && d.user == user && w.choose.chance(500) {
 			w.later("created", func() bool {
-				if d.life == life {
+				if d.life == life && generation == w.generation {
 					d.m.Learn(ov)
 					d.drain()
 				}

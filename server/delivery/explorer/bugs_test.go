@@ -13,6 +13,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -30,6 +31,19 @@ type bug struct {
 	storage    func(device.Storage) device.Storage                // what devices store
 	notAMember bool                                               // NOT_A_MEMBER always counts
 	noRepair   bool                                               // what is lost stays lost
+
+	spine       bool                                   // the mistake is one of the durable path or of links
+	envelope    func(*world, *process, *link.Envelope) // what receivers get
+	lateProduce bool                                   // rows are deleted before their records are there
+	unstable    bool                                   // rows are deleted before their records are on stable storage
+	missedRow   bool                                   // the outbox shows a later row and not the first
+	noSweep     bool                                   // whole shards are read as empty
+	commitFirst bool                                   // offsets are committed before hubs are told
+	newest      bool                                   // a partition goes on at its end, not where it was committed
+	noDirty     bool                                   // a gap marks no stream
+	noSkip      bool                                   // what is left out begins no epoch
+	noTick      bool                                   // silence is not noticed
+	keepLease   bool                                   // streams are kept while their routes had run out
 }
 
 // enough is the number of schedules within which every bug must show.

@@ -156,6 +156,10 @@ func (w *world) checkShown(d *phone, chatID string) {
 	if !ok || !v.Loaded {
 		return
 	}
+	if d.m.Session().Generation != w.generation {
+		delete(d.applied, chatID)
+		return // of a store that is no more; the device is about to learn of it
+	}
 	l := w.chat(chatID)
 	if v.Version < d.applied[chatID] {
 		w.failf("%s goes back from version %d of %s to %d", d.name, d.applied[chatID], short(chatID), v.Version)

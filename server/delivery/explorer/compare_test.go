@@ -14,9 +14,12 @@ import (
 // compare demands that every device shows what the store has, and that no
 // promise was broken.
 func (w *world) compare() {
-	truth := view.New(view.Config{Store: w.store, Generation: generation, TokenKey: tokenKey, Clock: func() time.Time { return w.now }})
+	truth := view.New(view.Config{Store: w.store, Generation: w.generation, TokenKey: tokenKey, Clock: func() time.Time { return w.now }})
 	for _, l := range w.logs {
 		w.compareLog(l)
+	}
+	if w.spine != nil {
+		w.spine.compare()
 	}
 	for _, d := range w.phones {
 		w.compareSends(d)

@@ -195,7 +195,7 @@ func (d *phone) request(p *process, life int, c device.Call) {
 		busy = r.GetChatId()
 	}
 	w.spawn(p, "request of "+d.name, busy, func(ctx context.Context) {
-		began := w.moment
+		began, generation := w.moment, w.generation
 		res, why := p.serve(ctx, d.user, c.Request)
 		if p.dead {
 			res, why = nil, unavailable
@@ -212,7 +212,11 @@ func (d *phone) request(p *process, life int, c device.Call) {
 				w.tracef("the answer to %s's call %d is lost", d.name, c.ID)
 				res, why = nil, unavailable
 			}
-			d.confirmed(c.Request, res)
+			if generation == w.generation {
+				d.confirmed(c.Request, res)
+			} else if s, ok := c.Request.(*messagev1.SendMessageRequest); ok && (res != nil || !retried(why)) && d.m != nil && d.m.Session().Generation != w.generation {
+				delete(d.sent, s.GetClientMessageId()) // the device takes the promise of a store that is no more
+			}
 			d.result(life, c.ID, res, why)
 			if w.bug.notAMember && why != nil && why.Reason == "NOT_A_MEMBER" && c.Kind != device.SendMessage && d.life == life {
 				d.believe(c.Request)
@@ -221,6 +225,9 @@ func (d *phone) request(p *process, life int, c device.Call) {
 		})
 	})
 }
+
+// retried reports whether a device sends a message again after a failure.
+func retried(why *device.Failure) bool { return why.Code == connect.CodeUnavailable }
 
 // confirmed notes what a send's answer promises, whether or not the device is
 // the one that asked.
@@ -292,7 +299,7 @@ func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 		d.m.StreamEnded(call, why)
 		d.drain()
 	}
-	if p == nil || w.trouble(w.lossy) {
+	if p == nil || w.trouble(w.lossy) || (w.spine != nil && !p.leased) {
 		fail(unavailable)
 		return
 	}

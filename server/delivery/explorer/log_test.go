@@ -120,6 +120,13 @@ func (w *world) record(p *store.Plan) {
 		}
 		w.recordEvent(w.chat(wr.Key.PK), row.Version, e, c)
 	}
+	if s := w.spine; s != nil {
+		for i := range p.Writes {
+			if wr := &p.Writes[i]; wr.Key.Table == store.Outbox && wr.Op == store.OpPut {
+				s.rows++
+			}
+		}
+	}
 	for i := range p.Writes { // after the events, which may be about users pending before
 		if wr := &p.Writes[i]; wr.Key.Table == store.PendingMembers {
 			w.chat(wr.Key.PK).pending = table.PendingFrom(wr.Key.PK, w.peek(wr.Key)).Members
@@ -196,6 +203,9 @@ func (w *world) recordEvent(l *chatLog, version int64, e event.Event, c *commit)
 		}
 	}
 	l.entries = append(l.entries, en)
+	if w.spine != nil {
+		w.spine.events[e.GetMetadata().GetEventId()] = e
+	}
 	c.version, c.membershipVersion = version, e.GetMetadata().GetMembershipVersion()
 }
 

@@ -17,13 +17,12 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/delivery/mailbox"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
-
-const generation = "g1"
 
 var tokenKey = make([]byte, view.KeySize)
 
@@ -39,7 +38,11 @@ type process struct {
 	hub      *delivery.Hub
 	busy     map[string]bool // chats with a command under way: a second one would wait for the first
 	working  int
-	repaired int // commits that the repair has brought to this hub
+	sender   *link.Sender      // with a spine
+	receiver *link.Receiver    // with a spine
+	leased   bool              // others find its streams
+	numbers  map[string]uint64 // of a seeded bug
+	repaired int               // commits that the repair has brought to this hub
 }
 
 func (w *world) newProcess() *process {
@@ -48,10 +51,10 @@ func (w *world) newProcess() *process {
 	p.skew = time.Duration(w.choose.pick(5)) * time.Second
 	clock := func() time.Time { return w.now.Add(p.skew) }
 	st := &stops{w: w, p: p}
-	p.view = view.New(view.Config{Store: st, Generation: generation, TokenKey: tokenKey, Clock: clock})
+	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock})
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
-		Store: st, Clock: clock, Generation: generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
+		Store: st, Clock: clock, Generation: w.generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
 		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk,
 	})
 	if err != nil {
@@ -62,13 +65,16 @@ func (w *world) newProcess() *process {
 		source = w.bug.source(w, source)
 	}
 	p.hub, err = delivery.New(delivery.Config{
-		Generation: generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil), Delivered: p.chats.Delivered,
+		Generation: w.generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil), Delivered: p.chats.Delivered,
 		MaxReplay: w.maxReplay, Limits: mailbox.Limits{Frames: w.maxFrames},
 	})
 	if err != nil {
 		w.failf("hub: %v", err)
 	}
 	w.processes = append(w.processes, p)
+	if w.spine != nil {
+		w.spine.join(p)
+	}
 	return p
 }
 
@@ -94,6 +100,10 @@ func (w *world) newID(p *process) func(string) string {
 // committed sends a commit to all hubs, by an unreliable network.
 func (p *process) committed(c chat.Commit) {
 	if p.dead {
+		return
+	}
+	if p.w.spine != nil {
+		p.w.spine.committed(p, c)
 		return
 	}
 	d := delivery.Of(c.Events)
@@ -126,13 +136,21 @@ func (p *process) receipt(row table.UserChat, head table.Head) {
 	if w.current != nil {
 		w.current.owes = ""
 	}
+	if w.spine != nil {
+		w.spine.receipt(p, row, state)
+		return
+	}
 	for _, q := range w.processes {
 		w.later("receipt", func() bool {
 			if q.dead {
 				return false
 			}
 			if p.dead || (!w.calm && w.choose.chance(w.lossy)) {
-				w.cutUser(row.UserID, q)
+				if w.choose.chance(500) {
+					q.hub.MarkDirty()
+				} else {
+					w.cutUser(row.UserID, q)
+				}
 				return false
 			}
 			q.hub.Receipt(row.UserID, row.ChatID, state)
@@ -154,7 +172,7 @@ func (w *world) cutUser(user string, p *process) {
 // once per chat.
 func (p *process) repair() bool {
 	w := p.w
-	if p.dead || p.repaired >= len(w.commits) || w.bug.noRepair {
+	if p.dead || p.repaired >= len(w.commits) || w.bug.noRepair || w.spine != nil {
 		return false
 	}
 	n := min(1+w.choose.pick(4), len(w.commits)-p.repaired)
@@ -163,7 +181,7 @@ func (p *process) repair() bool {
 	for _, c := range w.commits[p.repaired : p.repaired+n] {
 		d := heads[c.chat]
 		if d == nil {
-			d = &delivery.Delivery{Generation: generation, ChatID: c.chat}
+			d = &delivery.Delivery{Generation: w.generation, ChatID: c.chat}
 			heads[c.chat] = d
 			order = append(order, c.chat)
 		}
@@ -216,6 +234,9 @@ func (p *process) die() {
 			w.processes = append(w.processes[:i:i], w.processes[i+1:]...)
 			break
 		}
+	}
+	if w.spine != nil {
+		w.spine.leave(p)
 	}
 }
 

@@ -26,11 +26,13 @@ type world struct {
 	failed string   // the first thing that was wrong
 	kind   string   // of what was wrong
 
-	now      time.Time
-	store    *storetest.Map
-	calm     bool // no more trouble
-	sleeping int  // tasks that wait with a plan made
-	over     bool // every task ends at its next stop
+	now        time.Time
+	store      *storetest.Map
+	spine      *spine // nil: a network that brings everything in the end
+	generation string
+	calm       bool // no more trouble
+	sleeping   int  // tasks that wait with a plan made
+	over       bool // every task ends at its next stop
 
 	// The schedule's own way of being hard, in 1/1,000.
 	lossy, faulty, acting int
@@ -47,6 +49,8 @@ type world struct {
 	current   *running
 	tasks     []*running
 	made      int
+	acts      []func(*world)
+	creations int // of chats, begun
 	ids       int
 
 	logs    map[string]*chatLog
@@ -205,7 +209,7 @@ var (
 
 // newWorld makes the processes, users and first chats of a schedule.
 func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
-	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{}, labels: map[string]uint64{}}
+	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{}, labels: map[string]uint64{}, generation: "g1"}
 	if trace {
 		w.trace = []string{}
 	}
@@ -215,10 +219,19 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 	w.faulty = []int{0, 0, 30}[w.choose.pick(3)]
 	w.acting = []int{80, 40, 160}[w.choose.pick(3)]
 	w.chunk = 1 + w.choose.pick(3)
+	w.acts = some(w.choose, acts, 700)
 	w.maxReplay = []int{500, 2}[w.choose.pick(2)]
 	w.maxFrames = []int{2048, 2048, 12}[w.choose.pick(3)]
+	if durable := w.choose.chance(500); b.spine || (durable && b.name == "") {
+		w.spine = newSpine(w)
+	}
 	for range 1 + w.choose.pick(3) {
 		w.newProcess()
+	}
+	if s := w.spine; s != nil {
+		s.newFanout()
+		s.newFanout()
+		s.newRelay()
 	}
 	w.users = allUsers[:2+w.choose.pick(3)]
 	first := w.processes[0]
@@ -228,6 +241,7 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 		}
 	}
 	for n := 1 + w.choose.pick(2); n > 0; n-- {
+		w.creations++
 		if w.choose.chance(250) {
 			_, err := first.chats.CreateDirect(w.ctx, chat.CreateDirect{Caller: w.users[0], Other: w.users[1], History: w.history()})
 			w.must(err)
@@ -284,6 +298,10 @@ func (w *world) history() table.History {
 func (w *world) step() {
 	w.now = w.now.Add(3 * time.Millisecond)
 	if w.choose.chance(w.acting) {
+		if w.spine != nil && w.choose.chance(250) {
+			w.spine.act()
+			return
+		}
 		w.act()
 		return
 	}
@@ -302,9 +320,12 @@ func (w *world) step() {
 		return
 	}
 	n -= len(w.phones)
-	if p := w.processes[n/2]; n%2 == 0 {
+	switch p := w.processes[n/2]; {
+	case n%2 == 0:
 		p.work()
-	} else {
+	case w.spine != nil:
+		w.spine.step()
+	default:
 		p.repair()
 	}
 }
@@ -333,6 +354,11 @@ func (w *world) settle() {
 			continue
 		}
 		if w.poll() || w.reconcile() {
+			continue
+		}
+		if s := w.spine; s != nil && s.rounds < 5 { // so that silence is noticed
+			s.rounds++
+			s.round()
 			continue
 		}
 		next, ok := w.nextTime()
@@ -372,6 +398,9 @@ func (w *world) poll() (did bool) {
 		did = p.work() || did
 		did = p.repair() || did
 	}
+	if w.spine != nil {
+		did = w.spine.settle() || did
+	}
 	return did
 }
 
@@ -394,6 +423,9 @@ func (w *world) nextTime() (next time.Time, ok bool) {
 		if _, wait, _ := p.hub.Work(w.now.Add(p.skew)); wait > 0 {
 			add(w.now.Add(wait))
 		}
+	}
+	if w.spine != nil && w.spine.rows > 0 {
+		add(w.now.Add(700 * time.Millisecond))
 	}
 	for _, d := range w.phones {
 		if at, ok := d.m.Deadline(); ok {

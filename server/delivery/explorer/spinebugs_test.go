@@ -1,0 +1,105 @@
+package explorer
+
+import (
+	"context"
+
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Mistakes of the durable path and of links; found like all others.
+func init() {
+	bugs = append(bugs,
+		bug{name: "row deleted before its records are there", spine: true, lateProduce: true},
+		bug{name: "row deleted before its records are on stable storage", spine: true, unstable: true},
+		bug{name: "nudge out of order, and the outbox shows no earlier row", spine: true, missedRow: true},
+		bug{name: "sweep that skips rows", spine: true, noSweep: true},
+		bug{name: "commit before Deliver", spine: true, commitFirst: true},
+		bug{name: "rebalance that goes on at the end of a partition", spine: true, newest: true},
+		bug{name: "dirty not set", spine: true, noDirty: true},
+		bug{name: "skip without new epoch", spine: true, noSkip: true},
+		bug{name: "silence not noticed", spine: true, noTick: true},
+		bug{name: "lease not renewed but streams kept", spine: true, keepLease: true},
+		bug{name: "epoch jump ignored", spine: true, envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
+		bug{name: "number jump ignored", spine: true, envelope: func(_ *world, to *process, e *link.Envelope) {
+			if to.numbers == nil {
+				to.numbers = map[string]uint64{}
+			}
+			if !e.Keepalive() {
+				to.numbers[e.From]++
+			}
+			e.Number = to.numbers[e.From]
+		}},
+		bug{name: "old generation delivered", spine: true, envelope: func(w *world, _ *process, e *link.Envelope) {
+			e.Generation = w.generation
+			for i := range e.Deliveries {
+				e.Deliveries[i].Generation = w.generation
+			}
+		}},
+		bug{name: "re-sync without refreshing joined_sequence", spine: true, source: func(w *world, s delivery.Source) delivery.Source {
+			return &firstRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string]table.UserChat{}}
+		}},
+		bug{name: "re-sync that reads the user's rows once and for all", spine: true, source: func(w *world, s delivery.Source) delivery.Source {
+			return &onceRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string][]table.UserChat{}}
+		}},
+		bug{name: "re-sync that compares with old heads", spine: true, source: func(w *world, s delivery.Source) delivery.Source {
+			return &onceHeads{sourceOf: sourceOf{Source: s, w: w}, heads: map[string]*table.Head{}}
+		}},
+	)
+}
+
+// firstRows shows a membership with the join of the user's first one.
+type firstRows struct {
+	sourceOf
+	rows map[string]table.UserChat
+}
+
+func (s *firstRows) UserChatsOf(ctx context.Context, user string, ids []string) ([]*table.UserChat, error) {
+	rows, err := s.Source.UserChatsOf(ctx, user, ids)
+	for _, r := range rows {
+		if r == nil {
+			continue
+		}
+		k := user + "/" + r.ChatID
+		first, ok := s.rows[k]
+		if !ok {
+			s.rows[k], first = *r, *r
+		}
+		r.JoinedSequence, r.JoinedVersion = first.JoinedSequence, first.JoinedVersion
+	}
+	return rows, err
+}
+
+type onceRows struct {
+	sourceOf
+	rows map[string][]table.UserChat
+}
+
+func (s *onceRows) UserChats(ctx context.Context, user string) ([]table.UserChat, error) {
+	if rows, ok := s.rows[user]; ok {
+		return rows, nil
+	}
+	rows, err := s.Source.UserChats(ctx, user)
+	if err == nil {
+		s.rows[user] = rows
+	}
+	return rows, err
+}
+
+type onceHeads struct {
+	sourceOf
+	heads map[string]*table.Head
+}
+
+func (s *onceHeads) Heads(ctx context.Context, ids []string) ([]*table.Head, error) {
+	heads, err := s.Source.Heads(ctx, ids)
+	for i, h := range heads {
+		if old := s.heads[ids[i]]; old != nil {
+			heads[i] = old
+		} else if h != nil {
+			s.heads[ids[i]] = h
+		}
+	}
+	return heads, err
+}
