@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -38,16 +39,16 @@ func errorFor(code int16) error { return kerr.ErrorForCode(code) }
 
 // NewTransactional makes the client of a relay's slot. A later one with the same
 // id fences it.
-func NewTransactional(addr, id string) (*Client, error) {
-	c, err := kgo.NewClient(
-		kgo.SeedBrokers(addr), kgo.ClientID("parley-relay"),
+func NewTransactional(addr, id string, more ...Option) (*Client, error) {
+	c, err := kgo.NewClient(append(slices.Clone(more),
+		seeds(addr), kgo.ClientID("parley-relay"),
 		kgo.TransactionalID(id), kgo.TransactionTimeout(txnTimeout),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline),
 		kgo.ProducerLinger(produceLinger), kgo.ProducerBatchCompression(kgo.Lz4Compression()),
 		kgo.ProducerBatchMaxBytes(1<<20), kgo.MetadataMinAge(metadataMinAge),
 		// Partitions are ours to choose: a bucket of the chat, never the client's.
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}
@@ -58,7 +59,7 @@ func NewTransactional(addr, id string) (*Client, error) {
 // records only, without a group.
 func NewReader(addr string, topics ...string) (*Client, error) {
 	c, err := kgo.NewClient(
-		kgo.SeedBrokers(addr), kgo.ClientID("parley-reader"), kgo.ConsumeTopics(topics...),
+		seeds(addr), kgo.ClientID("parley-reader"), kgo.ConsumeTopics(topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.MetadataMinAge(metadataMinAge),
 	)
 	if err != nil {

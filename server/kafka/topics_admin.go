@@ -1,0 +1,264 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Replication is the declared replication factor (K-006).
+const Replication = 3
+
+// Admin makes and checks the topics of a cluster. No other part of Parley creates a
+// topic there (K-017).
+type Admin struct {
+	c  *kgo.Client
+	ad *kadm.Client
+}
+
+// NewAdmin makes a client; Close must be called.
+func NewAdmin(c Cluster) (*Admin, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(append(c.Options(), seeds(c.Addr()), kgo.ClientID("parley-admin"), kgo.MetadataMinAge(metadataMinAge))...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return &Admin{c: cl, ad: kadm.NewClient(cl)}, nil
+}
+
+// Close closes the client.
+func (a *Admin) Close() { a.c.Close() }
+
+// Difference is a way in which a topic is not as declared.
+type Difference struct {
+	Topic string
+	Text  string
+	// Fatal says that nothing may be published or consumed so: the topic is missing, or
+	// its partitions or its cleanup policy are others (K-019).
+	Fatal bool
+}
+
+// String is one line.
+func (d Difference) String() string { return d.Topic + ": " + d.Text }
+
+// configs are the declared ones; with fewer brokers than declared replicas fewer can
+// be in sync.
+func (t Topic) configs(replication int16) map[string]string {
+	out := maps.Clone(t.Configs)
+	if n, err := strconv.Atoi(out["min.insync.replicas"]); err == nil && int(replication) < n {
+		out["min.insync.replicas"] = strconv.Itoa(int(replication))
+	}
+	return out
+}
+
+// Verify compares the topics of the cluster with the declared ones. replication is
+// Replication, or less on a cluster of fewer brokers.
+func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, error) {
+	declared := Topics()
+	var names []string
+	for _, t := range declared {
+		names = append(names, t.Name)
+	}
+	have, err := a.list(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: list topics: %w", err)
+	}
+	configs, err := a.ad.DescribeTopicConfigs(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: describe topics: %w", err)
+	}
+	var out []Difference
+	for _, t := range declared {
+		is := have[t.Name]
+		switch err := kerr.ErrorForCode(is.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			out = append(out, Difference{t.Name, "is missing", true})
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("kafka: topic %s: %w", t.Name, err)
+		}
+		if n := len(is.Partitions); n != int(t.Partitions) {
+			out = append(out, Difference{t.Name, fmt.Sprintf("has %d partitions, %d are declared: a count never changes, more are a new topic", n, t.Partitions), true})
+		}
+		for _, p := range is.Partitions {
+			if n := len(p.Replicas); n != int(replication) {
+				out = append(out, Difference{t.Name, fmt.Sprintf("partition %d has %d replicas, not %d", p.Partition, n, replication), false})
+				break
+			}
+		}
+		live, err := configs.On(t.Name, nil)
+		if err != nil {
+			return nil, fmt.Errorf("kafka: describe topic %s: %w", t.Name, err)
+		}
+		values := map[string]string{}
+		for _, c := range live.Configs {
+			values[c.Key] = c.MaybeValue()
+		}
+		want := t.configs(replication)
+		for _, key := range slices.Sorted(maps.Keys(want)) {
+			if values[key] != want[key] {
+				out = append(out, Difference{t.Name, fmt.Sprintf("%s is %q, %q is declared", key, values[key], want[key]), key == "cleanup.policy"})
+			}
+		}
+	}
+	return out, nil
+}
+
+// list asks the cluster itself: what the client remembers may be from before a topic
+// was made.
+func (a *Admin) list(ctx context.Context, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range names {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(name)
+		req.Topics = append(req.Topics, t)
+	}
+	res, err := req.RequestWith(ctx, a.c)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]kmsg.MetadataResponseTopic{}
+	for _, t := range res.Topics {
+		if t.Topic != nil {
+			out[*t.Topic] = t
+		}
+	}
+	return out, nil
+}
+
+// Apply makes the topics that are missing, and sets configurations that differ; it
+// returns what it did. It never changes partitions or replicas of a topic that is
+// there.
+func (a *Admin) Apply(ctx context.Context, replication int16) (did []string, err error) {
+	differences, err := a.Verify(ctx, replication)
+	if err != nil {
+		return nil, err
+	}
+	wrong := map[string]bool{}
+	for _, d := range differences {
+		wrong[d.Topic] = true
+	}
+	for _, t := range Topics() {
+		if !wrong[t.Name] {
+			continue
+		}
+		configs := map[string]*string{}
+		var alter []kadm.AlterConfig
+		for _, key := range slices.Sorted(maps.Keys(t.Configs)) {
+			value := t.configs(replication)[key]
+			configs[key] = &value
+			alter = append(alter, kadm.AlterConfig{Op: kadm.SetConfig, Name: key, Value: &value})
+		}
+		res, err := a.ad.CreateTopic(ctx, t.Partitions, replication, configs, t.Name)
+		if err == nil {
+			err = res.Err
+		}
+		if err == nil {
+			did = append(did, fmt.Sprintf("%s: created with %d partitions and %d replicas", t.Name, t.Partitions, replication))
+			continue
+		}
+		if !errors.Is(err, kerr.TopicAlreadyExists) {
+			return did, fmt.Errorf("kafka: create topic %s: %w", t.Name, err)
+		}
+		altered, err := a.ad.AlterTopicConfigs(ctx, alter, t.Name)
+		if err == nil {
+			_, err = altered.On(t.Name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
+		}
+		if err != nil {
+			return did, fmt.Errorf("kafka: configure topic %s: %w", t.Name, err)
+		}
+		did = append(did, t.Name+": configured as declared")
+	}
+	return did, a.await(ctx)
+}
+
+// await waits until the cluster knows of all topics: it says that one is made before all
+// of its brokers have heard of it.
+func (a *Admin) await(ctx context.Context) error {
+	var names []string
+	for _, t := range Topics() {
+		names = append(names, t.Name)
+	}
+	for {
+		have, err := a.list(ctx, names)
+		if err != nil {
+			return fmt.Errorf("kafka: list topics: %w", err)
+		}
+		missing := 0
+		for _, name := range names {
+			if t, ok := have[name]; !ok || t.ErrorCode != 0 {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: %d topics are not there yet: %w", missing, ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// Check refuses a cluster on which Parley must not run (K-019).
+func (a *Admin) Check(ctx context.Context) error {
+	differences, err := a.Verify(ctx, Replication)
+	if err != nil {
+		return err
+	}
+	var wrong []error
+	for _, d := range differences {
+		if d.Fatal {
+			wrong = append(wrong, errors.New(d.String()))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	text := make([]string, len(wrong))
+	for i, e := range wrong {
+		text[i] = e.Error()
+	}
+	return fmt.Errorf("kafka: topics are not as declared: %s", strings.Join(text, "; "))
+}
+
+// TerraformTopics is the declared topics as Terraform's configuration for the provider
+// Mongey/kafka (0.8 and later).
+func TerraformTopics() string {
+	var b strings.Builder
+	b.WriteString(`# The topics of Parley. Generated by: workers topics terraform
+
+variable "parley_topic_replication" {
+  type        = number
+  default     = 3
+  description = "Replicas of each partition; at least three outside of tests."
+}
+`)
+	for _, t := range Topics() {
+		fmt.Fprintf(&b, "\nresource \"kafka_topic\" %q {\n", "parley_"+strings.NewReplacer(".", "_", "-", "_").Replace(t.Name))
+		fmt.Fprintf(&b, "  name               = %q\n  partitions         = %d\n  replication_factor = var.parley_topic_replication\n\n  config = {\n", t.Name, t.Partitions)
+		keys := slices.Sorted(maps.Keys(t.Configs))
+		width := 0
+		for _, key := range keys {
+			width = max(width, len(key)+2)
+		}
+		for _, key := range keys {
+			fmt.Fprintf(&b, "    %-*q = %q\n", width, key, t.Configs[key])
+		}
+		b.WriteString("  }\n\n  lifecycle {\n    prevent_destroy = true\n  }\n}\n")
+	}
+	return b.String()
+}
