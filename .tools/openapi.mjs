@@ -13,11 +13,22 @@ const verbs = ["get", "post", "put", "patch", "delete"];
 const json = (schema) => ({ "application/json": { schema } });
 const header = (description) => ({ description, schema: { type: "string" } });
 
+// Rules that the plugin only tells in words: bytes bound characters from above, and one byte is a character.
+function tighten(schema) {
+  const text = schema.description ?? "";
+  const most = text.match(/string\.max_bytes = (\d+)/);
+  if (most) schema.maxLength ??= Number(most[1]);
+  if (/string\.min_bytes = 1\b/.test(text)) schema.minLength ??= 1;
+  if (Array.isArray(schema.type) && schema.type.includes("string") && /int64$/.test(schema.format ?? "")) {
+    schema.pattern ??= schema.minimum >= 0 ? "^[0-9]{1,19}$" : "^-?[0-9]{1,19}$";
+  }
+}
+
 // A field is required if its rules refuse what it is when it is not set.
 function required(schema) {
   const text = schema.description ?? "";
   return (
-    (schema.pattern !== undefined && !new RegExp(schema.pattern).test("")) ||
+    (schema.type === "string" && schema.pattern !== undefined && !new RegExp(schema.pattern).test("")) ||
     schema.minItems > 0 ||
     schema.minimum > 0 ||
     (schema.not?.enum ?? []).some((v) => v.endsWith("_UNSPECIFIED")) ||
@@ -34,6 +45,7 @@ function walk(node, visit) {
 // Comments keep the indent of their lines; unknown fields are ignored, not refused.
 walk(doc, (node) => {
   if (typeof node.description === "string") node.description = node.description.replace(/\n +/g, "\n").trim();
+  if (node.type !== undefined) tighten(node);
   if (node.additionalProperties === false) delete node.additionalProperties;
   for (const [name, property] of Object.entries(node.properties ?? {})) {
     if (typeof property.title === "string" && property.title.replace(/_/g, "") === name.toLowerCase()) delete property.title;
@@ -72,7 +84,7 @@ for (const [path, item] of Object.entries(doc.paths)) {
     if (repeatable) {
       op.parameters.push({
         name: "Idempotency-Key", in: "header", description: "Makes the request safe to repeat; the same as the field.",
-        schema: { type: "string", maxLength: 64 },
+        schema: fields?.properties?.clientMessageId ? { type: "string", format: "uuid" } : { type: "string", pattern: "^[A-Za-z0-9_-]{1,64}$" },
       });
     }
     if (verb === "get") op.parameters.push({ name: "If-None-Match", in: "header", description: "ETag that the client has.", schema: { type: "string" } });
