@@ -33,6 +33,7 @@ type bug struct {
 	noRepair   bool                                               // what is lost stays lost
 
 	spine       bool                                   // the mistake is one of the durable path or of links
+	tune        func(*spine)                           // makes the trouble frequent that shows it, and leaves out what hides it
 	envelope    func(*world, *process, *link.Envelope) // what receivers get
 	lateProduce bool                                   // rows are deleted before their records are there
 	unstable    bool                                   // rows are deleted before their records are on stable storage

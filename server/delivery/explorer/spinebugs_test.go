@@ -15,14 +15,14 @@ func init() {
 		bug{name: "row deleted before its records are on stable storage", spine: true, unstable: true},
 		bug{name: "nudge out of order, and the outbox shows no earlier row", spine: true, missedRow: true},
 		bug{name: "sweep that skips rows", spine: true, noSweep: true},
-		bug{name: "commit before Deliver", spine: true, commitFirst: true},
-		bug{name: "rebalance that goes on at the end of a partition", spine: true, newest: true},
-		bug{name: "dirty not set", spine: true, noDirty: true},
-		bug{name: "skip without new epoch", spine: true, noSkip: true},
-		bug{name: "silence not noticed", spine: true, noTick: true},
-		bug{name: "lease not renewed but streams kept", spine: true, keepLease: true},
-		bug{name: "epoch jump ignored", spine: true, envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
-		bug{name: "number jump ignored", spine: true, envelope: func(_ *world, to *process, e *link.Envelope) {
+		bug{name: "commit before Deliver", spine: true, tune: tuned(0, 0, (*spine).rebalance), commitFirst: true},
+		bug{name: "rebalance that goes on at the end of a partition", spine: true, tune: tuned(0, 0, (*spine).rebalance), newest: true},
+		bug{name: "dirty not set", spine: true, tune: tuned(50, 100), noDirty: true},
+		bug{name: "skip without new epoch", spine: true, tune: tuned(0, 100), noSkip: true},
+		bug{name: "silence not noticed", spine: true, tune: tuned(0, 0, (*spine).crashFanout), noTick: true},
+		bug{name: "lease not renewed but streams kept", spine: true, tune: tuned(0, 0, (*spine).lapse), keepLease: true},
+		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 100), envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
+		bug{name: "number jump ignored", spine: true, tune: tuned(100, 0), envelope: func(_ *world, to *process, e *link.Envelope) {
 			if to.numbers == nil {
 				to.numbers = map[string]uint64{}
 			}
@@ -31,23 +31,33 @@ func init() {
 			}
 			e.Number = to.numbers[e.From]
 		}},
-		bug{name: "old generation delivered", spine: true, envelope: func(w *world, _ *process, e *link.Envelope) {
+		bug{name: "old generation delivered", spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore), envelope: func(w *world, _ *process, e *link.Envelope) {
 			e.Generation = w.generation
 			for i := range e.Deliveries {
 				e.Deliveries[i].Generation = w.generation
 			}
 		}},
-		bug{name: "re-sync without refreshing joined_sequence", spine: true, source: func(w *world, s delivery.Source) delivery.Source {
+		bug{name: "re-sync without refreshing joined_sequence", spine: true, tune: tuned(20, 100, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
 			return &firstRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string]table.UserChat{}}
 		}},
-		bug{name: "re-sync that reads the user's rows once and for all", spine: true, source: func(w *world, s delivery.Source) delivery.Source {
+		bug{name: "re-sync that reads the user's rows once and for all", spine: true, tune: tuned(20, 20, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
 			return &onceRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string][]table.UserChat{}}
 		}},
-		bug{name: "re-sync that compares with old heads", spine: true, source: func(w *world, s delivery.Source) delivery.Source {
+		bug{name: "re-sync that compares with old heads", spine: true, tune: tuned(20, 20, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
 			return &onceHeads{sourceOf: sourceOf{Source: s, w: w}, heads: map[string]*table.Head{}}
 		}},
 	)
 }
+
+// tuned leaves only the durable path, some kinds of trouble, and keepalives.
+func tuned(lossy, hidden int, acts ...func(*spine)) func(*spine) {
+	return func(s *spine) {
+		s.quiet, s.lossy, s.hidden, s.share, s.w.acts = true, lossy, hidden, 500, actsOf(0)
+		s.acts = append([]func(*spine){(*spine).round}, acts...)
+	}
+}
+
+func actsOf(group int) []func(*world) { return acts[group] }
 
 // firstRows shows a membership with the join of the user's first one.
 type firstRows struct {

@@ -219,12 +219,15 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 	w.faulty = []int{0, 0, 30}[w.choose.pick(3)]
 	w.acting = []int{80, 40, 160}[w.choose.pick(3)]
 	w.chunk = 1 + w.choose.pick(3)
-	w.acts = some(w.choose, acts, 700)
-	w.maxReplay = []int{500, 2}[w.choose.pick(2)]
-	w.maxFrames = []int{2048, 2048, 12}[w.choose.pick(3)]
 	if durable := w.choose.chance(500); b.spine || (durable && b.name == "") {
 		w.spine = newSpine(w)
 	}
+	w.acts = some(w.choose, acts, 700)
+	if b.tune != nil {
+		b.tune(w.spine)
+	}
+	w.maxReplay = []int{500, 2}[w.choose.pick(2)]
+	w.maxFrames = []int{2048, 2048, 12}[w.choose.pick(3)]
 	for range 1 + w.choose.pick(3) {
 		w.newProcess()
 	}
@@ -298,7 +301,7 @@ func (w *world) history() table.History {
 func (w *world) step() {
 	w.now = w.now.Add(3 * time.Millisecond)
 	if w.choose.chance(w.acting) {
-		if w.spine != nil && w.choose.chance(250) {
+		if w.spine != nil && w.choose.chance(w.spine.share) {
 			w.spine.act()
 			return
 		}
