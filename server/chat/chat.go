@@ -68,13 +68,17 @@ type Config struct {
 	// committed: once, in version order, once it is durable, before the callers
 	// get their answer. It must be quick, the chat waits for it.
 	Committed func(Commit)
-	// Receipt is told of each user's row that MarkRead changed, with the head that
-	// it was measured by.
+	// Receipt is told of each user's row that MarkRead or SetOwn changed, with the
+	// head that it was measured by.
 	Receipt func(row table.UserChat, head table.Head)
+	// Meter is told what commands did.
+	Meter Meter
 	// NewID makes an id with a prefix; by default a ULID.
 	NewID func(prefix string) string
 	// Sleep waits between attempts; by default in real time.
 	Sleep func(ctx context.Context, d time.Duration) error
+	// Members is the size of a group; by default, and at most, plan.MaxMembers.
+	Members int
 	// Chunk is the number of members that one plan of a group's creation adds; by
 	// default, and at most, plan.MaxChunk.
 	Chunk int
@@ -104,6 +108,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Receipt == nil {
 		cfg.Receipt = func(table.UserChat, table.Head) {}
 	}
+	cfg.Meter.complete()
 	if cfg.NewID == nil {
 		cfg.NewID = NewID
 	}
@@ -120,7 +125,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		cfg.Queue = 1 << 12
 	}
 	s := &Service{cfg: cfg}
-	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID}
+	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members}
 	for i := range s.shards {
 		s.shards[i].init(max(1, cfg.Heads/shards))
 	}

@@ -61,9 +61,10 @@ func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, er
 		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Others: []string{r.Other}, History: history, Cause: r.Cause,
 		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "direct", r.Other, string(history)),
 	}
+	began := s.cfg.Clock()
 	existing, err := s.findDirect(ctx, c)
 	if err != nil || existing.ChatID != "" {
-		return existing, err
+		return s.askedDirect(existing, err)
 	}
 	if err := s.usersExist(ctx, c.Others); err != nil {
 		return Created{}, err
@@ -71,7 +72,11 @@ func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, er
 	err = s.create(ctx, c, s.maker.Direct)
 	failed := conditionError(err)
 	if failed == nil {
-		return Created{ChatID: c.ChatID}, err
+		if err == nil {
+			s.cfg.Meter.ChatCreated(table.Direct)
+			s.cfg.Meter.CreationTook(table.Direct, 1, s.cfg.Clock().Sub(began))
+		}
+		return s.askedDirect(Created{ChatID: c.ChatID}, err)
 	}
 	// Lost a race, with an equal request or for the pair: the winner's chat is the
 	// answer (L-018). What was lost against is never taken back, so it is there.
@@ -79,7 +84,15 @@ func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, er
 	if err == nil && existing.ChatID == "" {
 		err = fmt.Errorf("%w: %w", errState, failed)
 	}
-	return existing, err
+	return s.askedDirect(existing, err)
+}
+
+func (s *Service) askedDirect(c Created, err error) (Created, error) {
+	if err != nil {
+		return Created{}, err
+	}
+	s.cfg.Meter.DirectAsked(c.Replayed)
+	return c, nil
 }
 
 // findDirect returns what an equal request was answered, or the chat that the two
@@ -146,7 +159,7 @@ func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, erro
 	if err != nil {
 		return Created{}, err
 	}
-	others, err := plan.Others(r.Caller, r.Members)
+	others, err := s.maker.Others(r.Caller, r.Members)
 	if err != nil {
 		return Created{}, err
 	}
@@ -154,6 +167,7 @@ func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, erro
 		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Name: r.Name, Others: others, History: history, Cause: r.Cause,
 		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "group", r.Name, string(history), strings.Join(others, "#")),
 	}
+	began := s.cfg.Clock()
 	done, err := s.replay(ctx, c.Request)
 	if err == nil && done == nil {
 		if err := s.usersExist(ctx, others); err != nil {
@@ -161,7 +175,14 @@ func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, erro
 		}
 		err = s.create(ctx, c, s.maker.Group)
 		if err == nil {
-			return Created{ChatID: c.ChatID, Incomplete: s.FinishPending(ctx, c.ChatID)}, nil
+			made := s.cfg.Clock()
+			s.cfg.Meter.ChatCreated(table.Group)
+			s.cfg.Meter.CreationTook(table.Group, 1, made.Sub(began))
+			created := Created{ChatID: c.ChatID, Incomplete: s.FinishPending(ctx, c.ChatID)}
+			if created.Incomplete == nil {
+				s.cfg.Meter.CreationTook(table.Group, 2, s.cfg.Clock().Sub(made))
+			}
+			return created, nil
 		}
 		failed := conditionError(err)
 		if failed == nil {
@@ -237,6 +258,7 @@ func (s *Service) finishChunk(lead, ctx context.Context, q *chatQueue) (more boo
 		if st.Pending == nil {
 			return false, nil
 		}
+		s.cfg.Meter.CreationRetried()
 		if err := pace.again(lead, ctx); err != nil {
 			return false, err
 		}

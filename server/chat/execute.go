@@ -52,8 +52,13 @@ const (
 //
 // lead is the context of the caller on whose goroutine this runs: when it ends, no
 // retry is waited for, unless an outcome is open.
+//
+// A draft without events changes no chat, and repeating its plan is harmless.
 func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
 	p := d.Plan()
+	if len(d.Events) == 0 {
+		return s.repeat(ctx, p.Writes...)
+	}
 	deadline := s.cfg.Clock().Add(planAge)
 	unknown := false
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
@@ -131,11 +136,11 @@ func (s *Service) committed(d *plan.Draft) {
 	s.cfg.Committed(Commit{ChatID: d.Head.ChatID, Head: d.Head, Events: d.Events, Outbox: d.Outbox()})
 }
 
-// repeat runs one write that is safe to repeat until its outcome is known.
-func (s *Service) repeat(ctx context.Context, w store.Write) error {
+// repeat runs a plan that is safe to repeat until its outcome is known.
+func (s *Service) repeat(ctx context.Context, writes ...store.Write) error {
 	deadline := s.cfg.Clock().Add(planAge)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		err := s.transact(ctx, store.Plan{Writes: []store.Write{w}})
+		err := s.transact(ctx, store.Plan{Writes: writes})
 		switch {
 		case errors.Is(err, store.ErrAmbiguous), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrThrottled):
 		default:

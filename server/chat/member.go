@@ -3,23 +3,45 @@ package chat
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
+// Operation is what is done to a membership. Its text is part of the keys under
+// which requests are remembered.
+type Operation string
+
+// The operations.
+const (
+	OpAdd    Operation = "add"
+	OpRemove Operation = "remove"
+	OpLeave  Operation = "leave"
+	OpRole   Operation = "role"
+)
+
 // MemberChange names a change of a group's membership.
 type MemberChange struct {
 	Caller    string
 	ChatID    string
-	UserID    string     // the target; Leave ignores it
-	Role      table.Role // AddMember: admin or member
+	UserID    string     // the target; OpLeave ignores it
+	Role      table.Role // OpAdd and OpRole: admin or member
 	RequestID string
 	Cause     event.Cause
 }
 
-func (r MemberChange) plan(procedure string, content ...string) (plan.Change, error) {
+// Changed says what a change of a membership came to.
+type Changed struct {
+	Member   table.Membership // after OpAdd and OpRole
+	Replayed bool             // the answer to an earlier request with the same id
+}
+
+func (r MemberChange) plan(op Operation) (plan.Change, error) {
+	if op == OpLeave {
+		r.UserID = r.Caller
+	}
 	if err := checkChat(r.ChatID); err != nil {
 		return plan.Change{}, err
 	}
@@ -29,104 +51,214 @@ func (r MemberChange) plan(procedure string, content ...string) (plan.Change, er
 	if err := plan.CheckUser(r.UserID); err != nil {
 		return plan.Change{}, err
 	}
+	var content []string
+	switch op {
+	case OpAdd, OpRole:
+		content = []string{r.UserID, string(r.Role)}
+	case OpRemove:
+		content = []string{r.UserID}
+	case OpLeave:
+	default:
+		return plan.Change{}, fmt.Errorf("%w: no such operation", ErrInvalidArgument)
+	}
 	return plan.Change{
 		Caller: r.Caller, ChatID: r.ChatID, UserID: r.UserID, Role: r.Role, Cause: r.Cause,
-		Request: plan.NewRequest(procedure, r.Caller, r.ChatID, r.RequestID, content...),
+		Request: plan.NewRequest(string(op), r.Caller, r.ChatID, r.RequestID, content...),
 	}, nil
 }
 
-// AddMember makes a user a member of a group (L-062…L-076). Repeating a request
-// returns the membership that it made. Errors: ErrInvalidArgument, ErrNotAMember,
-// ErrInvalidOperation, ErrForbidden, ErrUserNotFound, ErrAlreadyMember,
-// ErrChatFull, ErrKeyReused, and the store's.
-func (s *Service) AddMember(ctx context.Context, r MemberChange) (table.Membership, error) {
-	c, err := r.plan("add", r.UserID, string(r.Role))
+// Change changes a membership of a group: OpAdd makes a user a member
+// (L-062…L-076), OpRemove ends another user's membership or takes the user off the
+// list of those on their way in (L-077…L-087), OpLeave ends the caller's own
+// (L-088…L-093), OpRole makes a member an admin or an admin a member
+// (L-094…L-100). Errors: ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation,
+// ErrForbidden, ErrUserNotFound, ErrAlreadyMember, ErrChatFull, ErrMemberNotFound,
+// ErrKeyReused, and the store's.
+func (s *Service) Change(ctx context.Context, op Operation, r MemberChange) (Changed, error) {
+	c, err := r.plan(op)
 	if err != nil {
-		return table.Membership{}, err
+		return Changed{}, err
 	}
-	var row table.Membership
+	began := s.cfg.Clock()
+	var out Changed
+	changes := false
 	err = s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		done, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
-			d, row, err = s.maker.Add(st, c, at)
+		done, st, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
+			switch op {
+			case OpAdd:
+				d, out.Member, err = s.maker.Add(st, c, at)
+			case OpRole:
+				d, out.Member, err = s.maker.Role(st, c, at)
+			case OpRemove:
+				d, err = s.maker.Remove(st, c, at)
+			case OpLeave:
+				d, err = s.maker.Leave(st, c, at)
+			}
+			changes = err == nil && len(d.Events) > 0
 			return d, err
 		})
 		if done != nil {
-			row = table.Membership{
-				ChatID: c.ChatID, UserID: c.UserID, Role: c.Role, JoinedAt: done.CreatedAt,
-				JoinedSequence: done.Sequence, JoinedVersion: done.Version, Version: done.Version,
-			}
+			out = Changed{Member: remembered(op, c, done, st), Replayed: true}
 		}
 		return err
 	})
 	if err != nil {
-		return table.Membership{}, err
+		return Changed{}, err
 	}
-	return row, nil
+	if changes && !out.Replayed {
+		s.cfg.Meter.MembershipChanged(op, s.cfg.Clock().Sub(began))
+	}
+	return out, nil
 }
 
-// RemoveMember ends another user's membership of a group, or takes the user off
-// the list of those on their way in (L-077…L-087). Errors: as AddMember, and
-// ErrMemberNotFound.
+// remembered is the membership that an earlier request made. What the request's
+// row does not hold comes from the membership as it is now, if it is the same.
+func remembered(op Operation, c plan.Change, done *table.Request, st *plan.State) table.Membership {
+	m := table.Membership{ChatID: c.ChatID, UserID: c.UserID, Role: c.Role, Version: done.Version}
+	switch {
+	case op == OpAdd:
+		m.JoinedAt, m.JoinedSequence, m.JoinedVersion = done.CreatedAt, done.Sequence, done.Version
+	case st.Target != nil && st.Target.JoinedVersion <= done.Version:
+		m.JoinedAt, m.JoinedSequence, m.JoinedVersion = st.Target.JoinedAt, st.Target.JoinedSequence, st.Target.JoinedVersion
+	}
+	return m
+}
+
+// AddMember is Change with OpAdd.
+func (s *Service) AddMember(ctx context.Context, r MemberChange) (table.Membership, error) {
+	out, err := s.Change(ctx, OpAdd, r)
+	return out.Member, err
+}
+
+// RemoveMember is Change with OpRemove.
 func (s *Service) RemoveMember(ctx context.Context, r MemberChange) error {
-	c, err := r.plan("remove", r.UserID)
-	if err != nil {
-		return err
-	}
-	return s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		_, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (*plan.Draft, error) { return s.maker.Remove(st, c, at) })
-		return err
-	})
+	_, err := s.Change(ctx, OpRemove, r)
+	return err
 }
 
-// Leave ends the caller's own membership of a group (L-088…L-093). Errors: as
-// RemoveMember.
+// Leave is Change with OpLeave.
 func (s *Service) Leave(ctx context.Context, r MemberChange) error {
-	r.UserID = r.Caller
-	c, err := r.plan("leave")
-	if err != nil {
-		return err
-	}
-	return s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		_, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (*plan.Draft, error) { return s.maker.Leave(st, c, at) })
-		return err
-	})
+	_, err := s.Change(ctx, OpLeave, r)
+	return err
 }
 
-// change runs a change of a membership: read, decide, plan, and again on the rows
-// that come back if something changed meanwhile. It returns the result of an
-// earlier request with the same id instead, if there is one.
+// ChangeRole is Change with OpRole.
+func (s *Service) ChangeRole(ctx context.Context, r MemberChange) (table.Membership, error) {
+	out, err := s.Change(ctx, OpRole, r)
+	return out.Member, err
+}
+
+// ChatChange names a change of a group's metadata.
+type ChatChange struct {
+	Caller    string
+	ChatID    string
+	Name      *string // nil leaves it
+	RequestID string
+	Cause     event.Cause
+}
+
+// UpdateChat changes the metadata of a group (L-134). It returns the chat after
+// the change; a repetition of a request, the chat as it is now. Errors:
+// ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation, ErrForbidden,
+// ErrKeyReused, and the store's.
+func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat, replayed bool, err error) {
+	if err := checkChat(r.ChatID); err != nil {
+		return table.Chat{}, false, err
+	}
+	if err := checkKeys(r.Caller, r.RequestID); err != nil {
+		return table.Chat{}, false, err
+	}
+	content := []string{}
+	if r.Name != nil {
+		if err := plan.CheckName(*r.Name); err != nil {
+			return table.Chat{}, false, err
+		}
+		content = append(content, "name", *r.Name)
+	}
+	c := plan.Change{
+		Caller: r.Caller, ChatID: r.ChatID, Name: r.Name, Cause: r.Cause,
+		Request: plan.NewRequest("update", r.Caller, r.ChatID, r.RequestID, content...),
+	}
+	err = s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
+		done, _, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
+			d, row, err = s.maker.Rename(st, c, at)
+			return d, err
+		})
+		replayed = done != nil
+		return err
+	})
+	if err == nil && replayed {
+		row, err = s.present(ctx, r.Caller, r.ChatID)
+	}
+	if err != nil {
+		return table.Chat{}, false, err
+	}
+	return row, replayed, nil
+}
+
+// present reads a chat for one of its members. The membership is read last: who
+// was removed meanwhile sees nothing newer than the removal.
+func (s *Service) present(ctx context.Context, user, chatID string) (table.Chat, error) {
+	it, err := s.get(ctx, table.ChatKey(chatID))
+	if err != nil {
+		return table.Chat{}, err
+	}
+	own, err := s.get(ctx, table.MembershipKey(chatID, user))
+	if err != nil {
+		return table.Chat{}, err
+	}
+	if it == nil || own == nil {
+		return table.Chat{}, s.durable(ctx, ErrNotAMember)
+	}
+	return table.ChatFrom(chatID, it), s.durable(ctx, nil)
+}
+
+// change runs a change of a chat: read, decide, plan, and again on the rows that
+// come back if something changed meanwhile. It returns the result of an earlier
+// request with the same id instead, if there is one, and what was known last.
 //
 // The rows are read one by one, so they may be of different moments, in which a
 // user who moves from pending to member is nowhere. What is refused by what was
 // read is therefore refused only if the head is still the one known before the
 // reads: then nothing of the chat changed, and the rows are of one moment. What is
 // refused by what a failed plan brought back is of one moment anyway.
-func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change, decide func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, error) {
-	if err := s.knowHead(ctx, q); err != nil {
-		return nil, err
-	}
-	pace := s.pacer()
-	for {
+func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change, decide func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, *plan.State, error) {
+	for pace := s.pacer(); ; {
+		known := q.head.Version > 0
 		items, err := s.batchGet(ctx, c.Keys())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		st, done, err := c.Read(q.head, items)
 		if err != nil || done != nil {
-			return done, s.durable(ctx, err)
+			return done, st, s.durable(ctx, err)
+		}
+		if st.Caller == nil {
+			// One row decides, and it takes the same reads whether the chat exists or not
+			// (L-146).
+			return nil, st, s.durable(ctx, ErrNotAMember)
+		}
+		if !known {
+			if err := s.readHead(ctx, q); err != nil {
+				return nil, nil, err
+			}
+			st.Head = q.head
 		}
 		d, refusal := decide(st, s.stamp(q.head.ChangedAt))
 		if refusal == nil {
-			return s.carryOut(lead, ctx, q, c, pace, st, d, decide)
+			done, err = s.carryOut(lead, ctx, q, c, pace, st, d, decide)
+			return done, st, err
 		}
-		if err := s.readHead(ctx, q); err != nil {
-			return nil, err
-		}
-		if q.head.Version == st.Head.Version {
-			return nil, s.durable(ctx, refusal)
+		if known {
+			if err := s.readHead(ctx, q); err != nil {
+				return nil, nil, err
+			}
+			if q.head.Version == st.Head.Version {
+				return nil, nil, s.durable(ctx, refusal)
+			}
 		}
 		if err := pace.again(lead, ctx); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 }
@@ -157,5 +289,39 @@ func (s *Service) carryOut(lead, ctx context.Context, q *chatQueue, c plan.Chang
 		if d, err = decide(st, s.stamp(st.Head.ChangedAt)); err != nil {
 			return nil, s.durable(ctx, err)
 		}
+	}
+}
+
+// Meter is told what commands did, for metrics (L-164…L-169). It must be quick; nil
+// functions are not called.
+type Meter struct {
+	// ChatCreated is told of each new chat, and of how long each phase took: 1, and
+	// for a group 2.
+	ChatCreated  func(kind table.Type)
+	CreationTook func(kind table.Type, phase int, took time.Duration)
+	// CreationRetried is told of each chunk of a group's members that has to be
+	// tried again.
+	CreationRetried func()
+	// DirectAsked is told of each direct chat that was asked for.
+	DirectAsked func(existed bool)
+	// MembershipChanged is told of each change of a membership by a member.
+	MembershipChanged func(op Operation, took time.Duration)
+}
+
+func (m *Meter) complete() {
+	if m.ChatCreated == nil {
+		m.ChatCreated = func(table.Type) {}
+	}
+	if m.CreationTook == nil {
+		m.CreationTook = func(table.Type, int, time.Duration) {}
+	}
+	if m.CreationRetried == nil {
+		m.CreationRetried = func() {}
+	}
+	if m.DirectAsked == nil {
+		m.DirectAsked = func(bool) {}
+	}
+	if m.MembershipChanged == nil {
+		m.MembershipChanged = func(Operation, time.Duration) {}
 	}
 }

@@ -147,7 +147,7 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch) ([
 		default:
 			row := table.ChatFrom(chatID, items[i])
 			ok = row.Version >= t.version()
-			c.Body = &messagev1.Change_Chat{Chat: chatMessage(row)}
+			c.Body = &messagev1.Change_Chat{Chat: Chat(row)}
 		}
 		if !ok {
 			return nil, incomplete(chatID, t.version())

@@ -203,7 +203,7 @@ func (r *Reader) Members(ctx context.Context, user, chatID string, size int, pag
 			res.NextPageToken = r.newPageToken([]byte(last), purposeMembers, user, chatID)
 			return errStop
 		}
-		res.Members = append(res.Members, memberMessage(table.MembershipFrom(chatID, row.Key.SK, row.Item)))
+		res.Members = append(res.Members, Member(table.MembershipFrom(chatID, row.Key.SK, row.Item)))
 		return nil
 	})
 	if err != nil {

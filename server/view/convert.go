@@ -28,7 +28,7 @@ func (r *Reader) State(head table.Head, row table.UserChat) *chatv1.MemberState 
 // overview puts together what a user's list shows of a chat. row must be read
 // last.
 func (r *Reader) overview(head table.Head, c table.Chat, row table.UserChat) *chatv1.ChatOverview {
-	return &chatv1.ChatOverview{Chat: chatMessage(c), Head: headMessage(head, row), State: r.State(head, row)}
+	return &chatv1.ChatOverview{Chat: Chat(c), Head: headMessage(head, row), State: r.State(head, row)}
 }
 
 func headMessage(h table.Head, row table.UserChat) *chatv1.ChatHead {
@@ -44,7 +44,8 @@ func headMessage(h table.Head, row table.UserChat) *chatv1.ChatHead {
 	return m
 }
 
-func chatMessage(c table.Chat) *chatv1.Chat {
+// Chat is what all members of a chat share.
+func Chat(c table.Chat) *chatv1.Chat {
 	return &chatv1.Chat{
 		ChatId:        c.ChatID,
 		Type:          chatType(c.Type),
@@ -60,7 +61,8 @@ func chatMessage(c table.Chat) *chatv1.Chat {
 	}
 }
 
-func memberMessage(m table.Membership) *chatv1.Member {
+// Member is one membership.
+func Member(m table.Membership) *chatv1.Member {
 	return &chatv1.Member{UserId: m.UserID, Role: memberRole(m.Role), JoinedAt: timestamp(m.JoinedAt), Version: m.Version}
 }
 

@@ -3,7 +3,10 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"time"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
@@ -29,12 +32,12 @@ type NewChat struct {
 
 // Others checks the list of a group's other members and returns it sorted,
 // without repetitions and the caller (L-025…L-027).
-func Others(caller string, members []string) ([]string, error) {
+func (m Maker) Others(caller string, members []string) ([]string, error) {
 	others := slices.Clone(members)
 	slices.Sort(others)
 	others = slices.DeleteFunc(slices.Compact(others), func(u string) bool { return u == caller })
-	if len(others) < 1 || len(others) > MaxMembers-1 {
-		return nil, fmt.Errorf("%w: a group has 1 to %d other members", ErrInvalidArgument, MaxMembers-1)
+	if most := m.limit() - 1; len(others) < 1 || int64(len(others)) > most {
+		return nil, fmt.Errorf("%w: a group has 1 to %d other members", ErrInvalidArgument, most)
 	}
 	for _, u := range others {
 		if err := CheckUser(u); err != nil {
@@ -121,6 +124,14 @@ func (d *Draft) create(c table.Chat, role table.Role, members []string) {
 	c.Status, c.CreatedAt, c.UpdatedAt = table.Active, d.At, d.At
 	d.putIf(CondChat, absent, table.ChatKey(c.ChatID), c.Item())
 	d.join(c.CreatedBy, role, c.History)
+	kind, history := protoChat(&c)
+	d.Events = append(d.Events, &eventv1.ChatCreated{
+		Metadata: md, ChatId: c.ChatID, ChatType: kind, Name: c.Name, Status: eventv1.ChatStatus_CHAT_STATUS_ACTIVE,
+		CreatedBy: c.CreatedBy, MemberCount: int32(c.MemberCount), InitialMembers: members, CreatedAt: d.time, History: history,
+	})
+}
+
+func protoChat(c *table.Chat) (eventv1.ChatType, eventv1.HistoryMode) {
 	kind, history := eventv1.ChatType_CHAT_TYPE_GROUP, eventv1.HistoryMode_HISTORY_MODE_ALL
 	if c.Type == table.Direct {
 		kind = eventv1.ChatType_CHAT_TYPE_DIRECT
@@ -128,11 +139,10 @@ func (d *Draft) create(c table.Chat, role table.Role, members []string) {
 	if c.History == table.SinceJoined {
 		history = eventv1.HistoryMode_HISTORY_MODE_SINCE_JOINED
 	}
-	d.Events = append(d.Events, &eventv1.ChatCreated{
-		Metadata: md, ChatId: c.ChatID, ChatType: kind, Name: c.Name, Status: eventv1.ChatStatus_CHAT_STATUS_ACTIVE,
-		CreatedBy: c.CreatedBy, MemberCount: int32(c.MemberCount), InitialMembers: members, CreatedAt: d.time, History: history,
-	})
+	return kind, history
 }
+
+func protoTime(ms int64) *timestamppb.Timestamp { return timestamppb.New(time.UnixMilli(ms)) }
 
 // Chunk makes the plan that moves up to size pending members to membership, each
 // with an event. The pending row must be as it was read: somebody removed

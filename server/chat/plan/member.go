@@ -11,17 +11,18 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Change names a change of a group's membership.
+// Change names a change of a group's membership or metadata.
 type Change struct {
 	Caller  string
 	ChatID  string
-	UserID  string     // the target; the caller itself for Leave
-	Role    table.Role // of the new member: admin or member
+	UserID  string     // the target; the caller itself for Leave; empty for Rename
+	Role    table.Role // Add and Role: admin or member
+	Name    *string    // Rename: nil leaves the name
 	Request Request
 	Cause   event.Cause
 }
 
-// State is what a change of a membership is decided on. Its parts may have been
+// State is what a change is decided on. Its parts may have been
 // read at different moments: plans have conditions on all of them.
 type State struct {
 	Head    table.Head
@@ -88,11 +89,13 @@ func member(chatID, user string, it store.Item) *table.Membership {
 
 // Keys returns the keys of the rows that a change is decided on, for Read.
 func (c Change) Keys() []store.Key {
-	keys := []store.Key{
-		table.ChatKey(c.ChatID), table.PendingKey(c.ChatID), table.UserKey(c.UserID), table.MembershipKey(c.ChatID, c.UserID),
-	}
-	if c.UserID != c.Caller {
-		keys = append(keys, table.MembershipKey(c.ChatID, c.Caller))
+	keys := make([]store.Key, 0, 6)
+	keys = append(keys, table.ChatKey(c.ChatID), table.PendingKey(c.ChatID), table.MembershipKey(c.ChatID, c.Caller))
+	if c.UserID != "" {
+		keys = append(keys, table.UserKey(c.UserID))
+		if c.UserID != c.Caller {
+			keys = append(keys, table.MembershipKey(c.ChatID, c.UserID))
+		}
 	}
 	if c.Request.Scope != "" {
 		keys = append(keys, table.RequestKey(c.Request.Scope))
@@ -103,7 +106,7 @@ func (c Change) Keys() []store.Key {
 // Read makes the state from the items of Keys, and returns the result if the
 // request was carried out before. Errors: ErrKeyReused.
 func (c Change) Read(head table.Head, items []store.Item) (*State, *table.Request, error) {
-	s := &State{Head: head, Known: items[2] != nil, Target: member(c.ChatID, c.UserID, items[3])}
+	s := &State{Head: head, Caller: member(c.ChatID, c.Caller, items[2])}
 	if items[0] != nil {
 		row := table.ChatFrom(c.ChatID, items[0])
 		s.Chat = &row
@@ -112,9 +115,12 @@ func (c Change) Read(head table.Head, items []store.Item) (*State, *table.Reques
 		row := table.PendingFrom(c.ChatID, items[1])
 		s.Pending = &row
 	}
-	s.Caller = s.Target
-	if c.UserID != c.Caller {
-		s.Caller = member(c.ChatID, c.Caller, items[4])
+	if c.UserID != "" {
+		s.Known = items[3] != nil
+		s.Target = s.Caller
+		if c.UserID != c.Caller {
+			s.Target = member(c.ChatID, c.UserID, items[4])
+		}
 	}
 	if c.Request.Scope == "" {
 		return s, nil, nil
@@ -138,7 +144,7 @@ func (s *State) may() error {
 }
 
 // mayAdd decides on an addition (L-066…L-075).
-func (s *State) mayAdd(c Change) error {
+func (s *State) mayAdd(c Change, limit int64) error {
 	if err := s.may(); err != nil {
 		return err
 	}
@@ -151,7 +157,7 @@ func (s *State) mayAdd(c Change) error {
 		return ErrUserNotFound
 	case s.Target != nil, s.IsPending(c.UserID):
 		return ErrAlreadyMember
-	case s.Chat.MemberCount >= MaxMembers:
+	case s.Chat.MemberCount >= limit:
 		return ErrChatFull
 	}
 	return nil
@@ -200,12 +206,12 @@ func (s *State) mayShrink() error {
 // member for this purpose. That the target is not pending needs no condition: a
 // list of pending members only ever gets shorter.
 func (m Maker) Add(s *State, c Change, at int64) (*Draft, table.Membership, error) {
-	if err := s.mayAdd(c); err != nil {
+	if err := s.mayAdd(c, m.limit()); err != nil {
 		return nil, table.Membership{}, err
 	}
 	d := m.change(s, c, at)
 	row := d.added(c.UserID, c.Role, s.Chat, c.Caller, s.Chat.MemberCount+1)
-	d.count(s.Chat, 1, activeGroup().Lt(table.AttrMemberCount, store.Int(MaxMembers)))
+	d.count(s.Chat, 1, activeGroup().Lt(table.AttrMemberCount, store.Int(m.limit())))
 	return d, row, d.finish()
 }
 
@@ -264,7 +270,7 @@ func (d *Draft) removed(s *State, c Change) error {
 		// that the target is still on it, so there cannot be a membership either; it
 		// is checked so that a failure tells where the target is now.
 		d.writes = append(d.writes, store.Write{Op: store.OpCheck, Key: table.MembershipKey(c.ChatID, c.UserID), Cond: absent, Name: CondTarget})
-		d.pending(s.Pending, slices.DeleteFunc(slices.Clone(s.Pending.Members), func(u string) bool { return u == c.UserID }))
+		d.pending(s.Pending, without(s.Pending.Members, c.UserID))
 	}
 	d.Events = append(d.Events, &eventv1.MembershipChanged{
 		Metadata: md, ChatId: c.ChatID, UserId: c.UserID,
@@ -276,8 +282,12 @@ func (d *Draft) removed(s *State, c Change) error {
 	return d.finish()
 }
 
-// activeGroup is what every change of a membership demands of the chats row, also
-// of callers that go around the rules above (L-101…L-105).
+func without(users []string, user string) []string {
+	return slices.DeleteFunc(slices.Clone(users), func(u string) bool { return u == user })
+}
+
+// activeGroup is what every change of a group demands of the chats row, also of
+// callers that go around the rules (L-006, L-101…L-105).
 func activeGroup() store.Condition {
 	return store.Condition{}.Eq(table.AttrChatType, store.String(string(table.Group))).Eq(table.AttrStatus, store.String(string(table.Active)))
 }

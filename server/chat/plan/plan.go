@@ -62,6 +62,15 @@ const (
 type Maker struct {
 	Origin event.Origin
 	NewID  func(prefix string) string
+	// Members is the size of a group; by default, and at most, MaxMembers.
+	Members int
+}
+
+func (m Maker) limit() int64 {
+	if m.Members <= 0 || m.Members > MaxMembers {
+		return MaxMembers
+	}
+	return int64(m.Members)
 }
 
 // Draft is a plan in the making: changes of one chat that follow on a head.
@@ -89,8 +98,11 @@ func (m Maker) draft(base table.Head, at int64, cause event.Cause, writes, event
 }
 
 // Plan returns the finished plan. Its token is the id of its first event, which no
-// other plan has.
+// other plan has; a plan without events has none.
 func (d *Draft) Plan() store.Plan {
+	if len(d.Events) == 0 {
+		return store.Plan{Writes: d.writes}
+	}
 	return store.Plan{Writes: d.writes, Token: d.Events[0].GetMetadata().GetEventId()}
 }
 

@@ -14,6 +14,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"math"
@@ -48,9 +49,24 @@ type Config struct {
 	Hub    *delivery.Hub
 	Store  store.Store // asked for durability only
 	Logger *slog.Logger
+	// Route, if given, tells other processes that a user has a stream here, before the
+	// stream reads anything; release says that it has ended.
+	Route func(ctx context.Context, user string) (release func(), err error)
+	// Elsewhere, if given, is asked for streams that are not of this process.
+	Elsewhere Elsewhere
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
 }
+
+// Elsewhere is where other processes' streams are. Errors are those of package delivery
+// and ErrElsewhere.
+type Elsewhere interface {
+	Ack(ctx context.Context, user, streamID string, position int64) error
+	Extend(ctx context.Context, user, session, streamID string, until time.Time) error
+}
+
+// ErrElsewhere says that other processes, or the table of them, do not answer.
+var ErrElsewhere = errors.New("api: other processes do not answer")
 
 // API is the set of handlers.
 type API struct {
@@ -91,9 +107,9 @@ func New(c Config) (*API, error) {
 	add := func(path string, h http.Handler) {
 		a.handlers[path] = a.requireVersionOfGet(&front{next: h, unary: unary, errors: a.errors, report: edge.record})
 	}
-	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View}, options...))
+	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View, log: c.Logger}, options...))
 	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, options...))
-	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: c.View, hub: c.Hub}, options...)
+	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: c.View, hub: c.Hub, route: c.Route, elsewhere: c.Elsewhere}, options...)
 	add(path, withWriteDeadlines(h))
 	return a, nil
 }

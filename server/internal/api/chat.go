@@ -2,6 +2,9 @@ package api
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -17,12 +20,14 @@ import (
 // replayedHeader tells that an answer is that of an earlier request.
 const replayedHeader = "Idempotency-Replayed"
 
-// chatHandler serves ChatService. What it does not define answers unimplemented.
+// chatHandler serves ChatService.
 type chatHandler struct {
-	chatv1connect.UnimplementedChatServiceHandler
 	chat *chat.Service
 	view *view.Reader
+	log  *slog.Logger
 }
+
+var _ chatv1connect.ChatServiceHandler = (*chatHandler)(nil)
 
 // caller is the user of a request; the interceptor has made sure that there is
 // one.
@@ -76,11 +81,12 @@ func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequ
 	var created chat.Created
 	var err error
 	if req.GetType() == chatv1.ChatType_CHAT_TYPE_DIRECT {
-		if len(req.GetMemberIds()) != 1 {
-			return nil, invalidField("member_ids", "a direct chat has exactly one other member")
+		var other string
+		if other, err = otherOf(caller(ctx), req.GetMemberIds()); err != nil {
+			return nil, err
 		}
 		created, err = h.chat.CreateDirect(ctx, chat.CreateDirect{
-			Caller: caller(ctx), Other: req.GetMemberIds()[0], History: history,
+			Caller: caller(ctx), Other: other, History: history,
 			RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
 		})
 	} else {
@@ -95,12 +101,33 @@ func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequ
 	if err != nil {
 		return nil, err
 	}
+	if created.Incomplete != nil { // L-056
+		h.log.WarnContext(ctx, "chat_creation_incomplete", slog.String("chat_id", created.ChatID), slog.Any("error", created.Incomplete))
+	}
 	overview, err := h.view.Overview(ctx, caller(ctx), created.ChatID)
 	if err != nil {
 		return nil, err
 	}
 	markReplayed(ctx, created.Replayed)
 	return &chatv1.CreateChatResponse{Chat: overview}, nil
+}
+
+// otherOf finds the other person of a direct chat in a list that may name the
+// caller too (L-022).
+func otherOf(user string, members []string) (string, error) {
+	members = slices.Clone(members)
+	slices.Sort(members)
+	members = slices.Compact(members)
+	if len(members) == 2 && !slices.Contains(members, user) {
+		return "", fmt.Errorf("%w: a direct chat of others", chat.ErrForbidden)
+	}
+	if len(members) == 2 {
+		members = slices.DeleteFunc(members, func(m string) bool { return m == user })
+	}
+	if len(members) != 1 {
+		return "", invalidField("member_ids", "a direct chat has exactly one other member")
+	}
+	return members[0], nil
 }
 
 // GetChat implements ChatService.

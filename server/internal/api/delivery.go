@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -14,8 +15,10 @@ import (
 
 // deliveryHandler serves DeliveryService.
 type deliveryHandler struct {
-	view *view.Reader
-	hub  *delivery.Hub
+	view      *view.Reader
+	hub       *delivery.Hub
+	route     func(context.Context, string) (func(), error)
+	elsewhere Elsewhere
 }
 
 func (h *deliveryHandler) Sync(ctx context.Context, req *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error) {
@@ -24,6 +27,15 @@ func (h *deliveryHandler) Sync(ctx context.Context, req *deliveryv1.SyncRequest)
 
 func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.SubscribeRequest, stream *connect.ServerStream[deliveryv1.SubscribeResponse]) error {
 	p, _ := auth.PrincipalFrom(ctx)
+	if h.route != nil {
+		// Acknowledged before the stream reads: a change is found by its reads, or whoever
+		// commits it afterwards finds the stream.
+		release, err := h.route(ctx, p.UserID)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
 	s, err := h.hub.Open(delivery.OpenParams{
 		UserID: p.UserID, SessionID: p.SessionID, ExpiresAt: p.ExpiresAt, Token: req.GetToken(), Known: req.GetKnown(),
 	})
@@ -36,6 +48,9 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
 	s, err := h.hub.Stream(caller(ctx), req.GetStreamId())
+	if errors.Is(err, delivery.ErrStreamGone) && h.elsewhere != nil {
+		return &deliveryv1.AckResponse{}, h.elsewhere.Ack(ctx, caller(ctx), req.GetStreamId(), req.GetPosition())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +59,11 @@ func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (
 
 func (h *deliveryHandler) Extend(ctx context.Context, req *deliveryv1.ExtendRequest) (*deliveryv1.ExtendResponse, error) {
 	p, _ := auth.PrincipalFrom(ctx)
-	if err := h.hub.Extend(p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt); err != nil {
+	err := h.hub.Extend(p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt)
+	if errors.Is(err, delivery.ErrStreamGone) && h.elsewhere != nil {
+		err = h.elsewhere.Extend(ctx, p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &deliveryv1.ExtendResponse{ExpiresAt: timestamppb.New(p.ExpiresAt)}, nil

@@ -75,6 +75,8 @@ var mappings = []mapping{
 	{is: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED", text: "the session was ended"},
 	{is: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED", text: "a newer stream took this one's place"},
 
+	{is: ErrElsewhere, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "live updates cannot be had just now", retry: time.Second},
+
 	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL", text: "storage is full: reading goes on, writing does not"},
 	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it is not known whether this was done: repeat it with the same request id", retry: time.Second},
 	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded", retry: 2 * time.Second},

@@ -72,7 +72,8 @@ func TestLimits(t *testing.T) {
 		{"page of -1", listMessages, `{"chatId":"` + id + `","pageSize":-1}`, false},
 		{"both directions", listMessages, `{"chatId":"` + id + `","beforeSequence":"1","afterSequence":"0"}`, false},
 		{"direct chat with a name", createChat, `{"type":"CHAT_TYPE_DIRECT","name":"n","memberIds":["bob"]}`, false},
-		{"direct chat with two", createChat, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","cid"]}`, false},
+		{"direct chat with two", createChat, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann","bob","cid"]}`, false},
+		{"L-022: direct chat that names the caller too", createChat, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","ann","bob"]}`, true},
 		{"no type", createChat, `{"name":"n","memberIds":["bob"]}`, false},
 		{"unknown type", createChat, `{"type":9,"name":"n","memberIds":["bob"]}`, false},
 		{"request id of 64", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 64) + `"}`, true},
@@ -103,9 +104,12 @@ func TestLimits(t *testing.T) {
 	a := s.post(createChat, `{"type":1,"memberIds":["ann"]}`)
 	_, reason, _ := a.error()
 	equal(t, "with oneself", reason, "INVALID_OPERATION")
+	a = s.post(createChat, `{"type":1,"memberIds":["bob","cid"]}`)
+	_, reason, _ = a.error()
+	equal(t, "L-022: direct chat of others", reason, "FORBIDDEN")
 	a = s.post(createChat, `{"type":1,"memberIds":["nobody_here"]}`)
 	_, reason, text := a.error()
-	equal(t, "unknown user", reason+" "+text, "USER_NOT_FOUND no such user: nobody_here")
+	equal(t, "L-023: unknown user", reason+" "+text, "USER_NOT_FOUND no such user: nobody_here")
 }
 
 // What is wrong is said by field, in details that programs can read.

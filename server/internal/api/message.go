@@ -7,14 +7,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/view"
 )
 
 // messageHandler serves MessageService.
 type messageHandler struct {
-	messagev1connect.UnimplementedMessageServiceHandler
 	chat *chat.Service
 	view *view.Reader
 }

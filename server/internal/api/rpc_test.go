@@ -163,25 +163,3 @@ func TestPlainJSON(t *testing.T) {
 		t.Fatalf("int64 is a string in JSON: %s", a.body)
 	}
 }
-
-// RPCs that are not there yet say so, and nothing else is in the list.
-func TestUnimplemented(t *testing.T) {
-	s := newServer(t)
-	id := s.group("bob")
-	for method, body := range map[string]string{
-		"AddMember":        `{"chatId":"%","userId":"cid"}`,
-		"RemoveMember":     `{"chatId":"%","userId":"bob"}`,
-		"LeaveChat":        `{"chatId":"%"}`,
-		"UpdateMemberRole": `{"chatId":"%","userId":"bob","role":"MEMBER_ROLE_ADMIN"}`,
-		"UpdateChat":       `{"chatId":"%","name":"n"}`,
-		"MuteChat":         `{"chatId":"%"}`,
-		"UnmuteChat":       `{"chatId":"%"}`,
-	} {
-		a := s.post("/parley.chat.v1.ChatService/"+method, strings.ReplaceAll(body, "%", id))
-		code, _, text := a.error()
-		equal(t, method, code, "unimplemented")
-		if !strings.Contains(text, method+" is not implemented") {
-			t.Fatalf("%s: %s", method, text)
-		}
-	}
-}

@@ -20,6 +20,7 @@ type Chat struct {
 
 // Attributes of a chat that plans test or change.
 const (
+	AttrName        = "name"
 	AttrStatus      = "status"
 	AttrChatType    = "chat_type"
 	AttrMemberCount = "member_count"
@@ -38,7 +39,7 @@ func (c Chat) Item() store.Item {
 	a.list("direct_users", c.DirectUsers)
 	a.str("history", string(c.History))
 	a.int(AttrMemberCount, c.MemberCount)
-	a.optStr("name", c.Name)
+	a.optStr(AttrName, c.Name)
 	a.str(AttrStatus, string(c.Status))
 	a.int(AttrUpdatedAt, c.UpdatedAt)
 	a.int(AttrVersion, c.Version)
@@ -50,7 +51,7 @@ func ChatFrom(chatID string, it store.Item) Chat {
 	return Chat{
 		ChatID:      chatID,
 		Type:        Type(str(it, AttrChatType)),
-		Name:        str(it, "name"),
+		Name:        str(it, AttrName),
 		CreatedBy:   str(it, "created_by"),
 		Status:      Status(str(it, AttrStatus)),
 		History:     History(str(it, "history")),

@@ -32,7 +32,13 @@ const (
 	AttrDeliveredSequence = "delivered_sequence"
 	AttrLeftVersion       = "left_version"
 	AttrChangedAt         = "changed_at"
+	AttrMutedUntil        = "muted_until"
+	AttrArchived          = "archived"
 )
+
+// Forever is the end of a mute without one, in unix ms: the last second of the
+// year 9999, which every format of time can write.
+const Forever = 253402300799000
 
 // UserChatKey is the key of a user's row of a chat.
 func UserChatKey(userID, chatID string) store.Key {
@@ -42,7 +48,7 @@ func UserChatKey(userID, chatID string) store.Key {
 // Item returns the row as an item.
 func (u UserChat) Item() store.Item {
 	a := make(attrs, 0, 10)
-	a.optBool("archived", u.Archived)
+	a.optBool(AttrArchived, u.Archived)
 	a.int(AttrChangedAt, u.ChangedAt)
 	a.int(AttrDeliveredSequence, u.DeliveredSequence)
 	a.optInt(store.ExpiresAtField, u.ExpiresAt)
@@ -50,7 +56,7 @@ func (u UserChat) Item() store.Item {
 	a.int("joined_sequence", u.JoinedSequence)
 	a.int("joined_version", u.JoinedVersion)
 	a.optInt(AttrLeftVersion, u.LeftVersion)
-	a.optInt("muted_until", u.MutedUntil)
+	a.optInt(AttrMutedUntil, u.MutedUntil)
 	a.int(AttrReadSequence, u.ReadSequence)
 	return a.item()
 }
@@ -65,8 +71,8 @@ func UserChatFrom(userID, chatID string, it store.Item) UserChat {
 		JoinedVersion:     num(it, "joined_version"),
 		ReadSequence:      num(it, AttrReadSequence),
 		DeliveredSequence: num(it, AttrDeliveredSequence),
-		MutedUntil:        num(it, "muted_until"),
-		Archived:          it.Get("archived").True(),
+		MutedUntil:        num(it, AttrMutedUntil),
+		Archived:          it.Get(AttrArchived).True(),
 		LeftVersion:       num(it, AttrLeftVersion),
 		ChangedAt:         num(it, AttrChangedAt),
 		ExpiresAt:         num(it, store.ExpiresAtField),

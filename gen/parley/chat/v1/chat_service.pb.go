@@ -32,7 +32,7 @@ type CreateChatRequest struct {
 	// Name of the group, 1 to 128 characters; must be empty for a direct chat.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The other members; the caller is one anyway. Exactly one for a direct chat,
-	// 1 to 99 for a group, without repetitions and the caller.
+	// 1 to 99 for a group. Repetitions and the caller do not count.
 	MemberIds []string `protobuf:"bytes,3,rep,name=member_ids,json=memberIds,proto3" json:"member_ids,omitempty"`
 	// What members who join later can read; HISTORY_MODE_ALL if not set.
 	History HistoryMode `protobuf:"varint,4,opt,name=history,proto3,enum=parley.chat.v1.HistoryMode" json:"history,omitempty"`
@@ -1029,7 +1029,8 @@ type MuteChatRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The chat.
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
-	// Until when; unset means until UnmuteChat.
+	// Until when, in the future; unset means until UnmuteChat, which reads as the
+	// end of the year 9999.
 	MutedUntil *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=muted_until,json=mutedUntil,proto3" json:"muted_until,omitempty"`
 	// Makes the request safe to repeat.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -1235,6 +1236,208 @@ func (x *UnmuteChatResponse) GetState() *MemberState {
 	return nil
 }
 
+// ArchiveChatRequest names the chat to put away.
+type ArchiveChatRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The chat.
+	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
+	// Makes the request safe to repeat.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveChatRequest) Reset() {
+	*x = ArchiveChatRequest{}
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveChatRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveChatRequest) ProtoMessage() {}
+
+func (x *ArchiveChatRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveChatRequest.ProtoReflect.Descriptor instead.
+func (*ArchiveChatRequest) Descriptor() ([]byte, []int) {
+	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ArchiveChatRequest) GetChatId() string {
+	if x != nil {
+		return x.ChatId
+	}
+	return ""
+}
+
+func (x *ArchiveChatRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// ArchiveChatResponse holds the caller's state after the change.
+type ArchiveChatResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's state in the chat.
+	State         *MemberState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveChatResponse) Reset() {
+	*x = ArchiveChatResponse{}
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveChatResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveChatResponse) ProtoMessage() {}
+
+func (x *ArchiveChatResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveChatResponse.ProtoReflect.Descriptor instead.
+func (*ArchiveChatResponse) Descriptor() ([]byte, []int) {
+	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ArchiveChatResponse) GetState() *MemberState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// UnarchiveChatRequest names the chat to take out again.
+type UnarchiveChatRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The chat.
+	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
+	// Makes the request safe to repeat.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnarchiveChatRequest) Reset() {
+	*x = UnarchiveChatRequest{}
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnarchiveChatRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnarchiveChatRequest) ProtoMessage() {}
+
+func (x *UnarchiveChatRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnarchiveChatRequest.ProtoReflect.Descriptor instead.
+func (*UnarchiveChatRequest) Descriptor() ([]byte, []int) {
+	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UnarchiveChatRequest) GetChatId() string {
+	if x != nil {
+		return x.ChatId
+	}
+	return ""
+}
+
+func (x *UnarchiveChatRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// UnarchiveChatResponse holds the caller's state after the change.
+type UnarchiveChatResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's state in the chat.
+	State         *MemberState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnarchiveChatResponse) Reset() {
+	*x = UnarchiveChatResponse{}
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnarchiveChatResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnarchiveChatResponse) ProtoMessage() {}
+
+func (x *UnarchiveChatResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_chat_v1_chat_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnarchiveChatResponse.ProtoReflect.Descriptor instead.
+func (*UnarchiveChatResponse) Descriptor() ([]byte, []int) {
+	return file_parley_chat_v1_chat_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *UnarchiveChatResponse) GetState() *MemberState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
 var File_parley_chat_v1_chat_service_proto protoreflect.FileDescriptor
 
 const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
@@ -1322,8 +1525,19 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"G\n" +
 	"\x12UnmuteChatResponse\x121\n" +
-	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state2\xf5\n" +
+	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state\"\x90\x01\n" +
+	"\x12ArchiveChatRequest\x12=\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12;\n" +
 	"\n" +
+	"request_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"H\n" +
+	"\x13ArchiveChatResponse\x121\n" +
+	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state\"\x92\x01\n" +
+	"\x14UnarchiveChatRequest\x12=\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12;\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"J\n" +
+	"\x15UnarchiveChatResponse\x121\n" +
+	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state2\x87\r\n" +
 	"\vChatService\x12m\n" +
 	"\n" +
 	"CreateChat\x12!.parley.chat.v1.CreateChatRequest\x1a\".parley.chat.v1.CreateChatResponse\"\x18\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/chats\x12n\n" +
@@ -1338,7 +1552,9 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"UpdateChat\x12!.parley.chat.v1.UpdateChatRequest\x1a\".parley.chat.v1.UpdateChatResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*2\x17/api/v1/chats/{chat_id}\x12v\n" +
 	"\bMuteChat\x12\x1f.parley.chat.v1.MuteChatRequest\x1a .parley.chat.v1.MuteChatResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/chats/{chat_id}/mute\x12~\n" +
 	"\n" +
-	"UnmuteChat\x12!.parley.chat.v1.UnmuteChatRequest\x1a\".parley.chat.v1.UnmuteChatResponse\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/chats/{chat_id}/unmuteB\xb9\x01\n" +
+	"UnmuteChat\x12!.parley.chat.v1.UnmuteChatRequest\x1a\".parley.chat.v1.UnmuteChatResponse\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/chats/{chat_id}/unmute\x12\x82\x01\n" +
+	"\vArchiveChat\x12\".parley.chat.v1.ArchiveChatRequest\x1a#.parley.chat.v1.ArchiveChatResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/api/v1/chats/{chat_id}/archive\x12\x8a\x01\n" +
+	"\rUnarchiveChat\x12$.parley.chat.v1.UnarchiveChatRequest\x1a%.parley.chat.v1.UnarchiveChatResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/chats/{chat_id}/unarchiveB\xb9\x01\n" +
 	"\x12com.parley.chat.v1B\x10ChatServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/chat/v1;chatv1\xa2\x02\x03PCX\xaa\x02\x0eParley.Chat.V1\xca\x02\x0eParley\\Chat\\V1\xe2\x02\x1aParley\\Chat\\V1\\GPBMetadata\xea\x02\x10Parley::Chat::V1b\x06proto3"
 
 var (
@@ -1353,7 +1569,7 @@ func file_parley_chat_v1_chat_service_proto_rawDescGZIP() []byte {
 	return file_parley_chat_v1_chat_service_proto_rawDescData
 }
 
-var file_parley_chat_v1_chat_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_parley_chat_v1_chat_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_parley_chat_v1_chat_service_proto_goTypes = []any{
 	(*CreateChatRequest)(nil),        // 0: parley.chat.v1.CreateChatRequest
 	(*CreateChatResponse)(nil),       // 1: parley.chat.v1.CreateChatResponse
@@ -1377,59 +1593,69 @@ var file_parley_chat_v1_chat_service_proto_goTypes = []any{
 	(*MuteChatResponse)(nil),         // 19: parley.chat.v1.MuteChatResponse
 	(*UnmuteChatRequest)(nil),        // 20: parley.chat.v1.UnmuteChatRequest
 	(*UnmuteChatResponse)(nil),       // 21: parley.chat.v1.UnmuteChatResponse
-	(ChatType)(0),                    // 22: parley.chat.v1.ChatType
-	(HistoryMode)(0),                 // 23: parley.chat.v1.HistoryMode
-	(*ChatOverview)(nil),             // 24: parley.chat.v1.ChatOverview
-	(*Member)(nil),                   // 25: parley.chat.v1.Member
-	(*ChatHead)(nil),                 // 26: parley.chat.v1.ChatHead
-	(MemberRole)(0),                  // 27: parley.chat.v1.MemberRole
-	(*Chat)(nil),                     // 28: parley.chat.v1.Chat
-	(*timestamppb.Timestamp)(nil),    // 29: google.protobuf.Timestamp
-	(*MemberState)(nil),              // 30: parley.chat.v1.MemberState
+	(*ArchiveChatRequest)(nil),       // 22: parley.chat.v1.ArchiveChatRequest
+	(*ArchiveChatResponse)(nil),      // 23: parley.chat.v1.ArchiveChatResponse
+	(*UnarchiveChatRequest)(nil),     // 24: parley.chat.v1.UnarchiveChatRequest
+	(*UnarchiveChatResponse)(nil),    // 25: parley.chat.v1.UnarchiveChatResponse
+	(ChatType)(0),                    // 26: parley.chat.v1.ChatType
+	(HistoryMode)(0),                 // 27: parley.chat.v1.HistoryMode
+	(*ChatOverview)(nil),             // 28: parley.chat.v1.ChatOverview
+	(*Member)(nil),                   // 29: parley.chat.v1.Member
+	(*ChatHead)(nil),                 // 30: parley.chat.v1.ChatHead
+	(MemberRole)(0),                  // 31: parley.chat.v1.MemberRole
+	(*Chat)(nil),                     // 32: parley.chat.v1.Chat
+	(*timestamppb.Timestamp)(nil),    // 33: google.protobuf.Timestamp
+	(*MemberState)(nil),              // 34: parley.chat.v1.MemberState
 }
 var file_parley_chat_v1_chat_service_proto_depIdxs = []int32{
-	22, // 0: parley.chat.v1.CreateChatRequest.type:type_name -> parley.chat.v1.ChatType
-	23, // 1: parley.chat.v1.CreateChatRequest.history:type_name -> parley.chat.v1.HistoryMode
-	24, // 2: parley.chat.v1.CreateChatResponse.chat:type_name -> parley.chat.v1.ChatOverview
-	24, // 3: parley.chat.v1.GetChatResponse.chat:type_name -> parley.chat.v1.ChatOverview
-	24, // 4: parley.chat.v1.ListChatsResponse.chats:type_name -> parley.chat.v1.ChatOverview
-	25, // 5: parley.chat.v1.ListMembersResponse.members:type_name -> parley.chat.v1.Member
-	26, // 6: parley.chat.v1.ListMembersResponse.head:type_name -> parley.chat.v1.ChatHead
-	27, // 7: parley.chat.v1.AddMemberRequest.role:type_name -> parley.chat.v1.MemberRole
-	25, // 8: parley.chat.v1.AddMemberResponse.member:type_name -> parley.chat.v1.Member
-	27, // 9: parley.chat.v1.UpdateMemberRoleRequest.role:type_name -> parley.chat.v1.MemberRole
-	25, // 10: parley.chat.v1.UpdateMemberRoleResponse.member:type_name -> parley.chat.v1.Member
-	28, // 11: parley.chat.v1.UpdateChatResponse.chat:type_name -> parley.chat.v1.Chat
-	29, // 12: parley.chat.v1.MuteChatRequest.muted_until:type_name -> google.protobuf.Timestamp
-	30, // 13: parley.chat.v1.MuteChatResponse.state:type_name -> parley.chat.v1.MemberState
-	30, // 14: parley.chat.v1.UnmuteChatResponse.state:type_name -> parley.chat.v1.MemberState
-	0,  // 15: parley.chat.v1.ChatService.CreateChat:input_type -> parley.chat.v1.CreateChatRequest
-	2,  // 16: parley.chat.v1.ChatService.GetChat:input_type -> parley.chat.v1.GetChatRequest
-	4,  // 17: parley.chat.v1.ChatService.ListChats:input_type -> parley.chat.v1.ListChatsRequest
-	6,  // 18: parley.chat.v1.ChatService.ListMembers:input_type -> parley.chat.v1.ListMembersRequest
-	8,  // 19: parley.chat.v1.ChatService.AddMember:input_type -> parley.chat.v1.AddMemberRequest
-	10, // 20: parley.chat.v1.ChatService.RemoveMember:input_type -> parley.chat.v1.RemoveMemberRequest
-	12, // 21: parley.chat.v1.ChatService.LeaveChat:input_type -> parley.chat.v1.LeaveChatRequest
-	14, // 22: parley.chat.v1.ChatService.UpdateMemberRole:input_type -> parley.chat.v1.UpdateMemberRoleRequest
-	16, // 23: parley.chat.v1.ChatService.UpdateChat:input_type -> parley.chat.v1.UpdateChatRequest
-	18, // 24: parley.chat.v1.ChatService.MuteChat:input_type -> parley.chat.v1.MuteChatRequest
-	20, // 25: parley.chat.v1.ChatService.UnmuteChat:input_type -> parley.chat.v1.UnmuteChatRequest
-	1,  // 26: parley.chat.v1.ChatService.CreateChat:output_type -> parley.chat.v1.CreateChatResponse
-	3,  // 27: parley.chat.v1.ChatService.GetChat:output_type -> parley.chat.v1.GetChatResponse
-	5,  // 28: parley.chat.v1.ChatService.ListChats:output_type -> parley.chat.v1.ListChatsResponse
-	7,  // 29: parley.chat.v1.ChatService.ListMembers:output_type -> parley.chat.v1.ListMembersResponse
-	9,  // 30: parley.chat.v1.ChatService.AddMember:output_type -> parley.chat.v1.AddMemberResponse
-	11, // 31: parley.chat.v1.ChatService.RemoveMember:output_type -> parley.chat.v1.RemoveMemberResponse
-	13, // 32: parley.chat.v1.ChatService.LeaveChat:output_type -> parley.chat.v1.LeaveChatResponse
-	15, // 33: parley.chat.v1.ChatService.UpdateMemberRole:output_type -> parley.chat.v1.UpdateMemberRoleResponse
-	17, // 34: parley.chat.v1.ChatService.UpdateChat:output_type -> parley.chat.v1.UpdateChatResponse
-	19, // 35: parley.chat.v1.ChatService.MuteChat:output_type -> parley.chat.v1.MuteChatResponse
-	21, // 36: parley.chat.v1.ChatService.UnmuteChat:output_type -> parley.chat.v1.UnmuteChatResponse
-	26, // [26:37] is the sub-list for method output_type
-	15, // [15:26] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	26, // 0: parley.chat.v1.CreateChatRequest.type:type_name -> parley.chat.v1.ChatType
+	27, // 1: parley.chat.v1.CreateChatRequest.history:type_name -> parley.chat.v1.HistoryMode
+	28, // 2: parley.chat.v1.CreateChatResponse.chat:type_name -> parley.chat.v1.ChatOverview
+	28, // 3: parley.chat.v1.GetChatResponse.chat:type_name -> parley.chat.v1.ChatOverview
+	28, // 4: parley.chat.v1.ListChatsResponse.chats:type_name -> parley.chat.v1.ChatOverview
+	29, // 5: parley.chat.v1.ListMembersResponse.members:type_name -> parley.chat.v1.Member
+	30, // 6: parley.chat.v1.ListMembersResponse.head:type_name -> parley.chat.v1.ChatHead
+	31, // 7: parley.chat.v1.AddMemberRequest.role:type_name -> parley.chat.v1.MemberRole
+	29, // 8: parley.chat.v1.AddMemberResponse.member:type_name -> parley.chat.v1.Member
+	31, // 9: parley.chat.v1.UpdateMemberRoleRequest.role:type_name -> parley.chat.v1.MemberRole
+	29, // 10: parley.chat.v1.UpdateMemberRoleResponse.member:type_name -> parley.chat.v1.Member
+	32, // 11: parley.chat.v1.UpdateChatResponse.chat:type_name -> parley.chat.v1.Chat
+	33, // 12: parley.chat.v1.MuteChatRequest.muted_until:type_name -> google.protobuf.Timestamp
+	34, // 13: parley.chat.v1.MuteChatResponse.state:type_name -> parley.chat.v1.MemberState
+	34, // 14: parley.chat.v1.UnmuteChatResponse.state:type_name -> parley.chat.v1.MemberState
+	34, // 15: parley.chat.v1.ArchiveChatResponse.state:type_name -> parley.chat.v1.MemberState
+	34, // 16: parley.chat.v1.UnarchiveChatResponse.state:type_name -> parley.chat.v1.MemberState
+	0,  // 17: parley.chat.v1.ChatService.CreateChat:input_type -> parley.chat.v1.CreateChatRequest
+	2,  // 18: parley.chat.v1.ChatService.GetChat:input_type -> parley.chat.v1.GetChatRequest
+	4,  // 19: parley.chat.v1.ChatService.ListChats:input_type -> parley.chat.v1.ListChatsRequest
+	6,  // 20: parley.chat.v1.ChatService.ListMembers:input_type -> parley.chat.v1.ListMembersRequest
+	8,  // 21: parley.chat.v1.ChatService.AddMember:input_type -> parley.chat.v1.AddMemberRequest
+	10, // 22: parley.chat.v1.ChatService.RemoveMember:input_type -> parley.chat.v1.RemoveMemberRequest
+	12, // 23: parley.chat.v1.ChatService.LeaveChat:input_type -> parley.chat.v1.LeaveChatRequest
+	14, // 24: parley.chat.v1.ChatService.UpdateMemberRole:input_type -> parley.chat.v1.UpdateMemberRoleRequest
+	16, // 25: parley.chat.v1.ChatService.UpdateChat:input_type -> parley.chat.v1.UpdateChatRequest
+	18, // 26: parley.chat.v1.ChatService.MuteChat:input_type -> parley.chat.v1.MuteChatRequest
+	20, // 27: parley.chat.v1.ChatService.UnmuteChat:input_type -> parley.chat.v1.UnmuteChatRequest
+	22, // 28: parley.chat.v1.ChatService.ArchiveChat:input_type -> parley.chat.v1.ArchiveChatRequest
+	24, // 29: parley.chat.v1.ChatService.UnarchiveChat:input_type -> parley.chat.v1.UnarchiveChatRequest
+	1,  // 30: parley.chat.v1.ChatService.CreateChat:output_type -> parley.chat.v1.CreateChatResponse
+	3,  // 31: parley.chat.v1.ChatService.GetChat:output_type -> parley.chat.v1.GetChatResponse
+	5,  // 32: parley.chat.v1.ChatService.ListChats:output_type -> parley.chat.v1.ListChatsResponse
+	7,  // 33: parley.chat.v1.ChatService.ListMembers:output_type -> parley.chat.v1.ListMembersResponse
+	9,  // 34: parley.chat.v1.ChatService.AddMember:output_type -> parley.chat.v1.AddMemberResponse
+	11, // 35: parley.chat.v1.ChatService.RemoveMember:output_type -> parley.chat.v1.RemoveMemberResponse
+	13, // 36: parley.chat.v1.ChatService.LeaveChat:output_type -> parley.chat.v1.LeaveChatResponse
+	15, // 37: parley.chat.v1.ChatService.UpdateMemberRole:output_type -> parley.chat.v1.UpdateMemberRoleResponse
+	17, // 38: parley.chat.v1.ChatService.UpdateChat:output_type -> parley.chat.v1.UpdateChatResponse
+	19, // 39: parley.chat.v1.ChatService.MuteChat:output_type -> parley.chat.v1.MuteChatResponse
+	21, // 40: parley.chat.v1.ChatService.UnmuteChat:output_type -> parley.chat.v1.UnmuteChatResponse
+	23, // 41: parley.chat.v1.ChatService.ArchiveChat:output_type -> parley.chat.v1.ArchiveChatResponse
+	25, // 42: parley.chat.v1.ChatService.UnarchiveChat:output_type -> parley.chat.v1.UnarchiveChatResponse
+	30, // [30:43] is the sub-list for method output_type
+	17, // [17:30] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_parley_chat_v1_chat_service_proto_init() }
@@ -1445,7 +1671,7 @@ func file_parley_chat_v1_chat_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_chat_v1_chat_service_proto_rawDesc), len(file_parley_chat_v1_chat_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

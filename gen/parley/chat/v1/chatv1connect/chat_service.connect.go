@@ -57,6 +57,11 @@ const (
 	ChatServiceMuteChatProcedure = "/parley.chat.v1.ChatService/MuteChat"
 	// ChatServiceUnmuteChatProcedure is the fully-qualified name of the ChatService's UnmuteChat RPC.
 	ChatServiceUnmuteChatProcedure = "/parley.chat.v1.ChatService/UnmuteChat"
+	// ChatServiceArchiveChatProcedure is the fully-qualified name of the ChatService's ArchiveChat RPC.
+	ChatServiceArchiveChatProcedure = "/parley.chat.v1.ChatService/ArchiveChat"
+	// ChatServiceUnarchiveChatProcedure is the fully-qualified name of the ChatService's UnarchiveChat
+	// RPC.
+	ChatServiceUnarchiveChatProcedure = "/parley.chat.v1.ChatService/UnarchiveChat"
 )
 
 // ChatServiceClient is a client for the parley.chat.v1.ChatService service.
@@ -88,6 +93,10 @@ type ChatServiceClient interface {
 	MuteChat(context.Context, *v1.MuteChatRequest) (*v1.MuteChatResponse, error)
 	// UnmuteChat switches notifications of a chat on again for the caller.
 	UnmuteChat(context.Context, *v1.UnmuteChatRequest) (*v1.UnmuteChatResponse, error)
+	// ArchiveChat puts a chat away for the caller, until UnarchiveChat.
+	ArchiveChat(context.Context, *v1.ArchiveChatRequest) (*v1.ArchiveChatResponse, error)
+	// UnarchiveChat takes a chat out again for the caller.
+	UnarchiveChat(context.Context, *v1.UnarchiveChatRequest) (*v1.UnarchiveChatResponse, error)
 }
 
 // NewChatServiceClient constructs a client for the parley.chat.v1.ChatService service. By default,
@@ -170,6 +179,18 @@ func NewChatServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(chatServiceMethods.ByName("UnmuteChat")),
 			connect.WithClientOptions(opts...),
 		),
+		archiveChat: connect.NewClient[v1.ArchiveChatRequest, v1.ArchiveChatResponse](
+			httpClient,
+			baseURL+ChatServiceArchiveChatProcedure,
+			connect.WithSchema(chatServiceMethods.ByName("ArchiveChat")),
+			connect.WithClientOptions(opts...),
+		),
+		unarchiveChat: connect.NewClient[v1.UnarchiveChatRequest, v1.UnarchiveChatResponse](
+			httpClient,
+			baseURL+ChatServiceUnarchiveChatProcedure,
+			connect.WithSchema(chatServiceMethods.ByName("UnarchiveChat")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -186,6 +207,8 @@ type chatServiceClient struct {
 	updateChat       *connect.Client[v1.UpdateChatRequest, v1.UpdateChatResponse]
 	muteChat         *connect.Client[v1.MuteChatRequest, v1.MuteChatResponse]
 	unmuteChat       *connect.Client[v1.UnmuteChatRequest, v1.UnmuteChatResponse]
+	archiveChat      *connect.Client[v1.ArchiveChatRequest, v1.ArchiveChatResponse]
+	unarchiveChat    *connect.Client[v1.UnarchiveChatRequest, v1.UnarchiveChatResponse]
 }
 
 // CreateChat calls parley.chat.v1.ChatService.CreateChat.
@@ -287,6 +310,24 @@ func (c *chatServiceClient) UnmuteChat(ctx context.Context, req *v1.UnmuteChatRe
 	return nil, err
 }
 
+// ArchiveChat calls parley.chat.v1.ChatService.ArchiveChat.
+func (c *chatServiceClient) ArchiveChat(ctx context.Context, req *v1.ArchiveChatRequest) (*v1.ArchiveChatResponse, error) {
+	response, err := c.archiveChat.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// UnarchiveChat calls parley.chat.v1.ChatService.UnarchiveChat.
+func (c *chatServiceClient) UnarchiveChat(ctx context.Context, req *v1.UnarchiveChatRequest) (*v1.UnarchiveChatResponse, error) {
+	response, err := c.unarchiveChat.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ChatServiceHandler is an implementation of the parley.chat.v1.ChatService service.
 type ChatServiceHandler interface {
 	// CreateChat creates a group, or the direct chat with another user. A direct
@@ -316,6 +357,10 @@ type ChatServiceHandler interface {
 	MuteChat(context.Context, *v1.MuteChatRequest) (*v1.MuteChatResponse, error)
 	// UnmuteChat switches notifications of a chat on again for the caller.
 	UnmuteChat(context.Context, *v1.UnmuteChatRequest) (*v1.UnmuteChatResponse, error)
+	// ArchiveChat puts a chat away for the caller, until UnarchiveChat.
+	ArchiveChat(context.Context, *v1.ArchiveChatRequest) (*v1.ArchiveChatResponse, error)
+	// UnarchiveChat takes a chat out again for the caller.
+	UnarchiveChat(context.Context, *v1.UnarchiveChatRequest) (*v1.UnarchiveChatResponse, error)
 }
 
 // NewChatServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -394,6 +439,18 @@ func NewChatServiceHandler(svc ChatServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(chatServiceMethods.ByName("UnmuteChat")),
 		connect.WithHandlerOptions(opts...),
 	)
+	chatServiceArchiveChatHandler := connect.NewUnaryHandlerSimple(
+		ChatServiceArchiveChatProcedure,
+		svc.ArchiveChat,
+		connect.WithSchema(chatServiceMethods.ByName("ArchiveChat")),
+		connect.WithHandlerOptions(opts...),
+	)
+	chatServiceUnarchiveChatHandler := connect.NewUnaryHandlerSimple(
+		ChatServiceUnarchiveChatProcedure,
+		svc.UnarchiveChat,
+		connect.WithSchema(chatServiceMethods.ByName("UnarchiveChat")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/parley.chat.v1.ChatService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ChatServiceCreateChatProcedure:
@@ -418,6 +475,10 @@ func NewChatServiceHandler(svc ChatServiceHandler, opts ...connect.HandlerOption
 			chatServiceMuteChatHandler.ServeHTTP(w, r)
 		case ChatServiceUnmuteChatProcedure:
 			chatServiceUnmuteChatHandler.ServeHTTP(w, r)
+		case ChatServiceArchiveChatProcedure:
+			chatServiceArchiveChatHandler.ServeHTTP(w, r)
+		case ChatServiceUnarchiveChatProcedure:
+			chatServiceUnarchiveChatHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -469,4 +530,12 @@ func (UnimplementedChatServiceHandler) MuteChat(context.Context, *v1.MuteChatReq
 
 func (UnimplementedChatServiceHandler) UnmuteChat(context.Context, *v1.UnmuteChatRequest) (*v1.UnmuteChatResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.chat.v1.ChatService.UnmuteChat is not implemented"))
+}
+
+func (UnimplementedChatServiceHandler) ArchiveChat(context.Context, *v1.ArchiveChatRequest) (*v1.ArchiveChatResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.chat.v1.ChatService.ArchiveChat is not implemented"))
+}
+
+func (UnimplementedChatServiceHandler) UnarchiveChat(context.Context, *v1.UnarchiveChatRequest) (*v1.UnarchiveChatResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.chat.v1.ChatService.UnarchiveChat is not implemented"))
 }

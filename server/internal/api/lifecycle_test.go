@@ -1,0 +1,307 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// The life of a group over the RPCs: what each answers, what a repetition
+// answers, and what the members see of it (L-064 to L-100, L-184, L-189).
+func TestLifecycle(t *testing.T) {
+	s := newServer(t)
+	for _, u := range []string{"dan", "eve"} {
+		s.must(s.chats.EnsureUser(t.Context(), u))
+	}
+	ctx, info := connect.NewClientContext(t.Context())
+	replayed := func() string { return info.ResponseHeader().Get("Idempotency-Replayed") }
+	ann, bob := s.ann().chat, s.clients(http.DefaultClient, "bob").chat
+	id := s.group("bob")
+	count := func() int32 {
+		got, err := ann.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
+		s.must(err)
+		return got.GetChat().GetChat().GetMemberCount()
+	}
+
+	add := &chatv1.AddMemberRequest{ChatId: id, UserId: "cid", RequestId: "r1"}
+	for i := range 2 {
+		added, err := ann.AddMember(ctx, add)
+		s.must(err)
+		m := added.GetMember()
+		equal(t, "member", fmt.Sprint(m.GetUserId(), m.GetRole(), m.GetVersion(), m.GetJoinedAt() != nil), fmt.Sprint("cid", chatv1.MemberRole_MEMBER_ROLE_MEMBER, 3, true))
+		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+	}
+	equal(t, "count", count(), 3)
+	add.UserId = "dan"
+	_, err := ann.AddMember(ctx, add)
+	wantCode(t, "other content", err, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED")
+	// S-53: the key is the user's own, and the parent's.
+	_, err = ann.AddMember(ctx, &chatv1.AddMemberRequest{ChatId: s.group("bob"), UserId: "dan", RequestId: "r1"})
+	s.must(err)
+
+	role := &chatv1.UpdateMemberRoleRequest{ChatId: id, UserId: "bob", Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN, RequestId: "r2"}
+	for i := range 2 {
+		changed, err := ann.UpdateMemberRole(ctx, role)
+		s.must(err)
+		equal(t, "role", changed.GetMember().GetRole(), chatv1.MemberRole_MEMBER_ROLE_ADMIN)
+		equal(t, "version", changed.GetMember().GetVersion(), 4)
+		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		if changed.GetMember().GetJoinedAt() == nil {
+			t.Error("a role without the time of joining")
+		}
+	}
+	before := s.head(id)
+	role.RequestId = "r3"
+	same, err := ann.UpdateMemberRole(ctx, role) // L-100
+	s.must(err)
+	equal(t, "same role", fmt.Sprint(same.GetMember().GetRole(), s.head(id) == before, same.GetMember().GetVersion()), fmt.Sprint(chatv1.MemberRole_MEMBER_ROLE_ADMIN, true, 4))
+
+	name := "renamed"
+	rename := &chatv1.UpdateChatRequest{ChatId: id, Name: &name, RequestId: "r4"}
+	for i := range 2 {
+		updated, err := bob.UpdateChat(ctx, rename)
+		s.must(err)
+		c := updated.GetChat()
+		equal(t, "chat", fmt.Sprint(c.GetName(), c.GetVersion(), c.GetMemberCount(), c.GetType()), fmt.Sprint(name, 5, 3, chatv1.ChatType_CHAT_TYPE_GROUP))
+		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		if !c.GetUpdatedAt().AsTime().After(c.GetCreatedAt().AsTime().Add(-time.Millisecond)) {
+			t.Errorf("times %v", c)
+		}
+	}
+	nothing, err := bob.UpdateChat(ctx, &chatv1.UpdateChatRequest{ChatId: id})
+	s.must(err)
+	equal(t, "nothing to change", fmt.Sprint(nothing.GetChat().GetName(), nothing.GetChat().GetVersion()), fmt.Sprint("renamed", 5))
+
+	for i := range 2 {
+		_, err = bob.RemoveMember(ctx, &chatv1.RemoveMemberRequest{ChatId: id, UserId: "cid", RequestId: "r5"})
+		s.must(err)
+		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+	}
+	equal(t, "L-184 count", count(), 2)
+	for i := range 2 {
+		_, err = bob.LeaveChat(ctx, &chatv1.LeaveChatRequest{ChatId: id, RequestId: "r6"})
+		s.must(err)
+		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+	}
+	equal(t, "count", count(), 1)
+	_, err = bob.UpdateChat(ctx, rename) // a repetition by somebody who has left tells nothing
+	wantCode(t, "rename again", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
+
+	// Every change is in the change log, in order.
+	changes, err := s.ann().message.ListChanges(t.Context(), &messagev1.ListChangesRequest{ChatId: id})
+	s.must(err)
+	equal(t, "version", changes.GetVersion(), 7)
+}
+
+// L-106, L-140: mute and archive touch the caller's row alone, and tell the
+// caller's other streams.
+func TestOwnState(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	ctx, info := connect.NewClientContext(t.Context())
+	ann := s.ann().chat
+	before := s.head(id)
+	until := timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Millisecond))
+	mute := &chatv1.MuteChatRequest{ChatId: id, MutedUntil: until, RequestId: "m1"}
+	muted, err := ann.MuteChat(ctx, mute)
+	s.must(err)
+	equal(t, "muted until", muted.GetState().GetMutedUntil().AsTime(), until.AsTime())
+	open, err := ann.UnmuteChat(ctx, &chatv1.UnmuteChatRequest{ChatId: id})
+	s.must(err)
+	equal(t, "unmuted", open.GetState().GetMutedUntil() == nil, true)
+	again, err := ann.MuteChat(ctx, mute) // the repetition of an old request changes nothing
+	s.must(err)
+	equal(t, "still unmuted", fmt.Sprint(again.GetState().GetMutedUntil() == nil, info.ResponseHeader().Get("Idempotency-Replayed")), fmt.Sprint(true, "true"))
+	mute.MutedUntil = nil
+	_, err = ann.MuteChat(ctx, mute)
+	wantCode(t, "other content", err, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED")
+	forever, err := ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id})
+	s.must(err)
+	equal(t, "for ever", forever.GetState().GetMutedUntil().AsTime().Year(), 9999)
+	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id, MutedUntil: timestamppb.New(time.Now().Add(-time.Minute))})
+	wantCode(t, "in the past", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id, MutedUntil: &timestamppb.Timestamp{Seconds: 1 << 60}})
+	wantCode(t, "no time", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+
+	archived, err := ann.ArchiveChat(ctx, &chatv1.ArchiveChatRequest{ChatId: id, RequestId: "a1"})
+	s.must(err)
+	equal(t, "archived, muted", fmt.Sprint(archived.GetState().GetArchived(), archived.GetState().GetMutedUntil() != nil), fmt.Sprint(true, true))
+	sync, err := s.ann().delivery.Sync(t.Context(), &deliveryv1.SyncRequest{})
+	s.must(err)
+	equal(t, "in Sync", sync.GetChats()[0].GetState().GetArchived(), true)
+	shown, err := ann.UnarchiveChat(ctx, &chatv1.UnarchiveChatRequest{ChatId: id})
+	s.must(err)
+	equal(t, "shown", shown.GetState().GetArchived(), false)
+	again2, err := ann.ArchiveChat(ctx, &chatv1.ArchiveChatRequest{ChatId: id, RequestId: "a1"})
+	s.must(err)
+	equal(t, "still shown", again2.GetState().GetArchived(), false)
+
+	equal(t, "head", s.head(id), before)
+	got, err := s.clients(http.DefaultClient, "bob").chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
+	s.must(err)
+	equal(t, "bob's state", fmt.Sprint(got.GetChat().GetState().GetMutedUntil() == nil, got.GetChat().GetState().GetArchived()), "true false")
+}
+
+// L-123, L-131: a removed member's open stream is told by a frame, and gets
+// nothing that was committed afterwards; the next send is refused.
+func TestRemovedStream(t *testing.T) {
+	for _, leave := range []bool{false, true} {
+		t.Run(fmt.Sprintf("by itself=%v", leave), func(t *testing.T) {
+			s := newServer(t)
+			id, other := s.group("bob"), s.group("bob")
+			bob := s.clients(http.DefaultClient, "bob")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stream, err := bob.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
+			s.must(err)
+			next := receiver(t, stream)
+			for f := next(); f.GetHeartbeat() == nil; f = next() { // the stream is live from here
+			}
+			_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "before"})
+			s.must(err)
+			if leave {
+				_, err = bob.chat.LeaveChat(t.Context(), &chatv1.LeaveChatRequest{ChatId: id})
+			} else {
+				_, err = s.ann().chat.RemoveMember(t.Context(), &chatv1.RemoveMemberRequest{ChatId: id, UserId: "bob"})
+			}
+			s.must(err)
+			_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "secret"})
+			s.must(err)
+			name := "secret name"
+			_, err = s.ann().chat.UpdateChat(t.Context(), &chatv1.UpdateChatRequest{ChatId: id, Name: &name})
+			s.must(err)
+			_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: other, Content: "marker"})
+			s.must(err)
+			var seen []string
+			for {
+				f := next()
+				if f.GetMessage().GetContent() == "marker" {
+					break
+				}
+				if f.GetChatId() == id {
+					seen = append(seen, fmt.Sprint(f.GetVersion(), f.GetMessage().GetContent(), f.GetMembership().GetKind(), f.GetMembership().GetUserId()))
+				}
+			}
+			equal(t, "frames of the chat", strings.Join(seen, "; "), fmt.Sprint(
+				fmt.Sprint(3, "before", messagev1.MembershipChange_KIND_UNSPECIFIED, ""), "; ", fmt.Sprint(4, "", messagev1.MembershipChange_KIND_REMOVED, "bob")))
+			_, err = bob.message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"})
+			wantCode(t, "send", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
+			_, err = bob.chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
+			wantCode(t, "read", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
+		})
+	}
+}
+
+// receiver returns the frames of a stream one by one.
+func receiver(t *testing.T, stream *connect.ServerStreamForClient[deliveryv1.SubscribeResponse]) func() *deliveryv1.Frame {
+	var frames []*deliveryv1.Frame
+	return func() *deliveryv1.Frame {
+		t.Helper()
+		for len(frames) == 0 {
+			if !stream.Receive() {
+				t.Fatal(stream.Err())
+			}
+			frames = stream.Msg().GetFrames()
+		}
+		f := frames[0]
+		frames = frames[1:]
+		return f
+	}
+}
+
+// L-017, L-020, L-162, L-176 to L-178: however many ask for the direct chat of two
+// people at once, there is one, and one caller has made it.
+func TestDirectRace(t *testing.T) {
+	for _, n := range []int{2, 8, 64} {
+		s := newServer(t)
+		ids := make([]string, n)
+		fresh := make([]bool, n)
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				user, other := "ann", "bob"
+				if i%2 == 1 {
+					user, other = other, user
+				}
+				body := fmt.Sprintf(`{"type":1,"memberIds":[%q]}`, other)
+				if i%4 > 1 {
+					body = fmt.Sprintf(`{"type":1,"memberIds":[%q],"requestId":"r%d"}`, other, i)
+				}
+				a := s.post(createChat, body, "X-User", user)
+				_, rest, _ := strings.Cut(string(a.body), "chat_")
+				ids[i] = fmt.Sprint(a.status, rest[:min(26, len(rest))])
+				fresh[i] = a.header.Get("Idempotency-Replayed") == ""
+			})
+		}
+		wg.Wait()
+		made := 0
+		for i := range n {
+			equal(t, "chat", ids[i], ids[0])
+			if fresh[i] {
+				made++
+			}
+		}
+		equal(t, fmt.Sprintf("made, of %d callers", n), made, 1)
+	}
+}
+
+// L-147: without storage there is no permission.
+func TestNoStorageNoPermission(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	broken, err := chat.New(t.Context(), chat.Config{
+		Store: &deaf{Store: s.store.Store}, Clock: time.Now, Generation: "gen", Producer: "deaf",
+		Sleep: func(context.Context, time.Duration) error { return errors.New("enough") },
+	})
+	s.must(err)
+	_, err = broken.AddMember(t.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "member"})
+	if !errors.Is(err, store.ErrUnavailable) {
+		t.Error(err)
+	}
+	if _, err = broken.Send(t.Context(), chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, store.ErrUnavailable) {
+		t.Error(err)
+	}
+	s.store.fail(func() error { return store.ErrUnavailable }, nil)
+	_, err = s.ann().chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
+	wantCode(t, "read", err, connect.CodeUnavailable, "UNAVAILABLE")
+	var retry *errdetails.RetryInfo
+	for _, d := range err.(*connect.Error).Details() {
+		if m, _ := d.Value(); m != nil {
+			if r, ok := m.(*errdetails.RetryInfo); ok {
+				retry = r
+			}
+		}
+	}
+	if retry.GetRetryDelay().AsDuration() <= 0 {
+		t.Error("no time to try again")
+	}
+}
+
+// deaf answers no read of chats.
+type deaf struct{ store.Store }
+
+func (d *deaf) Get(ctx context.Context, key store.Key, c store.Consistency) (store.Item, error) {
+	if key.Table == store.Meta {
+		return d.Store.Get(ctx, key, c)
+	}
+	return nil, store.ErrUnavailable
+}
+
+func (d *deaf) BatchGet(context.Context, []store.Key, store.Consistency) ([]store.Item, error) {
+	return nil, store.ErrUnavailable
+}
