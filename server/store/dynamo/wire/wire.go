@@ -101,7 +101,7 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 		if c.Endpoint != "" {
 			d.BaseEndpoint = aws.String(c.Endpoint)
 		}
-		d.HTTPClient = &http.Client{Transport: t}
+		d.HTTPClient = ownBody{&http.Client{Transport: t}}
 		if c.Transport != nil {
 			d.HTTPClient = c.Transport(d.HTTPClient)
 		}

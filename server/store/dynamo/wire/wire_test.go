@@ -222,3 +222,60 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// The transport reads a request's body although the SDK has closed its own, and may
+// have it again.
+func TestBodyOfItsOwn(t *testing.T) {
+	theirs := &closable{Reader: strings.NewReader("text")}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:1", theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ContentLength = 4
+	resp, err := ownBody{&http.Client{Transport: tripper(func(r *http.Request) (*http.Response, error) {
+		if !theirs.closed || r.ContentLength != 4 {
+			t.Errorf("closed: %v, length %d", theirs.closed, r.ContentLength)
+		}
+		for range 2 {
+			b, err := io.ReadAll(r.Body)
+			if err != nil || string(b) != "text" {
+				t.Errorf("body %q, %v", b, err)
+			}
+			if r.Body, err = r.GetBody(); err != nil {
+				t.Error(err)
+			}
+		}
+		return respond(200, "{}")
+	})}}.Do(r)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp, err)
+	}
+	theirs.fail = true
+	if _, err := (ownBody{&http.Client{Transport: tripper(func(*http.Request) (*http.Response, error) {
+		t.Error("sent without a body")
+		return respond(200, "{}")
+	})}}).Do(r); !errors.Is(err, io.ErrClosedPipe) {
+		t.Fatal(err)
+	}
+}
+
+type closable struct {
+	io.Reader
+	closed, fail bool
+}
+
+func (c *closable) Read(p []byte) (int, error) {
+	if c.fail {
+		return 0, io.ErrClosedPipe
+	}
+	return c.Reader.Read(p)
+}
+
+func (c *closable) Close() error {
+	c.closed = true
+	return nil
+}
