@@ -24,15 +24,15 @@ function tighten(schema) {
   }
 }
 
-// A field is required if its rules refuse what it is when it is not set.
+// A field is required if its rules refuse what it is when it is not set. (A bound of characters alone says nothing: fields
+// with presence have those too.)
 function required(schema) {
-  const text = schema.description ?? "";
   return (
     (schema.type === "string" && schema.pattern !== undefined && !new RegExp(schema.pattern).test("")) ||
     schema.minItems > 0 ||
     schema.minimum > 0 ||
     (schema.not?.enum ?? []).some((v) => v.endsWith("_UNSPECIFIED")) ||
-    /min_bytes = [1-9]/.test(text)
+    /min_bytes = [1-9]/.test(schema.description ?? "")
   );
 }
 
@@ -42,10 +42,25 @@ function walk(node, visit) {
   Object.values(node).forEach((child) => walk(child, visit));
 }
 
-// Comments keep the indent of their lines; unknown fields are ignored, not refused.
+// Comments come with their line breaks, rules as lines of code after them.
+function prose(text) {
+  return text
+    .split(/\n\s*\n/)
+    .map((paragraph) =>
+      paragraph
+        .split("\n")
+        .map((line) => line.trim().replace(/^[a-z_.]+ \/\/ (.*)$/, "Rule: $1."))
+        .filter((line) => line !== "" && !/^\w+\.(min|max)_bytes = \d+$/.test(line))
+        .join(" "),
+    )
+    .filter((paragraph) => paragraph !== "")
+    .join("\n\n");
+}
+
+// Unknown fields are ignored, not refused.
 walk(doc, (node) => {
-  if (typeof node.description === "string") node.description = node.description.replace(/\n +/g, "\n").trim();
   if (node.type !== undefined) tighten(node);
+  if (typeof node.description === "string") node.description = prose(node.description);
   if (node.additionalProperties === false) delete node.additionalProperties;
   for (const [name, property] of Object.entries(node.properties ?? {})) {
     if (typeof property.title === "string" && property.title.replace(/_/g, "") === name.toLowerCase()) delete property.title;
