@@ -102,11 +102,22 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
 	b.addr = b.cluster.ListenAddrs()[0]
-	if err := errors.Join(b.abort(unended), b.createTopics()); err != nil {
+	if err := b.recover(unended); err != nil {
 		b.cluster.Close()
 		return nil, err
 	}
 	return b, nil
+}
+
+// recover makes the log ready for use, whatever the last process left.
+func (b *Broker) recover(unended []openTxn) error {
+	if err := b.abort(unended); err != nil {
+		return err
+	}
+	if err := b.createTopics(); err != nil {
+		return err
+	}
+	return b.resetOffsets()
 }
 
 // freePort finds out whether the port can be had, because the broker does not say

@@ -41,7 +41,7 @@ func errorFor(code int16) error { return kerr.ErrorForCode(code) }
 // id fences it.
 func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
-		seeds(addr), kgo.ClientID("parley-relay"),
+		seeds(addr), kgo.ClientID("parley-relay"), kgo.DisableClientMetrics(),
 		kgo.TransactionalID(id), kgo.TransactionTimeout(txnTimeout),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline),
 		kgo.ProducerLinger(produceLinger), kgo.ProducerBatchCompression(kgo.Lz4Compression()),
@@ -59,7 +59,7 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 // records only, without a group.
 func NewReader(addr string, topics ...string) (*Client, error) {
 	c, err := kgo.NewClient(
-		seeds(addr), kgo.ClientID("parley-reader"), kgo.ConsumeTopics(topics...),
+		seeds(addr), kgo.ClientID("parley-reader"), kgo.DisableClientMetrics(), kgo.ConsumeTopics(topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.MetadataMinAge(metadataMinAge),
 	)
 	if err != nil {

@@ -158,7 +158,7 @@ func (b *Broker) abort(list []openTxn) error {
 	if len(list) == 0 {
 		return nil
 	}
-	c, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"))
+	c, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.DisableClientMetrics())
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}

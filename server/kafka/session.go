@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -10,7 +11,7 @@ import (
 
 // Settings of consumers (K-091…K-098), in franz-go's words.
 const (
-	maxPoll          = 500
+	MaxPoll          = 500 // records of one poll
 	sessionTimeout   = 30 * time.Second
 	heartbeatEvery   = 10 * time.Second
 	rebalanceTimeout = 300 * time.Second
@@ -30,13 +31,20 @@ type Partition struct {
 // SessionConfig sets a Session up. The callbacks come from a goroutine of the
 // client's, never while a batch is worked on.
 type SessionConfig struct {
-	Addr     string
+	Addr     string // of brokers, with commas between them
+	Options  []Option
 	Group    string
 	Topics   []string
 	Assigned func([]Partition)
 	// Gone says that partitions are not ours any more: revoked, after the last
-	// batch was committed or given up, or lost, when committing would be wrong.
-	Gone func([]Partition)
+	// batch was committed or given up, or lost, when somebody else may have them.
+	Gone func(parts []Partition, lost bool)
+}
+
+// Batch is what a poll brought of a partition.
+type Batch struct {
+	Records []*Record // in order of offsets, at least one
+	End     int64     // offset at which the partition ended when they were fetched
 }
 
 // Session is one member of a consumer group, polled batch by batch. Rebalances
@@ -54,30 +62,32 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 		}
 		return out
 	}
-	gone := func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Gone(list(m)) }
-	c, err := kgo.NewClient(
-		kgo.SeedBrokers(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...),
+	gone := func(lost bool) func(context.Context, *kgo.Client, map[string][]int32) {
+		return func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Gone(list(m), lost) }
+	}
+	c, err := kgo.NewClient(append(slices.Clone(cfg.Options),
+		seeds(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.DisableClientMetrics(), kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(heartbeatEvery), kgo.RebalanceTimeout(rebalanceTimeout),
 		kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
-		kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone),
-	)
+		kgo.OnPartitionsRevoked(gone(false)), kgo.OnPartitionsLost(gone(true)),
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}
 	return &Session{c}, nil
 }
 
-// Poll returns the next records by partition, at most 500, in order of offsets; it
-// is empty if ctx ends first. Done must follow.
-func (s *Session) Poll(ctx context.Context) (map[Partition][]*Record, error) {
-	fetches := s.c.PollRecords(ctx, maxPoll)
-	out := map[Partition][]*Record{}
+// Poll returns the next records by partition, at most MaxPoll; it is empty if ctx
+// ends first. Done must follow.
+func (s *Session) Poll(ctx context.Context) (map[Partition]Batch, error) {
+	fetches := s.c.PollRecords(ctx, MaxPoll)
+	out := map[Partition]Batch{}
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if len(p.Records) > 0 {
-			out[Partition{p.Topic, p.Partition}] = p.Records
+			out[Partition{p.Topic, p.Partition}] = Batch{p.Records, p.HighWatermark}
 		}
 	})
 	if ctx.Err() != nil {
@@ -145,13 +155,13 @@ func (s *Session) Done() { s.c.AllowRebalance() }
 func (s *Session) Close() { s.c.CloseAllowingRebalance() }
 
 // NewProducer makes a client that publishes single records, acks=all.
-func NewProducer(addr string) (*Client, error) {
-	c, err := kgo.NewClient(
-		kgo.SeedBrokers(addr), kgo.ClientID("parley-producer"), kgo.RequiredAcks(kgo.AllISRAcks()),
+func NewProducer(addr string, more ...Option) (*Client, error) {
+	c, err := kgo.NewClient(append(slices.Clone(more),
+		seeds(addr), kgo.ClientID("parley-producer"), kgo.DisableClientMetrics(), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.ProducerLinger(0),
 		kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.MetadataMinAge(metadataMinAge),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}

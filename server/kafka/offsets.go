@@ -1,0 +1,82 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+)
+
+// resetOffsets brings committed offsets beyond the end of the log back to it. A
+// power loss can cut the log and not the commits; a group that went on from there
+// would never see what is written in the meantime. It is on the disk before
+// anything is.
+func (b *Broker) resetOffsets() error {
+	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
+	defer cancel()
+	// Later versions of the commit name topics by their ids.
+	c, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.MaxVersions(kversion.V3_0_0()), kgo.DisableClientMetrics())
+	if err != nil {
+		return fmt.Errorf("kafka client: %w", err)
+	}
+	defer c.Close()
+	groups, err := kmsg.NewPtrListGroupsRequest().RequestWith(ctx, c)
+	if err != nil {
+		return fmt.Errorf("list groups: %w", err)
+	}
+	changed := false
+	for _, g := range groups.Groups {
+		req := b.beyondEnd(g.Group)
+		if len(req.Topics) == 0 {
+			continue
+		}
+		if b.cfg.Logger != nil {
+			b.cfg.Logger.Error("the log was cut: a group goes on from its end", "group", g.Group, "topics", len(req.Topics))
+		}
+		changed = true
+		res, err := req.RequestWith(ctx, c)
+		if err != nil {
+			return fmt.Errorf("reset offsets of %s: %w", g.Group, err)
+		}
+		for _, t := range res.Topics {
+			for _, p := range t.Partitions {
+				if err := errorFor(p.ErrorCode); err != nil {
+					return fmt.Errorf("reset offset of %s in %s/%d: %w", g.Group, t.Topic, p.Partition, err)
+				}
+			}
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return b.Stable(ctx)
+}
+
+// beyondEnd makes the request that commits the end of each partition for which the
+// group has committed more.
+func (b *Broker) beyondEnd(group string) *kmsg.OffsetCommitRequest {
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group, req.Generation = group, -1 // no member, like an administrator
+	info := b.cluster.GroupInfo(group)
+	if info == nil {
+		return req
+	}
+	for _, t := range Topics() {
+		topic := kmsg.NewOffsetCommitRequestTopic()
+		topic.Topic = t.Name
+		for _, p := range b.cluster.PartitionInfos(t.Name) {
+			if info.Commits[t.Name][p.Partition].Offset <= p.HighWatermark {
+				continue
+			}
+			part := kmsg.NewOffsetCommitRequestTopicPartition()
+			part.Partition, part.Offset = p.Partition, p.HighWatermark
+			topic.Partitions = append(topic.Partitions, part)
+		}
+		if len(topic.Partitions) > 0 {
+			req.Topics = append(req.Topics, topic)
+		}
+	}
+	return req
+}

@@ -1,0 +1,359 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/workers/consume"
+)
+
+// image is what is on the disk of a directory: the files as of their last sync.
+type image map[string][]byte
+
+func imageOf(t *testing.T, dir string) image {
+	t.Helper()
+	im := image{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		im[rel], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+func (im image) write(t *testing.T) (dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp(t.TempDir(), "log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range im {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// lose is what a power loss leaves of files: everything up to the last sync, and of
+// what was written after it some, none, or as many zeros.
+func (im image) lose(now image, rng *rand.Rand) image {
+	left := image{}
+	for name, b := range now {
+		synced, known := im[name]
+		switch {
+		case !known && rng.IntN(2) == 0:
+		case strings.HasSuffix(name, ".json") || !bytes.HasPrefix(b, synced): // synced and renamed, which is done or not
+			left[name] = b
+			if known && rng.IntN(2) == 0 {
+				left[name] = synced
+			}
+		default:
+			keep := len(synced)
+			if rng.IntN(2) == 0 {
+				keep += rng.IntN(len(b) - len(synced) + 1)
+			}
+			left[name] = append([]byte(nil), b[:keep]...)
+			if rng.IntN(4) == 0 {
+				left[name] = append(left[name], make([]byte, len(b)-keep)...)
+			}
+		}
+	}
+	return left
+}
+
+var errKilled = errors.New("the process is dead")
+
+// A step is a place at which a process can end; it has a name of what was done last.
+var steps = []string{
+	"nothing", "commit", "produce", "part of a transaction", "transaction", "before the sync", "sync", "half of the deletion", "deletion",
+}
+
+// life is one process: a broker, a relay and a consumer, that may end at a step.
+type life struct {
+	r      *rig
+	dir    string
+	broker *kafka.Broker
+	disk   image
+	client *kafka.Client
+	relay  *Relay
+	log    map[string]bool // events that this process has published
+	dieAt  string
+	dead   bool
+}
+
+// die reports whether the process is dead at a step.
+func (l *life) die(step string) bool {
+	l.dead = l.dead || step == l.dieAt
+	return l.dead
+}
+
+// halves deletes rows in two halves, so that a process can end between them.
+type halves struct {
+	store.Store
+	l *life
+}
+
+func (h halves) BatchWrite(ctx context.Context, writes []store.Write) error {
+	if h.l.die("sync") {
+		return errKilled
+	}
+	if len(writes) > 1 {
+		if err := h.Store.BatchWrite(ctx, writes[:len(writes)/2]); err != nil {
+			return err
+		}
+	}
+	if h.l.die("half of the deletion") {
+		return errKilled
+	}
+	if err := h.Store.BatchWrite(ctx, writes[len(writes)/2:]); err != nil {
+		return err
+	}
+	if h.l.die("deletion") {
+		return errKilled
+	}
+	return nil
+}
+
+func (r *rig) live(dir string, disk image, dieAt string) *life {
+	r.t.Helper()
+	l := &life{r: r, dir: dir, disk: disk, dieAt: dieAt, log: map[string]bool{}}
+	var err error
+	l.broker, err = kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Groups: []string{lossGroup}})
+	r.must(err)
+	l.client, err = kafka.NewTransactional(l.broker.Addr(), "parley-relay-0")
+	r.must(err)
+	l.relay, err = New(Config{
+		Store: halves{r.store, l}, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 5,
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			if l.die("commit") {
+				return errKilled
+			}
+			if l.dieAt == "produce" || l.dieAt == "part of a transaction" {
+				l.dead = true
+				if l.dieAt == "part of a transaction" {
+					records = records[:(len(records)+1)/2]
+				}
+				return errors.Join(l.client.BeginTransaction(), l.client.ProduceSync(ctx, records...).FirstErr(), errKilled)
+			}
+			if err := kafka.Transact(ctx, l.client, records); err != nil {
+				return err
+			}
+			for _, rec := range records {
+				e, err := r.serde.Decode(rec.Key, rec.Value)
+				r.must(err)
+				l.log[eventName(e)] = true
+			}
+			if l.die("transaction") {
+				return errKilled
+			}
+			return nil
+		},
+		Stable: func(ctx context.Context) error {
+			if l.die("before the sync") {
+				return errKilled
+			}
+			before := imageOf(r.t, dir)
+			if err := l.broker.Stable(ctx); err != nil {
+				return err
+			}
+			l.disk = before
+			return nil
+		},
+	})
+	r.must(err)
+	return l
+}
+
+// end ends the process without warning and returns the directory of the next. The
+// files are as the system has them, or, after a power loss, as the disk has.
+func (l *life) end(powerLoss bool, rng *rand.Rand) (dir string, disk image) {
+	now := imageOf(l.r.t, l.dir)
+	if powerLoss {
+		now = l.disk.lose(now, rng)
+		l.disk = now // that much survived
+	}
+	l.client.Close() // what it says now is not in the copy
+	l.broker.Close()
+	l.r.must(os.RemoveAll(l.dir))
+	return now.write(l.r.t), l.disk
+}
+
+const lossGroup = "loss"
+
+// consumer is a group that remembers what it has handled, over all processes.
+type consumer struct {
+	r    *rig
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// consume lets the group read until it has handled what is enough.
+func (c *consumer) consume(addr string, enough func(seen int) bool) {
+	c.r.t.Helper()
+	ctx, cancel := context.WithTimeout(c.r.ctx, time.Minute)
+	defer cancel()
+	e, err := consume.New(consume.Config{
+		Addr: addr, Group: lossGroup, Consumer: "c", Store: c.r.store, Clock: time.Now, Logger: discard,
+		Topics: []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated},
+		Handle: func(_ context.Context, rec *kafka.Record) error {
+			e, err := c.r.serde.Decode(rec.Key, rec.Value)
+			if err != nil {
+				return err
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.seen[eventName(e)] = true
+			if enough(len(c.seen)) {
+				cancel()
+			}
+			return nil
+		},
+		Dead: func(_ context.Context, d consume.Dead) error { return errors.New(d.Reason) },
+	})
+	c.r.must(err)
+	if err := e.Run(ctx); !errors.Is(err, context.Canceled) {
+		c.r.t.Fatalf("%d events were handled: %v", len(c.seen), err)
+	}
+}
+
+// some consumes at least one and at most all of the events that a process has
+// published and that were not seen before.
+func (c *consumer) some(l *life, rng *rand.Rand) {
+	c.r.t.Helper()
+	unseen := 0
+	for name := range l.log {
+		if !c.seen[name] {
+			unseen++
+		}
+	}
+	if unseen > 0 {
+		stop := len(c.seen) + 1 + rng.IntN(unseen)
+		c.consume(l.broker.Addr(), func(n int) bool { return n >= stop })
+	}
+}
+
+func eventName(e event.Event) string {
+	md := e.GetMetadata()
+	return fmt.Sprint(md.GetGeneration(), "/", e.GetChatId(), "/", md.GetVersion())
+}
+
+// Processes end at every step between commit, produce, sync and delete, killed or
+// by a loss of power that takes with it what was not synced. Every committed event
+// is in the log, first occurrences in order, and reaches a consumer whose commits
+// may have survived the records that they are about (K-072, K-074).
+// PARLEY_KILLS sets the number of ends.
+func TestEndsAtEveryStep(t *testing.T) {
+	ends := 6 * len(steps)
+	if s := os.Getenv("PARLEY_KILLS"); s != "" {
+		var err error
+		if ends, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What a disk loses is modelled here, so the files need none.
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		t.Setenv("TMPDIR", "/dev/shm")
+	}
+	rng := rand.New(rand.NewPCG(11, uint64(ends)))
+	r := newRig(t)
+	ids := []string{r.group(), r.group(), r.group(), r.group()}
+	c := &consumer{r: r, seen: map[string]bool{}}
+	dir, disk := t.TempDir(), image{}
+	losses := 0
+	for n := range ends {
+		step, powerLoss := steps[n%len(steps)], rng.IntN(2) == 0
+		l := r.live(dir, disk, step)
+		for range 1 + rng.IntN(20) {
+			r.send(ids[rng.IntN(len(ids))])
+			if rng.IntN(4) > 0 { // else a nudge that is lost
+				l.relay.Nudge(r.commits[len(r.commits)-1])
+			}
+		}
+		// What a healthy relay does before the step, some of which a consumer reads.
+		l.dieAt = ""
+		for range rng.IntN(3) {
+			r.must(l.relay.Cycle(r.ctx))
+			r.now = r.now.Add(time.Duration(rng.IntN(900)) * time.Millisecond)
+		}
+		if rng.IntN(2) == 0 {
+			c.some(l, rng)
+		}
+		l.dieAt = step
+		for range 4 {
+			r.send(ids[rng.IntN(len(ids))])
+			l.relay.Nudge(r.commits[len(r.commits)-1])
+			if l.die("nothing") {
+				break
+			}
+			if err := l.relay.Cycle(r.ctx); err != nil && !errors.Is(err, errKilled) {
+				t.Fatalf("end %d, %s: %v", n, step, err)
+			}
+			r.now = r.now.Add(time.Second)
+			if l.dead {
+				break
+			}
+		}
+		if !l.dead {
+			t.Fatalf("end %d did not come to the step %q", n, step)
+		}
+		if rng.IntN(2) == 0 { // what was published last was read, and perhaps not synced
+			c.some(l, rng)
+		}
+		if powerLoss {
+			losses++
+		}
+		dir, disk = l.end(powerLoss, rng)
+	}
+	l := r.live(dir, disk, "")
+	defer l.broker.Close()
+	defer l.client.Close()
+	r.rest(l.relay)
+	r.checkOutbox()
+	r.readLog(l.broker.Addr())
+	all := r.events()
+	if len(c.seen) < all {
+		c.consume(l.broker.Addr(), func(n int) bool { return n >= all })
+	}
+	t.Logf("%d ends, %d of them by loss of power, %d events", ends, losses, all)
+}
+
+// events is the number of committed events.
+func (r *rig) events() (n int) {
+	r.t.Helper()
+	heads := map[string]int64{}
+	for _, c := range r.commits {
+		heads[c.ChatID] = max(heads[c.ChatID], c.Head.Version)
+	}
+	for _, v := range heads {
+		n += int(v)
+	}
+	return n
+}
