@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -186,5 +187,57 @@ func TestSameAsMap(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Random queries show the rows that they show on the map engine, page after page,
+// whatever their bounds, limits and cursors, and whether expired rows stand between.
+func TestQueriesAsOnMap(t *testing.T) {
+	clock := storetest.NewClock()
+	g := gen{rand.New(rand.NewPCG(9, 9)), clock}
+	s := fresh(t, func(o *Options) { o.Clock = clock.Now })
+	oracle := storetest.NewMap(clock.Now)
+	const rows = 60
+	sk := func(i int) string { return fmt.Sprintf("%03d", i) }
+	for i := range rows {
+		it := store.NewItem(store.Attr{Name: "n", Value: store.Int(int64(i))})
+		if i%3 == 0 || (i > 20 && i < 35) {
+			it = store.NewItem(it[0], store.Attr{Name: store.ExpiresAtField, Value: store.Int(clock.Now().Unix() + 1)})
+		}
+		w := []store.Write{{Op: store.OpPut, Key: store.Key{Table: store.DeliveryState, PK: "u", SK: sk(2 * i)}, Item: it}}
+		if err := errors.Join(s.BatchWrite(t.Context(), w), oracle.BatchWrite(t.Context(), w)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clock.Add(time.Second)
+	all := func(st store.Store, q store.Query) (list []store.Row) {
+		t.Helper()
+		for first := true; first || q.Cursor != ""; first = false {
+			p, err := st.Query(t.Context(), q)
+			if err != nil {
+				t.Fatalf("%+v: %v", q, err)
+			}
+			if q.Limit > 0 && len(p.Rows) > q.Limit {
+				t.Fatalf("%+v: %d rows", q, len(p.Rows))
+			}
+			list, q.Cursor = append(list, p.Rows...), p.Cursor
+		}
+		return list
+	}
+	bound := func() string { return pick(g, "", sk(g.IntN(2*rows+4)), sk(g.IntN(2*rows+4))) }
+	shown := 0
+	for range 300 {
+		q := store.Query{
+			Table: store.DeliveryState, PK: pick(g, "u", "u", "u", "none"), From: bound(), To: bound(), Cursor: bound(),
+			Descending: g.IntN(2) == 0, Limit: pick(g, 0, 1, 5, 20, 1000), Consistency: store.Strong,
+		}
+		got, want := all(s, q), all(oracle, q)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v:\ngot  %v\nwant %v", q, got, want)
+		}
+		shown += len(got)
+	}
+	if shown == 0 {
+		t.Fatal("nothing was shown")
 	}
 }

@@ -90,8 +90,8 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 				if err != nil {
 					return nil, err
 				}
-				if !store.Expired(row.Item, s.opts.Clock().Unix()) {
-					items[place[row.Key]] = row.Item
+				if i, ok := place[row.Key]; ok && !store.Expired(row.Item, s.opts.Clock().Unix()) {
+					items[i] = row.Item
 				}
 				got++
 			}
