@@ -1,52 +1,48 @@
-// Package engine opens what a process stands on: the store and the event log. It
-// is the only place that knows the modes; to everything else embedded and
-// distributed look alike.
+// Package engine opens what a process stands on: the store, the event log, and the
+// table of who is where. It is the only place that knows the modes; to everything else
+// embedded and distributed look alike.
+//
+// Concurrency: an Engine may be used by many goroutines.
 package engine
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/tables"
+	"github.com/parley-chat/parley/server/store/dynamo/wire"
 	"github.com/parley-chat/parley/server/store/embedded"
 )
 
-// Config says what to open.
-type Config struct {
-	DataDir string
-	// Kafka is the address of the embedded broker's port; with KafkaFallback a free
-	// port is taken where it is in use.
-	Kafka         string
-	KafkaFallback bool
-	Groups        []string // consumer groups that must have read what is trimmed from the log
-	Logger        *slog.Logger
-	Fatal         func(error) // called when nothing that is promised can be kept any more
-}
-
-// Validate checks a configuration.
-func (c Config) Validate() error {
-	if c.DataDir == "" || c.Kafka == "" {
-		return errors.New("engine: a data directory and an address for Kafka are required")
-	}
-	return nil
-}
+// openTime bounds what is asked of others at the start.
+const openTime = 30 * time.Second
 
 // Engine is what is open.
 type Engine struct {
 	Store      store.Store
 	Generation string
+	// Routing is the table of who is where; nil where there is only this process.
+	Routing *routing.Redis
 
 	embedded *embedded.Store
+	dynamo   *dynamo.Store
 	broker   *kafka.Broker
+	cluster  kafka.Cluster
 }
 
 // Open opens everything. Errors fit into one line.
 func Open(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Distributed() {
+		return openDistributed(cfg)
 	}
 	st, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal})
 	if err != nil {
@@ -62,17 +58,98 @@ func Open(cfg Config) (*Engine, error) {
 	return &Engine{Store: st, Generation: st.Generation(), embedded: st, broker: b}, nil
 }
 
-// KafkaAddr is where the event log speaks Kafka.
-func (e *Engine) KafkaAddr() string { return e.broker.Addr() }
+func openDistributed(cfg Config) (_ *Engine, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), openTime)
+	defer cancel()
+	e := &Engine{}
+	defer func() {
+		if err != nil {
+			_ = e.Close()
+		}
+	}()
+	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: cfg.wire(), Prefix: cfg.Prefix}); err != nil {
+		return nil, err
+	}
+	e.Store, e.Generation = e.dynamo, e.dynamo.Generation()
+	if cfg.Redis != "" {
+		o, err := cfg.redis()
+		if err != nil {
+			return nil, err
+		}
+		if e.Routing, err = routing.OpenRedis(o); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Brokers != "" {
+		if e.cluster, err = cfg.Cluster(); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
 
-// LogStable returns when all that was published before is on stable storage.
-func (e *Engine) LogStable(ctx context.Context) error { return e.broker.Stable(ctx) }
+func (c Config) wire() wire.Config { return wire.Config{Region: c.Region, Endpoint: c.Endpoint} }
 
-// TrimLog keeps the log within its cap; full says that it could not.
-func (e *Engine) TrimLog() (full bool, err error) { return e.broker.Trim() }
+// OpenTables connects to where DynamoDB's tables are, or will be.
+func OpenTables(ctx context.Context, c Config) (*tables.Tables, error) {
+	return tables.Open(ctx, c.wire(), c.Prefix)
+}
 
-// LogBytes is the size of the log.
-func (e *Engine) LogBytes() int64 { return e.broker.Bytes() }
+// TerraformTables is DynamoDB's tables as Terraform's configuration.
+func TerraformTables(c Config) string { return tables.Terraform(c.Prefix) }
+
+// CheckTopics refuses a cluster whose topics are not as declared (K-019); the embedded
+// broker makes its own.
+func (e *Engine) CheckTopics(ctx context.Context) error {
+	if e.broker != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	a, err := kafka.NewAdmin(e.cluster)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return a.Check(ctx)
+}
+
+// KafkaAddr is where the event log speaks Kafka; several addresses have commas between
+// them.
+func (e *Engine) KafkaAddr() string {
+	if e.broker == nil {
+		return e.cluster.Addr()
+	}
+	return e.broker.Addr()
+}
+
+// KafkaOptions are what clients of the event log need to be let in.
+func (e *Engine) KafkaOptions() []kafka.Option { return e.cluster.Options() }
+
+// LogStable returns when all that was published before is on stable storage. A cluster
+// says so with its acknowledgements.
+func (e *Engine) LogStable(ctx context.Context) error {
+	if e.broker == nil {
+		return ctx.Err()
+	}
+	return e.broker.Stable(ctx)
+}
+
+// TrimLog keeps the embedded log within its cap; full says that it could not.
+func (e *Engine) TrimLog() (full bool, err error) {
+	if e.broker == nil {
+		return false, nil
+	}
+	return e.broker.Trim()
+}
+
+// LogBytes is the size of the embedded log.
+func (e *Engine) LogBytes() int64 {
+	if e.broker == nil {
+		return 0
+	}
+	return e.broker.Bytes()
+}
 
 // StoreStats are counters of the store.
 type StoreStats struct {
@@ -82,12 +159,25 @@ type StoreStats struct {
 
 // Stats returns the counters.
 func (e *Engine) Stats() StoreStats {
+	if e.dynamo != nil {
+		s := e.dynamo.Stats()
+		return StoreStats{Plans: s.Plans, Failed: s.Failed}
+	}
 	s := e.embedded.Stats()
 	return StoreStats{Plans: s.Plans, Failed: s.Failed, Compactions: s.Compactions, DiskBytes: s.DiskBytes}
 }
 
 // Close closes everything, in reverse order.
 func (e *Engine) Close() error {
-	e.broker.Close()
-	return e.Store.Close()
+	var errs []error
+	if e.Routing != nil {
+		errs = append(errs, e.Routing.Close())
+	}
+	if e.broker != nil {
+		e.broker.Close()
+	}
+	if e.Store != nil {
+		errs = append(errs, e.Store.Close())
+	}
+	return errors.Join(errs...)
 }

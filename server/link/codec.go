@@ -3,6 +3,7 @@ package link
 import (
 	"fmt"
 
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // requests are what comes from other processes, with rules to be held to.
-var requests = []proto.Message{&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}, &linkv1.Commit{}}
+var requests = []proto.Message{&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}}
 
 func encodeEvents(events []event.Event) (out []*linkv1.Event, size int, err error) {
 	for _, e := range events {
@@ -107,12 +108,12 @@ func EncodeCommit(c chat.Commit) ([]byte, error) {
 
 // DecodeCommit reads a nudge: a commit with what a relay needs of it. It may come from
 // anybody who can write to the channel, so it is held to what commits are.
-func (m *Mesh) DecodeCommit(b []byte) (chat.Commit, error) {
+func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 	w := &linkv1.Commit{}
 	if err := proto.Unmarshal(b, w); err != nil {
 		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
 	}
-	if err := m.validator.Validate(w); err != nil {
+	if err := protovalidate.Validate(w); err != nil {
 		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
 	}
 	events, err := decodeEvents(w.GetEvents())
@@ -120,7 +121,7 @@ func (m *Mesh) DecodeCommit(b []byte) (chat.Commit, error) {
 		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
 	}
 	for i, e := range events {
-		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) || e.GetMetadata().GetGeneration() != m.cfg.Generation {
+		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) || e.GetMetadata().GetGeneration() != generation {
 			return chat.Commit{}, fmt.Errorf("nudge: event %d is not one of the commit", i)
 		}
 	}

@@ -251,7 +251,7 @@ func fromWire(err error) error {
 	if is, ok := codes[ce.Code()]; ok {
 		return is
 	}
-	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	return fmt.Errorf("%w: %s", ErrUnreachable, ce.Message())
 }
 
 // owner returns the link to the server that a stream's id names.

@@ -46,6 +46,13 @@ import (
 	"github.com/parley-chat/parley/server/routing"
 )
 
+// What processes derive their shared secret for from the key that they share, and its
+// size in bytes.
+const (
+	Purpose    = "links"
+	SecretSize = 32
+)
+
 // Hub is the receiving end in a process with streams; *delivery.Hub is one.
 type Hub interface {
 	numbers.Hub

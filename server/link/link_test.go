@@ -2,17 +2,10 @@ package link
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -32,165 +25,12 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/table"
+	storetable "github.com/parley-chat/parley/server/store/table"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var secret = []byte("a secret of more than 16 bytes")
-
-// fakeHub keeps what it is told.
-type fakeHub struct {
-	mu       sync.Mutex
-	versions map[string][]int64 // by chat
-	contents []string
-	receipts []string
-	dirty    int
-	acks     []string
-	changed  chan struct{}
-}
-
-func newFakeHub() *fakeHub {
-	return &fakeHub{versions: map[string][]int64{}, changed: make(chan struct{}, 1)}
-}
-
-func (h *fakeHub) note(f func()) {
-	h.mu.Lock()
-	f()
-	h.mu.Unlock()
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
-}
-
-func (h *fakeHub) Deliver(d delivery.Delivery) {
-	h.note(func() {
-		h.versions[d.ChatID] = append(h.versions[d.ChatID], d.Version)
-		for _, e := range d.Events {
-			h.contents = append(h.contents, e.(*eventv1.MessagePersisted).GetContent())
-		}
-	})
-}
-
-func (h *fakeHub) Receipt(user, chatID string, s *chatv1.MemberState) {
-	h.note(func() { h.receipts = append(h.receipts, fmt.Sprint(user, " ", chatID, " ", s.GetReadSequence())) })
-}
-
-func (h *fakeHub) MarkDirty() { h.note(func() { h.dirty++ }) }
-
-func (h *fakeHub) Stream(user, id string) (*delivery.Stream, error) {
-	h.note(func() { h.acks = append(h.acks, user+" "+id) })
-	return nil, delivery.ErrStreamGone
-}
-
-func (h *fakeHub) Extend(user, session, id string, until time.Time) error {
-	h.note(func() { h.acks = append(h.acks, fmt.Sprint(user, " ", session, " ", id, " ", until.Unix())) })
-	if user == "thief" {
-		return delivery.ErrNotYours
-	}
-	return nil
-}
-
-// until waits for a state that must come.
-func (h *fakeHub) until(t *testing.T, what string, ok func(*fakeHub) bool) {
-	t.Helper()
-	late := time.After(20 * time.Second)
-	for {
-		h.mu.Lock()
-		done := ok(h)
-		h.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-h.changed:
-		case <-time.After(20 * time.Millisecond):
-		case <-late:
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			t.Fatalf("never: %s; have %v, %d marks, receipts %v", what, h.versions, h.dirty, h.receipts)
-		}
-	}
-}
-
-// net1 is an installation: a table and member lists.
-type net1 struct {
-	t       *testing.T
-	table   *routing.Memory
-	members map[string][]string
-	fail    error // of reading members
-}
-
-func newNet(t *testing.T) *net1 {
-	return &net1{t: t, table: routing.NewMemory(time.Now), members: map[string][]string{}}
-}
-
-func (n *net1) config(process string, hub Hub) Config {
-	return Config{
-		Process: process, Generation: "g", Table: n.table, Secret: secret, Hub: hub, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
-		Recipients: routing.NewRecipients(nil, func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
-		Keepalive:  50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second,
-	}
-}
-
-// mesh starts a process that only sends.
-func (n *net1) mesh(cfg Config) *Mesh {
-	n.t.Helper()
-	m, err := New(cfg)
-	must(n.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	must(n.t, m.Open(n.t.Context()))
-	done := make(chan struct{})
-	go func() { defer close(done); _ = m.Run(ctx) }()
-	n.t.Cleanup(func() { cancel(); <-done })
-	return m
-}
-
-// server starts a process with streams of users; through, if given, is the address that
-// others are told.
-func (n *net1) server(process string, users []string, through func(addr string) string) (*fakeHub, *Mesh) {
-	n.t.Helper()
-	hub := newFakeHub()
-	m := n.mesh(n.config(process, hub))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(n.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Serve(ctx, l, nil) }()
-	n.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			n.t.Error(err)
-		}
-	})
-	addr := l.Addr().String()
-	if through != nil {
-		addr = through(addr)
-	}
-	s := routing.Server{ID: process, Addr: addr, Generation: "g", Epoch: 1}
-	must(n.t, n.table.Claim(n.t.Context(), s, time.Hour))
-	_, err = n.table.Put(n.t.Context(), s, users, time.Hour)
-	must(n.t, err)
-	return hub, m
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func message(chatID string, version int64, text string) event.Event {
-	return &eventv1.MessagePersisted{ChatId: chatID, Content: text, Metadata: &eventv1.EventMetadata{
-		EventId: fmt.Sprint("evt_", version), EventType: event.TypeMessagePersisted, EventVersion: 1, Generation: "g", Version: version, MembershipVersion: 1,
-	}}
-}
-
-func sent(chatID string, version int64) delivery.Delivery {
-	return delivery.Of([]event.Event{message(chatID, version, fmt.Sprint("text ", version))})
-}
 
 func TestOncePerServer(t *testing.T) {
 	n := newNet(t)
@@ -483,15 +323,13 @@ func TestTLS(t *testing.T) {
 }
 
 func TestCommitNudge(t *testing.T) {
-	n := newNet(t)
-	m := n.mesh(n.config("relay", nil))
 	c := chat.Commit{
-		ChatID: "chat_1", Head: table.Head{ChatID: "chat_1", Version: 9}, Events: []event.Event{message("chat_1", 8, "a"), message("chat_1", 9, "b")},
-		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard("chat_1")), SK: "chat_1#8"}},
+		ChatID: "chat_1", Head: storetable.Head{ChatID: "chat_1", Version: 9}, Events: []event.Event{message("chat_1", 8, "a"), message("chat_1", 9, "b")},
+		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: storetable.ShardKey(event.Shard("chat_1")), SK: "chat_1#8"}},
 	}
 	b, err := EncodeCommit(c)
 	must(t, err)
-	got, err := m.DecodeCommit(b)
+	got, err := DecodeCommit("g", b)
 	must(t, err)
 	if got.ChatID != c.ChatID || got.Head.Version != 9 || got.Outbox.Key != c.Outbox.Key || len(got.Events) != 2 || !proto.Equal(got.Events[1], c.Events[1]) {
 		t.Errorf("%+v", got)
@@ -503,127 +341,16 @@ func TestCommitNudge(t *testing.T) {
 	for name, c := range map[string]chat.Commit{"another chat's event": foreign, "another version": skewed, "nothing": {}} {
 		b, err := EncodeCommit(c)
 		must(t, err)
-		if _, err := m.DecodeCommit(b); err == nil {
+		if _, err := DecodeCommit("g", b); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	if _, err := m.DecodeCommit([]byte("junk")); err == nil {
+	if _, err := DecodeCommit("g2", b); err == nil {
+		t.Error("another generation's commit was taken")
+	}
+	if _, err := DecodeCommit("g", []byte("junk")); err == nil {
 		t.Error("junk was taken")
 	}
-}
-
-// proxy is a way to a server that can be cut and held up.
-type proxy struct {
-	addr string
-
-	mu    sync.Mutex
-	held  chan struct{} // closed: not held
-	conns []net.Conn
-}
-
-func newProxy(t *testing.T, to string) *proxy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	p := &proxy{addr: l.Addr().String(), held: make(chan struct{})}
-	close(p.held)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns = append(p.conns, in, out)
-			p.mu.Unlock()
-			for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
-				wg.Go(func() {
-					defer c[0].Close()
-					defer c[1].Close()
-					b := make([]byte, 32<<10)
-					for {
-						n, err := c[0].Read(b)
-						if err != nil {
-							return
-						}
-						p.mu.Lock()
-						held := p.held
-						p.mu.Unlock()
-						<-held
-						if _, err := c[1].Write(b[:n]); err != nil {
-							return
-						}
-					}
-				})
-			}
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); p.hold(false); p.cut(); wg.Wait() })
-	return p
-}
-
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		_ = c.Close()
-	}
-	p.conns = nil
-}
-
-func (p *proxy) hold(on bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.held:
-		if on {
-			p.held = make(chan struct{})
-		}
-	default:
-		if !on {
-			close(p.held)
-		}
-	}
-}
-
-// authority signs certificates for 127.0.0.1.
-type authority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-}
-
-func newAuthority(t *testing.T) *authority {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	must(t, err)
-	cert, err := x509.ParseCertificate(der)
-	must(t, err)
-	return &authority{key, cert}
-}
-
-func (a *authority) config(t *testing.T) *tls.Config {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, key.Public(), a.key)
-	must(t, err)
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ClientCAs: pool, MinVersion: tls.VersionTLS13}
 }
 
 // BenchmarkRepair brings a hundred changes from one process to another.
@@ -669,5 +396,45 @@ func BenchmarkRepair(b *testing.B) {
 			got = len(hub.versions["c"])
 			hub.mu.Unlock()
 		}
+	}
+}
+
+// Nudges reach a relay elsewhere; those that are too many or too large are left out, and
+// the others come.
+func TestNudger(t *testing.T) {
+	table := routing.NewMemory(time.Now)
+	heard := make(chan routing.Nudge, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ready := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		_ = table.Nudged(ctx, func() { close(ready) }, func(n routing.Nudge) { heard <- n })
+	})
+	<-ready
+	n := NewNudger(table, slog.New(slog.DiscardHandler))
+	commit := func(text string) chat.Commit {
+		return chat.Commit{
+			ChatID: "chat_1", Head: storetable.Head{ChatID: "chat_1", Version: 1}, Events: []event.Event{message("chat_1", 1, text)},
+			Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: storetable.ShardKey(event.Shard("chat_1")), SK: "chat_1#1"}},
+		}
+	}
+	n.Nudge(commit(strings.Repeat("x", routing.MaxNudge)))
+	n.Nudge(commit("small"))
+	running.Go(func() { _ = n.Run(ctx) })
+	got := <-heard
+	if c, err := DecodeCommit("g", got.Payload); err != nil || got.Shard != event.Shard("chat_1") || c.Events[0].(*eventv1.MessagePersisted).GetContent() != "small" {
+		t.Errorf("%+v %v", c, err)
+	}
+	if n.Dropped() != 1 {
+		t.Errorf("%d left out, want 1", n.Dropped())
+	}
+	cancel()
+	running.Wait()
+	for range nudgeQueue + 5 {
+		n.Nudge(commit("nobody sends it"))
+	}
+	if n.Dropped() != 6 {
+		t.Errorf("%d left out, want 6", n.Dropped())
 	}
 }

@@ -77,6 +77,17 @@ func (m *Metrics) Handler() http.Handler {
 
 // Names of the metrics that other parts are asked for.
 const (
+	LinkPeers       = "parley_link_peers"
+	LinkSent        = "parley_link_envelopes_sent_total"
+	LinkFailed      = "parley_link_calls_failed_total"
+	LinkDropped     = "parley_link_live_dropped_total"
+	LinkGaps        = "parley_link_gaps_total"
+	DeliverySkipped = "parley_delivery_skipped_total"
+	NudgesDropped   = "parley_nudges_dropped_total"
+	RoutingRows     = "parley_routing_rows"
+	RoutingClaims   = "parley_routing_claims_total"
+	RoutingFailures = "parley_routing_renewals_failed_total"
+
 	StreamsOpen      = "parley_streams_open"
 	ChatsLive        = "parley_chats_live"
 	StreamsOpened    = "parley_streams_opened_total"

@@ -58,6 +58,8 @@ var sentinels = map[string]struct {
 	"delivery.ErrSessionRevoked": {delivery.ErrSessionRevoked, connect.CodeUnauthenticated, "SESSION_REVOKED"},
 	"delivery.ErrReplaced":       {delivery.ErrReplaced, connect.CodeResourceExhausted, "REPLACED"},
 
+	"internal/api.ErrElsewhere": {ErrElsewhere, connect.CodeUnavailable, "UNAVAILABLE"},
+
 	"store.ErrClosed":      {store.ErrClosed, connect.CodeUnavailable, "DRAINING"},
 	"store.ErrConflict":    {store.ErrConflict, connect.CodeUnavailable, "UNAVAILABLE"},
 	"store.ErrThrottled":   {store.ErrThrottled, connect.CodeUnavailable, "UNAVAILABLE"},
@@ -106,7 +108,7 @@ func exported(t *testing.T, pkg string) []string {
 
 func TestEverySentinelStandsInTheTable(t *testing.T) {
 	n := 0
-	for _, pkg := range []string{"auth", "chat", "view", "delivery", "store"} {
+	for _, pkg := range []string{"auth", "chat", "view", "delivery", "internal/api", "store"} {
 		for _, name := range exported(t, pkg) {
 			n++
 			if _, ok := sentinels[name]; !ok {

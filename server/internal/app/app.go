@@ -68,7 +68,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 
 // printToken needs the key's file only, so it works while a server runs.
 func printToken(cfg Config, stdout io.Writer) error {
-	key, err := auth.LoadKey(cfg.DataDir)
+	key, err := cfg.loadKey()
 	if err != nil {
 		return err
 	}
@@ -92,10 +92,13 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	defer listener.Close()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	eng, err := engine.Open(engine.Config{DataDir: cfg.DataDir, Kafka: cfg.Kafka, KafkaFallback: cfg.Kafka == DefaultKafka, Groups: []string{fanout.Group}, Logger: log, Fatal: func(err error) {
+	ec := cfg.Engine
+	ec.Groups, ec.Logger = []string{fanout.Group}, log
+	ec.Fatal = func(err error) {
 		log.Error("the disk refused to sync; ending, because nothing can be promised any more", "error", err)
 		fail(fmt.Errorf("sync: %w", err))
-	}})
+	}
+	eng, err := engine.Open(ec)
 	if err != nil {
 		return err
 	}
@@ -106,13 +109,12 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	defer p.close()
 	web := p.server(log)
-	err = lifecycle.Run(ctx, []lifecycle.Service{
-		{Name: "log", Run: p.keepLog(log)},
-		{Name: "relay", Run: func(ctx context.Context, ready func()) error { ready(); return p.relay.Run(ctx) }},
-		{Name: "fanout", Run: p.runFanout(log)},
-		{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
-		{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
-	}, func() {
+	services := append(p.workers(log), p.cluster.services()...)
+	services = append(services,
+		lifecycle.Service{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
+		lifecycle.Service{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
+	)
+	err = lifecycle.Run(ctx, services, func() {
 		log.Info("listening", "address", listener.Addr().String(), "kafka", eng.KafkaAddr(), "data_dir", cfg.DataDir, "process", p.process)
 		p.greet(stdout, listener.Addr())
 	})
@@ -145,6 +147,7 @@ type program struct {
 	log     *kafka.Client // the relay's
 	letters *kafka.Client // for dead letters
 	logFull atomic.Bool   // nothing is published until the log has room
+	cluster *cluster      // nil: this is the only process
 	process string
 	api     *api.API
 	rest    http.Handler
@@ -159,26 +162,34 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 			p.close()
 		}
 	}()
-	if p.key, err = auth.LoadKey(cfg.DataDir); err != nil {
+	if p.key, err = cfg.loadKey(); err != nil {
 		return nil, err
 	}
 	p.process = chat.NewID("srv_")
 	reader := view.New(view.Config{
 		Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize),
 	})
-	if err := p.buildRelay(ctx, log); err != nil {
-		return nil, err
+	if !cfg.Engine.Distributed() { // there, workers are processes of their own
+		if err := p.buildRelay(ctx, log); err != nil {
+			return nil, err
+		}
 	}
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process,
 		Committed: func(c chat.Commit) {
-			p.hub.Deliver(delivery.Of(c.Events))
-			p.relay.Nudge(c)
+			d := delivery.Of(c.Events)
+			p.hub.Deliver(d)
+			p.cluster.committed(c, d)
+			if p.relay != nil {
+				p.relay.Nudge(c)
+			}
 		},
 		Receipt: func(row table.UserChat, head table.Head) {
-			p.hub.Receipt(row.UserID, row.ChatID, reader.State(head, row))
+			state := reader.State(head, row)
+			p.hub.Receipt(row.UserID, row.ChatID, state)
+			p.cluster.receipt(row, state)
 		},
 	})
 	if err != nil {
@@ -192,9 +203,14 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	if err != nil {
 		return nil, err
 	}
-	p.api, err = api.New(api.Config{
-		Chat: p.chats, View: reader, Hub: p.hub, Store: eng.Store, Logger: log, Observe: p.metrics.Request,
-	})
+	if err = p.buildCluster(reader, log); err != nil {
+		return nil, err
+	}
+	ac := api.Config{Chat: p.chats, View: reader, Hub: p.hub, Store: eng.Store, Logger: log, Observe: p.metrics.Request}
+	if p.cluster != nil {
+		ac.Route, ac.Elsewhere = p.cluster.route, p.cluster
+	}
+	p.api, err = api.New(ac)
 	if err != nil {
 		return nil, err
 	}
@@ -221,6 +237,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 
 // close closes what build opened.
 func (p *program) close() {
+	p.cluster.close()
 	for _, c := range []*kafka.Client{p.letters, p.log} {
 		if c != nil {
 			c.Close()
@@ -267,6 +284,9 @@ func (p *program) measure() {
 	st(telemetry.StorePlans, "Plans committed.", func(s engine.StoreStats) float64 { return float64(s.Plans) })
 	st(telemetry.StoreFailed, "Plans with failed conditions.", func(s engine.StoreStats) float64 { return float64(s.Failed) })
 	st(telemetry.StoreCompactions, "Compactions of the outbox.", func(s engine.StoreStats) float64 { return float64(s.Compactions) })
-	p.measureLog()
+	if p.relay != nil {
+		p.measureLog()
+	}
+	p.cluster.measure(p.metrics)
 	p.metrics.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.", func() float64 { return float64(p.eng.Stats().DiskBytes) })
 }

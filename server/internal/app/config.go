@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/engine"
 )
 
 // Defaults of the configuration.
@@ -17,6 +18,7 @@ const (
 	DefaultListen  = "127.0.0.1:8080"
 	DefaultDataDir = ".parley"
 	DefaultKafka   = "127.0.0.1:9092"
+	DefaultLink    = "127.0.0.1:8081"
 
 	tokenTTL = 24 * time.Hour
 )
@@ -28,6 +30,15 @@ type Config struct {
 	DataDir string
 	Kafka   string // host:port on loopback where the event log speaks Kafka; port 0 takes a free one
 	LogJSON bool
+
+	// Engine holds what server and workers have in common; DataDir and Kafka go there, too.
+	Engine engine.Config
+	// KeyFile is the key that all processes share; "": one in the data directory.
+	KeyFile     string
+	LinkListen  string // host:port for other processes
+	LinkAddress string // host:port where others find LinkListen; "": as it is
+	// LinkCA, LinkCert and LinkKey are files; "" for links without TLS.
+	LinkCA, LinkCert, LinkKey string
 
 	command string // "" serves, "token" prints a token
 	user    string
@@ -62,6 +73,13 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	text(&c.Listen, "listen", "PARLEY_LISTEN", DefaultListen, "address to listen on; port 0 takes a free one")
 	text(&c.DataDir, "data-dir", "PARLEY_DATA_DIR", DefaultDataDir, "directory of all data")
 	text(&c.Kafka, "kafka-listen", "PARLEY_KAFKA_LISTEN", DefaultKafka, "loopback address of the Kafka port; if the default is in use, a free one is taken")
+	c.Engine.Bind(text, getenv)
+	text(&c.KeyFile, "key-file", "PARLEY_KEY_FILE", "", "PEM file of the Ed25519 key that all processes share; default: auth.key in the data directory")
+	text(&c.LinkListen, "link-listen", "PARLEY_LINK_LISTEN", DefaultLink, "address for links from other processes, never for clients")
+	text(&c.LinkAddress, "link-address", "PARLEY_LINK_ADDRESS", "", "host:port where other processes find link-listen; default: the same")
+	text(&c.LinkCA, "link-ca", "PARLEY_LINK_CA", "", "file with the authority of all processes' certificates, for links with TLS")
+	text(&c.LinkCert, "link-cert", "PARLEY_LINK_CERT", "", "file with this process's certificate")
+	text(&c.LinkKey, "link-key", "PARLEY_LINK_KEY", "", "file with its key")
 	var format string
 	text(&format, "log-format", "PARLEY_LOG_FORMAT", "text", "text or json")
 	err := fs.Parse(args)
@@ -85,6 +103,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	if !isAddress(c.Kafka) {
 		return c, errUsage{fmt.Errorf("kafka-listen must be host:port, not %q", c.Kafka)}
 	}
+	if err := c.distributed(); err != nil {
+		return c, errUsage{err}
+	}
 	switch rest := fs.Args(); {
 	case len(rest) == 0:
 	case rest[0] == "token" && len(rest) == 2:
@@ -98,6 +119,46 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 		return c, errUsage{fmt.Errorf("unknown command %q", rest[0])}
 	}
 	return c, nil
+}
+
+// distributed checks what belongs to one mode and not to the other, and completes the
+// engine's part.
+func (c *Config) distributed() error {
+	c.Engine.DataDir, c.Engine.Kafka, c.Engine.KafkaFallback = c.DataDir, c.Kafka, c.Kafka == DefaultKafka
+	if err := c.Engine.Validate(); err != nil {
+		return err
+	}
+	if !c.Engine.Distributed() {
+		if c.Engine.Redis != "" || c.Engine.Brokers != "" {
+			return errors.New("redis and kafka-brokers need store dynamodb")
+		}
+		return nil
+	}
+	switch {
+	case c.Engine.Redis == "":
+		return errors.New("store dynamodb needs redis, through which servers find each other")
+	case c.KeyFile == "":
+		return errors.New("store dynamodb needs key-file: all servers must have the same key")
+	case !isAddress(c.LinkListen):
+		return fmt.Errorf("link-listen must be host:port, not %q", c.LinkListen)
+	case c.LinkAddress != "" && !isAddress(c.LinkAddress):
+		return fmt.Errorf("link-address must be host:port, not %q", c.LinkAddress)
+	}
+	if host, _, err := net.SplitHostPort(c.LinkListen); c.LinkAddress == "" {
+		if ip := net.ParseIP(host); err != nil || host == "" || (ip != nil && ip.IsUnspecified()) {
+			return errors.New("link-address is needed where link-listen is all addresses: others must find one")
+		}
+	}
+	_, err := engine.MutualTLS(c.LinkCA, c.LinkCert, c.LinkKey)
+	return err
+}
+
+// loadKey reads the key that signs tokens, and from which other secrets are derived.
+func (c Config) loadKey() (*auth.Key, error) {
+	if c.KeyFile != "" {
+		return auth.ReadKey(c.KeyFile)
+	}
+	return auth.LoadKey(c.DataDir)
 }
 
 // isAddress reports whether s is host:port with a port's number.

@@ -3,8 +3,13 @@ package app
 import (
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/parley-chat/parley/server/engine"
 )
 
 // A flag goes before the environment, the environment before the default.
@@ -46,7 +51,8 @@ func TestConfigPrecedence(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parse(tt.args, func(k string) string { return tt.env[k] }, io.Discard)
-			if err != nil || got != tt.want {
+			got.Engine, got.LinkListen = engine.Config{}, "" // see TestDistributedConfig
+			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Fatalf("%+v, %v", got, err)
 			}
 		})
@@ -68,6 +74,45 @@ func TestBadUsage(t *testing.T) {
 		var wrong errUsage
 		_, err := parse(args, func(string) string { return "" }, io.Discard)
 		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// What belongs to many processes is asked for before anything is opened, and no password
+// is shown.
+func TestDistributedConfig(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(key, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := []string{"--store", "dynamodb", "--redis", "redis://parley@h:1,i:2", "--key-file", key}
+	env := map[string]string{"PARLEY_REDIS_PASSWORD": "hunter2", "PARLEY_KAFKA_PASSWORD": "hunter3"}
+	c, err := parse(good, func(k string) string { return env[k] }, io.Discard)
+	if err != nil || !c.Engine.Distributed() || c.Engine.RedisPassword != "hunter2" || c.LinkListen != DefaultLink {
+		t.Fatalf("%+v %v", c, err)
+	}
+	for says, args := range map[string][]string{
+		"store must be":             {"--store", "sqlite"},
+		"need store dynamodb":       {"--redis", "redis://h"},
+		"needs redis":               {"--store", "dynamodb", "--key-file", key},
+		"needs key-file":            good[:4],
+		"link-listen must be":       append(good, "--link-listen", "8081"),
+		"link-address must be":      append(good, "--link-address", "h"),
+		"link-address is needed":    append(good, "--link-listen", "0.0.0.0:1"),
+		"link-address is needed ":   append(good, "--link-listen", ":1"),
+		"go together":               append(good, "--link-ca", key),
+		"redis must be redis://":    {"--store", "dynamodb", "--redis", "redis://u:hunter2@", "--key-file", key},
+		"no certificate in it":      append(good, "--redis-ca", key),
+		"kafka-tls must be":         append(good, "--kafka-brokers", "h:1", "--kafka-tls", "yes"),
+		"kafka-ca needs kafka-tls":  append(good, "--kafka-brokers", "h:1", "--kafka-ca", key),
+		"a broker must be":          append(good, "--kafka-brokers", "h"),
+		"PLAIN sends the password":  append(good, "--kafka-brokers", "h:1", "--kafka-sasl", "PLAIN", "--kafka-user", "u"),
+		"must be at most 64 letter": append(good, "--dynamodb-prefix", "a b"),
+	} {
+		var wrong errUsage
+		_, err := parse(args, func(k string) string { return env[k] }, io.Discard)
+		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), strings.TrimSpace(says)) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // one that is too old for --json. The stream's request is one JSON message in
 // Connect's envelope: a zero byte and the length in four.
 const greeting = `Parley is listening on http://%[6]s, data in %[2]s
-Every change is on Kafka at %[5]s
+%[5]s
 
 Two users to try it with, their tokens are valid for a day:
 
@@ -47,7 +47,11 @@ func (p *program) greet(stdout io.Writer, addr net.Addr) {
 		}
 		tokens = append(tokens, t)
 	}
-	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr)...)
+	log := "Every change is on Kafka at " + p.eng.KafkaAddr()
+	if p.cluster != nil {
+		log = "Every change goes to Kafka through the workers"
+	}
+	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), log, addr)...)
 }
 
 // local is an address to reach a listener at from this machine: one that listens

@@ -9,6 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
@@ -76,6 +77,19 @@ func (p *program) runFanout(log logger) func(context.Context, func()) error {
 			}
 		}
 		return nil
+	}
+}
+
+// workers are the services of the durable path that run in this process; none where
+// workers are processes of their own.
+func (p *program) workers(log logger) []lifecycle.Service {
+	if p.relay == nil {
+		return nil
+	}
+	return []lifecycle.Service{
+		{Name: "log", Run: p.keepLog(log)},
+		{Name: "relay", Run: func(ctx context.Context, ready func()) error { ready(); return p.relay.Run(ctx) }},
+		{Name: "fanout", Run: p.runFanout(log)},
 	}
 }
 
