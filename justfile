@@ -49,6 +49,10 @@ explore schedules="1000000":
 kill rounds="20":
     PARLEY_KILLS={{rounds}} go test -count=1 -timeout 20m -run Kill ./server/internal/app
 
+# Test the web client's way in a real browser.
+browser:
+    .tools/browser/run
+
 # Run every fuzz target for a while.
 fuzz time="30s":
     .tools/fuzz {{time}}
