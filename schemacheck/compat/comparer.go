@@ -101,17 +101,7 @@ func (c *comparer) inBase(id string, at protoreflect.Descriptor, changes ...chan
 }
 
 func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, changes []change) {
-	r := table()[id]
-	f := Finding{
-		Rule: id, Severity: r.Severity, OldReadsNew: r.OldReadsNew, NewReadsOld: r.NewReadsOld, Form: r.Form,
-		File: at.ParentFile().Path(), Base: base, Subject: string(at.FullName()), Why: r.Why, Instead: r.Instead,
-	}
-	if at.ParentFile() == at {
-		f.Subject = f.File
-	}
-	if loc := at.ParentFile().SourceLocations().ByDescriptor(at); loc.Path != nil || loc.EndLine > 0 {
-		f.Line, f.Column = loc.StartLine+1, loc.StartColumn+1
-	}
+	f := FindingAt(id, at, base)
 	if c.api && slices.Contains(stricterForAPI, id) {
 		f.Severity = Block
 	}

@@ -108,6 +108,22 @@ type Finding struct {
 	Why, Instead             string // one sentence each
 }
 
+// FindingAt returns a rule's finding at an element, which stands in base or in head.
+func FindingAt(id string, at protoreflect.Descriptor, base bool) Finding {
+	r := table()[id]
+	f := Finding{
+		Rule: id, Severity: r.Severity, OldReadsNew: r.OldReadsNew, NewReadsOld: r.NewReadsOld, Form: r.Form,
+		File: at.ParentFile().Path(), Base: base, Subject: string(at.FullName()), Why: r.Why, Instead: r.Instead,
+	}
+	if at.ParentFile() == at {
+		f.Subject = f.File
+	}
+	if loc := at.ParentFile().SourceLocations().ByDescriptor(at); loc.Path != nil || loc.EndLine > 0 {
+		f.Line, f.Column = loc.StartLine+1, loc.StartColumn+1
+	}
+	return f
+}
+
 // Compare returns what keeps head from replacing base, ordered by place. Both are
 // the files in scope; types of imported files are judged through those that use them.
 func Compare(base, head []protoreflect.FileDescriptor, o Options) []Finding {

@@ -1,130 +1,28 @@
 package compat_test
 
 import (
-	"context"
 	"flag"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
-	"github.com/bufbuild/protocompile"
 	"golang.org/x/tools/txtar"
-	"google.golang.org/protobuf/reflect/protodesc"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
 )
 
 var update = flag.Bool("update", false, "write the findings of each fixture into it")
 
-// A fixture is an archive of two schemas: base/, head/, and both/ for what they
-// share. Its comment says what it shows, may hold "scope: api" or "scope: all", and
-// lists the findings, one a line: id, severity, place, what breaks, detail.
-type fixture struct {
-	path       string
-	archive    *txtar.Archive
-	about      []string
-	scope      compat.Scope
-	want       []string
-	base, head []protoreflect.FileDescriptor
-}
-
-// compile builds the files of one side. Files below imported/ are no part of the
-// scope. Imports come from the side itself or from the descriptors that are linked
-// into the test.
-func compile(t testing.TB, files map[string]string) []protoreflect.FileDescriptor {
+func load(t testing.TB, path string) *fixture.Fixture {
 	t.Helper()
-	c := protocompile.Compiler{
-		Resolver: protocompile.CompositeResolver{
-			&protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(files)},
-			protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
-				f, err := protoregistry.GlobalFiles.FindFileByPath(path)
-				if err != nil {
-					return protocompile.SearchResult{}, err
-				}
-				return protocompile.SearchResult{Proto: protodesc.ToFileDescriptorProto(f)}, nil
-			}),
-		},
-		SourceInfoMode: protocompile.SourceInfoStandard,
-	}
-	compiled, err := c.Compile(context.Background(), slices.Sorted(maps.Keys(files))...)
+	f, err := fixture.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []protoreflect.FileDescriptor
-	for _, f := range compiled {
-		if !strings.HasPrefix(f.Path(), "imported/") {
-			list = append(list, f)
-		}
-	}
-	return list
-}
-
-func load(t testing.TB, path string) fixture {
-	t.Helper()
-	a, err := txtar.ParseFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := fixture{path: path, archive: a}
-	for line := range strings.Lines(string(a.Comment)) {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == "":
-		case line == "scope: api":
-			f.scope = compat.API
-			f.about = append(f.about, line)
-		case line == "scope: all":
-			f.scope = compat.All
-			f.about = append(f.about, line)
-		case strings.HasPrefix(line, "#"):
-			f.about = append(f.about, line)
-		default:
-			f.want = append(f.want, line)
-		}
-	}
-	sides := map[string]map[string]string{"base": {}, "head": {}}
-	for _, file := range a.Files {
-		side, name, _ := strings.Cut(file.Name, "/")
-		for _, s := range []string{"base", "head"} {
-			if side == s || side == "both" {
-				sides[s][name] = string(file.Data)
-			}
-		}
-	}
-	f.base, f.head = compile(t, sides["base"]), compile(t, sides["head"])
 	return f
-}
-
-func line(f compat.Finding) string {
-	var breaks []string
-	if f.NewReadsOld {
-		breaks = append(breaks, "new-reads-old")
-	}
-	if f.OldReadsNew {
-		breaks = append(breaks, "old-reads-new")
-	}
-	if breaks == nil {
-		breaks = append(breaks, "policy")
-	}
-	side := "head"
-	if f.Base {
-		side = "base"
-	}
-	s := fmt.Sprintf("%s %s %s/%s:%d:%d %s %s", f.Rule, f.Severity, side, f.File, f.Line, f.Column, f.Subject, strings.Join(breaks, " "))
-	if f.Form != "" {
-		s += " in " + f.Form
-	}
-	if f.Detail != "" {
-		s += ": " + f.Detail
-	}
-	return s
 }
 
 // Each rule has a fixture of its name that fires it and, unless the fixture lists
@@ -143,20 +41,20 @@ func TestRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := load(t, path)
-			findings := compat.Compare(f.base, f.head, compat.Options{Scope: f.scope})
+			findings := compat.Compare(f.Base, f.Head, compat.Options{Scope: f.Scope})
 			var got []string
 			for _, finding := range findings {
-				got = append(got, line(finding))
+				got = append(got, fixture.Line(finding))
 			}
 			if *update {
-				f.archive.Comment = []byte(strings.Join(append(f.about, got...), "\n") + "\n")
-				if err := os.WriteFile(path, txtar.Format(f.archive), 0o600); err != nil {
+				f.Archive.Comment = []byte(strings.Join(append(f.About, got...), "\n") + "\n")
+				if err := os.WriteFile(path, txtar.Format(f.Archive), 0o600); err != nil {
 					t.Fatal(err)
 				}
-			} else if !slices.Equal(got, f.want) {
-				t.Errorf("findings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(f.want, "\n"))
+			} else if !slices.Equal(got, f.Want) {
+				t.Errorf("findings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(f.Want, "\n"))
 			}
-			checkVerdict(t, id, name == id, f.scope, findings)
+			checkVerdict(t, id, name == id, f.Scope, findings)
 		})
 	}
 	for _, r := range compat.Rules() {
@@ -203,15 +101,15 @@ func TestCompareIsDeterministic(t *testing.T) {
 	for _, path := range paths {
 		f := load(t, path)
 		for _, scope := range []compat.Scope{compat.Event, compat.API, compat.All} {
-			for _, finding := range compat.Compare(f.base, f.base, compat.Options{Scope: scope}) {
+			for _, finding := range compat.Compare(f.Base, f.Base, compat.Options{Scope: scope}) {
 				if finding.Severity == compat.Block {
-					t.Errorf("%s: a schema does not replace itself: %s", path, line(finding))
+					t.Errorf("%s: a schema does not replace itself: %s", path, fixture.Line(finding))
 				}
 			}
-			want := compat.Compare(f.base, f.head, compat.Options{Scope: scope})
-			slices.Reverse(f.base)
-			slices.Reverse(f.head)
-			if got := compat.Compare(f.base, f.head, compat.Options{Scope: scope}); !slices.Equal(got, want) {
+			want := compat.Compare(f.Base, f.Head, compat.Options{Scope: scope})
+			slices.Reverse(f.Base)
+			slices.Reverse(f.Head)
+			if got := compat.Compare(f.Base, f.Head, compat.Options{Scope: scope}); !slices.Equal(got, want) {
 				t.Errorf("%s: %d findings, %d with the files in another order", path, len(want), len(got))
 			}
 		}
@@ -229,7 +127,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		f := load(t, "testdata/"+name+".txtar")
 		for policy, n := range want {
-			if got := compat.Compare(f.base, f.head, compat.Options{Policy: policy}); len(got) != n {
+			if got := compat.Compare(f.Base, f.Head, compat.Options{Policy: policy}); len(got) != n {
 				t.Errorf("%s under %s: %d findings, want %d", name, policy, len(got), n)
 			}
 		}

@@ -1,0 +1,107 @@
+package execute_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+	"github.com/parley-chat/parley/schemacheck/execute"
+)
+
+func load(t testing.TB, path string) *fixture.Fixture {
+	t.Helper()
+	f, err := fixture.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func lines(findings []compat.Finding) string {
+	var list []string
+	for _, f := range findings {
+		list = append(list, fixture.Line(f))
+	}
+	return strings.Join(list, "\n")
+}
+
+// What samples cannot show though the rules say that a direction breaks, and why.
+var unseen = map[string]string{
+	"new C03": "the other wire type makes the value an unknown field",
+	"old C03": "the other wire type makes the value an unknown field",
+	"new D03": "extensions are not generated",
+	"new D04": "extensions are not generated",
+	"new D05": "extensions are not generated",
+	"new D06": "extensions are not generated",
+	"old D06": "extensions are not generated",
+	"new D07": "extensions are not generated",
+	"new E08": "what the reserved number meant stands in neither schema",
+	"old E08": "what the reserved number meant stands in neither schema",
+	"new E13": "the Go runtime treats closed enums as open",
+	"new F11": "what the reserved number meant stands in neither schema",
+	"old F11": "what the reserved number meant stands in neither schema",
+	"new F12": "what the reserved name meant stands in neither schema",
+	"old F12": "what the reserved name meant stands in neither schema",
+	"new M12": "head has no such event",
+	"old F09": "the registry refuses it",
+	"new R05": "the registry refuses it",
+	"new T13": "numbers pass in both forms",
+	"old T14": "numbers pass in both forms",
+	"new U03": "the Go runtime gives JSON best effort",
+	"old U03": "the Go runtime gives JSON best effort",
+}
+
+// The rule table says of each change which direction breaks in which form;
+// execution finds a break in that direction, and none where the rules find none
+// (K-158).
+func TestExecutionAgreesWithTheRules(t *testing.T) {
+	paths, err := filepath.Glob("../compat/testdata/*.txtar")
+	if err != nil || len(paths) < 170 {
+		t.Fatalf("%d fixtures, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := load(t, path)
+			if f.Scope == compat.API {
+				return
+			}
+			rules := compat.Compare(f.Base, f.Head, compat.Options{Scope: f.Scope})
+			ran, err := execute.Execute(f.Base, f.Head, compat.Options{Scope: f.Scope})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, finding := range ran {
+				if finding.Rule == "W04" {
+					t.Errorf("not executed: %s", fixture.Line(finding))
+				}
+				if finding.Severity != compat.Block {
+					continue
+				}
+				if !slices.ContainsFunc(rules, func(r compat.Finding) bool { return r.Severity == compat.Block }) {
+					t.Errorf("the rules do not know of:\n%s\nthey found:\n%s", fixture.Line(finding), lines(rules))
+				}
+			}
+			for _, r := range rules {
+				if r.Severity != compat.Block || r.Rule == "T27" || r.Rule == "K03" || !strings.Contains(r.Form, compat.Binary) && !strings.Contains(r.Form, compat.JSON) && !strings.Contains(r.Form, compat.Validate) {
+					continue
+				}
+				check(t, "new "+r.Rule, r.NewReadsOld, slices.ContainsFunc(ran, func(f compat.Finding) bool { return f.NewReadsOld }))
+				check(t, "old "+r.Rule, r.OldReadsNew, slices.ContainsFunc(ran, func(f compat.Finding) bool { return f.OldReadsNew }))
+			}
+		})
+	}
+}
+
+func check(t *testing.T, what string, says, seen bool) {
+	t.Helper()
+	if _, listed := unseen[what]; says && !seen && !listed {
+		t.Errorf("%s reader breaks by the rules, and not in execution", what)
+	} else if says && seen && listed {
+		t.Errorf("%s reader breaks in execution too", what)
+	}
+}
