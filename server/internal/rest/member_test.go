@@ -35,3 +35,23 @@ func TestMembers(t *testing.T) {
 	equal(t, "mute", w.do("ann", "POST", path+"/mute", `{"mutedUntil":"2999-01-01T00:00:00Z"}`).want(200, "").at("state", "mutedUntil"), "2999-01-01T00:00:00Z")
 	equal(t, "unmute", w.do("ann", "POST", path+"/unmute", "").want(200, "").at("state", "mutedUntil"), nil)
 }
+
+// L-101 to L-106, L-108: a direct chat stays what it is, but for the caller's own
+// row.
+func TestDirectChatsDoNotChange(t *testing.T) {
+	w := newWorld(t)
+	id, _ := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`).want(201, "").at("chat", "chat", "chatId").(string)
+	path := chats + "/" + id
+	for _, c := range [][3]string{
+		{"POST", "/members", `{"userId":"cid"}`},
+		{"DELETE", "/members/bob", ""},
+		{"PATCH", "/members/bob", `{"role":"MEMBER_ROLE_ADMIN"}`},
+		{"POST", "/leave", ""},
+		{"PATCH", "", `{"name":"x"}`},
+	} {
+		w.do("ann", c[0], path+c[1], c[2]).want(400, "INVALID_OPERATION")
+		w.do("dan", c[0], path+c[1], c[2]).want(403, "NOT_A_MEMBER")
+	}
+	w.do("ann", "POST", path+"/mute", "").want(200, "")
+	w.do("ann", "POST", path+"/unmute", "").want(200, "")
+}

@@ -37,6 +37,8 @@ func TestCreate(t *testing.T) {
 
 	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["nobody"]}`).want(404, "USER_NOT_FOUND")
 	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann"]}`).want(400, "INVALID_OPERATION")
+	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","cid"]}`).want(403, "FORBIDDEN") // L-022
+	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann","bob"]}`).want(200, "")
 }
 
 func TestMessages(t *testing.T) {
