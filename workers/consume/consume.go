@@ -11,16 +11,16 @@
 // Partitions run in parallel, and in a partition records of different keys, in
 // lanes; records of one key stay in order. What is committed is the contiguous
 // prefix of finished records, after they are finished. A partition whose record
-// must wait is rewound to it and held; the others go on.
+// must wait is held and goes on from that record; the others go on meanwhile.
 //
 //	permanent      dead letter, commit
 //	downstream     a few quick retries, skip, commit
-//	authoritative  hold the partition, rewind, again later
+//	authoritative  hold the partition, again later
 //	fatal          the engine ends; its owner starts it anew
 //	unknown        counted durably; a dead letter after three
 //
-// A panic is unknown. A record that ends the process is found by a count that is
-// written before the first records after a start are handled.
+// A panic is unknown. A record that ends the process is found by working on those
+// that may have done it one by one; see blame.go.
 //
 // Concurrency: an Engine is run by one goroutine; handlers are called from many.
 package consume
@@ -28,7 +28,6 @@ package consume
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"runtime/debug"
@@ -40,47 +39,13 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Class says what to do about a failure.
-type Class uint8
-
-// The classes of failures.
-const (
-	Unknown       Class = iota
-	Permanent           // the record will never be right
-	Downstream          // somebody who is served is away; nothing is lost by skipping
-	Authoritative       // the store or Kafka is away
-	Fatal               // the engine must start anew
-)
-
-// String returns the class's name.
-func (c Class) String() string {
-	return [...]string{"unknown", "permanent", "downstream", "authoritative", "fatal"}[c]
-}
-
-// Failure is an error of a class. Reason must not hold any content of the record.
-type Failure struct {
-	Class  Class
-	Reason string
-	Err    error
-}
-
-// Error returns class and reason.
-func (f *Failure) Error() string { return f.Class.String() + ": " + f.Reason }
-
-// Unwrap returns the cause.
-func (f *Failure) Unwrap() error { return f.Err }
-
-// Fail makes a Failure.
-func Fail(c Class, reason string, err error) error {
-	return &Failure{Class: c, Reason: reason, Err: err}
-}
-
 // Handler works on a record.
 type Handler func(ctx context.Context, r *kafka.Record) error
 
 // Config sets an Engine up. Zero numbers take the defaults.
 type Config struct {
 	Addr     string
+	Kafka    []kafka.Option
 	Group    string
 	Consumer string // id of this process
 	Topics   []string
@@ -90,6 +55,9 @@ type Config struct {
 	Clock    func() time.Time
 	Logger   *slog.Logger
 	Lanes    int // of a partition; 1
+	// Gate is shared by the engines of a process, so that what must be worked on alone
+	// is alone in the process; nil for an engine that has the process to itself.
+	Gate *sync.RWMutex
 }
 
 // Engine consumes.
@@ -98,30 +66,61 @@ type Engine struct {
 	seed maphash.Seed
 
 	mu    sync.Mutex
-	fresh map[kafka.Partition]bool // assigned, nothing committed yet
+	fresh map[kafka.Partition]bool // assigned, no record has come yet
+	open  map[kafka.Partition]bool // ours in the store
 	gone  map[kafka.Partition]bool // since the last poll
+	lags  map[kafka.Partition]lag
 
 	// By Run only, and by the goroutine of a partition while it is worked on.
 	held  map[kafka.Partition]*hold
+	kept  int // bytes
+	trial map[kafka.Partition]*trial
 	ahead map[kafka.Partition]map[int64]bool // finished, but behind a record that waits
 
-	handled, skipped, dead, held2, commits atomic.Int64
+	handled, skipped, dead, holds, commits atomic.Int64
 }
 
-// hold is a partition that waits.
+// hold is a partition that waits: it is not fetched from.
 type hold struct {
 	offset int64 // of the record that waits
 	until  time.Time
 	wait   time.Duration
 	active bool
+	kept   kafka.Batch // from that record on; without records: they are fetched again
+	size   int         // bytes of kept
 }
 
-// Stats counts what an Engine did.
-type Stats struct{ Handled, Skipped, Dead, Held, Commits int64 }
+// maxKept bounds the bytes kept of partitions that wait. What is more is fetched
+// again, which costs the other partitions what was fetched of them ahead.
+const maxKept = 8 << 20
+
+// lag is how far a partition is behind.
+type lag struct {
+	records int64
+	oldest  time.Time // when the next record was published, as far as is known
+}
+
+// Stats counts what an Engine did, and how far it is behind in its partitions.
+type Stats struct {
+	Handled, Skipped, Dead, Held, Commits int64
+
+	Lag    int64         // records
+	Oldest time.Duration // age of the oldest of them, about
+}
 
 // Stats returns the counters; it may be called by anybody.
 func (e *Engine) Stats() Stats {
-	return Stats{Handled: e.handled.Load(), Skipped: e.skipped.Load(), Dead: e.dead.Load(), Held: e.held2.Load(), Commits: e.commits.Load()}
+	s := Stats{Handled: e.handled.Load(), Skipped: e.skipped.Load(), Dead: e.dead.Load(), Held: e.holds.Load(), Commits: e.commits.Load()}
+	now := e.cfg.Clock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.lags {
+		if l.records > 0 {
+			s.Lag += l.records
+			s.Oldest = max(s.Oldest, now.Sub(l.oldest))
+		}
+	}
+	return s
 }
 
 // New makes an Engine.
@@ -130,9 +129,13 @@ func New(cfg Config) (*Engine, error) {
 		return nil, errors.New("consume: incomplete configuration")
 	}
 	cfg.Lanes = max(cfg.Lanes, 1)
+	if cfg.Gate == nil {
+		cfg.Gate = new(sync.RWMutex)
+	}
 	return &Engine{
 		cfg: cfg, seed: maphash.MakeSeed(),
-		fresh: map[kafka.Partition]bool{}, gone: map[kafka.Partition]bool{}, held: map[kafka.Partition]*hold{}, ahead: map[kafka.Partition]map[int64]bool{},
+		fresh: map[kafka.Partition]bool{}, open: map[kafka.Partition]bool{}, gone: map[kafka.Partition]bool{}, lags: map[kafka.Partition]lag{},
+		held: map[kafka.Partition]*hold{}, trial: map[kafka.Partition]*trial{}, ahead: map[kafka.Partition]map[int64]bool{},
 	}, nil
 }
 
@@ -145,7 +148,7 @@ const (
 // Run consumes until ctx ends, or a handler fails fatally.
 func (e *Engine) Run(ctx context.Context) error {
 	s, err := kafka.NewSession(kafka.SessionConfig{
-		Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: e.cfg.Topics, Assigned: e.assigned, Gone: e.lose,
+		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: e.cfg.Topics, Assigned: e.assigned, Gone: e.lose,
 	})
 	if err != nil {
 		return err
@@ -159,7 +162,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			e.cfg.Logger.Warn("consume: will be repeated", "group", e.cfg.Group, "error", err)
 		}
-		err = e.work(ctx, s, batch)
+		err = e.work(ctx, s, e.join(batch))
 		s.Done()
 		if err != nil {
 			return err
@@ -177,23 +180,34 @@ func (e *Engine) assigned(parts []kafka.Partition) {
 	}
 }
 
-func (e *Engine) lose(parts []kafka.Partition) {
+func (e *Engine) lose(parts []kafka.Partition, lost bool) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	var ours []kafka.Partition
 	for _, p := range parts {
+		if e.open[p] && !lost {
+			ours = append(ours, p)
+		}
 		delete(e.fresh, p)
+		delete(e.open, p)
+		delete(e.lags, p)
 		e.gone[p] = true
 	}
+	e.mu.Unlock()
+	e.giveBack(ours)
 }
 
-// idlePoll bounds a poll while nothing is held, so that the loop sees ctx.
-const idlePoll = time.Minute
+// idlePoll bounds a poll while nothing is held; a poll that brought nothing says
+// that nothing is behind.
+const idlePoll = 5 * time.Second
 
 func (e *Engine) nextRelease() time.Duration {
 	d, now := idlePoll, e.cfg.Clock()
 	for _, h := range e.held {
-		if h.active {
+		switch {
+		case h.active:
 			d = min(d, h.until.Sub(now))
+		case len(h.kept.Records) > 0: // there is work already
+			d = 0
 		}
 	}
 	return max(d, time.Millisecond)
@@ -205,7 +219,8 @@ func (e *Engine) release(s *kafka.Session) {
 	now := e.cfg.Clock()
 	e.mu.Lock()
 	for p := range e.gone {
-		delete(e.held, p)
+		e.forget(p)
+		delete(e.trial, p)
 		delete(e.ahead, p)
 	}
 	clear(e.gone)
@@ -213,46 +228,136 @@ func (e *Engine) release(s *kafka.Session) {
 	for p, h := range e.held {
 		if h.active && !now.Before(h.until) {
 			h.active = false
-			s.Hold(p, false)
+			if len(h.kept.Records) == 0 {
+				s.Hold(p, false)
+			}
 		}
 	}
 }
 
-// result is what became of a partition's part of a batch.
-type result struct {
-	part  kafka.Partition
-	next  int64 // first offset that is not finished
-	first int64
-	wait  bool // the record at next must wait
-	err   error
+// forget drops what is kept of a partition, and that it waits.
+func (e *Engine) forget(p kafka.Partition) {
+	if h := e.held[p]; h != nil {
+		e.kept -= h.size
+		delete(e.held, p)
+	}
+}
+
+// join puts what was kept of partitions that go on before what a poll brought.
+func (e *Engine) join(batch map[kafka.Partition]kafka.Batch) map[kafka.Partition]kafka.Batch {
+	for p, h := range e.held {
+		if len(h.kept.Records) == 0 {
+			continue
+		}
+		if more, ok := batch[p]; ok { // fetched before the partition was held
+			h.kept = kafka.Batch{Records: append(h.kept.Records, more.Records...), End: more.End}
+			delete(batch, p)
+		}
+		if !h.active {
+			batch[p] = h.kept
+		}
+	}
+	return batch
+}
+
+// hold lets a partition wait at the record with an offset, which is in its batch.
+func (e *Engine) hold(s *kafka.Session, sh *share, next int64) {
+	h := e.held[sh.part]
+	wait := firstHold
+	if h != nil && h.offset == next { // not the first time for this record
+		wait = min(2*h.wait, maxHold)
+	}
+	e.forget(sh.part)
+	h = &hold{offset: next, wait: wait, until: e.cfg.Clock().Add(wait), active: true, kept: kafka.Batch{End: sh.batch.End}}
+	for i, r := range sh.batch.Records {
+		if r.Offset >= next {
+			if h.kept.Records == nil {
+				h.kept.Records = sh.batch.Records[i:]
+			}
+			h.size += len(r.Key) + len(r.Value)
+		}
+	}
+	if e.kept+h.size > maxKept {
+		h.kept.Records, h.size = nil, 0
+		s.Rewind(sh.part, next)
+	}
+	e.kept += h.size
+	e.held[sh.part] = h
+	e.holds.Add(1)
+	s.Hold(sh.part, true)
+}
+
+// share is a partition's part of a batch, and what became of it.
+type share struct {
+	part    kafka.Partition
+	batch   kafka.Batch
+	ahead   map[int64]bool
+	done    []bool // by record
+	next    int    // index of the first record that was not begun
+	stopped bool   // nothing more is begun
+	more    bool   // may have come, had the poll brought more
+	fatal   error
 }
 
 // work handles a batch and commits what is finished.
-func (e *Engine) work(ctx context.Context, s *kafka.Session, batch map[kafka.Partition][]*kafka.Record) error {
-	results := make(chan result, len(batch))
-	for part, records := range batch {
-		ahead := e.ahead[part]
-		if ahead == nil {
-			ahead = map[int64]bool{}
-			e.ahead[part] = ahead
-		}
-		go func() { results <- e.partition(ctx, part, records, ahead) }()
+func (e *Engine) work(ctx context.Context, s *kafka.Session, batch map[kafka.Partition]kafka.Batch) error {
+	shares := make([]*share, 0, len(batch))
+	polled := 0
+	for _, b := range batch {
+		polled += len(b.Records)
 	}
+	if polled < kafka.MaxPoll {
+		e.caughtUp(batch)
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	for part, b := range batch {
+		if e.ahead[part] == nil {
+			e.ahead[part] = map[int64]bool{}
+		}
+		sh := &share{part: part, batch: b, ahead: e.ahead[part], done: make([]bool, len(b.Records)), more: polled >= kafka.MaxPoll}
+		for i, r := range b.Records {
+			sh.done[i] = sh.ahead[r.Offset]
+		}
+		shares = append(shares, sh)
+	}
+	if err := e.begin(ctx, shares); err != nil {
+		e.cfg.Logger.Warn("consume: partitions cannot be begun", "group", e.cfg.Group, "error", err)
+	}
+	for _, sh := range shares {
+		e.workAlone(ctx, sh)
+	}
+	e.cfg.Gate.RLock()
+	var wg sync.WaitGroup
+	for _, sh := range shares {
+		wg.Go(func() { e.workShare(ctx, sh) })
+	}
+	wg.Wait()
+	e.cfg.Gate.RUnlock()
+	return e.finish(ctx, s, shares)
+}
+
+// finish commits what a batch has finished and lets partitions wait.
+func (e *Engine) finish(ctx context.Context, s *kafka.Session, shares []*share) error {
 	commit := map[kafka.Partition]int64{}
 	var fatal error
-	var waiting []result
-	for range batch {
-		r := <-results
-		if r.next > r.first {
-			commit[r.part] = r.next
+	for _, sh := range shares {
+		next, wait := sh.result()
+		if next > sh.batch.Records[0].Offset {
+			commit[sh.part] = next
 		}
-		if r.wait {
-			waiting = append(waiting, r)
-		} else {
-			delete(e.held, r.part)
+		switch h := e.held[sh.part]; {
+		case wait:
+			e.hold(s, sh, next)
+		case h != nil:
+			if len(h.kept.Records) > 0 {
+				s.Hold(sh.part, false)
+			}
+			e.forget(sh.part)
 		}
-		if r.err != nil {
-			fatal = r.err
+		if sh.fatal != nil {
+			fatal = sh.fatal
 		}
 	}
 	if err := s.Commit(ctx, commit); err != nil {
@@ -261,97 +366,117 @@ func (e *Engine) work(ctx context.Context, s *kafka.Session, batch map[kafka.Par
 		e.cfg.Logger.Warn("consume: commit", "group", e.cfg.Group, "error", err)
 	} else if len(commit) > 0 {
 		e.commits.Add(1)
-		e.mu.Lock()
-		for p := range commit {
-			delete(e.fresh, p)
-		}
-		e.mu.Unlock()
-	}
-	for _, r := range waiting {
-		h := e.held[r.part]
-		if h == nil || h.offset != r.next { // the first time for this record
-			h = &hold{offset: r.next, wait: firstHold}
-			e.held[r.part] = h
-		}
-		h.until, h.active = e.cfg.Clock().Add(h.wait), true
-		h.wait = min(2*h.wait, maxHold)
-		e.held2.Add(1)
-		s.Rewind(r.part, r.next)
-		s.Hold(r.part, true)
 	}
 	return fatal
 }
 
-// partition handles a partition's records in lanes. ahead holds what a batch before
-// has finished beyond the record that it went back to.
-func (e *Engine) partition(ctx context.Context, part kafka.Partition, records []*kafka.Record, ahead map[int64]bool) result {
-	e.mu.Lock()
-	fresh := e.fresh[part]
-	e.mu.Unlock()
-	lanes := e.cfg.Lanes
-	if fresh { // one by one: a record that ends the process must be the one that counts
-		lanes = 1
-	}
-	done := make([]bool, len(records))
-	for i, r := range records {
-		done[i] = ahead[r.Offset]
-	}
+// workShare handles the records of a partition that others may be worked on with,
+// in lanes.
+func (e *Engine) workShare(ctx context.Context, sh *share) {
 	var stop atomic.Bool
 	var mu sync.Mutex
-	var fatal error
 	lane := func(n int) {
-		for i, r := range records {
-			if lanes > 1 && int(maphash.Bytes(e.seed, r.Key)%uint64(lanes)) != n {
+		for i := sh.next; i < len(sh.done); i++ {
+			r := sh.batch.Records[i]
+			if e.cfg.Lanes > 1 && int(maphash.Bytes(e.seed, r.Key)%uint64(e.cfg.Lanes)) != n {
 				continue
 			}
 			if ctx.Err() != nil || stop.Load() {
 				return
 			}
-			if done[i] {
+			if sh.done[i] {
 				continue
 			}
-			switch err := e.record(ctx, r, fresh); {
+			switch err := e.record(ctx, r); {
 			case err == nil:
-				done[i] = true
+				sh.done[i] = true
 			case classOf(err) == Fatal:
 				stop.Store(true)
 				mu.Lock()
-				fatal = err
+				sh.fatal = err
 				mu.Unlock()
 				return
 			default:
-				e.cfg.Logger.Warn("consume: a partition waits", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "error", err)
+				e.waits(r, err)
 				return // the key's later records wait with it
 			}
 		}
 	}
-	if lanes == 1 {
+	switch {
+	case sh.stopped:
+	case e.cfg.Lanes == 1:
 		lane(0)
-	} else {
+	default:
 		var wg sync.WaitGroup
-		for n := range lanes {
+		for n := range e.cfg.Lanes {
 			wg.Go(func() { lane(n) })
 		}
 		wg.Wait()
 	}
-	res := result{part: part, first: records[0].Offset, next: records[0].Offset, err: fatal}
-	for i, ok := range done {
+	e.measure(sh)
+}
+
+func (e *Engine) waits(r *kafka.Record, err error) {
+	e.cfg.Logger.Warn("consume: a partition waits", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "error", err)
+}
+
+// result returns the offset up to which all is finished, and whether the record
+// there must wait. What is finished beyond it is remembered.
+func (sh *share) result() (next int64, wait bool) {
+	records := sh.batch.Records
+	next = records[0].Offset
+	for i, ok := range sh.done {
 		switch {
-		case res.wait && ok:
-			ahead[records[i].Offset] = true
-		case res.wait:
+		case wait && ok:
+			sh.ahead[records[i].Offset] = true
+		case wait:
 		case !ok:
-			res.next, res.wait = records[i].Offset, true
+			next, wait = records[i].Offset, true
 		default:
-			res.next = records[i].Offset + 1
+			next = records[i].Offset + 1
 		}
 	}
-	for offset := range ahead {
-		if offset < res.next {
-			delete(ahead, offset)
+	for offset := range sh.ahead {
+		if offset < next {
+			delete(sh.ahead, offset)
 		}
 	}
-	return res
+	return next, wait
+}
+
+// caughtUp notes that a poll brought all that there was: partitions that it brought
+// nothing of are not behind, unless they wait.
+func (e *Engine) caughtUp(batch map[kafka.Partition]kafka.Batch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for part := range e.lags {
+		h := e.held[part]
+		if _, came := batch[part]; !came && (h == nil || !h.active) {
+			delete(e.lags, part)
+		}
+	}
+}
+
+// measure notes how far a partition is behind.
+func (e *Engine) measure(sh *share) {
+	i := 0
+	for i < len(sh.done)-1 && sh.done[i] {
+		i++
+	}
+	r := sh.batch.Records[i]
+	l := lag{records: sh.batch.End - r.Offset, oldest: r.Timestamp}
+	switch {
+	case !sh.done[i]:
+	case sh.more:
+		l.records--
+	default: // what is left are ends of transactions, or it is about to come
+		l.records = 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.open[sh.part] {
+		e.lags[sh.part] = l
+	}
 }
 
 // Waits between the retries of a downstream failure.
@@ -362,17 +487,7 @@ const maxAttempts = 3
 
 // record handles one record, and returns nil if it is finished: handled, skipped,
 // or a dead letter.
-func (e *Engine) record(ctx context.Context, r *kafka.Record, fresh bool) error {
-	attempts := 1
-	if fresh {
-		var err error
-		if attempts, err = e.count(ctx, r); err != nil {
-			return Fail(Authoritative, "count attempts", err)
-		}
-		if attempts > maxAttempts {
-			return e.bury(ctx, r, attempts-1, "unknown: the process ended while it worked on the record")
-		}
-	}
+func (e *Engine) record(ctx context.Context, r *kafka.Record) error {
 	err := e.call(ctx, r)
 	for n := 0; classOf(err) == Downstream && n < len(downstreamWaits) && ctx.Err() == nil; n++ {
 		t := time.NewTimer(downstreamWaits[n])
@@ -383,40 +498,30 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, fresh bool) error 
 		t.Stop()
 		err = e.call(ctx, r)
 	}
-	if err != nil && ctx.Err() != nil {
+	if err == nil {
+		e.handled.Add(1)
+		return nil
+	}
+	class := classOf(err)
+	if ctx.Err() != nil {
 		return err // the process is ending: the record will come again
 	}
-	switch classOf(err) {
+	switch class {
 	case Permanent:
-		return e.bury(ctx, r, attempts, reasonOf(err))
+		return e.bury(ctx, r, 1, reasonOf(err))
 	case Downstream:
 		e.skipped.Add(1)
 		return nil
-	case Unknown:
-		if err == nil {
-			e.handled.Add(1)
-			return nil
-		}
-		if !fresh {
-			var counted error
-			if attempts, counted = e.count(ctx, r); counted != nil {
-				return Fail(Authoritative, "count attempts", counted)
-			}
-		}
-		if attempts >= maxAttempts {
+	case Unknown, Fatal:
+		attempts, failed := e.count(ctx, r)
+		switch {
+		case failed == nil && attempts >= maxAttempts:
 			return e.bury(ctx, r, attempts, reasonOf(err))
+		case failed != nil && class == Unknown:
+			return Fail(Authoritative, "count attempts", failed)
 		}
-		return err
-	case Authoritative:
-		if fresh { // the attempt says nothing about the record
-			if counted := e.add(ctx, r, -1); counted != nil {
-				return Fail(Authoritative, "count attempts", counted)
-			}
-		}
-		return err
-	default:
-		return err
 	}
+	return err
 }
 
 // call calls the handler and turns a panic into an unknown failure.
@@ -428,22 +533,4 @@ func (e *Engine) call(ctx context.Context, r *kafka.Record) (err error) {
 		}
 	}()
 	return e.cfg.Handle(ctx, r)
-}
-
-func classOf(err error) Class {
-	var f *Failure
-	if errors.As(err, &f) {
-		return f.Class
-	}
-	return Unknown
-}
-
-// reasonOf is what of an error may stand in a dead letter: class and reason, never
-// the text of an error that nobody has looked at.
-func reasonOf(err error) string {
-	var f *Failure
-	if errors.As(err, &f) {
-		return f.Error()
-	}
-	return fmt.Sprintf("unknown: %T", err)
 }

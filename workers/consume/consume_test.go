@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 type rig struct {
 	t      *testing.T
 	broker *kafka.Broker
+	addr   string
 	store  store.Store
 
 	mu    sync.Mutex
@@ -42,7 +44,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return &rig{t: t, broker: b, store: storetest.NewMap(time.Now), calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{}}
+	return &rig{t: t, broker: b, addr: b.Addr(), store: storetest.NewMap(time.Now), calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{}}
 }
 
 const topic = kafka.ChatsCreated
@@ -50,7 +52,7 @@ const topic = kafka.ChatsCreated
 // publish writes records; a value is "key kind number".
 func (r *rig) publish(values ...string) {
 	r.t.Helper()
-	c, err := kafka.NewTransactional(r.broker.Addr(), "test")
+	c, err := kafka.NewTransactional(r.addr, "test")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -105,7 +107,7 @@ func (r *rig) handle(_ context.Context, rec *kafka.Record) error {
 func (r *rig) engine(change func(*Config)) *Engine {
 	r.t.Helper()
 	cfg := Config{
-		Addr: r.broker.Addr(), Group: "test", Consumer: "me", Topics: []string{topic}, Handle: r.handle, Store: r.store,
+		Addr: r.addr, Group: "test", Consumer: "me", Topics: []string{topic}, Handle: r.handle, Store: r.store,
 		Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Lanes: 4,
 		Dead: func(_ context.Context, d Dead) error {
 			r.mu.Lock()
@@ -139,7 +141,7 @@ func (r *rig) until(e *Engine, what string, ok func() bool) {
 	for {
 		select {
 		case err := <-done:
-			r.t.Fatalf("%s: the engine ended: %v", what, err)
+			r.t.Fatalf("%s: the engine ended: %v, %+v", what, err, e.Stats())
 		case <-tick.C:
 		}
 		r.mu.Lock()
@@ -183,7 +185,7 @@ func TestOutcomes(t *testing.T) {
 	}
 	for v, d := range r.dead {
 		kind := strings.Fields(v)[1]
-		if want := map[string]int{"permanent": 1, "unknown": 3, "panic": 3}[kind]; d.Attempts != want && kind != "permanent" {
+		if want := map[string]int{"permanent": 1, "unknown": 3, "panic": 3}[kind]; d.Attempts != want {
 			t.Errorf("%s after %d attempts", v, d.Attempts)
 		}
 		if strings.Contains(d.Reason, "secret") || d.Reason == "" {
@@ -223,43 +225,35 @@ func TestRestartGoesOn(t *testing.T) {
 	}
 }
 
-// A record that ends the process is a dead letter after three starts (K-132).
-func TestRecordThatEndsTheProcess(t *testing.T) {
+// A record that makes the engine begin anew each time is a dead letter after three
+// times, and what follows it is handled.
+func TestFatal(t *testing.T) {
 	r := newRig(t)
 	r.publish("a ok 1", "a fatal 2", "a ok 3")
-	var starts int
-	for r.calls["a ok 3"] == 0 && starts < 6 {
-		starts++
+	fatal := 0
+	for {
 		e := r.engine(func(c *Config) {
 			c.Handle = func(ctx context.Context, rec *kafka.Record) error {
 				err := r.handle(ctx, rec)
 				if strings.Contains(string(rec.Value), "fatal") {
-					return Fail(Fatal, "as if killed", nil) // nothing is written after it
+					return Fail(Fatal, "start anew", nil)
 				}
 				return err
 			}
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		done := make(chan error, 1)
-		go func() { done <- e.Run(ctx) }()
-		tick := time.NewTicker(5 * time.Millisecond)
-		for ended := false; !ended; {
-			select {
-			case <-done:
-				ended = true
-			case <-tick.C:
-				r.mu.Lock()
-				if r.calls["a ok 3"] > 0 {
-					cancel()
-				}
-				r.mu.Unlock()
-			}
+		if fatal == 2 {
+			r.until(e, "the record after it", func() bool { return r.calls["a ok 3"] > 0 })
+			break
 		}
-		tick.Stop()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := e.Run(ctx); classOf(err) != Fatal {
+			t.Fatal(err)
+		}
 		cancel()
+		fatal++
 	}
-	if starts > 4 || len(r.dead) != 1 || r.dead["a fatal 2"].Attempts != 3 {
-		t.Fatalf("%d starts, dead %v", starts, r.dead)
+	if fatal != 2 || len(r.dead) != 1 || r.dead["a fatal 2"].Attempts != 3 {
+		t.Fatalf("%d ends, dead %v", fatal, r.dead)
 	}
 }
 
@@ -315,7 +309,7 @@ func TestDeadLetterIsTheRecordByteForByte(t *testing.T) {
 
 func TestPublisherWritesToTheTopic(t *testing.T) {
 	r := newRig(t)
-	c, err := kafka.NewProducer(r.broker.Addr())
+	c, err := kafka.NewProducer(r.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +319,7 @@ func TestPublisherWritesToTheTopic(t *testing.T) {
 	if err := write(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	reader, err := kafka.NewReader(r.broker.Addr(), kafka.DeadLetters)
+	reader, err := kafka.NewReader(r.addr, kafka.DeadLetters)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,5 +335,35 @@ func TestPublisherWritesToTheTopic(t *testing.T) {
 	})
 	if ctx.Err() != context.Canceled {
 		t.Fatal("no dead letter came")
+	}
+}
+
+// Lag is what has not been finished: of a partition that waits, everything from the
+// record on that it waits for, and its age; nothing once all is done.
+func TestLag(t *testing.T) {
+	r := newRig(t)
+	var away atomic.Bool
+	away.Store(true)
+	r.publish("a ok 1", "a ok 2", "a ok 3", "b ok 4")
+	e := r.engine(func(c *Config) {
+		c.Clock = func() time.Time { return time.Now().Add(time.Hour) }
+		c.Handle = func(ctx context.Context, rec *kafka.Record) error {
+			if string(rec.Value) == "a ok 2" && away.Load() {
+				return Fail(Authoritative, "store is away", nil)
+			}
+			return r.handle(ctx, rec)
+		}
+	})
+	r.until(e, "the partition waits, and then not", func() bool {
+		if s := e.Stats(); away.Load() && s.Held > 0 && s.Lag > 0 {
+			if s.Lag < 2 || s.Lag > 3 || s.Oldest < 59*time.Minute || s.Oldest > 61*time.Minute {
+				t.Errorf("%+v", s)
+			}
+			away.Store(false)
+		}
+		return r.calls["a ok 3"] > 0 && e.Stats().Lag == 0
+	})
+	if away.Load() {
+		t.Fatal("nothing was behind")
 	}
 }

@@ -11,8 +11,6 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/table"
 )
 
 // Dead is a record that could not be processed.
@@ -87,32 +85,4 @@ func (e *Engine) bury(ctx context.Context, r *kafka.Record, attempts int, reason
 	e.dead.Add(1)
 	e.cfg.Logger.Error("consume: dead letter", "id", d.ID(), "reason", reason, "attempts", attempts)
 	return nil
-}
-
-// keepAttempts is how long a count is kept.
-const keepAttempts = 7 * 24 * time.Hour
-
-func (e *Engine) attemptKey(r *kafka.Record) store.Key {
-	return store.Key{
-		Table: store.ConsumerAttempts, PK: fmt.Sprintf("%s#%s#%d", e.cfg.Group, r.Topic, r.Partition), SK: table.Number(r.Offset),
-	}
-}
-
-// count adds an attempt at a record, durably, and returns their number.
-func (e *Engine) count(ctx context.Context, r *kafka.Record) (int, error) {
-	if err := e.add(ctx, r, 1); err != nil {
-		return 0, err
-	}
-	it, err := e.cfg.Store.Get(ctx, e.attemptKey(r), store.Strong)
-	return int(it.Get("attempts").Int64()), err
-}
-
-func (e *Engine) add(ctx context.Context, r *kafka.Record, n int64) error {
-	return e.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: e.attemptKey(r),
-		Update: store.Update{
-			Set: []store.Attr{{Name: store.ExpiresAtField, Value: store.Int(e.cfg.Clock().Add(keepAttempts).Unix())}},
-			Add: []store.Increment{{Name: "attempts", N: n}},
-		},
-	}}})
 }

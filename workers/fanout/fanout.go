@@ -26,14 +26,25 @@ func Topics() []string {
 // Handler tells deliver of each event, without its content: where a hub misses it,
 // it reads the store.
 func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.Handler {
-	return func(_ context.Context, r *kafka.Record) error {
+	return Repairer(serde, func(_ context.Context, d delivery.Delivery) error {
+		deliver(d)
+		return nil
+	})
+}
+
+// Repairer is Handler where telling others can fail: with an error of the store, after
+// which the record waits and comes again (K-124).
+func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.Handler {
+	return func(ctx context.Context, r *kafka.Record) error {
 		e, err := serde.Decode(r.Key, r.Value)
 		if err != nil {
 			return consume.Fail(consume.Permanent, err.Error(), err)
 		}
 		d := delivery.Of([]event.Event{e})
 		d.Events = nil
-		deliver(d)
+		if err := repair(ctx, d); err != nil {
+			return consume.Fail(consume.Authoritative, "the members cannot be read", err)
+		}
 		return nil
 	}
 }

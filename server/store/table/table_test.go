@@ -52,6 +52,13 @@ func read(r store.Row) (any, error) {
 		return DirectIndexFrom(it), nil
 	case store.PendingMembers:
 		return PendingFrom(pk, it), nil
+	case store.ConsumerAttempts:
+		if sk == "owner" {
+			return OwnershipFrom(it), nil
+		}
+		return AttemptsFrom(r)
+	case store.Leases:
+		return LeaseFrom(it), nil
 	}
 	return nil, nil
 }
@@ -103,6 +110,9 @@ func samples() []store.Row {
 		}.Item()),
 		row(DirectIndexKey("user_02", "user_01"), DirectIndex{ChatID: "chat_02", CreatedAt: at}.Item()),
 		row(PendingKey("chat_01"), Pending{Members: []string{"a", "b"}, CreatedBy: "user_01", CreatedAt: at, Correlation: "c", Causation: "evt_01"}.Item()),
+		row(AttemptsKey(AttemptsPartition("g", "t", 3), 12), Attempts{Offset: 12, Attempts: 2, Ends: 1, ExpiresAt: at / 1000}.Item()),
+		row(OwnershipKey(AttemptsPartition("g", "t", 3)), Ownership{Consumer: "srv_01", Since: at, Alone: 13}.Item()),
+		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, Of: 8, Wanted: "srv_02"}.Item()),
 		row(ClockKey(), store.NewItem(store.Attr{Name: AttrStamp, Value: store.Int(at)})),
 	}
 }

@@ -1,0 +1,42 @@
+package table
+
+import (
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Lease says which process holds one of the slots of a kind of work. Nothing in it
+// is a time: a lease that others have not seen change for as long as it lasts, by
+// their own clocks, is free. Table leases, key kind/slot.
+type Lease struct {
+	Holder string
+	Count  int64  // of renewals
+	Of     int64  // slots of the kind
+	Wanted string // who asks the holder for the slot
+}
+
+// Names of attributes that conditions and updates use.
+const (
+	AttrHolder = "holder"
+	AttrCount  = "count"
+	AttrWanted = "wanted"
+)
+
+// LeaseKey is the key of a slot's lease.
+func LeaseKey(kind string, slot int) store.Key {
+	return store.Key{Table: store.Leases, PK: kind + "/" + string([]byte{byte('0' + slot/10), byte('0' + slot%10)})}
+}
+
+// Item returns the row as an item.
+func (l Lease) Item() store.Item {
+	list := make(attrs, 0, 4)
+	list.str(AttrHolder, l.Holder)
+	list.int(AttrCount, l.Count)
+	list.int("of", l.Of)
+	list.optStr(AttrWanted, l.Wanted)
+	return list.item()
+}
+
+// LeaseFrom reads a row of leases.
+func LeaseFrom(it store.Item) Lease {
+	return Lease{Holder: str(it, AttrHolder), Count: num(it, AttrCount), Of: num(it, "of"), Wanted: str(it, AttrWanted)}
+}

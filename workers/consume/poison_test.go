@@ -1,0 +1,370 @@
+package consume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/registry"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+)
+
+// scale is how much of something a test does: few by default, and what CI says.
+func scale(t testing.TB, variable string, few int) int {
+	t.Helper()
+	s := os.Getenv(variable)
+	if s == "" {
+		return few
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q", variable, s)
+	}
+	return n
+}
+
+// The kinds of records that a consumer of events cannot process: six that are not
+// what they should be, and two on which the handler fails.
+var poisons = []string{"text", "foreign schema", "foreign message", "cut off", "invalid", "foreign key", "panic", "failure"}
+
+type poisoner struct {
+	t     testing.TB
+	serde *event.Serde
+	ids   map[string]int
+}
+
+func newPoisoner(t testing.TB, r *rig) *poisoner {
+	t.Helper()
+	ids, err := registry.New(r.store).Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	serde, err := event.NewSerde(ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &poisoner{t, serde, ids}
+}
+
+// record makes the n-th message of a chat, or what is wrong of one.
+func (p *poisoner) record(chatID string, n int64, kind string) *kafka.Record {
+	p.t.Helper()
+	at := time.UnixMilli(1_700_000_000_000 + n)
+	e := &eventv1.MessagePersisted{
+		Metadata: event.NewMetadata(event.TypeMessagePersisted, fmt.Sprint("evt_", n), chatID, at, event.Origin{Generation: "g", Producer: "p"},
+			event.Cause{Actor: "user_1"}, event.Position{Version: n, MembershipVersion: 1}),
+		ChatId: chatID, MessageId: fmt.Sprint("msg_", n), Sequence: n, SenderId: "user_1", Content: "hello", ClientMessageId: "c",
+		ContentType: eventv1.ContentType_CONTENT_TYPE_TEXT, CreatedAt: timestamppb.New(at),
+	}
+	key := chatID
+	switch kind {
+	case "invalid":
+		e.Sequence = 0
+	case "foreign key":
+		key = "chat_other"
+	case "panic", "failure":
+		e.Content = kind
+	}
+	value, err := p.serde.Encode(e)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	switch kind {
+	case "text":
+		value = []byte(`{"chat_id":"` + chatID + `"}`)
+	case "foreign schema":
+		value[1] = 0x7f
+	case "foreign message":
+		value[5] = 2 // an index of one, which is a nested message
+	case "cut off":
+		value = value[:len(value)-5]
+	}
+	return &kafka.Record{
+		Topic: kafka.MessagesPersisted, Partition: int32(event.Partition(chatID, int(kafka.Partitions(kafka.MessagesPersisted)))),
+		Key: []byte(key), Value: value, Headers: []kafka.Header{{Key: "n", Value: []byte(fmt.Sprint(n))}, {Key: "n", Value: nil}},
+	}
+}
+
+type position struct {
+	partition int32
+	offset    int64
+}
+
+// One in a hundred records cannot be processed: exactly these become dead letters,
+// byte for byte what they were; everything else is handled, once, and per chat in
+// order; a partition waits for a record that failed as often as it is tried again
+// and no more (K-116…K-118, K-123, K-127, K-130, K-144…K-148).
+// PARLEY_RECORDS sets the number of records.
+func TestPoison(t *testing.T) {
+	count := scale(t, "PARLEY_RECORDS", 4000)
+	r := newRig(t)
+	p := newPoisoner(t, r)
+	const chats = 300
+	var records []*kafka.Record
+	wrong := map[*kafka.Record]string{}
+	for i := range count {
+		kind := ""
+		if i%100 == 42 {
+			kind = poisons[i/100%len(poisons)]
+		}
+		rec := p.record(fmt.Sprintf("chat_%d", i%chats), int64(i/chats)+1, kind)
+		records = append(records, rec)
+		if kind != "" {
+			wrong[rec] = kind
+		}
+	}
+	r.publishRecords(records) // which fills in their offsets
+	dead := map[position]*kafka.Record{}
+	failing := 0
+	for rec, kind := range wrong {
+		dead[position{rec.Partition, rec.Offset}] = rec
+		if kind == "panic" || kind == "failure" {
+			failing++
+		}
+	}
+	if len(dead) != count/100 {
+		t.Fatalf("%d records should be dead letters", len(dead))
+	}
+
+	letters, err := kafka.NewProducer(r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer letters.Close()
+	var mu sync.Mutex
+	handled := map[position]int{}
+	last := map[string]int64{} // version by chat
+	latest := map[int32]time.Time{}
+	var longest time.Duration
+	e := r.engine(func(c *Config) {
+		c.Topics = []string{kafka.MessagesPersisted}
+		c.Dead = Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
+		c.Handle = func(_ context.Context, rec *kafka.Record) error {
+			e, err := p.serde.Decode(rec.Key, rec.Value)
+			if err != nil {
+				return Fail(Permanent, err.Error(), err)
+			}
+			switch e.(*eventv1.MessagePersisted).GetContent() {
+			case "panic":
+				panic("as told")
+			case "failure":
+				return errors.New("as told")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			handled[position{rec.Partition, rec.Offset}]++
+			if v := e.GetMetadata().GetVersion(); v <= last[e.GetChatId()] {
+				t.Errorf("%s: version %d after %d", e.GetChatId(), v, last[e.GetChatId()])
+			} else {
+				last[e.GetChatId()] = v
+			}
+			now := time.Now()
+			if at, ok := latest[rec.Partition]; ok {
+				longest = max(longest, now.Sub(at))
+			}
+			latest[rec.Partition] = now
+			return nil
+		}
+	})
+	r.until(e, "all", func() bool {
+		s := e.Stats()
+		return s.Handled+s.Dead == int64(count)
+	})
+	for _, rec := range records {
+		at := position{rec.Partition, rec.Offset}
+		want := 1
+		if wrong[rec] != "" {
+			want = 0
+		}
+		if handled[at] != want {
+			t.Fatalf("%+v was handled %d times, not %d", at, handled[at], want)
+		}
+	}
+	if s := e.Stats(); s.Held > int64(failing*(maxAttempts-1)) || s.Skipped != 0 {
+		t.Errorf("%d records failed, partitions waited %d times", failing, s.Held)
+	}
+	r.checkLetters(dead, func(at position) int32 {
+		if kind := wrong[dead[at]]; kind == "panic" || kind == "failure" {
+			return maxAttempts
+		}
+		return 1
+	})
+	t.Logf("%d records, %d dead letters; the longest time between two records of a partition was %s", count, len(dead), longest.Round(time.Millisecond))
+}
+
+// publishRecords publishes records as they are and notes where they are.
+func (r *rig) publishRecords(records []*kafka.Record) {
+	r.t.Helper()
+	c, err := kafka.NewTransactional(r.addr, "test")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.Close()
+	for chunk := range slices.Chunk(records, 1000) {
+		if err := kafka.Transact(r.t.Context(), c, chunk); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// checkLetters reads the topic of dead letters: it has one of each record, with the
+// record's bytes, in the partition of its key.
+func (r *rig) checkLetters(want map[position]*kafka.Record, attempts func(position) int32) {
+	r.t.Helper()
+	c, err := kafka.NewReader(r.addr, kafka.DeadLetters)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	defer cancel()
+	seen := map[position]bool{}
+	for len(seen) < len(want) {
+		fetches := c.PollFetches(ctx)
+		if ctx.Err() != nil {
+			r.t.Fatalf("%d of %d dead letters", len(seen), len(want))
+		}
+		fetches.EachRecord(func(rec *kafka.Record) {
+			var m eventv1.DeadLetter
+			if err := proto.Unmarshal(rec.Value[6:], &m); err != nil {
+				r.t.Fatal(err)
+			}
+			md, old := m.GetDlqMetadata(), m.GetOriginalRecord()
+			at := position{md.GetOriginalPartition(), md.GetOriginalOffset()}
+			orig := want[at]
+			if orig == nil || seen[at] {
+				r.t.Fatalf("a dead letter of %+v, which is not wanted", at)
+			}
+			seen[at] = true
+			if !bytes.Equal(old.GetKey(), orig.Key) || !bytes.Equal(old.GetValue(), orig.Value) || len(old.GetHeaders()) != len(orig.Headers) {
+				r.t.Errorf("%+v: the dead letter is another record", at)
+			}
+			if md.GetProcessingAttempts() != attempts(at) || md.GetConsumerGroup() != "test" || md.GetConsumerId() != "me" || md.GetFailureReason() == "" || md.GetOriginalTopic() != orig.Topic {
+				r.t.Errorf("%+v: %v", at, md)
+			}
+			if p := event.Partition(string(orig.Key), int(kafka.Partitions(kafka.DeadLetters))); int(rec.Partition) != p {
+				r.t.Errorf("%+v: partition %d, not %d", at, rec.Partition, p)
+			}
+		})
+	}
+}
+
+// Members come and go all the time: nothing is lost, and per key the first
+// occurrences are handled in order (K-108…K-114). PARLEY_REBALANCES sets how often.
+func TestRebalances(t *testing.T) {
+	rebalances := scale(t, "PARLEY_REBALANCES", 12)
+	r := newRig(t)
+	rng := rand.New(rand.NewPCG(5, 5))
+	const keys = 60
+	var mu sync.Mutex
+	last := map[string]int{}
+	calls := 0
+	handle := func(_ context.Context, rec *kafka.Record) error {
+		mu.Lock()
+		defer mu.Unlock()
+		calls++
+		n, err := strconv.Atoi(string(rec.Value))
+		if err != nil {
+			return err
+		}
+		if seen := last[string(rec.Key)]; n > seen+1 {
+			t.Errorf("%s: %d after %d", rec.Key, n, seen)
+		} else {
+			last[string(rec.Key)] = max(seen, n)
+		}
+		return nil
+	}
+	type member struct {
+		stop context.CancelFunc
+		done chan error
+	}
+	var members []member
+	names := 0
+	join := func() {
+		names++
+		e := r.engine(func(c *Config) {
+			c.Handle, c.Consumer, c.Lanes = handle, fmt.Sprint("m", names), 1+rng.IntN(4)
+			c.Logger = slog.New(slog.DiscardHandler)
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		m := member{stop, make(chan error, 1)}
+		go func() { m.done <- e.Run(ctx) }()
+		members = append(members, m)
+	}
+	leave := func(i int) {
+		members[i].stop()
+		if err := <-members[i].done; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		members = slices.Delete(members, i, i+1)
+	}
+	sent := 0
+	send := func() {
+		sent++
+		var records []*kafka.Record
+		for k := range keys {
+			key := fmt.Sprint("chat", k)
+			records = append(records, &kafka.Record{
+				Topic: topic, Partition: int32(event.Partition(key, 16)), Key: []byte(key), Value: []byte(fmt.Sprint(sent)),
+			})
+		}
+		r.publishRecords(records)
+	}
+	caughtUp := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(last) < keys {
+			return false
+		}
+		for _, n := range last {
+			if n < sent {
+				return false
+			}
+		}
+		return true
+	}
+	join()
+	for n := range rebalances {
+		send()
+		if len(members) == 1 || len(members) < 4 && rng.IntN(2) == 0 {
+			join()
+		} else {
+			leave(rng.IntN(len(members)))
+		}
+		// Sometimes at rest, mostly in the middle of it.
+		if n%4 == 0 {
+			for limit := time.Now().Add(time.Minute); !caughtUp(); time.Sleep(2 * time.Millisecond) {
+				if time.Now().After(limit) {
+					t.Fatalf("rebalance %d: %v of %d", n, last, sent)
+				}
+			}
+		}
+	}
+	for limit := time.Now().Add(time.Minute); !caughtUp(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("at the end: %v of %d", last, sent)
+		}
+	}
+	for len(members) > 0 {
+		leave(0)
+	}
+	if len(r.dead) > 0 {
+		t.Fatalf("dead letters: %v", r.dead)
+	}
+	t.Logf("%d rebalances, %d records, %d handled more than once", rebalances, sent*keys, calls-sent*keys)
+}
