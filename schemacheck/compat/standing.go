@@ -1,9 +1,14 @@
 package compat
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
@@ -15,6 +20,7 @@ func (c *comparer) standing() {
 		return
 	}
 	c.api, c.current = false, ""
+	c.evaluable()
 	had := map[string]bool{}
 	standing(c.base, func(id string, at protoreflect.Descriptor, _ string) { had[id+string(at.FullName())] = true })
 	standing(c.head, func(id string, at protoreflect.Descriptor, what string) {
@@ -24,6 +30,24 @@ func (c *comparer) standing() {
 		}
 		c.inHead(id, at, f...)
 	})
+}
+
+// evaluable reports messages of head whose rules protovalidate refuses as such.
+func (c *comparer) evaluable() {
+	for _, name := range slices.Sorted(maps.Keys(c.head.Used)) {
+		m := c.head.Messages[name]
+		if m == nil || c.head.Files[m.ParentFile().Path()].Package() == "google.protobuf" {
+			continue
+		}
+		var broken *protovalidate.CompilationError
+		if err := c.validate(dynamicpb.NewMessage(m), nil); errors.As(err, &broken) {
+			f := []change{detail(broken.Error())}
+			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.validate(dynamicpb.NewMessage(b), nil), &broken) {
+				f = append(f, severity(Warn))
+			}
+			c.inHead("H06", m, f...)
+		}
+	}
 }
 
 func standing(s *schema.Side, report func(id string, at protoreflect.Descriptor, what string)) {

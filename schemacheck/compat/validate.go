@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"fmt"
 	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -59,18 +60,22 @@ func (c *comparer) zeroRefused(f protoreflect.FieldDescriptor) bool {
 	if f.HasPresence() && !r.GetRequired() {
 		return false
 	}
+	return c.validate(dynamicpb.NewMessage(f.ContainingMessage()), f) != nil
+}
+
+// validate runs the rules of a message, or of one of its fields.
+func (c *comparer) validate(m proto.Message, f protoreflect.FieldDescriptor) error {
 	if c.validator == nil {
 		v, err := protovalidate.New()
 		if err != nil {
-			return true
+			return fmt.Errorf("validator: %w", err)
 		}
 		c.validator = v
 	}
-	err := c.validator.Validate(dynamicpb.NewMessage(f.ContainingMessage()), protovalidate.WithFilter(
-		protovalidate.FilterFunc(func(_ protoreflect.Message, d protoreflect.Descriptor) bool {
-			return d.FullName() == f.FullName()
+	return c.validator.Validate(m, protovalidate.WithFilter(protovalidate.FilterFunc(
+		func(_ protoreflect.Message, d protoreflect.Descriptor) bool {
+			return f == nil || d.FullName() == f.FullName()
 		})))
-	return err != nil
 }
 
 // Rule ids by what happened to a rule of protovalidate.
@@ -97,7 +102,7 @@ func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
 	if b.IsMap() {
 		be, he = b.MapValue().Enum(), h.MapValue().Enum()
 	}
-	if be == nil || he == nil || !constraint.RestrictsEnum(was) {
+	if be == nil || he == nil || !constraint.RefusesUnknown(was) {
 		return
 	}
 	for v := range schema.All(he.Values()) {

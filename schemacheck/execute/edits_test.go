@@ -175,6 +175,9 @@ func (e *editor) schema() []*fileProto {
 		event.OneofDecl = append(event.OneofDecl, &descriptorpb.OneofDescriptorProto{Name: proto.String("choice")})
 		for range 2 {
 			f := e.field(syntax, int32(len(event.Field)+1), true)
+			if f.GetLabel() != optional {
+				clearRules(f)
+			}
 			f.Label, f.Proto3Optional, f.OneofIndex = optional.Enum(), nil, proto.Int32(0)
 			event.Field = append(event.Field, f)
 		}

@@ -230,7 +230,7 @@ func (r *run) judge(d direction, at protoreflect.MessageDescriptor, v protovalid
 			r.add(d, ruleRefused, at, compat.Validate, strings.TrimSpace(subscript.ReplaceAllString(path, "[]")+" "+violation.Proto.GetRuleId()))
 		}
 	default:
-		r.add(d, ruleRefused, at, compat.Validate, "the rules cannot be evaluated")
+		r.add(d, ruleSkipped, at, "", "the reader's rules cannot be evaluated")
 	}
 }
 

@@ -84,16 +84,18 @@ func requiredText(required bool) string {
 	return "optional"
 }
 
-// RestrictsEnum says whether a value that a reader's enum does not have is refused:
-// by defined_only or by a list of values, on the field or on its elements.
-func RestrictsEnum(r *validate.FieldRules) bool {
+// RefusesUnknown says whether a reader with these rules may refuse an enum value that
+// its enum does not have: in binary it sees the bare number, in JSON nothing at all,
+// so that rules about what must be there refuse it too.
+func RefusesUnknown(r *validate.FieldRules) bool {
 	if r.GetIgnore() == validate.Ignore_IGNORE_ALWAYS {
 		return false
 	}
 	e := r.GetEnum()
-	return e.GetDefinedOnly() || len(e.GetIn()) > 0 || e.HasConst() ||
-		r.GetRepeated().HasItems() && RestrictsEnum(r.GetRepeated().GetItems()) ||
-		r.GetMap().HasValues() && RestrictsEnum(r.GetMap().GetValues())
+	return r.GetRequired() || len(r.GetCel())+len(r.GetCelExpression()) > 0 ||
+		e.GetDefinedOnly() || len(e.GetIn()) > 0 || e.HasConst() || slices.Contains(e.GetNotIn(), 0) ||
+		r.GetRepeated().GetMinItems() > 0 || r.GetRepeated().HasItems() && RefusesUnknown(r.GetRepeated().GetItems()) ||
+		r.GetMap().GetMinPairs() > 0 || r.GetMap().HasValues() && RefusesUnknown(r.GetMap().GetValues())
 }
 
 func orEmpty(r *validate.FieldRules) *validate.FieldRules {

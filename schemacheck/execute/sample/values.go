@@ -40,7 +40,7 @@ func (g *Generator) singles(f protoreflect.FieldDescriptor, rules []*validate.Fi
 	case f.Message() != nil:
 		return g.messageValues(f.Message(), rules, depth)
 	}
-	typed := typeRules(rules)
+	typed := typeRules(rules, f.Kind().String())
 	switch f.Kind() {
 	case protoreflect.BoolKind:
 		return []protoreflect.Value{protoreflect.ValueOfBool(true), protoreflect.ValueOfBool(false)}
@@ -54,12 +54,13 @@ func (g *Generator) singles(f protoreflect.FieldDescriptor, rules []*validate.Fi
 	return intValues(f.Kind(), typed)
 }
 
-// typeRules returns the part of rules that is about the type: string rules, and so on.
-func typeRules(rules []*validate.FieldRules) []protoreflect.Message {
+// typeRules returns the part of rules that is about a type, by its name in
+// FieldRules; the other schema may have rules about another type.
+func typeRules(rules []*validate.FieldRules, name string) []protoreflect.Message {
 	var list []protoreflect.Message
 	for _, r := range rules {
 		m := r.ProtoReflect()
-		if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("type")); f != nil {
+		if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("type")); f != nil && string(f.Name()) == name {
 			list = append(list, m.Get(f).Message())
 		}
 	}
@@ -86,7 +87,7 @@ func enumValues(f protoreflect.FieldDescriptor) []protoreflect.Value {
 
 func (g *Generator) messageValues(m protoreflect.MessageDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
 	var list []protoreflect.Value
-	if special, ok := wellKnown(m, typeRules(rules)); ok {
+	if special, ok := wellKnown(m, rules); ok {
 		for _, s := range special {
 			list = append(list, protoreflect.ValueOfMessage(s))
 		}
@@ -116,7 +117,7 @@ func (g *Generator) listValues(f protoreflect.FieldDescriptor, rules []*validate
 		}}
 	}
 	pool := g.singles(f, items, depth)
-	sizes := sizes(typeRules(rules), "items")
+	sizes := sizes(typeRules(rules, "repeated"), "items")
 	for i := int64(0); int64(len(pool)) < slices.Max(sizes) && f.Message() == nil && f.Enum() == nil; i++ {
 		v, ok := numbered(f.Kind(), i)
 		if !ok {
@@ -186,7 +187,7 @@ func (g *Generator) mapValues(f protoreflect.FieldDescriptor, rules []*validate.
 		return g.elementRefused(m, f)
 	}
 	keys := g.singles(f.MapKey(), keyRules, depth)
-	sizes := sizes(typeRules(rules), "pairs")
+	sizes := sizes(typeRules(rules, "map"), "pairs")
 	for i := int64(0); int64(len(keys)) < slices.Max(sizes)+8; i++ {
 		k, ok := numbered(f.MapKey().Kind(), i)
 		if !ok {

@@ -3,19 +3,20 @@ package sample
 import (
 	"math"
 
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 // wellKnown returns values of messages that have a JSON form of their own. False
 // leaves the message to its fields.
-func wellKnown(m protoreflect.MessageDescriptor, rules []protoreflect.Message) ([]protoreflect.Message, bool) {
+func wellKnown(m protoreflect.MessageDescriptor, rules []*validate.FieldRules) ([]protoreflect.Message, bool) {
 	switch m.FullName() {
 	case "google.protobuf.Timestamp":
 		// From year 1 to the end of year 9999, as JSON allows.
-		return instants(m, rules, Now.Unix(), -62135596800, 253402300799), true
+		return instants(m, typeRules(rules, "timestamp"), Now.Unix(), -62135596800, 253402300799), true
 	case "google.protobuf.Duration":
-		return instants(m, rules, 90, -315576000000, 315576000000), true
+		return instants(m, typeRules(rules, "duration"), 90, -315576000000, 315576000000), true
 	case "google.protobuf.Any":
 		return []protoreflect.Message{dynamicpb.NewMessage(m)}, true
 	case "google.protobuf.Struct", "google.protobuf.ListValue":

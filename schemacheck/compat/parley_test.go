@@ -1,0 +1,111 @@
+package compat_test
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+)
+
+// sources reads the proto files below a directory of the repository.
+func sources(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	root := filepath.Join("../../proto", dir)
+	files := map[string]string{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(p, ".proto") {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, p)
+		files[filepath.ToSlash(name)] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// The events of this repository hold what the verdicts rely on, and small changes of
+// them are judged as the design says (K-150, K-151, KS12, KS13, KS15).
+func TestOwnEvents(t *testing.T) {
+	own := sources(t, "event")
+	base, err := fixture.Compile(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if findings := compat.Compare(base, base, compat.Options{}); len(findings) > 0 {
+		t.Errorf("standing conditions: %v", findings)
+	}
+	const message, enums = "parley/event/v1/message_persisted.proto", "parley/event/v1/enums.proto"
+	for _, c := range []struct{ name, file, old, new, rules string }{
+		{"optional field", message, "// When it was stored.", "optional string priority = 10; // When.", ""},
+		{"required field", message, "// When it was stored.", "optional string priority = 10 [(buf.validate.field).required = true]; // When.", "Y05"},
+		{"field removed", message, "  int64 sequence = 4 [(buf.validate.field).int64.gte = 1];", "  reserved 4; reserved \"sequence\";", "Y08"},
+		{"ceiling raised", message, "max_bytes = 65536", "max_bytes = 131072", "Y02"},
+		{"topic", message, `topic: "messages.persisted"`, `topic: "messages"`, "X01"},
+		{"key", message, `key: "chat_id"`, `key: "message_id"`, "X06"},
+		{"version alone", message, "version: 1", "version: 2", "X03"},
+		{"enum value", enums, "  CONTENT_TYPE_TEXT = 1;", "  CONTENT_TYPE_TEXT = 1;\n  CONTENT_TYPE_IMAGE = 2;", ""},
+		{"enum value renamed", enums, "CONTENT_TYPE_TEXT = 1", "CONTENT_TYPE_PLAIN = 1", "E05 K03"},
+	} {
+		changed := map[string]string{}
+		for name, text := range own {
+			changed[name] = text
+		}
+		changed[c.file] = strings.Replace(changed[c.file], c.old, c.new, 1)
+		if changed[c.file] == own[c.file] {
+			t.Errorf("%s: %q is no longer in %s", c.name, c.old, c.file)
+			continue
+		}
+		head, err := fixture.Compile(changed)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		seen := map[string]bool{}
+		for _, f := range compat.Compare(base, head, compat.Options{}) {
+			seen[f.Rule] = true
+			if !strings.Contains(c.rules, f.Rule) {
+				t.Errorf("%s: %s", c.name, fixture.Line(f))
+			}
+		}
+		for _, id := range strings.Fields(c.rules) {
+			if !seen[id] {
+				t.Errorf("%s: %s did not fire", c.name, id)
+			}
+		}
+	}
+}
+
+// The API of this repository replaces itself.
+func TestOwnAPI(t *testing.T) {
+	files := sources(t, "api")
+	maps.Copy(files, sources(t, "third_party"))
+	base, err := fixture.Compile(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if findings := compat.Compare(base, base, compat.Options{Scope: compat.API}); len(findings) > 0 {
+		t.Errorf("%v", findings)
+	}
+}
+
+func BenchmarkCompareOwnEvents(b *testing.B) {
+	base, err := fixture.Compile(sources(b, "event"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		compat.Compare(base, base, compat.Options{})
+	}
+}
