@@ -315,6 +315,9 @@ func (m *Mesh) Receipt(user, chatID string, state *chatv1.MemberState) {
 // be found out, it is left out, noticeably (K-119). Errors are those of reading the
 // members, after which it must be called again.
 func (m *Mesh) Repair(ctx context.Context, d delivery.Delivery) error {
+	if d.Generation != m.cfg.Generation {
+		return nil // of a store that is not this one: every hub would drop it
+	}
 	members, err := m.cfg.Recipients.Of(ctx, d.ChatID, d.MembershipVersion)
 	if err != nil {
 		return err

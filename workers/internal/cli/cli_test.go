@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"bytes"
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func run(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = Run(t.Context(), args, func(k string) string { return env[k] }, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// Wrong use is told of in one line, before anything is connected to, without a password.
+func TestUsage(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(key, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"PARLEY_KAFKA_PASSWORD": "hunter2", "PARLEY_REDIS_PASSWORD": "hunter3"}
+	for name, tt := range map[string]struct {
+		args []string
+		says string
+	}{
+		"nothing":               {nil, "no command"},
+		"unknown flag":          {[]string{"--nope"}, "-nope"},
+		"unknown command":       {[]string{"dance"}, `unknown command "dance"`},
+		"no job":                {[]string{"run"}, "run needs jobs"},
+		"unknown job":           {[]string{"run", "dance"}, `unknown job "dance"`},
+		"relay without Kafka":   {[]string{"run", "relay"}, "relay needs kafka-brokers"},
+		"fanout without Redis":  {[]string{"--kafka-brokers", "h:1", "run", "fanout"}, "fanout needs redis and key-file"},
+		"fanout without a key":  {[]string{"--kafka-brokers", "h:1", "--redis", "redis://h", "run", "fanout"}, "fanout needs redis and key-file"},
+		"half of a certificate": {[]string{"--link-cert", key, "run", "reconcile"}, "go together"},
+		"embedded":              {[]string{"--store", "embedded", "run", "reconcile"}, "store must be dynamodb"},
+		"bad listen":            {[]string{"--listen", "x", "run", "reconcile"}, "listen must be"},
+		"no slots":              {[]string{"--relay-slots", "0", "run", "reconcile"}, "relay-slots must be 1 to 64"},
+		"too many slots":        {[]string{"--relay-slots", "65", "run", "reconcile"}, "relay-slots must be 1 to 64"},
+		"bad replication":       {[]string{"--replication", "0", "topics", "apply"}, "replication must be"},
+		"bad format":            {[]string{"--log-format", "xml", "run", "reconcile"}, "log-format must be"},
+		"topics of nobody":      {[]string{"topics", "apply"}, "no brokers"},
+		"topics dance":          {[]string{"topics", "dance"}, "topics needs apply"},
+		"tables dance":          {[]string{"tables"}, "tables needs apply"},
+		"redis":                 {[]string{"redis"}, "redis acl"},
+		"SASL without a user":   {[]string{"--kafka-brokers", "h:1", "--kafka-sasl", "SCRAM-SHA-256", "topics", "verify"}, "needs a user"},
+		"bad Redis":             {[]string{"--redis", "redis://u:hunter4@", "run", "reconcile"}, "redis must be"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := run(t, env, tt.args...)
+			if code != exitUsage || stdout != "" || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter") {
+				t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	code, stdout, stderr := run(t, nil, "--help")
+	if code != exitOK || stderr != "" {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	for _, want := range []string{"run JOB", "-kafka-brokers", "PARLEY_REDIS_PASSWORD", "-relay-slots"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("help lacks %s", want)
+		}
+	}
+}
+
+// What needs no connection is printed without one.
+func TestPrinted(t *testing.T) {
+	for want, args := range map[string][]string{
+		`"messages.persisted"`:                  {"topics", "terraform"},
+		`resource "aws_dynamodb_table"`:         {"tables", "terraform"},
+		"~mine:*":                               {"--redis-prefix", "mine:", "redis", "acl"},
+		`"parley_messages_persisted"`:           {"topics", "terraform"},
+		"prevent_destroy = true":                {"tables", "terraform"},
+		"-@all":                                 {"redis", "acl"},
+		"replication_factor = var.parley_topic": {"topics", "terraform"},
+	} {
+		code, stdout, stderr := run(t, nil, args...)
+		if code != exitOK || stderr != "" || !strings.Contains(stdout, want) {
+			t.Errorf("%v: exit code %d, %q, lacks %s", args, code, stderr, want)
+		}
+	}
+}
+
+// Tables that are missing are differences; those that apply made are none.
+func TestTables(t *testing.T) {
+	endpoint := os.Getenv("PARLEY_TEST_DYNAMODB")
+	if endpoint == "" {
+		t.Skip("not run: PARLEY_TEST_DYNAMODB is not set")
+	}
+	flags := []string{"--dynamodb-endpoint", endpoint, "--dynamodb-prefix", "cli" + rand.Text()[:8] + "_"}
+	for i, tt := range []struct {
+		verb, says string
+		code       int
+	}{{"verify", "", exitDiffer}, {"apply", "", exitOK}, {"verify", "tables are as declared", exitOK}, {"apply", "tables are as declared", exitOK}} {
+		code, stdout, stderr := run(t, nil, append(flags, "tables", tt.verb)...)
+		if code != tt.code || stderr != "" || stdout == "" || !strings.Contains(stdout, tt.says) {
+			t.Fatalf("step %d, %s: exit code %d, %q, %q", i, tt.verb, code, stdout, stderr)
+		}
+	}
+	// Without Kafka there is still something to run.
+	if code, _, stderr := run(t, nil, append(flags, "--listen", "127.0.0.1:99999", "run", "reconcile")...); code != exitFailed || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("a port that is none: exit code %d, %q", code, stderr)
+	}
+}

@@ -1,0 +1,200 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/link"
+	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/view"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/reconcile"
+	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/slot"
+)
+
+// letterID is the schema id of dead letters.
+func letterID(ctx context.Context, r *registry.Registry) (int, error) {
+	return r.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
+}
+
+// relay makes the services that bring the outbox to Kafka: a manager of slots, and an ear
+// for nudges.
+func (p *program) relay() ([]lifecycle.Service, error) {
+	set := &relay.Set{}
+	m, err := slot.New(slot.Config{
+		Store: p.eng.Store, Holder: p.process, Slots: p.cfg.Slots, Logger: p.cfg.Logger,
+		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, set, s) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.measureRelay(set, m)
+	list := []lifecycle.Service{{Name: "relay", Run: func(ctx context.Context, ready func()) error {
+		ready()
+		return m.Run(ctx)
+	}}}
+	if p.eng.Routing != nil {
+		list = append(list, lifecycle.Service{Name: "nudged", Run: p.restarted("nudged", func(ctx context.Context) error {
+			return p.eng.Routing.Nudged(ctx, nil, func(n routing.Nudge) {
+				// What is no commit, or another version's, is found by the sweep.
+				if c, err := link.DecodeCommit(p.eng.Generation, n.Payload); err == nil {
+					set.Nudge(c)
+				}
+			})
+		})})
+	}
+	return list, nil
+}
+
+// runSlot runs the relay of one slot until ctx ends or another process takes over.
+func (p *program) runSlot(ctx context.Context, set *relay.Set, s slot.Slot) error {
+	client, err := kafka.NewTransactional(p.eng.KafkaAddr(), s.TransactionalID, p.eng.KafkaOptions()...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	r, err := relay.New(relay.Config{
+		Store: p.eng.Store, Serde: p.serde, Shards: s.Shards, Clock: time.Now, Logger: p.cfg.Logger.With("slot", s.Number),
+		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
+	})
+	if err != nil {
+		return err
+	}
+	defer set.Add(r)()
+	return r.Run(ctx)
+}
+
+// lanes is how many records of a partition fanout works on at a time; it waits for Redis.
+const lanes = 8
+
+// openLinks bounds the wait for the answers of servers at the start.
+const openLinks = 30 * time.Second
+
+// fanout makes the services that tell servers of what Kafka has.
+func (p *program) fanout() ([]lifecycle.Service, error) {
+	key, err := p.key()
+	if err != nil {
+		return nil, err
+	}
+	tls, err := engine.MutualTLS(p.cfg.LinkCA, p.cfg.LinkCert, p.cfg.LinkKey)
+	if err != nil {
+		return nil, err
+	}
+	reader := view.New(view.Config{Store: p.eng.Store, Generation: p.eng.Generation, Clock: time.Now, TokenKey: key.Derive("sync tokens", view.KeySize)})
+	recipients := routing.NewRecipients(p.eng.Routing, reader.MemberIDs)
+	mesh, err := link.New(link.Config{
+		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: recipients,
+		Secret: key.Derive(link.Purpose, link.SecretSize), TLS: tls, Clock: time.Now, Logger: p.cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	letters, err := kafka.NewProducer(p.eng.KafkaAddr(), p.eng.KafkaOptions()...)
+	if err != nil {
+		mesh.Close()
+		return nil, err
+	}
+	p.closers = append(p.closers, mesh.Close, letters.Close)
+	e, err := consume.New(consume.Config{
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Lanes: lanes,
+		Handle: fanout.Repairer(p.serde, mesh.Repair),
+		Dead:   consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
+		Store:  p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.measureFanout(e, mesh, recipients)
+	return []lifecycle.Service{
+		{Name: "links", Run: func(ctx context.Context, ready func()) error {
+			open, cancel := context.WithTimeout(ctx, openLinks)
+			defer cancel()
+			if err := mesh.Open(open); err != nil {
+				return err
+			}
+			ready()
+			return mesh.Run(ctx)
+		}},
+		{Name: "fanout", Run: p.restarted("fanout", e.Run), Stop: 20 * time.Second},
+	}, nil
+}
+
+// reconcile makes the service that completes what crashes left.
+func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
+	chats, err := chat.New(ctx, chat.Config{
+		Store: p.eng.Store, Clock: time.Now, Generation: p.eng.Generation, Producer: p.process,
+		Committed: func(c chat.Commit) {
+			if p.nudger != nil { // delivery has the durable path
+				p.nudger.Nudge(c)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, err := reconcile.New(reconcile.Config{Store: p.eng.Store, Chats: chats, Clock: time.Now, Logger: p.cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	p.ready = append(p.ready, func() error {
+		if s := r.Stats(); !s.LastPass.IsZero() && time.Since(s.LastPass) > 3*reconcile.Every {
+			return errors.New("reconcile makes no passes")
+		}
+		return nil
+	})
+	p.metrics.Counter("parley_reconcile_passes_total", "Passes made.", func() float64 { return float64(r.Stats().Passes) })
+	p.metrics.Counter("parley_reconcile_failures_total", "Passes that could not read to the end, and chats that could not be completed.", func() float64 { s := r.Stats(); return float64(s.Failed + s.Incomplete) })
+	p.metrics.Counter("parley_reconcile_completed_total", "Chats whose pending members became members.", func() float64 { return float64(r.Stats().Completed) })
+	p.metrics.Counter("chat_reconciliation_corrections_total", "Stored numbers of members that were wrong.", func() float64 { return float64(r.Stats().Corrections) })
+	p.metrics.Gauge("parley_reconcile_pending", "Chats with pending members that the last pass found.", func() float64 { return float64(r.Stats().Pending) })
+	return []lifecycle.Service{{Name: "reconcile", Run: p.restarted("reconcile", r.Run)}}, nil
+}
+
+func (p *program) measureRelay(set *relay.Set, m *slot.Manager) {
+	of := func(read func(relay.Stats) float64) func() float64 {
+		return func() float64 { return read(set.Stats()) }
+	}
+	p.metrics.Counter(telemetry.RelayPublished, "Records published.", of(func(s relay.Stats) float64 { return float64(s.Published) }))
+	p.metrics.Counter(telemetry.RelayFailures, "Cycles that failed and were repeated.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
+	p.metrics.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
+	p.metrics.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
+	p.metrics.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
+	p.metrics.Gauge(telemetry.RelayOldest, "Age of the oldest of them.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
+	p.metrics.Gauge("parley_relay_slots", "Slots of the relay that this process holds.", func() float64 { return float64(m.Stats().Held) })
+	p.metrics.Counter("parley_relay_slots_lost_total", "Slots taken by another process, or not renewed in time.", func() float64 { return float64(m.Stats().Lost) })
+}
+
+func (p *program) measureFanout(e *consume.Engine, mesh *link.Mesh, r *routing.Recipients) {
+	by := func(read func(consume.Stats) int64) func() float64 {
+		return func() float64 { return float64(read(e.Stats())) }
+	}
+	p.metrics.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", by(func(s consume.Stats) int64 { return s.Handled }))
+	p.metrics.Counter(telemetry.FanoutDead, "Records that became dead letters.", by(func(s consume.Stats) int64 { return s.Dead }))
+	p.metrics.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", by(func(s consume.Stats) int64 { return s.Held }))
+	links := func(read func(link.Stats) float64) func() float64 {
+		return func() float64 { return read(mesh.Stats()) }
+	}
+	p.metrics.Gauge(telemetry.LinkPeers, "Servers with a link.", links(func(s link.Stats) float64 { return float64(s.Peers) }))
+	p.metrics.Counter(telemetry.LinkSent, "Envelopes answered, keepalives included.", links(func(s link.Stats) float64 { return float64(s.Sent) }))
+	p.metrics.Counter(telemetry.LinkFailed, "Calls to servers that failed.", links(func(s link.Stats) float64 { return float64(s.Failed) }))
+	p.metrics.Counter(telemetry.DeliverySkipped, "Deliveries left out which only synchronisation makes good.", links(func(s link.Stats) float64 { return float64(s.Skips + s.Lost) }))
+	for name, read := range map[string]func(routing.RecipientStats) int64{
+		"local":  func(s routing.RecipientStats) int64 { return s.Local },
+		"shared": func(s routing.RecipientStats) int64 { return s.Shared },
+		"store":  func(s routing.RecipientStats) int64 { return s.Loaded },
+	} {
+		p.metrics.Counter(fmt.Sprintf("parley_members_%s_total", name), "Member lists that came from there.", func() float64 { return float64(read(r.Stats())) })
+	}
+}

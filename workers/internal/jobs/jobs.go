@@ -1,0 +1,229 @@
+// Package jobs puts the workers together: what each job stands on, and the order of
+// start and stop.
+//
+// It owns composition only; the jobs are packages of their own. Concurrency: Run is
+// called once; what runs in the background is a lifecycle.Service.
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/link"
+	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+// Names of the jobs.
+const (
+	Relay     = "relay"
+	Fanout    = "fanout"
+	Reconcile = "reconcile"
+)
+
+// MaxSlots is how many parts the relays' work has at most.
+const MaxSlots = event.Shards
+
+// Config says what to run.
+type Config struct {
+	Engine                    engine.Config
+	Jobs                      []string
+	Listen                    string // of health and metrics
+	KeyFile                   string
+	LinkCA, LinkCert, LinkKey string
+	Slots                     int
+	Logger                    *slog.Logger
+}
+
+// Validate checks what can be checked without connecting.
+func (c Config) Validate() error {
+	if len(c.Jobs) == 0 {
+		return errors.New("run needs jobs: relay, fanout, reconcile")
+	}
+	for _, j := range c.Jobs {
+		switch j {
+		case Relay, Reconcile:
+		case Fanout:
+			if c.Engine.Redis == "" || c.KeyFile == "" {
+				return errors.New("fanout needs redis and key-file, to find servers and be let in")
+			}
+		default:
+			return fmt.Errorf("unknown job %.40q", j)
+		}
+		if j != Reconcile && c.Engine.Brokers == "" {
+			return fmt.Errorf("%s needs kafka-brokers", j)
+		}
+	}
+	_, err := engine.MutualTLS(c.LinkCA, c.LinkCert, c.LinkKey)
+	return err
+}
+
+// program is what a process of workers is made of.
+type program struct {
+	cfg     Config
+	eng     *engine.Engine
+	process string
+	metrics *telemetry.Metrics
+	serde   *event.Serde
+	letter  int // schema id of dead letters
+	nudger  *link.Nudger
+	ready   []func() error // asked by /readyz
+	closers []func()
+}
+
+// Run runs the jobs until ctx ends or one fails. Errors fit into one line.
+func Run(ctx context.Context, cfg Config) (err error) {
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", cfg.Listen, err)
+	}
+	defer listener.Close()
+	ec := cfg.Engine
+	ec.Logger = cfg.Logger
+	eng, err := engine.Open(ec)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, eng.Close()) }()
+	p := &program{cfg: cfg, eng: eng, process: chat.NewID("wrk_"), metrics: telemetry.NewMetrics()}
+	defer func() {
+		for _, f := range slices.Backward(p.closers) {
+			f()
+		}
+	}()
+	services, err := p.build(ctx)
+	if err != nil {
+		return err
+	}
+	services = append(services, lifecycle.Service{Name: "http", Run: p.serve(listener)})
+	err = lifecycle.Run(ctx, services, func() {
+		cfg.Logger.Info("working", "jobs", strings.Join(cfg.Jobs, " "), "address", listener.Addr().String(), "process", p.process)
+	})
+	cfg.Logger.Info("stopped")
+	return err
+}
+
+// build makes the services of all jobs, in the order of their start.
+func (p *program) build(ctx context.Context) (list []lifecycle.Service, err error) {
+	if p.eng.Routing != nil {
+		p.nudger = link.NewNudger(p.eng.Routing, p.cfg.Logger)
+		list = append(list, lifecycle.Service{Name: "nudges", Run: func(ctx context.Context, ready func()) error {
+			ready()
+			return p.nudger.Run(ctx)
+		}})
+	}
+	if p.cfg.Engine.Brokers != "" {
+		if err := p.eng.CheckTopics(ctx); err != nil {
+			return nil, err
+		}
+		if err := p.schemas(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, job := range p.cfg.Jobs {
+		var more []lifecycle.Service
+		switch job {
+		case Relay:
+			more, err = p.relay()
+		case Fanout:
+			more, err = p.fanout()
+		case Reconcile:
+			more, err = p.reconcile(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
+	}
+	return list, nil
+}
+
+// schemas registers what this version publishes, and learns the ids.
+func (p *program) schemas(ctx context.Context) error {
+	r := registry.New(p.eng.Store)
+	ids, err := r.Events(ctx)
+	if err != nil {
+		return err
+	}
+	if p.serde, err = event.NewSerde(ids); err != nil {
+		return err
+	}
+	p.letter, err = letterID(ctx, r)
+	return err
+}
+
+// key is the key that all processes share.
+func (p *program) key() (*auth.Key, error) { return auth.ReadKey(p.cfg.KeyFile) }
+
+// serve serves health and metrics until ctx ends.
+func (p *program) serve(l net.Listener) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", p.metrics.Handler())
+		mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+		mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+			err := p.eng.Store.Durable(r.Context())
+			for _, f := range p.ready {
+				err = errors.Join(err, f())
+			}
+			if err != nil {
+				http.Error(w, "not ready", http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = w.Write([]byte("ready\n"))
+		})
+		srv := &http.Server{
+			Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+			MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(p.cfg.Logger.Handler(), slog.LevelWarn),
+		}
+		failed := make(chan error, 1)
+		go func() { failed <- srv.Serve(l) }()
+		ready()
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+		}
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if err := srv.Shutdown(end); err != nil {
+			_ = srv.Close()
+		}
+		<-failed
+		return nil
+	}
+}
+
+// restarted keeps a job going: its end is not the end of the others'.
+func (p *program) restarted(name string, run func(context.Context) error) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		for ctx.Err() == nil {
+			err := run(ctx)
+			if ctx.Err() != nil {
+				break
+			}
+			p.cfg.Logger.Error("job ended and begins anew", "job", name, "error", err)
+			t := time.NewTimer(time.Second)
+			select {
+			case <-ctx.Done():
+			case <-t.C:
+			}
+			t.Stop()
+		}
+		return nil
+	}
+}
