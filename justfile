@@ -41,8 +41,17 @@ test-race:
 test-store:
     go test ./server/store/...
 
-# Explore schedules of delivery, a million by default.
+# Compare the schemas with a git ref, or with everything released: just schemacheck ci.
+schemacheck *args="--base HEAD":
+    go run ./schemacheck {{args}}
+
+# Add today's event schemas to the released ones; refused if they break those.
+release-schemas:
+    go run ./schemacheck release
+
+# Explore schedules of chats and of delivery, a million each by default.
 explore schedules="1000000":
+    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/chat/explorer
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/delivery/explorer
 
 # Kill the server under load and check what is left.

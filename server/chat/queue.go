@@ -79,7 +79,6 @@ type command struct {
 }
 
 func (sh *shard) init(spare int) {
-	sh.chats = map[string]*chatQueue{}
 	sh.idle.prev, sh.idle.next = &sh.idle, &sh.idle
 	sh.spare = spare
 }
@@ -98,6 +97,9 @@ func (s *Service) submit(ctx context.Context, chatID string, c *command) error {
 	q := sh.chats[chatID]
 	switch {
 	case q == nil:
+		if sh.chats == nil {
+			sh.chats = map[string]*chatQueue{}
+		}
 		q = &chatQueue{id: chatID}
 		sh.chats[chatID] = q
 	case !q.busy:

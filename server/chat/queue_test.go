@@ -175,7 +175,7 @@ func TestLeadIsPassedOn(t *testing.T) {
 	for range 100 { // select takes either of two ready cases
 		a.state, b.state = queued, queued
 		q := &chatQueue{id: "c", busy: true, pending: []*command{a, b}}
-		sh.chats["c"] = q
+		sh.chats = map[string]*chatQueue{"c": q}
 		sh.pass(q)
 		if a.state != leading {
 			t.Fatal("the first waiter has no lead")

@@ -299,6 +299,9 @@ func (w *world) checkChat(h table.Head, r *replica) {
 		case *eventv1.ChatCreated:
 			mv, count = 1, int64(e.GetMemberCount())
 			members[e.GetCreatedBy()] = w.roleOf(h.ChatID, v)
+		case *eventv1.ChatUpdated:
+			mv++
+			count = int64(e.GetMemberCount())
 		case *eventv1.MembershipChanged:
 			mv++
 			w.apply(h.ChatID, v, e, members, &count, sequence)
@@ -361,6 +364,14 @@ func (w *world) apply(id string, v int64, e *eventv1.MembershipChanged, members 
 		// Members on their way in count from the beginning.
 		if n := int64(e.GetMemberCountAfter()); n != *count && n != *count+1 {
 			w.t.Errorf("%s@%d: count %d after %d", id, v, n, *count)
+		}
+	case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED:
+		if members[user] == "" || members[user] == table.Owner || int64(e.GetMemberCountAfter()) != *count {
+			w.t.Errorf("%s@%d: %v; was %q, count %d", id, v, e, members[user], *count)
+		}
+		members[user] = table.Member
+		if e.GetRole() == eventv1.MemberRole_MEMBER_ROLE_ADMIN {
+			members[user] = table.Admin
 		}
 	case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED:
 		delete(members, user)

@@ -1,0 +1,21 @@
+// Package explorer runs the procedures of chats and memberships under schedules
+// that a seed decides: processes that take one store call at a time in any order,
+// die between any two, lose replies, and whose plans arrive late; clients that
+// repeat what was not answered.
+//
+// The store is the map engine. Every plan that it takes is held, at once, against
+// what ADR-016 demands of every committed state: who may do what, the exact count,
+// the size, one owner, direct chats that never change, nobody who was removed
+// coming back, one chat per pair, one effect per request, heads and events without
+// a gap. When a schedule ends, whoever was meant to be a member of a new group is
+// one, or was removed.
+//
+// The package has tests only. TestSchedules runs the schedules (PARLEY_EXPLORE is
+// their number, PARLEY_EXPLORE_SEED the first seed); a failure names its seed and
+// shows its steps. TestSeededBugs demands that the procedures as the source text
+// has them, and ours without one of their conditions, are found out: what finds no
+// bug proves nothing.
+//
+// Concurrency: a world belongs to one goroutine; its processes are coroutines of
+// it.
+package explorer

@@ -1,0 +1,196 @@
+package explorer
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// newWorld makes an empty world.
+func newWorld(seed uint64, b *bug) *world {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), now: 1_767_225_600_000, bug: b, pairs: map[string]string{}}
+	w.store = storetest.NewMap(w.clock)
+	return w
+}
+
+// everything is the kinds of ops of ordinary schedules, those that matter most
+// more often.
+var everything = []kind{
+	add, add, add, remove, remove, remove, leave, changeRole, changeRole, rename, createGroup, createGroup, createDirect, finish, finish, checkCount, send, mute,
+}
+
+// crew is the processes of a worker.
+type crew [processes]*process
+
+func newCrew() *crew {
+	var c crew
+	for i := range c {
+		c[i] = newProcess(i)
+	}
+	return &c
+}
+
+func (c *crew) close() {
+	for _, p := range c {
+		p.stop()
+	}
+}
+
+// explore runs one schedule and returns what failed.
+func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) string {
+	w := newWorld(seed, b)
+	w.trace = trace
+	w.ids, w.now = 100, from.now+1000
+	w.store = from.store.Clone()
+	for _, r := range from.rooms {
+		copied := *r
+		w.rooms = append(w.rooms, &copied)
+	}
+	for k, v := range from.pairs {
+		w.pairs[k] = v
+	}
+	w.faults = w.rng.IntN(4)
+	of := everything
+	if b != nil && b.kinds != nil {
+		of = b.kinds
+	}
+	if b != nil && b.noFaults {
+		w.faults = 0
+	}
+	for range 2 + w.rng.IntN(4) {
+		o := w.wish(of)
+		if b != nil && b.shape != nil {
+			b.shape(o)
+		}
+		w.queue = append(w.queue, o)
+	}
+	w.procs = *c
+	for _, p := range c {
+		p.w, p.alone, p.plans = w, false, 0
+	}
+	w.run()
+	for _, p := range c {
+		p.kill()
+	}
+	if b != nil && b.run != nil {
+		return w.failed
+	}
+	// A healthy process sees to what is left.
+	p := w.procs[0]
+	p.alone = true
+	p.boot()
+	for _, r := range w.rooms {
+		if r.pending == 0 || w.failed != "" {
+			continue
+		}
+		p.op = &op{w: w, kind: finish, n: len(w.ops), caller: "a", target: "a"}
+		if err := p.svc.FinishPending(context.Background(), r.id); err != nil {
+			w.fail("finish %s: %v", r.id, err)
+		}
+	}
+	p.op, p.svc = nil, nil
+	w.end()
+	return w.failed
+}
+
+// search runs schedules from a seed on until one fails.
+func search(first, n uint64, b *bug) (seed uint64, failed string, ran uint64) {
+	// Worlds are small and short-lived: collecting them seldom is much faster.
+	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	from := base()
+	if from.failed != "" {
+		return 0, from.failed, 0
+	}
+	var next, count atomic.Uint64
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			c := newCrew()
+			defer c.close()
+			for !stop.Load() {
+				i := next.Add(1) - 1
+				if i >= n {
+					return
+				}
+				why := explore(first+i, from, c, b, nil)
+				count.Add(1)
+				if why == "" {
+					continue
+				}
+				mu.Lock()
+				if failed == "" || first+i < seed {
+					seed, failed = first+i, why
+				}
+				mu.Unlock()
+				stop.Store(true)
+			}
+		})
+	}
+	wg.Wait()
+	return seed, failed, count.Load()
+}
+
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// explain runs a failing schedule again and shows its steps.
+func explain(seed uint64, b *bug) string {
+	var steps strings.Builder
+	c := newCrew()
+	defer c.close()
+	explore(seed, base(), c, b, &steps)
+	return fmt.Sprintf("seed %d\n%s\nPARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d go test ./server/chat/explorer -run TestSchedules", seed, &steps, seed)
+}
+
+// usual is the number of schedules of a plain go test: those that CI runs first.
+const usual = 20_000
+
+// L-037, L-041, L-046, L-058, L-059, L-073, L-086, L-093, L-099, L-113, L-160,
+// L-193: the rules hold at every commit of every schedule.
+func TestSchedules(t *testing.T) {
+	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
+	seed, failed, ran := search(first, n, nil)
+	if failed != "" {
+		t.Fatal(explain(seed, nil))
+	}
+	t.Logf("%d schedules", ran)
+}
+
+// Every seeded bug is found.
+func TestSeededBugs(t *testing.T) {
+	for i := range bugs {
+		b := &bugs[i]
+		t.Run(b.name, func(t *testing.T) {
+			seed, failed, ran := search(1, within, b)
+			if failed == "" {
+				t.Fatalf("not found in %d schedules", ran)
+			}
+			if !strings.Contains(failed, b.finds) {
+				t.Errorf("seed %d: another bug than the one that was sown:\n%s", seed, explain(seed, b))
+			}
+			t.Logf("seed %d: %s", seed, failed)
+		})
+	}
+}

@@ -1,0 +1,231 @@
+package explorer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+type kind uint8
+
+const (
+	add kind = iota
+	remove
+	leave
+	changeRole
+	rename
+	createGroup
+	createDirect
+	finish
+	checkCount
+	send
+	mute
+	kinds
+)
+
+func (k kind) String() string {
+	return [...]string{"add", "remove", "leave", "change role", "rename", "create group", "create direct", "finish", "check count", "send", "mute"}[k]
+}
+
+// changes reports whether an op of the kind changes a chat by its own wish.
+func (k kind) changes() bool { return k != finish && k != mute }
+
+// mustCommit reports whether success means that something was committed for the
+// request. A role or name may be there already, a direct chat too.
+func (k kind) mustCommit() bool {
+	switch k {
+	case add, remove, leave, createGroup, send:
+		return true
+	}
+	return false
+}
+
+// op is what a client wants. It is asked for again, with the same request id, as
+// long as the client does not know.
+type op struct {
+	n        int
+	kind     kind
+	caller   string
+	target   string
+	role     table.Role
+	slot     int // which chat
+	members  []string
+	w        *world
+	attempts int
+	id       string // the chat of the slot, once it was needed
+
+	commits    int
+	made       string // chat that it made
+	answered   string // chat that it was told of
+	countAfter int64  // of its commit
+	refused    error
+}
+
+// String names the op in traces.
+func (o *op) String() string {
+	return fmt.Sprintf("op %d (%v by %s of %s as %s in %d %v)", o.n, o.kind, o.caller, o.target, o.role, o.slot, o.members)
+}
+
+// The chats that there are from the beginning, and the one that may be made.
+const (
+	ready   = iota // a is owner, b admin, c member
+	half           // a is owner, b and c are pending: its process died
+	pair           // direct, of a and b
+	created        // by the first op that makes a group, half otherwise
+	slots
+)
+
+var slotIDs = [...]string{ready: "chat_ready", half: "chat_half", pair: "chat_pair"}
+
+// chat finds the chat of a slot, the same for all attempts.
+func (o *op) chat() string {
+	switch {
+	case o.id != "":
+	case o.slot < created:
+		o.id = slotIDs[o.slot]
+	default:
+		o.id = slotIDs[half]
+		for _, other := range o.w.ops {
+			if other.kind == createGroup && other.made != "" {
+				o.id = other.made
+			}
+		}
+	}
+	return o.id
+}
+
+func (w *world) person() string { return names[w.rng.IntN(people)] }
+
+// someone is a person who has a role in the chats of the beginning, mostly.
+func (w *world) someone() string {
+	if w.rng.IntN(4) == 0 {
+		return w.person()
+	}
+	return names[w.rng.IntN(3)]
+}
+
+// wish makes an op of one of some kinds.
+func (w *world) wish(of []kind) *op {
+	o := &op{w: w, n: len(w.ops), kind: of[w.rng.IntN(len(of))], caller: w.someone(), target: w.person(), role: table.Member, slot: w.rng.IntN(slots)}
+	if o.slot == pair && w.rng.IntN(3) > 0 {
+		o.slot = ready
+	}
+	switch n := w.rng.IntN(12); {
+	case n < 5:
+		o.role = table.Admin
+	case n == 5:
+		o.role = table.Owner
+	}
+	switch o.kind {
+	case createGroup:
+		o.members = []string{w.person(), w.person(), w.person()}[:1+w.rng.IntN(3)]
+	case createDirect:
+		o.caller, o.target = names[3+w.rng.IntN(2)], names[3+w.rng.IntN(2)] // d and e have none yet
+	case leave:
+		o.target = o.caller
+	}
+	w.ops = append(w.ops, o)
+	return o
+}
+
+// run carries an op out in a process.
+func (o *op) run(p *process) error {
+	if b := o.w.bug; b != nil && b.run != nil {
+		return b.run(p, o)
+	}
+	ctx := context.Background()
+	request := "r" + strconv.Itoa(o.n)
+	change := chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role, RequestID: request}
+	var err error
+	switch o.kind {
+	case add:
+		_, err = p.svc.Change(ctx, chat.OpAdd, change)
+	case remove:
+		_, err = p.svc.Change(ctx, chat.OpRemove, change)
+	case leave:
+		_, err = p.svc.Change(ctx, chat.OpLeave, change)
+	case changeRole:
+		_, err = p.svc.Change(ctx, chat.OpRole, change)
+	case rename:
+		name := "n" + o.target
+		_, _, err = p.svc.UpdateChat(ctx, chat.ChatChange{Caller: o.caller, ChatID: o.chat(), Name: &name, RequestID: request})
+	case createGroup:
+		var c chat.Created
+		c, err = p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: o.caller, Name: "g", Members: o.members, RequestID: request})
+		if err == nil {
+			o.told(c.ChatID)
+		}
+	case createDirect:
+		var c chat.Created
+		c, err = p.svc.CreateDirect(ctx, chat.CreateDirect{Caller: o.caller, Other: o.target, RequestID: request})
+		if err == nil {
+			o.told(c.ChatID)
+		}
+	case finish:
+		err = p.svc.FinishPending(ctx, o.chat())
+	case checkCount:
+		var c chat.Count
+		if c, err = p.svc.CheckCount(ctx, o.chat()); err == nil && c.Corrected {
+			o.w.fail("%v: corrected %+v", o, c)
+		}
+	case send:
+		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request})
+	case mute:
+		until := o.w.now + 1000
+		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &until, Procedure: "mute"})
+	}
+	return err
+}
+
+// told holds the chat that a creation answers with against what there is.
+func (o *op) told(id string) {
+	w := o.w
+	switch {
+	case o.answered != "" && o.answered != id:
+		w.fail("%v: told of %s and then of %s", o, o.answered, id)
+	case o.kind == createGroup && o.made != id:
+		w.fail("%v: told of %s, made %q", o, id, o.made)
+	case o.kind == createDirect && w.pairs[table.DirectIndexKey(o.caller, o.target).PK] != id:
+		w.fail("%v: told of %s", o, id)
+	}
+	o.answered = id
+}
+
+// base makes the world that schedules begin with.
+func base() *world {
+	w := newWorld(1, nil)
+	ctx := context.Background()
+	p := &process{w: w, alone: true}
+	p.boot()
+	p.op = &op{w: w, kind: createGroup, caller: "a"}
+	must := func(err error) {
+		if err != nil {
+			w.fail("base: %v", err)
+		}
+	}
+	for _, u := range names {
+		must(p.svc.EnsureUser(ctx, u))
+	}
+	w.fixed = slotIDs[:]
+	_, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g", Members: []string{"c"}})
+	must(err)
+	p.op = &op{w: w, kind: add, caller: "a", target: "b", role: table.Admin}
+	_, err = p.svc.AddMember(ctx, chat.MemberChange{Caller: "a", ChatID: slotIDs[ready], UserID: "b", Role: table.Admin})
+	must(err)
+	p.op = &op{w: w, kind: createGroup, caller: "a"}
+	p.plans = 1
+	c, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g", Members: []string{"b", "c"}})
+	must(err)
+	if !errors.Is(c.Incomplete, errDead) {
+		w.fail("base: a group that is complete")
+	}
+	p.plans = 0
+	p.op = &op{w: w, kind: createDirect, caller: "a", target: "b"}
+	_, err = p.svc.CreateDirect(ctx, chat.CreateDirect{Caller: "a", Other: "b"})
+	must(err)
+	return w
+}

@@ -1,0 +1,285 @@
+package chat_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// L-101 to L-105: the store itself refuses plans that would change a direct chat,
+// made by somebody who takes it for a group.
+func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		w.users(s, "ann", "bob", "cat")
+		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		maker := plan.Maker{Origin: event.Origin{Generation: "g1", Producer: "p"}, NewID: chat.NewID}
+		lie := func(role, target table.Role) *plan.State {
+			row := w.chat(c.ChatID)
+			row.Type = table.Group
+			st := &plan.State{
+				Head: w.head(c.ChatID), Chat: &row, Known: true,
+				Caller: &table.Membership{ChatID: c.ChatID, UserID: "ann", Role: role},
+			}
+			if target != "" {
+				st.Target = &table.Membership{ChatID: c.ChatID, UserID: "bob", Role: target}
+			}
+			return st
+		}
+		name := "n"
+		for what, draft := range map[string]func() (*plan.Draft, error){
+			"add": func() (*plan.Draft, error) {
+				d, _, err := maker.Add(lie(table.Owner, ""), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "cat", Role: table.Member}, 1)
+				return d, err
+			},
+			"remove": func() (*plan.Draft, error) {
+				return maker.Remove(lie(table.Owner, table.Member), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}, 1)
+			},
+			"leave": func() (*plan.Draft, error) {
+				return maker.Leave(lie(table.Member, table.Member), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "ann"}, 1)
+			},
+			"role": func() (*plan.Draft, error) {
+				d, _, err := maker.Role(lie(table.Owner, table.Member), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin}, 1)
+				return d, err
+			},
+			"rename": func() (*plan.Draft, error) {
+				d, _, err := maker.Rename(lie(table.Owner, ""), plan.Change{Caller: "ann", ChatID: c.ChatID, Name: &name}, 1)
+				return d, err
+			},
+			"correct": func() (*plan.Draft, error) { return maker.Correct(lie(table.Owner, ""), 7, 1) },
+		} {
+			d, err := draft()
+			if err != nil {
+				t.Fatal(what, err)
+			}
+			var failed *store.ConditionError
+			if err := st.Transact(w.ctx, d.Plan()); !errors.As(err, &failed) {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if _, ok := failed.Failed(plan.CondChat); !ok {
+				t.Errorf("%s: %v", what, failed)
+			}
+		}
+		w.check()
+	})
+}
+
+// L-006: whatever changes a chat demands that it is active.
+func TestInactiveChatsDoNotChange(t *testing.T) {
+	w := newWorld(t, storetest.NewMap(time.Now))
+	s := w.service("p", w.store)
+	w.users(s, "ann", "bob", "cat")
+	id := w.group(s, "ann", "bob")
+	err := w.store.Transact(w.ctx, store.Plan{Writes: []store.Write{{
+		Op: store.OpUpdate, Key: table.ChatKey(id), Update: store.Update{Set: []store.Attr{{Name: table.AttrStatus, Value: store.String("archived")}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.head(id)
+	name := "n"
+	for what, do := range map[string]func() error{
+		"add": func() error {
+			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
+			return err
+		},
+		"remove": func() error { return remove("bob")(w, s, id, "ann") },
+		"leave":  func() error { return s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: id}) },
+		"role": func() error {
+			_, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
+			return err
+		},
+		"rename": func() error {
+			_, _, err := s.UpdateChat(w.ctx, chat.ChatChange{Caller: "ann", ChatID: id, Name: &name})
+			return err
+		},
+	} {
+		if err := do(); !errors.Is(err, chat.ErrInvalidOperation) {
+			t.Errorf("L-085 %s: %v", what, err)
+		}
+	}
+	if w.head(id) != before {
+		t.Error("it changed")
+	}
+}
+
+// Somebody on the way in whose role is changed becomes a member with that role,
+// and the chunk that comes later does not take it back (L-037, X-34).
+func TestRoleOfAPendingMember(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		dying := &crash{Store: st}
+		dying.left.Store(1)
+		s := w.service("p", st)
+		w.users(s, "ann", "bob", "cat")
+		c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
+		if err != nil || c.Incomplete == nil {
+			t.Fatal(c, err)
+		}
+		m, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
+		if err != nil || m.Role != table.Admin || m.JoinedVersion != 2 {
+			t.Fatal(m, err)
+		}
+		if err := s.FinishPending(w.ctx, c.ChatID); err != nil {
+			t.Fatal(err)
+		}
+		again, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
+		if err != nil || again != m {
+			t.Errorf("%+v, %v; first %+v", again, err, m)
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+}
+
+// L-100: a role that is there already changes nothing, and the request is
+// remembered all the same: repeated after a later change it does not undo it.
+func TestUnchangedIsRemembered(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		w.users(s, "ann", "bob")
+		id := w.group(s, "ann", "bob")
+		before := w.head(id)
+		same := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Member, RequestID: "r"}
+		if out, err := s.Change(w.ctx, chat.OpRole, same); err != nil || out.Replayed || out.Member.Role != table.Member || w.head(id) != before {
+			t.Errorf("%+v, %v", out, err)
+		}
+		name := "group"
+		if row, replayed, err := s.UpdateChat(w.ctx, chat.ChatChange{Caller: "ann", ChatID: id, Name: &name, RequestID: "n"}); err != nil || replayed || row.Version != w.chat(id).Version {
+			t.Errorf("%+v, %v", row, err)
+		}
+		if _, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.Change(w.ctx, chat.OpRole, same); err != nil || !out.Replayed {
+			t.Errorf("%+v, %v", out, err)
+		}
+		it, err := st.Get(w.ctx, table.MembershipKey(id, "bob"), store.Strong)
+		if err != nil || table.MembershipFrom(id, "bob", it).Role != table.Admin {
+			t.Errorf("%v, %v", it, err)
+		}
+	})
+}
+
+// counter counts calls.
+type counter struct {
+	store.Store
+	calls atomic.Int64
+}
+
+func (c *counter) Get(ctx context.Context, k store.Key, cons store.Consistency) (store.Item, error) {
+	c.calls.Add(1)
+	return c.Store.Get(ctx, k, cons)
+}
+
+func (c *counter) BatchGet(ctx context.Context, k []store.Key, cons store.Consistency) ([]store.Item, error) {
+	c.calls.Add(1)
+	return c.Store.BatchGet(ctx, k, cons)
+}
+
+func (c *counter) Transact(ctx context.Context, p store.Plan) error {
+	c.calls.Add(1)
+	return c.Store.Transact(ctx, p)
+}
+
+// L-146: whether a chat exists cannot be told from the time that a refusal takes:
+// it takes as many calls of the store.
+func TestStrangersCostTheSame(t *testing.T) {
+	w := newWorld(t, storetest.NewMap(time.Now))
+	count := &counter{Store: w.store}
+	s := w.service("p", w.store)
+	w.users(s, "ann", "bob", "eve")
+	id := w.group(s, "ann", "bob")
+	name := "n"
+	for what, do := range map[string]func(s *chat.Service, id string) error{
+		"add": func(s *chat.Service, id string) error {
+			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
+			return err
+		},
+		"remove": func(s *chat.Service, id string) error { return remove("bob")(w, s, id, "eve") },
+		"leave": func(s *chat.Service, id string) error {
+			return s.Leave(w.ctx, chat.MemberChange{Caller: "eve", ChatID: id})
+		},
+		"role": func(s *chat.Service, id string) error {
+			_, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "bob", Role: table.Admin})
+			return err
+		},
+		"rename": func(s *chat.Service, id string) error {
+			_, _, err := s.UpdateChat(w.ctx, chat.ChatChange{Caller: "eve", ChatID: id, Name: &name})
+			return err
+		},
+		"mute": func(s *chat.Service, id string) error {
+			_, err := s.SetOwn(w.ctx, chat.Own{Caller: "eve", ChatID: id, MutedUntil: new(int64), Procedure: "unmute"})
+			return err
+		},
+		"read": func(s *chat.Service, id string) error {
+			_, _, err := s.MarkRead(w.ctx, "eve", id, 1)
+			return err
+		},
+	} {
+		cost := func(id string) int64 {
+			s := w.service("q", count)
+			w.users(s, "ann") // so that the clock's stamp is written
+			before := count.calls.Load()
+			if err := do(s, id); !errors.Is(err, chat.ErrNotAMember) {
+				t.Errorf("%s: %v", what, err)
+			}
+			return count.calls.Load() - before
+		}
+		if real, none := cost(id), cost(chat.NewID("chat_")); real != none {
+			t.Errorf("%s: %d calls for a chat of others, %d for none", what, real, none)
+		}
+	}
+}
+
+// L-164 to L-169: what the meter is told.
+func TestMeter(t *testing.T) {
+	w := newWorld(t, storetest.NewMap(time.Now))
+	var told []string
+	s := w.service("p", w.store, func(c *chat.Config) {
+		c.Meter = chat.Meter{
+			ChatCreated: func(kind table.Type) { told = append(told, "created "+string(kind)) },
+			CreationTook: func(kind table.Type, phase int, _ time.Duration) {
+				told = append(told, string(kind)+" phase "+string(rune('0'+phase)))
+			},
+			DirectAsked:       func(existed bool) { told = append(told, map[bool]string{true: "existing", false: "new"}[existed]) },
+			MembershipChanged: func(op chat.Operation, _ time.Duration) { told = append(told, string(op)) },
+		}
+	})
+	w.users(s, "ann", "bob", "cat")
+	id := w.group(s, "ann", "bob")
+	for range 2 {
+		if _, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member, RequestID: "r"}
+	for _, op := range []chat.Operation{chat.OpAdd, chat.OpAdd, chat.OpRole, chat.OpRemove, chat.OpRemove} {
+		if _, err := s.Change(w.ctx, op, change); err != nil { // repetitions and roles that are there count for nothing
+			t.Fatal(err)
+		}
+	}
+	want := []string{"created group", "group phase 1", "group phase 2", "created direct", "direct phase 1", "new", "existing", "add", "remove"}
+	if len(told) != len(want) {
+		t.Fatalf("%q, want %q", told, want)
+	}
+	for i := range want {
+		if told[i] != want[i] {
+			t.Errorf("%q, want %q", told, want)
+		}
+	}
+}
