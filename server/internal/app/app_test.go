@@ -216,23 +216,25 @@ func TestReadme(t *testing.T) {
 			lines = append(lines, code)
 		}
 	}
-	if len(lines) != 3 {
+	if len(lines) != 4 {
 		t.Fatalf("the README has %d blocks with curl", len(lines))
 	}
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
 	script := fmt.Sprintf("ALICE=%s\nBOB=%s\nset -e\n(%s) > %s/stream 2>&1 &\n%s\n"+
 		"for i in $(seq 200); do grep -q 'Hello, Bob' %s/stream && break; sleep 0.05; done\ncat %s/stream\n",
-		token(t, dir, "alice"), token(t, dir, "bob"), strings.TrimSpace(lines[0]), dir, lines[1]+lines[2], dir, dir)
+		token(t, dir, "alice"), token(t, dir, "bob"), strings.TrimSpace(lines[0]), dir, lines[1]+lines[2]+lines[3], dir, dir)
 	script = strings.ReplaceAll(script, "127.0.0.1:8080", p.addr)
 	// The stream's curl ends with the server.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, bash, "-c", script).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for what, n := range map[string]int{"Hello, Bob": 3, `"hello":`: 1, `"messages":`: 1, `"token":`: 2, "invalid": 0, "unauthenticated": 0} {
+	for what, n := range map[string]int{"Hello, Bob": 3, `"hello":`: 1, `"messages":`: 1, `"token":`: 2, "Cake at four": 1, "MEMBER_ROLE_ADMIN": 2,
+		" 200\n": 1, " 201\n": 2, "204\n": 2, "mutedUntil": 1, "invalid": 0, "unauthenticated": 0, "ErrorInfo": 0,
+	} {
 		if got := strings.Count(string(out), what); got < n || (n == 0 && got > 0) {
 			t.Errorf("%q comes %d times:\n%s", what, got, out)
 		}

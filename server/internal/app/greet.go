@@ -12,6 +12,7 @@ import (
 // one that is too old for --json. The stream's request is one JSON message in
 // Connect's envelope: a zero byte and the length in four.
 const greeting = `Parley is listening on http://%[6]s, data in %[2]s
+The REST API is described at http://%[1]s/docs
 %[5]s
 
 Two users to try it with, their tokens are valid for a day:
