@@ -89,7 +89,7 @@ func reads(newReadsOld, oldReadsNew bool) change {
 func severity(s Severity) change { return func(f *Finding) { f.Severity = s } }
 
 // Rules that only warn about events and that the API scope blocks, as buf FILE does.
-var stricterForAPI = []string{"K02", "K07", "P01", "P02", "P03", "R01", "T28"}
+var stricterForAPI = []string{"E13", "K02", "K07", "P01", "P02", "P03", "R01", "T28"}
 
 // inHead adds a finding at an element of head, inBase at one that head has lost.
 func (c *comparer) inHead(id string, at protoreflect.Descriptor, changes ...change) {
@@ -102,11 +102,11 @@ func (c *comparer) inBase(id string, at protoreflect.Descriptor, changes ...chan
 
 func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, changes []change) {
 	f := FindingAt(id, at, base)
-	if c.api && slices.Contains(stricterForAPI, id) {
-		f.Severity = Block
-	}
 	for _, change := range changes {
 		change(&f)
+	}
+	if c.api && slices.Contains(stricterForAPI, id) {
+		f.Severity = Block
 	}
 	c.findings = append(c.findings, f)
 	if f.Severity == Block && c.current != "" && (f.OldReadsNew || f.NewReadsOld) {

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	edits = flag.Int("edits", 120, "how many random pairs of schemas to compare")
+	edits = flag.Int("edits", 100, "how many random pairs of schemas to compare")
 	seed  = flag.Uint64("seed", 1, "seed of the first pair; the others follow")
 )
 

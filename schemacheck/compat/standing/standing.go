@@ -1,56 +1,22 @@
-package compat
+// Package standing checks what the verdicts on changes rely on in one schema alone:
+// enums have a zero for what is not set, a registered file has one event and nothing
+// else, and events say where they go.
+//
+// It knows the ids of its rules and nothing else of the gate.
+//
+// Concurrency: functions are pure and may run together.
+package standing
 
 import (
-	"errors"
-	"maps"
-	"slices"
 	"strings"
 
-	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// standing checks what the verdicts rely on in head alone. What base has already
-// is a warning: it cannot be repaired without a break.
-func (c *comparer) standing() {
-	if c.o.Scope == API {
-		return
-	}
-	c.api, c.current = false, ""
-	c.evaluable()
-	had := map[string]bool{}
-	standing(c.base, func(id string, at protoreflect.Descriptor, _ string) { had[id+string(at.FullName())] = true })
-	standing(c.head, func(id string, at protoreflect.Descriptor, what string) {
-		f := []change{detail(what)}
-		if had[id+string(at.FullName())] {
-			f = append(f, severity(Warn))
-		}
-		c.inHead(id, at, f...)
-	})
-}
-
-// evaluable reports messages of head whose rules protovalidate refuses as such.
-func (c *comparer) evaluable() {
-	for _, name := range slices.Sorted(maps.Keys(c.head.Used)) {
-		m := c.head.Messages[name]
-		if m == nil || c.head.Files[m.ParentFile().Path()].Package() == "google.protobuf" {
-			continue
-		}
-		var broken *protovalidate.CompilationError
-		if err := c.validate(dynamicpb.NewMessage(m), nil); errors.As(err, &broken) {
-			f := []change{detail(broken.Error())}
-			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.validate(dynamicpb.NewMessage(b), nil), &broken) {
-				f = append(f, severity(Warn))
-			}
-			c.inHead("H06", m, f...)
-		}
-	}
-}
-
-func standing(s *schema.Side, report func(id string, at protoreflect.Descriptor, what string)) {
+// Check reports the id of a rule, the element, and what is wrong with it.
+func Check(s *schema.Side, report func(id string, at protoreflect.Descriptor, what string)) {
 	types := map[string]protoreflect.MessageDescriptor{} // events by type name
 	for _, f := range s.Scope {
 		enums := func(in schema.Container) {

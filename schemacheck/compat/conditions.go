@@ -1,0 +1,50 @@
+package compat
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/parley-chat/parley/schemacheck/compat/standing"
+)
+
+// standing checks what the verdicts rely on in head alone. What base has already
+// is a warning: it cannot be repaired without a break.
+func (c *comparer) standing() {
+	if c.o.Scope == API {
+		return
+	}
+	c.api, c.current = false, ""
+	c.evaluable()
+	had := map[string]bool{}
+	standing.Check(c.base, func(id string, at protoreflect.Descriptor, _ string) { had[id+string(at.FullName())] = true })
+	standing.Check(c.head, func(id string, at protoreflect.Descriptor, what string) {
+		f := []change{detail(what)}
+		if had[id+string(at.FullName())] {
+			f = append(f, severity(Warn))
+		}
+		c.inHead(id, at, f...)
+	})
+}
+
+// evaluable reports messages of head whose rules protovalidate refuses as such.
+func (c *comparer) evaluable() {
+	for _, name := range slices.Sorted(maps.Keys(c.head.Used)) {
+		m := c.head.Messages[name]
+		if m == nil || c.head.Files[m.ParentFile().Path()].Package() == "google.protobuf" {
+			continue
+		}
+		var broken *protovalidate.CompilationError
+		if err := c.validate(dynamicpb.NewMessage(m), nil); errors.As(err, &broken) {
+			f := []change{detail(broken.Error())}
+			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.validate(dynamicpb.NewMessage(b), nil), &broken) {
+				f = append(f, severity(Warn))
+			}
+			c.inHead("H06", m, f...)
+		}
+	}
+}
