@@ -17,6 +17,9 @@ const (
 	rebalanceTimeout = 300 * time.Second
 	commitTimeout    = 10 * time.Second
 	fetchMaxBytes    = 8 << 20
+	// Little of each partition, so that with much to read every partition has its turn
+	// soon, and little is thrown away of one that is held.
+	fetchMaxPartition = 128 << 10
 	// A partition that goes on after a hold waits for the fetch under way, so that
 	// must not wait long for records of the others.
 	fetchMaxWait = 200 * time.Millisecond
@@ -70,7 +73,7 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(heartbeatEvery), kgo.RebalanceTimeout(rebalanceTimeout),
-		kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
+		kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
 		kgo.OnPartitionsRevoked(gone(false)), kgo.OnPartitionsLost(gone(true)),
 	)...)
