@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -21,6 +23,19 @@ const (
 	OpLeave  Operation = "leave"
 	OpRole   Operation = "role"
 )
+
+// ChangeType is the kind of change that an operation makes: "added", "removed" or
+// "role_changed".
+func (o Operation) ChangeType() string {
+	switch o {
+	case OpAdd:
+		return "added"
+	case OpRole:
+		return "role_changed"
+	default:
+		return "removed"
+	}
+}
 
 // MemberChange names a change of a group's membership.
 type MemberChange struct {
@@ -157,8 +172,8 @@ type ChatChange struct {
 	Cause     event.Cause
 }
 
-// UpdateChat changes the metadata of a group (L-134). It returns the chat after
-// the change; a repetition of a request, the chat as it is now. Errors:
+// UpdateChat changes the metadata of a group (L-134). It returns the chat as the
+// change left it, also for a repetition of the request. Errors:
 // ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation, ErrForbidden,
 // ErrKeyReused, and the store's.
 func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat, replayed bool, err error) {
@@ -168,7 +183,7 @@ func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat,
 	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return table.Chat{}, false, err
 	}
-	content := []string{}
+	var content []string
 	if r.Name != nil {
 		if err := plan.CheckName(*r.Name); err != nil {
 			return table.Chat{}, false, err
@@ -179,21 +194,49 @@ func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat,
 		Caller: r.Caller, ChatID: r.ChatID, Name: r.Name, Cause: r.Cause,
 		Request: plan.NewRequest("update", r.Caller, r.ChatID, r.RequestID, content...),
 	}
-	err = s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		done, _, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
+	var done *table.Request
+	err = s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) (err error) {
+		done, _, err = s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
 			d, row, err = s.maker.Rename(st, c, at)
 			return d, err
 		})
-		replayed = done != nil
 		return err
 	})
-	if err == nil && replayed {
-		row, err = s.present(ctx, r.Caller, r.ChatID)
+	if err == nil && done != nil {
+		row, err = s.updatedBy(ctx, r.Caller, r.ChatID, done.Version)
 	}
 	if err != nil {
 		return table.Chat{}, false, err
 	}
-	return row, replayed, nil
+	return row, done != nil, nil
+}
+
+// updatedBy reads what a user's earlier request for a change of a chat came to. The
+// event of the change tells it, whatever happened since; the user knew it then. A
+// request that changed nothing has no event: then it is the chat as it is now, if
+// the user may see it.
+func (s *Service) updatedBy(ctx context.Context, user, chatID string, version int64) (table.Chat, error) {
+	key := table.EventKey(chatID, version)
+	it, err := s.get(ctx, key)
+	if err != nil {
+		return table.Chat{}, err
+	}
+	if it != nil {
+		row, err := table.EventFrom(store.Row{Key: key, Item: it})
+		if err != nil {
+			return table.Chat{}, fmt.Errorf("%w: %w", errState, err)
+		}
+		if row.Type == event.TypeChatUpdated {
+			e, err := event.Unmarshal(row.Type, row.Payload)
+			if err != nil {
+				return table.Chat{}, fmt.Errorf("%w: %w", errState, err)
+			}
+			if u, ok := e.(*eventv1.ChatUpdated); ok && u.GetUpdatedBy() == user {
+				return plan.ChatOf(u), s.durable(ctx, nil)
+			}
+		}
+	}
+	return s.present(ctx, user, chatID)
 }
 
 // present reads a chat for one of its members. The membership is read last: who

@@ -109,4 +109,9 @@ const (
 	FanoutDead       = "parley_fanout_dead_letters_total"
 	FanoutHeld       = "parley_fanout_held_total"
 	LogBytes         = "parley_log_bytes"
+
+	ReconcilePasses  = "parley_reconcile_passes_total"
+	ReconcileFailed  = "parley_reconcile_passes_failed_total"
+	ReconcilePending = "parley_reconcile_pending_chats"
+	ReconcileOldest  = "parley_reconcile_oldest_seconds"
 )

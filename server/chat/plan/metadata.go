@@ -126,6 +126,19 @@ func (d *Draft) updated(old, row *table.Chat, by string) {
 	})
 }
 
+// ChatOf is the chat as an event of a change left it.
+func ChatOf(e *eventv1.ChatUpdated) table.Chat {
+	row := table.Chat{
+		ChatID: e.GetChatId(), Type: table.Group, Name: e.GetName(), CreatedBy: e.GetCreatedBy(), Status: table.Active, History: table.All,
+		MemberCount: int64(e.GetMemberCount()), CreatedAt: e.GetCreatedAt().AsTime().UnixMilli(), UpdatedAt: e.GetUpdatedAt().AsTime().UnixMilli(),
+		Version: e.GetMetadata().GetVersion(),
+	}
+	if e.GetHistory() == eventv1.HistoryMode_HISTORY_MODE_SINCE_JOINED {
+		row.History = table.SinceJoined
+	}
+	return row
+}
+
 // unchanged makes the plan of a change that is there already. It changes nothing,
 // but is remembered, so that a repetition which comes after a later change does
 // not undo that one. It checks what it was decided on: the answer is that of one

@@ -99,13 +99,22 @@ func TestLifecycle(t *testing.T) {
 		equal(t, "replayed", replayed(), []string{"", "true"}[i])
 	}
 	equal(t, "count", count(), 1)
-	_, err = bob.UpdateChat(ctx, rename) // a repetition by somebody who has left tells nothing
-	wantCode(t, "rename again", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
+	// A repetition by somebody who has left is answered like the first, and tells
+	// nothing that happened since.
+	other := "other"
+	_, err = ann.UpdateChat(ctx, &chatv1.UpdateChatRequest{ChatId: id, Name: &other})
+	s.must(err)
+	again, err := bob.UpdateChat(ctx, rename)
+	s.must(err)
+	equal(t, "rename again", fmt.Sprint(again.GetChat().GetName(), again.GetChat().GetVersion(), again.GetChat().GetMemberCount()), fmt.Sprint(name, 5, 3))
+	rename.RequestId = ""
+	_, err = bob.UpdateChat(ctx, rename)
+	wantCode(t, "rename anew", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
 
 	// Every change is in the change log, in order.
 	changes, err := s.ann().message.ListChanges(t.Context(), &messagev1.ListChangesRequest{ChatId: id})
 	s.must(err)
-	equal(t, "version", changes.GetVersion(), 7)
+	equal(t, "version", changes.GetVersion(), 8)
 }
 
 // L-106, L-140: mute and archive touch the caller's row alone, and tell the
