@@ -1,0 +1,209 @@
+// Bufplugin makes the rules of schemacheck a check plugin of buf: each rule is a
+// breaking rule of buf of the same id, named in buf.yaml like buf's own.
+//
+//	breaking:
+//	  use: [FILE, PARLEY]
+//	plugins:
+//	  - plugin: [go, run, ./schemacheck/bufplugin]
+//	    options:
+//	      scope: event
+//
+// The option scope is event, api or all (the default), policy a registry's name of a
+// policy (FULL is the default). Rules that only warn are in the category PARLEY_WARN:
+// buf knows no warnings. What buf cannot do stays with schemacheck: several bases,
+// registries, execution of samples.
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"buf.build/go/bufplugin/check"
+	"buf.build/go/bufplugin/descriptor"
+	"buf.build/go/bufplugin/option"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+)
+
+func main() { check.Main(spec()) }
+
+// Categories of the rules in buf.yaml.
+const (
+	blocking = "PARLEY"
+	warning  = "PARLEY_WARN"
+)
+
+func spec() *check.Spec {
+	s := &check.Spec{
+		Categories: []*check.CategorySpec{
+			{ID: blocking, Purpose: "Checks what must not be merged."},
+			{ID: warning, Purpose: "Checks what somebody should look at."},
+		},
+		Before: compare,
+	}
+	for _, r := range compat.Rules() {
+		category := blocking
+		switch {
+		case r.ID[0] == 'W' || r.Severity == compat.Allow && r.ID != "R01": // R01 blocks in APIs
+			continue
+		case r.Severity == compat.Warn:
+			category = warning
+		}
+		s.Rules = append(s.Rules, &check.RuleSpec{
+			ID: r.ID, CategoryIDs: []string{category}, Default: category == blocking, Type: check.RuleTypeBreaking,
+			Purpose: "Checks for: " + r.Title + ".", Handler: handler(r.ID),
+		})
+	}
+	return s
+}
+
+// The key of the findings in a context.
+type found struct{}
+
+// compare runs once for each request, whatever rules it asks for.
+func compare(ctx context.Context, r check.Request) (context.Context, check.Request, error) {
+	o, err := options(r.Options())
+	if err != nil {
+		return ctx, r, err
+	}
+	findings := compat.Compare(files(r.AgainstFileDescriptors()), files(r.FileDescriptors()), o)
+	return context.WithValue(ctx, found{}, findings), r, nil
+}
+
+func options(given option.Options) (compat.Options, error) {
+	o := compat.Options{Scope: compat.All}
+	scope, err := option.GetStringValue(given, "scope")
+	if err != nil {
+		return o, fmt.Errorf("option scope: %w", err)
+	}
+	switch scope {
+	case "", "all":
+	case "event":
+		o.Scope = compat.Event
+	case "api":
+		o.Scope = compat.API
+	default:
+		return o, fmt.Errorf("option scope: there are event, api and all")
+	}
+	policy, err := option.GetStringValue(given, "policy")
+	if err != nil {
+		return o, fmt.Errorf("option policy: %w", err)
+	}
+	if policy != "" {
+		if o.Policy, err = compat.ParsePolicy(policy); err != nil {
+			return o, fmt.Errorf("option policy: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// files returns those in scope: imports are reached through them.
+func files(list []descriptor.FileDescriptor) []protoreflect.FileDescriptor {
+	var scope []protoreflect.FileDescriptor
+	for _, f := range list {
+		if !f.IsImport() {
+			scope = append(scope, f.ProtoreflectFileDescriptor())
+		}
+	}
+	return scope
+}
+
+func handler(id string) check.RuleHandler {
+	return check.RuleHandlerFunc(func(ctx context.Context, w check.ResponseWriter, r check.Request) error {
+		findings, _ := ctx.Value(found{}).([]compat.Finding)
+		for _, f := range findings {
+			if f.Rule != id {
+				continue
+			}
+			annotation := []check.AddAnnotationOption{check.WithMessage(message(f))}
+			base := element(r.AgainstFileDescriptors(), f.File, protoreflect.FullName(f.Subject))
+			head := element(r.FileDescriptors(), f.File, protoreflect.FullName(f.Subject))
+			// What head has lost is shown at what held it.
+			for in := base; head == nil && in != nil; in = in.Parent() {
+				head = element(r.FileDescriptors(), f.File, in.FullName())
+			}
+			if head != nil {
+				annotation = append(annotation, check.WithDescriptor(head))
+			} else if !f.Base {
+				annotation = append(annotation, check.WithFileName(f.File))
+			}
+			if base != nil {
+				annotation = append(annotation, check.WithAgainstDescriptor(base))
+			} else if f.Base {
+				annotation = append(annotation, check.WithAgainstFileName(f.File))
+			}
+			w.AddAnnotation(annotation...)
+		}
+		return nil
+	})
+}
+
+// message writes a finding in one line: buf shows no more.
+func message(f compat.Finding) string {
+	rule, _ := compat.RuleByID(f.Rule)
+	s := f.Rule + " " + f.Subject + ": " + rule.Title
+	if f.Detail != "" {
+		s += " (" + f.Detail + ")"
+	}
+	return strings.Join(strings.Fields(s+". "+f.Why+" "+f.Instead), " ")
+}
+
+// element finds a name in a file; nil if it is not there.
+func element(list []descriptor.FileDescriptor, path string, name protoreflect.FullName) protoreflect.Descriptor {
+	for _, file := range list {
+		if d := file.ProtoreflectFileDescriptor(); d.Path() == path {
+			return within(d, name)
+		}
+	}
+	return nil
+}
+
+// within finds a name in a file, or in what stands in it.
+func within(d protoreflect.Descriptor, name protoreflect.FullName) protoreflect.Descriptor {
+	if _, file := d.(protoreflect.FileDescriptor); !file && d.FullName() == name {
+		return d
+	}
+	for _, child := range children(d) {
+		if found := within(child, name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func children(d protoreflect.Descriptor) []protoreflect.Descriptor {
+	var list []protoreflect.Descriptor
+	if d, ok := d.(interface {
+		Messages() protoreflect.MessageDescriptors
+		Enums() protoreflect.EnumDescriptors
+		Extensions() protoreflect.ExtensionDescriptors
+	}); ok {
+		list = collect(list, d.Messages())
+		list = collect(list, d.Enums())
+		list = collect(list, d.Extensions())
+	}
+	switch d := d.(type) {
+	case protoreflect.FileDescriptor:
+		list = collect(list, d.Services())
+	case protoreflect.MessageDescriptor:
+		list = collect(list, d.Oneofs())
+		list = collect(list, d.Fields())
+	case protoreflect.EnumDescriptor:
+		list = collect(list, d.Values())
+	case protoreflect.ServiceDescriptor:
+		list = collect(list, d.Methods())
+	}
+	return list
+}
+
+func collect[D protoreflect.Descriptor](list []protoreflect.Descriptor, of interface {
+	Len() int
+	Get(int) D
+}) []protoreflect.Descriptor {
+	for i := range of.Len() {
+		list = append(list, of.Get(i))
+	}
+	return list
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"buf.build/go/bufplugin/check"
+
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+)
+
+func TestSpec(t *testing.T) {
+	if err := check.ValidateSpec(spec()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Buf runs the plugin and shows its findings with their ids and places (rule X01,
+// which buf itself cannot see).
+func TestUnderBuf(t *testing.T) {
+	buf, err := filepath.Abs("../../.tools/bin/buf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(buf); err != nil {
+		t.Skip("buf is not installed: run .tools/install")
+	}
+	dir := t.TempDir()
+	plugin := filepath.Join(dir, "buf-plugin-parley")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", plugin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, c := range []struct{ fixture, scope, want string }{
+		{"X01", "event", "head/a.proto:4:1:X01 t.v1.E: topic of an event changed (t to u)."},
+		{"E04", "event", "head/a.proto:3:1:E04 t.v1.KIND_B: "},
+		{"M12", "event", "M12 b.proto: file deleted."},
+		{"S02", "api", "head/a.proto:6:1:S02 t.v1.V.Put: "},
+		{"F02", "event", ""},
+	} {
+		f, err := fixture.Load("../compat/testdata/" + c.fixture + ".txtar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		module := filepath.Join(dir, c.fixture)
+		config := `{"version":"v2","breaking":{"use":["PARLEY"]},"plugins":[{"plugin":"` + plugin + `","options":{"scope":"` + c.scope + `"}}]}`
+		for side, files := range map[string]map[string]string{"base": f.BaseFiles, "head": f.HeadFiles} {
+			files["buf.yaml"] = config
+			for name, text := range files {
+				path := filepath.Join(module, side, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), buf, "breaking", "head", "--against", "base")
+		cmd.Dir, cmd.WaitDelay = module, 10*time.Second
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v\n%s", c.fixture, err, out)
+		case c.want != "" && (!errors.As(err, &exit) || exit.ExitCode() != 100 || !strings.Contains(string(out), c.want)):
+			t.Errorf("%s: %v\n%s", c.fixture, err, out)
+		}
+	}
+}
