@@ -6,19 +6,26 @@ import (
 	"slices"
 )
 
-// chooser makes all choices of a schedule and records them step by step. A
-// recorded schedule repeats them; what the record does not have is 0, which
+// chooser makes all choices of a schedule. One that records keeps them step by step;
+// one that repeats makes those of a record, and where the record has none, 0, which
 // stands for the simplest choice everywhere.
 type chooser struct {
-	rnd   *rand.Rand // nil: repeat tape
-	tape  [][]uint32 // by step
-	last  []uint32   // after all steps
-	steps int        // of the tape that were begun
-	over  bool       // all steps are done
-	at    int        // in the present step
+	rnd    *rand.Rand // nil: repeat
+	record bool
+	tape   [][]uint32 // by step
+	last   []uint32   // after all steps
+	steps  int        // that were begun
+	over   bool       // all steps are done
+	at     int        // in the present step
 }
 
 func newChooser(seed uint64) *chooser { return &chooser{rnd: rand.New(rand.NewPCG(seed, 1))} }
+
+func newRecorder(seed uint64) *chooser {
+	c := newChooser(seed)
+	c.record = true
+	return c
+}
 
 // begin starts a step; false if a repeated schedule has no more.
 func (c *chooser) begin() bool {
@@ -27,7 +34,7 @@ func (c *chooser) begin() bool {
 	}
 	c.at = 0
 	c.steps++
-	if c.rnd != nil {
+	if c.record {
 		c.tape = append(c.tape, nil)
 	}
 	return true
@@ -37,6 +44,9 @@ func (c *chooser) begin() bool {
 func (c *chooser) finish() { c.over, c.at = true, 0 }
 
 func (c *chooser) next() uint32 {
+	if c.rnd != nil && !c.record {
+		return c.rnd.Uint32()
+	}
 	now := &c.last
 	if !c.over {
 		if c.steps == 0 { // a schedule of which nothing is left

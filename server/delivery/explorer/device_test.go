@@ -74,12 +74,16 @@ func (d *phone) start() {
 	d.life++
 	d.m = device.New(d.cfg, kept)
 	clear(d.applied)
-	d.w.tracef("%s starts with token %q and %d chats", d.name, kept.Session.Token, len(kept.Chats))
+	if d.w.trace != nil {
+		d.w.tracef("%s starts with token %q and %d chats", d.name, kept.Session.Token, len(kept.Chats))
+	}
 }
 
 // crash loses everything that was not stored.
 func (d *phone) crash() {
-	d.w.tracef("%s crashes", d.name)
+	if d.w.trace != nil {
+		d.w.tracef("%s crashes", d.name)
+	}
 	d.m, d.gaveUp = nil, 0
 	d.life++
 	for _, c := range slices.Clone(d.w.conns) {
@@ -112,7 +116,8 @@ func (d *phone) drain() bool {
 			}
 		}
 		if !batch.Empty() {
-			if err := d.storage.Store(&batch); err != nil {
+			stored := batch // only what is stored needs a place of its own
+			if err := d.storage.Store(&stored); err != nil {
 				d.w.failf("store of %s: %v", d.name, err)
 			}
 			did = true
@@ -138,7 +143,9 @@ func (d *phone) result(life int, id int64, res proto.Message, why *device.Failur
 
 func (d *phone) call(c device.Call) {
 	w, life := d.w, d.life
-	w.tracef("%s calls %d: %d {%v}", d.name, c.ID, c.Kind, c.Request)
+	if w.trace != nil {
+		w.tracef("%s calls %d: %d {%v}", d.name, c.ID, c.Kind, c.Request)
+	}
 	switch c.Kind {
 	case device.Subscribe:
 		req, _ := c.Request.(*deliveryv1.SubscribeRequest)
@@ -203,13 +210,17 @@ func (d *phone) request(p *process, life int, c device.Call) {
 		if w.bug.answer != nil && why == nil {
 			w.bug.answer(w, d.user, res)
 		}
-		w.tracef("%s answers %d of %s: {%v} %v", p.name, c.ID, d.name, res, why)
+		if w.trace != nil {
+			w.tracef("%s answers %d of %s: {%v} %v", p.name, c.ID, d.name, res, why)
+		}
 		if why == nil {
 			w.checkAnswer(d.user, c.Request, res, began)
 		}
 		w.later("reply", func() bool {
 			if w.trouble(w.lossy) {
-				w.tracef("the answer to %s's call %d is lost", d.name, c.ID)
+				if w.trace != nil {
+					w.tracef("the answer to %s's call %d is lost", d.name, c.ID)
+				}
 				res, why = nil, unavailable
 			}
 			if generation == w.generation {
@@ -269,10 +280,14 @@ func (c *conn) cut() {
 	}
 	c.broken = true
 	w := c.w
-	w.tracef("the stream of %s breaks", c.d.name)
+	if w.trace != nil {
+		w.tracef("the stream of %s breaks", c.d.name)
+	}
 	w.conns = slices.DeleteFunc(w.conns, func(o *conn) bool { return o == c })
 	w.later("hub notices", func() bool {
-		w.tracef("%s closes the stream of %s", c.p.name, c.d.name)
+		if w.trace != nil {
+			w.tracef("%s closes the stream of %s", c.p.name, c.d.name)
+		}
 		c.p.hub.Close(c.s)
 		return false
 	})
@@ -310,7 +325,9 @@ func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 		fail(failure(err))
 		return
 	}
-	w.tracef("%s opens a stream at %s", d.name, p.name)
+	if w.trace != nil {
+		w.tracef("%s opens a stream at %s", d.name, p.name)
+	}
 	c := &conn{w: w, d: d, life: d.life, call: call, p: p, s: s, seen: map[string]int64{}}
 	d.conn = c
 	w.conns = append(w.conns, c)
@@ -318,7 +335,9 @@ func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 		for done := false; !done && !c.broken; {
 			var err error
 			if done, err = s.Step(ctx); err != nil {
-				w.tracef("opening of %s fails: %v", d.name, err)
+				if w.trace != nil {
+					w.tracef("opening of %s fails: %v", d.name, err)
+				}
 				c.cut()
 				return
 			}
@@ -350,7 +369,9 @@ func (c *conn) pump() bool {
 		c.seen[""] += int64(len(frames))
 	}
 	for _, f := range frames {
-		w.tracef("%s gets {%v}", c.d.name, f)
+		if w.trace != nil {
+			w.tracef("%s gets {%v}", c.d.name, f)
+		}
 		w.checkFrame(c.d, f)
 	}
 	c.d.m.Frames(c.call, &deliveryv1.SubscribeResponse{FirstPosition: first, Frames: frames})

@@ -13,7 +13,7 @@ import (
 )
 
 // How long schedules are.
-const minSteps, maxSteps = 60, 500
+const minSteps, maxSteps = 40, 360
 
 func stepsOf(seed uint64) int { return minSteps + int(seed*2654435761%(maxSteps-minSteps)) }
 
@@ -69,7 +69,7 @@ func search(first, n uint64, b *bug) (seed uint64, failed bool, ran uint64) {
 func explain(seed uint64, b *bug) string {
 	pool := &tasks{}
 	defer pool.close()
-	r := explore(newChooser(seed), pool, b, stepsOf(seed), false)
+	r := explore(newRecorder(seed), pool, b, stepsOf(seed), false)
 	var last []uint32 // first tried: nothing unusual in the end
 	rerun := func(tape [][]uint32, trace bool) result {
 		return explore(&chooser{tape: tape, last: last}, pool, b, len(tape), trace)

@@ -31,7 +31,9 @@ type linkHub struct{ p *process }
 // Deliver implements link.Hub.
 func (h linkHub) Deliver(d delivery.Delivery) {
 	w := h.p.w
-	w.tracef("%s hears of %s@%d with %d events", h.p.name, short(d.ChatID), d.Version, len(d.Events))
+	if w.trace != nil {
+		w.tracef("%s hears of %s@%d with %d events", h.p.name, short(d.ChatID), d.Version, len(d.Events))
+	}
 	if w.bug.deliver != nil {
 		w.bug.deliver(w, &d)
 	}
@@ -45,7 +47,9 @@ func (h linkHub) Receipt(user, chatID string, state *chatv1.MemberState) {
 
 // MarkDirty implements link.Hub.
 func (h linkHub) MarkDirty() {
-	h.p.w.tracef("%s marks its streams", h.p.name)
+	if h.p.w.trace != nil {
+		h.p.w.tracef("%s marks its streams", h.p.name)
+	}
 	if !h.p.w.bug.noDirty {
 		h.p.hub.MarkDirty()
 	}
@@ -115,7 +119,9 @@ func (s *spine) put(from, to *process, e link.Envelope) {
 		e := l.queue[0]
 		l.queue = l.queue[1:]
 		if l.to.dead || (from.dead && w.choose.chance(500)) || w.trouble(s.lossy) {
-			w.tracef("lost on the way to %s: %s", l.to.name, &e)
+			if w.trace != nil {
+				w.tracef("lost on the way to %s: %s", l.to.name, &e)
+			}
 			return false
 		}
 		s.receive(l.to, e)
@@ -131,7 +137,9 @@ func (s *spine) receive(to *process, e link.Envelope) {
 		return
 	}
 	w := s.w
-	w.tracef("%s receives %s", to.name, &e)
+	if w.trace != nil {
+		w.tracef("%s receives %s", to.name, &e)
+	}
 	if w.bug.envelope != nil {
 		w.bug.envelope(w, to, &e)
 	}
@@ -163,7 +171,9 @@ func (s *spine) unknown(from *process, needed bool) bool {
 	if !s.w.trouble(s.hidden) {
 		return false
 	}
-	s.w.tracef("%s finds no routes", from.name)
+	if s.w.trace != nil {
+		s.w.tracef("%s finds no routes", from.name)
+	}
 	if needed && !s.w.bug.noSkip {
 		from.sender.Skip()
 		if from.hub != nil {
@@ -193,8 +203,17 @@ func (s *spine) receipt(p *process, row table.UserChat, state *chatv1.MemberStat
 	}
 }
 
-// round has every sender send a keepalive over every link.
+// round has senders send keepalives. Time goes on for links only if nothing is on its
+// way: only the dead are to fall silent.
 func (s *spine) round() {
+	for _, p := range s.w.processes {
+		if !s.w.bug.noTick {
+			p.receiver.Tick(s.linkNow)
+		}
+	}
+	if s.onTheWay() {
+		return
+	}
 	s.linkNow = s.linkNow.Add(keepaliveEvery)
 	for _, from := range s.senders() {
 		for _, to := range s.w.processes {
@@ -206,14 +225,15 @@ func (s *spine) round() {
 			}
 		}
 	}
-	for _, p := range s.w.processes {
-		s.w.later("tick", func() bool {
-			if !p.dead && !s.w.bug.noTick {
-				p.receiver.Tick(s.linkNow)
-			}
-			return false
-		})
+}
+
+func (s *spine) onTheWay() bool {
+	for _, l := range s.wires {
+		if len(l.queue) > 0 && !l.to.dead {
+			return true
+		}
 	}
+	return false
 }
 
 // spineActs are what happens to the durable path and the links, each as often as it
@@ -231,13 +251,17 @@ func (s *spine) rebalance() {
 		return
 	}
 	p, f := s.parts[s.order[s.w.choose.pick(len(s.order))]], s.fanouts[s.w.choose.pick(len(s.fanouts))]
-	s.w.tracef("a partition goes from %s to %s", p.owner.p.name, f.p.name)
+	if s.w.trace != nil {
+		s.w.tracef("a partition goes from %s to %s", p.owner.p.name, f.p.name)
+	}
 	s.assign(p, f)
 }
 
 func (s *spine) crashFanout() {
 	f := s.fanouts[s.w.choose.pick(len(s.fanouts))]
-	s.w.tracef("%s dies", f.p.name)
+	if s.w.trace != nil {
+		s.w.tracef("%s dies", f.p.name)
+	}
 	f.p.dead = true
 	s.fanouts = slices.DeleteFunc(s.fanouts, func(o *fanout) bool { return o == f })
 	if len(s.fanouts) == 0 || s.w.choose.chance(500) {
@@ -252,7 +276,9 @@ func (s *spine) crashFanout() {
 
 func (s *spine) crashRelay() {
 	h := s.relays[s.w.choose.pick(len(s.relays))]
-	s.w.tracef("%s dies", h.p.name)
+	if s.w.trace != nil {
+		s.w.tracef("%s dies", h.p.name)
+	}
 	s.endRelay(h)
 	if len(s.relays) == 0 || s.relays[len(s.relays)-1].fence < s.fence {
 		s.newRelay()
@@ -273,7 +299,9 @@ func (s *spine) unlink() {
 	if from == to {
 		return
 	}
-	s.w.tracef("%s gives up %s", from.name, to.name)
+	if s.w.trace != nil {
+		s.w.tracef("%s gives up %s", from.name, to.name)
+	}
 	from.sender.Close(to.name)
 	s.w.later("link again", func() bool {
 		if !from.dead && !to.dead {
@@ -286,7 +314,9 @@ func (s *spine) unlink() {
 // lapse has a process's routes run out, until it can renew them.
 func (s *spine) lapse() {
 	p := s.w.anyProcess()
-	s.w.tracef("the routes of %s run out", p.name)
+	if s.w.trace != nil {
+		s.w.tracef("the routes of %s run out", p.name)
+	}
 	p.leased = false
 	s.w.later("renew", func() bool {
 		p.leased = true

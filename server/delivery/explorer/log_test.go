@@ -137,7 +137,9 @@ func (w *world) record(p *store.Plan) {
 	}
 	w.commits = append(w.commits, *c)
 	l := w.chat(c.chat)
-	w.tracef("commit %s@%d targets %v", short(c.chat), c.version, c.targets)
+	if w.trace != nil {
+		w.tracef("commit %s@%d targets %v", short(c.chat), c.version, c.targets)
+	}
 	head := table.HeadFrom(c.chat, w.peek(table.HeadKey(c.chat)))
 	if head.Version != int64(len(l.entries)) || head.Sequence != int64(len(l.bySequence)) {
 		w.failf("head of %s says version %d sequence %d after %d changes and %d messages", short(c.chat), head.Version, head.Sequence, len(l.entries), len(l.bySequence))

@@ -55,7 +55,7 @@ func (w *world) newProcess() *process {
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
 		Store: st, Clock: clock, Generation: w.generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
-		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk,
+		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk, Heads: 64,
 	})
 	if err != nil {
 		w.failf("chat service: %v", err)
@@ -120,7 +120,9 @@ func (w *world) deliver(from, to *process, d delivery.Delivery) {
 		if to.dead || (from.dead && w.choose.chance(500)) || (!w.calm && w.choose.chance(w.lossy)) {
 			return false
 		}
-		w.tracef("%s gets %s@%d with %d events", to.name, short(d.ChatID), d.Version, len(d.Events))
+		if w.trace != nil {
+			w.tracef("%s gets %s@%d with %d events", to.name, short(d.ChatID), d.Version, len(d.Events))
+		}
 		to.hub.Deliver(d)
 		return !w.calm && w.choose.chance(100) // once more, later
 	})
@@ -194,7 +196,9 @@ func (p *process) repair() bool {
 		if w.bug.deliver != nil {
 			w.bug.deliver(w, &d)
 		}
-		w.tracef("%s gets the repair %s@%d targets %v", p.name, short(id), d.Version, d.Targets)
+		if w.trace != nil {
+			w.tracef("%s gets the repair %s@%d targets %v", p.name, short(id), d.Version, d.Targets)
+		}
 		p.hub.Deliver(d)
 	}
 	if !w.calm && w.choose.chance(50) { // a consumer that begins again at an older position

@@ -99,11 +99,11 @@ func (s *spine) newRelay() {
 		w.failf("serde: %v", err)
 	}
 	h.relay, err = relay.New(relay.Config{
-		Store: &outboxStore{stops: stops{w: w, p: h.p}}, Serde: codec, Clock: func() time.Time { return w.now }, Logger: silent, MaxBatch: 3,
+		Store: &outboxStore{stops: stops{w: w, p: h.p}}, Serde: codec, Clock: func() time.Time { return w.now }, Logger: silent, MaxBatch: 3, MaxNudges: 16,
 		Publish: func(_ context.Context, records []*kafka.Record) error { return s.publish(h, records) },
 		Stable: func(context.Context) error {
 			st := stops{w: w, p: h.p}
-			if err := st.stop(); err != nil {
+			if err := st.seldom(); err != nil {
 				return err
 			}
 			if !w.bug.unstable {
@@ -116,7 +116,9 @@ func (s *spine) newRelay() {
 		w.failf("relay: %v", err)
 	}
 	s.relays = append(s.relays, h)
-	w.tracef("%s begins", h.p.name)
+	if w.trace != nil {
+		w.tracef("%s begins", h.p.name)
+	}
 }
 
 func (s *spine) sync() {
@@ -136,7 +138,9 @@ func (s *spine) cycle(h *relayHost) bool {
 		h.running = false
 		h.again = s.w.now.Add(600 * time.Millisecond)
 		if err != nil {
-			s.w.tracef("%s: %v", h.p.name, err)
+			if s.w.trace != nil {
+				s.w.tracef("%s: %v", h.p.name, err)
+			}
 		}
 		if errors.Is(err, kafka.ErrFenced) {
 			s.endRelay(h)
@@ -156,7 +160,7 @@ var errProduce = errors.New("transaction failed")
 // the records.
 func (s *spine) publish(h *relayHost, records []*kafka.Record) error {
 	w, st := s.w, stops{w: s.w, p: h.p}
-	if err := st.stop(); err != nil {
+	if err := st.seldom(); err != nil {
 		return err
 	}
 	lost := w.trouble(w.faulty)
@@ -176,7 +180,7 @@ func (s *spine) publish(h *relayHost, records []*kafka.Record) error {
 		return nil
 	}
 	s.append(h, records)
-	if err := st.stop(); err != nil {
+	if err := st.seldom(); err != nil {
 		return err
 	}
 	if lost {
@@ -206,7 +210,9 @@ func (s *spine) append(h *relayHost, records []*kafka.Record) {
 		if !s.syncing {
 			p.stable = len(p.records)
 		}
-		w.tracef("%s publishes %s@%d", h.p.name, short(e.GetChatId()), e.GetMetadata().GetVersion())
+		if w.trace != nil {
+			w.tracef("%s publishes %s@%d", h.p.name, short(e.GetChatId()), e.GetMetadata().GetVersion())
+		}
 	}
 }
 
@@ -231,6 +237,18 @@ func (s *spine) checkOrder(p *part, topic string, e event.Event) {
 // too many of them.
 type outboxStore struct{ stops }
 
+// seldom pauses now and then: a relay that stopped at every call would be far behind
+// when the trouble ends.
+func (s *stops) seldom() error {
+	if !s.w.choose.chance(300) {
+		if s.p.dead || s.w.over {
+			return store.ErrClosed
+		}
+		return nil
+	}
+	return s.stop()
+}
+
 func (o *outboxStore) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := o.begin(); err != nil {
 		return store.Page{}, err
@@ -249,7 +267,7 @@ func (o *outboxStore) Query(ctx context.Context, q store.Query) (store.Page, err
 	if o.w.trace != nil {
 		o.w.tracef("%s queries %s %s: %d", o.p.name, q.Table, q.PK, len(page.Rows))
 	}
-	if stopped := o.stop(); stopped != nil {
+	if stopped := o.seldom(); stopped != nil {
 		return store.Page{}, stopped
 	}
 	return page, err
@@ -267,11 +285,13 @@ func (o *outboxStore) BatchWrite(ctx context.Context, writes []store.Write) erro
 		}
 	}
 	o.w.spine.rows -= n
-	o.w.tracef("%s deletes %d rows", o.p.name, n)
+	if o.w.trace != nil {
+		o.w.tracef("%s deletes %d rows", o.p.name, n)
+	}
 	if err := o.w.store.BatchWrite(ctx, writes); err != nil {
 		return err
 	}
-	return o.stop()
+	return o.seldom()
 }
 
 // fanout is a worker that tells hubs of what is in the log.
@@ -323,7 +343,9 @@ func (s *spine) poll(p *part) bool {
 		for _, r := range p.records[min(from, len(p.records)):min(to, len(p.records))] {
 			d := delivery.Of([]event.Event{r.event})
 			d.Events = nil
-			w.tracef("%s handles %s@%d", f.p.name, short(d.ChatID), d.Version)
+			if w.trace != nil {
+				w.tracef("%s handles %s@%d", f.p.name, short(d.ChatID), d.Version)
+			}
 			s.tell(f.p, d, true)
 		}
 	}

@@ -2,7 +2,9 @@ package explorer
 
 import (
 	"context"
+	"slices"
 
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/store/table"
@@ -18,10 +20,10 @@ func init() {
 		bug{name: "commit before Deliver", spine: true, tune: tuned(0, 0, (*spine).rebalance), commitFirst: true},
 		bug{name: "rebalance that goes on at the end of a partition", spine: true, tune: tuned(0, 0, (*spine).rebalance), newest: true},
 		bug{name: "dirty not set", spine: true, tune: tuned(50, 100), noDirty: true},
-		bug{name: "skip without new epoch", spine: true, tune: tuned(0, 100), noSkip: true},
-		bug{name: "silence not noticed", spine: true, tune: tuned(0, 0, (*spine).crashFanout), noTick: true},
+		bug{name: "skip without new epoch", spine: true, tune: tuned(0, 300), noSkip: true},
+		bug{name: "silence not noticed", spine: true, tune: tuned(0, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout), noTick: true},
 		bug{name: "lease not renewed but streams kept", spine: true, tune: tuned(0, 0, (*spine).lapse), keepLease: true},
-		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 100), envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
+		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 300), envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
 		bug{name: "number jump ignored", spine: true, tune: tuned(100, 0), envelope: func(_ *world, to *process, e *link.Envelope) {
 			if to.numbers == nil {
 				to.numbers = map[string]uint64{}
@@ -37,7 +39,7 @@ func init() {
 				e.Deliveries[i].Generation = w.generation
 			}
 		}},
-		bug{name: "re-sync without refreshing joined_sequence", spine: true, tune: tuned(20, 100, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
+		bug{name: "re-sync without refreshing joined_sequence", spine: true, tune: flipping, source: func(w *world, s delivery.Source) delivery.Source {
 			return &firstRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string]table.UserChat{}}
 		}},
 		bug{name: "re-sync that reads the user's rows once and for all", spine: true, tune: tuned(20, 20, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
@@ -52,9 +54,15 @@ func init() {
 // tuned leaves only the durable path, some kinds of trouble, and keepalives.
 func tuned(lossy, hidden int, acts ...func(*spine)) func(*spine) {
 	return func(s *spine) {
-		s.quiet, s.lossy, s.hidden, s.share, s.w.acts = true, lossy, hidden, 500, actsOf(0)
+		s.quiet, s.lossy, s.hidden, s.share, s.w.acts, s.w.acting = true, lossy, hidden, 400, actsOf(0), 80
 		s.acts = append([]func(*spine){(*spine).round}, acts...)
 	}
+}
+
+// flipping is a world of memberships that end and begin, and of streams that break.
+func flipping(s *spine) {
+	w := s.w
+	w.acts = slices.Concat(actsOf(0), slices.Repeat([]func(*world){(*world).actFlip, (*world).actCut, (*world).actSend}, 6))
 }
 
 func actsOf(group int) []func(*world) { return acts[group] }
@@ -79,6 +87,17 @@ func (s *firstRows) UserChatsOf(ctx context.Context, user string, ids []string) 
 		r.JoinedSequence, r.JoinedVersion = first.JoinedSequence, first.JoinedVersion
 	}
 	return rows, err
+}
+
+// Overviews shows the user's own state with it too.
+func (s *firstRows) Overviews(ctx context.Context, user string, rows []table.UserChat) ([]*chatv1.ChatOverview, error) {
+	list, err := s.Source.Overviews(ctx, user, rows)
+	for _, ov := range list {
+		if first, ok := s.rows[user+"/"+ov.GetChat().GetChatId()]; ok {
+			ov.State.JoinedSequence = first.JoinedSequence
+		}
+	}
+	return list, err
 }
 
 type onceRows struct {

@@ -34,7 +34,9 @@ func (s *stops) begin() error {
 	case s.p.dead || s.w.over:
 		return store.ErrClosed
 	case s.w.current != nil && s.w.trouble(s.w.faulty):
-		s.w.tracef("%s: the store is unavailable", s.p.name)
+		if s.w.trace != nil {
+			s.w.tracef("%s: the store is unavailable", s.p.name)
+		}
 		return store.ErrUnavailable
 	}
 	return nil
@@ -46,7 +48,9 @@ func (s *stops) Get(ctx context.Context, key store.Key, c store.Consistency) (st
 		return nil, err
 	}
 	it, err := s.w.store.Get(ctx, key, c)
-	s.w.tracef("%s reads %s", s.p.name, key)
+	if s.w.trace != nil {
+		s.w.tracef("%s reads %s", s.p.name, key)
+	}
 	if s.w.bug.read != nil {
 		it = s.w.bug.read(s.w, key, it)
 	}
@@ -62,7 +66,9 @@ func (s *stops) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 		return nil, err
 	}
 	items, err := s.w.store.BatchGet(ctx, keys, c)
-	s.w.tracef("%s reads %v", s.p.name, keys)
+	if s.w.trace != nil {
+		s.w.tracef("%s reads %v", s.p.name, keys)
+	}
 	if s.w.bug.read != nil {
 		for i := range items {
 			items[i] = s.w.bug.read(s.w, keys[i], items[i])
@@ -80,7 +86,9 @@ func (s *stops) Query(ctx context.Context, q store.Query) (store.Page, error) {
 		return store.Page{}, err
 	}
 	page, err := s.w.store.Query(ctx, q)
-	s.w.tracef("%s queries %s %s %s-%s: %d", s.p.name, q.Table, q.PK, q.From, q.To, len(page.Rows))
+	if s.w.trace != nil {
+		s.w.tracef("%s queries %s %s %s-%s: %d", s.p.name, q.Table, q.PK, q.From, q.To, len(page.Rows))
+	}
 	if stopped := s.stop(); stopped != nil {
 		return store.Page{}, stopped
 	}
@@ -95,7 +103,9 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	}
 	lost := s.w.current != nil && s.w.trouble(s.w.faulty)
 	if lost && s.w.choose.chance(300) {
-		s.w.tracef("%s: the plan is lost", s.p.name)
+		if s.w.trace != nil {
+			s.w.tracef("%s: the plan is lost", s.p.name)
+		}
 		return store.ErrAmbiguous
 	}
 	if s.w.bug.plan != nil {
@@ -115,7 +125,9 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 		return stopped
 	}
 	if lost {
-		s.w.tracef("%s: the answer is lost", s.p.name)
+		if s.w.trace != nil {
+			s.w.tracef("%s: the answer is lost", s.p.name)
+		}
 		return store.ErrAmbiguous
 	}
 	return err

@@ -86,7 +86,9 @@ func (w *world) tracef(format string, args ...any) {
 func (w *world) failf(format string, args ...any) {
 	if w.failed == "" && !w.over {
 		w.failed, w.kind = fmt.Sprintf(format, args...), format
-		w.tracef("FAILED: %s", w.failed)
+		if w.trace != nil {
+			w.tracef("FAILED: %s", w.failed)
+		}
 	}
 }
 
@@ -308,6 +310,10 @@ func (w *world) step() {
 		w.act()
 		return
 	}
+	if w.spine != nil && w.choose.chance(200) {
+		w.spine.step()
+		return
+	}
 	if len(w.items) > 0 && !w.choose.chance(350) {
 		w.happen()
 		return
@@ -326,8 +332,6 @@ func (w *world) step() {
 	switch p := w.processes[n/2]; {
 	case n%2 == 0:
 		p.work()
-	case w.spine != nil:
-		w.spine.step()
 	default:
 		p.repair()
 	}
