@@ -200,7 +200,7 @@ func TestLastPlace(t *testing.T) {
 	})
 }
 
-// L-160, L-183: changes of one membership take effect one after another, and each
+// L-160, L-163, L-183: changes of one membership take effect one after another, and each
 // caller is told the truth.
 func TestConcurrentChangesOfOneMember(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {

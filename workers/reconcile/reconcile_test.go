@@ -138,7 +138,7 @@ func TestCompletesCreations(t *testing.T) {
 	}
 }
 
-// L-053, L-054, L-059, L-060: a count that was damaged is corrected once, through
+// L-053, L-054, L-059 to L-061: a count that was damaged is corrected once, through
 // the head, by however many passes at once; a chat that is older is left alone.
 func TestCorrectsCounts(t *testing.T) {
 	for _, k := range []int{1, 2, 8} {

@@ -269,6 +269,95 @@ func TestDirectRace(t *testing.T) {
 	}
 }
 
+// L-005: no RPC archives a chat for all, brings it back or deletes it: nothing that
+// a client sends holds a status.
+func TestNoRPCChangesTheStatus(t *testing.T) {
+	n := 0
+	for _, f := range files {
+		for i := range f.Services().Len() {
+			for j := range f.Services().Get(i).Methods().Len() {
+				n++
+				in := f.Services().Get(i).Methods().Get(j).Input()
+				for k := range in.Fields().Len() {
+					if field := in.Fields().Get(k); strings.Contains(string(field.Name()), "status") || (field.Enum() != nil && field.Enum().Name() == "ChatStatus") {
+						t.Errorf("%s", field.FullName())
+					}
+				}
+			}
+		}
+	}
+	equal(t, "RPCs", n, 21)
+}
+
+// L-069, L-148 to L-154, L-182: the hundredth member is the last; and the codes
+// that are not in the matrix.
+func TestFullChat(t *testing.T) {
+	s := newServer(t)
+	var others []string
+	for i := range 100 {
+		others = append(others, fmt.Sprintf("u%d", i))
+		s.must(s.chats.EnsureUser(t.Context(), others[i]))
+	}
+	id := s.group(others[:99]...)
+	add := &chatv1.AddMemberRequest{ChatId: id, UserId: others[99]}
+	_, err := s.ann().chat.AddMember(t.Context(), add)
+	wantCode(t, "L-149", err, connect.CodeFailedPrecondition, "CHAT_FULL")
+	_, err = s.ann().chat.LeaveChat(t.Context(), &chatv1.LeaveChatRequest{ChatId: id})
+	wantCode(t, "L-148", err, connect.CodeFailedPrecondition, "INVALID_OPERATION")
+	_, err = s.ann().chat.AddMember(t.Context(), &chatv1.AddMemberRequest{ChatId: id, UserId: others[0]})
+	wantCode(t, "L-152", err, connect.CodeAlreadyExists, "ALREADY_MEMBER")
+	_, err = s.ann().chat.RemoveMember(t.Context(), &chatv1.RemoveMemberRequest{ChatId: id, UserId: others[99]})
+	wantCode(t, "L-153", err, connect.CodeNotFound, "MEMBER_NOT_FOUND")
+	u0 := s.clients(http.DefaultClient, "u0").chat
+	_, err = u0.AddMember(t.Context(), add)
+	wantCode(t, "L-150", err, connect.CodePermissionDenied, "FORBIDDEN")
+	_, err = s.clients(http.DefaultClient, others[99]).chat.AddMember(t.Context(), add)
+	wantCode(t, "L-151", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
+	_, err = u0.LeaveChat(t.Context(), &chatv1.LeaveChatRequest{ChatId: id})
+	s.must(err)
+	_, err = s.ann().chat.AddMember(t.Context(), add)
+	s.must(err)
+	got, err := s.ann().chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
+	s.must(err)
+	equal(t, "members", got.GetChat().GetChat().GetMemberCount(), 100)
+}
+
+// L-044, L-045: a new group is in its creator's list at once, and in the others'
+// when they are in.
+func TestListDuringCreation(t *testing.T) {
+	s := newServer(t)
+	dying, err := chat.New(t.Context(), chat.Config{Store: &brief{Store: s.store.Store, plans: 1}, Clock: time.Now, Generation: "gen", Producer: "dying"})
+	s.must(err)
+	c, err := dying.CreateGroup(t.Context(), chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}})
+	s.must(err)
+	if c.Incomplete == nil {
+		t.Fatal("nothing is pending")
+	}
+	listed := func(user string) int {
+		list, err := s.clients(http.DefaultClient, user).chat.ListChats(t.Context(), &chatv1.ListChatsRequest{})
+		s.must(err)
+		return len(list.GetChats())
+	}
+	equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 0))
+	s.must(s.chats.FinishPending(t.Context(), c.ChatID))
+	equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 1))
+}
+
+// brief is a store that takes a few plans and no more.
+type brief struct {
+	store.Store
+	plans int
+}
+
+func (b *brief) Transact(ctx context.Context, p store.Plan) error {
+	if p.Writes[0].Key.Table != store.Meta {
+		if b.plans--; b.plans < 0 {
+			return store.ErrClosed
+		}
+	}
+	return b.Store.Transact(ctx, p)
+}
+
 // L-147: without storage there is no permission.
 func TestNoStorageNoPermission(t *testing.T) {
 	s := newServer(t)

@@ -47,7 +47,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{T: t, store: &wrapped{Store: storetest.NewMap(time.Now)}, log: &syncBuffer{}, codes: map[string]int{}}
+	s := &server{T: t, store: &wrapped{Store: storetest.NewMap(time.Now), t: t}, log: &syncBuffer{}, codes: map[string]int{}}
 	var hub *delivery.Hub
 	var err error
 	// The service works past the wrapper: failures and waits are those of reads and
@@ -251,9 +251,11 @@ func equal[T any](t *testing.T, what string, got, want T) {
 	}
 }
 
-// wrapped is a store that can be told to fail.
+// wrapped is a store that can be told to fail. It takes no read that may be old:
+// chats and lists are as consistent as the rest (L-125, L-126).
 type wrapped struct {
 	store.Store
+	t       *testing.T
 	mu      sync.Mutex
 	durable int
 	onRead  func() error
@@ -266,7 +268,24 @@ func (w *wrapped) fail(read func() error, sync error) {
 	w.onRead, w.onSync = read, sync
 }
 
+func (w *wrapped) Get(ctx context.Context, key store.Key, c store.Consistency) (store.Item, error) {
+	w.strong(c, key.Table)
+	return w.Store.Get(ctx, key, c)
+}
+
+func (w *wrapped) Query(ctx context.Context, q store.Query) (store.Page, error) {
+	w.strong(q.Consistency, q.Table)
+	return w.Store.Query(ctx, q)
+}
+
+func (w *wrapped) strong(c store.Consistency, t store.Table) {
+	if c != store.Strong {
+		w.t.Errorf("eventual read of %s", t)
+	}
+}
+
 func (w *wrapped) BatchGet(ctx context.Context, keys []store.Key, c store.Consistency) ([]store.Item, error) {
+	w.strong(c, keys[0].Table)
 	w.mu.Lock()
 	f := w.onRead
 	w.mu.Unlock()
