@@ -109,7 +109,7 @@ func writeModule(t *testing.T, dir, name string, files map[string]string) {
 			return `import "` + name + "/" + to + `"`
 		})
 		text = packageLine.ReplaceAllString(text, "package "+scope+".")
-		text = strings.ReplaceAll(text, "u.v1.Addr", scope+".u.v1.Addr")
+		text = strings.ReplaceAll(text, " u.v1.", " "+scope+".u.v1.")
 		write(t, filepath.Join(dir, name, path), text)
 	}
 }

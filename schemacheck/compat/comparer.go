@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -21,6 +22,7 @@ type comparer struct {
 	queue    [][2]protoreflect.MessageDescriptor
 	taken    map[protoreflect.FullName]protoreflect.FullName // messages of head that stand for one of base
 	grown    map[protoreflect.FullName]bool                  // types of head with an addition or a deprecation
+	raises   map[protoreflect.FullName]bool                  // messages of head whose version should rise with them
 	requests map[protoreflect.FullName]bool                  // types of head in requests
 	broken   map[protoreflect.FullName]Rule                  // types of base with a blocking finding: its directions and forms
 
@@ -36,6 +38,7 @@ func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer 
 		seen:   map[protoreflect.FullName]bool{},
 		taken:  map[protoreflect.FullName]protoreflect.FullName{},
 		grown:  map[protoreflect.FullName]bool{},
+		raises: map[protoreflect.FullName]bool{},
 		broken: map[protoreflect.FullName]Rule{},
 	}
 	c.requests = c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
@@ -110,16 +113,7 @@ func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, change
 	}
 	c.findings = append(c.findings, f)
 	if f.Severity == Block && c.current != "" && (f.OldReadsNew || f.NewReadsOld) {
-		b := c.broken[c.current]
-		b.OldReadsNew = b.OldReadsNew || f.OldReadsNew
-		b.NewReadsOld = b.NewReadsOld || f.NewReadsOld
-		forms := strings.Split(f.Form, ",")
-		if b.Form != "" {
-			forms = append(forms, strings.Split(b.Form, ",")...)
-		}
-		slices.Sort(forms)
-		b.Form = strings.Join(slices.Compact(forms), ",")
-		c.broken[c.current] = b
+		c.broken[c.current] = c.broken[c.current].with(Rule{OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld, Form: f.Form})
 	}
 }
 
@@ -169,36 +163,45 @@ func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h proto
 		used = c.base.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(b.Message()) })
 	}
 	delete(used, event.FullName())
-	by := map[string][]string{}
-	union := map[string]Rule{}
+	here, imported := map[protoreflect.FullName]bool{}, map[protoreflect.FullName]bool{}
 	for name := range used {
-		r, ok := c.broken[name]
-		if !ok {
+		if _, ok := c.broken[name]; !ok {
 			continue
 		}
 		var d protoreflect.Descriptor = c.base.Messages[name]
 		if e := c.base.Enums[name]; e != nil {
 			d = e
 		}
-		id := "K03"
 		if d.ParentFile().Path() == event.ParentFile().Path() {
-			id = "T27"
+			here[name] = true
+		} else {
+			imported[name] = true
 		}
-		u := union[id]
-		u.OldReadsNew, u.NewReadsOld = u.OldReadsNew || r.OldReadsNew, u.NewReadsOld || r.NewReadsOld
-		for f := range strings.SplitSeq(r.Form, ",") {
-			if !strings.Contains(u.Form, f) {
-				u.Form = strings.TrimPrefix(u.Form+","+f, ",")
-			}
-		}
-		union[id] = u
-		by[id] = append(by[id], string(name))
 	}
-	for id, names := range by {
-		slices.Sort(names)
-		forms := strings.Split(union[id].Form, ",")
-		slices.Sort(forms)
-		c.inHead(id, h, detail(strings.Join(names, ", ")), reads(union[id].NewReadsOld, union[id].OldReadsNew),
-			func(f *Finding) { f.Form = strings.Join(forms, ",") })
+	c.through("T27", h, here)
+	c.through("K03", h, imported)
+}
+
+// through reports a field of an event whose types broke, with all that they break.
+func (c *comparer) through(id string, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool) {
+	if len(types) == 0 {
+		return
 	}
+	var names []string
+	var all Rule
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		names = append(names, string(name))
+		all = all.with(c.broken[name])
+	}
+	c.inHead(id, h, detail(strings.Join(names, ", ")), reads(all.NewReadsOld, all.OldReadsNew), func(f *Finding) { f.Form = all.Form })
+}
+
+// with returns a rule that breaks what either breaks.
+func (r Rule) with(other Rule) Rule {
+	r.OldReadsNew = r.OldReadsNew || other.OldReadsNew
+	r.NewReadsOld = r.NewReadsOld || other.NewReadsOld
+	forms := append(strings.Split(r.Form, ","), strings.Split(other.Form, ",")...)
+	slices.Sort(forms)
+	r.Form = strings.TrimPrefix(strings.Join(slices.Compact(forms), ","), ",")
+	return r
 }

@@ -58,7 +58,7 @@ func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
 	}
 	c.jsonFormat(b, h)
 	c.enumReservations(b, h)
-	c.grows(b, h, h)
+	c.deprecates(b, h, h)
 }
 
 // enumValues looks at what became of each value of base.
@@ -68,7 +68,7 @@ func (c *comparer) enumValues(b, h protoreflect.EnumDescriptor) {
 		named, numbered := h.Values().ByName(v.Name()), h.Values().ByNumber(v.Number())
 		switch {
 		case named != nil && named.Number() == v.Number():
-			c.grows(v, named, h)
+			c.deprecates(v, named, h)
 			c.alias(v, b, h)
 		case named != nil:
 			was := b.Values().ByNumber(named.Number()) // who had the new number

@@ -98,6 +98,9 @@ func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.Mes
 
 func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.MessageDescriptor) {
 	c.grown[h.ContainingMessage().FullName()] = true
+	if !c.hasDefault(h) {
+		c.raises[h.ContainingMessage().FullName()] = true
+	}
 	if h.Cardinality() == protoreflect.Required {
 		if h.ParentFile().Syntax() == protoreflect.Editions {
 			c.inHead("F10", h)
@@ -130,7 +133,7 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 
 // field compares two fields of the same number and, unless reported, name.
 func (c *comparer) field(b, h protoreflect.FieldDescriptor) {
-	c.grows(b, h, h.ContainingMessage())
+	c.deprecates(b, h, h.ContainingMessage())
 	if !c.typeOf(b, h) {
 		return
 	}

@@ -191,16 +191,16 @@ func (c *comparer) message(b, h protoreflect.MessageDescriptor) {
 	c.oneofs(b, h)
 	c.messageRules(b, h)
 	c.eventOptions(b, h)
-	c.grows(b, h, h)
+	c.deprecates(b, h, h)
 }
 
-// grows records a deprecation as a change that raises an event's version.
-func (c *comparer) grows(b, h, in protoreflect.Descriptor) {
+// deprecates records a deprecation as a change that raises an event's version.
+func (c *comparer) deprecates(b, h, in protoreflect.Descriptor) {
 	type deprecable interface{ GetDeprecated() bool }
 	was, ok1 := b.Options().(deprecable)
 	is, ok2 := h.Options().(deprecable)
 	if ok1 && ok2 && !was.GetDeprecated() && is.GetDeprecated() {
-		c.grown[in.FullName()] = true
+		c.grown[in.FullName()], c.raises[in.FullName()] = true, true
 	}
 }
 

@@ -3,6 +3,7 @@ package compat
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -82,7 +83,18 @@ func (c *comparer) fieldOptions(b, h protoreflect.FieldDescriptor) {
 	}
 }
 
-// versions judges the versions of events (D10): one more, with a change that
+// hasDefault says whether a custom option documents what readers assume while the
+// field is not set.
+func (c *comparer) hasDefault(f protoreflect.FieldDescriptor) bool {
+	for _, x := range c.head.Custom(f) {
+		if strings.Contains(string(x.Name()), "default") {
+			return true
+		}
+	}
+	return false
+}
+
+// versions judges the versions of events (D10, K-153): one more, with a change that
 // raises it, or the same.
 func (c *comparer) versions() {
 	for _, b := range c.base.Roots {
@@ -90,17 +102,26 @@ func (c *comparer) versions() {
 		if h == nil {
 			continue
 		}
+		c.api = c.judgedAsAPI(b)
 		was, is := c.base.Events[b.FullName()], c.head.Events[h.FullName()]
-		if was.Option == nil || is.Option == nil || was.Version == is.Version {
-			continue
-		}
-		raised := false
-		for name := range c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(h) }) {
-			raised = raised || c.grown[name]
-		}
-		if is.Version != was.Version+1 || !raised {
-			c.api = c.judgedAsAPI(b)
+		switch {
+		case was.Option == nil || is.Option == nil || was.Version == 0 && is.Version == 0:
+		case was.Version == is.Version:
+			if c.raises[h.FullName()] {
+				c.inHead("X07", h)
+			}
+		case is.Version != was.Version+1 || !c.grows(h):
 			c.inHead("X03", h, detail(number(int(was.Version)), number(int(is.Version))))
 		}
 	}
+}
+
+// grows says whether an event, or a type in it, has an addition or a deprecation.
+func (c *comparer) grows(h protoreflect.MessageDescriptor) bool {
+	for name := range c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(h) }) {
+		if c.grown[name] {
+			return true
+		}
+	}
+	return false
 }

@@ -48,8 +48,8 @@ func TestOwnEvents(t *testing.T) {
 	}
 	const message, enums = "parley/event/v1/message_persisted.proto", "parley/event/v1/enums.proto"
 	for _, c := range []struct{ name, file, old, new, rules string }{
-		{"optional field", message, "// When it was stored.", "optional string priority = 10; // When.", ""},
-		{"required field", message, "// When it was stored.", "optional string priority = 10 [(buf.validate.field).required = true]; // When.", "Y05"},
+		{"optional field", message, "// When it was stored.", "optional string priority = 10; // When.", "X07"},
+		{"required field", message, "// When it was stored.", "optional string priority = 10 [(buf.validate.field).required = true]; // When.", "X07 Y05"},
 		{"field removed", message, "  int64 sequence = 4 [(buf.validate.field).int64.gte = 1];", "  reserved 4; reserved \"sequence\";", "Y08"},
 		{"ceiling raised", message, "max_bytes = 65536", "max_bytes = 131072", "Y02"},
 		{"topic", message, `topic: "messages.persisted"`, `topic: "messages"`, "X01"},
