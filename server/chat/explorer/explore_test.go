@@ -54,6 +54,7 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	w.store = from.store.Clone()
 	for _, r := range from.rooms {
 		copied := *r
+		copied.used = false
 		w.rooms = append(w.rooms, &copied)
 	}
 	for k, v := range from.pairs {
@@ -90,7 +91,7 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	p.alone = true
 	p.boot()
 	for _, r := range w.rooms {
-		if r.pending == 0 || w.failed != "" {
+		if r.pending == 0 || !r.used || w.failed != "" { // what no op has used is as it always was
 			continue
 		}
 		p.op = &op{w: w, kind: finish, n: len(w.ops), caller: "a", target: "a"}

@@ -95,6 +95,7 @@ func (o *op) chat() string {
 			}
 		}
 	}
+	o.w.room(o.id).used = true
 	return o.id
 }
 
