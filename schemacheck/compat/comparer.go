@@ -26,20 +26,21 @@ type comparer struct {
 	requests map[protoreflect.FullName]bool                  // types of head in requests
 	broken   map[protoreflect.FullName]Rule                  // types of base with a blocking finding: its directions and forms
 
-	current   protoreflect.FullName // the type of base at hand
-	api       bool                  // the file or type at hand is judged as API
-	validator protovalidate.Validator
+	current    protoreflect.FullName                    // the type of base at hand
+	api        bool                                     // the file or type at hand is judged as API
+	validators map[*schema.Side]protovalidate.Validator // made when a rule must be run
 }
 
 func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer {
 	c := &comparer{
 		o: o, base: schema.New(base), head: schema.New(head),
-		names:  map[protoreflect.FullName]protoreflect.FullName{},
-		seen:   map[protoreflect.FullName]bool{},
-		taken:  map[protoreflect.FullName]protoreflect.FullName{},
-		grown:  map[protoreflect.FullName]bool{},
-		raises: map[protoreflect.FullName]bool{},
-		broken: map[protoreflect.FullName]Rule{},
+		names:      map[protoreflect.FullName]protoreflect.FullName{},
+		seen:       map[protoreflect.FullName]bool{},
+		taken:      map[protoreflect.FullName]protoreflect.FullName{},
+		grown:      map[protoreflect.FullName]bool{},
+		raises:     map[protoreflect.FullName]bool{},
+		broken:     map[protoreflect.FullName]Rule{},
+		validators: map[*schema.Side]protovalidate.Validator{},
 	}
 	c.requests = c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
 		for _, f := range c.head.Scope {

@@ -65,17 +65,40 @@ func (c *comparer) zeroRefused(f protoreflect.FieldDescriptor) bool {
 
 // validate runs the rules of a message, or of one of its fields.
 func (c *comparer) validate(m proto.Message, f protoreflect.FieldDescriptor) error {
-	if c.validator == nil {
-		v, err := protovalidate.New()
-		if err != nil {
+	in := c.head
+	if c.base.Messages[m.ProtoReflect().Descriptor().FullName()] == m.ProtoReflect().Descriptor() {
+		in = c.base
+	}
+	v := c.validators[in]
+	if v == nil {
+		var err error
+		if v, err = protovalidate.New(protovalidate.WithExtensionTypeResolver(in)); err != nil {
 			return fmt.Errorf("validator: %w", err)
 		}
-		c.validator = v
+		c.validators[in] = v
 	}
-	return c.validator.Validate(m, protovalidate.WithFilter(protovalidate.FilterFunc(
+	return v.Validate(m, protovalidate.WithFilter(protovalidate.FilterFunc(
 		func(_ protoreflect.Message, d protoreflect.Descriptor) bool {
 			return f == nil || d.FullName() == f.FullName()
 		})))
+}
+
+// named reads predefined rules, which are extensions of a schema's own.
+func named(s *schema.Side, r *validate.FieldRules) *validate.FieldRules {
+	if r == nil {
+		return nil
+	}
+	r = proto.CloneOf(r)
+	m := r.ProtoReflect()
+	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("type")); f != nil {
+		typed := m.Mutable(f).Message()
+		unknown := typed.GetUnknown()
+		typed.SetUnknown(nil)
+		if (proto.UnmarshalOptions{Merge: true, Resolver: s}).Unmarshal(unknown, typed.Interface()) != nil {
+			typed.SetUnknown(unknown)
+		}
+	}
+	return r
 }
 
 // Rule ids by what happened to a rule of protovalidate.
@@ -96,7 +119,7 @@ func (c *comparer) report(at protoreflect.Descriptor, changes []constraint.Chang
 
 // compareRules compares the rules of two fields of the same type.
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
-	was, is := fieldRules(b), fieldRules(h)
+	was, is := named(c.base, fieldRules(b)), named(c.head, fieldRules(h))
 	c.report(h, constraint.Fields(was, is))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {

@@ -165,14 +165,15 @@ type run struct {
 }
 
 func (r *run) direction(d direction, at protoreflect.MessageDescriptor) error {
-	g, err := sample.New(func(name protoreflect.FullName) protoreflect.MessageDescriptor { return d.to.Messages[name] }, 1)
+	writes, err := sample.Validator(d.from)
 	if err != nil {
 		return err
 	}
-	validator, err := sample.Validator()
+	validator, err := sample.Validator(d.to)
 	if err != nil {
-		return fmt.Errorf("validator: %w", err)
+		return err
 	}
+	g := sample.New(writes, func(name protoreflect.FullName) protoreflect.MessageDescriptor { return d.to.Messages[name] }, 1)
 	samples, err := g.Messages(d.writer)
 	if errors.Is(err, sample.ErrNone) {
 		r.add(d, ruleSkipped, at, "", "no valid sample could be made")

@@ -21,6 +21,7 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -48,21 +49,23 @@ type Generator struct {
 	made      map[string][]protoreflect.Message // messages by name and depth
 }
 
-// Validator returns a validator that sees Now as the present.
-func Validator() (protovalidate.Validator, error) {
-	return protovalidate.New(protovalidate.WithNowFunc(func() *timestamppb.Timestamp { return timestamppb.New(Now) }))
-}
-
-// New returns a generator. Other finds the message of the other schema by its name
-// here, nil if there is none.
-func New(other func(protoreflect.FullName) protoreflect.MessageDescriptor, seed uint64) (*Generator, error) {
-	v, err := Validator()
+// Validator returns a validator that sees Now as the present and knows the
+// predefined rules of a schema.
+func Validator(of protoregistry.ExtensionTypeResolver) (protovalidate.Validator, error) {
+	v, err := protovalidate.New(protovalidate.WithExtensionTypeResolver(of),
+		protovalidate.WithNowFunc(func() *timestamppb.Timestamp { return timestamppb.New(Now) }))
 	if err != nil {
 		return nil, fmt.Errorf("validator: %w", err)
 	}
+	return v, nil
+}
+
+// New returns a generator for messages that the validator lets pass. Other finds the
+// message of the other schema by its name here, nil if there is none.
+func New(v protovalidate.Validator, other func(protoreflect.FullName) protoreflect.MessageDescriptor, seed uint64) *Generator {
 	return &Generator{
 		validator: v, other: other, random: rand.New(rand.NewPCG(seed, seed)), made: map[string][]protoreflect.Message{},
-	}, nil
+	}
 }
 
 // ErrNone says that no valid message was found.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
 	"github.com/parley-chat/parley/schemacheck/execute/sample"
@@ -41,12 +42,18 @@ message E {
 	return files[0].Messages().ByName("E")
 }
 
-func samples(t testing.TB, m protoreflect.MessageDescriptor) []protoreflect.Message {
+func generator(t testing.TB, other protoreflect.MessageDescriptor) *sample.Generator {
 	t.Helper()
-	g, err := sample.New(func(protoreflect.FullName) protoreflect.MessageDescriptor { return nil }, 1)
+	v, err := sample.Validator(protoregistry.GlobalTypes)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return sample.New(v, func(protoreflect.FullName) protoreflect.MessageDescriptor { return other }, 1)
+}
+
+func samples(t testing.TB, m protoreflect.MessageDescriptor) []protoreflect.Message {
+	t.Helper()
+	g := generator(t, nil)
 	list, err := g.Messages(m)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +89,7 @@ func TestSamplesAreValid(t *testing.T) {
 	if len(list) < 100 || len(list) != len(again) {
 		t.Fatalf("%d samples, then %d", len(list), len(again))
 	}
-	v, err := sample.Validator()
+	v, err := sample.Validator(protoregistry.GlobalTypes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,10 +141,7 @@ func TestBoundaries(t *testing.T) {
 	}
 	m := message(t, "string f = 1 [(buf.validate.field).string.max_len = 40];")
 	other := message(t, "string f = 1 [(buf.validate.field).string.max_len = 20];")
-	g, err := sample.New(func(protoreflect.FullName) protoreflect.MessageDescriptor { return other }, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := generator(t, other)
 	list, err := g.Messages(m)
 	if err != nil {
 		t.Fatal(err)
@@ -187,10 +191,7 @@ func TestPatterns(t *testing.T) {
 // Rules that nothing passes are said to be so.
 func TestNoSample(t *testing.T) {
 	m := message(t, `string f = 1 [(buf.validate.field).string = {min_len: 5 max_len: 3}];`)
-	g, err := sample.New(func(protoreflect.FullName) protoreflect.MessageDescriptor { return nil }, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := generator(t, nil)
 	if list, err := g.Messages(m); !errors.Is(err, sample.ErrNone) {
 		t.Errorf("%d samples, %v", len(list), err)
 	}
