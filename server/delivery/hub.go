@@ -4,8 +4,9 @@
 // of one, calls [Hub.Deliver]; source, order and repetition of the calls do not
 // matter. The hub gives each stream a chat's changes in version order, drops
 // what is not newer, and on a hole waits a moment and then reads the missing
-// events from the store, once for all its streams. It owns positions and
-// membership of streams, the bounded queues, acknowledgements and the end of
+// events from the store, once for all its streams. Where it may have missed
+// something and nobody knows what, [Hub.MarkDirty] has the streams synchronise
+// anew. It owns positions and membership of streams, the bounded queues, acknowledgements and the end of
 // streams; it does not own the transport (package api sends what [Stream.Take]
 // returns), the reads (package view) or the contents of the store.
 //

@@ -32,8 +32,8 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 
 // search runs schedules from a seed on until one fails.
 func search(first, n uint64, b *bug) (seed uint64, failed bool, ran uint64) {
-	// Worlds are small and short-lived: collecting them seldom is three times faster.
-	defer debug.SetGCPercent(debug.SetGCPercent(800))
+	// Worlds are small and short-lived: collecting them seldom is much faster.
+	defer debug.SetGCPercent(debug.SetGCPercent(3200))
 	var next, count atomic.Uint64
 	var mu sync.Mutex
 	var wg sync.WaitGroup
