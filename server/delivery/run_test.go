@@ -44,9 +44,9 @@ func TestRunPerformsTheWork(t *testing.T) {
 	b.agrees(id)
 }
 
-// Many goroutines commit, deliver, open and close at once; run with -race.
+// Many goroutines commit, deliver, open, mark and close at once; run with -race.
 func TestConcurrentUse(t *testing.T) {
-	w := newWorld(t, func(c *delivery.Config) { c.Clock = time.Now })
+	w := newWorld(t, func(c *delivery.Config) { c.Clock, c.Spread = time.Now, time.Millisecond })
 	id := w.group(table.All, "alice", "bob")
 	for i := range 40 {
 		w.send("alice", id, string(rune('a'+i%26)))
@@ -73,6 +73,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				s.Heartbeat()
 				w.hub.Tick()
+				w.hub.MarkDirty()
 				_ = w.hub.Stats()
 				w.hub.Close(s)
 			}
