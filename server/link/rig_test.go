@@ -113,7 +113,7 @@ func newNet(t *testing.T) *net1 {
 func (n *net1) config(process string, hub Hub) Config {
 	return Config{
 		Process: process, Generation: "g", Table: n.table, Secret: secret, Hub: hub, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
-		Recipients: routing.NewRecipients(nil, func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
+		Recipients: routing.NewRecipients("g", nil, func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
 		Keepalive:  50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second,
 	}
 }

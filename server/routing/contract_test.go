@@ -3,8 +3,11 @@ package routing
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -306,6 +309,33 @@ func TestRedisUserMayDoLittle(t *testing.T) {
 		if err := c.Do(ctx, cmd...).Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("%v: %v", cmd, err)
 		}
+	}
+}
+
+// S-43: TLS, with an authority that is not the system's.
+func TestRedisTLS(t *testing.T) {
+	web := httptest.NewUnstartedServer(nil) // for its certificate
+	web.StartTLS()
+	defer web.Close()
+	m := miniredis.RunT(t)
+	m.Close()
+	must(t, m.StartTLS(&tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS12}))
+	pool := x509.NewCertPool()
+	pool.AddCert(web.Certificate())
+	for name, tt := range map[string]struct {
+		o    Options
+		good bool
+	}{
+		"its authority": {Options{URL: "rediss://" + m.Addr(), TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}, true},
+		"another":       {Options{URL: "rediss://" + m.Addr()}, false},
+		"none":          {Options{URL: "redis://" + m.Addr()}, false},
+	} {
+		r, err := OpenRedis(tt.o)
+		must(t, err)
+		if err := r.Ping(t.Context()); (err == nil) != tt.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = r.Close()
 	}
 }
 

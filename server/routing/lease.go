@@ -42,6 +42,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	server  Server // with the present epoch
+	whole   bool   // the present lease was claimed and has all rows
 	rows    [buckets]map[string]*row
 	turn    int
 	renewed time.Time // begin of the last renewal that succeeded
@@ -143,6 +144,7 @@ func (l *Lease) claim(ctx context.Context) error {
 	began := l.cfg.Clock()
 	l.mu.Lock()
 	l.server.Epoch++
+	l.whole = false
 	server := l.server
 	l.stats.Claims++
 	l.mu.Unlock()
@@ -155,7 +157,7 @@ func (l *Lease) claim(ctx context.Context) error {
 		}
 	}
 	l.mu.Lock()
-	l.renewed = began
+	l.renewed, l.whole = began, true
 	l.mu.Unlock()
 	return nil
 }
@@ -227,10 +229,11 @@ func (l *Lease) Beat(ctx context.Context) {
 	defer cancel()
 	began := l.cfg.Clock()
 	l.mu.Lock()
-	server, i := l.server, l.turn
+	server, i, whole := l.server, l.turn, l.whole
 	l.turn = (l.turn + 1) % buckets
 	l.mu.Unlock()
 	held, err := l.cfg.Table.Renew(ctx, server, l.cfg.TTL)
+	held = held && whole // a claim that was cut off is made again, with all rows
 	missing := 0
 	switch {
 	case err != nil:

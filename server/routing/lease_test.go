@@ -135,6 +135,39 @@ func TestLostRowsAreFound(t *testing.T) {
 	}
 }
 
+// noRows is a table that takes a lease and then no rows.
+type noRows struct {
+	*Memory
+	fail bool
+}
+
+func (n *noRows) Put(ctx context.Context, s Server, users []string, ttl time.Duration) (int, error) {
+	if n.fail {
+		return 0, ErrUnavailable
+	}
+	return n.Memory.Put(ctx, s, users, ttl)
+}
+
+// A claim that was cut off before all rows were there is not taken for done.
+func TestClaimCutOff(t *testing.T) {
+	h := newHolder(t)
+	table := &noRows{Memory: h.table}
+	h.cfg.Table = table
+	h.register("u0")
+	h.register("u1")
+	h.table.Flush()
+	table.fail = true
+	h.beats(1)
+	if h.lost != 0 {
+		t.Fatal("told of a loss before the rows were there")
+	}
+	table.fail = false
+	h.beats(1)
+	if h.lost != 1 || !h.atRow[0] || h.where("u0") != "a/3" {
+		t.Fatalf("%d losses, %v, %q", h.lost, h.atRow, h.where("u0"))
+	}
+}
+
 // While nothing is known, streams are marked once for each lease's length, and once
 // more when the table is back.
 func TestTableAway(t *testing.T) {
@@ -210,7 +243,7 @@ func TestRecipients(t *testing.T) {
 		loads++
 		return version, users, fail
 	}
-	r := NewRecipients(lists, load)
+	r := NewRecipients("g", lists, load)
 	want := func(r *Recipients, at int64, n int, list ...string) {
 		t.Helper()
 		got, err := r.Of(t.Context(), "c", at)
@@ -221,11 +254,13 @@ func TestRecipients(t *testing.T) {
 	}
 	want(r, 5, 1, "u", "v")
 	want(r, 3, 1, "u", "v") // newer is good enough
-	other := NewRecipients(lists, load)
+	other := NewRecipients("g", lists, load)
 	want(other, 5, 1, "u", "v") // from the shared cache
 	version, users = 6, []string{"u"}
 	want(other, 6, 2, "u")
-	want(r, 6, 2, "u") // never an older list than the event's, L-124
+	want(r, 6, 2, "u")                                      // never an older list than the event's, L-124
+	want(NewRecipients("restored", lists, load), 6, 3, "u") // not another generation's
+	loads--
 	lists.Fail(ErrUnavailable)
 	version, users = 7, []string{"u", "w"}
 	want(r, 7, 3, "u", "w")

@@ -11,8 +11,9 @@ import (
 // Recipients answers who the members of a chat are, from a cache in the process,
 // the shared one, or the store (L-124).
 type Recipients struct {
-	lists Lists
-	load  func(ctx context.Context, chatID string) (version int64, users []string, err error)
+	lists  Lists
+	prefix string
+	load   func(ctx context.Context, chatID string) (version int64, users []string, err error)
 
 	mu    sync.RWMutex
 	local map[string]memberList
@@ -26,10 +27,11 @@ type RecipientStats struct{ Local, Shared, Loaded int64 }
 // maxLocal bounds the lists kept in the process.
 const maxLocal = 1 << 14
 
-// NewRecipients makes an empty cache. lists may be nil; load reads the store,
+// NewRecipients makes an empty cache for a generation of the store: after a restore the
+// same version may be of another list. lists may be nil; load reads the store,
 // consistently, and returns a list and a version that it is not older than.
-func NewRecipients(lists Lists, load func(context.Context, string) (int64, []string, error)) *Recipients {
-	return &Recipients{lists: lists, load: load, local: map[string]memberList{}}
+func NewRecipients(generation string, lists Lists, load func(context.Context, string) (int64, []string, error)) *Recipients {
+	return &Recipients{lists: lists, prefix: generation + ":", load: load, local: map[string]memberList{}}
 }
 
 // ErrStale says that the store's own list is older than what was asked for.
@@ -48,7 +50,7 @@ func (r *Recipients) Of(ctx context.Context, chatID string, version int64) ([]st
 		return l.users, nil
 	}
 	if r.lists != nil {
-		if v, users, err := r.lists.List(ctx, chatID); err == nil && v >= version && v > 0 {
+		if v, users, err := r.lists.List(ctx, r.prefix+chatID); err == nil && v >= version && v > 0 {
 			r.shared.Add(1)
 			r.keep(chatID, v, users)
 			return users, nil
@@ -64,7 +66,7 @@ func (r *Recipients) Of(ctx context.Context, chatID string, version int64) ([]st
 	r.loads.Add(1)
 	r.keep(chatID, v, users)
 	if r.lists != nil && v > 0 {
-		_ = r.lists.SetList(ctx, chatID, v, users) // the next one asks the store, too
+		_ = r.lists.SetList(ctx, r.prefix+chatID, v, users) // the next one asks the store, too
 	}
 	return users, nil
 }

@@ -53,7 +53,7 @@ func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
 		return listenError(p.cfg.LinkListen, err)
 	}
 	c.mesh, err = link.New(link.Config{
-		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: routing.NewRecipients(p.eng.Routing, reader.MemberIDs),
+		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs),
 		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: c.tls, Hub: p.hub, Clock: time.Now, Logger: log,
 	})
 	if err != nil {

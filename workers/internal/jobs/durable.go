@@ -93,7 +93,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	reader := view.New(view.Config{Store: p.eng.Store, Generation: p.eng.Generation, Clock: time.Now, TokenKey: key.Derive("sync tokens", view.KeySize)})
-	recipients := routing.NewRecipients(p.eng.Routing, reader.MemberIDs)
+	recipients := routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs)
 	mesh, err := link.New(link.Config{
 		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: recipients,
 		Secret: key.Derive(link.Purpose, link.SecretSize), TLS: tls, Clock: time.Now, Logger: p.cfg.Logger,
