@@ -18,7 +18,7 @@ import (
 
 // newWorld makes an empty world.
 func newWorld(seed uint64, b *bug) *world {
-	w := &world{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), now: 1_767_225_600_000, bug: b, pairs: map[string]string{}}
+	w := &world{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), now: epoch, bug: b, pairs: map[string]string{}}
 	w.store = storetest.NewMap(w.clock)
 	return w
 }

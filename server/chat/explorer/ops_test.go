@@ -176,8 +176,8 @@ func (o *op) run(p *process) error {
 	case send:
 		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request})
 	case mute:
-		until := o.w.now + 1000
-		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &until, Procedure: "mute"})
+		until := epoch + 1_000_000_000
+		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &until, Procedure: "mute", RequestID: request})
 	}
 	return err
 }

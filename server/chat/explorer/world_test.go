@@ -21,6 +21,8 @@ const (
 	groupSize = 4
 	processes = 3
 	maxSteps  = 400
+
+	epoch = int64(1_767_225_600_000) // unix ms
 )
 
 var names = [people]string{"a", "b", "c", "d", "e", "f"}

@@ -166,6 +166,42 @@ func TestOwnState(t *testing.T) {
 	equal(t, "bob's state", fmt.Sprint(got.GetChat().GetState().GetMutedUntil() == nil, got.GetChat().GetState().GetArchived()), "true false")
 }
 
+// What a user sets on one device, the user's other streams hear of; nobody else's
+// do.
+func TestOwnStateIsEchoed(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	next := map[string]func() *deliveryv1.Frame{}
+	for _, user := range []string{"ann", "bob"} {
+		stream, err := s.clients(http.DefaultClient, user).delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
+		s.must(err)
+		next[user] = receiver(t, stream)
+		for f := next[user](); f.GetHeartbeat() == nil; f = next[user]() {
+		}
+	}
+	_, err := s.ann().chat.ArchiveChat(t.Context(), &chatv1.ArchiveChatRequest{ChatId: id})
+	s.must(err)
+	_, err = s.ann().chat.MuteChat(t.Context(), &chatv1.MuteChatRequest{ChatId: id})
+	s.must(err)
+	for _, want := range []string{fmt.Sprint(true, false), fmt.Sprint(true, true)} {
+		f := next["ann"]()
+		for f.GetReceipt() == nil {
+			f = next["ann"]()
+		}
+		equal(t, "echo", fmt.Sprint(f.GetReceipt().GetArchived(), f.GetReceipt().GetMutedUntil() != nil), want)
+		equal(t, "chat", f.GetChatId(), id)
+	}
+	_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "marker"})
+	s.must(err)
+	for f := next["bob"](); f.GetMessage() == nil; f = next["bob"]() {
+		if f.GetReceipt() != nil {
+			t.Errorf("bob hears of ann's state: %v", f)
+		}
+	}
+}
+
 // L-123, L-131: a removed member's open stream is told by a frame, and gets
 // nothing that was committed afterwards; the next send is refused.
 func TestRemovedStream(t *testing.T) {

@@ -1,12 +1,14 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -206,7 +208,9 @@ func TestForeignIDs(t *testing.T) {
 			for j := range service.Methods().Len() {
 				m := service.Methods().Get(j)
 				if m.IsStreamingServer() {
-					continue // TestRPCs: a known chat that is not the user's answers "left"
+					s.foreignStream(foreign)
+					checked++
+					continue
 				}
 				procedure := "/" + string(service.FullName()) + "/" + string(m.Name())
 				body := func(field protoreflect.Name, value string) string {
@@ -261,5 +265,30 @@ func TestForeignIDs(t *testing.T) {
 	}
 	if checked < 18 {
 		t.Errorf("%d fields were checked", checked)
+	}
+}
+
+// foreignStream: a stream that claims to know a chat of others is told that it is
+// none of its user's, as it is told of one that does not exist.
+func (s *server) foreignStream(foreign string) {
+	s.Helper()
+	var told []string
+	for _, id := range []string{foreign, chat.NewID("chat_")} {
+		ctx, cancel := context.WithCancel(s.Context())
+		stream, err := s.ann().delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{Known: []*deliveryv1.KnownChat{{ChatId: id, Version: 1}}})
+		s.must(err)
+		next := receiver(s.T, stream)
+		got := ""
+		for f := next(); f.GetHeartbeat() == nil; f = next() {
+			if f.GetChatId() == id {
+				got += fmt.Sprint(f.GetVersion(), f.GetAfterVersion(), f.GetMembership().GetKind(), f.GetMembership().GetVersion(), f.GetHead() != nil, f.GetMessage() != nil, ";")
+			}
+		}
+		cancel()
+		told = append(told, got)
+	}
+	equal(s.T, "a foreign chat and none", told[0], told[1])
+	if told[0] == "" || strings.Contains(told[0], "true") {
+		s.Fatalf("told of a foreign chat: %s", told[0])
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -55,6 +56,9 @@ func newServer(t *testing.T) *server {
 	s.chats, err = chat.New(t.Context(), chat.Config{
 		Store: s.store.Store, Clock: time.Now, Generation: "gen", Producer: "test",
 		Committed: func(c chat.Commit) { hub.Deliver(delivery.Of(c.Events)) },
+		Receipt: func(row table.UserChat, head table.Head) {
+			hub.Receipt(row.UserID, row.ChatID, s.view.State(head, row))
+		},
 	})
 	s.must(err)
 	s.view = view.New(view.Config{Store: s.store, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
