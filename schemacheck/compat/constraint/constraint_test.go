@@ -70,6 +70,15 @@ func TestFields(t *testing.T) {
 		{`uint64{lte: 18446744073709551614}`, `uint64{lt: 18446744073709551615}`, rewrite},
 		{`double{gt: 0}`, `double{gte: 0}`, looser},
 		{`double{gt: 0}`, `double{gt: 0.5}`, tighter},
+		{`double{gt: 1 lt: 1}`, ``, looser}, // all but 1
+		{`int32{gt: 1 lt: 1}`, ``, looser},
+		{`int32{gte: 2 lte: 2}`, `int32{gt: 1 lt: 3}`, rewrite},
+		{`int32{gte: 2 lt: 2}`, `int32{gte: 2}`, tighter}, // all, then from 2
+		{`int32{gt: 2 lte: 2}`, `int32{gt: 2}`, tighter},
+		{`int32{gt: 1 lt: 3}`, `int32{gte: 1 lte: 3}`, looser},
+		{`double{gte: 1 lt: 2}`, `double{gt: 1 lt: 2}`, tighter},
+		{`double{lt: 2}`, `double{lte: 2}`, looser},
+		{`double{gt: 1 lt: 2}`, `double{gt: 1 lt: 2 finite: false}`, same},
 		{`double{lt: inf}`, `double{lt: 1}`, replaced},
 		{``, `double{finite: true}`, tighter},
 		{`duration{gt{seconds: 1}}`, `duration{gte{seconds: 1 nanos: 1}}`, rewrite},
