@@ -1,3 +1,5 @@
+//go:build !windows
+
 package app_test
 
 import (
@@ -17,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,13 +35,14 @@ import (
 // installation is several servers and workers on real engines, with names of its own in
 // all of them.
 type installation struct {
-	t     *testing.T
+	t     testing.TB
 	flags []string
 	redis *redis.Client
 	keys  string // prefix in Redis
 	kafka string
 	dir   string
 
+	way     *cutter // to Redis
 	servers [2]*member
 	workers [2]*member
 }
@@ -51,7 +55,7 @@ type member struct {
 	links  *cutter // of a server
 }
 
-func newInstallation(t *testing.T) *installation {
+func newInstallation(t testing.TB) *installation {
 	env := map[string]string{}
 	for _, name := range []string{"PARLEY_TEST_KAFKA", "PARLEY_TEST_DYNAMODB", "PARLEY_TEST_REDIS"} {
 		if env[name] = os.Getenv(name); env[name] == "" {
@@ -63,7 +67,7 @@ func newInstallation(t *testing.T) *installation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &installation{t: t, redis: redis.NewClient(o), keys: id + ":", kafka: env["PARLEY_TEST_KAFKA"], dir: t.TempDir()}
+	in := &installation{t: t, way: newCutter(t, o.Addr), redis: redis.NewClient(o), keys: id + ":", kafka: env["PARLEY_TEST_KAFKA"], dir: t.TempDir()}
 	t.Cleanup(func() { in.flush(); _ = in.redis.Close() })
 	key := filepath.Join(in.dir, "key.pem")
 	_, private, err := ed25519.GenerateKey(rand.Reader)
@@ -79,7 +83,7 @@ func newInstallation(t *testing.T) *installation {
 	}
 	in.flags = []string{
 		"--store", "dynamodb", "--dynamodb-endpoint", env["PARLEY_TEST_DYNAMODB"], "--dynamodb-prefix", id + "_",
-		"--redis", env["PARLEY_TEST_REDIS"], "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
+		"--redis", "redis://" + in.way.addr, "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
 	}
 	brokers := strconv.Itoa(strings.Count(in.kafka, ",") + 1)
 	in.command("tables", "apply")
@@ -87,7 +91,7 @@ func newInstallation(t *testing.T) *installation {
 	in.command("tables", "verify")
 	in.command("--replication", brokers, "topics", "verify")
 	for i := range in.servers {
-		cut := newCutter(t)
+		cut := newCutter(t, "")
 		in.servers[i] = &member{binary: binary(t), links: cut, args: append([]string{
 			"--listen", "127.0.0.1:0", "--link-listen", cut.behind, "--link-address", cut.addr, "--data-dir", filepath.Join(in.dir, "none"),
 		}, in.flags...)}
@@ -174,6 +178,15 @@ func (in *installation) start(m *member) {
 			in.t.Logf("last words of %s: %s", filepath.Base(m.binary), p.log.tail(3<<10))
 		}
 	})
+}
+
+// freeze has the process stand still, or go on.
+func (m *member) freeze(on bool) {
+	sig := syscall.SIGCONT
+	if on {
+		sig = syscall.SIGSTOP
+	}
+	_ = m.cmd.Process.Signal(sig)
 }
 
 // flush loses everything that Redis has of this installation, at once.
@@ -274,7 +287,7 @@ func TestTwoServers(t *testing.T) {
 // was shown once and in order, and is on Kafka. PARLEY_KILLS sets the number of faults.
 func TestDistributed(t *testing.T) {
 	in := newInstallation(t)
-	faults := 6
+	faults := 8
 	if s := os.Getenv("PARLEY_KILLS"); s != "" {
 		var err error
 		if faults, err = strconv.Atoi(s); err != nil {
@@ -322,13 +335,13 @@ func TestDistributed(t *testing.T) {
 	again := func(m *member) { m.kill(); in.start(m) }
 	for i := range faults {
 		acks.wait(30 + mathrand.N(150))
-		switch i % 6 {
+		switch i % 8 {
 		case 0:
 			again(in.servers[0])
 		case 1:
 			in.flush()
 		case 2:
-			again(in.workers[i/6%2])
+			again(in.workers[i/8%2])
 		case 3:
 			for range 5 {
 				in.servers[0].links.cut()
@@ -341,6 +354,15 @@ func TestDistributed(t *testing.T) {
 			again(in.workers[0])
 			again(in.workers[1])
 			in.flush()
+		case 6: // Redis is away for longer than leases last
+			in.way.shut(true)
+			time.Sleep(12 * time.Second)
+			acks.wait(20) // people go on
+			in.way.shut(false)
+		case 7: // a server stands still for longer than its lease, and goes on
+			in.servers[0].freeze(true)
+			time.Sleep(12 * time.Second)
+			in.servers[0].freeze(false)
 		}
 	}
 	acks.wait(50)
@@ -363,26 +385,72 @@ func TestDistributed(t *testing.T) {
 	t.Logf("%d faults, %d acknowledged messages, %d and %d streams", faults, len(acks.list), followers[0].streams, followers[1].streams)
 }
 
-// cutter stands in front of a server's links and cuts them.
+// BenchmarkAcrossServers is a message's way from a sender at one server to a reader at
+// another, over DynamoDB Local, Redis and a link.
+func BenchmarkAcrossServers(b *testing.B) {
+	in := newInstallation(b)
+	ctx := b.Context()
+	bob, alice := in.user("bob", 0), in.user("alice", 1)
+	created, err := call(ctx, alice.chats.CreateChat, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	chatID := created.GetChat().GetChat().GetChatId()
+	stream, err := bob.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stream.Close()
+	shown := make(chan string, 1024)
+	go func() {
+		defer close(shown)
+		for stream.Receive() {
+			for _, f := range stream.Msg().GetFrames() {
+				if id := f.GetMessage().GetClientMessageId(); id != "" || f.GetHeartbeat().GetToken() != "" {
+					shown <- id
+				}
+			}
+		}
+	}()
+	<-shown // the stream is open
+	for b.Loop() {
+		id := uuid.NewString()
+		if _, err := call(ctx, alice.messages.SendMessage, &messagev1.SendMessageRequest{ChatId: chatID, Content: "hello", ClientMessageId: id}); err != nil {
+			b.Fatal(err)
+		}
+		for got := range shown {
+			if got == id {
+				break
+			}
+		}
+	}
+}
+
+// cutter stands in front of an address, cuts connections and lets none through.
 type cutter struct {
 	addr, behind string
 
-	mu    sync.Mutex
-	conns []net.Conn
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
 }
 
-func newCutter(t *testing.T) *cutter {
+// newCutter makes a way to an address, or to a free one that a server is to take.
+func newCutter(t testing.TB, to string) *cutter {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{addr: l.Addr().String(), behind: free.Addr().String()}
-	_ = free.Close() // for the server to take
+	c := &cutter{addr: l.Addr().String(), behind: to}
+	if to == "" {
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.behind = free.Addr().String()
+		_ = free.Close()
+	}
 	t.Cleanup(func() { _ = l.Close(); c.cut() })
 	go func() {
 		for {
@@ -397,6 +465,9 @@ func newCutter(t *testing.T) *cutter {
 			}
 			c.mu.Lock()
 			c.conns = append(c.conns, in, out)
+			if c.closed {
+				_ = in.Close()
+			}
 			c.mu.Unlock()
 			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
 				go func() {
@@ -408,6 +479,14 @@ func newCutter(t *testing.T) *cutter {
 		}
 	}()
 	return c
+}
+
+// shut cuts all connections and lets no new ones through, or lets them again.
+func (c *cutter) shut(on bool) {
+	c.mu.Lock()
+	c.closed = on
+	c.mu.Unlock()
+	c.cut()
 }
 
 func (c *cutter) cut() {
