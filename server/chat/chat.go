@@ -127,7 +127,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s := &Service{cfg: cfg}
 	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members}
 	for i := range s.shards {
-		s.shards[i].init(max(1, cfg.Heads/shards))
+		s.shards[i].spare = max(1, cfg.Heads/shards)
 	}
 	return s, s.clock.load(ctx, cfg)
 }

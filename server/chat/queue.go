@@ -38,8 +38,8 @@ var shardSeed = maphash.MakeSeed()
 type shard struct {
 	mu    sync.Mutex
 	chats map[string]*chatQueue
-	idle  chatQueue // ring of the chats without a leader, last used first
-	spare int       // how many more idle chats may be remembered
+	idle  *chatQueue // ring of the chats without a leader, last used first
+	spare int        // how many more idle chats may be remembered
 }
 
 // chatQueue is a chat that is in use, or whose head is remembered.
@@ -78,9 +78,13 @@ type command struct {
 	self [1]*command // the command as a group
 }
 
-func (sh *shard) init(spare int) {
-	sh.idle.prev, sh.idle.next = &sh.idle, &sh.idle
-	sh.spare = spare
+// open makes a shard that was never used ready. Callers hold the mutex.
+func (sh *shard) open() {
+	if sh.chats == nil {
+		sh.chats = map[string]*chatQueue{}
+		sh.idle = &chatQueue{}
+		sh.idle.prev, sh.idle.next = sh.idle, sh.idle
+	}
 }
 
 func (s *Service) shard(chatID string) *shard {
@@ -94,12 +98,10 @@ func (s *Service) submit(ctx context.Context, chatID string, c *command) error {
 	}
 	sh := s.shard(chatID)
 	sh.mu.Lock()
+	sh.open()
 	q := sh.chats[chatID]
 	switch {
 	case q == nil:
-		if sh.chats == nil {
-			sh.chats = map[string]*chatQueue{}
-		}
 		q = &chatQueue{id: chatID}
 		sh.chats[chatID] = q
 	case !q.busy:
@@ -274,12 +276,12 @@ func (sh *shard) pass(q *chatQueue) {
 	}
 	if sh.spare == 0 {
 		old := sh.idle.prev
-		old.prev.next, sh.idle.prev = &sh.idle, old.prev
+		old.prev.next, sh.idle.prev = sh.idle, old.prev
 		delete(sh.chats, old.id)
 		sh.spare++
 	}
 	sh.spare--
-	q.prev, q.next = &sh.idle, sh.idle.next
+	q.prev, q.next = sh.idle, sh.idle.next
 	q.prev.next, q.next.prev = q, q
 }
 

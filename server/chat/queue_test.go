@@ -19,7 +19,8 @@ func (s *Service) remembered(t *testing.T) (all int) {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		idle := 0
-		for q := sh.idle.next; q != &sh.idle; q = q.next {
+		sh.open()
+		for q := sh.idle.next; q != sh.idle; q = q.next {
 			if q.prev.next != q || q.next.prev != q || q.busy || sh.chats[q.id] != q {
 				t.Errorf("ring of shard %d is broken at %s", i, q.id)
 			}
@@ -169,8 +170,9 @@ func TestLeadIsPassedOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	s := &Service{}
-	s.shards[0].init(1)
 	sh := &s.shards[0]
+	sh.spare = 1
+	sh.open()
 	a, b := &command{wake: make(chan struct{}, 1)}, &command{wake: make(chan struct{}, 1)}
 	for range 100 { // select takes either of two ready cases
 		a.state, b.state = queued, queued
