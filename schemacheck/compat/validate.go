@@ -125,7 +125,7 @@ func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
 	if b.IsMap() {
 		be, he = b.MapValue().Enum(), h.MapValue().Enum()
 	}
-	if be == nil || he == nil || !constraint.RefusesUnknown(was) {
+	if be == nil || he == nil || !constraint.RefusesUnknown(was) && b.Cardinality() != protoreflect.Required {
 		return
 	}
 	for v := range schema.All(he.Values()) {

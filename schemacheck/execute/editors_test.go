@@ -92,6 +92,22 @@ func (e *editor) editMessage(syntax string, m *messageProto) {
 			}
 		}},
 		{"oneof", func() { e.oneof(m, f) }},
+		{"map", func() {
+			if len(m.NestedType) == 0 {
+				e.addMap(m, free)
+			} else if entry := m.NestedType[0].Field; e.chance(50) {
+				entry[0].Type = pick(e, mapKeys...).Enum()
+			} else {
+				e.setType(entry[1], true)
+			}
+		}},
+		{"map rule", func() {
+			for _, f := range m.Field {
+				if f.GetTypeName() == mapType(m) {
+					e.mapRule(f)
+				}
+			}
+		}},
 		{"new rule", func() { e.rule(f) }},
 		{"new rule", func() { e.rule(f) }},
 		{"nudge rule", func() { e.nudge(f) }},
@@ -107,6 +123,42 @@ func (e *editor) editMessage(syntax string, m *messageProto) {
 	edit := pick(e, edits...)
 	e.done = append(e.done, edit.name+" "+m.GetName()+"."+f.GetName())
 	edit.do()
+}
+
+var mapKeys = []descriptorpb.FieldDescriptorProto_Type{
+	descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_INT32, descriptorpb.FieldDescriptorProto_TYPE_SINT64,
+	descriptorpb.FieldDescriptorProto_TYPE_INT64, descriptorpb.FieldDescriptorProto_TYPE_UINT32, descriptorpb.FieldDescriptorProto_TYPE_BOOL,
+}
+
+func mapType(m *messageProto) string { return ".t.v1." + m.GetName() + ".MapFEntry" }
+
+// addMap adds a field map_f with the entry type that descriptors have for maps.
+func (e *editor) addMap(m *messageProto, n int32) {
+	if len(m.NestedType) > 0 {
+		return
+	}
+	entry := &messageProto{Name: proto.String("MapFEntry"), Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)}}
+	for i, name := range []string{"key", "value"} {
+		entry.Field = append(entry.Field, &fieldProto{Name: proto.String(name), Number: proto.Int32(int32(i + 1)), Label: optional.Enum(), Type: pick(e, mapKeys...).Enum()})
+	}
+	e.setType(entry.Field[1], true)
+	f := &fieldProto{Name: proto.String("map_f"), Number: proto.Int32(n), Label: repeated.Enum(), Type: tMessage.Enum(), TypeName: proto.String(mapType(m))}
+	m.NestedType = append(m.NestedType, entry)
+	m.Field = append(m.Field, f)
+	if e.chance(50) {
+		e.mapRule(f)
+	}
+}
+
+func (e *editor) mapRule(f *fieldProto) {
+	r := &validate.MapRules{}
+	if e.chance(50) {
+		r.MinPairs = proto.Uint64(uint64(e.IntN(3)))
+	}
+	if e.chance(50) {
+		r.MaxPairs = proto.Uint64(uint64(2 + e.IntN(4)))
+	}
+	proto.SetExtension(options(f), validate.E_Field, &validate.FieldRules{Type: &validate.FieldRules_Map{Map: r}})
 }
 
 func (e *editor) packed(syntax string, f *fieldProto) {

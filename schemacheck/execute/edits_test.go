@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
 	"github.com/parley-chat/parley/schemacheck/execute"
 )
 
@@ -77,6 +78,13 @@ func TestRandomEditsAgree(t *testing.T) {
 			continue
 		}
 		rules := compat.Compare(baseFiles, headFiles, compat.Options{})
+		for _, scope := range []compat.Scope{compat.Event, compat.API, compat.All} {
+			for _, f := range compat.Compare(baseFiles, baseFiles, compat.Options{Scope: scope}) {
+				if f.Severity == compat.Block {
+					t.Errorf("seed %d: a schema does not replace itself: %s", s, fixture.Line(f))
+				}
+			}
+		}
 		ran, err := execute.Execute(baseFiles, headFiles, compat.Options{})
 		if err != nil {
 			t.Fatalf("seed %d: %v", s, err)
@@ -181,6 +189,9 @@ func (e *editor) schema() []*fileProto {
 			f.Label, f.Proto3Optional, f.OneofIndex = optional.Enum(), nil, proto.Int32(0)
 			event.Field = append(event.Field, f)
 		}
+	}
+	if e.chance(40) {
+		e.addMap(event, int32(len(event.Field)+1))
 	}
 	parts.MessageType = append(parts.MessageType, part)
 	events.MessageType = append(events.MessageType, event)
