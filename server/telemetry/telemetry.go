@@ -110,8 +110,9 @@ const (
 	FanoutHeld       = "parley_fanout_held_total"
 	LogBytes         = "parley_log_bytes"
 
+	ReconcileDone    = "parley_reconcile_completed_total"
 	ReconcilePasses  = "parley_reconcile_passes_total"
-	ReconcileFailed  = "parley_reconcile_passes_failed_total"
-	ReconcilePending = "parley_reconcile_pending_chats"
+	ReconcileFailed  = "parley_reconcile_failures_total"
+	ReconcilePending = "parley_reconcile_pending"
 	ReconcileOldest  = "parley_reconcile_oldest_seconds"
 )

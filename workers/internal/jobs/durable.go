@@ -154,11 +154,12 @@ func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
 		}
 		return nil
 	})
-	p.metrics.Counter("parley_reconcile_passes_total", "Passes made.", func() float64 { return float64(r.Stats().Passes) })
-	p.metrics.Counter("parley_reconcile_failures_total", "Passes that could not read to the end, and chats that could not be completed.", func() float64 { s := r.Stats(); return float64(s.Failed + s.Incomplete) })
-	p.metrics.Counter("parley_reconcile_completed_total", "Chats whose pending members became members.", func() float64 { return float64(r.Stats().Completed) })
-	p.metrics.Counter("chat_reconciliation_corrections_total", "Stored numbers of members that were wrong.", func() float64 { return float64(r.Stats().Corrections) })
-	p.metrics.Gauge("parley_reconcile_pending", "Chats with pending members that the last pass found.", func() float64 { return float64(r.Stats().Pending) })
+	p.metrics.Counter(telemetry.ReconcilePasses, "Passes made.", func() float64 { return float64(r.Stats().Passes) })
+	p.metrics.Counter(telemetry.ReconcileFailed, "Passes that could not read to the end, and chats that could not be completed.", func() float64 { s := r.Stats(); return float64(s.Failed + s.Incomplete) })
+	p.metrics.Counter(telemetry.ReconcileDone, "Chats whose pending members became members.", func() float64 { return float64(r.Stats().Completed) })
+	p.metrics.Counter(telemetry.ReconciliationFixes, "Stored numbers of members that were wrong.", func() float64 { return float64(r.Stats().Corrections) })
+	p.metrics.Gauge(telemetry.ReconcilePending, "Chats with pending members that the last pass found.", func() float64 { return float64(r.Stats().Pending) })
+	p.metrics.Gauge(telemetry.ReconcileOldest, "Age of the oldest of them, in seconds.", func() float64 { return r.Stats().Oldest.Seconds() })
 	return []lifecycle.Service{{Name: "reconcile", Run: p.restarted("reconcile", r.Run)}}, nil
 }
 
