@@ -30,7 +30,6 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -414,7 +413,7 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record) error {
 	}
 	switch class {
 	case Permanent:
-		return e.bury(ctx, r, 1, reasonOf(err))
+		return e.bury(ctx, r, 1, Reason(err))
 	case Downstream:
 		e.skipped.Add(1)
 		return nil
@@ -422,7 +421,7 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record) error {
 		attempts, failed := e.count(ctx, r)
 		switch {
 		case failed == nil && attempts >= maxAttempts:
-			return e.bury(ctx, r, attempts, reasonOf(err))
+			return e.bury(ctx, r, attempts, Reason(err))
 		case failed != nil && class == Unknown:
 			return Fail(Authoritative, "count attempts", failed)
 		}
@@ -430,13 +429,12 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record) error {
 	return err
 }
 
-// call calls the handler and turns a panic into an unknown failure.
-func (e *Engine) call(ctx context.Context, r *kafka.Record) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p, "stack", string(debug.Stack()))
-			err = Fail(Unknown, "the handler panicked", nil)
-		}
-	}()
-	return e.cfg.Handle(ctx, r)
+// call calls the handler, and tells of a panic.
+func (e *Engine) call(ctx context.Context, r *kafka.Record) error {
+	err := Call(ctx, e.cfg.Handle, r)
+	var p *panicked
+	if errors.As(err, &p) {
+		e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p.value, "stack", string(p.stack))
+	}
+	return err
 }

@@ -1,8 +1,12 @@
 package consume
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // Class says what to do about a failure.
@@ -48,12 +52,47 @@ func classOf(err error) Class {
 	return Unknown
 }
 
-// reasonOf is what of an error may stand in a dead letter: class and reason, never
+// Reason is what of an error may stand in a dead letter: class and reason, never
 // the text of an error that nobody has looked at.
-func reasonOf(err error) string {
+func Reason(err error) string {
 	var f *Failure
 	if errors.As(err, &f) {
 		return f.Error()
 	}
+	var p *panicked
+	if errors.As(err, &p) {
+		return p.Error()
+	}
 	return fmt.Sprintf("unknown: %T", err)
 }
+
+type redriven struct{}
+
+// WithRedrive marks the context of a handler whose record comes from the dead
+// letters.
+func WithRedrive(ctx context.Context) context.Context {
+	return context.WithValue(ctx, redriven{}, true)
+}
+
+// Redriven reports whether a handler's record comes from the dead letters.
+func Redriven(ctx context.Context) bool { return ctx.Value(redriven{}) != nil }
+
+// Call calls a handler; a panic of it is an unknown failure.
+func Call(ctx context.Context, handle Handler, r *kafka.Record) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicked{p, debug.Stack()}
+		}
+	}()
+	return handle(ctx, r)
+}
+
+// panicked is a panic of a handler. What it panicked with may be content: it is for
+// the log only.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+// Error says no more than a dead letter may.
+func (*panicked) Error() string { return "unknown: the handler panicked" }

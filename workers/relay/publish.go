@@ -21,6 +21,7 @@ type plan struct {
 	key     store.Key
 	chatID  string
 	last    int64 // version
+	replay  bool  // the events were published before
 	records []*kafka.Record
 }
 
@@ -75,12 +76,12 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 // queryChat returns the plans of a chat that follow the last version published,
 // in order.
 func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool) ([]plan, error) {
-	rows, err := r.rows(ctx, chatID)
+	rows, again, err := r.rows(ctx, chatID)
 	if err == nil && len(rows) > 0 && (!known || hole(rows, last)) {
 		// A read that is no snapshot may have passed the place of a row just before
 		// it was written, and then met the next. The second read shows the row, or it
 		// is deleted: then another relay has published it.
-		rows, err = r.rows(ctx, chatID)
+		rows, again, err = r.rows(ctx, chatID)
 	}
 	if err != nil {
 		return nil, err
@@ -102,6 +103,29 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known 
 		plans = append(plans, p)
 		last, known = end, true
 	}
+	more, err := r.replays(ctx, again)
+	return append(plans, more...), err
+}
+
+// replays returns the plans of rows whose events were published before. They come
+// in any order, and one that cannot be published stops nothing.
+func (r *Relay) replays(ctx context.Context, rows []table.Outbox) (plans []plan, err error) {
+	for _, row := range rows {
+		if r.waits[row.Key()] {
+			continue
+		}
+		p, err := r.load(ctx, row)
+		if errors.Is(err, errPoison) {
+			r.poisoned.Add(1)
+			r.note(ctx, row.Key(), err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p.replay = true
+		plans = append(plans, p)
+	}
 	return plans, nil
 }
 
@@ -116,8 +140,8 @@ func hole(rows []table.Outbox, last int64) bool {
 	return false
 }
 
-// rows reads the outbox rows of a chat.
-func (r *Relay) rows(ctx context.Context, chatID string) (list []table.Outbox, err error) {
+// rows reads the outbox rows of a chat: those of new events, and replays.
+func (r *Relay) rows(ctx context.Context, chatID string) (list, again []table.Outbox, err error) {
 	q := store.Query{
 		Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
 		From: chatID + "#", To: chatID + "#~",
@@ -125,18 +149,22 @@ func (r *Relay) rows(ctx context.Context, chatID string) (list []table.Outbox, e
 	for first := true; first || q.Cursor != ""; first = false {
 		page, err := r.cfg.Store.Query(ctx, q)
 		if err != nil {
-			return nil, fmt.Errorf("read outbox: %w", err)
+			return nil, nil, fmt.Errorf("read outbox: %w", err)
 		}
 		for _, row := range page.Rows {
 			o, err := table.OutboxFrom(row)
-			if err != nil {
-				return nil, err
+			switch {
+			case err != nil:
+				return nil, nil, err
+			case o.Replay:
+				again = append(again, o)
+			default:
+				list = append(list, o)
 			}
-			list = append(list, o)
 		}
 		q.Cursor = page.Cursor
 	}
-	return list, nil
+	return list, again, nil
 }
 
 // load reads the events that a row points to.
@@ -224,7 +252,9 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 			if len(r.last) >= maxChats {
 				clear(r.last)
 			}
-			r.last[p.chatID] = p.last
+			if !p.replay {
+				r.last[p.chatID] = p.last
+			}
 			if !r.waits[p.key] {
 				r.waits[p.key] = true
 				r.awaiting = append(r.awaiting, p.key)
@@ -291,6 +321,11 @@ func (r *Relay) poison(ctx context.Context, key store.Key, chatID string, why er
 	r.stopped[chatID] = why
 	r.poisoned.Add(1)
 	r.cfg.Logger.Error("relay: a chat's events wait behind one that cannot be published", "chat_id", chatID, "row", key.SK, "error", why)
+	r.note(ctx, key, why)
+}
+
+// note notes on a row why it cannot be published.
+func (r *Relay) note(ctx context.Context, key store.Key, why error) {
 	err := r.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpUpdate, Key: key, Cond: store.Exists(), Name: "row",
 		Update: store.Update{

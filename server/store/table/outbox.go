@@ -9,21 +9,32 @@ import (
 )
 
 // Outbox points to the events of one plan that are not known to be on Kafka. Table
-// outbox, key shard and chat_id#first_version.
+// outbox, key shard and
+// chat_id#first_version, with an "r" behind it if it replays.
 type Outbox struct {
 	Shard        int
 	ChatID       string
 	FirstVersion int64
 	Count        int64
 	CreatedAt    int64 // unix ms
+	// Replay says that the events were published before and are wanted again; the row
+	// has no place in the order of the chat's others.
+	Replay bool
 }
+
+// replaySuffix ends the sort key of a row that replays events.
+const replaySuffix = "r"
 
 // ShardKey is the partition key of an outbox shard.
 func ShardKey(shard int) string { return string([]byte{byte('0' + shard/10), byte('0' + shard%10)}) }
 
 // Key is the row's key.
 func (o Outbox) Key() store.Key {
-	return store.Key{Table: store.Outbox, PK: ShardKey(o.Shard), SK: o.ChatID + "#" + Number(o.FirstVersion)}
+	sk := o.ChatID + "#" + Number(o.FirstVersion)
+	if o.Replay { // beside the row of the same events, should it still be there
+		sk += replaySuffix
+	}
+	return store.Key{Table: store.Outbox, PK: ShardKey(o.Shard), SK: sk}
 }
 
 // Item returns the row as an item.
@@ -40,6 +51,7 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if !ok {
 		return Outbox{}, fmt.Errorf("table: %q is not a key of the outbox", r.Key.SK)
 	}
+	number, replay := strings.CutSuffix(number, replaySuffix)
 	first, err := parseNumber(number)
 	if err != nil {
 		return Outbox{}, err
@@ -48,5 +60,5 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if err != nil || len(r.Key.PK) != 2 || shard < 0 {
 		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
 	}
-	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at")}, nil
+	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at"), Replay: replay}, nil
 }

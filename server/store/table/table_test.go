@@ -57,6 +57,8 @@ func read(r store.Row) (any, error) {
 			return OwnershipFrom(it), nil
 		}
 		return AttemptsFrom(r)
+	case store.DeadLetters:
+		return DeadLetterFrom(it), nil
 	case store.Leases:
 		return LeaseFrom(it), nil
 	}
@@ -82,6 +84,8 @@ func samples() []store.Row {
 	const at = 1_700_000_000_123
 	row := func(k store.Key, it store.Item) store.Row { return store.Row{Key: k, Item: it} }
 	o := Outbox{Shard: 7, ChatID: "chat_01", FirstVersion: 12, Count: 3, CreatedAt: at}
+	again := o
+	again.Replay = true
 	return []store.Row{
 		row(UserKey("user_01"), User{CreatedAt: at, Status: Active}.Item()),
 		row(ChatKey("chat_01"), Chat{
@@ -104,6 +108,7 @@ func samples() []store.Row {
 		}.Item()),
 		row(EventKey("chat_01", 7), Event{ChatID: "chat_01", EventID: "evt_01", Type: event.TypeMessagePersisted, Payload: payload()}.Item()),
 		row(EventKey("chat_01", 8), Event{ChatID: "chat_01", EventID: "evt_02", Type: "NotCanonical", Payload: []byte{0xff}}.Item()),
+		row(again.Key(), again.Item()),
 		row(o.Key(), o.Item()),
 		row(RequestKey(Scope("send", "user_01", "chat_01", "c-01")), Request{
 			Hash: []byte{1, 2, 255}, ChatID: "chat_01", MessageID: "msg_01", Sequence: 4, Version: 7, CreatedAt: at, ExpiresAt: at / 1000,
@@ -112,6 +117,7 @@ func samples() []store.Row {
 		row(PendingKey("chat_01"), Pending{Members: []string{"a", "b"}, CreatedBy: "user_01", CreatedAt: at, Correlation: "c", Causation: "evt_01"}.Item()),
 		row(AttemptsKey(AttemptsPartition("g", "t", 3), 12), Attempts{Offset: 12, Attempts: 2, Ends: 1, ExpiresAt: at / 1000}.Item()),
 		row(OwnershipKey(AttemptsPartition("g", "t", 3)), Ownership{Consumer: "srv_01", Since: at, Alone: 13}.Item()),
+		row(DeadLetterKey("g", "t", 3, 12), DeadLetter{Status: "failed", By: "ops", At: at, Result: "unknown: x", Tries: 2, ExpiresAt: at / 1000}.Item()),
 		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, Of: 8, Wanted: "srv_02"}.Item()),
 		row(ClockKey(), store.NewItem(store.Attr{Name: AttrStamp, Value: store.Int(at)})),
 	}

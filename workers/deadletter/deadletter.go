@@ -1,0 +1,282 @@
+// Package deadletter is what an operator does with dead letters: list them, look at
+// one, hand them to their handlers again, or discard them.
+//
+// A letter is a record of the topic of dead letters (package consume writes them);
+// what became of it is a row in the store. The package owns neither the handlers nor
+// who may call it. Nothing here writes to a topic: a letter that is driven again goes
+// to its handler directly, so that other groups do not see its record twice (K-149).
+//
+// Concurrency: all methods may be called by anybody. Two that work on the same letter
+// do not both get it: the outcome's row says who has it.
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+)
+
+// Status is what became of a letter.
+type Status string
+
+// The states of a letter.
+const (
+	Open      Status = "open"      // nothing was done, or it failed again
+	Running   Status = "running"   // somebody drives it again just now
+	Redriven  Status = "redriven"  // its handler took it
+	Discarded Status = "discarded" // it is not wanted
+	failed    Status = "failed"    // as stored; to users it is open, with a result
+)
+
+// Letter is a dead letter and what became of it.
+type Letter struct {
+	ID       string // group/topic/partition/offset of the record
+	Group    string
+	Consumer string
+	Reason   string // class and message
+	FailedAt time.Time
+	Attempts int
+	Record   *kafka.Record // as it was: topic, partition, offset, time, key, value, headers
+
+	Status  Status
+	Outcome table.DeadLetter // by whom, when, with what result; zero for an open one
+
+	row store.Item // of the outcome, as it was read
+}
+
+// Filter chooses letters; an empty field chooses all.
+type Filter struct {
+	IDs           []string
+	Group, Topic  string
+	Key           string
+	Reason        string // a part of it
+	After, Before time.Time
+	Statuses      []Status // empty: Open
+}
+
+// Limits of a call.
+const (
+	MaxLetters = 10_000
+	MaxIDs     = 1_000
+	maxWho     = 128
+	maxResult  = 1_024
+	keepFor    = 40 * 24 * time.Hour // longer than the topic keeps the letter
+)
+
+// ErrNotFound says that there is no such letter.
+var ErrNotFound = errors.New("deadletter: no such dead letter")
+
+// ErrInvalid says what is wrong with a call.
+var ErrInvalid = errors.New("deadletter: invalid request")
+
+// Config sets an Office up.
+type Config struct {
+	Addr   string // of Kafka
+	Store  store.Store
+	Clock  func() time.Time
+	Logger *slog.Logger
+}
+
+// Office handles dead letters.
+type Office struct{ cfg Config }
+
+// New makes an Office.
+func New(cfg Config) (*Office, error) {
+	if cfg.Addr == "" || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
+		return nil, errors.New("deadletter: incomplete configuration")
+	}
+	return &Office{cfg}, nil
+}
+
+func (f Filter) validate() error {
+	switch {
+	case len(f.IDs) > MaxIDs:
+		return fmt.Errorf("%w: at most %d ids", ErrInvalid, MaxIDs)
+	case !f.After.IsZero() && !f.Before.IsZero() && !f.After.Before(f.Before):
+		return fmt.Errorf("%w: after is not before before", ErrInvalid)
+	}
+	return nil
+}
+
+// matches looks at what is known without the outcome.
+func (f Filter) matches(l *Letter) bool {
+	return (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID)) &&
+		(f.Group == "" || f.Group == l.Group) && (f.Topic == "" || f.Topic == l.Record.Topic) &&
+		(f.Key == "" || f.Key == string(l.Record.Key)) && strings.Contains(l.Reason, f.Reason) &&
+		(f.After.IsZero() || !l.FailedAt.Before(f.After)) && (f.Before.IsZero() || l.FailedAt.Before(f.Before))
+}
+
+func (f Filter) wants(s Status) bool {
+	if len(f.Statuses) == 0 {
+		return s == Open
+	}
+	return slices.Contains(f.Statuses, s)
+}
+
+// errEnough ends a scan early.
+var errEnough = errors.New("enough")
+
+// List returns up to limit letters (at most MaxLetters), those of one key in the
+// order in which they died, and whether there are more.
+func (o *Office) List(ctx context.Context, f Filter, limit int) (list []Letter, more bool, err error) {
+	if err := f.validate(); err != nil {
+		return nil, false, err
+	}
+	if limit < 1 || limit > MaxLetters {
+		return nil, false, fmt.Errorf("%w: 1 to %d letters", ErrInvalid, MaxLetters)
+	}
+	seen := map[string]bool{}
+	var chunk []Letter
+	flush := func() error {
+		if err := o.outcomes(ctx, chunk); err != nil {
+			return err
+		}
+		for _, l := range chunk {
+			switch {
+			case !f.wants(l.Status):
+			case len(list) == limit:
+				more = true
+				return errEnough
+			default:
+				list = append(list, l)
+			}
+		}
+		chunk = chunk[:0]
+		return nil
+	}
+	err = kafka.Scan(ctx, o.cfg.Addr, kafka.DeadLetters, func(r *kafka.Record) error {
+		l, err := letterFrom(r)
+		if err != nil { // somebody else wrote to the topic
+			o.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
+			return nil
+		}
+		if seen[l.ID] || !f.matches(&l) { // written twice: a crash came before the commit (K-146)
+			return nil
+		}
+		seen[l.ID] = true
+		if chunk = append(chunk, l); len(chunk) == store.MaxBatchGet {
+			return flush()
+		}
+		return nil
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, false, err
+	}
+	return list, more, nil
+}
+
+// Get returns one letter, whatever became of it.
+func (o *Office) Get(ctx context.Context, id string) (Letter, error) {
+	list, _, err := o.List(ctx, Filter{IDs: []string{id}, Statuses: []Status{Open, Running, Redriven, Discarded}}, 1)
+	if err != nil {
+		return Letter{}, err
+	}
+	if len(list) == 0 {
+		return Letter{}, ErrNotFound
+	}
+	return list[0], nil
+}
+
+// header is what stands before the letter in a record: a zero byte, the schema's id,
+// and the index of the message.
+const header = 6
+
+func letterFrom(r *kafka.Record) (Letter, error) {
+	var m eventv1.DeadLetter
+	if len(r.Value) < header || r.Value[0] != 0 {
+		return Letter{}, errors.New("not framed")
+	}
+	if err := proto.Unmarshal(r.Value[header:], &m); err != nil {
+		return Letter{}, err
+	}
+	md, old := m.GetDlqMetadata(), m.GetOriginalRecord()
+	if md == nil || old == nil || md.GetConsumerGroup() == "" || md.GetOriginalTopic() == "" || md.GetOriginalOffset() < 0 {
+		return Letter{}, errors.New("incomplete")
+	}
+	rec := &kafka.Record{
+		Topic: md.GetOriginalTopic(), Partition: md.GetOriginalPartition(), Offset: md.GetOriginalOffset(),
+		Timestamp: md.GetOriginalTimestamp().AsTime(), Key: old.Key, Value: old.Value,
+	}
+	for _, h := range old.GetHeaders() {
+		rec.Headers = append(rec.Headers, kafka.Header{Key: h.GetKey(), Value: h.Value})
+	}
+	return Letter{
+		ID:    fmt.Sprintf("%s/%s/%d/%d", md.GetConsumerGroup(), rec.Topic, rec.Partition, rec.Offset),
+		Group: md.GetConsumerGroup(), Consumer: md.GetConsumerId(), Reason: md.GetFailureReason(),
+		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()), Record: rec, Status: Open,
+	}, nil
+}
+
+func (l *Letter) key() store.Key {
+	return table.DeadLetterKey(l.Group, l.Record.Topic, l.Record.Partition, l.Record.Offset)
+}
+
+// outcomes reads what became of letters, at most store.MaxBatchGet.
+func (o *Office) outcomes(ctx context.Context, list []Letter) error {
+	if len(list) == 0 {
+		return nil
+	}
+	keys := make([]store.Key, len(list))
+	for i := range list {
+		keys[i] = list[i].key()
+	}
+	items, err := o.cfg.Store.BatchGet(ctx, keys, store.Strong)
+	if err != nil {
+		return fmt.Errorf("read outcomes: %w", err)
+	}
+	for i, it := range items {
+		o.outcome(&list[i], it)
+	}
+	return nil
+}
+
+func (o *Office) outcome(l *Letter, it store.Item) {
+	l.row = it
+	if it == nil {
+		return
+	}
+	l.Outcome = table.DeadLetterFrom(it)
+	switch l.Status = Status(l.Outcome.Status); {
+	case l.Status == failed:
+		l.Status = Open
+	case l.Status == Running && o.cfg.Clock().Sub(time.UnixMilli(l.Outcome.At)) > claimFor:
+		l.Status = Open // who had it is gone
+	}
+}
+
+// note writes what became of a letter, unless somebody else did so meanwhile.
+func (o *Office) note(ctx context.Context, l *Letter, s Status, by, result string) error {
+	if len(result) > maxResult {
+		result = strings.ToValidUTF8(result[:maxResult], "")
+	}
+	now := o.cfg.Clock()
+	next := table.DeadLetter{Status: string(s), By: by, At: now.UnixMilli(), Result: result, Tries: l.Outcome.Tries, ExpiresAt: now.Add(keepFor).Unix()}
+	if s == Running {
+		next.Tries++
+	}
+	cond := store.Absent()
+	if l.row != nil {
+		cond = store.Exists().Eq(table.AttrStatus, store.String(l.Outcome.Status)).Eq(table.AttrAt, store.Int(l.Outcome.At))
+	}
+	it := next.Item()
+	if err := o.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: it, Cond: cond, Name: "letter"}}}); err != nil {
+		return err
+	}
+	l.row, l.Outcome, l.Status = it, next, s
+	return nil
+}

@@ -1,0 +1,318 @@
+package deadletter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/workers/consume"
+)
+
+type rig struct {
+	t      *testing.T
+	now    time.Time
+	office *Office
+	store  *storetest.Map
+	bury   func(context.Context, consume.Dead) error
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	c, err := kafka.NewProducer(b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	clock := func() time.Time { return r.now }
+	r.store = storetest.NewMap(clock)
+	r.bury = consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
+	r.office, err = New(Config{Addr: b.Addr(), Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// letter buries the n-th record of a key for a group.
+func (r *rig) letter(group, key string, n int) *kafka.Record {
+	r.t.Helper()
+	value := make([]byte, rand.IntN(200))
+	for i := range value {
+		value[i] = byte(rand.Uint32())
+	}
+	rec := &kafka.Record{
+		Topic: kafka.MessagesPersisted, Partition: int32(len(key) % 7), Offset: int64(n), Timestamp: r.now.Add(-time.Minute),
+		Key: []byte(key), Value: value, Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}, {Key: "h", Value: nil}},
+	}
+	err := r.bury(r.t.Context(), consume.Dead{Record: rec, Group: group, Consumer: "c", Reason: fmt.Sprint("permanent: reason ", n%3), At: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rec
+}
+
+func (r *rig) list(f Filter) (ids []string) {
+	r.t.Helper()
+	list, more, err := r.office.List(r.t.Context(), f, MaxLetters)
+	if err != nil || more {
+		r.t.Fatal(more, err)
+	}
+	for _, l := range list {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}
+
+func TestListAndGet(t *testing.T) {
+	r := newRig(t)
+	if ids := r.list(Filter{}); len(ids) != 0 {
+		t.Fatal(ids)
+	}
+	var recs []*kafka.Record
+	for n := range 30 {
+		recs = append(recs, r.letter([]string{"fanout", "projector"}[n%2], fmt.Sprint("chat", n%4), n))
+	}
+	r.letter("fanout", "chat0", 0) // once more, as after a crash
+	for name, c := range map[string]struct {
+		f    Filter
+		want int
+	}{
+		"all":        {Filter{}, 30},
+		"group":      {Filter{Group: "fanout"}, 15},
+		"topic":      {Filter{Topic: kafka.ChatsCreated}, 0},
+		"key":        {Filter{Key: "chat1"}, 8},
+		"reason":     {Filter{Reason: "reason 2"}, 10},
+		"after":      {Filter{After: r.now.Add(20 * time.Second)}, 10},
+		"before":     {Filter{Before: r.now.Add(20 * time.Second)}, 20},
+		"both":       {Filter{After: r.now.Add(5 * time.Second), Before: r.now.Add(7 * time.Second), Group: "projector"}, 1},
+		"id":         {Filter{IDs: []string{"fanout/messages.persisted/5/4", "nobody"}}, 1},
+		"discarded":  {Filter{Statuses: []Status{Discarded}}, 0},
+		"everything": {Filter{Statuses: []Status{Open, Redriven, Discarded, Running}}, 30},
+	} {
+		if ids := r.list(c.f); len(ids) != c.want || len(slices.Compact(slices.Sorted(slices.Values(ids)))) != c.want {
+			t.Errorf("%s: %d of %d: %v", name, len(ids), c.want, ids)
+		}
+	}
+	if list, more, err := r.office.List(t.Context(), Filter{}, 7); err != nil || !more || len(list) != 7 {
+		t.Fatalf("%d, %v, %v", len(list), more, err)
+	}
+	for n, rec := range recs {
+		l, err := r.office.Get(t.Context(), fmt.Sprintf("%s/%s/%d/%d", []string{"fanout", "projector"}[n%2], rec.Topic, rec.Partition, rec.Offset))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := l.Record
+		if !bytes.Equal(got.Key, rec.Key) || !bytes.Equal(got.Value, rec.Value) || got.Offset != rec.Offset || got.Partition != rec.Partition || !got.Timestamp.Equal(rec.Timestamp) ||
+			len(got.Headers) != 2 || got.Headers[0].Key != "h" || !bytes.Equal(got.Headers[0].Value, []byte{0, 255}) || got.Headers[1].Value != nil || l.Attempts != 2 || l.Consumer != "c" {
+			t.Fatalf("%+v became %+v", rec, l)
+		}
+	}
+	if _, err := r.office.Get(t.Context(), "nobody/x/0/0"); !errors.Is(err, ErrNotFound) {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]Filter{
+		"ids": {IDs: make([]string, MaxIDs+1)}, "times": {After: r.now, Before: r.now},
+	} {
+		if _, _, err := r.office.List(t.Context(), f, 10); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, limit := range []int{0, MaxLetters + 1} {
+		if _, _, err := r.office.List(t.Context(), Filter{}, limit); !errors.Is(err, ErrInvalid) {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+}
+
+// Letters go to their handlers in order per key; behind one that fails, the others
+// of its key stay; nothing goes to a handler twice (K-149).
+func TestRedrive(t *testing.T) {
+	r := newRig(t)
+	for n := range 40 {
+		r.letter("fanout", fmt.Sprint("chat", n%4), n)
+	}
+	r.letter("unknown", "chat0", 100)
+	var seen []string
+	healthy := false
+	handle := func(ctx context.Context, rec *kafka.Record) error {
+		if !consume.Redriven(ctx) {
+			t.Error("the handler is not told that this is a redrive")
+		}
+		if string(rec.Key) == "chat1" && rec.Offset == 13 && !healthy {
+			return consume.Fail(consume.Permanent, "still bad", errors.New("secret"))
+		}
+		if string(rec.Key) == "chat2" && rec.Offset == 2 && !healthy {
+			panic("secret")
+		}
+		seen = append(seen, fmt.Sprintf("%s/%03d", rec.Key, rec.Offset))
+		return nil
+	}
+	how := Redrive{By: "ops", Rate: MaxRate, Handlers: map[string]consume.Handler{"fanout": handle}}
+
+	dry := how
+	dry.DryRun = true
+	rep, err := r.office.Redrive(t.Context(), Filter{}, dry)
+	if err != nil || len(seen) > 0 || rep.Matched != 41 || rep.Done != 40 || rep.NoHandler != 1 {
+		t.Fatalf("dry run: %+v, %v", rep, err)
+	}
+	rep, err = r.office.Redrive(t.Context(), Filter{}, how)
+	if err != nil || rep.Done != 20+3 || rep.Behind != 6+9 || len(rep.Failed) != 2 || rep.NoHandler != 1 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	for _, f := range rep.Failed {
+		if strings.Contains(f.Reason, "secret") || f.Reason == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	bad, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/13")
+	if err != nil || bad.Status != Open || bad.Outcome.Result != "permanent: still bad" || bad.Outcome.By != "ops" || bad.Outcome.Tries != 1 || bad.Outcome.At != r.now.UnixMilli() {
+		t.Fatalf("%+v, %v", bad, err)
+	}
+	if ids := r.list(Filter{}); len(ids) != 2+15+1 {
+		t.Fatalf("%d are open", len(ids))
+	}
+	healthy = true
+	r.now = r.now.Add(time.Minute)
+	rep, err = r.office.Redrive(t.Context(), Filter{Group: "fanout"}, how)
+	if err != nil || rep.Done != 17 || len(rep.Failed) != 0 || rep.Behind != 0 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	perKey := map[string][]string{}
+	for _, s := range seen {
+		key, _, _ := strings.Cut(s, "/")
+		perKey[key] = append(perKey[key], s)
+	}
+	for key, list := range perKey {
+		if !slices.IsSorted(list) || len(slices.Compact(list)) != 10 {
+			t.Errorf("%s: %v", key, list)
+		}
+	}
+	if rep, err := r.office.Redrive(t.Context(), Filter{Group: "fanout"}, how); err != nil || rep.Matched != 0 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+}
+
+// A letter belongs to one redrive at a time; one whose process is gone is free
+// again after a while.
+func TestRedriveTakesTurns(t *testing.T) {
+	r := newRig(t)
+	rec := r.letter("fanout", "chat1", 1)
+	other := errors.New("called")
+	calls := 0
+	how := Redrive{By: "ops", Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, _ *kafka.Record) error {
+		if calls++; calls > 1 {
+			return nil
+		}
+		// While this one is at it, another one finds it taken.
+		rep, err := r.office.Redrive(ctx, Filter{Statuses: []Status{Open, Running}}, Redrive{By: "b", Handlers: map[string]consume.Handler{
+			"fanout": func(context.Context, *kafka.Record) error { return other },
+		}})
+		if err != nil || rep.Taken != 1 || rep.Done+len(rep.Failed) != 0 {
+			t.Errorf("%+v, %v", rep, err)
+		}
+		r.now = r.now.Add(claimFor + time.Second) // and this one seems to be gone
+		l, err := r.office.Get(ctx, "fanout/messages.persisted/5/1")
+		if err != nil || l.Status != Open {
+			t.Errorf("%+v, %v", l, err)
+		}
+		if _, err := r.office.Redrive(ctx, Filter{}, Redrive{By: "c", Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}}); err != nil {
+			t.Error(err)
+		}
+		return nil
+	}}}
+	rep, err := r.office.Redrive(t.Context(), Filter{}, how)
+	if err != nil || rep.Taken != 1 || rep.Done != 0 { // the later one's result stands
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	if l, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/1"); err != nil || l.Status != Redriven || l.Outcome.By != "c" || l.Record.Offset != rec.Offset {
+		t.Fatalf("%+v, %v", l, err)
+	}
+}
+
+func TestDiscard(t *testing.T) {
+	r := newRig(t)
+	for n := range 6 {
+		r.letter("fanout", fmt.Sprint("chat", n%2), n)
+	}
+	f := Filter{Key: "chat1"}
+	if rep, err := r.office.Discard(t.Context(), f, "ops", "test data", true); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	if rep, err := r.office.Discard(t.Context(), f, "ops", "test data", false); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 3 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	l, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/1")
+	if err != nil || l.Status != Discarded || l.Outcome.Result != "test data" || l.Outcome.By != "ops" {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	never := map[string]consume.Handler{"fanout": func(_ context.Context, rec *kafka.Record) error {
+		if string(rec.Key) == "chat1" {
+			t.Error("a discarded letter was driven again")
+		}
+		return nil
+	}}
+	if rep, err := r.office.Redrive(t.Context(), Filter{Statuses: []Status{Open, Discarded}}, Redrive{By: "ops", Rate: MaxRate, Handlers: never}); err != nil || rep.Taken != 3 || rep.Done != 3 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	for name, call := range map[string]func() error{
+		"nobody":    func() error { _, err := r.office.Discard(t.Context(), f, "", "why", false); return err },
+		"no reason": func() error { _, err := r.office.Discard(t.Context(), f, "ops", "", false); return err },
+		"no name":   func() error { _, err := r.office.Redrive(t.Context(), f, Redrive{}); return err },
+		"too fast": func() error {
+			_, err := r.office.Redrive(t.Context(), f, Redrive{By: "ops", Rate: MaxRate + 1})
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What is no dead letter in the topic is passed over, and outcomes expire after
+// the letters.
+func TestForeignRecords(t *testing.T) {
+	r := newRig(t)
+	c, err := kafka.NewTransactional(r.office.cfg.Addr, "test") // which ends with a control record
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var foreign []*kafka.Record
+	for i, value := range []string{"", "x", "\x00\x00\x00\x00\x09\x00\xff", "\x00\x00\x00\x00\x09\x00", `{"a":1}`} {
+		foreign = append(foreign, &kafka.Record{Topic: kafka.DeadLetters, Partition: int32(i % 2), Value: []byte(value)})
+	}
+	if err := kafka.Transact(t.Context(), c, foreign); err != nil {
+		t.Fatal(err)
+	}
+	r.letter("fanout", "chat1", 1)
+	if ids := r.list(Filter{}); len(ids) != 1 {
+		t.Fatal(ids)
+	}
+	if _, err := r.office.Discard(t.Context(), Filter{}, "ops", "why", false); err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := r.office.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	if it, err := r.store.Get(t.Context(), list[0].key(), store.Strong); err != nil || it.Get(store.ExpiresAtField).Int64() < r.now.Add(31*24*time.Hour).Unix() {
+		t.Fatal(it, err)
+	}
+}

@@ -1,0 +1,227 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/workers/relay"
+)
+
+type rig struct {
+	t     *testing.T
+	now   time.Time
+	store *storetest.Map
+	chats *chat.Service
+	relay *relay.Relay
+	log   []string // chat/version, as published
+	ids   []string
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	clock := func() time.Time { return r.now }
+	r.store = storetest.NewMap(clock)
+	ids, err := registry.New(r.store).Events(t.Context())
+	r.must(err)
+	serde, err := event.NewSerde(ids)
+	r.must(err)
+	r.chats, err = chat.New(t.Context(), chat.Config{Store: r.store, Clock: clock, Generation: "g", Producer: "p"})
+	r.must(err)
+	for _, u := range []string{"alice", "bob"} {
+		r.must(r.chats.EnsureUser(t.Context(), u))
+	}
+	r.relay, err = relay.New(relay.Config{
+		Store: r.store, Serde: serde, Clock: clock, Logger: slog.New(slog.DiscardHandler),
+		Publish: func(_ context.Context, records []*kafka.Record) error {
+			for _, rec := range records {
+				e, err := serde.Decode(rec.Key, rec.Value)
+				r.must(err)
+				r.log = append(r.log, fmt.Sprintf("%s/%d", e.GetChatId(), e.GetMetadata().GetVersion()))
+			}
+			return nil
+		},
+	})
+	r.must(err)
+	for range 3 {
+		c, err := r.chats.CreateGroup(t.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
+		r.must(err)
+		r.ids = append(r.ids, c.ChatID)
+	}
+	return r
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) send(id string, n int) {
+	r.t.Helper()
+	for range n {
+		_, err := r.chats.Send(r.t.Context(), chat.Send{Caller: "alice", ChatID: id, Content: "x"})
+		r.must(err)
+	}
+}
+
+// publish lets the relay do all that there is to do.
+func (r *rig) publish() {
+	r.t.Helper()
+	for range 3 {
+		r.now = r.now.Add(3 * time.Second)
+		r.must(r.relay.Cycle(r.t.Context()))
+	}
+	page, err := r.store.Scan(r.t.Context(), store.Scan{Table: store.Outbox, Segments: 1})
+	r.must(err)
+	if len(page.Rows) > 0 {
+		r.t.Fatalf("%d rows are left, the first %s", len(page.Rows), page.Rows[0].Key)
+	}
+}
+
+func (r *rig) run(c Choice, dry bool) Report {
+	r.t.Helper()
+	rep, err := Run(r.t.Context(), r.store, func() time.Time { return r.now }, c, dry)
+	r.must(err)
+	return rep
+}
+
+// Chosen events are published again, in order per chat, once per replay; nothing
+// else is, and the relay that knows the chats goes on with new events.
+func TestReplay(t *testing.T) {
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		choose func(ids []string) Choice
+		want   int
+	}{
+		"all":      {func([]string) Choice { return Choice{} }, 36},
+		"chat":     {func(ids []string) Choice { return Choice{Chats: []string{ids[1], ids[1], "chat_nobody"}} }, 12},
+		"versions": {func(ids []string) Choice { return Choice{Chats: ids, From: 3, To: 5} }, 9},
+		"from":     {func(ids []string) Choice { return Choice{Chats: ids[:1], From: 11} }, 2},
+		"types":    {func([]string) Choice { return Choice{Types: []string{event.TypeMessagePersisted}} }, 30},
+		"time":     {func([]string) Choice { return Choice{After: start, Until: start.Add(time.Second)} }, 36},
+		"future":   {func([]string) Choice { return Choice{After: start.Add(time.Second)} }, 0},
+		"past":     {func([]string) Choice { return Choice{Until: start} }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for _, id := range r.ids {
+				r.send(id, 10)
+			}
+			r.publish()
+			if len(r.log) != 36 {
+				t.Fatalf("%d events", len(r.log))
+			}
+			choice := c.choose(r.ids)
+			if rep := r.run(choice, true); rep.Events != c.want || rep.New != 0 || rep.More {
+				t.Errorf("dry: %+v", rep)
+			}
+			r.log = nil
+			r.publish()
+			if len(r.log) != 0 {
+				t.Errorf("a dry run published %d events", len(r.log))
+			}
+			r.run(choice, false)
+			if rep := r.run(choice, false); rep.Events != c.want { // twice before the relay comes to it
+				t.Errorf("%+v", rep)
+			}
+			r.send(r.ids[0], 1)
+			r.publish()
+			if len(r.log) != c.want+1 {
+				t.Errorf("%d events published, not %d and a new one", len(r.log), c.want)
+			}
+			last := map[string]int{}
+			for _, s := range r.log {
+				id, number, _ := strings.Cut(s, "/")
+				v, err := strconv.Atoi(number)
+				r.must(err)
+				if id == r.ids[0] && v == 13 { // the new one
+					continue
+				}
+				if v <= last[id] {
+					t.Errorf("%s after %d", s, last[id])
+				}
+				last[id] = v
+			}
+		})
+	}
+}
+
+// What was never published is not replayed ahead of what comes before it.
+func TestReplayLeavesNewEventsAlone(t *testing.T) {
+	r := newRig(t)
+	id := r.ids[0]
+	r.send(id, 5)
+	r.publish()
+	r.send(id, 5) // versions 8 to 12 wait
+	rep := r.run(Choice{Chats: []string{id}, From: 6, Types: []string{event.TypeMessagePersisted}}, false)
+	if rep.Events != 2 || rep.New != 5 || rep.Rows != 1 {
+		t.Fatalf("%+v", rep)
+	}
+	r.log = nil
+	r.publish()
+	seen := map[string]bool{}
+	for _, v := range []int{1, 2, 3, 4, 5, 6, 7} {
+		seen[fmt.Sprintf("%s/%d", id, v)] = true
+	}
+	next := 8
+	for _, s := range r.log {
+		if !seen[s] && s != fmt.Sprintf("%s/%d", id, next) {
+			t.Fatalf("%v", r.log)
+		}
+		if !seen[s] {
+			seen[s] = true
+			next++
+		}
+	}
+	if len(r.log) != 7 {
+		t.Fatalf("%v", r.log)
+	}
+}
+
+// A row whose events cannot be read is noted and stops neither its chat nor others.
+func TestReplayOfWhatCannotBePublished(t *testing.T) {
+	r := newRig(t)
+	id := r.ids[0]
+	r.publish()
+	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 90, Count: 2, CreatedAt: 1, Replay: true}
+	r.must(r.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}))
+	r.send(id, 1)
+	r.log = nil
+	r.now = r.now.Add(3 * time.Second)
+	r.must(r.relay.Cycle(t.Context()))
+	if len(r.log) != 1 || r.relay.Stats().Poisoned != 1 {
+		t.Fatalf("%v, %+v", r.log, r.relay.Stats())
+	}
+	it, err := r.store.Get(t.Context(), o.Key(), store.Strong)
+	if err != nil || it.Get("last_error").Str() == "" {
+		t.Fatal(it, err)
+	}
+}
+
+func TestChoiceIsChecked(t *testing.T) {
+	r := newRig(t)
+	at := time.Now()
+	for name, c := range map[string]Choice{
+		"chats": {Chats: make([]string, MaxChats+1)}, "versions": {From: 3, To: 2}, "negative": {From: -1},
+		"times": {After: at, Until: at}, "type": {Types: []string{"Nothing"}},
+	} {
+		if _, err := Run(t.Context(), r.store, time.Now, c, true); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
