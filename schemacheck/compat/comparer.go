@@ -11,6 +11,10 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
+// maxDetail bounds what findings quote of patterns, expressions and names, in
+// characters.
+const maxDetail = 300
+
 // A comparer holds the state of one comparison.
 type comparer struct {
 	o          Options
@@ -109,6 +113,7 @@ func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, change
 	for _, change := range changes {
 		change(&f)
 	}
+	f.Detail = schema.Clip(f.Detail, maxDetail)
 	if c.api && slices.Contains(stricterForAPI, id) {
 		f.Severity = Block
 	}

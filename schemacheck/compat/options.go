@@ -18,7 +18,7 @@ func (c *comparer) eventOptions(b, h protoreflect.MessageDescriptor) {
 	case was.Option == nil && is.Option == nil:
 		return
 	case was.Option == nil:
-		c.inHead("X05", h, detail(is.Text("topic")))
+		c.inHead("X05", h, atOption(h, is), detail(is.Text("topic")))
 		return
 	case is.Option == nil:
 		c.inHead("X04", h, detail(string(was.Option.FullName())))
@@ -30,7 +30,19 @@ func (c *comparer) eventOptions(b, h protoreflect.MessageDescriptor) {
 	}
 	for f := range schema.All(is.Option.Message().Fields()) {
 		if was.Option.Message().Fields().ByName(f.Name()) == nil && is.Value.Has(f) {
-			c.inHead("X06", h, detail(string(f.Name())))
+			c.inHead("X06", h, atOption(h, is), detail(string(f.Name())))
+		}
+	}
+}
+
+// atOption points a finding at the event option of a message.
+func atOption(m protoreflect.MessageDescriptor, e schema.Event) change {
+	const messageOptions = 7 // in DescriptorProto
+	path := slices.Clone(m.ParentFile().SourceLocations().ByDescriptor(m).Path)
+	at := m.ParentFile().SourceLocations().ByPath(append(path, messageOptions, int32(e.Option.Number())))
+	return func(f *Finding) {
+		if at.Path != nil {
+			f.Line, f.Column = at.StartLine+1, at.StartColumn+1
 		}
 	}
 }
@@ -41,14 +53,14 @@ func (c *comparer) optionField(h protoreflect.MessageDescriptor, was, is schema.
 	case f.Name() == "version": // judged when all additions are known
 	case now == nil && !was.Value.Has(f):
 	case now == nil:
-		c.inHead("X06", h, detail(string(f.Name())))
+		c.inHead("X06", h, atOption(h, is), detail(string(f.Name())))
 	case schema.OptionText(was.Value.Get(f), f) == schema.OptionText(is.Value.Get(now), now):
 	case f.Name() == "topic":
-		c.inHead("X01", h, detail(was.Text("topic"), is.Text("topic")))
+		c.inHead("X01", h, atOption(h, is), detail(was.Text("topic"), is.Text("topic")))
 	case f.Name() == "event_type" || f.Name() == "type":
-		c.inHead("X02", h, detail(was.Text(f.Name()), is.Text(f.Name())))
+		c.inHead("X02", h, atOption(h, is), detail(was.Text(f.Name()), is.Text(f.Name())))
 	default:
-		c.inHead("X06", h, detail(string(f.Name())))
+		c.inHead("X06", h, atOption(h, is), detail(string(f.Name())))
 	}
 }
 
@@ -108,10 +120,10 @@ func (c *comparer) versions() {
 		case was.Option == nil || is.Option == nil || was.Version == 0 && is.Version == 0:
 		case was.Version == is.Version:
 			if c.raises[h.FullName()] {
-				c.inHead("X07", h)
+				c.inHead("X07", h, atOption(h, is))
 			}
 		case is.Version != was.Version+1 || !c.grows(h):
-			c.inHead("X03", h, detail(number(int(was.Version)), number(int(is.Version))))
+			c.inHead("X03", h, atOption(h, is), detail(number(int(was.Version)), number(int(is.Version))))
 		}
 	}
 }

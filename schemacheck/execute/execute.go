@@ -18,7 +18,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -282,10 +281,4 @@ func plain(err error) string {
 	return place.ReplaceAllString(s, "")
 }
 
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "�")
-	if utf8.RuneCountInString(s) <= maxDetail {
-		return s
-	}
-	return string([]rune(s)[:maxDetail-1]) + "…"
-}
+func clip(s string) string { return schema.Clip(s, maxDetail) }

@@ -100,6 +100,7 @@ func TestFields(t *testing.T) {
 		{`string{min_len: 1} ignore: IGNORE_ALWAYS`, `string{min_len: 7} ignore: IGNORE_ALWAYS`, same},
 		{``, `cel{id: "a" expression: "x"}`, tighter},
 		{`cel{id: "a" expression: "x"}`, `cel{id: "a" expression: "y"}`, replaced},
+		{`cel{id: "a" expression: "x"}`, `cel{id: "a" expression: "x"} cel{id: "a" expression: "y"}`, tighter},
 		{`cel{id: "a" expression: "x"}`, `cel{id: "b" expression: "x"}`, rewrite},
 		{`cel{id: "a" expression: "x" message: "m"}`, `cel{id: "a" expression: "x" message: "n"}`, same},
 		{`cel_expression: "x"`, `cel{expression: "x"}`, same},

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -109,4 +110,13 @@ func optionScalar(v protoreflect.Value, f protoreflect.FieldDescriptor) string {
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ";") + fmt.Sprintf("%x", v.Message().GetUnknown())
+}
+
+// Clip shortens a text to a number of characters and makes it valid UTF-8.
+func Clip(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if utf8.RuneCountInString(s) <= limit {
+		return s
+	}
+	return string([]rune(s)[:limit-1]) + "…"
 }
