@@ -236,6 +236,9 @@ func (s *Service) finishChunk(lead, ctx context.Context, q *chatQueue) (more boo
 	pending, row := table.PendingFrom(q.id, items[0]), table.ChatFrom(q.id, items[1])
 	st := &plan.State{Head: q.head, Chat: &row, Pending: &pending}
 	for pace := s.pacer(); ; {
+		if st.Chat.Status != table.Active {
+			return false, s.durable(ctx, fmt.Errorf("%w: the chat is not active", ErrInvalidOperation))
+		}
 		d, err := s.maker.Chunk(st, s.cfg.Chunk, s.stamp(st.Head.ChangedAt))
 		if err != nil {
 			return false, err

@@ -114,6 +114,62 @@ func TestInactiveChatsDoNotChange(t *testing.T) {
 	if w.head(id) != before {
 		t.Error("it changed")
 	}
+	dying := &crash{Store: w.store}
+	dying.left.Store(1)
+	c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}})
+	if err != nil || c.Incomplete == nil {
+		t.Fatal(c, err)
+	}
+	err = w.store.Transact(w.ctx, store.Plan{Writes: []store.Write{{
+		Op: store.OpUpdate, Key: table.ChatKey(c.ChatID), Update: store.Update{Set: []store.Attr{{Name: table.AttrStatus, Value: store.String("archived")}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.FinishPending(w.ctx, c.ChatID); !errors.Is(err, chat.ErrInvalidOperation) {
+		t.Errorf("finish: %v", err)
+	}
+}
+
+// S-53: requests are remembered for 24 hours, sends for 7 days, by user, procedure
+// and chat.
+func TestHowLongRequestsAreRemembered(t *testing.T) {
+	var now atomic.Int64
+	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
+	clock := func() time.Time { return time.UnixMilli(now.Load()) }
+	w := newWorld(t, storetest.NewMap(clock))
+	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = clock })
+	w.users(s, "ann", "bob", "cat")
+	id, other := w.group(s, "ann", "bob"), w.group(s, "ann", "bob")
+	change := func(id string, op chat.Operation, user string, replayed bool) {
+		t.Helper()
+		out, err := s.Change(w.ctx, op, chat.MemberChange{Caller: "ann", ChatID: id, UserID: user, Role: table.Member, RequestID: "r"})
+		if err != nil || out.Replayed != replayed {
+			t.Errorf("%s %s: %+v, %v", op, user, out, err)
+		}
+	}
+	send := func(by string, replayed bool) {
+		t.Helper()
+		sent, err := s.Send(w.ctx, chat.Send{Caller: by, ChatID: id, Content: "x", ClientMessageID: "r"})
+		if err != nil || sent.Replayed != replayed {
+			t.Errorf("%+v, %v", sent, err)
+		}
+	}
+	change(id, chat.OpAdd, "cat", false)
+	change(other, chat.OpAdd, "cat", false)
+	change(id, chat.OpRemove, "cat", false)
+	send("ann", false)
+	send("bob", false)
+	now.Add((24*time.Hour - time.Minute).Milliseconds())
+	change(id, chat.OpAdd, "cat", true)
+	change(id, chat.OpRemove, "cat", true)
+	now.Add((2 * time.Minute).Milliseconds())
+	change(id, chat.OpAdd, "cat", false)
+	change(id, chat.OpRemove, "cat", false)
+	now.Add((6*24*time.Hour - 5*time.Minute).Milliseconds())
+	send("ann", true)
+	now.Add((10 * time.Minute).Milliseconds())
+	send("ann", false)
 }
 
 // Somebody on the way in whose role is changed becomes a member with that role,
