@@ -99,7 +99,7 @@ func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequ
 		})
 	}
 	if err != nil {
-		return nil, err
+		return nil, fieldOf(err, "member_ids") // the rest was validated
 	}
 	if created.Incomplete != nil { // L-056
 		h.log.WarnContext(ctx, "chat_creation_incomplete", slog.String("chat_id", created.ChatID), slog.Any("error", created.Incomplete))

@@ -181,6 +181,19 @@ func invalidField(field, description string) *badRequest {
 	return b
 }
 
+// fieldOf is a rule's refusal of what a request holds, as that of the field which
+// alone can be meant.
+func fieldOf(err error, field string) error {
+	if !errors.Is(err, chat.ErrInvalidArgument) {
+		return err
+	}
+	_, why, ok := strings.Cut(err.Error(), chat.ErrInvalidArgument.Error()+": ")
+	if !ok {
+		return err
+	}
+	return invalidField(field, why)
+}
+
 func (b *badRequest) add(field, description, rule string) {
 	b.violations = append(b.violations, &errdetails.BadRequest_FieldViolation{Field: field, Description: description, Reason: rule})
 }

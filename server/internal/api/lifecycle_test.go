@@ -144,6 +144,10 @@ func TestOwnState(t *testing.T) {
 	equal(t, "for ever", forever.GetState().GetMutedUntil().AsTime().Year(), 9999)
 	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id, MutedUntil: timestamppb.New(time.Now().Add(-time.Minute))})
 	wantCode(t, "in the past", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+	equal(t, "violations", violations(t, err), "muted_until: a chat is muted until a time in the future")
+	_, err = ann.CreateChat(ctx, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"ann"}})
+	wantCode(t, "L-027", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+	equal(t, "violations", violations(t, err), "member_ids: a group has 1 to 99 other members")
 	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id, MutedUntil: &timestamppb.Timestamp{Seconds: 1 << 60}})
 	wantCode(t, "no time", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
 
@@ -164,6 +168,28 @@ func TestOwnState(t *testing.T) {
 	got, err := s.clients(http.DefaultClient, "bob").chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 	s.must(err)
 	equal(t, "bob's state", fmt.Sprint(got.GetChat().GetState().GetMutedUntil() == nil, got.GetChat().GetState().GetArchived()), "true false")
+}
+
+// violations are the fields that an error names.
+func violations(t *testing.T, err error) string {
+	t.Helper()
+	var e *connect.Error
+	if !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, d := range e.Details() {
+		m, err := d.Value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bad, ok := m.(*errdetails.BadRequest); ok {
+			for _, v := range bad.GetFieldViolations() {
+				all = append(all, v.GetField()+": "+v.GetDescription())
+			}
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // What a user sets on one device, the user's other streams hear of; nobody else's

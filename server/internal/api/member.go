@@ -105,7 +105,7 @@ func (h *chatHandler) MuteChat(ctx context.Context, req *chatv1.MuteChatRequest)
 	}
 	state, err := h.setOwn(ctx, chat.Own{ChatID: req.GetChatId(), MutedUntil: &until, Procedure: "mute", RequestID: req.GetRequestId()})
 	if err != nil {
-		return nil, err
+		return nil, fieldOf(err, "muted_until") // the rest was validated
 	}
 	return &chatv1.MuteChatResponse{State: state}, nil
 }
