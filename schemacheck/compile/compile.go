@@ -89,7 +89,46 @@ func Descriptor(text string) *descriptorpb.FileDescriptorProto {
 	if proto.Unmarshal(b, f) != nil {
 		return nil
 	}
+	fill(f.GetExtension())
+	fillMessages(f.GetMessageType())
 	return f
+}
+
+func fillMessages(list []*descriptorpb.DescriptorProto) {
+	for _, m := range list {
+		fill(m.GetField())
+		fill(m.GetExtension())
+		fillMessages(m.GetNestedType())
+	}
+}
+
+// fill gives fields the JSON names that follow from their names. Some generators
+// leave them out, and they are part of the contract.
+func fill(list []*descriptorpb.FieldDescriptorProto) {
+	for _, f := range list {
+		if f.JsonName == nil {
+			f.JsonName = proto.String(jsonName(f.GetName()))
+		}
+	}
+}
+
+// jsonName is the lowerCamelCase of a field's name, as protoc makes it.
+func jsonName(name string) string {
+	var b strings.Builder
+	up := false
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case c == '_':
+			up = true
+			continue
+		case up && 'a' <= c && c <= 'z':
+			c -= 'a' - 'A'
+		}
+		up = false
+		b.WriteByte(c)
+	}
+	return b.String()
 }
 
 // Link makes descriptors of a set of files, with the well-known files that it lacks.

@@ -173,10 +173,11 @@ func used(s *schema.Side, m protoreflect.MessageDescriptor) string {
 
 // writeSamples writes a few valid events, the most typical one first.
 func writeSamples(dir string, s *schema.Side, m protoreflect.MessageDescriptor) error {
-	g, err := sample.New(func(protoreflect.FullName) protoreflect.MessageDescriptor { return nil }, 1)
+	v, err := sample.Validator(s)
 	if err != nil {
 		return err
 	}
+	g := sample.New(v, func(protoreflect.FullName) protoreflect.MessageDescriptor { return nil }, 1)
 	all, err := g.Messages(m)
 	if err != nil {
 		return fmt.Errorf("samples of %s: %w", m.FullName(), err)
@@ -219,7 +220,7 @@ func Verify(dir string, files []protoreflect.FileDescriptor) (problems []string,
 	if err != nil {
 		return nil, 0, err
 	}
-	v, err := sample.Validator()
+	v, err := sample.Validator(side)
 	if err != nil {
 		return nil, 0, err
 	}
