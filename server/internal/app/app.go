@@ -40,7 +40,7 @@ const (
 	exitUsage  = 2
 )
 
-// demoUsers have their tokens printed at the start.
+// demoUsers have their tokens printed at the start of a server that is alone.
 var demoUsers = []string{"alice", "bob"}
 
 // Run runs the program until ctx ends or it fails, and returns the exit code.
@@ -227,7 +227,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 		return nil, err
 	}
 	p.measure()
-	for _, user := range demoUsers {
+	for _, user := range p.demoUsers() {
 		if err := p.chats.EnsureUser(ctx, user); err != nil {
 			return nil, fmt.Errorf("write demo user: %w", err)
 		}

@@ -13,7 +13,7 @@ import (
 // Connect's envelope: a zero byte and the length in four.
 const greeting = `Parley is listening on http://%[6]s, data in %[2]s
 The REST API is described at http://%[1]s/docs
-%[5]s
+Every change is on Kafka at %[5]s
 
 Two users to try it with, their tokens are valid for a day:
 
@@ -39,7 +39,20 @@ Bob reads it:
 
 `
 
+// demoUsers are there for a newcomer. Where many processes run, nobody reads a greeting,
+// and tokens in a collected log would be a way in.
+func (p *program) demoUsers() []string {
+	if p.cfg.Engine.Distributed() {
+		return nil
+	}
+	return demoUsers
+}
+
 func (p *program) greet(stdout io.Writer, addr net.Addr) {
+	if p.cfg.Engine.Distributed() {
+		fmt.Fprintf(stdout, "Parley is listening on http://%s\n", addr)
+		return
+	}
 	tokens := make([]any, 0, len(demoUsers))
 	for _, user := range demoUsers {
 		t, err := p.key.Issue(user, time.Now(), tokenTTL)
@@ -48,11 +61,7 @@ func (p *program) greet(stdout io.Writer, addr net.Addr) {
 		}
 		tokens = append(tokens, t)
 	}
-	log := "Every change is on Kafka at " + p.eng.KafkaAddr()
-	if p.cluster != nil {
-		log = "Every change goes to Kafka through the workers"
-	}
-	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), log, addr)...)
+	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr)...)
 }
 
 // local is an address to reach a listener at from this machine: one that listens
