@@ -278,8 +278,13 @@ func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change,
 		}
 		if st.Caller == nil {
 			// One row decides, and it takes the same reads whether the chat exists or not
-			// (L-146).
-			return nil, st, s.durable(ctx, ErrNotAMember)
+			// (L-146). But perhaps the caller went with this very request, or after it, and
+			// its row was read before: now it can be carried out no more, so it is either
+			// there or never will be.
+			if done, err = s.replay(ctx, c.Request); err == nil && done == nil {
+				err = s.durable(ctx, ErrNotAMember)
+			}
+			return done, st, err
 		}
 		if !known {
 			if err := s.readHead(ctx, q); err != nil {

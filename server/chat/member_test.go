@@ -248,6 +248,7 @@ func TestConcurrentChangesOfOneMember(t *testing.T) {
 // something happening after the first.
 type torn struct {
 	store.Store
+	after   store.Table // default: memberships
 	between func()
 }
 
@@ -258,7 +259,7 @@ func (s *torn) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 		if items[i], err = s.Get(ctx, keys[i], c); err != nil {
 			return nil, err
 		}
-		if do := s.between; do != nil && keys[i].Table == store.ChatMemberships {
+		if do := s.between; do != nil && (keys[i].Table == s.after || (s.after == "" && keys[i].Table == store.ChatMemberships)) {
 			s.between = nil
 			do()
 		}
@@ -297,6 +298,27 @@ func TestTornReads(t *testing.T) {
 	}
 	w.check()
 	w.checkCommits(true)
+}
+
+// L-076: a repetition whose first attempt arrives between its reads, so that the
+// caller is gone and the request was not seen, is answered like the first (found by
+// the explorer).
+func TestLateLeave(t *testing.T) {
+	w := newWorld(t, storetest.NewMap(time.Now))
+	healthy := w.service("q", w.store)
+	w.users(healthy, "ann", "bob")
+	id := w.group(healthy, "ann", "bob")
+	leave := chat.MemberChange{Caller: "bob", ChatID: id, RequestID: "r"}
+	reads := &torn{Store: w.store, after: store.IdempotencyKeys, between: func() {
+		if err := healthy.Leave(w.ctx, leave); err != nil {
+			t.Error(err)
+		}
+	}}
+	out, err := w.service("p", reads).Change(w.ctx, chat.OpLeave, leave)
+	if err != nil || !out.Replayed || reads.between != nil {
+		t.Errorf("%+v, %v", out, err)
+	}
+	w.check()
 }
 
 // L-076: a repetition of a request is answered like the first, also when the world

@@ -319,7 +319,7 @@ func (p *process) BatchGet(ctx context.Context, keys []store.Key, c store.Consis
 	}
 	backward := p.w.rng.IntN(2) == 0
 	for i := range keys {
-		if i > 0 && p.w.rng.IntN(8) == 0 {
+		if i > 0 && p.w.rng.IntN(5) == 0 {
 			if err := p.read(keys[i].Table); err != nil {
 				return nil, err
 			}
