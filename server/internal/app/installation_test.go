@@ -1,0 +1,281 @@
+//go:build !windows
+
+package app_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+)
+
+// installation is several servers and workers on real engines, with names of its own in
+// all of them.
+type installation struct {
+	t     testing.TB
+	flags []string
+	redis *redis.Client
+	keys  string // prefix in Redis
+	kafka string
+	dir   string
+
+	way     *cutter // to Redis
+	servers [2]*member
+	workers [2]*member
+}
+
+// member is a process that is started again under the same addresses.
+type member struct {
+	*process
+	binary string
+	args   []string
+	links  *cutter // of a server
+}
+
+func newInstallation(t testing.TB) *installation {
+	env := map[string]string{}
+	for _, name := range []string{"PARLEY_TEST_KAFKA", "PARLEY_TEST_DYNAMODB", "PARLEY_TEST_REDIS"} {
+		if env[name] = os.Getenv(name); env[name] == "" {
+			t.Skip("not run: " + name + " is not set")
+		}
+	}
+	id := strings.ToLower(rand.Text()[:10])
+	o, err := redis.ParseURL(env["PARLEY_TEST_REDIS"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &installation{t: t, way: newCutter(t, o.Addr), redis: redis.NewClient(o), keys: id + ":", kafka: env["PARLEY_TEST_KAFKA"], dir: t.TempDir()}
+	t.Cleanup(func() { in.flush(); _ = in.redis.Close() })
+	key := filepath.Join(in.dir, "key.pem")
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in.flags = []string{
+		"--store", "dynamodb", "--dynamodb-endpoint", env["PARLEY_TEST_DYNAMODB"], "--dynamodb-prefix", id + "_",
+		"--redis", "redis://" + in.way.addr, "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
+	}
+	brokers := strconv.Itoa(strings.Count(in.kafka, ",") + 1)
+	in.command("tables", "apply")
+	in.command("--replication", brokers, "topics", "apply")
+	in.command("tables", "verify")
+	in.command("--replication", brokers, "topics", "verify")
+	for i := range in.servers {
+		cut := newCutter(t, "")
+		in.servers[i] = &member{binary: binary(t), links: cut, args: append([]string{
+			"--listen", "127.0.0.1:0", "--link-listen", cut.behind, "--link-address", cut.addr, "--data-dir", filepath.Join(in.dir, "none"),
+		}, in.flags...)}
+		in.start(in.servers[i])
+		in.servers[i].args[1] = in.servers[i].addr // from now on
+	}
+	for i := range in.workers {
+		in.workers[i] = &member{binary: workersBinary(t), args: append(slices.Clone(in.flags), "run", "relay", "fanout", "reconcile")}
+		in.start(in.workers[i])
+	}
+	return in
+}
+
+var builtWorkers struct {
+	once sync.Once
+	err  error
+}
+
+// workersBinary builds the workers beside the server, once.
+func workersBinary(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(binary(t)), "workers")
+	builtWorkers.once.Do(func() {
+		out, err := exec.Command("go", "build", "-o", path, "github.com/parley-chat/parley/workers").CombinedOutput()
+		if builtWorkers.err = err; err != nil {
+			t.Log(string(out))
+		}
+	})
+	if builtWorkers.err != nil {
+		t.Fatal(builtWorkers.err)
+	}
+	return path
+}
+
+// command runs a command of the workers that must succeed.
+func (in *installation) command(args ...string) string {
+	in.t.Helper()
+	out, err := exec.Command(workersBinary(in.t), append(slices.Clone(in.flags), args...)...).CombinedOutput()
+	if err != nil {
+		in.t.Fatalf("workers %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// start starts a process and waits until it says that it serves or works.
+func (in *installation) start(m *member) {
+	in.t.Helper()
+	p := &process{cmd: exec.Command(m.binary, m.args...), gone: make(chan struct{})}
+	p.cmd.Stdout = &p.log
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		in.t.Fatal(err)
+	}
+	up := make(chan struct{})
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		once := sync.OnceFunc(func() { close(up) })
+		for lines.Scan() {
+			text := lines.Text()
+			_, _ = p.log.Write([]byte(text + "\n"))
+			if strings.Contains(text, "msg=listening") || strings.Contains(text, "msg=working") {
+				_, rest, _ := strings.Cut(text, " address=")
+				p.addr, _, _ = strings.Cut(rest, " ")
+				once()
+			}
+		}
+		_ = p.cmd.Wait()
+		close(p.gone)
+		once()
+	}()
+	<-up
+	select {
+	case <-p.gone:
+		in.t.Fatalf("%v did not start: %s", m.args[:2], &p.log)
+	default:
+	}
+	m.process = p
+	in.t.Cleanup(func() {
+		p.kill()
+		if in.t.Failed() {
+			in.t.Logf("last words of %s: %s", filepath.Base(m.binary), p.log.tail(3<<10))
+		}
+	})
+}
+
+// freeze has the process stand still, or go on.
+func (m *member) freeze(on bool) {
+	sig := syscall.SIGCONT
+	if on {
+		sig = syscall.SIGSTOP
+	}
+	_ = m.cmd.Process.Signal(sig)
+}
+
+// flush loses everything that Redis has of this installation, at once.
+func (in *installation) flush() {
+	err := in.redis.Eval(context.Background(), `for _,k in ipairs(redis.call('KEYS',ARGV[1]..'*')) do redis.call('DEL',k) end`, nil, in.keys).Err()
+	if err != nil && err != redis.Nil {
+		in.t.Error(err)
+	}
+}
+
+func (in *installation) token(user string) string {
+	in.t.Helper()
+	out, err := exec.Command(binary(in.t), append(slices.Clone(in.flags), "token", user)...).Output()
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (in *installation) user(name string, server int) *user {
+	u := newUser(name, in.token(name), in.servers[server].addr, newTransport(in.t, false))
+	// The first request makes the user known.
+	if _, err := call(in.t.Context(), u.delivery.Sync, &deliveryv1.SyncRequest{}); err != nil {
+		in.t.Fatal(err)
+	}
+	return u
+}
+
+// cutter stands in front of an address, cuts connections and lets none through.
+type cutter struct {
+	addr, behind string
+
+	mu     sync.Mutex
+	closed bool
+	conns  []net.Conn
+}
+
+// newCutter makes a way to an address, or to a free one that a server is to take.
+func newCutter(t testing.TB, to string) *cutter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{addr: l.Addr().String(), behind: to}
+	if to == "" {
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.behind = free.Addr().String()
+		_ = free.Close()
+	}
+	t.Cleanup(func() { _ = l.Close(); c.cut() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", c.behind)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			c.mu.Lock()
+			c.conns = append(c.conns, in, out)
+			if c.closed {
+				_ = in.Close()
+			}
+			c.mu.Unlock()
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				go func() {
+					_, _ = bufio.NewReader(way[0]).WriteTo(way[1])
+					_ = way[0].Close()
+					_ = way[1].Close()
+				}()
+			}
+		}
+	}()
+	return c
+}
+
+// shut cuts all connections and lets no new ones through, or lets them again.
+func (c *cutter) shut(on bool) {
+	c.mu.Lock()
+	c.closed = on
+	c.mu.Unlock()
+	c.cut()
+}
+
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+}
