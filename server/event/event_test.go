@@ -3,12 +3,14 @@ package event
 import (
 	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf16"
 
 	"buf.build/go/protovalidate"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -179,6 +181,24 @@ func TestCatalogueIsClosed(t *testing.T) {
 	for _, e := range samples() {
 		if s := SpecOf(e); s.Type != TypeOf(e) || s.Type != string(e.ProtoReflect().Descriptor().Name()) || !declared[s.Type] {
 			t.Errorf("%T: %+v", e, s)
+		}
+	}
+}
+
+// The partition of a key is the one that Kafka's own partitioner gives it (K-042).
+func TestPartitionIsKafkas(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 2))
+	kafkas := kgo.StickyKeyPartitioner(nil).ForTopic("t")
+	for range 250_000 {
+		key := make([]byte, rng.IntN(40)+1)
+		for i := range key {
+			key[i] = byte(rng.Uint32())
+		}
+		for _, n := range []int{8, 16, 64, 128} {
+			want := kafkas.Partition(&kgo.Record{Key: key}, n)
+			if got := Partition(string(key), n); got != want {
+				t.Fatalf("Partition(%x, %d) = %d, not %d", key, n, got, want)
+			}
 		}
 	}
 }

@@ -3,9 +3,9 @@ package kafka
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -187,25 +187,41 @@ func TestGuardFollowsFramesAcrossReads(t *testing.T) {
 	}
 }
 
-// K-001…K-009, K-028.
+// K-001…K-015, K-028.
 func TestDeclaredTopics(t *testing.T) {
-	want := map[string]int32{"messages.persisted": 64, "memberships.changed": 16, "chats.created": 16, "dead_letters": 8}
+	type declared struct {
+		partitions       int32
+		retention, bytes string
+	}
+	want := map[string]declared{
+		"messages.persisted":  {64, "604800000", "107374182400"},
+		"memberships.changed": {16, "604800000", "10737418240"},
+		"chats.created":       {16, "604800000", "10737418240"},
+		"dead_letters":        {8, "2592000000", "53687091200"},
+	}
 	if len(Topics()) != len(want) {
 		t.Fatalf("%d topics", len(Topics()))
 	}
 	for _, topic := range Topics() {
-		if topic.Partitions != want[topic.Name] || topic.Configs["cleanup.policy"] != "delete" || topic.Configs["min.insync.replicas"] != "2" {
-			t.Errorf("%+v", topic)
+		w := want[topic.Name]
+		if topic.Partitions != w.partitions || Partitions(topic.Name) != w.partitions {
+			t.Errorf("%s has %d partitions", topic.Name, topic.Partitions)
 		}
-		retention := "604800000"
+		for name, value := range map[string]string{
+			"cleanup.policy": "delete", "min.insync.replicas": "2", "retention.ms": w.retention, "retention.bytes": w.bytes,
+			"message.timestamp.type": "CreateTime", "compression.type": "producer",
+		} {
+			if topic.Configs[name] != value {
+				t.Errorf("%s: %s is %q, not %q", topic.Name, name, topic.Configs[name], value)
+			}
+		}
+		// An event may be as large as a topic takes; its dead letter holds it in base64.
+		least := maxEvent
 		if topic.Name == DeadLetters {
-			retention = "2592000000"
+			least = (4*maxEvent+2)/3 + 64<<10
 		}
-		if topic.Configs["retention.ms"] != retention || Partitions(topic.Name) != topic.Partitions {
-			t.Errorf("%+v", topic)
-		}
-		if n := fmt.Sprint(maxDeadLetter); topic.Name == DeadLetters && len(n) > len(topic.Configs["max.message.bytes"]) {
-			t.Errorf("a dead letter of %s bytes does not fit", n)
+		if n, err := strconv.Atoi(topic.Configs["max.message.bytes"]); err != nil || n < least {
+			t.Errorf("%s takes %q bytes, not %d", topic.Name, topic.Configs["max.message.bytes"], least)
 		}
 	}
 }

@@ -19,7 +19,13 @@ const (
 	produceLinger   = 5 * time.Millisecond
 	txnTimeout      = 10 * time.Second
 	metadataMinAge  = 250 * time.Millisecond
+	retryBackoff    = 100 * time.Millisecond
 )
+
+// backoff is the wait before a retry; twice as long each time, up to 3.2 s.
+func backoff(tries int) time.Duration {
+	return retryBackoff << min(max(tries-1, 0), 5)
+}
 
 // Record is a record to publish: topic, partition, key, value and headers.
 type Record = kgo.Record
@@ -43,7 +49,7 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-relay"), kgo.DisableClientMetrics(),
 		kgo.TransactionalID(id), kgo.TransactionTimeout(txnTimeout),
-		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline),
+		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff),
 		kgo.ProducerLinger(produceLinger), kgo.ProducerBatchCompression(kgo.Lz4Compression()),
 		kgo.ProducerBatchMaxBytes(1<<20), kgo.MetadataMinAge(metadataMinAge),
 		// Partitions are ours to choose: a bucket of the chat, never the client's.

@@ -161,7 +161,7 @@ func (s *Session) Close() { s.c.CloseAllowingRebalance() }
 func NewProducer(addr string, more ...Option) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-producer"), kgo.DisableClientMetrics(), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.ProducerLinger(0),
+		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff), kgo.ProducerLinger(0),
 		kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.MetadataMinAge(metadataMinAge),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)...)
