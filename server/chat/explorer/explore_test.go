@@ -68,6 +68,9 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	if b != nil && b.noFaults {
 		w.faults = 0
 	}
+	if w.crowded = b == nil && w.rng.IntN(3) == 0; w.crowded {
+		w.faults = w.rng.IntN(8)
+	}
 	for range 2 + w.rng.IntN(4) {
 		o := w.wish(of)
 		if b != nil && b.shape != nil {

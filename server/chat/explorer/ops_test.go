@@ -109,11 +109,22 @@ func (w *world) someone() string {
 	return names[w.rng.IntN(3)]
 }
 
+// focus is where a crowded schedule happens.
+func (w *world) focus() int {
+	if len(w.ops) > 0 {
+		return w.ops[0].slot
+	}
+	return ready + w.rng.IntN(2)
+}
+
 // wish makes an op of one of some kinds.
 func (w *world) wish(of []kind) *op {
 	o := &op{w: w, n: len(w.ops), kind: of[w.rng.IntN(len(of))], caller: w.someone(), target: w.person(), role: table.Member, slot: w.rng.IntN(slots)}
 	if o.slot == pair && w.rng.IntN(3) > 0 {
 		o.slot = ready
+	}
+	if w.crowded {
+		o.slot, o.target = w.focus(), names[1+w.rng.IntN(3)]
 	}
 	switch n := w.rng.IntN(12); {
 	case n < 5:

@@ -39,11 +39,14 @@ type world struct {
 	queue  []*op // to be taken by a process
 	late   []flight
 	faults int // that may still happen
-	bug    *bug
-	rooms  []*room
-	pairs  map[string]string // of direct chats: pair → chat
-	failed string
-	trace  *strings.Builder
+	// crowded schedules have more faults, and all ops in one chat: they find what
+	// needs several chances at once.
+	crowded bool
+	bug     *bug
+	rooms   []*room
+	pairs   map[string]string // of direct chats: pair → chat
+	failed  string
+	trace   *strings.Builder
 }
 
 // flight is a plan that is under way, and may arrive any time.
