@@ -368,3 +368,109 @@ func TestRebalances(t *testing.T) {
 	}
 	t.Logf("%d rebalances, %d records, %d handled more than once", rebalances, sent*keys, calls-sent*keys)
 }
+
+// Whatever a record is, its dead letter gives it back byte for byte (K-144).
+// PARLEY_RECORDS sets the number of records.
+func TestDeadLettersOfRandomRecords(t *testing.T) {
+	rng := rand.New(rand.NewPCG(144, 1))
+	random := func(n int) []byte {
+		if n == 0 {
+			return nil
+		}
+		b := make([]byte, rng.IntN(n))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	}
+	for range scale(t, "PARLEY_RECORDS", 20_000) {
+		rec := &kafka.Record{
+			Topic: topic, Partition: rng.Int32N(64), Offset: rng.Int64(), Timestamp: time.UnixMilli(rng.Int64N(1 << 41)),
+			Key: random(rng.IntN(2) * 40), Value: random(rng.IntN(4) * 100),
+		}
+		for range rng.IntN(3) {
+			rec.Headers = append(rec.Headers, kafka.Header{Key: fmt.Sprint("k", rng.IntN(2)), Value: random(rng.IntN(2) * 10)})
+		}
+		d := Dead{Record: rec, Group: "g", Consumer: "c", Reason: "r", At: time.Now(), Attempts: 1}
+		b, err := proto.Marshal(d.Message())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m eventv1.DeadLetter
+		if err := proto.Unmarshal(b, &m); err != nil {
+			t.Fatal(err)
+		}
+		o, md := m.GetOriginalRecord(), m.GetDlqMetadata()
+		if !same(o.Key, rec.Key) || !same(o.Value, rec.Value) || len(o.GetHeaders()) != len(rec.Headers) || md.GetOriginalOffset() != rec.Offset || md.GetOriginalPartition() != rec.Partition ||
+			!md.GetOriginalTimestamp().AsTime().Equal(rec.Timestamp) {
+			t.Fatalf("%+v became %v", rec, &m)
+		}
+		for i, h := range o.GetHeaders() {
+			if h.GetKey() != rec.Headers[i].Key || !same(h.Value, rec.Headers[i].Value) {
+				t.Fatalf("%+v became %v", rec, &m)
+			}
+		}
+	}
+}
+
+func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
+
+// Nothing is committed past a record that is not finished, wherever in a batch it is
+// (K-103, K-104, K-106); what is finished beyond it is not done again.
+func TestCommitStopsAtTheUnfinished(t *testing.T) {
+	records := make([]*kafka.Record, kafka.MaxPoll)
+	for i := range records {
+		records[i] = &kafka.Record{Offset: int64(3 * i)} // with holes, as control records leave them
+	}
+	for bad := range records {
+		sh := &share{batch: kafka.Batch{Records: records}, ahead: map[int64]bool{}, done: make([]bool, len(records))}
+		for i := range sh.done {
+			sh.done[i] = i != bad
+		}
+		next, wait := sh.result()
+		if !wait || next != records[bad].Offset || len(sh.ahead) != len(records)-1-bad {
+			t.Fatalf("record %d: next is %d, %v, %d are ahead", bad, next, wait, len(sh.ahead))
+		}
+		sh.done[bad] = true
+		if next, wait := sh.result(); wait || next != records[len(records)-1].Offset+1 || len(sh.ahead) != 0 {
+			t.Fatalf("record %d, finished: next is %d, %v, %d are ahead", bad, next, wait, len(sh.ahead))
+		}
+	}
+}
+
+// More than is kept of partitions that wait is fetched again, and nothing is lost or
+// handled twice.
+func TestLargePartitionsThatWait(t *testing.T) {
+	r := newRig(t)
+	var records []*kafka.Record
+	for i := range 60 {
+		value := append([]byte(fmt.Sprintf("chat%d ok %d ", i%3, i)), make([]byte, 240<<10)...)
+		records = append(records, &kafka.Record{Topic: topic, Partition: 5, Key: []byte(fmt.Sprint("chat", i%3)), Value: value})
+	}
+	for chunk := range slices.Chunk(records, 20) {
+		r.publishRecords(chunk)
+	}
+	var mu sync.Mutex
+	tries, handled := 0, map[int64]int{}
+	e := r.engine(func(c *Config) {
+		c.Handle = func(_ context.Context, rec *kafka.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if rec.Offset == records[2].Offset && tries < 4 {
+				tries++
+				return Fail(Authoritative, "store is away", nil)
+			}
+			handled[rec.Offset]++
+			return nil
+		}
+	})
+	r.until(e, "all", func() bool { return e.Stats().Handled == int64(len(records)) && e.Stats().Commits > 0 })
+	for _, rec := range records {
+		if handled[rec.Offset] != 1 {
+			t.Fatalf("offset %d was handled %d times", rec.Offset, handled[rec.Offset])
+		}
+	}
+	if tries != 4 {
+		t.Fatalf("%d tries", tries)
+	}
+}
