@@ -105,6 +105,8 @@ const (
 	RelayPoisoned    = "parley_relay_poisoned_rows"
 	RelayBacklog     = "parley_relay_backlog_rows"
 	RelayOldest      = "parley_relay_oldest_seconds"
+	RelaySlots       = "parley_relay_slots"
+	RelaySlotsLost   = "parley_relay_slots_lost_total"
 	FanoutHandled    = "parley_fanout_handled_total"
 	FanoutDead       = "parley_fanout_dead_letters_total"
 	FanoutHeld       = "parley_fanout_held_total"

@@ -14,7 +14,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
@@ -23,14 +22,12 @@ import (
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/rest"
-	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
-	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
-	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/reconcile"
 )
 
 // Exit codes.
@@ -142,16 +139,14 @@ type program struct {
 	gate    *auth.Gate
 	chats   *chat.Service
 	hub     *delivery.Hub
-	relay   *relay.Relay
-	fanout  *consume.Engine
-	log     *kafka.Client // the relay's
-	letters *kafka.Client // for dead letters
-	logFull atomic.Bool   // nothing is published until the log has room
-	cluster *cluster      // nil: this is the only process
+	durable *durable // nil: workers are processes of their own
+	cluster *cluster // nil: this is the only process
 	process string
 	api     *api.API
 	rest    http.Handler
 	metrics *telemetry.Metrics
+
+	reconciler *reconcile.Reconciler // beside durable
 }
 
 // build constructs everything, in the order of its dependencies.
@@ -170,7 +165,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 		Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize),
 	})
 	if !cfg.Engine.Distributed() { // there, workers are processes of their own
-		if err := p.buildRelay(ctx, log); err != nil {
+		if err := p.buildDurable(ctx, log); err != nil {
 			return nil, err
 		}
 	}
@@ -182,9 +177,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 			d := delivery.Of(c.Events)
 			p.hub.Deliver(d)
 			p.cluster.committed(c, d)
-			if p.relay != nil {
-				p.relay.Nudge(c)
-			}
+			p.durable.nudge(c)
 		},
 		Receipt: func(row table.UserChat, head table.Head) {
 			state := reader.State(head, row)
@@ -194,6 +187,11 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	})
 	if err != nil {
 		return nil, err
+	}
+	if p.durable != nil {
+		if err := p.buildReconciler(log); err != nil {
+			return nil, err
+		}
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: eng.Generation, Process: p.process, Source: reader, Durable: eng.Store.Durable,
@@ -238,11 +236,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 // close closes what build opened.
 func (p *program) close() {
 	p.cluster.close()
-	for _, c := range []*kafka.Client{p.letters, p.log} {
-		if c != nil {
-			c.Close()
-		}
-	}
+	p.durable.close()
 }
 
 // refuse counts and answers a request that the gate stopped. Why is one of few
@@ -284,9 +278,6 @@ func (p *program) measure() {
 	st(telemetry.StorePlans, "Plans committed.", func(s engine.StoreStats) float64 { return float64(s.Plans) })
 	st(telemetry.StoreFailed, "Plans with failed conditions.", func(s engine.StoreStats) float64 { return float64(s.Failed) })
 	st(telemetry.StoreCompactions, "Compactions of the outbox.", func(s engine.StoreStats) float64 { return float64(s.Compactions) })
-	if p.relay != nil {
-		p.measureLog()
-	}
 	p.cluster.measure(p.metrics)
 	p.metrics.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.", func() float64 { return float64(p.eng.Stats().DiskBytes) })
 }

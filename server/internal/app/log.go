@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
@@ -14,14 +16,37 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/observe"
+	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
-// relayID is the transactional id of the one relay of the embedded mode.
-const relayID = "parley-relay-0"
+// durable is the durable path in this process: from the outbox to Kafka, and from
+// there to the hub again. Where workers are processes of their own there is none.
+type durable struct {
+	relays  relay.Set
+	slots   *slot.Manager
+	fanout  *consume.Engine
+	letters *kafka.Client // for dead letters
+	full    atomic.Bool   // nothing is published until the log has room
+}
 
-// buildRelay makes the durable path's first part: from the outbox to Kafka.
-func (p *program) buildRelay(ctx context.Context, log logger) error {
+// nudge tells the relay of a commit.
+func (d *durable) nudge(c chat.Commit) {
+	if d != nil {
+		d.relays.Nudge(c)
+	}
+}
+
+func (d *durable) close() {
+	if d != nil && d.letters != nil {
+		d.letters.Close()
+	}
+}
+
+// buildDurable makes the durable path.
+func (p *program) buildDurable(ctx context.Context, log logger) error {
 	schemas := registry.New(p.eng.Store)
 	ids, err := schemas.Events(ctx)
 	if err != nil {
@@ -35,41 +60,74 @@ func (p *program) buildRelay(ctx context.Context, log logger) error {
 	if err != nil {
 		return err
 	}
-	if p.letters, err = kafka.NewProducer(p.eng.KafkaAddr()); err != nil {
+	d := &durable{}
+	p.durable = d
+	if d.letters, err = kafka.NewProducer(p.eng.KafkaAddr()); err != nil {
 		return err
 	}
-	p.fanout, err = consume.New(consume.Config{
+	d.fanout, err = consume.New(consume.Config{
 		Addr: p.eng.KafkaAddr(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(),
 		Handle: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
-		Dead:   consume.Publisher(p.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
+		Dead:   consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
 		Store:  p.eng.Store, Clock: time.Now, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
-	if p.log, err = kafka.NewTransactional(p.eng.KafkaAddr(), relayID); err != nil {
+	d.slots, err = slot.New(slot.Config{
+		Store: p.eng.Store, Holder: p.process, Slots: 1, Logger: log,
+		Alone: true, // the data directory is locked
+		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, serde, s, log) },
+	})
+	if err != nil {
 		return err
 	}
-	p.relay, err = relay.New(relay.Config{
-		Store: p.eng.Store, Serde: serde, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
-			if p.logFull.Load() {
-				return errLogFull
-			}
-			return kafka.Transact(ctx, p.log, records)
-		},
-	})
+	observe.Relay(p.metrics, &d.relays, d.slots)
+	observe.Fanout(p.metrics, d.fanout)
+	p.metrics.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(p.eng.LogBytes()) })
+	return nil
+}
+
+// buildReconciler makes what completes creations that a crash left half done.
+func (p *program) buildReconciler(log logger) (err error) {
+	p.reconciler, err = reconcile.New(reconcile.Config{Store: p.eng.Store, Chats: p.chats, Clock: time.Now, Logger: log})
+	if err == nil {
+		observe.Reconcile(p.metrics, p.reconciler)
+	}
 	return err
 }
 
-// runFanout consumes, and begins anew if it had to end: a worker's failure is not
-// the server's.
-func (p *program) runFanout(log logger) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
+// runSlot runs the relay of a slot until ctx ends.
+func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, log logger) error {
+	client, err := kafka.NewTransactional(p.eng.KafkaAddr(), s.TransactionalID)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	r, err := relay.New(relay.Config{
+		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			if p.durable.full.Load() {
+				return errLogFull
+			}
+			return kafka.Transact(ctx, client, records)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer p.durable.relays.Add(r)()
+	return r.Run(ctx)
+}
+
+// again runs what a process can do without for a while: if it ends by itself, it
+// begins anew. A worker's failure is not the server's.
+func again(name string, log logger, run func(context.Context) error) lifecycle.Service {
+	return lifecycle.Service{Name: name, Run: func(ctx context.Context, ready func()) error {
 		ready()
 		for ctx.Err() == nil {
-			if err := p.fanout.Run(ctx); err != nil && ctx.Err() == nil {
-				log.Error("fanout ended and begins anew", "error", err)
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				log.Error(name+" ended and begins anew", "error", err)
 				select {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
@@ -77,19 +135,20 @@ func (p *program) runFanout(log logger) func(context.Context, func()) error {
 			}
 		}
 		return nil
-	}
+	}}
 }
 
-// workers are the services of the durable path that run in this process; none where
-// workers are processes of their own.
+// workers are the services of the durable path and of the reconciler that run in
+// this process; none where workers are processes of their own.
 func (p *program) workers(log logger) []lifecycle.Service {
-	if p.relay == nil {
+	if p.durable == nil {
 		return nil
 	}
 	return []lifecycle.Service{
 		{Name: "log", Run: p.keepLog(log)},
-		{Name: "relay", Run: func(ctx context.Context, ready func()) error { ready(); return p.relay.Run(ctx) }},
-		{Name: "fanout", Run: p.runFanout(log)},
+		again("relay", log, p.durable.slots.Run),
+		again("fanout", log, p.durable.fanout.Run),
+		again("reconcile", log, p.reconciler.Run),
 	}
 }
 
@@ -113,30 +172,10 @@ func (p *program) keepLog(log logger) func(context.Context, func()) error {
 			case <-t.C:
 			}
 			full, err := p.eng.TrimLog()
-			p.logFull.Store(full)
+			p.durable.full.Store(full)
 			if err != nil || full {
 				log.Error("the event log does not come within its cap; nothing is published until it does", "bytes", p.eng.LogBytes(), "error", err)
 			}
 		}
 	}
-}
-
-// measureLog connects the counters of the durable path to the metrics.
-func (p *program) measureLog() {
-	of := func(read func(relay.Stats) float64) func() float64 {
-		return func() float64 { return read(p.relay.Stats()) }
-	}
-	p.metrics.Counter(telemetry.RelayPublished, "Records published.", of(func(s relay.Stats) float64 { return float64(s.Published) }))
-	p.metrics.Counter(telemetry.RelayFailures, "Cycles that failed and were repeated.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
-	p.metrics.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
-	p.metrics.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
-	p.metrics.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
-	p.metrics.Gauge(telemetry.RelayOldest, "Age of the oldest of them.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
-	by := func(read func(consume.Stats) int64) func() float64 {
-		return func() float64 { return float64(read(p.fanout.Stats())) }
-	}
-	p.metrics.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", by(func(s consume.Stats) int64 { return s.Handled }))
-	p.metrics.Counter(telemetry.FanoutDead, "Records that became dead letters.", by(func(s consume.Stats) int64 { return s.Dead }))
-	p.metrics.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", by(func(s consume.Stats) int64 { return s.Held }))
-	p.metrics.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(p.eng.LogBytes()) })
 }

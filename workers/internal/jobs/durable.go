@@ -19,6 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/slot"
@@ -40,7 +41,7 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.measureRelay(set, m)
+	observe.Relay(p.metrics, set, m)
 	list := []lifecycle.Service{{Name: "relay", Run: func(ctx context.Context, ready func()) error {
 		ready()
 		return m.Run(ctx)
@@ -116,7 +117,8 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.measureFanout(e, mesh, recipients)
+	observe.Fanout(p.metrics, e)
+	p.measureLinks(mesh, recipients)
 	return []lifecycle.Service{
 		{Name: "links", Run: func(ctx context.Context, ready func()) error {
 			open, cancel := context.WithTimeout(ctx, openLinks)
@@ -154,36 +156,11 @@ func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
 		}
 		return nil
 	})
-	p.metrics.Counter(telemetry.ReconcilePasses, "Passes made.", func() float64 { return float64(r.Stats().Passes) })
-	p.metrics.Counter(telemetry.ReconcileFailed, "Passes that could not read to the end, and chats that could not be completed.", func() float64 { s := r.Stats(); return float64(s.Failed + s.Incomplete) })
-	p.metrics.Counter(telemetry.ReconcileDone, "Chats whose pending members became members.", func() float64 { return float64(r.Stats().Completed) })
-	p.metrics.Counter(telemetry.ReconciliationFixes, "Stored numbers of members that were wrong.", func() float64 { return float64(r.Stats().Corrections) })
-	p.metrics.Gauge(telemetry.ReconcilePending, "Chats with pending members that the last pass found.", func() float64 { return float64(r.Stats().Pending) })
-	p.metrics.Gauge(telemetry.ReconcileOldest, "Age of the oldest of them, in seconds.", func() float64 { return r.Stats().Oldest.Seconds() })
+	observe.Reconcile(p.metrics, r)
 	return []lifecycle.Service{{Name: "reconcile", Run: p.restarted("reconcile", r.Run)}}, nil
 }
 
-func (p *program) measureRelay(set *relay.Set, m *slot.Manager) {
-	of := func(read func(relay.Stats) float64) func() float64 {
-		return func() float64 { return read(set.Stats()) }
-	}
-	p.metrics.Counter(telemetry.RelayPublished, "Records published.", of(func(s relay.Stats) float64 { return float64(s.Published) }))
-	p.metrics.Counter(telemetry.RelayFailures, "Cycles that failed and were repeated.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
-	p.metrics.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
-	p.metrics.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
-	p.metrics.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
-	p.metrics.Gauge(telemetry.RelayOldest, "Age of the oldest of them.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
-	p.metrics.Gauge("parley_relay_slots", "Slots of the relay that this process holds.", func() float64 { return float64(m.Stats().Held) })
-	p.metrics.Counter("parley_relay_slots_lost_total", "Slots taken by another process, or not renewed in time.", func() float64 { return float64(m.Stats().Lost) })
-}
-
-func (p *program) measureFanout(e *consume.Engine, mesh *link.Mesh, r *routing.Recipients) {
-	by := func(read func(consume.Stats) int64) func() float64 {
-		return func() float64 { return float64(read(e.Stats())) }
-	}
-	p.metrics.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", by(func(s consume.Stats) int64 { return s.Handled }))
-	p.metrics.Counter(telemetry.FanoutDead, "Records that became dead letters.", by(func(s consume.Stats) int64 { return s.Dead }))
-	p.metrics.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", by(func(s consume.Stats) int64 { return s.Held }))
+func (p *program) measureLinks(mesh *link.Mesh, r *routing.Recipients) {
 	links := func(read func(link.Stats) float64) func() float64 {
 		return func() float64 { return read(mesh.Stats()) }
 	}

@@ -1,0 +1,54 @@
+// Package observe connects the counters of the workers to metrics, in whichever
+// process they run.
+//
+// It owns which counter stands under which name; the counters belong to the
+// workers, the names to package telemetry. Concurrency: the functions are called
+// while a process is put together, what they register by anybody.
+package observe
+
+import (
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/reconcile"
+	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/slot"
+)
+
+// Relay registers what the relays of a process and their slots count.
+func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
+	of := func(read func(relay.Stats) float64) func() float64 {
+		return func() float64 { return read(set.Stats()) }
+	}
+	m.Counter(telemetry.RelayPublished, "Records published.", of(func(s relay.Stats) float64 { return float64(s.Published) }))
+	m.Counter(telemetry.RelayFailures, "Cycles that failed and were repeated.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
+	m.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
+	m.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
+	m.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
+	m.Gauge(telemetry.RelayOldest, "Age of the oldest of them, in seconds.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
+	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })
+	m.Counter(telemetry.RelaySlotsLost, "Slots taken by another process, or not renewed in time.", func() float64 { return float64(slots.Stats().Lost) })
+}
+
+// Fanout registers what fanout's consumer counts.
+func Fanout(m *telemetry.Metrics, e *consume.Engine) {
+	of := func(read func(consume.Stats) int64) func() float64 {
+		return func() float64 { return float64(read(e.Stats())) }
+	}
+	m.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", of(func(s consume.Stats) int64 { return s.Handled }))
+	m.Counter(telemetry.FanoutDead, "Records that became dead letters.", of(func(s consume.Stats) int64 { return s.Dead }))
+	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Held }))
+}
+
+// Reconcile registers what the reconciler counts.
+func Reconcile(m *telemetry.Metrics, r *reconcile.Reconciler) {
+	of := func(read func(reconcile.Stats) float64) func() float64 {
+		return func() float64 { return read(r.Stats()) }
+	}
+	m.Counter(telemetry.ReconcilePasses, "Passes made.", of(func(s reconcile.Stats) float64 { return float64(s.Passes) }))
+	m.Counter(telemetry.ReconcileFailed, "Passes that could not read to the end, and chats that could not be completed.",
+		of(func(s reconcile.Stats) float64 { return float64(s.Failed + s.Incomplete) }))
+	m.Counter(telemetry.ReconcileDone, "Chats whose pending members became members.", of(func(s reconcile.Stats) float64 { return float64(s.Completed) }))
+	m.Counter(telemetry.ReconciliationFixes, "Stored numbers of members that were wrong.", of(func(s reconcile.Stats) float64 { return float64(s.Corrections) }))
+	m.Gauge(telemetry.ReconcilePending, "Chats with pending members that the last pass found.", of(func(s reconcile.Stats) float64 { return float64(s.Pending) }))
+	m.Gauge(telemetry.ReconcileOldest, "Age of the oldest of them, in seconds.", of(func(s reconcile.Stats) float64 { return s.Oldest.Seconds() }))
+}
