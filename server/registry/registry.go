@@ -1,33 +1,80 @@
-// Package registry gives schemas their ids and keeps their versions, in the
-// store: subject by subject, each version once.
+// Package registry is a schema registry as Confluent's API describes it: subjects
+// with versions, ids that never change, references, levels of compatibility. It
+// keeps all of it in the store, and takes a new version only if the rules of
+// schemacheck allow it.
 //
-// It owns the table schemas. It does not own which schemas there are (package
-// event). Concurrency: safe for use by many goroutines and processes; a race for
-// an id or a version has one winner, and the loser reads on.
+// It owns the table schemas and what a schema's identity is: its descriptor
+// without file name, comments and order of options, and the versions that it
+// refers to; equal schemas share an id, in all subjects. It does not own the rules
+// (schemacheck/compat), HTTP (package api), or which schemas Parley has (package
+// event). Schemas are protobuf; other types are refused.
+//
+// Concurrency: safe for use by many goroutines and processes. A change of a subject
+// compares and sets the subject's revision: of two that race one wins, and the
+// other looks again, its compatibility included.
 package registry
 
 import (
-	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
 
+	"github.com/parley-chat/parley/schemacheck/compile"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// attempts bounds the races that one registration may lose.
-const attempts = 100
+// Limits.
+const (
+	MaxSubject    = 512       // bytes of a subject's name
+	MaxSchema     = 512 << 10 // bytes of a schema's text
+	MaxReferences = 64        // of one schema
+	maxFiles      = 256       // schemas that one refers to, directly or not
+	maxVersions   = 1000      // of one subject
+	maxMessages   = 20        // reasons that an answer names
+	maxPage       = 1000      // entries of a list, if the caller asks for no fewer
+	attempts      = 100       // races that one call may lose
+)
 
 // Registry is the registry of one store.
 type Registry struct{ store store.Store }
 
 // New makes a Registry.
 func New(s store.Store) *Registry { return &Registry{store: s} }
+
+// Schema is what is registered: a protobuf file as text, or as a FileDescriptorProto
+// in base64, and where its imports are.
+type Schema struct {
+	Text       string
+	References []Reference
+}
+
+// Reference is an import: the path it is imported by, and the version of a subject
+// that it means.
+type Reference struct {
+	Name    string `json:"name"`
+	Subject string `json:"subject"`
+	Version int    `json:"version"`
+}
+
+// Version is a registered version of a subject.
+type Version struct {
+	Subject string
+	Version int
+	ID      int
+	Schema
+	Descriptor []byte // FileDescriptorProto
+	Deleted    bool   // softly
+	referred   int64  // how often another schema began to refer to it
+	legacy     bool   // a row that has neither text nor references yet
+}
 
 // Events registers the schemas of all events and returns their ids by event type.
 func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
@@ -42,73 +89,197 @@ func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
 }
 
 // Message registers the schema of a message that a topic carries, the first of its
-// file, and returns its id.
+// file, with all that the file imports, and returns its id.
 func (r *Registry) Message(ctx context.Context, topic string, m proto.Message) (int, error) {
 	d := m.ProtoReflect().Descriptor()
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(protodesc.ToFileDescriptorProto(d.ParentFile()))
-	if err != nil {
-		return 0, fmt.Errorf("registry: describe %s: %w", d.FullName(), err)
-	}
-	return r.Register(ctx, topic+"-"+string(d.FullName()), text)
+	v, err := r.file(ctx, topic+"-"+string(d.FullName()), d.ParentFile(), map[string]Version{})
+	return v.ID, err
 }
 
-// Register returns the id of a schema under a subject; a schema that is not there
-// yet becomes the subject's next version.
-func (r *Registry) Register(ctx context.Context, subject string, text []byte) (int, error) {
-	for range attempts {
-		versions, err := r.Versions(ctx, subject)
-		if err != nil {
-			return 0, err
+// file registers a file after its imports. Imported files have their path as
+// subject, at level NONE: they are judged through the events that use them.
+func (r *Registry) file(ctx context.Context, subject string, f protoreflect.FileDescriptor, done map[string]Version) (Version, error) {
+	if v, ok := done[subject]; ok {
+		return v, nil
+	}
+	var s Schema
+	for i := range f.Imports().Len() {
+		dep := f.Imports().Get(i).FileDescriptor
+		if strings.HasPrefix(dep.Path(), "google/protobuf/") {
+			continue // every reader has them
 		}
-		for _, v := range versions {
-			if bytes.Equal(v.Text, text) {
-				return int(v.ID), nil
+		v, err := r.file(ctx, dep.Path(), dep, done)
+		if err != nil {
+			return Version{}, err
+		}
+		s.References = append(s.References, Reference{Name: dep.Path(), Subject: dep.Path(), Version: v.Version})
+	}
+	d, err := canonical(f)
+	if err != nil {
+		return Version{}, err
+	}
+	if !compile.WellKnown(f.Path()) {
+		asWritten(d)
+	}
+	b, err := marshal(d)
+	if err != nil {
+		return Version{}, err
+	}
+	// The usual start: everything is there, nothing is compiled.
+	versions, err := r.versions(ctx, subject)
+	if err != nil {
+		return Version{}, err
+	}
+	for _, v := range versions {
+		if !v.Deleted && !v.legacy && v.identity() == fingerprint(b, s.References) {
+			done[subject] = v
+			return v, nil
+		}
+	}
+	d.Name = proto.String(f.Path())
+	if b, err = marshal(d); err != nil {
+		return Version{}, err
+	}
+	s.Text = base64.StdEncoding.EncodeToString(b)
+	if subject == f.Path() {
+		if _, set, err := r.setting(ctx, levels, subject); err != nil {
+			return Version{}, err
+		} else if !set {
+			if err := r.SetLevel(ctx, subject, None); err != nil {
+				return Version{}, err
 			}
 		}
-		it, err := r.store.Get(ctx, table.SchemaCounterKey(), store.Strong)
-		if err != nil {
-			return 0, fmt.Errorf("registry: read ids: %w", err)
-		}
-		last := it.Get(table.AttrLastID)
-		cond := store.Absent()
-		if it != nil {
-			cond = store.Condition{}.Eq(table.AttrLastID, last)
-		}
-		row := table.Schema{Subject: subject, Version: int64(len(versions)) + 1, ID: last.Int64() + 1, Text: text}
-		err = r.store.Transact(ctx, store.Plan{Writes: []store.Write{
-			{Op: store.OpPut, Key: table.SchemaKey(subject, row.Version), Item: row.Item(), Cond: store.Absent(), Name: "version"},
-			{
-				Op: store.OpPut, Key: table.SchemaCounterKey(), Cond: cond, Name: "id",
-				Item: store.NewItem(store.Attr{Name: table.AttrLastID, Value: store.Int(row.ID)}),
-			},
-		}})
-		var failed *store.ConditionError
-		switch {
-		case err == nil:
-			return int(row.ID), nil
-		case errors.As(err, &failed), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrAmbiguous):
-			continue // somebody else was faster, or it was written: look again
-		}
-		return 0, fmt.Errorf("registry: register %s: %w", subject, err)
 	}
-	return 0, fmt.Errorf("registry: register %s: %w", subject, store.ErrConflict)
+	v, err := r.Register(ctx, subject, s, RegisterOptions{})
+	if err != nil {
+		return Version{}, fmt.Errorf("registry: register %s: %w", subject, err)
+	}
+	done[subject] = v
+	return v, nil
 }
 
-// Versions returns the versions of a subject, oldest first.
-func (r *Registry) Versions(ctx context.Context, subject string) (list []table.Schema, err error) {
-	for cursor, first := "", true; first || cursor != ""; first = false {
-		page, err := r.store.Query(ctx, store.Query{Table: store.Schemas, PK: subject, Cursor: cursor, Consistency: store.Strong})
+// asWritten takes away what buf's managed mode adds to files for generators, and
+// what therefore is not in the source: whoever registers the source finds the
+// same schema.
+func asWritten(d *descriptorpb.FileDescriptorProto) {
+	o := d.GetOptions()
+	if o == nil {
+		return
+	}
+	o.GoPackage, o.JavaPackage, o.JavaOuterClassname, o.JavaMultipleFiles = nil, nil, nil, nil
+	o.CsharpNamespace, o.ObjcClassPrefix, o.RubyPackage = nil, nil, nil
+	o.PhpNamespace, o.PhpMetadataNamespace, o.PhpClassPrefix = nil, nil, nil
+	if proto.Size(o) == 0 {
+		d.Options = nil
+	}
+}
+
+// validSubject refuses names that no subject can have.
+func validSubject(subject string) error {
+	switch {
+	case subject == "" || len(subject) > MaxSubject:
+		return invalid(codeSubject, "A subject has 1 to %d bytes", MaxSubject)
+	case strings.HasPrefix(subject, "#"), strings.HasPrefix(subject, ":"), subject == "__GLOBAL", subject == "__EMPTY":
+		return invalid(codeSubject, "The subject %q is reserved; contexts are not offered", subject)
+	case !plain(subject):
+		return invalid(codeSubject, "The subject has control characters or is no UTF-8")
+	}
+	return nil
+}
+
+// versions returns all versions of a subject, oldest first.
+func (r *Registry) versions(ctx context.Context, subject string) (list []Version, err error) {
+	err = r.each(ctx, subject, "", "", func(row store.Row) error {
+		s, err := table.SchemaFrom(row)
 		if err != nil {
-			return nil, fmt.Errorf("registry: read %s: %w", subject, err)
+			return err
+		}
+		v, err := versionOf(s)
+		list = append(list, v)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("registry: read %s: %w", subject, err)
+	}
+	return list, nil
+}
+
+// each calls visit for the rows of a partition.
+func (r *Registry) each(ctx context.Context, pk, from, to string, visit func(store.Row) error) error {
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		page, err := r.store.Query(ctx, store.Query{Table: store.Schemas, PK: pk, From: from, To: to, Cursor: cursor, Consistency: store.Strong})
+		if err != nil {
+			return err
 		}
 		for _, row := range page.Rows {
-			s, err := table.SchemaFrom(row)
-			if err != nil {
-				return nil, fmt.Errorf("registry: read %s: %w", subject, err)
+			if err := visit(row); err != nil {
+				return err
 			}
-			list = append(list, s)
 		}
 		cursor = page.Cursor
 	}
-	return list, nil
+	return nil
+}
+
+func versionOf(s table.Schema) (Version, error) {
+	v := Version{Subject: s.Subject, Version: int(s.Version), ID: int(s.ID), Descriptor: s.Descriptor, Deleted: s.Deleted, referred: s.Referred, legacy: s.Format < table.SchemaFormat}
+	v.Text = s.Text
+	if v.legacy {
+		v.Text = base64.StdEncoding.EncodeToString(s.Descriptor)
+	}
+	for _, ref := range s.References {
+		v.References = append(v.References, Reference{Name: ref.Name, Subject: ref.Subject, Version: int(ref.Version)})
+	}
+	return v, nil
+}
+
+func rowOf(v Version) table.Schema {
+	s := table.Schema{
+		Subject: v.Subject, Version: int64(v.Version), ID: int64(v.ID), Format: table.SchemaFormat,
+		Text: v.Text, Descriptor: v.Descriptor, Deleted: v.Deleted, Referred: v.referred,
+	}
+	for _, ref := range v.References {
+		s.References = append(s.References, referenceRow(ref))
+	}
+	return s
+}
+
+func referenceRow(r Reference) table.SchemaReference {
+	return table.SchemaReference{Name: r.Name, Subject: r.Subject, Version: int64(r.Version)}
+}
+
+// again says whether a plan lost a race, or may have been written: look again.
+func again(err error) bool {
+	var failed *store.ConditionError
+	return errors.As(err, &failed) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrAmbiguous)
+}
+
+// A snapshot is a subject with its versions, and the condition that neither has
+// changed.
+type snapshot struct {
+	whole     table.SchemaSubject
+	versions  []Version
+	unchanged store.Condition
+}
+
+// snapshot reads a subject. Its row is read first: whoever adds a version after that
+// raises the revision, and the condition fails.
+func (r *Registry) snapshot(ctx context.Context, name string) (s snapshot, err error) {
+	it, err := r.store.Get(ctx, table.SchemaSubjectKey(name), store.Strong)
+	if err != nil {
+		return s, fmt.Errorf("registry: read %s: %w", name, err)
+	}
+	if s.versions, err = r.versions(ctx, name); err != nil {
+		return s, err
+	}
+	if it != nil {
+		s.whole = table.SchemaSubjectFrom(it)
+		s.unchanged = store.Condition{}.Eq(table.AttrRevision, store.Int(s.whole.Revision))
+		return s, nil
+	}
+	s.unchanged = store.Absent()
+	for _, v := range s.versions { // rows from before there were such counts
+		s.whole.Last, s.whole.Live, s.whole.Total = int64(v.Version), s.whole.Live+1, s.whole.Total+1
+	}
+	return s, nil
 }

@@ -41,15 +41,8 @@ func TestIdsAreStableAndDistinct(t *testing.T) {
 	if len(all[0]) != len(event.Specs()) {
 		t.Fatalf("%d ids", len(all[0]))
 	}
-	r := New(st)
-	subject := event.Specs()[0].Subject()
-	if subject != "chats.created-parley.event.v1.ChatCreated" {
+	if subject := event.Specs()[0].Subject(); subject != "chats.created-parley.event.v1.ChatCreated" {
 		t.Errorf("subject %q", subject)
-	}
-	id, err := r.Register(t.Context(), subject, []byte("next"))
-	versions, err2 := r.Versions(t.Context(), subject)
-	if err != nil || err2 != nil || len(versions) != 2 || versions[1].ID != int64(id) || seen[id] {
-		t.Fatalf("id %d, %v, %v, %v", id, versions, err, err2)
 	}
 }
 

@@ -1,0 +1,450 @@
+// Package api serves a schema registry over HTTP, as Confluent's API describes it,
+// so that the clients of others work with it.
+//
+// It owns paths, parameters, JSON and status codes. What schemas are and what may
+// be registered is the registry's. Contexts, data contract rules, metadata and
+// types besides PROTOBUF are not offered. Whoever mounts the handler decides who may
+// call it.
+//
+// Concurrency: the handler is safe for use by many goroutines.
+package api
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/parley-chat/parley/server/registry"
+)
+
+const (
+	contentType = "application/vnd.schemaregistry.v1+json"
+	protobuf    = "PROTOBUF"
+	maxBody     = registry.MaxSchema*2 + 64<<10 // a schema with every character escaped, and references
+	maxVersion  = 1<<31 - 1
+)
+
+type server struct{ registry *registry.Registry }
+
+// Handler serves a registry at the root of its path.
+func Handler(r *registry.Registry) http.Handler {
+	s := &server{r}
+	mux := http.NewServeMux()
+	for pattern, answer := range map[string]func(*http.Request) (any, error){
+		"GET /{$}":                                            func(*http.Request) (any, error) { return struct{}{}, nil },
+		"GET /schemas/types":                                  func(*http.Request) (any, error) { return []string{protobuf}, nil },
+		"GET /contexts":                                       func(*http.Request) (any, error) { return []string{"."}, nil },
+		"GET /v1/metadata/id":                                 metadata,
+		"GET /v1/metadata/version":                            metadata,
+		"GET /schemas":                                        s.schemas,
+		"GET /schemas/ids/{id}":                               s.byID,
+		"GET /schemas/ids/{id}/schema":                        s.textByID,
+		"GET /schemas/ids/{id}/subjects":                      s.subjectsByID,
+		"GET /schemas/ids/{id}/versions":                      s.versionsByID,
+		"GET /subjects":                                       s.subjects,
+		"POST /subjects/{subject}":                            s.lookup,
+		"DELETE /subjects/{subject}":                          s.deleteSubject,
+		"GET /subjects/{subject}/versions":                    s.versions,
+		"POST /subjects/{subject}/versions":                   s.register,
+		"GET /subjects/{subject}/versions/{v}":                s.version,
+		"DELETE /subjects/{subject}/versions/{v}":             s.deleteVersion,
+		"GET /subjects/{subject}/versions/{v}/schema":         s.textByVersion,
+		"GET /subjects/{subject}/versions/{v}/referencedby":   s.referencedBy,
+		"POST /compatibility/subjects/{subject}/versions":     s.compatible,
+		"POST /compatibility/subjects/{subject}/versions/{v}": s.compatible,
+		"GET /config":                                         s.level,
+		"PUT /config":                                         s.setLevel,
+		"DELETE /config":                                      s.resetLevel,
+		"GET /config/{subject}":                               s.level,
+		"PUT /config/{subject}":                               s.setLevel,
+		"DELETE /config/{subject}":                            s.resetLevel,
+		"GET /mode":                                           s.mode,
+		"PUT /mode":                                           s.setMode,
+		"DELETE /mode":                                        s.resetMode,
+		"GET /mode/{subject}":                                 s.mode,
+		"PUT /mode/{subject}":                                 s.setMode,
+		"DELETE /mode/{subject}":                              s.resetMode,
+		"/":                                                   func(*http.Request) (any, error) { return nil, errNotFound },
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
+			req.Body = http.MaxBytesReader(w, req.Body, maxBody)
+			out, err := answer(req)
+			write(w, out, err)
+		})
+		if pattern == "POST /subjects/{subject}" || pattern == "POST /subjects/{subject}/versions" {
+			// Some clients end these paths with a slash.
+			mux.HandleFunc(pattern+"/{$}", func(w http.ResponseWriter, req *http.Request) {
+				req.Body = http.MaxBytesReader(w, req.Body, maxBody)
+				out, err := answer(req)
+				write(w, out, err)
+			})
+		}
+	}
+	return mux
+}
+
+var errNotFound = &registry.Error{Code: http.StatusNotFound, Message: "HTTP 404 Not Found"}
+
+// raw is a schema as it is, without JSON around it.
+type raw string
+
+type failure struct {
+	Code    int    `json:"error_code"`
+	Message string `json:"message"`
+}
+
+// write answers in JSON. Only refusals say what is wrong; what failed inside goes to
+// the log.
+func write(w http.ResponseWriter, out any, err error) {
+	w.Header().Set("Content-Type", contentType)
+	status := http.StatusOK
+	if err != nil {
+		var refusal *registry.Error
+		if errors.As(err, &refusal) {
+			status, out = refusal.Status(), failure{refusal.Code, refusal.Message}
+		} else {
+			slog.Error("schema registry", "error", err)
+			status, out = http.StatusInternalServerError, failure{registry.CodeStore, "Error in the backend data store"}
+		}
+	}
+	if source, ok := out.(raw); ok && err == nil {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(source))
+		return
+	}
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(out) // the caller is gone if this fails
+}
+
+func metadata(*http.Request) (any, error) {
+	return map[string]any{"id": "parley", "version": "parley", "scope": map[string]any{"path": []string{}, "clusters": map[string]string{}}}, nil
+}
+
+func flag(r *http.Request, name string) bool {
+	on, err := strconv.ParseBool(r.URL.Query().Get(name))
+	return err == nil && on
+}
+
+func options(r *http.Request) registry.ListOptions {
+	q := r.URL.Query()
+	number := func(name string) int {
+		n, err := strconv.Atoi(q.Get(name))
+		if err != nil {
+			return 0
+		}
+		return max(n, 0)
+	}
+	o := registry.ListOptions{
+		Prefix: q.Get("subjectPrefix"), Deleted: flag(r, "deleted"), DeletedOnly: flag(r, "deletedOnly"), LatestOnly: flag(r, "latestOnly"),
+		Offset: number("offset"), Limit: number("limit"),
+	}
+	if o.Prefix == ":*:" { // all contexts: there is one
+		o.Prefix = ""
+	}
+	return o
+}
+
+func id(r *http.Request) (int, error) {
+	n, err := strconv.ParseInt(r.PathValue("id"), 10, 32)
+	if err != nil {
+		return 0, errNotFound
+	}
+	return int(n), nil
+}
+
+func versionOf(r *http.Request) (int, error) {
+	s := r.PathValue("v")
+	if s == "latest" || s == "-1" {
+		return registry.Latest, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 1 || n > maxVersion {
+		return 0, registry.VersionOutOfBounds(s)
+	}
+	return int(n), nil
+}
+
+// request is the body of registrations, look-ups and questions.
+type request struct {
+	Schema     string               `json:"schema"`
+	Type       string               `json:"schemaType"`
+	References []registry.Reference `json:"references"`
+	ID         int                  `json:"id"`
+	Version    int                  `json:"version"`
+	Metadata   json.RawMessage      `json:"metadata"`
+	RuleSet    json.RawMessage      `json:"ruleSet"`
+}
+
+func body(r *http.Request, into any) error {
+	err := json.NewDecoder(r.Body).Decode(into)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &registry.Error{Code: registry.CodeTooLarge, Message: "The request is too large"}
+	case err != nil:
+		return &registry.Error{Code: http.StatusBadRequest, Message: "The request is not the JSON that is expected"}
+	}
+	return nil
+}
+
+func schema(r *http.Request) (registry.Schema, request, error) {
+	var in request
+	if err := body(r, &in); err != nil {
+		return registry.Schema{}, in, err
+	}
+	set := func(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" && string(raw) != "{}" }
+	switch {
+	case in.Type != protobuf:
+		return registry.Schema{}, in, &registry.Error{Code: registry.CodeSchema, Message: "Invalid schema: this registry holds schemas of type PROTOBUF"}
+	case set(in.RuleSet), set(in.Metadata):
+		return registry.Schema{}, in, &registry.Error{Code: registry.CodeRules, Message: "Rules and metadata are not offered"}
+	}
+	return registry.Schema{Text: in.Schema, References: in.References}, in, nil
+}
+
+// shape is a version as it is shown.
+type shape struct {
+	Subject    string               `json:"subject,omitempty"`
+	Version    int                  `json:"version,omitempty"`
+	ID         int                  `json:"id,omitempty"`
+	Type       string               `json:"schemaType"`
+	References []registry.Reference `json:"references,omitempty"`
+	Schema     string               `json:"schema"`
+	Deleted    bool                 `json:"deleted,omitempty"`
+}
+
+func text(r *http.Request, v registry.Version) string {
+	if r.URL.Query().Get("format") != "serialized" {
+		return v.Text
+	}
+	d := &descriptorpb.FileDescriptorProto{}
+	if proto.Unmarshal(v.Descriptor, d) == nil && d.GetName() == "" {
+		d.Name = proto.String("default") // readers refuse a file without a name
+		if b, err := (proto.MarshalOptions{Deterministic: true}).Marshal(d); err == nil {
+			return base64.StdEncoding.EncodeToString(b)
+		}
+	}
+	return base64.StdEncoding.EncodeToString(v.Descriptor)
+}
+
+func shapeOf(r *http.Request, v registry.Version) shape {
+	return shape{Subject: v.Subject, Version: v.Version, ID: v.ID, Type: protobuf, References: v.References, Schema: text(r, v), Deleted: v.Deleted}
+}
+
+func (s *server) schemas(r *http.Request) (any, error) {
+	list, err := s.registry.List(r.Context(), options(r))
+	out := []shape{}
+	for _, v := range list {
+		out = append(out, shapeOf(r, v))
+	}
+	return out, err
+}
+
+// uses returns the versions that have the id of the path.
+func (s *server) uses(r *http.Request) ([]registry.Version, error) {
+	n, err := id(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.registry.Uses(r.Context(), n)
+}
+
+func (s *server) byID(r *http.Request) (any, error) {
+	uses, err := s.uses(r)
+	if err != nil {
+		return nil, err
+	}
+	return shape{Type: protobuf, References: uses[0].References, Schema: text(r, uses[0])}, nil
+}
+
+func (s *server) textByID(r *http.Request) (any, error) {
+	uses, err := s.uses(r)
+	if err != nil {
+		return nil, err
+	}
+	return raw(text(r, uses[0])), nil
+}
+
+func shown(r *http.Request, v registry.Version) bool {
+	subject := r.URL.Query().Get("subject")
+	return (!v.Deleted || flag(r, "deleted")) && (subject == "" || subject == v.Subject)
+}
+
+func (s *server) subjectsByID(r *http.Request) (any, error) {
+	uses, err := s.uses(r)
+	out := []string{}
+	for _, v := range uses {
+		if shown(r, v) && !slices.Contains(out, v.Subject) {
+			out = append(out, v.Subject)
+		}
+	}
+	return out, err
+}
+
+func (s *server) versionsByID(r *http.Request) (any, error) {
+	type use struct {
+		Subject string `json:"subject"`
+		Version int    `json:"version"`
+	}
+	uses, err := s.uses(r)
+	out := []use{}
+	for _, v := range uses {
+		if shown(r, v) {
+			out = append(out, use{v.Subject, v.Version})
+		}
+	}
+	return out, err
+}
+
+func (s *server) subjects(r *http.Request) (any, error) {
+	return s.registry.Subjects(r.Context(), options(r))
+}
+
+func (s *server) lookup(r *http.Request) (any, error) {
+	in, _, err := schema(r)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.registry.Lookup(r.Context(), r.PathValue("subject"), in, flag(r, "normalize"), flag(r, "deleted"))
+	if err != nil {
+		return nil, err
+	}
+	return shapeOf(r, v), nil
+}
+
+func (s *server) register(r *http.Request) (any, error) {
+	in, req, err := schema(r)
+	if err != nil {
+		return nil, err
+	}
+	o := registry.RegisterOptions{Normalize: flag(r, "normalize"), ID: max(req.ID, 0), Version: max(req.Version, 0)}
+	v, err := s.registry.Register(r.Context(), r.PathValue("subject"), in, o)
+	if err != nil {
+		return nil, err
+	}
+	return shapeOf(r, v), nil
+}
+
+func (s *server) deleteSubject(r *http.Request) (any, error) {
+	return s.registry.DeleteSubject(r.Context(), r.PathValue("subject"), flag(r, "permanent"))
+}
+
+func (s *server) versions(r *http.Request) (any, error) {
+	list, err := s.registry.Versions(r.Context(), r.PathValue("subject"), options(r))
+	out := []int{}
+	for _, v := range list {
+		out = append(out, v.Version)
+	}
+	return out, err
+}
+
+func (s *server) find(r *http.Request) (registry.Version, error) {
+	n, err := versionOf(r)
+	if err != nil {
+		return registry.Version{}, err
+	}
+	return s.registry.Version(r.Context(), r.PathValue("subject"), n, flag(r, "deleted"))
+}
+
+func (s *server) version(r *http.Request) (any, error) {
+	v, err := s.find(r)
+	if err != nil {
+		return nil, err
+	}
+	return shapeOf(r, v), nil
+}
+
+func (s *server) textByVersion(r *http.Request) (any, error) {
+	v, err := s.find(r)
+	if err != nil {
+		return nil, err
+	}
+	return raw(text(r, v)), nil
+}
+
+func (s *server) deleteVersion(r *http.Request) (any, error) {
+	n, err := versionOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.registry.DeleteVersion(r.Context(), r.PathValue("subject"), n, flag(r, "permanent"))
+}
+
+func (s *server) referencedBy(r *http.Request) (any, error) {
+	n, err := versionOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.registry.Referrers(r.Context(), r.PathValue("subject"), n)
+}
+
+func (s *server) compatible(r *http.Request) (any, error) {
+	n := 0
+	if r.PathValue("v") != "" {
+		var err error
+		if n, err = versionOf(r); err != nil {
+			return nil, err
+		}
+	}
+	in, _, err := schema(r)
+	if err != nil {
+		return nil, err
+	}
+	ok, messages, err := s.registry.Compatible(r.Context(), r.PathValue("subject"), n, in, flag(r, "normalize"))
+	out := map[string]any{"is_compatible": ok}
+	if flag(r, "verbose") && messages != nil {
+		out["messages"] = messages
+	}
+	return out, err
+}
+
+func (s *server) level(r *http.Request) (any, error) {
+	level, err := s.registry.Level(r.Context(), r.PathValue("subject"), flag(r, "defaultToGlobal"))
+	return map[string]string{"compatibilityLevel": level}, err
+}
+
+func (s *server) setLevel(r *http.Request) (any, error) {
+	var in struct {
+		Level string `json:"compatibility"`
+	}
+	if err := body(r, &in); err != nil {
+		return nil, err
+	}
+	return named("compatibility", in.Level), s.registry.SetLevel(r.Context(), r.PathValue("subject"), in.Level)
+}
+
+func named(name, value string) map[string]string { return map[string]string{name: value} }
+
+func (s *server) resetLevel(r *http.Request) (any, error) {
+	level, err := s.registry.ResetLevel(r.Context(), r.PathValue("subject"))
+	return named("compatibility", level), err
+}
+
+func (s *server) mode(r *http.Request) (any, error) {
+	mode, err := s.registry.Mode(r.Context(), r.PathValue("subject"), flag(r, "defaultToGlobal"))
+	return named("mode", mode), err
+}
+
+func (s *server) setMode(r *http.Request) (any, error) {
+	var in struct {
+		Mode string `json:"mode"`
+	}
+	if err := body(r, &in); err != nil {
+		return nil, err
+	}
+	return named("mode", in.Mode), s.registry.SetMode(r.Context(), r.PathValue("subject"), in.Mode, flag(r, "force"))
+}
+
+func (s *server) resetMode(r *http.Request) (any, error) {
+	mode, err := s.registry.ResetMode(r.Context(), r.PathValue("subject"))
+	return named("mode", mode), err
+}

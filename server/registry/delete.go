@@ -1,0 +1,147 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// refused says whether an error is an answer, not a failure.
+func refused(err error) bool {
+	var e *Error
+	return errors.As(err, &e)
+}
+
+// DeleteVersion deletes a version softly, so that it is found by its id only, or one
+// that is softly deleted for good. A version that others refer to stays.
+func (r *Registry) DeleteVersion(ctx context.Context, subject string, version int, permanent bool) (int, error) {
+	if err := validSubject(subject); err != nil {
+		return 0, err
+	}
+	for range attempts {
+		v, err := r.Version(ctx, subject, version, true)
+		if err != nil {
+			return 0, err
+		}
+		if version == Latest && !permanent {
+			if v, err = r.Version(ctx, subject, version, false); err != nil {
+				return 0, err
+			}
+		}
+		switch {
+		case permanent && !v.Deleted:
+			return 0, invalid(codeVersionNotDeleted, textVersionNotDeleted, shortened(subject), v.Version)
+		case !permanent && v.Deleted:
+			return 0, invalid(codeVersionSoftDeleted, textVersionSoftDeleted, shortened(subject), v.Version)
+		}
+		if err = r.remove(ctx, v, permanent); err == nil || !again(err) {
+			return v.Version, err
+		}
+	}
+	return 0, fmt.Errorf("registry: delete: %w", store.ErrConflict)
+}
+
+// DeleteSubject deletes all versions of a subject, as DeleteVersion does, and returns
+// them. It does so one after the other: what a failure has left can be deleted again.
+func (r *Registry) DeleteSubject(ctx context.Context, subject string, permanent bool) ([]int, error) {
+	if err := validSubject(subject); err != nil {
+		return nil, err
+	}
+	versions, err := r.versions(ctx, subject)
+	if err != nil {
+		return nil, err
+	}
+	alive := live(versions)
+	switch {
+	case len(versions) == 0:
+		return nil, invalid(codeSubjectNotFound, textSubjectNotFound, shortened(subject))
+	case permanent && len(alive) > 0:
+		return nil, invalid(codeSubjectNotDeleted, textSubjectNotDeleted, shortened(subject))
+	case !permanent && len(alive) == 0:
+		return nil, invalid(codeSubjectSoftDeleted, textSubjectSoftDeleted, shortened(subject))
+	case !permanent:
+		versions = alive
+	}
+	for _, v := range versions {
+		if err := r.unreferenced(ctx, v, permanent); err != nil {
+			return nil, err
+		}
+	}
+	deleted := []int{}
+	for _, v := range versions {
+		if _, err := r.DeleteVersion(ctx, subject, v.Version, permanent); err != nil {
+			return nil, err
+		}
+		deleted = append(deleted, v.Version)
+	}
+	for _, setting := range []string{levels, modes} {
+		if permanent {
+			if err := r.set(ctx, setting, subject, ""); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return deleted, nil
+}
+
+// unreferenced refuses a version that others refer to; softly deleted ones count
+// only where it would be lost for good.
+func (r *Registry) unreferenced(ctx context.Context, v Version, permanent bool) error {
+	ids, err := r.referrers(ctx, v.Subject, v.Version, !permanent)
+	if err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		return invalid(codeReferenceExists, textReferenceExists, shortened(v.Subject), v.Version)
+	}
+	return nil
+}
+
+func (r *Registry) remove(ctx context.Context, v Version, permanent bool) error {
+	if _, err := r.writable(ctx, v.Subject); err != nil {
+		return err
+	}
+	// Read first, so that a reference that is made after the look at references fails
+	// the condition on the row.
+	now, err := r.snapshot(ctx, v.Subject)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(now.versions, func(other Version) bool { return other.Version == v.Version })
+	if i < 0 {
+		return store.ErrConflict
+	}
+	v = now.versions[i]
+	if err := r.unreferenced(ctx, v, permanent); err != nil {
+		return err
+	}
+	same := store.Exists()
+	if v.referred > 0 {
+		same = same.Eq(table.AttrReferred, store.Int(v.referred))
+	} else {
+		same = same.Without(table.AttrReferred)
+	}
+	whole := now.whole
+	whole.Revision++
+	row := store.Write{Op: store.OpDelete, Key: table.SchemaKey(v.Subject, int64(v.Version)), Cond: same, Name: "version"}
+	var writes []store.Write
+	if permanent {
+		whole.Total--
+		writes = append(writes, store.Write{Op: store.OpDelete, Key: table.SchemaUseKey(int64(v.ID), v.Subject, int64(v.Version))})
+	} else {
+		whole.Live--
+		v.Deleted = true
+		row.Op, row.Item = store.OpPut, rowOf(v).Item()
+		row.Cond = same.Ne(table.AttrDeleted, store.Bool(true))
+	}
+	writes = append(writes, row,
+		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: whole.Item(), Cond: now.unchanged, Name: "subject"})
+	if err := r.store.Transact(ctx, store.Plan{Writes: writes}); err != nil {
+		return fmt.Errorf("registry: delete: %w", err)
+	}
+	return nil
+}
