@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -33,7 +34,7 @@ func (c *comparison) messages(w, r protoreflect.Message) {
 		wf := w.Descriptor().Fields().ByName(rf.Name())
 		switch {
 		case wf == nil && r.Has(rf):
-			c.differ(rf, "nothing", text(r.Get(rf)))
+			c.differ(rf, "nothing", text(r.Get(rf), rf))
 		case wf != nil:
 			c.field(w, r, wf, rf)
 		}
@@ -43,7 +44,7 @@ func (c *comparison) messages(w, r protoreflect.Message) {
 func (c *comparison) field(w, r protoreflect.Message, wf, rf protoreflect.FieldDescriptor) {
 	if !w.Has(wf) && !r.Has(rf) {
 		if single(wf) && single(rf) && scalar(wf) && scalar(rf) && !c.equal(w.Get(wf), r.Get(rf), wf, rf) {
-			c.differ(rf, "default "+text(w.Get(wf)), text(r.Get(rf)))
+			c.differ(rf, "default "+text(w.Get(wf), wf), text(r.Get(rf), rf))
 		}
 		return
 	}
@@ -53,7 +54,7 @@ func (c *comparison) field(w, r protoreflect.Message, wf, rf protoreflect.FieldD
 	case wf.IsList() && rf.IsList():
 		c.lists(w.Get(wf).List(), r.Get(rf).List(), wf, rf)
 	case !single(wf) || !single(rf) || (wf.Message() == nil) != (rf.Message() == nil):
-		c.differ(rf, text(w.Get(wf)), text(r.Get(rf)))
+		c.differ(rf, text(w.Get(wf), wf), text(r.Get(rf), rf))
 	case wf.Message() != nil:
 		if w.Has(wf) != r.Has(rf) {
 			c.differ(rf, set(w.Has(wf)), set(r.Has(rf)))
@@ -62,7 +63,7 @@ func (c *comparison) field(w, r protoreflect.Message, wf, rf protoreflect.FieldD
 		c.messages(w.Get(wf).Message(), r.Get(rf).Message())
 	case c.newer(w.Get(wf), wf, rf) && !r.Has(rf):
 	case !c.equal(w.Get(wf), r.Get(rf), wf, rf):
-		c.differ(rf, text(w.Get(wf)), text(r.Get(rf)))
+		c.differ(rf, text(w.Get(wf), wf), text(r.Get(rf), rf))
 	case w.Has(wf) != r.Has(rf):
 		// Equal values, so that one side does not tell unset from zero, or both do and
 		// one of them lost it.
@@ -85,7 +86,7 @@ func (c *comparison) lists(w, r protoreflect.List, wf, rf protoreflect.FieldDesc
 	}
 	for i, v := range kept {
 		if !c.element(v, r.Get(i), wf, rf) {
-			c.differ(rf, text(v), text(r.Get(i)))
+			c.differ(rf, text(v, wf), text(r.Get(i), rf))
 			return
 		}
 	}
@@ -96,16 +97,24 @@ func (c *comparison) maps(w, r protoreflect.Map, wf, rf protoreflect.FieldDescri
 	for k, v := range r.Range {
 		read[k.String()] = v
 	}
+	var keys []string
+	wrote := map[string]protoreflect.Value{}
 	for k, v := range w.Range {
-		there, ok := read[k.String()]
-		delete(read, k.String())
+		keys = append(keys, k.String())
+		wrote[k.String()] = v
+	}
+	slices.Sort(keys) // which difference is named must not vary
+	for _, k := range keys {
+		v := wrote[k]
+		there, ok := read[k]
+		delete(read, k)
 		switch {
 		case !ok && c.json && c.newer(v, wf.MapValue(), rf.MapValue()):
 		case !ok:
-			c.differ(rf, "key "+k.String(), "nothing")
+			c.differ(rf, "key "+k, "nothing")
 			return
 		case !c.element(v, there, wf.MapValue(), rf.MapValue()):
-			c.differ(rf, text(v), text(there))
+			c.differ(rf, text(v, wf.MapValue()), text(there, rf.MapValue()))
 			return
 		}
 	}
@@ -208,8 +217,12 @@ func set(is bool) string {
 	return "unset"
 }
 
-func text(v protoreflect.Value) string {
+func text(v protoreflect.Value, f protoreflect.FieldDescriptor) string {
 	switch x := v.Interface().(type) {
+	case protoreflect.EnumNumber:
+		if known := f.Enum().Values().ByNumber(x); known != nil {
+			return string(known.Name())
+		}
 	case string:
 		return fmt.Sprintf("%q", clip(x))
 	case []byte:

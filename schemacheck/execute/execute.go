@@ -81,9 +81,17 @@ func Execute(base, head []protoreflect.FileDescriptor, o compat.Options) ([]comp
 	}
 	slices.SortFunc(list, func(a, b compat.Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Rule, b.Rule),
-			cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Detail, b.Detail))
+			cmp.Compare(a.Subject, b.Subject), cmp.Compare(readers(a), readers(b)), cmp.Compare(a.Detail, b.Detail))
 	})
 	return list, nil
+}
+
+// readers orders findings: what breaks new readers first.
+func readers(f compat.Finding) int {
+	if f.NewReadsOld {
+		return 0
+	}
+	return 1
 }
 
 // rebuild makes a schema of the descriptors that the protobuf runtime is made for.
