@@ -5,8 +5,11 @@ import (
 	"crypto/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
 )
 
 func run(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
@@ -107,5 +110,45 @@ func TestTables(t *testing.T) {
 	// Without Kafka there is still something to run.
 	if code, _, stderr := run(t, nil, append(flags, "--listen", "127.0.0.1:99999", "run", "reconcile")...); code != exitFailed || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("a port that is none: exit code %d, %q", code, stderr)
+	}
+}
+
+// K-017, K-019, K-032: workers do not start on a cluster without the declared topics, and
+// do not make them either; nor without Redis, where they need it.
+func TestRunNeedsItsEngines(t *testing.T) {
+	endpoint := os.Getenv("PARLEY_TEST_DYNAMODB")
+	if endpoint == "" {
+		t.Skip("not run: PARLEY_TEST_DYNAMODB is not set")
+	}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	key := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(key, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{
+		"--dynamodb-endpoint", endpoint, "--dynamodb-prefix", "cli" + rand.Text()[:8] + "_", "--replication", "1",
+		"--kafka-brokers", cluster.ListenAddrs()[0], "--redis", "redis://127.0.0.1:1", "--key-file", key,
+	}
+	for i, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"run", "relay"}, exitFailed, "dynamo: open"},
+		{[]string{"tables", "apply"}, exitOK, ""},
+		{[]string{"run", "relay"}, exitFailed, "messages.persisted: is missing"},
+		{[]string{"topics", "verify"}, exitDiffer, "messages.persisted: is missing"},
+		{[]string{"topics", "apply"}, exitOK, "messages.persisted: created with 64 partitions"},
+		{[]string{"topics", "verify"}, exitOK, "as declared"},
+		{[]string{"run", "fanout"}, exitFailed, "not a PEM private key"},
+	} {
+		code, stdout, stderr := run(t, nil, append(slices.Clone(flags), tt.args...)...)
+		if code != tt.code || !strings.Contains(stdout+stderr, tt.says) {
+			t.Fatalf("step %d, %v: exit code %d, %q, %q", i, tt.args, code, stdout, stderr)
+		}
 	}
 }
