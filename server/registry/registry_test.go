@@ -16,7 +16,7 @@ import (
 func TestIdsAreStableAndDistinct(t *testing.T) {
 	st := storetest.NewMap(time.Now)
 	var wg sync.WaitGroup
-	all := make([]map[string]int, 8)
+	all := make([]map[string]int, 4)
 	for i := range all {
 		wg.Go(func() { // processes that start together
 			var err error
