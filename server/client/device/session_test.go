@@ -155,6 +155,21 @@ func TestSendAcrossGenerations(t *testing.T) {
 	r.expect("newest", r.view("c").Newest, int64(3))
 }
 
+// Found by the explorer: the same before the device has heard of any generation.
+func TestSendBeforeTheFirstGeneration(t *testing.T) {
+	r := newRig(t, nil)
+	id := r.m.Send("c", "x")
+	r.take()
+	old := r.call(device.SendMessage)
+	r.forget(old.ID)
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 2, 1)}, Token: "t1", Full: true, Generation: "g2"})
+	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, nil)
+	r.take()
+	r.expect("unsent", len(r.m.Unsent()), 1)
+	r.answer(device.SendMessage, &messagev1.SendMessageResponse{Sequence: 2, Version: 3, ClientMessageId: id})
+	r.expect("unsent", len(r.m.Unsent()), 0)
+}
+
 func TestEnds(t *testing.T) {
 	for _, c := range []struct {
 		code       deliveryv1.EndCode
