@@ -272,6 +272,10 @@ func (r *Relay) sweep(ctx context.Context) error {
 	clear(r.stopped)
 	r.poisoned.Store(0)
 	var found, oldest int64
+	var plans []plan // of many chats: a transaction costs as much for one
+	waiting := 0     // records of plans
+	// What was read before an error is published: one bad row must not stop all.
+	stop := func(err error) error { return errors.Join(err, r.publish(ctx, plans)) }
 	for shard, mine := range r.mine {
 		if !mine {
 			continue
@@ -281,7 +285,7 @@ func (r *Relay) sweep(ctx context.Context) error {
 		for first := true; first || q.Cursor != ""; first = false {
 			page, err := r.cfg.Store.Query(ctx, q)
 			if err != nil {
-				return fmt.Errorf("sweep outbox: %w", err)
+				return stop(fmt.Errorf("sweep outbox: %w", err))
 			}
 			for _, row := range page.Rows {
 				if r.waits[row.Key] {
@@ -289,7 +293,7 @@ func (r *Relay) sweep(ctx context.Context) error {
 				}
 				o, err := table.OutboxFrom(row)
 				if err != nil {
-					return err
+					return stop(err)
 				}
 				if found++; oldest == 0 || o.CreatedAt < oldest {
 					oldest = o.CreatedAt
@@ -299,16 +303,25 @@ func (r *Relay) sweep(ctx context.Context) error {
 				}
 				before = o.ChatID
 				last, known := r.last[o.ChatID]
-				plans, err := r.queryChat(ctx, o.ChatID, last, known)
+				more, err := r.queryChat(ctx, o.ChatID, last, known)
 				if err != nil {
-					return err
+					return stop(err)
 				}
-				if err := r.publish(ctx, plans); err != nil {
-					return err
+				for _, p := range more {
+					waiting += len(p.records)
+				}
+				if plans = append(plans, more...); waiting >= r.cfg.MaxBatch {
+					if err := r.publish(ctx, plans); err != nil {
+						return err
+					}
+					plans, waiting = nil, 0
 				}
 			}
 			q.Cursor = page.Cursor
 		}
+	}
+	if err := r.publish(ctx, plans); err != nil {
+		return err
 	}
 	r.backlog.Store(found)
 	r.oldest.Store(oldest)
