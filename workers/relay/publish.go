@@ -12,6 +12,9 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
+// headerType names the event's type in a record's headers.
+const headerType = "event_type"
+
 // errPoison says that a row cannot be published, now or later: it stops its chat,
 // and no other.
 var errPoison = errors.New("relay: row cannot be published")
@@ -224,7 +227,7 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 			Value:     value,
 			Headers: []kafka.Header{
 				{Key: "event_id", Value: []byte(md.GetEventId())},
-				{Key: "event_type", Value: []byte(spec.Type)},
+				{Key: headerType, Value: []byte(spec.Type)},
 				{Key: "generation", Value: []byte(md.GetGeneration())},
 			},
 		})
@@ -246,6 +249,7 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 			for _, p := range plans { // the outcome decides what comes next: ask the outbox
 				delete(r.last, p.chatID)
 			}
+			r.failed(records, err)
 			return err
 		}
 		for _, p := range plans[:n] {
@@ -264,6 +268,26 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 		plans = plans[n:]
 	}
 	return nil
+}
+
+// failed tells of events that the log did not take (L-118, L-119). They are not
+// lost: their rows are still there.
+func (r *Relay) failed(records []*kafka.Record, why error) {
+	if errors.Is(why, kafka.ErrFenced) { // another publishes them
+		return
+	}
+	types := map[string]int{}
+	for _, rec := range records {
+		for _, h := range rec.Headers {
+			if h.Key == headerType {
+				types[string(h.Value)]++
+				if r.cfg.Failed != nil {
+					r.cfg.Failed(string(h.Value))
+				}
+			}
+		}
+	}
+	r.cfg.Logger.Error("lifecycle_event_publish_failed", "events", types, "error", why)
 }
 
 // sweep reads its shards from their start and publishes what is there and was not

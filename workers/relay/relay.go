@@ -45,6 +45,9 @@ type Config struct {
 	// Stable returns when all that was published is on stable storage; nil where
 	// an acknowledgement says so.
 	Stable func(ctx context.Context) error
+	// Failed is told the type of each event whose transaction failed; it stays in
+	// the outbox and is published again (L-171). May be nil.
+	Failed func(eventType string)
 	Clock  func() time.Time
 	Logger *slog.Logger
 	// Shards of the outbox that this relay publishes; nil: all. No other relay may

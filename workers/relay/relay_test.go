@@ -285,3 +285,25 @@ func TestRandomSchedules(t *testing.T) {
 		r.check(true)
 	}
 }
+
+// Each event that the log did not take is told of, and comes later (L-119, L-190).
+func TestFailuresAreTold(t *testing.T) {
+	r := newRig(t)
+	told := map[string]int{}
+	relay := r.relay()
+	relay.cfg.Failed = func(eventType string) { told[eventType]++ }
+	id := r.group()
+	r.send(id)
+	down := errors.New("no broker")
+	r.fail = func() (error, error) { return down, nil }
+	if err := relay.Cycle(r.ctx); !errors.Is(err, down) {
+		t.Fatalf("cycle: %v", err)
+	}
+	if told["ChatCreated"] != 1 || told["MembershipChanged"] == 0 || told["MessagePersisted"] != 1 {
+		t.Fatalf("told of %v", told)
+	}
+	r.fail = func() (error, error) { return nil, nil }
+	relay.swept = time.Time{}
+	r.rest(relay)
+	r.check(true)
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/lifecycle"
+	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
@@ -139,12 +140,14 @@ type program struct {
 	gate    *auth.Gate
 	chats   *chat.Service
 	hub     *delivery.Hub
-	durable *durable // nil: workers are processes of their own
-	cluster *cluster // nil: this is the only process
+	schemas *registryapi.Server // as durable
+	durable *durable            // nil: workers are processes of their own
+	cluster *cluster            // nil: this is the only process
 	process string
 	api     *api.API
 	rest    http.Handler
 	metrics *telemetry.Metrics
+	counts  *telemetry.Lifecycle
 
 	reconciler *reconcile.Reconciler // beside durable
 }
@@ -152,6 +155,7 @@ type program struct {
 // build constructs everything, in the order of its dependencies.
 func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *program, err error) {
 	p := &program{cfg: cfg, eng: eng, metrics: telemetry.NewMetrics()}
+	p.counts = p.metrics.Lifecycle()
 	defer func() {
 		if err != nil {
 			p.close()
@@ -172,7 +176,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
-		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process,
+		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process, Meter: meter(p.counts),
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
 			p.hub.Deliver(d)
@@ -237,6 +241,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 func (p *program) close() {
 	p.cluster.close()
 	p.durable.close()
+	p.schemas.Close()
 }
 
 // refuse counts and answers a request that the gate stopped. Why is one of few

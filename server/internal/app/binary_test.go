@@ -98,7 +98,7 @@ var (
 // launch starts the real binary and waits until it listens.
 func launch(t testing.TB, dir, listen string) *process {
 	t.Helper()
-	cmd := exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--data-dir", dir)
+	cmd := exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir)
 	p := &process{cmd: cmd, gone: make(chan struct{})}
 	cmd.Stderr = &p.log
 	stdout, err := cmd.StdoutPipe()

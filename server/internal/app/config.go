@@ -11,6 +11,7 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/engine"
+	registryapi "github.com/parley-chat/parley/server/registry/api"
 )
 
 // Defaults of the configuration.
@@ -26,10 +27,11 @@ const (
 // Config is what an operator can set, by flag, environment, or default, in this
 // order.
 type Config struct {
-	Listen  string // host:port; port 0 takes a free one
-	DataDir string
-	Kafka   string // host:port on loopback where the event log speaks Kafka; port 0 takes a free one
-	LogJSON bool
+	Listen   string // host:port; port 0 takes a free one
+	DataDir  string
+	Kafka    string // host:port on loopback where the event log speaks Kafka; port 0 takes a free one
+	Registry string // host:port on loopback of the schema registry; port 0 takes a free one
+	LogJSON  bool
 
 	// Engine holds what server and workers have in common; DataDir and Kafka go there, too.
 	Engine engine.Config
@@ -73,6 +75,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	text(&c.Listen, "listen", "PARLEY_LISTEN", DefaultListen, "address to listen on; port 0 takes a free one")
 	text(&c.DataDir, "data-dir", "PARLEY_DATA_DIR", DefaultDataDir, "directory of all data")
 	text(&c.Kafka, "kafka-listen", "PARLEY_KAFKA_LISTEN", DefaultKafka, "loopback address of the Kafka port; if the default is in use, a free one is taken")
+	text(&c.Registry, "registry-listen", "PARLEY_REGISTRY_LISTEN", registryapi.DefaultListen, "loopback address of the schema registry; if the default is in use, a free one is taken")
 	c.Engine.Bind(text, getenv)
 	text(&c.KeyFile, "key-file", "PARLEY_KEY_FILE", "", "PEM file of the Ed25519 key that all processes share; default: auth.key in the data directory")
 	text(&c.LinkListen, "link-listen", "PARLEY_LINK_LISTEN", DefaultLink, "address for links from other processes, never for clients")
@@ -102,6 +105,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 	}
 	if !isAddress(c.Kafka) {
 		return c, errUsage{fmt.Errorf("kafka-listen must be host:port, not %q", c.Kafka)}
+	}
+	if !isAddress(c.Registry) {
+		return c, errUsage{fmt.Errorf("registry-listen must be host:port, not %q", c.Registry)}
 	}
 	if err := c.distributed(); err != nil {
 		return c, errUsage{err}

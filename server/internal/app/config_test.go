@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/engine"
+	registryapi "github.com/parley-chat/parley/server/registry/api"
 )
 
 // A flag goes before the environment, the environment before the default.
@@ -20,33 +21,33 @@ func TestConfigPrecedence(t *testing.T) {
 		env  map[string]string
 		want Config
 	}{
-		{name: "defaults", want: Config{Listen: DefaultListen, DataDir: DefaultDataDir, Kafka: DefaultKafka}},
+		{name: "defaults", want: Config{Listen: DefaultListen, DataDir: DefaultDataDir, Kafka: DefaultKafka, Registry: registryapi.DefaultListen}},
 		{
 			name: "environment",
 			env: map[string]string{
-				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_LOG_FORMAT": "json",
+				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_REGISTRY_LISTEN": "127.0.0.1:3", "PARLEY_LOG_FORMAT": "json",
 			},
-			want: Config{Listen: "[::1]:0", DataDir: "/d", Kafka: "127.0.0.1:1", LogJSON: true},
+			want: Config{Listen: "[::1]:0", DataDir: "/d", Kafka: "127.0.0.1:1", Registry: "127.0.0.1:3", LogJSON: true},
 		},
 		{
 			name: "flags",
-			args: []string{"--listen", ":7", "-data-dir=/f", "--kafka-listen=127.0.0.1:2", "--log-format=text"},
+			args: []string{"--listen", ":7", "-data-dir=/f", "--kafka-listen=127.0.0.1:2", "--registry-listen=127.0.0.1:4", "--log-format=text"},
 			env: map[string]string{
-				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_LOG_FORMAT": "json",
+				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_REGISTRY_LISTEN": "127.0.0.1:3", "PARLEY_LOG_FORMAT": "json",
 			},
-			want: Config{Listen: ":7", DataDir: "/f", Kafka: "127.0.0.1:2"},
+			want: Config{Listen: ":7", DataDir: "/f", Kafka: "127.0.0.1:2", Registry: "127.0.0.1:4"},
 		},
 		{
 			name: "a flag repairs a bad environment", args: []string{"--listen", "localhost:65535"}, env: map[string]string{"PARLEY_LISTEN": "x"},
-			want: Config{Listen: "localhost:65535", DataDir: DefaultDataDir, Kafka: DefaultKafka},
+			want: Config{Listen: "localhost:65535", DataDir: DefaultDataDir, Kafka: DefaultKafka, Registry: registryapi.DefaultListen},
 		},
 		{
 			name: "an empty variable is none", env: map[string]string{"PARLEY_DATA_DIR": "", "PARLEY_LISTEN": ""},
-			want: Config{Listen: DefaultListen, DataDir: DefaultDataDir, Kafka: DefaultKafka},
+			want: Config{Listen: DefaultListen, DataDir: DefaultDataDir, Kafka: DefaultKafka, Registry: registryapi.DefaultListen},
 		},
 		{
 			name: "token", args: []string{"--data-dir", "/d", "token", "bob_1"},
-			want: Config{Listen: DefaultListen, DataDir: "/d", Kafka: DefaultKafka, command: "token", user: "bob_1"},
+			want: Config{Listen: DefaultListen, DataDir: "/d", Kafka: DefaultKafka, Registry: registryapi.DefaultListen, command: "token", user: "bob_1"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -66,6 +67,7 @@ func TestBadUsage(t *testing.T) {
 		"host:port, not \"::1:80\"":       {"--listen", "::1:80"},
 		"host:port, not \"h:65536\"":      {"--listen", "h:65536"},
 		"host:port, not \"h:\"":           {"--kafka-listen", "h:"},
+		"registry-listen must be":         {"--registry-listen", "h"},
 		"one user id":                     {"token", "a", "b"},
 		"1 to 64 letters, digits":         {"token", "a/b"},
 		"not defined: -listn":             {"--listn", "x"},

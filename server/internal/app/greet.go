@@ -14,6 +14,7 @@ import (
 const greeting = `Parley is listening on http://%[6]s, data in %[2]s
 The REST API is described at http://%[1]s/docs
 Every change is on Kafka at %[5]s
+Its schemas are in the registry at http://%[7]s
 
 Two users to try it with, their tokens are valid for a day:
 
@@ -61,7 +62,7 @@ func (p *program) greet(stdout io.Writer, addr net.Addr) {
 		}
 		tokens = append(tokens, t)
 	}
-	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr)...)
+	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr, p.schemas.Addr())...)
 }
 
 // local is an address to reach a listener at from this machine: one that listens

@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
+	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
@@ -47,8 +48,8 @@ func (d *durable) close() {
 
 // buildDurable makes the durable path.
 func (p *program) buildDurable(ctx context.Context, log logger) error {
-	schemas := registry.New(p.eng.Store)
-	ids, err := schemas.Events(ctx)
+	subjects := registry.New(p.eng.Store)
+	ids, err := subjects.Events(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,8 +57,11 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	if err != nil {
 		return err
 	}
-	letter, err := schemas.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
+	letter, err := subjects.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
 	if err != nil {
+		return err
+	}
+	if p.schemas, err = registryapi.Listen(ctx, registryapi.Config{Registry: subjects, Listen: p.cfg.Registry, Logger: log}); err != nil {
 		return err
 	}
 	d := &durable{}
@@ -106,6 +110,7 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 	defer client.Close()
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
+		Failed: p.counts.PublishFailed,
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
 			if p.durable.full.Load() {
 				return errLogFull
@@ -149,6 +154,7 @@ func (p *program) workers(log logger) []lifecycle.Service {
 		again("relay", log, p.durable.slots.Run),
 		again("fanout", log, p.durable.fanout.Run),
 		again("reconcile", log, p.reconciler.Run),
+		{Name: "registry", Run: p.schemas.Run},
 	}
 }
 

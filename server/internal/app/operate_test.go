@@ -53,7 +53,7 @@ func greeted(t *testing.T, listen, dir string) (greeting string, logs *safeBuffe
 	pr, pw := io.Pipe()
 	done := make(chan int, 1)
 	go func() {
-		args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--data-dir", dir, "--log-format", "json"}
+		args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir, "--log-format", "json"}
 		code := app.Run(ctx, args, func(string) string { return "" }, pw, logs)
 		_ = pw.Close()
 		done <- code

@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/parley-chat/parley/server/registry"
+)
+
+// DefaultListen is where schema registries are looked for.
+const DefaultListen = "127.0.0.1:8081"
+
+// Config sets a Server up.
+type Config struct {
+	Registry *registry.Registry
+	// Listen is host:port; port 0 takes a free one.
+	Listen string
+	// Password lets clients in that give it by HTTP's basic authentication, whatever
+	// the user's name. Without one the server listens on loopback only.
+	Password string
+	Logger   *slog.Logger
+}
+
+// Server serves a registry on a port of its own, for those who read the event log.
+type Server struct {
+	listener net.Listener
+	srv      *http.Server
+}
+
+// Listen opens the port. If DefaultListen is in use, a free port is taken.
+func Listen(ctx context.Context, cfg Config) (*Server, error) {
+	host, _, err := net.SplitHostPort(cfg.Listen)
+	if ip := net.ParseIP(host); cfg.Password == "" && (err != nil || ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("a schema registry without a password listens on loopback only, not on %q", cfg.Listen)
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", cfg.Listen)
+	if errors.Is(err, syscall.EADDRINUSE) && cfg.Listen == DefaultListen {
+		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	}
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return nil, fmt.Errorf("listen for the schema registry on %s: %w", cfg.Listen, err)
+	}
+	handler := Handler(cfg.Registry)
+	if cfg.Password == "" {
+		handler = fromHere(handler)
+	} else {
+		handler = withPassword(cfg.Password, handler)
+	}
+	return &Server{listener: l, srv: &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
+	}}, nil
+}
+
+// fromHere refuses what a web page makes a browser on this machine send: requests
+// from another origin, and those to a name that only resolves to this machine.
+func fromHere(next http.Handler) http.Handler {
+	var origins http.CrossOriginProtection
+	next = origins.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "the registry answers to addresses of this machine only", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func withPassword(password string, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(password))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, given, _ := r.BasicAuth()
+		got := sha256.Sum256([]byte(given))
+		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="schema registry"`)
+			http.Error(w, "a password is needed", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Addr is the address that was taken.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Close closes the port of a server that was not run.
+func (s *Server) Close() {
+	if s != nil {
+		_ = s.listener.Close()
+	}
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.srv.Serve(s.listener) }()
+	ready()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if s.srv.Shutdown(end) != nil {
+		_ = s.srv.Close()
+	}
+	<-failed
+	return nil
+}
