@@ -191,6 +191,34 @@ func TestRowsAndEvents(t *testing.T) {
 	}
 }
 
+// L-109: what is told of a commit, and so whatever follows from it, finds the
+// store at its version or beyond.
+func TestCommitsAreToldAfterTheStoreHasThem(t *testing.T) {
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		told := 0
+		s := w.service("p", st, func(c *chat.Config) {
+			c.Committed = func(c chat.Commit) {
+				told++
+				if h := w.head(c.ChatID); h.Version < c.Head.Version {
+					t.Errorf("told of version %d at %d", c.Head.Version, h.Version)
+				}
+				o, err := st.Get(w.ctx, c.Outbox.Key, store.Strong)
+				if err != nil || o == nil {
+					t.Errorf("told of version %d without a row in the outbox: %v", c.Head.Version, err)
+				}
+			}
+		})
+		w.users(s, "ann", "bob", "cat")
+		id := w.group(s, "ann", "bob")
+		w.add(s, id, "ann", "cat", table.Member)
+		w.send(s, id, "cat", "x")
+		if told != 4 {
+			t.Errorf("told of %d commits", told)
+		}
+	})
+}
+
 // L-019, L-035, L-036, L-159, L-192: what the store throttles, or others are in the
 // way of, goes again and is complete in the end.
 func TestThrottledCreation(t *testing.T) {

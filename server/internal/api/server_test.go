@@ -64,6 +64,14 @@ func newServer(t *testing.T) *server {
 	s.view = view.New(view.Config{Store: s.store, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: s.view, Durable: s.store.Durable, Clock: time.Now, NewID: chat.NewID})
 	s.must(err)
+	// What the hub has to read for its streams it reads in the background.
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ran
+	})
 	a, err := api.New(api.Config{
 		Chat: s.chats, View: s.view, Hub: hub, Store: s.store,
 		Logger: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
