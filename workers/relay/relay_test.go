@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,15 +35,24 @@ type rig struct {
 	stable  error
 }
 
+// newSerde makes the one Serde of all rigs: registering the schemas takes longer than
+// most of the tests.
+var newSerde = sync.OnceValues(func() (*event.Serde, error) {
+	ids, err := registry.New(storetest.NewMap(time.Now)).Events(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return event.NewSerde(ids)
+})
+
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
 	r.store = storetest.NewMap(clock)
-	ids, err := registry.New(r.store).Events(r.ctx)
+	serde, err := newSerde()
 	r.must(err)
-	r.serde, err = event.NewSerde(ids)
-	r.must(err)
+	r.serde = serde
 	n := 0
 	r.chats, err = chat.New(r.ctx, chat.Config{
 		Store: r.store, Clock: clock, Generation: "g1", Producer: "p1",
