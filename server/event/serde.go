@@ -1,8 +1,10 @@
 package event
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"buf.build/go/protovalidate"
 	"github.com/twmb/franz-go/pkg/sr"
@@ -17,28 +19,42 @@ var ErrSchema = errors.New("event: schema violation")
 // Serde encodes events for Kafka in the Confluent wire format, a zero byte, the
 // schema's id, the index of the message in its file, and the protobuf, and decodes
 // them strictly.
+//
+// Concurrency: all methods may be called by anybody.
 type Serde struct {
-	ids       map[string]int // by event type
-	types     map[int]string
+	ids       map[string]int    // by event type
+	subjects  map[string]string // to event type
+	resolve   Resolver
 	validator protovalidate.Validator
+
+	mu    sync.RWMutex
+	types map[int]string // event type by schema id; guarded by mu
 }
+
+// Resolver returns the subjects under which a schema is registered, none for an
+// unknown one.
+type Resolver func(ctx context.Context, id int) ([]string, error)
 
 // index is that of the message in its file: an event's file has one.
 var index = []int{0}
 
-// NewSerde makes a Serde from the ids of all events' schemas, by event type.
-func NewSerde(ids map[string]int) (*Serde, error) {
+// NewSerde makes a Serde from the ids of all events' schemas, by event type. Those
+// are the versions that this process writes; records with the ids of others, older
+// or from a newer process, are read by asking resolve, once for an id (K-150: each
+// version reads all others). Without a resolver they are unknown.
+func NewSerde(ids map[string]int, resolve Resolver) (*Serde, error) {
 	v, err := protovalidate.New()
 	if err != nil {
 		return nil, fmt.Errorf("event: validator: %w", err)
 	}
-	s := &Serde{ids: ids, types: map[int]string{}, validator: v}
+	s := &Serde{ids: ids, subjects: map[string]string{}, resolve: resolve, types: map[int]string{}, validator: v}
 	for _, spec := range Specs() {
 		id, ok := ids[spec.Type]
 		if !ok {
 			return nil, fmt.Errorf("event: no schema id for %s", spec.Type)
 		}
 		s.types[id] = spec.Type
+		s.subjects[spec.Subject()] = spec.Type
 	}
 	return s, nil
 }
@@ -68,8 +84,34 @@ func Frame(id int, payload []byte) ([]byte, error) {
 	return append(b, payload...), err
 }
 
-// Decode reads the value of a record with a key. Errors wrap ErrSchema.
-func (s *Serde) Decode(key, value []byte) (Event, error) {
+// typeOf returns the event type of a schema, "" for one that is no event's.
+func (s *Serde) typeOf(ctx context.Context, id int) (string, error) {
+	s.mu.RLock()
+	eventType := s.types[id]
+	s.mu.RUnlock()
+	if eventType != "" || s.resolve == nil {
+		return eventType, nil
+	}
+	subjects, err := s.resolve(ctx, id)
+	if err != nil {
+		return "", fmt.Errorf("event: ask for schema %d: %w", id, err)
+	}
+	for _, subject := range subjects {
+		if eventType = s.subjects[subject]; eventType != "" {
+			// Ids never change, so this holds for ever. What is unknown is asked for
+			// again: it may be registered by then.
+			s.mu.Lock()
+			s.types[id] = eventType
+			s.mu.Unlock()
+			return eventType, nil
+		}
+	}
+	return "", nil
+}
+
+// Decode reads the value of a record with a key. An error that wraps ErrSchema is
+// about the record, any other about the registry, which could not be asked.
+func (s *Serde) Decode(ctx context.Context, key, value []byte) (Event, error) {
 	header := new(sr.ConfluentHeader)
 	id, rest, err := header.DecodeID(value)
 	if err != nil {
@@ -79,8 +121,11 @@ func (s *Serde) Decode(key, value []byte) (Event, error) {
 	if err != nil || len(idx) != 1 || idx[0] != 0 {
 		return nil, fmt.Errorf("%w: no message index", ErrSchema)
 	}
-	eventType, ok := s.types[id]
-	if !ok {
+	eventType, err := s.typeOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if eventType == "" {
 		return nil, fmt.Errorf("%w: schema %d is not one of an event", ErrSchema, id)
 	}
 	e, err := Unmarshal(eventType, payload)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -190,4 +191,21 @@ func (r *Registry) referrers(ctx context.Context, subject string, version int, a
 		}
 	}
 	return found, nil
+}
+
+// SubjectsOf returns the subjects of an id, none for an unknown one.
+func (r *Registry) SubjectsOf(ctx context.Context, id int) ([]string, error) {
+	list, err := r.Uses(ctx, id)
+	var known *Error
+	if errors.As(err, &known) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	subjects := make([]string, len(list))
+	for i, v := range list {
+		subjects[i] = v.Subject
+	}
+	return subjects, nil
 }

@@ -51,7 +51,7 @@ func TestSerde(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := event.NewSerde(ids)
+	s, err := event.NewSerde(ids, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestSerde(t *testing.T) {
 	if err != nil || b[0] != 0 || int(b[4]) != ids[event.TypeMembershipChanged] || b[5] != 0 {
 		t.Fatalf("% x, %v", b[:6], err)
 	}
-	got, err := s.Decode([]byte("chat_1"), b)
+	got, err := s.Decode(t.Context(), []byte("chat_1"), b)
 	if err != nil || got.GetMetadata().GetEventId() != "evt_1" {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -84,7 +84,7 @@ func TestSerde(t *testing.T) {
 		"unknown schema": {"chat_1", append([]byte{0, 0, 0, 9, 9, 0}, b[6:]...)}, "another schema": {"chat_1", other},
 		"another key": {"chat_2", b}, "no key": {"", b}, "invalid": {"chat_1", invalid()}, "second message": {"chat_1", append(append([]byte(nil), b[:5]...), append([]byte{2, 2}, b[6:]...)...)},
 	} {
-		if _, err := s.Decode([]byte(tt.key), tt.value); !errors.Is(err, event.ErrSchema) || strings.Contains(err.Error(), "alice") {
+		if _, err := s.Decode(t.Context(), []byte(tt.key), tt.value); !errors.Is(err, event.ErrSchema) || strings.Contains(err.Error(), "alice") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

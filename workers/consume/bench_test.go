@@ -57,7 +57,7 @@ func BenchmarkConsume(b *testing.B) {
 					Addr: r.addr, Group: "bench", Consumer: "b", Topics: []string{kafka.MessagesPersisted}, Store: r.store, Clock: time.Now,
 					Logger: slog.New(slog.DiscardHandler), Lanes: lanes,
 					Handle: func(_ context.Context, rec *kafka.Record) error {
-						if _, err := p.serde.Decode(rec.Key, rec.Value); err != nil {
+						if _, err := p.serde.Decode(context.Background(), rec.Key, rec.Value); err != nil {
 							return err
 						}
 						time.Sleep(wait)

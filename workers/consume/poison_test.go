@@ -54,7 +54,7 @@ func newPoisoner(t testing.TB, r *rig) *poisoner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serde, err := event.NewSerde(ids)
+	serde, err := event.NewSerde(ids, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestPoison(t *testing.T) {
 		c.Topics = []string{kafka.MessagesPersisted}
 		c.Dead = Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
 		c.Handle = func(_ context.Context, rec *kafka.Record) error {
-			e, err := p.serde.Decode(rec.Key, rec.Value)
+			e, err := p.serde.Decode(context.Background(), rec.Key, rec.Value)
 			if err != nil {
 				return Fail(Permanent, err.Error(), err)
 			}

@@ -8,6 +8,7 @@ package fanout
 
 import (
 	"context"
+	"errors"
 
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
@@ -36,9 +37,12 @@ func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.Handle
 // which the record waits and comes again (K-124).
 func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.Handler {
 	return func(ctx context.Context, r *kafka.Record) error {
-		e, err := serde.Decode(r.Key, r.Value)
-		if err != nil {
+		e, err := serde.Decode(ctx, r.Key, r.Value)
+		switch {
+		case errors.Is(err, event.ErrSchema):
 			return consume.Fail(consume.Permanent, err.Error(), err)
+		case err != nil:
+			return consume.Fail(consume.Authoritative, "the schema registry cannot be asked", err)
 		}
 		d := delivery.Of([]event.Event{e})
 		d.Events = nil

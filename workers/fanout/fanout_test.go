@@ -40,7 +40,7 @@ func TestDurablePathAlone(t *testing.T) {
 	defer broker.Close()
 	ids, err := registry.New(st).Events(ctx)
 	must(err)
-	serde, err := event.NewSerde(ids)
+	serde, err := event.NewSerde(ids, nil)
 	must(err)
 	client, err := kafka.NewTransactional(broker.Addr(), "relay")
 	must(err)

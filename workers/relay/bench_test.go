@@ -48,7 +48,7 @@ func newStage(b *testing.B, chats int) *stage {
 	b.Cleanup(client.Close)
 	ids, err := registry.New(st).Events(b.Context())
 	must(err)
-	serde, err := event.NewSerde(ids)
+	serde, err := event.NewSerde(ids, nil)
 	must(err)
 	s.chats, err = chat.New(b.Context(), chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) {
 		s.mu.Lock()

@@ -59,7 +59,7 @@ func (r *rig) readLog(addr string) {
 			r.t.Fatalf("%d of %d events are in the log", n, want)
 		}
 		fetches.EachRecord(func(rec *kafka.Record) {
-			e, err := r.serde.Decode(rec.Key, rec.Value)
+			e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
 			r.must(err)
 			id, v := e.GetChatId(), e.GetMetadata().GetVersion()
 			if p := event.Partition(id, int(kafka.Partitions(rec.Topic))); int(rec.Partition) != p {

@@ -167,7 +167,7 @@ func (r *rig) live(dir string, disk image, dieAt string) *life {
 				return err
 			}
 			for _, rec := range records {
-				e, err := r.serde.Decode(rec.Key, rec.Value)
+				e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
 				r.must(err)
 				l.log[eventName(e)] = true
 			}
@@ -224,7 +224,7 @@ func (c *consumer) consume(addr string, enough func(seen int) bool) {
 		Addr: addr, Group: lossGroup, Consumer: "c", Store: c.r.store, Clock: time.Now, Logger: discard,
 		Topics: []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated},
 		Handle: func(_ context.Context, rec *kafka.Record) error {
-			e, err := c.r.serde.Decode(rec.Key, rec.Value)
+			e, err := c.r.serde.Decode(context.Background(), rec.Key, rec.Value)
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ var newSerde = sync.OnceValues(func() (*event.Serde, error) {
 	if err != nil {
 		return nil, err
 	}
-	return event.NewSerde(ids)
+	return event.NewSerde(ids, nil)
 })
 
 func newRig(t *testing.T) *rig {
@@ -97,7 +97,7 @@ func (r *rig) relay() *Relay {
 				return before
 			}
 			for _, rec := range records {
-				e, err := r.serde.Decode(rec.Key, rec.Value)
+				e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
 				r.must(err)
 				if want := event.Partition(e.GetChatId(), int(kafka.Partitions(rec.Topic))); int(rec.Partition) != want {
 					r.t.Fatalf("partition %d, not %d", rec.Partition, want)

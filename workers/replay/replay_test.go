@@ -37,7 +37,7 @@ func newRig(t *testing.T) *rig {
 	r.store = storetest.NewMap(clock)
 	ids, err := registry.New(r.store).Events(t.Context())
 	r.must(err)
-	serde, err := event.NewSerde(ids)
+	serde, err := event.NewSerde(ids, nil)
 	r.must(err)
 	r.chats, err = chat.New(t.Context(), chat.Config{Store: r.store, Clock: clock, Generation: "g", Producer: "p"})
 	r.must(err)
@@ -48,7 +48,7 @@ func newRig(t *testing.T) *rig {
 		Store: r.store, Serde: serde, Clock: clock, Logger: slog.New(slog.DiscardHandler),
 		Publish: func(_ context.Context, records []*kafka.Record) error {
 			for _, rec := range records {
-				e, err := serde.Decode(rec.Key, rec.Value)
+				e, err := serde.Decode(context.Background(), rec.Key, rec.Value)
 				r.must(err)
 				r.log = append(r.log, fmt.Sprintf("%s/%d", e.GetChatId(), e.GetMetadata().GetVersion()))
 			}

@@ -67,7 +67,7 @@ var serde = sync.OnceValues(func() (*event.Serde, error) {
 	if err != nil {
 		return nil, err
 	}
-	return event.NewSerde(ids)
+	return event.NewSerde(ids, nil)
 })
 
 var silent = slog.New(slog.DiscardHandler)

@@ -53,7 +53,7 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	if err != nil {
 		return err
 	}
-	serde, err := event.NewSerde(ids)
+	serde, err := event.NewSerde(ids, subjects.SubjectsOf)
 	if err != nil {
 		return err
 	}

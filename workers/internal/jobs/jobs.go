@@ -158,7 +158,7 @@ func (p *program) schemas(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.serde, err = event.NewSerde(ids); err != nil {
+	if p.serde, err = event.NewSerde(ids, r.SubjectsOf); err != nil {
 		return err
 	}
 	p.letter, err = letterID(ctx, r)
