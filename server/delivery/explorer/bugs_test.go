@@ -48,7 +48,7 @@ type bug struct {
 }
 
 // enough is the number of schedules within which every bug must show.
-const enough = 20_000
+const enough = 100_000
 
 func TestSeededBugs(t *testing.T) {
 	if underRace || testing.Short() {
