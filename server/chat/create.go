@@ -109,7 +109,16 @@ func (s *Service) findDirect(ctx context.Context, c plan.NewChat) (Created, erro
 	if err != nil || it == nil {
 		return Created{}, err
 	}
-	return Created{ChatID: table.DirectIndexFrom(it).ChatID, Replayed: true}, s.durable(ctx, nil)
+	found := Created{ChatID: table.DirectIndexFrom(it).ChatID, Replayed: true}
+	if c.Request.Scope == "" {
+		return found, s.durable(ctx, nil)
+	}
+	// Remembered like a creation: the same key must not make another chat (S-53).
+	err = s.repeat(ctx, c.Request.Remember(found.ChatID, 0, 0, s.stamp(0)))
+	if conditionError(err) == nil {
+		return found, err
+	}
+	return s.findDirect(ctx, c) // an equal request was faster, or an own attempt: its row is there now
 }
 
 // replay returns the result of a request that was carried out before, nil if it

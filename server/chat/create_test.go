@@ -94,6 +94,16 @@ func TestDirectChat(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, got, err)
 			}
 		}
+		// S-53: a key that found the chat is remembered like one that made it.
+		found := chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "found"}
+		for range 2 {
+			if got, err := s.CreateDirect(w.ctx, found); err != nil || got.ChatID != c.ChatID || !got.Replayed {
+				t.Errorf("found: %+v, %v", got, err)
+			}
+			if _, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "cat", RequestID: "found"}); !errors.Is(err, chat.ErrKeyReused) {
+				t.Errorf("found, with other content: %v", err)
+			}
+		}
 		// L-101…L-108, L-186: nothing but sends by the two.
 		ch := chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat", Role: table.Member}
 		if _, err := s.AddMember(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {

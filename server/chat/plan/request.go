@@ -51,15 +51,20 @@ func (r Request) Replay(it store.Item) (*table.Request, error) {
 	return &row, nil
 }
 
-// remember adds the row of a request, as the first write of the plan; version is
-// the version that the request's change gives the chat.
-func (d *Draft) remember(r Request, version int64) {
-	if r.Scope == "" {
-		return
-	}
+// Remember is the write that remembers what a request did: the chat that it was
+// about, and the version that its change gave the chat. It fails as CondRequest if
+// the request is remembered already.
+func (r Request) Remember(chatID string, version, sequence, at int64) store.Write {
 	row := table.Request{
-		Scope: r.Scope, Hash: r.Hash, ChatID: d.Head.ChatID, Version: version, Sequence: d.Head.Sequence,
-		CreatedAt: d.At, ExpiresAt: d.At/1000 + int64(table.RequestRetention/time.Second),
+		Scope: r.Scope, Hash: r.Hash, ChatID: chatID, Version: version, Sequence: sequence,
+		CreatedAt: at, ExpiresAt: at/1000 + int64(table.RequestRetention/time.Second),
 	}
-	d.putIf(CondRequest, absent, table.RequestKey(r.Scope), row.Item())
+	return store.Write{Op: store.OpPut, Key: table.RequestKey(r.Scope), Item: row.Item(), Cond: absent, Name: CondRequest}
+}
+
+// remember adds the row of a request, as the first write of the plan.
+func (d *Draft) remember(r Request, version int64) {
+	if r.Scope != "" {
+		d.writes = append(d.writes, r.Remember(d.Head.ChatID, version, d.Head.Sequence, d.At))
+	}
 }
