@@ -109,6 +109,19 @@ func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
 	r.expect("sequence", v.Head.GetSequence(), int64(3))
 }
 
+// Found by the explorer: the user was removed from the only chat known, and the store
+// restored to before that, all before the first list.
+func TestRemovalBeforeTheFirstGeneration(t *testing.T) {
+	r := newRig(t, nil)
+	id := r.m.Send("c", "x")
+	r.take()
+	r.answer(device.SendMessage, &messagev1.SendMessageResponse{MessageId: "m", Sequence: 8, Version: 9, ClientMessageId: id})
+	r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
+	r.expect("chats", len(r.m.Chats()), 0)
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1", Full: true, Generation: "g2"})
+	r.expect("chats", len(r.m.Chats()), 1)
+}
+
 // Found by the explorer: a restored store answers with less than was heard of, and
 // the device asked again and again without a pause.
 func TestOlderAnswerIsNotAskedForAgainAtOnce(t *testing.T) {

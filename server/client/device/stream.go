@@ -196,7 +196,7 @@ func (m *Machine) generation(g string) {
 	if g == "" || g == m.session.Generation {
 		return
 	}
-	if m.session.Generation != "" || len(m.chats)+len(m.sending) > 0 {
+	if m.session.Generation != "" || len(m.chats)+len(m.left)+len(m.sending) > 0 {
 		m.dropVersions()
 		m.setToken("")
 	}
