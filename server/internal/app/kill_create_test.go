@@ -1,0 +1,107 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+)
+
+// TestKillInCreation kills the real binary while groups get their members, chunk by
+// chunk, and sends nothing again: after the restart the reconciler alone makes all
+// intended people members (L-041, L-051). PARLEY_KILLS sets the number of kills.
+func TestKillInCreation(t *testing.T) {
+	kills := 3
+	if s := os.Getenv("PARLEY_KILLS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kills = max(kills, n/5)
+	}
+	const people, writers = 60, 4
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(kills)*20*time.Second)
+	defer cancel()
+	dir := t.TempDir()
+	p := launch(t, dir, "127.0.0.1:0")
+	addr := p.addr
+	tr := newTransport(t, false)
+	alice := newUser("alice", token(t, dir, "alice"), addr, tr)
+	var others []string
+	for i := range people {
+		name := fmt.Sprintf("user_%02d", i)
+		if _, err := newUser(name, token(t, dir, name), addr, tr).chats.ListChats(ctx, &chatv1.ListChatsRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, name)
+	}
+
+	caught := 0 // groups that a kill left without some of their members
+	checked := map[string]bool{}
+	for range kills {
+		var creating sync.WaitGroup
+		for w := range writers {
+			creating.Go(func() {
+				for i := 0; ; i++ { // until the server is gone
+					_, err := alice.chats.CreateChat(ctx, &chatv1.CreateChatRequest{
+						Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: fmt.Sprint("group ", w, i), MemberIds: others,
+					})
+					if err != nil {
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(5+rand.N(40)) * time.Millisecond)
+		p.kill()
+		creating.Wait()
+		p = launch(t, dir, addr)
+
+		for page := ""; ; {
+			res, err := call(ctx, alice.chats.ListChats, &chatv1.ListChatsRequest{PageSize: 100, PageToken: page})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range res.GetChats() {
+				if id := o.GetChat().GetChatId(); !checked[id] {
+					checked[id] = true
+					if n := o.GetChat().GetMemberCount(); n != people+1 { // the pending ones are counted
+						t.Fatalf("%s counts %d members", id, n)
+					}
+					if awaitMembers(ctx, t, alice, id, people+1) {
+						caught++
+					}
+				}
+			}
+			if page = res.GetNextPageToken(); page == "" {
+				break
+			}
+		}
+	}
+	if kills >= 20 && caught == 0 {
+		t.Error("no kill met a creation: this showed nothing")
+	}
+	t.Logf("%d kills, %d groups, %d completed by the reconciler", kills, len(checked), caught)
+}
+
+// awaitMembers waits until a chat has n members, and reports whether it had to.
+func awaitMembers(ctx context.Context, t *testing.T, u *user, id string, n int) (waited bool) {
+	t.Helper()
+	for {
+		res, err := call(ctx, u.chats.ListMembers, &chatv1.ListMembersRequest{ChatId: id, PageSize: 100})
+		if err != nil {
+			t.Fatalf("%s does not get its %d members: %v", id, n, err)
+		}
+		if len(res.GetMembers()) == n {
+			return waited
+		}
+		waited = true
+		time.Sleep(5 * time.Millisecond)
+	}
+}
