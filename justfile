@@ -49,6 +49,18 @@ schemacheck *args="--base HEAD":
 release-schemas:
     go run ./schemacheck release
 
+# Run the tests on Apache Kafka, DynamoDB Local and Redis, which it starts.
+test-integration:
+    .tools/integration
+
+# Start Apache Kafka, DynamoDB Local and Redis from package registries.
+engines-up *args:
+    .tools/engines up {{args}}
+
+# Stop them and forget their data.
+engines-down:
+    .tools/engines down
+
 # Explore schedules of chats and of delivery, a million each by default.
 explore schedules="1000000":
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/chat/explorer
