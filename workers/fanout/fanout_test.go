@@ -2,9 +2,11 @@ package fanout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -22,99 +25,178 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 )
 
-// With the live path switched off, every stream still converges through Kafka; an
-// addition, messages and a removal arrive by the durable path alone.
-func TestDurablePathAlone(t *testing.T) {
+// world is one process on a real broker, with a stream of bob's.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	store  *storetest.Map
+	relay  *relay.Relay
+	chats  *chat.Service
+	hub    *delivery.Hub
+	engine *consume.Engine
+	bob    *delivery.Stream
+	down   atomic.Bool // Kafka takes nothing
+}
+
+// newWorld makes a world whose hub is told of commits at once, or by Kafka alone.
+func newWorld(t *testing.T, live bool) *world {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	defer cancel()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	t.Cleanup(cancel)
+	w := &world{t: t, ctx: ctx, store: storetest.NewMap(time.Now)}
 	log := slog.New(slog.DiscardHandler)
-	st := storetest.NewMap(time.Now)
 	broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	must(err)
-	defer broker.Close()
-	ids, err := registry.New(st).Events(ctx)
-	must(err)
+	w.must(err)
+	t.Cleanup(broker.Close)
+	ids, err := registry.New(w.store).Events(ctx)
+	w.must(err)
 	serde, err := event.NewSerde(ids, nil)
-	must(err)
+	w.must(err)
 	client, err := kafka.NewTransactional(broker.Addr(), "relay")
-	must(err)
-	defer client.Close()
-	re, err := relay.New(relay.Config{
-		Store: st, Serde: serde, Clock: time.Now, Logger: log, Stable: broker.Stable,
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
+	w.must(err)
+	t.Cleanup(client.Close)
+	w.relay, err = relay.New(relay.Config{
+		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Stable: broker.Stable, Sweep: 100 * time.Millisecond,
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			if w.down.Load() {
+				return errors.New("no broker")
+			}
+			return kafka.Transact(ctx, client, records)
+		},
 	})
-	must(err)
-	chats, err := chat.New(ctx, chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Committed: re.Nudge})
-	must(err)
-	reader := view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err := delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID})
-	must(err)
-	engine, err := consume.New(consume.Config{
-		Addr: broker.Addr(), Group: Group, Consumer: "p", Topics: Topics(), Handle: Handler(serde, hub.Deliver),
+	w.must(err)
+	w.chats, err = chat.New(ctx, chat.Config{Store: w.store, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) {
+		if live {
+			w.hub.Deliver(delivery.Of(c.Events))
+		}
+		w.relay.Nudge(c)
+	}})
+	w.must(err)
+	reader := view.New(view.Config{Store: w.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	w.hub, err = delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID})
+	w.must(err)
+	w.engine, err = consume.New(consume.Config{
+		Addr: broker.Addr(), Group: Group, Consumer: "p", Topics: Topics(), Handle: Handler(serde, w.hub.Deliver),
 		Dead: func(_ context.Context, d consume.Dead) error {
 			t.Errorf("dead letter %s: %s", d.ID(), d.Reason)
 			return nil
 		},
-		Store: st, Clock: time.Now, Logger: log,
+		Store: w.store, Clock: time.Now, Logger: log,
 	})
-	must(err)
+	w.must(err)
 	var wg sync.WaitGroup
 	run, stop := context.WithCancel(ctx)
-	wg.Go(func() { _ = re.Run(run) })
-	wg.Go(func() { _ = engine.Run(run) })
-	wg.Go(func() { _ = hub.Run(run, log) })
+	wg.Go(func() { _ = w.relay.Run(run) })
+	wg.Go(func() { _ = w.engine.Run(run) })
+	wg.Go(func() { _ = w.hub.Run(run, log) })
+	t.Cleanup(func() { stop(); wg.Wait() })
 
 	for _, u := range []string{"alice", "bob", "carol"} {
-		must(chats.EnsureUser(ctx, u))
+		w.must(w.chats.EnsureUser(ctx, u))
 	}
-	s, err := hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)})
-	must(err)
-	defer hub.Close(s)
+	w.bob, err = w.hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)})
+	w.must(err)
+	t.Cleanup(func() { w.hub.Close(w.bob) })
 	for done := false; !done; {
-		done, err = s.Step(ctx)
-		must(err)
+		done, err = w.bob.Step(ctx)
+		w.must(err)
 	}
-	await := func(what string, is func(*deliveryv1.Frame) bool) {
-		t.Helper()
-		for {
-			_, frames, _ := s.Take(100)
-			for _, f := range frames {
-				if is(f.Proto()) {
-					return
-				}
-			}
-			select {
-			case <-s.Ready():
-			case <-ctx.Done():
-				t.Fatalf("%s did not come", what)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// await takes bob's frames until one is what is waited for.
+func (w *world) await(what string, is func(*deliveryv1.Frame) bool) {
+	w.t.Helper()
+	for {
+		_, frames, _ := w.bob.Take(100)
+		for _, f := range frames {
+			if is(f.Proto()) {
+				return
 			}
 		}
+		select {
+		case <-w.bob.Ready():
+		case <-w.ctx.Done():
+			w.t.Fatalf("%s did not come", what)
+		}
 	}
-	created, err := chats.CreateGroup(ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"carol"}})
-	must(err)
-	id := created.ChatID
-	_, err = chats.AddMember(ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member})
-	must(err)
-	await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
-	for i := range 20 {
-		_, err := chats.Send(ctx, chat.Send{Caller: "alice", ChatID: id, Content: fmt.Sprint(i)})
-		must(err)
+}
+
+// group makes a group with alice, carol and bob.
+func (w *world) group() string {
+	created, err := w.chats.CreateGroup(w.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"carol"}})
+	w.must(err)
+	_, err = w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: created.ChatID, UserID: "bob", Role: table.Member})
+	w.must(err)
+	return created.ChatID
+}
+
+func (w *world) send(id string, n int) {
+	for i := range n {
+		_, err := w.chats.Send(w.ctx, chat.Send{Caller: "alice", ChatID: id, Content: fmt.Sprint(i)})
+		w.must(err)
 	}
+}
+
+// With the live path switched off, every stream still converges through Kafka; an
+// addition, messages and a removal arrive by the durable path alone.
+func TestDurablePathAlone(t *testing.T) {
+	w := newWorld(t, false)
+	id := w.group()
+	w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
+	w.send(id, 20)
 	next := int64(1)
-	await("the last message", func(f *deliveryv1.Frame) bool {
+	w.await("the last message", func(f *deliveryv1.Frame) bool {
 		if m := f.GetMessage(); m != nil && m.GetSequence() >= next {
 			next = m.GetSequence() + 1
 		}
 		return next > 20 || f.GetHead().GetSequence() == 20
 	})
-	must(chats.RemoveMember(ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
-	await("the removal", func(f *deliveryv1.Frame) bool { return f.GetMembership().GetUserId() == "bob" })
-	stop()
-	wg.Wait()
+	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	w.await("the removal", func(f *deliveryv1.Frame) bool { return f.GetMembership().GetUserId() == "bob" })
+}
+
+// With the durable path stopped people still chat, and when it is back all that
+// happened meanwhile is published: nothing is left in the outbox (K-070, L-190).
+func TestDurablePathStopped(t *testing.T) {
+	w := newWorld(t, true)
+	w.down.Store(true)
+	id := w.group()
+	w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
+	w.send(id, 20)
+	next := int64(1)
+	w.await("the last message", func(f *deliveryv1.Frame) bool {
+		if m := f.GetMessage(); m != nil {
+			if m.GetSequence() != next {
+				t.Fatalf("message %d follows %d", m.GetSequence(), next-1)
+			}
+			next++
+		}
+		return next > 20
+	})
+	waiting := func() int {
+		page, err := w.store.Scan(w.ctx, store.Scan{Table: store.Outbox, Segments: 1})
+		w.must(err)
+		return len(page.Rows)
+	}
+	for w.relay.Stats().Failures == 0 && w.ctx.Err() == nil { // it has tried
+		time.Sleep(time.Millisecond)
+	}
+	if s := w.relay.Stats(); s.Published != 0 || waiting() == 0 {
+		t.Fatalf("published %d, %d rows wait", s.Published, waiting())
+	}
+	w.down.Store(false)
+	for waiting() > 0 || w.engine.Stats().Handled < 23 || w.relay.Stats().Backlog > 0 {
+		select {
+		case <-w.ctx.Done():
+			t.Fatalf("%d rows wait, relay %+v, fanout %+v", waiting(), w.relay.Stats(), w.engine.Stats())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }

@@ -92,6 +92,7 @@ type sight struct {
 type held struct {
 	count   int64     // as written last
 	renewed time.Time // when the last renewal was begun that succeeded
+	tried   time.Time // when the last renewal was begun
 	expire  *time.Timer
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when the run has ended
@@ -223,9 +224,13 @@ func (m *Manager) tend(ctx context.Context, n int, looked bool) {
 			h.giveTo = l.Wanted
 			h.cancel()
 		}
-		h.count = l.Count // more than we know if the outcome of a renewal was unknown
+		if !h.stopped && l.Count > h.count { // the outcome of the last renewal was unknown: it succeeded
+			h.count = l.Count
+			m.prolong(h, h.tried)
+		}
 	}
 	if !h.stopped {
+		h.tried = now
 		err := m.transact(ctx, store.Write{ // an update: a wish that came meanwhile stays
 			Op: store.OpUpdate, Key: table.LeaseKey(kind, n), Cond: unchanged(m.cfg.Holder, h.count), Name: "renew",
 			Update: store.Update{Add: []store.Increment{{Name: table.AttrCount, N: 1}}},
@@ -234,8 +239,7 @@ func (m *Manager) tend(ctx context.Context, n int, looked bool) {
 		switch {
 		case err == nil:
 			h.count++
-			h.renewed = now
-			h.expire.Reset(m.stopAfter() - time.Since(now))
+			m.prolong(h, now)
 		case errors.As(err, &failed):
 			m.lose(n, "another has taken it")
 		default:
@@ -269,6 +273,12 @@ func (m *Manager) tend(ctx context.Context, n int, looked bool) {
 		h.again = time.Time{}
 		m.start(ctx, n, h)
 	}
+}
+
+// prolong notes a renewal that was begun at a time.
+func (m *Manager) prolong(h *held, begun time.Time) {
+	h.renewed = begun
+	h.expire.Reset(m.stopAfter() - time.Since(begun))
 }
 
 // stopAfter is how long a slot runs without a renewal. What is left of TTL is the
