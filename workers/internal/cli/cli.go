@@ -18,6 +18,7 @@ import (
 
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
+	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
@@ -34,7 +35,7 @@ const (
 const usage = `Parley's workers.
 
 usage:
-  workers [flags] run JOB...                      run jobs: relay, fanout, reconcile
+  workers [flags] run JOB...                      run jobs: relay, fanout, reconcile, registry
   workers [flags] topics apply|verify|terraform   make, check or print the topics of Kafka
   workers [flags] tables apply|verify|terraform   make, check or print the tables of DynamoDB
   workers [flags] redis acl                       print the rules of the user that Redis needs
@@ -101,6 +102,8 @@ func parse(args []string, getenv func(string) string, out io.Writer) (settings, 
 	c := &s.jobs
 	c.Engine.Bind(text, getenv)
 	var replication, slots, format string
+	text(&c.Registry, "registry-listen", "PARLEY_REGISTRY_LISTEN", registryapi.DefaultListen, "address of the schema registry; beyond loopback its clients need the password in PARLEY_REGISTRY_PASSWORD")
+	c.Password = getenv("PARLEY_REGISTRY_PASSWORD")
 	text(&c.Listen, "listen", "PARLEY_WORKERS_LISTEN", "127.0.0.1:0", "address of health and metrics; port 0 takes a free one")
 	text(&c.KeyFile, "key-file", "PARLEY_KEY_FILE", "", "PEM file of the Ed25519 key that all processes share, for links to servers")
 	text(&c.LinkCA, "link-ca", "PARLEY_LINK_CA", "", "file with the authority of all processes' certificates, for links with TLS")
@@ -119,6 +122,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (settings, 
 		return s, errUsage{err}
 	case format != "text" && format != "json":
 		return s, errUsage{fmt.Errorf("log-format must be text or json, not %.40q", format)}
+	}
+	if _, _, err := net.SplitHostPort(c.Registry); err != nil {
+		return s, errUsage{fmt.Errorf("registry-listen must be host:port, not %.100q", c.Registry)}
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return s, errUsage{fmt.Errorf("listen must be host:port, not %.100q", c.Listen)}

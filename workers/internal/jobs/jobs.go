@@ -23,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
+	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -31,6 +32,7 @@ const (
 	Relay     = "relay"
 	Fanout    = "fanout"
 	Reconcile = "reconcile"
+	Registry  = "registry"
 )
 
 // MaxSlots is how many parts the relays' work has at most.
@@ -44,17 +46,18 @@ type Config struct {
 	KeyFile                   string
 	LinkCA, LinkCert, LinkKey string
 	Slots                     int
+	Registry, Password        string // address of the schema registry, and what its clients must know
 	Logger                    *slog.Logger
 }
 
 // Validate checks what can be checked without connecting.
 func (c Config) Validate() error {
 	if len(c.Jobs) == 0 {
-		return errors.New("run needs jobs: relay, fanout, reconcile")
+		return errors.New("run needs jobs: relay, fanout, reconcile, registry")
 	}
 	for _, j := range c.Jobs {
 		switch j {
-		case Relay, Reconcile:
+		case Relay, Reconcile, Registry:
 		case Fanout:
 			if c.Engine.Redis == "" || c.KeyFile == "" {
 				return errors.New("fanout needs redis and key-file, to find servers and be let in")
@@ -62,7 +65,7 @@ func (c Config) Validate() error {
 		default:
 			return fmt.Errorf("unknown job %.40q", j)
 		}
-		if j != Reconcile && c.Engine.Brokers == "" {
+		if (j == Relay || j == Fanout) && c.Engine.Brokers == "" {
 			return fmt.Errorf("%s needs kafka-brokers", j)
 		}
 	}
@@ -142,6 +145,8 @@ func (p *program) build(ctx context.Context) (list []lifecycle.Service, err erro
 			more, err = p.fanout()
 		case Reconcile:
 			more, err = p.reconcile(ctx)
+		case Registry:
+			more, err = p.registry(ctx)
 		}
 		if err != nil {
 			return nil, err
@@ -163,6 +168,19 @@ func (p *program) schemas(ctx context.Context) error {
 	}
 	p.letter, err = letterID(ctx, r)
 	return err
+}
+
+// registry makes the service that lets others register and read schemas.
+func (p *program) registry(ctx context.Context) ([]lifecycle.Service, error) {
+	s, err := registryapi.Listen(ctx, registryapi.Config{
+		Registry: registry.New(p.eng.Store), Listen: p.cfg.Registry, Password: p.cfg.Password, Logger: p.cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.closers = append(p.closers, s.Close)
+	p.cfg.Logger.Info("schema registry", "address", s.Addr())
+	return []lifecycle.Service{{Name: "registry", Run: s.Run}}, nil
 }
 
 // key is the key that all processes share.
