@@ -110,6 +110,8 @@ const (
 	FanoutHandled    = "parley_fanout_handled_total"
 	FanoutDead       = "parley_fanout_dead_letters_total"
 	FanoutHeld       = "parley_fanout_held_total"
+	FanoutLag        = "parley_fanout_lag_records"
+	FanoutOldest     = "parley_fanout_oldest_seconds"
 	LogBytes         = "parley_log_bytes"
 
 	ReconcileDone    = "parley_reconcile_completed_total"

@@ -37,6 +37,8 @@ func Fanout(m *telemetry.Metrics, e *consume.Engine) {
 	m.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", of(func(s consume.Stats) int64 { return s.Handled }))
 	m.Counter(telemetry.FanoutDead, "Records that became dead letters.", of(func(s consume.Stats) int64 { return s.Dead }))
 	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Held }))
+	m.Gauge(telemetry.FanoutLag, "Records that wait to be handled.", of(func(s consume.Stats) int64 { return s.Lag }))
+	m.Gauge(telemetry.FanoutOldest, "Age of the oldest of them, in seconds.", func() float64 { return e.Stats().Oldest.Seconds() })
 }
 
 // Reconcile registers what the reconciler counts.
