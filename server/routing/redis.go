@@ -122,7 +122,8 @@ func (o Options) parse() (*redis.UniversalOptions, error) {
 // prefix, and nothing else (S-43): arguments for ACL SETUSER.
 func ACL(prefix string) []string {
 	return []string{
-		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "-@all",
+		// A pattern that is subscribed to must stand among the rules to the letter.
+		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "&" + prefix + "n:*", "-@all",
 		"+ping", "+hello", "+auth", "+client|setname", "+cluster|slots", "+cluster|shards",
 		"+get", "+set", "+del", "+pexpire", "+sadd", "+srem", "+smembers", "+eval", "+publish", "+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe",
 	}
