@@ -3,6 +3,10 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -142,5 +146,88 @@ func TestServicesAreStoppedByTheGroupOnly(t *testing.T) {
 	}}
 	if err := Run(ctx, []Service{lower, upper}, cancel); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var starts int
+		s := Restarted("worker", slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+			if starts++; starts < 3 {
+				return nil // an end without an error is an end, too
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		began := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx, func() {}) }()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if starts != 3 {
+			t.Errorf("%d starts in %v, 3 wanted", starts, time.Since(began))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("stopped: %v", err)
+		}
+	})
+}
+
+// A request under way is answered; one that takes longer than the grace is cut off.
+func TestServeHTTP(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		t.Run(fmt.Sprint("slow ", slow), func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			arrived, answer := make(chan struct{}), make(chan struct{})
+			srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				close(arrived)
+				select {
+				case <-answer:
+				case <-r.Context().Done():
+				}
+			})}
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan error, 1)
+			go func() {
+				res, err := http.Get("http://" + l.Addr().String())
+				if err == nil {
+					_ = res.Body.Close()
+				}
+				got <- err
+			}()
+			go func() { <-arrived; cancel() }()
+			grace := time.Minute
+			if slow {
+				grace = time.Millisecond
+			}
+			cut, err := ServeHTTP(ctx, srv, l, grace, func() {
+				if !slow {
+					close(answer)
+				}
+			})
+			if err != nil || cut != slow {
+				t.Errorf("cut %v, %v", cut, err)
+			}
+			if err := <-got; (err != nil) != slow {
+				t.Errorf("the request: %v", err)
+			}
+		})
+	}
+}
+
+func TestServeHTTPFails(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if _, err := ServeHTTP(t.Context(), &http.Server{ReadHeaderTimeout: time.Second}, l, time.Second, nil); err == nil {
+		t.Error("served on a closed listener")
 	}
 }

@@ -78,12 +78,13 @@ type Version struct {
 
 // Events registers the schemas of all events and returns their ids by event type.
 func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
-	ids := map[string]int{}
+	ids, done := map[string]int{}, map[string]Version{}
 	for _, spec := range event.Specs() {
-		var err error
-		if ids[spec.Type], err = r.Message(ctx, spec.Topic, event.Prototype(spec.Type)); err != nil {
+		v, err := r.message(ctx, spec.Topic, event.Prototype(spec.Type), done)
+		if err != nil {
 			return nil, err
 		}
+		ids[spec.Type] = v.ID
 	}
 	return ids, nil
 }
@@ -91,13 +92,18 @@ func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
 // Message registers the schema of a message that a topic carries, the first of its
 // file, with all that the file imports, and returns its id.
 func (r *Registry) Message(ctx context.Context, topic string, m proto.Message) (int, error) {
-	d := m.ProtoReflect().Descriptor()
-	v, err := r.file(ctx, topic+"-"+string(d.FullName()), d.ParentFile(), map[string]Version{})
+	v, err := r.message(ctx, topic, m, map[string]Version{})
 	return v.ID, err
 }
 
-// file registers a file after its imports. Imported files have their path as
-// subject, at level NONE: they are judged through the events that use them.
+func (r *Registry) message(ctx context.Context, topic string, m proto.Message, done map[string]Version) (Version, error) {
+	d := m.ProtoReflect().Descriptor()
+	return r.file(ctx, topic+"-"+string(d.FullName()), d.ParentFile(), done)
+}
+
+// file registers a file after its imports, unless done has it already. Imported files
+// have their path as subject, at level NONE: they are judged through the events that
+// use them.
 func (r *Registry) file(ctx context.Context, subject string, f protoreflect.FileDescriptor, done map[string]Version) (Version, error) {
 	if v, ok := done[subject]; ok {
 		return v, nil

@@ -23,12 +23,10 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/lifecycle"
-	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/fanout"
-	"github.com/parley-chat/parley/workers/reconcile"
 )
 
 // Exit codes.
@@ -140,16 +138,13 @@ type program struct {
 	gate    *auth.Gate
 	chats   *chat.Service
 	hub     *delivery.Hub
-	schemas *registryapi.Server // as durable
-	durable *durable            // nil: workers are processes of their own
-	cluster *cluster            // nil: this is the only process
+	durable *durable // nil: workers are processes of their own
+	cluster *cluster // nil: this is the only process
 	process string
 	api     *api.API
 	rest    http.Handler
 	metrics *telemetry.Metrics
 	counts  *telemetry.Lifecycle
-
-	reconciler *reconcile.Reconciler // beside durable
 }
 
 // build constructs everything, in the order of its dependencies.
@@ -192,10 +187,8 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	if err != nil {
 		return nil, err
 	}
-	if p.durable != nil {
-		if err := p.buildReconciler(log); err != nil {
-			return nil, err
-		}
+	if err := p.buildReconciler(log); err != nil {
+		return nil, err
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: eng.Generation, Process: p.process, Source: reader, Durable: eng.Store.Durable,
@@ -241,7 +234,6 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 func (p *program) close() {
 	p.cluster.close()
 	p.durable.close()
-	p.schemas.Close()
 }
 
 // refuse counts and answers a request that the gate stopped. Why is one of few

@@ -62,7 +62,7 @@ func (p *program) greet(stdout io.Writer, addr net.Addr) {
 		}
 		tokens = append(tokens, t)
 	}
-	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr, p.schemas.Addr())...)
+	fmt.Fprintf(stdout, greeting, append(append([]any{local(addr), p.cfg.DataDir}, tokens...), p.eng.KafkaAddr(), addr, p.durable.schemas.Addr())...)
 }
 
 // local is an address to reach a listener at from this machine: one that listens

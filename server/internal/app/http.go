@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/lifecycle"
 )
 
 type logger = *slog.Logger
@@ -98,28 +98,17 @@ func withCORS(next http.Handler) http.Handler {
 // reconnect elsewhere, requests under way finished, the rest cut off.
 func (w *web) run(listener net.Listener) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
-		failed := make(chan error, 1)
-		go func() { failed <- w.srv.Serve(netutil.LimitListener(listener, maxConnections)) }()
 		w.ready.Store(true)
 		ready()
-		select {
-		case err := <-failed:
-			return err
-		case <-ctx.Done():
+		cut, err := lifecycle.ServeHTTP(ctx, w.srv, netutil.LimitListener(listener, maxConnections), drainTime, func() {
+			w.log.Info("draining")
+			w.ready.Store(false)
+			w.drainOpen()
+			w.hub.Drain(drainSpread)
+		})
+		if cut {
+			w.log.Warn("not all requests ended in time; cut off", "after", drainTime)
 		}
-		w.log.Info("draining")
-		w.ready.Store(false)
-		w.drainOpen()
-		w.hub.Drain(drainSpread)
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-		defer cancel()
-		if err := w.srv.Shutdown(end); err != nil {
-			w.log.Warn("not all requests ended in time; cutting them off", "after", drainTime)
-			_ = w.srv.Close()
-		}
-		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
+		return err
 	}
 }

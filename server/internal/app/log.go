@@ -29,8 +29,11 @@ type durable struct {
 	relays  relay.Set
 	slots   *slot.Manager
 	fanout  *consume.Engine
-	letters *kafka.Client // for dead letters
-	full    atomic.Bool   // nothing is published until the log has room
+	letters *kafka.Client       // for dead letters
+	schemas *registryapi.Server // for others who read the log
+	full    atomic.Bool         // nothing is published until the log has room
+
+	reconciler *reconcile.Reconciler
 }
 
 // nudge tells the relay of a commit.
@@ -41,9 +44,13 @@ func (d *durable) nudge(c chat.Commit) {
 }
 
 func (d *durable) close() {
-	if d != nil && d.letters != nil {
+	if d == nil {
+		return
+	}
+	if d.letters != nil {
 		d.letters.Close()
 	}
+	d.schemas.Close()
 }
 
 // buildDurable makes the durable path.
@@ -61,11 +68,11 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	if err != nil {
 		return err
 	}
-	if p.schemas, err = registryapi.Listen(ctx, registryapi.Config{Registry: subjects, Listen: p.cfg.Registry, Logger: log}); err != nil {
-		return err
-	}
 	d := &durable{}
 	p.durable = d
+	if d.schemas, err = registryapi.Listen(ctx, registryapi.Config{Registry: subjects, Listen: p.cfg.Registry, Logger: log}); err != nil {
+		return err
+	}
 	if d.letters, err = kafka.NewProducer(p.eng.KafkaAddr()); err != nil {
 		return err
 	}
@@ -93,12 +100,17 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 }
 
 // buildReconciler makes what completes creations that a crash left half done.
-func (p *program) buildReconciler(log logger) (err error) {
-	p.reconciler, err = reconcile.New(reconcile.Config{Store: p.eng.Store, Chats: p.chats, Clock: time.Now, Logger: log})
-	if err == nil {
-		observe.Reconcile(p.metrics, p.reconciler)
+func (p *program) buildReconciler(log logger) error {
+	if p.durable == nil {
+		return nil
 	}
-	return err
+	r, err := reconcile.New(reconcile.Config{Store: p.eng.Store, Chats: p.chats, Clock: time.Now, Logger: log})
+	if err != nil {
+		return err
+	}
+	p.durable.reconciler = r
+	observe.Reconcile(p.metrics, r)
+	return nil
 }
 
 // runSlot runs the relay of a slot until ctx ends.
@@ -125,36 +137,19 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 	return r.Run(ctx)
 }
 
-// again runs what a process can do without for a while: if it ends by itself, it
-// begins anew. A worker's failure is not the server's.
-func again(name string, log logger, run func(context.Context) error) lifecycle.Service {
-	return lifecycle.Service{Name: name, Run: func(ctx context.Context, ready func()) error {
-		ready()
-		for ctx.Err() == nil {
-			if err := run(ctx); err != nil && ctx.Err() == nil {
-				log.Error(name+" ended and begins anew", "error", err)
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Second):
-				}
-			}
-		}
-		return nil
-	}}
-}
-
 // workers are the services of the durable path and of the reconciler that run in
 // this process; none where workers are processes of their own.
 func (p *program) workers(log logger) []lifecycle.Service {
-	if p.durable == nil {
+	d := p.durable
+	if d == nil {
 		return nil
 	}
 	return []lifecycle.Service{
 		{Name: "log", Run: p.keepLog(log)},
-		again("relay", log, p.durable.slots.Run),
-		again("fanout", log, p.durable.fanout.Run),
-		again("reconcile", log, p.reconciler.Run),
-		{Name: "registry", Run: p.schemas.Run},
+		lifecycle.Restarted("relay", log, d.slots.Run),
+		lifecycle.Restarted("fanout", log, d.fanout.Run),
+		lifecycle.Restarted("reconcile", log, d.reconciler.Run),
+		{Name: "registry", Run: d.schemas.Run},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
 )
 
@@ -112,21 +113,12 @@ func (s *Server) Close() {
 	}
 }
 
+// stopTime is what requests under way have left when the server ends.
+const stopTime = 2 * time.Second
+
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context, ready func()) error {
-	failed := make(chan error, 1)
-	go func() { failed <- s.srv.Serve(s.listener) }()
 	ready()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if s.srv.Shutdown(end) != nil {
-		_ = s.srv.Close()
-	}
-	<-failed
-	return nil
+	_, err := lifecycle.ServeHTTP(ctx, s.srv, s.listener, stopTime, nil)
+	return err
 }

@@ -47,14 +47,14 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 		return m.Run(ctx)
 	}}}
 	if p.eng.Routing != nil {
-		list = append(list, lifecycle.Service{Name: "nudged", Run: p.restarted("nudged", func(ctx context.Context) error {
+		list = append(list, lifecycle.Restarted("nudged", p.cfg.Logger, func(ctx context.Context) error {
 			return p.eng.Routing.Nudged(ctx, nil, func(n routing.Nudge) {
 				// What is no commit, or another version's, is found by the sweep.
 				if c, err := link.DecodeCommit(p.eng.Generation, n.Payload); err == nil {
 					set.Nudge(c)
 				}
 			})
-		})})
+		}))
 	}
 	return list, nil
 }
@@ -119,6 +119,8 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 	}
 	observe.Fanout(p.metrics, e)
 	p.measureLinks(mesh, recipients)
+	consumer := lifecycle.Restarted("fanout", p.cfg.Logger, e.Run)
+	consumer.Stop = 20 * time.Second // what it works on is finished and committed
 	return []lifecycle.Service{
 		{Name: "links", Run: func(ctx context.Context, ready func()) error {
 			open, cancel := context.WithTimeout(ctx, openLinks)
@@ -129,7 +131,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 			ready()
 			return mesh.Run(ctx)
 		}},
-		{Name: "fanout", Run: p.restarted("fanout", e.Run), Stop: 20 * time.Second},
+		consumer,
 	}, nil
 }
 
@@ -157,7 +159,7 @@ func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
 		return nil
 	})
 	observe.Reconcile(p.metrics, r)
-	return []lifecycle.Service{{Name: "reconcile", Run: p.restarted("reconcile", r.Run)}}, nil
+	return []lifecycle.Service{lifecycle.Restarted("reconcile", p.cfg.Logger, r.Run)}, nil
 }
 
 func (p *program) measureLinks(mesh *link.Mesh, r *routing.Recipients) {

@@ -186,6 +186,9 @@ func (p *program) registry(ctx context.Context) ([]lifecycle.Service, error) {
 // key is the key that all processes share.
 func (p *program) key() (*auth.Key, error) { return auth.ReadKey(p.cfg.KeyFile) }
 
+// stopTime is what requests under way have left when the process ends.
+const stopTime = 2 * time.Second
+
 // serve serves health and metrics until ctx ends.
 func (p *program) serve(l net.Listener) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
@@ -207,41 +210,8 @@ func (p *program) serve(l net.Listener) func(context.Context, func()) error {
 			Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 			MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(p.cfg.Logger.Handler(), slog.LevelWarn),
 		}
-		failed := make(chan error, 1)
-		go func() { failed <- srv.Serve(l) }()
 		ready()
-		select {
-		case err := <-failed:
-			return err
-		case <-ctx.Done():
-		}
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		if err := srv.Shutdown(end); err != nil {
-			_ = srv.Close()
-		}
-		<-failed
-		return nil
-	}
-}
-
-// restarted keeps a job going: its end is not the end of the others'.
-func (p *program) restarted(name string, run func(context.Context) error) func(context.Context, func()) error {
-	return func(ctx context.Context, ready func()) error {
-		ready()
-		for ctx.Err() == nil {
-			err := run(ctx)
-			if ctx.Err() != nil {
-				break
-			}
-			p.cfg.Logger.Error("job ended and begins anew", "job", name, "error", err)
-			t := time.NewTimer(time.Second)
-			select {
-			case <-ctx.Done():
-			case <-t.C:
-			}
-			t.Stop()
-		}
-		return nil
+		_, err := lifecycle.ServeHTTP(ctx, srv, l, stopTime, nil)
+		return err
 	}
 }

@@ -1,0 +1,61 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// restartPause lies between the end of a worker and its next beginning.
+const restartPause = time.Second
+
+// Restarted is a service that a process can do without for a while: if run ends by
+// itself, it begins anew after a second. A worker's failure is not the process's.
+func Restarted(name string, log *slog.Logger, run func(context.Context) error) Service {
+	return Service{Name: name, Run: func(ctx context.Context, ready func()) error {
+		ready()
+		for ctx.Err() == nil {
+			err := run(ctx)
+			if ctx.Err() != nil {
+				break
+			}
+			log.Error(name+" ended and begins anew", "error", err)
+			t := time.NewTimer(restartPause)
+			select {
+			case <-ctx.Done():
+			case <-t.C:
+			}
+			t.Stop()
+		}
+		return nil
+	}}
+}
+
+// ServeHTTP serves on a listener until ctx ends. Then it calls draining, if given, lets
+// requests under way finish within grace, and cuts off the rest; cut says whether there
+// was any.
+func ServeHTTP(ctx context.Context, srv *http.Server, l net.Listener, grace time.Duration, draining func()) (cut bool, err error) {
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
+		return false, err
+	case <-ctx.Done():
+	}
+	if draining != nil {
+		draining()
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if srv.Shutdown(end) != nil {
+		cut = true
+		_ = srv.Close()
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return cut, err
+	}
+	return cut, nil
+}
