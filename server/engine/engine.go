@@ -151,22 +151,6 @@ func (e *Engine) LogBytes() int64 {
 	return e.broker.Bytes()
 }
 
-// StoreStats are counters of the store.
-type StoreStats struct {
-	Plans, Failed, Compactions int64
-	DiskBytes                  uint64
-}
-
-// Stats returns the counters.
-func (e *Engine) Stats() StoreStats {
-	if e.dynamo != nil {
-		s := e.dynamo.Stats()
-		return StoreStats{Plans: s.Plans, Failed: s.Failed}
-	}
-	s := e.embedded.Stats()
-	return StoreStats{Plans: s.Plans, Failed: s.Failed, Compactions: s.Compactions, DiskBytes: s.DiskBytes}
-}
-
 // Close closes everything, in reverse order.
 func (e *Engine) Close() error {
 	var errs []error

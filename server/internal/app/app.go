@@ -269,12 +269,9 @@ func (p *program) measure() {
 	hub(telemetry.HoleReads, "Reads of events that did not come by themselves.", true, func(s delivery.Stats) float64 { return float64(s.HoleReads) })
 	hub(telemetry.MemberChecks, "Reads of member lists.", true, func(s delivery.Stats) float64 { return float64(s.Checks) })
 	hub(telemetry.SlowStreams, "Streams ended because they were too slow.", true, func(s delivery.Stats) float64 { return float64(s.Slow) })
-	st := func(name, help string, read func(engine.StoreStats) float64) {
-		p.metrics.Counter(name, help, func() float64 { return read(p.eng.Stats()) })
-	}
-	st(telemetry.StorePlans, "Plans committed.", func(s engine.StoreStats) float64 { return float64(s.Plans) })
-	st(telemetry.StoreFailed, "Plans with failed conditions.", func(s engine.StoreStats) float64 { return float64(s.Failed) })
-	st(telemetry.StoreCompactions, "Compactions of the outbox.", func(s engine.StoreStats) float64 { return float64(s.Compactions) })
+	hub(telemetry.StreamMarks, "Times that something may have been lost on the way to all streams.", true, func(s delivery.Stats) float64 { return float64(s.Marks) })
+	hub(telemetry.StreamResyncs, "Synchronisations of streams because of that.", true, func(s delivery.Stats) float64 { return float64(s.Resyncs) })
+	hub(telemetry.ForeignChanges, "Changes of another generation of the store, left out.", true, func(s delivery.Stats) float64 { return float64(s.Foreign) })
+	p.eng.Measure(p.metrics)
 	p.cluster.measure(p.metrics)
-	p.metrics.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.", func() float64 { return float64(p.eng.Stats().DiskBytes) })
 }

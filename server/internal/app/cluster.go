@@ -19,6 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
+	"github.com/parley-chat/parley/workers/observe"
 )
 
 // openLinks bounds the wait for the answers of other servers at the start. A server whose
@@ -27,11 +28,12 @@ const openLinks = 30 * time.Second
 
 // cluster is what a server has in common with other processes; nil where it is alone.
 type cluster struct {
-	mesh     *link.Mesh
-	lease    *routing.Lease
-	nudger   *link.Nudger
-	listener net.Listener
-	tls      *tls.Config
+	recipients *routing.Recipients
+	mesh       *link.Mesh
+	lease      *routing.Lease
+	nudger     *link.Nudger
+	listener   net.Listener
+	tls        *tls.Config
 }
 
 // buildCluster makes it. The hub must be there, the service not yet be in use.
@@ -39,7 +41,10 @@ func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
 	if p.eng.Routing == nil {
 		return nil
 	}
-	c := &cluster{nudger: link.NewNudger(p.eng.Routing, log)}
+	c := &cluster{
+		recipients: routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs),
+		nudger:     link.NewNudger(p.eng.Routing, log),
+	}
 	defer func() {
 		if err != nil {
 			c.close()
@@ -53,7 +58,7 @@ func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
 		return listenError(p.cfg.LinkListen, err)
 	}
 	c.mesh, err = link.New(link.Config{
-		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs),
+		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: c.recipients,
 		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: c.tls, Hub: p.hub, Clock: time.Now, Logger: log,
 	})
 	if err != nil {
@@ -160,15 +165,7 @@ func (c *cluster) measure(m *telemetry.Metrics) {
 	if c == nil {
 		return
 	}
-	of := func(name, help string, read func(link.Stats) float64) {
-		m.Counter(name, help, func() float64 { return read(c.mesh.Stats()) })
-	}
-	m.Gauge(telemetry.LinkPeers, "Servers with a link.", func() float64 { return float64(c.mesh.Stats().Peers) })
-	of(telemetry.LinkSent, "Envelopes answered, keepalives included.", func(s link.Stats) float64 { return float64(s.Sent) })
-	of(telemetry.LinkFailed, "Calls to other servers that failed.", func(s link.Stats) float64 { return float64(s.Failed) })
-	of(telemetry.LinkDropped, "Live changes left to the durable path.", func(s link.Stats) float64 { return float64(s.Dropped + s.Unrouted) })
-	of(telemetry.DeliverySkipped, "Deliveries left out which only synchronisation makes good.", func(s link.Stats) float64 { return float64(s.Skips + s.Lost) })
-	of(telemetry.LinkGaps, "Times that something before an envelope was missing, or its sender fell silent.", func(s link.Stats) float64 { return float64(s.Received.Gaps + s.Received.Lost) })
+	observe.Links(m, c.mesh, c.recipients)
 	m.Counter(telemetry.NudgesDropped, "Nudges for relays that were left out.", func() float64 { return float64(c.nudger.Dropped()) })
 	m.Gauge(telemetry.RoutingRows, "Users with a row of this server.", func() float64 { return float64(c.lease.Stats().Rows) })
 	m.Counter(telemetry.RoutingClaims, "Leases claimed, the first included.", func() float64 { return float64(c.lease.Stats().Claims) })

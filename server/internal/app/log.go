@@ -14,7 +14,6 @@ import (
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
-	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/observe"
@@ -95,7 +94,6 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	observe.Relay(p.metrics, &d.relays, d.slots)
 	observe.Fanout(p.metrics, d.fanout)
-	p.metrics.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(p.eng.LogBytes()) })
 	return nil
 }
 

@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
@@ -15,7 +14,6 @@ import (
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/routing"
-	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
@@ -118,7 +116,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	observe.Fanout(p.metrics, e)
-	p.measureLinks(mesh, recipients)
+	observe.Links(p.metrics, mesh, recipients)
 	consumer := lifecycle.Restarted("fanout", p.cfg.Logger, e.Run)
 	consumer.Stop = 20 * time.Second // what it works on is finished and committed
 	return []lifecycle.Service{
@@ -160,21 +158,4 @@ func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
 	})
 	observe.Reconcile(p.metrics, r)
 	return []lifecycle.Service{lifecycle.Restarted("reconcile", p.cfg.Logger, r.Run)}, nil
-}
-
-func (p *program) measureLinks(mesh *link.Mesh, r *routing.Recipients) {
-	links := func(read func(link.Stats) float64) func() float64 {
-		return func() float64 { return read(mesh.Stats()) }
-	}
-	p.metrics.Gauge(telemetry.LinkPeers, "Servers with a link.", links(func(s link.Stats) float64 { return float64(s.Peers) }))
-	p.metrics.Counter(telemetry.LinkSent, "Envelopes answered, keepalives included.", links(func(s link.Stats) float64 { return float64(s.Sent) }))
-	p.metrics.Counter(telemetry.LinkFailed, "Calls to servers that failed.", links(func(s link.Stats) float64 { return float64(s.Failed) }))
-	p.metrics.Counter(telemetry.DeliverySkipped, "Deliveries left out which only synchronisation makes good.", links(func(s link.Stats) float64 { return float64(s.Skips + s.Lost) }))
-	for name, read := range map[string]func(routing.RecipientStats) int64{
-		"local":  func(s routing.RecipientStats) int64 { return s.Local },
-		"shared": func(s routing.RecipientStats) int64 { return s.Shared },
-		"store":  func(s routing.RecipientStats) int64 { return s.Loaded },
-	} {
-		p.metrics.Counter(fmt.Sprintf("parley_members_%s_total", name), "Member lists that came from there.", func() float64 { return float64(read(r.Stats())) })
-	}
 }

@@ -107,6 +107,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			f()
 		}
 	}()
+	eng.Measure(p.metrics)
 	services, err := p.build(ctx)
 	if err != nil {
 		return err
