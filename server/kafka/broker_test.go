@@ -216,9 +216,9 @@ func TestDeclaredTopics(t *testing.T) {
 			}
 		}
 		// An event may be as large as a topic takes; its dead letter holds it in base64.
-		least := maxEvent
+		least := MaxEvent
 		if topic.Name == DeadLetters {
-			least = (4*maxEvent+2)/3 + 64<<10
+			least = (4*MaxEvent+2)/3 + 64<<10
 		}
 		if n, err := strconv.Atoi(topic.Configs["max.message.bytes"]); err != nil || n < least {
 			t.Errorf("%s takes %q bytes, not %d", topic.Name, topic.Configs["max.message.bytes"], least)

@@ -19,12 +19,13 @@ const (
 	produceLinger   = 5 * time.Millisecond
 	txnTimeout      = 10 * time.Second
 	metadataMinAge  = 250 * time.Millisecond
-	retryBackoff    = 100 * time.Millisecond
 )
 
-// backoff is the wait before a retry; twice as long each time, up to 3.2 s.
+// backoff is the wait before a retry: 100 ms, 500 ms, then 2 s (K-060, L-117), which
+// together is about what the election of a leader takes.
 func backoff(tries int) time.Duration {
-	return retryBackoff << min(max(tries-1, 0), 5)
+	waits := [...]time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second}
+	return waits[min(max(tries, 1), len(waits))-1]
 }
 
 // Record is a record to publish: topic, partition, key, value and headers.

@@ -51,13 +51,16 @@ func TestClientSettings(t *testing.T) {
 		if d := c.OptValue(kgo.ProduceRequestTimeout).(time.Duration); d > 29995*time.Millisecond {
 			t.Errorf("a request may take %s", d)
 		}
-		if d := c.OptValue(kgo.RetryBackoffFn).(func(int) time.Duration)(1); d != 100*time.Millisecond {
-			t.Errorf("the first retry comes after %s", d)
+		wait := c.OptValue(kgo.RetryBackoffFn).(func(int) time.Duration)
+		for i, want := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 2 * time.Second} { // L-117
+			if d := wait(i + 1); d != want {
+				t.Errorf("retry %d comes after %s", i+1, d)
+			}
 		}
 	}
 	want(relay, kgo.ProducerLinger, 5*time.Millisecond)
 	want(relay, kgo.TransactionTimeout, 10*time.Second)
-	if n := relay.OptValue(kgo.ProducerBatchMaxBytes).(int32); n < maxEvent {
+	if n := relay.OptValue(kgo.ProducerBatchMaxBytes).(int32); n < MaxEvent {
 		t.Errorf("a batch of %d bytes does not hold the largest event", n)
 	}
 	want(s.c, kgo.SessionTimeout, 30*time.Second)

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -17,8 +18,8 @@ const (
 // Scan reads a topic from its beginning to the end that it has at the call, committed
 // records only, and calls each with every record, in order within a partition. An
 // error of each ends the scan.
-func Scan(ctx context.Context, addr, topic string, each func(*Record) error) error {
-	admin, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics())
+func Scan(ctx context.Context, addr, topic string, each func(*Record) error, more ...Option) error {
+	admin, err := kgo.NewClient(append(slices.Clone(more), seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics())...)
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}
@@ -42,11 +43,11 @@ func Scan(ctx context.Context, addr, topic string, each func(*Record) error) err
 		return nil
 	}
 	// Control records are kept so that a partition is seen to have ended with one.
-	c, err := kgo.NewClient(
-		kgo.SeedBrokers(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+	c, err := kgo.NewClient(append(slices.Clone(more),
+		seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(fetchMaxBytes), kgo.MaxConcurrentFetches(2),
 		kgo.MetadataMinAge(metadataMinAge),
-	)
+	)...)
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}

@@ -28,10 +28,9 @@ const (
 	days7  = "604800000"
 	days30 = "2592000000"
 
-	// maxEvent is the largest record of an event. A dead letter holds one in
-	// base64, and what is known of it besides (K-028).
-	maxEvent      = 256 << 10
-	maxDeadLetter = maxEvent*4/3 + 64<<10
+	// MaxEvent is the largest value of an event's record, in bytes. A dead letter
+	// holds one in base64, and what is known of it besides (K-028).
+	MaxEvent = 256 << 10
 )
 
 // Topics returns the declared topics. Partition counts never change: more
@@ -41,6 +40,7 @@ func Topics() []Topic {
 		return Topic{name, partitions, map[string]string{
 			"cleanup.policy": "delete", "retention.ms": days7, "retention.bytes": bytes, "min.insync.replicas": "2",
 			"compression.type": "producer", "message.timestamp.type": "CreateTime", "max.message.bytes": "1048588",
+			"unclean.leader.election.enable": "false", // a leader that lacks records would lose them (K-031)
 		}}
 	}
 	dead := event(DeadLetters, 8, "53687091200")
@@ -53,13 +53,15 @@ func Topics() []Topic {
 	}
 }
 
+// counts are the declared numbers of partitions: each record that is published asks.
+var counts = func() map[string]int32 {
+	m := map[string]int32{}
+	for _, t := range Topics() {
+		m[t.Name] = t.Partitions
+	}
+	return m
+}()
+
 // Partitions returns the declared number of partitions of a topic, 0 for one that
 // is not declared.
-func Partitions(topic string) int32 {
-	for _, t := range Topics() {
-		if t.Name == topic {
-			return t.Partitions
-		}
-	}
-	return 0
-}
+func Partitions(topic string) int32 { return counts[topic] }

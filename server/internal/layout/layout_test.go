@@ -102,7 +102,7 @@ var rules = []rule{
 	},
 	{
 		imports: []string{"github.com/twmb/franz-go/pkg/kgo/...", "github.com/twmb/franz-go/pkg/kadm/...", "github.com/twmb/franz-go/pkg/kfake/..."},
-		only:    []string{"server/kafka", "server/engine"},
+		only:    []string{"server/kafka/...", "server/engine"},
 		why:     "one place knows how Kafka is spoken to",
 	},
 	{

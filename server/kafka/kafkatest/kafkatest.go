@@ -1,0 +1,178 @@
+// Package kafkatest runs tests on each kind of broker that there is: the embedded one
+// always, and Apache Kafka if PARLEY_TEST_KAFKA names its brokers.
+//
+// Topics have fixed names and Apache's keep what earlier tests wrote. So a test names
+// its groups, transactional ids and keys by [Broker.Name], and reads from where the
+// topics ended when it began ([Broker.Mark]). The package owns neither the topics nor
+// the clients (package kafka).
+//
+// Concurrency: everything may be called by many goroutines.
+package kafkatest
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/parley-chat/parley/server/kafka"
+)
+
+// Variable is what names the brokers of Apache Kafka, host:port with commas between
+// them.
+const Variable = "PARLEY_TEST_KAFKA"
+
+// limit bounds each wait for a broker: what takes longer will not come.
+const limit = 90 * time.Second
+
+// Broker is where a test runs.
+type Broker struct {
+	Addr string // as the constructors of clients take it
+	// Embedded is the broker of this process; nil on Apache Kafka.
+	Embedded *kafka.Broker
+
+	run string
+}
+
+// Each runs a test on the embedded broker and on Apache Kafka. The latter says that it
+// was not run if there is none.
+func Each(t *testing.T, test func(t *testing.T, b *Broker)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) { test(t, Embedded(t)) })
+	t.Run("apache", func(t *testing.T) { test(t, Apache(t)) })
+}
+
+// Embedded starts a broker of the test's own.
+func Embedded(t testing.TB) *Broker {
+	t.Helper()
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return &Broker{Addr: b.Addr(), Embedded: b, run: newRun()}
+}
+
+// Apache is Apache Kafka with the declared topics; it skips the test if there is none.
+func Apache(t testing.TB) *Broker {
+	t.Helper()
+	addr := os.Getenv(Variable)
+	if addr == "" {
+		t.Skip("not run: PARLEY_TEST_KAFKA is not set")
+	}
+	if err := apply(); err != nil {
+		t.Fatal(err)
+	}
+	return &Broker{Addr: addr, run: newRun()}
+}
+
+// apply makes the topics, once in a process.
+var apply = sync.OnceValue(func() error {
+	brokers := strings.Split(os.Getenv(Variable), ",")
+	a, err := kafka.NewAdmin(kafka.Cluster{Brokers: brokers})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	_, err = a.Apply(ctx, int16(min(len(brokers), kafka.Replication)))
+	return err
+})
+
+func newRun() string { return strings.ToLower(rand.Text()[:10]) }
+
+// Name makes a name that no other test and no other run has.
+func (b *Broker) Name(name string) string { return name + "-" + b.run }
+
+// Brokers is how many there are.
+func (b *Broker) Brokers() int { return strings.Count(b.Addr, ",") + 1 }
+
+// Client makes a client for what a test alone asks of a broker.
+func (b *Broker) Client(t testing.TB, options ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(b.Addr, ",")...), kgo.MetadataMinAge(250 * time.Millisecond)}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Mark is a position in each partition of some topics.
+type Mark map[string]map[int32]kgo.Offset
+
+// Mark returns where the topics end now, all declared ones if none is named.
+func (b *Broker) Mark(t testing.TB, topics ...string) Mark {
+	t.Helper()
+	if len(topics) == 0 {
+		for _, topic := range kafka.Topics() {
+			topics = append(topics, topic.Name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	ends, err := kadm.NewClient(b.Client(t)).ListCommittedOffsets(ctx, topics...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Mark{}
+	for topic, partitions := range ends.KOffsets() {
+		m[topic] = partitions
+	}
+	return m
+}
+
+// Read reads committed records from a position on, in the order of each partition,
+// until each says that it has enough. It fails the test if they do not come.
+func (b *Broker) Read(t testing.TB, from Mark, each func(r *kafka.Record) (enough bool)) {
+	t.Helper()
+	c := b.Client(t, kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(100*time.Millisecond))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	n := 0
+	for {
+		fetches := c.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("no more came after %d records", n)
+		}
+		for it := fetches.RecordIter(); !it.Done(); n++ {
+			if each(it.Next()) {
+				return
+			}
+		}
+	}
+}
+
+// Process is the name of a broker's process, for [Broker.Trouble].
+func Process(id int32) string { return "kafka-" + strconv.Itoa(int(id)) }
+
+// Trouble does something to one of Apache Kafka's processes: kill, freeze, thaw or
+// start (.tools/engines). It skips the test where the brokers are not of .tools/engines:
+// others' are not ours to kill.
+func (b *Broker) Trouble(t testing.TB, verb, process string) {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	script := filepath.Join(filepath.Dir(file), "../../../.tools/engines")
+	out, err := exec.Command(script, "env").Output()
+	if err != nil || !strings.Contains(string(out), Variable+"="+b.Addr+"\n") {
+		t.Skipf("the brokers at %s are not those of .tools/engines", b.Addr)
+	}
+	if out, err := exec.Command(script, verb, process).CombinedOutput(); err != nil {
+		t.Fatalf("engines %s %s: %v %s", verb, process, err, out)
+	}
+}
