@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/net/netutil"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
 	"github.com/parley-chat/parley/server/delivery"
 	numbers "github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/routing"
 )
 
 // Limits of the transport.
@@ -31,6 +33,8 @@ const (
 	maxAnswer  = 4 << 10
 	maxHeader  = 8 << 10
 	maxSkew    = time.Minute // between the clocks of two processes
+	// maxConnections leaves files for clients, whoever connects here.
+	maxConnections = 2 * routing.MaxServers
 )
 
 // proofHeader carries the proof of a request.
@@ -119,6 +123,7 @@ func (m *Mesh) Serve(ctx context.Context, l net.Listener, t *tls.Config) error {
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(m.cfg.Logger.Handler(), slog.LevelWarn),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
 	}
+	l = netutil.LimitListener(l, maxConnections)
 	if t != nil {
 		l = tls.NewListener(l, serverTLS(t))
 	}
@@ -257,19 +262,55 @@ func fromWire(err error) error {
 // owner returns the link to the server that a stream's id names.
 func (m *Mesh) owner(ctx context.Context, streamID string) (*peer, error) {
 	process, _, _ := strings.Cut(streamID, ".")
-	for range 2 {
+	find := func() *peer {
 		m.mu.Lock()
-		p := m.peers[process]
-		m.mu.Unlock()
-		if p != nil {
-			return p, nil
-		}
-		// It may have come since the last look.
-		if _, err := m.discover(ctx); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
-		}
+		defer m.mu.Unlock()
+		return m.peers[process]
+	}
+	if p := find(); p != nil {
+		return p, nil
+	}
+	// It may have come since the last look.
+	if _, err := m.discover(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	if p := find(); p != nil {
+		return p, nil
 	}
 	return nil, delivery.ErrStreamGone
+}
+
+// Reach returns nil once this process, which must be serving, finds itself at an address:
+// one that leads elsewhere, or nowhere, would leave its streams without what others send.
+// It tries for as long as a dead server would be waited for. Errors fit into one line.
+func (m *Mesh) Reach(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Forget)
+	defer cancel()
+	rpc := linkv1connect.NewLinkServiceClient(m.client, m.url(addr), connect.WithInterceptors(&prove{m, m.cfg.Process}), connect.WithReadMaxBytes(maxAnswer))
+	for wait := firstRetry; ; wait = min(2*wait, maxRetry) {
+		// A stream that there is not: the answer shows who gives it, and changes nothing.
+		once, done := context.WithTimeout(ctx, m.cfg.Call)
+		_, err := rpc.Ack(once, &linkv1.AckRequest{UserId: m.cfg.Process, StreamId: m.cfg.Process})
+		done()
+		if err == nil || connect.CodeOf(err) == connect.CodeNotFound {
+			return nil
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+			continue
+		case <-ctx.Done():
+			t.Stop()
+		}
+		var ce *connect.Error
+		if errors.As(err, &ce) {
+			err = errors.New(ce.Message())
+			if ce.Code() == connect.CodeUnauthenticated {
+				err = errors.New("another process answers there, or one with another key")
+			}
+		}
+		return fmt.Errorf("%s does not lead to this process: %w", addr, err)
+	}
 }
 
 // Ack hands an acknowledgement over to the stream's server. Errors:

@@ -77,7 +77,7 @@ type Config struct {
 	Keepalive  time.Duration // 3 s
 	Discover   time.Duration // between looks for new servers; 2 s
 	Call       time.Duration // for one RPC; 5 s
-	Forget     time.Duration // a server that is not listed and does not answer; 15 s
+	Forget     time.Duration // of silence, after which a process counts as gone or cut off; 15 s
 	QueueItems int           // changes waiting for one server; 8,192
 	QueueBytes int           // of their events; 16 MiB
 }
@@ -133,6 +133,7 @@ type counters struct {
 // Stats counts what a Mesh did.
 type Stats struct {
 	Peers    int   // servers with a link now
+	Silent   int   // of them, those that have not answered for as long as Config.Forget
 	Sent     int64 // envelopes answered, keepalives included
 	Failed   int64 // calls that failed
 	Dropped  int64 // live changes left out, for the durable path to repair
@@ -145,10 +146,15 @@ type Stats struct {
 // Stats returns the counters.
 func (m *Mesh) Stats() Stats {
 	m.mu.Lock()
-	n := len(m.peers)
+	n, silent, now := len(m.peers), 0, m.cfg.Clock()
+	for _, p := range m.peers {
+		if now.Sub(p.answered()) >= m.cfg.Forget {
+			silent++
+		}
+	}
 	m.mu.Unlock()
 	s := Stats{
-		Peers: n, Sent: m.counters.sent.Load(), Failed: m.counters.failed.Load(), Dropped: m.counters.dropped.Load(),
+		Peers: n, Silent: silent, Sent: m.counters.sent.Load(), Failed: m.counters.failed.Load(), Dropped: m.counters.dropped.Load(),
 		Lost: m.counters.lost.Load(), Skips: m.counters.skips.Load(), Unrouted: m.counters.unrouted.Load(),
 	}
 	if m.receiver != nil {
@@ -168,7 +174,7 @@ func New(cfg Config) (*Mesh, error) {
 		return nil, fmt.Errorf("link: rules of messages: %w", err)
 	}
 	if cfg.Hub != nil {
-		if m.receiver, err = numbers.NewReceiver(numbers.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub}); err != nil {
+		if m.receiver, err = numbers.NewReceiver(numbers.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub, Silence: cfg.Forget}); err != nil {
 			return nil, err
 		}
 	}
@@ -179,11 +185,12 @@ func New(cfg Config) (*Mesh, error) {
 	return m, nil
 }
 
-// Open finds the servers that there are and waits until each has answered, or is
-// gone: what this process does afterwards, they can miss only noticeably. It must be
-// called before Run, Deliver, Repair and Receipt.
+// Open finds the servers that there are and waits until each has answered, is gone, or
+// has been given the time in which a dead one would be. It must be called before Run,
+// Deliver, Repair and Receipt, in a process that is listed in the table: a server that
+// cannot be reached sees there that it misses something.
 func (m *Mesh) Open(ctx context.Context) error {
-	for {
+	for began := m.cfg.Clock(); ; {
 		servers, err := m.discover(ctx)
 		if err != nil {
 			return fmt.Errorf("find servers: %w", err)
@@ -195,6 +202,10 @@ func (m *Mesh) Open(ctx context.Context) error {
 			}
 		}
 		if waiting == 0 {
+			return nil
+		}
+		if m.cfg.Clock().Sub(began) >= m.cfg.Forget {
+			m.cfg.Logger.Warn("link: going on without servers that do not answer; their streams synchronise again and again until they do", "servers", waiting)
 			return nil
 		}
 		t := time.NewTimer(100 * time.Millisecond)
@@ -216,11 +227,18 @@ func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 		return nil, err
 	}
 	listed := map[string]bool{}
+	var others []string
 	for _, s := range servers {
 		listed[s.ID] = true
 		m.peer(s)
+		if s.ID != m.cfg.Process && s.Generation == m.cfg.Generation {
+			others = append(others, s.ID)
+		}
 	}
 	now := m.cfg.Clock()
+	if m.receiver != nil {
+		m.receiver.Expect(others, now)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, p := range m.peers {
@@ -235,9 +253,10 @@ func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 }
 
 // peer returns the link to a server, and opens it if there is none; nil for this
-// process itself, servers of other generations, and when the mesh has ended.
+// process itself, processes that cannot be sent to, servers of other generations, and
+// when the mesh has ended.
 func (m *Mesh) peer(s routing.Server) *peer {
-	if s.ID == m.cfg.Process || s.Generation != m.cfg.Generation {
+	if s.ID == m.cfg.Process || s.Addr == "" || s.Generation != m.cfg.Generation {
 		return nil
 	}
 	m.mu.Lock()

@@ -180,9 +180,10 @@ func sent(chatID string, version int64) delivery.Delivery {
 type proxy struct {
 	addr string
 
-	mu    sync.Mutex
-	held  chan struct{} // closed: not held
-	conns []net.Conn
+	mu     sync.Mutex
+	held   chan struct{} // closed: not held
+	closed bool
+	conns  []net.Conn
 }
 
 func newProxy(t *testing.T, to string) *proxy {
@@ -204,6 +205,9 @@ func newProxy(t *testing.T, to string) *proxy {
 			}
 			p.mu.Lock()
 			p.conns = append(p.conns, in, out)
+			if p.closed {
+				_, _ = in.Close(), out.Close()
+			}
 			p.mu.Unlock()
 			for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
 				wg.Go(func() {
@@ -238,6 +242,14 @@ func (p *proxy) cut() {
 		_ = c.Close()
 	}
 	p.conns = nil
+}
+
+// refuse lets no connection through, or lets them again.
+func (p *proxy) refuse(on bool) {
+	p.mu.Lock()
+	p.closed = on
+	p.mu.Unlock()
+	p.cut()
 }
 
 func (p *proxy) hold(on bool) {
@@ -276,10 +288,14 @@ func newAuthority(t *testing.T) *authority {
 }
 
 func (a *authority) config(t *testing.T) *tls.Config {
+	return a.issue(t, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+}
+
+func (a *authority) issue(t *testing.T, from, until time.Time) *tls.Config {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(2), NotBefore: from, NotAfter: until,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

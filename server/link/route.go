@@ -19,8 +19,8 @@ const (
 	laneQueue  = 4096
 	laneBatch  = 64
 	lookupTime = time.Second
-	// meetTime is how long a repair waits for the first answer of a server that has
-	// just come.
+	// meetTime is how long repairs wait, at most, for the first answer of a server that
+	// has just come.
 	meetTime = 3 * time.Second
 )
 
@@ -189,14 +189,11 @@ func (m *Mesh) repair(ctx context.Context, d delivery.Delivery, members []string
 		p.enqueue(it)
 	}
 	for _, p := range peers {
-		// One that has never heard of this process would not miss it: if this process
-		// ended now, nobody would know that the change was on its way.
-		if !p.await(ctx, meetTime) {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			m.skip()
-			break
+		// One that has just come may not have seen yet that this process is listed: if
+		// this process ended now, nobody would know that the change was on its way. A
+		// server that cannot be reached for longer sees it, and holds nobody up.
+		if !p.await(ctx, meetTime-m.cfg.Clock().Sub(p.made)) && ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 	return nil

@@ -18,9 +18,10 @@
 // A sender that leaves out something which nothing repairs, and cannot say for whom
 // it was, begins a new epoch on all its links.
 //
-// A receiver must have heard of a sender before it can miss it: a process opens its
-// links, and has an answer to each first keepalive, before it does anything that
-// others must hear of.
+// A receiver must know of a sender before it can miss it. A process that sends is
+// listed where all can see it before it does anything that others must hear of, and a
+// receiver that sees it listed and does not hear of it has its streams synchronise
+// again and again until it does.
 //
 // # Concurrency
 //

@@ -278,3 +278,62 @@ func TestNothingIsMissedUnnoticed(t *testing.T) {
 		}
 	}
 }
+
+// A process that is listed and not heard of may be sending what never comes (K-119).
+func TestExpect(t *testing.T) {
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	for _, c := range []struct {
+		name  string
+		run   func(t *testing.T, s *Sender, r *Receiver)
+		dirty int
+	}{
+		{"heard of as soon as it is listed", func(t *testing.T, s *Sender, r *Receiver) {
+			r.Expect([]string{"p1"}, at(0))
+			ok(t, r.Receive(s.Open("r"), at(1)))
+			for i := 2; i < 60; i += 2 {
+				ok(t, r.Receive(must[Envelope](t)(s.Keepalive("r")), at(i)))
+				r.Expect([]string{"p1"}, at(i))
+			}
+		}, 0},
+		{"never heard of: once in each time of silence", func(_ *testing.T, _ *Sender, r *Receiver) {
+			for i := 0; i <= 61; i += 2 {
+				r.Expect([]string{"p1"}, at(i))
+			}
+		}, 3},
+		{"gone without a word", func(_ *testing.T, _ *Sender, r *Receiver) {
+			r.Expect([]string{"p1"}, at(0))
+			r.Expect(nil, at(2))
+			r.Expect(nil, at(60))
+		}, 1},
+		{"gone in good order", func(t *testing.T, s *Sender, r *Receiver) {
+			r.Expect([]string{"p1"}, at(0))
+			s.Open("r")
+			ok(t, r.Receive(must[Envelope](t)(s.Bye("r")), at(1)))
+			r.Expect([]string{"p1"}, at(2)) // its lease is given up later
+			r.Expect([]string{"p1"}, at(40))
+			r.Expect(nil, at(41))
+		}, 0},
+		{"falls silent while it is listed: noticed at once, and as long as it lasts", func(t *testing.T, s *Sender, r *Receiver) {
+			ok(t, r.Receive(s.Open("r"), at(0)))
+			for i := 1; i <= 46; i++ {
+				r.Tick(at(i))
+				r.Expect([]string{"p1"}, at(i))
+			}
+		}, 3},
+		{"one that falls silent and is gone counts once", func(t *testing.T, s *Sender, r *Receiver) {
+			ok(t, r.Receive(s.Open("r"), at(0)))
+			r.Expect([]string{"p1"}, at(1))
+			r.Expect(nil, at(10))
+			r.Tick(at(15))
+			r.Expect(nil, at(16))
+		}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, r, h := pair(t)
+			c.run(t, s, r)
+			if h.dirty != c.dirty {
+				t.Errorf("%d marks, want %d; %+v", h.dirty, c.dirty, r.Stats())
+			}
+		})
+	}
+}

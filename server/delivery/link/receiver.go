@@ -33,9 +33,17 @@ type ReceiverConfig struct {
 type Receiver struct {
 	cfg ReceiverConfig
 
-	mu      sync.Mutex
-	senders map[string]*heard
-	stats   Stats
+	mu       sync.Mutex
+	senders  map[string]*heard
+	expected map[string]*expectation
+	stats    Stats
+}
+
+// expectation is what is known of a process that is listed.
+type expectation struct {
+	since  time.Time // when it was heard of, listed, or last counted as missed
+	silent bool      // nothing was heard for too long
+	bye    bool      // it has said that nothing follows
 }
 
 // heard is what is known of a sender.
@@ -52,6 +60,8 @@ type Stats struct {
 	Foreign   int64 // refused, of other generations
 	Gaps      int64 // jumps and new epochs
 	Lost      int64 // senders that fell silent
+	Unheard   int   // processes that are listed now and have not been heard of for too long
+	Missed    int64 // times that streams were marked because of such a process
 }
 
 // NewReceiver makes a Receiver that has heard of nobody.
@@ -65,7 +75,7 @@ func NewReceiver(cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.MaxSenders == 0 {
 		cfg.MaxSenders = 1 << 12
 	}
-	return &Receiver{cfg: cfg, senders: map[string]*heard{}}, nil
+	return &Receiver{cfg: cfg, senders: map[string]*heard{}, expected: map[string]*expectation{}}, nil
 }
 
 // Stats returns the counters.
@@ -74,6 +84,11 @@ func (r *Receiver) Stats() Stats {
 	defer r.mu.Unlock()
 	s := r.stats
 	s.Senders = len(r.senders)
+	for _, x := range r.expected {
+		if x.silent {
+			s.Unheard++
+		}
+	}
 	return s
 }
 
@@ -134,8 +149,12 @@ func (r *Receiver) note(e *Envelope, now time.Time) (gap bool, err error) {
 	default:
 		h.epoch, h.number = e.Epoch, e.Number
 	}
-	if e.Bye && e.Epoch == h.epoch && e.Number == h.number {
+	bye := e.Bye && e.Epoch == h.epoch && e.Number == h.number
+	if bye {
 		delete(r.senders, e.From)
+	}
+	if x := r.expected[e.From]; x != nil {
+		*x = expectation{since: now, bye: bye}
 	}
 	return gap, nil
 }
@@ -174,6 +193,47 @@ func (r *Receiver) silent(now time.Time) (any bool) {
 			delete(r.senders, from)
 			r.stats.Lost++
 			any = true
+		}
+	}
+	return any
+}
+
+// Expect takes note of the processes that are listed. One that is, and is not heard of,
+// may be sending what never comes: as long as that lasts the hub's streams are marked
+// once in each time of silence, and once more when it is listed no longer. It is to be
+// called with each look at the list.
+func (r *Receiver) Expect(listed []string, now time.Time) {
+	if r.missed(listed, now) {
+		r.cfg.Hub.MarkDirty()
+	}
+}
+
+func (r *Receiver) missed(listed []string, now time.Time) (any bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	present := make(map[string]bool, len(listed))
+	for _, id := range listed {
+		present[id] = true
+		x := r.expected[id]
+		switch {
+		case x == nil:
+			r.expected[id] = &expectation{since: now}
+		case r.senders[id] != nil || x.bye:
+			x.since, x.silent = now, false
+		case now.Sub(x.since) >= r.cfg.Silence:
+			x.since, x.silent, any = now, true, true
+			r.stats.Missed++
+		}
+	}
+	for id, x := range r.expected {
+		if present[id] {
+			continue
+		}
+		delete(r.expected, id)
+		// What was heard of and falls silent is noticed by Tick.
+		if r.senders[id] == nil && !x.bye {
+			any = true
+			r.stats.Missed++
 		}
 	}
 	return any

@@ -1,0 +1,167 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/routing"
+)
+
+// brief makes silence count early, so that a test sees what comes of it.
+func brief(cfg Config) Config {
+	cfg.Forget = 300 * time.Millisecond
+	return cfg
+}
+
+// serve has a mesh listen on an address of a host.
+func serve(t *testing.T, m *Mesh, host string, conf *tls.Config) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Serve(ctx, l, conf) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return l.Addr().String()
+}
+
+func (n *net1) list(s routing.Server, users ...string) {
+	n.t.Helper()
+	s.Generation, s.Epoch = "g", 1
+	must(n.t, n.table.Claim(n.t.Context(), s, time.Hour))
+	_, err := n.table.Put(n.t.Context(), s, users, time.Hour)
+	must(n.t, err)
+}
+
+// nowhere is an address at which nobody listens.
+func nowhere(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// A server finds out by itself that others would not find it at its address, and says so
+// in one line.
+func TestReach(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	for name, c := range map[string]struct {
+		dial func(t *testing.T, own string) string // the address that others are told
+		tls  func() (client, server *tls.Config)
+		want string // "": it is found
+	}{
+		"own":           {want: ""},
+		"own by a name": {dial: func(_ *testing.T, own string) string { return strings.Replace(own, "127.0.0.1", "localhost", 1) }},
+		"nobody's":      {dial: func(t *testing.T, _ string) string { return nowhere(t) }, want: "refused"},
+		"no name":       {dial: func(*testing.T, string) string { return "no.such.host.invalid:1" }, want: "no.such.host.invalid"},
+		"another process's": {dial: func(t *testing.T, _ string) string {
+			n := newNet(t)
+			return serve(t, n.mesh(n.config("another", newFakeHub())), "127.0.0.1", nil)
+		}, want: "another process answers there"},
+		"something that swallows all": {dial: func(t *testing.T, own string) string {
+			p := newProxy(t, own)
+			p.hold(true)
+			return p.addr
+		}, want: "deadline"},
+		"with certificates": {tls: func() (*tls.Config, *tls.Config) { return ca.config(t), ca.config(t) }},
+		"another authority's certificate": {tls: func() (*tls.Config, *tls.Config) { return ca.config(t), other.config(t) },
+			want: "unknown authority"},
+		"an expired certificate": {tls: func() (*tls.Config, *tls.Config) {
+			return ca.config(t), ca.issue(t, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
+		}, want: "expired"},
+		"a certificate of another name": {dial: func(_ *testing.T, own string) string { return strings.Replace(own, "127.0.0.1", "localhost", 1) },
+			tls: func() (*tls.Config, *tls.Config) { return ca.config(t), ca.config(t) }, want: "localhost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNet(t)
+			cfg := brief(n.config("one", newFakeHub()))
+			var server *tls.Config
+			if c.tls != nil {
+				cfg.TLS, server = c.tls()
+			}
+			m := n.mesh(cfg)
+			addr := serve(t, m, "127.0.0.1", server)
+			if c.dial != nil {
+				addr = c.dial(t, addr)
+			}
+			err := m.Reach(t.Context(), addr)
+			if (err == nil) != (c.want == "") || (err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n"))) {
+				t.Errorf("%v; want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// Addresses may be of any kind that can be dialled.
+func TestIPv6(t *testing.T) {
+	n := newNet(t)
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("not run: this machine has no IPv6")
+	} else {
+		_ = l.Close()
+	}
+	n.members["c"] = []string{"u"}
+	hub := newFakeHub()
+	addr := serve(t, n.mesh(n.config("one", hub)), "::1", nil)
+	n.list(routing.Server{ID: "one", Addr: addr}, "u")
+	n.mesh(n.config("sender", nil)).Deliver(sent("c", 1))
+	hub.until(t, "a change", func(h *fakeHub) bool { return len(h.versions["c"]) == 1 })
+}
+
+// A server that others cannot reach, though it is listed: its streams synchronise again
+// and again, for they miss what others commit. No other process is held up by it, and
+// all is well again once it can be reached.
+func TestUnreachable(t *testing.T) {
+	n := newNet(t)
+	n.members["c"] = []string{"u", "v"}
+	good := newFakeHub()
+	n.list(routing.Server{ID: "good", Addr: serve(t, n.mesh(n.config("good", good)), "127.0.0.1", nil)}, "v")
+	var way *proxy
+	cut := newFakeHub()
+	deaf := n.mesh(brief(n.config("deaf", cut)))
+	way = newProxy(t, serve(t, deaf, "127.0.0.1", nil))
+	way.refuse(true)
+	n.list(routing.Server{ID: "deaf", Addr: way.addr}, "u")
+	n.list(routing.Server{ID: "sender"}) // a process that only sends has no address
+	m := n.mesh(brief(n.config("sender", nil)))
+	for v := int64(1); v <= 50; v++ {
+		must(t, m.Repair(t.Context(), sent("c", v)))
+	}
+	good.until(t, "all changes where they can come", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
+	cut.until(t, "marks, again and again", func(h *fakeHub) bool { return h.dirty >= 3 })
+	if s := m.Stats(); s.Silent != 1 || s.Peers != 2 {
+		t.Errorf("the sender sees %+v", s)
+	}
+	if s := deaf.Stats(); s.Received.Unheard == 0 || s.Received.Missed < 3 {
+		t.Errorf("the server sees %+v", s)
+	}
+	good.mu.Lock()
+	if good.dirty > 0 {
+		t.Errorf("streams of a server that can be reached were marked %d times", good.dirty)
+	}
+	good.mu.Unlock()
+	way.refuse(false)
+	cut.until(t, "what was waiting", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
+	for deaf.Stats().Received.Unheard > 0 || m.Stats().Silent > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A sender that begins and ends without ever reaching a server: the server knows of it
+// from the list.
+func TestSenderNeverHeardOf(t *testing.T) {
+	n := newNet(t)
+	hub, m := n.server("one", nil, nil)
+	n.list(routing.Server{ID: "ghost"})
+	if _, err := m.discover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must(t, n.table.Release(t.Context(), routing.Server{ID: "ghost", Generation: "g", Epoch: 1}))
+	hub.until(t, "a mark", func(h *fakeHub) bool { return h.dirty == 1 })
+}
