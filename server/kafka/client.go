@@ -82,6 +82,13 @@ var ErrFenced = errors.New("kafka: another producer took over")
 // all of them or none. The outcome is not known after an error other than
 // ErrFenced only in so far as the records may come once more.
 func Transact(ctx context.Context, c *Client, records []*Record) error {
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
+	defer cancel()
+	// The last transaction may be without an end, because nobody answered: it is
+	// given up now. Without one this does nothing.
+	if err := c.EndTransaction(end, kgo.TryAbort); err != nil {
+		return fmt.Errorf("kafka: end the last transaction: %w", fenced(err))
+	}
 	if err := c.BeginTransaction(); err != nil {
 		return fmt.Errorf("kafka: begin transaction: %w", fenced(err))
 	}
@@ -89,7 +96,7 @@ func Transact(ctx context.Context, c *Client, records []*Record) error {
 	// was not written. The client's own deadline bounds it.
 	produced := c.ProduceSync(context.WithoutCancel(ctx), records...).FirstErr()
 	commit := kgo.TransactionEndTry(produced == nil)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
+	end, cancel = context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
 	if err := c.EndTransaction(end, commit); err != nil {
 		return fmt.Errorf("kafka: end transaction: %w", fenced(err))

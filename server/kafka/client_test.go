@@ -75,22 +75,6 @@ func TestClientSettings(t *testing.T) {
 	}
 }
 
-// A topic that is not declared is not made by writing to it (K-032).
-func TestUnknownTopicIsNotMade(t *testing.T) {
-	b := openBroker(t, t.TempDir())
-	c, err := kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(0), kgo.RecordDeliveryTimeout(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.ProduceSync(limited(t), &Record{Topic: "nobody.declared", Value: []byte("x")}).FirstErr(); err == nil {
-		t.Fatal("the record was taken")
-	}
-	if infos := b.cluster.PartitionInfos("nobody.declared"); len(infos) > 0 {
-		t.Fatal("the topic was made")
-	}
-}
-
 // A log whose topics have other numbers of partitions than declared is refused: a
 // chat's events would go to another partition (K-045, K-048).
 func TestOtherPartitionCountIsRefused(t *testing.T) {

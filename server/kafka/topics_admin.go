@@ -75,10 +75,6 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 	if err != nil {
 		return nil, fmt.Errorf("kafka: list topics: %w", err)
 	}
-	configs, err := a.ad.DescribeTopicConfigs(ctx, names...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: describe topics: %w", err)
-	}
 	var out []Difference
 	for _, t := range declared {
 		is := have[t.Name]
@@ -98,13 +94,9 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 				break
 			}
 		}
-		live, err := configs.On(t.Name, nil)
+		values, err := a.configs(ctx, t.Name)
 		if err != nil {
-			return nil, fmt.Errorf("kafka: describe topic %s: %w", t.Name, err)
-		}
-		values := map[string]string{}
-		for _, c := range live.Configs {
-			values[c.Key] = c.MaybeValue()
+			return nil, err
 		}
 		want := t.configs(replication)
 		for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -115,6 +107,41 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 	}
 	return out, nil
 }
+
+// configs reads the configuration of a topic that is there. A broker may not have
+// heard of it yet while another has.
+func (a *Admin) configs(ctx context.Context, topic string) (map[string]string, error) {
+	for tries := 1; ; tries++ {
+		all, err := a.ad.DescribeTopicConfigs(ctx, topic)
+		var one kadm.ResourceConfig
+		if err == nil {
+			if one, err = all.On(topic, nil); err == nil {
+				err = one.Err
+			}
+		}
+		switch {
+		case err == nil:
+			values := map[string]string{}
+			for _, c := range one.Configs {
+				values[c.Key] = c.MaybeValue()
+			}
+			return values, nil
+		case !errors.Is(err, kerr.UnknownTopicOrPartition) || tries == newsTries:
+			return nil, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("kafka: describe topic %s: %w", topic, ctx.Err())
+		case <-time.After(newsEvery):
+		}
+	}
+}
+
+// How often, and how many times, a cluster is asked whether its brokers have heard.
+const (
+	newsEvery = 200 * time.Millisecond
+	newsTries = 50
+)
 
 // list asks the cluster itself: what the client remembers may be from before a topic
 // was made.
@@ -208,7 +235,7 @@ func (a *Admin) await(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("kafka: %d topics are not there yet: %w", missing, ctx.Err())
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(newsEvery):
 		}
 	}
 }
@@ -232,7 +259,7 @@ func (a *Admin) Check(ctx context.Context) error {
 	for i, e := range wrong {
 		text[i] = e.Error()
 	}
-	return fmt.Errorf("kafka: topics are not as declared: %s", strings.Join(text, "; "))
+	return fmt.Errorf("kafka: topics are not as declared (`workers topics apply` makes what is missing): %s", strings.Join(text, "; "))
 }
 
 // TerraformTopics is the declared topics as Terraform's configuration for the provider

@@ -1,0 +1,148 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// cluster is brokers of their own with the declared topics, whose answers a test can
+// spoil.
+func cluster(t *testing.T, configs map[string]string) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.BrokerConfigs(configs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	a, err := NewAdmin(Cluster{Brokers: c.ListenAddrs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if _, err := a.Apply(t.Context(), Replication); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A client goes on after whatever a coordinator or a leader has answered: its next
+// transaction, or the one after, is committed. What had failed is there as a whole or
+// not at all, and later ones never take it along.
+func TestTransactionsGoOnAfterErrors(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, nil)
+	addr := strings.Join(c.ListenAddrs(), ",")
+	for i, fault := range []kfake.Fault{
+		{Keys: []kmsg.Key{kmsg.EndTxn}, TopLevel: true, Err: kerr.UnknownServerError},
+		{Keys: []kmsg.Key{kmsg.EndTxn}, TopLevel: true, Err: kerr.RequestTimedOut, Count: 2},
+		{Keys: []kmsg.Key{kmsg.EndTxn}, TopLevel: true, Err: kerr.NotCoordinator, Count: 2},
+		{Keys: []kmsg.Key{kmsg.EndTxn}, TopLevel: true, Err: kerr.ConcurrentTransactions, Count: 2},
+		{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.CoordinatorLoadInProgress, Count: 2},
+		{Keys: []kmsg.Key{kmsg.AddPartitionsToTxn}, Err: kerr.UnknownServerError},
+		{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotLeaderForPartition, Count: 2},
+		{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: 2},
+		{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.MessageTooLarge},
+		{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TransactionAbortable},
+	} {
+		name := fmt.Sprintf("%s on %s", fault.Err.Message, kmsg.NameForKey(int16(fault.Keys[0])))
+		t.Run(name, func(t *testing.T) {
+			key := fmt.Sprint("chat", i)
+			pair := func(v string) []*Record { // over two partitions
+				return []*Record{{Topic: ChatsCreated, Partition: 1, Key: []byte(key), Value: []byte(v)}, {Topic: ChatsCreated, Partition: 2, Key: []byte(key), Value: []byte(v)}}
+			}
+			producer, err := NewTransactional(addr, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer producer.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if fault.Keys[0] != kmsg.InitProducerID {
+				if err := Transact(ctx, producer, pair("before")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			handle := c.Fault(fault)
+			spoiled := Transact(ctx, producer, pair("spoiled"))
+			if errors.Is(spoiled, ErrFenced) {
+				t.Fatalf("nobody fenced it: %v", spoiled)
+			}
+			handle.Remove()
+			if err := Transact(ctx, producer, pair("after")); err != nil {
+				t.Logf("once more: %v", err)
+				if err := Transact(ctx, producer, pair("after")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			seen := map[int32][]string{}
+			if err := Scan(ctx, addr, ChatsCreated, func(r *Record) error {
+				if string(r.Key) == key {
+					seen[r.Partition] = append(seen[r.Partition], string(r.Value))
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(seen[1], seen[2]) || !slices.Contains(seen[1], "after") {
+				t.Errorf("the partitions hold %q and %q", seen[1], seen[2])
+			}
+			if spoiled == nil && !slices.Contains(seen[1], "spoiled") {
+				t.Errorf("what was committed is not there: %q", seen[1])
+			}
+			t.Logf("%v, %q", spoiled, seen[1])
+		})
+	}
+}
+
+// K-029…K-032: brokers whose own settings are weak are told of, and it is no reason to
+// refuse them.
+func TestWarningsOfBrokers(t *testing.T) {
+	t.Parallel()
+	ask := func(replication int16, configs map[string]string) string {
+		t.Helper()
+		c := cluster(t, configs)
+		a, err := NewAdmin(Cluster{Brokers: c.ListenAddrs()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		lines, err := a.Warnings(t.Context(), replication)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(lines, "\n")
+	}
+	good := map[string]string{
+		"default.replication.factor": "3", "min.insync.replicas": "2", "unclean.leader.election.enable": "false", "auto.create.topics.enable": "false",
+	}
+	if got := ask(3, good); got != "" {
+		t.Errorf("of good ones: %s", got)
+	}
+	bad := map[string]string{
+		"default.replication.factor": "1", "min.insync.replicas": "1", "unclean.leader.election.enable": "true", "auto.create.topics.enable": "true",
+	}
+	got := ask(3, bad)
+	for _, want := range []string{
+		"default.replication.factor of broker 0, 1, 2 is 1, better 3 or more", "min.insync.replicas of broker 0, 1, 2 is 1, better 2 or more",
+		"unclean.leader.election.enable of broker 0, 1, 2 is true", "auto.create.topics.enable of broker 0, 1, 2 is true",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+	if got := ask(1, bad); strings.Contains(got, "replica") || !strings.Contains(got, "unclean") {
+		t.Errorf("with one replica: %s", got)
+	}
+}
