@@ -5,12 +5,15 @@
 // what became of it is a row in the store. The package owns neither the handlers nor
 // who may call it. Nothing here writes to a topic: a letter that is driven again goes
 // to its handler directly, so that other groups do not see its record twice (K-149).
+// Letters are read from the topic, one partition after the other, and never kept: a
+// call costs what the topic holds.
 //
 // Concurrency: all methods may be called by anybody. Two that work on the same letter
 // do not both get it: the outcome's row says who has it.
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 
@@ -53,7 +57,8 @@ type Letter struct {
 	Status  Status
 	Outcome table.DeadLetter // by whom, when, with what result; zero for an open one
 
-	row store.Item // of the outcome, as it was read
+	row   store.Item // of the outcome, as it was read
+	place Place
 }
 
 // Filter chooses letters; an empty field chooses all.
@@ -61,6 +66,7 @@ type Filter struct {
 	IDs           []string
 	Group, Topic  string
 	Key           string
+	Class         string // of the failure, as consume.Class says it
 	Reason        string // a part of it
 	After, Before time.Time
 	Statuses      []Status // empty: Open
@@ -70,9 +76,10 @@ type Filter struct {
 const (
 	MaxLetters = 10_000
 	MaxIDs     = 1_000
-	maxWho     = 128
-	maxResult  = 1_024
+	MaxWho     = 128                 // bytes
+	MaxResult  = 1_024               // bytes
 	keepFor    = 40 * 24 * time.Hour // longer than the topic keeps the letter
+	maxSeen    = 100_000
 )
 
 // ErrNotFound says that there is no such letter.
@@ -83,7 +90,8 @@ var ErrInvalid = errors.New("deadletter: invalid request")
 
 // Config sets an Office up.
 type Config struct {
-	Addr   string // of Kafka
+	Addr   string         // of Kafka
+	Kafka  []kafka.Option // for its clients
 	Store  store.Store
 	Clock  func() time.Time
 	Logger *slog.Logger
@@ -105,7 +113,7 @@ func (f Filter) validate() error {
 	case len(f.IDs) > MaxIDs:
 		return fmt.Errorf("%w: at most %d ids", ErrInvalid, MaxIDs)
 	case !f.After.IsZero() && !f.Before.IsZero() && !f.After.Before(f.Before):
-		return fmt.Errorf("%w: after is not before before", ErrInvalid)
+		return fmt.Errorf("%w: the first time is not before the second", ErrInvalid)
 	}
 	return nil
 }
@@ -115,6 +123,7 @@ func (f Filter) matches(l *Letter) bool {
 	return (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID)) &&
 		(f.Group == "" || f.Group == l.Group) && (f.Topic == "" || f.Topic == l.Record.Topic) &&
 		(f.Key == "" || f.Key == string(l.Record.Key)) && strings.Contains(l.Reason, f.Reason) &&
+		(f.Class == "" || strings.HasPrefix(l.Reason, f.Class+":")) &&
 		(f.After.IsZero() || !l.FailedAt.Before(f.After)) && (f.Before.IsZero() || l.FailedAt.Before(f.Before))
 }
 
@@ -125,38 +134,84 @@ func (f Filter) wants(s Status) bool {
 	return slices.Contains(f.Statuses, s)
 }
 
-// errEnough ends a scan early.
+// Place is where in the topic of dead letters a letter stands.
+type Place struct {
+	Partition int32
+	Offset    int64
+}
+
+// Page is a part of a list.
+type Page struct {
+	Letters []Letter
+	Next    *Place // where the next page begins; nil: there is none
+}
+
+// errEnough ends a walk early.
 var errEnough = errors.New("enough")
 
-// List returns up to limit letters (at most MaxLetters), those of one key in the
-// order in which they died, and whether there are more.
-func (o *Office) List(ctx context.Context, f Filter, limit int) (list []Letter, more bool, err error) {
-	if err := f.validate(); err != nil {
-		return nil, false, err
-	}
+// List returns up to limit letters (at most MaxLetters) from a place on, in the order of
+// their topic: those of one key as they died. A letter that a crash wrote twice may
+// stand on two pages.
+func (o *Office) List(ctx context.Context, f Filter, limit int, from Place) (Page, error) {
 	if limit < 1 || limit > MaxLetters {
-		return nil, false, fmt.Errorf("%w: 1 to %d letters", ErrInvalid, MaxLetters)
+		return Page{}, fmt.Errorf("%w: 1 to %d letters", ErrInvalid, MaxLetters)
 	}
-	seen := map[string]bool{}
-	var chunk []Letter
-	flush := func() error {
-		if err := o.outcomes(ctx, chunk); err != nil {
-			return err
+	var p Page
+	err := o.walk(ctx, f, from, func(l *Letter) error {
+		if len(p.Letters) == limit {
+			p.Next = &l.place
+			return errEnough
 		}
-		for _, l := range chunk {
-			switch {
-			case !f.wants(l.Status):
-			case len(list) == limit:
-				more = true
-				return errEnough
-			default:
-				list = append(list, l)
+		p.Letters = append(p.Letters, *l)
+		return nil
+	})
+	if err != nil {
+		return Page{}, err
+	}
+	return p, nil
+}
+
+// walk calls each with the letters that a filter chooses, from a place on. errEnough
+// ends it without an error.
+func (o *Office) walk(ctx context.Context, f Filter, from Place, each func(*Letter) error) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	spans, err := inspect.Spans(ctx, o.cfg.Addr, kafka.DeadLetters, o.cfg.Kafka...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	for i := range spans {
+		switch s := &spans[i]; {
+		case s.Partition.ID < from.Partition:
+			s.From = s.To
+		case s.Partition.ID == from.Partition:
+			s.From = max(s.From, from.Offset)
+		}
+	}
+	var (
+		seen  = map[string]bool{}
+		chunk []Letter
+		own   error // what each or the store said, as opposed to Kafka
+	)
+	flush := func() error {
+		if own = o.outcomes(ctx, chunk); own != nil {
+			return own
+		}
+		for i := range chunk {
+			if l := &chunk[i]; f.wants(l.Status) {
+				if own = each(l); own != nil {
+					return own
+				}
 			}
 		}
 		chunk = chunk[:0]
-		return nil
+		if len(f.IDs) > 0 && len(seen) == len(f.IDs) {
+			own = errEnough // each of them was found
+		}
+		return own
 	}
-	err = kafka.Scan(ctx, o.cfg.Addr, kafka.DeadLetters, func(r *kafka.Record) error {
+	err = inspect.Read(ctx, o.cfg.Addr, spans, func(r *kafka.Record) error {
 		l, err := letterFrom(r)
 		if err != nil { // somebody else wrote to the topic
 			o.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
@@ -165,31 +220,88 @@ func (o *Office) List(ctx context.Context, f Filter, limit int) (list []Letter, 
 		if seen[l.ID] || !f.matches(&l) { // written twice: a crash came before the commit (K-146)
 			return nil
 		}
+		if len(seen) == maxSeen { // what comes twice then is told by its outcome
+			clear(seen)
+		}
 		seen[l.ID] = true
-		if chunk = append(chunk, l); len(chunk) == store.MaxBatchGet {
+		chunk = append(chunk, l)
+		if len(chunk) == store.MaxBatchGet || len(f.IDs) > 0 && len(seen) == len(f.IDs) {
 			return flush()
 		}
 		return nil
-	})
+	}, o.cfg.Kafka...)
 	if err == nil {
 		err = flush()
 	}
-	if err != nil && !errors.Is(err, errEnough) {
-		return nil, false, err
+	switch {
+	case errors.Is(own, errEnough):
+		return nil
+	case err != nil && own == nil && ctx.Err() == nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return list, more, nil
+	return err
 }
+
+// ErrUnavailable says that the dead letters cannot be read just now.
+var ErrUnavailable = errors.New("deadletter: the event log cannot be read")
 
 // Get returns one letter, whatever became of it.
 func (o *Office) Get(ctx context.Context, id string) (Letter, error) {
-	list, _, err := o.List(ctx, Filter{IDs: []string{id}, Statuses: []Status{Open, Running, Redriven, Discarded}}, 1)
+	p, err := o.List(ctx, Filter{IDs: []string{id}, Statuses: []Status{Open, Running, Redriven, Discarded}}, 1, Place{})
 	if err != nil {
 		return Letter{}, err
 	}
-	if len(list) == 0 {
+	if len(p.Letters) == 0 {
 		return Letter{}, ErrNotFound
 	}
-	return list[0], nil
+	return p.Letters[0], nil
+}
+
+// Count is how many letters one group has of one topic for one reason.
+type Count struct {
+	Group, Topic, Reason string
+	Letters              int
+	First, Last          time.Time // of their failures
+}
+
+// maxCounts bounds a histogram; reasons are few words, not data.
+const maxCounts = 10_000
+
+// Count counts letters by group, topic and reason, the most frequent first. All tells
+// how many there are, also those for which the histogram had no room.
+func (o *Office) Count(ctx context.Context, f Filter) (counts []Count, all int, err error) {
+	type bin struct{ group, topic, reason string }
+	bins := map[bin]*Count{}
+	err = o.walk(ctx, f, Place{}, func(l *Letter) error {
+		all++
+		b := bin{l.Group, l.Record.Topic, l.Reason}
+		c := bins[b]
+		if c == nil {
+			if len(bins) == maxCounts {
+				return nil
+			}
+			c = &Count{Group: b.group, Topic: b.topic, Reason: b.reason, First: l.FailedAt, Last: l.FailedAt}
+			bins[b] = c
+		}
+		c.Letters++
+		if l.FailedAt.Before(c.First) {
+			c.First = l.FailedAt
+		}
+		if l.FailedAt.After(c.Last) {
+			c.Last = l.FailedAt
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, c := range bins {
+		counts = append(counts, *c)
+	}
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Letters, a.Letters), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Reason, b.Reason))
+	})
+	return counts, all, nil
 }
 
 // header is what stands before the letter in a record: a zero byte, the schema's id,
@@ -219,6 +331,7 @@ func letterFrom(r *kafka.Record) (Letter, error) {
 		ID:    fmt.Sprintf("%s/%s/%d/%d", md.GetConsumerGroup(), rec.Topic, rec.Partition, rec.Offset),
 		Group: md.GetConsumerGroup(), Consumer: md.GetConsumerId(), Reason: md.GetFailureReason(),
 		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()), Record: rec, Status: Open,
+		place: Place{r.Partition, r.Offset},
 	}, nil
 }
 
@@ -261,8 +374,8 @@ func (o *Office) outcome(l *Letter, it store.Item) {
 
 // note writes what became of a letter, unless somebody else did so meanwhile.
 func (o *Office) note(ctx context.Context, l *Letter, s Status, by, result string) error {
-	if len(result) > maxResult {
-		result = strings.ToValidUTF8(result[:maxResult], "")
+	if len(result) > MaxResult {
+		result = strings.ToValidUTF8(result[:MaxResult], "")
 	}
 	now := o.cfg.Clock()
 	next := table.DeadLetter{Status: string(s), By: by, At: now.UnixMilli(), Result: result, Tries: l.Outcome.Tries, ExpiresAt: now.Add(keepFor).Unix()}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -22,7 +22,7 @@ type rig struct {
 	t      *testing.T
 	now    time.Time
 	office *Office
-	store  *storetest.Map
+	store  store.Store
 	bury   func(context.Context, consume.Dead) error
 }
 
@@ -40,7 +40,7 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(c.Close)
 	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
-	r.store = storetest.NewMap(clock)
+	r.store = dynamotest.Store(t, clock)
 	r.bury = consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
 	r.office, err = New(Config{Addr: b.Addr(), Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -69,11 +69,11 @@ func (r *rig) letter(group, key string, n int) *kafka.Record {
 
 func (r *rig) list(f Filter) (ids []string) {
 	r.t.Helper()
-	list, more, err := r.office.List(r.t.Context(), f, MaxLetters)
-	if err != nil || more {
-		r.t.Fatal(more, err)
+	p, err := r.office.List(r.t.Context(), f, MaxLetters, Place{})
+	if err != nil || p.Next != nil {
+		r.t.Fatal(p.Next, err)
 	}
-	for _, l := range list {
+	for _, l := range p.Letters {
 		ids = append(ids, l.ID)
 	}
 	return ids
@@ -98,6 +98,8 @@ func TestListAndGet(t *testing.T) {
 		"topic":      {Filter{Topic: kafka.ChatsCreated}, 0},
 		"key":        {Filter{Key: "chat1"}, 8},
 		"reason":     {Filter{Reason: "reason 2"}, 10},
+		"class":      {Filter{Class: "permanent"}, 30},
+		"no class":   {Filter{Class: "perm"}, 0},
 		"after":      {Filter{After: r.now.Add(20 * time.Second)}, 10},
 		"before":     {Filter{Before: r.now.Add(20 * time.Second)}, 20},
 		"both":       {Filter{After: r.now.Add(5 * time.Second), Before: r.now.Add(7 * time.Second), Group: "projector"}, 1},
@@ -109,8 +111,25 @@ func TestListAndGet(t *testing.T) {
 			t.Errorf("%s: %d of %d: %v", name, len(ids), c.want, ids)
 		}
 	}
-	if list, more, err := r.office.List(t.Context(), Filter{}, 7); err != nil || !more || len(list) != 7 {
-		t.Fatalf("%d, %v, %v", len(list), more, err)
+	var paged []string
+	pages := 0
+	for from := (Place{}); ; pages++ {
+		p, err := r.office.List(t.Context(), Filter{}, 7, from)
+		if err != nil || len(p.Letters) > 7 {
+			t.Fatalf("%d, %v", len(p.Letters), err)
+		}
+		for _, l := range p.Letters {
+			if !slices.Contains(paged, l.ID) { // the one that was written twice
+				paged = append(paged, l.ID)
+			}
+		}
+		if p.Next == nil {
+			break
+		}
+		from = *p.Next
+	}
+	if whole := r.list(Filter{}); pages != 4 || !slices.Equal(paged, whole) {
+		t.Fatalf("%d pages: %v, not %v", pages, paged, whole)
 	}
 	for n, rec := range recs {
 		l, err := r.office.Get(t.Context(), fmt.Sprintf("%s/%s/%d/%d", []string{"fanout", "projector"}[n%2], rec.Topic, rec.Partition, rec.Offset))
@@ -129,12 +148,12 @@ func TestListAndGet(t *testing.T) {
 	for name, f := range map[string]Filter{
 		"ids": {IDs: make([]string, MaxIDs+1)}, "times": {After: r.now, Before: r.now},
 	} {
-		if _, _, err := r.office.List(t.Context(), f, 10); !errors.Is(err, ErrInvalid) {
+		if _, err := r.office.List(t.Context(), f, 10, Place{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, limit := range []int{0, MaxLetters + 1} {
-		if _, _, err := r.office.List(t.Context(), Filter{}, limit); !errors.Is(err, ErrInvalid) {
+		if _, err := r.office.List(t.Context(), Filter{}, limit, Place{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
@@ -171,14 +190,21 @@ func TestRedrive(t *testing.T) {
 	if err != nil || len(seen) > 0 || rep.Matched != 41 || rep.Done != 40 || rep.NoHandler != 1 {
 		t.Fatalf("dry run: %+v, %v", rep, err)
 	}
-	rep, err = r.office.Redrive(t.Context(), Filter{}, how)
-	if err != nil || rep.Done != 20+3 || rep.Behind != 6+9 || len(rep.Failed) != 2 || rep.NoHandler != 1 {
+	told := map[Result]int{}
+	first := how
+	first.Each = func(id string, what Result, reason string) error {
+		told[what]++
+		if strings.Contains(reason, "secret") || (reason == "") != (what != Failed) || !strings.Contains(id, "/messages.persisted/") {
+			t.Errorf("%s: %s %q", id, what, reason)
+		}
+		return nil
+	}
+	rep, err = r.office.Redrive(t.Context(), Filter{}, first)
+	if err != nil || rep != (Report{Matched: 41, Done: 20 + 3, Behind: 6 + 9, Failed: 2, NoHandler: 1}) {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	for _, f := range rep.Failed {
-		if strings.Contains(f.Reason, "secret") || f.Reason == "" {
-			t.Errorf("%+v", f)
-		}
+	if told[Done] != rep.Done || told[Behind] != rep.Behind || told[Failed] != 2 || told[NoHandler] != 1 {
+		t.Fatal(told)
 	}
 	bad, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/13")
 	if err != nil || bad.Status != Open || bad.Outcome.Result != "permanent: still bad" || bad.Outcome.By != "ops" || bad.Outcome.Tries != 1 || bad.Outcome.At != r.now.UnixMilli() {
@@ -190,7 +216,7 @@ func TestRedrive(t *testing.T) {
 	healthy = true
 	r.now = r.now.Add(time.Minute)
 	rep, err = r.office.Redrive(t.Context(), Filter{Group: "fanout"}, how)
-	if err != nil || rep.Done != 17 || len(rep.Failed) != 0 || rep.Behind != 0 {
+	if err != nil || rep.Done != 17 || rep.Failed != 0 || rep.Behind != 0 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	perKey := map[string][]string{}
@@ -223,7 +249,7 @@ func TestRedriveTakesTurns(t *testing.T) {
 		rep, err := r.office.Redrive(ctx, Filter{Statuses: []Status{Open, Running}}, Redrive{By: "b", Handlers: map[string]consume.Handler{
 			"fanout": func(context.Context, *kafka.Record) error { return other },
 		}})
-		if err != nil || rep.Taken != 1 || rep.Done+len(rep.Failed) != 0 {
+		if err != nil || rep.Taken != 1 || rep.Done+rep.Failed != 0 {
 			t.Errorf("%+v, %v", rep, err)
 		}
 		r.now = r.now.Add(claimFor + time.Second) // and this one seems to be gone
@@ -251,10 +277,10 @@ func TestDiscard(t *testing.T) {
 		r.letter("fanout", fmt.Sprint("chat", n%2), n)
 	}
 	f := Filter{Key: "chat1"}
-	if rep, err := r.office.Discard(t.Context(), f, "ops", "test data", true); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
+	if rep, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "test data", DryRun: true}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if rep, err := r.office.Discard(t.Context(), f, "ops", "test data", false); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 3 {
+	if rep, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "test data", DryRun: false}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	l, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/1")
@@ -271,9 +297,15 @@ func TestDiscard(t *testing.T) {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	for name, call := range map[string]func() error{
-		"nobody":    func() error { _, err := r.office.Discard(t.Context(), f, "", "why", false); return err },
-		"no reason": func() error { _, err := r.office.Discard(t.Context(), f, "ops", "", false); return err },
-		"no name":   func() error { _, err := r.office.Redrive(t.Context(), f, Redrive{}); return err },
+		"nobody": func() error {
+			_, err := r.office.Discard(t.Context(), f, Discard{By: "", Reason: "why", DryRun: false})
+			return err
+		},
+		"no reason": func() error {
+			_, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "", DryRun: false})
+			return err
+		},
+		"no name": func() error { _, err := r.office.Redrive(t.Context(), f, Redrive{}); return err },
 		"too fast": func() error {
 			_, err := r.office.Redrive(t.Context(), f, Redrive{By: "ops", Rate: MaxRate + 1})
 			return err
@@ -305,14 +337,92 @@ func TestForeignRecords(t *testing.T) {
 	if ids := r.list(Filter{}); len(ids) != 1 {
 		t.Fatal(ids)
 	}
-	if _, err := r.office.Discard(t.Context(), Filter{}, "ops", "why", false); err != nil {
+	if _, err := r.office.Discard(t.Context(), Filter{}, Discard{By: "ops", Reason: "why", DryRun: false}); err != nil {
 		t.Fatal(err)
 	}
-	list, _, err := r.office.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1)
-	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
+	p, err := r.office.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1, Place{})
+	if err != nil || len(p.Letters) != 1 {
+		t.Fatal(p, err)
 	}
+	list := p.Letters
 	if it, err := r.store.Get(t.Context(), list[0].key(), store.Strong); err != nil || it.Get(store.ExpiresAtField).Int64() < r.now.Add(31*24*time.Hour).Unix() {
 		t.Fatal(it, err)
 	}
+}
+
+// A limit ends a call, and so does a number of failures that says that nothing is
+// repaired yet.
+func TestEndsEarly(t *testing.T) {
+	r := newRig(t)
+	for n := range 12 {
+		r.letter("fanout", fmt.Sprint("chat", n), n)
+	}
+	good := map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}
+	if rep, err := r.office.Redrive(t.Context(), Filter{}, Redrive{By: "ops", Rate: MaxRate, Limit: 5, Handlers: good}); err != nil || rep.Done != 5 || !rep.More {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	if rep, err := r.office.Discard(t.Context(), Filter{}, Discard{By: "ops", Reason: "test", Limit: 3}); err != nil || rep.Done != 3 || !rep.More {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	rep, err := r.office.Redrive(ctx, Filter{}, Redrive{By: "ops", Rate: MaxRate, Handlers: good, Each: func(string, Result, string) error { cancel(); return nil }})
+	if !errors.Is(err, context.Canceled) || rep.Done != 1 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	if ids := r.list(Filter{}); len(ids) != 3 {
+		t.Fatal(ids)
+	}
+	full := Report{Failed: MaxFailed}
+	if !full.full(0) || !full.More || (&Report{Failed: MaxFailed - 1}).full(0) || (&Report{Done: 5}).full(6) {
+		t.Fatal("the failures are not bounded")
+	}
+}
+
+func TestCount(t *testing.T) {
+	r := newRig(t)
+	for n := range 10 { // reasons 0, 1, 2, 0 …
+		r.letter("fanout", fmt.Sprint("chat", n%4), n)
+	}
+	r.letter("projector", "chat0", 100)
+	counts, all, err := r.office.Count(t.Context(), Filter{})
+	if err != nil || all != 11 || len(counts) != 4 || counts[0].Letters != 4 || counts[0].Reason != "permanent: reason 0" || counts[0].Group != "fanout" || counts[3].Letters != 1 {
+		t.Fatalf("%+v, %d, %v", counts, all, err)
+	}
+	if c := counts[0]; !c.First.Equal(r.now) || !c.Last.Equal(r.now.Add(9*time.Second)) || c.Topic != kafka.MessagesPersisted {
+		t.Fatalf("%+v", c)
+	}
+}
+
+// What waits is counted without being read twice, and no longer when it is done with.
+func TestWatch(t *testing.T) {
+	r := newRig(t)
+	w := r.office.Watch()
+	look := func(letters int, oldest time.Duration) {
+		t.Helper()
+		if err := w.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Stats(); got.Letters != letters || got.Oldest != oldest {
+			t.Fatalf("%+v, not %d and %s", got, letters, oldest)
+		}
+	}
+	look(0, 0)
+	for n := range 250 {
+		r.letter("fanout", fmt.Sprint("chat", n%9), n)
+	}
+	r.letter("fanout", "chat1", 1) // once more, as after a crash
+	r.now = r.now.Add(time.Hour)
+	look(250, time.Hour)
+	discard := func(f Filter) {
+		t.Helper()
+		if _, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "test"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	discard(Filter{Before: r.now.Add(-time.Hour + 100*time.Second)})
+	look(150, time.Hour-100*time.Second)
+	r.letter("projector", "chat1", 300)
+	look(151, time.Hour-100*time.Second)
+	discard(Filter{})
+	look(0, 0)
 }

@@ -23,90 +23,131 @@ const (
 	MaxRate     = 10_000
 )
 
+// MaxFailed ends a redrive: when so many letters have failed again, what made them is
+// not repaired yet.
+const MaxFailed = 1_000
+
+// Result is what was done about a letter.
+type Result string
+
+// What can be done about a letter.
+const (
+	Done      Result = "done"       // redriven or discarded; in a dry run, it would be
+	Failed    Result = "failed"     // again
+	Behind    Result = "behind"     // not tried, because a letter of its key before it failed
+	NoHandler Result = "no handler" // not tried: nobody here handles its group
+	Taken     Result = "taken"      // not tried: somebody else had it
+)
+
+// Each is told of each letter; reason is that of a failure. Its error ends the call.
+type Each func(id string, r Result, reason string) error
+
 // Redrive says how letters are driven again.
 type Redrive struct {
 	By       string                     // who asks for it; for the audit
-	Limit    int                        // letters; 0: MaxLetters
+	Limit    int                        // letters to try; 0: all
 	DryRun   bool                       // tell what would be done
 	Rate     int                        // letters a second; 0: DefaultRate
 	Handlers map[string]consume.Handler // by group
+	Each     Each                       // may be nil
+}
+
+// Discard says how letters are given up.
+type Discard struct {
+	By     string // who asks for it; for the audit
+	Reason string // kept with each letter
+	Limit  int    // letters; 0: all
+	DryRun bool   // tell what would be done
+	Each   Each   // may be nil
 }
 
 // Report tells what was done.
 type Report struct {
-	Matched   int // letters that the filter chose
-	Done      int // redriven, discarded, or, in a dry run, would be
-	Failed    []Failure
-	Behind    int // not tried, because a letter of their key before them failed
-	NoHandler int // of a group that nobody handles here
-	Taken     int // somebody else had them
-	More      bool
+	Matched                                int // letters that the filter chose and that were looked at
+	Done, Failed, Behind, NoHandler, Taken int
+	More                                   bool // it ended at its limit, or at MaxFailed
 }
 
-// Failure is a letter that failed again.
-type Failure struct{ ID, Reason string }
+// add counts a result and tells of it.
+func (r *Report) add(each Each, id string, what Result, reason string) error {
+	switch what {
+	case Done:
+		r.Done++
+	case Failed:
+		r.Failed++
+	case Behind:
+		r.Behind++
+	case NoHandler:
+		r.NoHandler++
+	case Taken:
+		r.Taken++
+	}
+	if each == nil {
+		return nil
+	}
+	return each(id, what, reason)
+}
+
+// full reports whether no more letters may be tried.
+func (r *Report) full(limit int) bool {
+	r.More = limit > 0 && r.Done+r.Failed >= limit || r.Failed >= MaxFailed
+	return r.More
+}
 
 // Redrive hands letters to the handlers of their groups, one after the other, those
 // of one key in the order in which they died: behind one that fails the key's others
 // stay. A handler sees consume.Redriven(ctx). A letter that its handler took is done
-// with; one that failed stays open, with the result. It ends early if ctx does.
+// with; one that failed stays open, with the result. It ends early if ctx does; a
+// repetition goes on with what is open.
 func (o *Office) Redrive(ctx context.Context, f Filter, r Redrive) (Report, error) {
-	if r.Limit == 0 {
-		r.Limit = MaxLetters
-	}
 	if r.Rate == 0 {
 		r.Rate = DefaultRate
 	}
-	if r.By == "" || len(r.By) > maxWho || r.Rate < 1 || r.Rate > MaxRate {
+	if r.By == "" || len(r.By) > MaxWho || r.Rate < 1 || r.Rate > MaxRate || r.Limit < 0 {
 		return Report{}, fmt.Errorf("%w: who asks for it, and a rate of 1 to %d, are required", ErrInvalid, MaxRate)
 	}
-	list, more, err := o.List(ctx, f, r.Limit)
-	if err != nil {
-		return Report{}, err
-	}
-	rep := Report{Matched: len(list), More: more}
+	var rep Report
 	stopped := map[string]bool{}
 	tick := time.NewTicker(time.Second / time.Duration(r.Rate))
 	defer tick.Stop()
-	for i := range list {
-		l := &list[i]
+	err := o.walk(ctx, f, Place{}, func(l *Letter) error {
+		if rep.full(r.Limit) {
+			return errEnough
+		}
+		rep.Matched++
 		lane := l.Group + "\x00" + l.Record.Topic + "\x00" + string(l.Record.Key)
 		handle := r.Handlers[l.Group]
 		switch {
 		case handle == nil:
-			rep.NoHandler++
-			continue
+			return rep.add(r.Each, l.ID, NoHandler, "")
 		case l.Status != Open:
-			rep.Taken++
-			continue
+			return rep.add(r.Each, l.ID, Taken, "")
 		case stopped[lane]:
-			rep.Behind++
-			continue
+			return rep.add(r.Each, l.ID, Behind, "")
 		case r.DryRun:
-			rep.Done++
-			continue
+			return rep.add(r.Each, l.ID, Done, "")
 		}
 		select {
 		case <-ctx.Done():
-			return rep, ctx.Err()
+			return ctx.Err()
 		case <-tick.C:
 		}
 		reason, err := o.drive(ctx, l, handle, r.By)
 		var failed *store.ConditionError
 		switch {
 		case errors.As(err, &failed):
-			rep.Taken++
 			stopped[lane] = true // we cannot tell how it goes for them
+			return rep.add(r.Each, l.ID, Taken, "")
 		case err != nil:
-			return rep, err
+			return err
 		case reason != "":
-			rep.Failed = append(rep.Failed, Failure{l.ID, reason})
 			stopped[lane] = true
+			return rep.add(r.Each, l.ID, Failed, reason)
 		default:
-			rep.Done++
+			return rep.add(r.Each, l.ID, Done, "")
 		}
-	}
-	return rep, nil
+	})
+	return rep, err
 }
 
 // drive drives one letter, and returns the reason if it failed again.
@@ -117,7 +158,9 @@ func (o *Office) drive(ctx context.Context, l *Letter, handle consume.Handler, b
 	run, cancel := context.WithTimeout(consume.WithRedrive(ctx), handlerTime)
 	defer cancel()
 	failure := consume.Call(run, handle, l.Record)
-	end := context.WithoutCancel(ctx)
+	// What became of it is written, also if nobody waits for it any more.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), handlerTime)
+	defer cancel()
 	if failure != nil {
 		reason = consume.Reason(failure)
 		err = o.note(end, l, failed, by, reason)
@@ -129,34 +172,32 @@ func (o *Office) drive(ctx context.Context, l *Letter, handle consume.Handler, b
 }
 
 // Discard gives letters up, for a reason that is kept with them.
-func (o *Office) Discard(ctx context.Context, f Filter, by, why string, dryRun bool) (Report, error) {
-	if by == "" || len(by) > maxWho || why == "" || len(why) > maxResult {
+func (o *Office) Discard(ctx context.Context, f Filter, d Discard) (Report, error) {
+	if d.By == "" || len(d.By) > MaxWho || d.Reason == "" || len(d.Reason) > MaxResult || d.Limit < 0 {
 		return Report{}, fmt.Errorf("%w: who discards them, and why, are required", ErrInvalid)
 	}
-	list, more, err := o.List(ctx, f, MaxLetters)
-	if err != nil {
-		return Report{}, err
-	}
-	rep := Report{Matched: len(list), More: more}
-	for i := range list {
-		l := &list[i]
+	var rep Report
+	err := o.walk(ctx, f, Place{}, func(l *Letter) error {
+		if rep.full(d.Limit) {
+			return errEnough
+		}
+		rep.Matched++
 		if l.Status != Open {
-			rep.Taken++
-			continue
+			return rep.add(d.Each, l.ID, Taken, "")
 		}
-		if !dryRun {
-			err := o.note(ctx, l, Discarded, by, why)
-			var failed *store.ConditionError
-			if errors.As(err, &failed) {
-				rep.Taken++
-				continue
-			}
-			if err != nil {
-				return rep, err
-			}
-			o.cfg.Logger.Info("deadletter: discarded", "id", l.ID, "by", by, "why", why)
+		if d.DryRun {
+			return rep.add(d.Each, l.ID, Done, "")
 		}
-		rep.Done++
-	}
-	return rep, nil
+		err := o.note(ctx, l, Discarded, d.By, d.Reason)
+		var failed *store.ConditionError
+		switch {
+		case errors.As(err, &failed):
+			return rep.add(d.Each, l.ID, Taken, "")
+		case err != nil:
+			return err
+		}
+		o.cfg.Logger.Info("deadletter: discarded", "id", l.ID, "by", d.By, "why", d.Reason)
+		return rep.add(d.Each, l.ID, Done, "")
+	})
+	return rep, err
 }

@@ -3,8 +3,8 @@
 //
 // Only events that were published before are chosen, so that a replay never brings
 // a later event ahead of an earlier one that nobody has seen; readers drop what they
-// have seen by generation, chat and version. The package owns the choice and the
-// rows; it does not publish.
+// have seen by generation, chat and version. The package owns the choice, the rows and
+// their rate; it does not publish.
 //
 // Concurrency: all functions may be called by anybody; who replays the same events
 // at the same time writes the same rows.
@@ -24,9 +24,11 @@ import (
 
 // Limits of a call.
 const (
-	MaxChats  = 1_000
-	MaxEvents = 100_000
-	maxRun    = 100 // events of one row, which the relay publishes in one transaction
+	MaxChats    = 1_000
+	DefaultRate = 1_000   // events a second
+	MaxRate     = 100_000 // events a second
+	maxRun      = 100     // events of one row, which the relay publishes in one transaction
+	maxChunk    = 2_000   // events of one chat that are chosen at a time
 )
 
 // Choice says which events are wanted again.
@@ -37,8 +39,17 @@ type Choice struct {
 	After, Until time.Time // of the events' times, the second excluded; zero: open
 }
 
+// Options say how a replay is done.
+type Options struct {
+	DryRun bool               // tell what would be done
+	Limit  int                // events; 0: all
+	Rate   int                // events a second; 0: DefaultRate
+	Each   func(Report) error // told how far it is; may be nil; its error ends the replay
+}
+
 // Report tells what was done.
 type Report struct {
+	Chats  int // looked at
 	Events int // that will be published again
 	Rows   int // written
 	New    int // left alone: they are still to be published for the first time
@@ -85,105 +96,168 @@ func (c Choice) wants(row store.Row) (version int64, ok bool) {
 		(c.After.IsZero() || !at.Before(c.After)) && (c.Until.IsZero() || at.Before(c.Until))
 }
 
+// run is one replay.
+type run struct {
+	store   store.Store
+	now     func() time.Time
+	choice  Choice
+	options Options
+	report  Report
+}
+
 // Run chooses events and, unless it is a dry run, writes the rows that make the
-// relay publish them again. Report.More says that there were more than MaxEvents:
-// what was chosen is done, in no order of chats that a caller may rely on.
-func Run(ctx context.Context, st store.Store, now func() time.Time, c Choice, dryRun bool) (Report, error) {
+// relay publish them again. Report.More says that it ended at its limit: what was
+// chosen is done, in no order of chats that a caller may rely on. A replay that ended
+// early, by its context or an error, has done what its report says.
+func Run(ctx context.Context, st store.Store, now func() time.Time, c Choice, o Options) (Report, error) {
 	if err := c.validate(); err != nil {
 		return Report{}, err
 	}
-	var rep Report
-	chats := c.Chats
-	if len(chats) == 0 {
-		var err error
-		if chats, rep.More, err = allChats(ctx, st); err != nil {
-			return rep, err
-		}
+	if o.Rate == 0 {
+		o.Rate = DefaultRate
 	}
-	chats = slices.Compact(slices.Sorted(slices.Values(chats)))
-	for _, id := range chats {
-		if rep.Events >= MaxEvents {
-			rep.More = true
-			break
-		}
-		if err := replayChat(ctx, st, now, c, id, dryRun, &rep); err != nil {
-			return rep, fmt.Errorf("replay %s: %w", id, err)
-		}
+	if o.Limit < 0 || o.Rate < 1 || o.Rate > MaxRate {
+		return Report{}, fmt.Errorf("%w: a rate of 1 to %d events a second is required", ErrInvalid, MaxRate)
 	}
-	return rep, nil
+	if o.Each == nil {
+		o.Each = func(Report) error { return nil }
+	}
+	r := &run{store: st, now: now, choice: c, options: o}
+	err := r.chats(ctx, func(id string) error {
+		r.report.Chats++
+		if err := r.chat(ctx, id); err != nil {
+			return fmt.Errorf("replay %s: %w", id, err)
+		}
+		return o.Each(r.report)
+	})
+	if errors.Is(err, errLimit) {
+		err = nil
+	}
+	return r.report, err
 }
 
-// allChats reads the ids of all chats from their heads.
-func allChats(ctx context.Context, st store.Store) (ids []string, more bool, err error) {
+// errLimit ends a replay at its limit.
+var errLimit = errors.New("limit")
+
+// chats calls each with the ids of the chosen chats; all are found by their heads.
+func (r *run) chats(ctx context.Context, each func(id string) error) error {
+	if len(r.choice.Chats) > 0 {
+		for _, id := range slices.Compact(slices.Sorted(slices.Values(r.choice.Chats))) {
+			if err := each(id); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	s := store.Scan{Table: store.ChatCounters, Segments: 1}
 	for first := true; first || s.Cursor != ""; first = false {
-		page, err := st.Scan(ctx, s)
+		page, err := r.store.Scan(ctx, s)
 		if err != nil {
-			return nil, false, err
+			return fmt.Errorf("read chats: %w", err)
 		}
 		for _, row := range page.Rows {
-			if len(ids) == MaxEvents {
-				return ids, true, nil
+			if err := each(row.Key.PK); err != nil {
+				return err
 			}
-			ids = append(ids, row.Key.PK)
 		}
 		s.Cursor = page.Cursor
 	}
-	return ids, false, nil
+	return nil
 }
 
-func replayChat(ctx context.Context, st store.Store, now func() time.Time, c Choice, id string, dryRun bool, rep *Report) error {
-	versions, more, err := choose(ctx, st, c, id, MaxEvents-rep.Events)
-	if err != nil || len(versions) == 0 {
-		return err
+// chat replays the events of one, some at a time.
+func (r *run) chat(ctx context.Context, id string) error {
+	for from := r.choice.From; ; {
+		limit := maxChunk
+		if r.options.Limit > 0 {
+			limit = min(limit, r.options.Limit-r.report.Events)
+		}
+		versions, more, err := r.choose(ctx, id, from, limit)
+		if err != nil {
+			return err
+		}
+		if len(versions) > 0 {
+			from = versions[len(versions)-1] + 1
+			if err := r.write(ctx, id, versions); err != nil {
+				return err
+			}
+		}
+		switch {
+		case !more:
+			return nil
+		case r.options.Limit > 0 && r.report.Events >= r.options.Limit:
+			r.report.More = true
+			return errLimit
+		case len(versions) == 0: // no room for any, which the limit has said
+			return nil
+		}
 	}
-	rep.More = rep.More || more
+}
+
+// write writes the rows of a chat's chosen events, in order.
+func (r *run) write(ctx context.Context, id string, versions []int64) error {
 	// After the events were read: an event without a row before it was published.
-	next, err := unpublished(ctx, st, id)
+	next, err := unpublished(ctx, r.store, id)
 	if err != nil {
 		return err
 	}
 	if next > 0 {
 		n, _ := slices.BinarySearch(versions, next)
-		rep.New += len(versions) - n
+		r.report.New += len(versions) - n
 		versions = versions[:n]
 	}
-	rep.Events += len(versions)
-	var writes []store.Write
 	for len(versions) > 0 {
 		n := 1
 		for n < len(versions) && n < maxRun && versions[n] == versions[0]+int64(n) {
 			n++
 		}
-		o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n), CreatedAt: now().UnixMilli(), Replay: true}
-		writes = append(writes, store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()})
+		if !r.options.DryRun {
+			o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n), CreatedAt: r.now().UnixMilli(), Replay: true}
+			if err := r.store.BatchWrite(ctx, []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}); err != nil {
+				return fmt.Errorf("write rows: %w", err)
+			}
+		}
+		r.report.Events += n
+		r.report.Rows++
 		versions = versions[n:]
-	}
-	rep.Rows += len(writes)
-	if dryRun {
-		return nil
-	}
-	for chunk := range slices.Chunk(writes, store.MaxBatchWrite) {
-		if err := st.BatchWrite(ctx, chunk); err != nil {
-			return fmt.Errorf("write rows: %w", err)
+		if err := r.pause(ctx, n); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// choose reads the versions of a chat's wanted events, in order.
-func choose(ctx context.Context, st store.Store, c Choice, id string, limit int) (versions []int64, more bool, err error) {
-	q := store.Query{Table: store.Events, PK: id, From: table.Number(c.From), Consistency: store.Strong}
-	if c.To > 0 {
-		q.To = table.Number(c.To)
+// pause waits as long as a number of events takes at the rate.
+func (r *run) pause(ctx context.Context, events int) error {
+	if r.options.DryRun {
+		return ctx.Err()
+	}
+	t := time.NewTimer(time.Duration(events) * time.Second / time.Duration(r.options.Rate))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// choose reads the versions of a chat's wanted events from one on, in order.
+func (r *run) choose(ctx context.Context, id string, from int64, limit int) (versions []int64, more bool, err error) {
+	q := store.Query{Table: store.Events, PK: id, From: table.Number(from), Consistency: store.Strong}
+	if r.choice.To > 0 {
+		if from > r.choice.To {
+			return nil, false, nil
+		}
+		q.To = table.Number(r.choice.To)
 	}
 	for first := true; first || q.Cursor != ""; first = false {
-		page, err := st.Query(ctx, q)
+		page, err := r.store.Query(ctx, q)
 		if err != nil {
 			return nil, false, fmt.Errorf("read events: %w", err)
 		}
 		for _, row := range page.Rows {
-			v, ok := c.wants(row)
+			v, ok := r.choice.wants(row)
 			if !ok {
 				continue
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/workers/relay"
 )
@@ -23,7 +23,7 @@ import (
 type rig struct {
 	t     *testing.T
 	now   time.Time
-	store *storetest.Map
+	store store.Store
 	chats *chat.Service
 	relay *relay.Relay
 	log   []string // chat/version, as published
@@ -34,7 +34,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
-	r.store = storetest.NewMap(clock)
+	r.store = dynamotest.Store(t, clock)
 	ids, err := registry.New(r.store).Events(t.Context())
 	r.must(err)
 	serde, err := event.NewSerde(ids, nil)
@@ -95,7 +95,7 @@ func (r *rig) publish() {
 
 func (r *rig) run(c Choice, dry bool) Report {
 	r.t.Helper()
-	rep, err := Run(r.t.Context(), r.store, func() time.Time { return r.now }, c, dry)
+	rep, err := Run(r.t.Context(), r.store, func() time.Time { return r.now }, c, Options{DryRun: dry, Rate: MaxRate})
 	r.must(err)
 	return rep
 }
@@ -220,8 +220,78 @@ func TestChoiceIsChecked(t *testing.T) {
 		"chats": {Chats: make([]string, MaxChats+1)}, "versions": {From: 3, To: 2}, "negative": {From: -1},
 		"times": {After: at, Until: at}, "type": {Types: []string{"Nothing"}},
 	} {
-		if _, err := Run(t.Context(), r.store, time.Now, c, true); !errors.Is(err, ErrInvalid) {
+		if _, err := Run(t.Context(), r.store, time.Now, c, Options{DryRun: true}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A limit ends a replay, which says so, also where a chat has more events than are
+// chosen at a time; who asked is told how far it is, and can end it.
+func TestLimitAndProgress(t *testing.T) {
+	r := newRig(t)
+	for _, id := range r.ids {
+		r.send(id, 10)
+	}
+	r.publish()
+	var told []Report
+	o := Options{Limit: 20, Rate: MaxRate, Each: func(rep Report) error { told = append(told, rep); return nil }}
+	rep, err := Run(t.Context(), r.store, time.Now, Choice{}, o)
+	if err != nil || rep.Events != 20 || !rep.More || rep.Chats != 2 || len(told) != 1 || told[0].Events != 12 {
+		t.Fatalf("%+v, %v, %+v", rep, err, told)
+	}
+	r.log = nil
+	r.publish()
+	if len(r.log) != 20 {
+		t.Fatalf("%d events", len(r.log))
+	}
+	o.Limit = 36
+	if rep, err := Run(t.Context(), r.store, time.Now, Choice{}, o); err != nil || rep.Events != 36 || rep.More || rep.Chats != 3 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	r.publish()
+	end := errors.New("enough")
+	o.Each = func(Report) error { return end }
+	if rep, err := Run(t.Context(), r.store, time.Now, Choice{}, o); !errors.Is(err, end) || rep.Chats != 1 || rep.Events != 12 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	for _, o := range []Options{{Rate: -1}, {Rate: MaxRate + 1}, {Limit: -1}} {
+		if _, err := Run(t.Context(), r.store, time.Now, Choice{}, o); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// A chat with more events than are chosen at a time is replayed whole and in order.
+func TestReplayOfALongChat(t *testing.T) {
+	r := newRig(t)
+	id := r.ids[0]
+	r.send(id, maxChunk+maxRun/2)
+	for left := 1; left > 0; {
+		r.now = r.now.Add(3 * time.Second)
+		r.must(r.relay.Cycle(t.Context()))
+		page, err := r.store.Scan(t.Context(), store.Scan{Table: store.Outbox, Segments: 1})
+		r.must(err)
+		left = len(page.Rows)
+	}
+	r.log = nil
+	rep := r.run(Choice{Chats: []string{id}}, false)
+	if want := 2 + maxChunk + maxRun/2; rep.Events != want || rep.Rows != want/maxRun+1 || rep.More {
+		t.Fatalf("%+v", rep)
+	}
+	for left := 1; left > 0; {
+		r.now = r.now.Add(3 * time.Second)
+		r.must(r.relay.Cycle(t.Context()))
+		page, err := r.store.Scan(t.Context(), store.Scan{Table: store.Outbox, Segments: 1})
+		r.must(err)
+		left = len(page.Rows)
+	}
+	if len(r.log) != rep.Events {
+		t.Fatalf("%d events", len(r.log))
+	}
+	for i, s := range r.log {
+		if s != fmt.Sprintf("%s/%d", id, i+1) {
+			t.Fatalf("%s as number %d", s, i+1)
 		}
 	}
 }

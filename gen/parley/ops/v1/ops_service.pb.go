@@ -1013,7 +1013,7 @@ type ReplayEventsRequest struct {
 	BeforeTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=before_time,json=beforeTime,proto3" json:"before_time,omitempty"`
 	// Do it; otherwise tell what would be done.
 	Execute bool `protobuf:"varint,8,opt,name=execute,proto3" json:"execute,omitempty"`
-	// Events at most; 0 means 100,000, which is the most.
+	// Events at most; 0 means all.
 	Limit int32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Events a second at most; 0 means 1,000.
 	Rate          int32 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`
@@ -1743,7 +1743,7 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"\x9d\x01\n" +
 	"\x1aDiscardDeadLettersResponse\x12C\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.parley.ops.v1.DeadLetterResultB\b\xbaH\x05\x92\x01\x02\x10dR\aresults\x12:\n" +
-	"\asummary\x18\x02 \x01(\v2 .parley.ops.v1.DeadLetterSummaryR\asummary\"\xd7\x03\n" +
+	"\asummary\x18\x02 \x01(\v2 .parley.ops.v1.DeadLetterSummaryR\asummary\"\xd3\x03\n" +
 	"\x13ReplayEventsRequest\x12G\n" +
 	"\bchat_ids\x18\x01 \x03(\tB,\xbaH)\x92\x01&\x10\xe8\a\"!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\achatIds\x12\x1b\n" +
 	"\tall_chats\x18\x02 \x01(\bR\ballChats\x12*\n" +
@@ -1755,8 +1755,8 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\tfrom_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bfromTime\x12;\n" +
 	"\vbefore_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"beforeTime\x12\x18\n" +
-	"\aexecute\x18\b \x01(\bR\aexecute\x12!\n" +
-	"\x05limit\x18\t \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x05limit\x12\x1f\n" +
+	"\aexecute\x18\b \x01(\bR\aexecute\x12\x1d\n" +
+	"\x05limit\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x05limit\x12\x1f\n" +
 	"\x04rate\x18\n" +
 	" \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x04rate\"\x8e\x01\n" +
 	"\x14ReplayEventsResponse\x12\x14\n" +
