@@ -12,7 +12,7 @@ import (
 // LeaseConfig sets a Lease up. Zero durations take the defaults.
 type LeaseConfig struct {
 	Table  Table
-	Server Server // without epoch
+	Server Server // without epoch; without an address where nobody sends to it
 	// Lost is called when streams may have missed something: rows were gone, and are
 	// there again; or nothing is known of them for as long as a lease lasts.
 	Lost   func()
@@ -66,7 +66,7 @@ type LeaseStats struct {
 
 // NewLease makes a Lease that has claimed nothing.
 func NewLease(cfg LeaseConfig) (*Lease, error) {
-	if cfg.Table == nil || cfg.Server.ID == "" || cfg.Server.Addr == "" || cfg.Lost == nil || cfg.Clock == nil || cfg.Logger == nil {
+	if cfg.Table == nil || cfg.Server.ID == "" || cfg.Lost == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("routing: table, server, clock, logger and what to do about a loss are required")
 	}
 	if cfg.TTL == 0 {
@@ -138,6 +138,34 @@ func (l *Lease) Register(ctx context.Context, user string) (release func(), err 
 
 // Claim claims the first lease; it must succeed before Run is called.
 func (l *Lease) Claim(ctx context.Context) error { return l.claim(ctx) }
+
+// Hold claims the first lease, calls claimed, and runs until ctx ends. A table that is
+// not available is tried again and again for some time, without an end if that is
+// negative.
+func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()) error {
+	began, told := l.cfg.Clock(), false
+	for {
+		err := l.claim(ctx)
+		switch {
+		case err == nil:
+			claimed()
+			return l.Run(ctx)
+		case ctx.Err() != nil:
+			return nil
+		case patience >= 0 && l.cfg.Clock().Sub(began) >= patience:
+			return err
+		case !told:
+			told = true
+			l.cfg.Logger.Warn("routing: no lease yet, will be repeated", "error", err)
+		}
+		t := time.NewTimer(l.cfg.TTL / 9)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
 
 // claim begins a new epoch and puts all rows.
 func (l *Lease) claim(ctx context.Context) error {

@@ -291,3 +291,36 @@ func BenchmarkLookup(b *testing.B) {
 		}
 	}
 }
+
+// A process that starts before the table is there waits for it, not longer than it is
+// told to.
+func TestHold(t *testing.T) {
+	table := NewMemory(time.Now)
+	hold := func(ctx context.Context, patience time.Duration, claimed func()) error {
+		l, err := NewLease(LeaseConfig{
+			Table: table, Server: Server{ID: "sender", Generation: "g"}, Lost: func() {}, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond,
+		})
+		must(t, err)
+		return l.Hold(ctx, patience, claimed)
+	}
+	table.Fail(ErrUnavailable)
+	if err := hold(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("waited in vain: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	claimed, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- hold(ctx, -1, func() { close(claimed) }) }()
+	table.Fail(nil)
+	<-claimed
+	list, err := table.Servers(t.Context())
+	must(t, err)
+	if len(list) != 1 || list[0].Addr != "" {
+		t.Errorf("listed: %v", list)
+	}
+	cancel()
+	must(t, <-done)
+	if list, err = table.Servers(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("still listed: %v %v", list, err)
+	}
+}

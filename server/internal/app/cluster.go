@@ -22,9 +22,9 @@ import (
 	"github.com/parley-chat/parley/workers/observe"
 )
 
-// openLinks bounds the wait for the answers of other servers at the start. A server whose
-// lease outlives it is forgotten sooner.
-const openLinks = 30 * time.Second
+// openTime bounds the wait for Redis, and the wait for the answers of other servers, at the
+// start. A server whose lease outlives it is forgotten sooner.
+const openTime = 30 * time.Second
 
 // cluster is what a server has in common with other processes; nil where it is alone.
 type cluster struct {
@@ -34,6 +34,8 @@ type cluster struct {
 	nudger     *link.Nudger
 	listener   net.Listener
 	tls        *tls.Config
+	addr       string // where others find the listener
+	log        logger
 }
 
 // buildCluster makes it. The hub must be there, the service not yet be in use.
@@ -43,7 +45,7 @@ func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
 	}
 	c := &cluster{
 		recipients: routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs),
-		nudger:     link.NewNudger(p.eng.Routing, log),
+		nudger:     link.NewNudger(p.eng.Routing, log), log: log,
 	}
 	defer func() {
 		if err != nil {
@@ -64,12 +66,11 @@ func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
 	if err != nil {
 		return err
 	}
-	addr := p.cfg.LinkAddress
-	if addr == "" {
-		addr = c.listener.Addr().String()
+	if c.addr = p.cfg.LinkAddress; c.addr == "" {
+		c.addr = c.listener.Addr().String()
 	}
 	c.lease, err = routing.NewLease(routing.LeaseConfig{
-		Table: p.eng.Routing, Server: routing.Server{ID: p.process, Addr: addr, Generation: p.eng.Generation},
+		Table: p.eng.Routing, Server: routing.Server{ID: p.process, Addr: c.addr, Generation: p.eng.Generation},
 		Lost: p.hub.MarkDirty, Clock: time.Now, Logger: log,
 	})
 	p.cluster = c
@@ -100,14 +101,17 @@ func (c *cluster) services() []lifecycle.Service {
 			return c.mesh.Serve(ctx, c.listener, c.tls)
 		}},
 		{Name: "routing", Run: func(ctx context.Context, ready func()) error {
-			if err := c.lease.Claim(ctx); err != nil {
-				return err
+			// A server that others do not find would hold streams to which nothing comes.
+			if err := c.mesh.Reach(ctx, c.addr); err != nil {
+				return fmt.Errorf("link-address %w", err)
 			}
-			ready()
-			return c.lease.Run(ctx)
+			if host, _, err := net.SplitHostPort(c.addr); err == nil && isLoopback(host) {
+				c.log.Warn("the link address is one of this machine: servers and workers on others will not find it", "address", c.addr)
+			}
+			return c.lease.Hold(ctx, openTime, ready)
 		}},
 		{Name: "peers", Run: func(ctx context.Context, ready func()) error {
-			open, cancel := context.WithTimeout(ctx, openLinks)
+			open, cancel := context.WithTimeout(ctx, openTime)
 			defer cancel()
 			if err := c.mesh.Open(open); err != nil {
 				return err
@@ -120,6 +124,11 @@ func (c *cluster) services() []lifecycle.Service {
 			return c.nudger.Run(ctx)
 		}},
 	}
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
 // committed tells other processes of a commit.

@@ -75,11 +75,8 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, s slot.Slot) erro
 	return r.Run(ctx)
 }
 
-// lanes is how many records of a partition fanout works on at a time; it waits for Redis.
-const lanes = 8
-
-// openLinks bounds the wait for the answers of servers at the start.
-const openLinks = 30 * time.Second
+// parallel is how many chats fanout works on at a time; it waits for Redis.
+const parallel = 32
 
 // fanout makes the services that tell servers of what Kafka has.
 func (p *program) fanout() ([]lifecycle.Service, error) {
@@ -106,31 +103,84 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	p.closers = append(p.closers, mesh.Close, letters.Close)
+	lease, err := routing.NewLease(routing.LeaseConfig{
+		Table: p.eng.Routing, Server: routing.Server{ID: p.process, Generation: p.eng.Generation},
+		Lost: func() {}, Clock: time.Now, Logger: p.cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
 	e, err := consume.New(consume.Config{
-		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Lanes: lanes,
-		Handle: fanout.Repairer(p.serde, mesh.Repair),
-		Dead:   consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
-		Store:  p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Parallel: parallel,
+		Batch: fanout.Repairer(p.serde, mesh.Repair),
+		Dead:  consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
+		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	observe.Fanout(p.metrics, e)
 	observe.Links(p.metrics, mesh, recipients)
-	consumer := lifecycle.Restarted("fanout", p.cfg.Logger, e.Run)
+	// Other jobs of the process need no Redis: they do not wait until it is there. Servers
+	// must see this process listed before it sends anything to them.
+	listed, open := make(chan struct{}), make(chan struct{})
+	p.ready = append(p.ready, func() error {
+		select {
+		case <-open:
+			return nil
+		default:
+			return errors.New("fanout has no links yet")
+		}
+	})
+	consumer := lifecycle.Restarted("fanout", p.cfg.Logger, func(ctx context.Context) error {
+		if !reached(ctx, open) {
+			return nil
+		}
+		return e.Run(ctx)
+	})
 	consumer.Stop = 20 * time.Second // what it works on is finished and committed
 	return []lifecycle.Service{
-		{Name: "links", Run: func(ctx context.Context, ready func()) error {
-			open, cancel := context.WithTimeout(ctx, openLinks)
-			defer cancel()
-			if err := mesh.Open(open); err != nil {
-				return err
-			}
+		{Name: "routing", Run: func(ctx context.Context, ready func()) error {
 			ready()
+			return lease.Hold(ctx, -1, func() { close(listed) })
+		}},
+		{Name: "links", Run: func(ctx context.Context, ready func()) error {
+			ready()
+			if !reached(ctx, listed) {
+				return nil
+			}
+			for err := mesh.Open(ctx); err != nil; err = mesh.Open(ctx) {
+				if !pause(ctx, time.Second) {
+					return nil
+				}
+			}
+			close(open)
 			return mesh.Run(ctx)
 		}},
 		consumer,
 	}, nil
+}
+
+// reached waits for a channel to be closed, and reports whether it was before ctx ended.
+func reached(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // reconcile makes the service that completes what crashes left.
