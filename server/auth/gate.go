@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 )
@@ -79,13 +78,9 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 }
 
 func (g *Gate) admit(r *http.Request) (Principal, error) {
-	headers := r.Header.Values("Authorization")
-	if len(headers) == 0 {
-		return Principal{}, ErrMissingToken
-	}
-	scheme, token, ok := strings.Cut(headers[0], " ")
-	if len(headers) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
-		return Principal{}, ErrInvalidToken
+	token, err := bearer(r.Header)
+	if err != nil {
+		return Principal{}, err
 	}
 	p, err := g.Verify(token)
 	if err != nil {

@@ -44,7 +44,7 @@ type Principal struct {
 
 type claims struct {
 	jwt.RegisteredClaims
-	SessionID string `json:"sid"`
+	SessionID string `json:"sid,omitempty"`
 }
 
 // Issue makes a token for a user and a new session.
@@ -52,26 +52,41 @@ func (k *Key) Issue(user string, now time.Time, ttl time.Duration) (string, erro
 	if !UserID.MatchString(user) {
 		return "", fmt.Errorf("user id %.80q must be 1 to 64 letters, digits or underscores", user)
 	}
+	return k.sign(user, Audience, "ses_"+rand.Text(), now, ttl)
+}
+
+func (k *Key) sign(subject, audience, session string, now time.Time, ttl time.Duration) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{
 		RegisteredClaims: jwt.RegisteredClaims{
-			Issuer: Issuer, Audience: jwt.ClaimStrings{Audience}, Subject: user, ID: uuid.NewString(),
+			Issuer: Issuer, Audience: jwt.ClaimStrings{audience}, Subject: subject, ID: uuid.NewString(),
 			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(ttl)),
 		},
-		SessionID: "ses_" + rand.Text(),
+		SessionID: session,
 	})
 	t.Header["typ"], t.Header["kid"] = tokenType, k.id
 	return t.SignedString(k.private)
 }
 
-// verify checks a token's signature and claims (S-01…S-05).
+// verify checks a user's token (S-01…S-05).
 func (k *Key) verify(token string, now time.Time) (Principal, error) {
-	var c claims
+	c, err := k.parse(token, Audience, now)
+	switch {
+	case err != nil:
+		return Principal{}, err
+	case !UserID.MatchString(c.Subject) || c.SessionID == "" || len(c.SessionID) > 64:
+		return Principal{}, ErrInvalidToken
+	}
+	return Principal{UserID: c.Subject, SessionID: c.SessionID, ExpiresAt: c.ExpiresAt.Time}, nil
+}
+
+// parse checks the signature and the claims that all tokens have.
+func (k *Key) parse(token, audience string, now time.Time) (c claims, err error) {
 	parser := jwt.NewParser(
 		jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithStrictDecoding(),
-		jwt.WithIssuer(Issuer), jwt.WithAudience(Audience), jwt.WithExpirationRequired(), jwt.WithIssuedAt(),
+		jwt.WithIssuer(Issuer), jwt.WithAudience(audience), jwt.WithExpirationRequired(), jwt.WithIssuedAt(),
 		jwt.WithLeeway(leeway), jwt.WithTimeFunc(func() time.Time { return now }),
 	)
-	_, err := parser.ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) {
+	_, err = parser.ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) {
 		// Exact values only: nothing in the header chooses a key or a rule.
 		if t.Header["typ"] != tokenType || t.Header["kid"] != k.id || t.Header["crit"] != nil {
 			return nil, ErrInvalidToken
@@ -80,14 +95,11 @@ func (k *Key) verify(token string, now time.Time) (Principal, error) {
 	})
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired):
-		return Principal{}, ErrTokenExpired
-	case err != nil || !UserID.MatchString(c.Subject) || c.SessionID == "" || len(c.SessionID) > 64 || c.NotBefore == nil || c.IssuedAt == nil:
-		return Principal{}, ErrInvalidToken
+		return c, ErrTokenExpired
+	case err != nil || c.NotBefore == nil || c.IssuedAt == nil || !numericDates(token):
+		return c, ErrInvalidToken
 	}
-	if !numericDates(token) {
-		return Principal{}, ErrInvalidToken
-	}
-	return Principal{UserID: c.Subject, SessionID: c.SessionID, ExpiresAt: c.ExpiresAt.Time}, nil
+	return c, nil
 }
 
 // numericDates reports whether the times of a token are numbers, as RFC 7519

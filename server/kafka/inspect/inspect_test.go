@@ -87,7 +87,7 @@ func TestGroup(t *testing.T) {
 		records = append(records, &kafka.Record{Topic: kafka.ChatsCreated, Partition: int32(n % 4), Key: fmt.Append(nil, "chat", n%4), Value: []byte("x")})
 	}
 	publish(t, addr, records...)
-	s, err := kafka.NewSession(kafka.SessionConfig{Addr: addr, Group: "readers", Topics: []string{kafka.ChatsCreated}})
+	s, err := kafka.NewSession(kafka.SessionConfig{Addr: addr, Group: "readers", Topics: []string{kafka.ChatsCreated}, Assigned: func([]kafka.Partition) {}, Gone: func([]kafka.Partition, bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,60 @@
+package auth
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// OperatorAudience is what tokens of operators say, and those of users never do: none
+// is good for the other's services.
+const OperatorAudience = "parley-ops"
+
+// OperatorName is the form of operators' names, which stand in logs and audits.
+var OperatorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
+
+// Operator is who operates the installation.
+type Operator struct {
+	Name      string
+	ExpiresAt time.Time
+}
+
+// IssueOperator makes a token for an operator.
+func (k *Key) IssueOperator(name string, now time.Time, ttl time.Duration) (string, error) {
+	if !OperatorName.MatchString(name) {
+		return "", fmt.Errorf("an operator's name must be 1 to 64 letters, digits, dots, dashes, underscores or at signs, not %.80q", name)
+	}
+	return k.sign(name, OperatorAudience, "", now, ttl)
+}
+
+// Operator returns which operator's token a request carries. Errors: ErrMissingToken,
+// ErrInvalidToken, ErrTokenExpired.
+func (k *Key) Operator(header http.Header, now time.Time) (Operator, error) {
+	token, err := bearer(header)
+	if err != nil {
+		return Operator{}, err
+	}
+	c, err := k.parse(token, OperatorAudience, now)
+	switch {
+	case err != nil:
+		return Operator{}, err
+	case !OperatorName.MatchString(c.Subject) || c.SessionID != "":
+		return Operator{}, ErrInvalidToken
+	}
+	return Operator{Name: c.Subject, ExpiresAt: c.ExpiresAt.Time}, nil
+}
+
+// bearer returns the one token of a request.
+func bearer(header http.Header) (string, error) {
+	values := header.Values("Authorization")
+	if len(values) == 0 {
+		return "", ErrMissingToken
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
+		return "", ErrInvalidToken
+	}
+	return token, nil
+}
