@@ -7,6 +7,9 @@
 package observe
 
 import (
+	"time"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/reconcile"
@@ -27,6 +30,18 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
 	m.Gauge(telemetry.RelayOldest, "Age of the oldest of them, in seconds.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
 	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })
 	m.Counter(telemetry.RelaySlotsLost, "Slots taken by another process, or not renewed in time.", func() float64 { return float64(slots.Stats().Lost) })
+}
+
+// Created is for a relay to tell of chats whose creation is in the log: the last phase
+// of making them (L-165).
+func Created(l *telemetry.Lifecycle) func(e *eventv1.ChatCreated, took time.Duration) {
+	return func(e *eventv1.ChatCreated, took time.Duration) {
+		kind := "group"
+		if e.GetChatType() == eventv1.ChatType_CHAT_TYPE_DIRECT {
+			kind = "direct"
+		}
+		l.CreationTook(kind, telemetry.PhaseLog, took)
+	}
 }
 
 // Fanout registers what fanout's consumer counts.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
@@ -26,6 +29,7 @@ type plan struct {
 	last    int64 // version
 	replay  bool  // the events were published before
 	records []*kafka.Record
+	created []*eventv1.ChatCreated // of these events
 }
 
 // publishNudges publishes a commit and those waiting behind it.
@@ -59,7 +63,7 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 		case known && from == last+1:
 			p, err := r.planOf(c.Outbox.Key, id, c.Events)
 			if err != nil {
-				r.poison(ctx, c.Outbox.Key, id, err)
+				r.stop(ctx, c.Outbox.Key, id, err)
 				continue
 			}
 			plans = append(plans, p)
@@ -73,31 +77,37 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 			plans = append(plans, more...)
 		}
 	}
+	r.poisoned.Store(int64(len(r.aside)))
 	return r.publish(ctx, plans)
 }
 
 // queryChat returns the plans of a chat that follow the last version published,
 // in order.
 func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool) ([]plan, error) {
-	rows, again, err := r.rows(ctx, chatID)
-	if err == nil && len(rows) > 0 && (!known || hole(rows, last)) {
+	rows, err := r.rows(ctx, chatID)
+	if err == nil && len(rows.list) > 0 && (!known || hole(rows.list, last)) {
 		// A read that is no snapshot may have passed the place of a row just before
 		// it was written, and then met the next. The second read shows the row, or it
 		// is deleted: then another relay has published it.
-		rows, again, err = r.rows(ctx, chatID)
+		rows, err = r.rows(ctx, chatID)
 	}
 	if err != nil {
 		return nil, err
 	}
+	if rows.bad != nil {
+		// Nobody knows what it points to: it may be what comes next.
+		r.stop(ctx, rows.badKey, chatID, rows.bad)
+		rows.list = nil
+	}
 	var plans []plan
-	for _, row := range rows {
+	for _, row := range rows.list {
 		end := row.FirstVersion + row.Count - 1
 		if known && end <= last {
 			continue // published, waiting to be deleted
 		}
 		p, err := r.load(ctx, row)
 		if errors.Is(err, errPoison) {
-			r.poison(ctx, row.Key(), chatID, err)
+			r.stop(ctx, row.Key(), chatID, err)
 			break
 		}
 		if err != nil {
@@ -106,7 +116,7 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known 
 		plans = append(plans, p)
 		last, known = end, true
 	}
-	more, err := r.replays(ctx, again)
+	more, err := r.replays(ctx, rows.again)
 	return append(plans, more...), err
 }
 
@@ -119,8 +129,7 @@ func (r *Relay) replays(ctx context.Context, rows []table.Outbox) (plans []plan,
 		}
 		p, err := r.load(ctx, row)
 		if errors.Is(err, errPoison) {
-			r.poisoned.Add(1)
-			r.note(ctx, row.Key(), err)
+			r.setAside(ctx, row.Key(), row.ChatID, err)
 			continue
 		}
 		if err != nil {
@@ -143,8 +152,15 @@ func hole(rows []table.Outbox, last int64) bool {
 	return false
 }
 
-// rows reads the outbox rows of a chat: those of new events, and replays.
-func (r *Relay) rows(ctx context.Context, chatID string) (list, again []table.Outbox, err error) {
+// chatRows are the outbox rows of a chat.
+type chatRows struct {
+	list, again []table.Outbox // those of new events, and replays
+	bad         error          // why badKey cannot be read; nil if all can
+	badKey      store.Key
+}
+
+// rows reads the outbox rows of a chat.
+func (r *Relay) rows(ctx context.Context, chatID string) (rows chatRows, err error) {
 	q := store.Query{
 		Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
 		From: chatID + "#", To: chatID + "#~",
@@ -152,22 +168,43 @@ func (r *Relay) rows(ctx context.Context, chatID string) (list, again []table.Ou
 	for first := true; first || q.Cursor != ""; first = false {
 		page, err := r.cfg.Store.Query(ctx, q)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read outbox: %w", err)
+			return rows, fmt.Errorf("read outbox: %w", err)
 		}
 		for _, row := range page.Rows {
-			o, err := table.OutboxFrom(row)
+			o, err := read(row)
 			switch {
+			case err != nil && o.Replay:
+				r.setAside(ctx, row.Key, chatID, err)
 			case err != nil:
-				return nil, nil, err
+				rows.bad, rows.badKey = err, row.Key
 			case o.Replay:
-				again = append(again, o)
+				rows.again = append(rows.again, o)
 			default:
-				list = append(list, o)
+				rows.list = append(rows.list, o)
 			}
 		}
 		q.Cursor = page.Cursor
 	}
-	return list, again, nil
+	return rows, nil
+}
+
+// read reads a row. One that is not as the plans of chats write them is poison: the
+// engines keep what they are given, and hands or faulty tools may have been at it.
+func read(row store.Row) (table.Outbox, error) {
+	o, err := table.OutboxFrom(row)
+	switch {
+	case err != nil:
+	case o.Key() != row.Key || o.ChatID == "":
+		err = errors.New("its key is not one of the outbox")
+	case event.Shard(o.ChatID) != o.Shard:
+		err = fmt.Errorf("its chat belongs to shard %d", event.Shard(o.ChatID))
+	case o.FirstVersion < 1 || o.Count < 1 || o.Count > store.MaxPlanWrites:
+		err = fmt.Errorf("%d events from version %d on are none of one plan", o.Count, o.FirstVersion)
+	}
+	if err != nil {
+		return o, fmt.Errorf("%w: %w", errPoison, err)
+	}
+	return o, nil
 }
 
 // load reads the events that a row points to.
@@ -201,10 +238,6 @@ func (r *Relay) load(ctx context.Context, row table.Outbox) (plan, error) {
 	return r.planOf(row.Key(), row.ChatID, events)
 }
 
-// maxRecord is the largest value that a topic takes, with room for the envelope of
-// a batch.
-const maxRecord = 1 << 20
-
 func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan, error) {
 	p := plan{key: key, chatID: chatID}
 	for _, e := range events {
@@ -217,7 +250,7 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 		if err != nil {
 			return p, fmt.Errorf("%w: %w", errPoison, err)
 		}
-		if len(value) > maxRecord {
+		if len(value) > kafka.MaxEvent {
 			return p, fmt.Errorf("%w: event %s has %d bytes", errPoison, md.GetEventId(), len(value))
 		}
 		p.records = append(p.records, &kafka.Record{
@@ -232,6 +265,9 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 			},
 		})
 		p.last = md.GetVersion()
+		if c, ok := e.(*eventv1.ChatCreated); ok {
+			p.created = append(p.created, c)
+		}
 	}
 	return p, nil
 }
@@ -258,6 +294,7 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 			}
 			if !p.replay {
 				r.last[p.chatID] = p.last
+				r.tell(p.created)
 			}
 			if !r.waits[p.key] {
 				r.waits[p.key] = true
@@ -268,6 +305,17 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 		plans = plans[n:]
 	}
 	return nil
+}
+
+// tell tells of chats whose creation is in the log now.
+func (r *Relay) tell(created []*eventv1.ChatCreated) {
+	if r.cfg.Created == nil {
+		return
+	}
+	for _, c := range created {
+		// The clock that set the time may be another machine's.
+		r.cfg.Created(c, max(0, r.cfg.Clock().Sub(c.GetMetadata().GetEventTime().AsTime())))
+	}
 }
 
 // failed tells of events that the log did not take (L-118, L-119). They are not
@@ -294,11 +342,11 @@ func (r *Relay) failed(records []*kafka.Record, why error) {
 // published yet.
 func (r *Relay) sweep(ctx context.Context) error {
 	clear(r.stopped)
-	r.poisoned.Store(0)
+	clear(r.aside)
 	var found, oldest int64
 	var plans []plan // of many chats: a transaction costs as much for one
 	waiting := 0     // records of plans
-	// What was read before an error is published: one bad row must not stop all.
+	// What was read before an error is published: it has waited long enough.
 	stop := func(err error) error { return errors.Join(err, r.publish(ctx, plans)) }
 	for shard, mine := range r.mine {
 		if !mine {
@@ -315,11 +363,15 @@ func (r *Relay) sweep(ctx context.Context) error {
 				if r.waits[row.Key] {
 					continue
 				}
-				o, err := table.OutboxFrom(row)
+				found++
+				o, err := read(row)
 				if err != nil {
-					return stop(err)
+					// Its chat's other rows stay, if it is among them; see queryChat.
+					id, _, _ := strings.Cut(row.Key.SK, "#")
+					r.setAside(ctx, row.Key, id, err)
+					continue
 				}
-				if found++; oldest == 0 || o.CreatedAt < oldest {
+				if oldest == 0 || o.CreatedAt < oldest {
 					oldest = o.CreatedAt
 				}
 				if o.ChatID == before {
@@ -349,24 +401,43 @@ func (r *Relay) sweep(ctx context.Context) error {
 	}
 	r.backlog.Store(found)
 	r.oldest.Store(oldest)
+	r.poisoned.Store(int64(len(r.aside)))
 	return nil
 }
 
-// poison notes that a row cannot be published: on the row, for operators, and
-// here, so that nothing later of the chat goes before it.
-func (r *Relay) poison(ctx context.Context, key store.Key, chatID string, why error) {
+// stop sets a row aside, and with it its chat: nothing later of it may go before.
+func (r *Relay) stop(ctx context.Context, key store.Key, chatID string, why error) {
 	r.stopped[chatID] = why
-	r.poisoned.Add(1)
-	r.cfg.Logger.Error("relay: a chat's events wait behind one that cannot be published", "chat_id", chatID, "row", key.SK, "error", why)
-	r.note(ctx, key, why)
+	r.setAside(ctx, key, chatID, why)
 }
 
-// note notes on a row why it cannot be published.
-func (r *Relay) note(ctx context.Context, key store.Key, why error) {
+// noteEvery is how often the same row is told of again.
+const noteEvery = time.Minute
+
+// maxReason bounds what is noted of an error, in bytes.
+const maxReason = 500
+
+// setAside notes that a row cannot be published, on the row itself and for operators:
+// it is FAILED, and stays until somebody has mended or removed it.
+func (r *Relay) setAside(ctx context.Context, key store.Key, chatID string, why error) {
+	r.aside[key] = true
+	now := r.cfg.Clock()
+	if at, ok := r.noted[key]; ok && now.Sub(at) < noteEvery {
+		return
+	}
+	if len(r.noted) >= maxChats {
+		clear(r.noted)
+	}
+	r.noted[key] = now
+	r.cfg.Logger.Error("relay: an outbox row is set aside; its chat waits for it", "chat_id", chatID, "shard", key.PK, "row", key.SK, "error", why)
+	reason := why.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
+	}
 	err := r.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpUpdate, Key: key, Cond: store.Exists(), Name: "row",
 		Update: store.Update{
-			Set: []store.Attr{{Name: "last_error", Value: store.String(why.Error())}},
+			Set: []store.Attr{{Name: "last_error", Value: store.String(reason)}},
 			Add: []store.Increment{{Name: "attempts", N: 1}},
 		},
 	}}})

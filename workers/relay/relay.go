@@ -15,6 +15,9 @@
 // queries the outbox for the chat. A sweep of all shards repairs what nudges
 // missed. One cycle is one Kafka transaction of whole plans.
 //
+// A row that cannot be published, because it or its events cannot be read, is set
+// aside: it keeps the reason, operators are told, its chat waits and no other does.
+//
 // # Concurrency
 //
 // Nudge may be called by anybody and never waits. Everything else belongs to the
@@ -30,6 +33,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
@@ -48,8 +52,11 @@ type Config struct {
 	// Failed is told the type of each event whose transaction failed; it stays in
 	// the outbox and is published again (L-171). May be nil.
 	Failed func(eventType string)
-	Clock  func() time.Time
-	Logger *slog.Logger
+	// Created is told of each chat whose creation was published, and how long after
+	// it was committed; after a crash perhaps twice (L-165). May be nil.
+	Created func(e *eventv1.ChatCreated, took time.Duration)
+	Clock   func() time.Time
+	Logger  *slog.Logger
 	// Shards of the outbox that this relay publishes; nil: all. No other relay may
 	// publish them at the same time, which package slot takes care of.
 	Shards []int
@@ -91,9 +98,11 @@ type Relay struct {
 	nudges chan chat.Commit
 	mine   [event.Shards]bool
 
-	last     map[string]int64 // last version published, by chat
-	stopped  map[string]error // chats whose next row cannot be published, until the next sweep
-	awaiting []store.Key      // rows published and not deleted, oldest first
+	last     map[string]int64        // last version published, by chat
+	stopped  map[string]error        // chats whose next row cannot be published, until the next sweep
+	aside    map[store.Key]bool      // rows that cannot be published, since the last sweep began
+	noted    map[store.Key]time.Time // when they were last told of
+	awaiting []store.Key             // rows published and not deleted, oldest first
 	waits    map[store.Key]bool
 	swept    time.Time
 	synced   time.Time
@@ -114,6 +123,8 @@ func New(cfg Config) (*Relay, error) {
 		nudges:  make(chan chat.Commit, cfg.MaxNudges),
 		last:    map[string]int64{},
 		stopped: map[string]error{},
+		aside:   map[store.Key]bool{},
+		noted:   map[store.Key]time.Time{},
 		waits:   map[store.Key]bool{},
 	}
 	for shard := range event.Shards {
@@ -132,7 +143,7 @@ func New(cfg Config) (*Relay, error) {
 type Stats struct {
 	Published int64         // records
 	Failures  int64         // cycles that failed
-	Poisoned  int64         // rows that could not be published when last tried
+	Poisoned  int64         // rows set aside: they cannot be published
 	Dropped   int64         // nudges
 	Backlog   int64         // rows found by the last sweep
 	Oldest    time.Duration // age of the oldest of them

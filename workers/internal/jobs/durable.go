@@ -14,6 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
@@ -31,10 +32,10 @@ func letterID(ctx context.Context, r *registry.Registry) (int, error) {
 // relay makes the services that bring the outbox to Kafka: a manager of slots, and an ear
 // for nudges.
 func (p *program) relay() ([]lifecycle.Service, error) {
-	set := &relay.Set{}
+	set, counts := &relay.Set{}, p.metrics.Lifecycle()
 	m, err := slot.New(slot.Config{
 		Store: p.eng.Store, Holder: p.process, Slots: p.cfg.Slots, Logger: p.cfg.Logger,
-		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, set, s) },
+		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, set, counts, s) },
 	})
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 }
 
 // runSlot runs the relay of one slot until ctx ends or another process takes over.
-func (p *program) runSlot(ctx context.Context, set *relay.Set, s slot.Slot) error {
+func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry.Lifecycle, s slot.Slot) error {
 	client, err := kafka.NewTransactional(p.eng.KafkaAddr(), s.TransactionalID, p.eng.KafkaOptions()...)
 	if err != nil {
 		return err
@@ -67,6 +68,7 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, s slot.Slot) erro
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: p.serde, Shards: s.Shards, Clock: time.Now, Logger: p.cfg.Logger.With("slot", s.Number),
 		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
+		Failed:  counts.PublishFailed, Created: observe.Created(counts),
 	})
 	if err != nil {
 		return err
@@ -75,8 +77,8 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, s slot.Slot) erro
 	return r.Run(ctx)
 }
 
-// lanes is how many records of a partition fanout works on at a time; it waits for Redis.
-const lanes = 8
+// parallel is how many chats fanout works on at a time; it waits for Redis.
+const parallel = 32
 
 // fanout makes the services that tell servers of what Kafka has.
 func (p *program) fanout() ([]lifecycle.Service, error) {
@@ -111,10 +113,10 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	e, err := consume.New(consume.Config{
-		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Lanes: lanes,
-		Handle: fanout.Repairer(p.serde, mesh.Repair),
-		Dead:   consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
-		Store:  p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Parallel: parallel,
+		Batch: fanout.Repairer(p.serde, mesh.Repair),
+		Dead:  consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
+		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,53 @@
+package observe
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/slot"
+)
+
+func scrape(m *telemetry.Metrics) string {
+	rec := httptest.NewRecorder()
+	m.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	return rec.Body.String()
+}
+
+// L-165: the phase kafka of a creation is fed by the relay, by kind of chat.
+func TestCreatedFeedsThePhaseOfTheLog(t *testing.T) {
+	m := telemetry.NewMetrics()
+	told := Created(m.Lifecycle())
+	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_GROUP}, 30*time.Millisecond)
+	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_GROUP}, 70*time.Second)
+	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_DIRECT}, time.Millisecond)
+	text := scrape(m)
+	for _, want := range []string{
+		`chat_creation_duration_seconds_bucket{chat_type="group",phase="kafka",le="0.05"} 1`, `chat_creation_duration_seconds_count{chat_type="group",phase="kafka"} 2`,
+		`chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+}
+
+// What a relay counts stands under its name, before anything has happened too.
+func TestRelayMetrics(t *testing.T) {
+	m := telemetry.NewMetrics()
+	Relay(m, &relay.Set{}, &slot.Manager{})
+	text := scrape(m)
+	for _, name := range []string{
+		telemetry.RelayPublished, telemetry.RelayFailures, telemetry.RelayDropped, telemetry.RelayPoisoned, telemetry.RelayBacklog, telemetry.RelayOldest,
+		telemetry.RelaySlots, telemetry.RelaySlotsLost,
+	} {
+		if !strings.Contains(text, "\n"+name+" 0\n") {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}

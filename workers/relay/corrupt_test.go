@@ -1,0 +1,133 @@
+package relay
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// A row of the outbox that cannot be read is set aside: it stays, with the reason, it is
+// counted and told of, and it stops its own chat at most. When it is mended or removed
+// its chat goes on.
+func TestCorruptRowIsSetAside(t *testing.T) {
+	count := func(n int64) store.Item {
+		return table.Outbox{Count: n, CreatedAt: 1}.Item()
+	}
+	text := store.NewItem(store.Attr{Name: "count", Value: store.String("two")})
+	for name, tt := range map[string]struct {
+		sk     func(chat string) string
+		item   store.Item
+		says   string
+		stops  bool // the chat whose id it has
+		beside bool // in another shard than the chat's
+	}{
+		"no key":          {func(string) string { return "nonsense" }, count(1), "not a key", false, false},
+		"no chat":         {func(string) string { return "#" + table.Number(1) }, count(1), "not one of the outbox", false, false},
+		"no version":      {func(c string) string { return c + "#first" }, count(1), "not a number", true, false},
+		"version zero":    {func(c string) string { return c + "#" + table.Number(0) }, count(1), "none of one plan", true, false},
+		"no count":        {func(c string) string { return c + "#" + table.Number(2) }, store.NewItem(), "none of one plan", true, false},
+		"count is text":   {func(c string) string { return c + "#" + table.Number(2) }, text, "none of one plan", true, false},
+		"negative count":  {func(c string) string { return c + "#" + table.Number(2) }, count(-1), "none of one plan", true, false},
+		"count too large": {func(c string) string { return c + "#" + table.Number(2) }, count(1 << 62), "none of one plan", true, false},
+		"no such events":  {func(c string) string { return c + "#" + table.Number(900) }, count(3), "0 of 3 events", false, false},
+		"a bad replay":    {func(c string) string { return c + "#" + table.Number(2) + "r" }, count(0), "none of one plan", false, false},
+		"another shard":   {func(c string) string { return c + "#" + table.Number(2) }, count(1), "belongs to shard", false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var log bytes.Buffer
+			re := r.relay()
+			re.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			one := r.group()
+			r.rest(re)
+			shard := event.Shard(one)
+			if tt.beside {
+				shard = (shard + 1) % event.Shards
+			}
+			key := store.Key{Table: store.Outbox, PK: table.ShardKey(shard), SK: tt.sk(one)}
+			r.must(r.store.Transact(r.ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: tt.item}}}))
+			others := []string{one}
+			for shards := map[int]bool{shard: false}; len(others) < 60 || !shards[shard]; { // the same shard, too
+				id := r.group()
+				others = append(others, id)
+				shards[event.Shard(id)] = true
+			}
+			before := len(r.log)
+			for _, id := range others {
+				r.send(id)
+				re.Nudge(r.commits[len(r.commits)-1])
+			}
+			for range 20 {
+				r.rest(re)
+			}
+			next := r.relay() // which has no memory of the chats
+			r.send(one)
+			r.rest(next)
+			seen := map[string]int{}
+			for _, e := range r.log[before:] {
+				seen[e.GetChatId()]++
+			}
+			if tt.stops != (seen[one] == 0) {
+				t.Errorf("%d events of the chat were published", seen[one])
+			}
+			for _, id := range others[1:] {
+				if seen[id] < 3 {
+					t.Fatalf("%d events of another chat were published", seen[id])
+				}
+			}
+			item, err := r.store.Get(r.ctx, key, store.Strong)
+			r.must(err)
+			if got := item.Get("last_error").Str(); item == nil || !strings.Contains(got, tt.says) {
+				t.Errorf("the row says %q, not %q", got, tt.says)
+			}
+			// Three minutes have passed for the first relay, and the second told once.
+			if n := item.Get("attempts").Int64(); n < 3 || n > 6 {
+				t.Errorf("noted %d times", n)
+			}
+			if n := strings.Count(log.String(), "is set aside"); n < 2 || n > 5 || !strings.Contains(log.String(), key.SK) {
+				t.Errorf("told %d times:\n%s", n, log.String())
+			}
+			for _, re := range []*Relay{re, next} {
+				if n := re.Stats().Poisoned; n != 1 {
+					t.Errorf("%d rows are set aside", n)
+				}
+			}
+			r.must(r.store.Transact(r.ctx, store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: key}}}))
+			r.rest(next)
+			r.check(true)
+			if n := next.Stats().Poisoned; n != 0 {
+				t.Errorf("%d rows are still set aside", n)
+			}
+		})
+	}
+}
+
+// What is told of a chat's creation is when its event was published, once (L-165).
+func TestCreationIsTimed(t *testing.T) {
+	r := newRig(t)
+	took := map[string][]time.Duration{}
+	re := r.relay()
+	re.cfg.Created = func(e *eventv1.ChatCreated, d time.Duration) { took[e.GetChatId()] = append(took[e.GetChatId()], d) }
+	one := r.group()
+	r.now = r.now.Add(3 * time.Second)
+	two := r.group()
+	r.rest(re)
+	r.send(one)
+	for _, c := range r.commits {
+		re.Nudge(c)
+	}
+	r.rest(re)
+	again := table.Outbox{Shard: event.Shard(one), ChatID: one, FirstVersion: 1, Count: 1, CreatedAt: 1, Replay: true}
+	r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: again.Key(), Item: again.Item()}}))
+	r.rest(re)
+	if a, b := took[one], took[two]; len(took) != 2 || len(a) != 1 || len(b) != 1 || a[0] != 3*time.Second || b[0] != 0 {
+		t.Fatalf("told %v", took)
+	}
+}
