@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
@@ -22,7 +23,7 @@ const (
 )
 
 // Config says what to open. Most of it is one operator's word to all processes:
-// server and workers read it from the same flags and variables ([Config.Bind]).
+// server and workers take it from the same settings ([Configure]).
 type Config struct {
 	Mode string // Embedded, also if empty, or DynamoDB
 
@@ -41,37 +42,37 @@ type Config struct {
 	Brokers                  string // of Kafka, with commas; "" in a process that needs none
 	KafkaTLS                 string // "" or off, on
 	KafkaCA                  string // file of certificates; "": the system's
+	KafkaCert, KafkaKey      string // files; "": no certificate of one's own
 	KafkaSASL, KafkaUser     string
-	KafkaPassword            string
+	KafkaPassword            config.Secret
 	Redis                    string // URL; "" in a process that needs none
 	RedisCA                  string // file of certificates; "": the system's
-	RedisPassword            string
+	RedisPassword            config.Secret
+	SentinelPassword         config.Secret
 	RedisPrefix              string
+	// RedisMayWait says that this process works without Redis, if slower: then one that
+	// does not answer is no reason not to start. One that refuses is.
+	RedisMayWait bool
 
 	Logger *slog.Logger
 	Fatal  func(error) // called when nothing that is promised can be kept any more
 }
 
-// Text makes a setting: where it goes, its flag, its variable, its default, and what
-// it is.
-type Text func(p *string, name, env, fallback, help string)
-
-// Bind declares the settings of the distributed mode. Passwords have no flag: others
-// could see it.
-func (c *Config) Bind(text Text, getenv func(string) string) {
-	text(&c.Mode, "store", "PARLEY_STORE", Embedded, "embedded: everything in this process; dynamodb: one of many processes")
-	text(&c.Prefix, "dynamodb-prefix", "PARLEY_DYNAMODB_PREFIX", tables.DefaultPrefix, "prefix of the names of DynamoDB's tables")
-	text(&c.Region, "dynamodb-region", "PARLEY_DYNAMODB_REGION", "", "region of DynamoDB; default: AWS's own settings")
-	text(&c.Endpoint, "dynamodb-endpoint", "PARLEY_DYNAMODB_ENDPOINT", "", "URL of DynamoDB; default: the region's; http:// is DynamoDB Local")
-	text(&c.Brokers, "kafka-brokers", "PARLEY_KAFKA_BROKERS", "", "brokers of Kafka, host:port with commas between them")
-	text(&c.KafkaTLS, "kafka-tls", "PARLEY_KAFKA_TLS", "off", "on or off")
-	text(&c.KafkaCA, "kafka-ca", "PARLEY_KAFKA_CA", "", "file with the certificates to trust; default: the system's")
-	text(&c.KafkaSASL, "kafka-sasl", "PARLEY_KAFKA_SASL", "", "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with the password in PARLEY_KAFKA_PASSWORD")
-	text(&c.KafkaUser, "kafka-user", "PARLEY_KAFKA_USER", "", "user at Kafka")
-	text(&c.Redis, "redis", "PARLEY_REDIS", "", "redis://[user@]host:port[,host:port], or rediss:// for TLS, with the password in PARLEY_REDIS_PASSWORD")
-	text(&c.RedisCA, "redis-ca", "PARLEY_REDIS_CA", "", "file with the certificates to trust; default: the system's")
-	text(&c.RedisPrefix, "redis-prefix", "PARLEY_REDIS_PREFIX", "parley:", "prefix of all keys and channels")
-	c.KafkaPassword, c.RedisPassword = getenv("PARLEY_KAFKA_PASSWORD"), getenv("PARLEY_REDIS_PASSWORD")
+// Configure takes the settings of the distributed mode that server and workers have in
+// common. The mode is the caller's to choose.
+func Configure(v config.Values) (Config, error) {
+	c := Config{
+		Prefix: v.Get("PARLEY_DYNAMODB_PREFIX"), Region: v.Get("PARLEY_DYNAMODB_REGION"), Endpoint: v.Get("PARLEY_DYNAMODB_ENDPOINT"),
+		Brokers: v.Get("PARLEY_KAFKA_BROKERS"), KafkaTLS: v.Get("PARLEY_KAFKA_TLS"), KafkaCA: v.Get("PARLEY_KAFKA_CA"),
+		KafkaCert: v.Get("PARLEY_KAFKA_CERT"), KafkaKey: v.Get("PARLEY_KAFKA_KEY"),
+		KafkaSASL: v.Get("PARLEY_KAFKA_SASL"), KafkaUser: v.Get("PARLEY_KAFKA_USER"), KafkaPassword: v.Secret("PARLEY_KAFKA_PASSWORD"),
+		Redis: v.Get("PARLEY_REDIS"), RedisCA: v.Get("PARLEY_REDIS_CA"), RedisPrefix: v.Get("PARLEY_REDIS_PREFIX"),
+		RedisPassword: v.Secret("PARLEY_REDIS_PASSWORD"), SentinelPassword: v.Secret("PARLEY_REDIS_SENTINEL_PASSWORD"),
+	}
+	if v.OnCommandLine("redis") && routing.HoldsPassword(c.Redis) {
+		return c, errors.New("redis: others can see a password on the command line; give it in PARLEY_REDIS_PASSWORD")
+	}
+	return c, nil
 }
 
 // Distributed reports whether other processes share the store.
@@ -107,7 +108,7 @@ func (c Config) Validate() error {
 
 // Cluster is how to reach Kafka.
 func (c Config) Cluster() (kafka.Cluster, error) {
-	k := kafka.Cluster{Mechanism: c.KafkaSASL, User: c.KafkaUser, Password: c.KafkaPassword}
+	k := kafka.Cluster{Mechanism: c.KafkaSASL, User: c.KafkaUser, Password: c.KafkaPassword.Reveal()}
 	if c.Brokers != "" {
 		k.Brokers = strings.Split(c.Brokers, ",")
 	}
@@ -117,9 +118,19 @@ func (c Config) Cluster() (kafka.Cluster, error) {
 		if k.TLS, err = clientTLS(c.KafkaCA); err != nil {
 			return k, fmt.Errorf("kafka-ca: %w", err)
 		}
+		if (c.KafkaCert == "") != (c.KafkaKey == "") {
+			return k, errors.New("kafka-cert and kafka-key go together")
+		}
+		if c.KafkaCert != "" {
+			own, err := tls.LoadX509KeyPair(c.KafkaCert, c.KafkaKey)
+			if err != nil {
+				return k, fmt.Errorf("kafka-cert, kafka-key: %w", err)
+			}
+			k.TLS.Certificates = []tls.Certificate{own}
+		}
 	case "", "off":
-		if c.KafkaCA != "" {
-			return k, errors.New("kafka-ca needs kafka-tls on")
+		if c.KafkaCA != "" || c.KafkaCert != "" || c.KafkaKey != "" {
+			return k, errors.New("kafka-ca, kafka-cert and kafka-key need kafka-tls on")
 		}
 	default:
 		return k, fmt.Errorf("kafka-tls must be on or off, not %.40q", c.KafkaTLS)
@@ -128,7 +139,7 @@ func (c Config) Cluster() (kafka.Cluster, error) {
 }
 
 func (c Config) redis() (routing.Options, error) {
-	o := routing.Options{URL: c.Redis, Password: c.RedisPassword, Prefix: c.RedisPrefix}
+	o := routing.Options{URL: c.Redis, Password: c.RedisPassword.Reveal(), SentinelPassword: c.SentinelPassword.Reveal(), Prefix: c.RedisPrefix}
 	if c.RedisCA != "" {
 		var err error
 		if o.TLS, err = clientTLS(c.RedisCA); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
@@ -79,6 +80,9 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		if e.Routing, err = routing.OpenRedis(o); err != nil {
 			return nil, err
 		}
+		if err := e.checkRouting(ctx, cfg); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Brokers != "" {
 		if e.cluster, err = cfg.Cluster(); err != nil {
@@ -86,6 +90,19 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		}
 	}
 	return e, nil
+}
+
+// checkRouting refuses a Redis that does not let this process do what it must, and, where
+// the process cannot work without, one that is away.
+func (e *Engine) checkRouting(ctx context.Context, cfg Config) error {
+	err := e.Routing.Check(ctx)
+	if cfg.RedisMayWait && errors.Is(err, routing.ErrAway) {
+		if cfg.Logger != nil {
+			cfg.Logger.Warn("Redis is away; going on without", "error", err)
+		}
+		return nil
+	}
+	return err
 }
 
 func (c Config) wire() wire.Config { return wire.Config{Region: c.Region, Endpoint: c.Endpoint} }
@@ -98,19 +115,23 @@ func OpenTables(ctx context.Context, c Config) (*tables.Tables, error) {
 // TerraformTables is DynamoDB's tables as Terraform's configuration.
 func TerraformTables(c Config) string { return tables.Terraform(c.Prefix) }
 
-// CheckTopics refuses a cluster whose topics are not as declared (K-019); the embedded
-// broker makes its own.
-func (e *Engine) CheckTopics(ctx context.Context) error {
+// CheckTopics refuses a cluster that cannot be reached, on which this process lacks what
+// its roles need, or whose topics are not as declared (K-019); the embedded broker makes
+// its own and asks nobody.
+func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
 	if e.broker != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	a, err := kafka.NewAdmin(e.cluster)
+	a, err := kafka.Connect(ctx, e.cluster)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
+	if err := access.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
+		return err
+	}
 	return a.Check(ctx)
 }
 

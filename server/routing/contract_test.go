@@ -366,10 +366,16 @@ func TestRedisAway(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for u, want := range map[string]string{
-		"redis://h:1":              "[h:1] 0 false",
-		"redis://h":                "[h:6379] 0 false",
-		"rediss://me:pw@h:1,i:2/3": "[h:1 i:2] 3 true",
-		"http://h:1":               "error", "redis://": "error", "redis://h/x": "error", "://pw": "error",
+		"redis://h:1":                              "[h:1] 0 false",
+		"redis://h":                                "[h:6379] 0 false",
+		"redis://[::1]":                            "[[::1]:6379] 0 false",
+		"rediss://me:pw@h:1/3":                     "[h:1] 3 true",
+		"redis://h:1,i:2":                          "[h:1 i:2] 0 false",
+		"redis://h?cluster=true":                   "[h:6379] 0 false",
+		"redis://h,i:1/2?master=m&sentinel_user=u": "[h:26379 i:1] 2 false",
+		"http://h:1":                               "error", "redis://": "error", "redis://h/x": "error", "://pw": "error",
+		"redis://u:pw@h,i/3": "error", "redis://h/1?cluster=true": "error", "redis://h/-1": "error", "redis://h?cluster=yes": "error",
+		"redis://h?master=m&cluster=true": "error", "redis://h?sentinel_user=u": "error", "redis://h?pw=x": "error", "redis://h?master=a&master=b": "error",
 	} {
 		o, err := Options{URL: u}.parse()
 		got := "error"

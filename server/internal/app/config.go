@@ -2,30 +2,27 @@ package app
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
-	registryapi "github.com/parley-chat/parley/server/registry/api"
 )
 
 // Defaults of the configuration.
 const (
-	DefaultListen  = "127.0.0.1:8080"
-	DefaultDataDir = ".parley"
-	DefaultKafka   = "127.0.0.1:9092"
-	DefaultLink    = "127.0.0.1:8081"
+	DefaultListen  = config.DefaultListen
+	DefaultDataDir = config.DefaultDataDir
+	DefaultKafka   = config.DefaultKafka
+	DefaultLink    = config.DefaultLink
 
 	tokenTTL = 24 * time.Hour
 )
 
-// Config is what an operator can set, by flag, environment, or default, in this
-// order.
+// Config is what an operator can set; package config says how.
 type Config struct {
 	Listen   string // host:port; port 0 takes a free one
 	DataDir  string
@@ -41,6 +38,8 @@ type Config struct {
 	LinkAddress string // host:port where others find LinkListen; "": as it is
 	// LinkCA, LinkCert and LinkKey are files; "" for links without TLS.
 	LinkCA, LinkCert, LinkKey string
+
+	warnings []string // of the settings
 
 	command string // "" serves, "token" prints a token
 	user    string
@@ -61,58 +60,32 @@ usage:
 flags:
 `
 
-// parse reads the command line and the environment.
+// parse reads the settings and the command.
 func parse(args []string, getenv func(string) string, out io.Writer) (Config, error) {
-	var c Config
-	fs := flag.NewFlagSet("server", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	text := func(p *string, name, env, fallback, help string) {
-		if v := getenv(env); v != "" {
-			fallback = v
-		}
-		fs.StringVar(p, name, fallback, help+" ("+env+")")
-	}
-	text(&c.Listen, "listen", "PARLEY_LISTEN", DefaultListen, "address to listen on; port 0 takes a free one")
-	text(&c.DataDir, "data-dir", "PARLEY_DATA_DIR", DefaultDataDir, "directory of all data")
-	text(&c.Kafka, "kafka-listen", "PARLEY_KAFKA_LISTEN", DefaultKafka, "loopback address of the Kafka port; if the default is in use, a free one is taken")
-	text(&c.Registry, "registry-listen", "PARLEY_REGISTRY_LISTEN", registryapi.DefaultListen, "loopback address of the schema registry; if the default is in use, a free one is taken")
-	c.Engine.Bind(text, getenv)
-	text(&c.KeyFile, "key-file", "PARLEY_KEY_FILE", "", "PEM file of the Ed25519 key that all processes share; default: auth.key in the data directory")
-	text(&c.LinkListen, "link-listen", "PARLEY_LINK_LISTEN", DefaultLink, "address for links from other processes, never for clients")
-	text(&c.LinkAddress, "link-address", "PARLEY_LINK_ADDRESS", "", "host:port where other processes find link-listen; default: the same")
-	text(&c.LinkCA, "link-ca", "PARLEY_LINK_CA", "", "file with the authority of all processes' certificates, for links with TLS")
-	text(&c.LinkCert, "link-cert", "PARLEY_LINK_CERT", "", "file with this process's certificate")
-	text(&c.LinkKey, "link-key", "PARLEY_LINK_KEY", "", "file with its key")
-	var format string
-	text(&format, "log-format", "PARLEY_LOG_FORMAT", "text", "text or json")
-	err := fs.Parse(args)
+	v, rest, err := config.Read(config.Server, args, getenv)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, config.ErrHelp):
 		fmt.Fprint(out, usage)
-		fs.SetOutput(out)
-		fs.PrintDefaults()
-		return c, errHelp
+		config.PrintFlags(out, config.Server)
+		return Config{}, errHelp
 	case err != nil:
+		return Config{}, errUsage{err}
+	}
+	c := Config{
+		Listen: v.Get("PARLEY_LISTEN"), DataDir: v.Get("PARLEY_DATA_DIR"), Kafka: v.Get("PARLEY_KAFKA_LISTEN"), Registry: v.Get("PARLEY_REGISTRY_LISTEN"),
+		LogJSON: v.Get("PARLEY_LOG_FORMAT") == "json", KeyFile: v.Get("PARLEY_KEY_FILE"),
+		LinkListen: v.Get("PARLEY_LINK_LISTEN"), LinkAddress: v.Get("PARLEY_LINK_ADDRESS"),
+		LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
+		warnings: v.Warnings,
+	}
+	if c.Engine, err = engine.Configure(v); err != nil {
 		return c, errUsage{err}
-	case format != "text" && format != "json":
-		return c, errUsage{fmt.Errorf("log-format must be text or json, not %q", format)}
-	case c.DataDir == "":
-		return c, errUsage{errors.New("data-dir must not be empty")}
 	}
-	c.LogJSON = format == "json"
-	if !isAddress(c.Listen) {
-		return c, errUsage{fmt.Errorf("listen must be host:port, not %q", c.Listen)}
-	}
-	if !isAddress(c.Kafka) {
-		return c, errUsage{fmt.Errorf("kafka-listen must be host:port, not %q", c.Kafka)}
-	}
-	if !isAddress(c.Registry) {
-		return c, errUsage{fmt.Errorf("registry-listen must be host:port, not %q", c.Registry)}
-	}
+	c.Engine.Mode = v.Get("PARLEY_STORE")
 	if err := c.distributed(); err != nil {
 		return c, errUsage{err}
 	}
-	switch rest := fs.Args(); {
+	switch {
 	case len(rest) == 0:
 	case rest[0] == "token" && len(rest) == 2:
 		c.command, c.user = "token", rest[1]
@@ -145,10 +118,6 @@ func (c *Config) distributed() error {
 		return errors.New("store dynamodb needs redis, through which servers find each other")
 	case c.KeyFile == "":
 		return errors.New("store dynamodb needs key-file: all servers must have the same key")
-	case !isAddress(c.LinkListen):
-		return fmt.Errorf("link-listen must be host:port, not %q", c.LinkListen)
-	case c.LinkAddress != "" && !isAddress(c.LinkAddress):
-		return fmt.Errorf("link-address must be host:port, not %q", c.LinkAddress)
 	}
 	if host, _, err := net.SplitHostPort(c.LinkListen); c.LinkAddress == "" {
 		if ip := net.ParseIP(host); err != nil || host == "" || (ip != nil && ip.IsUnspecified()) {
@@ -165,14 +134,4 @@ func (c Config) loadKey() (*auth.Key, error) {
 		return auth.ReadKey(c.KeyFile)
 	}
 	return auth.LoadKey(c.DataDir)
-}
-
-// isAddress reports whether s is host:port with a port's number.
-func isAddress(s string) bool {
-	_, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return false
-	}
-	_, err = strconv.ParseUint(port, 10, 16)
-	return err == nil
 }

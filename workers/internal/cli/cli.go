@@ -1,24 +1,22 @@
 // Package cli is the command line of the workers.
 //
-// It owns flags, variables, commands and exit codes. What the jobs are made of is in
+// It owns commands and exit codes; the settings are package config's. What the jobs are made of is in
 // package jobs, what they do in a package each. Concurrency: Run is called once.
 package cli
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
-	registryapi "github.com/parley-chat/parley/server/registry/api"
+	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
@@ -37,6 +35,7 @@ const usage = `Parley's workers.
 usage:
   workers [flags] run JOB...                      run jobs: relay, fanout, reconcile, registry
   workers [flags] topics apply|verify|terraform   make, check or print the topics of Kafka
+  workers [flags] topics acl [apply|verify]       print, make or check who may do what there
   workers [flags] tables apply|verify|terraform   make, check or print the tables of DynamoDB
   workers [flags] redis acl                       print the rules of the user that Redis needs
 
@@ -45,12 +44,13 @@ verify ends with 3 if something is not as declared.
 flags:
 `
 
-// settings are what an operator can set, by flag, environment, or default, in this
-// order.
+// settings are what an operator can set; package config says how.
 type settings struct {
 	jobs        jobs.Config
 	logJSON     bool
 	replication int16
+	principals  access.Principals
+	warnings    []string
 	args        []string
 }
 
@@ -68,6 +68,9 @@ var (
 func Run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	s, err := parse(args, getenv, stdout)
 	if err == nil {
+		for _, text := range s.warnings {
+			fmt.Fprintf(stderr, "workers: warning: %s\n", text)
+		}
 		err = s.command(ctx, stdout, stderr)
 	}
 	var wrong errUsage
@@ -86,64 +89,35 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 }
 
 func parse(args []string, getenv func(string) string, out io.Writer) (settings, error) {
-	var s settings
-	fs := flag.NewFlagSet("workers", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	text := func(p *string, name, env, fallback, help string) {
-		if name == "store" {
-			// The embedded server is its own worker.
-			fallback, help = engine.DynamoDB, "dynamodb is the one store that workers of their own have"
-		}
-		if v := getenv(env); v != "" {
-			fallback = v
-		}
-		fs.StringVar(p, name, fallback, help+" ("+env+")")
-	}
-	c := &s.jobs
-	c.Engine.Bind(text, getenv)
-	var replication, slots, format string
-	text(&c.Registry, "registry-listen", "PARLEY_REGISTRY_LISTEN", registryapi.DefaultListen, "address of the schema registry; beyond loopback its clients need the password in PARLEY_REGISTRY_PASSWORD")
-	c.Password = getenv("PARLEY_REGISTRY_PASSWORD")
-	text(&c.Listen, "listen", "PARLEY_WORKERS_LISTEN", "127.0.0.1:0", "address of health and metrics; port 0 takes a free one")
-	text(&c.KeyFile, "key-file", "PARLEY_KEY_FILE", "", "PEM file of the Ed25519 key that all processes share, for links to servers")
-	text(&c.LinkCA, "link-ca", "PARLEY_LINK_CA", "", "file with the authority of all processes' certificates, for links with TLS")
-	text(&c.LinkCert, "link-cert", "PARLEY_LINK_CERT", "", "file with this process's certificate")
-	text(&c.LinkKey, "link-key", "PARLEY_LINK_KEY", "", "file with its key")
-	text(&slots, "relay-slots", "PARLEY_RELAY_SLOTS", "8", "parts in which relays share the work; the same in all processes")
-	text(&replication, "replication", "PARLEY_REPLICATION", strconv.Itoa(kafka.Replication), "replicas of each partition that topics are made with and checked for")
-	text(&format, "log-format", "PARLEY_LOG_FORMAT", "text", "text or json")
-	switch err := fs.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
+	v, rest, err := config.Read(config.Workers, args, getenv)
+	switch {
+	case errors.Is(err, config.ErrHelp):
 		fmt.Fprint(out, usage)
-		fs.SetOutput(out)
-		fs.PrintDefaults()
-		return s, errHelp
+		config.PrintFlags(out, config.Workers)
+		return settings{}, errHelp
 	case err != nil:
-		return s, errUsage{err}
-	case format != "text" && format != "json":
-		return s, errUsage{fmt.Errorf("log-format must be text or json, not %.40q", format)}
+		return settings{}, errUsage{err}
 	}
-	if _, _, err := net.SplitHostPort(c.Registry); err != nil {
-		return s, errUsage{fmt.Errorf("registry-listen must be host:port, not %.100q", c.Registry)}
+	s := settings{
+		jobs: jobs.Config{
+			Listen: v.Get("PARLEY_WORKERS_LISTEN"), KeyFile: v.Get("PARLEY_KEY_FILE"), Slots: v.Int("PARLEY_RELAY_SLOTS"),
+			LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
+			Registry: v.Get("PARLEY_REGISTRY_LISTEN"), Password: v.Secret("PARLEY_REGISTRY_PASSWORD").Reveal(),
+		},
+		logJSON: v.Get("PARLEY_LOG_FORMAT") == "json", replication: int16(v.Int("PARLEY_REPLICATION")), warnings: v.Warnings, args: rest,
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return s, errUsage{fmt.Errorf("listen must be host:port, not %.100q", c.Listen)}
-	}
-	n, err := strconv.Atoi(slots)
-	if c.Slots = n; err != nil || n < 1 || n > jobs.MaxSlots {
-		return s, errUsage{fmt.Errorf("relay-slots must be 1 to %d, not %.40q", jobs.MaxSlots, slots)}
-	}
-	r, err := strconv.ParseInt(replication, 10, 16)
-	if s.replication = int16(r); err != nil || r < 1 {
-		return s, errUsage{fmt.Errorf("replication must be a number from 1 on, not %.40q", replication)}
-	}
-	if !c.Engine.Distributed() {
-		return s, errUsage{fmt.Errorf("store must be dynamodb, not %.40q: the embedded server runs its workers itself", c.Engine.Mode)}
-	}
-	if err := c.Engine.Validate(); err != nil {
+	if s.jobs.Engine, err = engine.Configure(v); err != nil {
 		return s, errUsage{err}
 	}
-	s.logJSON, s.args = format == "json", fs.Args()
+	if s.jobs.Engine.Mode = v.Get("PARLEY_STORE"); !s.jobs.Engine.Distributed() {
+		return s, errUsage{fmt.Errorf("store must be dynamodb, not %.40q: the embedded server runs its workers itself", s.jobs.Engine.Mode)}
+	}
+	if err := s.jobs.Engine.Validate(); err != nil {
+		return s, errUsage{err}
+	}
+	if s.principals, err = access.ParsePrincipals(v.Get("PARLEY_KAFKA_PRINCIPALS")); err != nil {
+		return s, errUsage{err}
+	}
 	return s, nil
 }
 
@@ -183,27 +157,41 @@ func (s settings) run(ctx context.Context, stderr io.Writer) error {
 const adminTime = 10 * time.Minute
 
 func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) error {
-	if verb == "terraform" {
-		_, err := io.WriteString(stdout, kafka.TerraformTopics())
+	switch verb {
+	case "terraform":
+		_, err := io.WriteString(stdout, kafka.TerraformTopics()+access.Terraform(s.principals))
 		return err
-	}
-	if verb != "apply" && verb != "verify" {
-		return errUsage{errors.New("topics needs apply, verify or terraform")}
+	case "acl":
+		_, err := fmt.Fprintln(stdout, strings.Join(access.Commands(s.principals), "\n"))
+		return err
+	case "apply", "verify", "acl apply", "acl verify":
+	default:
+		return errUsage{errors.New("topics needs apply, verify, terraform, acl, acl apply or acl verify")}
 	}
 	cluster, err := s.jobs.Engine.Cluster()
 	if err != nil {
 		return errUsage{err}
 	}
-	a, err := kafka.NewAdmin(cluster)
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	a, err := kafka.Connect(ctx, cluster)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	ctx, cancel := context.WithTimeout(ctx, adminTime)
-	defer cancel()
-	if verb == "apply" {
+	switch verb {
+	case "apply":
 		did, err := a.Apply(ctx, s.replication)
 		return errors.Join(tell(stdout, did, "topics are as declared"), err)
+	case "acl apply":
+		did, err := access.Apply(ctx, a.Client(), s.principals)
+		return errors.Join(tell(stdout, did, "rights are as declared"), err)
+	case "acl verify":
+		lines, err := access.Verify(ctx, a.Client(), s.principals)
+		if err != nil {
+			return err
+		}
+		return differ(stdout, lines, "rights are as declared")
 	}
 	differences, err := a.Verify(ctx, s.replication)
 	if err != nil {

@@ -1,0 +1,240 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the documented file")
+
+// write makes a file of settings.
+func write(t *testing.T, mode os.FileMode, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "parley.env")
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func env(list ...string) func(string) string {
+	m := map[string]string{}
+	for _, s := range list {
+		name, value, _ := strings.Cut(s, "=")
+		m[name] = value
+	}
+	return func(name string) string { return m[name] }
+}
+
+// A flag goes before the environment, that before the file, that before the default. An
+// empty value of the environment or the file is none.
+func TestPrecedence(t *testing.T) {
+	file := write(t, 0o600, "PARLEY_LISTEN=127.0.0.1:3\nPARLEY_LOG_FORMAT=json\nPARLEY_REDIS_PASSWORD=in file\n")
+	for _, tt := range []struct {
+		args                  []string
+		env                   func(string) string
+		listen, format, redis string
+	}{
+		{nil, env(), DefaultListen, "text", ""},
+		{[]string{"--config", file}, env(), "127.0.0.1:3", "json", "in file"},
+		{nil, env("PARLEY_CONFIG=" + file), "127.0.0.1:3", "json", "in file"},
+		{[]string{"--config", ""}, env("PARLEY_CONFIG=" + file), DefaultListen, "text", ""},
+		{[]string{"-config=" + file}, env("PARLEY_LISTEN=:2", "PARLEY_LOG_FORMAT=", "PARLEY_REDIS_PASSWORD=in environment"), ":2", "json", "in environment"},
+		{[]string{"--config", file, "--listen", ":1", "--log-format=text", "token", "x"}, env("PARLEY_LISTEN=:2"), ":1", "text", "in file"},
+	} {
+		v, rest, err := Read(Server, tt.args, tt.env)
+		if err != nil {
+			t.Errorf("%v: %v", tt.args, err)
+			continue
+		}
+		if got := []string{v.Get("PARLEY_LISTEN"), v.Get("PARLEY_LOG_FORMAT"), v.Get("PARLEY_REDIS_PASSWORD")}; fmt.Sprint(got) != fmt.Sprint([]string{tt.listen, tt.format, tt.redis}) {
+			t.Errorf("%v: %q", tt.args, got)
+		}
+		if want := len(tt.args) > 4; want != (len(rest) == 2) || want != v.OnCommandLine("listen") {
+			t.Errorf("%v leaves %q", tt.args, rest)
+		}
+	}
+}
+
+// What is wrong is told of in one line that says where it stands, without values of
+// secrets or of lines that may hold one.
+func TestWrong(t *testing.T) {
+	for says, tt := range map[string]struct {
+		file string
+		env  string
+		args []string
+	}{
+		"parley.env:2: there is no setting PARLEY_LISTN":                    {file: "# a comment\nPARLEY_LISTN=:1\n"},
+		"parley.env:1: there is no setting PARLEY_CONFIG":                   {file: "PARLEY_CONFIG=x\n"},
+		"parley.env:3: PARLEY_STORE stands at ":                             {file: "PARLEY_STORE=dynamodb\n\nPARLEY_STORE=embedded"},
+		"parley.env:1: not NAME=value":                                      {file: "hunter2\n"},
+		"parley.env:2: not NAME=value":                                      {file: "\nexport PARLEY_REDIS_PASSWORD=hunter2\n"},
+		"parley.env:1: a quotation that is not closed":                      {file: "PARLEY_REDIS_PASSWORD=\"hunter2\n"},
+		"parley.env:1: a quotation that is not closed at":                   {file: "PARLEY_REDIS_PASSWORD='hunter2' # mine\n"},
+		"has more than 65536 bytes":                                         {file: strings.Repeat("#\n", maxFile)},
+		"listen must be host:port, not \"8080\" (":                          {file: "PARLEY_LISTEN=8080"},
+		"listen must be host:port, not \"x\" (PARLEY_LISTEN)":               {env: "PARLEY_LISTEN=x"},
+		"listen must be host:port, not \"y\"":                               {env: "PARLEY_LISTEN=x", args: []string{"--listen", "y"}},
+		"link-address must be host:port":                                    {env: "PARLEY_LINK_ADDRESS=h"},
+		"log-format must be text or json, not \"xml\"":                      {args: []string{"--log-format", "xml"}},
+		"kafka-sasl must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not":     {env: "PARLEY_KAFKA_SASL=GSSAPI"},
+		"data-dir must not be empty":                                        {args: []string{"--data-dir", ""}},
+		"redis must be one line":                                            {env: "PARLEY_REDIS=redis://h\nhunter2"},
+		"PARLEY_REDIS_PASSWORD must have at most 4096 bytes (PARLEY_REDIS_": {env: "PARLEY_REDIS_PASSWORD=" + strings.Repeat("hunter2", 1000)},
+		"not defined: -redis-password":                                      {args: []string{"--redis-password", "hunter2"}},
+		"needs an argument: -listen":                                        {args: []string{"--listen"}},
+		"no such file":                                                      {args: []string{"--config", "/nowhere/parley.env"}},
+		"is a directory":                                                    {args: []string{"--config", "/"}},
+	} {
+		if runtime.GOOS == "windows" && strings.Contains(fmt.Sprint(tt.args), "--config") {
+			continue // it has its own words
+		}
+		args := tt.args
+		if tt.file != "" {
+			args = append([]string{"--config", write(t, 0o600, tt.file)}, args...)
+		}
+		_, _, err := Read(Server, args, env(tt.env))
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%q: %v", says, err)
+		}
+	}
+	if _, _, err := Read(Server, []string{"-h"}, env()); !errors.Is(err, ErrHelp) {
+		t.Error(err)
+	}
+}
+
+// The file is read as systemd would: spaces around names and values do not count,
+// quotations keep theirs, and what is the other program's is left to it.
+func TestFile(t *testing.T) {
+	lines, err := parseFile("f", []byte("\r\n  # PARLEY_STORE=x\nPARLEY_LISTEN = :1 \r\nPARLEY_REDIS=\"a b \"\nPARLEY_REDIS_PASSWORD='#\"=x'\nPARLEY_RELAY_SLOTS=2\nPARLEY_STORE=\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]line{
+		"PARLEY_LISTEN": {":1", "f:3"}, "PARLEY_REDIS": {"a b ", "f:4"}, "PARLEY_REDIS_PASSWORD": {`#"=x`, "f:5"},
+		"PARLEY_RELAY_SLOTS": {"2", "f:6"}, "PARLEY_STORE": {"", "f:7"},
+	}
+	if fmt.Sprint(lines) != fmt.Sprint(want) {
+		t.Errorf("%v", lines)
+	}
+	file := write(t, 0o600, "PARLEY_RELAY_SLOTS=no number\n")
+	if _, _, err := Read(Server, []string{"--config", file}, env()); err != nil {
+		t.Errorf("a setting of workers is in the server's way: %v", err)
+	}
+	if _, _, err := Read(Workers, []string{"--config", file}, env()); err == nil {
+		t.Error("workers took it")
+	}
+}
+
+// A file with secrets that others may read is warned of.
+func TestPermissions(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no modes")
+	}
+	for _, tt := range []struct {
+		mode os.FileMode
+		text string
+		warn int
+	}{{0o600, "PARLEY_REDIS_PASSWORD=hunter2", 0}, {0o644, "PARLEY_REDIS_PASSWORD=hunter2", 1}, {0o644, "PARLEY_REDIS_PASSWORD=\nPARLEY_LISTEN=:1", 0}} {
+		path := write(t, 0o600, tt.text)
+		if err := os.Chmod(path, tt.mode); err != nil {
+			t.Fatal(err)
+		}
+		v, _, err := Read(Server, []string{"--config", path}, env())
+		if err != nil || len(v.Warnings) != tt.warn || strings.Contains(fmt.Sprint(v.Warnings), "hunter") {
+			t.Errorf("%v %q: %q, %v", tt.mode, tt.text, v.Warnings, err)
+		}
+	}
+}
+
+// S-38: a secret does not come out by accident.
+func TestSecret(t *testing.T) {
+	s := Secret("hunter2")
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "secret", s, "in", struct{ S Secret }{s})
+	asJSON, err := json.Marshal(map[string]any{"s": s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := fmt.Sprintf("%s %v %+v %#v %q %x %s %s", s, s, struct{ S Secret }{s}, struct{ S Secret }{s}, s, s, log.String(), asJSON)
+	if strings.Contains(all, "hunter2") || strings.Contains(all, fmt.Sprintf("%x", "hunter2")) || s.Reveal() != "hunter2" {
+		t.Error(all)
+	}
+}
+
+// The documented file has every setting, says what --help says, and changes nothing when
+// all of it is taken.
+func TestDocument(t *testing.T) {
+	path := filepath.Join("..", "deploy", "parley.env")
+	if *update {
+		if err := os.WriteFile(path, []byte(Document()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != Document() {
+		t.Fatalf("%s is not what the table says; write it with: go test ./server/config -update", path)
+	}
+	all := regexp.MustCompile(`(?m)^#(PARLEY_)`).ReplaceAll(have, []byte("$1"))
+	lines, err := parseFile(path, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != len(table)-1 {
+		t.Errorf("%d settings are documented, %d declared", len(lines), len(table)-1)
+	}
+	for _, p := range []Program{Server, Workers} {
+		var help bytes.Buffer
+		PrintFlags(&help, p)
+		plain, _, err := Read(p, nil, env())
+		if err != nil {
+			t.Fatal(err)
+		}
+		full, _, err := Read(p, []string{"--config", write(t, 0o600, string(all))}, env())
+		if err != nil {
+			t.Fatal(err)
+		}
+		flags := map[string]bool{}
+		for _, s := range Settings(p) {
+			if !strings.Contains(help.String(), s.Name) {
+				t.Errorf("--help lacks %s", s.Name)
+			}
+			if plain.Get(s.Name) != s.Default || s.Name != fileSetting && s.ofWorkers == "" && full.Get(s.Name) != s.Default {
+				t.Errorf("%s is %q by default, %q with the documented file", s.Name, plain.Get(s.Name), full.Get(s.Name))
+			}
+			if s.Secret != (s.Flag == "") || flags[s.Flag] && !s.Secret || s.Help == "" || strings.Contains(s.Help, "\n") {
+				t.Errorf("%+v", s)
+			}
+			flags[s.Flag] = true
+		}
+	}
+}
+
+func FuzzFile(f *testing.F) {
+	f.Add([]byte("PARLEY_LISTEN=:1\n# x\nPARLEY_REDIS='a'\n"))
+	f.Add([]byte(Document()))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		lines, err := parseFile("f", text)
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Fatalf("%q", err)
+		}
+		for name, l := range lines {
+			if _, ok := find(name); !ok || strings.Contains(l.value, "\n") {
+				t.Fatalf("%q: %q", name, l)
+			}
+		}
+	})
+}

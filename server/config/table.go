@@ -1,0 +1,148 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Defaults that others must know of.
+const (
+	DefaultListen   = "127.0.0.1:8080"
+	DefaultDataDir  = ".parley"
+	DefaultKafka    = "127.0.0.1:9092"
+	DefaultRegistry = "127.0.0.1:8081"
+	DefaultLink     = "127.0.0.1:8091"
+)
+
+// fileSetting is the one setting that cannot stand in the file.
+const fileSetting = "PARLEY_CONFIG"
+
+const both = Server | Workers
+
+// table declares all settings: flags, variables, help, the documented file and tests
+// come from it.
+var table = []Setting{
+	{Name: fileSetting, Flag: "config", Of: both, Help: "file of settings, lines NAME=value; flags and the environment go before it"},
+
+	{section: "Programs", Name: "PARLEY_LISTEN", Flag: "listen", Of: Server, Default: DefaultListen, check: address, Help: "address of the API, health and metrics of a server; port 0 takes a free one"},
+	{Name: "PARLEY_WORKERS_LISTEN", Flag: "listen", Of: Workers, Default: "127.0.0.1:0", check: address, Help: "address of health and metrics of workers; port 0 takes a free one"},
+	{Name: "PARLEY_LOG_FORMAT", Flag: "log-format", Of: both, Default: "text", check: oneOf("text", "json"), Help: "text or json, on standard error"},
+	{Name: "PARLEY_STORE", Flag: "store", Of: both, Default: "embedded", ofWorkers: "dynamodb", check: oneOf("embedded", "dynamodb"), Help: "embedded: everything in this one process; dynamodb: one of many processes, as workers of their own always are"},
+
+	{section: "A server that is everything in one process", Name: "PARLEY_DATA_DIR", Flag: "data-dir", Of: Server, Default: DefaultDataDir, check: some, Help: "directory of all data"},
+	{Name: "PARLEY_KAFKA_LISTEN", Flag: "kafka-listen", Of: Server, Default: DefaultKafka, check: address, Help: "loopback address of the Kafka port; if the default is in use, a free one is taken"},
+
+	{section: "Schema registry", Name: "PARLEY_REGISTRY_LISTEN", Flag: "registry-listen", Of: both, Default: DefaultRegistry, check: address, Help: "address of the schema registry, in an embedded server on loopback, where a free port is taken if the default is in use; of workers beyond loopback only with a password"},
+	{Name: "PARLEY_REGISTRY_PASSWORD", Of: Workers, Secret: true, Help: "what the registry's clients must know"},
+
+	{section: "DynamoDB", Name: "PARLEY_DYNAMODB_PREFIX", Flag: "dynamodb-prefix", Of: both, Default: "parley_", Help: "prefix of the names of DynamoDB's tables"},
+	{Name: "PARLEY_DYNAMODB_REGION", Flag: "dynamodb-region", Of: both, Help: "region of DynamoDB; without it AWS's own settings say, which also hold the credentials"},
+	{Name: "PARLEY_DYNAMODB_ENDPOINT", Flag: "dynamodb-endpoint", Of: both, Help: "URL of DynamoDB instead of the region's; http:// is DynamoDB Local"},
+
+	{section: "Kafka", Name: "PARLEY_KAFKA_BROKERS", Flag: "kafka-brokers", Of: both, Help: "brokers of Kafka, host:port with commas between them; servers need none"},
+	{Name: "PARLEY_KAFKA_TLS", Flag: "kafka-tls", Of: both, Default: "off", check: oneOf("on", "off"), Help: "on or off"},
+	{Name: "PARLEY_KAFKA_CA", Flag: "kafka-ca", Of: both, Help: "file with the certificates to trust instead of the system's"},
+	{Name: "PARLEY_KAFKA_CERT", Flag: "kafka-cert", Of: both, Help: "file with this process's certificate, where Kafka asks for one"},
+	{Name: "PARLEY_KAFKA_KEY", Flag: "kafka-key", Of: both, Help: "file with its key"},
+	{Name: "PARLEY_KAFKA_SASL", Flag: "kafka-sasl", Of: both, check: oneOf("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), Help: "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with the password in PARLEY_KAFKA_PASSWORD"},
+	{Name: "PARLEY_KAFKA_USER", Flag: "kafka-user", Of: both, Help: "user at Kafka"},
+	{Name: "PARLEY_KAFKA_PASSWORD", Of: both, Secret: true, Help: "password of that user"},
+	{Name: "PARLEY_KAFKA_PRINCIPALS", Flag: "kafka-principals", Of: Workers, Help: "who has which role in Kafka's ACLs, ROLE=PRINCIPAL with semicolons between them; without it relay=User:parley-relay;fanout=User:parley-fanout;letters=User:parley-letters;operator=User:parley-operator"},
+	{Name: "PARLEY_REPLICATION", Flag: "replication", Of: Workers, Default: "3", check: number(1, 32767), Help: "replicas of each partition that topics are made with and checked for"},
+	{Name: "PARLEY_RELAY_SLOTS", Flag: "relay-slots", Of: Workers, Default: "8", check: number(1, 64), Help: "parts in which relays share the work; the same in all processes"},
+
+	{section: "Redis", Name: "PARLEY_REDIS", Flag: "redis", Of: both, Help: "redis://[user@]host:port[,host:port], or rediss:// for TLS, with the password in PARLEY_REDIS_PASSWORD; several hosts or ?cluster=true are a cluster, ?master=NAME[&sentinel_user=USER] asks sentinels"},
+	{Name: "PARLEY_REDIS_CA", Flag: "redis-ca", Of: both, Help: "file with the certificates to trust instead of the system's"},
+	{Name: "PARLEY_REDIS_PREFIX", Flag: "redis-prefix", Of: both, Default: "parley:", check: some, Help: "prefix of all keys and channels; the same in all processes"},
+	{Name: "PARLEY_REDIS_PASSWORD", Of: both, Secret: true, Help: "password of Redis's user"},
+	{Name: "PARLEY_REDIS_SENTINEL_PASSWORD", Of: both, Secret: true, Help: "password of the sentinels' user, where they have one"},
+
+	{section: "Links between processes", Name: "PARLEY_KEY_FILE", Flag: "key-file", Of: both, Help: "PEM file of the Ed25519 key that all processes share; an embedded server makes its own, auth.key in the data directory"},
+	{Name: "PARLEY_LINK_LISTEN", Flag: "link-listen", Of: Server, Default: DefaultLink, check: address, Help: "address for links from other processes, never for clients"},
+	{Name: "PARLEY_LINK_ADDRESS", Flag: "link-address", Of: Server, check: maybeAddress, Help: "host:port where other processes find link-listen, of each server another; without it link-listen"},
+	{Name: "PARLEY_LINK_CA", Flag: "link-ca", Of: both, Help: "file with the authority of all processes' certificates, for links with TLS"},
+	{Name: "PARLEY_LINK_CERT", Flag: "link-cert", Of: both, Help: "file with this process's certificate"},
+	{Name: "PARLEY_LINK_KEY", Flag: "link-key", Of: both, Help: "file with its key"},
+}
+
+// Settings returns the settings of a program, or of several.
+func Settings(p Program) []Setting {
+	var list []Setting
+	section := ""
+	for _, s := range table {
+		if s.section != "" {
+			section = s.section
+		}
+		s.section = section
+		if p == Workers && s.ofWorkers != "" {
+			s.Default = s.ofWorkers
+		}
+		if s.Of&p != 0 {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func find(name string) (Setting, bool) {
+	i := slices.IndexFunc(table, func(s Setting) bool { return s.Name == name })
+	if i < 0 {
+		return Setting{}, false
+	}
+	return table[i], true
+}
+
+// IsAddress reports whether s is host:port with a port's number.
+func IsAddress(s string) bool {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
+
+func address(s string) error {
+	if !IsAddress(s) {
+		return fmt.Errorf("must be host:port, not %.100q", s)
+	}
+	return nil
+}
+
+func maybeAddress(s string) error {
+	if s == "" {
+		return nil
+	}
+	return address(s)
+}
+
+func some(s string) error {
+	if s == "" {
+		return errors.New("must not be empty")
+	}
+	return nil
+}
+
+func oneOf(list ...string) func(string) error {
+	named := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == "" })
+	last := len(named) - 1
+	return func(s string) error {
+		if slices.Contains(list, s) {
+			return nil
+		}
+		return fmt.Errorf("must be %s or %s, not %.40q", strings.Join(named[:last], ", "), named[last], s)
+	}
+}
+
+func number(lo, hi int) func(string) error {
+	return func(s string) error {
+		if n, err := strconv.Atoi(s); err != nil || n < lo || n > hi {
+			return fmt.Errorf("must be %d to %d, not %.40q", lo, hi, s)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,109 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// reachTime is how long brokers have to answer for the first time: whoever starts
+// everything at once has them come up beside us.
+const (
+	reachTime  = 10 * time.Second
+	reachPause = 250 * time.Millisecond
+)
+
+// reach waits until a broker answers. What waiting cannot mend ends it at once; the error
+// is one line that says what to look at.
+func (c Cluster) reach(ctx context.Context, cl *kgo.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	var last error
+	for {
+		err := cl.Ping(ctx)
+		if err == nil {
+			return nil
+		}
+		// The end of the time says less than what was before it.
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
+			last = err
+		}
+		clear, final := c.explain(last)
+		if final {
+			return clear
+		}
+		select {
+		case <-ctx.Done():
+			return clear
+		case <-time.After(reachPause):
+		}
+	}
+}
+
+// explain says in one line what an error of the first connection means for whoever has
+// set Kafka up; final that another attempt cannot help.
+func (c Cluster) explain(err error) (clear error, final bool) {
+	var (
+		eof       *kgo.ErrFirstReadEOF
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		alert     tls.AlertError
+		op        *net.OpError
+	)
+	at := c.Addr()
+	switch {
+	case errors.Is(err, kerr.SaslAuthenticationFailed):
+		return fmt.Errorf("kafka: %s refuses user %.100q: kafka-user or PARLEY_KAFKA_PASSWORD is wrong", at, c.User), true
+	case errors.Is(err, kerr.UnsupportedSaslMechanism):
+		return fmt.Errorf("kafka: %s does not offer the SASL mechanism %s: set kafka-sasl otherwise", at, c.Mechanism), true
+	case errors.Is(err, kerr.IllegalSaslState):
+		return fmt.Errorf("kafka: %s does not ask for SASL: set kafka-sasl otherwise", at), true
+	case errors.As(err, &authority):
+		return fmt.Errorf("kafka: the certificate of %s is not signed by an authority in kafka-ca", at), true
+	case errors.As(err, &host), errors.As(err, &invalid):
+		return fmt.Errorf("kafka: the certificate of %s is not good: %w", at, err), true
+	case errors.As(err, &alert):
+		return fmt.Errorf("kafka: %s refuses this process's certificate or TLS version: %w", at, alert), true
+	case errors.As(err, &record):
+		return fmt.Errorf("kafka: %s does not speak TLS: set kafka-tls to off, or take its other port", at), true
+	case c.TLS != nil && errors.Is(err, io.EOF) && !errors.As(err, &eof):
+		return fmt.Errorf("kafka: %s ends the handshake of TLS: does it speak TLS?", at), false
+	case c.TLS == nil && (errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")):
+		return fmt.Errorf("kafka: %s ends the connection at once: does it want TLS (kafka-tls on) or a user (kafka-sasl)?", at), errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")
+	case errors.As(err, &eof) && c.Mechanism == "":
+		return fmt.Errorf("kafka: %s ends the connection at once: does it want a user (kafka-sasl)?", at), true
+	case errors.As(err, &op) && op.Op == "dial":
+		return fmt.Errorf("kafka: no broker of %s can be reached: %w", at, op.Err), false
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("kafka: no broker of %s answers within %v", at, reachTime), false
+	}
+	return fmt.Errorf("kafka: %s: %w", at, err), false
+}
+
+// Connect makes a client for administration and waits until brokers let it in. Errors
+// are one line that says which setting to look at; Close must be called.
+func Connect(ctx context.Context, c Cluster) (*Admin, error) {
+	a, err := NewAdmin(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.reach(ctx, a.c); err != nil {
+		a.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// Client is the connection itself, for requests about other things than topics.
+func (a *Admin) Client() *Client { return a.c }

@@ -1,0 +1,135 @@
+package routing
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrAway says that Redis cannot be reached, or does not answer in time: it may later.
+var ErrAway = errors.New("routing: Redis is away")
+
+const (
+	reachTime  = 10 * time.Second // that Redis has to answer for the first time
+	reachPause = 250 * time.Millisecond
+)
+
+// Check does once, under the prefix, everything that this package asks of Redis, so that
+// wrong settings and missing rights show at the start. Redis has ten seconds to answer.
+// Errors are one line that says what to look at; ErrAway is among them if waiting may
+// help.
+func (r *Redis) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	var last error
+	for {
+		err := r.try(ctx)
+		if err == nil {
+			return nil
+		}
+		// The end of the time says less than what was before it.
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
+			last = err
+		}
+		clear, final := r.explain(last)
+		if final {
+			return clear
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrAway, clear)
+		case <-time.After(reachPause):
+		}
+	}
+}
+
+// try runs each kind of command on a key that expires by itself.
+func (r *Redis) try(ctx context.Context) error {
+	key, channel := r.prefix+"check", r.channel(0)
+	for _, f := range []func() error{
+		func() error { return r.c.Ping(ctx).Err() },
+		func() error { return r.c.Set(ctx, key, "x", time.Second).Err() },
+		func() error { return r.c.Get(ctx, key).Err() },
+		func() error { return r.c.PExpire(ctx, key, time.Second).Err() },
+		func() error { return r.c.Eval(ctx, releaseScript, []string{key}, "x").Err() },
+		func() error { return r.c.SAdd(ctx, key, "x").Err() },
+		func() error { return r.c.SMembers(ctx, key).Err() },
+		func() error { return r.c.SRem(ctx, key, "x").Err() },
+		func() error { return r.c.Del(ctx, key).Err() },
+		func() error { return r.c.Publish(ctx, channel, "").Err() },
+		func() error {
+			sub := r.c.PSubscribe(ctx, r.prefix+"n:*")
+			defer sub.Close()
+			_, err := sub.Receive(ctx)
+			return err
+		},
+	} {
+		// Several that start at once share the key: one may find it gone, or another's.
+		if err := f(); err != nil && !errors.Is(err, redis.Nil) && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
+			return err
+		}
+	}
+	return nil
+}
+
+// explain says in one line what an error of the first connection means for whoever has
+// set Redis up; final that another attempt cannot help.
+func (r *Redis) explain(err error) (clear error, final bool) {
+	var (
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		alert     tls.AlertError
+		op        *net.OpError
+	)
+	text := err.Error()
+	answered := func(words ...string) bool {
+		for _, w := range words {
+			if strings.HasPrefix(text, w) {
+				return true
+			}
+		}
+		return false
+	}
+	at := r.addr
+	switch {
+	case answered("WRONGPASS"):
+		return fmt.Errorf("redis: %s refuses the user or the password: look at redis and PARLEY_REDIS_PASSWORD", at), true
+	case answered("NOAUTH"), strings.Contains(text, "without any password configured"):
+		return fmt.Errorf("redis: %s wants a user and a password, or has none: look at redis and PARLEY_REDIS_PASSWORD", at), true
+	case answered("NOPERM"):
+		return fmt.Errorf("redis: the user lacks a right (%s); `workers redis acl` prints what it needs", strings.TrimPrefix(text, "NOPERM ")), true
+	case strings.Contains(text, "cluster support disabled"):
+		return fmt.Errorf("redis: %s is no cluster: give one host, and not cluster=true", at), true
+	case answered("MOVED", "CROSSSLOT"):
+		return fmt.Errorf("redis: %s is a cluster: add ?cluster=true to its URL", at), true
+	case answered("READONLY"):
+		return fmt.Errorf("redis: %s is a replica, which takes no writes: give the primary, or sentinels with master=NAME", at), false
+	case answered("MISCONF"), answered("OOM"), answered("LOADING"), answered("CLUSTERDOWN"), answered("MASTERDOWN"):
+		return fmt.Errorf("redis: %s: %s", at, text), false
+	case errors.As(err, &authority):
+		return fmt.Errorf("redis: the certificate of %s is not signed by an authority in redis-ca", at), true
+	case errors.As(err, &host), errors.As(err, &invalid):
+		return fmt.Errorf("redis: the certificate of %s is not good: %w", at, err), true
+	case errors.As(err, &alert):
+		return fmt.Errorf("redis: %s refuses this process's certificate or TLS version: %w", at, alert), true
+	case errors.As(err, &record):
+		return fmt.Errorf("redis: %s does not speak TLS: use redis:// instead of rediss://, or take its other port", at), true
+	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
+		return fmt.Errorf("redis: %s ends the connection at once: does it want TLS (rediss://), or not?", at), false
+	case errors.As(err, &op) && op.Op == "dial":
+		return fmt.Errorf("redis: %s cannot be reached: %w", at, op.Err), false
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
+		return fmt.Errorf("redis: %s does not answer within %v", at, reachTime), false
+	}
+	return fmt.Errorf("redis: %s: %s", at, text), false
+}
