@@ -9,7 +9,8 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"net"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,8 +33,12 @@ type installation struct {
 	flags []string
 	redis *redis.Client
 	keys  string // prefix in Redis
+	store string // URL of DynamoDB
+	rows  string // prefix of its tables
 	kafka string
 	dir   string
+	// engines controls the servers underneath; nil where somebody else started them.
+	engines *engines
 
 	way     *cutter // to Redis
 	servers [2]*member
@@ -61,6 +66,7 @@ func newInstallation(t testing.TB) *installation {
 		t.Fatal(err)
 	}
 	in := &installation{t: t, way: newCutter(t, o.Addr), redis: redis.NewClient(o), keys: id + ":", kafka: env["PARLEY_TEST_KAFKA"], dir: t.TempDir()}
+	in.store, in.rows, in.engines = env["PARLEY_TEST_DYNAMODB"], id+"_", findEngines(t, env)
 	t.Cleanup(func() { in.flush(); _ = in.redis.Close() })
 	key := filepath.Join(in.dir, "key.pem")
 	_, private, err := ed25519.GenerateKey(rand.Reader)
@@ -75,7 +81,7 @@ func newInstallation(t testing.TB) *installation {
 		t.Fatal(err)
 	}
 	in.flags = []string{
-		"--store", "dynamodb", "--dynamodb-endpoint", env["PARLEY_TEST_DYNAMODB"], "--dynamodb-prefix", id + "_",
+		"--store", "dynamodb", "--dynamodb-endpoint", in.store, "--dynamodb-prefix", in.rows,
 		"--redis", "redis://" + in.way.addr, "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
 	}
 	brokers := strconv.Itoa(strings.Count(in.kafka, ",") + 1)
@@ -182,6 +188,32 @@ func (m *member) freeze(on bool) {
 	_ = m.cmd.Process.Signal(sig)
 }
 
+// again kills a process with no warning and starts it anew.
+func (in *installation) again(m *member) {
+	in.t.Helper()
+	m.kill()
+	in.start(m)
+}
+
+// metric reads a number that a worker gives of itself.
+func (m *member) metric(ctx context.Context, name string) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.addr+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no metric %s", m.addr, name)
+}
+
 // flush loses everything that Redis has of this installation, at once.
 func (in *installation) flush() {
 	err := in.redis.Eval(context.Background(), `for _,k in ipairs(redis.call('KEYS',ARGV[1]..'*')) do redis.call('DEL',k) end`, nil, in.keys).Err()
@@ -206,76 +238,4 @@ func (in *installation) user(name string, server int) *user {
 		in.t.Fatal(err)
 	}
 	return u
-}
-
-// cutter stands in front of an address, cuts connections and lets none through.
-type cutter struct {
-	addr, behind string
-
-	mu     sync.Mutex
-	closed bool
-	conns  []net.Conn
-}
-
-// newCutter makes a way to an address, or to a free one that a server is to take.
-func newCutter(t testing.TB, to string) *cutter {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cutter{addr: l.Addr().String(), behind: to}
-	if to == "" {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.behind = free.Addr().String()
-		_ = free.Close()
-	}
-	t.Cleanup(func() { _ = l.Close(); c.cut() })
-	go func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", c.behind)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			c.mu.Lock()
-			c.conns = append(c.conns, in, out)
-			if c.closed {
-				_ = in.Close()
-			}
-			c.mu.Unlock()
-			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-				go func() {
-					_, _ = bufio.NewReader(way[0]).WriteTo(way[1])
-					_ = way[0].Close()
-					_ = way[1].Close()
-				}()
-			}
-		}
-	}()
-	return c
-}
-
-// shut cuts all connections and lets no new ones through, or lets them again.
-func (c *cutter) shut(on bool) {
-	c.mu.Lock()
-	c.closed = on
-	c.mu.Unlock()
-	c.cut()
-}
-
-func (c *cutter) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.conns {
-		_ = conn.Close()
-	}
-	c.conns = nil
 }

@@ -212,6 +212,7 @@ type follower struct {
 	token   string
 	streams int
 	chats   map[string]*followed
+	shown   func(*messagev1.Message) // told of each message; may be nil
 }
 
 type followed struct {
@@ -240,6 +241,7 @@ func (f *follower) run(ctx context.Context) {
 		f.mu.Unlock()
 		stream, err := f.u.delivery.Subscribe(ctx, req)
 		if err != nil {
+			time.Sleep(5 * time.Millisecond) // the server needs the processor to come back
 			continue
 		}
 		for stream.Receive() {
@@ -269,13 +271,16 @@ func (f *follower) apply(frame *deliveryv1.Frame) {
 	c.newest = max(c.newest, frame.GetVersion(), frame.GetHead().GetVersion())
 	if frame.GetAfterVersion() <= c.version && c.version < frame.GetVersion() {
 		c.version = frame.GetVersion()
-		c.add(frame.GetMessage())
+		f.add(c, frame.GetMessage())
 	}
 }
 
-func (c *followed) add(m *messagev1.Message) {
+func (f *follower) add(c *followed, m *messagev1.Message) {
 	if m == nil {
 		return
+	}
+	if f.shown != nil {
+		f.shown(m)
 	}
 	if m.GetSequence() != int64(len(c.messages)+1) && c.broken == nil {
 		c.broken = fmt.Errorf("sequence %d follows %d", m.GetSequence(), len(c.messages))
@@ -293,7 +298,7 @@ func (f *follower) catchUp(ctx context.Context) {
 			}
 			f.mu.Lock()
 			for _, change := range res.GetChanges() {
-				c.add(change.GetMessage())
+				f.add(c, change.GetMessage())
 			}
 			c.version = max(c.version, res.GetVersion())
 			f.moved.Broadcast()

@@ -1,0 +1,200 @@
+//go:build !windows
+
+package app_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+const (
+	// catchUp is how long the durable path may take after a fault, and session how long
+	// Kafka takes a killed member of a group for one that is only slow.
+	catchUp = 30 * time.Second
+	session = 30 * time.Second
+
+	// usualLag is what the durable path takes on a machine that has time for it. Where it
+	// takes longer before or after a fault as well, for want of processors, it may take as
+	// much longer after the fault, up to maxStretch times.
+	usualLag   = 2 * time.Second
+	maxStretch = 5
+
+	// defaultFaults is the first kinds once each; the others repeat them in other ways.
+	defaultFaults = 9
+)
+
+// trouble does faults to an installation under load.
+type trouble struct {
+	t     *testing.T
+	ctx   context.Context
+	in    *installation
+	load  *load
+	probe *lagProbe
+}
+
+// fault is something that happens to machines.
+type fault struct {
+	name    string
+	engines bool // happens to an engine
+	group   bool // kills members of fanout's group
+	// do returns when the fault is over. round counts the faults of the kind, so that each
+	// time another machine has it.
+	do func(round int)
+}
+
+func (x *trouble) kinds() []fault {
+	in := x.in
+	return []fault{
+		{name: "a server is killed", do: func(round int) { in.again(in.servers[round%2]) }},
+		{name: "all of Redis is flushed", do: func(int) { in.flush() }},
+		{name: "a worker is killed", group: true, do: func(round int) { in.again(in.workers[round%2]) }},
+		{name: "links are cut again and again", do: func(int) {
+			for range 5 {
+				in.servers[0].links.cut()
+				in.servers[1].links.cut()
+				x.load.more(10)
+			}
+		}},
+		{name: "a broker is killed", engines: true, do: func(round int) {
+			broker := in.engines.brokers[round%len(in.engines.brokers)]
+			in.engines.kill(broker)
+			x.pass(12 * time.Second) // the others have noticed
+			in.engines.start(broker)
+		}},
+		{name: "Redis is killed and comes back empty", engines: true, do: func(int) {
+			in.engines.kill("redis")
+			x.pass(12 * time.Second) // longer than leases last
+			in.engines.start("redis")
+		}},
+		{name: "a worker stands still for longer than its leases and its session", do: func(round int) {
+			x.standStill(in.workers[round%2])
+		}},
+		{name: "a server stands still for longer than its lease", do: func(round int) {
+			m := in.servers[round%2]
+			m.freeze(true)
+			x.sleep(12 * time.Second)
+			m.freeze(false)
+		}},
+		{name: "no link reaches a server", do: func(round int) {
+			links := in.servers[round%2].links
+			links.shut(true)
+			x.pass(12 * time.Second)
+			links.shut(false)
+		}},
+		{name: "both workers are killed and Redis is flushed", group: true, do: func(int) {
+			in.again(in.workers[0])
+			in.again(in.workers[1])
+			in.flush()
+		}},
+		{name: "Redis is out of reach", do: func(int) {
+			in.way.shut(true)
+			x.pass(12 * time.Second)
+			in.way.shut(false)
+		}},
+		{name: "a broker stands still", engines: true, do: func(round int) {
+			broker := in.engines.brokers[round%len(in.engines.brokers)]
+			in.engines.freeze(broker)
+			x.pass(15 * time.Second)
+			in.engines.thaw(broker)
+		}},
+		{name: "the store stands still", engines: true, do: func(int) {
+			in.engines.freeze("dynamodb")
+			x.sleep(5 * time.Second)
+			in.engines.thaw("dynamodb")
+		}},
+		{name: "a server and a broker are killed", engines: true, do: func(round int) {
+			broker := in.engines.brokers[round%len(in.engines.brokers)]
+			in.engines.kill(broker)
+			in.again(in.servers[(round+1)%2])
+			x.load.more(50)
+			in.engines.start(broker)
+		}},
+	}
+}
+
+// standStill stops a worker that holds slots for 40 s: another takes its slots and its
+// partitions over. When it goes on it still believes that they are its own, until its
+// leases and Kafka tell it otherwise.
+func (x *trouble) standStill(m *member) {
+	x.t.Helper()
+	for held := 0.0; held == 0; x.sleep(100 * time.Millisecond) {
+		var err error
+		if held, err = m.metric(x.ctx, telemetry.RelaySlots); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+	before := strings.Count(m.log.String(), "slot: lost")
+	m.freeze(true)
+	x.pass(40 * time.Second)
+	m.freeze(false)
+	for strings.Count(m.log.String(), "slot: lost") == before {
+		select {
+		case <-m.gone:
+			x.t.Fatalf("the worker ended: %s", m.log.tail(2<<10))
+		default:
+			x.sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+// pass lets time pass in which people go on.
+func (x *trouble) pass(d time.Duration) {
+	x.t.Helper()
+	x.sleep(d)
+	x.load.more(20)
+}
+
+func (x *trouble) sleep(d time.Duration) {
+	x.t.Helper()
+	select {
+	case <-x.ctx.Done():
+		x.t.Fatal(x.ctx.Err())
+	case <-time.After(d):
+	}
+}
+
+// suffer does a fault and waits until what it left behind is caught up with.
+func (x *trouble) suffer(f fault, round int) {
+	x.t.Helper()
+	calm, err := x.probe.drain(x.ctx, x.load.shown())
+	if err != nil {
+		x.t.Fatalf("before %q: %v", f.name, err)
+	}
+	x.load.more(30)
+	x.load.latency()
+	begun := time.Now()
+	f.do(round)
+	lasted := time.Since(begun)
+	x.recovered(f.name, f.group, calm)
+	x.t.Logf("%s: %v, live %s", f.name, lasted.Round(time.Millisecond), x.load.latency())
+}
+
+// recovered checks that the durable path has caught up with the moment of the call in time.
+func (x *trouble) recovered(name string, group bool, calm time.Duration) {
+	x.t.Helper()
+	bound := catchUp
+	if group {
+		bound += session
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, maxStretch*bound)
+	defer cancel()
+	took, err := x.probe.drain(ctx, x.load.shown())
+	if err != nil {
+		x.t.Fatalf("after %q: %v", name, err)
+	}
+	if took > bound { // in want of processors?
+		after, err := x.probe.drain(ctx, x.load.shown())
+		if err != nil {
+			x.t.Fatalf("long after %q: %v", name, err)
+		}
+		stretch := min(max(1, float64(max(calm, after))/float64(usualLag)), maxStretch)
+		if took > time.Duration(stretch*float64(bound)) {
+			x.t.Errorf("after %q the lag took %v to go, not %v; it was %v before and %v after", name, took, bound, calm, after)
+		}
+	}
+	x.t.Logf("%s: no lag %v after it was over, %v before", name, took.Round(time.Millisecond), calm.Round(time.Millisecond))
+}
