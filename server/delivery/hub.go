@@ -122,7 +122,7 @@ type Delivery struct {
 	MembershipVersion int64    // of the chat, with that change
 	Targets           []string // users whose membership the changes began or ended
 	// Events are the changes, in consecutive versions that end with Version. A
-	// delivery without events only says that there are changes.
+	// delivery without events only says that there are changes, any number of them.
 	Events []event.Event
 }
 
@@ -242,17 +242,19 @@ func (h *Hub) Deliver(d Delivery) {
 	}
 	cs.wanted = max(cs.wanted, d.Version)
 	h.advance(cs)
-	if !cs.known || d.Version <= cs.version {
+	walked := !cs.known || d.Version <= cs.version
+	if walked || len(d.Events) == 0 {
 		// The changes were walked, now or before, or happened before the first
 		// attachment: then a target's stream is not attached, or attached by a later
 		// addition. Or they only wait in the buffer of a chat without a position, and
-		// are gone with it if the stream that is opening ends.
+		// are gone with it if the stream that is opening ends. Of the changes of a
+		// repair this may be true of the first ones only.
 		for _, user := range d.Targets {
 			h.joinUnattached(d.ChatID, user)
 		}
-		if cs.checked < d.MembershipVersion {
-			h.requestCheck(d.ChatID, d.MembershipVersion)
-		}
+	}
+	if walked && cs.checked < d.MembershipVersion {
+		h.requestCheck(d.ChatID, d.MembershipVersion)
 	}
 }
 

@@ -104,6 +104,32 @@ func TestLostRemovalIsRepaired(t *testing.T) {
 	}
 }
 
+// A repair tells of many changes at once. Those that lie before the chat's first stream
+// are not walked, though the last one is: their targets are looked at all the same.
+func TestRepairOfManyChanges(t *testing.T) {
+	w := newWorld(t, nil)
+	id := w.group(table.All, "alice", "bob")
+	d := w.open("carol", "", known(id, 0)) // who has the chat by other means
+	d.left[id] = false
+	w.deliver = func(delivery.Delivery) {}
+	w.commits = nil
+	_, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	w.must(err)
+	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"}))
+	a := w.open("alice", "", known(id, 0))
+	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	repair := w.commits[len(w.commits)-1]
+	repair.Events = nil
+	repair.Targets = []string{"carol", "bob"}
+	w.hub.Deliver(repair)
+	w.settle()
+	d.take()
+	if !d.left[id] {
+		t.Fatal("a removed member was not told")
+	}
+	a.agrees(id)
+}
+
 // A hole is made by dropping a delivery that another follows.
 func TestHoleIsReadOnce(t *testing.T) {
 	w := newWorld(t, nil)

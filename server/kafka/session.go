@@ -11,15 +11,15 @@ import (
 
 // Settings of consumers (K-091…K-098), in franz-go's words.
 const (
-	MaxPoll          = 500 // records of one poll
+	MaxPoll          = 500 // records that are worked on before the next commit
 	sessionTimeout   = 30 * time.Second
 	heartbeatEvery   = 10 * time.Second
 	rebalanceTimeout = 300 * time.Second
 	commitTimeout    = 10 * time.Second
-	fetchMaxBytes    = 8 << 20
-	// Little of each partition, so that with much to read every partition has its turn
-	// soon, and little is thrown away of one that is held.
-	fetchMaxPartition = 128 << 10
+	fetchMaxBytes    = 4 << 20
+	// Little of each partition, so that with much to read one answer has all of them,
+	// and little is thrown away of one that is held.
+	fetchMaxPartition = 64 << 10
 	// A partition that goes on after a hold waits for the fetch under way, so that
 	// must not wait long for records of the others.
 	fetchMaxWait = 200 * time.Millisecond
@@ -38,6 +38,7 @@ type SessionConfig struct {
 	Options  []Option
 	Group    string
 	Topics   []string
+	Expiry   time.Duration // after which a silent member is gone; 0: 30 s
 	Assigned func([]Partition)
 	// Gone says that partitions are not ours any more: revoked, after the last
 	// batch was committed or given up, or lost, when somebody else may have them.
@@ -51,12 +52,15 @@ type Batch struct {
 }
 
 // Session is one member of a consumer group, polled batch by batch. Rebalances
-// wait while a batch is worked on. Poll, Commit, Rewind, Hold and Done belong to
-// one goroutine.
+// wait while a batch is worked on. Its methods belong to one goroutine.
 type Session struct{ c *kgo.Client }
 
 // NewSession joins a group.
 func NewSession(cfg SessionConfig) (*Session, error) {
+	expiry, heartbeat := sessionTimeout, heartbeatEvery
+	if cfg.Expiry > 0 {
+		expiry, heartbeat = cfg.Expiry, cfg.Expiry/3
+	}
 	list := func(m map[string][]int32) (out []Partition) {
 		for topic, ids := range m {
 			for _, id := range ids {
@@ -72,7 +76,7 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 		seeds(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.DisableClientMetrics(), kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
-		kgo.SessionTimeout(sessionTimeout), kgo.HeartbeatInterval(heartbeatEvery), kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.SessionTimeout(expiry), kgo.HeartbeatInterval(heartbeat), kgo.RebalanceTimeout(rebalanceTimeout),
 		kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
 		kgo.OnPartitionsRevoked(gone(false)), kgo.OnPartitionsLost(gone(true)),
@@ -83,14 +87,36 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 	return &Session{c}, nil
 }
 
-// Poll returns the next records by partition, at most MaxPoll; it is empty if ctx
-// ends first. Done must follow.
+// Poll returns all that has been fetched, by partition; if that is nothing, it waits
+// until something is, or ctx ends. Done must follow.
 func (s *Session) Poll(ctx context.Context) (map[Partition]Batch, error) {
-	fetches := s.c.PollRecords(ctx, MaxPoll)
+	return batches(ctx, s.c.PollFetches(ctx))
+}
+
+// Fetched returns what Poll does, and does not wait. Done must follow.
+func (s *Session) Fetched() (map[Partition]Batch, error) {
+	s.Block()
+	// Without a context the client does not wait.
+	return batches(context.Background(), s.c.PollFetches(nil)) //nolint:staticcheck // as documented there
+}
+
+// Block holds rebalances back like Poll, and takes nothing. Done must follow.
+func (s *Session) Block() { s.c.PollFetches(ended) }
+
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+func batches(ctx context.Context, fetches kgo.Fetches) (map[Partition]Batch, error) {
 	out := map[Partition]Batch{}
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if len(p.Records) > 0 {
-			out[Partition{p.Topic, p.Partition}] = Batch{p.Records, p.HighWatermark}
+			k := Partition{p.Topic, p.Partition}
+			// There may be several answers with records of a partition.
+			out[k] = Batch{append(out[k].Records, p.Records...), p.HighWatermark}
 		}
 	})
 	if ctx.Err() != nil {

@@ -22,65 +22,84 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Events of 300 chats, decoded and checked, with one lane and with sixteen a
-// partition; and with a handler that waits 1 ms, as for an answer. b.N records.
-func BenchmarkConsume(b *testing.B) {
-	for _, wait := range []time.Duration{0, time.Millisecond} {
-		for _, lanes := range []int{1, 16} {
-			b.Run(fmt.Sprintf("wait=%s/lanes=%d", wait, lanes), func(b *testing.B) {
-				broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: b.TempDir(), Listen: "127.0.0.1:0"})
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer broker.Close()
-				r := &rig{addr: broker.Addr(), store: storetest.NewMap(time.Now)}
-				p := newPoisoner(b, r)
-				c, err := kafka.NewTransactional(r.addr, "bench")
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer c.Close()
-				for at := 0; at < b.N; {
-					var records []*kafka.Record
-					for ; at < b.N && len(records) < 1000; at++ {
-						records = append(records, p.record(fmt.Sprintf("chat_%d", at%300), int64(at/300)+1, ""))
-					}
-					if err := kafka.Transact(b.Context(), c, records); err != nil {
-						b.Fatal(err)
-					}
-				}
-				ctx, cancel := context.WithCancel(b.Context())
-				defer cancel()
-				var left atomic.Int64
-				left.Store(int64(b.N))
-				e, err := New(Config{
-					Addr: r.addr, Group: "bench", Consumer: "b", Topics: []string{kafka.MessagesPersisted}, Store: r.store, Clock: time.Now,
-					Logger: slog.New(slog.DiscardHandler), Lanes: lanes,
-					Handle: func(_ context.Context, rec *kafka.Record) error {
-						if _, err := p.serde.Decode(context.Background(), rec.Key, rec.Value); err != nil {
-							return err
+// A backlog of 100,000 events of 2,000 chats over 64 partitions, decoded and checked:
+// record by record and a chat's at once, by a handler that waits 0, 1 or 5 ms in a
+// call, as for an answer. Of the slow ones only the first records are worked on.
+func BenchmarkBacklog(b *testing.B) {
+	const backlog, chats = 100_000, 2_000
+	broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: b.TempDir(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer broker.Close()
+	r := &rig{addr: broker.Addr(), store: storetest.NewMap(time.Now)}
+	p := newPoisoner(b, r)
+	c, err := kafka.NewTransactional(r.addr, "bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	for at := 0; at < backlog; {
+		var records []*kafka.Record
+		for ; at < backlog && len(records) < 500; at++ {
+			records = append(records, p.record(fmt.Sprintf("chat_%d", at*7919%chats), int64(at/chats)+1, ""))
+		}
+		if err := kafka.Transact(b.Context(), c, records); err != nil {
+			b.Fatal(err)
+		}
+	}
+	limits := map[time.Duration]int64{0: backlog, time.Millisecond: 40_000, 5 * time.Millisecond: 20_000}
+	for _, wait := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
+		for _, batch := range []bool{false, true} {
+			for _, parallel := range []int{16, 32, 64} {
+				b.Run(fmt.Sprintf("wait=%s/batch=%t/parallel=%d", wait, batch, parallel), func(b *testing.B) {
+					var calls int64
+					before := cpu(b)
+					for n := 0; b.Loop(); n++ {
+						ctx, cancel := context.WithCancel(b.Context())
+						var left atomic.Int64
+						left.Store(limits[wait])
+						cfg := Config{
+							Addr: r.addr, Group: fmt.Sprintf("%s-%d", b.Name(), n), Consumer: "b", Topics: []string{kafka.MessagesPersisted}, Store: r.store,
+							Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: parallel,
+							Dead: func(_ context.Context, d Dead) error { return fmt.Errorf("dead letter: %s", d.Reason) },
 						}
-						time.Sleep(wait)
-						if left.Add(-1) == 0 {
-							cancel()
+						handle := func(_ context.Context, records []*kafka.Record) (int, error) {
+							for i, rec := range records {
+								if _, err := p.serde.Decode(context.Background(), rec.Key, rec.Value); err != nil {
+									return i, err
+								}
+							}
+							if wait > 0 {
+								time.Sleep(wait)
+							}
+							if left.Add(-int64(len(records))) <= 0 {
+								cancel()
+							}
+							return len(records), nil
 						}
-						return nil
-					},
-					Dead: func(_ context.Context, d Dead) error { return fmt.Errorf("dead letter: %s", d.Reason) },
+						if batch {
+							cfg.Batch = handle
+						} else {
+							cfg.Handle = BatchHandler(handle).One()
+						}
+						e, err := New(cfg)
+						if err != nil {
+							b.Fatal(err)
+						}
+						_ = e.Run(ctx)
+						cancel()
+						if left.Load() > 0 {
+							b.Fatalf("%d records are left", left.Load())
+						}
+						calls += e.Stats().Calls
+					}
+					all := float64(limits[wait]) * float64(b.N)
+					b.ReportMetric(all/b.Elapsed().Seconds(), "records/s")
+					b.ReportMetric(float64(calls)/all, "calls/record")
+					b.ReportMetric(float64((cpu(b)-before).Microseconds())/all, "cpu-µs/record")
 				})
-				if err != nil {
-					b.Fatal(err)
-				}
-				before := cpu(b)
-				b.ResetTimer()
-				_ = e.Run(ctx)
-				b.StopTimer()
-				if left.Load() > 0 {
-					b.Fatalf("%d records are left", left.Load())
-				}
-				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
-				b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-µs/record")
-			})
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -15,7 +16,7 @@ import (
 // The owner of a partition has a row in the store, from the first record that
 // comes until it gives the partition back. Who finds the row of another takes the
 // records that may have been in work for suspects: those from the committed offset
-// on, at most as many as one poll brings, that were there when the partition was
+// on, at most as many as one round has, that were there when the partition was
 // begun. Suspects are worked on one by one, with nothing else in work in the
 // process, and each is named in the row before. A suspect that stands in the row
 // when the next owner comes was alone when the process ended, and only that counts
@@ -25,6 +26,10 @@ import (
 //
 // Without a crash that is one write for a partition's first records, and one when
 // it is given back.
+
+// alone is held by who works on a suspect, and shared by all others: what ends is the
+// process, so all engines of a process share it.
+var alone sync.RWMutex
 
 // trial is what is left to find out about a partition whose owner ended.
 type trial struct {
@@ -153,8 +158,8 @@ func (e *Engine) workAlone(ctx context.Context, sh *share) {
 	if t == nil || sh.stopped {
 		return
 	}
-	e.cfg.Gate.Lock()
-	defer e.cfg.Gate.Unlock()
+	alone.Lock()
+	defer alone.Unlock()
 	named := false
 	for ; sh.next < len(sh.done) && !sh.stopped && ctx.Err() == nil; sh.next++ {
 		r := sh.batch.Records[sh.next]
@@ -174,7 +179,7 @@ func (e *Engine) workAlone(ctx context.Context, sh *share) {
 			err = e.bury(ctx, r, int(t.ends[r.Offset]), "unknown: the process ended while it worked on the record")
 		default:
 			named = true
-			err = e.record(ctx, r)
+			_, err = e.record(ctx, r)
 		}
 		switch {
 		case err == nil:

@@ -53,7 +53,7 @@ func child(dir, kind string) error {
 	}
 	e, err := New(Config{
 		Addr: eng.KafkaAddr(), Group: "test", Consumer: fmt.Sprint("p", os.Getpid()), Topics: []string{topic}, Store: eng.Store, Clock: time.Now,
-		Logger: slog.New(slog.DiscardHandler), Lanes: 4,
+		Logger: slog.New(slog.DiscardHandler), Parallel: 4,
 		Handle: func(_ context.Context, r *kafka.Record) error {
 			if strings.Contains(string(r.Value), "kill") && kind != "healed" {
 				self, err := os.FindProcess(os.Getpid())

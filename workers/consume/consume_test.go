@@ -15,12 +15,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
-
-	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 )
 
 // rig is a broker with records and a consumer whose handler does as their values
@@ -44,7 +43,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return &rig{t: t, broker: b, addr: b.Addr(), store: storetest.NewMap(time.Now), calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{}}
+	return &rig{t: t, broker: b, addr: b.Addr(), store: dynamotest.Store(t, time.Now), calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{}}
 }
 
 const topic = kafka.ChatsCreated
@@ -108,7 +107,7 @@ func (r *rig) engine(change func(*Config)) *Engine {
 	r.t.Helper()
 	cfg := Config{
 		Addr: r.addr, Group: "test", Consumer: "me", Topics: []string{topic}, Handle: r.handle, Store: r.store,
-		Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Lanes: 4,
+		Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: 4,
 		Dead: func(_ context.Context, d Dead) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()

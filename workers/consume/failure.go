@@ -78,13 +78,17 @@ func WithRedrive(ctx context.Context) context.Context {
 func Redriven(ctx context.Context) bool { return ctx.Value(redriven{}) != nil }
 
 // Call calls a handler; a panic of it is an unknown failure.
-func Call(ctx context.Context, handle Handler, r *kafka.Record) (err error) {
+func Call(ctx context.Context, handle Handler, r *kafka.Record) error {
+	return guard(func() error { return handle(ctx, r) })
+}
+
+func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &panicked{p, debug.Stack()}
 		}
 	}()
-	return handle(ctx, r)
+	return f()
 }
 
 // panicked is a panic of a handler. What it panicked with may be content: it is for

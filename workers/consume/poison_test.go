@@ -298,7 +298,7 @@ func TestRebalances(t *testing.T) {
 	join := func() {
 		names++
 		e := r.engine(func(c *Config) {
-			c.Handle, c.Consumer, c.Lanes = handle, fmt.Sprint("m", names), 1+rng.IntN(4)
+			c.Handle, c.Consumer, c.Parallel = handle, fmt.Sprint("m", names), 1+rng.IntN(8)
 			c.Logger = slog.New(slog.DiscardHandler)
 		})
 		ctx, stop := context.WithCancel(t.Context())

@@ -4,11 +4,14 @@
 // The live path has mostly been faster; what it lost, the hubs find out here, and
 // read it from the store. The package owns the handler only; reading and
 // committing belong to package consume, streams to package delivery.
+//
+// Concurrency: handlers may be called by many goroutines.
 package fanout
 
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
@@ -24,9 +27,9 @@ func Topics() []string {
 	return []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated}
 }
 
-// Handler tells deliver of each event, without its content: where a hub misses it,
+// Handler tells deliver of events, without their content: where a hub misses them,
 // it reads the store.
-func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.Handler {
+func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.BatchHandler {
 	return Repairer(serde, func(_ context.Context, d delivery.Delivery) error {
 		deliver(d)
 		return nil
@@ -34,21 +37,53 @@ func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.Handle
 }
 
 // Repairer is Handler where telling others can fail: with an error of the store, after
-// which the record waits and comes again (K-124).
-func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.Handler {
-	return func(ctx context.Context, r *kafka.Record) error {
-		e, err := serde.Decode(ctx, r.Key, r.Value)
-		switch {
-		case errors.Is(err, event.ErrSchema):
-			return consume.Fail(consume.Permanent, err.Error(), err)
-		case err != nil:
-			return consume.Fail(consume.Authoritative, "the schema registry cannot be asked", err)
+// which the records wait and come again (K-124). Of all events of a chat that it gets
+// together it tells once.
+func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.BatchHandler {
+	return func(ctx context.Context, records []*kafka.Record) (int, error) {
+		var events []event.Event
+		var failed error
+		for _, r := range records {
+			e, err := serde.Decode(ctx, r.Key, r.Value)
+			if err == nil {
+				events = append(events, e)
+				continue
+			}
+			failed = consume.Fail(consume.Authoritative, "the schema registry cannot be asked", err)
+			if errors.Is(err, event.ErrSchema) {
+				failed = consume.Fail(consume.Permanent, err.Error(), err)
+			}
+			break
 		}
+		for _, d := range Merge(events) {
+			if err := repair(ctx, d); err != nil {
+				return 0, consume.Fail(consume.Authoritative, "the members cannot be read", err)
+			}
+		}
+		return len(events), failed
+	}
+}
+
+// Merge returns what hubs have to hear of events of one chat, in any order: its newest
+// head, and everybody whose membership began or ended. Events of several generations
+// of the store tell of several heads.
+func Merge(events []event.Event) []delivery.Delivery {
+	var out []delivery.Delivery
+	for _, e := range events {
 		d := delivery.Of([]event.Event{e})
 		d.Events = nil
-		if err := repair(ctx, d); err != nil {
-			return consume.Fail(consume.Authoritative, "the members cannot be read", err)
+		i := slices.IndexFunc(out, func(o delivery.Delivery) bool { return o.Generation == d.Generation })
+		if i < 0 {
+			out = append(out, d)
+			continue
 		}
-		return nil
+		o := &out[i]
+		o.Version, o.MembershipVersion = max(o.Version, d.Version), max(o.MembershipVersion, d.MembershipVersion)
+		for _, user := range d.Targets {
+			if !slices.Contains(o.Targets, user) {
+				o.Targets = append(o.Targets, user)
+			}
+		}
 	}
+	return out
 }

@@ -75,7 +75,7 @@ func newWorld(t *testing.T, live bool) *world {
 	w.hub, err = delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID})
 	w.must(err)
 	w.engine, err = consume.New(consume.Config{
-		Addr: broker.Addr(), Group: Group, Consumer: "p", Topics: Topics(), Handle: Handler(serde, w.hub.Deliver),
+		Addr: broker.Addr(), Group: Group, Consumer: "p", Topics: Topics(), Batch: Handler(serde, w.hub.Deliver),
 		Dead: func(_ context.Context, d consume.Dead) error {
 			t.Errorf("dead letter %s: %s", d.ID(), d.Reason)
 			return nil

@@ -36,6 +36,7 @@ type bug struct {
 	spine       bool                                   // the mistake is one of the durable path or of links
 	tune        func(*spine)                           // makes the trouble frequent that shows it, and leaves out what hides it
 	envelope    func(*world, *process, *link.Envelope) // what receivers get
+	repair      func(*delivery.Delivery)               // what fanout tells
 	lateProduce bool                                   // rows are deleted before their records are there
 	unstable    bool                                   // rows are deleted before their records are on stable storage
 	missedRow   bool                                   // the outbox shows a later row and not the first

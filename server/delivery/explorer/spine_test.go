@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
+	repair "github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/relay"
 )
 
@@ -340,13 +341,25 @@ func (s *spine) poll(p *part) bool {
 		return false
 	}
 	handle := func() {
+		var order []string
+		events := map[string][]event.Event{}
 		for _, r := range p.records[min(from, len(p.records)):min(to, len(p.records))] {
-			d := delivery.Of([]event.Event{r.event})
-			d.Events = nil
-			if w.trace != nil {
-				w.tracef("%s handles %s@%d", f.p.name, short(d.ChatID), d.Version)
+			id := r.event.GetChatId()
+			if events[id] == nil {
+				order = append(order, id)
 			}
-			s.tell(f.p, d, true)
+			events[id] = append(events[id], r.event)
+		}
+		for _, id := range order {
+			for _, d := range repair.Merge(events[id]) {
+				if w.trace != nil {
+					w.tracef("%s handles %s@%d of %d events", f.p.name, short(d.ChatID), d.Version, len(events[id]))
+				}
+				if w.bug.repair != nil {
+					w.bug.repair(&d)
+				}
+				s.tell(f.p, d, true)
+			}
 		}
 	}
 	if w.bug.commitFirst {

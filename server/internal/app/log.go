@@ -77,9 +77,9 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	d.fanout, err = consume.New(consume.Config{
 		Addr: p.eng.KafkaAddr(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(),
-		Handle: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
-		Dead:   consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
-		Store:  p.eng.Store, Clock: time.Now, Logger: log,
+		Batch: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
+		Dead:  consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
+		Store: p.eng.Store, Clock: time.Now, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 	defer client.Close()
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
-		Failed: p.counts.PublishFailed,
+		Failed: p.counts.PublishFailed, Created: observe.Created(p.counts),
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
 			if p.durable.full.Load() {
 				return errLogFull
