@@ -1,0 +1,235 @@
+package ops
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/replay"
+)
+
+// errorDomain is the domain of all reasons.
+const errorDomain = "parley"
+
+// Errors of the service itself.
+var (
+	errLog       = errors.New("ops: the event log cannot be read")
+	errBusy      = errors.New("ops: too many calls at once")
+	errPageToken = errors.New("ops: not a page token of this list")
+	errArgument  = errors.New("ops: invalid argument")
+)
+
+// mapping is a row of the table of errors: what an operator sees of a sentinel.
+type mapping struct {
+	is     error
+	code   connect.Code
+	reason string
+	text   string // empty: the error's own, from the sentinel on
+}
+
+// mappings is the table of errors, searched from the top. Errors that are not in it are
+// internal, and their text is hidden.
+var mappings = []mapping{
+	{auth.ErrMissingToken, connect.CodeUnauthenticated, "UNAUTHENTICATED", "an operator's token is required: Authorization: Bearer <token>"},
+	{auth.ErrInvalidToken, connect.CodeUnauthenticated, "UNAUTHENTICATED", "not an operator's token of this installation"},
+	{auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED", "the operator's token has expired"},
+	{errArgument, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
+	{errPageToken, connect.CodeInvalidArgument, "INVALID_PAGE_TOKEN", "not a page token of this list: begin with the first page"},
+	{errBusy, connect.CodeResourceExhausted, "BUSY", "too many calls at once: wait for one to end"},
+	{deadletter.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
+	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
+	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
+	{inspect.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
+	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
+	{errLog, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
+	{store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL", "storage is full"},
+	{store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "it is not known whether this was done: look, and repeat it"},
+	{store.ErrThrottled, connect.CodeUnavailable, "UNAVAILABLE", "storage is overloaded"},
+	{store.ErrConflict, connect.CodeUnavailable, "UNAVAILABLE", "storage is overloaded"},
+	{store.ErrUnavailable, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
+	{store.ErrClosed, connect.CodeUnavailable, "DRAINING", "the process is going down"},
+}
+
+// public is the error that an operator sees in place of err. It logs what is hidden.
+func (s *Service) public(ctx context.Context, procedure string, err error) *connect.Error {
+	var out *connect.Error
+	if errors.As(err, &out) {
+		return out
+	}
+	var invalid *protovalidate.ValidationError
+	if errors.As(err, &invalid) {
+		return refusal(connect.CodeInvalidArgument, "INVALID_ARGUMENT", violations(invalid))
+	}
+	for _, m := range mappings {
+		if !errors.Is(err, m.is) {
+			continue
+		}
+		if m.code == connect.CodeUnavailable {
+			s.cfg.Logger.WarnContext(ctx, "ops: call failed", slog.String("procedure", procedure), slog.Any("error", err))
+		}
+		text := m.text
+		if text == "" {
+			text = ownText(err, m.is)
+		}
+		return refusal(m.code, m.reason, text)
+	}
+	switch {
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return refusal(connect.CodeCanceled, "CANCELED", "the call was canceled")
+	case errors.Is(err, context.DeadlineExceeded):
+		return refusal(connect.CodeDeadlineExceeded, "DEADLINE_EXCEEDED", "the call took too long")
+	}
+	return s.internal(ctx, procedure, slog.Any("error", err))
+}
+
+func (s *Service) internal(ctx context.Context, procedure string, what ...any) *connect.Error {
+	id := "err_" + rand.Text()
+	s.cfg.Logger.ErrorContext(ctx, "ops: internal error", append([]any{slog.String("procedure", procedure), slog.String("correlation_id", id), slog.String("by", by(ctx))}, what...)...)
+	return refusal(connect.CodeInternal, "INTERNAL", "internal error "+id)
+}
+
+func refusal(code connect.Code, reason, text string) *connect.Error {
+	out := connect.NewError(code, errors.New(text))
+	if d, err := connect.NewErrorDetail(&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain}); err == nil { // only fails for what cannot be encoded
+		out.AddDetail(d)
+	}
+	return out
+}
+
+// ownText is an error's text behind its sentinel's package and sentence.
+func ownText(err, sentinel error) string {
+	_, after, ok := strings.Cut(err.Error(), sentinel.Error()+": ")
+	if !ok {
+		_, after, _ = strings.Cut(sentinel.Error(), ": ")
+	}
+	return after
+}
+
+// violations lists the first few things that are wrong with a request.
+func violations(e *protovalidate.ValidationError) string {
+	const most = 3
+	var list []string
+	for i, v := range e.Violations {
+		if i == most {
+			list = append(list, "…")
+			break
+		}
+		list = append(list, strings.TrimPrefix(protovalidate.FieldPathString(v.Proto.GetField())+": "+v.Proto.GetMessage(), ": "))
+	}
+	return strings.Join(list, "; ")
+}
+
+// interceptor is what every call passes: room is made for it, the request validated,
+// panics are caught, errors mapped, and outcomes counted.
+type interceptor struct {
+	s        *Service
+	validate protovalidate.Validator
+}
+
+func newInterceptor(s *Service) (*interceptor, error) {
+	v, err := protovalidate.New()
+	if err != nil {
+		return nil, fmt.Errorf("ops: rules of requests: %w", err)
+	}
+	return &interceptor{s, v}, nil
+}
+
+func (i *interceptor) check(m any) error {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("ops: %T is not a message", m)
+	}
+	return i.validate.Validate(msg)
+}
+
+// WrapUnary implements connect.Interceptor.
+func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
+		err = i.call(ctx, req.Spec().Procedure, func() error {
+			if err := i.check(req.Any()); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
+			defer cancel()
+			if res, err = next(ctx, req); err != nil {
+				return err
+			}
+			return i.s.cfg.Store.Durable(ctx) // nothing is told that a crash could take back
+		})
+		if err != nil {
+			return nil, err
+		}
+		return res, nil
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor; there are no clients here.
+func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return i.call(ctx, conn.Spec().Procedure, func() error { return next(ctx, checkedConn{conn, i}) })
+	}
+}
+
+// checkedConn checks each message of a stream.
+type checkedConn struct {
+	connect.StreamingHandlerConn
+	interceptor *interceptor
+}
+
+// Receive implements connect.StreamingHandlerConn.
+func (c checkedConn) Receive(m any) error {
+	if err := c.StreamingHandlerConn.Receive(m); err != nil {
+		return err
+	}
+	return c.interceptor.check(m)
+}
+
+// call runs a call, and returns the error that the operator sees.
+func (i *interceptor) call(ctx context.Context, procedure string, run func() error) (err error) {
+	s, began := i.s, time.Now()
+	defer func() {
+		p := recover()
+		if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this too
+			panic(p)
+		}
+		var out *connect.Error
+		switch {
+		case p != nil:
+			out = s.internal(ctx, procedure, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		case err != nil:
+			out = s.public(ctx, procedure, err)
+		}
+		code := "ok"
+		if err = nil; out != nil { // not a nil *connect.Error in an error
+			code, err = out.Code().String(), out
+		}
+		s.cfg.Observe(procedure, code, time.Since(began))
+	}()
+	select {
+	case s.calls <- struct{}{}:
+		defer func() { <-s.calls }()
+	default:
+		return errBusy
+	}
+	return run()
+}

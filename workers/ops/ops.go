@@ -1,0 +1,122 @@
+// Package ops serves operators: dead letters, events published once more, and how far
+// consumer groups are behind.
+//
+// It owns the service behind parley.ops.v1, its listener, who is let in, what of a
+// record may be seen, and the table of its errors. It does not own what is done: dead
+// letters belong to package deadletter, replays to package replay, groups and topics to
+// package inspect. The command line is package opsctl.
+//
+// # Trust
+//
+// Every call carries an operator's token; those of users are refused. Without TLS the
+// listener is on loopback only; with it both sides show certificates of the same
+// authority. What users wrote is shown only to who asks for it, and the log says who
+// did. What changes something is logged with the operator's name before and after.
+//
+// # Concurrency
+//
+// A Service may be used by many goroutines; at most maxCalls calls run at a time, since
+// each may read a whole topic.
+package ops
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/deadletter"
+)
+
+// Limits of calls.
+const (
+	maxRequest   = 1 << 20
+	maxResponse  = 8 << 20
+	maxCalls     = 8
+	unaryTimeout = 2 * time.Minute // a whole topic may have to be read
+)
+
+// Config is what a Service works with; all of it but Kafka and Handlers is required.
+type Config struct {
+	Addr  string         // of Kafka
+	Kafka []kafka.Option // for its clients
+	Store store.Store
+	// Decode reads a record as an event; errors that wrap event.ErrSchema are about the
+	// record.
+	Decode func(ctx context.Context, key, value []byte) (event.Event, error)
+	// Handlers take what is driven again, by consumer group.
+	Handlers map[string]consume.Handler
+	Key      *auth.Key
+	Clock    func() time.Time
+	Logger   *slog.Logger
+	// Observe counts an RPC; code is "ok" or the name of connect's code.
+	Observe func(procedure, code string, took time.Duration)
+}
+
+// Service is the implementation of OpsService.
+type Service struct {
+	cfg     Config
+	office  *deadletter.Office
+	handler http.Handler
+	calls   chan struct{}
+}
+
+var _ opsv1connect.OpsServiceHandler = (*Service)(nil)
+
+// New makes a Service.
+func New(cfg Config) (*Service, error) {
+	if cfg.Decode == nil || cfg.Key == nil || cfg.Observe == nil {
+		return nil, errors.New("ops: decoder, key and observer are required")
+	}
+	office, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, office: office, calls: make(chan struct{}, maxCalls)}
+	edge, err := newInterceptor(s)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(opsv1connect.NewOpsServiceHandler(s, connect.WithInterceptors(edge), connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxResponse)))
+	s.handler = s.admit(mux)
+	return s, nil
+}
+
+// Handler serves the service to those with an operator's token.
+func (s *Service) Handler() http.Handler { return s.handler }
+
+// Office is what handles the dead letters, for metrics.
+func (s *Service) Office() *deadletter.Office { return s.office }
+
+type operatorKey struct{}
+
+// admit lets operators in. Headers alone decide: the body of anybody else is not read.
+func (s *Service) admit(next http.Handler) http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op, err := s.cfg.Key.Operator(r.Header, s.cfg.Clock())
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			s.cfg.Logger.Warn("ops: refused", "from", r.RemoteAddr, "error", err)
+			_ = refuse.Write(w, r, s.public(r.Context(), r.URL.Path, err)) // fails if the client is gone
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, op.Name)))
+	})
+}
+
+// by is who calls.
+func by(ctx context.Context) string {
+	name, _ := ctx.Value(operatorKey{}).(string)
+	return name
+}

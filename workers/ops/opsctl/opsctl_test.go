@@ -1,0 +1,340 @@
+package opsctl_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/ops/opsctl"
+	"github.com/parley-chat/parley/workers/ops/opstest"
+)
+
+const (
+	chatA = "chat_01ARZ3NDEKTSV4RRFFQ69G5FAA"
+	chatB = "chat_01ARZ3NDEKTSV4RRFFQ69G5FAB"
+)
+
+type cli struct {
+	t   *testing.T
+	cfg opsctl.Config
+}
+
+func commands(t *testing.T, r *opstest.Rig) *cli {
+	t.Helper()
+	return &cli{t, opsctl.Config{Program: "workers", Address: r.Addr, Operator: "ada", Key: func() (*auth.Key, error) { return r.Key, nil }}}
+}
+
+// run runs a command line, and checks its exit code.
+func (c *cli) run(want int, line string, more ...string) (stdout, stderr string) {
+	c.t.Helper()
+	var out, errs bytes.Buffer
+	cfg := c.cfg
+	cfg.Stdout, cfg.Stderr = &out, &errs
+	if code := opsctl.Run(c.t.Context(), cfg, append(strings.Fields(line), more...)); code != want {
+		c.t.Fatalf("%s %q: exit code %d, not %d\n%s%s", line, more, code, want, out.String(), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+func (c *cli) has(text string, parts ...string) {
+	c.t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			c.t.Errorf("no %q in\n%s", p, text)
+		}
+	}
+}
+
+// EV41 to EV46, K-149: letters are counted, listed, looked at, driven again in order
+// and once, and discarded; who did what is kept.
+func TestDeadLetters(t *testing.T) {
+	r := opstest.New(t, nil)
+	c := commands(t, r)
+	var ids []string
+	for n := range 6 {
+		ids = append(ids, r.Bury(opstest.Group, r.Event([]string{chatA, chatB}[n%2], n+1), "permanent: bad"))
+	}
+	garbage := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: 90, Key: []byte("k\x1b[31m\xff"), Value: []byte("\x01" + opstest.Secret), Headers: []kafka.Header{{Key: "h", Value: []byte("v\n")}}}
+	odd := r.Bury("nobody", garbage, "unknown: *errors.errorString")
+
+	out, _ := c.run(0, "deadletters count")
+	c.has(out, "6        fanout-workers  messages.persisted", "permanent: bad", "7        in all")
+	out, _ = c.run(0, "deadletters list --limit 4")
+	if n := strings.Count(out, "permanent: bad"); n > 4 || !strings.Contains(out, "--page-token ") {
+		t.Fatalf("%d letters\n%s", n, out)
+	}
+	_, token, _ := strings.Cut(out, "--page-token ")
+	second, _ := c.run(0, "deadletters list --limit 4 --page-token "+token)
+	for _, id := range append(ids, odd) {
+		if strings.Count(out+second, id+" ") != 1 {
+			t.Errorf("%s: not once on two pages\n%s%s", id, out, second)
+		}
+	}
+	_, errs := c.run(1, "deadletters list --group x --page-token "+token)
+	c.has(errs, "not a page token of this list")
+	for filter, want := range map[string]int{
+		"--group nobody": 1, "--key " + chatA: 3, "--topic chats.created": 0, "--class permanent": 6, "--class unknown": 1, "--failure bad": 6,
+		"--since 1h": 7, "--until 1h": 0, "--since 2030-01-01T00:00:00Z --until 2031-01-01T00:00:00Z": 0, "--status discarded,redriven": 0, "--status all": 7,
+	} {
+		out, _ := c.run(0, "deadletters list --json "+filter)
+		var page struct{ Letters []struct{ ID, Key string } }
+		if err := json.Unmarshal([]byte(out), &page); err != nil || len(page.Letters) != want {
+			t.Errorf("%s: %d letters, not %d: %v", filter, len(page.Letters), want, err)
+		}
+	}
+
+	// What users wrote is shown only when asked for, and then that is logged (K-141).
+	for _, id := range []string{ids[0], odd} {
+		for _, form := range []string{"", "--json "} {
+			if out, _ := c.run(0, "deadletters show "+form+id); strings.Contains(out, opstest.Secret) || strings.Contains(out, "\x1b") || !utf8.ValidString(out) {
+				t.Errorf("too much is shown:\n%s", out)
+			}
+		}
+	}
+	out, _ = c.run(0, "deadletters show "+ids[0])
+	c.has(out, "MessagePersisted", `"chatId":"`+chatA+`"`, fmt.Sprintf("[%d bytes]", len(opstest.Secret)), "after 3 tries", "wrk_1", "SHA-256")
+	out, _ = c.run(0, "deadletters show "+odd)
+	c.has(out, `"k\x1b[31m`, `"v\n"`, "none: ", "no schema id")
+	if strings.Contains(r.Log.String(), "content of a dead letter") {
+		t.Error("nobody asked for content")
+	}
+	out, _ = c.run(0, "deadletters show --content "+ids[0])
+	c.has(out, opstest.Secret)
+	c.has(r.Log.String(), "content of a dead letter is shown", "by=ada", ids[0])
+	out, _ = c.run(0, "deadletters show --content "+odd)
+	c.has(out, fmt.Sprintf("%x", garbage.Value))
+
+	// Nothing is done unless it is said.
+	r.Handle = func(context.Context, *kafka.Record) error { t.Error("called in a dry run"); return nil }
+	out, _ = c.run(0, "deadletters redrive --all")
+	c.has(out, "would be redriven", "7 chosen, 6 would be redriven, 1 of groups that nobody handles here", "nothing was done: --execute does it")
+	out, _ = c.run(0, "deadletters discard --reason test --all")
+	c.has(out, "7 chosen, 7 would be discarded", "nothing was done")
+
+	var seen []string
+	r.Handle = func(ctx context.Context, rec *kafka.Record) error {
+		if !consume.Redriven(ctx) {
+			t.Error("the handler is not told")
+		}
+		if string(rec.Key) == chatB && rec.Offset == 4 {
+			return consume.Fail(consume.Permanent, "still bad", errors.New(opstest.Secret))
+		}
+		seen = append(seen, fmt.Sprint(string(rec.Key[len(rec.Key)-1:]), rec.Offset))
+		return nil
+	}
+	out, _ = c.run(3, "deadletters redrive --execute --rate 1000 --group "+opstest.Group)
+	c.has(out, "6 chosen, 4 redriven, 1 failed again, 1 left behind", ids[3]+"  failed  permanent: still bad", ids[5]+"  behind")
+	byKey := slices.SortedStableFunc(slices.Values(seen), func(a, b string) int { return int(a[0]) - int(b[0]) })
+	if !slices.Equal(byKey, []string{"A1", "A3", "A5", "B2"}) {
+		t.Fatal(seen)
+	}
+	out, _ = c.run(3, "deadletters redrive --execute --group "+opstest.Group)
+	if c.has(out, "2 chosen, 0 redriven"); len(seen) != 4 {
+		t.Fatal(seen)
+	}
+	out, _ = c.run(0, "deadletters show "+ids[3])
+	c.has(out, "by ada, redriven 2 times: permanent: still bad")
+	out, _ = c.run(0, "deadletters discard --execute --reason", "the chat is gone", ids[3])
+	c.has(out, ids[3]+"  discarded", "1 chosen, 1 discarded")
+	out, _ = c.run(0, "deadletters list --status discarded")
+	c.has(out, ids[3], "the chat is gone (by ada)")
+	out, _ = c.run(0, "deadletters redrive --execute --json "+ids[5])
+	c.has(out, `"outcome":"DEAD_LETTER_OUTCOME_DONE"`, `"done":"1"`)
+	out, _ = c.run(0, "deadletters count")
+	c.has(out, "1        in all")
+	c.has(r.Log.String(), "msg=\"ops: begins\" call=redrive by=ada execute=true", "msg=\"ops: ended\" call=discard by=ada execute=true")
+	if strings.Contains(r.Log.String(), opstest.Secret) {
+		t.Error("content is in the log")
+	}
+}
+
+// EV55, KS20 to KS22: chosen events are put back into the outbox, those that wait for
+// their first time are left alone, and nothing is done unless it is said.
+func TestReplay(t *testing.T) {
+	r := opstest.New(t, nil)
+	c := commands(t, r)
+	id, other := r.Chat(10), r.Chat(3)
+	outbox := func() (rows []table.Outbox) {
+		page, err := r.Store.Scan(t.Context(), store.Scan{Table: store.Outbox, Segments: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range page.Rows {
+			o, err := table.OutboxFrom(row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, o)
+		}
+		return rows
+	}
+	out, _ := c.run(0, "replay --execute --all-chats")
+	c.has(out, "2 chats, 0 events are published again, 17 still wait")
+	for _, o := range outbox() { // as the relay does once they are published
+		if err := r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: o.Key()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _ = c.run(0, "replay --all-chats --since 1h --type MessagePersisted")
+	c.has(out, "2 chats, 13 events would be published again", "nothing was done: --execute does it")
+	if rows := outbox(); len(rows) != 0 {
+		t.Fatalf("%+v", rows)
+	}
+	out, _ = c.run(0, "replay --execute --chat "+id+" --from-version 4 --to-version 7")
+	c.has(out, "1 chats, 4 events are published again")
+	if rows := outbox(); len(rows) != 1 || !rows[0].Replay || rows[0].FirstVersion != 4 || rows[0].Count != 4 || rows[0].Shard != event.Shard(id) {
+		t.Fatalf("%+v", rows)
+	}
+	out, _ = c.run(0, "replay --execute --limit 6 --chat "+id+" --chat "+other)
+	c.has(out, "6 events are published again", "there may be more")
+	c.has(r.Log.String(), "call=replay by=ada execute=true")
+	out, _ = c.run(0, "replay --json --chat "+other)
+	c.has(out, `"events":"5"`, `"done":true`)
+	_, errs := c.run(1, "replay --all-chats --type Nothing")
+	c.has(errs, `there is no event type "Nothing"`)
+	_, errs = c.run(1, "replay --chat nobody")
+	c.has(errs, "chat_ids[0]: does not match")
+}
+
+// K-168: how far a group is behind, and which chat makes the work.
+func TestGroups(t *testing.T) {
+	r := opstest.New(t, nil)
+	c := commands(t, r)
+	_, errs := c.run(1, "groups describe nobody")
+	c.has(errs, "no such consumer group")
+	producer, err := kafka.NewProducer(r.Kafka)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for n := range 12 {
+		key := []byte(chatA)
+		if n%4 == 0 {
+			key = []byte(chatB)
+		}
+		if err := kafka.Publish(t.Context(), producer, &kafka.Record{Topic: kafka.ChatsCreated, Partition: 5, Key: key, Value: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := kafka.NewSession(kafka.SessionConfig{
+		Addr: r.Kafka, Group: "readers", Topics: []string{kafka.ChatsCreated}, Assigned: func([]kafka.Partition) {}, Gone: func([]kafka.Partition, bool) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for read := 0; read < 12; s.Done() {
+		batch, err := s.Poll(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range batch {
+			read += len(b.Records)
+		}
+	}
+	if err := s.Commit(ctx, map[kafka.Partition]int64{{Topic: kafka.ChatsCreated, ID: 5}: 4}); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := c.run(0, "groups describe readers")
+	c.has(out, "readers is Stable, 8 records behind", "chats.created  5          4          12   8")
+	out, _ = c.run(0, "groups hot-keys readers chats.created 5")
+	c.has(out, "6        "+chatA, "2        "+chatB, "8        unread records")
+	out, _ = c.run(0, "groups hot-keys --limit 1 --json readers chats.created 5")
+	if c.has(out, `"records":"8"`, chatA); strings.Contains(out, chatB) {
+		t.Error(out)
+	}
+	out, _ = c.run(0, "groups hot-keys readers chats.created 4")
+	c.has(out, "0        unread")
+	_, errs = c.run(1, "groups hot-keys readers chats.created 16")
+	c.has(errs, "there is no partition 16")
+	_, errs = c.run(1, "groups hot-keys readers messages.persisted 1")
+	c.has(errs, "does not read this partition")
+}
+
+// Wrong use is told of in one line, without being sent.
+func TestUsage(t *testing.T) {
+	c := &cli{t, opsctl.Config{Program: "workers", Address: "127.0.0.1:1", Operator: "ada", Token: "x"}}
+	for line, says := range map[string]string{
+		"deadletters":                      "deadletters needs one of count, discard, list, redrive, show",
+		"deadletters dance":                `deadletters has no "dance"`,
+		"deadletters list x":               `unexpected "x"`,
+		"deadletters list --limit 0":       "limit must be",
+		"deadletters list --status x":      "must be open",
+		"deadletters list --class x":       "must be unknown, permanent",
+		"deadletters list --since x":       "must be a time",
+		"deadletters list --nope":          "-nope",
+		"deadletters list --ops-address x": "ops-address must be host:port",
+		"deadletters show":                 "needs one id",
+		"deadletters show a b":             "needs one id",
+		"deadletters redrive --rate 0 x":   "rate must be",
+		"deadletters discard x":            "discard needs --reason",
+		"replay":                           "either --chat or --all-chats",
+		"replay --chat x --all-chats":      "either --chat or --all-chats",
+		"replay --all-chats x":             `unexpected "x"`,
+		"replay --all-chats --rate 0":      "rate must be",
+		"groups describe":                  "needs one group",
+		"groups hot-keys a b":              "needs a group, a topic and a partition",
+		"groups hot-keys a b c":            `"c" is no partition`,
+	} {
+		out, errs := c.run(2, line)
+		if c.has(errs, says); out != "" || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%s: %q %q", line, out, errs)
+		}
+	}
+	out, _ := c.run(0, "deadletters redrive --help")
+	c.has(out, "workers deadletters redrive [flags] [ID…]", "-execute", "-ops-address")
+	if !opsctl.Is([]string{"replay", "x"}) || opsctl.Is([]string{"run"}) || opsctl.Is(nil) {
+		t.Error("commands are not known")
+	}
+}
+
+// What fails is told of in one line that says what to do.
+func TestFailures(t *testing.T) {
+	r := opstest.New(t, nil)
+	c := commands(t, r)
+	_, errs := c.run(1, "deadletters show x")
+	c.has(errs, "workers: no such dead letter\n")
+	_, errs = c.run(1, "deadletters redrive --execute")
+	c.has(errs, "an empty filter chooses all dead letters, which must be said")
+	_, errs = c.run(1, "deadletters redrive --all x")
+	c.has(errs, "either a filter or all")
+	_, errs = c.run(1, "deadletters redrive --rate 10001 x")
+	c.has(errs, "rate: ")
+
+	gone := *c
+	gone.cfg.Address = "127.0.0.1:1"
+	_, errs = gone.run(1, "deadletters list")
+	if c.has(errs, "nobody serves operators at 127.0.0.1:1", "--ops-address"); strings.Count(errs, "\n") != 1 {
+		t.Error(errs)
+	}
+	other := *c
+	user, err := r.Key.Issue("ada", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.cfg.Token = user
+	_, errs = other.run(1, "deadletters list")
+	c.has(errs, "not an operator's token of this installation")
+	other.cfg.Token = ""
+	other.cfg.Key = func() (*auth.Key, error) { return nil, errors.New("no such file") }
+	_, errs = other.run(1, "deadletters list")
+	c.has(errs, "no operator's token in PARLEY_OPS_TOKEN, and no key to make one with: no such file")
+	c.cfg.Operator = "a b"
+	_, errs = c.run(1, "deadletters list")
+	c.has(errs, "an operator's name must be")
+}

@@ -1,0 +1,159 @@
+// Package opstest sets up what operators need, for tests: an embedded broker, the map
+// engine, a served OpsService, and ways to make dead letters and events.
+package opstest
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/ops"
+)
+
+// Group is the group whose letters are handled.
+const Group = "fanout-workers"
+
+// Secret is content that must not be shown unasked.
+const Secret = "canary-4711"
+
+// Rig is a served OpsService.
+type Rig struct {
+	Addr  string // of the service
+	Kafka string // address of the broker
+	Key   *auth.Key
+	Store *storetest.Map
+	Chats *chat.Service
+	Serde *event.Serde
+	// Handle takes what is driven again; set it before anything is.
+	Handle consume.Handler
+	Log    *Log
+
+	t    *testing.T
+	bury func(context.Context, consume.Dead) error
+}
+
+// Log is what was logged; it may be read while others write.
+type Log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String returns what was logged.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// New starts everything, until the test ends.
+func New(t *testing.T, server *tls.Config) *Rig {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	must(err)
+	t.Cleanup(b.Close)
+	producer, err := kafka.NewProducer(b.Addr())
+	must(err)
+	t.Cleanup(producer.Close)
+	r := &Rig{t: t, Kafka: b.Addr(), Store: storetest.NewMap(time.Now), Log: &Log{}}
+	r.Key, err = auth.LoadKey(t.TempDir())
+	must(err)
+	subjects := registry.New(r.Store)
+	ids, err := subjects.Events(t.Context())
+	must(err)
+	r.Serde, err = event.NewSerde(ids, subjects.SubjectsOf)
+	must(err)
+	r.bury = consume.Publisher(producer, func(b []byte) ([]byte, error) { return event.Frame(9, b) })
+	r.Chats, err = chat.New(t.Context(), chat.Config{Store: r.Store, Clock: time.Now, Generation: "g", Producer: "p"})
+	must(err)
+	s, err := ops.New(ops.Config{
+		Addr: b.Addr(), Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now, Logger: slog.New(slog.NewTextHandler(r.Log, nil)),
+		Handlers: map[string]consume.Handler{Group: func(ctx context.Context, rec *kafka.Record) error { return r.Handle(ctx, rec) }},
+		Observe:  func(string, string, time.Duration) {},
+	})
+	must(err)
+	srv, err := ops.Listen(t.Context(), s, "127.0.0.1:0", server)
+	must(err)
+	r.Addr = srv.Addr()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Run(ctx, func() {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// Event is the record of a message with Secret in it.
+func (r *Rig) Event(chatID string, n int) *kafka.Record {
+	r.t.Helper()
+	now := timestamppb.Now()
+	e := &eventv1.MessagePersisted{
+		Metadata: event.NewMetadata(event.TypeMessagePersisted, chat.NewID("evt_"), chatID, now.AsTime(),
+			event.Origin{Generation: "g", Producer: "p"}, event.Cause{Actor: "alice"}, event.Position{Version: int64(n), MembershipVersion: 1}),
+		MessageId: chat.NewID("msg_"), ChatId: chatID, Sequence: int64(n), SenderId: "alice", Content: Secret, ClientMessageId: "c1", CreatedAt: now,
+	}
+	value, err := r.Serde.Encode(e)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: int64(n), Timestamp: time.Now(), Key: []byte(chatID), Value: value}
+}
+
+// Bury makes a dead letter of a record, and returns its id.
+func (r *Rig) Bury(group string, rec *kafka.Record, reason string) string {
+	r.t.Helper()
+	d := consume.Dead{Record: rec, Group: group, Consumer: "wrk_1", Reason: reason, At: time.Now(), Attempts: 3}
+	if err := r.bury(r.t.Context(), d); err != nil {
+		r.t.Fatal(err)
+	}
+	return d.ID()
+}
+
+// Chat makes a group with messages, whose events nobody has published yet.
+func (r *Rig) Chat(messages int) string {
+	r.t.Helper()
+	for _, u := range []string{"alice", "bob"} {
+		if err := r.Chats.EnsureUser(r.t.Context(), u); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	c, err := r.Chats.CreateGroup(r.t.Context(), chat.CreateGroup{Caller: "alice", Name: "Tea", Members: []string{"bob"}})
+	for n := 0; err == nil && n < messages; n++ {
+		_, err = r.Chats.Send(r.t.Context(), chat.Send{Caller: "alice", ChatID: c.ChatID, Content: fmt.Sprint(Secret, n)})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c.ChatID
+}

@@ -1,0 +1,90 @@
+package ops
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/parley-chat/parley/server/lifecycle"
+)
+
+// DefaultListen is where operators' commands look for the service.
+const DefaultListen = "127.0.0.1:8082"
+
+// stopTime is what calls under way have left when the server ends: a redrive or a
+// replay ends between two of its steps, and goes on when it is asked for again.
+const stopTime = 2 * time.Second
+
+// Server serves operators on a port of its own.
+type Server struct {
+	listener net.Listener
+	srv      *http.Server
+	cancel   context.CancelFunc // of calls under way
+}
+
+// Listen opens the port. Without a TLS configuration it must be on loopback; with one
+// clients must show certificates of its ClientCAs. If DefaultListen is in use, a free
+// port is taken.
+func Listen(ctx context.Context, s *Service, addr string, t *tls.Config) (*Server, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); t == nil && (err != nil || ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("without certificates operators are served on loopback only, not on %.100q", addr)
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) && addr == DefaultListen {
+		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	}
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return nil, fmt.Errorf("listen for operators on %s: %w", addr, err)
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(t != nil)
+	protocols.SetUnencryptedHTTP2(t == nil)
+	calls, cancel := context.WithCancel(context.Background())
+	srv := &Server{listener: l, cancel: cancel, srv: &http.Server{
+		Handler:           s.Handler(),
+		Protocols:         &protocols,
+		BaseContext:       func(net.Listener) context.Context { return calls },
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute, // no ReadTimeout: in HTTP/1 it would end calls that take longer
+		MaxHeaderBytes:    16 << 10,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 50, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second},
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+	}}
+	if t != nil {
+		own := t.Clone()
+		own.ClientAuth, own.MinVersion, own.NextProtos = tls.RequireAndVerifyClientCert, tls.VersionTLS13, []string{"h2", "http/1.1"}
+		srv.listener = tls.NewListener(l, own)
+	}
+	return srv, nil
+}
+
+// Addr is the address that was taken.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Close closes the port of a server that was not run.
+func (s *Server) Close() {
+	if s != nil {
+		s.cancel()
+		_ = s.listener.Close()
+	}
+}
+
+// Run serves until ctx ends; then calls under way are canceled.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	ready()
+	_, err := lifecycle.ServeHTTP(ctx, s.srv, s.listener, stopTime, s.cancel)
+	return err
+}
