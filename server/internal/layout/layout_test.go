@@ -119,7 +119,7 @@ var rules = []rule{
 		why: "these stand at the bottom",
 	},
 	{
-		imports: []string{"server/store/embedded", "server/store/dynamo"}, only: []string{"server/engine"},
+		imports: []string{"server/store/embedded", "server/store/dynamo"}, only: []string{"server/engine", "server/store/dynamo/dynamotest"},
 		why: "only the engine package knows the modes",
 	},
 	{

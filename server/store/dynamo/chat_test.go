@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -59,13 +60,13 @@ func rows(t testing.TB, s store.Store, of store.Table, pk string) (list []store.
 // Sixteen writers in two processes send to one chat: sequences and versions have no
 // gap, each answer names the message that was stored, and both processes heard of
 // their commits in order.
-func TestSendsFromManyWriters(t *testing.T) { sends(t, dynamo.Fresh(t)) }
+func TestSendsFromManyWriters(t *testing.T) { sends(t, dynamotest.Fresh(t)) }
 
 // The same while a third of all requests is throttled, cancelled or loses its answer.
 func TestSendsUnderFaults(t *testing.T) {
-	change, count := dynamo.Faulty(4)
-	sends(t, dynamo.Fresh(t, change))
-	if count() == 0 {
+	f := dynamotest.RandomHarsh(4)
+	sends(t, dynamotest.Fresh(t, f.Inject))
+	if f.Count() == 0 {
 		t.Fatal("nothing was injected")
 	}
 }
@@ -152,7 +153,7 @@ func sends(t *testing.T, st *dynamo.Store) {
 // table of its own, which is what DynamoDB Local counts right.
 func TestSendCostsThirteenWriteUnits(t *testing.T) {
 	for _, members := range []int{2, 60} {
-		st := dynamo.Fresh(t)
+		st := dynamotest.Fresh(t)
 		var last chat.Commit
 		svc := service(t, st, "process", func(c chat.Commit) { last = c })
 		var users []string
@@ -216,7 +217,7 @@ func (c counted) Read(p []byte) (int, error) {
 // not reported.
 func metered(b *testing.B, withUnits bool) (*dynamo.Store, func()) {
 	m := &meter{}
-	st := dynamo.Fresh(b, func(o *dynamo.Options) {
+	st := dynamotest.Fresh(b, func(o *dynamo.Options) {
 		o.Wire.Transport = func(next aws.HTTPClient) aws.HTTPClient {
 			m.next = next
 			return m

@@ -1,4 +1,4 @@
-package dynamo
+package dynamo_test
 
 import (
 	"context"
@@ -9,27 +9,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
 // Processes that open new tables at once have one generation, whatever is lost on the
 // way; a restore gives another.
 func TestGeneration(t *testing.T) {
-	first := fresh(t)
-	if err := first.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: generationKey}}}); err != nil {
+	first := dynamotest.Fresh(t)
+	if err := first.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: dynamo.GenerationKey}}}); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]string, 8)
 	var wg sync.WaitGroup
 	for i := range got {
 		wg.Go(func() {
-			o := Options{Prefix: first.opts.Prefix, Wire: first.opts.Wire}
-			injecting(&faults{only: script("PutItem", lostAnswer, throttle)})(&o)
-			s, err := Open(context.Background(), o)
+			o := dynamo.Options{Prefix: first.Options().Prefix, Wire: first.Options().Wire}
+			dynamotest.On("PutItem", dynamotest.LostAnswer, dynamotest.Throttled).Inject(&o)
+			s, err := dynamo.Open(context.Background(), o)
 			if err != nil {
 				t.Error(err)
 				return
@@ -50,27 +51,24 @@ func TestGeneration(t *testing.T) {
 	if err != nil || id == got[0] {
 		t.Fatal(id, err)
 	}
-	if g := open(t, Options{Prefix: first.opts.Prefix, Wire: first.opts.Wire}).Generation(); g != id {
+	if g := dynamotest.Open(t, dynamo.Options{Prefix: first.Options().Prefix, Wire: first.Options().Wire}).Generation(); g != id {
 		t.Fatalf("generation %q after %q", g, id)
 	}
 }
 
 // Rows that no engine of ours wrote are errors, not other rows.
 func TestForeignRows(t *testing.T) {
-	s := fresh(t)
+	s := dynamotest.Fresh(t)
 	for name, v := range map[string]types.AttributeValue{
 		"fraction":      &types.AttributeValueMemberN{Value: "1.5"},
 		"large number":  &types.AttributeValueMemberN{Value: "9223372036854775808"},
-		"map":           &types.AttributeValueMemberM{Value: attributes{}},
+		"map":           &types.AttributeValueMemberM{Value: map[string]types.AttributeValue{}},
 		"null":          &types.AttributeValueMemberNULL{Value: true},
 		"mixed list":    &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberN{Value: "1"}}},
 		"set of string": &types.AttributeValueMemberSS{Value: []string{"x"}},
 	} {
-		sh := s.shapes[store.Messages]
 		k := store.Key{Table: store.Messages, PK: name, SK: "1"}
-		it := sh.key(k)
-		it["x"] = v
-		if _, err := s.wire.DB.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &sh.name, Item: it}); err != nil {
+		if err := s.PutRaw(t.Context(), k, "x", v); err != nil {
 			t.Fatal(err)
 		}
 		_, get := s.Get(t.Context(), k, store.Strong)
@@ -91,7 +89,7 @@ func TestForeignRows(t *testing.T) {
 // DynamoDB answers with 16 MB at most and leaves the rest of the keys: they are read,
 // too.
 func TestLargeBatch(t *testing.T) {
-	s := fresh(t)
+	s := dynamotest.Fresh(t)
 	const n = 48
 	text := strings.Repeat("x", store.MaxItemBytes-200)
 	var keys []store.Key
@@ -121,7 +119,7 @@ func TestLargeBatch(t *testing.T) {
 // Conditions and updates as long as the contract allows can be said; of increments, which
 // carry a condition each, somewhat fewer.
 func TestLongestExpressions(t *testing.T) {
-	s := fresh(t)
+	s := dynamotest.Fresh(t)
 	name := func(i int) string { return strings.Repeat("n", 252) + fmt.Sprintf("%03d", i) }
 	var c store.Condition
 	set, more := store.Update{}, store.Update{}
@@ -154,7 +152,7 @@ func TestLongestExpressions(t *testing.T) {
 // counts, none sees what expired.
 func TestUpdatesOfExpired(t *testing.T) {
 	clock := storetest.NewClock()
-	s := fresh(t, func(o *Options) { o.Clock = clock.Now })
+	s := dynamotest.Fresh(t, func(o *dynamo.Options) { o.Clock = clock.Now })
 	k := store.Key{Table: store.DeliveryState, PK: "u", SK: "c"}
 	one := store.Write{Op: store.OpUpdate, Key: k, Update: store.Update{Add: []store.Increment{{Name: "n", N: 1}}}}
 	other := putOf("a", 1)

@@ -1,24 +1,28 @@
 package dynamo
 
-import "testing"
+import (
+	"context"
 
-// Fresh opens a store without rows, on tables of its own, or skips the test.
-func Fresh(t testing.TB, o ...func(*Options)) *Store { return fresh(t, o...) }
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-// Faulty lets a third of all requests meet a fault, single writes with unknown
-// outcomes included; count tells how many did.
-func Faulty(seed uint64) (change func(*Options), count func() int) {
-	draw := random(seed)
-	f := &faults{only: func(operation string, n int) string {
-		switch operation {
-		case "PutItem", "UpdateItem", "DeleteItem":
-			operation = "TransactWriteItems" // all that can happen to one of those
-			if fault := draw(operation, n); fault != mixed && fault != cancelledFor && fault != inProgress {
-				return fault
-			}
-			return ""
-		}
-		return draw(operation, n)
-	}}
-	return injecting(f), f.count
+	"github.com/parley-chat/parley/server/store"
+)
+
+// GenerationKey is where the generation is.
+var GenerationKey = generationKey
+
+// NoShort makes plans of one write transactions, too.
+func NoShort(o *Options) { o.noShort = true }
+
+// Options are those that the store was opened with.
+func (s *Store) Options() Options { return s.opts }
+
+// PutRaw puts what no engine writes.
+func (s *Store) PutRaw(ctx context.Context, k store.Key, name string, v types.AttributeValue) error {
+	sh := s.shapes[k.Table]
+	it := sh.key(k)
+	it[name] = v
+	_, err := s.wire.DB.PutItem(ctx, &dynamodb.PutItemInput{TableName: &sh.name, Item: it})
+	return err
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
 // What a group's life is made of, also those plans that only check, and repetitions
 // of each.
-func TestLifecycle(t *testing.T) { lifecycle(t, dynamo.Fresh(t)) }
+func TestLifecycle(t *testing.T) { lifecycle(t, dynamotest.Fresh(t)) }
 
 // The same while requests are throttled, cancelled or lose their answers.
 func TestLifecycleUnderFaults(t *testing.T) {
-	change, count := dynamo.Faulty(5)
-	lifecycle(t, dynamo.Fresh(t, change))
-	if count() == 0 {
+	f := dynamotest.RandomHarsh(5)
+	lifecycle(t, dynamotest.Fresh(t, f.Inject))
+	if f.Count() == 0 {
 		t.Fatal("nothing was injected")
 	}
 }

@@ -1,4 +1,4 @@
-package dynamo
+package dynamo_test
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
@@ -142,14 +144,14 @@ func outcome(err error) any {
 // Random plans, on items that expire and on such that do not, do what they do on the
 // map engine, and show the same where they fail; also with faults on the way.
 func TestSameAsMap(t *testing.T) {
-	for name, change := range map[string][]func(*Options){
+	for name, change := range map[string][]func(*dynamo.Options){
 		"plain":  nil,
-		"faults": {injecting(&faults{only: random(3)}), func(o *Options) { o.noShort = true }},
+		"faults": {dynamotest.Random(3).Inject, dynamo.NoShort},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := storetest.NewClock()
 			g := gen{rand.New(rand.NewPCG(7, uint64(len(name)))), clock}
-			s := fresh(t, append(change, func(o *Options) { o.Clock = clock.Now })...)
+			s := dynamotest.Fresh(t, append(change, func(o *dynamo.Options) { o.Clock = clock.Now })...)
 			oracle := storetest.NewMap(clock.Now)
 			seen := map[string]int{}
 			for i := range 1500 {
@@ -195,7 +197,7 @@ func TestSameAsMap(t *testing.T) {
 func TestQueriesAsOnMap(t *testing.T) {
 	clock := storetest.NewClock()
 	g := gen{rand.New(rand.NewPCG(9, 9)), clock}
-	s := fresh(t, func(o *Options) { o.Clock = clock.Now })
+	s := dynamotest.Fresh(t, func(o *dynamo.Options) { o.Clock = clock.Now })
 	oracle := storetest.NewMap(clock.Now)
 	const rows = 60
 	sk := func(i int) string { return fmt.Sprintf("%03d", i) }

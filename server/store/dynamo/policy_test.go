@@ -1,4 +1,4 @@
-package dynamo
+package dynamo_test
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
 )
 
@@ -57,7 +59,7 @@ func (r *recorder) Do(req *http.Request) (*http.Response, error) {
 // A server may do what it does and nothing else (S-44).
 func TestServerUsesWhatItMay(t *testing.T) {
 	r := &recorder{}
-	s := fresh(t, func(o *Options) {
+	s := dynamotest.Fresh(t, func(o *dynamo.Options) {
 		o.Wire.Transport = func(next aws.HTTPClient) aws.HTTPClient {
 			r.next = next
 			return r

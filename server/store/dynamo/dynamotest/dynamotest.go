@@ -1,0 +1,203 @@
+// Package dynamotest is what tests on DynamoDB Local share: stores on empty tables,
+// the faults that DynamoDB Local never makes, what requests cost by DynamoDB's rules,
+// and a way to it from tests whose time is not real.
+//
+// It owns no rule of the engine (package dynamo) and none of the contract (package
+// storetest). Making tables takes longer than most tests, so they are kept, emptied,
+// for the tests that follow; they end with DynamoDB Local, which keeps all in memory.
+//
+// Concurrency: everything may be used by many goroutines, a store's faults and meter
+// included.
+package dynamotest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/dynamo/tables"
+	"github.com/parley-chat/parley/server/store/dynamo/wire"
+)
+
+// variable of the environment that says where DynamoDB Local listens.
+const variable = "PARLEY_TEST_DYNAMODB"
+
+// Endpoint is where DynamoDB Local listens. Without one the test is skipped.
+func Endpoint(t testing.TB) string {
+	t.Helper()
+	e := os.Getenv(variable)
+	if e == "" {
+		t.Skip("not run: " + variable + " is not set")
+	}
+	return e
+}
+
+// pool keeps the tables of tests that have ended.
+var pool struct {
+	sync.Mutex
+	free []string
+	made int
+}
+
+// take returns the prefix of tables that are empty until the test has ended.
+func take(t testing.TB, endpoint string) string {
+	t.Helper()
+	pool.Lock()
+	var p string
+	if n := len(pool.free); n > 0 {
+		p, pool.free = pool.free[n-1], pool.free[:n-1]
+	}
+	pool.made++
+	made := pool.made
+	pool.Unlock()
+	if p == "" {
+		p = fmt.Sprintf("t%d_%d_%d_", os.Getpid(), time.Now().UnixNano(), made)
+		tb, err := tables.Open(context.Background(), wire.Config{Endpoint: endpoint}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tb.Close()
+		if _, err := tb.Apply(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := empty(context.Background(), endpoint, p); err != nil {
+			t.Error(err)
+			return
+		}
+		pool.Lock()
+		defer pool.Unlock()
+		pool.free = append(pool.free, p)
+	})
+	return p
+}
+
+// empty deletes all rows, those that have expired included.
+func empty(ctx context.Context, endpoint, prefix string) (err error) {
+	beforeAll := func() time.Time { return time.Time{} }
+	s, err := dynamo.Open(ctx, dynamo.Options{Wire: wire.Config{Endpoint: endpoint}, Prefix: prefix, Clock: beforeAll})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := s.Close(); err == nil {
+			err = e
+		}
+	}()
+	defs := store.Tables()
+	errs := make([]error, len(defs))
+	var wg sync.WaitGroup
+	for i, d := range defs {
+		wg.Go(func() { errs[i] = clear(ctx, s, d.Name) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func clear(ctx context.Context, s store.Store, table store.Table) error {
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		page, err := s.Scan(ctx, store.Scan{Table: table, Segments: 1, Cursor: cursor})
+		if err != nil {
+			return err
+		}
+		for list := range slices.Chunk(page.Rows, store.MaxBatchWrite) {
+			writes := make([]store.Write, len(list))
+			for i, r := range list {
+				writes[i] = store.Write{Op: store.OpDelete, Key: r.Key}
+			}
+			if err := s.BatchWrite(ctx, writes); err != nil {
+				return err
+			}
+		}
+		cursor = page.Cursor
+	}
+	return nil
+}
+
+// Open opens a store as told and closes it when the test has ended.
+func Open(t testing.TB, o dynamo.Options) *dynamo.Store {
+	t.Helper()
+	s, err := dynamo.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Options are those of tables without rows, which are the test's own until it has
+// ended; several stores may be opened on them. Without DynamoDB Local the test is
+// skipped.
+func Options(t testing.TB) dynamo.Options {
+	t.Helper()
+	e := Endpoint(t)
+	o := dynamo.Options{Wire: wire.Config{Endpoint: e}, Prefix: take(t, e)}
+	salt := rand.Text()
+	wrap(&o, func(next aws.HTTPClient) aws.HTTPClient { return salted{next, salt} })
+	return o
+}
+
+// wrap puts a transport above those that are there.
+func wrap(o *dynamo.Options, above func(aws.HTTPClient) aws.HTTPClient) {
+	below := o.Wire.Transport
+	o.Wire.Transport = func(next aws.HTTPClient) aws.HTTPClient {
+		if below != nil {
+			next = below(next)
+		}
+		return above(next)
+	}
+}
+
+// salted changes the tokens of transactions, equal ones alike: tests whose ids are
+// counted use the same tokens on the same tables one after another, and DynamoDB would
+// take the second for a repetition of the first.
+type salted struct {
+	next aws.HTTPClient
+	salt string
+}
+
+var tokenField = regexp.MustCompile(`"ClientRequestToken":"([^"]*)"`)
+
+// Do implements aws.HTTPClient.
+func (s salted) Do(r *http.Request) (*http.Response, error) {
+	if Operation(r) != "TransactWriteItems" {
+		return s.next.Do(r)
+	}
+	b, r, err := peek(r)
+	if err != nil {
+		return nil, err
+	}
+	b = tokenField.ReplaceAllFunc(b, func(field []byte) []byte {
+		sum := sha256.Sum256([]byte(s.salt + string(field)))
+		return fmt.Appendf(nil, `"ClientRequestToken":"%x"`, sum[:16])
+	})
+	return s.next.Do(withBody(r, b))
+}
+
+// Fresh opens a store without rows, or skips the test.
+func Fresh(t testing.TB, change ...func(*dynamo.Options)) *dynamo.Store {
+	t.Helper()
+	o := Options(t)
+	for _, f := range change {
+		f(&o)
+	}
+	return Open(t, o)
+}

@@ -1,0 +1,114 @@
+package dynamotest
+
+import (
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// instead makes the stores of tests that run again; nil outside of Rerun.
+var instead struct {
+	sync.Mutex
+	open func(t testing.TB, clock func() time.Time) store.Store
+}
+
+// Store makes the store of a test that needs no particular engine: the map engine, or
+// one on DynamoDB Local when the test is run again.
+func Store(t testing.TB, clock func() time.Time) store.Store {
+	t.Helper()
+	instead.Lock()
+	open := instead.open
+	instead.Unlock()
+	if open == nil {
+		return storetest.NewMap(clock)
+	}
+	return open(t, clock)
+}
+
+// Rerun runs tests of a package again, unchanged, with a store on DynamoDB Local
+// wherever they take one from [Store]. They must not run in parallel with others.
+func Rerun(t *testing.T, tests ...func(*testing.T)) {
+	rerun(t, func(t testing.TB, clock func() time.Time) store.Store {
+		return Fresh(t, func(o *dynamo.Options) { o.Clock = clock })
+	}, tests)
+}
+
+// RerunUnderFaults is Rerun with requests that meet random faults. It fails if none did.
+func RerunUnderFaults(t *testing.T, seed uint64, tests ...func(*testing.T)) {
+	met := 0
+	rerun(t, func(t testing.TB, clock func() time.Time) store.Store {
+		f := RandomHarsh(seed)
+		t.Cleanup(func() { met += f.Count() })
+		return Fresh(t, f.Inject, func(o *dynamo.Options) { o.Clock = clock })
+	}, tests)
+	if met == 0 && !t.Failed() {
+		t.Error("no request met a fault")
+	}
+}
+
+// RerunOutside is Rerun for tests that run in bubbles of testing/synctest.
+func RerunOutside(t *testing.T, tests ...func(*testing.T)) {
+	Endpoint(t)
+	for _, test := range tests {
+		t.Run(nameOf(test), func(t *testing.T) {
+			var mine []*Outside
+			for range bubbles {
+				mine = append(mine, NewOutside(t))
+			}
+			replace(t, func(t testing.TB, _ func() time.Time) store.Store {
+				if len(mine) == 0 {
+					t.Fatalf("a test may have %d stores in bubbles", bubbles)
+				}
+				o := mine[0]
+				mine = mine[1:]
+				return o
+			})
+			test(t)
+		})
+	}
+}
+
+// bubbles is the number of stores that a test in bubbles may take: they are opened
+// before the first bubble is made.
+const bubbles = 3
+
+func rerun(t *testing.T, open func(testing.TB, func() time.Time) store.Store, tests []func(*testing.T)) {
+	Endpoint(t)
+	replace(t, open)
+	for _, test := range tests {
+		t.Run(nameOf(test), test)
+	}
+}
+
+// replace makes Store use open until the test has ended.
+func replace(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
+	set := func(f func(testing.TB, func() time.Time) store.Store) {
+		instead.Lock()
+		defer instead.Unlock()
+		instead.open = f
+	}
+	set(open)
+	t.Cleanup(func() { set(nil) })
+}
+
+func nameOf(test func(*testing.T)) string {
+	name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
+	return strings.TrimPrefix(name[strings.LastIndexByte(name, '.')+1:], "Test")
+}
+
+// Rounds is how often a test of chance tries: many times, or few when it is run again.
+func Rounds(many, few int) int {
+	instead.Lock()
+	defer instead.Unlock()
+	if instead.open != nil {
+		return few
+	}
+	return many
+}
