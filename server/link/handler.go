@@ -164,6 +164,8 @@ func (m *Mesh) Handler() http.Handler {
 			_ = write.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New("no proof of the shared secret")))
 			return
 		}
+		// Beyond this connect would read on to tell how large the request is.
+		r.Body = http.MaxBytesReader(w, r.Body, maxRequest+maxHeader)
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromKey{}, from)))
 	})
 }
