@@ -77,8 +77,8 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry
 	return r.Run(ctx)
 }
 
-// lanes is how many records of a partition fanout works on at a time; it waits for Redis.
-const lanes = 8
+// parallel is how many chats fanout works on at a time; it waits for Redis.
+const parallel = 32
 
 // fanout makes the services that tell servers of what Kafka has.
 func (p *program) fanout() ([]lifecycle.Service, error) {
@@ -113,10 +113,10 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	e, err := consume.New(consume.Config{
-		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Lanes: lanes,
-		Handle: fanout.Repairer(p.serde, mesh.Repair),
-		Dead:   consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
-		Store:  p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Parallel: parallel,
+		Batch: fanout.Repairer(p.serde, mesh.Repair),
+		Dead:  consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
+		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
