@@ -24,7 +24,7 @@ import (
 // benchmark share the machine with it.
 
 type rig struct {
-	b   *testing.B
+	b   testing.TB
 	ctx context.Context
 	p   *process
 	key *auth.Key
@@ -118,6 +118,7 @@ func BenchmarkRPCSend(b *testing.B) {
 
 // crowd opens a stream for each member of a group and counts what arrives.
 type crowd struct {
+	ctx       context.Context
 	delivered atomic.Int64
 	moved     chan struct{}
 	mu        sync.Mutex
@@ -128,7 +129,7 @@ type crowd struct {
 
 func (r *rig) crowd(id string, users []*user) *crowd {
 	ctx, stop := context.WithCancel(r.ctx)
-	c := &crowd{stop: stop, moved: make(chan struct{}, 1)}
+	c := &crowd{ctx: ctx, stop: stop, moved: make(chan struct{}, 1)}
 	var open sync.WaitGroup
 	for _, u := range users {
 		open.Add(1)
@@ -177,9 +178,14 @@ func (r *rig) crowd(id string, users []*user) *crowd {
 	return c
 }
 
+// await returns when n messages have come, on all streams together, or the time is up.
 func (c *crowd) await(n int64) {
 	for c.delivered.Load() < n {
-		<-c.moved
+		select {
+		case <-c.moved:
+		case <-c.ctx.Done():
+			return
+		}
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 )
 
 // DynamoDB stands before an endpoint, http://host:port. Requests are named by operation
-// and tables, without the prefix of the tables' names: "PutItem leases",
-// "TransactWriteItems chats+events". Bytes are those of bodies.
-func DynamoDB(endpoint, prefix string) (*Tap, error) {
+// and tables, as table names them: "PutItem leases", "TransactWriteItems chats+events".
+// Bytes are those of bodies.
+func DynamoDB(endpoint string, table func(name string) string) (*Tap, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func DynamoDB(endpoint, prefix string) (*Tap, error) {
 	srv := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		Handler: &httputil.ReverseProxy{
-			Transport: counting{t, transport, prefix},
+			Transport: counting{t, transport, table},
 			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u); r.Out.Host = r.In.Host },
 			ErrorLog:  log.New(io.Discard, "", 0), // the caller hears of it
 		},
@@ -44,9 +44,9 @@ func DynamoDB(endpoint, prefix string) (*Tap, error) {
 }
 
 type counting struct {
-	t      *Tap
-	next   http.RoundTripper
-	prefix string
+	t     *Tap
+	next  http.RoundTripper
+	table func(string) string
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -56,7 +56,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	name := strings.TrimSpace(operation + " " + tablesOf(body, c.prefix))
+	name := strings.TrimSpace(operation + " " + tablesOf(body, c.table))
 	r = r.WithContext(r.Context())
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	res, err := c.next.RoundTrip(r)
@@ -75,7 +75,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // tablesOf names the tables of a request, each once.
-func tablesOf(body []byte, prefix string) string {
+func tablesOf(body []byte, table func(string) string) string {
 	var req struct {
 		TableName     string
 		TransactItems []map[string]struct{ TableName string }
@@ -97,7 +97,7 @@ func tablesOf(body []byte, prefix string) string {
 		list = append(list, name)
 	}
 	for i, name := range list {
-		list[i] = strings.TrimPrefix(name, prefix)
+		list[i] = table(name)
 	}
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), "+")

@@ -42,7 +42,7 @@ func TestDynamoDB(t *testing.T) {
 		_, _ = io.WriteString(w, answers[operation])
 	}))
 	defer back.Close()
-	tap, err := wiretap.DynamoDB(back.URL, "x_")
+	tap, err := wiretap.DynamoDB(back.URL, func(name string) string { return strings.TrimPrefix(name, "x_") })
 	opened(t, tap, err)
 	bodies := map[string]string{
 		"GetItem":            `{"TableName":"x_meta"}`,
@@ -110,7 +110,7 @@ func TestRedis(t *testing.T) {
 			}()
 		}
 	}()
-	tap, err := wiretap.Redis(l.Addr().String())
+	tap, err := wiretap.Redis(l.Addr().String(), func(key string) string { return key[:1] })
 	opened(t, tap, err)
 	c := redis.NewClient(&redis.Options{Addr: tap.Addr(), Protocol: 2, DisableIdentity: true, PoolSize: 1})
 	defer c.Close()
@@ -131,8 +131,8 @@ func TestRedis(t *testing.T) {
 	for i := range 3 {
 		size += int64(len(fmt.Sprintf("*3\r\n$7\r\npublish\r\n$7\r\nchannel\r\n$%d\r\n%s\r\n", i, strings.Repeat("x", i))))
 	}
-	hello := got["HELLO"].Calls // the client may connect anew
-	if got["PUBLISH"].Calls != 3 || got["PUBLISH"].Out != size || got["PING"].Calls != 1 || got[wiretap.RedisTrips].Calls != 1+hello {
+	hello := got.Of("HELLO").Calls // the client may connect anew
+	if got["PUBLISH c"].Calls != 3 || got["PUBLISH c"].Out != size || got["PING"].Calls != 1 || got[wiretap.RedisTrips].Calls != 1+hello {
 		t.Errorf("counted\n%v, want 3 times PUBLISH with %d bytes, a PING, one trip", got, size)
 	}
 	if got[wiretap.RedisAnswers].In != int64(3*len(answers["publish"])+len(answers["ping"]))+hello*int64(len(answers["hello"])) {

@@ -1,0 +1,177 @@
+//go:build !windows
+
+package app_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/server/internal/wiretap"
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+// What a send asks of whom, as counts: they do not depend on the machine. The bounds of
+// bytes leave a quarter beyond what was measured.
+
+// spent is what n sends cost in an installation.
+type spent struct {
+	n                              int
+	dynamodb, redis, kafka, linked wiretap.Counts
+}
+
+// sendPlan is the transaction of sends, by its tables.
+const sendPlan = "TransactWriteItems chat_counters+delivery_state+events+idempotency_keys+messages+outbox"
+
+// standing are requests that come whether anybody sends or not: leases, sweeps of the outbox,
+// stamps, the reconciler's look.
+var standing = []string{
+	"BatchGetItem leases", "PutItem leases", "UpdateItem leases", "DeleteItem leases", "TransactWriteItems leases",
+	// A sweep that meets a row before its nudge is there reads the events that it points to.
+	"Query outbox", "Query events", "GetItem meta", "PutItem meta", "UpdateItem meta", "Scan pending_members", "Query pending_members",
+}
+
+// extra is what DynamoDB was asked for beside sends, deletions from the outbox, and what stands.
+func (s spent) extra() wiretap.Counts {
+	out := wiretap.Counts{}
+	for name, c := range s.dynamodb {
+		if name != sendPlan && name != "BatchWriteItem outbox" && !slices.Contains(standing, name) {
+			out[name] = c
+		}
+	}
+	return out
+}
+
+// spend measures what a load costs, from its start until all of its n sends are through
+// Kafka and gone from the outbox.
+func (in *tapped) spend(n int, load func()) spent {
+	in.t.Helper()
+	before, handled := in.read(), in.handled()
+	load()
+	in.settled(handled + n)
+	in.quiet() // rows are deleted a moment later; this asks past the tap
+	now := in.read()
+	return spent{n, now[0].Since(before[0]), now[1].Since(before[1]), now[2].Since(before[2]), now[3].Since(before[3])}
+}
+
+func (s spent) String() string {
+	var b strings.Builder
+	for _, c := range []wiretap.Counts{s.dynamodb, s.redis, s.kafka, s.linked} {
+		b.WriteByte('\n')
+		b.WriteString(c.String())
+	}
+	return b.String()
+}
+
+// TestCallsPerSend counts what one send asks of DynamoDB, Redis and Kafka, and what servers
+// and workers ask of each other for it: in a chat of two and in a group of a hundred, with
+// everybody's stream open, for sends one by one and for many at once.
+func TestCallsPerSend(t *testing.T) {
+	in := newTapped(t)
+	in.dealt()
+	alice := in.person("alice", 1)
+	text := strings.Repeat("x", 128)
+	for _, tt := range []struct {
+		name   string
+		others int
+		here   int // others with a stream at the sender's server
+	}{{"two", 1, 0}, {"hundred", 99, 49}} {
+		people := in.people(tt.name, tt.others) // the first at the server that is not alice's
+		id := in.rig.group(alice, names(people)...)
+		c := in.rig.crowd("", people)
+		shown := int64(0)
+		one := func() {
+			handled := in.handled()
+			in.rig.send(alice, id, stamped(text))
+			shown++
+			c.await(shown * int64(tt.others))
+			in.settled(handled + 1) // so that none shares anything with the next
+		}
+		in.quiet() // the group is made
+		one()
+		in.quiet() // from here on all is known that is remembered
+		t.Run(tt.name+"/single", func(t *testing.T) {
+			const n = 10
+			holes := in.sum(telemetry.HoleReads, in.servers[:]...)
+			s := in.spend(n, func() {
+				for range n {
+					one()
+				}
+			})
+			t.Log(s)
+			members := int64(tt.others + 1)
+			plan, gone := s.dynamodb[sendPlan], s.dynamodb["BatchWriteItem outbox"]
+			if plan.Calls != n || plan.Units+gone.Units != 13*n {
+				t.Errorf("%d plans, %g write units for %d sends", plan.Calls, plan.Units+gone.Units, n)
+			}
+			if extra := s.extra(); len(extra) > 0 {
+				t.Errorf("DynamoDB was asked for more:\n%v", extra)
+			}
+			if events := s.dynamodb["Query events"].Calls; events > n/2 || in.sum(telemetry.HoleReads, in.servers[:]...) != holes {
+				t.Errorf("events were read %d times, some of them by servers", events)
+			}
+			// Where the members are is asked for once for the live path and once for the
+			// repair; who they are is remembered.
+			if got := s.redis["SMEMBERS u"].Calls; got != 2*members*n {
+				t.Errorf("%d rows of %d members were asked for", got, members)
+			}
+			if s.redis["PUBLISH n"].Calls != n || s.redis["GET m"].Calls != 0 {
+				t.Errorf("%d nudges, %d lists of members", s.redis["PUBLISH n"].Calls, s.redis["GET m"].Calls)
+			}
+			if s.kafka["Produce"].Calls != n || s.kafka["EndTxn"].Calls != n || s.kafka["OffsetCommit"].Calls > n {
+				t.Errorf("Kafka:\n%v", s.kafka)
+			}
+			// One message for each server, however many members it concerns: the change, and
+			// its repair. The sender's own server needs the repair alone.
+			there, here := s.linked["Send to server 1"], s.linked["Send to server 2"]
+			if there.Calls != 2*n || here.Calls != int64(min(tt.here, 1)*n) {
+				t.Errorf("%d and %d messages on links", there.Calls, here.Calls)
+			}
+			s.within(t, map[string]int64{
+				"DynamoDB": 4900, "Redis": 2*members*130 + 2700, "Kafka produced": 850, "links": int64(min(tt.here, 1))*500 + 1300,
+			})
+		})
+		t.Run(tt.name+"/many", func(t *testing.T) {
+			const n, senders = 256, 64
+			s := in.spend(n, func() {
+				each(n, senders, func(int) { in.rig.send(alice, id, stamped(text)) })
+				shown += n
+				c.await(shown * int64(tt.others))
+			})
+			t.Log(s)
+			if rows := s.dynamodb["BatchWriteItem outbox"].Units; rows != float64(s.dynamodb[sendPlan].Calls) {
+				t.Errorf("%g rows of the outbox for %d plans", rows, s.dynamodb[sendPlan].Calls)
+			}
+			// How many share a plan depends on how fast they come; that they do, does not.
+			if plans := s.dynamodb[sendPlan].Calls; plans > n/3 {
+				t.Errorf("%d plans for %d sends", plans, n)
+			}
+			if extra := s.extra(); len(extra) > 0 {
+				t.Errorf("DynamoDB was asked for more:\n%v", extra)
+			}
+			if s.kafka["EndTxn"].Calls > n/3 || s.kafka["Produce"].Calls > n/3 {
+				t.Errorf("Kafka:\n%v", s.kafka)
+			}
+		})
+		c.stop()
+		c.wg.Wait()
+	}
+}
+
+// within checks bytes per send, both ways.
+func (s spent) within(t *testing.T, limits map[string]int64) {
+	t.Helper()
+	bytes := func(c wiretap.Count) int64 { return (c.Out + c.In) / int64(s.n) }
+	got := map[string]int64{
+		"DynamoDB":       bytes(s.dynamodb.Of(sendPlan, "BatchWriteItem outbox")),
+		"Redis":          bytes(s.redis.Of()),
+		"Kafka produced": bytes(s.kafka.Of("Produce", "EndTxn")),
+		"links":          bytes(s.linked.Of("Send")),
+	}
+	for name, limit := range limits {
+		t.Logf("%s: %d bytes per send", name, got[name])
+		if got[name] > limit {
+			t.Errorf("%s: %d bytes per send, more than %d", name, got[name], limit)
+		}
+	}
+}
