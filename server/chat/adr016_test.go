@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -123,7 +123,7 @@ func TestEveryChange(t *testing.T) {
 // L-015, L-030 to L-033, L-110 to L-114, L-116, L-188, L-189: rows and events of a
 // chat's life, field by field.
 func TestRowsAndEvents(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 	w.users(s, "ann", "bob", "cat")
@@ -223,7 +223,7 @@ func TestCommitsAreToldAfterTheStoreHasThem(t *testing.T) {
 // way of, goes again and is complete in the end.
 func TestThrottledCreation(t *testing.T) {
 	for _, err := range []error{store.ErrThrottled, store.ErrConflict} {
-		w := newWorld(t, storetest.NewMap(time.Now))
+		w := newWorld(t, dynamotest.Store(t, time.Now))
 		g := newGate(w.store)
 		s := w.service("p", g)
 		users := numbered("u", 99)
@@ -266,7 +266,7 @@ func (o *often) Transact(ctx context.Context, p store.Plan) error {
 // L-043: while a group's members are on their way in, those who are in can send,
 // and the others are no members yet.
 func TestSendDuringCreation(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	dying := &crash{Store: w.store}

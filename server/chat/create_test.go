@@ -13,7 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -199,7 +199,7 @@ func TestCrashedCreation(t *testing.T) {
 	const chunk, others = 4, 14
 	for n := range int64(6) {
 		for _, finish := range []string{"anybody", "repetition"} {
-			w := newWorld(t, storetest.NewMap(time.Now))
+			w := newWorld(t, dynamotest.Store(t, time.Now))
 			small := func(c *chat.Config) { c.Chunk = chunk }
 			healthy := w.service("q", w.store, small)
 			members := numbered("u", others)

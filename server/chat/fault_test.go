@@ -12,7 +12,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -21,8 +21,8 @@ import (
 // is stored exactly once, and every commit is told exactly once.
 func TestFaultyStore(t *testing.T) {
 	met := map[string]int{}
-	for seed := range uint64(12) {
-		w := newWorld(t, storetest.NewMap(time.Now))
+	for seed := range uint64(dynamotest.Rounds(12, 3)) {
+		w := newWorld(t, dynamotest.Store(t, time.Now))
 		plain := w.service("plain", w.store)
 		w.users(plain, "ann", "bob", "cat")
 		id := w.group(plain, "ann", "bob", "cat")
@@ -84,7 +84,7 @@ func TestFaultyStore(t *testing.T) {
 // A store that never gives an answer ends in ErrAmbiguous, an unavailable one in its
 // own error at once, and neither wedges the chat.
 func TestStoreWithoutAnswer(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	var mu sync.Mutex
 	now := time.Now()
@@ -140,7 +140,7 @@ func TestStoreWithoutAnswer(t *testing.T) {
 // chunks, keeps every invariant, and every answer is true.
 func TestCommandSequences(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(rt, storetest.NewMap(time.Now))
+		w := newWorld(rt, dynamotest.Store(t, time.Now))
 		users := numbered("u", 8)
 		plain := w.service("plain", w.store)
 		w.users(plain, users...)

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -79,7 +79,7 @@ func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 
 // L-006: whatever changes a chat demands that it is active.
 func TestInactiveChatsDoNotChange(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	id := w.group(s, "ann", "bob")
@@ -137,7 +137,7 @@ func TestHowLongRequestsAreRemembered(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
 	clock := func() time.Time { return time.UnixMilli(now.Load()) }
-	w := newWorld(t, storetest.NewMap(clock))
+	w := newWorld(t, dynamotest.Store(t, clock))
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = clock })
 	w.users(s, "ann", "bob", "cat")
 	id, other := w.group(s, "ann", "bob"), w.group(s, "ann", "bob")
@@ -255,7 +255,7 @@ func (c *counter) Transact(ctx context.Context, p store.Plan) error {
 // L-146: whether a chat exists cannot be told from the time that a refusal takes:
 // it takes as many calls of the store.
 func TestStrangersCostTheSame(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	count := &counter{Store: w.store}
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "eve")
@@ -304,7 +304,7 @@ func TestStrangersCostTheSame(t *testing.T) {
 
 // L-164 to L-169: what the meter is told.
 func TestMeter(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	var told []string
 	s := w.service("p", w.store, func(c *chat.Config) {
 		c.Meter = chat.Meter{

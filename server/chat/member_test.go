@@ -10,7 +10,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -73,7 +73,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 	} {
 		for i, caller := range callers {
 			t.Run(name+" by "+caller, func(t *testing.T) {
-				w := newWorld(t, storetest.NewMap(time.Now))
+				w := newWorld(t, dynamotest.Store(t, time.Now))
 				s := w.service("p", w.store)
 				w.users(s, "owner", "admin", "admin2", "member", "member2", "stranger", "new")
 				id := w.group(s, "owner", "member", "member2")
@@ -270,7 +270,7 @@ func (s *torn) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 // A member who moves from pending to member while the rows are read is in neither of
 // them, and still is found.
 func TestTornReads(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
 	healthy := w.service("q", w.store)
@@ -304,7 +304,7 @@ func TestTornReads(t *testing.T) {
 // caller is gone and the request was not seen, is answered like the first (found by
 // the explorer).
 func TestLateLeave(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	healthy := w.service("q", w.store)
 	w.users(healthy, "ann", "bob")
 	id := w.group(healthy, "ann", "bob")

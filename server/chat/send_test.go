@@ -13,7 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -232,7 +232,7 @@ func TestGroupDropsOnlyWhatFailed(t *testing.T) {
 
 // The context of a caller concerns that caller only.
 func TestCancelledCallers(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -279,7 +279,7 @@ func TestCancelledCallers(t *testing.T) {
 // A leader whose context ends while it would wait for a retry goes, and the others
 // of its group are carried out.
 func TestLeaderGoesBeforeARetry(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -319,7 +319,7 @@ func TestLeaderGoesBeforeARetry(t *testing.T) {
 // A leader that goes takes neither its group nor the repetitions of its own send
 // with it.
 func TestRepetitionsOutliveTheLeader(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -359,7 +359,7 @@ func TestRepetitionsOutliveTheLeader(t *testing.T) {
 
 // A panic in a hook or in the store ends the group it happened in, and nothing else.
 func TestPanicDoesNotWedgeTheChat(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -396,7 +396,7 @@ func TestPanicDoesNotWedgeTheChat(t *testing.T) {
 
 // Stamps never go back, whatever the clock does, also over a restart.
 func TestStampsNeverGoBack(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newWorld(t, dynamotest.Store(t, time.Now))
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func(c *chat.Config) { c.Clock = func() time.Time { return now } }
 	s := w.service("p", w.store, clock)

@@ -142,14 +142,11 @@ func TestSerialOrder(t *testing.T) {
 			if seed%2 == 1 {
 				rate = 0.2
 			}
-			history, start := serialHistory(t, st, seed, rate)
+			f := newFaulty(st, seed, rate)
+			_, history, start := serialHistory(t, st, [2]store.Store{f, f}, seed)
+			f.arrive(context.Background(), true)
 			model := serialModel(start)
-			if !porcupine.CheckOperations(model, history) {
-				for _, o := range history {
-					t.Logf("%d–%d: %s", o.Call, o.Return, model.DescribeOperation(o.Input, o.Output))
-				}
-				t.Fatalf("seed %d: no serial order explains the answers", seed)
-			}
+			checkSerial(t, model, history, seed)
 			if rate > 0 {
 				continue
 			}
@@ -169,11 +166,23 @@ func TestSerialOrder(t *testing.T) {
 	})
 }
 
-func serialHistory(t *testing.T, st store.Store, seed uint64, rate float64) ([]porcupine.Operation, group) {
+func checkSerial(t *testing.T, model porcupine.Model, history []porcupine.Operation, seed uint64) {
+	t.Helper()
+	if porcupine.CheckOperations(model, history) {
+		return
+	}
+	for _, o := range history {
+		t.Logf("%d–%d: %s", o.Call, o.Return, model.DescribeOperation(o.Input, o.Output))
+	}
+	t.Fatalf("seed %d: no serial order explains the answers", seed)
+}
+
+// serialHistory lets clients use one chat through two processes, each with its own way
+// to the store.
+func serialHistory(t *testing.T, st store.Store, ways [2]store.Store, seed uint64) (*world, []porcupine.Operation, group) {
 	w := newWorld(t, st)
-	f := newFaulty(st, seed, rate)
 	small := func(c *chat.Config) { c.Members = serialSize }
-	services := []*chat.Service{w.service("p", f, small), w.service("q", f, small)}
+	services := []*chat.Service{w.service("p", ways[0], small), w.service("q", ways[1], small)}
 	users := numbered(fmt.Sprintf("s%d_", seed), 6)
 	healthy := w.service("h", st, small)
 	w.users(healthy, users...)
@@ -216,8 +225,7 @@ func serialHistory(t *testing.T, st store.Store, seed uint64, rate float64) ([]p
 		})
 	}
 	wg.Wait()
-	f.arrive(w.ctx, true)
-	return history, start
+	return w, history, start
 }
 
 // perform carries a call out.

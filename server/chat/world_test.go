@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
@@ -25,7 +26,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engines runs a test on every engine that needs no server.
+// engines runs a test on every engine, on DynamoDB also while a third of all requests is
+// refused, lost or loses its answer. Those on DynamoDB Local are not run where there is
+// none.
 func engines(t *testing.T, test func(t *testing.T, st store.Store)) {
 	t.Helper()
 	t.Run("map", func(t *testing.T) { test(t, storetest.NewMap(time.Now)) })
@@ -41,6 +44,8 @@ func engines(t *testing.T, test func(t *testing.T, st store.Store)) {
 		})
 		test(t, st)
 	})
+	t.Run("dynamodb", func(t *testing.T) { test(t, dynamotest.Fresh(t)) })
+	t.Run("dynamodb with faults", func(t *testing.T) { test(t, dynamotest.Fresh(t, dynamotest.RandomHarsh(11).Inject)) })
 }
 
 // tb is what tests and property tests have in common.

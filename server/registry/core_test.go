@@ -12,12 +12,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
-
-	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 )
 
 const source = "syntax = \"proto3\";\npackage t;\nmessage A { string a = 1; }\n"
@@ -25,7 +24,7 @@ const source = "syntax = \"proto3\";\npackage t;\nmessage A { string a = 1; }\n"
 // Integrators can read Parley's own events: every schema comes as text that
 // compiles with its references, imports at level NONE, events at FULL.
 func TestOwnSchemasAreReadable(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(dynamotest.Store(t, time.Now))
 	if _, err := r.Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +53,7 @@ func TestOwnSchemasAreReadable(t *testing.T) {
 
 // Rows of before there were texts and references keep their ids and gain both.
 func TestOldRows(t *testing.T) {
-	st := storetest.NewMap(time.Now)
+	st := dynamotest.Store(t, time.Now)
 	m := (&eventv1.ChatCreated{}).ProtoReflect().Descriptor()
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(protodesc.ToFileDescriptorProto(m.ParentFile()))
 	if err != nil {
@@ -89,7 +88,7 @@ func TestOldRows(t *testing.T) {
 // Versions that race for one subject are compared with one another: two additions
 // that each follow version 1 and exclude each other do not both get in.
 func TestRacingVersionsAreCompared(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(dynamotest.Store(t, time.Now))
 	ctx := t.Context()
 	if _, err := r.Register(ctx, "s", Schema{Text: source}, RegisterOptions{}); err != nil {
 		t.Fatal(err)
@@ -135,7 +134,7 @@ func (u *unsure) Transact(ctx context.Context, p store.Plan) error {
 
 // A write of which nobody knows whether it happened is looked for, not repeated.
 func TestAmbiguousWrites(t *testing.T) {
-	r := New(&unsure{Store: storetest.NewMap(time.Now)})
+	r := New(&unsure{Store: dynamotest.Store(t, time.Now)})
 	for i, text := range []string{source, strings.Replace(source, "}", " optional string b = 2; }", 1)} {
 		v, err := r.Register(t.Context(), "s", Schema{Text: text}, RegisterOptions{})
 		if err != nil || v.Version != i+1 || v.ID != i+1 {
@@ -146,7 +145,7 @@ func TestAmbiguousWrites(t *testing.T) {
 
 // Limits hold: names, references, pages.
 func TestLimits(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(dynamotest.Store(t, time.Now))
 	refuse := func(what string, code int, err error) {
 		t.Helper()
 		var refusal *Error
@@ -177,7 +176,7 @@ func TestLimits(t *testing.T) {
 
 // BenchmarkStart measures what a start costs when everything is registered already.
 func BenchmarkStart(b *testing.B) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(dynamotest.Store(b, time.Now))
 	for b.Loop() {
 		if _, err := r.Events(b.Context()); err != nil {
 			b.Fatal(err)
@@ -187,7 +186,7 @@ func BenchmarkStart(b *testing.B) {
 
 // BenchmarkRegister measures a registration that is compared with the version before.
 func BenchmarkRegister(b *testing.B) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(dynamotest.Store(b, time.Now))
 	next := strings.Replace(source, "}", " optional string b = 2; }", 1)
 	if _, err := r.Register(b.Context(), "s", Schema{Text: source}, RegisterOptions{}); err != nil {
 		b.Fatal(err)

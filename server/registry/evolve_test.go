@@ -9,7 +9,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 )
 
 // While a new version is rolled out, each process reads what the others write: an id
@@ -17,7 +17,7 @@ import (
 // (K-150). An id of another subject is none, and a registry that is away says nothing
 // about the record.
 func TestRecordsOfOtherVersions(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(dynamotest.Store(t, time.Now))
 	ids, err := r.Events(t.Context())
 	if err != nil {
 		t.Fatal(err)

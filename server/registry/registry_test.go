@@ -7,14 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/store/storetest"
-
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 )
 
 func TestIdsAreStableAndDistinct(t *testing.T) {
-	st := storetest.NewMap(time.Now)
+	st := dynamotest.Store(t, time.Now)
 	var wg sync.WaitGroup
 	all := make([]map[string]int, 4)
 	for i := range all {
@@ -47,7 +46,7 @@ func TestIdsAreStableAndDistinct(t *testing.T) {
 }
 
 func TestSerde(t *testing.T) {
-	ids, err := New(storetest.NewMap(time.Now)).Events(t.Context())
+	ids, err := New(dynamotest.Store(t, time.Now)).Events(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -37,7 +37,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	w := &world{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	w.store = &spy{Store: storetest.NewMap(w.clock)}
+	w.store = &spy{Store: dynamotest.Store(t, w.clock)}
 	w.reader = w.newReader(generation, 'k')
 	var err error
 	// The service writes past the spy: only the reader's reads are watched.
@@ -223,7 +223,7 @@ func (s *spy) Query(ctx context.Context, q store.Query) (store.Page, error) {
 }
 
 func TestConfig(t *testing.T) {
-	good := view.Config{Store: storetest.NewMap(time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now}
+	good := view.Config{Store: dynamotest.Store(t, time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -87,7 +88,7 @@ func TestPagesOfStillChats(t *testing.T) {
 // Chats move, come and go between the pages. Every chat that is there from the
 // first page to the last is listed; only chats of the last minute are repeated.
 func TestPagesWhileChatsMove(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(dynamotest.Rounds(60, 3)) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(t)
 		w.groups(30)

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/workers/reconcile"
 )
@@ -26,14 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type world struct {
 	*testing.T
-	store *storetest.Map
+	store store.Store
 	now   atomic.Int64 // ns after the start
 	log   *buffer
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{T: t, log: &buffer{}}
-	w.store = storetest.NewMap(w.clock)
+	w.store = dynamotest.Store(t, w.clock)
 	return w
 }
 

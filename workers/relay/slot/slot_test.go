@@ -15,7 +15,7 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -33,7 +33,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, slots int) *world {
-	return &world{t: t, store: storetest.NewMap(time.Now), slots: slots, running: make([]string, slots), slow: func() time.Duration { return 0 }}
+	return &world{t: t, store: dynamotest.Store(t, time.Now), slots: slots, running: make([]string, slots), slow: func() time.Duration { return 0 }}
 }
 
 // flaky is a process's way to the store: it can be cut, with answers or whole
@@ -282,7 +282,7 @@ func TestLeasesOfTheDead(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	good := Config{
-		Store: storetest.NewMap(time.Now), Holder: "a", Slots: 1, Logger: slog.New(slog.DiscardHandler), Start: func(context.Context, Slot) error { return nil },
+		Store: dynamotest.Store(t, time.Now), Holder: "a", Slots: 1, Logger: slog.New(slog.DiscardHandler), Start: func(context.Context, Slot) error { return nil },
 	}
 	for name, change := range map[string]func(*Config){
 		"no slots": func(c *Config) { c.Slots = 0 }, "too many": func(c *Config) { c.Slots = event.Shards + 1 },
@@ -302,7 +302,7 @@ func TestConfigIsChecked(t *testing.T) {
 // Processes come, go, lose the store and its answers: a slot never runs twice (the
 // worlds' runs check that), and when all is well again all slots run, evenly.
 func TestRandomFailures(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(dynamotest.Rounds(40, 3)) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			w := newWorld(t, 1+rng.IntN(8))

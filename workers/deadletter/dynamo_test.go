@@ -1,0 +1,12 @@
+package deadletter
+
+import (
+	"testing"
+
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
+)
+
+// What became of dead letters is kept on DynamoDB as on any engine.
+func TestOnDynamoDB(t *testing.T) {
+	dynamotest.Rerun(t, TestListAndGet, TestRedrive, TestRedriveTakesTurns, TestDiscard, TestForeignRecords)
+}
