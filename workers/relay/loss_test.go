@@ -17,6 +17,7 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/consume"
 )
@@ -337,7 +338,7 @@ func TestEndsAtEveryStep(t *testing.T) {
 	defer l.client.Close()
 	r.rest(l.relay)
 	r.checkOutbox()
-	r.readLog(l.broker.Addr())
+	r.readLog(&kafkatest.Broker{Addr: l.broker.Addr()}, kafkatest.Beginning())
 	all := r.events()
 	if len(c.seen) < all {
 		c.consume(l.broker.Addr(), func(n int) bool { return n >= all })

@@ -25,11 +25,13 @@ var discard = slog.New(slog.DiscardHandler)
 type rig struct {
 	t       *testing.T
 	ctx     context.Context
+	run     string // of a broker that has the chats of other runs: part of all ids
 	now     time.Time
 	store   *storetest.Map
 	chats   *chat.Service
 	serde   *event.Serde
 	commits []chat.Commit
+	nudge   func(chat.Commit) // told of each; nil: nobody is
 	log     []event.Event
 	fail    func() (before, after error) // of a transaction: nothing written, or written and not known
 	stable  error
@@ -56,8 +58,13 @@ func newRig(t *testing.T) *rig {
 	n := 0
 	r.chats, err = chat.New(r.ctx, chat.Config{
 		Store: r.store, Clock: clock, Generation: "g1", Producer: "p1",
-		NewID:     func(p string) string { n++; return fmt.Sprintf("%s%026d", p, n) },
-		Committed: func(c chat.Commit) { r.commits = append(r.commits, c) },
+		NewID: func(p string) string { n++; return fmt.Sprintf("%s%s%0*d", p, r.run, 26-len(r.run), n) },
+		Committed: func(c chat.Commit) {
+			r.commits = append(r.commits, c)
+			if r.nudge != nil {
+				r.nudge(c)
+			}
+		},
 	})
 	r.must(err)
 	for _, u := range []string{"alice", "bob"} {

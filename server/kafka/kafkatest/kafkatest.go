@@ -136,6 +136,18 @@ func (b *Broker) Mark(t testing.TB, topics ...string) Mark {
 	return m
 }
 
+// Beginning is where all declared topics begin.
+func Beginning() Mark {
+	m := Mark{}
+	for _, topic := range kafka.Topics() {
+		m[topic.Name] = map[int32]kgo.Offset{}
+		for p := range topic.Partitions {
+			m[topic.Name][p] = kgo.NewOffset().AtStart()
+		}
+	}
+	return m
+}
+
 // Read reads committed records from a position on, in the order of each partition,
 // until each says that it has enough. It fails the test if they do not come.
 func (b *Broker) Read(t testing.TB, from Mark, each func(r *kafka.Record) (enough bool)) {

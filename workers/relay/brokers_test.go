@@ -1,0 +1,415 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// brokerRig is a rig for a broker that may have other runs' records.
+func brokerRig(t *testing.T, b *kafkatest.Broker) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.run = b.Name("")[1:]
+	return r
+}
+
+// Two relays on one slot: the later fences the earlier, whose cycle fails and whose
+// run ends; the log has every event, and the first occurrences are in order
+// (K-073).
+func TestLaterRelayFencesTheEarlier(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		r, from, slot := brokerRig(t, b), b.Mark(t), b.Name("parley-relay")
+		ids := []string{r.group(), r.group()}
+		a := r.onKafka(b, slot, nil)
+		r.rest(a)
+		r.send(ids[0])
+		r.send(ids[1])
+		next := r.onKafka(b, slot, nil)
+		r.must(next.Cycle(r.ctx))
+
+		// The stale one comes back, with nudges that it got late.
+		r.send(ids[0])
+		for _, c := range r.commits[len(r.commits)-3:] {
+			a.Nudge(c)
+		}
+		if err := a.Run(r.ctx); !errors.Is(err, kafka.ErrFenced) {
+			t.Fatalf("the stale relay ended with %v", err)
+		}
+		r.rest(next)
+		r.checkOutbox()
+		r.readLog(b, from)
+	})
+}
+
+// A relay stands still in the middle of a transaction, everything produced and nothing
+// committed, and another takes its slot. When it thaws, the end of that transaction and
+// all that it does afterwards is refused: each event is in the log once (K-073).
+func TestFrozenRelayIsFenced(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		r, from, slot := brokerRig(t, b), b.Mark(t), b.Name("parley-relay")
+		ids := []string{r.group(), r.group(), r.group()}
+		frozen, thaw := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		var thawed error
+		stale := r.onKafka(b, slot, func(cfg *Config, c *kafka.Client) {
+			cfg.Clock = time.Now
+			publish := cfg.Publish
+			cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+				err := errors.New("not the first")
+				once.Do(func() {
+					if err = errors.Join(c.BeginTransaction(), c.ProduceSync(context.Background(), records...).FirstErr()); err != nil {
+						return
+					}
+					close(frozen)
+					<-thaw
+					err = c.EndTransaction(context.Background(), kgo.TryCommit)
+					thawed = err
+				})
+				if err != nil && err == thawed {
+					return err
+				}
+				return publish(ctx, records)
+			}
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- stale.Run(context.WithoutCancel(r.ctx)) }()
+		<-frozen
+		next := r.onKafka(b, slot, nil)
+		r.rest(next)
+		r.checkOutbox()
+		close(thaw)
+		r.send(ids[0])
+		for _, c := range r.commits { // it gets nudges of a long time ago too
+			stale.Nudge(c)
+		}
+		if err := <-ended; !errors.Is(err, kafka.ErrFenced) || thawed == nil {
+			t.Fatalf("the end of its transaction: %v; the end of its run: %v", thawed, err)
+		}
+		for _, id := range ids {
+			r.send(id)
+		}
+		r.rest(next)
+		r.checkOutbox()
+		if n := r.readLog(b, from); n != r.events() {
+			t.Fatalf("%d records of %d events", n, r.events())
+		}
+	})
+}
+
+// errLost is what a relay gets instead of an answer.
+var errLost = errors.New("no answer came")
+
+// holder is a relay as the holder of a slot, whose transactions go wrong at random.
+type holder struct {
+	*Relay
+	client *kafka.Client
+	frozen bool // a transaction is open, and its relay believes that it failed
+}
+
+func (r *rig) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm *bool) *holder {
+	h := &holder{}
+	h.Relay = r.onKafka(b, slot, func(cfg *Config, c *kafka.Client) {
+		h.client = c
+		cfg.MaxBatch = 7
+		cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+			how := rng.IntN(8)
+			if *calm || how > 3 {
+				h.frozen = false
+				return kafka.Transact(ctx, c, records)
+			}
+			if how == 0 { // committed, and nobody knows
+				h.frozen = false
+				return errors.Join(kafka.Transact(ctx, c, records), errLost)
+			}
+			if err := c.EndTransaction(ctx, kgo.TryAbort); err != nil {
+				return fmt.Errorf("%w: %w", kafka.ErrFenced, err)
+			}
+			if how == 1 { // nothing comes through
+				h.frozen = false
+				return errLost
+			}
+			if err := c.BeginTransaction(); err != nil {
+				return fmt.Errorf("%w: %w", kafka.ErrFenced, err)
+			}
+			if err := c.ProduceSync(context.WithoutCancel(ctx), records[:1+rng.IntN(len(records))]...).FirstErr(); err != nil {
+				return fmt.Errorf("%w: %w", kafka.ErrFenced, err)
+			}
+			h.frozen = true
+			if how == 2 {
+				h.frozen = false
+				return errors.Join(c.EndTransaction(ctx, kgo.TryAbort), errLost)
+			}
+			return errLost // in the middle
+		}
+	})
+	return h
+}
+
+// Two processes hold one slot, one after the other or both at once, since the one does
+// not know yet: they crash, within transactions too, lose nudges and get them late and
+// twice, transactions are aborted, or committed without an answer, or stay open.
+// Whatever happens, the log has every event, first occurrences in order of versions
+// (K-072, K-073).
+func TestRandomSchedulesOnBrokers(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		for seed := range uint64(4) {
+			rng := rand.New(rand.NewPCG(seed, 11))
+			r, from, slot := brokerRig(t, b), b.Mark(t), b.Name(fmt.Sprint("parley-relay-", seed))
+			r.run = fmt.Sprint(r.run, seed, "x")
+			calm := false
+			holders := []*holder{r.holder(b, slot, rng, &calm), r.holder(b, slot, rng, &calm)}
+			ids := []string{r.group(), r.group(), r.group()}
+			var late []chat.Commit
+			fenced, crashes := 0, 0
+			for range 150 {
+				i := rng.IntN(2)
+				h := holders[i]
+				switch rng.IntN(10) {
+				case 0, 1, 2, 3:
+					r.send(ids[rng.IntN(3)])
+					late = append(late, r.commits[len(r.commits)-1])
+				case 4, 5:
+					if len(late) > 0 {
+						i := rng.IntN(len(late))
+						h.Nudge(late[i])
+						if rng.IntN(3) > 0 {
+							late = append(late[:i], late[i+1:]...)
+						}
+					}
+				case 6, 7, 8:
+					err := h.Cycle(r.ctx)
+					switch {
+					case errors.Is(err, kafka.ErrFenced):
+						fenced++
+						holders[i] = r.holder(b, slot, rng, &calm)
+					case err != nil && !errors.Is(err, errLost):
+						t.Fatalf("seed %d: %v", seed, err)
+					case err != nil:
+						h.swept = time.Time{}
+					}
+					r.now = r.now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
+				case 9:
+					switch {
+					case h.frozen && rng.IntN(2) == 0: // it thaws; its records are of no relay that lives on
+						_ = h.client.EndTransaction(r.ctx, kgo.TryCommit)
+						fallthrough
+					case rng.IntN(3) == 0: // a crash
+						crashes++
+						h.client.Close()
+						holders[i] = r.holder(b, slot, rng, &calm)
+					}
+				}
+			}
+			calm = true
+			for _, h := range holders {
+				h.swept = time.Time{}
+				if err := h.Cycle(r.ctx); err != nil && !errors.Is(err, kafka.ErrFenced) {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+			r.rest(r.holder(b, slot, rng, &calm).Relay)
+			r.checkOutbox()
+			n := r.readLog(b, from)
+			t.Logf("seed %d: %d events in %d records, %d times fenced, %d crashes", seed, r.events(), n, fenced, crashes)
+		}
+	})
+}
+
+// L-109: what a consumer reads was committed before, and shows no version that the
+// store does not have.
+func TestConsumersAreNeverAheadOfTheStore(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		r, from := brokerRig(t, b), b.Mark(t)
+		const chats = 40
+		made := make(chan error, 1)
+		re := r.onKafka(b, b.Name("parley-relay"), func(cfg *Config, _ *kafka.Client) { cfg.Clock = time.Now })
+		ctx, stop := context.WithCancel(r.ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- re.Run(ctx) }()
+		r.nudge = re.Nudge
+		go func() {
+			var failed error
+			for range chats {
+				_, err := r.chats.CreateGroup(r.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
+				failed = errors.Join(failed, err)
+			}
+			made <- failed
+		}()
+		created, changed := 0, 0
+		b.Read(t, from, func(rec *kafka.Record) bool {
+			if len(rec.Key) < 5+len(r.run) || string(rec.Key[5:5+len(r.run)]) != r.run {
+				return false
+			}
+			e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
+			r.must(err)
+			head, err := r.store.Get(r.ctx, table.HeadKey(e.GetChatId()), store.Strong)
+			r.must(err)
+			if have, read := head.Get("version").Int64(), e.GetMetadata().GetVersion(); read > have || have == 0 {
+				t.Fatalf("%s: version %d was read, the store has %d", e.GetChatId(), read, have)
+			}
+			switch event.TypeOf(e) {
+			case event.TypeChatCreated:
+				created++
+			case event.TypeMembershipChanged:
+				changed++
+			}
+			return created == chats && changed == chats
+		})
+		r.must(<-made)
+		stop()
+		<-ended
+	})
+}
+
+// K-121, on the side that publishes: the broker that leads a chat's partition is killed
+// while the relay publishes, then the one that keeps the relay's transactions. Nothing is
+// lost, and first occurrences stay in order. acks=all and idempotence are what holds:
+// the killed brokers lead again afterwards, with what the others have.
+func TestKilledBrokersLoseNothing(t *testing.T) {
+	b := kafkatest.Apache(t)
+	r, from, slot := brokerRig(t, b), b.Mark(t), b.Name("parley-relay")
+	ids := []string{r.group(), r.group(), r.group(), r.group()}
+	admin := kadm.NewClient(b.Client(t))
+	leader := func() int32 {
+		partition := int32(event.Partition(ids[0], int(kafka.Partitions(kafka.MessagesPersisted))))
+		topics, err := admin.ListTopics(r.ctx, kafka.MessagesPersisted)
+		r.must(err)
+		return topics[kafka.MessagesPersisted].Partitions[partition].Leader
+	}
+	coordinator := func() int32 {
+		all := admin.FindTxnCoordinators(r.ctx, slot)
+		return all[slot].NodeID
+	}
+	ctx, stop := context.WithCancel(r.ctx)
+	defer stop()
+	ended := make(chan struct{})
+	restarts := 0
+	var mu sync.Mutex
+	var current *Relay
+	go func() { // as the manager of slots does
+		defer close(ended)
+		for ; ctx.Err() == nil; restarts++ {
+			re := r.onKafka(b, slot, func(cfg *Config, _ *kafka.Client) { cfg.Clock = time.Now })
+			mu.Lock()
+			current = re
+			mu.Unlock()
+			_ = re.Run(ctx)
+		}
+	}()
+	r.nudge = func(c chat.Commit) {
+		mu.Lock()
+		defer mu.Unlock()
+		if current != nil {
+			current.Nudge(c)
+		}
+	}
+	published := func() int64 {
+		mu.Lock()
+		defer mu.Unlock()
+		if current == nil {
+			return 0
+		}
+		return current.Stats().Published
+	}
+	// until sends on until something is so.
+	until := func(what string, so func() bool) {
+		t.Helper()
+		for start := time.Now(); !so(); {
+			if time.Since(start) > time.Minute {
+				t.Fatalf("waited for %s", what)
+			}
+			for _, id := range ids {
+				r.send(id)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	until("the relay", func() bool { return published() > 100 })
+	for i, victim := range []func() int32{leader, coordinator} {
+		id := victim()
+		if id < 0 {
+			t.Fatalf("nobody to kill in round %d", i)
+		}
+		b.Trouble(t, "kill", kafkatest.Process(id))
+		if b.Brokers() > 1 { // the others take over
+			n := published()
+			until("the brokers that are left", func() bool { p := published(); return p > n+100 || p < n })
+		} else {
+			rows := func() int {
+				page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
+				r.must(err)
+				return len(page.Rows)
+			}
+			until("rows that nobody takes", func() bool { return rows() > 40 })
+		}
+		b.Trouble(t, "start", kafkatest.Process(id))
+		n := published()
+		until("the broker that is back", func() bool { p := published(); return p > n+100 || p < n })
+	}
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
+		r.must(err)
+		if len(page.Rows) == 0 {
+			break
+		}
+		if time.Since(start) > time.Minute {
+			t.Fatalf("%d rows are left", len(page.Rows))
+		}
+	}
+	stop()
+	<-ended
+	n := r.readLog(b, from)
+	t.Logf("%d events in %d records, %d relays", r.events(), n, restarts)
+}
+
+// L-120, L-121, L-158: with the log away for ten minutes people make groups and send, and
+// are told of success; afterwards all of it is published, in order, each event once.
+func TestTenMinutesWithoutTheLog(t *testing.T) {
+	r := newRig(t)
+	re := r.relay()
+	ids := []string{r.group(), r.group()}
+	r.rest(re)
+	down := errors.New("kafka is away")
+	r.fail = func() (error, error) { return down, nil }
+	for until := r.now.Add(10 * time.Minute); r.now.Before(until); r.now = r.now.Add(maxWait) {
+		if len(ids) < 20 {
+			ids = append(ids, r.group())
+		}
+		for _, id := range ids {
+			before := len(r.commits)
+			r.send(id) // succeeds
+			if len(r.commits) != before+1 {
+				t.Fatal("not committed")
+			}
+			re.Nudge(r.commits[before])
+		}
+		if err := re.Cycle(r.ctx); !errors.Is(err, down) {
+			t.Fatal(err)
+		}
+		re.swept = time.Time{} // as Run does
+	}
+	r.fail = func() (error, error) { return nil, nil }
+	r.rest(re)
+	r.check(true)
+	if len(r.log) != r.events() || len(r.log) < 2000 {
+		t.Fatalf("%d records of %d events", len(r.log), r.events())
+	}
+	if head, err := r.store.Get(r.ctx, table.HeadKey(ids[0]), store.Strong); err != nil || head.Get("version").Int64() != 2+120 {
+		t.Fatalf("the store has %v, %v", head, err)
+	}
+}
