@@ -16,6 +16,7 @@ const (
 	DefaultKafka    = "127.0.0.1:9092"
 	DefaultRegistry = "127.0.0.1:8081"
 	DefaultLink     = "127.0.0.1:8091"
+	DefaultOps      = "127.0.0.1:8082"
 )
 
 // fileSetting is the one setting that cannot stand in the file.
@@ -67,6 +68,11 @@ var table = []Setting{
 	{Name: "PARLEY_LINK_CA", Flag: "link-ca", Of: both, Help: "file with the authority of all processes' certificates, for links with TLS"},
 	{Name: "PARLEY_LINK_CERT", Flag: "link-cert", Of: both, Help: "file with this process's certificate"},
 	{Name: "PARLEY_LINK_KEY", Flag: "link-key", Of: both, Help: "file with its key"},
+
+	{section: "Operators", Name: "PARLEY_OPS_LISTEN", Flag: "ops-listen", Of: both, Default: DefaultOps, check: address, Help: "address where operators are served, by an embedded server or workers with the job ops: on loopback, where a free port is taken if the default is in use, or with the certificates of links, which both sides then show"},
+	{Name: "PARLEY_OPS_ADDRESS", Flag: "ops-address", Of: both, Default: DefaultOps, check: address, Help: "where the commands of operators find them"},
+	{Name: "PARLEY_OPERATOR", Flag: "operator", Of: both, Help: "name of the operator for the audit, without a token; default: the system's name of the user"},
+	{Name: "PARLEY_OPS_TOKEN", Of: both, Secret: true, Help: "operator's token; without it commands make one with the key that all processes share"},
 }
 
 // Settings returns the settings of a program, or of several.

@@ -124,6 +124,9 @@ const (
 	FanoutOldest     = "parley_fanout_oldest_seconds"
 	LogBytes         = "parley_log_bytes"
 
+	DeadLettersOpen   = "parley_dead_letters_open"
+	DeadLettersOldest = "parley_dead_letters_oldest_seconds"
+
 	ReconcileDone    = "parley_reconcile_completed_total"
 	ReconcilePasses  = "parley_reconcile_passes_total"
 	ReconcileFailed  = "parley_reconcile_failures_total"

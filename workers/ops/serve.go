@@ -11,11 +11,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
 // DefaultListen is where operators' commands look for the service.
-const DefaultListen = "127.0.0.1:8082"
+const DefaultListen = config.DefaultOps
 
 // stopTime is what calls under way have left when the server ends: a redrive or a
 // replay ends between two of its steps, and goes on when it is asked for again.

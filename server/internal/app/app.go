@@ -42,16 +42,22 @@ var demoUsers = []string{"alice", "bob"}
 // Run runs the program until ctx ends or it fails, and returns the exit code.
 func Run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	cfg, err := parse(args, getenv, stdout)
+	code := exitOK
 	if err == nil {
-		if cfg.command == "token" {
+		switch cfg.command {
+		case "token":
 			err = printToken(cfg, stdout)
-		} else {
+		case "ops":
+			code, err = operate(ctx, cfg, stdout, stderr)
+		default:
 			err = serve(ctx, cfg, stdout, stderr)
 		}
 	}
 	var wrong errUsage
 	switch {
-	case err == nil, errors.Is(err, errHelp):
+	case err == nil:
+		return code
+	case errors.Is(err, errHelp):
 		return exitOK
 	case errors.As(err, &wrong):
 		fmt.Fprintf(stderr, "parley: %v; --help lists what there is\n", err)
@@ -111,7 +117,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		lifecycle.Service{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
 	)
 	err = lifecycle.Run(ctx, services, func() {
-		log.Info("listening", "address", listener.Addr().String(), "kafka", eng.KafkaAddr(), "data_dir", cfg.DataDir, "process", p.process)
+		log.Info("listening", "address", listener.Addr().String(), "kafka", eng.KafkaAddr(), "ops", p.durable.opsAddr(), "data_dir", cfg.DataDir, "process", p.process)
 		p.greet(stdout, listener.Addr())
 	})
 	log.Info("stopped")

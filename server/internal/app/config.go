@@ -10,6 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
 // Defaults of the configuration.
@@ -41,8 +42,13 @@ type Config struct {
 
 	warnings []string // of the settings
 
-	command string // "" serves, "token" prints a token
+	// OpsListen is host:port where operators are served; port 0 takes a free one.
+	OpsListen string
+	ops       opsClient
+
+	command string // "" serves, "token" prints a token, "ops" is an operator's
 	user    string
+	args    []string // of an operator's command
 }
 
 // errUsage is an error of the command line.
@@ -51,12 +57,14 @@ type errUsage struct{ error }
 // errHelp says that help was asked for and given.
 var errHelp = errors.New("help")
 
-const usage = `Parley: a chat server.
+var usage = `Parley: a chat server.
 
 usage:
   server [flags]              run the server
   server [flags] token USER   print an access token for a user, for development
 
+commands for operators, while the server runs:
+` + opsUsage + `
 flags:
 `
 
@@ -76,6 +84,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 		LogJSON: v.Get("PARLEY_LOG_FORMAT") == "json", KeyFile: v.Get("PARLEY_KEY_FILE"),
 		LinkListen: v.Get("PARLEY_LINK_LISTEN"), LinkAddress: v.Get("PARLEY_LINK_ADDRESS"),
 		LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
+		OpsListen: v.Get("PARLEY_OPS_LISTEN"), ops: opsClient{v.Get("PARLEY_OPS_ADDRESS"), v.Get("PARLEY_OPERATOR"), v.Secret("PARLEY_OPS_TOKEN")},
 		warnings: v.Warnings,
 	}
 	if c.Engine, err = engine.Configure(v); err != nil {
@@ -92,6 +101,8 @@ func parse(args []string, getenv func(string) string, out io.Writer) (Config, er
 		if !auth.UserID.MatchString(c.user) {
 			return c, errUsage{fmt.Errorf("user id %.80q must be 1 to 64 letters, digits or underscores", c.user)}
 		}
+	case opsctl.Is(rest):
+		c.command, c.args = "ops", rest
 	case rest[0] == "token":
 		return c, errUsage{errors.New("token needs one user id")}
 	default:

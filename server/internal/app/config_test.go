@@ -53,6 +53,7 @@ func TestConfigPrecedence(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parse(tt.args, func(k string) string { return tt.env[k] }, io.Discard)
 			got.Engine, got.LinkListen = engine.Config{}, "" // see TestDistributedConfig
+			got.OpsListen, got.ops = "", opsClient{}         // see TestOperators
 			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Fatalf("%+v, %v", got, err)
 			}

@@ -33,6 +33,7 @@ type durable struct {
 	full    atomic.Bool         // nothing is published until the log has room
 
 	reconciler *reconcile.Reconciler
+	operators  operators
 }
 
 // nudge tells the relay of a commit.
@@ -50,6 +51,7 @@ func (d *durable) close() {
 		d.letters.Close()
 	}
 	d.schemas.Close()
+	d.operators.server.Close()
 }
 
 // buildDurable makes the durable path.
@@ -94,7 +96,8 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	observe.Relay(p.metrics, &d.relays, d.slots)
 	observe.Fanout(p.metrics, d.fanout)
-	return nil
+	d.operators, err = p.buildOperators(ctx, serde, log)
+	return err
 }
 
 // buildReconciler makes what completes creations that a crash left half done.
@@ -148,6 +151,8 @@ func (p *program) workers(log logger) []lifecycle.Service {
 		lifecycle.Restarted("fanout", log, d.fanout.Run),
 		lifecycle.Restarted("reconcile", log, d.reconciler.Run),
 		{Name: "registry", Run: d.schemas.Run},
+		{Name: "ops", Run: d.operators.server.Run},
+		lifecycle.Restarted("dead letters", log, d.operators.letters.Run),
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
+	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
 // Exit codes.
@@ -30,10 +31,10 @@ const (
 	exitDiffer = 3 // verify found differences
 )
 
-const usage = `Parley's workers.
+var usage = `Parley's workers.
 
 usage:
-  workers [flags] run JOB...                      run jobs: relay, fanout, reconcile, registry
+  workers [flags] run JOB...                      run jobs: relay, fanout, reconcile, registry, ops
   workers [flags] topics apply|verify|terraform   make, check or print the topics of Kafka
   workers [flags] topics acl [apply|verify]       print, make or check who may do what there
   workers [flags] tables apply|verify|terraform   make, check or print the tables of DynamoDB
@@ -41,6 +42,8 @@ usage:
 
 verify ends with 3 if something is not as declared.
 
+commands for operators, answered by workers with the job ops:
+` + opsUsage + `
 flags:
 `
 
@@ -50,6 +53,7 @@ type settings struct {
 	logJSON     bool
 	replication int16
 	principals  access.Principals
+	ops         opsClient
 	warnings    []string
 	args        []string
 }
@@ -70,6 +74,9 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err == nil {
 		for _, text := range s.warnings {
 			fmt.Fprintf(stderr, "workers: warning: %s\n", text)
+		}
+		if opsctl.Is(s.args) {
+			return s.operate(ctx, stdout, stderr)
 		}
 		err = s.command(ctx, stdout, stderr)
 	}
@@ -103,7 +110,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (settings, 
 			Listen: v.Get("PARLEY_WORKERS_LISTEN"), KeyFile: v.Get("PARLEY_KEY_FILE"), Slots: v.Int("PARLEY_RELAY_SLOTS"),
 			LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
 			Registry: v.Get("PARLEY_REGISTRY_LISTEN"), Password: v.Secret("PARLEY_REGISTRY_PASSWORD").Reveal(),
+			Ops: v.Get("PARLEY_OPS_LISTEN"),
 		},
+		ops:     opsClient{v.Get("PARLEY_OPS_ADDRESS"), v.Get("PARLEY_OPERATOR"), v.Secret("PARLEY_OPS_TOKEN")},
 		logJSON: v.Get("PARLEY_LOG_FORMAT") == "json", replication: int16(v.Int("PARLEY_REPLICATION")), warnings: v.Warnings, args: rest,
 	}
 	if s.jobs.Engine, err = engine.Configure(v); err != nil {

@@ -7,7 +7,6 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -15,7 +14,6 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/observe"
@@ -82,39 +80,18 @@ const parallel = 32
 
 // fanout makes the services that tell servers of what Kafka has.
 func (p *program) fanout() ([]lifecycle.Service, error) {
-	key, err := p.key()
-	if err != nil {
-		return nil, err
-	}
-	tls, err := engine.MutualTLS(p.cfg.LinkCA, p.cfg.LinkCert, p.cfg.LinkKey)
-	if err != nil {
-		return nil, err
-	}
-	reader := view.New(view.Config{Store: p.eng.Store, Generation: p.eng.Generation, Clock: time.Now, TokenKey: key.Derive("sync tokens", view.KeySize)})
-	recipients := routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs)
-	mesh, err := link.New(link.Config{
-		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: recipients,
-		Secret: key.Derive(link.Purpose, link.SecretSize), TLS: tls, Clock: time.Now, Logger: p.cfg.Logger,
-	})
+	l, services, err := p.connect()
 	if err != nil {
 		return nil, err
 	}
 	letters, err := kafka.NewProducer(p.eng.KafkaAddr(), p.eng.KafkaOptions()...)
 	if err != nil {
-		mesh.Close()
 		return nil, err
 	}
-	p.closers = append(p.closers, mesh.Close, letters.Close)
-	lease, err := routing.NewLease(routing.LeaseConfig{
-		Table: p.eng.Routing, Server: routing.Server{ID: p.process, Generation: p.eng.Generation},
-		Lost: func() {}, Clock: time.Now, Logger: p.cfg.Logger,
-	})
-	if err != nil {
-		return nil, err
-	}
+	p.closers = append(p.closers, letters.Close)
 	e, err := consume.New(consume.Config{
 		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Parallel: parallel,
-		Batch: fanout.Repairer(p.serde, mesh.Repair),
+		Batch: fanout.Repairer(p.serde, l.mesh.Repair),
 		Dead:  consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
 		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
 	})
@@ -122,67 +99,14 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	observe.Fanout(p.metrics, e)
-	observe.Links(p.metrics, mesh, recipients)
-	// Other jobs of the process need no Redis: they do not wait until it is there. Servers
-	// must see this process listed before it sends anything to them.
-	listed, open := make(chan struct{}), make(chan struct{})
-	p.ready = append(p.ready, func() error {
-		select {
-		case <-open:
-			return nil
-		default:
-			return errors.New("fanout has no links yet")
-		}
-	})
 	consumer := lifecycle.Restarted("fanout", p.cfg.Logger, func(ctx context.Context) error {
-		if !reached(ctx, open) {
+		if !reached(ctx, l.open) {
 			return nil
 		}
 		return e.Run(ctx)
 	})
 	consumer.Stop = 20 * time.Second // what it works on is finished and committed
-	return []lifecycle.Service{
-		{Name: "routing", Run: func(ctx context.Context, ready func()) error {
-			ready()
-			return lease.Hold(ctx, -1, func() { close(listed) })
-		}},
-		{Name: "links", Run: func(ctx context.Context, ready func()) error {
-			ready()
-			if !reached(ctx, listed) {
-				return nil
-			}
-			for err := mesh.Open(ctx); err != nil; err = mesh.Open(ctx) {
-				if !pause(ctx, time.Second) {
-					return nil
-				}
-			}
-			close(open)
-			return mesh.Run(ctx)
-		}},
-		consumer,
-	}, nil
-}
-
-// reached waits for a channel to be closed, and reports whether it was before ctx ended.
-func reached(ctx context.Context, c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return append(services, consumer), nil
 }
 
 // reconcile makes the service that completes what crashes left.

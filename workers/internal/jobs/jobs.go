@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
@@ -33,6 +34,7 @@ const (
 	Fanout    = "fanout"
 	Reconcile = "reconcile"
 	Registry  = "registry"
+	Ops       = "ops"
 )
 
 // MaxSlots is how many parts the relays' work has at most.
@@ -47,25 +49,26 @@ type Config struct {
 	LinkCA, LinkCert, LinkKey string
 	Slots                     int
 	Registry, Password        string // address of the schema registry, and what its clients must know
+	Ops                       string // address where operators are served
 	Logger                    *slog.Logger
 }
 
 // Validate checks what can be checked without connecting.
 func (c Config) Validate() error {
 	if len(c.Jobs) == 0 {
-		return errors.New("run needs jobs: relay, fanout, reconcile, registry")
+		return errors.New("run needs jobs: relay, fanout, reconcile, registry, ops")
 	}
 	for _, j := range c.Jobs {
 		switch j {
 		case Relay, Reconcile, Registry:
-		case Fanout:
+		case Fanout, Ops:
 			if c.Engine.Redis == "" || c.KeyFile == "" {
-				return errors.New("fanout needs redis and key-file, to find servers and be let in")
+				return fmt.Errorf("%s needs redis and key-file, to find servers and be let in", j)
 			}
 		default:
 			return fmt.Errorf("unknown job %.40q", j)
 		}
-		if (j == Relay || j == Fanout) && c.Engine.Brokers == "" {
+		if (j == Relay || j == Fanout || j == Ops) && c.Engine.Brokers == "" {
 			return fmt.Errorf("%s needs kafka-brokers", j)
 		}
 	}
@@ -82,6 +85,7 @@ type program struct {
 	serde   *event.Serde
 	letter  int // schema id of dead letters
 	nudger  *link.Nudger
+	links   *links         // made by the first job that needs them
 	ready   []func() error // asked by /readyz
 	closers []func()
 }
@@ -95,7 +99,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	defer listener.Close()
 	ec := cfg.Engine
-	ec.Logger = cfg.Logger
+	ec.Logger, ec.RedisMayWait = cfg.Logger, true
 	eng, err := engine.Open(ec)
 	if err != nil {
 		return err
@@ -130,7 +134,7 @@ func (p *program) build(ctx context.Context) (list []lifecycle.Service, err erro
 		}})
 	}
 	if p.cfg.Engine.Brokers != "" {
-		if err := p.eng.CheckTopics(ctx); err != nil {
+		if err := p.eng.CheckTopics(ctx, access.Of(p.cfg.Jobs...)...); err != nil {
 			return nil, err
 		}
 		if err := p.schemas(ctx); err != nil {
@@ -148,6 +152,8 @@ func (p *program) build(ctx context.Context) (list []lifecycle.Service, err erro
 			more, err = p.reconcile(ctx)
 		case Registry:
 			more, err = p.registry(ctx)
+		case Ops:
+			more, err = p.ops(ctx)
 		}
 		if err != nil {
 			return nil, err

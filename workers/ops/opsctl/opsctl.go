@@ -39,6 +39,7 @@ const (
 const Usage = `  %[1]s [flags] deadletters list|count|show|redrive|discard   records that consumers could not process
   %[1]s [flags] replay                                        publish events once more
   %[1]s [flags] groups describe|hot-keys                      how far consumer groups are behind, and why
+  %[1]s [flags] operators token NAME                          print a token for an operator
 `
 
 // Config says where the commands run.
@@ -104,7 +105,7 @@ func explain(err error) string {
 type command struct {
 	args  string // behind the flags
 	about string
-	bind  func(fs *flag.FlagSet) func(c *call, args []string) error
+	bind  func(fs *flag.FlagSet) func(c *call, args []string) error // nil: issue
 }
 
 var groups = map[string]map[string]command{
@@ -115,7 +116,8 @@ var groups = map[string]map[string]command{
 		"redrive": {"[ID…]", "hand open dead letters to their consumers again", redrive},
 		"discard": {"[ID…]", "give open dead letters up", discard},
 	},
-	"replay": {"": {"", "publish events once more that were published before", replayEvents}},
+	"replay":    {"": {"", "publish events once more that were published before", replayEvents}},
+	"operators": {"token": {"NAME", "print a token for an operator, good for 12 hours", nil}},
 	"groups": {
 		"describe": {"GROUP", "members of a consumer group, and how far it is behind", describe},
 		"hot-keys": {"GROUP TOPIC PARTITION", "most frequent keys among a partition's unread records", hotKeys},
@@ -148,7 +150,10 @@ func run(ctx context.Context, cfg Config, args []string) error {
 	address := fs.String("ops-address", cfg.Address, "host:port where operators are served (PARLEY_OPS_ADDRESS)")
 	operator := fs.String("operator", or(cfg.Operator, self()), "name for the audit, unless PARLEY_OPS_TOKEN holds a token (PARLEY_OPERATOR)")
 	asJSON := fs.Bool("json", false, "print JSON, one message a line")
-	do := cmd.bind(fs)
+	do := issue
+	if cmd.bind != nil {
+		do = cmd.bind(fs)
+	}
 	switch err := fs.Parse(rest); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(cfg.Stdout, "%s %s [flags] %s: %s\n\nflags:\n", cfg.Program, name, cmd.args, cmd.about)
@@ -162,12 +167,35 @@ func run(ctx context.Context, cfg Config, args []string) error {
 		return errUsage{fmt.Errorf("ops-address must be host:port, not %.100q", *address)}
 	}
 	c := &call{ctx: ctx, cfg: cfg, json: *asJSON}
+	if cmd.bind == nil {
+		return do(c, fs.Args())
+	}
 	token, err := cfg.token(*operator)
 	if err != nil {
 		return err
 	}
 	c.client = cfg.client(*address, token)
 	return do(c, fs.Args())
+}
+
+// issueTime is how long a token is good that an operator asks for.
+const issueTime = 12 * time.Hour
+
+// issue prints a token; it needs the key's file only.
+func issue(c *call, args []string) error {
+	if len(args) != 1 || !auth.OperatorName.MatchString(args[0]) {
+		return errUsage{errors.New("operators token needs a name of letters, digits, dots, dashes, underscores and at signs")}
+	}
+	key, err := c.cfg.Key()
+	if err != nil {
+		return err
+	}
+	token, err := key.IssueOperator(args[0], time.Now(), issueTime)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c.cfg.Stdout, token)
+	return err
 }
 
 // tokenTime is how long a token made here is good: it is shown at once.

@@ -330,6 +330,11 @@ func TestFailures(t *testing.T) {
 	other.cfg.Token = user
 	_, errs = other.run(1, "deadletters list")
 	c.has(errs, "not an operator's token of this installation")
+	issued, _ := c.run(0, "operators token bob")
+	other.cfg.Token = strings.TrimSpace(issued)
+	other.run(0, "deadletters list")
+	_, errs = c.run(2, "operators token")
+	c.has(errs, "operators token needs a name")
 	other.cfg.Token = ""
 	other.cfg.Key = func() (*auth.Key, error) { return nil, errors.New("no such file") }
 	_, errs = other.run(1, "deadletters list")

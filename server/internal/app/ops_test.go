@@ -1,0 +1,126 @@
+package app_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/inspect"
+)
+
+var opsAddress = regexp.MustCompile(`"ops":"([^"]+)"`)
+
+// A running server answers operators' commands, made in the same directory with its own
+// key: what fanout cannot read becomes a dead letter that is listed, shown, driven again
+// and discarded (K-149, EV73); events are published once more (KS20); groups are
+// described (K-168).
+func TestOperators(t *testing.T) {
+	dir := t.TempDir()
+	greeting, logs, _ := greeted(t, "127.0.0.1:0", dir)
+	m := opsAddress.FindStringSubmatch(logs.String())
+	if m == nil {
+		t.Fatal(logs)
+	}
+	operate := func(want int, args ...string) string {
+		t.Helper()
+		code, stdout, stderr := run(t.Context(), map[string]string{"PARLEY_OPERATOR": "ada"}, append([]string{"--data-dir", dir, "--ops-address", m[1]}, args...)...)
+		if code != want || (code == 1) != (stderr != "") {
+			t.Fatalf("%q: exit code %d, %s%s", args, code, stdout, stderr)
+		}
+		return stdout + stderr
+	}
+	broker := regexp.MustCompile(`on Kafka at (\S+)`).FindStringSubmatch(greeting)[1]
+	c, err := kafka.NewProducer(broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	bad := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 9, Key: []byte("chat_x"), Value: []byte("no event")}
+	if err := kafka.Publish(t.Context(), c, bad); err != nil {
+		t.Fatal(err)
+	}
+	id := fmt.Sprintf("fanout-workers/messages.persisted/9/%d", bad.Offset)
+	for !strings.Contains(operate(0, "deadletters", "list"), id) { // fanout comes to it by itself
+		time.Sleep(20 * time.Millisecond)
+	}
+	if out := operate(0, "deadletters", "show", id); !strings.Contains(out, "permanent: ") || !strings.Contains(out, "no schema id") {
+		t.Error(out)
+	}
+	if out := operate(3, "deadletters", "redrive", "--execute", id); !strings.Contains(out, "1 failed again") {
+		t.Error(out)
+	}
+	if out := operate(0, "deadletters", "discard", "--execute", "--reason", "a test wrote it", id); !strings.Contains(out, "1 discarded") {
+		t.Error(out)
+	}
+	if out := operate(0, "deadletters", "list", "--status", "all"); !strings.Contains(out, "a test wrote it (by ada)") {
+		t.Error(out)
+	}
+	if out := operate(1, "deadletters", "show", "x"); out != "parley: no such dead letter\n" {
+		t.Error(out)
+	}
+
+	// The demo's users make a chat; its events come to the log, and again.
+	alice := newUser("alice", regexp.MustCompile(`=(ey\S+)`).FindStringSubmatch(greeting)[1], listening.FindStringSubmatch(greeting)[1], newTransport(t, false))
+	if _, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}}); err != nil {
+		t.Fatal(err)
+	}
+	held := func() (n int64) {
+		t.Helper()
+		spans, err := inspect.Spans(t.Context(), broker, kafka.ChatsCreated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range spans {
+			n += s.To
+		}
+		return n
+	}
+	for held() == 0 {
+		time.Sleep(20 * time.Millisecond)
+	}
+	before := held()
+	replay := func(args ...string) (result struct{ Events string }) {
+		t.Helper()
+		for result.Events != "1" { // until the relay has deleted the row of the first time
+			out := operate(0, append([]string{"replay", "--json", "--all-chats", "--type", "ChatCreated"}, args...)...)
+			if err := json.Unmarshal([]byte(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:]), &result); err != nil {
+				t.Fatal(out, err)
+			}
+		}
+		return result
+	}
+	replay()
+	if now := held(); now != before {
+		t.Errorf("a dry run published %d offsets", now-before)
+	}
+	replay("--execute")
+	for held() == before {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if out := operate(0, "groups", "describe", "fanout-workers"); !strings.Contains(out, "fanout-workers is Stable") {
+		t.Error(out)
+	}
+	if !strings.Contains(logs.String(), `"by":"ada"`) {
+		t.Error("the log does not say who it was")
+	}
+
+	// Another directory has another key, or none, which is not made.
+	other := t.TempDir()
+	code, _, stderr := run(t.Context(), nil, "--data-dir", other, "--ops-address", m[1], "deadletters", "list")
+	if code != 1 || !strings.Contains(stderr, "no key to make one with") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	if _, err := os.Stat(filepath.Join(other, "auth.key")); err == nil {
+		t.Error("a key was made")
+	}
+	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "deadletters"); code != 2 || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("%d, %s", code, stderr)
+	}
+}
