@@ -35,7 +35,9 @@ var usage = `Parley's workers.
 
 usage:
   workers [flags] run JOB...                      run jobs: relay, fanout, reconcile, registry, ops
-  workers [flags] topics apply|verify|terraform   make, check or print the topics of Kafka
+  workers [flags] topics apply|verify|terraform   make, check or print the topics of Kafka; verify also warns of brokers
+                                                  whose own settings are weak, which is no difference
+  workers [flags] topics capacity                 print what the topics are made for
   workers [flags] topics acl [apply|verify]       print, make or check who may do what there
   workers [flags] tables apply|verify|terraform   make, check or print the tables of DynamoDB
   workers [flags] redis acl                       print the rules of the user that Redis needs
@@ -170,12 +172,15 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) err
 	case "terraform":
 		_, err := io.WriteString(stdout, kafka.TerraformTopics()+access.Terraform(s.principals))
 		return err
+	case "capacity":
+		_, err := io.WriteString(stdout, kafka.Capacity())
+		return err
 	case "acl":
 		_, err := fmt.Fprintln(stdout, strings.Join(access.Commands(s.principals), "\n"))
 		return err
 	case "apply", "verify", "acl apply", "acl verify":
 	default:
-		return errUsage{errors.New("topics needs apply, verify, terraform, acl, acl apply or acl verify")}
+		return errUsage{errors.New("topics needs apply, verify, terraform, capacity, acl, acl apply or acl verify")}
 	}
 	cluster, err := s.jobs.Engine.Cluster()
 	if err != nil {
@@ -205,6 +210,15 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) err
 	differences, err := a.Verify(ctx, s.replication)
 	if err != nil {
 		return err
+	}
+	warnings, err := a.Warnings(ctx, s.replication)
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		if _, err := fmt.Fprintln(stdout, "warning:", w); err != nil {
+			return err
+		}
 	}
 	lines := make([]string, len(differences))
 	for i, d := range differences {

@@ -80,6 +80,7 @@ func TestPrinted(t *testing.T) {
 		`resource "aws_dynamodb_table"`:         {"tables", "terraform"},
 		"~mine:*":                               {"--redis-prefix", "mine:", "redis", "acl"},
 		`"parley_messages_persisted"`:           {"topics", "terraform"},
+		"| messages.persisted | 64 |":           {"topics", "capacity"},
 		"prevent_destroy = true":                {"tables", "terraform"},
 		"-@all":                                 {"redis", "acl"},
 		"replication_factor = var.parley_topic": {"topics", "terraform"},
