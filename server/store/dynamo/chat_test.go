@@ -3,16 +3,12 @@ package dynamo_test
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
@@ -148,104 +144,26 @@ func sends(t *testing.T, st *dynamo.Store) {
 	}
 }
 
-// A send of 512 bytes of text costs 13 write units, with the deletion of its outbox
-// row, whatever the number of members (design rule 7). Each of its rows is in a
-// table of its own, which is what DynamoDB Local counts right.
-func TestSendCostsThirteenWriteUnits(t *testing.T) {
-	for _, members := range []int{2, 60} {
-		st := dynamotest.Fresh(t)
-		var last chat.Commit
-		svc := service(t, st, "process", func(c chat.Commit) { last = c })
-		var users []string
-		for i := range members {
-			users = append(users, fmt.Sprintf("user_01HZY7M3N4P5Q6R7S8T9V0%03d", i))
-		}
-		id := group(t, svc, users...)
-		send := func(n int) {
-			t.Helper()
-			r := chat.Send{Caller: users[1], ChatID: id, Content: strings.Repeat("x", 512), ClientMessageID: fmt.Sprintf("01HZY7M3N4P5Q6R7S8T9V0%04d", n)}
-			if _, err := svc.Send(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
-		}
-		send(0) // the head is known from then on
-		before := st.Stats()
-		send(1)
-		if err := st.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: last.Outbox.Key}}); err != nil {
-			t.Fatal(err)
-		}
-		after := st.Stats()
-		if units := after.WriteUnits - before.WriteUnits; units != 13 {
-			t.Errorf("%d members: a send costs %g write units, not 13", members, units)
-		}
-		if after.ReadUnits != before.ReadUnits || after.Requests-before.Requests != 2 {
-			t.Errorf("%d members: %g read units, %d requests", members, after.ReadUnits-before.ReadUnits, after.Requests-before.Requests)
-		}
-	}
-}
-
-// meter counts the bytes of bodies on the wire.
-type meter struct {
-	next     aws.HTTPClient
-	out, in  atomic.Int64
-	requests atomic.Int64
-}
-
-func (m *meter) Do(r *http.Request) (*http.Response, error) {
-	m.requests.Add(1)
-	m.out.Add(max(r.ContentLength, 0))
-	resp, err := m.next.Do(r)
-	if err == nil {
-		resp.Body = counted{resp.Body, &m.in}
-	}
-	return resp, err
-}
-
-type counted struct {
-	io.ReadCloser
-	n *atomic.Int64
-}
-
-func (c counted) Read(p []byte) (int, error) {
-	n, err := c.ReadCloser.Read(p)
-	c.n.Add(int64(n))
-	return n, err
-}
-
-// metered opens a store whose requests are counted, from start on. DynamoDB Local says
-// of a transaction what one item per table costs, so that units of plans with more are
-// not reported.
-func metered(b *testing.B, withUnits bool) (*dynamo.Store, func()) {
-	m := &meter{}
-	st := dynamotest.Fresh(b, func(o *dynamo.Options) {
-		o.Wire.Transport = func(next aws.HTTPClient) aws.HTTPClient {
-			m.next = next
-			return m
-		}
+// metered opens a store whose requests are counted from start on.
+func metered(b *testing.B) (*dynamo.Store, func()) {
+	m := &dynamotest.Meter{}
+	st := dynamotest.Fresh(b, m.Watch)
+	b.Cleanup(func() {
+		n, c := float64(b.N), m.Count()
+		b.ReportMetric(float64(c.Requests)/n, "calls/op")
+		b.ReportMetric(float64(c.Sent)/n, "sentB/op")
+		b.ReportMetric(float64(c.Got)/n, "receivedB/op")
+		b.ReportMetric(float64(c.WriteUnits)/n, "WCU/op")
 	})
-	var units float64
-	start := func() {
-		m.out.Store(0)
-		m.in.Store(0)
-		m.requests.Store(0)
-		units = st.Stats().WriteUnits
+	return st, func() {
+		m.Reset()
 		b.ResetTimer()
 	}
-	b.Cleanup(func() {
-		n := float64(b.N)
-		b.ReportMetric(float64(m.requests.Load())/n, "calls/op")
-		b.ReportMetric(float64(m.out.Load())/n, "sentB/op")
-		b.ReportMetric(float64(m.in.Load())/n, "receivedB/op")
-		if withUnits {
-			b.ReportMetric((st.Stats().WriteUnits-units)/n, "WCU/op")
-		}
-	})
-	return st, start
 }
 
 // A plan of six writes, three of them under conditions, as a send's.
 func BenchmarkTransact(b *testing.B) {
-	st, start := metered(b, true)
+	st, start := metered(b)
 	text := store.NewItem(store.Attr{Name: "content", Value: store.String(strings.Repeat("x", 512))})
 	start()
 	for n := range b.N {
@@ -268,7 +186,7 @@ func BenchmarkTransact(b *testing.B) {
 func BenchmarkSend(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
-			st, start := metered(b, callers == 1)
+			st, start := metered(b)
 			svc := service(b, st, "process", func(chat.Commit) {})
 			id := group(b, svc, "user_1", "user_2")
 			text := strings.Repeat("x", 512)

@@ -35,12 +35,12 @@ const callers = 16
 
 // NewOutside opens a store without rows, or skips the test. It must be called outside
 // the bubble.
-func NewOutside(t testing.TB) *Outside {
+func NewOutside(t testing.TB, change ...func(*dynamo.Options)) *Outside {
 	t.Helper()
 	o := &Outside{calls: make(chan *call), free: make(chan *call, callers)}
-	o.store = Fresh(t, func(c *dynamo.Options) {
+	o.store = Fresh(t, append(change, func(c *dynamo.Options) {
 		c.Clock = func() time.Time { return time.Unix(o.now.Load(), 0) }
-	})
+	})...)
 	ended := make(chan struct{}, callers)
 	for range callers {
 		o.free <- &call{done: make(chan struct{})}

@@ -28,7 +28,7 @@ const (
 	Answered  Verdict = iota // it would be answered so again
 	Refused                  // not carried out, for want of capacity
 	Contended                // not carried out, another transaction has the item
-	Unreached                // not carried out, the service was not reached
+	Unreached                // not carried out, the service was not reached, or took the request's time for wrong
 	Unheard                  // carried out or not
 )
 
@@ -56,6 +56,12 @@ func judge(err error, sent bool) Verdict {
 			return Unheard
 		case "TransactionCanceledException":
 			return judgeReasons(err)
+		}
+		// The SDK marks a refused signature so, if the answer's date tells that the clocks
+		// differ, and corrects the time of the next request.
+		var skewed interface{ RetryableError() bool }
+		if errors.As(err, &skewed) && skewed.RetryableError() {
+			return Unreached
 		}
 		var answer *awshttp.ResponseError
 		if errors.As(err, &answer) && answer.HTTPStatusCode() >= 500 {

@@ -69,7 +69,7 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 	if c.Sleep == nil {
 		c.Sleep = sleep
 	}
-	var load []func(*config.LoadOptions) error
+	load := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})} // what matters comes as an error
 	if c.Region != "" {
 		load = append(load, config.WithRegion(c.Region))
 	}
@@ -105,7 +105,7 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 		if c.Transport != nil {
 			d.HTTPClient = c.Transport(d.HTTPClient)
 		}
-		d.Logger = logging.Nop{} // what matters comes as an error
+		d.Logger = logging.Nop{}
 		d.APIOptions = append(d.APIOptions, noteSending)
 	})
 	return client, nil

@@ -91,6 +91,11 @@ func TestVerdicts(t *testing.T) {
 		{"ResourceNotFoundException", nil, Answered, ErrNoTables},
 		{"AccessDeniedException", nil, Answered, store.ErrUnavailable},
 		{"ExpiredTokenException", nil, Answered, store.ErrUnavailable},
+		{"UnrecognizedClientException", nil, Answered, store.ErrUnavailable},
+		{"InvalidSignatureException", nil, Answered, store.ErrUnavailable},
+		{"MissingAuthenticationTokenException", nil, Answered, store.ErrUnavailable},
+		{"ReplicatedWriteConflictException", nil, Contended, store.ErrConflict},
+		{"Throttling", nil, Refused, store.ErrThrottled},
 		{"conditions only", cancelled("None", "ConditionalCheckFailed"), Answered, store.ErrUnavailable},
 		{"conflict beside a condition", cancelled("ConditionalCheckFailed", "TransactionConflict"), Contended, store.ErrConflict},
 		{"conflict and throttling", cancelled("ThrottlingError", "TransactionConflict"), Contended, store.ErrConflict},
@@ -133,6 +138,41 @@ func TestUnsigned(t *testing.T) {
 	v, open, err := cl.Try(t.Context(), true, send(cl))
 	if v != Unreached || open || sent != 0 || !errors.Is(Ended(t.Context(), v, open, err), store.ErrUnavailable) {
 		t.Fatal(v, open, sent, err)
+	}
+}
+
+// A process whose clock is an hour off is told so by the service and goes on with the
+// service's time; a signature that is wrong for another reason is not sent again.
+func TestClockSkew(t *testing.T) {
+	theirs := time.Now().Add(time.Hour)
+	calls := 0
+	cl := client(t, func(r *http.Request) (*http.Response, error) {
+		calls++
+		at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+		if err != nil {
+			return nil, err
+		}
+		resp, err := respond(200, "{}")
+		if at.Before(theirs.Add(-5 * time.Minute)) {
+			resp, err = refuse("InvalidSignatureException")(r)
+		}
+		resp.Header.Set("Date", theirs.UTC().Format(http.TimeFormat))
+		return resp, err
+	}, Config{Sleep: func(context.Context, time.Duration) error { return nil }})
+	for want := 2; want < 4; want++ {
+		if _, open, err := cl.Try(t.Context(), false, send(cl)); err != nil || open || calls != want {
+			t.Fatalf("%d calls, want %d; open %v, %v", calls, want, open, err)
+		}
+	}
+	calls = 0
+	wrong := client(t, func(r *http.Request) (*http.Response, error) {
+		calls++
+		resp, err := refuse("InvalidSignatureException")(r)
+		resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+		return resp, err
+	}, Config{Sleep: func(context.Context, time.Duration) error { return nil }})
+	if v, open, err := wrong.Try(t.Context(), true, send(wrong)); v != Answered || open || err == nil || calls != 1 {
+		t.Fatal(v, open, err, calls)
 	}
 }
 
