@@ -201,6 +201,9 @@ func (h *handler) Send(ctx context.Context, req *linkv1.SendRequest) (*linkv1.Se
 	}
 	switch err := h.mesh.receiver.Receive(e, h.mesh.cfg.Clock()); {
 	case err == nil:
+		if e.Bye {
+			h.mesh.leave(e.From)
+		}
 		return &linkv1.SendResponse{}, nil
 	case errors.Is(err, numbers.ErrGeneration):
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)

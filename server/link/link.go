@@ -122,6 +122,7 @@ type Mesh struct {
 
 	mu    sync.Mutex
 	peers map[string]*peer
+	left  map[string]bool // servers that have said goodbye; no id is used again
 
 	counters counters
 }
@@ -169,7 +170,7 @@ func New(cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Mesh{cfg: cfg, sender: numbers.NewSender(cfg.Process, cfg.Generation), client: newClient(cfg.TLS), peers: map[string]*peer{}}
+	m := &Mesh{cfg: cfg, sender: numbers.NewSender(cfg.Process, cfg.Generation), client: newClient(cfg.TLS), peers: map[string]*peer{}, left: map[string]bool{}}
 	if m.validator, err = protovalidate.New(protovalidate.WithMessages(requests...)); err != nil {
 		return nil, fmt.Errorf("link: rules of messages: %w", err)
 	}
@@ -261,7 +262,7 @@ func (m *Mesh) peer(s routing.Server) *peer {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.peers[s.ID]; p != nil {
+	if p := m.peers[s.ID]; p != nil || m.left[s.ID] {
 		return p
 	}
 	if m.live.Err() != nil || len(m.peers) >= routing.MaxServers {
@@ -271,6 +272,25 @@ func (m *Mesh) peer(s routing.Server) *peer {
 	m.peers[s.ID] = p
 	m.running.Go(p.run)
 	return p
+}
+
+// maxLeft bounds the servers that are remembered as gone; one that is forgotten costs
+// calls that are not answered while it is still looked up.
+const maxLeft = 1 << 10
+
+// leave ends the link to a server that has no streams any more, and will have none.
+func (m *Mesh) leave(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.left) >= maxLeft {
+		clear(m.left)
+	}
+	m.left[id] = true
+	if p := m.peers[id]; p != nil {
+		p.stop()
+		delete(m.peers, id)
+		m.sender.Close(id)
+	}
 }
 
 // Run keeps the links until ctx ends, then sends what is waiting and says goodbye.

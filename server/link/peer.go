@@ -207,6 +207,9 @@ func (p *peer) deliver(ctx context.Context, list []item) {
 			deliveries, wire = append(deliveries, it.delivery), append(wire, it.wire)
 		}
 	}
+	if p.ctx.Err() != nil && p.mesh.live.Err() == nil {
+		return // the server has left, and its streams before it
+	}
 	e, err := p.mesh.sender.Next(p.server.ID, deliveries, receipts)
 	if err != nil {
 		p.mesh.counters.lost.Add(1)
@@ -222,7 +225,9 @@ func (p *peer) deliver(ctx context.Context, list []item) {
 		}
 		wait = min(2*wait, maxRetry)
 	}
-	p.mesh.counters.lost.Add(1)
+	if p.ctx.Err() == nil || p.mesh.live.Err() != nil {
+		p.mesh.counters.lost.Add(1)
+	}
 }
 
 // send sends an envelope once.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/routing"
 )
 
@@ -164,4 +165,28 @@ func TestSenderNeverHeardOf(t *testing.T) {
 	}
 	must(t, n.table.Release(t.Context(), routing.Server{ID: "ghost", Generation: "g", Epoch: 1}))
 	hub.until(t, "a mark", func(h *fakeHub) bool { return h.dirty == 1 })
+}
+
+// What is on the way to a server that has left in good order is not lost: its streams left
+// before it. Nobody calls it any more, though its lease is still seen for a while.
+func TestLeft(t *testing.T) {
+	n := newNet(t)
+	n.members["c"] = []string{"u"}
+	_, staying := n.server("staying", nil, nil)
+	hub := newFakeHub()
+	cfg := n.config("leaving", hub)
+	leaving, err := New(cfg)
+	must(t, err)
+	n.list(routing.Server{ID: "leaving", Addr: serve(t, leaving, "127.0.0.1", nil)}, "u")
+	must(t, leaving.Open(t.Context()))
+	must(t, staying.Repair(t.Context(), sent("c", 1)))
+	hub.until(t, "a change", func(h *fakeHub) bool { return len(h.versions["c"]) == 1 })
+	leaving.Close()
+	for v := int64(2); v < 100; v++ {
+		must(t, staying.Repair(t.Context(), sent("c", v)))
+		staying.Receipt("u", "c", &chatv1.MemberState{})
+	}
+	if s := staying.Stats(); s.Peers != 0 || s.Lost+s.Skips+s.Failed+s.Dropped > 0 || s.Received.Gaps+s.Received.Lost > 0 {
+		t.Errorf("%+v", s)
+	}
 }

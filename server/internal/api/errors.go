@@ -110,7 +110,7 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 		if text == "" {
 			text = ownText(err, m.is)
 		}
-		if m.code == connect.CodeUnavailable || m.is == store.ErrFull {
+		if (m.code == connect.CodeUnavailable && m.is != delivery.ErrDraining) || m.is == store.ErrFull {
 			r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
 		}
 		return newError(m.code, m.reason, text, nil, m.retry)
