@@ -238,8 +238,11 @@ func (p *peer) send(ctx context.Context, e numbers.Envelope, wire []*linkv1.Deli
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err // the link has ended, not the call failed
+		}
 		p.mesh.counters.failed.Add(1)
-		if !p.warned && !errors.Is(ctx.Err(), context.Canceled) {
+		if !p.warned {
 			p.warned = true
 			p.mesh.cfg.Logger.Warn("link: a server does not take envelopes; its streams synchronise when it does", "server", p.server.ID, "address", p.server.Addr, "error", err)
 		}
