@@ -3,7 +3,10 @@ package event
 import (
 	"bytes"
 	"encoding/binary"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/event/eventtest"
 )
 
 func TestKafkaGoldens(t *testing.T) { // K-038
@@ -34,28 +38,55 @@ func TestKafkaGoldens(t *testing.T) { // K-038
 }
 
 func TestPartitionVectors(t *testing.T) { // K-039, K-041
-	for _, v := range []struct {
-		key                            string
-		hash                           uint32
-		bucket, p128, p64, p16, p8, sh int
-	}{
-		{"chat_abc123", 0x5333e856, 2134, 86, 22, 6, 6, 22},
-		{"chat_xyz789", 0xa2a1a1ea, 490, 106, 42, 10, 2, 42},
-		{"chat_000001", 0x1b4ae8ed, 2285, 109, 45, 13, 5, 45},
-		{"chat_\u6d4b\u8bd5", 0x8eb3561f, 1567, 31, 31, 15, 7, 31},
-		{"", 0x106e08d9, 2265, 89, 25, 9, 1, 25},
-		{"a", 0xa2d0b27c, 636, 124, 60, 12, 4, 60},
-		{"chat_" + strings.Repeat("x", 1000), 0xeba4f520, 1312, 32, 32, 0, 0, 32},
-		{"chat_\U0001F389\U0001F38A", 0x6f8d412d, 301, 45, 45, 13, 5, 45},
-	} {
-		if got := murmur2(v.key); got != v.hash {
-			t.Errorf("murmur2(%.20q) = %#x, want %#x", v.key, got, v.hash)
+	for _, v := range eventtest.Vectors() {
+		if got := murmur2(v.Key); got != v.Hash {
+			t.Errorf("murmur2(%.20q) = %#x, want %#x", v.Key, got, v.Hash)
 		}
-		got := []int{Bucket(v.key), Partition(v.key, 128), Partition(v.key, 64), Partition(v.key, 16), Partition(v.key, 8), Shard(v.key)}
-		for i, want := range []int{v.bucket, v.p128, v.p64, v.p16, v.p8, v.sh} {
-			if got[i] != want {
-				t.Errorf("%.20q: %v, column %d should be %d", v.key, got, i, want)
+		if got := Bucket(v.Key); got != v.Bucket {
+			t.Errorf("Bucket(%.20q) = %d, want %d", v.Key, got, v.Bucket)
+		}
+		if len(v.Partitions) != 4 || Shard(v.Key) != v.Partitions[Shards] {
+			t.Errorf("%.20q: shard %d of %v", v.Key, Shard(v.Key), v.Partitions)
+		}
+		for n, want := range v.Partitions {
+			if got := Partition(v.Key, n); got != want {
+				t.Errorf("Partition(%.20q, %d) = %d, want %d", v.Key, n, got, want)
 			}
+		}
+	}
+}
+
+// K-043: every package that chooses a partition has the test of the vectors, which runs
+// with every change.
+func TestProducersHaveTheVectors(t *testing.T) {
+	chooses, tests := map[string]bool{}, map[string]bool{}
+	for _, root := range []string{"../../server", "../../workers"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			dir := filepath.Dir(path)
+			if strings.HasSuffix(path, "_test.go") {
+				tests[dir] = tests[dir] || bytes.Contains(text, []byte("func TestPartitionVectors(")) && bytes.Contains(text, []byte("eventtest.Vectors()"))
+			} else if bytes.Contains(text, []byte("event.Partition(")) {
+				chooses[dir] = true
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(chooses) < 2 {
+		t.Fatalf("only %v choose partitions", chooses)
+	}
+	for dir := range chooses {
+		if !tests[dir] {
+			t.Errorf("%s chooses partitions and has no TestPartitionVectors", dir)
 		}
 	}
 }
