@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -289,6 +290,9 @@ func TestIdempotencyKey(t *testing.T) {
 		"again":          {"Idempotency-Key", key},
 		"quoted":         {"Idempotency-Key", `"` + key + `"`},
 		"in lower case":  {"idempotency-key", key},
+		"upper case":     {"Idempotency-Key", strings.ToUpper(key)},
+		"field in upper": {"field", strings.ToUpper(key)},
+		"either case":    {"Idempotency-Key", key, "field", strings.ToUpper(key)},
 		"field and same": {"Idempotency-Key", key, "field", key},
 		"field alone":    {"field", key},
 	} {
@@ -315,10 +319,37 @@ func TestIdempotencyKey(t *testing.T) {
 			t.Fatalf("%s: %s %s", name, reason, text)
 		}
 	}
+	upper := strings.ToUpper("5f0c3d6e-9f0a-4c1e-8f5b-0a1b2c3d4e5f")
+	stored := string(s.post(sendMessage, body(`,"clientMessageId":"`+upper+`"`)).body)
+	if !strings.Contains(stored, strings.ToLower(upper)) || strings.Contains(stored, upper) {
+		t.Fatalf("not in lower case: %s", stored)
+	}
 	create := `{"type":"CHAT_TYPE_GROUP","name":"g","memberIds":["bob"]}`
 	s.post(createChat, create, "Idempotency-Key", "k1")
+	equal(t, "a request_id is as it is", s.post(createChat, create, "Idempotency-Key", "K1").header.Get("Idempotency-Replayed"), "")
 	equal(t, "request_id", s.post(createChat, create, "Idempotency-Key", "k1").header.Get("Idempotency-Replayed"), "true")
 	equal(t, "reads ignore it", s.post(getChat, `{"chatId":"`+id+`"}`, "Idempotency-Key", "!").status, 200)
 	// S-53: keys belong to a user.
 	equal(t, "another user's", s.post(sendMessage, body(""), "Idempotency-Key", key, "X-User", "bob").header.Get("Idempotency-Replayed"), "")
+}
+
+// L-025, L-027: of the other members only distinct ones count, in a list that has a limit.
+func TestDistinctMembersCount(t *testing.T) {
+	s := newServer(t)
+	var others []string
+	for n := range 100 {
+		others = append(others, fmt.Sprintf("user_%02d", n))
+		s.must(s.chats.EnsureUser(t.Context(), others[n]))
+	}
+	create := func(ids ...[]string) error {
+		_, err := s.ann().chat.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: slices.Concat(ids...)})
+		return err
+	}
+	s.must(create(others[:99], others[:99], []string{"ann", "ann"}))
+	err := create(others)
+	wantCode(t, "100 others", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+	equal(t, "100 others", violations(t, err), "member_ids: a group has 1 to 99 other members")
+	err = create(slices.Repeat(others[:1], 1001))
+	wantCode(t, "1001 entries", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
+	s.must(create(slices.Repeat(others[:1], 1000)))
 }

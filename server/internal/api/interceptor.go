@@ -171,23 +171,29 @@ const keyHeader = "Idempotency-Key"
 
 // adoptKey puts the Idempotency-Key header into the field that it is an alias of,
 // and returns the field's name. Requests without such a field ignore the header;
-// the field's own rules decide on its form.
+// the field's own rules decide on its form. A client_message_id is a UUID, in which
+// case does not matter: it is written in lower case from here on, so that two forms of
+// one are the same message.
 func adoptKey(m protoreflect.Message, header http.Header) (field string, err error) {
-	values := header.Values(keyHeader)
-	if len(values) == 0 {
-		return "", nil
-	}
+	write := func(id string) string { return id }
 	fd := m.Descriptor().Fields().ByName("client_message_id")
-	if fd == nil {
+	if fd != nil {
+		write = strings.ToLower
+		if id := m.Get(fd).String(); id != write(id) {
+			m.Set(fd, protoreflect.ValueOfString(write(id)))
+		}
+	} else {
 		fd = m.Descriptor().Fields().ByName("request_id")
 	}
-	if fd == nil {
+	values := header.Values(keyHeader)
+	if fd == nil || len(values) == 0 {
 		return "", nil
 	}
 	key := strings.TrimSpace(values[0])
 	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
 		key = key[1 : len(key)-1] // a string of structured fields
 	}
+	key = write(key)
 	name := string(fd.Name())
 	switch have := m.Get(fd).String(); {
 	case len(values) > 1 || key == "":

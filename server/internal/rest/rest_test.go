@@ -41,6 +41,23 @@ func TestCreate(t *testing.T) {
 	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann","bob"]}`).want(200, "")
 }
 
+// A client_message_id is the same in upper and in lower case, as a field and as a header.
+func TestMessageIDInEitherCase(t *testing.T) {
+	w := newWorld(t)
+	id := w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`).want(201, "").at("chat", "chat", "chatId").(string)
+	path := chats + "/" + id + "/messages"
+	first := w.do("ann", "POST", path, `{"content":"x"}`, "Idempotency-Key", strings.ToUpper(key)).want(201, "")
+	equal(t, "stored as", first.at("clientMessageId"), key)
+	for name, again := range map[string]answer{
+		"header": w.do("ann", "POST", path, `{"content":"x"}`, "Idempotency-Key", key),
+		"field":  w.do("ann", "POST", path, `{"content":"x","clientMessageId":"`+strings.ToUpper(key)+`"}`),
+		"both":   w.do("ann", "POST", path, `{"content":"x","client_message_id":"`+key+`"}`, "Idempotency-Key", strings.ToUpper(key)),
+	} {
+		again.want(200, "")
+		equal(t, name, again.at("messageId"), first.at("messageId"))
+	}
+}
+
 func TestMessages(t *testing.T) {
 	w := newWorld(t)
 	path := w.group("bob")

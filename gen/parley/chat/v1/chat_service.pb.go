@@ -32,7 +32,8 @@ type CreateChatRequest struct {
 	// Name of the group, 1 to 128 characters; must be empty for a direct chat.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The other members; the caller is one anyway. Exactly one for a direct chat,
-	// 1 to 99 for a group. Repetitions and the caller do not count.
+	// 1 to 99 for a group. Repetitions and the caller do not count, in a list of
+	// at most 1,000.
 	MemberIds []string `protobuf:"bytes,3,rep,name=member_ids,json=memberIds,proto3" json:"member_ids,omitempty"`
 	// What members who join later can read; HISTORY_MODE_ALL if not set.
 	History HistoryMode `protobuf:"varint,4,opt,name=history,proto3,enum=parley.chat.v1.HistoryMode" json:"history,omitempty"`
@@ -1442,13 +1443,13 @@ var File_parley_chat_v1_chat_service_proto protoreflect.FileDescriptor
 
 const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\n" +
-	"!parley/chat/v1/chat_service.proto\x12\x0eparley.chat.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xa0\x03\n" +
+	"!parley/chat/v1/chat_service.proto\x12\x0eparley.chat.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xa1\x03\n" +
 	"\x11CreateChatRequest\x128\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.parley.chat.v1.ChatTypeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04type\x12\x1c\n" +
-	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\x12C\n" +
+	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\x12D\n" +
 	"\n" +
-	"member_ids\x18\x03 \x03(\tB$\xbaH!\x92\x01\x1e\b\x01\x10d\"\x18r\x162\x14^[A-Za-z0-9_]{1,64}$R\tmemberIds\x12?\n" +
+	"member_ids\x18\x03 \x03(\tB%\xbaH\"\x92\x01\x1f\b\x01\x10\xe8\a\"\x18r\x162\x14^[A-Za-z0-9_]{1,64}$R\tmemberIds\x12?\n" +
 	"\ahistory\x18\x04 \x01(\x0e2\x1b.parley.chat.v1.HistoryModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\ahistory\x12;\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId:p\xbaHm\x1ak\n" +

@@ -31,7 +31,8 @@ type SendMessageRequest struct {
 	// The chat.
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
 	// The sender's own id of the message, a UUID that makes the request safe to
-	// repeat; the Idempotency-Key header is its alias. Stored before the first
+	// repeat; the Idempotency-Key header is its alias. Upper and lower case are
+	// the same; it is stored and returned in lower case. Stored before the first
 	// attempt by clients that want to survive a crash.
 	ClientMessageId string `protobuf:"bytes,2,opt,name=client_message_id,json=clientMessageId,proto3" json:"client_message_id,omitempty"`
 	// The text, 1 byte to 16 KiB.

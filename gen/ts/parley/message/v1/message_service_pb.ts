@@ -35,7 +35,8 @@ export type SendMessageRequest = Message<"parley.message.v1.SendMessageRequest">
 
   /**
    * The sender's own id of the message, a UUID that makes the request safe to
-   * repeat; the Idempotency-Key header is its alias. Stored before the first
+   * repeat; the Idempotency-Key header is its alias. Upper and lower case are
+   * the same; it is stored and returned in lower case. Stored before the first
    * attempt by clients that want to survive a crash.
    *
    * @generated from field: string client_message_id = 2;
