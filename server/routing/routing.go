@@ -108,8 +108,8 @@ type Engine interface {
 	Close() error
 }
 
-// listTTL is how long a member list is kept that nobody asks for.
-const listTTL = 10 * time.Minute
+// listTTL is how long a member list is kept, whoever asks for it (L-128).
+const listTTL = 300 * time.Second
 
 func checkUsers(users []string) error {
 	if len(users) > MaxLookup {
