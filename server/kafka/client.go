@@ -89,6 +89,7 @@ func Transact(ctx context.Context, c *Client, records []*Record) error {
 	if err := c.EndTransaction(end, kgo.TryAbort); err != nil {
 		return fmt.Errorf("kafka: end the last transaction: %w", fenced(err))
 	}
+	settle(ctx, c)
 	if err := c.BeginTransaction(); err != nil {
 		return fmt.Errorf("kafka: begin transaction: %w", fenced(err))
 	}
@@ -105,6 +106,43 @@ func Transact(ctx context.Context, c *Client, records []*Record) error {
 		return fmt.Errorf("kafka: produce: %w", fenced(produced))
 	}
 	return nil
+}
+
+// Waits of settle: between two questions, and in all.
+const (
+	firstAsk   = time.Millisecond
+	maxAsk     = 16 * time.Millisecond
+	settleTime = 5 * time.Second
+)
+
+// settle waits until brokers are done with the last transaction. They answer its end
+// before they have written its markers, and refuse records of the next one until then:
+// each refusal would cost the records one of their few retries, and a wait of 100 ms and
+// more (KIP-890). Where brokers do not say, nothing is waited for.
+func settle(ctx context.Context, c *Client) {
+	id, _ := c.OptValue(kgo.TransactionalID).(string)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	req := kmsg.NewPtrDescribeTransactionsRequest()
+	req.TransactionalIDs = []string{id}
+	for wait := firstAsk; ; wait = min(2*wait, maxAsk) {
+		res, err := req.RequestWith(ctx, c)
+		if err != nil || len(res.TransactionStates) != 1 {
+			return
+		}
+		switch res.TransactionStates[0].State {
+		case "PrepareCommit", "PrepareAbort":
+		default:
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
 }
 
 func fenced(err error) error {
