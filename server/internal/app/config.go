@@ -130,13 +130,21 @@ func (c *Config) distributed() error {
 	case c.KeyFile == "":
 		return errors.New("store dynamodb needs key-file: all servers must have the same key")
 	}
-	if host, _, err := net.SplitHostPort(c.LinkListen); c.LinkAddress == "" {
-		if ip := net.ParseIP(host); err != nil || host == "" || (ip != nil && ip.IsUnspecified()) {
-			return errors.New("link-address is needed where link-listen is all addresses: others must find one")
-		}
+	if c.LinkAddress == "" && everywhere(c.LinkListen) {
+		return errors.New("link-address is needed where link-listen is all addresses: others must find one")
+	}
+	if _, port, err := net.SplitHostPort(c.LinkAddress); c.LinkAddress != "" && (err != nil || port == "0" || everywhere(c.LinkAddress)) {
+		return fmt.Errorf("link-address must be one address that other processes can call, not %q", c.LinkAddress)
 	}
 	_, err := engine.MutualTLS(c.LinkCA, c.LinkCert, c.LinkKey)
 	return err
+}
+
+// everywhere reports whether an address is all of a machine's.
+func everywhere(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err != nil || host == "" || (ip != nil && ip.IsUnspecified())
 }
 
 // loadKey reads the key that signs tokens, and from which other secrets are derived.
