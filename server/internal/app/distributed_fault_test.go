@@ -50,7 +50,12 @@ func (x *trouble) kinds() []fault {
 	in := x.in
 	return []fault{
 		{name: "a server is killed", do: func(round int) { in.again(in.servers[round%2]) }},
-		{name: "all of Redis is flushed", do: func(int) { in.flush() }},
+		{name: "all of Redis is flushed", do: func(int) {
+			for range 3 {
+				in.flush()
+				x.load.more(10)
+			}
+		}},
 		{name: "a worker is killed", group: true, do: func(round int) { in.again(in.workers[round%2]) }},
 		{name: "links are cut again and again", do: func(int) {
 			for range 5 {

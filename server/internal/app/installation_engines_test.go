@@ -51,9 +51,9 @@ func findEngines(t testing.TB, env map[string]string) *engines {
 func (e *engines) notRun() string {
 	switch {
 	case e == nil:
-		return "not run: the engines were not started by .tools/engines, which kills them"
+		return "not run: PARLEY_TEST_KAFKA and the others are not as .tools/engines started them, which kills them"
 	case len(e.brokers) < 3:
-		return "not run: one broker cannot do without another: start three, .tools/engines up --brokers 3"
+		return "not run: PARLEY_TEST_KAFKA has less than three brokers, .tools/engines up --brokers 3"
 	default:
 		return ""
 	}

@@ -214,8 +214,15 @@ func (m *member) metric(ctx context.Context, name string) (float64, error) {
 	return 0, fmt.Errorf("%s has no metric %s", m.addr, name)
 }
 
-// flush loses everything that Redis has of this installation, at once.
+// flush loses everything that Redis has, at once; of a Redis that others may use only what
+// this installation has there.
 func (in *installation) flush() {
+	if in.engines != nil {
+		if err := in.redis.FlushAll(context.Background()).Err(); err != nil {
+			in.t.Error(err)
+		}
+		return
+	}
 	err := in.redis.Eval(context.Background(), `for _,k in ipairs(redis.call('KEYS',ARGV[1]..'*')) do redis.call('DEL',k) end`, nil, in.keys).Err()
 	if err != nil && err != redis.Nil {
 		in.t.Error(err)
