@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	defer listener.Close()
 	ec := cfg.Engine
-	ec.Logger = cfg.Logger
+	ec.Logger, ec.RedisMayWait = cfg.Logger, true
 	eng, err := engine.Open(ec)
 	if err != nil {
 		return err
