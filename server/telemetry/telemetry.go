@@ -70,6 +70,13 @@ func (m *Metrics) Counter(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
 }
 
+// Histogram adds a metric of times, and returns what takes them. Buckets are in seconds.
+func (m *Metrics) Histogram(name, help string, buckets ...float64) func(took time.Duration) {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	m.registry.MustRegister(h)
+	return func(took time.Duration) { h.Observe(took.Seconds()) }
+}
+
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
@@ -117,15 +124,19 @@ const (
 	RelayOldest      = "parley_relay_oldest_seconds"
 	RelaySlots       = "parley_relay_slots"
 	RelaySlotsLost   = "parley_relay_slots_lost_total"
+	RelaySlotsAll    = "parley_relay_slots_declared"
+	PublishTime      = "parley_kafka_publish_seconds"
 	FanoutHandled    = "parley_fanout_handled_total"
 	FanoutDead       = "parley_fanout_dead_letters_total"
 	FanoutHeld       = "parley_fanout_held_total"
+	FanoutRebalances = "parley_fanout_rebalances_total"
 	FanoutLag        = "parley_fanout_lag_records"
 	FanoutOldest     = "parley_fanout_oldest_seconds"
 	LogBytes         = "parley_log_bytes"
 
 	DeadLettersOpen   = "parley_dead_letters_open"
 	DeadLettersOldest = "parley_dead_letters_oldest_seconds"
+	KafkaUnderReplica = "parley_kafka_under_replicated_partitions"
 
 	ReconcileDone    = "parley_reconcile_completed_total"
 	ReconcilePasses  = "parley_reconcile_passes_total"

@@ -81,7 +81,7 @@ type Engine struct {
 	trial  map[kafka.Partition]*trial
 	ahead  map[kafka.Partition]map[int64]bool // finished, but behind a record that waits
 
-	handled, calls, skipped, dead, holds, commits atomic.Int64
+	handled, calls, skipped, dead, holds, commits, rebalances atomic.Int64
 }
 
 // lag is how far a partition is behind.
@@ -95,6 +95,8 @@ type Stats struct {
 	Handled, Skipped, Dead, Held, Commits int64
 
 	Calls int64 // of the handler
+	// Rebalances counts how often partitions were assigned.
+	Rebalances int64
 
 	Lag    int64         // records
 	Oldest time.Duration // age of the oldest of them, about
@@ -104,7 +106,7 @@ type Stats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Handled: e.handled.Load(), Skipped: e.skipped.Load(), Dead: e.dead.Load(), Held: e.holds.Load(), Commits: e.commits.Load(),
-		Calls: e.calls.Load(),
+		Calls: e.calls.Load(), Rebalances: e.rebalances.Load(),
 	}
 	now := e.cfg.Clock()
 	e.mu.Lock()
@@ -181,6 +183,7 @@ func (e *Engine) poll(ctx context.Context, s *kafka.Session) (map[kafka.Partitio
 }
 
 func (e *Engine) assigned(parts []kafka.Partition) {
+	e.rebalances.Add(1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range parts {

@@ -29,7 +29,14 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
 	m.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
 	m.Gauge(telemetry.RelayOldest, "Age of the oldest of them, in seconds.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
 	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })
+	m.Gauge(telemetry.RelaySlotsAll, "Slots that all relays share.", func() float64 { return float64(slots.Slots()) })
 	m.Counter(telemetry.RelaySlotsLost, "Slots taken by another process, or not renewed in time.", func() float64 { return float64(slots.Stats().Lost) })
+}
+
+// Publish measures how long a relay's transactions take, those that fail included
+// (K-164).
+func Publish(m *telemetry.Metrics) func(took time.Duration) {
+	return m.Histogram(telemetry.PublishTime, "Time of a relay's transaction on Kafka, failed ones included.", .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30)
 }
 
 // Created is for a relay to tell of chats whose creation is in the log: the last phase
@@ -52,6 +59,7 @@ func Fanout(m *telemetry.Metrics, e *consume.Engine) {
 	m.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", of(func(s consume.Stats) int64 { return s.Handled }))
 	m.Counter(telemetry.FanoutDead, "Records that became dead letters.", of(func(s consume.Stats) int64 { return s.Dead }))
 	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Held }))
+	m.Counter(telemetry.FanoutRebalances, "Times that partitions were assigned to this process.", of(func(s consume.Stats) int64 { return s.Rebalances }))
 	m.Gauge(telemetry.FanoutLag, "Records that wait to be handled.", of(func(s consume.Stats) int64 { return s.Lag }))
 	m.Gauge(telemetry.FanoutOldest, "Age of the oldest of them, in seconds.", func() float64 { return e.Stats().Oldest.Seconds() })
 }

@@ -34,6 +34,7 @@ type durable struct {
 
 	reconciler *reconcile.Reconciler
 	operators  operators
+	published  func(time.Duration) // takes how long transactions took
 }
 
 // nudge tells the relay of a commit.
@@ -95,6 +96,7 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 		return err
 	}
 	observe.Relay(p.metrics, &d.relays, d.slots)
+	d.published = observe.Publish(p.metrics)
 	observe.Fanout(p.metrics, d.fanout)
 	d.operators, err = p.buildOperators(ctx, serde, log)
 	return err
@@ -128,6 +130,8 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 			if p.durable.full.Load() {
 				return errLogFull
 			}
+			began := time.Now()
+			defer func() { p.durable.published(time.Since(began)) }()
 			return kafka.Transact(ctx, client, records)
 		},
 	})

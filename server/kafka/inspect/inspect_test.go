@@ -127,3 +127,10 @@ func TestGroup(t *testing.T) {
 		t.Fatalf("%+v, %v", g, err)
 	}
 }
+
+// K-166: the embedded broker is its own only replica, and misses none.
+func TestUnderReplicated(t *testing.T) {
+	if n, err := inspect.UnderReplicated(t.Context(), broker(t)); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+}

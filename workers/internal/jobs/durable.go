@@ -31,6 +31,7 @@ func letterID(ctx context.Context, r *registry.Registry) (int, error) {
 // for nudges.
 func (p *program) relay() ([]lifecycle.Service, error) {
 	set, counts := &relay.Set{}, p.metrics.Lifecycle()
+	p.published = observe.Publish(p.metrics)
 	m, err := slot.New(slot.Config{
 		Store: p.eng.Store, Holder: p.process, Slots: p.cfg.Slots, Logger: p.cfg.Logger,
 		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, set, counts, s) },
@@ -65,8 +66,12 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry
 	defer client.Close()
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: p.serde, Shards: s.Shards, Clock: time.Now, Logger: p.cfg.Logger.With("slot", s.Number),
-		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
-		Failed:  counts.PublishFailed, Created: observe.Created(counts),
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			began := time.Now()
+			defer func() { p.published(time.Since(began)) }()
+			return kafka.Transact(ctx, client, records)
+		},
+		Failed: counts.PublishFailed, Created: observe.Created(counts),
 	})
 	if err != nil {
 		return err

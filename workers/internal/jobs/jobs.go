@@ -86,7 +86,9 @@ type program struct {
 	nudger  *link.Nudger
 	links   *links         // made by the first job that needs them
 	ready   []func() error // asked by /readyz
-	closers []func()
+	// published takes how long transactions of relays took.
+	published func(time.Duration)
+	closers   []func()
 }
 
 // Run runs the jobs until ctx ends or one fails. Errors fit into one line.
@@ -98,7 +100,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	defer listener.Close()
 	ec := cfg.Engine
-	ec.Logger, ec.RedisMayWait = cfg.Logger, true
+	ec.Logger = cfg.Logger
 	eng, err := engine.Open(ec)
 	if err != nil {
 		return err

@@ -52,9 +52,12 @@ func (p *program) ops(ctx context.Context) ([]lifecycle.Service, error) {
 	p.closers = append(p.closers, server.Close)
 	letters := s.Office().Watch()
 	observe.DeadLetters(p.metrics, letters)
+	replicas := s.Replicas()
+	observe.Replicas(p.metrics, replicas.Under)
 	p.cfg.Logger.Info("operators are served", "address", server.Addr())
 	return append(services,
 		lifecycle.Service{Name: "ops", Run: server.Run},
 		lifecycle.Restarted("dead letters", p.cfg.Logger, letters.Run),
+		lifecycle.Restarted("replicas", p.cfg.Logger, replicas.Run),
 	), nil
 }

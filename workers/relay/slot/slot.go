@@ -123,6 +123,9 @@ func (m *Manager) Stats() Stats {
 	return Stats{Held: m.holding.Load(), Taken: m.taken.Load(), Lost: m.lost.Load(), Handed: m.handed.Load()}
 }
 
+// Slots is how many all processes share.
+func (m *Manager) Slots() int { return m.cfg.Slots }
+
 // Run holds leases until ctx ends; then it stops all slots and gives them back.
 func (m *Manager) Run(ctx context.Context) error {
 	t := time.NewTicker(m.cfg.TTL / 6)
