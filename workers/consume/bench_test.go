@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 )
 
 func cpu(b *testing.B) time.Duration {
@@ -26,15 +26,16 @@ func cpu(b *testing.B) time.Duration {
 // record by record and a chat's at once, by a handler that waits 0, 1 or 5 ms in a
 // call, as for an answer. Of the slow ones only the first records are worked on.
 func BenchmarkBacklog(b *testing.B) {
+	b.Run("embedded", func(b *testing.B) { backlog(b, kafkatest.Embedded(b)) })
+	b.Run("apache", func(b *testing.B) { backlog(b, kafkatest.Apache(b)) })
+}
+
+func backlog(b *testing.B, broker *kafkatest.Broker) {
 	const backlog, chats = 100_000, 2_000
-	broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: b.TempDir(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer broker.Close()
-	r := &rig{addr: broker.Addr(), store: storetest.NewMap(time.Now)}
+	r := newRig(b, broker)
 	p := newPoisoner(b, r)
-	c, err := kafka.NewTransactional(r.addr, "bench")
+	start := r.ends()
+	c, err := kafka.NewTransactional(r.addr, broker.Name("bench"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -51,16 +52,18 @@ func BenchmarkBacklog(b *testing.B) {
 	limits := map[time.Duration]int64{0: backlog, time.Millisecond: 40_000, 5 * time.Millisecond: 20_000}
 	for _, wait := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
 		for _, batch := range []bool{false, true} {
-			for _, parallel := range []int{16, 32, 64} {
+			for _, parallel := range []int{16, 64} {
 				b.Run(fmt.Sprintf("wait=%s/batch=%t/parallel=%d", wait, batch, parallel), func(b *testing.B) {
 					var calls int64
 					before := cpu(b)
 					for n := 0; b.Loop(); n++ {
+						group := broker.Name(fmt.Sprintf("%d-%t-%d-%d-%d", wait, batch, parallel, b.N, n))
+						r.commit(group, start)
 						ctx, cancel := context.WithCancel(b.Context())
 						var left atomic.Int64
 						left.Store(limits[wait])
 						cfg := Config{
-							Addr: r.addr, Group: fmt.Sprintf("%s-%d", b.Name(), n), Consumer: "b", Topics: []string{kafka.MessagesPersisted}, Store: r.store,
+							Addr: r.addr, Group: group, Consumer: "b", Topics: []string{kafka.MessagesPersisted}, Store: r.store,
 							Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: parallel,
 							Dead: func(_ context.Context, d Dead) error { return fmt.Errorf("dead letter: %s", d.Reason) },
 						}

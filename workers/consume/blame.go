@@ -179,7 +179,7 @@ func (e *Engine) workAlone(ctx context.Context, sh *share) {
 			err = e.bury(ctx, r, int(t.ends[r.Offset]), "unknown: the process ended while it worked on the record")
 		default:
 			named = true
-			_, err = e.record(ctx, r)
+			_, err = e.record(ctx, r, downstreamWaits)
 		}
 		switch {
 		case err == nil:

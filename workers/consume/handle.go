@@ -16,11 +16,10 @@ type Handler func(ctx context.Context, r *kafka.Record) error
 // least one, and at most kafka.MaxPoll. It returns how many it has finished, from the
 // first one on. Without an error that is all of them.
 //
-// An error that is downstream or authoritative is about all that are left: they are
-// retried and skipped together, or they wait. Any other is about the first of those
-// that are left, which then comes again, alone: nothing is held against a record but
-// what happened while it was alone. So a handler that cannot tell may return 0, and one
-// that panics blames nobody; the rest of such a batch comes record by record.
+// An error is about the first of those that are left. Unless it is downstream or
+// authoritative, that record then comes again, alone: nothing is held against a record
+// but what happened while it was alone. So a handler that cannot tell may return 0, and
+// one that panics blames nobody; the rest of such a batch comes record by record.
 type BatchHandler func(ctx context.Context, records []*kafka.Record) (finished int, err error)
 
 // One is the handler of single records that a BatchHandler is, too.
@@ -45,67 +44,60 @@ func (e *Engine) workBatch(ctx context.Context, u *unit, stop *atomic.Bool) {
 		records[i] = u.sh.batch.Records[at]
 	}
 	apart := false
-	for i := 0; i < len(records); {
-		if ctx.Err() != nil || stop.Load() {
-			return
-		}
-		if apart || i == len(records)-1 {
-			if !e.single(ctx, u, u.at[i], stop) {
-				return
+	for i := 0; i < len(records) && ctx.Err() == nil && !stop.Load(); i++ {
+		if !apart && i < len(records)-1 {
+			n, err := e.batch(ctx, u, records[i:])
+			for range n {
+				u.sh.done[u.at[i]] = true
+				i++
 			}
-			i++
-			continue
+			switch {
+			case i == len(records) || ctx.Err() != nil:
+				return
+			case classOf(err) == Authoritative:
+				e.waits(records[i], err)
+				return
+			case classOf(err) == Downstream:
+				e.skip(u, i)
+				continue
+			}
+			apart = true
 		}
-		n, err := e.batch(ctx, records[i:])
-		for range n {
-			u.sh.done[u.at[i]] = true
-			i++
-		}
-		switch {
-		case err == nil || i == len(records):
-			continue
-		case ctx.Err() != nil:
-			return
-		case classOf(err) == Authoritative:
-			e.waits(records[i], err)
+		what, ok := e.single(ctx, u, i, stop)
+		if !ok {
 			return
 		}
-		handled, err := e.record(ctx, records[i])
-		switch {
-		case err == nil:
-			u.sh.done[u.at[i]] = true
-			i++
-			apart = handled // it was another one
-		case classOf(err) == Fatal:
-			u.fatal = err
-			stop.Store(true)
-			return
-		default:
-			e.waits(records[i], err)
-			return
+		apart = apart && what == handled // it was another one; or it was this one
+	}
+}
+
+// batch handles records together, with retries if it is downstream that fails. It
+// returns how many are finished; an error is about those that are left.
+func (e *Engine) batch(ctx context.Context, u *unit, records []*kafka.Record) (finished int, err error) {
+	for waits := u.waits(); ; waits = waits[1:] {
+		done, err := e.callBatch(ctx, records[finished:])
+		finished += done
+		e.handled.Add(int64(done))
+		if finished == len(records) || classOf(err) != Downstream || len(waits) == 0 || !sleep(ctx, waits[0]) {
+			return finished, err
 		}
 	}
 }
 
-// batch handles records together, and returns how many are finished: handled, or
-// skipped. The error is about those that are left.
-func (e *Engine) batch(ctx context.Context, records []*kafka.Record) (finished int, err error) {
-	for n := 0; ; n++ {
-		done, err := e.callBatch(ctx, records[finished:])
-		finished += done
-		e.handled.Add(int64(done))
-		if classOf(err) != Downstream || err == nil || finished == len(records) {
-			return finished, err
-		}
-		if n == len(downstreamWaits) {
-			break
-		}
-		if !sleep(ctx, downstreamWaits[n]) {
-			return finished, err
-		}
+// waits are those between retries. Once they were of no use, they are not for the later
+// records of a unit: a round would take longer than a member may be silent.
+func (u *unit) waits() []time.Duration {
+	if u.tired {
+		return nil
 	}
-	e.skipped.Add(int64(len(records) - finished))
-	return len(records), nil
+	return downstreamWaits
+}
+
+// skip leaves a record out: those whom it is for learn of it by synchronising.
+func (e *Engine) skip(u *unit, i int) {
+	u.tired = true
+	u.sh.done[u.at[i]] = true
+	e.skipped.Add(1)
 }
 
 // callBatch calls the handler with several records, and tells of a panic.
@@ -122,37 +114,45 @@ func (e *Engine) callBatch(ctx context.Context, records []*kafka.Record) (finish
 	return min(max(finished, 0), len(records)), err
 }
 
-// record handles one record. It is finished if there is no error: handled, or a dead
-// letter, or skipped.
-func (e *Engine) record(ctx context.Context, r *kafka.Record) (handled bool, err error) {
-	err = e.call(ctx, r)
-	for n := 0; classOf(err) == Downstream && n < len(downstreamWaits) && sleep(ctx, downstreamWaits[n]); n++ {
+// outcome is what became of a record that is finished.
+type outcome uint8
+
+const (
+	handled outcome = iota
+	skipped
+	buried
+)
+
+// record handles one record; it is finished if there is no error.
+func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Duration) (outcome, error) {
+	err := e.call(ctx, r)
+	for ; classOf(err) == Downstream && len(waits) > 0 && sleep(ctx, waits[0]); waits = waits[1:] {
 		err = e.call(ctx, r)
 	}
 	if err == nil {
 		e.handled.Add(1)
-		return true, nil
+		return handled, nil
 	}
 	class := classOf(err)
 	if ctx.Err() != nil {
-		return false, err // the process is ending: the record will come again
+		return 0, err // the process is ending: the record will come again
 	}
 	switch class {
 	case Permanent:
-		return false, e.bury(ctx, r, 1, Reason(err))
+		return buried, e.bury(ctx, r, 1, Reason(err))
 	case Downstream:
 		e.skipped.Add(1)
-		return false, nil
+		return skipped, nil
 	case Unknown, Fatal:
 		attempts, failed := e.count(ctx, r)
 		switch {
 		case failed == nil && attempts >= maxAttempts:
-			return false, e.bury(ctx, r, attempts, Reason(err))
+			return buried, e.bury(ctx, r, attempts, Reason(err))
 		case failed != nil && class == Unknown:
-			return false, Fail(Authoritative, "count attempts", failed)
+			return 0, Fail(Authoritative, "count attempts", failed)
 		}
 	}
-	return false, err
+	return 0, err
 }
 
 // sleep waits; false says that ctx ended first.

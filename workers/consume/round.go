@@ -25,6 +25,7 @@ type share struct {
 type unit struct {
 	sh    *share
 	at    []int // indexes in the share
+	tired bool  // retries were of no use
 	fatal error
 }
 
@@ -102,27 +103,29 @@ func (e *Engine) workTogether(ctx context.Context, shares []*share) {
 
 // workRecords handles the records of a unit one by one.
 func (e *Engine) workRecords(ctx context.Context, u *unit, stop *atomic.Bool) {
-	for _, i := range u.at {
-		if ctx.Err() != nil || stop.Load() || !e.single(ctx, u, i, stop) {
+	for i := 0; i < len(u.at) && ctx.Err() == nil && !stop.Load(); i++ {
+		if _, ok := e.single(ctx, u, i, stop); !ok {
 			return // the key's later records wait with it
 		}
 	}
 }
 
-// single handles one record of a unit; false says that it must wait.
-func (e *Engine) single(ctx context.Context, u *unit, i int, stop *atomic.Bool) bool {
-	r := u.sh.batch.Records[i]
-	switch _, err := e.record(ctx, r); {
+// single handles the i-th record of a unit by itself; ok says that it is finished.
+func (e *Engine) single(ctx context.Context, u *unit, i int, stop *atomic.Bool) (what outcome, ok bool) {
+	r := u.sh.batch.Records[u.at[i]]
+	what, err := e.record(ctx, r, u.waits())
+	switch {
 	case err == nil:
-		u.sh.done[i] = true
-		return true
+		u.sh.done[u.at[i]] = true
+		u.tired = u.tired || what == skipped
+		return what, true
 	case classOf(err) == Fatal:
 		u.fatal = err
 		stop.Store(true)
 	default:
 		e.waits(r, err)
 	}
-	return false
+	return 0, false
 }
 
 // finish commits what a round has finished and lets partitions wait.

@@ -1,0 +1,183 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// What a handler of batches is called with, and what becomes of the records: a record is
+// blamed for what it did alone, wherever it is in a batch and whatever the handler says
+// (K-106, K-115, K-127, K-130, K-134).
+func TestBatches(t *testing.T) {
+	defer func(old []time.Duration) { downstreamWaits = old }(downstreamWaits)
+	downstreamWaits = []time.Duration{time.Microsecond, time.Microsecond, time.Microsecond}
+	bad := func(at int, err error) func([]int) (int, error) { // which says where it is
+		return func(list []int) (int, error) {
+			for i, n := range list {
+				if n == at {
+					return i, err
+				}
+			}
+			return len(list), nil
+		}
+	}
+	blind := func(at int, fail func() error) func([]int) (int, error) { // which does not
+		return func(list []int) (int, error) {
+			for _, n := range list {
+				if n == at {
+					return 0, fail()
+				}
+			}
+			return len(list), nil
+		}
+	}
+	unknown := errors.New("unknown")
+	for _, c := range []struct {
+		name    string
+		handle  func([]int) (int, error)
+		calls   string
+		done    string // finished, in order
+		skipped int64
+		dead    string
+		fatal   bool
+	}{
+		{"all well", bad(9, nil), "01234", "01234", 0, "", false},
+		{"permanent", bad(2, Fail(Permanent, "bad", nil)), "01234 2 34", "01234", 0, "2", false},
+		{"permanent, the first", bad(0, Fail(Permanent, "bad", nil)), "01234 0 1234", "01234", 0, "0", false},
+		{"permanent, the last", bad(4, Fail(Permanent, "bad", nil)), "01234 4", "01234", 0, "4", false},
+		{"permanent, not told which", blind(2, func() error { return Fail(Permanent, "bad", nil) }), "01234 0 1 2 34", "01234", 0, "2", false},
+		{"panic", blind(2, func() error { panic("as told") }), "01234 0 1 2", "01", 0, "", false},
+		{"unknown", bad(3, unknown), "01234 3", "012", 0, "", false},
+		{"downstream", bad(1, Fail(Downstream, "away", nil)), "01234 1234 1234 1234 234", "01234", 1, "", false},
+		{"downstream for all", func([]int) (int, error) { return 0, Fail(Downstream, "away", nil) }, "01234 01234 01234 01234 1234 234 34 4", "01234", 5, "", false},
+		{"authoritative", bad(2, Fail(Authoritative, "away", nil)), "01234", "01", 0, "", false},
+		{"fatal", bad(2, Fail(Fatal, "anew", nil)), "01234 2", "01", 0, "", true},
+		{"says more than there are", func(list []int) (int, error) { return 99, Fail(Permanent, "bad", nil) }, "01234", "01234", 0, "", false},
+		{"says less than none", blindly(Fail(Permanent, "bad", nil)), "01234 0 1234 1 234 2 34 3 4", "01234", 0, "01234", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var calls []string
+			var dead strings.Builder
+			e, err := New(Config{
+				Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+				Batch: func(_ context.Context, records []*kafka.Record) (int, error) {
+					var list []int
+					text := ""
+					for _, r := range records {
+						list = append(list, int(r.Offset))
+						text += fmt.Sprint(r.Offset)
+					}
+					calls = append(calls, text)
+					return c.handle(list)
+				},
+				Dead: func(_ context.Context, d Dead) error {
+					fmt.Fprint(&dead, d.Record.Offset)
+					return nil
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sh := &share{done: make([]bool, 5)}
+			u := &unit{sh: sh, at: []int{0, 1, 2, 3, 4}}
+			for i := range sh.done {
+				sh.batch.Records = append(sh.batch.Records, &kafka.Record{Topic: topic, Offset: int64(i), Key: []byte("k")})
+			}
+			var stop atomic.Bool
+			e.workBatch(t.Context(), u, &stop)
+			done := ""
+			for i, ok := range sh.done {
+				if ok {
+					done += fmt.Sprint(i)
+				}
+			}
+			if got := strings.Join(calls, " "); got != c.calls {
+				t.Errorf("calls %s, not %s", got, c.calls)
+			}
+			if done != c.done || dead.String() != c.dead || e.Stats().Skipped != c.skipped || (u.fatal != nil) != c.fatal || stop.Load() != c.fatal {
+				t.Errorf("finished %s, dead %s, %d skipped, fatal %v", done, dead.String(), e.Stats().Skipped, u.fatal)
+			}
+			if n := e.Stats(); n.Handled+n.Skipped+n.Dead != int64(len(done)) {
+				t.Errorf("%+v of %d", n, len(done))
+			}
+		})
+	}
+}
+
+func blindly(err error) func([]int) (int, error) {
+	return func([]int) (int, error) { return -3, err }
+}
+
+// A round has at most kafka.MaxPoll records (K-094); every partition gets its turn, and
+// a few records do not wait for many of another partition.
+func TestRounds(t *testing.T) {
+	e, err := New(Config{
+		Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+		Handle: func(context.Context, *kafka.Record) error { return nil },
+		Dead:   func(context.Context, Dead) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const parts = 64
+	fill := func(p int32, n int) {
+		b := kafka.Batch{End: int64(n)}
+		for i := range n {
+			b.Records = append(b.Records, &kafka.Record{Topic: topic, Partition: p, Offset: int64(i)})
+		}
+		e.add(map[kafka.Partition]kafka.Batch{{Topic: topic, ID: p}: b})
+	}
+	for p := range int32(parts) {
+		fill(p, map[bool]int{false: 1_000, true: 3}[p%8 == 7])
+	}
+	next := map[int32]int64{}
+	served := map[int32]int{} // round of the first turn
+	for round := 1; ; round++ {
+		shares := e.take()
+		if len(shares) == 0 {
+			break
+		}
+		total := 0
+		for _, sh := range shares {
+			total += len(sh.done)
+			if served[sh.part.ID] == 0 {
+				served[sh.part.ID] = round
+			}
+			for _, r := range sh.batch.Records {
+				if r.Offset != next[sh.part.ID] {
+					t.Fatalf("partition %d: offset %d, not %d", sh.part.ID, r.Offset, next[sh.part.ID])
+				}
+				next[sh.part.ID]++
+			}
+		}
+		if total > kafka.MaxPoll || (total < kafka.MaxPoll && e.ready() > 0) {
+			t.Fatalf("round %d has %d records, and %d bytes are left", round, total, e.ready())
+		}
+	}
+	for p := range int32(parts) {
+		if want := map[bool]int64{false: 1_000, true: 3}[p%8 == 7]; next[p] != want {
+			t.Errorf("partition %d: %d of %d records", p, next[p], want)
+		}
+		if served[p] > parts*turn/kafka.MaxPoll {
+			t.Errorf("partition %d had its first turn in round %d", p, served[p])
+		}
+	}
+	if e.ready() != 0 {
+		t.Errorf("%d bytes of nothing", e.ready())
+	}
+	e.last = kafka.Partition{}
+	fill(1, 10_000)
+	fill(2, 3)
+	if shares := e.take(); len(shares) != 2 || len(shares[0].done) != kafka.MaxPoll-3 {
+		t.Fatalf("%d partitions in a round", len(shares))
+	}
+}

@@ -1,0 +1,299 @@
+package consume
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+)
+
+// blocked is a handler that stops at records whose value has a word in it.
+func (r *rig) blocked(word string, begun chan<- string, goOn <-chan struct{}) Handler {
+	return func(ctx context.Context, rec *kafka.Record) error {
+		if strings.Contains(string(rec.Value), word) {
+			begun <- string(rec.Value)
+			<-goOn
+		}
+		return r.handle(ctx, rec)
+	}
+}
+
+// A member that is expelled while it works keeps nothing: what it finishes is not
+// committed, for the next member has gone on by then; and what it had fetched besides
+// and kept is not handled when it is a member again (K-113, K-110, K-111).
+func TestLostPartitions(t *testing.T) {
+	both(t, func(t *testing.T, r *rig) {
+		begun, goOn := make(chan string, 10), make(chan struct{})
+		first := r.engine(func(c *Config) {
+			c.Handle, c.Consumer, c.Expiry = r.blocked("slow", begun, goOn), "first", 6*time.Second
+			if r.batch {
+				c.Batch = together(c.Handle)
+				c.Handle = nil
+			}
+		})
+		stop := r.run(first)
+		defer stop()
+		r.publish("a slow 1")
+		<-begun
+		r.publish("a ok 2", "a ok 3")
+		r.expel(r.group)
+		second := r.engine(func(c *Config) { c.Consumer, c.Expiry = "second", 6*time.Second })
+		stopSecond := r.run(second)
+		defer stopSecond()
+		r.await("the second member's turn", func() bool { return r.calls["a ok 3"] > 0 && second.Stats().Lag == 0 })
+		r.await("its commit", func() bool { return second.Stats().Commits > 0 })
+		at := r.committed(partitionOf("a"))
+		close(goOn)
+		r.await("the end of the first member's round", func() bool { return r.calls["a slow 1"] == 2 })
+		r.publish("a ok 4")
+		r.await("the next record", func() bool { return r.calls["a ok 4"] > 0 })
+		if now := r.committed(partitionOf("a")); now < at {
+			t.Errorf("committed is %d, after %d", now, at)
+		}
+		stopSecond()
+		r.publish("a ok 5") // for the first one, which is alone now
+		r.await("the last record", func() bool { return r.calls["a ok 5"] > 0 })
+		for v, n := range map[string]int{"a ok 2": 1, "a ok 3": 1, "a ok 5": 1} {
+			if r.calls[v] != n {
+				t.Errorf("%s was handled %d times", v, r.calls[v])
+			}
+		}
+	})
+}
+
+// A partition that waits when it is taken away does not wait for ever when it comes
+// back, and goes on where its next owner left off.
+func TestHeldPartitionComesBack(t *testing.T) {
+	both(t, func(t *testing.T, r *rig) {
+		var away atomic.Bool
+		away.Store(true)
+		engine := func(name string) *Engine {
+			return r.engine(func(c *Config) {
+				c.Consumer, c.Expiry = name, 6*time.Second
+				c.Handle = func(ctx context.Context, rec *kafka.Record) error {
+					if name == "first" && away.Load() && string(rec.Value) == "a ok 2" {
+						return Fail(Authoritative, "the store is away", nil)
+					}
+					return r.handle(ctx, rec)
+				}
+			})
+		}
+		first := engine("first")
+		stop := r.run(first)
+		defer stop()
+		r.publish("a ok 1", "a ok 2", "a ok 3")
+		r.await("the partition waits", func() bool { return first.Stats().Held > 1 })
+		r.expel(r.group)
+		// Whoever gets the partition first: the second member goes on, the first one waits.
+		second := engine("second")
+		stopSecond := r.run(second)
+		defer stopSecond()
+		for r.seen("a ok 3") == 0 {
+			r.expel(r.group) // until the second one has it
+			time.Sleep(300 * time.Millisecond)
+		}
+		r.await("the second member's commit", func() bool { return second.Stats().Commits > 0 })
+		stopSecond()
+		r.publish("a ok 4", "b ok 5")
+		r.await("the first one goes on", func() bool { return r.calls["a ok 4"] > 0 && r.calls["b ok 5"] > 0 })
+		if r.calls["a ok 2"] != 1 || r.calls["a ok 3"] != 1 {
+			t.Errorf("what the second member had finished came again: %v", r.calls)
+		}
+	})
+}
+
+func (r *rig) seen(value string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[value]
+}
+
+// A second member takes some of the partitions; those that stay are worked on all the
+// while, a record of them being in work when the others go (K-112).
+func TestOthersGoOnInARebalance(t *testing.T) {
+	both(t, func(t *testing.T, r *rig) {
+		var mu sync.Mutex
+		owner := map[int32][]string{} // by partition, each once in a row
+		engine := func(name string) *Engine {
+			return r.engine(func(c *Config) {
+				c.Consumer, c.Expiry = name, 6*time.Second
+				c.Handle = func(ctx context.Context, rec *kafka.Record) error {
+					mu.Lock()
+					if list := owner[rec.Partition]; len(list) == 0 || list[len(list)-1] != name {
+						owner[rec.Partition] = append(list, name)
+					}
+					mu.Unlock()
+					return r.handle(ctx, rec)
+				}
+			})
+		}
+		n := 0
+		var sent []string
+		send := func() {
+			var values []string
+			for k := range 40 {
+				n++
+				values = append(values, "key"+string(rune('a'+k%26))+string(rune('a'+k/26))+" ok "+time.Duration(n).String())
+			}
+			r.publish(values...)
+			sent = append(sent, values...)
+		}
+		owners := func(name string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			count := 0
+			for _, list := range owner {
+				if list[len(list)-1] == name {
+					count++
+				}
+			}
+			return count
+		}
+		stop := r.run(engine("first"))
+		defer stop()
+		for owners("first") == 0 {
+			send()
+			time.Sleep(20 * time.Millisecond)
+		}
+		stopSecond := r.run(engine("second"))
+		defer stopSecond()
+		for limit := time.Now().Add(time.Minute); owners("second") < 4; time.Sleep(20 * time.Millisecond) {
+			send()
+			if time.Now().After(limit) {
+				t.Fatal("the second member gets nothing")
+			}
+		}
+		r.await("all records", func() bool { return len(r.calls) == len(sent) })
+		stayed := 0
+		for part, list := range owner {
+			if len(list) > 2 || (len(list) == 2 && list[0] != "first") {
+				t.Errorf("partition %d went from one to another: %v", part, list)
+			}
+			if len(list) == 1 && list[0] == "first" {
+				stayed++
+			}
+		}
+		if stayed == 0 {
+			t.Error("no partition stayed")
+		}
+		for _, v := range sent {
+			if r.calls[v] != 1 {
+				t.Errorf("%s was handled %d times", v, r.calls[v])
+			}
+		}
+	})
+}
+
+// A broker that leads partitions and the group is killed in the middle of a backlog, and
+// comes back later: polls are retried, nothing is left out, nothing comes out of order,
+// and nothing becomes a dead letter (K-121).
+func TestBrokerFailover(t *testing.T) {
+	b := kafkatest.Apache(t)
+	r := newRig(t, b)
+	const keys, each = 60, 60
+	var records []*kafka.Record
+	for i := range keys * each {
+		key := "chat" + string(rune('a'+i%keys/26)) + string(rune('a'+i%keys%26))
+		records = append(records, &kafka.Record{
+			Topic: topic, Partition: partitionOf(key), Key: []byte(key), Value: []byte{byte(i / keys)},
+		})
+	}
+	r.publishRecords(records)
+	coordinators := r.admin().FindGroupCoordinators(t.Context(), r.group)
+	if err := coordinators.Error(); err != nil {
+		t.Fatal(err)
+	}
+	victim := kafkatest.Process(coordinators[r.group].NodeID)
+
+	var mu sync.Mutex
+	next := map[string]byte{}
+	handled := 0
+	reached := make(chan struct{})
+	goOn := make(chan struct{})
+	e := r.engine(func(c *Config) {
+		c.Expiry = 6 * time.Second
+		c.Handle = func(_ context.Context, rec *kafka.Record) error {
+			mu.Lock()
+			n, key := rec.Value[0], string(rec.Key)
+			if n > next[key] {
+				t.Errorf("%s: %d, and %d did not come", key, n, next[key])
+			}
+			next[key] = max(next[key], n+1)
+			handled++
+			half := handled == keys*each/4
+			mu.Unlock()
+			if half {
+				close(reached)
+				<-goOn
+			}
+			return nil
+		}
+	})
+	stop := r.run(e)
+	defer stop()
+	<-reached
+	before := e.Stats().Commits
+	b.Trouble(t, "kill", victim)
+	restored := sync.OnceFunc(func() { b.Trouble(t, "start", victim) })
+	defer restored()
+	close(goOn)
+	if b.Brokers() == 1 {
+		restored()
+	}
+	all := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range next {
+			if n < each {
+				return false
+			}
+		}
+		return len(next) == keys
+	}
+	for limit := time.Now().Add(2 * time.Minute); !all(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not all came: %+v", e.Stats())
+		}
+	}
+	restored()
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		lag, err := r.lag()
+		if err == nil && lag == 0 {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d records are not committed: %v", lag, err)
+		}
+		if lag > 0 && e.Stats().Lag == 0 { // of a commit that failed: the next one covers it
+			for p := range kafka.Partitions(topic) {
+				r.publishRecords([]*kafka.Record{{Topic: topic, Partition: p, Key: []byte("last"), Value: []byte{0}}})
+			}
+		}
+	}
+	if s := e.Stats(); s.Dead != 0 || s.Skipped != 0 || s.Commits <= before {
+		t.Errorf("%+v", s)
+	}
+}
+
+// lag is how many records the group has not committed.
+func (r *rig) lag() (int64, error) {
+	c := r.broker.Client(r.t, kgo.RequestTimeoutOverhead(5*time.Second))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer cancel()
+	lags, err := r.adminOf(c).Lag(ctx, r.group)
+	if err == nil {
+		err = lags.Error()
+	}
+	if err != nil {
+		return -1, err
+	}
+	return lags[r.group].Lag.Total(), nil
+}

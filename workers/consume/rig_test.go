@@ -1,0 +1,315 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// scale is how much of something a test does: few by default, and what CI says.
+func scale(t testing.TB, variable string, few int) int {
+	t.Helper()
+	s := os.Getenv(variable)
+	if s == "" {
+		return few
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q", variable, s)
+	}
+	return n
+}
+
+const topic = kafka.ChatsCreated
+
+// rig is a broker with records and a consumer whose handler does as their values
+// say.
+type rig struct {
+	t      testing.TB
+	broker *kafkatest.Broker
+	addr   string
+	group  string
+	store  store.Store
+	batch  bool // the handler gets the records of a key together
+
+	mu    sync.Mutex
+	calls map[string]int // by value
+	order map[string][]string
+	dead  map[string]Dead // by value
+}
+
+// newRig makes a rig whose group begins where the topics end now.
+func newRig(t testing.TB, b *kafkatest.Broker) *rig {
+	t.Helper()
+	r := &rig{
+		t: t, broker: b, addr: b.Addr, group: b.Name("test"), store: storetest.NewMap(time.Now),
+		calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{},
+	}
+	r.begin(r.group)
+	return r
+}
+
+// begin makes a group begin where the topics end now; of a broker of the test's own it
+// is at their beginning.
+func (r *rig) begin(group string) {
+	r.t.Helper()
+	r.commit(group, r.ends())
+}
+
+func (r *rig) ends() kadm.Offsets {
+	if r.broker.Embedded != nil {
+		return nil
+	}
+	offsets := kadm.Offsets{}
+	for name, parts := range r.broker.Mark(r.t, kafka.MessagesPersisted, kafka.ChatsCreated) {
+		for id, o := range parts {
+			offsets.AddOffset(name, id, o.EpochOffset().Offset, -1)
+		}
+	}
+	return offsets
+}
+
+func (r *rig) commit(group string, offsets kadm.Offsets) {
+	r.t.Helper()
+	if len(offsets) == 0 {
+		return
+	}
+	if err := r.admin().CommitAllOffsets(r.t.Context(), group, offsets); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) admin() *kadm.Client { return r.adminOf(r.broker.Client(r.t)) }
+
+func (*rig) adminOf(c *kgo.Client) *kadm.Client { return kadm.NewClient(c) }
+
+// committed returns what the group has committed of a partition of the topic, -1 for
+// nothing.
+func (r *rig) committed(part int32) int64 {
+	r.t.Helper()
+	all, err := r.admin().FetchOffsets(r.t.Context(), r.group)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if o, ok := all.Lookup(topic, part); ok {
+		return o.At
+	}
+	return -1
+}
+
+// expel removes all members from a group, as their silence would in the end.
+func (r *rig) expel(group string) {
+	r.t.Helper()
+	groups, err := r.admin().DescribeGroups(r.t.Context(), group)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group = group
+	for _, m := range groups[group].Members {
+		member := kmsg.NewLeaveGroupRequestMember()
+		member.MemberID = m.MemberID
+		req.Members = append(req.Members, member)
+	}
+	if len(req.Members) == 0 {
+		return
+	}
+	res, err := req.RequestWith(r.t.Context(), r.broker.Client(r.t))
+	if err == nil {
+		err = kerr.ErrorForCode(res.ErrorCode)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, m := range res.Members {
+		if err := kerr.ErrorForCode(m.ErrorCode); err != nil && !errors.Is(err, kerr.UnknownMemberID) { // it had left by then
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func partitionOf(key string) int32 {
+	return int32(event.Partition(key, int(kafka.Partitions(topic))))
+}
+
+// publish writes records; a value is "key kind number".
+func (r *rig) publish(values ...string) {
+	r.t.Helper()
+	var records []*kafka.Record
+	for _, v := range values {
+		key, _, _ := strings.Cut(v, " ")
+		records = append(records, &kafka.Record{
+			Topic: topic, Partition: partitionOf(key), Key: []byte(key), Value: []byte(v), Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}},
+		})
+	}
+	r.publishRecords(records)
+}
+
+// publishRecords publishes records as they are and notes where they are.
+func (r *rig) publishRecords(records []*kafka.Record) {
+	r.t.Helper()
+	publishRecords(r.t, r.addr, r.broker.Name("publisher"), records)
+}
+
+func publishRecords(t testing.TB, addr, id string, records []*kafka.Record) {
+	t.Helper()
+	for chunk := range slices.Chunk(records, 1000) {
+		var err error
+		for range 5 { // a busy machine's brokers lose each other at times; what was aborted is not seen
+			var c *kafka.Client
+			if c, err = kafka.NewTransactional(addr, id); err != nil {
+				t.Fatal(err)
+			}
+			err = kafka.Transact(t.Context(), c, chunk)
+			c.Close()
+			if err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (r *rig) handle(_ context.Context, rec *kafka.Record) error {
+	v := string(rec.Value)
+	r.mu.Lock()
+	r.calls[v]++
+	n := r.calls[v]
+	r.order[string(rec.Key)] = append(r.order[string(rec.Key)], v)
+	r.mu.Unlock()
+	switch strings.Fields(v)[1] {
+	case "permanent":
+		return Fail(Permanent, "bad schema", errors.New("secret content"))
+	case "unknown":
+		return errors.New("secret content")
+	case "panic":
+		panic("secret content")
+	case "twice":
+		if n < 3 {
+			return errors.New("not yet")
+		}
+	case "downstream":
+		return Fail(Downstream, "away", nil)
+	case "store":
+		if n < 4 {
+			return Fail(Authoritative, "store is away", nil)
+		}
+	case "fatal":
+		if n < 2 {
+			return Fail(Fatal, "start anew", nil)
+		}
+	}
+	return nil
+}
+
+// together is a handler of batches that goes through them record by record.
+func together(h Handler) BatchHandler {
+	return func(ctx context.Context, records []*kafka.Record) (int, error) {
+		for i, r := range records {
+			if err := h(ctx, r); err != nil {
+				return i, err
+			}
+		}
+		return len(records), nil
+	}
+}
+
+func (r *rig) engine(change func(*Config)) *Engine {
+	r.t.Helper()
+	cfg := Config{
+		Addr: r.addr, Group: r.group, Consumer: "me", Topics: []string{topic}, Handle: r.handle, Store: r.store,
+		Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: 4,
+		Dead: func(_ context.Context, d Dead) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if _, twice := r.dead[string(d.Record.Value)]; twice {
+				r.t.Errorf("%s was buried twice", d.Record.Value)
+			}
+			r.dead[string(d.Record.Value)] = d
+			return nil
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	if r.batch && cfg.Batch == nil {
+		cfg.Handle, cfg.Batch = nil, together(cfg.Handle)
+	}
+	e, err := New(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return e
+}
+
+// run runs an engine until the returned function is called.
+func (r *rig) run(e *Engine) (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			r.t.Errorf("the engine ended: %v", err)
+		}
+	})
+}
+
+// await waits for a condition.
+func (r *rig) await(what string, ok func() bool) {
+	r.t.Helper()
+	for limit := time.Now().Add(90 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		r.mu.Lock()
+		yes := ok()
+		r.mu.Unlock()
+		if yes {
+			return
+		}
+		if time.Now().After(limit) {
+			r.t.Fatalf("%s: it does not come", what)
+		}
+	}
+}
+
+// until runs an engine until a condition holds.
+func (r *rig) until(e *Engine, what string, ok func() bool) {
+	r.t.Helper()
+	stop := r.run(e)
+	defer stop()
+	r.await(what, ok)
+}
+
+// both runs a test on each kind of broker, with a handler of records and one of
+// batches.
+func both(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	for _, batch := range []bool{false, true} {
+		t.Run(map[bool]string{false: "records", true: "batches"}[batch], func(t *testing.T) {
+			kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+				r := newRig(t, b)
+				r.batch = batch
+				test(t, r)
+			})
+		})
+	}
+}
