@@ -14,3 +14,8 @@ func TestOnDynamoDB(t *testing.T) {
 		TestOverview, TestMute, TestStrangerAndUnknownChatAreAlike, TestListChatsOrder, TestPagesOfStillChats,
 		TestPagesWhileChatsMove, TestPagesWithClockBehind, TestSync, TestSyncTokenIsOlderThanTheReads, TestSyncRemovedMeanwhile)
 }
+
+// So it is while a third of all requests is refused, lost or loses its answer.
+func TestOnDynamoDBUnderFaults(t *testing.T) {
+	dynamotest.RerunUnderFaults(t, 14, TestChangesConverge, TestMessagePages, TestSync, TestPagesWhileChatsMove, TestMemberIDsVersionIsOlder)
+}

@@ -16,4 +16,4 @@ func TestOnDynamoDBUnderFaults(t *testing.T) {
 	dynamotest.RerunUnderFaults(t, 7, TestCompletesCreations, TestCorrectsCounts)
 }
 
-func TestRunOnDynamoDB(t *testing.T) { dynamotest.RerunOutside(t, TestRun) }
+func TestRunOnDynamoDB(t *testing.T) { dynamotest.RerunOutside(t, nil, TestRun) }

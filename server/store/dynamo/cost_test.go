@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -228,5 +230,43 @@ func TestHotHead(t *testing.T) {
 	}
 	if met := f.Met(); met[dynamotest.Capacity] == 0 || met[dynamotest.NoCapacity] == 0 {
 		t.Errorf("met %v", met)
+	}
+}
+
+// A chat whose head takes nothing at all holds up no other: there is no common budget of
+// repetitions that it could use up.
+func TestHotHeadHoldsUpNoOther(t *testing.T) {
+	var hot atomic.Value // the chat, "" for none
+	hot.Store("")
+	f := dynamotest.NewFaults(func(r dynamotest.Request) dynamotest.Fault {
+		if id := hot.Load().(string); id != "" && r.Operation == "TransactWriteItems" && strings.Contains(string(r.Body), id) {
+			return dynamotest.NoCapacity
+		}
+		return dynamotest.None
+	})
+	st := dynamotest.Fresh(t, f.Inject, func(o *dynamo.Options) { o.Wire.Sleep = nil })
+	svc := service(t, st, "process", nil)
+	users := userIDs(8)
+	one, other := group(t, svc, users...), group(t, svc, users...)
+	send := func(id string, n int) {
+		if _, err := svc.Send(t.Context(), chat.Send{Caller: users[n%len(users)], ChatID: id, Content: "x", ClientMessageID: messageID(n)}); err != nil {
+			t.Error(err)
+		}
+	}
+	hot.Store(one)
+	var wg sync.WaitGroup
+	for n := range 16 {
+		wg.Go(func() { send(one, n) })
+	}
+	for n := range 32 {
+		send(other, 100+n)
+	}
+	if n := len(rows(t, st, store.Messages, one)); n != 0 {
+		t.Errorf("%d messages in a chat that takes none", n)
+	}
+	hot.Store("")
+	wg.Wait()
+	if a, b := len(rows(t, st, store.Messages, one)), len(rows(t, st, store.Messages, other)); a != 16 || b != 32 {
+		t.Errorf("%d and %d messages", a, b)
 	}
 }

@@ -231,3 +231,20 @@ func TestSizesAreNotUnderestimated(t *testing.T) {
 		}
 	}
 }
+
+// What is wrong with the credentials, or with the permissions, is told in one line when the
+// store is opened, at once.
+func TestWrongCredentials(t *testing.T) {
+	for _, kind := range []string{"UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException", "AccessDeniedException", "MissingAuthenticationTokenException"} {
+		requests := 0
+		_, err := dynamo.Open(t.Context(), dynamo.Options{Wire: wire.Config{Endpoint: "http://127.0.0.1:1", Transport: func(aws.HTTPClient) aws.HTTPClient {
+			return doer(func(r *http.Request) (*http.Response, error) {
+				requests++
+				return dynamotest.Refuse(400, kind, map[string]any{"message": "wrong:\n\n'POST\n/\n" + strings.Repeat("x-amz-date:1\n", 100)})
+			})
+		}}})
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), kind) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 || requests != 1 {
+			t.Errorf("%s: after %d requests: %v", kind, requests, err)
+		}
+	}
+}

@@ -302,7 +302,7 @@ func TestConfigIsChecked(t *testing.T) {
 // Processes come, go, lose the store and its answers: a slot never runs twice (the
 // worlds' runs check that), and when all is well again all slots run, evenly.
 func TestRandomFailures(t *testing.T) {
-	for seed := range uint64(dynamotest.Rounds(40, 3)) {
+	for seed := range uint64(dynamotest.Rounds(40, 2)) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			w := newWorld(t, 1+rng.IntN(8))

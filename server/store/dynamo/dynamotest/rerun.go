@@ -53,31 +53,42 @@ func RerunUnderFaults(t *testing.T, seed uint64, tests ...func(*testing.T)) {
 	}
 }
 
-// RerunOutside is Rerun for tests that run in bubbles of testing/synctest.
-func RerunOutside(t *testing.T, tests ...func(*testing.T)) {
+// RerunOutside is Rerun for tests that run in bubbles of testing/synctest; their requests
+// meet the faults, if there are any.
+func RerunOutside(t *testing.T, f *Faults, tests ...func(*testing.T)) {
 	Endpoint(t)
+	var change []func(*dynamo.Options)
+	if f != nil {
+		change = append(change, f.Inject)
+	}
 	for _, test := range tests {
 		t.Run(nameOf(test), func(t *testing.T) {
-			var mine []*Outside
-			for range bubbles {
-				mine = append(mine, NewOutside(t))
-			}
-			replace(t, func(t testing.TB, _ func() time.Time) store.Store {
-				if len(mine) == 0 {
-					t.Fatalf("a test may have %d stores in bubbles", bubbles)
+			ask, stores := make(chan struct{}), make(chan *Outside)
+			go func() { // outside of all bubbles
+				defer close(stores)
+				for range ask {
+					stores <- NewOutside(t, change...)
 				}
-				o := mine[0]
-				mine = mine[1:]
+			}()
+			replace(t, func(inside testing.TB, _ func() time.Time) store.Store {
+				ask <- struct{}{}
+				o, ok := <-stores
+				if !ok {
+					inside.FailNow() // why was said
+				}
 				return o
 			})
+			defer func() {
+				close(ask)
+				<-stores
+			}()
 			test(t)
 		})
 	}
+	if f != nil && f.Count() == 0 && !t.Failed() {
+		t.Error("no request met a fault")
+	}
 }
-
-// bubbles is the number of stores that a test in bubbles may take: they are opened
-// before the first bubble is made.
-const bubbles = 3
 
 func rerun(t *testing.T, open func(testing.TB, func() time.Time) store.Store, tests []func(*testing.T)) {
 	Endpoint(t)

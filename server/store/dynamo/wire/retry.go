@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -182,7 +183,7 @@ func Ended(ctx context.Context, v Verdict, open bool, err error) error {
 	case open && caller != nil:
 		return fmt.Errorf("%w: %w", store.ErrAmbiguous, caller)
 	case open:
-		return fmt.Errorf("%w: %w", store.ErrAmbiguous, err)
+		return fmt.Errorf("%w: %w", store.ErrAmbiguous, line{err})
 	case caller != nil:
 		return caller
 	}
@@ -190,10 +191,28 @@ func Ended(ctx context.Context, v Verdict, open bool, err error) error {
 	if v == Answered && errors.As(err, &api) {
 		switch api.ErrorCode() {
 		case "ValidationException", "SerializationException":
-			return fmt.Errorf("%w: %s", store.ErrInvalid, api.ErrorMessage())
+			return fmt.Errorf("%w: %w", store.ErrInvalid, line{errors.New(api.ErrorMessage())})
 		case "ResourceNotFoundException":
 			return fmt.Errorf("%w: %w", store.ErrUnavailable, ErrNoTables)
 		}
 	}
-	return fmt.Errorf("%w: %w", v.sentinel(), err)
+	return fmt.Errorf("%w: %w", v.sentinel(), line{err})
 }
+
+// line is an error in one line that is not long: the service tells of a signature that is
+// not right in many, with the request that it would have signed.
+type line struct{ error }
+
+const maxLine = 300 // bytes
+
+// Error implements error.
+func (l line) Error() string {
+	s := strings.Join(strings.Fields(l.error.Error()), " ")
+	if len(s) > maxLine {
+		s = strings.ToValidUTF8(s[:maxLine], "") + "…"
+	}
+	return s
+}
+
+// Unwrap returns the whole error.
+func (l line) Unwrap() error { return l.error }
