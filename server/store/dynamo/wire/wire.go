@@ -98,6 +98,7 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 	client := &Client{cfg: c, hangUp: t.CloseIdleConnections}
 	client.DB = dynamodb.NewFromConfig(shared, func(d *dynamodb.Options) {
 		d.Retryer = aws.NopRetryer{}
+		d.EndpointResolverV2 = &endpoints{next: d.EndpointResolverV2}
 		if c.Endpoint != "" {
 			d.BaseEndpoint = aws.String(c.Endpoint)
 		}
