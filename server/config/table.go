@@ -52,7 +52,7 @@ var table = []Setting{
 	{Name: "PARLEY_KAFKA_SASL", Flag: "kafka-sasl", Of: both, check: oneOf("", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), Help: "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, with the password in PARLEY_KAFKA_PASSWORD"},
 	{Name: "PARLEY_KAFKA_USER", Flag: "kafka-user", Of: both, Help: "user at Kafka"},
 	{Name: "PARLEY_KAFKA_PASSWORD", Of: both, Secret: true, Help: "password of that user"},
-	{Name: "PARLEY_KAFKA_PRINCIPALS", Flag: "kafka-principals", Of: Workers, Help: "who has which role in Kafka's ACLs, ROLE=PRINCIPAL with semicolons between them; without it relay=User:parley-relay;fanout=User:parley-fanout;letters=User:parley-letters;operator=User:parley-operator"},
+	{Name: "PARLEY_KAFKA_PRINCIPALS", Flag: "kafka-principals", Of: Workers, Help: "who has which role in Kafka's ACLs, ROLE=PRINCIPAL with semicolons between them; without it relay=User:parley-relay;fanout=User:parley-fanout;ops=User:parley-ops;operator=User:parley-operator"},
 	{Name: "PARLEY_REPLICATION", Flag: "replication", Of: Workers, Default: "3", check: number(1, 32767), Help: "replicas of each partition that topics are made with and checked for"},
 	{Name: "PARLEY_RELAY_SLOTS", Flag: "relay-slots", Of: Workers, Default: "8", check: number(1, 64), Help: "parts in which relays share the work; the same in all processes"},
 

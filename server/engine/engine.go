@@ -21,8 +21,12 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded"
 )
 
-// openTime bounds what is asked of others at the start.
-const openTime = 30 * time.Second
+// Times that others have to answer at the start: those without which nothing can be done,
+// and those without which something can.
+const (
+	openTime = 30 * time.Second
+	glance   = 3 * time.Second
+)
 
 // Engine is what is open.
 type Engine struct {
@@ -69,7 +73,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		}
 	}()
 	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: cfg.wire(), Prefix: cfg.Prefix}); err != nil {
-		return nil, err
+		return nil, explainStore(cfg, err)
 	}
 	e.Store, e.Generation = e.dynamo, e.dynamo.Generation()
 	if cfg.Redis != "" {
@@ -80,7 +84,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		if e.Routing, err = routing.OpenRedis(o); err != nil {
 			return nil, err
 		}
-		if err := e.checkRouting(ctx, cfg); err != nil {
+		if err := e.checkRouting(cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -94,11 +98,17 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 
 // checkRouting refuses a Redis that does not let this process do what it must, and, where
 // the process cannot work without, one that is away.
-func (e *Engine) checkRouting(ctx context.Context, cfg Config) error {
+func (e *Engine) checkRouting(cfg Config) error {
+	patience := openTime
+	if cfg.RedisMayWait {
+		patience = glance
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	err := e.Routing.Check(ctx)
 	if cfg.RedisMayWait && errors.Is(err, routing.ErrAway) {
 		if cfg.Logger != nil {
-			cfg.Logger.Warn("Redis is away; going on without", "error", err)
+			cfg.Logger.Warn("Redis is away; going on without it", "error", err)
 		}
 		return nil
 	}
@@ -124,7 +134,7 @@ func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	a, err := kafka.Connect(ctx, e.cluster)
+	a, err := kafka.Connect(ctx, e.cluster, openTime)
 	if err != nil {
 		return err
 	}

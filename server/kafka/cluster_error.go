@@ -15,18 +15,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// reachTime is how long brokers have to answer for the first time: whoever starts
-// everything at once has them come up beside us.
-const (
-	reachTime  = 10 * time.Second
-	reachPause = 250 * time.Millisecond
-)
+// reachPause is between attempts to reach a broker for the first time.
+const reachPause = 250 * time.Millisecond
 
-// reach waits until a broker answers. What waiting cannot mend ends it at once; the error
-// is one line that says what to look at.
+// reach waits until a broker answers, or ctx ends. What waiting cannot mend ends it at
+// once; the error is one line that says what to look at.
 func (c Cluster) reach(ctx context.Context, cl *kgo.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTime)
-	defer cancel()
 	var last error
 	for {
 		err := cl.Ping(ctx)
@@ -58,7 +52,6 @@ func (c Cluster) explain(err error) (clear error, final bool) {
 		host      x509.HostnameError
 		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
-		alert     tls.AlertError
 		op        *net.OpError
 	)
 	at := c.Addr()
@@ -73,32 +66,37 @@ func (c Cluster) explain(err error) (clear error, final bool) {
 		return fmt.Errorf("kafka: the certificate of %s is not signed by an authority in kafka-ca", at), true
 	case errors.As(err, &host), errors.As(err, &invalid):
 		return fmt.Errorf("kafka: the certificate of %s is not good: %w", at, err), true
-	case errors.As(err, &alert):
-		return fmt.Errorf("kafka: %s refuses this process's certificate or TLS version: %w", at, alert), true
+	case strings.Contains(err.Error(), "remote error: tls"):
+		return fmt.Errorf("kafka: %s refuses this process's certificate (kafka-cert) or TLS version: %w", at, err), true
 	case errors.As(err, &record):
 		return fmt.Errorf("kafka: %s does not speak TLS: set kafka-tls to off, or take its other port", at), true
 	case c.TLS != nil && errors.Is(err, io.EOF) && !errors.As(err, &eof):
 		return fmt.Errorf("kafka: %s ends the handshake of TLS: does it speak TLS?", at), false
 	case c.TLS == nil && (errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")):
 		return fmt.Errorf("kafka: %s ends the connection at once: does it want TLS (kafka-tls on) or a user (kafka-sasl)?", at), errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")
+	case strings.Contains(err.Error(), "HTTP response"):
+		return fmt.Errorf("kafka: %s speaks HTTP: is kafka-brokers right?", at), true
 	case errors.As(err, &eof) && c.Mechanism == "":
 		return fmt.Errorf("kafka: %s ends the connection at once: does it want a user (kafka-sasl)?", at), true
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("kafka: no broker of %s can be reached: %w", at, op.Err), false
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("kafka: no broker of %s answers within %v", at, reachTime), false
+		return fmt.Errorf("kafka: no broker of %s answers", at), false
 	}
 	return fmt.Errorf("kafka: %s: %w", at, err), false
 }
 
-// Connect makes a client for administration and waits until brokers let it in. Errors
-// are one line that says which setting to look at; Close must be called.
-func Connect(ctx context.Context, c Cluster) (*Admin, error) {
+// Connect makes a client for administration and waits until brokers let it in, for some
+// time if none answers: whoever starts everything at once has them come up beside us.
+// Errors are one line that says which setting to look at; Close must be called.
+func Connect(ctx context.Context, c Cluster, patience time.Duration) (*Admin, error) {
 	a, err := NewAdmin(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.reach(ctx, a.c); err != nil {
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := c.reach(wait, a.c); err != nil {
 		a.Close()
 		return nil, err
 	}

@@ -17,18 +17,19 @@ import (
 // ErrAway says that Redis cannot be reached, or does not answer in time: it may later.
 var ErrAway = errors.New("routing: Redis is away")
 
-const (
-	reachTime  = 10 * time.Second // that Redis has to answer for the first time
-	reachPause = 250 * time.Millisecond
-)
+// reachPause is between attempts to reach Redis for the first time.
+const reachPause = 250 * time.Millisecond
+
+// away is an error after which waiting may help.
+type away struct{ error }
+
+func (away) Is(target error) bool { return target == ErrAway }
 
 // Check does once, under the prefix, everything that this package asks of Redis, so that
-// wrong settings and missing rights show at the start. Redis has ten seconds to answer.
-// Errors are one line that says what to look at; ErrAway is among them if waiting may
-// help.
+// wrong settings and missing rights show at the start. It tries again until ctx ends where
+// that may help. Errors are one line that says what to look at; ErrAway is among them if
+// more time may help.
 func (r *Redis) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTime)
-	defer cancel()
 	var last error
 	for {
 		err := r.try(ctx)
@@ -45,25 +46,34 @@ func (r *Redis) Check(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrAway, clear)
+			return away{clear}
 		case <-time.After(reachPause):
 		}
 	}
 }
 
+// errCluster says that a server is a node of a cluster, which the client does not expect.
+var errCluster = errors.New("MOVED elsewhere")
+
 // try runs each kind of command on a key that expires by itself.
 func (r *Redis) try(ctx context.Context) error {
 	key, channel := r.prefix+"check", r.channel(0)
+	if single, ok := r.c.(*redis.Client); ok {
+		// One that is none, or does not let us ask, answers with an error.
+		if slots, err := single.ClusterSlots(ctx).Result(); err == nil && len(slots) > 0 {
+			return errCluster
+		}
+	}
 	for _, f := range []func() error{
 		func() error { return r.c.Ping(ctx).Err() },
 		func() error { return r.c.Set(ctx, key, "x", time.Second).Err() },
 		func() error { return r.c.Get(ctx, key).Err() },
 		func() error { return r.c.PExpire(ctx, key, time.Second).Err() },
+		func() error { return r.c.Del(ctx, key).Err() }, // first of all by itself: a script's error does not name it
 		func() error { return r.c.Eval(ctx, releaseScript, []string{key}, "x").Err() },
 		func() error { return r.c.SAdd(ctx, key, "x").Err() },
 		func() error { return r.c.SMembers(ctx, key).Err() },
 		func() error { return r.c.SRem(ctx, key, "x").Err() },
-		func() error { return r.c.Del(ctx, key).Err() },
 		func() error { return r.c.Publish(ctx, channel, "").Err() },
 		func() error {
 			sub := r.c.PSubscribe(ctx, r.prefix+"n:*")
@@ -73,7 +83,7 @@ func (r *Redis) try(ctx context.Context) error {
 		},
 	} {
 		// Several that start at once share the key: one may find it gone, or another's.
-		if err := f(); err != nil && !errors.Is(err, redis.Nil) && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
+		if err := f(); err != nil && !absent(err) && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
 			return err
 		}
 	}
@@ -88,7 +98,6 @@ func (r *Redis) explain(err error) (clear error, final bool) {
 		host      x509.HostnameError
 		invalid   x509.CertificateInvalidError
 		record    tls.RecordHeaderError
-		alert     tls.AlertError
 		op        *net.OpError
 	)
 	text := err.Error()
@@ -102,6 +111,10 @@ func (r *Redis) explain(err error) (clear error, final bool) {
 	}
 	at := r.addr
 	switch {
+	case strings.Contains(text, "all sentinels specified") && strings.Contains(text, "NOAUTH"), strings.Contains(text, "all sentinels specified") && strings.Contains(text, "WRONGPASS"):
+		return fmt.Errorf("redis: the sentinels at %s refuse the user or the password: look at sentinel_user and PARLEY_REDIS_SENTINEL_PASSWORD", at), true
+	case strings.Contains(text, "all sentinels specified") && strings.HasSuffix(text, "redis: nil"):
+		return fmt.Errorf("redis: the sentinels at %s know no master of that name", at), true
 	case answered("WRONGPASS"):
 		return fmt.Errorf("redis: %s refuses the user or the password: look at redis and PARLEY_REDIS_PASSWORD", at), true
 	case answered("NOAUTH"), strings.Contains(text, "without any password configured"):
@@ -120,8 +133,8 @@ func (r *Redis) explain(err error) (clear error, final bool) {
 		return fmt.Errorf("redis: the certificate of %s is not signed by an authority in redis-ca", at), true
 	case errors.As(err, &host), errors.As(err, &invalid):
 		return fmt.Errorf("redis: the certificate of %s is not good: %w", at, err), true
-	case errors.As(err, &alert):
-		return fmt.Errorf("redis: %s refuses this process's certificate or TLS version: %w", at, alert), true
+	case strings.Contains(text, "remote error: tls"):
+		return fmt.Errorf("redis: %s refuses this process's certificate or TLS version: %w", at, err), true
 	case errors.As(err, &record):
 		return fmt.Errorf("redis: %s does not speak TLS: use redis:// instead of rediss://, or take its other port", at), true
 	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
@@ -129,7 +142,10 @@ func (r *Redis) explain(err error) (clear error, final bool) {
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("redis: %s cannot be reached: %w", at, op.Err), false
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
-		return fmt.Errorf("redis: %s does not answer within %v", at, reachTime), false
+		if r.tls {
+			return fmt.Errorf("redis: %s does not answer; does it speak TLS (rediss://)?", at), false
+		}
+		return fmt.Errorf("redis: %s does not answer", at), false
 	}
-	return fmt.Errorf("redis: %s: %s", at, text), false
+	return fmt.Errorf("redis: %s: %s", at, strings.TrimPrefix(text, "redis: ")), false
 }

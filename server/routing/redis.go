@@ -49,6 +49,7 @@ const (
 type Redis struct {
 	c      redis.UniversalClient
 	addr   string // for people
+	tls    bool
 	prefix string
 	clock  func() time.Time
 
@@ -76,7 +77,7 @@ func OpenRedis(o Options) (*Redis, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Redis{c: redis.NewUniversalClient(u), addr: strings.Join(u.Addrs, ","), prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]leased{}}, nil
+	return &Redis{c: redis.NewUniversalClient(u), addr: strings.Join(u.Addrs, ","), tls: u.TLSConfig != nil, prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]leased{}}, nil
 }
 
 // Validate checks the options without connecting.
@@ -112,7 +113,7 @@ func (o Options) parse() (*redis.UniversalOptions, error) {
 	out := &redis.UniversalOptions{
 		Username: u.User.Username(), Password: o.Password, ClientName: "parley", Protocol: 3,
 		DialTimeout: dialTimeout, ReadTimeout: commandTimeout, WriteTimeout: commandTimeout, ContextTimeoutEnabled: true,
-		MaxRetries: 1, PoolSize: poolSize,
+		MaxRetries: 1, DialerRetries: 1, PoolSize: poolSize,
 		// Questions that older servers, and users with few rights, answer with errors.
 		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MasterName: master, SentinelUsername: query.Get("sentinel_user"), SentinelPassword: o.SentinelPassword, IsClusterMode: cluster == "true",
@@ -172,9 +173,13 @@ func ACL(prefix string) []string {
 // Ping asks whether Redis answers.
 func (r *Redis) Ping(ctx context.Context) error { return failed(r.c.Ping(ctx).Err()) }
 
+// absent reports whether Redis answered that there is no such key. Sentinels that know no
+// primary have the same error inside of another, which is none of that.
+func absent(err error) bool { return err == redis.Nil }
+
 // failed makes an error one of this package's.
 func failed(err error) error {
-	if err == nil || errors.Is(err, redis.Nil) || errors.Is(err, context.Canceled) {
+	if err == nil || absent(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -292,7 +297,7 @@ func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, err
 	for i, id := range ids {
 		got[i] = p.Get(ctx, r.serverKey(id))
 	}
-	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if _, err := p.Exec(ctx); err != nil && !absent(err) {
 		return nil, failed(err)
 	}
 	now := r.clock()
@@ -300,7 +305,7 @@ func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, err
 	defer r.mu.Unlock()
 	for i, cmd := range got {
 		v, err := cmd.Result()
-		if errors.Is(err, redis.Nil) {
+		if absent(err) {
 			continue
 		}
 		if err != nil {
@@ -443,7 +448,7 @@ func (r *Redis) seen(k rowKey) bool {
 // List implements Lists.
 func (r *Redis) List(ctx context.Context, chatID string) (int64, []string, error) {
 	v, err := r.c.Get(ctx, r.listKey(chatID)).Result()
-	if errors.Is(err, redis.Nil) {
+	if absent(err) {
 		return 0, nil, nil
 	}
 	if err != nil {

@@ -25,7 +25,7 @@ type Role string
 const (
 	Relay    Role = "relay"    // alone writes events (K-020)
 	Fanout   Role = "fanout"   // reads events, writes dead letters
-	Letters  Role = "letters"  // commands on dead letters: reads them
+	Ops      Role = "ops"      // serves operators: reads everything, looks at groups
 	Operator Role = "operator" // topics apply and verify, topics acl verify
 )
 
@@ -58,20 +58,21 @@ func Rights() []Right {
 	var list []Right
 	for _, t := range kafka.Topics() {
 		// Whoever publishes or consumes checks the declared topics first (K-019).
-		relay, fanout, letters := []kmsg.ACLOperation{write, configs}, []kmsg.ACLOperation{read, configs}, []kmsg.ACLOperation{describe, configs}
+		relay, fanout := []kmsg.ACLOperation{write, configs}, []kmsg.ACLOperation{read, configs}
 		if t.Name == kafka.DeadLetters {
-			relay, fanout, letters = []kmsg.ACLOperation{describe, configs}, []kmsg.ACLOperation{write, configs}, []kmsg.ACLOperation{read, configs}
+			relay, fanout = []kmsg.ACLOperation{describe, configs}, []kmsg.ACLOperation{write, configs}
 		}
 		list = append(list,
 			Right{Relay, topic, t.Name, false, relay},
 			Right{Fanout, topic, t.Name, false, fanout},
-			Right{Letters, topic, t.Name, false, letters},
+			Right{Ops, topic, t.Name, false, []kmsg.ACLOperation{read, configs}},
 			Right{Operator, topic, t.Name, false, []kmsg.ACLOperation{create, describe, configs, alter}},
 		)
 	}
 	list = append(list,
 		Right{Relay, kmsg.ACLResourceTypeTransactionalId, RelayTransactions, true, []kmsg.ACLOperation{write}},
 		Right{Fanout, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{read}},
+		Right{Ops, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{describe}},
 		Right{Operator, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{describe}},
 		// To read ACLs and the brokers' own settings; to write ACLs is the administrator's.
 		Right{Operator, kmsg.ACLResourceTypeCluster, clusterName, false, []kmsg.ACLOperation{describe, configs}},
@@ -80,7 +81,12 @@ func Rights() []Right {
 	return list
 }
 
-var roles = []Role{Relay, Fanout, Letters, Operator}
+var roles = []Role{Relay, Fanout, Ops, Operator}
+
+// Of returns the roles of a process with these jobs; not every job has one.
+func Of(jobs ...string) []Role {
+	return slices.DeleteFunc(slices.Clone(roles), func(r Role) bool { return !slices.Contains(jobs, string(r)) })
+}
 
 // Principals says who has a role, in Kafka's words: User:name.
 type Principals map[Role]string
@@ -100,7 +106,7 @@ func ParsePrincipals(text string) (Principals, error) {
 		}
 		role, name, _ := strings.Cut(part, "=")
 		if !slices.Contains(roles, Role(role)) {
-			return nil, fmt.Errorf("kafka-principals: %.40q is no role: relay, fanout, letters and operator are", role)
+			return nil, fmt.Errorf("kafka-principals: %.40q is no role: relay, fanout, ops and operator are", role)
 		}
 		if kind, who, _ := strings.Cut(name, ":"); kind == "" || who == "" || len(name) > maxPrincipal || strings.ContainsAny(name, "\"'\\\n$`") {
 			return nil, errors.New("kafka-principals: a principal must be User:NAME, without quotation marks")

@@ -198,8 +198,20 @@ func Check(ctx context.Context, c *kafka.Client, user string, of ...Role) error 
 	if user != "" {
 		who = fmt.Sprintf("user %.100q", user)
 	}
-	return fmt.Errorf("kafka: %s lacks %s; `workers topics acl` prints what each role needs", who, strings.Join(lacks, ", "))
+	return fmt.Errorf("kafka: %s lacks %s; %s", who, strings.Join(lacks, ", "), hint)
 }
+
+// Explain adds to an error about missing rights where they are declared.
+func Explain(err error) error {
+	for _, is := range []error{kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed} {
+		if errors.Is(err, is) {
+			return fmt.Errorf("%w; %s", err, hint)
+		}
+	}
+	return err
+}
+
+const hint = "`workers topics acl` prints what each role needs"
 
 // operations is a set of what somebody may do, in Kafka's bits.
 type operations struct {

@@ -164,10 +164,15 @@ func (s settings) run(ctx context.Context, stderr io.Writer) error {
 	return jobs.Run(ctx, c)
 }
 
-// adminTime bounds a command on topics or tables: making a table takes a while.
-const adminTime = 10 * time.Minute
+// Bounds of a command on topics or tables: making a table takes a while, being answered
+// at all does not.
+const (
+	adminTime = 10 * time.Minute
+	reachTime = 10 * time.Second
+)
 
-func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) error {
+func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (err error) {
+	defer func() { err = access.Explain(err) }()
 	switch verb {
 	case "terraform":
 		_, err := io.WriteString(stdout, kafka.TerraformTopics()+access.Terraform(s.principals))
@@ -188,7 +193,7 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	a, err := kafka.Connect(ctx, cluster)
+	a, err := kafka.Connect(ctx, cluster, reachTime)
 	if err != nil {
 		return err
 	}
@@ -196,10 +201,10 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) err
 	switch verb {
 	case "apply":
 		did, err := a.Apply(ctx, s.replication)
-		return errors.Join(tell(stdout, did, "topics are as declared"), err)
+		return told(stdout, did, "topics are as declared", err)
 	case "acl apply":
 		did, err := access.Apply(ctx, a.Client(), s.principals)
-		return errors.Join(tell(stdout, did, "rights are as declared"), err)
+		return told(stdout, did, "rights are as declared", err)
 	case "acl verify":
 		lines, err := access.Verify(ctx, a.Client(), s.principals)
 		if err != nil {
@@ -244,7 +249,7 @@ func (s settings) tables(ctx context.Context, verb string, stdout io.Writer) err
 	defer t.Close()
 	if verb == "apply" {
 		did, err := t.Apply(ctx)
-		return errors.Join(tell(stdout, did, "tables are as declared"), err)
+		return told(stdout, did, "tables are as declared", err)
 	}
 	lines, err := t.Verify(ctx)
 	if err != nil {
@@ -260,6 +265,14 @@ func tell(w io.Writer, lines []string, none string) error {
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
+}
+
+// told prints what was done, all of it or up to an error.
+func told(w io.Writer, did []string, none string, err error) error {
+	if err != nil && len(did) == 0 {
+		return err
+	}
+	return errors.Join(tell(w, did, none), err)
 }
 
 func differ(w io.Writer, lines []string, none string) error {

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"crypto/rand"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,8 +110,13 @@ func TestTables(t *testing.T) {
 		}
 	}
 	// Without Kafka there is still something to run.
-	if code, _, stderr := run(t, nil, append(flags, "--listen", "127.0.0.1:99999", "run", "reconcile")...); code != exitFailed || strings.Count(stderr, "\n") != 1 {
-		t.Errorf("a port that is none: exit code %d, %q", code, stderr)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if code, _, stderr := run(t, nil, append(flags, "--listen", taken.Addr().String(), "run", "reconcile")...); code != exitFailed || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("a port that is taken: exit code %d, %q", code, stderr)
 	}
 }
 
@@ -139,7 +145,7 @@ func TestRunNeedsItsEngines(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"run", "relay"}, exitFailed, "dynamo: open"},
+		{[]string{"run", "relay"}, exitFailed, "a table is missing; make them with: workers tables apply"},
 		{[]string{"tables", "apply"}, exitOK, ""},
 		{[]string{"run", "relay"}, exitFailed, "messages.persisted: is missing"},
 		{[]string{"topics", "verify"}, exitDiffer, "messages.persisted: is missing"},

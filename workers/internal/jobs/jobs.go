@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
@@ -100,7 +101,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	defer listener.Close()
 	ec := cfg.Engine
-	ec.Logger = cfg.Logger
+	ec.Logger, ec.RedisMayWait = cfg.Logger, true
 	eng, err := engine.Open(ec)
 	if err != nil {
 		return err
@@ -135,7 +136,7 @@ func (p *program) build(ctx context.Context) (list []lifecycle.Service, err erro
 		}})
 	}
 	if p.cfg.Engine.Brokers != "" {
-		if err := p.eng.CheckTopics(ctx); err != nil {
+		if err := p.eng.CheckTopics(ctx, access.Of(p.cfg.Jobs...)...); err != nil {
 			return nil, err
 		}
 		if err := p.schemas(ctx); err != nil {

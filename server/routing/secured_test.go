@@ -1,0 +1,238 @@
+package routing
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// secured returns an address of the Redises that a careful operator would have, how to
+// get in as its administrator, and the directory of its certificates.
+func secured(t *testing.T, variable string) (Options, string) {
+	t.Helper()
+	addr := os.Getenv(variable)
+	if addr == "" {
+		t.Skip("not run: " + variable + " is not set")
+	}
+	o := Options{URL: addr, Password: os.Getenv("PARLEY_TEST_SECURED_PASSWORD")}
+	dir := os.Getenv("PARLEY_TEST_SECURED_DIR")
+	if strings.HasPrefix(addr, "rediss://") {
+		o.TLS = trusting(t, filepath.Join(dir, "ca.pem"))
+	}
+	if strings.Contains(addr, "master=") {
+		o.SentinelPassword = o.Password
+	}
+	return o, dir
+}
+
+func trusting(t *testing.T, file string) *tls.Config {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+}
+
+// inSecured is a user behind TLS at a Redis without a default user.
+func inSecured(t *testing.T) *world {
+	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS")
+	return asUser(t, o)
+}
+
+// inCluster is a user of a Redis Cluster of three.
+func inCluster(t *testing.T) *world {
+	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_CLUSTER")
+	return asUser(t, o)
+}
+
+// inSentinel is a user at a primary that a sentinel knows.
+func inSentinel(t *testing.T) *world {
+	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
+	return asUser(t, o)
+}
+
+// S-43: the user of Parley cannot look into or destroy what is not Parley's, and the check
+// at the start finds that it has all that is needed.
+func TestRedisUserMayDoLittle(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) *world{"redis": inRedis, "secured": inSecured} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t).engine.(*Redis)
+			c, ctx := r.c, t.Context()
+			must(t, r.Check(ctx))
+			for _, cmd := range [][]any{
+				{"FLUSHALL"}, {"FLUSHDB"}, {"CONFIG", "GET", "*"}, {"KEYS", "*"}, {"SCAN", "0"}, {"SHUTDOWN"}, {"DEBUG", "SLEEP", "0"},
+				{"ACL", "LIST"}, {"GET", "foreign"}, {"SET", "foreign", "x"}, {"PUBLISH", "foreign", "x"}, {"MONITOR"}, {"REPLICAOF", "NO", "ONE"},
+				{"EVAL", "return redis.call('GET','foreign')", "1", "foreign"},
+			} {
+				// DEBUG may be off for everybody.
+				if err := c.Do(ctx, cmd...).Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "DEBUG command not allowed") {
+					t.Errorf("%v: %v", cmd, err)
+				}
+			}
+		})
+	}
+}
+
+// Each right that a user lacks is named by the check at the start.
+func TestCheckNamesWhatIsMissing(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) *world{"redis": inRedis, "cluster": inCluster} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t).engine.(*Redis)
+			must(t, r.Check(t.Context()))
+			variable := map[string]string{"redis": "PARLEY_TEST_REDIS", "cluster": "PARLEY_TEST_SECURED_REDIS_CLUSTER"}[name]
+			admin, err := OpenRedis(Options{URL: os.Getenv(variable), Password: map[string]string{"cluster": os.Getenv("PARLEY_TEST_SECURED_PASSWORD")}[name]})
+			must(t, err)
+			defer admin.Close()
+			user := strings.TrimSuffix(r.prefix, ":")
+			set := func(rule string) {
+				if c, ok := admin.c.(*redis.ClusterClient); ok {
+					must(t, c.ForEachMaster(t.Context(), func(ctx context.Context, n *redis.Client) error { return n.Do(ctx, "ACL", "SETUSER", user, rule).Err() }))
+					return
+				}
+				must(t, admin.c.Do(t.Context(), "ACL", "SETUSER", user, rule).Err())
+			}
+			for _, rule := range ACL("") {
+				command, ok := strings.CutPrefix(rule, "+")
+				if !ok || strings.Contains(command, "|") || strings.Contains("ping hello auth subscribe unsubscribe punsubscribe", command) {
+					continue // not asked for by name, or not to be missed
+				}
+				set("-" + command)
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				err := r.Check(ctx)
+				cancel()
+				set(rule)
+				if err == nil || !strings.Contains(err.Error(), command) || !strings.Contains(err.Error(), "workers redis acl") || strings.Contains(err.Error(), "\n") {
+					t.Errorf("without %s: %v", command, err)
+				}
+			}
+			must(t, r.Check(t.Context()))
+		})
+	}
+}
+
+// What is wrong at the first connection is told of in one line that says what to look at,
+// and shows no password; ErrAway is there only if waiting may help.
+func TestCheck(t *testing.T) {
+	good, dir := secured(t, "PARLEY_TEST_SECURED_REDIS")
+	cluster, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_CLUSTER")
+	sentinel, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
+	change := func(o Options, f func(*Options)) Options { f(&o); return o }
+	first := func(o *Options) { o.URL, _, _ = strings.Cut(o.URL, ",") }
+	for says, tt := range map[string]struct {
+		o    Options
+		away bool
+	}{
+		"":                                               {o: good},
+		"refuses the user or the password":               {o: change(good, func(o *Options) { o.Password = "hunter2" })},
+		"wants a user and a password":                    {o: change(good, func(o *Options) { o.URL = strings.Replace(o.URL, "admin@", "", 1); o.Password = "" })},
+		"not signed by an authority in redis-ca":         {o: change(good, func(o *Options) { o.TLS = trusting(t, filepath.Join(dir, "other-ca.pem")) })},
+		"does it want TLS (rediss://)":                   {o: change(good, func(o *Options) { o.URL = strings.Replace(o.URL, "rediss", "redis", 1) }), away: true},
+		"does it speak TLS (rediss://)":                  {o: change(cluster, func(o *Options) { first(o); o.URL = strings.Replace(o.URL, "redis", "rediss", 1) }), away: true},
+		"is a cluster: add ?cluster=true":                {o: change(cluster, first)},
+		"is no cluster":                                  {o: change(good, func(o *Options) { o.URL += "?cluster=true" })},
+		"PARLEY_REDIS_SENTINEL_PASSWORD":                 {o: change(sentinel, func(o *Options) { o.SentinelPassword = "hunter2" })},
+		"refuses the user or the password: look at redi": {o: change(sentinel, func(o *Options) { o.Password = "hunter2" })},
+		"know no master of that name":                    {o: change(sentinel, func(o *Options) { o.URL += "x" })},
+		"cannot be reached":                              {o: Options{URL: "redis://127.0.0.1:1"}, away: true},
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			r, err := OpenRedis(tt.o)
+			must(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			err = r.Check(ctx)
+			_ = r.Close()
+			if tt.away && tt.o.TLS == nil && strings.HasPrefix(tt.o.URL, "rediss") {
+				time.Sleep(dialTimeout) // a handshake that nobody answers ends with it
+			}
+			if (err == nil) != (says == "") || errors.Is(err, ErrAway) != tt.away {
+				t.Fatal(err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), says) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") || strings.Contains(err.Error(), good.Password)) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// When sentinels make another server the primary, the table goes on there.
+func TestSentinelFailover(t *testing.T) {
+	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
+	r, err := OpenRedis(o)
+	must(t, err)
+	defer r.Close()
+	must(t, r.Check(t.Context()))
+	u, err := o.parse()
+	must(t, err)
+	s := redis.NewSentinelClient(&redis.Options{Addr: u.Addrs[0], Password: o.SentinelPassword})
+	defer s.Close()
+	where := func() string {
+		at, err := s.GetMasterAddrByName(t.Context(), u.MasterName).Result()
+		must(t, err)
+		return strings.Join(at, ":")
+	}
+	before := where()
+	// A sentinel knows replicas only some time after its start.
+	for end := time.Now().Add(time.Minute); ; time.Sleep(500 * time.Millisecond) {
+		if err = s.Failover(t.Context(), u.MasterName).Err(); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	must(t, err)
+	a := Server{"a", "h:1", "g", 1}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if err = r.Claim(t.Context(), a, time.Minute); err == nil && where() != before {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("primary %s, then %s: %v", before, where(), err)
+		}
+	}
+	// The old primary may have taken it last.
+	must(t, r.Claim(t.Context(), a, time.Minute))
+	list, err := r.Servers(t.Context())
+	must(t, err)
+	if names(list) != "a/1" {
+		t.Errorf("at the new primary: %v", list)
+	}
+	must(t, r.Release(t.Context(), a))
+}
+
+// S-43: TLS, with an authority that is not the system's.
+func TestRedisTLS(t *testing.T) {
+	web := httptest.NewUnstartedServer(nil) // for its certificate
+	web.StartTLS()
+	defer web.Close()
+	m := miniredis.RunT(t)
+	m.Close()
+	must(t, m.StartTLS(&tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS12}))
+	pool := x509.NewCertPool()
+	pool.AddCert(web.Certificate())
+	for name, tt := range map[string]struct {
+		o    Options
+		good bool
+	}{
+		"its authority": {Options{URL: "rediss://" + m.Addr(), TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}, true},
+		"another":       {Options{URL: "rediss://" + m.Addr()}, false},
+		"none":          {Options{URL: "redis://" + m.Addr()}, false},
+	} {
+		r, err := OpenRedis(tt.o)
+		must(t, err)
+		if err := r.Ping(t.Context()); (err == nil) != tt.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = r.Close()
+	}
+}
