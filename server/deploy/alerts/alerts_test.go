@@ -2,10 +2,13 @@ package alerts
 
 import (
 	"bufio"
+	"cmp"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,19 +17,49 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// rule is an alert on how much a counter grew, or how high a gauge stands.
+// rule is an alert. Its expression is one of few shapes, so that it can be evaluated
+// here.
 type rule struct {
-	alert, severity string
-	expr            string
-	metric          string
-	growth          bool
-	above           float64
+	alert, severity, runbook, expr string
+
+	kind   string // sum, max, quantile, absent
+	metric string
+	growth bool
+	above  float64
+	below  string // fires if metric's value is less than the greatest of this one
 }
 
-var shape = regexp.MustCompile(`^(?:sum|max)(?: by \(\w+\))? ?\((?:increase\((\w+)\[\d+m\]\)|(\w+))\) > (\d+)$`)
+var shapes = map[string]*regexp.Regexp{
+	"value":    regexp.MustCompile(`^(sum|max)(?: by \(\w+\))? ?\((?:increase\((\w+)\[\d+m\]\)|(\w+))\) > (\d+)$`),
+	"quantile": regexp.MustCompile(`^histogram_quantile\(0\.99, sum by \(le\) \(rate\((\w+)_bucket\[\d+m\]\)\)\) > ([\d.]+)$`),
+	"absent":   regexp.MustCompile(`^absent\((\w+)\)$`),
+	"less":     regexp.MustCompile(`^sum\((\w+)\) < max\((\w+)\)$`),
+}
 
-// rules reads those of a file. Their expressions have few shapes, so that they can
-// be evaluated here.
+func (r *rule) parse(t *testing.T, expr string) {
+	t.Helper()
+	number := func(s string) float64 {
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	r.expr = expr
+	if m := shapes["value"].FindStringSubmatch(expr); m != nil {
+		r.kind, r.metric, r.growth, r.above = m[1], m[2]+m[3], m[2] != "", number(m[4])
+	} else if m := shapes["quantile"].FindStringSubmatch(expr); m != nil {
+		r.kind, r.metric, r.above = "quantile", m[1], number(m[2])
+	} else if m := shapes["absent"].FindStringSubmatch(expr); m != nil {
+		r.kind, r.metric = "absent", m[1]
+	} else if m := shapes["less"].FindStringSubmatch(expr); m != nil {
+		r.kind, r.metric, r.below = "less", m[1], m[2]
+	} else {
+		t.Fatalf("%s: %s has another shape than this test can evaluate", r.alert, expr)
+	}
+}
+
+// rules reads those of a file.
 func rules(t *testing.T, file string) []rule {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -39,21 +72,21 @@ func rules(t *testing.T, file string) []rule {
 		if !ok {
 			continue
 		}
-		switch key {
-		case "alert":
+		if key == "alert" {
 			all = append(all, rule{alert: value})
+			continue
+		}
+		if len(all) == 0 {
+			continue
+		}
+		r := &all[len(all)-1]
+		switch key {
 		case "severity":
-			all[len(all)-1].severity = value
+			r.severity = value
+		case "runbook":
+			r.runbook = value
 		case "expr":
-			r := &all[len(all)-1]
-			m := shape.FindStringSubmatch(value)
-			if m == nil {
-				t.Fatalf("%s: %s has another shape than this test can evaluate", r.alert, value)
-			}
-			r.expr, r.metric, r.growth = value, m[1]+m[2], m[1] != ""
-			if r.above, err = strconv.ParseFloat(m[3], 64); err != nil {
-				t.Fatal(err)
-			}
+			r.parse(t, value)
 		}
 	}
 	return all
@@ -79,19 +112,91 @@ func scrape(t *testing.T, m *telemetry.Metrics) map[string]float64 {
 	return series
 }
 
-// fires evaluates a rule between two scrapes.
-func (r rule) fires(before, after map[string]float64) bool {
-	var sum float64
-	for name, v := range after {
-		if base, _, _ := strings.Cut(name, "{"); base != r.metric {
+// window is what one process said at the beginning and at the end of a rule's window.
+type window struct{ before, after map[string]float64 }
+
+// named reports whether a series is of a metric.
+func named(series, metric string) bool {
+	base, _, _ := strings.Cut(series, "{")
+	return base == metric
+}
+
+// fires evaluates a rule over the windows of all processes, as Prometheus would.
+func (r rule) fires(processes ...window) bool {
+	var sum, most, limit float64
+	seen := false
+	var buckets []bucket
+	for _, p := range processes {
+		for name, v := range p.after {
+			if r.below != "" && named(name, r.below) {
+				limit = max(limit, v)
+			}
+			if r.kind == "quantile" && named(name, r.metric+"_bucket") {
+				buckets = add(buckets, name, v-p.before[name])
+			}
+			if !named(name, r.metric) {
+				continue
+			}
+			if seen = true; r.growth {
+				v -= p.before[name]
+			}
+			sum, most = sum+v, max(most, v)
+		}
+	}
+	switch r.kind {
+	case "sum":
+		return seen && sum > r.above
+	case "max":
+		return seen && most > r.above
+	case "less":
+		return seen && sum < limit
+	case "absent":
+		return !seen
+	default:
+		return quantile(0.99, buckets) > r.above
+	}
+}
+
+// bucket of a histogram, cumulative.
+type bucket struct{ le, count float64 }
+
+func add(list []bucket, series string, count float64) []bucket {
+	_, le, _ := strings.Cut(series, `le="`)
+	bound, err := strconv.ParseFloat(strings.TrimSuffix(le, `"}`), 64)
+	if err != nil {
+		bound = math.Inf(1)
+	}
+	for i := range list {
+		if list[i].le == bound {
+			list[i].count += count
+			return list
+		}
+	}
+	list = append(list, bucket{bound, count})
+	slices.SortFunc(list, func(a, b bucket) int { return cmp.Compare(a.le, b.le) })
+	return list
+}
+
+// quantile interpolates within a bucket, as Prometheus does.
+func quantile(q float64, list []bucket) float64 {
+	if len(list) == 0 || list[len(list)-1].count == 0 {
+		return math.NaN()
+	}
+	rank := q * list[len(list)-1].count
+	for i, b := range list {
+		if b.count < rank {
 			continue
 		}
-		if r.growth {
-			v -= before[name]
+		var low bucket
+		if i > 0 {
+			low = list[i-1]
 		}
-		sum += v
+		if math.IsInf(b.le, 1) {
+			return low.le
+		}
+		return low.le + (b.le-low.le)*(rank-low.count)/(b.count-low.count)
 	}
-	return sum > r.above
+	return math.NaN()
 }
 
 // L-172 to L-175: each alert exists, is silent in an hour in which people create
@@ -134,10 +239,10 @@ func TestLifecycleAlerts(t *testing.T) {
 			t.Errorf("%s is %q, not %q", r.alert, r.severity, want[r.alert])
 		}
 		delete(want, r.alert)
-		if r.fires(start, clean) {
+		if r.fires(window{start, clean}) {
 			t.Errorf("%s fires in a clean hour: %s", r.alert, r.expr)
 		}
-		if !r.fires(clean, drill) {
+		if !r.fires(window{clean, drill}) {
 			t.Errorf("%s does not fire: %s", r.alert, r.expr)
 		}
 	}
