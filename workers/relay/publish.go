@@ -46,6 +46,7 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 	}
 	var plans []plan
 	at := map[string]int64{} // versions as they will be after plans
+	take := r.gather(ctx, &plans)
 	asked := map[string]bool{}
 	for _, c := range batch {
 		id := c.ChatID
@@ -70,172 +71,13 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 			at[id] = p.last
 		default:
 			asked[id] = true
-			more, err := r.queryChat(ctx, id, last, known)
-			if err != nil {
+			if err := r.queryChat(ctx, id, last, known, take); err != nil {
 				return err
 			}
-			plans = append(plans, more...)
 		}
 	}
 	r.poisoned.Store(int64(len(r.aside)))
 	return r.publish(ctx, plans)
-}
-
-// queryChat returns the plans of a chat that follow the last version published,
-// in order.
-func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool) ([]plan, error) {
-	rows, err := r.rows(ctx, chatID)
-	if err == nil && len(rows.list) > 0 && (!known || hole(rows.list, last)) {
-		// A read that is no snapshot may have passed the place of a row just before
-		// it was written, and then met the next. The second read shows the row, or it
-		// is deleted: then another relay has published it.
-		rows, err = r.rows(ctx, chatID)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if rows.bad != nil {
-		// Nobody knows what it points to: it may be what comes next.
-		r.stop(ctx, rows.badKey, chatID, rows.bad)
-		rows.list = nil
-	}
-	var plans []plan
-	for _, row := range rows.list {
-		end := row.FirstVersion + row.Count - 1
-		if known && end <= last {
-			continue // published, waiting to be deleted
-		}
-		p, err := r.load(ctx, row)
-		if errors.Is(err, errPoison) {
-			r.stop(ctx, row.Key(), chatID, err)
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		plans = append(plans, p)
-		last, known = end, true
-	}
-	more, err := r.replays(ctx, rows.again)
-	return append(plans, more...), err
-}
-
-// replays returns the plans of rows whose events were published before. They come
-// in any order, and one that cannot be published stops nothing.
-func (r *Relay) replays(ctx context.Context, rows []table.Outbox) (plans []plan, err error) {
-	for _, row := range rows {
-		if r.waits[row.Key()] {
-			continue
-		}
-		p, err := r.load(ctx, row)
-		if errors.Is(err, errPoison) {
-			r.setAside(ctx, row.Key(), row.ChatID, err)
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		p.replay = true
-		plans = append(plans, p)
-	}
-	return plans, nil
-}
-
-// hole reports whether rows of a chat leave out a version after the last.
-func hole(rows []table.Outbox, last int64) bool {
-	for _, row := range rows {
-		if row.FirstVersion > last+1 {
-			return true
-		}
-		last = max(last, row.FirstVersion+row.Count-1)
-	}
-	return false
-}
-
-// chatRows are the outbox rows of a chat.
-type chatRows struct {
-	list, again []table.Outbox // those of new events, and replays
-	bad         error          // why badKey cannot be read; nil if all can
-	badKey      store.Key
-}
-
-// rows reads the outbox rows of a chat.
-func (r *Relay) rows(ctx context.Context, chatID string) (rows chatRows, err error) {
-	q := store.Query{
-		Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
-		From: chatID + "#", To: chatID + "#~",
-	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.cfg.Store.Query(ctx, q)
-		if err != nil {
-			return rows, fmt.Errorf("read outbox: %w", err)
-		}
-		for _, row := range page.Rows {
-			o, err := read(row)
-			switch {
-			case err != nil && o.Replay:
-				r.setAside(ctx, row.Key, chatID, err)
-			case err != nil:
-				rows.bad, rows.badKey = err, row.Key
-			case o.Replay:
-				rows.again = append(rows.again, o)
-			default:
-				rows.list = append(rows.list, o)
-			}
-		}
-		q.Cursor = page.Cursor
-	}
-	return rows, nil
-}
-
-// read reads a row. One that is not as the plans of chats write them is poison: the
-// engines keep what they are given, and hands or faulty tools may have been at it.
-func read(row store.Row) (table.Outbox, error) {
-	o, err := table.OutboxFrom(row)
-	switch {
-	case err != nil:
-	case o.Key() != row.Key || o.ChatID == "":
-		err = errors.New("its key is not one of the outbox")
-	case event.Shard(o.ChatID) != o.Shard:
-		err = fmt.Errorf("its chat belongs to shard %d", event.Shard(o.ChatID))
-	case o.FirstVersion < 1 || o.Count < 1 || o.Count > store.MaxPlanWrites:
-		err = fmt.Errorf("%d events from version %d on are none of one plan", o.Count, o.FirstVersion)
-	}
-	if err != nil {
-		return o, fmt.Errorf("%w: %w", errPoison, err)
-	}
-	return o, nil
-}
-
-// load reads the events that a row points to.
-func (r *Relay) load(ctx context.Context, row table.Outbox) (plan, error) {
-	q := store.Query{
-		Table: store.Events, PK: row.ChatID, Consistency: store.Strong,
-		From: table.Number(row.FirstVersion), To: table.Number(row.FirstVersion + row.Count - 1),
-	}
-	var events []event.Event
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.cfg.Store.Query(ctx, q)
-		if err != nil {
-			return plan{}, fmt.Errorf("read events: %w", err)
-		}
-		for _, er := range page.Rows {
-			stored, err := table.EventFrom(er)
-			if err != nil {
-				return plan{}, fmt.Errorf("%w: %w", errPoison, err)
-			}
-			e, err := event.Unmarshal(stored.Type, stored.Payload)
-			if err != nil {
-				return plan{}, fmt.Errorf("%w: %w", errPoison, err)
-			}
-			events = append(events, e)
-		}
-		q.Cursor = page.Cursor
-	}
-	if int64(len(events)) != row.Count {
-		return plan{}, fmt.Errorf("%w: %d of %d events are there", errPoison, len(events), row.Count)
-	}
-	return r.planOf(row.Key(), row.ChatID, events)
 }
 
 func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan, error) {
@@ -340,14 +182,25 @@ func (r *Relay) failed(records []*kafka.Record, why error) {
 
 // sweep reads its shards from their start and publishes what is there and was not
 // published yet.
-func (r *Relay) sweep(ctx context.Context) error {
+func (r *Relay) sweep(ctx context.Context) (err error) {
 	clear(r.stopped)
 	clear(r.aside)
 	var found, oldest int64
 	var plans []plan // of many chats: a transaction costs as much for one
-	waiting := 0     // records of plans
+	take := r.gather(ctx, &plans)
 	// What was read before an error is published: it has waited long enough.
 	stop := func(err error) error { return errors.Join(err, r.publish(ctx, plans)) }
+	defer func() {
+		if err != nil { // what it has found and what was known waits, at least
+			found = max(found, r.backlog.Load())
+			if was := r.oldest.Load(); was > 0 && (oldest == 0 || was < oldest) {
+				oldest = was
+			}
+		}
+		r.backlog.Store(found)
+		r.oldest.Store(oldest)
+		r.poisoned.Store(int64(len(r.aside)))
+	}()
 	for shard, mine := range r.mine {
 		if !mine {
 			continue
@@ -379,30 +232,14 @@ func (r *Relay) sweep(ctx context.Context) error {
 				}
 				before = o.ChatID
 				last, known := r.last[o.ChatID]
-				more, err := r.queryChat(ctx, o.ChatID, last, known)
-				if err != nil {
+				if err := r.queryChat(ctx, o.ChatID, last, known, take); err != nil {
 					return stop(err)
-				}
-				for _, p := range more {
-					waiting += len(p.records)
-				}
-				if plans = append(plans, more...); waiting >= r.cfg.MaxBatch {
-					if err := r.publish(ctx, plans); err != nil {
-						return err
-					}
-					plans, waiting = nil, 0
 				}
 			}
 			q.Cursor = page.Cursor
 		}
 	}
-	if err := r.publish(ctx, plans); err != nil {
-		return err
-	}
-	r.backlog.Store(found)
-	r.oldest.Store(oldest)
-	r.poisoned.Store(int64(len(r.aside)))
-	return nil
+	return r.publish(ctx, plans)
 }
 
 // stop sets a row aside, and with it its chat: nothing later of it may go before.
