@@ -179,7 +179,7 @@ func (x *trouble) suffer(f fault, round int) {
 }
 
 // recovered checks that the durable path has caught up with the moment of the call in time.
-func (x *trouble) recovered(name string, group bool, calm time.Duration) {
+func (x *trouble) recovered(name string, group bool, calm lag) {
 	x.t.Helper()
 	bound := catchUp
 	if group {
@@ -191,15 +191,15 @@ func (x *trouble) recovered(name string, group bool, calm time.Duration) {
 	if err != nil {
 		x.t.Fatalf("after %q: %v", name, err)
 	}
-	if took > bound { // in want of processors?
+	if took.all > bound { // in want of processors?
 		after, err := x.probe.drain(ctx, x.load.shown())
 		if err != nil {
 			x.t.Fatalf("long after %q: %v", name, err)
 		}
-		stretch := min(max(1, float64(max(calm, after))/float64(usualLag)), maxStretch)
-		if took > time.Duration(stretch*float64(bound)) {
+		stretch := min(max(1, float64(max(calm.all, after.all))/float64(usualLag)), maxStretch)
+		if took.all > time.Duration(stretch*float64(bound)) {
 			x.t.Errorf("after %q the lag took %v to go, not %v; it was %v before and %v after", name, took, bound, calm, after)
 		}
 	}
-	x.t.Logf("%s: no lag %v after it was over, %v before", name, took.Round(time.Millisecond), calm.Round(time.Millisecond))
+	x.t.Logf("%s: the lag took %v to go, was %v before", name, took, calm)
 }

@@ -134,9 +134,18 @@ func (p *lagProbe) unfinished(ctx context.Context, ends map[kafka.Partition]int6
 	return n, nil
 }
 
-// drain waits until what was committed before the call is through, and tells how long it
-// took. shown waits for the streams.
-func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error) (time.Duration, error) {
+// lag is how long it took until what was committed at a moment had left the outbox, was
+// finished by fanout, and was shown, each after the other.
+type lag struct{ outbox, group, all time.Duration }
+
+func (l lag) String() string {
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	return fmt.Sprintf("%v (outbox %v, group %v)", ms(l.all), ms(l.outbox), ms(l.group))
+}
+
+// drain waits until what was committed before the call is through. shown waits for the
+// streams.
+func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error) (l lag, _ error) {
 	begun := time.Now()
 	step := "the outbox cannot be read"
 	// An engine that is coming back may answer with an error; the last one is told.
@@ -159,7 +168,7 @@ func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error)
 	}
 	var rows map[store.Key]bool
 	if err := until(func() (ok bool, err error) { rows, err = p.outbox(ctx); return err == nil, err }); err != nil {
-		return 0, err
+		return l, err
 	}
 	err := until(func() (bool, error) {
 		now, err := p.outbox(ctx)
@@ -175,12 +184,13 @@ func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error)
 		return len(rows) == 0, nil
 	})
 	if err != nil {
-		return 0, err
+		return l, err
 	}
+	l.outbox = time.Since(begun)
 	var ends map[kafka.Partition]int64
 	step = "what is on Kafka cannot be read"
 	if err := until(func() (ok bool, err error) { ends, err = p.ends(ctx); return err == nil, err }); err != nil {
-		return 0, err
+		return l, err
 	}
 	err = until(func() (bool, error) {
 		n, err := p.unfinished(ctx, ends)
@@ -190,10 +200,12 @@ func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error)
 		return err == nil && n == 0, err
 	})
 	if err != nil {
-		return 0, err
+		return l, err
 	}
+	l.group = time.Since(begun)
 	if err := shown(ctx); err != nil {
-		return 0, fmt.Errorf("streams are behind: %w", err)
+		return l, fmt.Errorf("streams are behind: %w", err)
 	}
-	return time.Since(begun), nil
+	l.all = time.Since(begun)
+	return l, nil
 }
