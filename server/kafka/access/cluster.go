@@ -255,7 +255,10 @@ func groupRights(ctx context.Context, c *kafka.Client, r Right) ([]string, error
 	req := kmsg.NewPtrDescribeGroupsRequest()
 	req.Groups, req.IncludeAuthorizedOperations = []string{r.Name}, true
 	res, err := req.RequestWith(ctx, c)
-	if err != nil && !errors.Is(err, kerr.GroupAuthorizationFailed) {
+	switch {
+	case errors.Is(err, kerr.CoordinatorNotAvailable), errors.Is(err, kerr.CoordinatorLoadInProgress), errors.Is(err, kerr.NotCoordinator):
+		return nil, nil // a cluster without any group, or one that moves them: the consumer waits for it
+	case err != nil && !errors.Is(err, kerr.GroupAuthorizationFailed):
 		return nil, fmt.Errorf("kafka: ask for rights on %s: %w", r.resource(), err)
 	}
 	may := operations{known: err != nil}
