@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -120,27 +121,19 @@ const (
 // each refusal would cost the records one of their few retries, and a wait of 100 ms and
 // more (KIP-890). Where brokers do not say, nothing is waited for.
 func settle(ctx context.Context, c *Client) {
-	id, _ := c.OptValue(kgo.TransactionalID).(string)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
+	id, _ := c.OptValue(kgo.TransactionalID).(string)
 	req := kmsg.NewPtrDescribeTransactionsRequest()
 	req.TransactionalIDs = []string{id}
 	for wait := firstAsk; ; wait = min(2*wait, maxAsk) {
 		res, err := req.RequestWith(ctx, c)
-		if err != nil || len(res.TransactionStates) != 1 {
+		if err != nil || len(res.TransactionStates) != 1 || !strings.HasPrefix(res.TransactionStates[0].State, "Prepare") {
 			return
 		}
-		switch res.TransactionStates[0].State {
-		case "PrepareCommit", "PrepareAbort":
-		default:
-			return
-		}
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
+		case <-time.After(wait):
 		}
 	}
 }
