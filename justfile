@@ -82,6 +82,10 @@ fuzz time="30s":
 bench pattern="." packages="./server/...":
     go test -run '^$' -bench '{{pattern}}' -benchmem {{packages}}
 
+# Measure two servers and two workers on real engines, beside the engines alone: a table.
+bench-distributed *args:
+    .tools/bench-distributed {{args}}
+
 # What CI runs.
 ci:
     .ci/run

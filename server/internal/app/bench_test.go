@@ -153,12 +153,7 @@ func (r *rig) crowd(id string, users []*user) *crowd {
 					}
 					if m := f.GetMessage(); m != nil {
 						n++
-						sentAt, _, _ := strings.Cut(m.GetContent(), " ")
-						ns, err := strconv.ParseInt(sentAt, 10, 64)
-						if err != nil {
-							r.b.Error(err)
-						}
-						took = append(took, now.Sub(time.Unix(0, ns)))
+						took = append(took, now.Sub(sentAt(r.b, m.GetContent())))
 					}
 				}
 				if n > 0 {
@@ -187,6 +182,16 @@ func (c *crowd) await(n int64) {
 			return
 		}
 	}
+}
+
+// sentAt is when a text was stamped.
+func sentAt(b testing.TB, text string) time.Time {
+	at, _, _ := strings.Cut(text, " ")
+	ns, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		b.Error(err)
+	}
+	return time.Unix(0, ns)
 }
 
 func stamped(pad string) string { return strconv.FormatInt(time.Now().UnixNano(), 10) + " " + pad }

@@ -152,6 +152,15 @@ func TestCallsPerSend(t *testing.T) {
 			if s.kafka["EndTxn"].Calls > n/3 || s.kafka["Produce"].Calls > n/3 {
 				t.Errorf("Kafka:\n%v", s.kafka)
 			}
+			// Neither the live path nor the repair asks or tells anybody once for each send.
+			if rows := s.redis["SMEMBERS u"].Calls; rows > int64(tt.others+1)*n/3 {
+				t.Errorf("rows of %d members were asked for %d times", tt.others+1, rows)
+			}
+			for _, name := range []string{"Send to server 1", "Send to server 2"} {
+				if calls := s.linked[name].Calls; calls > n/3 {
+					t.Errorf("%s: %d times", name, calls)
+				}
+			}
 		})
 		c.stop()
 		c.wg.Wait()

@@ -21,6 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/internal/wiretap"
+	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
@@ -111,9 +112,11 @@ func (in *tapped) read() [4]wiretap.Counts {
 // fleet is an installation with users whose tokens are made here.
 type fleet struct {
 	*installation
-	rig   *rig
-	key   *auth.Key
-	store *dynamo.Store // theirs, beside them
+	rig *rig
+	key *auth.Key
+	// Theirs, from beside them.
+	store   *dynamo.Store
+	routing *routing.Redis
 }
 
 // fleetTime bounds a test or benchmark of a fleet.
@@ -134,7 +137,12 @@ func newFleet(t testing.TB, endpoint string) *fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	return &fleet{installation: in, rig: &rig{b: t, ctx: ctx, key: key}, key: key, store: st}
+	table, err := routing.OpenRedis(routing.Options{URL: os.Getenv("PARLEY_TEST_REDIS"), Prefix: in.keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = table.Close() })
+	return &fleet{installation: in, rig: &rig{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
 }
 
 // person is a user at a server, with connections of the user's own.
