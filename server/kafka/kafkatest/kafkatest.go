@@ -6,7 +6,7 @@
 // topics ended when it began ([Broker.Mark]). The package owns neither the topics nor
 // the clients (package kafka).
 //
-// Concurrency: everything may be called by many goroutines.
+// Concurrency: everything but [Broker.Trouble] may be called by many goroutines.
 package kafkatest
 
 import (
@@ -41,7 +41,8 @@ type Broker struct {
 	// Embedded is the broker of this process; nil on Apache Kafka.
 	Embedded *kafka.Broker
 
-	run string
+	run  string
+	ours bool // it is of .tools/engines; one test's own
 }
 
 // Each runs a test on the embedded broker and on Apache Kafka. The latter says that it
@@ -174,15 +175,26 @@ func (b *Broker) Read(t testing.TB, from Mark, each func(r *kafka.Record) (enoug
 func Process(id int32) string { return "kafka-" + strconv.Itoa(int(id)) }
 
 // Trouble does something to one of Apache Kafka's processes: kill, freeze, thaw or
-// start (.tools/engines). It skips the test where the brokers are not of .tools/engines:
-// others' are not ours to kill.
+// start (.tools/engines). What is killed or frozen runs again when the test ends. It
+// skips the test where the brokers are not of .tools/engines: others' are not ours to
+// kill.
 func (b *Broker) Trouble(t testing.TB, verb, process string) {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
 	script := filepath.Join(filepath.Dir(file), "../../../.tools/engines")
-	out, err := exec.Command(script, "env").Output()
-	if err != nil || !strings.Contains(string(out), Variable+"="+b.Addr+"\n") {
-		t.Skipf("the brokers at %s are not those of .tools/engines", b.Addr)
+	if !b.ours { // asked before the first trouble only: with a broker dead the script does not tell
+		out, err := exec.Command(script, "env").Output()
+		if err != nil || !strings.Contains(string(out), Variable+"="+b.Addr+"\n") {
+			t.Skipf("the brokers at %s are not those of .tools/engines", b.Addr)
+		}
+		b.ours = true
+	}
+	if undo := map[string]string{"kill": "start", "freeze": "thaw"}[verb]; undo != "" {
+		t.Cleanup(func() {
+			if out, err := exec.Command(script, undo, process).CombinedOutput(); err != nil {
+				t.Errorf("engines %s %s: %v %s", undo, process, err, out)
+			}
+		})
 	}
 	if out, err := exec.Command(script, verb, process).CombinedOutput(); err != nil {
 		t.Fatalf("engines %s %s: %v %s", verb, process, err, out)
