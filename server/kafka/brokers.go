@@ -33,11 +33,11 @@ func advised(replication int16) []advice {
 	return []advice{
 		{
 			"default.replication.factor", atLeast(int(replication)), fmt.Sprintf("%d or more", replication),
-			"a topic that somebody makes without saying so has that many copies",
+			"a topic that somebody makes without saying how has too few copies",
 		},
 		{
 			"min.insync.replicas", atLeast(inSync), fmt.Sprintf("%d or more", inSync),
-			"the topics of Kafka itself take acknowledged writes, transactions and offsets among them, with as few copies",
+			"what Kafka keeps itself, of transactions and offsets, is acknowledged with too few copies",
 		},
 		{"unclean.leader.election.enable", no, "false", "a broker that lacks acknowledged records may become the leader of other topics"},
 		{"auto.create.topics.enable", no, "false", "a name that is misspelt becomes a topic"},

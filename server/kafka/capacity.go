@@ -100,6 +100,18 @@ has less. With ` + strconv.Itoa(Replication) + ` replicas the cluster needs that
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", t.Name, days(t.Retention(0)), bytesText(t.setting("retention.bytes")),
 			days(t.Retention(rate)), days(most), bytesText(Growth*rate*most.Seconds()))
 	}
+	b.WriteString(`
+## What brokers should be set to
+
+What counts for these topics is declared on them. The brokers' own settings count for the topics of others and of Kafka
+itself; ` + "`workers topics verify`" + ` warns of these:
+
+| setting | value | otherwise |
+|---|---|---|
+`)
+	for _, ad := range advised(Replication) {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", ad.key, ad.want, ad.why)
+	}
 	return b.String()
 }
 

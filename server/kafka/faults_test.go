@@ -103,6 +103,35 @@ func TestTransactionsGoOnAfterErrors(t *testing.T) {
 	}
 }
 
+// K-059, L-117: records are tried once and three times more; then the transaction is
+// given up, and its records are the caller's to bring again.
+func TestProduceIsTriedFourTimes(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, nil)
+	addr := strings.Join(c.ListenAddrs(), ",")
+	producer, err := NewTransactional(addr, "slot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	handle := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: -1})
+	record := []*Record{{Topic: ChatsCreated, Partition: 1, Key: []byte("k"), Value: []byte("v")}}
+	if err := Transact(t.Context(), producer, record); err == nil || errors.Is(err, ErrFenced) {
+		t.Fatal(err)
+	}
+	if n := handle.Hits(); n != 4 {
+		t.Errorf("tried %d times", n)
+	}
+	handle.Remove()
+	if err := Transact(t.Context(), producer, record); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if err := Scan(t.Context(), addr, ChatsCreated, func(*Record) error { n++; return nil }); err != nil || n != 1 {
+		t.Fatalf("%d records, %v", n, err)
+	}
+}
+
 // K-029…K-032: brokers whose own settings are weak are told of, and it is no reason to
 // refuse them.
 func TestWarningsOfBrokers(t *testing.T) {

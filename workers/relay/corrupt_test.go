@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -129,5 +131,22 @@ func TestCreationIsTimed(t *testing.T) {
 	r.rest(re)
 	if a, b := took[one], took[two]; len(took) != 2 || len(a) != 1 || len(b) != 1 || a[0] != 3*time.Second || b[0] != 0 {
 		t.Fatalf("told %v", took)
+	}
+}
+
+// An event that its topic, or the topic of dead letters, would not take is set aside
+// before it is tried: a broker's refusal would stop all that is published with it.
+func TestTooLargeEventIsSetAside(t *testing.T) {
+	r := newRig(t)
+	re := r.relay()
+	message := func(size int) []event.Event {
+		md := event.NewMetadata(event.TypeMessagePersisted, "evt_1", "chat_1", r.now, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 1})
+		return []event.Event{&eventv1.MessagePersisted{Metadata: md, ChatId: "chat_1", Content: strings.Repeat("x", size)}}
+	}
+	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent)); !errors.Is(err, errPoison) {
+		t.Errorf("an event beyond the limit: %v", err)
+	}
+	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent-1024)); err != nil {
+		t.Error(err)
 	}
 }

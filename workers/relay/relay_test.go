@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -303,12 +304,14 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// Each event that the log did not take is told of, and comes later (L-119, L-190).
+// Each event that the log did not take is told of, and comes later (L-118, L-119, L-190).
 func TestFailuresAreTold(t *testing.T) {
 	r := newRig(t)
 	told := map[string]int{}
 	relay := r.relay()
 	relay.cfg.Failed = func(eventType string) { told[eventType]++ }
+	var log strings.Builder
+	relay.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	id := r.group()
 	r.send(id)
 	down := errors.New("no broker")
@@ -318,6 +321,9 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 	if told["ChatCreated"] != 1 || told["MembershipChanged"] == 0 || told["MessagePersisted"] != 1 {
 		t.Fatalf("told of %v", told)
+	}
+	if !strings.Contains(log.String(), "level=ERROR msg=lifecycle_event_publish_failed") || !strings.Contains(log.String(), "ChatCreated:1") {
+		t.Fatalf("the log says %s", log.String())
 	}
 	r.fail = func() (error, error) { return nil, nil }
 	relay.swept = time.Time{}
