@@ -132,9 +132,19 @@ func (u *unsure) Transact(ctx context.Context, p store.Plan) error {
 	return err
 }
 
-// A write of which nobody knows whether it happened is looked for, not repeated.
+// A write of which nobody knows whether it happened is looked for, not repeated, and a
+// setting is repeated; the schemas of a start are registered all the same.
 func TestAmbiguousWrites(t *testing.T) {
 	r := New(&unsure{Store: dynamotest.Store(t, time.Now)})
+	for _, level := range []string{None, Full, ""} {
+		if err := r.set(t.Context(), levels, "s", level); err != nil {
+			t.Fatal(err)
+		}
+		got, there, err := r.setting(t.Context(), levels, "s")
+		if err != nil || got != level || there != (level != "") {
+			t.Fatal(got, there, err)
+		}
+	}
 	for i, text := range []string{source, strings.Replace(source, "}", " optional string b = 2; }", 1)} {
 		v, err := r.Register(t.Context(), "s", Schema{Text: text}, RegisterOptions{})
 		if err != nil || v.Version != i+1 || v.ID != i+1 {

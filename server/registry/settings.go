@@ -51,7 +51,8 @@ func (r *Registry) set(ctx context.Context, name, subject, value string) error {
 	if value != "" {
 		w.Op, w.Item = store.OpPut, store.NewItem(store.Attr{Name: table.AttrSetting, Value: store.String(value)})
 	}
-	if err := r.store.Transact(ctx, store.Plan{Writes: []store.Write{w}}); err != nil {
+	// Without conditions: the engine may repeat it until it has an answer.
+	if err := r.store.BatchWrite(ctx, []store.Write{w}); err != nil {
 		return fmt.Errorf("registry: set the %s: %w", name, err)
 	}
 	return nil

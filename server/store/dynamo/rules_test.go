@@ -62,7 +62,7 @@ func TestCallsEnd(t *testing.T) {
 						return doer(func(r *http.Request) (*http.Response, error) {
 							switch {
 							case !opened:
-								return dynamotest.Answer(200, map[string]any{"Item": map[string]any{"meta_id": map[string]string{"S": "generation"}, "id": map[string]string{"S": "g"}}})
+								return dynamotest.Answer(200, map[string]any{"Item": map[string]any{"pk": map[string]string{"S": "generation"}, "id": map[string]string{"S": "g"}}})
 							case silent:
 								<-r.Context().Done()
 								return nil, r.Context().Err()

@@ -4,7 +4,7 @@
 //
 // It owns no rule of the engine (package dynamo) and none of the contract (package
 // storetest). Making tables takes longer than most tests, so they are kept, emptied,
-// for the tests that follow; they end with DynamoDB Local, which keeps all in memory.
+// for the tests that follow; the next process that needs some deletes them.
 //
 // Concurrency: everything may be used by many goroutines, a store's faults and meter
 // included.
@@ -14,21 +14,17 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
-	"github.com/parley-chat/parley/server/store/dynamo/tables"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
 
@@ -43,69 +39,6 @@ func Endpoint(t testing.TB) string {
 		t.Skip("not run: " + variable + " is not set")
 	}
 	return e
-}
-
-// pool keeps the tables of tests that have ended.
-var pool struct {
-	sync.Mutex
-	free []string
-	made int
-}
-
-// take returns the prefix of tables that are empty until the test has ended.
-func take(t testing.TB, endpoint string) string {
-	t.Helper()
-	pool.Lock()
-	var p string
-	if n := len(pool.free); n > 0 {
-		p, pool.free = pool.free[n-1], pool.free[:n-1]
-	}
-	pool.made++
-	made := pool.made
-	pool.Unlock()
-	if p == "" {
-		p = fmt.Sprintf("t%d_%d_%d_", os.Getpid(), time.Now().UnixNano(), made)
-		tb, err := tables.Open(context.Background(), wire.Config{Endpoint: endpoint}, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tb.Close()
-		if _, err := tb.Apply(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if err := empty(context.Background(), endpoint, p); err != nil {
-			t.Error(err)
-			return
-		}
-		pool.Lock()
-		defer pool.Unlock()
-		pool.free = append(pool.free, p)
-	})
-	return p
-}
-
-// empty deletes all rows, those that have expired included.
-func empty(ctx context.Context, endpoint, prefix string) (err error) {
-	beforeAll := func() time.Time { return time.Time{} }
-	s, err := dynamo.Open(ctx, dynamo.Options{Wire: wire.Config{Endpoint: endpoint}, Prefix: prefix, Clock: beforeAll})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if e := s.Close(); err == nil {
-			err = e
-		}
-	}()
-	defs := store.Tables()
-	errs := make([]error, len(defs))
-	var wg sync.WaitGroup
-	for i, d := range defs {
-		wg.Go(func() { errs[i] = clear(ctx, s, d.Name) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 func clear(ctx context.Context, s store.Store, table store.Table) error {
