@@ -96,8 +96,8 @@ func (s *Session) Poll(ctx context.Context) (map[Partition]Batch, error) {
 // Fetched returns what Poll does, and does not wait. Done must follow.
 func (s *Session) Fetched() (map[Partition]Batch, error) {
 	s.Block()
-	// Without a context the client does not wait.
-	return batches(context.Background(), s.c.PollFetches(nil)) //nolint:staticcheck // as documented there
+	//lint:ignore SA1012 without a context the client does not wait, as it documents
+	return batches(context.Background(), s.c.PollFetches(nil))
 }
 
 // Block holds rebalances back like Poll, and takes nothing. Done must follow.
