@@ -2,10 +2,12 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -128,7 +130,11 @@ func batches(ctx context.Context, fetches kgo.Fetches) (map[Partition]Batch, err
 	return out, nil
 }
 
-// Commit commits the offsets to go on from, and waits for the answer.
+// ErrNotMember says that the group has gone on without this member.
+var ErrNotMember = errors.New("kafka: not a member of the group any more")
+
+// Commit commits the offsets to go on from, and waits for the answer. Errors:
+// ErrNotMember, after which others may have the partitions, and those of Kafka.
 func (s *Session) Commit(ctx context.Context, next map[Partition]int64) error {
 	if len(next) == 0 {
 		return nil
@@ -156,10 +162,13 @@ func (s *Session) Commit(ctx context.Context, next map[Partition]int64) error {
 			}
 		}
 	})
-	if failed != nil {
-		return fmt.Errorf("kafka: commit: %w", failed)
+	switch {
+	case failed == nil:
+		return nil
+	case errors.Is(failed, kerr.UnknownMemberID), errors.Is(failed, kerr.IllegalGeneration), errors.Is(failed, kerr.FencedInstanceID):
+		return fmt.Errorf("%w: %w", ErrNotMember, failed)
 	}
-	return nil
+	return fmt.Errorf("kafka: commit: %w", failed)
 }
 
 // Rewind goes back in a partition, so that the record at an offset comes again.

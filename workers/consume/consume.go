@@ -138,6 +138,17 @@ func New(cfg Config) (*Engine, error) {
 
 // Run consumes until ctx ends, or a handler fails fatally.
 func (e *Engine) Run(ctx context.Context) error {
+	for {
+		err := e.member(ctx)
+		if !errors.Is(err, kafka.ErrNotMember) || ctx.Err() != nil {
+			return err
+		}
+		e.cfg.Logger.Warn("consume: the group went on without this member, which joins anew", "group", e.cfg.Group, "error", err)
+	}
+}
+
+// member consumes as one member of the group.
+func (e *Engine) member(ctx context.Context) error {
 	s, err := kafka.NewSession(kafka.SessionConfig{
 		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: e.cfg.Topics, Expiry: e.cfg.Expiry, Assigned: e.assigned, Gone: e.lose,
 	})
@@ -146,7 +157,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer func() {
 		s.Close()
-		e.forget(nil)
+		e.leave()
 	}()
 	for ctx.Err() == nil {
 		e.release(s)
@@ -157,6 +168,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.forget(s)
 		e.add(batch)
 		err = e.work(ctx, s, e.take())
+		if errors.Is(err, kafka.ErrNotMember) {
+			e.disown()
+		}
 		s.Done()
 		if err != nil {
 			return err
@@ -207,14 +221,33 @@ func (e *Engine) lose(parts []kafka.Partition, lost bool) {
 	e.giveBack(ours)
 }
 
+// disown notes that all partitions may be others' by now.
+func (e *Engine) disown() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.open)
+}
+
+// leave drops all that is known of partitions.
+func (e *Engine) leave() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.fresh)
+	clear(e.open)
+	clear(e.gone)
+	clear(e.lags)
+	clear(e.stocks)
+	clear(e.trial)
+	clear(e.ahead)
+}
+
 // forget drops what is known of partitions that were taken away: they may be ours
-// again by now, and then begin where their next owner left off. A nil session is one
-// that has ended.
+// again by now, and then begin where their next owner left off.
 func (e *Engine) forget(s *kafka.Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for p := range e.gone {
-		if st := e.stocks[p]; st != nil && st.paused && s != nil {
+		if st := e.stocks[p]; st != nil && st.paused {
 			s.Hold(p, false) // or it would never be fetched again
 		}
 		delete(e.stocks, p)

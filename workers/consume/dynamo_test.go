@@ -10,3 +10,8 @@ import (
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t, TestOutcomes, TestRestartGoesOn, TestDeadLetterBeforeCommit, TestBlameIsForTheLonely, TestPoison)
 }
+
+// So they are while a third of all requests is refused, lost or loses its answer.
+func TestOnDynamoDBUnderFaults(t *testing.T) {
+	dynamotest.RerunUnderFaults(t, 15, TestOutcomes, TestRestartGoesOn, TestDeadLetterBeforeCommit)
+}

@@ -21,7 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 )
 
 // scale is how much of something a test does: few by default, and what CI says.
@@ -60,7 +60,7 @@ type rig struct {
 func newRig(t testing.TB, b *kafkatest.Broker) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, broker: b, addr: b.Addr, group: b.Name("test"), store: storetest.NewMap(time.Now),
+		t: t, broker: b, addr: b.Addr, group: b.Name("test"), store: dynamotest.Store(t, time.Now),
 		calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{},
 	}
 	r.begin(r.group)
@@ -115,18 +115,30 @@ func (r *rig) committed(part int32) int64 {
 	return -1
 }
 
-// expel removes all members from a group, as their silence would in the end.
-func (r *rig) expel(group string) {
+// members returns the ids of a group's members.
+func (r *rig) members(group string) (ids []string) {
 	r.t.Helper()
 	groups, err := r.admin().DescribeGroups(r.t.Context(), group)
+	if err == nil {
+		err = groups[group].Err
+	}
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	for _, m := range groups[group].Members {
+		ids = append(ids, m.MemberID)
+	}
+	return ids
+}
+
+// expel removes all members from a group, as their silence would in the end.
+func (r *rig) expel(group string) {
+	r.t.Helper()
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group = group
-	for _, m := range groups[group].Members {
+	for _, id := range r.members(group) {
 		member := kmsg.NewLeaveGroupRequestMember()
-		member.MemberID = m.MemberID
+		member.MemberID = id
 		req.Members = append(req.Members, member)
 	}
 	if len(req.Members) == 0 {

@@ -3,6 +3,7 @@ package consume
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -147,11 +148,14 @@ func (e *Engine) finish(ctx context.Context, s *kafka.Session, shares []*share) 
 			fatal = sh.fatal
 		}
 	}
-	if err := s.Commit(ctx, commit); err != nil {
+	switch err := s.Commit(ctx, commit); {
+	case errors.Is(err, kafka.ErrNotMember) && fatal == nil:
+		return err
+	case err != nil:
 		// What was not committed comes again after the next start, or is covered by the
 		// next commit: consumers drop what they have seen.
 		e.cfg.Logger.Warn("consume: commit", "group", e.cfg.Group, "error", err)
-	} else if len(commit) > 0 {
+	case len(commit) > 0:
 		e.commits.Add(1)
 	}
 	return fatal
