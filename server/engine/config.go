@@ -186,15 +186,15 @@ func MutualTLS(ca, cert, key string) (*tls.Config, error) {
 		return nil, nil
 	}
 	if ca == "" || cert == "" || key == "" {
-		return nil, errors.New("a certificate, its key and the authority's certificate go together")
+		return nil, errors.New("link-ca, link-cert and link-key go together")
 	}
 	own, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("link-cert, link-key: %w", err)
 	}
 	pool, err := readPool(ca)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("link-ca: %w", err)
 	}
 	return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool, ClientCAs: pool, MinVersion: tls.VersionTLS13}, nil
 }

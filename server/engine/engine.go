@@ -13,6 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/reach"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
@@ -134,7 +135,7 @@ func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	a, err := kafka.Connect(ctx, e.cluster, openTime)
+	a, err := reach.Connect(ctx, e.cluster, openTime)
 	if err != nil {
 		return err
 	}

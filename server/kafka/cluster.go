@@ -82,3 +82,6 @@ func (c Cluster) Options() []Option {
 
 // seeds returns the brokers of an address, which may be several with commas.
 func seeds(addr string) Option { return kgo.SeedBrokers(strings.Split(addr, ",")...) }
+
+// Client is the connection itself, for requests about other things than topics.
+func (a *Admin) Client() *Client { return a.c }

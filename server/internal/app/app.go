@@ -44,6 +44,9 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	cfg, err := parse(args, getenv, stdout)
 	code := exitOK
 	if err == nil {
+		for _, text := range cfg.warnings {
+			fmt.Fprintf(stderr, "parley: warning: %s\n", text)
+		}
 		switch cfg.command {
 		case "token":
 			err = printToken(cfg, stdout)

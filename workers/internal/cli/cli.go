@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/reach"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
@@ -193,7 +194,7 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (er
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	a, err := kafka.Connect(ctx, cluster, reachTime)
+	a, err := reach.Connect(ctx, cluster, reachTime)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,9 @@
-package kafka
+// Package reach makes the first connection to a cluster of Kafka and says in one line
+// what is wrong where there is none.
+//
+// It owns the words for operators; settings and clients are package kafka's.
+// Concurrency: everything may be used by many goroutines.
+package reach
 
 import (
 	"context"
@@ -13,14 +18,16 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // reachPause is between attempts to reach a broker for the first time.
 const reachPause = 250 * time.Millisecond
 
-// reach waits until a broker answers, or ctx ends. What waiting cannot mend ends it at
+// wait waits until a broker answers, or ctx ends. What waiting cannot mend ends it at
 // once; the error is one line that says what to look at.
-func (c Cluster) reach(ctx context.Context, cl *kgo.Client) error {
+func wait(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
 	var last error
 	for {
 		err := cl.Ping(ctx)
@@ -31,7 +38,7 @@ func (c Cluster) reach(ctx context.Context, cl *kgo.Client) error {
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err
 		}
-		clear, final := c.explain(last)
+		clear, final := explain(c, last)
 		if final {
 			return clear
 		}
@@ -45,7 +52,7 @@ func (c Cluster) reach(ctx context.Context, cl *kgo.Client) error {
 
 // explain says in one line what an error of the first connection means for whoever has
 // set Kafka up; final that another attempt cannot help.
-func (c Cluster) explain(err error) (clear error, final bool) {
+func explain(c kafka.Cluster, err error) (clear error, final bool) {
 	var (
 		eof       *kgo.ErrFirstReadEOF
 		authority x509.UnknownAuthorityError
@@ -89,19 +96,16 @@ func (c Cluster) explain(err error) (clear error, final bool) {
 // Connect makes a client for administration and waits until brokers let it in, for some
 // time if none answers: whoever starts everything at once has them come up beside us.
 // Errors are one line that says which setting to look at; Close must be called.
-func Connect(ctx context.Context, c Cluster, patience time.Duration) (*Admin, error) {
-	a, err := NewAdmin(c)
+func Connect(ctx context.Context, c kafka.Cluster, patience time.Duration) (*kafka.Admin, error) {
+	a, err := kafka.NewAdmin(c)
 	if err != nil {
 		return nil, err
 	}
-	wait, cancel := context.WithTimeout(ctx, patience)
+	first, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := c.reach(wait, a.c); err != nil {
+	if err := wait(first, c, a.Client()); err != nil {
 		a.Close()
 		return nil, err
 	}
 	return a, nil
 }
-
-// Client is the connection itself, for requests about other things than topics.
-func (a *Admin) Client() *Client { return a.c }

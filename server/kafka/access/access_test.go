@@ -1,0 +1,269 @@
+package access
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/kafka/reach"
+)
+
+var update = flag.Bool("update", false, "write the Terraform file")
+
+func defaults(t *testing.T) Principals {
+	t.Helper()
+	p, err := ParsePrincipals("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// K-020: the relay alone may write events, and every topic is written by one role.
+func TestWhoWrites(t *testing.T) {
+	may := map[string][]Role{}
+	for _, r := range Rights() {
+		if r.Type == kmsg.ACLResourceTypeTopic && slices.Contains(r.Operations, kmsg.ACLOperationWrite) {
+			may[r.Name] = append(may[r.Name], r.Role)
+		}
+	}
+	for _, topic := range kafka.Topics() {
+		want := Relay
+		if topic.Name == kafka.DeadLetters {
+			want = Fanout
+		}
+		if !slices.Equal(may[topic.Name], []Role{want}) {
+			t.Errorf("%s is written by %v", topic.Name, may[topic.Name])
+		}
+	}
+	commands := strings.Join(Commands(defaults(t)), "\n")
+	for _, want := range []string{
+		"--allow-principal 'User:parley-relay' --operation Write --operation DescribeConfigs --topic messages.persisted\n",
+		"--operation Write --transactional-id parley-relay- --resource-pattern-type prefixed", "--operation Read --group fanout-workers", "--cluster",
+	} {
+		if !strings.Contains(commands, want) {
+			t.Errorf("no %q in\n%s", want, commands)
+		}
+	}
+}
+
+func TestPrincipals(t *testing.T) {
+	p, err := ParsePrincipals(" relay=User:CN=relay,O=Parley ; fanout=User:a;")
+	if err != nil || p[Relay] != "User:CN=relay,O=Parley" || p[Fanout] != "User:a" || p[Operator] != "User:parley-operator" {
+		t.Errorf("%v %v", p, err)
+	}
+	for _, text := range []string{"relay", "relay=", "relay=a", "relay=User:", "dance=User:a", "relay=User:a'b", "relay=User:$x", "relay=User:" + strings.Repeat("x", maxPrincipal)} {
+		if _, err := ParsePrincipals(text); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if got := Of("reconcile", "fanout", "relay"); !slices.Equal(got, []Role{Relay, Fanout}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// One who has several roles has each right once.
+func TestOneUserForAll(t *testing.T) {
+	p, err := ParsePrincipals("relay=User:p;fanout=User:p;ops=User:p;operator=User:p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := declared(p)
+	for i, e := range list {
+		if e.principal != "User:p" || slices.Contains(list[:i], e) {
+			t.Errorf("%v", e)
+		}
+	}
+	if len(list) >= len(declared(defaults(t))) {
+		t.Error("nothing fell together")
+	}
+}
+
+// The file in the repository is what `workers topics terraform` prints.
+func TestTerraformFile(t *testing.T) {
+	file := filepath.Join("..", "..", "deploy", "terraform", "kafka.tf")
+	want := kafka.TerraformTopics() + Terraform(defaults(t))
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != want {
+		t.Errorf("%s is not what is declared; write it with: go test ./server/kafka/access -update", file)
+	}
+}
+
+// connect gets in as a user of the secured Kafka.
+func connect(t *testing.T, user string) *kafka.Client {
+	t.Helper()
+	addr := os.Getenv("PARLEY_TEST_SECURED_KAFKA")
+	if addr == "" {
+		t.Skip("not run: PARLEY_TEST_SECURED_KAFKA is not set")
+	}
+	text, err := os.ReadFile(filepath.Join(os.Getenv("PARLEY_TEST_SECURED_DIR"), "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	a, err := reach.Connect(t.Context(), kafka.Cluster{
+		Brokers: []string{addr}, TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+		Mechanism: "SCRAM-SHA-512", User: user, Password: os.Getenv("PARLEY_TEST_SECURED_PASSWORD"),
+	}, 30*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	// Rights on topics can be asked for once there are topics.
+	if user == "admin" {
+		if _, err := a.Apply(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a.Client()
+}
+
+// change makes or removes an ACL, and waits until the broker knows.
+func change(t *testing.T, admin *kafka.Client, e entry, there bool) {
+	t.Helper()
+	if there {
+		a := kmsg.NewCreateACLsRequestCreation()
+		a.ResourceType, a.ResourceName, a.ResourcePatternType = e.kind, e.name, e.pattern
+		a.Principal, a.Host, a.Operation, a.PermissionType = e.principal, "*", e.operation, kmsg.ACLPermissionTypeAllow
+		req := kmsg.NewPtrCreateACLsRequest()
+		req.Creations = append(req.Creations, a)
+		if _, err := req.RequestWith(context.Background(), admin); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		f := kmsg.NewDeleteACLsRequestFilter()
+		f.ResourceType, f.ResourceName, f.ResourcePatternType = e.kind, kmsg.StringPtr(e.name), e.pattern
+		f.Principal, f.Operation, f.PermissionType = kmsg.StringPtr(e.principal), e.operation, kmsg.ACLPermissionTypeAllow
+		req := kmsg.NewPtrDeleteACLsRequest()
+		req.Filters = append(req.Filters, f)
+		if _, err := req.RequestWith(context.Background(), admin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		have, err := list(context.Background(), admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have[e] == there {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%v: %t", e, !there)
+		}
+	}
+}
+
+// Every single right that is declared is asked for at the start, named where it lacks,
+// seen by verify, and made by apply.
+func TestEachRight(t *testing.T) {
+	admin := connect(t, "admin")
+	p, err := ParsePrincipals("relay=User:parley-worker;fanout=User:parley-worker;ops=User:parley-worker;operator=User:parley-worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, e := range declared(p) {
+			change(t, admin, e, false)
+		}
+	})
+	user := connect(t, "parley-worker")
+	if err := Check(t.Context(), user, "parley-worker", roles...); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("without rights: %v", err)
+	}
+	if _, err := Apply(t.Context(), user, p); err == nil || !strings.Contains(err.Error(), "ACLs: it needs") {
+		t.Fatalf("made by one who may not: %v", err)
+	}
+	did, err := Apply(t.Context(), admin, p)
+	if err != nil || len(did) != len(declared(p)) {
+		t.Fatalf("%d made of %d: %v", len(did), len(declared(p)), err)
+	}
+	for _, e := range declared(p) {
+		change(t, admin, e, true) // the broker knows of it
+	}
+	if err := Check(t.Context(), user, "parley-worker", roles...); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range declared(p) {
+		change(t, admin, e, false)
+		missing := "missing: " + e.String()
+		lines, err := Verify(t.Context(), admin, p)
+		if err != nil || !slices.Contains(lines, missing) {
+			t.Errorf("%s: %q, %v", missing, lines, err)
+		}
+		// What the cluster lets one do is a sum: Write or Read let describe, too.
+		implied := e.operation == kmsg.ACLOperationDescribe && e.kind != kmsg.ACLResourceTypeCluster
+		if err := Check(t.Context(), user, "parley-worker", roles...); !implied && e.kind != kmsg.ACLResourceTypeCluster {
+			if err == nil || !strings.Contains(err.Error(), operationName(e.operation)) || !strings.Contains(err.Error(), e.name) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: %v", missing, err)
+			}
+		}
+		if did, err := Apply(t.Context(), admin, p); err != nil || len(did) != 1 {
+			t.Errorf("%q: %v", did, err)
+		}
+		change(t, admin, e, true)
+	}
+	// K-020: whoever else may write is told of, by name, prefix or for all.
+	for _, e := range []entry{
+		{"User:stranger", kmsg.ACLResourceTypeTopic, kafka.MessagesPersisted, kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLOperationWrite},
+		{"User:stranger", kmsg.ACLResourceTypeTopic, "mess", kmsg.ACLResourcePatternTypePrefixed, kmsg.ACLOperationAll},
+		{"User:*", kmsg.ACLResourceTypeTopic, "*", kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLOperationDelete},
+		{"User:parley-worker", kmsg.ACLResourceTypeGroup, "another", kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLOperationRead},
+	} {
+		change(t, admin, e, true)
+		lines, err := Verify(t.Context(), admin, p)
+		change(t, admin, e, false)
+		if err != nil || !slices.Contains(lines, "not declared: "+e.String()) {
+			t.Errorf("%v: %q, %v", e, lines, err)
+		}
+	}
+	// Those who only read are the integrators' business.
+	reader := entry{"User:stranger", kmsg.ACLResourceTypeTopic, kafka.MessagesPersisted, kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLOperationRead}
+	change(t, admin, reader, true)
+	lines, err := Verify(t.Context(), admin, p)
+	change(t, admin, reader, false)
+	if err != nil || strings.Contains(fmt.Sprint(lines), "stranger") {
+		t.Errorf("a reader: %q, %v", lines, err)
+	}
+}
+
+// Where nobody is asked, everybody passes, and there is nothing to apply.
+func TestNoAuthorizer(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		a, err := reach.Connect(t.Context(), kafka.Cluster{Brokers: strings.Split(b.Addr, ",")}, 30*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		if err := Check(t.Context(), a.Client(), "", roles...); err != nil {
+			t.Error(err)
+		}
+		if b.Embedded != nil {
+			return // it keeps ACLs and asks nobody
+		}
+		if _, err := Apply(t.Context(), a.Client(), defaults(t)); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("applied: %v", err)
+		}
+	})
+}
