@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -147,6 +148,13 @@ func TestRollingRestart(t *testing.T) {
 			if v, err := s.metric(ctx, name); err != nil || v != 0 {
 				t.Errorf("%s is %v after a deploy, %v", name, v, err)
 			}
+		}
+	}
+	for _, name := range regexp.MustCompile("`(parley_[a-z_]+)`").FindAllStringSubmatch(readme(t), -1) {
+		_, ofServer := in.servers[0].metric(ctx, name[1])
+		_, ofWorker := in.workers[0].metric(ctx, name[1])
+		if ofServer != nil && ofWorker != nil {
+			t.Errorf("the README has operators watch %s, which nobody shows", name[1])
 		}
 	}
 	stopFollowing()

@@ -1,0 +1,69 @@
+package app_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/server/config"
+)
+
+func readme(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What the README has people set are settings that there are, and the file that it shows is
+// one that both programs take.
+func TestReadmeSettings(t *testing.T) {
+	text := readme(t)
+	names, flags := map[string]bool{"PARLEY_CONFIG": true}, map[string]bool{"--config": true, "--help": true, "--base": true}
+	for _, p := range []config.Program{config.Server, config.Workers} {
+		for _, s := range config.Settings(p) {
+			names[s.Name] = true
+			flags["--"+s.Flag] = true
+		}
+	}
+	for _, name := range regexp.MustCompile(`PARLEY_[A-Z_]*[A-Z]`).FindAllString(text, -1) {
+		if !names[name] && !strings.HasPrefix(name, "PARLEY_TEST_") {
+			t.Errorf("the README speaks of %s, which nothing reads", name)
+		}
+	}
+	found := 0
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "curl") || strings.Contains(line, "-H ") { // its flags are its own
+			continue
+		}
+		for _, flag := range regexp.MustCompile("(?:^|[ (`])(--[a-z][a-z-]*)").FindAllStringSubmatch(line, -1) {
+			found++
+			if !flags[flag[1]] {
+				t.Errorf("the README speaks of %s, which is no flag: %s", flag[1], line)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d flags found in the README", found)
+	}
+	_, file, _ := strings.Cut(text, "```sh\nPARLEY_STORE=")
+	file, _, ok := strings.Cut(file, "```")
+	if !ok {
+		t.Fatal("the README shows no file of settings")
+	}
+	// A comment that follows a value is the README's, not the file's.
+	file = regexp.MustCompile(` +#.*`).ReplaceAllString("PARLEY_STORE="+file, "")
+	path := filepath.Join(t.TempDir(), "parley.env")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []config.Program{config.Server, config.Workers} {
+		if _, _, err := config.Read(p, []string{"--config", path}, func(string) string { return "" }); err != nil {
+			t.Errorf("the README's file: %v", err)
+		}
+	}
+}
