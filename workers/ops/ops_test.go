@@ -2,17 +2,10 @@ package ops_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
-	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -235,33 +228,9 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 }
 
-// certificates makes an authority and a certificate of it for both sides.
-func certificates(t *testing.T) (own tls.Certificate, pool *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "parley"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	pool = x509.NewCertPool()
-	pool.AddCert(c)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
-}
-
 // Beyond loopback both sides show certificates, beside the token.
 func TestTLS(t *testing.T) {
-	own, pool := certificates(t)
+	own, pool := opstest.Certificates(t)
 	r := opstest.New(t, &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: pool, MinVersion: tls.VersionTLS13})
 	value, err := r.Key.IssueOperator("ada", time.Now(), time.Minute)
 	if err != nil {
@@ -279,7 +248,7 @@ func TestTLS(t *testing.T) {
 	if err := call(&tls.Config{RootCAs: pool}); err == nil {
 		t.Error("let in without a certificate")
 	}
-	foreign, _ := certificates(t)
+	foreign, _ := opstest.Certificates(t)
 	if err := call(&tls.Config{Certificates: []tls.Certificate{foreign}, RootCAs: pool}); err == nil {
 		t.Error("let in with somebody else's certificate")
 	}

@@ -120,6 +120,10 @@ func TestOperators(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(other, "auth.key")); err == nil {
 		t.Error("a key was made")
 	}
+	code, _, stderr = run(t.Context(), nil, "--data-dir", other, "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "0.0.0.0:0")
+	if code != 1 || !strings.Contains(stderr, "served on loopback only") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("%d, %s", code, stderr)
+	}
 	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "deadletters"); code != 2 || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("%d, %s", code, stderr)
 	}

@@ -3,6 +3,7 @@ package opsctl_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -300,6 +301,23 @@ func TestUsage(t *testing.T) {
 	c.has(out, "workers deadletters redrive [flags] [ID…]", "-execute", "-ops-address")
 	if !opsctl.Is([]string{"replay", "x"}) || opsctl.Is([]string{"run"}) || opsctl.Is(nil) {
 		t.Error("commands are not known")
+	}
+}
+
+// With certificates both sides show theirs.
+func TestTLS(t *testing.T) {
+	own, pool := opstest.Certificates(t)
+	r := opstest.New(t, &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: pool, MinVersion: tls.VersionTLS13})
+	c := commands(t, r)
+	c.cfg.TLS = &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool, MinVersion: tls.VersionTLS13}
+	id := r.Bury(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	r.Handle = func(context.Context, *kafka.Record) error { return nil }
+	out, _ := c.run(0, "deadletters redrive --execute "+id)
+	c.has(out, "1 chosen, 1 redriven")
+	c.cfg.TLS = nil
+	_, errs := c.run(1, "deadletters list")
+	if strings.Count(errs, "\n") != 1 {
+		t.Error(errs)
 	}
 }
 
