@@ -409,7 +409,7 @@ func TestNudger(t *testing.T) {
 	ready := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		_ = table.Nudged(ctx, func() { close(ready) }, func(n routing.Nudge) { heard <- n })
+		_ = table.Nudged(ctx, []int{event.Shard("chat_1")}, func() { close(ready) }, func(n routing.Nudge) { heard <- n })
 	})
 	<-ready
 	n := NewNudger(table, slog.New(slog.DiscardHandler))

@@ -76,7 +76,7 @@ func (r *Redis) try(ctx context.Context) error {
 		func() error { return r.c.SRem(ctx, key, "x").Err() },
 		func() error { return r.c.Publish(ctx, channel, "").Err() },
 		func() error {
-			sub := r.c.PSubscribe(ctx, r.prefix+"n:*")
+			sub := r.c.Subscribe(ctx, r.channel(0))
 			defer sub.Close()
 			_, err := sub.Receive(ctx)
 			return err

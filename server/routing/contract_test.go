@@ -280,29 +280,44 @@ func TestLists(t *testing.T) {
 	})
 }
 
+// A nudge comes to those who listen to its shard, and to nobody else.
 func TestNudges(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ready, got := make(chan struct{}), make(chan Nudge, 16)
-		ended := make(chan error, 1)
-		go func() { ended <- w.Nudged(ctx, func() { close(ready) }, func(n Nudge) { got <- n }) }()
-		select {
-		case <-ready:
-		case err := <-ended:
-			t.Fatal(err)
+		ended := make(chan error, 2)
+		listen := func(shards ...int) <-chan Nudge {
+			ready, got := make(chan struct{}), make(chan Nudge, 16)
+			go func() {
+				ended <- w.Nudged(ctx, shards, func() { close(ready) }, func(n Nudge) { got <- n })
+			}()
+			select {
+			case <-ready:
+			case err := <-ended:
+				t.Fatal(err)
+			}
+			return got
 		}
-		must(t, w.Nudge(ctx, []Nudge{{Shard: 0, Payload: []byte("a\x00b")}, {Shard: 63, Payload: nil}}))
+		one, other := listen(0, 63), listen(1)
+		must(t, w.Nudge(ctx, []Nudge{{Shard: 2}, {Shard: 0, Payload: []byte("a\x00b")}, {Shard: 1, Payload: []byte("c")}, {Shard: 63, Payload: nil}}))
 		texts := map[int]string{}
 		for range 2 { // in any order: nodes of a cluster pass them on by themselves
-			n := <-got
+			n := <-one
 			texts[n.Shard] = string(n.Payload)
 		}
 		if empty, ok := texts[63]; texts[0] != "a\x00b" || !ok || empty != "" {
 			t.Fatalf("%v", texts)
 		}
+		if n := <-other; n.Shard != 1 || string(n.Payload) != "c" {
+			t.Fatalf("%v", n)
+		}
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
+		for range 2 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		if len(one)+len(other) > 0 {
+			t.Errorf("%d nudges more", len(one)+len(other))
 		}
 		must(t, w.Nudge(t.Context(), []Nudge{{Shard: 1}})) // to nobody
 	})
@@ -316,6 +331,7 @@ func TestLimits(t *testing.T) {
 		for name, err := range map[string]error{
 			"lookup": lookup, "put": put, "remove": w.Remove(ctx, Server{}, many), "list": w.SetList(ctx, "c", 1, many),
 			"nudge": w.Nudge(ctx, []Nudge{{Payload: make([]byte, MaxNudge+1)}}), "shard": w.Nudge(ctx, []Nudge{{Shard: -1}}),
+			"no shards": w.Nudged(ctx, nil, nil, nil), "listen": w.Nudged(ctx, []int{3, -1}, nil, nil), "shards": w.Nudged(ctx, make([]int, MaxShards+1), nil, nil),
 		} {
 			if !errors.Is(err, ErrLimit) {
 				t.Errorf("%s: %v", name, err)
@@ -339,7 +355,7 @@ func TestRedisAway(t *testing.T) {
 	_, _, list := r.List(ctx, "c")
 	for name, err := range map[string]error{
 		"lookup": lookup, "renew": renew, "list": list, "claim": r.Claim(ctx, Server{ID: "a"}, ttl), "ping": r.Ping(ctx),
-		"nudge": r.Nudge(ctx, []Nudge{{}}), "nudged": r.Nudged(ctx, nil, nil),
+		"nudge": r.Nudge(ctx, []Nudge{{}}), "nudged": r.Nudged(ctx, []int{0}, nil, nil),
 	} {
 		if !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)

@@ -17,7 +17,7 @@ type Memory struct {
 	servers map[string]leased
 	rows    map[string]map[rowKey]time.Time // by user; when they expire
 	lists   map[string]memberList
-	heard   map[int]func(Nudge)
+	heard   map[int]listener
 	next    int
 }
 
@@ -48,7 +48,7 @@ var (
 func NewMemory(clock func() time.Time) *Memory {
 	return &Memory{
 		clock: clock, servers: map[string]leased{}, rows: map[string]map[rowKey]time.Time{},
-		lists: map[string]memberList{}, heard: map[int]func(Nudge){},
+		lists: map[string]memberList{}, heard: map[int]listener{},
 	}
 }
 
@@ -260,22 +260,33 @@ func (m *Memory) Nudge(ctx context.Context, list []Nudge) error {
 	}
 	defer unlock()
 	for _, n := range list {
-		for _, got := range m.heard {
-			got(n)
+		for _, l := range m.heard {
+			if slices.Contains(l.shards, n.Shard) {
+				l.got(n)
+			}
 		}
 	}
 	return nil
 }
 
+// listener hears the nudges of some shards.
+type listener struct {
+	shards []int
+	got    func(Nudge)
+}
+
 // Nudged implements Nudges.
-func (m *Memory) Nudged(ctx context.Context, ready func(), got func(Nudge)) error {
+func (m *Memory) Nudged(ctx context.Context, shards []int, ready func(), got func(Nudge)) error {
+	if err := checkShards(shards); err != nil {
+		return err
+	}
 	_, unlock, err := m.begin(ctx)
 	if err != nil {
 		return err
 	}
 	m.next++
 	id := m.next
-	m.heard[id] = got
+	m.heard[id] = listener{slices.Clone(shards), got}
 	unlock()
 	if ready != nil {
 		ready()

@@ -66,10 +66,9 @@ func OpenRedis(o Options) (*Redis, error) {
 // prefix, and nothing else (S-43): arguments for ACL SETUSER.
 func ACL(prefix string) []string {
 	return []string{
-		// A pattern that is subscribed to must stand among the rules to the letter.
-		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "&" + prefix + "n:*", "-@all",
+		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "-@all",
 		"+ping", "+hello", "+auth", "+client|setname", "+cluster|slots", "+cluster|shards",
-		"+get", "+set", "+del", "+pexpire", "+sadd", "+srem", "+smembers", "+eval", "+publish", "+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe",
+		"+get", "+set", "+del", "+pexpire", "+sadd", "+srem", "+smembers", "+eval", "+publish", "+subscribe", "+unsubscribe",
 	}
 }
 
@@ -92,7 +91,6 @@ func (r *Redis) serverKey(id string) string { return r.prefix + "s:" + id }
 func (r *Redis) userKey(user string) string { return r.prefix + "u:" + user }
 func (r *Redis) listKey(chat string) string { return r.prefix + "m:" + chat }
 func (r *Redis) allKey() string             { return r.prefix + "servers" }
-func (r *Redis) channel(shard int) string   { return r.prefix + "n:" + strconv.Itoa(shard) }
 
 // Scripts, sent whole each time: they are short, and one that Redis has forgotten
 // would be an error in the midst of a pipeline.
@@ -372,49 +370,6 @@ func (r *Redis) SetList(ctx context.Context, chatID string, version int64, users
 	}
 	value := strings.Join(append([]string{strconv.FormatInt(version, 10)}, users...), "\n")
 	return failed(r.c.Eval(ctx, listScript, []string{r.listKey(chatID)}, version, value, listTTL.Milliseconds()).Err())
-}
-
-// Nudge implements Nudges.
-func (r *Redis) Nudge(ctx context.Context, list []Nudge) error {
-	if err := checkNudges(list); err != nil {
-		return err
-	}
-	if len(list) == 0 {
-		return nil
-	}
-	p := r.c.Pipeline()
-	for _, n := range list {
-		p.Publish(ctx, r.channel(n.Shard), n.Payload)
-	}
-	_, err := p.Exec(ctx)
-	return failed(err)
-}
-
-// Nudged implements Nudges. A connection that breaks is made again.
-func (r *Redis) Nudged(ctx context.Context, ready func(), got func(Nudge)) error {
-	sub := r.c.PSubscribe(ctx, r.prefix+"n:*")
-	defer sub.Close()
-	if _, err := sub.Receive(ctx); err != nil {
-		return failed(err)
-	}
-	if ready != nil {
-		ready()
-	}
-	messages := sub.Channel(redis.WithChannelSize(4096))
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case m, ok := <-messages:
-			if !ok {
-				return ErrUnavailable
-			}
-			shard, err := strconv.Atoi(strings.TrimPrefix(m.Channel, r.prefix+"n:"))
-			if err == nil && shard >= 0 && len(m.Payload) <= MaxNudge {
-				got(Nudge{Shard: shard, Payload: []byte(m.Payload)})
-			}
-		}
-	}
 }
 
 // Close implements Engine.

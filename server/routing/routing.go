@@ -28,6 +28,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -37,6 +38,7 @@ const (
 	MaxLookup  = 1 << 12 // users of one lookup
 	MaxMembers = 1 << 10 // of a cached list
 	MaxNudge   = 1 << 20 // bytes
+	MaxShards  = 1 << 10 // that one listens to at a time
 )
 
 // Server is a process that holds streams.
@@ -97,9 +99,10 @@ type Nudge struct {
 type Nudges interface {
 	// Nudge sends hints to those who listen just now.
 	Nudge(ctx context.Context, list []Nudge) error
-	// Nudged calls got for each hint until ctx ends or the connection is lost for
-	// good. ready, if given, is called once hints will be received.
-	Nudged(ctx context.Context, ready func(), got func(Nudge)) error
+	// Nudged calls got for each hint of some shards, 1 to MaxShards, until ctx ends or
+	// the connection is lost for good. ready, if given, is called once hints will be
+	// received.
+	Nudged(ctx context.Context, shards []int, ready func(), got func(Nudge)) error
 }
 
 // Engine is one implementation of all of it.
@@ -130,6 +133,13 @@ func checkNudges(list []Nudge) error {
 		if len(n.Payload) > MaxNudge || n.Shard < 0 {
 			return fmt.Errorf("%w: nudge of %d bytes for shard %d", ErrLimit, len(n.Payload), n.Shard)
 		}
+	}
+	return nil
+}
+
+func checkShards(list []int) error {
+	if len(list) == 0 || len(list) > MaxShards || slices.Min(list) < 0 {
+		return fmt.Errorf("%w: nudges of %d shards", ErrLimit, len(list))
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package jobs
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
@@ -40,21 +42,24 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	observe.Relay(p.metrics, set, m)
-	list := []lifecycle.Service{{Name: "relay", Run: func(ctx context.Context, ready func()) error {
+	return []lifecycle.Service{{Name: "relay", Run: func(ctx context.Context, ready func()) error {
 		ready()
 		return m.Run(ctx)
-	}}}
-	if p.eng.Routing != nil {
-		list = append(list, lifecycle.Restarted("nudged", p.cfg.Logger, func(ctx context.Context) error {
-			return p.eng.Routing.Nudged(ctx, nil, func(n routing.Nudge) {
-				// What is no commit, or another version's, is found by the sweep.
-				if c, err := link.DecodeCommit(p.eng.Generation, n.Payload); err == nil {
-					set.Nudge(c)
-				}
-			})
-		}))
-	}
-	return list, nil
+	}}}, nil
+}
+
+// hear tells a slot's relay of what servers commit in its shards, until ctx ends. Other
+// slots' nudges do not come here: each goes to one process, however many there are.
+func (p *program) hear(ctx context.Context, r *relay.Relay, s slot.Slot) {
+	ear := lifecycle.Restarted(fmt.Sprint("nudges of slot ", s.Number), p.cfg.Logger, func(ctx context.Context) error {
+		return p.eng.Routing.Nudged(ctx, s.Shards, nil, func(n routing.Nudge) {
+			// What is no commit, or another version's, is found by the sweep.
+			if c, err := link.DecodeCommit(p.eng.Generation, n.Payload); err == nil {
+				r.Nudge(c)
+			}
+		})
+	})
+	_ = ear.Run(ctx, func() {})
 }
 
 // runSlot runs the relay of one slot until ctx ends or another process takes over.
@@ -77,6 +82,13 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry
 		return err
 	}
 	defer set.Add(r)()
+	if p.eng.Routing != nil {
+		ctx, stop := context.WithCancel(ctx)
+		var hearing sync.WaitGroup
+		hearing.Go(func() { p.hear(ctx, r, s) })
+		defer hearing.Wait()
+		defer stop()
+	}
 	return r.Run(ctx)
 }
 
