@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The real binary serves REST beside the RPCs, behind the same gate, with the same
@@ -64,6 +65,16 @@ func TestREST(t *testing.T) {
 	for _, line := range []string{`"ok".*CreateChat|CreateChat.*"ok"`, `"ok".*GetChat|GetChat.*"ok"`, `"invalid_argument".*SendMessage|SendMessage.*"invalid_argument"`} {
 		if !regexp.MustCompile(line).MatchString(metrics) {
 			t.Errorf("no metric matches %s", line)
+		}
+	}
+	// L-165: each phase of the creation is timed, the last one when the event is in the log.
+	for _, phase := range []string{"1", "kafka"} {
+		count := `chat_creation_duration_seconds_count{chat_type="direct",phase="` + phase + `"} 1`
+		for start := time.Now(); !strings.Contains(metrics, count); _, _, metrics = do("GET", "/metrics", "", "") {
+			if time.Since(start) > 30*time.Second {
+				t.Fatalf("no %s", count)
+			}
+			time.Sleep(20 * time.Millisecond)
 		}
 	}
 }
