@@ -10,3 +10,8 @@ import (
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t, TestListAndGet, TestRedrive, TestRedriveTakesTurns, TestDiscard, TestForeignRecords)
 }
+
+// So it is while a third of all requests is refused, lost or loses its answer.
+func TestOnDynamoDBUnderFaults(t *testing.T) {
+	dynamotest.RerunUnderFaults(t, 16, TestListAndGet, TestDiscard)
+}

@@ -10,3 +10,8 @@ import (
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t, TestReplay, TestReplayLeavesNewEventsAlone, TestReplayOfWhatCannotBePublished)
 }
+
+// So they are while a third of all requests is refused, lost or loses its answer.
+func TestOnDynamoDBUnderFaults(t *testing.T) {
+	dynamotest.RerunUnderFaults(t, 17, TestReplay, TestReplayLeavesNewEventsAlone)
+}

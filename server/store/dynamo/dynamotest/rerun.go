@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,21 +93,32 @@ func RerunOutside(t *testing.T, f *Faults, tests ...func(*testing.T)) {
 
 func rerun(t *testing.T, open func(testing.TB, func() time.Time) store.Store, tests []func(*testing.T)) {
 	Endpoint(t)
-	replace(t, open)
 	for _, test := range tests {
-		t.Run(nameOf(test), test)
+		t.Run(nameOf(test), func(t *testing.T) {
+			replace(t, open)
+			test(t)
+		})
 	}
 }
 
-// replace makes Store use open until the test has ended.
+// replace makes Store use open until the test has ended, which fails if it took no store.
 func replace(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
+	var taken atomic.Int64
 	set := func(f func(testing.TB, func() time.Time) store.Store) {
 		instead.Lock()
 		defer instead.Unlock()
 		instead.open = f
 	}
-	set(open)
-	t.Cleanup(func() { set(nil) })
+	set(func(t testing.TB, clock func() time.Time) store.Store {
+		taken.Add(1)
+		return open(t, clock)
+	})
+	t.Cleanup(func() {
+		set(nil)
+		if taken.Load() == 0 && !t.Failed() && !t.Skipped() {
+			t.Error("the test takes no store from dynamotest.Store")
+		}
+	})
 }
 
 func nameOf(test func(*testing.T)) string {
