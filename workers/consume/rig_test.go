@@ -14,7 +14,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/parley-chat/parley/server/event"
@@ -97,9 +96,7 @@ func (r *rig) commit(group string, offsets kadm.Offsets) {
 	}
 }
 
-func (r *rig) admin() *kadm.Client { return r.adminOf(r.broker.Client(r.t)) }
-
-func (*rig) adminOf(c *kgo.Client) *kadm.Client { return kadm.NewClient(c) }
+func (r *rig) admin() *kadm.Client { return kadm.NewClient(r.broker.Client(r.t)) }
 
 // committed returns what the group has committed of a partition of the topic, -1 for
 // nothing.
