@@ -251,30 +251,36 @@ func topicRights(ctx context.Context, c *kafka.Client) (map[string]operations, e
 	return out, nil
 }
 
-func groupRights(ctx context.Context, c *kafka.Client, r Right) ([]string, error) {
-	req := kmsg.NewPtrDescribeGroupsRequest()
-	req.Groups, req.IncludeAuthorizedOperations = []string{r.Name}, true
-	res, err := req.RequestWith(ctx, c)
-	switch {
-	case errors.Is(err, kerr.CoordinatorNotAvailable), errors.Is(err, kerr.CoordinatorLoadInProgress), errors.Is(err, kerr.NotCoordinator):
-		return nil, nil // a cluster without any group, or one that moves them: the consumer waits for it
-	case err != nil && !errors.Is(err, kerr.GroupAuthorizationFailed):
-		return nil, fmt.Errorf("kafka: ask for rights on %s: %w", r.resource(), err)
-	}
-	may := operations{known: err != nil}
-	if res != nil {
-		for _, g := range res.Groups {
-			if errors.Is(kerr.ErrorForCode(g.ErrorCode), kerr.GroupAuthorizationFailed) {
-				may = operations{known: true}
-			} else if g.AuthorizedOperations != unsaid {
-				may = operations{g.AuthorizedOperations, true}
+// groupRights asks for a group that may not exist yet, of which Kafka says nothing: who
+// may be a member of it shows in the answer to a member that there is not.
+func groupRights(ctx context.Context, c *kafka.Client, r Right) (missing []string, err error) {
+	for _, o := range r.Operations {
+		if o == kmsg.ACLOperationRead {
+			req := kmsg.NewPtrHeartbeatRequest()
+			req.Group, req.MemberID = r.Name, "parley-check"
+			var res *kmsg.HeartbeatResponse
+			if res, err = req.RequestWith(ctx, c); err == nil && errors.Is(kerr.ErrorForCode(res.ErrorCode), kerr.GroupAuthorizationFailed) {
+				err = kerr.GroupAuthorizationFailed
+			}
+		} else {
+			req := kmsg.NewPtrDescribeGroupsRequest()
+			req.Groups = []string{r.Name}
+			var res *kmsg.DescribeGroupsResponse
+			if res, err = req.RequestWith(ctx, c); err == nil {
+				for _, g := range res.Groups {
+					if errors.Is(kerr.ErrorForCode(g.ErrorCode), kerr.GroupAuthorizationFailed) {
+						err = kerr.GroupAuthorizationFailed
+					}
+				}
 			}
 		}
-	}
-	var missing []string
-	for _, o := range r.Operations {
-		if !may.can(o) {
+		switch {
+		case errors.Is(err, kerr.GroupAuthorizationFailed):
 			missing = append(missing, operationName(o))
+		case errors.Is(err, kerr.CoordinatorNotAvailable), errors.Is(err, kerr.CoordinatorLoadInProgress), errors.Is(err, kerr.NotCoordinator):
+			// A cluster without any group, or one that moves them: the consumer waits for it.
+		case err != nil:
+			return nil, fmt.Errorf("kafka: ask for rights on %s: %w", r.resource(), err)
 		}
 	}
 	return missing, nil
