@@ -20,10 +20,12 @@ func (c ownBody) Do(r *http.Request) (*http.Response, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return c.next.Do(r)
 	}
-	b, err := io.ReadAll(r.Body)
+	read := bytes.NewBuffer(make([]byte, 0, max(r.ContentLength, 0)+bytes.MinRead)) // enough to grow no more
+	_, err := read.ReadFrom(r.Body)
 	if err = errors.Join(err, r.Body.Close()); err != nil {
 		return nil, err
 	}
+	b := read.Bytes()
 	again := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	own := r.WithContext(r.Context())
 	own.GetBody = again
