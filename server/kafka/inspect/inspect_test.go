@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/inspect"
@@ -133,4 +138,22 @@ func TestUnderReplicated(t *testing.T) {
 	if n, err := inspect.UnderReplicated(t.Context(), broker(t)); err != nil || n != 0 {
 		t.Fatal(n, err)
 	}
+}
+
+// Records that are not there any more when they are read are not waited for.
+func TestReadOfNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := &kfake.VirtualNetwork{}
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ListenFn(network.Listen), kfake.SeedTopics(1, "t"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cluster.Close()
+		began := time.Now()
+		spans := []inspect.Span{{Partition: kafka.Partition{Topic: "t"}, From: 0, To: 5}}
+		err = inspect.Read(t.Context(), cluster.ListenAddrs()[0], spans, func(*kafka.Record) error { return nil }, kgo.Dialer(network.DialContext))
+		if err == nil || !strings.Contains(err.Error(), "t/0: nothing came") || time.Since(began) > time.Minute {
+			t.Fatal(time.Since(began), err)
+		}
+	})
 }

@@ -2,14 +2,21 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/kafka"
 )
+
+// silence is how long nothing may come while a span is read.
+const silence = 30 * time.Second
+
+var errSilent = errors.New("nothing came from the brokers for 30 s")
 
 // Span is a run of the records of a partition.
 type Span struct {
@@ -74,9 +81,17 @@ func Read(ctx context.Context, addr string, spans []Span, each func(*kafka.Recor
 
 func read(ctx context.Context, c *kgo.Client, s Span, each func(*kafka.Record) error) error {
 	for {
-		fetches := c.PollRecords(ctx, maxPoll)
+		// The client itself would wait for ever: for brokers that are away, and for records
+		// that retention has taken meanwhile.
+		poll, cancel := context.WithTimeout(ctx, silence)
+		fetches := c.PollRecords(poll, maxPoll)
+		quiet := poll.Err() != nil && fetches.NumRecords() == 0
+		cancel()
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if quiet {
+			return fmt.Errorf("kafka: %s/%d: %w", s.Partition.Topic, s.Partition.ID, errSilent)
 		}
 		for _, e := range fetches.Errors() {
 			return fmt.Errorf("kafka: fetch %s/%d: %w", e.Topic, e.Partition, e.Err)
