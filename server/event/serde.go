@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"buf.build/go/protovalidate"
@@ -15,6 +16,10 @@ import (
 // event, an unknown schema, an invalid or foreign payload. It is permanent: the
 // same bytes will never be right.
 var ErrSchema = errors.New("event: schema violation")
+
+// ErrForeign says that a record is of a type that is registered for a topic of events and
+// that this version does not know: one that is newer. It wraps ErrSchema.
+var ErrForeign = fmt.Errorf("%w: a type of a newer version", ErrSchema)
 
 // Serde encodes events for Kafka in the Confluent wire format, a zero byte, the
 // schema's id, the index of the message in its file, and the protobuf, and decodes
@@ -29,7 +34,18 @@ type Serde struct {
 
 	mu    sync.RWMutex
 	types map[int]string // event type by schema id; guarded by mu
+	newer map[newer]bool // told of; guarded by mu
+	tell  func(eventType string, version int32)
 }
+
+// newer is a version of an event that this version of Parley does not know.
+type newer struct {
+	eventType string
+	version   int32
+}
+
+// maxNewer bounds the versions that a Serde remembers to have told of.
+const maxNewer = 64
 
 // Resolver returns the subjects under which a schema is registered, none for an
 // unknown one.
@@ -47,7 +63,7 @@ func NewSerde(ids map[string]int, resolve Resolver) (*Serde, error) {
 	if err != nil {
 		return nil, fmt.Errorf("event: validator: %w", err)
 	}
-	s := &Serde{ids: ids, subjects: map[string]string{}, resolve: resolve, types: map[int]string{}, validator: v}
+	s := &Serde{ids: ids, subjects: map[string]string{}, resolve: resolve, types: map[int]string{}, newer: map[newer]bool{}, validator: v}
 	for _, spec := range Specs() {
 		id, ok := ids[spec.Type]
 		if !ok {
@@ -57,6 +73,33 @@ func NewSerde(ids map[string]int, resolve Resolver) (*Serde, error) {
 		s.subjects[spec.Subject()] = spec.Type
 	}
 	return s, nil
+}
+
+// OnNewer has f told of each version of an event that is decoded though it is newer than
+// the one that this process writes, once (K-155): what it has more is not seen. It must be
+// called before the first Decode.
+func (s *Serde) OnNewer(f func(eventType string, version int32)) { s.tell = f }
+
+func (s *Serde) version(eventType string, v int32) {
+	if s.tell == nil || v <= catalogue[eventType].spec.Version {
+		return
+	}
+	n := newer{eventType, v}
+	s.mu.RLock()
+	known := s.newer[n]
+	s.mu.RUnlock()
+	if known {
+		return
+	}
+	s.mu.Lock()
+	known = s.newer[n] || len(s.newer) >= maxNewer
+	if !known {
+		s.newer[n] = true
+	}
+	s.mu.Unlock()
+	if !known {
+		s.tell(eventType, v)
+	}
 }
 
 // Encode returns the value of an event's record.
@@ -84,7 +127,8 @@ func Frame(id int, payload []byte) ([]byte, error) {
 	return append(b, payload...), err
 }
 
-// typeOf returns the event type of a schema, "" for one that is no event's.
+// typeOf returns the event type of a schema, "" for one that is no event's. Errors:
+// ErrForeign, and those of the resolver.
 func (s *Serde) typeOf(ctx context.Context, id int) (string, error) {
 	s.mu.RLock()
 	eventType := s.types[id]
@@ -104,6 +148,13 @@ func (s *Serde) typeOf(ctx context.Context, id int) (string, error) {
 			s.types[id] = eventType
 			s.mu.Unlock()
 			return eventType, nil
+		}
+	}
+	for _, subject := range subjects {
+		for _, spec := range Specs() {
+			if strings.HasPrefix(subject, spec.Topic+"-") {
+				return "", ErrForeign
+			}
 		}
 	}
 	return "", nil
@@ -138,6 +189,7 @@ func (s *Serde) Decode(ctx context.Context, key, value []byte) (Event, error) {
 	if md := e.GetMetadata(); md.GetEventType() != eventType || md.GetPartitionKey() != e.GetChatId() || e.GetChatId() != string(key) {
 		return nil, fmt.Errorf("%w: %s with another type or key than its record", ErrSchema, eventType)
 	}
+	s.version(eventType, e.GetMetadata().GetEventVersion())
 	return e, nil
 }
 

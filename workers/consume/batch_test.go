@@ -60,6 +60,8 @@ func TestBatches(t *testing.T) {
 		{"downstream", bad(1, Fail(Downstream, "away", nil)), "01234 1234 1234 1234 234", "01234", 1, "", false},
 		{"downstream for all", func([]int) (int, error) { return 0, Fail(Downstream, "away", nil) }, "01234 01234 01234 01234 1234 234 34 4", "01234", 5, "", false},
 		{"authoritative", bad(2, Fail(Authoritative, "away", nil)), "01234", "01", 0, "", false},
+		{"ignored", bad(2, Fail(Ignored, "of another kind", nil)), "01234 34", "01234", 0, "", false},
+		{"ignored, the last", bad(4, Fail(Ignored, "of another kind", nil)), "01234", "01234", 0, "", false},
 		{"fatal", bad(2, Fail(Fatal, "anew", nil)), "01234 2", "01", 0, "", true},
 		{"says more than there are", func(list []int) (int, error) { return 99, Fail(Permanent, "bad", nil) }, "01234", "01234", 0, "", false},
 		{"says less than none", blindly(Fail(Permanent, "bad", nil)), "01234 0 1234 1 234 2 34 3 4", "01234", 0, "01234", false},
@@ -106,7 +108,7 @@ func TestBatches(t *testing.T) {
 			if done != c.done || dead.String() != c.dead || e.Stats().Skipped != c.skipped || (u.fatal != nil) != c.fatal || stop.Load() != c.fatal {
 				t.Errorf("finished %s, dead %s, %d skipped, fatal %v", done, dead.String(), e.Stats().Skipped, u.fatal)
 			}
-			if n := e.Stats(); n.Handled+n.Skipped+n.Dead != int64(len(done)) {
+			if n := e.Stats(); n.Handled+n.Skipped+n.Ignored+n.Dead != int64(len(done)) {
 				t.Errorf("%+v of %d", n, len(done))
 			}
 		})

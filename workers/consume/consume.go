@@ -21,6 +21,7 @@
 //	authoritative  hold the partition, again later
 //	fatal          the engine ends; its owner starts it anew
 //	unknown        counted durably; a dead letter after three
+//	ignored        counted, commit
 //
 // A panic is unknown. A record that ends the process is found by working on those
 // that may have done it one by one; see blame.go. A handler may take the records of a
@@ -81,7 +82,7 @@ type Engine struct {
 	trial  map[kafka.Partition]*trial
 	ahead  map[kafka.Partition]map[int64]bool // finished, but behind a record that waits
 
-	handled, calls, skipped, dead, holds, commits, rebalances atomic.Int64
+	handled, calls, skipped, ignored, dead, holds, commits, rebalances atomic.Int64
 }
 
 // lag is how far a partition is behind.
@@ -92,7 +93,7 @@ type lag struct {
 
 // Stats counts what an Engine did, and how far it is behind in its partitions.
 type Stats struct {
-	Handled, Skipped, Dead, Held, Commits int64
+	Handled, Skipped, Ignored, Dead, Held, Commits int64
 
 	Calls int64 // of the handler
 	// Rebalances counts how often partitions were assigned.
@@ -106,7 +107,7 @@ type Stats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Handled: e.handled.Load(), Skipped: e.skipped.Load(), Dead: e.dead.Load(), Held: e.holds.Load(), Commits: e.commits.Load(),
-		Calls: e.calls.Load(), Rebalances: e.rebalances.Load(),
+		Ignored: e.ignored.Load(), Calls: e.calls.Load(), Rebalances: e.rebalances.Load(),
 	}
 	now := e.cfg.Clock()
 	e.mu.Lock()

@@ -19,11 +19,12 @@ const (
 	Downstream          // somebody who is served is away; nothing is lost by skipping
 	Authoritative       // the store or Kafka is away
 	Fatal               // the engine must start anew
+	Ignored             // the record is nothing to this consumer
 )
 
 // String returns the class's name.
 func (c Class) String() string {
-	return [...]string{"unknown", "permanent", "downstream", "authoritative", "fatal"}[c]
+	return [...]string{"unknown", "permanent", "downstream", "authoritative", "fatal", "ignored"}[c]
 }
 
 // Failure is an error of a class. Reason must not hold any content of the record.

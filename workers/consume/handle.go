@@ -16,8 +16,8 @@ type Handler func(ctx context.Context, r *kafka.Record) error
 // least one, and at most kafka.MaxPoll. It returns how many it has finished, from the
 // first one on. Without an error that is all of them.
 //
-// An error is about the first of those that are left. Unless it is downstream or
-// authoritative, that record then comes again, alone: nothing is held against a record
+// An error is about the first of those that are left. Unless it is downstream,
+// authoritative or ignored, that record then comes again, alone: nothing is held against a record
 // but what happened while it was alone. So a handler that cannot tell may return 0, and
 // one that panics blames nobody; the rest of such a batch comes record by record.
 type BatchHandler func(ctx context.Context, records []*kafka.Record) (finished int, err error)
@@ -59,6 +59,10 @@ func (e *Engine) workBatch(ctx context.Context, u *unit, stop *atomic.Bool) {
 				return
 			case classOf(err) == Downstream:
 				e.skip(u, i)
+				continue
+			case classOf(err) == Ignored:
+				u.sh.done[u.at[i]] = true
+				e.ignored.Add(1)
 				continue
 			}
 			apart = true
@@ -121,6 +125,7 @@ const (
 	handled outcome = iota
 	skipped
 	buried
+	ignored
 )
 
 // record handles one record; it is finished if there is no error.
@@ -143,6 +148,9 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Durat
 	case Downstream:
 		e.skipped.Add(1)
 		return skipped, nil
+	case Ignored:
+		e.ignored.Add(1)
+		return ignored, nil
 	case Unknown, Fatal:
 		attempts, failed := e.count(ctx, r)
 		switch {

@@ -49,10 +49,7 @@ func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery
 				events = append(events, e)
 				continue
 			}
-			failed = consume.Fail(consume.Authoritative, "the schema registry cannot be asked", err)
-			if errors.Is(err, event.ErrSchema) {
-				failed = consume.Fail(consume.Permanent, err.Error(), err)
-			}
+			failed = failure(err)
 			break
 		}
 		for _, d := range Merge(events) {
@@ -62,6 +59,18 @@ func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery
 		}
 		return len(events), failed
 	}
+}
+
+// failure is what an error of decoding means: a newer type of event is told of by those
+// who know it, what is no event will never be one.
+func failure(err error) error {
+	switch {
+	case errors.Is(err, event.ErrForeign):
+		return consume.Fail(consume.Ignored, err.Error(), err)
+	case errors.Is(err, event.ErrSchema):
+		return consume.Fail(consume.Permanent, err.Error(), err)
+	}
+	return consume.Fail(consume.Authoritative, "the schema registry cannot be asked", err)
 }
 
 // Merge returns what hubs have to hear of events of one chat, in any order: its newest

@@ -10,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
@@ -36,26 +39,37 @@ type world struct {
 	engine *consume.Engine
 	bob    *delivery.Stream
 	down   atomic.Bool // Kafka takes nothing
+	away   atomic.Bool // hubs cannot be reached
+	broker *kafkatest.Broker
+	mark   kafkatest.Mark // where the topics ended
+	config consume.Config // of the engine
 }
 
-// newWorld makes a world whose hub is told of commits at once, or by Kafka alone.
-func newWorld(t *testing.T, live bool) *world {
+// each runs a test on each kind of broker, in a world whose hub is told of commits at
+// once, or by Kafka alone.
+func each(t *testing.T, live bool, test func(t *testing.T, w *world)) {
+	t.Helper()
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { test(t, newWorld(t, b, live)) })
+}
+
+func newWorld(t *testing.T, broker *kafkatest.Broker, live bool) *world {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	t.Cleanup(cancel)
-	w := &world{t: t, ctx: ctx, store: storetest.NewMap(time.Now)}
+	w := &world{t: t, ctx: ctx, store: storetest.NewMap(time.Now), broker: broker, mark: broker.Mark(t, Topics()...)}
 	log := slog.New(slog.DiscardHandler)
-	broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	w.must(err)
-	t.Cleanup(broker.Close)
+	var stable func(context.Context) error
+	if broker.Embedded != nil {
+		stable = broker.Embedded.Stable
+	}
 	ids, err := registry.New(w.store).Events(ctx)
 	w.must(err)
 	serde, err := event.NewSerde(ids, nil)
 	w.must(err)
-	client, err := kafka.NewTransactional(broker.Addr(), "relay")
+	client, err := kafka.NewTransactional(broker.Addr, broker.Name("relay"))
 	w.must(err)
 	t.Cleanup(client.Close)
 	w.relay, err = relay.New(relay.Config{
-		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Stable: broker.Stable, Sweep: 100 * time.Millisecond,
+		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Stable: stable, Sweep: 100 * time.Millisecond,
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
 			if w.down.Load() {
 				return errors.New("no broker")
@@ -74,14 +88,22 @@ func newWorld(t *testing.T, live bool) *world {
 	reader := view.New(view.Config{Store: w.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	w.hub, err = delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID})
 	w.must(err)
-	w.engine, err = consume.New(consume.Config{
-		Addr: broker.Addr(), Group: Group, Consumer: "p", Topics: Topics(), Batch: Handler(serde, w.hub.Deliver),
+	handle := Handler(serde, w.hub.Deliver)
+	w.config = consume.Config{
+		Addr: broker.Addr, Group: broker.Name(Group), Consumer: "p", Topics: Topics(), Store: w.store, Clock: time.Now, Logger: log,
+		Batch: func(ctx context.Context, records []*kafka.Record) (int, error) {
+			if w.away.Load() {
+				return 0, consume.Fail(consume.Downstream, "hubs are away", nil)
+			}
+			return handle(ctx, records)
+		},
 		Dead: func(_ context.Context, d consume.Dead) error {
 			t.Errorf("dead letter %s: %s", d.ID(), d.Reason)
 			return nil
 		},
-		Store: w.store, Clock: time.Now, Logger: log,
-	})
+	}
+	w.begin(w.config.Group)
+	w.engine, err = consume.New(w.config)
 	w.must(err)
 	var wg sync.WaitGroup
 	run, stop := context.WithCancel(ctx)
@@ -93,14 +115,37 @@ func newWorld(t *testing.T, live bool) *world {
 	for _, u := range []string{"alice", "bob", "carol"} {
 		w.must(w.chats.EnsureUser(ctx, u))
 	}
-	w.bob, err = w.hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)})
+	w.open()
+	return w
+}
+
+// begin makes a group begin where the topics ended; in a broker of the test's own that
+// is their beginning.
+func (w *world) begin(group string) {
+	if w.broker.Embedded != nil {
+		return
+	}
+	offsets := kadm.Offsets{}
+	for topic, parts := range w.mark {
+		for id, o := range parts {
+			offsets.AddOffset(topic, id, o.EpochOffset().Offset, -1)
+		}
+	}
+	w.must(kadm.NewClient(w.broker.Client(w.t)).CommitAllOffsets(w.ctx, group, offsets))
+}
+
+// open opens bob's stream, which knows some chats.
+func (w *world) open(known ...*deliveryv1.KnownChat) {
+	w.t.Helper()
+	var err error
+	w.bob, err = w.hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour), Known: known})
 	w.must(err)
-	t.Cleanup(func() { w.hub.Close(w.bob) })
+	bob := w.bob
+	w.t.Cleanup(func() { w.hub.Close(bob) })
 	for done := false; !done; {
-		done, err = w.bob.Step(ctx)
+		done, err = w.bob.Step(w.ctx)
 		w.must(err)
 	}
-	return w
 }
 
 func (w *world) must(err error) {
@@ -110,11 +155,14 @@ func (w *world) must(err error) {
 	}
 }
 
-// await takes bob's frames until one is what is waited for.
+// await takes bob's frames, and acknowledges them, until one is what is waited for.
 func (w *world) await(what string, is func(*deliveryv1.Frame) bool) {
 	w.t.Helper()
 	for {
-		_, frames, _ := w.bob.Take(100)
+		first, frames, _ := w.bob.Take(100)
+		if len(frames) > 0 {
+			w.must(w.bob.Ack(first + int64(len(frames)) - 1))
+		}
 		for _, f := range frames {
 			if is(f.Proto()) {
 				return
@@ -146,8 +194,9 @@ func (w *world) send(id string, n int) {
 
 // With the live path switched off, every stream still converges through Kafka; an
 // addition, messages and a removal arrive by the durable path alone.
-func TestDurablePathAlone(t *testing.T) {
-	w := newWorld(t, false)
+func TestDurablePathAlone(t *testing.T) { each(t, false, durablePathAlone) }
+
+func durablePathAlone(_ *testing.T, w *world) {
 	id := w.group()
 	w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
 	w.send(id, 20)
@@ -164,8 +213,9 @@ func TestDurablePathAlone(t *testing.T) {
 
 // With the durable path stopped people still chat, and when it is back all that
 // happened meanwhile is published: nothing is left in the outbox (K-070, L-190).
-func TestDurablePathStopped(t *testing.T) {
-	w := newWorld(t, true)
+func TestDurablePathStopped(t *testing.T) { each(t, true, durablePathStopped) }
+
+func durablePathStopped(t *testing.T, w *world) {
 	w.down.Store(true)
 	id := w.group()
 	w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
@@ -199,4 +249,91 @@ func TestDurablePathStopped(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// messages takes bob's frames until he has messages up to a sequence; each must be the
+// one that follows, and come once.
+func (w *world) messages(next *int64, last int64) {
+	w.t.Helper()
+	w.await(fmt.Sprintf("message %d", last), func(f *deliveryv1.Frame) bool {
+		if m := f.GetMessage(); m != nil {
+			if m.GetSequence() != *next {
+				w.t.Fatalf("message %d follows %d", m.GetSequence(), *next-1)
+			}
+			*next++
+		}
+		return *next > last
+	})
+}
+
+// The group's offsets are lost, and all is read from the beginning: a client that has
+// acknowledged what it got sees none of it again (K-099), and what comes after is still
+// delivered, once.
+func TestOffsetsLost(t *testing.T) {
+	each(t, true, func(t *testing.T, w *world) {
+		id := w.group()
+		w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
+		next := int64(1)
+		w.send(id, 20)
+		w.messages(&next, 20)
+		again := w.config
+		again.Group += "-anew"
+		w.begin(again.Group)
+		e, err := consume.New(again)
+		w.must(err)
+		ctx, stop := context.WithCancel(w.ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = e.Run(ctx) })
+		defer func() { stop(); wg.Wait() }()
+		for e.Stats().Handled < 23 { // three about the group and its members
+			select {
+			case <-w.ctx.Done():
+				t.Fatalf("%+v", e.Stats())
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		w.send(id, 1)
+		w.messages(&next, 21)
+		if _, frames, _ := w.bob.Take(100); len(frames) > 0 {
+			t.Fatalf("%d frames more", len(frames))
+		}
+	})
+}
+
+// Hubs cannot be reached, and what is for them is left out after some retries: whoever
+// comes back gets it from the store, without a gap (K-119, K-126).
+func TestSkippedIsSynchronised(t *testing.T) {
+	each(t, false, func(t *testing.T, w *world) {
+		id := w.group()
+		w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
+		next := int64(1)
+		w.send(id, 1)
+		w.messages(&next, 1)
+		version, err := w.version(id)
+		w.must(err)
+		w.away.Store(true)
+		w.send(id, 20)
+		for w.engine.Stats().Skipped < 20 {
+			select {
+			case <-w.ctx.Done():
+				t.Fatalf("%+v", w.engine.Stats())
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		if _, frames, _ := w.bob.Take(100); len(frames) > 0 {
+			t.Fatalf("%d frames came", len(frames))
+		}
+		w.hub.Close(w.bob)
+		w.open(&deliveryv1.KnownChat{ChatId: id, Version: version})
+		w.messages(&next, 21)
+	})
+}
+
+// version is a chat's.
+func (w *world) version(id string) (int64, error) {
+	it, err := w.store.Get(w.ctx, table.HeadKey(id), store.Strong)
+	if err != nil {
+		return 0, err
+	}
+	return table.HeadFrom(id, it).Version, nil
 }

@@ -66,6 +66,9 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	if err != nil {
 		return err
 	}
+	serde.OnNewer(func(eventType string, version int32) {
+		log.Warn("events of a newer version are read without what they have more", "type", eventType, "version", version)
+	})
 	letter, err := subjects.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
 	if err != nil {
 		return err

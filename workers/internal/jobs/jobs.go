@@ -175,6 +175,9 @@ func (p *program) schemas(ctx context.Context) error {
 	if p.serde, err = event.NewSerde(ids, r.SubjectsOf); err != nil {
 		return err
 	}
+	p.serde.OnNewer(func(eventType string, version int32) {
+		p.cfg.Logger.Warn("events of a newer version are read without what they have more", "type", eventType, "version", version)
+	})
 	p.letter, err = letterID(ctx, r)
 	return err
 }
