@@ -45,6 +45,7 @@ type bug struct {
 	newest      bool                                   // a partition goes on at its end, not where it was committed
 	noDirty     bool                                   // a gap marks no stream
 	noSkip      bool                                   // what is left out begins no epoch
+	noList      bool                                   // nobody looks who is listed
 	noTick      bool                                   // silence is not noticed
 	keepLease   bool                                   // streams are kept while their routes had run out
 }

@@ -79,6 +79,21 @@ func (s *spine) join(p *process) {
 		}
 	}
 	s.greet(p)
+	s.look(p)
+}
+
+// look has a process see who is listed: all who send.
+func (s *spine) look(p *process) {
+	if s.w.bug.noList {
+		return
+	}
+	var listed []string
+	for _, from := range s.senders() {
+		if from != p {
+			listed = append(listed, from.name)
+		}
+	}
+	p.receiver.Expect(listed, s.linkNow)
 }
 
 // greet opens a sender's links to all processes.
@@ -91,6 +106,14 @@ func (s *spine) greet(from *process) {
 }
 
 func (s *spine) hello(from, to *process) {
+	if s.unmet > 0 && s.w.trouble(s.unmet) {
+		if s.w.trace != nil {
+			s.w.tracef("%s does not reach %s, and goes on", from.name, to.name)
+		}
+		from.sender.Open(to.name)
+		s.look(to) // which it has been given the time for
+		return
+	}
 	if err := to.receiver.Receive(from.sender.Open(to.name), s.linkNow); err != nil {
 		s.w.failf("%s greets %s: %v", from.name, to.name, err)
 	}
@@ -210,6 +233,7 @@ func (s *spine) round() {
 		if !s.w.bug.noTick {
 			p.receiver.Tick(s.linkNow)
 		}
+		s.look(p)
 	}
 	if s.onTheWay() {
 		return

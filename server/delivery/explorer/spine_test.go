@@ -41,6 +41,7 @@ type spine struct {
 	linkNow  time.Time
 	rounds   int  // of keepalives, since there is no more trouble
 	lossy    int  // of links, in 1/1,000
+	unmet    int  // first keepalives that do not come, in 1/1,000
 	share    int  // of acts that are acts of the spine, in 1/1,000
 	hidden   int  // routes that cannot be found, in 1/1,000
 	quiet    bool // nothing but the durable path tells hubs of commits
@@ -74,11 +75,15 @@ var serde = sync.OnceValues(func() (*event.Serde, error) {
 var silent = slog.New(slog.DiscardHandler)
 
 func newSpine(w *world) *spine {
-	return &spine{
+	s := &spine{
 		w: w, parts: map[kafka.Partition]*part{}, events: map[string]event.Event{}, base: map[string]int64{}, wires: map[wireKey]*wire{}, linkNow: epoch,
 		fencing: w.choose.chance(500), syncing: w.choose.chance(500), lossy: []int{20, 0, 150, 0}[w.choose.pick(4)],
 		hidden: []int{20, 0, 100, 0}[w.choose.pick(4)], quiet: w.choose.chance(400), share: 250, acts: some(w.choose, spineActs, 500),
 	}
+	if s.lossy >= 150 && s.quiet {
+		s.unmet = 300
+	}
+	return s
 }
 
 // relayHost is a process that runs a relay.

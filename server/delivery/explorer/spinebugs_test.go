@@ -22,6 +22,7 @@ func init() {
 		bug{name: "dirty not set", spine: true, tune: tuned(50, 100), noDirty: true},
 		bug{name: "skip without new epoch", spine: true, tune: tuned(0, 300), noSkip: true},
 		bug{name: "silence not noticed", from: 3120, spine: true, tune: tuned(0, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout), noTick: true},
+		bug{name: "sender that was never heard of not missed", from: 17500, spine: true, tune: unmeeting, noList: true},
 		bug{name: "lease not renewed but streams kept", spine: true, tune: tuned(0, 0, (*spine).lapse), keepLease: true},
 		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 300), envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
 		bug{name: "number jump ignored", spine: true, tune: tuned(100, 0), envelope: func(_ *world, to *process, e *link.Envelope) {
@@ -54,9 +55,15 @@ func init() {
 // tuned leaves only the durable path, some kinds of trouble, and keepalives.
 func tuned(lossy, hidden int, acts ...func(*spine)) func(*spine) {
 	return func(s *spine) {
-		s.quiet, s.lossy, s.hidden, s.share, s.w.acts, s.w.acting = true, lossy, hidden, 400, actsOf(0), 80
+		s.quiet, s.lossy, s.unmet, s.hidden, s.share, s.w.acts, s.w.acting = true, lossy, 0, hidden, 400, actsOf(0), 80
 		s.acts = append([]func(*spine){(*spine).round}, acts...)
 	}
+}
+
+// unmeeting is a world of workers that come and go, and that not all processes hear of.
+func unmeeting(s *spine) {
+	tuned(400, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout)(s)
+	s.unmet = 900
 }
 
 // flipping is a world of memberships that end and begin, and of streams that break.
