@@ -310,7 +310,9 @@ func (w *world) checkChat(h table.Head, r *replica) {
 		case *eventv1.MembershipChanged:
 			mv++
 			w.apply(h.ChatID, v, e, members, &count, sequence)
-			joined[e.GetUserId()] = e
+			if e.GetChangeType() == eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED {
+				joined[e.GetUserId()] = e
+			}
 		}
 		if md.GetMembershipVersion() != mv {
 			w.t.Errorf("%s@%d: membership version %d, not %d", h.ChatID, v, md.GetMembershipVersion(), mv)
