@@ -63,6 +63,9 @@ type Config struct {
 	Clock      func() time.Time
 	Generation string // of the store
 	Producer   string // id of this process
+	// Shared says that other processes write to the store, too: a chat with much to do
+	// here leaves room for them now and then.
+	Shared bool
 
 	// Committed is told of each plan that changed a chat and is known here to be
 	// committed: once, in version order, once it is durable, before the callers

@@ -152,6 +152,29 @@ func (s *Service) repeat(ctx context.Context, writes ...store.Write) error {
 	}
 }
 
+// A chat that always has something to send would keep its head to itself: this process
+// knows a new head as soon as it has made it, another one only when its own plan failed
+// on it, and by then the next one is on its way. So after a turn of plans in a row the
+// chat pauses for as long as two plans take, in which another process gets its own in:
+// whoever loses tries so many times at once that one falls into a pause. What waits here
+// meanwhile shares the next plan.
+const (
+	turn     = 8
+	tries    = turn + 4
+	maxPause = 100 * time.Millisecond
+)
+
+// giveWay pauses where it is others' turn.
+func (s *Service) giveWay(ctx context.Context, q *chatQueue) {
+	if !s.cfg.Shared || q.row < turn {
+		return
+	}
+	if pause := min(2*q.took, maxPause) - s.cfg.Clock().Sub(q.ended); pause > 0 {
+		_ = s.cfg.Sleep(ctx, pause) // or the leader goes, which is told later
+	}
+	q.row = 0
+}
+
 // pacer slows the attempts of a command down that keeps losing against another
 // process, and ends them.
 type pacer struct {
@@ -163,7 +186,8 @@ type pacer struct {
 func (s *Service) pacer() *pacer { return &pacer{svc: s, deadline: s.cfg.Clock().Add(planAge)} }
 
 // again is to be called after each plan that failed on a stale fact: the first
-// repetitions go at once, because the present facts came with the failure.
+// repetitions go at once, because the present facts came with the failure, and so do,
+// where others write too, those after a wait, which begin on facts that are old again.
 func (p *pacer) again(lead, ctx context.Context) error {
 	p.n++
 	switch {
@@ -171,10 +195,14 @@ func (p *pacer) again(lead, ctx context.Context) error {
 		return lead.Err()
 	case !p.svc.cfg.Clock().Before(p.deadline):
 		return fmt.Errorf("chat: %w: the chat is contended", store.ErrConflict)
-	case p.n <= 2:
+	case p.svc.cfg.Shared && p.n%tries != 0, p.n <= 2:
 		return nil
 	}
-	return p.svc.cfg.Sleep(ctx, rand.N(min(firstWait<<min(p.n-3, 8), maxWait)))
+	waits := p.n - 3
+	if p.svc.cfg.Shared {
+		waits = p.n / tries
+	}
+	return p.svc.cfg.Sleep(ctx, rand.N(min(firstWait<<min(waits, 8), maxWait)))
 }
 
 // knowHead makes sure that the queue has a head. Errors: ErrNotAMember if there is

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
@@ -52,6 +53,11 @@ type chatQueue struct {
 
 	// The leader's: the last known head, which may be old. Version 0: none.
 	head table.Head
+	// The leader's: plans of sends since the chat last rested, when the last one ended,
+	// and how long it took.
+	row   int
+	ended time.Time
+	took  time.Duration
 }
 
 type state uint8

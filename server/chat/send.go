@@ -92,17 +92,22 @@ func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*com
 	if err := s.knowHead(ctx, q); err != nil {
 		return nil, err
 	}
+	s.giveWay(lead, q)
 	dropped := false
 	for pace := s.pacer(); len(sends) > 0; {
+		began := s.cfg.Clock()
 		d, err := s.maker.Sends(q.head, sends, s.stamp(q.head.ChangedAt))
 		if err != nil {
 			return nil, err
 		}
 		err = s.commit(lead, ctx, d)
 		if err == nil {
-			q.head = d.Head
+			q.head, q.ended = d.Head, s.cfg.Clock()
+			q.took = q.ended.Sub(began)
+			q.row++
 			break
 		}
+		q.row = 0
 		if failed := conditionError(err); failed != nil {
 			before := len(sends)
 			sends, q.head, err = d.Drop(failed, sends)

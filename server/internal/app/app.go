@@ -180,7 +180,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
-		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process, Meter: meter(p.counts),
+		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process, Shared: cfg.Engine.Distributed(), Meter: meter(p.counts),
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
 			p.hub.Deliver(d)

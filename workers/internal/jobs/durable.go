@@ -129,7 +129,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 // reconcile makes the service that completes what crashes left.
 func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
 	chats, err := chat.New(ctx, chat.Config{
-		Store: p.eng.Store, Clock: time.Now, Generation: p.eng.Generation, Producer: p.process,
+		Store: p.eng.Store, Clock: time.Now, Generation: p.eng.Generation, Producer: p.process, Shared: true,
 		Committed: func(c chat.Commit) {
 			if p.nudger != nil { // delivery has the durable path
 				p.nudger.Nudge(c)
