@@ -28,6 +28,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/stamp"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -97,7 +98,7 @@ type Service struct {
 	cfg    Config
 	maker  plan.Maker
 	shards [shards]shard
-	clock  clock
+	clock  *stamp.Clock
 }
 
 // New makes a Service. It reads the store's last stamp.
@@ -132,8 +133,13 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	for i := range s.shards {
 		s.shards[i].spare = max(1, cfg.Heads/shards)
 	}
-	return s, s.clock.load(ctx, cfg)
+	var err error
+	s.clock, err = stamp.Load(ctx, cfg.Store, cfg.Clock)
+	return s, err
 }
+
+// stamp returns the time of a change that must not be before floor.
+func (s *Service) stamp(floor int64) int64 { return s.clock.Next(floor) }
 
 // NewID makes a prefixed ULID.
 func NewID(prefix string) string {

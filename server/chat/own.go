@@ -43,7 +43,7 @@ func (s *Service) SetOwn(ctx context.Context, r Own) (OwnState, error) {
 		Caller: r.Caller, ChatID: r.ChatID, MutedUntil: r.MutedUntil, Archived: r.Archived,
 		Request: plan.NewRequest(r.Procedure, r.Caller, r.ChatID, r.RequestID, plan.OwnContent(r.MutedUntil, r.Archived)...),
 	}
-	s.keepClock(ctx)
+	s.clock.Keep(ctx, s.transact)
 	for pace := s.pacer(); ; {
 		out, own, err := s.readOwn(ctx, o)
 		if err != nil || out.Replayed {

@@ -211,7 +211,7 @@ func (s *Service) runGroup(ctx context.Context, q *chatQueue, group []*command) 
 	// Store calls do not end with the leader's context, because they are others'
 	// calls too.
 	work := context.WithoutCancel(ctx)
-	s.keepClock(work)
+	s.clock.Keep(work, s.transact)
 	if group[0].send != nil {
 		return s.runSends(ctx, work, q, group)
 	}

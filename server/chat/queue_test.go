@@ -239,7 +239,7 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.keepClock(bg) // so that no plan but the sends' comes
+	s.clock.Keep(bg, s.transact) // so that no plan but the sends' comes
 	s.cfg.Store = play
 
 	type result struct {

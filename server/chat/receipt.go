@@ -24,7 +24,7 @@ func (s *Service) MarkRead(ctx context.Context, user, chatID string, sequence in
 	if sequence < 1 {
 		return fail(fmt.Errorf("%w: a sequence is 1 or more", ErrInvalidArgument))
 	}
-	s.keepClock(ctx)
+	s.clock.Keep(ctx, s.transact)
 	for pace := s.pacer(); ; {
 		// The user's row comes last: it decides whether the head may be told.
 		it, err := s.get(ctx, table.HeadKey(chatID))
