@@ -74,7 +74,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		}
 	}()
 	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: cfg.wire(), Prefix: cfg.Prefix}); err != nil {
-		return nil, explainStore(cfg, err)
+		return nil, ExplainStore(cfg, err)
 	}
 	e.Store, e.Generation = e.dynamo, e.dynamo.Generation()
 	if cfg.Redis != "" {

@@ -12,9 +12,12 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
 
-// explainStore says in one line what DynamoDB's first error means for whoever has set it
-// up: the SDK's own words tell of its layers.
-func explainStore(cfg Config, err error) error {
+// ExplainStore says in one line what DynamoDB's first error means for whoever has set it
+// up: the SDK's own words tell of its layers. Other errors, and none, stay as they are.
+func ExplainStore(cfg Config, err error) error {
+	if err == nil {
+		return nil
+	}
 	at := cfg.Endpoint
 	if at == "" {
 		at = "DynamoDB"

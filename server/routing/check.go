@@ -60,7 +60,7 @@ func (r *Redis) try(ctx context.Context) error {
 	key, channel := r.prefix+"check", r.channel(0)
 	if single, ok := r.c.(*redis.Client); ok {
 		// One that is none, or does not let us ask, answers with an error.
-		if slots, err := single.ClusterSlots(ctx).Result(); err == nil && len(slots) > 0 {
+		if slots, err := single.Do(ctx, "cluster", "slots").Slice(); err == nil && len(slots) > 0 {
 			return errCluster
 		}
 	}

@@ -233,7 +233,8 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (er
 	return differ(stdout, lines, "topics are as declared")
 }
 
-func (s settings) tables(ctx context.Context, verb string, stdout io.Writer) error {
+func (s settings) tables(ctx context.Context, verb string, stdout io.Writer) (err error) {
+	defer func() { err = engine.ExplainStore(s.jobs.Engine, err) }()
 	if verb == "terraform" {
 		_, err := io.WriteString(stdout, engine.TerraformTables(s.jobs.Engine))
 		return err
