@@ -116,7 +116,7 @@ func (r *rig) committed(part int32) int64 {
 func (r *rig) members(group string) (ids []string) {
 	r.t.Helper()
 	groups, err := r.admin().DescribeGroups(r.t.Context(), group)
-	if err == nil {
+	if err == nil && !errors.Is(groups[group].Err, kerr.GroupIDNotFound) { // nobody has joined yet
 		err = groups[group].Err
 	}
 	if err != nil {
