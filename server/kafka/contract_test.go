@@ -312,7 +312,7 @@ func TestLargestEventIsTaken(t *testing.T) {
 // each partition in order.
 func TestScanReadsToTheEnd(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		key := b.Name("chat")
+		from, key := b.Mark(t, place), b.Name("chat")
 		c := transactional(t, b, b.Name("slot"))
 		transact(t, c, records(key, "1", "2")...)
 		open(t, c, record(key, "given up"))
@@ -320,6 +320,7 @@ func TestScanReadsToTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		transact(t, c, record(key, "3"))
+		until(t, b, from, key, "3") // the end of a transaction is answered before it can be read
 		var got []string
 		err := kafka.Scan(bounded(t), b.Addr, place, func(r *kafka.Record) error {
 			if string(r.Key) == key {

@@ -16,8 +16,9 @@ const (
 )
 
 // Scan reads a topic from its beginning to the end that it has at the call, committed
-// records only, and calls each with every record, in order within a partition. An
-// error of each ends the scan.
+// records only, and calls each with every record, in order within a partition. A
+// transaction that was ended a moment ago may not count yet: brokers answer before they
+// have marked its end. An error of each ends the scan.
 func Scan(ctx context.Context, addr, topic string, each func(*Record) error, more ...Option) error {
 	admin, err := kgo.NewClient(append(slices.Clone(more), seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics())...)
 	if err != nil {

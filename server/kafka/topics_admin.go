@@ -71,7 +71,7 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 	for _, t := range declared {
 		names = append(names, t.Name)
 	}
-	have, err := a.list(ctx, names)
+	have, err := list(ctx, a.c, names)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: list topics: %w", err)
 	}
@@ -145,14 +145,14 @@ const (
 
 // list asks the cluster itself: what the client remembers may be from before a topic
 // was made.
-func (a *Admin) list(ctx context.Context, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
+func list(ctx context.Context, who kmsg.Requestor, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range names {
 		t := kmsg.NewMetadataRequestTopic()
 		t.Topic = kmsg.StringPtr(name)
 		req.Topics = append(req.Topics, t)
 	}
-	res, err := req.RequestWith(ctx, a.c)
+	res, err := req.RequestWith(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -211,30 +211,37 @@ func (a *Admin) Apply(ctx context.Context, replication int16) (did []string, err
 	return did, a.await(ctx)
 }
 
-// await waits until the cluster knows of all topics: it says that one is made before all
-// of its brokers have heard of it.
+// await waits until all brokers that answer know of all topics: a cluster says that one
+// is made before they have heard of it.
 func (a *Admin) await(ctx context.Context) error {
 	var names []string
 	for _, t := range Topics() {
 		names = append(names, t.Name)
 	}
 	for {
-		have, err := a.list(ctx, names)
+		brokers, err := a.ad.ListBrokers(ctx)
 		if err != nil {
-			return fmt.Errorf("kafka: list topics: %w", err)
+			return fmt.Errorf("kafka: list brokers: %w", err)
 		}
-		missing := 0
-		for _, name := range names {
-			if t, ok := have[name]; !ok || t.ErrorCode != 0 {
-				missing++
+		missing, answers := 0, 0
+		for _, id := range brokers.NodeIDs() {
+			have, err := list(ctx, a.c.Broker(int(id)), names)
+			if err != nil {
+				continue // it is down, and learns of the topics when it is back
+			}
+			answers++
+			for _, name := range names {
+				if t, ok := have[name]; !ok || t.ErrorCode != 0 {
+					missing++
+				}
 			}
 		}
-		if missing == 0 {
+		if missing == 0 && answers > 0 {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("kafka: %d topics are not there yet: %w", missing, ctx.Err())
+			return fmt.Errorf("kafka: not all brokers know of the topics yet: %w", ctx.Err())
 		case <-time.After(newsEvery):
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -123,12 +124,20 @@ func (b *Broker) Mark(t testing.TB, topics ...string) Mark {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	ends, err := kadm.NewClient(b.Client(t)).ListCommittedOffsets(ctx, topics...)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		t.Fatal(err)
+	admin := kadm.NewClient(b.Client(t))
+	ends, err := admin.ListCommittedOffsets(ctx, topics...)
+	for ; ; ends, err = admin.ListCommittedOffsets(ctx, topics...) {
+		if err == nil {
+			err = ends.Error()
+		}
+		if err == nil {
+			break
+		}
+		// Brokers have not heard yet of a topic just made, or of who leads it.
+		if ctx.Err() != nil || !kerr.IsRetriable(err) {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	m := Mark{}
 	for topic, partitions := range ends.KOffsets() {
