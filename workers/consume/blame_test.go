@@ -90,8 +90,9 @@ func child(dir, kind string) error {
 	case "two": // the other one works on its records meanwhile, and kills nobody
 		other := cfg
 		other.Group += "-other"
+		var long sync.Once // so that it has a record in work when the process ends
 		other.Handle = func(context.Context, *kafka.Record) error {
-			time.Sleep(5 * time.Millisecond)
+			long.Do(func() { time.Sleep(time.Second) })
 			fmt.Println("other")
 			return nil
 		}
