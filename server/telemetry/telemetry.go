@@ -89,6 +89,8 @@ const (
 	LinkFailed      = "parley_link_calls_failed_total"
 	LinkDropped     = "parley_link_live_dropped_total"
 	LinkGaps        = "parley_link_gaps_total"
+	LinkSilent      = "parley_link_peers_silent"
+	LinkUnheard     = "parley_link_processes_unheard"
 	DeliverySkipped = "parley_delivery_skipped_total"
 	MemberLists     = "parley_members_%s_total" // local, shared or store
 	NudgesDropped   = "parley_nudges_dropped_total"
