@@ -183,6 +183,23 @@ func (e *Engine) LogBytes() int64 {
 	return e.broker.Bytes()
 }
 
+// MaxSkew is by how much a process's clock may differ from the store's before it takes
+// no requests: with the age of a plan it must stay below the overlap of tokens (design
+// §5 rule 8).
+const MaxSkew = 20 * time.Second
+
+// ErrSkew says that this machine's clock is too far from the store's.
+var ErrSkew = errors.New("engine: the clock differs from the store's by more than 20 s")
+
+// Ready reports whether the process can do its work: the store keeps what it took, and
+// the clock is near the store's.
+func (e *Engine) Ready(ctx context.Context) error {
+	if e.dynamo != nil && e.dynamo.Stats().Skew.Abs() > MaxSkew {
+		return ErrSkew
+	}
+	return e.Store.Durable(ctx)
+}
+
 // Close closes everything, in reverse order.
 func (e *Engine) Close() error {
 	var errs []error

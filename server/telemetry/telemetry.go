@@ -112,6 +112,7 @@ const (
 	StoreFailed      = "parley_store_plans_failed_total"
 	StoreBytes       = "parley_store_disk_bytes"
 	StoreCompactions = "parley_store_outbox_compactions_total"
+	ClockSkew        = "parley_clock_skew_seconds"
 	DynamoRequests   = "parley_dynamodb_requests_total"
 	DynamoConflicts  = "parley_dynamodb_conflicts_total"
 	DynamoThrottled  = "parley_dynamodb_throttled_total"

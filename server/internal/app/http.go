@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
@@ -50,7 +52,11 @@ func (p *program) server(log logger) *web {
 			http.Error(rw, "draining", http.StatusServiceUnavailable)
 			return
 		}
-		if err := p.eng.Store.Durable(r.Context()); err != nil {
+		switch err := p.eng.Ready(r.Context()); {
+		case errors.Is(err, engine.ErrSkew):
+			http.Error(rw, "the clock differs from the store's", http.StatusServiceUnavailable)
+			return
+		case err != nil:
 			http.Error(rw, "store is not available", http.StatusServiceUnavailable)
 			return
 		}

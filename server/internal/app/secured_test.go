@@ -334,6 +334,8 @@ func TestMistakes(t *testing.T) {
 		{"redis-ca: open /nowhere: no such file", 2, server, of("REDIS_CA", "/nowhere")},
 
 		{"dynamo: http://127.0.0.1:1 cannot be reached", 1, server, of("DYNAMODB_ENDPOINT", "http://127.0.0.1:1")},
+		{"dynamo: http://127.0.0.1:1 cannot be reached", 1, []string{"tables", "verify"}, of("DYNAMODB_ENDPOINT", "http://127.0.0.1:1")},
+		{"dynamo: no credentials: AWS_ACCESS_KEY_ID", 1, []string{"tables", "apply"}, of("DYNAMODB_ENDPOINT", "", "DYNAMODB_REGION", "eu-west-1")},
 		{"dynamo: no region: give one", 1, server, of("DYNAMODB_ENDPOINT", "")},
 		{"dynamo: no credentials: AWS_ACCESS_KEY_ID", 1, server, of("DYNAMODB_ENDPOINT", "", "DYNAMODB_REGION", "eu-west-1")},
 		{"dynamo: no_*: a table is missing; make them with: workers tables apply", 1, server, of("DYNAMODB_PREFIX", "no_")},

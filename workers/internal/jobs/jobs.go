@@ -208,7 +208,7 @@ func (p *program) serve(l net.Listener) func(context.Context, func()) error {
 		mux.Handle("GET /metrics", p.metrics.Handler())
 		mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 		mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-			err := p.eng.Store.Durable(r.Context())
+			err := p.eng.Ready(r.Context())
 			for _, f := range p.ready {
 				err = errors.Join(err, f())
 			}

@@ -60,6 +60,8 @@ func local(err error) bool {
 }
 
 func (t *Tables) describe(ctx context.Context, d Definition) (st state, err error) {
+	ctx, cancel := wire.Bound(ctx) // who cannot reach DynamoDB hears of it now, not when a table would have had its time
+	defer cancel()
 	var out *dynamodb.DescribeTableOutput
 	v, _, err := t.c.Try(ctx, true, func(ctx context.Context) (err error) {
 		out, err = t.c.DB.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.Name})

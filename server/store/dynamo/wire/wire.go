@@ -57,6 +57,7 @@ type Client struct {
 
 	cfg    Config
 	hangUp func()
+	clocks *clocks
 
 	requests, conflicts, throttled, lost atomic.Int64
 }
@@ -95,14 +96,14 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 	// AWS's own, with more connections, and such that they can be closed.
 	t := awshttp.NewBuildableClient().GetTransport()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = connections, connections
-	client := &Client{cfg: c, hangUp: t.CloseIdleConnections}
+	client := &Client{cfg: c, hangUp: t.CloseIdleConnections, clocks: &clocks{next: ownBody{&http.Client{Transport: t}}, now: time.Now}}
 	client.DB = dynamodb.NewFromConfig(shared, func(d *dynamodb.Options) {
 		d.Retryer = aws.NopRetryer{}
 		d.EndpointResolverV2 = &endpoints{next: d.EndpointResolverV2}
 		if c.Endpoint != "" {
 			d.BaseEndpoint = aws.String(c.Endpoint)
 		}
-		d.HTTPClient = ownBody{&http.Client{Transport: t}}
+		d.HTTPClient = client.clocks
 		if c.Transport != nil {
 			d.HTTPClient = c.Transport(d.HTTPClient)
 		}
@@ -121,11 +122,18 @@ type Stats struct {
 	Conflicts int64 // requests that met another transaction
 	Throttled int64 // requests refused, and items left unprocessed by a batch
 	Lost      int64 // requests without an answer, or with a failure of the service
+
+	// Skew is by how much this machine's clock is ahead of the service's at least, by
+	// the last answer; negative if it is behind.
+	Skew time.Duration
 }
 
 // Stats returns the counters.
 func (c *Client) Stats() Stats {
-	return Stats{Requests: c.requests.Load(), Conflicts: c.conflicts.Load(), Throttled: c.throttled.Load(), Lost: c.lost.Load()}
+	return Stats{
+		Requests: c.requests.Load(), Conflicts: c.conflicts.Load(), Throttled: c.throttled.Load(), Lost: c.lost.Load(),
+		Skew: time.Duration(c.clocks.skew.Load()),
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
