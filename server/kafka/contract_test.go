@@ -307,29 +307,3 @@ func TestLargestEventIsTaken(t *testing.T) {
 		}
 	})
 }
-
-// A scan ends where the topic ended when it began, shows committed records only, and
-// each partition in order.
-func TestScanReadsToTheEnd(t *testing.T) {
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		from, key := b.Mark(t, place), b.Name("chat")
-		c := transactional(t, b, b.Name("slot"))
-		transact(t, c, records(key, "1", "2")...)
-		open(t, c, record(key, "given up"))
-		if err := c.EndTransaction(bounded(t), kgo.TryAbort); err != nil {
-			t.Fatal(err)
-		}
-		transact(t, c, record(key, "3"))
-		until(t, b, from, key, "3") // the end of a transaction is answered before it can be read
-		var got []string
-		err := kafka.Scan(bounded(t), b.Addr, place, func(r *kafka.Record) error {
-			if string(r.Key) == key {
-				got = append(got, string(r.Value))
-			}
-			return nil
-		})
-		if err != nil || !slices.Equal(got, []string{"1", "2", "3"}) {
-			t.Fatalf("read %q, %v", got, err)
-		}
-	})
-}

@@ -84,7 +84,7 @@ func TestTransactionsGoOnAfterErrors(t *testing.T) {
 				}
 			}
 			seen := map[int32][]string{}
-			if err := Scan(ctx, addr, ChatsCreated, func(r *Record) error {
+			if err := scan(ctx, addr, ChatsCreated, func(r *Record) error {
 				if string(r.Key) == key {
 					seen[r.Partition] = append(seen[r.Partition], string(r.Value))
 				}
@@ -127,7 +127,7 @@ func TestProduceIsTriedFourTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	if err := Scan(t.Context(), addr, ChatsCreated, func(*Record) error { n++; return nil }); err != nil || n != 1 {
+	if err := scan(t.Context(), addr, ChatsCreated, func(*Record) error { n++; return nil }); err != nil || n != 1 {
 		t.Fatalf("%d records, %v", n, err)
 	}
 }

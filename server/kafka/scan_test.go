@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -15,12 +14,12 @@ const (
 	atStart = -2
 )
 
-// Scan reads a topic from its beginning to the end that it has at the call, committed
+// scan reads a topic from its beginning to the end that it has at the call, committed
 // records only, and calls each with every record, in order within a partition. A
 // transaction that was ended a moment ago may not count yet: brokers answer before they
 // have marked its end. An error of each ends the scan.
-func Scan(ctx context.Context, addr, topic string, each func(*Record) error, more ...Option) error {
-	admin, err := kgo.NewClient(append(slices.Clone(more), seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics())...)
+func scan(ctx context.Context, addr, topic string, each func(*Record) error) error {
+	admin, err := kgo.NewClient(seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics())
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}
@@ -44,11 +43,11 @@ func Scan(ctx context.Context, addr, topic string, each func(*Record) error, mor
 		return nil
 	}
 	// Control records are kept so that a partition is seen to have ended with one.
-	c, err := kgo.NewClient(append(slices.Clone(more),
+	c, err := kgo.NewClient(
 		seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(fetchMaxBytes), kgo.MaxConcurrentFetches(2),
 		kgo.MetadataMinAge(metadataMinAge),
-	)...)
+	)
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}
