@@ -58,6 +58,9 @@ func Fanout(m *telemetry.Metrics, e *consume.Engine) {
 	}
 	m.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", of(func(s consume.Stats) int64 { return s.Handled }))
 	m.Counter(telemetry.FanoutDead, "Records that became dead letters.", of(func(s consume.Stats) int64 { return s.Dead }))
+	m.Counter(telemetry.FanoutSkipped, "Records left out because nobody could be told, which synchronisation makes good.", of(func(s consume.Stats) int64 { return s.Skipped }))
+	m.Counter(telemetry.FanoutIgnored, "Records of types that only newer versions know.", of(func(s consume.Stats) int64 { return s.Ignored }))
+	m.Counter(telemetry.FanoutCalls, "Times that fanout told of a chat's records.", of(func(s consume.Stats) int64 { return s.Calls }))
 	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Held }))
 	m.Counter(telemetry.FanoutRebalances, "Times that partitions were assigned to this process.", of(func(s consume.Stats) int64 { return s.Rebalances }))
 	m.Gauge(telemetry.FanoutLag, "Records that wait to be handled.", of(func(s consume.Stats) int64 { return s.Lag }))
