@@ -49,21 +49,34 @@ func proof(secret []byte, from, to string, at time.Time) string {
 	return text + " " + hex.EncodeToString(mac.Sum(nil))
 }
 
-// checkProof returns whom a proof is of.
-func checkProof(secret []byte, got, to string, now time.Time) (from string, ok bool) {
+// Reasons to refuse a proof. Only who knows the secret hears the last two.
+var (
+	errProof = errors.New("no proof of the key that all processes share")
+	errOther = errors.New("another process answers there")
+	errClock = errors.New("the clocks of the two processes differ by more than a minute")
+)
+
+// checkProof returns whom a proof is of, or why it is none.
+func checkProof(secret []byte, got, to string, now time.Time) (from string, err error) {
 	f := strings.Split(got, " ")
-	if len(f) != 4 || f[1] != to {
-		return "", false
+	if len(f) != 4 {
+		return "", errProof
 	}
 	unix, err := strconv.ParseInt(f[2], 10, 64)
 	if err != nil {
-		return "", false
+		return "", errProof
 	}
 	at := time.Unix(unix, 0)
-	if d := now.Sub(at); d > maxSkew || d < -maxSkew {
-		return "", false
+	if !hmac.Equal([]byte(got), []byte(proof(secret, f[0], f[1], at))) {
+		return "", errProof
 	}
-	return f[0], hmac.Equal([]byte(got), []byte(proof(secret, f[0], to, at)))
+	if f[1] != to {
+		return "", errOther
+	}
+	if now.Sub(at).Abs() > maxSkew {
+		return "", errClock
+	}
+	return f[0], nil
 }
 
 // prove adds the proof to each request to a server.
@@ -159,9 +172,12 @@ func (m *Mesh) Handler() http.Handler {
 	mux.Handle(path, h)
 	write := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, ok := checkProof(m.cfg.Secret, r.Header.Get(proofHeader), m.cfg.Process, m.cfg.Clock())
-		if !ok || r.Method != http.MethodPost {
-			_ = write.Write(w, r, connect.NewError(connect.CodeUnauthenticated, errors.New("no proof of the shared secret")))
+		from, err := checkProof(m.cfg.Secret, r.Header.Get(proofHeader), m.cfg.Process, m.cfg.Clock())
+		if r.Method != http.MethodPost {
+			err = errProof
+		}
+		if err != nil {
+			_ = write.Write(w, r, connect.NewError(connect.CodeUnauthenticated, err))
 			return
 		}
 		// Beyond this connect would read on to tell how large the request is.
@@ -310,9 +326,6 @@ func (m *Mesh) Reach(ctx context.Context, addr string) error {
 		var ce *connect.Error
 		if errors.As(err, &ce) {
 			err = errors.New(ce.Message())
-			if ce.Code() == connect.CodeUnauthenticated {
-				err = errors.New("another process answers there, or one with another key")
-			}
 		}
 		return fmt.Errorf("%s does not lead to this process: %w", addr, err)
 	}

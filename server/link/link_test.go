@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -436,5 +437,32 @@ func TestNudger(t *testing.T) {
 	}
 	if n.Dropped() != 6 {
 		t.Errorf("%d left out, want 6", n.Dropped())
+	}
+}
+
+// Who knows the key hears why it is refused, nobody else does.
+func TestRefusalsOfProofs(t *testing.T) {
+	now := time.Now()
+	foreign := []byte("another secret of 16 bytes")
+	for what, c := range map[string]struct {
+		proof string
+		want  error
+	}{
+		"good":                         {proof(secret, "one", "two", now), nil},
+		"for another process":          {proof(secret, "one", "three", now), errOther},
+		"clock behind":                 {proof(secret, "one", "two", now.Add(-2*time.Minute)), errClock},
+		"clock ahead":                  {proof(secret, "one", "two", now.Add(2*time.Minute)), errClock},
+		"other key":                    {proof(foreign, "one", "two", now), errProof},
+		"other key, for another":       {proof(foreign, "one", "three", now), errProof},
+		"other key and clock":          {proof(foreign, "one", "two", now.Add(time.Hour)), errProof},
+		"of another time":              {strings.Replace(proof(secret, "one", "two", now), strconv.FormatInt(now.Unix(), 10), strconv.FormatInt(now.Unix()+1, 10), 1), errProof},
+		"nothing":                      {"", errProof},
+		"words":                        {"one two three four", errProof},
+		"beyond the range of a number": {"one two 99999999999999999999 00", errProof},
+	} {
+		from, err := checkProof(secret, c.proof, "two", now)
+		if !errors.Is(err, c.want) || (err == nil) != (from == "one") {
+			t.Errorf("%s: %q, %v", what, from, err)
+		}
 	}
 }
