@@ -122,7 +122,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		}
 		return e.Run(ctx)
 	})
-	consumer.Stop = 20 * time.Second // what it works on is finished and committed
+	consumer.Stop = 50 * time.Second // what it works on is finished and committed, also where brokers or servers answer late
 	return append(services, consumer), nil
 }
 
