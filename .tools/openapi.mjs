@@ -9,6 +9,7 @@ const dir = process.argv[2];
 const file = join(dir, "openapi.json");
 const doc = JSON.parse(readFileSync(file, "utf8"));
 const statuses = JSON.parse(readFileSync("server/internal/rest/status.json", "utf8"));
+const examples = JSON.parse(readFileSync(".tools/openapi.examples.json", "utf8"));
 const verbs = ["get", "post", "put", "patch", "delete"];
 const json = (schema) => ({ "application/json": { schema } });
 const header = (description) => ({ description, schema: { type: "string" } });
@@ -19,16 +20,22 @@ function tighten(schema) {
   const most = text.match(/string\.max_bytes = (\d+)/);
   if (most) schema.maxLength ??= Number(most[1]);
   if (/string\.min_bytes = 1\b/.test(text)) schema.minLength ??= 1;
+  // Numbers are accepted too, but types of generated clients that are one or the other are hard to use, or cannot be.
   if (Array.isArray(schema.type) && schema.type.includes("string") && /int64$/.test(schema.format ?? "")) {
-    schema.pattern ??= schema.minimum >= 0 ? "^[0-9]{1,19}$" : "^-?[0-9]{1,19}$";
+    schema.type = schema.type.includes("null") ? ["string", "null"] : "string";
+    schema.pattern ??= schema.minimum > 0 ? "^[1-9][0-9]{0,18}$" : schema.minimum === 0 ? "^[0-9]{1,19}$" : "^-?[0-9]{1,19}$";
+    delete schema.minimum;
   }
+  // Python's regular expressions know no classes of Unicode: what a user id must not have is left to the server there.
+  if (schema.pattern) schema.pattern = schema.pattern.replace("\\p{C}\\p{Z}", "\\x00-\\x20\\x7f-\\xa0");
 }
 
-// A field is required if its rules refuse what it is when it is not set. (A bound of characters alone says nothing: fields
-// with presence have those too.)
+// A field is required if its rules refuse what it is when it is not set. One that may be null has presence.
 function required(schema) {
+  if (Array.isArray(schema.type) && schema.type.includes("null")) return false;
   return (
     (schema.type === "string" && schema.pattern !== undefined && !new RegExp(schema.pattern).test("")) ||
+    schema.minLength > 0 ||
     schema.minItems > 0 ||
     schema.minimum > 0 ||
     (schema.not?.enum ?? []).some((v) => v.endsWith("_UNSPECIFIED")) ||
@@ -57,8 +64,34 @@ function prose(text) {
     .join("\n\n");
 }
 
+// One of several fields is written as all of them, none required: generators make types of that which can be read. An
+// example has the last of them.
+const alternatives = new Map();
+function flatten(schema) {
+  const [own, choice] = schema.allOf ?? [];
+  if (!choice?.oneOf) return;
+  const names = choice.oneOf.flatMap((part) => Object.keys(part.properties));
+  schema.properties = Object.assign({}, own.properties, ...choice.oneOf.map((part) => part.properties));
+  schema.description = `${schema.description}\n\nOne of ${names.join(", ")} is set, or a newer field that is not listed here.`;
+  delete schema.allOf;
+  alternatives.set(schema, names.slice(0, -1));
+}
+
+// An example of a schema, from the names of its fields.
+function example(schema, name) {
+  const target = schema.$ref ? doc.components.schemas[schema.$ref.split("/").pop()] : schema;
+  if (target.properties) {
+    const keys = Object.keys(target.properties).filter((key) => !alternatives.get(target)?.includes(key));
+    const fields = keys.map((key) => [key, example(target.properties[key], key)]);
+    return Object.fromEntries(fields.filter(([, value]) => value !== undefined));
+  }
+  if (name in examples) return examples[name];
+  return target.type === "array" ? [example(target.items)].filter((value) => value !== undefined) : undefined;
+}
+
 // Unknown fields are ignored, not refused.
 walk(doc, (node) => {
+  flatten(node);
   if (node.type !== undefined) tighten(node);
   if (typeof node.description === "string") node.description = prose(node.description);
   if (node.additionalProperties === false) delete node.additionalProperties;
@@ -107,6 +140,29 @@ for (const [path, item] of Object.entries(doc.paths)) {
   }
 }
 
+// The stream has no annotation: it answers with events instead of a message.
+doc.paths["/api/v1/stream"] = {
+  get: {
+    tags: ["DeliveryService"],
+    summary: "Stream",
+    operationId: "DeliveryService_Stream",
+    description: [
+      "Live delivery as server-sent events: a hello, what was missed, then everything as it is committed. Each event is a frame of the RPC parley.delivery.v1.DeliveryService/Subscribe in JSON (message, membership, chat, head, receipt, heartbeat, reset, end); something comes at least every 15 s.",
+      "An id says where the stream has come to. A request with it in Last-Event-ID goes on after it, without a gap: up to 500 changes of each of the 100 chats that changed last, beyond that a reset; for other chats a head that says that there is something newer, which ListChanges returns. What came after the last id comes again; a chat's versions tell. A token of Sync may stand there too. Without an id the heads of all chats come first.",
+      "The last event has the name end and is a google.rpc.Status, whose reason says whether to come again: DRAINING, SLOW and RESYNC at once, TOKEN_EXPIRED with a new token, SESSION_REVOKED and REPLACED not. The retry field says when.",
+      "Nothing needs to be acknowledged. Who wants to (RPC Ack) counts the frames: the first has position 1. The token stands in the header as everywhere, never in the address: browsers' EventSource cannot send it, a reader on fetch can.",
+    ].join("\n\n"),
+    parameters: [
+      { name: "Last-Event-ID", in: "header", description: "Id of the last event that the client has taken, or a token of Sync.", schema: { type: "string", maxLength: 8192 } },
+      { name: "lastEventId", in: "query", description: "The same, for clients that cannot set the header in their first request.", schema: { type: "string", maxLength: 8192 } },
+    ],
+    responses: {
+      200: { description: "The events.", content: { "text/event-stream": { schema: { type: "string" } } } },
+      default: { $ref: "#/components/responses/Error" },
+    },
+  },
+};
+
 doc.components.schemas["google.rpc.Status"] = {
   type: "object",
   description: "An error. The ErrorInfo among the details has a reason that does not change with the text.",
@@ -121,9 +177,33 @@ doc.components.schemas["google.rpc.Status"] = {
     },
   },
 };
-doc.components.responses = { Error: { description: "An error.", content: json({ $ref: "#/components/schemas/google.rpc.Status" }) } };
+const refusal = {
+  code: 7,
+  message: "you are not a member of this chat",
+  details: [{ "@type": "type.googleapis.com/google.rpc.ErrorInfo", reason: "NOT_A_MEMBER", domain: "parley" }],
+};
+doc.components.responses = {
+  Error: { description: "An error.", content: { "application/json": { schema: { $ref: "#/components/schemas/google.rpc.Status" }, example: refusal } } },
+};
 doc.components.securitySchemes = { bearer: { type: "http", scheme: "bearer", description: "An access token." } };
 doc.security = [{ bearer: [] }];
+
+doc.servers = [{ url: "/", description: "The server that this document comes from." }];
+doc.info.license = { name: "Apache License 2.0", identifier: "Apache-2.0" };
+doc.info.contact = { name: "Parley", url: "https://github.com/parley-chat/parley" };
+doc.info.description += " In requests, numbers are accepted for 64-bit integers, too.";
+Object.assign(doc.components.schemas["google.protobuf.Timestamp"], { description: "A time, RFC 3339 in UTC.", examples: ["2026-03-01T09:30:00Z"] });
+// Examples, once all schemas are as they stay.
+for (const item of Object.values(doc.paths)) {
+  for (const op of verbs.map((verb) => item[verb]).filter(Boolean)) {
+    op.responses["4XX"] = { $ref: "#/components/responses/Error" };
+    for (const p of op.parameters ?? []) if (p.name in examples) p.example = examples[p.name];
+    for (const body of [op.requestBody, ...Object.values(op.responses)]) {
+      const content = body?.content?.["application/json"];
+      if (content) content.example = example(content.schema);
+    }
+  }
+}
 
 // What no path leads to is left out.
 const used = new Set();
@@ -140,6 +220,17 @@ follow(doc.components.responses);
 for (const name of Object.keys(doc.components.schemas)) if (!used.has(name)) delete doc.components.schemas[name];
 const tags = new Set(Object.values(doc.paths).flatMap((item) => verbs.flatMap((verb) => item[verb]?.tags ?? [])));
 doc.tags = (doc.tags ?? []).filter((tag) => tags.has(tag.name));
+
+// Generated clients take their names from these: chats.createChat(CreateChatRequest), not
+// chats.chatServiceCreateChat(ParleyChatV1CreateChatRequest).
+const short = (name) => name.replace(/^(parley|google)\.([a-z0-9]+\.)+/, "").replaceAll(".", "");
+const schemas = Object.entries(doc.components.schemas).map(([name, schema]) => [short(name), schema]);
+if (new Set(schemas.map(([name]) => name)).size < schemas.length) throw new Error("two schemas have the same short name");
+doc.components.schemas = Object.fromEntries(schemas);
+walk(doc, (node) => {
+  if (typeof node.$ref === "string") node.$ref = node.$ref.replace(/(schemas\/)(.*)$/, (_, at, name) => at + short(name));
+  if (typeof node.operationId === "string") node.operationId = node.operationId.replace(/^\w+_(\w)/, (_, first) => first.toLowerCase());
+});
 
 writeFileSync(file, JSON.stringify(doc, null, 2) + "\n");
 writeFileSync(

@@ -464,7 +464,9 @@ type MessagePreview struct {
 	// User who sent it.
 	SenderId string `protobuf:"bytes,2,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
 	// The first characters of the text, at most 128 bytes.
-	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// When it was stored; unset for messages of versions that did not keep it.
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -520,6 +522,13 @@ func (x *MessagePreview) GetText() string {
 	return ""
 }
 
+func (x *MessagePreview) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
 // MemberState is what a chat holds for one user alone.
 type MemberState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -534,7 +543,12 @@ type MemberState struct {
 	// Notifications are off until then; unset if they are on.
 	MutedUntil *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=muted_until,json=mutedUntil,proto3" json:"muted_until,omitempty"`
 	// The user has put the chat away.
-	Archived      bool `protobuf:"varint,6,opt,name=archived,proto3" json:"archived,omitempty"`
+	Archived bool `protobuf:"varint,6,opt,name=archived,proto3" json:"archived,omitempty"`
+	// What the user may do in the chat.
+	Role MemberRole `protobuf:"varint,7,opt,name=role,proto3,enum=parley.chat.v1.MemberRole" json:"role,omitempty"`
+	// Grows with every change of this state but delivered_sequence: of two copies
+	// the one with the higher revision is the newer.
+	Revision      int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -609,6 +623,20 @@ func (x *MemberState) GetArchived() bool {
 		return x.Archived
 	}
 	return false
+}
+
+func (x *MemberState) GetRole() MemberRole {
+	if x != nil {
+		return x.Role
+	}
+	return MemberRole_MEMBER_ROLE_UNSPECIFIED
+}
+
+func (x *MemberState) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // ChatOverview is a chat as a user's list of chats shows it.
@@ -775,11 +803,13 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"\x12membership_version\x18\x03 \x01(\x03R\x11membershipVersion\x129\n" +
 	"\n" +
 	"changed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x12A\n" +
-	"\flast_message\x18\x05 \x01(\v2\x1e.parley.chat.v1.MessagePreviewR\vlastMessage\"p\n" +
+	"\flast_message\x18\x05 \x01(\v2\x1e.parley.chat.v1.MessagePreviewR\vlastMessage\"\xab\x01\n" +
 	"\x0eMessagePreview\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12$\n" +
 	"\tsender_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\bsenderId\x12\x1c\n" +
-	"\x04text\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04text\"\x86\x02\n" +
+	"\x04text\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04text\x129\n" +
+	"\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xd2\x02\n" +
 	"\vMemberState\x12#\n" +
 	"\rread_sequence\x18\x01 \x01(\x03R\freadSequence\x12!\n" +
 	"\funread_count\x18\x02 \x01(\x03R\vunreadCount\x12'\n" +
@@ -787,7 +817,9 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"\x12delivered_sequence\x18\x04 \x01(\x03R\x11deliveredSequence\x12;\n" +
 	"\vmuted_until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"mutedUntil\x12\x1a\n" +
-	"\barchived\x18\x06 \x01(\bR\barchived\"\x99\x01\n" +
+	"\barchived\x18\x06 \x01(\bR\barchived\x12.\n" +
+	"\x04role\x18\a \x01(\x0e2\x1a.parley.chat.v1.MemberRoleR\x04role\x12\x1a\n" +
+	"\brevision\x18\b \x01(\x03R\brevision\"\x99\x01\n" +
 	"\fChatOverview\x12(\n" +
 	"\x04chat\x18\x01 \x01(\v2\x14.parley.chat.v1.ChatR\x04chat\x12,\n" +
 	"\x04head\x18\x02 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\x121\n" +
@@ -814,8 +846,8 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11MEMBER_ROLE_OWNER\x10\x01\x12\x15\n" +
 	"\x11MEMBER_ROLE_ADMIN\x10\x02\x12\x16\n" +
-	"\x12MEMBER_ROLE_MEMBER\x10\x03B\xb2\x01\n" +
-	"\x12com.parley.chat.v1B\tChatProtoP\x01Z7github.com/parley-chat/parley/gen/parley/chat/v1;chatv1\xa2\x02\x03PCX\xaa\x02\x0eParley.Chat.V1\xca\x02\x0eParley\\Chat\\V1\xe2\x02\x1aParley\\Chat\\V1\\GPBMetadata\xea\x02\x10Parley::Chat::V1b\x06proto3"
+	"\x12MEMBER_ROLE_MEMBER\x10\x03Bq\n" +
+	"\x12dev.parley.chat.v1B\tChatProtoP\x01Z7github.com/parley-chat/parley/gen/parley/chat/v1;chatv1\xa2\x02\x03PLY\xaa\x02\x0eParley.Chat.V1b\x06proto3"
 
 var (
 	file_parley_chat_v1_chat_proto_rawDescOnce sync.Once
@@ -852,17 +884,19 @@ var file_parley_chat_v1_chat_proto_depIdxs = []int32{
 	10, // 4: parley.chat.v1.Chat.updated_at:type_name -> google.protobuf.Timestamp
 	10, // 5: parley.chat.v1.ChatHead.changed_at:type_name -> google.protobuf.Timestamp
 	6,  // 6: parley.chat.v1.ChatHead.last_message:type_name -> parley.chat.v1.MessagePreview
-	10, // 7: parley.chat.v1.MemberState.muted_until:type_name -> google.protobuf.Timestamp
-	4,  // 8: parley.chat.v1.ChatOverview.chat:type_name -> parley.chat.v1.Chat
-	5,  // 9: parley.chat.v1.ChatOverview.head:type_name -> parley.chat.v1.ChatHead
-	7,  // 10: parley.chat.v1.ChatOverview.state:type_name -> parley.chat.v1.MemberState
-	3,  // 11: parley.chat.v1.Member.role:type_name -> parley.chat.v1.MemberRole
-	10, // 12: parley.chat.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	10, // 7: parley.chat.v1.MessagePreview.created_at:type_name -> google.protobuf.Timestamp
+	10, // 8: parley.chat.v1.MemberState.muted_until:type_name -> google.protobuf.Timestamp
+	3,  // 9: parley.chat.v1.MemberState.role:type_name -> parley.chat.v1.MemberRole
+	4,  // 10: parley.chat.v1.ChatOverview.chat:type_name -> parley.chat.v1.Chat
+	5,  // 11: parley.chat.v1.ChatOverview.head:type_name -> parley.chat.v1.ChatHead
+	7,  // 12: parley.chat.v1.ChatOverview.state:type_name -> parley.chat.v1.MemberState
+	3,  // 13: parley.chat.v1.Member.role:type_name -> parley.chat.v1.MemberRole
+	10, // 14: parley.chat.v1.Member.joined_at:type_name -> google.protobuf.Timestamp
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_parley_chat_v1_chat_proto_init() }

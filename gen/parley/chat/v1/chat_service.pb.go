@@ -249,10 +249,15 @@ func (x *GetChatResponse) GetChat() *ChatOverview {
 // ListChatsRequest asks for a page of the caller's chats.
 type ListChatsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chats wanted, at most 100; 0 means 50.
+	// Chats wanted; 0 means 50, more than 100 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before; empty for the first page.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// next_page_token of the page before, with the same filters; empty for the
+	// first page.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only chats that are archived (true) or that are not (false); unset: both.
+	Archived *bool `protobuf:"varint,3,opt,name=archived,proto3,oneof" json:"archived,omitempty"`
+	// Only chats with unread messages (true) or without (false); unset: both.
+	Unread        *bool `protobuf:"varint,4,opt,name=unread,proto3,oneof" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,10 +306,25 @@ func (x *ListChatsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListChatsRequest) GetArchived() bool {
+	if x != nil && x.Archived != nil {
+		return *x.Archived
+	}
+	return false
+}
+
+func (x *ListChatsRequest) GetUnread() bool {
+	if x != nil && x.Unread != nil {
+		return *x.Unread
+	}
+	return false
+}
+
 // ListChatsResponse is a page of chats.
 type ListChatsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chats, last changed first.
+	// Chats, the one with the latest message first; a chat without messages
+	// stands where its creation puts it.
 	Chats []*ChatOverview `protobuf:"bytes,1,rep,name=chats,proto3" json:"chats,omitempty"`
 	// Token of the next page; empty after the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -361,7 +381,7 @@ type ListMembersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The chat.
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
-	// Members wanted, at most 100; 0 means 100.
+	// Members wanted; 0 means 100, more than 100 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -923,9 +943,12 @@ type UpdateChatRequest struct {
 	// New name.
 	Name *string `protobuf:"bytes,2,opt,name=name,proto3,oneof" json:"name,omitempty"`
 	// Makes the request safe to repeat.
-	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Chat.version that the change is based on: if the chat has another one, the
+	// request is aborted with VERSION_MISMATCH. Unset: no precondition.
+	ExpectedVersion *int64 `protobuf:"varint,4,opt,name=expected_version,json=expectedVersion,proto3,oneof" json:"expected_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *UpdateChatRequest) Reset() {
@@ -977,6 +1000,13 @@ func (x *UpdateChatRequest) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *UpdateChatRequest) GetExpectedVersion() int64 {
+	if x != nil && x.ExpectedVersion != nil {
+		return *x.ExpectedVersion
+	}
+	return 0
 }
 
 // UpdateChatResponse holds the chat after the change.
@@ -1443,13 +1473,13 @@ var File_parley_chat_v1_chat_service_proto protoreflect.FileDescriptor
 
 const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\n" +
-	"!parley/chat/v1/chat_service.proto\x12\x0eparley.chat.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xa1\x03\n" +
+	"!parley/chat/v1/chat_service.proto\x12\x0eparley.chat.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xaa\x03\n" +
 	"\x11CreateChatRequest\x128\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.parley.chat.v1.ChatTypeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04type\x12\x1c\n" +
-	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\x12D\n" +
+	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\x12M\n" +
 	"\n" +
-	"member_ids\x18\x03 \x03(\tB%\xbaH\"\x92\x01\x1f\b\x01\x10\xe8\a\"\x18r\x162\x14^[A-Za-z0-9_]{1,64}$R\tmemberIds\x12?\n" +
+	"member_ids\x18\x03 \x03(\tB.\xbaH+\x92\x01(\b\x01\x10\xe8\a\"!r\x1f\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$Z\x01.Z\x02..R\tmemberIds\x12?\n" +
 	"\ahistory\x18\x04 \x01(\x0e2\x1b.parley.chat.v1.HistoryModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\ahistory\x12;\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId:p\xbaHm\x1ak\n" +
@@ -1459,34 +1489,38 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\x0eGetChatRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\"C\n" +
 	"\x0fGetChatResponse\x120\n" +
-	"\x04chat\x18\x01 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\x04chat\"c\n" +
-	"\x10ListChatsRequest\x12&\n" +
-	"\tpage_size\x18\x01 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\bpageSize\x12'\n" +
+	"\x04chat\x18\x01 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\x04chat\"\xb7\x01\n" +
+	"\x10ListChatsRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x83\x01\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\x12\x1f\n" +
+	"\barchived\x18\x03 \x01(\bH\x00R\barchived\x88\x01\x01\x12\x1b\n" +
+	"\x06unread\x18\x04 \x01(\bH\x01R\x06unread\x88\x01\x01B\v\n" +
+	"\t_archivedB\t\n" +
+	"\a_unread\"\x83\x01\n" +
 	"\x11ListChatsResponse\x12<\n" +
 	"\x05chats\x18\x01 \x03(\v2\x1c.parley.chat.v1.ChatOverviewB\b\xbaH\x05\x92\x01\x02\x10dR\x05chats\x120\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\"\xa4\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\"\xa2\x01\n" +
 	"\x12ListMembersRequest\x12=\n" +
-	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12&\n" +
-	"\tpage_size\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\bpageSize\x12'\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\xb1\x01\n" +
 	"\x13ListMembersResponse\x12:\n" +
 	"\amembers\x18\x01 \x03(\v2\x16.parley.chat.v1.MemberB\b\xbaH\x05\x92\x01\x02\x10dR\amembers\x120\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\rnextPageToken\x12,\n" +
-	"\x04head\x18\x03 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\"\xfe\x01\n" +
+	"\x04head\x18\x03 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\"\x87\x02\n" +
 	"\x10AddMemberRequest\x12=\n" +
-	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x124\n" +
-	"\auser_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9_]{1,64}$R\x06userId\x128\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12=\n" +
+	"\auser_id\x18\x02 \x01(\tB$\xbaH!r\x1f\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$Z\x01.Z\x02..R\x06userId\x128\n" +
 	"\x04role\x18\x03 \x01(\x0e2\x1a.parley.chat.v1.MemberRoleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04role\x12;\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"C\n" +
 	"\x11AddMemberResponse\x12.\n" +
-	"\x06member\x18\x01 \x01(\v2\x16.parley.chat.v1.MemberR\x06member\"\xc7\x01\n" +
+	"\x06member\x18\x01 \x01(\v2\x16.parley.chat.v1.MemberR\x06member\"\xd0\x01\n" +
 	"\x13RemoveMemberRequest\x12=\n" +
-	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x124\n" +
-	"\auser_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9_]{1,64}$R\x06userId\x12;\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12=\n" +
+	"\auser_id\x18\x02 \x01(\tB$\xbaH!r\x1f\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$Z\x01.Z\x02..R\x06userId\x12;\n" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"\x16\n" +
 	"\x14RemoveMemberResponse\"\x8e\x01\n" +
@@ -1494,23 +1528,25 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12;\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"\x13\n" +
-	"\x11LeaveChatResponse\"\x87\x02\n" +
+	"\x11LeaveChatResponse\"\x90\x02\n" +
 	"\x17UpdateMemberRoleRequest\x12=\n" +
-	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x124\n" +
-	"\auser_id\x18\x02 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9_]{1,64}$R\x06userId\x12:\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12=\n" +
+	"\auser_id\x18\x02 \x01(\tB$\xbaH!r\x1f\x10\x01(@2\x12^[^\\p{C}\\p{Z}#/]*$Z\x01.Z\x02..R\x06userId\x12:\n" +
 	"\x04role\x18\x03 \x01(\x0e2\x1a.parley.chat.v1.MemberRoleB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04role\x12;\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\"J\n" +
 	"\x18UpdateMemberRoleResponse\x12.\n" +
-	"\x06member\x18\x01 \x01(\v2\x16.parley.chat.v1.MemberR\x06member\"\xbd\x01\n" +
+	"\x06member\x18\x01 \x01(\v2\x16.parley.chat.v1.MemberR\x06member\"\x8b\x02\n" +
 	"\x11UpdateChatRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12#\n" +
 	"\x04name\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01H\x00R\x04name\x88\x01\x01\x12;\n" +
 	"\n" +
-	"request_id\x18\x03 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestIdB\a\n" +
-	"\x05_name\">\n" +
+	"request_id\x18\x03 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Za-z0-9_-]{0,64}$R\trequestId\x127\n" +
+	"\x10expected_version\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x01H\x01R\x0fexpectedVersion\x88\x01\x01B\a\n" +
+	"\x05_nameB\x13\n" +
+	"\x11_expected_version\">\n" +
 	"\x12UpdateChatResponse\x12(\n" +
 	"\x04chat\x18\x01 \x01(\v2\x14.parley.chat.v1.ChatR\x04chat\"\xca\x01\n" +
 	"\x0fMuteChatRequest\x12=\n" +
@@ -1555,8 +1591,8 @@ const file_parley_chat_v1_chat_service_proto_rawDesc = "" +
 	"\n" +
 	"UnmuteChat\x12!.parley.chat.v1.UnmuteChatRequest\x1a\".parley.chat.v1.UnmuteChatResponse\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/chats/{chat_id}/unmute\x12\x82\x01\n" +
 	"\vArchiveChat\x12\".parley.chat.v1.ArchiveChatRequest\x1a#.parley.chat.v1.ArchiveChatResponse\"*\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/api/v1/chats/{chat_id}/archive\x12\x8a\x01\n" +
-	"\rUnarchiveChat\x12$.parley.chat.v1.UnarchiveChatRequest\x1a%.parley.chat.v1.UnarchiveChatResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/chats/{chat_id}/unarchiveB\xb9\x01\n" +
-	"\x12com.parley.chat.v1B\x10ChatServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/chat/v1;chatv1\xa2\x02\x03PCX\xaa\x02\x0eParley.Chat.V1\xca\x02\x0eParley\\Chat\\V1\xe2\x02\x1aParley\\Chat\\V1\\GPBMetadata\xea\x02\x10Parley::Chat::V1b\x06proto3"
+	"\rUnarchiveChat\x12$.parley.chat.v1.UnarchiveChatRequest\x1a%.parley.chat.v1.UnarchiveChatResponse\",\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/chats/{chat_id}/unarchiveBx\n" +
+	"\x12dev.parley.chat.v1B\x10ChatServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/chat/v1;chatv1\xa2\x02\x03PLY\xaa\x02\x0eParley.Chat.V1b\x06proto3"
 
 var (
 	file_parley_chat_v1_chat_service_proto_rawDescOnce sync.Once
@@ -1665,6 +1701,7 @@ func file_parley_chat_v1_chat_service_proto_init() {
 		return
 	}
 	file_parley_chat_v1_chat_proto_init()
+	file_parley_chat_v1_chat_service_proto_msgTypes[4].OneofWrappers = []any{}
 	file_parley_chat_v1_chat_service_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -30,7 +30,7 @@ type SyncRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Token of the last Sync or of a stream's heartbeat; empty to get all chats.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Chats wanted in one page, at most 1,000; 0 means 100.
+	// Chats wanted in one page; 0 means 100, more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before, with the same token.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -589,11 +589,10 @@ var File_parley_delivery_v1_delivery_service_proto protoreflect.FileDescriptor
 
 const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\n" +
-	")parley/delivery/v1/delivery_service.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1eparley/delivery/v1/frame.proto\"\x7f\n" +
+	")parley/delivery/v1/delivery_service.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1eparley/delivery/v1/frame.proto\"|\n" +
 	"\vSyncRequest\x12\x1e\n" +
-	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12'\n" +
-	"\tpage_size\x18\x02 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x99\x02\n" +
 	"\fSyncResponse\x12=\n" +
@@ -633,8 +632,8 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\x04Sync\x12\x1f.parley.delivery.v1.SyncRequest\x1a .parley.delivery.v1.SyncResponse\"\x17\x82\xd3\xe4\x93\x02\x0e\x12\f/api/v1/sync\x90\x02\x01\x12Z\n" +
 	"\tSubscribe\x12$.parley.delivery.v1.SubscribeRequest\x1a%.parley.delivery.v1.SubscribeResponse0\x01\x12F\n" +
 	"\x03Ack\x12\x1e.parley.delivery.v1.AckRequest\x1a\x1f.parley.delivery.v1.AckResponse\x12O\n" +
-	"\x06Extend\x12!.parley.delivery.v1.ExtendRequest\x1a\".parley.delivery.v1.ExtendResponseB\xd9\x01\n" +
-	"\x16com.parley.delivery.v1B\x14DeliveryServiceProtoP\x01Z?github.com/parley-chat/parley/gen/parley/delivery/v1;deliveryv1\xa2\x02\x03PDX\xaa\x02\x12Parley.Delivery.V1\xca\x02\x12Parley\\Delivery\\V1\xe2\x02\x1eParley\\Delivery\\V1\\GPBMetadata\xea\x02\x14Parley::Delivery::V1b\x06proto3"
+	"\x06Extend\x12!.parley.delivery.v1.ExtendRequest\x1a\".parley.delivery.v1.ExtendResponseB\x8c\x01\n" +
+	"\x16dev.parley.delivery.v1B\x14DeliveryServiceProtoP\x01Z?github.com/parley-chat/parley/gen/parley/delivery/v1;deliveryv1\xa2\x02\x03PLY\xaa\x02\x12Parley.Delivery.V1b\x06proto3"
 
 var (
 	file_parley_delivery_v1_delivery_service_proto_rawDescOnce sync.Once

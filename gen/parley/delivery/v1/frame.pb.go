@@ -694,9 +694,9 @@ const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\x0fEND_CODE_RESYNC\x10\x03\x12\x1a\n" +
 	"\x16END_CODE_TOKEN_EXPIRED\x10\x04\x12\x1c\n" +
 	"\x18END_CODE_SESSION_REVOKED\x10\x05\x12\x15\n" +
-	"\x11END_CODE_REPLACED\x10\x06B\xcf\x01\n" +
-	"\x16com.parley.delivery.v1B\n" +
-	"FrameProtoP\x01Z?github.com/parley-chat/parley/gen/parley/delivery/v1;deliveryv1\xa2\x02\x03PDX\xaa\x02\x12Parley.Delivery.V1\xca\x02\x12Parley\\Delivery\\V1\xe2\x02\x1eParley\\Delivery\\V1\\GPBMetadata\xea\x02\x14Parley::Delivery::V1b\x06proto3"
+	"\x11END_CODE_REPLACED\x10\x06B\x82\x01\n" +
+	"\x16dev.parley.delivery.v1B\n" +
+	"FrameProtoP\x01Z?github.com/parley-chat/parley/gen/parley/delivery/v1;deliveryv1\xa2\x02\x03PLY\xaa\x02\x12Parley.Delivery.V1b\x06proto3"
 
 var (
 	file_parley_delivery_v1_frame_proto_rawDescOnce sync.Once

@@ -171,8 +171,8 @@ const file_parley_event_v1_chat_created_proto_rawDesc = "" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\tcreatedAt\x126\n" +
 	"\ahistory\x18\n" +
 	" \x01(\x0e2\x1c.parley.event.v1.HistoryModeR\ahistory:+\xea\xe0\x18'\n" +
-	"\rchats.created\x12\vChatCreated\x18\x01\"\achat_idB\xc0\x01\n" +
-	"\x13com.parley.event.v1B\x10ChatCreatedProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\rchats.created\x12\vChatCreated\x18\x01\"\achat_idB|\n" +
+	"\x13dev.parley.event.v1B\x10ChatCreatedProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_chat_created_proto_rawDescOnce sync.Once

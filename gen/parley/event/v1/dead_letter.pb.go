@@ -85,8 +85,8 @@ const file_parley_event_v1_dead_letter_proto_rawDesc = "" +
 	"\n" +
 	"DeadLetter\x12N\n" +
 	"\fdlq_metadata\x18\x01 \x01(\v2#.parley.event.v1.DeadLetterMetadataB\x06\xbaH\x03\xc8\x01\x01R\vdlqMetadata\x12P\n" +
-	"\x0foriginal_record\x18\x02 \x01(\v2\x1f.parley.event.v1.OriginalRecordB\x06\xbaH\x03\xc8\x01\x01R\x0eoriginalRecordB\xbf\x01\n" +
-	"\x13com.parley.event.v1B\x0fDeadLetterProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x0foriginal_record\x18\x02 \x01(\v2\x1f.parley.event.v1.OriginalRecordB\x06\xbaH\x03\xc8\x01\x01R\x0eoriginalRecordB{\n" +
+	"\x13dev.parley.event.v1B\x0fDeadLetterProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_dead_letter_proto_rawDescOnce sync.Once

@@ -159,8 +159,8 @@ const file_parley_event_v1_dead_letter_metadata_proto_rawDesc = "" +
 	"\x0efailure_reason\x18\a \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xe8\aR\rfailureReason\x12O\n" +
 	"\x11failure_timestamp\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x10failureTimestamp\x128\n" +
-	"\x13processing_attempts\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\x12processingAttemptsB\xc7\x01\n" +
-	"\x13com.parley.event.v1B\x17DeadLetterMetadataProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x13processing_attempts\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\x12processingAttemptsB\x83\x01\n" +
+	"\x13dev.parley.event.v1B\x17DeadLetterMetadataProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_dead_letter_metadata_proto_rawDescOnce sync.Once

@@ -369,9 +369,9 @@ const file_parley_event_v1_enums_proto_rawDesc = "" +
 	"#MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED\x10\x03*B\n" +
 	"\vContentType\x12\x1c\n" +
 	"\x18CONTENT_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11CONTENT_TYPE_TEXT\x10\x01B\xba\x01\n" +
-	"\x13com.parley.event.v1B\n" +
-	"EnumsProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x11CONTENT_TYPE_TEXT\x10\x01Bv\n" +
+	"\x13dev.parley.event.v1B\n" +
+	"EnumsProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_enums_proto_rawDescOnce sync.Once

@@ -204,8 +204,8 @@ const file_parley_event_v1_event_metadata_proto_rawDesc = "" +
 	" \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\rcorrelationId\x12,\n" +
 	"\fcausation_id\x18\v \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\vcausationId\x12!\n" +
 	"\aversion\x18\f \x01(\x03B\a\xbaH\x04\"\x02(\x01R\aversion\x126\n" +
-	"\x12membership_version\x18\r \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x11membershipVersionB\xc2\x01\n" +
-	"\x13com.parley.event.v1B\x12EventMetadataProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x12membership_version\x18\r \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x11membershipVersionB~\n" +
+	"\x13dev.parley.event.v1B\x12EventMetadataProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_event_metadata_proto_rawDescOnce sync.Once

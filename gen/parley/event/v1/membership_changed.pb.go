@@ -161,8 +161,8 @@ const file_parley_event_v1_membership_changed_proto_rawDesc = "" +
 	"\n" +
 	"changed_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\tchangedAt\x120\n" +
 	"\x0fjoined_sequence\x18\t \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0ejoinedSequence:7\xea\xe0\x183\n" +
-	"\x13memberships.changed\x12\x11MembershipChanged\x18\x01\"\achat_idB\xc6\x01\n" +
-	"\x13com.parley.event.v1B\x16MembershipChangedProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x13memberships.changed\x12\x11MembershipChanged\x18\x01\"\achat_idB\x82\x01\n" +
+	"\x13dev.parley.event.v1B\x16MembershipChangedProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_membership_changed_proto_rawDescOnce sync.Once

@@ -158,8 +158,8 @@ const file_parley_event_v1_message_persisted_proto_rawDesc = "" +
 	"\x11client_message_id\x18\b \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x0fclientMessageId\x12A\n" +
 	"\n" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\tcreatedAt:5\xea\xe0\x181\n" +
-	"\x12messages.persisted\x12\x10MessagePersisted\x18\x01\"\achat_idB\xc5\x01\n" +
-	"\x13com.parley.event.v1B\x15MessagePersistedProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x12messages.persisted\x12\x10MessagePersisted\x18\x01\"\achat_idB\x81\x01\n" +
+	"\x13dev.parley.event.v1B\x15MessagePersistedProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_message_persisted_proto_rawDescOnce sync.Once

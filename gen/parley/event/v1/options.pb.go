@@ -130,8 +130,8 @@ const file_parley_event_v1_options_proto_rawDesc = "" +
 	"event_type\x18\x02 \x01(\tR\teventType\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x05R\aversion\x12\x10\n" +
 	"\x03key\x18\x04 \x01(\tR\x03key:V\n" +
-	"\x05event\x12\x1f.google.protobuf.MessageOptions\x18\x8d\x8c\x03 \x01(\v2\x1d.parley.event.v1.EventOptionsR\x05eventB\xbc\x01\n" +
-	"\x13com.parley.event.v1B\fOptionsProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x05event\x12\x1f.google.protobuf.MessageOptions\x18\x8d\x8c\x03 \x01(\v2\x1d.parley.event.v1.EventOptionsR\x05eventBx\n" +
+	"\x13dev.parley.event.v1B\fOptionsProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_options_proto_rawDescOnce sync.Once

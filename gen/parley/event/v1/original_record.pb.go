@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// OriginalRecord is a record byte for byte.
+// OriginalRecord is a record byte for byte, or what of it fits into a dead letter.
 type OriginalRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key; not set if there was none.
@@ -30,7 +30,10 @@ type OriginalRecord struct {
 	// Value; not set if there was none.
 	Value []byte `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// Headers in their order.
-	Headers       []*RecordHeader `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
+	Headers []*RecordHeader `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
+	// Bytes of value and headers that were left out because the record was too large
+	// for a dead letter; it stands at the original position. Not set: nothing was.
+	OmittedBytes  *int64 `protobuf:"varint,4,opt,name=omitted_bytes,json=omittedBytes,proto3,oneof" json:"omitted_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -84,6 +87,13 @@ func (x *OriginalRecord) GetHeaders() []*RecordHeader {
 		return x.Headers
 	}
 	return nil
+}
+
+func (x *OriginalRecord) GetOmittedBytes() int64 {
+	if x != nil && x.OmittedBytes != nil {
+		return *x.OmittedBytes
+	}
+	return 0
 }
 
 // RecordHeader is one header of a record.
@@ -145,18 +155,20 @@ var File_parley_event_v1_original_record_proto protoreflect.FileDescriptor
 
 const file_parley_event_v1_original_record_proto_rawDesc = "" +
 	"\n" +
-	"%parley/event/v1/original_record.proto\x12\x0fparley.event.v1\x1a\x1bbuf/validate/validate.proto\"\xae\x01\n" +
+	"%parley/event/v1/original_record.proto\x12\x0fparley.event.v1\x1a\x1bbuf/validate/validate.proto\"\xf3\x01\n" +
 	"\x0eOriginalRecord\x12 \n" +
 	"\x03key\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x03key\x88\x01\x01\x12$\n" +
 	"\x05value\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@H\x01R\x05value\x88\x01\x01\x12B\n" +
-	"\aheaders\x18\x03 \x03(\v2\x1d.parley.event.v1.RecordHeaderB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\aheadersB\x06\n" +
+	"\aheaders\x18\x03 \x03(\v2\x1d.parley.event.v1.RecordHeaderB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\aheaders\x121\n" +
+	"\romitted_bytes\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x01H\x02R\fomittedBytes\x88\x01\x01B\x06\n" +
 	"\x04_keyB\b\n" +
-	"\x06_value\"Z\n" +
+	"\x06_valueB\x10\n" +
+	"\x0e_omitted_bytes\"Z\n" +
 	"\fRecordHeader\x12\x1a\n" +
 	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x03key\x12$\n" +
 	"\x05value\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_valueB\xc3\x01\n" +
-	"\x13com.parley.event.v1B\x13OriginalRecordProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PEX\xaa\x02\x0fParley.Event.V1\xca\x02\x0fParley\\Event\\V1\xe2\x02\x1bParley\\Event\\V1\\GPBMetadata\xea\x02\x11Parley::Event::V1b\x06proto3"
+	"\x06_valueB\x7f\n" +
+	"\x13dev.parley.event.v1B\x13OriginalRecordProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
 	file_parley_event_v1_original_record_proto_rawDescOnce sync.Once

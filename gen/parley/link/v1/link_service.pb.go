@@ -715,8 +715,8 @@ const file_parley_link_v1_link_service_proto_rawDesc = "" +
 	"\vLinkService\x12A\n" +
 	"\x04Send\x12\x1b.parley.link.v1.SendRequest\x1a\x1c.parley.link.v1.SendResponse\x12>\n" +
 	"\x03Ack\x12\x1a.parley.link.v1.AckRequest\x1a\x1b.parley.link.v1.AckResponse\x12G\n" +
-	"\x06Extend\x12\x1d.parley.link.v1.ExtendRequest\x1a\x1e.parley.link.v1.ExtendResponseB\xb9\x01\n" +
-	"\x12com.parley.link.v1B\x10LinkServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/link/v1;linkv1\xa2\x02\x03PLX\xaa\x02\x0eParley.Link.V1\xca\x02\x0eParley\\Link\\V1\xe2\x02\x1aParley\\Link\\V1\\GPBMetadata\xea\x02\x10Parley::Link::V1b\x06proto3"
+	"\x06Extend\x12\x1d.parley.link.v1.ExtendRequest\x1a\x1e.parley.link.v1.ExtendResponseBx\n" +
+	"\x12dev.parley.link.v1B\x10LinkServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/link/v1;linkv1\xa2\x02\x03PLY\xaa\x02\x0eParley.Link.V1b\x06proto3"
 
 var (
 	file_parley_link_v1_link_service_proto_rawDescOnce sync.Once

@@ -509,8 +509,8 @@ const file_parley_message_v1_message_proto_rawDesc = "" +
 	"\x04body*B\n" +
 	"\vContentType\x12\x1c\n" +
 	"\x18CONTENT_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11CONTENT_TYPE_TEXT\x10\x01B\xca\x01\n" +
-	"\x15com.parley.message.v1B\fMessageProtoP\x01Z=github.com/parley-chat/parley/gen/parley/message/v1;messagev1\xa2\x02\x03PMX\xaa\x02\x11Parley.Message.V1\xca\x02\x11Parley\\Message\\V1\xe2\x02\x1dParley\\Message\\V1\\GPBMetadata\xea\x02\x13Parley::Message::V1b\x06proto3"
+	"\x11CONTENT_TYPE_TEXT\x10\x01B\x80\x01\n" +
+	"\x15dev.parley.message.v1B\fMessageProtoP\x01Z=github.com/parley-chat/parley/gen/parley/message/v1;messagev1\xa2\x02\x03PLY\xaa\x02\x11Parley.Message.V1b\x06proto3"
 
 var (
 	file_parley_message_v1_message_proto_rawDescOnce sync.Once

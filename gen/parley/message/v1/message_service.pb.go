@@ -189,7 +189,7 @@ type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The chat.
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
-	// Messages wanted, at most 100; 0 means 50.
+	// Messages wanted; 0 means 50, more than 100 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The newest page of messages before this sequence; 0 is not set.
 	BeforeSequence int64 `protobuf:"varint,3,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
@@ -328,7 +328,7 @@ type ListChangesRequest struct {
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
 	// Version that the client has applied.
 	AfterVersion int64 `protobuf:"varint,2,opt,name=after_version,json=afterVersion,proto3" json:"after_version,omitempty"`
-	// Changes wanted, at most 100; 0 means 100.
+	// Changes wanted; 0 means 100, more than 100 means 100.
 	PageSize      int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -477,7 +477,8 @@ type MarkReadRequest struct {
 	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
 	// The last message read; more than the chat has counts as all.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Accepted like on every mutation; reading further is safe to repeat anyway.
+	// Makes the request safe to repeat, as on every mutation. Without one, a
+	// repetition is safe too: the mark never goes back.
 	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -597,10 +598,10 @@ const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x129\n" +
 	"\n" +
 	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x123\n" +
-	"\x11client_message_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18$R\x0fclientMessageId\"\x88\x03\n" +
+	"\x11client_message_id\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18$R\x0fclientMessageId\"\x86\x03\n" +
 	"\x13ListMessagesRequest\x12=\n" +
-	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12&\n" +
-	"\tpage_size\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\bpageSize\x120\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x120\n" +
 	"\x0fbefore_sequence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x0ebeforeSequence\x123\n" +
 	"\x0eafter_sequence\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x00R\rafterSequence\x88\x01\x01:\x8f\x01\xbaH\x8b\x01\x1a\x88\x01\n" +
 	"\x17list_messages.direction\x125before_sequence and after_sequence exclude each other\x1a6this.before_sequence == 0 || !has(this.after_sequence)B\x11\n" +
@@ -608,11 +609,11 @@ const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\x14ListMessagesResponse\x12@\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.parley.message.v1.MessageB\b\xbaH\x05\x92\x01\x02\x10dR\bmessages\x12\x19\n" +
 	"\bhas_more\x18\x02 \x01(\bR\ahasMore\x12,\n" +
-	"\x04head\x18\x03 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\"\xa9\x01\n" +
+	"\x04head\x18\x03 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\"\xa7\x01\n" +
 	"\x12ListChangesRequest\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12,\n" +
-	"\rafter_version\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fafterVersion\x12&\n" +
-	"\tpage_size\x18\x03 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\bpageSize\"\xf4\x01\n" +
+	"\rafter_version\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\fafterVersion\x12$\n" +
+	"\tpage_size\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\"\xf4\x01\n" +
 	"\x13ListChangesResponse\x12=\n" +
 	"\achanges\x18\x01 \x03(\v2\x19.parley.message.v1.ChangeB\b\xbaH\x05\x92\x01\x02\x10dR\achanges\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12,\n" +
@@ -630,8 +631,8 @@ const file_parley_message_v1_message_service_proto_rawDesc = "" +
 	"\vSendMessage\x12%.parley.message.v1.SendMessageRequest\x1a&.parley.message.v1.SendMessageResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /api/v1/chats/{chat_id}/messages\x12\x8c\x01\n" +
 	"\fListMessages\x12&.parley.message.v1.ListMessagesRequest\x1a'.parley.message.v1.ListMessagesResponse\"+\x82\xd3\xe4\x93\x02\"\x12 /api/v1/chats/{chat_id}/messages\x90\x02\x01\x12\x88\x01\n" +
 	"\vListChanges\x12%.parley.message.v1.ListChangesRequest\x1a&.parley.message.v1.ListChangesResponse\"*\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/chats/{chat_id}/changes\x90\x02\x01\x12|\n" +
-	"\bMarkRead\x12\".parley.message.v1.MarkReadRequest\x1a#.parley.message.v1.MarkReadResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/chats/{chat_id}/readB\xd1\x01\n" +
-	"\x15com.parley.message.v1B\x13MessageServiceProtoP\x01Z=github.com/parley-chat/parley/gen/parley/message/v1;messagev1\xa2\x02\x03PMX\xaa\x02\x11Parley.Message.V1\xca\x02\x11Parley\\Message\\V1\xe2\x02\x1dParley\\Message\\V1\\GPBMetadata\xea\x02\x13Parley::Message::V1b\x06proto3"
+	"\bMarkRead\x12\".parley.message.v1.MarkReadRequest\x1a#.parley.message.v1.MarkReadResponse\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/chats/{chat_id}/readB\x87\x01\n" +
+	"\x15dev.parley.message.v1B\x13MessageServiceProtoP\x01Z=github.com/parley-chat/parley/gen/parley/message/v1;messagev1\xa2\x02\x03PLY\xaa\x02\x11Parley.Message.V1b\x06proto3"
 
 var (
 	file_parley_message_v1_message_service_proto_rawDescOnce sync.Once

@@ -632,8 +632,8 @@ const file_parley_ops_v1_dead_letter_proto_rawDesc = "" +
 	"\x15FAILURE_CLASS_UNKNOWN\x10\x01\x12\x1b\n" +
 	"\x17FAILURE_CLASS_PERMANENT\x10\x02\x12\x1c\n" +
 	"\x18FAILURE_CLASS_DOWNSTREAM\x10\x03\x12\x1f\n" +
-	"\x1bFAILURE_CLASS_AUTHORITATIVE\x10\x04B\xb1\x01\n" +
-	"\x11com.parley.ops.v1B\x0fDeadLetterProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03POX\xaa\x02\rParley.Ops.V1\xca\x02\rParley\\Ops\\V1\xe2\x02\x19Parley\\Ops\\V1\\GPBMetadata\xea\x02\x0fParley::Ops::V1b\x06proto3"
+	"\x1bFAILURE_CLASS_AUTHORITATIVE\x10\x04Bs\n" +
+	"\x11dev.parley.ops.v1B\x0fDeadLetterProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03PLY\xaa\x02\rParley.Ops.V1b\x06proto3"
 
 var (
 	file_parley_ops_v1_dead_letter_proto_rawDescOnce sync.Once

@@ -1016,7 +1016,9 @@ type ReplayEventsRequest struct {
 	// Events at most; 0 means all.
 	Limit int32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Events a second at most; 0 means 1,000.
-	Rate          int32 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`
+	Rate int32 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Where a replay of all chats with the same choice ended early: it goes on there.
+	Resume        string `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1121,6 +1123,13 @@ func (x *ReplayEventsRequest) GetRate() int32 {
 	return 0
 }
 
+func (x *ReplayEventsRequest) GetResume() string {
+	if x != nil {
+		return x.Resume
+	}
+	return ""
+}
+
 // ReplayEventsResponse is how far the replay is; the last message is its result.
 type ReplayEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1134,7 +1143,10 @@ type ReplayEventsResponse struct {
 	// It ended at its limit: there may be more.
 	More bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	// This is the last message.
-	Done          bool `protobuf:"varint,5,opt,name=done,proto3" json:"done,omitempty"`
+	Done bool `protobuf:"varint,5,opt,name=done,proto3" json:"done,omitempty"`
+	// If it ends here, a request with the same choice and this goes on; events of the
+	// last few chats may be published twice then.
+	Resume        string `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1204,6 +1216,452 @@ func (x *ReplayEventsResponse) GetDone() bool {
 	return false
 }
 
+func (x *ReplayEventsResponse) GetResume() string {
+	if x != nil {
+		return x.Resume
+	}
+	return ""
+}
+
+// FailedOutboxRow is a row of the outbox that cannot be published.
+type FailedOutboxRow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	Row string `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
+	// The chat, as far as the id says.
+	ChatId string `protobuf:"bytes,2,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
+	// Version of the first of its events; 0 if it cannot be read.
+	FirstVersion int64 `protobuf:"varint,3,opt,name=first_version,json=firstVersion,proto3" json:"first_version,omitempty"`
+	// Number of its events.
+	Count int64 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	// Its events were published before and are wanted again.
+	Replay bool `protobuf:"varint,5,opt,name=replay,proto3" json:"replay,omitempty"`
+	// When it was written; unset if that cannot be read.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// How often its failure was noted: at most once a minute.
+	Attempts int64 `protobuf:"varint,7,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// Why it cannot be published.
+	LastError     string `protobuf:"bytes,8,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailedOutboxRow) Reset() {
+	*x = FailedOutboxRow{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailedOutboxRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailedOutboxRow) ProtoMessage() {}
+
+func (x *FailedOutboxRow) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailedOutboxRow.ProtoReflect.Descriptor instead.
+func (*FailedOutboxRow) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FailedOutboxRow) GetRow() string {
+	if x != nil {
+		return x.Row
+	}
+	return ""
+}
+
+func (x *FailedOutboxRow) GetChatId() string {
+	if x != nil {
+		return x.ChatId
+	}
+	return ""
+}
+
+func (x *FailedOutboxRow) GetFirstVersion() int64 {
+	if x != nil {
+		return x.FirstVersion
+	}
+	return 0
+}
+
+func (x *FailedOutboxRow) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *FailedOutboxRow) GetReplay() bool {
+	if x != nil {
+		return x.Replay
+	}
+	return false
+}
+
+func (x *FailedOutboxRow) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *FailedOutboxRow) GetAttempts() int64 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *FailedOutboxRow) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+// ListFailedOutboxRowsRequest asks for a page of failed rows.
+type ListFailedOutboxRowsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows wanted; 0 means 100, more than 1,000 means 1,000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFailedOutboxRowsRequest) Reset() {
+	*x = ListFailedOutboxRowsRequest{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFailedOutboxRowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFailedOutboxRowsRequest) ProtoMessage() {}
+
+func (x *ListFailedOutboxRowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFailedOutboxRowsRequest.ProtoReflect.Descriptor instead.
+func (*ListFailedOutboxRowsRequest) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListFailedOutboxRowsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListFailedOutboxRowsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListFailedOutboxRowsResponse is a page of failed rows.
+type ListFailedOutboxRowsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order of their ids.
+	Rows []*FailedOutboxRow `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Token of the next page; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFailedOutboxRowsResponse) Reset() {
+	*x = ListFailedOutboxRowsResponse{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFailedOutboxRowsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFailedOutboxRowsResponse) ProtoMessage() {}
+
+func (x *ListFailedOutboxRowsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFailedOutboxRowsResponse.ProtoReflect.Descriptor instead.
+func (*ListFailedOutboxRowsResponse) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListFailedOutboxRowsResponse) GetRows() []*FailedOutboxRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *ListFailedOutboxRowsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// MendFailedOutboxRowRequest names the row to mend.
+type MendFailedOutboxRowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The row.
+	Row string `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
+	// Do it; otherwise tell what would be done.
+	Execute       bool `protobuf:"varint,2,opt,name=execute,proto3" json:"execute,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MendFailedOutboxRowRequest) Reset() {
+	*x = MendFailedOutboxRowRequest{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MendFailedOutboxRowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MendFailedOutboxRowRequest) ProtoMessage() {}
+
+func (x *MendFailedOutboxRowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MendFailedOutboxRowRequest.ProtoReflect.Descriptor instead.
+func (*MendFailedOutboxRowRequest) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *MendFailedOutboxRowRequest) GetRow() string {
+	if x != nil {
+		return x.Row
+	}
+	return ""
+}
+
+func (x *MendFailedOutboxRowRequest) GetExecute() bool {
+	if x != nil {
+		return x.Execute
+	}
+	return false
+}
+
+// MendFailedOutboxRowResponse tells what was, or would be, written.
+type MendFailedOutboxRowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The row as it was.
+	Row *FailedOutboxRow `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
+	// The rows in its place; row, attempts and last_error are not set.
+	Mended        []*FailedOutboxRow `protobuf:"bytes,2,rep,name=mended,proto3" json:"mended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MendFailedOutboxRowResponse) Reset() {
+	*x = MendFailedOutboxRowResponse{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MendFailedOutboxRowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MendFailedOutboxRowResponse) ProtoMessage() {}
+
+func (x *MendFailedOutboxRowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MendFailedOutboxRowResponse.ProtoReflect.Descriptor instead.
+func (*MendFailedOutboxRowResponse) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *MendFailedOutboxRowResponse) GetRow() *FailedOutboxRow {
+	if x != nil {
+		return x.Row
+	}
+	return nil
+}
+
+func (x *MendFailedOutboxRowResponse) GetMended() []*FailedOutboxRow {
+	if x != nil {
+		return x.Mended
+	}
+	return nil
+}
+
+// DropFailedOutboxRowRequest names the row to drop.
+type DropFailedOutboxRowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The row.
+	Row string `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
+	// Why; it is logged.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Do it; otherwise tell what would be done.
+	Execute       bool `protobuf:"varint,3,opt,name=execute,proto3" json:"execute,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropFailedOutboxRowRequest) Reset() {
+	*x = DropFailedOutboxRowRequest{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropFailedOutboxRowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropFailedOutboxRowRequest) ProtoMessage() {}
+
+func (x *DropFailedOutboxRowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropFailedOutboxRowRequest.ProtoReflect.Descriptor instead.
+func (*DropFailedOutboxRowRequest) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DropFailedOutboxRowRequest) GetRow() string {
+	if x != nil {
+		return x.Row
+	}
+	return ""
+}
+
+func (x *DropFailedOutboxRowRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DropFailedOutboxRowRequest) GetExecute() bool {
+	if x != nil {
+		return x.Execute
+	}
+	return false
+}
+
+// DropFailedOutboxRowResponse tells what was, or would be, dropped.
+type DropFailedOutboxRowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The row as it was.
+	Row           *FailedOutboxRow `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropFailedOutboxRowResponse) Reset() {
+	*x = DropFailedOutboxRowResponse{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropFailedOutboxRowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropFailedOutboxRowResponse) ProtoMessage() {}
+
+func (x *DropFailedOutboxRowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropFailedOutboxRowResponse.ProtoReflect.Descriptor instead.
+func (*DropFailedOutboxRowResponse) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DropFailedOutboxRowResponse) GetRow() *FailedOutboxRow {
+	if x != nil {
+		return x.Row
+	}
+	return nil
+}
+
 // GetConsumerGroupRequest names a consumer group.
 type GetConsumerGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1215,7 +1673,7 @@ type GetConsumerGroupRequest struct {
 
 func (x *GetConsumerGroupRequest) Reset() {
 	*x = GetConsumerGroupRequest{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[15]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1685,7 @@ func (x *GetConsumerGroupRequest) String() string {
 func (*GetConsumerGroupRequest) ProtoMessage() {}
 
 func (x *GetConsumerGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[15]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1698,7 @@ func (x *GetConsumerGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsumerGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetConsumerGroupRequest) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{15}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetConsumerGroupRequest) GetGroup() string {
@@ -1267,7 +1725,7 @@ type GetConsumerGroupResponse struct {
 
 func (x *GetConsumerGroupResponse) Reset() {
 	*x = GetConsumerGroupResponse{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[16]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1737,7 @@ func (x *GetConsumerGroupResponse) String() string {
 func (*GetConsumerGroupResponse) ProtoMessage() {}
 
 func (x *GetConsumerGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[16]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1750,7 @@ func (x *GetConsumerGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsumerGroupResponse.ProtoReflect.Descriptor instead.
 func (*GetConsumerGroupResponse) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{16}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetConsumerGroupResponse) GetState() string {
@@ -1340,7 +1798,7 @@ type ConsumerGroupMember struct {
 
 func (x *ConsumerGroupMember) Reset() {
 	*x = ConsumerGroupMember{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[17]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1810,7 @@ func (x *ConsumerGroupMember) String() string {
 func (*ConsumerGroupMember) ProtoMessage() {}
 
 func (x *ConsumerGroupMember) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[17]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1823,7 @@ func (x *ConsumerGroupMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerGroupMember.ProtoReflect.Descriptor instead.
 func (*ConsumerGroupMember) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{17}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConsumerGroupMember) GetMemberId() string {
@@ -1417,7 +1875,7 @@ type ConsumerGroupPartition struct {
 
 func (x *ConsumerGroupPartition) Reset() {
 	*x = ConsumerGroupPartition{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[18]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1887,7 @@ func (x *ConsumerGroupPartition) String() string {
 func (*ConsumerGroupPartition) ProtoMessage() {}
 
 func (x *ConsumerGroupPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[18]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1900,7 @@ func (x *ConsumerGroupPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerGroupPartition.ProtoReflect.Descriptor instead.
 func (*ConsumerGroupPartition) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{18}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConsumerGroupPartition) GetTopic() string {
@@ -1504,7 +1962,7 @@ type ListHotKeysRequest struct {
 
 func (x *ListHotKeysRequest) Reset() {
 	*x = ListHotKeysRequest{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[19]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1974,7 @@ func (x *ListHotKeysRequest) String() string {
 func (*ListHotKeysRequest) ProtoMessage() {}
 
 func (x *ListHotKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[19]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1987,7 @@ func (x *ListHotKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHotKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListHotKeysRequest) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{19}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListHotKeysRequest) GetGroup() string {
@@ -1573,7 +2031,7 @@ type ListHotKeysResponse struct {
 
 func (x *ListHotKeysResponse) Reset() {
 	*x = ListHotKeysResponse{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[20]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +2043,7 @@ func (x *ListHotKeysResponse) String() string {
 func (*ListHotKeysResponse) ProtoMessage() {}
 
 func (x *ListHotKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[20]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +2056,7 @@ func (x *ListHotKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHotKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListHotKeysResponse) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{20}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListHotKeysResponse) GetKeys() []*HotKey {
@@ -1628,7 +2086,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[21]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +2098,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[21]
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +2111,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{21}
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HotKey) GetKey() string {
@@ -1743,7 +2201,7 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"\x9d\x01\n" +
 	"\x1aDiscardDeadLettersResponse\x12C\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.parley.ops.v1.DeadLetterResultB\b\xbaH\x05\x92\x01\x02\x10dR\aresults\x12:\n" +
-	"\asummary\x18\x02 \x01(\v2 .parley.ops.v1.DeadLetterSummaryR\asummary\"\xd3\x03\n" +
+	"\asummary\x18\x02 \x01(\v2 .parley.ops.v1.DeadLetterSummaryR\asummary\"\xf5\x03\n" +
 	"\x13ReplayEventsRequest\x12G\n" +
 	"\bchat_ids\x18\x01 \x03(\tB,\xbaH)\x92\x01&\x10\xe8\a\"!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\achatIds\x12\x1b\n" +
 	"\tall_chats\x18\x02 \x01(\bR\ballChats\x12*\n" +
@@ -1758,13 +2216,48 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\aexecute\x18\b \x01(\bR\aexecute\x12\x1d\n" +
 	"\x05limit\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x05limit\x12\x1f\n" +
 	"\x04rate\x18\n" +
-	" \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x04rate\"\x8e\x01\n" +
+	" \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x04rate\x12 \n" +
+	"\x06resume\x18\v \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06resume\"\xb0\x01\n" +
 	"\x14ReplayEventsResponse\x12\x14\n" +
 	"\x05chats\x18\x01 \x01(\x03R\x05chats\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\x03R\x06events\x12 \n" +
 	"\vunpublished\x18\x03 \x01(\x03R\vunpublished\x12\x12\n" +
 	"\x04more\x18\x04 \x01(\bR\x04more\x12\x12\n" +
-	"\x04done\x18\x05 \x01(\bR\x04done\";\n" +
+	"\x04done\x18\x05 \x01(\bR\x04done\x12 \n" +
+	"\x06resume\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06resume\"\xa3\x02\n" +
+	"\x0fFailedOutboxRow\x12\x1a\n" +
+	"\x03row\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\x03row\x12!\n" +
+	"\achat_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06chatId\x12#\n" +
+	"\rfirst_version\x18\x03 \x01(\x03R\ffirstVersion\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x03R\x05count\x12\x16\n" +
+	"\x06replay\x18\x05 \x01(\bR\x06replay\x129\n" +
+	"\n" +
+	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1a\n" +
+	"\battempts\x18\a \x01(\x03R\battempts\x12'\n" +
+	"\n" +
+	"last_error\x18\b \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tlastError\"l\n" +
+	"\x1bListFailedOutboxRowsRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\tpageToken\"\x8f\x01\n" +
+	"\x1cListFailedOutboxRowsResponse\x12=\n" +
+	"\x04rows\x18\x01 \x03(\v2\x1e.parley.ops.v1.FailedOutboxRowB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x04rows\x120\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\rnextPageToken\"T\n" +
+	"\x1aMendFailedOutboxRowRequest\x12\x1c\n" +
+	"\x03row\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\xcc\bR\x03row\x12\x18\n" +
+	"\aexecute\x18\x02 \x01(\bR\aexecute\"\x91\x01\n" +
+	"\x1bMendFailedOutboxRowResponse\x120\n" +
+	"\x03row\x18\x01 \x01(\v2\x1e.parley.ops.v1.FailedOutboxRowR\x03row\x12@\n" +
+	"\x06mended\x18\x02 \x03(\v2\x1e.parley.ops.v1.FailedOutboxRowB\b\xbaH\x05\x92\x01\x02\x10dR\x06mended\"x\n" +
+	"\x1aDropFailedOutboxRowRequest\x12\x1c\n" +
+	"\x03row\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\xcc\bR\x03row\x12\"\n" +
+	"\x06reason\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\x12\x18\n" +
+	"\aexecute\x18\x03 \x01(\bR\aexecute\"O\n" +
+	"\x1bDropFailedOutboxRowResponse\x120\n" +
+	"\x03row\x18\x01 \x01(\v2\x1e.parley.ops.v1.FailedOutboxRowR\x03row\";\n" +
 	"\x17GetConsumerGroupRequest\x12 \n" +
 	"\x05group\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xf9\x01R\x05group\"\xe6\x01\n" +
@@ -1808,7 +2301,7 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x1aDEAD_LETTER_OUTCOME_FAILED\x10\x02\x12\x1e\n" +
 	"\x1aDEAD_LETTER_OUTCOME_BEHIND\x10\x03\x12\"\n" +
 	"\x1eDEAD_LETTER_OUTCOME_NO_HANDLER\x10\x04\x12\x1d\n" +
-	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\xb8\x06\n" +
+	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\x8a\t\n" +
 	"\n" +
 	"OpsService\x12e\n" +
 	"\x0fListDeadLetters\x12%.parley.ops.v1.ListDeadLettersRequest\x1a&.parley.ops.v1.ListDeadLettersResponse\"\x03\x90\x02\x01\x12h\n" +
@@ -1816,10 +2309,13 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\rGetDeadLetter\x12#.parley.ops.v1.GetDeadLetterRequest\x1a$.parley.ops.v1.GetDeadLetterResponse\"\x03\x90\x02\x01\x12k\n" +
 	"\x12RedriveDeadLetters\x12(.parley.ops.v1.RedriveDeadLettersRequest\x1a).parley.ops.v1.RedriveDeadLettersResponse0\x01\x12k\n" +
 	"\x12DiscardDeadLetters\x12(.parley.ops.v1.DiscardDeadLettersRequest\x1a).parley.ops.v1.DiscardDeadLettersResponse0\x01\x12Y\n" +
-	"\fReplayEvents\x12\".parley.ops.v1.ReplayEventsRequest\x1a#.parley.ops.v1.ReplayEventsResponse0\x01\x12h\n" +
+	"\fReplayEvents\x12\".parley.ops.v1.ReplayEventsRequest\x1a#.parley.ops.v1.ReplayEventsResponse0\x01\x12t\n" +
+	"\x14ListFailedOutboxRows\x12*.parley.ops.v1.ListFailedOutboxRowsRequest\x1a+.parley.ops.v1.ListFailedOutboxRowsResponse\"\x03\x90\x02\x01\x12l\n" +
+	"\x13MendFailedOutboxRow\x12).parley.ops.v1.MendFailedOutboxRowRequest\x1a*.parley.ops.v1.MendFailedOutboxRowResponse\x12l\n" +
+	"\x13DropFailedOutboxRow\x12).parley.ops.v1.DropFailedOutboxRowRequest\x1a*.parley.ops.v1.DropFailedOutboxRowResponse\x12h\n" +
 	"\x10GetConsumerGroup\x12&.parley.ops.v1.GetConsumerGroupRequest\x1a'.parley.ops.v1.GetConsumerGroupResponse\"\x03\x90\x02\x01\x12Y\n" +
-	"\vListHotKeys\x12!.parley.ops.v1.ListHotKeysRequest\x1a\".parley.ops.v1.ListHotKeysResponse\"\x03\x90\x02\x01B\xb1\x01\n" +
-	"\x11com.parley.ops.v1B\x0fOpsServiceProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03POX\xaa\x02\rParley.Ops.V1\xca\x02\rParley\\Ops\\V1\xe2\x02\x19Parley\\Ops\\V1\\GPBMetadata\xea\x02\x0fParley::Ops::V1b\x06proto3"
+	"\vListHotKeys\x12!.parley.ops.v1.ListHotKeysRequest\x1a\".parley.ops.v1.ListHotKeysResponse\"\x03\x90\x02\x01Bs\n" +
+	"\x11dev.parley.ops.v1B\x0fOpsServiceProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03PLY\xaa\x02\rParley.Ops.V1b\x06proto3"
 
 var (
 	file_parley_ops_v1_ops_service_proto_rawDescOnce sync.Once
@@ -1834,81 +2330,99 @@ func file_parley_ops_v1_ops_service_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_ops_v1_ops_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_parley_ops_v1_ops_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_parley_ops_v1_ops_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_parley_ops_v1_ops_service_proto_goTypes = []any{
-	(DeadLetterOutcome)(0),             // 0: parley.ops.v1.DeadLetterOutcome
-	(*ListDeadLettersRequest)(nil),     // 1: parley.ops.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil),    // 2: parley.ops.v1.ListDeadLettersResponse
-	(*CountDeadLettersRequest)(nil),    // 3: parley.ops.v1.CountDeadLettersRequest
-	(*CountDeadLettersResponse)(nil),   // 4: parley.ops.v1.CountDeadLettersResponse
-	(*DeadLetterCount)(nil),            // 5: parley.ops.v1.DeadLetterCount
-	(*GetDeadLetterRequest)(nil),       // 6: parley.ops.v1.GetDeadLetterRequest
-	(*GetDeadLetterResponse)(nil),      // 7: parley.ops.v1.GetDeadLetterResponse
-	(*DeadLetterResult)(nil),           // 8: parley.ops.v1.DeadLetterResult
-	(*DeadLetterSummary)(nil),          // 9: parley.ops.v1.DeadLetterSummary
-	(*RedriveDeadLettersRequest)(nil),  // 10: parley.ops.v1.RedriveDeadLettersRequest
-	(*RedriveDeadLettersResponse)(nil), // 11: parley.ops.v1.RedriveDeadLettersResponse
-	(*DiscardDeadLettersRequest)(nil),  // 12: parley.ops.v1.DiscardDeadLettersRequest
-	(*DiscardDeadLettersResponse)(nil), // 13: parley.ops.v1.DiscardDeadLettersResponse
-	(*ReplayEventsRequest)(nil),        // 14: parley.ops.v1.ReplayEventsRequest
-	(*ReplayEventsResponse)(nil),       // 15: parley.ops.v1.ReplayEventsResponse
-	(*GetConsumerGroupRequest)(nil),    // 16: parley.ops.v1.GetConsumerGroupRequest
-	(*GetConsumerGroupResponse)(nil),   // 17: parley.ops.v1.GetConsumerGroupResponse
-	(*ConsumerGroupMember)(nil),        // 18: parley.ops.v1.ConsumerGroupMember
-	(*ConsumerGroupPartition)(nil),     // 19: parley.ops.v1.ConsumerGroupPartition
-	(*ListHotKeysRequest)(nil),         // 20: parley.ops.v1.ListHotKeysRequest
-	(*ListHotKeysResponse)(nil),        // 21: parley.ops.v1.ListHotKeysResponse
-	(*HotKey)(nil),                     // 22: parley.ops.v1.HotKey
-	(*DeadLetterFilter)(nil),           // 23: parley.ops.v1.DeadLetterFilter
-	(DeadLetterStatus)(0),              // 24: parley.ops.v1.DeadLetterStatus
-	(*DeadLetter)(nil),                 // 25: parley.ops.v1.DeadLetter
-	(*timestamppb.Timestamp)(nil),      // 26: google.protobuf.Timestamp
-	(*DeadLetterRecord)(nil),           // 27: parley.ops.v1.DeadLetterRecord
+	(DeadLetterOutcome)(0),               // 0: parley.ops.v1.DeadLetterOutcome
+	(*ListDeadLettersRequest)(nil),       // 1: parley.ops.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),      // 2: parley.ops.v1.ListDeadLettersResponse
+	(*CountDeadLettersRequest)(nil),      // 3: parley.ops.v1.CountDeadLettersRequest
+	(*CountDeadLettersResponse)(nil),     // 4: parley.ops.v1.CountDeadLettersResponse
+	(*DeadLetterCount)(nil),              // 5: parley.ops.v1.DeadLetterCount
+	(*GetDeadLetterRequest)(nil),         // 6: parley.ops.v1.GetDeadLetterRequest
+	(*GetDeadLetterResponse)(nil),        // 7: parley.ops.v1.GetDeadLetterResponse
+	(*DeadLetterResult)(nil),             // 8: parley.ops.v1.DeadLetterResult
+	(*DeadLetterSummary)(nil),            // 9: parley.ops.v1.DeadLetterSummary
+	(*RedriveDeadLettersRequest)(nil),    // 10: parley.ops.v1.RedriveDeadLettersRequest
+	(*RedriveDeadLettersResponse)(nil),   // 11: parley.ops.v1.RedriveDeadLettersResponse
+	(*DiscardDeadLettersRequest)(nil),    // 12: parley.ops.v1.DiscardDeadLettersRequest
+	(*DiscardDeadLettersResponse)(nil),   // 13: parley.ops.v1.DiscardDeadLettersResponse
+	(*ReplayEventsRequest)(nil),          // 14: parley.ops.v1.ReplayEventsRequest
+	(*ReplayEventsResponse)(nil),         // 15: parley.ops.v1.ReplayEventsResponse
+	(*FailedOutboxRow)(nil),              // 16: parley.ops.v1.FailedOutboxRow
+	(*ListFailedOutboxRowsRequest)(nil),  // 17: parley.ops.v1.ListFailedOutboxRowsRequest
+	(*ListFailedOutboxRowsResponse)(nil), // 18: parley.ops.v1.ListFailedOutboxRowsResponse
+	(*MendFailedOutboxRowRequest)(nil),   // 19: parley.ops.v1.MendFailedOutboxRowRequest
+	(*MendFailedOutboxRowResponse)(nil),  // 20: parley.ops.v1.MendFailedOutboxRowResponse
+	(*DropFailedOutboxRowRequest)(nil),   // 21: parley.ops.v1.DropFailedOutboxRowRequest
+	(*DropFailedOutboxRowResponse)(nil),  // 22: parley.ops.v1.DropFailedOutboxRowResponse
+	(*GetConsumerGroupRequest)(nil),      // 23: parley.ops.v1.GetConsumerGroupRequest
+	(*GetConsumerGroupResponse)(nil),     // 24: parley.ops.v1.GetConsumerGroupResponse
+	(*ConsumerGroupMember)(nil),          // 25: parley.ops.v1.ConsumerGroupMember
+	(*ConsumerGroupPartition)(nil),       // 26: parley.ops.v1.ConsumerGroupPartition
+	(*ListHotKeysRequest)(nil),           // 27: parley.ops.v1.ListHotKeysRequest
+	(*ListHotKeysResponse)(nil),          // 28: parley.ops.v1.ListHotKeysResponse
+	(*HotKey)(nil),                       // 29: parley.ops.v1.HotKey
+	(*DeadLetterFilter)(nil),             // 30: parley.ops.v1.DeadLetterFilter
+	(DeadLetterStatus)(0),                // 31: parley.ops.v1.DeadLetterStatus
+	(*DeadLetter)(nil),                   // 32: parley.ops.v1.DeadLetter
+	(*timestamppb.Timestamp)(nil),        // 33: google.protobuf.Timestamp
+	(*DeadLetterRecord)(nil),             // 34: parley.ops.v1.DeadLetterRecord
 }
 var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
-	23, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
-	24, // 1: parley.ops.v1.ListDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
-	25, // 2: parley.ops.v1.ListDeadLettersResponse.letters:type_name -> parley.ops.v1.DeadLetter
-	23, // 3: parley.ops.v1.CountDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
-	24, // 4: parley.ops.v1.CountDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
+	30, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	31, // 1: parley.ops.v1.ListDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
+	32, // 2: parley.ops.v1.ListDeadLettersResponse.letters:type_name -> parley.ops.v1.DeadLetter
+	30, // 3: parley.ops.v1.CountDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	31, // 4: parley.ops.v1.CountDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
 	5,  // 5: parley.ops.v1.CountDeadLettersResponse.counts:type_name -> parley.ops.v1.DeadLetterCount
-	26, // 6: parley.ops.v1.DeadLetterCount.first_failed_at:type_name -> google.protobuf.Timestamp
-	26, // 7: parley.ops.v1.DeadLetterCount.last_failed_at:type_name -> google.protobuf.Timestamp
-	25, // 8: parley.ops.v1.GetDeadLetterResponse.letter:type_name -> parley.ops.v1.DeadLetter
-	27, // 9: parley.ops.v1.GetDeadLetterResponse.record:type_name -> parley.ops.v1.DeadLetterRecord
+	33, // 6: parley.ops.v1.DeadLetterCount.first_failed_at:type_name -> google.protobuf.Timestamp
+	33, // 7: parley.ops.v1.DeadLetterCount.last_failed_at:type_name -> google.protobuf.Timestamp
+	32, // 8: parley.ops.v1.GetDeadLetterResponse.letter:type_name -> parley.ops.v1.DeadLetter
+	34, // 9: parley.ops.v1.GetDeadLetterResponse.record:type_name -> parley.ops.v1.DeadLetterRecord
 	0,  // 10: parley.ops.v1.DeadLetterResult.outcome:type_name -> parley.ops.v1.DeadLetterOutcome
-	23, // 11: parley.ops.v1.RedriveDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	30, // 11: parley.ops.v1.RedriveDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
 	8,  // 12: parley.ops.v1.RedriveDeadLettersResponse.results:type_name -> parley.ops.v1.DeadLetterResult
 	9,  // 13: parley.ops.v1.RedriveDeadLettersResponse.summary:type_name -> parley.ops.v1.DeadLetterSummary
-	23, // 14: parley.ops.v1.DiscardDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	30, // 14: parley.ops.v1.DiscardDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
 	8,  // 15: parley.ops.v1.DiscardDeadLettersResponse.results:type_name -> parley.ops.v1.DeadLetterResult
 	9,  // 16: parley.ops.v1.DiscardDeadLettersResponse.summary:type_name -> parley.ops.v1.DeadLetterSummary
-	26, // 17: parley.ops.v1.ReplayEventsRequest.from_time:type_name -> google.protobuf.Timestamp
-	26, // 18: parley.ops.v1.ReplayEventsRequest.before_time:type_name -> google.protobuf.Timestamp
-	18, // 19: parley.ops.v1.GetConsumerGroupResponse.members:type_name -> parley.ops.v1.ConsumerGroupMember
-	19, // 20: parley.ops.v1.GetConsumerGroupResponse.partitions:type_name -> parley.ops.v1.ConsumerGroupPartition
-	22, // 21: parley.ops.v1.ListHotKeysResponse.keys:type_name -> parley.ops.v1.HotKey
-	1,  // 22: parley.ops.v1.OpsService.ListDeadLetters:input_type -> parley.ops.v1.ListDeadLettersRequest
-	3,  // 23: parley.ops.v1.OpsService.CountDeadLetters:input_type -> parley.ops.v1.CountDeadLettersRequest
-	6,  // 24: parley.ops.v1.OpsService.GetDeadLetter:input_type -> parley.ops.v1.GetDeadLetterRequest
-	10, // 25: parley.ops.v1.OpsService.RedriveDeadLetters:input_type -> parley.ops.v1.RedriveDeadLettersRequest
-	12, // 26: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
-	14, // 27: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
-	16, // 28: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
-	20, // 29: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
-	2,  // 30: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
-	4,  // 31: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
-	7,  // 32: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
-	11, // 33: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
-	13, // 34: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
-	15, // 35: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
-	17, // 36: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
-	21, // 37: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
-	30, // [30:38] is the sub-list for method output_type
-	22, // [22:30] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	33, // 17: parley.ops.v1.ReplayEventsRequest.from_time:type_name -> google.protobuf.Timestamp
+	33, // 18: parley.ops.v1.ReplayEventsRequest.before_time:type_name -> google.protobuf.Timestamp
+	33, // 19: parley.ops.v1.FailedOutboxRow.created_at:type_name -> google.protobuf.Timestamp
+	16, // 20: parley.ops.v1.ListFailedOutboxRowsResponse.rows:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 21: parley.ops.v1.MendFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 22: parley.ops.v1.MendFailedOutboxRowResponse.mended:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 23: parley.ops.v1.DropFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
+	25, // 24: parley.ops.v1.GetConsumerGroupResponse.members:type_name -> parley.ops.v1.ConsumerGroupMember
+	26, // 25: parley.ops.v1.GetConsumerGroupResponse.partitions:type_name -> parley.ops.v1.ConsumerGroupPartition
+	29, // 26: parley.ops.v1.ListHotKeysResponse.keys:type_name -> parley.ops.v1.HotKey
+	1,  // 27: parley.ops.v1.OpsService.ListDeadLetters:input_type -> parley.ops.v1.ListDeadLettersRequest
+	3,  // 28: parley.ops.v1.OpsService.CountDeadLetters:input_type -> parley.ops.v1.CountDeadLettersRequest
+	6,  // 29: parley.ops.v1.OpsService.GetDeadLetter:input_type -> parley.ops.v1.GetDeadLetterRequest
+	10, // 30: parley.ops.v1.OpsService.RedriveDeadLetters:input_type -> parley.ops.v1.RedriveDeadLettersRequest
+	12, // 31: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
+	14, // 32: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
+	17, // 33: parley.ops.v1.OpsService.ListFailedOutboxRows:input_type -> parley.ops.v1.ListFailedOutboxRowsRequest
+	19, // 34: parley.ops.v1.OpsService.MendFailedOutboxRow:input_type -> parley.ops.v1.MendFailedOutboxRowRequest
+	21, // 35: parley.ops.v1.OpsService.DropFailedOutboxRow:input_type -> parley.ops.v1.DropFailedOutboxRowRequest
+	23, // 36: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
+	27, // 37: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
+	2,  // 38: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
+	4,  // 39: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
+	7,  // 40: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
+	11, // 41: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
+	13, // 42: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
+	15, // 43: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
+	18, // 44: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
+	20, // 45: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
+	22, // 46: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
+	24, // 47: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
+	28, // 48: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
+	38, // [38:49] is the sub-list for method output_type
+	27, // [27:38] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_parley_ops_v1_ops_service_proto_init() }
@@ -1923,7 +2437,7 @@ func file_parley_ops_v1_ops_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_ops_v1_ops_service_proto_rawDesc), len(file_parley_ops_v1_ops_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

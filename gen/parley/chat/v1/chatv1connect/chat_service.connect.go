@@ -71,7 +71,7 @@ type ChatServiceClient interface {
 	CreateChat(context.Context, *v1.CreateChatRequest) (*v1.CreateChatResponse, error)
 	// GetChat returns one chat of the caller.
 	GetChat(context.Context, *v1.GetChatRequest) (*v1.GetChatResponse, error)
-	// ListChats returns the caller's chats, last changed first.
+	// ListChats returns the caller's chats, the one with the latest message first.
 	ListChats(context.Context, *v1.ListChatsRequest) (*v1.ListChatsResponse, error)
 	// ListMembers returns the members of a chat, in order of user id.
 	ListMembers(context.Context, *v1.ListMembersRequest) (*v1.ListMembersResponse, error)
@@ -335,7 +335,7 @@ type ChatServiceHandler interface {
 	CreateChat(context.Context, *v1.CreateChatRequest) (*v1.CreateChatResponse, error)
 	// GetChat returns one chat of the caller.
 	GetChat(context.Context, *v1.GetChatRequest) (*v1.GetChatResponse, error)
-	// ListChats returns the caller's chats, last changed first.
+	// ListChats returns the caller's chats, the one with the latest message first.
 	ListChats(context.Context, *v1.ListChatsRequest) (*v1.ListChatsResponse, error)
 	// ListMembers returns the members of a chat, in order of user id.
 	ListMembers(context.Context, *v1.ListMembersRequest) (*v1.ListMembersResponse, error)

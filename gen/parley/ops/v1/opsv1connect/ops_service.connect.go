@@ -50,6 +50,15 @@ const (
 	OpsServiceDiscardDeadLettersProcedure = "/parley.ops.v1.OpsService/DiscardDeadLetters"
 	// OpsServiceReplayEventsProcedure is the fully-qualified name of the OpsService's ReplayEvents RPC.
 	OpsServiceReplayEventsProcedure = "/parley.ops.v1.OpsService/ReplayEvents"
+	// OpsServiceListFailedOutboxRowsProcedure is the fully-qualified name of the OpsService's
+	// ListFailedOutboxRows RPC.
+	OpsServiceListFailedOutboxRowsProcedure = "/parley.ops.v1.OpsService/ListFailedOutboxRows"
+	// OpsServiceMendFailedOutboxRowProcedure is the fully-qualified name of the OpsService's
+	// MendFailedOutboxRow RPC.
+	OpsServiceMendFailedOutboxRowProcedure = "/parley.ops.v1.OpsService/MendFailedOutboxRow"
+	// OpsServiceDropFailedOutboxRowProcedure is the fully-qualified name of the OpsService's
+	// DropFailedOutboxRow RPC.
+	OpsServiceDropFailedOutboxRowProcedure = "/parley.ops.v1.OpsService/DropFailedOutboxRow"
 	// OpsServiceGetConsumerGroupProcedure is the fully-qualified name of the OpsService's
 	// GetConsumerGroup RPC.
 	OpsServiceGetConsumerGroupProcedure = "/parley.ops.v1.OpsService/GetConsumerGroup"
@@ -77,6 +86,14 @@ type OpsServiceClient interface {
 	// ReplayEvents publishes events again that were published before, to all who read
 	// their topics; readers drop what they have seen by generation, chat and version.
 	ReplayEvents(context.Context, *v1.ReplayEventsRequest) (*connect.ServerStreamForClient[v1.ReplayEventsResponse], error)
+	// ListFailedOutboxRows returns the rows of the outbox that cannot be published, with
+	// the reasons. Each is tried again every 2 s, and its chat waits for it.
+	ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error)
+	// MendFailedOutboxRow replaces such a row by what the event store says it should be.
+	MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error)
+	// DropFailedOutboxRow gives such a row up: its events are not published by it. They
+	// stay in the event store and can be replayed.
+	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
 	// GetConsumerGroup returns the members of a consumer group and how far it is behind.
 	GetConsumerGroup(context.Context, *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error)
 	// ListHotKeys counts the keys of the records of a partition that a group has not
@@ -134,6 +151,25 @@ func NewOpsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(opsServiceMethods.ByName("ReplayEvents")),
 			connect.WithClientOptions(opts...),
 		),
+		listFailedOutboxRows: connect.NewClient[v1.ListFailedOutboxRowsRequest, v1.ListFailedOutboxRowsResponse](
+			httpClient,
+			baseURL+OpsServiceListFailedOutboxRowsProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("ListFailedOutboxRows")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		mendFailedOutboxRow: connect.NewClient[v1.MendFailedOutboxRowRequest, v1.MendFailedOutboxRowResponse](
+			httpClient,
+			baseURL+OpsServiceMendFailedOutboxRowProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("MendFailedOutboxRow")),
+			connect.WithClientOptions(opts...),
+		),
+		dropFailedOutboxRow: connect.NewClient[v1.DropFailedOutboxRowRequest, v1.DropFailedOutboxRowResponse](
+			httpClient,
+			baseURL+OpsServiceDropFailedOutboxRowProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("DropFailedOutboxRow")),
+			connect.WithClientOptions(opts...),
+		),
 		getConsumerGroup: connect.NewClient[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse](
 			httpClient,
 			baseURL+OpsServiceGetConsumerGroupProcedure,
@@ -153,14 +189,17 @@ func NewOpsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 
 // opsServiceClient implements OpsServiceClient.
 type opsServiceClient struct {
-	listDeadLetters    *connect.Client[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse]
-	countDeadLetters   *connect.Client[v1.CountDeadLettersRequest, v1.CountDeadLettersResponse]
-	getDeadLetter      *connect.Client[v1.GetDeadLetterRequest, v1.GetDeadLetterResponse]
-	redriveDeadLetters *connect.Client[v1.RedriveDeadLettersRequest, v1.RedriveDeadLettersResponse]
-	discardDeadLetters *connect.Client[v1.DiscardDeadLettersRequest, v1.DiscardDeadLettersResponse]
-	replayEvents       *connect.Client[v1.ReplayEventsRequest, v1.ReplayEventsResponse]
-	getConsumerGroup   *connect.Client[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse]
-	listHotKeys        *connect.Client[v1.ListHotKeysRequest, v1.ListHotKeysResponse]
+	listDeadLetters      *connect.Client[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse]
+	countDeadLetters     *connect.Client[v1.CountDeadLettersRequest, v1.CountDeadLettersResponse]
+	getDeadLetter        *connect.Client[v1.GetDeadLetterRequest, v1.GetDeadLetterResponse]
+	redriveDeadLetters   *connect.Client[v1.RedriveDeadLettersRequest, v1.RedriveDeadLettersResponse]
+	discardDeadLetters   *connect.Client[v1.DiscardDeadLettersRequest, v1.DiscardDeadLettersResponse]
+	replayEvents         *connect.Client[v1.ReplayEventsRequest, v1.ReplayEventsResponse]
+	listFailedOutboxRows *connect.Client[v1.ListFailedOutboxRowsRequest, v1.ListFailedOutboxRowsResponse]
+	mendFailedOutboxRow  *connect.Client[v1.MendFailedOutboxRowRequest, v1.MendFailedOutboxRowResponse]
+	dropFailedOutboxRow  *connect.Client[v1.DropFailedOutboxRowRequest, v1.DropFailedOutboxRowResponse]
+	getConsumerGroup     *connect.Client[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse]
+	listHotKeys          *connect.Client[v1.ListHotKeysRequest, v1.ListHotKeysResponse]
 }
 
 // ListDeadLetters calls parley.ops.v1.OpsService.ListDeadLetters.
@@ -205,6 +244,33 @@ func (c *opsServiceClient) ReplayEvents(ctx context.Context, req *v1.ReplayEvent
 	return c.replayEvents.CallServerStream(ctx, connect.NewRequest(req))
 }
 
+// ListFailedOutboxRows calls parley.ops.v1.OpsService.ListFailedOutboxRows.
+func (c *opsServiceClient) ListFailedOutboxRows(ctx context.Context, req *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error) {
+	response, err := c.listFailedOutboxRows.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// MendFailedOutboxRow calls parley.ops.v1.OpsService.MendFailedOutboxRow.
+func (c *opsServiceClient) MendFailedOutboxRow(ctx context.Context, req *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error) {
+	response, err := c.mendFailedOutboxRow.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DropFailedOutboxRow calls parley.ops.v1.OpsService.DropFailedOutboxRow.
+func (c *opsServiceClient) DropFailedOutboxRow(ctx context.Context, req *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error) {
+	response, err := c.dropFailedOutboxRow.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // GetConsumerGroup calls parley.ops.v1.OpsService.GetConsumerGroup.
 func (c *opsServiceClient) GetConsumerGroup(ctx context.Context, req *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error) {
 	response, err := c.getConsumerGroup.CallUnary(ctx, connect.NewRequest(req))
@@ -243,6 +309,14 @@ type OpsServiceHandler interface {
 	// ReplayEvents publishes events again that were published before, to all who read
 	// their topics; readers drop what they have seen by generation, chat and version.
 	ReplayEvents(context.Context, *v1.ReplayEventsRequest, *connect.ServerStream[v1.ReplayEventsResponse]) error
+	// ListFailedOutboxRows returns the rows of the outbox that cannot be published, with
+	// the reasons. Each is tried again every 2 s, and its chat waits for it.
+	ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error)
+	// MendFailedOutboxRow replaces such a row by what the event store says it should be.
+	MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error)
+	// DropFailedOutboxRow gives such a row up: its events are not published by it. They
+	// stay in the event store and can be replayed.
+	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
 	// GetConsumerGroup returns the members of a consumer group and how far it is behind.
 	GetConsumerGroup(context.Context, *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error)
 	// ListHotKeys counts the keys of the records of a partition that a group has not
@@ -296,6 +370,25 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(opsServiceMethods.ByName("ReplayEvents")),
 		connect.WithHandlerOptions(opts...),
 	)
+	opsServiceListFailedOutboxRowsHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceListFailedOutboxRowsProcedure,
+		svc.ListFailedOutboxRows,
+		connect.WithSchema(opsServiceMethods.ByName("ListFailedOutboxRows")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	opsServiceMendFailedOutboxRowHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceMendFailedOutboxRowProcedure,
+		svc.MendFailedOutboxRow,
+		connect.WithSchema(opsServiceMethods.ByName("MendFailedOutboxRow")),
+		connect.WithHandlerOptions(opts...),
+	)
+	opsServiceDropFailedOutboxRowHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceDropFailedOutboxRowProcedure,
+		svc.DropFailedOutboxRow,
+		connect.WithSchema(opsServiceMethods.ByName("DropFailedOutboxRow")),
+		connect.WithHandlerOptions(opts...),
+	)
 	opsServiceGetConsumerGroupHandler := connect.NewUnaryHandlerSimple(
 		OpsServiceGetConsumerGroupProcedure,
 		svc.GetConsumerGroup,
@@ -324,6 +417,12 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 			opsServiceDiscardDeadLettersHandler.ServeHTTP(w, r)
 		case OpsServiceReplayEventsProcedure:
 			opsServiceReplayEventsHandler.ServeHTTP(w, r)
+		case OpsServiceListFailedOutboxRowsProcedure:
+			opsServiceListFailedOutboxRowsHandler.ServeHTTP(w, r)
+		case OpsServiceMendFailedOutboxRowProcedure:
+			opsServiceMendFailedOutboxRowHandler.ServeHTTP(w, r)
+		case OpsServiceDropFailedOutboxRowProcedure:
+			opsServiceDropFailedOutboxRowHandler.ServeHTTP(w, r)
 		case OpsServiceGetConsumerGroupProcedure:
 			opsServiceGetConsumerGroupHandler.ServeHTTP(w, r)
 		case OpsServiceListHotKeysProcedure:
@@ -359,6 +458,18 @@ func (UnimplementedOpsServiceHandler) DiscardDeadLetters(context.Context, *v1.Di
 
 func (UnimplementedOpsServiceHandler) ReplayEvents(context.Context, *v1.ReplayEventsRequest, *connect.ServerStream[v1.ReplayEventsResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.ReplayEvents is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.ListFailedOutboxRows is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.MendFailedOutboxRow is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.DropFailedOutboxRow is not implemented"))
 }
 
 func (UnimplementedOpsServiceHandler) GetConsumerGroup(context.Context, *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error) {
