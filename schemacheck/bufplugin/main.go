@@ -9,9 +9,10 @@
 //	      scope: event
 //
 // The option scope is event, api or all (the default), policy a registry's name of a
-// policy (FULL is the default). Rules that only warn are in the category PARLEY_WARN:
-// buf knows no warnings. What buf cannot do stays with schemacheck: several bases,
-// registries, execution of samples.
+// policy (FULL is the default), events a list of packages and import paths that are
+// judged as events, whatever they declare. Rules that only warn are in the category
+// PARLEY_WARN: buf knows no warnings. What buf cannot do stays with schemacheck:
+// several bases, registries, execution of samples.
 package main
 
 import (
@@ -86,6 +87,9 @@ func options(given option.Options) (compat.Options, error) {
 		o.Scope = compat.API
 	default:
 		return o, fmt.Errorf("option scope: there are event, api and all")
+	}
+	if o.Events, err = option.GetStringSliceValue(given, "events"); err != nil {
+		return o, fmt.Errorf("option events: %w", err)
 	}
 	policy, err := option.GetStringValue(given, "policy")
 	if err != nil {

@@ -5,18 +5,32 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"buf.build/go/bufplugin/check"
+	"buf.build/go/bufplugin/option"
 
+	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
 )
 
 func TestSpec(t *testing.T) {
 	if err := check.ValidateSpec(spec()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	given, err := option.NewOptions(map[string]any{"scope": "api", "policy": "BACKWARD", "events": []string{"a.v1", "b.v1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := options(given)
+	if want := (compat.Options{Scope: compat.API, Policy: compat.Backward, Events: []string{"a.v1", "b.v1"}}); err != nil || !reflect.DeepEqual(o, want) {
+		t.Errorf("%+v, %v", o, err)
 	}
 }
 

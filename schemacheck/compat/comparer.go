@@ -37,7 +37,7 @@ type comparer struct {
 
 func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer {
 	c := &comparer{
-		o: o, base: schema.New(base), head: schema.New(head),
+		o: o, base: schema.New(base, o.Events...), head: schema.New(head, o.Events...),
 		names:      map[protoreflect.FullName]protoreflect.FullName{},
 		seen:       map[protoreflect.FullName]bool{},
 		taken:      map[protoreflect.FullName]protoreflect.FullName{},
@@ -77,9 +77,9 @@ func (c *comparer) judgedAsAPI(d protoreflect.Descriptor) bool {
 		return true
 	}
 	if d.ParentFile() == d {
-		return !c.base.Registered[d.ParentFile().Path()]
+		return !c.base.IsEvent(d.ParentFile())
 	}
-	return !c.base.Registered[d.ParentFile().Path()] && !c.base.Used[d.FullName()]
+	return !c.base.IsEvent(d.ParentFile()) && !c.base.Used[d.FullName()]
 }
 
 // A change overrides what the rule says in general.

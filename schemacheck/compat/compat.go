@@ -89,6 +89,10 @@ const (
 type Options struct {
 	Policy Policy
 	Scope  Scope
+	// Files judged as events, whatever they declare: patterns of import paths, of
+	// folders above them, and of packages. Those that no other file of the scope
+	// imports are registered; the others hold types of theirs.
+	Events []string
 }
 
 // Finding is one change that a rule does not let pass.

@@ -32,7 +32,7 @@ func (c *comparer) files() {
 	var levels []*level
 	for _, b := range c.base.Scope {
 		c.api = c.judgedAsAPI(b)
-		if !c.api && !c.base.Registered[b.Path()] && !c.head.Registered[b.Path()] {
+		if !c.api && !c.base.IsEvent(b) && !c.head.IsEvent(b) {
 			continue
 		}
 		h := c.head.Files[b.Path()]

@@ -52,12 +52,12 @@ func Execute(base, head []protoreflect.FileDescriptor, o compat.Options) ([]comp
 	if o.Scope == compat.API {
 		return nil, nil
 	}
-	r := run{found: map[string]*compat.Finding{}, head: schema.New(head)}
-	b, err := rebuild(base)
+	r := run{found: map[string]*compat.Finding{}, head: schema.New(head, o.Events...)}
+	b, err := rebuild(base, o.Events)
 	if err != nil {
 		return nil, fmt.Errorf("base: %w", err)
 	}
-	h, err := rebuild(head)
+	h, err := rebuild(head, o.Events)
 	if err != nil {
 		return nil, fmt.Errorf("head: %w", err)
 	}
@@ -97,7 +97,7 @@ func readers(f compat.Finding) int {
 // rebuild makes a schema of the descriptors that the protobuf runtime is made for.
 // Those of compilers lack what it asks for beyond the public interface, as whether
 // text is checked.
-func rebuild(scope []protoreflect.FileDescriptor) (*schema.Side, error) {
+func rebuild(scope []protoreflect.FileDescriptor, events []string) (*schema.Side, error) {
 	set := &descriptorpb.FileDescriptorSet{}
 	seen := map[string]bool{}
 	var add func(f protoreflect.FileDescriptor)
@@ -126,7 +126,7 @@ func rebuild(scope []protoreflect.FileDescriptor) (*schema.Side, error) {
 		}
 		list = append(list, linked)
 	}
-	return schema.New(list), nil
+	return schema.New(list, events...), nil
 }
 
 // fingerprint is the text of an event and all that it uses.

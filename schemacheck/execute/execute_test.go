@@ -105,3 +105,36 @@ func check(t *testing.T, what string, says, seen bool) {
 		t.Errorf("%s reader breaks in execution too", what)
 	}
 }
+
+// What the caller calls an event is executed like a declared one, and read through
+// what holds it: a type that others use is no event by itself.
+func TestEventsByName(t *testing.T) {
+	sides := map[string]map[string]string{}
+	for side, kind := range map[string]string{"base": "int64", "head": "bool"} {
+		sides[side] = map[string]string{
+			"shop/v1/event.proto": `syntax = "proto3"; package shop.v1; import "google/protobuf/descriptor.proto";
+message Option { string topic = 1; }
+extend google.protobuf.MessageOptions { Option event = 50800; }
+message Placed { option (event) = {topic: "orders"}; string id = 1; }`,
+			"shop/v1/letter.proto": `syntax = "proto3"; package shop.v1; import "shop/v1/reason.proto"; message Letter { Reason reason = 1; }`,
+			"shop/v1/reason.proto": `syntax = "proto3"; package shop.v1; message Reason { ` + kind + ` code = 1; }`,
+		}
+	}
+	base, err := fixture.Compile(sides["base"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, err := fixture.Compile(sides["head"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pattern, want := range map[string]bool{"shop.v1": true, "shop/v1/letter.proto": true, "shop/v1/event.proto": false} {
+		found, err := execute.Execute(base, head, compat.Options{Scope: compat.All, Events: []string{pattern}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (len(found) > 0) != want {
+			t.Errorf("%s: %d findings: %s", pattern, len(found), lines(found))
+		}
+	}
+}

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -20,16 +21,19 @@ type Side struct {
 	Extensions map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.FieldDescriptor // by extended message
 	Events     map[protoreflect.FullName]Event
 	Registered map[string]bool // paths of the files that a registry holds
+	Named      map[string]bool // paths of the files that the caller calls events
 	Declared   bool            // some file declares an event
 	// Used holds the messages and enums that registered files use, theirs included.
 	Used map[protoreflect.FullName]bool
-	// Roots are the messages that stand for events: the declared ones, or without any
-	// the top-level messages of registered files that no message there refers to.
+	// Roots are the messages that stand for events: the declared ones, and of named
+	// files, or without any declared one of registered files, the top-level messages
+	// that no message refers to.
 	Roots []protoreflect.MessageDescriptor
 }
 
-// New indexes the files in scope and all that they import.
-func New(scope []protoreflect.FileDescriptor) *Side {
+// New indexes the files in scope and all that they import. Files that match one of
+// the patterns, see Matches, hold events, whatever they declare.
+func New(scope []protoreflect.FileDescriptor, events ...string) *Side {
 	s := &Side{
 		Scope:      slices.Clone(scope),
 		Files:      map[string]protoreflect.FileDescriptor{},
@@ -38,15 +42,19 @@ func New(scope []protoreflect.FileDescriptor) *Side {
 		Extensions: map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.FieldDescriptor{},
 		Events:     map[protoreflect.FullName]Event{},
 		Registered: map[string]bool{},
+		Named:      map[string]bool{},
 	}
 	slices.SortFunc(s.Scope, func(a, b protoreflect.FileDescriptor) int { return strings.Compare(a.Path(), b.Path()) })
 	for _, f := range s.Scope {
 		s.addFile(f)
 	}
+	for _, f := range s.Scope {
+		s.Named[f.Path()] = Matches(events, f)
+	}
 	s.register()
 	s.Used = s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
 		for _, f := range s.Scope {
-			if s.Registered[f.Path()] && !Each(f.Messages(), yield) {
+			if s.IsEvent(f) && !Each(f.Messages(), yield) {
 				return
 			}
 		}
@@ -107,14 +115,34 @@ func (s *Side) register() {
 			return true
 		})
 	}
-	if s.Declared {
-		return
-	}
 	for _, f := range s.Scope {
-		if !imported[f.Path()] && f.Services().Len() == 0 {
+		if (!s.Declared || s.Named[f.Path()]) && !imported[f.Path()] && f.Services().Len() == 0 {
 			s.Registered[f.Path()] = true
 		}
 	}
+}
+
+// IsEvent says whether a file is judged as one of events.
+func (s *Side) IsEvent(f protoreflect.FileDescriptor) bool {
+	return s.Registered[f.Path()] || s.Named[f.Path()]
+}
+
+// Matches says whether one of the patterns is a file's import path or a folder above
+// it, or the file's package or one above it.
+func Matches(patterns []string, f protoreflect.FileDescriptor) bool {
+	for _, pattern := range patterns {
+		for p := f.Path(); p != "." && p != "/"; p = path.Dir(p) {
+			if ok, _ := path.Match(strings.TrimSuffix(pattern, "/"), p); ok {
+				return true
+			}
+		}
+		for p := f.Package(); p != ""; p = p.Parent() {
+			if ok, _ := path.Match(pattern, string(p)); ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Reach returns the names of the messages and enums that are used by the given
@@ -146,11 +174,8 @@ func (s *Side) Reach(from func(func(protoreflect.MessageDescriptor) bool)) map[p
 
 func (s *Side) roots() []protoreflect.MessageDescriptor {
 	var list []protoreflect.MessageDescriptor
-	if s.Declared {
-		for _, name := range slices.Sorted(maps.Keys(s.Events)) {
-			list = append(list, s.Messages[name])
-		}
-		return list
+	for _, name := range slices.Sorted(maps.Keys(s.Events)) {
+		list = append(list, s.Messages[name])
 	}
 	referred := map[protoreflect.FullName]bool{}
 	for _, f := range s.Scope {
@@ -164,8 +189,11 @@ func (s *Side) roots() []protoreflect.MessageDescriptor {
 		})
 	}
 	for _, f := range s.Scope {
+		if !s.Named[f.Path()] && (s.Declared || !s.Registered[f.Path()]) {
+			continue
+		}
 		for m := range All(f.Messages()) {
-			if s.Registered[f.Path()] && !referred[m.FullName()] {
+			if _, declared := s.Events[m.FullName()]; !declared && !referred[m.FullName()] {
 				list = append(list, m)
 			}
 		}

@@ -21,7 +21,7 @@ func Check(s *schema.Side, report func(id string, at protoreflect.Descriptor, wh
 	for _, f := range s.Scope {
 		enums := func(in schema.Container) {
 			for e := range schema.All(in.Enums()) {
-				if (s.Registered[f.Path()] || s.Used[e.FullName()]) && !hasZero(e) {
+				if (s.IsEvent(f) || s.Used[e.FullName()]) && !hasZero(e) {
 					report("H01", e, "")
 				}
 			}
@@ -44,12 +44,19 @@ func Check(s *schema.Side, report func(id string, at protoreflect.Descriptor, wh
 					report("H05", m, name+", as "+string(first.FullName()))
 				}
 				types[name] = m
-			case s.Declared && s.Registered[f.Path()] && !m.IsMapEntry():
+			case declares(s, f) && !m.IsMapEntry():
 				report("H03", m, "")
 			}
 			return true
 		})
 	}
+}
+
+func declares(s *schema.Side, f protoreflect.FileDescriptor) bool {
+	return !schema.Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		_, event := s.Events[m.FullName()]
+		return !event
+	})
 }
 
 func hasZero(e protoreflect.EnumDescriptor) bool {

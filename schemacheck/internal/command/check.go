@@ -22,7 +22,7 @@ import (
 // check compares head with base.
 func check(ctx context.Context, args []string, e Env) error {
 	var s settings
-	if err := s.parse(e, "check", args, "base", "head", "policy", "scope", "format", "strict", "exclude", "registry"); err != nil {
+	if err := s.parse(e, "check", args, "base", "head", "policy", "scope", "format", "strict", "exclude", "events", "registry"); err != nil {
 		return err
 	}
 	if s.base == "" {
@@ -42,6 +42,9 @@ func check(ctx context.Context, args []string, e Env) error {
 	bases, err := load.Load(ctx, s.base, load.Options{Dir: e.Dir, Git: s.gitDir(e), Exclude: s.exclude})
 	if err != nil {
 		return fmt.Errorf("base: %w", err)
+	}
+	if o.Events, err = s.eventPatterns(bases, head); err != nil {
+		return err
 	}
 	r := s.report(head)
 	if err := against(r, bases, head, o); err != nil {
@@ -92,7 +95,7 @@ func against(r *report.Report, bases []*load.Schema, head *load.Schema, o compat
 		r.Base = slices.Insert(r.Base, 0, base.Name)
 		was, is := base.Files, head.Files
 		if o.Scope == compat.API {
-			was, is = withoutEvents(was), withoutEvents(is)
+			was, is = withoutEvents(was, o.Events), withoutEvents(is, o.Events)
 		}
 		findings, err := compare(was, is, o, i == len(bases)-1)
 		if err != nil {
@@ -107,6 +110,8 @@ func against(r *report.Report, bases []*load.Schema, head *load.Schema, o compat
 	}
 	if len(head.Files) == 0 {
 		r.Notes = append(r.Notes, "head has no file in scope")
+	} else if o.Scope == compat.All {
+		r.Notes = append(r.Notes, judged(head.Files, o.Events))
 	}
 	return nil
 }
@@ -130,13 +135,12 @@ func compare(base, head []protoreflect.FileDescriptor, o compat.Options, latest 
 	return append(findings, slices.DeleteFunc(ran, func(f compat.Finding) bool { return known[f.Subject] })...), nil
 }
 
-// withoutEvents leaves out the files of declared events, which are no API.
-func withoutEvents(files []protoreflect.FileDescriptor) []protoreflect.FileDescriptor {
-	side := schema.New(files)
-	if !side.Declared {
-		return files
-	}
-	return slices.DeleteFunc(slices.Clone(files), func(f protoreflect.FileDescriptor) bool { return side.Registered[f.Path()] })
+// withoutEvents leaves out the files of events, which are no API.
+func withoutEvents(files []protoreflect.FileDescriptor, events []string) []protoreflect.FileDescriptor {
+	side := schema.New(files, events...)
+	return slices.DeleteFunc(slices.Clone(files), func(f protoreflect.FileDescriptor) bool {
+		return side.Named[f.Path()] || side.Declared && side.Registered[f.Path()]
+	})
 }
 
 func finish(r *report.Report, format string, e Env) error {
@@ -154,7 +158,7 @@ func finish(r *report.Report, format string, e Env) error {
 // image, by reading the corpus, and by what git knows of both.
 func ci(ctx context.Context, args []string, e Env) error {
 	s := settings{policy: compat.FullTransitive.String(), scope: "all"}
-	if err := s.parse(e, "ci", args, "head", "released", "format", "strict", "exclude"); err != nil {
+	if err := s.parse(e, "ci", args, "head", "released", "format", "strict", "exclude", "events"); err != nil {
 		return err
 	}
 	dir := s.releasedDir(e)
@@ -170,7 +174,7 @@ func ci(ctx context.Context, args []string, e Env) error {
 		return fmt.Errorf("released: %w", err)
 	}
 	r := s.report(head)
-	if err := against(r, bases, head, compat.Options{Policy: compat.FullTransitive, Scope: compat.All}); err != nil {
+	if err := s.againstReleased(r, bases, head); err != nil {
 		return err
 	}
 	gone, whole, err := release.Unchanged(ctx, dir)
@@ -210,7 +214,7 @@ func shorter(dir, sentence string) string {
 // releases adds the schema of head to the released ones, if it may follow them.
 func releases(ctx context.Context, args []string, e Env) error {
 	var s settings
-	if err := s.parse(e, "release", args, "head", "released", "exclude"); err != nil {
+	if err := s.parse(e, "release", args, "head", "released", "exclude", "events"); err != nil {
 		return err
 	}
 	head, err := s.loadHead(ctx, e)
@@ -229,7 +233,7 @@ func releases(ctx context.Context, args []string, e Env) error {
 		}
 		r := s.report(head)
 		r.Scope = "all"
-		if err := against(r, bases, head, compat.Options{Policy: compat.FullTransitive, Scope: compat.All}); err != nil {
+		if err := s.againstReleased(r, bases, head); err != nil {
 			return err
 		}
 		if r.Finish(); !r.Clean() {

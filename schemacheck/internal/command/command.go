@@ -70,7 +70,7 @@ func dispatch(ctx context.Context, args []string, e Env) error {
 type settings struct {
 	base, head, policy, scope, format, released, registry string
 	strict                                                bool
-	exclude                                               list
+	exclude, events                                       list
 }
 
 type list []string
@@ -99,6 +99,9 @@ func (s *settings) parse(e Env, command string, args []string, names ...string) 
 	}
 	if slices.Contains(names, "exclude") {
 		f.Var(&s.exclude, "exclude", "")
+	}
+	if slices.Contains(names, "events") {
+		f.Var(&s.events, "events", "")
 	}
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -21,7 +21,7 @@ func (t *tree) compile(ctx context.Context, exclude []string) (*Schema, error) {
 	for _, name := range slices.Sorted(maps.Keys(paths)) {
 		s.Paths[name] = t.prefix + paths[name]
 		s.Text[name] = string(t.files[paths[name]])
-		if !compile.WellKnown(name) && !excluded(exclude, s.Paths[name]) {
+		if !compile.WellKnown(name) && !Matches(exclude, s.Paths[name]) {
 			names = append(names, name)
 		}
 	}

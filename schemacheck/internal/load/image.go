@@ -71,7 +71,7 @@ func readImage(path string, exclude []string) (*Schema, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s.Name = filepath.Base(path)
-	s.Files = slices.DeleteFunc(s.Files, func(f protoreflect.FileDescriptor) bool { return excluded(exclude, f.Path()) })
+	s.Files = slices.DeleteFunc(s.Files, func(f protoreflect.FileDescriptor) bool { return Matches(exclude, f.Path()) })
 	return s, nil
 }
 

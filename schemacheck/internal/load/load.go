@@ -111,8 +111,8 @@ func plain(err error) error {
 	return err
 }
 
-// excluded says whether a path or a folder above it matches a pattern.
-func excluded(patterns []string, path string) bool {
+// Matches says whether a path in a repository or a folder above it matches a pattern.
+func Matches(patterns []string, path string) bool {
 	for p := path; p != "." && p != "/" && p != ""; p = filepath.ToSlash(filepath.Dir(p)) {
 		for _, pattern := range patterns {
 			if ok, _ := filepath.Match(strings.TrimSuffix(pattern, "/"), p); ok {
