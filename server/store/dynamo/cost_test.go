@@ -165,10 +165,10 @@ func TestWhatCommandsCost(t *testing.T) {
 		requests, write int
 		read            float64
 	}{
-		{"create a group of 2", create(2), 4, 28, 3},
-		{"create a group of 100", create(100), 10, 672, 107},
-		{"remove a member", change(chat.OpRemove, 50), 2, 14, 4},
-		{"add a member", change(chat.OpAdd, 50), 2, 14, 3},
+		{"create a group of 2", create(2), 4, 32, 3},
+		{"create a group of 100", create(100), 12, 880, 109},
+		{"remove a member", change(chat.OpRemove, 50), 2, 20, 4},
+		{"add a member", change(chat.OpAdd, 50), 2, 16, 3},
 		{"change a role", change(chat.OpRole, 50), 2, 8, 4},
 		{"rename", func() error {
 			_, _, err := svc.UpdateChat(ctx, chat.ChatChange{Caller: users[0], ChatID: id, Name: &name})

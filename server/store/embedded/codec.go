@@ -111,14 +111,27 @@ func appendString(b []byte, s string) []byte {
 // decodeItem reads an encoded item, and nothing that appendItem does not write. It
 // copies b once; strings share the copy.
 func decodeItem(b []byte) (store.Item, error) {
-	d := decoder{s: string(b)}
+	var d decoder
+	return d.item(b)
+}
+
+// decoder takes encodings apart; after an error it returns zero values. One that
+// takes several items apart finds the names of each in the one before.
+type decoder struct {
+	s    string
+	bad  bool
+	last store.Item
+}
+
+func (d *decoder) item(b []byte) (store.Item, error) {
+	d.s, d.bad = string(b), false
 	if d.byte() != itemFormat {
 		return nil, fmt.Errorf("%w: unknown format", errCorrupt)
 	}
 	n := d.length()
 	it := make(store.Item, 0, min(n, 64))
-	for range n {
-		a := store.Attr{Name: names.intern(d.string())}
+	for i := range n {
+		a := store.Attr{Name: d.name(i)}
 		switch store.Kind(d.byte()) {
 		case store.KindString:
 			a.Value = store.String(d.string())
@@ -147,13 +160,17 @@ func decodeItem(b []byte) (store.Item, error) {
 	if d.bad || len(d.s) > 0 {
 		return nil, errCorrupt
 	}
+	d.last = it
 	return it, nil
 }
 
-// decoder takes an encoding apart; after an error it returns zero values.
-type decoder struct {
-	s   string
-	bad bool
+// name reads the name of the attribute at a place.
+func (d *decoder) name(i int) string {
+	s := d.string()
+	if i < len(d.last) && d.last[i].Name == s {
+		return d.last[i].Name
+	}
+	return names.intern(s)
 }
 
 func (d *decoder) byte() byte {

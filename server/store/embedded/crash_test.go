@@ -70,8 +70,9 @@ func crashRound(t *testing.T, seed uint64, bug func(*Options)) error {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	mem := vfs.NewCrashableMem()
-	// Syncs take a while, so that something can happen meanwhile.
-	o := Options{Dir: "/data", FS: onSync(mem, func() error { runtime.Gosched(); return nil })}
+	// Syncs take a while, and so does the step from seen to known of, so that something
+	// can happen meanwhile.
+	o := Options{Dir: "/data", FS: onSync(mem, func() error { runtime.Gosched(); return nil }), shown: runtime.Gosched}
 	if bug != nil {
 		bug(&o)
 	}
@@ -217,6 +218,7 @@ func TestCrashRoundsNoticeBugs(t *testing.T) {
 	for name, bug := range map[string]func(*Options){
 		"writes without sync":          func(o *Options) { o.noSync = true },
 		"answers before others' syncs": func(o *Options) { o.noWait = true },
+		"shows before it promises":     func(o *Options) { o.late = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(300) {

@@ -1,8 +1,13 @@
 package embedded
 
 import (
+	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // Writes other than deletes are refused while less than minFree percent of the disk
@@ -31,4 +36,60 @@ func (s *Store) full() bool {
 		}
 	}
 	return s.disk.full.Load()
+}
+
+// openReserve is what an opening needs on the disk besides what it rewrites.
+const openReserve = 16 << 20
+
+// checkSpace refuses to open a store where the disk has no room for it: Pebble writes
+// its log anew as tables first, and tries for ever.
+func checkSpace(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil // there is none yet, or the opening says what is wrong
+	}
+	need := uint64(openReserve)
+	for _, name := range names {
+		if info, err := fs.Stat(fs.PathJoin(dir, name)); err == nil && strings.HasSuffix(name, ".log") {
+			need += uint64(info.Size())
+		}
+	}
+	u, err := fs.GetDiskUsage(dir)
+	if err != nil || u.TotalBytes == 0 || u.AvailBytes >= need {
+		return nil
+	}
+	return fmt.Errorf("the disk of %s is full: %d MB are free, the store needs %d MB to start; nothing was changed", dir, u.AvailBytes>>20, need>>20+1)
+}
+
+// limiter lets each kind of complaint through once a second, with how many there were.
+type limiter struct {
+	mu    sync.Mutex
+	kinds map[string]*complaints
+}
+
+type complaints struct {
+	at    time.Time
+	since int // left out
+}
+
+// kindsMax bounds a limiter's memory; complaints are of few kinds.
+const kindsMax = 100
+
+func (l *limiter) allow(kind string, now time.Time) (left int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.kinds[kind]
+	if c == nil {
+		if l.kinds == nil || len(l.kinds) >= kindsMax {
+			l.kinds = map[string]*complaints{}
+		}
+		c = &complaints{}
+		l.kinds[kind] = c
+	}
+	if now.Sub(c.at) < time.Second {
+		c.since++
+		return 0, false
+	}
+	left, c.since, c.at = c.since, 0, now
+	return left, true
 }

@@ -106,9 +106,9 @@ func TestDurableWaitsForWhatWasSeen(t *testing.T) {
 		},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		done, before := make(chan error, 1), waiters(&s.mark)
+		done, before := make(chan error, 1), s.barrier.Waiting()
 		go func() { done <- call(ctx) }()
-		until(func() bool { return waiters(&s.mark) > before || len(done) > 0 })
+		until(func() bool { return s.barrier.Waiting() > before || len(done) > 0 })
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s did not wait: %v", what, err)
@@ -137,7 +137,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	open := g.shut()
 	wrote, closed := make(chan error, 1), make(chan error, 1)
 	go func() { wrote <- s.Transact(context.Background(), putRow(1)) }()
-	until(func() bool { return s.mark.inFlight() > 0 })
+	until(func() bool { return s.barrier.InFlight() > 0 })
 	go func() { closed <- s.Close() }()
 	until(func() bool { // Close waits
 		if s.life.TryRLock() {

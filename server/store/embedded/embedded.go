@@ -12,10 +12,10 @@
 // so that plans cannot deadlock), reads, evaluates, applies one batch, unlocks,
 // and only then waits for the sync. Early release is safe: the log has the order
 // of the commits, so whoever built on a plan is synced after it. What is visible
-// may thus not be durable yet; see mark for how readers wait.
+// may thus not be durable yet; see package barrier for how readers wait.
 //
 // Lock order: Store.life (shared by every call, exclusive in Close), then stripes in
-// ascending order, then mark.mu. Pebble's own locks come last. Background work (the
+// ascending order, then the barrier's. Pebble's own locks come last. Background work (the
 // sweeper, a compaction) takes no life; Close stops it before it closes Pebble.
 package embedded
 
@@ -31,6 +31,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/barrier"
 )
 
 const stripes = 4096
@@ -41,10 +42,13 @@ type Store struct {
 	db         *pebble.DB
 	lock       io.Closer
 	generation string
+	sealing    sync.Mutex // of SEAL and the probes; taken alone
+	probes     uint64     // of the seal; guarded by sealing
 	seed       maphash.Seed
 	stripe     [stripes]sync.Mutex
-	mark       mark
+	barrier    *barrier.Barrier
 	disk       diskWatch
+	limiter    limiter // of Pebble's complaints
 
 	life       sync.RWMutex // held shared by every call; Close takes it for itself
 	closed     bool
@@ -84,7 +88,7 @@ func (s *Store) Stats() Stats {
 	m := s.db.Metrics()
 	return Stats{
 		Plans: s.plans.Load(), Failed: s.failed.Load(), Refused: s.refused.Load(), Expired: s.expired.Load(),
-		Compactions: s.compactions.Load(), Unsynced: int64(s.mark.inFlight()), Full: s.disk.full.Load(),
+		Compactions: s.compactions.Load(), Unsynced: int64(s.barrier.InFlight()), Full: s.disk.full.Load(),
 		DiskBytes: m.DiskSpaceUsage(), LogBytes: m.WAL.BytesWritten,
 	}
 }
@@ -122,7 +126,7 @@ func (s *Store) Durable(ctx context.Context) error {
 	if s.opts.noWait {
 		return nil
 	}
-	return s.mark.wait(ctx)
+	return s.barrier.Wait(ctx)
 }
 
 // Close implements store.Store. It waits for calls under way.

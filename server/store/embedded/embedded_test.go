@@ -1,8 +1,10 @@
 package embedded
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -405,5 +408,47 @@ func TestScanSkipsOtherSegments(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
+	}
+}
+
+// A plan holds the locks of all its items while it is evaluated, and none afterwards.
+func TestPlanLocksAllItsItems(t *testing.T) {
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	s, err := Open(Options{Dir: t.TempDir(), sweepEvery: time.Hour, Clock: func() time.Time {
+		if armed.Swap(false) { // a plan asks for the time once it has its locks
+			close(inside)
+			<-goOn
+		}
+		return time.Now()
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	var writes []store.Write
+	for i := range 40 {
+		writes = append(writes, store.Write{Op: store.OpPut, Key: headKey(i), Item: store.NewItem()})
+	}
+	armed.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- s.Transact(context.WithoutCancel(t.Context()), store.Plan{Writes: writes}) }()
+	<-inside
+	for i, k := range encodeKeys(writes) {
+		l := &s.stripe[maphash.Bytes(s.seed, k)%4096]
+		if l.TryLock() {
+			l.Unlock()
+			t.Errorf("item %d is not locked", i)
+		}
+	}
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.stripe {
+		if !s.stripe[i].TryLock() {
+			t.Fatalf("stripe %d is still locked", i)
+		}
+		s.stripe[i].Unlock()
 	}
 }

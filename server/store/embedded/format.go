@@ -52,6 +52,11 @@ func checkFormat(fs vfs.FS, dir string) error {
 	path := fs.PathJoin(dir, "FORMAT")
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
+		// It is written before the store is made: where there is one, somebody has
+		// removed it, and with it the word of a newer version perhaps.
+		if _, err := fs.Stat(fs.PathJoin(dir, "store")); err == nil {
+			return fmt.Errorf("%s: %w: the FORMAT file is missing; put it back, or write \"parley %d %d\" into it if no newer version was here", dir, ErrFormat, formatVersion, formatReader)
+		}
 		return writeFormat(fs, dir, path)
 	}
 	if err != nil {
@@ -103,11 +108,26 @@ func syncDir(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// plain takes the path's repetition out of file errors.
+// plain takes the path's repetition out of file errors, and makes what Pebble says in
+// several lines one.
 func plain(err error) error {
+	if text := err.Error(); strings.Contains(text, "\n") {
+		lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+		return oneLine{err, strings.Join(lines, "; ")}
+	}
 	var pe *os.PathError
 	if errors.As(err, &pe) {
 		return fmt.Errorf("%s: %w", pe.Path, pe.Err)
 	}
 	return err
 }
+
+// oneLine is an error whose text has no line breaks.
+type oneLine struct {
+	error
+	text string
+}
+
+func (e oneLine) Error() string { return e.text }
+
+func (e oneLine) Unwrap() error { return e.error }

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/barrier"
 )
 
 // Errors of Open, each fit for one line.
@@ -33,14 +34,20 @@ type Options struct {
 	// cannot be kept, so it must end the process. Until then writes and Durable
 	// fail. Default: a panic that nobody can recover.
 	Fatal func(error)
+	// AcceptLoss is the generation of a store whose loss of data is accepted: it goes on
+	// with what is left, under a new generation.
+	AcceptLoss string
 
 	// Seeded bugs, with which tests show that they notice them.
 	noSync bool // a write does not wait for the disk
 	noWait bool // Durable does not wait for what others wrote
+	late   bool // a ticket is taken when its write can be seen already
 
 	// Tests set these.
+	shown      func()           // called as soon as a write can be seen
 	now        func() time.Time // of the disk watch
 	sweepEvery time.Duration
+	sealEvery  time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -55,6 +62,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.sweepEvery == 0 {
 		o.sweepEvery = sweepEvery
+	}
+	if o.sealEvery == 0 {
+		o.sealEvery = sealEvery
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -114,7 +124,7 @@ func open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{opts: o, stop: make(chan struct{}), seed: maphash.MakeSeed()}
-	s.mark.back = map[uint64]struct{}{}
+	s.barrier = barrier.New()
 	cache := pebble.NewCache(cacheSize)
 	defer cache.Unref()
 	opts := &pebble.Options{
@@ -125,7 +135,7 @@ func open(o Options) (*Store, error) {
 		EventListener:      &pebble.EventListener{DataCorruption: s.corruption},
 		Logger:             logger{s},
 		WALMinSyncInterval: func() time.Duration {
-			if s.mark.inFlight() < busyWriters {
+			if s.barrier.InFlight() < busyWriters {
 				return 0
 			}
 			return busyInterval
@@ -135,23 +145,31 @@ func open(o Options) (*Store, error) {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	dir := o.FS.PathJoin(o.Dir, "store")
+	if err := checkAbsent(o, dir); err != nil {
+		return nil, err
+	}
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		if err := create(o.FS, o.Dir, dir, opts.Clone()); err != nil {
 			return nil, err
 		}
 	}
-	var err error
+	if err := checkSpace(o.FS, dir); err != nil {
+		return nil, err
+	}
+	// Where its own files are gone Pebble would begin anew, over the others.
+	opts.ErrorIfNotExists = true
+	complete, err := s.checkSeal(dir, opts.Clone())
+	if err != nil {
+		return nil, err
+	}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
-	it, err := s.load(generationKey)
-	if s.generation = it.Get("id").Str(); err == nil && s.generation == "" {
-		err = ErrFormat
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: read generation: %w", dir, err), s.db.Close())
+	if err := complete(); err != nil {
+		return nil, errors.Join(fmt.Errorf("write seal: %w", err), s.db.Close())
 	}
 	s.background.Go(s.sweepLoop)
+	s.background.Go(s.sealLoop)
 	return s, nil
 }
 
@@ -199,7 +217,9 @@ type logger struct{ s *Store }
 func (l logger) Infof(string, ...any) {}
 
 func (l logger) Errorf(format string, args ...any) {
-	l.s.opts.Logger.Error("store engine", "message", fmt.Sprintf(format, args...))
+	if left, ok := l.s.limiter.allow(format, time.Now()); ok { // on a full disk there are thousands a second
+		l.s.opts.Logger.Error("store engine", "message", fmt.Sprintf(format, args...), "left_out", left)
+	}
 }
 
 // Fatalf must not return.

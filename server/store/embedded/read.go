@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,9 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 	defer s.life.RUnlock()
 	now := s.opts.Clock().Unix()
 	items := make([]store.Item, len(keys))
+	if len(keys) >= manyKeys {
+		return items, s.seek(ctx, keys, items, now)
+	}
 	buf := make([]byte, 0, 96)
 	var err error
 	for i, k := range keys {
@@ -66,6 +70,47 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 		}
 	}
 	return items, nil
+}
+
+// manyKeys is the number of keys from which on one iterator is cheaper than as many
+// single reads.
+const manyKeys = 8
+
+// seek reads keys in their order with one iterator, which goes from each to the next.
+func (s *Store) seek(ctx context.Context, keys []store.Key, items []store.Item, now int64) error {
+	type place struct {
+		key []byte // encoded
+		at  int
+	}
+	places := make([]place, len(keys))
+	buf := make([]byte, 0, 96*len(keys))
+	for i, k := range keys {
+		begin := len(buf)
+		buf = append(appendKey(buf, k), 0) // nothing but the key lies before the zero byte
+		places[i] = place{buf[begin:len(buf):len(buf)], i}
+	}
+	slices.SortFunc(places, func(a, b place) int { return bytes.Compare(a.key, b.key) })
+	return s.iterate(ctx, places[0].key[:len(places[0].key)-1], places[len(places)-1].key, func(it *pebble.Iterator) error {
+		var d decoder
+		for _, p := range places {
+			key := p.key[:len(p.key)-1]
+			if it.SeekGEWithLimit(key, p.key) != pebble.IterValid || !bytes.Equal(it.Key(), key) {
+				continue
+			}
+			v, err := it.ValueAndErr()
+			if err != nil {
+				return err
+			}
+			item, err := d.item(v)
+			if err != nil {
+				return fmt.Errorf("item at %x: %w", key, err)
+			}
+			if !store.Expired(item, now) {
+				items[p.at] = item
+			}
+		}
+		return it.Error()
+	})
 }
 
 // Query implements store.Store.
@@ -97,7 +142,7 @@ func (s *Store) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	if string(lower) >= string(upper) {
 		return store.Page{}, nil
 	}
-	pager := store.NewPager(q.Limit, s.opts.Clock())
+	pager := page{Pager: store.NewPager(q.Limit, s.opts.Clock())}
 	err := s.iterate(ctx, lower, upper, func(it *pebble.Iterator) error {
 		first, next := it.First, it.Next
 		if q.Descending {
@@ -105,7 +150,7 @@ func (s *Store) Query(ctx context.Context, q store.Query) (store.Page, error) {
 		}
 		for ok := first(); ok; ok = next() {
 			k := store.Key{Table: q.Table, PK: q.PK, SK: string(it.Key()[len(prefix):])}
-			if more, err := take(ctx, pager, it, k, k.SK); !more {
+			if more, err := pager.take(ctx, it, k, k.SK); !more {
 				return err
 			}
 		}
@@ -131,7 +176,7 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 		}
 		lower = append(appendKey(nil, after), 0)
 	}
-	pager := store.NewPager(q.Limit, s.opts.Clock())
+	pager := page{Pager: store.NewPager(q.Limit, s.opts.Clock())}
 	err := s.iterate(ctx, lower, upper, func(it *pebble.Iterator) error {
 		for ok := it.First(); ok; {
 			k, err := parseKey(q.Table, it.Key())
@@ -145,7 +190,7 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 				ok = it.SeekGE(endOf(appendPartition(nil, k.Table, k.PK)))
 				continue
 			}
-			if more, err := take(ctx, pager, it, k, store.ScanCursor(k)); !more {
+			if more, err := pager.take(ctx, it, k, store.ScanCursor(k)); !more {
 				return err
 			}
 			ok = it.Next()
@@ -168,8 +213,14 @@ func (s *Store) iterate(ctx context.Context, lower, upper []byte, f func(*pebble
 // checkEvery is the number of rows after which a long page looks at its context.
 const checkEvery = 1024
 
+// page is a page in the making.
+type page struct {
+	*store.Pager
+	decoder decoder
+}
+
 // take puts the iterator's row on the page and reports whether there may be more.
-func take(ctx context.Context, p *store.Pager, it *pebble.Iterator, k store.Key, cursor string) (bool, error) {
+func (p *page) take(ctx context.Context, it *pebble.Iterator, k store.Key, cursor string) (bool, error) {
 	if p.Evaluated()%checkEvery == checkEvery-1 && ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -177,7 +228,7 @@ func take(ctx context.Context, p *store.Pager, it *pebble.Iterator, k store.Key,
 	if err != nil {
 		return false, err
 	}
-	item, err := decodeItem(v)
+	item, err := p.decoder.item(v)
 	if err != nil {
 		return false, fmt.Errorf("item at %x: %w", it.Key(), err)
 	}

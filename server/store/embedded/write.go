@@ -49,7 +49,7 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 		// The conditions may have seen what others have not synced yet, and a plan
 		// of checks alone has no sync of its own.
 		_ = b.Close()
-		return s.mark.wait(ctx)
+		return s.barrier.Wait(ctx)
 	}
 	if !s.opts.noSync {
 		if err := b.SyncWait(); err != nil {
@@ -57,7 +57,7 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 			return fmt.Errorf("%w: sync: %w", store.ErrAmbiguous, err)
 		}
 	}
-	s.mark.giveBack(t.ticket)
+	s.barrier.Done(t.ticket)
 	s.plans.Add(1)
 	_ = b.Close() // it only returns memory
 	return nil
@@ -65,13 +65,15 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 
 // fail ends what cannot be kept up: what is visible may never be on disk.
 func (s *Store) fail(err error) {
-	s.mark.fail(fmt.Errorf("%w: a sync failed: %w", store.ErrUnavailable, err))
+	s.barrier.Fail(fmt.Errorf("%w: a sync failed: %w", store.ErrUnavailable, err))
 	s.opts.Fatal(err)
 }
 
+// onlyDeletes reports whether writes make room. The few rows of table meta count as if
+// they did: the log is trimmed only after a note of it.
 func onlyDeletes(writes []store.Write) bool {
 	for i := range writes {
-		if writes[i].Op != store.OpDelete && writes[i].Op != store.OpCheck {
+		if writes[i].Op != store.OpDelete && writes[i].Op != store.OpCheck && writes[i].Key.Table != store.Meta {
 			return false
 		}
 	}
@@ -127,20 +129,33 @@ func (s *Store) apply(b *pebble.Batch, writes []store.Write) (applied, error) {
 	if b.Empty() {
 		return out, nil
 	}
-	// The ticket must be out before the batch can be seen.
-	if out.ticket, err = s.mark.take(); err != nil {
-		return applied{}, err
-	}
 	out.written = true
-	if err := s.commit(b); err != nil {
-		s.mark.giveBack(out.ticket)
-		return applied{}, translate(err)
-	}
-	return out, nil
+	out.ticket, err = s.show(b)
+	return out, err
 }
 
-// commit makes a batch visible, and starts its way to the disk. Not waiting for the
-// sync is marked experimental in Pebble: this is the only place that relies on it.
+// show makes a batch visible. The ticket must be out before it can be seen.
+func (s *Store) show(b *pebble.Batch) (ticket uint64, err error) {
+	if !s.opts.late {
+		if ticket, err = s.barrier.Take(); err != nil {
+			return 0, err
+		}
+	}
+	if err := s.commit(b); err != nil {
+		s.barrier.Done(ticket)
+		return 0, translate(err)
+	}
+	if s.opts.shown != nil {
+		s.opts.shown()
+	}
+	if s.opts.late {
+		return s.barrier.Take()
+	}
+	return ticket, nil
+}
+
+// commit applies a batch, and starts its way to the disk. Not waiting for the sync is
+// marked experimental in Pebble: this is the only place that relies on it.
 func (s *Store) commit(b *pebble.Batch) error {
 	if s.opts.noSync {
 		return s.db.Apply(b, pebble.NoSync)

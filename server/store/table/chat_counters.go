@@ -17,6 +17,7 @@ type Head struct {
 	Sequence          int64  // messages, gapless
 	MembershipVersion int64  // changes of members or metadata
 	ChangedAt         int64  // unix ms
+	LastAt            int64  // unix ms: of the last message, or of the creation while there is none; 0 in rows of releases without it
 	LastSequence      int64  // of the last message that is shown
 	LastSender        string // who sent it
 	LastPreview       string // its beginning, at most MaxPreview bytes
@@ -30,8 +31,9 @@ func HeadKey(chatID string) store.Key { return store.Key{Table: store.ChatCounte
 
 // Item returns the row as an item.
 func (h Head) Item() store.Item {
-	a := make(attrs, 0, 7)
+	a := make(attrs, 0, 8)
 	a.int(AttrChangedAt, h.ChangedAt)
+	a.optInt("last_message_at", h.LastAt)
 	a.optStr("last_preview", h.LastPreview)
 	a.optStr("last_sender", h.LastSender)
 	a.optInt("last_sequence", h.LastSequence)
@@ -54,16 +56,39 @@ func (h Head) Update() store.Update {
 
 // HeadFrom reads the row of a chat.
 func HeadFrom(chatID string, it store.Item) Head {
-	return Head{
-		ChatID:            chatID,
-		Version:           num(it, AttrVersion),
-		Sequence:          num(it, "sequence"),
-		MembershipVersion: num(it, "membership_version"),
-		ChangedAt:         num(it, AttrChangedAt),
-		LastSequence:      num(it, "last_sequence"),
-		LastSender:        str(it, "last_sender"),
-		LastPreview:       str(it, "last_preview"),
+	h := Head{ChatID: chatID}
+	for i := range it { // one pass: lists of heads are long
+		v := it[i].Value
+		switch it[i].Name {
+		case AttrVersion:
+			h.Version = v.Int64()
+		case "sequence":
+			h.Sequence = v.Int64()
+		case "membership_version":
+			h.MembershipVersion = v.Int64()
+		case AttrChangedAt:
+			h.ChangedAt = v.Int64()
+		case "last_message_at":
+			h.LastAt = v.Int64()
+		case "last_sequence":
+			h.LastSequence = v.Int64()
+		case "last_sender":
+			h.LastSender = v.Str()
+		case "last_preview":
+			h.LastPreview = v.Str()
+		}
 	}
+	return h
+}
+
+// LastMoved is the time that puts the chat into its place in a list of chats: that
+// of the last message, or of the creation. Where the row does not hold it, the last
+// change stands for it.
+func (h Head) LastMoved() int64 {
+	if h.LastAt == 0 {
+		return h.ChangedAt
+	}
+	return h.LastAt
 }
 
 // Preview cuts a text to MaxPreview bytes, between characters.

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
@@ -11,9 +12,17 @@ const LeftRetention = 90 * 24 * time.Hour
 
 // UserChat is what a chat holds for one user alone, and the index of the user's
 // chats. Table delivery_state, key user_id and chat_id.
+//
+// A user's partition holds the chats that the user is a member of. When one is
+// left, two rows in a partition of their own take its place, for LeftRetention:
+// one found by the chat's id ([LeftKey]) and one by the time ([LeftLogKey]). So a
+// list of chats does not read those that were left, and a synchronisation reads
+// only those that were left since. Earlier releases kept the row in its place,
+// with left_version.
 type UserChat struct {
 	UserID            string
 	ChatID            string
+	Role              Role    // copy of the membership's; empty in rows of releases that did not copy it
 	History           History // copy of the chat's, which never changes
 	JoinedSequence    int64   // sequence of the chat when the user joined
 	JoinedVersion     int64   // version of the change that made the user a member
@@ -23,6 +32,7 @@ type UserChat struct {
 	Archived          bool
 	LeftVersion       int64 // version of the change that ended the membership; 0 for a member
 	ChangedAt         int64 // unix ms; of everything but DeliveredSequence
+	Revision          int64 // raised by every change of everything but DeliveredSequence; 0 in rows of releases without it
 	ExpiresAt         int64 // unix s; 0 for a member
 }
 
@@ -36,6 +46,14 @@ const (
 	AttrArchived          = "archived"
 )
 
+// revisionBits is the part of a revision that changes of the row count in.
+const revisionBits = 24
+
+// FirstRevision is the revision of the row of a membership that began with a
+// version of the chat. It is above every revision of an earlier membership, so
+// that a revision goes on growing across them without a read of the former row.
+func FirstRevision(joinedVersion int64) int64 { return joinedVersion << revisionBits }
+
 // Forever is the end of a mute without one, in unix ms: the last second of the
 // year 9999, which every format of time can write.
 const Forever = 253402300799000
@@ -45,9 +63,42 @@ func UserChatKey(userID, chatID string) store.Key {
 	return store.Key{Table: store.DeliveryState, PK: userID, SK: chatID}
 }
 
+// Parts of the keys of chats that were left; no id contains the separator.
+const (
+	leftPartition = "#left"
+	leftLog       = "#"
+	// FirstLeft is a bound of queries, below the sort key of every [LeftKey] and
+	// above that of every [LeftLogKey].
+	FirstLeft = "$"
+)
+
+// LeftPartition is the partition of the chats that a user left.
+func LeftPartition(userID string) string { return userID + leftPartition }
+
+// LeftKey is the key of a user's row of a chat that was left.
+func LeftKey(userID, chatID string) store.Key {
+	return store.Key{Table: store.DeliveryState, PK: LeftPartition(userID), SK: chatID}
+}
+
+// LeftLogKey is the key of the same row in order of the time at which the chat was
+// left, unix ms.
+func LeftLogKey(userID string, at int64, chatID string) store.Key {
+	return store.Key{Table: store.DeliveryState, PK: LeftPartition(userID), SK: LeftLogBound(at) + leftLog + chatID}
+}
+
+// LeftLogBound is a bound of queries: below the sort keys of chats that were left
+// at a time or later, above those of chats that were left before.
+func LeftLogBound(at int64) string { return leftLog + Number(max(at, 0)) }
+
+// LeftLogFrom reads a row of [LeftLogKey].
+func LeftLogFrom(userID string, row store.Row) UserChat {
+	_, chatID, _ := strings.Cut(strings.TrimPrefix(row.Key.SK, leftLog), leftLog)
+	return UserChatFrom(userID, chatID, row.Item)
+}
+
 // Item returns the row as an item.
 func (u UserChat) Item() store.Item {
-	a := make(attrs, 0, 10)
+	a := make(attrs, 0, 12)
 	a.optBool(AttrArchived, u.Archived)
 	a.int(AttrChangedAt, u.ChangedAt)
 	a.int(AttrDeliveredSequence, u.DeliveredSequence)
@@ -58,25 +109,63 @@ func (u UserChat) Item() store.Item {
 	a.optInt(AttrLeftVersion, u.LeftVersion)
 	a.optInt(AttrMutedUntil, u.MutedUntil)
 	a.int(AttrReadSequence, u.ReadSequence)
+	a.optInt(AttrRevision, u.Revision)
+	a.optStr(AttrRole, string(u.Role))
 	return a.item()
 }
 
-// UserChatFrom reads the row of a user.
+// UserChatFrom reads the row of a user. The row holds on to nothing of the item:
+// lists of rows are long.
 func UserChatFrom(userID, chatID string, it store.Item) UserChat {
-	return UserChat{
-		UserID:            userID,
-		ChatID:            chatID,
-		History:           History(str(it, "history")),
-		JoinedSequence:    num(it, "joined_sequence"),
-		JoinedVersion:     num(it, "joined_version"),
-		ReadSequence:      num(it, AttrReadSequence),
-		DeliveredSequence: num(it, AttrDeliveredSequence),
-		MutedUntil:        num(it, AttrMutedUntil),
-		Archived:          it.Get(AttrArchived).True(),
-		LeftVersion:       num(it, AttrLeftVersion),
-		ChangedAt:         num(it, AttrChangedAt),
-		ExpiresAt:         num(it, store.ExpiresAtField),
+	u := UserChat{UserID: userID, ChatID: chatID}
+	for i := range it { // one pass: lists of rows are long
+		v := it[i].Value
+		switch it[i].Name {
+		case "history":
+			u.History = history(v.Str())
+		case "joined_sequence":
+			u.JoinedSequence = v.Int64()
+		case "joined_version":
+			u.JoinedVersion = v.Int64()
+		case AttrReadSequence:
+			u.ReadSequence = v.Int64()
+		case AttrDeliveredSequence:
+			u.DeliveredSequence = v.Int64()
+		case AttrMutedUntil:
+			u.MutedUntil = v.Int64()
+		case AttrArchived:
+			u.Archived = v.True()
+		case AttrLeftVersion:
+			u.LeftVersion = v.Int64()
+		case AttrChangedAt:
+			u.ChangedAt = v.Int64()
+		case AttrRevision:
+			u.Revision = v.Int64()
+		case AttrRole:
+			u.Role = role(v.Str())
+		case store.ExpiresAtField:
+			u.ExpiresAt = v.Int64()
+		}
 	}
+	return u
+}
+
+func history(s string) History {
+	for _, h := range [...]History{All, SinceJoined} {
+		if s == string(h) {
+			return h
+		}
+	}
+	return History(s)
+}
+
+func role(s string) Role {
+	for _, r := range [...]Role{Owner, Admin, Member} {
+		if s == string(r) {
+			return r
+		}
+	}
+	return Role(s)
 }
 
 // Left reports whether the user is no longer a member.

@@ -7,3 +7,14 @@ func ClockKey() store.Key { return store.Key{Table: store.Meta, PK: "clock"} }
 
 // AttrStamp holds that stamp, in unix ms.
 const AttrStamp = "stamp"
+
+// LogKey is the key of what is known of the embedded log, in table meta. It stands in
+// the store so that a log that was removed, whole or in parts, is noticed.
+func LogKey() store.Key { return store.Key{Table: store.Meta, PK: "log"} }
+
+// Attributes of that row, a line for each partition: what of it is on the disk, and
+// what it lost whose events are not back in the outbox yet.
+const (
+	AttrLogMarks = "marks"
+	AttrLogLost  = "lost"
+)

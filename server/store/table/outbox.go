@@ -9,8 +9,8 @@ import (
 )
 
 // Outbox points to the events of one plan that are not known to be on Kafka. Table
-// outbox, key shard and
-// chat_id#first_version, with an "r" behind it if it replays.
+// outbox, key shard and chat_id#first_version, with an "r" and the replay's id behind it
+// if it replays.
 type Outbox struct {
 	Shard        int
 	ChatID       string
@@ -20,10 +20,13 @@ type Outbox struct {
 	// Replay says that the events were published before and are wanted again; the row
 	// has no place in the order of the chat's others.
 	Replay bool
+	// ReplayID tells the rows of several replays apart: each of them publishes its
+	// events, whatever others do. Empty in rows of earlier versions.
+	ReplayID string
 }
 
-// replaySuffix ends the sort key of a row that replays events.
-const replaySuffix = "r"
+// replayMark follows the version in the sort key of a row that replays events.
+const replayMark = "r"
 
 // ShardKey is the partition key of an outbox shard.
 func ShardKey(shard int) string { return string([]byte{byte('0' + shard/10), byte('0' + shard%10)}) }
@@ -32,7 +35,7 @@ func ShardKey(shard int) string { return string([]byte{byte('0' + shard/10), byt
 func (o Outbox) Key() store.Key {
 	sk := o.ChatID + "#" + Number(o.FirstVersion)
 	if o.Replay { // beside the row of the same events, should it still be there
-		sk += replaySuffix
+		sk += replayMark + o.ReplayID
 	}
 	return store.Key{Table: store.Outbox, PK: ShardKey(o.Shard), SK: sk}
 }
@@ -51,7 +54,7 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if !ok {
 		return Outbox{}, fmt.Errorf("table: %q is not a key of the outbox", r.Key.SK)
 	}
-	number, replay := strings.CutSuffix(number, replaySuffix)
+	number, replayID, replay := strings.Cut(number, replayMark)
 	first, err := parseNumber(number)
 	if err != nil {
 		return Outbox{}, err
@@ -60,5 +63,5 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if err != nil || len(r.Key.PK) != 2 || shard < 0 {
 		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
 	}
-	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at"), Replay: replay}, nil
+	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at"), Replay: replay, ReplayID: replayID}, nil
 }

@@ -120,7 +120,7 @@ type SchemaSubject struct {
 	Total    int64 // versions, the softly deleted included
 }
 
-// AttrRevision is the attribute of SchemaSubject.Revision.
+// AttrRevision is the attribute of SchemaSubject.Revision and UserChat.Revision.
 const AttrRevision = "revision"
 
 // Item returns the row as an item.

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// MaxUserID is the size of a user id, which is of letters, digits and underscores
-// (L-011), so that "#" separates ids in keys.
+// MaxUserID is the size of a user id in bytes. It holds no "#" and no line break (L-011),
+// which separate ids in keys and lists.
 const MaxUserID = 64
 
 // Type tells direct chats and groups apart.

@@ -39,6 +39,11 @@ func read(r store.Row) (any, error) {
 	case store.ChatMemberships:
 		return MembershipFrom(pk, sk, it), nil
 	case store.DeliveryState:
+		if user, ok := strings.CutSuffix(pk, leftPartition); ok && strings.HasPrefix(sk, leftLog) {
+			return LeftLogFrom(user, r), nil
+		} else if ok {
+			return UserChatFrom(user, sk, it), nil
+		}
 		return UserChatFrom(pk, sk, it), nil
 	case store.Messages:
 		return MessageFrom(r)
@@ -61,6 +66,10 @@ func read(r store.Row) (any, error) {
 		return DeadLetterFrom(it), nil
 	case store.Leases:
 		return LeaseFrom(it), nil
+	case store.Meta:
+		if pk != ClockKey().PK {
+			return ProgressFrom(it), nil
+		}
 	}
 	return nil, nil
 }
@@ -86,22 +95,26 @@ func samples() []store.Row {
 	o := Outbox{Shard: 7, ChatID: "chat_01", FirstVersion: 12, Count: 3, CreatedAt: at}
 	again := o
 	again.Replay = true
+	again.ReplayID = "ABCD2345"
 	return []store.Row{
-		row(UserKey("user_01"), User{CreatedAt: at, Status: Active}.Item()),
+		row(UserKey("user_01"), User{CreatedAt: at, Status: Active, Chats: 7, Counted: true}.Item()),
+		row(UserKey("user_02"), User{CreatedAt: at, Status: Active, Counted: true}.Item()),
 		row(ChatKey("chat_01"), Chat{
 			Type: Group, Name: "name", CreatedBy: "user_01", Status: Active, History: SinceJoined,
 			MemberCount: 3, DirectUsers: []string{"a", "b"}, CreatedAt: at, UpdatedAt: at + 1, Version: 9,
 		}.Item()),
 		row(ChatKey("chat_02"), Chat{Type: Direct, CreatedBy: "user_01", Status: Active, History: All, MemberCount: 2, Version: 2}.Item()),
 		row(HeadKey("chat_01"), Head{
-			Version: 9, Sequence: 4, MembershipVersion: 5, ChangedAt: at, LastSequence: 4, LastSender: "user_01", LastPreview: "hello",
+			Version: 9, Sequence: 4, MembershipVersion: 5, ChangedAt: at, LastAt: at - 1, LastSequence: 4, LastSender: "user_01", LastPreview: "hello",
 		}.Item()),
-		row(HeadKey("chat_02"), Head{Version: 1, MembershipVersion: 1, ChangedAt: at}.Item()),
+		row(HeadKey("chat_02"), Head{Version: 1, MembershipVersion: 1, ChangedAt: at, LastAt: at}.Item()),
 		row(MembershipKey("chat_01", "user_01"), Membership{Role: Admin, JoinedAt: at, JoinedSequence: 2, JoinedVersion: 5, Version: 8}.Item()),
 		row(UserChatKey("user_01", "chat_01"), UserChat{
 			History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, ReadSequence: 4, DeliveredSequence: 3,
-			MutedUntil: at, Archived: true, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000,
+			MutedUntil: at, Archived: true, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000, Role: Admin, Revision: FirstRevision(5) + 3,
 		}.Item()),
+		row(LeftKey("user_01", "chat_03"), UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000}.Item()),
+		row(LeftLogKey("user_01", at, "chat_03"), UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000}.Item()),
 		row(UserChatKey("user_02", "chat_01"), UserChat{History: All, ChangedAt: at}.Item()),
 		row(MessageKey("chat_01", 4), Message{
 			MessageID: "msg_01", SenderID: "user_01", Content: "hello", ContentType: 1, ClientMessageID: "c-01", CreatedAt: at, Version: 7,
@@ -120,6 +133,7 @@ func samples() []store.Row {
 		row(DeadLetterKey("g", "t", 3, 12), DeadLetter{Status: "failed", By: "ops", At: at, Result: "unknown: x", Tries: 2, ExpiresAt: at / 1000}.Item()),
 		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, Of: 8, Wanted: "srv_02"}.Item()),
 		row(ClockKey(), store.NewItem(store.Attr{Name: AttrStamp, Value: store.Int(at)})),
+		row(ProgressKey(store.Chats), Progress{Revision: 9, After: "chat_01", Began: at, Rows: 500, LastBegan: at - 1, LastRows: 700}.Item()),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -178,28 +179,30 @@ func TestClockSkew(t *testing.T) {
 
 // Attempts end and are repeated: with an open outcome only where that does no harm.
 func TestAttempts(t *testing.T) {
-	calls := 0
-	hang := func(r *http.Request) (*http.Response, error) {
-		if calls++; calls == 1 {
-			<-r.Context().Done()
-			return nil, r.Context().Err()
+	synctest.Test(t, func(t *testing.T) { // an attempt's time is not the machine's
+		calls := 0
+		hang := func(r *http.Request) (*http.Response, error) {
+			if calls++; calls == 1 {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return respond(200, "{}")
 		}
-		return respond(200, "{}")
-	}
-	patient := func(context.Context, time.Duration) error { return nil }
-	cl := client(t, hang, Config{Attempt: time.Millisecond, Sleep: patient})
-	hangUps := 0
-	cl.hangUp = func() { hangUps++ }
-	if _, open, err := cl.Try(t.Context(), true, send(cl)); err != nil || !open || calls != 2 {
-		t.Fatal(open, err, calls)
-	}
-	calls = 0
-	if v, open, err := cl.Try(t.Context(), false, send(cl)); err == nil || v != Unheard || !open || calls != 1 {
-		t.Fatal(v, open, err, calls)
-	}
-	if s := cl.Stats(); s.Requests != 3 || s.Lost != 2 || hangUps != 2 {
-		t.Fatalf("%+v, %d", s, hangUps)
-	}
+		patient := func(context.Context, time.Duration) error { return nil }
+		cl := client(t, hang, Config{Attempt: 5 * time.Second, Sleep: patient})
+		hangUps := 0
+		cl.hangUp = func() { hangUps++ }
+		if _, open, err := cl.Try(t.Context(), true, send(cl)); err != nil || !open || calls != 2 {
+			t.Fatal(open, err, calls)
+		}
+		calls = 0
+		if v, open, err := cl.Try(t.Context(), false, send(cl)); err == nil || v != Unheard || !open || calls != 1 {
+			t.Fatal(v, open, err, calls)
+		}
+		if s := cl.Stats(); s.Requests != 3 || s.Lost != 2 || hangUps != 2 {
+			t.Fatalf("%+v, %d", s, hangUps)
+		}
+	})
 }
 
 // Waits grow, are random, and do not go beyond the end of the call.

@@ -1,84 +1,79 @@
-package embedded
+package barrier
 
 import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 )
 
-func draw(t *testing.T, m *mark) uint64 {
+func draw(t *testing.T, m *Barrier) uint64 {
 	t.Helper()
-	ticket, err := m.take()
+	ticket, err := m.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ticket
 }
 
-func waiters(m *mark) int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.waiters)
-}
-
 // A wait ends when all tickets from before it are back, in whatever order, and no
 // later one holds it up.
 func TestMark(t *testing.T) {
-	m := &mark{back: map[uint64]struct{}{}}
-	if err := m.wait(t.Context()); err != nil {
+	m := New()
+	if err := m.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	a, b, c := draw(t, m), draw(t, m), draw(t, m)
 	done := make(chan error, 1)
-	go func() { done <- m.wait(context.Background()) }()
-	until(func() bool { return waiters(m) == 1 })
+	go func() { done <- m.Wait(context.Background()) }()
+	until(func() bool { return m.Waiting() == 1 })
 	later := draw(t, m)
 	for _, ticket := range []uint64{c, later, a} {
-		m.giveBack(ticket)
-		if waiters(m) != 1 {
+		m.Done(ticket)
+		if m.Waiting() != 1 {
 			t.Fatal("the wait ended without all tickets")
 		}
 	}
-	if got := m.inFlight(); got != 1 {
+	if got := m.InFlight(); got != 1 {
 		t.Fatalf("%d tickets are out", got)
 	}
-	m.giveBack(b)
+	m.Done(b)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if len(m.back) != 0 || m.inFlight() != 0 {
-		t.Fatalf("%d tickets are kept, %d out", len(m.back), m.inFlight())
+	if len(m.back) != 0 || m.InFlight() != 0 {
+		t.Fatalf("%d tickets are kept, %d out", len(m.back), m.InFlight())
 	}
 }
 
 func TestMarkEndsAllWaits(t *testing.T) {
-	m := &mark{back: map[uint64]struct{}{}}
+	m := New()
 	draw(t, m)
 	bad, done := errors.New("bad"), make(chan error, 2)
 	for range 2 {
-		go func() { done <- m.wait(context.Background()) }()
+		go func() { done <- m.Wait(context.Background()) }()
 	}
-	until(func() bool { return waiters(m) == 2 })
-	m.fail(bad)
-	m.fail(errors.New("worse"))
+	until(func() bool { return m.Waiting() == 2 })
+	m.Fail(bad)
+	m.Fail(errors.New("worse"))
 	for range 2 {
 		if err := <-done; !errors.Is(err, bad) {
 			t.Fatal(err)
 		}
 	}
-	if err := m.wait(t.Context()); !errors.Is(err, bad) {
+	if err := m.Wait(t.Context()); !errors.Is(err, bad) {
 		t.Fatal(err)
 	}
-	if _, err := m.take(); !errors.Is(err, bad) {
+	if _, err := m.Take(); !errors.Is(err, bad) {
 		t.Fatal(err)
 	}
 }
 
 // Whoever waits sees back what was out when it began.
 func TestMarkUnderLoad(t *testing.T) {
-	m := &mark{back: map[uint64]struct{}{}}
+	m := New()
 	var mu sync.Mutex
 	out := map[uint64]bool{}
 	var wg sync.WaitGroup
@@ -93,7 +88,7 @@ func TestMarkUnderLoad(t *testing.T) {
 						before = append(before, ticket)
 					}
 					mu.Unlock()
-					if err := m.wait(t.Context()); err != nil {
+					if err := m.Wait(t.Context()); err != nil {
 						t.Error(err)
 					}
 					mu.Lock()
@@ -105,7 +100,7 @@ func TestMarkUnderLoad(t *testing.T) {
 					mu.Unlock()
 					continue
 				}
-				ticket, err := m.take()
+				ticket, err := m.Take()
 				if err != nil {
 					t.Error(err)
 					return
@@ -116,12 +111,19 @@ func TestMarkUnderLoad(t *testing.T) {
 				mu.Lock()
 				delete(out, ticket)
 				mu.Unlock()
-				m.giveBack(ticket)
+				m.Done(ticket)
 			}
 		})
 	}
 	wg.Wait()
-	if m.inFlight() != 0 || len(m.back) != 0 || len(m.waiters) != 0 {
-		t.Fatalf("%d out, %d kept, %d waiting", m.inFlight(), len(m.back), len(m.waiters))
+	if m.InFlight() != 0 || len(m.back) != 0 || len(m.waiters) != 0 {
+		t.Fatalf("%d out, %d kept, %d waiting", m.InFlight(), len(m.back), len(m.waiters))
+	}
+}
+
+// until waits for a condition that other goroutines make true.
+func until(ok func() bool) {
+	for !ok() {
+		runtime.Gosched()
 	}
 }

@@ -1,0 +1,76 @@
+package embedded
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// On a full disk a store is not opened, which would try for ever: it says so in one
+// line, and opens with all it has when there is room again.
+func TestOpenOnAFullDisk(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open1(t, Options{Dir: "/data", FS: mem})
+	if err := s.Transact(t.Context(), putRow(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 16<<20 - 1, TotalBytes: 1 << 30})
+	if s, err := Open(Options{Dir: "/data", FS: mem}); err == nil || !strings.Contains(err.Error(), "is full: 15 MB are free, the store needs 17 MB") || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("%v, %v", s, err)
+	}
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 512 << 20, TotalBytes: 1 << 30})
+	if n := rowNumber(t, open1(t, Options{Dir: "/data", FS: mem})); n != 1 {
+		t.Fatalf("the row is %d", n)
+	}
+}
+
+// What must be noted before the log can be trimmed is written on a full disk too.
+func TestNotesOnAFullDisk(t *testing.T) {
+	mem := vfs.NewMem()
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 30, TotalBytes: 100 << 30})
+	s := open1(t, Options{Dir: "/data", FS: mem})
+	if err := s.Transact(t.Context(), putRow(1)); !errors.Is(err, store.ErrFull) {
+		t.Fatal(err)
+	}
+	note := store.Write{Op: store.OpPut, Key: store.Key{Table: store.Meta, PK: "log"}, Item: number(1)}
+	if err := s.BatchWrite(t.Context(), []store.Write{note}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The same complaint comes once a second, with how many were left out; others come.
+func TestComplaintsAreLimited(t *testing.T) {
+	var l limiter
+	now := time.Unix(1000, 0)
+	for i, step := range []struct {
+		kind  string
+		after time.Duration
+		left  int
+		ok    bool
+	}{
+		{"a", 0, 0, true}, {"a", 0, 0, false}, {"b", 0, 0, true}, {"a", 999 * time.Millisecond, 0, false}, {"a", time.Millisecond, 2, true}, {"a", 0, 0, false},
+	} {
+		now = now.Add(step.after)
+		if left, ok := l.allow(step.kind, now); left != step.left || ok != step.ok {
+			t.Errorf("step %d: %d, %v", i, left, ok)
+		}
+	}
+	var said bytes.Buffer
+	s := &Store{opts: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}}
+	for range 5000 {
+		logger{s}.Errorf("background error: %v", "no space left on device")
+	}
+	if n := strings.Count(said.String(), "\n"); n < 1 || n > 30 {
+		t.Errorf("%d lines", n)
+	}
+}

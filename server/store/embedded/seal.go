@@ -1,0 +1,254 @@
+package embedded
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// The seal notices what Pebble cannot: a log file that was removed or cut, and with it
+// writes that were acknowledged. Once a second, while there are writes, a probe is
+// written among them, a key with a number; when it is on the disk, the file SEAL beside
+// the store says up to which number there are probes. Whatever takes writes away takes
+// the probes between them.
+//
+// What was written after the last probe before a crash is not covered: up to a second.
+const (
+	sealFile   = "SEAL"
+	sealEvery  = time.Second
+	sealProbes = 3600 // probes that are kept, and must be there
+	spaceProbe = 0x03 // number → nothing
+)
+
+// ErrLost says that data is missing that was acknowledged.
+var ErrLost = errors.New("data that was acknowledged is missing")
+
+func probeKey(n uint64) []byte { return binary.BigEndian.AppendUint64([]byte{spaceProbe}, n) }
+
+// seal is what SEAL says.
+type seal struct {
+	generation string
+	probes     uint64
+}
+
+func readSeal(fs vfs.FS, dir string) (s seal, there bool, err error) {
+	path := fs.PathJoin(dir, sealFile)
+	f, err := fs.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return s, false, nil
+	}
+	if err != nil {
+		return s, false, fmt.Errorf("read seal: %w", plain(err))
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 256))
+	if err != nil {
+		return s, false, fmt.Errorf("read seal: %w", plain(err))
+	}
+	if n, err := fmt.Sscanf(string(b), "parley 1 %s %d", &s.generation, &s.probes); n != 2 || err != nil {
+		return s, false, fmt.Errorf("%s cannot be read; without it nobody knows whether data is missing: remove it if there is a reason for what it looks like", path)
+	}
+	return s, true, nil
+}
+
+func (s *Store) writeSeal() error {
+	fs := s.opts.FS
+	path := fs.PathJoin(s.opts.Dir, sealFile)
+	f, err := fs.Create(path+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return plain(err)
+	}
+	_, err = fmt.Fprintf(f, "parley 1 %s %d\n", s.generation, s.probes)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = fs.Rename(path+".new", path)
+	}
+	if err != nil {
+		return plain(err)
+	}
+	return syncDir(fs, s.opts.Dir)
+}
+
+// Lost is the refusal to go on without what is missing.
+func Lost(what, generation string) error {
+	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or go on without it by starting once with --accept-loss %s, after which all clients synchronise anew", ErrLost, what, generation)
+}
+
+// checkSeal refuses a store that lacks what SEAL says. It looks without changing
+// anything: Pebble removes files that its lists do not have, whatever became of these.
+// What it returns completes the opening, once the store can be written.
+func (s *Store) checkSeal(dir string, opts *pebble.Options) (complete func() error, err error) {
+	opts.ReadOnly = true
+	if s.db, err = pebble.Open(dir, opts); err != nil {
+		return nil, fmt.Errorf("open store: %w", plain(err))
+	}
+	defer func() {
+		err = errors.Join(err, s.db.Close())
+		s.db = nil
+	}()
+	if err := s.loadGeneration(); err != nil {
+		return nil, fmt.Errorf("%s: read generation: %w", dir, err)
+	}
+	return s.judgeSeal()
+}
+
+func (s *Store) judgeSeal() (complete func() error, err error) {
+	said, there, err := readSeal(s.opts.FS, s.opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	have, last, err := s.countProbes()
+	if err != nil {
+		return nil, fmt.Errorf("read seal: %w", err)
+	}
+	before, err := s.load(generationKey)
+	if err != nil {
+		return nil, fmt.Errorf("read seal: %w", err)
+	}
+	s.probes = max(last, said.probes)
+	switch {
+	case !there: // of a version that had none, or made just now
+		return s.writeSeal, nil
+	case said.generation != s.generation && said.generation == before.Get("before").Str():
+		s.probes = last
+		return s.writeSeal, nil // a crash cut Renew off
+	case said.generation != s.generation:
+		err = Lost(fmt.Sprintf("SEAL in %s is of another store (%s)", s.opts.Dir, said.generation), s.generation)
+	case last < said.probes:
+		err = Lost(fmt.Sprintf("the store in %s ends before its seal, a file of it was removed or cut", s.opts.Dir), s.generation)
+	case have < min(last, sealProbes):
+		err = Lost(fmt.Sprintf("the store in %s has gaps, a file of it was removed or cut", s.opts.Dir), s.generation)
+	default:
+		return func() error { return nil }, nil
+	}
+	if s.opts.AcceptLoss != s.generation {
+		return nil, err
+	}
+	s.opts.Logger.Warn("going on without data that was acknowledged", "error", err)
+	return s.Renew, nil
+}
+
+// loadGeneration reads the generation of a store that is open.
+func (s *Store) loadGeneration() error {
+	it, err := s.load(generationKey)
+	if s.generation = it.Get("id").Str(); err == nil && s.generation == "" {
+		err = ErrFormat
+	}
+	return err
+}
+
+// countProbes returns how many of the last probes there are, and the last.
+func (s *Store) countProbes() (have, last uint64, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceProbe}, UpperBound: []byte{spaceProbe + 1}})
+	if err != nil {
+		return 0, 0, err
+	}
+	for ok := it.Last(); ok; ok = it.Prev() {
+		n := binary.BigEndian.Uint64(it.Key()[1:])
+		last = max(last, n)
+		if n+sealProbes > last {
+			have++
+		}
+	}
+	return have, last, it.Close()
+}
+
+// Renew gives the store a new generation: clients drop what they know and synchronise
+// anew. It is called before anybody asks for the generation.
+func (s *Store) Renew() error {
+	s.sealing.Lock()
+	defer s.sealing.Unlock()
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return err
+	}
+	before := s.generation
+	s.generation = hex.EncodeToString(id[:])
+	it := store.NewItem(store.Attr{Name: "before", Value: store.String(before)}, store.Attr{Name: "id", Value: store.String(s.generation)})
+	b := s.db.NewBatch()
+	defer func() { _ = b.Close() }()
+	// Probes that are missing are missed once.
+	if err := errors.Join(b.Set(generationKey, appendItem(nil, it), nil), b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil)); err != nil {
+		return translate(err)
+	}
+	s.probes = 0
+	if err := s.db.Apply(b, pebble.Sync); err != nil {
+		return translate(err)
+	}
+	return s.writeSeal()
+}
+
+// putSeal writes the next probe, and says so once it is on the disk.
+func (s *Store) putSeal() error {
+	s.sealing.Lock()
+	defer s.sealing.Unlock()
+	b := s.db.NewBatch()
+	defer func() { _ = b.Close() }()
+	next := s.probes + 1
+	err := b.Set(probeKey(next), nil, nil)
+	if next > sealProbes {
+		err = errors.Join(err, b.Delete(probeKey(next-sealProbes), nil))
+	}
+	if err == nil {
+		err = s.db.Apply(b, pebble.Sync)
+	}
+	if err != nil {
+		return translate(err)
+	}
+	s.probes = next
+	return s.writeSeal()
+}
+
+// sealLoop seals while there are writes, and a last time when the store is closed.
+func (s *Store) sealLoop() {
+	t := time.NewTicker(s.opts.sealEvery)
+	defer t.Stop()
+	sealed, failed := int64(0), false
+	for end := false; !end; {
+		select {
+		case <-s.stop:
+			end = true
+		case <-t.C:
+		}
+		n := s.plans.Load() + s.expired.Load()
+		if n == sealed || s.barrier.Failure() != nil || s.opts.noSync {
+			continue
+		}
+		err := s.putSeal()
+		if err != nil && !failed {
+			s.opts.Logger.Warn("the store is not sealed; a file that is removed would not be noticed", "error", err)
+		}
+		if failed = err != nil; !failed {
+			sealed = n
+		}
+	}
+}
+
+// checkAbsent refuses to begin anew where there was a store. It runs before anything is
+// made.
+func checkAbsent(o Options, dir string) error {
+	if _, err := o.FS.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	said, there, err := readSeal(o.FS, o.Dir)
+	if err != nil || !there {
+		return err
+	}
+	if o.AcceptLoss == said.generation {
+		o.Logger.Warn("beginning anew: the store is not there", "dir", dir)
+		return o.FS.Remove(o.FS.PathJoin(o.Dir, sealFile))
+	}
+	return Lost(fmt.Sprintf("the store in %s is not there", dir), said.generation)
+}
