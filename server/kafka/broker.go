@@ -2,20 +2,21 @@ package kafka
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/kafka/port"
 )
 
 // BrokerConfig sets the embedded broker up.
@@ -27,15 +28,32 @@ type BrokerConfig struct {
 	Listen string
 	// Fallback takes a free port if the one in Listen is in use.
 	Fallback bool
-	// MaxBytes caps the log; what was committed by Groups is trimmed beyond it. 0:
-	// 512 MB.
+	// MaxBytes caps the log's files; beyond it the oldest of what Groups have read is
+	// trimmed. 0: 512 MB, or a sixteenth of the memory if that is less, because a log
+	// that is opened passes through it.
 	MaxBytes int64
-	// Groups must have read what is trimmed.
+	// Groups must have read what is trimmed. Readers cannot be their members.
 	Groups []string
+	// Readers is the password of those who may read by TCP; "" lets everybody do
+	// everything, for tests.
+	Readers string
+	// Known is what of the log is known to be on the disk, as Keep was given it last;
+	// nil if nothing is known.
+	Known Marks
+	// Damaged is told what of Known, or between it, cannot be read, before anything is
+	// changed: what it returns nil for is mended. May be nil.
+	Damaged func([]Damage) error
+	// Keep keeps what is on the disk now, for the next start. Stable returns after it;
+	// nothing is trimmed before it. May be nil.
+	Keep   func(context.Context, Marks) error
 	Logger *slog.Logger
 }
 
-const defaultMaxBytes = 512 << 20
+// Marks say what of each partition is on the disk.
+type Marks = map[Partition]logdir.Mark
+
+// Damage is what a partition has lost.
+type Damage = logdir.Damage
 
 // Broker is a broker in this process that speaks Kafka's protocol on loopback and
 // keeps its log on disk. It is made for one machine; acks=all here means that the
@@ -43,22 +61,19 @@ const defaultMaxBytes = 512 << 20
 type Broker struct {
 	cfg     BrokerConfig
 	cluster *kfake.Cluster
+	port    *port.Port
+	own     string // password of this process's clients
 	addr    string
 
 	syncing sync.Mutex       // one sync at a time
 	synced  map[string]state // by path, as of the last sync; guarded by syncing
-}
-
-// state tells whether a file has changed.
-type state struct {
-	size int64
-	at   time.Time
+	marks   Marks            // as they were kept last; guarded by syncing
 }
 
 // OpenBroker starts the broker with all declared topics.
 func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = defaultMaxBytes
+		cfg.MaxBytes = logdir.MaxBytes(logdir.Memory())
 	}
 	host, port, err := net.SplitHostPort(cfg.Listen)
 	if err != nil {
@@ -74,30 +89,22 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create log directory: %w", err)
 	}
-	b := &Broker{cfg: cfg, synced: map[string]state{}}
+	b := &Broker{cfg: cfg, own: rand.Text(), synced: map[string]state{}}
 	if n, err = b.freePort(host, n); err != nil {
 		return nil, err
 	}
-	unended, err := openTxns(cfg.Dir)
+	if err := b.check(); err != nil {
+		return nil, err
+	}
+	unended, err := logdir.OpenTxns(cfg.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("read log: %w", err)
 	}
-	b.cluster, err = kfake.NewCluster(
-		kfake.NumBrokers(1), kfake.Ports(n), kfake.ClusterID("parley"), kfake.DataDir(cfg.Dir),
-		kfake.ListenFn(func(network, address string) (net.Listener, error) {
-			l, err := net.Listen(network, address)
-			if err != nil {
-				return nil, err
-			}
-			return guard(l), nil
-		}),
-		kfake.BrokerConfigs(map[string]string{
-			// Retention is ours: the broker's trims a partition to nothing, after which
-			// offsets begin at 0 again, and stops after a restart.
-			"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": strconv.Itoa(16 << 20),
-			"group.initial.rebalance.delay.ms": "0", "transaction.max.timeout.ms": "60000",
-		}),
-	)
+	opts, err := b.options(n)
+	if err != nil {
+		return nil, err
+	}
+	b.cluster, err = kfake.NewCluster(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
@@ -109,8 +116,36 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	return b, nil
 }
 
+// options are the broker's.
+func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
+	opts := []kfake.Opt{
+		kfake.NumBrokers(1), kfake.Ports(tcp), kfake.ClusterID("parley"), kfake.DataDir(b.cfg.Dir),
+		kfake.ListenFn(func(network, address string) (net.Listener, error) {
+			l, err := net.Listen(network, address)
+			if err != nil {
+				return nil, err
+			}
+			b.port = port.New(l, b.cfg.Readers == "")
+			return b.port, nil
+		}),
+		kfake.BrokerConfigs(map[string]string{
+			// Retention is ours: the broker's trims a partition to nothing, after which
+			// offsets begin at 0 again, and stops after a restart.
+			"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": strconv.FormatInt(segmentBytes(b.cfg.MaxBytes), 10),
+			"group.initial.rebalance.delay.ms": "0", "transaction.max.timeout.ms": "60000",
+		}),
+	}
+	if b.cfg.Readers == "" {
+		return opts, nil
+	}
+	if err := port.Prepare(b.cfg.Dir, b.cfg.Groups); err != nil {
+		return nil, err
+	}
+	return append(opts, port.Locks(b.cfg.Readers, b.own, b.cfg.Groups)...), nil
+}
+
 // recover makes the log ready for use, whatever the last process left.
-func (b *Broker) recover(unended []openTxn) error {
+func (b *Broker) recover(unended []logdir.Txn) error {
 	if err := b.abort(unended); err != nil {
 		return err
 	}
@@ -148,141 +183,23 @@ func (b *Broker) createTopics() error {
 		case len(infos) > 0:
 			return fmt.Errorf("topic %s has %d partitions in the log, %d are declared", t.Name, len(infos), t.Partitions)
 		}
-		configs := map[string]string{}
-		for k, v := range t.Configs {
-			if k == "min.insync.replicas" { // there is one broker
-				v = "1"
-			}
-			if k == "retention.ms" || k == "retention.bytes" { // see BrokerConfigs
-				v = "-1"
-			}
-			configs[k] = v
-		}
-		if err := b.cluster.CreateTopic(t.Name, t.Partitions, configs); err != nil {
+		if err := b.cluster.CreateTopic(t.Name, t.Partitions, embeddedConfigs(t)); err != nil {
 			return fmt.Errorf("create topic %s: %w", t.Name, err)
 		}
 	}
 	return nil
 }
 
+// embeddedConfigs are a topic's settings where there is one broker, and retention is
+// ours (see BrokerConfigs).
+func embeddedConfigs(t Topic) map[string]string {
+	configs := maps.Clone(t.Configs)
+	configs["min.insync.replicas"], configs["retention.ms"], configs["retention.bytes"] = "1", "-1", "-1"
+	return configs
+}
+
 // Addr is the address to connect to.
 func (b *Broker) Addr() string { return b.addr }
-
-// Stable returns when everything that was acknowledged before is on the disk. The
-// broker writes its files without buffers of its own, so it is enough to sync
-// those that have changed, one at a time.
-func (b *Broker) Stable(ctx context.Context) error {
-	b.syncing.Lock()
-	defer b.syncing.Unlock()
-	dirs := map[string]bool{}
-	err := filepath.WalkDir(b.cfg.Dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // trimmed meanwhile
-			return nil
-		}
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		now := state{info.Size(), info.ModTime()}
-		old, known := b.synced[path]
-		if known && old == now {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := syncFile(path); err != nil {
-			return err
-		}
-		if !known {
-			dirs[filepath.Dir(path)] = true
-		}
-		b.synced[path] = now
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("sync log: %w", err)
-	}
-	for dir := range dirs { // a new file is only there once its directory says so
-		for ; len(dir) >= len(b.cfg.Dir); dir = filepath.Dir(dir) {
-			if err := syncDir(dir); err != nil {
-				return fmt.Errorf("sync log: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-func syncFile(path string) error { return syncPath(path, os.O_RDWR) }
-
-// syncDir makes new names durable; Windows does so by itself.
-func syncDir(path string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	return syncPath(path, os.O_RDONLY)
-}
-
-func syncPath(path string, flag int) error {
-	f, err := os.OpenFile(path, flag, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-// Bytes is the size of the log.
-func (b *Broker) Bytes() int64 {
-	var n int64
-	for _, t := range Topics() {
-		for _, p := range b.cluster.PartitionInfos(t.Name) {
-			n += p.NumBytes
-		}
-	}
-	return n
-}
-
-// Trim removes the oldest records beyond the cap that all groups have read, and
-// reports whether the log still is larger than its cap. The last record of a
-// partition always stays: a partition without any would begin at offset 0 again
-// after a restart.
-func (b *Broker) Trim() (full bool, err error) {
-	if b.Bytes() <= b.cfg.MaxBytes {
-		return false, nil
-	}
-	for _, t := range Topics() {
-		for _, p := range b.cluster.PartitionInfos(t.Name) {
-			upTo := p.HighWatermark - 1
-			for _, g := range b.cfg.Groups {
-				upTo = min(upTo, b.committed(g, t.Name, p.Partition))
-			}
-			if upTo <= p.LogStartOffset {
-				continue
-			}
-			if err := b.cluster.DeleteRecords(t.Name, p.Partition, upTo); err != nil {
-				return false, fmt.Errorf("trim %s/%d: %w", t.Name, p.Partition, err)
-			}
-		}
-	}
-	return b.Bytes() > b.cfg.MaxBytes, nil
-}
-
-func (b *Broker) committed(group, topic string, partition int32) int64 {
-	info := b.cluster.GroupInfo(group)
-	if info == nil {
-		return 0
-	}
-	return info.Commits[topic][partition].Offset
-}
 
 // Close stops the broker.
 func (b *Broker) Close() { b.cluster.Close() }

@@ -23,6 +23,17 @@ func openBroker(t *testing.T, dir string) *Broker {
 	return b
 }
 
+func openBrokerWith(t *testing.T, cfg BrokerConfig) *Broker {
+	t.Helper()
+	cfg.Listen = "127.0.0.1:0"
+	b, err := OpenBroker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
 func limited(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
@@ -88,26 +99,6 @@ func TestBrokerKeepsItsLog(t *testing.T) {
 	}
 }
 
-func TestTrimKeepsTheLastRecordAndWhatIsUnread(t *testing.T) {
-	b := openBroker(t, t.TempDir())
-	publish(t, b.Addr(), "one", "two", "three")
-	b.cfg.MaxBytes = 1
-	b.cfg.Groups = []string{"reader"}
-	if full, err := b.Trim(); !full || err != nil {
-		t.Fatalf("with an unread record: %v, %v", full, err)
-	}
-	if p := b.cluster.PartitionInfo(ChatsCreated, 3); p.LogStartOffset != 0 {
-		t.Fatalf("trimmed to %d what nobody has read", p.LogStartOffset)
-	}
-	b.cfg.Groups = nil
-	if _, err := b.Trim(); err != nil {
-		t.Fatal(err)
-	}
-	if p := b.cluster.PartitionInfo(ChatsCreated, 3); p.LogStartOffset != p.HighWatermark-1 {
-		t.Fatalf("log begins at %d of %d", p.LogStartOffset, p.HighWatermark)
-	}
-}
-
 func TestStartErrors(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -164,26 +155,6 @@ func TestGuardStopsWhatIsNoRequest(t *testing.T) {
 	publish(t, b.Addr(), "still here")
 	if got := read(t, b.Addr(), 1); len(got) != 1 {
 		t.Fatalf("read %q", got)
-	}
-}
-
-func TestGuardFollowsFramesAcrossReads(t *testing.T) {
-	var stream []byte
-	for i := range 50 {
-		n := 8 + rand.IntN(100)
-		stream = binary.BigEndian.AppendUint32(stream, uint32(n))
-		stream = binary.BigEndian.AppendUint16(stream, uint16(i%10))
-		stream = append(stream, make([]byte, n-2)...)
-	}
-	for range 100 {
-		c := &guardedConn{}
-		for rest := stream; len(rest) > 0; {
-			n := min(len(rest), 1+rand.IntN(64))
-			if !c.follow(rest[:n]) {
-				t.Fatal("refused a good stream")
-			}
-			rest = rest[n:]
-		}
 	}
 }
 

@@ -35,6 +35,12 @@ type Record = kgo.Record
 // Header is a header of a record.
 type Header = kgo.RecordHeader
 
+// Names of headers: what an event's id and its type are in.
+const (
+	HeaderEventID   = "event_id"
+	HeaderEventType = "event_type"
+)
+
 // Client is a connection to Kafka.
 type Client = kgo.Client
 
@@ -66,10 +72,15 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 // NewReader makes a client that reads topics from their beginning, committed
 // records only, without a group.
 func NewReader(addr string, topics ...string) (*Client, error) {
-	c, err := kgo.NewClient(
+	return NewReaderWith(nil, addr, topics...)
+}
+
+// NewReaderWith is NewReader with what is needed to be let in.
+func NewReaderWith(more []Option, addr string, topics ...string) (*Client, error) {
+	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-reader"), kgo.DisableClientMetrics(), kgo.ConsumeTopics(topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.MetadataMinAge(metadataMinAge),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}
@@ -81,7 +92,7 @@ var ErrFenced = errors.New("kafka: another producer took over")
 
 // Transact publishes records in one transaction: readers of committed records see
 // all of them or none. The outcome is not known after an error other than
-// ErrFenced only in so far as the records may come once more.
+// ErrFenced and *PartitionError only in so far as the records may come once more.
 func Transact(ctx context.Context, c *Client, records []*Record) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
@@ -90,23 +101,30 @@ func Transact(ctx context.Context, c *Client, records []*Record) error {
 	if err := c.EndTransaction(end, kgo.TryAbort); err != nil {
 		return fmt.Errorf("kafka: end the last transaction: %w", fenced(err))
 	}
+	if without := leaderless(c, records); without != nil {
+		return without
+	}
 	settle(ctx, c)
 	if err := c.BeginTransaction(); err != nil {
-		return fmt.Errorf("kafka: begin transaction: %w", fenced(err))
+		return fmt.Errorf("kafka: begin transaction: %w: %w", errUnusable, fenced(err))
 	}
 	// Never the caller's context: a canceled produce can acknowledge a record that
 	// was not written. The client's own deadline bounds it.
-	produced := c.ProduceSync(context.WithoutCancel(ctx), records...).FirstErr()
+	results := c.ProduceSync(context.WithoutCancel(ctx), records...)
+	produced := results.FirstErr()
 	commit := kgo.TransactionEndTry(produced == nil)
 	end, cancel = context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
 	if err := c.EndTransaction(end, commit); err != nil {
 		return fmt.Errorf("kafka: end transaction: %w", fenced(err))
 	}
-	if produced != nil {
-		return fmt.Errorf("kafka: produce: %w", fenced(produced))
+	if produced == nil {
+		return nil
 	}
-	return nil
+	if err := fenced(produced); errors.Is(err, ErrFenced) {
+		return fmt.Errorf("kafka: produce: %w", err)
+	}
+	return refused(results)
 }
 
 // Waits of settle: between two questions, and in all.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka/port"
 )
 
 // What the producers' and consumers' clients were made with, read back from them
@@ -126,7 +128,7 @@ func TestThousandConnections(t *testing.T) {
 		}
 		conns = append(conns, conn)
 	}
-	if len(conns) < maxConnections {
+	if len(conns) < port.MaxConnections {
 		t.Fatalf("%d connections", len(conns))
 	}
 	if err := Transact(limited(t), c, record("meanwhile")); err != nil {

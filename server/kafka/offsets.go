@@ -17,7 +17,9 @@ func (b *Broker) resetOffsets() error {
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
 	// Later versions of the commit name topics by their ids.
-	c, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.MaxVersions(kversion.V3_0_0()), kgo.DisableClientMetrics())
+	c, err := kgo.NewClient(append(b.Options(),
+		kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.MaxVersions(kversion.V3_0_0()), kgo.DisableClientMetrics(),
+	)...)
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}

@@ -62,7 +62,7 @@ func TestCommitsBeyondTheEnd(t *testing.T) {
 	}
 	end := 0
 	for range 2 { // a record and the end of its transaction
-		end += batchPrefix + int(binary.BigEndian.Uint32(whole[end+batchLength:]))
+		end += 12 + int(binary.BigEndian.Uint32(whole[end+8:]))
 	}
 	if err := os.WriteFile(path, whole[:end], 0o600); err != nil {
 		t.Fatal(err)

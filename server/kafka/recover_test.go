@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/parley-chat/parley/server/kafka/logdir"
 )
 
 // crash returns a copy of a running broker's directory: what a killed process
@@ -44,7 +46,7 @@ func TestTransactionCutOffByCrash(t *testing.T) {
 	begin(t, b.Addr(), "lost")
 
 	dir = crash(t, dir)
-	if list, err := openTxns(dir); err != nil || len(list) != 1 || list[0].topic != ChatsCreated || list[0].partition != 3 {
+	if list, err := logdir.OpenTxns(dir); err != nil || len(list) != 1 || list[0].Topic != ChatsCreated || list[0].ID != 3 {
 		t.Fatalf("open: %v %v", list, err)
 	}
 	b = openBroker(t, dir)
@@ -54,7 +56,7 @@ func TestTransactionCutOffByCrash(t *testing.T) {
 	}
 
 	dir = crash(t, dir)
-	if list, err := openTxns(dir); err != nil || len(list) != 0 {
+	if list, err := logdir.OpenTxns(dir); err != nil || len(list) != 0 {
 		t.Fatalf("open: %v %v", list, err)
 	}
 	b = openBroker(t, dir)
@@ -85,7 +87,7 @@ func TestOpenTransactionsOfDamagedLog(t *testing.T) {
 	// in the batch after the marker there is none.
 	var ends []int
 	for at := 0; at < len(whole); {
-		at += batchPrefix + int(binary.BigEndian.Uint32(whole[at+batchLength:]))
+		at += 12 + int(binary.BigEndian.Uint32(whole[at+8:]))
 		ends = append(ends, at)
 	}
 	if len(ends) != 3 {
@@ -96,7 +98,7 @@ func TestOpenTransactionsOfDamagedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := n == len(whole) || n >= ends[0] && n < ends[1]
-		if list, err := openTxns(dir); err != nil || (len(list) == 1) != want {
+		if list, err := logdir.OpenTxns(dir); err != nil || (len(list) == 1) != want {
 			t.Fatalf("%d of %d bytes: %v %v", n, len(whole), list, err)
 		}
 	}

@@ -7,8 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/parley-chat/parley/server/kafka/logdir"
 )
 
 // Settings of consumers (K-091…K-098), in franz-go's words.
@@ -28,10 +31,7 @@ const (
 )
 
 // Partition names a partition of a topic.
-type Partition struct {
-	Topic string
-	ID    int32
-}
+type Partition = logdir.Partition
 
 // SessionConfig sets a Session up. The callbacks come from a goroutine of the
 // client's, never while a batch is worked on.
@@ -66,7 +66,7 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 	list := func(m map[string][]int32) (out []Partition) {
 		for topic, ids := range m {
 			for _, id := range ids {
-				out = append(out, Partition{topic, id})
+				out = append(out, Partition{Topic: topic, ID: id})
 			}
 		}
 		return out
@@ -116,7 +116,7 @@ func batches(ctx context.Context, fetches kgo.Fetches) (map[Partition]Batch, err
 	out := map[Partition]Batch{}
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if len(p.Records) > 0 {
-			k := Partition{p.Topic, p.Partition}
+			k := Partition{Topic: p.Topic, ID: p.Partition}
 			// There may be several answers with records of a partition.
 			out[k] = Batch{append(out[k].Records, p.Records...), p.HighWatermark}
 		}
@@ -124,23 +124,51 @@ func batches(ctx context.Context, fetches kgo.Fetches) (map[Partition]Batch, err
 	if ctx.Err() != nil {
 		return out, nil
 	}
-	for _, e := range fetches.Errors() {
-		return out, fmt.Errorf("kafka: fetch %s/%d: %w", e.Topic, e.Partition, e.Err)
+	errs := fetches.Errors()
+	if len(errs) == 0 {
+		return out, nil
 	}
-	return out, nil
+	e := errs[0]
+	if errors.Is(e.Err, kerr.UnknownTopicID) || errors.Is(e.Err, kerr.InconsistentTopicID) {
+		e.Err = fmt.Errorf("%w: %w", ErrTopicReplaced, e.Err)
+	}
+	return out, fmt.Errorf("kafka: fetch %s/%d: %w", e.Topic, e.Partition, e.Err)
 }
+
+// ErrTopicReplaced says that a topic is not the one that the session has met: it was
+// deleted, and perhaps made again. Only another session reads the new one.
+var ErrTopicReplaced = errors.New("kafka: the topic was deleted or replaced")
 
 // ErrNotMember says that the group has gone on without this member.
 var ErrNotMember = errors.New("kafka: not a member of the group any more")
 
-// Commit commits the offsets to go on from, and waits for the answer. Errors:
-// ErrNotMember, after which others may have the partitions, and those of Kafka.
+// Commit commits the offsets to go on from, and waits for the answer. A commit that
+// fails is repeated, for 10 s in all. Errors: ErrNotMember, after which others may have
+// the partitions, and those of Kafka.
 func (s *Session) Commit(ctx context.Context, next map[Partition]int64) error {
 	if len(next) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
+	for wait := firstCommitWait; ; wait *= 2 {
+		err := s.commit(ctx, next)
+		if err == nil || errors.Is(err, ErrNotMember) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// firstCommitWait is before the first repetition of a commit; it doubles.
+const firstCommitWait = 100 * time.Millisecond
+
+// commit commits once.
+func (s *Session) commit(ctx context.Context, next map[Partition]int64) error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	for p, o := range next {
 		if offsets[p.Topic] == nil {
@@ -184,6 +212,22 @@ func (s *Session) Hold(p Partition, hold bool) {
 	} else {
 		s.c.ResumeFetchPartitions(parts)
 	}
+}
+
+// Ends returns the offsets at which the partitions of topics end for readers of committed
+// records. Unlike the other methods it may be called by anybody, until Close.
+func (s *Session) Ends(ctx context.Context, topics []string) (map[Partition]int64, error) {
+	list, err := kadm.NewClient(s.c).ListCommittedOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: list offsets: %w", err)
+	}
+	ends := map[Partition]int64{}
+	list.Each(func(o kadm.ListedOffset) {
+		if o.Err == nil {
+			ends[Partition{Topic: o.Topic, ID: o.Partition}] = o.Offset
+		}
+	})
+	return ends, nil
 }
 
 // Done says that the batch of the last Poll was worked on: rebalances may happen.

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,13 @@ type Difference struct {
 	// Fatal says that nothing may be published or consumed so: the topic is missing, or
 	// its partitions or its cleanup policy are others (K-019).
 	Fatal bool
+
+	config bool // Apply sets it right
 }
+
+const isMissing = "is missing"
+
+func (d Difference) missing() bool { return d.Text == isMissing }
 
 // String is one line.
 func (d Difference) String() string { return d.Topic + ": " + d.Text }
@@ -80,32 +87,45 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 		is := have[t.Name]
 		switch err := kerr.ErrorForCode(is.ErrorCode); {
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			out = append(out, Difference{t.Name, "is missing", true})
+			out = append(out, Difference{Topic: t.Name, Text: isMissing, Fatal: true})
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("kafka: topic %s: %w", t.Name, err)
 		}
 		if n := len(is.Partitions); n != int(t.Partitions) {
-			out = append(out, Difference{t.Name, fmt.Sprintf("has %d partitions, %d are declared: a count never changes, more are a new topic", n, t.Partitions), true})
+			out = append(out, Difference{Topic: t.Name, Text: fmt.Sprintf("has %d partitions, %d are declared: a count never changes, more are a new topic", n, t.Partitions), Fatal: true})
 		}
 		for _, p := range is.Partitions {
 			if n := len(p.Replicas); n != int(replication) {
-				out = append(out, Difference{t.Name, fmt.Sprintf("partition %d has %d replicas, not %d", p.Partition, n, replication), false})
+				out = append(out, Difference{Topic: t.Name, Text: fmt.Sprintf("partition %d has %d replicas, not %d", p.Partition, n, replication)})
 				break
 			}
 		}
+		copies := copiesOf(is, replication)
 		values, err := a.configs(ctx, t.Name)
 		if err != nil {
 			return nil, err
 		}
-		want := t.configs(replication)
+		want := t.configs(copies)
 		for _, key := range slices.Sorted(maps.Keys(want)) {
 			if values[key] != want[key] {
-				out = append(out, Difference{t.Name, fmt.Sprintf("%s is %q, %q is declared", key, values[key], want[key]), key == "cleanup.policy"})
+				out = append(out, Difference{
+					Topic: t.Name, Text: fmt.Sprintf("%s is %q, %q is declared", key, values[key], want[key]), Fatal: key == "cleanup.policy", config: true,
+				})
 			}
 		}
 	}
 	return out, nil
+}
+
+// copiesOf is how many replicas each partition of a topic has at least, at most as many
+// as there should be. No more can be in sync: a topic that demands more takes nothing.
+func copiesOf(t kmsg.MetadataResponseTopic, replication int16) int16 {
+	n := int(replication)
+	for _, p := range t.Partitions {
+		n = min(n, len(p.Replicas))
+	}
+	return int16(n)
 }
 
 // configs reads the configuration of a topic that is there. A broker may not have
@@ -165,50 +185,86 @@ func list(ctx context.Context, who kmsg.Requestor, names []string) (map[string]k
 	return out, nil
 }
 
+// ErrRemains says that topics have other partitions or replicas than they should.
+var ErrRemains = errors.New("kafka: not as declared, and not changed by apply")
+
 // Apply makes the topics that are missing, and sets configurations that differ; it
 // returns what it did. It never changes partitions or replicas of a topic that is
-// there.
+// there: ErrRemains says where they differ.
 func (a *Admin) Apply(ctx context.Context, replication int16) (did []string, err error) {
 	differences, err := a.Verify(ctx, replication)
 	if err != nil {
 		return nil, err
 	}
-	wrong := map[string]bool{}
+	missing, wrong := map[string]bool{}, map[string]bool{}
+	var remains []string
 	for _, d := range differences {
-		wrong[d.Topic] = true
+		switch {
+		case d.config:
+			wrong[d.Topic] = true
+		case d.missing():
+			missing[d.Topic] = true
+		default:
+			remains = append(remains, d.String())
+		}
+	}
+	copies := map[string]int16{}
+	if len(wrong) > 0 {
+		have, err := list(ctx, a.c, slices.Collect(maps.Keys(wrong)))
+		if err != nil {
+			return nil, fmt.Errorf("kafka: list topics: %w", err)
+		}
+		for name, t := range have {
+			copies[name] = copiesOf(t, replication)
+		}
 	}
 	for _, t := range Topics() {
-		if !wrong[t.Name] {
+		if !wrong[t.Name] && !missing[t.Name] {
 			continue
 		}
-		configs := map[string]*string{}
-		var alter []kadm.AlterConfig
-		for _, key := range slices.Sorted(maps.Keys(t.Configs)) {
-			value := t.configs(replication)[key]
-			configs[key] = &value
-			alter = append(alter, kadm.AlterConfig{Op: kadm.SetConfig, Name: key, Value: &value})
-		}
-		res, err := a.ad.CreateTopic(ctx, t.Partitions, replication, configs, t.Name)
-		if err == nil {
-			err = res.Err
-		}
-		if err == nil {
-			did = append(did, fmt.Sprintf("%s: created with %d partitions and %d replicas", t.Name, t.Partitions, replication))
-			continue
-		}
-		if !errors.Is(err, kerr.TopicAlreadyExists) {
-			return did, fmt.Errorf("kafka: create topic %s: %w", t.Name, err)
-		}
-		altered, err := a.ad.AlterTopicConfigs(ctx, alter, t.Name)
-		if err == nil {
-			_, err = altered.On(t.Name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
-		}
+		what, err := a.settle(ctx, t, cmp.Or(copies[t.Name], replication), replication)
 		if err != nil {
-			return did, fmt.Errorf("kafka: configure topic %s: %w", t.Name, err)
+			return did, err
 		}
-		did = append(did, t.Name+": configured as declared")
+		did = append(did, t.Name+": "+what)
 	}
-	return did, a.await(ctx)
+	if err := a.await(ctx); err != nil {
+		return did, err
+	}
+	if len(remains) > 0 {
+		return did, fmt.Errorf("%w: %s", ErrRemains, strings.Join(remains, "; "))
+	}
+	return did, nil
+}
+
+// settle makes one topic, or configures it if it is there with some copies; it returns
+// what it did.
+func (a *Admin) settle(ctx context.Context, t Topic, copies, replication int16) (string, error) {
+	configs := map[string]*string{}
+	var alter []kadm.AlterConfig
+	for _, key := range slices.Sorted(maps.Keys(t.Configs)) {
+		value := t.configs(copies)[key]
+		configs[key] = &value
+		alter = append(alter, kadm.AlterConfig{Op: kadm.SetConfig, Name: key, Value: &value})
+	}
+	res, err := a.ad.CreateTopic(ctx, t.Partitions, replication, configs, t.Name)
+	if err == nil {
+		err = res.Err
+	}
+	if err == nil {
+		return fmt.Sprintf("created with %d partitions and %d replicas", t.Partitions, replication), nil
+	}
+	if !errors.Is(err, kerr.TopicAlreadyExists) {
+		return "", fmt.Errorf("kafka: create topic %s: %w", t.Name, err)
+	}
+	altered, err := a.ad.AlterTopicConfigs(ctx, alter, t.Name)
+	if err == nil {
+		_, err = altered.On(t.Name, func(r *kadm.AlterConfigsResponse) error { return r.Err })
+	}
+	if err != nil {
+		return "", fmt.Errorf("kafka: configure topic %s: %w", t.Name, err)
+	}
+	return "configured as declared", nil
 }
 
 // await waits until all brokers that answer know of all topics: a cluster says that one

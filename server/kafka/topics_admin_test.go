@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,6 +21,46 @@ func lines(list []Difference) string {
 		out = append(out, d.String())
 	}
 	return strings.Join(out, "\n")
+}
+
+// Topics that have fewer copies than asked for are told of, and not said to be as
+// declared: apply does not change that. What it does set fits the copies that there are,
+// or nothing could be written.
+func TestApplyWithOtherReplication(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	a, err := NewAdmin(Cluster{Brokers: cluster.ListenAddrs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx := t.Context()
+	if did, err := a.Apply(ctx, 1); err != nil || len(did) != len(Topics()) {
+		t.Fatalf("%q %v", did, err)
+	}
+	hour := "3600000"
+	if _, err := a.ad.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "retention.ms", Value: &hour}}, ChatsCreated); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		did, err := a.Apply(ctx, 3)
+		if !errors.Is(err, ErrRemains) || !strings.Contains(err.Error(), "chats.created: partition ") || !strings.Contains(err.Error(), "has 1 replicas, not 3") || len(did) > 1 {
+			t.Errorf("%q, %v", did, err)
+		}
+		values, err := a.configs(ctx, ChatsCreated)
+		if err != nil || values["min.insync.replicas"] != "1" || values["retention.ms"] == hour {
+			t.Errorf("%v, %v", values, err)
+		}
+	}
+	if list, err := a.Verify(ctx, 3); err != nil || len(list) != len(Topics()) {
+		t.Errorf("%s, %v", lines(list), err)
+	}
+	if did, err := a.Apply(ctx, 1); err != nil || len(did) != 0 {
+		t.Errorf("%q, %v", did, err)
+	}
 }
 
 // K-006, K-017, K-018, K-019: topics come from the declared table and nothing else, and a

@@ -11,7 +11,7 @@ import (
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t,
 		TestOwnSchemasAreReadable, TestOldRows, TestRacingVersionsAreCompared, TestAmbiguousWrites, TestLimits, TestRecordsOfOtherVersions,
-		TestIdsAreStableAndDistinct, TestSerde)
+		TestIdsAreStableAndDistinct, TestSerde, TestTransitiveLevels, TestReferenceBesideDeletion, TestImportedIds)
 }
 
 func TestOnDynamoDBUnderFaults(t *testing.T) {

@@ -21,6 +21,10 @@ type RegisterOptions struct {
 	Normalize bool
 	ID        int // in mode IMPORT only: the id it had elsewhere; 0 for the next
 	Version   int // in mode IMPORT only; 0 for the next
+	// own says that Parley registers its own schema, which it must at every start: modes
+	// are for others, and what it registered before is taken again, whatever became of
+	// its subject.
+	own bool
 }
 
 // Register makes a schema the next version of a subject, unless it is one already.
@@ -42,6 +46,13 @@ func (r *Registry) Register(ctx context.Context, subject string, s Schema, o Reg
 		if i := slices.IndexFunc(versions, func(v Version) bool { return !v.Deleted && !v.legacy && v.identity() == p.fingerprint }); i >= 0 && o.ID == 0 {
 			return versions[i], nil
 		}
+		if i := slices.IndexFunc(versions, func(v Version) bool { return v.Deleted && !v.legacy && v.identity() == p.fingerprint }); i >= 0 && o.own {
+			v, err := r.revive(ctx, versions[i], now)
+			if err == nil || !again(err) {
+				return v, err
+			}
+			continue
+		}
 		// Only a schema that is new here is worth the printing.
 		if p.print != nil {
 			if p.Text, err = p.print(); err != nil {
@@ -59,7 +70,10 @@ func (r *Registry) Register(ctx context.Context, subject string, s Schema, o Reg
 
 // add writes a version, if nobody else changed the subject meanwhile.
 func (r *Registry) add(ctx context.Context, subject string, p parsed, o RegisterOptions, now snapshot) (Version, error) {
-	mode, err := r.writable(ctx, subject)
+	mode, err := ReadWrite, error(nil)
+	if !o.own {
+		mode, err = r.writable(ctx, subject)
+	}
 	if err != nil {
 		return Version{}, err
 	}
@@ -85,7 +99,11 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 				return Version{}, invalid(codeNotPermitted, "Version %d of subject '%s' is there already", o.Version, shortened(subject))
 			}
 		}
-		if mode != Import {
+		if v.ID, writes, err = r.identify(ctx, p, o); err != nil {
+			return Version{}, err
+		}
+		known := len(writes) == 0
+		if mode != Import && !(o.own && known) {
 			messages, err := r.conflicts(ctx, subject, p, live(versions))
 			if err != nil {
 				return Version{}, err
@@ -93,9 +111,6 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 			if len(messages) > 0 {
 				return Version{}, invalid(codeIncompatible, textIncompatible, subject, messages)
 			}
-		}
-		if v.ID, writes, err = r.identify(ctx, p, o); err != nil {
-			return Version{}, err
 		}
 		whole.Live++
 		whole.Total++
@@ -141,6 +156,21 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 		if gone, err := r.lost(ctx, v.References); err != nil || gone != nil {
 			return Version{}, or(gone, err)
 		}
+		return Version{}, fmt.Errorf("registry: write: %w", err)
+	}
+	return v, nil
+}
+
+// revive takes the soft deletion of a version back.
+func (r *Registry) revive(ctx context.Context, v Version, now snapshot) (Version, error) {
+	v.Deleted = false
+	whole := now.whole
+	whole.Live++
+	whole.Revision++
+	if err := r.store.Transact(ctx, store.Plan{Writes: []store.Write{
+		{Op: store.OpUpdate, Key: table.SchemaKey(v.Subject, int64(v.Version)), Cond: store.Exists(), Name: "version", Update: store.Update{Remove: []string{table.AttrDeleted}}},
+		{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: whole.Item(), Cond: now.unchanged, Name: "subject"},
+	}}); err != nil {
 		return Version{}, fmt.Errorf("registry: write: %w", err)
 	}
 	return v, nil
@@ -333,4 +363,19 @@ func (r *Registry) Lookup(ctx context.Context, subject string, s Schema, normali
 		}
 	}
 	return Version{}, invalid(codeSchemaNotFound, textSchemaNotFound)
+}
+
+// asWritten takes away the options for generators, which rows of the first version
+// have as buf's managed mode had set them, and not as the source has them now.
+func asWritten(d *descriptorpb.FileDescriptorProto) {
+	o := d.GetOptions()
+	if o == nil {
+		return
+	}
+	o.GoPackage, o.JavaPackage, o.JavaOuterClassname, o.JavaMultipleFiles = nil, nil, nil, nil
+	o.CsharpNamespace, o.ObjcClassPrefix, o.RubyPackage = nil, nil, nil
+	o.PhpNamespace, o.PhpMetadataNamespace, o.PhpClassPrefix = nil, nil, nil
+	if proto.Size(o) == 0 {
+		d.Options = nil
+	}
 }

@@ -23,9 +23,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/descriptorpb"
 
-	"github.com/parley-chat/parley/schemacheck/compile"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -124,9 +122,6 @@ func (r *Registry) file(ctx context.Context, subject string, f protoreflect.File
 	if err != nil {
 		return Version{}, err
 	}
-	if !compile.WellKnown(f.Path()) {
-		asWritten(d)
-	}
 	b, err := marshal(d)
 	if err != nil {
 		return Version{}, err
@@ -156,28 +151,12 @@ func (r *Registry) file(ctx context.Context, subject string, f protoreflect.File
 			}
 		}
 	}
-	v, err := r.Register(ctx, subject, s, RegisterOptions{})
+	v, err := r.Register(ctx, subject, s, RegisterOptions{own: true})
 	if err != nil {
 		return Version{}, fmt.Errorf("registry: register %s: %w", subject, err)
 	}
 	done[subject] = v
 	return v, nil
-}
-
-// asWritten takes away what buf's managed mode adds to files for generators, and
-// what therefore is not in the source: whoever registers the source finds the
-// same schema.
-func asWritten(d *descriptorpb.FileDescriptorProto) {
-	o := d.GetOptions()
-	if o == nil {
-		return
-	}
-	o.GoPackage, o.JavaPackage, o.JavaOuterClassname, o.JavaMultipleFiles = nil, nil, nil, nil
-	o.CsharpNamespace, o.ObjcClassPrefix, o.RubyPackage = nil, nil, nil
-	o.PhpNamespace, o.PhpMetadataNamespace, o.PhpClassPrefix = nil, nil, nil
-	if proto.Size(o) == 0 {
-		d.Options = nil
-	}
 }
 
 // validSubject refuses names that no subject can have.

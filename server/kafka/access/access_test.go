@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -109,8 +111,8 @@ func TestTerraformFile(t *testing.T) {
 	}
 }
 
-// connect gets in as a user of the secured Kafka.
-func connect(t *testing.T, user string) *kafka.Client {
+// securedCluster is the secured Kafka as a user gets in.
+func securedCluster(t *testing.T, user string) kafka.Cluster {
 	t.Helper()
 	addr := os.Getenv("PARLEY_TEST_SECURED_KAFKA")
 	if addr == "" {
@@ -122,10 +124,16 @@ func connect(t *testing.T, user string) *kafka.Client {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
-	a, err := reach.Connect(t.Context(), kafka.Cluster{
+	return kafka.Cluster{
 		Brokers: []string{addr}, TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
 		Mechanism: "SCRAM-SHA-512", User: user, Password: os.Getenv("PARLEY_TEST_SECURED_PASSWORD"),
-	}, 30*time.Second)
+	}
+}
+
+// connect gets in as a user of the secured Kafka.
+func connect(t *testing.T, user string) *kafka.Client {
+	t.Helper()
+	a, err := reach.Connect(t.Context(), securedCluster(t, user), 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,4 +274,72 @@ func TestNoAuthorizer(t *testing.T) {
 			t.Errorf("applied: %v", err)
 		}
 	})
+}
+
+// A relay's permissions are taken away while it publishes, and given back: it goes on by
+// itself, without a restart.
+func TestPublisherWhosePermissionComesBack(t *testing.T) {
+	admin := connect(t, "admin")
+	p, err := ParsePrincipals("relay=User:parley-worker;fanout=User:parley-worker;ops=User:parley-worker;operator=User:parley-worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, e := range declared(p) {
+			change(t, admin, e, false)
+		}
+	})
+	if _, err := Apply(t.Context(), admin, p); err != nil {
+		t.Fatal(err)
+	}
+	var permissions []entry // to write, under a transactional id or to a topic
+	for _, e := range declared(p) {
+		change(t, admin, e, true)
+		if e.operation == kmsg.ACLOperationWrite && (e.kind == kmsg.ACLResourceTypeTransactionalId || e.name == kafka.ChatsCreated) {
+			permissions = append(permissions, e)
+		}
+	}
+	if len(permissions) < 2 {
+		t.Fatalf("permissions to write: %v", permissions)
+	}
+	cluster := securedCluster(t, "parley-worker")
+	publisher, err := kafka.NewPublisher(cluster.Addr(), "parley-relay-0", cluster.Options()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer publisher.Close()
+	t.Cleanup(func() { // what is published is no event, and must be nobody's dead letter
+		ends, err := kadm.NewClient(admin).ListEndOffsets(context.Background(), kafka.ChatsCreated)
+		if err == nil {
+			_, err = kadm.NewClient(admin).DeleteRecords(context.Background(), ends.Offsets())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	publish := func() error {
+		return publisher.Publish(t.Context(), []*kafka.Record{{Topic: kafka.ChatsCreated, Partition: 1, Key: []byte("k"), Value: []byte("v")}})
+	}
+	if err := publish(); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range permissions {
+		change(t, admin, e, false)
+		end := time.Now().Add(30 * time.Second)
+		for publish() == nil && time.Now().Before(end) { // brokers hear of it one after the other
+		}
+		if err := publish(); err == nil || errors.Is(err, kafka.ErrFenced) {
+			t.Fatalf("without %v: %v", e, err)
+		}
+		change(t, admin, e, true)
+		var last error
+		for end = time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if last = publish(); last == nil {
+				break
+			}
+		}
+		if last != nil {
+			t.Fatalf("%v is there again: %v", e, last)
+		}
+	}
 }

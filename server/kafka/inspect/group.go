@@ -30,9 +30,10 @@ type GroupMember struct {
 // GroupPartition is how far a group is in a partition that it has read or is assigned.
 type GroupPartition struct {
 	Partition kafka.Partition
-	Committed int64 // where it goes on; −1 if it has committed nothing
-	End       int64 // behind the last record
-	Lag       int64
+	Committed int64  // where it goes on; −1 if it has committed nothing
+	From      int64  // the same, also where nothing was committed
+	End       int64  // behind the last record
+	Lag       int64  // records in between; offsets, if there are more than 200
 	Member    string // "" for none
 }
 
@@ -71,7 +72,7 @@ func OfGroup(ctx context.Context, addr, group string, options ...kafka.Option) (
 		if p.Err != nil {
 			return Group{}, fmt.Errorf("kafka: lag of %s/%d: %w", p.Topic, p.Partition, p.Err)
 		}
-		row := GroupPartition{Partition: kafka.Partition{Topic: p.Topic, ID: p.Partition}, Committed: p.Commit.At, End: p.End.Offset, Lag: p.Lag}
+		row := GroupPartition{Partition: kafka.Partition{Topic: p.Topic, ID: p.Partition}, Committed: p.Commit.At, From: p.End.Offset - p.Lag, End: p.End.Offset, Lag: p.Lag}
 		if p.Member != nil {
 			row.Member = p.Member.MemberID
 		}
@@ -80,6 +81,9 @@ func OfGroup(ctx context.Context, addr, group string, options ...kafka.Option) (
 	}
 	if len(g.Members) == 0 && len(g.Partitions) == 0 {
 		return Group{}, ErrNoGroup
+	}
+	if err := g.records(ctx, addr, options); err != nil {
+		return Group{}, err
 	}
 	slices.SortStableFunc(g.Partitions, func(a, b GroupPartition) int { return cmp.Compare(b.Lag, a.Lag) })
 	return g, nil

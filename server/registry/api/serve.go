@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +28,9 @@ type Config struct {
 	// Password lets clients in that give it by HTTP's basic authentication, whatever
 	// the user's name. Without one the server listens on loopback only.
 	Password string
+	// Operator says who may change something, by a request's headers; others read. Nil
+	// lets everybody who is let in.
+	Operator func(http.Header) (name string, err error)
 	Logger   *slog.Logger
 }
 
@@ -55,6 +59,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("listen for the schema registry on %s: %w", cfg.Listen, err)
 	}
 	handler := Handler(cfg.Registry)
+	if cfg.Operator != nil {
+		handler = operatorsWrite(cfg.Operator, cfg.Logger, handler)
+	}
 	if cfg.Password == "" {
 		handler = fromHere(handler)
 	} else {
@@ -87,6 +94,43 @@ func fromHere(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// operatorsWrite lets only operators change something. Their token is a bearer's, or
+// the password of basic authentication, which is what clients of registries have.
+func operatorsWrite(operator func(http.Header) (string, error), log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if reads(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		header := r.Header
+		if _, password, ok := r.BasicAuth(); ok {
+			header = http.Header{"Authorization": {"Bearer " + password}}
+		}
+		name, err := operator(header)
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="schema registry"`)
+			write(w, nil, &registry.Error{Code: codeUnauthorized, Message: "Changes need an operator's token, as a bearer's or as a password: `server operators token NAME` prints one"})
+			return
+		}
+		log.Info("schema registry is changed", "by", name, "method", r.Method, "path", r.URL.Path)
+		next.ServeHTTP(w, r)
+	})
+}
+
+const codeUnauthorized = 40101
+
+// reads says whether a request changes nothing. What it does not know does.
+func reads(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return true
+	case http.MethodPost: // a question about compatibility, or for a schema's version
+		path := strings.TrimSuffix(r.URL.Path, "/")
+		return strings.HasPrefix(path, "/compatibility/") || (strings.HasPrefix(path, "/subjects/") && !strings.HasSuffix(path, "/versions"))
+	}
+	return false
 }
 
 func withPassword(password string, next http.Handler) http.Handler {

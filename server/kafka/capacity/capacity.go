@@ -1,10 +1,18 @@
-package kafka
+// Package capacity says what the declared topics are made for: the load that this
+// version is declared to carry, and how long records are kept under it.
+//
+// It owns the figures and the sheet that operators read; the topics belong to package
+// kafka. Concurrency: pure functions.
+package capacity
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/inspect"
 )
 
 // load is what a topic is declared to carry (K-056).
@@ -29,13 +37,13 @@ const (
 
 // loads is the load that this version is declared for.
 var loads = []load{
-	{MessagesPersisted, 2000, 450, "100,000 people at once, each of whom sends a message in 50 s"},
-	{MembershipsChanged, 400, 400, "40 new groups of 10 in a second, or people who join and leave"},
-	{ChatsCreated, 50, 600, "40 new groups and 10 direct chats in a second"},
-	{DeadLetters, 2, 1200, "one record in a thousand, for a while"},
+	{kafka.MessagesPersisted, 2000, 450, "100,000 people at once, each of whom sends a message in 50 s"},
+	{kafka.MembershipsChanged, 400, 400, "40 new groups of 10 in a second, or people who join and leave"},
+	{kafka.ChatsCreated, 50, 600, "40 new groups and 10 direct chats in a second"},
+	{kafka.DeadLetters, 2, 1200, "one record in a thousand, for a while"},
 }
 
-func (t Topic) setting(name string) float64 {
+func setting(t kafka.Topic, name string) float64 {
 	n, err := strconv.ParseFloat(t.Configs[name], 64)
 	if err != nil {
 		return 0
@@ -46,21 +54,21 @@ func (t Topic) setting(name string) float64 {
 // Retention is how long a record of the topic can be read again, at least, if so many
 // bytes a second are written to it, evenly over its partitions: the broker deletes at
 // whichever is reached first, the topic's time or its bytes (K-025).
-func (t Topic) Retention(bytesPerSecond float64) time.Duration {
-	kept := time.Duration(t.setting("retention.ms")) * time.Millisecond
+func Retention(t kafka.Topic, bytesPerSecond float64) time.Duration {
+	kept := time.Duration(setting(t, "retention.ms")) * time.Millisecond
 	if bytesPerSecond <= 0 {
 		return kept
 	}
-	seconds := t.setting("retention.bytes") * float64(t.Partitions) / bytesPerSecond
+	seconds := setting(t, "retention.bytes") * float64(t.Partitions) / bytesPerSecond
 	if seconds >= kept.Seconds() {
 		return kept
 	}
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Capacity is the sheet that shows what the topics are made for, as Markdown; it stands
+// Sheet is the sheet that shows what the topics are made for, as Markdown; it stands
 // in server/deploy/capacity.md.
-func Capacity() string {
+func Sheet() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# What the topics are made for
 
@@ -73,8 +81,8 @@ millisecond for each record and works on one at a time.
 | topic | partitions | declared load, at the busiest hour | record | in a partition at %d times that | used of the plan |
 |---|---|---|---|---|---|
 `, Growth, partitionRate, bytesText(partitionBytes), Growth)
-	topics := map[string]Topic{}
-	for _, t := range Topics() {
+	topics := map[string]kafka.Topic{}
+	for _, t := range kafka.Topics() {
 		topics[t.Name] = t
 	}
 	for _, l := range loads {
@@ -88,7 +96,7 @@ millisecond for each record and works on one at a time.
 
 A broker deletes a record when its time is over or when its partition is larger than its bytes, whichever comes first.
 So what a reader can count on is the lesser of both, here with records spread evenly; a partition with a very busy chat
-has less. With ` + strconv.Itoa(Replication) + ` replicas the cluster needs that many times the bytes.
+has less. With ` + strconv.Itoa(kafka.Replication) + ` replicas the cluster needs that many times the bytes.
 
 | topic | time | bytes of a partition | kept at the declared load | at ` + strconv.Itoa(Growth) + ` times that | on disk then, one copy |
 |---|---|---|---|---|---|
@@ -96,9 +104,9 @@ has less. With ` + strconv.Itoa(Replication) + ` replicas the cluster needs that
 	for _, l := range loads {
 		t := topics[l.topic]
 		rate := l.rate * l.size
-		most := t.Retention(Growth * rate)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", t.Name, days(t.Retention(0)), bytesText(t.setting("retention.bytes")),
-			days(t.Retention(rate)), days(most), bytesText(Growth*rate*most.Seconds()))
+		most := Retention(t, Growth*rate)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", t.Name, days(Retention(t, 0)), bytesText(setting(t, "retention.bytes")),
+			days(Retention(t, rate)), days(most), bytesText(Growth*rate*most.Seconds()))
 	}
 	b.WriteString(`
 ## What brokers should be set to
@@ -109,14 +117,14 @@ itself; ` + "`workers topics verify`" + ` warns of these:
 | setting | value | otherwise |
 |---|---|---|
 `)
-	for _, ad := range advised(Replication) {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", ad.key, ad.want, ad.why)
+	for _, ad := range inspect.Advised(kafka.Replication) {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", ad.Key, ad.Want, ad.Why)
 	}
 	return b.String()
 }
 
 // used is the share of a partition's plan that a load takes, times Growth.
-func used(t Topic, l load) float64 {
+func used(t kafka.Topic, l load) float64 {
 	rate := Growth * l.rate / float64(t.Partitions)
 	return max(rate/partitionRate, rate*l.size/partitionBytes)
 }

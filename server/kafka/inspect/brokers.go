@@ -1,4 +1,4 @@
-package kafka
+package inspect
 
 import (
 	"context"
@@ -10,18 +10,21 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/parley-chat/parley/server/kafka"
 )
 
-// advice is a setting of brokers that Parley advises (K-029…K-032).
-type advice struct {
-	key string
-	// good reports whether a value will do; want says what would.
+// Advice is a setting of brokers that Parley advises (K-029…K-032).
+type Advice struct {
+	Key string
+	// good reports whether a value will do; Want says what would.
 	good func(value string) bool
-	want string
-	why  string
+	Want string
+	Why  string
 }
 
-func advised(replication int16) []advice {
+// Advised are the settings that are advised where topics have so many replicas.
+func Advised(replication int16) []Advice {
 	atLeast := func(n int) func(string) bool {
 		return func(v string) bool {
 			have, err := strconv.Atoi(v)
@@ -30,7 +33,7 @@ func advised(replication int16) []advice {
 	}
 	no := func(v string) bool { return v == "false" }
 	inSync := min(2, int(replication))
-	return []advice{
+	return []Advice{
 		{
 			"default.replication.factor", atLeast(int(replication)), fmt.Sprintf("%d or more", replication),
 			"a topic that somebody makes without saying how has too few copies",
@@ -46,14 +49,15 @@ func advised(replication int16) []advice {
 
 // Warnings tells, a line each, where the brokers' own configuration is not what is
 // advised. It is no reason not to run: what counts for Parley's topics is declared on
-// them, which [Admin.Verify] compares. A cluster that does not show its configuration
+// them, which [kafka.Admin.Verify] compares. A cluster that does not show its configuration
 // is told of too.
-func (a *Admin) Warnings(ctx context.Context, replication int16) ([]string, error) {
-	meta, err := a.ad.BrokerMetadata(ctx)
+func Warnings(ctx context.Context, c *kafka.Client, replication int16) ([]string, error) {
+	ad := kadm.NewClient(c)
+	meta, err := ad.BrokerMetadata(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: list brokers: %w", err)
 	}
-	all, err := a.ad.DescribeBrokerConfigs(ctx, meta.Brokers.NodeIDs()...)
+	all, err := ad.DescribeBrokerConfigs(ctx, meta.Brokers.NodeIDs()...)
 	if err == nil {
 		for _, b := range all {
 			err = errors.Join(err, b.Err)
@@ -70,11 +74,11 @@ func (a *Admin) Warnings(ctx context.Context, replication int16) ([]string, erro
 
 // warnings puts brokers with the same value into one line.
 func warnings(all kadm.ResourceConfigs, replication int16) (lines []string) {
-	for _, ad := range advised(replication) {
+	for _, ad := range Advised(replication) {
 		wrong := map[string][]string{}
 		for _, b := range all {
 			for _, c := range b.Configs {
-				if v := c.MaybeValue(); c.Key == ad.key && !ad.good(v) {
+				if v := c.MaybeValue(); c.Key == ad.Key && !ad.good(v) {
 					wrong[v] = append(wrong[v], b.Name)
 				}
 			}
@@ -82,7 +86,7 @@ func warnings(all kadm.ResourceConfigs, replication int16) (lines []string) {
 		var found []string
 		for value, names := range wrong {
 			slices.Sort(names)
-			found = append(found, fmt.Sprintf("%s of broker %s is %s, better %s: %s", ad.key, strings.Join(names, ", "), value, ad.want, ad.why))
+			found = append(found, fmt.Sprintf("%s of broker %s is %s, better %s: %s", ad.Key, strings.Join(names, ", "), value, ad.Want, ad.Why))
 		}
 		slices.Sort(found)
 		lines = append(lines, found...)

@@ -1,0 +1,291 @@
+// Package port is the way into the embedded broker: a guarded TCP port for others on
+// this machine, and a way of their own for the clients of this process.
+//
+// Loopback is not trust: whoever has an account on the machine can connect. So the port
+// takes few connections, small requests that come whole, and of those the ones that
+// read; the broker besides asks for a password, which stands in a file of the data
+// directory, and allows its owner to read topics and to use groups, but not those of
+// Parley itself. Clients of this process do not come by TCP, so strangers take nothing
+// from them.
+//
+// The package owns connections, limits and the credentials; it does not own the broker.
+//
+// Concurrency: a Port may be used by many goroutines.
+package port
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Limits of a connection by TCP.
+const (
+	MaxConnections = 64
+	MaxRequest     = 1 << 20          // bytes of one request; the broker holds two at most
+	maxGreeting    = 64 << 10         // before the password was right
+	greetingTime   = 10 * time.Second // until it is
+	requestTime    = 10 * time.Second // from the first byte of a request to the last
+	maxFetch       = 8 << 20          // bytes of an answer with records
+	maxFetchPart   = 1 << 20          // of one partition
+	maxOpen        = 512              // connections of a port without passwords
+)
+
+// Port is a listener for the broker.
+type Port struct {
+	net.Listener
+	open  bool // without passwords, for tests
+	conns chan net.Conn
+	done  chan struct{}
+	close sync.Once
+
+	mu      sync.Mutex
+	strange []*conn // by TCP, oldest first
+}
+
+// New guards a listener. An open one lets everybody do everything, with requests of any
+// kind that there is.
+func New(l net.Listener, open bool) *Port {
+	p := &Port{Listener: l, open: open, conns: make(chan net.Conn), done: make(chan struct{})}
+	go p.accept()
+	return p
+}
+
+// Accept returns the next connection, of either kind.
+func (p *Port) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Dial connects a client of this process.
+func (p *Port) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.conns <- local{theirs, p.Addr()}:
+		return ours, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// local is the broker's end of a connection of this process: pipes have no address that
+// the broker could show.
+type local struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (l local) RemoteAddr() net.Addr { return l.addr }
+
+// Close ends the listener.
+func (p *Port) Close() error {
+	err := net.ErrClosed
+	p.close.Do(func() {
+		close(p.done)
+		err = p.Listener.Close()
+	})
+	return err
+}
+
+func (p *Port) accept() {
+	for {
+		c, err := p.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			_ = p.Close()
+			return
+		}
+		if err != nil { // out of descriptors, say
+			select {
+			case <-p.done:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			continue
+		}
+		s := p.admit(c)
+		if s == nil {
+			continue
+		}
+		select {
+		case p.conns <- s:
+		case <-p.done:
+			_ = s.Close()
+			return
+		}
+	}
+}
+
+// admit takes a connection among those that there may be. Where there is no room, the
+// oldest that has not shown a password goes; if all have, the new one does.
+func (p *Port) admit(c net.Conn) *conn {
+	s := &conn{Conn: c, port: p, since: time.Now()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limit := MaxConnections
+	if p.open {
+		limit = maxOpen
+	}
+	if len(p.strange) >= limit {
+		i := slices.IndexFunc(p.strange, func(old *conn) bool { return !old.trusted() })
+		if i < 0 {
+			_ = c.Close()
+			return nil
+		}
+		_ = p.strange[i].Conn.Close()
+		p.strange = slices.Delete(p.strange, i, i+1)
+	}
+	p.strange = append(p.strange, s)
+	return s
+}
+
+func (p *Port) forget(s *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.strange, s); i >= 0 {
+		p.strange = slices.Delete(p.strange, i, i+1)
+	}
+}
+
+// conn is a connection by TCP. The broker has one reader for it, and one writer.
+type conn struct {
+	net.Conn
+	port  *Port
+	since time.Time
+	buf   []byte // of a request that the broker has not read yet
+
+	mu    sync.Mutex
+	asked bool // something that needs a password was let through
+	known bool // and answered: the broker has taken the password
+	// greetings are the versions of the requests for versions among the requests before
+	// that, -1 for others, that have no answer yet.
+	greetings []int16
+}
+
+func (c *conn) trusted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known || c.port.open
+}
+
+// Write is the broker's answer: it gives none to what needs a password without one.
+func (c *conn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	version := int16(-1)
+	if len(c.greetings) > 0 {
+		version, c.greetings = c.greetings[0], c.greetings[1:]
+	} else {
+		c.known = c.known || c.asked
+	}
+	c.mu.Unlock()
+	if version >= 0 {
+		oldHandshake(b, version)
+	}
+	return c.Conn.Write(b)
+}
+
+// Close lets another connection in.
+func (c *conn) Close() error {
+	c.port.forget(c)
+	return c.Conn.Close()
+}
+
+var errRefused = errors.New("kafka: connection sent what is not allowed here")
+
+// Read hands over requests once they are there whole.
+func (c *conn) Read(b []byte) (int, error) {
+	if len(c.buf) == 0 {
+		request, err := c.request()
+		if err != nil {
+			_ = c.Close()
+			return 0, err
+		}
+		c.buf = request
+	}
+	n := copy(b, c.buf)
+	c.buf = c.buf[n:]
+	return n, nil
+}
+
+// request reads one.
+func (c *conn) request() ([]byte, error) {
+	limit := maxGreeting
+	var patience time.Time
+	if c.trusted() {
+		limit = MaxRequest
+		if c.port.open {
+			limit = 100 << 20
+		}
+	} else {
+		patience = c.since.Add(greetingTime)
+	}
+	if err := c.SetReadDeadline(patience); err != nil {
+		return nil, err
+	}
+	var size [4]byte
+	if _, err := io.ReadFull(c.Conn, size[:1]); err != nil {
+		return nil, err
+	}
+	if end := time.Now().Add(requestTime); patience.IsZero() || end.Before(patience) {
+		if err := c.SetReadDeadline(end); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := io.ReadFull(c.Conn, size[1:]); err != nil {
+		return nil, err
+	}
+	n := int(size[0])<<24 | int(size[1])<<16 | int(size[2])<<8 | int(size[3])
+	if n < minRequest || n > limit {
+		return nil, errRefused
+	}
+	b := make([]byte, 4, 4+min(n, 4<<10)) // as much as comes, not as much as is announced
+	copy(b, size[:])
+	for len(b) < 4+n {
+		part := min(max(len(b), 4<<10), 4+n-len(b))
+		b = slices.Grow(b, part)[:len(b)+part]
+		if _, err := io.ReadFull(c.Conn, b[len(b)-part:]); err != nil {
+			return nil, err
+		}
+	}
+	return c.check(b)
+}
+
+// check lets a request through, with bounds of its own where it has none.
+func (c *conn) check(b []byte) ([]byte, error) {
+	key := int16(uint16(b[4])<<8 | uint16(b[5]))
+	if c.port.open {
+		if kmsg.RequestForKey(key) == nil { // the broker would end the process
+			return nil, errRefused
+		}
+		return b, nil
+	}
+	if !allowed[key] {
+		return nil, errRefused
+	}
+	c.mu.Lock()
+	switch {
+	case !greeting[key]:
+		c.asked = true
+	case c.asked:
+	case key == int16(kmsg.ApiVersions):
+		c.greetings = append(c.greetings, int16(uint16(b[6])<<8|uint16(b[7])))
+	default:
+		c.greetings = append(c.greetings, -1)
+	}
+	c.mu.Unlock()
+	if key == int16(kmsg.Fetch) {
+		return boundFetch(b)
+	}
+	return b, nil
+}

@@ -1,0 +1,148 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// maxFailures is after how many failed transactions in a row a client is replaced.
+// What a new client cannot mend is not in the client.
+const maxFailures = 3
+
+// Publisher publishes transactions under one transactional id for as long as it may:
+// only another publisher with the same id, which fences it, ends it. A client of the
+// library can come into states that it never leaves: its producer id expired on the
+// brokers after days without records, its permission was taken away for a while, a
+// coordinator ended its transaction, a topic was deleted and made again. Such a client
+// is replaced by a new one, which begins by aborting what the old one left open.
+//
+// Concurrency: a Publisher belongs to one goroutine.
+type Publisher struct {
+	addr, id string
+	options  []Option
+
+	client   *Client
+	failures int // in a row, of this client
+}
+
+// NewPublisher makes a Publisher. Nothing is asked of brokers before Publish.
+func NewPublisher(addr, id string, more ...Option) (*Publisher, error) {
+	c, err := NewTransactional(addr, id, more...)
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{addr: addr, id: id, options: slices.Clone(more), client: c}, nil
+}
+
+// Publish publishes records in one transaction, like [Transact]. Errors: ErrFenced,
+// after which it must not be called again; *PartitionError, if single partitions took
+// nothing; those of Kafka.
+func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
+	if p.client == nil {
+		c, err := NewTransactional(p.addr, p.id, p.options...)
+		if err != nil {
+			return err
+		}
+		p.client = c
+	}
+	err := Transact(ctx, p.client, records)
+	var partial *PartitionError
+	switch {
+	case err == nil, errors.As(err, &partial) && !partial.unknownTopic():
+		p.failures = 0 // the transaction's end was confirmed
+		return err
+	case errors.Is(err, ErrFenced):
+		return err
+	}
+	p.failures++
+	if p.failures >= maxFailures || errors.Is(err, errUnusable) {
+		p.client.Close()
+		p.client, p.failures = nil, 0
+		return fmt.Errorf("%w; a new producer takes over", err)
+	}
+	return err
+}
+
+// Close closes the client.
+func (p *Publisher) Close() {
+	if p.client != nil {
+		p.client.Close()
+	}
+}
+
+// errUnusable says that a client will never begin a transaction again.
+var errUnusable = errors.New("kafka: the producer cannot go on")
+
+// PartitionError says which partitions did not take their records. The transaction was
+// aborted as a whole: without these partitions it may succeed.
+type PartitionError struct {
+	Partitions []Partition // at least one
+	Err        error       // of the first of them
+}
+
+// Error names the partitions, the first few of them.
+func (e *PartitionError) Error() string {
+	const most = 3
+	var names []string
+	for _, p := range e.Partitions[:min(most, len(e.Partitions))] {
+		names = append(names, fmt.Sprintf("%s/%d", p.Topic, p.ID))
+	}
+	if n := len(e.Partitions) - most; n > 0 {
+		names = append(names, fmt.Sprintf("%d more", n))
+	}
+	return fmt.Sprintf("kafka: produce to %s: %v", strings.Join(names, ", "), e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *PartitionError) Unwrap() error { return e.Err }
+
+// unknownTopic reports whether the cause is a topic that is not the one that the client
+// has met: it was deleted, and perhaps made again.
+func (e *PartitionError) unknownTopic() bool {
+	return errors.Is(e.Err, kerr.UnknownTopicID) || errors.Is(e.Err, kerr.InconsistentTopicID) || errors.Is(e.Err, kerr.UnknownTopicOrPartition)
+}
+
+// leaderless returns the partitions of records that have no leader, as far as the
+// client knows, or nil: it would wait for one until the transaction has timed out.
+func leaderless(c *Client, records []*Record) error {
+	e := &PartitionError{Err: kerr.LeaderNotAvailable}
+	for _, r := range records {
+		if _, _, err := c.PartitionLeader(r.Topic, r.Partition); errors.Is(err, kerr.LeaderNotAvailable) {
+			e.add(r)
+		}
+	}
+	if len(e.Partitions) == 0 {
+		return nil
+	}
+	c.ForceMetadataRefresh() // or nobody would learn of the next leader
+	return e
+}
+
+// refused says what came of the records of a transaction that was aborted because not
+// all of them were taken: a *PartitionError where some partitions took theirs.
+func refused(results kgo.ProduceResults) error {
+	e, took := &PartitionError{Err: results.FirstErr()}, false
+	for _, r := range results {
+		if r.Err == nil {
+			took = true
+		} else {
+			e.add(r.Record)
+		}
+	}
+	if !took && len(e.Partitions) > 1 {
+		return fmt.Errorf("kafka: produce: %w", e.Err)
+	}
+	return e
+}
+
+func (e *PartitionError) add(r *Record) {
+	if p := (Partition{Topic: r.Topic, ID: r.Partition}); !slices.Contains(e.Partitions, p) {
+		e.Partitions = append(e.Partitions, p)
+	}
+}

@@ -1,0 +1,140 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka/logdir"
+)
+
+// Shares of the log's cap. Segments are so small that those which are still written to,
+// one for each partition, stay well below the cap.
+const (
+	segmentShare = 256
+	maxSegment   = 16 << 20
+	minSegment   = 64 << 10
+	letterShare  = 8  // dead letters may take one of this many parts
+	trimTo       = 90 // percent of the cap that a trim leaves
+)
+
+// segmentBytes is the size of a segment under a cap.
+func segmentBytes(limit int64) int64 { return max(minSegment, min(maxSegment, limit/segmentShare)) }
+
+// Bytes is what the log takes on the disk, as of the last look.
+func (b *Broker) Bytes() int64 {
+	list, err := logdir.Segments(b.cfg.Dir)
+	if err != nil {
+		return 0
+	}
+	return total(list)
+}
+
+func total(list []logdir.Segment) (n int64) {
+	for _, s := range list {
+		n += s.Bytes
+	}
+	return n
+}
+
+// Trim removes the oldest segments beyond the cap that all groups have read, and
+// reports whether the log still is larger than its cap. Dead letters, which no group
+// must read, have a part of it to themselves, from which the oldest go. The segment that
+// is written to always stays, so a partition never is without a record: it would begin
+// at offset 0 again after a restart.
+func (b *Broker) Trim() (full bool, err error) {
+	list, err := logdir.Segments(b.cfg.Dir)
+	if err != nil {
+		return false, fmt.Errorf("trim log: %w", err)
+	}
+	letters := slices.DeleteFunc(slices.Clone(list), func(s logdir.Segment) bool { return s.Topic != DeadLetters })
+	events := slices.DeleteFunc(list, func(s logdir.Segment) bool { return s.Topic == DeadLetters })
+	cut := map[Partition]logdir.Segment{} // the first segment that stays
+	limit := b.cfg.MaxBytes / letterShare
+	left := b.oldest(letters, limit, limit*trimTo/100, nil, cut)
+	left = b.oldest(events, b.cfg.MaxBytes-left, b.cfg.MaxBytes*trimTo/100-left, b.cfg.Groups, cut) + left
+	if len(cut) > 0 {
+		if err := b.cut(cut); err != nil {
+			return false, err
+		}
+	}
+	return left > b.cfg.MaxBytes, nil
+}
+
+// oldest chooses what goes of some segments, if they are larger than limit, until they
+// are not larger than target, and returns how large they are then.
+func (b *Broker) oldest(list []logdir.Segment, limit, target int64, groups []string, cut map[Partition]logdir.Segment) int64 {
+	left := total(list)
+	if left <= limit {
+		return left
+	}
+	slices.SortStableFunc(list, func(a, b logdir.Segment) int { return a.At.Compare(b.At) })
+	follow := map[Partition][]logdir.Segment{}
+	for _, s := range list {
+		follow[s.Partition] = append(follow[s.Partition], s)
+	}
+	for p, own := range follow {
+		slices.SortFunc(own, func(a, b logdir.Segment) int { return int(a.Base - b.Base) })
+		follow[p] = own
+	}
+	for _, s := range list {
+		own := follow[s.Partition]
+		// The segments of a partition go in order.
+		if left <= target || len(own) < 2 || own[0].Base != s.Base || !b.readTo(groups, s.Partition, own[1].Base) {
+			continue
+		}
+		left -= s.Bytes
+		follow[s.Partition], cut[s.Partition] = own[1:], own[1]
+	}
+	return left
+}
+
+// readTo reports whether all groups have read all below an offset.
+func (b *Broker) readTo(groups []string, p Partition, offset int64) bool {
+	for _, g := range groups {
+		if b.committed(g, p.Topic, p.ID) < offset {
+			return false
+		}
+	}
+	return true
+}
+
+// cut removes what stands before some segments. First it is kept that this is no loss.
+func (b *Broker) cut(first map[Partition]logdir.Segment) error {
+	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
+	defer cancel()
+	b.syncing.Lock()
+	defer b.syncing.Unlock()
+	marks := maps.Clone(b.marks)
+	for p, s := range first {
+		m, known := marks[p]
+		if !known || m.End < s.Base {
+			delete(first, p) // not known to be on the disk yet: another time
+			continue
+		}
+		m.Start, m.Since = s.Base, s.FirstTime()
+		if m.Since == 0 {
+			m.Since = time.Now().UnixMilli()
+		}
+		marks[p] = m
+	}
+	if err := b.keep(ctx, marks); err != nil {
+		return err
+	}
+	for p, s := range first {
+		if err := b.cluster.DeleteRecords(p.Topic, p.ID, s.Base); err != nil {
+			return fmt.Errorf("trim %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+func (b *Broker) committed(group, topic string, partition int32) int64 {
+	info := b.cluster.GroupInfo(group)
+	if info == nil {
+		return 0
+	}
+	return info.Commits[topic][partition].Offset
+}

@@ -1,0 +1,80 @@
+package registry
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// Whatever was done to the registry, Parley's own schemas are registered at the next
+// start, under the ids that they had: records are written with them.
+func TestOwnSchemasHangOnNothing(t *testing.T) {
+	subject := event.Specs()[0].Subject()
+	for name, harm := range map[string]func(t *testing.T, r *Registry, must func(error)){
+		"read-only": func(t *testing.T, r *Registry, must func(error)) {
+			must(r.SetMode(t.Context(), "", ReadOnlyOverride, true))
+		},
+		"import": func(t *testing.T, r *Registry, must func(error)) { must(r.SetMode(t.Context(), subject, Import, true)) },
+		"deleted": func(t *testing.T, r *Registry, must func(error)) {
+			_, err := r.DeleteSubject(t.Context(), subject, false)
+			must(err)
+			must(r.SetMode(t.Context(), "", ReadOnly, true))
+		},
+		"all deleted": func(t *testing.T, r *Registry, must func(error)) {
+			for range 3 { // those that others refer to, later
+				subjects, err := r.Subjects(t.Context(), ListOptions{})
+				must(err)
+				for _, s := range subjects {
+					_, _ = r.DeleteSubject(t.Context(), s, false)
+				}
+			}
+			must(r.SetMode(t.Context(), "", ReadOnly, true))
+		},
+		"deleted for good": func(t *testing.T, r *Registry, must func(error)) {
+			for _, permanent := range []bool{false, true} {
+				_, err := r.DeleteSubject(t.Context(), subject, permanent)
+				must(err)
+			}
+		},
+		"replaced": func(t *testing.T, r *Registry, must func(error)) {
+			_, err := r.DeleteSubject(t.Context(), subject, false)
+			must(err)
+			must(r.SetLevel(t.Context(), subject, None))
+			_, err = r.Register(t.Context(), subject, Schema{Text: "syntax = \"proto3\";\npackage other;\nmessage M { string a = 1; }\n"}, RegisterOptions{})
+			must(err)
+			must(r.SetLevel(t.Context(), subject, FullTransitive))
+		},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := New(storetest.NewMap(time.Now))
+			before, err := r.Events(t.Context())
+			must(err)
+			harm(t, r, must)
+			for range 2 {
+				after, err := r.Events(t.Context())
+				must(err)
+				if !maps.Equal(before, after) {
+					t.Errorf("ids were %v and are %v", before, after)
+				}
+			}
+		})
+	}
+	// Modes are still for others.
+	r := New(storetest.NewMap(time.Now))
+	if err := r.SetMode(t.Context(), "", ReadOnly, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Register(t.Context(), "s", Schema{Text: source}, RegisterOptions{}); err == nil {
+		t.Error("a read-only registry took a schema")
+	}
+}
