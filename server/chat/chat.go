@@ -15,7 +15,7 @@
 // A Service is safe for use by many goroutines and starts none: commands of one
 // chat pass one queue, led by one of the callers on its own goroutine (see
 // queue.go). No mutex is held across a call of the store or a hook. The mutexes,
-// one per shard of the queues and the clock's, are never held together.
+// one per shard of the queues, the door's and the clock's, are never held together.
 package chat
 
 import (
@@ -27,7 +27,10 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/parley-chat/parley/server/chat/admit"
+	"github.com/parley-chat/parley/server/chat/people"
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/chat/stamp"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
@@ -45,10 +48,18 @@ var (
 	ErrUserNotFound     = plan.ErrUserNotFound
 	ErrKeyReused        = plan.ErrKeyReused
 	ErrInvalidArgument  = plan.ErrInvalidArgument
+	ErrVersionMismatch  = plan.ErrVersionMismatch
+	ErrTooManyChats     = plan.ErrTooManyChats // a *TooManyChats
 	// ErrPanic is what the callers of a command that panicked get.
 	ErrPanic = errors.New("chat: command panicked")
 	errState = errors.New("chat: rows of the chat contradict each other")
 )
+
+// Refusal is a rule's refusal, one of the errors above that tells which rule it was.
+type Refusal = plan.Refusal
+
+// TooManyChats says whose chats are too many.
+type TooManyChats = plan.TooManyChats
 
 // Commit is what one plan added to a chat's change log.
 type Commit struct {
@@ -83,6 +94,9 @@ type Config struct {
 	Sleep func(ctx context.Context, d time.Duration) error
 	// Members is the size of a group; by default, and at most, plan.MaxMembers.
 	Members int
+	// Chats is the number of chats that a user may be a member of; by default
+	// plan.MaxChats. Chats that were left do not count.
+	Chats int
 	// Chunk is the number of members that one plan of a group's creation adds; by
 	// default, and at most, plan.MaxChunk.
 	Chunk int
@@ -91,14 +105,19 @@ type Config struct {
 	// Queue is the number of commands that may wait for one chat; more are refused
 	// with store.ErrThrottled. By default 4,096.
 	Queue int
+	// PerChat and PerCaller are the numbers of requests that a user may have under way
+	// for one chat, and in all; more are refused with ErrBusy. By default 128 and 512.
+	PerChat, PerCaller int
 }
 
 // Service carries commands out.
 type Service struct {
 	cfg    Config
 	maker  plan.Maker
-	shards [shards]shard
+	queues *queue.Queues
+	door   *admit.Door
 	clock  *stamp.Clock
+	people people.Rows
 }
 
 // New makes a Service. It reads the store's last stamp.
@@ -128,11 +147,17 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Queue <= 0 {
 		cfg.Queue = 1 << 12
 	}
-	s := &Service{cfg: cfg}
-	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members}
-	for i := range s.shards {
-		s.shards[i].spare = max(1, cfg.Heads/shards)
+	if cfg.PerChat <= 0 {
+		cfg.PerChat = 128
 	}
+	if cfg.PerCaller <= 0 {
+		cfg.PerCaller = 512
+	}
+	s := &Service{cfg: cfg}
+	s.door = admit.New(admit.Config{Clock: cfg.Clock, PerChat: cfg.PerChat, PerCaller: cfg.PerCaller, Proven: cfg.Heads})
+	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members, Chats: cfg.Chats}
+	s.people = people.Rows{Store: cfg.Store, Write: s.repeat, Durable: s.durable}
+	s.queues = queue.New(queue.Config{Carry: s.runGroup, Waiting: cfg.Queue, Heads: cfg.Heads})
 	var err error
 	s.clock, err = stamp.Load(ctx, cfg.Store, cfg.Clock)
 	return s, err
@@ -199,31 +224,12 @@ func (s *Service) EnsureUser(ctx context.Context, userID string) error {
 	if err := plan.CheckUser(userID); err != nil {
 		return err
 	}
-	row := table.User{UserID: userID, CreatedAt: s.cfg.Clock().UnixMilli(), Status: table.Active}
-	err := s.repeat(ctx, store.Write{
-		Op: store.OpPut, Key: table.UserKey(userID), Item: row.Item(), Cond: store.Absent(), Name: plan.CondUser,
-	})
-	if failed := conditionError(err); failed != nil {
-		return s.durable(ctx, nil)
-	}
-	return err
+	return s.people.Ensure(ctx, userID, s.cfg.Clock().UnixMilli())
 }
 
-// usersExist checks users: they are never removed, so it may be done before the
-// plan that relies on it.
-func (s *Service) usersExist(ctx context.Context, users []string) error {
-	keys := make([]store.Key, len(users))
-	for i, u := range users {
-		keys[i] = table.UserKey(u)
-	}
-	items, err := s.batchGet(ctx, keys)
-	if err != nil {
-		return err
-	}
-	for i, it := range items {
-		if it == nil {
-			return s.durable(ctx, fmt.Errorf("%w: %s", ErrUserNotFound, users[i]))
-		}
-	}
-	return nil
+// countFailed counts the chats of users whose rows turned out not to hold the number,
+// so that the next plan can go by it.
+func (s *Service) countFailed(ctx context.Context, d *plan.Draft, failed *store.ConditionError) error {
+	uncounted, _ := d.ChatsFailed(failed)
+	return s.people.Count(ctx, uncounted)
 }

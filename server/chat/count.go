@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -26,7 +27,7 @@ func (s *Service) CheckCount(ctx context.Context, chatID string) (found Count, e
 	if err := checkChat(chatID); err != nil {
 		return Count{}, err
 	}
-	err = s.exclusive(ctx, chatID, func(work context.Context, q *chatQueue) error {
+	err = s.exclusive(ctx, "", chatID, func(work context.Context, q *queue.Chat) error {
 		found, err = s.checkCount(ctx, work, q)
 		return err
 	})
@@ -36,25 +37,26 @@ func (s *Service) CheckCount(ctx context.Context, chatID string) (found Count, e
 // countAttempts is how often a count is begun again because the chat changed.
 const countAttempts = 5
 
-func (s *Service) checkCount(lead, ctx context.Context, q *chatQueue) (Count, error) {
+func (s *Service) checkCount(lead, ctx context.Context, q *queue.Chat) (Count, error) {
 	for range countAttempts {
-		if err := s.readHead(ctx, q); err != nil {
+		var err error
+		if q.Head, err = s.readHead(ctx, q.ID); err != nil {
 			return Count{}, err
 		}
-		items, err := s.batchGet(ctx, []store.Key{table.ChatKey(q.id), table.PendingKey(q.id)})
+		items, err := s.batchGet(ctx, []store.Key{table.ChatKey(q.ID), table.PendingKey(q.ID)})
 		if err != nil {
 			return Count{}, err
 		}
 		if items[0] == nil {
 			return Count{}, fmt.Errorf("%w: a head without a chat", errState)
 		}
-		row := table.ChatFrom(q.id, items[0])
+		row := table.ChatFrom(q.ID, items[0])
 		found := Count{Stored: row.MemberCount}
 		if items[1] != nil || row.Type != table.Group || row.Status != table.Active {
 			found.Counted = found.Stored
 			return found, nil
 		}
-		if found.Counted, err = s.countMembers(ctx, q.id); err != nil {
+		if found.Counted, err = s.countMembers(ctx, q.ID); err != nil {
 			return Count{}, err
 		}
 		if found.Counted == found.Stored || found.Counted == 0 {
@@ -62,14 +64,14 @@ func (s *Service) checkCount(lead, ctx context.Context, q *chatQueue) (Count, er
 		}
 		// They differ, or the chat changed between the reads: then the head's condition
 		// fails, and the count begins anew.
-		st := &plan.State{Head: q.head, Chat: &row}
-		d, err := s.maker.Correct(st, found.Counted, s.stamp(q.head.ChangedAt))
+		st := &plan.State{Head: q.Head, Chat: &row}
+		d, err := s.maker.Correct(st, found.Counted, s.stamp(q.Head.ChangedAt))
 		if err != nil {
 			return Count{}, err
 		}
 		err = s.commit(lead, ctx, d)
 		if err == nil {
-			q.head = d.Head
+			q.Head = d.Head
 			found.Corrected = true
 			return found, nil
 		}

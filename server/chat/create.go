@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -42,7 +43,8 @@ type Created struct {
 
 // CreateDirect creates the direct chat of two people, or returns the one that
 // they have (L-012…L-024). Errors: ErrInvalidOperation for a chat with oneself,
-// ErrInvalidArgument, ErrUserNotFound, ErrKeyReused, and the store's.
+// ErrInvalidArgument, ErrUserNotFound, ErrTooManyChats, ErrKeyReused, ErrBusy, and the
+// store's.
 func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, error) {
 	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return Created{}, err
@@ -51,7 +53,7 @@ func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, er
 		return Created{}, err
 	}
 	if r.Caller == r.Other {
-		return Created{}, fmt.Errorf("%w: a direct chat has two people", ErrInvalidOperation)
+		return Created{}, plan.DirectChatWithSelf
 	}
 	history, err := plan.CheckHistory(r.History)
 	if err != nil {
@@ -61,12 +63,21 @@ func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, er
 		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Others: []string{r.Other}, History: history, Cause: r.Cause,
 		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "direct", r.Other, string(history)),
 	}
+	if err := s.enter(c.Caller, ""); err != nil {
+		return Created{}, err
+	}
+	defer s.door.Leave(c.Caller, "")
+	out, err := s.createDirect(ctx, c)
+	return out, open("request_id", r.RequestID, err)
+}
+
+func (s *Service) createDirect(ctx context.Context, c plan.NewChat) (Created, error) {
 	began := s.cfg.Clock()
 	existing, err := s.findDirect(ctx, c)
 	if err != nil || existing.ChatID != "" {
 		return s.askedDirect(existing, err)
 	}
-	if err := s.usersExist(ctx, c.Others); err != nil {
+	if err := s.people.Check(ctx, s.maker, c.Others); err != nil {
 		return Created{}, err
 	}
 	err = s.create(ctx, c, s.maker.Direct)
@@ -139,16 +150,31 @@ func (s *Service) replay(ctx context.Context, r plan.Request) (*table.Request, e
 // the hook is told of the creation before it is told of anything that others, who
 // may find the chat as soon as it is committed, do in it.
 func (s *Service) create(ctx context.Context, c plan.NewChat, draft func(plan.NewChat, int64) (*plan.Draft, error)) error {
-	return s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		d, err := draft(c, s.stamp(0))
-		if err != nil {
-			return err
+	return s.exclusive(ctx, c.Caller, c.ChatID, func(work context.Context, q *queue.Chat) error {
+		for pace := s.pacer(); ; {
+			d, err := draft(c, s.stamp(0))
+			if err != nil {
+				return err
+			}
+			if err = s.commit(ctx, work, d); err == nil {
+				q.Head = d.Head
+				return nil
+			}
+			failed := conditionError(err)
+			if failed == nil || failed.Failures[0].Name != plan.CondChats {
+				return err
+			}
+			// Nothing but the numbers of chats stood against it.
+			if _, full := d.ChatsFailed(failed); full != nil {
+				return s.durable(work, full)
+			}
+			if err := s.countFailed(work, d, failed); err != nil {
+				return err
+			}
+			if err := pace.again(ctx, work); err != nil {
+				return err
+			}
 		}
-		if err := s.commit(ctx, work, d); err != nil {
-			return err
-		}
-		q.head = d.Head
-		return nil
 	})
 }
 
@@ -156,7 +182,8 @@ func (s *Service) create(ctx context.Context, c plan.NewChat, draft func(plan.Ne
 // with its owner and the list of the others as pending; then plans of a chunk
 // each make these members. After a crash in between FinishPending, or a
 // repetition of the request, completes the group. Errors, all of the first phase:
-// ErrInvalidArgument, ErrUserNotFound, ErrKeyReused, and the store's.
+// ErrInvalidArgument, ErrUserNotFound, ErrTooManyChats, ErrKeyReused, ErrBusy, and the
+// store's.
 func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, error) {
 	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return Created{}, err
@@ -176,10 +203,19 @@ func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, erro
 		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Name: r.Name, Others: others, History: history, Cause: r.Cause,
 		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "group", r.Name, string(history), strings.Join(others, "#")),
 	}
+	if err := s.enter(c.Caller, ""); err != nil {
+		return Created{}, err
+	}
+	defer s.door.Leave(c.Caller, "")
+	out, err := s.createGroup(ctx, c)
+	return out, open("request_id", r.RequestID, err)
+}
+
+func (s *Service) createGroup(ctx context.Context, c plan.NewChat) (Created, error) {
 	began := s.cfg.Clock()
 	done, err := s.replay(ctx, c.Request)
 	if err == nil && done == nil {
-		if err := s.usersExist(ctx, others); err != nil {
+		if err := s.people.Check(ctx, s.maker, c.Others); err != nil {
 			return Created{}, err
 		}
 		err = s.create(ctx, c, s.maker.Group)
@@ -216,9 +252,16 @@ func (s *Service) FinishPending(ctx context.Context, chatID string) error {
 		return err
 	}
 	for {
+		items, err := s.batchGet(ctx, []store.Key{table.PendingKey(chatID), table.ChatKey(chatID)})
+		if err != nil {
+			return fmt.Errorf("add pending members: %w", err)
+		}
+		if items[0] == nil {
+			return nil // nobody has to wait for that in the queue
+		}
 		var more bool
-		err := s.exclusive(ctx, chatID, func(work context.Context, q *chatQueue) (err error) {
-			more, err = s.finishChunk(ctx, work, q)
+		err = s.exclusive(ctx, "", chatID, func(work context.Context, q *queue.Chat) (err error) {
+			more, err = s.finishChunk(ctx, work, q, items[0], items[1])
 			return err
 		})
 		if err != nil {
@@ -230,45 +273,45 @@ func (s *Service) FinishPending(ctx context.Context, chatID string) error {
 	}
 }
 
-// finishChunk moves one chunk of pending members to membership.
-func (s *Service) finishChunk(lead, ctx context.Context, q *chatQueue) (more bool, err error) {
-	items, err := s.batchGet(ctx, []store.Key{table.PendingKey(q.id), table.ChatKey(q.id)})
-	if err != nil || items[0] == nil {
-		return false, err
-	}
+// finishChunk moves one chunk of pending members to membership; waiting and chat are
+// the rows of both, as they were read before.
+func (s *Service) finishChunk(lead, ctx context.Context, q *queue.Chat, waiting, chat store.Item) (more bool, err error) {
 	if err := s.knowHead(ctx, q); err != nil {
 		return false, err
 	}
-	if items[1] == nil {
+	if chat == nil {
 		return false, fmt.Errorf("%w: pending members without a chat", errState)
 	}
-	pending, row := table.PendingFrom(q.id, items[0]), table.ChatFrom(q.id, items[1])
-	st := &plan.State{Head: q.head, Chat: &row, Pending: &pending}
+	pending, row := table.PendingFrom(q.ID, waiting), table.ChatFrom(q.ID, chat)
+	st := &plan.State{Head: q.Head, Chat: &row, Pending: &pending}
 	for pace := s.pacer(); ; {
 		if st.Chat.Status != table.Active {
-			return false, s.durable(ctx, fmt.Errorf("%w: the chat is not active", ErrInvalidOperation))
+			return false, s.durable(ctx, plan.NotActive())
 		}
 		d, err := s.maker.Chunk(st, s.cfg.Chunk, s.stamp(st.Head.ChangedAt))
 		if err != nil {
 			return false, err
 		}
 		if err = s.commit(lead, ctx, d); err == nil {
-			q.head = d.Head
+			q.Head = d.Head
 			return len(st.Pending.Members) > s.cfg.Chunk, nil
 		}
 		failed := conditionError(err)
 		if failed == nil {
 			return false, err
 		}
-		learned := st.Learn(plan.Change{ChatID: q.id}, failed)
+		learned := st.Learn(plan.Change{ChatID: q.ID}, failed)
 		_, there := failed.Failed(plan.CondTarget)
 		_, moved := failed.Failed(plan.CondPending)
 		if !learned || st.Chat == nil || (there && !moved) {
 			return false, fmt.Errorf("%w: %w", errState, failed) // going again would not help
 		}
-		q.head = st.Head
+		q.Head = st.Head
 		if st.Pending == nil {
 			return false, nil
+		}
+		if err := s.countFailed(ctx, d, failed); err != nil {
+			return false, err
 		}
 		s.cfg.Meter.CreationRetried()
 		if err := pace.again(lead, ctx); err != nil {

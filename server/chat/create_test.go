@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
@@ -161,7 +162,7 @@ func TestGroups(t *testing.T) {
 		if n := len(w.scan(store.Chats)) + len(w.scan(store.Events)); n != 0 {
 			t.Errorf("%d rows of refused chats", n)
 		}
-		for _, n := range []int{1, 2, 24, 25, 26, 96, 97, 98, 99} { // L-028, L-038…L-040, L-179, L-180
+		for _, n := range []int{1, 2, 23, 24, 25, 48, 96, 97, 98, 99} { // L-028, L-038…L-040, L-179, L-180
 			// L-025: repetitions and the caller are dropped.
 			c, err := create(chat.CreateGroup{Members: slices.Concat(many[:n], many[:1], []string{"ann"}), Name: strings.Repeat("ü", 128)})
 			if err != nil || c.Incomplete != nil || c.Replayed {
@@ -300,4 +301,49 @@ func TestFinishRaces(t *testing.T) {
 		w.check()
 		w.checkCommits(true)
 	})
+}
+
+// The ids of other systems name users everywhere: as sender, member, target, as part of a
+// pair and of a request. Nothing takes one for two or two for one.
+func TestUserIDsOfOtherSystems(t *testing.T) {
+	ids := []string{
+		"auth0|123", "ann@example.com", "3b241101-e2bb-4255-8caf-4136c566a962", "李", "Łukasz", "🙂", "a:b", "a|b", "b|a", "a,b", "100%", "%2F", "%23",
+		"{x}", "x}", "a&b=c", "<b>", `"q"`, `back\slash`, "$1", "*", "-", "system-reconcile", strings.Repeat("é", 32), "e\u0301", "é", "...",
+	}
+	engines(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		s := w.service("p", st)
+		w.users(s, append([]string{"ann"}, ids...)...)
+		id := w.group(s, "ann", ids...)
+		if n := len(w.membersOf(id)); n != len(ids)+1 {
+			t.Fatalf("%d members of %d", n, len(ids)+1)
+		}
+		pairs := map[string]string{}
+		for i, u := range ids {
+			sent, err := s.Send(w.ctx, chat.Send{Caller: u, ChatID: id, Content: u, ClientMessageID: "same"})
+			if err != nil || sent.Replayed || sent.Sequence != int64(i+1) {
+				t.Errorf("%s: %+v, %v", u, sent, err)
+			}
+			c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: u, Other: ids[(i+1)%len(ids)], RequestID: "same"})
+			if err != nil || c.Replayed || pairs[c.ChatID] != "" {
+				t.Errorf("%s: %+v, %v, of %s before", u, c, err, pairs[c.ChatID])
+			}
+			pairs[c.ChatID] = u
+			back, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: ids[(i+1)%len(ids)], Other: u})
+			if err != nil || back.ChatID != c.ChatID {
+				t.Errorf("%s: %+v, %v", u, back, err)
+			}
+			if _, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin, RequestID: "r" + fmt.Sprint(i)}); err != nil {
+				t.Errorf("%s: %v", u, err)
+			}
+			if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u}); err != nil {
+				t.Errorf("%s: %v", u, err)
+			}
+		}
+		w.check()
+		w.checkCommits(true)
+	})
+	if err := plan.CheckUser(plan.Reconciler); err == nil {
+		t.Errorf("a user can be named %s", plan.Reconciler)
+	}
 }

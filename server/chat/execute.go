@@ -5,16 +5,43 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A command is tried for planAge, and no plan is sent that is older: its stamp
-// must not lie further back than the overlap of synchronisation allows.
-const planAge = 20 * time.Second
+// runGroup carries a group's commands out, as package queue demands it.
+func (s *Service) runGroup(ctx context.Context, q *queue.Chat, group []*queue.Command) (left []*queue.Command, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			q.Head = table.Head{}
+			left, err = nil, fmt.Errorf("%w: %v\n%s", ErrPanic, p, debug.Stack())
+		}
+	}()
+	// Store calls do not end with the leader's context, because they are others'
+	// calls too.
+	work := context.WithoutCancel(ctx)
+	s.clock.Keep(work, s.transact)
+	if group[0].Send != nil {
+		return s.runSends(ctx, work, q, group)
+	}
+	return nil, group[0].Run(work, q)
+}
+
+// exclusive runs a function alone in a chat's queue, on the caller's goroutine: a
+// command that is not a send runs only when its caller has the lead. The user is whose
+// turn it takes; the system's own has none.
+func (s *Service) exclusive(ctx context.Context, user, chatID string, run func(ctx context.Context, q *queue.Chat) error) error {
+	return s.queues.Submit(ctx, chatID, &queue.Command{Caller: user, Run: run})
+}
+
+// PlanAge is how long a command is tried. No plan is sent that is older: its stamp
+// must not lie further back than the overlap of synchronisation allows (view.Overlap).
+const PlanAge = 20 * time.Second
 
 // Waits between attempts, with full jitter.
 const (
@@ -39,6 +66,7 @@ const (
 //     the base, another condition failed, on a row that changes only with this
 //     chat's head (memberships, users' rows, pending, requests) or is never taken
 //     back while an attempt can be under way (index of direct chats, requests).
+//     The numbers of users' chats are neither: what failed on them alone stays open.
 //     Which of the two it is, the change log tells: the event at the plan's first
 //     version is the plan's own or another's, by its random id, and stays.
 //   - Conflict, throttling, unavailability: nothing about the first attempt.
@@ -59,7 +87,7 @@ func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
 	if len(d.Events) == 0 {
 		return s.repeat(ctx, p.Writes...)
 	}
-	deadline := s.cfg.Clock().Add(planAge)
+	deadline := s.cfg.Clock().Add(PlanAge)
 	unknown := false
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		err := s.transact(ctx, p)
@@ -81,14 +109,25 @@ func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
 				s.committed(d)
 				return nil
 			}
-			if readErr == nil {
+			switch {
+			case readErr != nil:
+			case !d.OnlyChats(conditionError(err)):
 				return err
+			default:
+				if _, full := d.ChatsFailed(conditionError(err)); full != nil {
+					return err
+				}
+				// Counting would let the first attempt succeed, if it is still under way: the
+				// same plan goes again, so that its outcome is known.
+				if s.countFailed(ctx, d, conditionError(err)) != nil {
+					return errUnknown
+				}
 			}
 		}
 		if !unknown && lead.Err() != nil {
 			return lead.Err()
 		}
-		if s.cfg.Clock().Before(deadline) && s.cfg.Sleep(ctx, rand.N(wait)) == nil {
+		if s.cfg.Clock().Before(deadline) && s.cfg.Sleep(ctx, rand.N(wait)) == nil && s.cfg.Clock().Before(deadline) {
 			continue
 		}
 		if !unknown {
@@ -133,12 +172,13 @@ func (s *Service) wrote(ctx context.Context, d *plan.Draft) (bool, error) {
 
 // committed tells of a commit.
 func (s *Service) committed(d *plan.Draft) {
+	s.remember(d)
 	s.cfg.Committed(Commit{ChatID: d.Head.ChatID, Head: d.Head, Events: d.Events, Outbox: d.Outbox()})
 }
 
 // repeat runs a plan that is safe to repeat until its outcome is known.
 func (s *Service) repeat(ctx context.Context, writes ...store.Write) error {
-	deadline := s.cfg.Clock().Add(planAge)
+	deadline := s.cfg.Clock().Add(PlanAge)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		err := s.transact(ctx, store.Plan{Writes: writes})
 		switch {
@@ -146,7 +186,7 @@ func (s *Service) repeat(ctx context.Context, writes ...store.Write) error {
 		default:
 			return err
 		}
-		if !s.cfg.Clock().Before(deadline) || s.cfg.Sleep(ctx, rand.N(wait)) != nil {
+		if !s.cfg.Clock().Before(deadline) || s.cfg.Sleep(ctx, rand.N(wait)) != nil || !s.cfg.Clock().Before(deadline) {
 			return err
 		}
 	}
@@ -165,14 +205,14 @@ const (
 )
 
 // giveWay pauses where it is others' turn.
-func (s *Service) giveWay(ctx context.Context, q *chatQueue) {
-	if !s.cfg.Shared || q.row < turn {
+func (s *Service) giveWay(ctx context.Context, q *queue.Chat) {
+	if !s.cfg.Shared || q.Row < turn {
 		return
 	}
-	if pause := min(2*q.took, maxPause) - s.cfg.Clock().Sub(q.ended); pause > 0 {
+	if pause := min(2*q.Took, maxPause) - s.cfg.Clock().Sub(q.Ended); pause > 0 {
 		_ = s.cfg.Sleep(ctx, pause) // or the leader goes, which is told later
 	}
-	q.row = 0
+	q.Row = 0
 }
 
 // pacer slows the attempts of a command down that keeps losing against another
@@ -183,7 +223,7 @@ type pacer struct {
 	n        int
 }
 
-func (s *Service) pacer() *pacer { return &pacer{svc: s, deadline: s.cfg.Clock().Add(planAge)} }
+func (s *Service) pacer() *pacer { return &pacer{svc: s, deadline: s.cfg.Clock().Add(PlanAge)} }
 
 // again is to be called after each plan that failed on a stale fact: the first
 // repetitions go at once, because the present facts came with the failure, and so do,
@@ -207,25 +247,23 @@ func (p *pacer) again(lead, ctx context.Context) error {
 
 // knowHead makes sure that the queue has a head. Errors: ErrNotAMember if there is
 // no such chat.
-func (s *Service) knowHead(ctx context.Context, q *chatQueue) error {
-	if q.head.Version > 0 {
-		return nil
+func (s *Service) knowHead(ctx context.Context, q *queue.Chat) (err error) {
+	if q.Head.Version == 0 {
+		q.Head, err = s.readHead(ctx, q.ID)
 	}
-	return s.readHead(ctx, q)
+	return err
 }
 
-// readHead reads the present head.
-func (s *Service) readHead(ctx context.Context, q *chatQueue) error {
-	it, err := s.get(ctx, table.HeadKey(q.id))
+// readHead reads the present head. Errors: ErrNotAMember if there is no such chat.
+func (s *Service) readHead(ctx context.Context, chatID string) (table.Head, error) {
+	it, err := s.get(ctx, table.HeadKey(chatID))
 	if err != nil {
-		return err
+		return table.Head{}, err
 	}
 	if it == nil {
-		q.head = table.Head{}
-		return s.durable(ctx, ErrNotAMember)
+		return table.Head{}, s.durable(ctx, ErrNotAMember)
 	}
-	q.head = table.HeadFrom(q.id, it)
-	return nil
+	return table.HeadFrom(chatID, it), nil
 }
 
 // conditionError returns the failed conditions of err, nil for other errors.

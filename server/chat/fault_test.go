@@ -1,9 +1,11 @@
 package chat_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -258,4 +260,67 @@ func (w *world) membersOf(id string) map[string]table.Role {
 		out[u] = table.Member
 	}
 	return out
+}
+
+// faulty injects what a store may do to a plan. Choices come from a seeded source.
+type faulty struct {
+	store.Store
+	mu     sync.Mutex
+	rng    *rand.Rand
+	rate   float64      // of plans that meet a fault
+	late   []store.Plan // under way: reported as unknown, may arrive any time
+	counts map[string]int
+}
+
+func newFaulty(st store.Store, seed uint64, rate float64) *faulty {
+	return &faulty{Store: st, rng: rand.New(rand.NewPCG(seed, 1)), rate: rate, counts: map[string]int{}}
+}
+
+// arrivals takes some of the plans that are under way.
+func (f *faulty) arrivals(all bool) []store.Plan {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var now []store.Plan
+	f.late = slices.DeleteFunc(f.late, func(p store.Plan) bool {
+		if all || f.rng.IntN(3) == 0 {
+			now = append(now, p)
+			return true
+		}
+		return false
+	})
+	return now
+}
+
+func (f *faulty) arrive(ctx context.Context, all bool) {
+	for _, p := range f.arrivals(all) {
+		_ = f.Store.Transact(ctx, p)
+	}
+}
+
+func (f *faulty) Transact(ctx context.Context, p store.Plan) error {
+	f.arrive(ctx, false)
+	f.mu.Lock()
+	kind := ""
+	if f.rng.Float64() < f.rate {
+		kind = []string{"conflict", "throttled", "lost request", "lost reply", "late"}[f.rng.IntN(5)]
+		f.counts[kind]++
+	}
+	if kind == "late" {
+		f.late = append(f.late, p)
+	}
+	f.mu.Unlock()
+	switch kind {
+	case "conflict":
+		return fmt.Errorf("%w (injected)", store.ErrConflict)
+	case "throttled":
+		return fmt.Errorf("%w (injected)", store.ErrThrottled)
+	case "lost request", "late":
+		return fmt.Errorf("%w (injected)", store.ErrAmbiguous)
+	case "lost reply":
+		if err := f.Store.Transact(ctx, p); errors.Is(err, store.ErrInvalid) {
+			return err
+		}
+		return fmt.Errorf("%w (injected)", store.ErrAmbiguous)
+	}
+	return f.Store.Transact(ctx, p)
 }

@@ -186,7 +186,7 @@ func TestRoleOfAPendingMember(t *testing.T) {
 			t.Fatal(c, err)
 		}
 		m, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
-		if err != nil || m.Role != table.Admin || m.JoinedVersion != 2 {
+		if err != nil || m.Role != table.Admin || m.JoinedVersion != 1 || m.Version != 2 {
 			t.Fatal(m, err)
 		}
 		if err := s.FinishPending(w.ctx, c.ChatID); err != nil {

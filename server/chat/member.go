@@ -3,39 +3,27 @@ package chat
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Operation is what is done to a membership. Its text is part of the keys under
-// which requests are remembered.
-type Operation string
+// Operation is what is done to a membership.
+type Operation = plan.Operation
 
 // The operations.
 const (
-	OpAdd    Operation = "add"
-	OpRemove Operation = "remove"
-	OpLeave  Operation = "leave"
-	OpRole   Operation = "role"
+	OpAdd    = plan.OpAdd
+	OpRemove = plan.OpRemove
+	OpLeave  = plan.OpLeave
+	OpRole   = plan.OpRole
 )
-
-// ChangeType is the kind of change that an operation makes: "added", "removed" or
-// "role_changed".
-func (o Operation) ChangeType() string {
-	switch o {
-	case OpAdd:
-		return "added"
-	case OpRole:
-		return "role_changed"
-	default:
-		return "removed"
-	}
-}
 
 // MemberChange names a change of a group's membership.
 type MemberChange struct {
@@ -87,43 +75,24 @@ func (r MemberChange) plan(op Operation) (plan.Change, error) {
 // list of those on their way in (L-077…L-087), OpLeave ends the caller's own
 // (L-088…L-093), OpRole makes a member an admin or an admin a member
 // (L-094…L-100). Errors: ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation,
-// ErrForbidden, ErrUserNotFound, ErrAlreadyMember, ErrChatFull, ErrMemberNotFound,
-// ErrKeyReused, and the store's.
+// ErrForbidden, ErrUserNotFound, ErrAlreadyMember, ErrChatFull, ErrTooManyChats,
+// ErrMemberNotFound, ErrKeyReused, ErrBusy, and the store's.
 func (s *Service) Change(ctx context.Context, op Operation, r MemberChange) (Changed, error) {
 	c, err := r.plan(op)
 	if err != nil {
 		return Changed{}, err
 	}
 	began := s.cfg.Clock()
-	var out Changed
-	changes := false
-	err = s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) error {
-		done, st, err := s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
-			switch op {
-			case OpAdd:
-				d, out.Member, err = s.maker.Add(st, c, at)
-			case OpRole:
-				d, out.Member, err = s.maker.Role(st, c, at)
-			case OpRemove:
-				d, err = s.maker.Remove(st, c, at)
-			case OpLeave:
-				d, err = s.maker.Leave(st, c, at)
-			}
-			changes = err == nil && len(d.Events) > 0
-			return d, err
-		})
-		if done != nil {
-			out = Changed{Member: remembered(op, c, done, st), Replayed: true}
-		}
-		return err
-	})
-	if err != nil {
-		return Changed{}, err
-	}
-	if changes && !out.Replayed {
+	done, st, out, err := s.change(ctx, op, c)
+	switch {
+	case err != nil:
+		return Changed{}, open("request_id", r.RequestID, err)
+	case done != nil:
+		return Changed{Member: remembered(op, c, done, st), Replayed: true}, nil
+	case out.changed:
 		s.cfg.Meter.MembershipChanged(op, s.cfg.Clock().Sub(began))
 	}
-	return out, nil
+	return Changed{Member: out.Member}, nil
 }
 
 // remembered is the membership that an earlier request made. What the request's
@@ -168,6 +137,7 @@ type ChatChange struct {
 	Caller    string
 	ChatID    string
 	Name      *string // nil leaves it
+	Expected  int64   // version of the chat that the change is based on; 0: any
 	RequestID string
 	Cause     event.Cause
 }
@@ -175,7 +145,7 @@ type ChatChange struct {
 // UpdateChat changes the metadata of a group (L-134). It returns the chat as the
 // change left it, also for a repetition of the request. Errors:
 // ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation, ErrForbidden,
-// ErrKeyReused, and the store's.
+// ErrVersionMismatch, ErrKeyReused, ErrBusy, and the store's.
 func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat, replayed bool, err error) {
 	if err := checkChat(r.ChatID); err != nil {
 		return table.Chat{}, false, err
@@ -190,23 +160,20 @@ func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat,
 		}
 		content = append(content, "name", *r.Name)
 	}
+	if r.Expected != 0 {
+		content = append(content, "expected_version", strconv.FormatInt(r.Expected, 10))
+	}
 	c := plan.Change{
-		Caller: r.Caller, ChatID: r.ChatID, Name: r.Name, Cause: r.Cause,
+		Caller: r.Caller, ChatID: r.ChatID, Name: r.Name, Expected: r.Expected, Cause: r.Cause,
 		Request: plan.NewRequest("update", r.Caller, r.ChatID, r.RequestID, content...),
 	}
-	var done *table.Request
-	err = s.exclusive(ctx, c.ChatID, func(work context.Context, q *chatQueue) (err error) {
-		done, _, err = s.change(ctx, work, q, c, func(st *plan.State, at int64) (d *plan.Draft, err error) {
-			d, row, err = s.maker.Rename(st, c, at)
-			return d, err
-		})
-		return err
-	})
+	done, _, out, err := s.change(ctx, plan.OpUpdate, c)
+	row = out.Chat
 	if err == nil && done != nil {
 		row, err = s.updatedBy(ctx, r.Caller, r.ChatID, done.Version)
 	}
 	if err != nil {
-		return table.Chat{}, false, err
+		return table.Chat{}, false, open("request_id", r.RequestID, err)
 	}
 	return row, done != nil, nil
 }
@@ -256,86 +223,70 @@ func (s *Service) present(ctx context.Context, user, chatID string) (table.Chat,
 	return table.ChatFrom(chatID, it), s.durable(ctx, nil)
 }
 
-// change runs a change of a chat: read, decide, plan, and again on the rows that
-// come back if something changed meanwhile. It returns the result of an earlier
-// request with the same id instead, if there is one, and what was known last.
-//
-// The rows are read one by one, so they may be of different moments, in which a
-// user who moves from pending to member is nowhere. What is refused by what was
-// read is therefore refused only if the head is still the one known before the
-// reads: then nothing of the chat changed, and the rows are of one moment. What is
-// refused by what a failed plan brought back is of one moment anyway.
-func (s *Service) change(lead, ctx context.Context, q *chatQueue, c plan.Change, decide func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, *plan.State, error) {
-	for pace := s.pacer(); ; {
-		known := q.head.Version > 0
-		items, err := s.batchGet(ctx, c.Keys())
-		if err != nil {
-			return nil, nil, err
-		}
-		st, done, err := c.Read(q.head, items)
-		if err != nil || done != nil {
-			return done, st, s.durable(ctx, err)
-		}
-		if st.Caller == nil {
-			// One row decides, and it takes the same reads whether the chat exists or not
-			// (L-146). But perhaps the caller went with this very request, or after it, and
-			// its row was read before: now it can be carried out no more, so it is either
-			// there or never will be.
-			if done, err = s.replay(ctx, c.Request); err == nil && done == nil {
-				err = s.durable(ctx, ErrNotAMember)
-			}
-			return done, st, err
-		}
-		if !known {
-			if err := s.readHead(ctx, q); err != nil {
-				return nil, nil, err
-			}
-			st.Head = q.head
-		}
-		d, refusal := decide(st, s.stamp(q.head.ChangedAt))
-		if refusal == nil {
-			done, err = s.carryOut(lead, ctx, q, c, pace, st, d, decide)
-			return done, st, err
-		}
-		if known {
-			if err := s.readHead(ctx, q); err != nil {
-				return nil, nil, err
-			}
-			if q.head.Version == st.Head.Version {
-				return nil, nil, s.durable(ctx, refusal)
-			}
-		}
-		if err := pace.again(lead, ctx); err != nil {
-			return nil, nil, err
-		}
-	}
+// result is what a change came to.
+type result struct {
+	plan.Result
+	changed bool // and was not there already
 }
 
-// carryOut commits a change's draft, or the ones that follow from its failures.
-func (s *Service) carryOut(lead, ctx context.Context, q *chatQueue, c plan.Change, pace *pacer, st *plan.State, d *plan.Draft, decide func(*plan.State, int64) (*plan.Draft, error)) (*table.Request, error) {
-	for {
-		err := s.commit(lead, ctx, d)
-		if err == nil {
-			q.head = d.Head
-			return nil, nil
+// change runs a change of a chat: read and decide, then, in the queue, plan, and again
+// on the rows that come back if something changed meanwhile. It returns the result of an
+// earlier request with the same id instead, if there is one, and what was known last.
+func (s *Service) change(ctx context.Context, op plan.Operation, c plan.Change) (*table.Request, *plan.State, result, error) {
+	if err := s.enter(c.Caller, c.ChatID); err != nil {
+		return nil, nil, result{}, err
+	}
+	defer s.door.Leave(c.Caller, c.ChatID)
+	var done *table.Request
+	var st *plan.State
+	may, err := s.look(ctx, c.Caller, func() (may bool, err error) {
+		done, st, err = s.allowed(ctx, op, c)
+		return err == nil && done == nil, err
+	})
+	if !may {
+		return done, st, result{}, err
+	}
+	var out result
+	err = s.exclusive(ctx, c.Caller, c.ChatID, func(work context.Context, q *queue.Chat) (err error) {
+		if q.Head.Version < st.Head.Version {
+			q.Head = st.Head
+		}
+		st.Head = q.Head
+		done, out, err = s.carryOut(ctx, work, q, op, c, st)
+		return err
+	})
+	return done, st, out, err
+}
+
+// carryOut commits the plan of a change, or those that follow from its failures: what
+// failed brings the present rows, all of one moment, so that what they refuse is refused.
+func (s *Service) carryOut(lead, ctx context.Context, q *queue.Chat, op plan.Operation, c plan.Change, st *plan.State) (*table.Request, result, error) {
+	for pace := s.pacer(); ; {
+		d, out, err := s.maker.Make(op, st, c, s.stamp(st.Head.ChangedAt))
+		if err != nil {
+			return nil, result{}, s.durable(ctx, err)
+		}
+		if err = s.commit(lead, ctx, d); err == nil {
+			q.Head = d.Head
+			return nil, result{out, len(d.Events) > 0}, nil
 		}
 		failed := conditionError(err)
 		if failed == nil {
-			return nil, err
+			return nil, result{}, err
 		}
 		if f, ok := failed.Failed(plan.CondRequest); ok {
 			done, err := c.Request.Replay(f.Current)
-			return done, s.durable(ctx, err)
+			return done, result{}, s.durable(ctx, err)
 		}
 		if !st.Learn(c, failed) {
-			return nil, fmt.Errorf("%w: %w", errState, failed)
+			return nil, result{}, fmt.Errorf("%w: %w", errState, failed)
 		}
-		q.head = st.Head
+		if err := s.countFailed(ctx, d, failed); err != nil {
+			return nil, result{}, err
+		}
+		q.Head = st.Head
 		if err := pace.again(lead, ctx); err != nil {
-			return nil, err
-		}
-		if d, err = decide(st, s.stamp(st.Head.ChangedAt)); err != nil {
-			return nil, s.durable(ctx, err)
+			return nil, result{}, err
 		}
 	}
 }

@@ -28,7 +28,7 @@ type OwnState struct {
 
 // SetOwn mutes a chat, or puts it away, for the caller (L-106, L-140). It is
 // allowed in every chat, touches only the caller's row, and no other member hears
-// of it. Errors: ErrInvalidArgument, ErrNotAMember, ErrKeyReused, and the store's.
+// of it. Errors: ErrInvalidArgument, ErrNotAMember, ErrKeyReused, ErrBusy, and the store's.
 func (s *Service) SetOwn(ctx context.Context, r Own) (OwnState, error) {
 	if err := checkKeys(r.Caller, r.RequestID); err != nil {
 		return OwnState{}, err
@@ -43,25 +43,29 @@ func (s *Service) SetOwn(ctx context.Context, r Own) (OwnState, error) {
 		Caller: r.Caller, ChatID: r.ChatID, MutedUntil: r.MutedUntil, Archived: r.Archived,
 		Request: plan.NewRequest(r.Procedure, r.Caller, r.ChatID, r.RequestID, plan.OwnContent(r.MutedUntil, r.Archived)...),
 	}
+	if err := s.enter(r.Caller, r.ChatID); err != nil {
+		return OwnState{}, err
+	}
+	defer s.door.Leave(r.Caller, r.ChatID)
 	s.clock.Keep(ctx, s.transact)
 	for pace := s.pacer(); ; {
 		out, own, err := s.readOwn(ctx, o)
 		if err != nil || out.Replayed {
-			return out, err
+			return out, open("request_id", r.RequestID, err)
 		}
 		if m := r.MutedUntil; m != nil && *m != 0 && (*m <= s.cfg.Clock().UnixMilli() || *m > table.Forever) {
 			return OwnState{}, fmt.Errorf("%w: a chat is muted until a time in the future", ErrInvalidArgument)
 		}
 		// Always later than before, so that the comparison of the old time notices
-		// every other change.
+		// every other change, those of releases that do not count them too.
 		out.Row = o.Apply(own, s.stamp(max(own.ChangedAt+1, out.Head.ChangedAt)))
-		err = s.repeat(ctx, o.Plan(out.Row, out.Head, own.ChangedAt)...)
+		err = s.repeat(ctx, o.Plan(own, out.Row, out.Head)...)
 		if err == nil {
 			s.cfg.Receipt(out.Row, out.Head)
 			return out, nil
 		}
 		if conditionError(err) == nil {
-			return OwnState{}, err
+			return OwnState{}, open("request_id", r.RequestID, err)
 		}
 		// The row or the request is another by now, the latter perhaps by an attempt
 		// of this call whose outcome was unknown: read again.
@@ -90,6 +94,9 @@ func (s *Service) readOwn(ctx context.Context, o plan.Own) (OwnState, table.User
 	row := table.UserChatFrom(o.Caller, o.ChatID, it)
 	if items[0] == nil || it == nil || row.Left() {
 		return fail(s.durable(ctx, ErrNotAMember))
+	}
+	if err := s.addRole(ctx, &row); err != nil {
+		return fail(err)
 	}
 	out := OwnState{Head: table.HeadFrom(o.ChatID, items[0])}
 	if len(items) == 1 || items[1] == nil {

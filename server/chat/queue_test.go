@@ -12,35 +12,12 @@ import (
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
-// remembered counts the chats in memory, and checks the rings of the idle ones.
-func (s *Service) remembered(t *testing.T) (all int) {
-	t.Helper()
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.mu.Lock()
-		idle := 0
-		sh.open()
-		for q := sh.idle.next; q != sh.idle; q = q.next {
-			if q.prev.next != q || q.next.prev != q || q.busy || sh.chats[q.id] != q {
-				t.Errorf("ring of shard %d is broken at %s", i, q.id)
-			}
-			idle++
-		}
-		if idle != len(sh.chats) || sh.spare < 0 {
-			t.Errorf("shard %d: %d chats, %d idle, room for %d", i, len(sh.chats), idle, sh.spare)
-		}
-		all += len(sh.chats)
-		sh.mu.Unlock()
-	}
-	return all
-}
-
 // Memory is bounded: unknown chats and lost creations leave nothing behind, and of
 // the others the least recently used go.
 func TestMemoryIsBounded(t *testing.T) {
 	ctx := context.Background()
 	st := storetest.NewMap(time.Now)
-	s, err := New(ctx, Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Heads: 2 * shards})
+	s, err := New(ctx, Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Heads: 128})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +37,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := s.remembered(t); n != 0 {
+	if n := s.queues.Size(); n != 0 {
 		t.Errorf("%d unknown chats are remembered", n)
 	}
 	var ids []string
@@ -71,19 +48,15 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		ids = append(ids, c.ChatID)
 	}
-	if n := s.remembered(t); n > 2*shards || n < shards {
+	if n := s.queues.Size(); n > 128 || n < 64 {
 		t.Errorf("%d chats are remembered", n)
 	}
-	for i, id := range append(ids, ids...) {
+	for _, id := range append(ids, ids...) {
 		if _, err := s.Send(ctx, Send{Caller: "bob", ChatID: id, Content: "x"}); err != nil {
 			t.Error(err)
 		}
-		sh := s.shard(id)
-		if sh.idle.next.id != id {
-			t.Errorf("chat %d is not the last used", i)
-		}
 	}
-	if n := s.remembered(t); n > 2*shards {
+	if n := s.queues.Size(); n > 128 {
 		t.Errorf("%d chats are remembered", n)
 	}
 }
@@ -143,7 +116,7 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s.remembered(t) != 1 {
+	if s.queues.Size() != 1 {
 		t.Error("the chat is not idle")
 	}
 }
@@ -165,35 +138,6 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// A waiter that is given the lead in the moment in which it gives up passes it on.
-func TestLeadIsPassedOn(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	s := &Service{}
-	sh := &s.shards[0]
-	sh.spare = 1
-	sh.open()
-	a, b := &command{wake: make(chan struct{}, 1)}, &command{wake: make(chan struct{}, 1)}
-	for range 100 { // select takes either of two ready cases
-		a.state, b.state = queued, queued
-		q := &chatQueue{id: "c", busy: true, pending: []*command{a, b}}
-		sh.chats = map[string]*chatQueue{"c": q}
-		sh.pass(q)
-		if a.state != leading {
-			t.Fatal("the first waiter has no lead")
-		}
-		err, lead := sh.wait(ctx, q, a)
-		if lead { // woken first: it leads, whatever its context says
-			continue
-		}
-		if !errors.Is(err, context.Canceled) || b.state != leading || len(q.pending) != 1 {
-			t.Fatalf("%v, %+v", err, b)
-		}
-		<-a.wake
-		<-b.wake
-	}
-}
-
 // script is a store whose plans wait for their turn and end as it says.
 type script struct {
 	store.Store
@@ -206,16 +150,10 @@ func (s *script) Transact(ctx context.Context, p store.Plan) error {
 	return (<-s.next)(func() error { return s.Store.Transact(ctx, p) })
 }
 
-// waitForQueue returns when n commands are waiting.
-func (s *Service) waitForQueue(chatID string, n int) {
-	for sh := s.shard(chatID); ; runtime.Gosched() {
-		sh.mu.Lock()
-		q := sh.chats[chatID]
-		ok := q != nil && len(q.pending) == n
-		sh.mu.Unlock()
-		if ok {
-			return
-		}
+// waitFor returns when n commands are waiting.
+func (s *Service) waitFor(chatID string, n int) {
+	for s.queues.Waiting(chatID) != n {
+		runtime.Gosched()
 	}
 }
 
@@ -262,24 +200,24 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	waiterCtx, waiterGoes := context.WithCancel(bg)
 	defer waiterGoes()
 	leader := send(leaderCtx, "leader", "x")
-	s.waitForQueue(c.ChatID, 1)
+	s.waitFor(c.ChatID, 1)
 	twin := send(bg, "leader", "x")
-	s.waitForQueue(c.ChatID, 2)
+	s.waitFor(c.ChatID, 2)
 	gone := send(waiterCtx, "gone", "x")
-	s.waitForQueue(c.ChatID, 3)
+	s.waitFor(c.ChatID, 3)
 	a := send(bg, "a", "x")
-	s.waitForQueue(c.ChatID, 4)
+	s.waitFor(c.ChatID, 4)
 	other := send(bg, "a", "y")
-	s.waitForQueue(c.ChatID, 5)
+	s.waitFor(c.ChatID, 5)
 	b := send(bg, "b", "x")
-	s.waitForQueue(c.ChatID, 6)
+	s.waitFor(c.ChatID, 6)
 
 	play.next <- commit
 	if r := <-first; r.error != nil || r.Sequence != 1 {
 		t.Error(r)
 	}
 	<-play.arrived // the group of all the others
-	s.waitForQueue(c.ChatID, 0)
+	s.waitFor(c.ChatID, 0)
 	waiterGoes()
 	if r := <-gone; !errors.Is(r.error, context.Canceled) {
 		t.Error(r)
@@ -299,7 +237,7 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	if r := <-other; !errors.Is(r.error, ErrKeyReused) {
 		t.Error(r)
 	}
-	if n := s.remembered(t); n != 1 {
+	if n := s.queues.Size(); n != 1 {
 		t.Errorf("%d chats", n)
 	}
 }

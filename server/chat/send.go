@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/event"
 )
 
@@ -27,9 +28,9 @@ type Send struct {
 type Sent = plan.Sent
 
 // Send stores a message. Errors: ErrInvalidArgument, ErrNotAMember,
-// ErrKeyReused, and the store's; after store.ErrAmbiguous or the context's error
-// the message may be stored, which a repetition with the same ClientMessageID
-// finds out.
+// ErrKeyReused, ErrBusy, and the store's; after store.ErrAmbiguous or the context's error
+// the message may be stored, which a repetition with the same ClientMessageID, that of
+// the *OpenError, finds out.
 func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 	if len(r.Content) == 0 || len(r.Content) > plan.MaxContent || !utf8.ValidString(r.Content) {
 		return Sent{}, fmt.Errorf("%w: a message has 1 to %d bytes of UTF-8", ErrInvalidArgument, plan.MaxContent)
@@ -43,9 +44,17 @@ func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
 	if err := checkKeys(r.Caller, r.ClientMessageID); err != nil {
 		return Sent{}, err
 	}
-	m := plan.NewMessage(r.ChatID, r.Caller, r.ClientMessageID, r.Content, r.ContentType, r.Cause)
-	if err := s.submit(ctx, r.ChatID, &command{send: m}); err != nil {
+	if err := s.enter(r.Caller, r.ChatID); err != nil {
 		return Sent{}, err
+	}
+	defer s.door.Leave(r.Caller, r.ChatID)
+	m := plan.NewMessage(r.ChatID, r.Caller, r.ClientMessageID, r.Content, r.ContentType, r.Cause)
+	may, err := s.mayQueue(ctx, r.ChatID, m)
+	if may {
+		err = s.queues.Submit(ctx, r.ChatID, &queue.Command{Caller: m.Sender, Send: m})
+	}
+	if err != nil {
+		return Sent{}, open("client_message_id", r.ClientMessageID, err)
 	}
 	return m.Sent, nil
 }
@@ -84,10 +93,10 @@ func isID(s string) bool {
 // runSends stores the messages of a group in one plan. It drops those whose own
 // conditions failed and goes again with the others. What it returns is described
 // at runGroup.
-func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*command) (left []*command, err error) {
+func (s *Service) runSends(lead, ctx context.Context, q *queue.Chat, group []*queue.Command) (left []*queue.Command, err error) {
 	sends := make([]*plan.Message, 0, plan.MaxSends)
 	for _, c := range group {
-		sends = append(sends, c.send)
+		sends = append(sends, c.Send)
 	}
 	if err := s.knowHead(ctx, q); err != nil {
 		return nil, err
@@ -96,22 +105,23 @@ func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*com
 	dropped := false
 	for pace := s.pacer(); len(sends) > 0; {
 		began := s.cfg.Clock()
-		d, err := s.maker.Sends(q.head, sends, s.stamp(q.head.ChangedAt))
+		d, err := s.maker.Sends(q.Head, sends, s.stamp(q.Head.ChangedAt))
 		if err != nil {
 			return nil, err
 		}
 		err = s.commit(lead, ctx, d)
 		if err == nil {
-			q.head, q.ended = d.Head, s.cfg.Clock()
-			q.took = q.ended.Sub(began)
-			q.row++
+			q.Head, q.Ended = d.Head, s.cfg.Clock()
+			q.Took = q.Ended.Sub(began)
+			q.Row++
 			break
 		}
-		q.row = 0
+		q.Row = 0
 		if failed := conditionError(err); failed != nil {
-			before := len(sends)
-			sends, q.head, err = d.Drop(failed, sends)
-			dropped = dropped || err != nil || len(sends) < before
+			tried := sends
+			sends, q.Head, err = d.Drop(failed, sends)
+			dropped = dropped || err != nil || len(sends) < len(tried)
+			s.doubt(q.ID, tried, sends)
 			if err == nil {
 				if len(sends) == 0 {
 					break
@@ -139,12 +149,12 @@ func (s *Service) runSends(lead, ctx context.Context, q *chatQueue, group []*com
 
 // giveBack returns the commands whose messages are not stored, but for the
 // leader's own, which ends with its context's error.
-func giveBack(group []*command, sends []*plan.Message, err error) (left []*command) {
+func giveBack(group []*queue.Command, sends []*plan.Message, err error) (left []*queue.Command) {
 	for i, c := range group {
 		switch {
-		case !slices.Contains(sends, c.send):
+		case !slices.Contains(sends, c.Send):
 		case i == 0:
-			c.send.Err = err
+			c.Send.Err = err
 		default:
 			left = append(left, c)
 		}

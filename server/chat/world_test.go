@@ -2,10 +2,7 @@ package chat_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -142,6 +139,9 @@ func (w *world) chat(id string) table.Chat {
 func (w *world) userChat(user, id string) table.UserChat {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.UserChatKey(user, id), store.Strong)
+	if err == nil && it == nil {
+		it, err = w.store.Get(w.ctx, table.LeftKey(user, id), store.Strong)
+	}
 	if err != nil || it == nil {
 		w.t.Fatalf("row of %s in %s: %v, %v", user, id, it, err)
 	}
@@ -239,15 +239,7 @@ func (w *world) check() {
 	for _, r := range heads {
 		w.checkChat(table.HeadFrom(r.Key.PK, r.Item), of(r.Key.PK))
 	}
-	for _, r := range w.scan(store.DeliveryState) {
-		row := table.UserChatFrom(r.Key.PK, r.Key.SK, r.Item)
-		if _, member := of(row.ChatID).members[row.UserID]; member == row.Left() {
-			w.t.Errorf("%s in %s: member %v, left %d", row.UserID, row.ChatID, member, row.LeftVersion)
-		}
-		if row.Left() != (row.ExpiresAt != 0) || row.ReadSequence < row.JoinedSequence {
-			w.t.Errorf("%s in %s: %+v", row.UserID, row.ChatID, row)
-		}
-	}
+	w.checkRows()
 	for _, r := range w.scan(store.IdempotencyKeys) {
 		row := table.RequestFrom(r.Key.PK, r.Item)
 		if !strings.HasPrefix(row.Scope, "send#") {
@@ -283,6 +275,8 @@ func (w *world) checkChat(h table.Head, r *replica) {
 	var at time.Time
 	members := map[string]table.Role{}
 	joined := map[string]*eventv1.MembershipChanged{}
+	since := map[string]int64{} // versions that memberships begin with
+	coming := map[string]bool{} // on the way in since the creation
 	for v := int64(1); v <= h.Version; v++ {
 		e := r.events[v]
 		if e == nil || r.outbox[v] != 1 {
@@ -304,14 +298,22 @@ func (w *world) checkChat(h table.Head, r *replica) {
 		case *eventv1.ChatCreated:
 			mv, count = 1, int64(e.GetMemberCount())
 			members[e.GetCreatedBy()] = w.roleOf(h.ChatID, v)
+			for _, u := range e.GetInitialMembers() {
+				coming[u] = e.GetChatType() == eventv1.ChatType_CHAT_TYPE_GROUP && u != e.GetCreatedBy()
+			}
 		case *eventv1.ChatUpdated:
 			mv++
 			count = int64(e.GetMemberCount())
 		case *eventv1.MembershipChanged:
 			mv++
-			w.apply(h.ChatID, v, e, members, &count, sequence)
+			u, from, begins := e.GetUserId(), sequence, v
+			if coming[u] {
+				from, begins = 0, 1
+			}
+			coming[u] = false
+			w.apply(h.ChatID, v, e, members, &count, from)
 			if e.GetChangeType() == eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED {
-				joined[e.GetUserId()] = e
+				joined[u], since[u] = e, begins
 			}
 		}
 		if md.GetMembershipVersion() != mv {
@@ -334,7 +336,7 @@ func (w *world) checkChat(h table.Head, r *replica) {
 			owners++
 		}
 		row := w.userChat(u, h.ChatID)
-		if e := joined[u]; e != nil && (row.JoinedVersion != e.GetMetadata().GetVersion() || row.JoinedSequence != e.GetJoinedSequence()) {
+		if e := joined[u]; e != nil && (row.JoinedVersion != since[u] || row.JoinedSequence != e.GetJoinedSequence()) {
 			w.t.Errorf("%s: row of %s %+v, event %v", h.ChatID, u, row, e)
 		}
 	}
@@ -434,67 +436,4 @@ func (w *world) checkCommits(whole bool) {
 			w.t.Errorf("%s: %d of %d versions were told", h.ChatID, len(seen[h.ChatID]), h.Version)
 		}
 	}
-}
-
-// faulty injects what a store may do to a plan. Choices come from a seeded source.
-type faulty struct {
-	store.Store
-	mu     sync.Mutex
-	rng    *rand.Rand
-	rate   float64      // of plans that meet a fault
-	late   []store.Plan // under way: reported as unknown, may arrive any time
-	counts map[string]int
-}
-
-func newFaulty(st store.Store, seed uint64, rate float64) *faulty {
-	return &faulty{Store: st, rng: rand.New(rand.NewPCG(seed, 1)), rate: rate, counts: map[string]int{}}
-}
-
-// arrivals takes some of the plans that are under way.
-func (f *faulty) arrivals(all bool) []store.Plan {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var now []store.Plan
-	f.late = slices.DeleteFunc(f.late, func(p store.Plan) bool {
-		if all || f.rng.IntN(3) == 0 {
-			now = append(now, p)
-			return true
-		}
-		return false
-	})
-	return now
-}
-
-func (f *faulty) arrive(ctx context.Context, all bool) {
-	for _, p := range f.arrivals(all) {
-		_ = f.Store.Transact(ctx, p)
-	}
-}
-
-func (f *faulty) Transact(ctx context.Context, p store.Plan) error {
-	f.arrive(ctx, false)
-	f.mu.Lock()
-	kind := ""
-	if f.rng.Float64() < f.rate {
-		kind = []string{"conflict", "throttled", "lost request", "lost reply", "late"}[f.rng.IntN(5)]
-		f.counts[kind]++
-	}
-	if kind == "late" {
-		f.late = append(f.late, p)
-	}
-	f.mu.Unlock()
-	switch kind {
-	case "conflict":
-		return fmt.Errorf("%w (injected)", store.ErrConflict)
-	case "throttled":
-		return fmt.Errorf("%w (injected)", store.ErrThrottled)
-	case "lost request", "late":
-		return fmt.Errorf("%w (injected)", store.ErrAmbiguous)
-	case "lost reply":
-		if err := f.Store.Transact(ctx, p); errors.Is(err, store.ErrInvalid) {
-			return err
-		}
-		return fmt.Errorf("%w (injected)", store.ErrAmbiguous)
-	}
-	return f.Store.Transact(ctx, p)
 }

@@ -20,8 +20,13 @@ type bug struct {
 	run      func(p *process, o *op) error
 	kinds    []kind
 	shape    func(o *op)
-	noFaults bool   // the bug needs none, and the procedures know none
-	finds    string // part of what the rules must say
+	noFaults bool        // the bug needs none, and the procedures know none
+	finds    string      // part of what the rules must say
+	slow     bool        // all schedules are
+	still    bool        // a process's clock stands still while it works on an op
+	hasty    bool        // Durable does not wait
+	weak     store.Table // is read as it was at the beginning
+	back     bool        // the head's time is that of the clock, whatever it was before
 }
 
 // within is the number of schedules that must be enough to find a bug.
@@ -66,6 +71,20 @@ var bugs = []bug{
 	{name: "X-55 the count after is read after", finds: "the event says", kinds: []kind{add, add, leave}, noFaults: true, shape: inReady,
 		run: literal(procedures{add: countReadAfter, leave: literalLeave})},
 
+	{name: "rename: the caller's role is read before the transaction", kinds: []kind{rename, changeRole}, noFaults: true, shape: demotion, finds: `by a caller who is "member"`,
+		run: literal(procedures{rename: literalRename, changeRole: literalRole})},
+	{name: "mute and archive write what they have read", drop: plan.CondUser, kinds: []kind{mute, archive, archive}, noFaults: true, shape: ofOne, finds: "another's"},
+	{name: "mute without a request row", kinds: []kind{mute}, shape: ofOne, finds: "carried out twice",
+		run: func(p *process, o *op) error {
+			_, err := p.svc.SetOwn(context.Background(), chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute"})
+			return err
+		}},
+	{name: "mark read compares with what it has read", drop: plan.CondUser, kinds: []kind{send, send, markRead, markRead}, noFaults: true, shape: reading, finds: "goes back"},
+	{name: "a plan is sent at any age", slow: true, still: true, finds: "s ago"},
+	{name: "the time of a change is the clock's alone", slow: true, back: true, finds: "head"},
+	{name: "the answer does not wait for the disk", hasty: true, finds: "not on disk"},
+	{name: "members are counted as they were", weak: store.ChatMemberships, kinds: []kind{add, remove, checkCount, checkCount}, noFaults: true, shape: inReady, finds: "check count by"},
+
 	{name: "without the condition on the caller", drop: plan.CondCaller},
 	{name: "without the condition on the target", drop: plan.CondTarget},
 	{name: "without the condition on the chat", drop: plan.CondChat},
@@ -93,6 +112,40 @@ func promotion(o *op) {
 	if o.kind == remove {
 		o.caller = "b"
 	}
+}
+
+// demotion: b, an admin, renames while a makes b a member.
+func demotion(o *op) {
+	o.slot, o.caller = ready, "b"
+	if o.kind == changeRole {
+		o.caller, o.target, o.role = "a", "b", table.Member
+	}
+}
+
+// ofOne is what one member does with the own row.
+func ofOne(o *op) { o.slot, o.caller = ready, "b" }
+
+// reading: b reads what c sends.
+func reading(o *op) {
+	if o.slot, o.caller = ready, "b"; o.kind == send {
+		o.caller = "c"
+	}
+}
+
+// literalRename reads the caller's role and then writes, as §5 has it.
+func literalRename(p *process, o *op) error {
+	id := o.chat()
+	caller, err := p.role(id, o.caller)
+	if err != nil {
+		return err
+	}
+	if !mayRename(caller) {
+		return chat.ErrForbidden
+	}
+	return guess(p.commit(store.Write{
+		Op: store.OpUpdate, Key: table.ChatKey(id), Cond: isGroup(), Name: "chat",
+		Update: store.Update{Set: []store.Attr{{Name: table.AttrName, Value: store.String(o.name())}}},
+	}), chat.ErrInvalidOperation)
 }
 
 type procedures map[kind]func(p *process, o *op) error

@@ -1,14 +1,18 @@
 // Package explorer runs the procedures of chats and memberships under schedules
 // that a seed decides: processes that take one store call at a time in any order,
 // die between any two, lose replies, and whose plans arrive late; clients that
-// repeat what was not answered.
+// repeat what was not answered. In some schedules clocks differ by as much as the
+// design allows and jump, minutes pass in the middle of calls, and the store puts
+// plans off for longer than a plan may live. Others see a commit before it is on disk,
+// and a read that need not be consistent shows how it was at the beginning.
 //
 // The store is the map engine. Every plan that it takes is held, at once, against
 // what ADR-016 demands of every committed state: who may do what, the exact count,
 // the size, one owner, direct chats that never change, nobody who was removed
 // coming back, one chat per pair, one effect per request, heads and events without
-// a gap. When a schedule ends, whoever was meant to be a member of a new group is
-// one, or was removed.
+// a gap, times that are as old as a plan may be at most, users' own rows with their own
+// wishes only, answers that a loss of power leaves true. When a schedule ends,
+// whoever was meant to be a member of a new group is one, or was removed.
 //
 // The package has tests only. TestSchedules runs the schedules (PARLEY_EXPLORE is
 // their number, PARLEY_EXPLORE_SEED the first seed); a failure names its seed and

@@ -26,7 +26,7 @@ func newWorld(seed uint64, b *bug) *world {
 // everything is the kinds of ops of ordinary schedules, those that matter most
 // more often.
 var everything = []kind{
-	add, add, add, remove, remove, remove, leave, changeRole, changeRole, rename, createGroup, createGroup, createDirect, finish, finish, checkCount, send, mute,
+	add, add, add, remove, remove, remove, leave, changeRole, changeRole, rename, createGroup, createGroup, createDirect, finish, finish, checkCount, send, mute, archive, markRead,
 }
 
 // crew is the processes of a worker.
@@ -51,7 +51,7 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	w := newWorld(seed, b)
 	w.trace = trace
 	w.ids, w.now = 100, from.now+1000
-	w.store = from.store.Clone()
+	w.store, w.old = from.store.Clone(), from.store
 	for _, r := range from.rooms {
 		copied := *r
 		copied.used = false
@@ -71,6 +71,9 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	if w.crowded = b == nil && w.rng.IntN(3) == 0; w.crowded {
 		w.faults = w.rng.IntN(8)
 	}
+	if w.slow = w.rng.IntN(3) == 0 && (b == nil || !b.noFaults); b != nil && b.slow {
+		w.slow = true
+	}
 	for range 2 + w.rng.IntN(4) {
 		o := w.wish(of)
 		if b != nil && b.shape != nil {
@@ -80,7 +83,7 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	}
 	w.procs = *c
 	for _, p := range c {
-		p.w, p.alone, p.plans = w, false, 0
+		p.w, p.alone, p.plans, p.times = w, false, 0, times{}
 	}
 	w.run()
 	for _, p := range c {

@@ -31,6 +31,7 @@ type room struct {
 	used     bool // by an op of this schedule
 	exists   bool
 	direct   bool
+	name     string
 	roles    [people]table.Role
 	pending  set
 	intended set // were to become members when it was created
@@ -115,7 +116,7 @@ func (w *world) observe(o *op, p store.Plan) {
 		w.created(o, r)
 	}
 	w.pendingChanged(o, &before, r)
-	w.state(o, r)
+	w.state(o, &before, r)
 	if w.bug == nil || w.bug.run == nil {
 		w.log(o, &before, r, events)
 	}
@@ -196,6 +197,8 @@ func mayAdd(caller, role table.Role) bool {
 	return caller == table.Owner && (role == table.Admin || role == table.Member) || caller == table.Admin && role == table.Member
 }
 
+func mayRename(caller table.Role) bool { return caller == table.Owner || caller == table.Admin }
+
 func mayRemove(caller, target table.Role) bool {
 	return caller == table.Owner && (target == table.Admin || target == table.Member) || caller == table.Admin && target == table.Member
 }
@@ -216,10 +219,10 @@ func (w *world) pendingChanged(o *op, before, after *room) {
 }
 
 // state holds what must be true of every committed state (L-046, L-066, X-38).
-func (w *world) state(o *op, r *room) {
+func (w *world) state(o *op, before, r *room) {
 	it := w.get(table.ChatKey(r.id))
 	row := table.ChatFrom(r.id, it)
-	r.count = row.MemberCount
+	r.count, r.name = row.MemberCount, row.Name
 	members := r.members()
 	owners := 0
 	for _, role := range r.roles {
@@ -230,6 +233,8 @@ func (w *world) state(o *op, r *room) {
 	switch {
 	case row.Type == "" || row.Status != table.Active:
 		w.fail("%v: a chats row without a chat: %v", o, it)
+	case before.exists && r.name != before.name && (o.kind != rename || r.direct || !mayRename(before.roles[index(o.caller)]) || r.name != o.name()):
+		w.fail("%v: the name becomes %q, by a caller who is %q", o, r.name, before.roles[index(o.caller)])
 	case members&r.pending != 0:
 		w.fail("%v: members who are pending", o)
 	case int(r.count) != members.size()+r.pending.size():
@@ -287,6 +292,9 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 	if roles != r.roles {
 		w.fail("%v: roles %v, the events say %v", o, r.roles, roles)
 	}
+	if late := w.now - h.ChangedAt; late > maxAge {
+		w.fail("%v: a change of %d s ago", o, late/1000)
+	}
 	outbox := table.Outbox{Shard: event.Shard(r.id), ChatID: r.id, FirstVersion: before.head.Version + 1}
 	if got := w.get(outbox.Key()); got.Get("count").Int64() != int64(len(events)) {
 		w.fail("%v: outbox row %v for %d events", o, got, len(events))
@@ -299,13 +307,21 @@ func (w *world) changed(o *op, before, r *room, e *eventv1.MembershipChanged, ve
 	own := table.UserChatFrom(names[u], r.id, w.get(table.UserChatKey(names[u], r.id)))
 	switch e.GetChangeType() {
 	case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED:
-		if own.Left() || own.JoinedVersion != version || own.JoinedSequence != before.head.Sequence || e.GetJoinedSequence() != own.JoinedSequence {
+		from, sequence := version, before.head.Sequence
+		if before.pending.has(u) || !before.exists { // theirs since the creation
+			from, sequence = min(version, 1), 0
+		}
+		if r.direct {
+			from = version
+		}
+		if own.Left() || own.JoinedVersion != from || own.JoinedSequence != sequence || e.GetJoinedSequence() != own.JoinedSequence {
 			w.fail("%v: own row %+v after %v", o, own, e)
 		}
 		roles[u] = r.roles[u]
 	case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED:
-		if before.roles[u] != "" && own.LeftVersion != version {
-			w.fail("%v: own row %+v after %v", o, own, e)
+		left := table.UserChatFrom(names[u], r.id, w.get(table.LeftKey(names[u], r.id)))
+		if before.roles[u] != "" && (own.JoinedVersion != 0 || left.LeftVersion != version) {
+			w.fail("%v: own row %+v, that of the chat left %+v after %v", o, own, left, e)
 		}
 		roles[u] = ""
 	case eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED:

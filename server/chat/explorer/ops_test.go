@@ -24,21 +24,22 @@ const (
 	checkCount
 	send
 	mute
-	kinds
+	archive
+	markRead
 )
 
 func (k kind) String() string {
-	return [...]string{"add", "remove", "leave", "change role", "rename", "create group", "create direct", "finish", "check count", "send", "mute"}[k]
+	return [...]string{"add", "remove", "leave", "change role", "rename", "create group", "create direct", "finish", "check count", "send", "mute", "archive", "mark read"}[k]
 }
 
 // changes reports whether an op of the kind changes a chat by its own wish.
-func (k kind) changes() bool { return k != finish && k != mute }
+func (k kind) changes() bool { return k < mute && k != finish }
 
 // mustCommit reports whether success means that something was committed for the
 // request. A role or name may be there already, a direct chat too.
 func (k kind) mustCommit() bool {
 	switch k {
-	case add, remove, leave, createGroup, send:
+	case add, remove, leave, createGroup, send, mute, archive:
 		return true
 	}
 	return false
@@ -62,6 +63,8 @@ type op struct {
 	made       string // chat that it made
 	answered   string // chat that it was told of
 	countAfter int64  // of its commit
+	until      int64  // of a mute; 0: none
+	archived   bool
 	refused    error
 }
 
@@ -80,6 +83,9 @@ const (
 )
 
 var slotIDs = [...]string{ready: "chat_ready", half: "chat_half", pair: "chat_pair"}
+
+// name is the one that a rename wishes.
+func (o *op) name() string { return "n" + o.target }
 
 // chat finds the chat of a slot, the same for all attempts.
 func (o *op) chat() string {
@@ -139,6 +145,10 @@ func (w *world) wish(of []kind) *op {
 		o.caller, o.target = names[3+w.rng.IntN(2)], names[3+w.rng.IntN(2)] // d and e have none yet
 	case leave:
 		o.target = o.caller
+	case mute:
+		o.until = int64(w.rng.IntN(2)) * (epoch + 1_000_000_000)
+	case archive:
+		o.archived = w.rng.IntN(4) > 0
 	}
 	w.ops = append(w.ops, o)
 	return o
@@ -163,7 +173,7 @@ func (o *op) run(p *process) error {
 	case changeRole:
 		_, err = p.svc.Change(ctx, chat.OpRole, change)
 	case rename:
-		name := "n" + o.target
+		name := o.name()
 		_, _, err = p.svc.UpdateChat(ctx, chat.ChatChange{Caller: o.caller, ChatID: o.chat(), Name: &name, RequestID: request})
 	case createGroup:
 		var c chat.Created
@@ -187,8 +197,11 @@ func (o *op) run(p *process) error {
 	case send:
 		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request})
 	case mute:
-		until := epoch + 1_000_000_000
-		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &until, Procedure: "mute", RequestID: request})
+		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute", RequestID: request})
+	case archive:
+		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), Archived: &o.archived, Procedure: "archive", RequestID: request})
+	case markRead:
+		_, _, err = p.svc.MarkRead(ctx, o.caller, o.chat(), int64(1+o.n%3))
 	}
 	return err
 }
@@ -228,6 +241,11 @@ func base() *world {
 	p.op = &op{w: w, kind: add, caller: "a", target: "b", role: table.Admin}
 	_, err = p.svc.AddMember(ctx, chat.MemberChange{Caller: "a", ChatID: slotIDs[ready], UserID: "b", Role: table.Admin})
 	must(err)
+	for range 3 { // to be read
+		p.op = &op{w: w, kind: send, caller: "a"}
+		_, err = p.svc.Send(ctx, chat.Send{Caller: "a", ChatID: slotIDs[ready], Content: "x"})
+		must(err)
+	}
 	p.op = &op{w: w, kind: createGroup, caller: "a"}
 	p.plans = 1
 	c, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g", Members: []string{"b", "c"}})

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
 // How large worlds are. Groups are small, so that they are often full.
@@ -20,7 +23,7 @@ const (
 	people    = 6
 	groupSize = 4
 	processes = 3
-	maxSteps  = 400
+	maxSteps  = 700
 
 	epoch = int64(1_767_225_600_000) // unix ms
 )
@@ -35,6 +38,7 @@ type world struct {
 	ids    int
 	fixed  []string // ids of the next chats
 	procs  [processes]*process
+	old    store.Store // as it was when the schedule began: what weak reads may show
 	ops    []*op
 	queue  []*op // to be taken by a process
 	late   []flight
@@ -42,17 +46,23 @@ type world struct {
 	// crowded schedules have more faults, and all ops in one chat: they find what
 	// needs several chances at once.
 	crowded bool
-	bug     *bug
-	rooms   []*room
-	pairs   map[string]string // of direct chats: pair → chat
-	failed  string
-	trace   *strings.Builder
+	// slow schedules have clocks that differ and jump, calls that take too long, and a
+	// store that puts requests off.
+	slow   bool
+	issued int // commits that can be seen
+	synced int // of these, from the first on, those that are on disk
+	bug    *bug
+	rooms  []*room
+	pairs  map[string]string // of direct chats: pair → chat
+	failed string
+	trace  *strings.Builder
 }
 
 // flight is a plan that is under way, and may arrive any time.
 type flight struct {
-	op *op
-	p  store.Plan
+	op   *op
+	p    store.Plan
+	sent int64
 }
 
 // process runs one op at a time, in a coroutine that lives on from world to world.
@@ -68,7 +78,8 @@ type process struct {
 	fate  fate
 	dead  bool
 	alone bool // calls do not wait for the scheduler
-	plans int  // that it may still commit; 0: any number, -1: none
+	times
+	plans int // that it may still commit; 0: any number, -1: none
 }
 
 // newProcess makes a process that belongs to no world yet.
@@ -79,6 +90,7 @@ func newProcess(n int) *process {
 		for {
 			err := p.op.run(p)
 			if !p.dead {
+				p.promise(err)
 				p.w.answer(p.op, err)
 			}
 			if !yield(call{done: true}) {
@@ -103,6 +115,7 @@ const (
 	refused        // an error that promises that nothing was written
 	lostReply      // it is written, the reply is lost
 	underWay       // it may arrive later, the reply is lost
+	tooLate        // the call's time is over: not written, which nobody knows
 )
 
 func (w *world) clock() time.Time { return time.UnixMilli(w.now) }
@@ -136,8 +149,8 @@ func (p *process) boot() {
 	alone := p.alone
 	p.alone, p.fate = true, pass
 	svc, err := chat.New(context.Background(), chat.Config{
-		Store: p, Clock: w.clock, Generation: "g", Producer: names[p.n], NewID: w.newID, Members: groupSize, Chunk: 1, Heads: 64,
-		Sleep: func(ctx context.Context, _ time.Duration) error { w.now += 5; return ctx.Err() },
+		Store: p, Clock: p.clock, Generation: "g", Producer: names[p.n], NewID: w.newID, Members: groupSize, Chunk: 1, Heads: 64,
+		Sleep: func(ctx context.Context, d time.Duration) error { w.now += max(5, d.Milliseconds()); return ctx.Err() },
 	})
 	if err != nil {
 		w.fail("boot: %v", err)
@@ -149,6 +162,9 @@ func (p *process) boot() {
 func (w *world) run() {
 	for step := 0; w.failed == ""; step++ {
 		w.now++
+		if w.slow && w.rng.IntN(8) == 0 {
+			w.pause()
+		}
 		if step == maxSteps {
 			w.fail("no end after %d steps", step)
 			return
@@ -192,6 +208,7 @@ func (p *process) step() {
 		p.op = w.queue[0]
 		w.queue = w.queue[1:]
 		p.op.attempts++
+		p.begin()
 		if p.svc == nil {
 			p.boot()
 		}
@@ -212,11 +229,15 @@ func (p *process) step() {
 				p.fate = underWay
 			}
 		}
+		if w.now-p.called > callTime {
+			p.fate = tooLate
+		}
 		w.say("%s calls for %v: transact %v %s, fate %d", names[p.n], p.op, p.call.transact, p.call.what, p.fate)
 	}
 	if p.call, _ = p.next(); p.call.done {
 		p.op = nil
 	}
+	p.called = w.now
 }
 
 // crash ends a process in front of its call, with the call's plan written, under
@@ -224,12 +245,12 @@ func (p *process) step() {
 func (p *process) crash() {
 	w, o := p.w, p.op
 	w.say("%s dies in %v", names[p.n], o)
-	if p.call.transact {
+	if p.call.transact && w.now-p.called <= callTime {
 		switch w.rng.IntN(3) {
 		case 0:
 			_ = w.execute(o, p.call.plan)
 		case 1:
-			w.late = append(w.late, flight{o, p.call.plan})
+			w.late = append(w.late, flight{o, p.call.plan, p.called})
 		}
 	}
 	p.kill()
@@ -243,6 +264,7 @@ func (p *process) kill() {
 		p.call, _ = p.next() // dead processes make no calls
 	}
 	p.dead, p.op, p.svc = false, nil, nil
+	p.w.synced = p.w.issued // what it had not waited for is taken to have got there
 }
 
 // again queues an op whose outcome its client does not know.
@@ -258,9 +280,15 @@ func (w *world) execute(o *op, p store.Plan) error {
 	if b := w.bug; b != nil && b.drop != "" {
 		p = without(p, b.drop)
 	}
+	if b := w.bug; b != nil && b.back {
+		p = w.backward(o, p)
+	}
+	before := w.ownRows(p)
 	err := w.store.Transact(context.Background(), p)
 	if err == nil {
+		w.issued++
 		w.observe(o, p)
+		w.own(o, before)
 	}
 	return err
 }
@@ -274,11 +302,29 @@ func without(p store.Plan, name string) store.Plan {
 				continue
 			}
 			wr.Cond = nil
-			if wr.Op == store.OpUpdate {
+			if wr.Op == store.OpUpdate && name != plan.CondUser { // that row goes with its membership
 				wr.Cond = store.Exists() // an update of nothing is another bug
 			}
 		}
 		writes = append(writes, wr)
+	}
+	return store.Plan{Writes: writes}
+}
+
+// backward is a plan whose head has the time of a clock that is slow.
+func (w *world) backward(o *op, p store.Plan) store.Plan {
+	writes := slices.Clone(p.Writes)
+	for i, wr := range writes {
+		if wr.Key.Table != store.ChatCounters || wr.Op != store.OpUpdate {
+			continue
+		}
+		set := slices.Clone(wr.Update.Set)
+		for j := range set {
+			if set[j].Name == table.AttrChangedAt {
+				set[j].Value = store.Int(w.now - int64(o.n%2)*maxSkew)
+			}
+		}
+		writes[i].Update.Set = set
 	}
 	return store.Plan{Writes: writes}
 }
@@ -299,9 +345,10 @@ func (p *process) read(t store.Table) error {
 	if !p.wait(call{what: t}) {
 		return store.ErrClosed
 	}
-	if p.fate == refused {
+	if p.fate == refused || p.fate == tooLate {
 		return store.ErrUnavailable
 	}
+	p.sees(t)
 	return nil
 }
 
@@ -310,7 +357,7 @@ func (p *process) Get(ctx context.Context, key store.Key, c store.Consistency) (
 	if err := p.read(key.Table); err != nil {
 		return nil, err
 	}
-	return p.w.store.Get(ctx, key, c)
+	return p.from(key.Table, c).Get(ctx, key, c)
 }
 
 // BatchGet implements store.Store. The items are read one by one, with a step of
@@ -331,7 +378,7 @@ func (p *process) BatchGet(ctx context.Context, keys []store.Key, c store.Consis
 		if backward {
 			j = len(keys) - 1 - i
 		}
-		it, err := p.w.store.Get(ctx, keys[j], c)
+		it, err := p.from(keys[j].Table, c).Get(ctx, keys[j], c)
 		if err != nil {
 			return nil, err
 		}
@@ -345,7 +392,7 @@ func (p *process) Query(ctx context.Context, q store.Query) (store.Page, error) 
 	if err := p.read(q.Table); err != nil {
 		return store.Page{}, err
 	}
-	return p.w.store.Query(ctx, q)
+	return p.from(q.Table, q.Consistency).Query(ctx, q)
 }
 
 // Scan implements store.Store.
@@ -372,7 +419,12 @@ func (p *process) Transact(ctx context.Context, pl store.Plan) error {
 	if !p.wait(call{transact: true, plan: pl, what: pl.Writes[0].Key.Table}) {
 		return store.ErrClosed
 	}
+	if p.fate != tooLate && p.putOff() {
+		return store.ErrThrottled
+	}
 	switch p.fate {
+	case tooLate: // whether it arrives is open to the caller; it does not
+		return errLost
 	case refused:
 		if p.w.rng.IntN(2) == 0 {
 			return store.ErrConflict
@@ -382,10 +434,10 @@ func (p *process) Transact(ctx context.Context, pl store.Plan) error {
 		_ = p.w.execute(p.op, pl)
 		return errLost
 	case underWay:
-		p.w.late = append(p.w.late, flight{p.op, pl})
+		p.w.late = append(p.w.late, flight{p.op, pl, p.called})
 		return errLost
 	}
-	return p.w.execute(p.op, pl)
+	return p.sync(p.w.execute(p.op, pl))
 }
 
 // BatchWrite implements store.Store.
@@ -397,9 +449,6 @@ func (p *process) BatchWrite(ctx context.Context, writes []store.Write) error {
 	}
 	return nil
 }
-
-// Durable implements store.Store.
-func (p *process) Durable(context.Context) error { return nil }
 
 // Close implements store.Store.
 func (p *process) Close() error { return nil }
@@ -431,7 +480,8 @@ func (w *world) answer(o *op, err error) {
 			w.fail("%v: success, and nothing was committed", o)
 		}
 	case isOne(err, definite):
-		if o.commits > 0 {
+		// Who asks again after leaving has no row to be told of.
+		if own := o.kind == mute || o.kind == archive; o.commits > 0 && !(own && errors.Is(err, chat.ErrNotAMember)) {
 			w.fail("%v: %v, but it was carried out", o, err)
 		}
 		o.refused = err

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -15,9 +16,9 @@ import (
 )
 
 // MaxChunk is the number of members that one plan moves from pending to
-// membership: three writes each and four for chat, pending row, head and outbox
-// row would allow 32; 25 is what the design sets (L-034).
-const MaxChunk = min(25, (store.MaxPlanWrites-4)/3)
+// membership: four writes each besides the event's, and four for chat, pending
+// row, head and outbox row. The design sets at most 25 (L-034).
+const MaxChunk = min(25, (store.MaxPlanWrites-4)/4)
 
 // NewChat describes a chat to create.
 type NewChat struct {
@@ -47,15 +48,13 @@ func (m Maker) Others(caller string, members []string) ([]string, error) {
 	return others, nil
 }
 
-// CheckUser checks a user id (L-011).
+// userID is the form of user ids (L-011), the same as in the contracts.
+var userID = regexp.MustCompile(`^[^\p{C}\p{Z}#/]+$`)
+
+// CheckUser checks a user id.
 func CheckUser(id string) error {
-	ok := len(id) > 0 && len(id) <= table.MaxUserID
-	for i := 0; ok && i < len(id); i++ {
-		c := id[i]
-		ok = c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
-	}
-	if !ok {
-		return fmt.Errorf("%w: a user id has 1 to %d letters, digits and underscores", ErrInvalidArgument, table.MaxUserID)
+	if len(id) > table.MaxUserID || !utf8.ValidString(id) || !userID.MatchString(id) || id == "." || id == ".." {
+		return fmt.Errorf("%w: a user id has 1 to %d bytes of printable characters, no white space, '#' or '/'; . and .. are none", ErrInvalidArgument, table.MaxUserID)
 	}
 	return nil
 }
@@ -91,7 +90,8 @@ func (m Maker) Direct(c NewChat, at int64) (*Draft, error) {
 		ChatID: c.ChatID, Type: table.Direct, CreatedBy: c.Caller, History: c.History,
 		MemberCount: 2, DirectUsers: []string{c.Caller, other}, Version: 2,
 	}
-	d := m.draft(table.Head{ChatID: c.ChatID}, at, c.Cause, 11, 2)
+	d := m.draft(table.Head{ChatID: c.ChatID}, at, c.Cause, 13, 2)
+	d.room = m.chats()
 	d.remember(c.Request, 2)
 	d.putIf(CondPair, absent, table.DirectIndexKey(c.Caller, other), table.DirectIndex{ChatID: c.ChatID, CreatedAt: at}.Item())
 	d.create(row, table.Member, row.DirectUsers)
@@ -106,7 +106,8 @@ func (m Maker) Group(c NewChat, at int64) (*Draft, error) {
 		ChatID: c.ChatID, Type: table.Group, Name: c.Name, CreatedBy: c.Caller, History: c.History,
 		MemberCount: int64(len(c.Others)) + 1, Version: 1,
 	}
-	d := m.draft(table.Head{ChatID: c.ChatID}, at, c.Cause, 8, 1)
+	d := m.draft(table.Head{ChatID: c.ChatID}, at, c.Cause, 9, 1)
+	d.room = m.chats()
 	d.remember(c.Request, 1)
 	d.create(row, table.Owner, append([]string{c.Caller}, c.Others...))
 	md := d.Events[0].GetMetadata()
@@ -123,7 +124,7 @@ func (d *Draft) create(c table.Chat, role table.Role, members []string) {
 	md := d.next(event.TypeChatCreated)
 	c.Status, c.CreatedAt, c.UpdatedAt = table.Active, d.At, d.At
 	d.putIf(CondChat, absent, table.ChatKey(c.ChatID), c.Item())
-	d.join(c.CreatedBy, role, c.History)
+	d.join(c.CreatedBy, role, c.History, d.now())
 	kind, history := protoChat(&c)
 	d.Events = append(d.Events, &eventv1.ChatCreated{
 		Metadata: md, ChatId: c.ChatID, ChatType: kind, Name: c.Name, Status: eventv1.ChatStatus_CHAT_STATUS_ACTIVE,
@@ -147,14 +148,16 @@ func protoTime(ms int64) *timestamppb.Timestamp { return timestamppb.New(time.Un
 // Chunk makes the plan that moves up to size pending members to membership, each
 // with an event. The pending row must be as it was read: somebody removed
 // meanwhile is never resurrected, and nobody is added twice. The member count
-// stays, because pending members count already.
+// stays, because pending members count already. Their memberships begin with the
+// group's. That they have room for the chat was seen to when the group was created,
+// and is not asked again: a group that was announced with them is not to get stuck.
 func (m Maker) Chunk(s *State, size int, at int64) (*Draft, error) {
 	p := s.Pending
 	n := min(size, len(p.Members))
 	cause := event.Cause{Actor: p.CreatedBy, Correlation: p.Correlation, Causation: p.Causation}
-	d := m.draft(s.Head, at, cause, 3*n+4, n)
+	d := m.draft(s.Head, at, cause, 4*n+4, n)
 	for _, user := range p.Members[:n] {
-		d.added(user, table.Member, s.Chat, p.CreatedBy, s.Chat.MemberCount)
+		d.arrived(user, table.Member, s.Chat, p.CreatedBy, s.Chat.MemberCount)
 	}
 	d.pending(p, p.Members[n:])
 	d.count(s.Chat, 0, activeGroup())

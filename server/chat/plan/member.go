@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,13 +12,15 @@ import (
 
 // Change names a change of a group's membership or metadata.
 type Change struct {
-	Caller  string
-	ChatID  string
-	UserID  string     // the target; the caller itself for Leave; empty for Rename
-	Role    table.Role // Add and Role: admin or member
-	Name    *string    // Rename: nil leaves the name
-	Request Request
-	Cause   event.Cause
+	Caller string
+	ChatID string
+	UserID string     // the target; the caller itself for Leave; empty for Rename
+	Role   table.Role // Add and Role: admin or member
+	Name   *string    // Rename: nil leaves the name
+	// Expected is the version that the chats row must have; 0: any.
+	Expected int64
+	Request  Request
+	Cause    event.Cause
 }
 
 // State is what a change is decided on. Its parts may have been
@@ -31,6 +32,7 @@ type State struct {
 	Target  *table.Membership // nil: not a member
 	Pending *table.Pending    // nil: nobody is pending
 	Known   bool              // the target exists as a user
+	User    table.User        // the target's row
 }
 
 // IsPending reports whether a user is on the way in.
@@ -66,6 +68,8 @@ func (s *State) Learn(c Change, failed *store.ConditionError) bool {
 				row := table.PendingFrom(c.ChatID, f.Current)
 				s.Pending = &row
 			}
+		case CondChats:
+			s.User = table.UserFrom(c.UserID, f.Current)
 		case CondHead:
 			s.Head = table.Head{ChatID: c.ChatID}
 			if f.Current != nil {
@@ -116,7 +120,7 @@ func (c Change) Read(head table.Head, items []store.Item) (*State, *table.Reques
 		s.Pending = &row
 	}
 	if c.UserID != "" {
-		s.Known = items[3] != nil
+		s.Known, s.User = items[3] != nil, table.UserFrom(c.UserID, items[3])
 		s.Target = s.Caller
 		if c.UserID != c.Caller {
 			s.Target = member(c.ChatID, c.UserID, items[4])
@@ -130,74 +134,76 @@ func (c Change) Read(head table.Head, items []store.Item) (*State, *table.Reques
 }
 
 // may is what every change of a group's membership begins with. Direct chats
-// refuse before any role is looked at (L-098).
-func (s *State) may() error {
+// refuse before any role is looked at (L-098), with a reason of the command's.
+func (s *State) may(direct *Refusal) error {
 	switch {
 	case s.Chat == nil || s.Caller == nil || s.Head.Version == 0:
 		return ErrNotAMember
 	case s.Chat.Type != table.Group:
-		return fmt.Errorf("%w: the members of a direct chat never change", ErrInvalidOperation)
+		return direct
 	case s.Chat.Status != table.Active:
-		return fmt.Errorf("%w: the chat is not active", ErrInvalidOperation)
+		return chatNotActive
 	}
 	return nil
 }
 
 // mayAdd decides on an addition (L-066…L-075).
 func (s *State) mayAdd(c Change, limit int64) error {
-	if err := s.may(); err != nil {
+	if err := s.may(directChatMembersAreFixed); err != nil {
 		return err
 	}
 	switch {
 	case c.Role != table.Admin && c.Role != table.Member:
-		return fmt.Errorf("%w: a new member is an admin or a member", ErrInvalidOperation)
-	case s.Caller.Role == table.Member, s.Caller.Role == table.Admin && c.Role == table.Admin:
-		return ErrForbidden
+		return roleNotAssignable
+	case s.Caller.Role == table.Member:
+		return membersCannotAdd
+	case s.Caller.Role == table.Admin && c.Role == table.Admin:
+		return adminsCannotAddAdmins
 	case !s.Known:
-		return ErrUserNotFound
+		return Unknown(c.UserID)
 	case s.Target != nil, s.IsPending(c.UserID):
 		return ErrAlreadyMember
 	case s.Chat.MemberCount >= limit:
-		return ErrChatFull
+		return full(limit)
 	}
 	return nil
 }
 
 // mayRemove decides on a removal (L-079…L-087).
 func (s *State) mayRemove(c Change) error {
-	if err := s.may(); err != nil {
+	if err := s.may(directChatMembersAreFixed); err != nil {
 		return err
 	}
 	switch {
 	case c.UserID == c.Caller:
-		return fmt.Errorf("%w: members end their own membership by leaving", ErrInvalidOperation)
+		return cannotRemoveSelf
 	case s.Caller.Role == table.Member:
-		return ErrForbidden
+		return membersCannotRemove
 	case s.Target == nil && !s.IsPending(c.UserID):
 		return ErrMemberNotFound
 	case s.Target == nil: // pending members are plain members
 	case s.Target.Role == table.Owner:
-		return fmt.Errorf("%w: the owner cannot be removed", ErrInvalidOperation)
+		return ownerCannotBeRemoved
 	case s.Caller.Role == table.Admin && s.Target.Role == table.Admin:
-		return ErrForbidden
+		return adminsCannotRemoveAdmins
 	}
 	return s.mayShrink()
 }
 
 // mayLeave decides on leaving (L-088…L-093).
 func (s *State) mayLeave() error {
-	if err := s.may(); err != nil {
+	if err := s.may(directChatMembersAreFixed); err != nil {
 		return err
 	}
 	if s.Caller.Role == table.Owner {
-		return fmt.Errorf("%w: the owner cannot leave", ErrInvalidOperation)
+		return ownerCannotLeave
 	}
 	return s.mayShrink()
 }
 
 func (s *State) mayShrink() error {
 	if s.Chat.MemberCount <= 1 {
-		return fmt.Errorf("%w: the last member stays", ErrInvalidOperation)
+		return lastMemberStays
 	}
 	return nil
 }
@@ -209,7 +215,11 @@ func (m Maker) Add(s *State, c Change, at int64) (*Draft, table.Membership, erro
 	if err := s.mayAdd(c, m.limit()); err != nil {
 		return nil, table.Membership{}, err
 	}
+	if err := m.CheckRoom(s.User); err != nil {
+		return nil, table.Membership{}, err
+	}
 	d := m.change(s, c, at)
+	d.room = m.chats()
 	row := d.added(c.UserID, c.Role, s.Chat, c.Caller, s.Chat.MemberCount+1)
 	d.count(s.Chat, 1, activeGroup().Lt(table.AttrMemberCount, store.Int(m.limit())))
 	return d, row, d.finish()
@@ -238,7 +248,7 @@ func (m Maker) Leave(s *State, c Change, at int64) (*Draft, error) {
 func (m Maker) change(s *State, c Change, at int64) *Draft {
 	cause := c.Cause
 	cause.Actor = c.Caller
-	d := m.draft(s.Head, at, cause, 8, 1)
+	d := m.draft(s.Head, at, cause, 11, 1)
 	d.remember(c.Request, s.Head.Version+1)
 	if c.UserID != c.Caller {
 		d.writes = append(d.writes, store.Write{
@@ -260,11 +270,7 @@ func (d *Draft) removed(s *State, c Change) error {
 			Op: store.OpDelete, Key: table.MembershipKey(c.ChatID, c.UserID), Name: CondTarget,
 			Cond: store.Exists().Eq(table.AttrRole, store.String(string(role))).Ne(table.AttrRole, store.String(string(table.Owner))),
 		})
-		d.update(CondUser, table.IsMember(), table.UserChatKey(c.UserID, c.ChatID), store.Update{Set: []store.Attr{
-			{Name: table.AttrLeftVersion, Value: store.Int(d.Head.Version)},
-			{Name: table.AttrChangedAt, Value: store.Int(d.At)},
-			{Name: store.ExpiresAtField, Value: store.Int(d.At/1000 + int64(table.LeftRetention/time.Second))},
-		}})
+		d.left(*s.Target, s.Chat.History)
 	} else {
 		// There is no row of the user that must be ended. The pending list demands
 		// that the target is still on it, so there cannot be a membership either; it
@@ -280,6 +286,21 @@ func (d *Draft) removed(s *State, c Change) error {
 	})
 	d.count(s.Chat, -1, activeGroup().Gt(table.AttrMemberCount, store.Int(1)))
 	return d.finish()
+}
+
+// left takes a user's row out of the chats that the user is a member of and keeps,
+// for table.LeftRetention, that the chat was left.
+func (d *Draft) left(m table.Membership, history table.History) {
+	d.writes = append(d.writes, store.Write{
+		Op: store.OpDelete, Key: table.UserChatKey(m.UserID, m.ChatID), Cond: table.IsMember(), Name: CondUser,
+	})
+	row := table.UserChat{
+		History: history, JoinedSequence: m.JoinedSequence, JoinedVersion: m.JoinedVersion, LeftVersion: d.Head.Version,
+		ChangedAt: d.At, ExpiresAt: d.At/1000 + int64(table.LeftRetention/time.Second),
+	}
+	d.put(table.LeftKey(m.UserID, m.ChatID), row.Item())
+	d.put(table.LeftLogKey(m.UserID, d.At, m.ChatID), row.Item())
+	d.update(CondChats, isCounted, table.UserKey(m.UserID), store.Update{Add: []store.Increment{{Name: table.AttrChats, N: -1}}})
 }
 
 func without(users []string, user string) []string {

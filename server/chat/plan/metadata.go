@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"strconv"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
@@ -10,21 +9,21 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Reconciler is the actor of corrections. It is no user: "-" is not in their ids.
-const Reconciler = "system-reconcile"
+// Reconciler is the actor of corrections. It is no user: "/" is not in their ids.
+const Reconciler = "system/reconcile"
 
 // mayChangeRole decides on another role (L-094…L-098).
 func (s *State) mayChangeRole(c Change) error {
-	if err := s.may(); err != nil {
+	if err := s.may(directChatHasNoRoles); err != nil {
 		return err
 	}
 	switch {
 	case c.Role != table.Admin && c.Role != table.Member:
-		return fmt.Errorf("%w: a member becomes an admin or a member", ErrInvalidOperation)
+		return roleNotAssignable
 	case s.Caller.Role != table.Owner:
-		return ErrForbidden
+		return onlyOwnerChangesRoles
 	case c.UserID == c.Caller:
-		return fmt.Errorf("%w: the owner's role does not change", ErrInvalidOperation)
+		return ownerRoleIsFixed
 	case s.Target == nil && !s.IsPending(c.UserID):
 		return ErrMemberNotFound
 	}
@@ -32,12 +31,15 @@ func (s *State) mayChangeRole(c Change) error {
 }
 
 // mayRename decides on a change of the metadata (L-134).
-func (s *State) mayRename() error {
-	if err := s.may(); err != nil {
+func (s *State) mayRename(c Change) error {
+	if err := s.may(directChatHasNoName); err != nil {
 		return err
 	}
-	if s.Caller.Role == table.Member {
-		return ErrForbidden
+	switch {
+	case s.Caller.Role == table.Member:
+		return membersCannotUpdateChat
+	case c.Expected != 0 && c.Expected != s.Chat.Version:
+		return mismatch(s.Chat.Version)
 	}
 	return nil
 }
@@ -51,11 +53,11 @@ func (m Maker) Role(s *State, c Change, at int64) (*Draft, table.Membership, err
 		return nil, table.Membership{}, err
 	}
 	if s.Target != nil && s.Target.Role == c.Role {
-		return m.unchanged(s, c, at), *s.Target, nil
+		return m.unchanged(s, c, at, s.Target.Version), *s.Target, nil
 	}
 	d := m.change(s, c, at)
 	if s.Target == nil {
-		row := d.added(c.UserID, c.Role, s.Chat, c.Caller, s.Chat.MemberCount)
+		row := d.arrived(c.UserID, c.Role, s.Chat, c.Caller, s.Chat.MemberCount)
 		d.pending(s.Pending, without(s.Pending.Members, c.UserID))
 		d.count(s.Chat, 0, activeGroup())
 		return d, row, d.finish()
@@ -69,6 +71,10 @@ func (m Maker) Role(s *State, c Change, at int64) (*Draft, table.Membership, err
 			{Name: table.AttrRole, Value: store.String(string(c.Role))},
 			{Name: table.AttrVersion, Value: store.Int(row.Version)},
 		}})
+	d.update(CondUser, table.IsMember(), table.UserChatKey(c.UserID, c.ChatID), store.Update{Set: []store.Attr{
+		{Name: table.AttrChangedAt, Value: store.Int(d.At)},
+		{Name: table.AttrRole, Value: store.String(string(c.Role))},
+	}, Add: raised})
 	d.Events = append(d.Events, &eventv1.MembershipChanged{
 		Metadata: md, ChatId: c.ChatID, UserId: c.UserID,
 		ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED,
@@ -82,12 +88,12 @@ func (m Maker) Role(s *State, c Change, at int64) (*Draft, table.Membership, err
 // Rename makes the plan that gives a group another name. One that has the name
 // already keeps it, in a plan without events.
 func (m Maker) Rename(s *State, c Change, at int64) (*Draft, table.Chat, error) {
-	if err := s.mayRename(); err != nil {
+	if err := s.mayRename(c); err != nil {
 		return nil, table.Chat{}, err
 	}
 	row := *s.Chat
 	if c.Name == nil || *c.Name == row.Name {
-		return m.unchanged(s, c, at), row, nil
+		return m.unchanged(s, c, at, s.Head.Version), row, nil
 	}
 	d := m.change(s, c, at)
 	row.Name = *c.Name
@@ -141,12 +147,12 @@ func ChatOf(e *eventv1.ChatUpdated) table.Chat {
 
 // unchanged makes the plan of a change that is there already. It changes nothing,
 // but is remembered, so that a repetition which comes after a later change does
-// not undo that one. It checks what it was decided on: the answer is that of one
-// moment.
-func (m Maker) unchanged(s *State, c Change, at int64) *Draft {
+// not undo that one, and answers with the version given. It checks what it was decided
+// on: the answer is that of one moment.
+func (m Maker) unchanged(s *State, c Change, at, version int64) *Draft {
 	d := m.draft(s.Head, at, c.Cause, 5, 0)
 	d.Head = s.Head
-	d.remember(c.Request, s.Head.Version)
+	d.remember(c.Request, version)
 	check := func(name string, key store.Key, cond store.Condition) {
 		d.writes = append(d.writes, store.Write{Op: store.OpCheck, Key: key, Cond: cond, Name: name})
 	}
@@ -190,15 +196,16 @@ func (o Own) Apply(row table.UserChat, at int64) table.UserChat {
 		row.Archived = *o.Archived
 	}
 	row.ChangedAt = at
+	row.Revision++
 	return row
 }
 
-// Plan makes the writes of the plan that changes a row to what Apply returned. was
-// is the row's changed_at before.
-func (o Own) Plan(row table.UserChat, head table.Head, was int64) []store.Write {
+// Plan makes the writes of the plan that changes the row was to what Apply
+// returned.
+func (o Own) Plan(was, row table.UserChat, head table.Head) []store.Write {
 	d := &Draft{Head: head, At: row.ChangedAt}
 	d.remember(o.Request, head.Version)
-	u := store.Update{Set: []store.Attr{{Name: table.AttrChangedAt, Value: store.Int(row.ChangedAt)}}}
+	u := RowUpdate(row)
 	if row.MutedUntil != 0 {
 		u.Set = append(u.Set, store.Attr{Name: table.AttrMutedUntil, Value: store.Int(row.MutedUntil)})
 	} else {
@@ -209,6 +216,29 @@ func (o Own) Plan(row table.UserChat, head table.Head, was int64) []store.Write 
 	} else {
 		u.Remove = append(u.Remove, table.AttrArchived)
 	}
-	d.update(CondUser, table.IsMember().Eq(table.AttrChangedAt, store.Int(was)), table.UserChatKey(o.Caller, o.ChatID), u)
+	d.update(CondUser, Unchanged(was), table.UserChatKey(o.Caller, o.ChatID), u)
 	return d.writes
+}
+
+// raised is the part of an update of a user's row that counts the change.
+var raised = []store.Increment{{Name: table.AttrRevision, N: 1}}
+
+// RowUpdate is the part of an update of a user's row that all changes share: time,
+// revision, and the role, which rows of earlier releases lack.
+func RowUpdate(row table.UserChat) store.Update {
+	u := store.Update{Set: []store.Attr{{Name: table.AttrChangedAt, Value: store.Int(row.ChangedAt)}}, Add: raised}
+	if row.Role != "" {
+		u.Set = append(u.Set, store.Attr{Name: table.AttrRole, Value: store.String(string(row.Role))})
+	}
+	return u
+}
+
+// Unchanged is the condition that a member's row is as it was read: its revision
+// says so, and where an earlier release changed it meanwhile, its time.
+func Unchanged(was table.UserChat) store.Condition {
+	cond := table.IsMember().Eq(table.AttrChangedAt, store.Int(was.ChangedAt))
+	if was.Revision == 0 {
+		return cond.Without(table.AttrRevision)
+	}
+	return cond.Eq(table.AttrRevision, store.Int(was.Revision))
 }

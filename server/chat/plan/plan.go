@@ -16,6 +16,9 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -31,6 +34,7 @@ const (
 	MaxMembers   = 100      // of a group, those on their way in included
 	MaxNameRunes = 128      // of a group's name
 	MaxContent   = 16 << 10 // bytes of a message
+	MaxChats     = 10_000   // of a user, unless the configuration says otherwise
 )
 
 // Errors that the rules answer with.
@@ -44,7 +48,23 @@ var (
 	ErrUserNotFound     = errors.New("chat: no such user")
 	ErrKeyReused        = errors.New("chat: request id used before with other content")
 	ErrInvalidArgument  = errors.New("chat: invalid argument")
+	ErrVersionMismatch  = errors.New("chat: another version than expected")
+	ErrTooManyChats     = errors.New("chat: user is in too many chats") // see TooManyChats
 )
+
+// TooManyChats is ErrTooManyChats with the user whom it is about.
+type TooManyChats struct {
+	UserID string
+	Limit  int64
+}
+
+// Error names the user and the limit.
+func (e *TooManyChats) Error() string {
+	return fmt.Sprintf("%v: %s is in %d or more", ErrTooManyChats, e.UserID, e.Limit)
+}
+
+// Is makes the error ErrTooManyChats.
+func (e *TooManyChats) Is(target error) bool { return target == ErrTooManyChats }
 
 // Names of the conditions of plans, by which failures are told apart.
 const (
@@ -55,6 +75,7 @@ const (
 	CondUser    = "user_chat" // the user's own row
 	CondChat    = "chat"      // the chats row
 	CondPending = "pending"   // the list of pending members
+	CondChats   = "chats"     // the number of the user's chats
 	CondHead    = "head"      // the head, the one point of serialization
 )
 
@@ -64,6 +85,15 @@ type Maker struct {
 	NewID  func(prefix string) string
 	// Members is the size of a group; by default, and at most, MaxMembers.
 	Members int
+	// Chats is the number of chats that a user may be in; by default MaxChats.
+	Chats int
+}
+
+func (m Maker) chats() int64 {
+	if m.Chats <= 0 {
+		return MaxChats
+	}
+	return int64(m.Chats)
 }
 
 func (m Maker) limit() int64 {
@@ -81,6 +111,7 @@ type Draft struct {
 	Events []event.Event
 
 	maker  Maker
+	room   int64 // chats that a user who joins may be in already; 0: any number
 	cause  event.Cause
 	time   *timestamppb.Timestamp // At; shared by all messages of the draft
 	writes []store.Write
@@ -94,6 +125,9 @@ func (m Maker) draft(base table.Head, at int64, cause event.Cause, writes, event
 		writes: make([]store.Write, 0, writes), Events: make([]event.Event, 0, events),
 	}
 	d.Head.ChangedAt = at
+	if base.Version == 0 {
+		d.Head.LastAt = at
+	}
 	return d
 }
 
@@ -104,6 +138,25 @@ func (d *Draft) Plan() store.Plan {
 		return store.Plan{Writes: d.writes}
 	}
 	return store.Plan{Writes: d.writes, Token: d.Events[0].GetMetadata().GetEventId()}
+}
+
+// Members are the users whom the draft makes members (true), and those whose
+// memberships it ends.
+func (d *Draft) Members() iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		for _, e := range d.Events {
+			goOn := true
+			switch e := e.(type) {
+			case *eventv1.ChatCreated:
+				goOn = yield(e.GetCreatedBy(), true)
+			case *eventv1.MembershipChanged:
+				goOn = yield(e.GetUserId(), e.GetChangeType() != eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED)
+			}
+			if !goOn {
+				return
+			}
+		}
+	}
 }
 
 // Outbox returns the row that announces the finished draft's events to the relay.
@@ -169,27 +222,91 @@ func (d *Draft) next(eventType string) *eventv1.EventMetadata {
 		event.Position{Version: d.Head.Version, MembershipVersion: d.Head.MembershipVersion})
 }
 
+// start is where in a chat a membership begins: with what comes after the sequence,
+// and the change of the version.
+type start struct{ sequence, version int64 }
+
+// creation is where the memberships of those begin whom a group was created with, also
+// if they become members later: the group was theirs from the moment in which its
+// creation was answered, and what was sent since then is for them.
+var creation = start{sequence: 0, version: 1}
+
+// now is where memberships of the last change begin.
+func (d *Draft) now() start { return start{d.Head.Sequence, d.Head.Version} }
+
 // join adds the rows of a user who became a member with the last change.
-func (d *Draft) join(user string, role table.Role, history table.History) table.Membership {
+func (d *Draft) join(user string, role table.Role, history table.History, from start) table.Membership {
 	m := table.Membership{
 		ChatID: d.Head.ChatID, UserID: user, Role: role, JoinedAt: d.At,
-		JoinedSequence: d.Head.Sequence, JoinedVersion: d.Head.Version, Version: d.Head.Version,
+		JoinedSequence: from.sequence, JoinedVersion: from.version, Version: d.Head.Version,
 	}
 	d.putIf(CondTarget, absent, table.MembershipKey(m.ChatID, user), m.Item())
-	// The whole row is replaced: nothing of an earlier membership remains, neither
-	// its end nor its mark of what was read. No condition: a user has no open
-	// membership row and a row without left_version at once.
+	// The whole row is replaced: nothing of an earlier membership remains. No
+	// condition: a user has no open membership row and a row without left_version at
+	// once.
 	row := table.UserChat{
-		UserID: user, ChatID: m.ChatID, History: history, JoinedSequence: m.JoinedSequence, JoinedVersion: m.JoinedVersion,
-		ReadSequence: m.JoinedSequence, DeliveredSequence: m.JoinedSequence, ChangedAt: d.At,
+		UserID: user, ChatID: m.ChatID, Role: role, History: history, JoinedSequence: m.JoinedSequence, JoinedVersion: m.JoinedVersion,
+		ReadSequence: m.JoinedSequence, DeliveredSequence: m.JoinedSequence, ChangedAt: d.At, Revision: table.FirstRevision(m.JoinedVersion),
 	}
 	d.put(table.UserChatKey(user, m.ChatID), row.Item())
+	cond := isCounted
+	if d.room > 0 {
+		cond = store.Condition{}.Lt(table.AttrChats, store.Int(d.room))
+	}
+	d.update(CondChats, cond, table.UserKey(user), store.Update{Add: []store.Increment{{Name: table.AttrChats, N: 1}}})
 	return m
 }
 
-// added makes a user a member, with an event of its own.
+// isCounted is the condition that a user's row has the number of the user's chats.
+// Rows of earlier releases get it by being counted; no chat is joined or left before.
+var isCounted = store.Condition{}.Gt(table.AttrChats, store.Int(math.MinInt64))
+
+// ChatsFailed tells what failed conditions say about the number of users' chats: the
+// users whose chats were not counted yet, and the error if one is in too many. Both
+// are empty if no such condition failed.
+func (d *Draft) ChatsFailed(failed *store.ConditionError) (uncounted []string, full error) {
+	for _, f := range failed.Failures {
+		if f.Name != CondChats {
+			continue
+		}
+		user := d.writes[f.Index].Key.PK
+		if row := table.UserFrom(user, f.Current); !row.Counted {
+			uncounted = append(uncounted, user)
+		} else if full == nil {
+			full = &TooManyChats{UserID: user, Limit: d.maker.chats()}
+		}
+	}
+	return uncounted, full
+}
+
+// OnlyChats reports whether nothing but the numbers of users' chats stood against the
+// plan. They change without the chat's head, so that the same plan may succeed yet.
+func (d *Draft) OnlyChats(failed *store.ConditionError) bool {
+	return !slices.ContainsFunc(failed.Failures, func(f store.Failure) bool { return f.Name != CondChats })
+}
+
+// CheckRoom reports with TooManyChats if a user can be in no more chats, as far as
+// the row says.
+func (m Maker) CheckRoom(u table.User) error {
+	if u.Counted && u.Chats >= m.chats() {
+		return &TooManyChats{UserID: u.UserID, Limit: m.chats()}
+	}
+	return nil
+}
+
+// added makes a user a member from the last change on, with an event of its own.
 func (d *Draft) added(user string, role table.Role, c *table.Chat, by string, count int64) table.Membership {
 	md := d.next(event.TypeMembershipChanged)
+	return d.member(md, user, role, c, by, count, d.now())
+}
+
+// arrived makes somebody a member who was on the way in since the creation.
+func (d *Draft) arrived(user string, role table.Role, c *table.Chat, by string, count int64) table.Membership {
+	md := d.next(event.TypeMembershipChanged)
+	return d.member(md, user, role, c, by, count, creation)
+}
+
+func (d *Draft) member(md *eventv1.EventMetadata, user string, role table.Role, c *table.Chat, by string, count int64, from start) table.Membership {
 	d.Events = append(d.Events, &eventv1.MembershipChanged{
 		Metadata:         md,
 		ChatId:           d.Head.ChatID,
@@ -199,9 +316,9 @@ func (d *Draft) added(user string, role table.Role, c *table.Chat, by string, co
 		ChangedBy:        by,
 		MemberCountAfter: int32(count),
 		ChangedAt:        d.time,
-		JoinedSequence:   d.Head.Sequence,
+		JoinedSequence:   from.sequence,
 	})
-	return d.join(user, role, c.History)
+	return d.join(user, role, c.History, from)
 }
 
 func protoRole(r table.Role) eventv1.MemberRole {

@@ -48,7 +48,7 @@ func valid(t *testing.T, d *Draft) {
 	if d.Head.Version != d.Base.Version+int64(len(d.Events)) {
 		t.Errorf("%d events from %d to %d", len(d.Events), d.Base.Version, d.Head.Version)
 	}
-	order := map[string]int{CondRequest: 1, CondPair: 2, CondCaller: 3, CondTarget: 3, CondUser: 3, CondPending: 3, CondChat: 3, CondHead: 4}
+	order := map[string]int{CondRequest: 1, CondPair: 2, CondCaller: 3, CondTarget: 3, CondUser: 3, CondPending: 3, CondChat: 3, CondChats: 3, CondHead: 4}
 	last := 0
 	for _, w := range p.Writes {
 		if w.Name == "" {
@@ -87,7 +87,7 @@ func TestSendPlan(t *testing.T) {
 			t.Errorf("a send touches %s", w.Key)
 		}
 	}
-	want := table.Head{ChatID: head.ChatID, Version: 11, Sequence: 5, MembershipVersion: 6, ChangedAt: at, LastSequence: 5, LastSender: "ann", LastPreview: "hello"}
+	want := table.Head{ChatID: head.ChatID, Version: 11, Sequence: 5, MembershipVersion: 6, ChangedAt: at, LastAt: at, LastSequence: 5, LastSender: "ann", LastPreview: "hello"}
 	if d.Head != want {
 		t.Errorf("%+v", d.Head)
 	}
@@ -249,7 +249,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 11 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
+	if n := len(d.Plan().Writes); n != 13 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
 	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Request.Scope)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {
@@ -260,7 +260,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 8 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
+	if n := len(d.Plan().Writes); n != 9 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
 	pending := table.PendingFrom("chat_1", write(t, d, table.PendingKey("chat_1")).Item)
@@ -273,7 +273,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 3*25+4 || MaxChunk != 25 { // L-034
+	if n := len(d.Plan().Writes); n != 4*24+4 || MaxChunk != 24 { // L-034
 		t.Errorf("%d writes", n)
 	}
 	for _, e := range d.Events {
@@ -281,10 +281,10 @@ func TestCreationPlans(t *testing.T) {
 			t.Errorf("%v", md)
 		}
 	}
-	if w := write(t, d, table.PendingKey("chat_1")); w.Op != store.OpUpdate || len(w.Update.Set[0].Value.Strings()) != 74 {
+	if w := write(t, d, table.PendingKey("chat_1")); w.Op != store.OpUpdate || len(w.Update.Set[0].Value.Strings()) != 75 {
 		t.Errorf("%+v", w)
 	}
-	pending.Members = pending.Members[:25]
+	pending.Members = pending.Members[:24]
 	if d, err = m.Chunk(s, MaxChunk, at); err != nil {
 		t.Fatal(err)
 	}

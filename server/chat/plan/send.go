@@ -68,6 +68,19 @@ func (m *Message) Echo(first *Message) {
 	m.Sent.Replayed = true
 }
 
+// Answer answers the repetition of a message that was stored before, by the row of its
+// request. Errors: ErrKeyReused, which Err is then, too.
+func (m *Message) Answer(it store.Item) error {
+	var row *table.Request
+	if row, m.Err = m.Replay(it); row != nil {
+		m.Sent = Sent{
+			MessageID: row.MessageID, ClientMessageID: m.ClientMessageID,
+			Sequence: row.Sequence, Version: row.Version, CreatedAt: row.CreatedAt, Replayed: true,
+		}
+	}
+	return m.Err
+}
+
 // Room counts what fits into one plan of sends.
 type Room struct {
 	sends, bytes int
@@ -120,10 +133,11 @@ func (m Maker) Sends(head table.Head, sends []*Message, at int64) (*Draft, error
 		d.update(CondUser, table.IsMember(), table.UserChatKey(r.Sender, head.ChatID), store.Update{Set: []store.Attr{
 			{Name: table.AttrReadSequence, Value: store.Int(r.Sent.Sequence)},
 			{Name: table.AttrChangedAt, Value: store.Int(at)},
-		}})
+		}, Add: raised})
 	}
 	last := sends[len(sends)-1]
 	d.Head.LastSequence, d.Head.LastSender, d.Head.LastPreview = last.Sent.Sequence, last.Sender, table.Preview(last.Content)
+	d.Head.LastAt = at
 	for _, r := range sends {
 		row := table.Message{
 			ChatID: head.ChatID, Sequence: r.Sent.Sequence, MessageID: r.Sent.MessageID, SenderID: r.Sender, Content: r.Content,
@@ -166,13 +180,7 @@ func (d *Draft) Drop(failed *store.ConditionError, sends []*Message) (left []*Me
 	for i, r := range sends {
 		switch {
 		case requests[i] != nil:
-			var row *table.Request
-			if row, r.Err = r.Replay(requests[i].Current); row != nil {
-				r.Sent = Sent{
-					MessageID: row.MessageID, ClientMessageID: r.ClientMessageID,
-					Sequence: row.Sequence, Version: row.Version, CreatedAt: row.CreatedAt, Replayed: true,
-				}
-			}
+			_ = r.Answer(requests[i].Current) // it is in r.Err
 		case d.refused(failed, r.Sender):
 			r.Err = ErrNotAMember
 		default:

@@ -1,0 +1,260 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// remembered counts the chats in memory, and checks the rings of the idle ones.
+func (s *Queues) remembered(t *testing.T) (all int) {
+	t.Helper()
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		idle := 0
+		sh.open()
+		for q := sh.idle.next; q != sh.idle; q = q.next {
+			if q.prev.next != q || q.next.prev != q || q.busy || sh.chats[q.ID] != q {
+				t.Errorf("ring of shard %d is broken at %s", i, q.ID)
+			}
+			idle++
+		}
+		if idle != len(sh.chats) || sh.spare < 0 {
+			t.Errorf("shard %d: %d chats, %d idle, room for %d", i, len(sh.chats), idle, sh.spare)
+		}
+		all += len(sh.chats)
+		sh.mu.Unlock()
+	}
+	return all
+}
+
+// A waiter that is given the lead in the moment in which it gives up passes it on.
+func TestLeadIsPassedOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s := &Queues{}
+	sh := &s.shards[0]
+	sh.spare = 1
+	sh.open()
+	a, b := &Command{wake: make(chan struct{}, 1)}, &Command{wake: make(chan struct{}, 1)}
+	for range 100 { // select takes either of two ready cases
+		a.state, b.state = queued, queued
+		q := &Chat{ID: "c", busy: true}
+		q.solo.push("", a)
+		q.solo.push("", b)
+		sh.chats = map[string]*Chat{"c": q}
+		sh.pass(q)
+		if a.state != leading {
+			t.Fatal("the first waiter has no lead")
+		}
+		err, lead := sh.wait(ctx, q, a)
+		if lead { // woken first: it leads, whatever its context says
+			continue
+		}
+		if !errors.Is(err, context.Canceled) || b.state != leading || q.solo.len() != 1 {
+			t.Fatalf("%v, %+v", err, b)
+		}
+		<-a.wake
+		<-b.wake
+	}
+}
+
+// stage carries commands out one by one, when it is told to, and writes down who had
+// a turn.
+type stage struct {
+	*Queues
+	began, end chan struct{}
+	want       int // commands that wait
+	mu         sync.Mutex
+	turns      []string // the callers of each group, in order
+}
+
+func newStage(waiting, heads int) *stage {
+	s := &stage{began: make(chan struct{}), end: make(chan struct{})}
+	s.Queues = New(Config{Waiting: waiting, Heads: heads, Carry: func(_ context.Context, q *Chat, group []*Command) ([]*Command, error) {
+		var who []string
+		for _, c := range group {
+			who = append(who, c.Caller)
+		}
+		s.mu.Lock()
+		s.turns = append(s.turns, strings.Join(who, ""))
+		s.mu.Unlock()
+		q.Head.Version++
+		s.began <- struct{}{}
+		<-s.end
+		return nil, nil
+	}})
+	return s
+}
+
+func (s *stage) send(wg *sync.WaitGroup, caller string, n int) {
+	m := plan.NewMessage("c", caller, fmt.Sprint(caller, n), "x", 1, event.Cause{})
+	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{Caller: caller, Send: m}) })
+	s.sync()
+}
+
+func (s *stage) alone(wg *sync.WaitGroup, caller string) {
+	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{Caller: caller}) })
+	s.sync()
+}
+
+// sync waits until what was begun last is in its place.
+func (s *stage) sync() {
+	for s.want++; s.Waiting("c") != s.want; {
+		runtime.Gosched()
+	}
+}
+
+// Whoever asks for much waits for it: a newcomer's send shares the next plan with those
+// of a user who has 60 waiting, and waits for one other command at most, however many
+// there are.
+func TestCallersHaveTurns(t *testing.T) {
+	s := newStage(1000, 64)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{Caller: "a"}) })
+	<-s.began
+	for n := range 60 {
+		s.send(&wg, "n", n)
+	}
+	for range 20 {
+		s.alone(&wg, "n")
+	}
+	s.send(&wg, "m", 1)
+	s.alone(&wg, "m")
+	left := s.Waiting("c")
+	if left != 82 {
+		t.Fatalf("%d wait", left)
+	}
+	for left > 0 {
+		s.end <- struct{}{}
+		<-s.began
+		left = s.Waiting("c")
+	}
+	s.end <- struct{}{}
+	wg.Wait()
+	all := s.turns[1:]
+	if want := []string{"nm" + strings.Repeat("n", 22), "n", strings.Repeat("n", 24), "m", strings.Repeat("n", 13), "n"}; !slices.Equal(all[:6], want) {
+		t.Errorf("turns %q, want %q", all[:6], want)
+	}
+	if n := strings.Count(strings.Join(all, ""), "n"); n != 80 || s.remembered(t) != 1 {
+		t.Errorf("%d commands of n, %d chats", n, s.remembered(t))
+	}
+}
+
+// Of the chats that rest the least recently used go.
+func TestIdleChats(t *testing.T) {
+	q := New(Config{Waiting: 1, Heads: 2 * shards, Carry: func(_ context.Context, q *Chat, _ []*Command) ([]*Command, error) {
+		q.Head.Version = 1
+		return nil, nil
+	}})
+	for i := range 4 * shards {
+		id := fmt.Sprint("c", i)
+		for range 2 {
+			if err := q.Submit(context.Background(), id, &Command{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if q.shard(id).idle.next.ID != id || q.Known(id).Version != 1 {
+			t.Errorf("%s is not the last used", id)
+		}
+	}
+	if n := q.remembered(t); n > 2*shards || n < shards {
+		t.Errorf("%d chats are remembered", n)
+	}
+	if q.Known("c-none").Version != 0 {
+		t.Error("an unknown chat has a head")
+	}
+}
+
+// A line keeps the order of each caller's own, loses nothing, and has no turn for whom
+// nothing waits.
+func TestLineKeepsOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var l line[int]
+		next, out := map[string]int{}, map[string][]int{}
+		in := 0
+		for range 300 {
+			who := string(rune('a' + rng.IntN(4)))
+			switch rng.IntN(5) {
+			case 0, 1, 2:
+				next[who]++
+				in++
+				l.push(who, next[who])
+			case 3:
+				if l.len() > 0 {
+					c, x := l.turns[0].caller, l.first()
+					if got := l.take(); got != x {
+						t.Fatal(got, x)
+					}
+					out[c] = append(out[c], x)
+					if rng.IntN(4) == 0 { // once more
+						l.giveBack(c, x)
+						out[c] = out[c][:len(out[c])-1]
+						if l.first() != x || l.turns[0].caller != c {
+							t.Fatal("what was given back is not the first")
+						}
+					}
+				}
+			case 4:
+				if rng.IntN(4) == 0 && l.callers[who] != nil {
+					x := l.callers[who].waits[0]
+					l.remove(who, x)
+					out[who] = append(out[who], x)
+				}
+				l.remove(who, -1)
+			}
+			if len(l.callers) != len(l.turns) {
+				t.Fatalf("%d callers, %d turns", len(l.callers), len(l.turns))
+			}
+		}
+		for l.len() > 0 {
+			c := l.turns[0].caller
+			out[c] = append(out[c], l.take())
+		}
+		n := 0
+		for who, list := range out {
+			n += len(list)
+			if !slices.IsSorted(list) {
+				t.Errorf("%s: %v", who, list)
+			}
+		}
+		if n != in || len(l.turns) != 0 {
+			t.Errorf("%d of %d", n, in)
+		}
+	}
+}
+
+// A queue that is full refuses, and serves the others.
+func TestFull(t *testing.T) {
+	s := newStage(2, 64)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{}) })
+	<-s.began
+	s.alone(&wg, "a")
+	s.send(&wg, "b", 1)
+	if err := s.Submit(context.Background(), "c", &Command{}); !errors.Is(err, store.ErrThrottled) {
+		t.Error(err)
+	}
+	for range 2 {
+		s.end <- struct{}{}
+		<-s.began
+	}
+	s.end <- struct{}{}
+	wg.Wait()
+}
