@@ -2,6 +2,7 @@ package delivery_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -43,6 +44,58 @@ func BenchmarkMarkDirty(b *testing.B) {
 				b.StartTimer()
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(len(devices)), "µs/stream")
+		})
+	}
+}
+
+// What ten streams cost of a user with 10,000 chats: while they open, all at once, with a
+// full list or a token, and when they are open.
+func BenchmarkManyChats(b *testing.B) {
+	const chats, streams = 10_000, 10
+	w := newWorld(b, nil)
+	for i := range chats {
+		w.put(i, "bob")
+	}
+	for _, token := range []string{"", w.view.NewToken("bob", w.now.Add(time.Hour))} {
+		b.Run(fmt.Sprintf("token=%t", token != ""), func(b *testing.B) {
+			w.now = w.now.Add(2 * time.Hour)
+			var before, now runtime.MemStats
+			var peak, open uint64
+			for b.Loop() {
+				b.StopTimer()
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				b.StartTimer()
+				var devices []*device
+				for range streams {
+					devices = append(devices, w.register("bob", token))
+				}
+				for step, done := 0, false; !done; step++ {
+					for _, d := range devices {
+						var err error
+						done, err = d.s.Step(w.ctx)
+						w.must(err)
+						d.s.Take(256)
+					}
+					if step%32 == 0 {
+						b.StopTimer()
+						runtime.GC()
+						runtime.ReadMemStats(&now)
+						peak = max(peak, now.HeapAlloc-before.HeapAlloc)
+						b.StartTimer()
+					}
+				}
+				b.StopTimer()
+				runtime.GC()
+				runtime.ReadMemStats(&now)
+				open = now.HeapAlloc - before.HeapAlloc
+				for _, d := range devices {
+					w.hub.Close(d.s)
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(open)/streams/chats, "bytes/stream-chat")
+			b.ReportMetric(float64(peak)/(1<<20), "MiB-peak")
 		})
 	}
 }

@@ -14,8 +14,8 @@ var (
 	ErrStreamGone = errors.New("delivery: no such stream")
 	// ErrPosition says that a position beyond the last sent was acknowledged.
 	ErrPosition = mailbox.ErrPosition
-	// ErrNotYours says that a token of another user or session was to extend a stream.
-	ErrNotYours = errors.New("delivery: another user or session")
+	// ErrNotYours says that a token of another session of the user was to extend a stream.
+	ErrNotYours = errors.New("delivery: another session")
 )
 
 // Reasons why a stream ended, by the code of its end frame.

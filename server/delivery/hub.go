@@ -81,6 +81,7 @@ type Config struct {
 	Spread         time.Duration // over which streams synchronise anew after MarkDirty; 10 s
 	MaxStreams     int           // of one user; the oldest gives way; 10
 	MaxReplay      int           // changes of one known chat that a stream replays; 500
+	MaxRecent      int           // changes of a chat kept for streams that are opening; 32
 	// Limits bound each stream: 2,048 frames and 4 MiB waiting, 1,000 frames and
 	// 1 MiB unacknowledged, 90 s of lease.
 	Limits mailbox.Limits
@@ -106,6 +107,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Spread = cmp.Or(c.Spread, 10*time.Second)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 10)
 	c.MaxReplay = cmp.Or(c.MaxReplay, 500)
+	c.MaxRecent = cmp.Or(c.MaxRecent, 32)
 	c.Limits.Lease = cmp.Or(c.Limits.Lease, 90*time.Second)
 	c.Limits.Frames = cmp.Or(c.Limits.Frames, 2048)
 	c.Limits.Bytes = cmp.Or(c.Limits.Bytes, 4<<20)
@@ -162,6 +164,7 @@ type Hub struct {
 	marks    watermark.Set
 	queue    due.Queue[Work]
 	mark     uint64 // grows with every MarkDirty
+	serial   uint64 // of the newest chatState
 	stats    Stats
 }
 
@@ -202,6 +205,9 @@ func New(cfg Config) (*Hub, error) {
 	}, nil
 }
 
+// Generation is that of the store.
+func (h *Hub) Generation() string { return h.cfg.Generation }
+
 // Stats returns the counters.
 func (h *Hub) Stats() Stats {
 	h.mu.Lock()
@@ -230,7 +236,7 @@ func (h *Hub) Deliver(d Delivery) {
 		// targets' streams, any other change those that should be attached and are
 		// not, because an earlier change of the membership never came.
 		for _, user := range d.Targets {
-			h.joinUnattached(d.ChatID, user)
+			h.joinUnattached(d.ChatID, user, d.Version)
 		}
 		if h.checked[d.ChatID] < d.MembershipVersion {
 			h.requestCheck(d.ChatID, d.MembershipVersion)
@@ -238,11 +244,13 @@ func (h *Hub) Deliver(d Delivery) {
 		return
 	}
 	for _, e := range d.Events {
-		cs.receive(h, e)
+		if !cs.Receive(e) {
+			h.stats.Duplicates++
+		}
 	}
-	cs.wanted = max(cs.wanted, d.Version)
+	cs.Wanted = max(cs.Wanted, d.Version)
 	h.advance(cs)
-	walked := !cs.known || d.Version <= cs.version
+	walked := !cs.Known || d.Version <= cs.Version
 	if walked || len(d.Events) == 0 {
 		// The changes were walked, now or before, or happened before the first
 		// attachment: then a target's stream is not attached, or attached by a later
@@ -250,7 +258,7 @@ func (h *Hub) Deliver(d Delivery) {
 		// are gone with it if the stream that is opening ends. Of the changes of a
 		// repair this may be true of the first ones only.
 		for _, user := range d.Targets {
-			h.joinUnattached(d.ChatID, user)
+			h.joinUnattached(d.ChatID, user, d.Version)
 		}
 	}
 	if walked && cs.checked < d.MembershipVersion {
@@ -342,9 +350,7 @@ func (h *Hub) remove(s *Stream) {
 	} else {
 		h.users[s.user] = mine
 	}
-	for _, a := range s.attached {
-		h.detach(a)
-	}
+	h.detachAll(s)
 }
 
 // Stream returns an open stream of a user by its id.
@@ -365,9 +371,9 @@ func (h *Hub) Extend(user, session, id string, until time.Time) error {
 	defer h.mu.Unlock()
 	s := h.streams[id]
 	switch {
-	case s == nil:
+	case s == nil || s.user != user: // nobody learns of others' streams
 		return ErrStreamGone
-	case s.user != user || s.session != session:
+	case s.session != session:
 		return ErrNotYours
 	}
 	s.expires = until

@@ -339,6 +339,11 @@ func TestAckExtendAndLease(t *testing.T) {
 	if err := w.hub.Extend("bob", "other session", d.s.ID(), w.now); !errors.Is(err, delivery.ErrNotYours) {
 		t.Fatal(err)
 	}
+	for _, session := range []string{"s", "other session"} {
+		if err := w.hub.Extend("alice", session, d.s.ID(), w.now); !errors.Is(err, delivery.ErrStreamGone) {
+			t.Fatal(err)
+		}
+	}
 	w.must(w.hub.Extend("bob", "s", d.s.ID(), w.now.Add(2*time.Hour)))
 	w.send("alice", id, "two")
 	d.take()

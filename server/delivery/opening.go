@@ -7,7 +7,6 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery/frame"
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -34,11 +33,22 @@ type opening struct {
 	known   map[string]int64
 	order   []string // of known, as the client gave them
 	started time.Time
-	rows    []table.UserChat // chats that the client did not name, still to be done
-	mine    []table.UserChat // chats that it did, still to be done
+	rows    []ownRow         // chats that the client did not name, still to be done
+	mine    []string         // chats that it did, still to be done
 	touched []table.UserChat // those of mine that are to be shown beside their events
 	phase   phase
-	replay  *replay
+	replay  *frame.Replay
+}
+
+// ownRow is what an opening keeps of a user's row: there may be very many.
+type ownRow struct {
+	chatID    string
+	floor     int64
+	changedAt int64
+}
+
+func ownRowOf(r *table.UserChat) ownRow {
+	return ownRow{chatID: r.ChatID, floor: r.Floor(), changedAt: r.ChangedAt}
 }
 
 type phase uint8
@@ -96,35 +106,41 @@ func (s *Stream) stepRows(ctx context.Context) error {
 	if err := h.cfg.Durable(ctx); err != nil {
 		return err
 	}
-	mine := make(map[string]table.UserChat, len(rows))
+	mine := make(map[string]*table.UserChat, len(o.known))
+	chats := make([]string, 0, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		_, known := o.known[r.ChatID]
+		if known {
+			mine[r.ChatID] = r
+		}
+		if r.Left() {
+			continue
+		}
+		chats = append(chats, r.ChatID)
+		if !known {
+			o.rows = append(o.rows, ownRowOf(r))
+		}
+	}
+	h.attachAll(s, chats)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, r := range rows {
-		mine[r.ChatID] = r
+	for i := range rows {
+		r := &rows[i]
 		_, known := o.known[r.ChatID]
-		switch {
-		case r.Left():
-			if known || (!o.full && r.ChangedAt >= o.since.UnixMilli()) {
-				h.push(s, frame.Left(r.ChatID, s.user, r.LeftVersion))
-			}
-		default:
-			if s.attached[r.ChatID] == nil {
-				h.attach(s, r.ChatID)
-			}
-			if !known {
-				o.rows = append(o.rows, r)
-			}
+		if r.Left() && (known || (!o.full && r.ChangedAt >= o.since.UnixMilli())) {
+			h.left(s, r.ChatID, r.LeftVersion)
 		}
 	}
 	for _, id := range o.order {
 		r, ok := mine[id]
 		switch {
 		case !ok: // not a chat of the user, or none at all: the same answer
-			h.push(s, frame.Left(id, s.user, 0))
+			h.left(s, id, 0)
 		case !r.Left():
-			o.mine = append(o.mine, r)
+			o.mine = append(o.mine, r.ChatID)
 			if o.full || r.ChangedAt >= o.since.UnixMilli() {
-				o.touched = append(o.touched, r)
+				o.touched = append(o.touched, table.UserChat{UserID: s.user, ChatID: r.ChatID})
 			}
 		}
 	}
@@ -141,9 +157,9 @@ func (s *Stream) stepKnown(ctx context.Context) error {
 			o.phase = phaseChats
 			return nil
 		}
-		row := o.mine[0]
+		id := o.mine[0]
 		o.mine = o.mine[1:]
-		r, err := s.beginReplay(ctx, row.ChatID, o.known[row.ChatID])
+		r, err := s.beginReplay(ctx, id, o.known[id])
 		if err != nil || r == nil {
 			return err
 		}
@@ -166,8 +182,8 @@ func (s *Stream) stepChats(ctx context.Context) error {
 	n := min(pageSize, len(o.rows))
 	rows := o.rows[:n]
 	o.rows = o.rows[n:]
-	return s.refresh(ctx, rows, func(h *table.Head, r table.UserChat) bool {
-		return o.full || max(h.ChangedAt, r.ChangedAt) >= o.since.UnixMilli()
+	return s.refresh(ctx, rows, func(h *table.Head, r ownRow) bool {
+		return o.full || max(h.ChangedAt, r.changedAt) >= o.since.UnixMilli()
 	})
 }
 
@@ -211,13 +227,13 @@ func (s *Stream) stepLate(ctx context.Context) error {
 	}
 	h.mu.Unlock()
 	slices.Sort(ids) // the same order in every run
-	return s.look(ctx, ids)
+	return s.look(ctx, ids, 0)
 }
 
 // look finds out what a stream's user has to do with chats that the stream is
 // not attached to: it attaches the stream and sends the head, or says that the
-// user has left.
-func (s *Stream) look(ctx context.Context, ids []string) error {
+// user has left. version is one that all of them had before; 0 where none is known.
+func (s *Stream) look(ctx context.Context, ids []string, version int64) error {
 	h := s.hub
 	rows, err := h.cfg.Source.UserChatsOf(ctx, s.user, ids)
 	if err != nil {
@@ -226,16 +242,17 @@ func (s *Stream) look(ctx context.Context, ids []string) error {
 	if err := h.cfg.Durable(ctx); err != nil {
 		return err
 	}
-	var members []table.UserChat
+	var members []ownRow
 	h.mu.Lock()
 	for _, r := range rows {
 		switch {
-		case r == nil || s.attached[r.ChatID] != nil:
+		case r == nil || s.attached.Of(r.ChatID) != nil:
 		case r.Left():
-			h.push(s, frame.Left(r.ChatID, s.user, r.LeftVersion))
+			h.left(s, r.ChatID, r.LeftVersion)
+			s.departed.Confirm(r.ChatID, version)
 		case h.streams[s.id] == s:
 			h.attach(s, r.ChatID)
-			members = append(members, *r)
+			members = append(members, ownRowOf(r))
 		}
 	}
 	h.dropDead([]*Stream{s})
@@ -243,17 +260,17 @@ func (s *Stream) look(ctx context.Context, ids []string) error {
 	if len(members) == 0 {
 		return nil
 	}
-	return s.refresh(ctx, members, func(*table.Head, table.UserChat) bool { return true })
+	return s.refresh(ctx, members, func(*table.Head, ownRow) bool { return true })
 }
 
 // refresh takes chats live that the stream was attached to before: those that
 // changed with a head frame, read with the user's row last, the others as they
 // are.
-func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed func(*table.Head, table.UserChat) bool) error {
+func (s *Stream) refresh(ctx context.Context, rows []ownRow, changed func(*table.Head, ownRow) bool) error {
 	h := s.hub
 	ids := make([]string, len(rows))
 	for i, r := range rows {
-		ids[i] = r.ChatID
+		ids[i] = r.chatID
 	}
 	heads, err := h.cfg.Source.Heads(ctx, ids)
 	if err != nil {
@@ -262,7 +279,7 @@ func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed fun
 	var show []table.UserChat
 	for i, r := range rows {
 		if heads[i] != nil && changed(heads[i], r) {
-			show = append(show, r)
+			show = append(show, table.UserChat{UserID: s.user, ChatID: r.chatID})
 		}
 	}
 	seen := map[string]*chatv1.ChatOverview{}
@@ -295,33 +312,33 @@ func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed fun
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, r := range rows {
-		a := s.attached[r.ChatID]
+		a := s.attached.Of(r.chatID)
 		if a == nil || a.live {
 			continue
 		}
-		ov := seen[r.ChatID]
-		row, read := now[r.ChatID]
+		ov := seen[r.chatID]
+		row, read := now[r.chatID]
 		switch {
 		case heads[i] == nil:
 			h.detach(a)
 		case !read:
-			h.goLive(a, heads[i].Version, r.Floor())
+			h.goLive(a, heads[i].Version, r.floor)
 		case row == nil || row.Left():
 			version := a.gone
 			if row != nil {
 				version = row.LeftVersion
 			}
-			h.push(s, frame.Left(r.ChatID, s.user, version))
+			h.left(s, r.chatID, version)
 			h.detach(a)
 		case ov == nil:
 			// Not a member when the overview was read, and one again since: the
 			// addition will come, or has been noted; look again.
 			h.detach(a)
-			h.requestJoin(s, r.ChatID)
+			h.requestJoin(s, r.chatID, 0)
 		default:
 			head := ov.GetHead()
 			if a.gone <= head.GetVersion() {
-				h.push(s, frame.Head(r.ChatID, head.GetVersion(), head.GetSequence(), ov))
+				h.push(s, frame.Head(r.chatID, head.GetVersion(), head.GetSequence(), ov))
 			}
 			h.goLive(a, head.GetVersion(), row.Floor())
 		}
@@ -330,19 +347,8 @@ func (s *Stream) refresh(ctx context.Context, rows []table.UserChat, changed fun
 	return nil
 }
 
-// replay sends the events of one known chat between the client's version and the
-// head, as they were.
-type replay struct {
-	chatID string
-	from   int64 // sent, or hidden and merged into what follows, up to here
-	after  int64 // version that the client has after the frames so far
-	to     int64
-	out    bool  // the user is not a member at from
-	floor  int64 // changes below are hidden
-}
-
 // beginReplay returns nil if there is nothing to replay.
-func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) (*replay, error) {
+func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) (*frame.Replay, error) {
 	h := s.hub
 	heads, err := h.cfg.Source.Heads(ctx, []string{chatID})
 	if err != nil {
@@ -357,7 +363,7 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	a := s.attached[chatID]
+	a := s.attached.Of(chatID)
 	if a == nil {
 		return nil, nil // removed meanwhile, and told so
 	}
@@ -368,7 +374,7 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 		if row != nil {
 			left = row.LeftVersion
 		}
-		h.push(s, frame.Left(chatID, s.user, left))
+		h.left(s, chatID, left)
 		h.detach(a)
 		return nil, nil
 	case version > head.Version || head.Version-version > int64(h.cfg.MaxReplay):
@@ -379,12 +385,12 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 		h.goLive(a, version, row.Floor())
 		return nil, nil
 	}
-	return &replay{chatID: chatID, from: version, after: version, to: head.Version, floor: row.Floor()}, nil
+	return &frame.Replay{ChatID: chatID, User: s.user, From: version, After: version, To: head.Version, Floor: row.Floor()}, nil
 }
 
-func (s *Stream) stepReplay(ctx context.Context, r *replay) (done bool, err error) {
+func (s *Stream) stepReplay(ctx context.Context, r *frame.Replay) (done bool, err error) {
 	h := s.hub
-	events, err := h.cfg.Source.Events(ctx, r.chatID, r.from, int(min(pageSize, r.to-r.from)))
+	events, err := h.cfg.Source.Events(ctx, r.ChatID, r.From, int(min(pageSize, r.To-r.From)))
 	if err != nil {
 		return false, err
 	}
@@ -393,45 +399,24 @@ func (s *Stream) stepReplay(ctx context.Context, r *replay) (done bool, err erro
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	a := s.attached[r.chatID]
+	a := s.attached.Of(r.ChatID)
 	if a == nil {
 		return true, nil
 	}
 	for _, e := range events {
-		r.show(s, e)
+		if f := r.Next(e); f != nil {
+			h.push(s, f)
+		}
 	}
-	if r.from < r.to && len(events) > 0 {
+	if r.From < r.To && len(events) > 0 {
 		h.dropDead([]*Stream{s})
 		return false, nil
 	}
-	if r.after < r.to {
+	if r.After < r.To {
 		// The last changes are hidden: the client learns the version by asking.
-		h.push(s, frame.Head(r.chatID, r.to, 0, nil))
+		h.push(s, frame.Head(r.ChatID, r.To, 0, nil))
 	}
-	h.goLive(a, r.to, r.floor)
+	h.goLive(a, r.To, r.Floor)
 	h.dropDead([]*Stream{s})
 	return true, nil
-}
-
-// show sends one event unless it is hidden. What happened between a removal of
-// the user and the next addition is not for the user; the removal itself always
-// is, so that the client drops what it had before.
-func (r *replay) show(s *Stream, e event.Event) {
-	v := e.GetMetadata().GetVersion()
-	r.from = v
-	target, effect := frame.EffectOf(e)
-	own := target == s.user
-	switch {
-	case own && effect == frame.Removed:
-		r.out = true
-	case own && effect == frame.Added:
-		r.out = false
-		if v < r.floor {
-			return
-		}
-	case r.out || v < r.floor:
-		return
-	}
-	s.hub.push(s, frame.Of(e, r.after))
-	r.after = v
 }

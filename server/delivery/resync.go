@@ -3,11 +3,11 @@ package delivery
 import (
 	"context"
 	"hash/fnv"
-	"slices"
 	"time"
 
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
 )
 
 // resync is a stream's synchronisation with the store after something may have been
@@ -108,12 +108,12 @@ func (h *Hub) doResync(ctx context.Context, w Work) error {
 func (h *Hub) settle(s *Stream, w Work, now time.Time) {
 	r := s.resync
 	for id, version := range r.until {
-		if a := s.attached[id]; a == nil || (a.live && a.pos >= version) {
+		if a := s.attached.Of(id); a == nil || (a.live && a.pos >= version) {
 			delete(r.until, id) // walked up to there, or up to the own removal
 		}
 	}
 	for id := range r.joins {
-		if a := s.attached[id]; h.joins[join{s, id}] == nil && (a == nil || a.live) {
+		if a := s.attached.Of(id); h.joins[join{s, id}] == nil && (a == nil || a.live) {
 			delete(r.joins, id)
 		}
 	}
@@ -142,7 +142,7 @@ func (s *Stream) read(ctx context.Context, r *resync) error {
 	if err := h.cfg.Durable(ctx); err != nil {
 		return err
 	}
-	since := s.synced.Add(-resyncOverlap).UnixMilli()
+	since := s.synced.Add(-view.Overlap).UnixMilli() // as a token of that time
 	var own []table.UserChat
 	for _, row := range rows {
 		if !row.Left() && row.ChangedAt >= since {
@@ -158,7 +158,8 @@ func (s *Stream) read(ctx context.Context, r *resync) error {
 	}
 	h.mu.Lock()
 	ids := make([]string, 0, len(s.attached))
-	for id, a := range s.attached {
+	for _, a := range s.attached {
+		id := a.chat.id
 		// One stream's reading of a head serves all that answer the same mark.
 		if a.chat.mark < r.mark {
 			ids = append(ids, id)
@@ -167,13 +168,13 @@ func (s *Stream) read(ctx context.Context, r *resync) error {
 		}
 	}
 	for _, row := range rows {
-		if s.attached[row.ChatID] == nil && (!row.Left() || row.ChangedAt >= since) {
-			h.requestJoin(s, row.ChatID)
+		told := s.departed.Told(row.ChatID)
+		if s.attached.Of(row.ChatID) == nil && (!row.Left() || (row.ChangedAt >= since && row.LeftVersion > told)) {
+			h.requestJoin(s, row.ChatID, 0)
 			r.joins[row.ChatID] = true
 		}
 	}
 	h.mu.Unlock()
-	slices.Sort(ids) // the same order in every run
 	for len(ids) > 0 {
 		n := min(pageSize, len(ids))
 		if err := s.readHeads(ctx, r, ids[:n]); err != nil {
@@ -183,10 +184,6 @@ func (s *Stream) read(ctx context.Context, r *resync) error {
 	}
 	return nil
 }
-
-// resyncOverlap is how much earlier than the last synchronisation changes of the
-// user's rows are looked for; the clocks of processes differ (design §5, rule 8).
-const resyncOverlap = time.Minute
 
 // readHeads has the chats walked that have moved on.
 func (s *Stream) readHeads(ctx context.Context, r *resync, ids []string) error {
@@ -207,7 +204,7 @@ func (s *Stream) readHeads(ctx context.Context, r *resync, ids []string) error {
 		}
 		r.until[id] = heads[i].Version
 		cs.mark, cs.markedAt = max(cs.mark, r.mark), max(cs.markedAt, heads[i].Version)
-		cs.wanted = max(cs.wanted, heads[i].Version)
+		cs.Wanted = max(cs.Wanted, heads[i].Version)
 		h.advance(cs)
 	}
 	return nil
@@ -229,7 +226,7 @@ func (s *Stream) showStates(ctx context.Context, rows []table.UserChat, whole bo
 	for _, ov := range list {
 		id, head := ov.GetChat().GetChatId(), ov.GetHead()
 		switch {
-		case s.attached[id] == nil:
+		case s.attached.Of(id) == nil:
 		case whole:
 			h.push(s, frame.Head(id, head.GetVersion(), head.GetSequence(), ov))
 		default:

@@ -7,8 +7,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/delivery/departed"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/delivery/mailbox"
+	"github.com/parley-chat/parley/server/delivery/ordered"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -25,7 +27,8 @@ type Stream struct {
 
 	expires  time.Time
 	token    string // of the last synchronisation completed
-	attached map[string]*attachment
+	attached ordered.List[*attachment]
+	departed departed.Set    // chats that the stream was told its user has left
 	opening  bool            // Step has not finished
 	late     map[string]bool // chats to look at once it has
 	dead     bool            // its mailbox was full
@@ -44,7 +47,7 @@ func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {
 		box:      mailbox.New(&h.cfg.Limits),
 		plan:     newOpening(p, tok),
 		expires:  p.ExpiresAt,
-		attached: map[string]*attachment{},
+		departed: departed.Set{},
 		opening:  true,
 		late:     map[string]bool{},
 	}

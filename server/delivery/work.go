@@ -4,9 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/delivery/watermark"
-	"github.com/parley-chat/parley/server/event"
 )
 
 // Work is something that needs the store: missing events, a member list, or a
@@ -43,6 +41,7 @@ type join struct {
 type joinState struct {
 	running bool
 	again   bool
+	version int64 // that made it necessary
 }
 
 // retryAfter is the pause after a read that failed.
@@ -65,8 +64,9 @@ func (h *Hub) requestCheck(chatID string, version int64) {
 	h.schedule(h.cfg.Clock(), Work{kind: workCheck, chatID: chatID})
 }
 
-// requestJoin asks for a look at a stream's part in a chat. Callers hold mu.
-func (h *Hub) requestJoin(s *Stream, chatID string) {
+// requestJoin asks for a look at a stream's part in a chat, because of a version of
+// it; 0 where none is known. Callers hold mu.
+func (h *Hub) requestJoin(s *Stream, chatID string, version int64) {
 	if s.opening {
 		s.late[chatID] = true
 		return
@@ -74,19 +74,23 @@ func (h *Hub) requestJoin(s *Stream, chatID string) {
 	key := join{s, chatID}
 	if j := h.joins[key]; j != nil {
 		j.again = j.again || j.running
+		j.version = max(j.version, version)
 		return
 	}
-	h.joins[key] = &joinState{}
+	h.joins[key] = &joinState{version: version}
 	h.schedule(h.cfg.Clock(), Work{kind: workJoin, stream: s, chatID: chatID})
 }
 
 // joinUnattached asks for a look at each of a user's streams that is not attached
 // to a chat, or not yet live in it: what it is about to find out may be older than
-// the change that brings us here, and end the attachment. Callers hold mu.
-func (h *Hub) joinUnattached(chatID, user string) {
+// the change that brings us here, and end the attachment. version is that of the
+// change, or of one after it; 0 has every such stream looked at, else those that
+// know already what it has done are left alone. Callers hold mu.
+func (h *Hub) joinUnattached(chatID, user string, version int64) {
 	for _, s := range h.users[user] {
-		if a := s.attached[chatID]; a == nil || !a.live {
-			h.requestJoin(s, chatID)
+		a := s.attached.Of(chatID)
+		if (a == nil && (version == 0 || !h.knowsLeft(s, chatID, version))) || (a != nil && !a.live) {
+			h.requestJoin(s, chatID, version)
 		}
 	}
 }
@@ -133,12 +137,12 @@ func (h *Hub) Do(ctx context.Context, w Work) error {
 func (h *Hub) doFetch(ctx context.Context, w Work) error {
 	cs := w.chat
 	h.mu.Lock()
-	if h.chats[cs.id] != cs || cs.wanted <= cs.version { // gone, or the hole has closed
+	if h.chats[cs.id] != cs || cs.Wanted <= cs.Version { // gone, or the hole has closed
 		cs.fetchDue = false
 		h.mu.Unlock()
 		return nil
 	}
-	after, wanted := cs.version, cs.wanted
+	after, wanted := cs.Version, cs.Wanted
 	h.stats.HoleReads++
 	h.mu.Unlock()
 
@@ -158,16 +162,13 @@ func (h *Hub) doFetch(ctx context.Context, w Work) error {
 		return nil
 	}
 	more := len(events) == pageSize
-	if !more && cs.wanted == wanted {
+	if !more && cs.Wanted == wanted {
 		// A consistent read shows all that is committed, and nothing is delivered
 		// before it is: there is no more than this and what has come by itself.
-		cs.wanted = cs.version
-		for v := range cs.buffer {
-			cs.wanted = max(cs.wanted, v)
-		}
+		cs.Complete()
 	}
 	for _, e := range events {
-		cs.take(e)
+		cs.Take(e)
 	}
 	cs.fetchDue = more // the next page is read at once
 	h.advance(cs)
@@ -175,18 +176,6 @@ func (h *Hub) doFetch(ctx context.Context, w Work) error {
 		h.schedule(h.cfg.Clock(), w)
 	}
 	return nil
-}
-
-// take puts a change that was read into the buffer, whatever its bound. It counts as
-// wanted: a chat with changes to walk must not be forgotten.
-func (cs *chatState) take(e event.Event) {
-	if v := e.GetMetadata().GetVersion(); v > cs.version && cs.buffer[v] == nil {
-		if cs.buffer == nil {
-			cs.buffer = map[int64]*frame.Change{}
-		}
-		cs.buffer[v] = frame.NewChange(e)
-		cs.wanted = max(cs.wanted, v)
-	}
 }
 
 // doCheck reads a member list and looks at the members' streams that are not
@@ -207,7 +196,7 @@ func (h *Hub) doCheck(ctx context.Context, w Work) error {
 		return err
 	}
 	for _, u := range users {
-		h.joinUnattached(w.chatID, u)
+		h.joinUnattached(w.chatID, u, 0)
 	}
 	h.setChecked(w.chatID, version)
 	if c.want > version {
@@ -228,16 +217,17 @@ func (h *Hub) doJoin(ctx context.Context, w Work) error {
 		return nil
 	}
 	j.running, j.again = true, false
+	version := j.version
 	h.mu.Unlock()
 
-	err := w.stream.look(ctx, []string{w.chatID})
+	err := w.stream.look(ctx, []string{w.chatID}, version)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case err != nil:
 		// What look attached before it failed would stay silent.
-		if a := w.stream.attached[w.chatID]; a != nil && !a.live {
+		if a := w.stream.attached.Of(w.chatID); a != nil && !a.live {
 			h.detach(a)
 		}
 		h.schedule(h.cfg.Clock().Add(retryAfter), w)

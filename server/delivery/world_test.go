@@ -12,6 +12,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -23,6 +24,7 @@ type world struct {
 	ctx   context.Context
 	now   time.Time
 	ids   atomic.Int64
+	store *storetest.Map
 	chats *chat.Service
 	view  *view.Reader
 	hub   *delivery.Hub
@@ -37,6 +39,7 @@ func newWorld(t testing.TB, change func(*delivery.Config)) *world {
 	clock := func() time.Time { return w.now }
 	id := func(prefix string) string { return fmt.Sprintf("%s%026d", prefix, w.ids.Add(1)) }
 	st := storetest.NewMap(clock)
+	w.store = st
 	w.view = view.New(view.Config{Store: st, Generation: "g1", TokenKey: make([]byte, view.KeySize), Clock: clock})
 	var err error
 	w.chats, err = chat.New(w.ctx, chat.Config{
@@ -75,6 +78,20 @@ func (w *world) group(history table.History, members ...string) string {
 	return c.ChatID
 }
 
+// put writes the rows of a chat of a user, one of very many.
+func (w *world) put(i int, user string) {
+	w.t.Helper()
+	id, at := fmt.Sprintf("chat_%026d", i*7919), w.now.UnixMilli()
+	head := table.Head{Version: 100, Sequence: 90, MembershipVersion: 10, ChangedAt: at, LastSender: "ann", LastPreview: "The last message."}
+	c := table.Chat{Type: table.Group, Name: "A group", Status: table.Active, History: table.All, CreatedBy: "ann", MemberCount: 9, Version: 10}
+	row := table.UserChat{History: table.All, JoinedVersion: 5, ReadSequence: 80, ChangedAt: at}
+	w.must(w.store.BatchWrite(w.ctx, []store.Write{
+		{Op: store.OpPut, Key: table.HeadKey(id), Item: head.Item()},
+		{Op: store.OpPut, Key: table.ChatKey(id), Item: c.Item()},
+		{Op: store.OpPut, Key: table.UserChatKey(user, id), Item: row.Item()},
+	}))
+}
+
 func (w *world) send(user, chatID, text string) {
 	w.t.Helper()
 	_, err := w.chats.Send(w.ctx, chat.Send{Caller: user, ChatID: chatID, Content: text})
@@ -105,6 +122,7 @@ type device struct {
 	s       *delivery.Stream
 	version map[string]int64
 	newest  map[string]int64
+	shown   map[string]int64 // version of the last frame that carried one
 	texts   map[string][]string
 	left    map[string]bool
 	token   string
@@ -129,7 +147,7 @@ func (w *world) register(user, token string, known ...*deliveryv1.KnownChat) *de
 	w.t.Helper()
 	s, err := w.hub.Open(delivery.OpenParams{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour), Token: token, Known: known})
 	w.must(err)
-	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, texts: map[string][]string{}, left: map[string]bool{}, next: 1}
+	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, shown: map[string]int64{}, texts: map[string][]string{}, left: map[string]bool{}, next: 1}
 	for _, k := range known {
 		d.version[k.ChatId] = k.Version
 	}
@@ -166,6 +184,12 @@ func (d *device) apply(f *deliveryv1.Frame) {
 		d.left[id] = false
 	case f.GetReset_() != nil:
 		d.version[id], d.texts[id] = f.GetReset_().GetVersion(), nil
+	}
+	if v := f.GetVersion(); v > 0 {
+		if v <= d.shown[id] { // versions of a stream and chat rise
+			d.w.t.Fatalf("version %d of %s comes after %d", v, id, d.shown[id])
+		}
+		d.shown[id] = v
 	}
 	d.newest[id] = max(d.newest[id], f.GetVersion())
 	if m := f.GetMembership(); m.GetUserId() == d.user() && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {

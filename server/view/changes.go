@@ -41,7 +41,7 @@ func (r *Reader) Changes(ctx context.Context, user string, req *messagev1.ListCh
 		return nil, incomplete(chatID, after+1)
 	}
 	touched := touchedBy(events)
-	changes, err := r.present(ctx, chatID, touched)
+	changes, err := r.present(ctx, chatID, touched, after)
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +82,7 @@ func hidden(c *messagev1.Change, row table.UserChat) bool {
 type touch struct {
 	key   store.Key
 	event event.Event
+	added bool // one of the events made the user a member
 }
 
 func (t touch) version() int64 { return t.event.GetMetadata().GetVersion() }
@@ -90,20 +91,25 @@ func (t touch) version() int64 { return t.event.GetMetadata().GetVersion() }
 // change.
 func touchedBy(events []event.Event) []touch {
 	touched := make([]touch, 0, len(events))
-	seen := make(map[store.Key]bool, len(events))
+	seen := make(map[store.Key]int, len(events)) // place in touched, from 1
 	for _, e := range slices.Backward(events) {
 		t := touch{event: e}
+		added := false
 		switch e := e.(type) {
 		case *eventv1.MessagePersisted:
 			t.key = table.MessageKey(e.GetChatId(), e.GetSequence())
 		case *eventv1.MembershipChanged:
 			t.key = table.MembershipKey(e.GetChatId(), e.GetUserId())
+			added = e.GetChangeType() == eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED
 		default:
 			t.key = table.ChatKey(e.GetChatId())
 		}
-		if !seen[t.key] {
-			seen[t.key] = true
+		if seen[t.key] == 0 {
 			touched = append(touched, t)
+			seen[t.key] = len(touched)
+		}
+		if added {
+			touched[seen[t.key]-1].added = true
 		}
 	}
 	slices.Reverse(touched)
@@ -112,14 +118,14 @@ func touchedBy(events []event.Event) []touch {
 
 // present reads the present state of what was touched. No state is older than
 // the change that touched it.
-func (r *Reader) present(ctx context.Context, chatID string, touched []touch) ([]*messagev1.Change, error) {
+func (r *Reader) present(ctx context.Context, chatID string, touched []touch, after int64) ([]*messagev1.Change, error) {
 	keys := make([]store.Key, 0, len(touched)+8)
 	for _, t := range touched {
 		keys = append(keys, t.key)
 	}
 	for _, t := range touched {
 		if t.key.Table == store.ChatMemberships {
-			keys = append(keys, table.UserChatKey(t.key.SK, chatID))
+			keys = append(keys, table.UserChatKey(t.key.SK, chatID), table.LeftKey(t.key.SK, chatID))
 		}
 	}
 	items, err := r.items(ctx, keys)
@@ -141,9 +147,9 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch) ([
 			c.Body = &messagev1.Change_Message{Message: messageMessage(m)}
 		case store.ChatMemberships:
 			var m *messagev1.MembershipChange
-			m, ok = membershipNow(t, items[i], userRows[0])
+			m, ok = membershipNow(t, items[i], either(userRows[0], userRows[1]), after)
 			c.Body = &messagev1.Change_Membership{Membership: m}
-			userRows = userRows[1:]
+			userRows = userRows[2:]
 		default:
 			row := table.ChatFrom(chatID, items[i])
 			ok = row.Version >= t.version()
@@ -158,9 +164,10 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch) ([
 }
 
 // membershipNow tells how a membership stands that an event changed: membership
-// is its row and userRow the member's own row of the chat, either nil if there is
-// none. It returns false if the rows do not yet show the event.
-func membershipNow(t touch, membership, userRow store.Item) (*messagev1.MembershipChange, bool) {
+// is its row and userRow what the member's own row of the chat says, or the row of
+// the chat as one that was left; either nil if there is none. after is the version
+// that the client has. It returns false if the rows do not yet show the event.
+func membershipNow(t touch, membership, userRow store.Item, after int64) (*messagev1.MembershipChange, bool) {
 	e, ok := t.event.(*eventv1.MembershipChanged)
 	if !ok {
 		return nil, false
@@ -168,6 +175,7 @@ func membershipNow(t touch, membership, userRow store.Item) (*messagev1.Membersh
 	chatID, user := t.key.PK, t.key.SK
 	own := table.UserChatFrom(user, chatID, userRow)
 	now := &messagev1.MembershipChange{UserId: user, Version: t.version()}
+	var joinedAt int64 // of a membership that the client does not know
 	switch {
 	case membership != nil:
 		m := table.MembershipFrom(chatID, user, membership)
@@ -176,9 +184,10 @@ func membershipNow(t touch, membership, userRow store.Item) (*messagev1.Membersh
 		}
 		now.Version, now.Role = m.Version, memberRole(m.Role)
 		now.Kind = messagev1.MembershipChange_KIND_ROLE_CHANGED
-		if m.Version == own.JoinedVersion {
-			now.Kind = messagev1.MembershipChange_KIND_ADDED
-			now.ChangedAt = timestamp(m.JoinedAt)
+		// The membership of somebody who arrived in a group's second phase begins with
+		// the creation, which the client may have: then the event tells.
+		if m.JoinedVersion > after || t.added {
+			joinedAt = m.JoinedAt
 		}
 	case userRow == nil || own.LeftVersion >= now.Version:
 		// The row is kept for 90 days; without it the version of the last known
@@ -198,5 +207,16 @@ func membershipNow(t touch, membership, userRow store.Item) (*messagev1.Membersh
 		}
 		now.ChangedBy, now.MemberCount, now.ChangedAt = e.GetChangedBy(), e.GetMemberCountAfter(), e.GetChangedAt()
 	}
+	if joinedAt != 0 && now.Kind == messagev1.MembershipChange_KIND_ROLE_CHANGED {
+		// To the client this is a new member, who has been one since then.
+		now.Kind, now.ChangedAt = messagev1.MembershipChange_KIND_ADDED, timestamp(joinedAt)
+	}
 	return now, true
+}
+
+func either(a, b store.Item) store.Item {
+	if a != nil {
+		return a
+	}
+	return b
 }

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -130,4 +133,38 @@ func TestChangesConverge(t *testing.T) {
 		equal(t, "messages", newest["29"], head.Version)
 		equal(t, "last removal", newest["cidKIND_REMOVED"] > newest["cidKIND_ADDED"], true)
 	}
+}
+
+// Somebody who is removed, added and given a role within one page, or over several,
+// is a member since the addition.
+func TestChangesOfAMemberWhoCameBack(t *testing.T) {
+	w := newWorld(t)
+	id := w.group(table.All, "ann", "bob", "cid")
+	after := w.headOf(id).Version
+	w.advance(time.Hour)
+	w.remove(id, "ann", "bob")
+	w.advance(time.Hour)
+	w.add(id, "ann", "bob")
+	joined := w.clock()
+	w.advance(time.Hour)
+	_, err := w.chat.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
+	w.must(err)
+	for size := int32(1); size <= 3; size++ {
+		at, added := after, time.Time{}
+		for at < w.headOf(id).Version {
+			res := w.changes("cid", id, at, size)
+			for _, c := range res.GetChanges() {
+				m := c.GetMembership()
+				if m.GetKind() == messagev1.MembershipChange_KIND_ADDED {
+					added = m.GetChangedAt().AsTime()
+				}
+				equal(t, "role", m.GetRole(), chatv1.MemberRole_MEMBER_ROLE_ADMIN)
+			}
+			at = res.GetVersion()
+		}
+		equal(t, fmt.Sprint("joined, in pages of ", size), added, joined)
+	}
+	// Whoever knows the addition is told of the role alone.
+	res := w.changes("cid", id, after+2, 10)
+	equal(t, "kind", res.GetChanges()[0].GetMembership().GetKind(), messagev1.MembershipChange_KIND_ROLE_CHANGED)
 }

@@ -3,10 +3,14 @@ package view
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -31,6 +35,16 @@ func (r *Reader) Overview(ctx context.Context, user, chatID string) (*chatv1.Cha
 	row, err := r.confirm(ctx, user, chatID)
 	if err != nil {
 		return nil, err
+	}
+	if row.Role == "" {
+		rows := []*table.UserChat{&row}
+		if err := r.addRoles(ctx, user, rows); err != nil {
+			return nil, err
+		}
+		if rows[0] == nil || rows[0].Left() {
+			return nil, chat.ErrNotAMember
+		}
+		row = *rows[0]
 	}
 	if it == nil {
 		return nil, incomplete(chatID, head.Version)
@@ -60,79 +74,177 @@ func (r *Reader) Overviews(ctx context.Context, user string, rows []table.UserCh
 }
 
 // overviews goes on from heads: it reads the chats and then the user's rows, and
-// returns what the user may see, and the chats that turned out to be left.
+// returns what the user may see, in the order of the heads, and the chats that turned
+// out to be left.
 func (r *Reader) overviews(ctx context.Context, user string, heads []*table.Head) ([]*chatv1.ChatOverview, []*table.UserChat, error) {
-	ids := make([]string, len(heads))
-	for i, h := range heads {
-		ids[i] = h.ChatID
+	// Neighbours in the store are read together.
+	places := make([]int, len(heads))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortFunc(places, func(a, b int) int { return strings.Compare(heads[a].ChatID, heads[b].ChatID) })
+	shown := make([]*chatv1.ChatOverview, len(heads))
+	var left []*table.UserChat
+	for part := range slices.Chunk(places, store.MaxBatchGet) {
+		err := r.turn(ctx, func() (err error) {
+			left, err = r.someOverviews(ctx, user, heads, part, shown, left)
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return slices.DeleteFunc(shown, func(o *chatv1.ChatOverview) bool { return o == nil }), left, nil
+}
+
+// someOverviews does it for the heads at some places.
+func (r *Reader) someOverviews(
+	ctx context.Context, user string, heads []*table.Head, places []int, shown []*chatv1.ChatOverview, left []*table.UserChat,
+) ([]*table.UserChat, error) {
+	ids := make([]string, len(places))
+	for i, at := range places {
+		ids[i] = heads[at].ChatID
 	}
 	chats, err := r.chats(ctx, ids)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	rows, err := r.UserChatsOf(ctx, user, ids)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	shown := make([]*chatv1.ChatOverview, 0, len(heads))
-	var left []*table.UserChat
+	if err := r.addRoles(ctx, user, rows); err != nil {
+		return nil, err
+	}
 	for i, row := range rows {
+		head := heads[places[i]]
 		switch {
 		case row == nil:
 		case row.Left():
 			left = append(left, row)
 		case chats[i] == nil:
-			return nil, nil, incomplete(ids[i], heads[i].Version)
+			return nil, incomplete(head.ChatID, head.Version)
 		default:
-			shown = append(shown, r.overview(*heads[i], *chats[i], *row))
+			shown[places[i]] = r.overview(*head, *chats[i], *row)
 		}
 	}
-	return shown, left, nil
+	return left, nil
 }
 
-// ListChats returns a page of the user's chats, the last changed first. Chats
-// that change while the pages are taken may come again at the end, but none is
-// missing.
-func (r *Reader) ListChats(ctx context.Context, user string, size int, pageToken string) (chats []*chatv1.ChatOverview, next string, err error) {
-	w := walk{start: r.clock().UnixMilli(), full: true, first: true}
-	if pageToken != "" {
-		if w, err = r.resume(pageToken, purposeChats, user, ""); err != nil {
-			return nil, "", err
+// addRoles completes the rows that an earlier release wrote without the role: it
+// reads the memberships and then these rows again, because a user's row is read last.
+func (r *Reader) addRoles(ctx context.Context, user string, rows []*table.UserChat) error {
+	var ids []string
+	var places []int
+	for i, row := range rows {
+		if row != nil && !row.Left() && row.Role == "" {
+			ids, places = append(ids, row.ChatID), append(places, i)
 		}
 	}
-	entries, more, err := r.page(ctx, user, w, 0, pageSize(size, chatsPage, maxChatsPage))
+	if len(ids) == 0 {
+		return nil
+	}
+	memberships, err := r.batch(ctx, ids, func(id string) store.Key { return table.MembershipKey(id, user) })
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	if chats, _, err = r.overviews(ctx, user, headsOf(entries)); err != nil {
-		return nil, "", err
+	again, err := r.UserChatsOf(ctx, user, ids)
+	if err != nil {
+		return err
 	}
-	if more != nil {
-		next = r.newPageToken(more.encode(), purposeChats, user, "")
+	for i, row := range again {
+		if row != nil && !row.Left() && row.Role == "" {
+			row.Role = table.MembershipFrom(ids[i], user, memberships[i]).Role
+		}
+		rows[places[i]] = row
 	}
-	return chats, next, nil
+	return nil
+}
+
+// ListChats returns a page of the user's chats, the one with the latest message
+// first. Chats that get messages while the pages are taken may come again at the
+// end, but none is missing.
+func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListChatsRequest) (*chatv1.ListChatsResponse, error) {
+	filters := filtersOf(req)
+	p := &pages{
+		walk: walk{start: r.clock().UnixMilli(), full: true, first: true},
+		user: user, sort: byMessage, size: pageSize(int(req.GetPageSize()), chatsPage, maxChatsPage),
+		keep: func(c *listed) bool { return filters.match(c.archived, c.head.Sequence > c.readSequence) },
+	}
+	var err error
+	if req.GetPageToken() != "" {
+		if p.walk, err = r.resume(req.GetPageToken(), purposeChats, user, filters.String()); err != nil {
+			return nil, err
+		}
+	}
+	entries, more, err := r.page(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	chats, _, err := r.overviews(ctx, user, headsOf(entries))
+	if err != nil {
+		return nil, err
+	}
+	// The user's rows were read again: what they say now counts.
+	res := &chatv1.ListChatsResponse{Chats: slices.DeleteFunc(chats, func(c *chatv1.ChatOverview) bool {
+		return !filters.match(c.GetState().GetArchived(), c.GetState().GetUnreadCount() > 0)
+	})}
+	if more {
+		res.NextPageToken = r.nextPage(p, purposeChats, filters.String())
+	}
+	return res, nil
+}
+
+// nextPage makes the token of the page after one and keeps the list for it.
+func (r *Reader) nextPage(p *pages, purpose, query string) string {
+	r.keep(p.user, p.from)
+	return r.newPageToken(p.encode(), purpose, p.user, query)
+}
+
+// filters are what a list of chats is restricted to; nil is anything.
+type filters struct{ archived, unread *bool }
+
+func filtersOf(req *chatv1.ListChatsRequest) filters {
+	return filters{archived: req.Archived, unread: req.Unread}
+}
+
+func (f filters) match(archived, unread bool) bool {
+	return (f.archived == nil || *f.archived == archived) && (f.unread == nil || *f.unread == unread)
+}
+
+// String names the filters, for page tokens.
+func (f filters) String() string {
+	name := func(b *bool) string {
+		if b == nil {
+			return "any"
+		}
+		return strconv.FormatBool(*b)
+	}
+	return "archived=" + name(f.archived) + " unread=" + name(f.unread)
 }
 
 // Sync returns a page of what changed since the request's token was made.
 func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error) {
-	w := walk{start: r.clock().UnixMilli(), full: true, first: true}
-	since := int64(0)
+	p := &pages{
+		walk: walk{start: r.clock().UnixMilli(), full: true, first: true},
+		user: user, sort: byChange, left: true, size: pageSize(int(req.GetPageSize()), syncPage, maxSyncPage),
+	}
 	if req.GetToken() != "" {
 		token, err := r.Token(user, req.GetToken())
 		if err != nil {
 			return nil, err
 		}
-		w.full, since = token.Full, token.At.UnixMilli()
+		p.full, p.since = token.Full, token.At.UnixMilli()
 	}
 	if req.GetPageToken() != "" {
 		// The first page decided whether all chats are listed; meanwhile the token
 		// may have grown too old.
 		var err error
-		if w, err = r.resume(req.GetPageToken(), purposeChanged, user, req.GetToken()); err != nil {
+		if p.walk, err = r.resume(req.GetPageToken(), purposeChanged, user, req.GetToken()); err != nil {
 			return nil, err
 		}
 	}
-	entries, more, err := r.page(ctx, user, w, since, pageSize(int(req.GetPageSize()), syncPage, maxSyncPage))
+	entries, more, err := r.page(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -140,19 +252,25 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if err != nil {
 		return nil, err
 	}
-	res := &deliveryv1.SyncResponse{Chats: chats, Full: w.full, Generation: r.signer.generation}
+	res := &deliveryv1.SyncResponse{Chats: chats, Full: p.full, Generation: r.signer.generation}
 	for _, e := range entries {
-		if e.head == nil {
-			left = append(left, e.row)
+		if e.left != nil {
+			left = append(left, e.left)
 		}
 	}
+	// A chat that was left after the list was loaded is found in both ways.
+	told := make(map[string]int64, len(left))
 	for _, row := range left {
+		if told[row.ChatID] == row.LeftVersion {
+			continue
+		}
+		told[row.ChatID] = row.LeftVersion
 		res.Left = append(res.Left, &deliveryv1.LeftChat{ChatId: row.ChatID, Version: row.LeftVersion})
 	}
-	if more != nil {
-		res.NextPageToken = r.newPageToken(more.encode(), purposeChanged, user, req.GetToken())
+	if more {
+		res.NextPageToken = r.nextPage(p, purposeChanged, req.GetToken())
 	} else {
-		res.Token = r.NewToken(user, time.UnixMilli(w.start))
+		res.Token = r.NewToken(user, time.UnixMilli(p.start))
 	}
 	return res, nil
 }
@@ -168,8 +286,8 @@ func (r *Reader) resume(token, purpose, user, query string) (walk, error) {
 func headsOf(entries []entry) []*table.Head {
 	heads := make([]*table.Head, 0, len(entries))
 	for _, e := range entries {
-		if e.head != nil {
-			heads = append(heads, e.head)
+		if e.chat != nil {
+			heads = append(heads, &e.chat.head)
 		}
 	}
 	return heads

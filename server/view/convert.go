@@ -18,6 +18,8 @@ func (r *Reader) State(head table.Head, row table.UserChat) *chatv1.MemberState 
 		JoinedSequence:    row.JoinedSequence,
 		DeliveredSequence: row.DeliveredSequence,
 		Archived:          row.Archived,
+		Role:              memberRole(row.Role),
+		Revision:          row.Revision,
 	}
 	if row.MutedUntil > r.clock().UnixMilli() {
 		s.MutedUntil = timestamp(row.MutedUntil)
@@ -40,6 +42,9 @@ func headMessage(h table.Head, row table.UserChat) *chatv1.ChatHead {
 	}
 	if h.Sequence > 0 && h.Sequence >= row.FirstSequence() {
 		m.LastMessage = &chatv1.MessagePreview{Sequence: h.Sequence, SenderId: h.LastSender, Text: h.LastPreview}
+		if h.LastAt != 0 {
+			m.LastMessage.CreatedAt = timestamp(h.LastAt)
+		}
 	}
 	return m
 }

@@ -12,7 +12,9 @@ func TestOnDynamoDB(t *testing.T) {
 		TestChanges, TestChangesReset, TestChangesConverge, TestMessagePages, TestMessageFields, TestIncompletePlans, TestMembers,
 		TestMemberIDsVersionIsOlder, TestRowsOfHub, TestNothingAfterTheOwnRemoval, TestBackBetweenTwoReads, TestSinceJoined,
 		TestOverview, TestMute, TestStrangerAndUnknownChatAreAlike, TestListChatsOrder, TestPagesOfStillChats,
-		TestPagesWhileChatsMove, TestPagesWithClockBehind, TestSync, TestSyncTokenIsOlderThanTheReads, TestSyncRemovedMeanwhile)
+		TestPagesWhileChatsMove, TestPagesWithClockBehind, TestSync, TestSyncTokenIsOlderThanTheReads, TestSyncRemovedMeanwhile,
+		TestListChatsFilters, TestStateHasRoleAndRevision, TestRowsOfEarlierReleases, TestSyncListsChangesOfTheOwnRow, TestReadsOfAList,
+		TestSyncPagesOfLeftChats, TestChangesOfAMemberWhoCameBack)
 }
 
 // So it is while a third of all requests is refused, lost or loses its answer.

@@ -7,14 +7,24 @@ import (
 	"encoding/binary"
 	"strings"
 	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/store"
 )
+
+// MaxSkew is by how much the clock of a process may differ from the store's.
+const MaxSkew = 20 * time.Second
 
 // Lifetimes of tokens.
 const (
 	// Overlap is how much earlier than the reads that it stands for the time of a
-	// token is: clocks of processes differ, and a change may become visible a
-	// while after its stamp was taken. Heads are states, so repetition is harmless.
-	Overlap = 60 * time.Second
+	// token is. A change may have an old stamp when it becomes visible: its plan was
+	// sent when it had almost its greatest age, the call took its time, the writer's
+	// clock is slow and the reader's fast. Heads are states, so repetition is harmless.
+	Overlap = chat.PlanAge + store.CallTimeout + 2*MaxSkew + overlapMargin
+	// overlapMargin is for what is noticed late: a clock that has just gone off, a
+	// request that reaches the store after its call was given up.
+	overlapMargin = 10 * time.Second
 	// MaxTokenAge is the age from which on a token gets all chats. Rows of chats
 	// that were left are kept ten days longer.
 	MaxTokenAge = 80 * 24 * time.Hour
@@ -24,7 +34,10 @@ const (
 
 const (
 	tokenVersion = 1
-	macSize      = 16
+	// pageVersion is raised when the form of a position changes: one of another release
+	// must not be read as something else.
+	pageVersion = 2
+	macSize     = 16
 )
 
 // Purposes of tokens, part of what is signed.
@@ -71,7 +84,7 @@ func (r *Reader) Token(user, token string) (Token, error) {
 // the generation and the query's other parts.
 func (r *Reader) newPageToken(position []byte, purpose, user, query string) string {
 	body := make([]byte, 0, 9+len(position)+macSize)
-	body = append(body, tokenVersion)
+	body = append(body, pageVersion)
 	body = binary.BigEndian.AppendUint64(body, uint64(r.clock().Add(pageTokenLifetime).UnixMilli()))
 	body = append(body, position...)
 	return r.signer.seal(body, purpose, user, r.signer.generation, query)
@@ -80,7 +93,7 @@ func (r *Reader) newPageToken(position []byte, purpose, user, query string) stri
 // pageToken checks a page token and returns the position.
 func (r *Reader) pageToken(token, purpose, user, query string) ([]byte, error) {
 	body, ok := r.signer.open(token, purpose, user, r.signer.generation, query)
-	if !ok || len(body) < 9 || body[0] != tokenVersion {
+	if !ok || len(body) < 9 || body[0] != pageVersion {
 		return nil, ErrInvalidPageToken
 	}
 	if r.clock().UnixMilli() > int64(binary.BigEndian.Uint64(body[1:9])) {

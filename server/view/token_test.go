@@ -59,7 +59,7 @@ func TestForgedTokens(t *testing.T) {
 		"doubled":    token + token,
 		"other purpose": func() string {
 			w.groups(2)
-			_, next, err := w.reader.ListChats(w.ctx, "bob", 1, "")
+			_, next, err := w.chatsPage(w.reader, "bob", 1, "")
 			w.must(err)
 			return next
 		}(),
@@ -89,7 +89,7 @@ func TestPageTokens(t *testing.T) {
 	w.add(ids[0], "ann", "cid")
 	sync, err := w.reader.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{PageSize: 1})
 	w.must(err)
-	_, chats, err := w.reader.ListChats(w.ctx, "bob", 1, "")
+	_, chats, err := w.chatsPage(w.reader, "bob", 1, "")
 	w.must(err)
 	res, err := w.reader.Members(w.ctx, "bob", ids[0], 1, "")
 	w.must(err)
@@ -110,7 +110,7 @@ func TestPageTokens(t *testing.T) {
 			return err
 		},
 		"chats": func(r *view.Reader, user, token string) error {
-			_, _, err := r.ListChats(w.ctx, user, 1, token)
+			_, _, err := w.chatsPage(r, user, 1, token)
 			return err
 		},
 		"members": func(r *view.Reader, user, token string) error {
@@ -152,7 +152,7 @@ func FuzzTokens(f *testing.F) {
 	id := w.group(table.All, "ann", "bob")
 	w.group(table.All, "ann", "bob")
 	token := w.reader.NewToken("bob", w.clock())
-	_, page, err := w.reader.ListChats(w.ctx, "bob", 1, "")
+	_, page, err := w.chatsPage(w.reader, "bob", 1, "")
 	w.must(err)
 	res, err := w.reader.Members(w.ctx, "bob", id, 1, "")
 	w.must(err)
@@ -166,7 +166,7 @@ func FuzzTokens(f *testing.F) {
 		if s == "" {
 			return
 		}
-		if _, _, err := w.reader.ListChats(w.ctx, "bob", 1, s); s != page {
+		if _, _, err := w.chatsPage(w.reader, "bob", 1, s); s != page {
 			wantError(t, "chats", err, view.ErrInvalidPageToken)
 		}
 		if _, err := w.reader.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{PageToken: s}); err != nil {
@@ -176,4 +176,19 @@ func FuzzTokens(f *testing.F) {
 			wantError(t, "members", err, view.ErrInvalidPageToken)
 		}
 	})
+}
+
+// Two clocks at their limits, a plan sent at its last moment, a call that takes all of
+// its time: what becomes visible after a token was made, has a stamp that the token
+// does not hide.
+func TestOverlapCoversTheLimits(t *testing.T) {
+	const writersClock, readersClock, age, call = -20, +20, 20, 20 // seconds
+	visible := age + call                                          // the stamp was taken at 0
+	stamp, read := 0+writersClock, visible+readersClock
+	if need := time.Duration(read-stamp) * time.Second; need != 80*time.Second || view.Overlap < need+10*time.Second {
+		t.Errorf("the overlap is %s, needed are %s and a margin", view.Overlap, need)
+	}
+	if view.Overlap > 2*time.Minute {
+		t.Errorf("the overlap is %s: each resumption would repeat all that changed in it", view.Overlap)
+	}
 }

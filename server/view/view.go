@@ -19,23 +19,36 @@
 // where it saves work: a stranger costs one read, and gets the same answer after
 // the same reads whether the chat exists or not.
 //
+// # Lists of chats
+//
+// A list is loaded once, for its first page: all rows of the user, then all heads,
+// and later pages go by what was loaded, which is kept for a while; a page costs its
+// chats and the user's rows of them, which are read again, last. What a page token
+// names need not be there any more: then the page loads anew, and walk.go says why
+// nothing is lost. Calls for one user share loads, but never one that began before
+// they came. Work on lists is done in turns, so that long ones keep neither short
+// ones nor other requests waiting.
+//
 // # Concurrency
 //
-// A Reader has no state besides its configuration and is safe for use by many
-// goroutines. It starts none and holds no mutex. All reads are consistent.
+// A Reader is safe for use by many goroutines and starts none. It holds a mutex for
+// its lists only for a few steps, never during a read. All reads are consistent.
 package view
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view/share"
 )
 
 // Errors of reads. A chat that the user is not a member of, and one that does
@@ -49,6 +62,9 @@ var (
 const (
 	MaxGeneration = 64 // bytes
 	KeySize       = 32 // bytes
+
+	// DefaultLists is the memory for lists of which pages are being taken, in bytes.
+	DefaultLists = 64 << 20
 )
 
 // Config sets up a Reader.
@@ -57,6 +73,13 @@ type Config struct {
 	Generation string           // of the store; part of every token
 	TokenKey   []byte           // signs tokens; the same in all processes of a store
 	Clock      func() time.Time // the clock that changes are stamped by
+	// Lists is the memory for lists of chats of which pages are being taken; by
+	// default DefaultLists. If it is negative, calls know nothing of each other: each
+	// page loads its own list, and none waits for its turn.
+	Lists int
+	// Turns is the number of lists of chats that are worked on at once; by default
+	// half of the processors. More where the store is far away.
+	Turns int
 }
 
 // Validate checks a configuration.
@@ -77,6 +100,9 @@ type Reader struct {
 	store  store.Store
 	clock  func() time.Time
 	signer signer
+	loads  share.Loads[*list]
+	kept   *share.Kept[*list] // nil: calls know nothing of each other
+	turns  chan struct{}      // a place for each list that is worked on
 }
 
 // New makes a Reader. It panics if the configuration is not valid; see
@@ -85,11 +111,21 @@ func New(cfg Config) *Reader {
 	if err := cfg.Validate(); err != nil {
 		panic(err)
 	}
-	return &Reader{
+	if cfg.Turns <= 0 {
+		cfg.Turns = max(1, runtime.GOMAXPROCS(0)/2)
+	}
+	r := &Reader{
 		store:  cfg.Store,
 		clock:  cfg.Clock,
 		signer: signer{key: slices.Clone(cfg.TokenKey), generation: cfg.Generation},
 	}
+	if cfg.Lists == 0 {
+		cfg.Lists = DefaultLists
+	}
+	if cfg.Lists > 0 {
+		r.kept, r.turns = share.NewKept[*list](cfg.Lists), make(chan struct{}, cfg.Turns)
+	}
+	return r
 }
 
 // UserChats returns all rows of a user, those of chats that were left included,
@@ -100,12 +136,59 @@ func (r *Reader) UserChats(ctx context.Context, user string) ([]table.UserChat, 
 		rows = append(rows, table.UserChatFrom(user, row.Key.SK, row.Item))
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	// Then those that were left: a chat that is left meanwhile is in both.
+	var left []table.UserChat
+	q := store.Query{Table: store.DeliveryState, PK: table.LeftPartition(user), From: table.FirstLeft}
+	err = r.query(ctx, q, func(row store.Row) error {
+		u := table.UserChatFrom(user, row.Key.SK, row.Item)
+		i, ok := slices.BinarySearchFunc(rows, u.ChatID, func(r table.UserChat, id string) int { return strings.Compare(r.ChatID, id) })
+		switch {
+		case !ok:
+			left = append(left, u)
+		case rows[i].JoinedVersion < u.LeftVersion:
+			rows[i] = u
+		}
+		return nil
+	})
+	if len(left) > 0 {
+		rows = append(rows, left...)
+		slices.SortFunc(rows, func(a, b table.UserChat) int { return strings.Compare(a.ChatID, b.ChatID) })
+	}
 	return rows, err
 }
 
 // UserChatsOf returns the user's rows of distinct chats, nil where there is none.
 func (r *Reader) UserChatsOf(ctx context.Context, user string, chatIDs []string) ([]*table.UserChat, error) {
-	items, err := r.batch(ctx, chatIDs, func(id string) store.Key { return table.UserChatKey(user, id) })
+	rows, err := r.userRows(ctx, chatIDs, func(id string) store.Key { return table.UserChatKey(user, id) }, user)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for i, row := range rows {
+		if row == nil {
+			ids = append(ids, chatIDs[i])
+		}
+	}
+	if len(ids) == 0 {
+		return rows, nil
+	}
+	left, err := r.userRows(ctx, ids, func(id string) store.Key { return table.LeftKey(user, id) }, user)
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		if rows[i] == nil {
+			rows[i], left = left[0], left[1:]
+		}
+	}
+	return rows, nil
+}
+
+func (r *Reader) userRows(ctx context.Context, chatIDs []string, key func(string) store.Key, user string) ([]*table.UserChat, error) {
+	items, err := r.batch(ctx, chatIDs, key)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -30,6 +29,7 @@ type world struct {
 	store  *spy
 	chat   *chat.Service
 	reader *view.Reader
+	alone  *view.Reader // keeps no lists: each page loads its own
 
 	mu  sync.Mutex
 	now time.Time
@@ -38,7 +38,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	w.store = &spy{Store: dynamotest.Store(t, w.clock)}
-	w.reader = w.newReader(generation, 'k')
+	w.reader, w.alone = w.newReader(generation, 'k'), w.newReader(generation, 'k', -1)
 	var err error
 	// The service writes past the spy: only the reader's reads are watched.
 	ids := 0
@@ -53,12 +53,16 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) newReader(generation string, key byte) *view.Reader {
+func (w *world) newReader(generation string, key byte, lists ...int) *view.Reader {
 	k := make([]byte, view.KeySize)
 	for i := range k {
 		k[i] = key
 	}
-	return view.New(view.Config{Store: w.store, Generation: generation, TokenKey: k, Clock: w.clock})
+	cfg := view.Config{Store: w.store, Generation: generation, TokenKey: k, Clock: w.clock}
+	if len(lists) > 0 {
+		cfg.Lists = lists[0]
+	}
+	return view.New(cfg)
 }
 
 func (w *world) clock() time.Time {
@@ -170,58 +174,6 @@ func wantError(t testing.TB, what string, err, want error) {
 
 func text(m proto.Message) string { return protojson.Format(m) }
 
-// spy counts reads and can act before one of them, hide an item, or show an old
-// one.
-type spy struct {
-	store.Store
-	reads  int
-	before func(read int)
-	hide   store.Key
-	old    map[store.Key]store.Item
-}
-
-func (s *spy) read() {
-	n := s.reads
-	s.reads++
-	if s.before != nil {
-		s.before(n)
-	}
-}
-
-func (s *spy) Get(ctx context.Context, k store.Key, c store.Consistency) (store.Item, error) {
-	s.read()
-	if k == s.hide {
-		return nil, nil
-	}
-	return s.Store.Get(ctx, k, c)
-}
-
-func (s *spy) BatchGet(ctx context.Context, keys []store.Key, c store.Consistency) ([]store.Item, error) {
-	s.read()
-	items, err := s.Store.BatchGet(ctx, keys, c)
-	for i, k := range keys {
-		if err == nil && k == s.hide {
-			items[i] = nil
-		}
-		if it, ok := s.old[k]; err == nil && ok {
-			items[i] = it
-		}
-	}
-	return items, err
-}
-
-func (s *spy) Query(ctx context.Context, q store.Query) (store.Page, error) {
-	s.read()
-	page, err := s.Store.Query(ctx, q)
-	for i, row := range page.Rows {
-		if row.Key == s.hide {
-			page.Rows = append(page.Rows[:i:i], page.Rows[i+1:]...)
-			break
-		}
-	}
-	return page, err
-}
-
 func TestConfig(t *testing.T) {
 	good := view.Config{Store: dynamotest.Store(t, time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now}
 	if err := good.Validate(); err != nil {
@@ -329,8 +281,7 @@ var operations = map[string]func(w *world, user, chatID string) (proto.Message, 
 		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: 1 << 40})
 	},
 	"chats": func(w *world, user, _ string) (proto.Message, error) {
-		chats, next, err := w.reader.ListChats(w.ctx, user, 0, "")
-		return &chatv1.ListChatsResponse{Chats: chats, NextPageToken: next}, err
+		return w.reader.ListChats(w.ctx, user, &chatv1.ListChatsRequest{})
 	},
 	"sync": func(w *world, user, _ string) (proto.Message, error) {
 		return w.reader.Sync(w.ctx, user, &deliveryv1.SyncRequest{})

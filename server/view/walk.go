@@ -5,44 +5,55 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"sort"
 	"strings"
+	"sync/atomic"
 
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A walk goes through a user's chats in pages, the last changed first, while the
-// chats go on changing. A chat that changes moves to the front, so a chat not yet
-// shown can move past the pages that were given out already. Such a chat has a
-// stamp not older than the walk's start less Overlap. The walk therefore has a
-// second part: if the set of these recent chats is not the one that was shown,
-// all of them follow, in order of their ids, which do not move. So no chat is
-// lost, and a chat is repeated only if it is recent and any recent chat moved.
+// A walk goes through a user's chats in pages, the latest first, while the chats go
+// on changing. Usually all pages come from the list that the first one loaded: then
+// nothing moves, and what changes meanwhile is told by the next Sync, whose token's
+// time is before that load.
+//
+// A page that does not find that list any more, or is asked of another process,
+// loads another and goes on from the position in its token. There a chat that
+// changed has moved to the front, past the pages that were given out already. Such
+// a chat has a stamp not older than the walk's start less Overlap. The walk then
+// has a second part: if the set of these recent chats is not the one that was
+// shown, all of them follow, in order of their ids, which do not move. So no chat
+// is lost, and a chat is repeated only if it is recent and any recent chat moved.
 type walk struct {
-	start  int64 // unix ms, taken before the first read of the first page
-	full   bool  // all chats; else those that changed since the caller's token
-	first  bool  // no page was given out yet
-	second bool  // in the second part
-	stamp  int64 // position: of the last entry given out
+	start  int64  // unix ms, taken before the first read of the first page
+	full   bool   // all chats; else those that changed since the caller's token
+	first  bool   // no page was given out yet
+	second bool   // in the second part
+	moved  bool   // pages came from more than one list
+	list   uint64 // that the last page came from
+	stamp  int64  // position: of the last entry given out
 	chatID string
 	shown  digest // of the recent entries given out
 }
 
 // entry is one chat of a walk.
 type entry struct {
-	stamp int64 // unix ms: when the chat or the user's row changed last
-	row   *table.UserChat
-	head  *table.Head // nil for a chat that was left
+	stamp  int64 // unix ms: what the walk is ordered by
+	chatID string
+	chat   *listed         // nil for a chat that was left
+	left   *table.UserChat // nil for the others
 }
 
-// compareRecent orders entries: the last changed first, then by chat id.
+// compareRecent orders entries: the latest first, then by chat id, downwards.
 func compareRecent(a, b entry) int {
 	if c := cmp.Compare(b.stamp, a.stamp); c != 0 {
 		return c
 	}
-	return strings.Compare(a.row.ChatID, b.row.ChatID)
+	return strings.Compare(b.chatID, a.chatID)
 }
 
-func compareID(a, b entry) int { return strings.Compare(a.row.ChatID, b.row.ChatID) }
+func compareID(a, b entry) int { return strings.Compare(a.chatID, b.chatID) }
 
 // digest stands for a set of entries.
 type digest struct {
@@ -52,8 +63,8 @@ type digest struct {
 
 func (d *digest) add(e entry) {
 	h := uint64(14695981039346656037) // FNV-1a
-	for i := range len(e.row.ChatID) {
-		h = (h ^ uint64(e.row.ChatID[i])) * 1099511628211
+	for i := range len(e.chatID) {
+		h = (h ^ uint64(e.chatID[i])) * 1099511628211
 	}
 	for shift := 0; shift < 64; shift += 8 {
 		h = (h ^ uint64(e.stamp)>>shift&0xff) * 1099511628211
@@ -62,112 +73,271 @@ func (d *digest) add(e entry) {
 	d.sum += h
 }
 
-// entries reads the user's chats as they are now. Left chats have no head: their
-// heads are not read.
-func (r *Reader) entries(ctx context.Context, user string) ([]entry, error) {
-	rows, err := r.UserChats(ctx, user)
-	if err != nil {
-		return nil, err
+// sorting is what a walk is ordered by.
+type sorting int
+
+const (
+	byChange  sorting = iota // of the chat or the user's row
+	byMessage                // the last one
+)
+
+func (s sorting) stamp(c *listed) int64 {
+	if s == byMessage {
+		return c.head.LastMoved()
 	}
-	ids := make([]string, 0, len(rows))
-	for i := range rows {
-		if !rows[i].Left() {
-			ids = append(ids, rows[i].ChatID)
-		}
-	}
-	heads, err := r.Heads(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	entries := make([]entry, 0, len(rows))
-	for i := range rows {
-		e := entry{stamp: rows[i].ChangedAt, row: &rows[i]}
-		if !rows[i].Left() {
-			if e.head, heads = heads[0], heads[1:]; e.head == nil {
-				continue // its first plan is not visible as a whole yet
-			}
-			e.stamp = max(e.stamp, e.head.ChangedAt)
-		}
-		entries = append(entries, e)
-	}
-	return entries, nil
+	return max(c.changedAt, c.head.ChangedAt)
 }
 
-// page returns the next entries of a walk, at most size, and the walk after
-// them, nil at its end. since is the time of the caller's token, unix ms.
-func (r *Reader) page(ctx context.Context, user string, w walk, since int64, size int) ([]entry, *walk, error) {
-	all, err := r.entries(ctx, user)
-	if err != nil {
-		return nil, nil, err
+// order is the chats of a list, sorted when first asked for; twice, if two ask at
+// once.
+type order struct{ places atomic.Pointer[[]place] }
+
+type place struct {
+	stamp int64
+	chat  int32 // index
+}
+
+func (l *list) order(s sorting) []place {
+	if sorted := l.sorted[s].places.Load(); sorted != nil {
+		return *sorted
 	}
-	recent := w.start - Overlap.Milliseconds()
-	if !w.full {
-		all = slices.DeleteFunc(all, func(e entry) bool { return e.stamp < since })
+	places := make([]place, len(l.chats))
+	for i := range l.chats {
+		places[i] = place{stamp: s.stamp(&l.chats[i]), chat: int32(i)}
 	}
-	if w.second {
-		all = slices.DeleteFunc(all, func(e entry) bool { return e.stamp < recent || e.row.ChatID <= w.chatID })
-		slices.SortFunc(all, compareID)
-		if len(all) <= size {
-			return all, nil, nil
+	slices.SortFunc(places, func(a, b place) int { // the chats are in order of their ids
+		if c := cmp.Compare(b.stamp, a.stamp); c != 0 {
+			return c
 		}
-		all = all[:size]
-		w.chatID = all[size-1].row.ChatID
-		return all, &w, nil
-	}
-	var now digest
-	var rest []entry
-	for _, e := range all {
-		if e.stamp >= recent {
-			now.add(e)
+		return cmp.Compare(b.chat, a.chat)
+	})
+	l.sorted[s].places.Store(&places)
+	return places
+}
+
+// pages is how one request goes on with a walk.
+type pages struct {
+	walk
+	user  string
+	sort  sorting
+	since int64              // unix ms; of a walk that is not full
+	keep  func(*listed) bool // which chats are wanted; nil: all
+	left  bool               // chats that were left are told of, too
+	size  int                // entries of a page
+	from  *list              // what this page goes by
+}
+
+func (p *pages) entry(l *list, i int32) entry {
+	c := &l.chats[i]
+	return entry{stamp: p.sort.stamp(c), chatID: c.head.ChatID, chat: c}
+}
+
+func (p *pages) wants(e entry) bool { return e.chat == nil || p.keep == nil || p.keep(e.chat) }
+
+// behind reports whether an entry comes after the position of the walk.
+func (p *pages) behind(e entry) bool {
+	return p.first || compareRecent(e, entry{stamp: p.stamp, chatID: p.chatID}) > 0
+}
+
+// recent is the stamp from which on a chat may have moved since the walk began.
+func (p *pages) recent() int64 { return p.start - Overlap.Milliseconds() }
+
+// page returns the next entries of a walk, and whether there are more.
+func (r *Reader) page(ctx context.Context, p *pages) ([]entry, bool, error) {
+	if p.from = r.keptList(p.user, p.list); p.from == nil {
+		var err error
+		if p.from, err = r.list(ctx, p.user); err != nil {
+			return nil, false, err
 		}
-		switch {
-		case w.full && e.head == nil:
-			// A list of all chats leaves out those left before it began.
-			if w.first && e.stamp >= recent {
-				w.shown.add(e)
-			}
-		case w.first || compareRecent(e, entry{stamp: w.stamp, row: &table.UserChat{ChatID: w.chatID}}) > 0:
-			rest = append(rest, e)
+		p.moved, p.list = !p.first, p.from.id
+	}
+	if p.second {
+		return r.secondPart(ctx, p)
+	}
+	rest := p.chats()
+	if p.left {
+		left, err := r.leftOf(ctx, p)
+		if err != nil {
+			return nil, false, err
+		}
+		if len(left) > 0 {
+			rest = append(rest, left...)
+			slices.SortFunc(rest, compareRecent)
 		}
 	}
-	slices.SortFunc(rest, compareRecent)
-	more := len(rest) > size
+	more := len(rest) > p.size
 	if more {
-		rest = rest[:size]
+		rest = rest[:p.size]
 	}
 	for _, e := range rest {
-		if e.stamp >= recent {
-			w.shown.add(e)
+		if e.stamp >= p.recent() {
+			p.shown.add(e)
 		}
 	}
-	switch {
-	case more:
-		w.first, w.stamp, w.chatID = false, rest[size-1].stamp, rest[size-1].row.ChatID
-		return rest, &w, nil
-	case w.first || now == w.shown: // one page holds all, or nothing moved
-		return rest, nil, nil
+	if more {
+		p.first, p.stamp, p.chatID = false, rest[p.size-1].stamp, rest[p.size-1].chatID
+		return rest, true, nil
 	}
-	w.second, w.chatID = true, ""
-	return rest, &w, nil
+	if p.first || !p.moved { // one list holds all: nothing moved
+		return rest, false, nil
+	}
+	now, err := r.recentEntries(ctx, p)
+	if err != nil {
+		return nil, false, err
+	}
+	var sum digest
+	for _, e := range now {
+		sum.add(e)
+	}
+	p.second, p.chatID = sum != p.shown, ""
+	return rest, p.second, nil
+}
+
+// secondPart returns a page of the recent chats.
+func (r *Reader) secondPart(ctx context.Context, p *pages) ([]entry, bool, error) {
+	all, err := r.recentEntries(ctx, p)
+	if err != nil {
+		return nil, false, err
+	}
+	all = slices.DeleteFunc(all, func(e entry) bool { return e.chatID <= p.chatID })
+	slices.SortFunc(all, compareID)
+	if len(all) <= p.size {
+		return all, false, nil
+	}
+	all = all[:p.size]
+	p.chatID = all[p.size-1].chatID
+	return all, true, nil
+}
+
+// chats returns the chats after the position, in order, one more than a page holds
+// if there are so many.
+func (p *pages) chats() []entry {
+	l := p.from
+	var out []entry
+	if !p.full && l.sorted[p.sort].places.Load() == nil {
+		// Usually few have changed: sorting them is cheaper than sorting all.
+		for i := range l.chats {
+			if e := p.entry(l, int32(i)); e.stamp >= p.since && p.wants(e) && p.behind(e) {
+				if out = append(out, e); len(out) > p.size {
+					break
+				}
+			}
+		}
+		if len(out) <= p.size {
+			slices.SortFunc(out, compareRecent)
+			return out
+		}
+		out = out[:0]
+	}
+	places := l.order(p.sort)
+	at := sort.Search(len(places), func(i int) bool { return p.behind(p.entry(l, places[i].chat)) })
+	for _, pl := range places[at:] {
+		if !p.full && pl.stamp < p.since {
+			break
+		}
+		e := p.entry(l, pl.chat)
+		if !p.wants(e) {
+			continue
+		}
+		if out = append(out, e); len(out) > p.size {
+			break
+		}
+	}
+	return out
+}
+
+// leftOf returns the chats after the position that were left, at least one more than
+// a page holds if there are so many. A walk through all chats leaves out those that
+// were left before it began.
+func (r *Reader) leftOf(ctx context.Context, p *pages) ([]entry, error) {
+	if p.full {
+		if !p.first {
+			return nil, nil
+		}
+		before, err := r.leftSince(ctx, p, p.recent(), store.Query{})
+		for _, e := range before {
+			p.shown.add(e)
+		}
+		return nil, err
+	}
+	q := store.Query{Limit: p.size + 1}
+	if !p.first {
+		q.To = table.LeftLogKey(p.user, p.stamp, p.chatID).SK
+	}
+	out, err := r.leftSince(ctx, p, p.since, q)
+	return slices.DeleteFunc(out, func(e entry) bool { return !p.behind(e) }), err
+}
+
+// recentEntries returns all entries that may have moved since the walk began.
+func (r *Reader) recentEntries(ctx context.Context, p *pages) ([]entry, error) {
+	l, since := p.from, p.recent()
+	if !p.full {
+		since = max(since, p.since)
+	}
+	var out []entry
+	for i := range l.chats {
+		if e := p.entry(l, int32(i)); e.stamp >= since && p.wants(e) {
+			out = append(out, e)
+		}
+	}
+	if !p.left {
+		return out, nil
+	}
+	left, err := r.leftSince(ctx, p, since, store.Query{})
+	return append(out, left...), err
+}
+
+// leftSince returns chats that were left at a time or later and not joined again, the
+// last left first. The query may have an upper bound, and a limit of the chats that
+// are returned, which one or more may exceed.
+func (r *Reader) leftSince(ctx context.Context, p *pages, since int64, q store.Query) ([]entry, error) {
+	q.Table, q.PK, q.From, q.Descending = store.DeliveryState, table.LeftPartition(p.user), table.LeftLogBound(since), true
+	if q.To == "" {
+		q.To = table.FirstLeft
+	}
+	most := q.Limit
+	q.Limit = 0
+	var out []entry
+	take := func(row table.UserChat) {
+		if c := p.from.find(row.ChatID); c == nil || c.joinedVersion < row.LeftVersion {
+			out = append(out, entry{stamp: row.ChangedAt, chatID: row.ChatID, left: &row})
+		}
+	}
+	err := r.query(ctx, q, func(row store.Row) error {
+		take(table.LeftLogFrom(p.user, row))
+		if most > 0 && len(out) > most {
+			return errStop
+		}
+		return nil
+	})
+	for _, row := range p.from.left {
+		if row.ChangedAt >= since {
+			take(row)
+		}
+	}
+	return out, err
 }
 
 // Flags of an encoded walk.
 const (
 	flagFull   = 1
 	flagSecond = 2
+	flagMoved  = 4
 )
+
+const walkBytes = 1 + 8 + 8 + 8 + 4 + 8
 
 func (w walk) encode() []byte {
 	var flags byte
-	if w.full {
-		flags |= flagFull
+	for flag, on := range map[byte]bool{flagFull: w.full, flagSecond: w.second, flagMoved: w.moved} {
+		if on {
+			flags |= flag
+		}
 	}
-	if w.second {
-		flags |= flagSecond
-	}
-	b := make([]byte, 0, 29+len(w.chatID))
+	b := make([]byte, 0, walkBytes+len(w.chatID))
 	b = append(b, flags)
 	b = binary.BigEndian.AppendUint64(b, uint64(w.start))
+	b = binary.BigEndian.AppendUint64(b, w.list)
 	b = binary.BigEndian.AppendUint64(b, uint64(w.stamp))
 	b = binary.BigEndian.AppendUint32(b, w.shown.count)
 	b = binary.BigEndian.AppendUint64(b, w.shown.sum)
@@ -175,16 +345,18 @@ func (w walk) encode() []byte {
 }
 
 func decodeWalk(b []byte) (walk, error) {
-	if len(b) < 29 {
+	if len(b) < walkBytes {
 		return walk{}, ErrInvalidPageToken
 	}
 	return walk{
 		full:   b[0]&flagFull != 0,
 		second: b[0]&flagSecond != 0,
+		moved:  b[0]&flagMoved != 0,
 		start:  int64(binary.BigEndian.Uint64(b[1:])),
-		stamp:  int64(binary.BigEndian.Uint64(b[9:])),
-		shown:  digest{count: binary.BigEndian.Uint32(b[17:]), sum: binary.BigEndian.Uint64(b[21:])},
-		chatID: string(b[29:]),
+		list:   binary.BigEndian.Uint64(b[9:]),
+		stamp:  int64(binary.BigEndian.Uint64(b[17:])),
+		shown:  digest{count: binary.BigEndian.Uint32(b[25:]), sum: binary.BigEndian.Uint64(b[29:])},
+		chatID: string(b[walkBytes:]),
 	}, nil
 }
 

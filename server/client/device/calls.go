@@ -290,16 +290,22 @@ func (c *chat) changes(after int64, r *messagev1.ListChangesResponse) {
 		c.HasOlder = len(r.GetMessages()) > 0 && c.First > 1
 		return
 	}
+	merged := int64(len(r.GetChanges())) < r.GetVersion()-after
 	for _, ch := range r.GetChanges() {
-		b := body{message: ch.GetMessage(), membership: ch.GetMembership(), chat: ch.GetChat()}
+		b := body{message: ch.GetMessage(), membership: ch.GetMembership(), chat: ch.GetChat(), merged: merged}
 		if own := b.membership != nil && b.membership.GetUserId() == c.m.cfg.UserID; own && ch.GetVersion() > c.Version {
 			c.forgetState()
-			if b.membership.GetKind() == messagev1.MembershipChange_KIND_ADDED {
+			if b.membership.GetKind() != messagev1.MembershipChange_KIND_REMOVED {
+				// A new membership, which may hide what the old one showed, or a change of
+				// role that a removal and an addition may be merged into.
 				c.restart()
 				return
 			}
 		}
 		c.apply(b)
+		if b.membership.GetKind() == messagev1.MembershipChange_KIND_ROLE_CHANGED {
+			c.readMembersAgain() // a removal and an addition may be merged into it
+		}
 	}
 	if r.GetVersion() > c.Version {
 		c.Version = r.GetVersion()

@@ -39,7 +39,8 @@ type chat struct {
 }
 
 func (m *Machine) add(chatID string) *chat {
-	c := &chat{Record: Record{ChatID: chatID}, m: m, seen: m.tick, clear: true}
+	c := &chat{Record: Record{ChatID: chatID, State: m.early[chatID]}, m: m, seen: m.tick, clear: true}
+	delete(m.early, chatID)
 	m.chats[chatID] = c
 	c.changed()
 	return c
@@ -194,19 +195,25 @@ func (c *chat) metadata(chat *chatv1.Chat) {
 	}
 }
 
-// state takes the user's own state in. Marks only ever go up, whatever the order
-// in which they arrive; the rest is taken as it comes.
+// state takes a copy of the user's own state in. Copies arrive in any order: marks
+// only ever go up, the rest is that of the highest revision. Servers that do not count
+// revisions send 0; what they say is taken as it comes.
 func (c *chat) state(s *chatv1.MemberState) {
 	if s == nil {
 		return
 	}
-	old := c.State
+	old, newest := c.State, s
+	if old != nil && (s.GetRevision() < old.GetRevision() || (s.GetRevision() == old.GetRevision() && s.GetRevision() > 0)) {
+		newest = old
+	}
 	c.State = &chatv1.MemberState{
 		ReadSequence:      max(s.GetReadSequence(), old.GetReadSequence()),
 		JoinedSequence:    max(s.GetJoinedSequence(), old.GetJoinedSequence()),
 		DeliveredSequence: max(s.GetDeliveredSequence(), old.GetDeliveredSequence()),
-		MutedUntil:        s.GetMutedUntil(),
-		Archived:          s.GetArchived(),
+		MutedUntil:        newest.GetMutedUntil(),
+		Archived:          newest.GetArchived(),
+		Role:              newest.GetRole(),
+		Revision:          newest.GetRevision(),
 	}
 	if c.ReadTo > 0 && c.State.ReadSequence >= c.ReadTo {
 		c.ReadTo = 0
@@ -219,6 +226,7 @@ type body struct {
 	message    *messagev1.Message
 	membership *messagev1.MembershipChange
 	chat       *chatv1.Chat
+	merged     bool // several changes look like this one
 }
 
 // change takes in a change that follows on after, if it does follow.
@@ -238,6 +246,9 @@ func (c *chat) change(after, version int64, b body) {
 			c.KnownAt = max(c.KnownAt, version)
 		}
 		c.follow(after, version, b)
+		if own {
+			c.forgetState() // for the role
+		}
 		c.changed()
 	case !c.Loaded && c.KnownAt > 0 && after <= c.KnownAt && c.KnownAt < version:
 		c.apply(b)
@@ -297,7 +308,10 @@ func (c *chat) apply(b body) {
 		}
 	case b.membership != nil:
 		mc := b.membership
-		if c.Chat == nil { // nothing to count in: the chat must be read with this change
+		if c.Chat == nil || b.merged || (c.Loaded && c.KnownAt < c.Base) {
+			// Nothing to count in, or it cannot be told when the last of several changes
+			// was, or what is there lacks earlier ones, a new name perhaps: the chat must be
+			// read with this change.
 			c.Base = max(c.Base, mc.GetVersion())
 		} else if mc.GetVersion() > c.Chat.GetVersion() && mc.GetMemberCount() > 0 {
 			c.Chat = withCount(c.Chat, mc.GetMemberCount(), mc.GetChangedAt(), mc.GetVersion())
@@ -312,7 +326,10 @@ func (c *chat) apply(b body) {
 
 func (c *chat) read(sequence int64) {
 	if sequence > c.State.GetReadSequence() {
-		c.state(&chatv1.MemberState{ReadSequence: sequence, MutedUntil: c.State.GetMutedUntil(), Archived: c.State.GetArchived()})
+		s := c.State
+		c.state(&chatv1.MemberState{
+			ReadSequence: sequence, MutedUntil: s.GetMutedUntil(), Archived: s.GetArchived(), Role: s.GetRole(), Revision: s.GetRevision(),
+		})
 	}
 }
 
@@ -350,7 +367,7 @@ func (c *chat) memberChanged(mc *messagev1.MembershipChange) {
 		now.Removed = true
 	default:
 		if !found || c.Members[i].Removed { // joined and changed in one answer: when is not known
-			c.MembersLoaded = false
+			c.readMembersAgain()
 			return
 		}
 		now.JoinedAt = c.Members[i].JoinedAt
@@ -362,6 +379,13 @@ func (c *chat) memberChanged(mc *messagev1.MembershipChange) {
 		members[i] = now
 	}
 	c.Members = members
+}
+
+// readMembersAgain has the member list read anew; one that is being read may be older
+// than what asks for it.
+func (c *chat) readMembersAgain() {
+	c.MembersLoaded, c.membersCall, c.pages, c.pageToken = false, 0, nil, ""
+	c.wake()
 }
 
 // membersRead takes a member list in that is not older than a version. Changes

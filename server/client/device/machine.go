@@ -61,8 +61,9 @@ type Machine struct {
 	cfg      Config
 	session  Session
 	chats    map[string]*chat
-	left     map[string]int64 // answers about a chat that are older than this come from before it was left
-	outbox   []*Unsent        // oldest first
+	left     map[string]int64               // answers about a chat that are older than this come from before it was left
+	early    map[string]*chatv1.MemberState // of chats in left: the newest that a receipt brought
+	outbox   []*Unsent                      // oldest first
 	sending  map[string]*sending
 	stream   stream
 	sync     syncing
@@ -189,7 +190,7 @@ func New(cfg Config, kept *Snapshot) *Machine {
 	if cfg.ExtendBefore == 0 {
 		cfg.ExtendBefore = time.Minute
 	}
-	m := &Machine{cfg: cfg, chats: map[string]*chat{}, left: map[string]int64{}, sending: map[string]*sending{}, calls: map[int64]*pending{}}
+	m := &Machine{cfg: cfg, chats: map[string]*chat{}, left: map[string]int64{}, early: map[string]*chatv1.MemberState{}, sending: map[string]*sending{}, calls: map[int64]*pending{}}
 	if kept != nil {
 		m.session = kept.Session
 		ids := make([]string, 0, len(kept.Chats))
@@ -376,6 +377,7 @@ func (m *Machine) syncAnew() {
 // another generation of the store or were called invalid.
 func (m *Machine) dropVersions() {
 	clear(m.left)
+	clear(m.early)
 	clear(m.sending)
 	m.sync.call, m.sync.page = 0, ""
 	for _, c := range m.sorted() {

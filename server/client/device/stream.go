@@ -142,6 +142,8 @@ func (m *Machine) frame(f *deliveryv1.Frame) {
 		// It may come before the chat, which may have been read before it.
 		if c := m.member(id, 0, false); c != nil {
 			c.state(b.Receipt)
+		} else if b.Receipt.GetRevision() > m.early[id].GetRevision() {
+			m.early[id] = b.Receipt // perhaps of the membership that is about to be shown
 		}
 	case *deliveryv1.Frame_Message:
 		m.change(f, body{message: b.Message})

@@ -18,6 +18,7 @@ var acts = [][]func(*world){
 		(*world).actOpen, (*world).actOpen, (*world).actHeartbeat, (*world).actMarkRead, (*world).actMarkRead,
 		(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
 		(*world).actCreateGroup, (*world).actCreateDirect, (*world).actOlder, (*world).actEvict,
+		(*world).actRename, (*world).actRole, (*world).actOwn, (*world).actOwn,
 	},
 	{(*world).actCut, (*world).actCut}, {(*world).actTime, (*world).actTime}, {(*world).actSkew}, {(*world).actCrashPhone, (*world).actCrashPhone},
 	{(*world).actCrashProcess}, {(*world).actDrain}, {(*world).actMark},
@@ -187,6 +188,7 @@ func (w *world) actCreateGroup() {
 	w.command(caller+" creates a group", "", func(ctx context.Context, p *process, request string) error {
 		r, err := p.chats.CreateGroup(ctx, chat.CreateGroup{Caller: caller, Name: "g", Members: w.users[:n], History: history, RequestID: request})
 		if err == nil {
+			w.answered(w.chat(r.ChatID))
 			w.tell(ctx, p, caller, r.ChatID)
 		}
 		return err
@@ -212,7 +214,7 @@ func (w *world) actCreateDirect() {
 func (w *world) tell(ctx context.Context, p *process, user, chatID string) {
 	began, generation := w.moment, w.generation
 	ov, err := p.view.Overview(ctx, user, chatID)
-	if err != nil {
+	if err != nil || (&stops{w: w, p: p}).Durable(ctx) != nil {
 		return
 	}
 	w.checkOverview(w.chat(chatID), user, ov, w.chat(chatID).during(user, began, w.moment))
@@ -237,21 +239,84 @@ func (w *world) actCut() {
 
 func (w *world) actHeartbeat() { w.heartbeats() }
 
-// actTime lets time pass; while a plan waits for its next attempt only as much as
-// a plan may grow old.
-func (w *world) actTime() {
-	d := []time.Duration{25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute}[w.choose.pick(5)]
-	if w.sleeping > 0 {
-		d = min(d, 2*time.Second)
-	}
-	w.now = w.now.Add(d)
+// leaps are how much time passes at once, from what a gap waits to more than a
+// stream's and a bearer token's life.
+var leaps = []time.Duration{
+	25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute, 40 * time.Minute, 25 * time.Hour,
 }
 
-// actSkew sets a process's clock anew.
+// actTime lets time pass; while a plan is on its way or waits for its next attempt
+// only as much as that may take.
+func (w *world) actTime() {
+	d := leaps[w.choose.pick(len(leaps))]
+	for _, t := range w.tasks {
+		if !t.until.IsZero() {
+			d = min(d, max(t.until.Sub(w.now), 0))
+		}
+	}
+	w.now = w.now.Add(d)
+	if d >= 20*time.Second {
+		for _, p := range w.processes {
+			p.hub.Tick()
+		}
+	}
+	if w.replica != nil { // it has caught up now
+		w.replica = w.store.Clone()
+	}
+}
+
+// anySkew is how far a clock is off: up to 20 s either way.
+func (w *world) anySkew() time.Duration {
+	return []time.Duration{0, 20, -20, 4, -4, 13, -13, 1}[w.choose.pick(8)] * time.Second
+}
+
+// actSkew sets a process's clock anew, forward or back.
 func (w *world) actSkew() {
 	if p := w.anyProcess(); p != nil {
-		p.skew = time.Duration(w.choose.pick(5)) * time.Second
+		p.skew = w.anySkew()
 	}
+}
+
+// actRename gives a group another name.
+func (w *world) actRename() {
+	id, caller := w.anyChat(), w.owner()
+	name := fmt.Sprintf("n%d", w.ids)
+	w.command(fmt.Sprintf("%s renames %s to %s", caller, short(id), name), id, func(ctx context.Context, p *process, request string) error {
+		_, _, err := p.chats.UpdateChat(ctx, chat.ChatChange{Caller: caller, ChatID: id, Name: &name, RequestID: request})
+		return err
+	})
+}
+
+func (w *world) actRole() {
+	id, caller, user, role := w.anyChat(), w.owner(), w.target(), table.Admin
+	if w.choose.chance(500) {
+		role = table.Member
+	}
+	w.command(fmt.Sprintf("%s makes %s %s of %s", caller, user, role, short(id)), id, func(ctx context.Context, p *process, request string) error {
+		_, err := p.chats.ChangeRole(ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+		return err
+	})
+}
+
+// actOwn mutes a chat or puts it away, or takes that back.
+func (w *world) actOwn() {
+	id, user, mute, on := w.anyChat(), w.user(), w.choose.chance(500), w.choose.chance(600)
+	own := chat.Own{Caller: user, ChatID: id, Procedure: "own"}
+	if mute {
+		until := int64(0)
+		if on {
+			until = epoch.AddDate(10, 0, w.ids).UnixMilli()
+		}
+		own.MutedUntil = &until
+	} else {
+		own.Archived = &on
+	}
+	w.command(fmt.Sprintf("%s sets %s: mute %t, on %t", user, short(id), mute, on), id, func(ctx context.Context, p *process, request string) error {
+		own := own
+		own.RequestID = request
+		_, err := p.chats.SetOwn(ctx, own)
+		return err
+	})
 }
 
 // actCrashPhone turns a device off, or on again.

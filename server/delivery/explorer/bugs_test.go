@@ -32,6 +32,9 @@ type bug struct {
 	storage    func(device.Storage) device.Storage                // what devices store
 	notAMember bool                                               // NOT_A_MEMBER always counts
 	noRepair   bool                                               // what is lost stays lost
+	weak       func(store.Table) bool                             // tables that are read without consistency
+	skewed     bool                                               // clocks are far apart and plans slow, so that it shows
+	noWait     bool                                               // hubs do not wait until what they read is on stable storage
 
 	spine       bool                                   // the mistake is one of the durable path or of links
 	tune        func(*spine)                           // makes the trouble frequent that shows it, and leaves out what hides it
@@ -80,7 +83,7 @@ var bugs = []bug{
 	{name: "repair without targets", from: 2320, deliver: untargeted},
 	{name: "no repair", noRepair: true},
 	{name: "hole ignored", frame: skipping},
-	{name: "token that advances by itself", from: 11700, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
+	{name: "token that advances by itself", from: 33500, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 		if f.GetHeartbeat().GetToken() != "" {
 			return one(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: c.p.view.NewToken(c.d.user, c.w.now)}}})
 		}
@@ -130,7 +133,7 @@ var bugs = []bug{
 			}
 		}
 	}},
-	{name: "token stored before versions", from: 46940, storage: func(s device.Storage) device.Storage { return &hasty{Storage: s} }},
+	{name: "token stored before versions", from: 51000, storage: func(s device.Storage) device.Storage { return &hasty{Storage: s} }},
 	{name: "message not stored before it is sent", storage: func(s device.Storage) device.Storage { return forgetful{s} }},
 }
 

@@ -19,6 +19,7 @@ func (w *world) checkFrame(d *phone, f *deliveryv1.Frame) {
 	l := w.chat(f.GetChatId())
 	if h := f.GetHead(); h != nil {
 		w.checkHead(l, d.user, h.GetVersion())
+		w.checkDurable(l, d.name, h.GetVersion())
 		if ov := h.GetChat(); ov != nil {
 			w.checkOverview(l, d.user, ov, w.everOf(l, d.user))
 		}
@@ -32,11 +33,19 @@ func (w *world) checkFrame(d *phone, f *deliveryv1.Frame) {
 		w.failf("%s gets version %d of %s, which has %d", d.name, v, short(l.id), len(l.entries))
 		return
 	}
+	w.checkDurable(l, d.name, v)
 	if !l.mayShow(d.user, v) {
 		w.failf("%s gets version %d of %s, which is not for %s: %v", d.name, v, short(l.id), d.user, l.spans[d.user])
 	}
 	if m := f.GetMessage(); m != nil {
 		w.checkMessage(l, d.user, m)
+	}
+}
+
+// checkDurable demands that what is shown is on stable storage.
+func (w *world) checkDurable(l *chatLog, who string, version int64) {
+	if version > 0 && version <= int64(len(l.entries)) && l.entries[version-1].moment > w.synced {
+		w.failf("%s gets version %d of %s, which a crash could take back", who, version, short(l.id))
 	}
 }
 
@@ -99,6 +108,7 @@ func (w *world) checkOverview(l *chatLog, user string, ov *chatv1.ChatOverview, 
 
 // checkContent demands that one of the memberships allows everything.
 func (w *world) checkContent(l *chatLog, user string, spans []span, head *chatv1.ChatHead, messages []*messagev1.Message, changes []*messagev1.Change, version int64) {
+	w.checkDurable(l, user, head.GetVersion())
 	var why string
 	for _, s := range spans {
 		if why = s.content(l, head, messages, changes, version); why == "" {
@@ -122,7 +132,7 @@ func (s *span) content(l *chatLog, head *chatv1.ChatHead, messages []*messagev1.
 		return fmt.Sprintf("head %d, version %d", head.GetVersion(), version)
 	}
 	hidden := func(sequence, v int64) bool {
-		return beyond(v) || (l.sinceJoined && (v < s.join || sequence <= s.joinSeq))
+		return beyond(v) || (l.sinceJoined && (v < s.floor || sequence <= s.joinSeq))
 	}
 	if p := head.GetLastMessage(); p != nil {
 		m := l.message(p.GetSequence())
@@ -142,7 +152,7 @@ func (s *span) content(l *chatLog, head *chatv1.ChatHead, messages []*messagev1.
 		switch {
 		case c.GetMessage() != nil && hidden(c.GetMessage().GetSequence(), c.GetMessage().GetVersion()),
 			beyond(c.GetVersion()), beyond(c.GetMembership().GetVersion()), beyond(c.GetChat().GetVersion()),
-			l.sinceJoined && c.GetVersion() < s.join:
+			l.sinceJoined && c.GetVersion() < s.floor:
 			return fmt.Sprintf("change %v", c)
 		}
 	}

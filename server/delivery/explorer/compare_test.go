@@ -111,6 +111,9 @@ func (w *world) compareOverview(d *phone, v device.View, ov *chatv1.ChatOverview
 	if s.GetReadSequence() != ss.GetReadSequence() || s.GetJoinedSequence() != ss.GetJoinedSequence() || v.Unread != ss.GetUnreadCount() {
 		w.failf("%s lists %s with state %v and %d unread, the store %v", d.name, id, s, v.Unread, ss)
 	}
+	if s.GetArchived() != ss.GetArchived() || s.GetMutedUntil().AsTime() != ss.GetMutedUntil().AsTime() || s.GetRole() != ss.GetRole() {
+		w.failf("%s lists %s as muted, archived, role: %v, the store %v", d.name, id, s, ss)
+	}
 	c, cc := v.Chat, ov.GetChat()
 	if c.GetMemberCount() != cc.GetMemberCount() || c.GetName() != cc.GetName() || c.GetType() != cc.GetType() || c.GetHistory() != cc.GetHistory() ||
 		c.GetUpdatedAt().AsTime() != cc.GetUpdatedAt().AsTime() || c.GetCreatedBy() != cc.GetCreatedBy() || !slices.Equal(c.GetDirectUserIds(), cc.GetDirectUserIds()) {

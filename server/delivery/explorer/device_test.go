@@ -204,7 +204,7 @@ func (d *phone) request(p *process, life int, c device.Call) {
 	w.spawn(p, "request of "+d.name, busy, func(ctx context.Context) {
 		began, generation := w.moment, w.generation
 		res, why := p.serve(ctx, d.user, c.Request)
-		if p.dead {
+		if (&stops{w: w, p: p}).Durable(ctx) != nil {
 			res, why = nil, unavailable
 		}
 		if w.bug.answer != nil && why == nil {

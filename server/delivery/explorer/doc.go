@@ -7,8 +7,10 @@
 // writes the store is a coroutine that stops after every call of the store, so
 // that commits, openings of streams, reads and the hubs' work interleave at each
 // of them. The network loses, delays, repeats, merges and reorders deliveries,
-// loses requests and replies, and cuts streams; processes and devices crash;
-// clocks differ and jump.
+// loses requests and replies, and cuts streams; processes and devices crash; a
+// plan takes its time, and may arrive after its process has died; what is read is
+// on stable storage only later; clocks are up to 20 s off either way, and are set
+// forward and back; hours pass at once.
 //
 // In one half of the worlds only two things are promised: a payload-free delivery of
 // every commit comes to every hub in the end, and a receipt that is lost marks the

@@ -427,6 +427,7 @@ func (s *spine) restore() {
 	s.restored++
 	w.generation += "'"
 	w.store, w.logs, w.chatIDs, s.rows = b.store, b.logs, b.chatIDs, b.rows
+	w.synced, w.replica = w.moment, nil
 	clear(s.base)
 	for id, l := range w.logs {
 		s.base[id] = int64(len(l.entries))

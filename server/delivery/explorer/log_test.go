@@ -13,6 +13,7 @@ import (
 // span is one membership of a user in a chat. Moments are numbers of commits.
 type span struct {
 	join, leave      int64 // versions; leave is 0 for a member
+	floor            int64 // version from which on changes are for the user where the history begins with joining
 	joinSeq          int64
 	joinedAt, leftAt int // moments
 }
@@ -35,6 +36,7 @@ type chatLog struct {
 	spans       map[string][]span
 	requests    map[string]int64 // sequence by client_message_id
 	pending     []string         // users on their way in
+	answered    int64            // sequence when the creation was answered first; -1 before
 }
 
 // commit is one plan that changed a chat, for the repair.
@@ -82,7 +84,7 @@ func (l *chatLog) mayShow(user string, version int64) bool {
 
 // allows reports whether a member of this span may see a change.
 func (s *span) allows(l *chatLog, version int64) bool {
-	return (s.leave == 0 || version <= s.leave) && (!l.sinceJoined || version >= s.join)
+	return (s.leave == 0 || version <= s.leave) && (!l.sinceJoined || version >= s.floor)
 }
 
 // during returns the user's memberships that were true at some moment between two.
@@ -155,7 +157,7 @@ func (w *world) record(p *store.Plan) {
 func (w *world) chat(id string) *chatLog {
 	l := w.logs[id]
 	if l == nil {
-		l = &chatLog{id: id, spans: map[string][]span{}, requests: map[string]int64{}}
+		l = &chatLog{id: id, spans: map[string][]span{}, requests: map[string]int64{}, answered: -1}
 		w.logs[id] = l
 		w.chatIDs = append(w.chatIDs, id)
 	}
@@ -215,10 +217,24 @@ func (w *world) joined(l *chatLog, user string, version, sequence int64) {
 	if l.open(user) != nil {
 		w.failf("%s is added to %s twice", user, short(l.id))
 	}
-	if sequence != int64(len(l.bySequence)) {
+	s := span{join: version, floor: version, joinSeq: sequence, joinedAt: w.moment}
+	switch arrives := slices.Contains(l.pending, user); {
+	case arrives && l.answered >= 0 && sequence > l.answered:
+		w.failf("%s arrives in %s at sequence %d, its creation was answered at %d", user, short(l.id), sequence, l.answered)
+	case arrives && sequence == 0:
+		s.floor = 1 // the membership begins with the group's
+	case sequence != int64(len(l.bySequence)):
 		w.failf("%s joins %s at sequence %d, which has %d", user, short(l.id), sequence, len(l.bySequence))
 	}
-	l.spans[user] = append(l.spans[user], span{join: version, joinSeq: sequence, joinedAt: w.moment})
+	l.spans[user] = append(l.spans[user], s)
+}
+
+// answered notes that a creation was answered: from now on the group is there for all
+// whom it was created with.
+func (w *world) answered(l *chatLog) {
+	if l.answered < 0 {
+		l.answered = int64(len(l.bySequence))
+	}
 }
 
 // checkCount demands that the chat's member count is exact.

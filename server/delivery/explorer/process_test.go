@@ -48,10 +48,10 @@ type process struct {
 func (w *world) newProcess() *process {
 	w.made++
 	p := &process{w: w, name: fmt.Sprintf("p%d", w.made), busy: map[string]bool{}, repaired: len(w.commits)}
-	p.skew = time.Duration(w.choose.pick(5)) * time.Second
+	p.skew = w.anySkew()
 	clock := func() time.Time { return w.now.Add(p.skew) }
 	st := &stops{w: w, p: p}
-	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock})
+	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Lists: -1}) // calls never wait for each other
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
 		Store: st, Clock: clock, Generation: w.generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
@@ -60,13 +60,17 @@ func (w *world) newProcess() *process {
 	if err != nil {
 		w.failf("chat service: %v", err)
 	}
+	durable := st.Durable
+	if w.bug.noWait {
+		durable = nil
+	}
 	source := delivery.Source(p.view)
 	if w.bug.source != nil {
 		source = w.bug.source(w, source)
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: w.generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil), Delivered: p.chats.Delivered,
-		MaxReplay: w.maxReplay, Limits: mailbox.Limits{Frames: w.maxFrames},
+		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: mailbox.Limits{Frames: w.maxFrames}, Durable: durable,
 	})
 	if err != nil {
 		w.failf("hub: %v", err)
@@ -296,4 +300,16 @@ func failure(err error) *device.Failure {
 		f.Code = connect.CodeUnavailable
 	}
 	return f
+}
+
+// reconcile completes groups whose creator died, as the workers do.
+func (w *world) reconcile() (did bool) {
+	for _, id := range w.chatIDs {
+		if len(w.chat(id).pending) > 0 {
+			p := w.anyProcess()
+			w.spawn(p, "finish", id, func(ctx context.Context) { _ = p.chats.FinishPending(ctx, id) })
+			did = true
+		}
+	}
+	return did
 }

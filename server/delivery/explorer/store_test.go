@@ -3,9 +3,11 @@ package explorer
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/storetest"
 )
 
 // stops is one process's way to the store: whoever runs as a task stops after
@@ -47,7 +49,7 @@ func (s *stops) Get(ctx context.Context, key store.Key, c store.Consistency) (st
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
-	it, err := s.w.store.Get(ctx, key, c)
+	it, err := s.from(key.Table, c).Get(ctx, key, c)
 	if s.w.trace != nil {
 		s.w.tracef("%s reads %s", s.p.name, key)
 	}
@@ -65,7 +67,7 @@ func (s *stops) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
-	items, err := s.w.store.BatchGet(ctx, keys, c)
+	items, err := s.from(keys[0].Table, c).BatchGet(ctx, keys, c)
 	if s.w.trace != nil {
 		s.w.tracef("%s reads %v", s.p.name, keys)
 	}
@@ -85,7 +87,7 @@ func (s *stops) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := s.begin(); err != nil {
 		return store.Page{}, err
 	}
-	page, err := s.w.store.Query(ctx, q)
+	page, err := s.from(q.Table, q.Consistency).Query(ctx, q)
 	if s.w.trace != nil {
 		s.w.tracef("%s queries %s %s %s-%s: %d", s.p.name, q.Table, q.PK, q.From, q.To, len(page.Rows))
 	}
@@ -108,6 +110,9 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 		}
 		return store.ErrAmbiguous
 	}
+	if err := s.underWay(); err != nil {
+		return err
+	}
 	if s.w.bug.plan != nil {
 		s.w.bug.plan(s.w, &p)
 	}
@@ -117,13 +122,15 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	}
 	if err == nil {
 		s.w.record(&p)
-		if k := p.Writes[0].Key; s.w.current != nil && len(p.Writes) == 1 && k.Table == store.DeliveryState {
-			s.w.current.owes = k.PK
+		if user := ownChange(p); s.w.current != nil && user != "" {
+			s.w.current.owes = user
 		}
 	}
+	made := s.w.moment
 	if stopped := s.stop(); stopped != nil {
 		return stopped
 	}
+	s.w.synced = max(s.w.synced, made) // what is answered is on stable storage
 	if lost {
 		if s.w.trace != nil {
 			s.w.tracef("%s: the answer is lost", s.p.name)
@@ -131,6 +138,20 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 		return store.ErrAmbiguous
 	}
 	return err
+}
+
+// ownChange returns the user whose own row a plan changes without an event that tells of
+// it; empty for other plans.
+func ownChange(p store.Plan) (user string) {
+	for _, wr := range p.Writes {
+		switch wr.Key.Table {
+		case store.Events:
+			return ""
+		case store.DeliveryState:
+			user = wr.Key.PK
+		}
+	}
+	return user
 }
 
 func planString(p store.Plan) string {
@@ -151,8 +172,18 @@ func (s *stops) BatchWrite(ctx context.Context, writes []store.Write) error {
 	return s.w.store.BatchWrite(ctx, writes)
 }
 
-// Durable implements store.Store.
+// Durable implements store.Store: what is read here can be seen before it is on stable
+// storage.
 func (s *stops) Durable(context.Context) error {
+	for made := s.w.moment; s.w.synced < made; {
+		if s.w.current == nil {
+			s.w.synced = made
+		} else if err := s.stop(); err != nil {
+			return err
+		} else if s.w.choose.chance(500) {
+			s.w.synced = max(s.w.synced, made)
+		}
+	}
 	if s.p.dead || s.w.over {
 		return store.ErrClosed
 	}
@@ -162,10 +193,52 @@ func (s *stops) Durable(context.Context) error {
 // Close implements store.Store.
 func (s *stops) Close() error { return nil }
 
-// sleep is a wait between attempts of a plan: it only stops. Plans do not grow
-// old meanwhile, see actTime.
-func (s *stops) sleep(context.Context, time.Duration) error {
-	s.w.sleeping++
-	defer func() { s.w.sleeping-- }()
+// Longest waits of a plan: for its next attempt, and in a call.
+const (
+	longestSleep = time.Second
+	longestCall  = 20 * time.Second
+)
+
+// sleep is a wait between attempts of a plan: it only stops.
+func (s *stops) sleep(context.Context, time.Duration) error { return s.wait(longestSleep) }
+
+func (s *stops) wait(most time.Duration) error {
+	if t := s.w.current; t != nil {
+		t.until = s.w.now.Add(most)
+		defer func() { t.until = time.Time{} }()
+	}
 	return s.stop()
+}
+
+// underWay has a plan take its time now and then before it reaches the store. The plan
+// of a process that dies meanwhile may still arrive, but not in another generation.
+func (s *stops) underWay() error {
+	if s.w.current == nil || !s.w.trouble(s.w.tardy) {
+		return nil
+	}
+	generation := s.w.generation
+	err := s.wait(longestCall)
+	if err != nil && !s.w.over && generation == s.w.generation && s.w.choose.chance(500) {
+		return nil
+	}
+	return err
+}
+
+// seenWeak says that somebody reads without consistency; from then on worlds have a
+// replica that lags behind.
+var seenWeak atomic.Bool
+
+// from is where a read goes: to the store, or to a replica.
+func (s *stops) from(t store.Table, c store.Consistency) *storetest.Map {
+	if s.w.bug.weak != nil && s.w.bug.weak(t) {
+		c = store.Eventual
+	}
+	if c == store.Strong {
+		return s.w.store
+	}
+	seenWeak.Store(true)
+	if s.w.replica == nil || s.w.calm {
+		return s.w.store
+	}
+	return s.w.replica
 }

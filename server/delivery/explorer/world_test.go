@@ -31,14 +31,14 @@ type world struct {
 	spine      *spine // nil: a network that brings everything in the end
 	generation string
 	calm       bool // no more trouble
-	sleeping   int  // tasks that wait with a plan made
 	over       bool // every task ends at its next stop
 
 	// The schedule's own way of being hard, in 1/1,000.
 	lossy, faulty, acting int
+	tardy                 int
 	chunk                 int
 	maxReplay             int
-	maxFrames             int
+	maxFrames, maxRecent  int
 
 	users     []string
 	processes []*process
@@ -56,7 +56,9 @@ type world struct {
 	logs    map[string]*chatLog
 	chatIDs []string
 	commits []commit
-	moment  int // number of commits
+	moment  int            // number of commits
+	synced  int            // how many of them are on stable storage, and may be shown
+	replica *storetest.Map // what reads answer that need not be consistent; nil: nobody asks
 }
 
 // item is something that may happen. It happens again later if run returns true.
@@ -74,7 +76,8 @@ type running struct {
 	busy    string   // chat whose queue the task is in
 	created []string // chats that the task created
 	rows    map[store.Key]store.Item
-	owes    string // user whose mark it wrote without telling the hubs
+	owes    string    // user whose mark it wrote without telling the hubs
+	until   time.Time // with a plan made: when the wait is over at the latest
 }
 
 func (w *world) tracef(format string, args ...any) {
@@ -219,17 +222,22 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 	w.store = storetest.NewMap(func() time.Time { return w.now })
 	w.lossy = []int{100, 0, 300}[w.choose.pick(3)]
 	w.faulty = []int{0, 0, 30}[w.choose.pick(3)]
+	w.tardy = []int{0, 100, 400}[w.choose.pick(3)]
 	w.acting = []int{80, 40, 160}[w.choose.pick(3)]
 	w.chunk = 1 + w.choose.pick(3)
 	if durable := w.choose.chance(500); b.spine || (durable && b.name == "") {
 		w.spine = newSpine(w)
 	}
 	w.acts = some(w.choose, acts, 700)
+	if b.skewed {
+		w.tardy, w.acts = 400, slices.Concat(actsOf(0), slices.Repeat([]func(*world){(*world).actTime, (*world).actSkew, (*world).actCut}, 4))
+	}
 	if b.tune != nil {
 		b.tune(w.spine)
 	}
 	w.maxReplay = []int{500, 2}[w.choose.pick(2)]
 	w.maxFrames = []int{2048, 2048, 12}[w.choose.pick(3)]
+	w.maxRecent = []int{32, 2}[w.choose.pick(2)]
 	for range 1 + w.choose.pick(3) {
 		w.newProcess()
 	}
@@ -265,6 +273,10 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 	}
 	for _, p := range w.processes {
 		p.repaired = len(w.commits)
+	}
+	w.synced = w.moment
+	if b.weak != nil || seenWeak.Load() {
+		w.replica = w.store.Clone()
 	}
 	w.items = nil
 	for i, u := range w.users {
@@ -379,18 +391,6 @@ func (w *world) settle() {
 		}
 	}
 	w.failf("the world does not come to rest: %d items, the first is %q", len(w.items), append(w.items, item{})[0].label)
-}
-
-// reconcile completes groups whose creator died, as the workers do.
-func (w *world) reconcile() (did bool) {
-	for _, id := range w.chatIDs {
-		if len(w.chat(id).pending) > 0 {
-			p := w.anyProcess()
-			w.spawn(p, "finish", id, func(ctx context.Context) { _ = p.chats.FinishPending(ctx, id) })
-			did = true
-		}
-	}
-	return did
 }
 
 // poll gives everybody who may have something to do a turn.

@@ -9,6 +9,7 @@ package frame
 import (
 	"sync"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -22,11 +23,16 @@ import (
 	"github.com/parley-chat/parley/server/event"
 )
 
+// Chat stands for the id of a chat in the space of a pointer: what remembers many
+// frames shares one copy of the id.
+type Chat = unique.Handle[string]
+
 // Frame is one frame, shared by all streams that get it. It is immutable and
 // encoded at most once in each encoding, by the first sender that needs it.
 type Frame struct {
 	pb   *deliveryv1.Frame
 	size int
+	chat Chat // of a message
 
 	wireOnce, jsonOnce sync.Once
 	wire, json         []byte
@@ -38,7 +44,17 @@ const overhead = 256
 
 // New makes a frame; text is about how many bytes of text it holds.
 func New(pb *deliveryv1.Frame, text int) *Frame {
-	return &Frame{pb: pb, size: overhead + text}
+	f := &Frame{pb: pb, size: overhead + text}
+	if pb.GetMessage() != nil {
+		f.chat = unique.Make(pb.GetChatId())
+	}
+	return f
+}
+
+// Message returns chat and sequence of the message that the frame brings; without
+// one, the sequence is 0.
+func (f *Frame) Message() (chat Chat, sequence int64) {
+	return f.chat, f.pb.GetMessage().GetSequence()
 }
 
 // Proto returns the frame as a message, which must not be changed.
@@ -65,9 +81,9 @@ func (f *Frame) Wire() ([]byte, error) {
 	return f.wire, f.wireErr
 }
 
-// JSON returns the frame as an encoded JSON object.
+// JSON returns the frame as an encoded JSON object, zeros shown.
 func (f *Frame) JSON() ([]byte, error) {
-	f.jsonOnce.Do(func() { f.json, f.jsonErr = protojson.Marshal(f.pb) })
+	f.jsonOnce.Do(func() { f.json, f.jsonErr = protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(f.pb) })
 	return f.json, f.jsonErr
 }
 

@@ -36,23 +36,17 @@ type Mailbox struct {
 	bytes   int // size of queue
 	sent    int64
 	ended   bool // nothing can follow what is in queue
-	unacked []sent
-	size    int // of unacked
+	unacked ring // the last frames sent: up to position sent
+	size    int  // of unacked
 	leased  bool
 	acked   int64
 	ackedAt time.Time
 }
 
-// sent is what is remembered of a frame until it is acknowledged.
-type sent struct {
-	position int64
-	size     int
-	chatID   string
-	sequence int64
-}
-
-// maxRemembered bounds what is remembered for clients that never acknowledge.
-const maxRemembered = 4096
+// maxRemembered bounds what is remembered for clients that never acknowledge: one
+// that begins to, has what was sent before counted as delivered with the next
+// message of the chat.
+const maxRemembered = 512
 
 // New makes an empty mailbox.
 func New(limits *Limits) *Mailbox { return &Mailbox{limits: limits, ready: make(chan struct{}, 1)} }
@@ -140,16 +134,13 @@ func (m *Mailbox) Take(max int) (first int64, frames []*frame.Frame, ended bool)
 }
 
 func (m *Mailbox) remember(f *frame.Frame) {
-	if len(m.unacked) >= maxRemembered && !m.leased {
-		m.size -= m.unacked[0].size
-		m.unacked = m.unacked[1:]
+	if m.unacked.len() >= maxRemembered && !m.leased {
+		m.size -= m.unacked.pop().bytes()
 	}
-	s := sent{position: m.sent, size: f.Size()}
-	if msg := f.Proto().GetMessage(); msg != nil {
-		s.chatID, s.sequence = msg.GetChatId(), msg.GetSequence()
-	}
-	m.unacked = append(m.unacked, s)
-	m.size += s.size
+	s := sent{size: uint32(f.Size())}
+	s.chat, s.sequence = f.Message()
+	m.unacked.push(s)
+	m.size += s.bytes()
 }
 
 // Ack takes note that the client has all positions up to one, and returns the
@@ -165,17 +156,16 @@ func (m *Mailbox) Ack(position int64, now time.Time) (delivered map[string]int64
 		return nil, nil
 	}
 	m.leased, m.acked, m.ackedAt = true, position, now
-	delivered = map[string]int64{}
-	n := 0
-	for ; n < len(m.unacked) && m.unacked[n].position <= position; n++ {
-		s := &m.unacked[n]
-		m.size -= s.size
-		if s.sequence > 0 {
-			delivered[s.chatID] = s.sequence
+	for left := m.sent - position; int64(m.unacked.len()) > left; {
+		s := m.unacked.pop()
+		m.size -= s.bytes()
+		if s.sequence == 0 {
+			continue
 		}
-	}
-	if m.unacked = m.unacked[n:]; len(m.unacked) == 0 {
-		m.unacked = nil
+		if delivered == nil {
+			delivered = map[string]int64{}
+		}
+		delivered[s.chat.Value()] = s.sequence
 	}
 	return delivered, nil
 }
@@ -185,8 +175,8 @@ func (m *Mailbox) Ack(position int64, now time.Time) (delivered map[string]int64
 func (m *Mailbox) Overdue(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.leased || len(m.unacked) == 0 {
+	if !m.leased || m.unacked.len() == 0 {
 		return false
 	}
-	return len(m.unacked) > m.limits.Unacked || m.size > m.limits.UnackedBytes || now.Sub(m.ackedAt) > m.limits.Lease
+	return m.unacked.len() > m.limits.Unacked || m.size > m.limits.UnackedBytes || now.Sub(m.ackedAt) > m.limits.Lease
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
@@ -175,8 +177,8 @@ func TestSizesStayExact(t *testing.T) {
 			for _, f := range m.queue {
 				waiting += f.Size()
 			}
-			for _, s := range m.unacked {
-				unacked += s.size
+			for i := range m.unacked.count {
+				unacked += m.unacked.items[(m.unacked.first+i)%len(m.unacked.items)].bytes()
 			}
 			if waiting != m.bytes || unacked != m.size {
 				t.Fatalf("seed %d: %d and %d bytes are counted, %d and %d are there", seed, m.bytes, m.size, waiting, unacked)
@@ -185,13 +187,81 @@ func TestSizesStayExact(t *testing.T) {
 	}
 }
 
+// What is remembered of a client that never acknowledges fits in 16 KB, whatever it was
+// sent: many chats, many frames.
 func TestMemoryOfClientsThatNeverAcknowledge(t *testing.T) {
-	m := New(&Limits{Frames: 10, Bytes: 1 << 20})
-	for range maxRemembered + 100 {
-		m.Push(message("c", 1))
-		m.Take(1)
+	m := New(&Limits{Frames: 300, Bytes: 1 << 20})
+	most := uintptr(0)
+	for i := range int64(10_000) {
+		m.Push(message(fmt.Sprint("chat", i%5000), i+1))
+		if i%256 == 0 {
+			m.Take(256)
+		}
+		most = max(most, unsafe.Sizeof(*m)+uintptr(cap(m.unacked.items))*unsafe.Sizeof(sent{}))
 	}
-	if len(m.unacked) > maxRemembered || m.size != len(m.unacked)*message("c", 1).Size() {
-		t.Errorf("%d frames of %d bytes are remembered", len(m.unacked), m.size)
+	if most > 16_000 {
+		t.Errorf("%d bytes are held", most)
+	}
+	if m.size != m.unacked.len()*message("c", 1).Size() {
+		t.Errorf("%d frames of %d bytes are remembered", m.unacked.len(), m.size)
+	}
+	m.Take(300)
+	delivered, err := m.Ack(m.sent, start)
+	if err != nil || delivered["chat4999"] != 10_000 || len(delivered) < 256 {
+		t.Errorf("the first Ack covers %d chats, the last message is %d (%v)", len(delivered), delivered["chat4999"], err)
+	}
+	if m.unacked.items != nil || m.queue != nil {
+		t.Error("memory is held for nothing")
+	}
+}
+
+// A lower position than before is not a sign of life.
+func TestLowerAckDoesNotRenewTheLease(t *testing.T) {
+	m := New(limits())
+	for i := range int64(3) {
+		push(t, m, "c", i+1)
+	}
+	m.Take(3)
+	if _, err := m.Ack(2, start); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Ack(1, start.Add(50*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if !m.Overdue(start.Add(70 * time.Second)) {
+		t.Error("the lease was renewed by a position that was acknowledged before")
+	}
+	if _, err := m.Ack(2, start.Add(70*time.Second)); err != nil || m.Overdue(start.Add(80*time.Second)) {
+		t.Errorf("the same position again does not renew the lease (%v)", err)
+	}
+}
+
+// BenchmarkNeverAcknowledged says what a stream's client costs that never acknowledges,
+// in messages of one chat and of many.
+func BenchmarkNeverAcknowledged(b *testing.B) {
+	for _, chats := range []int64{1, 5000} {
+		b.Run(fmt.Sprintf("chats=%d", chats), func(b *testing.B) {
+			frames := make([]*frame.Frame, 5000)
+			for i := range frames {
+				frames[i] = message(fmt.Sprint("chat", int64(i)%chats), int64(i)+1)
+			}
+			boxes := make([]*Mailbox, 0, b.N)
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			for b.Loop() {
+				m := New(&Limits{Frames: 2048, Bytes: 4 << 20})
+				for _, f := range frames {
+					m.Push(f)
+					m.Take(256)
+				}
+				boxes = append(boxes, m)
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc))/float64(len(boxes)), "bytes/stream")
+			runtime.KeepAlive(boxes)
+			runtime.KeepAlive(frames)
+		})
 	}
 }

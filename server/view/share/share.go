@@ -1,0 +1,205 @@
+// Package share lets calls share what is dear to load: a call joins a load that has
+// not begun yet ([Loads]), and goes on with what an earlier call loaded ([Kept]).
+//
+// It owns when a load may be shared and how long a value is kept; it knows nothing
+// of what is loaded. A load is shared only by calls that came before it began, so
+// each sees what was written before the call. Everything may be used by many
+// goroutines; nothing starts one. Mutexes are held for a few steps, never while
+// something is loaded.
+package share
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Loads are the loads under way, by key. At most one of a key runs at a time, and at
+// most one waits for its end.
+type Loads[T any] struct {
+	mu   sync.Mutex
+	keys map[string]*loads[T]
+}
+
+type loads[T any] struct{ running, next *load[T] }
+
+type load[T any] struct {
+	done  chan struct{} // closed at its end
+	value T
+	err   error
+}
+
+// errAbandoned is what is left of a load whose caller went away.
+var errAbandoned = errors.New("share: load abandoned")
+
+// Get returns what f loads, in a call of f that begins after the call of Get, by
+// this caller or another.
+func (ls *Loads[T]) Get(ctx context.Context, key string, f func(context.Context) (T, error)) (T, error) {
+	for {
+		l, before, lead := ls.join(key)
+		if lead {
+			return ls.lead(ctx, key, l, before, f)
+		}
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			var none T
+			return none, ctx.Err()
+		}
+		if !errors.Is(l.err, errAbandoned) {
+			return l.value, l.err
+		}
+	}
+}
+
+// join returns the load of a key that has not begun yet, or a new one, which the
+// caller is to lead once the load before, if there is one, is done.
+func (ls *Loads[T]) join(key string) (l, before *load[T], lead bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	k := ls.keys[key]
+	if k == nil {
+		if ls.keys == nil {
+			ls.keys = map[string]*loads[T]{}
+		}
+		k = &loads[T]{}
+		ls.keys[key] = k
+	}
+	if k.next != nil {
+		return k.next, nil, false
+	}
+	k.next = &load[T]{done: make(chan struct{}), err: errAbandoned} // unless it comes to an end
+	return k.next, k.running, true
+}
+
+// lead waits for the load before and does one for all who joined until it began.
+func (ls *Loads[T]) lead(ctx context.Context, key string, l, before *load[T], f func(context.Context) (T, error)) (T, error) {
+	defer ls.end(key, l)
+	if before != nil {
+		select {
+		case <-before.done:
+		case <-ctx.Done():
+			return l.value, ctx.Err()
+		}
+	}
+	ls.begin(key, l)
+	value, err := f(ctx)
+	if err == nil || ctx.Err() == nil {
+		l.value, l.err = value, err
+	}
+	return value, err
+}
+
+// begin closes a load to calls that come later.
+func (ls *Loads[T]) begin(key string, l *load[T]) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	k := ls.keys[key]
+	k.running, k.next = l, nil
+}
+
+func (ls *Loads[T]) end(key string, l *load[T]) {
+	ls.mu.Lock()
+	k := ls.keys[key]
+	if k.running == l {
+		k.running = nil
+	}
+	if k.next == l {
+		k.next = nil
+	}
+	if k.running == nil && k.next == nil {
+		delete(ls.keys, key)
+	}
+	ls.mu.Unlock()
+	close(l.done)
+}
+
+// Bounds of kept values.
+const (
+	keptFor      = time.Minute // since the last use
+	keptPerOwner = 4
+	keptAtMost   = 1 << 10
+)
+
+// Kept are values that calls may come back for, within bounds of size, number and
+// time.
+type Kept[T any] struct {
+	max int
+
+	mu    sync.Mutex
+	kept  map[uint64]*kept[T]
+	size  int
+	clock int64
+}
+
+type kept[T any] struct {
+	value T
+	id    uint64
+	owner string
+	size  int
+	used  int64 // by clock
+	at    time.Time
+}
+
+// NewKept makes a store of values whose sizes sum up to max at most.
+func NewKept[T any](max int) *Kept[T] { return &Kept[T]{max: max, kept: map[uint64]*kept[T]{}} }
+
+// Put keeps a value under an id that no other value has. An owner's fifth value takes
+// the place of the owner's oldest.
+func (ks *Kept[T]) Put(owner string, id uint64, value T, size int, now time.Time) {
+	if size > ks.max {
+		return
+	}
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	ks.clock++
+	if k := ks.kept[id]; k != nil {
+		k.used, k.at = ks.clock, now
+		return
+	}
+	ks.kept[id] = &kept[T]{value: value, id: id, owner: owner, size: size, used: ks.clock, at: now}
+	ks.size += size
+	for {
+		k := ks.surplus(owner, now)
+		if k == nil {
+			return
+		}
+		delete(ks.kept, k.id)
+		ks.size -= k.size
+	}
+}
+
+// surplus returns the value that is to go first, nil if all may stay.
+func (ks *Kept[T]) surplus(owner string, now time.Time) *kept[T] {
+	var oldest, own *kept[T]
+	n := 0
+	for _, k := range ks.kept {
+		if oldest == nil || k.used < oldest.used {
+			oldest = k
+		}
+		if k.owner == owner {
+			n++
+			if own == nil || k.used < own.used {
+				own = k
+			}
+		}
+	}
+	switch {
+	case n > keptPerOwner:
+		return own
+	case ks.size > ks.max, len(ks.kept) > keptAtMost, now.Sub(oldest.at) > keptFor:
+		return oldest
+	}
+	return nil
+}
+
+// Get returns an owner's value, if it is still kept.
+func (ks *Kept[T]) Get(owner string, id uint64, now time.Time) (value T, ok bool) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	if k := ks.kept[id]; k != nil && k.owner == owner && now.Sub(k.at) <= keptFor {
+		return k.value, true
+	}
+	return value, false
+}
