@@ -309,6 +309,8 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 		"issued in the future": with(func(_ map[string]any, c jwt.MapClaims) { c["iat"] = testTime.Add(time.Hour).Unix() }),
 		"no subject":           with(func(_ map[string]any, c jwt.MapClaims) { delete(c, "sub") }),
 		"subject with #":       with(func(_ map[string]any, c jwt.MapClaims) { c["sub"] = "a#b" }),
+		"subject with a space": with(func(_ map[string]any, c jwt.MapClaims) { c["sub"] = "a b" }),
+		"subject of a path":    with(func(_ map[string]any, c jwt.MapClaims) { c["sub"] = ".." }),
 		"long subject":         with(func(_ map[string]any, c jwt.MapClaims) { c["sub"] = strings.Repeat("a", 65) }),
 		"no session":           with(func(_ map[string]any, c jwt.MapClaims) { delete(c, "sid") }),
 		"long session":         with(func(_ map[string]any, c jwt.MapClaims) { c["sid"] = strings.Repeat("s", 65) }),
@@ -320,7 +322,6 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 		"certificate chain": forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["x5c"] = []string{"AAAA"} }),
 		"1 MiB":             strings.Repeat("a", 1<<20),
 		"8,000 dots":        strings.Repeat(".", 8000),
-		"empty":             "",
 		"with spaces":       good + " x",
 	} {
 		if p, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrInvalidToken) || p.UserID != "" {
@@ -330,9 +331,20 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 	for name, headers := range map[string][]string{
 		"basic": {"Basic " + good}, "bare": {good}, "two": {"Bearer " + good, "Bearer " + good},
 	} {
-		if _, err := b.try(t, headers...); !errors.Is(err, ErrInvalidToken) {
+		if _, err := b.try(t, headers...); !errors.Is(err, ErrInvalidToken) || !errors.Is(err, ErrNotBearer) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	for _, header := range []string{"Bearer", "Bearer ", "bearer "} {
+		if _, err := b.try(t, header); !errors.Is(err, ErrMissingToken) {
+			t.Errorf("%q: %v", header, err)
+		}
+	}
+	if _, err := b.try(t, "Bearer "+issue(t, testKey(t), "alice")); !errors.Is(err, ErrInvalidToken) || !errors.Is(err, ErrOtherKey) {
+		t.Errorf("a token of another data directory: %v", err)
+	}
+	if _, err := b.try(t, "Bearer "+with(func(h map[string]any, _ jwt.MapClaims) { h["kid"] = 7 })); errors.Is(err, ErrOtherKey) || !errors.Is(err, ErrInvalidToken) {
+		t.Errorf("a key's name that is none: %v", err)
 	}
 	if _, err := b.try(t); !errors.Is(err, ErrMissingToken) { // also with one in the query
 		t.Errorf("no token: %v", err)
@@ -389,9 +401,9 @@ func TestKeyFile(t *testing.T) {
 
 func TestIssueRefusesBadUsers(t *testing.T) {
 	k := testKey(t)
-	for _, user := range []string{"", "a b", "a#b", "ü", strings.Repeat("a", 65), "a\n"} {
-		if _, err := k.Issue(user, testTime, time.Hour); err == nil {
-			t.Errorf("issued a token for %q", user)
+	for _, user := range []string{"", "a b", "a#b", "a/b", "..", strings.Repeat("a", 65), "a\n"} {
+		if _, err := k.Issue(user, testTime, time.Hour); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("a token for %q: %v", user, err)
 		}
 	}
 }

@@ -52,8 +52,13 @@ func bearer(header http.Header) (string, error) {
 	if len(values) == 0 {
 		return "", ErrMissingToken
 	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
+	scheme, token, _ := strings.Cut(values[0], " ")
+	switch {
+	case len(values) > 1 || !strings.EqualFold(scheme, "Bearer"):
+		return "", ErrNotBearer
+	case token == "": // a variable of a shell that was not set
+		return "", ErrMissingToken
+	case len(token) > maxToken:
 		return "", ErrInvalidToken
 	}
 	return token, nil

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/uuid"
@@ -30,10 +31,28 @@ var (
 	ErrMissingToken = errors.New("auth: no bearer token")
 	ErrInvalidToken = errors.New("auth: invalid token")
 	ErrTokenExpired = errors.New("auth: token expired")
+
+	// ErrNotBearer and ErrOtherKey are kinds of ErrInvalidToken that their owner can mend: a
+	// header of another form, and a token that names another key than this server's, as one
+	// of an older data directory does.
+	ErrNotBearer = fmt.Errorf("%w: not a bearer token", ErrInvalidToken)
+	ErrOtherKey  = fmt.Errorf("%w: of another key", ErrInvalidToken)
 )
 
-// UserID is the form of user ids (L-011).
-var UserID = regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`)
+// userID is the form of user ids (L-011), the same as in the contracts: names, UUIDs,
+// e-mail addresses, subjects of identity providers. '#' separates the parts of keys, '/'
+// those of paths.
+var userID = regexp.MustCompile(`^[^\p{C}\p{Z}#/]+$`)
+
+const maxUserID = 64 // bytes
+
+// CheckUserID returns in one line what is wrong with the form of a user id.
+func CheckUserID(id string) error {
+	if len(id) > maxUserID || !utf8.ValidString(id) || !userID.MatchString(id) || id == "." || id == ".." {
+		return fmt.Errorf("user id %.80q must be 1 to 64 bytes of printable characters without white space, '#' and '/'; . and .. are none", id)
+	}
+	return nil
+}
 
 // Principal is who is calling.
 type Principal struct {
@@ -49,8 +68,8 @@ type claims struct {
 
 // Issue makes a token for a user and a new session.
 func (k *Key) Issue(user string, now time.Time, ttl time.Duration) (string, error) {
-	if !UserID.MatchString(user) {
-		return "", fmt.Errorf("user id %.80q must be 1 to 64 letters, digits or underscores", user)
+	if err := CheckUserID(user); err != nil {
+		return "", err
 	}
 	return k.sign(user, Audience, "ses_"+rand.Text(), now, ttl)
 }
@@ -73,7 +92,7 @@ func (k *Key) verify(token string, now time.Time) (Principal, error) {
 	switch {
 	case err != nil:
 		return Principal{}, err
-	case !UserID.MatchString(c.Subject) || c.SessionID == "" || len(c.SessionID) > 64:
+	case CheckUserID(c.Subject) != nil || c.SessionID == "" || len(c.SessionID) > 64:
 		return Principal{}, ErrInvalidToken
 	}
 	return Principal{UserID: c.Subject, SessionID: c.SessionID, ExpiresAt: c.ExpiresAt.Time}, nil
@@ -88,7 +107,13 @@ func (k *Key) parse(token, audience string, now time.Time) (c claims, err error)
 	)
 	_, err = parser.ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) {
 		// Exact values only: nothing in the header chooses a key or a rule.
-		if t.Header["typ"] != tokenType || t.Header["kid"] != k.id || t.Header["crit"] != nil {
+		if t.Header["typ"] != tokenType || t.Header["crit"] != nil {
+			return nil, ErrInvalidToken
+		}
+		if kid, _ := t.Header["kid"].(string); kid != k.id {
+			if len(kid) == len(k.id) {
+				return nil, ErrOtherKey
+			}
 			return nil, ErrInvalidToken
 		}
 		return k.private.Public().(ed25519.PublicKey), nil
@@ -96,6 +121,8 @@ func (k *Key) parse(token, audience string, now time.Time) (c claims, err error)
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired):
 		return c, ErrTokenExpired
+	case errors.Is(err, ErrOtherKey):
+		return c, ErrOtherKey
 	case err != nil || c.NotBefore == nil || c.IssuedAt == nil || !numericDates(token):
 		return c, ErrInvalidToken
 	}

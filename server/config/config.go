@@ -2,7 +2,8 @@
 // the environment, a file, and the defaults, in this order.
 //
 // It owns the table of all settings (their names, defaults and meanings), the form of
-// the file, and the checks that need nothing but a value itself. What settings mean
+// the file, the checks that need nothing but a value itself, and the way in which programs
+// answer who asks for help. What settings mean
 // together belongs to the packages that use them. Secrets have no flag: others on the
 // machine could see it.
 //
@@ -46,9 +47,6 @@ type Setting struct {
 // maxValue bounds a value, in bytes.
 const maxValue = 4 << 10
 
-// ErrHelp says that help was asked for.
-var ErrHelp = flag.ErrHelp
-
 // Secret is a value that shows itself only to those who ask for it.
 type Secret string
 
@@ -77,19 +75,16 @@ type Values struct {
 	Warnings []string
 }
 
-// Read reads the settings of a program; rest is what follows the flags. Errors fit into
-// one line and name the setting and where it stands, never a secret; ErrHelp says that
-// the arguments ask for help.
-func Read(p Program, args []string, getenv func(string) string) (v Values, rest []string, err error) {
-	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	given := map[string]*string{} // by name
-	for _, s := range Settings(p) {
-		if !s.Secret {
-			given[s.Name] = fs.String(s.Flag, s.Default, s.Help)
-		}
-	}
+// Read reads the settings of a program from its arguments and its environment, which has
+// the form of os.Environ; rest is what follows the flags. Errors fit into one line and
+// name the setting and where it stands, never a secret.
+func Read(p Program, args, environ []string) (v Values, rest []string, err error) {
+	fs, given := flags(p)
 	if err := fs.Parse(args); err != nil {
+		return v, nil, explainFlag(p, err)
+	}
+	env, err := readEnviron(environ)
+	if err != nil {
 		return v, nil, err
 	}
 	v = Values{text: map[string]string{}, flags: map[string]bool{}}
@@ -97,7 +92,7 @@ func Read(p Program, args []string, getenv func(string) string) (v Values, rest 
 	// The file has no say in where it is.
 	path := *given[fileSetting]
 	if !v.flags["config"] {
-		path = getenv(fileSetting)
+		path = env[fileSetting]
 	}
 	var lines map[string]line
 	if path != "" {
@@ -111,8 +106,8 @@ func Read(p Program, args []string, getenv func(string) string) (v Values, rest 
 		switch {
 		case !s.Secret && v.flags[s.Flag]:
 			value, from = *given[s.Name], "--"+s.Flag
-		case getenv(s.Name) != "":
-			value, from = getenv(s.Name), s.Name
+		case env[s.Name] != "":
+			value, from = env[s.Name], s.Name
 		case there && in.value != "":
 			value, from = in.value, in.at
 		}
@@ -125,6 +120,19 @@ func Read(p Program, args []string, getenv func(string) string) (v Values, rest 
 		v.text[s.Name] = value
 	}
 	return v, fs.Args(), nil
+}
+
+// flags declares the flags of a program; given are their values, by name of the setting.
+func flags(p Program) (fs *flag.FlagSet, given map[string]*string) {
+	fs = flag.NewFlagSet("", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	given = map[string]*string{}
+	for _, s := range Settings(p) {
+		if !s.Secret {
+			given[s.Name] = fs.String(s.Flag, s.Default, s.Help)
+		}
+	}
+	return fs, given
 }
 
 // title is what errors call a setting.

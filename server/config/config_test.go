@@ -3,11 +3,11 @@ package config
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -27,14 +27,7 @@ func write(t *testing.T, mode os.FileMode, text string) string {
 	return path
 }
 
-func env(list ...string) func(string) string {
-	m := map[string]string{}
-	for _, s := range list {
-		name, value, _ := strings.Cut(s, "=")
-		m[name] = value
-	}
-	return func(name string) string { return m[name] }
-}
+func env(list ...string) []string { return list }
 
 // A flag goes before the environment, that before the file, that before the default. An
 // empty value of the environment or the file is none.
@@ -42,7 +35,7 @@ func TestPrecedence(t *testing.T) {
 	file := write(t, 0o600, "PARLEY_LISTEN=127.0.0.1:3\nPARLEY_LOG_FORMAT=json\nPARLEY_REDIS_PASSWORD=in file\n")
 	for _, tt := range []struct {
 		args                  []string
-		env                   func(string) string
+		env                   []string
 		listen, format, redis string
 	}{
 		{nil, env(), DefaultListen, "text", ""},
@@ -74,27 +67,47 @@ func TestWrong(t *testing.T) {
 		env  string
 		args []string
 	}{
-		"parley.env:2: there is no setting PARLEY_LISTN":                    {file: "# a comment\nPARLEY_LISTN=:1\n"},
-		"parley.env:1: there is no setting PARLEY_CONFIG":                   {file: "PARLEY_CONFIG=x\n"},
-		"parley.env:3: PARLEY_STORE stands at ":                             {file: "PARLEY_STORE=dynamodb\n\nPARLEY_STORE=embedded"},
-		"parley.env:1: not NAME=value":                                      {file: "hunter2\n"},
-		"parley.env:2: not NAME=value":                                      {file: "\nexport PARLEY_REDIS_PASSWORD=hunter2\n"},
-		"parley.env:1: a quotation that is not closed":                      {file: "PARLEY_REDIS_PASSWORD=\"hunter2\n"},
-		"parley.env:1: a quotation that is not closed at":                   {file: "PARLEY_REDIS_PASSWORD='hunter2' # mine\n"},
-		"has more than 65536 bytes":                                         {file: strings.Repeat("#\n", maxFile)},
-		"listen must be host:port, not \"8080\" (":                          {file: "PARLEY_LISTEN=8080"},
-		"listen must be host:port, not \"x\" (PARLEY_LISTEN)":               {env: "PARLEY_LISTEN=x"},
-		"listen must be host:port, not \"y\"":                               {env: "PARLEY_LISTEN=x", args: []string{"--listen", "y"}},
-		"link-address must be host:port":                                    {env: "PARLEY_LINK_ADDRESS=h"},
-		"log-format must be text or json, not \"xml\"":                      {args: []string{"--log-format", "xml"}},
-		"kafka-sasl must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not":     {env: "PARLEY_KAFKA_SASL=GSSAPI"},
-		"data-dir must not be empty":                                        {args: []string{"--data-dir", ""}},
-		"redis must be one line":                                            {env: "PARLEY_REDIS=redis://h\nhunter2"},
-		"PARLEY_REDIS_PASSWORD must have at most 4096 bytes (PARLEY_REDIS_": {env: "PARLEY_REDIS_PASSWORD=" + strings.Repeat("hunter2", 1000)},
-		"not defined: -redis-password":                                      {args: []string{"--redis-password", "hunter2"}},
-		"needs an argument: -listen":                                        {args: []string{"--listen"}},
-		"no such file":                                                      {args: []string{"--config", "/nowhere/parley.env"}},
-		"is a directory":                                                    {args: []string{"--config", "/"}},
+		"parley.env:2: there is no setting PARLEY_LISTN":                                                    {file: "# a comment\nPARLEY_LISTN=:1\n"},
+		"parley.env:1: there is no setting PARLEY_CONFIG":                                                   {file: "PARLEY_CONFIG=x\n"},
+		"parley.env:3: PARLEY_STORE stands at ":                                                             {file: "PARLEY_STORE=dynamodb\n\nPARLEY_STORE=embedded"},
+		"parley.env:1: not NAME=value":                                                                      {file: "hunter2\n"},
+		"parley.env:2: not NAME=value":                                                                      {file: "\nexport PARLEY_REDIS_PASSWORD=hunter2\n"},
+		"parley.env:1: a quotation that is not closed":                                                      {file: "PARLEY_REDIS_PASSWORD=\"hunter2\n"},
+		"parley.env:1: a quotation that is not closed at":                                                   {file: "PARLEY_REDIS_PASSWORD='hunter2' # mine\n"},
+		"has more than 65536 bytes":                                                                         {file: strings.Repeat("#\n", maxFile)},
+		"listen must be host:port, not \"8080\" (":                                                          {file: "PARLEY_LISTEN=8080"},
+		"listen must be host:port, not \"x\" (PARLEY_LISTEN)":                                               {env: "PARLEY_LISTEN=x"},
+		"listen must be host:port, not \"y\"":                                                               {env: "PARLEY_LISTEN=x", args: []string{"--listen", "y"}},
+		"link-address must be host:port":                                                                    {env: "PARLEY_LINK_ADDRESS=h"},
+		"log-format must be text or json, not \"xml\"":                                                      {args: []string{"--log-format", "xml"}},
+		"kafka-sasl must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not":                                     {env: "PARLEY_KAFKA_SASL=GSSAPI"},
+		"data-dir must not be empty":                                                                        {args: []string{"--data-dir", ""}},
+		"redis must be one line":                                                                            {env: "PARLEY_REDIS=redis://h\nhunter2"},
+		"PARLEY_REDIS_PASSWORD must have at most 4096 bytes (PARLEY_REDIS_":                                 {env: "PARLEY_REDIS_PASSWORD=" + strings.Repeat("hunter2", 1000)},
+		"there is no setting PARLEY_LISTN in the environment (did you mean PARLEY_LISTEN?)":                 {env: "PARLEY_LISTN=hunter2"},
+		"there is no setting PARLEY_KAFKA_PASWORD in the environment (did you mean PARLEY_KAFKA_PASSWORD?)": {env: "PARLEY_KAFKA_PASWORD=hunter2"},
+		"there is no setting PARLEY_TYPO in the environment":                                                {env: "PARLEY_TYPO=1"},
+		"there is no setting PARLEY_REDIS_PORT in":                                                          {env: "PARLEY_REDIS_PORT=6379"},
+		"parley.env:1: there is no setting PARLEY_STOR (did you mean PARLEY_STORE?)":                        {file: "PARLEY_STOR=1\n"},
+		"not defined: -listn (did you mean --listen?)":                                                      {args: []string{"--listn", "x"}},
+		"not defined: -redis-password; others could see it there: set PARLEY_REDIS_PASSWORD":                {args: []string{"--redis-password=hunter2"}},
+		"web-origins must name each origin: with *":                                                         {args: []string{"--web-origins", "*"}},
+		"web-origins must name each origin: with * any page":                                                {args: []string{"--web-origins", "https://*.example.com"}},
+		"web-origins must be origins, without a path: https://x.example, not":                               {env: "PARLEY_WEB_ORIGINS=https://x.example/"},
+		"web-origins must be origins, without a path: https://y.example, not":                               {env: "PARLEY_WEB_ORIGINS=https://y.example?x"},
+		"web-origins must be origins such as https://chat.example.com or":                                   {env: "PARLEY_WEB_ORIGINS=chat.example.com"},
+		"local or none, not \"null\"":                                                                       {env: "PARLEY_WEB_ORIGINS=local,null"},
+		"local or none, not \"\"":                                                                           {env: "PARLEY_WEB_ORIGINS=local,"},
+		"local or none, not \"none\"":                                                                       {env: "PARLEY_WEB_ORIGINS=local,none"},
+		"local or none, not \"ftp://x\"":                                                                    {env: "PARLEY_WEB_ORIGINS=ftp://x"},
+		"local or none, not \"https://x:99999\"":                                                            {env: "PARLEY_WEB_ORIGINS=https://x:99999"},
+		"local or none, not \"https://u:hidden@x\"":                                                         {env: "PARLEY_WEB_ORIGINS=https://u:hidden@x"},
+		"hosts as browsers send them (xn--…), not \"https://bücher.example\"":                               {env: "PARLEY_WEB_ORIGINS=https://bücher.example"},
+		"demo-users must be on or off, not \"no\" (PARLEY_DEMO_USERS)":                                      {env: "PARLEY_DEMO_USERS=no"},
+		"not defined: -redis-password":                                                                      {args: []string{"--redis-password", "hunter2"}},
+		"needs an argument: -listen":                                                                        {args: []string{"--listen"}},
+		"no such file":                                                                                      {args: []string{"--config", "/nowhere/parley.env"}},
+		"is a directory":                                                                                    {args: []string{"--config", "/"}},
 	} {
 		if runtime.GOOS == "windows" && strings.Contains(fmt.Sprint(tt.args), "--config") {
 			continue // it has its own words
@@ -108,8 +121,38 @@ func TestWrong(t *testing.T) {
 			t.Errorf("%q: %v", says, err)
 		}
 	}
-	if _, _, err := Read(Server, []string{"-h"}, env()); !errors.Is(err, ErrHelp) {
-		t.Error(err)
+}
+
+// What the environment may hold besides: settings of the other program, those without a
+// value, what tests and tools set, and what Kubernetes makes of services whose names begin
+// with "parley".
+func TestEnvironment(t *testing.T) {
+	v, _, err := Read(Server, nil, env("PARLEY_RELAY_SLOTS=no number", "PARLEY_TYPO=", "MY_PARLEY_TYPO=1", "PARLEY=1", "parley_typo=1",
+		"PARLEY_SERVICE_HOST=10.0.0.1", "PARLEY_SERVICE_PORT=80", "PARLEY_SERVICE_PORT_HTTP=80", "PARLEY_PORT=tcp://10.0.0.1:80",
+		"PARLEY_PORT_80_TCP=tcp://10.0.0.1:80", "PARLEY_PORT_80_TCP_ADDR=10.0.0.1", "PARLEY_REDIS_PORT=tcp://10.0.0.2:6379",
+		"PARLEY_REDIS_SERVICE_HOST=10.0.0.2", "PARLEY_REDIS_PORT_6379_TCP_PROTO=tcp", "PARLEY_TEST_KAFKA=h:1", "PARLEY_LISTEN=:2", "PARLEY_LISTEN=:3"))
+	if err != nil || v.Get("PARLEY_LISTEN") != ":2" || v.Get("PARLEY_REDIS") != "" {
+		t.Fatal(v, err)
+	}
+}
+
+// Names with our prefix that the project's own tests, scripts and documents use are
+// settings or excepted: else the programs that they start would end with one line.
+func TestNamesInUse(t *testing.T) {
+	cmd := exec.Command("git", "grep", "-hoE", `(Getenv|LookupEnv|Setenv)\("PARLEY_[A-Z_]+|env\.PARLEY_[A-Z_]+|PARLEY_[A-Z_]+=[^"]`, "--", "server", "workers", "schemacheck", ".tools", ".ci", ".github", "justfile", ":!server/config")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skip("no git, or a copy without it: ", err)
+	}
+	found := regexp.MustCompile(`PARLEY_[A-Z_]+`).FindAllString(string(out), -1)
+	if len(found) < 20 {
+		t.Fatalf("found %q", found)
+	}
+	for _, name := range found {
+		if _, err := readEnviron([]string{name + "=x"}); err != nil && name != "PARLEY_LISTN" {
+			t.Errorf("%s is set somewhere: %v", name, err)
+		}
 	}
 }
 

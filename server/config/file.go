@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -54,6 +55,11 @@ func readFile(path string) (lines map[string]line, warnings []string, err error)
 	return lines, warnings, nil
 }
 
+// fileNames lists the settings that a file may hold.
+func fileNames() []string {
+	return slices.DeleteFunc(names(), func(s string) bool { return s == fileSetting })
+}
+
 // parseFile reads the text of a file. Errors name the line and do not show values: a
 // secret may stand in them.
 func parseFile(path string, text []byte) (map[string]line, error) {
@@ -72,7 +78,7 @@ func parseFile(path string, text []byte) (map[string]line, error) {
 		}
 		name, value := m[1], m[2]
 		if _, ok := find(name); !ok || name == fileSetting {
-			return nil, fmt.Errorf("%s: there is no setting %.80s", at, name)
+			return nil, fmt.Errorf("%s: there is no setting %.80s%s", at, name, meant(name, fileNames()))
 		}
 		if before, ok := lines[name]; ok {
 			return nil, fmt.Errorf("%s: %s stands at %s already", at, name, before.at)

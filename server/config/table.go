@@ -30,12 +30,16 @@ var table = []Setting{
 	{Name: fileSetting, Flag: "config", Of: both, Help: "file of settings, lines NAME=value; flags and the environment go before it"},
 
 	{section: "Programs", Name: "PARLEY_LISTEN", Flag: "listen", Of: Server, Default: DefaultListen, check: address, Help: "address of the API, health and metrics of a server; port 0 takes a free one"},
+	{Name: "PARLEY_WEB_ORIGINS", Flag: "web-origins", Of: Server, Default: "local", check: origins, Help: "origins of the web pages that may call the API, such as https://chat.example.com, with commas between them; local stands for those served from this machine, none for no page"},
+	{Name: "PARLEY_DEMO_USERS", Flag: "demo-users", Of: Server, Default: "on", check: oneOf("on", "off"), Help: "on: a server that is everything in one process has users alice and bob, and prints tokens for them that are good for a day; off: neither"},
 	{Name: "PARLEY_WORKERS_LISTEN", Flag: "listen", Of: Workers, Default: "127.0.0.1:0", check: address, Help: "address of health and metrics of workers; port 0 takes a free one"},
 	{Name: "PARLEY_LOG_FORMAT", Flag: "log-format", Of: both, Default: "text", check: oneOf("text", "json"), Help: "text or json, on standard error"},
 	{Name: "PARLEY_STORE", Flag: "store", Of: both, Default: "embedded", ofWorkers: "dynamodb", check: oneOf("embedded", "dynamodb"), Help: "embedded: everything in this one process; dynamodb: one of many processes, as workers of their own always are"},
+	{Name: "PARLEY_MAX_CHATS_PER_USER", Flag: "max-chats-per-user", Of: Server, Default: "10000", check: number(1, 1_000_000), Help: "chats that a user can be a member of, those left aside; the same in all servers"},
 
 	{section: "A server that is everything in one process", Name: "PARLEY_DATA_DIR", Flag: "data-dir", Of: Server, Default: DefaultDataDir, check: some, Help: "directory of all data"},
-	{Name: "PARLEY_KAFKA_LISTEN", Flag: "kafka-listen", Of: Server, Default: DefaultKafka, check: address, Help: "loopback address of the Kafka port; if the default is in use, a free one is taken"},
+	{Name: "PARLEY_ACCEPT_LOSS", Flag: "accept-loss", Of: Server, Help: "generation of a store that has lost data: go on with what is left, under a new generation; a server that refuses to start says when, and for which"},
+	{Name: "PARLEY_KAFKA_LISTEN", Flag: "kafka-listen", Of: Server, Default: DefaultKafka, check: address, Help: "loopback address of the Kafka port, which wants the password in kafka.properties; if the default is in use, a free one is taken"},
 
 	{section: "Schema registry", Name: "PARLEY_REGISTRY_LISTEN", Flag: "registry-listen", Of: both, Default: DefaultRegistry, check: address, Help: "address of the schema registry, in an embedded server on loopback, where a free port is taken if the default is in use; of workers beyond loopback only with a password"},
 	{Name: "PARLEY_REGISTRY_PASSWORD", Of: Workers, Secret: true, Help: "what the registry's clients must know"},

@@ -35,6 +35,7 @@ type Config struct {
 	Kafka         string
 	KafkaFallback bool
 	Groups        []string // consumer groups that must have read what is trimmed from the log
+	AcceptLoss    string   // generation of a store whose loss of data is accepted
 
 	// Distributed.
 
@@ -55,7 +56,9 @@ type Config struct {
 	RedisMayWait bool
 
 	Logger *slog.Logger
-	Fatal  func(error) // called when nothing that is promised can be kept any more
+	// Opening, if given, is told what is opened next, and where it is: that may take a while.
+	Opening func(what string)
+	Fatal   func(error) // called when nothing that is promised can be kept any more
 }
 
 // Configure takes the settings of the distributed mode that server and workers have in
@@ -73,6 +76,12 @@ func Configure(v config.Values) (Config, error) {
 		return c, errors.New("redis: others can see a password on the command line; give it in PARLEY_REDIS_PASSWORD")
 	}
 	return c, nil
+}
+
+func (c Config) opening(format string, args ...any) {
+	if c.Opening != nil {
+		c.Opening(fmt.Sprintf(format, args...))
+	}
 }
 
 // Distributed reports whether other processes share the store.

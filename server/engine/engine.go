@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/view"
 )
 
 // Times that others have to answer at the start: those without which nothing can be done,
@@ -50,14 +51,17 @@ func Open(cfg Config) (*Engine, error) {
 	if cfg.Distributed() {
 		return openDistributed(cfg)
 	}
-	st, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal})
+	dir, err := filepath.Abs(cfg.DataDir)
 	if err != nil {
 		return nil, err
 	}
-	// The store's lock on the data directory is the broker's, too.
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{
-		Dir: filepath.Join(cfg.DataDir, "log"), Listen: cfg.Kafka, Fallback: cfg.KafkaFallback, Groups: cfg.Groups, Logger: cfg.Logger,
-	})
+	cfg.opening("the store in %s", dir)
+	st, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.AcceptLoss})
+	if err != nil {
+		return nil, err
+	}
+	cfg.opening("the event log in %s", filepath.Join(dir, "log"))
+	b, err := openLog(cfg, st)
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
@@ -73,6 +77,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 			_ = e.Close()
 		}
 	}()
+	cfg.opening("the tables %s* at %s", cfg.Prefix, cfg.storeAddr())
 	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: cfg.wire(), Prefix: cfg.Prefix}); err != nil {
 		return nil, ExplainStore(cfg, err)
 	}
@@ -85,6 +90,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		if e.Routing, err = routing.OpenRedis(o); err != nil {
 			return nil, err
 		}
+		cfg.opening("Redis at %s", e.Routing.Addr())
 		if err := e.checkRouting(cfg); err != nil {
 			return nil, err
 		}
@@ -156,7 +162,12 @@ func (e *Engine) KafkaAddr() string {
 }
 
 // KafkaOptions are what clients of the event log need to be let in.
-func (e *Engine) KafkaOptions() []kafka.Option { return e.cluster.Options() }
+func (e *Engine) KafkaOptions() []kafka.Option {
+	if e.broker == nil {
+		return e.cluster.Options()
+	}
+	return e.broker.Options()
+}
 
 // LogStable returns when all that was published before is on stable storage. A cluster
 // says so with its acknowledgements.
@@ -184,9 +195,8 @@ func (e *Engine) LogBytes() int64 {
 }
 
 // MaxSkew is by how much a process's clock may differ from the store's before it takes
-// no requests: with the age of a plan it must stay below the overlap of tokens (design
-// §5 rule 8).
-const MaxSkew = 20 * time.Second
+// no requests. The overlap of tokens reckons with it (view.Overlap).
+const MaxSkew = view.MaxSkew
 
 // ErrSkew says that this machine's clock is too far from the store's.
 var ErrSkew = errors.New("engine: the clock differs from the store's by more than 20 s")

@@ -25,7 +25,7 @@ func TestOpenAndReopen(t *testing.T) {
 	if e, err := engine.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("opened twice: %v, %v", e, err)
 	}
-	c, err := kafka.NewProducer(first.KafkaAddr())
+	c, err := kafka.NewProducer(first.KafkaAddr(), first.KafkaOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,17 @@
 package engine_test
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	settings "github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
@@ -37,9 +41,63 @@ func TestExplainStore(t *testing.T) {
 	}
 }
 
+// Something else at DynamoDB's endpoint, such as Redis, is told of as that.
+func TestNotDynamoDB(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "x")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "y")
+	t.Setenv("AWS_REGION", "local")
+	var wg sync.WaitGroup
+	for name, tt := range map[string]struct{ scheme, answer, says string }{
+		"closes":             {"http", "", "is not DynamoDB"},
+		"Redis":              {"http", "-ERR unknown command 'POST'\r\n", "is not DynamoDB"},
+		"a web page":         {"http", "HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>", "is not DynamoDB"},
+		"a page that is 200": {"http", "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "is not DynamoDB"},
+		"no TLS":             {"https", "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "speaks no TLS"},
+		"nothing":            {"http", "silence", "does not answer"},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					_, _ = c.Read(make([]byte, 64<<10))
+					if tt.answer == "silence" {
+						<-t.Context().Done()
+						return
+					}
+					_, _ = io.WriteString(c, tt.answer)
+				}()
+			}
+		}()
+		cfg := engine.Config{Mode: engine.DynamoDB, Prefix: "p_", Endpoint: tt.scheme + "://" + l.Addr().String()}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			tables, err := engine.OpenTables(ctx, cfg)
+			if err == nil {
+				defer tables.Close()
+				_, err = tables.Verify(ctx)
+			}
+			err = engine.ExplainStore(cfg, err)
+			if err == nil || !strings.Contains(err.Error(), l.Addr().String()+" "+tt.says) || strings.Contains(err.Error(), "operation error") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // What the table of settings says by itself is what the packages say.
 func TestDefaultsAgree(t *testing.T) {
-	v, _, err := settings.Read(settings.Workers, nil, func(string) string { return "" })
+	v, _, err := settings.Read(settings.Workers, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,12 @@ var (
 	errClock = errors.New("the clocks of the two processes differ by more than a minute")
 )
 
+// isOtherKey reports whether a call was answered by a process of ours that has another key.
+func isOtherKey(err error) bool {
+	var ce *connect.Error
+	return errors.As(err, &ce) && ce.Code() == connect.CodeUnauthenticated && ce.Message() == errProof.Error()
+}
+
 // checkProof returns whom a proof is of, or why it is none.
 func checkProof(secret []byte, got, to string, now time.Time) (from string, err error) {
 	f := strings.Split(got, " ")

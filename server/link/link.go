@@ -34,6 +34,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -186,24 +187,41 @@ func New(cfg Config) (*Mesh, error) {
 	return m, nil
 }
 
+// ErrKey says that none of the servers that are listed shares this process's key: with
+// them it would serve users whom they refuse, and refuse theirs.
+var ErrKey = errors.New("no server that is listed has the key of this process: key-file must be the same for all")
+
 // Open finds the servers that there are and waits until each has answered, is gone, or
 // has been given the time in which a dead one would be. It must be called before Run,
 // Deliver, Repair and Receipt, in a process that is listed in the table: a server that
-// cannot be reached sees there that it misses something.
+// cannot be reached sees there that it misses something. ErrKey says that all servers
+// that there are have another key.
 func (m *Mesh) Open(ctx context.Context) error {
 	for began := m.cfg.Clock(); ; {
 		servers, err := m.discover(ctx)
 		if err != nil {
 			return fmt.Errorf("find servers: %w", err)
 		}
-		waiting := 0
+		all, waiting, refused := 0, 0, []string(nil)
 		for _, s := range servers {
-			if p := m.peer(s); p != nil && !p.met() {
-				waiting++
+			p := m.peer(s)
+			if p == nil {
+				continue
+			}
+			if all++; p.met() {
+				continue
+			}
+			waiting++
+			if p.refused() {
+				refused = append(refused, s.ID+" at "+s.Addr)
 			}
 		}
 		if waiting == 0 {
 			return nil
+		}
+		// One that is not reached, or has taken the proof of another process, may have it.
+		if len(refused) == all {
+			return fmt.Errorf("%w (%s)", ErrKey, strings.Join(refused[:min(3, len(refused))], ", "))
 		}
 		if m.cfg.Clock().Sub(began) >= m.cfg.Forget {
 			m.cfg.Logger.Warn("link: going on without servers that do not answer; their streams synchronise again and again until they do", "servers", waiting)

@@ -42,6 +42,7 @@ type peer struct {
 	gap    bool // something was left out of the queue that nothing repairs
 	last   time.Time
 	warned bool
+	badKey bool // the last call was refused for its proof
 }
 
 func (m *Mesh) newPeer(s routing.Server) *peer {
@@ -61,6 +62,13 @@ func (p *peer) met() bool {
 	default:
 		return false
 	}
+}
+
+// refused reports whether the server has another key.
+func (p *peer) refused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.badKey
 }
 
 // await waits for the server's first answer.
@@ -242,6 +250,7 @@ func (p *peer) send(ctx context.Context, e numbers.Envelope, wire []*linkv1.Deli
 			return err // the link has ended, not the call failed
 		}
 		p.mesh.counters.failed.Add(1)
+		p.badKey = isOtherKey(err)
 		if !p.warned {
 			p.warned = true
 			p.mesh.cfg.Logger.Warn("link: a server does not take envelopes; its streams synchronise when it does", "server", p.server.ID, "address", p.server.Addr, "error", err)
@@ -249,6 +258,7 @@ func (p *peer) send(ctx context.Context, e numbers.Envelope, wire []*linkv1.Deli
 		return err
 	}
 	p.mesh.counters.sent.Add(1)
+	p.badKey = false
 	p.last = p.mesh.cfg.Clock()
 	if p.warned {
 		p.warned = false

@@ -3,6 +3,8 @@ package link
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -94,6 +96,53 @@ func TestReach(t *testing.T) {
 			err := m.Reach(t.Context(), addr)
 			if (err == nil) != (c.want == "") || (err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n"))) {
 				t.Errorf("%v; want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// A process that has another key than all servers there are finds out before it takes
+// part; one that shares it with one of them is not held up by the others.
+func TestAnotherKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		others []string // what is listed besides the process: "same" and "other" key, "nobody" at the address
+		refuse bool
+	}{
+		"alone":                    {nil, false},
+		"one of another key":       {[]string{"other"}, true},
+		"all of another key":       {[]string{"other", "other"}, true},
+		"one shares it":            {[]string{"other", "same"}, false},
+		"the other is not reached": {[]string{"nobody"}, false},
+		"one is not reached":       {[]string{"other", "nobody"}, false},
+		"only workers":             {[]string{"worker"}, false},
+		"a worker and another key": {[]string{"worker", "other"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, apart := newNet(t), newNet(t)
+			for i, kind := range c.others {
+				s := routing.Server{ID: fmt.Sprint(kind, i)}
+				cfg := apart.config(s.ID, newFakeHub()) // knows nobody itself
+				switch kind {
+				case "other":
+					cfg.Secret = []byte("another secret of 32 bytes......")
+					fallthrough
+				case "same":
+					s.Addr = serve(t, apart.mesh(cfg), "127.0.0.1", nil)
+				case "nobody":
+					s.Addr = nowhere(t)
+				}
+				n.list(s)
+			}
+			m, err := New(brief(n.config("new", newFakeHub())))
+			must(t, err)
+			defer m.Close()
+			err = m.Open(t.Context())
+			if errors.Is(err, ErrKey) != c.refuse || (err != nil) != c.refuse {
+				t.Fatal(err)
+			}
+			if c.refuse && (strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "key-file") || !strings.Contains(err.Error(), " at 127.0.0.1:")) {
+				t.Error(err)
 			}
 		})
 	}

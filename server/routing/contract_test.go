@@ -250,6 +250,31 @@ func TestRows(t *testing.T) {
 	})
 }
 
+// Leases that were seen are dropped when there are too many of them, at any moment of a
+// lookup that relies on them: no row of a lease that is held is lost by it.
+func TestManyLeases(t *testing.T) {
+	w := inMiniredis(t)
+	r, ctx := w.engine.(*Redis), t.Context()
+	a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+	for user, s := range map[string]Server{"u": a, "v": b} {
+		must(t, w.Claim(ctx, s, time.Minute))
+		_, err := w.Put(ctx, s, []string{user}, time.Minute)
+		must(t, err)
+	}
+	_, err := w.Lookup(ctx, []string{"u"}) // a is seen
+	must(t, err)
+	for i := range 1023 {
+		r.leases[rowKey{fmt.Sprint("full", i), 1}] = leased{}
+	}
+	for range 2 {
+		m, err := w.Lookup(ctx, []string{"u", "v"}) // b is asked for
+		must(t, err)
+		if names(m["u"]) != "a/1" || names(m["v"]) != "b/1" {
+			t.Fatalf("u is at %q, v at %q", names(m["u"]), names(m["v"]))
+		}
+	}
+}
+
 // leaseCacheInTests is how long an engine may take a lost lease for held.
 func leaseCacheInTests(w *world) time.Duration {
 	if _, ok := w.engine.(*Redis); ok {

@@ -2,9 +2,11 @@ package routing
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -289,5 +291,34 @@ func TestLateMembersReceiveAtOnce(t *testing.T) {
 		}
 		m.exact(0)
 		m.exact(1)
+	})
+}
+
+// Whatever ids users have, each is found as it was put, and none as another.
+func TestUserIDs(t *testing.T) {
+	text, err := os.ReadFile("../auth/testdata/user_ids.json")
+	must(t, err)
+	var ids struct{ Accepted []string }
+	must(t, json.Unmarshal(text, &ids))
+	each(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+		must(t, w.Claim(ctx, a, time.Minute))
+		must(t, w.Claim(ctx, b, time.Minute))
+		for i, id := range ids.Accepted {
+			_, err := w.Put(ctx, []Server{a, b}[i%2], []string{id}, time.Minute)
+			must(t, err)
+		}
+		where, err := w.Lookup(ctx, ids.Accepted)
+		must(t, err)
+		for i, id := range ids.Accepted {
+			if got := names(where[id]); got != []string{"a/1", "b/1"}[i%2] {
+				t.Errorf("%q is at %q", id, got)
+			}
+		}
+		must(t, w.SetList(ctx, "c", 1, ids.Accepted))
+		if _, users, err := w.List(ctx, "c"); err != nil || !slices.Equal(users, ids.Accepted) {
+			t.Errorf("%q %v", users, err)
+		}
 	})
 }

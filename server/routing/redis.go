@@ -72,6 +72,9 @@ func ACL(prefix string) []string {
 	}
 }
 
+// Addr is where Redis is, for people.
+func (r *Redis) Addr() string { return r.addr }
+
 // Ping asks whether Redis answers.
 func (r *Redis) Ping(ctx context.Context) error { return failed(r.c.Ping(ctx).Err()) }
 
@@ -285,6 +288,7 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		return nil, failed(err)
 	}
 	rows := map[string][]rowKey{}
+	held := map[rowKey]Server{} // as they were seen: what is kept may be dropped while others are asked for
 	unknown := map[string]bool{}
 	for i, cmd := range got {
 		values, err := cmd.Result()
@@ -297,7 +301,9 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		for _, v := range values {
 			if k, ok := decodeRow(v); ok {
 				rows[users[i]] = append(rows[users[i]], k)
-				unknown[k.id] = unknown[k.id] || !r.seen(k)
+				seen, ok := r.seen(k)
+				held[k] = seen
+				unknown[k.id] = unknown[k.id] || !ok
 			}
 		}
 	}
@@ -311,13 +317,12 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
 	stale := map[string][]any{}
 	for u, keys := range rows {
 		for _, k := range keys {
 			s, ok := fresh[k.id]
 			if !unknown[k.id] {
-				s, ok = r.leases[k].Server, true
+				s, ok = held[k], true
 			}
 			if ok && s.Epoch == k.epoch {
 				out[u] = append(out[u], s)
@@ -327,7 +332,6 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		}
 		slices.SortFunc(out[u], func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
 	}
-	r.mu.Unlock()
 	if len(stale) > 0 {
 		p := r.c.Pipeline()
 		for u, values := range stale {
@@ -338,12 +342,12 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 	return out, nil
 }
 
-// seen reports whether a lease was held a moment ago.
-func (r *Redis) seen(k rowKey) bool {
+// seen returns the server of a lease that was held a moment ago.
+func (r *Redis) seen(k rowKey) (Server, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l, ok := r.leases[k]
-	return ok && r.clock().Before(l.until)
+	return l.Server, ok && r.clock().Before(l.until)
 }
 
 // List implements Lists.

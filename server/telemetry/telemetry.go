@@ -22,9 +22,9 @@ import (
 func NewLogger(w io.Writer, json bool) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: blank}
 	if json {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		return slog.New(limit(slog.NewJSONHandler(w, opts)))
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return slog.New(limit(slog.NewTextHandler(w, opts)))
 }
 
 // Metrics are the process's metrics.
@@ -123,6 +123,7 @@ const (
 	RelayFailures    = "parley_relay_failures_total"
 	RelayDropped     = "parley_relay_nudges_dropped_total"
 	RelayPoisoned    = "parley_relay_poisoned_rows"
+	RelayUnavailable = "parley_relay_unavailable_partitions"
 	RelayBacklog     = "parley_relay_backlog_rows"
 	RelayOldest      = "parley_relay_oldest_seconds"
 	RelaySlots       = "parley_relay_slots"
@@ -149,4 +150,6 @@ const (
 	ReconcileFailed  = "parley_reconcile_failures_total"
 	ReconcilePending = "parley_reconcile_pending"
 	ReconcileOldest  = "parley_reconcile_oldest_seconds"
+	ReconcileAudited = "parley_reconcile_audited_total"
+	ReconcileAudit   = "parley_reconcile_audit_age_seconds"
 )

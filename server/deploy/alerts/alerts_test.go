@@ -204,9 +204,10 @@ func quantile(q float64, list []bucket) float64 {
 func TestLifecycleAlerts(t *testing.T) {
 	m := telemetry.NewMetrics()
 	l := m.Lifecycle()
-	var corrections, oldest float64
+	var corrections, oldest, audit float64
 	m.Counter(telemetry.ReconciliationFixes, "Counts of members that were wrong.", func() float64 { return corrections })
 	m.Gauge(telemetry.ReconcileOldest, "Age of the oldest group with pending members.", func() float64 { return oldest })
+	m.Gauge(telemetry.ReconcileAudit, "Age of the audit's oldest look at a chat.", func() float64 { return audit })
 
 	start := scrape(t, m)
 	for range 1000 {
@@ -219,7 +220,7 @@ func TestLifecycleAlerts(t *testing.T) {
 	for range 5 { // two processes may meet
 		l.CreationRetried()
 	}
-	oldest = 1
+	oldest, audit = 1, 2400
 	clean := scrape(t, m)
 	l.CreationRetried()
 	for range 5 {
@@ -227,12 +228,12 @@ func TestLifecycleAlerts(t *testing.T) {
 	}
 	l.PublishFailed("ChatCreated")
 	corrections++
-	oldest = 1000
+	oldest, audit = 1000, 3700
 	drill := scrape(t, m)
 
 	want := map[string]string{
 		"chat_creation_phase2_retries_high": "sev3", "kafka_lifecycle_publish_failures": "sev2",
-		"chat_reconciliation_corrections": "sev3", "chat_creation_incomplete": "sev3",
+		"chat_reconciliation_corrections": "sev3", "chat_creation_incomplete": "sev3", "chat_audit_late": "sev3",
 	}
 	for _, r := range rules(t, "lifecycle.yaml") {
 		if want[r.alert] != r.severity {

@@ -3,7 +3,7 @@
 //
 // It owns what stands between the wire and the use cases: handlers, one file per
 // service; one interceptor that authenticates, validates, waits for durability
-// and maps errors; the table of errors; codecs; limits. It does not own rules of
+// and maps errors; the table of errors; limits. It does not own rules of
 // chats (package chat), what a user may see (package view), streams (package
 // delivery), who is calling (package auth stands in front), or the listener.
 //
@@ -28,6 +28,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/internal/codec"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -40,6 +41,14 @@ const (
 	compressFrom = 1 << 10
 	unaryTimeout = 30 * time.Second // a store call takes up to 20
 	heartbeat    = 15 * time.Second // of streams without anything else to send
+)
+
+// What the REST API needs of the handlers: the codec for its calls, and for its
+// stream codec and procedure.
+const (
+	RESTCodec       = codec.REST
+	EventsCodec     = codec.Events
+	EventsProcedure = deliveryv1connect.DeliveryServiceSubscribeProcedure
 )
 
 // Config is what the handlers work with; all of it is required.
@@ -84,7 +93,7 @@ func New(c Config) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := append(codecs(),
+	options := append(codec.Options(),
 		connect.WithInterceptors(edge),
 		connect.WithReadMaxBytes(maxRequest),
 		connect.WithSendMaxBytes(maxResponse),
@@ -100,12 +109,12 @@ func New(c Config) (*API, error) {
 		}),
 	)
 	a := &API{reporter: reporter{c.Logger}, errors: connect.NewErrorWriter(), handlers: map[string]http.Handler{}}
-	unary, err := unaryProcedures(a.Names())
+	procedures, err := proceduresOf(a.Names())
 	if err != nil {
 		return nil, err
 	}
 	add := func(path string, h http.Handler) {
-		a.handlers[path] = a.requireVersionOfGet(&front{next: h, unary: unary, errors: a.errors, report: edge.record})
+		a.handlers[path] = a.requireVersionOfGet(&front{next: h, procedures: procedures, errors: a.errors, report: edge.record})
 	}
 	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View, log: c.Logger}, options...))
 	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, options...))
@@ -130,8 +139,7 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if out.Code() == connect.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	// An error of Write means that the client is gone.
-	_ = a.errors.Write(w, r, out)
+	writeError(a.errors, w, r, out)
 }
 
 // requireVersionOfGet asks GET requests for the parameter connect=v1 (S-35), so

@@ -10,6 +10,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/internal/codec"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -27,6 +28,13 @@ func (h *deliveryHandler) Sync(ctx context.Context, req *deliveryv1.SyncRequest)
 
 func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.SubscribeRequest, stream *connect.ServerStream[deliveryv1.SubscribeResponse]) error {
 	p, _ := auth.PrincipalFrom(ctx)
+	var at *codec.Place
+	if header := stream.Conn().RequestHeader(); header.Get("Content-Type") == "application/connect+"+codec.Events {
+		var err error
+		if at, err = codec.NewPlace(p.UserID, h.hub.Generation(), header.Get("Last-Event-ID"), req); err != nil {
+			return invalidField("Last-Event-ID", "is not the id of an event of this stream, nor a token of Sync")
+		}
+	}
 	if h.route != nil {
 		// Acknowledged before the stream reads: a change is found by its reads, or whoever
 		// commits it afterwards finds the stream.
@@ -43,7 +51,7 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 		return err
 	}
 	defer h.hub.Close(s)
-	return pump(ctx, s, heartbeat, stream.Conn())
+	return pump(ctx, s, heartbeat, stream.Conn(), at)
 }
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {

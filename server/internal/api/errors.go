@@ -48,17 +48,22 @@ type mapping struct {
 // not in it are internal and their text is hidden.
 var mappings = []mapping{
 	{is: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "an access token is required: Authorization: Bearer <token>"},
+	{is: auth.ErrNotBearer, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the header must be one: Authorization: Bearer <token>"},
+	{is: auth.ErrOtherKey, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is another server's, or of an older data directory"},
 	{is: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is not valid"},
 	{is: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
 
 	{is: chat.ErrNotAMember, code: connect.CodePermissionDenied, reason: "NOT_A_MEMBER", text: "not a member of this chat"},
 	{is: chat.ErrForbidden, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the caller's role does not allow this"},
 	{is: chat.ErrChatFull, code: connect.CodeFailedPrecondition, reason: "CHAT_FULL", text: "the chat has as many members as it can have"},
+	{is: chat.ErrTooManyChats, code: connect.CodeFailedPrecondition, reason: "TOO_MANY_CHATS"},
 	{is: chat.ErrInvalidOperation, code: connect.CodeFailedPrecondition, reason: "INVALID_OPERATION", text: "not possible in this chat"},
 	{is: chat.ErrAlreadyMember, code: connect.CodeAlreadyExists, reason: "ALREADY_MEMBER", text: "the user is a member already"},
 	{is: chat.ErrMemberNotFound, code: connect.CodeNotFound, reason: "MEMBER_NOT_FOUND", text: "the user is not a member"},
 	{is: chat.ErrUserNotFound, code: connect.CodeNotFound, reason: "USER_NOT_FOUND"},
 	{is: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED", text: "this request id was used before with other content"},
+	{is: chat.ErrVersionMismatch, code: connect.CodeAborted, reason: "VERSION_MISMATCH", text: "the chat has another version than expected"},
+	{is: chat.ErrBusy, code: connect.CodeResourceExhausted, reason: "RATE_LIMITED", text: "this user has too many requests under way: wait for their answers", retry: time.Second},
 	{is: chat.ErrInvalidArgument, code: connect.CodeInvalidArgument, reason: reasonInvalid},
 	{is: chat.ErrPanic, code: connect.CodeInternal, reason: reasonInternal},
 
@@ -67,7 +72,7 @@ var mappings = []mapping{
 
 	{is: delivery.ErrStreamGone, code: connect.CodeNotFound, reason: "STREAM_GONE", text: "no such stream"},
 	{is: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT", text: "this position was not sent yet"},
-	{is: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the stream belongs to another user or session"},
+	{is: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the stream belongs to another session"},
 	{is: delivery.ErrDraining, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
 	{is: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was not read fast enough", retry: time.Second},
 	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be opened anew", retry: time.Second},
@@ -78,7 +83,7 @@ var mappings = []mapping{
 	{is: ErrElsewhere, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "live updates cannot be had just now", retry: time.Second},
 
 	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL", text: "storage is full: reading goes on, writing does not"},
-	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it is not known whether this was done: repeat it with the same request id", retry: time.Second},
+	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it is not known whether this was done", retry: time.Second},
 	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded", retry: 2 * time.Second},
 	{is: store.ErrConflict, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "others are changing the same chat", retry: time.Second},
 	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached", retry: time.Second},
@@ -101,31 +106,54 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	if errors.As(err, &bad) {
 		return newError(connect.CodeInvalidArgument, reasonInvalid, bad.Error(), nil, 0, &errdetails.BadRequest{FieldViolations: bad.violations})
 	}
+	var unknown *unknownOutcome
+	errors.As(err, &unknown)
 	var failed *store.ConditionError
 	for _, m := range mappings {
 		if !errors.Is(err, m.is) || m.code == connect.CodeInternal {
 			continue
 		}
-		text := m.text
-		if text == "" {
+		text, metadata := m.text, map[string]string(nil)
+		if many := new(chat.TooManyChats); errors.As(err, &many) {
+			text, metadata = tooMany(ctx, many)
+		} else if text == "" {
 			text = ownText(err, m.is)
 		}
 		if (m.code == connect.CodeUnavailable && m.is != delivery.ErrDraining) || m.is == store.ErrFull {
 			r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
 		}
-		return newError(m.code, m.reason, text, nil, m.retry)
+		if metadata == nil {
+			text, metadata = detailed(err, text)
+		}
+		if m.is == store.ErrAmbiguous { //nolint:errorlint // which row it is
+			text += unknown.advice()
+		}
+		return newError(m.code, m.reason, text, unknown.metadata(metadata), m.retry)
 	}
 	switch {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return newError(connect.CodeCanceled, reasonCanceled, "the request was canceled", nil, 0)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-		return newError(connect.CodeDeadlineExceeded, reasonDeadline, "the request took too long", nil, 0)
+		text, metadata := detailed(err, "the request took too long")
+		return newError(connect.CodeDeadlineExceeded, reasonDeadline, text, unknown.metadata(metadata), 0)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &failed):
 		// A call within the request took too long, or lost against others to the end.
 		r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
-		return newError(connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached", nil, time.Second)
+		return newError(connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached", unknown.metadata(nil), time.Second)
 	}
 	return r.internal(ctx, procedure, slog.Any("error", err))
+}
+
+// tooMany says whose chats are too many. Of others no more is said than that one chat
+// more was refused.
+func tooMany(ctx context.Context, e *chat.TooManyChats) (text string, metadata map[string]string) {
+	metadata = map[string]string{"user_id": e.UserID}
+	if e.UserID != caller(ctx) {
+		return e.UserID + " cannot be in any more chats", metadata
+	}
+	limit := strconv.FormatInt(e.Limit, 10)
+	metadata["limit"] = limit
+	return "you are in " + limit + " chats, which is as many as can be: leave one first", metadata
 }
 
 // internal makes the error for what must not be seen, and logs it under an id

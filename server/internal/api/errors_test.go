@@ -17,6 +17,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
@@ -32,16 +34,21 @@ var sentinels = map[string]struct {
 }{
 	"auth.ErrMissingToken": {auth.ErrMissingToken, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrInvalidToken": {auth.ErrInvalidToken, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
+	"auth.ErrNotBearer":    {auth.ErrNotBearer, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
+	"auth.ErrOtherKey":     {auth.ErrOtherKey, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrTokenExpired": {auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED"},
 
 	"chat.ErrNotAMember":       {chat.ErrNotAMember, connect.CodePermissionDenied, "NOT_A_MEMBER"},
 	"chat.ErrForbidden":        {chat.ErrForbidden, connect.CodePermissionDenied, "FORBIDDEN"},
+	"chat.ErrTooManyChats":     {chat.ErrTooManyChats, connect.CodeFailedPrecondition, "TOO_MANY_CHATS"},
 	"chat.ErrChatFull":         {chat.ErrChatFull, connect.CodeFailedPrecondition, "CHAT_FULL"},
 	"chat.ErrInvalidOperation": {chat.ErrInvalidOperation, connect.CodeFailedPrecondition, "INVALID_OPERATION"},
 	"chat.ErrAlreadyMember":    {chat.ErrAlreadyMember, connect.CodeAlreadyExists, "ALREADY_MEMBER"},
 	"chat.ErrMemberNotFound":   {chat.ErrMemberNotFound, connect.CodeNotFound, "MEMBER_NOT_FOUND"},
 	"chat.ErrUserNotFound":     {chat.ErrUserNotFound, connect.CodeNotFound, "USER_NOT_FOUND"},
 	"chat.ErrKeyReused":        {chat.ErrKeyReused, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED"},
+	"chat.ErrVersionMismatch":  {chat.ErrVersionMismatch, connect.CodeAborted, "VERSION_MISMATCH"},
+	"chat.ErrBusy":             {chat.ErrBusy, connect.CodeResourceExhausted, "RATE_LIMITED"},
 	"chat.ErrInvalidArgument":  {chat.ErrInvalidArgument, connect.CodeInvalidArgument, "INVALID_ARGUMENT"},
 	"chat.ErrPanic":            {chat.ErrPanic, connect.CodeInternal, "INTERNAL"},
 
@@ -156,7 +163,7 @@ func TestErrorTable(t *testing.T) {
 			if got.Message() == "" || (want.code == connect.CodeInternal && got.Message() != "internal error") {
 				t.Errorf("%s: text %q", what, got.Message())
 			}
-			unavailable := want.code == connect.CodeUnavailable
+			unavailable := want.code == connect.CodeUnavailable || want.reason == "RATE_LIMITED" // try again later
 			if unavailable != (retry.GetRetryDelay().AsDuration() > 0) || unavailable != (got.Meta().Get("Retry-After") != "") {
 				t.Errorf("%s: retry %v, %q", what, retry, got.Meta().Get("Retry-After"))
 			}
@@ -202,6 +209,32 @@ func TestErrorsOutsideOfTheTable(t *testing.T) {
 	info, _ := details(t, r.public(t.Context(), "/p", errors.New("secret")))
 	if !strings.HasPrefix(info.GetMetadata()["correlation_id"], "err_") {
 		t.Error("no correlation id")
+	}
+}
+
+// Where it is not known what happened the answer has the key to repeat with.
+func TestKeyOfUnknownOutcome(t *testing.T) {
+	r := reporter{slog.New(slog.DiscardHandler)}
+	lost := fmt.Errorf("send: %w", store.ErrAmbiguous)
+	slow, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	for name, tt := range map[string]struct {
+		err  error
+		req  any
+		want string
+		text string
+	}{
+		"send":     {lost, &messagev1.SendMessageRequest{ClientMessageId: "id"}, "map[client_message_id:id]", "it is not known whether this was done: repeat it with the same client_message_id"},
+		"command":  {lost, &chatv1.RemoveMemberRequest{RequestId: "k"}, "map[request_id:k]", "it is not known whether this was done: repeat it with the same request_id"},
+		"no key":   {lost, &chatv1.RemoveMemberRequest{}, "map[]", "it is not known whether this was done: look before doing it again; requests with an id can be repeated"},
+		"too slow": {fmt.Errorf("send: %w", context.DeadlineExceeded), &messagev1.SendMessageRequest{ClientMessageId: "id"}, "map[client_message_id:id]", "the request took too long"},
+		"known":    {chat.ErrChatFull, &chatv1.RemoveMemberRequest{RequestId: "k"}, "map[]", "the chat has as many members as it can have"},
+	} {
+		got := r.public(slow, "/p", withKey(tt.err, tt.req))
+		info, _ := details(t, got)
+		if fmt.Sprint(info.GetMetadata()) != tt.want || got.Message() != tt.text {
+			t.Errorf("%s: %v %q", name, info.GetMetadata(), got.Message())
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,27 +15,35 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 )
 
 // maxRefusal bounds what is kept of an answer that connect gives by itself. Those
 // are short; anything longer would be passed on as it is.
 const maxRefusal = 64 << 10
 
-// front stands before the handlers of unary RPCs. Connect reads a request before
-// any interceptor runs, so what cannot be read (malformed, too large, compressed
-// in an unknown way) fails there, with a code but without a reason, and uncounted.
+// front stands before the handlers. Connect reads the request of a unary RPC
+// before any interceptor runs, so what cannot be read (malformed, too large,
+// compressed in an unknown way) fails there, with a code but without a reason, and
+// uncounted; a wrong path, method or type of content it refuses without a word.
 // The front holds answers back until the interceptor was reached; one that comes
 // without it is written again with what is missing.
 type front struct {
-	next   http.Handler
-	unary  map[string]bool // by procedure
-	errors *connect.ErrorWriter
-	report func(ctx context.Context, procedure string, refused *connect.Error, took time.Duration)
+	next       http.Handler
+	procedures map[string]kind
+	errors     *connect.ErrorWriter
+	report     func(ctx context.Context, procedure string, refused *connect.Error, took time.Duration)
 }
 
-// unaryProcedures lists those of services.
-func unaryProcedures(services []string) (map[string]bool, error) {
-	all := map[string]bool{}
+// kind of a procedure.
+type kind struct {
+	streams bool
+	safe    bool // may be a GET
+}
+
+// proceduresOf lists the procedures of services.
+func proceduresOf(services []string) (map[string]kind, error) {
+	all := map[string]kind{}
 	for _, name := range services {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 		if err != nil {
@@ -45,9 +54,12 @@ func unaryProcedures(services []string) (map[string]bool, error) {
 			return nil, fmt.Errorf("api: %s is not a service", name)
 		}
 		for i := range service.Methods().Len() {
-			if m := service.Methods().Get(i); !m.IsStreamingClient() && !m.IsStreamingServer() {
-				all["/"+name+"/"+string(m.Name())] = true
+			m := service.Methods().Get(i)
+			k := kind{streams: m.IsStreamingClient() || m.IsStreamingServer()}
+			if o, ok := m.Options().(*descriptorpb.MethodOptions); ok {
+				k.safe = o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 			}
+			all["/"+name+"/"+string(m.Name())] = k
 		}
 	}
 	return all, nil
@@ -65,8 +77,9 @@ func reached(ctx context.Context) {
 
 // ServeHTTP implements http.Handler.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !f.unary[r.URL.Path] {
-		f.next.ServeHTTP(w, r)
+	procedure, ok := f.procedures[r.URL.Path]
+	if !ok {
+		notFound(f.errors, w, r)
 		return
 	}
 	began := time.Now()
@@ -74,20 +87,30 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := &held{w: w}
 	f.next.ServeHTTP(h, r.WithContext(context.WithValue(r.Context(), heldKey{}, h)))
 	if h.open {
+		if h.status >= http.StatusBadRequest {
+			endLine(w)
+		}
 		return
 	}
 	refused, ok := h.refusal()
-	if !ok { // not an answer in an RPC protocol: a wrong method or type of content
-		h.release()
-		return
+	if !ok {
+		if refused = procedure.wordsFor(h.status, r); refused == nil {
+			h.release()
+			return
+		}
+		if allow := w.Header().Get("Allow"); allow != "" {
+			before.Set("Allow", allow)
+		} else {
+			before.Set("Accept-Post", procedure.types())
+		}
+		w = overruled{w, h.status}
 	}
 	f.report(r.Context(), r.URL.Path, refused, time.Since(began))
 	clear(w.Header())
 	for name, values := range before {
 		w.Header()[name] = values
 	}
-	// An error of Write means that the client is gone.
-	_ = f.errors.Write(w, r, refused)
+	writeError(f.errors, w, r, refused)
 }
 
 // held is the answer of an RPC that the interceptor has not been reached for yet.
@@ -107,11 +130,11 @@ func (h *held) Unwrap() http.ResponseWriter { return h.w }
 
 // WriteHeader implements http.ResponseWriter.
 func (h *held) WriteHeader(status int) {
-	switch {
-	case h.open:
-		h.w.WriteHeader(status)
-	case h.status == 0:
+	if h.status == 0 {
 		h.status = status
+	}
+	if h.open {
+		h.w.WriteHeader(status)
 	}
 }
 
@@ -159,16 +182,49 @@ func (h *held) refusal() (*connect.Error, bool) {
 		if plain, err := url.PathUnescape(text); err == nil {
 			text = plain
 		}
-		return refuse(connect.Code(code), text), true
+		return unreadable(connect.Code(code), text), true
 	}
 	var e struct {
 		Code    connect.Code
 		Message string
 	}
-	if h.status < http.StatusBadRequest || json.Unmarshal(h.body.Bytes(), &e) != nil || e.Code == 0 {
+	body := h.body.Bytes()
+	if len(body) > envelopeSize && body[0] == endOfStream {
+		var end struct{ Error json.RawMessage }
+		if json.Unmarshal(body[envelopeSize:], &end) != nil {
+			return nil, false
+		}
+		body = end.Error
+	} else if h.status < http.StatusBadRequest {
 		return nil, false
 	}
-	return refuse(e.Code, e.Message), true
+	if json.Unmarshal(body, &e) != nil || e.Code == 0 {
+		return nil, false
+	}
+	return unreadable(e.Code, e.Message), true
+}
+
+// Envelopes of Connect's streams.
+const (
+	envelopeSize = 5
+	endOfStream  = 2
+)
+
+// unreadable is what connect found while it read a request, which is the request's
+// fault whatever code it has.
+func unreadable(code connect.Code, text string) *connect.Error {
+	if code == connect.CodeCanceled && strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
+		code = connect.CodeDataLoss // whoever sends no more may still read
+	}
+	switch code {
+	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
+		why, ok := strings.CutPrefix(text, "protocol error: ")
+		if !ok {
+			why = "it is broken off, or not what its headers say"
+		}
+		return newError(connect.CodeInvalidArgument, reasonInvalid, "the request cannot be read: "+strings.ToValidUTF8(why, "\ufffd"), nil, 0)
+	}
+	return refuse(code, text)
 }
 
 // refuse is an error of connect's own with a reason. Its text speaks of what the
@@ -179,12 +235,15 @@ func refuse(code connect.Code, text string) *connect.Error {
 	if _, after, ok := strings.Cut(text, "proto: "); ok {
 		text = "the request cannot be read: " + after // without the names of Go types
 	}
+	if why, ok := strings.CutPrefix(text, "unary request has "); ok {
+		code, text = connect.CodeInvalidArgument, "the request must be one message, and has "+why
+	}
 	reason := strings.ToUpper(code.String())
 	switch code {
 	case connect.CodeResourceExhausted:
 		reason = "REQUEST_TOO_LARGE"
 	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
-		text = "the request cannot be read"
+		text = "the answer cannot be written"
 	}
 	return newError(code, reason, text, nil, 0)
 }

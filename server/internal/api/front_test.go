@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -143,6 +146,156 @@ func TestUnreadableStreamRequests(t *testing.T) {
 		}
 	}
 	equal(t, "counted", s.count(subscribe, "invalid_argument")+s.count(subscribe, "resource_exhausted"), 3)
+}
+
+// Envelopes of a stream's request that are broken, too few or too many are the
+// request's fault.
+func TestBrokenEnvelopes(t *testing.T) {
+	s := newServer(t)
+	cases := map[string][]byte{
+		"nothing":                        {},
+		"a cut prefix":                   {0, 0, 0},
+		"a cut message":                  envelope(0, 10, "{}"),
+		"two messages":                   append(envelope(0, 2, "{}"), envelope(0, 2, "{}")...),
+		"an unknown flag":                envelope(0x40, 2, "{}"),
+		"compressed, without saying how": envelope(1, 2, "{}"),
+		"an end of a stream":             envelope(2, 2, "{}"),
+		"no JSON":                        envelope(0, 2, "{]"),
+		"plain JSON":                     []byte(`{"token":"x"}`),
+	}
+	n := 0
+	for name, body := range cases {
+		for _, kind := range []string{"application/connect+json", "application/grpc-web+json", "application/grpc+json"} {
+			if (name == "plain JSON" && kind != "application/connect+json") || (name == "an end of a stream" && kind == "application/grpc-web+json") {
+				continue // the prefix is another length; the end is an end
+			}
+			n++
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+subscribe, bytes.NewReader(body))
+			s.must(err)
+			req.Header.Set("X-User", "ann")
+			req.Header.Set("Content-Type", kind)
+			req.Header.Set("Te", "trailers")
+			res, err := h2c(t).Do(req)
+			s.must(err)
+			b := new(bytes.Buffer)
+			_, err = b.ReadFrom(res.Body)
+			s.must(err)
+			res.Body.Close()
+			text := b.String()
+			if kind != "application/connect+json" {
+				where := res.Trailer
+				if where.Get("Grpc-Status") == "" {
+					where = res.Header
+				}
+				code, reason := grpcReason(t, where)
+				text = `"` + code.String() + `" "` + reason + `" ` + where.Get("Grpc-Message")
+			}
+			want := "INVALID_ARGUMENT"
+			if name == "plain JSON" { // its text is read as a length
+				want = "REQUEST_TOO_LARGE"
+			}
+			if !strings.Contains(text, `"`+want+`"`) || !strings.Contains(text, `"`+strings.ToLower(strings.Replace(want, "REQUEST_TOO_LARGE", "resource_exhausted", 1))+`"`) {
+				t.Errorf("%s as %s: %s", name, kind, text)
+			}
+		}
+	}
+	equal(t, "counted", s.count(subscribe, "invalid_argument")+s.count(subscribe, "resource_exhausted"), n)
+}
+
+// A body that is shorter than announced is the request's fault, in each protocol.
+func TestCutBodies(t *testing.T) {
+	s := newServer(t)
+	for _, kind := range []string{"application/json", "application/proto"} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		s.must(err)
+		defer c.Close()
+		_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nX-User: ann\r\nContent-Type: %s\r\nContent-Length: 100\r\n\r\n{", getChat, kind)
+		s.must(err)
+		s.must(c.(*net.TCPConn).CloseWrite())
+		b, err := io.ReadAll(c)
+		s.must(err)
+		if text := string(b); !strings.Contains(text, "400 Bad Request") || !strings.Contains(text, `"invalid_argument"`) || !strings.Contains(text, "INVALID_ARGUMENT") {
+			t.Errorf("%s: %s", kind, text)
+		}
+	}
+}
+
+// What connect refuses by a status alone has words and a reason.
+func TestRefusalsHaveWords(t *testing.T) {
+	s := newServer(t)
+	const chats = "/parley.chat.v1.ChatService/"
+	for _, tt := range []struct {
+		name, method, path, kind string
+		status                   int
+		code, reason, text       string
+	}{
+		{"no such method", "POST", chats + "Destroy", "application/json", 404, "unimplemented", "NO_SUCH_PROCEDURE", "there is no procedure \"" + chats + "Destroy\""},
+		{"a longer path", "POST", getChat + "/x", "application/json", 404, "unimplemented", "NO_SUCH_PROCEDURE", "GetChat/x"},
+		{"no method, no type", "POST", chats, "", 404, "unimplemented", "NO_SUCH_PROCEDURE", "there is no procedure"},
+		{"no type of content", "POST", getChat, "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "the Content-Type is missing: this procedure takes application/json, application/proto, application/grpc"},
+		{"a form", "POST", getChat, "application/x-www-form-urlencoded", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "this Content-Type is not taken: this procedure takes application/json, "},
+		{"a stream without a type", "POST", subscribe, "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "the Content-Type is missing: this procedure takes application/connect+json, application/connect+proto, application/grpc"},
+		{"a stream in plain JSON", "POST", subscribe, "application/json", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "because it answers with a stream"},
+		{"PUT", "PUT", getChat, "application/json", 405, "unimplemented", "METHOD_NOT_ALLOWED", "this procedure takes POST and GET"},
+		{"GET of a change", "GET", createChat + "?connect=v1&encoding=json&message=%7B%7D", "", 405, "unimplemented", "METHOD_NOT_ALLOWED", "this procedure takes POST"},
+		{"GET of a stream", "GET", subscribe + "?connect=v1", "", 405, "unimplemented", "METHOD_NOT_ALLOWED", "this procedure takes POST"},
+		{"GET in no encoding", "GET", getChat + "?connect=v1&encoding=xml&message=x", "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "encoding=json"},
+	} {
+		a := s.do(tt.method, tt.path, tt.kind, []byte("{}"))
+		if tt.method == "GET" {
+			a = s.do(tt.method, tt.path, tt.kind, nil)
+		}
+		code, reason, text := a.error()
+		if a.status != tt.status || code != tt.code || reason != tt.reason || !strings.Contains(text, tt.text) {
+			t.Errorf("%s: %d %s %s %q", tt.name, a.status, code, reason, text)
+		}
+		if a.header.Get("Content-Type") != "application/json" || !bytes.HasSuffix(a.body, []byte("}\n")) {
+			t.Errorf("%s: %v %q", tt.name, a.header, a.body)
+		}
+		if (tt.status == 405) != (a.header.Get("Allow") != "") || (tt.status == 415) != (a.header.Get("Accept-Post") != "") {
+			t.Errorf("%s: %v", tt.name, a.header)
+		}
+	}
+	a := s.do("POST", getChat, "application/connect+json", envelope(0, 2, "{}"))
+	if a.status != 200 || !strings.Contains(string(a.body), `"UNSUPPORTED_MEDIA_TYPE"`) {
+		t.Errorf("a unary procedure as a stream: %d %q", a.status, a.body)
+	}
+	for _, kind := range []string{"application/grpc", "application/grpc-web"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+chats+"Destroy", bytes.NewReader(envelope(0, 0, "")))
+		s.must(err)
+		req.Header.Set("X-User", "ann")
+		req.Header.Set("Content-Type", kind)
+		res, err := h2c(t).Do(req)
+		s.must(err)
+		_, err = io.Copy(io.Discard, res.Body)
+		s.must(err)
+		res.Body.Close()
+		where := res.Header
+		if kind == "application/grpc" {
+			where = res.Trailer
+		}
+		code, reason := grpcReason(t, where)
+		equal(t, kind, fmt.Sprint(res.StatusCode, code, reason), "200 unimplementedNO_SUCH_PROCEDURE")
+	}
+}
+
+// JSON that people read ends with a line end and shows zeros.
+func TestJSONForReaders(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	for what, a := range map[string]answer{
+		"answer": s.post(getChat, `{"chatId":"`+id+`"}`),
+		"error":  s.post(getChat, `{"chatId":"x"}`),
+		"denied": s.post(getChat, `{}`, "X-User", ""),
+	} {
+		if !bytes.HasSuffix(a.body, []byte("}\n")) || bytes.HasSuffix(a.body, []byte("\n\n")) {
+			t.Errorf("%s: %q", what, a.body)
+		}
+	}
+	text := string(s.post(getChat, `{"chatId":"`+id+`"}`).body)
+	if !strings.Contains(text, `"unreadCount":"0"`) || strings.Contains(text, "null") {
+		t.Errorf("%s", text)
+	}
 }
 
 // Procedures that there are not make no metrics.

@@ -69,7 +69,8 @@ func TestLimits(t *testing.T) {
 		{"101 others", createChat, group("g", 101), false},
 		{"no others", createChat, group("g", 0), false},
 		{"page of 100", listMessages, `{"chatId":"` + id + `","pageSize":100}`, true},
-		{"page of 101", listMessages, `{"chatId":"` + id + `","pageSize":101}`, false},
+		{"page of 101", listMessages, `{"chatId":"` + id + `","pageSize":101}`, true},
+		{"page of 2147483647", listMessages, `{"chatId":"` + id + `","pageSize":2147483647}`, true},
 		{"page of -1", listMessages, `{"chatId":"` + id + `","pageSize":-1}`, false},
 		{"both directions", listMessages, `{"chatId":"` + id + `","beforeSequence":"1","afterSequence":"0"}`, false},
 		{"direct chat with a name", createChat, `{"type":"CHAT_TYPE_DIRECT","name":"n","memberIds":["bob"]}`, false},
@@ -107,10 +108,43 @@ func TestLimits(t *testing.T) {
 	equal(t, "with oneself", reason, "INVALID_OPERATION")
 	a = s.post(createChat, `{"type":1,"memberIds":["bob","cid"]}`)
 	_, reason, _ = a.error()
-	equal(t, "L-022: direct chat of others", reason, "FORBIDDEN")
+	equal(t, "L-022: direct chat of others", reason, "INVALID_ARGUMENT")
 	a = s.post(createChat, `{"type":1,"memberIds":["nobody_here"]}`)
 	_, reason, text := a.error()
-	equal(t, "L-023: unknown user", reason+" "+text, "USER_NOT_FOUND no such user: nobody_here")
+	equal(t, "L-023: unknown user", reason+" "+text, `USER_NOT_FOUND there is no user "nobody_here"`)
+}
+
+// A page may be asked to be larger than it gets.
+func TestLargePages(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	for i := range 101 {
+		_, err := s.chats.Send(t.Context(), chat.Send{Caller: "ann", ChatID: id, Content: fmt.Sprint(i)})
+		s.must(err)
+	}
+	zero := int64(0)
+	res, err := s.ann().message.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: id, PageSize: 2147483647, AfterSequence: &zero})
+	s.must(err)
+	equal(t, "messages", len(res.GetMessages()), 100)
+}
+
+// Wherever an enum is refused, the answer says what it takes.
+func TestEnumsAreExplained(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	const types = "must be one of CHAT_TYPE_DIRECT, CHAT_TYPE_GROUP"
+	for _, tt := range []struct{ procedure, body, want string }{
+		{createChat, `{"type":"GROUP","memberIds":["bob"]}`, "type " + types + ", not \"GROUP\""},
+		{createChat, `{"type":"GROUP","memberIds":["bob"],"later":1}`, "type " + types + ", not \"GROUP\""},
+		{createChat, `{"type":9,"memberIds":["bob"]}`, "type: " + types},
+		{createChat, `{"memberIds":["bob"]}`, "type: " + types},
+		{"/parley.chat.v1.ChatService/UpdateMemberRole", `{"chatId":"` + id + `","userId":"bob","role":"BOSS"}`, "role must be one of MEMBER_ROLE_OWNER, MEMBER_ROLE_ADMIN, MEMBER_ROLE_MEMBER, not \"BOSS\""},
+	} {
+		code, reason, text := s.post(tt.procedure, tt.body).error()
+		if code != "invalid_argument" || reason != "INVALID_ARGUMENT" || !strings.HasSuffix(text, tt.want) {
+			t.Errorf("%s: %s %s %q", tt.body, code, reason, text)
+		}
+	}
 }
 
 // What is wrong is said by field, in details that programs can read.
@@ -185,6 +219,32 @@ func TestText(t *testing.T) {
 		"two joiners":       {"👩\u200d\u200d👩", false},
 		"byte order mark":   {"\ufeffabc", false},
 		"soft hyphen":       {"ad\u00admin", false},
+
+		"flag of tags":           {"\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f", true},
+		"number sign of Arabic":  {"\u0600", true},
+		"combining mark":         {"e\u0301", true},
+		"Braille":                {"\u2803", true},
+		"Korean with a filler":   {"\uac00\u3164", true},
+		"private use":            {"\ue000", true},
+		"Hangul filler":          {"\u3164", false},
+		"half-width filler":      {"\uffa0", false},
+		"fillers of Jamo":        {"\u115f\u1160", false},
+		"blank Braille":          {"\u2800\u2800", false},
+		"grapheme joiner":        {"\u034f", false},
+		"invisible times":        {"a\u2062b", false},
+		"invisible plus alone":   {"\u2064", false},
+		"variation selector":     {"\ufe0f", false},
+		"variation selector 17":  {"\U000e0100", false},
+		"Mongolian selector":     {"\u180b", false},
+		"tags alone":             {"\U000e0061\U000e0062\U000e007f", false},
+		"language tag":           {"a\U000e0001", false},
+		"no character":           {"a\ufffeb", false},
+		"no character of BMP 15": {"a\U000effffb", false},
+		"Khmer inherent vowel":   {"\u17b4", false},
+		"old format control":     {"a\u206ab", false},
+		"annotation":             {"a\ufff9b\ufffac\ufffb", false},
+		"spaces of all kinds":    {"\u00a0\u2003\u3000", false},
+		"space and filler":       {" \u3164 ", false},
 	} {
 		_, err := s.ann().chat.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: tt.text, MemberIds: []string{"bob"}})
 		if tt.ok {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/internal/jsonbody"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -58,6 +61,7 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if err := i.check(req.Any(), req.Header()); err != nil {
 			return nil, err
 		}
+		defer func() { err = withKey(err, req.Any()) }()
 		ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
 		defer cancel()
 		res, err = next(ctx, req)
@@ -81,6 +85,7 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 // WrapStreamingHandler implements connect.Interceptor.
 func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
+		reached(ctx)
 		began := time.Now()
 		defer func() { err = i.finish(ctx, conn.Spec().Procedure, began, recover(), err) }()
 		if err := i.admit(ctx); err != nil {
@@ -98,7 +103,14 @@ type checkedConn struct {
 
 // Receive implements connect.StreamingHandlerConn.
 func (c checkedConn) Receive(m any) error {
-	if err := c.StreamingHandlerConn.Receive(m); err != nil {
+	err := c.StreamingHandlerConn.Receive(m)
+	var broken *connect.Error
+	switch {
+	case errors.Is(err, io.EOF): // no further message; connect wraps it
+		return err
+	case errors.As(err, &broken):
+		return unreadable(broken.Code(), broken.Message())
+	case err != nil:
 		return err
 	}
 	return c.interceptor.check(m, c.RequestHeader())
@@ -161,7 +173,11 @@ func (i *interceptor) check(m any, header http.Header) error {
 		if field != "" && field == keyed {
 			field = keyHeader
 		}
-		bad.add(field, v.Proto.GetMessage(), v.Proto.GetRuleId())
+		text := v.Proto.GetMessage()
+		if fd := v.FieldDescriptor; fd != nil && fd.Enum() != nil {
+			text = "must be one of " + jsonbody.Values(fd.Enum())
+		}
+		bad.add(field, text, v.Proto.GetRuleId())
 	}
 	return bad
 }
@@ -205,6 +221,46 @@ func adoptKey(m protoreflect.Message, header http.Header) (field string, err err
 	}
 	m.Set(fd, protoreflect.ValueOfString(key))
 	return name, nil
+}
+
+// keyOf is the field with the key of a message that may be repeated, and the key;
+// empty for other messages.
+func keyOf(m any) (field, key string) {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return "", ""
+	}
+	fields := msg.ProtoReflect().Descriptor().Fields()
+	for _, name := range []protoreflect.Name{"client_message_id", "request_id"} {
+		if fd := fields.ByName(name); fd != nil {
+			return string(name), msg.ProtoReflect().Get(fd).String()
+		}
+	}
+	return "", ""
+}
+
+// unknownOutcome is an error after which a request may have been carried out, with
+// its key, with which it can be repeated.
+type unknownOutcome struct {
+	error
+	field, key string
+}
+
+// Unwrap is for errors.Is.
+func (e *unknownOutcome) Unwrap() error { return e.error }
+
+// withKey adds the key of a request to an error that leaves its outcome open: the one
+// that the service used, which it may have made itself, or else the request's.
+func withKey(err error, m any) error {
+	if !errors.Is(err, store.ErrAmbiguous) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	field, key := keyOf(m)
+	var open *chat.OpenError
+	if errors.As(err, &open) {
+		field, key = open.Field, open.Key
+	}
+	return &unknownOutcome{err, field, key}
 }
 
 // conditional gives the answer to a GET a tag, and makes it "not modified" if the

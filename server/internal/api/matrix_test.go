@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -201,6 +202,7 @@ func TestForeignIDs(t *testing.T) {
 		"chat_id": `"` + id + `"`, "user_id": `"cid"`, "name": `"n"`, "role": `3`, "content": `"x"`, "sequence": `"1"`, "stream_id": `"p.str_01"`, "position": `"1"`,
 		"type": `2`, "member_ids": `["cid"]`,
 	}
+	open := s.openStream("yan")
 	checked := 0
 	for _, f := range files {
 		for i := range f.Services().Len() {
@@ -249,8 +251,13 @@ func TestForeignIDs(t *testing.T) {
 						got := s.post(procedure, body("user_id", `"yan"`))
 						equal(t, procedure+" with a user of another chat", outcome(got), "404 MEMBER_NOT_FOUND")
 					case "stream_id":
-						_, reason, _ := s.post(procedure, body("stream_id", `"p.str_99"`)).error()
-						equal(t, procedure+" with a foreign stream", reason, "STREAM_GONE")
+						got := s.post(procedure, body("stream_id", `"`+open+`"`))
+						none := s.post(procedure, body("stream_id", `"p.str_99"`))
+						_, reason, _ := none.error()
+						equal(t, procedure+" with no stream", reason, "STREAM_GONE")
+						equal(t, procedure+" with a foreign stream that is open", string(got.body), string(none.body))
+						own := s.post(procedure, body("stream_id", `"`+open+`"`), "X-User", "yan")
+						equal(t, procedure+" with the own stream", own.status, http.StatusOK)
 					case "member_ids":
 						equal(t, procedure+" with users of other chats", outcome(s.post(procedure, body("member_ids", `["yan"]`))), allowed)
 					default:
@@ -266,6 +273,19 @@ func TestForeignIDs(t *testing.T) {
 	if checked < 18 {
 		t.Errorf("%d fields were checked", checked)
 	}
+}
+
+// openStream opens a stream of a user that lives as long as the test, and returns
+// its id once it has sent what it must.
+func (s *server) openStream(user string) string {
+	s.Helper()
+	stream, err := s.clients(http.DefaultClient, user).delivery.Subscribe(s.Context(), &deliveryv1.SubscribeRequest{})
+	s.must(err)
+	next := receiver(s.T, stream)
+	id := next().GetHello().GetStreamId()
+	for next().GetHeartbeat() == nil {
+	}
+	return id
 }
 
 // foreignStream: a stream that claims to know a chat of others is told that it is

@@ -74,7 +74,7 @@ func (h *chatHandler) UpdateChat(ctx context.Context, req *chatv1.UpdateChatRequ
 		}
 	}
 	row, replayed, err := h.chat.UpdateChat(ctx, chat.ChatChange{
-		Caller: caller(ctx), ChatID: req.GetChatId(), Name: req.Name, RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
+		Caller: caller(ctx), ChatID: req.GetChatId(), Name: req.Name, Expected: req.GetExpectedVersion(), RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
 	})
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
@@ -25,6 +26,10 @@ func (h *messageHandler) SendMessage(ctx context.Context, req *messagev1.SendMes
 	kind := req.GetContentType()
 	if kind == messagev1.ContentType_CONTENT_TYPE_UNSPECIFIED {
 		kind = messagev1.ContentType_CONTENT_TYPE_TEXT
+	}
+	if req.GetClientMessageId() == "" {
+		// Here and not by the service, so that an answer without an outcome can name it.
+		req.ClientMessageId = uuid.NewString()
 	}
 	sent, err := h.chat.Send(ctx, chat.Send{
 		Caller: caller(ctx), ChatID: req.GetChatId(), ClientMessageID: req.GetClientMessageId(),
@@ -52,9 +57,10 @@ func (h *messageHandler) ListChanges(ctx context.Context, req *messagev1.ListCha
 
 // MarkRead implements MessageService.
 func (h *messageHandler) MarkRead(ctx context.Context, req *messagev1.MarkReadRequest) (*messagev1.MarkReadResponse, error) {
-	row, head, err := h.chat.MarkRead(ctx, caller(ctx), req.GetChatId(), req.GetSequence())
+	out, err := h.chat.Read(ctx, chat.MarkRead{Caller: caller(ctx), ChatID: req.GetChatId(), Sequence: req.GetSequence(), RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}
-	return &messagev1.MarkReadResponse{State: h.view.State(head, row)}, nil
+	markReplayed(ctx, out.Replayed)
+	return &messagev1.MarkReadResponse{State: h.view.State(out.Head, out.Row)}, nil
 }

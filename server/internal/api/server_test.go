@@ -48,7 +48,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{T: t, store: &wrapped{Store: storetest.NewMap(time.Now), t: t}, log: &syncBuffer{}, codes: map[string]int{}}
+	s := &server{T: t, store: &wrapped{Store: &tally{Store: storetest.NewMap(time.Now)}, t: t}, log: &syncBuffer{}, codes: map[string]int{}}
 	var hub *delivery.Hub
 	var err error
 	// The service works past the wrapper: failures and waits are those of reads and

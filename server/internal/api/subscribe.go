@@ -3,11 +3,13 @@ package api
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/internal/codec"
 )
 
 const (
@@ -26,24 +28,76 @@ func withWriteDeadlines(next http.Handler) http.Handler {
 	})
 }
 
+// limit bounds the time of each write of a stream. It is a timer that sets a
+// deadline in the past only when a write has taken too long: a deadline that is
+// left standing after a write resets an HTTP/2 stream that only waits for its next
+// frame, and setting one and clearing it again would go through the loop of the
+// connection twice for each write.
+type limit struct {
+	cut   func() // nil: nothing is bounded
+	timer *time.Timer
+
+	mu    sync.Mutex
+	until time.Time // zero: no write is under way
+}
+
+func (l *limit) start(after time.Duration) {
+	if l.cut == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = time.Now().Add(after)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(after, l.fire)
+	} else {
+		l.timer.Reset(after)
+	}
+}
+
+// stop ends the time of a write. Once it has returned nothing is cut: the
+// connection may be in use for something else by then.
+func (l *limit) stop() {
+	if l.cut == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until = time.Time{}
+	l.timer.Stop()
+}
+
+func (l *limit) fire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.until.IsZero() && !time.Now().Before(l.until) { // not one that came late, for an earlier write
+		l.cut()
+	}
+}
+
 // pump carries a stream's frames to its client: first what it missed, then
 // everything as it comes, with a heartbeat where nothing does. It returns why the
-// stream ended.
-func pump(ctx context.Context, s *delivery.Stream, every time.Duration, conn connect.StreamingHandlerConn) error {
+// stream ended. A stream of events keeps its place.
+func pump(ctx context.Context, s *delivery.Stream, every time.Duration, conn connect.StreamingHandlerConn, at *codec.Place) error {
 	conn.ResponseHeader().Set("X-Accel-Buffering", "no") // nginx would hold frames back
 	conn.ResponseHeader().Set("Cache-Control", "no-cache")
-	rc, _ := ctx.Value(controllerKey{}).(*http.ResponseController)
+	var patience limit
+	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
+		// Not every transport can; then the queue's bound alone ends a slow reader.
+		patience.cut = func() { _ = rc.SetWriteDeadline(time.Unix(1, 0)) }
+		// The status, and the end of the response, are written later by others.
+		defer func() { _ = rc.SetWriteDeadline(time.Now().Add(writeTimeout)) }()
+	}
 	send := func() (ended bool, err error) {
 		for {
 			first, frames, last := s.Take(maxBatch)
 			if len(frames) == 0 {
 				return last, nil
 			}
-			if rc != nil {
-				// Not every transport can; then the queue's bound alone ends a slow reader.
-				_ = rc.SetWriteDeadline(time.Now().Add(writeTimeout))
-			}
-			if err := conn.Send(&batch{first: first, frames: frames}); err != nil {
+			patience.start(writeTimeout)
+			err := conn.Send(&codec.Batch{First: first, Frames: frames, Place: at})
+			patience.stop()
+			if err != nil {
 				return true, err
 			}
 			if last {

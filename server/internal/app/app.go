@@ -12,8 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
@@ -39,9 +42,10 @@ const (
 // demoUsers have their tokens printed at the start of a server that is alone.
 var demoUsers = []string{"alice", "bob"}
 
-// Run runs the program until ctx ends or it fails, and returns the exit code.
-func Run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	cfg, err := parse(args, getenv, stdout)
+// Run runs the program with an environment like os.Environ's until ctx ends or it fails,
+// and returns the exit code.
+func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	cfg, err := parse(args, environ, stdout)
 	code := exitOK
 	if err == nil {
 		for _, text := range cfg.warnings {
@@ -50,6 +54,8 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		switch cfg.command {
 		case "token":
 			err = printToken(cfg, stdout)
+		case "kafka":
+			err = printKafka(cfg, stdout)
 		case "ops":
 			code, err = operate(ctx, cfg, stdout, stderr)
 		default:
@@ -71,10 +77,16 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	}
 }
 
-// printToken needs the key's file only, so it works while a server runs.
+// printToken needs the key's file only, so it works while a server runs. It makes no key:
+// that of an empty directory would be no server's.
 func printToken(cfg Config, stdout io.Writer) error {
-	key, err := cfg.loadKey()
-	if err != nil {
+	key, err := cfg.readKey()
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && cfg.KeyFile == "" && cfg.hasStore():
+		return fmt.Errorf("%s is missing, and there are data: put it back", filepath.Join(cfg.DataDir, auth.KeyFile))
+	case errors.Is(err, fs.ErrNotExist) && cfg.KeyFile == "":
+		return fmt.Errorf("%s holds no key yet: start the server there first, or say with --data-dir where it runs", cfg.DataDir)
+	case err != nil:
 		return err
 	}
 	token, err := key.Issue(cfg.user, time.Now(), tokenTTL)
@@ -92,13 +104,15 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
-		return listenError(cfg.Listen, err)
+		return listenError("listen", cfg.Listen, err)
 	}
 	defer listener.Close()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	ec := cfg.Engine
 	ec.Groups, ec.Logger = []string{fanout.Group}, log
+	began := time.Now()
+	ec.Opening = func(what string) { fmt.Fprintf(stdout, "Opening %s\n", what) }
 	ec.Fatal = func(err error) {
 		log.Error("the disk refused to sync; ending, because nothing can be promised any more", "error", err)
 		fail(fmt.Errorf("sync: %w", err))
@@ -113,14 +127,14 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		return err
 	}
 	defer p.close()
-	web := p.server(log)
+	web := p.server(log, local(listener.Addr()))
 	services := append(p.workers(log), p.cluster.services()...)
 	services = append(services,
 		lifecycle.Service{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
 		lifecycle.Service{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
 	)
 	err = lifecycle.Run(ctx, services, func() {
-		log.Info("listening", "address", listener.Addr().String(), "kafka", eng.KafkaAddr(), "ops", p.durable.opsAddr(), "data_dir", cfg.DataDir, "process", p.process)
+		log.Info("listening", p.whereabouts(listener.Addr(), time.Since(began))...)
 		p.greet(stdout, listener.Addr())
 	})
 	log.Info("stopped")
@@ -130,11 +144,25 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	return err
 }
 
-// listenError says in one line why an address cannot be had.
-func listenError(addr string, err error) error {
+// whereabouts are the attributes of a server that is up: what means something in its mode.
+func (p *program) whereabouts(addr net.Addr, took time.Duration) []any {
+	at := []any{"address", addr.String()}
+	if p.cfg.Engine.Distributed() {
+		at = append(at, "links", p.cluster.addr, "key", p.key)
+	} else {
+		at = append(at, "kafka", p.eng.KafkaAddr(), "registry", p.durable.schemas.Addr(), "ops", p.durable.opsAddr(), "data_dir", absolute(p.cfg.DataDir))
+	}
+	return append(at, "process", p.process, "took", took.Round(time.Millisecond))
+}
+
+// listenError says in one line why the address of a flag cannot be had.
+func listenError(flag, addr string, err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		err = op.Err
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s is in use: a server may be running already; --%s takes another address", addr, flag)
 	}
 	return fmt.Errorf("listen on %s: %w", addr, err)
 }
@@ -156,6 +184,10 @@ type program struct {
 	counts  *telemetry.Lifecycle
 }
 
+// remoteTurns is the number of lists of chats that are worked on at once where the
+// store is far away: they wait for it more than they compute.
+const remoteTurns = 32
+
 // build constructs everything, in the order of its dependencies.
 func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *program, err error) {
 	p := &program{cfg: cfg, eng: eng, metrics: telemetry.NewMetrics()}
@@ -165,13 +197,15 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 			p.close()
 		}
 	}()
-	if p.key, err = cfg.loadKey(); err != nil {
+	if p.key, err = cfg.loadKey(hasUsers(ctx, eng.Store)); err != nil {
 		return nil, err
 	}
 	p.process = chat.NewID("srv_")
-	reader := view.New(view.Config{
-		Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize),
-	})
+	vc := view.Config{Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize)}
+	if cfg.Engine.Distributed() {
+		vc.Turns = remoteTurns
+	}
+	reader := view.New(vc)
 	if !cfg.Engine.Distributed() { // there, workers are processes of their own
 		if err := p.buildDurable(ctx, log); err != nil {
 			return nil, err
@@ -180,7 +214,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
-		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process, Shared: cfg.Engine.Distributed(), Meter: meter(p.counts),
+		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process, Shared: cfg.Engine.Distributed(), Meter: meter(p.counts), Chats: cfg.MaxChats,
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
 			p.hub.Deliver(d)
@@ -226,6 +260,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	}
 	p.rest, err = rest.New(rest.Config{
 		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(), Observe: p.metrics.Request,
+		Stream: rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec},
 	})
 	if err != nil {
 		return nil, err

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,8 +27,16 @@ import (
 // run runs the program in this process until it ends by itself or ctx does.
 func run(ctx context.Context, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = app.Run(ctx, args, func(k string) string { return env[k] }, &out, &errs)
+	code = app.Run(ctx, args, environ(env), &out, &errs)
 	return code, out.String(), errs.String()
+}
+
+// environ is an environment in the form of os.Environ.
+func environ(env map[string]string) (list []string) {
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
 }
 
 func TestStartErrorsAreOneLine(t *testing.T) {
@@ -49,6 +59,7 @@ func TestStartErrorsAreOneLine(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(open, "auth.key"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	empty := filepath.Join(t.TempDir(), "empty")
 	fresh := []string{"--listen", "127.0.0.1:0", "--data-dir"}
 	for name, tt := range map[string]struct {
 		args []string
@@ -65,6 +76,13 @@ func TestStartErrorsAreOneLine(t *testing.T) {
 		"bad log format":       {args: []string{"--log-format", "xml"}, code: 2, says: "text or json"},
 		"empty data directory": {args: []string{"--data-dir", ""}, code: 2, says: "data-dir"},
 		"token without user":   {args: []string{"token"}, code: 2, says: "one user"},
+		"token without data":   {args: []string{"--data-dir", empty, "token", "bob"}, code: 1, says: empty + " holds no key yet: start the server there first"},
+		"token of another key": {args: []string{"--key-file", filepath.Join(empty, "no.pem"), "token", "bob"}, code: 1, says: "no.pem: no such file"},
+		"token with a flag":    {args: []string{"token", "--data-dir", "x"}, code: 2, says: "flags go before the command"},
+		"help for nothing":     {args: []string{"help", "dance"}, code: 2, says: `unknown command "dance"`},
+		"misspelt variable":    {env: map[string]string{"PARLEY_LISTN": ":1"}, code: 2, says: "did you mean PARLEY_LISTEN?"},
+		"any web page":         {args: []string{"--web-origins", "*"}, code: 2, says: "must name each origin"},
+		"unwritable directory": {args: append(fresh, "/proc/parley"), code: 1, says: "/proc/parley"},
 		"token for nonsense":   {args: []string{"--data-dir", t.TempDir(), "token", "a b"}, code: 2, says: "user id"},
 		"port in use":          {args: []string{"--listen", busy.Addr().String(), "--data-dir", t.TempDir()}, code: 1, says: "in use"},
 		"Kafka for all":        {args: append(fresh, t.TempDir(), "--kafka-listen", "0.0.0.0:0"), code: 1, says: "loopback only"},
@@ -76,13 +94,71 @@ func TestStartErrorsAreOneLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := run(t.Context(), tt.env, tt.args...)
-			if code != tt.code || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || stdout != "" {
+			if code != tt.code || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || opening.ReplaceAllString(stdout, "") != "" {
 				t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 			}
 		})
 	}
+	if _, err := os.Stat(empty); err == nil {
+		t.Error("token made a directory")
+	}
 	if code, stdout, stderr := run(t.Context(), nil, "--help"); code != 0 || !strings.Contains(stdout, "PARLEY_LISTEN") || stderr != "" {
 		t.Fatalf("help: %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// opening is what a server says of what it opens, before it does.
+var opening = regexp.MustCompile(`(?m)^Opening the (store|event log) in /.*\n`)
+
+// Every command says what it is for, in each form in which people ask, whatever else is
+// wrong with the settings.
+func TestHelpOfEveryCommand(t *testing.T) {
+	wrong := map[string]string{"PARLEY_TYPO": "1", "PARLEY_LISTEN": "x"}
+	for command, says := range map[string]string{
+		"": "PARLEY_WEB_ORIGINS", "token": "token USER", "deadletters": "redrive", "deadletters list": "--page-token", "deadletters show": "-content",
+		"deadletters count": "-class", "deadletters redrive": "-execute", "deadletters discard": "-reason", "replay": "-all-chats", "groups": "hot-keys",
+		"groups describe": "GROUP", "groups hot-keys": "PARTITION", "operators": "token", "operators token": "NAME",
+	} {
+		words := strings.Fields(command)
+		for _, line := range [][]string{append(slices.Clone(words), "--help"), append(slices.Clone(words), "-h"), append([]string{"help"}, words...)} {
+			code, stdout, stderr := run(t.Context(), wrong, line...)
+			if code != 0 || stderr != "" || !strings.Contains(stdout, strings.TrimPrefix(says, "-")) {
+				t.Errorf("%q: %d, %q, lacks %s: %s", line, code, stderr, says, stdout)
+			}
+		}
+	}
+	for _, line := range []string{"version", "--version", "-version"} {
+		code, stdout, stderr := run(t.Context(), wrong, line)
+		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "server ") || !strings.Contains(stdout, runtime.Version()) || strings.Count(stdout, "\n") != 1 {
+			t.Errorf("%s: %d, %q, %q", line, code, stdout, stderr)
+		}
+	}
+}
+
+// A server without demo users prints no token and knows nobody; it still says where
+// everything is.
+func TestDemoUsersOff(t *testing.T) {
+	dir, out := t.TempDir(), &safeBuffer{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() {
+		env := environ(map[string]string{"PARLEY_DEMO_USERS": "off", "PARLEY_LISTEN": "127.0.0.1:0", "PARLEY_DATA_DIR": dir})
+		done <- app.Run(ctx, nil, env, out, io.Discard)
+	}()
+	defer func() { cancel(); <-done }()
+	for !strings.Contains(out.String(), "registry at") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	text := out.String()
+	if !opening.MatchString(text) || strings.Contains(text, "eyJ") || strings.Contains(strings.ToLower(text), "alice") || strings.Contains(text, "curl") {
+		t.Error(text)
+	}
+	addr := listening.FindStringSubmatch(text)[1]
+	_, err := newUser("carol", token(t, dir, "carol"), addr, newTransport(t, false)).chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
+		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"},
+	})
+	if connect.CodeOf(err) == 0 || err == nil || !strings.Contains(err.Error(), "bob") && connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("bob is there: %v", err)
 	}
 }
 
@@ -95,7 +171,7 @@ func inProcess(t *testing.T, env map[string]string, args ...string) (addr string
 	var errs bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		code := app.Run(ctx, args, func(k string) string { return env[k] }, pw, &errs)
+		code := app.Run(ctx, args, environ(env), pw, &errs)
 		_ = pw.Close()
 		done <- code
 	}()

@@ -57,7 +57,7 @@ func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
 	}
 	var lc net.ListenConfig
 	if c.listener, err = lc.Listen(context.Background(), "tcp", p.cfg.LinkListen); err != nil {
-		return listenError(p.cfg.LinkListen, err)
+		return listenError("link-listen", p.cfg.LinkListen, err)
 	}
 	c.mesh, err = link.New(link.Config{
 		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: c.recipients,

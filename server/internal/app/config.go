@@ -1,15 +1,21 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
@@ -30,6 +36,12 @@ type Config struct {
 	Kafka    string // host:port on loopback where the event log speaks Kafka; port 0 takes a free one
 	Registry string // host:port on loopback of the schema registry; port 0 takes a free one
 	LogJSON  bool
+	// WebOrigins are those of the web pages that may call the API.
+	WebOrigins []string
+	// Demo says that a server that is alone has two users to try it with, and prints their
+	// tokens.
+	Demo     bool
+	MaxChats int // that a user can be a member of; 0: as many as package chat has it
 
 	// Engine holds what server and workers have in common; DataDir and Kafka go there, too.
 	Engine engine.Config
@@ -46,7 +58,7 @@ type Config struct {
 	OpsListen string
 	ops       opsClient
 
-	command string // "" serves, "token" prints a token, "ops" is an operator's
+	command string // "" serves, "token" prints a token, "kafka" how to read the log, "ops" is an operator's
 	user    string
 	args    []string // of an operator's command
 }
@@ -54,61 +66,83 @@ type Config struct {
 // errUsage is an error of the command line.
 type errUsage struct{ error }
 
-// errHelp says that help was asked for and given.
+// errHelp says that help, or the version, was asked for and given.
 var errHelp = errors.New("help")
 
-var usage = `Parley: a chat server.
-
-usage:
-  server [flags]              run the server
-  server [flags] token USER   print an access token for a user, for development
-
-commands for operators, while the server runs:
-` + opsUsage + `
-flags:
-`
+var manual = config.Manual{
+	Of: config.Server, Name: "server", Title: "Parley: a chat server.",
+	Commands: []config.Command{
+		{About: "run the server"},
+		{
+			Name: "token", Args: "USER", About: "print an access token for a user, for development",
+			More: "  It needs the key in the data directory, or key-file, and works while the server runs. The token is\n" +
+				"  good for 24 hours. The user exists from the first call with it on.\n",
+		},
+		{Name: "kafka", About: "print how to read the event log with kcat and other clients"},
+	},
+	Other:      func(w io.Writer, words []string) bool { return opsctl.Help(w, "server", words) },
+	OtherUsage: "commands for operators, while the server runs:\n" + opsUsage,
+}
 
 // parse reads the settings and the command.
-func parse(args []string, getenv func(string) string, out io.Writer) (Config, error) {
-	v, rest, err := config.Read(config.Server, args, getenv)
-	switch {
-	case errors.Is(err, config.ErrHelp):
-		fmt.Fprint(out, usage)
-		config.PrintFlags(out, config.Server)
+func parse(args, environ []string, out io.Writer) (Config, error) {
+	if done, err := manual.Answer(out, args); err != nil {
+		return Config{}, errUsage{err}
+	} else if done {
 		return Config{}, errHelp
-	case err != nil:
+	}
+	v, rest, err := config.Read(config.Server, args, environ)
+	if err != nil {
 		return Config{}, errUsage{err}
 	}
 	c := Config{
 		Listen: v.Get("PARLEY_LISTEN"), DataDir: v.Get("PARLEY_DATA_DIR"), Kafka: v.Get("PARLEY_KAFKA_LISTEN"), Registry: v.Get("PARLEY_REGISTRY_LISTEN"),
-		LogJSON: v.Get("PARLEY_LOG_FORMAT") == "json", KeyFile: v.Get("PARLEY_KEY_FILE"),
+		LogJSON: v.Get("PARLEY_LOG_FORMAT") == "json", MaxChats: v.Int("PARLEY_MAX_CHATS_PER_USER"), KeyFile: v.Get("PARLEY_KEY_FILE"),
 		LinkListen: v.Get("PARLEY_LINK_LISTEN"), LinkAddress: v.Get("PARLEY_LINK_ADDRESS"),
 		LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
 		OpsListen: v.Get("PARLEY_OPS_LISTEN"), ops: opsClient{v.Get("PARLEY_OPS_ADDRESS"), v.Get("PARLEY_OPERATOR"), v.Secret("PARLEY_OPS_TOKEN")},
+		WebOrigins: v.Origins("PARLEY_WEB_ORIGINS"), Demo: v.Get("PARLEY_DEMO_USERS") == "on",
 		warnings: v.Warnings,
 	}
 	if c.Engine, err = engine.Configure(v); err != nil {
 		return c, errUsage{err}
 	}
-	c.Engine.Mode = v.Get("PARLEY_STORE")
+	c.Engine.Mode, c.Engine.AcceptLoss = v.Get("PARLEY_STORE"), v.Get("PARLEY_ACCEPT_LOSS")
 	if err := c.distributed(); err != nil {
 		return c, errUsage{err}
 	}
+	return c, c.chooses(rest)
+}
+
+// chooses takes the command behind the flags.
+func (c *Config) chooses(rest []string) error {
 	switch {
 	case len(rest) == 0:
-	case rest[0] == "token" && len(rest) == 2:
-		c.command, c.user = "token", rest[1]
-		if !auth.UserID.MatchString(c.user) {
-			return c, errUsage{fmt.Errorf("user id %.80q must be 1 to 64 letters, digits or underscores", c.user)}
-		}
+		return nil
+	case rest[0] == "kafka" && len(rest) == 1:
+		c.command = "kafka"
+		return nil
 	case opsctl.Is(rest):
 		c.command, c.args = "ops", rest
-	case rest[0] == "token":
-		return c, errUsage{errors.New("token needs one user id")}
-	default:
-		return c, errUsage{fmt.Errorf("unknown command %q", rest[0])}
+		return nil
+	case rest[0] != "token":
+		return errUsage{fmt.Errorf("unknown command %.40q", rest[0])}
 	}
-	return c, nil
+	users := rest[1:]
+	switch {
+	case len(users) > 0 && users[0] == "--":
+		users = users[1:]
+	case len(users) > 0 && strings.HasPrefix(users[0], "-"):
+		return errUsage{fmt.Errorf("%.40q: flags go before the command; a user id that begins with a dash goes behind --", users[0])}
+	}
+	if len(users) != 1 {
+		return errUsage{errors.New("token needs one user id")}
+	}
+	if err := auth.CheckUserID(users[0]); err != nil {
+		return errUsage{err}
+	}
+	c.command, c.user = "token", users[0]
+	return nil
 }
 
 // distributed checks what belongs to one mode and not to the other, and completes the
@@ -147,10 +181,35 @@ func everywhere(addr string) bool {
 	return err != nil || host == "" || (ip != nil && ip.IsUnspecified())
 }
 
-// loadKey reads the key that signs tokens, and from which other secrets are derived.
-func (c Config) loadKey() (*auth.Key, error) {
+// loadKey reads the key that signs tokens, and from which other secrets are derived. One
+// of its own is made where used says that there are no data yet.
+func (c Config) loadKey(used func() (bool, error)) (*auth.Key, error) {
 	if c.KeyFile != "" {
 		return auth.ReadKey(c.KeyFile)
 	}
+	path := filepath.Join(c.DataDir, auth.KeyFile)
+	k, err := auth.ReadKey(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return k, err
+	}
+	// With another key everybody would have to sign in and to synchronise anew.
+	if data, err := used(); err != nil || data {
+		return nil, errors.Join(err, fmt.Errorf("%s is missing, and there are data: put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)", path, path))
+	}
 	return auth.LoadKey(c.DataDir)
+}
+
+// hasStore says whether there are data, by the files alone.
+func (c Config) hasStore() bool {
+	_, err := os.Stat(filepath.Join(c.DataDir, "store"))
+	return err == nil
+}
+
+// hasUsers says whether there are data, by the users: a first start that was cut off left
+// a store without any.
+func hasUsers(ctx context.Context, st store.Store) func() (bool, error) {
+	return func() (bool, error) {
+		page, err := st.Scan(ctx, store.Scan{Table: store.Users, Segments: 1, Limit: 1})
+		return err == nil && len(page.Rows) > 0, err
+	}
 }

@@ -13,6 +13,14 @@ import (
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 )
 
+// environ is an environment in the form of os.Environ.
+func environ(env map[string]string) (list []string) {
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
 // A flag goes before the environment, the environment before the default.
 func TestConfigPrecedence(t *testing.T) {
 	for _, tt := range []struct {
@@ -26,8 +34,9 @@ func TestConfigPrecedence(t *testing.T) {
 			name: "environment",
 			env: map[string]string{
 				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_REGISTRY_LISTEN": "127.0.0.1:3", "PARLEY_LOG_FORMAT": "json",
+				"PARLEY_MAX_CHATS_PER_USER": "7",
 			},
-			want: Config{Listen: "[::1]:0", DataDir: "/d", Kafka: "127.0.0.1:1", Registry: "127.0.0.1:3", LogJSON: true},
+			want: Config{Listen: "[::1]:0", DataDir: "/d", Kafka: "127.0.0.1:1", Registry: "127.0.0.1:3", LogJSON: true, MaxChats: 7},
 		},
 		{
 			name: "flags",
@@ -51,9 +60,13 @@ func TestConfigPrecedence(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := parse(tt.args, func(k string) string { return tt.env[k] }, io.Discard)
+			got, err := parse(tt.args, environ(tt.env), io.Discard)
 			got.Engine, got.LinkListen = engine.Config{}, "" // see TestDistributedConfig
 			got.OpsListen, got.ops = "", opsClient{}         // see TestOperators
+			got.WebOrigins, got.Demo = nil, false            // see TestCORS and TestDemoUsersOff
+			if tt.want.MaxChats == 0 {
+				tt.want.MaxChats = 10_000
+			}
 			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Fatalf("%+v, %v", got, err)
 			}
@@ -70,12 +83,12 @@ func TestBadUsage(t *testing.T) {
 		"host:port, not \"h:\"":           {"--kafka-listen", "h:"},
 		"registry-listen must be":         {"--registry-listen", "h"},
 		"one user id":                     {"token", "a", "b"},
-		"1 to 64 letters, digits":         {"token", "a/b"},
+		"1 to 64 bytes of printable":      {"token", "a/b"},
 		"not defined: -listn":             {"--listn", "x"},
 		"flag needs an argument: -listen": {"--listen"},
 	} {
 		var wrong errUsage
-		_, err := parse(args, func(string) string { return "" }, io.Discard)
+		_, err := parse(args, nil, io.Discard)
 		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: %v", args, err)
 		}
@@ -91,7 +104,7 @@ func TestDistributedConfig(t *testing.T) {
 	}
 	good := []string{"--store", "dynamodb", "--redis", "redis://parley@h:1,i:2", "--key-file", key}
 	env := map[string]string{"PARLEY_REDIS_PASSWORD": "hunter2", "PARLEY_KAFKA_PASSWORD": "hunter3"}
-	c, err := parse(good, func(k string) string { return env[k] }, io.Discard)
+	c, err := parse(good, environ(env), io.Discard)
 	if err != nil || !c.Engine.Distributed() || c.Engine.RedisPassword != "hunter2" || c.LinkListen != DefaultLink {
 		t.Fatalf("%+v %v", c, err)
 	}
@@ -123,7 +136,7 @@ func TestDistributedConfig(t *testing.T) {
 		"must be at most 64 letter":   append(good, "--dynamodb-prefix", "a b"),
 	} {
 		var wrong errUsage
-		_, err := parse(args, func(k string) string { return env[k] }, io.Discard)
+		_, err := parse(args, environ(env), io.Discard)
 		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), strings.TrimSpace(says)) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%v: %v", args, err)
 		}

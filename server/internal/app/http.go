@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +37,7 @@ type web struct {
 	ready     atomic.Bool
 }
 
-func (p *program) server(log logger) *web {
+func (p *program) server(log logger, address string) *web {
 	w := &web{hub: p.hub, log: log}
 	mux := http.NewServeMux()
 	for path, handler := range p.api.Handlers() {
@@ -44,6 +45,7 @@ func (p *program) server(log logger) *web {
 	}
 	mux.Handle("/api/v1/", p.rest)
 	mux.Handle("/docs", p.rest)
+	mux.Handle("/{$}", p.welcome(address))
 	w.drainOpen = handleOpen(mux, p.api.Names())
 	mux.Handle("GET /metrics", p.metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
@@ -63,17 +65,19 @@ func (p *program) server(log logger) *web {
 		_, _ = rw.Write([]byte("ready\n"))
 	})
 
+	mux.HandleFunc("/", p.notFound)
+
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	w.srv = &http.Server{
-		Handler:           defaultBounds.wrap(withCORS(mux)),
+		Handler:           defaultBounds.wrap(withCORS(mux, p.cfg.WebOrigins)),
 		Protocols:         &protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		// No WriteTimeout: it would end streams. Each write of a stream has a deadline.
+		// No WriteTimeout: it would end streams. The time of each write of a stream is bounded.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 250, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second,
 		},
@@ -82,19 +86,26 @@ func (p *program) server(log logger) *web {
 	return w
 }
 
-// withCORS lets pages served from this machine call the API, as a developer's
-// front end does.
-func withCORS(next http.Handler) http.Handler {
-	var origins []string
-	for _, host := range []string{"localhost", "127.0.0.1", "[::1]"} {
-		for _, scheme := range []string{"http://", "https://"} {
-			origins = append(origins, scheme+host, scheme+host+":*")
-		}
+// notFound answers what nothing is served for. A path of two segments, the first of
+// which has a dot, is an RPC's.
+func (p *program) notFound(w http.ResponseWriter, r *http.Request) {
+	service, method, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if ok && strings.Contains(service, ".") && !strings.Contains(method, "/") {
+		p.api.NotFound(w, r)
+		return
+	}
+	http.Error(w, "no such path; / shows what there is, /docs describes the API", http.StatusNotFound)
+}
+
+// withCORS lets web pages of some origins call the API.
+func withCORS(next http.Handler, origins []string) http.Handler {
+	if len(origins) == 0 { // which the library would take for all
+		return next
 	}
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPatch, http.MethodDelete),
-		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match"),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match", "Last-Event-ID"),
 		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed", "X-Idempotent-Replay"),
 		MaxAge:         7200,
 	}).Handler(next)
@@ -107,7 +118,7 @@ func (w *web) run(listener net.Listener) func(context.Context, func()) error {
 		w.ready.Store(true)
 		ready()
 		cut, err := lifecycle.ServeHTTP(ctx, w.srv, netutil.LimitListener(listener, maxConnections), drainTime, func() {
-			w.log.Info("draining")
+			w.log.Info("draining", "at_most", drainTime)
 			w.ready.Store(false)
 			w.drainOpen()
 			w.hub.Drain(drainSpread)

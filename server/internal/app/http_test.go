@@ -1,6 +1,7 @@
 package app
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -8,13 +9,23 @@ import (
 	"testing"
 )
 
+// origins are those that a setting, or the default, stands for.
+func origins(t *testing.T, environ ...string) []string {
+	t.Helper()
+	c, err := parse(nil, environ, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.WebOrigins
+}
+
 // Pages of this machine may call the API with a token, those of others may not.
 func TestCORS(t *testing.T) {
 	reached := 0
 	h := withCORS(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		reached++
 		w.Header().Set("ETag", "x")
-	}))
+	}), origins(t))
 	for origin, allowed := range map[string]bool{
 		"http://localhost:5173": true, "https://localhost:5173": true, "http://localhost": true,
 		"http://127.0.0.1:3000": true, "http://[::1]:3000": true,
@@ -23,7 +34,7 @@ func TestCORS(t *testing.T) {
 		r := httptest.NewRequest(http.MethodOptions, "/parley.chat.v1.ChatService/ListChats", http.NoBody)
 		r.Header.Set("Origin", origin)
 		r.Header.Set("Access-Control-Request-Method", http.MethodPost)
-		r.Header.Set("Access-Control-Request-Headers", "authorization,connect-protocol-version,content-type,idempotency-key")
+		r.Header.Set("Access-Control-Request-Headers", "authorization,connect-protocol-version,content-type,idempotency-key,last-event-id")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if got := w.Header().Get("Access-Control-Allow-Origin"); (got == origin) != allowed || got == "*" {
@@ -50,7 +61,7 @@ func TestCORS(t *testing.T) {
 
 // The REST API needs more methods than RPCs do, and a header of its own.
 func TestCORSOfREST(t *testing.T) {
-	h := withCORS(http.NotFoundHandler())
+	h := withCORS(http.NotFoundHandler(), origins(t))
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		r := httptest.NewRequest(http.MethodOptions, "/api/v1/chats", http.NoBody)
 		r.Header.Set("Origin", "http://localhost:5173")
@@ -74,6 +85,29 @@ func TestLocalAddress(t *testing.T) {
 	for ip, want := range map[string]string{"127.0.0.1": "127.0.0.1:80", "0.0.0.0": "127.0.0.1:80", "::": "127.0.0.1:80", "::1": "[::1]:80"} {
 		if got := local(&net.TCPAddr{IP: net.ParseIP(ip), Port: 80}); got != want {
 			t.Errorf("%s: %s", ip, got)
+		}
+	}
+}
+
+// Which pages may call the API is a setting, and none is not all.
+func TestWebOrigins(t *testing.T) {
+	for setting, want := range map[string]map[string]bool{
+		"https://chat.example.com":                                 {"https://chat.example.com": true, "http://chat.example.com": false, "https://chat.example.com:8443": false, "http://localhost:3000": false, "https://chat.example.com.evil.example": false},
+		"local, https://Chat.Example.com:443,http://10.0.0.7:3000": {"https://chat.example.com": true, "http://10.0.0.7:3000": true, "http://10.0.0.7": false, "http://localhost:3000": true},
+		"none": {"http://localhost:3000": false, "https://chat.example.com": false, "null": false},
+	} {
+		h := withCORS(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), origins(t, "PARLEY_WEB_ORIGINS="+setting))
+		for origin, allowed := range want {
+			for _, method := range []string{http.MethodOptions, http.MethodPost} {
+				r := httptest.NewRequest(method, "/api/v1/chats", http.NoBody)
+				r.Header.Set("Origin", origin)
+				r.Header.Set("Access-Control-Request-Method", http.MethodPost)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				if got := w.Header().Get("Access-Control-Allow-Origin"); (got == origin) != allowed || (got != "") != allowed {
+					t.Errorf("%s: %s from %s: %q", setting, method, origin, got)
+				}
+			}
 		}
 	}
 }

@@ -69,17 +69,7 @@ func newInstallation(t testing.TB) *installation {
 	in.store, in.rows, in.engines = env["PARLEY_TEST_DYNAMODB"], id+"_", findEngines(t, env)
 	t.Cleanup(func() { in.flush(); _ = in.redis.Close() })
 	key := filepath.Join(in.dir, "key.pem")
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeKey(t, key)
 	in.flags = []string{
 		"--store", "dynamodb", "--dynamodb-endpoint", in.store, "--dynamodb-prefix", in.rows,
 		"--redis", "redis://" + in.way.addr, "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
@@ -123,6 +113,22 @@ func workersBinary(t testing.TB) string {
 		t.Fatal(builtWorkers.err)
 	}
 	return path
+}
+
+// writeKey makes a key that processes can share.
+func writeKey(t testing.TB, path string) {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // command runs a command of the workers that must succeed.

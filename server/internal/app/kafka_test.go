@@ -2,6 +2,11 @@ package app_test
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,16 +17,17 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/port"
 )
 
 // checkLog reads a chat's messages from Kafka, committed records only, until all
 // are there: in the chat's partition, framed, and each for the first time only
 // after the one before it (ordering_preserved, K-072).
-func checkLog(ctx context.Context, t *testing.T, addr, chatID string, stored []*messagev1.Message) {
+func checkLog(ctx context.Context, t *testing.T, addr, chatID string, stored []*messagev1.Message, options ...kafka.Option) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	c, err := kafka.NewReader(addr, kafka.MessagesPersisted)
+	c, err := kafka.NewReaderWith(options, addr, kafka.MessagesPersisted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,5 +81,69 @@ func TestMessageReachesKafka(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	checkLog(t.Context(), t, p.kafka, id, history(t.Context(), t, u, id))
+	checkLog(t.Context(), t, p.kafka, id, history(t.Context(), t, u, id), asReader(t, dir)...)
+}
+
+// asReader is what a data directory lets those have who may read it.
+func asReader(t testing.TB, dir string) []kafka.Option {
+	t.Helper()
+	c, err := port.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kafka.Cluster{Brokers: []string{c.Address}, Mechanism: port.Mechanism, User: port.User, Password: c.Password}.Options()
+}
+
+// The command says how to read the log, with what the server of the same directory takes;
+// the file is its owner's alone.
+func TestKafkaCommand(t *testing.T) {
+	dir := t.TempDir()
+	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "kafka"); code != 1 || !strings.Contains(stderr, "not there yet") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	p := launch(t, dir, "127.0.0.1:0")
+	code, stdout, stderr := run(t.Context(), nil, "--data-dir", dir, "kafka")
+	c, err := port.Load(dir)
+	if code != 0 || err != nil || c.Address != p.kafka {
+		t.Fatalf("%d, %s, %+v, %v", code, stderr, c, err)
+	}
+	path := filepath.Join(dir, "kafka.properties")
+	for _, want := range []string{"kcat -F " + path + " -C", "ScramLoginModule required", c.Password, "bootstrap.servers=" + p.kafka} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%s does not say %q", stdout, want)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	nobody, err := kafka.NewReader(p.kafka, kafka.MessagesPersisted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := nobody.Ping(ctx); err == nil {
+		t.Error("the log is read without a password")
+	}
+}
+
+// The README's line for kcat is the command's.
+func TestReadmeKafka(t *testing.T) {
+	dir := t.TempDir()
+	launch(t, dir, "127.0.0.1:0")
+	_, stdout, _ := run(t.Context(), nil, "--data-dir", dir, "kafka")
+	line := regexp.MustCompile(`kcat .*`).FindString(stdout)
+	line = strings.Replace(line, filepath.Join(dir, "kafka.properties"), ".parley/kafka.properties", 1)
+	if line == "" || !strings.Contains(readme(t), line+"\n") {
+		t.Errorf("the README does not have %q", line)
+	}
+	kcat, err := exec.LookPath("kcat")
+	if err != nil {
+		t.Skip("not run: kcat is not installed")
+	}
+	cmd := exec.CommandContext(t.Context(), kcat, "-F", filepath.Join(dir, "kafka.properties"), "-C", "-e", "-q", "-t", kafka.MessagesPersisted, "-X", "isolation.level=read_committed")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("kcat: %v %s", err, out)
+	}
 }

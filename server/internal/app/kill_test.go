@@ -95,7 +95,7 @@ func TestKill(t *testing.T) {
 			t.Fatalf("bob's stream did not reach version %d of %s: %v", head, id, err)
 		}
 		f.check(t, id, stored)
-		checkLog(ctx, t, p.kafka, id, stored)
+		checkLog(ctx, t, p.kafka, id, stored, asReader(t, dir)...)
 	}
 	stopFollowing()
 	following.Wait()

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -75,14 +76,20 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	d := &durable{}
 	p.durable = d
-	if d.schemas, err = registryapi.Listen(ctx, registryapi.Config{Registry: subjects, Listen: p.cfg.Registry, Logger: log}); err != nil {
+	if d.schemas, err = registryapi.Listen(ctx, registryapi.Config{
+		Registry: subjects, Listen: p.cfg.Registry, Logger: log,
+		Operator: func(h http.Header) (string, error) {
+			op, err := p.key.Operator(h, time.Now())
+			return op.Name, err
+		},
+	}); err != nil {
 		return err
 	}
-	if d.letters, err = kafka.NewProducer(p.eng.KafkaAddr()); err != nil {
+	if d.letters, err = kafka.NewProducer(p.eng.KafkaAddr(), p.eng.KafkaOptions()...); err != nil {
 		return err
 	}
 	d.fanout, err = consume.New(consume.Config{
-		Addr: p.eng.KafkaAddr(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(),
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(),
 		Batch: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
 		Dead:  consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
 		Store: p.eng.Store, Clock: time.Now, Logger: log,
@@ -121,11 +128,11 @@ func (p *program) buildReconciler(log logger) error {
 
 // runSlot runs the relay of a slot until ctx ends.
 func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, log logger) error {
-	client, err := kafka.NewTransactional(p.eng.KafkaAddr(), s.TransactionalID)
+	publisher, err := kafka.NewPublisher(p.eng.KafkaAddr(), s.TransactionalID, p.eng.KafkaOptions()...)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer publisher.Close()
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
 		Failed: p.counts.PublishFailed, Created: observe.Created(p.counts),
@@ -135,7 +142,7 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 			}
 			began := time.Now()
 			defer func() { p.durable.published(time.Since(began)) }()
-			return kafka.Transact(ctx, client, records)
+			return publisher.Publish(ctx, records)
 		},
 	})
 	if err != nil {

@@ -54,7 +54,7 @@ func greeted(t *testing.T, listen, dir string) (greeting string, logs *safeBuffe
 	done := make(chan int, 1)
 	go func() {
 		args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir, "--log-format", "json"}
-		code := app.Run(ctx, args, func(string) string { return "" }, pw, logs)
+		code := app.Run(ctx, args, nil, pw, logs)
 		_ = pw.Close()
 		done <- code
 	}()
@@ -272,5 +272,45 @@ func TestUnwritable(t *testing.T) {
 		if code != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "permission denied") {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
+	}
+}
+
+// A start after kill -9 does not cover its greeting with a line for each partition.
+func TestStartAfterKillIsQuiet(t *testing.T) {
+	dir := t.TempDir()
+	p := launch(t, dir, "127.0.0.1:0")
+	alice := newUser("alice", token(t, dir, "alice"), p.addr, newTransport(t, false))
+	var chats []string
+	write := func() {
+		t.Helper()
+		for _, id := range chats {
+			if _, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 40 { // in as many partitions as chance has it
+		res, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		chats = append(chats, res.GetChat().GetChat().GetChatId())
+	}
+	write()
+	handled := regexp.MustCompile(`(?m)^parley_fanout_handled_total (\d{3,})$`) // 40 chats, 40 members, 40 messages
+	for _, text := get(t, "http://"+p.addr+"/metrics"); !handled.MatchString(text); _, text = get(t, "http://"+p.addr+"/metrics") {
+		time.Sleep(20 * time.Millisecond) // then fanout owns their partitions
+	}
+	write()
+	p.kill()
+	p = launch(t, dir, "127.0.0.1:0")
+	for start := time.Now(); !strings.Contains(p.log.String(), "last owner"); time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > 20*time.Second {
+			t.Fatal("nothing of the last owner: ", &p.log)
+		}
+	}
+	time.Sleep(time.Second)
+	if n := strings.Count(p.log.String(), "\n"); n > 15 {
+		t.Errorf("%d lines: %s", n, &p.log)
 	}
 }

@@ -3,6 +3,7 @@ package app_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/inspect"
 )
@@ -23,6 +25,7 @@ var opsAddress = regexp.MustCompile(`"ops":"([^"]+)"`)
 // described (K-168).
 func TestOperators(t *testing.T) {
 	dir := t.TempDir()
+	bad := unreadable(t, dir)
 	greeting, logs, _ := greeted(t, "127.0.0.1:0", dir)
 	m := opsAddress.FindStringSubmatch(logs.String())
 	if m == nil {
@@ -37,15 +40,6 @@ func TestOperators(t *testing.T) {
 		return stdout + stderr
 	}
 	broker := regexp.MustCompile(`on Kafka at (\S+)`).FindStringSubmatch(greeting)[1]
-	c, err := kafka.NewProducer(broker)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	bad := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 9, Key: []byte("chat_x"), Value: []byte("no event")}
-	if err := kafka.Publish(t.Context(), c, bad); err != nil {
-		t.Fatal(err)
-	}
 	id := fmt.Sprintf("fanout-workers/messages.persisted/9/%d", bad.Offset)
 	for !strings.Contains(operate(0, "deadletters", "list"), id) { // fanout comes to it by itself
 		time.Sleep(20 * time.Millisecond)
@@ -73,7 +67,7 @@ func TestOperators(t *testing.T) {
 	}
 	held := func() (n int64) {
 		t.Helper()
-		spans, err := inspect.Spans(t.Context(), broker, kafka.ChatsCreated)
+		spans, err := inspect.Spans(t.Context(), broker, kafka.ChatsCreated, asReader(t, dir)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,5 +120,79 @@ func TestOperators(t *testing.T) {
 	}
 	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "deadletters"); code != 2 || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("%d, %s", code, stderr)
+	}
+}
+
+// unreadable puts a record that is no event into the log of a data directory. Only a
+// process that has the directory open can.
+func unreadable(t *testing.T, dir string) *kafka.Record {
+	t.Helper()
+	eng, err := engine.Open(engine.Config{DataDir: dir, Kafka: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := eng.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	c, err := kafka.NewProducer(eng.KafkaAddr(), eng.KafkaOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	bad := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 9, Key: []byte("chat_x"), Value: []byte("no event")}
+	if err := kafka.Publish(t.Context(), c, bad); err != nil {
+		t.Fatal(err)
+	}
+	return bad
+}
+
+// Strangers read the registry of a running server and change nothing; operators do, and
+// even a read-only registry does not keep the server from starting.
+func TestRegistryIsOperatorsToChange(t *testing.T) {
+	dir := t.TempDir()
+	for _, last := range []bool{false, true} {
+		greeting, logs, stop := greeted(t, "127.0.0.1:0", dir)
+		at := regexp.MustCompile(`registry at (http://\S+)`).FindStringSubmatch(greeting)[1]
+		do := func(method, path, body, password string) int {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), method, at+path, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if password != "" {
+				req.SetBasicAuth("ada", password)
+			}
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = res.Body.Close()
+			return res.StatusCode
+		}
+		code, token, stderr := run(t.Context(), nil, "--data-dir", dir, "operators", "token", "ada")
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		token = strings.TrimSpace(token)
+		subject := "/subjects/messages.persisted-parley.event.v1.MessagePersisted"
+		if got := do("GET", subject+"/versions", "", ""); got != 200 {
+			t.Errorf("a reader gets %d", got)
+		}
+		for _, write := range [][3]string{{"DELETE", subject, ""}, {"PUT", "/mode", `{"mode":"READONLY"}`}} {
+			if got := do(write[0], write[1], write[2], ""); got != 401 {
+				t.Errorf("a stranger's %s %s: %d", write[0], write[1], got)
+			}
+			if got := do(write[0], write[1], write[2], token); got != 200 && !last {
+				t.Errorf("an operator's %s %s: %d", write[0], write[1], got)
+			}
+		}
+		if !strings.Contains(logs.String(), `"by":"ada"`) {
+			t.Error("the log does not say who changed it")
+		}
+		if code := stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
 	}
 }

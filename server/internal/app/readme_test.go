@@ -79,7 +79,7 @@ func TestReadmeSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []config.Program{config.Server, config.Workers} {
-		if _, _, err := config.Read(p, []string{"--config", path}, func(string) string { return "" }); err != nil {
+		if _, _, err := config.Read(p, []string{"--config", path}, nil); err != nil {
 			t.Errorf("the README's file: %v", err)
 		}
 	}

@@ -61,6 +61,11 @@ func TestREST(t *testing.T) {
 			t.Errorf("%s: %d %.200s", path, status, text)
 		}
 	}
+	for path, what := range map[string]string{"/nothing": "no such path; / shows what there is, /docs describes the API\n", "/parley.chat.v2.ChatService/GetChat": "NO_SUCH_PROCEDURE", "/api/v1/x": "NO_SUCH_PATH"} {
+		if status, _, text := do("POST", path, alice, "{}"); status != 404 || !strings.Contains(text, what) || !strings.HasSuffix(text, "\n") {
+			t.Errorf("%s: %d %q", path, status, text)
+		}
+	}
 	_, _, metrics := do("GET", "/metrics", "", "")
 	for _, line := range []string{`"ok".*CreateChat|CreateChat.*"ok"`, `"ok".*GetChat|GetChat.*"ok"`, `"invalid_argument".*SendMessage|SendMessage.*"invalid_argument"`} {
 		if !regexp.MustCompile(line).MatchString(metrics) {

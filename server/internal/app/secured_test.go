@@ -347,7 +347,7 @@ func TestMistakes(t *testing.T) {
 		{"needs key-file", 2, server, of("KEY_FILE", "")},
 		{"go together", 2, server, of("LINK_KEY", "")},
 		{"link-ca: open /nowhere: no such file", 2, server, of("LINK_CA", "/nowhere")},
-		{"listen on " + taken.Addr().String(), 1, append(slices.Clone(server), "--link-listen", taken.Addr().String()), nil},
+		{taken.Addr().String() + " is in use", 1, append(slices.Clone(server), "--link-listen", taken.Addr().String()), nil},
 		{"there is no setting PARLEY_KAFKA_PASWORD", 2, server, of("KAFKA_PASWORD", "hunter2")},
 		{"relay-slots must be 1 to 64, not \"0\" (", 2, relay, of("RELAY_SLOTS", "0")},
 	} {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -296,6 +297,8 @@ func TestWrongStarts(t *testing.T) {
 	server := []string{"--listen", "127.0.0.1:0", "--link-listen", "127.0.0.1:0"}
 	closed := newCutter(t, "127.0.0.1:1")
 	closed.shut(true)
+	otherKey := filepath.Join(t.TempDir(), "other.pem")
+	writeKey(t, otherKey)
 	var wg sync.WaitGroup
 	for name, c := range map[string]struct {
 		binary string
@@ -305,6 +308,7 @@ func TestWrongStarts(t *testing.T) {
 		"no tables":              {binary(t), append(with("--dynamodb-prefix", "none_"), server...), "workers tables apply"},
 		"workers without tables": {workersBinary(t), with("--dynamodb-prefix", "none_", "run", "relay"), "workers tables apply"},
 		"another's link address": {binary(t), append(with("--link-address", in.servers[0].links.addr), server...), "another process answers there"},
+		"another key":            {binary(t), append(with("--key-file", otherKey), server...), "key-file must be the same for all"},
 		"nobody's link address":  {binary(t), append(with("--link-address", closed.addr), server...), closed.addr + " does not lead to this process"},
 		"a link address in use":  {binary(t), append(with(server...), "--link-listen", in.servers[0].links.behind), "in use"},
 	} {
@@ -316,7 +320,7 @@ func TestWrongStarts(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			var lines []string
 			for line := range strings.Lines(string(out)) {
-				if !strings.HasPrefix(line, "time=") {
+				if !strings.HasPrefix(line, "time=") && !strings.HasPrefix(line, "Opening ") {
 					lines = append(lines, line)
 				}
 			}

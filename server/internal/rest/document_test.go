@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 // methods of the services that have a REST path, and those that have none.
@@ -85,7 +87,10 @@ func TestDocument(t *testing.T) {
 	for _, operations := range doc.Paths {
 		listed += len(operations)
 	}
-	equal(t, "operations", listed, len(with))
+	equal(t, "operations", listed, len(with)+1)
+	if _, ok := doc.Paths["/api/v1/stream"]["get"]; !ok { // of no annotation
+		t.Error("the stream is not listed")
+	}
 	for _, m := range with {
 		verb, path, body := binding(m)
 		op, ok := doc.Paths[path][strings.ToLower(verb)]
@@ -114,6 +119,58 @@ func TestDocument(t *testing.T) {
 	for _, ref := range regexp.MustCompile(`"\$ref": "#/components/schemas/([^"]*)"`).FindAllSubmatch(a.body, -1) {
 		if doc.Components.Schemas[string(ref[1])] == nil {
 			t.Errorf("%s is referred to and not there", ref[1])
+		}
+	}
+}
+
+// Every body and every answer has an example that is one of its message, with
+// 64-bit integers as the text that they are answered as.
+func TestExamples(t *testing.T) {
+	w := newWorld(t)
+	type content map[string]struct{ Example json.RawMessage }
+	var doc struct {
+		Servers []struct{ URL string }
+		Paths   map[string]map[string]struct {
+			RequestBody struct{ Content content }
+			Responses   map[string]struct {
+				Ref     string `json:"$ref"`
+				Content content
+			}
+		}
+	}
+	w.must(json.Unmarshal(w.do("", "GET", "/api/v1/openapi.json", "").body, &doc))
+	if len(doc.Servers) == 0 {
+		t.Error("no server is named")
+	}
+	with, _ := w.methods()
+	for _, m := range with {
+		verb, path, body := binding(m)
+		op := doc.Paths[path][strings.ToLower(verb)]
+		check := func(of string, c content, d protoreflect.MessageDescriptor) {
+			t.Helper()
+			media, ok := c["application/json"]
+			if !ok {
+				return // a stream of another kind
+			}
+			example := media.Example
+			if err := protojson.Unmarshal(example, dynamicpb.NewMessage(d)); err != nil {
+				t.Errorf("%s %s, example of %s: %v", verb, path, of, err)
+			}
+			if found := regexp.MustCompile(`"(version|[a-z]*[sS]equence|revision|unreadCount)":\s*[0-9]`).Find(example); found != nil {
+				t.Errorf("%s %s, example of %s: %s is a number", verb, path, of, found)
+			}
+		}
+		if body {
+			equal(t, path+" has a JSON body", len(op.RequestBody.Content), 1)
+			check("the body", op.RequestBody.Content, m.Input())
+		}
+		for status, r := range op.Responses {
+			if r.Content != nil {
+				check(status, r.Content, m.Output())
+			}
+		}
+		if op.Responses["4XX"].Ref == "" {
+			t.Errorf("%s %s: no refusals", verb, path)
 		}
 	}
 }

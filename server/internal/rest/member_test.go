@@ -32,6 +32,7 @@ func TestMembers(t *testing.T) {
 	w.do("cid", "POST", path+"/leave", "{}").want(403, "NOT_A_MEMBER")
 
 	equal(t, "rename", w.do("ann", "PATCH", path, `{"name":"new"}`).want(200, "").at("chat", "name"), "new")
+	w.do("ann", "PATCH", path, `{"name":"late","expectedVersion":"1"}`).want(409, "VERSION_MISMATCH")
 	equal(t, "mute", w.do("ann", "POST", path+"/mute", `{"mutedUntil":"2999-01-01T00:00:00Z"}`).want(200, "").at("state", "mutedUntil"), "2999-01-01T00:00:00Z")
 	equal(t, "unmute", w.do("ann", "POST", path+"/unmute", "").want(200, "").at("state", "mutedUntil"), nil)
 }

@@ -15,9 +15,10 @@ import (
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/server/internal/jsonbody"
 )
 
 // checkContent refuses bodies that are not plain JSON.
@@ -79,7 +80,7 @@ func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message) 
 	case len(bytes.TrimSpace(b)) == 0:
 		return nil
 	}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, m.Interface()); err != nil {
+	if err := jsonbody.Unmarshal(b, m.Interface()); err != nil {
 		return invalid("body", plain(err))
 	}
 	return nil
@@ -146,7 +147,7 @@ func decodeParameter(field protoreflect.FieldDescriptor, values []string, m prot
 	if err != nil {
 		return err
 	}
-	return protojson.Unmarshal(object, m)
+	return jsonbody.Unmarshal(object, m)
 }
 
 // plain is the text of an error of protojson, which varies its spaces on purpose,

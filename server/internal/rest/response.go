@@ -91,6 +91,7 @@ func writeStatus(w http.ResponseWriter, status int, s *spb.Status) {
 		s.Details = nil
 		body, _ = protojson.Marshal(s)
 	}
+	body = append(body, '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)

@@ -2,7 +2,7 @@
 // google.api.http annotations of the contracts, bodies are JSON.
 //
 // It owns what differs from an RPC: routes, path and query parameters, success
-// codes, errors as google.rpc.Status, the OpenAPI document and its page. Nothing
+// codes, errors as google.rpc.Status, the stream as server-sent events, the OpenAPI document and its page. Nothing
 // is decided here: each request becomes a call of the RPC's own handler in the
 // same process, which validates, executes and answers it. It does not own who is
 // calling (package auth) nor the RPCs (package api).
@@ -45,6 +45,8 @@ type Config struct {
 	// Services are the full names of the services whose annotated methods are
 	// served.
 	Services []string
+	// Stream is what GET /api/v1/stream serves.
+	Stream Stream
 	// Observe counts a call that ended before its RPC was reached; code is the name
 	// of connect's code.
 	Observe func(procedure, code string, took time.Duration)
@@ -57,8 +59,8 @@ type api struct {
 }
 
 // New makes the REST API of the services. It serves the paths of the annotations,
-// the OpenAPI document at /api/v1/openapi.json, and the document as a page at
-// /docs. It fails for annotations that it does not support: it knows path
+// the stream of events at /api/v1/stream, the OpenAPI document at
+// /api/v1/openapi.json, and the document as a page at /docs. It fails for annotations that it does not support: it knows path
 // variables that are whole segments and strings, and the bodies "*" and none.
 func New(c Config) (http.Handler, error) {
 	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil {
@@ -75,6 +77,9 @@ func New(c Config) (http.Handler, error) {
 		}
 		call := c.Gate(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { a.call(r, w, req) }))
 		a.mux.HandleFunc(r.verb+" "+r.path, func(w http.ResponseWriter, req *http.Request) { a.admit(r, call, w, req) })
+	}
+	if err := a.addStream(); err != nil {
+		return nil, err
 	}
 	if err := a.addDocument(); err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func TestCreate(t *testing.T) {
 
 	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["nobody"]}`).want(404, "USER_NOT_FOUND")
 	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann"]}`).want(400, "INVALID_OPERATION")
-	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","cid"]}`).want(403, "FORBIDDEN") // L-022
+	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","cid"]}`).want(400, "INVALID_ARGUMENT") // L-022
 	w.do("ann", "POST", chats, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann","bob"]}`).want(200, "")
 }
 
@@ -143,7 +143,7 @@ func TestBadRequests(t *testing.T) {
 		{"not a number", "GET", chats + "?pageSize=x", ``, 400, "INVALID_ARGUMENT", nil},
 		{"a large number", "GET", chats + "?pageSize=99999999999", ``, 400, "INVALID_ARGUMENT", nil},
 		{"no value", "GET", chats + "?pageSize", ``, 400, "INVALID_ARGUMENT", nil},
-		{"beyond the rule", "GET", chats + "?pageSize=101", ``, 400, "INVALID_ARGUMENT", nil},
+		{"below the rule", "GET", chats + "?pageSize=-1", ``, 400, "INVALID_ARGUMENT", nil},
 		{"twice", "GET", chats + "?pageSize=1&pageSize=2", ``, 400, "INVALID_ARGUMENT", nil},
 		{"by both names", "GET", chats + "?pageSize=1&page_size=1", ``, 400, "INVALID_ARGUMENT", nil},
 		{"not escaped", "GET", chats + "?pageToken=%zz", ``, 400, "INVALID_ARGUMENT", nil},
@@ -183,7 +183,7 @@ func TestBadRequests(t *testing.T) {
 // What is wrong is said by field, wherever it was found.
 func TestViolations(t *testing.T) {
 	w := newWorld(t)
-	for target, field := range map[string]string{chats + "?pageSize=101": "page_size", chats + "?pageSize=x": "pageSize"} {
+	for target, field := range map[string]string{chats + "?pageSize=-1": "page_size", chats + "?pageSize=x": "pageSize"} {
 		s, err := w.do("ann", "GET", target, "").want(400, "INVALID_ARGUMENT").problem()
 		w.must(err)
 		var bad errdetails.BadRequest
@@ -273,4 +273,31 @@ func TestOverTheWire(t *testing.T) {
 	w.must(err)
 	w.must(res.Body.Close())
 	equal(t, "status", res.StatusCode, 401)
+}
+
+// Where it is not known whether something was done, the answer has the key to repeat
+// it with, also one that the server made.
+func TestUnknownOutcome(t *testing.T) {
+	w := newWorld(t)
+	path := w.group("bob")
+	do := func(method, path, body string) map[string]string {
+		t.Helper()
+		w.store.fail(store.ErrAmbiguous, store.ErrClosed) // and then nobody can be asked any more
+		s, err := w.do("ann", method, path, body).want(503, "OUTCOME_UNKNOWN").problem()
+		w.must(err)
+		for _, d := range s.GetDetails() {
+			var info errdetails.ErrorInfo
+			if d.UnmarshalTo(&info) == nil {
+				return info.GetMetadata()
+			}
+		}
+		return nil
+	}
+	equal(t, "given", do("POST", path+"/messages", `{"content":"x","clientMessageId":"`+key+`"}`)["client_message_id"], key)
+	made := do("POST", path+"/messages", `{"content":"made"}`)["client_message_id"]
+	equal(t, "command", do("POST", path+"/members", `{"userId":"cid","requestId":"k"}`)["request_id"], "k")
+	equal(t, "without a key", len(do("POST", path+"/members", `{"userId":"dan"}`)), 0)
+	w.store.fail(nil)
+	sent := w.do("ann", "POST", path+"/messages", `{"content":"made","clientMessageId":"`+made+`"}`).want(201, "")
+	equal(t, "sent with it", sent.at("clientMessageId"), made)
 }

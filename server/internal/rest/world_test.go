@@ -34,6 +34,7 @@ type world struct {
 	handler http.Handler
 	store   *moody
 	chats   *chat.Service
+	hub     *delivery.Hub
 	api     *api.API
 
 	mu    sync.Mutex
@@ -43,19 +44,23 @@ type world struct {
 // moody is a store that fails as it is told to.
 type moody struct {
 	store.Store
-	mu  sync.Mutex
-	err error
+	mu   sync.Mutex
+	errs []error
 }
 
-func (m *moody) fail(err error) {
+// fail makes plans end with errors in their order, and from then on with the last.
+func (m *moody) fail(errs ...error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.err = err
+	m.errs = errs
 }
 
 func (m *moody) Transact(ctx context.Context, p store.Plan) error {
 	m.mu.Lock()
-	err := m.err
+	var err error
+	if len(m.errs) > 0 {
+		err, m.errs = m.errs[0], m.errs[min(1, len(m.errs)-1):]
+	}
 	m.mu.Unlock()
 	if err != nil {
 		return err
@@ -66,24 +71,31 @@ func (m *moody) Transact(ctx context.Context, p store.Plan) error {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{TB: t, store: &moody{Store: storetest.NewMap(time.Now)}, codes: map[string]int{}}
-	var hub *delivery.Hub
 	var err error
 	w.chats, err = chat.New(t.Context(), chat.Config{
 		Store: w.store, Clock: time.Now, Generation: "gen", Producer: "test",
-		Committed: func(c chat.Commit) { hub.Deliver(delivery.Of(c.Events)) },
+		Committed: func(c chat.Commit) { w.hub.Deliver(delivery.Of(c.Events)) },
 	})
 	w.must(err)
 	reader := view.New(view.Config{Store: w.store, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Durable: w.store.Durable, Clock: time.Now, NewID: chat.NewID})
+	w.hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Durable: w.store.Durable, Clock: time.Now, NewID: chat.NewID})
 	w.must(err)
+	// What the hub has to read for its streams it reads in the background.
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- w.hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ran
+	})
 	observe := func(procedure, code string, _ time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.codes[procedure+" "+code]++
 	}
-	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: hub, Store: w.store, Logger: slog.New(slog.DiscardHandler), Observe: observe})
+	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: w.hub, Store: w.store, Logger: slog.New(slog.DiscardHandler), Observe: observe})
 	w.must(err)
-	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate, Services: w.api.Names(), Observe: observe})
+	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate, Services: w.api.Names(), Observe: observe, Stream: rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec}})
 	w.must(err)
 	for _, u := range []string{"ann", "bob", "cid", "dan"} {
 		w.must(w.chats.EnsureUser(t.Context(), u))

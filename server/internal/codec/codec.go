@@ -1,4 +1,14 @@
-package api
+// Package codec writes what the RPCs answer: protobuf, JSON as people read it, and
+// server-sent events. Frames of streams are encoded once for all that get them; a
+// response is put together from them here.
+//
+// It owns the formats and what the id of an event says ([Place]); it does not own
+// frames (package frame) nor who gets them (package delivery).
+//
+// # Concurrency
+//
+// Codecs are stateless; a Place belongs to one stream.
+package codec
 
 import (
 	"fmt"
@@ -10,30 +20,34 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/parley-chat/parley/server/delivery/frame"
+	"github.com/parley-chat/parley/server/internal/jsonbody"
 )
 
-// batch is a SubscribeResponse whose frames are encoded already, and shared with
+// Batch is a SubscribeResponse whose frames are encoded already, and shared with
 // other streams.
-type batch struct {
-	first  int64
-	frames []*frame.Frame
+type Batch struct {
+	First  int64 // position of the first frame
+	Frames []*frame.Frame
+	Place  *Place // of a stream of events; nil for others
 }
 
-// RESTCodec is the name of the codec for calls from the REST API in the same
+// REST is the name of the codec for calls from the REST API in the same
 // process: it takes protobuf, into which path, query and body were put together,
 // and answers in the JSON that the client gets.
-const RESTCodec = "vnd.parley.rest"
+const REST = "vnd.parley.rest"
 
-// codecs are connect's two, which know how to put a batch together.
+// Options are connect's two codecs, which know how to put a batch together, and those
+// of the REST API.
 //
 // Connect recycles the slices that Marshal returns, so a shared slice must never
 // get there: both functions append copies to a slice that is connect's own.
-func codecs() []connect.HandlerOption {
+func Options() []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(binaryCodec{}),
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
-		connect.WithCodec(restCodec{jsonCodec{RESTCodec}}),
+		connect.WithCodec(restCodec{jsonCodec{REST}}),
+		connect.WithCodec(eventCodec{jsonCodec{Events}}),
 	}
 }
 
@@ -53,7 +67,7 @@ func (c binaryCodec) MarshalStable(m any) ([]byte, error) {
 }
 
 func (binaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	b, ok := m.(*batch)
+	b, ok := m.(*Batch)
 	if !ok {
 		pb, err := message(m)
 		if err != nil {
@@ -62,8 +76,8 @@ func (binaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 		return proto.MarshalOptions{}.MarshalAppend(dst, pb)
 	}
 	dst = protowire.AppendTag(dst, 1, protowire.VarintType) // first_position
-	dst = protowire.AppendVarint(dst, uint64(b.first))
-	for _, f := range b.frames {
+	dst = protowire.AppendVarint(dst, uint64(b.First))
+	for _, f := range b.Frames {
 		wire, err := f.Wire()
 		if err != nil {
 			return nil, err
@@ -91,18 +105,21 @@ func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, 
 func (c jsonCodec) MarshalStable(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
 func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	b, ok := m.(*batch)
+	b, ok := m.(*Batch)
 	if !ok {
 		pb, err := message(m)
 		if err != nil {
 			return nil, err
 		}
-		return protojson.MarshalOptions{}.MarshalAppend(dst, pb)
+		// Zeros are shown: who reads JSON by eye, or in a language without contracts,
+		// would miss them. What is not set where that means something is left out.
+		dst, err = protojson.MarshalOptions{EmitDefaultValues: true}.MarshalAppend(dst, pb)
+		return append(dst, '\n'), err
 	}
 	dst = append(dst, `{"firstPosition":"`...)
-	dst = strconv.AppendInt(dst, b.first, 10)
+	dst = strconv.AppendInt(dst, b.First, 10)
 	dst = append(dst, `","frames":[`...)
-	for i, f := range b.frames {
+	for i, f := range b.Frames {
 		text, err := f.JSON()
 		if err != nil {
 			return nil, err
@@ -112,7 +129,7 @@ func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 		}
 		dst = append(dst, text...)
 	}
-	return append(dst, "]}"...), nil
+	return append(dst, "]}\n"...), nil
 }
 
 func (jsonCodec) Unmarshal(b []byte, m any) error {
@@ -123,11 +140,10 @@ func (jsonCodec) Unmarshal(b []byte, m any) error {
 	if len(b) == 0 {
 		return fmt.Errorf("zero-length payload is not a valid JSON object")
 	}
-	// Unknown fields are skipped: an older server must accept a newer client.
-	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, pb)
+	return jsonbody.Unmarshal(b, pb)
 }
 
-// restCodec is the codec RESTCodec.
+// restCodec is the codec REST.
 type restCodec struct{ jsonCodec }
 
 func (restCodec) Unmarshal(b []byte, m any) error { return binaryCodec{}.Unmarshal(b, m) }
@@ -135,7 +151,7 @@ func (restCodec) Unmarshal(b []byte, m any) error { return binaryCodec{}.Unmarsh
 func message(m any) (proto.Message, error) {
 	pb, ok := m.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("api: %T is not a message", m)
+		return nil, fmt.Errorf("codec: %T is not a message", m)
 	}
 	return pb, nil
 }

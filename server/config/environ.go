@@ -1,0 +1,111 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// prefix is what the names of all settings begin with.
+const prefix = "PARLEY_"
+
+// foreign are the names with our prefix that are none of our settings and may be in the
+// environment all the same: those of the project's tests and tools, which start the
+// programs, and those that Kubernetes makes of the name of a service, such as
+// PARLEY_SERVICE_HOST and PARLEY_PORT_8080_TCP.
+var foreign = regexp.MustCompile(`^PARLEY_(TEST_.*|EXPLORE|EXPLORE_.*|ENGINES_.*|CONSUME_.*|KILLS|RECORDS|REBALANCES|KAFKA_AWAY|PYTHON|` +
+	`(.*_)?SERVICE_(HOST|PORT|PORT_.*)|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
+
+// servicePort is the one name of Kubernetes that needs a look at its value, too.
+var servicePort = regexp.MustCompile(`^PARLEY_(.*_)?PORT=(tcp|udp|sctp)://`)
+
+// readEnviron returns the settings in an environment. A name with our prefix that is no
+// setting is a mistake that would otherwise show as a setting without effect.
+func readEnviron(environ []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if runtime.GOOS == "windows" { // there, case does not count
+			name = strings.ToUpper(name)
+		}
+		if !strings.HasPrefix(name, prefix) || value == "" {
+			continue
+		}
+		if _, ok := find(name); !ok {
+			if foreign.MatchString(name) || servicePort.MatchString(entry) {
+				continue
+			}
+			return nil, fmt.Errorf("there is no setting %.80s in the environment%s", name, meant(name, names()))
+		}
+		if _, before := env[name]; !before {
+			env[name] = value
+		}
+	}
+	return env, nil
+}
+
+// names lists the names of all settings.
+func names() []string {
+	list := make([]string, len(table))
+	for i, s := range table {
+		list[i] = s.Name
+	}
+	return list
+}
+
+// explainFlag says which flag somebody may have meant.
+func explainFlag(p Program, err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown {
+		return err
+	}
+	var list []string
+	for _, s := range Settings(p) {
+		if !s.Secret {
+			list = append(list, "--"+s.Flag)
+		}
+		if strings.EqualFold(strings.ReplaceAll(name, "-", "_"), strings.TrimPrefix(s.Name, prefix)) && s.Secret {
+			return fmt.Errorf("flag provided but not defined: -%.80s; others could see it there: set %s", name, s.Name)
+		}
+	}
+	return fmt.Errorf("flag provided but not defined: -%.80s%s", name, meant("--"+strings.TrimLeft(name, "-"), list))
+}
+
+// meant names the one of a list that is nearest to a name, where it is near.
+func meant(name string, list []string) string {
+	if len(name) > 80 {
+		return ""
+	}
+	best, nearest := 1+len(name)/6, ""
+	for _, s := range list {
+		if d := distance(name, s); d <= best && (d < best || nearest == "") {
+			best, nearest = d, s
+		}
+	}
+	if nearest == "" {
+		return ""
+	}
+	return " (did you mean " + nearest + "?)"
+}
+
+// distance is how many characters must be put in, left out or replaced to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], slices.Min([]int{row[j+1] + 1, row[j] + 1, diagonal + cost})
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,200 @@
+// Package restore puts events that a damaged log lost back into the outbox, from where
+// the relay publishes them again with the ids that they had.
+//
+// The store is the truth, the log is derived from it: an event that is in the store, is
+// not in a partition that lost records, and does not wait in the outbox already, is one
+// that the log lost. The package owns this comparison and the rows; it neither finds
+// the damage nor publishes.
+//
+// Concurrency: [Run] is called once, before anything publishes.
+package restore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Slack is how long an event may have waited between its commit and its record: what
+// is older than the oldest record by more was trimmed, and is not put back.
+const Slack = 24 * time.Hour
+
+// maxRun bounds the events of one row, which the relay publishes in one transaction.
+const maxRun = 100
+
+// Lost is a partition that lost records.
+type Lost struct {
+	kafka.Partition
+	// Since is the time of the oldest record that it had, in unix ms; 0: it had all.
+	Since int64
+}
+
+// Config says what to compare.
+type Config struct {
+	Store store.Store
+	Clock func() time.Time
+	Lost  []Lost
+	// Read reads the records that a partition still has.
+	Read func(ctx context.Context, p kafka.Partition, each func(*kafka.Record)) error
+}
+
+// Report tells what was done.
+type Report struct{ Chats, Events, Rows int }
+
+// run is one comparison.
+type run struct {
+	Config
+	since   map[kafka.Partition]int64
+	present map[string]bool // ids of events
+	report  Report
+}
+
+// Run writes rows for all events that were lost, oldest chat versions last, so that a
+// repetition after a crash finds what is left to do.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	r := &run{Config: cfg, since: map[kafka.Partition]int64{}, present: map[string]bool{}}
+	for _, l := range cfg.Lost {
+		if old, ok := r.since[l.Partition]; !ok || l.Since < old {
+			r.since[l.Partition] = l.Since
+		}
+	}
+	for p := range r.since {
+		if err := cfg.Read(ctx, p, func(rec *kafka.Record) {
+			for _, h := range rec.Headers {
+				if h.Key == kafka.HeaderEventID {
+					r.present[string(h.Value)] = true
+				}
+			}
+		}); err != nil {
+			return r.report, err
+		}
+	}
+	s := store.Scan{Table: store.ChatCounters, Segments: 1}
+	for first := true; first || s.Cursor != ""; first = false {
+		page, err := cfg.Store.Scan(ctx, s)
+		if err != nil {
+			return r.report, fmt.Errorf("read chats: %w", err)
+		}
+		for _, row := range page.Rows {
+			if err := r.chat(ctx, row.Key.PK); err != nil {
+				return r.report, fmt.Errorf("restore events of %s: %w", row.Key.PK, err)
+			}
+		}
+		s.Cursor = page.Cursor
+	}
+	return r.report, nil
+}
+
+// chat puts the lost events of one chat back.
+func (r *run) chat(ctx context.Context, id string) error {
+	since, any := int64(0), false
+	for p, at := range r.since {
+		if int32(event.Partition(id, int(kafka.Partitions(p.Topic)))) == p.ID && (!any || at < since) {
+			since, any = at, true
+		}
+	}
+	if !any {
+		return nil
+	}
+	lost, err := r.lost(ctx, id, since)
+	if err != nil || len(lost) == 0 {
+		return err
+	}
+	r.report.Chats++
+	return r.write(ctx, id, lost)
+}
+
+// lost lists the versions of a chat's lost events, newest first.
+func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, err error) {
+	waiting, err := unpublished(ctx, r.Store, id)
+	if err != nil {
+		return nil, err
+	}
+	q := store.Query{Table: store.Events, PK: id, Descending: true, Consistency: store.Strong}
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := r.Store.Query(ctx, q)
+		if err != nil {
+			return nil, fmt.Errorf("read events: %w", err)
+		}
+		for _, row := range page.Rows {
+			e, err := table.EventFrom(row)
+			if err != nil {
+				continue // it cannot be published, and never was
+			}
+			decoded, err := event.Unmarshal(e.Type, e.Payload)
+			if err != nil {
+				continue
+			}
+			if decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < since {
+				return list, nil // all that is left is older
+			}
+			topic := event.SpecOf(decoded).Topic
+			p := kafka.Partition{Topic: topic, ID: int32(event.Partition(id, int(kafka.Partitions(topic))))}
+			at, damaged := r.since[p]
+			if !damaged || r.present[e.EventID] || (waiting > 0 && e.Version >= waiting) ||
+				decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < at {
+				continue
+			}
+			list = append(list, e.Version)
+		}
+		q.Cursor = page.Cursor
+	}
+	return list, nil
+}
+
+// write writes rows for versions, newest first: whatever ends it, the versions before
+// the first row that is there are those still to be written.
+func (r *run) write(ctx context.Context, id string, versions []int64) error {
+	var rows []store.Write
+	flush := func() error {
+		if len(rows) == 0 {
+			return nil
+		}
+		if err := r.Store.Transact(ctx, store.Plan{Writes: rows}); err != nil {
+			return fmt.Errorf("write rows: %w", err)
+		}
+		r.report.Rows += len(rows)
+		rows = nil
+		return nil
+	}
+	for len(versions) > 0 {
+		n := 1
+		for n < len(versions) && n < maxRun && versions[n] == versions[n-1]-1 {
+			n++
+		}
+		o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[n-1], Count: int64(n), CreatedAt: r.Clock().UnixMilli()}
+		rows = append(rows, store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()})
+		r.report.Events += n
+		versions = versions[n:]
+		if len(rows) == store.MaxPlanWrites {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// unpublished returns the first version of a chat that waits to be published; 0 if
+// none does.
+func unpublished(ctx context.Context, st store.Store, id string) (int64, error) {
+	q := store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong}
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := st.Query(ctx, q)
+		if err != nil {
+			return 0, fmt.Errorf("read outbox: %w", err)
+		}
+		for _, row := range page.Rows {
+			if o, err := table.OutboxFrom(row); err == nil && !o.Replay {
+				return o.FirstVersion, nil
+			}
+		}
+		q.Cursor = page.Cursor
+	}
+	return 0, nil
+}

@@ -1,0 +1,212 @@
+package codec
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/delivery/frame"
+)
+
+// Events is the name of the codec for streams of the REST API: it takes
+// protobuf and answers in server-sent events, one for each frame. The last event of
+// a response has an id, with which another stream goes on after it.
+const Events = "vnd.parley.events"
+
+// Waits before a reconnection, as clients of server-sent events take them.
+const (
+	retryAfter = time.Second
+	retryNever = 24 * 24 * time.Hour // about the most that a browser can wait
+)
+
+// eventCodec is the codec Events.
+type eventCodec struct{ jsonCodec }
+
+func (eventCodec) Unmarshal(b []byte, m any) error { return binaryCodec{}.Unmarshal(b, m) }
+
+func (c eventCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+
+func (c eventCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	b, ok := m.(*Batch)
+	if !ok || b.Place == nil {
+		return c.jsonCodec.MarshalAppend(dst, m)
+	}
+	if b.First == 1 {
+		dst = appendRetry(dst, retryAfter)
+	}
+	for i, f := range b.Frames {
+		text, err := f.JSON()
+		if err != nil {
+			return nil, err
+		}
+		if end := f.Proto().GetEnd(); end != nil {
+			dst = appendRetry(dst, retryOf(end))
+		}
+		b.Place.pass(f)
+		if i == len(b.Frames)-1 {
+			dst = append(append(append(dst, "id: "...), b.Place.id()...), '\n')
+		}
+		dst = append(append(append(dst, "data: "...), text...), "\n\n"...)
+	}
+	return dst, nil
+}
+
+func appendRetry(dst []byte, after time.Duration) []byte {
+	return append(strconv.AppendInt(append(dst, "retry: "...), after.Milliseconds(), 10), '\n')
+}
+
+// retryOf is when a client should come again by itself: not where it would only
+// push out another stream, or be refused.
+func retryOf(end *deliveryv1.End) time.Duration {
+	switch end.GetCode() {
+	case deliveryv1.EndCode_END_CODE_REPLACED, deliveryv1.EndCode_END_CODE_SESSION_REVOKED:
+		return retryNever
+	}
+	return retryAfter + end.GetReconnectAfter().AsDuration()
+}
+
+// ErrPlace says that an id was not made here.
+var ErrPlace = errors.New("codec: not the id of an event")
+
+// maxPlaces is how many chats a request may name as known.
+const maxPlaces = 100
+
+// Place is how far a stream of events has come: what a client that resumes says it
+// has. It knows the chats that changed last; for others a resumed stream says that
+// they have changed, and not what. It is used by one goroutine.
+type Place struct {
+	user       string
+	generation string
+	token      string
+	versions   map[string]int64
+	order      []string // chats, the one that changed last at the end
+}
+
+// NewPlace is where a stream begins: with nothing, with a token of Sync, or behind
+// an event. It fills the request accordingly. Errors: ErrPlace.
+func NewPlace(user, generation, after string, req *deliveryv1.SubscribeRequest) (*Place, error) {
+	p := &Place{user: user, generation: generation, versions: map[string]int64{}}
+	token, known, resumes := strings.Cut(after, ".")
+	p.token, req.Token = token, token
+	if !resumes {
+		return p, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(known)
+	if err != nil || !p.decode(b) {
+		return nil, ErrPlace
+	}
+	for _, id := range p.order {
+		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: id, Version: p.versions[id]})
+	}
+	return p, nil
+}
+
+const placeVersion = 1
+
+// decode reads what id wrote. What was known in another generation is forgotten:
+// versions are others there.
+func (p *Place) decode(b []byte) bool {
+	if len(b) < 2 || b[0] != placeVersion || len(b) < 2+int(b[1]) {
+		return false
+	}
+	same := string(b[2:2+b[1]]) == p.generation
+	b = b[2+b[1]:]
+	for len(b) > 0 {
+		var id ulid.ULID
+		if len(b) < len(id)+1 || len(p.order) == maxPlaces {
+			return false
+		}
+		copy(id[:], b)
+		version, n := binary.Uvarint(b[len(id):])
+		if n <= 0 || version > 1<<62 {
+			return false
+		}
+		b = b[len(id)+n:]
+		if chat := chatPrefix + id.String(); same {
+			if _, twice := p.versions[chat]; twice {
+				return false
+			}
+			p.set(chat, int64(version))
+		}
+	}
+	return true
+}
+
+const chatPrefix = "chat_"
+
+// id is the place as the id of an event.
+func (p *Place) id() string {
+	b := append([]byte{placeVersion, byte(len(p.generation))}, p.generation...)
+	for _, chat := range p.order {
+		if id, err := ulid.ParseStrict(strings.TrimPrefix(chat, chatPrefix)); err == nil { // all ids of chats are
+			b = binary.AppendUvarint(append(b, id[:]...), uint64(p.versions[chat]))
+		}
+	}
+	return p.token + "." + base64.RawURLEncoding.EncodeToString(b)
+}
+
+// pass takes note of a frame that was sent.
+func (p *Place) pass(f *frame.Frame) {
+	pb := f.Proto()
+	chat := pb.GetChatId()
+	switch body := pb.GetBody().(type) {
+	case *deliveryv1.Frame_Heartbeat:
+		p.resumeFrom(body.Heartbeat.GetToken())
+	case *deliveryv1.Frame_End:
+		p.resumeFrom(body.End.GetToken())
+	case *deliveryv1.Frame_Reset_:
+		if chat == "" {
+			p.token, p.versions, p.order = "", map[string]int64{}, nil
+			return
+		}
+		p.set(chat, body.Reset_.GetVersion())
+	case *deliveryv1.Frame_Head:
+		// A chat that is known is brought up to date by its changes, which may come
+		// after its head. Heads come with the one that changed last first.
+		if _, known := p.versions[chat]; !known && len(p.order) < maxPlaces {
+			p.versions[chat] = body.Head.GetVersion()
+			p.order = slices.Insert(p.order, 0, chat)
+		}
+	case *deliveryv1.Frame_Membership:
+		if m := body.Membership; m.GetUserId() == p.user && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
+			p.forget(chat)
+			return
+		}
+		p.set(chat, max(pb.GetVersion(), p.versions[chat]))
+	default:
+		if pb.GetVersion() != 0 {
+			p.set(chat, max(pb.GetVersion(), p.versions[chat]))
+		}
+	}
+}
+
+func (p *Place) resumeFrom(token string) {
+	if token != "" {
+		p.token = token
+	}
+}
+
+// set makes a chat the one that changed last.
+func (p *Place) set(chat string, version int64) {
+	p.forget(chat)
+	if len(p.order) == maxPlaces {
+		p.forget(p.order[0])
+	}
+	p.versions[chat] = version
+	p.order = append(p.order, chat)
+}
+
+func (p *Place) forget(chat string) {
+	if _, known := p.versions[chat]; known {
+		delete(p.versions, chat)
+		p.order = slices.Delete(p.order, slices.Index(p.order, chat), slices.Index(p.order, chat)+1)
+	}
+}

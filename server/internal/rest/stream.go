@@ -1,0 +1,220 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// streamPath is where the server-sent events are (HTML, section 9.2).
+const streamPath = "/api/v1/stream"
+
+// Stream is the RPC behind the server-sent events: one that answers with a stream.
+type Stream struct {
+	Procedure string
+	// Codec is the name of the handler's codec that takes protobuf and answers in
+	// events.
+	Codec string
+}
+
+const (
+	envelopeSize = 5
+	endOfStream  = 2             // flag of the last envelope
+	maxEnvelope  = 32 << 20      // more than any response of the RPC has
+	lastEventID  = "lastEventId" // the header Last-Event-ID as a parameter, for the first request
+)
+
+var (
+	errNoStream = errors.New("rest: the stream has no handler or no codec")
+	errEnvelope = errors.New("rest: an envelope is too large")
+)
+
+// addStream serves the stream of events.
+func (a *api) addStream() error {
+	rt := &route{
+		procedure: a.config.Stream.Procedure, handler: handlerOf(a.config.Handlers, a.config.Stream.Procedure),
+		outcome: outcome{http.StatusOK, http.StatusOK},
+	}
+	if rt.handler == nil || a.config.Stream.Codec == "" {
+		return errNoStream
+	}
+	call := a.config.Gate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rt.handler.ServeHTTP(w, a.streamRPC(r))
+	}))
+	a.mux.HandleFunc("GET "+streamPath, func(w http.ResponseWriter, r *http.Request) { a.stream(rt, call, w, r) })
+	return nil
+}
+
+func (a *api) stream(rt *route, call http.Handler, w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	if r.Method != http.MethodGet { // a pattern for GET takes HEAD too
+		w.Header().Set("Allow", http.MethodGet)
+		a.fail(rt, began, w, &fault{
+			status: http.StatusMethodNotAllowed, code: connect.CodeUnimplemented, reason: "METHOD_NOT_ALLOWED", text: "this path takes GET",
+		})
+		return
+	}
+	if n, _ := io.ReadFull(http.MaxBytesReader(w, r.Body, 1), make([]byte, 1)); n > 0 {
+		a.fail(rt, began, w, invalid("body", "this request has none"))
+		return
+	}
+	params, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		a.fail(rt, began, w, invalid("query", "is not well-formed"))
+		return
+	}
+	own := r.WithContext(r.Context())
+	own.Header = r.Header.Clone()
+	own.Header.Del("Content-Type") // as in admit
+	if own.Header.Get("Last-Event-ID") == "" && params.Has(lastEventID) {
+		own.Header.Set("Last-Event-ID", params.Get(lastEventID))
+	}
+	answer := &events{refusal: &response{w: w, route: rt}}
+	call.ServeHTTP(answer, own)
+	answer.refusal.finish()
+}
+
+// streamRPC is the request of the RPC: an empty message in an envelope.
+func (a *api) streamRPC(r *http.Request) *http.Request {
+	rpc := r.WithContext(r.Context())
+	rpc.Header = http.Header{}
+	for name, values := range r.Header {
+		if !hidden(name) {
+			rpc.Header[name] = values
+		}
+	}
+	rpc.Trailer, rpc.TransferEncoding, rpc.Form, rpc.PostForm = nil, nil, nil, nil
+	rpc.URL = &url.URL{Path: a.config.Stream.Procedure}
+	rpc.RequestURI = rpc.URL.RequestURI()
+	rpc.Method, rpc.ContentLength = http.MethodPost, envelopeSize
+	rpc.Body = io.NopCloser(bytes.NewReader(make([]byte, envelopeSize)))
+	rpc.Header.Set("Content-Type", "application/connect+"+a.config.Stream.Codec)
+	return rpc
+}
+
+// events turns what the RPC answers, messages in envelopes, into the stream of
+// events that the messages are. What it refuses before the first message is
+// answered as other calls are.
+type events struct {
+	refusal *response
+	open    bool // the stream has begun
+	status  int
+	pending []byte // of an envelope
+}
+
+// Header implements http.ResponseWriter.
+func (e *events) Header() http.Header { return e.refusal.w.Header() }
+
+// Unwrap is for http.ResponseController.
+func (e *events) Unwrap() http.ResponseWriter { return e.refusal.w }
+
+// WriteHeader implements http.ResponseWriter. A stream's status is known when its
+// first envelope is.
+func (e *events) WriteHeader(status int) {
+	if e.status == 0 {
+		if e.status = status; status >= http.StatusBadRequest {
+			e.refusal.WriteHeader(status)
+		}
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (e *events) Write(b []byte) (int, error) {
+	e.WriteHeader(http.StatusOK)
+	if e.status >= http.StatusBadRequest {
+		return e.refusal.Write(b)
+	}
+	e.pending = append(e.pending, b...)
+	for len(e.pending) >= envelopeSize {
+		size := binary.BigEndian.Uint32(e.pending[1:envelopeSize])
+		if size > maxEnvelope {
+			return 0, errEnvelope
+		}
+		whole := envelopeSize + int(size)
+		if len(e.pending) < whole {
+			break
+		}
+		message := e.pending[envelopeSize:whole]
+		if e.pending[0]&endOfStream != 0 {
+			return len(b), e.end(message)
+		}
+		if err := e.send(message); err != nil {
+			return 0, err
+		}
+		e.pending = append(e.pending[:0], e.pending[whole:]...)
+	}
+	if len(e.pending) == 0 && cap(e.pending) > keepBuffer {
+		e.pending = nil // of a burst
+	}
+	return len(b), nil
+}
+
+// keepBuffer is what a stream keeps of the space for its envelopes.
+const keepBuffer = 16 << 10
+
+func (e *events) send(text []byte) error {
+	if !e.open {
+		e.open, e.refusal.state = true, sent
+		e.ownHeaders()
+		e.Header().Set("Content-Type", "text/event-stream")
+		e.refusal.w.WriteHeader(http.StatusOK)
+	}
+	_, err := e.refusal.w.Write(text)
+	return err
+}
+
+// ownHeaders takes away those that speak of the RPC.
+func (e *events) ownHeaders() {
+	for _, name := range []string{"Accept-Encoding", "Connect-Accept-Encoding", "Connect-Content-Encoding"} {
+		e.Header().Del(name)
+	}
+}
+
+// end tells why the stream ends: as its last event, or as the answer if there was
+// none before.
+func (e *events) end(message []byte) error {
+	var last struct {
+		Error    json.RawMessage
+		Metadata http.Header
+	}
+	if err := json.Unmarshal(message, &last); err != nil {
+		return err
+	}
+	if last.Error == nil { // a stream goes on until there is a reason to end it
+		return nil
+	}
+	if !e.open {
+		for name, values := range last.Metadata {
+			e.Header()[http.CanonicalHeaderKey(name)] = values
+		}
+		e.ownHeaders()
+		e.refusal.WriteHeader(http.StatusInternalServerError) // until the error is read
+		_, err := e.refusal.Write(last.Error)
+		return err
+	}
+	_, s := translate(http.StatusInternalServerError, last.Error)
+	text, err := protojson.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := e.send(append(append([]byte("event: end\ndata: "), text...), "\n\n"...)); err != nil {
+		return err
+	}
+	e.Flush()
+	return nil
+}
+
+// Flush implements http.Flusher.
+func (e *events) Flush() {
+	if e.open {
+		_ = http.NewResponseController(e.refusal.w).Flush() // what cannot flush does so at the end
+	}
+}
