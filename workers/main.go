@@ -19,5 +19,5 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	return cli.Run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	return cli.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 }

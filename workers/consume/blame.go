@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -106,14 +107,17 @@ func (e *Engine) beginChunk(ctx context.Context, shares []*share) error {
 		}
 		trials[sh.part] = t
 		old := table.OwnershipFrom(rows[i])
-		e.cfg.Logger.Warn("consume: the last owner of a partition ended", "group", e.cfg.Group, "topic", sh.part.Topic, "partition", sh.part.ID, "owner", old.Consumer, "record", old.Alone-1)
 		if offset := old.Alone - 1; offset >= first {
+			e.cfg.Logger.Warn("consume: the last owner of a partition ended", "group", e.cfg.Group, "topic", sh.part.Topic, "partition", sh.part.ID, "owner", old.Consumer, "record", offset)
 			t.ends[offset]++
 			writes = append(writes, e.increment(sh.part, offset, table.AttrEnds))
 		}
 	}
 	if err := e.cfg.Store.Transact(ctx, store.Plan{Writes: writes}); err != nil {
 		return err
+	}
+	if len(trials) > 0 { // after any kill, so it is one line
+		e.cfg.Logger.Info("consume: the last owner of partitions ended without handing them over", "group", e.cfg.Group, "partitions", len(trials))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,8 +156,9 @@ func (e *Engine) ends(ctx context.Context, part kafka.Partition, from int64) (ma
 	return ends, nil
 }
 
-// workAlone handles the suspects at the beginning of a share.
-func (e *Engine) workAlone(ctx context.Context, sh *share) {
+// workAlone handles the suspects at the beginning of a share. Nothing more is begun once
+// full is set: the others of the share wait for the next round.
+func (e *Engine) workAlone(ctx context.Context, sh *share, full *atomic.Bool) {
 	t := e.trial[sh.part]
 	if t == nil || sh.stopped {
 		return
@@ -162,6 +167,10 @@ func (e *Engine) workAlone(ctx context.Context, sh *share) {
 	defer alone.Unlock()
 	named := false
 	for ; sh.next < len(sh.done) && !sh.stopped && ctx.Err() == nil; sh.next++ {
+		if full.Load() {
+			sh.stopped = true
+			break
+		}
 		r := sh.batch.Records[sh.next]
 		if !t.suspect(r.Offset) {
 			delete(e.trial, sh.part)

@@ -2,7 +2,6 @@ package consume
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -58,9 +57,12 @@ func child(dir, kind string) error {
 	if err != nil {
 		return err
 	}
-	addr := cmp.Or(os.Getenv(childAddr), eng.KafkaAddr())
+	addr, options := eng.KafkaAddr(), eng.KafkaOptions()
+	if brokers := os.Getenv(childAddr); brokers != "" {
+		addr, options = brokers, nil
+	}
 	cfg := Config{
-		Addr: addr, Group: os.Getenv(childGroup), Consumer: fmt.Sprint("p", os.Getpid()), Topics: []string{topic}, Store: eng.Store, Clock: time.Now,
+		Addr: addr, Kafka: options, Group: os.Getenv(childGroup), Consumer: fmt.Sprint("p", os.Getpid()), Topics: []string{topic}, Store: eng.Store, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler), Parallel: 4, Expiry: 6 * time.Second,
 		Handle: func(_ context.Context, r *kafka.Record) error {
 			switch value := string(r.Value); {
@@ -142,7 +144,7 @@ func newHome(t *testing.T, apache bool, values []string) *home {
 	if err != nil {
 		t.Fatal(err)
 	}
-	(&rig{t: t, addr: eng.KafkaAddr(), broker: &kafkatest.Broker{}}).publish(values...)
+	(&rig{t: t, addr: eng.KafkaAddr(), kafka: eng.KafkaOptions(), broker: &kafkatest.Broker{}}).publish(values...)
 	if err := eng.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,7 @@ package consume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -62,9 +63,16 @@ type Config struct {
 	Parallel int
 	// Expiry is how long a member that is not heard of keeps its partitions; 30 s (K-096).
 	Expiry time.Duration
+	// Round is the time after which a round begins nothing more; 60 s. Calls of the
+	// handler are cut after twice that time. A round and its commit must end before the
+	// group's other members give this one up, which they do after 300 s.
+	Round time.Duration
 }
 
-const defaultParallel = 16
+const (
+	defaultParallel = 16
+	defaultRound    = 60 * time.Second
+)
 
 // Engine consumes.
 type Engine struct {
@@ -75,6 +83,9 @@ type Engine struct {
 	open  map[kafka.Partition]bool // ours in the store
 	gone  map[kafka.Partition]bool // taken away since the last round
 	lags  map[kafka.Partition]lag
+	// fetchedTo is up to where a partition was fetched, beyond what Kafka has there.
+	fetchedTo map[kafka.Partition]int64
+	beyond    map[kafka.Partition]unread
 
 	// By Run only.
 	stocks map[kafka.Partition]*stock
@@ -83,12 +94,7 @@ type Engine struct {
 	ahead  map[kafka.Partition]map[int64]bool // finished, but behind a record that waits
 
 	handled, calls, skipped, ignored, dead, holds, commits, rebalances atomic.Int64
-}
-
-// lag is how far a partition is behind.
-type lag struct {
-	records int64
-	oldest  time.Time // when the next record was published, as far as is known
+	moved                                                              atomic.Int64 // unix ms, see Stats.Stalled
 }
 
 // Stats counts what an Engine did, and how far it is behind in its partitions.
@@ -101,6 +107,10 @@ type Stats struct {
 
 	Lag    int64         // records
 	Oldest time.Duration // age of the oldest of them, about
+
+	// Stalled is the time since a record was finished, or a poll went well while no
+	// partition waited.
+	Stalled time.Duration
 }
 
 // Stats returns the counters; it may be called by anybody.
@@ -110,12 +120,19 @@ func (e *Engine) Stats() Stats {
 		Ignored: e.ignored.Load(), Calls: e.calls.Load(), Rebalances: e.rebalances.Load(),
 	}
 	now := e.cfg.Clock()
+	s.Stalled = max(0, now.Sub(time.UnixMilli(e.moved.Load())))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range e.lags {
 		if l.records > 0 {
 			s.Lag += l.records
 			s.Oldest = max(s.Oldest, now.Sub(l.oldest))
+		}
+	}
+	for _, u := range e.beyond {
+		if age := now.Sub(u.since); age >= unreadAfter {
+			s.Lag += u.records
+			s.Oldest = max(s.Oldest, age)
 		}
 	}
 	return s
@@ -130,21 +147,42 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Parallel <= 0 {
 		cfg.Parallel = defaultParallel
 	}
-	return &Engine{
+	if cfg.Round <= 0 {
+		cfg.Round = defaultRound
+	}
+	e := &Engine{
 		cfg:   cfg,
 		fresh: map[kafka.Partition]bool{}, open: map[kafka.Partition]bool{}, gone: map[kafka.Partition]bool{}, lags: map[kafka.Partition]lag{},
+		fetchedTo: map[kafka.Partition]int64{}, beyond: map[kafka.Partition]unread{},
 		stocks: map[kafka.Partition]*stock{}, trial: map[kafka.Partition]*trial{}, ahead: map[kafka.Partition]map[int64]bool{},
-	}, nil
+	}
+	e.moved.Store(cfg.Clock().UnixMilli())
+	return e, nil
+}
+
+// finished is how many records the engine is done with.
+func (e *Engine) finished() int64 {
+	return e.handled.Load() + e.skipped.Load() + e.ignored.Load() + e.dead.Load()
+}
+
+// waiting reports whether a partition has a record that could not be finished yet.
+func (e *Engine) waiting() bool {
+	for _, st := range e.stocks {
+		if st.wait > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Run consumes until ctx ends, or a handler fails fatally.
 func (e *Engine) Run(ctx context.Context) error {
 	for {
 		err := e.member(ctx)
-		if !errors.Is(err, kafka.ErrNotMember) || ctx.Err() != nil {
+		if !(errors.Is(err, kafka.ErrNotMember) || errors.Is(err, errRejoin)) || ctx.Err() != nil {
 			return err
 		}
-		e.cfg.Logger.Warn("consume: the group went on without this member, which joins anew", "group", e.cfg.Group, "error", err)
+		e.cfg.Logger.Warn("consume: joins the group again", "group", e.cfg.Group, "error", err)
 	}
 }
 
@@ -156,28 +194,75 @@ func (e *Engine) member(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	watched, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { e.watch(watched, s) })
 	defer func() {
+		stop()
+		watching.Wait()
 		s.Close()
 		e.leave()
 	}()
+	var wait backoff
+	var replaced int      // polls that met a topic that was replaced
+	var lastMet time.Time // when the last of them did
 	for ctx.Err() == nil {
 		e.release(s)
-		batch, err := e.poll(ctx, s)
-		if err != nil && ctx.Err() == nil {
-			e.cfg.Logger.Warn("consume: will be repeated", "group", e.cfg.Group, "error", err)
+		batch, polled := e.poll(ctx, s)
+		if polled != nil && ctx.Err() == nil {
+			e.cfg.Logger.Warn("consume: will be repeated", "group", e.cfg.Group, "error", polled)
 		}
 		e.forget(s)
 		e.add(batch)
-		err = e.work(ctx, s, e.take())
+		before := e.finished()
+		err := e.work(ctx, s, e.take())
+		if e.finished() > before || polled == nil && !e.waiting() {
+			e.moved.Store(e.cfg.Clock().UnixMilli())
+		}
 		if errors.Is(err, kafka.ErrNotMember) {
 			e.disown()
 		}
 		s.Done()
-		if err != nil {
+		if now := e.cfg.Clock(); errors.Is(polled, kafka.ErrTopicReplaced) {
+			if now.Sub(lastMet) > time.Minute {
+				replaced = 0
+			}
+			replaced, lastMet = replaced+1, now
+		}
+		switch {
+		case err != nil:
 			return err
+		case polled == nil:
+			wait = backoff{}
+		case errors.Is(polled, kafka.ErrTopicReplaced) && replaced > maxReplaced:
+			return fmt.Errorf("%w: %w", errRejoin, polled)
+		case len(batch) == 0:
+			wait.sleep(ctx) // whatever answers at once with an error is not asked at once again
 		}
 	}
 	return ctx.Err()
+}
+
+// errRejoin says that another session of the group has to be made.
+var errRejoin = errors.New("consume: the session cannot go on")
+
+// maxReplaced is how many polls, less than a minute apart, may say that a topic is not the
+// one that the session has met, before another session is made. The first may be a broker
+// that has not heard of a topic yet. Polls between them may bring records of other topics.
+const maxReplaced = 3
+
+// Waits between polls that fail.
+const (
+	firstPollWait = 100 * time.Millisecond
+	maxPollWait   = 2 * time.Second
+)
+
+// backoff is the wait between polls that fail one after the other.
+type backoff struct{ failures int }
+
+func (b *backoff) sleep(ctx context.Context) {
+	sleep(ctx, min(firstPollWait<<min(b.failures, 16), maxPollWait))
+	b.failures++
 }
 
 // poll takes over what was fetched, and waits for it only if there is no work.
@@ -216,6 +301,8 @@ func (e *Engine) lose(parts []kafka.Partition, lost bool) {
 		delete(e.fresh, p)
 		delete(e.open, p)
 		delete(e.lags, p)
+		delete(e.fetchedTo, p)
+		delete(e.beyond, p)
 		e.gone[p] = true
 	}
 	e.mu.Unlock()
@@ -237,6 +324,8 @@ func (e *Engine) leave() {
 	clear(e.open)
 	clear(e.gone)
 	clear(e.lags)
+	clear(e.fetchedTo)
+	clear(e.beyond)
 	clear(e.stocks)
 	clear(e.trial)
 	clear(e.ahead)

@@ -51,11 +51,37 @@ func (d Dead) Message() *eventv1.DeadLetter {
 	return m
 }
 
+// maxLetter is how large an encoded dead letter may be, in bytes: with what surrounds it,
+// less than a producer's batch (1,000,012) and than what its topic takes (1,048,588).
+const maxLetter = 960 << 10
+
+// encode returns the dead letter, without what is too large for its topic: then it says
+// how much is missing and where the record stands. Otherwise its partition would wait
+// for ever for a letter that nobody can write (K-028, X-24).
+func (d Dead) encode() ([]byte, error) {
+	m := d.Message()
+	if payload, err := proto.Marshal(m); err != nil || len(payload) <= maxLetter {
+		return payload, err
+	}
+	old := m.OriginalRecord
+	omitted := int64(len(old.Value))
+	for _, h := range old.Headers {
+		omitted += int64(len(h.Key) + len(h.Value))
+	}
+	old.Value, old.Headers = nil, nil
+	if len(old.Key) > maxLetter/2 {
+		omitted += int64(len(old.Key))
+		old.Key = nil
+	}
+	old.OmittedBytes = &omitted
+	return proto.Marshal(m)
+}
+
 // Publisher writes dead letters to their topic. frame puts a schema's id before an
 // encoded dead letter.
 func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func(context.Context, Dead) error {
 	return func(ctx context.Context, d Dead) error {
-		payload, err := proto.Marshal(d.Message())
+		payload, err := d.encode()
 		if err != nil {
 			return err
 		}

@@ -33,6 +33,9 @@ func (h BatchHandler) One() Handler {
 // Waits between the retries of a downstream failure.
 var downstreamWaits = []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second}
 
+// recordTimeout bounds the writing of an attempt and of a dead letter.
+const recordTimeout = 45 * time.Second
+
 // maxAttempts is how often a record with an unknown failure is tried (K-127).
 const maxAttempts = 3
 
@@ -43,7 +46,7 @@ func (e *Engine) workBatch(ctx context.Context, u *unit, stop *atomic.Bool) {
 	for i, at := range u.at {
 		records[i] = u.sh.batch.Records[at]
 	}
-	apart := false
+	apart := u.sh.apart
 	for i := 0; i < len(records) && ctx.Err() == nil && !stop.Load(); i++ {
 		if !apart && i < len(records)-1 {
 			n, err := e.batch(ctx, u, records[i:])
@@ -52,7 +55,10 @@ func (e *Engine) workBatch(ctx context.Context, u *unit, stop *atomic.Bool) {
 				i++
 			}
 			switch {
-			case i == len(records) || ctx.Err() != nil:
+			case i == len(records) || ending(ctx):
+				return
+			case ctx.Err() != nil:
+				u.sh.cut.Store(true)
 				return
 			case classOf(err) == Authoritative:
 				e.waits(records[i], err)
@@ -71,7 +77,7 @@ func (e *Engine) workBatch(ctx context.Context, u *unit, stop *atomic.Bool) {
 		if !ok {
 			return
 		}
-		apart = apart && what == handled // it was another one; or it was this one
+		apart = u.sh.apart || apart && what == handled // it was another one; or it was this one
 	}
 }
 
@@ -139,9 +145,12 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Durat
 		return handled, nil
 	}
 	class := classOf(err)
-	if ctx.Err() != nil {
-		return 0, err // the process is ending: the record will come again
+	if ending(ctx) {
+		return 0, err // the record will come again
 	}
+	// What is known of the record is written down also when the round has no time left.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
 	switch class {
 	case Permanent:
 		return buried, e.bury(ctx, r, 1, Reason(err))

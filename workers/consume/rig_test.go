@@ -45,6 +45,7 @@ type rig struct {
 	t      testing.TB
 	broker *kafkatest.Broker
 	addr   string
+	kafka  []kafka.Option // to be let in
 	group  string
 	store  store.Store
 	batch  bool // the handler gets the records of a key together
@@ -175,16 +176,16 @@ func (r *rig) publish(values ...string) {
 // publishRecords publishes records as they are and notes where they are.
 func (r *rig) publishRecords(records []*kafka.Record) {
 	r.t.Helper()
-	publishRecords(r.t, r.addr, r.broker.Name("publisher"), records)
+	publishRecords(r.t, r.addr, r.broker.Name("publisher"), records, r.kafka...)
 }
 
-func publishRecords(t testing.TB, addr, id string, records []*kafka.Record) {
+func publishRecords(t testing.TB, addr, id string, records []*kafka.Record, options ...kafka.Option) {
 	t.Helper()
 	for chunk := range slices.Chunk(records, 1000) {
 		var err error
 		for range 5 { // a busy machine's brokers lose each other at times; what was aborted is not seen
 			var c *kafka.Client
-			if c, err = kafka.NewTransactional(addr, id); err != nil {
+			if c, err = kafka.NewTransactional(addr, id, options...); err != nil {
 				t.Fatal(err)
 			}
 			err = kafka.Transact(t.Context(), c, chunk)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
 )
@@ -19,6 +20,8 @@ type share struct {
 	done    []bool // by record
 	next    int    // index of the first record that was not begun alone
 	stopped bool   // nothing more is begun
+	apart   bool   // records come one by one: together they took too long before
+	cut     atomic.Bool
 	fatal   error
 }
 
@@ -35,14 +38,29 @@ func (e *Engine) work(ctx context.Context, s *kafka.Session, shares []*share) er
 	if len(shares) == 0 {
 		return nil
 	}
-	if err := e.begin(ctx, shares); err != nil {
+	round, cancel := context.WithTimeoutCause(ctx, 2*e.cfg.Round, errRound)
+	defer cancel()
+	var full atomic.Bool
+	defer time.AfterFunc(e.cfg.Round, func() { full.Store(true) }).Stop()
+	for _, sh := range shares {
+		e.measure(sh) // or a handler that hangs would be no lag
+	}
+	if err := e.begin(round, shares); err != nil {
 		e.cfg.Logger.Warn("consume: partitions cannot be begun", "group", e.cfg.Group, "error", err)
 	}
 	for _, sh := range shares {
-		e.workAlone(ctx, sh)
+		e.workAlone(round, sh, &full)
 	}
-	e.workTogether(ctx, shares)
+	e.workTogether(round, shares, &full)
 	return e.finish(ctx, s, shares)
+}
+
+// errRound is why the context of a handler ends whose call takes too long.
+var errRound = errors.New("consume: the time of the round is over")
+
+// ending reports whether the process is about to end, rather than the round.
+func ending(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errRound)
 }
 
 // units divides what is left of a round by keys; the longest of them, which are
@@ -71,13 +89,13 @@ func (e *Engine) units(shares []*share) (list []*unit) {
 	return list
 }
 
-// workTogether handles the records that others may be worked on with.
-func (e *Engine) workTogether(ctx context.Context, shares []*share) {
+// workTogether handles the records that others may be worked on with. Nothing more is
+// begun once stop is set.
+func (e *Engine) workTogether(ctx context.Context, shares []*share, stop *atomic.Bool) {
 	alone.RLock()
 	defer alone.RUnlock()
 	list := e.units(shares)
 	var next atomic.Int64
-	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for range min(e.cfg.Parallel, len(list)) {
 		wg.Go(func() {
@@ -87,9 +105,9 @@ func (e *Engine) workTogether(ctx context.Context, shares []*share) {
 					return
 				}
 				if e.cfg.Batch != nil {
-					e.workBatch(ctx, list[i], &stop)
+					e.workBatch(ctx, list[i], stop)
 				} else {
-					e.workRecords(ctx, list[i], &stop)
+					e.workRecords(ctx, list[i], stop)
 				}
 			}
 		})
@@ -141,6 +159,7 @@ func (e *Engine) finish(ctx context.Context, s *kafka.Session, shares []*share) 
 		}
 		if wait {
 			e.hold(s, sh, next)
+			e.stocks[sh.part].apart = sh.apart || sh.cut.Load()
 		} else {
 			e.passed(s, sh.part)
 		}
@@ -187,38 +206,4 @@ func (sh *share) result() (next int64, wait bool) {
 		}
 	}
 	return next, wait
-}
-
-// caughtUp notes that all that was fetched is finished: partitions that a poll
-// brought nothing of are not behind, unless they wait.
-func (e *Engine) caughtUp(batch map[kafka.Partition]kafka.Batch) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for part := range e.lags {
-		st := e.stocks[part]
-		if _, came := batch[part]; !came && (st == nil || !st.held) {
-			delete(e.lags, part)
-		}
-	}
-}
-
-// measure notes how far a partition is behind.
-func (e *Engine) measure(sh *share) {
-	i := 0
-	for i < len(sh.done)-1 && sh.done[i] {
-		i++
-	}
-	r := sh.batch.Records[i]
-	l := lag{records: sh.batch.End - r.Offset, oldest: r.Timestamp}
-	if sh.done[i] {
-		l.records--
-		if l.records <= 1 { // it is the end of a transaction, or about to come
-			l.records = 0
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.open[sh.part] {
-		e.lags[sh.part] = l
-	}
 }

@@ -16,6 +16,7 @@ type stock struct {
 	end     int64           // of the partition, when the last of them was fetched
 	size    int             // bytes
 	paused  bool            // nothing more is fetched
+	apart   bool            // see share
 
 	held   bool // until a time
 	until  time.Time
@@ -72,6 +73,7 @@ func sizeOf(r *kafka.Record) int { return len(r.Key) + len(r.Value) + 64 }
 
 // add takes over what a poll brought.
 func (e *Engine) add(batch map[kafka.Partition]kafka.Batch) {
+	e.fetched(batch)
 	for p, b := range batch {
 		st := e.stocks[p]
 		if st == nil {
@@ -136,7 +138,7 @@ func (e *Engine) share(p kafka.Partition, n int) *share {
 	if e.ahead[p] == nil {
 		e.ahead[p] = map[int64]bool{}
 	}
-	sh := &share{part: p, batch: kafka.Batch{Records: st.records[:n:n], End: st.end}, ahead: e.ahead[p], done: make([]bool, n)}
+	sh := &share{part: p, batch: kafka.Batch{Records: st.records[:n:n], End: st.end}, ahead: e.ahead[p], done: make([]bool, n), apart: st.apart}
 	st.records = st.records[n:]
 	for i, r := range sh.batch.Records {
 		sh.done[i] = sh.ahead[r.Offset]
@@ -201,6 +203,6 @@ func (e *Engine) hold(s *kafka.Session, sh *share, next int64) {
 // passed notes that no record of a partition waits any more.
 func (e *Engine) passed(s *kafka.Session, p kafka.Partition) {
 	st := e.stocks[p]
-	st.wait = 0
+	st.wait, st.apart = 0, false
 	e.resume(s, p, st)
 }

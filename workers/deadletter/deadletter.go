@@ -53,6 +53,9 @@ type Letter struct {
 	FailedAt time.Time
 	Attempts int
 	Record   *kafka.Record // as it was: topic, partition, offset, time, key, value, headers
+	// Omitted is how many bytes of the record the letter had no room for; 0: none.
+	// Where it stands, the record may still be whole.
+	Omitted int64
 
 	Status  Status
 	Outcome table.DeadLetter // by whom, when, with what result; zero for an open one
@@ -330,7 +333,7 @@ func letterFrom(r *kafka.Record) (Letter, error) {
 	return Letter{
 		ID:    fmt.Sprintf("%s/%s/%d/%d", md.GetConsumerGroup(), rec.Topic, rec.Partition, rec.Offset),
 		Group: md.GetConsumerGroup(), Consumer: md.GetConsumerId(), Reason: md.GetFailureReason(),
-		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()), Record: rec, Status: Open,
+		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()), Record: rec, Omitted: old.GetOmittedBytes(), Status: Open,
 		place: Place{r.Partition, r.Offset},
 	}, nil
 }

@@ -124,6 +124,9 @@ func (o *Office) Redrive(ctx context.Context, f Filter, r Redrive) (Report, erro
 			return rep.add(r.Each, l.ID, Taken, "")
 		case stopped[lane]:
 			return rep.add(r.Each, l.ID, Behind, "")
+		case l.Omitted > 0:
+			stopped[lane] = true
+			return rep.add(r.Each, l.ID, Failed, fmt.Sprintf("the record had %d bytes too many for its dead letter: only its position is known", l.Omitted))
 		case r.DryRun:
 			return rep.add(r.Each, l.ID, Done, "")
 		}

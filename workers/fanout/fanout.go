@@ -36,9 +36,15 @@ func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.BatchH
 	})
 }
 
+// ErrHead says that the store's head of a chat is not there, or older than an event of
+// the chat: what the event tells of cannot be found out from the store.
+var ErrHead = errors.New("fanout: the chat's head is missing or older than its event")
+
 // Repairer is Handler where telling others can fail: with an error of the store, after
-// which the records wait and come again (K-124). Of all events of a chat that it gets
-// together it tells once.
+// which the records wait and come again (K-124), or with ErrHead. A head may only be
+// late, so that the record is tried three times; then it is a dead letter, and its
+// partition goes on: one chat must not stop the others. Of all events of a chat that it
+// gets together it tells once.
 func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.BatchHandler {
 	return func(ctx context.Context, records []*kafka.Record) (int, error) {
 		var events []event.Event
@@ -53,7 +59,10 @@ func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery
 			break
 		}
 		for _, d := range Merge(events) {
-			if err := repair(ctx, d); err != nil {
+			switch err := repair(ctx, d); {
+			case errors.Is(err, ErrHead):
+				return 0, consume.Fail(consume.Unknown, "the chat's head is missing or older than its event", err)
+			case err != nil:
 				return 0, consume.Fail(consume.Authoritative, "the members cannot be read", err)
 			}
 		}

@@ -26,6 +26,7 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
 	m.Counter(telemetry.RelayFailures, "Cycles that failed and were repeated.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
 	m.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
 	m.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
+	m.Gauge(telemetry.RelayUnavailable, "Partitions that took no records when they were last tried; their chats wait.", of(func(s relay.Stats) float64 { return float64(s.Unavailable) }))
 	m.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
 	m.Gauge(telemetry.RelayOldest, "Age of the oldest of them, in seconds.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
 	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })
@@ -79,4 +80,11 @@ func Reconcile(m *telemetry.Metrics, r *reconcile.Reconciler) {
 	m.Counter(telemetry.ReconciliationFixes, "Stored numbers of members that were wrong.", of(func(s reconcile.Stats) float64 { return float64(s.Corrections) }))
 	m.Gauge(telemetry.ReconcilePending, "Chats with pending members that the last pass found.", of(func(s reconcile.Stats) float64 { return float64(s.Pending) }))
 	m.Gauge(telemetry.ReconcileOldest, "Age of the oldest of them, in seconds.", of(func(s reconcile.Stats) float64 { return s.Oldest.Seconds() }))
+	m.Counter(telemetry.ReconcileAudited, "Chats that the audit of new chats has read.", of(func(s reconcile.Stats) float64 { return float64(s.Audited) }))
+	m.Gauge(telemetry.ReconcileAudit, "Seconds within which the audit has read every chat; 0 before its first round.", of(func(s reconcile.Stats) float64 {
+		if s.AuditSince.IsZero() {
+			return 0
+		}
+		return time.Since(s.AuditSince).Seconds()
+	}))
 }

@@ -86,7 +86,7 @@ func letterTo(l *deadletter.Letter) *opsv1.DeadLetter {
 	out := &opsv1.DeadLetter{
 		Id: cut(l.ID, maxID), Group: cut(l.Group, maxName), Consumer: cut(l.Consumer, maxName), Reason: cut(l.Reason, maxReason), FailedAt: stamp(l.FailedAt), Attempts: int32(l.Attempts),
 		Topic: cut(l.Record.Topic, maxName), Partition: l.Record.Partition, Offset: l.Record.Offset, RecordedAt: stamp(l.Record.Timestamp),
-		Key: cut(string(l.Record.Key), maxKey), ValueBytes: int64(len(l.Record.Value)),
+		Key: cut(string(l.Record.Key), maxKey), ValueBytes: int64(len(l.Record.Value)) + l.Omitted,
 		HandledBy: l.Outcome.By, Result: l.Outcome.Result, Redrives: int32(l.Outcome.Tries),
 	}
 	for k, v := range statuses {

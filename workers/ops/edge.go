@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/failedrows"
 	"github.com/parley-chat/parley/workers/replay"
 )
 
@@ -53,6 +54,10 @@ var mappings = []mapping{
 	{errBusy, connect.CodeResourceExhausted, "BUSY", "too many calls at once: wait for one to end"},
 	{deadletter.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
+	{failedrows.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
+	{failedrows.ErrNotFound, connect.CodeNotFound, "OUTBOX_ROW_NOT_FOUND", "no such failed row: it was published, mended or dropped"},
+	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row was changed meanwhile: look again"},
+	{failedrows.ErrNoEvents, connect.CodeFailedPrecondition, "NO_EVENTS", "the event store has no readable events for this row: it can only be dropped"},
 	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{inspect.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
 	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},

@@ -33,7 +33,7 @@ func (s *Service) ReplayEvents(ctx context.Context, req *opsv1.ReplayEventsReque
 			return err
 		}
 		return stream.Send(&opsv1.ReplayEventsResponse{
-			Chats: int64(rep.Chats), Events: int64(rep.Events), Unpublished: int64(rep.New), More: rep.More, Done: done,
+			Chats: int64(rep.Chats), Events: int64(rep.Events), Unpublished: int64(rep.New), More: rep.More, Done: done, Resume: rep.Resume,
 		})
 	}
 	told := s.cfg.Clock()
@@ -41,7 +41,7 @@ func (s *Service) ReplayEvents(ctx context.Context, req *opsv1.ReplayEventsReque
 		Chats: req.GetChatIds(), From: req.GetFromVersion(), To: req.GetToVersion(), Types: req.GetEventTypes(),
 		After: timeOf(req.GetFromTime()), Until: timeOf(req.GetBeforeTime()),
 	}, replay.Options{
-		DryRun: !req.GetExecute(), Limit: int(req.GetLimit()), Rate: int(req.GetRate()),
+		DryRun: !req.GetExecute(), Limit: int(req.GetLimit()), Rate: int(req.GetRate()), Resume: req.GetResume(),
 		Each: func(r replay.Report) error {
 			if s.cfg.Clock().Sub(told) < tellEvery {
 				return nil
@@ -119,10 +119,7 @@ func (s *Service) ListHotKeys(ctx context.Context, req *opsv1.ListHotKeysRequest
 		return nil, fmt.Errorf("%w: the group does not read this partition", errArgument)
 	}
 	at := g.Partitions[i]
-	from := at.Committed
-	if from < 0 { // it has all of it before it
-		from = at.End - at.Lag
-	}
+	from := at.From
 	count := map[string]int64{}
 	var records int64
 	err = inspect.Read(ctx, s.cfg.Addr, []inspect.Span{{Partition: part, From: from, To: min(at.End, from+maxHotRecords)}}, func(r *kafka.Record) error {

@@ -9,7 +9,8 @@ import (
 // What crashes leave half done is completed on DynamoDB, too, also while requests fail
 // and lose their answers.
 func TestOnDynamoDB(t *testing.T) {
-	dynamotest.Rerun(t, TestCompletesCreations, TestCorrectsCounts, TestWindow, TestOneSickChat)
+	dynamotest.Rerun(t, TestCompletesCreations, TestCorrectsCounts, TestWindow, TestOneSickChat,
+		TestAuditReachesEveryChat, TestRoundGoesOnElsewhere, TestRoundIsNotTakenBack, TestRefusedPlace)
 }
 
 func TestOnDynamoDBUnderFaults(t *testing.T) {

@@ -31,8 +31,11 @@ func (r *Relay) gather(ctx context.Context, waiting *[]plan) func([]plan) error 
 // queryChat hands the plans of a chat that follow the last version published to take,
 // in order and in parts of at most a transaction: after hours without Kafka a chat
 // may have more than fits into memory, and what was read is thrown away whenever it
-// cannot be published.
+// cannot be published. Nothing is read of a chat that has to wait for a partition.
 func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool, take func([]plan) error) error {
+	if r.leftOut(chatID) {
+		return nil
+	}
 	rows, err := r.rows(ctx, chatID)
 	if err == nil && len(rows.list) > 0 && (!known || hole(rows.list, last)) {
 		// A read that is no snapshot may have passed the place of a row just before
@@ -49,15 +52,23 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known 
 		rows.list = nil
 	}
 	var next []table.Outbox
+	published := int64(0)
+	if known {
+		published = last
+	}
 	for _, row := range rows.list {
 		end := row.FirstVersion + row.Count - 1
 		if known && end <= last {
-			continue // published, waiting to be deleted
+			// Published, waiting to be deleted; or written again since, by an operator.
+			if end <= published && !r.waits[row.Key()] {
+				rows.again = append(rows.again, row)
+			}
+			continue
 		}
 		next = append(next, row)
 		last, known = end, true
 	}
-	for len(next) > 0 {
+	for len(next) > 0 && !r.left[chatID] {
 		n := r.together(next)
 		plans, err := r.load(ctx, next[:n])
 		if err := errors.Join(take(plans), retriable(err)); err != nil {
@@ -231,5 +242,7 @@ func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, er
 	if int64(len(events)) != row.Count {
 		return plan{}, fmt.Errorf("%w: %d of %d events are there", errPoison, len(events), row.Count)
 	}
-	return r.planOf(row.Key(), row.ChatID, events)
+	p, err := r.planOf(row.Key(), row.ChatID, events)
+	p.read = true
+	return p, err
 }

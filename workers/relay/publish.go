@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,9 +16,6 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// headerType names the event's type in a record's headers.
-const headerType = "event_type"
-
 // errPoison says that a row cannot be published, now or later: it stops its chat,
 // and no other.
 var errPoison = errors.New("relay: row cannot be published")
@@ -28,6 +26,7 @@ type plan struct {
 	chatID  string
 	last    int64 // version
 	replay  bool  // the events were published before
+	read    bool  // from the store; nudges tell of what is on disk
 	records []*kafka.Record
 	created []*eventv1.ChatCreated // of these events
 }
@@ -44,6 +43,7 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 		}
 		break
 	}
+	clear(r.left)
 	var plans []plan
 	at := map[string]int64{} // versions as they will be after plans
 	take := r.gather(ctx, &plans)
@@ -101,8 +101,8 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 			Key:       []byte(chatID),
 			Value:     value,
 			Headers: []kafka.Header{
-				{Key: "event_id", Value: []byte(md.GetEventId())},
-				{Key: headerType, Value: []byte(spec.Type)},
+				{Key: kafka.HeaderEventID, Value: []byte(md.GetEventId())},
+				{Key: kafka.HeaderEventType, Value: []byte(spec.Type)},
 				{Key: "generation", Value: []byte(md.GetGeneration())},
 			},
 		})
@@ -115,38 +115,58 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 }
 
 // publish publishes plans in transactions of at most MaxBatch records; a plan is
-// never split, and the order of plans is kept.
+// never split, and the order of plans is kept. Plans of partitions that take nothing at
+// present wait with the rest of their chats; the others go without them.
 func (r *Relay) publish(ctx context.Context, plans []plan) error {
+	plans = r.available(plans)
 	for len(plans) > 0 {
 		n, records := 0, []*kafka.Record(nil)
 		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch) {
 			records = append(records, plans[n].records...)
 			n++
 		}
+		if slices.ContainsFunc(plans[:n], func(p plan) bool { return p.read }) {
+			// What a query saw may not be on disk yet: a crash that took it away would
+			// leave an event on Kafka that the store never had.
+			if err := r.cfg.Store.Durable(ctx); err != nil {
+				return fmt.Errorf("wait for the disk: %w", err)
+			}
+		}
 		if err := r.cfg.Publish(ctx, records); err != nil {
+			r.failed(records, err)
+			if r.holdBack(err) {
+				plans = r.available(plans)
+				continue
+			}
 			for _, p := range plans { // the outcome decides what comes next: ask the outbox
 				delete(r.last, p.chatID)
 			}
-			r.failed(records, err)
 			return err
 		}
-		for _, p := range plans[:n] {
-			if len(r.last) >= maxChats {
-				clear(r.last)
-			}
-			if !p.replay {
-				r.last[p.chatID] = p.last
-				r.tell(p.created)
-			}
-			if !r.waits[p.key] {
-				r.waits[p.key] = true
-				r.awaiting = append(r.awaiting, p.key)
-			}
-		}
 		r.published.Add(int64(len(records)))
+		r.restore(records)
+		for _, p := range plans[:n] {
+			r.done(p)
+		}
+		r.moves()
 		plans = plans[n:]
 	}
 	return nil
+}
+
+// done notes that a plan is published.
+func (r *Relay) done(p plan) {
+	if len(r.last) >= maxChats {
+		clear(r.last)
+	}
+	if !p.replay {
+		r.last[p.chatID] = p.last
+		r.tell(p.created)
+	}
+	if !r.waits[p.key] {
+		r.waits[p.key] = true
+		r.awaiting = append(r.awaiting, p.key)
+	}
 }
 
 // tell tells of chats whose creation is in the log now.
@@ -169,7 +189,7 @@ func (r *Relay) failed(records []*kafka.Record, why error) {
 	types := map[string]int{}
 	for _, rec := range records {
 		for _, h := range rec.Headers {
-			if h.Key == headerType {
+			if h.Key == kafka.HeaderEventType {
 				types[string(h.Value)]++
 				if r.cfg.Failed != nil {
 					r.cfg.Failed(string(h.Value))
@@ -185,6 +205,7 @@ func (r *Relay) failed(records []*kafka.Record, why error) {
 func (r *Relay) sweep(ctx context.Context) (err error) {
 	clear(r.stopped)
 	clear(r.aside)
+	clear(r.left)
 	var found, oldest int64
 	var plans []plan // of many chats: a transaction costs as much for one
 	take := r.gather(ctx, &plans)

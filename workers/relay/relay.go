@@ -17,6 +17,7 @@
 //
 // A row that cannot be published, because it or its events cannot be read, is set
 // aside: it keeps the reason, operators are told, its chat waits and no other does.
+// A partition that takes nothing is left out for a while with its chats; the others go on.
 //
 // # Concurrency
 //
@@ -104,12 +105,16 @@ type Relay struct {
 	noted    map[store.Key]time.Time // when they were last told of
 	awaiting []store.Key             // rows published and not deleted, oldest first
 	waits    map[store.Key]bool
+	outages  map[kafka.Partition]outage // partitions that take nothing
+	left     map[string]bool            // chats that wait for one, in this pass
 	swept    time.Time
 	synced   time.Time
 
 	published, failures, poisoned, dropped atomic.Int64
+	unavailable                            atomic.Int64
 	backlog                                atomic.Int64
 	oldest                                 atomic.Int64 // unix ms; 0: nothing is unpublished
+	moved                                  atomic.Int64 // unix ms: when a cycle or a transaction was last done
 }
 
 // New makes a Relay that has not swept yet.
@@ -126,6 +131,8 @@ func New(cfg Config) (*Relay, error) {
 		aside:   map[store.Key]bool{},
 		noted:   map[store.Key]time.Time{},
 		waits:   map[store.Key]bool{},
+		outages: map[kafka.Partition]outage{},
+		left:    map[string]bool{},
 	}
 	for shard := range event.Shards {
 		r.mine[shard] = cfg.Shards == nil
@@ -136,8 +143,12 @@ func New(cfg Config) (*Relay, error) {
 		}
 		r.mine[shard] = true
 	}
+	r.moves()
 	return r, nil
 }
+
+// moves notes that something was done.
+func (r *Relay) moves() { r.moved.Store(r.cfg.Clock().UnixMilli()) }
 
 // Stats tells how a relay is doing.
 type Stats struct {
@@ -147,16 +158,21 @@ type Stats struct {
 	Dropped   int64         // nudges
 	Backlog   int64         // rows found by the last sweep
 	Oldest    time.Duration // age of the oldest of them
+	// Unavailable counts the partitions that took nothing when they were last tried.
+	Unavailable int64
+	Stalled     time.Duration // since a cycle or a transaction was last done
 }
 
 // Stats returns the counters; it may be called by anybody.
 func (r *Relay) Stats() Stats {
 	s := Stats{
 		Published: r.published.Load(), Failures: r.failures.Load(), Poisoned: r.poisoned.Load(), Dropped: r.dropped.Load(), Backlog: r.backlog.Load(),
+		Unavailable: r.unavailable.Load(),
 	}
 	if at := r.oldest.Load(); at > 0 {
 		s.Oldest = max(0, r.cfg.Clock().Sub(time.UnixMilli(at)))
 	}
+	s.Stalled = max(0, r.cfg.Clock().Sub(time.UnixMilli(r.moved.Load())))
 	return s
 }
 
@@ -257,7 +273,11 @@ func (r *Relay) Cycle(ctx context.Context) error {
 		}
 	default:
 	}
-	return r.settle(ctx, false)
+	if err := r.settle(ctx, false); err != nil {
+		return err
+	}
+	r.moves()
+	return nil
 }
 
 // settle deletes published rows once their records are on stable storage, not

@@ -58,7 +58,9 @@ func (s *Set) Stats() Stats {
 		sum.Poisoned += one.Poisoned
 		sum.Dropped += one.Dropped
 		sum.Backlog += one.Backlog
+		sum.Unavailable += one.Unavailable
 		sum.Oldest = max(sum.Oldest, one.Oldest)
+		sum.Stalled = max(sum.Stalled, one.Stalled)
 	}
 	return sum
 }

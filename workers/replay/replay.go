@@ -3,15 +3,16 @@
 //
 // Only events that were published before are chosen, so that a replay never brings
 // a later event ahead of an earlier one that nobody has seen; readers drop what they
-// have seen by generation, chat and version. The package owns the choice, the rows and
-// their rate; it does not publish.
+// have seen by generation, chat and version. Each replay has rows of its own: the same
+// events are published once for each. The package owns the choice, the rows and their
+// rate; it does not publish.
 //
-// Concurrency: all functions may be called by anybody; who replays the same events
-// at the same time writes the same rows.
+// Concurrency: all functions may be called by anybody.
 package replay
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,6 +30,7 @@ const (
 	MaxRate     = 100_000 // events a second
 	maxRun      = 100     // events of one row, which the relay publishes in one transaction
 	maxChunk    = 2_000   // events of one chat that are chosen at a time
+	scanPage    = 100     // chats between two places where a replay can be resumed
 )
 
 // Choice says which events are wanted again.
@@ -45,6 +47,9 @@ type Options struct {
 	Limit  int                // events; 0: all
 	Rate   int                // events a second; 0: DefaultRate
 	Each   func(Report) error // told how far it is; may be nil; its error ends the replay
+	// Resume is the Report.Resume of a replay with the same choice that ended early:
+	// this one goes on there.
+	Resume string
 }
 
 // Report tells what was done.
@@ -54,6 +59,9 @@ type Report struct {
 	Rows   int // written
 	New    int // left alone: they are still to be published for the first time
 	More   bool
+	// Resume is where another replay goes on if this one ends early; empty: at the
+	// beginning. Events of the last few chats may be published twice then.
+	Resume string
 }
 
 // ErrInvalid says what is wrong with a choice.
@@ -102,6 +110,7 @@ type run struct {
 	now     func() time.Time
 	choice  Choice
 	options Options
+	id      string // part of the keys of its rows
 	report  Report
 }
 
@@ -122,7 +131,10 @@ func Run(ctx context.Context, st store.Store, now func() time.Time, c Choice, o 
 	if o.Each == nil {
 		o.Each = func(Report) error { return nil }
 	}
-	r := &run{store: st, now: now, choice: c, options: o}
+	if o.Resume != "" && len(c.Chats) > 0 {
+		return Report{}, fmt.Errorf("%w: only a replay of all chats can be resumed; repeat the others", ErrInvalid)
+	}
+	r := &run{store: st, now: now, choice: c, options: o, id: rand.Text()[:8]}
 	err := r.chats(ctx, func(id string) error {
 		r.report.Chats++
 		if err := r.chat(ctx, id); err != nil {
@@ -149,8 +161,9 @@ func (r *run) chats(ctx context.Context, each func(id string) error) error {
 		}
 		return nil
 	}
-	s := store.Scan{Table: store.ChatCounters, Segments: 1}
+	s := store.Scan{Table: store.ChatCounters, Segments: 1, Limit: scanPage, Cursor: r.options.Resume}
 	for first := true; first || s.Cursor != ""; first = false {
+		r.report.Resume = s.Cursor
 		page, err := r.store.Scan(ctx, s)
 		if err != nil {
 			return fmt.Errorf("read chats: %w", err)
@@ -212,7 +225,7 @@ func (r *run) write(ctx context.Context, id string, versions []int64) error {
 			n++
 		}
 		if !r.options.DryRun {
-			o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n), CreatedAt: r.now().UnixMilli(), Replay: true}
+			o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n), CreatedAt: r.now().UnixMilli(), Replay: true, ReplayID: r.id}
 			if err := r.store.BatchWrite(ctx, []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}); err != nil {
 				return fmt.Errorf("write rows: %w", err)
 			}
@@ -272,7 +285,8 @@ func (r *run) choose(ctx context.Context, id string, from int64, limit int) (ver
 }
 
 // unpublished returns the first version of a chat that waits to be published for the
-// first time, 0 if none does.
+// first time, 0 if none does. A row that cannot be read may be about any version: then
+// nothing of the chat is known to be published.
 func unpublished(ctx context.Context, st store.Store, id string) (int64, error) {
 	q := store.Query{
 		Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong,
@@ -285,7 +299,7 @@ func unpublished(ctx context.Context, st store.Store, id string) (int64, error) 
 		for _, row := range page.Rows {
 			o, err := table.OutboxFrom(row)
 			if err != nil {
-				return 0, err
+				return 1, nil
 			}
 			if !o.Replay {
 				return o.FirstVersion, nil

@@ -28,6 +28,8 @@ type rig struct {
 	relay *relay.Relay
 	log   []string // chat/version, as published
 	ids   []string
+
+	stable error // what the log says to be on stable storage
 }
 
 func newRig(t *testing.T) *rig {
@@ -46,6 +48,7 @@ func newRig(t *testing.T) *rig {
 	}
 	r.relay, err = relay.New(relay.Config{
 		Store: r.store, Serde: serde, Clock: clock, Logger: slog.New(slog.DiscardHandler),
+		Stable: func(context.Context) error { return r.stable },
 		Publish: func(_ context.Context, records []*kafka.Record) error {
 			for _, rec := range records {
 				e, err := serde.Decode(context.Background(), rec.Key, rec.Value)
@@ -57,11 +60,16 @@ func newRig(t *testing.T) *rig {
 	})
 	r.must(err)
 	for range 3 {
-		c, err := r.chats.CreateGroup(t.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
-		r.must(err)
-		r.ids = append(r.ids, c.ChatID)
+		r.ids = append(r.ids, r.group())
 	}
 	return r
+}
+
+func (r *rig) group() string {
+	r.t.Helper()
+	c, err := r.chats.CreateGroup(r.t.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
+	r.must(err)
+	return c.ChatID
 }
 
 func (r *rig) must(err error) {
@@ -135,8 +143,7 @@ func TestReplay(t *testing.T) {
 			if len(r.log) != 0 {
 				t.Errorf("a dry run published %d events", len(r.log))
 			}
-			r.run(choice, false)
-			if rep := r.run(choice, false); rep.Events != c.want { // twice before the relay comes to it
+			if rep := r.run(choice, false); rep.Events != c.want {
 				t.Errorf("%+v", rep)
 			}
 			r.send(r.ids[0], 1)
@@ -158,6 +165,98 @@ func TestReplay(t *testing.T) {
 				last[id] = v
 			}
 		})
+	}
+}
+
+// Replays add up, whichever events they share and wherever the relay is with the one when
+// the other comes: each publishes all that it said.
+func TestReplaysAddUp(t *testing.T) {
+	r := newRig(t)
+	id := r.ids[0]
+	r.send(id, 98) // with the group's own, 100 events
+	r.publish()
+	r.log = nil
+	all, one := Choice{Chats: []string{id}}, Choice{Chats: []string{id}, From: 1, To: 1}
+	if rep := r.run(all, false); rep.Events != 100 {
+		t.Fatalf("%+v", rep)
+	}
+	r.run(one, false) // of the first event, which stands in the same row of the other
+	r.publish()
+	count := map[string]int{}
+	for _, s := range r.log {
+		count[s]++
+	}
+	if len(r.log) != 101 || len(count) != 100 || count[id+"/1"] != 2 {
+		t.Fatalf("%d events were published, %d different ones", len(r.log), len(count))
+	}
+	// Published and not deleted yet: the second is no part of the first.
+	r.log = nil
+	r.run(one, false)
+	r.now = r.now.Add(3 * time.Second)
+	r.stable = errors.New("the disk is slow")
+	_ = r.relay.Cycle(t.Context())
+	r.run(one, false)
+	r.stable = nil
+	r.publish()
+	if len(r.log) != 2 {
+		t.Fatalf("%d events, not 2", len(r.log))
+	}
+}
+
+// A replay of all chats that ended early goes on where it was: nothing is left out.
+func TestReplayResumes(t *testing.T) {
+	r := newRig(t)
+	for range 350 {
+		r.group()
+	}
+	r.publish()
+	r.log = nil
+	stop := errors.New("interrupted")
+	var chats int
+	var rep Report
+	resume := ""
+	for runs := 0; ; runs++ {
+		var err error
+		told := 0
+		rep, err = Run(t.Context(), r.store, func() time.Time { return r.now }, Choice{}, Options{Rate: MaxRate, Resume: resume, Each: func(Report) error {
+			if told++; told > 150 {
+				return stop
+			}
+			return nil
+		}})
+		chats += rep.Chats
+		if err == nil {
+			if runs < 2 {
+				t.Fatalf("it ended after %d runs", runs)
+			}
+			break
+		}
+		if !errors.Is(err, stop) || rep.Resume == resume {
+			t.Fatalf("%+v: %v", rep, err)
+		}
+		resume = rep.Resume
+	}
+	r.publish()
+	seen := map[string]bool{}
+	for _, s := range r.log {
+		seen[s] = true
+	}
+	if want := 353 * 2; len(seen) != want || len(r.log) > want+2*2*100 {
+		t.Fatalf("%d different events of %d, %d in all, %d chats looked at", len(seen), want, len(r.log), chats)
+	}
+	if _, err := Run(t.Context(), r.store, time.Now, Choice{Chats: r.ids}, Options{Resume: resume}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("chosen chats: %v", err)
+	}
+}
+
+// A row of the outbox that cannot be read stops the replay of its chat, not of others.
+func TestReplayBesideAnUnreadableRow(t *testing.T) {
+	r := newRig(t)
+	r.publish()
+	bad := store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(r.ids[0])), SK: r.ids[0] + "#nonsense"}
+	r.must(r.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: bad, Item: store.Item{}}}))
+	if rep := r.run(Choice{}, false); rep.Events != 4 || rep.New != 2 {
+		t.Fatalf("%+v", rep)
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/capacity"
+	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/kafka/reach"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
@@ -32,23 +34,32 @@ const (
 	exitDiffer = 3 // verify found differences
 )
 
-var usage = `Parley's workers.
+var manual = config.Manual{
+	Of: config.Workers, Name: "workers", Title: "Parley's workers.",
+	Commands: []config.Command{
+		{
+			Name: "run", Args: "JOB...", About: "run jobs: relay, fanout, reconcile, registry, ops",
+			More: "  relay      brings committed events to Kafka, in order per chat\n" +
+				"  fanout     tells the servers of what it reads there\n" +
+				"  reconcile  completes what crashes left half done\n" +
+				"  registry   serves the schemas of events\n" +
+				"  ops        answers the commands of operators\n" +
+				"  Any number of processes may run the same jobs.\n",
+		},
+		{
+			Name: "topics apply|verify|terraform", About: "make, check or print the topics of Kafka",
+			More: "  verify also warns of brokers whose own settings are weak, which is no difference.\n" + verifyHelp,
+		},
+		{Name: "topics capacity", About: "print what the topics are made for"},
+		{Name: "topics acl [apply|verify]", About: "print, make or check who may do what there", More: verifyHelp},
+		{Name: "tables apply|verify|terraform", About: "make, check or print the tables of DynamoDB", More: verifyHelp},
+		{Name: "redis acl", About: "print the rules of the user that Redis needs"},
+	},
+	Other:      func(w io.Writer, words []string) bool { return opsctl.Help(w, "workers", words) },
+	OtherUsage: "commands for operators, answered by workers with the job ops:\n" + opsUsage,
+}
 
-usage:
-  workers [flags] run JOB...                      run jobs: relay, fanout, reconcile, registry, ops
-  workers [flags] topics apply|verify|terraform   make, check or print the topics of Kafka; verify also warns of brokers
-                                                  whose own settings are weak, which is no difference
-  workers [flags] topics capacity                 print what the topics are made for
-  workers [flags] topics acl [apply|verify]       print, make or check who may do what there
-  workers [flags] tables apply|verify|terraform   make, check or print the tables of DynamoDB
-  workers [flags] redis acl                       print the rules of the user that Redis needs
-
-verify ends with 3 if something is not as declared.
-
-commands for operators, answered by workers with the job ops:
-` + opsUsage + `
-flags:
-`
+const verifyHelp = "  verify ends with 3 if something is not as declared.\n"
 
 // settings are what an operator can set; package config says how.
 type settings struct {
@@ -65,15 +76,16 @@ type settings struct {
 type errUsage struct{ error }
 
 var (
-	// errHelp says that help was asked for and given.
+	// errHelp says that help, or the version, was asked for and given.
 	errHelp = errors.New("help")
 	// errDiffer says that what is there is not as declared; it has been told already.
 	errDiffer = errors.New("not as declared")
 )
 
-// Run runs the program until ctx ends or it fails, and returns the exit code.
-func Run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	s, err := parse(args, getenv, stdout)
+// Run runs the program with an environment like os.Environ's until ctx ends or it fails,
+// and returns the exit code.
+func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	s, err := parse(args, environ, stdout)
 	if err == nil {
 		for _, text := range s.warnings {
 			fmt.Fprintf(stderr, "workers: warning: %s\n", text)
@@ -98,14 +110,14 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	}
 }
 
-func parse(args []string, getenv func(string) string, out io.Writer) (settings, error) {
-	v, rest, err := config.Read(config.Workers, args, getenv)
-	switch {
-	case errors.Is(err, config.ErrHelp):
-		fmt.Fprint(out, usage)
-		config.PrintFlags(out, config.Workers)
+func parse(args, environ []string, out io.Writer) (settings, error) {
+	if done, err := manual.Answer(out, args); err != nil {
+		return settings{}, errUsage{err}
+	} else if done {
 		return settings{}, errHelp
-	case err != nil:
+	}
+	v, rest, err := config.Read(config.Workers, args, environ)
+	if err != nil {
 		return settings{}, errUsage{err}
 	}
 	s := settings{
@@ -179,7 +191,7 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (er
 		_, err := io.WriteString(stdout, kafka.TerraformTopics()+access.Terraform(s.principals))
 		return err
 	case "capacity":
-		_, err := io.WriteString(stdout, kafka.Capacity())
+		_, err := io.WriteString(stdout, capacity.Sheet())
 		return err
 	case "acl":
 		_, err := fmt.Fprintln(stdout, strings.Join(access.Commands(s.principals), "\n"))
@@ -217,7 +229,7 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (er
 	if err != nil {
 		return err
 	}
-	warnings, err := a.Warnings(ctx, s.replication)
+	warnings, err := inspect.Warnings(ctx, a.Client(), s.replication)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,10 +14,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
+// environ is an environment in the form of os.Environ.
+func environ(env map[string]string) (list []string) {
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
 func run(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = Run(t.Context(), args, func(k string) string { return env[k] }, &out, &errs)
+	code = Run(t.Context(), args, environ(env), &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -62,15 +71,38 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// Every command says what it is for, in each form in which people ask, whatever else is
+// wrong with the settings.
 func TestHelp(t *testing.T) {
-	code, stdout, stderr := run(t, nil, "--help")
-	if code != exitOK || stderr != "" {
-		t.Fatalf("exit code %d, %q", code, stderr)
-	}
-	for _, want := range []string{"run JOB", "-kafka-brokers", "PARLEY_REDIS_PASSWORD", "-relay-slots"} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("help lacks %s", want)
+	wrong := map[string]string{"PARLEY_TYPO": "1", "PARLEY_STORE": "x"}
+	for command, want := range map[string][]string{
+		"":       {"run JOB", "-kafka-brokers", "PARLEY_REDIS_PASSWORD", "-relay-slots", "deadletters list"},
+		"run":    {"run JOB", "relay ", "fanout ", "reconcile ", "registry ", "ops "},
+		"topics": {"topics apply|verify|terraform", "topics capacity", "topics acl [apply|verify]", "ends with 3"}, "topics apply": {"topics apply|verify"},
+		"topics acl": {"topics acl [apply"}, "topics acl verify": {"topics acl [apply", "ends with 3"}, "tables": {"tables apply|verify|terraform"},
+		"tables verify": {"ends with 3"}, "redis": {"redis acl"}, "redis acl": {"rules of the user"}, "run relay": {"run JOB"},
+		"deadletters": {"redrive"}, "deadletters list": {"page-token"}, "replay": {"execute"}, "groups": {"hot-keys"}, "operators": {"NAME"},
+	} {
+		words := strings.Fields(command)
+		for _, line := range [][]string{append(slices.Clone(words), "--help"), append(slices.Clone(words), "-h"), append([]string{"help"}, words...)} {
+			code, stdout, stderr := run(t, wrong, line...)
+			if code != exitOK || stderr != "" {
+				t.Errorf("%q: exit code %d, %q", line, code, stderr)
+			}
+			for _, says := range want {
+				if !strings.Contains(stdout, says) {
+					t.Errorf("%q lacks %s: %s", line, says, stdout)
+				}
+			}
 		}
+	}
+	for _, line := range []string{"version", "--version"} {
+		if code, stdout, stderr := run(t, wrong, line); code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "workers ") || strings.Count(stdout, "\n") != 1 {
+			t.Errorf("%s: exit code %d, %q, %q", line, code, stdout, stderr)
+		}
+	}
+	if code, stdout, stderr := run(t, nil, "help", "dance"); code != exitUsage || stdout != "" || !strings.Contains(stderr, `unknown command "dance"`) {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 }
 
@@ -156,6 +188,23 @@ func TestRunNeedsItsEngines(t *testing.T) {
 		code, stdout, stderr := run(t, nil, append(slices.Clone(flags), tt.args...)...)
 		if code != tt.code || !strings.Contains(stdout+stderr, tt.says) {
 			t.Fatalf("step %d, %v: exit code %d, %q, %q", i, tt.args, code, stdout, stderr)
+		}
+	}
+}
+
+// The README speaks of commands that there are.
+func TestReadmeCommands(t *testing.T) {
+	text, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile("(?m)(?:^|\\./|`)workers (?:--[a-z-]+ \\S+ )*([a-z]+(?: [a-z]+)?)").FindAllStringSubmatch(string(text), -1)
+	if len(lines) < 10 {
+		t.Fatalf("found %q", lines)
+	}
+	for _, line := range lines {
+		if code, _, stderr := run(t, nil, append([]string{"help"}, strings.Fields(line[1])...)...); code != exitOK {
+			t.Errorf("%s: %s", line[0], stderr)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func TestOperators(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	log, ended := &logs{}, make(chan int, 1)
 	go func() {
-		ended <- Run(ctx, []string{"run", "relay", "ops"}, func(k string) string { return env[k] }, log, log)
+		ended <- Run(ctx, []string{"run", "relay", "ops"}, environ(env), log, log)
 	}()
 	t.Cleanup(func() {
 		cancel()

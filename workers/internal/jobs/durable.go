@@ -9,6 +9,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -23,6 +24,16 @@ import (
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
+
+// standstill is how long a job may stand still before its process is not ready.
+const standstill = time.Minute
+
+func gettingOn(job string, stalled time.Duration) error {
+	if stalled > standstill {
+		return errors.New(job + " does not get on")
+	}
+	return nil
+}
 
 // letterID is the schema id of dead letters.
 func letterID(ctx context.Context, r *registry.Registry) (int, error) {
@@ -42,6 +53,9 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	observe.Relay(p.metrics, set, m)
+	p.ready = append(p.ready, func() error {
+		return gettingOn("relay", max(set.Stats().Stalled, m.Stats().Stalled))
+	})
 	return []lifecycle.Service{{Name: "relay", Run: func(ctx context.Context, ready func()) error {
 		ready()
 		return m.Run(ctx)
@@ -51,7 +65,8 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 // hear tells a slot's relay of what servers commit in its shards, until ctx ends. Other
 // slots' nudges do not come here: each goes to one process, however many there are.
 func (p *program) hear(ctx context.Context, r *relay.Relay, s slot.Slot) {
-	ear := lifecycle.Restarted(fmt.Sprint("nudges of slot ", s.Number), p.cfg.Logger, func(ctx context.Context) error {
+	// The same name for all: without Redis each slot would have a line of its own.
+	ear := lifecycle.Restarted("nudges", p.cfg.Logger, func(ctx context.Context) error {
 		return p.eng.Routing.Nudged(ctx, s.Shards, nil, func(n routing.Nudge) {
 			// What is no commit, or another version's, is found by the sweep.
 			if c, err := link.DecodeCommit(p.eng.Generation, n.Payload); err == nil {
@@ -64,17 +79,17 @@ func (p *program) hear(ctx context.Context, r *relay.Relay, s slot.Slot) {
 
 // runSlot runs the relay of one slot until ctx ends or another process takes over.
 func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry.Lifecycle, s slot.Slot) error {
-	client, err := kafka.NewTransactional(p.eng.KafkaAddr(), s.TransactionalID, p.eng.KafkaOptions()...)
+	publisher, err := kafka.NewPublisher(p.eng.KafkaAddr(), s.TransactionalID, p.eng.KafkaOptions()...)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer publisher.Close()
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: p.serde, Shards: s.Shards, Clock: time.Now, Logger: p.cfg.Logger.With("slot", s.Number),
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
 			began := time.Now()
 			defer func() { p.published(time.Since(began)) }()
-			return kafka.Transact(ctx, client, records)
+			return publisher.Publish(ctx, records)
 		},
 		Failed: counts.PublishFailed, Created: observe.Created(counts),
 	})
@@ -108,7 +123,13 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 	p.closers = append(p.closers, letters.Close)
 	e, err := consume.New(consume.Config{
 		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Parallel: parallel,
-		Batch: fanout.Repairer(p.serde, l.mesh.Repair),
+		Batch: fanout.Repairer(p.serde, func(ctx context.Context, d delivery.Delivery) error {
+			err := l.mesh.Repair(ctx, d)
+			if errors.Is(err, routing.ErrStale) {
+				return fmt.Errorf("%w: %w", fanout.ErrHead, err)
+			}
+			return err
+		}),
 		Dead:  consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
 		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
 	})
@@ -116,6 +137,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	observe.Fanout(p.metrics, e)
+	p.ready = append(p.ready, func() error { return gettingOn("fanout", e.Stats().Stalled) })
 	consumer := lifecycle.Restarted("fanout", p.cfg.Logger, func(ctx context.Context) error {
 		if !reached(ctx, l.open) {
 			return nil

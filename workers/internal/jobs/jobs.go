@@ -208,13 +208,15 @@ func (p *program) serve(l net.Listener) func(context.Context, func()) error {
 		mux.Handle("GET /metrics", p.metrics.Handler())
 		mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 		mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-			err := p.eng.Ready(r.Context())
-			for _, f := range p.ready {
-				err = errors.Join(err, f())
-			}
-			if err != nil {
-				http.Error(w, "not ready", http.StatusServiceUnavailable)
+			if err := p.eng.Ready(r.Context()); err != nil {
+				http.Error(w, "not ready: the engines", http.StatusServiceUnavailable)
 				return
+			}
+			for _, f := range p.ready {
+				if err := f(); err != nil { // the jobs' own words
+					http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+					return
+				}
 			}
 			_, _ = w.Write([]byte("ready\n"))
 		})

@@ -116,7 +116,12 @@ var groups = map[string]map[string]command{
 		"redrive": {"[ID…]", "hand open dead letters to their consumers again", redrive},
 		"discard": {"[ID…]", "give open dead letters up", discard},
 	},
-	"replay":    {"": {"", "publish events once more that were published before", replayEvents}},
+	"replay": {"": {"", "publish events once more that were published before", replayEvents}},
+	"outbox": {
+		"failed": {"", "list rows of the outbox that cannot be published", failedRows},
+		"mend":   {"ROW", "replace one by what the event store says it should be", mendRow},
+		"drop":   {"ROW", "give one up; its events can still be replayed", dropRow},
+	},
 	"operators": {"token": {"NAME", "print a token for an operator, good for 12 hours", nil}},
 	"groups": {
 		"describe": {"GROUP", "members of a consumer group, and how far it is behind", describe},

@@ -252,7 +252,14 @@ func TestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ := c.run(0, "groups describe readers")
-	c.has(out, "readers is Stable, 8 records behind", "chats.created  5          4          12   8")
+	c.has(out, "readers is Stable, 8 records behind", "chats.created  5          4          12   8", "15 partitions are not behind; --all shows them")
+	if strings.Count(out, "chats.created") != 1 {
+		t.Error(out)
+	}
+	out, _ = c.run(0, "groups describe --all readers")
+	if c.has(out, "chats.created  0          -1         0    0"); strings.Count(out, "chats.created") != 16 {
+		t.Error(out)
+	}
 	out, _ = c.run(0, "groups hot-keys readers chats.created 5")
 	c.has(out, "6        "+chatA, "2        "+chatB, "8        unread records")
 	out, _ = c.run(0, "groups hot-keys --limit 1 --json readers chats.created 5")
@@ -360,4 +367,50 @@ func TestFailures(t *testing.T) {
 	c.cfg.Operator = "a b"
 	_, errs = c.run(1, "deadletters list")
 	c.has(errs, "an operator's name must be")
+}
+
+// A row of the outbox that cannot be published is listed with its reason, mended, or
+// dropped with a reason that the log keeps, and nothing is done without --execute.
+func TestFailedOutboxRows(t *testing.T) {
+	r := opstest.New(t, nil)
+	c := commands(t, r)
+	failed := func(chatID string, version int64) string {
+		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: version, Count: 3, CreatedAt: 1_700_000_000_000}
+		it := append(o.Item(), store.Attr{Name: "attempts", Value: store.Int(2)}, store.Attr{Name: "last_error", Value: store.String("0 of 3 events are there\x1b[31m")})
+		if err := r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: o.Key(), Item: store.NewItem(it...)}}); err != nil {
+			t.Fatal(err)
+		}
+		return o.Key().PK + "/" + o.Key().SK
+	}
+	if out, _ := c.run(0, "outbox failed"); strings.Count(out, "\n") != 1 {
+		t.Fatalf("rows of a healthy outbox:\n%s", out)
+	}
+	chatID := r.Chat(4)
+	good, lost := failed(chatID, 2), failed(chatB, 7)
+	out, _ := c.run(0, "outbox failed")
+	c.has(out, good, lost, "2 to 4", "7 to 9", "2023-11-14T22:13:20Z", `events are there\x1b[31m`)
+	first, _ := c.run(0, "outbox failed --limit 1")
+	_, token, _ := strings.Cut(first, "--page-token ")
+	second, _ := c.run(0, "outbox failed --limit 1 --page-token "+strings.TrimSpace(token))
+	if strings.Count(first+second, good+" ") != 1 || strings.Count(first+second, lost+" ") != 1 {
+		t.Fatalf("two pages:\n%s%s", first, second)
+	}
+
+	out, _ = c.run(0, "outbox mend "+good)
+	c.has(out, chatID+": versions 2\n", "nothing was done: --execute does it")
+	c.run(0, "outbox mend --execute "+good)
+	_, errs := c.run(1, "outbox mend --execute "+good)
+	c.has(errs, "no such failed row")
+	_, errs = c.run(1, "outbox mend --execute "+lost)
+	c.has(errs, "it can only be dropped")
+	c.run(2, "outbox drop --execute "+lost)
+	out, _ = c.run(0, "outbox drop --reason lost "+lost)
+	c.has(out, "7 to 9", "nothing was done")
+	c.run(0, "outbox drop --reason lost --execute "+lost)
+	c.has(r.Log.String(), "drop outbox row", "by=ada", "lost")
+	if out, _ = c.run(0, "outbox failed"); strings.Count(out, "\n") != 1 {
+		t.Fatalf("rows are left:\n%s", out)
+	}
+	_, errs = c.run(1, "outbox mend nonsense")
+	c.has(errs, "not the id of a failed row")
 }

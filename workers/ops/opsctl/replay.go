@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -28,6 +29,7 @@ func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
 	fs.Var(when{&req.FromTime}, "since", "from this time (RFC 3339) on, or within this duration (such as 90m)")
 	fs.Var(when{&req.BeforeTime}, "until", "before this time, or longer ago than this duration")
 	fs.BoolVar(&req.Execute, "execute", false, "do it; otherwise tell what would be done")
+	fs.StringVar(&req.Resume, "resume", "", "where a replay of all chats with the same flags ended early")
 	limit := fs.Int("limit", 0, "events; 0: all")
 	rate := fs.Int("rate", 1000, "events a second, 1 to 100000")
 	return func(c *call, args []string) error {
@@ -50,8 +52,10 @@ func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
 		if !req.GetExecute() {
 			will = "would be published again"
 		}
+		resume := req.GetResume()
 		for stream.Receive() {
 			m := stream.Msg()
+			resume = m.GetResume()
 			if c.say(m) {
 				continue
 			}
@@ -68,6 +72,9 @@ func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
 			fmt.Fprintln(c.cfg.Stdout, line)
 		}
 		if err := stream.Err(); err != nil {
+			if req.GetExecute() && resume != "" {
+				return fmt.Errorf("%w; go on with the same flags and --resume %q", err, resume)
+			}
 			return err
 		}
 		if !req.GetExecute() && !c.json {
@@ -77,7 +84,8 @@ func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
 	}
 }
 
-func describe(*flag.FlagSet) func(*call, []string) error {
+func describe(fs *flag.FlagSet) func(*call, []string) error {
+	all := fs.Bool("all", false, "show partitions that are not behind, too")
 	return func(c *call, args []string) error {
 		if len(args) != 1 {
 			return errUsage{errors.New("groups describe needs one group")}
@@ -92,9 +100,16 @@ func describe(*flag.FlagSet) func(*call, []string) error {
 		for _, m := range res.GetMembers() {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", safe(m.GetMemberId()), safe(m.GetClientId()), safe(m.GetHost()), m.GetPartitions())
 		}
-		fmt.Fprintln(w, "\nTOPIC\tPARTITION\tCOMMITTED\tEND\tLAG\tMEMBER")
-		for _, p := range res.GetPartitions() {
+		rows := len(res.GetPartitions())
+		shown := slices.DeleteFunc(res.GetPartitions(), func(p *opsv1.ConsumerGroupPartition) bool { return p.GetLag() == 0 && !*all })
+		if len(shown) > 0 {
+			fmt.Fprintln(w, "\nTOPIC\tPARTITION\tCOMMITTED\tEND\tLAG\tMEMBER")
+		}
+		for _, p := range shown {
 			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\n", safe(p.GetTopic()), p.GetPartition(), p.GetCommitted(), p.GetEnd(), p.GetLag(), or(p.GetMemberId(), "-"))
+		}
+		if idle := rows - len(shown); idle > 0 {
+			fmt.Fprintf(w, "\n%d partitions are not behind; --all shows them\n", idle)
 		}
 		return w.Flush()
 	}

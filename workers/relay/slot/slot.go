@@ -80,6 +80,7 @@ type Manager struct {
 	seen  []sight // by slot
 
 	holding, taken, lost, handed atomic.Int64
+	looked                       atomic.Int64 // unix ns: when all leases were last read
 }
 
 // sight is how a lease was when it was last read, and since when it has been so.
@@ -112,15 +113,23 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.TTL == 0 {
 		cfg.TTL = defaultTTL
 	}
-	return &Manager{cfg: cfg, slots: make([]*held, cfg.Slots), seen: make([]sight, cfg.Slots)}, nil
+	m := &Manager{cfg: cfg, slots: make([]*held, cfg.Slots), seen: make([]sight, cfg.Slots)}
+	m.looked.Store(time.Now().UnixNano())
+	return m, nil
 }
 
 // Stats tells how a Manager is doing.
-type Stats struct{ Held, Taken, Lost, Handed int64 }
+type Stats struct {
+	Held, Taken, Lost, Handed int64
+	Stalled                   time.Duration // since the leases were last read
+}
 
 // Stats returns the counters; it may be called by anybody.
 func (m *Manager) Stats() Stats {
-	return Stats{Held: m.holding.Load(), Taken: m.taken.Load(), Lost: m.lost.Load(), Handed: m.handed.Load()}
+	return Stats{
+		Held: m.holding.Load(), Taken: m.taken.Load(), Lost: m.lost.Load(), Handed: m.handed.Load(),
+		Stalled: time.Since(time.Unix(0, m.looked.Load())),
+	}
 }
 
 // Slots is how many all processes share.
@@ -190,6 +199,7 @@ func (m *Manager) look(ctx context.Context) error {
 	if l := m.seen[0].lease; l.Holder != "" && l.Of != int64(len(m.slots)) && !m.dead(0) {
 		return fmt.Errorf("%s runs %d slots, this process %d", l.Holder, l.Of, len(m.slots))
 	}
+	m.looked.Store(now.UnixNano())
 	return nil
 }
 

@@ -1,0 +1,183 @@
+package consume
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+)
+
+// A round begins nothing after 60 s and is over long before other members of the group
+// give this one up, 300 s after a rebalance began.
+func TestTimeOfARound(t *testing.T) {
+	r := newRig(t, kafkatest.Embedded(t))
+	if got := r.engine(nil).cfg.Round; got != 60*time.Second {
+		t.Errorf("a round takes %v", got)
+	}
+}
+
+// A record hangs its handler until the round is over. It becomes a dead letter after
+// three such times, and stops nobody: neither the records behind it nor the others.
+func TestRecordThatHangs(t *testing.T) {
+	both(t, func(t *testing.T, r *rig) {
+		var values []string
+		for i := range 60 {
+			kind := "ok"
+			if i == 10 {
+				kind = "hang"
+			}
+			values = append(values, fmt.Sprintf("chat%d %s %d", i%7, kind, i))
+		}
+		r.publish(values...)
+		e := r.engine(func(c *Config) {
+			c.Round = 150 * time.Millisecond
+			handle := c.Handle
+			c.Handle = func(ctx context.Context, rec *kafka.Record) error {
+				if strings.Contains(string(rec.Value), " hang ") {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return handle(ctx, rec)
+			}
+		})
+		r.until(e, "all handled", func() bool { return len(r.calls) == len(values)-1 && len(r.dead) == 1 })
+		for v, d := range r.dead {
+			if !strings.Contains(v, " hang ") || d.Attempts != 3 {
+				t.Errorf("%s is a dead letter after %d attempts", v, d.Attempts)
+			}
+		}
+	})
+}
+
+// spoiled is a rig on brokers whose answers a test can spoil.
+func spoiled(t *testing.T) (*rig, *kfake.Cluster) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	a, err := kafka.NewAdmin(kafka.Cluster{Brokers: c.ListenAddrs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if _, err := a.Apply(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, kafkatest.Embedded(t)) // for its names and its store
+	r.addr = strings.Join(c.ListenAddrs(), ",")
+	return r, c
+}
+
+// A commit that brokers refuse for a while is repeated: the next process gets nothing
+// twice.
+func TestCommitIsRepeated(t *testing.T) {
+	r, c := spoiled(t)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.CoordinatorNotAvailable, Count: 3})
+	r.publish("a ok 1", "b ok 2")
+	e := r.engine(nil)
+	r.until(e, "committed", func() bool { return len(r.calls) == 2 && e.Stats().Commits > 0 })
+	r.publish("a ok 3")
+	r.until(r.engine(nil), "the third", func() bool { return r.calls["a ok 3"] == 1 })
+	for v, n := range r.calls {
+		if n != 1 {
+			t.Errorf("%s was handled %d times", v, n)
+		}
+	}
+}
+
+// A topic is deleted and made again under a consumer, which finds out by itself and reads
+// the new one from its beginning.
+func TestTopicMadeAgain(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		r := newRig(t, b)
+		admin, name, replicas := r.admin(), b.Name("again"), int16(min(b.Brokers(), 3))
+		if b.Embedded != nil { // which takes no foreign topics away
+			c, err := kfake.NewCluster(kfake.NumBrokers(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(c.Close)
+			r.addr = strings.Join(c.ListenAddrs(), ",")
+			reader, err := kafka.NewReader(r.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(reader.Close)
+			admin = kadm.NewClient(reader)
+		}
+		create := func() {
+			t.Helper()
+			r.await("the topic", func() bool {
+				_, err := admin.CreateTopic(t.Context(), 4, replicas, nil, name)
+				return err == nil
+			})
+		}
+		publish := func(v string) {
+			t.Helper()
+			p, err := kafka.NewPublisher(r.addr, b.Name("publisher"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			r.await("published", func() bool {
+				return p.Publish(t.Context(), []*kafka.Record{{Topic: name, Partition: 1, Key: []byte("a"), Value: []byte(v)}}) == nil
+			})
+		}
+		create()
+		t.Cleanup(func() { _, _ = admin.DeleteTopics(context.Background(), name) })
+		publish("a ok 1")
+		publish("a ok 2")
+		e := r.engine(func(c *Config) { c.Topics = []string{name} })
+		stop := r.run(e)
+		defer stop()
+		r.await("the first", func() bool { return len(r.calls) == 2 && e.Stats().Commits > 0 })
+		if _, err := admin.DeleteTopics(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		create()
+		publish("a ok 3")
+		r.await("the record of the new topic", func() bool { return r.calls["a ok 3"] == 1 })
+	})
+}
+
+// While a handler hangs, nothing is fetched. Lag is what Kafka has all the same, and it
+// grows old; afterwards it is nothing, whatever markers transactions have left.
+func TestLagWhileAHandlerHangs(t *testing.T) {
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
+		r := newRig(t, b)
+		thaw := make(chan struct{})
+		r.publish("a ok 0", "b ok 0", "c ok 0")
+		e := r.engine(func(c *Config) {
+			handle := c.Handle
+			c.Handle = func(ctx context.Context, rec *kafka.Record) error {
+				if strings.Contains(string(rec.Value), " hang ") {
+					<-thaw
+				}
+				return handle(ctx, rec)
+			}
+		})
+		stop := r.run(e)
+		defer stop()
+		r.await("the first", func() bool { return len(r.calls) == 3 })
+		r.publish("a hang 1")
+		time.Sleep(time.Second)
+		for i := range 50 {
+			r.publish(fmt.Sprintf("%c ok %d", 'a'+i%3, i+2))
+		}
+		r.await("the lag", func() bool { s := e.Stats(); return s.Lag >= 50 && s.Oldest >= 10*time.Second })
+		close(thaw)
+		r.await("all", func() bool { return len(r.calls) == 54 })
+		r.await("no lag", func() bool { return e.Stats().Lag == 0 && e.Stats().Oldest == 0 })
+	})
+}

@@ -1,0 +1,267 @@
+// Package failedrows is what an operator does with rows of the outbox that the relay
+// cannot publish: list them, mend them, or drop them.
+//
+// The relay sets such a row aside with the reason, tries it again with every sweep (2 s),
+// and publishes nothing later of its chat meanwhile. What a chat's rows should be follows
+// from its events: mending writes the rows anew from the event store. Dropping gives the
+// row up, and with it the publication of its events, which stay in the event store and
+// can be replayed. The package owns neither who may call it nor the publication.
+//
+// Concurrency: all functions may be called by anybody. Each change is one conditional
+// write; of two operators that change the same row one gets ErrChanged.
+package failedrows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Limits of a call.
+const (
+	MaxRows = 1_000
+	maxRun  = 100 // events of one row
+)
+
+// Errors of calls.
+var (
+	ErrNotFound = errors.New("failedrows: no such failed row")
+	ErrChanged  = errors.New("failedrows: the row was changed meanwhile")
+	ErrInvalid  = errors.New("failedrows: invalid request")
+	ErrNoEvents = errors.New("failedrows: the event store has no readable events for this row: drop it")
+)
+
+// Row is a row that the relay set aside.
+type Row struct {
+	ID           string // shard/sort key
+	ChatID       string
+	FirstVersion int64 // 0: not readable
+	Count        int64
+	Replay       bool
+	CreatedAt    time.Time
+	Attempts     int64
+	LastError    string
+}
+
+const (
+	attrAttempts  = "attempts"
+	attrLastError = "last_error"
+)
+
+// List returns up to limit failed rows (at most MaxRows) behind the one with the id
+// after, in order of their ids; "" begins. It reads what waits in the outbox.
+func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, error) {
+	if limit < 1 || limit > MaxRows {
+		return nil, fmt.Errorf("%w: 1 to %d rows", ErrInvalid, MaxRows)
+	}
+	from, last := 0, ""
+	if after != "" {
+		key, err := keyOf(after)
+		if err != nil {
+			return nil, err
+		}
+		for from < event.Shards && table.ShardKey(from) != key.PK {
+			from++
+		}
+		last = key.SK
+	}
+	var rows []Row
+	for shard := from; shard < event.Shards; shard++ {
+		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), From: last, Consistency: store.Strong}
+		for first := true; first || q.Cursor != ""; first = false {
+			page, err := st.Query(ctx, q)
+			if err != nil {
+				return nil, fmt.Errorf("read outbox: %w", err)
+			}
+			for _, r := range page.Rows {
+				if r.Key.SK == last || r.Item.Get(attrLastError).Str() == "" {
+					continue
+				}
+				if rows = append(rows, rowFrom(r)); len(rows) == limit {
+					return rows, nil
+				}
+			}
+			q.Cursor = page.Cursor
+		}
+		last = ""
+	}
+	return rows, nil
+}
+
+func rowFrom(r store.Row) Row {
+	row := Row{
+		ID: r.Key.PK + "/" + r.Key.SK, Attempts: r.Item.Get(attrAttempts).Int64(), LastError: r.Item.Get(attrLastError).Str(),
+	}
+	row.ChatID, _, _ = strings.Cut(r.Key.SK, "#")
+	if o, err := table.OutboxFrom(r); err == nil {
+		row.FirstVersion, row.Count, row.Replay, row.CreatedAt = o.FirstVersion, o.Count, o.Replay, time.UnixMilli(o.CreatedAt)
+	}
+	return row
+}
+
+func keyOf(id string) (store.Key, error) {
+	shard, sk, ok := strings.Cut(id, "/")
+	k := store.Key{Table: store.Outbox, PK: shard, SK: sk}
+	if !ok || k.Validate() != nil || len(shard) != 2 {
+		return k, fmt.Errorf("%w: %.100q is not the id of a failed row", ErrInvalid, id)
+	}
+	return k, nil
+}
+
+// get reads a failed row.
+func get(ctx context.Context, st store.Store, id string) (store.Row, error) {
+	key, err := keyOf(id)
+	if err != nil {
+		return store.Row{}, err
+	}
+	it, err := st.Get(ctx, key, store.Strong)
+	switch {
+	case err != nil:
+		return store.Row{}, fmt.Errorf("read row: %w", err)
+	case it.Get(attrLastError).Str() == "":
+		return store.Row{}, fmt.Errorf("%w: %.100q", ErrNotFound, id)
+	}
+	return store.Row{Key: key, Item: it}, nil
+}
+
+// Drop removes a failed row: its events will not be published by it. Without execute it
+// tells which.
+func Drop(ctx context.Context, st store.Store, id string, execute bool) (Row, error) {
+	r, err := get(ctx, st, id)
+	if err != nil || !execute {
+		return rowFrom(r), err
+	}
+	return rowFrom(r), replace(ctx, st, r, nil)
+}
+
+// Mend replaces a failed row by rows that are right: those of the chat's events from the
+// row's first version on, up to the next row or the head, as far as the event store has
+// them and they can be read. A row whose version cannot be read is taken to be about all
+// events that no other row is about and that follow the last row before it. Without
+// execute it tells what would be written. ErrNoEvents: nothing can be published.
+func Mend(ctx context.Context, st store.Store, id string, execute bool) (Row, []table.Outbox, error) {
+	r, err := get(ctx, st, id)
+	if err != nil {
+		return Row{}, nil, err
+	}
+	row := rowFrom(r)
+	from, to, err := span(ctx, st, r, row)
+	if err != nil {
+		return row, nil, err
+	}
+	rows, err := derive(ctx, st, row.ChatID, from, to)
+	if err != nil {
+		return row, nil, err
+	}
+	for i := range rows {
+		rows[i].Replay = row.Replay
+		if o, err := table.OutboxFrom(r); err == nil {
+			rows[i].ReplayID = o.ReplayID
+		}
+	}
+	if execute {
+		err = replace(ctx, st, r, rows)
+	}
+	return row, rows, err
+}
+
+// span is which versions a row should be about; to is 0 for no end.
+func span(ctx context.Context, st store.Store, r store.Row, row Row) (from, to int64, err error) {
+	if row.Replay && row.FirstVersion > 0 {
+		return row.FirstVersion, row.FirstVersion + max(row.Count, 1) - 1, nil
+	}
+	from = max(row.FirstVersion, 1)
+	q := store.Query{
+		Table: store.Outbox, PK: table.ShardKey(event.Shard(row.ChatID)), From: row.ChatID + "#", To: row.ChatID + "#~", Consistency: store.Strong,
+	}
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := st.Query(ctx, q)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read outbox: %w", err)
+		}
+		for _, other := range page.Rows {
+			o, err := table.OutboxFrom(other)
+			if err != nil || o.Replay || other.Key == r.Key {
+				continue
+			}
+			if row.FirstVersion > 0 && o.FirstVersion > row.FirstVersion && (to == 0 || o.FirstVersion <= to) {
+				to = o.FirstVersion - 1
+			}
+			if row.FirstVersion == 0 {
+				from = max(from, o.FirstVersion+o.Count)
+			}
+		}
+		q.Cursor = page.Cursor
+	}
+	return from, to, nil
+}
+
+// derive makes the rows of a chat's events, each of at most maxRun that follow each
+// other and can be read.
+func derive(ctx context.Context, st store.Store, chatID string, from, to int64) (rows []table.Outbox, err error) {
+	q := store.Query{Table: store.Events, PK: chatID, From: table.Number(from), Consistency: store.Strong}
+	if to > 0 {
+		q.To = table.Number(to)
+	}
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := st.Query(ctx, q)
+		if err != nil {
+			return nil, fmt.Errorf("read events: %w", err)
+		}
+		for _, er := range page.Rows {
+			e, err := table.EventFrom(er)
+			if err != nil {
+				continue
+			}
+			decoded, err := event.Unmarshal(e.Type, e.Payload)
+			if err != nil {
+				continue
+			}
+			if n := len(rows); n > 0 && rows[n-1].Count < maxRun && rows[n-1].FirstVersion+rows[n-1].Count == e.Version {
+				rows[n-1].Count++
+				continue
+			}
+			rows = append(rows, table.Outbox{
+				Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: e.Version, Count: 1,
+				CreatedAt: decoded.GetMetadata().GetEventTime().AsTime().UnixMilli(),
+			})
+			if len(rows) > store.MaxPlanWrites-1 {
+				return nil, fmt.Errorf("%w: more than %d rows would be written", ErrInvalid, store.MaxPlanWrites-1)
+			}
+		}
+		q.Cursor = page.Cursor
+	}
+	if len(rows) == 0 {
+		return nil, ErrNoEvents
+	}
+	return rows, nil
+}
+
+// replace removes a row that nobody has changed meanwhile and writes others, all or none.
+func replace(ctx context.Context, st store.Store, r store.Row, rows []table.Outbox) error {
+	same := store.Exists().Eq(attrLastError, r.Item.Get(attrLastError))
+	var p store.Plan
+	kept := false
+	for _, o := range rows {
+		w := store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item(), Name: "mended"}
+		if o.Key() == r.Key {
+			w.Cond, w.Name, kept = same, "row", true
+		}
+		p.Writes = append(p.Writes, w)
+	}
+	if !kept {
+		p.Writes = append(p.Writes, store.Write{Op: store.OpDelete, Key: r.Key, Cond: same, Name: "row"})
+	}
+	err := st.Transact(ctx, p)
+	var failed *store.ConditionError
+	if errors.As(err, &failed) {
+		return ErrChanged
+	}
+	return err
+}

@@ -1,0 +1,70 @@
+package ops
+
+import (
+	"context"
+
+	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/workers/failedrows"
+)
+
+// ListFailedOutboxRows implements opsv1connect.OpsServiceHandler.
+func (s *Service) ListFailedOutboxRows(ctx context.Context, req *opsv1.ListFailedOutboxRowsRequest) (*opsv1.ListFailedOutboxRowsResponse, error) {
+	size := min(int(req.GetPageSize()), failedrows.MaxRows)
+	if size == 0 {
+		size = defaultPage
+	}
+	rows, err := failedrows.List(ctx, s.cfg.Store, req.GetPageToken(), size)
+	if err != nil {
+		return nil, err
+	}
+	res := &opsv1.ListFailedOutboxRowsResponse{}
+	for _, r := range rows {
+		res.Rows = append(res.Rows, failedRow(r))
+	}
+	if len(rows) == size {
+		res.NextPageToken = rows[size-1].ID
+	}
+	return res, nil
+}
+
+// MendFailedOutboxRow implements opsv1connect.OpsServiceHandler.
+func (s *Service) MendFailedOutboxRow(ctx context.Context, req *opsv1.MendFailedOutboxRowRequest) (_ *opsv1.MendFailedOutboxRowResponse, err error) {
+	res := &opsv1.MendFailedOutboxRowResponse{}
+	ended := s.audit(ctx, "mend outbox row", req.GetExecute(), req)
+	defer func() { ended(len(res.GetMended()), &err) }()
+	row, rows, err := failedrows.Mend(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
+	if err != nil {
+		return nil, err
+	}
+	res.Row = failedRow(row)
+	for _, o := range rows {
+		res.Mended = append(res.Mended, rowTo(o))
+	}
+	return res, nil
+}
+
+// DropFailedOutboxRow implements opsv1connect.OpsServiceHandler.
+func (s *Service) DropFailedOutboxRow(ctx context.Context, req *opsv1.DropFailedOutboxRowRequest) (_ *opsv1.DropFailedOutboxRowResponse, err error) {
+	ended := s.audit(ctx, "drop outbox row", req.GetExecute(), req)
+	defer func() { ended("", &err) }()
+	row, err := failedrows.Drop(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
+	if err != nil {
+		return nil, err
+	}
+	return &opsv1.DropFailedOutboxRowResponse{Row: failedRow(row)}, nil
+}
+
+func failedRow(r failedrows.Row) *opsv1.FailedOutboxRow {
+	out := &opsv1.FailedOutboxRow{
+		Row: r.ID, ChatId: r.ChatID, FirstVersion: r.FirstVersion, Count: r.Count, Replay: r.Replay, Attempts: r.Attempts, LastError: cut(r.LastError, maxReason),
+	}
+	if !r.CreatedAt.IsZero() {
+		out.CreatedAt = stamp(r.CreatedAt)
+	}
+	return out
+}
+
+func rowTo(o table.Outbox) *opsv1.FailedOutboxRow {
+	return &opsv1.FailedOutboxRow{ChatId: o.ChatID, FirstVersion: o.FirstVersion, Count: o.Count, Replay: o.Replay}
+}

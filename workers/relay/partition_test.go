@@ -1,0 +1,126 @@
+package relay
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// One partition takes nothing: the chats in it wait, in order, and all others go on in
+// the same cycle. Once it takes records again, nothing is missing.
+func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
+	r := newRig(t)
+	var ids []string
+	for range 20 {
+		ids = append(ids, r.group())
+	}
+	down := kafka.Partition{Topic: kafka.MessagesPersisted, ID: int32(event.Partition(ids[0], int(kafka.Partitions(kafka.MessagesPersisted))))}
+	re := r.relay()
+	attempts, broken := 0, true
+	publish := re.cfg.Publish
+	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		for _, rec := range records {
+			if broken && (kafka.Partition{Topic: rec.Topic, ID: rec.Partition}) == down {
+				attempts++
+				return &kafka.PartitionError{Partitions: []kafka.Partition{down}, Err: context.DeadlineExceeded}
+			}
+		}
+		return publish(ctx, records)
+	}
+	r.rest(re) // their creation is no message
+	for _, id := range ids {
+		r.send(id)
+		r.send(id)
+	}
+	for _, c := range r.commits[len(r.commits)-2*len(ids):] {
+		re.Nudge(c)
+	}
+	for range 40 {
+		r.must(re.Cycle(r.ctx))
+	}
+	waiting := 0
+	seen := map[string]int64{}
+	for _, e := range r.log {
+		seen[e.GetChatId()] = max(seen[e.GetChatId()], e.GetMetadata().GetVersion())
+	}
+	for _, id := range ids {
+		switch out := event.Partition(id, int(kafka.Partitions(down.Topic))) == int(down.ID); {
+		case out && seen[id] != 2:
+			t.Fatalf("%s: version %d is published, though its partition takes nothing", id, seen[id])
+		case out:
+			waiting++
+		case seen[id] != 4:
+			t.Fatalf("%s: published up to %d of 4", id, seen[id])
+		}
+	}
+	if waiting == 0 || attempts != 1 {
+		t.Fatalf("%d chats wait after %d attempts", waiting, attempts)
+	}
+	if n := re.Stats().Unavailable; n != 1 {
+		t.Fatalf("%d partitions are unavailable by the metric", n)
+	}
+	// It is tried again after 2, 4, 8 … seconds, not in every cycle.
+	for range 30 {
+		r.now = r.now.Add(time.Second)
+		r.must(re.Cycle(r.ctx))
+	}
+	if attempts < 3 || attempts > 6 {
+		t.Fatalf("%d attempts in 30 s", attempts)
+	}
+	broken = false
+	r.now = r.now.Add(time.Minute)
+	r.rest(re)
+	r.check(true)
+	if n := re.Stats().Unavailable; n != 0 {
+		t.Fatalf("%d partitions are unavailable by the metric", n)
+	}
+}
+
+// The time of a partition comes in the middle of a pass over a backlog of several
+// transactions, of which the first was refused: the later ones must not go before it.
+func TestOutageThatEndsInTheMiddle(t *testing.T) {
+	r := newRig(t)
+	id := r.group()
+	re := r.relay()
+	r.rest(re)
+	for range 30 { // MaxBatch is 7
+		r.send(id)
+	}
+	down := kafka.Partition{Topic: kafka.MessagesPersisted, ID: int32(event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))))}
+	publish, n := re.cfg.Publish, 0
+	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		if n++; n == 1 {
+			return &kafka.PartitionError{Partitions: []kafka.Partition{down}, Err: context.DeadlineExceeded}
+		}
+		return publish(ctx, records)
+	}
+	re.cfg.Clock = func() time.Time { r.now = r.now.Add(300 * time.Millisecond); return r.now }
+	r.now = r.now.Add(time.Minute)
+	for range 5 {
+		r.rest(re)
+	}
+	r.check(true)
+}
+
+// An operator's row for events that were published already is published as a repetition
+// and deleted; it does not stay as a backlog.
+func TestRowOfPublishedEvents(t *testing.T) {
+	r := newRig(t)
+	id := r.group()
+	r.send(id)
+	re := r.relay()
+	r.rest(re)
+	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 1, Count: 2, CreatedAt: 1}
+	r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}))
+	n := len(r.log)
+	r.rest(re)
+	r.check(true)
+	if len(r.log) != n+2 {
+		t.Fatalf("%d events were published again, not 2", len(r.log)-n)
+	}
+}
