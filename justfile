@@ -42,7 +42,7 @@ test-store:
     go test ./server/store/...
 
 # Compare the schemas with a git ref, or with everything released: just schemacheck ci.
-schemacheck *args="--base HEAD":
+schemacheck *args="--base HEAD --events proto/event":
     go run ./schemacheck {{args}}
 
 # Add today's event schemas to the released ones; refused if they break those.
@@ -74,6 +74,14 @@ kill rounds="20":
 browser:
     .tools/browser/run
 
+# Make clients in other languages from the contracts and from the OpenAPI document, and use them.
+clients:
+    .tools/clients/run
+
+# What a user does in the first hour: the README, and a chat in four languages over two kills of the server.
+first-hour:
+    .tools/firsthour/run
+
 # Run every fuzz target for a while.
 fuzz time="30s":
     .tools/fuzz {{time}}
@@ -86,6 +94,10 @@ bench pattern="." packages="./server/...":
 bench-distributed *args:
     .tools/bench-distributed {{args}}
 
-# What CI runs.
-ci:
-    .ci/run
+# What CI runs, or parts of it: quick, race, explore, kills, integration, clients.
+ci *parts:
+    .ci/run {{parts}}
+
+# CI with a million schedules, 200 kills and 1,000 rebalances; the report has seeds, counts and times.
+nightly report="nightly.txt":
+    bash -o pipefail -c ".ci/run nightly | tee {{report}}"

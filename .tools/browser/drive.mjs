@@ -1,10 +1,13 @@
 // Drives the page in a real browser against a real server, which is killed and started again on the way.
 //
 //   node drive.mjs SERVER-BINARY CHROMIUM BUNDLE
+//
+// Beside that, an EventSource in the page resumes by itself each time, and a second page keeps two idle streams of another
+// server for longer than any timer on the way: one of Connect, one of server-sent events read by fetch.
 import assert from "node:assert/strict";
 import { spawn, execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createServer } from "node:http";
+import { createServer, request } from "node:http";
 import { once } from "node:events";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,28 +21,36 @@ const patience = 30_000;
 const began = Date.now();
 
 let server;
-async function start(listen) {
-  server = spawn(binary, ["--listen", listen, "--kafka-listen", "127.0.0.1:0", "--data-dir", data], { stdio: ["ignore", "pipe", "pipe"] });
+let calm; // a server that nobody kills
+async function launch(listen, dir) {
+  const child = spawn(binary, ["--listen", listen, "--kafka-listen", "127.0.0.1:0", "--data-dir", dir], { stdio: ["ignore", "pipe", "pipe"] });
   let log = "";
-  server.stderr.on("data", (b) => (log = (log + b).slice(-4000)));
-  for await (const line of createInterface({ input: server.stdout })) {
+  child.stderr.on("data", (b) => (log = (log + b).slice(-4000)));
+  for await (const line of createInterface({ input: child.stdout })) {
     const found = line.match(/listening on http:\/\/([^,\s]+),/);
     if (found) {
-      server.stdout.resume();
-      return found[1];
+      child.stdout.resume();
+      return { child, address: found[1] };
     }
   }
   throw new Error(`the server did not start: ${log}`);
+}
+async function start(listen) {
+  const started = await launch(listen, data);
+  server = started.child;
+  return started.address;
 }
 async function kill() {
   const gone = once(server, "exit");
   server.kill("SIGKILL");
   await gone;
 }
-const tokenOf = (user) => execFileSync(binary, ["--data-dir", data, "token", user], { encoding: "utf8" }).trim();
+const tokenOf = (user, dir = data) => execFileSync(binary, ["--data-dir", dir, "token", user], { encoding: "utf8" }).trim();
 
 // The page comes from an origin of its own, so every call of the API crosses origins.
-function page(base) {
+// It passes server-sent events on with a token of its own, as the back end of a site does for EventSource, which cannot
+// send one.
+function page(base, bearer) {
   const html = `<!doctype html><meta charset="utf-8"><title>Parley</title><body data-server="${base}">
 <form id="sign-in"><input id="token" aria-label="token"><button>Sign in</button></form><p id="state">out</p>
 <button id="create">Create chat</button><p id="chat"></p>
@@ -47,22 +58,76 @@ function page(base) {
 <ol id="log"></ol><script src="/page.js"></script>`;
   const script = readFileSync(bundlePath);
   return createServer((req, res) => {
-    res.setHeader("Content-Security-Policy", `default-src 'none'; script-src 'self'; connect-src ${base}`);
+    if (req.url === "/events") {
+      const headers = { Authorization: `Bearer ${bearer}` };
+      if (req.headers["last-event-id"]) headers["Last-Event-ID"] = req.headers["last-event-id"];
+      const up = request(`${base}/api/v1/stream`, { headers }, (answer) => {
+        res.writeHead(answer.statusCode, answer.headers);
+        answer.pipe(res);
+        answer.on("error", () => res.destroy());
+      });
+      up.on("error", () => res.destroy()); // an answer that is an error would end the EventSource
+      res.on("close", () => up.destroy());
+      up.end();
+      return;
+    }
+    res.setHeader("Content-Security-Policy", `default-src 'none'; script-src 'self'; connect-src 'self' ${base}`);
     if (req.url === "/page.js") res.setHeader("Content-Type", "text/javascript").end(script);
     else if (req.url === "/") res.setHeader("Content-Type", "text/html; charset=utf-8").end(html);
     else res.writeHead(404).end();
   });
 }
 
+// Heartbeats come every 15 s: one when the stream is up to date, and four in this time.
+const idle = 65_000;
+
+// A page that only listens, and in the same page a reader of server-sent events on fetch, which can send the token.
+async function holdIdle(browser, base, dir) {
+  const site = page(base, "");
+  site.listen(0, "127.0.0.1");
+  await once(site, "listening");
+  const tab = await browser.newPage();
+  tab.setDefaultTimeout(patience);
+  await tab.goto(`http://localhost:${site.address().port}/`);
+  const bearer = tokenOf("alice", dir);
+  await tab.fill("#token", bearer);
+  await tab.click("#sign-in button");
+  await tab.waitForFunction(() => document.getElementById("state").textContent === "live");
+  const events = tab.evaluate(
+    async ([url, bearer, ms]) => {
+      const stop = new AbortController();
+      setTimeout(() => stop.abort(), ms);
+      const res = await fetch(url, { headers: { Authorization: `Bearer ${bearer}`, "Last-Event-ID": "" }, signal: stop.signal });
+      let text = "";
+      try {
+        for (const reader = res.body.pipeThrough(new TextDecoderStream()).getReader(); ; ) {
+          const { done, value } = await reader.read();
+          if (done) return "the stream ended";
+          text += value;
+        }
+      } catch (e) {
+        return { ended: e.name, heartbeats: text.match(/"heartbeat":/g).length, hellos: text.match(/"hello":/g).length };
+      }
+    },
+    [`${base}/api/v1/stream`, bearer, idle],
+  );
+  const seen = await events;
+  const { streams, heartbeats } = await tab.evaluate(() => ({ ...document.body.dataset }));
+  await tab.close();
+  site.close();
+  return { streams, heartbeats, seen };
+}
+
 const problems = [];
 let browser;
 let pages;
+let holding;
 try {
   const address = await start("127.0.0.1:0");
   const base = `http://${address}`;
   const alice = tokenOf("alice");
   const bob = tokenOf("bob");
-  pages = page(base);
+  pages = page(base, bob);
   pages.listen(0, "127.0.0.1");
   await once(pages, "listening");
   const port = pages.address().port;
@@ -71,6 +136,12 @@ try {
     executablePath: browserPath,
     args: [...(process.getuid?.() === 0 ? ["--no-sandbox"] : []), "--disable-dev-shm-usage", "--host-resolver-rules=MAP parley.test 127.0.0.1"],
   });
+  const calmData = join(work, "calm");
+  const started = await launch("127.0.0.1:0", calmData);
+  calm = started.child;
+  holding = holdIdle(browser, `http://${started.address}`, calmData);
+  holding.catch(() => {}); // awaited below
+
   const tab = await browser.newPage();
   tab.setDefaultTimeout(patience);
   tab.on("pageerror", (e) => problems.push(e.message));
@@ -94,6 +165,18 @@ try {
   };
 
   await tab.goto(`http://localhost:${port}/`);
+  await tab.evaluate(
+    () =>
+      new Promise((listening) => {
+        window.heard = [];
+        const source = new EventSource("/events");
+        source.onmessage = (e) => {
+          const frame = JSON.parse(e.data);
+          if (frame.message) window.heard.push(frame.message.content);
+          if (frame.heartbeat) listening();
+        };
+      }),
+  );
   await tab.fill("#token", "not a token");
   await tab.click("#sign-in button");
   await tab.waitForFunction(() => document.getElementById("state").textContent.includes("token is not valid"));
@@ -168,12 +251,21 @@ try {
   assert.notEqual(await docs.evaluate(() => getComputedStyle(document.body).maxWidth), "none");
 
   assert.deepEqual(await lines(6), ["1 alice: one", "2 bob: two", "3 alice: three", "4 bob: four", "5 bob: five", "6 bob: six"]);
+  await tab.waitForFunction(() => window.heard.length >= 6);
+  assert.deepEqual(await tab.evaluate(() => window.heard), ["one", "two", "three", "four", "five", "six"]);
   assert.deepEqual(problems, []);
+  const held = await holding;
+  assert.equal(held.streams, "1", "streams of an idle page");
+  assert.ok(Number(held.heartbeats) >= 5, `${held.heartbeats} heartbeats in ${idle} ms`);
+  assert.equal(held.seen.ended, "AbortError", JSON.stringify(held.seen));
+  assert.equal(held.seen.hellos, 1);
+  assert.ok(held.seen.heartbeats >= 5, JSON.stringify(held.seen));
   const seconds = ((Date.now() - began) / 1000).toFixed(1);
-  console.log(`browser: ok, 6 messages in order over 3 runs of the server, Chromium ${browser.version()}, ${seconds} s`);
+  console.log(`browser: ok, 6 messages in order over 3 runs of the server, an idle page with one stream and ${held.heartbeats} heartbeats, Chromium ${browser.version()}, ${seconds} s`);
 } finally {
   await browser?.close();
   pages?.close();
   server?.kill("SIGKILL");
+  calm?.kill("SIGKILL");
   rmSync(work, { recursive: true, force: true });
 }

@@ -3,12 +3,12 @@
 import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
-import { ChatService, CreateChatRequestSchema } from "../../gen/ts/parley/chat/v1/chat_service_pb";
-import { ChatType } from "../../gen/ts/parley/chat/v1/chat_pb";
-import { DeliveryService } from "../../gen/ts/parley/delivery/v1/delivery_service_pb";
-import type { Frame } from "../../gen/ts/parley/delivery/v1/frame_pb";
-import type { Message } from "../../gen/ts/parley/message/v1/message_pb";
-import { MessageService } from "../../gen/ts/parley/message/v1/message_service_pb";
+import { ChatService, CreateChatRequestSchema } from "../../gen/ts/parley/chat/v1/chat_service_pb.js";
+import { ChatType } from "../../gen/ts/parley/chat/v1/chat_pb.js";
+import { DeliveryService } from "../../gen/ts/parley/delivery/v1/delivery_service_pb.js";
+import type { Frame } from "../../gen/ts/parley/delivery/v1/frame_pb.js";
+import type { Message } from "../../gen/ts/parley/message/v1/message_pb.js";
+import { MessageService } from "../../gen/ts/parley/message/v1/message_service_pb.js";
 
 const element = <T extends HTMLElement>(id: string) => document.getElementById(id) as T;
 const base = document.body.dataset.server!;
@@ -24,6 +24,10 @@ const transport = createConnectTransport({ baseUrl: base, useBinaryFormat: true,
 const chats = createClient(ChatService, transport);
 const messages = createClient(MessageService, transport);
 const delivery = createClient(DeliveryService, transport);
+
+// What the streams of this page have brought, for whoever looks at it.
+const count = { streams: 0, heartbeats: 0 };
+const counted = () => Object.assign(document.body.dataset, count);
 
 let token = ""; // of the last synchronisation
 let chatId = "";
@@ -85,9 +89,13 @@ async function follow() {
           switch (frame.body.case) {
             case "hello":
               stream = frame.body.value.streamId;
+              count.streams++;
+              counted();
               break;
             case "heartbeat":
               token = frame.body.value.token;
+              count.heartbeats++;
+              counted();
               show("live");
               wait = 100;
               void flush();
