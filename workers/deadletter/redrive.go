@@ -34,12 +34,13 @@ type Result string
 const (
 	Done      Result = "done"       // redriven or discarded; in a dry run, it would be
 	Failed    Result = "failed"     // again
-	Behind    Result = "behind"     // not tried, because a letter of its key before it failed
+	Behind    Result = "behind"     // not tried: an earlier letter of its key is not done with
 	NoHandler Result = "no handler" // not tried: nobody here handles its group
 	Taken     Result = "taken"      // not tried: somebody else had it
 )
 
-// Each is told of each letter; reason is that of a failure. Its error ends the call.
+// Each is told of each letter; reason is that of a failure, or the id of the letter that
+// another one is behind. Its error ends the call.
 type Each func(id string, r Result, reason string) error
 
 // Redrive says how letters are driven again.
@@ -95,9 +96,10 @@ func (r *Report) full(limit int) bool {
 }
 
 // Redrive hands letters to the handlers of their groups, one after the other, those
-// of one key in the order in which they died: behind one that fails the key's others
-// stay. A handler sees consume.Redriven(ctx). A letter that its handler took is done
-// with; one that failed stays open, with the result. It ends early if ctx does; a
+// of one key in the order in which they died, whoever asks for them: a letter is not
+// tried while an earlier one of its key is open, chosen by this call or not, or runs in
+// another call. A handler sees consume.Redriven(ctx). A letter that its handler took is
+// done with; one that failed stays open, with the result. It ends early if ctx does; a
 // repetition goes on with what is open.
 func (o *Office) Redrive(ctx context.Context, f Filter, r Redrive) (Report, error) {
 	if r.Rate == 0 {
@@ -106,51 +108,120 @@ func (o *Office) Redrive(ctx context.Context, f Filter, r Redrive) (Report, erro
 	if r.By == "" || len(r.By) > MaxWho || r.Rate < 1 || r.Rate > MaxRate || r.Limit < 0 {
 		return Report{}, fmt.Errorf("%w: who asks for it, and a rate of 1 to %d, are required", ErrInvalid, MaxRate)
 	}
-	var rep Report
-	stopped := map[string]bool{}
-	tick := time.NewTicker(time.Second / time.Duration(r.Rate))
-	defer tick.Stop()
+	lanes, err := o.lanes(ctx, f)
+	if err != nil {
+		return Report{}, err
+	}
+	d := &driver{office: o, filter: f, how: r, blocked: map[string]string{}, tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
+	defer d.tick.Stop()
+	// What is not chosen is looked at, too: it may stand before something that is.
+	all := Filter{Group: f.Group, Topic: f.Topic, Key: f.Key, Statuses: append([]Status{Open, Running}, f.Statuses...)}
+	err = o.walk(ctx, all, Place{}, func(l *Letter) error {
+		if lanes != nil && !lanes[l.lane()] {
+			return nil
+		}
+		return d.next(ctx, l)
+	})
+	return d.report, err
+}
+
+// maxLanes bounds what a call remembers of keys that it may leave alone.
+const maxLanes = 100_000
+
+// lanes returns the lanes of the letters that a filter chooses, or nil for all lanes: if
+// the filter chooses whole lanes anyway, or so many that it is cheaper to look at all.
+func (o *Office) lanes(ctx context.Context, f Filter) (map[string]bool, error) {
+	if len(f.IDs) == 0 && f.Class == "" && f.Reason == "" && f.After.IsZero() && f.Before.IsZero() {
+		return nil, f.validate()
+	}
+	lanes := map[string]bool{}
 	err := o.walk(ctx, f, Place{}, func(l *Letter) error {
-		if rep.full(r.Limit) {
+		if lanes[l.lane()] = true; len(lanes) > maxLanes {
 			return errEnough
 		}
-		rep.Matched++
-		lane := l.Group + "\x00" + l.Record.Topic + "\x00" + string(l.Record.Key)
-		handle := r.Handlers[l.Group]
-		switch {
-		case handle == nil:
-			return rep.add(r.Each, l.ID, NoHandler, "")
-		case l.Status != Open:
-			return rep.add(r.Each, l.ID, Taken, "")
-		case stopped[lane]:
-			return rep.add(r.Each, l.ID, Behind, "")
-		case l.Omitted > 0:
-			stopped[lane] = true
-			return rep.add(r.Each, l.ID, Failed, fmt.Sprintf("the record had %d bytes too many for its dead letter: only its position is known", l.Omitted))
-		case r.DryRun:
-			return rep.add(r.Each, l.ID, Done, "")
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		reason, err := o.drive(ctx, l, handle, r.By)
-		var failed *store.ConditionError
-		switch {
-		case errors.As(err, &failed):
-			stopped[lane] = true // we cannot tell how it goes for them
-			return rep.add(r.Each, l.ID, Taken, "")
-		case err != nil:
-			return err
-		case reason != "":
-			stopped[lane] = true
-			return rep.add(r.Each, l.ID, Failed, reason)
-		default:
-			return rep.add(r.Each, l.ID, Done, "")
-		}
+		return nil
 	})
-	return rep, err
+	if len(lanes) > maxLanes {
+		lanes = nil
+	}
+	return lanes, err
+}
+
+// lane is what order is kept within: a key of a topic, for a group.
+func (l *Letter) lane() string {
+	return l.Group + "\x00" + l.Record.Topic + "\x00" + string(l.Record.Key)
+}
+
+// driver is one call of Redrive.
+type driver struct {
+	office  *Office
+	filter  Filter
+	how     Redrive
+	report  Report
+	blocked map[string]string // lanes, and the letter that the others are behind
+	tick    *time.Ticker
+}
+
+// next handles a letter of a lane, chosen or not, in the order of the topic.
+func (d *driver) next(ctx context.Context, l *Letter) error {
+	chosen := d.filter.matches(l) && (d.filter.wants(l.Status) || l.Status == Running)
+	if !chosen {
+		d.block(l)
+		return nil
+	}
+	if d.report.full(d.how.Limit) {
+		return errEnough
+	}
+	d.report.Matched++
+	result, reason, err := d.try(ctx, l)
+	if err != nil {
+		return err
+	}
+	if result != Done && result != NoHandler {
+		d.block(l)
+	}
+	return d.report.add(d.how.Each, l.ID, result, reason)
+}
+
+// block keeps what comes behind a letter, unless that is done with.
+func (d *driver) block(l *Letter) {
+	if lane := l.lane(); l.Status != Redriven && l.Status != Discarded && d.blocked[lane] == "" {
+		d.blocked[lane] = l.ID
+	}
+}
+
+// try drives a letter if nothing stands before it. The error ends the call.
+func (d *driver) try(ctx context.Context, l *Letter) (result Result, reason string, err error) {
+	handle := d.how.Handlers[l.Group]
+	first := d.blocked[l.lane()]
+	switch {
+	case handle == nil:
+		return NoHandler, "", nil
+	case l.Status != Open:
+		return Taken, "", nil
+	case first != "":
+		return Behind, first, nil
+	case l.Omitted > 0:
+		return Failed, fmt.Sprintf("the record had %d bytes too many for its dead letter: only its position is known", l.Omitted), nil
+	case d.how.DryRun:
+		return Done, "", nil
+	}
+	select {
+	case <-ctx.Done():
+		return "", "", ctx.Err()
+	case <-d.tick.C:
+	}
+	reason, err = d.office.drive(ctx, l, handle, d.how.By)
+	var failed *store.ConditionError
+	switch {
+	case errors.As(err, &failed): // we cannot tell how it goes for those behind it
+		return Taken, "", nil
+	case err != nil:
+		return "", "", err
+	case reason != "":
+		return Failed, reason, nil
+	}
+	return Done, "", nil
 }
 
 // drive drives one letter, and returns the reason if it failed again.
