@@ -26,6 +26,7 @@ const (
 	Notifications    Table = "notifications"
 	Topics           Table = "topics"
 	Subscriptions    Table = "subscriptions"
+	Audit            Table = "audit"
 )
 
 // Def declares the shape of a table: whether its key has a sort key and whether
@@ -61,5 +62,6 @@ func Tables() []Def {
 		{Notifications, true, true},
 		{Topics, true, false},
 		{Subscriptions, true, false},
+		{Audit, true, true},
 	}
 }

@@ -320,7 +320,7 @@ func TestValuesAreImmutable(t *testing.T) {
 // never change. New tables are added here and there at the end.
 func TestTablesKeepTheirPlace(t *testing.T) {
 	const want = "users chats chat_counters chat_memberships delivery_state messages events outbox idempotency_keys direct_chat_index " +
-		"pending_members leases meta consumer_attempts dead_letters schemas sessions otp_requests notifications topics subscriptions"
+		"pending_members leases meta consumer_attempts dead_letters schemas sessions otp_requests notifications topics subscriptions audit"
 	var got []string
 	for _, d := range store.Tables() {
 		got = append(got, string(d.Name))

@@ -19,6 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/failedrows"
 	"github.com/parley-chat/parley/workers/replay"
@@ -33,6 +34,7 @@ var (
 	errBusy      = errors.New("ops: too many calls at once")
 	errPageToken = errors.New("ops: not a page token of this list")
 	errArgument  = errors.New("ops: invalid argument")
+	errPanic     = errors.New("ops: panic") // for the audit; call answers it
 )
 
 // mapping is a row of the table of errors: what an operator sees of a sentinel.
@@ -51,6 +53,7 @@ var mappings = []mapping{
 	{auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED", "the operator's token has expired"},
 	{errArgument, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{errPageToken, connect.CodeInvalidArgument, "INVALID_PAGE_TOKEN", "not a page token of this list: begin with the first page"},
+	{errPanic, connect.CodeInternal, "INTERNAL", "internal error"},
 	{errBusy, connect.CodeResourceExhausted, "BUSY", "too many calls at once: wait for one to end"},
 	{deadletter.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
@@ -58,6 +61,7 @@ var mappings = []mapping{
 	{failedrows.ErrNotFound, connect.CodeNotFound, "OUTBOX_ROW_NOT_FOUND", "no such failed row: it was published, mended or dropped"},
 	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row was changed meanwhile: look again"},
 	{failedrows.ErrNoEvents, connect.CodeFailedPrecondition, "NO_EVENTS", "the event store has no readable events for this row: it can only be dropped"},
+	{audit.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{inspect.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
 	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
@@ -171,7 +175,7 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			}
 			ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
 			defer cancel()
-			if res, err = next(ctx, req); err != nil {
+			if res, err = i.record(ctx, req, next); err != nil {
 				return err
 			}
 			return i.s.cfg.Store.Durable(ctx) // nothing is told that a crash could take back
@@ -191,22 +195,50 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 // WrapStreamingHandler implements connect.Interceptor.
 func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return i.call(ctx, conn.Spec().Procedure, func() error { return next(ctx, checkedConn{conn, i}) })
+		return i.call(ctx, conn.Spec().Procedure, func() (err error) {
+			c := &checkedConn{conn, i, ctx, &record{s: i.s, procedure: conn.Spec().Procedure}}
+			defer c.record.end(ctx, &err)
+			return next(ctx, c)
+		})
 	}
 }
 
-// checkedConn checks each message of a stream.
+// record runs a unary call between its two rows.
+func (i *interceptor) record(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (res connect.AnyResponse, err error) {
+	r := &record{s: i.s, procedure: req.Spec().Procedure}
+	if err := r.begin(ctx, req.Spec(), req.Any()); err != nil {
+		return nil, err
+	}
+	defer r.end(ctx, &err)
+	if res, err = next(ctx, req); err == nil {
+		r.result = res.Any()
+	}
+	return res, err
+}
+
+// checkedConn checks each message of a stream, and records the call that its first one is.
 type checkedConn struct {
 	connect.StreamingHandlerConn
 	interceptor *interceptor
+	ctx         context.Context //nolint:containedctx // of the one call that this is
+	record      *record
 }
 
 // Receive implements connect.StreamingHandlerConn.
-func (c checkedConn) Receive(m any) error {
+func (c *checkedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
 		return err
 	}
-	return c.interceptor.check(m)
+	if err := c.interceptor.check(m); err != nil {
+		return err
+	}
+	return c.record.begin(c.ctx, c.Spec(), m)
+}
+
+// Send implements connect.StreamingHandlerConn.
+func (c *checkedConn) Send(m any) error {
+	c.record.result = m
+	return c.StreamingHandlerConn.Send(m)
 }
 
 // call runs a call, and returns the error that the operator sees.

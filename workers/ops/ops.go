@@ -10,8 +10,9 @@
 //
 // Every call carries an operator's token; those of users are refused. Without TLS the
 // listener is on loopback only; with it both sides show certificates of the same
-// authority. What users wrote is shown only to who asks for it, and the log says who
-// did. What changes something is logged with the operator's name before and after.
+// authority. What users wrote is shown only to who asks for it. Such calls, and those that
+// change something, leave two rows in the store with the operator's name: one before they
+// act, one behind them (package audit).
 //
 // # Concurrency
 //
@@ -33,6 +34,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter"
 )
@@ -66,6 +68,7 @@ type Config struct {
 type Service struct {
 	cfg     Config
 	office  *deadletter.Office
+	log     *audit.Log
 	handler http.Handler
 	calls   chan struct{}
 }
@@ -81,7 +84,7 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, office: office, calls: make(chan struct{}, maxCalls)}
+	s := &Service{cfg: cfg, office: office, log: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
 	edge, err := newInterceptor(s)
 	if err != nil {
 		return nil, err

@@ -538,6 +538,37 @@ resource "aws_dynamodb_table" "parley_subscriptions" {
   }
 }
 
+resource "aws_dynamodb_table" "parley_audit" {
+  name                        = "${var.parley_table_prefix}audit"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  ttl {
+    attribute_name = "expires_at"
+    enabled        = true
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
 # What a server may do.
 data "aws_iam_policy_document" "parley_server" {
   statement {
@@ -573,6 +604,7 @@ data "aws_iam_policy_document" "parley_server" {
       aws_dynamodb_table.parley_notifications.arn,
       aws_dynamodb_table.parley_topics.arn,
       aws_dynamodb_table.parley_subscriptions.arn,
+      aws_dynamodb_table.parley_audit.arn,
     ]
   }
 }
@@ -613,6 +645,7 @@ data "aws_iam_policy_document" "parley_worker" {
       aws_dynamodb_table.parley_notifications.arn,
       aws_dynamodb_table.parley_topics.arn,
       aws_dynamodb_table.parley_subscriptions.arn,
+      aws_dynamodb_table.parley_audit.arn,
     ]
   }
 }

@@ -257,7 +257,7 @@ func (c *call) sum(s *opsv1.DeadLetterSummary, done string, execute bool) {
 		n    int64
 		text string
 	}{
-		{s.GetFailed(), "failed again"}, {s.GetBehind(), "left behind one that failed"}, {s.GetNoHandler(), "of groups that nobody handles here"}, {s.GetTaken(), "taken by somebody else"},
+		{s.GetFailed(), "failed again"}, {s.GetBehind(), "left behind an earlier one of their key"}, {s.GetNoHandler(), "of groups that nobody handles here"}, {s.GetTaken(), "taken by somebody else"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.text))

@@ -38,7 +38,9 @@ const (
 // Usage lists the commands, in the form that both binaries print.
 const Usage = `  %[1]s [flags] deadletters list|count|show|redrive|discard   records that consumers could not process
   %[1]s [flags] replay                                        publish events once more
+  %[1]s [flags] outbox failed|mend|drop                       rows of the outbox that cannot be published
   %[1]s [flags] groups describe|hot-keys                      how far consumer groups are behind, and why
+  %[1]s [flags] audit                                         what operators did
   %[1]s [flags] operators token NAME                          print a token for an operator
 `
 
@@ -122,6 +124,7 @@ var groups = map[string]map[string]command{
 		"mend":   {"ROW", "replace one by what the event store says it should be", mendRow},
 		"drop":   {"ROW", "give one up; its events can still be replayed", dropRow},
 	},
+	"audit":     {"": {"", "list what operators changed, and who saw what users wrote", calls}},
 	"operators": {"token": {"NAME", "print a token for an operator, good for 12 hours", nil}},
 	"groups": {
 		"describe": {"GROUP", "members of a consumer group, and how far it is behind", describe},

@@ -408,6 +408,19 @@ func TestFailedOutboxRows(t *testing.T) {
 	c.has(out, "7 to 9", "nothing was done")
 	c.run(0, "outbox drop --reason lost --execute "+lost)
 	c.has(r.Log.String(), "drop outbox row", "by=ada", "lost")
+
+	// What was done is listed, and what was only looked at is not.
+	out, _ = c.run(0, "audit")
+	c.has(out, "DropFailedOutboxRow", "MendFailedOutboxRow", "ada", "ok", "failed_precondition", `"reason":"lost"`)
+	if strings.Count(out, "DropFailedOutboxRow") != 1 || strings.Contains(out, "ListFailed") {
+		t.Errorf("the audit:\n%s", out)
+	}
+	out, _ = c.run(0, "audit --call DropFailedOutboxRow --by ada --since 1h --limit 1")
+	if c.has(out, "DropFailedOutboxRow", "--page-token"); strings.Count(out, "\n") != 3 {
+		t.Errorf("the audit:\n%s", out)
+	}
+	c.run(2, "audit --limit 0")
+	c.run(2, "audit --since yesterday")
 	if out, _ = c.run(0, "outbox failed"); strings.Count(out, "\n") != 1 {
 		t.Fatalf("rows are left:\n%s", out)
 	}

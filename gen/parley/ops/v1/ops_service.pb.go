@@ -33,7 +33,7 @@ const (
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_DONE DeadLetterOutcome = 1
 	// It failed again, and is open still.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_FAILED DeadLetterOutcome = 2
-	// Not tried: one of its key before it failed.
+	// Not tried: an earlier one of its key is open still; the reason is its id.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_BEHIND DeadLetterOutcome = 3
 	// Not tried: nobody here handles its group.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_NO_HANDLER DeadLetterOutcome = 4
@@ -562,7 +562,7 @@ type DeadLetterResult struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// What was done.
 	Outcome DeadLetterOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=parley.ops.v1.DeadLetterOutcome" json:"outcome,omitempty"`
-	// Of a failure.
+	// Of a failure; or the id of the letter that this one is behind.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -628,7 +628,7 @@ type DeadLetterSummary struct {
 	Done int64 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	// Failed again.
 	Failed int64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Not tried, because one of their key before them failed.
+	// Not tried, because an earlier one of their key is open still.
 	Behind int64 `protobuf:"varint,4,opt,name=behind,proto3" json:"behind,omitempty"`
 	// Not tried, because nobody here handles their group.
 	NoHandler int64 `protobuf:"varint,5,opt,name=no_handler,json=noHandler,proto3" json:"no_handler,omitempty"`
@@ -2128,6 +2128,261 @@ func (x *HotKey) GetRecords() int64 {
 	return 0
 }
 
+// ListOperatorCallsRequest chooses calls.
+type ListOperatorCallsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That began at this time or later; the oldest ones kept if not set.
+	After *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
+	// That began before this time; now if not set.
+	Before *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	// Of this operator; of all if empty.
+	Operator string `protobuf:"bytes,3,opt,name=operator,proto3" json:"operator,omitempty"`
+	// With this name; all if empty.
+	Call string `protobuf:"bytes,4,opt,name=call,proto3" json:"call,omitempty"`
+	// Calls at most; 0 means 100.
+	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the answer before, with the same choice; the first page if empty.
+	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOperatorCallsRequest) Reset() {
+	*x = ListOperatorCallsRequest{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOperatorCallsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOperatorCallsRequest) ProtoMessage() {}
+
+func (x *ListOperatorCallsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOperatorCallsRequest.ProtoReflect.Descriptor instead.
+func (*ListOperatorCallsRequest) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ListOperatorCallsRequest) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *ListOperatorCallsRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *ListOperatorCallsRequest) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+func (x *ListOperatorCallsRequest) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *ListOperatorCallsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListOperatorCallsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListOperatorCallsResponse is a page of calls.
+type ListOperatorCallsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first.
+	Calls []*OperatorCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	// Where the next page begins; empty if there is none.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOperatorCallsResponse) Reset() {
+	*x = ListOperatorCallsResponse{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOperatorCallsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOperatorCallsResponse) ProtoMessage() {}
+
+func (x *ListOperatorCallsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOperatorCallsResponse.ProtoReflect.Descriptor instead.
+func (*ListOperatorCallsResponse) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ListOperatorCallsResponse) GetCalls() []*OperatorCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *ListOperatorCallsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// OperatorCall is one call of an operator.
+type OperatorCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// When it began.
+	BeganAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	// Whose token it was.
+	Operator string `protobuf:"bytes,3,opt,name=operator,proto3" json:"operator,omitempty"`
+	// Name of the RPC.
+	Call string `protobuf:"bytes,4,opt,name=call,proto3" json:"call,omitempty"`
+	// What was asked for, as JSON; cut where it is too long.
+	Request string `protobuf:"bytes,5,opt,name=request,proto3" json:"request,omitempty"`
+	// When it ended. Not set: it runs still, or its process ended before it did.
+	EndedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// "ok", or the code of its error.
+	Code string `protobuf:"bytes,7,opt,name=code,proto3" json:"code,omitempty"`
+	// What it did, as JSON; or the reason of its error.
+	Result        string `protobuf:"bytes,8,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperatorCall) Reset() {
+	*x = OperatorCall{}
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperatorCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperatorCall) ProtoMessage() {}
+
+func (x *OperatorCall) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_ops_v1_ops_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperatorCall.ProtoReflect.Descriptor instead.
+func (*OperatorCall) Descriptor() ([]byte, []int) {
+	return file_parley_ops_v1_ops_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *OperatorCall) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *OperatorCall) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *OperatorCall) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+func (x *OperatorCall) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *OperatorCall) GetRequest() string {
+	if x != nil {
+		return x.Request
+	}
+	return ""
+}
+
+func (x *OperatorCall) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
+func (x *OperatorCall) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *OperatorCall) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
 var File_parley_ops_v1_ops_service_proto protoreflect.FileDescriptor
 
 const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
@@ -2294,14 +2549,35 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\arecords\x18\x02 \x01(\x03R\arecords\">\n" +
 	"\x06HotKey\x12\x1a\n" +
 	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12\x18\n" +
-	"\arecords\x18\x02 \x01(\x03R\arecords*\xd9\x01\n" +
+	"\arecords\x18\x02 \x01(\x03R\arecords\"\x96\x02\n" +
+	"\x18ListOperatorCallsRequest\x120\n" +
+	"\x05after\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12$\n" +
+	"\boperator\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\boperator\x12\x1c\n" +
+	"\x04call\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04call\x12'\n" +
+	"\tpage_size\x18\x05 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\xc8\x01R\tpageToken\"\x8b\x01\n" +
+	"\x19ListOperatorCallsResponse\x12<\n" +
+	"\x05calls\x18\x01 \x03(\v2\x1b.parley.ops.v1.OperatorCallB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x05calls\x120\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\xc8\x01R\rnextPageToken\"\xbc\x02\n" +
+	"\fOperatorCall\x12\x17\n" +
+	"\x02id\x18\x01 \x01(\tB\a\xbaH\x04r\x02(@R\x02id\x125\n" +
+	"\bbegan_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x12$\n" +
+	"\boperator\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\boperator\x12\x1c\n" +
+	"\x04call\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04call\x12\"\n" +
+	"\arequest\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80 R\arequest\x125\n" +
+	"\bended_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1b\n" +
+	"\x04code\x18\a \x01(\tB\a\xbaH\x04r\x02(@R\x04code\x12 \n" +
+	"\x06result\x18\b \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06result*\xd9\x01\n" +
 	"\x11DeadLetterOutcome\x12#\n" +
 	"\x1fDEAD_LETTER_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18DEAD_LETTER_OUTCOME_DONE\x10\x01\x12\x1e\n" +
 	"\x1aDEAD_LETTER_OUTCOME_FAILED\x10\x02\x12\x1e\n" +
 	"\x1aDEAD_LETTER_OUTCOME_BEHIND\x10\x03\x12\"\n" +
 	"\x1eDEAD_LETTER_OUTCOME_NO_HANDLER\x10\x04\x12\x1d\n" +
-	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\x8a\t\n" +
+	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\xf7\t\n" +
 	"\n" +
 	"OpsService\x12e\n" +
 	"\x0fListDeadLetters\x12%.parley.ops.v1.ListDeadLettersRequest\x1a&.parley.ops.v1.ListDeadLettersResponse\"\x03\x90\x02\x01\x12h\n" +
@@ -2312,7 +2588,8 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\fReplayEvents\x12\".parley.ops.v1.ReplayEventsRequest\x1a#.parley.ops.v1.ReplayEventsResponse0\x01\x12t\n" +
 	"\x14ListFailedOutboxRows\x12*.parley.ops.v1.ListFailedOutboxRowsRequest\x1a+.parley.ops.v1.ListFailedOutboxRowsResponse\"\x03\x90\x02\x01\x12l\n" +
 	"\x13MendFailedOutboxRow\x12).parley.ops.v1.MendFailedOutboxRowRequest\x1a*.parley.ops.v1.MendFailedOutboxRowResponse\x12l\n" +
-	"\x13DropFailedOutboxRow\x12).parley.ops.v1.DropFailedOutboxRowRequest\x1a*.parley.ops.v1.DropFailedOutboxRowResponse\x12h\n" +
+	"\x13DropFailedOutboxRow\x12).parley.ops.v1.DropFailedOutboxRowRequest\x1a*.parley.ops.v1.DropFailedOutboxRowResponse\x12k\n" +
+	"\x11ListOperatorCalls\x12'.parley.ops.v1.ListOperatorCallsRequest\x1a(.parley.ops.v1.ListOperatorCallsResponse\"\x03\x90\x02\x01\x12h\n" +
 	"\x10GetConsumerGroup\x12&.parley.ops.v1.GetConsumerGroupRequest\x1a'.parley.ops.v1.GetConsumerGroupResponse\"\x03\x90\x02\x01\x12Y\n" +
 	"\vListHotKeys\x12!.parley.ops.v1.ListHotKeysRequest\x1a\".parley.ops.v1.ListHotKeysResponse\"\x03\x90\x02\x01Bs\n" +
 	"\x11dev.parley.ops.v1B\x0fOpsServiceProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03PLY\xaa\x02\rParley.Ops.V1b\x06proto3"
@@ -2330,7 +2607,7 @@ func file_parley_ops_v1_ops_service_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_ops_v1_ops_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_parley_ops_v1_ops_service_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_parley_ops_v1_ops_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_parley_ops_v1_ops_service_proto_goTypes = []any{
 	(DeadLetterOutcome)(0),               // 0: parley.ops.v1.DeadLetterOutcome
 	(*ListDeadLettersRequest)(nil),       // 1: parley.ops.v1.ListDeadLettersRequest
@@ -2362,33 +2639,36 @@ var file_parley_ops_v1_ops_service_proto_goTypes = []any{
 	(*ListHotKeysRequest)(nil),           // 27: parley.ops.v1.ListHotKeysRequest
 	(*ListHotKeysResponse)(nil),          // 28: parley.ops.v1.ListHotKeysResponse
 	(*HotKey)(nil),                       // 29: parley.ops.v1.HotKey
-	(*DeadLetterFilter)(nil),             // 30: parley.ops.v1.DeadLetterFilter
-	(DeadLetterStatus)(0),                // 31: parley.ops.v1.DeadLetterStatus
-	(*DeadLetter)(nil),                   // 32: parley.ops.v1.DeadLetter
-	(*timestamppb.Timestamp)(nil),        // 33: google.protobuf.Timestamp
-	(*DeadLetterRecord)(nil),             // 34: parley.ops.v1.DeadLetterRecord
+	(*ListOperatorCallsRequest)(nil),     // 30: parley.ops.v1.ListOperatorCallsRequest
+	(*ListOperatorCallsResponse)(nil),    // 31: parley.ops.v1.ListOperatorCallsResponse
+	(*OperatorCall)(nil),                 // 32: parley.ops.v1.OperatorCall
+	(*DeadLetterFilter)(nil),             // 33: parley.ops.v1.DeadLetterFilter
+	(DeadLetterStatus)(0),                // 34: parley.ops.v1.DeadLetterStatus
+	(*DeadLetter)(nil),                   // 35: parley.ops.v1.DeadLetter
+	(*timestamppb.Timestamp)(nil),        // 36: google.protobuf.Timestamp
+	(*DeadLetterRecord)(nil),             // 37: parley.ops.v1.DeadLetterRecord
 }
 var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
-	30, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
-	31, // 1: parley.ops.v1.ListDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
-	32, // 2: parley.ops.v1.ListDeadLettersResponse.letters:type_name -> parley.ops.v1.DeadLetter
-	30, // 3: parley.ops.v1.CountDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
-	31, // 4: parley.ops.v1.CountDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
+	33, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	34, // 1: parley.ops.v1.ListDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
+	35, // 2: parley.ops.v1.ListDeadLettersResponse.letters:type_name -> parley.ops.v1.DeadLetter
+	33, // 3: parley.ops.v1.CountDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	34, // 4: parley.ops.v1.CountDeadLettersRequest.statuses:type_name -> parley.ops.v1.DeadLetterStatus
 	5,  // 5: parley.ops.v1.CountDeadLettersResponse.counts:type_name -> parley.ops.v1.DeadLetterCount
-	33, // 6: parley.ops.v1.DeadLetterCount.first_failed_at:type_name -> google.protobuf.Timestamp
-	33, // 7: parley.ops.v1.DeadLetterCount.last_failed_at:type_name -> google.protobuf.Timestamp
-	32, // 8: parley.ops.v1.GetDeadLetterResponse.letter:type_name -> parley.ops.v1.DeadLetter
-	34, // 9: parley.ops.v1.GetDeadLetterResponse.record:type_name -> parley.ops.v1.DeadLetterRecord
+	36, // 6: parley.ops.v1.DeadLetterCount.first_failed_at:type_name -> google.protobuf.Timestamp
+	36, // 7: parley.ops.v1.DeadLetterCount.last_failed_at:type_name -> google.protobuf.Timestamp
+	35, // 8: parley.ops.v1.GetDeadLetterResponse.letter:type_name -> parley.ops.v1.DeadLetter
+	37, // 9: parley.ops.v1.GetDeadLetterResponse.record:type_name -> parley.ops.v1.DeadLetterRecord
 	0,  // 10: parley.ops.v1.DeadLetterResult.outcome:type_name -> parley.ops.v1.DeadLetterOutcome
-	30, // 11: parley.ops.v1.RedriveDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	33, // 11: parley.ops.v1.RedriveDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
 	8,  // 12: parley.ops.v1.RedriveDeadLettersResponse.results:type_name -> parley.ops.v1.DeadLetterResult
 	9,  // 13: parley.ops.v1.RedriveDeadLettersResponse.summary:type_name -> parley.ops.v1.DeadLetterSummary
-	30, // 14: parley.ops.v1.DiscardDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
+	33, // 14: parley.ops.v1.DiscardDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
 	8,  // 15: parley.ops.v1.DiscardDeadLettersResponse.results:type_name -> parley.ops.v1.DeadLetterResult
 	9,  // 16: parley.ops.v1.DiscardDeadLettersResponse.summary:type_name -> parley.ops.v1.DeadLetterSummary
-	33, // 17: parley.ops.v1.ReplayEventsRequest.from_time:type_name -> google.protobuf.Timestamp
-	33, // 18: parley.ops.v1.ReplayEventsRequest.before_time:type_name -> google.protobuf.Timestamp
-	33, // 19: parley.ops.v1.FailedOutboxRow.created_at:type_name -> google.protobuf.Timestamp
+	36, // 17: parley.ops.v1.ReplayEventsRequest.from_time:type_name -> google.protobuf.Timestamp
+	36, // 18: parley.ops.v1.ReplayEventsRequest.before_time:type_name -> google.protobuf.Timestamp
+	36, // 19: parley.ops.v1.FailedOutboxRow.created_at:type_name -> google.protobuf.Timestamp
 	16, // 20: parley.ops.v1.ListFailedOutboxRowsResponse.rows:type_name -> parley.ops.v1.FailedOutboxRow
 	16, // 21: parley.ops.v1.MendFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
 	16, // 22: parley.ops.v1.MendFailedOutboxRowResponse.mended:type_name -> parley.ops.v1.FailedOutboxRow
@@ -2396,33 +2676,40 @@ var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	25, // 24: parley.ops.v1.GetConsumerGroupResponse.members:type_name -> parley.ops.v1.ConsumerGroupMember
 	26, // 25: parley.ops.v1.GetConsumerGroupResponse.partitions:type_name -> parley.ops.v1.ConsumerGroupPartition
 	29, // 26: parley.ops.v1.ListHotKeysResponse.keys:type_name -> parley.ops.v1.HotKey
-	1,  // 27: parley.ops.v1.OpsService.ListDeadLetters:input_type -> parley.ops.v1.ListDeadLettersRequest
-	3,  // 28: parley.ops.v1.OpsService.CountDeadLetters:input_type -> parley.ops.v1.CountDeadLettersRequest
-	6,  // 29: parley.ops.v1.OpsService.GetDeadLetter:input_type -> parley.ops.v1.GetDeadLetterRequest
-	10, // 30: parley.ops.v1.OpsService.RedriveDeadLetters:input_type -> parley.ops.v1.RedriveDeadLettersRequest
-	12, // 31: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
-	14, // 32: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
-	17, // 33: parley.ops.v1.OpsService.ListFailedOutboxRows:input_type -> parley.ops.v1.ListFailedOutboxRowsRequest
-	19, // 34: parley.ops.v1.OpsService.MendFailedOutboxRow:input_type -> parley.ops.v1.MendFailedOutboxRowRequest
-	21, // 35: parley.ops.v1.OpsService.DropFailedOutboxRow:input_type -> parley.ops.v1.DropFailedOutboxRowRequest
-	23, // 36: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
-	27, // 37: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
-	2,  // 38: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
-	4,  // 39: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
-	7,  // 40: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
-	11, // 41: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
-	13, // 42: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
-	15, // 43: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
-	18, // 44: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
-	20, // 45: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
-	22, // 46: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
-	24, // 47: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
-	28, // 48: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
-	38, // [38:49] is the sub-list for method output_type
-	27, // [27:38] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	36, // 27: parley.ops.v1.ListOperatorCallsRequest.after:type_name -> google.protobuf.Timestamp
+	36, // 28: parley.ops.v1.ListOperatorCallsRequest.before:type_name -> google.protobuf.Timestamp
+	32, // 29: parley.ops.v1.ListOperatorCallsResponse.calls:type_name -> parley.ops.v1.OperatorCall
+	36, // 30: parley.ops.v1.OperatorCall.began_at:type_name -> google.protobuf.Timestamp
+	36, // 31: parley.ops.v1.OperatorCall.ended_at:type_name -> google.protobuf.Timestamp
+	1,  // 32: parley.ops.v1.OpsService.ListDeadLetters:input_type -> parley.ops.v1.ListDeadLettersRequest
+	3,  // 33: parley.ops.v1.OpsService.CountDeadLetters:input_type -> parley.ops.v1.CountDeadLettersRequest
+	6,  // 34: parley.ops.v1.OpsService.GetDeadLetter:input_type -> parley.ops.v1.GetDeadLetterRequest
+	10, // 35: parley.ops.v1.OpsService.RedriveDeadLetters:input_type -> parley.ops.v1.RedriveDeadLettersRequest
+	12, // 36: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
+	14, // 37: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
+	17, // 38: parley.ops.v1.OpsService.ListFailedOutboxRows:input_type -> parley.ops.v1.ListFailedOutboxRowsRequest
+	19, // 39: parley.ops.v1.OpsService.MendFailedOutboxRow:input_type -> parley.ops.v1.MendFailedOutboxRowRequest
+	21, // 40: parley.ops.v1.OpsService.DropFailedOutboxRow:input_type -> parley.ops.v1.DropFailedOutboxRowRequest
+	30, // 41: parley.ops.v1.OpsService.ListOperatorCalls:input_type -> parley.ops.v1.ListOperatorCallsRequest
+	23, // 42: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
+	27, // 43: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
+	2,  // 44: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
+	4,  // 45: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
+	7,  // 46: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
+	11, // 47: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
+	13, // 48: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
+	15, // 49: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
+	18, // 50: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
+	20, // 51: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
+	22, // 52: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
+	31, // 53: parley.ops.v1.OpsService.ListOperatorCalls:output_type -> parley.ops.v1.ListOperatorCallsResponse
+	24, // 54: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
+	28, // 55: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
+	44, // [44:56] is the sub-list for method output_type
+	32, // [32:44] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_parley_ops_v1_ops_service_proto_init() }
@@ -2437,7 +2724,7 @@ func file_parley_ops_v1_ops_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_ops_v1_ops_service_proto_rawDesc), len(file_parley_ops_v1_ops_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

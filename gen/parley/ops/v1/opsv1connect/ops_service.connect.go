@@ -59,6 +59,9 @@ const (
 	// OpsServiceDropFailedOutboxRowProcedure is the fully-qualified name of the OpsService's
 	// DropFailedOutboxRow RPC.
 	OpsServiceDropFailedOutboxRowProcedure = "/parley.ops.v1.OpsService/DropFailedOutboxRow"
+	// OpsServiceListOperatorCallsProcedure is the fully-qualified name of the OpsService's
+	// ListOperatorCalls RPC.
+	OpsServiceListOperatorCallsProcedure = "/parley.ops.v1.OpsService/ListOperatorCalls"
 	// OpsServiceGetConsumerGroupProcedure is the fully-qualified name of the OpsService's
 	// GetConsumerGroup RPC.
 	OpsServiceGetConsumerGroupProcedure = "/parley.ops.v1.OpsService/GetConsumerGroup"
@@ -77,8 +80,8 @@ type OpsServiceClient interface {
 	// its event.
 	GetDeadLetter(context.Context, *v1.GetDeadLetterRequest) (*v1.GetDeadLetterResponse, error)
 	// RedriveDeadLetters hands open dead letters to the handlers of their groups again,
-	// those of one key in their order: behind one that fails the key's others stay. It
-	// ends early if the caller leaves; what was handled stays handled, and a repetition
+	// those of one key in their order, over all calls: what is behind a letter that is
+	// open, or at which another call is, stays. It ends early if the caller leaves; what was handled stays handled, and a repetition
 	// goes on with the rest.
 	RedriveDeadLetters(context.Context, *v1.RedriveDeadLettersRequest) (*connect.ServerStreamForClient[v1.RedriveDeadLettersResponse], error)
 	// DiscardDeadLetters gives open dead letters up, for a reason that is kept.
@@ -94,6 +97,9 @@ type OpsServiceClient interface {
 	// DropFailedOutboxRow gives such a row up: its events are not published by it. They
 	// stay in the event store and can be replayed.
 	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
+	// ListOperatorCalls returns calls that changed something or showed what users wrote,
+	// newest first: who called, what was asked for, how it ended.
+	ListOperatorCalls(context.Context, *v1.ListOperatorCallsRequest) (*v1.ListOperatorCallsResponse, error)
 	// GetConsumerGroup returns the members of a consumer group and how far it is behind.
 	GetConsumerGroup(context.Context, *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error)
 	// ListHotKeys counts the keys of the records of a partition that a group has not
@@ -170,6 +176,13 @@ func NewOpsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(opsServiceMethods.ByName("DropFailedOutboxRow")),
 			connect.WithClientOptions(opts...),
 		),
+		listOperatorCalls: connect.NewClient[v1.ListOperatorCallsRequest, v1.ListOperatorCallsResponse](
+			httpClient,
+			baseURL+OpsServiceListOperatorCallsProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("ListOperatorCalls")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		getConsumerGroup: connect.NewClient[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse](
 			httpClient,
 			baseURL+OpsServiceGetConsumerGroupProcedure,
@@ -198,6 +211,7 @@ type opsServiceClient struct {
 	listFailedOutboxRows *connect.Client[v1.ListFailedOutboxRowsRequest, v1.ListFailedOutboxRowsResponse]
 	mendFailedOutboxRow  *connect.Client[v1.MendFailedOutboxRowRequest, v1.MendFailedOutboxRowResponse]
 	dropFailedOutboxRow  *connect.Client[v1.DropFailedOutboxRowRequest, v1.DropFailedOutboxRowResponse]
+	listOperatorCalls    *connect.Client[v1.ListOperatorCallsRequest, v1.ListOperatorCallsResponse]
 	getConsumerGroup     *connect.Client[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse]
 	listHotKeys          *connect.Client[v1.ListHotKeysRequest, v1.ListHotKeysResponse]
 }
@@ -271,6 +285,15 @@ func (c *opsServiceClient) DropFailedOutboxRow(ctx context.Context, req *v1.Drop
 	return nil, err
 }
 
+// ListOperatorCalls calls parley.ops.v1.OpsService.ListOperatorCalls.
+func (c *opsServiceClient) ListOperatorCalls(ctx context.Context, req *v1.ListOperatorCallsRequest) (*v1.ListOperatorCallsResponse, error) {
+	response, err := c.listOperatorCalls.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // GetConsumerGroup calls parley.ops.v1.OpsService.GetConsumerGroup.
 func (c *opsServiceClient) GetConsumerGroup(ctx context.Context, req *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error) {
 	response, err := c.getConsumerGroup.CallUnary(ctx, connect.NewRequest(req))
@@ -300,8 +323,8 @@ type OpsServiceHandler interface {
 	// its event.
 	GetDeadLetter(context.Context, *v1.GetDeadLetterRequest) (*v1.GetDeadLetterResponse, error)
 	// RedriveDeadLetters hands open dead letters to the handlers of their groups again,
-	// those of one key in their order: behind one that fails the key's others stay. It
-	// ends early if the caller leaves; what was handled stays handled, and a repetition
+	// those of one key in their order, over all calls: what is behind a letter that is
+	// open, or at which another call is, stays. It ends early if the caller leaves; what was handled stays handled, and a repetition
 	// goes on with the rest.
 	RedriveDeadLetters(context.Context, *v1.RedriveDeadLettersRequest, *connect.ServerStream[v1.RedriveDeadLettersResponse]) error
 	// DiscardDeadLetters gives open dead letters up, for a reason that is kept.
@@ -317,6 +340,9 @@ type OpsServiceHandler interface {
 	// DropFailedOutboxRow gives such a row up: its events are not published by it. They
 	// stay in the event store and can be replayed.
 	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
+	// ListOperatorCalls returns calls that changed something or showed what users wrote,
+	// newest first: who called, what was asked for, how it ended.
+	ListOperatorCalls(context.Context, *v1.ListOperatorCallsRequest) (*v1.ListOperatorCallsResponse, error)
 	// GetConsumerGroup returns the members of a consumer group and how far it is behind.
 	GetConsumerGroup(context.Context, *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error)
 	// ListHotKeys counts the keys of the records of a partition that a group has not
@@ -389,6 +415,13 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(opsServiceMethods.ByName("DropFailedOutboxRow")),
 		connect.WithHandlerOptions(opts...),
 	)
+	opsServiceListOperatorCallsHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceListOperatorCallsProcedure,
+		svc.ListOperatorCalls,
+		connect.WithSchema(opsServiceMethods.ByName("ListOperatorCalls")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	opsServiceGetConsumerGroupHandler := connect.NewUnaryHandlerSimple(
 		OpsServiceGetConsumerGroupProcedure,
 		svc.GetConsumerGroup,
@@ -423,6 +456,8 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 			opsServiceMendFailedOutboxRowHandler.ServeHTTP(w, r)
 		case OpsServiceDropFailedOutboxRowProcedure:
 			opsServiceDropFailedOutboxRowHandler.ServeHTTP(w, r)
+		case OpsServiceListOperatorCallsProcedure:
+			opsServiceListOperatorCallsHandler.ServeHTTP(w, r)
 		case OpsServiceGetConsumerGroupProcedure:
 			opsServiceGetConsumerGroupHandler.ServeHTTP(w, r)
 		case OpsServiceListHotKeysProcedure:
@@ -470,6 +505,10 @@ func (UnimplementedOpsServiceHandler) MendFailedOutboxRow(context.Context, *v1.M
 
 func (UnimplementedOpsServiceHandler) DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.DropFailedOutboxRow is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) ListOperatorCalls(context.Context, *v1.ListOperatorCallsRequest) (*v1.ListOperatorCallsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.ListOperatorCalls is not implemented"))
 }
 
 func (UnimplementedOpsServiceHandler) GetConsumerGroup(context.Context, *v1.GetConsumerGroupRequest) (*v1.GetConsumerGroupResponse, error) {

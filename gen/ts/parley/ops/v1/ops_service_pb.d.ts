@@ -286,7 +286,7 @@ export declare type DeadLetterResult = Message<"parley.ops.v1.DeadLetterResult">
   outcome: DeadLetterOutcome;
 
   /**
-   * Of a failure.
+   * Of a failure; or the id of the letter that this one is behind.
    *
    * @generated from field: string reason = 3;
    */
@@ -327,7 +327,7 @@ export declare type DeadLetterSummary = Message<"parley.ops.v1.DeadLetterSummary
   failed: bigint;
 
   /**
-   * Not tried, because one of their key before them failed.
+   * Not tried, because an earlier one of their key is open still.
    *
    * @generated from field: int64 behind = 4;
    */
@@ -1143,6 +1143,157 @@ export declare type HotKey = Message<"parley.ops.v1.HotKey"> & {
 export declare const HotKeySchema: GenMessage<HotKey>;
 
 /**
+ * ListOperatorCallsRequest chooses calls.
+ *
+ * @generated from message parley.ops.v1.ListOperatorCallsRequest
+ */
+export declare type ListOperatorCallsRequest = Message<"parley.ops.v1.ListOperatorCallsRequest"> & {
+  /**
+   * That began at this time or later; the oldest ones kept if not set.
+   *
+   * @generated from field: google.protobuf.Timestamp after = 1;
+   */
+  after?: Timestamp | undefined;
+
+  /**
+   * That began before this time; now if not set.
+   *
+   * @generated from field: google.protobuf.Timestamp before = 2;
+   */
+  before?: Timestamp | undefined;
+
+  /**
+   * Of this operator; of all if empty.
+   *
+   * @generated from field: string operator = 3;
+   */
+  operator: string;
+
+  /**
+   * With this name; all if empty.
+   *
+   * @generated from field: string call = 4;
+   */
+  call: string;
+
+  /**
+   * Calls at most; 0 means 100.
+   *
+   * @generated from field: int32 page_size = 5;
+   */
+  pageSize: number;
+
+  /**
+   * From the answer before, with the same choice; the first page if empty.
+   *
+   * @generated from field: string page_token = 6;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message parley.ops.v1.ListOperatorCallsRequest.
+ * Use `create(ListOperatorCallsRequestSchema)` to create a new message.
+ */
+export declare const ListOperatorCallsRequestSchema: GenMessage<ListOperatorCallsRequest>;
+
+/**
+ * ListOperatorCallsResponse is a page of calls.
+ *
+ * @generated from message parley.ops.v1.ListOperatorCallsResponse
+ */
+export declare type ListOperatorCallsResponse = Message<"parley.ops.v1.ListOperatorCallsResponse"> & {
+  /**
+   * Newest first.
+   *
+   * @generated from field: repeated parley.ops.v1.OperatorCall calls = 1;
+   */
+  calls: OperatorCall[];
+
+  /**
+   * Where the next page begins; empty if there is none.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message parley.ops.v1.ListOperatorCallsResponse.
+ * Use `create(ListOperatorCallsResponseSchema)` to create a new message.
+ */
+export declare const ListOperatorCallsResponseSchema: GenMessage<ListOperatorCallsResponse>;
+
+/**
+ * OperatorCall is one call of an operator.
+ *
+ * @generated from message parley.ops.v1.OperatorCall
+ */
+export declare type OperatorCall = Message<"parley.ops.v1.OperatorCall"> & {
+  /**
+   * Unique.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * When it began.
+   *
+   * @generated from field: google.protobuf.Timestamp began_at = 2;
+   */
+  beganAt?: Timestamp | undefined;
+
+  /**
+   * Whose token it was.
+   *
+   * @generated from field: string operator = 3;
+   */
+  operator: string;
+
+  /**
+   * Name of the RPC.
+   *
+   * @generated from field: string call = 4;
+   */
+  call: string;
+
+  /**
+   * What was asked for, as JSON; cut where it is too long.
+   *
+   * @generated from field: string request = 5;
+   */
+  request: string;
+
+  /**
+   * When it ended. Not set: it runs still, or its process ended before it did.
+   *
+   * @generated from field: google.protobuf.Timestamp ended_at = 6;
+   */
+  endedAt?: Timestamp | undefined;
+
+  /**
+   * "ok", or the code of its error.
+   *
+   * @generated from field: string code = 7;
+   */
+  code: string;
+
+  /**
+   * What it did, as JSON; or the reason of its error.
+   *
+   * @generated from field: string result = 8;
+   */
+  result: string;
+};
+
+/**
+ * Describes the message parley.ops.v1.OperatorCall.
+ * Use `create(OperatorCallSchema)` to create a new message.
+ */
+export declare const OperatorCallSchema: GenMessage<OperatorCall>;
+
+/**
  * DeadLetterOutcome is what a call did about a letter.
  *
  * @generated from enum parley.ops.v1.DeadLetterOutcome
@@ -1170,7 +1321,7 @@ export enum DeadLetterOutcome {
   FAILED = 2,
 
   /**
-   * Not tried: one of its key before it failed.
+   * Not tried: an earlier one of its key is open still; the reason is its id.
    *
    * @generated from enum value: DEAD_LETTER_OUTCOME_BEHIND = 3;
    */
@@ -1242,8 +1393,8 @@ export declare const OpsService: GenService<{
   },
   /**
    * RedriveDeadLetters hands open dead letters to the handlers of their groups again,
-   * those of one key in their order: behind one that fails the key's others stay. It
-   * ends early if the caller leaves; what was handled stays handled, and a repetition
+   * those of one key in their order, over all calls: what is behind a letter that is
+   * open, or at which another call is, stays. It ends early if the caller leaves; what was handled stays handled, and a repetition
    * goes on with the rest.
    *
    * @generated from rpc parley.ops.v1.OpsService.RedriveDeadLetters
@@ -1305,6 +1456,17 @@ export declare const OpsService: GenService<{
     methodKind: "unary";
     input: typeof DropFailedOutboxRowRequestSchema;
     output: typeof DropFailedOutboxRowResponseSchema;
+  },
+  /**
+   * ListOperatorCalls returns calls that changed something or showed what users wrote,
+   * newest first: who called, what was asked for, how it ended.
+   *
+   * @generated from rpc parley.ops.v1.OpsService.ListOperatorCalls
+   */
+  listOperatorCalls: {
+    methodKind: "unary";
+    input: typeof ListOperatorCallsRequestSchema;
+    output: typeof ListOperatorCallsResponseSchema;
   },
   /**
    * GetConsumerGroup returns the members of a consumer group and how far it is behind.

@@ -1,0 +1,209 @@
+// Package audit keeps what operators did: a row when a call begins, durable before it
+// acts, and another when it has ended. Rows are never changed and expire after Retention.
+//
+// It owns how the rows are written, paged and joined. It does not own which calls have
+// rows, nor what stands in a request; package ops does.
+//
+// Concurrency: a Log may be used by many goroutines and processes.
+package audit
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Retention is how long a row is kept: a year and a month.
+const Retention = 396 * 24 * time.Hour
+
+// MaxText is the size of a request or result, in bytes. What is longer is cut.
+const MaxText = 4096
+
+// MaxPage is the number of calls that List returns at most.
+const MaxPage = 1000
+
+// ErrInvalid says what is wrong with a call of this package.
+var ErrInvalid = errors.New("audit: invalid request")
+
+// Log writes and reads rows.
+type Log struct {
+	store store.Store
+	clock func() time.Time
+}
+
+// New makes a Log.
+func New(s store.Store, clock func() time.Time) *Log { return &Log{s, clock} }
+
+// Entry is a call that has begun.
+type Entry struct {
+	log   *Log
+	began time.Time
+	id    string
+	row   table.Audit
+}
+
+// Begin writes that a call begins. After it returned without an error, no crash takes the
+// row back. Errors are those of the store: a call that cannot be recorded must not act.
+func (l *Log) Begin(ctx context.Context, by, call, request string) (*Entry, error) {
+	now := l.clock()
+	e := &Entry{log: l, began: now, id: rand.Text(), row: table.Audit{By: by, Call: call}}
+	row := e.row
+	row.Request = cut(request)
+	if err := e.put(ctx, table.AuditBegun, row); err != nil {
+		return nil, err
+	}
+	return e, l.store.Durable(ctx)
+}
+
+// End writes how the call ended.
+func (e *Entry) End(ctx context.Context, code, result string) error {
+	row := e.row
+	row.Code, row.Result = code, cut(result)
+	return e.put(ctx, table.AuditEnded, row)
+}
+
+func (e *Entry) put(ctx context.Context, half string, row table.Audit) error {
+	now := e.log.clock()
+	row.At, row.ExpiresAt = now.UnixMilli(), now.Add(Retention).Unix()
+	err := e.log.store.Transact(ctx, store.Plan{Writes: []store.Write{{
+		Op: store.OpPut, Key: table.AuditKey(e.began, e.id, half), Item: row.Item(), Cond: store.Absent(), Name: "audit",
+	}}})
+	var written *store.ConditionError
+	if errors.As(err, &written) {
+		return nil // by an attempt whose answer was lost: nobody else has this id
+	}
+	return err
+}
+
+// cut shortens a text to MaxText bytes.
+func cut(s string) string {
+	const mark = "…"
+	if len(s) <= MaxText {
+		return strings.ToValidUTF8(s, "?")
+	}
+	return strings.ToValidUTF8(s[:MaxText-len(mark)], "") + mark
+}
+
+// Call is what is known of a call.
+type Call struct {
+	ID            string
+	Began         time.Time
+	By, Name      string
+	Request       string
+	Ended         time.Time // zero: it runs, or its process ended before it did
+	Code, Outcome string
+}
+
+// Filter chooses calls; an empty field chooses all.
+type Filter struct {
+	After, Before time.Time // After is part of the span, Before is not
+	By, Name      string
+}
+
+// List returns up to limit calls, newest first, and where the next page begins: empty
+// after the last. The token is of this filter. One call reads at most maxRead rows, so
+// that a page of a rare choice may be short, or empty, and have a next one.
+func (l *Log) List(ctx context.Context, f Filter, limit int, token string) (calls []Call, next string, err error) {
+	if limit < 1 || limit > MaxPage {
+		return nil, "", fmt.Errorf("%w: 1 to %d calls", ErrInvalid, MaxPage)
+	}
+	now := l.clock()
+	oldest := now.Add(-Retention)
+	if f.After.After(oldest) {
+		oldest = f.After
+	}
+	newest := now.Add(time.Hour) // of a process whose clock is ahead
+	if !f.Before.IsZero() && f.Before.Before(newest) {
+		newest = f.Before
+	}
+	month, before, err := place(token, newest)
+	if err != nil {
+		return nil, "", err
+	}
+	p := page{filter: f, limit: limit}
+	for from := table.Number(max(oldest.UnixMilli(), 0)); month >= table.AuditMonth(oldest); month, before = previous(month), "~" {
+		q := store.Query{Table: store.Audit, PK: month, From: from, To: before, Descending: true, Limit: pageRows, Consistency: store.Strong}
+		for {
+			got, err := l.store.Query(ctx, q)
+			if err != nil {
+				return nil, "", err
+			}
+			for _, r := range got.Rows {
+				if p.add(r) {
+					return p.calls, month + "/" + p.last, nil
+				}
+			}
+			if q.Cursor = got.Cursor; q.Cursor == "" {
+				break
+			}
+		}
+	}
+	return p.calls, "", nil
+}
+
+const (
+	pageRows = 500
+	maxRead  = 20_000
+)
+
+// page joins the halves of calls as they come: the end of a call before its begin.
+type page struct {
+	filter Filter
+	limit  int
+	calls  []Call
+	read   int
+	last   string // key of the last call that was looked at, without its half
+	ended  table.Audit
+	of     string // the call that ended is of
+}
+
+// add takes a row, and reports whether the page is full.
+func (p *page) add(r store.Row) bool {
+	key, half := r.Key.SK[:len(r.Key.SK)-2], r.Key.SK[len(r.Key.SK)-1:]
+	row := table.AuditFrom(r.Item)
+	p.read++
+	if half == table.AuditEnded {
+		p.ended, p.of = row, key
+		return false
+	}
+	if p.of != key {
+		p.ended = table.Audit{}
+	}
+	p.last = key
+	if row.By == cmp.Or(p.filter.By, row.By) && row.Call == cmp.Or(p.filter.Name, row.Call) {
+		_, id, _ := strings.Cut(key, "#")
+		c := Call{ID: id, Began: time.UnixMilli(row.At), By: row.By, Name: row.Call, Request: row.Request}
+		if p.ended.At != 0 {
+			c.Ended, c.Code, c.Outcome = time.UnixMilli(p.ended.At), p.ended.Code, p.ended.Result
+		}
+		p.calls = append(p.calls, c)
+	}
+	return len(p.calls) == p.limit || p.read >= maxRead
+}
+
+// place is where a token says that a page begins: in a month, before a key.
+func place(token string, newest time.Time) (month, before string, err error) {
+	if token == "" {
+		return table.AuditMonth(newest), table.Number(max(newest.UnixMilli(), 0)), nil
+	}
+	month, before, ok := strings.Cut(token, "/")
+	if _, err := time.Parse("2006-01", month); !ok || err != nil || before == "" {
+		return "", "", fmt.Errorf("%w: not a page token of this list", ErrInvalid)
+	}
+	return month, before, nil
+}
+
+func previous(month string) string {
+	t, err := time.Parse("2006-01", month)
+	if err != nil {
+		return ""
+	}
+	return t.AddDate(0, -1, 0).Format("2006-01")
+}
