@@ -394,13 +394,46 @@ func TestPanicDoesNotWedgeTheChat(t *testing.T) {
 	w.checkCommits(true)
 }
 
-// Stamps never go back, whatever the clock does, also over a restart.
+// A command that a clock a year ahead dated does not date the chat for a year: neither
+// its next message nor its place in lists, nor what a user changes for themselves.
+func TestAClockThatJumpedDatesNothing(t *testing.T) {
+	w := newWorld(t, dynamotest.Store(t, time.Now))
+	now := time.UnixMilli(2_000_000_000_000)
+	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
+	w.users(s, "ann", "bob")
+	id := w.group(s, "ann", "bob")
+	now = now.AddDate(1, 0, 0)
+	if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "in a year"}); err != nil {
+		t.Fatal(err)
+	}
+	now = time.UnixMilli(2_000_000_001_000)
+	sent, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "now"})
+	if err != nil || sent.CreatedAt != 2_000_000_001_000 {
+		t.Errorf("sent at %d, %v", sent.CreatedAt, err)
+	}
+	if head := w.head(id); head.ChangedAt != 2_000_000_001_000 || head.LastMoved() != 2_000_000_001_000 {
+		t.Errorf("the head is %+v", head)
+	}
+	row, _, err := s.MarkRead(w.ctx, "bob", id, 2)
+	if err != nil || row.ChangedAt != 2_000_000_001_000 {
+		t.Errorf("bob's row is %+v, %v", row, err)
+	}
+	archived := true
+	own, err := s.SetOwn(w.ctx, chat.Own{Caller: "ann", ChatID: id, Archived: &archived, Procedure: "archive"})
+	if err != nil || own.Row.ChangedAt < 2_000_000_001_000 || own.Row.ChangedAt > 2_000_000_002_000 {
+		t.Errorf("ann's row is %+v, %v", own.Row, err)
+	}
+}
+
+// Stamps never go back with a clock that does, by up to five minutes, also over a restart.
 func TestStampsNeverGoBack(t *testing.T) {
 	w := newWorld(t, dynamotest.Store(t, time.Now))
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func(c *chat.Config) { c.Clock = func() time.Time { return now } }
 	s := w.service("p", w.store, clock)
-	early := w.service("q", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return time.UnixMilli(1_000_000_000_000) } })
+	early := w.service("q", w.store, func(c *chat.Config) {
+		c.Clock = func() time.Time { return time.UnixMilli(2_000_000_000_000 - 240_000) }
+	})
 	w.users(s, "ann", "bob")
 	id := w.group(s, "ann", "bob")
 	other := w.group(s, "ann", "bob")
@@ -415,13 +448,13 @@ func TestStampsNeverGoBack(t *testing.T) {
 	if at := send(early, id); at < first { // the chat's own stamps are the floor
 		t.Errorf("%d after %d by a process that is late", at, first)
 	}
-	now = now.Add(-time.Hour)
+	now = now.Add(-time.Minute)
 	if at := send(s, id); at < first {
 		t.Errorf("%d after %d", at, first)
 	}
-	now = now.Add(2 * time.Hour)
+	now = now.Add(3 * time.Minute)
 	last := send(s, id)
-	now = now.Add(-3 * time.Hour)
+	now = now.Add(-4 * time.Minute)
 	send(s, id) // writes the last stamp down
 	again := w.service("p", w.store, clock)
 	if at := send(again, other); at < last {
