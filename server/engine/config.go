@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/engine/clock"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
@@ -36,6 +37,8 @@ type Config struct {
 	KafkaFallback bool
 	Groups        []string // consumer groups that must have read what is trimmed from the log
 	AcceptLoss    string   // generation of a store whose loss of data is accepted
+	// Clocks tell of a clock that somebody sets; by default those of the machine.
+	Clocks clock.Clocks
 
 	// Distributed.
 

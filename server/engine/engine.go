@@ -8,9 +8,12 @@ package engine
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/engine/clock"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/kafka/reach"
@@ -41,6 +44,12 @@ type Engine struct {
 	dynamo   *dynamo.Store
 	broker   *kafka.Broker
 	cluster  kafka.Cluster
+
+	log        *slog.Logger
+	clock      *clock.Watch // nil where the store has a clock of its own
+	identity   identity     // of a data directory
+	replaced   atomic.Pointer[error]
+	watchEvery time.Duration
 }
 
 // Open opens everything. Errors fit into one line.
@@ -56,7 +65,12 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.opening("the store in %s", dir)
-	st, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.AcceptLoss})
+	e := &Engine{}
+	e.watched(cfg)
+	st, err := embedded.Open(embedded.Options{
+		Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.AcceptLoss,
+		ClockSet: func() bool { return e.clock.Skew().Abs() > MaxSkew },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +79,11 @@ func Open(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	return &Engine{Store: st, Generation: st.Generation(), embedded: st, broker: b}, nil
+	e.Store, e.Generation, e.embedded, e.broker = st, st.Generation(), st, b
+	if e.identity, err = identify(dir); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
 }
 
 func openDistributed(cfg Config) (_ *Engine, err error) {
@@ -82,6 +100,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 		return nil, ExplainStore(cfg, err)
 	}
 	e.Store, e.Generation = e.dynamo, e.dynamo.Generation()
+	e.watched(cfg)
 	if cfg.Redis != "" {
 		o, err := cfg.redis()
 		if err != nil {
@@ -198,13 +217,17 @@ func (e *Engine) LogBytes() int64 {
 // no requests. The overlap of tokens reckons with it (view.Overlap).
 const MaxSkew = view.MaxSkew
 
-// ErrSkew says that this machine's clock is too far from the store's.
+// ErrSkew says that this machine's clock is too far from the store's, or was set by as
+// much where the store is in this process.
 var ErrSkew = errors.New("engine: the clock differs from the store's by more than 20 s")
 
-// Ready reports whether the process can do its work: the store keeps what it took, and
-// the clock is near the store's.
+// Ready reports whether the process can do its work: the store keeps what it took and is
+// the one that was opened, and the clock is near the store's.
 func (e *Engine) Ready(ctx context.Context) error {
-	if e.dynamo != nil && e.dynamo.Stats().Skew.Abs() > MaxSkew {
+	if err := e.replaced.Load(); err != nil {
+		return *err
+	}
+	if e.skew().Abs() > MaxSkew {
 		return ErrSkew
 	}
 	return e.Store.Durable(ctx)

@@ -189,6 +189,11 @@ func (k *known) restore(ctx context.Context, b *kafka.Broker, log *slog.Logger) 
 	if len(k.lost) == 0 {
 		return nil
 	}
+	for i := range k.lost { // a time to come is of a clock that was wrong
+		if k.lost[i].Since > time.Now().UnixMilli() {
+			k.lost[i].Since = 0
+		}
+	}
 	report, err := restore.Run(ctx, restore.Config{Store: k.store, Clock: time.Now, Lost: k.lost, Read: b.Read})
 	if err != nil {
 		return fmt.Errorf("restore the log: %w", err)
@@ -235,13 +240,22 @@ func checkAhead(ctx context.Context, cfg Config, st *embedded.Store, b *kafka.Br
 
 // eventOf reads a record's event; nil if it is none that this process knows.
 func eventOf(r *kafka.Record) event.Event {
-	const frame = 6 // a zero byte, the schema's id, and the first message of its file
 	for _, h := range r.Headers {
-		if h.Key == kafka.HeaderEventType && len(r.Value) > frame {
-			if e, err := event.Unmarshal(string(h.Value), r.Value[frame:]); err == nil {
-				return e
-			}
+		if h.Key == kafka.HeaderEventType {
+			return decodeFramed(string(h.Value), r.Value)
 		}
 	}
 	return nil
+}
+
+func decodeFramed(eventType string, value []byte) event.Event {
+	const frame = 6 // a zero byte, the schema's id, and the first message of its file
+	if len(value) <= frame {
+		return nil
+	}
+	e, err := event.Unmarshal(eventType, value[frame:])
+	if err != nil {
+		return nil
+	}
+	return e
 }

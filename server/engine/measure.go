@@ -10,6 +10,7 @@ import (
 func (e *Engine) Measure(m *telemetry.Metrics) {
 	m.Counter(telemetry.StorePlans, "Plans committed.", func() float64 { return float64(e.plans().committed) })
 	m.Counter(telemetry.StoreFailed, "Plans with failed conditions.", func() float64 { return float64(e.plans().failed) })
+	m.Gauge(telemetry.ClockSkew, "Seconds by which this machine's clock differs from the store's, at least, or was set where the store is in this process.", func() float64 { return e.skew().Abs().Seconds() })
 	if e.dynamo != nil {
 		of := func(name, help string, read func(dynamo.Stats) float64) {
 			m.Counter(name, help, func() float64 { return read(e.dynamo.Stats()) })
@@ -18,7 +19,6 @@ func (e *Engine) Measure(m *telemetry.Metrics) {
 		of(telemetry.DynamoConflicts, "Requests that met another transaction.", func(s dynamo.Stats) float64 { return float64(s.Conflicts) })
 		of(telemetry.DynamoThrottled, "Requests and items that DynamoDB put off.", func(s dynamo.Stats) float64 { return float64(s.Throttled) })
 		of(telemetry.DynamoLost, "Requests without an answer, or with a failure of the service.", func(s dynamo.Stats) float64 { return float64(s.Lost) })
-		m.Gauge(telemetry.ClockSkew, "Seconds by which this machine's clock differs from the store's, at least.", func() float64 { return e.dynamo.Stats().Skew.Abs().Seconds() })
 		of(telemetry.DynamoReadUnits, "Read units that answered requests cost.", func(s dynamo.Stats) float64 { return s.ReadUnits })
 		of(telemetry.DynamoWriteUnits, "Write units that answered requests cost.", func(s dynamo.Stats) float64 { return s.WriteUnits })
 		return

@@ -23,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/engine/clock"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -38,6 +39,9 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 )
+
+// clocks are those of the machine; tests set them.
+var clocks = clock.System()
 
 // demoUsers have their tokens printed at the start of a server that is alone.
 var demoUsers = []string{"alice", "bob"}
@@ -110,7 +114,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	ec := cfg.Engine
-	ec.Groups, ec.Logger = []string{fanout.Group}, log
+	ec.Groups, ec.Logger, ec.Clocks = []string{fanout.Group}, log, clocks
 	began := time.Now()
 	ec.Opening = func(what string) { fmt.Fprintf(stdout, "Opening %s\n", what) }
 	ec.Fatal = func(err error) {
@@ -128,7 +132,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	defer p.close()
 	web := p.server(log, local(listener.Addr()))
-	services := append(p.workers(log), p.cluster.services()...)
+	services := append([]lifecycle.Service{{Name: "engine", Run: eng.Watch}}, p.workers(log)...)
+	services = append(services, p.cluster.services()...)
 	services = append(services,
 		lifecycle.Service{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
 		lifecycle.Service{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
@@ -201,7 +206,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 		return nil, err
 	}
 	p.process = chat.NewID("srv_")
-	vc := view.Config{Store: eng.Store, Generation: eng.Generation, Clock: time.Now, TokenKey: p.key.Derive("sync tokens", view.KeySize)}
+	vc := view.Config{Store: eng.Store, Generation: eng.Generation, Clock: clocks.Wall, TokenKey: p.key.Derive("sync tokens", view.KeySize)}
 	if cfg.Engine.Distributed() {
 		vc.Turns = remoteTurns
 	}
@@ -214,7 +219,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	// The hub needs the service for watermarks, and the service the hub for its
 	// commits; neither calls the other before both are there.
 	p.chats, err = chat.New(ctx, chat.Config{
-		Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: p.process, Shared: cfg.Engine.Distributed(), Meter: meter(p.counts), Chats: cfg.MaxChats,
+		Store: eng.Store, Clock: clocks.Wall, Generation: eng.Generation, Producer: p.process, Shared: cfg.Engine.Distributed(), Meter: meter(p.counts), Chats: cfg.MaxChats,
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
 			p.hub.Deliver(d)
@@ -235,7 +240,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: eng.Generation, Process: p.process, Source: reader, Durable: eng.Store.Durable,
-		Clock: time.Now, NewID: chat.NewID, Delivered: p.chats.Delivered,
+		Clock: clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered,
 		Revoked: func(session string) bool { return p.gate.Revoked(session) }, // made below
 	})
 	if err != nil {
@@ -253,7 +258,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 		return nil, err
 	}
 	p.gate, err = auth.NewGate(auth.Config{
-		Key: p.key, Clock: time.Now, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke,
+		Key: p.key, Clock: clocks.Wall, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke,
 	})
 	if err != nil {
 		return nil, err

@@ -56,7 +56,10 @@ func (p *program) server(log logger, address string) *web {
 		}
 		switch err := p.eng.Ready(r.Context()); {
 		case errors.Is(err, engine.ErrSkew):
-			http.Error(rw, "the clock differs from the store's", http.StatusServiceUnavailable)
+			http.Error(rw, "the clock differs from the store's, or was set", http.StatusServiceUnavailable)
+			return
+		case errors.Is(err, engine.ErrReplaced):
+			http.Error(rw, "the store was replaced", http.StatusServiceUnavailable)
 			return
 		case err != nil:
 			http.Error(rw, "store is not available", http.StatusServiceUnavailable)

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
 
 // generationKey is the row of the store's generation in table meta.
@@ -16,6 +17,16 @@ const attrGeneration = "id"
 // Generation is the random id that the store got when it was first opened or, later,
 // restored.
 func (s *Store) Generation() string { return s.generation }
+
+// CurrentGeneration reads the generation that the tables have now; "" if they have none,
+// or are not there. Another one than Generation says that they were replaced.
+func (s *Store) CurrentGeneration(ctx context.Context, c store.Consistency) (string, error) {
+	it, err := s.Get(ctx, generationKey, c)
+	if errors.Is(err, wire.ErrNoTables) {
+		return "", nil
+	}
+	return it.Get(attrGeneration).Str(), err
+}
 
 // NewGeneration gives the store another generation. It is the last step of a restore,
 // while all processes are stopped: those that run keep the old one.

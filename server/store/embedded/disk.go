@@ -3,7 +3,6 @@ package embedded
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,37 +58,4 @@ func checkSpace(fs vfs.FS, dir string) error {
 		return nil
 	}
 	return fmt.Errorf("the disk of %s is full: %d MB are free, the store needs %d MB to start; nothing was changed", dir, u.AvailBytes>>20, need>>20+1)
-}
-
-// limiter lets each kind of complaint through once a second, with how many there were.
-type limiter struct {
-	mu    sync.Mutex
-	kinds map[string]*complaints
-}
-
-type complaints struct {
-	at    time.Time
-	since int // left out
-}
-
-// kindsMax bounds a limiter's memory; complaints are of few kinds.
-const kindsMax = 100
-
-func (l *limiter) allow(kind string, now time.Time) (left int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.kinds[kind]
-	if c == nil {
-		if l.kinds == nil || len(l.kinds) >= kindsMax {
-			l.kinds = map[string]*complaints{}
-		}
-		c = &complaints{}
-		l.kinds[kind] = c
-	}
-	if now.Sub(c.at) < time.Second {
-		c.since++
-		return 0, false
-	}
-	left, c.since, c.at = c.since, 0, now
-	return left, true
 }

@@ -32,6 +32,7 @@ import (
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
+	"github.com/parley-chat/parley/server/store/embedded/seldom"
 )
 
 const stripes = 4096
@@ -42,13 +43,14 @@ type Store struct {
 	db         *pebble.DB
 	lock       io.Closer
 	generation string
+	lacks      error      // of a store that is read only: what its seal misses
 	sealing    sync.Mutex // of SEAL and the probes; taken alone
 	probes     uint64     // of the seal; guarded by sealing
 	seed       maphash.Seed
 	stripe     [stripes]sync.Mutex
 	barrier    *barrier.Barrier
 	disk       diskWatch
-	limiter    limiter // of Pebble's complaints
+	limiter    seldom.Limiter // of Pebble's complaints
 
 	life       sync.RWMutex // held shared by every call; Close takes it for itself
 	closed     bool

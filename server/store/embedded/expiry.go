@@ -43,7 +43,7 @@ func (s *Store) sweepLoop() {
 			return
 		case <-t.C:
 		}
-		for n := sweepMax; n == sweepMax && !s.stopping(); {
+		for n := sweepMax; n == sweepMax && !s.stopping() && !s.opts.ClockSet(); {
 			var err error
 			if n, err = s.sweep(sweepMax); err != nil {
 				s.opts.Logger.Error("remove expired items", "error", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/seldom"
 )
 
 // On a full disk a store is not opened, which would try for ever: it says so in one
@@ -50,7 +51,7 @@ func TestNotesOnAFullDisk(t *testing.T) {
 
 // The same complaint comes once a second, with how many were left out; others come.
 func TestComplaintsAreLimited(t *testing.T) {
-	var l limiter
+	var l seldom.Limiter
 	now := time.Unix(1000, 0)
 	for i, step := range []struct {
 		kind  string
@@ -61,7 +62,7 @@ func TestComplaintsAreLimited(t *testing.T) {
 		{"a", 0, 0, true}, {"a", 0, 0, false}, {"b", 0, 0, true}, {"a", 999 * time.Millisecond, 0, false}, {"a", time.Millisecond, 2, true}, {"a", 0, 0, false},
 	} {
 		now = now.Add(step.after)
-		if left, ok := l.allow(step.kind, now); left != step.left || ok != step.ok {
+		if left, ok := l.Allow(step.kind, now); left != step.left || ok != step.ok {
 			t.Errorf("step %d: %d, %v", i, left, ok)
 		}
 	}

@@ -37,6 +37,12 @@ type Options struct {
 	// AcceptLoss is the generation of a store whose loss of data is accepted: it goes on
 	// with what is left, under a new generation.
 	AcceptLoss string
+	// ReadOnly opens a store that is there without changing anything; writes fail. One
+	// that lacks what its seal says opens, too: [Store.Lacks] says so.
+	ReadOnly bool
+	// ClockSet reports whether somebody has set the clock, so that nobody knows what has
+	// expired: nothing is removed meanwhile. Default: never.
+	ClockSet func() bool
 
 	// Seeded bugs, with which tests show that they notice them.
 	noSync bool // a write does not wait for the disk
@@ -56,6 +62,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
+	}
+	if o.ClockSet == nil {
+		o.ClockSet = func() bool { return false }
 	}
 	if o.now == nil {
 		o.now = time.Now
@@ -100,8 +109,12 @@ func Open(o Options) (*Store, error) {
 		return nil, errors.New("embedded: a data directory is required")
 	}
 	o.Dir = o.FS.PathDir(o.FS.PathJoin(o.Dir, "x")) // without a separator at the end
-	if err := makeDir(o.FS, o.Dir); err != nil {
-		return nil, err
+	if !o.ReadOnly {
+		if err := makeDir(o.FS, o.Dir); err != nil {
+			return nil, err
+		}
+	} else if _, err := o.FS.Stat(o.FS.PathJoin(o.Dir, "store")); err != nil {
+		return nil, fmt.Errorf("there is no store: %w", plain(err))
 	}
 	lock, err := o.FS.Lock(o.FS.PathJoin(o.Dir, "LOCK"))
 	if file := (*os.PathError)(nil); errors.As(err, &file) || errors.Is(err, os.ErrPermission) {
@@ -152,6 +165,9 @@ func open(o Options) (*Store, error) {
 		if err := create(o.FS, o.Dir, dir, opts.Clone()); err != nil {
 			return nil, err
 		}
+	}
+	if o.ReadOnly {
+		return s, s.openReadOnly(dir, opts)
 	}
 	if err := checkSpace(o.FS, dir); err != nil {
 		return nil, err
@@ -217,7 +233,7 @@ type logger struct{ s *Store }
 func (l logger) Infof(string, ...any) {}
 
 func (l logger) Errorf(format string, args ...any) {
-	if left, ok := l.s.limiter.allow(format, time.Now()); ok { // on a full disk there are thousands a second
+	if left, ok := l.s.limiter.Allow(format, time.Now()); ok { // on a full disk there are thousands a second
 		l.s.opts.Logger.Error("store engine", "message", fmt.Sprintf(format, args...), "left_out", left)
 	}
 }

@@ -118,6 +118,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	services = append([]lifecycle.Service{{Name: "engine", Run: eng.Watch}}, services...)
 	services = append(services, lifecycle.Service{Name: "http", Run: p.serve(listener)})
 	err = lifecycle.Run(ctx, services, func() {
 		cfg.Logger.Info("working", "jobs", strings.Join(cfg.Jobs, " "), "address", listener.Addr().String(), "process", p.process)

@@ -1,0 +1,108 @@
+// Package clock notices that the wall clock of the machine is set.
+//
+// It compares the wall clock with one that nobody sets, which counts on while the machine
+// sleeps. It owns the measuring and the words in the log; what follows from a jump is the
+// caller's to decide. Whether the clock was right to begin with it cannot know.
+//
+// Concurrency: a Watch may be used by many goroutines; Run is called once.
+package clock
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Limits of a jump.
+const (
+	// Alert is the jump from which on the log tells of it.
+	Alert = 5 * time.Second
+	// Settle is how long a clock that was set must stay as it is before it counts as
+	// right.
+	Settle = 5 * time.Minute
+
+	every = time.Second
+	// still is by how much the difference of two clocks may change that nobody sets.
+	still = 500 * time.Millisecond
+)
+
+// Clocks are the two clocks that are compared.
+type Clocks struct {
+	Wall   func() time.Time
+	Steady func() time.Duration // since some time, not set by anybody
+}
+
+// Watch compares them.
+type Watch struct {
+	clocks Clocks
+	log    *slog.Logger
+
+	mu     sync.Mutex
+	right  time.Duration // wall less steady, as long as the wall clock counts as right
+	jumped bool          // told of
+	at     time.Duration // wall less steady when it was looked at last
+	since  time.Duration // steady: it has been like that
+}
+
+// New takes the wall clock for right as it is now.
+func New(c Clocks, log *slog.Logger) *Watch {
+	w := &Watch{clocks: c, log: log}
+	w.right, w.since = w.offset()
+	w.at = w.right
+	return w
+}
+
+// offset is the wall clock less the steady one, and that.
+func (w *Watch) offset() (offset, steady time.Duration) {
+	steady = w.clocks.Steady()
+	return time.Duration(w.clocks.Wall().UnixNano()) - steady, steady
+}
+
+// Skew is by how much the wall clock was set since it counted as right: ahead, or
+// negative if it was set back.
+func (w *Watch) Skew() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	offset, _ := w.offset()
+	return offset - w.right
+}
+
+// Run looks at the clocks until ctx ends. It tells of a jump once, and takes the clock
+// for right again when it has stayed as it is for Settle.
+func (w *Watch) Run(ctx context.Context) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			w.look()
+		}
+	}
+}
+
+func (w *Watch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	offset, steady := w.offset()
+	if d := offset - w.at; d.Abs() > still {
+		w.since = steady
+	}
+	w.at = offset
+	skew := offset - w.right
+	switch {
+	case skew.Abs() <= Alert:
+		if w.jumped {
+			w.jumped = false
+			w.log.Info("the clock is back", "off", skew.Round(time.Millisecond))
+		}
+	case steady-w.since >= Settle:
+		w.right, w.jumped = offset, false
+		w.log.Warn("the clock was set and has stayed so; it counts as right", "by", skew.Round(time.Millisecond))
+	case !w.jumped:
+		w.jumped = true
+		w.log.Error("the clock of this machine was set", "by", skew.Round(time.Millisecond), "counts_as_right_after", Settle)
+	}
+}

@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/parley-chat/parley/server/engine/clock"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// How often the store under a process is looked at, and how long that may take.
+const (
+	watchEvery = 2 * time.Second
+	watchTime  = 5 * time.Second
+)
+
+// ErrReplaced says that the store is not the one that this process opened. What the
+// process remembers is of the other one; it must end.
+var ErrReplaced = errors.New("engine: the store was replaced or removed under this process")
+
+// Watch looks, until ctx ends, whether the store is still the one that was opened, and
+// whether somebody sets the clock. It returns ErrReplaced if the store is another one;
+// Ready says so from then on. It is a lifecycle.Service's Run.
+func (e *Engine) Watch(ctx context.Context, ready func()) error {
+	ready()
+	if e.clock != nil {
+		watching, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			e.clock.Run(watching)
+		}()
+		defer func() {
+			stop()
+			<-done
+		}()
+	}
+	t := time.NewTicker(e.watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if err := e.same(ctx); err != nil {
+			e.replaced.Store(&err)
+			e.log.Error("this process is not ready any more, and ends", "error", err)
+			return err
+		}
+	}
+}
+
+// identity is what a data directory is known by while it is open.
+type identity struct {
+	paths []string
+	files []fs.FileInfo
+}
+
+func identify(dir string) (id identity, err error) {
+	for _, name := range []string{"LOCK", "store"} {
+		path := filepath.Join(dir, name)
+		info, err := os.Stat(path)
+		if err != nil {
+			return id, err
+		}
+		id.paths, id.files = append(id.paths, path), append(id.files, info)
+	}
+	return id, nil
+}
+
+// same returns ErrReplaced with what was found instead of the store.
+func (e *Engine) same(ctx context.Context) error {
+	for i, path := range e.identity.paths {
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%w: %s is not there any more; put the directory back as it was, what was written since is lost", ErrReplaced, path)
+		case err == nil && !os.SameFile(info, e.identity.files[i]):
+			return fmt.Errorf("%w: %s is another one; a data directory is exchanged while its server does not run", ErrReplaced, path)
+		}
+	}
+	if e.dynamo == nil {
+		return nil
+	}
+	for _, c := range []store.Consistency{store.Eventual, store.Strong} { // the first one may be old
+		call, cancel := context.WithTimeout(ctx, watchTime)
+		now, err := e.dynamo.CurrentGeneration(call, c)
+		cancel()
+		if err != nil || now == e.Generation {
+			return nil // a store that does not answer says nothing
+		}
+		if c == store.Strong && now == "" {
+			return fmt.Errorf("%w: the tables have no generation, they were emptied or removed; restore them, then start all processes", ErrReplaced)
+		}
+		if c == store.Strong {
+			return fmt.Errorf("%w: the tables have generation %.40q, this process began with %.40q; start all processes again", ErrReplaced, now, e.Generation)
+		}
+	}
+	return nil
+}
+
+// skew is by how much this machine's clock is off: off the store's, or, where the store
+// is in this process, off what it was before somebody set it.
+func (e *Engine) skew() time.Duration {
+	if e.dynamo != nil {
+		return e.dynamo.Stats().Skew
+	}
+	return e.clock.Skew()
+}
+
+// watched sets up what Watch looks at.
+func (e *Engine) watched(cfg Config) {
+	e.watchEvery, e.log = watchEvery, cfg.Logger
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	if e.dynamo == nil {
+		clocks := cfg.Clocks
+		if clocks.Wall == nil {
+			clocks = clock.System()
+		}
+		e.clock = clock.New(clocks, e.log)
+	}
+}

@@ -1,0 +1,55 @@
+package embedded
+
+import (
+	"errors"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// What packages below this one need to look at a store's files and keys.
+
+// openReadOnly completes the opening of a store that nothing is changed in.
+func (s *Store) openReadOnly(dir string, opts *pebble.Options) error {
+	opts.ReadOnly, opts.ErrorIfNotExists = true, true
+	_, err := s.checkSeal(dir, opts.Clone())
+	if err != nil && !errors.Is(err, ErrLost) {
+		return err
+	}
+	s.lacks = err
+	if s.db, err = pebble.Open(dir, opts); err != nil {
+		return plain(err)
+	}
+	return nil
+}
+
+// Lacks is ErrLost with what is missing of a store that was opened read only.
+func (s *Store) Lacks() error { return s.lacks }
+
+// DB is the database itself. It is closed with the store.
+func (s *Store) DB() *pebble.DB { return s.db }
+
+// Keys of the engine, and items.
+var (
+	ItemKey    = appendKey    // of an item, appended to a slice
+	ParseKey   = parseKey     // of an item of a table
+	DecodeItem = decodeItem   // what an item's key holds
+	ExpiryKey  = appendExpiry // of an entry of the index of expiries
+	ExpiryTime = expiryTime   // of such an entry, unix s
+)
+
+// TableRange is where a table's keys lie, the second excluded.
+func TableRange(t store.Table) (from, to []byte) {
+	n := tableNumbers[t]
+	return []byte{spaceItems, n}, []byte{spaceItems, n + 1}
+}
+
+// ExpiryRange is where the index of expiries lies.
+func ExpiryRange() (from, to []byte) { return []byte{spaceExpiry}, []byte{spaceExpiry + 1} }
+
+// SealRange is where the probes of the seal lie.
+func SealRange() (from, to []byte) { return []byte{spaceProbe}, []byte{spaceProbe + 1} }
+
+// ExpiryPrefix is the number of bytes before the item's key in an entry of the index.
+const ExpiryPrefix = expiryPrefix
