@@ -28,11 +28,7 @@ type state struct {
 // broker would drop whatever stands behind a byte that it cannot read, and use the
 // offsets again.
 func (b *Broker) check() error {
-	var topics []logdir.Topic
-	for _, t := range Topics() {
-		topics = append(topics, logdir.Topic{Name: t.Name, Partitions: t.Partitions, Configs: embeddedConfigs(t)})
-	}
-	report, err := logdir.Check(b.cfg.Dir, topics, b.cfg.Known)
+	report, err := CheckLog(b.cfg.Dir, b.cfg.Known)
 	if err != nil {
 		return err
 	}
@@ -48,6 +44,15 @@ func (b *Broker) check() error {
 	}
 	b.marks = report.Marks
 	return report.Mend()
+}
+
+// CheckLog reads the embedded log that nobody has open, without changing it.
+func CheckLog(dir string, known Marks) (*logdir.Report, error) {
+	var topics []logdir.Topic
+	for _, t := range Topics() {
+		topics = append(topics, logdir.Topic{Name: t.Name, Partitions: t.Partitions, Configs: embeddedConfigs(t)})
+	}
+	return logdir.Check(dir, topics, known)
 }
 
 // ends are the marks as they will be once all that is written is on the disk.

@@ -12,6 +12,7 @@ package restore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
@@ -150,34 +151,30 @@ func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, e
 // write writes rows for versions, newest first: whatever ends it, the versions before
 // the first row that is there are those still to be written.
 func (r *run) write(ctx context.Context, id string, versions []int64) error {
-	var rows []store.Write
-	flush := func() error {
-		if len(rows) == 0 {
-			return nil
-		}
-		if err := r.Store.Transact(ctx, store.Plan{Writes: rows}); err != nil {
+	rows := Rows(id, versions, r.Clock().UnixMilli())
+	r.report.Events += len(versions)
+	for part := range slices.Chunk(rows, store.MaxPlanWrites) {
+		if err := r.Store.Transact(ctx, store.Plan{Writes: part}); err != nil {
 			return fmt.Errorf("write rows: %w", err)
 		}
-		r.report.Rows += len(rows)
-		rows = nil
-		return nil
+		r.report.Rows += len(part)
 	}
+	return nil
+}
+
+// Rows are the rows of the outbox that announce versions of a chat, which come newest
+// first; at is their time in unix ms.
+func Rows(chatID string, versions []int64, at int64) (rows []store.Write) {
 	for len(versions) > 0 {
 		n := 1
 		for n < len(versions) && n < maxRun && versions[n] == versions[n-1]-1 {
 			n++
 		}
-		o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[n-1], Count: int64(n), CreatedAt: r.Clock().UnixMilli()}
+		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: versions[n-1], Count: int64(n), CreatedAt: at}
 		rows = append(rows, store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()})
-		r.report.Events += n
 		versions = versions[n:]
-		if len(rows) == store.MaxPlanWrites {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
 	}
-	return flush()
+	return rows
 }
 
 // unpublished returns the first version of a chat that waits to be published; 0 if

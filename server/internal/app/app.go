@@ -60,6 +60,8 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			err = printToken(cfg, stdout)
 		case "kafka":
 			err = printKafka(cfg, stdout)
+		case "check":
+			code, err = checkData(ctx, cfg, stdout, stderr)
 		case "ops":
 			code, err = operate(ctx, cfg, stdout, stderr)
 		default:

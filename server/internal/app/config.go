@@ -58,7 +58,8 @@ type Config struct {
 	OpsListen string
 	ops       opsClient
 
-	command string // "" serves, "token" prints a token, "kafka" how to read the log, "ops" is an operator's
+	repair  bool   // of the check
+	command string // "" serves, "check" checks the data, "token" prints a token, "kafka" how to read the log, "ops" is an operator's
 	user    string
 	args    []string // of an operator's command
 }
@@ -78,6 +79,7 @@ var manual = config.Manual{
 			More: "  It needs the key in the data directory, or key-file, and works while the server runs. The token is\n" +
 				"  good for 24 hours. The user exists from the first call with it on.\n",
 		},
+		{Name: "check", Args: "[--repair]", About: "check the data of a server that does not run, and repair what can be derived", More: checkMore},
 		{Name: "kafka", About: "print how to read the event log with kcat and other clients"},
 	},
 	Other:      func(w io.Writer, words []string) bool { return opsctl.Help(w, "server", words) },
@@ -121,6 +123,15 @@ func (c *Config) chooses(rest []string) error {
 		return nil
 	case rest[0] == "kafka" && len(rest) == 1:
 		c.command = "kafka"
+		return nil
+	case rest[0] == "check":
+		c.command = "check"
+		for _, flag := range rest[1:] {
+			if flag != "--repair" && flag != "-repair" {
+				return errUsage{fmt.Errorf("check takes --repair and nothing else, not %.40q", flag)}
+			}
+			c.repair = true
+		}
 		return nil
 	case opsctl.Is(rest):
 		c.command, c.args = "ops", rest

@@ -124,7 +124,7 @@ var rules = []rule{
 		why: "these stand at the bottom",
 	},
 	{
-		imports: []string{"server/store/embedded", "server/store/dynamo"}, only: []string{"server/engine", "server/store/embedded/embeddedtest", "server/store/dynamo/dynamotest"},
+		imports: []string{"server/store/embedded", "server/store/dynamo"}, only: []string{"server/engine", "server/store/embedded/raw", "server/store/embedded/embeddedtest", "server/store/dynamo/dynamotest"},
 		why: "only the engine package knows the modes",
 	},
 	{

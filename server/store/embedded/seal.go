@@ -83,7 +83,7 @@ func (s *Store) writeSeal() error {
 
 // Lost is the refusal to go on without what is missing.
 func Lost(what, generation string) error {
-	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or go on without it by starting once with --accept-loss %s, after which all clients synchronise anew", ErrLost, what, generation)
+	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or go on without it by starting once with --accept-loss %s, after which all clients synchronise anew; the command check says what is left, and with --repair mends what hangs on what is missing", ErrLost, what, generation)
 }
 
 // checkSeal refuses a store that lacks what SEAL says. It looks without changing

@@ -1,0 +1,297 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/check/derive"
+	"github.com/parley-chat/parley/server/engine/restore"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// chats reads the tables of chats side by side.
+type chats struct {
+	*checker
+	heads, rows, members, pending, events, messages *stream
+}
+
+// chats compares the rows of each chat with its events.
+func (c *checker) chats() (err error) {
+	p := &chats{checker: c}
+	for _, s := range []struct {
+		to *(*stream)
+		of store.Table
+	}{
+		{&p.heads, store.ChatCounters},
+		{&p.rows, store.Chats},
+		{&p.members, store.ChatMemberships},
+		{&p.pending, store.PendingMembers},
+		{&p.events, store.Events},
+		{&p.messages, store.Messages},
+	} {
+		if *s.to, err = c.stream(s.of); err != nil {
+			return err
+		}
+		defer (*s.to).stop()
+	}
+	for {
+		id, any := "", false
+		for _, s := range p.all() {
+			if s.ok && (!any || s.row.Key.PK < id) {
+				id, any = s.row.Key.PK, true
+			}
+		}
+		if !any {
+			return nil
+		}
+		c.report.Chats++
+		if err := p.chat(id); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *chats) all() []*stream {
+	return []*stream{p.heads, p.rows, p.members, p.pending, p.events, p.messages}
+}
+
+// one is what is stored of a chat beside its events and messages.
+type one struct {
+	id      string
+	head    store.Item
+	row     store.Item
+	pending store.Item
+	members map[string]table.Membership
+	bad     map[store.Table]error
+	waiting []table.Outbox // in order
+	lost    []int64        // versions that are neither published nor wait for it
+}
+
+// chat checks one chat.
+func (p *chats) chat(id string) error {
+	o := &one{id: id, members: map[string]table.Membership{}, bad: map[store.Table]error{}}
+	var err error
+	if o.waiting, err = p.waiting(id); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		of *stream
+		to *store.Item
+	}{{p.heads, &o.head}, {p.rows, &o.row}, {p.pending, &o.pending}} {
+		if *s.to, o.bad[s.of.table], err = s.of.take(id); err != nil {
+			return err
+		}
+	}
+	if err := p.takeMembers(o); err != nil {
+		return err
+	}
+	d, whole, err := p.follow(o)
+	if err != nil {
+		return err
+	}
+	if !whole {
+		p.unjudged[id] = true
+		for _, s := range p.all() {
+			if _, err := s.skip(id); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if extra, err := p.extraMessages(id, d); err != nil || extra {
+		p.unjudged[id] = p.unjudged[id] || extra
+		return err
+	}
+	if ahead, err := p.ahead(o, d); err != nil || ahead {
+		p.unjudged[id] = p.unjudged[id] || ahead
+		return err
+	}
+	for _, check := range []func(*one, *derive.Chat) error{p.head, p.row, p.pendingRow, p.memberRows, p.userRows, p.leftRows, p.pair, p.unpublished} {
+		if err := check(o, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeMembers reads the members.
+func (p *chats) takeMembers(o *one) error {
+	for p.members.at(o.id) {
+		key := p.members.row.Key
+		it, bad, err := p.members.take(o.id)
+		if err != nil {
+			return err
+		}
+		m := table.MembershipFrom(key.PK, key.SK, it)
+		if bad != nil {
+			m = table.Membership{} // differs from all that there can be
+		}
+		o.members[key.SK] = m
+	}
+	return nil
+}
+
+// follow goes through the events and messages. whole is false if the events are not;
+// then nothing else of the chat can be judged.
+func (p *chats) follow(o *one) (d *derive.Chat, whole bool, err error) {
+	d = derive.New(o.id)
+	for p.events.at(o.id) {
+		key := p.events.row.Key
+		it, bad, err := p.events.take(o.id)
+		if err != nil {
+			return d, false, err
+		}
+		p.report.Events++
+		e, id, bad := decode(store.Row{Key: key, Item: it}, bad)
+		if bad == nil {
+			bad = d.Apply(e)
+		}
+		if bad != nil {
+			what := fmt.Sprintf("the events of the chat are whole up to version %d only: %v", d.Head.Version, bad)
+			return d, false, p.found(EventWrong, key, what, restoreBackup+"; nothing else of this chat was checked")
+		}
+		if p.log.lacks(e, id) && !o.waits(e.GetMetadata().GetVersion()) {
+			o.lost = append(o.lost, e.GetMetadata().GetVersion())
+		}
+		if m, ok := e.(*eventv1.MessagePersisted); ok {
+			if err := p.message(derive.Message(m)); err != nil {
+				return d, false, err
+			}
+		}
+	}
+	if d.Head.Version > 0 {
+		return d, true, nil
+	}
+	return d, false, p.found(EventWrong, place(string(store.Events)+"/"+o.id), "there are rows of a chat without events", restoreBackup+"; nothing else of this chat was checked")
+}
+
+func decode(row store.Row, bad error) (event.Event, string, error) {
+	if bad != nil {
+		return nil, "", fmt.Errorf("the row cannot be read: %w", bad)
+	}
+	e, err := table.EventFrom(row)
+	if err != nil {
+		return nil, "", err
+	}
+	decoded, err := event.Unmarshal(e.Type, e.Payload)
+	if err == nil && decoded.GetMetadata().GetEventId() != e.EventID {
+		err = fmt.Errorf("the row has the id of another event")
+	}
+	return decoded, e.EventID, err
+}
+
+// message compares the next stored message with the one that an event says.
+func (p *chats) message(want table.Message) error {
+	p.report.Messages++
+	key := table.MessageKey(want.ChatID, want.Sequence)
+	for p.messages.at(want.ChatID) && p.messages.row.Key.SK < key.SK {
+		if err := p.found(MessageWrong, p.messages.row.Key, "no event has this message", "nothing else says whether it was sent: "+restoreBackup); err != nil {
+			return err
+		}
+		if err := p.messages.advance(); err != nil {
+			return err
+		}
+	}
+	if p.messages.at(want.ChatID) && p.messages.row.Key == key {
+		row := p.messages.row
+		_, bad, err := p.messages.take(want.ChatID)
+		if err != nil {
+			return err
+		}
+		have, bad2 := table.MessageFrom(row)
+		if bad = cmp.Or(bad, bad2); bad != nil {
+			err = p.found(MessageWrong, key, fmt.Sprintf("the row cannot be read: %v", bad), byRepair, put(key, want.Item()))
+		} else if have != want {
+			err = p.found(MessageWrong, key, differ(have, want), byRepair, put(key, want.Item()))
+		}
+		if err != nil {
+			return err
+		}
+	} else if err := p.found(MessageWrong, key, "the row is missing", byRepair, put(key, want.Item())); err != nil {
+		return err
+	}
+	return p.request(want)
+}
+
+// differ says in what a message is another than its event; not what it says.
+func differ(have, want table.Message) string {
+	var d differences
+	d.str("message_id", have.MessageID, want.MessageID)
+	d.str("sender_id", have.SenderID, want.SenderID)
+	d.num("created_at", have.CreatedAt, want.CreatedAt)
+	d.num("version", have.Version, want.Version)
+	d.str("client_message_id", have.ClientMessageID, want.ClientMessageID)
+	d.num("content_type", have.ContentType, want.ContentType)
+	if have.Content != want.Content {
+		d = append(d, "content is another than its event's")
+	}
+	return d.String()
+}
+
+// extraMessages finds messages behind the last one that has an event: events are
+// missing.
+func (p *chats) extraMessages(id string, d *derive.Chat) (bool, error) {
+	if !p.messages.at(id) {
+		return false, nil
+	}
+	key := p.messages.row.Key
+	n, err := p.messages.skip(id)
+	if err != nil {
+		return true, err
+	}
+	what := fmt.Sprintf("%d messages from this one on have no events, which end with version %d", n, d.Head.Version)
+	return true, p.found(HeadAhead, key, what, "acknowledged changes are missing: "+restoreBackup)
+}
+
+// ahead finds a head that is further than the events: their end is missing.
+func (p *chats) ahead(o *one, d *derive.Chat) (bool, error) {
+	head := table.HeadFrom(o.id, o.head)
+	if head.Version <= d.Head.Version && head.Sequence <= d.Head.Sequence {
+		return false, nil
+	}
+	what := fmt.Sprintf("it is at version %d, message %d; the events end with version %d, message %d", head.Version, head.Sequence, d.Head.Version, d.Head.Sequence)
+	return true, p.found(HeadAhead, table.HeadKey(o.id), what, "acknowledged changes are missing: "+restoreBackup)
+}
+
+// waiting lists a chat's rows of the outbox.
+func (p *chats) waiting(id string) (list []table.Outbox, err error) {
+	q := store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong}
+	for first := true; first || q.Cursor != ""; first = false {
+		page, err := p.st.Query(p.ctx, q)
+		if err != nil {
+			return nil, ignoreCorrupt(err)
+		}
+		for _, row := range page.Rows {
+			if r, err := table.OutboxFrom(row); err == nil {
+				list = append(list, r)
+			}
+		}
+		q.Cursor = page.Cursor
+	}
+	return list, nil
+}
+
+// waits reports whether a version waits in the outbox. It is asked in order.
+func (o *one) waits(version int64) bool {
+	for len(o.waiting) > 0 && o.waiting[0].FirstVersion+o.waiting[0].Count <= version {
+		o.waiting = o.waiting[1:]
+	}
+	return slices.ContainsFunc(o.waiting, func(r table.Outbox) bool {
+		return r.FirstVersion <= version && version < r.FirstVersion+r.Count
+	})
+}
+
+// unpublished finds events that nobody will publish.
+func (p *chats) unpublished(o *one, _ *derive.Chat) error {
+	if len(o.lost) == 0 {
+		return nil
+	}
+	first := o.lost[0]
+	what := fmt.Sprintf("%d events from version %d on are neither in the log nor in the outbox", len(o.lost), first)
+	slices.Reverse(o.lost)
+	return p.found(EventUnpublished, table.EventKey(o.id, first), what, "--repair puts them into the outbox, from where they are published", restore.Rows(o.id, o.lost, p.now.UnixMilli())...)
+}

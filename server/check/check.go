@@ -1,0 +1,240 @@
+// Package check looks whether the data of a server that does not run agree with each
+// other, and repairs what can be derived.
+//
+// The events of a chat are its truth: heads, chats, members, messages, users' rows,
+// counts and indexes are compared with what the events say (package derive), in both
+// directions, and written again where they differ. What no other row can tell is never
+// made up and never deleted: missing events, a row without a cause. Such findings name
+// the way out.
+//
+// It owns the order of the checks, the findings and their words. Opening and files are
+// package engine's, keys and rows package table's. In the distributed mode other
+// processes write meanwhile: there this comparison is the business of the reconciler.
+//
+// Memory is bounded: tables are read in the order of their keys, side by side; per chat
+// there are its members and those who left lately, and 8 bytes for each event in the
+// log.
+//
+// Concurrency: [Run] has the data directory to itself and runs on one goroutine.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Kind is the kind of a finding. Its text is for scripts and does not change.
+type Kind string
+
+// The kinds of findings.
+const (
+	FileDamaged      Kind = "file_damaged"      // a table file of the store
+	DataMissing      Kind = "data_missing"      // the seal, or the log, has more than the store
+	LogDamaged       Kind = "log_damaged"       // a partition of the event log, or one of its lists
+	KeyMissing       Kind = "key_missing"       // the key that signs tokens
+	RowUnreadable    Kind = "row_unreadable"    // bytes that are no row
+	KeyUnknown       Kind = "key_unknown"       // a key of no table
+	EventWrong       Kind = "event_wrong"       // an event is missing or cannot be read
+	HeadWrong        Kind = "head_wrong"        // chat_counters
+	HeadAhead        Kind = "head_ahead"        // the end of a chat's events is missing
+	ChatWrong        Kind = "chat_wrong"        // chats
+	PendingWrong     Kind = "pending_wrong"     // pending_members
+	MemberWrong      Kind = "member_wrong"      // chat_memberships
+	MessageWrong     Kind = "message_wrong"     // messages
+	UserChatWrong    Kind = "user_chat_wrong"   // delivery_state
+	LeftWrong        Kind = "left_wrong"        // delivery_state, of a chat that was left
+	UserWrong        Kind = "user_wrong"        // users
+	PairWrong        Kind = "pair_wrong"        // direct_chat_index
+	RequestWrong     Kind = "request_wrong"     // idempotency_keys
+	OutboxWrong      Kind = "outbox_wrong"      // outbox
+	EventUnpublished Kind = "event_unpublished" // neither in the log nor in the outbox
+	SchemaWrong      Kind = "schema_wrong"      // schemas
+	ExpiryWrong      Kind = "expiry_wrong"      // index of expiries
+)
+
+// Finding is something that is wrong.
+type Finding struct {
+	Kind   Kind
+	Where  string // table and key, or file
+	What   string
+	Remedy string
+	Fixed  bool
+}
+
+// String is the finding in one line.
+func (f Finding) String() string {
+	return fmt.Sprintf("%s: %s: %s; %s", f.Kind, f.Where, f.What, f.Remedy)
+}
+
+// Config says what to check. Data, Clock and Out are required.
+type Config struct {
+	Data   *engine.Offline
+	Repair bool // Data is open for it
+	Clock  func() time.Time
+	Out    io.Writer // gets a line for each finding, and the progress
+	Key    error     // why the key that signs tokens cannot be read
+	// Each, if given, gets each finding.
+	Each func(Finding)
+	// Fixed, if given, is called after each repair that was written; tests end there.
+	Fixed func()
+}
+
+// Report is what was found.
+type Report struct {
+	Found, Fixed int
+	Kinds        map[Kind]int
+	Chats        int64
+	Messages     int64
+	Events       int64
+	Users        int64
+	Rows         int64
+	Took         time.Duration
+}
+
+// shown bounds the lines about findings of one kind.
+const shown = 1000
+
+// Remedies.
+const (
+	restoreBackup = "restore a backup; nothing else has it"
+	byRepair      = "--repair writes it again from what the events say"
+)
+
+// checker is a check under way.
+type checker struct {
+	Config
+	ctx context.Context
+	st  store.Store
+	now time.Time
+
+	report   Report
+	progress progress
+	log      *published
+	// unjudged are chats whose events are not whole: what hangs on them stays as it is.
+	unjudged map[string]bool
+	noRepair string // why nothing may be repaired
+	renewed  bool
+}
+
+// Run checks everything. Errors say why it could not go on; the report holds what was
+// found until then.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	c := &checker{Config: cfg, ctx: ctx, st: cfg.Data.Store, now: cfg.Clock(), unjudged: map[string]bool{}}
+	c.report.Kinds = map[Kind]int{}
+	c.progress = progress{out: cfg.Out, clock: cfg.Clock, began: c.now, told: c.now, total: cfg.Data.Raw.Estimate()}
+	err := c.run()
+	c.report.Rows = c.progress.rows
+	c.report.Took = cfg.Clock().Sub(c.now)
+	if err != nil {
+		return c.report, err
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.report.Kinds)) {
+		if n := c.report.Kinds[k]; n > shown {
+			fmt.Fprintf(cfg.Out, "%s: %d findings in all\n", k, n)
+		}
+	}
+	return c.report, ctx.Err()
+}
+
+func (c *checker) run() error {
+	if c.Key != nil {
+		c.note(Finding{Kind: KeyMissing, Where: "auth.key", What: c.Key.Error(), Remedy: "put it back: with another one all sessions end"})
+	}
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"table files", c.files}, {"event log", c.eventLog}, {"chats", c.chats}, {"users", c.users}, {"outbox", c.outbox},
+		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"other tables", c.others}, {"expiries", c.expiries},
+	}
+	for _, s := range steps {
+		c.progress.step = s.name
+		if err := errors.Join(c.ctx.Err(), s.do()); err != nil {
+			return fmt.Errorf("check %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// found reports a finding. Writes, if there are any, repair it: each of them sets a row
+// to what it must be, so that they may be repeated and cut off anywhere.
+func (c *checker) found(k Kind, where fmt.Stringer, what, remedy string, writes ...store.Write) error {
+	f := Finding{Kind: k, Where: where.String(), What: what, Remedy: remedy}
+	var err error
+	if len(writes) > 0 && c.Repair && c.noRepair == "" {
+		if err = c.write(k, writes); err == nil {
+			f.Fixed, f.Remedy = true, "repaired"
+		}
+	} else if len(writes) > 0 && c.noRepair != "" {
+		f.Remedy = c.noRepair
+	}
+	c.note(f)
+	return err
+}
+
+func (c *checker) note(f Finding) {
+	c.report.Found++
+	if f.Fixed {
+		c.report.Fixed++
+	}
+	if c.report.Kinds[f.Kind]++; c.report.Kinds[f.Kind] <= shown {
+		fmt.Fprintln(c.Out, f)
+	}
+	if c.Each != nil {
+		c.Each(f)
+	}
+}
+
+// unseen are kinds that no client sees anything of.
+var unseen = map[Kind]bool{OutboxWrong: true, EventUnpublished: true, RequestWrong: true, SchemaWrong: true, ExpiryWrong: true}
+
+// write writes rows. Before the first one that clients may have seen the store gets a
+// new generation, so that they synchronise anew; before, because a repair that is cut
+// off finds nothing to do the next time.
+func (c *checker) write(k Kind, writes []store.Write) error {
+	if !unseen[k] && !c.renewed {
+		if err := c.Data.Store.Renew(); err != nil {
+			return fmt.Errorf("begin a new generation: %w", err)
+		}
+		c.renewed = true
+	}
+	for len(writes) > 0 {
+		part := writes[:min(len(writes), repairWrites)]
+		writes = writes[len(part):]
+		for i := range part { // a plan reads what it replaces
+			if err := c.Data.Raw.Discard(part[i].Key); err != nil {
+				return fmt.Errorf("repair %s: %w", part[i].Key, err)
+			}
+		}
+		if err := c.st.Transact(c.ctx, store.Plan{Writes: part}); err != nil {
+			return fmt.Errorf("repair %s: %w", part[0].Key, err)
+		}
+		if c.Fixed != nil {
+			c.Fixed()
+		}
+	}
+	return nil
+}
+
+// repairWrites is how many rows are repaired at once; messages are large.
+const repairWrites = 25
+
+func put(k store.Key, it store.Item) store.Write {
+	return store.Write{Op: store.OpPut, Key: k, Item: it}
+}
+
+func remove(k store.Key) store.Write { return store.Write{Op: store.OpDelete, Key: k} }
+
+// place is where something is that is no row.
+type place string
+
+// String is the place.
+func (p place) String() string { return string(p) }

@@ -1,0 +1,90 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/raw"
+)
+
+// stream is a table that is read in the order of its keys. Its row is the next one that
+// was not taken.
+type stream struct {
+	c     *checker
+	table store.Table
+	pull  func() (store.Row, error, bool)
+	stop  func()
+
+	row store.Row
+	bad error // why the row cannot be read
+	ok  bool
+}
+
+// stream opens a table at its first row.
+func (c *checker) stream(t store.Table) (*stream, error) {
+	s := &stream{c: c, table: t}
+	s.pull, s.stop = iter.Pull2(c.Data.Raw.Rows(t))
+	return s, s.advance()
+}
+
+// advance goes to the next row. What is no key of the table is a finding, and the end of
+// what can be read is an error.
+func (s *stream) advance() error {
+	for {
+		s.row, s.bad, s.ok = s.pull()
+		if !s.ok {
+			return nil
+		}
+		s.c.progress.row()
+		if s.c.progress.rows%stride == 0 && s.c.ctx.Err() != nil {
+			return s.c.ctx.Err()
+		}
+		switch {
+		case s.bad == nil:
+			return nil
+		case s.row.Key.PK == "":
+			return fmt.Errorf("%s cannot be read further: %w", s.table, s.bad)
+		case errors.Is(s.bad, raw.ErrKey):
+			if err := s.c.found(RowUnreadable, place(fmt.Sprintf("%s/%s", s.table, s.row.Key.PK)), s.bad.Error(), "it does no harm, but somebody wrote it: "+restoreBackup); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// at reports whether the next row is of a partition.
+func (s *stream) at(pk string) bool { return s.ok && s.row.Key.PK == pk }
+
+// take takes the next row if it is the one of a partition; nil if there is none, and if
+// it cannot be read, which is a finding then. Writing it again repairs it.
+func (s *stream) take(pk string) (it store.Item, bad error, err error) {
+	if !s.at(pk) {
+		return nil, nil, nil
+	}
+	it, bad = s.row.Item, s.bad
+	if bad != nil {
+		it = nil
+	}
+	return it, bad, s.advance()
+}
+
+// skip leaves the rest of a partition out, and counts it.
+func (s *stream) skip(pk string) (n int, err error) {
+	for s.at(pk) && err == nil {
+		n++
+		err = s.advance()
+	}
+	return n, err
+}
+
+// ignoreCorrupt leaves an error out that the pass through the row's table reports.
+func ignoreCorrupt(err error) error {
+	if errors.Is(err, store.ErrCorrupt) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/store/embedded/raw"
+)
+
+// Offline is the data directory of a server that does not run. It holds the
+// directory's lock, so that no server begins meanwhile. It belongs to one goroutine.
+type Offline struct {
+	Store *embedded.Store
+	Raw   *raw.Store
+
+	cfg   Config
+	known *known
+	log   *logdir.Report
+}
+
+// OpenOffline opens a data directory that is there: to look at it, which changes
+// nothing, or to repair it. Errors: embedded.ErrLocked while a server runs,
+// embedded.ErrLost for a repair of a store that lacks what was acknowledged, unless that
+// is accepted, and those of the files.
+func OpenOffline(cfg Config, repair bool) (*Offline, error) {
+	dir := filepath.Join(cfg.DataDir, "store")
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is not there: nothing to check", dir)
+	}
+	st, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, ReadOnly: !repair, AcceptLoss: cfg.AcceptLoss})
+	if err != nil {
+		return nil, err
+	}
+	o := &Offline{Store: st, Raw: raw.New(st, cfg.DataDir), cfg: cfg}
+	if o.known, err = loadKnown(context.Background(), st); err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	return o, nil
+}
+
+// CheckLog reads all of the event log and returns what is wrong with it, a line for each
+// partition or file. Nothing is changed.
+func (o *Offline) CheckLog() (lines []string, err error) {
+	if o.log, err = kafka.CheckLog(filepath.Join(o.cfg.DataDir, "log"), o.known.marks); err != nil {
+		return nil, err
+	}
+	lines = append(lines, o.log.Notes...)
+	for _, d := range o.log.Damage {
+		lines = append(lines, d.String())
+	}
+	if len(o.known.lost) > 0 {
+		lines = append(lines, fmt.Sprintf("events of %d partitions that the log lost are not back in the outbox yet", len(o.known.lost)))
+	}
+	return lines, nil
+}
+
+// LogSince is the time of the oldest record of a partition that was trimmed, in unix ms;
+// 0 if it has all that it ever had. CheckLog comes first.
+func (o *Offline) LogSince(p kafka.Partition) int64 {
+	m := o.log.Marks[p]
+	if m.Start == 0 {
+		return 0
+	}
+	return m.Since
+}
+
+// Records reads the events that a partition has. The last one is decoded: the store
+// must have it.
+func (o *Offline) Records(p kafka.Partition, each func(id string)) (last event.Event, err error) {
+	var final logdir.Record
+	err = logdir.Records(filepath.Join(o.cfg.DataDir, "log"), p, func(r *logdir.Record) {
+		final = *r
+		each(r.Headers[kafka.HeaderEventID])
+	})
+	if len(final.Value) == 0 {
+		return nil, err
+	}
+	e := decodeFramed(final.Headers[kafka.HeaderEventType], final.Value)
+	if e == nil || e.GetMetadata().GetGeneration() != o.Store.Generation() {
+		return nil, err
+	}
+	return e, err
+}
+
+// RepairLog does what a start does: mends the files and puts the events that the log
+// lost back into the outbox.
+func (o *Offline) RepairLog() error {
+	cfg := o.cfg
+	cfg.Kafka, cfg.KafkaFallback = "127.0.0.1:0", true
+	b, err := openLog(cfg, o.Store)
+	if err != nil {
+		return err
+	}
+	b.Close()
+	o.known, err = loadKnown(context.Background(), o.Store)
+	return err
+}
+
+// Close gives the directory back.
+func (o *Offline) Close() error { return o.Store.Close() }
