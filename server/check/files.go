@@ -59,6 +59,7 @@ type published struct {
 	seed  maphash.Seed
 	ids   []uint64 // hashes, sorted
 	since map[kafka.Partition]int64
+	place func(topic, key string) kafka.Partition
 }
 
 func (p *published) has(id string) bool {
@@ -76,9 +77,8 @@ func (p *published) lacks(e event.Event, id string) bool {
 	if p == nil {
 		return false
 	}
-	topic := event.SpecOf(e).Topic
 	at := e.GetMetadata().GetEventTime().AsTime().UnixMilli()
-	since := p.since[kafka.Partition{Topic: topic, ID: int32(event.Partition(e.GetChatId(), int(kafka.Partitions(topic))))}]
+	since := p.since[p.place(event.SpecOf(e).Topic, e.GetChatId())]
 	return (since == 0 || at >= since+trimSlack) && !p.has(id)
 }
 
@@ -108,8 +108,8 @@ func (c *checker) eventLog() error {
 	if len(lines) > 0 && !fixed {
 		return nil // what it lacks follows from that
 	}
-	log := &published{seed: maphash.MakeSeed(), since: map[kafka.Partition]int64{}}
-	for _, t := range kafka.Topics() {
+	log := &published{seed: maphash.MakeSeed(), since: map[kafka.Partition]int64{}, place: c.Data.Place}
+	for _, t := range c.Data.Topics() {
 		for id := range t.Partitions {
 			if err := c.partition(log, kafka.Partition{Topic: t.Name, ID: id}); err != nil {
 				return err

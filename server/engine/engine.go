@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/kafka/reach"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
@@ -168,7 +169,43 @@ func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
 	if err := access.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
 		return err
 	}
+	s, err := versions.Load(ctx, e.Store)
+	if err != nil {
+		return err
+	}
+	a.Use(s.Required())
 	return a.Check(ctx)
+}
+
+// CheckPublish refuses topics that relays may not publish to, before anything hangs on it.
+func (e *Engine) CheckPublish(ctx context.Context, topics []kafka.Topic) error {
+	if e.broker != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	a, err := reach.Connect(ctx, e.cluster, openTime)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return access.CheckTopics(ctx, a.Client(), access.Relay, topics)
+}
+
+// AddTopic makes a topic like another one, which may be there already with the same
+// partitions.
+func (e *Engine) AddTopic(ctx context.Context, t kafka.Topic, like string) error {
+	if e.broker != nil {
+		return e.broker.Add(ctx, t)
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	a, err := reach.Connect(ctx, e.cluster, openTime)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return access.Explain(a.Create(ctx, t, like))
 }
 
 // KafkaAddr is where the event log speaks Kafka; several addresses have commas between

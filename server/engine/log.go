@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/kafka/port"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/table"
@@ -46,7 +47,7 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 		return nil, fmt.Errorf("read the password of the Kafka port: %w", err)
 	}
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{
-		Dir: dir, Listen: cfg.Kafka, Fallback: cfg.KafkaFallback, Groups: cfg.Groups, Readers: password, Logger: cfg.Logger, Known: k.marks, Keep: k.keep,
+		Dir: dir, Topics: k.topics.All(), Listen: cfg.Kafka, Fallback: cfg.KafkaFallback, Groups: cfg.Groups, Readers: password, Logger: cfg.Logger, Known: k.marks, Keep: k.keep,
 		Damaged: func(list []kafka.Damage) error { return k.damaged(ctx, list, log) },
 	})
 	if err != nil {
@@ -68,7 +69,8 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 
 // known is what the store knows of the log: the row of table meta.
 type known struct {
-	store store.Store
+	store  store.Store
+	topics versions.State
 
 	mu    sync.Mutex
 	marks kafka.Marks // nil: nothing
@@ -76,7 +78,11 @@ type known struct {
 }
 
 func loadKnown(ctx context.Context, st store.Store) (*known, error) {
-	k := &known{store: st}
+	topics, err := versions.Load(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	k := &known{store: st, topics: topics}
 	it, err := st.Get(ctx, table.LogKey(), store.Strong)
 	if err != nil {
 		return nil, fmt.Errorf("read the log's marks: %w", err)
@@ -154,8 +160,9 @@ func (k *known) noticeAbsence(ctx context.Context, dir string, log *slog.Logger)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, t := range kafka.Topics() {
-		for id := range t.Partitions {
-			k.lost = append(k.lost, restore.Lost{Partition: kafka.Partition{Topic: t.Name, ID: id}})
+		v := k.topics.Current(t.Name)
+		for id := range v.Partitions {
+			k.lost = append(k.lost, restore.Lost{Partition: kafka.Partition{Topic: versions.Name(t.Name, v.Number), ID: id}, Since: v.From})
 		}
 	}
 	return k.write(ctx)
@@ -168,13 +175,19 @@ func (k *known) damaged(ctx context.Context, list []kafka.Damage, log *slog.Logg
 	defer k.mu.Unlock()
 	for i, d := range list {
 		remedy := "its events are published again from the store"
-		if d.Topic == kafka.DeadLetters {
+		v, _ := k.topics.Find(d.Topic)
+		switch {
+		case d.Topic == kafka.DeadLetters:
 			remedy = "dead letters are in no other place; replay publishes events of the time again"
+		case v.Status != versions.Current:
+			remedy = "nothing is published again: all groups had read this topic when another took its place"
 		}
 		if i < shownDamage {
 			log.Error("the log is damaged", "damage", d.String(), "remedy", remedy)
 		}
-		k.lost = append(k.lost, restore.Lost{Partition: d.Partition, Since: d.Since})
+		if v.Status == versions.Current {
+			k.lost = append(k.lost, restore.Lost{Partition: d.Partition, Since: max(d.Since, v.From)})
+		}
 	}
 	if n := len(list) - shownDamage; n > 0 {
 		log.Error("more partitions of the log are damaged", "partitions", n)
@@ -194,7 +207,7 @@ func (k *known) restore(ctx context.Context, b *kafka.Broker, log *slog.Logger) 
 			k.lost[i].Since = 0
 		}
 	}
-	report, err := restore.Run(ctx, restore.Config{Store: k.store, Clock: time.Now, Lost: k.lost, Read: b.Read})
+	report, err := restore.Run(ctx, restore.Config{Store: k.store, Clock: time.Now, Lost: k.lost, Read: b.Read, Topics: k.topics})
 	if err != nil {
 		return fmt.Errorf("restore the log: %w", err)
 	}

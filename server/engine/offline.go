@@ -49,7 +49,7 @@ func OpenOffline(cfg Config, repair bool) (*Offline, error) {
 // CheckLog reads all of the event log and returns what is wrong with it, a line for each
 // partition or file. Nothing is changed.
 func (o *Offline) CheckLog() (lines []string, err error) {
-	if o.log, err = kafka.CheckLog(filepath.Join(o.cfg.DataDir, "log"), o.known.marks); err != nil {
+	if o.log, err = kafka.CheckLog(filepath.Join(o.cfg.DataDir, "log"), o.Topics(), o.known.marks); err != nil {
 		return nil, err
 	}
 	lines = append(lines, o.log.Notes...)
@@ -62,14 +62,23 @@ func (o *Offline) CheckLog() (lines []string, err error) {
 	return lines, nil
 }
 
-// LogSince is the time of the oldest record of a partition that was trimmed, in unix ms;
-// 0 if it has all that it ever had. CheckLog comes first.
+// Topics are those that the log has: of a topic that got another number of partitions the
+// earlier ones, too.
+func (o *Offline) Topics() []kafka.Topic { return o.known.topics.All() }
+
+// Place is where the events of a key are published now.
+func (o *Offline) Place(topic, key string) kafka.Partition { return o.known.topics.Place(topic, key) }
+
+// LogSince is from when on a partition has all events, in unix ms: the time of the oldest
+// record of one that was trimmed, or when it took the place of an earlier topic's; 0 if it
+// has all that there ever were. CheckLog comes first.
 func (o *Offline) LogSince(p kafka.Partition) int64 {
+	v, _ := o.known.topics.Find(p.Topic)
 	m := o.log.Marks[p]
 	if m.Start == 0 {
-		return 0
+		return v.From
 	}
-	return m.Since
+	return max(m.Since, v.From)
 }
 
 // Records reads the events that a partition has. The last one is decoded: the store

@@ -152,12 +152,23 @@ func (s *Serde) typeOf(ctx context.Context, id int) (string, error) {
 	}
 	for _, subject := range subjects {
 		for _, spec := range Specs() {
-			if strings.HasPrefix(subject, spec.Topic+"-") {
+			if carries(subject, spec.Topic) {
 				return "", ErrForeign
 			}
 		}
 	}
 	return "", nil
+}
+
+// carries reports whether a subject is of a declared topic, or of a version of it: NAME.v2
+// and so on.
+func carries(subject, topic string) bool {
+	rest, ok := strings.CutPrefix(subject, topic)
+	if number, found := strings.CutPrefix(rest, ".v"); ok && found {
+		rest = strings.TrimLeft(number, "0123456789")
+		ok = rest != number
+	}
+	return ok && strings.HasPrefix(rest, "-")
 }
 
 // Decode reads the value of a record with a key. An error that wraps ErrSchema is

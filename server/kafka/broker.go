@@ -9,8 +9,10 @@ import (
 	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -40,6 +42,8 @@ type BrokerConfig struct {
 	// Known is what of the log is known to be on the disk, as Keep was given it last;
 	// nil if nothing is known.
 	Known Marks
+	// Topics are those of the log; nil: the declared ones. Add makes more.
+	Topics []Topic
 	// Damaged is told what of Known, or between it, cannot be read, before anything is
 	// changed: what it returns nil for is mended. May be nil.
 	Damaged func([]Damage) error
@@ -62,6 +66,7 @@ type Broker struct {
 	cfg     BrokerConfig
 	cluster *kfake.Cluster
 	port    *port.Port
+	topics  atomic.Pointer[[]Topic]
 	own     string // password of this process's clients
 	addr    string
 
@@ -90,6 +95,10 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 		return nil, fmt.Errorf("create log directory: %w", err)
 	}
 	b := &Broker{cfg: cfg, own: rand.Text(), synced: map[string]state{}}
+	if cfg.Topics == nil {
+		cfg.Topics = Topics()
+	}
+	b.topics.Store(&cfg.Topics)
 	if n, err = b.freePort(host, n); err != nil {
 		return nil, err
 	}
@@ -176,7 +185,7 @@ func (b *Broker) freePort(host string, port int) (int, error) {
 // createTopics makes what is missing; topics that the broker makes by itself would
 // vanish in a crash.
 func (b *Broker) createTopics() error {
-	for _, t := range Topics() {
+	for _, t := range *b.topics.Load() {
 		switch infos := b.cluster.PartitionInfos(t.Name); {
 		case len(infos) == int(t.Partitions):
 			continue
@@ -188,6 +197,25 @@ func (b *Broker) createTopics() error {
 		}
 	}
 	return nil
+}
+
+// Add makes a topic while the broker runs; one that is there already must have as many
+// partitions. It is on the disk when Add returns, and the caller has it among
+// BrokerConfig.Topics from the next start on.
+func (b *Broker) Add(ctx context.Context, t Topic) error {
+	b.syncing.Lock()
+	if list := *b.topics.Load(); !slices.ContainsFunc(list, func(o Topic) bool { return o.Name == t.Name }) {
+		list = append(slices.Clone(list), t)
+		b.topics.Store(&list)
+	}
+	b.syncing.Unlock()
+	if err := b.createTopics(); err != nil {
+		return err
+	}
+	if n := len(b.cluster.PartitionInfos(t.Name)); n != int(t.Partitions) {
+		return fmt.Errorf("topic %s has %d partitions in the log, not %d", t.Name, n, t.Partitions)
+	}
+	return b.Stable(ctx)
 }
 
 // embeddedConfigs are a topic's settings where there is one broker, and retention is

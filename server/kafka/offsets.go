@@ -65,7 +65,7 @@ func (b *Broker) beyondEnd(group string) *kmsg.OffsetCommitRequest {
 	if info == nil {
 		return req
 	}
-	for _, t := range Topics() {
+	for _, t := range *b.topics.Load() {
 		topic := kmsg.NewOffsetCommitRequestTopic()
 		topic.Topic = t.Name
 		for _, p := range b.cluster.PartitionInfos(t.Name) {

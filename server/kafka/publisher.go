@@ -69,6 +69,24 @@ func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 	return err
 }
 
+// Renew begins with a new client. When it returns nil, no transaction of this id is open,
+// and whoever had the id before will never commit another.
+func (p *Publisher) Renew(ctx context.Context) error {
+	c, err := NewTransactional(p.addr, p.id, p.options...)
+	if err != nil {
+		return err
+	}
+	p.Close()
+	p.client, p.failures = nil, 0
+	// The coordinator answers once it has ended what was open under the id.
+	if _, _, err := c.ProducerID(ctx); err != nil {
+		c.Close()
+		return fmt.Errorf("kafka: take over the transactional id: %w", fenced(err))
+	}
+	p.client = c
+	return nil
+}
+
 // Close closes the client.
 func (p *Publisher) Close() {
 	if p.client != nil {

@@ -28,7 +28,7 @@ type state struct {
 // broker would drop whatever stands behind a byte that it cannot read, and use the
 // offsets again.
 func (b *Broker) check() error {
-	report, err := CheckLog(b.cfg.Dir, b.cfg.Known)
+	report, err := CheckLog(b.cfg.Dir, *b.topics.Load(), b.cfg.Known)
 	if err != nil {
 		return err
 	}
@@ -46,10 +46,10 @@ func (b *Broker) check() error {
 	return report.Mend()
 }
 
-// CheckLog reads the embedded log that nobody has open, without changing it.
-func CheckLog(dir string, known Marks) (*logdir.Report, error) {
+// CheckLog reads the topics of an embedded log that nobody has open, without changing it.
+func CheckLog(dir string, list []Topic, known Marks) (*logdir.Report, error) {
 	var topics []logdir.Topic
-	for _, t := range Topics() {
+	for _, t := range list {
 		topics = append(topics, logdir.Topic{Name: t.Name, Partitions: t.Partitions, Configs: embeddedConfigs(t)})
 	}
 	return logdir.Check(dir, topics, known)
@@ -58,7 +58,7 @@ func CheckLog(dir string, known Marks) (*logdir.Report, error) {
 // ends are the marks as they will be once all that is written is on the disk.
 func (b *Broker) ends() Marks {
 	marks := Marks{}
-	for _, t := range Topics() {
+	for _, t := range *b.topics.Load() {
 		for _, p := range b.cluster.PartitionInfos(t.Name) {
 			id := Partition{Topic: t.Name, ID: p.Partition}
 			if p.HighWatermark == 0 {
@@ -227,7 +227,7 @@ func (b *Broker) Read(ctx context.Context, p Partition, each func(*Record)) erro
 // Ends reads the last committed record of each partition that has one near its end.
 func (b *Broker) Ends(ctx context.Context) ([]*Record, error) {
 	from, ends := map[string]map[int32]kgo.Offset{}, map[Partition]int64{}
-	for _, t := range Topics() {
+	for _, t := range *b.topics.Load() {
 		from[t.Name] = map[int32]kgo.Offset{}
 		for _, p := range b.cluster.PartitionInfos(t.Name) {
 			if p.LogStartOffset >= p.HighWatermark {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -206,25 +205,3 @@ func TestSCRAM(t *testing.T) {
 }
 
 const retryLimit = commitTimeout / 5
-
-// What Terraform is given is what the code declares.
-func TestTerraformTopics(t *testing.T) {
-	text := TerraformTopics()
-	for _, topic := range Topics() {
-		for _, want := range append([]string{`"` + topic.Name + `"`}, topic.Configs["retention.bytes"]) {
-			if !strings.Contains(text, want) {
-				t.Errorf("%s lacks %s", topic.Name, want)
-			}
-		}
-	}
-	path, err := exec.LookPath("terraform")
-	if err != nil {
-		t.Skip("not run: terraform is not there to check the form")
-	}
-	cmd := exec.Command(path, "fmt", "-check", "-")
-	cmd.Env = append(os.Environ(), "TF_CLI_CONFIG_FILE=")
-	cmd.Stdin = strings.NewReader(text)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("terraform fmt: %v %s", err, out)
-	}
-}

@@ -87,6 +87,21 @@ func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
 	return ids, nil
 }
 
+// Also registers the schemas of the events of a declared topic for another topic that
+// carries them. Their ids are the same: what is registered is.
+func (r *Registry) Also(ctx context.Context, declared, topic string) error {
+	done := map[string]Version{}
+	for _, spec := range event.Specs() {
+		if spec.Topic != declared {
+			continue
+		}
+		if _, err := r.message(ctx, topic, event.Prototype(spec.Type), done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Message registers the schema of a message that a topic carries, the first of its
 // file, with all that the file imports, and returns its id.
 func (r *Registry) Message(ctx context.Context, topic string, m proto.Message) (int, error) {

@@ -127,6 +127,7 @@ const (
 	RelayBacklog     = "parley_relay_backlog_rows"
 	RelayOldest      = "parley_relay_oldest_seconds"
 	RelaySlots       = "parley_relay_slots"
+	TopicFrozen      = "parley_topic_frozen_seconds"
 	RelaySlotsLost   = "parley_relay_slots_lost_total"
 	RelaySlotsAll    = "parley_relay_slots_declared"
 	PublishTime      = "parley_kafka_publish_seconds"

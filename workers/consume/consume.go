@@ -36,6 +36,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,9 @@ type Config struct {
 	Group    string
 	Consumer string // id of this process
 	Topics   []string
+	// Follow returns the topics as they are now, in place of Topics: when they change, the
+	// Engine joins its group again. May be nil.
+	Follow func() []string
 	// Handle works on records one by one, Batch on those of a key together. An Engine
 	// has one of the two.
 	Handle Handler
@@ -140,7 +144,7 @@ func (e *Engine) Stats() Stats {
 
 // New makes an Engine.
 func New(cfg Config) (*Engine, error) {
-	if cfg.Addr == "" || cfg.Group == "" || len(cfg.Topics) == 0 || (cfg.Handle == nil) == (cfg.Batch == nil) || cfg.Dead == nil || cfg.Store == nil ||
+	if cfg.Addr == "" || cfg.Group == "" || len(cfg.Topics) == 0 && cfg.Follow == nil || (cfg.Handle == nil) == (cfg.Batch == nil) || cfg.Dead == nil || cfg.Store == nil ||
 		cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("consume: incomplete configuration")
 	}
@@ -188,15 +192,16 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // member consumes as one member of the group.
 func (e *Engine) member(ctx context.Context) error {
+	topics := e.topics()
 	s, err := kafka.NewSession(kafka.SessionConfig{
-		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: e.cfg.Topics, Expiry: e.cfg.Expiry, Assigned: e.assigned, Gone: e.lose,
+		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry, Assigned: e.assigned, Gone: e.lose,
 	})
 	if err != nil {
 		return err
 	}
 	watched, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { e.watch(watched, s) })
+	watching.Go(func() { e.watch(watched, s, topics) })
 	defer func() {
 		stop()
 		watching.Wait()
@@ -232,6 +237,8 @@ func (e *Engine) member(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
+		case !slices.Equal(topics, e.topics()):
+			return fmt.Errorf("%w: other topics are read from now on", errRejoin)
 		case polled == nil:
 			wait = backoff{}
 		case errors.Is(polled, kafka.ErrTopicReplaced) && replaced > maxReplaced:
@@ -241,6 +248,17 @@ func (e *Engine) member(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// followEvery is how long at most a poll waits where the topics may change.
+const followEvery = time.Second
+
+// topics are those that the engine reads now.
+func (e *Engine) topics() []string {
+	if e.cfg.Follow == nil {
+		return e.cfg.Topics
+	}
+	return e.cfg.Follow()
 }
 
 // errRejoin says that another session of the group has to be made.

@@ -33,7 +33,7 @@ const (
 
 // watch asks Kafka for the ends of the partitions until ctx ends. An answer that fails
 // leaves what is known as it is: the age of the oldest record grows by itself.
-func (e *Engine) watch(ctx context.Context, s *kafka.Session) {
+func (e *Engine) watch(ctx context.Context, s *kafka.Session, topics []string) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
@@ -43,7 +43,7 @@ func (e *Engine) watch(ctx context.Context, s *kafka.Session) {
 		case <-t.C:
 		}
 		ask, cancel := context.WithTimeout(ctx, watchEvery)
-		ends, err := s.Ends(ask, e.cfg.Topics)
+		ends, err := s.Ends(ask, topics)
 		cancel()
 		if err == nil {
 			e.compare(ends)

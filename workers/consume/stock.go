@@ -51,6 +51,9 @@ const idlePoll = 5 * time.Second
 
 func (e *Engine) nextRelease() time.Duration {
 	d, now := idlePoll, e.cfg.Clock()
+	if e.cfg.Follow != nil {
+		d = min(d, followEvery)
+	}
 	for _, st := range e.stocks {
 		if st.held {
 			d = min(d, st.until.Sub(now))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/reconcile"
@@ -32,6 +33,12 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
 	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })
 	m.Gauge(telemetry.RelaySlotsAll, "Slots that all relays share.", func() float64 { return float64(slots.Slots()) })
 	m.Counter(telemetry.RelaySlotsLost, "Slots taken by another process, or not renewed in time.", func() float64 { return float64(slots.Stats().Lost) })
+}
+
+// Topics shows for how long relays have been holding events of a topic back.
+func Topics(m *telemetry.Metrics, w *versions.Watch) {
+	m.Gauge(telemetry.TopicFrozen, "Time for which events of a topic that is migrated have been waiting in the outbox, in seconds; 0 if they do not.",
+		func() float64 { return w.Frozen(time.Now()).Seconds() })
 }
 
 // Publish measures how long a relay's transactions take, those that fail included

@@ -18,10 +18,12 @@ import (
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/failedrows"
+	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/replay"
 )
 
@@ -62,6 +64,14 @@ var mappings = []mapping{
 	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row was changed meanwhile: look again"},
 	{failedrows.ErrNoEvents, connect.CodeFailedPrecondition, "NO_EVENTS", "the event store has no readable events for this row: it can only be dropped"},
 	{audit.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
+	{migrate.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
+	{migrate.ErrBusy, connect.CodeFailedPrecondition, "MIGRATION_UNDER_WAY", ""},
+	{migrate.ErrUsed, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
+	{migrate.ErrTooSlow, connect.CodeAborted, "MIGRATION_TOO_SLOW", ""},
+	{migrate.ErrAborted, connect.CodeAborted, "MIGRATION_ABORTED", "somebody has aborted the migration"},
+	{migrate.ErrLate, connect.CodeFailedPrecondition, "NOTHING_TO_ABORT", ""},
+	{migrate.ErrKept, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
+	{versions.ErrChanged, connect.CodeAborted, "MIGRATION_CHANGED", "somebody else has changed the migration meanwhile: look again"},
 	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{inspect.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
 	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},

@@ -37,6 +37,7 @@ import (
 	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/migrate"
 )
 
 // Limits of calls.
@@ -57,6 +58,7 @@ type Config struct {
 	Decode func(ctx context.Context, key, value []byte) (event.Event, error)
 	// Handlers take what is driven again, by consumer group.
 	Handlers map[string]consume.Handler
+	Migrator *migrate.Migrator
 	Key      *auth.Key
 	Clock    func() time.Time
 	Logger   *slog.Logger
@@ -77,8 +79,8 @@ var _ opsv1connect.OpsServiceHandler = (*Service)(nil)
 
 // New makes a Service.
 func New(cfg Config) (*Service, error) {
-	if cfg.Decode == nil || cfg.Key == nil || cfg.Observe == nil {
-		return nil, errors.New("ops: decoder, key and observer are required")
+	if cfg.Decode == nil || cfg.Key == nil || cfg.Observe == nil || cfg.Migrator == nil {
+		return nil, errors.New("ops: decoder, key, observer and migrator are required")
 	}
 	office, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger})
 	if err != nil {

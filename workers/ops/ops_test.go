@@ -259,7 +259,7 @@ func TestTLS(t *testing.T) {
 func TestListen(t *testing.T) {
 	r := opstest.New(t, nil)
 	s, err := ops.New(ops.Config{
-		Addr: r.Kafka, Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {},
+		Addr: r.Kafka, Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}, Migrator: r.Migrator,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func TestListen(t *testing.T) {
 func TestEveryFieldHasAMaximum(t *testing.T) {
 	open := regexp.MustCompile(`[*+]|\{\d+,\}`)
 	checked := 0
-	for _, f := range []protoreflect.FileDescriptor{opsv1.File_parley_ops_v1_dead_letter_proto, opsv1.File_parley_ops_v1_ops_service_proto} {
+	for _, f := range []protoreflect.FileDescriptor{opsv1.File_parley_ops_v1_dead_letter_proto, opsv1.File_parley_ops_v1_ops_service_proto, opsv1.File_parley_ops_v1_topic_migration_proto} {
 		for i := range f.Messages().Len() {
 			fields := f.Messages().Get(i).Fields()
 			for j := range fields.Len() {

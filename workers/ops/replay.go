@@ -15,6 +15,7 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/workers/replay"
 )
 
@@ -106,7 +107,11 @@ const (
 
 // ListHotKeys implements opsv1connect.OpsServiceHandler.
 func (s *Service) ListHotKeys(ctx context.Context, req *opsv1.ListHotKeysRequest) (*opsv1.ListHotKeysResponse, error) {
-	if n := kafka.Partitions(req.GetTopic()); req.GetPartition() >= n {
+	state, err := versions.Load(ctx, s.cfg.Store)
+	if err != nil {
+		return nil, err
+	}
+	if v, _ := state.Find(req.GetTopic()); req.GetPartition() >= v.Partitions {
 		return nil, fmt.Errorf("%w: there is no partition %d of a topic %.80q", errArgument, req.GetPartition(), req.GetTopic())
 	}
 	g, err := s.group(ctx, req.GetGroup())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
 // replicasEvery is how often a Replicas looks.
@@ -43,7 +44,11 @@ func (r *Replicas) Run(ctx context.Context) error {
 func (r *Replicas) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	n, err := inspect.UnderReplicated(ctx, r.service.cfg.Addr, r.service.cfg.Kafka...)
+	state, err := versions.Load(ctx, r.service.cfg.Store)
+	if err != nil {
+		return err
+	}
+	n, err := inspect.UnderReplicated(ctx, r.service.cfg.Addr, state.Required(), r.service.cfg.Kafka...)
 	if err == nil {
 		r.under.Store(int64(n))
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 )
 
@@ -58,12 +57,12 @@ func (r *Relay) restore(records []*kafka.Record) {
 // that is left out. Such a chat is forgotten, so that the outbox is asked for it once the
 // time has come.
 func (r *Relay) available(plans []plan) []plan {
-	if len(r.outages) == 0 && len(r.left) == 0 {
+	if len(r.outages) == 0 && len(r.left) == 0 && !r.route.frozen() && r.route.settled() {
 		return plans
 	}
 	var out []plan
 	for _, p := range plans {
-		if r.leftOut(p.chatID) {
+		if r.leftOut(p.chatID) || r.holds(p) {
 			delete(r.last, p.chatID)
 			continue
 		}
@@ -76,7 +75,7 @@ func (r *Relay) available(plans []plan) []plan {
 // next sweep or the next nudges, also when the partition's time comes meanwhile: what
 // follows in this pass comes after what was dropped of the chat.
 func (r *Relay) leftOut(chatID string) bool {
-	if !r.left[chatID] && r.outOfReach(chatID) {
+	if !r.left[chatID] && (r.route.waits[chatID] || r.outOfReach(chatID)) {
 		r.left[chatID] = true
 	}
 	return r.left[chatID]
@@ -86,7 +85,7 @@ func (r *Relay) leftOut(chatID string) bool {
 func (r *Relay) outOfReach(chatID string) bool {
 	now := r.cfg.Clock()
 	for p, o := range r.outages {
-		if now.Before(o.until) && event.Partition(chatID, int(kafka.Partitions(p.Topic))) == int(p.ID) {
+		if now.Before(o.until) && r.route.goes(chatID, p) {
 			return true
 		}
 	}

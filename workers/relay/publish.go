@@ -27,6 +27,7 @@ type plan struct {
 	last    int64 // version
 	replay  bool  // the events were published before
 	read    bool  // from the store; nudges tell of what is on disk
+	frozen  bool  // a topic of its events takes none at present
 	records []*kafka.Record
 	created []*eventv1.ChatCreated // of these events
 }
@@ -50,7 +51,7 @@ func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
 	asked := map[string]bool{}
 	for _, c := range batch {
 		id := c.ChatID
-		if asked[id] || r.stopped[id] != nil {
+		if asked[id] || r.stopped[id] != nil || r.route.waits[id] {
 			continue // the query shows this commit too; a stopped chat waits for the sweep
 		}
 		last, known := at[id]
@@ -95,9 +96,11 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 		if len(value) > kafka.MaxEvent {
 			return p, fmt.Errorf("%w: event %s has %d bytes", errPoison, md.GetEventId(), len(value))
 		}
+		to := r.route.state.Place(spec.Topic, chatID)
+		p.frozen = p.frozen || r.route.state.Frozen(spec.Topic)
 		p.records = append(p.records, &kafka.Record{
-			Topic:     spec.Topic,
-			Partition: int32(event.Partition(chatID, int(kafka.Partitions(spec.Topic)))),
+			Topic:     to.Topic,
+			Partition: to.ID,
 			Key:       []byte(chatID),
 			Value:     value,
 			Headers: []kafka.Header{

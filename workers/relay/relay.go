@@ -38,6 +38,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -56,8 +57,14 @@ type Config struct {
 	// Created is told of each chat whose creation was published, and how long after
 	// it was committed; after a crash perhaps twice (L-165). May be nil.
 	Created func(e *eventv1.ChatCreated, took time.Duration)
-	Clock   func() time.Time
-	Logger  *slog.Logger
+	// Topics reads which topics events go to, and which of them have to wait; nil: always
+	// the declared ones. It must see what was written before the call.
+	Topics func(ctx context.Context) (versions.State, error)
+	// Seen says that this relay goes by a state from now on, and that no transaction of its
+	// id is open which was begun under an older one. May be nil.
+	Seen   func(ctx context.Context, revision int64) error
+	Clock  func() time.Time
+	Logger *slog.Logger
 	// Shards of the outbox that this relay publishes; nil: all. No other relay may
 	// publish them at the same time, which package slot takes care of.
 	Shards []int
@@ -107,6 +114,7 @@ type Relay struct {
 	waits    map[store.Key]bool
 	outages  map[kafka.Partition]outage // partitions that take nothing
 	left     map[string]bool            // chats that wait for one, in this pass
+	route    route
 	swept    time.Time
 	synced   time.Time
 
@@ -228,7 +236,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // idle waits until there is something to do.
 func (r *Relay) idle(ctx context.Context) {
 	now := r.cfg.Clock()
-	d := r.swept.Add(r.cfg.Sweep).Sub(now)
+	d := min(r.swept.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
 	if len(r.awaiting) > 0 {
 		d = min(d, r.synced.Add(r.cfg.SyncEvery).Sub(now))
 	}
@@ -259,6 +267,9 @@ func (r *Relay) pause(ctx context.Context, d time.Duration) {
 // Cycle publishes what nudges brought, sweeps if it is time, and deletes rows that
 // are on stable storage.
 func (r *Relay) Cycle(ctx context.Context) error {
+	if err := r.follow(ctx); err != nil {
+		return err
+	}
 	if now := r.cfg.Clock(); now.Sub(r.swept) >= r.cfg.Sweep {
 		// First, when a relay begins: its shards whole, before it takes nudges.
 		if err := r.sweep(ctx); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -40,6 +41,8 @@ type Config struct {
 	Store store.Store
 	Clock func() time.Time
 	Lost  []Lost
+	// Topics say where events are published now, and where they were before.
+	Topics versions.State
 	// Read reads the records that a partition still has.
 	Read func(ctx context.Context, p kafka.Partition, each func(*kafka.Record)) error
 }
@@ -65,14 +68,10 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		}
 	}
 	for p := range r.since {
-		if err := cfg.Read(ctx, p, func(rec *kafka.Record) {
-			for _, h := range rec.Headers {
-				if h.Key == kafka.HeaderEventID {
-					r.present[string(h.Value)] = true
-				}
+		for _, q := range append(r.earlier(p), p) {
+			if err := cfg.Read(ctx, q, r.note); err != nil {
+				return r.report, err
 			}
-		}); err != nil {
-			return r.report, err
 		}
 	}
 	s := store.Scan{Table: store.ChatCounters, Segments: 1}
@@ -91,11 +90,38 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	return r.report, nil
 }
 
+// note notes that a record's event is there.
+func (r *run) note(rec *kafka.Record) {
+	for _, h := range rec.Headers {
+		if h.Key == kafka.HeaderEventID {
+			r.present[string(h.Value)] = true
+		}
+	}
+}
+
+// earlier lists the partitions of past versions of a topic in which the chats of a
+// partition were before.
+func (r *run) earlier(p kafka.Partition) (list []kafka.Partition) {
+	base, _, _ := versions.Base(p.Topic)
+	now, _ := r.Topics.Find(p.Topic)
+	for _, v := range r.Topics.Of(base) {
+		if v.Status != versions.Past {
+			continue
+		}
+		both := min(v.Partitions, now.Partitions) // one divides the other
+		for id := p.ID % both; id < v.Partitions; id += both {
+			list = append(list, kafka.Partition{Topic: versions.Name(base, v.Number), ID: id})
+		}
+	}
+	return list
+}
+
 // chat puts the lost events of one chat back.
 func (r *run) chat(ctx context.Context, id string) error {
 	since, any := int64(0), false
 	for p, at := range r.since {
-		if int32(event.Partition(id, int(kafka.Partitions(p.Topic)))) == p.ID && (!any || at < since) {
+		base, _, _ := versions.Base(p.Topic)
+		if r.Topics.Place(base, id) == p && (!any || at < since) {
 			since, any = at, true
 		}
 	}
@@ -134,8 +160,7 @@ func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, e
 			if decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < since {
 				return list, nil // all that is left is older
 			}
-			topic := event.SpecOf(decoded).Topic
-			p := kafka.Partition{Topic: topic, ID: int32(event.Partition(id, int(kafka.Partitions(topic))))}
+			p := r.Topics.Place(event.SpecOf(decoded).Topic, id)
 			at, damaged := r.since[p]
 			if !damaged || r.present[e.EventID] || (waiting > 0 && e.Version >= waiting) ||
 				decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < at {

@@ -12,11 +12,13 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
@@ -35,6 +37,8 @@ type durable struct {
 
 	reconciler *reconcile.Reconciler
 	operators  operators
+	topics     *versions.Watch
+	migrator   *migrate.Migrator
 	published  func(time.Duration) // takes how long transactions took
 }
 
@@ -76,6 +80,9 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	d := &durable{}
 	p.durable = d
+	if err := p.buildTopics(ctx, d, subjects, log); err != nil {
+		return err
+	}
 	if d.schemas, err = registryapi.Listen(ctx, registryapi.Config{
 		Registry: subjects, Listen: p.cfg.Registry, Logger: log,
 		Operator: func(h http.Header) (string, error) {
@@ -89,7 +96,7 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 		return err
 	}
 	d.fanout, err = consume.New(consume.Config{
-		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(),
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Follow: d.topics.Readable(fanout.Topics()...),
 		Batch: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
 		Dead:  consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
 		Store: p.eng.Store, Clock: time.Now, Logger: log,
@@ -106,9 +113,28 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 		return err
 	}
 	observe.Relay(p.metrics, &d.relays, d.slots)
+	observe.Topics(p.metrics, d.topics)
 	d.published = observe.Publish(p.metrics)
 	observe.Fanout(p.metrics, d.fanout)
 	d.operators, err = p.buildOperators(ctx, serde, log)
+	return err
+}
+
+// buildTopics makes what follows the versions of topics, and what changes them.
+func (p *program) buildTopics(ctx context.Context, d *durable, subjects *registry.Registry, log logger) (err error) {
+	if d.topics, err = versions.NewWatch(ctx, p.eng.Store, log); err != nil {
+		return err
+	}
+	if err := migrate.Subjects(ctx, subjects, d.topics.State()); err != nil {
+		return err
+	}
+	d.migrator, err = migrate.New(migrate.Config{
+		Store: p.eng.Store, Clock: time.Now, Logger: log,
+		Cluster: &migrate.Live{
+			Store: p.eng.Store, Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Registry: subjects, Groups: []string{fanout.Group},
+			AddTopic: p.eng.AddTopic, Durable: p.eng.LogStable,
+		},
+	})
 	return err
 }
 
@@ -136,6 +162,13 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
 		Failed: p.counts.PublishFailed, Created: observe.Created(p.counts),
+		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, p.eng.Store) },
+		Seen: func(ctx context.Context, revision int64) error {
+			if err := publisher.Renew(ctx); err != nil {
+				return err
+			}
+			return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
+		},
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
 			if p.durable.full.Load() {
 				return errLogFull
@@ -161,6 +194,8 @@ func (p *program) workers(log logger) []lifecycle.Service {
 	}
 	return []lifecycle.Service{
 		{Name: "log", Run: p.keepLog(log)},
+		lifecycle.Restarted("topics", log, d.topics.Run),
+		lifecycle.Restarted("migration", log, d.migrator.Guard),
 		lifecycle.Restarted("relay", log, d.slots.Run),
 		lifecycle.Restarted("fanout", log, d.fanout.Run),
 		lifecycle.Restarted("reconcile", log, d.reconciler.Run),

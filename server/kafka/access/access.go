@@ -68,6 +68,15 @@ func Rights() []Right {
 			Right{Ops, topic, t.Name, false, []kmsg.ACLOperation{read, configs}},
 			Right{Operator, topic, t.Name, false, []kmsg.ACLOperation{create, describe, configs, alter}},
 		)
+		if t.Name != kafka.DeadLetters {
+			// Its later versions, NAME.v2 and so on, which a migration makes by the role ops.
+			list = append(list,
+				Right{Relay, topic, t.Name + ".v", true, relay},
+				Right{Fanout, topic, t.Name + ".v", true, fanout},
+				Right{Ops, topic, t.Name + ".v", true, []kmsg.ACLOperation{read, create, configs, alter}},
+				Right{Operator, topic, t.Name + ".v", true, []kmsg.ACLOperation{create, describe, configs, alter}},
+			)
+		}
 	}
 	list = append(list,
 		Right{Relay, kmsg.ACLResourceTypeTransactionalId, RelayTransactions, true, []kmsg.ACLOperation{write}},
@@ -147,6 +156,9 @@ func operationName(o kmsg.ACLOperation) string {
 func (r Right) resource() string {
 	switch r.Type {
 	case kmsg.ACLResourceTypeTopic:
+		if r.Prefixed {
+			return "topics " + r.Name + "*"
+		}
 		return "topic " + r.Name
 	case kmsg.ACLResourceTypeGroup:
 		return "group " + r.Name

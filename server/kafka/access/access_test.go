@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/reach"
+	"github.com/parley-chat/parley/server/kafka/terraform"
 )
 
 var update = flag.Bool("update", false, "write the Terraform file")
@@ -96,7 +97,7 @@ func TestOneUserForAll(t *testing.T) {
 // The file in the repository is what `workers topics terraform` prints.
 func TestTerraformFile(t *testing.T) {
 	file := filepath.Join("..", "..", "deploy", "terraform", "kafka.tf")
-	want := kafka.TerraformTopics() + Terraform(defaults(t))
+	want := terraform.Topics() + Terraform(defaults(t))
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
 // entry is one ACL of a cluster.
@@ -113,9 +114,10 @@ func changes(e entry) bool {
 	}
 	return slices.ContainsFunc(kafka.Topics(), func(t kafka.Topic) bool {
 		if e.pattern == kmsg.ACLResourcePatternTypePrefixed {
-			return strings.HasPrefix(t.Name, e.name)
+			return strings.HasPrefix(t.Name, e.name) || strings.HasPrefix(e.name, t.Name+".v")
 		}
-		return e.name == t.Name || e.name == "*"
+		base, _, version := versions.Base(e.name)
+		return version && base == t.Name || e.name == "*"
 	})
 }
 
@@ -162,7 +164,7 @@ func Apply(ctx context.Context, c *kafka.Client, p Principals) (did []string, er
 // authorizer lets everybody pass.
 func Check(ctx context.Context, c *kafka.Client, user string, of ...Role) error {
 	var lacks []string
-	topics, err := topicRights(ctx, c)
+	topics, err := topicRights(ctx, c, kafka.Topics())
 	if err != nil {
 		return err
 	}
@@ -224,10 +226,33 @@ func (s operations) can(o kmsg.ACLOperation) bool { return !s.known || s.bits&(1
 // unsaid is Kafka's value for rights that were not asked for, or that it does not know.
 const unsaid = -1 << 31
 
-func topicRights(ctx context.Context, c *kafka.Client) (map[string]operations, error) {
+// CheckTopics refuses topics with which a role may not do what it may with those that are
+// declared: versions of them.
+func CheckTopics(ctx context.Context, c *kafka.Client, role Role, topics []kafka.Topic) error {
+	have, err := topicRights(ctx, c, topics)
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		base, _, _ := versions.Base(t.Name)
+		for _, r := range Rights() {
+			if r.Role != role || r.Type != kmsg.ACLResourceTypeTopic || r.Name != base {
+				continue
+			}
+			for _, o := range r.Operations {
+				if may := have[t.Name]; !may.can(o) {
+					return fmt.Errorf("kafka: the role %s lacks %s on topic %s; %s", role, operationName(o), t.Name, hint)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func topicRights(ctx context.Context, c *kafka.Client, topics []kafka.Topic) (map[string]operations, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	req.IncludeTopicAuthorizedOperations = true
-	for _, t := range kafka.Topics() {
+	for _, t := range topics {
 		rt := kmsg.NewMetadataRequestTopic()
 		rt.Topic = kmsg.StringPtr(t.Name)
 		req.Topics = append(req.Topics, rt)

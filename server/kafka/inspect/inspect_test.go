@@ -147,7 +147,7 @@ func TestGroup(t *testing.T) {
 
 // K-166: the embedded broker is its own only replica, and misses none.
 func TestUnderReplicated(t *testing.T) {
-	if n, err := inspect.UnderReplicated(t.Context(), broker(t)); err != nil || n != 0 {
+	if n, err := inspect.UnderReplicated(t.Context(), broker(t), kafka.Topics()); err != nil || n != 0 {
 		t.Fatal(n, err)
 	}
 }

@@ -9,27 +9,27 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// UnderReplicated counts the partitions of the declared topics that have fewer replicas
+// UnderReplicated counts the partitions of some topics that have fewer replicas
 // in sync than replicas, or no leader.
-func UnderReplicated(ctx context.Context, addr string, options ...kafka.Option) (int, error) {
+func UnderReplicated(ctx context.Context, addr string, topics []kafka.Topic, options ...kafka.Option) (int, error) {
 	c, err := open(addr, options)
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
 	var names []string
-	for _, t := range kafka.Topics() {
+	for _, t := range topics {
 		names = append(names, t.Name)
 	}
-	topics, err := kadm.NewClient(c).ListTopics(ctx, names...)
+	list, err := kadm.NewClient(c).ListTopics(ctx, names...)
 	if err == nil {
-		err = topics.Error()
+		err = list.Error()
 	}
 	if err != nil {
 		return 0, fmt.Errorf("kafka: list topics: %w", err)
 	}
 	n := 0
-	topics.EachPartition(func(p kadm.PartitionDetail) {
+	list.EachPartition(func(p kadm.PartitionDetail) {
 		if len(p.ISR) < len(p.Replicas) || p.Leader < 0 {
 			n++
 		}

@@ -19,6 +19,7 @@ const (
 	AttrHolder = "holder"
 	AttrCount  = "count"
 	AttrWanted = "wanted"
+	AttrSeen   = "seen" // revision of the topics that the holder's relay goes by
 )
 
 // LeaseKey is the key of a slot's lease.

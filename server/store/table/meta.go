@@ -18,3 +18,9 @@ const (
 	AttrLogMarks = "marks"
 	AttrLogLost  = "lost"
 )
+
+// TopicsKey is the key of the versions of topics, in table meta.
+func TopicsKey() store.Key { return store.Key{Table: store.Meta, PK: "topics"} }
+
+// AttrTopics holds what package versions knows, as JSON; AttrRevision counts the changes.
+const AttrTopics = "topics"

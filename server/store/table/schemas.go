@@ -120,7 +120,8 @@ type SchemaSubject struct {
 	Total    int64 // versions, the softly deleted included
 }
 
-// AttrRevision is the attribute of SchemaSubject.Revision and UserChat.Revision.
+// AttrRevision is the attribute of SchemaSubject.Revision and UserChat.Revision, and of
+// the versions of topics.
 const AttrRevision = "revision"
 
 // Item returns the row as an item.

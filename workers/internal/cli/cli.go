@@ -15,11 +15,12 @@ import (
 
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
-	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/kafka/capacity"
 	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/kafka/reach"
+	"github.com/parley-chat/parley/server/kafka/terraform"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
@@ -188,7 +189,7 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (er
 	defer func() { err = access.Explain(err) }()
 	switch verb {
 	case "terraform":
-		_, err := io.WriteString(stdout, kafka.TerraformTopics()+access.Terraform(s.principals))
+		_, err := io.WriteString(stdout, terraform.Topics()+access.Terraform(s.principals))
 		return err
 	case "capacity":
 		_, err := io.WriteString(stdout, capacity.Sheet())
@@ -211,6 +212,9 @@ func (s settings) topics(ctx context.Context, verb string, stdout io.Writer) (er
 		return err
 	}
 	defer a.Close()
+	if err := versions.Discover(ctx, a); err != nil {
+		return err
+	}
 	switch verb {
 	case "apply":
 		did, err := a.Apply(ctx, s.replication)

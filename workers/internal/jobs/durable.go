@@ -12,6 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
@@ -53,6 +54,7 @@ func (p *program) relay() ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	observe.Relay(p.metrics, set, m)
+	observe.Topics(p.metrics, p.topics)
 	p.ready = append(p.ready, func() error {
 		return gettingOn("relay", max(set.Stats().Stalled, m.Stats().Stalled))
 	})
@@ -92,6 +94,8 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry
 			return publisher.Publish(ctx, records)
 		},
 		Failed: counts.PublishFailed, Created: observe.Created(counts),
+		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, p.eng.Store) },
+		Seen:   func(ctx context.Context, revision int64) error { return p.seen(ctx, publisher, s, revision) },
 	})
 	if err != nil {
 		return err
@@ -105,6 +109,24 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry
 		defer stop()
 	}
 	return r.Run(ctx)
+}
+
+// seen reports that the relay of a slot goes by a revision of the topics. One that could
+// not publish to the next topic says so while that can still be undone.
+func (p *program) seen(ctx context.Context, publisher *kafka.Publisher, s slot.Slot, revision int64) error {
+	state, err := versions.Load(ctx, p.eng.Store)
+	if err != nil {
+		return err
+	}
+	if state.Move != nil && state.Frozen(state.Move.Topic) {
+		if err := p.eng.CheckPublish(ctx, state.Required()); err != nil {
+			return err
+		}
+	}
+	if err := publisher.Renew(ctx); err != nil {
+		return err
+	}
+	return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
 }
 
 // parallel is how many chats fanout works on at a time; it waits for Redis.
@@ -122,7 +144,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 	}
 	p.closers = append(p.closers, letters.Close)
 	e, err := consume.New(consume.Config{
-		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Topics: fanout.Topics(), Parallel: parallel,
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Follow: p.topics.Readable(fanout.Topics()...), Parallel: parallel,
 		Batch: fanout.Repairer(p.serde, func(ctx context.Context, d delivery.Delivery) error {
 			err := l.mesh.Repair(ctx, d)
 			if errors.Is(err, routing.ErrStale) {

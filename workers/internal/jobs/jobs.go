@@ -21,11 +21,13 @@ import (
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/migrate"
 )
 
 // Names of the jobs.
@@ -83,7 +85,8 @@ type program struct {
 	process string
 	metrics *telemetry.Metrics
 	serde   *event.Serde
-	letter  int // schema id of dead letters
+	topics  *versions.Watch // where there are brokers
+	letter  int             // schema id of dead letters
 	nudger  *link.Nudger
 	links   *links         // made by the first job that needs them
 	ready   []func() error // asked by /readyz
@@ -143,6 +146,7 @@ func (p *program) build(ctx context.Context) (list []lifecycle.Service, err erro
 		if err := p.schemas(ctx); err != nil {
 			return nil, err
 		}
+		list = append(list, lifecycle.Restarted("topics", p.cfg.Logger, p.topics.Run))
 	}
 	for _, job := range p.cfg.Jobs {
 		var more []lifecycle.Service
@@ -179,8 +183,13 @@ func (p *program) schemas(ctx context.Context) error {
 	p.serde.OnNewer(func(eventType string, version int32) {
 		p.cfg.Logger.Warn("events of a newer version are read without what they have more", "type", eventType, "version", version)
 	})
-	p.letter, err = letterID(ctx, r)
-	return err
+	if p.letter, err = letterID(ctx, r); err != nil {
+		return err
+	}
+	if p.topics, err = versions.NewWatch(ctx, p.eng.Store, p.cfg.Logger); err != nil {
+		return err
+	}
+	return migrate.Subjects(ctx, r, p.topics.State())
 }
 
 // registry makes the service that lets others register and read schemas.

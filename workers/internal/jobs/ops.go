@@ -8,8 +8,10 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/ops"
 )
@@ -37,10 +39,21 @@ func (p *program) ops(ctx context.Context) ([]lifecycle.Service, error) {
 		}
 		return l.mesh.Repair(ctx, d)
 	}
+	migrator, err := migrate.New(migrate.Config{
+		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
+		Cluster: &migrate.Live{
+			Store: p.eng.Store, Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Registry: registry.New(p.eng.Store), Groups: []string{fanout.Group},
+			AddTopic: p.eng.AddTopic, Durable: p.eng.LogStable,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
 	s, err := ops.New(ops.Config{
 		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Store: p.eng.Store, Decode: p.serde.Decode, Key: key, Clock: time.Now,
 		Logger: p.cfg.Logger, Observe: p.metrics.Request,
 		Handlers: map[string]consume.Handler{fanout.Group: fanout.Repairer(p.serde, repair).One()},
+		Migrator: migrator,
 	})
 	if err != nil {
 		return nil, err
@@ -57,6 +70,7 @@ func (p *program) ops(ctx context.Context) ([]lifecycle.Service, error) {
 	p.cfg.Logger.Info("operators are served", "address", server.Addr())
 	return append(services,
 		lifecycle.Service{Name: "ops", Run: server.Run},
+		lifecycle.Restarted("migration", p.cfg.Logger, migrator.Guard),
 		lifecycle.Restarted("dead letters", p.cfg.Logger, letters.Run),
 		lifecycle.Restarted("replicas", p.cfg.Logger, replicas.Run),
 	), nil

@@ -41,6 +41,7 @@ const Usage = `  %[1]s [flags] deadletters list|count|show|redrive|discard   rec
   %[1]s [flags] outbox failed|mend|drop                       rows of the outbox that cannot be published
   %[1]s [flags] groups describe|hot-keys                      how far consumer groups are behind, and why
   %[1]s [flags] audit                                         what operators did
+  %[1]s [flags] migration run|status|abort|retire             move a topic to more partitions, while everything runs
   %[1]s [flags] operators token NAME                          print a token for an operator
 `
 
@@ -124,7 +125,13 @@ var groups = map[string]map[string]command{
 		"mend":   {"ROW", "replace one by what the event store says it should be", mendRow},
 		"drop":   {"ROW", "give one up; its events can still be replayed", dropRow},
 	},
-	"audit":     {"": {"", "list what operators changed, and who saw what users wrote", calls}},
+	"audit": {"": {"", "list what operators changed, and who saw what users wrote", calls}},
+	"migration": {
+		"run":    {"TOPIC", "move a topic to another number of partitions, or go on with it", migrateTopic},
+		"status": {"", "list the versions of the topics, and what is being migrated", migrationStatus},
+		"abort":  {"", "undo a migration whose new topic is not published to yet", abortMigration},
+		"retire": {"NAME", "have nobody read an old version any more, after its retention", retireTopic},
+	},
 	"operators": {"token": {"NAME", "print a token for an operator, good for 12 hours", nil}},
 	"groups": {
 		"describe": {"GROUP", "members of a consumer group, and how far it is behind", describe},

@@ -29,6 +29,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/ops"
 )
 
@@ -49,6 +50,8 @@ type Rig struct {
 	// Handle takes what is driven again; set it before anything is.
 	Handle consume.Handler
 	Log    *Log
+	// Migrator moves topics of the broker; nothing runs that would notice.
+	Migrator *migrate.Migrator
 
 	t    *testing.T
 	bury func(context.Context, consume.Dead) error
@@ -100,10 +103,19 @@ func New(t *testing.T, server *tls.Config) *Rig {
 	r.bury = consume.Publisher(producer, func(b []byte) ([]byte, error) { return event.Frame(9, b) })
 	r.Chats, err = chat.New(t.Context(), chat.Config{Store: r.Store, Clock: time.Now, Generation: "g", Producer: "p"})
 	must(err)
+	migrator, err := migrate.New(migrate.Config{
+		Store: r.Store, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+		Cluster: &migrate.Live{
+			Store: r.Store, Addr: b.Addr(), Registry: subjects,
+			AddTopic: func(ctx context.Context, t kafka.Topic, _ string) error { return b.Add(ctx, t) }, Durable: b.Stable,
+		},
+	})
+	must(err)
+	r.Migrator = migrator
 	s, err := ops.New(ops.Config{
 		Addr: b.Addr(), Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now, Logger: slog.New(slog.NewTextHandler(r.Log, nil)),
 		Handlers: map[string]consume.Handler{Group: func(ctx context.Context, rec *kafka.Record) error { return r.Handle(ctx, rec) }},
-		Observe:  func(string, string, time.Duration) {},
+		Observe:  func(string, string, time.Duration) {}, Migrator: migrator,
 	})
 	must(err)
 	srv, err := ops.Listen(t.Context(), s, "127.0.0.1:0", server)

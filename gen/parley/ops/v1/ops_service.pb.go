@@ -2387,7 +2387,7 @@ var File_parley_ops_v1_ops_service_proto protoreflect.FileDescriptor
 
 const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fparley/ops/v1/ops_service.proto\x12\rparley.ops.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fparley/ops/v1/dead_letter.proto\"\xf3\x01\n" +
+	"\x1fparley/ops/v1/ops_service.proto\x12\rparley.ops.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fparley/ops/v1/dead_letter.proto\x1a#parley/ops/v1/topic_migration.proto\"\xf3\x01\n" +
 	"\x16ListDeadLettersRequest\x127\n" +
 	"\x06filter\x18\x01 \x01(\v2\x1f.parley.ops.v1.DeadLetterFilterR\x06filter\x12N\n" +
 	"\bstatuses\x18\x02 \x03(\x0e2\x1f.parley.ops.v1.DeadLetterStatusB\x11\xbaH\x0e\x92\x01\v\x10\x04\"\a\x82\x01\x04\x10\x01 \x00R\bstatuses\x12'\n" +
@@ -2577,7 +2577,7 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x1aDEAD_LETTER_OUTCOME_FAILED\x10\x02\x12\x1e\n" +
 	"\x1aDEAD_LETTER_OUTCOME_BEHIND\x10\x03\x12\"\n" +
 	"\x1eDEAD_LETTER_OUTCOME_NO_HANDLER\x10\x04\x12\x1d\n" +
-	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\xf7\t\n" +
+	"\x19DEAD_LETTER_OUTCOME_TAKEN\x10\x052\x98\r\n" +
 	"\n" +
 	"OpsService\x12e\n" +
 	"\x0fListDeadLetters\x12%.parley.ops.v1.ListDeadLettersRequest\x1a&.parley.ops.v1.ListDeadLettersResponse\"\x03\x90\x02\x01\x12h\n" +
@@ -2591,7 +2591,11 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x13DropFailedOutboxRow\x12).parley.ops.v1.DropFailedOutboxRowRequest\x1a*.parley.ops.v1.DropFailedOutboxRowResponse\x12k\n" +
 	"\x11ListOperatorCalls\x12'.parley.ops.v1.ListOperatorCallsRequest\x1a(.parley.ops.v1.ListOperatorCallsResponse\"\x03\x90\x02\x01\x12h\n" +
 	"\x10GetConsumerGroup\x12&.parley.ops.v1.GetConsumerGroupRequest\x1a'.parley.ops.v1.GetConsumerGroupResponse\"\x03\x90\x02\x01\x12Y\n" +
-	"\vListHotKeys\x12!.parley.ops.v1.ListHotKeysRequest\x1a\".parley.ops.v1.ListHotKeysResponse\"\x03\x90\x02\x01Bs\n" +
+	"\vListHotKeys\x12!.parley.ops.v1.ListHotKeysRequest\x1a\".parley.ops.v1.ListHotKeysResponse\"\x03\x90\x02\x01\x12Y\n" +
+	"\fMigrateTopic\x12\".parley.ops.v1.MigrateTopicRequest\x1a#.parley.ops.v1.MigrateTopicResponse0\x01\x12l\n" +
+	"\x13AbortTopicMigration\x12).parley.ops.v1.AbortTopicMigrationRequest\x1a*.parley.ops.v1.AbortTopicMigrationResponse\x12k\n" +
+	"\x11ListTopicVersions\x12'.parley.ops.v1.ListTopicVersionsRequest\x1a(.parley.ops.v1.ListTopicVersionsResponse\"\x03\x90\x02\x01\x12i\n" +
+	"\x12RetireTopicVersion\x12(.parley.ops.v1.RetireTopicVersionRequest\x1a).parley.ops.v1.RetireTopicVersionResponseBs\n" +
 	"\x11dev.parley.ops.v1B\x0fOpsServiceProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03PLY\xaa\x02\rParley.Ops.V1b\x06proto3"
 
 var (
@@ -2647,6 +2651,14 @@ var file_parley_ops_v1_ops_service_proto_goTypes = []any{
 	(*DeadLetter)(nil),                   // 35: parley.ops.v1.DeadLetter
 	(*timestamppb.Timestamp)(nil),        // 36: google.protobuf.Timestamp
 	(*DeadLetterRecord)(nil),             // 37: parley.ops.v1.DeadLetterRecord
+	(*MigrateTopicRequest)(nil),          // 38: parley.ops.v1.MigrateTopicRequest
+	(*AbortTopicMigrationRequest)(nil),   // 39: parley.ops.v1.AbortTopicMigrationRequest
+	(*ListTopicVersionsRequest)(nil),     // 40: parley.ops.v1.ListTopicVersionsRequest
+	(*RetireTopicVersionRequest)(nil),    // 41: parley.ops.v1.RetireTopicVersionRequest
+	(*MigrateTopicResponse)(nil),         // 42: parley.ops.v1.MigrateTopicResponse
+	(*AbortTopicMigrationResponse)(nil),  // 43: parley.ops.v1.AbortTopicMigrationResponse
+	(*ListTopicVersionsResponse)(nil),    // 44: parley.ops.v1.ListTopicVersionsResponse
+	(*RetireTopicVersionResponse)(nil),   // 45: parley.ops.v1.RetireTopicVersionResponse
 }
 var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	33, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
@@ -2693,20 +2705,28 @@ var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	30, // 41: parley.ops.v1.OpsService.ListOperatorCalls:input_type -> parley.ops.v1.ListOperatorCallsRequest
 	23, // 42: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
 	27, // 43: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
-	2,  // 44: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
-	4,  // 45: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
-	7,  // 46: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
-	11, // 47: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
-	13, // 48: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
-	15, // 49: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
-	18, // 50: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
-	20, // 51: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
-	22, // 52: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
-	31, // 53: parley.ops.v1.OpsService.ListOperatorCalls:output_type -> parley.ops.v1.ListOperatorCallsResponse
-	24, // 54: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
-	28, // 55: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
-	44, // [44:56] is the sub-list for method output_type
-	32, // [32:44] is the sub-list for method input_type
+	38, // 44: parley.ops.v1.OpsService.MigrateTopic:input_type -> parley.ops.v1.MigrateTopicRequest
+	39, // 45: parley.ops.v1.OpsService.AbortTopicMigration:input_type -> parley.ops.v1.AbortTopicMigrationRequest
+	40, // 46: parley.ops.v1.OpsService.ListTopicVersions:input_type -> parley.ops.v1.ListTopicVersionsRequest
+	41, // 47: parley.ops.v1.OpsService.RetireTopicVersion:input_type -> parley.ops.v1.RetireTopicVersionRequest
+	2,  // 48: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
+	4,  // 49: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
+	7,  // 50: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
+	11, // 51: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
+	13, // 52: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
+	15, // 53: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
+	18, // 54: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
+	20, // 55: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
+	22, // 56: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
+	31, // 57: parley.ops.v1.OpsService.ListOperatorCalls:output_type -> parley.ops.v1.ListOperatorCallsResponse
+	24, // 58: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
+	28, // 59: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
+	42, // 60: parley.ops.v1.OpsService.MigrateTopic:output_type -> parley.ops.v1.MigrateTopicResponse
+	43, // 61: parley.ops.v1.OpsService.AbortTopicMigration:output_type -> parley.ops.v1.AbortTopicMigrationResponse
+	44, // 62: parley.ops.v1.OpsService.ListTopicVersions:output_type -> parley.ops.v1.ListTopicVersionsResponse
+	45, // 63: parley.ops.v1.OpsService.RetireTopicVersion:output_type -> parley.ops.v1.RetireTopicVersionResponse
+	48, // [48:64] is the sub-list for method output_type
+	32, // [32:48] is the sub-list for method input_type
 	32, // [32:32] is the sub-list for extension type_name
 	32, // [32:32] is the sub-list for extension extendee
 	0,  // [0:32] is the sub-list for field type_name
@@ -2718,6 +2738,7 @@ func file_parley_ops_v1_ops_service_proto_init() {
 		return
 	}
 	file_parley_ops_v1_dead_letter_proto_init()
+	file_parley_ops_v1_topic_migration_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -67,6 +67,17 @@ const (
 	OpsServiceGetConsumerGroupProcedure = "/parley.ops.v1.OpsService/GetConsumerGroup"
 	// OpsServiceListHotKeysProcedure is the fully-qualified name of the OpsService's ListHotKeys RPC.
 	OpsServiceListHotKeysProcedure = "/parley.ops.v1.OpsService/ListHotKeys"
+	// OpsServiceMigrateTopicProcedure is the fully-qualified name of the OpsService's MigrateTopic RPC.
+	OpsServiceMigrateTopicProcedure = "/parley.ops.v1.OpsService/MigrateTopic"
+	// OpsServiceAbortTopicMigrationProcedure is the fully-qualified name of the OpsService's
+	// AbortTopicMigration RPC.
+	OpsServiceAbortTopicMigrationProcedure = "/parley.ops.v1.OpsService/AbortTopicMigration"
+	// OpsServiceListTopicVersionsProcedure is the fully-qualified name of the OpsService's
+	// ListTopicVersions RPC.
+	OpsServiceListTopicVersionsProcedure = "/parley.ops.v1.OpsService/ListTopicVersions"
+	// OpsServiceRetireTopicVersionProcedure is the fully-qualified name of the OpsService's
+	// RetireTopicVersion RPC.
+	OpsServiceRetireTopicVersionProcedure = "/parley.ops.v1.OpsService/RetireTopicVersion"
 )
 
 // OpsServiceClient is a client for the parley.ops.v1.OpsService service.
@@ -105,6 +116,16 @@ type OpsServiceClient interface {
 	// ListHotKeys counts the keys of the records of a partition that a group has not
 	// read, the most frequent first: which chat makes the work.
 	ListHotKeys(context.Context, *v1.ListHotKeysRequest) (*v1.ListHotKeysResponse, error)
+	// MigrateTopic moves a topic to another number of partitions, from wherever the last
+	// call has come. If the caller leaves, the topic is thawed and nothing is lost.
+	MigrateTopic(context.Context, *v1.MigrateTopicRequest) (*connect.ServerStreamForClient[v1.MigrateTopicResponse], error)
+	// AbortTopicMigration undoes a migration whose new topic is not published to yet.
+	AbortTopicMigration(context.Context, *v1.AbortTopicMigrationRequest) (*v1.AbortTopicMigrationResponse, error)
+	// ListTopicVersions returns the topics that the declared ones are, were and will be.
+	ListTopicVersions(context.Context, *v1.ListTopicVersionsRequest) (*v1.ListTopicVersionsResponse, error)
+	// RetireTopicVersion has nobody read a past version any more. Its retention must be
+	// over; then it may be deleted.
+	RetireTopicVersion(context.Context, *v1.RetireTopicVersionRequest) (*v1.RetireTopicVersionResponse, error)
 }
 
 // NewOpsServiceClient constructs a client for the parley.ops.v1.OpsService service. By default, it
@@ -197,6 +218,31 @@ func NewOpsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		migrateTopic: connect.NewClient[v1.MigrateTopicRequest, v1.MigrateTopicResponse](
+			httpClient,
+			baseURL+OpsServiceMigrateTopicProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("MigrateTopic")),
+			connect.WithClientOptions(opts...),
+		),
+		abortTopicMigration: connect.NewClient[v1.AbortTopicMigrationRequest, v1.AbortTopicMigrationResponse](
+			httpClient,
+			baseURL+OpsServiceAbortTopicMigrationProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("AbortTopicMigration")),
+			connect.WithClientOptions(opts...),
+		),
+		listTopicVersions: connect.NewClient[v1.ListTopicVersionsRequest, v1.ListTopicVersionsResponse](
+			httpClient,
+			baseURL+OpsServiceListTopicVersionsProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("ListTopicVersions")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		retireTopicVersion: connect.NewClient[v1.RetireTopicVersionRequest, v1.RetireTopicVersionResponse](
+			httpClient,
+			baseURL+OpsServiceRetireTopicVersionProcedure,
+			connect.WithSchema(opsServiceMethods.ByName("RetireTopicVersion")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -214,6 +260,10 @@ type opsServiceClient struct {
 	listOperatorCalls    *connect.Client[v1.ListOperatorCallsRequest, v1.ListOperatorCallsResponse]
 	getConsumerGroup     *connect.Client[v1.GetConsumerGroupRequest, v1.GetConsumerGroupResponse]
 	listHotKeys          *connect.Client[v1.ListHotKeysRequest, v1.ListHotKeysResponse]
+	migrateTopic         *connect.Client[v1.MigrateTopicRequest, v1.MigrateTopicResponse]
+	abortTopicMigration  *connect.Client[v1.AbortTopicMigrationRequest, v1.AbortTopicMigrationResponse]
+	listTopicVersions    *connect.Client[v1.ListTopicVersionsRequest, v1.ListTopicVersionsResponse]
+	retireTopicVersion   *connect.Client[v1.RetireTopicVersionRequest, v1.RetireTopicVersionResponse]
 }
 
 // ListDeadLetters calls parley.ops.v1.OpsService.ListDeadLetters.
@@ -312,6 +362,38 @@ func (c *opsServiceClient) ListHotKeys(ctx context.Context, req *v1.ListHotKeysR
 	return nil, err
 }
 
+// MigrateTopic calls parley.ops.v1.OpsService.MigrateTopic.
+func (c *opsServiceClient) MigrateTopic(ctx context.Context, req *v1.MigrateTopicRequest) (*connect.ServerStreamForClient[v1.MigrateTopicResponse], error) {
+	return c.migrateTopic.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// AbortTopicMigration calls parley.ops.v1.OpsService.AbortTopicMigration.
+func (c *opsServiceClient) AbortTopicMigration(ctx context.Context, req *v1.AbortTopicMigrationRequest) (*v1.AbortTopicMigrationResponse, error) {
+	response, err := c.abortTopicMigration.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListTopicVersions calls parley.ops.v1.OpsService.ListTopicVersions.
+func (c *opsServiceClient) ListTopicVersions(ctx context.Context, req *v1.ListTopicVersionsRequest) (*v1.ListTopicVersionsResponse, error) {
+	response, err := c.listTopicVersions.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RetireTopicVersion calls parley.ops.v1.OpsService.RetireTopicVersion.
+func (c *opsServiceClient) RetireTopicVersion(ctx context.Context, req *v1.RetireTopicVersionRequest) (*v1.RetireTopicVersionResponse, error) {
+	response, err := c.retireTopicVersion.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // OpsServiceHandler is an implementation of the parley.ops.v1.OpsService service.
 type OpsServiceHandler interface {
 	// ListDeadLetters returns dead letters in the order of their topic, in which those
@@ -348,6 +430,16 @@ type OpsServiceHandler interface {
 	// ListHotKeys counts the keys of the records of a partition that a group has not
 	// read, the most frequent first: which chat makes the work.
 	ListHotKeys(context.Context, *v1.ListHotKeysRequest) (*v1.ListHotKeysResponse, error)
+	// MigrateTopic moves a topic to another number of partitions, from wherever the last
+	// call has come. If the caller leaves, the topic is thawed and nothing is lost.
+	MigrateTopic(context.Context, *v1.MigrateTopicRequest, *connect.ServerStream[v1.MigrateTopicResponse]) error
+	// AbortTopicMigration undoes a migration whose new topic is not published to yet.
+	AbortTopicMigration(context.Context, *v1.AbortTopicMigrationRequest) (*v1.AbortTopicMigrationResponse, error)
+	// ListTopicVersions returns the topics that the declared ones are, were and will be.
+	ListTopicVersions(context.Context, *v1.ListTopicVersionsRequest) (*v1.ListTopicVersionsResponse, error)
+	// RetireTopicVersion has nobody read a past version any more. Its retention must be
+	// over; then it may be deleted.
+	RetireTopicVersion(context.Context, *v1.RetireTopicVersionRequest) (*v1.RetireTopicVersionResponse, error)
 }
 
 // NewOpsServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -436,6 +528,31 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	opsServiceMigrateTopicHandler := connect.NewServerStreamHandlerSimple(
+		OpsServiceMigrateTopicProcedure,
+		svc.MigrateTopic,
+		connect.WithSchema(opsServiceMethods.ByName("MigrateTopic")),
+		connect.WithHandlerOptions(opts...),
+	)
+	opsServiceAbortTopicMigrationHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceAbortTopicMigrationProcedure,
+		svc.AbortTopicMigration,
+		connect.WithSchema(opsServiceMethods.ByName("AbortTopicMigration")),
+		connect.WithHandlerOptions(opts...),
+	)
+	opsServiceListTopicVersionsHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceListTopicVersionsProcedure,
+		svc.ListTopicVersions,
+		connect.WithSchema(opsServiceMethods.ByName("ListTopicVersions")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	opsServiceRetireTopicVersionHandler := connect.NewUnaryHandlerSimple(
+		OpsServiceRetireTopicVersionProcedure,
+		svc.RetireTopicVersion,
+		connect.WithSchema(opsServiceMethods.ByName("RetireTopicVersion")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/parley.ops.v1.OpsService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case OpsServiceListDeadLettersProcedure:
@@ -462,6 +579,14 @@ func NewOpsServiceHandler(svc OpsServiceHandler, opts ...connect.HandlerOption) 
 			opsServiceGetConsumerGroupHandler.ServeHTTP(w, r)
 		case OpsServiceListHotKeysProcedure:
 			opsServiceListHotKeysHandler.ServeHTTP(w, r)
+		case OpsServiceMigrateTopicProcedure:
+			opsServiceMigrateTopicHandler.ServeHTTP(w, r)
+		case OpsServiceAbortTopicMigrationProcedure:
+			opsServiceAbortTopicMigrationHandler.ServeHTTP(w, r)
+		case OpsServiceListTopicVersionsProcedure:
+			opsServiceListTopicVersionsHandler.ServeHTTP(w, r)
+		case OpsServiceRetireTopicVersionProcedure:
+			opsServiceRetireTopicVersionHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -517,4 +642,20 @@ func (UnimplementedOpsServiceHandler) GetConsumerGroup(context.Context, *v1.GetC
 
 func (UnimplementedOpsServiceHandler) ListHotKeys(context.Context, *v1.ListHotKeysRequest) (*v1.ListHotKeysResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.ListHotKeys is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) MigrateTopic(context.Context, *v1.MigrateTopicRequest, *connect.ServerStream[v1.MigrateTopicResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.MigrateTopic is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) AbortTopicMigration(context.Context, *v1.AbortTopicMigrationRequest) (*v1.AbortTopicMigrationResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.AbortTopicMigration is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) ListTopicVersions(context.Context, *v1.ListTopicVersionsRequest) (*v1.ListTopicVersionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.ListTopicVersions is not implemented"))
+}
+
+func (UnimplementedOpsServiceHandler) RetireTopicVersion(context.Context, *v1.RetireTopicVersionRequest) (*v1.RetireTopicVersionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.ops.v1.OpsService.RetireTopicVersion is not implemented"))
 }

@@ -6,6 +6,7 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import type { Message } from "@bufbuild/protobuf";
 import type { DeadLetter, DeadLetterFilter, DeadLetterRecord, DeadLetterStatus } from "./dead_letter_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { AbortTopicMigrationRequestSchema, AbortTopicMigrationResponseSchema, ListTopicVersionsRequestSchema, ListTopicVersionsResponseSchema, MigrateTopicRequestSchema, MigrateTopicResponseSchema, RetireTopicVersionRequestSchema, RetireTopicVersionResponseSchema } from "./topic_migration_pb.js";
 
 /**
  * Describes the file parley/ops/v1/ops_service.proto.
@@ -1488,6 +1489,48 @@ export declare const OpsService: GenService<{
     methodKind: "unary";
     input: typeof ListHotKeysRequestSchema;
     output: typeof ListHotKeysResponseSchema;
+  },
+  /**
+   * MigrateTopic moves a topic to another number of partitions, from wherever the last
+   * call has come. If the caller leaves, the topic is thawed and nothing is lost.
+   *
+   * @generated from rpc parley.ops.v1.OpsService.MigrateTopic
+   */
+  migrateTopic: {
+    methodKind: "server_streaming";
+    input: typeof MigrateTopicRequestSchema;
+    output: typeof MigrateTopicResponseSchema;
+  },
+  /**
+   * AbortTopicMigration undoes a migration whose new topic is not published to yet.
+   *
+   * @generated from rpc parley.ops.v1.OpsService.AbortTopicMigration
+   */
+  abortTopicMigration: {
+    methodKind: "unary";
+    input: typeof AbortTopicMigrationRequestSchema;
+    output: typeof AbortTopicMigrationResponseSchema;
+  },
+  /**
+   * ListTopicVersions returns the topics that the declared ones are, were and will be.
+   *
+   * @generated from rpc parley.ops.v1.OpsService.ListTopicVersions
+   */
+  listTopicVersions: {
+    methodKind: "unary";
+    input: typeof ListTopicVersionsRequestSchema;
+    output: typeof ListTopicVersionsResponseSchema;
+  },
+  /**
+   * RetireTopicVersion has nobody read a past version any more. Its retention must be
+   * over; then it may be deleted.
+   *
+   * @generated from rpc parley.ops.v1.OpsService.RetireTopicVersion
+   */
+  retireTopicVersion: {
+    methodKind: "unary";
+    input: typeof RetireTopicVersionRequestSchema;
+    output: typeof RetireTopicVersionResponseSchema;
   },
 }>;
 

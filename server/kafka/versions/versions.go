@@ -1,0 +1,302 @@
+// Package versions knows which topics a declared topic has been, and which it is now.
+//
+// The number of partitions of a topic never changes: the partition of a chat would be
+// another one, and its later events could be read before earlier ones. More partitions
+// are a new topic, NAME.v2 and so on, to which package migrate moves the events. What
+// events, subjects and settings are declared under stays the topic's base name.
+//
+// The package owns the row that all processes read, the names, and what each part of
+// Parley has to know: where an event goes, whether it must wait, which topics are read,
+// and which must exist. It does not own the way from one version to the next (package
+// workers/migrate) or the topics themselves (package kafka).
+//
+// Concurrency: a State is a value and never changes; a Watch may be used by anybody.
+package versions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// Status is what a version is good for.
+type Status string
+
+// The statuses. A version goes from Next to Current, Past and Retired; one whose
+// migration was aborted is Abandoned, has no records, and may be Next again.
+const (
+	Next      Status = "next"      // being prepared; nothing is published to it
+	Current   Status = "current"   // the only one that is published to
+	Past      Status = "past"      // still has records that somebody may read
+	Retired   Status = "retired"   // nobody reads it, it may be deleted
+	Abandoned Status = "abandoned" // never had a record
+)
+
+// Version is a topic that a declared topic is, was, or will be.
+type Version struct {
+	Number     int    `json:"number"` // 1 is the declared name itself
+	Partitions int32  `json:"partitions"`
+	Status     Status `json:"status"`
+	// From and Until bound the time in which it was published to, in unix ms; 0: open.
+	From  int64 `json:"from,omitempty"`
+	Until int64 `json:"until,omitempty"`
+}
+
+// Phase is how far a migration is.
+type Phase string
+
+// The phases, in their order.
+const (
+	Planned  Phase = "planned"  // it is decided what will be made
+	Created  Phase = "created"  // the new topic exists, consumers subscribe to it
+	Frozen   Phase = "frozen"   // relays must not publish events of the topic
+	Quiet    Phase = "quiet"    // all of them have said that they do not
+	Drained  Phase = "drained"  // all groups have read the old version to its end
+	Switched Phase = "switched" // the new version is the current one
+)
+
+// Move is a migration that has begun and not ended.
+type Move struct {
+	Topic     string `json:"topic"` // base name
+	Phase     Phase  `json:"phase"`
+	By        string `json:"by"`      // operator who began it
+	Started   int64  `json:"started"` // unix ms
+	FrozenAt  int64  `json:"frozen_at,omitempty"`
+	ThawAfter int64  `json:"thaw_after,omitempty"` // unix ms: nobody waits longer for the drain
+	// Revision is that of the state which relays must have seen for the phase to end.
+	Revision int64 `json:"revision,omitempty"`
+}
+
+// State is all that is known. The zero State is that of an installation without any
+// migration: each declared topic is its own version 1.
+type State struct {
+	Revision int64                `json:"-"` // number of changes
+	Topics   map[string][]Version `json:"topics,omitempty"`
+	Move     *Move                `json:"move,omitempty"`
+}
+
+// MaxVersions bounds the versions of a topic.
+const MaxVersions = 100
+
+// Name is the name of a version of a topic.
+func Name(base string, number int) string {
+	if number <= 1 {
+		return base
+	}
+	return base + ".v" + strconv.Itoa(number)
+}
+
+// Base splits the name of a version of a declared topic.
+func Base(name string) (base string, number int, ok bool) {
+	if kafka.Partitions(name) > 0 {
+		return name, 1, true
+	}
+	i := strings.LastIndex(name, ".v")
+	if i < 0 || kafka.Partitions(name[:i]) == 0 {
+		return "", 0, false
+	}
+	n, err := strconv.Atoi(name[i+2:])
+	if err != nil || n < 2 || Name(name[:i], n) != name {
+		return "", 0, false
+	}
+	return name[:i], n, true
+}
+
+// Of lists the versions of a declared topic, oldest first.
+func (s State) Of(base string) []Version {
+	if list := s.Topics[base]; len(list) > 0 {
+		return list
+	}
+	return []Version{{Number: 1, Partitions: kafka.Partitions(base), Status: Current}}
+}
+
+// Current is the version of a declared topic that is published to.
+func (s State) Current(base string) Version {
+	for _, v := range s.Topics[base] {
+		if v.Status == Current {
+			return v
+		}
+	}
+	return Version{Number: 1, Partitions: kafka.Partitions(base), Status: Current}
+}
+
+// Place is where an event of a declared topic goes.
+func (s State) Place(base, key string) kafka.Partition {
+	v := s.Current(base)
+	return kafka.Partition{Topic: Name(base, v.Number), ID: int32(event.Partition(key, int(v.Partitions)))}
+}
+
+// Frozen reports whether events of a declared topic have to wait.
+func (s State) Frozen(base string) bool {
+	if s.Move == nil || s.Move.Topic != base {
+		return false
+	}
+	return s.Move.Phase == Frozen || s.Move.Phase == Quiet || s.Move.Phase == Drained
+}
+
+// exists reports whether a version's topic is on the brokers and has a use.
+func (s State) exists(base string, v Version) bool {
+	switch v.Status {
+	case Current, Past:
+		return true
+	case Next:
+		return s.Move != nil && s.Move.Topic == base && s.Move.Phase != Planned
+	default:
+		return false
+	}
+}
+
+// topics lists the versions of all declared topics for which want holds.
+func (s State) topics(want func(base string, v Version) bool) []kafka.Topic {
+	var list []kafka.Topic
+	for _, t := range kafka.Topics() {
+		base := t.Name
+		for _, v := range s.Of(base) {
+			if want(base, v) {
+				list = append(list, kafka.Topic{Name: Name(base, v.Number), Partitions: v.Partitions, Configs: t.Configs})
+			}
+		}
+	}
+	return list
+}
+
+// Required lists the topics that have to exist.
+func (s State) Required() []kafka.Topic { return s.topics(s.exists) }
+
+// All lists every topic that was ever made, or may have been.
+func (s State) All() []kafka.Topic {
+	return s.topics(func(string, Version) bool { return true })
+}
+
+// Readable lists what a group that reads declared topics subscribes to: all versions that
+// may have records for it. A new version is among them before anything is published to
+// it, an old one until it is retired.
+func (s State) Readable(bases ...string) []string {
+	var names []string
+	for _, base := range bases {
+		for _, v := range s.Of(base) {
+			if s.exists(base, v) {
+				names = append(names, Name(base, v.Number))
+			}
+		}
+	}
+	return names
+}
+
+// Find returns a version by the name of its topic.
+func (s State) Find(name string) (Version, bool) {
+	base, number, ok := Base(name)
+	if !ok {
+		return Version{}, false
+	}
+	list := s.Of(base)
+	i := slices.IndexFunc(list, func(v Version) bool { return v.Number == number })
+	if i < 0 {
+		return Version{}, false
+	}
+	return list[i], true
+}
+
+// Clone returns a State that shares nothing.
+func (s State) Clone() State {
+	out := State{Revision: s.Revision, Topics: map[string][]Version{}}
+	for base, list := range s.Topics {
+		out.Topics[base] = slices.Clone(list)
+	}
+	if s.Move != nil {
+		move := *s.Move
+		out.Move = &move
+	}
+	return out
+}
+
+// Load reads the state as it is, whoever wrote it.
+func Load(ctx context.Context, st store.Store) (State, error) {
+	var s State
+	it, err := st.Get(ctx, table.TopicsKey(), store.Strong)
+	if err != nil {
+		return s, fmt.Errorf("read the versions of topics: %w", err)
+	}
+	if it == nil {
+		return s, nil
+	}
+	if err := json.Unmarshal([]byte(it.Get(table.AttrTopics).Str()), &s); err != nil {
+		return s, fmt.Errorf("the versions of topics in the store cannot be read: %w", err)
+	}
+	s.Revision = it.Get(table.AttrRevision).Int64()
+	return s, s.check()
+}
+
+// ErrChanged says that somebody else has changed the state meanwhile.
+var ErrChanged = errors.New("versions: the state has changed meanwhile")
+
+// Save writes a state in place of the one that it was made from, and returns it with its
+// new revision. It is durable then.
+func Save(ctx context.Context, st store.Store, s State) (State, error) {
+	if err := s.check(); err != nil {
+		return s, err
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return s, fmt.Errorf("encode the versions of topics: %w", err)
+	}
+	cond := store.Absent()
+	if s.Revision > 0 {
+		cond = store.Exists().Eq(table.AttrRevision, store.Int(s.Revision))
+	}
+	s.Revision++
+	err = st.Transact(ctx, store.Plan{Writes: []store.Write{{
+		Op: store.OpPut, Key: table.TopicsKey(), Cond: cond, Name: "topics",
+		Item: store.NewItem(store.Attr{Name: table.AttrTopics, Value: store.String(string(b))}, store.Attr{Name: table.AttrRevision, Value: store.Int(s.Revision)}),
+	}}})
+	var failed *store.ConditionError
+	switch {
+	case errors.As(err, &failed):
+		return s, ErrChanged
+	case err != nil:
+		return s, fmt.Errorf("write the versions of topics: %w", err)
+	}
+	return s, st.Durable(ctx)
+}
+
+// check refuses a state that no part of Parley writes.
+func (s State) check() error {
+	for base, list := range s.Topics {
+		current := 0
+		for i, v := range list {
+			if kafka.Partitions(base) == 0 || v.Number != i+1 || v.Partitions < 1 || v.Partitions > event.Buckets || len(list) > MaxVersions {
+				return fmt.Errorf("versions: topic %.80q has no version %d with %d partitions", base, v.Number, v.Partitions)
+			}
+			if v.Status == Current {
+				current++
+			}
+		}
+		if current != 1 {
+			return fmt.Errorf("versions: topic %.80q has %d current versions", base, current)
+		}
+	}
+	return nil
+}
+
+// KeptUntil is when the last record of a past version has outlived the declared retention.
+func (v Version) KeptUntil(base string) time.Time {
+	for _, t := range kafka.Topics() {
+		if t.Name == base {
+			ms, err := strconv.ParseInt(t.Configs["retention.ms"], 10, 64)
+			if err == nil {
+				return time.UnixMilli(v.Until + ms)
+			}
+		}
+	}
+	return time.UnixMilli(v.Until)
+}

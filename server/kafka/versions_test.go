@@ -1,0 +1,54 @@
+package kafka
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// A topic that was added while the broker runs is there after a restart with the same
+// list, with what was written to it, and its partitions stay as they were made.
+func TestAddedTopicStays(t *testing.T) {
+	dir := t.TempDir()
+	more := Topic{"messages.persisted.v2", 128, Topics()[0].Configs}
+	var kept Marks
+	open := func(topics []Topic) (*Broker, error) {
+		return OpenBroker(BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Topics: topics, Known: kept, Keep: func(_ context.Context, m Marks) error { kept = m; return nil }})
+	}
+	b, err := open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a repetition does nothing
+		if err := b.Add(t.Context(), more); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Add(t.Context(), Topic{more.Name, 64, more.Configs}); err == nil || !strings.Contains(err.Error(), "128 partitions") {
+		t.Errorf("another number of partitions: %v", err)
+	}
+	c, err := NewProducer(b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Publish(t.Context(), c, &Record{Topic: more.Name, Partition: 100, Key: []byte("k"), Value: []byte("v")}); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if err := b.Stable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	at := Partition{Topic: more.Name, ID: 100}
+	if kept[at].End != 1 {
+		t.Errorf("what is on the disk of %s is not kept: %v", at, kept)
+	}
+	if b, err = open(append(Topics(), more)); err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	var read []string
+	if err := b.Read(t.Context(), at, func(r *Record) { read = append(read, string(r.Value)) }); err != nil || len(read) != 1 || read[0] != "v" {
+		t.Errorf("%q %v", read, err)
+	}
+}

@@ -1,0 +1,109 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/workers/relay/slot"
+)
+
+// Live is the Cluster of a running installation, embedded or not.
+type Live struct {
+	Store    store.Store
+	Addr     string // of Kafka
+	Kafka    []kafka.Option
+	Registry *registry.Registry
+	Groups   []string // that must have read everything
+	// AddTopic makes a topic like another one; Durable returns when all that is on the
+	// log, commits included, is on stable storage.
+	AddTopic func(ctx context.Context, t kafka.Topic, like string) error
+	Durable  func(ctx context.Context) error
+}
+
+// askTime bounds one question to the cluster.
+const askTime = 30 * time.Second
+
+// Create implements Cluster.
+func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like string) error {
+	if err := l.AddTopic(ctx, t, like); err != nil {
+		return err
+	}
+	return l.Registry.Also(ctx, base, t.Name)
+}
+
+// Empty implements Cluster.
+func (l *Live) Empty(ctx context.Context, topic string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	spans, err := inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	for _, s := range spans {
+		if s.To > 0 {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}
+
+// Relays implements Cluster.
+func (l *Live) Relays(ctx context.Context, revision int64) ([]string, error) {
+	return slot.Waiting(ctx, l.Store, revision)
+}
+
+// Unread implements Cluster.
+func (l *Live) Unread(ctx context.Context, topic string) ([]inspect.Unread, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return inspect.UnreadBy(ctx, l.Addr, topic, l.Groups, l.Kafka...)
+}
+
+// Subscribed implements Cluster.
+func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	spans, err := inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range l.Groups {
+		g, err := inspect.OfGroup(ctx, l.Addr, name, l.Kafka...)
+		if err != nil && !errors.Is(err, inspect.ErrNoGroup) {
+			return nil, err
+		}
+		n := 0
+		for _, p := range g.Partitions {
+			if p.Partition.Topic == topic && p.Member != "" {
+				n++
+			}
+		}
+		if n < len(spans) {
+			waiting = append(waiting, fmt.Sprintf("group %s reads %d of the %d partitions of %s", name, n, len(spans), topic))
+		}
+	}
+	return waiting, nil
+}
+
+// Stable implements Cluster.
+func (l *Live) Stable(ctx context.Context) error { return l.Durable(ctx) }
+
+// Subjects registers the schemas of this program's events for the versions of topics that
+// carry them, beside the declared names.
+func Subjects(ctx context.Context, r *registry.Registry, s versions.State) error {
+	for _, t := range kafka.Topics() {
+		for _, name := range s.Readable(t.Name) {
+			if name == t.Name {
+				continue
+			}
+			if err := r.Also(ctx, t.Name, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

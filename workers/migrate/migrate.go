@@ -1,0 +1,453 @@
+// Package migrate moves a declared topic to another number of partitions, while
+// everything runs.
+//
+// The package owns the steps of a migration and what ends them. Where events go in each
+// of them is read by package versions; the relays and the consumers follow by themselves.
+//
+// # Steps
+//
+//	planned   the name and the partitions of the new topic are kept
+//	created   it exists on all brokers, its schemas are registered, consumers subscribe
+//	frozen    relays leave the topic's events in the outbox; nothing else waits for it
+//	quiet     the relay of every slot has said so, and no transaction of theirs is open
+//	drained   every group has read the old topic to its end
+//	switched  the new topic is the current one: relays publish to it
+//	(done)    every relay has said so
+//
+// No event is on the new topic before every group has read all that came earlier, so
+// whoever reads both, in any order, never sees a later event of a chat first. Clients send
+// and receive as always: the outbox keeps what is committed meanwhile, and servers deliver
+// without the log.
+//
+// Each step is one conditional write. Whoever is killed leaves a step that was done or was
+// not, and the same call again goes on from there. Until the switch everything can be
+// undone. A freeze has an end that is kept with it: if nobody drives the migration any
+// more, any process that runs [Migrator.Guard] thaws the topic.
+//
+// Concurrency: a Migrator may be used by many goroutines, and by many processes at once.
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Cluster is what a migration has to do with the brokers, the relays and the groups.
+type Cluster interface {
+	// Create makes a topic like another one, ready to be used, with the schemas of the
+	// declared topic that it is a version of. It may be there already.
+	Create(ctx context.Context, base string, t kafka.Topic, like string) error
+	// Empty reports whether a topic has never had a record.
+	Empty(ctx context.Context, topic string) (bool, error)
+	// Relays lists, in words, those that do not go by a revision of the topics yet.
+	Relays(ctx context.Context, revision int64) ([]string, error)
+	// Unread is what groups have not read of a topic, those that must have and all others.
+	Unread(ctx context.Context, topic string) ([]inspect.Unread, error)
+	// Subscribed lists, in words, the groups that must read everything and do not read a
+	// topic yet.
+	Subscribed(ctx context.Context, topic string) ([]string, error)
+	// Stable returns when what groups have committed is on stable storage.
+	Stable(ctx context.Context) error
+}
+
+// Config sets a Migrator up; all of it is required.
+type Config struct {
+	Store   store.Store
+	Cluster Cluster
+	Clock   func() time.Time
+	Logger  *slog.Logger
+	// Poll is the time between two looks at what a step waits for; 0: 500 ms.
+	Poll time.Duration
+}
+
+// Migrator migrates.
+type Migrator struct{ cfg Config }
+
+// New makes a Migrator.
+func New(cfg Config) (*Migrator, error) {
+	if cfg.Store == nil || cfg.Cluster == nil || cfg.Clock == nil || cfg.Logger == nil {
+		return nil, errors.New("migrate: store, cluster, clock and logger are required")
+	}
+	if cfg.Poll == 0 {
+		cfg.Poll = 500 * time.Millisecond
+	}
+	return &Migrator{cfg}, nil
+}
+
+// Limits of a request.
+const (
+	MaxPartitions    = 1024
+	MaxIgnored       = 100
+	DefaultMaxFreeze = 5 * time.Minute
+	LongestFreeze    = time.Hour
+
+	// A freeze begins once no group is further behind: it lasts as long as they take.
+	maxBehind = 10_000
+)
+
+// Request says what is to be migrated.
+type Request struct {
+	Topic      string // declared name
+	Partitions int32  // a power of two, so that it divides the virtual buckets
+	By         string // who asks
+	// Ignore are groups that need not have read the old topic: nobody uses them any more.
+	Ignore []string
+	// MaxFreeze is after which time the topic is thawed, and the migration ends with
+	// ErrTooSlow; 0: DefaultMaxFreeze.
+	MaxFreeze time.Duration
+}
+
+// Progress tells how far a migration is.
+type Progress struct {
+	Phase      versions.Phase // as it is now; "" before the first and after the last
+	From, To   string         // topics
+	Partitions int32          // of the new one
+	Waiting    []string       // what the phase waits for, in words; at most maxWaiting
+	Unread     int64          // records of the old topic that groups have not read
+	Frozen     time.Duration  // since when the relays wait; 0 if they do not
+	Done       bool
+}
+
+const maxWaiting = 20
+
+// Errors. What follows them in a text is for operators.
+var (
+	ErrInvalid = errors.New("migrate: invalid request")
+	ErrBusy    = errors.New("migrate: another migration is under way")
+	ErrUsed    = errors.New("migrate: the new topic is in use")
+	ErrTooSlow = errors.New("migrate: the groups or relays took too long")
+	ErrAborted = errors.New("migrate: somebody has aborted the migration")
+	ErrLate    = errors.New("migrate: nothing can be aborted")
+	ErrKept    = errors.New("migrate: the topic cannot be retired")
+)
+
+func (r Request) validate() error {
+	topics := kafka.Topics()
+	known := slices.ContainsFunc(topics, func(t kafka.Topic) bool { return t.Name == r.Topic && t.Name != kafka.DeadLetters })
+	switch {
+	case !known:
+		return fmt.Errorf("%w: %.80q is no declared topic of events", ErrInvalid, r.Topic)
+	case r.Partitions < 1 || r.Partitions > MaxPartitions || r.Partitions&(r.Partitions-1) != 0:
+		return fmt.Errorf("%w: the partitions must be a power of two up to %d, not %d", ErrInvalid, MaxPartitions, r.Partitions)
+	case len(r.Ignore) > MaxIgnored:
+		return fmt.Errorf("%w: at most %d groups can be ignored", ErrInvalid, MaxIgnored)
+	case r.MaxFreeze < 0 || r.MaxFreeze > LongestFreeze:
+		return fmt.Errorf("%w: a freeze lasts at most %v", ErrInvalid, LongestFreeze)
+	}
+	return nil
+}
+
+// Look tells where a migration would begin, or is, without doing anything.
+func (m *Migrator) Look(ctx context.Context, r Request) (Progress, error) {
+	if err := r.validate(); err != nil {
+		return Progress{}, err
+	}
+	s, err := versions.Load(ctx, m.cfg.Store)
+	if err != nil {
+		return Progress{}, err
+	}
+	if finished(s, r) {
+		return m.progress(s, r), nil
+	}
+	if s.Move == nil {
+		if s, err = begin(s, r, m.cfg.Clock()); err != nil {
+			return Progress{}, err
+		}
+		s.Move.Phase = ""
+	} else if err := mine(s, r); err != nil {
+		return Progress{}, err
+	}
+	p := m.progress(s, r)
+	p.Unread, p.Waiting, err = m.unread(ctx, p.From, r)
+	return p, err
+}
+
+// Run migrates, from wherever the last call has come. It tells each of every step, and
+// twice a second or less of what a step waits for; an error of each ends it.
+func (m *Migrator) Run(ctx context.Context, r Request, each func(Progress) error) (err error) {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	if r.MaxFreeze == 0 {
+		r.MaxFreeze = DefaultMaxFreeze
+	}
+	defer func() {
+		if err != nil {
+			m.letGo(ctx, r)
+		}
+	}()
+	begun := false
+	for {
+		s, err := versions.Load(ctx, m.cfg.Store)
+		if err != nil && !m.bear(ctx, err) {
+			return err
+		} else if err != nil {
+			continue
+		}
+		if finished(s, r) {
+			return each(m.progress(s, r))
+		}
+		if begun && s.Move == nil {
+			return ErrAborted
+		}
+		moved, p, err := m.step(ctx, s, r)
+		begun = begun || s.Move != nil || moved
+		switch {
+		case errors.Is(err, versions.ErrChanged):
+			continue // another call was faster
+		case err != nil && (!s.Frozen(r.Topic) || ctx.Err() != nil || errors.Is(err, ErrTooSlow)):
+			return err
+		case err != nil: // until the freeze has lasted too long
+			m.cfg.Logger.Warn("migrate: a step will be repeated", "topic", r.Topic, "phase", s.Move.Phase, "error", err)
+			p.Waiting = []string{"an answer: the last one was an error, which the log has"}
+		}
+		if err := each(p); err != nil {
+			return err
+		}
+		if !moved && !m.pause(ctx) {
+			return ctx.Err()
+		}
+	}
+}
+
+// bear waits after an error of the store, and reports whether the call goes on.
+func (m *Migrator) bear(ctx context.Context, err error) bool {
+	transient := errors.Is(err, store.ErrThrottled) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnavailable)
+	return transient && m.pause(ctx)
+}
+
+func (m *Migrator) pause(ctx context.Context) bool {
+	t := time.NewTimer(m.cfg.Poll)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// finished reports whether the topic is where a request wants it.
+func finished(s versions.State, r Request) bool {
+	return (s.Move == nil || s.Move.Topic != r.Topic) && s.Current(r.Topic).Partitions == r.Partitions
+}
+
+// step does the next step, or finds out what it has to wait for.
+func (m *Migrator) step(ctx context.Context, s versions.State, r Request) (moved bool, p Progress, err error) {
+	if s.Move != nil {
+		if err := mine(s, r); err != nil {
+			return false, p, err
+		}
+	}
+	p = m.progress(s, r)
+	to, err := m.next(ctx, s, r, &p)
+	if err != nil || to == nil {
+		if err == nil && s.Frozen(r.Topic) && m.cfg.Clock().UnixMilli() > s.Move.ThawAfter {
+			err = fmt.Errorf("%w: nothing is frozen any more, repeat it later; it waited for %s", ErrTooSlow, strings.Join(p.Waiting, ", "))
+		}
+		return false, p, err
+	}
+	saved, err := versions.Save(ctx, m.cfg.Store, *to)
+	if err != nil {
+		return false, p, err
+	}
+	p = m.progress(saved, r)
+	m.cfg.Logger.Info("migrate: topic", "topic", r.Topic, "phase", p.Phase, "from", p.From, "to", p.To, "by", r.By)
+	return true, p, nil
+}
+
+// next is the state of the next phase; nil while something has to be waited for.
+func (m *Migrator) next(ctx context.Context, s versions.State, r Request, p *Progress) (*versions.State, error) {
+	now := m.cfg.Clock()
+	if s.Move == nil {
+		to, err := begin(s, r, now)
+		return &to, err
+	}
+	var err error
+	switch s.Move.Phase {
+	case versions.Planned:
+		if err := m.create(ctx, s, r.Topic); err != nil {
+			return nil, err
+		}
+		return with(s, versions.Created), nil
+	case versions.Created:
+		if p.Waiting, err = m.cfg.Cluster.Subscribed(ctx, p.To); err != nil || len(p.Waiting) > 0 {
+			return nil, err
+		}
+		if p.Unread, p.Waiting, err = m.unread(ctx, p.From, r); err != nil || p.Unread > maxBehind {
+			return nil, err
+		}
+		return freeze(s, now, r.MaxFreeze), nil
+	case versions.Frozen:
+		if err := m.relays(ctx, s, p); err != nil || len(p.Waiting) > 0 {
+			return nil, err
+		}
+		return with(s, versions.Quiet), nil
+	case versions.Quiet:
+		if p.Unread, p.Waiting, err = m.unread(ctx, p.From, r); err != nil || p.Unread > 0 {
+			return nil, err
+		}
+		// A crash must not take back what groups have read: they would read it again,
+		// behind what is on the new topic by then.
+		if err := m.cfg.Cluster.Stable(ctx); err != nil {
+			return nil, err
+		}
+		return with(s, versions.Drained), nil
+	case versions.Drained:
+		return change(s, now), nil
+	case versions.Switched:
+		if err := m.relays(ctx, s, p); err != nil || len(p.Waiting) > 0 {
+			return nil, err
+		}
+		to := s.Clone()
+		to.Move = nil
+		return &to, nil
+	}
+	return nil, fmt.Errorf("%w: phase %.40q is one of a later version of this program", ErrBusy, s.Move.Phase)
+}
+
+// create makes the new topic, which nobody may have used.
+func (m *Migrator) create(ctx context.Context, s versions.State, base string) error {
+	from, to := ends(s, base)
+	for _, t := range s.All() {
+		if t.Name != to {
+			continue
+		}
+		if err := m.cfg.Cluster.Create(ctx, base, t, from); err != nil {
+			return err
+		}
+	}
+	empty, err := m.cfg.Cluster.Empty(ctx, to)
+	if err == nil && !empty {
+		err = fmt.Errorf("%w: %s has records that the relays have not written; abort, and migrate again", ErrUsed, to)
+	}
+	return err
+}
+
+func (m *Migrator) relays(ctx context.Context, s versions.State, p *Progress) error {
+	waiting, err := m.cfg.Cluster.Relays(ctx, s.Move.Revision)
+	p.Waiting = waiting[:min(len(waiting), maxWaiting)]
+	return err
+}
+
+// unread counts what groups have not read of the old topic.
+func (m *Migrator) unread(ctx context.Context, topic string, r Request) (n int64, waiting []string, err error) {
+	groups, err := m.cfg.Cluster.Unread(ctx, topic)
+	for _, g := range groups {
+		if g.Records == 0 || slices.Contains(r.Ignore, g.Group) {
+			continue
+		}
+		n += g.Records
+		if len(waiting) < maxWaiting {
+			waiting = append(waiting, fmt.Sprintf("group %s has not read %d records of %s", g.Group, g.Records, topic))
+		}
+	}
+	return n, waiting, err
+}
+
+func (m *Migrator) progress(s versions.State, r Request) Progress {
+	p := Progress{Partitions: r.Partitions, Done: finished(s, r)}
+	p.From, p.To = ends(s, r.Topic)
+	if s.Move != nil && s.Move.Topic == r.Topic {
+		p.Phase = s.Move.Phase
+		if s.Frozen(r.Topic) {
+			p.Frozen = max(0, m.cfg.Clock().Sub(time.UnixMilli(s.Move.FrozenAt)))
+		}
+	}
+	return p
+}
+
+// letGo thaws a topic whose migration nobody drives any more, as far as it can.
+func (m *Migrator) letGo(ctx context.Context, r Request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	s, err := versions.Load(ctx, m.cfg.Store)
+	if err == nil && s.Frozen(r.Topic) && mine(s, r) == nil {
+		_, err = versions.Save(ctx, m.cfg.Store, *with(s, versions.Created))
+	}
+	if err != nil {
+		m.cfg.Logger.Warn("migrate: the topic stays frozen until its time is over", "error", err)
+	}
+}
+
+// Abort undoes what was begun, or tells what it would undo; the old topic stays the current
+// one.
+func (m *Migrator) Abort(ctx context.Context, execute bool) (topic string, err error) {
+	s, err := versions.Load(ctx, m.cfg.Store)
+	if err != nil {
+		return "", err
+	}
+	to, err := abort(s)
+	if err != nil || !execute {
+		return topicOf(s), err
+	}
+	_, err = versions.Save(ctx, m.cfg.Store, to)
+	return topicOf(s), err
+}
+
+func topicOf(s versions.State) string {
+	if s.Move == nil {
+		return ""
+	}
+	return s.Move.Topic
+}
+
+// Retire has nobody read a past version any more, once its retention is over: it may be
+// deleted then.
+func (m *Migrator) Retire(ctx context.Context, topic string, execute bool) error {
+	s, err := versions.Load(ctx, m.cfg.Store)
+	if err != nil {
+		return err
+	}
+	to, err := retire(s, topic, m.cfg.Clock())
+	if err != nil || !execute {
+		return err
+	}
+	_, err = versions.Save(ctx, m.cfg.Store, to)
+	return err
+}
+
+// guardEvery is how often a Guard looks, guardGrace how long it leaves to who drives.
+const (
+	guardEvery = 5 * time.Second
+	guardGrace = 10 * time.Second
+)
+
+// Guard thaws topics that nobody has thawed in time, until ctx ends.
+func (m *Migrator) Guard(ctx context.Context) error {
+	t := time.NewTicker(guardEvery)
+	defer t.Stop()
+	for {
+		if err := m.thaw(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, versions.ErrChanged) {
+			m.cfg.Logger.Warn("migrate: whether a topic is frozen for too long is not known", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+func (m *Migrator) thaw(ctx context.Context) error {
+	s, err := versions.Load(ctx, m.cfg.Store)
+	if err != nil || s.Move == nil || !s.Frozen(s.Move.Topic) {
+		return err
+	}
+	if m.cfg.Clock().Add(-guardGrace).UnixMilli() <= s.Move.ThawAfter {
+		return nil
+	}
+	m.cfg.Logger.Warn("migrate: a topic was frozen for too long; its events are published again", "topic", s.Move.Topic, "by", s.Move.By)
+	_, err = versions.Save(ctx, m.cfg.Store, *with(s, versions.Created))
+	return err
+}
