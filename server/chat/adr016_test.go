@@ -241,9 +241,14 @@ func TestThrottledCreation(t *testing.T) {
 			t.Errorf("%v: %+v, %v after %d refusals", err, d, failed, n)
 		}
 		again := &often{Store: w.store, err: err}
-		c, failed := w.service("q", again).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: users})
+		retries := 0
+		q := w.service("q", again, func(c *chat.Config) { c.Meter.CreationRetried = func() { retries++ } })
+		c, failed := q.CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: users})
 		if failed != nil || c.Incomplete != nil || w.chat(c.ChatID).MemberCount != 100 || again.n < 10 {
 			t.Errorf("%v: %+v, %v after %d plans", err, c, failed, again.n)
+		}
+		if retries < 4 { // L-169: each of its chunks of 25 was refused at least once
+			t.Errorf("%v: %d chunks were counted that went again", err, retries)
 		}
 		w.check()
 	}

@@ -292,7 +292,7 @@ func (s *Service) finishChunk(lead, ctx context.Context, q *queue.Chat, waiting,
 		if err != nil {
 			return false, err
 		}
-		if err = s.commit(lead, ctx, d); err == nil {
+		if err = s.commitTelling(lead, ctx, d, s.cfg.Meter.CreationRetried); err == nil {
 			q.Head = d.Head
 			return len(st.Pending.Members) > s.cfg.Chunk, nil
 		}

@@ -83,6 +83,11 @@ const (
 //
 // A draft without events changes no chat, and repeating its plan is harmless.
 func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
+	return s.commitTelling(lead, ctx, d, func() {})
+}
+
+// commitTelling is commit; repeated is told of each time that the plan goes again.
+func (s *Service) commitTelling(lead, ctx context.Context, d *plan.Draft, repeated func()) error {
 	p := d.Plan()
 	if len(d.Events) == 0 {
 		return s.repeat(ctx, p.Writes...)
@@ -128,6 +133,7 @@ func (s *Service) commit(lead, ctx context.Context, d *plan.Draft) error {
 			return lead.Err()
 		}
 		if s.cfg.Clock().Before(deadline) && s.cfg.Sleep(ctx, rand.N(wait)) == nil && s.cfg.Clock().Before(deadline) {
+			repeated()
 			continue
 		}
 		if !unknown {

@@ -9,14 +9,14 @@ import (
 // Names of the metrics of chats and memberships (L-164 to L-171). Alert rules and
 // dashboards use them.
 const (
-	ChatsCreated          = "chat_created_total"
-	ChatCreationTime      = "chat_creation_duration_seconds"
-	MembershipMutations   = "membership_mutation_total"
-	MembershipTime        = "membership_mutation_duration_seconds"
-	DirectDedup           = "direct_chat_dedup_total"
-	CreationRetries       = "chat_creation_phase2_retries_total"
-	ReconciliationFixes   = "chat_reconciliation_corrections_total"
-	LifecyclePublishFails = "kafka_lifecycle_publish_failures_total"
+	ChatsCreated          = "parley_chat_created_total"
+	ChatCreationTime      = "parley_chat_creation_duration_seconds"
+	MembershipMutations   = "parley_membership_mutation_total"
+	MembershipTime        = "parley_membership_mutation_duration_seconds"
+	DirectDedup           = "parley_direct_chat_dedup_total"
+	CreationRetries       = "parley_chat_creation_phase2_retries_total"
+	ReconciliationFixes   = "parley_chat_reconciliation_corrections_total"
+	LifecyclePublishFails = "parley_kafka_lifecycle_publish_failures_total"
 )
 
 // Phases of the creation of a chat: the plan that makes it, the members of a group,
@@ -65,6 +65,14 @@ func (m *Metrics) Lifecycle() *Lifecycle {
 		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: CreationRetries, Help: "Chunks of a new group's members that had to be tried again."}),
 		publish: counter(LifecyclePublishFails, "Attempts to publish an event of a chat or membership that failed; it stays in the outbox.", "event_type",
 			"ChatCreated", "ChatUpdated", "MembershipChanged"),
+	}
+	for _, kind := range []string{"direct", "group"} {
+		for _, phase := range []string{PhaseChat, PhaseMembers, PhaseLog} {
+			l.creation.WithLabelValues(kind, phase)
+		}
+	}
+	for _, change := range []string{"added", "removed", "role_changed"} {
+		l.mutation.WithLabelValues(change)
 	}
 	m.registry.MustRegister(l.creation, l.mutation, l.retries)
 	return l

@@ -30,8 +30,8 @@ func TestLifecycleMetrics(t *testing.T) {
 			}
 		}
 	}
-	has(`chat_created_total{chat_type="group"} 0`, `membership_mutation_total{change_type="role_changed"} 0`, `direct_chat_dedup_total{result="existing"} 0`,
-		`chat_creation_phase2_retries_total 0`, `chat_reconciliation_corrections_total 0`, `kafka_lifecycle_publish_failures_total{event_type="ChatCreated"} 0`)
+	has(`parley_chat_created_total{chat_type="group"} 0`, `parley_membership_mutation_total{change_type="role_changed"} 0`, `parley_direct_chat_dedup_total{result="existing"} 0`,
+		`parley_chat_creation_phase2_retries_total 0`, `parley_chat_reconciliation_corrections_total 0`, `parley_kafka_lifecycle_publish_failures_total{event_type="ChatCreated"} 0`)
 	l.ChatCreated("direct")
 	l.CreationTook("group", PhaseMembers, 3*time.Millisecond)
 	l.MembershipChanged("added", time.Millisecond)
@@ -40,11 +40,11 @@ func TestLifecycleMetrics(t *testing.T) {
 	l.CreationRetried()
 	l.PublishFailed("MembershipChanged")
 	l.PublishFailed("MessagePersisted")
-	has(`chat_created_total{chat_type="direct"} 1`, `chat_creation_duration_seconds_count{chat_type="group",phase="2"} 1`,
-		`membership_mutation_total{change_type="added"} 1`, `membership_mutation_duration_seconds_count{change_type="added"} 1`,
-		`direct_chat_dedup_total{result="created"} 1`, `direct_chat_dedup_total{result="existing"} 1`, `chat_creation_phase2_retries_total 1`,
-		`kafka_lifecycle_publish_failures_total{event_type="MembershipChanged"} 1`)
-	if strings.Contains(body(), `kafka_lifecycle_publish_failures_total{event_type="MessagePersisted"}`) {
+	has(`parley_chat_created_total{chat_type="direct"} 1`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="2"} 1`,
+		`parley_membership_mutation_total{change_type="added"} 1`, `parley_membership_mutation_duration_seconds_count{change_type="added"} 1`,
+		`parley_direct_chat_dedup_total{result="created"} 1`, `parley_direct_chat_dedup_total{result="existing"} 1`, `parley_chat_creation_phase2_retries_total 1`,
+		`parley_kafka_lifecycle_publish_failures_total{event_type="MembershipChanged"} 1`)
+	if strings.Contains(body(), `parley_kafka_lifecycle_publish_failures_total{event_type="MessagePersisted"}`) {
 		t.Error("messages are no part of the lifecycle")
 	}
 	problems, err := promlint.New(strings.NewReader(body())).Lint()

@@ -39,12 +39,12 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "parley_rpc_duration_seconds",
+			Name:    RPCTime,
 			Help:    "Time from the first byte of a request to its answer; streams count their lifetime.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"procedure", "code"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "parley_auth_refused_total",
+			Name: AuthRefused,
 			Help: "Requests refused at the gate, which are no RPCs yet.",
 		}, []string{"reason"}),
 	}
@@ -55,6 +55,13 @@ func NewMetrics() *Metrics {
 // Request counts an RPC; code is "ok" or the name of connect's code.
 func (m *Metrics) Request(procedure, code string, took time.Duration) {
 	m.requests.WithLabelValues(procedure, code).Observe(took.Seconds())
+}
+
+// Refusals are the reasons there are, which are 0 until something is refused.
+func (m *Metrics) Refusals(reasons ...string) {
+	for _, r := range reasons {
+		m.refused.WithLabelValues(r)
+	}
 }
 
 // Refused counts a request that was refused at the gate. A reason is one of few.
@@ -82,8 +89,11 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Names of the metrics that other parts are asked for.
+// Names of the metrics. Those of chats and memberships stand beside what counts them.
 const (
+	RPCTime     = "parley_rpc_duration_seconds"
+	AuthRefused = "parley_auth_refused_total"
+
 	LinkPeers       = "parley_link_peers"
 	LinkSent        = "parley_link_envelopes_sent_total"
 	LinkFailed      = "parley_link_calls_failed_total"
@@ -130,6 +140,7 @@ const (
 	TopicFrozen      = "parley_topic_frozen_seconds"
 	RelaySlotsLost   = "parley_relay_slots_lost_total"
 	RelaySlotsAll    = "parley_relay_slots_declared"
+	RelayTopicsOdd   = "parley_relay_repartitioned_topics"
 	PublishTime      = "parley_kafka_publish_seconds"
 	FanoutHandled    = "parley_fanout_handled_total"
 	FanoutDead       = "parley_fanout_dead_letters_total"
@@ -140,6 +151,8 @@ const (
 	FanoutRebalances = "parley_fanout_rebalances_total"
 	FanoutLag        = "parley_fanout_lag_records"
 	FanoutOldest     = "parley_fanout_oldest_seconds"
+	FanoutMembers    = "parley_fanout_memberships_oldest_seconds"
+	FanoutUnwritten  = "parley_fanout_dead_letters_unwritten_total"
 	LogBytes         = "parley_log_bytes"
 
 	DeadLettersOpen   = "parley_dead_letters_open"

@@ -87,6 +87,7 @@ type Engine struct {
 	open  map[kafka.Partition]bool // ours in the store
 	gone  map[kafka.Partition]bool // taken away since the last round
 	lags  map[kafka.Partition]lag
+	dealt time.Time // when the last rebalance that was counted began
 	// fetchedTo is up to where a partition was fetched, beyond what Kafka has there.
 	fetchedTo map[kafka.Partition]int64
 	beyond    map[kafka.Partition]unread
@@ -97,20 +98,24 @@ type Engine struct {
 	trial  map[kafka.Partition]*trial
 	ahead  map[kafka.Partition]map[int64]bool // finished, but behind a record that waits
 
-	handled, calls, skipped, ignored, dead, holds, commits, rebalances atomic.Int64
-	moved                                                              atomic.Int64 // unix ms, see Stats.Stalled
+	handled, calls, skipped, ignored, dead, unwritten, holds, commits, rebalances atomic.Int64
+	moved                                                                         atomic.Int64 // unix ms, see Stats.Stalled
 }
 
 // Stats counts what an Engine did, and how far it is behind in its partitions.
 type Stats struct {
 	Handled, Skipped, Ignored, Dead, Held, Commits int64
 
-	Calls int64 // of the handler
-	// Rebalances counts how often partitions were assigned.
+	Calls     int64 // of the handler
+	Unwritten int64 // times that a dead letter could not be written
+	// Rebalances counts how often partitions were dealt out anew. Assignments within
+	// rebalanceSpan are one: members hand partitions over in several steps.
 	Rebalances int64
 
 	Lag    int64         // records
 	Oldest time.Duration // age of the oldest of them, about
+	// OldestOf is the same by topic; a topic without a record that waits is not there.
+	OldestOf map[string]time.Duration
 
 	// Stalled is the time since a record was finished, or a poll went well while no
 	// partition waited.
@@ -122,24 +127,30 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Handled: e.handled.Load(), Skipped: e.skipped.Load(), Dead: e.dead.Load(), Held: e.holds.Load(), Commits: e.commits.Load(),
 		Ignored: e.ignored.Load(), Calls: e.calls.Load(), Rebalances: e.rebalances.Load(),
+		Unwritten: e.unwritten.Load(), OldestOf: map[string]time.Duration{},
 	}
 	now := e.cfg.Clock()
 	s.Stalled = max(0, now.Sub(time.UnixMilli(e.moved.Load())))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, l := range e.lags {
+	for p, l := range e.lags {
 		if l.records > 0 {
-			s.Lag += l.records
-			s.Oldest = max(s.Oldest, now.Sub(l.oldest))
+			s.waits(p, l.records, now.Sub(l.oldest))
 		}
 	}
-	for _, u := range e.beyond {
+	for p, u := range e.beyond {
 		if age := now.Sub(u.since); age >= unreadAfter {
-			s.Lag += u.records
-			s.Oldest = max(s.Oldest, age)
+			s.waits(p, u.records, age)
 		}
 	}
 	return s
+}
+
+// waits adds records of a partition that are not handled, the oldest of them of an age.
+func (s *Stats) waits(p kafka.Partition, records int64, age time.Duration) {
+	s.Lag += records
+	s.Oldest = max(s.Oldest, age)
+	s.OldestOf[p.Topic] = max(s.OldestOf[p.Topic], age)
 }
 
 // New makes an Engine.
@@ -300,10 +311,18 @@ func (e *Engine) poll(ctx context.Context, s *kafka.Session) (map[kafka.Partitio
 	return batch, err
 }
 
+// rebalanceSpan is how long after an assignment others belong to the same rebalance.
+// Cooperative members need two generations for one change of their number, and a process
+// that is restarted leaves and joins.
+const rebalanceSpan = 30 * time.Second
+
 func (e *Engine) assigned(parts []kafka.Partition) {
-	e.rebalances.Add(1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if now := e.cfg.Clock(); e.dealt.IsZero() || now.Sub(e.dealt) >= rebalanceSpan {
+		e.dealt = now // the first of a series: one that does not end is counted again and again
+		e.rebalances.Add(1)
+	}
 	for _, p := range parts {
 		e.fresh[p] = true
 	}

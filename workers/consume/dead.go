@@ -106,6 +106,7 @@ func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func
 func (e *Engine) bury(ctx context.Context, r *kafka.Record, attempts int, reason string) error {
 	d := Dead{Record: r, Group: e.cfg.Group, Consumer: e.cfg.Consumer, Reason: reason, At: e.cfg.Clock(), Attempts: attempts}
 	if err := e.cfg.Dead(ctx, d); err != nil {
+		e.unwritten.Add(1)
 		return Fail(Authoritative, "write the dead letter", err)
 	}
 	e.dead.Add(1)

@@ -11,15 +11,17 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/counts"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
 // Relay registers what the relays of a process and their slots count.
-func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
+func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *counts.Watch) {
 	of := func(read func(relay.Stats) float64) func() float64 {
 		return func() float64 { return read(set.Stats()) }
 	}
@@ -28,6 +30,7 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager) {
 	m.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
 	m.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
 	m.Gauge(telemetry.RelayUnavailable, "Partitions that took no records when they were last tried; their chats wait.", of(func(s relay.Stats) float64 { return float64(s.Unavailable) }))
+	m.Gauge(telemetry.RelayTopicsOdd, "Topics with another number of partitions than declared; nothing is published there.", func() float64 { return float64(topics.Odd()) })
 	m.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
 	m.Gauge(telemetry.RelayOldest, "Age of the oldest of them, in seconds.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
 	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })
@@ -70,9 +73,13 @@ func Fanout(m *telemetry.Metrics, e *consume.Engine) {
 	m.Counter(telemetry.FanoutIgnored, "Records of types that only newer versions know.", of(func(s consume.Stats) int64 { return s.Ignored }))
 	m.Counter(telemetry.FanoutCalls, "Times that fanout told of a chat's records.", of(func(s consume.Stats) int64 { return s.Calls }))
 	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Held }))
-	m.Counter(telemetry.FanoutRebalances, "Times that partitions were assigned to this process.", of(func(s consume.Stats) int64 { return s.Rebalances }))
+	m.Counter(telemetry.FanoutUnwritten, "Times that a dead letter could not be written; its partition waits.", of(func(s consume.Stats) int64 { return s.Unwritten }))
+	m.Counter(telemetry.FanoutRebalances, "Times that partitions were dealt out anew to this process; what follows within 30 s is the same time.", of(func(s consume.Stats) int64 { return s.Rebalances }))
 	m.Gauge(telemetry.FanoutLag, "Records that wait to be handled.", of(func(s consume.Stats) int64 { return s.Lag }))
 	m.Gauge(telemetry.FanoutOldest, "Age of the oldest of them, in seconds.", func() float64 { return e.Stats().Oldest.Seconds() })
+	m.Gauge(telemetry.FanoutMembers, "Age of the oldest of them that tells of a membership, in seconds.", func() float64 {
+		return e.Stats().OldestOf[kafka.MembershipsChanged].Seconds()
+	})
 }
 
 // Reconcile registers what the reconciler counts.

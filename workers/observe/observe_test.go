@@ -10,6 +10,7 @@ import (
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/counts"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -28,8 +29,8 @@ func TestCreatedFeedsThePhaseOfTheLog(t *testing.T) {
 	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_DIRECT}, time.Millisecond)
 	text := scrape(m)
 	for _, want := range []string{
-		`chat_creation_duration_seconds_bucket{chat_type="group",phase="kafka",le="0.05"} 1`, `chat_creation_duration_seconds_count{chat_type="group",phase="kafka"} 2`,
-		`chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"} 1`,
+		`parley_chat_creation_duration_seconds_bucket{chat_type="group",phase="kafka",le="0.05"} 1`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="kafka"} 2`,
+		`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"} 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in\n%s", want, text)
@@ -40,7 +41,7 @@ func TestCreatedFeedsThePhaseOfTheLog(t *testing.T) {
 // What a relay counts stands under its name, before anything has happened too.
 func TestRelayMetrics(t *testing.T) {
 	m := telemetry.NewMetrics()
-	Relay(m, &relay.Set{}, &slot.Manager{})
+	Relay(m, &relay.Set{}, &slot.Manager{}, &counts.Watch{})
 	text := scrape(m)
 	for _, name := range []string{
 		telemetry.RelayPublished, telemetry.RelayFailures, telemetry.RelayDropped, telemetry.RelayPoisoned, telemetry.RelayBacklog, telemetry.RelayOldest,

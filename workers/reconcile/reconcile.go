@@ -72,7 +72,7 @@ type Stats struct {
 	Completed   int64 // chats whose pending members became members
 	Incomplete  int64 // attempts at that which failed
 	Checked     int64 // chats whose members were counted
-	Corrections int64 // counts that were wrong (chat_reconciliation_corrections_total)
+	Corrections int64 // counts that were wrong (parley_chat_reconciliation_corrections_total)
 	Audited     int64 // chats that the audit looked at, in this process
 	Pending     int64 // chats with pending members that the last round found; 0 where another process goes round
 	Oldest      time.Duration

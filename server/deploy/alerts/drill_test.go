@@ -2,237 +2,257 @@ package alerts
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// all returns the rules of all files.
-func all(t *testing.T) map[string][]rule {
-	t.Helper()
-	files, err := filepath.Glob("*.yaml")
-	if err != nil || len(files) < 4 {
-		t.Fatal(files, err)
-	}
-	out := map[string][]rule{}
-	for _, f := range files {
-		out[f] = rules(t, f)
-	}
-	return out
+// step is when what a drill is about begins.
+const step = 10 * time.Minute
+
+// slowest is the longest interval of scraping, and what an alert may be late for it.
+const slowest = time.Minute
+
+// aged is how long a process runs that is not young.
+const aged = 1_000_000
+
+// of names the series of a process: two of them are scraped.
+func of(metric, process string, labels ...string) string {
+	return fmt.Sprintf("%s{%s}", metric, strings.Join(append([]string{fmt.Sprintf(`instance="%s:8080",job="parley"`, process)}, labels...), ","))
 }
 
-// metrics returns the names that package telemetry declares.
-func metrics(t *testing.T) map[string]bool {
-	t.Helper()
-	out := map[string]bool{}
-	files, err := filepath.Glob("../../telemetry/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), f, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			spec, ok := n.(*ast.ValueSpec)
-			if !ok {
-				return true
-			}
-			for _, v := range spec.Values {
-				if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					if name, err := strconv.Unquote(lit.Value); err == nil {
-						out[name] = true
-					}
-				}
-			}
-			return true
-		})
-	}
-	return out
+func constant(v float64) func(time.Duration) (float64, bool) {
+	return func(time.Duration) (float64, bool) { return v, true }
 }
 
-// Each alert has a name of its own, a severity, metrics that there are, and a runbook
-// that speaks of it.
-func TestAlerts(t *testing.T) {
-	declared, names := metrics(t), map[string]bool{}
-	for file, list := range all(t) {
-		for _, r := range list {
-			if names[r.alert] {
-				t.Errorf("%s: %s is there twice", file, r.alert)
-			}
-			names[r.alert] = true
-			if r.severity != "sev1" && r.severity != "sev2" && r.severity != "sev3" {
-				t.Errorf("%s has severity %q", r.alert, r.severity)
-			}
-			for _, m := range []string{r.metric, r.below} {
-				if m != "" && !declared[m] {
-					t.Errorf("%s: there is no metric %s", r.alert, m)
-				}
-			}
-			b, err := os.ReadFile(filepath.Join("../../..", r.runbook))
-			if err != nil || !strings.HasPrefix(r.runbook, "server/deploy/runbooks/") {
-				t.Errorf("%s has no runbook: %v", r.alert, err)
-				continue
-			}
-			if !strings.Contains(string(b), "`"+r.alert+"`") {
-				t.Errorf("%s does not speak of %s", r.runbook, r.alert)
-			}
+// at is before until a time, and after from then on.
+func at(when time.Duration, before, after float64) func(time.Duration) (float64, bool) {
+	return func(now time.Duration) (float64, bool) {
+		if now < when {
+			return before, true
 		}
+		return after, true
 	}
 }
 
-// The thresholds of the ADR (K-161 to K-166), in records, seconds, letters a minute,
-// seconds, rebalances an hour and partitions.
-func TestThresholds(t *testing.T) {
-	want := map[string][2]float64{
-		telemetry.FanoutLag: {10_000, 100_000}, telemetry.FanoutOldest: {300, 900}, telemetry.FanoutDead: {10, 100},
-		telemetry.PublishTime: {0.5, 2}, telemetry.FanoutRebalances: {5, 20}, telemetry.KafkaUnderReplica: {0, 0},
-	}
-	have := map[string]map[float64]int{}
-	for _, list := range all(t) {
-		for _, r := range list {
-			if have[r.metric] == nil {
-				have[r.metric] = map[float64]int{}
-			}
-			if r.kind != "absent" {
-				have[r.metric][r.above]++
-			}
-		}
-	}
-	for metric, levels := range want {
-		n := 1
-		if levels[0] == levels[1] {
-			n = 2 // at once, and more urgent after a while
-		}
-		for _, level := range levels {
-			if have[metric][level] != n {
-				t.Errorf("%s > %g: %d alerts, not %d", metric, level, have[metric][level], n)
-			}
-		}
+// pair is a metric of two processes that have run for long.
+func pair(metric string, a, b func(time.Duration) (float64, bool), labels ...string) []series {
+	return []series{
+		{of(metric, "a", labels...), a}, {of(metric, "b", labels...), b},
+		{of("process_start_time_seconds", "a"), constant(-aged)}, {of("process_start_time_seconds", "b"), constant(-aged)},
 	}
 }
 
-// process is one that shows a metric, as the program does, whose value a drill sets.
-type process struct {
-	m     *telemetry.Metrics
-	value map[string]float64
-	took  func(time.Duration)
+// rising grows by n in each window, evenly, from step on.
+func rising(n float64, window time.Duration) func(time.Duration) (float64, bool) {
+	return func(now time.Duration) (float64, bool) {
+		return float64(int(3 + n*max(0, now-step).Seconds()/window.Seconds())), true
+	}
 }
 
-func newProcess(r rule) *process {
-	p := &process{m: telemetry.NewMetrics(), value: map[string]float64{}}
-	read := func(name string) func() float64 { return func() float64 { return p.value[name] } }
+// values are the drills of a rule about a value.
+func values(r rule, wait time.Duration) (list []scenario) {
+	quiet := []check{{at: step - evaluate}, {at: step + wait + 5*slowest}}
+	loud := []check{{at: step - evaluate}, {at: step + wait + slowest, fires: true}}
+	if wait > 0 {
+		loud = append(loud, check{at: step + wait - evaluate})
+	}
+	add := func(name string, checks []check, a, b func(time.Duration) (float64, bool)) {
+		list = append(list, scenario{name, r, pair(r.metric, a, b), checks})
+	}
+	add("at it", quiet, at(step, 0, r.above), constant(0))
+	add("above", loud, at(step, 0, r.above+1), constant(0))
+	if half := float64(int(r.above)/2 + 1); r.kind == "sum" {
+		add("above together", loud, at(step, 0, half), at(step, 0, half))
+	} else if r.above > 1 {
+		add("each below", quiet, at(step, 0, half), at(step, 0, half))
+	}
+	if wait >= 2*slowest {
+		add("above for a moment", quiet, func(now time.Duration) (float64, bool) {
+			if now >= step && now < step+wait-slowest {
+				return r.above + 1, true
+			}
+			return 0, true
+		}, constant(0))
+	}
+	return list
+}
+
+// growths are the drills of a rule about growth.
+func growths(r rule) (list []scenario) {
+	label, labels := "", []string(nil)
+	if r.by != "" {
+		label = "ChatCreated"
+		labels = []string{fmt.Sprintf(`%s="%s"`, r.by, label)}
+	}
+	add := func(name string, a, b func(time.Duration) (float64, bool), checks ...check) {
+		for i := range checks {
+			checks[i].label = label
+		}
+		list = append(list, scenario{name, r, pair(r.metric, a, b, labels...), checks})
+	}
+	full := step + r.growth + 2*slowest
+	below := max(0, r.above-1) * r.per
+	add("below", rising(below, r.growth), constant(7), check{at: step}, check{at: step + r.growth/2}, check{at: full}, check{at: full + r.growth})
+	above := (r.above + 1) * r.per
+	add("above", rising(above, r.growth), constant(7), check{at: step}, check{at: full, fires: true}, check{at: full + slowest/2, fires: true})
+	if r.kind == "sum" && above > 1 {
+		add("above together", rising(above-1, r.growth), rising(2, r.growth), check{at: full, fires: true})
+	}
+	burst := 7*time.Second + step
+	add("all at once", at(burst, 2, 3+above), constant(7), check{at: step}, check{at: burst + 2*slowest, fires: true}, check{at: burst + r.growth + 2*slowest})
+	return list
+}
+
+// buckets are those of parley_kafka_publish_seconds.
+var buckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30}
+
+// quantiles are the drills of a rule about the time that one in a hundred exceeds.
+func quantiles(r rule, wait time.Duration) (list []scenario) {
+	for _, level := range []struct {
+		name  string
+		slow  float64 // seconds that two in a hundred take
+		fires bool
+	}{{"below", r.above * 0.9, false}, {"above", r.above * 1.5, true}} {
+		s := scenario{name: level.name, rule: r, checks: []check{{at: step - evaluate}, {at: step + r.growth + wait, fires: level.fires}}}
+		add := func(le string, share float64) {
+			s.series = append(s.series, pair(r.metric+"_bucket", func(now time.Duration) (float64, bool) {
+				before, after := min(now, step).Seconds(), max(0, now-step).Seconds()
+				return float64(int(10*before + 10*after*share)), true
+			}, constant(5), fmt.Sprintf(`le="%s"`, le))[:2]...)
+		}
+		for _, le := range buckets {
+			share := 0.98
+			if le >= level.slow {
+				share = 1
+			} else if le < 0.01 {
+				share = 0
+			}
+			add(fmt.Sprint(le), share)
+		}
+		add("+Inf", 1)
+		list = append(list, s)
+	}
+	return list
+}
+
+func scenarios(r rule, wait time.Duration) []scenario {
+	gone := func(now time.Duration) (float64, bool) { return 1, now < step }
+	loud := []check{{at: step - evaluate}, {at: step + wait + slowest, fires: true}}
 	switch {
 	case r.kind == "quantile":
-		p.took = p.m.Histogram(r.metric, "x", .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30)
-	case r.growth:
-		p.m.Counter(r.metric, "x", read(r.metric))
+		return quantiles(r, wait)
+	case r.growth > 0:
+		return growths(r)
+	case r.kind == "absent":
+		return []scenario{
+			{"there", r, pair(r.metric, constant(0), gone), []check{{at: step + wait + 5*slowest}}},
+			{"gone", r, pair(r.metric, gone, gone), loud},
+		}
+	case r.kind == "less":
+		declared := []series{{of(r.below, "a"), constant(8)}, {of(r.below, "b"), constant(8)}}
+		return []scenario{
+			{"all are held", r, append(pair(r.metric, at(step, 3, 5), at(step, 5, 3)), declared...), []check{{at: step + wait + 5*slowest}}},
+			{"one is not", r, append(pair(r.metric, constant(5), at(step, 3, 2)), declared...), loud},
+		}
 	default:
-		p.m.Gauge(r.metric, "x", read(r.metric))
+		return values(r, wait)
 	}
-	if r.below != "" {
-		p.m.Gauge(r.below, "x", read(r.below))
-	}
-	return p
 }
 
-// K-167, and the same for the alerts that are ours: each fires one step beyond its
-// threshold and neither at it nor one step before. There are two processes, of which
-// one has nothing to tell; what is added up is spread over both.
+// K-167, and the same for the alerts that are ours, by Prometheus itself at each interval
+// of scraping: each alert fires one step beyond its threshold once its wait is over, and
+// neither one step before it nor sooner. There are two processes; what is added up is
+// spread over both.
 func TestDrills(t *testing.T) {
+	promtool(t)
 	drilled := 0
-	for file, list := range all(t) {
+	for _, list := range all(t) {
 		for _, r := range list {
-			if file == "lifecycle.yaml" && r.growth { // TestLifecycleAlerts, through the meters themselves
-				continue
-			}
-			t.Run(r.alert, func(t *testing.T) {
-				drilled++
-				a, b := newProcess(r), newProcess(r)
-				fires := func(change func()) bool {
-					wa, wb := window{before: scrape(t, a.m)}, window{before: scrape(t, b.m)}
-					change()
-					wa.after, wb.after = scrape(t, a.m), scrape(t, b.m)
-					return r.fires(wa, wb)
-				}
-				set := func(x, y float64) func() {
-					return func() {
-						if r.growth { // counters only grow
-							a.value[r.metric] += x
-							b.value[r.metric] += y
-							return
-						}
-						a.value[r.metric], b.value[r.metric] = x, y
-					}
-				}
-				expect := func(want bool, what string, change func()) {
-					t.Helper()
-					if got := fires(change); got != want {
-						t.Errorf("%s: fires = %v: %s", what, got, r.expr)
-					}
-				}
-				switch r.kind {
-				case "sum", "max":
-					if r.above > 0 {
-						expect(false, "below", set(r.above-1, 0))
-					}
-					expect(false, "at it", set(r.above, 0))
-					expect(true, "above", set(r.above+1, 0))
-					if half := float64(int(r.above)/2 + 1); r.kind == "sum" {
-						expect(true, "above together", set(half, half))
-					} else if r.above > 1 {
-						expect(false, "each below", set(half, half))
-					}
-				case "quantile":
-					observe := func(slow time.Duration) func() {
-						return func() {
-							for n := range 100 {
-								took := 10 * time.Millisecond
-								if n < 2 {
-									took = slow
-								}
-								a.took(took)
-								b.took(took)
-							}
-						}
-					}
-					limit := time.Duration(r.above * float64(time.Second))
-					expect(false, "below", observe(limit*9/10))
-					expect(true, "above", observe(limit*3/2))
-					expect(false, "again", func() { a.took(time.Millisecond) })
-				case "less":
-					a.value[r.below], b.value[r.below] = 8, 8
-					expect(false, "all are held", set(5, 3))
-					expect(true, "one is not", set(5, 2))
-				case "absent":
-					expect(false, "nothing to tell", set(0, 0))
-					if empty := (window{after: map[string]float64{"up": 1}}); !r.fires(empty) {
-						t.Error("does not fire")
-					}
-				}
+			drilled++
+			t.Run(r.Alert, func(t *testing.T) {
+				t.Parallel()
+				drill(t, scenarios(r, r.wait(t))...)
 			})
 		}
 	}
-	if drilled < 25 {
+	if drilled < 35 {
 		t.Fatalf("only %d alerts were drilled", drilled)
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	// As Prometheus computes it: linear within the bucket.
-	list := []bucket{{0.1, 50}, {0.5, 100}, {1, 100}}
-	for q, want := range map[float64]float64{0.5: 0.1, 0.75: 0.3, 1: 0.5} {
-		if got := quantile(q, list); fmt.Sprintf("%.6f", got) != fmt.Sprintf("%.6f", want) {
-			t.Errorf("%g: %g, not %g", q, got, want)
+// from is a series that begins with a process.
+func from(when time.Duration, v float64) func(time.Duration) (float64, bool) {
+	return func(now time.Duration) (float64, bool) { return v, now >= when }
+}
+
+// What a process counts between its start and its first scrape raises the alert, also if
+// the one before it had counted as much; what it counted long before anybody scraped it
+// does not.
+func TestBeforeTheFirstScrape(t *testing.T) {
+	promtool(t)
+	started := step + time.Second
+	const old = 41
+	for _, list := range all(t) {
+		for _, r := range list {
+			if !r.young {
+				continue
+			}
+			t.Run(r.Alert, func(t *testing.T) {
+				t.Parallel()
+				n := r.above*r.per + 1
+				label, labels := "", []string(nil)
+				if r.by != "" {
+					label = "MembershipChanged"
+					labels = []string{fmt.Sprintf(`%s="%s"`, r.by, label)}
+				}
+				process := func(start, counter func(time.Duration) (float64, bool)) []series {
+					return []series{{of("process_start_time_seconds", "a"), start}, {of(r.metric, "a", labels...), counter}}
+				}
+				fires := []check{{at: step - evaluate}, {at: started + slowest + evaluate, fires: true, label: label}, {at: started + r.growth + 2*slowest}}
+				silent := []check{{at: step + evaluate}, {at: step + slowest + evaluate}, {at: step + r.growth}}
+				drill(t,
+					scenario{"a process begins with it", r, process(from(started, started.Seconds()), from(started, n)), fires},
+					scenario{"a process is restarted", r, process(at(started, -aged, started.Seconds()), constant(n)), fires},
+					scenario{"a process begins without", r, process(from(started, started.Seconds()), from(started, n-1)), silent},
+					scenario{"a Prometheus begins", r, process(from(step, -aged), from(step, old*n)), silent},
+				)
+			})
 		}
+	}
+}
+
+// A restart of two workers, one after the other, in a group of three: the one that stays
+// counts four rebalances. Only where it goes on like that, the alert fires.
+func TestOrdinaryRestartIsNoAlarm(t *testing.T) {
+	promtool(t)
+	r := named(t, "fanout_rebalances_high")
+	restarts := func(n int) func(time.Duration) (float64, bool) {
+		return func(now time.Duration) (float64, bool) { // one goes, a minute later one comes
+			return float64(1 + min(2*n, max(0, 1+int((now-step)/time.Minute)))), true
+		}
+	}
+	drill(t,
+		scenario{"two are restarted", r, pair(r.metric, restarts(2), constant(1)), []check{{at: step + 5*time.Minute}, {at: step + 50*time.Minute}}},
+		scenario{"they are restarted again", r, pair(r.metric, restarts(4), constant(1)), []check{{at: step + 20*time.Minute, fires: true}}},
+	)
+}
+
+// An operator sets offsets back by hours: the oldest record is hours old at once, and
+// fanout catches up within minutes. Nobody is woken for that; for one that stays, yes.
+func TestOffsetResetIsNoAlarm(t *testing.T) {
+	promtool(t)
+	for _, name := range []string{"fanout_lag_seconds_critical", "fanout_lag_memberships_critical"} {
+		r := named(t, name)
+		catchesUp := func(now time.Duration) (float64, bool) { // 10,000 s of events in 50 s
+			if now < step {
+				return 0, true
+			}
+			return max(0, 10_000-200*(now-step).Seconds()), true
+		}
+		drill(t,
+			scenario{"it catches up", r, pair(r.metric, catchesUp, constant(0)), []check{{at: step + evaluate}, {at: step + slowest}, {at: step + 10*slowest}}},
+			scenario{"it does not", r, pair(r.metric, at(step, 0, 10_000), constant(0)), []check{{at: step + evaluate}, {at: step + 10*slowest, fires: true}}},
+		)
 	}
 }

@@ -137,6 +137,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	services := append([]lifecycle.Service{{Name: "engine", Run: eng.Watch}}, p.workers(log)...)
 	services = append(services, p.cluster.services()...)
 	services = append(services,
+		lifecycle.Restarted("store", log, func(ctx context.Context) error { return eng.WatchStore(ctx, log) }),
 		lifecycle.Service{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
 		lifecycle.Service{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
 	)
@@ -305,6 +306,7 @@ func (p *program) refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 // measure connects the counters that others keep to the metrics.
 func (p *program) measure() {
+	p.metrics.Refusals("missing", "expired", "invalid", "unavailable")
 	hub := func(name, help string, counter bool, read func(delivery.Stats) float64) {
 		value := func() float64 { return read(p.hub.Stats()) }
 		if counter {

@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/counts"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -40,6 +41,7 @@ type durable struct {
 	topics     *versions.Watch
 	migrator   *migrate.Migrator
 	published  func(time.Duration) // takes how long transactions took
+	counts     *counts.Watch
 }
 
 // nudge tells the relay of a commit.
@@ -112,7 +114,8 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	if err != nil {
 		return err
 	}
-	observe.Relay(p.metrics, &d.relays, d.slots)
+	d.counts = counts.New(p.eng.KafkaAddr(), log, d.topics.State, p.eng.KafkaOptions()...)
+	observe.Relay(p.metrics, &d.relays, d.slots, d.counts)
 	observe.Topics(p.metrics, d.topics)
 	d.published = observe.Publish(p.metrics)
 	observe.Fanout(p.metrics, d.fanout)
@@ -169,14 +172,14 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 			}
 			return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
 		},
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
+		Publish: p.durable.counts.Guard(func(ctx context.Context, records []*kafka.Record) error {
 			if p.durable.full.Load() {
 				return errLogFull
 			}
 			began := time.Now()
 			defer func() { p.durable.published(time.Since(began)) }()
 			return publisher.Publish(ctx, records)
-		},
+		}),
 	})
 	if err != nil {
 		return err
@@ -196,6 +199,7 @@ func (p *program) workers(log logger) []lifecycle.Service {
 		{Name: "log", Run: p.keepLog(log)},
 		lifecycle.Restarted("topics", log, d.topics.Run),
 		lifecycle.Restarted("migration", log, d.migrator.Guard),
+		lifecycle.Restarted("partitions", log, d.counts.Run),
 		lifecycle.Restarted("relay", log, d.slots.Run),
 		lifecycle.Restarted("fanout", log, d.fanout.Run),
 		lifecycle.Restarted("reconcile", log, d.reconciler.Run),

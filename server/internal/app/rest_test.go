@@ -74,7 +74,7 @@ func TestREST(t *testing.T) {
 	}
 	// L-165: each phase of the creation is timed, the last one when the event is in the log.
 	for _, phase := range []string{"1", "kafka"} {
-		count := `chat_creation_duration_seconds_count{chat_type="direct",phase="` + phase + `"} 1`
+		count := `parley_chat_creation_duration_seconds_count{chat_type="direct",phase="` + phase + `"} 1`
 		for start := time.Now(); !strings.Contains(metrics, count); _, _, metrics = do("GET", "/metrics", "", "") {
 			if time.Since(start) > 30*time.Second {
 				t.Fatalf("no %s", count)

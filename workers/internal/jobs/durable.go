@@ -23,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/counts"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -44,24 +45,36 @@ func letterID(ctx context.Context, r *registry.Registry) (int, error) {
 // relay makes the services that bring the outbox to Kafka: a manager of slots, and an ear
 // for nudges.
 func (p *program) relay() ([]lifecycle.Service, error) {
-	set, counts := &relay.Set{}, p.metrics.Lifecycle()
+	set, lifecycles := &relay.Set{}, p.lifecycles()
+	watch := counts.New(p.eng.KafkaAddr(), p.cfg.Logger, p.topics.State, p.eng.KafkaOptions()...)
 	p.published = observe.Publish(p.metrics)
 	m, err := slot.New(slot.Config{
 		Store: p.eng.Store, Holder: p.process, Slots: p.cfg.Slots, Logger: p.cfg.Logger,
-		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, set, counts, s) },
+		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, set, watch, lifecycles, s) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	observe.Relay(p.metrics, set, m)
+	observe.Relay(p.metrics, set, m, watch)
 	observe.Topics(p.metrics, p.topics)
 	p.ready = append(p.ready, func() error {
 		return gettingOn("relay", max(set.Stats().Stalled, m.Stats().Stalled))
 	})
-	return []lifecycle.Service{{Name: "relay", Run: func(ctx context.Context, ready func()) error {
-		ready()
-		return m.Run(ctx)
-	}}}, nil
+	return []lifecycle.Service{
+		lifecycle.Restarted("partitions", p.cfg.Logger, watch.Run),
+		{Name: "relay", Run: func(ctx context.Context, ready func()) error {
+			ready()
+			return m.Run(ctx)
+		}},
+	}, nil
+}
+
+// lifecycles are the metrics of chats, which several jobs feed.
+func (p *program) lifecycles() *telemetry.Lifecycle {
+	if p.counts == nil {
+		p.counts = p.metrics.Lifecycle()
+	}
+	return p.counts
 }
 
 // hear tells a slot's relay of what servers commit in its shards, until ctx ends. Other
@@ -80,7 +93,7 @@ func (p *program) hear(ctx context.Context, r *relay.Relay, s slot.Slot) {
 }
 
 // runSlot runs the relay of one slot until ctx ends or another process takes over.
-func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry.Lifecycle, s slot.Slot) error {
+func (p *program) runSlot(ctx context.Context, set *relay.Set, watch *counts.Watch, lifecycles *telemetry.Lifecycle, s slot.Slot) error {
 	publisher, err := kafka.NewPublisher(p.eng.KafkaAddr(), s.TransactionalID, p.eng.KafkaOptions()...)
 	if err != nil {
 		return err
@@ -88,12 +101,12 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, counts *telemetry
 	defer publisher.Close()
 	r, err := relay.New(relay.Config{
 		Store: p.eng.Store, Serde: p.serde, Shards: s.Shards, Clock: time.Now, Logger: p.cfg.Logger.With("slot", s.Number),
-		Publish: func(ctx context.Context, records []*kafka.Record) error {
+		Publish: watch.Guard(func(ctx context.Context, records []*kafka.Record) error {
 			began := time.Now()
 			defer func() { p.published(time.Since(began)) }()
 			return publisher.Publish(ctx, records)
-		},
-		Failed: counts.PublishFailed, Created: observe.Created(counts),
+		}),
+		Failed: lifecycles.PublishFailed, Created: observe.Created(lifecycles),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, p.eng.Store) },
 		Seen:   func(ctx context.Context, revision int64) error { return p.seen(ctx, publisher, s, revision) },
 	})
@@ -174,6 +187,7 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 func (p *program) reconcile(ctx context.Context) ([]lifecycle.Service, error) {
 	chats, err := chat.New(ctx, chat.Config{
 		Store: p.eng.Store, Clock: time.Now, Generation: p.eng.Generation, Producer: p.process, Shared: true,
+		Meter: chat.Meter{CreationRetried: p.lifecycles().CreationRetried},
 		Committed: func(c chat.Commit) {
 			if p.nudger != nil { // delivery has the durable path
 				p.nudger.Nudge(c)

@@ -84,6 +84,7 @@ type program struct {
 	eng     *engine.Engine
 	process string
 	metrics *telemetry.Metrics
+	counts  *telemetry.Lifecycle // see lifecycles
 	serde   *event.Serde
 	topics  *versions.Watch // where there are brokers
 	letter  int             // schema id of dead letters
@@ -122,7 +123,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	services = append([]lifecycle.Service{{Name: "engine", Run: eng.Watch}}, services...)
-	services = append(services, lifecycle.Service{Name: "http", Run: p.serve(listener)})
+	services = append(services,
+		lifecycle.Restarted("store", cfg.Logger, func(ctx context.Context) error { return eng.WatchStore(ctx, cfg.Logger) }),
+		lifecycle.Service{Name: "http", Run: p.serve(listener)},
+	)
 	err = lifecycle.Run(ctx, services, func() {
 		cfg.Logger.Info("working", "jobs", strings.Join(cfg.Jobs, " "), "address", listener.Addr().String(), "process", p.process)
 	})

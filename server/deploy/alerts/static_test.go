@@ -1,0 +1,132 @@
+package alerts
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+// metrics returns the names that package telemetry declares.
+func metrics(t *testing.T) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	files, err := filepath.Glob("../../telemetry/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), f, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			for _, v := range spec.Values {
+				if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					if name, err := strconv.Unquote(lit.Value); err == nil {
+						out[name] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	return out
+}
+
+// Each alert has a name of its own, a severity, metrics that there are, and a runbook
+// that speaks of it.
+func TestAlerts(t *testing.T) {
+	declared, names := metrics(t), map[string]bool{}
+	for file, list := range all(t) {
+		for _, r := range list {
+			if r.growth > 0 && r.above == 0 && !r.young {
+				t.Errorf("%s does not see what was counted before the first scrape: %s", r.Alert, r.Expr)
+			}
+			if r.growth > 0 && r.growth < 3*time.Minute {
+				t.Errorf("%s: a range of %s has too few scrapes, one a minute: %s", r.Alert, r.growth, r.Expr)
+			}
+			if names[r.Alert] {
+				t.Errorf("%s: %s is there twice", file, r.Alert)
+			}
+			names[r.Alert] = true
+			if !slices.Contains([]string{"sev1", "sev2", "sev3"}, r.Labels["severity"]) {
+				t.Errorf("%s has severity %q", r.Alert, r.Labels["severity"])
+			}
+			for _, m := range []string{r.metric, r.below} {
+				if m != "" && !declared[m] {
+					t.Errorf("%s: there is no metric %s", r.Alert, m)
+				}
+			}
+			b, err := os.ReadFile(filepath.Join("../../..", r.Annotations["runbook"]))
+			if err != nil || !strings.HasPrefix(r.Annotations["runbook"], "server/deploy/runbooks/") {
+				t.Errorf("%s has no runbook: %v", r.Alert, err)
+				continue
+			}
+			if !strings.Contains(string(b), "`"+r.Alert+"`") {
+				t.Errorf("%s does not speak of %s", r.Annotations["runbook"], r.Alert)
+			}
+		}
+	}
+}
+
+// The thresholds of the ADR (K-161 to K-166, X-30), in records, seconds, letters a minute,
+// seconds, rebalances an hour and partitions.
+func TestThresholds(t *testing.T) {
+	want := map[string][2]float64{
+		telemetry.FanoutLag: {10_000, 100_000}, telemetry.FanoutOldest: {300, 900}, telemetry.FanoutDead: {10, 100},
+		telemetry.PublishTime: {0.5, 2}, telemetry.FanoutRebalances: {5, 20}, telemetry.KafkaUnderReplica: {0, 0},
+	}
+	have := map[string]map[float64]int{}
+	for _, list := range all(t) {
+		for _, r := range list {
+			if have[r.metric] == nil {
+				have[r.metric] = map[float64]int{}
+			}
+			if r.kind != "absent" {
+				have[r.metric][r.above]++
+			}
+		}
+	}
+	for metric, levels := range want {
+		n := 1
+		if levels[0] == levels[1] {
+			n = 2 // at once, and more urgent after a while
+		}
+		for _, level := range levels {
+			if have[metric][level] != n {
+				t.Errorf("%s > %g: %d alerts, not %d", metric, level, have[metric][level], n)
+			}
+		}
+	}
+	if r := named(t, "fanout_lag_memberships_critical"); r.metric != telemetry.FanoutMembers || r.above != 240 {
+		t.Errorf("%s", r.Expr)
+	}
+}
+
+// How urgent the alerts of ADR-016 are (L-172 to L-175).
+func TestSeverities(t *testing.T) {
+	for name, severity := range map[string]string{
+		"chat_creation_phase2_retries_high": "sev3", "kafka_lifecycle_publish_failures": "sev2",
+		"chat_reconciliation_corrections": "sev3", "chat_creation_incomplete": "sev3", "chat_audit_late": "sev3",
+	} {
+		if r := named(t, name); r.Labels["severity"] != severity {
+			t.Errorf("%s is %q, not %q", name, r.Labels["severity"], severity)
+		}
+	}
+	if r := named(t, "chat_creation_phase2_retries_high"); r.metric != telemetry.CreationRetries || r.above != 5 || r.growth != 5*time.Minute {
+		t.Errorf("%s", r.Expr)
+	}
+}

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// How often the store is asked, and how long it may take: it is known to be away 3 s after
+// its last answer at the latest.
+const (
+	askEvery  = time.Second
+	askTime   = 2 * time.Second
+	remindOff = time.Minute
+)
+
+// WatchStore says in one line when the store stops answering, once a minute while it does
+// not, and when it answers again, until ctx ends. The embedded store is in this process
+// and is not asked.
+func (e *Engine) WatchStore(ctx context.Context, log *slog.Logger) error {
+	if e.dynamo == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return watchStore(ctx, log, func(ctx context.Context) error {
+		_, err := e.Store.Get(ctx, store.Key{Table: store.Meta, PK: "generation"}, store.Eventual)
+		if errors.Is(err, store.ErrThrottled) && !errors.Is(err, context.DeadlineExceeded) {
+			return nil // that is an answer
+		}
+		return err
+	})
+}
+
+func watchStore(ctx context.Context, log *slog.Logger, ask func(context.Context) error) error {
+	t := time.NewTicker(askEvery)
+	defer t.Stop()
+	var since, said time.Time
+	for {
+		call, cancel := context.WithTimeout(ctx, askTime)
+		err := ask(call)
+		cancel()
+		now := time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && !since.IsZero():
+			log.Info("DynamoDB answers again", "away", now.Sub(since).Round(time.Second))
+			since = time.Time{}
+		case err != nil:
+			if since.IsZero() {
+				since = now
+			} else if now.Sub(said) < remindOff {
+				break
+			}
+			said = now
+			log.Error("DynamoDB does not answer; requests that need it fail until it does", "away", now.Sub(since).Round(time.Second), "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}

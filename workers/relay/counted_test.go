@@ -1,0 +1,101 @@
+package relay
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/workers/relay/counts"
+)
+
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// K-045: somebody adds partitions to a topic while the relay runs. Nothing more is
+// published there, and operators are told once; topics with their declared numbers go on.
+// When the topic is as declared again, it is told, and the refusal ends.
+func TestPartitionsAreAddedMeanwhile(t *testing.T) {
+	b := kafkatest.Embedded(t)
+	r := newRig(t)
+	var log lockedBuffer
+	w := counts.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)), func() versions.State { return versions.State{} }, b.Embedded.Options()...)
+	re := r.onKafka(b, "counted", func(c *Config, _ *kafka.Client) { c.Publish = w.Guard(c.Publish) })
+	cycle := func() {
+		t.Helper()
+		for range 5 {
+			r.now = r.now.Add(2 * time.Minute) // what was left out is due again
+			r.must(re.Cycle(r.ctx))
+		}
+	}
+	old := r.group()
+	r.send(old)
+	r.must(w.Look(r.ctx))
+	cycle()
+	if re.Stats().Published != 3 || w.Odd() != 0 { // chats.created, memberships.changed, messages.persisted
+		t.Fatalf("%+v, %d odd", re.Stats(), w.Odd())
+	}
+	c, err := kafka.NewProducer(b.Addr)
+	r.must(err)
+	defer c.Close()
+	admin := kadm.NewClient(c)
+	res, err := admin.CreatePartitions(r.ctx, 1, kafka.MessagesPersisted)
+	if err == nil {
+		err = res.Error()
+	}
+	r.must(err)
+	for range 3 {
+		r.must(w.Look(r.ctx))
+	}
+	ends := func() (n int64) {
+		t.Helper()
+		list, err := admin.ListEndOffsets(r.ctx, kafka.MessagesPersisted)
+		r.must(err)
+		list.Each(func(o kadm.ListedOffset) { n += o.Offset })
+		return n
+	}
+	before := ends()
+	r.send(old)
+	r.group()
+	cycle()
+	if got := re.Stats(); got.Published != 5 || got.Unavailable != 1 || ends() != before {
+		t.Errorf("%+v; the topic grew by %d", got, ends()-before)
+	}
+	if w.Odd() != 1 || strings.Count(log.String(), "level=ERROR") != 1 ||
+		!strings.Contains(log.String(), "another number of partitions") || !strings.Contains(log.String(), "topic=messages.persisted partitions=65 declared=64") {
+		t.Errorf("%d odd: %s", w.Odd(), log.String())
+	}
+	// It is deleted and made again as declared.
+	if _, err := admin.DeleteTopics(r.ctx, kafka.MessagesPersisted); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CreateTopics(r.ctx, 64, 1, nil, kafka.MessagesPersisted); err != nil {
+		t.Fatal(err)
+	}
+	r.must(w.Look(r.ctx))
+	if w.Odd() != 0 || strings.Count(log.String(), "its declared number of partitions again") != 1 {
+		t.Errorf("%d odd: %s", w.Odd(), log.String())
+	}
+}
