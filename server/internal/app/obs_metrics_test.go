@@ -1,0 +1,377 @@
+package app_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
+	"io"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Programs that show metrics.
+const (
+	embedded = 1 << iota // the server that is alone
+	server               // of an installation
+	worker               // with relay, fanout and reconcile
+	operator             // a worker with ops
+)
+
+// shown are all metrics as operators know them: type, labels, and who shows them.
+var shown = []struct {
+	name, kind, labels string
+	by                 int
+}{
+	{"parley_rpc_duration_seconds", "histogram", "code procedure", embedded | server},
+	{"parley_auth_refused_total", "counter", "reason", embedded | server},
+	{"parley_streams_open", "gauge", "", embedded | server},
+	{"parley_chats_live", "gauge", "", embedded | server},
+	{"parley_streams_opened_total", "counter", "", embedded | server},
+	{"parley_frames_queued_total", "counter", "", embedded | server},
+	{"parley_streams_ended_slow_total", "counter", "", embedded | server},
+	{"parley_delivery_hole_reads_total", "counter", "", embedded | server},
+	{"parley_delivery_member_checks_total", "counter", "", embedded | server},
+	{"parley_delivery_marks_total", "counter", "", embedded | server},
+	{"parley_delivery_resyncs_total", "counter", "", embedded | server},
+	{"parley_delivery_foreign_total", "counter", "", embedded | server},
+
+	{"parley_chat_created_total", "counter", "chat_type", embedded | server | worker},
+	{"parley_chat_creation_duration_seconds", "histogram", "chat_type phase", embedded | server | worker},
+	{"parley_membership_mutation_total", "counter", "change_type", embedded | server | worker},
+	{"parley_membership_mutation_duration_seconds", "histogram", "change_type", embedded | server | worker},
+	{"parley_direct_chat_dedup_total", "counter", "result", embedded | server | worker},
+	{"parley_chat_creation_phase2_retries_total", "counter", "", embedded | server | worker},
+	{"parley_kafka_lifecycle_publish_failures_total", "counter", "event_type", embedded | server | worker},
+	{"parley_chat_reconciliation_corrections_total", "counter", "", embedded | worker},
+
+	{"parley_link_peers", "gauge", "", server | worker | operator},
+	{"parley_link_peers_silent", "gauge", "", server | worker | operator},
+	{"parley_link_processes_unheard", "gauge", "", server | worker | operator},
+	{"parley_link_envelopes_sent_total", "counter", "", server | worker | operator},
+	{"parley_link_calls_failed_total", "counter", "", server | worker | operator},
+	{"parley_link_live_dropped_total", "counter", "", server | worker | operator},
+	{"parley_link_gaps_total", "counter", "", server | worker | operator},
+	{"parley_delivery_skipped_total", "counter", "", server | worker | operator},
+	{"parley_members_local_total", "counter", "", server | worker | operator},
+	{"parley_members_shared_total", "counter", "", server | worker | operator},
+	{"parley_members_store_total", "counter", "", server | worker | operator},
+	{"parley_nudges_dropped_total", "counter", "", server},
+	{"parley_routing_rows", "gauge", "", server},
+	{"parley_routing_claims_total", "counter", "", server},
+	{"parley_routing_renewals_failed_total", "counter", "", server},
+
+	{"parley_store_plans_total", "counter", "", embedded | server | worker | operator},
+	{"parley_store_plans_failed_total", "counter", "", embedded | server | worker | operator},
+	{"parley_store_disk_bytes", "gauge", "", embedded},
+	{"parley_store_outbox_compactions_total", "counter", "", embedded},
+	{"parley_log_bytes", "gauge", "", embedded},
+	{"parley_clock_skew_seconds", "gauge", "", server | worker | operator},
+	{"parley_dynamodb_requests_total", "counter", "", server | worker | operator},
+	{"parley_dynamodb_conflicts_total", "counter", "", server | worker | operator},
+	{"parley_dynamodb_throttled_total", "counter", "", server | worker | operator},
+	{"parley_dynamodb_lost_total", "counter", "", server | worker | operator},
+	{"parley_dynamodb_read_units_total", "counter", "", server | worker | operator},
+	{"parley_dynamodb_write_units_total", "counter", "", server | worker | operator},
+
+	{"parley_relay_published_total", "counter", "", embedded | worker},
+	{"parley_relay_failures_total", "counter", "", embedded | worker},
+	{"parley_relay_nudges_dropped_total", "counter", "", embedded | worker},
+	{"parley_relay_poisoned_rows", "gauge", "", embedded | worker},
+	{"parley_relay_unavailable_partitions", "gauge", "", embedded | worker},
+	{"parley_relay_repartitioned_topics", "gauge", "", embedded | worker},
+	{"parley_relay_backlog_rows", "gauge", "", embedded | worker},
+	{"parley_relay_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_relay_slots", "gauge", "", embedded | worker},
+	{"parley_relay_slots_lost_total", "counter", "", embedded | worker},
+	{"parley_relay_slots_declared", "gauge", "", embedded | worker},
+	{"parley_kafka_publish_seconds", "histogram", "", embedded | worker},
+	{"parley_fanout_handled_total", "counter", "", embedded | worker},
+	{"parley_fanout_dead_letters_total", "counter", "", embedded | worker},
+	{"parley_fanout_dead_letters_unwritten_total", "counter", "", embedded | worker},
+	{"parley_fanout_held_total", "counter", "", embedded | worker},
+	{"parley_fanout_skipped_total", "counter", "", embedded | worker},
+	{"parley_fanout_ignored_total", "counter", "", embedded | worker},
+	{"parley_fanout_calls_total", "counter", "", embedded | worker},
+	{"parley_fanout_rebalances_total", "counter", "", embedded | worker},
+	{"parley_fanout_lag_records", "gauge", "", embedded | worker},
+	{"parley_fanout_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_fanout_memberships_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_dead_letters_open", "gauge", "", embedded | operator},
+	{"parley_dead_letters_oldest_seconds", "gauge", "", embedded | operator},
+	{"parley_kafka_under_replicated_partitions", "gauge", "", operator},
+
+	{"parley_reconcile_completed_total", "counter", "", embedded | worker},
+	{"parley_reconcile_passes_total", "counter", "", embedded | worker},
+	{"parley_reconcile_failures_total", "counter", "", embedded | worker},
+	{"parley_reconcile_pending", "gauge", "", embedded | worker},
+	{"parley_reconcile_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_reconcile_audited_total", "counter", "", embedded | worker},
+	{"parley_reconcile_audit_age_seconds", "gauge", "", embedded | worker},
+}
+
+// declared are the names in package telemetry, which is their one home.
+func declared(t *testing.T) (list []string) {
+	t.Helper()
+	files, err := filepath.Glob("../../telemetry/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(gotoken.NewFileSet(), f, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != gotoken.STRING {
+				return true
+			}
+			name, err := strconv.Unquote(lit.Value)
+			if err != nil || !strings.HasPrefix(name, "parley_") {
+				return true
+			}
+			if !strings.Contains(name, "%s") {
+				list = append(list, name)
+				return true
+			}
+			for _, part := range []string{"local", "shared", "store"} {
+				list = append(list, fmt.Sprintf(name, part))
+			}
+			return true
+		})
+	}
+	return list
+}
+
+// The table has every metric that is declared, and no other.
+func TestTableOfMetrics(t *testing.T) {
+	var table []string
+	for _, m := range shown {
+		table = append(table, m.name)
+	}
+	names := declared(t)
+	slices.Sort(table)
+	slices.Sort(names)
+	if len(names) < 70 || !slices.Equal(slices.Compact(slices.Clone(names)), table) {
+		for _, n := range names {
+			if !slices.Contains(table, n) {
+				t.Errorf("%s is declared and stands in no table", n)
+			}
+		}
+		for _, n := range table {
+			if !slices.Contains(names, n) {
+				t.Errorf("%s is not declared", n)
+			}
+		}
+	}
+}
+
+// exposition is what a program says at /metrics.
+type exposition struct {
+	kinds  map[string]string   // by metric
+	labels map[string][]string // by metric, of its first series
+	series map[string]float64  // by name and labels
+}
+
+var sample = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$`)
+
+func scraped(ctx context.Context, t *testing.T, addr string) exposition {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	e := exposition{map[string]string{}, map[string][]string{}, map[string]float64{}}
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if f := strings.Fields(lines.Text()); len(f) == 4 && f[1] == "TYPE" {
+			e.kinds[f[2]] = f[3]
+			continue
+		}
+		m := sample.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		v, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.series[strings.TrimSuffix(lines.Text(), " "+m[3])] = v
+		name := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base, ok := strings.CutSuffix(name, suffix); ok && e.kinds[base] == "histogram" {
+				name = base
+			}
+		}
+		var labels []string
+		for _, l := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(m[2], -1) {
+			if l[1] != "le" {
+				labels = append(labels, l[1])
+			}
+		}
+		slices.Sort(labels)
+		e.labels[name] = labels
+	}
+	if err := lines.Err(); err != nil && err != io.EOF {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// conforms checks that a program shows the metrics of the table, under Parley's prefix, and
+// no other.
+func (e exposition) conforms(t *testing.T, program int) {
+	t.Helper()
+	known := map[string]bool{}
+	for _, m := range shown {
+		if m.by&program == 0 {
+			continue
+		}
+		known[m.name] = true
+		if e.kinds[m.name] != m.kind || strings.Join(e.labels[m.name], " ") != m.labels {
+			t.Errorf("%s is %q with labels %q, not a %s with %q", m.name, e.kinds[m.name], e.labels[m.name], m.kind, m.labels)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.kinds)) {
+		if !known[name] && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") &&
+			!slices.Contains([]string{"parley_rpc_duration_seconds", "parley_auth_refused_total"}, name) {
+			t.Errorf("%s is shown and stands in no table", name)
+		}
+	}
+}
+
+// missing are those of series that are not above zero.
+func (e exposition) missing(series []string) (list []string) {
+	for _, name := range series {
+		if e.series[name] <= 0 {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// movesOf waits until series are above zero, each at some time in one of some programs.
+func movesOf(ctx context.Context, t *testing.T, series []string, addrs ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // what Kafka does not answer is given up after a minute
+	defer cancel()
+	for left := series; ; time.Sleep(50 * time.Millisecond) {
+		for _, addr := range addrs {
+			left = scraped(t.Context(), t, addr).missing(left)
+		}
+		if len(left) == 0 {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Errorf("these did not move:\n%s", strings.Join(left, "\n"))
+			return
+		}
+	}
+}
+
+// rest sends a request to the REST API and demands a status.
+func restDo(t *testing.T, addr, token, method, path, body string, status int) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+"/api/v1"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != status {
+		t.Fatalf("%s %s: %d, not %d: %s", method, path, res.StatusCode, status, b)
+	}
+	return string(b)
+}
+
+var chatIDs = regexp.MustCompile(`chat_[0-9A-Z]{26}`)
+
+// usual does over REST what moves the metrics of chats, and what is refused.
+func usual(t *testing.T, addr, alice string) {
+	t.Helper()
+	const direct, group = `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`, `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`
+	restDo(t, addr, alice, "POST", "/chats", direct, 201)
+	restDo(t, addr, alice, "POST", "/chats", direct, 200)
+	id := chatIDs.FindString(restDo(t, addr, alice, "POST", "/chats", group, 201))
+	restDo(t, addr, alice, "PATCH", "/chats/"+id+"/members/bob", `{"role":"MEMBER_ROLE_ADMIN"}`, 200)
+	restDo(t, addr, alice, "POST", "/chats/"+id+"/messages", `{"content":"Tea?"}`, 201)
+	restDo(t, addr, alice, "DELETE", "/chats/"+id+"/members/bob", "", 204)
+	restDo(t, addr, alice, "POST", "/chats/"+id+"/members", `{"userId":"bob"}`, 201)
+	restDo(t, addr, "", "GET", "/chats", "", 401)
+	restDo(t, addr, "forged", "GET", "/chats", "", 401)
+	restDo(t, addr, alice, "POST", "/chats", "{", 400)
+}
+
+// ofChats are the series that usual moves in a server (L-164 to L-168).
+var ofChats = []string{
+	`parley_chat_created_total{chat_type="direct"}`, `parley_chat_created_total{chat_type="group"}`,
+	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="1"}`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="1"}`,
+	`parley_chat_creation_duration_seconds_count{chat_type="group",phase="2"}`,
+	`parley_membership_mutation_total{change_type="added"}`, `parley_membership_mutation_total{change_type="removed"}`,
+	`parley_membership_mutation_total{change_type="role_changed"}`, `parley_membership_mutation_duration_seconds_count{change_type="added"}`,
+	`parley_membership_mutation_duration_seconds_count{change_type="removed"}`, `parley_membership_mutation_duration_seconds_count{change_type="role_changed"}`,
+	`parley_direct_chat_dedup_total{result="created"}`, `parley_direct_chat_dedup_total{result="existing"}`,
+	`parley_auth_refused_total{reason="missing"}`, `parley_auth_refused_total{reason="invalid"}`,
+	"parley_streams_open", "parley_chats_live", "parley_streams_opened_total", "parley_frames_queued_total", "parley_store_plans_total",
+	`parley_rpc_duration_seconds_count{code="ok",procedure="/parley.chat.v1.ChatService/CreateChat"}`,
+	`parley_rpc_duration_seconds_count{code="invalid_argument",procedure="/parley.chat.v1.ChatService/CreateChat"}`,
+}
+
+// ofEvents are the series that usual moves where the durable path is.
+var ofEvents = []string{
+	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"}`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="kafka"}`,
+	"parley_relay_published_total", "parley_relay_slots", "parley_relay_slots_declared", "parley_kafka_publish_seconds_count",
+	"parley_fanout_handled_total", "parley_fanout_calls_total", "parley_fanout_rebalances_total", "parley_reconcile_passes_total",
+}
+
+// The embedded server shows every metric of the table over HTTP after people did what people
+// do, and each moves when what it tells of happens.
+func TestMetricsOfTheEmbeddedServer(t *testing.T) {
+	dir := t.TempDir()
+	unreadable(t, dir) // what fanout cannot read becomes a dead letter
+	p := launch(t, dir, "127.0.0.1:0")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	before := scraped(ctx, t, p.addr)
+	for _, m := range shown {
+		if m.by&embedded != 0 && m.kind == "counter" && len(before.labels[m.name]) == 0 && before.kinds[m.name] == "" {
+			t.Errorf("%s is not there from the start: an alert on growth would miss its first count", m.name)
+		}
+	}
+	follow := newFollower(newUser("bob", token(t, dir, "bob"), p.addr, newTransport(t, false)), nil)
+	go follow.run(ctx)
+	usual(t, p.addr, token(t, dir, "alice"))
+	movesOf(ctx, t, slices.Concat(ofChats, ofEvents, []string{
+		"parley_store_disk_bytes", "parley_log_bytes", "parley_fanout_dead_letters_total", "parley_dead_letters_open", "parley_dead_letters_oldest_seconds",
+	}), p.addr)
+	scraped(ctx, t, p.addr).conforms(t, embedded)
+}
