@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -88,7 +90,7 @@ func (b *Broker) keep(ctx context.Context, marks Marks) error {
 
 // Stable returns when everything that was acknowledged before is on the disk. The
 // broker writes its files without buffers of its own, so it is enough to sync
-// those that have changed, one at a time.
+// those that have changed.
 func (b *Broker) Stable(ctx context.Context) error {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
@@ -99,15 +101,19 @@ func (b *Broker) Stable(ctx context.Context) error {
 	return b.keep(ctx, marks)
 }
 
-// syncFiles syncs what has changed since the last time.
+// syncFiles syncs what has changed since the last time. Indexes are left out: they are
+// compared with the log at every start, and made again from it.
 func (b *Broker) syncFiles(ctx context.Context) error {
 	dirs := map[string]bool{}
+	var files []string
+	changed := map[string]state{}
 	err := filepath.WalkDir(b.cfg.Dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // trimmed meanwhile
 			return nil
 		}
 		old, known := b.synced[path]
-		if err != nil || (d.IsDir() && known) {
+		derived := !d.IsDir() && filepath.Ext(path) == logdir.IndexSuffix
+		if err != nil || (d.IsDir() || derived) && known {
 			return err
 		}
 		info, err := d.Info()
@@ -121,26 +127,23 @@ func (b *Broker) syncFiles(ctx context.Context) error {
 			return err
 		}
 		now := state{info.Size(), info.ModTime()}
-		if d.IsDir() {
+		switch {
+		case d.IsDir() || derived:
 			b.synced[path] = now
 			return nil
-		}
-		if known && old == now {
+		case known && old == now:
 			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := syncFile(path); err != nil {
-			return err
-		}
-		if !known {
+		case !known:
 			dirs[filepath.Dir(path)] = true
 		}
-		b.synced[path] = now
+		files = append(files, path)
+		changed[path] = now
 		return nil
 	})
 	if err != nil {
+		return fmt.Errorf("sync log: %w", err)
+	}
+	if err := syncAll(ctx, files); err != nil {
 		return fmt.Errorf("sync log: %w", err)
 	}
 	for dir := range dirs { // a new file is only there once its directory says so
@@ -150,7 +153,29 @@ func (b *Broker) syncFiles(ctx context.Context) error {
 			}
 		}
 	}
+	maps.Copy(b.synced, changed)
 	return nil
+}
+
+// syncers is how many files are synced at a time: file systems commit them together.
+const syncers = 8
+
+// syncAll syncs files.
+func syncAll(ctx context.Context, files []string) error {
+	errs := make([]error, syncers)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for w := range min(syncers, len(files)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(files) && errs[w] == nil; i = int(next.Add(1)) - 1 {
+				if errs[w] = ctx.Err(); errs[w] == nil {
+					errs[w] = syncFile(files[i])
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // private takes the rights of others from a new file or directory: the broker gives

@@ -15,11 +15,11 @@ import (
 func (r *Relay) gather(ctx context.Context, waiting *[]plan) func([]plan) error {
 	return func(more []plan) error {
 		*waiting = append(*waiting, more...)
-		n := 0
+		n, size := 0, 0
 		for _, p := range *waiting {
-			n += len(p.records)
+			n, size = n+len(p.records), size+p.size
 		}
-		if n < r.cfg.MaxBatch {
+		if n < r.cfg.MaxBatch && size < maxTransaction {
 			return nil
 		}
 		full := *waiting
@@ -83,11 +83,15 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known 
 	return r.replays(ctx, rows.again, take)
 }
 
+// maxTogether bounds the events of a chat that are read at once.
+const maxTogether = 500
+
 // together says how many rows from the first on follow each other and fit into a
 // transaction: their events are read at once.
 func (r *Relay) together(rows []table.Outbox) int {
+	most := int64(min(r.cfg.MaxBatch, maxTogether))
 	n, events := 1, rows[0].Count
-	for n < len(rows) && rows[n].FirstVersion == rows[n-1].FirstVersion+rows[n-1].Count && events+rows[n].Count <= int64(r.cfg.MaxBatch) {
+	for n < len(rows) && rows[n].FirstVersion == rows[n-1].FirstVersion+rows[n-1].Count && events+rows[n].Count <= most {
 		events += rows[n].Count
 		n++
 	}

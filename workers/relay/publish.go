@@ -9,11 +9,9 @@ import (
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
-	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/table"
 )
 
 // errPoison says that a row cannot be published, now or later: it stops its chat,
@@ -29,56 +27,61 @@ type plan struct {
 	read    bool  // from the store; nudges tell of what is on disk
 	frozen  bool  // a topic of its events takes none at present
 	records []*kafka.Record
+	size    int                    // of the records' values, in bytes
 	created []*eventv1.ChatCreated // of these events
 }
 
-// publishNudges publishes a commit and those waiting behind it.
-func (r *Relay) publishNudges(ctx context.Context, first chat.Commit) error {
-	batch := []chat.Commit{first}
-	for n := len(first.Events); n < r.cfg.MaxBatch; {
-		select {
-		case c := <-r.nudges:
-			batch, n = append(batch, c), n+len(c.Events)
-			continue
-		default:
-		}
-		break
+// publishNudges publishes what nudges told of chats.
+func (r *Relay) publishNudges(ctx context.Context, list []*waiting) error {
+	if r.taken.Load() == 0 { // since a failure there is more that waits
+		r.taken.Store(list[0].since.UnixMilli())
 	}
 	clear(r.left)
 	var plans []plan
-	at := map[string]int64{} // versions as they will be after plans
 	take := r.gather(ctx, &plans)
-	asked := map[string]bool{}
-	for _, c := range batch {
-		id := c.ChatID
-		if asked[id] || r.stopped[id] != nil || r.route.waits[id] {
-			continue // the query shows this commit too; a stopped chat waits for the sweep
+	for _, w := range list {
+		more, ask := r.follow(ctx, w)
+		if !ask {
+			plans = append(plans, more...)
+			continue
 		}
-		last, known := at[id]
-		if !known {
-			last, known = r.last[id]
+		last, known := r.last[w.chatID]
+		if err := r.queryChat(ctx, w.chatID, last, known, take); err != nil {
+			return err
 		}
+	}
+	r.poisoned.Store(int64(len(r.aside)))
+	if err := r.publish(ctx, plans); err != nil {
+		return err
+	}
+	r.taken.Store(0)
+	return nil
+}
+
+// follow returns the plans that nudges of a chat brought, if they follow each other and
+// what was published. Otherwise the outbox has to be asked for the chat.
+func (r *Relay) follow(ctx context.Context, w *waiting) (plans []plan, ask bool) {
+	if r.stopped[w.chatID] != nil || r.route.waits[w.chatID] {
+		return nil, false // it waits for the sweep
+	}
+	last, known := r.last[w.chatID]
+	for _, c := range w.commits {
 		from := c.Head.Version - int64(len(c.Events)) + 1
 		switch {
 		case known && c.Head.Version <= last:
 			continue // a query or the sweep was faster
-		case known && from == last+1:
-			p, err := r.planOf(c.Outbox.Key, id, c.Events)
-			if err != nil {
-				r.stop(ctx, c.Outbox.Key, id, err)
-				continue
-			}
-			plans = append(plans, p)
-			at[id] = p.last
-		default:
-			asked[id] = true
-			if err := r.queryChat(ctx, id, last, known, take); err != nil {
-				return err
-			}
+		case !known || from != last+1:
+			return nil, true
 		}
+		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events)
+		if err != nil {
+			r.stop(ctx, c.Outbox.Key, w.chatID, err)
+			return plans, false
+		}
+		plans = append(plans, p)
+		last = p.last
 	}
-	r.poisoned.Store(int64(len(r.aside)))
-	return r.publish(ctx, plans)
+	return plans, w.ask
 }
 
 func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan, error) {
@@ -109,6 +112,7 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 				{Key: "generation", Value: []byte(md.GetGeneration())},
 			},
 		})
+		p.size += len(value)
 		p.last = md.GetVersion()
 		if c, ok := e.(*eventv1.ChatCreated); ok {
 			p.created = append(p.created, c)
@@ -117,15 +121,19 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan
 	return p, nil
 }
 
+// maxTransaction bounds the values of one transaction, in bytes: they are all in memory.
+const maxTransaction = 8 << 20
+
 // publish publishes plans in transactions of at most MaxBatch records; a plan is
 // never split, and the order of plans is kept. Plans of partitions that take nothing at
 // present wait with the rest of their chats; the others go without them.
 func (r *Relay) publish(ctx context.Context, plans []plan) error {
 	plans = r.available(plans)
 	for len(plans) > 0 {
-		n, records := 0, []*kafka.Record(nil)
-		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch) {
+		n, size, records := 0, 0, []*kafka.Record(nil)
+		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch && size+plans[n].size <= maxTransaction) {
 			records = append(records, plans[n].records...)
+			size += plans[n].size
 			n++
 		}
 		if slices.ContainsFunc(plans[:n], func(p plan) bool { return p.read }) {
@@ -201,69 +209,6 @@ func (r *Relay) failed(records []*kafka.Record, why error) {
 		}
 	}
 	r.cfg.Logger.Error("lifecycle_event_publish_failed", "events", types, "error", why)
-}
-
-// sweep reads its shards from their start and publishes what is there and was not
-// published yet.
-func (r *Relay) sweep(ctx context.Context) (err error) {
-	clear(r.stopped)
-	clear(r.aside)
-	clear(r.left)
-	var found, oldest int64
-	var plans []plan // of many chats: a transaction costs as much for one
-	take := r.gather(ctx, &plans)
-	// What was read before an error is published: it has waited long enough.
-	stop := func(err error) error { return errors.Join(err, r.publish(ctx, plans)) }
-	defer func() {
-		if err != nil { // what it has found and what was known waits, at least
-			found = max(found, r.backlog.Load())
-			if was := r.oldest.Load(); was > 0 && (oldest == 0 || was < oldest) {
-				oldest = was
-			}
-		}
-		r.backlog.Store(found)
-		r.oldest.Store(oldest)
-		r.poisoned.Store(int64(len(r.aside)))
-	}()
-	for shard, mine := range r.mine {
-		if !mine {
-			continue
-		}
-		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Consistency: store.Strong}
-		before := ""
-		for first := true; first || q.Cursor != ""; first = false {
-			page, err := r.cfg.Store.Query(ctx, q)
-			if err != nil {
-				return stop(fmt.Errorf("sweep outbox: %w", err))
-			}
-			for _, row := range page.Rows {
-				if r.waits[row.Key] {
-					continue
-				}
-				found++
-				o, err := read(row)
-				if err != nil {
-					// Its chat's other rows stay, if it is among them; see queryChat.
-					id, _, _ := strings.Cut(row.Key.SK, "#")
-					r.setAside(ctx, row.Key, id, err)
-					continue
-				}
-				if oldest == 0 || o.CreatedAt < oldest {
-					oldest = o.CreatedAt
-				}
-				if o.ChatID == before {
-					continue // its rows were published together
-				}
-				before = o.ChatID
-				last, known := r.last[o.ChatID]
-				if err := r.queryChat(ctx, o.ChatID, last, known, take); err != nil {
-					return stop(err)
-				}
-			}
-			q.Cursor = page.Cursor
-		}
-	}
-	return r.publish(ctx, plans)
 }
 
 // stop sets a row aside, and with it its chat: nothing later of it may go before.

@@ -30,7 +30,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -70,9 +69,9 @@ type Config struct {
 	Shards []int
 
 	Sweep     time.Duration // 2 s
-	SyncEvery time.Duration // least time between two calls of Stable; 500 ms
-	MaxBatch  int           // records of one transaction; 500
-	MaxNudges int           // waiting; more are dropped; 4,096
+	SyncEvery time.Duration // least time between two calls of Stable; 1 s
+	MaxBatch  int           // records of one transaction; 2,000
+	MaxNudges int           // events waiting in memory; the outbox is asked for more; 8,192
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -86,25 +85,26 @@ func (c Config) withDefaults() (Config, error) {
 		c.Sweep = 2 * time.Second
 	}
 	if c.SyncEvery == 0 {
-		c.SyncEvery = 500 * time.Millisecond
+		c.SyncEvery = time.Second
 	}
 	if c.MaxBatch == 0 {
-		c.MaxBatch = 500
+		c.MaxBatch = 2000
 	}
 	if c.MaxNudges == 0 {
-		c.MaxNudges = 4096
+		c.MaxNudges = 8192
 	}
 	return c, nil
 }
 
-// maxChats bounds the memory of the last versions; forgetting one costs a query.
+// maxChats bounds the memory of the last versions, where forgetting one costs a query, and
+// the chats that nudges wait of.
 const maxChats = 1 << 16
 
 // Relay publishes the events of one store.
 type Relay struct {
-	cfg    Config
-	nudges chan chat.Commit
-	mine   [event.Shards]bool
+	cfg   Config
+	inbox *inbox
+	mine  [event.Shards]bool
 
 	last     map[string]int64        // last version published, by chat
 	stopped  map[string]error        // chats whose next row cannot be published, until the next sweep
@@ -112,16 +112,19 @@ type Relay struct {
 	noted    map[store.Key]time.Time // when they were last told of
 	awaiting []store.Key             // rows published and not deleted, oldest first
 	waits    map[store.Key]bool
+	settling *settlement                // under way beside, or nil
 	outages  map[kafka.Partition]outage // partitions that take nothing
 	left     map[string]bool            // chats that wait for one, in this pass
 	route    route
 	swept    time.Time
 	synced   time.Time
+	rest     time.Time // before it, nudges wait for more of them
 
 	published, failures, poisoned, dropped atomic.Int64
 	unavailable                            atomic.Int64
 	backlog                                atomic.Int64
-	oldest                                 atomic.Int64 // unix ms; 0: nothing is unpublished
+	oldest                                 atomic.Int64 // unix ms: of the rows that the last sweep left; 0: of none
+	taken                                  atomic.Int64 // unix ms: of the nudges that are being published, or failed to be; 0: of none
 	moved                                  atomic.Int64 // unix ms: when a cycle or a transaction was last done
 }
 
@@ -133,7 +136,7 @@ func New(cfg Config) (*Relay, error) {
 	}
 	r := &Relay{
 		cfg:     cfg,
-		nudges:  make(chan chat.Commit, cfg.MaxNudges),
+		inbox:   newInbox(cfg.MaxNudges, cfg.MaxBatch),
 		last:    map[string]int64{},
 		stopped: map[string]error{},
 		aside:   map[store.Key]bool{},
@@ -163,9 +166,9 @@ type Stats struct {
 	Published int64         // records
 	Failures  int64         // cycles that failed
 	Poisoned  int64         // rows set aside: they cannot be published
-	Dropped   int64         // nudges
+	Dropped   int64         // nudges that found no room, after which there is a sweep
 	Backlog   int64         // rows found by the last sweep
-	Oldest    time.Duration // age of the oldest of them
+	Oldest    time.Duration // age of the oldest row that is known and not published
 	// Unavailable counts the partitions that took nothing when they were last tried.
 	Unavailable int64
 	Stalled     time.Duration // since a cycle or a transaction was last done
@@ -177,22 +180,21 @@ func (r *Relay) Stats() Stats {
 		Published: r.published.Load(), Failures: r.failures.Load(), Poisoned: r.poisoned.Load(), Dropped: r.dropped.Load(), Backlog: r.backlog.Load(),
 		Unavailable: r.unavailable.Load(),
 	}
-	if at := r.oldest.Load(); at > 0 {
-		s.Oldest = max(0, r.cfg.Clock().Sub(time.UnixMilli(at)))
+	for _, at := range []int64{r.oldest.Load(), r.taken.Load()} {
+		if at > 0 {
+			s.Oldest = max(s.Oldest, r.cfg.Clock().Sub(time.UnixMilli(at)))
+		}
+	}
+	if at := r.inbox.oldest(); !at.IsZero() {
+		s.Oldest = max(s.Oldest, r.cfg.Clock().Sub(at))
 	}
 	s.Stalled = max(0, r.cfg.Clock().Sub(time.UnixMilli(r.moved.Load())))
 	return s
 }
 
-// Nudge tells of a commit. It never waits: with too many waiting, the sweep will
-// find the row. Chats of others' shards are left to others.
+// Nudge tells of a commit. It never waits. Chats of others' shards are left to others.
 func (r *Relay) Nudge(c chat.Commit) {
-	if !r.mine[event.Shard(c.ChatID)] {
-		return
-	}
-	select {
-	case r.nudges <- c:
-	default:
+	if r.mine[event.Shard(c.ChatID)] && !r.inbox.put(c, r.cfg.Clock()) {
 		r.dropped.Add(1)
 	}
 }
@@ -206,9 +208,17 @@ const (
 // Run publishes until ctx ends, then deletes what can be deleted. It returns early
 // only if another relay took over.
 func (r *Relay) Run(ctx context.Context) error {
+	beside, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() { // nothing of it runs any more when it returns
+		cancel()
+		_ = r.finishSettling()
+	}()
 	wait := firstWait
 	for ctx.Err() == nil {
-		err := r.Cycle(ctx)
+		err := r.pass(ctx)
+		if err == nil {
+			err = r.settleBeside(beside)
+		}
 		switch {
 		case errors.Is(err, kafka.ErrFenced):
 			return err
@@ -221,38 +231,67 @@ func (r *Relay) Run(ctx context.Context) error {
 			continue
 		}
 		wait = firstWait
-		if len(r.nudges) == 0 {
-			r.idle(ctx)
-		}
+		r.moves()
+		r.idle(ctx)
 	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if err := r.settle(end, true); err != nil {
+	end, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer stop()
+	context.AfterFunc(end, cancel)
+	if err := errors.Join(r.finishSettling(), r.settle(end, true)); err != nil {
 		r.cfg.Logger.Warn("relay: rows stay for the next start", "error", err)
 	}
 	return ctx.Err()
 }
 
+// Rests between transactions. A transaction costs about as much for one record as for a
+// hundred, so under load the relay lets records gather: for twice as long as the last
+// transaction took. Whoever comes after a rest is published at once.
+const (
+	minRest = 40 * time.Millisecond
+	maxRest = 100 * time.Millisecond
+)
+
 // idle waits until there is something to do.
 func (r *Relay) idle(ctx context.Context) {
-	now := r.cfg.Clock()
-	d := min(r.swept.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
-	if len(r.awaiting) > 0 {
-		d = min(d, r.synced.Add(r.cfg.SyncEvery).Sub(now))
-	}
-	t := time.NewTimer(max(d, time.Millisecond))
+	t := time.NewTimer(r.untilNext())
 	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	case c := <-r.nudges:
-		// Put back by publishing it with whatever else has come.
-		if err := r.publishNudges(ctx, c); err != nil {
-			r.failures.Add(1)
-			r.cfg.Logger.Warn("relay: will be repeated", "error", err)
-			r.swept = time.Time{}
+	for {
+		var settled chan struct{}
+		if r.settling != nil {
+			settled = r.settling.done
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-settled:
+			return
+		case <-t.C:
+			return
+		case <-r.inbox.wake:
+			d := r.untilNext()
+			if d <= 0 {
+				return
+			}
+			t.Reset(d)
 		}
 	}
+}
+
+// untilNext is how long there is nothing to do, unless a nudge comes.
+func (r *Relay) untilNext() time.Duration {
+	now := r.cfg.Clock()
+	d := min(r.swept.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
+	if len(r.awaiting) > 0 && r.settling == nil {
+		d = min(d, r.synced.Add(r.cfg.SyncEvery).Sub(now))
+	}
+	d = max(d, time.Millisecond)
+	switch chats, full := r.inbox.state(); {
+	case full:
+		return 0
+	case chats > 0:
+		return min(d, time.Until(r.rest))
+	}
+	return d
 }
 
 func (r *Relay) pause(ctx context.Context, d time.Duration) {
@@ -267,22 +306,8 @@ func (r *Relay) pause(ctx context.Context, d time.Duration) {
 // Cycle publishes what nudges brought, sweeps if it is time, and deletes rows that
 // are on stable storage.
 func (r *Relay) Cycle(ctx context.Context) error {
-	if err := r.follow(ctx); err != nil {
+	if err := r.pass(ctx); err != nil {
 		return err
-	}
-	if now := r.cfg.Clock(); now.Sub(r.swept) >= r.cfg.Sweep {
-		// First, when a relay begins: its shards whole, before it takes nudges.
-		if err := r.sweep(ctx); err != nil {
-			return err
-		}
-		r.swept = now
-	}
-	select {
-	case c := <-r.nudges:
-		if err := r.publishNudges(ctx, c); err != nil {
-			return err
-		}
-	default:
 	}
 	if err := r.settle(ctx, false); err != nil {
 		return err
@@ -291,32 +316,25 @@ func (r *Relay) Cycle(ctx context.Context) error {
 	return nil
 }
 
-// settle deletes published rows once their records are on stable storage, not
-// more often than SyncEvery.
-func (r *Relay) settle(ctx context.Context, now bool) error {
-	if len(r.awaiting) == 0 || (!now && r.cfg.Clock().Sub(r.synced) < r.cfg.SyncEvery) {
-		return nil
-	}
-	rows := r.awaiting
-	if err := r.cfg.Stable(ctx); err != nil {
+// pass is a Cycle without deletions.
+func (r *Relay) pass(ctx context.Context) error {
+	if err := r.followTopics(ctx); err != nil {
 		return err
 	}
-	r.synced = r.cfg.Clock()
-	for chunk := range slices.Chunk(rows, store.MaxBatchWrite) {
-		writes := make([]store.Write, len(chunk))
-		for i, k := range chunk {
-			writes[i] = store.Write{Op: store.OpDelete, Key: k}
-		}
-		if err := r.cfg.Store.BatchWrite(ctx, writes); err != nil {
+	lost := r.inbox.takeLost()
+	if now := r.cfg.Clock(); lost || now.Sub(r.swept) >= r.cfg.Sweep {
+		// First, when a relay begins: its shards whole, before it takes nudges.
+		if err := r.sweep(ctx); err != nil {
 			return err
 		}
-		for _, k := range chunk {
-			delete(r.waits, k)
-		}
-		r.awaiting = r.awaiting[len(chunk):]
+		r.swept = now
 	}
-	if len(r.awaiting) == 0 {
-		r.awaiting = nil
+	list := r.inbox.take(r.cfg.MaxBatch)
+	if len(list) == 0 {
+		return nil
 	}
-	return nil
+	began := time.Now()
+	err := r.publishNudges(ctx, list)
+	r.rest = began.Add(min(max(2*time.Since(began), minRest), maxRest))
+	return err
 }

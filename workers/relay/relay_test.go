@@ -34,6 +34,7 @@ type rig struct {
 	commits []chat.Commit
 	nudge   func(chat.Commit) // told of each; nil: nobody is
 	log     []event.Event
+	room    int                          // for events of nudges; 0: much
 	fail    func() (before, after error) // of a transaction: nothing written, or written and not known
 	stable  error
 }
@@ -98,7 +99,7 @@ func (r *rig) send(id string) {
 func (r *rig) relay() *Relay {
 	r.t.Helper()
 	re, err := New(Config{
-		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7,
+		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7, MaxNudges: r.room,
 		Publish: func(_ context.Context, records []*kafka.Record) error {
 			before, after := r.fail()
 			if before != nil {
@@ -155,7 +156,7 @@ func (r *rig) checkOutbox() {
 func (r *rig) rest(re *Relay) {
 	r.t.Helper()
 	for range 3 {
-		for n := 0; n == 0 || len(re.nudges) > 0; n++ {
+		for n := 0; n == 0 || len(re.inbox.order) > 0; n++ {
 			r.must(re.Cycle(r.ctx))
 		}
 		r.now = r.now.Add(3 * time.Second)
@@ -176,9 +177,8 @@ func TestNudgesInOrderReadNothing(t *testing.T) {
 	}
 	before := len(r.log)
 	r.must(r.store.Close()) // reading would fail
-	for len(re.nudges) > 0 {
-		c := <-re.nudges
-		r.must(re.publishNudges(r.ctx, c))
+	for list := re.inbox.take(7); len(list) > 0; list = re.inbox.take(7) {
+		r.must(re.publishNudges(r.ctx, list))
 	}
 	if n := len(r.log) - before; n != 20 {
 		t.Fatalf("%d events", n)
@@ -256,6 +256,7 @@ func TestRandomSchedules(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		r := newRig(t)
+		r.room = 1 + rng.IntN(12)
 		down := errors.New("kafka is away")
 		r.fail = func() (error, error) {
 			switch rng.IntN(8) {
@@ -271,7 +272,7 @@ func TestRandomSchedules(t *testing.T) {
 		var late []chat.Commit
 		for range 120 {
 			re := relays[rng.IntN(2)]
-			switch rng.IntN(10) {
+			switch rng.IntN(12) {
 			case 0, 1, 2, 3:
 				r.send(ids[rng.IntN(3)])
 				late = append(late, r.commits[len(r.commits)-1])
@@ -292,11 +293,22 @@ func TestRandomSchedules(t *testing.T) {
 				if rng.IntN(5) == 0 { // a crash
 					relays[rng.IntN(2)] = r.relay()
 				}
+			case 10, 11: // as Run does: what is published meanwhile is for the next settlement
+				if err := re.pass(r.ctx); err != nil {
+					re.swept = time.Time{}
+				}
+				if re.settling == nil {
+					re.settling = re.settlement()
+				} else if rng.IntN(2) == 0 {
+					re.settling.run(r.ctx, re.cfg)
+					r.must(re.finishSettling())
+				}
 			}
 			r.check(false)
 		}
 		r.fail = func() (error, error) { return nil, nil }
 		for _, re := range relays {
+			re.settling = nil
 			re.swept = time.Time{}
 			r.rest(re)
 		}

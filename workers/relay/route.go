@@ -40,8 +40,8 @@ func (r *route) goes(chatID string, p kafka.Partition) bool {
 	return ok && r.state.Place(base, chatID) == p
 }
 
-// follow reads the state, the first time before anything is published.
-func (r *Relay) follow(ctx context.Context) error {
+// followTopics reads the state, the first time before anything is published.
+func (r *Relay) followTopics(ctx context.Context) error {
 	t := &r.route
 	now := r.cfg.Clock()
 	if r.cfg.Topics == nil || now.Before(t.due(r.cfg)) {
@@ -63,7 +63,8 @@ func (r *Relay) follow(ctx context.Context) error {
 	t.state, t.waits = s, map[string]bool{}
 	clear(r.outages) // of topics that may not be in use any more
 	r.unavailable.Store(0)
-	err = r.settle(ctx, true)
+	// The settlement that is under way first: what it leaves is in the one after it.
+	err = errors.Join(r.finishSettling(), r.settle(ctx, true))
 	if err == nil && r.cfg.Seen != nil {
 		err = r.cfg.Seen(ctx, s.Revision)
 	}

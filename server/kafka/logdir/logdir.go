@@ -104,8 +104,11 @@ const (
 	topicsFile    = "topics.json"
 	snapshotFile  = "snapshot.json"
 	segmentSuffix = ".dat"
-	indexSuffix   = ".idx"
 )
+
+// IndexSuffix is what the names of indexes end in. They say nothing that the log beside
+// them does not: Check compares them with it, and Mend makes them again.
+const IndexSuffix = ".idx"
 
 // Check reads the log without changing it. Marks hold what is known of it; nil if
 // nothing is, as before the first check.
@@ -210,7 +213,7 @@ func Segments(dir string) ([]Segment, error) {
 				continue // trimmed meanwhile
 			}
 			n := info.Size()
-			if index, err := os.Stat(s.path(d, indexSuffix)); err == nil {
+			if index, err := os.Stat(s.path(d, IndexSuffix)); err == nil {
 				n += index.Size()
 			}
 			list = append(list, Segment{p, s.base, n, info.ModTime(), path})

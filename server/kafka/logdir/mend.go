@@ -151,7 +151,7 @@ func (s *segment) write(dir string) error {
 		}
 	}
 	if s.mendIx {
-		return replace(s.path(dir, indexSuffix), s.index)
+		return replace(s.path(dir, IndexSuffix), s.index)
 	}
 	return nil
 }

@@ -223,7 +223,7 @@ func appendIndex(b []byte, h batch) []byte {
 // checkIndex finds out whether the index is the segment's. Without a good one the
 // records of aborted transactions would be shown.
 func (s *segment) checkIndex(dir string) error {
-	b, err := os.ReadFile(s.path(dir, indexSuffix))
+	b, err := os.ReadFile(s.path(dir, IndexSuffix))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

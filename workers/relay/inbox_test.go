@@ -1,0 +1,158 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+)
+
+// More nudges than there is room for are not dropped: their chats are marked, and the
+// outbox is asked for them, without a sweep.
+func TestNudgesThatFindNoRoomAreMarks(t *testing.T) {
+	r := newRig(t)
+	r.room = 10
+	ids := []string{r.group(), r.group(), r.group(), r.group()}
+	re := r.relay()
+	r.must(re.Cycle(r.ctx)) // the first sweep
+	r.commits = nil
+	for i := range 200 {
+		r.send(ids[i%len(ids)])
+	}
+	for _, c := range r.commits {
+		re.Nudge(c)
+	}
+	if n := re.inbox.events; n > 10 {
+		t.Errorf("%d events are kept", n)
+	}
+	swept := re.swept
+	for n := 0; n == 0 || len(re.inbox.order) > 0; n++ {
+		r.must(re.Cycle(r.ctx))
+	}
+	if s := re.Stats(); s.Dropped != 0 || s.Published != 208 || !re.swept.Equal(swept) { // with the creations' two each
+		t.Fatalf("%+v, swept at %v", s, re.swept)
+	}
+	r.check(false)
+}
+
+// A nudge that finds no room is as good as one that does, also if none follows it.
+func TestLastNudgeFindsNoRoom(t *testing.T) {
+	r := newRig(t)
+	r.room = 1
+	re := r.relay()
+	r.must(re.Cycle(r.ctx))
+	r.group()
+	for _, c := range r.commits { // two of an event each
+		re.Nudge(c)
+	}
+	r.must(re.Cycle(r.ctx))
+	if s := re.Stats(); s.Published != 2 || s.Dropped != 0 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// Where even marks find no room there is a sweep at once.
+func TestNudgesWithoutRoomForAMarkBringASweep(t *testing.T) {
+	r := newRig(t)
+	re := r.relay()
+	r.must(re.Cycle(r.ctx))
+	for i := range 65_536 { // of chats that the store does not have
+		re.Nudge(chat.Commit{ChatID: fmt.Sprint("chat_", i)})
+	}
+	if n := re.Stats().Dropped; n != 0 {
+		t.Fatalf("%d nudges are dropped", n)
+	}
+	id := r.group()
+	re.Nudge(r.commits[len(r.commits)-1])
+	if n := re.Stats().Dropped; n != 1 {
+		t.Fatalf("%d nudges are dropped", n)
+	}
+	re.inbox.take(1 << 20) // it would take long to ask for them all
+	before := len(r.log)
+	r.must(re.pass(r.ctx)) // no time has passed
+	if len(r.log) != before+2 || r.log[before].GetChatId() != id {
+		t.Fatalf("%d records came", len(r.log)-before)
+	}
+}
+
+// What nudges hold in memory is bounded in bytes, too.
+func TestNudgesOfLargeMessages(t *testing.T) {
+	r := newRig(t)
+	re := r.relay()
+	text := strings.Repeat("x", 1<<20)
+	for i := range 100 {
+		m := &eventv1.MessagePersisted{Content: text}
+		re.Nudge(chat.Commit{ChatID: fmt.Sprint("chat_", i), Events: []event.Event{m}})
+	}
+	kept := 0
+	for _, w := range re.inbox.chats {
+		kept += len(w.commits)
+	}
+	if kept == 0 || kept > 32 || len(re.inbox.order) != 100 || re.Stats().Dropped != 0 {
+		t.Fatalf("%d of a megabyte each are kept, of %d chats", kept, len(re.inbox.order))
+	}
+	re.inbox.take(1 << 20)
+	if re.inbox.bytes != 0 || re.inbox.events != 0 {
+		t.Fatalf("%d bytes of %d events are left of nothing", re.inbox.bytes, re.inbox.events)
+	}
+}
+
+// A regular sweep leaves to nudges what they tell of, and reads it not twice.
+func TestSweepLeavesNudgesTheirChats(t *testing.T) {
+	r := newRig(t)
+	id := r.group()
+	re := r.relay()
+	reads := &counted{Store: r.store}
+	re.cfg.Store = reads
+	r.must(re.Cycle(r.ctx))
+	*reads = counted{Store: r.store}
+	r.send(id)
+	re.Nudge(r.commits[len(r.commits)-1])
+	r.now = r.now.Add(3 * time.Second)
+	r.must(re.Cycle(r.ctx))
+	if reads.rows != 0 || len(r.log) != 3 || re.Stats().Backlog != 1 {
+		t.Fatalf("%d events were read, %d records, %+v", reads.rows, len(r.log), re.Stats())
+	}
+}
+
+// The oldest row that is not published is as old as it is: while a nudge waits, while its
+// transaction hangs or has failed, and not a moment longer.
+func TestAgeOfTheOldestRow(t *testing.T) {
+	r := newRig(t)
+	id := r.group()
+	re := r.relay()
+	want := func(when string, d time.Duration) {
+		t.Helper()
+		if got := re.Stats().Oldest; got != d {
+			t.Errorf("%s the oldest row is %v old, not %v", when, got, d)
+		}
+	}
+	r.must(re.Cycle(r.ctx))
+	r.now = r.now.Add(time.Second)
+	want("after a sweep", 0)
+	r.send(id)
+	re.Nudge(r.commits[len(r.commits)-1])
+	r.now = r.now.Add(300 * time.Millisecond)
+	want("with a nudge", 300*time.Millisecond)
+	publish := re.cfg.Publish
+	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		r.now = r.now.Add(200 * time.Millisecond)
+		want("in the transaction", 500*time.Millisecond)
+		return context.DeadlineExceeded
+	}
+	if err := re.Cycle(r.ctx); err == nil {
+		t.Fatal("published")
+	}
+	r.now = r.now.Add(500 * time.Millisecond)
+	want("after a failure", time.Second)
+	re.cfg.Publish, re.swept = publish, time.Time{} // as Run does
+	r.must(re.Cycle(r.ctx))
+	r.now = r.now.Add(time.Second)
+	want("once it is published", 0)
+}

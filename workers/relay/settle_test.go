@@ -1,0 +1,244 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// left counts the rows of the outbox.
+func (r *rig) left() int {
+	r.t.Helper()
+	page, err := r.store.Scan(context.WithoutCancel(r.ctx), store.Scan{Table: store.Outbox, Segments: 1})
+	r.must(err)
+	return len(page.Rows)
+}
+
+// A disk that hangs does not stop publishing; and a row goes only after a sync that began
+// when its records were published: an earlier one promises nothing.
+func TestPublishingGoesOnWhileTheDiskSyncs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		id := r.group()
+		re := r.relay()
+		re.cfg.Clock, re.cfg.Sweep = time.Now, time.Hour
+		var published atomic.Int64
+		re.cfg.Publish = func(_ context.Context, records []*kafka.Record) error {
+			published.Add(int64(len(records)))
+			return nil
+		}
+		syncs := make(chan struct{})
+		re.cfg.Stable = func(ctx context.Context) error {
+			select {
+			case <-syncs:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		finish := func() { // the sync under way
+			t.Helper()
+			select {
+			case syncs <- struct{}{}:
+			default:
+				t.Error("no sync is under way")
+			}
+			synctest.Wait()
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- re.Run(ctx) }()
+		time.Sleep(2 * time.Second) // the creation is published, its sync hangs
+		for range 20 {
+			r.send(id)
+			re.Nudge(r.commits[len(r.commits)-1])
+			time.Sleep(time.Second)
+		}
+		if n := published.Load(); n != 22 {
+			t.Errorf("%d of 22 events are published while the disk hangs", n)
+		}
+		finish()
+		if n := r.left(); n != 20 {
+			t.Errorf("%d rows are there after a sync that began before 20 of them were published", n)
+		}
+		time.Sleep(2 * time.Second)
+		finish()
+		if n := r.left(); n != 0 {
+			t.Errorf("%d rows are there after the second sync", n)
+		}
+		r.send(id)
+		re.Nudge(r.commits[len(r.commits)-1])
+		time.Sleep(2 * time.Second)
+		stop() // with a sync that hangs
+		began := time.Now()
+		if err := <-done; !errors.Is(err, context.Canceled) || time.Since(began) > 3*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// When Run returns, nothing of it runs any more.
+func TestRunEndsWithItsSettlement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.group()
+		re := r.relay()
+		re.cfg.Clock = time.Now
+		var syncing atomic.Int64
+		re.cfg.Stable = func(context.Context) error {
+			syncing.Add(1)
+			defer syncing.Add(-1)
+			time.Sleep(3 * time.Second) // a disk that knows no context
+			return nil
+		}
+		fenced := false
+		var mu sync.Mutex
+		re.cfg.Publish = func(context.Context, []*kafka.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if fenced {
+				return kafka.ErrFenced
+			}
+			fenced = true
+			return nil
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() {
+			time.Sleep(1500 * time.Millisecond)
+			r.group()
+			re.Nudge(r.commits[len(r.commits)-1])
+		}()
+		if err := re.Run(ctx); !errors.Is(err, kafka.ErrFenced) {
+			t.Error(err)
+		}
+		if syncing.Load() != 0 {
+			t.Error("the log is synced for a relay that has ended")
+		}
+	})
+}
+
+// halting fails some deletions.
+type halting struct {
+	store.Store
+	fails atomic.Int64
+}
+
+func (h *halting) BatchWrite(ctx context.Context, writes []store.Write) error {
+	if h.fails.Add(-1) >= 0 {
+		return errors.New("the store is away")
+	}
+	return h.Store.BatchWrite(ctx, writes)
+}
+
+// Rows whose deletion fails are deleted later, and nothing is published again for them.
+func TestDeletionsThatFail(t *testing.T) {
+	r := newRig(t)
+	id := r.group()
+	for range 200 {
+		r.send(id)
+	}
+	re := r.relay()
+	st := &halting{Store: r.store}
+	st.fails.Store(3)
+	re.cfg.Store = st
+	if err := re.Cycle(r.ctx); err == nil {
+		t.Fatal("three deletions should fail")
+	}
+	if n := r.left(); n == 0 || n == 202 || n != len(re.awaiting) || n != len(re.waits) {
+		t.Fatalf("%d rows are left, %d await their deletion", n, len(re.awaiting))
+	}
+	r.rest(re)
+	r.check(true)
+	if len(r.log) != 202 {
+		t.Fatalf("%d records", len(r.log))
+	}
+}
+
+// With too many rows that wait for the disk the relay waits, too.
+func TestRowsThatWaitForTheDiskAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		re := r.relay()
+		re.cfg.Stable = func(context.Context) error { time.Sleep(time.Minute); return nil }
+		re.awaiting = make([]store.Key, 65_536)
+		r.must(re.settleBeside(t.Context()))
+		began := time.Now()
+		_ = re.settleBeside(t.Context()) // the rows are none: only the wait counts
+		if d := time.Since(began); d < time.Minute {
+			t.Errorf("it waited %v", d)
+		}
+		r.must(context.Cause(t.Context()))
+	})
+}
+
+// Under load the relay lets records gather, and makes few transactions of them; a send
+// alone is published at once, and so is a full transaction.
+func TestRecordsGatherUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		id := r.group()
+		re := r.relay()
+		re.cfg.Clock, re.cfg.Sweep, re.cfg.MaxBatch = time.Now, time.Hour, 500
+		re.inbox = newInbox(1000, 500)
+		var mu sync.Mutex
+		transactions, records := 0, 0
+		count := func() (int, int) {
+			mu.Lock()
+			defer mu.Unlock()
+			return transactions, records
+		}
+		re.cfg.Publish = func(_ context.Context, list []*kafka.Record) error {
+			time.Sleep(5 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			transactions++
+			records += len(list)
+			return nil
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- re.Run(ctx) }()
+		send := func() {
+			r.send(id)
+			re.Nudge(r.commits[len(r.commits)-1])
+		}
+		time.Sleep(time.Second)
+		before, _ := count()
+		send()
+		time.Sleep(6 * time.Millisecond)
+		if n, _ := count(); n != before+1 {
+			t.Error("a send alone was not published at once")
+		}
+		time.Sleep(time.Second)
+		for range 1000 { // one each millisecond
+			send()
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(200 * time.Millisecond)
+		n, m := count()
+		if n -= before + 1; n < 10 || n > 30 {
+			t.Errorf("%d transactions in a second", n)
+		}
+		if m != 1003 {
+			t.Errorf("%d records for 1003 events", m)
+		}
+		before, _ = count()
+		for range 600 {
+			send()
+		}
+		time.Sleep(25 * time.Millisecond) // longer than three transactions, shorter than a rest
+		if n, m = count(); n < before+2 || m < 1503 {
+			t.Errorf("%d transactions and %d records of a full one", n-before, m-1003)
+		}
+		stop()
+		<-done
+	})
+}
