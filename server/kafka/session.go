@@ -41,6 +41,7 @@ type SessionConfig struct {
 	Group    string
 	Topics   []string
 	Expiry   time.Duration // after which a silent member is gone; 0: 30 s
+	MinFetch int32         // bytes for which a fetch waits, 200 ms at most; 0: for anything
 	Assigned func([]Partition)
 	// Gone says that partitions are not ours any more: revoked, after the last
 	// batch was committed or given up, or lost, when somebody else may have them.
@@ -79,7 +80,7 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(expiry), kgo.HeartbeatInterval(heartbeat), kgo.RebalanceTimeout(rebalanceTimeout),
-		kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
+		kgo.FetchMinBytes(max(1, cfg.MinFetch)), kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
 		kgo.OnPartitionsRevoked(gone(false)), kgo.OnPartitionsLost(gone(true)),
 	)...)

@@ -67,6 +67,9 @@ type Config struct {
 	Parallel int
 	// Expiry is how long a member that is not heard of keeps its partitions; 30 s (K-096).
 	Expiry time.Duration
+	// MinFetch is how many bytes there must be before records are taken, or 200 ms pass; 0:
+	// any. More of them are handled, and committed, at a time, for less of the processor.
+	MinFetch int32
 	// Round is the time after which a round begins nothing more; 60 s. Calls of the
 	// handler are cut after twice that time. A round and its commit must end before the
 	// group's other members give this one up, which they do after 300 s.
@@ -205,7 +208,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) member(ctx context.Context) error {
 	topics := e.topics()
 	s, err := kafka.NewSession(kafka.SessionConfig{
-		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry, Assigned: e.assigned, Gone: e.lose,
+		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry, MinFetch: e.cfg.MinFetch, Assigned: e.assigned, Gone: e.lose,
 	})
 	if err != nil {
 		return err

@@ -386,7 +386,7 @@ func TestDeadLettersOfRandomRecords(t *testing.T) {
 			rec.Headers = append(rec.Headers, kafka.Header{Key: fmt.Sprint("k", rng.IntN(2)), Value: random(rng.IntN(2) * 10)})
 		}
 		d := Dead{Record: rec, Group: "g", Consumer: "c", Reason: "r", At: time.Now(), Attempts: 1}
-		b, err := proto.Marshal(d.Message())
+		b, err := d.encode()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -102,6 +102,7 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 		Batch: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
 		Dead:  consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
 		Store: p.eng.Store, Clock: time.Now, Logger: log,
+		MinFetch: 48 << 10, // it repairs what the hub of this process has mostly seen: it is in no hurry
 	})
 	if err != nil {
 		return err
