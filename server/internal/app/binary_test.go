@@ -53,6 +53,9 @@ func binary(t testing.TB) string {
 }
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(profileVariable); path != "" {
+		os.Exit(runProfiled(path))
+	}
 	code := m.Run()
 	if built.path != "" {
 		_ = os.RemoveAll(filepath.Dir(built.path))
@@ -98,7 +101,12 @@ var (
 // launch starts the real binary and waits until it listens.
 func launch(t testing.TB, dir, listen string) *process {
 	t.Helper()
-	cmd := exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir)
+	return start(t, exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir))
+}
+
+// start starts a server by a command and waits until it listens.
+func start(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
 	p := &process{cmd: cmd, gone: make(chan struct{})}
 	cmd.Stderr = &p.log
 	stdout, err := cmd.StdoutPipe()
