@@ -234,6 +234,22 @@ func (e *Engine) LogStable(ctx context.Context) error {
 	return e.broker.Stable(ctx)
 }
 
+// Crowded reports whether the disk of an embedded engine is so full that what can wait
+// must.
+func (e *Engine) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
+
+// Descriptors is how many files the event log of an embedded engine keeps open at most:
+// two for each partition that is written to.
+func (e *Engine) Descriptors() (n int) {
+	if e.broker == nil {
+		return 0
+	}
+	for _, t := range kafka.Topics() {
+		n += 2 * int(t.Partitions)
+	}
+	return n
+}
+
 // TrimLog keeps the embedded log within its cap; full says that it could not.
 func (e *Engine) TrimLog() (full bool, err error) {
 	if e.broker == nil {

@@ -31,14 +31,19 @@ type rig struct {
 	dir string
 }
 
-func newRig(b *testing.B) *rig {
+func newRig(b testing.TB) *rig {
 	dir := b.TempDir()
-	p := launch(b, dir, "127.0.0.1:0")
-	key, err := auth.LoadKey(dir)
-	if err != nil {
-		b.Fatal(err)
+	r := &rig{b: b, ctx: b.Context(), p: launch(b, dir, "127.0.0.1:0"), dir: dir}
+	r.readKey()
+	return r
+}
+
+func (r *rig) readKey() {
+	r.b.Helper()
+	var err error
+	if r.key, err = auth.LoadKey(r.dir); err != nil {
+		r.b.Fatal(err)
 	}
-	return &rig{b: b, ctx: b.Context(), p: p, key: key, dir: dir}
 }
 
 func (r *rig) user(name string, h2 bool) *user {

@@ -177,6 +177,9 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 			if p.durable.full.Load() {
 				return errLogFull
 			}
+			if p.eng.Crowded() {
+				return errDiskFull
+			}
 			began := time.Now()
 			defer func() { p.durable.published(time.Since(began)) }()
 			return publisher.Publish(ctx, records)
@@ -216,6 +219,10 @@ const trimEvery = 30 * time.Second
 // errLogFull pauses the relay: what is in the log has not been read by all who
 // must, and the outbox keeps the rest.
 var errLogFull = errors.New("the event log has reached its cap")
+
+// errDiskFull pauses the relay: what is in the outbox is on the disk once, what is
+// published twice.
+var errDiskFull = errors.New("the disk is almost full")
 
 // keepLog trims the log.
 func (p *program) keepLog(log logger) func(context.Context, func()) error {

@@ -1,40 +1,42 @@
 package embedded
 
 import (
+	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
-	"time"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Writes other than deletes are refused while less than minFree percent of the disk
-// is free: what Pebble needs to tidy up, and to stop in order, stays there.
-const minFree = 5
-
-// diskEvery is the time between two questions to the file system.
-const diskEvery = 2 * time.Second
-
-// diskWatch asks the file system now and then how much is free. Writes ask it: a
-// store that is not written to needs no watch.
-type diskWatch struct {
-	next atomic.Int64 // unix ms of the next question
-	full atomic.Bool
+// watch makes the store's watch over its disk.
+func (s *Store) watch() {
+	s.disk.Usage = func() (free, total uint64) { return diskUsage(s.opts.FS, s.opts.Dir) }
+	s.disk.Changed = func(full bool, free uint64) {
+		s.opts.Logger.Warn("free disk space changed", "writes_refused", full, "free_bytes", free)
+	}
 }
 
-// full reports whether writes must be refused. A file system that does not know how
-// much is free counts as free.
-func (s *Store) full() bool {
-	now := s.opts.now().UnixMilli()
-	if next := s.disk.next.Load(); now >= next && s.disk.next.CompareAndSwap(next, now+diskEvery.Milliseconds()) {
-		u, err := s.opts.FS.GetDiskUsage(s.opts.Dir)
-		full := err == nil && u.TotalBytes > 0 && float64(u.AvailBytes) < float64(u.TotalBytes)*minFree/100
-		if full != s.disk.full.Swap(full) {
-			s.opts.Logger.Warn("free disk space changed", "writes_refused", full, "free_bytes", u.AvailBytes)
-		}
+// diskUsage asks a file system for its size; 0 where it does not know.
+func diskUsage(fs vfs.FS, dir string) (free, total uint64) {
+	u, err := fs.GetDiskUsage(dir)
+	if err != nil {
+		return 0, 0
 	}
-	return s.disk.full.Load()
+	return u.AvailBytes, u.TotalBytes
+}
+
+// full reports whether writes other than deletes must be refused.
+func (s *Store) full() bool { return s.disk.Full(s.opts.now()) }
+
+// Crowded reports whether the disk is so full that what can wait must.
+func (s *Store) Crowded() bool { return s.disk.Crowded(s.opts.now()) }
+
+// backgroundError is told why Pebble could not do something now.
+func (s *Store) backgroundError(err error) {
+	if errors.Is(err, syscall.ENOSPC) {
+		s.disk.Failed(s.opts.now())
+	}
 }
 
 // openReserve is what an opening needs on the disk besides what it rewrites.
@@ -53,9 +55,9 @@ func checkSpace(fs vfs.FS, dir string) error {
 			need += uint64(info.Size())
 		}
 	}
-	u, err := fs.GetDiskUsage(dir)
-	if err != nil || u.TotalBytes == 0 || u.AvailBytes >= need {
+	free, total := diskUsage(fs, dir)
+	if total == 0 || free >= need {
 		return nil
 	}
-	return fmt.Errorf("the disk of %s is full: %d MB are free, the store needs %d MB to start; nothing was changed", dir, u.AvailBytes>>20, need>>20+1)
+	return fmt.Errorf("the disk of %s is full: %d MB are free, the store needs %d MB to start; nothing was changed", dir, free>>20, need>>20+1)
 }

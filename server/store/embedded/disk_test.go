@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
 // onSync calls f before each sync of a log; its error is the sync's.
@@ -319,7 +320,7 @@ func TestDiskWatch(t *testing.T) {
 	mem := vfs.NewMem()
 	now := time.Unix(1000, 0)
 	usage := func(percent uint64) {
-		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: percent * 10, TotalBytes: 1000, UsedBytes: 1000 - percent*10})
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: percent << 30, TotalBytes: 100 << 30, UsedBytes: (100 - percent) << 30})
 	}
 	s := open1(t, Options{Dir: "/data", FS: mem, now: func() time.Time { return now }})
 	put, del := putRow(1), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: rowKey}, {Op: store.OpCheck, Key: store.Key{Table: store.Users, PK: "b"}, Cond: store.Absent(), Name: "b"}}}
@@ -329,12 +330,12 @@ func TestDiskWatch(t *testing.T) {
 		want    error
 	}{
 		{0, 0, nil}, // unknown
-		{5, diskEvery, nil},
-		{4, diskEvery / 2, nil}, // not asked again yet
-		{4, diskEvery / 2, store.ErrFull},
-		{50, diskEvery / 2, store.ErrFull},
-		{50, diskEvery / 2, nil},
-		{1, diskEvery, store.ErrFull},
+		{5, space.Every, nil},
+		{4, space.Every / 2, nil}, // not asked again yet
+		{4, space.Every / 2, store.ErrFull},
+		{50, space.Every / 2, store.ErrFull},
+		{50, space.Every / 2, nil},
+		{1, space.Every, store.ErrFull},
 	} {
 		if step.percent > 0 {
 			usage(step.percent)

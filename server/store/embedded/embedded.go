@@ -33,6 +33,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
 	"github.com/parley-chat/parley/server/store/embedded/seldom"
+	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
 const stripes = 4096
@@ -49,7 +50,7 @@ type Store struct {
 	seed       maphash.Seed
 	stripe     [stripes]sync.Mutex
 	barrier    *barrier.Barrier
-	disk       diskWatch
+	disk       space.Watch
 	limiter    seldom.Limiter // of Pebble's complaints
 
 	life       sync.RWMutex // held shared by every call; Close takes it for itself
@@ -90,7 +91,7 @@ func (s *Store) Stats() Stats {
 	m := s.db.Metrics()
 	return Stats{
 		Plans: s.plans.Load(), Failed: s.failed.Load(), Refused: s.refused.Load(), Expired: s.expired.Load(),
-		Compactions: s.compactions.Load(), Unsynced: int64(s.barrier.InFlight()), Full: s.disk.full.Load(),
+		Compactions: s.compactions.Load(), Unsynced: int64(s.barrier.InFlight()), Full: s.disk.Refusing(),
 		DiskBytes: m.DiskSpaceUsage(), LogBytes: m.WAL.BytesWritten,
 	}
 }

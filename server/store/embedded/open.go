@@ -14,8 +14,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/parley-chat/parley/server/descriptors"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
+	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
 // Errors of Open, each fit for one line.
@@ -90,8 +92,7 @@ func (o Options) withDefaults() Options {
 
 // Sizes of Pebble's parts.
 const (
-	cacheSize    = 128 << 20
-	memTableSize = 64 << 20
+	cacheSize = 128 << 20
 )
 
 // While at least busyWriters wait for a sync, syncs are busyInterval apart, which
@@ -138,14 +139,17 @@ func open(o Options) (*Store, error) {
 	}
 	s := &Store{opts: o, stop: make(chan struct{}), seed: maphash.MakeSeed()}
 	s.barrier = barrier.New()
+	s.watch()
+	_, diskSize := diskUsage(o.FS, o.Dir)
 	cache := pebble.NewCache(cacheSize)
 	defer cache.Unref()
 	opts := &pebble.Options{
 		FS:                 o.FS,
 		Cache:              cache,
-		MemTableSize:       memTableSize,
+		MemTableSize:       space.Memtable(diskSize),
+		MaxOpenFiles:       descriptors.Store(),
 		FormatMajorVersion: pebbleFormat,
-		EventListener:      &pebble.EventListener{DataCorruption: s.corruption},
+		EventListener:      &pebble.EventListener{DataCorruption: s.corruption, BackgroundError: s.backgroundError},
 		Logger:             logger{s},
 		WALMinSyncInterval: func() time.Duration {
 			if s.barrier.InFlight() < busyWriters {

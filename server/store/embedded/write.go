@@ -51,6 +51,7 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 		_ = b.Close()
 		return s.barrier.Wait(ctx)
 	}
+	s.disk.Wrote(b.Len())
 	if !s.opts.noSync {
 		if err := b.SyncWait(); err != nil {
 			s.fail(err)
@@ -69,11 +70,12 @@ func (s *Store) fail(err error) {
 	s.opts.Fatal(err)
 }
 
-// onlyDeletes reports whether writes make room. The few rows of table meta count as if
-// they did: the log is trimmed only after a note of it.
+// onlyDeletes reports whether writes make room. The few rows of tables meta and leases
+// count as if they did: the log is trimmed only after a note of it, and who loses the
+// lease of a relay does not delete what was published.
 func onlyDeletes(writes []store.Write) bool {
 	for i := range writes {
-		if writes[i].Op != store.OpDelete && writes[i].Op != store.OpCheck && writes[i].Key.Table != store.Meta {
+		if writes[i].Op != store.OpDelete && writes[i].Op != store.OpCheck && writes[i].Key.Table != store.Meta && writes[i].Key.Table != store.Leases {
 			return false
 		}
 	}

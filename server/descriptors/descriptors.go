@@ -1,0 +1,45 @@
+// Package descriptors knows how many files and connections the process may have open,
+// and divides them among those who open them: one that finds none is a store that
+// cannot write.
+//
+// Concurrency: its functions may be called by many goroutines.
+package descriptors
+
+// Bounds of what a store takes.
+const (
+	storeShare = 6 // one of this many parts
+	minStore   = 64
+	maxStore   = 1_000
+)
+
+// Store is how many files a store may keep open for reading.
+func Store() int {
+	limit, _, ok := Count()
+	if !ok {
+		return maxStore
+	}
+	return storeOf(limit)
+}
+
+func storeOf(limit int) int { return max(minStore, min(maxStore, limit/storeShare)) }
+
+// Bounds of what others take.
+const (
+	minClients = 16  // connections that there always are for clients
+	otherShare = 8   // one of this many parts is for other ports, and what is open for a moment
+	maxOther   = 192 // but not more
+)
+
+// Clients is how many of the wanted connections of clients there may be: the rest is for
+// the store, the log, other ports, and what is open already.
+func Clients(wanted, log int) int {
+	limit, used, ok := Count()
+	if !ok {
+		return wanted
+	}
+	return clientsOf(wanted, log, limit, used)
+}
+
+func clientsOf(wanted, log, limit, used int) int {
+	return min(wanted, max(minClients, limit-used-log-storeOf(limit)-min(maxOther, limit/otherShare)))
+}

@@ -1,0 +1,99 @@
+// Package space watches the disk of a store, so that writes are refused while there is
+// still room for what the store must do with those it took: write them out as tables,
+// merge these, delete, and open again.
+//
+// It owns how much is kept free. It does not own the file system, or what is refused.
+//
+// Concurrency: a Watch may be used by many goroutines.
+package space
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Every is the time between two questions to the file system.
+const Every = 2 * time.Second
+
+// Shares of a disk.
+const (
+	percent      = 5        // of it stay free, at least
+	tables       = 3        // and that many memtables: one is filled, one written, one merged
+	merging      = 64 << 20 // and this, for merges and the event log
+	quarter      = 4        // but not more than one of this many parts
+	memtableOf   = 64       // a memtable takes one of this many parts
+	maxMemtable  = 64 << 20
+	minMemtable  = 4 << 20
+	minQuestion  = 1 << 20 // bytes written between two questions, at least
+	questionOf   = 16      // parts of the reserve
+	afterFailure = 10 * time.Second
+)
+
+// Memtable is the size of a memtable on a disk of a size; 0 is an unknown one.
+func Memtable(total uint64) uint64 {
+	if total == 0 {
+		return maxMemtable
+	}
+	return max(minMemtable, min(maxMemtable, total/memtableOf))
+}
+
+// Reserve is what must be free on a disk of a size, in bytes.
+func Reserve(total uint64) uint64 {
+	return min(max(total/100*percent, tables*Memtable(total)+merging), total/quarter)
+}
+
+// Watch asks a file system now and then how much is free: after some time, and after
+// some writing. Whoever writes asks it; a store that is not written to needs no watch.
+type Watch struct {
+	// Usage asks the file system, in bytes; total 0 is unknown, and counts as free.
+	Usage func() (free, total uint64)
+	// Changed is told when writes are refused, and when they are not any more.
+	Changed func(full bool, free uint64)
+
+	next    atomic.Int64 // unix ms of the next question
+	wrote   atomic.Int64 // bytes since the last one
+	step    atomic.Int64 // bytes until the next one; 0 before the first
+	failed  atomic.Int64 // unix ms until which it counts as full
+	full    atomic.Bool
+	crowded atomic.Bool
+}
+
+// Wrote counts bytes that were written.
+func (w *Watch) Wrote(n int) { w.wrote.Add(int64(n)) }
+
+// Failed says that something found no room, which counts for a while, whatever the file
+// system says.
+func (w *Watch) Failed(now time.Time) {
+	w.failed.Store(now.Add(afterFailure).UnixMilli())
+	w.next.Store(0)
+}
+
+// Full reports whether writes must be refused.
+func (w *Watch) Full(now time.Time) bool {
+	ms, next := now.UnixMilli(), w.next.Load()
+	if step := w.step.Load(); ms < next && (step == 0 || w.wrote.Load() < step) {
+		return w.full.Load()
+	}
+	if !w.next.CompareAndSwap(next, ms+Every.Milliseconds()) {
+		return w.full.Load() // another one asks
+	}
+	w.wrote.Store(0)
+	free, total := w.Usage()
+	reserve := Reserve(total)
+	w.step.Store(int64(max(minQuestion, reserve/questionOf)))
+	w.crowded.Store(free < reserve/2)
+	full := free < reserve || ms < w.failed.Load()
+	if full != w.full.Swap(full) {
+		w.Changed(full, free)
+	}
+	return full
+}
+
+// Refusing reports whether writes were refused when last asked.
+func (w *Watch) Refusing() bool { return w.full.Load() }
+
+// Crowded reports whether half of the reserve is used: what can wait must.
+func (w *Watch) Crowded(now time.Time) bool {
+	w.Full(now)
+	return w.crowded.Load()
+}

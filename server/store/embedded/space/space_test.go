@@ -1,0 +1,68 @@
+package space
+
+import (
+	"testing"
+	"time"
+)
+
+// The reserve is 5 % of a large disk, what the store needs of a small one, and never
+// more than a quarter.
+func TestReserve(t *testing.T) {
+	const mb, gb = 1 << 20, 1 << 30
+	for total, want := range map[uint64][2]uint64{ // memtable, reserve
+		0: {64 * mb, 0}, 64 * mb: {4 * mb, 16 * mb}, 256 * mb: {4 * mb, 64 * mb}, 1 * gb: {16 * mb, 112 * mb},
+		4 * gb: {64 * mb, 256 * mb}, 100 * gb: {64 * mb, 5 * gb}, 1000 * gb: {64 * mb, 50 * gb},
+	} {
+		if got := Memtable(total); got != want[0] {
+			t.Errorf("a memtable on %d MB is %d", total>>20, got)
+		}
+		if got := Reserve(total); got > want[1] || got+100 < want[1] {
+			t.Errorf("the reserve of %d MB is %d, not %d", total>>20, got, want[1])
+		}
+	}
+}
+
+// A watch asks after two seconds, or after much writing, and believes a failure more
+// than the file system.
+func TestWatch(t *testing.T) {
+	const mb = 1 << 20
+	now, free, asked, changes := time.Unix(1_000, 0), uint64(500*mb), 0, 0
+	w := Watch{
+		Usage:   func() (uint64, uint64) { asked++; return free, 1 << 30 },
+		Changed: func(bool, uint64) { changes++ },
+	}
+	expect := func(what string, full bool, questions int) {
+		t.Helper()
+		if got := w.Full(now); got != full || asked != questions || w.Refusing() != full {
+			t.Errorf("%s: full is %v, %d questions", what, got, asked)
+		}
+	}
+	expect("at first", false, 1)
+	free = 100 * mb
+	expect("at once", false, 1)
+	w.Wrote(6 * mb)
+	expect("after a little", false, 1)
+	w.Wrote(2 * mb)
+	expect("after much", true, 2)
+	if w.Crowded(now) {
+		t.Error("more than half of the reserve is left")
+	}
+	free = 50 * mb
+	now = now.Add(2 * time.Second)
+	expect("after two seconds", true, 3)
+	if !w.Crowded(now) {
+		t.Error("less than half of the reserve is left")
+	}
+	free = 500 * mb
+	now = now.Add(2 * time.Second)
+	expect("with room", false, 4)
+	w.Failed(now)
+	expect("after a failure", true, 5)
+	now = now.Add(9 * time.Second)
+	expect("9 s after it", true, 6)
+	now = now.Add(2 * time.Second)
+	expect("11 s after it", false, 7)
+	if changes != 4 {
+		t.Errorf("%d changes", changes)
+	}
+}
