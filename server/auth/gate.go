@@ -22,6 +22,8 @@ type Config struct {
 	// Refuse answers a request that the gate stops, with an error that is one of
 	// this package's or EnsureUser's.
 	Refuse func(w http.ResponseWriter, r *http.Request, err error)
+	// Admitted, if given, is told of each request with a valid token.
+	Admitted func(ctx context.Context)
 	// OnRevoke, if given, is called after a session was revoked, to end what it has
 	// open. A request that was admitted just before may still open something: who
 	// registers it asks Revoked afterwards.
@@ -73,6 +75,9 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 			g.cfg.Refuse(w, r, err)
 			return
 		}
+		if g.cfg.Admitted != nil {
+			g.cfg.Admitted(r.Context())
+		}
 		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
 	})
 }
@@ -118,13 +123,29 @@ func (g *Gate) remember(hash [sha256.Size]byte, p Principal, now time.Time) erro
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if until, ok := g.revoked[p.SessionID]; ok && now.Before(until) {
-		return ErrInvalidToken
+		return ErrRevoked
 	}
 	if len(g.tokens) >= maxRemembered {
 		forgetSome(g.tokens)
 	}
 	g.tokens[hash] = p
 	return nil
+}
+
+// Reason is why a request was refused, as one of few words, for metrics and logs.
+func Reason(err error) string {
+	for _, r := range []struct {
+		is   error
+		word string
+	}{
+		{ErrMissingToken, "missing"}, {ErrTokenExpired, "expired"}, {ErrNotBearer, "not_bearer"},
+		{ErrOtherKey, "other_key"}, {ErrRevoked, "revoked"}, {ErrInvalidToken, "invalid"},
+	} {
+		if errors.Is(err, r.is) {
+			return r.word
+		}
+	}
+	return "unavailable"
 }
 
 // forgetSome makes room; what is forgotten is verified once more.

@@ -37,6 +37,9 @@ var (
 	// of an older data directory does.
 	ErrNotBearer = fmt.Errorf("%w: not a bearer token", ErrInvalidToken)
 	ErrOtherKey  = fmt.Errorf("%w: of another key", ErrInvalidToken)
+
+	// ErrRevoked is a kind of ErrInvalidToken, too: of a session that was ended.
+	ErrRevoked = fmt.Errorf("%w: of a session that was revoked", ErrInvalidToken)
 )
 
 // userID is the form of user ids (L-011), the same as in the contracts: names, UUIDs,

@@ -108,6 +108,12 @@ const (
 	RoutingClaims   = "parley_routing_claims_total"
 	RoutingFailures = "parley_routing_renewals_failed_total"
 
+	Connections        = "parley_connections_open"
+	ConnectionsRefused = "parley_connections_refused_total"
+	ConnectionsEvicted = "parley_connections_evicted_total"
+	ConnectionsCut     = "parley_connections_cut_total"
+	RequestsRefused    = "parley_requests_refused_total"
+
 	StreamsOpen      = "parley_streams_open"
 	ChatsLive        = "parley_chats_live"
 	StreamsOpened    = "parley_streams_opened_total"

@@ -31,6 +31,7 @@ import (
 
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
@@ -64,6 +65,9 @@ type Config struct {
 	Logger   *slog.Logger
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
+	// Refused, if given, counts a call without an operator's token; the reason is one of
+	// auth.Reason's.
+	Refused func(reason string)
 }
 
 // Service is the implementation of OpsService.
@@ -112,10 +116,15 @@ func (s *Service) admit(next http.Handler) http.Handler {
 		op, err := s.cfg.Key.Operator(r.Header, s.cfg.Clock())
 		if err != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			s.cfg.Logger.Warn("ops: refused", "from", r.RemoteAddr, "error", err)
+			// The same warning is written a few times and then counted.
+			s.cfg.Logger.Warn("ops: refused", "from", r.RemoteAddr, "reason", auth.Reason(err))
+			if s.cfg.Refused != nil {
+				s.cfg.Refused(auth.Reason(err))
+			}
 			_ = refuse.Write(w, r, s.public(r.Context(), r.URL.Path, err)) // fails if the client is gone
 			return
 		}
+		edge.Trust(r.Context())
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, op.Name)))
 	})
 }

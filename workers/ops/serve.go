@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
@@ -21,6 +22,9 @@ const DefaultListen = config.DefaultOps
 // stopTime is what calls under way have left when the server ends: a redrive or a
 // replay ends between two of its steps, and goes on when it is asked for again.
 const stopTime = 2 * time.Second
+
+// maxConnections of operators there are; the oldest without a token makes room.
+const maxConnections = 64
 
 // Server serves operators on a port of its own.
 type Server struct {
@@ -54,7 +58,8 @@ func Listen(ctx context.Context, s *Service, addr string, t *tls.Config) (*Serve
 	protocols.SetHTTP2(t != nil)
 	protocols.SetUnencryptedHTTP2(t == nil)
 	calls, cancel := context.WithCancel(context.Background())
-	srv := &Server{listener: l, cancel: cancel, srv: &http.Server{
+	guard := edge.New(l, edge.Limits{Connections: maxConnections}, s.cfg.Logger)
+	srv := &Server{listener: guard, cancel: cancel, srv: &http.Server{
 		Handler:           s.Handler(),
 		Protocols:         &protocols,
 		BaseContext:       func(net.Listener) context.Context { return calls },
@@ -67,8 +72,9 @@ func Listen(ctx context.Context, s *Service, addr string, t *tls.Config) (*Serve
 	if t != nil {
 		own := t.Clone()
 		own.ClientAuth, own.MinVersion, own.NextProtos = tls.RequireAndVerifyClientCert, tls.VersionTLS13, []string{"h2", "http/1.1"}
-		srv.listener = tls.NewListener(l, own)
+		srv.listener = tls.NewListener(guard, own)
 	}
+	guard.Install(srv.srv)
 	return srv, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 )
@@ -20,6 +21,19 @@ const (
 
 // NotFound answers an RPC that there is not.
 func (a *API) NotFound(w http.ResponseWriter, r *http.Request) { notFound(a.errors, w, r) }
+
+// Reject answers a request that was stopped by a status of HTTP, in front of everything,
+// in the request's own protocol.
+func (a *API) Reject(w http.ResponseWriter, r *http.Request, status int, reason, text string) {
+	code, retry := connect.CodeInvalidArgument, time.Duration(0)
+	switch status {
+	case http.StatusRequestHeaderFieldsTooLarge:
+		code = connect.CodeResourceExhausted
+	case http.StatusTooManyRequests:
+		code, retry = connect.CodeResourceExhausted, time.Second
+	}
+	writeError(a.errors, overruled{w, status}, r, newError(code, reason, text, nil, retry))
+}
 
 func notFound(errors *connect.ErrorWriter, w http.ResponseWriter, r *http.Request) {
 	path := strings.ToValidUTF8(r.URL.Path, "\ufffd")

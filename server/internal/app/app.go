@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/engine/clock"
 	"github.com/parley-chat/parley/server/internal/api"
@@ -113,6 +114,8 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		return listenError("listen", cfg.Listen, err)
 	}
 	defer listener.Close()
+	host, _, err := net.SplitHostPort(listener.Addr().String())
+	cfg.Edge.loopback = err == nil && isLoopback(host)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	ec := cfg.Engine
@@ -134,12 +137,20 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	}
 	defer p.close()
 	web := p.server(log, local(listener.Addr()))
+	guard := p.guard(listener)
+	guard.Install(web.srv)
+	scraped, closeScraped, err := p.scraped(ctx, web)
+	if err != nil {
+		return err
+	}
+	defer closeScraped()
+	p.warnExposed(listener.Addr())
 	services := append([]lifecycle.Service{{Name: "engine", Run: eng.Watch}}, p.workers(log)...)
 	services = append(services, p.cluster.services()...)
-	services = append(services,
+	services = append(append(services, scraped...),
 		lifecycle.Restarted("store", log, func(ctx context.Context) error { return eng.WatchStore(ctx, log) }),
 		lifecycle.Service{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, log) }},
-		lifecycle.Service{Name: "http", Run: web.run(listener), Stop: drainTime + 2*time.Second},
+		lifecycle.Service{Name: "http", Run: web.run(guard), Stop: drainTime + 2*time.Second},
 	)
 	err = lifecycle.Run(ctx, services, func() {
 		log.Info("listening", p.whereabouts(listener.Addr(), time.Since(began))...)
@@ -186,6 +197,7 @@ type program struct {
 	durable *durable // nil: workers are processes of their own
 	cluster *cluster // nil: this is the only process
 	process string
+	log     logger
 	api     *api.API
 	rest    http.Handler
 	metrics *telemetry.Metrics
@@ -198,7 +210,7 @@ const remoteTurns = 32
 
 // build constructs everything, in the order of its dependencies.
 func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *program, err error) {
-	p := &program{cfg: cfg, eng: eng, metrics: telemetry.NewMetrics()}
+	p := &program{cfg: cfg, eng: eng, log: log, metrics: telemetry.NewMetrics()}
 	p.counts = p.metrics.Lifecycle()
 	defer func() {
 		if err != nil {
@@ -261,7 +273,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 		return nil, err
 	}
 	p.gate, err = auth.NewGate(auth.Config{
-		Key: p.key, Clock: clocks.Wall, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke,
+		Key: p.key, Clock: clocks.Wall, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke, Admitted: edge.Trust,
 	})
 	if err != nil {
 		return nil, err
@@ -288,19 +300,15 @@ func (p *program) close() {
 	p.durable.close()
 }
 
-// refuse counts and answers a request that the gate stopped. Why is one of few
-// words: whoever has no token must not be able to make metrics.
+// refuse counts, logs and answers a request that the gate stopped. Why is one of few
+// words: whoever has no token must not be able to make metrics, nor to fill the log, in
+// which the same warning is written a few times and then counted.
 func (p *program) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	reason := "unavailable"
-	switch {
-	case errors.Is(err, auth.ErrMissingToken):
-		reason = "missing"
-	case errors.Is(err, auth.ErrTokenExpired):
-		reason = "expired"
-	case errors.Is(err, auth.ErrInvalidToken):
-		reason = "invalid"
-	}
+	reason := auth.Reason(err)
 	p.metrics.Refused(reason)
+	if reason != "unavailable" { // which the API logs
+		p.log.Warn("a request was not authenticated", "reason", reason, "from", r.RemoteAddr)
+	}
 	p.api.Refuse(w, r, err)
 }
 

@@ -68,6 +68,7 @@ type process struct {
 	cmd   *exec.Cmd
 	addr  string
 	kafka string
+	said  output // on standard output
 	log   output
 	gone  chan struct{}
 }
@@ -98,13 +99,14 @@ var (
 	onKafka   = regexp.MustCompile(`on Kafka at (\S+)`)
 )
 
-// launch starts the real binary and waits until it listens.
-func launch(t testing.TB, dir, listen string) *process {
+// launch starts the real binary, with further flags, and waits until it listens.
+func launch(t testing.TB, dir, listen string, more ...string) *process {
 	t.Helper()
-	return start(t, exec.Command(binary(t), "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir))
+	args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir}
+	return start(t, exec.Command(binary(t), append(args, more...)...))
 }
 
-// start starts a server by a command and waits until it listens.
+// start starts a command that runs the binary, and waits until that listens.
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, gone: make(chan struct{})}
@@ -118,6 +120,7 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	}
 	lines := bufio.NewScanner(stdout)
 	for (p.addr == "" || p.kafka == "") && lines.Scan() {
+		_, _ = p.said.Write(append(lines.Bytes(), '\n')) // to memory
 		if m := listening.FindStringSubmatch(lines.Text()); m != nil {
 			p.addr = m[1]
 		}
@@ -127,6 +130,7 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	}
 	go func() {
 		for lines.Scan() { // the rest of the greeting
+			_, _ = p.said.Write(append(lines.Bytes(), '\n'))
 		}
 		_ = cmd.Wait()
 		close(p.gone)

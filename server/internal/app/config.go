@@ -38,6 +38,8 @@ type Config struct {
 	LogJSON  bool
 	// WebOrigins are those of the web pages that may call the API.
 	WebOrigins []string
+	// Edge bounds what clients can take.
+	Edge edgeConfig
 	// Demo says that a server that is alone has two users to try it with, and prints their
 	// tokens.
 	Demo     bool
@@ -104,7 +106,7 @@ func parse(args, environ []string, out io.Writer) (Config, error) {
 		LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
 		OpsListen: v.Get("PARLEY_OPS_LISTEN"), ops: opsClient{v.Get("PARLEY_OPS_ADDRESS"), v.Get("PARLEY_OPERATOR"), v.Secret("PARLEY_OPS_TOKEN")},
 		WebOrigins: v.Origins("PARLEY_WEB_ORIGINS"), Demo: v.Get("PARLEY_DEMO_USERS") == "on",
-		warnings: v.Warnings,
+		warnings: v.Warnings, Edge: readEdge(v),
 	}
 	if c.Engine, err = engine.Configure(v); err != nil {
 		return c, errUsage{err}

@@ -35,9 +35,9 @@ func readLines(base string) string {
 }
 
 // demoUsers are there for a newcomer. Where many processes run, nobody reads a greeting,
-// and tokens in a collected log would be a way in.
+// and tokens in a collected log would be a way in. Beyond this machine they would be one, too.
 func (p *program) demoUsers() []string {
-	if p.cfg.Engine.Distributed() || !p.cfg.Demo {
+	if p.cfg.Engine.Distributed() || !p.cfg.Demo || p.cfg.Edge.exposed() {
 		return nil
 	}
 	return demoUsers

@@ -12,9 +12,9 @@ import (
 
 	connectcors "connectrpc.com/cors"
 	"github.com/rs/cors"
-	"golang.org/x/net/netutil"
 
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
@@ -23,9 +23,8 @@ type logger = *slog.Logger
 
 // Limits of the HTTP server.
 const (
-	maxConnections = 50_000
-	drainTime      = 8 * time.Second
-	drainSpread    = 5 * time.Second // over which drained streams reconnect
+	drainTime   = 8 * time.Second
+	drainSpread = 5 * time.Second // over which drained streams reconnect
 )
 
 // web is the HTTP server.
@@ -44,10 +43,37 @@ func (p *program) server(log logger, address string) *web {
 		mux.Handle(path, p.gate.Wrap(handler))
 	}
 	mux.Handle("/api/v1/", p.rest)
-	mux.Handle("/docs", p.rest)
-	mux.Handle("/{$}", p.welcome(address))
-	w.drainOpen = handleOpen(mux, p.api.Names())
-	mux.Handle("GET /metrics", p.metrics.Handler())
+	pages := edge.NewPages(maxPages, pageTime)
+	mux.Handle("/docs", pages.Wrap(p.rest))
+	mux.Handle("/{$}", pages.Wrap(p.welcome(address)))
+	w.drainOpen = handleOpen(mux, p.api.Names(), !p.cfg.Edge.exposed(), p.operatorsOnly)
+	if p.metricsHere() {
+		mux.Handle("GET /metrics", p.operatorsOnly(edge.NewPages(maxScrapes, pageTime).Wrap(p.metrics.Handler())))
+	}
+	p.handleHealth(mux, w)
+	mux.HandleFunc("/", p.notFound)
+
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	w.srv = &http.Server{
+		Handler:           p.bounded(defaultBounds.wrap(withCORS(mux, p.cfg.WebOrigins))),
+		Protocols:         &protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    edge.MaxHeader,
+		// No WriteTimeout: it would end streams. The time of each write of a stream is bounded.
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 250, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	return w
+}
+
+// handleHealth serves what probes ask for.
+func (p *program) handleHealth(mux *http.ServeMux, w *web) {
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
 		if !w.ready.Load() {
@@ -67,26 +93,6 @@ func (p *program) server(log logger, address string) *web {
 		}
 		_, _ = rw.Write([]byte("ready\n"))
 	})
-
-	mux.HandleFunc("/", p.notFound)
-
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true)
-	w.srv = &http.Server{
-		Handler:           defaultBounds.wrap(withCORS(mux, p.cfg.WebOrigins)),
-		Protocols:         &protocols,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       3 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		// No WriteTimeout: it would end streams. The time of each write of a stream is bounded.
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 250, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second,
-		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
-	return w
 }
 
 // notFound answers what nothing is served for. A path of two segments, the first of
@@ -120,7 +126,7 @@ func (w *web) run(listener net.Listener) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		w.ready.Store(true)
 		ready()
-		cut, err := lifecycle.ServeHTTP(ctx, w.srv, netutil.LimitListener(listener, maxConnections), drainTime, func() {
+		cut, err := lifecycle.ServeHTTP(ctx, w.srv, listener, drainTime, func() {
 			w.log.Info("draining", "at_most", drainTime)
 			w.ready.Store(false)
 			w.drainOpen()

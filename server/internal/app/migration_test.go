@@ -23,15 +23,15 @@ import (
 	"github.com/parley-chat/parley/server/kafka/inspect"
 )
 
-// watcher calls then once a command has printed a word.
-type watcher struct {
+// wordTrigger calls then once a command has printed a word.
+type wordTrigger struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
 	word string
 	then func()
 }
 
-func (u *watcher) Write(p []byte) (int, error) {
+func (u *wordTrigger) Write(p []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n, err := u.b.Write(p)
@@ -46,7 +46,7 @@ var opsText = regexp.MustCompile(` ops=(\S+)`)
 
 // migrate runs the command against a server, and calls then when it has come to a phase.
 func (p *process) migrate(ctx context.Context, dir, phase string, then func()) (code int, out string) {
-	stdout, stderr := &watcher{word: phase, then: then}, &watcher{}
+	stdout, stderr := &wordTrigger{word: phase, then: then}, &wordTrigger{}
 	address := opsText.FindStringSubmatch(p.log.tail(64 << 10))
 	if address == nil {
 		return -1, "the server does not say where operators are served"

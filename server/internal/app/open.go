@@ -8,6 +8,8 @@ import (
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
+
+	"github.com/parley-chat/parley/server/edge"
 )
 
 const (
@@ -20,8 +22,9 @@ const (
 
 // handleOpen serves what probes and tools use without a token: gRPC's health
 // protocol and reflection. The function it returns is called at the drain: health
-// turns to NOT_SERVING, and watches end, which would hold up the shutdown.
-func handleOpen(mux *http.ServeMux, names []string) (drain func()) {
+// turns to NOT_SERVING, and watches end, which would hold up the shutdown. Reflection is
+// there if it may be seen, by whom visible lets through.
+func handleOpen(mux *http.ServeMux, names []string, reflection bool, visible func(http.Handler) http.Handler) (drain func()) {
 	health := grpchealth.NewStaticChecker(names...)
 	reflector := grpcreflect.NewStaticReflector(names...)
 	limit := connect.WithReadMaxBytes(maxOpenRequest)
@@ -29,14 +32,20 @@ func handleOpen(mux *http.ServeMux, names []string) (drain func()) {
 
 	path, checks := grpchealth.NewHandler(health, limit)
 	mux.Handle(path, checks)
-	mux.HandleFunc(path+"Watch", func(w http.ResponseWriter, r *http.Request) {
+	watches := &edge.Slots{Max: maxWatches, Time: watchTime}
+	mux.Handle(path+"Watch", watches.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		defer context.AfterFunc(serving, cancel)()
 		checks.ServeHTTP(w, r.WithContext(ctx))
-	})
-	mux.Handle(grpcreflect.NewHandlerV1(reflector, limit))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, limit))
+	})))
+	if reflection {
+		streams := &edge.Slots{Max: maxReflections, Time: reflectionTime}
+		for _, version := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha} {
+			path, handler := version(reflector, limit)
+			mux.Handle(path, visible(streams.Wrap(handler)))
+		}
+	}
 	return func() {
 		for _, name := range append([]string{""}, names...) {
 			health.SetStatus(name, grpchealth.StatusNotServing)

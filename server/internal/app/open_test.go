@@ -16,7 +16,7 @@ import (
 func serveOpen(t *testing.T) (client *http.Client, url string, drain func()) {
 	t.Helper()
 	mux := http.NewServeMux()
-	drain = handleOpen(mux, []string{"parley.chat.v1.ChatService"})
+	drain = handleOpen(mux, []string{"parley.chat.v1.ChatService"}, true, func(h http.Handler) http.Handler { return h })
 	srv := httptest.NewUnstartedServer(mux)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)

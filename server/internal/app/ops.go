@@ -63,7 +63,7 @@ func (p *program) buildOperators(ctx context.Context, serde *event.Serde, log lo
 		return o, fmt.Errorf("links: %w", err)
 	}
 	s, err := ops.New(ops.Config{
-		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Store: p.eng.Store, Decode: serde.Decode, Key: p.key, Clock: time.Now, Logger: log, Observe: p.metrics.Request,
+		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Store: p.eng.Store, Decode: serde.Decode, Key: p.key, Clock: time.Now, Logger: log, Observe: p.metrics.Request, Refused: p.metrics.Refused,
 		Handlers: map[string]consume.Handler{fanout.Group: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }).One()},
 		Migrator: p.durable.migrator,
 	})

@@ -50,7 +50,7 @@ func (p *program) page(base string) ([]byte, error) {
 	var b bytes.Buffer
 	err := page.Execute(&b, map[string]any{
 		"Style": template.CSS(pageStyle), //nolint:gosec // our own file
-		"Alone": !p.cfg.Engine.Distributed(), "Demo": p.cfg.Demo,
+		"Alone": !p.cfg.Engine.Distributed(), "Demo": p.demoUsers() != nil, "Metrics": p.metricsHere(),
 		"Stream": streamLines(base), "Send": sendLines(base), "Read": readLines(base),
 	})
 	return b.Bytes(), err

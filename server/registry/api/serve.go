@@ -13,12 +13,19 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/registry"
 )
 
 // DefaultListen is where schema registries are looked for.
 const DefaultListen = "127.0.0.1:8081"
+
+// Connections that there may be, of this machine and of all; the oldest makes room.
+const (
+	localConnections = 64
+	maxConnections   = 1_024
+)
 
 // Config sets a Server up.
 type Config struct {
@@ -67,7 +74,12 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	} else {
 		handler = withPassword(cfg.Password, handler)
 	}
-	return &Server{listener: l, srv: &http.Server{
+	connections := localConnections
+	if cfg.Password != "" {
+		connections = maxConnections
+	}
+	guard := edge.New(l, edge.Limits{Connections: connections}, cfg.Logger)
+	srv := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
@@ -75,7 +87,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
-	}}, nil
+	}
+	guard.Install(srv)
+	return &Server{listener: guard, srv: srv}, nil
 }
 
 // fromHere refuses what a web page makes a browser on this machine send: requests

@@ -51,7 +51,7 @@ func (p *program) ops(ctx context.Context) ([]lifecycle.Service, error) {
 	}
 	s, err := ops.New(ops.Config{
 		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Store: p.eng.Store, Decode: p.serde.Decode, Key: key, Clock: time.Now,
-		Logger: p.cfg.Logger, Observe: p.metrics.Request,
+		Logger: p.cfg.Logger, Observe: p.metrics.Request, Refused: p.metrics.Refused,
 		Handlers: map[string]consume.Handler{fanout.Group: fanout.Repairer(p.serde, repair).One()},
 		Migrator: migrator,
 	})
