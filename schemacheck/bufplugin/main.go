@@ -10,9 +10,11 @@
 //
 // The option scope is event, api or all (the default), policy a registry's name of a
 // policy (FULL is the default), events a list of packages and import paths that are
-// judged as events, whatever they declare. Rules that only warn are in the category
-// PARLEY_WARN: buf knows no warnings. What buf cannot do stays with schemacheck:
-// several bases, registries, execution of samples.
+// judged as events, whatever they declare. Buf knows no warnings: a finding that blocks
+// is of the rule's id and in the category PARLEY, one that warns of the id with _WARN and
+// in PARLEY_WARN, since one rule may do both, by scope and by what was there before. So
+// the category PARLEY fails where schemacheck does. What buf cannot do stays with schemacheck:
+// several bases and registries.
 package main
 
 import (
@@ -26,6 +28,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/gate"
 )
 
 func main() { check.Main(spec()) }
@@ -45,17 +48,18 @@ func spec() *check.Spec {
 		Before: compare,
 	}
 	for _, r := range compat.Rules() {
-		category := blocking
-		switch {
-		case r.ID[0] == 'W' || r.Severity == compat.Allow && r.ID != "R01": // R01 blocks in APIs
+		if r.Severity == compat.Allow && r.ID != "R01" { // R01 blocks in APIs
 			continue
-		case r.Severity == compat.Warn:
-			category = warning
 		}
-		s.Rules = append(s.Rules, &check.RuleSpec{
-			ID: r.ID, CategoryIDs: []string{category}, Default: category == blocking, Type: check.RuleTypeBreaking,
-			Purpose: "Checks for: " + r.Title + ".", Handler: handler(r.ID),
-		})
+		s.Rules = append(s.Rules,
+			&check.RuleSpec{
+				ID: r.ID, CategoryIDs: []string{blocking}, Default: true, Type: check.RuleTypeBreaking,
+				Purpose: "Checks for: " + r.Title + ".", Handler: handler(r.ID, compat.Block),
+			},
+			&check.RuleSpec{
+				ID: r.ID + "_WARN", CategoryIDs: []string{warning}, Type: check.RuleTypeBreaking,
+				Purpose: "Warns of: " + r.Title + ".", Handler: handler(r.ID, compat.Warn),
+			})
 	}
 	return s
 }
@@ -69,7 +73,10 @@ func compare(ctx context.Context, r check.Request) (context.Context, check.Reque
 	if err != nil {
 		return ctx, r, err
 	}
-	findings := compat.Compare(files(r.AgainstFileDescriptors()), files(r.FileDescriptors()), o)
+	findings, err := gate.Compare(ctx, files(r.AgainstFileDescriptors()), files(r.FileDescriptors()), o)
+	if err != nil {
+		return ctx, r, fmt.Errorf("schemacheck: %w", err)
+	}
 	return context.WithValue(ctx, found{}, findings), r, nil
 }
 
@@ -114,11 +121,11 @@ func files(list []descriptor.FileDescriptor) []protoreflect.FileDescriptor {
 	return scope
 }
 
-func handler(id string) check.RuleHandler {
+func handler(id string, severity compat.Severity) check.RuleHandler {
 	return check.RuleHandlerFunc(func(ctx context.Context, w check.ResponseWriter, r check.Request) error {
 		findings, _ := ctx.Value(found{}).([]compat.Finding)
 		for _, f := range findings {
-			if f.Rule != id {
+			if f.Rule != id || f.Severity != severity {
 				continue
 			}
 			annotation := []check.AddAnnotationOption{check.WithMessage(message(f))}

@@ -75,7 +75,7 @@ func TestBufFindsNothingMore(t *testing.T) {
 			}
 			id, _, _ := strings.Cut(name, "-")
 			listed := bufAlone[category+" "+id] != ""
-			if findings := compat.Compare(f.Base, f.Head, compat.Options{Scope: scope}); !blocks(findings) != listed {
+			if findings := compare(t, f.Base, f.Head, compat.Options{Scope: scope}); !blocks(findings) != listed {
 				t.Errorf("%s: buf at %s reports %s, the rules %d findings", name, category, strings.Join(types, ", "), len(findings))
 			}
 		}

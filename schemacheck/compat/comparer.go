@@ -1,14 +1,15 @@
 package compat
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
 
-	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
+	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // maxDetail bounds what findings quote of patterns, expressions and names, in
@@ -17,6 +18,7 @@ const maxDetail = 300
 
 // A comparer holds the state of one comparison.
 type comparer struct {
+	ctx        context.Context // of the one call that the comparer serves
 	o          Options
 	base, head *schema.Side
 	findings   []Finding
@@ -30,22 +32,30 @@ type comparer struct {
 	requests map[protoreflect.FullName]bool                  // types of head in requests
 	broken   map[protoreflect.FullName]Rule                  // types of base with a blocking finding: its directions and forms
 
-	current    protoreflect.FullName                    // the type of base at hand
-	api        bool                                     // the file or type at hand is judged as API
-	validators map[*schema.Side]protovalidate.Validator // made when a rule must be run
+	indexes map[protoreflect.MessageDescriptor]schema.Fields
+	reached *schema.Reach // what fields of base use
+	trial   *trial.Runner
+	stands  map[string]bool                        // paths of head that stand for a file of base that had another one
+	moved   map[string]protoreflect.FileDescriptor // files of base that have another path in head
+	current protoreflect.FullName                  // the type of base at hand
+	api     bool                                   // the file or type at hand is judged as API
 }
 
 func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer {
 	c := &comparer{
 		o: o, base: schema.New(base, o.Events...), head: schema.New(head, o.Events...),
-		names:      map[protoreflect.FullName]protoreflect.FullName{},
-		seen:       map[protoreflect.FullName]bool{},
-		taken:      map[protoreflect.FullName]protoreflect.FullName{},
-		grown:      map[protoreflect.FullName]bool{},
-		raises:     map[protoreflect.FullName]bool{},
-		broken:     map[protoreflect.FullName]Rule{},
-		validators: map[*schema.Side]protovalidate.Validator{},
+		names:   map[protoreflect.FullName]protoreflect.FullName{},
+		seen:    map[protoreflect.FullName]bool{},
+		taken:   map[protoreflect.FullName]protoreflect.FullName{},
+		grown:   map[protoreflect.FullName]bool{},
+		raises:  map[protoreflect.FullName]bool{},
+		broken:  map[protoreflect.FullName]Rule{},
+		stands:  map[string]bool{},
+		moved:   map[string]protoreflect.FileDescriptor{},
+		indexes: map[protoreflect.MessageDescriptor]schema.Fields{},
 	}
+	c.reached = schema.NewReach(c.base)
+	c.trial = trial.New(c.base, c.head)
 	c.requests = c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
 		for _, f := range c.head.Scope {
 			for s := range schema.All(f.Services()) {
@@ -66,6 +76,16 @@ func (c *comparer) mapped(name protoreflect.FullName) protoreflect.FullName {
 		return to
 	}
 	return name
+}
+
+// fieldsOf returns the index of a message's fields.
+func (c *comparer) fieldsOf(m protoreflect.MessageDescriptor) schema.Fields {
+	i, ok := c.indexes[m]
+	if !ok {
+		i = schema.IndexFields(m)
+		c.indexes[m] = i
+	}
+	return i
 }
 
 // judgedAsAPI says which rule set a type or file of base is under.
@@ -97,7 +117,7 @@ func reads(newReadsOld, oldReadsNew bool) change {
 func severity(s Severity) change { return func(f *Finding) { f.Severity = s } }
 
 // Rules that only warn about events and that the API scope blocks, as buf FILE does.
-var stricterForAPI = []string{"E13", "K02", "K07", "P01", "P02", "P03", "R01", "T28"}
+var stricterForAPI = []string{"E13", "K02", "K07", "P01", "P02", "P03", "R01", "T28", "T29", "T30", "K10", "M13", "E16"}
 
 // inHead adds a finding at an element of head, inBase at one that head has lost.
 func (c *comparer) inHead(id string, at protoreflect.Descriptor, changes ...change) {
@@ -119,7 +139,7 @@ func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, change
 	}
 	c.findings = append(c.findings, f)
 	if f.Severity == Block && c.current != "" && (f.OldReadsNew || f.NewReadsOld) {
-		c.broken[c.current] = c.broken[c.current].with(Rule{OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld, Form: f.Form})
+		c.broken[c.current] = c.broken[c.current].With(Rule{OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld, Form: f.Form})
 	}
 }
 
@@ -133,7 +153,7 @@ func (c *comparer) pair(b, h protoreflect.MessageDescriptor) {
 }
 
 func (c *comparer) drain() {
-	for len(c.queue) > 0 {
+	for len(c.queue) > 0 && c.ctx.Err() == nil {
 		p := c.queue[0]
 		c.queue = c.queue[1:]
 		c.current, c.api = p[0].FullName(), c.judgedAsAPI(p[0])
@@ -151,7 +171,7 @@ func (c *comparer) affected() {
 			continue
 		}
 		for bf := range schema.All(b.Fields()) {
-			hf := h.Fields().ByNumber(bf.Number())
+			hf := c.fieldsOf(h).ByNumber(bf.Number())
 			if hf == nil {
 				continue
 			}
@@ -161,17 +181,10 @@ func (c *comparer) affected() {
 }
 
 func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h protoreflect.FieldDescriptor) {
-	used := map[protoreflect.FullName]bool{}
-	switch {
-	case b.Enum() != nil:
-		used[b.Enum().FullName()] = true
-	case b.Message() != nil:
-		used = c.base.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(b.Message()) })
-	}
-	delete(used, event.FullName())
 	here, imported := map[protoreflect.FullName]bool{}, map[protoreflect.FullName]bool{}
-	for name := range used {
-		if _, ok := c.broken[name]; !ok {
+	used := c.reached.From(b)
+	for name := range c.broken {
+		if !used[name] || name == event.FullName() {
 			continue
 		}
 		var d protoreflect.Descriptor = c.base.Messages[name]
@@ -197,17 +210,7 @@ func (c *comparer) through(id string, h protoreflect.FieldDescriptor, types map[
 	var all Rule
 	for _, name := range slices.Sorted(maps.Keys(types)) {
 		names = append(names, string(name))
-		all = all.with(c.broken[name])
+		all = all.With(c.broken[name])
 	}
 	c.inHead(id, h, detail(strings.Join(names, ", ")), reads(all.NewReadsOld, all.OldReadsNew), func(f *Finding) { f.Form = all.Form })
-}
-
-// with returns a rule that breaks what either breaks.
-func (r Rule) with(other Rule) Rule {
-	r.OldReadsNew = r.OldReadsNew || other.OldReadsNew
-	r.NewReadsOld = r.NewReadsOld || other.NewReadsOld
-	forms := append(strings.Split(r.Form, ","), strings.Split(other.Form, ",")...)
-	slices.Sort(forms)
-	r.Form = strings.TrimPrefix(strings.Join(slices.Compact(forms), ","), ",")
-	return r
 }

@@ -13,53 +13,50 @@ package compat
 
 import (
 	"cmp"
-	"fmt"
+	"context"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
 // Severity is the weight of a rule or finding.
-type Severity int
+type Severity = rule.Severity
 
 // Severities in rising order.
 const (
-	Allow Severity = iota // a change that is looked at and allowed; only rules carry it
-	Warn                  // somebody should look at it
-	Block                 // must not be merged
+	Allow = rule.Allow // a change that is looked at and allowed; only rules carry it
+	Warn  = rule.Warn  // somebody should look at it
+	Block = rule.Block // must not be merged
 )
 
-// String returns allow, warn or block.
-func (s Severity) String() string {
-	return [...]string{"allow", "warn", "block"}[s]
-}
+// Rule is a kind of change and its verdict.
+type Rule = rule.Rule
+
+// Rules returns all rules, ordered by id; those that allow a change are among them.
+func Rules() []Rule { return rule.All() }
+
+// RuleByID returns the rule of an id.
+func RuleByID(id string) (Rule, bool) { return rule.ByID(id) }
 
 // Policy says which direction of reading is kept.
-type Policy int
+type Policy = rule.Policy
 
-// Policies as schema registries name them. Transitive ones ask the caller to
-// compare with every released version; a single comparison is the same.
+// Policies as schema registries name them. Transitive ones compare with every
+// released version; a single comparison is the same.
 const (
-	Full           Policy = iota // both directions
-	FullTransitive               // both, with every earlier version
-	Backward                     // new consumers read old events
-	Forward                      // old consumers read new events
+	Full               = rule.Full               // both directions
+	FullTransitive     = rule.FullTransitive     // both, with every earlier version
+	Backward           = rule.Backward           // new consumers read old events
+	Forward            = rule.Forward            // old consumers read new events
+	None               = rule.None               // nothing is compared
+	BackwardTransitive = rule.BackwardTransitive // as Backward, with every earlier version
+	ForwardTransitive  = rule.ForwardTransitive  // as Forward, with every earlier version
 )
 
-var policies = []string{"FULL", "FULL_TRANSITIVE", "BACKWARD", "FORWARD"}
-
-// String returns the registry's name of the policy.
-func (p Policy) String() string { return policies[p] }
-
 // ParsePolicy reads the registry's name of a policy in any case.
-func ParsePolicy(s string) (Policy, error) {
-	i := slices.Index(policies, strings.ToUpper(s))
-	if i < 0 {
-		return 0, fmt.Errorf("no such policy; known are %s", strings.Join(policies, ", "))
-	}
-	return Policy(i), nil
-}
+func ParsePolicy(s string) (Policy, error) { return rule.ParsePolicy(s) }
 
 // Scope says what the compared files are used for.
 type Scope int
@@ -96,51 +93,31 @@ type Options struct {
 }
 
 // Finding is one change that a rule does not let pass.
-type Finding struct {
-	Rule     string // id of the rule, see Rules
-	Severity Severity
-	// Where the element stands: in head, or in base if it is no longer in head.
-	// Line and Column count from 1; 0 without source positions.
-	File         string
-	Line, Column int
-	Base         bool
-	Subject      string // full name of the element
-	Detail       string // what changed, "int32 to int64"; may be empty
-	// Which direction breaks; neither for what decodes and is blocked by policy.
-	OldReadsNew, NewReadsOld bool
-	Form                     string // forms that break, joined by ","
-	Why, Instead             string // one sentence each
-}
+type Finding = rule.Finding
 
 // FindingAt returns a rule's finding at an element, which stands in base or in head.
 func FindingAt(id string, at protoreflect.Descriptor, base bool) Finding {
-	r := table()[id]
-	f := Finding{
-		Rule: id, Severity: r.Severity, OldReadsNew: r.OldReadsNew, NewReadsOld: r.NewReadsOld, Form: r.Form,
-		File: at.ParentFile().Path(), Base: base, Subject: string(at.FullName()), Why: r.Why, Instead: r.Instead,
-	}
-	if at.ParentFile() == at {
-		f.Subject = f.File
-	}
-	if loc := at.ParentFile().SourceLocations().ByDescriptor(at); loc.Path != nil || loc.EndLine > 0 {
-		f.Line, f.Column = loc.StartLine+1, loc.StartColumn+1
-	}
-	return f
+	return rule.FindingAt(id, at, base)
 }
 
-// Compare returns what keeps head from replacing base, ordered by place. Both are
-// the files in scope; types of imported files are judged through those that use them.
-func Compare(base, head []protoreflect.FileDescriptor, o Options) []Finding {
-	c := newComparer(base, head, o)
-	c.files()
-	c.drain()
-	if o.Scope != Event {
-		c.services()
+// Compare returns what the rules say keeps head from replacing base, ordered by
+// place. Both are the files in scope; types of imported files are judged through those
+// that use them. Under None there is nothing to find. The error is the context's.
+//
+// A gate asks schemacheck/gate, which runs samples too.
+func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o Options) ([]Finding, error) {
+	if o.Policy == None {
+		return nil, nil
 	}
-	c.versions()
-	c.affected()
-	c.standing()
-	return c.result()
+	c := newComparer(base, head, o)
+	steps := []func(){c.files, c.drain, c.services, c.versions, c.affected, c.standing}
+	c.ctx = ctx
+	for _, step := range steps {
+		if step(); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return c.result(), nil
 }
 
 func (c *comparer) result() []Finding {
@@ -148,7 +125,7 @@ func (c *comparer) result() []Finding {
 		if f.OldReadsNew == f.NewReadsOld {
 			return false
 		}
-		return c.o.Policy == Backward && f.OldReadsNew || c.o.Policy == Forward && f.NewReadsOld
+		return f.OldReadsNew && !c.o.Policy.OldReadsNew() || f.NewReadsOld && !c.o.Policy.NewReadsOld()
 	})
 	slices.SortFunc(kept, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),

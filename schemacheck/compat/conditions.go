@@ -39,9 +39,9 @@ func (c *comparer) evaluable() {
 			continue
 		}
 		var broken *protovalidate.CompilationError
-		if err := c.validate(dynamicpb.NewMessage(m), nil); errors.As(err, &broken) {
+		if err := c.trial.Message(c.head, dynamicpb.NewMessage(m)); errors.As(err, &broken) {
 			f := []change{detail(broken.Error())}
-			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.validate(dynamicpb.NewMessage(b), nil), &broken) {
+			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.trial.Message(c.base, dynamicpb.NewMessage(b)), &broken) {
 				f = append(f, severity(Warn))
 			}
 			c.inHead("H06", m, f...)

@@ -16,7 +16,7 @@ func (c *comparer) enumTypes(l *level) {
 			continue
 		}
 		if h := c.head.Enums[b.FullName()]; h != nil {
-			c.inHead("E15", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
+			c.inHead("E16", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
 			c.enum(b, h)
 			continue
 		}

@@ -4,16 +4,18 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
+	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // fields matches the fields of two messages by number, then by name.
 func (c *comparer) fields(b, h protoreflect.MessageDescriptor) {
 	swapped := map[protoreflect.FieldNumber]bool{}
+	was, is := c.fieldsOf(b), c.fieldsOf(h)
 	for _, bf := range schema.ByNumber(b) {
-		hf := h.Fields().ByNumber(bf.Number())
-		moved := h.Fields().ByName(bf.Name())
+		hf := is.ByNumber(bf.Number())
+		moved := is.ByName(bf.Name())
 		switch {
-		case hf == nil && moved != nil && b.Fields().ByNumber(moved.Number()) == nil:
+		case hf == nil && moved != nil && was.ByNumber(moved.Number()) == nil:
 			c.renumbered(bf, moved)
 		case hf == nil && moved == nil:
 			c.removed(bf, h)
@@ -28,7 +30,7 @@ func (c *comparer) fields(b, h protoreflect.MessageDescriptor) {
 		}
 	}
 	for _, hf := range schema.ByNumber(h) {
-		if b.Fields().ByNumber(hf.Number()) == nil && b.Fields().ByName(hf.Name()) == nil {
+		if was.ByNumber(hf.Number()) == nil && was.ByName(hf.Name()) == nil {
 			c.addedField(hf, b)
 		}
 	}
@@ -45,7 +47,7 @@ func (c *comparer) renumbered(b, moved protoreflect.FieldDescriptor) {
 
 // otherName: the number is still there, under another name.
 func (c *comparer) otherName(b, h, moved protoreflect.FieldDescriptor, swapped map[protoreflect.FieldNumber]bool) {
-	old := b.ContainingMessage().Fields().ByName(h.Name()) // the field of base that had the name
+	old := c.fieldsOf(b.ContainingMessage()).ByName(h.Name()) // the field of base that had the name
 	names := detail(string(b.Name()), string(h.Name()))
 	switch sameType := c.sameType(b, h); {
 	case sameType && moved != nil && old != nil && moved.Number() == old.Number():
@@ -77,7 +79,7 @@ func (c *comparer) removed(b protoreflect.FieldDescriptor, h protoreflect.Messag
 	if o := schema.Oneof(b); o != nil && h.Oneofs().ByName(o.Name()) != nil {
 		c.inBase("O02", b)
 	}
-	if c.zeroRefused(b) {
+	if c.trial.ZeroRefused(b) {
 		c.inBase("Y08", b)
 	}
 	c.unreserved(b, h, h.ReservedNames().Has(b.Name()))
@@ -91,8 +93,12 @@ func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.Mes
 		c.inBase("R04", b)
 	case !name:
 		c.inBase("R03", b)
-	case c.api:
-		c.inBase("R01", b)
+	default:
+		// Nobody can take its place: such a removal is a step of the version too.
+		c.grown[h.FullName()] = true
+		if c.api {
+			c.inBase("R01", b)
+		}
 	}
 }
 
@@ -111,23 +117,36 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 	if b.ReservedRanges().Has(h.Number()) {
 		c.inHead("F11", h, detail(number(h.Number())))
 	}
-	if b.ReservedNames().Has(h.Name()) {
-		c.inHead("F12", h)
-	}
+	c.nameTaken(h, b)
 	if o := schema.Oneof(h); o != nil {
 		if was := b.Oneofs().ByName(o.Name()); was != nil && !c.api {
-			if oneofRequired(was) {
+			if trial.OneofRequired(was) {
 				c.inHead("Y12", h)
 			} else {
 				c.inHead("O01", h)
 			}
 		}
 	}
-	switch rules := fieldRules(h); {
+	switch rules := trial.FieldRules(h); {
 	case rules.GetRequired():
 		c.ruleInHead("Y05", h)
-	case c.zeroRefused(h):
+	case c.trial.ZeroRefused(h):
 		c.ruleInHead("Y06", h)
+	}
+}
+
+// nameTaken: readers of JSON know a field by its JSON name and by its name, so that
+// neither may be one that stood for another field, or that was reserved for one.
+func (c *comparer) nameTaken(h protoreflect.FieldDescriptor, b protoreflect.MessageDescriptor) {
+	if name := schema.ReservedFor(h, b); name == h.Name() {
+		c.inHead("F12", h)
+		return
+	} else if name != "" {
+		c.inHead("F12", h, detail("in JSON as "+string(name)))
+		return
+	}
+	if f, newBreaks, oldBreaks := c.fieldsOf(b).Clash(h); f != nil {
+		c.inHead("F12", h, detail("in JSON as "+string(f.Name())), reads(newBreaks, oldBreaks))
 	}
 }
 
@@ -144,6 +163,7 @@ func (c *comparer) field(b, h protoreflect.FieldDescriptor) {
 	c.jsonName(b, h)
 	c.utf8(b, h)
 	c.jstype(b, h)
+	c.generated(b, h)
 	c.fieldOptions(b, h)
 	c.compareRules(b, h)
 }
@@ -158,7 +178,8 @@ func (c *comparer) jsonName(b, h protoreflect.FieldDescriptor) {
 		return writer.JSONName() == string(reader.Name())
 	}
 	newBreaks, oldBreaks := !known(h, b), !known(b, h)
-	c.inHead("N03", h, detail(b.JSONName(), h.JSONName()), reads(newBreaks, oldBreaks))
+	_, newMisreads, oldMisreads := c.fieldsOf(b.ContainingMessage()).Clash(h)
+	c.inHead("N03", h, detail(b.JSONName(), h.JSONName()), reads(newBreaks || newMisreads, oldBreaks || oldMisreads))
 }
 
 func (c *comparer) defaultOf(b, h protoreflect.FieldDescriptor) {

@@ -18,6 +18,7 @@ const (
 var generatorOptions = []protoreflect.Name{
 	"go_package", "java_package", "java_outer_classname", "java_multiple_files", "csharp_namespace",
 	"objc_class_prefix", "php_class_prefix", "php_namespace", "php_metadata_namespace", "ruby_package", "swift_prefix",
+	"optimize_for", "cc_generic_services", "java_generic_services", "py_generic_services", "cc_enable_arenas",
 }
 
 // A level is a pair of files or messages whose declarations stand for each other.
@@ -35,15 +36,9 @@ func (c *comparer) files() {
 		if !c.api && !c.base.IsEvent(b) && !c.head.IsEvent(b) {
 			continue
 		}
-		h := c.head.Files[b.Path()]
+		h := c.counterpartOf(b)
 		if h == nil {
-			c.inBase("M12", b)
-			schema.Each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
-				if moved := c.head.Messages[m.FullName()]; moved != nil {
-					c.pair(m, moved)
-				}
-				return true
-			})
+			c.lost(b)
 			continue
 		}
 		c.file(b, h)
@@ -60,6 +55,60 @@ func (c *comparer) files() {
 		c.order(l)
 		c.enumTypes(l)
 		c.extensionFields(l)
+	}
+}
+
+// counterpartOf returns the file of head that stands for one of base: that of its path,
+// or a new one that declares all that it did. Nil stands for none.
+func (c *comparer) counterpartOf(b protoreflect.FileDescriptor) protoreflect.FileDescriptor {
+	if h := c.head.Files[b.Path()]; h != nil {
+		return h
+	}
+	h, known := c.moved[b.Path()]
+	if known {
+		return h
+	}
+	for _, f := range c.head.Scope {
+		if c.base.Files[f.Path()] == nil && schema.SameTypes(b, f) && !c.stands[f.Path()] {
+			h = f
+			c.stands[f.Path()] = true
+			c.inHead("M13", f, detail(b.Path(), f.Path()))
+			break
+		}
+	}
+	c.moved[b.Path()] = h
+	return h
+}
+
+// lost reports a file that is gone: its messages that are somewhere else, or the file
+// with those that are nowhere.
+func (c *comparer) lost(b protoreflect.FileDescriptor) {
+	gone := b.Services().Len() > 0 || b.Messages().Len()+b.Enums().Len() == 0
+	for m := range schema.All(b.Messages()) {
+		gone = gone || c.head.Messages[m.FullName()] == nil
+	}
+	for e := range schema.All(b.Enums()) {
+		gone = gone || c.head.Enums[e.FullName()] == nil
+	}
+	if gone {
+		c.inBase("M12", b)
+	}
+	for m := range schema.All(b.Messages()) {
+		if h := c.head.Messages[m.FullName()]; h != nil && !gone {
+			c.inHead("M04", h, detail(b.Path(), h.ParentFile().Path()))
+		}
+	}
+	schema.Each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		if h := c.head.Messages[m.FullName()]; h != nil {
+			c.pair(m, h)
+		}
+		return true
+	})
+	for e := range schema.All(b.Enums()) {
+		if h := c.head.Enums[e.FullName()]; h != nil {
+			c.inHead("E16", h, detail(b.Path(), h.ParentFile().Path()))
+			c.enum(e, h)
+		}
 	}
 }
 
@@ -135,9 +184,8 @@ func (c *comparer) extensionFields(l *level) {
 		case b.Cardinality() != h.Cardinality() || !c.sameType(b, h):
 			c.inHead("D06", h, detail(schema.TypeName(b), schema.TypeName(h)))
 		default:
-			if b.Message() != nil {
-				c.pair(b.Message(), h.Message())
-			}
+			c.defaultOf(b, h)
+			c.uses(b, h)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (c *comparer) usedByLostField(m protoreflect.MessageDescriptor) bool {
 	schema.Each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
 		h := c.head.Messages[c.mapped(in.FullName())]
 		for f := range schema.All(in.Fields()) {
-			used = used || f.Message() == m && h != nil && h.Fields().ByNumber(f.Number()) == nil
+			used = used || f.Message() == m && h != nil && c.fieldsOf(h).ByNumber(f.Number()) == nil
 		}
 		return !used
 	})
@@ -155,7 +155,7 @@ func (c *comparer) usedByNewField(m protoreflect.MessageDescriptor) bool {
 			if f.IsMap() {
 				of = f.MapValue().Message()
 			}
-			used = used || of == m && (b == nil || b.Fields().ByNumber(f.Number()) == nil)
+			used = used || of == m && (b == nil || c.fieldsOf(b).ByNumber(f.Number()) == nil)
 		}
 		return !used
 	})
@@ -185,6 +185,7 @@ func (c *comparer) order(l *level) {
 // message compares two messages that stand for each other.
 func (c *comparer) message(b, h protoreflect.MessageDescriptor) {
 	c.jsonFormat(b, h)
+	c.accessor(b, h)
 	c.reservations(b, h)
 	c.extensionRanges(b, h)
 	c.fields(b, h)
@@ -219,7 +220,7 @@ func (c *comparer) reservations(b, h protoreflect.MessageDescriptor) {
 	}
 	for i := range b.ReservedNames().Len() {
 		name := b.ReservedNames().Get(i)
-		if !h.ReservedNames().Has(name) && h.Fields().ByName(name) == nil {
+		if !h.ReservedNames().Has(name) && c.fieldsOf(h).ByName(name) == nil {
 			c.inHead("V02", h, detail(string(name)))
 		}
 	}

@@ -4,16 +4,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
+	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // oneofs reports fields that changed their oneof. New and lost cases are reported
 // with the fields.
 func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 	entered := map[protoreflect.Name][]protoreflect.FieldDescriptor{} // new oneofs and the fields of base in them
-	split := map[protoreflect.Name]bool{}
-	renamed := map[protoreflect.Name]bool{}
+	split, merged, renamed := map[protoreflect.Name]bool{}, map[protoreflect.Name]bool{}, map[protoreflect.Name]bool{}
+	went, came := schema.OneofPlaces(b, c.fieldsOf(h))
 	for _, bf := range schema.ByNumber(b) {
-		hf := h.Fields().ByNumber(bf.Number())
+		hf := c.fieldsOf(h).ByNumber(bf.Number())
 		if hf == nil || hf.Name() != bf.Name() {
 			continue
 		}
@@ -30,14 +31,21 @@ func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 			c.inHead("O07", hf)
 		case bo == nil:
 			entered[ho.Name()] = append(entered[ho.Name()], bf)
-		case !split[ho.Name()]:
-			split[ho.Name()] = true
-			c.inHead("O11", ho)
+		default:
+			if went[bo.Name()] > 1 && !split[ho.Name()] {
+				split[ho.Name()] = true
+				c.inHead("O11", ho)
+			}
+			if came[ho.Name()] > 1 && !merged[ho.Name()] {
+				merged[ho.Name()] = true
+				c.inHead("O12", ho)
+			}
 		}
 	}
 	for name, fields := range entered {
 		into := h.Oneofs().ByName(name)
 		switch {
+		case merged[name]: // said already
 		case len(fields) > 1:
 			c.inHead("O06", into)
 		case fields[0].HasPresence():
@@ -46,15 +54,27 @@ func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 			c.inHead("O03", into)
 		}
 	}
+	c.oneofRules(b, h)
+}
+
+// oneofRules compares what validation requires of oneofs: those of both sides, new ones
+// that require a case, and required ones that are gone.
+func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 	for o := range schema.All(h.Oneofs()) {
-		was := b.Oneofs().ByName(o.Name())
-		if was == nil || was.IsSynthetic() || oneofRequired(was) == oneofRequired(o) {
-			continue
-		}
-		if oneofRequired(o) {
-			c.ruleInHead("Y03", o)
-		} else {
+		was := schema.OneofBefore(o, b, c.fieldsOf(b))
+		switch {
+		case trial.OneofRequired(o) == (was != nil && trial.OneofRequired(was)):
+		case !trial.OneofRequired(o):
 			c.ruleInHead("Y04", o)
+		case was == nil:
+			c.ruleInHead("Y18", o)
+		default:
+			c.ruleInHead("Y03", o)
+		}
+	}
+	for o := range schema.All(b.Oneofs()) {
+		if trial.OneofRequired(o) && !schema.OneofStays(o, h, c.fieldsOf(h)) {
+			c.ruleInBase("Y19", o)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
@@ -23,6 +24,15 @@ func load(t testing.TB, path string) *fixture.Fixture {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func compare(t testing.TB, base, head []protoreflect.FileDescriptor, o compat.Options) []compat.Finding {
+	t.Helper()
+	findings, err := compat.Compare(t.Context(), base, head, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findings
 }
 
 // Each rule has a fixture of its name that fires it and, unless the fixture lists
@@ -41,7 +51,7 @@ func TestRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := load(t, path)
-			findings := compat.Compare(f.Base, f.Head, compat.Options{Scope: f.Scope})
+			findings := compare(t, f.Base, f.Head, compat.Options{Scope: f.Scope})
 			var got []string
 			for _, finding := range findings {
 				got = append(got, fixture.Line(finding))
@@ -101,15 +111,15 @@ func TestCompareIsDeterministic(t *testing.T) {
 	for _, path := range paths {
 		f := load(t, path)
 		for _, scope := range []compat.Scope{compat.Event, compat.API, compat.All} {
-			for _, finding := range compat.Compare(f.Base, f.Base, compat.Options{Scope: scope}) {
+			for _, finding := range compare(t, f.Base, f.Base, compat.Options{Scope: scope}) {
 				if finding.Severity == compat.Block {
 					t.Errorf("%s: a schema does not replace itself: %s", path, fixture.Line(finding))
 				}
 			}
-			want := compat.Compare(f.Base, f.Head, compat.Options{Scope: scope})
+			want := compare(t, f.Base, f.Head, compat.Options{Scope: scope})
 			slices.Reverse(f.Base)
 			slices.Reverse(f.Head)
-			if got := compat.Compare(f.Base, f.Head, compat.Options{Scope: scope}); !slices.Equal(got, want) {
+			if got := compare(t, f.Base, f.Head, compat.Options{Scope: scope}); !slices.Equal(got, want) {
 				t.Errorf("%s: %d findings, %d with the files in another order", path, len(want), len(got))
 			}
 		}
@@ -127,7 +137,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		f := load(t, "testdata/"+name+".txtar")
 		for policy, n := range want {
-			if got := compat.Compare(f.Base, f.Head, compat.Options{Policy: policy}); len(got) != n {
+			if got := compare(t, f.Base, f.Head, compat.Options{Policy: policy}); len(got) != n {
 				t.Errorf("%s under %s: %d findings, want %d", name, policy, len(got), n)
 			}
 		}
@@ -135,13 +145,18 @@ func TestPolicies(t *testing.T) {
 }
 
 func TestParsePolicy(t *testing.T) {
-	for _, p := range []compat.Policy{compat.Full, compat.FullTransitive, compat.Backward, compat.Forward} {
-		if got, err := compat.ParsePolicy(strings.ToLower(p.String())); err != nil || got != p {
-			t.Errorf("%s: %v, %v", p, got, err)
+	for name, want := range map[string]compat.Policy{
+		"NONE": compat.None, "BACKWARD": compat.Backward, "BACKWARD_TRANSITIVE": compat.BackwardTransitive, "FORWARD": compat.Forward,
+		"FORWARD_TRANSITIVE": compat.ForwardTransitive, "FULL": compat.Full, "FULL_TRANSITIVE": compat.FullTransitive,
+	} {
+		for _, s := range []string{name, strings.ToLower(name)} {
+			if got, err := compat.ParsePolicy(s); err != nil || got != want || got.String() != name {
+				t.Errorf("%s: %v, %v", s, got, err)
+			}
 		}
 	}
-	if _, err := compat.ParsePolicy("NONE"); err == nil {
-		t.Error("NONE is no policy of the gate")
+	if _, err := compat.ParsePolicy("FULL TRANSITIVE"); err == nil {
+		t.Error("a policy of no registry was taken")
 	}
 }
 

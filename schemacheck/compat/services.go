@@ -9,9 +9,12 @@ import (
 
 // services compares RPC contracts (D7); nothing of them is in events.
 func (c *comparer) services() {
+	if c.o.Scope == Event {
+		return
+	}
 	c.api, c.current = true, ""
 	for _, bf := range c.base.Scope {
-		hf := c.head.Files[bf.Path()]
+		hf := c.counterpartOf(bf)
 		if hf == nil {
 			continue // reported as a lost file
 		}

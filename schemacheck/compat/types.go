@@ -115,14 +115,14 @@ func (c *comparer) enumTypeRule(b, h protoreflect.EnumDescriptor) string {
 	return "T24"
 }
 
-// presence compares how unset is told from zero. With rules the change decides
-// whether unset is refused.
+// presence compares how unset is told from zero. Where rules refuse one of both, the
+// change decides whether readers refuse events.
 func (c *comparer) presence(b, h protoreflect.FieldDescriptor) {
 	if b.IsList() || b.IsMap() || b.HasPresence() == h.HasPresence() {
 		return
 	}
 	directions := reads(b.HasPresence(), h.HasPresence())
-	if hasRules(b) || hasRules(h) {
+	if c.trial.ZeroRefused(b) || c.trial.ZeroRefused(h) {
 		c.inHead("Y15", h, directions)
 		return
 	}
@@ -133,6 +133,27 @@ func (c *comparer) presence(b, h protoreflect.FieldDescriptor) {
 		c.inHead("P01", h)
 	default:
 		c.inHead("P02", h)
+	}
+}
+
+// accessor compares what generated code offers beside the fields.
+func (c *comparer) accessor(b, h protoreflect.MessageDescriptor) {
+	without := func(m protoreflect.MessageDescriptor) bool {
+		o, _ := m.Options().(*descriptorpb.MessageOptions)
+		return o.GetNoStandardDescriptorAccessor()
+	}
+	if !without(b) && without(h) {
+		c.inHead("K10", h)
+	}
+}
+
+// generated compares what decides on the types of generated C++ and Java code.
+func (c *comparer) generated(b, h protoreflect.FieldDescriptor) {
+	if was, is := schema.CppString(b), schema.CppString(h); was != is {
+		c.inHead("T29", h, detail(was, is))
+	}
+	if was, is := schema.JavaUTF8(b), schema.JavaUTF8(h); was != is {
+		c.inHead("T30", h, detail(was, is))
 	}
 }
 

@@ -1,104 +1,52 @@
 package compat
 
 import (
-	"fmt"
 	"strings"
 
-	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/constraint"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
+	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
-
-// fieldRules returns the rules of a field; nil if it has none.
-func fieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
-	r, err := protovalidate.ResolveFieldRules(f)
-	if err != nil {
-		return nil
-	}
-	return r
-}
-
-func hasRules(f protoreflect.FieldDescriptor) bool {
-	r := fieldRules(f)
-	return r != nil && proto.Size(r) > 0 && r.GetIgnore() != validate.Ignore_IGNORE_ALWAYS
-}
-
-func oneofRequired(o protoreflect.OneofDescriptor) bool {
-	r, err := protovalidate.ResolveOneofRules(o)
-	return err == nil && r.GetRequired()
-}
 
 // ruleInHead adds a finding about validation. Requests are read by the server
 // alone, which validates with the new rules: there only tighter ones break, and
 // clients do not validate answers.
 func (c *comparer) ruleInHead(id string, at protoreflect.Descriptor, changes ...change) {
-	if c.api {
-		m, ok := at.(protoreflect.MessageDescriptor)
-		if !ok {
-			m, _ = at.Parent().(protoreflect.MessageDescriptor)
-		}
-		if m == nil || !c.requests[m.FullName()] || !table()[id].NewReadsOld {
-			return
-		}
-		changes = append(changes, reads(true, false))
+	if f, ok := c.asked(id, at); ok {
+		c.inHead(id, at, append(changes, f...)...)
 	}
-	c.inHead(id, at, changes...)
 }
 
-// zeroRefused says whether a field without presence is refused when nobody sets
-// it: then its rules make it required.
-func (c *comparer) zeroRefused(f protoreflect.FieldDescriptor) bool {
-	r := fieldRules(f)
-	if r == nil || f.ContainingMessage().IsMapEntry() {
-		return false
+// ruleInBase is ruleInHead for what head has lost.
+func (c *comparer) ruleInBase(id string, at protoreflect.Descriptor, changes ...change) {
+	if f, ok := c.asked(id, at); ok {
+		c.inBase(id, at, append(changes, f...)...)
 	}
-	if f.HasPresence() && !r.GetRequired() {
-		return false
-	}
-	return c.validate(dynamicpb.NewMessage(f.ContainingMessage()), f) != nil
 }
 
-// validate runs the rules of a message, or of one of its fields.
-func (c *comparer) validate(m proto.Message, f protoreflect.FieldDescriptor) error {
-	in := c.head
-	if c.base.Messages[m.ProtoReflect().Descriptor().FullName()] == m.ProtoReflect().Descriptor() {
-		in = c.base
+// asked says whether a rule about validation is asked of an element, and what the scope
+// changes in it.
+func (c *comparer) asked(id string, at protoreflect.Descriptor) ([]change, bool) {
+	if !c.api {
+		return nil, true
 	}
-	v := c.validators[in]
-	if v == nil {
-		var err error
-		if v, err = protovalidate.New(protovalidate.WithExtensionTypeResolver(in)); err != nil {
-			return fmt.Errorf("validator: %w", err)
-		}
-		c.validators[in] = v
+	m, ok := at.(protoreflect.MessageDescriptor)
+	if !ok {
+		m, _ = at.Parent().(protoreflect.MessageDescriptor)
 	}
-	return v.Validate(m, protovalidate.WithFilter(protovalidate.FilterFunc(
-		func(_ protoreflect.Message, d protoreflect.Descriptor) bool {
-			return f == nil || d.FullName() == f.FullName()
-		})))
+	if m == nil || !c.requests[m.FullName()] || !newReadsOld(id) {
+		return nil, false
+	}
+	return []change{reads(true, false)}, true
 }
 
-// named reads predefined rules, which are extensions of a schema's own.
-func named(s *schema.Side, r *validate.FieldRules) *validate.FieldRules {
-	if r == nil {
-		return nil
-	}
-	r = proto.CloneOf(r)
-	m := r.ProtoReflect()
-	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("type")); f != nil {
-		typed := m.Mutable(f).Message()
-		unknown := typed.GetUnknown()
-		typed.SetUnknown(nil)
-		if (proto.UnmarshalOptions{Merge: true, Resolver: s}).Unmarshal(unknown, typed.Interface()) != nil {
-			typed.SetUnknown(unknown)
-		}
-	}
-	return r
+func newReadsOld(id string) bool {
+	r, _ := rule.ByID(id)
+	return r.NewReadsOld
 }
 
 // Rule ids by what happened to a rule of protovalidate.
@@ -119,8 +67,8 @@ func (c *comparer) report(at protoreflect.Descriptor, changes []constraint.Chang
 
 // compareRules compares the rules of two fields of the same type.
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
-	was, is := named(c.base, fieldRules(b)), named(c.head, fieldRules(h))
-	c.report(h, constraint.Fields(was, is))
+	was, is := trial.Named(c.base, trial.FieldRules(b)), trial.Named(c.head, trial.FieldRules(h))
+	c.report(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {
 		be, he = b.MapValue().Enum(), h.MapValue().Enum()
@@ -129,10 +77,19 @@ func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
 		return
 	}
 	for v := range schema.All(he.Values()) {
-		if be.Values().ByNumber(v.Number()) == nil {
+		if be.Values().ByNumber(v.Number()) == nil && c.valueBreaks(b, h, v) {
 			c.ruleInHead("Y09", h, detail(string(v.Name())))
 		}
 	}
+}
+
+// valueBreaks says whether writers may set a new enum value that old readers refuse: as
+// the number that they see in binary, or as the unset field that is left of it in JSON.
+func (c *comparer) valueBreaks(b, h protoreflect.FieldDescriptor, v protoreflect.EnumValueDescriptor) bool {
+	if b.IsList() || b.IsMap() || b.Cardinality() == protoreflect.Required {
+		return true
+	}
+	return !c.trial.ValueRefused(h, v) && (c.trial.ValueRefused(b, v) || c.trial.ZeroRefused(b))
 }
 
 // messageRules compares the rules that stand on messages.

@@ -13,6 +13,7 @@ package execute
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -22,14 +23,13 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/execute/sample"
+	"github.com/parley-chat/parley/schemacheck/internal/crash"
 )
 
 // Rules of this package's findings, in compat.Rules.
@@ -40,6 +40,8 @@ const (
 	ruleSkipped = "W04" // no sample could be made
 
 	rulePresence = "W05" // unset and zero are mixed up
+	rulePartial  = "W06" // not all values were tried
+	ruleAltered  = "W07" // a well-known type is not what runtimes take it for
 )
 
 // maxDetail bounds values in findings, in characters.
@@ -48,11 +50,10 @@ const maxDetail = 200
 // Execute compares the events that both schemas have by running them. Events whose
 // types are the same on both sides are left out; an API scope has no events. The
 // findings are ordered by place.
-func Execute(base, head []protoreflect.FileDescriptor, o compat.Options) ([]compat.Finding, error) {
-	if o.Scope == compat.API {
+func Execute(ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options) ([]compat.Finding, error) {
+	if o.Scope == compat.API || o.Policy == compat.None {
 		return nil, nil
 	}
-	r := run{found: map[string]*compat.Finding{}, head: schema.New(head, o.Events...)}
 	b, err := rebuild(base, o.Events)
 	if err != nil {
 		return nil, fmt.Errorf("base: %w", err)
@@ -61,20 +62,19 @@ func Execute(base, head []protoreflect.FileDescriptor, o compat.Options) ([]comp
 	if err != nil {
 		return nil, fmt.Errorf("head: %w", err)
 	}
+	r := run{found: map[string]*compat.Finding{}, head: schema.New(head, o.Events...), policy: o.Policy}
 	for _, was := range b.Roots {
-		is := h.Messages[was.FullName()]
-		if is == nil || fingerprint(b, was) == fingerprint(h, is) {
-			continue
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
-		for _, d := range []direction{{b, h, was, is, true}, {h, b, is, was, false}} {
-			if o.Policy == compat.Backward && !d.newReads || o.Policy == compat.Forward && d.newReads {
-				continue
-			}
-			if err := r.direction(d, is); err != nil {
-				return nil, err
-			}
+		if err := r.event(ctx, b, h, was); err != nil {
+			return nil, fmt.Errorf("%s: %w", was.FullName(), err)
 		}
 	}
+	return r.result(), nil
+}
+
+func (r *run) result() []compat.Finding {
 	var list []compat.Finding
 	for _, f := range r.found {
 		list = append(list, *f)
@@ -83,7 +83,30 @@ func Execute(base, head []protoreflect.FileDescriptor, o compat.Options) ([]comp
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Rule, b.Rule),
 			cmp.Compare(a.Subject, b.Subject), cmp.Compare(readers(a), readers(b)), cmp.Compare(a.Detail, b.Detail))
 	})
-	return list, nil
+	return list
+}
+
+// event runs one event in the directions that the policy asks for. What nobody foresaw
+// there is an error with the event's name.
+func (r *run) event(ctx context.Context, b, h *side, was protoreflect.MessageDescriptor) (err error) {
+	defer crash.Recover(&err)
+	is := h.Messages[was.FullName()]
+	if is == nil || b.fingerprint(was) == h.fingerprint(is) {
+		return nil
+	}
+	if name := cmp.Or(b.altered(was), h.altered(is)); name != "" {
+		r.add(direction{newReads: true}, ruleAltered, is, "", string(name))
+		return nil
+	}
+	for _, d := range []direction{{b, h, was, is, true}, {h, b, is, was, false}} {
+		if d.newReads && !r.policy.NewReadsOld() || !d.newReads && !r.policy.OldReadsNew() {
+			continue
+		}
+		if err := r.direction(ctx, d, is); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readers orders findings: what breaks new readers first.
@@ -94,106 +117,46 @@ func readers(f compat.Finding) int {
 	return 1
 }
 
-// rebuild makes a schema of the descriptors that the protobuf runtime is made for.
-// Those of compilers lack what it asks for beyond the public interface, as whether
-// text is checked.
-func rebuild(scope []protoreflect.FileDescriptor, events []string) (*schema.Side, error) {
-	set := &descriptorpb.FileDescriptorSet{}
-	seen := map[string]bool{}
-	var add func(f protoreflect.FileDescriptor)
-	add = func(f protoreflect.FileDescriptor) {
-		if seen[f.Path()] || f.IsPlaceholder() {
-			return
-		}
-		seen[f.Path()] = true
-		for i := range f.Imports().Len() {
-			add(f.Imports().Get(i).FileDescriptor)
-		}
-		set.File = append(set.File, protodesc.ToFileDescriptorProto(f))
-	}
-	for _, f := range scope {
-		add(f)
-	}
-	files, err := protodesc.NewFiles(set)
-	if err != nil {
-		return nil, fmt.Errorf("link: %w", err)
-	}
-	var list []protoreflect.FileDescriptor
-	for _, f := range scope {
-		linked, err := files.FindFileByPath(f.Path())
-		if err != nil {
-			return nil, fmt.Errorf("link: %w", err)
-		}
-		list = append(list, linked)
-	}
-	return schema.New(list, events...), nil
-}
-
-// fingerprint is the text of an event and all that it uses.
-func fingerprint(s *schema.Side, m protoreflect.MessageDescriptor) string {
-	var parts []string
-	for name := range s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(m) }) {
-		var p proto.Message
-		if e := s.Enums[name]; e != nil {
-			p = protodesc.ToEnumDescriptorProto(e)
-		} else {
-			p = protodesc.ToDescriptorProto(s.Messages[name])
-		}
-		text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(p)
-		file := protodesc.ToFileDescriptorProto(s.Files[fileOf(s, name)])
-		parts = append(parts, fmt.Sprintf("%s %x %s %s %x", name, text, file.GetSyntax(), file.GetEdition(), options(file.GetOptions().GetFeatures())))
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, "\n")
-}
-
-func fileOf(s *schema.Side, name protoreflect.FullName) string {
-	if e := s.Enums[name]; e != nil {
-		return e.ParentFile().Path()
-	}
-	return s.Messages[name].ParentFile().Path()
-}
-
-func options(m proto.Message) []byte {
-	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	return b
-}
-
 // A direction is one event, its writer and its reader.
 type direction struct {
-	from, to       *schema.Side
+	from, to       *side
 	writer, reader protoreflect.MessageDescriptor
 	newReads       bool // the reader is head
 }
 
 type run struct {
-	found map[string]*compat.Finding
-	head  *schema.Side // as given, with source positions
+	found  map[string]*compat.Finding
+	head   *schema.Side // as given, with source positions
+	policy compat.Policy
 }
 
-func (r *run) direction(d direction, at protoreflect.MessageDescriptor) error {
-	writes, err := sample.Validator(d.from)
-	if err != nil {
-		return err
-	}
-	validator, err := sample.Validator(d.to)
-	if err != nil {
-		return err
-	}
-	g := sample.New(writes, func(name protoreflect.FullName) protoreflect.MessageDescriptor { return d.to.Messages[name] }, 1)
-	samples, err := g.Messages(d.writer)
-	if errors.Is(err, sample.ErrNone) {
-		r.add(d, ruleSkipped, at, "", "no valid sample could be made")
+func (r *run) direction(ctx context.Context, d direction, at protoreflect.MessageDescriptor) error {
+	g := sample.New(d.from.validator, newOther(d.from, d.to), 1)
+	samples, err := g.Messages(ctx, d.writer)
+	switch {
+	case errors.Is(err, sample.ErrNone):
+		detail := "no valid sample could be made"
+		if g.Partial() {
+			detail = "not executed: too large"
+		}
+		r.add(d, ruleSkipped, at, "", detail)
 		return nil
+	case err != nil:
+		return fmt.Errorf("samples: %w", err)
+	case g.Partial():
+		r.add(d, rulePartial, at, "", fmt.Sprintf("%d samples, the rest not executed: too large", len(samples)))
 	}
 	for _, s := range samples {
-		r.binary(d, at, validator, s)
-		r.json(d, at, validator, s)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.binary(d, at, s)
+		r.json(d, at, s)
 	}
 	return nil
 }
 
-func (r *run) binary(d direction, at protoreflect.MessageDescriptor, v protovalidate.Validator, s protoreflect.Message) {
+func (r *run) binary(d direction, at protoreflect.MessageDescriptor, s protoreflect.Message) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Interface())
 	if err != nil {
 		return // a writer does not write it either
@@ -203,10 +166,10 @@ func (r *run) binary(d direction, at protoreflect.MessageDescriptor, v protovali
 		r.add(d, ruleDecode, at, compat.Binary, plain(err))
 		return
 	}
-	r.judge(d, at, v, s, read, compat.Binary)
+	r.judge(d, at, s, read, compat.Binary)
 }
 
-func (r *run) json(d direction, at protoreflect.MessageDescriptor, v protovalidate.Validator, s protoreflect.Message) {
+func (r *run) json(d direction, at protoreflect.MessageDescriptor, s protoreflect.Message) {
 	b, err := protojson.Marshal(s.Interface())
 	if err != nil {
 		return
@@ -216,10 +179,10 @@ func (r *run) json(d direction, at protoreflect.MessageDescriptor, v protovalida
 		r.add(d, ruleDecode, at, compat.JSON, plain(err))
 		return
 	}
-	r.judge(d, at, v, s, read, compat.JSON)
+	r.judge(d, at, s, read, compat.JSON)
 }
 
-func (r *run) judge(d direction, at protoreflect.MessageDescriptor, v protovalidate.Validator, wrote, read protoreflect.Message, form string) {
+func (r *run) judge(d direction, at protoreflect.MessageDescriptor, wrote, read protoreflect.Message, form string) {
 	c := comparison{direction: d, json: form == compat.JSON}
 	c.messages(wrote, read)
 	for _, x := range c.differences {
@@ -230,7 +193,7 @@ func (r *run) judge(d direction, at protoreflect.MessageDescriptor, v protovalid
 		r.add(d, rule, x.at, form, x.detail)
 	}
 	var invalid *protovalidate.ValidationError
-	switch err := v.Validate(read.Interface()); {
+	switch err := d.to.validator.Validate(read.Interface()); {
 	case err == nil:
 	case errors.As(err, &invalid):
 		for _, violation := range invalid.Violations {

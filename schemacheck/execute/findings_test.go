@@ -95,7 +95,7 @@ W01 block head/a.proto:5:3 t.v1.E.v old-reads-new in binary: "aaaaaaaa" read as 
 		"E01": ``,
 	} {
 		f := load(t, "../compat/testdata/"+name+".txtar")
-		findings, err := execute.Execute(f.Base, f.Head, compat.Options{})
+		findings, err := execute.Execute(t.Context(), f.Base, f.Head, compat.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestPolicyAndScope(t *testing.T) {
 	for policy, want := range map[compat.Policy][2]bool{
 		compat.Full: {true, true}, compat.Backward: {true, false}, compat.Forward: {false, true},
 	} {
-		findings, err := execute.Execute(f.Base, f.Head, compat.Options{Policy: policy})
+		findings, err := execute.Execute(t.Context(), f.Base, f.Head, compat.Options{Policy: policy})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestPolicyAndScope(t *testing.T) {
 			t.Errorf("%s: %v, want %v", policy, seen, want)
 		}
 	}
-	if findings, err := execute.Execute(f.Base, f.Head, compat.Options{Scope: compat.API}); err != nil || len(findings) > 0 {
+	if findings, err := execute.Execute(t.Context(), f.Base, f.Head, compat.Options{Scope: compat.API}); err != nil || len(findings) > 0 {
 		t.Errorf("API: %d findings, %v", len(findings), err)
 	}
 }

@@ -42,13 +42,13 @@ func TestAllTypeChanges(t *testing.T) {
 					t.Fatal(err)
 				}
 				var newBreaks, oldBreaks bool
-				for _, f := range compat.Compare(base, head, compat.Options{}) {
+				for _, f := range byRules(t, base, head, compat.Options{}) {
 					newBreaks, oldBreaks = newBreaks || f.NewReadsOld, oldBreaks || f.OldReadsNew
 				}
 				if !newBreaks && !oldBreaks {
 					t.Errorf("%s: not blocked", name)
 				}
-				ran, err := execute.Execute(base, head, compat.Options{})
+				ran, err := execute.Execute(t.Context(), base, head, compat.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -65,7 +65,7 @@ func TestAllTypeChanges(t *testing.T) {
 func BenchmarkExecuteOneEvent(b *testing.B) {
 	f := load(b, "../compat/testdata/Y01.txtar")
 	for b.Loop() {
-		if _, err := execute.Execute(f.Base, f.Head, compat.Options{}); err != nil {
+		if _, err := execute.Execute(b.Context(), f.Base, f.Head, compat.Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}

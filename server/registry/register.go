@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
+	"github.com/parley-chat/parley/schemacheck/gate"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -292,8 +294,12 @@ func (r *Registry) compare(ctx context.Context, level string, p parsed, versions
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range compat.Compare([]protoreflect.FileDescriptor{base}, []protoreflect.FileDescriptor{p.file}, compat.Options{Policy: policy, Scope: compat.Event}) {
-			if f.Severity != compat.Block || i < len(versions)-1 && (f.Rule == "X03" || f.Rule[0] == 'H') {
+		findings, err := gate.Compare(ctx, []protoreflect.FileDescriptor{base}, []protoreflect.FileDescriptor{p.file}, compat.Options{Policy: policy, Scope: compat.Event})
+		if err != nil {
+			return nil, fmt.Errorf("registry: %w", err)
+		}
+		for _, f := range findings {
+			if f.Severity != compat.Block || i < len(versions)-1 && rule.NewestOnly(f.Rule) {
 				continue
 			}
 			rule, _ := compat.RuleByID(f.Rule)

@@ -46,9 +46,11 @@ type Change struct {
 	Effect     Effect
 }
 
-// Fields compares the rules of a field; nil stands for none.
-func Fields(base, head *validate.FieldRules) []Change {
-	var c collector
+// Fields compares the rules of a field; nil stands for none. BaseZero and headZero say
+// whether each side's rules let a zero pass that is set; they are asked when it matters
+// only.
+func Fields(base, head *validate.FieldRules, baseZero, headZero func() bool) []Change {
+	c := collector{baseZero: baseZero, headZero: headZero}
 	c.fields("", orEmpty(base), orEmpty(head))
 	return c.changes
 }
@@ -105,7 +107,10 @@ func orEmpty(r *validate.FieldRules) *validate.FieldRules {
 	return r
 }
 
-type collector struct{ changes []Change }
+type collector struct {
+	changes            []Change
+	baseZero, headZero func() bool
+}
 
 func (c *collector) add(path, base, head string, k Kind, e Effect) {
 	c.changes = append(c.changes, Change{Path: path, Base: or(base, "unset"), Head: or(head, "unset"), Kind: k, Effect: e})
@@ -133,7 +138,7 @@ func (c *collector) fields(path string, b, h *validate.FieldRules) {
 	case b.GetIgnore() != h.GetIgnore():
 		effect := Tighter
 		switch {
-		case !restricts(b) && !restricts(h):
+		case !restricts(b) && !restricts(h), path == "" && c.ignoresNothing(b, h):
 			effect = Rewritten
 		case h.GetIgnore() == validate.Ignore_IGNORE_IF_ZERO_VALUE:
 			effect = Looser
@@ -157,6 +162,13 @@ func (c *collector) fields(path string, b, h *validate.FieldRules) {
 			c.rules(path+string(f.Name()), bm, hm)
 		}
 	}
+}
+
+// ignoresNothing says whether ignoring zeros, which one side does, lets nothing more
+// pass: the rules of the other side let zeros pass anyway.
+func (c *collector) ignoresNothing(b, h *validate.FieldRules) bool {
+	const zeros = validate.Ignore_IGNORE_IF_ZERO_VALUE
+	return h.GetIgnore() == zeros && c.baseZero() || b.GetIgnore() == zeros && c.headZero()
 }
 
 // restricts says whether rules hold anything but ignore.

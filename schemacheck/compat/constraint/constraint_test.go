@@ -32,6 +32,8 @@ const (
 
 // What a change of rules does to the values that pass, and mirrored for the change
 // back (K-152: format and range tightening).
+func no() bool { return false }
+
 func TestFields(t *testing.T) {
 	for _, c := range []struct {
 		base, head string
@@ -106,7 +108,7 @@ func TestFields(t *testing.T) {
 		{`cel_expression: "x"`, `cel{expression: "x"}`, same},
 	} {
 		check := func(base, head string, want int) {
-			changes := constraint.Fields(rules(t, base), rules(t, head))
+			changes := constraint.Fields(rules(t, base), rules(t, head), no, no)
 			switch {
 			case want == same && len(changes) > 0:
 				t.Errorf("%q to %q: %v", base, head, changes)
@@ -126,7 +128,7 @@ func TestFields(t *testing.T) {
 
 // Two rules that change are two changes.
 func TestSeveral(t *testing.T) {
-	changes := constraint.Fields(rules(t, `string{min_len: 1 max_len: 5}`), rules(t, `string{min_len: 2 max_len: 9 pattern: "a"}`))
+	changes := constraint.Fields(rules(t, `string{min_len: 1 max_len: 5}`), rules(t, `string{min_len: 2 max_len: 9 pattern: "a"}`), no, no)
 	var effects []constraint.Effect
 	for _, c := range changes {
 		effects = append(effects, c.Effect)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -66,24 +67,45 @@ func (c *collector) flag(path string, b, h bool) {
 	}
 }
 
-// predefined compares rules that extensions add; their meaning is not known here.
+// predefined compares rules that extensions add: whether they are used, with what, and
+// the expressions that they stand for.
 func (c *collector) predefined(path string, b, h protoreflect.Message) {
-	texts := func(m protoreflect.Message) map[string]string {
-		t := map[string]string{}
+	texts := func(m protoreflect.Message) (uses, meanings map[string]string) {
+		uses, meanings = map[string]string{}, map[string]string{}
 		for f := range m.Range {
 			if f.IsExtension() {
-				t["("+string(f.FullName())+")"] = valueText(f, m)
+				name := "(" + string(f.FullName()) + ")"
+				uses[name], meanings[name] = valueText(f, m), meaning(f)
 			}
 		}
 		if u := m.GetUnknown(); len(u) > 0 {
-			t["(unknown)"] = fmt.Sprintf("%x", []byte(u))
+			uses["(unknown)"] = fmt.Sprintf("%x", []byte(u))
 		}
-		return t
+		return uses, meanings
 	}
-	was, is := texts(b), texts(h)
+	was, meant := texts(b)
+	is, means := texts(h)
 	for _, name := range keys(was, is) {
 		c.opaque(path+"."+name, was[name], is[name])
+		if was[name] == is[name] && meant[name] != means[name] {
+			c.add(path+"."+name, meant[name], means[name], CEL, Replaced)
+		}
 	}
+}
+
+// meaning is what a predefined rule does: its expressions. Ids and messages decide
+// nothing.
+func meaning(rule protoreflect.FieldDescriptor) string {
+	r, err := protovalidate.ResolvePredefinedRules(rule)
+	if err != nil {
+		return ""
+	}
+	var expressions []string
+	for _, c := range r.GetCel() {
+		expressions = append(expressions, c.GetExpression())
+	}
+	slices.Sort(expressions)
+	return strings.Join(expressions, ", ")
 }
 
 // size compares lower and upper bounds of a length; an exact length is both.

@@ -2,7 +2,8 @@ package schema
 
 import "google.golang.org/protobuf/reflect/protoreflect"
 
-// SameTypes says whether each message and enum of b is in h by its full name.
+// SameTypes says whether each message, enum, extension and service of b is in h by its
+// full name.
 func SameTypes(b, h protoreflect.FileDescriptor) bool {
 	if b.Package() != h.Package() || b.Messages().Len()+b.Enums().Len() == 0 {
 		return false
@@ -14,6 +15,16 @@ func SameTypes(b, h protoreflect.FileDescriptor) bool {
 	}
 	for e := range All(b.Enums()) {
 		if h.Enums().ByName(e.Name()) == nil {
+			return false
+		}
+	}
+	for x := range All(b.Extensions()) {
+		if h.Extensions().ByName(x.Name()) == nil {
+			return false
+		}
+	}
+	for s := range All(b.Services()) {
+		if h.Services().ByName(s.Name()) == nil {
 			return false
 		}
 	}

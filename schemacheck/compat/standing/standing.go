@@ -82,7 +82,10 @@ func incomplete(e schema.Event, m protoreflect.MessageDescriptor) []string {
 	if fields.ByName("version") != nil && e.Version < 1 {
 		list = append(list, "version below 1")
 	}
-	if key := e.Text("key"); key != "" {
+	switch key := e.Text("key"); {
+	case key == "" && fields.ByName("key") != nil:
+		list = append(list, "no key")
+	case key != "":
 		if f := m.Fields().ByName(protoreflect.Name(key)); f == nil || f.Message() != nil || f.IsList() {
 			list = append(list, "key is no field of one value")
 		}

@@ -42,19 +42,27 @@ message E {
 	return files[0].Messages().ByName("E")
 }
 
+// reader is another schema with one message, of which no field is known to be the same.
+type reader struct {
+	of protoreflect.MessageDescriptor
+}
+
+func (r reader) Message(protoreflect.FullName) protoreflect.MessageDescriptor { return r.of }
+func (reader) Same(protoreflect.FieldDescriptor) bool                         { return false }
+
 func generator(t testing.TB, other protoreflect.MessageDescriptor) *sample.Generator {
 	t.Helper()
 	v, err := sample.Validator(protoregistry.GlobalTypes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sample.New(v, func(protoreflect.FullName) protoreflect.MessageDescriptor { return other }, 1)
+	return sample.New(v, reader{other}, 1)
 }
 
 func samples(t testing.TB, m protoreflect.MessageDescriptor) []protoreflect.Message {
 	t.Helper()
 	g := generator(t, nil)
-	list, err := g.Messages(m)
+	list, err := g.Messages(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +150,7 @@ func TestBoundaries(t *testing.T) {
 	m := message(t, "string f = 1 [(buf.validate.field).string.max_len = 40];")
 	other := message(t, "string f = 1 [(buf.validate.field).string.max_len = 20];")
 	g := generator(t, other)
-	list, err := g.Messages(m)
+	list, err := g.Messages(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +200,7 @@ func TestPatterns(t *testing.T) {
 func TestNoSample(t *testing.T) {
 	m := message(t, `string f = 1 [(buf.validate.field).string = {min_len: 5 max_len: 3}];`)
 	g := generator(t, nil)
-	if list, err := g.Messages(m); !errors.Is(err, sample.ErrNone) {
+	if list, err := g.Messages(t.Context(), m); !errors.Is(err, sample.ErrNone) {
 		t.Errorf("%d samples, %v", len(list), err)
 	}
 }

@@ -146,7 +146,7 @@ func stringValues(f protoreflect.FieldDescriptor, rules []protoreflect.Message) 
 		texts = append(texts, v.String())
 	}
 	texts = append(texts, patterns(rules)...)
-	prefix, middle, suffix := part(rules, "prefix"), part(rules, "contains"), part(rules, "suffix")
+	prefix, middle, suffix := required(rules, "prefix"), required(rules, "contains"), required(rules, "suffix")
 	for _, n := range sizes(rules, "len") {
 		texts = append(texts, filled(prefix, middle, suffix, "a", int(n)), filled(prefix, middle, suffix, "é", int(n)))
 	}
@@ -167,8 +167,8 @@ func stringValues(f protoreflect.FieldDescriptor, rules []protoreflect.Message) 
 	return list
 }
 
-// part returns a text or bytes that a rule asks for.
-func part(rules []protoreflect.Message, name protoreflect.Name) string {
+// required returns a text or bytes that a rule asks for.
+func required(rules []protoreflect.Message, name protoreflect.Name) string {
 	for _, r := range rules {
 		f := r.Descriptor().Fields().ByName(name)
 		switch {
@@ -204,7 +204,7 @@ func bytesValues(rules []protoreflect.Message) []protoreflect.Value {
 		}
 	}
 	texts = append(texts, patterns(rules)...)
-	prefix, middle, suffix := part(rules, "prefix"), part(rules, "contains"), part(rules, "suffix")
+	prefix, middle, suffix := required(rules, "prefix"), required(rules, "contains"), required(rules, "suffix")
 	for _, n := range sizes(rules, "len") {
 		texts = append(texts, filled(prefix, middle, suffix, "a", int(n)))
 	}

@@ -1,44 +1,90 @@
 package sample
 
 import (
+	"context"
+	"fmt"
 	"slices"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// values returns what the field's own rules let pass, the typical value first.
-func (g *Generator) values(f protoreflect.FieldDescriptor, depth int) []value {
-	if f.Message() != nil && !f.IsMap() && depth >= maxDepth {
+// values returns what the field's own rules let pass, the typical value first: all, or
+// so many as are asked for. What is too heavy for the field's part of a message is left
+// out.
+func (g *Generator) values(ctx context.Context, f protoreflect.FieldDescriptor, depth, most int) []candidate {
+	if ctx.Err() != nil {
 		return nil
 	}
-	rules := g.rules(f)
-	var candidates []value
-	switch {
-	case f.IsMap():
-		candidates = g.mapValues(f, rules, depth)
-	case f.IsList():
-		candidates = g.listValues(f, rules, depth)
-	default:
-		for _, v := range g.singles(f, rules, depth) {
-			candidates = append(candidates, value{func(m protoreflect.Message) { m.Set(f, v) }})
+	rules, free := g.rules(f)
+	key := ""
+	if len(rules) == 0 && free && f.Message() == nil {
+		key = fmt.Sprint(f.Kind(), f.Cardinality(), enumName(f), schema.VerifiesUTF8(f), depth, f.ContainingMessage().Fields().Len() > maxSingle[depth], most)
+		if made, ok := g.plain[key]; ok {
+			return made
 		}
 	}
-	return slices.DeleteFunc(candidates, func(v value) bool {
-		m := dynamicpb.NewMessage(f.ContainingMessage())
-		v.set(m)
-		return len(g.violations(m, f)) > 0
-	})
+	limit := max(maxWeight/f.ContainingMessage().Fields().Len(), 1)
+	var passed []candidate
+	for _, c := range g.candidates(ctx, f, rules, depth) {
+		switch {
+		case len(passed) == most:
+		case c.weight > limit:
+			g.partial = true
+		case free || !g.refused(f, c):
+			passed = append(passed, c)
+		}
+	}
+	if key != "" {
+		g.plain[key] = passed
+	}
+	return passed
+}
+
+// candidates returns values that a field's rules may let pass.
+func (g *Generator) candidates(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []candidate {
+	switch {
+	case f.IsMap():
+		return g.mapValues(ctx, f, rules, depth)
+	case f.IsList():
+		return g.listValues(ctx, f, rules, depth)
+	}
+	var list []candidate
+	for _, v := range g.singles(ctx, f, rules, depth) {
+		list = append(list, candidate{
+			set:    func(m protoreflect.Message, f protoreflect.FieldDescriptor) { m.Set(f, v) },
+			weight: weighOne(v),
+		})
+	}
+	return list
+}
+
+func enumName(f protoreflect.FieldDescriptor) protoreflect.FullName {
+	if f.Enum() == nil {
+		return ""
+	}
+	return f.Enum().FullName()
+}
+
+// refused says whether a field's rules refuse a value.
+func (g *Generator) refused(f protoreflect.FieldDescriptor, c candidate) bool {
+	like := g.parts.Field(f)
+	m := dynamicpb.NewMessage(like.ContainingMessage())
+	c.set(m, like)
+	return len(g.violations(m, like)) > 0
 }
 
 // singles returns values of a field's type, a list's or map's element included.
-func (g *Generator) singles(f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
+func (g *Generator) singles(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
 	switch {
 	case f.Enum() != nil:
 		return enumValues(f)
 	case f.Message() != nil:
-		return g.messageValues(f.Message(), rules, depth)
+		return g.messageValues(ctx, f.Message(), rules, depth)
 	}
 	typed := typeRules(rules, f.Kind().String())
 	switch f.Kind() {
@@ -85,38 +131,50 @@ func enumValues(f protoreflect.FieldDescriptor) []protoreflect.Value {
 	return list
 }
 
-func (g *Generator) messageValues(m protoreflect.MessageDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
-	var list []protoreflect.Value
-	if special, ok := wellKnown(m, rules); ok {
-		for _, s := range special {
-			list = append(list, protoreflect.ValueOfMessage(s))
-		}
-		return list
+// messageValues returns messages of a type, one level deeper; none where the depth
+// ends.
+func (g *Generator) messageValues(ctx context.Context, m protoreflect.MessageDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
+	if depth >= maxDepth {
+		return nil
 	}
-	for _, s := range g.messages(m, depth+1) {
+	special, ok := wellKnown(m, rules)
+	if !ok {
+		special = g.messages(ctx, m, depth+1)
+	}
+	var list []protoreflect.Value
+	for _, s := range special {
 		list = append(list, protoreflect.ValueOfMessage(s))
 	}
 	return list
 }
 
+// variations is how many values of an element are tried alone, at a depth.
+func variations(depth int) int { return maxVariations[min(depth+1, maxDepth)] }
+
+// lists makes a list of elements.
+func lists(elements []protoreflect.Value) candidate {
+	weight := 1
+	for _, e := range elements {
+		weight += weighOne(e)
+	}
+	return candidate{weight: weight, set: func(m protoreflect.Message, f protoreflect.FieldDescriptor) {
+		m.Clear(f)
+		l := m.Mutable(f).List()
+		for _, e := range elements {
+			l.Append(e)
+		}
+	}}
+}
+
 // listValues returns lists of valid elements in the sizes that rules speak of.
-func (g *Generator) listValues(f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []value {
+func (g *Generator) listValues(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []candidate {
 	var items []*validate.FieldRules
 	for _, r := range rules {
 		if r.GetRepeated().HasItems() {
 			items = append(items, r.GetRepeated().GetItems())
 		}
 	}
-	list := func(elements []protoreflect.Value) value {
-		return value{func(m protoreflect.Message) {
-			m.Clear(f)
-			l := m.Mutable(f).List()
-			for _, e := range elements {
-				l.Append(e)
-			}
-		}}
-	}
-	pool := g.singles(f, items, depth)
+	pool := g.singles(ctx, f, items, depth)
 	sizes := sizes(typeRules(rules, "repeated"), "items")
 	for i := int64(0); int64(len(pool)) < slices.Max(sizes) && f.Message() == nil && f.Enum() == nil; i++ {
 		v, ok := numbered(f.Kind(), i)
@@ -126,112 +184,44 @@ func (g *Generator) listValues(f protoreflect.FieldDescriptor, rules []*validate
 		pool = append(pool, v)
 	}
 	pool = slices.DeleteFunc(pool, func(v protoreflect.Value) bool {
-		m := dynamicpb.NewMessage(f.ContainingMessage())
-		list([]protoreflect.Value{v}).set(m)
-		return g.elementRefused(m, f)
+		return g.elementRefused(f, lists([]protoreflect.Value{v}))
 	})
 	if len(pool) == 0 {
-		return []value{list(nil)}
+		return []candidate{lists(nil)}
 	}
-	var out []value
+	var out []candidate
 	for _, n := range sizes {
 		elements := make([]protoreflect.Value, 0, n)
 		for i := range n {
 			elements = append(elements, pool[int(i)%len(pool)])
 		}
-		out = append(out, list(elements))
+		out = append(out, lists(elements))
 	}
-	for _, v := range pool[:min(len(pool), maxVariations[min(depth+1, maxDepth)])] {
-		out = append(out, list([]protoreflect.Value{v}))
+	alone := variations(depth)
+	if f.ContainingMessage().Fields().Len() > maxSingle[depth] {
+		alone = min(alone, maxVariations[2])
+	}
+	for _, v := range pool[:min(len(pool), alone)] {
+		out = append(out, lists([]protoreflect.Value{v}))
 	}
 	return out
 }
 
 // elementRefused says whether an element is refused, not the list or map as such.
-func (g *Generator) elementRefused(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
-	for _, v := range g.violations(m, f) {
+func (g *Generator) elementRefused(f protoreflect.FieldDescriptor, c candidate) bool {
+	if own, err := protovalidate.ResolveFieldRules(f); err == nil && own == nil {
+		return false
+	}
+	like := g.parts.Field(f)
+	m := dynamicpb.NewMessage(like.ContainingMessage())
+	c.set(m, like)
+	for _, v := range g.violations(m, like) {
 		elements := v.Proto.GetField().GetElements()
 		if len(elements) == 0 || elements[0].WhichSubscript() != 0 || v.Proto.GetForKey() {
 			return true
 		}
 	}
 	return false
-}
-
-func (g *Generator) mapValues(f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []value {
-	var keyRules, valueRules []*validate.FieldRules
-	for _, r := range rules {
-		if r.GetMap().HasKeys() {
-			keyRules = append(keyRules, r.GetMap().GetKeys())
-		}
-		if r.GetMap().HasValues() {
-			valueRules = append(valueRules, r.GetMap().GetValues())
-		}
-	}
-	type pair struct{ k, v protoreflect.Value }
-	fill := func(pairs []pair) value {
-		return value{func(m protoreflect.Message) {
-			m.Clear(f)
-			if len(pairs) == 0 {
-				return
-			}
-			to := m.Mutable(f).Map()
-			for _, p := range pairs {
-				to.Set(p.k.MapKey(), p.v)
-			}
-		}}
-	}
-	refused := func(p pair) bool {
-		m := dynamicpb.NewMessage(f.ContainingMessage())
-		fill([]pair{p}).set(m)
-		return g.elementRefused(m, f)
-	}
-	keys := g.singles(f.MapKey(), keyRules, depth)
-	sizes := sizes(typeRules(rules, "map"), "pairs")
-	for i := int64(0); int64(len(keys)) < slices.Max(sizes)+8; i++ {
-		k, ok := numbered(f.MapKey().Kind(), i)
-		if !ok {
-			break
-		}
-		keys = append(keys, k)
-	}
-	values := g.singles(f.MapValue(), valueRules, depth)
-	// A good key shows which values pass, a good value which keys do.
-	var pairs []pair
-	for _, k := range keys {
-		for _, v := range values {
-			if p := (pair{k, v}); !refused(p) {
-				pairs = append(pairs, p)
-				if len(pairs) > 1 { // the others are tried with this one's partner
-					break
-				}
-			}
-		}
-		if len(pairs) > 1 {
-			break
-		}
-	}
-	if len(pairs) == 0 {
-		return []value{fill(nil)}
-	}
-	good := pairs[0]
-	keys = slices.DeleteFunc(keys, func(k protoreflect.Value) bool { return refused(pair{k, good.v}) })
-	values = slices.DeleteFunc(values, func(v protoreflect.Value) bool { return refused(pair{good.k, v}) })
-	var out []value
-	for _, n := range sizes {
-		if n > int64(len(keys)) {
-			continue
-		}
-		var some []pair
-		for i := range int(n) {
-			some = append(some, pair{keys[i], values[i%len(values)]})
-		}
-		out = append(out, fill(some))
-	}
-	for i := range min(max(len(keys), len(values)), maxVariations[min(depth+1, maxDepth)]) {
-		out = append(out, fill([]pair{{keys[i%len(keys)], values[i%len(values)]}}))
-	}
-	return out
 }
 
 // sizes returns how long a list, map or text should be: a typical size first.

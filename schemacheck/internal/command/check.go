@@ -13,7 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/execute"
+	"github.com/parley-chat/parley/schemacheck/gate"
 	"github.com/parley-chat/parley/schemacheck/internal/load"
 	"github.com/parley-chat/parley/schemacheck/internal/release"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
@@ -47,7 +47,7 @@ func check(ctx context.Context, args []string, e Env) error {
 		return err
 	}
 	r := s.report(head)
-	if err := against(r, bases, head, o); err != nil {
+	if err := against(ctx, r, bases, head, o); err != nil {
 		return err
 	}
 	return finish(r, s.format, e)
@@ -84,24 +84,28 @@ func (s *settings) report(head *load.Schema) *report.Report {
 	return &report.Report{Head: head.Name, Policy: s.policy, Scope: s.scope, Strict: s.strict, Files: len(head.Files)}
 }
 
-// against compares head with the last of the bases, under a transitive policy with
-// all of them.
-func against(r *report.Report, bases []*load.Schema, head *load.Schema, o compat.Options) error {
+// against compares head with the bases that the policy names, of which the last one
+// is the newest.
+func against(ctx context.Context, r *report.Report, bases []*load.Schema, head *load.Schema, o compat.Options) error {
 	r.Policy = o.Policy.String()
-	if o.Policy != compat.FullTransitive {
-		bases = bases[len(bases)-1:]
+	is, versions := head.Files, make([][]protoreflect.FileDescriptor, len(bases))
+	for i, base := range bases {
+		versions[i] = base.Files
 	}
-	for i, base := range slices.Backward(bases) {
+	if o.Scope == compat.API {
+		is = withoutEvents(is, o.Events)
+		for i, files := range versions {
+			versions[i] = withoutEvents(files, o.Events)
+		}
+	}
+	compared, err := gate.CompareAll(ctx, versions, is, o)
+	if err != nil {
+		return err
+	}
+	for _, c := range slices.Backward(compared) {
+		base := bases[c.Version]
 		r.Base = slices.Insert(r.Base, 0, base.Name)
-		was, is := base.Files, head.Files
-		if o.Scope == compat.API {
-			was, is = withoutEvents(was, o.Events), withoutEvents(is, o.Events)
-		}
-		findings, err := compare(was, is, o, i == len(bases)-1)
-		if err != nil {
-			return err
-		}
-		r.Add(base.Name, findings, func(f compat.Finding) string {
+		r.Add(base.Name, c.Findings, func(f compat.Finding) string {
 			if f.Base {
 				return base.Place(f.File)
 			}
@@ -114,25 +118,6 @@ func against(r *report.Report, bases []*load.Schema, head *load.Schema, o compat
 		r.Notes = append(r.Notes, judged(head.Files, o.Events))
 	}
 	return nil
-}
-
-// compare judges by the rules and by running samples. What the rules have said of
-// an element is not said again by its samples. Conditions of head alone, and the
-// step from one version number to the next, are asked of the latest base only.
-func compare(base, head []protoreflect.FileDescriptor, o compat.Options, latest bool) ([]compat.Finding, error) {
-	findings := compat.Compare(base, head, o)
-	if !latest {
-		findings = slices.DeleteFunc(findings, func(f compat.Finding) bool { return f.Rule == "X03" || f.Rule[0] == 'H' })
-	}
-	ran, err := execute.Execute(base, head, o)
-	if err != nil {
-		return nil, fmt.Errorf("run samples: %w", err)
-	}
-	known := map[string]bool{}
-	for _, f := range findings {
-		known[f.Subject] = true
-	}
-	return append(findings, slices.DeleteFunc(ran, func(f compat.Finding) bool { return known[f.Subject] })...), nil
 }
 
 // withoutEvents leaves out the files of events, which are no API.
@@ -174,7 +159,7 @@ func ci(ctx context.Context, args []string, e Env) error {
 		return fmt.Errorf("released: %w", err)
 	}
 	r := s.report(head)
-	if err := s.againstReleased(r, bases, head); err != nil {
+	if err := s.againstReleased(ctx, r, bases, head); err != nil {
 		return err
 	}
 	gone, whole, err := release.Unchanged(ctx, dir)
@@ -233,14 +218,14 @@ func releases(ctx context.Context, args []string, e Env) error {
 		}
 		r := s.report(head)
 		r.Scope = "all"
-		if err := s.againstReleased(r, bases, head); err != nil {
+		if err := s.againstReleased(ctx, r, bases, head); err != nil {
 			return err
 		}
 		if r.Finish(); !r.Clean() {
 			return errors.Join(finish(r, "text", e))
 		}
 	}
-	name, err := release.Add(dir, head.Files)
+	name, err := release.Add(ctx, dir, head.Files)
 	if err != nil {
 		return err
 	}

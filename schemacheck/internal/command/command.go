@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/internal/crash"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
 )
 
@@ -51,7 +52,8 @@ func Run(ctx context.Context, args []string, e Env) int {
 	return Failed
 }
 
-func dispatch(ctx context.Context, args []string, e Env) error {
+func dispatch(ctx context.Context, args []string, e Env) (err error) {
+	defer crash.Recover(&err)
 	name := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]

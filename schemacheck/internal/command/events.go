@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,7 +42,7 @@ func (s *settings) eventPatterns(bases []*load.Schema, head *load.Schema) ([]str
 
 // againstReleased compares head with all releases. They hold packages of events, so
 // without --events that is what these packages are judged as.
-func (s *settings) againstReleased(r *report.Report, bases []*load.Schema, head *load.Schema) error {
+func (s *settings) againstReleased(ctx context.Context, r *report.Report, bases []*load.Schema, head *load.Schema) error {
 	events, err := s.eventPatterns(bases, head)
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func (s *settings) againstReleased(r *report.Report, bases []*load.Schema, head 
 			events = append(events, packagesOfEvents(side.Files)...)
 		}
 	}
-	return against(r, bases, head, compat.Options{Policy: compat.FullTransitive, Scope: compat.All, Events: events})
+	return against(ctx, r, bases, head, compat.Options{Policy: compat.FullTransitive, Scope: compat.All, Events: events})
 }
 
 // packagesOfEvents returns the packages in which an event is declared.

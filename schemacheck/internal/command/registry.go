@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/gate"
 	"github.com/parley-chat/parley/schemacheck/internal/load"
 	"github.com/parley-chat/parley/schemacheck/internal/remote"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
@@ -55,18 +57,17 @@ func compareRegistered(ctx context.Context, s *settings, c *remote.Client, head 
 			r.Notes = append(r.Notes, subject.Name+" is new to the registry")
 			continue
 		}
-		first := 0
-		if o.Policy != compat.FullTransitive {
-			first = len(versions) - 1
+		history := make([][]protoreflect.FileDescriptor, len(versions))
+		for i, v := range versions {
+			history[i] = []protoreflect.FileDescriptor{v.File}
 		}
-		for i := len(versions) - 1; i >= first; i-- {
-			v := versions[i]
-			findings, err := compare([]protoreflect.FileDescriptor{v.File}, []protoreflect.FileDescriptor{subject.File}, o, i == len(versions)-1)
-			if err != nil {
-				return nil, err
-			}
-			name := fmt.Sprintf("%s version %d", v.Subject, v.Version)
-			r.Add(name, findings, func(f compat.Finding) string {
+		compared, err := gate.CompareAll(ctx, history, []protoreflect.FileDescriptor{subject.File}, o)
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range slices.Backward(compared) {
+			v := versions[one.Version]
+			r.Add(fmt.Sprintf("%s version %d", v.Subject, v.Version), one.Findings, func(f compat.Finding) string {
 				if f.Base {
 					return f.File
 				}

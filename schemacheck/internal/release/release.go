@@ -82,7 +82,7 @@ func Image(files []protoreflect.FileDescriptor) ([]byte, error) {
 
 // Add releases a schema: it writes its image and the corpus of the events that are
 // new or changed. It returns the image's name, "" if the last image is the same.
-func Add(dir string, files []protoreflect.FileDescriptor) (string, error) {
+func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor) (string, error) {
 	image, err := Image(files)
 	if err != nil {
 		return "", err
@@ -116,7 +116,7 @@ func Add(dir string, files []protoreflect.FileDescriptor) (string, error) {
 		if last != nil && used(last, last.Messages[m.FullName()]) == used(side, m) {
 			continue
 		}
-		if err := writeSamples(filepath.Join(dir, name), side, m); err != nil {
+		if err := writeSamples(ctx, filepath.Join(dir, name), side, m); err != nil {
 			return "", err
 		}
 	}
@@ -172,13 +172,13 @@ func used(s *schema.Side, m protoreflect.MessageDescriptor) string {
 }
 
 // writeSamples writes a few valid events, the most typical one first.
-func writeSamples(dir string, s *schema.Side, m protoreflect.MessageDescriptor) error {
+func writeSamples(ctx context.Context, dir string, s *schema.Side, m protoreflect.MessageDescriptor) error {
 	v, err := sample.Validator(s)
 	if err != nil {
 		return err
 	}
-	g := sample.New(v, func(protoreflect.FullName) protoreflect.MessageDescriptor { return nil }, 1)
-	all, err := g.Messages(m)
+	g := sample.New(v, sample.Alone{}, 1)
+	all, err := g.Messages(ctx, m)
 	if err != nil {
 		return fmt.Errorf("samples of %s: %w", m.FullName(), err)
 	}

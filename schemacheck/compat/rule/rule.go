@@ -1,4 +1,10 @@
-package compat
+// Package rule is the table of the gate's rules: which changes there are, what they
+// break, why, and what to do instead.
+//
+// It owns the table and its words. What a rule is found by is in compat and execute.
+//
+// Concurrency: functions are pure and may run together.
+package rule
 
 import (
 	_ "embed"
@@ -7,6 +13,21 @@ import (
 	"strings"
 	"sync"
 )
+
+// Severity is the weight of a rule or finding.
+type Severity int
+
+// Severities in rising order.
+const (
+	Allow Severity = iota // a change that is looked at and allowed; only rules carry it
+	Warn                  // somebody should look at it
+	Block                 // must not be merged
+)
+
+// String returns allow, warn or block.
+func (s Severity) String() string {
+	return [...]string{"allow", "warn", "block"}[s]
+}
 
 // Rule is a kind of change and its verdict. Letters of ids: F and R fields added
 // and removed, N names, C numbers, T types, L cardinality, P presence, O oneofs,
@@ -46,9 +67,9 @@ var table = sync.OnceValue(func() map[string]Rule {
 	return m
 })
 
-// Rules returns all rules with their reasons, ordered by id; those that allow a
+// All returns all rules with their reasons, ordered by id; those that allow a
 // change are among them and never appear in findings about events.
-func Rules() []Rule {
+func All() []Rule {
 	var list []Rule
 	for _, r := range table() {
 		list = append(list, r)
@@ -57,8 +78,26 @@ func Rules() []Rule {
 	return list
 }
 
-// RuleByID returns the rule of an id.
-func RuleByID(id string) (Rule, bool) {
+// NewestOnly says whether a rule is asked of the newest of several versions only: it
+// is about the step from one version to the next, or about head alone.
+func NewestOnly(id string) bool { return id == "X03" || id[0] == 'H' }
+
+// Unexecuted says whether a finding of a rule tells that samples could not be tried, or
+// not all of them.
+func Unexecuted(id string) bool { return id == "W04" || id == "W06" || id == "W07" }
+
+// ByID returns the rule of an id.
+func ByID(id string) (Rule, bool) {
 	r, ok := table()[id]
 	return r, ok
+}
+
+// With returns a rule that breaks what either breaks.
+func (r Rule) With(other Rule) Rule {
+	r.OldReadsNew = r.OldReadsNew || other.OldReadsNew
+	r.NewReadsOld = r.NewReadsOld || other.NewReadsOld
+	forms := append(strings.Split(r.Form, ","), strings.Split(other.Form, ",")...)
+	slices.Sort(forms)
+	r.Form = strings.TrimPrefix(strings.Join(slices.Compact(forms), ","), ",")
+	return r
 }

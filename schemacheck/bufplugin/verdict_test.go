@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	descriptorv1 "buf.build/gen/go/bufbuild/bufplugin/protocolbuffers/go/buf/plugin/descriptor/v1"
+	"buf.build/go/bufplugin/check"
+	"buf.build/go/bufplugin/descriptor"
+	"buf.build/go/bufplugin/option"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+	"github.com/parley-chat/parley/schemacheck/gate"
+	"github.com/parley-chat/parley/schemacheck/internal/command"
+)
+
+var levels = []string{"NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
+
+// The command line and the plugin block what the gate blocks and nothing else, on every
+// fixture. Each fixture is judged at one level, which PARLEY_SCHEMA_SEED turns, or with
+// PARLEY_SCHEMA_LEVELS=all at all of them.
+func TestOneVerdict(t *testing.T) {
+	paths, err := filepath.Glob("../compat/testdata/*.txtar")
+	if err != nil || len(paths) < 200 {
+		t.Fatalf("%d fixtures, %v", len(paths), err)
+	}
+	turn, _ := strconv.Atoi(os.Getenv("PARLEY_SCHEMA_SEED")) // none is 0
+	client, err := check.NewClientForSpec(spec(), check.ClientWithCaching())
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked := 0
+	for i, path := range paths {
+		f, err := fixture.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := []string{levels[(i+turn)%len(levels)]}
+		if os.Getenv("PARLEY_SCHEMA_LEVELS") == "all" {
+			at = levels
+		}
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "base"), f.BaseFiles)
+		write(t, filepath.Join(dir, "head"), f.HeadFiles)
+		scope := map[compat.Scope]string{compat.Event: "event", compat.API: "api", compat.All: "all"}[f.Scope]
+		for _, level := range at {
+			policy, err := compat.ParsePolicy(level)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compared, err := gate.CompareAll(t.Context(), [][]protoreflect.FileDescriptor{f.Base}, f.Head, compat.Options{Policy: policy, Scope: f.Scope})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := slices.ContainsFunc(compared, func(c gate.Comparison) bool {
+				return slices.ContainsFunc(c.Findings, func(f compat.Finding) bool { return f.Severity == compat.Block })
+			})
+			if want {
+				blocked++
+			}
+			var out bytes.Buffer
+			code := command.Run(t.Context(), []string{"--base", "base", "--head", "head", "--policy", level, "--scope", scope, "--exclude", "head/imported", "--exclude", "base/imported", "--exclude", "imported"},
+				command.Env{Dir: dir, Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }})
+			if wantCode := map[bool]int{false: command.Clean, true: command.Findings}[want]; code != wantCode {
+				t.Errorf("%s at %s: the gate blocks: %t, the command line exits with %d\n%s", path, level, want, code, out.String())
+			}
+			if got := annotated(t, client, f, level, scope); got != want {
+				t.Errorf("%s at %s: the gate blocks: %t, the plugin: %t", path, level, want, got)
+			}
+		}
+	}
+	if blocked < len(paths)/3 {
+		t.Errorf("only %d comparisons block", blocked)
+	}
+}
+
+// annotated says whether the plugin finds something in the category that blocks.
+func annotated(t *testing.T, client check.Client, f *fixture.Fixture, level, scope string) bool {
+	t.Helper()
+	given, err := option.NewOptions(map[string]any{"scope": scope, "policy": level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := check.NewRequest(described(t, f.Head), check.WithAgainstFileDescriptors(described(t, f.Base)), check.WithOptions(given))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Check(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range response.Annotations() {
+		if strings.HasSuffix(a.RuleID(), "_WARN") {
+			t.Errorf("%s is on without being asked for", a.RuleID())
+		}
+	}
+	return len(response.Annotations()) > 0
+}
+
+// described makes the descriptors that buf hands to plugins: the files and all that they
+// import, in order.
+func described(t *testing.T, files []protoreflect.FileDescriptor) []descriptor.FileDescriptor {
+	t.Helper()
+	var list []*descriptorv1.FileDescriptor
+	seen := map[string]bool{}
+	var add func(f protoreflect.FileDescriptor, imported bool)
+	add = func(f protoreflect.FileDescriptor, imported bool) {
+		if seen[f.Path()] {
+			return
+		}
+		seen[f.Path()] = true
+		for i := range f.Imports().Len() {
+			dep := f.Imports().Get(i).FileDescriptor
+			own := slices.ContainsFunc(files, func(f protoreflect.FileDescriptor) bool { return f.Path() == dep.Path() })
+			add(dep, !own)
+		}
+		list = append(list, &descriptorv1.FileDescriptor{FileDescriptorProto: protodesc.ToFileDescriptorProto(f), IsImport: imported})
+	}
+	for _, f := range files {
+		add(f, false)
+	}
+	made, err := descriptor.FileDescriptorsForProtoFileDescriptors(list)
+	if err != nil {
+		t.Fatal(fmt.Errorf("descriptors: %w", err))
+	}
+	return made
+}
+
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package gate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+	"github.com/parley-chat/parley/schemacheck/gate"
+)
+
+func compiled(t testing.TB, files map[string]string) []protoreflect.FileDescriptor {
+	t.Helper()
+	list, err := fixture.Compile(files)
+	if err != nil {
+		t.Fatalf("%v\n%v", err, files)
+	}
+	return list
+}
+
+func rules(findings []compat.Finding) []string {
+	var ids []string
+	for _, f := range findings {
+		ids = append(ids, f.Rule)
+	}
+	return ids
+}
+
+func blocks(findings []compat.Finding) bool {
+	return slices.ContainsFunc(findings, func(f compat.Finding) bool { return f.Severity == compat.Block })
+}
+
+// An addition at the deepest place of a type that holds itself, others that hold it, or
+// maps of them is allowed, whatever its depth.
+func TestDeepTypesAreExecuted(t *testing.T) {
+	const head = "syntax = \"proto3\";\npackage t.v1;\n"
+	for name, text := range map[string]string{
+		"maps three levels down":   "message E {\n  A a = 1;\n  message A {\n    B b = 1;\n    message B {\n      C c = 1;\n      message C {\n        map<string, D> d = 1;\n      }\n      message D {\n        int32 n = 1;\n%s      }\n    }\n  }\n}\n",
+		"map of itself":            "message E {\n  map<string, E> e = 1;\n  int32 n = 2;\n%s}\n",
+		"map of one that holds it": "message E {\n  F f = 1;\n}\nmessage F {\n  map<int32, E> e = 1;\n  repeated F f = 2;\n%s}\n",
+		"list of maps of itself":   "message E {\n  repeated F f = 1;\n  oneof v {\n    E e = 2;\n    F g = 3;\n  }\n}\nmessage F {\n  map<bool, F> f = 1;\n  map<string, E> e = 2;\n%s}\n",
+	} {
+		base := compiled(t, map[string]string{"e.proto": head + fmt.Sprintf(text, "")})
+		added := compiled(t, map[string]string{"e.proto": head + fmt.Sprintf(text, "  optional string added = 9;\n")})
+		broken := compiled(t, map[string]string{"e.proto": head + fmt.Sprintf(text, "  optional string added = 9;\n  reserved 10;\n")})
+		findings, err := gate.Compare(t.Context(), base, added, compat.Options{})
+		if err != nil || len(findings) > 0 {
+			t.Errorf("%s: a field added: %v, %v", name, rules(findings), err)
+		}
+		if findings, err = gate.Compare(t.Context(), broken, base, compat.Options{}); err != nil || !blocks(findings) {
+			t.Errorf("%s: a field and a reservation lost: %v, %v", name, rules(findings), err)
+		}
+	}
+}
+
+// nested makes n messages that hold each other at random, in all forms that a field has.
+func nested(r *rand.Rand, n int, added bool) string {
+	var b strings.Builder
+	b.WriteString("syntax = \"proto3\";\npackage t.v1;\n")
+	forms := []string{"M%d", "repeated M%d", "map<string, M%d>", "map<int32, M%d>", "optional M%d"}
+	for i := range n {
+		fmt.Fprintf(&b, "message M%d {\n  string id = 1;\n", i)
+		number := 2
+		for range 1 + r.IntN(3) {
+			fmt.Fprintf(&b, "  "+forms[r.IntN(len(forms))]+" f%d = %d;\n", r.IntN(n), number, number)
+			number++
+		}
+		if i+1 < n { // a chain as deep as there are messages
+			fmt.Fprintf(&b, "  "+forms[r.IntN(len(forms))]+" next = %d;\n", i+1, number)
+		}
+		if added && i == n-1 {
+			b.WriteString("  optional int32 added = 40;\n")
+		}
+		b.WriteString("}\n")
+	}
+	return b.String()
+}
+
+// addsToNested compares random recursive messages with the same and one more field.
+func addsToNested(t *testing.T, seed uint64) {
+	t.Helper()
+	n := 1 + int(seed%6)
+	make := func(added bool) []protoreflect.FileDescriptor {
+		return compiled(t, map[string]string{"e.proto": nested(rand.New(rand.NewPCG(seed, seed)), n, added)})
+	}
+	findings, err := gate.Compare(t.Context(), make(false), make(true), compat.Options{})
+	if err != nil || blocks(findings) {
+		t.Errorf("seed %d: %v, %v\n%s", seed, rules(findings), err, nested(rand.New(rand.NewPCG(seed, seed)), n, true))
+	}
+}
+
+func TestRandomRecursiveTypes(t *testing.T) {
+	first, n := uint64(1), uint64(60)
+	if s, err := strconv.ParseUint(os.Getenv("PARLEY_SCHEMA_SEED"), 10, 63); err == nil {
+		first = s
+	}
+	if e, err := strconv.ParseUint(os.Getenv("PARLEY_SCHEMA_EDITS"), 10, 63); err == nil {
+		n = e / 10
+	}
+	for seed := first; seed < first+n; seed++ {
+		addsToNested(t, seed)
+	}
+}
+
+func FuzzRecursiveTypes(f *testing.F) {
+	for seed := range uint64(12) {
+		f.Add(seed + 1000)
+	}
+	f.Fuzz(addsToNested)
+}
+
+// A vendored well-known type with other fields is named, and not run: runtimes would
+// take it for the real one.
+func TestAlteredWellKnownType(t *testing.T) {
+	stamp := "syntax = \"proto3\";\npackage google.protobuf;\nmessage Timestamp {\n  string text = 1;\n}\n"
+	event := func(more string) map[string]string {
+		return map[string]string{
+			"google/protobuf/timestamp.proto": stamp,
+			"e.proto":                         "syntax = \"proto3\";\npackage t.v1;\nimport \"google/protobuf/timestamp.proto\";\nmessage E {\n  google.protobuf.Timestamp at = 1;\n" + more + "}\n",
+		}
+	}
+	findings, err := gate.Compare(t.Context(), compiled(t, event("")), compiled(t, event("  optional int32 n = 2;\n")), compat.Options{Events: []string{"e.proto"}})
+	if err != nil || !slices.Equal(rules(findings), []string{"W07"}) || findings[0].Detail != "google.protobuf.Timestamp" {
+		t.Errorf("%+v, %v", findings, err)
+	}
+}
+
+// What does not fit the budget is said, and what does is executed all the same.
+func TestTooLargeIsSaid(t *testing.T) {
+	event := func(kind string) []protoreflect.FileDescriptor {
+		var b strings.Builder
+		b.WriteString("syntax = \"proto3\";\npackage t.v1;\nmessage E {\n  oneof v {\n")
+		for i := range 120 { // each of them changes, and each needs samples of its own
+			fmt.Fprintf(&b, "    %s f%d = %d;\n", kind, i, i+1)
+		}
+		return compiled(t, map[string]string{"e.proto": b.String() + "  }\n}\n"})
+	}
+	found := execute(t, event("int32"), event("sint64"))
+	if !slices.Contains(found, "W06") || !slices.Contains(found, "W01") {
+		t.Errorf("%v", slices.Compact(found))
+	}
+	if found := execute(t, wide(t, 3000, false, "string"), wide(t, 3000, false, "int32")); slices.Contains(found, "W06") || !slices.Contains(found, "W02") {
+		t.Errorf("one field of many changed: %v", found)
+	}
+}
+
+// A comparison ends when its context does, and says so.
+func TestContext(t *testing.T) {
+	stop := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(stop)
+	f := wide(t, 10, false, "string")
+	if _, err := gate.Compare(ctx, f, wide(t, 10, false, "int32"), compat.Options{}); !errors.Is(err, stop) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A policy names the versions that are compared; what is asked of the step to the newest
+// version only is not asked of older ones.
+func TestCompareAll(t *testing.T) {
+	event := func(kind string) []protoreflect.FileDescriptor { return wide(t, 3, false, kind) }
+	versions := [][]protoreflect.FileDescriptor{event("int32"), event("string"), event("bytes")}
+	for policy, want := range map[compat.Policy][]int{
+		compat.None: nil, compat.Full: {2}, compat.Backward: {2}, compat.Forward: {2},
+		compat.FullTransitive: {0, 1, 2}, compat.BackwardTransitive: {0, 1, 2}, compat.ForwardTransitive: {0, 1, 2},
+	} {
+		compared, err := gate.CompareAll(t.Context(), versions, event("bytes"), compat.Options{Policy: policy})
+		var got []int
+		for _, c := range compared {
+			got = append(got, c.Version)
+			if blocks(c.Findings) != (c.Version < 2) {
+				t.Errorf("%s: version %d: %v", policy, c.Version, rules(c.Findings))
+			}
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v", policy, got, err)
+		}
+	}
+	if compared, err := gate.CompareAll(t.Context(), nil, event("bytes"), compat.Options{}); err != nil || compared != nil {
+		t.Errorf("nothing before: %v, %v", compared, err)
+	}
+	enum := func(zero string) []protoreflect.FileDescriptor {
+		return compiled(t, map[string]string{"e.proto": "syntax = \"proto3\";\npackage t.v1;\nmessage E {\n  int32 n = 1;\n}\n" + zero})
+	}
+	bad := enum("enum K {\n  K_A = 0;\n}\n")
+	compared, err := gate.CompareAll(t.Context(), [][]protoreflect.FileDescriptor{enum(""), enum("")}, bad, compat.Options{Policy: compat.FullTransitive})
+	if err != nil || len(compared) != 2 || len(compared[0].Findings) != 0 || !slices.Equal(rules(compared[1].Findings), []string{"H01"}) {
+		t.Errorf("%+v, %v", compared, err)
+	}
+}
+
+// A break that samples show is not hidden by a warning about the same element.
+func TestWarningsHideNoBreak(t *testing.T) {
+	option := "syntax = \"proto3\";\npackage t.v1;\nimport \"google/protobuf/descriptor.proto\";\nmessage Option {\n  string topic = 1;\n  int32 version = 2;\n}\nextend google.protobuf.MessageOptions {\n  Option event = 50800;\n}\n"
+	event := func(fields string) []protoreflect.FileDescriptor {
+		return compiled(t, map[string]string{
+			"imported/option.proto": option,
+			"e.proto":               "syntax = \"proto3\";\npackage t.v1;\nimport \"imported/option.proto\";\nmessage E {\n  option (event) = {topic: \"t\", version: 1};\n" + fields + "}\n",
+		})
+	}
+	// The added field warns at the event (its version stayed), and the lists that became
+	// fields are refused there by readers of JSON.
+	findings, err := gate.Compare(t.Context(), event("  repeated string v = 1;\n"), event("  string v = 1;\n  optional int32 n = 2;\n"), compat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := rules(findings); !slices.Contains(ids, "X07") || !slices.Contains(ids, "W02") {
+		t.Errorf("%v", ids)
+	}
+}

@@ -1,0 +1,44 @@
+// Package crash makes errors of panics, so that what nobody foresaw ends with a line
+// and never looks like a verdict.
+//
+// It owns the error and its words. Who recovers, and what that ends, is said there.
+//
+// Concurrency: functions are pure and may run together.
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
+)
+
+// Err is what every error of this package wraps.
+var Err = errors.New("internal error, please report it with the schemas")
+
+// maxCause bounds what is quoted of a panic, in characters.
+const maxCause = 300
+
+// Recover sets the error of a function that panics. It is deferred:
+//
+//	defer crash.Recover(&err)
+func Recover(err *error) {
+	if cause := recover(); cause != nil {
+		*err = fmt.Errorf("%w: %s%s", Err, schema.Clip(strings.Join(strings.Fields(fmt.Sprint(cause)), " "), maxCause), place(string(debug.Stack())))
+	}
+}
+
+// place returns where in this module a stack was before it came to the panic, "" if
+// it was never there.
+func place(stack string) string {
+	_, after, _ := strings.Cut(stack, "\npanic(")
+	for line := range strings.Lines(after) {
+		_, file, ours := strings.Cut(strings.TrimSpace(line), "/schemacheck/")
+		if file, _, _ = strings.Cut(file, " "); ours && strings.Contains(file, ".go:") {
+			return " (" + file + ")"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,31 @@
+package crash_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/parley-chat/parley/schemacheck/internal/crash"
+)
+
+// A panic becomes an error of one line that names what happened and where.
+func TestRecover(t *testing.T) {
+	fails := func() (err error) {
+		defer crash.Recover(&err)
+		var m map[string]int
+		m["x\ny"] = 1
+		return nil
+	}
+	err := fails()
+	if !errors.Is(err, crash.Err) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "nil map") || !strings.Contains(err.Error(), "crash_test.go:") {
+		t.Errorf("%v", err)
+	}
+	kept := errors.New("kept")
+	works := func() (err error) {
+		defer crash.Recover(&err)
+		return kept
+	}
+	if err := works(); !errors.Is(err, kept) {
+		t.Errorf("%v", err)
+	}
+}
