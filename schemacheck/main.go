@@ -3,12 +3,14 @@
 //
 //	go run ./schemacheck --base origin/main
 //	go run ./schemacheck ci
+//	go run ./schemacheck diff --base origin/main
 //	go run ./schemacheck rules
 //	go run ./schemacheck help
 //
 // It exits with 0 for compatible, 2 for findings and 1 if it could not do its work.
 // "schemacheck help" has its flags, "schemacheck help events" how an event is added,
-// changed and replaced, "schemacheck help json" the schema of its JSON output.
+// changed and replaced, "schemacheck help json" the schema of its JSON output;
+// README.md beside this file is the way in for other repositories.
 package main
 
 import (

@@ -13,8 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/bufbuild/protocompile"
 	"github.com/bufbuild/protocompile/reporter"
@@ -30,15 +32,25 @@ const maxErrors = 10
 
 // A Mistake is what is wrong with a file.
 type Mistake struct {
-	File         string // import path
-	Line, Column int
+	File         string // import path; "" is not known
+	Line, Column int    // from 1; 0 is not known
 	Text         string
+	Import       string // the import that is missing, if that is the mistake
+	Edition      bool   // the file is of an edition that cannot be compiled
 }
+
+// absent is the error for an import that nobody has.
+type absent string
+
+func (a absent) Error() string { return fmt.Sprintf("%q is neither given nor built in", string(a)) }
 
 // Files makes descriptors of the named files of a set of sources, by import path.
 // A source is text, or a FileDescriptorProto in base64 as registries hand it out.
 // Well-known files need not be in the set.
 func Files(ctx context.Context, text map[string]string, names []string) ([]protoreflect.FileDescriptor, []Mistake) {
+	if mistakes := unreadable(text, names); len(mistakes) > 0 {
+		return nil, mistakes
+	}
 	var mistakes []Mistake
 	c := protocompile.Compiler{
 		Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(name string) (protocompile.SearchResult, error) {
@@ -52,12 +64,11 @@ func Files(ctx context.Context, text map[string]string, names []string) ([]proto
 			if f := BuiltIn(name); f != nil {
 				return protocompile.SearchResult{Proto: f}, nil
 			}
-			return protocompile.SearchResult{}, fmt.Errorf("%q is neither given nor built in", name)
+			return protocompile.SearchResult{}, absent(name)
 		})),
 		SourceInfoMode: protocompile.SourceInfoStandard,
 		Reporter: reporter.NewReporter(func(err reporter.ErrorWithPos) error {
-			p := err.GetPosition()
-			mistakes = append(mistakes, Mistake{File: p.Filename, Line: p.Line, Column: p.Col, Text: err.Unwrap().Error()})
+			mistakes = append(mistakes, mistake(err))
 			if len(mistakes) >= maxErrors {
 				return io.EOF
 			}
@@ -66,7 +77,7 @@ func Files(ctx context.Context, text map[string]string, names []string) ([]proto
 	}
 	compiled, err := c.Compile(ctx, names...)
 	if err != nil && len(mistakes) == 0 {
-		mistakes = append(mistakes, Mistake{Text: err.Error()})
+		mistakes = append(mistakes, mistake(err))
 	}
 	if len(mistakes) > 0 {
 		return nil, mistakes
@@ -78,6 +89,81 @@ func Files(ctx context.Context, text map[string]string, names []string) ([]proto
 	slices.SortFunc(list, func(a, b protoreflect.FileDescriptor) int { return strings.Compare(a.Path(), b.Path()) })
 	return list, nil
 }
+
+// mistake takes an error of the compiler apart.
+func mistake(err error) Mistake {
+	var m Mistake
+	var missing absent
+	if errors.As(err, &missing) {
+		m.Import = string(missing)
+	}
+	m.Text = err.Error()
+	if at, ok := errors.AsType[reporter.ErrorWithPos](err); ok {
+		p := at.GetPosition()
+		m.File, m.Line, m.Column = p.Filename, p.Line, p.Col
+		m.Text = at.Unwrap().Error()
+	}
+	if m.Import != "" {
+		m.Text = missing.Error()
+	}
+	return m
+}
+
+// unreadable finds what the compiler would take, or refuse with words that help
+// nobody: text that is not UTF-8, and editions that it does not know. Files are
+// looked at as far as they are used.
+func unreadable(text map[string]string, names []string) []Mistake {
+	var list []Mistake
+	seen := map[string]bool{}
+	queue := slices.Clone(names)
+	for len(queue) > 0 && len(list) < maxErrors {
+		name := queue[0]
+		queue = queue[1:]
+		source, ok := text[name]
+		if seen[name] || !ok || Descriptor(source) != nil {
+			continue
+		}
+		seen[name] = true
+		if !utf8.ValidString(source) {
+			list = append(list, notUTF8(name, source))
+			continue
+		}
+		if m := editionLine.FindStringSubmatchIndex(source); m != nil && !slices.Contains(editions, source[m[2]:m[3]]) {
+			list = append(list, Mistake{
+				File: name, Line: 1 + strings.Count(source[:m[2]], "\n"), Column: m[2] - strings.LastIndex(source[:m[2]], "\n") - 1,
+				Text:    fmt.Sprintf("edition %s is not compiled from source here; known is %s", source[m[2]:m[3]], strings.Join(editions, ", ")),
+				Edition: true,
+			})
+			continue
+		}
+		for _, m := range importLine.FindAllStringSubmatch(source, -1) {
+			queue = append(queue, m[1])
+		}
+	}
+	return list
+}
+
+func notUTF8(name, source string) Mistake {
+	at := len(strings.ToValidUTF8(source, "")) // beyond the end, unless something is found
+	for i, r := range source {
+		if _, n := utf8.DecodeRuneInString(source[i:]); r == utf8.RuneError && n == 1 {
+			at = i
+			break
+		}
+	}
+	return Mistake{
+		File: name, Line: 1 + strings.Count(source[:at], "\n"), Column: at - strings.LastIndex(source[:at], "\n"),
+		Text: "the file is not UTF-8: save it as such",
+	}
+}
+
+// editions are those that sources may be of.
+var editions = []string{"2023"}
+
+var (
+	editionLine = regexp.MustCompile(`(?m)^\s*edition\s*=\s*["\']([^"\'\n]*)["\']`)
+	importLine  = regexp.MustCompile(`(?m)^\s*import\s+(?:public\s+|weak\s+|option\s+)?["\']([^"\'\n]+)["\']`)
+)
 
 // Descriptor reads a FileDescriptorProto in base64, nil if the text is none.
 func Descriptor(text string) *descriptorpb.FileDescriptorProto {

@@ -3,6 +3,7 @@ package compile
 import (
 	"strings"
 
+	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -33,6 +34,10 @@ import (
 	_ "google.golang.org/protobuf/types/pluginpb"
 )
 
+var standard = protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+	return protocompile.SearchResult{}, absent(path)
+}))
+
 // Other files that are linked into a binary are not well known: a schema must
 // bring them itself.
 var folders = []string{"google/protobuf/", "buf/validate/", "google/api/", "google/rpc/"}
@@ -56,8 +61,13 @@ func BuiltIn(path string) *descriptorpb.FileDescriptorProto {
 		return nil
 	}
 	f, err := protoregistry.GlobalFiles.FindFileByPath(path)
-	if err != nil {
+	if err == nil {
+		return proto.CloneOf(protodesc.ToFileDescriptorProto(f))
+	}
+	// Features of Java and C++ are no Go package; the compiler brings them.
+	r, err := standard.FindFileByPath(path)
+	if err != nil || r.Desc == nil {
 		return nil
 	}
-	return proto.CloneOf(protodesc.ToFileDescriptorProto(f))
+	return protodesc.ToFileDescriptorProto(r.Desc)
 }

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/parley-chat/parley/schemacheck/internal/tense"
 )
 
 // Side is the index of one schema. It is read-only once built.
@@ -101,10 +103,14 @@ func (s *Side) add(in Container) {
 
 // register finds the events and the registered files.
 func (s *Side) register() {
-	imported := map[string]bool{}
+	imported, called := map[string]bool{}, map[string]bool{} // by files without services, and by those with
 	for _, f := range s.Scope {
+		by := imported
+		if f.Services().Len() > 0 {
+			by = called
+		}
 		for i := range f.Imports().Len() {
-			imported[f.Imports().Get(i).Path()] = true
+			by[f.Imports().Get(i).Path()] = true
 		}
 		Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 			if e, ok := s.event(m); ok {
@@ -116,10 +122,23 @@ func (s *Side) register() {
 		})
 	}
 	for _, f := range s.Scope {
-		if (!s.Declared || s.Named[f.Path()]) && !imported[f.Path()] && f.Services().Len() == 0 {
+		switch {
+		case imported[f.Path()] || f.Services().Len() > 0:
+		case s.Named[f.Path()], !s.Declared && (!called[f.Path()] || told(f)):
 			s.Registered[f.Path()] = true
 		}
 	}
+}
+
+// told says whether a file that a service uses looks like one of an event: its
+// messages tell what has happened.
+func told(f protoreflect.FileDescriptor) bool {
+	for m := range All(f.Messages()) {
+		if tense.Past(string(m.Name())) {
+			return true
+		}
+	}
+	return false
 }
 
 // IsEvent says whether a file is judged as one of events.

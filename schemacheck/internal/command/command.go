@@ -15,10 +15,12 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/internal/crash"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
+	"github.com/parley-chat/parley/schemacheck/internal/schemafile"
 )
 
 // Exit codes.
@@ -33,6 +35,14 @@ type Env struct {
 	Dir            string // working directory
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+	Now            func() time.Time // decides what has expired; nil is the clock
+}
+
+func (e Env) now() time.Time {
+	if e.Now == nil {
+		return time.Now()
+	}
+	return e.Now()
 }
 
 // errFindings ends a command that did its work and found something.
@@ -60,19 +70,24 @@ func dispatch(ctx context.Context, args []string, e Env) (err error) {
 	}
 	commands := map[string]func(context.Context, []string, Env) error{
 		"": check, "check": check, "ci": ci, "release": releases, "registry": registry, "rules": rules, "help": help,
+		"diff": diff, "init": initialize, "lint": lintEvents, "version": version,
 	}
 	run, ok := commands[name]
 	if !ok {
-		return fmt.Errorf("no command %q; there are check, ci, registry, release, rules and help", name)
+		return fmt.Errorf("no command %q; there are check, ci, diff, init, lint, registry, release, rules, version and help", name)
 	}
 	return run(ctx, args, e)
 }
 
 // settings are the flags that several commands share.
 type settings struct {
-	base, head, policy, scope, format, released, registry string
-	strict                                                bool
-	exclude, events                                       list
+	base, head, policy, scope, format, released, registry, config string
+	strict, github                                                bool
+	exclude, events                                               list
+
+	given map[string]bool  // flags that were on the command line
+	file  *schemafile.File // what schemacheck.yaml says
+	where string           // what it is called
 }
 
 type list []string
@@ -90,6 +105,7 @@ func (s *settings) parse(e Env, command string, args []string, names ...string) 
 	}{
 		"base": {&s.base, ""}, "head": {&s.head, "."}, "policy": {&s.policy, "FULL"}, "scope": {&s.scope, "all"},
 		"format": {&s.format, "text"}, "released": {&s.released, "schemacheck/released"}, "registry": {&s.registry, e.Getenv("SCHEMA_REGISTRY_URL")},
+		"config": {&s.config, ""},
 	}
 	for _, name := range names {
 		if one, ok := strings[name]; ok {
@@ -99,6 +115,9 @@ func (s *settings) parse(e Env, command string, args []string, names ...string) 
 	if slices.Contains(names, "strict") {
 		f.BoolVar(&s.strict, "strict", false, "")
 	}
+	if slices.Contains(names, "github") {
+		f.BoolVar(&s.github, "github", false, "")
+	}
 	if slices.Contains(names, "exclude") {
 		f.Var(&s.exclude, "exclude", "")
 	}
@@ -107,11 +126,13 @@ func (s *settings) parse(e Env, command string, args []string, names ...string) 
 	}
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(e.Stdout, usage)
+			fmt.Fprint(e.Stdout, page(""))
 			return err
 		}
 		return fmt.Errorf("%w; see schemacheck help", err)
 	}
+	s.given, s.file = map[string]bool{}, &schemafile.File{}
+	f.Visit(func(one *flag.Flag) { s.given[one.Name] = true })
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; see schemacheck help", f.Arg(0))
 	}

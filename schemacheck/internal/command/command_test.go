@@ -109,7 +109,7 @@ func TestExitCodes(t *testing.T) {
 		"renamed, event":  {[]string{"--base", base, "--head", renamed, "--scope", "event"}, Findings, "block N01"},
 		"warning":         {[]string{"--base", base, "--head", warned, "--scope", "event"}, Clean, "warn P02"},
 		"warning, strict": {[]string{"--base", base, "--head", warned, "--scope", "event", "--strict"}, Findings, "warn P02"},
-		"excluded":        {[]string{"--base", base, "--head", renamed, "--exclude", "shop"}, Clean, "no file in scope"},
+		"excluded":        {[]string{"--base", base, "--head", renamed, "--exclude", "shop"}, Failed, "nothing to judge: --scope all finds no file"},
 		"no base":         {nil, Failed, "--base is missing"},
 		"no such ref":     {[]string{"--base", "nowhere"}, Failed, "nowhere is no directory, image or git ref"},
 		"ref as a flag":   {[]string{"--base", "git:--output=x"}, Failed, "no git ref"},

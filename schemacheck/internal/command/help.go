@@ -2,36 +2,77 @@ package command
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/internal/lint"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
 )
 
-//go:embed help/usage.txt
-var usage string
-
-//go:embed help/events.txt
-var eventsHelp string
+//go:embed help/*.txt
+var pages embed.FS
 
 //go:embed help/rules.txt
 var rulesHelp string
 
+// topics are those of help, each a file but json.
+var topics = map[string]string{
+	"": "usage", "events": "events", "config": "config", "policy": "policy", "ci": "ci", "registry": "registry", "rules": "rules_help",
+	"sources": "sources",
+}
+
+func page(name string) string {
+	b, err := pages.ReadFile("help/" + topics[name] + ".txt")
+	if err != nil {
+		panic(err) // a page that is listed is embedded
+	}
+	return string(b)
+}
+
 // help prints a page.
 func help(_ context.Context, args []string, e Env) error {
-	pages := map[string]string{"": usage, "events": eventsHelp, "json": report.Schema}
 	topic := strings.Join(args, " ")
-	page, ok := pages[topic]
-	if !ok {
-		return fmt.Errorf("no help about %q; there are events and json", topic)
+	text := report.Schema
+	if topic != "json" {
+		if _, ok := topics[topic]; !ok {
+			names := slices.Sorted(maps.Keys(topics))[1:]
+			return fmt.Errorf("no help about %q; there are %s and json", topic, strings.Join(names, ", "))
+		}
+		text = page(topic)
 	}
-	_, err := fmt.Fprint(e.Stdout, page)
+	_, err := fmt.Fprint(e.Stdout, text)
 	return err
+}
+
+// version prints what the program was built from.
+func version(_ context.Context, args []string, e Env) error {
+	var s settings
+	if err := s.parse(e, "version", args); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(e.Stdout, "schemacheck %s\n", built())
+	return err
+}
+
+// Version is set by the build script; a build by go install has that of its module.
+var Version string
+
+func built() string {
+	if Version != "" {
+		return Version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
 }
 
 // rules lists all rules.
@@ -51,7 +92,7 @@ func rules(_ context.Context, args []string, e Env) error {
 		Instead  string   `json:"instead"`
 	}
 	all := []rule{}
-	for _, r := range compat.Rules() {
+	for _, r := range append(compat.Rules(), lint.Rules()...) {
 		forms := []string{}
 		if r.Form != "" {
 			forms = strings.Split(r.Form, ",")

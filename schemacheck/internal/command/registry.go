@@ -9,8 +9,9 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/gate"
+	"github.com/parley-chat/parley/schemacheck/internal/causes"
 	"github.com/parley-chat/parley/schemacheck/internal/load"
 	"github.com/parley-chat/parley/schemacheck/internal/remote"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
@@ -24,31 +25,53 @@ func (s *settings) client() (*remote.Client, error) {
 }
 
 // checkRegistry compares each event of head with the versions that its subject has.
-func checkRegistry(ctx context.Context, s *settings, o compat.Options, e Env) error {
+func checkRegistry(ctx context.Context, s *settings, e Env) error {
 	c, err := s.client()
 	if err != nil {
 		return err
 	}
-	head, err := s.loadHead(ctx, e)
+	v, err := s.forRegistry(ctx, e)
 	if err != nil {
 		return err
 	}
-	r, err := compareRegistered(ctx, s, c, head, o)
+	r, err := v.compareRegistered(ctx, c, e)
 	if err != nil {
 		return err
 	}
 	return finish(r, s.format, e)
 }
 
-func compareRegistered(ctx context.Context, s *settings, c *remote.Client, head *load.Schema, o compat.Options) (*report.Report, error) {
-	o.Scope = compat.Event
-	r := s.report(head)
-	r.Base, r.Policy, r.Scope = []string{"the registry"}, o.Policy.String(), "event"
-	subjects := remote.Subjects(head.Files)
-	if len(subjects) == 0 {
-		r.Notes = append(r.Notes, "head has no event")
+// forRegistry reads head; a head without events is refused.
+func (s *settings) forRegistry(ctx context.Context, e Env) (*verdict, error) {
+	if err := s.configure(ctx, e); err != nil {
+		return nil, err
 	}
-	for _, subject := range subjects {
+	s.scope = "event"
+	o, err := s.options()
+	if err != nil {
+		return nil, err
+	}
+	v := &verdict{settings: s, o: o}
+	if v.head, err = s.loadHead(ctx, e); err != nil {
+		return nil, err
+	}
+	if v.o.Events, err = s.eventPatterns(nil, v.head); err != nil {
+		return nil, err
+	}
+	if len(v.subjects()) == 0 {
+		return nil, v.nothing()
+	}
+	return v, nil
+}
+
+func (v *verdict) subjects() []remote.Subject { return remote.Subjects(v.head.Files, v.o.Events...) }
+
+func (v *verdict) compareRegistered(ctx context.Context, c *remote.Client, e Env) (*report.Report, error) {
+	r := v.report(v.head)
+	r.Base, r.Policy, r.Scope = []string{"the registry"}, v.o.Policy.String(), "event"
+	r.Notes = append(r.Notes, v.head.Notes...)
+	r.Judged = v.judged(schema.New(v.head.Files, v.o.Events...), nil)
+	for _, subject := range v.subjects() {
 		versions, err := c.Versions(ctx, subject)
 		if err != nil {
 			return nil, err
@@ -61,20 +84,19 @@ func compareRegistered(ctx context.Context, s *settings, c *remote.Client, head 
 		for i, v := range versions {
 			history[i] = []protoreflect.FileDescriptor{v.File}
 		}
-		compared, err := gate.CompareAll(ctx, history, []protoreflect.FileDescriptor{subject.File}, o)
+		is := []protoreflect.FileDescriptor{subject.File}
+		compared, err := gate.CompareAll(ctx, history, is, v.o)
 		if err != nil {
 			return nil, err
 		}
 		for _, one := range slices.Backward(compared) {
-			v := versions[one.Version]
-			r.Add(fmt.Sprintf("%s version %d", v.Subject, v.Version), one.Findings, func(f compat.Finding) string {
-				if f.Base {
-					return f.File
-				}
-				return head.Place(f.File)
-			})
+			version := versions[one.Version]
+			base := &load.Schema{Name: fmt.Sprintf("%s version %d", version.Subject, version.Version)}
+			was, head := schema.New(history[one.Version], v.o.Events...), schema.New(is, v.o.Events...)
+			r.Add(v.side(base, was, head), causes.Group(one.Findings, was, head))
 		}
 	}
+	v.waive(r, e.now())
 	return r, nil
 }
 
@@ -84,7 +106,7 @@ func registry(ctx context.Context, args []string, e Env) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		verb, args = args[0], args[1:]
 	}
-	verbs := map[string]func(context.Context, *settings, *remote.Client, *load.Schema, Env) error{
+	verbs := map[string]func(context.Context, *verdict, *remote.Client, Env) error{
 		"check": registryCheck, "register": registryRegister, "verify": registryVerify,
 	}
 	run, ok := verbs[verb]
@@ -92,33 +114,29 @@ func registry(ctx context.Context, args []string, e Env) error {
 		return errors.New("say what to do with the registry: check, register or verify")
 	}
 	s := settings{policy: "FULL", scope: "event"}
-	if err := s.parse(e, "registry", args, "registry", "head", "policy", "format", "strict", "exclude"); err != nil {
+	if err := s.parse(e, "registry", args, "registry", "head", "policy", "format", "strict", "exclude", "events", "config"); err != nil {
 		return err
 	}
 	c, err := s.client()
 	if err != nil {
 		return err
 	}
-	head, err := s.loadHead(ctx, e)
+	v, err := s.forRegistry(ctx, e)
 	if err != nil {
 		return err
 	}
-	return run(ctx, &s, c, head, e)
+	return run(ctx, v, c, e)
 }
 
 // registryCheck says whether head's events may be registered: by our rules, by the
 // registry's own, and whether its levels make it refuse what ours would.
-func registryCheck(ctx context.Context, s *settings, c *remote.Client, head *load.Schema, e Env) error {
-	o, err := s.options()
+func registryCheck(ctx context.Context, v *verdict, c *remote.Client, e Env) error {
+	r, err := v.compareRegistered(ctx, c, e)
 	if err != nil {
 		return err
 	}
-	r, err := compareRegistered(ctx, s, c, head, o)
-	if err != nil {
-		return err
-	}
-	for _, subject := range remote.Subjects(head.Files) {
-		ok, messages, err := c.Compatible(ctx, subject, head.Text)
+	for _, subject := range v.subjects() {
+		ok, messages, err := c.Compatible(ctx, subject, v.head.Text)
 		if err != nil {
 			return err
 		}
@@ -129,7 +147,7 @@ func registryCheck(ctx context.Context, s *settings, c *remote.Client, head *loa
 			return err
 		}
 	}
-	return finish(r, s.format, e)
+	return finish(r, v.format, e)
 }
 
 func levelOf(ctx context.Context, c *remote.Client, s remote.Subject, r *report.Report) error {
@@ -144,35 +162,31 @@ func levelOf(ctx context.Context, c *remote.Client, s remote.Subject, r *report.
 }
 
 // registryRegister registers head's events, unless they may not follow what is there.
-func registryRegister(ctx context.Context, s *settings, c *remote.Client, head *load.Schema, e Env) error {
-	o, err := s.options()
-	if err != nil {
-		return err
-	}
-	r, err := compareRegistered(ctx, s, c, head, o)
+func registryRegister(ctx context.Context, v *verdict, c *remote.Client, e Env) error {
+	r, err := v.compareRegistered(ctx, c, e)
 	if err != nil {
 		return err
 	}
 	if r.Finish(); !r.Clean() {
-		return finish(r, s.format, e)
+		return finish(r, v.format, e)
 	}
-	for _, subject := range remote.Subjects(head.Files) {
-		id, version, err := c.Register(ctx, subject, head.Text)
+	for _, subject := range v.subjects() {
+		id, version, err := c.Register(ctx, subject, v.head.Text)
 		if err != nil {
 			return err
 		}
 		r.Notes = append(r.Notes, fmt.Sprintf("%s is version %d with id %d", subject.Name, version, id))
 	}
-	return finish(r, s.format, e)
+	return finish(r, v.format, e)
 }
 
 // registryVerify says whether the registry has exactly head's events, at levels
 // that keep them compatible.
-func registryVerify(ctx context.Context, s *settings, c *remote.Client, head *load.Schema, e Env) error {
-	r := s.report(head)
+func registryVerify(ctx context.Context, v *verdict, c *remote.Client, e Env) error {
+	r := v.report(v.head)
 	r.Base = []string{"the registry"}
-	for _, subject := range remote.Subjects(head.Files) {
-		id, version, err := c.Registered(ctx, subject, head.Text)
+	for _, subject := range v.subjects() {
+		id, version, err := c.Registered(ctx, subject, v.head.Text)
 		if err != nil {
 			return err
 		}
@@ -185,5 +199,5 @@ func registryVerify(ctx context.Context, s *settings, c *remote.Client, head *lo
 			return err
 		}
 	}
-	return finish(r, s.format, e)
+	return finish(r, v.format, e)
 }

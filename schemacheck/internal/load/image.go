@@ -75,12 +75,16 @@ func readImage(path string, exclude []string) (*Schema, error) {
 	return s, nil
 }
 
-// Image makes a Schema of a buf image or a FileDescriptorSet. Files that are marked
+// Image makes a Schema of a buf image or a FileDescriptorSet, in binary form or JSON. Files that are marked
 // as imports, and well-known ones, are not in its scope.
 func Image(b []byte) (*Schema, error) {
+	b, err := binaryImage(b)
+	if err != nil {
+		return nil, err
+	}
 	set := &descriptorpb.FileDescriptorSet{}
 	if err := proto.Unmarshal(b, set); err != nil || len(set.GetFile()) == 0 {
-		return nil, errors.New("neither a buf image nor a FileDescriptorSet in binary form")
+		return nil, errors.New("neither a buf image nor a FileDescriptorSet, in binary form or JSON; buf build -o image.binpb makes one")
 	}
 	var scope []string
 	for _, f := range set.GetFile() {

@@ -34,6 +34,8 @@ type Schema struct {
 	Files []protoreflect.FileDescriptor // in scope, ordered by path
 	Paths map[string]string             // path in the repository by import path; empty for images
 	Text  map[string]string             // source by import path; empty for images
+
+	Notes []string // what a reader should know of how it was read
 }
 
 // Place returns a file's path in the repository, or its import path if it has none.
@@ -43,24 +45,19 @@ func (s *Schema) Place(path string) string { return cmp.Or(s.Paths[path], path) 
 type Options struct {
 	Dir     string   // where relative names are resolved; "" is the working directory
 	Git     string   // folder whose repository has the git refs; "" is Dir
+	Cache   string   // folder of buf's cache, for modules that a buf.lock names; "" is none
 	Exclude []string // patterns of paths in the repository that are read but not compared
 }
 
 // Load reads the schemas of a source, oldest first; all but a folder of images are
-// one. A source is a directory, an image file, a git ref, or one of these with
+// one. A source is a directory, an image file, a git ref, Index, or one of these with
 // "dir:", "image:" or "git:" before it, where a bare name would be ambiguous.
 func Load(ctx context.Context, source string, o Options) ([]*Schema, error) {
-	kind, name, found := strings.Cut(source, ":")
-	if !found || !slices.Contains([]string{"dir", "image", "git"}, kind) {
-		kind, name = "", source
-	}
+	kind, name := split(source)
 	if name == "" {
 		return nil, fmt.Errorf("%q names no directory, image or git ref", source)
 	}
-	path := name
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(o.Dir, name)
-	}
+	path := o.path(name)
 	info, err := os.Stat(path)
 	switch {
 	case kind == "git" || kind == "" && err != nil:
@@ -71,7 +68,7 @@ func Load(ctx context.Context, source string, o Options) ([]*Schema, error) {
 		if err != nil {
 			return nil, err
 		}
-		return one(t.compile(ctx, o.Exclude))
+		return one(t.compile(ctx, o))
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", name, plain(err))
 	case info.IsDir() && kind == "image":
@@ -86,13 +83,32 @@ func Load(ctx context.Context, source string, o Options) ([]*Schema, error) {
 			if err != nil || len(list) > 0 {
 				return list, err
 			}
-			return nil, fmt.Errorf("%s has no .proto file and no image", name)
+			return nil, fmt.Errorf("%s has no .proto file and no image: name the folder that your schemas are below", name)
 		}
-		return one(t.compile(ctx, o.Exclude))
+		return one(t.compile(ctx, o))
 	case kind == "dir":
 		return nil, fmt.Errorf("%s is not a directory", name)
 	}
 	return one(readImage(path, o.Exclude))
+}
+
+// split takes the kind of a source off its name; "" if it does not say it.
+func split(source string) (kind, name string) {
+	kind, name, found := strings.Cut(source, ":")
+	switch {
+	case source == Index:
+		return "git", source
+	case !found || !slices.Contains([]string{"dir", "image", "git"}, kind):
+		return "", source
+	}
+	return kind, name
+}
+
+func (o Options) path(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(o.Dir, name)
 }
 
 func one(s *Schema, err error) ([]*Schema, error) {

@@ -162,7 +162,7 @@ func (c config) modules(dir string) ([]module, error) {
 }
 
 var (
-	importLine  = regexp.MustCompile(`(?m)^\s*import\s+(?:public\s+|weak\s+|option\s+)?"([^"\n]+)"`)
+	importLine  = regexp.MustCompile(`(?m)^\s*import\s+(?:public\s+|weak\s+|option\s+)?["\']([^"\'\n]+)["\']`)
 	packageLine = regexp.MustCompile(`(?m)^\s*package\s+([A-Za-z_][\w.]*)\s*;`)
 )
 

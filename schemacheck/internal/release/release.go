@@ -43,16 +43,20 @@ const (
 	maxSampleSize = 4 << 10
 )
 
-// Image makes the image of a schema's events: all files of the packages that
-// declare events, with their imports. Equal schemas give equal bytes.
-func Image(files []protoreflect.FileDescriptor) ([]byte, error) {
-	side := schema.New(files)
-	if !side.Declared {
-		return nil, errors.New("no event is declared: no message carries an option with a topic")
-	}
+// ErrNoEvent says that a schema has nothing to release.
+var ErrNoEvent = errors.New("there is no event: no message declares one, no file is named as one, and none without services stands by itself")
+
+// Image makes the image of a schema's events: all files of the packages that hold
+// events, with their imports. Equal schemas give equal bytes. Patterns name events
+// beside the declared ones, see schema.New.
+func Image(files []protoreflect.FileDescriptor, events []string) ([]byte, error) {
+	side := schema.New(files, events...)
 	packages := map[protoreflect.FullName]bool{}
-	for name := range side.Events {
-		packages[side.Messages[name].ParentFile().Package()] = true
+	for _, m := range side.Roots {
+		packages[m.ParentFile().Package()] = true
+	}
+	if len(packages) == 0 {
+		return nil, ErrNoEvent
 	}
 	set := &descriptorpb.FileDescriptorSet{}
 	seen := map[string]bool{}
@@ -82,8 +86,8 @@ func Image(files []protoreflect.FileDescriptor) ([]byte, error) {
 
 // Add releases a schema: it writes its image and the corpus of the events that are
 // new or changed. It returns the image's name, "" if the last image is the same.
-func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor) (string, error) {
-	image, err := Image(files)
+func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor, events []string) (string, error) {
+	image, err := Image(files, events)
 	if err != nil {
 		return "", err
 	}
@@ -100,7 +104,7 @@ func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor) (
 		if bytes.Equal(b, image) {
 			return "", nil
 		}
-		if last, err = sideOf(b); err != nil {
+		if last, err = sideOf(b, events); err != nil {
 			return "", err
 		}
 	}
@@ -108,7 +112,7 @@ func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor) (
 	if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 		return "", err
 	}
-	side, err := sideOf(image)
+	side, err := sideOf(image, events)
 	if err != nil {
 		return "", err
 	}
@@ -143,12 +147,12 @@ func Names(dir string) ([]string, error) {
 	return names, nil
 }
 
-func sideOf(image []byte) (*schema.Side, error) {
+func sideOf(image []byte, events []string) (*schema.Side, error) {
 	s, err := load.Image(image)
 	if err != nil {
 		return nil, err
 	}
-	return schema.New(s.Files), nil
+	return schema.New(s.Files, events...), nil
 }
 
 // used is the text of an event and all that it uses, "" for none.
@@ -209,14 +213,21 @@ func writeSamples(ctx context.Context, dir string, s *schema.Side, m protoreflec
 	return nil
 }
 
-// Verify reads the corpus with a schema and returns what it cannot read any more,
-// a sentence each, and how many events were read.
-func Verify(dir string, files []protoreflect.FileDescriptor) (problems []string, n int, err error) {
-	image, err := Image(files)
+// Unread is a released event that a schema cannot read any more.
+type Unread struct {
+	Path  string // of its JSON form
+	Event string // full name; "" if the file is not named after one
+	What  string // what head does with it
+}
+
+// Verify reads the corpus with a schema and returns what it cannot read any more, and
+// how many events there are.
+func Verify(dir string, files []protoreflect.FileDescriptor, events []string) (problems []Unread, n int, err error) {
+	image, err := Image(files, events)
 	if err != nil {
 		return nil, 0, err
 	}
-	side, err := sideOf(image)
+	side, err := sideOf(image, events)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -237,18 +248,18 @@ func Verify(dir string, files []protoreflect.FileDescriptor) (problems []string,
 			n++
 			event, ok := eventOf(p)
 			if !ok {
-				problems = append(problems, fmt.Sprintf("%s: not named <event>.v<version>.<n>.json", p))
+				problems = append(problems, Unread{p, "", "finds a file that is not named <event>.v<version>.<n>.json"})
 				continue
 			}
 			m := side.Messages[protoreflect.FullName(event)]
 			if m == nil {
-				problems = append(problems, fmt.Sprintf("%s: head has no %s any more", p, event))
+				problems = append(problems, Unread{p, event, "has no such message any more"})
 				continue
 			}
 			if what, err := unreadable(p, m, func(e proto.Message) error { return v.Validate(e) }); err != nil {
 				return nil, 0, err
 			} else if what != "" {
-				problems = append(problems, fmt.Sprintf("%s: head %s", p, what))
+				problems = append(problems, Unread{p, event, what})
 			}
 		}
 	}

@@ -64,9 +64,10 @@ type Subject struct {
 }
 
 // Subjects returns the subjects of a schema's events, ordered by name. Events that
-// declare a topic are called after it; without any, roots go by their own name.
-func Subjects(files []protoreflect.FileDescriptor) []Subject {
-	side := schema.New(files)
+// declare a topic are called after it; without any, roots go by their own name. Patterns
+// name files of events beside those that declare one.
+func Subjects(files []protoreflect.FileDescriptor, events ...string) []Subject {
+	side := schema.New(files, events...)
 	var list []Subject
 	for _, m := range side.Roots {
 		s := Subject{Name: string(m.FullName()), Message: m.FullName(), File: m.ParentFile()}

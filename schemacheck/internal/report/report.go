@@ -17,6 +17,8 @@ import (
 	_ "embed"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/internal/causes"
+	"github.com/parley-chat/parley/schemacheck/internal/lint"
 )
 
 // Formats of Write.
@@ -39,6 +41,8 @@ type Report struct {
 	Blocks   int       `json:"blocks"`
 	Warnings int       `json:"warnings"`
 	Findings []Finding `json:"findings"`
+	Waived   []Waived  `json:"waived"` // findings that schemacheck.yaml lets pass
+	Judged   Judged    `json:"judged"`
 	Files    int       `json:"files"`    // files of head in scope
 	Extra    []string  `json:"problems"` // what is wrong beside schemas, one sentence each: a released file that is gone
 	Notes    []string  `json:"notes"`    // what a reader should know of the comparison itself
@@ -61,31 +65,104 @@ type Finding struct {
 	Why         string   `json:"why"`
 	Instead     string   `json:"instead"`
 	Against     string   `json:"against"` // the member of base
+	API         bool     `json:"api"`     // the element is judged as API, not as one of events
+
+	Consequences []Consequence `json:"consequences"`
 }
 
-// Add puts findings into the report, once each. The place of a finding is given
-// by place.
-func (r *Report) Add(against string, findings []compat.Finding, place func(compat.Finding) string) {
+// A Consequence is what follows from a finding elsewhere, or a sample that shows it.
+type Consequence struct {
+	Rule    string   `json:"rule"`
+	Subject string   `json:"subject"`
+	Title   string   `json:"title"`
+	Detail  string   `json:"detail"`
+	Forms   []string `json:"forms"`
+}
+
+// Waived is a finding that passes, for a time.
+type Waived struct {
+	Finding Finding `json:"finding"`
+	Reason  string  `json:"reason"`
+	Owner   string  `json:"owner"`
+	Expires string  `json:"expires"` // its last day, UTC
+}
+
+// Judged says what was judged as what in head.
+type Judged struct {
+	Events []Event  `json:"events"`
+	Types  []string `json:"types"` // full names of what the events use
+	API    []string `json:"api"`   // files
+	Other  []string `json:"other"` // files that the scope leaves out
+}
+
+// Event is a message that is judged as an event.
+type Event struct {
+	Name     string `json:"name"`
+	File     string `json:"file"`
+	Declared bool   `json:"declared"` // by an option; else by name, or taken for one
+	Topic    string `json:"topic"`
+	Version  int64  `json:"version"`
+}
+
+// A Side says what the findings of a comparison do not know.
+type Side struct {
+	Name  string                      // the member of base
+	Place func(compat.Finding) string // path in the repository
+	API   func(compat.Finding) bool   // whether the element is judged as API
+}
+
+// Add puts findings into the report, once each.
+func (r *Report) Add(s Side, findings []causes.Finding) {
 	seen := map[string]bool{}
 	for _, f := range r.Findings {
 		seen[f.key()] = true
 	}
 	for _, f := range findings {
-		rule, _ := compat.RuleByID(f.Rule)
-		forms := []string{}
-		if f.Form != "" {
-			forms = strings.Split(f.Form, ",")
-		}
+		api := s.API(f.Finding)
 		n := Finding{
-			Rule: f.Rule, Severity: f.Severity.String(), File: place(f), Line: f.Line, Column: f.Column, InBase: f.Base,
-			Subject: f.Subject, Title: rule.Title, Detail: f.Detail, OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld,
-			Forms: forms, Why: f.Why, Instead: f.Instead, Against: against,
+			Rule: f.Rule, Severity: f.Severity.String(), File: s.Place(f.Finding), Line: f.Line, Column: f.Column, InBase: f.Base,
+			Subject: f.Subject, Title: worded(title(f.Rule), api), Detail: f.Detail, OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld,
+			Forms: forms(f.Form, api), Why: worded(f.Why, api), Instead: worded(f.Instead, api), Against: s.Name, API: api,
+			Consequences: []Consequence{},
 		}
-		if !seen[n.key()] {
-			seen[n.key()] = true
-			r.Findings = append(r.Findings, n)
+		if seen[n.key()] {
+			continue
 		}
+		seen[n.key()] = true
+		for _, c := range f.Consequences {
+			one := Consequence{c.Rule, c.Subject, title(c.Rule), c.Detail, forms(c.Form, false)}
+			twice := func(o Consequence) bool { return o.Rule == c.Rule && o.Subject == c.Subject && o.Detail == c.Detail }
+			if !slices.ContainsFunc(n.Consequences, twice) { // in the other direction
+				n.Consequences = append(n.Consequences, one)
+			}
+		}
+		r.Findings = append(r.Findings, n)
 	}
+}
+
+// Unread adds a released event that head cannot read, once for each event and reason.
+func (r *Report) Unread(path, event, what string) {
+	n := Finding{
+		Rule: "W02", Severity: compat.Block.String(), File: path, Subject: event, Title: "released event is not read any more",
+		Detail: "head " + what, NewReadsOld: true, Forms: []string{compat.Binary, compat.JSON}, Against: path, Consequences: []Consequence{},
+		Why: "It was written with an earlier release and is stored.", Instead: "Undo the change that the other findings name, or make it a new event type.",
+	}
+	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.key() == n.key() }) {
+		r.Findings = append(r.Findings, n)
+	}
+}
+
+func title(id string) string {
+	if rule, ok := lint.RuleByID(id); ok {
+		return rule.Title
+	}
+	rule, _ := compat.RuleByID(id)
+	return rule.Title
+}
+
+// forms splits a list of forms. No registry holds an API.
+func forms(list string, api bool) []string {
+	return slices.DeleteFunc(strings.Split(list, ","), func(form string) bool { return form == "" || api && form == compat.Registry })
 }
 
 // key tells findings apart; the same change against two releases is one.
@@ -102,6 +179,10 @@ func (r *Report) Finish() {
 	if r.Findings == nil {
 		r.Findings = []Finding{}
 	}
+	if r.Waived == nil {
+		r.Waived = []Waived{}
+	}
+	r.Judged.fill()
 	r.Blocks = len(r.Extra)
 	r.Warnings = 0
 	for _, f := range r.Findings {
@@ -140,14 +221,14 @@ func indented(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// breaks says in words who cannot read what.
-func (f Finding) breaks() string {
+// Breaks says in words who cannot read what, "" if nobody.
+func (f Finding) Breaks() string {
 	var who []string
 	if f.NewReadsOld {
-		who = append(who, "new consumers on old events")
+		who = append(who, worded("new consumers on old events", f.API))
 	}
 	if f.OldReadsNew {
-		who = append(who, "old consumers on new events")
+		who = append(who, worded("old consumers on new events", f.API))
 	}
 	if who == nil {
 		return ""
@@ -171,8 +252,8 @@ func (f Finding) place() string {
 	return s
 }
 
-// what says in a line what changed.
-func (f Finding) what() string {
+// What says in a line what changed.
+func (f Finding) What() string {
 	s := f.Subject + ": " + f.Title
 	if f.Detail != "" {
 		s += " (" + f.Detail + ")"
@@ -183,25 +264,42 @@ func (f Finding) what() string {
 func (r *Report) text(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s: %s %s %s\n", f.place(), f.Severity, f.Rule, f.what())
-		if s := f.breaks(); s != "" {
+		fmt.Fprintf(&b, "%s: %s %s %s\n", f.place(), f.Severity, f.Rule, f.What())
+		if s := f.Breaks(); s != "" {
 			fmt.Fprintf(&b, "    %s\n", s)
 		}
 		fmt.Fprintf(&b, "    why: %s\n", f.Why)
 		if f.Instead != "" {
 			fmt.Fprintf(&b, "    instead: %s\n", f.Instead)
 		}
+		for _, s := range f.follows() {
+			fmt.Fprintf(&b, "    %s\n", s)
+		}
+	}
+	for _, s := range r.Waived {
+		fmt.Fprintf(&b, "waived: %s\n", s)
 	}
 	for _, s := range r.Extra {
 		fmt.Fprintf(&b, "block: %s\n", s)
 	}
-	for _, s := range r.Notes {
+	for _, s := range append(slices.Clone(r.Notes), r.Judged.lines()...) {
 		fmt.Fprintf(&b, "note: %s\n", s)
 	}
-	fmt.Fprintf(&b, "%s: %s, %s; %s of %s against %s under %s\n", verdict(r), count(r.Blocks, "block"), count(r.Warnings, "warning"),
-		count(r.Files, "file"), r.Head, strings.Join(r.Base, ", "), r.Policy)
+	fmt.Fprintln(&b, r.Summary())
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Summary is the outcome in a line.
+func (r *Report) Summary() string {
+	s := fmt.Sprintf("%s: %s, %s; %s of %s", verdict(r), count(r.Blocks, "block"), count(r.Warnings, "warning"), count(r.Files, "file"), r.Head)
+	if len(r.Waived) > 0 {
+		s = strings.Replace(s, ";", fmt.Sprintf(", %d waived;", len(r.Waived)), 1)
+	}
+	if len(r.Base) == 0 {
+		return s
+	}
+	return s + " against " + strings.Join(r.Base, ", ") + " under " + r.Policy
 }
 
 func verdict(r *Report) string {
@@ -238,11 +336,11 @@ func (r *Report) github(w io.Writer) error {
 				properties = slices.Insert(properties, 1, fmt.Sprintf("line=%d", f.Line), fmt.Sprintf("col=%d", f.Column))
 			}
 		}
-		message := []string{f.what()}
+		message := []string{f.What()}
 		if f.InBase {
 			message[0] = f.place() + ": " + message[0]
 		}
-		for _, s := range []string{f.breaks(), f.Why, f.Instead} {
+		for _, s := range append([]string{f.Breaks(), f.Why, f.Instead}, f.follows()...) {
 			if s != "" {
 				message = append(message, s)
 			}
@@ -252,7 +350,10 @@ func (r *Report) github(w io.Writer) error {
 	for _, s := range r.Extra {
 		line("error", []string{"title=schemacheck"}, s)
 	}
-	for _, s := range r.Notes {
+	for _, s := range r.Waived {
+		line("notice", []string{"title=schemacheck%3A waived"}, s.String())
+	}
+	for _, s := range append(slices.Clone(r.Notes), r.Judged.lines()...) {
 		line("notice", []string{"title=schemacheck"}, s)
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {

@@ -1,26 +1,31 @@
 package report
 
 import (
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/internal/lint"
 )
 
 type object = map[string]any
 
+var levels = map[string]string{compat.Block.String(): "error", compat.Warn.String(): "warning"}
+
 // sarif returns the report as a SARIF log of one run.
 func (r *Report) sarif() object {
-	level := map[string]string{compat.Block.String(): "error", compat.Warn.String(): "warning"}
 	rules := []object{}
 	index := map[string]int{}
-	for _, rule := range compat.Rules() {
-		if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Rule == rule.ID }) {
+	for _, rule := range append(compat.Rules(), lint.Rules()...) {
+		used := func(f Finding) bool { return f.Rule == rule.ID }
+		if !slices.ContainsFunc(r.Findings, used) && !slices.ContainsFunc(r.Waived, func(w Waived) bool { return used(w.Finding) }) {
 			continue
 		}
 		index[rule.ID] = len(rules)
 		one := object{
 			"id": rule.ID, "shortDescription": object{"text": rule.Title}, "fullDescription": object{"text": rule.Why},
-			"defaultConfiguration": object{"level": level[max(rule.Severity, compat.Warn).String()]},
+			"defaultConfiguration": object{"level": levels[max(rule.Severity, compat.Warn).String()]},
 		}
 		if rule.Instead != "" {
 			one["help"] = object{"text": rule.Instead}
@@ -29,29 +34,18 @@ func (r *Report) sarif() object {
 	}
 	results := []object{}
 	for _, f := range r.Findings {
-		text := f.what()
-		for _, s := range []string{f.breaks(), f.Why, f.Instead} {
-			if s != "" {
-				text += "\n" + s
-			}
-		}
-		one := object{
-			"ruleId": f.Rule, "level": level[f.Severity], "message": object{"text": text},
-			"partialFingerprints": object{"subject/v1": f.key()},
-			"properties":          object{"oldReadersBreak": f.OldReadsNew, "newReadersBreak": f.NewReadsOld, "forms": f.Forms, "inBase": f.InBase, "against": f.Against},
-		}
-		if i, known := index[f.Rule]; known {
-			one["ruleIndex"] = i
-		}
-		physical := object{"artifactLocation": object{"uri": f.File, "uriBaseId": "%SRCROOT%"}}
-		if f.Line > 0 && !f.InBase {
-			physical["region"] = object{"startLine": f.Line, "startColumn": max(f.Column, 1)}
-		}
-		one["locations"] = []object{{"physicalLocation": physical, "logicalLocations": []object{{"fullyQualifiedName": f.Subject}}}}
-		results = append(results, one)
+		results = append(results, f.sarif(index, nil))
+	}
+	for _, w := range r.Waived {
+		suppression := object{"kind": "external", "status": "accepted", "justification": w.Reason + " (" + w.Owner + ", until " + w.Expires + ")"}
+		results = append(results, w.Finding.sarif(index, []object{suppression}))
 	}
 	for _, s := range r.Extra {
-		results = append(results, object{"ruleId": "released", "level": "error", "message": object{"text": s}})
+		file, _, _ := strings.Cut(s, ": ") // code hosts show no result without a place
+		results = append(results, object{
+			"ruleId": "released", "level": "error", "message": object{"text": s},
+			"locations": []object{{"physicalLocation": object{"artifactLocation": object{"uri": uri(file), "uriBaseId": "%SRCROOT%"}}}},
+		})
 	}
 	return object{
 		"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
@@ -61,4 +55,34 @@ func (r *Report) sarif() object {
 			"results":    results,
 		}},
 	}
+}
+
+// uri makes a reference of a path.
+func uri(path string) string { return (&url.URL{Path: path}).EscapedPath() }
+
+// sarif returns a finding as a result. The index is that of its rule.
+func (f Finding) sarif(index map[string]int, suppressions []object) object {
+	text := []string{f.What()}
+	for _, s := range append([]string{f.Breaks(), f.Why, f.Instead}, f.follows()...) {
+		if s != "" {
+			text = append(text, s)
+		}
+	}
+	one := object{
+		"ruleId": f.Rule, "level": levels[f.Severity], "message": object{"text": strings.Join(text, "\n")},
+		"partialFingerprints": object{"subject/v1": f.key()},
+		"properties":          object{"oldReadersBreak": f.OldReadsNew, "newReadersBreak": f.NewReadsOld, "forms": f.Forms, "inBase": f.InBase, "against": f.Against},
+	}
+	if i, known := index[f.Rule]; known {
+		one["ruleIndex"] = i
+	}
+	if suppressions != nil {
+		one["suppressions"] = suppressions
+	}
+	physical := object{"artifactLocation": object{"uri": uri(f.File), "uriBaseId": "%SRCROOT%"}}
+	if f.Line > 0 && !f.InBase {
+		physical["region"] = object{"startLine": f.Line, "startColumn": max(f.Column, 1)}
+	}
+	one["locations"] = []object{{"physicalLocation": physical, "logicalLocations": []object{{"fullyQualifiedName": f.Subject}}}}
+	return one
 }
