@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -14,12 +15,24 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/registry/source"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-const source = "syntax = \"proto3\";\npackage t;\nmessage A { string a = 1; }\n"
+const small = "syntax = \"proto3\";\npackage t;\nmessage A { string a = 1; }\n"
+
+func collect[T any](list iter.Seq2[T, error]) ([]T, error) {
+	all := []T{}
+	for v, err := range list {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
 
 // Integrators can read Parley's own events: every schema comes as text that
 // compiles with its references, imports at level NONE, events at FULL.
@@ -28,7 +41,7 @@ func TestOwnSchemasAreReadable(t *testing.T) {
 	if _, err := r.Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	list, err := r.List(t.Context(), ListOptions{})
+	list, err := collect(r.List(t.Context(), ListOptions{}))
 	if err != nil || len(list) < len(event.Specs())+3 {
 		t.Fatal(len(list), err)
 	}
@@ -90,7 +103,7 @@ func TestOldRows(t *testing.T) {
 func TestRacingVersionsAreCompared(t *testing.T) {
 	r := New(dynamotest.Store(t, time.Now))
 	ctx := t.Context()
-	if _, err := r.Register(ctx, "s", Schema{Text: source}, RegisterOptions{}); err != nil {
+	if _, err := r.Register(ctx, "s", Schema{Text: small}, RegisterOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -98,7 +111,7 @@ func TestRacingVersionsAreCompared(t *testing.T) {
 	for i := range results {
 		kind := []string{"int64", "string"}[i%2]
 		wg.Go(func() {
-			text := strings.Replace(source, "}", " optional "+kind+" b = 2; }", 1)
+			text := strings.Replace(small, "}", " optional "+kind+" b = 2; }", 1)
 			_, results[i] = r.Register(ctx, "s", Schema{Text: text}, RegisterOptions{})
 		})
 	}
@@ -145,7 +158,7 @@ func TestAmbiguousWrites(t *testing.T) {
 			t.Fatal(got, there, err)
 		}
 	}
-	for i, text := range []string{source, strings.Replace(source, "}", " optional string b = 2; }", 1)} {
+	for i, text := range []string{small, strings.Replace(small, "}", " optional string b = 2; }", 1)} {
 		v, err := r.Register(t.Context(), "s", Schema{Text: text}, RegisterOptions{})
 		if err != nil || v.Version != i+1 || v.ID != i+1 {
 			t.Fatalf("%+v, %v", v, err)
@@ -164,21 +177,21 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	for _, subject := range []string{"", strings.Repeat("s", MaxSubject+1), "a\x00b", "a\nb", "\xff", "#ids", ":.c:s", "__GLOBAL"} {
-		_, err := r.Register(t.Context(), subject, Schema{Text: source}, RegisterOptions{})
-		refuse(subject, codeSubject, err)
+		_, err := r.Register(t.Context(), subject, Schema{Text: small}, RegisterOptions{})
+		refuse(subject, CodeSubject, err)
 	}
-	_, err := r.Register(t.Context(), "s", Schema{Text: source, References: slices.Repeat([]Reference{{"a", "a", 1}}, MaxReferences+1)}, RegisterOptions{})
+	_, err := r.Register(t.Context(), "s", Schema{Text: small, References: slices.Repeat([]Reference{{Name: "a", Subject: "a", Version: 1}}, MaxReferences+1)}, RegisterOptions{})
 	refuse("references", CodeSchema, err)
-	for _, ref := range []Reference{{"", "a", 1}, {"a\n", "a", 1}, {self, "a", 1}, {"a", "a", 0}, {"a", "a", 7}} {
-		_, err = r.Register(t.Context(), "s", Schema{Text: source, References: []Reference{ref}}, RegisterOptions{})
+	for _, ref := range []Reference{{Name: "", Subject: "a", Version: 1}, {Name: "a\n", Subject: "a", Version: 1}, {Name: source.Self, Subject: "a", Version: 1}, {Name: "a", Subject: "a", Version: 0}, {Name: "a", Subject: "a", Version: 7}} {
+		_, err = r.Register(t.Context(), "s", Schema{Text: small, References: []Reference{ref}}, RegisterOptions{})
 		refuse("reference "+ref.Name, CodeSchema, err)
 	}
 	for _, subject := range []string{"a", "b", "c"} {
-		if _, err := r.Register(t.Context(), subject, Schema{Text: source}, RegisterOptions{}); err != nil {
+		if _, err := r.Register(t.Context(), subject, Schema{Text: small}, RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err := r.Subjects(t.Context(), ListOptions{Offset: 1, Limit: 1})
+	got, err := collect(r.Subjects(t.Context(), ListOptions{Offset: 1, Limit: 1}))
 	if err != nil || !slices.Equal(got, []string{"b"}) {
 		t.Error(got, err)
 	}
@@ -197,8 +210,8 @@ func BenchmarkStart(b *testing.B) {
 // BenchmarkRegister measures a registration that is compared with the version before.
 func BenchmarkRegister(b *testing.B) {
 	r := New(dynamotest.Store(b, time.Now))
-	next := strings.Replace(source, "}", " optional string b = 2; }", 1)
-	if _, err := r.Register(b.Context(), "s", Schema{Text: source}, RegisterOptions{}); err != nil {
+	next := strings.Replace(small, "}", " optional string b = 2; }", 1)
+	if _, err := r.Register(b.Context(), "s", Schema{Text: small}, RegisterOptions{}); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -17,32 +18,60 @@ func refused(err error) bool {
 }
 
 // DeleteVersion deletes a version softly, so that it is found by its id only, or one
-// that is softly deleted for good. A version that others refer to stays.
+// that is softly deleted for good. A version that others refer to stays. The settings of
+// a subject go with its last version.
 func (r *Registry) DeleteVersion(ctx context.Context, subject string, version int, permanent bool) (int, error) {
 	if err := validSubject(subject); err != nil {
 		return 0, err
 	}
 	for range attempts {
-		v, err := r.Version(ctx, subject, version, true)
+		v, err := r.deletable(ctx, subject, version, permanent)
 		if err != nil {
 			return 0, err
 		}
-		if version == Latest && !permanent {
-			if v, err = r.Version(ctx, subject, version, false); err != nil {
-				return 0, err
-			}
+		rest, err := r.remove(ctx, v, permanent)
+		if err == nil && rest == 0 {
+			return v.Version, r.forget(ctx, subject)
 		}
-		switch {
-		case permanent && !v.Deleted:
-			return 0, invalid(codeVersionNotDeleted, textVersionNotDeleted, shortened(subject), v.Version)
-		case !permanent && v.Deleted:
-			return 0, invalid(codeVersionSoftDeleted, textVersionSoftDeleted, shortened(subject), v.Version)
-		}
-		if err = r.remove(ctx, v, permanent); err == nil || !again(err) {
+		if err == nil || !again(err) {
 			return v.Version, err
 		}
 	}
 	return 0, fmt.Errorf("registry: delete: %w", store.ErrConflict)
+}
+
+// deletable finds the version to delete.
+func (r *Registry) deletable(ctx context.Context, subject string, version int, permanent bool) (Version, error) {
+	v, err := r.Version(ctx, subject, version, true)
+	if err != nil {
+		return Version{}, err
+	}
+	name := strconv.Itoa(version)
+	if version == Latest {
+		name = "latest"
+		if alive, ok, err := r.find(ctx, subject, Latest, false); err != nil {
+			return Version{}, err
+		} else if ok && !permanent {
+			v = alive
+		}
+	}
+	switch {
+	case permanent && !v.Deleted:
+		return Version{}, invalid(codeVersionNotDeleted, textVersionNotDeleted, shortened(subject), v.Version)
+	case !permanent && v.Deleted:
+		return Version{}, invalid(codeVersionSoftDeleted, textVersionSoftDeleted, shortened(subject), name)
+	}
+	return v, nil
+}
+
+// forget takes a subject's own settings away.
+func (r *Registry) forget(ctx context.Context, subject string) error {
+	for _, setting := range []string{levels, modes} {
+		if err := r.set(ctx, setting, subject, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DeleteSubject deletes all versions of a subject, as DeleteVersion does, and returns
@@ -78,13 +107,6 @@ func (r *Registry) DeleteSubject(ctx context.Context, subject string, permanent 
 		}
 		deleted = append(deleted, v.Version)
 	}
-	for _, setting := range []string{levels, modes} {
-		if permanent {
-			if err := r.set(ctx, setting, subject, ""); err != nil {
-				return nil, err
-			}
-		}
-	}
 	return deleted, nil
 }
 
@@ -101,23 +123,25 @@ func (r *Registry) unreferenced(ctx context.Context, v Version, permanent bool) 
 	return nil
 }
 
-func (r *Registry) remove(ctx context.Context, v Version, permanent bool) error {
+// remove deletes a version and returns how many the subject has left that are not
+// deleted.
+func (r *Registry) remove(ctx context.Context, v Version, permanent bool) (rest int64, err error) {
 	if _, err := r.writable(ctx, v.Subject); err != nil {
-		return err
+		return 0, err
 	}
 	// Read first, so that a reference that is made after the look at references fails
 	// the condition on the row.
 	now, err := r.snapshot(ctx, v.Subject)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	i := slices.IndexFunc(now.versions, func(other Version) bool { return other.Version == v.Version })
 	if i < 0 {
-		return store.ErrConflict
+		return 0, store.ErrConflict
 	}
 	v = now.versions[i]
 	if err := r.unreferenced(ctx, v, permanent); err != nil {
-		return err
+		return 0, err
 	}
 	same := store.Exists()
 	if v.referred > 0 {
@@ -141,7 +165,7 @@ func (r *Registry) remove(ctx context.Context, v Version, permanent bool) error 
 	writes = append(writes, row,
 		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: whole.Item(), Cond: now.unchanged, Name: "subject"})
 	if err := r.store.Transact(ctx, store.Plan{Writes: writes}); err != nil {
-		return fmt.Errorf("registry: delete: %w", err)
+		return 0, fmt.Errorf("registry: delete: %w", err)
 	}
-	return nil
+	return whole.Live, nil
 }

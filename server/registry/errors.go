@@ -27,7 +27,7 @@ func (e *Error) Status() int {
 const (
 	codeSubjectNotFound    = 40401
 	codeVersionNotFound    = 40402
-	codeSchemaNotFound     = 40403
+	CodeSchemaNotFound     = 40403
 	codeSubjectSoftDeleted = 40404
 	codeSubjectNotDeleted  = 40405
 	codeVersionSoftDeleted = 40406
@@ -41,7 +41,7 @@ const (
 	codeMode               = 42204
 	codeNotPermitted       = 42205
 	codeReferenceExists    = 42206
-	codeSubject            = 42208
+	CodeSubject            = 42208
 	CodeTooLarge           = 42209
 	CodeRules              = 42210
 	CodeStore              = 50001
@@ -49,15 +49,17 @@ const (
 	textIncompatible       = "Schema being registered is incompatible with an earlier schema for subject %q, details: %v"
 	textSubjectNotFound    = "Subject '%s' not found."
 	textVersionNotFound    = "Version %d not found."
-	textSubjectSoftDeleted = "Subject '%s' was soft deleted. Set permanent=true to delete permanently"
+	textSubjectSoftDeleted = "Subject '%s' was soft deleted.Set permanent=true to delete permanently" // as Confluent writes it
 	textSubjectNotDeleted  = "Subject '%s' was not deleted first before being permanently deleted"
-	textVersionSoftDeleted = "Subject '%s' Version %d was soft deleted. Set permanent=true to delete permanently"
+	textVersionSoftDeleted = "Subject '%s' Version %s was soft deleted.Set permanent=true to delete permanently"
 	textVersionNotDeleted  = "Subject '%s' Version %d was not deleted first before being permanently deleted"
 	textReferenceExists    = "One or more references exist to the schema {subject=%s,version=%d}."
 	textLevelNotConfigured = "Subject '%s' does not have subject-level compatibility configured"
 	textModeNotConfigured  = "Subject '%s' does not have subject-level mode configured"
-	textReadOnly           = "Subject '%s' is in read-only mode"
-	textNotImport          = "Subject '%s' is not in import mode"
+	textReadOnly           = "Subject %s is in read-only mode"
+	textNotImport          = "Subject %s is not in import mode"
+	textNotReadWrite       = "Subject %s is not in read-write mode"
+	textNotNext            = "Version is not one more than previous version"
 	textOverwrite          = "Overwrite new schema with id %d is not permitted."
 	textImportWithSubjects = "Cannot import since found existing subjects"
 	textVersionOutOfBounds = "The specified version '%s' is not a valid version id. Allowed values are between [1, 2^31-1] and the string \"latest\""

@@ -1,11 +1,13 @@
 package registry
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"testing"
 	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
@@ -26,7 +28,7 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 		},
 		"all deleted": func(t *testing.T, r *Registry, must func(error)) {
 			for range 3 { // those that others refer to, later
-				subjects, err := r.Subjects(t.Context(), ListOptions{})
+				subjects, err := collect(r.Subjects(t.Context(), ListOptions{}))
 				must(err)
 				for _, s := range subjects {
 					_, _ = r.DeleteSubject(t.Context(), s, false)
@@ -74,7 +76,50 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 	if err := r.SetMode(t.Context(), "", ReadOnly, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Register(t.Context(), "s", Schema{Text: source}, RegisterOptions{}); err == nil {
+	if _, err := r.Register(t.Context(), "s", Schema{Text: small}, RegisterOptions{}); err == nil {
 		t.Error("a read-only registry took a schema")
+	}
+}
+
+// A process that must not register says what is missing and changes nothing; it finds
+// what a deployment registered, under the same ids, also if it was deleted softly since.
+func TestFindOwn(t *testing.T) {
+	r := New(storetest.NewMap(time.Now))
+	letters := Message{Topic: "dead_letters", Proto: &eventv1.DeadLetter{}}
+	var missing *MissingError
+	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) {
+		t.Fatalf("an empty registry: %v", err)
+	}
+	for v, err := range r.List(t.Context(), ListOptions{Deleted: true}) {
+		t.Fatalf("looking registered %+v, %v", v, err)
+	}
+	if _, err := r.Events(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) || missing.Subject != "parley/event/v1/dead_letter_metadata.proto" {
+		t.Fatalf("without dead letters: %v", err)
+	}
+	want, err := r.RegisterOwn(t.Context(), letters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func() {
+		t.Helper()
+		got, err := r.FindOwn(t.Context(), letters)
+		if err != nil || !maps.Equal(got.Events, want.Events) || len(got.Messages) != 1 || got.Messages[0] != want.Messages[0] {
+			t.Fatalf("%+v, want %+v, %v", got, want, err)
+		}
+	}
+	same()
+	subject := event.Specs()[0].Subject()
+	if _, err := r.DeleteSubject(t.Context(), subject, false); err != nil {
+		t.Fatal(err)
+	}
+	same()
+	if _, err := r.DeleteSubject(t.Context(), subject, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) || missing.Subject != subject {
+		t.Errorf("deleted for good: %v", err)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 	"strings"
 
 	"github.com/parley-chat/parley/server/store"
@@ -20,54 +20,109 @@ type ListOptions struct {
 	Deleted       bool   // softly deleted ones too
 	DeletedOnly   bool
 	LatestOnly    bool // of each subject
-	Offset, Limit int  // Limit 0 is as many as an answer holds
+	Offset, Limit int  // Limit 0 is all
 }
 
-func page[T any](list []T, o ListOptions) []T {
-	limit := o.Limit
-	if limit <= 0 || limit > maxPage {
-		limit = maxPage
-	}
-	from := min(max(o.Offset, 0), len(list))
-	return list[from:min(from+limit, len(list))]
+func (o ListOptions) shows(deleted bool) bool {
+	return !deleted && !o.DeletedOnly || deleted && (o.Deleted || o.DeletedOnly)
 }
 
-// Subjects lists subjects in order of their names.
-func (r *Registry) Subjects(ctx context.Context, o ListOptions) ([]string, error) {
-	list, err := r.subjects(ctx, o)
-	return page(list, o), err
-}
+var errEnough = errors.New("enough")
 
-func (r *Registry) subjects(ctx context.Context, o ListOptions) ([]string, error) {
-	list := []string{}
-	err := r.each(ctx, table.SchemaSubjectsPartition, "", "", func(row store.Row) error {
-		s := table.SchemaSubjectFrom(row.Item)
-		shown := s.Live > 0 && !o.DeletedOnly || s.Live == 0 && s.Total > 0 && (o.Deleted || o.DeletedOnly)
-		if shown && strings.HasPrefix(row.Key.SK, o.Prefix) {
-			list = append(list, row.Key.SK)
+// paged yields what a list yields between Offset and Offset+Limit.
+func paged[T any](o ListOptions, list func(yield func(T) error) error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		skip, left := o.Offset, o.Limit
+		err := list(func(v T) error {
+			if skip > 0 {
+				skip--
+				return nil
+			}
+			if !yield(v, nil) {
+				return errEnough
+			}
+			if left--; left == 0 {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			var none T
+			yield(none, err)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("registry: list subjects: %w", err)
 	}
-	return list, nil
 }
 
-// Versions lists the versions of a subject, oldest first.
-func (r *Registry) Versions(ctx context.Context, subject string, o ListOptions) ([]Version, error) {
+// Subjects lists subjects in order of their names, however many there are: a page of the
+// store is held at a time. It ends with the first error.
+func (r *Registry) Subjects(ctx context.Context, o ListOptions) iter.Seq2[string, error] {
+	return paged(o, func(yield func(string) error) error { return r.subjects(ctx, o, yield) })
+}
+
+func (r *Registry) subjects(ctx context.Context, o ListOptions, yield func(string) error) error {
+	err := r.each(ctx, table.SchemaSubjectsPartition, o.Prefix, "", func(row store.Row) error {
+		if !strings.HasPrefix(row.Key.SK, o.Prefix) {
+			return errEnough // those with the prefix stand together
+		}
+		s := table.SchemaSubjectFrom(row.Item)
+		if s.Total == 0 || !o.shows(s.Live == 0) {
+			return nil
+		}
+		return yield(row.Key.SK)
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		err = fmt.Errorf("registry: list subjects: %w", err)
+	}
+	return err
+}
+
+// List lists the versions of all subjects, by subject and version, as Subjects does.
+func (r *Registry) List(ctx context.Context, o ListOptions) iter.Seq2[Version, error] {
+	return paged(o, func(yield func(Version) error) error {
+		return r.subjects(ctx, ListOptions{Prefix: o.Prefix, Deleted: true}, func(subject string) error {
+			var last *Version
+			err := r.eachVersion(ctx, subject, func(v Version) error {
+				switch {
+				case !o.shows(v.Deleted):
+					return nil
+				case o.LatestOnly:
+					last = &v
+					return nil
+				}
+				return yield(v)
+			})
+			if err == nil && last != nil {
+				err = yield(*last)
+			}
+			return err
+		})
+	})
+}
+
+// Versions lists the numbers of a subject's versions, oldest first.
+func (r *Registry) Versions(ctx context.Context, subject string, o ListOptions) ([]int, error) {
 	if err := validSubject(subject); err != nil {
 		return nil, err
 	}
-	list, err := r.versions(ctx, subject)
-	if err != nil {
-		return nil, err
+	there, list := false, []int{}
+	for v, err := range paged(o, func(yield func(int) error) error {
+		return r.eachVersion(ctx, subject, func(v Version) error {
+			there = there || !v.Deleted || o.Deleted || o.DeletedOnly
+			if !o.shows(v.Deleted) {
+				return nil
+			}
+			return yield(v.Version)
+		})
+	}) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v)
 	}
-	list = slices.DeleteFunc(list, func(v Version) bool { return v.Deleted && !o.Deleted && !o.DeletedOnly || !v.Deleted && o.DeletedOnly })
-	if len(list) == 0 {
+	if !there {
 		return nil, invalid(codeSubjectNotFound, textSubjectNotFound, shortened(subject))
 	}
-	return page(list, o), nil
+	return list, nil
 }
 
 // Version returns a version of a subject, Latest for the newest.
@@ -75,24 +130,46 @@ func (r *Registry) Version(ctx context.Context, subject string, version int, del
 	if err := validSubject(subject); err != nil {
 		return Version{}, err
 	}
-	list, err := r.versions(ctx, subject)
-	if err != nil {
-		return Version{}, err
+	v, ok, err := r.find(ctx, subject, version, deleted)
+	if err != nil || ok {
+		return v, err
 	}
-	if !deleted {
-		list = live(list)
+	if version != Latest {
+		if _, ok, err = r.find(ctx, subject, Latest, deleted); err != nil {
+			return Version{}, err
+		} else if ok {
+			return Version{}, invalid(codeVersionNotFound, textVersionNotFound, version)
+		}
 	}
-	if len(list) == 0 {
-		return Version{}, invalid(codeSubjectNotFound, textSubjectNotFound, shortened(subject))
+	return Version{}, invalid(codeSubjectNotFound, textSubjectNotFound, shortened(subject))
+}
+
+// find reads a version, Latest for the newest; one that is softly deleted is there if
+// deleted says so.
+func (r *Registry) find(ctx context.Context, subject string, version int, deleted bool) (v Version, ok bool, err error) {
+	q := store.Query{Table: store.Schemas, PK: subject, Descending: true, Limit: 4, Consistency: store.Strong}
+	if version != Latest {
+		q.From = table.SchemaKey(subject, int64(version)).SK
+		q.To = q.From
 	}
-	if version == Latest {
-		return list[len(list)-1], nil
+	for first := true; !ok && (first || q.Cursor != ""); first = false {
+		page, err := r.store.Query(ctx, q)
+		if err != nil {
+			return Version{}, false, fmt.Errorf("registry: read %s: %w", subject, err)
+		}
+		for _, row := range page.Rows {
+			if ok || row.Item.Get(table.AttrDeleted).True() && !deleted {
+				continue
+			}
+			s, err := table.SchemaFrom(row)
+			if err != nil {
+				return Version{}, false, fmt.Errorf("registry: read %s: %w", subject, err)
+			}
+			v, ok = versionOf(s), true
+		}
+		q.Cursor = page.Cursor
 	}
-	i := slices.IndexFunc(list, func(v Version) bool { return v.Version == version })
-	if i < 0 {
-		return Version{}, invalid(codeVersionNotFound, textVersionNotFound, version)
-	}
-	return list[i], nil
+	return v, ok, nil
 }
 
 // Uses returns the versions that have an id, those that are softly deleted too.
@@ -110,12 +187,8 @@ func (r *Registry) Uses(ctx context.Context, id int) ([]Version, error) {
 				return err
 			}
 			s, err := table.SchemaFrom(store.Row{Key: key, Item: it})
-			if err != nil {
-				return err
-			}
-			v, err := versionOf(s)
-			if err == nil && v.ID == id {
-				list = append(list, v)
+			if err == nil && int(s.ID) == id {
+				list = append(list, versionOf(s))
 			}
 			return err
 		})
@@ -124,41 +197,24 @@ func (r *Registry) Uses(ctx context.Context, id int) ([]Version, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, invalid(codeSchemaNotFound, textSchemaNumber, id)
+		return nil, invalid(CodeSchemaNotFound, textSchemaNumber, id)
 	}
 	return list, nil
 }
 
-// List returns versions of many subjects, by subject and version.
-func (r *Registry) List(ctx context.Context, o ListOptions) ([]Version, error) {
-	all := o
-	all.Offset, all.Limit = 0, 0
-	subjects, err := r.subjects(ctx, all)
+// MaxID is the highest id that was given out, 0 if none was.
+func (r *Registry) MaxID(ctx context.Context) (int, error) {
+	it, err := r.store.Get(ctx, table.SchemaCounterKey(), store.Strong)
 	if err != nil {
-		return nil, err
+		return 0, fmt.Errorf("registry: read ids: %w", err)
 	}
-	list := []Version{}
-	for _, s := range subjects {
-		versions, err := r.versions(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		versions = slices.DeleteFunc(versions, func(v Version) bool { return v.Deleted && !o.Deleted && !o.DeletedOnly || !v.Deleted && o.DeletedOnly })
-		if o.LatestOnly && len(versions) > 1 {
-			versions = versions[len(versions)-1:]
-		}
-		list = append(list, versions...)
-		if len(list) >= max(o.Offset, 0)+maxPage {
-			break
-		}
-	}
-	return page(list, o), nil
+	return int(it.Get(table.AttrLastID).Int64()), nil
 }
 
 // Referrers returns the ids of the schemas that refer to a version and are not
 // deleted.
 func (r *Registry) Referrers(ctx context.Context, subject string, version int) ([]int, error) {
-	v, err := r.Version(ctx, subject, version, false)
+	v, err := r.Version(ctx, subject, version, true)
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +252,7 @@ func (r *Registry) referrers(ctx context.Context, subject string, version int, a
 // SubjectsOf returns the subjects of an id, none for an unknown one.
 func (r *Registry) SubjectsOf(ctx context.Context, id int) ([]string, error) {
 	list, err := r.Uses(ctx, id)
-	var known *Error
-	if errors.As(err, &known) {
+	if refused(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -3,11 +3,10 @@
 // keeps all of it in the store, and takes a new version only if the rules of
 // schemacheck allow it.
 //
-// It owns the table schemas and what a schema's identity is: its descriptor
-// without file name, comments and order of options, and the versions that it
-// refers to; equal schemas share an id, in all subjects. It does not own the rules
-// (schemacheck/compat), HTTP (package api), or which schemas Parley has (package
-// event). Schemas are protobuf; other types are refused.
+// It owns the table schemas; equal schemas share an id, in all subjects. It does not
+// own the rules (schemacheck/gate), what a schema's identity is (package source), HTTP
+// (package api), or which schemas Parley has (package event). Schemas are protobuf;
+// other types are refused.
 //
 // Concurrency: safe for use by many goroutines and processes. A change of a subject
 // compares and sets the subject's revision: of two that race one wins, and the
@@ -21,10 +20,7 @@ import (
 	"fmt"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/registry/source"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -37,7 +33,6 @@ const (
 	maxFiles      = 256       // schemas that one refers to, directly or not
 	maxVersions   = 1000      // of one subject
 	maxMessages   = 20        // reasons that an answer names
-	maxPage       = 1000      // entries of a list, if the caller asks for no fewer
 	attempts      = 100       // races that one call may lose
 )
 
@@ -56,11 +51,7 @@ type Schema struct {
 
 // Reference is an import: the path it is imported by, and the version of a subject
 // that it means.
-type Reference struct {
-	Name    string `json:"name"`
-	Subject string `json:"subject"`
-	Version int    `json:"version"`
-}
+type Reference = source.Reference
 
 // Version is a registered version of a subject.
 type Version struct {
@@ -74,134 +65,41 @@ type Version struct {
 	legacy     bool   // a row that has neither text nor references yet
 }
 
-// Events registers the schemas of all events and returns their ids by event type.
-func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
-	ids, done := map[string]int{}, map[string]Version{}
-	for _, spec := range event.Specs() {
-		v, err := r.message(ctx, spec.Topic, event.Prototype(spec.Type), done)
-		if err != nil {
-			return nil, err
-		}
-		ids[spec.Type] = v.ID
-	}
-	return ids, nil
-}
-
-// Also registers the schemas of the events of a declared topic for another topic that
-// carries them. Their ids are the same: what is registered is.
-func (r *Registry) Also(ctx context.Context, declared, topic string) error {
-	done := map[string]Version{}
-	for _, spec := range event.Specs() {
-		if spec.Topic != declared {
-			continue
-		}
-		if _, err := r.message(ctx, topic, event.Prototype(spec.Type), done); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Message registers the schema of a message that a topic carries, the first of its
-// file, with all that the file imports, and returns its id.
-func (r *Registry) Message(ctx context.Context, topic string, m proto.Message) (int, error) {
-	v, err := r.message(ctx, topic, m, map[string]Version{})
-	return v.ID, err
-}
-
-func (r *Registry) message(ctx context.Context, topic string, m proto.Message, done map[string]Version) (Version, error) {
-	d := m.ProtoReflect().Descriptor()
-	return r.file(ctx, topic+"-"+string(d.FullName()), d.ParentFile(), done)
-}
-
-// file registers a file after its imports, unless done has it already. Imported files
-// have their path as subject, at level NONE: they are judged through the events that
-// use them.
-func (r *Registry) file(ctx context.Context, subject string, f protoreflect.FileDescriptor, done map[string]Version) (Version, error) {
-	if v, ok := done[subject]; ok {
-		return v, nil
-	}
-	var s Schema
-	for i := range f.Imports().Len() {
-		dep := f.Imports().Get(i).FileDescriptor
-		if strings.HasPrefix(dep.Path(), "google/protobuf/") {
-			continue // every reader has them
-		}
-		v, err := r.file(ctx, dep.Path(), dep, done)
-		if err != nil {
-			return Version{}, err
-		}
-		s.References = append(s.References, Reference{Name: dep.Path(), Subject: dep.Path(), Version: v.Version})
-	}
-	d, err := canonical(f)
-	if err != nil {
-		return Version{}, err
-	}
-	b, err := marshal(d)
-	if err != nil {
-		return Version{}, err
-	}
-	// The usual start: everything is there, nothing is compiled.
-	versions, err := r.versions(ctx, subject)
-	if err != nil {
-		return Version{}, err
-	}
-	for _, v := range versions {
-		if !v.Deleted && !v.legacy && v.identity() == fingerprint(b, s.References) {
-			done[subject] = v
-			return v, nil
-		}
-	}
-	d.Name = proto.String(f.Path())
-	if b, err = marshal(d); err != nil {
-		return Version{}, err
-	}
-	s.Text = base64.StdEncoding.EncodeToString(b)
-	if subject == f.Path() {
-		if _, set, err := r.setting(ctx, levels, subject); err != nil {
-			return Version{}, err
-		} else if !set {
-			if err := r.SetLevel(ctx, subject, None); err != nil {
-				return Version{}, err
-			}
-		}
-	}
-	v, err := r.Register(ctx, subject, s, RegisterOptions{own: true})
-	if err != nil {
-		return Version{}, fmt.Errorf("registry: register %s: %w", subject, err)
-	}
-	done[subject] = v
-	return v, nil
-}
-
 // validSubject refuses names that no subject can have.
 func validSubject(subject string) error {
 	switch {
 	case subject == "" || len(subject) > MaxSubject:
-		return invalid(codeSubject, "A subject has 1 to %d bytes", MaxSubject)
+		return invalid(CodeSubject, "A subject has 1 to %d bytes", MaxSubject)
 	case strings.HasPrefix(subject, "#"), strings.HasPrefix(subject, ":"), subject == "__GLOBAL", subject == "__EMPTY":
-		return invalid(codeSubject, "The subject %q is reserved; contexts are not offered", subject)
+		return invalid(CodeSubject, "The subject %q is reserved; contexts are not offered", shortened(subject))
 	case !plain(subject):
-		return invalid(codeSubject, "The subject has control characters or is no UTF-8")
+		return invalid(CodeSubject, "The subject has control characters or is no UTF-8")
 	}
 	return nil
 }
 
 // versions returns all versions of a subject, oldest first.
 func (r *Registry) versions(ctx context.Context, subject string) (list []Version, err error) {
-	err = r.each(ctx, subject, "", "", func(row store.Row) error {
+	err = r.eachVersion(ctx, subject, func(v Version) error {
+		list = append(list, v)
+		return nil
+	})
+	return list, err
+}
+
+// eachVersion calls visit for the versions of a subject, oldest first.
+func (r *Registry) eachVersion(ctx context.Context, subject string, visit func(Version) error) error {
+	err := r.each(ctx, subject, "", "", func(row store.Row) error {
 		s, err := table.SchemaFrom(row)
 		if err != nil {
 			return err
 		}
-		v, err := versionOf(s)
-		list = append(list, v)
-		return err
+		return visit(versionOf(s))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("registry: read %s: %w", subject, err)
+		return fmt.Errorf("registry: read %s: %w", subject, err)
 	}
-	return list, nil
+	return nil
 }
 
 // each calls visit for the rows of a partition.
@@ -221,7 +119,7 @@ func (r *Registry) each(ctx context.Context, pk, from, to string, visit func(sto
 	return nil
 }
 
-func versionOf(s table.Schema) (Version, error) {
+func versionOf(s table.Schema) Version {
 	v := Version{Subject: s.Subject, Version: int(s.Version), ID: int(s.ID), Descriptor: s.Descriptor, Deleted: s.Deleted, referred: s.Referred, legacy: s.Format < table.SchemaFormat}
 	v.Text = s.Text
 	if v.legacy {
@@ -230,7 +128,7 @@ func versionOf(s table.Schema) (Version, error) {
 	for _, ref := range s.References {
 		v.References = append(v.References, Reference{Name: ref.Name, Subject: ref.Subject, Version: int(ref.Version)})
 	}
-	return v, nil
+	return v
 }
 
 func rowOf(v Version) table.Schema {
@@ -239,13 +137,9 @@ func rowOf(v Version) table.Schema {
 		Text: v.Text, Descriptor: v.Descriptor, Deleted: v.Deleted, Referred: v.referred,
 	}
 	for _, ref := range v.References {
-		s.References = append(s.References, referenceRow(ref))
+		s.References = append(s.References, table.SchemaReference{Name: ref.Name, Subject: ref.Subject, Version: int64(ref.Version)})
 	}
 	return s
-}
-
-func referenceRow(r Reference) table.SchemaReference {
-	return table.SchemaReference{Name: r.Name, Subject: r.Subject, Version: int64(r.Version)}
 }
 
 // again says whether a plan lost a race, or may have been written: look again.
@@ -257,6 +151,7 @@ func again(err error) bool {
 // A snapshot is a subject with its versions, and the condition that neither has
 // changed.
 type snapshot struct {
+	subject   string
 	whole     table.SchemaSubject
 	versions  []Version
 	unchanged store.Condition
@@ -269,6 +164,7 @@ func (r *Registry) snapshot(ctx context.Context, name string) (s snapshot, err e
 	if err != nil {
 		return s, fmt.Errorf("registry: read %s: %w", name, err)
 	}
+	s.subject = name
 	if s.versions, err = r.versions(ctx, name); err != nil {
 		return s, err
 	}

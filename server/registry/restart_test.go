@@ -21,7 +21,7 @@ func TestRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := r.Register(t.Context(), "s", Schema{Text: source}, RegisterOptions{})
+		v, err := r.Register(t.Context(), "s", Schema{Text: small}, RegisterOptions{})
 		if err != nil || v.Version != 1 {
 			t.Fatal(v.Version, err)
 		}

@@ -3,17 +3,19 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
+	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
 func with(fields string) Schema {
-	return Schema{Text: strings.Replace(source, "}", fields+" }", 1)}
+	return Schema{Text: strings.Replace(small, "}", fields+" }", 1)}
 }
 
 func refusal(t *testing.T, err error, code int, text string) {
@@ -90,7 +92,7 @@ func TestReferenceBesideDeletion(t *testing.T) {
 			set := func() (st *between, slow, fast *Registry) {
 				st = &between{Store: dynamotest.Store(t, time.Now)}
 				slow, fast = New(st), New(st.Store)
-				fast.mustRegister(t, "a", Schema{Text: source}, RegisterOptions{})
+				fast.mustRegister(t, "a", Schema{Text: small}, RegisterOptions{})
 				return st, slow, fast
 			}
 			remove := func(r *Registry) (err error) {
@@ -139,8 +141,6 @@ func TestImportedIds(t *testing.T) {
 	other := with(" optional string b = 2;")
 	_, err := r.Register(ctx, "u", other, RegisterOptions{ID: 5})
 	refusal(t, err, 42205, "5")
-	_, err = r.Register(ctx, "u", with(""), RegisterOptions{ID: 6}) // the schema has an id
-	refusal(t, err, 42205, "6")
 	// A row of a use without a counter that has reached it, as a restore of some tables leaves.
 	if err := st.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpPut, Key: table.SchemaUseKey(9, "x", 1), Item: store.NewItem(store.Attr{Name: "id", Value: store.Int(9)}),
@@ -152,4 +152,22 @@ func TestImportedIds(t *testing.T) {
 	if v := r.mustRegister(t, "u", other, RegisterOptions{ID: 7}); v.ID != 7 {
 		t.Errorf("%+v", v)
 	}
+}
+
+// A transitive level compares with all versions, however many: here the first of forty is
+// the one that excludes the next.
+func TestManyVersions(t *testing.T) {
+	r, ctx := New(storetest.NewMap(time.Now)), t.Context()
+	if err := r.SetLevel(ctx, "s", None); err != nil {
+		t.Fatal(err)
+	}
+	r.mustRegister(t, "s", with(" optional string b = 2;"), RegisterOptions{})
+	for i := range 39 {
+		r.mustRegister(t, "s", with(fmt.Sprintf(" reserved 100 to %d;", 100+i)), RegisterOptions{})
+	}
+	if err := r.SetLevel(ctx, "s", FullTransitive); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.Register(ctx, "s", with(" reserved 100 to 138; optional int64 b = 2;"), RegisterOptions{})
+	refusal(t, err, 409, "version 1:")
 }

@@ -13,10 +13,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -25,105 +25,9 @@ import (
 )
 
 const (
-	contentType = "application/vnd.schemaregistry.v1+json"
-	protobuf    = "PROTOBUF"
-	maxBody     = registry.MaxSchema*2 + 64<<10 // a schema with every character escaped, and references
-	maxVersion  = 1<<31 - 1
+	protobuf   = "PROTOBUF"
+	maxVersion = 1<<31 - 1
 )
-
-type server struct{ registry *registry.Registry }
-
-// Handler serves a registry at the root of its path.
-func Handler(r *registry.Registry) http.Handler {
-	s := &server{r}
-	mux := http.NewServeMux()
-	for pattern, answer := range map[string]func(*http.Request) (any, error){
-		"GET /{$}":                                            func(*http.Request) (any, error) { return struct{}{}, nil },
-		"GET /schemas/types":                                  func(*http.Request) (any, error) { return []string{protobuf}, nil },
-		"GET /contexts":                                       func(*http.Request) (any, error) { return []string{"."}, nil },
-		"GET /v1/metadata/id":                                 metadata,
-		"GET /v1/metadata/version":                            metadata,
-		"GET /schemas":                                        s.schemas,
-		"GET /schemas/ids/{id}":                               s.byID,
-		"GET /schemas/ids/{id}/schema":                        s.textByID,
-		"GET /schemas/ids/{id}/subjects":                      s.subjectsByID,
-		"GET /schemas/ids/{id}/versions":                      s.versionsByID,
-		"GET /subjects":                                       s.subjects,
-		"POST /subjects/{subject}":                            s.lookup,
-		"DELETE /subjects/{subject}":                          s.deleteSubject,
-		"GET /subjects/{subject}/versions":                    s.versions,
-		"POST /subjects/{subject}/versions":                   s.register,
-		"GET /subjects/{subject}/versions/{v}":                s.version,
-		"DELETE /subjects/{subject}/versions/{v}":             s.deleteVersion,
-		"GET /subjects/{subject}/versions/{v}/schema":         s.textByVersion,
-		"GET /subjects/{subject}/versions/{v}/referencedby":   s.referencedBy,
-		"POST /compatibility/subjects/{subject}/versions":     s.compatible,
-		"POST /compatibility/subjects/{subject}/versions/{v}": s.compatible,
-		"GET /config":                                         s.level,
-		"PUT /config":                                         s.setLevel,
-		"DELETE /config":                                      s.resetLevel,
-		"GET /config/{subject}":                               s.level,
-		"PUT /config/{subject}":                               s.setLevel,
-		"DELETE /config/{subject}":                            s.resetLevel,
-		"GET /mode":                                           s.mode,
-		"PUT /mode":                                           s.setMode,
-		"DELETE /mode":                                        s.resetMode,
-		"GET /mode/{subject}":                                 s.mode,
-		"PUT /mode/{subject}":                                 s.setMode,
-		"DELETE /mode/{subject}":                              s.resetMode,
-		"/":                                                   func(*http.Request) (any, error) { return nil, errNotFound },
-	} {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
-			req.Body = http.MaxBytesReader(w, req.Body, maxBody)
-			out, err := answer(req)
-			write(w, out, err)
-		})
-		if pattern == "POST /subjects/{subject}" || pattern == "POST /subjects/{subject}/versions" {
-			// Some clients end these paths with a slash.
-			mux.HandleFunc(pattern+"/{$}", func(w http.ResponseWriter, req *http.Request) {
-				req.Body = http.MaxBytesReader(w, req.Body, maxBody)
-				out, err := answer(req)
-				write(w, out, err)
-			})
-		}
-	}
-	return mux
-}
-
-var errNotFound = &registry.Error{Code: http.StatusNotFound, Message: "HTTP 404 Not Found"}
-
-// raw is a schema as it is, without JSON around it.
-type raw string
-
-type failure struct {
-	Code    int    `json:"error_code"`
-	Message string `json:"message"`
-}
-
-// write answers in JSON. Only refusals say what is wrong; what failed inside goes to
-// the log.
-func write(w http.ResponseWriter, out any, err error) {
-	w.Header().Set("Content-Type", contentType)
-	status := http.StatusOK
-	if err != nil {
-		var refusal *registry.Error
-		if errors.As(err, &refusal) {
-			status, out = refusal.Status(), failure{refusal.Code, refusal.Message}
-		} else {
-			slog.Error("schema registry", "error", err)
-			status, out = http.StatusInternalServerError, failure{registry.CodeStore, "Error in the backend data store"}
-		}
-	}
-	if source, ok := out.(raw); ok && err == nil {
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(source))
-		return
-	}
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(out) // the caller is gone if this fails
-}
 
 func metadata(*http.Request) (any, error) {
 	return map[string]any{"id": "parley", "version": "parley", "scope": map[string]any{"path": []string{}, "clusters": map[string]string{}}}, nil
@@ -147,11 +51,14 @@ func options(r *http.Request) registry.ListOptions {
 		Prefix: q.Get("subjectPrefix"), Deleted: flag(r, "deleted"), DeletedOnly: flag(r, "deletedOnly"), LatestOnly: flag(r, "latestOnly"),
 		Offset: number("offset"), Limit: number("limit"),
 	}
-	if o.Prefix == ":*:" { // all contexts: there is one
-		o.Prefix = ""
+	for _, context := range []string{":*:", ":.:"} { // all contexts: there is one
+		o.Prefix = strings.TrimPrefix(o.Prefix, context)
 	}
 	return o
 }
+
+// subjectOf is the subject in a path, without the name of the one context that there is.
+func subjectOf(r *http.Request) string { return strings.TrimPrefix(r.PathValue("subject"), ":.:") }
 
 func id(r *http.Request) (int, error) {
 	n, err := strconv.ParseInt(r.PathValue("id"), 10, 32)
@@ -163,7 +70,7 @@ func id(r *http.Request) (int, error) {
 
 func versionOf(r *http.Request) (int, error) {
 	s := r.PathValue("v")
-	if s == "latest" || s == "-1" {
+	if strings.EqualFold(s, "latest") {
 		return registry.Latest, nil
 	}
 	n, err := strconv.ParseInt(s, 10, 32)
@@ -182,6 +89,13 @@ type request struct {
 	Version    int                  `json:"version"`
 	Metadata   json.RawMessage      `json:"metadata"`
 	RuleSet    json.RawMessage      `json:"ruleSet"`
+	AddTags    json.RawMessage      `json:"schemaTagsToAdd"`
+	RemoveTags json.RawMessage      `json:"schemaTagsToRemove"`
+}
+
+// given says whether a part of a request has something in it.
+func given(raw json.RawMessage) bool {
+	return !slices.Contains([]string{"", "null", "{}", "[]", "false", `""`}, string(raw))
 }
 
 func body(r *http.Request, into any) error {
@@ -201,12 +115,11 @@ func schema(r *http.Request) (registry.Schema, request, error) {
 	if err := body(r, &in); err != nil {
 		return registry.Schema{}, in, err
 	}
-	set := func(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" && string(raw) != "{}" }
 	switch {
 	case in.Type != protobuf:
 		return registry.Schema{}, in, &registry.Error{Code: registry.CodeSchema, Message: "Invalid schema: this registry holds schemas of type PROTOBUF"}
-	case set(in.RuleSet), set(in.Metadata):
-		return registry.Schema{}, in, &registry.Error{Code: registry.CodeRules, Message: "Rules and metadata are not offered"}
+	case given(in.RuleSet), given(in.Metadata), given(in.AddTags), given(in.RemoveTags):
+		return registry.Schema{}, in, &registry.Error{Code: registry.CodeRules, Message: "Rules, metadata and tags are not offered: rules stand in the schema, as options"}
 	}
 	return registry.Schema{Text: in.Schema, References: in.References}, in, nil
 }
@@ -220,6 +133,7 @@ type shape struct {
 	References []registry.Reference `json:"references,omitempty"`
 	Schema     string               `json:"schema"`
 	Deleted    bool                 `json:"deleted,omitempty"`
+	MaxID      int                  `json:"maxId,omitempty"`
 }
 
 func text(r *http.Request, v registry.Version) string {
@@ -241,12 +155,7 @@ func shapeOf(r *http.Request, v registry.Version) shape {
 }
 
 func (s *server) schemas(r *http.Request) (any, error) {
-	list, err := s.registry.List(r.Context(), options(r))
-	out := []shape{}
-	for _, v := range list {
-		out = append(out, shapeOf(r, v))
-	}
-	return out, err
+	return listed(s.registry.List(r.Context(), options(r)), func(v registry.Version) any { return shapeOf(r, v) }), nil
 }
 
 // uses returns the versions that have the id of the path.
@@ -263,7 +172,11 @@ func (s *server) byID(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shape{Type: protobuf, References: uses[0].References, Schema: text(r, uses[0])}, nil
+	out := shape{Type: protobuf, References: uses[0].References, Schema: text(r, uses[0])}
+	if flag(r, "fetchMaxId") {
+		out.MaxID, err = s.registry.MaxID(r.Context())
+	}
+	return out, err
 }
 
 func (s *server) textByID(r *http.Request) (any, error) {
@@ -306,7 +219,15 @@ func (s *server) versionsByID(r *http.Request) (any, error) {
 }
 
 func (s *server) subjects(r *http.Request) (any, error) {
-	return s.registry.Subjects(r.Context(), options(r))
+	return listed(s.registry.Subjects(r.Context(), options(r)), func(subject string) any { return subject }), nil
+}
+
+// byMetadata looks for the newest version with some metadata, which none has.
+func (s *server) byMetadata(r *http.Request) (any, error) {
+	if _, err := s.registry.Version(r.Context(), subjectOf(r), registry.Latest, flag(r, "deleted")); err != nil {
+		return nil, err
+	}
+	return nil, &registry.Error{Code: registry.CodeSchemaNotFound, Message: "Schema not found: schemas have no metadata here"}
 }
 
 func (s *server) lookup(r *http.Request) (any, error) {
@@ -314,7 +235,7 @@ func (s *server) lookup(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.registry.Lookup(r.Context(), r.PathValue("subject"), in, flag(r, "normalize"), flag(r, "deleted"))
+	v, err := s.registry.Lookup(r.Context(), subjectOf(r), in, flag(r, "normalize"), flag(r, "deleted"))
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +248,7 @@ func (s *server) register(r *http.Request) (any, error) {
 		return nil, err
 	}
 	o := registry.RegisterOptions{Normalize: flag(r, "normalize"), ID: max(req.ID, 0), Version: max(req.Version, 0)}
-	v, err := s.registry.Register(r.Context(), r.PathValue("subject"), in, o)
+	v, err := s.registry.Register(r.Context(), subjectOf(r), in, o)
 	if err != nil {
 		return nil, err
 	}
@@ -336,16 +257,11 @@ func (s *server) register(r *http.Request) (any, error) {
 }
 
 func (s *server) deleteSubject(r *http.Request) (any, error) {
-	return s.registry.DeleteSubject(r.Context(), r.PathValue("subject"), flag(r, "permanent"))
+	return s.registry.DeleteSubject(r.Context(), subjectOf(r), flag(r, "permanent"))
 }
 
 func (s *server) versions(r *http.Request) (any, error) {
-	list, err := s.registry.Versions(r.Context(), r.PathValue("subject"), options(r))
-	out := []int{}
-	for _, v := range list {
-		out = append(out, v.Version)
-	}
-	return out, err
+	return s.registry.Versions(r.Context(), subjectOf(r), options(r))
 }
 
 func (s *server) find(r *http.Request) (registry.Version, error) {
@@ -353,7 +269,7 @@ func (s *server) find(r *http.Request) (registry.Version, error) {
 	if err != nil {
 		return registry.Version{}, err
 	}
-	return s.registry.Version(r.Context(), r.PathValue("subject"), n, flag(r, "deleted"))
+	return s.registry.Version(r.Context(), subjectOf(r), n, flag(r, "deleted"))
 }
 
 func (s *server) version(r *http.Request) (any, error) {
@@ -377,7 +293,7 @@ func (s *server) deleteVersion(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.registry.DeleteVersion(r.Context(), r.PathValue("subject"), n, flag(r, "permanent"))
+	return s.registry.DeleteVersion(r.Context(), subjectOf(r), n, flag(r, "permanent"))
 }
 
 func (s *server) referencedBy(r *http.Request) (any, error) {
@@ -385,7 +301,7 @@ func (s *server) referencedBy(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.registry.Referrers(r.Context(), r.PathValue("subject"), n)
+	return s.registry.Referrers(r.Context(), subjectOf(r), n)
 }
 
 func (s *server) compatible(r *http.Request) (any, error) {
@@ -400,7 +316,7 @@ func (s *server) compatible(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ok, messages, err := s.registry.Compatible(r.Context(), r.PathValue("subject"), n, in, flag(r, "normalize"))
+	ok, messages, err := s.registry.Compatible(r.Context(), subjectOf(r), n, in, flag(r, "normalize"))
 	out := map[string]any{"is_compatible": ok}
 	if flag(r, "verbose") && messages != nil {
 		out["messages"] = messages
@@ -409,29 +325,36 @@ func (s *server) compatible(r *http.Request) (any, error) {
 }
 
 func (s *server) level(r *http.Request) (any, error) {
-	level, err := s.registry.Level(r.Context(), r.PathValue("subject"), flag(r, "defaultToGlobal"))
+	level, err := s.registry.Level(r.Context(), subjectOf(r), flag(r, "defaultToGlobal"))
 	return map[string]string{"compatibilityLevel": level}, err
 }
 
 func (s *server) setLevel(r *http.Request) (any, error) {
-	var in struct {
-		Level string `json:"compatibility"`
-	}
+	in := map[string]json.RawMessage{}
 	if err := body(r, &in); err != nil {
 		return nil, err
 	}
-	return named("compatibility", in.Level), s.registry.SetLevel(r.Context(), r.PathValue("subject"), in.Level)
+	level := ""
+	for name, raw := range in {
+		switch {
+		case name == "compatibility":
+			_ = json.Unmarshal(raw, &level) // what is no text is no level
+		case given(raw):
+			return nil, &registry.Error{Code: http.StatusUnprocessableEntity, Message: "Only the compatibility of subjects can be configured; normalize is a parameter of requests"}
+		}
+	}
+	return named("compatibility", level), s.registry.SetLevel(r.Context(), subjectOf(r), level)
 }
 
 func named(name, value string) map[string]string { return map[string]string{name: value} }
 
 func (s *server) resetLevel(r *http.Request) (any, error) {
-	level, err := s.registry.ResetLevel(r.Context(), r.PathValue("subject"))
+	level, err := s.registry.ResetLevel(r.Context(), subjectOf(r))
 	return named("compatibility", level), err
 }
 
 func (s *server) mode(r *http.Request) (any, error) {
-	mode, err := s.registry.Mode(r.Context(), r.PathValue("subject"), flag(r, "defaultToGlobal"))
+	mode, err := s.registry.Mode(r.Context(), subjectOf(r), flag(r, "defaultToGlobal"))
 	return named("mode", mode), err
 }
 
@@ -442,10 +365,10 @@ func (s *server) setMode(r *http.Request) (any, error) {
 	if err := body(r, &in); err != nil {
 		return nil, err
 	}
-	return named("mode", in.Mode), s.registry.SetMode(r.Context(), r.PathValue("subject"), in.Mode, flag(r, "force"))
+	return named("mode", in.Mode), s.registry.SetMode(r.Context(), subjectOf(r), in.Mode, flag(r, "force"))
 }
 
 func (s *server) resetMode(r *http.Request) (any, error) {
-	mode, err := s.registry.ResetMode(r.Context(), r.PathValue("subject"))
+	mode, err := s.registry.ResetMode(r.Context(), subjectOf(r))
 	return named("mode", mode), err
 }

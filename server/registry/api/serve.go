@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,7 +25,7 @@ const DefaultListen = "127.0.0.1:8081"
 // Connections that there may be, of this machine and of all; the oldest makes room.
 const (
 	localConnections = 64
-	maxConnections   = 1_024
+	maxConnections   = 256
 )
 
 // Config sets a Server up.
@@ -32,13 +33,17 @@ type Config struct {
 	Registry *registry.Registry
 	// Listen is host:port; port 0 takes a free one.
 	Listen string
-	// Password lets clients in that give it by HTTP's basic authentication, whatever
+	// Password lets clients read that give it by HTTP's basic authentication, whatever
 	// the user's name. Without one the server listens on loopback only.
 	Password string
-	// Operator says who may change something, by a request's headers; others read. Nil
-	// lets everybody who is let in.
+	// WritePassword lets clients read and change something, in the same way.
+	WritePassword string
+	// Operator says who else may change something, by a request's headers. Without it and
+	// without WritePassword nobody may.
 	Operator func(http.Header) (name string, err error)
-	Logger   *slog.Logger
+	// TLS serves HTTPS. Without it passwords cross the network as they are.
+	TLS    *tls.Config
+	Logger *slog.Logger
 }
 
 // Server serves a registry on a port of its own, for those who read the event log.
@@ -65,14 +70,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		return nil, fmt.Errorf("listen for the schema registry on %s: %w", cfg.Listen, err)
 	}
-	handler := Handler(cfg.Registry)
-	if cfg.Operator != nil {
-		handler = operatorsWrite(cfg.Operator, cfg.Logger, handler)
-	}
+	handler := permitted(cfg, Handler(cfg.Registry))
 	if cfg.Password == "" {
 		handler = fromHere(handler)
-	} else {
-		handler = withPassword(cfg.Password, handler)
 	}
 	connections := localConnections
 	if cfg.Password != "" {
@@ -89,7 +89,11 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 	}
 	guard.Install(srv)
-	return &Server{listener: guard, srv: srv}, nil
+	served := &Server{listener: guard, srv: srv}
+	if cfg.TLS != nil {
+		served.listener = tls.NewListener(guard, cfg.TLS)
+	}
+	return served, nil
 }
 
 // fromHere refuses what a web page makes a browser on this machine send: requests
@@ -110,27 +114,60 @@ func fromHere(next http.Handler) http.Handler {
 	})
 }
 
-// operatorsWrite lets only operators change something. Their token is a bearer's, or
-// the password of basic authentication, which is what clients of registries have.
-func operatorsWrite(operator func(http.Header) (string, error), log *slog.Logger, next http.Handler) http.Handler {
+// permitted lets readers read and writers change something. What they know is the
+// password of basic authentication; an operator's token may be a bearer's as well.
+func permitted(cfg Config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reads(r) {
-			next.ServeHTTP(w, r)
+		name, writes := writer(cfg, r)
+		switch {
+		case reads(r) && (writes || cfg.Password == "" || knows(r, cfg.Password)):
+		case reads(r):
+			unauthorized(w, r, "A password is needed")
 			return
-		}
-		header := r.Header
-		if _, password, ok := r.BasicAuth(); ok {
-			header = http.Header{"Authorization": {"Bearer " + password}}
-		}
-		name, err := operator(header)
-		if err != nil {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="schema registry"`)
-			write(w, nil, &registry.Error{Code: codeUnauthorized, Message: "Changes need an operator's token, as a bearer's or as a password: `server operators token NAME` prints one"})
+		case !writes:
+			unauthorized(w, r, needs(cfg))
 			return
+		default:
+			cfg.Logger.Info("schema registry is changed", "by", name, "method", r.Method, "path", r.URL.Path)
 		}
-		log.Info("schema registry is changed", "by", name, "method", r.Method, "path", r.URL.Path)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// writer says who a request is from, if it may change something.
+func writer(cfg Config, r *http.Request) (name string, ok bool) {
+	user, password, basic := r.BasicAuth()
+	if cfg.WritePassword != "" && knows(r, cfg.WritePassword) {
+		return "writer " + shortened(user), true
+	}
+	if cfg.Operator == nil {
+		return "", false
+	}
+	header := r.Header
+	if basic {
+		header = http.Header{"Authorization": {"Bearer " + password}}
+	}
+	name, err := cfg.Operator(header)
+	return name, err == nil
+}
+
+// needs says what a change needs.
+func needs(cfg Config) string {
+	switch {
+	case cfg.Operator != nil:
+		return "Changes need an operator's token, as a bearer's or as a password: `server operators token NAME` prints one"
+	case cfg.WritePassword != "":
+		return "Changes need the writers' password, PARLEY_REGISTRY_WRITE_PASSWORD"
+	}
+	return "This registry takes no changes: it has no password for writers, PARLEY_REGISTRY_WRITE_PASSWORD"
+}
+
+// shortened bounds a user's name in the log.
+func shortened(s string) string { return s[:min(len(s), 64)] }
+
+func unauthorized(w http.ResponseWriter, r *http.Request, text string) {
+	w.Header().Set("WWW-Authenticate", `Basic realm="schema registry"`)
+	write(w, r, nil, &registry.Error{Code: codeUnauthorized, Message: text})
 }
 
 const codeUnauthorized = 40101
@@ -147,18 +184,11 @@ func reads(r *http.Request) bool {
 	return false
 }
 
-func withPassword(password string, next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(password))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, given, _ := r.BasicAuth()
-		got := sha256.Sum256([]byte(given))
-		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Basic realm="schema registry"`)
-			http.Error(w, "a password is needed", http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+// knows compares without telling by its time how much was right.
+func knows(r *http.Request, password string) bool {
+	_, given, _ := r.BasicAuth()
+	want, got := sha256.Sum256([]byte(password)), sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
 // Addr is the address that was taken.

@@ -2,9 +2,12 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +19,13 @@ import (
 // open serves an empty registry and returns its address.
 func open(t *testing.T, listen, password string) string {
 	t.Helper()
-	s, err := Listen(t.Context(), Config{
-		Registry: registry.New(storetest.NewMap(time.Now)), Listen: listen, Password: password, Logger: slog.New(slog.DiscardHandler),
-	})
+	return opened(t, Config{Listen: listen, Password: password})
+}
+
+func opened(t *testing.T, cfg Config) string {
+	t.Helper()
+	cfg.Registry, cfg.Logger = registry.New(storetest.NewMap(time.Now)), slog.New(slog.DiscardHandler)
+	s, err := Listen(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,12 +65,12 @@ func TestOnlyFromHere(t *testing.T) {
 		change func(*http.Request)
 		want   int
 	}{
-		"program":   {func(*http.Request) {}, http.StatusNotFound},
-		"localhost": {func(r *http.Request) { r.Host = "localhost:" + port }, http.StatusNotFound},
+		"program":   {func(*http.Request) {}, http.StatusUnprocessableEntity},
+		"localhost": {func(r *http.Request) { r.Host = "localhost:" + port }, http.StatusUnprocessableEntity},
 		"rebound":   {func(r *http.Request) { r.Host = "evil.example:" + port }, http.StatusMisdirectedRequest},
 		"page":      {func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }, http.StatusForbidden},
 	} {
-		if got := ask(t, http.MethodDelete, addr, tt.change); got != tt.want {
+		if got := ask(t, http.MethodPost, addr, tt.change); got != tt.want {
 			t.Errorf("%s: %d", name, got)
 		}
 	}
@@ -79,12 +86,70 @@ func TestPassword(t *testing.T) {
 	addr := open(t, "0.0.0.0:0", "secret")
 	_, port, _ := net.SplitHostPort(addr)
 	addr = "127.0.0.1:" + port
-	for password, want := range map[string]int{"": 401, "Secret": 401, "secret": 404} {
-		if got := ask(t, http.MethodGet, addr, func(r *http.Request) { r.SetBasicAuth("any", password) }); got != want {
+	for password, want := range map[string]int{"": 401, "Secret": 401, "secret": 422} {
+		if got := ask(t, http.MethodPost, addr, func(r *http.Request) { r.SetBasicAuth("any", password) }); got != want {
 			t.Errorf("%q: %d", password, got)
 		}
 	}
-	if got := ask(t, http.MethodGet, addr, func(*http.Request) {}); got != 401 {
+	if got := ask(t, http.MethodPost, addr, func(*http.Request) {}); got != 401 {
 		t.Errorf("no password: %d", got)
+	}
+}
+
+// Readers read, writers read and write, and where there is no password for writers nobody
+// writes; over HTTPS as without.
+func TestReadersAndWriters(t *testing.T) {
+	certificate := httptest.NewTLSServer(nil)
+	defer certificate.Close()
+	clients := map[string]*http.Client{"http": http.DefaultClient, "https": certificate.Client()}
+	schema := quoted(text1)
+	for scheme, client := range clients {
+		for _, writers := range []string{"", "write"} {
+			cfg := Config{Listen: "127.0.0.1:0", Password: "read", WritePassword: writers}
+			if scheme == "https" {
+				cfg.TLS = &tls.Config{Certificates: certificate.TLS.Certificates}
+			}
+			base := scheme + "://" + opened(t, cfg)
+			write := 401
+			if writers != "" {
+				write = 200
+			}
+			for _, tt := range []struct {
+				password, method, path, body string
+				want                         int
+			}{
+				{"", "GET", "/subjects", "", 401},
+				{"", "POST", "/subjects/s/versions", schema, 401},
+				{"read", "GET", "/subjects", "", 200},
+				{"read", "POST", "/compatibility/subjects/s/versions", schema, 200},
+				{"read", "POST", "/subjects/s/versions", schema, 401},
+				{"read", "PUT", "/config", `{"compatibility":"NONE"}`, 401},
+				{"read", "DELETE", "/subjects/s", "", 401},
+				{"write", "GET", "/subjects", "", write},
+				{"write", "POST", "/subjects/s/versions", schema, write},
+				{"write", "DELETE", "/subjects/s", "", write},
+				{"other", "DELETE", "/subjects/s", "", 401},
+			} {
+				req, err := http.NewRequestWithContext(t.Context(), tt.method, base+tt.path, strings.NewReader(tt.body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tt.password != "" {
+					req.SetBasicAuth("anybody", tt.password)
+				}
+				res, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, _ := io.ReadAll(res.Body)
+				res.Body.Close()
+				if res.StatusCode != tt.want {
+					t.Errorf("%s, writers %q: %s %s with %q: %d %s, want %d", scheme, writers, tt.method, tt.path, tt.password, res.StatusCode, b, tt.want)
+				}
+				if tt.want == 401 && !strings.Contains(string(b), `"error_code":40101`) {
+					t.Errorf("%s %s: %s", tt.method, tt.path, b)
+				}
+			}
+		}
 	}
 }

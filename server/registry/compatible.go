@@ -1,0 +1,154 @@
+package registry
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/gate"
+	"github.com/parley-chat/parley/server/registry/source"
+)
+
+// conflicts says why a schema may not follow versions at the subject's level.
+func (r *Registry) conflicts(ctx context.Context, subject string, p parsed, versions []Version) ([]string, error) {
+	level, err := r.effective(ctx, levels, subject, defaultLevel)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := compat.ParsePolicy(level)
+	if err != nil {
+		return nil, fmt.Errorf("registry: level: %w", err)
+	}
+	switch {
+	case policy == compat.None:
+		return nil, nil
+	case !policy.Transitive() && len(versions) > 1:
+		versions = versions[len(versions)-1:]
+	}
+	var messages []string
+	look := r.lookups()
+	older := versions[:max(len(versions)-1, 0)]
+	// Each part ends with the newest version, of which more is asked than of the others.
+	for first := true; first && len(versions) > 0 || len(older) > 0; first = false {
+		part := append(slices.Clone(older[max(len(older)-maxCompared, 0):]), versions[len(versions)-1])
+		older = older[:max(len(older)-maxCompared, 0)]
+		list, err := r.compare(ctx, look, compat.Options{Policy: policy, Scope: compat.Event}, p, part)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range slices.Backward(list) {
+			if c.Version == len(part)-1 && !first {
+				continue // judged already
+			}
+			for _, f := range c.Findings {
+				if f.Severity == compat.Block && len(messages) < maxMessages {
+					messages = append(messages, said(part[c.Version], f))
+				}
+			}
+		}
+	}
+	return messages, nil
+}
+
+// maxCompared bounds the versions that are compiled at once besides the newest.
+const maxCompared = 31
+
+// compare judges by the rules and samples of schemacheck, as the command line does.
+func (r *Registry) compare(ctx context.Context, look *lookups, o compat.Options, p parsed, versions []Version) ([]gate.Comparison, error) {
+	var bases [][]protoreflect.FileDescriptor
+	for _, v := range versions {
+		references := v.References
+		if v.legacy { // its row has none; the file's imports are those of its successor
+			references = p.References
+		}
+		imports, err := look.imports(ctx, references)
+		if err != nil {
+			return nil, err
+		}
+		base, err := source.Build(ctx, base64.StdEncoding.EncodeToString(v.Descriptor), imports)
+		if err != nil {
+			return nil, refuse(err)
+		}
+		bases = append(bases, []protoreflect.FileDescriptor{base.Descriptor})
+	}
+	list, err := gate.CompareAll(ctx, bases, []protoreflect.FileDescriptor{p.file}, o)
+	if err != nil {
+		return nil, fmt.Errorf("registry: compare: %w", err)
+	}
+	return list, nil
+}
+
+// said is a finding in a sentence or two.
+func said(v Version, f compat.Finding) string {
+	rule, _ := compat.RuleByID(f.Rule)
+	s := fmt.Sprintf("%s %s: %s", f.Rule, f.Subject, rule.Title)
+	if f.Detail != "" {
+		s += " (" + f.Detail + ")"
+	}
+	return strings.TrimSpace(source.Clipped(fmt.Sprintf("version %d: %s. %s %s", v.Version, s, f.Why, f.Instead)))
+}
+
+// Compatible says whether a schema could be registered as far as compatibility
+// goes, and why not: with one version of a subject, or with version 0 with those
+// that the subject's level names.
+func (r *Registry) Compatible(ctx context.Context, subject string, version int, s Schema, normalize bool) (bool, []string, error) {
+	if err := validSubject(subject); err != nil {
+		return false, nil, err
+	}
+	p, err := r.parse(ctx, s, normalize)
+	if err != nil {
+		return false, nil, err
+	}
+	var versions []Version
+	if version != 0 {
+		v, ok, err := r.find(ctx, subject, version, false)
+		switch {
+		case err != nil:
+			return false, nil, err
+		case ok:
+			versions = []Version{v}
+		case version != Latest: // whatever follows nothing is compatible
+			return false, nil, invalid(codeVersionNotFound, textVersionNotFound, version)
+		}
+	} else {
+		all, err := r.versions(ctx, subject)
+		if err != nil {
+			return false, nil, err
+		}
+		versions = live(all)
+	}
+	messages, err := r.conflicts(ctx, subject, p, versions)
+	return len(messages) == 0, messages, err
+}
+
+// Lookup finds the version of a subject that is exactly this schema.
+func (r *Registry) Lookup(ctx context.Context, subject string, s Schema, normalize, deleted bool) (Version, error) {
+	if err := validSubject(subject); err != nil {
+		return Version{}, err
+	}
+	versions, err := r.versions(ctx, subject)
+	if err != nil {
+		return Version{}, err
+	}
+	if !deleted {
+		versions = live(versions)
+	}
+	if len(versions) == 0 {
+		return Version{}, invalid(codeSubjectNotFound, textSubjectNotFound, shortened(subject))
+	}
+	p, err := r.parse(ctx, s, normalize)
+	if err != nil {
+		return Version{}, err
+	}
+	for _, v := range slices.Backward(versions) {
+		if v.identity() == p.fingerprint {
+			return v, nil
+		}
+	}
+	return Version{}, invalid(CodeSchemaNotFound, textSchemaNotFound)
+}

@@ -1,0 +1,106 @@
+package registry
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+	"github.com/parley-chat/parley/schemacheck/gate"
+	"github.com/parley-chat/parley/server/store/storetest"
+)
+
+// roots are the files that no other one imports: those that are registered as events.
+func roots(files []protoreflect.FileDescriptor) (list []protoreflect.FileDescriptor) {
+	imported := map[string]bool{}
+	for _, f := range files {
+		for i := range f.Imports().Len() {
+			imported[f.Imports().Get(i).Path()] = true
+		}
+	}
+	for _, f := range files {
+		if !imported[f.Path()] {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// registered registers what a file imports, in a version of its own for each side, and
+// returns the file as a schema.
+func registered(t *testing.T, r *Registry, files map[string]string, f protoreflect.FileDescriptor) Schema {
+	t.Helper()
+	s := Schema{Text: files[f.Path()]}
+	for i := range f.Imports().Len() {
+		path := f.Imports().Get(i).Path()
+		if _, given := files[path]; !given {
+			continue
+		}
+		if err := r.SetLevel(t.Context(), path, None); err != nil {
+			t.Fatal(err)
+		}
+		v := r.mustRegister(t, path, registered(t, r, files, f.Imports().Get(i).FileDescriptor), RegisterOptions{})
+		s.References = append(s.References, Reference{Name: path, Subject: path, Version: v.Version})
+	}
+	return s
+}
+
+// At each level the registry lets pass what the command line lets pass, for every pair of
+// schemas that the rules are shown by.
+func TestSameVerdictAsTheGate(t *testing.T) {
+	paths, err := filepath.Glob("../../schemacheck/compat/testdata/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged, refusals := 0, 0
+	for _, path := range paths {
+		f, err := fixture.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, head := roots(f.Base), roots(f.Head)
+		// A registry knows one file, by its subject, not by its path.
+		if f.Scope != compat.Event || len(base) != 1 || len(head) != 1 || base[0].Path() != head[0].Path() {
+			continue
+		}
+		judged++
+		r := New(storetest.NewMap(time.Now))
+		before := registered(t, r, f.BaseFiles, base[0])
+		r.mustRegister(t, "event", before, RegisterOptions{})
+		after := registered(t, r, f.HeadFiles, head[0])
+		for _, level := range []string{None, Backward, BackwardTransitive, Forward, ForwardTransitive, Full, FullTransitive} {
+			policy, err := compat.ParsePolicy(level)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if policy.Transitive() && judged%8 != 0 {
+				continue // the same as without, where there is one version: some show it
+			}
+			list, err := gate.CompareAll(t.Context(), [][]protoreflect.FileDescriptor{base}, head, compat.Options{Policy: policy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := !slices.ContainsFunc(list, func(c gate.Comparison) bool {
+				return slices.ContainsFunc(c.Findings, func(f compat.Finding) bool { return f.Severity == compat.Block })
+			})
+			if err := r.SetLevel(t.Context(), "event", level); err != nil {
+				t.Fatal(err)
+			}
+			got, messages, err := r.Compatible(t.Context(), "event", Latest, after, false)
+			if err != nil || got != want {
+				t.Errorf("%s at %s: %t, the gate says %t, %v %v", filepath.Base(path), level, got, want, strings.Join(messages, "; "), err)
+			}
+			if !got {
+				refusals++
+			}
+		}
+	}
+	if judged < 100 || refusals < 150 {
+		t.Errorf("%d fixtures judged, %d refusals", judged, refusals)
+	}
+}
