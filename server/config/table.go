@@ -47,7 +47,11 @@ var table = []Setting{
 	{Name: "PARLEY_KAFKA_LISTEN", Flag: "kafka-listen", Of: Server, Default: DefaultKafka, check: address, Help: "loopback address of the Kafka port, which wants the password in kafka.properties; if the default is in use, a free one is taken"},
 
 	{section: "Schema registry", Name: "PARLEY_REGISTRY_LISTEN", Flag: "registry-listen", Of: both, Default: DefaultRegistry, check: address, Help: "address of the schema registry, in an embedded server on loopback, where a free port is taken if the default is in use; of workers beyond loopback only with a password"},
-	{Name: "PARLEY_REGISTRY_PASSWORD", Of: Workers, Secret: true, Help: "what the registry's clients must know"},
+	{Name: "PARLEY_REGISTRY_PASSWORD", Of: Workers, Secret: true, Help: "what the registry's readers must know"},
+	{Name: "PARLEY_REGISTRY_WRITE_PASSWORD", Of: Workers, Secret: true, Help: "what those must know who register and delete schemas there, and may read as well; without it nobody changes anything"},
+	{Name: "PARLEY_REGISTRY_CERT", Flag: "registry-cert", Of: Workers, Help: "file with the registry's certificate, for HTTPS"},
+	{Name: "PARLEY_REGISTRY_KEY", Flag: "registry-key", Of: Workers, Help: "file with its key"},
+	{Name: "PARLEY_REGISTER_SCHEMAS", Flag: "register-schemas", Of: Workers, Default: "off", check: oneOf("on", "off"), Help: "off: jobs start only if the schemas of their events are registered, which workers schemas register sees to; on: they register what is missing themselves"},
 
 	{section: "DynamoDB", Name: "PARLEY_DYNAMODB_PREFIX", Flag: "dynamodb-prefix", Of: both, Default: "parley_", Help: "prefix of the names of DynamoDB's tables"},
 	{Name: "PARLEY_DYNAMODB_REGION", Flag: "dynamodb-region", Of: both, Help: "region of DynamoDB; without it AWS's own settings say, which also hold the credentials"},

@@ -76,6 +76,7 @@ func newInstallation(t testing.TB) *installation {
 	}
 	brokers := strconv.Itoa(strings.Count(in.kafka, ",") + 1)
 	in.command("tables", "apply")
+	in.command("schemas", "register")
 	in.command("--replication", brokers, "topics", "apply")
 	in.command("tables", "verify")
 	in.command("--replication", brokers, "topics", "verify")

@@ -65,21 +65,19 @@ func (d *durable) close() {
 // buildDurable makes the durable path.
 func (p *program) buildDurable(ctx context.Context, log logger) error {
 	subjects := registry.New(p.eng.Store)
-	ids, err := subjects.Events(ctx)
+	// The one process of this store brings its schemas itself.
+	own, err := subjects.RegisterOwn(ctx, registry.Message{Topic: kafka.DeadLetters, Proto: &eventv1.DeadLetter{}})
 	if err != nil {
 		return err
 	}
-	serde, err := event.NewSerde(ids, subjects.SubjectsOf)
+	serde, err := event.NewSerde(own.Events, subjects.SubjectsOf)
 	if err != nil {
 		return err
 	}
 	serde.OnNewer(func(eventType string, version int32) {
 		log.Warn("events of a newer version are read without what they have more", "type", eventType, "version", version)
 	})
-	letter, err := subjects.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
-	if err != nil {
-		return err
-	}
+	letter := own.Messages[0]
 	d := &durable{}
 	p.durable = d
 	if err := p.buildTopics(ctx, d, subjects, log); err != nil {

@@ -69,6 +69,7 @@ func newSecured(t *testing.T) *secured {
 	}
 	s.flags = []string{"--config", s.file("server", nil)}
 	s.command("tables", "apply")
+	s.command("schemas", "register")
 	s.command("--kafka-user", "admin", "topics", "acl", "apply")
 	s.command("--kafka-user", "parley-operator", "topics", "acl", "verify")
 	s.command("--kafka-user", "parley-operator", "topics", "apply")

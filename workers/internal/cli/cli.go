@@ -54,6 +54,7 @@ var manual = config.Manual{
 		{Name: "topics capacity", About: "print what the topics are made for"},
 		{Name: "topics acl [apply|verify]", About: "print, make or check who may do what there", More: verifyHelp},
 		{Name: "tables apply|verify|terraform", About: "make, check or print the tables of DynamoDB", More: verifyHelp},
+		{Name: "schemas register|verify", About: "register the schemas of what this version publishes, or look whether they are", More: verifyHelp},
 		{Name: "redis acl", About: "print the rules of the user that Redis needs"},
 	},
 	Other:      func(w io.Writer, words []string) bool { return opsctl.Help(w, "workers", words) },
@@ -125,8 +126,12 @@ func parse(args, environ []string, out io.Writer) (settings, error) {
 		jobs: jobs.Config{
 			Listen: v.Get("PARLEY_WORKERS_LISTEN"), KeyFile: v.Get("PARLEY_KEY_FILE"), Slots: v.Int("PARLEY_RELAY_SLOTS"),
 			LinkCA: v.Get("PARLEY_LINK_CA"), LinkCert: v.Get("PARLEY_LINK_CERT"), LinkKey: v.Get("PARLEY_LINK_KEY"),
-			Registry: v.Get("PARLEY_REGISTRY_LISTEN"), Password: v.Secret("PARLEY_REGISTRY_PASSWORD").Reveal(),
-			Ops: v.Get("PARLEY_OPS_LISTEN"),
+			Registry: jobs.SchemaRegistry{
+				Listen: v.Get("PARLEY_REGISTRY_LISTEN"), Password: v.Secret("PARLEY_REGISTRY_PASSWORD").Reveal(),
+				WritePassword: v.Secret("PARLEY_REGISTRY_WRITE_PASSWORD").Reveal(), Cert: v.Get("PARLEY_REGISTRY_CERT"), Key: v.Get("PARLEY_REGISTRY_KEY"),
+			},
+			RegisterSchemas: v.Get("PARLEY_REGISTER_SCHEMAS") == "on",
+			Ops:             v.Get("PARLEY_OPS_LISTEN"),
 		},
 		ops:     opsClient{v.Get("PARLEY_OPS_ADDRESS"), v.Get("PARLEY_OPERATOR"), v.Secret("PARLEY_OPS_TOKEN")},
 		logJSON: v.Get("PARLEY_LOG_FORMAT") == "json", replication: int16(v.Int("PARLEY_REPLICATION")), warnings: v.Warnings, args: rest,
@@ -158,6 +163,8 @@ func (s settings) command(ctx context.Context, stdout, stderr io.Writer) error {
 		return s.topics(ctx, verb, stdout)
 	case "tables":
 		return s.tables(ctx, verb, stdout)
+	case "schemas":
+		return s.schemas(ctx, verb, stdout)
 	case "redis":
 		if verb != "acl" {
 			return errUsage{errors.New("redis acl is the one command on redis")}

@@ -88,6 +88,7 @@ func TestOperators(t *testing.T) {
 	}
 	do(exitOK, "tables", "apply")
 	do(exitOK, "topics", "apply")
+	do(exitOK, "schemas", "register")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	log, ended := &logs{}, make(chan int, 1)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
@@ -15,7 +14,6 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
-	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
@@ -35,11 +33,6 @@ func gettingOn(job string, stalled time.Duration) error {
 		return errors.New(job + " does not get on")
 	}
 	return nil
-}
-
-// letterID is the schema id of dead letters.
-func letterID(ctx context.Context, r *registry.Registry) (int, error) {
-	return r.Message(ctx, kafka.DeadLetters, &eventv1.DeadLetter{})
 }
 
 // relay makes the services that bring the outbox to Kafka: a manager of slots, and an ear

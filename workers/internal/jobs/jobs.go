@@ -7,6 +7,7 @@ package jobs
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,10 +17,12 @@ import (
 	"strings"
 	"time"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/access"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -50,9 +53,32 @@ type Config struct {
 	KeyFile                   string
 	LinkCA, LinkCert, LinkKey string
 	Slots                     int
-	Registry, Password        string // address of the schema registry, and what its clients must know
+	Registry                  SchemaRegistry
+	RegisterSchemas           bool   // what is missing of the events' schemas
 	Ops                       string // address where operators are served
 	Logger                    *slog.Logger
+}
+
+// SchemaRegistry says how the job registry serves.
+type SchemaRegistry struct {
+	Listen                  string
+	Password, WritePassword string // what readers and writers must know
+	Cert, Key               string // files, for HTTPS
+}
+
+// tls is what the registry shows to its clients, nil for HTTP.
+func (r SchemaRegistry) tls() (*tls.Config, error) {
+	if r.Cert == "" && r.Key == "" {
+		return nil, nil
+	}
+	if r.Cert == "" || r.Key == "" {
+		return nil, errors.New("registry-cert and registry-key go together")
+	}
+	own, err := tls.LoadX509KeyPair(r.Cert, r.Key)
+	if err != nil {
+		return nil, fmt.Errorf("registry-cert: %w", err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{own}}, nil
 }
 
 // Validate checks what can be checked without connecting.
@@ -73,6 +99,12 @@ func (c Config) Validate() error {
 		if (j == Relay || j == Fanout || j == Ops) && c.Engine.Brokers == "" {
 			return fmt.Errorf("%s needs kafka-brokers", j)
 		}
+	}
+	if _, err := c.Registry.tls(); err != nil {
+		return err
+	}
+	if w := c.Registry.WritePassword; w != "" && w == c.Registry.Password {
+		return errors.New("readers and writers of the schema registry need passwords of their own")
 	}
 	_, err := engine.MutualTLS(c.LinkCA, c.LinkCert, c.LinkKey)
 	return err
@@ -174,35 +206,56 @@ func (p *program) build(ctx context.Context) (list []lifecycle.Service, err erro
 	return list, nil
 }
 
-// schemas registers what this version publishes, and learns the ids.
+// schemas learns the ids of what this version publishes. Unless it is told to, a process
+// does not register: what is published changes by a step of the deployment, not by the
+// first process of a new version.
 func (p *program) schemas(ctx context.Context) error {
 	r := registry.New(p.eng.Store)
-	ids, err := r.Events(ctx)
+	find := r.FindOwn
+	if p.cfg.RegisterSchemas {
+		find = r.RegisterOwn
+	}
+	own, err := find(ctx, Messages()...)
+	var missing *registry.MissingError
+	if errors.As(err, &missing) {
+		return fmt.Errorf("the schema %w: register what this version publishes with: workers schemas register", err)
+	}
 	if err != nil {
 		return err
 	}
-	if p.serde, err = event.NewSerde(ids, r.SubjectsOf); err != nil {
+	if p.serde, err = event.NewSerde(own.Events, r.SubjectsOf); err != nil {
 		return err
 	}
 	p.serde.OnNewer(func(eventType string, version int32) {
 		p.cfg.Logger.Warn("events of a newer version are read without what they have more", "type", eventType, "version", version)
 	})
-	if p.letter, err = letterID(ctx, r); err != nil {
-		return err
-	}
+	p.letter = own.Messages[0]
 	if p.topics, err = versions.NewWatch(ctx, p.eng.Store, p.cfg.Logger); err != nil {
 		return err
 	}
 	return migrate.Subjects(ctx, r, p.topics.State())
 }
 
+// Messages are what the jobs write besides events.
+func Messages() []registry.Message {
+	return []registry.Message{{Topic: kafka.DeadLetters, Proto: &eventv1.DeadLetter{}}}
+}
+
 // registry makes the service that lets others register and read schemas.
 func (p *program) registry(ctx context.Context) ([]lifecycle.Service, error) {
+	c := p.cfg.Registry
+	encrypted, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
 	s, err := registryapi.Listen(ctx, registryapi.Config{
-		Registry: registry.New(p.eng.Store), Listen: p.cfg.Registry, Password: p.cfg.Password, Logger: p.cfg.Logger,
+		Registry: registry.New(p.eng.Store), Listen: c.Listen, Password: c.Password, WritePassword: c.WritePassword, TLS: encrypted, Logger: p.cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if encrypted == nil && c.Password != "" {
+		p.cfg.Logger.Warn("passwords of the schema registry cross the network as they are: registry-cert and registry-key encrypt them")
 	}
 	p.closers = append(p.closers, s.Close)
 	p.cfg.Logger.Info("schema registry", "address", s.Addr())
