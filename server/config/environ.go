@@ -15,7 +15,7 @@ const prefix = "PARLEY_"
 // environment all the same: those of the project's tests and tools, which start the
 // programs, and those that Kubernetes makes of the name of a service, such as
 // PARLEY_SERVICE_HOST and PARLEY_PORT_8080_TCP.
-var foreign = regexp.MustCompile(`^PARLEY_(TEST_.*|EXPLORE|EXPLORE_.*|ENGINES_.*|CONSUME_.*|KILLS|RECORDS|REBALANCES|KAFKA_AWAY|PYTHON|` +
+var foreign = regexp.MustCompile(`^PARLEY_(TEST_.*|EXPLORE|EXPLORE_.*|ENGINES_.*|CONSUME_.*|KILLS|RECORDS|SCHEMA_(EDITS|SEED|LEVELS|MISTAKES)|REBALANCES|KAFKA_AWAY|PYTHON|` +
 	`(.*_)?SERVICE_(HOST|PORT|PORT_.*)|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
 
 // servicePort is the one name of Kubernetes that needs a look at its value, too.
