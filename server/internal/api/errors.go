@@ -50,6 +50,7 @@ var mappings = []mapping{
 	{is: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "an access token is required: Authorization: Bearer <token>"},
 	{is: auth.ErrNotBearer, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the header must be one: Authorization: Bearer <token>"},
 	{is: auth.ErrOtherKey, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is another server's, or of an older data directory"},
+	{is: auth.ErrRevoked, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is of a session that was ended"},
 	{is: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is not valid"},
 	{is: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
 

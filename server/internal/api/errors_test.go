@@ -36,6 +36,7 @@ var sentinels = map[string]struct {
 	"auth.ErrInvalidToken": {auth.ErrInvalidToken, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrNotBearer":    {auth.ErrNotBearer, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrOtherKey":     {auth.ErrOtherKey, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
+	"auth.ErrRevoked":      {auth.ErrRevoked, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrTokenExpired": {auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED"},
 
 	"chat.ErrNotAMember":       {chat.ErrNotAMember, connect.CodePermissionDenied, "NOT_A_MEMBER"},

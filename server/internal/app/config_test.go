@@ -64,6 +64,7 @@ func TestConfigPrecedence(t *testing.T) {
 			got.Engine, got.LinkListen = engine.Config{}, "" // see TestDistributedConfig
 			got.OpsListen, got.ops = "", opsClient{}         // see TestOperators
 			got.WebOrigins, got.Demo = nil, false            // see TestCORS and TestDemoUsersOff
+			got.Edge = edgeConfig{}                          // see the tests of the edge
 			if tt.want.MaxChats == 0 {
 				tt.want.MaxChats = 10_000
 			}
