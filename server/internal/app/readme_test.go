@@ -24,7 +24,7 @@ func readme(t *testing.T) string {
 // there is; "" where there is none.
 func operatorsHelp(t *testing.T, line string) string {
 	t.Helper()
-	command := regexp.MustCompile(`\./server ((?:deadletters|groups) [a-z-]+|replay)`).FindStringSubmatch(line)
+	command := regexp.MustCompile(`\./server ((?:deadletters|groups|migration) [a-z-]+|replay|audit)`).FindStringSubmatch(line)
 	if command == nil {
 		return ""
 	}
@@ -39,7 +39,7 @@ func operatorsHelp(t *testing.T, line string) string {
 // one that both programs take.
 func TestReadmeSettings(t *testing.T) {
 	text := readme(t)
-	names, flags := map[string]bool{"PARLEY_CONFIG": true}, map[string]bool{"--config": true, "--help": true, "--base": true}
+	names, flags := map[string]bool{"PARLEY_CONFIG": true}, map[string]bool{"--config": true, "--help": true, "--base": true, "--repair": true}
 	for _, p := range []config.Program{config.Server, config.Workers} {
 		for _, s := range config.Settings(p) {
 			names[s.Name] = true
