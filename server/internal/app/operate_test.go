@@ -46,7 +46,7 @@ func (s *safeBuffer) String() string {
 
 // greeted runs the server in this process until stop is called, and returns what
 // it printed at the start.
-func greeted(t *testing.T, listen, dir string) (greeting string, logs *safeBuffer, stop func() int) {
+func greeted(t *testing.T, listen, dir string, more ...string) (greeting string, logs *safeBuffer, stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	logs = &safeBuffer{}
@@ -54,7 +54,7 @@ func greeted(t *testing.T, listen, dir string) (greeting string, logs *safeBuffe
 	done := make(chan int, 1)
 	go func() {
 		args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir, "--log-format", "json"}
-		code := app.Run(ctx, args, nil, pw, logs)
+		code := app.Run(ctx, append(args, more...), nil, pw, logs)
 		_ = pw.Close()
 		done <- code
 	}()
