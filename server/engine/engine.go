@@ -238,16 +238,12 @@ func (e *Engine) LogStable(ctx context.Context) error {
 // must.
 func (e *Engine) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
 
-// Descriptors is how many files the event log of an embedded engine keeps open at most:
-// two for each partition that is written to.
-func (e *Engine) Descriptors() (n int) {
+// Descriptors is how many files the event log of an embedded engine keeps open at most.
+func (e *Engine) Descriptors() int {
 	if e.broker == nil {
 		return 0
 	}
-	for _, t := range kafka.Topics() {
-		n += 2 * int(t.Partitions)
-	}
-	return n
+	return e.broker.Descriptors()
 }
 
 // TrimLog keeps the embedded log within its cap; full says that it could not.

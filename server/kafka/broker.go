@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -80,16 +78,9 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = logdir.MaxBytes(logdir.Memory())
 	}
-	host, port, err := net.SplitHostPort(cfg.Listen)
+	n, err := port.Free(cfg.Listen, cfg.Fallback)
 	if err != nil {
-		return nil, fmt.Errorf("kafka listen address must be host:port, not %q", cfg.Listen)
-	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return nil, fmt.Errorf("the embedded Kafka endpoint listens on loopback only, not on %q", host)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		return nil, fmt.Errorf("kafka listen port %q", port)
+		return nil, err
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create log directory: %w", err)
@@ -99,9 +90,6 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 		cfg.Topics = Topics()
 	}
 	b.topics.Store(&cfg.Topics)
-	if n, err = b.freePort(host, n); err != nil {
-		return nil, err
-	}
 	if err := b.check(); err != nil {
 		return nil, err
 	}
@@ -140,7 +128,7 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 		kfake.BrokerConfigs(map[string]string{
 			// Retention is ours: the broker's trims a partition to nothing, after which
 			// offsets begin at 0 again, and stops after a restart.
-			"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": strconv.FormatInt(segmentBytes(b.cfg.MaxBytes), 10),
+			"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": strconv.FormatInt(logdir.SegmentBytes(b.cfg.MaxBytes), 10),
 			"group.initial.rebalance.delay.ms": "0", "transaction.max.timeout.ms": "60000",
 		}),
 	}
@@ -162,24 +150,6 @@ func (b *Broker) recover(unended []logdir.Txn) error {
 		return err
 	}
 	return b.resetOffsets()
-}
-
-// freePort finds out whether the port can be had, because the broker does not say
-// what is wrong with it.
-func (b *Broker) freePort(host string, port int) (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if errors.Is(err, syscall.EADDRINUSE) && b.cfg.Fallback {
-		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
-	}
-	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
-		return 0, fmt.Errorf("listen for Kafka on %s: %w", b.cfg.Listen, err)
-	}
-	port = l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
 }
 
 // createTopics makes what is missing; topics that the broker makes by itself would
@@ -228,6 +198,16 @@ func embeddedConfigs(t Topic) map[string]string {
 
 // Addr is the address to connect to.
 func (b *Broker) Addr() string { return b.addr }
+
+// Descriptors is how many files the log keeps open at most: two for each partition that
+// is written to, and one for each older segment that somebody has read.
+func (b *Broker) Descriptors() int {
+	n := int(b.cfg.MaxBytes / logdir.SegmentBytes(b.cfg.MaxBytes))
+	for _, t := range *b.topics.Load() {
+		n += 2 * int(t.Partitions)
+	}
+	return n
+}
 
 // Close stops the broker.
 func (b *Broker) Close() { b.cluster.Close() }

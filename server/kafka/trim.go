@@ -10,18 +10,11 @@ import (
 	"github.com/parley-chat/parley/server/kafka/logdir"
 )
 
-// Shares of the log's cap. Segments are so small that those which are still written to,
-// one for each partition, stay well below the cap.
+// Shares of the log's cap.
 const (
-	segmentShare = 256
-	maxSegment   = 16 << 20
-	minSegment   = 64 << 10
-	letterShare  = 8  // dead letters may take one of this many parts
-	trimTo       = 90 // percent of the cap that a trim leaves
+	letterShare = 8  // dead letters may take one of this many parts
+	trimTo      = 90 // percent of the cap that a trim leaves
 )
-
-// segmentBytes is the size of a segment under a cap.
-func segmentBytes(limit int64) int64 { return max(minSegment, min(maxSegment, limit/segmentShare)) }
 
 // Bytes is what the log takes on the disk, as of the last look.
 func (b *Broker) Bytes() int64 {

@@ -165,7 +165,7 @@ func TestCapOfTheLog(t *testing.T) {
 	if n := logdir.Memory(); n < 1<<28 {
 		t.Errorf("this machine has %d bytes", n)
 	}
-	if n := segmentBytes(512 << 20); n != 2<<20 {
+	if n := logdir.SegmentBytes(512 << 20); n != 2<<20 {
 		t.Errorf("segments of %d bytes", n)
 	}
 }

@@ -52,3 +52,18 @@ func TestAddedTopicStays(t *testing.T) {
 		t.Errorf("%q %v", read, err)
 	}
 }
+
+// Files are reckoned with for all partitions that there are, and for the older segments
+// that somebody may read.
+func TestDescriptors(t *testing.T) {
+	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 512 << 20, Topics: []Topic{{"messages.persisted", 64, Topics()[0].Configs}}})
+	if n := b.Descriptors(); n != 2*64+256 {
+		t.Errorf("%d files", n)
+	}
+	if err := b.Add(t.Context(), Topic{"messages.persisted.v2", 256, Topics()[0].Configs}); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Descriptors(); n != 2*(64+256)+256 {
+		t.Errorf("%d files after a migration", n)
+	}
+}

@@ -16,6 +16,17 @@ func MaxBytes(memory int64) int64 {
 	return min(512<<20, memory/16)
 }
 
+// Segments are so small that those which are still written to, one for each partition,
+// stay well below the log's cap.
+const (
+	segmentShare = 256
+	maxSegment   = 16 << 20
+	minSegment   = 64 << 10
+)
+
+// SegmentBytes is the size of a segment under a cap, in bytes.
+func SegmentBytes(limit int64) int64 { return max(minSegment, min(maxSegment, limit/segmentShare)) }
+
 // Memory is how much the process may use: the machine's, or less in a container. 0
 // where nothing says so.
 func Memory() int64 {
