@@ -123,3 +123,25 @@ func TestFindOwn(t *testing.T) {
 		t.Errorf("deleted for good: %v", err)
 	}
 }
+
+// The schemas of a topic under another name are looked for as those under its own.
+func TestAlso(t *testing.T) {
+	r := New(storetest.NewMap(time.Now))
+	if _, err := r.Events(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var missing *MissingError
+	if err := r.Also(t.Context(), "messages.persisted", "messages.persisted.v2", false); !errors.As(err, &missing) || !strings.HasPrefix(missing.Subject, "messages.persisted.v2-") {
+		t.Fatalf("nothing is registered for it: %v", err)
+	}
+	for subject, err := range r.Subjects(t.Context(), ListOptions{}) {
+		if err != nil || strings.Contains(subject, ".v2-") {
+			t.Fatalf("looking registered %q, %v", subject, err)
+		}
+	}
+	for _, register := range []bool{true, false} {
+		if err := r.Also(t.Context(), "messages.persisted", "messages.persisted.v2", register); err != nil {
+			t.Errorf("register is %v: %v", register, err)
+		}
+	}
+}

@@ -35,7 +35,7 @@ func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like stri
 	if err := l.AddTopic(ctx, t, like); err != nil {
 		return err
 	}
-	return l.Registry.Also(ctx, base, t.Name)
+	return l.Registry.Also(ctx, base, t.Name, true)
 }
 
 // Empty implements Cluster.
@@ -93,14 +93,15 @@ func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, 
 func (l *Live) Stable(ctx context.Context) error { return l.Durable(ctx) }
 
 // Subjects registers the schemas of this program's events for the versions of topics that
-// carry them, beside the declared names.
-func Subjects(ctx context.Context, r *registry.Registry, s versions.State) error {
+// carry them, beside the declared names. Without register it only looks for them, and
+// fails with *registry.MissingError.
+func Subjects(ctx context.Context, r *registry.Registry, s versions.State, register bool) error {
 	for _, t := range kafka.Topics() {
 		for _, name := range s.Readable(t.Name) {
 			if name == t.Name {
 				continue
 			}
-			if err := r.Also(ctx, t.Name, name); err != nil {
+			if err := r.Also(ctx, t.Name, name, register); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -74,6 +75,30 @@ func TestHostsOfPages(t *testing.T) {
 	_, err := u.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{})
 	if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "not called \"evil.example\"") {
 		t.Errorf("gRPC: %v", err)
+	}
+}
+
+// What is refused is answered before its body is there, which may never come, and the
+// pages of origins that may call the server can read why.
+func TestRefusedIsAnswered(t *testing.T) {
+	p := launch(t, t.TempDir(), "127.0.0.1:0")
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(conn, "POST /api/v1/chats HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://localhost:5173\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("no answer: %v", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusMisdirectedRequest || res.Header.Get("Access-Control-Allow-Origin") != "http://localhost:5173" {
+		t.Errorf("%s, %v", res.Status, res.Header)
 	}
 }
 

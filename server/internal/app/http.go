@@ -58,7 +58,8 @@ func (p *program) server(log logger, address string) *web {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	w.srv = &http.Server{
-		Handler:           p.bounded(defaultBounds.wrap(withCORS(mux, p.cfg.WebOrigins))),
+		// What is refused must not wait for its body either, and pages must be able to read why.
+		Handler:           defaultBounds.wrap(withCORS(p.bounded(mux), p.cfg.WebOrigins)),
 		Protocols:         &protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       3 * time.Minute,

@@ -127,7 +127,7 @@ func (p *program) buildTopics(ctx context.Context, d *durable, subjects *registr
 	if d.topics, err = versions.NewWatch(ctx, p.eng.Store, log); err != nil {
 		return err
 	}
-	if err := migrate.Subjects(ctx, subjects, d.topics.State()); err != nil {
+	if err := migrate.Subjects(ctx, subjects, d.topics.State(), true); err != nil {
 		return err
 	}
 	d.migrator, err = migrate.New(migrate.Config{

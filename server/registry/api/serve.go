@@ -119,8 +119,12 @@ func fromHere(next http.Handler) http.Handler {
 func permitted(cfg Config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, writes := writer(cfg, r)
+		known := writes || cfg.Password != "" && knows(r, cfg.Password)
+		if known { // its connection is not the one that makes room for strangers
+			edge.Trust(r.Context())
+		}
 		switch {
-		case reads(r) && (writes || cfg.Password == "" || knows(r, cfg.Password)):
+		case reads(r) && (known || cfg.Password == ""):
 		case reads(r):
 			unauthorized(w, r, "A password is needed")
 			return

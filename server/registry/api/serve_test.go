@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"io"
@@ -152,4 +153,68 @@ func TestReadersAndWriters(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Strangers who open connections without end do not drive out a consumer, who has shown
+// a password; whoever only tried one is a stranger.
+func TestStrangersMakeRoom(t *testing.T) {
+	addr := open(t, "127.0.0.1:0", "secret")
+	var tried, known net.Conn
+	for password, c := range map[string]*net.Conn{"Secret": &tried, "secret": &known} {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		*c = conn
+		if got := spoken(t, conn, password); (got == http.StatusOK) != (password == "secret") {
+			t.Fatalf("%q: %d", password, got)
+		}
+	}
+	for range 300 {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	// One of the last is served when all were taken in.
+	last, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/subjects", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if got := spoken(t, tried, "secret"); got != 0 {
+		t.Errorf("a stranger's connection was kept: %d", got)
+	}
+	if got := spoken(t, known, "secret"); got != http.StatusOK {
+		t.Errorf("a consumer was driven out: %d", got)
+	}
+}
+
+// spoken asks on a connection and returns the answer's status; 0 if there is none.
+func spoken(t *testing.T, conn net.Conn, password string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/subjects", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("any", password)
+	if err := req.Write(conn); err != nil {
+		return 0
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	res, err := http.ReadResponse(bufio.NewReader(conn), req)
+	if err != nil {
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	_ = res.Body.Close()
+	return res.StatusCode
 }

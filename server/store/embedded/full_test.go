@@ -35,7 +35,8 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// What must be noted before the log can be trimmed is written on a full disk too.
+// What must be noted before the log can be trimmed, or an operator can delete something,
+// is written on a full disk too.
 func TestNotesOnAFullDisk(t *testing.T) {
 	mem := vfs.NewMem()
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 30, TotalBytes: 100 << 30})
@@ -43,9 +44,10 @@ func TestNotesOnAFullDisk(t *testing.T) {
 	if err := s.Transact(t.Context(), putRow(1)); !errors.Is(err, store.ErrFull) {
 		t.Fatal(err)
 	}
-	note := store.Write{Op: store.OpPut, Key: store.Key{Table: store.Meta, PK: "log"}, Item: number(1)}
-	if err := s.BatchWrite(t.Context(), []store.Write{note}); err != nil {
-		t.Fatal(err)
+	for _, key := range []store.Key{{Table: store.Meta, PK: "log"}, {Table: store.Audit, PK: "2026-11", SK: "1#a#begun"}} {
+		if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: number(1)}}); err != nil {
+			t.Errorf("%v: %v", key, err)
+		}
 	}
 }
 

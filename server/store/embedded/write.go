@@ -70,12 +70,17 @@ func (s *Store) fail(err error) {
 	s.opts.Fatal(err)
 }
 
-// onlyDeletes reports whether writes make room. The few rows of tables meta and leases
-// count as if they did: the log is trimmed only after a note of it, and who loses the
-// lease of a relay does not delete what was published.
+// onlyDeletes reports whether writes make room. The few rows of some tables count as if
+// they did: the log is trimmed only after a note of it (meta), who loses the lease of a
+// relay does not delete what was published (leases), and operators delete nothing without
+// a record of it (audit).
 func onlyDeletes(writes []store.Write) bool {
 	for i := range writes {
-		if writes[i].Op != store.OpDelete && writes[i].Op != store.OpCheck && writes[i].Key.Table != store.Meta && writes[i].Key.Table != store.Leases {
+		w := &writes[i]
+		switch {
+		case w.Op == store.OpDelete, w.Op == store.OpCheck:
+		case w.Key.Table == store.Meta, w.Key.Table == store.Leases, w.Key.Table == store.Audit:
+		default:
 			return false
 		}
 	}

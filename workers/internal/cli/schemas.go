@@ -10,8 +10,11 @@ import (
 	"slices"
 
 	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/internal/jobs"
+	"github.com/parley-chat/parley/workers/migrate"
 )
 
 // schemas registers or looks for the schemas of what this version publishes. It needs
@@ -29,15 +32,7 @@ func (s settings) schemas(ctx context.Context, verb string, stdout io.Writer) (e
 		return err
 	}
 	defer func() { err = errors.Join(engine.ExplainStore(c, err), eng.Close()) }()
-	r := registry.New(eng.Store)
-	if verb == "register" {
-		own, err := r.RegisterOwn(ctx, jobs.Messages()...)
-		if err != nil {
-			return err
-		}
-		return tell(stdout, lines(own), "")
-	}
-	own, err := r.FindOwn(ctx, jobs.Messages()...)
+	own, err := bring(ctx, eng.Store, verb == "register")
 	var missing *registry.MissingError
 	if errors.As(err, &missing) {
 		return differ(stdout, []string{missing.Error()}, "")
@@ -46,6 +41,24 @@ func (s settings) schemas(ctx context.Context, verb string, stdout io.Writer) (e
 		return err
 	}
 	return tell(stdout, lines(own), "")
+}
+
+// bring registers or looks for the schemas, those of topics under other names as well.
+func bring(ctx context.Context, st store.Store, register bool) (registry.Own, error) {
+	topics, err := versions.Load(ctx, st)
+	if err != nil {
+		return registry.Own{}, err
+	}
+	r := registry.New(st)
+	find := r.FindOwn
+	if register {
+		find = r.RegisterOwn
+	}
+	own, err := find(ctx, jobs.Messages()...)
+	if err != nil {
+		return registry.Own{}, err
+	}
+	return own, migrate.Subjects(ctx, r, topics, register)
 }
 
 // lines says which schema has which id.

@@ -216,12 +216,8 @@ func (p *program) schemas(ctx context.Context) error {
 		find = r.RegisterOwn
 	}
 	own, err := find(ctx, Messages()...)
-	var missing *registry.MissingError
-	if errors.As(err, &missing) {
-		return fmt.Errorf("the schema %w: register what this version publishes with: workers schemas register", err)
-	}
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	if p.serde, err = event.NewSerde(own.Events, r.SubjectsOf); err != nil {
 		return err
@@ -233,7 +229,16 @@ func (p *program) schemas(ctx context.Context) error {
 	if p.topics, err = versions.NewWatch(ctx, p.eng.Store, p.cfg.Logger); err != nil {
 		return err
 	}
-	return migrate.Subjects(ctx, r, p.topics.State())
+	return explain(migrate.Subjects(ctx, r, p.topics.State(), p.cfg.RegisterSchemas))
+}
+
+// explain says what to do where a schema is missing.
+func explain(err error) error {
+	var missing *registry.MissingError
+	if errors.As(err, &missing) {
+		return fmt.Errorf("the schema %w: register what this version publishes with: workers schemas register", err)
+	}
+	return err
 }
 
 // Messages are what the jobs write besides events.

@@ -71,7 +71,7 @@ func (w *Watch) Failed(now time.Time) {
 // Full reports whether writes must be refused.
 func (w *Watch) Full(now time.Time) bool {
 	ms, next := now.UnixMilli(), w.next.Load()
-	if step := w.step.Load(); ms < next && (step == 0 || w.wrote.Load() < step) {
+	if step := w.step.Load(); within(ms, next, Every) && (step == 0 || w.wrote.Load() < step) {
 		return w.full.Load()
 	}
 	if !w.next.CompareAndSwap(next, ms+Every.Milliseconds()) {
@@ -82,11 +82,17 @@ func (w *Watch) Full(now time.Time) bool {
 	reserve := Reserve(total)
 	w.step.Store(int64(max(minQuestion, reserve/questionOf)))
 	w.crowded.Store(free < reserve/2)
-	full := free < reserve || ms < w.failed.Load()
+	full := free < reserve || within(ms, w.failed.Load(), afterFailure)
 	if full != w.full.Swap(full) {
 		w.Changed(full, free)
 	}
 	return full
+}
+
+// within reports whether a time is before another one, but not by more than it can be: a
+// clock that was set back makes it so.
+func within(ms, until int64, most time.Duration) bool {
+	return ms < until && until-ms <= most.Milliseconds()
 }
 
 // Refusing reports whether writes were refused when last asked.

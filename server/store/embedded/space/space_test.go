@@ -66,3 +66,27 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%d changes", changes)
 	}
 }
+
+// A clock that is set back by hours makes neither what was seen nor a failure last longer.
+func TestClockSetBack(t *testing.T) {
+	now, free := time.Unix(100_000, 0), uint64(50<<20)
+	w := Watch{Usage: func() (uint64, uint64) { return free, 1 << 30 }, Changed: func(bool, uint64) {}}
+	if !w.Full(now) {
+		t.Fatal("a full disk is not full")
+	}
+	w.Failed(now)
+	free = 500 << 20
+	if !w.Full(now) {
+		t.Fatal("a failure does not count")
+	}
+	if now = now.Add(-5 * time.Hour); w.Full(now) {
+		t.Error("full after the clock was set back")
+	}
+	free = 50 << 20
+	if now = now.Add(time.Second); w.Full(now) {
+		t.Error("asked again after a second")
+	}
+	if now = now.Add(time.Second); !w.Full(now) {
+		t.Error("not asked again after two seconds")
+	}
+}
