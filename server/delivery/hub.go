@@ -58,7 +58,7 @@ type Source interface {
 	// NewToken makes a synchronisation token for reads that begin at a time.
 	NewToken(user string, at time.Time) string
 	// Token checks a synchronisation token.
-	Token(user, token string) (view.Token, error)
+	Token(ctx context.Context, user, token string) (view.Token, error)
 }
 
 // Config sets up a Hub. Zero limits take the defaults.
@@ -289,8 +289,8 @@ type OpenParams struct {
 // Open registers a stream and queues its hello. The caller goes on with
 // [Stream.Step] until the opening is done, and must call [Hub.Close] in the end.
 // Errors: ErrDraining, ErrSessionRevoked, and those of Source.Token.
-func (h *Hub) Open(p OpenParams) (*Stream, error) {
-	s, err := h.register(p)
+func (h *Hub) Open(ctx context.Context, p OpenParams) (*Stream, error) {
+	s, err := h.register(ctx, p)
 	if err == nil && h.cfg.Revoked(p.SessionID) {
 		h.Close(s)
 		return nil, ErrSessionRevoked
@@ -298,12 +298,12 @@ func (h *Hub) Open(p OpenParams) (*Stream, error) {
 	return s, err
 }
 
-func (h *Hub) register(p OpenParams) (*Stream, error) {
+func (h *Hub) register(ctx context.Context, p OpenParams) (*Stream, error) {
 	now := h.cfg.Clock()
 	tok := view.Token{Full: true}
 	if p.Token != "" {
 		var err error
-		if tok, err = h.cfg.Source.Token(p.UserID, p.Token); err != nil {
+		if tok, err = h.cfg.Source.Token(ctx, p.UserID, p.Token); err != nil {
 			return nil, err
 		}
 	}

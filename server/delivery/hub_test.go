@@ -379,7 +379,7 @@ func TestExpiryRevocationDrain(t *testing.T) {
 	if d.take(); d.end != deliveryv1.EndCode_END_CODE_DRAIN {
 		t.Fatalf("ended with %v", d.end)
 	}
-	if _, err := w.hub.Open(delivery.OpenParams{UserID: "bob"}); !errors.Is(err, delivery.ErrDraining) {
+	if _, err := w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob"}); !errors.Is(err, delivery.ErrDraining) {
 		t.Fatal(err)
 	}
 	if n := w.hub.Stats().Streams; n != 0 {

@@ -194,7 +194,7 @@ func TestTokenIsOlderThanTheFirstRead(t *testing.T) {
 	w.group(table.All, "alice", "bob")
 	at := func(d *device) time.Time {
 		d.take()
-		tok, err := w.view.Token("bob", d.token)
+		tok, err := w.view.Token(w.ctx, "bob", d.token)
 		w.must(err)
 		return tok.At
 	}

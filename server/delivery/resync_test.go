@@ -49,9 +49,9 @@ func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
 	w.settle()
 	a.showsAll(id)
 	b.showsAll(id)
-	old, err := w.view.Token("bob", before)
+	old, err := w.view.Token(w.ctx, "bob", before)
 	w.must(err)
-	now, err := w.view.Token("bob", b.token)
+	now, err := w.view.Token(w.ctx, "bob", b.token)
 	w.must(err)
 	if now.At.Sub(old.At) < time.Hour {
 		t.Error("the token stayed where it was")
@@ -230,12 +230,12 @@ func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 		}
 	})
 	hub = w.hub
-	s, err := hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)})
+	s, err := hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)})
 	w.must(err)
 	hub.Close(s)
 	revoked = true // just before: Revoke has come and gone
 	hub.Revoke("s")
-	if _, err := hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}); !errors.Is(err, delivery.ErrSessionRevoked) {
+	if _, err := hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}); !errors.Is(err, delivery.ErrSessionRevoked) {
 		t.Errorf("%v", err)
 	}
 	if n := hub.Stats().Streams; n != 0 {

@@ -58,7 +58,7 @@ func TestConcurrentUse(t *testing.T) {
 	for i := range 8 {
 		users.Go(func() {
 			for j := range 20 {
-				s, err := w.hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)})
+				s, err := w.hub.Open(t.Context(), delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour)})
 				if err != nil {
 					t.Error(err)
 					return

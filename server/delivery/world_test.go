@@ -145,7 +145,7 @@ func (w *world) open(user, token string, known ...*deliveryv1.KnownChat) *device
 
 func (w *world) register(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
-	s, err := w.hub.Open(delivery.OpenParams{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour), Token: token, Known: known})
+	s, err := w.hub.Open(w.ctx, delivery.OpenParams{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour), Token: token, Known: known})
 	w.must(err)
 	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, shown: map[string]int64{}, texts: map[string][]string{}, left: map[string]bool{}, next: 1}
 	for _, k := range known {

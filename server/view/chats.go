@@ -230,7 +230,7 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 		user: user, sort: byChange, left: true, size: pageSize(int(req.GetPageSize()), syncPage, maxSyncPage),
 	}
 	if req.GetToken() != "" {
-		token, err := r.Token(user, req.GetToken())
+		token, err := r.Token(ctx, user, req.GetToken())
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
 // spy counts reads and can act before one of them, hide an item, or show an old
@@ -51,6 +52,9 @@ func (s *spy) counting(f func()) map[store.Table]int {
 }
 
 func (s *spy) Get(ctx context.Context, k store.Key, c store.Consistency) (store.Item, error) {
+	if k == table.ClockKey() { // now and then
+		return s.Store.Get(ctx, k, c)
+	}
 	s.step()
 	s.read(k.Table, 1)
 	if k == s.hide || c != store.Strong {

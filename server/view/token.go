@@ -1,6 +1,7 @@
 package view
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -33,7 +34,10 @@ const (
 )
 
 const (
-	tokenVersion = 1
+	tokenVersion = 2
+	// tokenUncounted is the version of tokens that do not count setbacks, of releases
+	// that did not either: they know of none.
+	tokenUncounted = 1
 	// pageVersion is raised when the form of a position changes: one of another release
 	// must not be read as something else.
 	pageVersion = 2
@@ -51,7 +55,7 @@ const (
 // Token is what a synchronisation token says.
 type Token struct {
 	At   time.Time // what changed at or after it is to be sent
-	Full bool      // too old, or of another generation: all chats are to be sent
+	Full bool      // too old, of another generation, or of a wrong clock: all chats are to be sent
 }
 
 // NewToken makes a synchronisation token of a user for reads that begin at a
@@ -61,23 +65,52 @@ func (r *Reader) NewToken(user string, at time.Time) string {
 	body = append(body, tokenVersion, byte(len(r.signer.generation)))
 	body = append(body, r.signer.generation...)
 	body = binary.BigEndian.AppendUint64(body, uint64(at.Add(-Overlap).UnixMilli()))
+	back := r.setbacks.Last().Count
+	if at.After(r.clock()) {
+		back = 0 // the clock was set back after the reads began
+	}
+	body = binary.BigEndian.AppendUint32(body, uint32(back))
 	return r.signer.seal(body, purposeSync, user)
 }
 
 // Token checks a synchronisation token. A token that this store, in whatever
-// generation, did not make for the user is ErrInvalidToken.
-func (r *Reader) Token(user, token string) (Token, error) {
+// generation, did not make for the user is ErrInvalidToken. Errors of the store come
+// through wrapped.
+func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	body, ok := r.signer.open(token, purposeSync, user)
-	if !ok || len(body) < 2 || body[0] != tokenVersion || len(body) != 2+int(body[1])+8 {
+	if !ok || !complete(body) {
 		return Token{}, ErrInvalidToken
 	}
-	generation, stamp := body[2:2+int(body[1])], body[2+int(body[1]):]
-	t := Token{At: time.UnixMilli(int64(binary.BigEndian.Uint64(stamp)))}
+	generation, rest := body[2:2+int(body[1])], body[2+int(body[1]):]
+	t := Token{At: time.UnixMilli(int64(binary.BigEndian.Uint64(rest)))}
+	var known uint32
+	if body[0] == tokenVersion {
+		known = binary.BigEndian.Uint32(rest[8:])
+	}
+	back, err := r.setbacks.Setbacks(ctx)
+	if err != nil {
+		return Token{}, err
+	}
 	now := r.clock()
 	// A token of the future means that clocks were set back: what it would hide is
 	// not known.
 	t.Full = string(generation) != r.signer.generation || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
+	// Nor is it later, when that future has come.
+	behind := int64(known) < back.Count && !t.At.Before(time.UnixMilli(back.From).Add(-Overlap))
+	t.Full = t.Full || behind
 	return t, nil
+}
+
+// complete reports whether a token's body has a form that Token reads.
+func complete(body []byte) bool {
+	if len(body) < 2 {
+		return false
+	}
+	size := 2 + int(body[1]) + 8
+	if body[0] == tokenVersion {
+		return len(body) == size+4
+	}
+	return body[0] == tokenUncounted && len(body) == size
 }
 
 // newPageToken signs a position in a list. It is bound to the purpose, the user,

@@ -14,34 +14,34 @@ func TestToken(t *testing.T) {
 	w := newWorld(t)
 	at := w.clock()
 	token := w.reader.NewToken("bob", at)
-	got, err := w.reader.Token("bob", token)
+	got, err := w.reader.Token(w.ctx, "bob", token)
 	w.must(err)
 	equal(t, "time", got.At.UnixMilli(), at.Add(-view.Overlap).UnixMilli())
 	equal(t, "full", got.Full, false)
 
 	w.advance(view.MaxTokenAge - view.Overlap)
-	got, err = w.reader.Token("bob", token)
+	got, err = w.reader.Token(w.ctx, "bob", token)
 	w.must(err)
 	equal(t, "80 days", got.Full, false)
 	w.advance(time.Millisecond)
-	got, err = w.reader.Token("bob", token)
+	got, err = w.reader.Token(w.ctx, "bob", token)
 	w.must(err)
 	equal(t, "older", got.Full, true)
 	equal(t, "sync", w.sync("bob", token, 0).GetFull(), true)
 
-	got, err = w.reader.Token("bob", w.reader.NewToken("bob", w.clock().Add(time.Hour)))
+	got, err = w.reader.Token(w.ctx, "bob", w.reader.NewToken("bob", w.clock().Add(time.Hour)))
 	w.must(err)
 	equal(t, "of the future", got.Full, true)
 
 	// S-14: a restore changes the generation, not the key.
-	got, err = w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').Token("bob", w.reader.NewToken("bob", w.clock()))
+	got, err = w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').Token(w.ctx, "bob", w.reader.NewToken("bob", w.clock()))
 	w.must(err)
 	equal(t, "other generation", got.Full, true)
 	long := w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').NewToken("bob", w.clock())
 	if len(long) > 128 {
 		t.Fatalf("a token has up to %d bytes", len(long))
 	}
-	got, err = w.reader.Token("bob", long)
+	got, err = w.reader.Token(w.ctx, "bob", long)
 	w.must(err)
 	equal(t, "other generation", got.Full, true)
 }
@@ -64,16 +64,16 @@ func TestForgedTokens(t *testing.T) {
 			return next
 		}(),
 	} {
-		_, err := w.reader.Token("bob", bad)
+		_, err := w.reader.Token(w.ctx, "bob", bad)
 		wantError(t, name, err, view.ErrInvalidToken)
 	}
 	for i := range len(token) {
-		_, err := w.reader.Token("bob", token[:i])
+		_, err := w.reader.Token(w.ctx, "bob", token[:i])
 		wantError(t, "truncated", err, view.ErrInvalidToken)
 		for bit := range 8 {
 			b := []byte(token)
 			b[i] ^= 1 << bit
-			_, err := w.reader.Token("bob", string(b))
+			_, err := w.reader.Token(w.ctx, "bob", string(b))
 			wantError(t, "bit flipped", err, view.ErrInvalidToken)
 		}
 	}
@@ -160,7 +160,7 @@ func FuzzTokens(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if _, err := w.reader.Token("bob", s); s != token {
+		if _, err := w.reader.Token(w.ctx, "bob", s); s != token {
 			wantError(t, "token", err, view.ErrInvalidToken)
 		}
 		if s == "" {

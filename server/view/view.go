@@ -45,6 +45,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/stamp"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -73,6 +74,7 @@ type Config struct {
 	Generation string           // of the store; part of every token
 	TokenKey   []byte           // signs tokens; the same in all processes of a store
 	Clock      func() time.Time // the clock that changes are stamped by
+	Setbacks   *stamp.Watch     // of the stamps; by default one over Store and Clock
 	// Lists is the memory for lists of chats of which pages are being taken; by
 	// default DefaultLists. If it is negative, calls know nothing of each other: each
 	// page loads its own list, and none waits for its turn.
@@ -100,9 +102,12 @@ type Reader struct {
 	store  store.Store
 	clock  func() time.Time
 	signer signer
-	loads  share.Loads[*list]
-	kept   *share.Kept[*list] // nil: calls know nothing of each other
-	turns  chan struct{}      // a place for each list that is worked on
+
+	setbacks *stamp.Watch
+
+	loads share.Loads[*list]
+	kept  *share.Kept[*list] // nil: calls know nothing of each other
+	turns chan struct{}      // a place for each list that is worked on
 }
 
 // New makes a Reader. It panics if the configuration is not valid; see
@@ -118,6 +123,9 @@ func New(cfg Config) *Reader {
 		store:  cfg.Store,
 		clock:  cfg.Clock,
 		signer: signer{key: slices.Clone(cfg.TokenKey), generation: cfg.Generation},
+	}
+	if r.setbacks = cfg.Setbacks; r.setbacks == nil {
+		r.setbacks = stamp.NewWatch(cfg.Store, cfg.Clock)
 	}
 	if cfg.Lists == 0 {
 		cfg.Lists = DefaultLists

@@ -138,7 +138,7 @@ func (w *world) begin(group string) {
 func (w *world) open(known ...*deliveryv1.KnownChat) {
 	w.t.Helper()
 	var err error
-	w.bob, err = w.hub.Open(delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour), Known: known})
+	w.bob, err = w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour), Known: known})
 	w.must(err)
 	bob := w.bob
 	w.t.Cleanup(func() { w.hub.Close(bob) })

@@ -28,13 +28,20 @@ const MaxLead = 5 * time.Minute
 // Clock gives stamps, in unix ms, that never go back by less than MaxLead: neither in
 // this process, nor, with the stamp written down every ten seconds, after a restart with
 // a clock that was set back. The row is shared by all processes of a store. It rises,
-// but for one that is ahead by more than MaxLead.
+// but for one that is ahead by more than MaxLead; then it also says that stamps go back.
 type Clock struct {
 	now func() time.Time
 
-	mu     sync.Mutex
-	last   int64
-	stored int64
+	mu      sync.Mutex
+	last    int64
+	row     row   // as far as this process knows it
+	writing bool  // a caller of Keep is at work
+	tried   int64 // the last stamp that was to be written down
+
+	// A setback that the row does not tell of yet.
+	from  int64 // stamps go back to this time; 0: nowhere
+	own   int64 // the last stamp, or the row's, that was dropped; 0: none
+	floor int64 // the greatest floor that was dropped; it counts if above row.to
 }
 
 // Load makes a clock over the wall clock now that goes on from the store's last stamp.
@@ -43,8 +50,8 @@ func Load(ctx context.Context, st store.Store, now func() time.Time) (*Clock, er
 	if err != nil {
 		return nil, fmt.Errorf("read clock: %w", err)
 	}
-	last := it.Get(table.AttrStamp).Int64()
-	return &Clock{now: now, last: last, stored: last}, nil
+	r := rowFrom(it)
+	return &Clock{now: now, last: r.stamp, row: r}, nil
 }
 
 // Next returns the time of a change that must not be before floor, unless floor is ahead
@@ -53,42 +60,100 @@ func (c *Clock) Next(floor int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now().UnixMilli()
-	last := now
-	for _, t := range [...]int64{c.last, floor} {
-		if t <= now+MaxLead.Milliseconds() {
-			last = max(last, t)
-		}
+	c.drop(now)
+	c.last = max(c.last, now)
+	if floor <= now+MaxLead.Milliseconds() {
+		c.last = max(c.last, floor)
+	} else if floor > max(c.row.to, c.floor) {
+		c.floor, c.from = floor, earlier(c.from, now)
 	}
-	c.last = last
-	return last
+	return c.last
 }
 
-// Keep writes the last stamp down if it is time, with transact. Only one caller writes;
-// a failure is made good by the next.
-func (c *Clock) Keep(ctx context.Context, transact func(context.Context, store.Plan) error) {
-	c.mu.Lock()
-	last, stored := c.last, c.stored
-	ahead := stored > c.now().UnixMilli()+MaxLead.Milliseconds()
-	due := last-stored >= every.Milliseconds() || (ahead && last < stored)
-	if due {
-		c.stored = last
-	}
-	c.mu.Unlock()
-	if !due {
+// drop forgets stamps that are too far ahead, and notes that stamps go back.
+func (c *Clock) drop(now int64) {
+	t := max(c.last, c.row.stamp)
+	if t <= now+MaxLead.Milliseconds() {
 		return
 	}
-	cond := store.Condition{}.Lt(table.AttrStamp, store.Int(last))
-	if ahead {
-		cond = store.Condition{}.Eq(table.AttrStamp, store.Int(stored))
+	c.own, c.from = max(c.own, t), earlier(c.from, now)
+	if c.last > now+MaxLead.Milliseconds() {
+		c.last = now
 	}
-	w := store.Write{
+}
+
+// tries is how often a row that other processes write, too, is tried.
+const tries = 3
+
+// Keep writes the last stamp down if it is time, and that stamps go back at once: before
+// the first of them is given out, if they go back because of this process's own clock.
+// Only one caller writes; a failure is made good by the next.
+func (c *Clock) Keep(ctx context.Context, transact func(context.Context, store.Plan) error) {
+	for range tries {
+		w, next, ok := c.begin()
+		if !ok {
+			return
+		}
+		err := transact(ctx, store.Plan{Writes: []store.Write{w}})
+		if !c.end(next, err) {
+			return
+		}
+	}
+}
+
+// begin returns the write of the row that is due, and the row that it makes.
+func (c *Clock) begin() (w store.Write, next row, due bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(c.now().UnixMilli())
+	back := c.own != 0 || c.floor > c.row.to
+	late := c.last-max(c.row.stamp, c.tried) >= every.Milliseconds()
+	if c.writing || !back && !late {
+		return w, next, false
+	}
+	next, cond := c.row, store.Condition{}.Lt(table.AttrStamp, store.Int(c.last))
+	next.stamp = c.last
+	if back {
+		next.back = Setbacks{Count: c.row.back.Count + 1, From: earlier(c.row.back.From, c.from)}
+		next.to = max(c.row.to, c.own, c.floor)
+		cond = c.row.unchanged()
+	} else if c.row.stamp == 0 {
+		cond = store.Absent()
+	}
+	c.writing, c.tried = true, c.last
+	return store.Write{
 		Op: store.OpUpdate, Key: table.ClockKey(), Name: "clock",
-		Update: store.Update{Set: []store.Attr{{Name: table.AttrStamp, Value: store.Int(last)}}},
-		Cond:   cond,
-	}
+		Update: store.Update{Set: next.attrs(back)}, Cond: cond,
+	}, next, true
+}
+
+// end takes over how a write of the row ended, and reports whether to look again.
+func (c *Clock) end(next row, err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = false
 	var failed *store.ConditionError
-	if errors.As(transact(ctx, store.Plan{Writes: []store.Write{w}}), &failed) && failed.Failures[0].Current == nil {
-		w.Cond = store.Absent()
-		_ = transact(ctx, store.Plan{Writes: []store.Write{w}}) // another process was faster, or next time
+	switch {
+	case err == nil:
+		if next.back != c.row.back {
+			c.own = 0
+			if c.floor <= next.to {
+				c.from = 0
+			}
+		}
+		c.row = next
+		return false
+	case errors.As(err, &failed): // another process was faster
+		c.row, c.tried = rowFrom(failed.Failures[0].Current), 0
+		return true
 	}
+	return false
+}
+
+// earlier returns the earlier of two times, of which 0 is none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }

@@ -81,3 +81,67 @@ func TestAJumpDoesNotLast(t *testing.T) {
 		t.Errorf("%d is stored", stored)
 	}
 }
+
+// Stamps that go back because the clock had been wrong are told to every process, before
+// the first of them is given out, and once: not again for each chat of that time.
+func TestSetbacksAreTold(t *testing.T) {
+	const start = 1_700_000_000_000
+	w := &world{t: t, st: storetest.NewMap(time.Now), now: time.UnixMilli(start)}
+	watch := stamp.NewWatch(w.st, func() time.Time { return w.now })
+	told := func(what string, want stamp.Setbacks) {
+		t.Helper()
+		got, err := watch.Setbacks(t.Context())
+		if err != nil || got != want || watch.Last() != want {
+			t.Errorf("%s: %+v, %v", what, got, err)
+		}
+	}
+	c := w.load()
+	c.Next(0)
+	w.keep(c)
+	told("before", stamp.Setbacks{})
+	other := w.load()
+	other.Next(0)
+
+	w.now = time.UnixMilli(start + 3_600_000)
+	far := c.Next(0)
+	w.keep(c)
+	w.now = time.UnixMilli(start + 60_000)
+	w.keep(c)
+	told("after an hour ahead", stamp.Setbacks{Count: 1, From: start + 60_000})
+	if next := c.Next(far); next != start+60_000 {
+		t.Errorf("stamp %d", next)
+	}
+
+	// Neither the chat of that time nor a process that never saw the row makes it two.
+	w.now = time.UnixMilli(start + 90_000)
+	w.keep(c)
+	other.Next(far)
+	w.keep(other)
+	w.keep(other)
+	again := w.load()
+	again.Next(far)
+	w.keep(again)
+	w.now = time.UnixMilli(start + 120_000)
+	told("the same", stamp.Setbacks{Count: 1, From: start + 60_000})
+
+	// Another one, of another process that wrote nothing while its clock was wrong.
+	w.now = time.UnixMilli(start + 1_800_000)
+	other.Next(0)
+	w.now = time.UnixMilli(start + 150_000)
+	w.keep(other)
+	told("twice", stamp.Setbacks{Count: 2, From: start + 60_000})
+}
+
+// A process whose clock is right hears of the others' from a chat that they changed.
+func TestSetbackHeardFromAChat(t *testing.T) {
+	const start = 1_700_000_000_000
+	w := &world{t: t, st: storetest.NewMap(time.Now), now: time.UnixMilli(start)}
+	c := w.load()
+	c.Next(start + 3_600_000)
+	c.Keep(t.Context(), func(context.Context, store.Plan) error { return store.ErrUnavailable })
+	w.keep(c)
+	got, err := stamp.NewWatch(w.st, func() time.Time { return w.now }).Setbacks(t.Context())
+	if want := (stamp.Setbacks{Count: 1, From: start}); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -318,7 +318,7 @@ func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 		fail(unavailable)
 		return
 	}
-	s, err := p.hub.Open(delivery.OpenParams{
+	s, err := p.hub.Open(w.ctx, delivery.OpenParams{
 		UserID: d.user, SessionID: d.name, ExpiresAt: w.now.Add(24 * time.Hour), Token: req.GetToken(), Known: req.GetKnown(),
 	})
 	if err != nil {

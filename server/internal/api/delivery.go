@@ -44,7 +44,7 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 		}
 		defer release()
 	}
-	s, err := h.hub.Open(delivery.OpenParams{
+	s, err := h.hub.Open(ctx, delivery.OpenParams{
 		UserID: p.UserID, SessionID: p.SessionID, ExpiresAt: p.ExpiresAt, Token: req.GetToken(), Known: req.GetKnown(),
 	})
 	if err != nil {
