@@ -170,15 +170,12 @@ func (b *Broker) createTopics() error {
 }
 
 // Add makes a topic while the broker runs; one that is there already must have as many
-// partitions. It is on the disk when Add returns, and the caller has it among
+// partitions. It refuses more partitions than the log's cap has room for. It is on the disk when Add returns, and the caller has it among
 // BrokerConfig.Topics from the next start on.
 func (b *Broker) Add(ctx context.Context, t Topic) error {
-	b.syncing.Lock()
-	if list := *b.topics.Load(); !slices.ContainsFunc(list, func(o Topic) bool { return o.Name == t.Name }) {
-		list = append(slices.Clone(list), t)
-		b.topics.Store(&list)
+	if err := b.declare(t); err != nil {
+		return err
 	}
-	b.syncing.Unlock()
 	if err := b.createTopics(); err != nil {
 		return err
 	}
@@ -186,6 +183,25 @@ func (b *Broker) Add(ctx context.Context, t Topic) error {
 		return fmt.Errorf("topic %s has %d partitions in the log, not %d", t.Name, n, t.Partitions)
 	}
 	return b.Stable(ctx)
+}
+
+// declare puts a topic among those of the log.
+func (b *Broker) declare(t Topic) error {
+	b.syncing.Lock()
+	defer b.syncing.Unlock()
+	list, n := *b.topics.Load(), t.Partitions
+	for _, o := range list {
+		if o.Name == t.Name {
+			return nil
+		}
+		n += o.Partitions
+	}
+	if !b.hasRoom(n) {
+		return fmt.Errorf("create topic %s: the log's cap of %d bytes has no room for %d partitions", t.Name, b.cfg.MaxBytes, n)
+	}
+	list = append(slices.Clone(list), t)
+	b.topics.Store(&list)
+	return nil
 }
 
 // embeddedConfigs are a topic's settings where there is one broker, and retention is

@@ -16,20 +16,20 @@ const (
 	trimTo      = 90 // percent of the cap that a trim leaves
 )
 
+// hasRoom reports whether the cap has room for a segment of each of some partitions. A
+// trim leaves those that are written to, so with more partitions the log would be full for
+// good.
+func (b *Broker) hasRoom(partitions int32) bool {
+	return int64(partitions)*logdir.SegmentBytes(b.cfg.MaxBytes) <= b.cfg.MaxBytes
+}
+
 // Bytes is what the log takes on the disk, as of the last look.
 func (b *Broker) Bytes() int64 {
 	list, err := logdir.Segments(b.cfg.Dir)
 	if err != nil {
 		return 0
 	}
-	return total(list)
-}
-
-func total(list []logdir.Segment) (n int64) {
-	for _, s := range list {
-		n += s.Bytes
-	}
-	return n
+	return logdir.Total(list)
 }
 
 // Trim removes the oldest segments beyond the cap that all groups have read, and
@@ -46,8 +46,8 @@ func (b *Broker) Trim() (full bool, err error) {
 	events := slices.DeleteFunc(list, func(s logdir.Segment) bool { return s.Topic == DeadLetters })
 	cut := map[Partition]logdir.Segment{} // the first segment that stays
 	limit := b.cfg.MaxBytes / letterShare
-	left := b.oldest(letters, limit, limit*trimTo/100, nil, cut)
-	left = b.oldest(events, b.cfg.MaxBytes-left, b.cfg.MaxBytes*trimTo/100-left, b.cfg.Groups, cut) + left
+	left := logdir.Oldest(letters, limit, limit*trimTo/100, b.readBy(nil), cut)
+	left += logdir.Oldest(events, b.cfg.MaxBytes-left, b.cfg.MaxBytes*trimTo/100-left, b.readBy(b.cfg.Groups), cut)
 	if len(cut) > 0 {
 		if err := b.cut(cut); err != nil {
 			return false, err
@@ -56,42 +56,11 @@ func (b *Broker) Trim() (full bool, err error) {
 	return left > b.cfg.MaxBytes, nil
 }
 
-// oldest chooses what goes of some segments, if they are larger than limit, until they
-// are not larger than target, and returns how large they are then.
-func (b *Broker) oldest(list []logdir.Segment, limit, target int64, groups []string, cut map[Partition]logdir.Segment) int64 {
-	left := total(list)
-	if left <= limit {
-		return left
+// readBy returns a function that reports whether all groups have read all below an offset.
+func (b *Broker) readBy(groups []string) func(Partition, int64) bool {
+	return func(p Partition, offset int64) bool {
+		return !slices.ContainsFunc(groups, func(g string) bool { return b.committed(g, p.Topic, p.ID) < offset })
 	}
-	slices.SortStableFunc(list, func(a, b logdir.Segment) int { return a.At.Compare(b.At) })
-	follow := map[Partition][]logdir.Segment{}
-	for _, s := range list {
-		follow[s.Partition] = append(follow[s.Partition], s)
-	}
-	for p, own := range follow {
-		slices.SortFunc(own, func(a, b logdir.Segment) int { return int(a.Base - b.Base) })
-		follow[p] = own
-	}
-	for _, s := range list {
-		own := follow[s.Partition]
-		// The segments of a partition go in order.
-		if left <= target || len(own) < 2 || own[0].Base != s.Base || !b.readTo(groups, s.Partition, own[1].Base) {
-			continue
-		}
-		left -= s.Bytes
-		follow[s.Partition], cut[s.Partition] = own[1:], own[1]
-	}
-	return left
-}
-
-// readTo reports whether all groups have read all below an offset.
-func (b *Broker) readTo(groups []string, p Partition, offset int64) bool {
-	for _, g := range groups {
-		if b.committed(g, p.Topic, p.ID) < offset {
-			return false
-		}
-	}
-	return true
 }
 
 // cut removes what stands before some segments. First it is kept that this is no loss.

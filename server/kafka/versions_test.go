@@ -60,10 +60,29 @@ func TestDescriptors(t *testing.T) {
 	if n := b.Descriptors(); n != 2*64+256 {
 		t.Errorf("%d files", n)
 	}
-	if err := b.Add(t.Context(), Topic{"messages.persisted.v2", 256, Topics()[0].Configs}); err != nil {
+	if err := b.Add(t.Context(), Topic{"messages.persisted.v2", 128, Topics()[0].Configs}); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.Descriptors(); n != 2*(64+256)+256 {
+	if n := b.Descriptors(); n != 2*(64+128)+256 {
 		t.Errorf("%d files after a migration", n)
+	}
+}
+
+// A trim leaves the segment of each partition that is written to, so there are never so
+// many partitions that these fill the cap: nothing could be published any more.
+func TestAddedTopicMustFitTheCap(t *testing.T) {
+	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 512 << 20})
+	for _, partitions := range []int32{153, 512, 1024} { // there are 104, and room for 256
+		err := b.Add(t.Context(), Topic{"messages.persisted.v2", partitions, Topics()[0].Configs})
+		if err == nil || !strings.Contains(err.Error(), "no room") || b.cluster.PartitionInfo("messages.persisted.v2", 0) != nil {
+			t.Errorf("%d partitions: %v", partitions, err)
+		}
+	}
+	// What was refused has left nothing.
+	if err := b.Add(t.Context(), Topic{"messages.persisted.v2", 152, Topics()[0].Configs}); err != nil {
+		t.Error(err)
+	}
+	if err := b.Add(t.Context(), Topic{"chats.created.v2", 1, Topics()[0].Configs}); err == nil {
+		t.Error("one partition more was made")
 	}
 }
