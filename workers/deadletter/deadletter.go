@@ -26,6 +26,7 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 
@@ -67,12 +68,15 @@ type Letter struct {
 // Filter chooses letters; an empty field chooses all.
 type Filter struct {
 	IDs           []string
-	Group, Topic  string
+	Group         string
+	Topic         string // a declared topic, with all its versions, or one of its later versions alone
 	Key           string
 	Class         string // of the failure, as consume.Class says it
 	Reason        string // a part of it
 	After, Before time.Time
 	Statuses      []Status // empty: Open
+
+	lanes map[string]bool // nil: all
 }
 
 // Limits of a call.
@@ -124,10 +128,19 @@ func (f Filter) validate() error {
 // matches looks at what is known without the outcome.
 func (f Filter) matches(l *Letter) bool {
 	return (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID)) &&
-		(f.Group == "" || f.Group == l.Group) && (f.Topic == "" || f.Topic == l.Record.Topic) &&
+		(f.Group == "" || f.Group == l.Group) && (f.Topic == "" || f.Topic == l.Record.Topic || f.Topic == declared(l.Record.Topic)) &&
 		(f.Key == "" || f.Key == string(l.Record.Key)) && strings.Contains(l.Reason, f.Reason) &&
 		(f.Class == "" || strings.HasPrefix(l.Reason, f.Class+":")) &&
-		(f.After.IsZero() || !l.FailedAt.Before(f.After)) && (f.Before.IsZero() || l.FailedAt.Before(f.Before))
+		(f.After.IsZero() || !l.FailedAt.Before(f.After)) && (f.Before.IsZero() || l.FailedAt.Before(f.Before)) &&
+		(f.lanes == nil || f.lanes[l.lane()])
+}
+
+// declared is the topic that a topic is a version of, or itself if it is none of Parley's.
+func declared(topic string) string {
+	if base, _, ok := versions.Base(topic); ok {
+		return base
+	}
+	return topic
 }
 
 func (f Filter) wants(s Status) bool {

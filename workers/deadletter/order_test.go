@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -85,5 +86,61 @@ func TestRedrivesOfTwoOperators(t *testing.T) {
 	}}})
 	if err != nil || rep != (Report{Matched: 3, Done: 3}) || !slices.Equal(seen, []string{"b10", "a0", "a1", "a2"}) {
 		t.Fatalf("%+v %v %v", rep, seen, err)
+	}
+}
+
+// The order of a key holds across the versions of its topic. The declared name chooses the
+// letters of all versions, that of a later version its own.
+func TestRedriveKeepsOrderAcrossVersions(t *testing.T) {
+	r := newRig(t)
+	for n, topic := range []string{"messages.persisted", "messages.persisted.v2", "chats.created"} {
+		rec := &kafka.Record{Topic: topic, Partition: 5, Offset: 7, Timestamp: r.now, Key: []byte("chat1")}
+		if err := r.bury(t.Context(), consume.Dead{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x", At: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const first, second = "fanout/messages.persisted/5/7", "fanout/messages.persisted.v2/5/7"
+	for topic, want := range map[string][]string{"messages.persisted": {first, second}, "messages.persisted.v2": {second}, "messages.persisted.v3": nil} {
+		if ids := r.list(Filter{Topic: topic}); !slices.Equal(ids, want) {
+			t.Errorf("%s: %v", topic, ids)
+		}
+	}
+	for name, f := range map[string]Filter{"id": {IDs: []string{second}}, "topic": {Topic: "messages.persisted.v2"}, "time": {After: r.now.Add(time.Second), Before: r.now.Add(2 * time.Second)}} {
+		var reason string
+		rep, err := r.office.Redrive(t.Context(), f, Redrive{By: "ops", Rate: MaxRate, Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error {
+			t.Errorf("%s: handled", name)
+			return nil
+		}}, Each: func(_ string, _ Result, why string) error { reason = why; return nil }})
+		if err != nil || rep != (Report{Matched: 1, Behind: 1}) || reason != first {
+			t.Errorf("%s: %+v %q %v", name, rep, reason, err)
+		}
+	}
+}
+
+// gets counts the rows that are asked for.
+type gets struct {
+	store.Store
+	keys int
+}
+
+func (g *gets) BatchGet(ctx context.Context, keys []store.Key, c store.Consistency) ([]store.Item, error) {
+	g.keys += len(keys)
+	return g.Store.BatchGet(ctx, keys, c)
+}
+
+// To drive a letter by its id, only the outcomes of its key's letters are read.
+func TestRedriveByIDReadsLittle(t *testing.T) {
+	r := newRig(t)
+	for n := range 40 {
+		r.letter("fanout", fmt.Sprint("chat", n%20), n)
+	}
+	reads := &gets{Store: r.store}
+	r.office.cfg.Store = reads
+	rep, err := r.office.Redrive(t.Context(), Filter{IDs: []string{"fanout/messages.persisted/5/3"}}, Redrive{By: "ops", Rate: MaxRate, Handlers: map[string]consume.Handler{
+		"fanout": func(context.Context, *kafka.Record) error { return nil },
+	}})
+	// Itself to find its key, then the two letters of the key.
+	if err != nil || rep != (Report{Matched: 1, Done: 1}) || reads.keys != 3 {
+		t.Errorf("%+v, %d outcomes are read: %v", rep, reads.keys, err)
 	}
 }

@@ -115,11 +115,8 @@ func (o *Office) Redrive(ctx context.Context, f Filter, r Redrive) (Report, erro
 	d := &driver{office: o, filter: f, how: r, blocked: map[string]string{}, tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
 	defer d.tick.Stop()
 	// What is not chosen is looked at, too: it may stand before something that is.
-	all := Filter{Group: f.Group, Topic: f.Topic, Key: f.Key, Statuses: append([]Status{Open, Running}, f.Statuses...)}
+	all := Filter{Group: f.Group, Topic: declared(f.Topic), Key: f.Key, Statuses: append([]Status{Open, Running}, f.Statuses...), lanes: lanes}
 	err = o.walk(ctx, all, Place{}, func(l *Letter) error {
-		if lanes != nil && !lanes[l.lane()] {
-			return nil
-		}
 		return d.next(ctx, l)
 	})
 	return d.report, err
@@ -147,9 +144,10 @@ func (o *Office) lanes(ctx context.Context, f Filter) (map[string]bool, error) {
 	return lanes, err
 }
 
-// lane is what order is kept within: a key of a topic, for a group.
+// lane is what order is kept within: a key of a topic, for a group, whichever version of
+// the topic had the record.
 func (l *Letter) lane() string {
-	return l.Group + "\x00" + l.Record.Topic + "\x00" + string(l.Record.Key)
+	return l.Group + "\x00" + declared(l.Record.Topic) + "\x00" + string(l.Record.Key)
 }
 
 // driver is one call of Redrive.
