@@ -78,8 +78,18 @@ func Fanout(m *telemetry.Metrics, e *consume.Engine) {
 	m.Gauge(telemetry.FanoutLag, "Records that wait to be handled.", of(func(s consume.Stats) int64 { return s.Lag }))
 	m.Gauge(telemetry.FanoutOldest, "Age of the oldest of them, in seconds.", func() float64 { return e.Stats().Oldest.Seconds() })
 	m.Gauge(telemetry.FanoutMembers, "Age of the oldest of them that tells of a membership, in seconds.", func() float64 {
-		return e.Stats().OldestOf[kafka.MembershipsChanged].Seconds()
+		return oldestOf(e.Stats(), kafka.MembershipsChanged).Seconds()
 	})
+}
+
+// oldestOf is the age of the oldest record that waits in any version of a declared topic.
+func oldestOf(s consume.Stats, topic string) (age time.Duration) {
+	for name, of := range s.OldestOf {
+		if base, _, ok := versions.Base(name); ok && base == topic {
+			age = max(age, of)
+		}
+	}
+	return age
 }
 
 // Reconcile registers what the reconciler counts.

@@ -9,6 +9,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/counts"
 	"github.com/parley-chat/parley/workers/relay/slot"
@@ -50,5 +51,19 @@ func TestRelayMetrics(t *testing.T) {
 		if !strings.Contains(text, "\n"+name+" 0\n") {
 			t.Errorf("%s is missing", name)
 		}
+	}
+}
+
+// The age of what waits counts also if it waits in a later version of its topic.
+func TestOldestOfAllVersions(t *testing.T) {
+	s := consume.Stats{OldestOf: map[string]time.Duration{
+		"memberships.changed": time.Second, "memberships.changed.v2": 3 * time.Minute, "memberships.changed.v3": time.Minute,
+		"messages.persisted": time.Hour, "messages.persisted.v2": time.Hour, "memberships.changed.vX": time.Hour,
+	}}
+	if age := oldestOf(s, "memberships.changed"); age != 3*time.Minute {
+		t.Errorf("%v, not 3 minutes", age)
+	}
+	if age := oldestOf(s, "chats.created"); age != 0 {
+		t.Errorf("%v of a topic where nothing waits", age)
 	}
 }

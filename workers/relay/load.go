@@ -24,7 +24,10 @@ func (r *Relay) gather(ctx context.Context, waiting *[]plan) func([]plan) error 
 		}
 		full := *waiting
 		*waiting = nil // also after a failure: the outbox still has them
-		return r.publish(ctx, full)
+		if err := r.publish(ctx, full); err != nil {
+			return err
+		}
+		return r.makeRoom(ctx)
 	}
 }
 
@@ -110,9 +113,6 @@ func retriable(err error) error {
 // come in any order, and one that cannot be published stops nothing.
 func (r *Relay) replays(ctx context.Context, rows []table.Outbox, take func([]plan) error) error {
 	for i, row := range rows {
-		if r.waits[row.Key()] {
-			continue
-		}
 		plans, err := r.load(ctx, rows[i:i+1])
 		if err := retriable(err); err != nil {
 			return err
@@ -165,6 +165,7 @@ func (r *Relay) rows(ctx context.Context, chatID string) (rows chatRows, err err
 				r.setAside(ctx, row.Key, chatID, err)
 			case err != nil:
 				rows.bad, rows.badKey = err, row.Key
+			case o.Replay && r.waits[row.Key]: // published, waiting to be deleted
 			case o.Replay:
 				rows.again = append(rows.again, o)
 			default:

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,13 +108,15 @@ type life struct {
 	relay  *Relay
 	log    map[string]bool // events that this process has published
 	dieAt  string
-	dead   bool
+	dead   atomic.Bool // deletions run side by side
 }
 
 // die reports whether the process is dead at a step.
 func (l *life) die(step string) bool {
-	l.dead = l.dead || step == l.dieAt
-	return l.dead
+	if step == l.dieAt {
+		l.dead.Store(true)
+	}
+	return l.dead.Load()
 }
 
 // halves deletes rows in two halves, so that a process can end between them.
@@ -158,7 +161,7 @@ func (r *rig) live(dir string, disk image, dieAt string) *life {
 				return errKilled
 			}
 			if l.dieAt == "produce" || l.dieAt == "part of a transaction" {
-				l.dead = true
+				l.dead.Store(true)
 				if l.dieAt == "part of a transaction" {
 					records = records[:(len(records)+1)/2]
 				}
@@ -318,11 +321,11 @@ func TestEndsAtEveryStep(t *testing.T) {
 				t.Fatalf("end %d, %s: %v", n, step, err)
 			}
 			r.now = r.now.Add(time.Second)
-			if l.dead {
+			if l.dead.Load() {
 				break
 			}
 		}
-		if !l.dead {
+		if !l.dead.Load() {
 			t.Fatalf("end %d did not come to the step %q", n, step)
 		}
 		if rng.IntN(2) == 0 { // what was published last was read, and perhaps not synced

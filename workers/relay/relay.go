@@ -26,6 +26,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,8 +217,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	wait := firstWait
 	for ctx.Err() == nil {
 		err := r.pass(ctx)
-		if err == nil {
-			err = r.settleBeside(beside)
+		if !errors.Is(err, kafka.ErrFenced) { // also while nothing can be published: a full disk needs the room
+			err = cmp.Or(err, r.settleBeside(beside))
 		}
 		switch {
 		case errors.Is(err, kafka.ErrFenced):

@@ -21,7 +21,7 @@ type settlement struct {
 
 const (
 	// maxAwaiting bounds the rows that are published and not deleted; with more of them
-	// the relay waits for the disk.
+	// the relay waits for the disk, also in the midst of a sweep.
 	maxAwaiting = 1 << 16
 	// deleters is how many batches are deleted at a time: a commit of the embedded store
 	// takes them all for the price of one.
@@ -114,6 +114,18 @@ func (r *Relay) settleBeside(ctx context.Context) error {
 		go r.settling.run(ctx, r.cfg)
 	}
 	return nil
+}
+
+// makeRoom deletes published rows if there are too many of them, however long the pass
+// that publishes them still takes.
+func (r *Relay) makeRoom(ctx context.Context) error {
+	if len(r.awaiting) < maxAwaiting {
+		return nil
+	}
+	if err := r.finishSettling(); err != nil {
+		return err
+	}
+	return r.settle(ctx, true)
 }
 
 // finishSettling waits for the settlement that is under way.

@@ -9,8 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
 // left counts the rows of the outbox.
@@ -231,7 +233,7 @@ func TestRecordsGatherUnderLoad(t *testing.T) {
 			t.Errorf("%d records for 1003 events", m)
 		}
 		before, _ = count()
-		for range 600 {
+		for range 1000 { // the first of them may be published before a transaction is full
 			send()
 		}
 		time.Sleep(25 * time.Millisecond) // longer than three transactions, shorter than a rest
@@ -241,4 +243,98 @@ func TestRecordsGatherUnderLoad(t *testing.T) {
 		stop()
 		<-done
 	})
+}
+
+// Rows that were published are deleted also while nothing more can be: on a disk that is
+// full, nothing else makes room.
+func TestPublishedRowsAreDeletedWhilePassesFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		id := r.group()
+		for range 50 {
+			r.send(id)
+		}
+		before := r.left()
+		re := r.relay()
+		re.cfg.Clock = time.Now
+		transactions := 0
+		re.cfg.Publish = func(context.Context, []*kafka.Record) error {
+			if transactions++; transactions > 3 {
+				return errors.New("the disk is full")
+			}
+			return nil
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- re.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		// Of 21 records at most the first two are of one row, that of the creation.
+		if gone := before - r.left(); gone < 18 || gone > 21 {
+			t.Errorf("%d of %d rows are deleted, with 3 transactions of 7 records published", gone, before)
+		}
+		stop()
+		<-done
+	})
+}
+
+// A sweep of a long backlog keeps no more rows in memory than wait for the disk otherwise.
+func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
+	r := newRig(t)
+	id := r.group()
+	for range 100 {
+		r.send(id)
+	}
+	re := r.relay()
+	for n := range 65_530 { // published earlier in the sweep
+		k := table.Outbox{ChatID: "chat_0", FirstVersion: int64(n + 1)}.Key()
+		re.awaiting, re.waits[k] = append(re.awaiting, k), true
+	}
+	publish, most := re.cfg.Publish, 0
+	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		most = max(most, len(re.awaiting), len(re.waits))
+		return publish(ctx, records)
+	}
+	r.must(re.pass(r.ctx))
+	if len(r.log) != 102 || most > 65_536+7 {
+		t.Errorf("%d records, and at most %d rows that waited", len(r.log), most)
+	}
+	if len(re.awaiting) > 102 {
+		t.Errorf("%d rows still wait", len(re.awaiting))
+	}
+}
+
+// Events that an operator wants again are published also if nudges of their chat follow
+// each other without end: nudges do not tell of them.
+func TestReplayOfBusyChat(t *testing.T) {
+	for name, version := range map[string]int64{"an old event": 1, "an event whose own row still waits": 3} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			re := r.relay()
+			id := r.group()
+			r.must(re.Cycle(r.ctx)) // the creation's two events
+			row := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: version, Count: 1, CreatedAt: 1, Replay: true, ReplayID: "again"}
+			for n := range 5 {
+				r.send(id)
+				if n == 0 {
+					r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: row.Key(), Item: row.Item()}}))
+				}
+				re.Nudge(r.commits[len(r.commits)-1])
+				r.now = r.now.Add(3 * time.Second)
+				r.must(re.Cycle(r.ctx)) // sweeps while a nudge waits
+				if n == 0 && len(r.log) != 4 {
+					t.Errorf("%d records after a sweep for 3 events and a replay", len(r.log))
+				}
+			}
+			seen := map[int64]int{}
+			for _, e := range r.log {
+				seen[e.GetMetadata().GetVersion()]++
+			}
+			if len(r.log) != 8 || seen[version] != 2 {
+				t.Errorf("%d records for 7 events and a replay; how often by version: %v", len(r.log), seen)
+			}
+			r.rest(re)
+			r.check(true)
+		})
+	}
 }

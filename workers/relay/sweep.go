@@ -18,7 +18,7 @@ type sweeping struct {
 	oldest  int64            // of them, unix ms; 0: none
 	ages    map[string]int64 // of chats' oldest rows, unix ms, as far as there is room
 	before  string           // chat of the row before
-	skipped string           // the chat that was left to nudges last
+	skipped string           // the chat that was left to nudges last; "" once its rows are published
 	plans   []plan           // of many chats: a transaction costs as much for one
 }
 
@@ -79,18 +79,21 @@ func (r *Relay) sweepRow(ctx context.Context, s *sweeping, row store.Row, take f
 		if s.skipped != id {
 			return nil
 		}
+		s.skipped = ""
 		last, known := r.last[id]
 		return r.queryChat(ctx, id, last, known, take)
 	}
 	s.note(o.ChatID, o.CreatedAt)
-	if o.ChatID == s.before {
+	if o.ChatID == s.before && (!o.Replay || s.skipped != o.ChatID) {
 		return nil // its rows were published together
 	}
 	s.before = o.ChatID
-	if !s.whole && s.stopped[o.ChatID] == nil && r.inbox.has(o.ChatID) {
+	// Nudges tell nothing of replays, and those of a busy chat never end.
+	if !s.whole && !o.Replay && s.stopped[o.ChatID] == nil && r.inbox.has(o.ChatID) {
 		s.skipped = o.ChatID
 		return nil
 	}
+	s.skipped = ""
 	last, known := r.last[o.ChatID]
 	return r.queryChat(ctx, o.ChatID, last, known, take)
 }
