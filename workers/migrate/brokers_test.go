@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -166,7 +167,7 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 			if b.Embedded != nil {
 				return b.Embedded.Add(ctx, topic)
 			}
-			a, err := kafka.NewAdmin(kafka.Cluster{Brokers: []string{b.Addr}})
+			a, err := kafka.NewAdmin(kafka.Cluster{Brokers: strings.Split(b.Addr, ",")})
 			if err != nil {
 				return err
 			}
@@ -201,9 +202,6 @@ func onBrokers(t *testing.T, b *kafkatest.Broker) {
 		working.Go(func() { s.work(other, name) })
 	}
 	restart()
-	if b.Embedded == nil { // groups of others that other tests left are not ours to wait for
-		live.Addr = b.Addr
-	}
 	r := Request{Topic: kafka.MessagesPersisted, Partitions: 128, By: "ann", MaxFreeze: time.Minute, Ignore: s.others(admin)}
 	for _, phase := range []versions.Phase{versions.Planned, versions.Created, versions.Frozen, versions.Quiet, versions.Drained, versions.Switched} {
 		s.kill(m, r, phase)

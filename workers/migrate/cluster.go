@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/kafka/versions"
@@ -27,8 +29,29 @@ type Live struct {
 	Durable  func(ctx context.Context) error
 }
 
-// askTime bounds one question to the cluster.
-const askTime = 30 * time.Second
+// askTime bounds one question to the cluster, askAgain is the wait between two attempts.
+const (
+	askTime  = 30 * time.Second
+	askAgain = 200 * time.Millisecond
+)
+
+// ask repeats a question while the answer is that of a cluster that is not ready: for a
+// moment after a topic was made, some of its partitions have no leader.
+func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	for {
+		answer, err := question(ctx)
+		if !kerr.IsRetriable(err) {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(askAgain):
+		}
+	}
+}
 
 // Create implements Cluster.
 func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like string) error {
@@ -40,9 +63,9 @@ func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like stri
 
 // Empty implements Cluster.
 func (l *Live) Empty(ctx context.Context, topic string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	spans, err := inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	spans, err := ask(ctx, func(ctx context.Context) ([]inspect.Span, error) {
+		return inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	})
 	for _, s := range spans {
 		if s.To > 0 {
 			return false, nil
@@ -58,21 +81,23 @@ func (l *Live) Relays(ctx context.Context, revision int64) ([]string, error) {
 
 // Unread implements Cluster.
 func (l *Live) Unread(ctx context.Context, topic string) ([]inspect.Unread, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	return inspect.UnreadBy(ctx, l.Addr, topic, l.Groups, l.Kafka...)
+	return ask(ctx, func(ctx context.Context) ([]inspect.Unread, error) {
+		return inspect.UnreadBy(ctx, l.Addr, topic, l.Groups, l.Kafka...)
+	})
 }
 
 // Subscribed implements Cluster.
 func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	spans, err := inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	spans, err := ask(ctx, func(ctx context.Context) ([]inspect.Span, error) {
+		return inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	})
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range l.Groups {
-		g, err := inspect.OfGroup(ctx, l.Addr, name, l.Kafka...)
+		g, err := ask(ctx, func(ctx context.Context) (inspect.Group, error) {
+			return inspect.OfGroup(ctx, l.Addr, name, l.Kafka...)
+		})
 		if err != nil && !errors.Is(err, inspect.ErrNoGroup) {
 			return nil, err
 		}
