@@ -238,10 +238,11 @@ func (e *Engine) LogStable(ctx context.Context) error {
 // must.
 func (e *Engine) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
 
-// Descriptors is how many files the event log of an embedded engine keeps open at most.
-func (e *Engine) Descriptors() int {
+// Descriptors is how many files the event log of an embedded engine keeps open at most:
+// those that it writes, and older ones that somebody has read.
+func (e *Engine) Descriptors() (written, older int) {
 	if e.broker == nil {
-		return 0
+		return 0, 0
 	}
 	return e.broker.Descriptors()
 }

@@ -217,12 +217,11 @@ func (b *Broker) Addr() string { return b.addr }
 
 // Descriptors is how many files the log keeps open at most: two for each partition that
 // is written to, and one for each older segment that somebody has read.
-func (b *Broker) Descriptors() int {
-	n := int(b.cfg.MaxBytes / logdir.SegmentBytes(b.cfg.MaxBytes))
+func (b *Broker) Descriptors() (written, older int) {
 	for _, t := range *b.topics.Load() {
-		n += 2 * int(t.Partitions)
+		written += 2 * int(t.Partitions)
 	}
-	return n
+	return written, int(b.cfg.MaxBytes / logdir.SegmentBytes(b.cfg.MaxBytes))
 }
 
 // Close stops the broker.

@@ -62,7 +62,8 @@ func (c Config) allowed() edge.Hosts {
 
 // guard bounds a listener's connections.
 func (p *program) guard(l net.Listener) *edge.Guard {
-	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.Edge.clients, p.eng.Descriptors()), PerAddress: p.cfg.Edge.perAddress}
+	written, older := p.eng.Descriptors()
+	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.Edge.clients, written, older), PerAddress: p.cfg.Edge.perAddress}
 	if limits.Connections < p.cfg.Edge.clients {
 		limit, _, _ := descriptors.Count()
 		p.log.Info("fewer connections than max-connections: the process may not open more files", "connections", limits.Connections, "files", limit)

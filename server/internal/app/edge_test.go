@@ -342,6 +342,9 @@ func TestIdleConnectionsAgainstFewDescriptors(t *testing.T) {
 	// So many chats that the log opens files for all its partitions.
 	each(300, 16, func(int) { r.send(ann, r.group(ann, "bob"), strings.Repeat("x", 4_000)) })
 	for chats := map[string]bool{}; len(chats) < 300; {
+		if t.Failed() {
+			t.FailNow() // a call failed: not all chats are there
+		}
 		if !stream.Receive() {
 			t.Fatalf("the stream has ended: %v", stream.Err())
 		}
