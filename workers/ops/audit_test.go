@@ -35,9 +35,12 @@ func stream[T any](s interface {
 // changing has a call of each RPC that changes something: one that succeeds, if execute
 // is true, and what is recorded of its request and result.
 func changing(t *testing.T, r *opstest.Rig, c opsv1connect.OpsServiceClient) map[string]func(execute bool) error {
-	letter := func(n int) *opsv1.DeadLetterFilter {
-		return &opsv1.DeadLetterFilter{Ids: []string{r.Bury(opstest.Group, r.Event(chatA, n), "permanent: bad")}}
+	// The calls come in any order, and a letter waits for the earlier ones of its chat:
+	// these are of two chats.
+	letter := func(chatID string, n int) *opsv1.DeadLetterFilter {
+		return &opsv1.DeadLetterFilter{Ids: []string{r.Bury(opstest.Group, r.Event(chatID, n), "permanent: bad")}}
 	}
+	redriven, discarded := letter(chatA, 1), letter("chat_01ARZ3NDEKTSV4RRFFQ69G5FAB", 2)
 	id := r.Chat(3)
 	none := func(err error) error {
 		for _, nothing := range []string{"no such failed row", "there is no migration", "no past version"} {
@@ -49,11 +52,11 @@ func changing(t *testing.T, r *opstest.Rig, c opsv1connect.OpsServiceClient) map
 	}
 	return map[string]func(bool) error{
 		"RedriveDeadLetters": func(execute bool) error {
-			s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: letter(1), Execute: execute})
+			s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: redriven, Execute: execute})
 			return stream(s, err)
 		},
 		"DiscardDeadLetters": func(execute bool) error {
-			s, err := c.DiscardDeadLetters(t.Context(), &opsv1.DiscardDeadLettersRequest{Filter: letter(2), Execute: execute, Reason: "test data"})
+			s, err := c.DiscardDeadLetters(t.Context(), &opsv1.DiscardDeadLettersRequest{Filter: discarded, Execute: execute, Reason: "test data"})
 			return stream(s, err)
 		},
 		"ReplayEvents": func(execute bool) error {
