@@ -1,14 +1,14 @@
-// Does what the README says, literally: its lines for a shell under "Two people chat" and "REST", against a server that
-// has just been started, with its real address in place of the default. No answer may be an error, and Bob's stream
-// must show what Alice says.
+// Does what the README and its page on REST say, literally: their lines for a shell, against a server that has just
+// been started, with its real address in place of the default. No answer may be an error, and Bob's stream must show
+// what Alice says.
 //
-//   node readme.mjs SERVER README
+//   node readme.mjs SERVER DOCUMENT...
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { Server, until } from "./server.mjs";
 
-const [binary, readme] = process.argv.slice(2);
+const [binary, ...documents] = process.argv.slice(2);
 const sections = ["Two people chat", "REST"];
 const server = new Server(binary);
 const streams = [];
@@ -19,7 +19,7 @@ try {
   const users = [printed(/^\s*(ALICE=\S+)/), printed(/^\s*(BOB=\S+)/)];
   const here = (text) => text.replaceAll("127.0.0.1:8080", server.address).replaceAll("127.0.0.1:9092", printed(/Kafka at (\S+)/)).replaceAll(".parley/", `${server.data}/`);
 
-  const text = readFileSync(readme, "utf8");
+  const text = documents.map((name) => readFileSync(name, "utf8")).join("\n");
   let vars = users.join("\n");
   let shown = 0;
   for (const name of sections) {

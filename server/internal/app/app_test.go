@@ -282,12 +282,8 @@ func TestReadme(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("no curl")
 	}
-	text, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var lines []string
-	for i, block := range strings.Split(string(text), "```") {
+	for i, block := range strings.Split(readme(t), "```") {
 		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 && strings.Contains(code, "curl") {
 			lines = append(lines, code)
 		}

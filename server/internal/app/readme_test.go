@@ -11,13 +11,18 @@ import (
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
+// readme is all that users are given to read before they run anything.
 func readme(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
+	var text strings.Builder
+	for _, name := range []string{"README.md", "server/docs/rest.md", "server/deploy/README.md"} {
+		page, err := os.ReadFile("../../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(page)
 	}
-	return string(text)
+	return text.String()
 }
 
 // operatorsHelp is the help of the operators' command in a line, which must be one that

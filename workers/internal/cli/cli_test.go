@@ -200,7 +200,7 @@ func TestRunNeedsItsEngines(t *testing.T) {
 
 // The README speaks of commands that there are.
 func TestReadmeCommands(t *testing.T) {
-	text, err := os.ReadFile("../../../README.md")
+	text, err := os.ReadFile("../../../server/deploy/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
