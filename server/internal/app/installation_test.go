@@ -83,7 +83,7 @@ func newInstallation(t testing.TB) *installation {
 	for i := range in.servers {
 		cut := newCutter(t, "")
 		in.servers[i] = &member{binary: binary(t), links: cut, args: append([]string{
-			"--listen", "127.0.0.1:0", "--link-listen", cut.behind, "--link-address", cut.addr, "--data-dir", filepath.Join(in.dir, "none"),
+			"--listen", "127.0.0.1:0", "--allowed-hosts", "balancer.test", "--link-listen", cut.behind, "--link-address", cut.addr, "--data-dir", filepath.Join(in.dir, "none"),
 		}, in.flags...)}
 		in.start(in.servers[i])
 		in.servers[i].args[1] = in.servers[i].addr // from now on
