@@ -52,7 +52,9 @@ try {
   const say = (i) => clients.forEach((c) => c.child.stdin.write(`line ${i}\n`));
   const all = (n) => until(state, () => clients.every((c) => c.exit === undefined && c.shown.length >= n * clients.length));
   for (let i = 0; i < lines - 1; i++) {
-    // Once with sends under way, once with nobody there to take them.
+    // Once with sends under way, once with nobody there to take them; each time every program has its stream, which
+    // on a busy machine takes it longer than a few lines.
+    if (kills.includes(i)) await all(i);
     if (i === kills[1]) await server.kill();
     say(i);
     if (i === kills[0]) await server.kill();
