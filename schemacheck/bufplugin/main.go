@@ -1,5 +1,6 @@
 // Bufplugin makes the rules of schemacheck a check plugin of buf: each rule is a
-// breaking rule of buf of the same id, named in buf.yaml like buf's own.
+// breaking rule of buf of the same id, named in buf.yaml like buf's own. The short
+// aliases of the rules are deprecated ids of the same rules.
 //
 //	breaking:
 //	  use: [FILE, PARLEY]
@@ -28,6 +29,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/gate"
 )
 
@@ -37,6 +39,8 @@ func main() { check.Main(spec()) }
 const (
 	blocking = "PARLEY"
 	warning  = "PARLEY_WARN"
+
+	warnSuffix = "_WARN" // of the id of a rule that warns
 )
 
 func spec() *check.Spec {
@@ -48,20 +52,30 @@ func spec() *check.Spec {
 		Before: compare,
 	}
 	for _, r := range compat.Rules() {
-		if r.Severity == compat.Allow && r.ID != "R01" { // R01 blocks in APIs
+		if r.Severity == compat.Allow && !r.ID.Has(rule.BlocksAPI) {
 			continue
 		}
-		s.Rules = append(s.Rules,
-			&check.RuleSpec{
-				ID: r.ID, CategoryIDs: []string{blocking}, Default: true, Type: check.RuleTypeBreaking,
-				Purpose: "Checks for: " + r.Title + ".", Handler: handler(r.ID, compat.Block),
-			},
-			&check.RuleSpec{
-				ID: r.ID + "_WARN", CategoryIDs: []string{warning}, Type: check.RuleTypeBreaking,
-				Purpose: "Warns of: " + r.Title + ".", Handler: handler(r.ID, compat.Warn),
-			})
+		id := string(r.ID)
+		blocks := &check.RuleSpec{
+			ID: id, CategoryIDs: []string{blocking}, Default: true, Type: check.RuleTypeBreaking,
+			Purpose: "Checks for: " + r.Title + ".", Handler: handler(r.ID, compat.Block),
+		}
+		warns := &check.RuleSpec{
+			ID: id + warnSuffix, CategoryIDs: []string{warning}, Type: check.RuleTypeBreaking,
+			Purpose: "Warns of: " + r.Title + ".", Handler: handler(r.ID, compat.Warn),
+		}
+		s.Rules = append(s.Rules, blocks, warns, alias(r.Code, blocks), alias(r.Code+warnSuffix, warns))
 	}
 	return s
+}
+
+// alias is a rule under its short id, for configurations that name it so: buf replaces
+// a deprecated rule by the one that it is deprecated for.
+func alias(code string, of *check.RuleSpec) *check.RuleSpec {
+	return &check.RuleSpec{
+		ID: code, Type: of.Type, Purpose: of.Purpose, Handler: of.Handler,
+		Deprecated: true, ReplacementIDs: []string{of.ID},
+	}
 }
 
 // The key of the findings in a context.
@@ -121,7 +135,7 @@ func files(list []descriptor.FileDescriptor) []protoreflect.FileDescriptor {
 	return scope
 }
 
-func handler(id string, severity compat.Severity) check.RuleHandler {
+func handler(id rule.ID, severity compat.Severity) check.RuleHandler {
 	return check.RuleHandlerFunc(func(ctx context.Context, w check.ResponseWriter, r check.Request) error {
 		findings, _ := ctx.Value(found{}).([]compat.Finding)
 		for _, f := range findings {
@@ -153,12 +167,12 @@ func handler(id string, severity compat.Severity) check.RuleHandler {
 
 // message writes a finding in one line: buf shows no more.
 func message(f compat.Finding) string {
-	rule, _ := compat.RuleByID(f.Rule)
-	s := f.Rule + " " + f.Subject + ": " + rule.Title
+	r, _ := rule.ByID(f.Rule)
+	s := f.Rule.Label() + " " + f.Subject + ": " + r.Title
 	if f.Detail != "" {
 		s += " (" + f.Detail + ")"
 	}
-	return strings.Join(strings.Fields(s+". "+f.Why+" "+f.Instead), " ")
+	return strings.Join(strings.Fields(s+". "+f.Why+" "+f.Suggestion), " ")
 }
 
 // element finds a name in a file; nil if it is not there.

@@ -34,7 +34,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Buf runs the plugin and shows its findings with their ids and places (rule X01,
+// Buf runs the plugin and shows its findings with their ids and places (EVENT_TOPIC_CHANGED,
 // which buf itself cannot see).
 func TestUnderBuf(t *testing.T) {
 	buf, err := filepath.Abs("../../.tools/bin/buf")
@@ -49,19 +49,23 @@ func TestUnderBuf(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", plugin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, c := range []struct{ fixture, scope, want string }{
-		{"X01", "event", "head/a.proto:4:1:X01 t.v1.E: topic of an event changed (t to u)."},
-		{"E04", "event", "head/a.proto:3:1:E04 t.v1.KIND_B: "},
-		{"M12", "event", "M12 b.proto: file deleted."},
-		{"S02", "api", "head/a.proto:6:1:S02 t.v1.V.Put: "},
-		{"F02", "event", ""},
+	for _, c := range []struct{ use, fixture, scope, want string }{
+		{"PARLEY", "EVENT_TOPIC_CHANGED", "event", "head/a.proto:4:1:EVENT_TOPIC_CHANGED (X01) t.v1.E: topic of an event changed (t to u)."},
+		{"PARLEY", "ENUM_VALUE_REMOVED_NOT_RESERVED", "event", "head/a.proto:3:1:ENUM_VALUE_REMOVED_NOT_RESERVED (E04) t.v1.KIND_B: "},
+		{"PARLEY", "FILE_REMOVED", "event", "FILE_REMOVED (M12) b.proto: file deleted."},
+		{"PARLEY", "RPC_REMOVED", "api", "head/a.proto:6:1:RPC_REMOVED (S02) t.v1.V.Put: "},
+		{"PARLEY", "FIELD_ADDED_OPTIONAL", "event", ""},
+		{"EVENT_TOPIC_CHANGED", "EVENT_TOPIC_CHANGED", "event", "topic of an event changed"},
+		{"X01", "EVENT_TOPIC_CHANGED", "event", "topic of an event changed"}, // the alias of the same rule
+		{"X02", "EVENT_TOPIC_CHANGED", "event", ""},
+		{"P02_WARN", "PRESENCE_TO_IMPLICIT", "event", "presence changed"},
 	} {
 		f, err := fixture.Load("../compat/testdata/" + c.fixture + ".txtar")
 		if err != nil {
 			t.Fatal(err)
 		}
-		module := filepath.Join(dir, c.fixture)
-		config := `{"version":"v2","breaking":{"use":["PARLEY"]},"plugins":[{"plugin":"` + plugin + `","options":{"scope":"` + c.scope + `"}}]}`
+		module := filepath.Join(dir, c.use, c.fixture)
+		config := `{"version":"v2","breaking":{"use":["` + c.use + `"]},"plugins":[{"plugin":"` + plugin + `","options":{"scope":"` + c.scope + `"}}]}`
 		for side, files := range map[string]map[string]string{"base": f.BaseFiles, "head": f.HeadFiles} {
 			files["buf.yaml"] = config
 			for name, text := range files {

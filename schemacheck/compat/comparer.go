@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
@@ -116,25 +117,22 @@ func reads(newReadsOld, oldReadsNew bool) change {
 
 func severity(s Severity) change { return func(f *Finding) { f.Severity = s } }
 
-// Rules that only warn about events and that the API scope blocks, as buf FILE does.
-var stricterForAPI = []string{"E13", "K02", "K07", "P01", "P02", "P03", "R01", "T28", "T29", "T30", "K10", "M13", "E16"}
-
 // inHead adds a finding at an element of head, inBase at one that head has lost.
-func (c *comparer) inHead(id string, at protoreflect.Descriptor, changes ...change) {
+func (c *comparer) inHead(id rule.ID, at protoreflect.Descriptor, changes ...change) {
 	c.emit(id, at, false, changes)
 }
 
-func (c *comparer) inBase(id string, at protoreflect.Descriptor, changes ...change) {
+func (c *comparer) inBase(id rule.ID, at protoreflect.Descriptor, changes ...change) {
 	c.emit(id, at, true, changes)
 }
 
-func (c *comparer) emit(id string, at protoreflect.Descriptor, base bool, changes []change) {
+func (c *comparer) emit(id rule.ID, at protoreflect.Descriptor, base bool, changes []change) {
 	f := FindingAt(id, at, base)
 	for _, change := range changes {
 		change(&f)
 	}
 	f.Detail = schema.Clip(f.Detail, maxDetail)
-	if c.api && slices.Contains(stricterForAPI, id) {
+	if c.api && id.Has(rule.BlocksAPI) {
 		f.Severity = Block
 	}
 	c.findings = append(c.findings, f)
@@ -197,12 +195,12 @@ func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h proto
 			imported[name] = true
 		}
 	}
-	c.through("T27", h, here)
-	c.through("K03", h, imported)
+	c.through(rule.UsedMessageBroken, h, here)
+	c.through(rule.ImportedTypeBroken, h, imported)
 }
 
 // through reports a field of an event whose types broke, with all that they break.
-func (c *comparer) through(id string, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool) {
+func (c *comparer) through(id rule.ID, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool) {
 	if len(types) == 0 {
 		return
 	}

@@ -38,7 +38,7 @@ type Rule = rule.Rule
 func Rules() []Rule { return rule.All() }
 
 // RuleByID returns the rule of an id.
-func RuleByID(id string) (Rule, bool) { return rule.ByID(id) }
+func RuleByID(id rule.ID) (Rule, bool) { return rule.ByID(id) }
 
 // Policy says which direction of reading is kept.
 type Policy = rule.Policy
@@ -96,7 +96,7 @@ type Options struct {
 type Finding = rule.Finding
 
 // FindingAt returns a rule's finding at an element, which stands in base or in head.
-func FindingAt(id string, at protoreflect.Descriptor, base bool) Finding {
+func FindingAt(id rule.ID, at protoreflect.Descriptor, base bool) Finding {
 	return rule.FindingAt(id, at, base)
 }
 
@@ -129,7 +129,7 @@ func (c *comparer) result() []Finding {
 	})
 	slices.SortFunc(kept, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
-			cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Detail, b.Detail))
+			a.Rule.Compare(b.Rule), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Detail, b.Detail))
 	})
 	return slices.Compact(kept)
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/standing"
 )
 
@@ -20,11 +21,12 @@ func (c *comparer) standing() {
 	}
 	c.api, c.current = false, ""
 	c.evaluable()
+	key := func(id rule.ID, at protoreflect.Descriptor) string { return string(id) + " " + string(at.FullName()) }
 	had := map[string]bool{}
-	standing.Check(c.base, func(id string, at protoreflect.Descriptor, _ string) { had[id+string(at.FullName())] = true })
-	standing.Check(c.head, func(id string, at protoreflect.Descriptor, what string) {
+	standing.Check(c.base, func(id rule.ID, at protoreflect.Descriptor, _ string) { had[key(id, at)] = true })
+	standing.Check(c.head, func(id rule.ID, at protoreflect.Descriptor, what string) {
 		f := []change{detail(what)}
-		if had[id+string(at.FullName())] {
+		if had[key(id, at)] {
 			f = append(f, severity(Warn))
 		}
 		c.inHead(id, at, f...)
@@ -44,7 +46,7 @@ func (c *comparer) evaluable() {
 			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.trial.Message(c.base, dynamicpb.NewMessage(b)), &broken) {
 				f = append(f, severity(Warn))
 			}
-			c.inHead("H06", m, f...)
+			c.inHead(rule.ValidationNotEvaluable, m, f...)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -16,7 +17,7 @@ func (c *comparer) enumTypes(l *level) {
 			continue
 		}
 		if h := c.head.Enums[b.FullName()]; h != nil {
-			c.inHead("E16", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
+			c.inHead(rule.EnumFileChanged, h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
 			c.enum(b, h)
 			continue
 		}
@@ -25,11 +26,11 @@ func (c *comparer) enumTypes(l *level) {
 			if l.b.Enums().ByName(h.Name()) == nil && !found && schema.EnumShape(b) == schema.EnumShape(h) {
 				found = true
 				c.names[b.FullName()] = h.FullName()
-				c.inHead("E14", h, detail(string(b.Name()), string(h.Name())))
+				c.inHead(rule.EnumRenamed, h, detail(string(b.Name()), string(h.Name())))
 			}
 		}
 		if !found {
-			c.inBase("E15", b)
+			c.inBase(rule.EnumRemoved, b)
 		}
 	}
 }
@@ -47,13 +48,13 @@ func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
 	c.enumValues(b, h)
 	c.newValues(b, h)
 	if first, now := b.Values().Get(0), h.Values().Get(0); first.Number() != now.Number() && h.Values().ByNumber(first.Number()) != nil {
-		c.inHead("E11", now, detail(string(first.Name()), string(now.Name())))
+		c.inHead(rule.EnumFirstValueChanged, now, detail(string(first.Name()), string(now.Name())))
 	}
 	if b.IsClosed() != h.IsClosed() && !syntaxChanged(b, h) {
 		if h.IsClosed() {
-			c.inHead("E13", h, detail("OPEN", "CLOSED"))
+			c.inHead(rule.EnumOpennessChanged, h, detail("OPEN", "CLOSED"))
 		} else {
-			c.inHead("E13", h, detail("CLOSED", "OPEN"), severity(Warn), reads(false, true))
+			c.inHead(rule.EnumOpennessChanged, h, detail("CLOSED", "OPEN"), severity(Warn), reads(false, true))
 		}
 	}
 	c.jsonFormat(b, h)
@@ -75,17 +76,17 @@ func (c *comparer) enumValues(b, h protoreflect.EnumDescriptor) {
 			if was != nil && numbered != nil && numbered.Name() == was.Name() {
 				if !swapped[v.Name()] {
 					swapped[was.Name()] = true
-					c.inHead("E07", named, detail(string(v.Name()), string(was.Name())))
+					c.inHead(rule.EnumValueNumbersSwapped, named, detail(string(v.Name()), string(was.Name())))
 				}
 				continue
 			}
-			c.inHead("E06", named, detail(number(v.Number()), number(named.Number())))
+			c.inHead(rule.EnumValueNumberChanged, named, detail(number(v.Number()), number(named.Number())))
 		case numbered != nil && b.Values().ByName(numbered.Name()) == nil:
-			c.inHead("E05", numbered, detail(string(v.Name()), string(numbered.Name())))
+			c.inHead(rule.EnumValueRenamed, numbered, detail(string(v.Name()), string(numbered.Name())))
 		case h.ReservedNames().Has(v.Name()) && (h.ReservedRanges().Has(v.Number()) || numbered != nil):
-			c.inBase("E03", v)
+			c.inBase(rule.EnumValueRemovedReserved, v)
 		default:
-			c.inBase("E04", v)
+			c.inBase(rule.EnumValueRemovedNotReserved, v)
 		}
 	}
 }
@@ -96,7 +97,7 @@ func (c *comparer) alias(v protoreflect.EnumValueDescriptor, b, h protoreflect.E
 		return
 	}
 	if first := h.Values().ByNumber(v.Number()); first.Name() != v.Name() && b.Values().ByName(first.Name()) == nil {
-		c.inHead("E10", first, detail(string(v.Name()), string(first.Name())))
+		c.inHead(rule.EnumAliasAddedFirst, first, detail(string(v.Name()), string(first.Name())))
 	}
 }
 
@@ -114,10 +115,10 @@ func (c *comparer) newValues(b, h protoreflect.EnumDescriptor) {
 			reused = strings.TrimSpace(reused + " " + string(v.Name()))
 		}
 		if reused != "" {
-			c.inHead("E08", v, detail(reused))
+			c.inHead(rule.EnumValueAddedOnReserved, v, detail(reused))
 		}
 		if b.IsClosed() && h.IsClosed() {
-			c.inHead("E02", v)
+			c.inHead(rule.EnumValueAddedClosed, v)
 		}
 	}
 }
@@ -126,12 +127,12 @@ func (c *comparer) enumReservations(b, h protoreflect.EnumDescriptor) {
 	kept := append(schema.ReservedValues(h), schema.Numbers(h.Values())...)
 	for _, was := range schema.ReservedValues(b) {
 		if len(schema.Less([]schema.Interval{was}, kept...)) > 0 {
-			c.inHead("V04", h, detail(was.String()))
+			c.inHead(rule.EnumReservationNarrowed, h, detail(was.String()))
 		}
 	}
 	for i := range b.ReservedNames().Len() {
 		if name := b.ReservedNames().Get(i); !h.ReservedNames().Has(name) && h.Values().ByName(name) == nil {
-			c.inHead("V04", h, detail(string(name)))
+			c.inHead(rule.EnumReservationNarrowed, h, detail(string(name)))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package compat
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -14,14 +15,14 @@ func (c *comparer) utf8(b, h protoreflect.FieldDescriptor) {
 		return
 	}
 	if schema.VerifiesUTF8(h) {
-		c.inHead("U01", h)
+		c.inHead(rule.UTF8ValidationEnabled, h)
 	} else {
-		c.inHead("U02", h)
+		c.inHead(rule.UTF8ValidationDisabled, h)
 	}
 }
 
 func (c *comparer) jsonFormat(b, h protoreflect.Descriptor) {
 	if !syntaxChanged(b, h) && schema.AllowsJSON(b) != schema.AllowsJSON(h) {
-		c.inHead("U03", h)
+		c.inHead(rule.JSONFormatChanged, h)
 	}
 }

@@ -3,6 +3,7 @@ package compat
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
@@ -38,9 +39,9 @@ func (c *comparer) fields(b, h protoreflect.MessageDescriptor) {
 
 // renumbered: the name is still there, at a number that base does not use.
 func (c *comparer) renumbered(b, moved protoreflect.FieldDescriptor) {
-	id := "C01"
+	id := rule.FieldNumberChanged
 	if moved.ContainingMessage().ReservedRanges().Has(b.Number()) {
-		id = "C02"
+		id = rule.FieldNumberChangedReserved
 	}
 	c.inHead(id, moved, detail(number(b.Number()), number(moved.Number())))
 }
@@ -52,35 +53,35 @@ func (c *comparer) otherName(b, h, moved protoreflect.FieldDescriptor, swapped m
 	switch sameType := c.sameType(b, h); {
 	case sameType && moved != nil && old != nil && moved.Number() == old.Number():
 		swapped[old.Number()] = true
-		c.inHead("N05", h, names)
+		c.inHead(rule.FieldNamesSwapped, h, names)
 	case moved != nil:
 		c.renumbered(b, moved)
 	case !sameType:
-		c.inHead("C03", h, detail(string(b.Name())+" "+schema.TypeName(b), string(h.Name())+" "+schema.TypeName(h)))
+		c.inHead(rule.FieldNumberReusedOtherType, h, detail(string(b.Name())+" "+schema.TypeName(b), string(h.Name())+" "+schema.TypeName(h)))
 	case h.ContainingMessage().ReservedNames().Has(b.Name()):
-		c.inHead("C04", h, names)
+		c.inHead(rule.FieldNumberReusedSameType, h, names)
 	case b.JSONName() == h.JSONName():
-		c.inHead("N02", h, names)
+		c.inHead(rule.FieldRenamedSameJSONName, h, names)
 		c.field(b, h)
 	default:
-		c.inHead("N01", h, names)
+		c.inHead(rule.FieldRenamed, h, names)
 		c.field(b, h)
 	}
 }
 
 func (c *comparer) removed(b protoreflect.FieldDescriptor, h protoreflect.MessageDescriptor) {
 	if x := c.head.Extensions[h.FullName()][b.Number()]; x != nil {
-		c.inHead("D07", x)
+		c.inHead(rule.FieldToExtension, x)
 		return
 	}
 	if b.Cardinality() == protoreflect.Required {
-		c.inBase("R05", b)
+		c.inBase(rule.FieldRemovedRequired, b)
 	}
 	if o := schema.Oneof(b); o != nil && h.Oneofs().ByName(o.Name()) != nil {
-		c.inBase("O02", b)
+		c.inBase(rule.OneofCaseRemoved, b)
 	}
 	if c.trial.ZeroRefused(b) {
-		c.inBase("Y08", b)
+		c.inBase(rule.FieldRemovedZeroInvalid, b)
 	}
 	c.unreserved(b, h, h.ReservedNames().Has(b.Name()))
 }
@@ -88,16 +89,16 @@ func (c *comparer) removed(b protoreflect.FieldDescriptor, h protoreflect.Messag
 func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.MessageDescriptor, name bool) {
 	switch number := h.ReservedRanges().Has(b.Number()); {
 	case !number && !name:
-		c.inBase("R02", b)
+		c.inBase(rule.FieldRemovedNotReserved, b)
 	case !number:
-		c.inBase("R04", b)
+		c.inBase(rule.FieldRemovedNumberNotReserved, b)
 	case !name:
-		c.inBase("R03", b)
+		c.inBase(rule.FieldRemovedNameNotReserved, b)
 	default:
 		// Nobody can take its place: such a removal is a step of the version too.
 		c.grown[h.FullName()] = true
 		if c.api {
-			c.inBase("R01", b)
+			c.inBase(rule.FieldRemovedReserved, b)
 		}
 	}
 }
@@ -109,29 +110,29 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 	}
 	if h.Cardinality() == protoreflect.Required {
 		if h.ParentFile().Syntax() == protoreflect.Editions {
-			c.inHead("F10", h)
+			c.inHead(rule.FieldAddedLegacyRequired, h)
 		} else {
-			c.inHead("F09", h)
+			c.inHead(rule.FieldAddedRequired, h)
 		}
 	}
 	if b.ReservedRanges().Has(h.Number()) {
-		c.inHead("F11", h, detail(number(h.Number())))
+		c.inHead(rule.FieldAddedOnReservedNumber, h, detail(number(h.Number())))
 	}
 	c.nameTaken(h, b)
 	if o := schema.Oneof(h); o != nil {
 		if was := b.Oneofs().ByName(o.Name()); was != nil && !c.api {
 			if trial.OneofRequired(was) {
-				c.inHead("Y12", h)
+				c.inHead(rule.RequiredOneofCaseAdded, h)
 			} else {
-				c.inHead("O01", h)
+				c.inHead(rule.OneofCaseAdded, h)
 			}
 		}
 	}
 	switch rules := trial.FieldRules(h); {
 	case rules.GetRequired():
-		c.ruleInHead("Y05", h)
+		c.ruleInHead(rule.FieldAddedValidationRequired, h)
 	case c.trial.ZeroRefused(h):
-		c.ruleInHead("Y06", h)
+		c.ruleInHead(rule.FieldAddedZeroInvalid, h)
 	}
 }
 
@@ -139,14 +140,14 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 // neither may be one that stood for another field, or that was reserved for one.
 func (c *comparer) nameTaken(h protoreflect.FieldDescriptor, b protoreflect.MessageDescriptor) {
 	if name := schema.ReservedFor(h, b); name == h.Name() {
-		c.inHead("F12", h)
+		c.inHead(rule.FieldAddedWithUsedName, h)
 		return
 	} else if name != "" {
-		c.inHead("F12", h, detail("in JSON as "+string(name)))
+		c.inHead(rule.FieldAddedWithUsedName, h, detail("in JSON as "+string(name)))
 		return
 	}
 	if f, newBreaks, oldBreaks := c.fieldsOf(b).Clash(h); f != nil {
-		c.inHead("F12", h, detail("in JSON as "+string(f.Name())), reads(newBreaks, oldBreaks))
+		c.inHead(rule.FieldAddedWithUsedName, h, detail("in JSON as "+string(f.Name())), reads(newBreaks, oldBreaks))
 	}
 }
 
@@ -179,16 +180,16 @@ func (c *comparer) jsonName(b, h protoreflect.FieldDescriptor) {
 	}
 	newBreaks, oldBreaks := !known(h, b), !known(b, h)
 	_, newMisreads, oldMisreads := c.fieldsOf(b.ContainingMessage()).Clash(h)
-	c.inHead("N03", h, detail(b.JSONName(), h.JSONName()), reads(newBreaks || newMisreads, oldBreaks || oldMisreads))
+	c.inHead(rule.FieldJSONNameChanged, h, detail(b.JSONName(), h.JSONName()), reads(newBreaks || newMisreads, oldBreaks || oldMisreads))
 }
 
 func (c *comparer) defaultOf(b, h protoreflect.FieldDescriptor) {
 	switch {
 	case b.Message() != nil || b.IsList():
 	case b.HasDefault() != h.HasDefault():
-		c.inHead("D02", h)
+		c.inHead(rule.DefaultAddedOrRemoved, h)
 	case b.HasDefault() && b.Enum() != nil && b.DefaultEnumValue().Name() != h.DefaultEnumValue().Name(),
 		b.HasDefault() && b.Enum() == nil && !b.Default().Equal(h.Default()):
-		c.inHead("D01", h)
+		c.inHead(rule.DefaultChanged, h)
 	}
 }

@@ -3,6 +3,7 @@ package compat
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -72,7 +73,7 @@ func (c *comparer) counterpartOf(b protoreflect.FileDescriptor) protoreflect.Fil
 		if c.base.Files[f.Path()] == nil && schema.SameTypes(b, f) && !c.stands[f.Path()] {
 			h = f
 			c.stands[f.Path()] = true
-			c.inHead("M13", f, detail(b.Path(), f.Path()))
+			c.inHead(rule.FileRenamed, f, detail(b.Path(), f.Path()))
 			break
 		}
 	}
@@ -91,11 +92,11 @@ func (c *comparer) lost(b protoreflect.FileDescriptor) {
 		gone = gone || c.head.Enums[e.FullName()] == nil
 	}
 	if gone {
-		c.inBase("M12", b)
+		c.inBase(rule.FileRemoved, b)
 	}
 	for m := range schema.All(b.Messages()) {
 		if h := c.head.Messages[m.FullName()]; h != nil && !gone {
-			c.inHead("M04", h, detail(b.Path(), h.ParentFile().Path()))
+			c.inHead(rule.MessageFileChanged, h, detail(b.Path(), h.ParentFile().Path()))
 		}
 	}
 	schema.Each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
@@ -106,7 +107,7 @@ func (c *comparer) lost(b protoreflect.FileDescriptor) {
 	})
 	for e := range schema.All(b.Enums()) {
 		if h := c.head.Enums[e.FullName()]; h != nil {
-			c.inHead("E16", h, detail(b.Path(), h.ParentFile().Path()))
+			c.inHead(rule.EnumFileChanged, h, detail(b.Path(), h.ParentFile().Path()))
 			c.enum(e, h)
 		}
 	}
@@ -114,18 +115,18 @@ func (c *comparer) lost(b protoreflect.FileDescriptor) {
 
 func (c *comparer) file(b, h protoreflect.FileDescriptor) {
 	if b.Package() != h.Package() {
-		c.inHead("K01", h, place(h, packagePath), detail(string(b.Package()), string(h.Package())))
+		c.inHead(rule.PackageChanged, h, place(h, packagePath), detail(string(b.Package()), string(h.Package())))
 	}
 	if syntaxChanged(b, h) {
 		// Closed enums come back with proto2, and so do values without UTF-8 checks.
-		c.inHead("K05", h, place(h, syntaxPath), detail(b.Syntax().String(), h.Syntax().String()),
+		c.inHead(rule.SyntaxChanged, h, place(h, syntaxPath), detail(b.Syntax().String(), h.Syntax().String()),
 			reads(true, b.Syntax() == protoreflect.Proto3))
 	}
 	bo, ho := b.Options().ProtoReflect(), h.Options().ProtoReflect()
 	for _, name := range generatorOptions {
 		fd := bo.Descriptor().Fields().ByName(name)
 		if was, is := bo.Get(fd), ho.Get(fd); !was.Equal(is) {
-			c.inHead("K07", h, place(h, optionsPath, int32(fd.Number())), detail(string(name)))
+			c.inHead(rule.FileOptionChanged, h, place(h, optionsPath, int32(fd.Number())), detail(string(name)))
 		}
 	}
 	c.imports(b, h)
@@ -144,7 +145,7 @@ func (c *comparer) imports(b, h protoreflect.FileDescriptor) {
 		}
 		for j := range h.Imports().Len() {
 			if to := h.Imports().Get(j); c.base.Files[to.Path()] == nil && schema.SameTypes(dep, to) {
-				c.inHead("K02", h, place(h, dependencyPath, int32(j)), detail(dep.Path(), to.Path()))
+				c.inHead(rule.ImportPathChanged, h, place(h, dependencyPath, int32(j)), detail(dep.Path(), to.Path()))
 			}
 		}
 	}
@@ -178,11 +179,11 @@ func (c *comparer) extensionFields(l *level) {
 		}
 		switch {
 		case h == nil:
-			c.inBase("D05", b)
+			c.inBase(rule.ExtensionRemoved, b)
 		case b.Number() != h.Number():
-			c.inHead("D06", h, detail(number(b.Number()), number(h.Number())))
+			c.inHead(rule.ExtensionChanged, h, detail(number(b.Number()), number(h.Number())))
 		case b.Cardinality() != h.Cardinality() || !c.sameType(b, h):
-			c.inHead("D06", h, detail(schema.TypeName(b), schema.TypeName(h)))
+			c.inHead(rule.ExtensionChanged, h, detail(schema.TypeName(b), schema.TypeName(h)))
 		default:
 			c.defaultOf(b, h)
 			c.uses(b, h)

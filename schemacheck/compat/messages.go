@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -43,19 +44,19 @@ func (c *comparer) same(b, h protoreflect.MessageDescriptor) {
 func (c *comparer) unmatched(l *level) {
 	l.missing = slices.DeleteFunc(l.missing, func(b protoreflect.MessageDescriptor) bool {
 		if h := c.head.Messages[b.FullName()]; h != nil {
-			c.inHead("M04", h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
+			c.inHead(rule.MessageFileChanged, h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
 			c.same(b, h)
 			return true
 		}
 		if h := c.counterpart(b, l.h.ParentFile().Messages(), true); h != nil {
-			c.inHead("M08", h, detail(string(b.FullName()), string(h.FullName())))
+			c.inHead(rule.NestedMessageMoved, h, detail(string(b.FullName()), string(h.FullName())))
 			c.same(b, h)
 			return true
 		}
 		if h := c.counterpart(b, l.h.Messages(), false); h != nil {
-			id := "M01"
+			id := rule.MessageRenamed
 			if c.root(b) {
-				id = "M02"
+				id = rule.EventRenamed
 			}
 			c.inHead(id, h, detail(string(b.Name()), string(h.Name())))
 			c.same(b, h)
@@ -98,11 +99,11 @@ func (c *comparer) missing(l *level) {
 	for _, b := range l.missing {
 		switch _, top := b.Parent().(protoreflect.FileDescriptor); {
 		case c.usedByLostField(b):
-			c.inBase("R07", b)
+			c.inBase(rule.FieldRemovedWithMessage, b)
 		case top:
-			c.inBase("M03", b)
+			c.inBase(rule.MessageRemoved, b)
 		default:
-			c.inBase("M09", b)
+			c.inBase(rule.NestedMessageRemoved, b)
 		}
 	}
 }
@@ -135,13 +136,13 @@ func (c *comparer) added(l *level) {
 		}
 		switch _, top := h.Parent().(protoreflect.FileDescriptor); {
 		case shifts:
-			c.inHead("M06", h)
+			c.inHead(rule.MessageAddedBeforeOthers, h)
 		case c.usedByNewField(h):
-			c.inHead("F04", h)
+			c.inHead(rule.FieldAddedWithMessageInFile, h)
 		case top:
-			c.inHead("M05", h)
+			c.inHead(rule.MessageAddedToRegisteredFile, h)
 		default:
-			c.inHead("M10", h)
+			c.inHead(rule.NestedMessageAdded, h)
 		}
 	}
 }
@@ -175,7 +176,7 @@ func (c *comparer) order(l *level) {
 			continue
 		}
 		if h.Index() < last {
-			c.inHead("M07", h, detail(number(b.Index()), number(h.Index())))
+			c.inHead(rule.MessagesReordered, h, detail(number(b.Index()), number(h.Index())))
 			return
 		}
 		last = h.Index()
@@ -213,15 +214,15 @@ func (c *comparer) reservations(b, h protoreflect.MessageDescriptor) {
 		switch {
 		case len(lost) == 0:
 		case lost[0] == was:
-			c.inHead("V01", h, detail(was.String()))
+			c.inHead(rule.ReservedNumberRemoved, h, detail(was.String()))
 		default:
-			c.inHead("V03", h, detail(was.String()))
+			c.inHead(rule.ReservedRangeNarrowed, h, detail(was.String()))
 		}
 	}
 	for i := range b.ReservedNames().Len() {
 		name := b.ReservedNames().Get(i)
 		if !h.ReservedNames().Has(name) && c.fieldsOf(h).ByName(name) == nil {
-			c.inHead("V02", h, detail(string(name)))
+			c.inHead(rule.ReservedNameRemoved, h, detail(string(name)))
 		}
 	}
 }
@@ -233,9 +234,9 @@ func (c *comparer) extensionRanges(b, h protoreflect.MessageDescriptor) {
 		switch {
 		case len(lost) == 0:
 		case lost[0] == was:
-			c.inHead("D03", h, detail(was.String()))
+			c.inHead(rule.ExtensionRangeRemoved, h, detail(was.String()))
 		default:
-			c.inHead("D04", h, detail(was.String()))
+			c.inHead(rule.ExtensionRangeNarrowed, h, detail(was.String()))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package compat
 import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
@@ -23,22 +24,22 @@ func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 		case schema.SameOneof(bf, hf):
 			if bo != nil && bo.Name() != ho.Name() && !renamed[ho.Name()] {
 				renamed[ho.Name()] = true
-				c.inHead("O08", ho, detail(string(bo.Name()), string(ho.Name())))
+				c.inHead(rule.OneofRenamed, ho, detail(string(bo.Name()), string(ho.Name())))
 			}
 		case ho == nil:
-			c.inHead("O05", hf)
+			c.inHead(rule.FieldOutOfOneof, hf)
 		case b.Oneofs().ByName(ho.Name()) != nil && !b.Oneofs().ByName(ho.Name()).IsSynthetic():
-			c.inHead("O07", hf)
+			c.inHead(rule.FieldToExistingOneof, hf)
 		case bo == nil:
 			entered[ho.Name()] = append(entered[ho.Name()], bf)
 		default:
 			if went[bo.Name()] > 1 && !split[ho.Name()] {
 				split[ho.Name()] = true
-				c.inHead("O11", ho)
+				c.inHead(rule.OneofSplit, ho)
 			}
 			if came[ho.Name()] > 1 && !merged[ho.Name()] {
 				merged[ho.Name()] = true
-				c.inHead("O12", ho)
+				c.inHead(rule.OneofsMerged, ho)
 			}
 		}
 	}
@@ -47,11 +48,11 @@ func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 		switch {
 		case merged[name]: // said already
 		case len(fields) > 1:
-			c.inHead("O06", into)
+			c.inHead(rule.SeveralFieldsToNewOneof, into)
 		case fields[0].HasPresence():
-			c.inHead("O04", into)
+			c.inHead(rule.OptionalFieldToNewOneof, into)
 		default:
-			c.inHead("O03", into)
+			c.inHead(rule.FieldToNewOneof, into)
 		}
 	}
 	c.oneofRules(b, h)
@@ -65,16 +66,16 @@ func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 		switch {
 		case trial.OneofRequired(o) == (was != nil && trial.OneofRequired(was)):
 		case !trial.OneofRequired(o):
-			c.ruleInHead("Y04", o)
+			c.ruleInHead(rule.ValidationRequiredRemoved, o)
 		case was == nil:
-			c.ruleInHead("Y18", o)
+			c.ruleInHead(rule.RequiredOneofAdded, o)
 		default:
-			c.ruleInHead("Y03", o)
+			c.ruleInHead(rule.ValidationRequiredAdded, o)
 		}
 	}
 	for o := range schema.All(b.Oneofs()) {
 		if trial.OneofRequired(o) && !schema.OneofStays(o, h, c.fieldsOf(h)) {
-			c.ruleInBase("Y19", o)
+			c.ruleInBase(rule.RequiredOneofRemoved, o)
 		}
 	}
 }

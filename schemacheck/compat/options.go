@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -18,10 +19,10 @@ func (c *comparer) eventOptions(b, h protoreflect.MessageDescriptor) {
 	case was.Option == nil && is.Option == nil:
 		return
 	case was.Option == nil:
-		c.inHead("X05", h, atOption(h, is), detail(is.Text("topic")))
+		c.inHead(rule.EventOptionAdded, h, atOption(h, is), detail(is.Text("topic")))
 		return
 	case is.Option == nil:
-		c.inHead("X04", h, detail(string(was.Option.FullName())))
+		c.inHead(rule.CustomOptionRemoved, h, detail(string(was.Option.FullName())))
 		return
 	}
 	c.customOptions(b, h, was.Option.Number())
@@ -30,7 +31,7 @@ func (c *comparer) eventOptions(b, h protoreflect.MessageDescriptor) {
 	}
 	for f := range schema.All(is.Option.Message().Fields()) {
 		if was.Option.Message().Fields().ByName(f.Name()) == nil && is.Value.Has(f) {
-			c.inHead("X06", h, atOption(h, is), detail(string(f.Name())))
+			c.inHead(rule.CustomOptionChanged, h, atOption(h, is), detail(string(f.Name())))
 		}
 	}
 }
@@ -53,14 +54,14 @@ func (c *comparer) optionField(h protoreflect.MessageDescriptor, was, is schema.
 	case f.Name() == "version": // judged when all additions are known
 	case now == nil && !was.Value.Has(f):
 	case now == nil:
-		c.inHead("X06", h, atOption(h, is), detail(string(f.Name())))
+		c.inHead(rule.CustomOptionChanged, h, atOption(h, is), detail(string(f.Name())))
 	case schema.OptionText(was.Value.Get(f), f) == schema.OptionText(is.Value.Get(now), now):
 	case f.Name() == "topic":
-		c.inHead("X01", h, atOption(h, is), detail(was.Text("topic"), is.Text("topic")))
+		c.inHead(rule.EventTopicChanged, h, atOption(h, is), detail(was.Text("topic"), is.Text("topic")))
 	case f.Name() == "event_type" || f.Name() == "type":
-		c.inHead("X02", h, atOption(h, is), detail(was.Text(f.Name()), is.Text(f.Name())))
+		c.inHead(rule.EventTypeChanged, h, atOption(h, is), detail(was.Text(f.Name()), is.Text(f.Name())))
 	default:
-		c.inHead("X06", h, atOption(h, is), detail(string(f.Name())))
+		c.inHead(rule.CustomOptionChanged, h, atOption(h, is), detail(string(f.Name())))
 	}
 }
 
@@ -79,11 +80,11 @@ func (c *comparer) customOptions(b, h protoreflect.Descriptor, but protoreflect.
 		switch {
 		case n == but:
 		case is[n] == nil:
-			c.inHead("X04", h, detail(string(was[n].FullName())))
+			c.inHead(rule.CustomOptionRemoved, h, detail(string(was[n].FullName())))
 		case was[n] == nil:
-			c.inHead("X06", h, detail(string(is[n].FullName())))
+			c.inHead(rule.CustomOptionChanged, h, detail(string(is[n].FullName())))
 		case schema.OptionText(bo.Get(was[n]), was[n]) != schema.OptionText(ho.Get(is[n]), is[n]):
-			c.inHead("X06", h, detail(string(is[n].FullName())))
+			c.inHead(rule.CustomOptionChanged, h, detail(string(is[n].FullName())))
 		}
 	}
 }
@@ -120,10 +121,10 @@ func (c *comparer) versions() {
 		case was.Option == nil || is.Option == nil || was.Version == 0 && is.Version == 0:
 		case was.Version == is.Version:
 			if c.raises[h.FullName()] {
-				c.inHead("X07", h, atOption(h, is))
+				c.inHead(rule.EventVersionNotRaised, h, atOption(h, is))
 			}
 		case is.Version != was.Version+1 || !c.grows(h):
-			c.inHead("X03", h, atOption(h, is), detail(number(int(was.Version)), number(int(is.Version))))
+			c.inHead(rule.EventVersionChanged, h, atOption(h, is), detail(number(int(was.Version)), number(int(is.Version))))
 		}
 	}
 }

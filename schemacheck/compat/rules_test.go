@@ -13,6 +13,7 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
 var update = flag.Bool("update", false, "write the findings of each fixture into it")
@@ -64,24 +65,24 @@ func TestRules(t *testing.T) {
 			} else if !slices.Equal(got, f.Want) {
 				t.Errorf("findings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(f.Want, "\n"))
 			}
-			checkVerdict(t, id, name == id, f.Scope, findings)
+			checkVerdict(t, rule.ID(id), name == id, f.Scope, findings)
 		})
 	}
 	for _, r := range compat.Rules() {
-		if !found[r.ID] && !strings.HasPrefix(r.ID, "W") {
+		if !found[string(r.ID)] && !strings.HasPrefix(r.Code, "W") {
 			t.Errorf("%s has no fixture", r.ID)
 		}
 	}
 }
 
 // checkVerdict holds the fixture of a rule against the rule's line in the table.
-func checkVerdict(t *testing.T, id string, plain bool, scope compat.Scope, findings []compat.Finding) {
+func checkVerdict(t *testing.T, id rule.ID, plain bool, scope compat.Scope, findings []compat.Finding) {
 	t.Helper()
-	rule, ok := compat.RuleByID(id)
+	want, ok := rule.ByID(id)
 	if !ok {
 		t.Fatalf("there is no rule %s", id)
 	}
-	if rule.Severity == compat.Allow && (scope == compat.Event || plain || id == "Z01") {
+	if want.Severity == compat.Allow && (scope == compat.Event || plain || id == "SCHEMA_IDENTICAL") {
 		if len(findings) > 0 {
 			t.Errorf("%s is allowed, %d findings", id, len(findings))
 		}
@@ -92,9 +93,9 @@ func checkVerdict(t *testing.T, id string, plain bool, scope compat.Scope, findi
 	case i < 0:
 		t.Errorf("%s did not fire", id)
 	case !plain:
-	case findings[i].Severity != rule.Severity && scope == compat.Event:
-		t.Errorf("%s fired as %s, the table says %s", id, findings[i].Severity, rule.Severity)
-	case findings[i].OldReadsNew != rule.OldReadsNew || findings[i].NewReadsOld != rule.NewReadsOld || findings[i].Form != rule.Form:
+	case findings[i].Severity != want.Severity && scope == compat.Event:
+		t.Errorf("%s fired as %s, the table says %s", id, findings[i].Severity, want.Severity)
+	case findings[i].OldReadsNew != want.OldReadsNew || findings[i].NewReadsOld != want.NewReadsOld || findings[i].Form != want.Form:
 		t.Errorf("%s breaks other directions or forms than the table says", id)
 	case findings[i].Line == 0 && findings[i].File != "":
 		t.Errorf("%s has no position", id)
@@ -130,10 +131,10 @@ func TestCompareIsDeterministic(t *testing.T) {
 // what is blocked by policy.
 func TestPolicies(t *testing.T) {
 	for name, want := range map[string]map[compat.Policy]int{
-		"F04": {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 0, compat.Forward: 1},
-		"Y01": {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 0},
-		"T07": {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 1},
-		"R02": {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 1},
+		"FIELD_ADDED_WITH_MESSAGE_IN_FILE": {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 0, compat.Forward: 1},
+		"VALIDATION_TIGHTENED":             {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 0},
+		"ZIGZAG_ENCODING_CHANGED":          {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 1},
+		"FIELD_REMOVED_NOT_RESERVED":       {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 1},
 	} {
 		f := load(t, "testdata/"+name+".txtar")
 		for policy, n := range want {
@@ -164,7 +165,7 @@ func TestParsePolicy(t *testing.T) {
 // sentence each.
 func TestRulesHaveReasons(t *testing.T) {
 	for _, r := range compat.Rules() {
-		for what, s := range map[string]string{"why": r.Why, "instead": r.Instead} {
+		for what, s := range map[string]string{"why": r.Why, "instead": r.Suggestion} {
 			if s == "" && what == "instead" && r.Severity == compat.Allow {
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -21,7 +22,7 @@ func (c *comparer) services() {
 		for b := range schema.All(bf.Services()) {
 			h := hf.Services().ByName(b.Name())
 			if h == nil {
-				c.inBase("S10", b)
+				c.inBase(rule.ServiceRemoved, b)
 				continue
 			}
 			c.service(b, h)
@@ -42,9 +43,9 @@ func (c *comparer) service(b, h protoreflect.ServiceDescriptor) {
 			}
 		}
 		if renamed != nil {
-			c.inHead("S03", renamed, detail(string(bm.Name()), string(renamed.Name())))
+			c.inHead(rule.RPCRenamed, renamed, detail(string(bm.Name()), string(renamed.Name())))
 		} else {
-			c.inBase("S02", bm)
+			c.inBase(rule.RPCRemoved, bm)
 		}
 	}
 }
@@ -56,16 +57,16 @@ func (c *comparer) sameMethod(b, h protoreflect.MethodDescriptor) bool {
 
 func (c *comparer) method(b, h protoreflect.MethodDescriptor) {
 	if c.mapped(b.Input().FullName()) != h.Input().FullName() {
-		c.inHead("S04", h, detail(string(b.Input().FullName()), string(h.Input().FullName())))
+		c.inHead(rule.RPCRequestTypeChanged, h, detail(string(b.Input().FullName()), string(h.Input().FullName())))
 	}
 	if c.mapped(b.Output().FullName()) != h.Output().FullName() {
-		c.inHead("S05", h, detail(string(b.Output().FullName()), string(h.Output().FullName())))
+		c.inHead(rule.RPCResponseTypeChanged, h, detail(string(b.Output().FullName()), string(h.Output().FullName())))
 	}
 	if b.IsStreamingServer() != h.IsStreamingServer() {
-		c.inHead("S06", h)
+		c.inHead(rule.RPCServerStreamingChanged, h)
 	}
 	if b.IsStreamingClient() != h.IsStreamingClient() {
-		c.inHead("S07", h)
+		c.inHead(rule.RPCClientStreamingChanged, h)
 	}
 	// How much a caller may assume: nothing, that it may repeat, that it may use GET.
 	order := map[descriptorpb.MethodOptions_IdempotencyLevel]int{
@@ -78,8 +79,8 @@ func (c *comparer) method(b, h protoreflect.MethodDescriptor) {
 	levels := detail(level(b).String(), level(h).String())
 	switch was, is := order[level(b)], order[level(h)]; {
 	case is < was:
-		c.inHead("S08", h, levels)
+		c.inHead(rule.RPCIdempotencyLowered, h, levels)
 	case is > was:
-		c.inHead("S09", h, levels)
+		c.inHead(rule.RPCIdempotencyRaised, h, levels)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/kinds"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -22,11 +23,11 @@ func (c *comparer) typeOf(b, h protoreflect.FieldDescriptor) bool {
 	if required := protoreflect.Required; b.Cardinality() != h.Cardinality() {
 		switch {
 		case h.Cardinality() != required:
-			c.inHead("L14", h)
+			c.inHead(rule.FieldNoLongerRequired, h)
 		case h.ParentFile().Syntax() == protoreflect.Editions:
-			c.inHead("P04", h)
+			c.inHead(rule.PresenceFeatureToRequired, h)
 		default:
-			c.inHead("L13", h)
+			c.inHead(rule.FieldBecameRequired, h)
 		}
 	}
 	if id, changes := c.typeRule(b, h); id != "" {
@@ -51,10 +52,10 @@ func (c *comparer) mapOf(b, h protoreflect.FieldDescriptor) bool {
 	names := detail(schema.TypeName(b), schema.TypeName(h))
 	switch {
 	case !h.IsMap():
-		c.inHead("L07", h, names)
+		c.inHead(rule.MapToOtherField, h, names)
 		return false
 	case !b.IsMap():
-		c.inHead("L08", h, names)
+		c.inHead(rule.OtherFieldToMap, h, names)
 		return false
 	}
 	if id, newBreaks, oldBreaks := kinds.MapKeyRule(b.MapKey().Kind(), h.MapKey().Kind()); id != "" {
@@ -62,7 +63,7 @@ func (c *comparer) mapOf(b, h protoreflect.FieldDescriptor) bool {
 		return false
 	}
 	if !c.sameType(b.MapValue(), h.MapValue()) {
-		c.inHead("L11", h, names)
+		c.inHead(rule.MapValueTypeChanged, h, names)
 		return false
 	}
 	c.uses(b.MapValue(), h.MapValue())
@@ -79,7 +80,7 @@ func (c *comparer) sameType(b, h protoreflect.FieldDescriptor) bool {
 }
 
 // typeRule returns the rule for the types of two fields, "" if they are the same.
-func (c *comparer) typeRule(b, h protoreflect.FieldDescriptor) (string, []change) {
+func (c *comparer) typeRule(b, h protoreflect.FieldDescriptor) (rule.ID, []change) {
 	switch {
 	case b.Message() != nil && h.Message() != nil:
 		return c.messageTypeRule(b, h), nil
@@ -90,29 +91,29 @@ func (c *comparer) typeRule(b, h protoreflect.FieldDescriptor) (string, []change
 	return id, []change{reads(newBreaks, oldBreaks)}
 }
 
-func (c *comparer) messageTypeRule(b, h protoreflect.FieldDescriptor) string {
+func (c *comparer) messageTypeRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	bm, hm := b.Message(), h.Message()
 	switch {
 	case b.Kind() != h.Kind() && (b.ParentFile().Syntax() == protoreflect.Editions || h.ParentFile().Syntax() == protoreflect.Editions):
-		return "T26"
+		return rule.MessageEncodingChanged
 	case b.Kind() != h.Kind():
-		return "T25"
+		return rule.GroupMessageExchanged
 	case c.mapped(bm.FullName()) == hm.FullName():
 		return ""
 	case bm.Name() == hm.Name() && bm.ParentFile().Package() != hm.ParentFile().Package() && schema.Shape(bm) == schema.Shape(hm):
-		return "T19"
+		return rule.FieldTypePackageChanged
 	}
-	return "T18"
+	return rule.FieldMessageReplaced
 }
 
-func (c *comparer) enumTypeRule(b, h protoreflect.EnumDescriptor) string {
+func (c *comparer) enumTypeRule(b, h protoreflect.EnumDescriptor) rule.ID {
 	switch {
 	case c.mapped(b.FullName()) == h.FullName():
 		return ""
 	case b.Name() == h.Name() && b.ParentFile().Package() != h.ParentFile().Package() && schema.EnumShape(b) == schema.EnumShape(h):
-		return "T19"
+		return rule.FieldTypePackageChanged
 	}
-	return "T24"
+	return rule.FieldEnumReplaced
 }
 
 // presence compares how unset is told from zero. Where rules refuse one of both, the
@@ -123,16 +124,16 @@ func (c *comparer) presence(b, h protoreflect.FieldDescriptor) {
 	}
 	directions := reads(b.HasPresence(), h.HasPresence())
 	if c.trial.ZeroRefused(b) || c.trial.ZeroRefused(h) {
-		c.inHead("Y15", h, directions)
+		c.inHead(rule.ValidatedPresenceChanged, h, directions)
 		return
 	}
 	switch {
 	case b.ParentFile().Syntax() == protoreflect.Editions && h.ParentFile().Syntax() == protoreflect.Editions:
-		c.inHead("P03", h, directions)
+		c.inHead(rule.PresenceFeatureChanged, h, directions)
 	case h.HasPresence():
-		c.inHead("P01", h)
+		c.inHead(rule.PresenceToExplicit, h)
 	default:
-		c.inHead("P02", h)
+		c.inHead(rule.PresenceToImplicit, h)
 	}
 }
 
@@ -143,17 +144,17 @@ func (c *comparer) accessor(b, h protoreflect.MessageDescriptor) {
 		return o.GetNoStandardDescriptorAccessor()
 	}
 	if !without(b) && without(h) {
-		c.inHead("K10", h)
+		c.inHead(rule.DescriptorAccessorRemoved, h)
 	}
 }
 
 // generated compares what decides on the types of generated C++ and Java code.
 func (c *comparer) generated(b, h protoreflect.FieldDescriptor) {
 	if was, is := schema.CppString(b), schema.CppString(h); was != is {
-		c.inHead("T29", h, detail(was, is))
+		c.inHead(rule.CPPStringTypeChanged, h, detail(was, is))
 	}
 	if was, is := schema.JavaUTF8(b), schema.JavaUTF8(h); was != is {
-		c.inHead("T30", h, detail(was, is))
+		c.inHead(rule.JavaUTF8ValidationChanged, h, detail(was, is))
 	}
 }
 
@@ -163,6 +164,6 @@ func (c *comparer) jstype(b, h protoreflect.FieldDescriptor) {
 		return o.GetJstype()
 	}
 	if of(b) != of(h) {
-		c.inHead("T28", h, detail(of(b).String(), of(h).String()))
+		c.inHead(rule.JSTypeChanged, h, detail(of(b).String(), of(h).String()))
 	}
 }

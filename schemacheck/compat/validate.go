@@ -15,14 +15,14 @@ import (
 // ruleInHead adds a finding about validation. Requests are read by the server
 // alone, which validates with the new rules: there only tighter ones break, and
 // clients do not validate answers.
-func (c *comparer) ruleInHead(id string, at protoreflect.Descriptor, changes ...change) {
+func (c *comparer) ruleInHead(id rule.ID, at protoreflect.Descriptor, changes ...change) {
 	if f, ok := c.asked(id, at); ok {
 		c.inHead(id, at, append(changes, f...)...)
 	}
 }
 
 // ruleInBase is ruleInHead for what head has lost.
-func (c *comparer) ruleInBase(id string, at protoreflect.Descriptor, changes ...change) {
+func (c *comparer) ruleInBase(id rule.ID, at protoreflect.Descriptor, changes ...change) {
 	if f, ok := c.asked(id, at); ok {
 		c.inBase(id, at, append(changes, f...)...)
 	}
@@ -30,7 +30,7 @@ func (c *comparer) ruleInBase(id string, at protoreflect.Descriptor, changes ...
 
 // asked says whether a rule about validation is asked of an element, and what the scope
 // changes in it.
-func (c *comparer) asked(id string, at protoreflect.Descriptor) ([]change, bool) {
+func (c *comparer) asked(id rule.ID, at protoreflect.Descriptor) ([]change, bool) {
 	if !c.api {
 		return nil, true
 	}
@@ -44,18 +44,18 @@ func (c *comparer) asked(id string, at protoreflect.Descriptor) ([]change, bool)
 	return []change{reads(true, false)}, true
 }
 
-func newReadsOld(id string) bool {
+func newReadsOld(id rule.ID) bool {
 	r, _ := rule.ByID(id)
 	return r.NewReadsOld
 }
 
 // Rule ids by what happened to a rule of protovalidate.
-var ruleIDs = map[constraint.Kind]map[constraint.Effect]string{
-	constraint.Plain:    {constraint.Tighter: "Y01", constraint.Looser: "Y02", constraint.Replaced: "Y14", constraint.Rewritten: "Y17"},
-	constraint.Required: {constraint.Tighter: "Y03", constraint.Looser: "Y04"},
-	constraint.CEL:      {constraint.Tighter: "Y10", constraint.Looser: "Y11", constraint.Replaced: "Y14", constraint.Rewritten: "Y17"},
-	constraint.Longest:  {constraint.Tighter: "Y01", constraint.Looser: "Y13", constraint.Rewritten: "Y17"},
-	constraint.Ignore:   {constraint.Tighter: "Y01", constraint.Looser: "Y16", constraint.Rewritten: "Y17"},
+var ruleIDs = map[constraint.Kind]map[constraint.Effect]rule.ID{
+	constraint.Plain:    {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationLoosened, constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Required: {constraint.Tighter: rule.ValidationRequiredAdded, constraint.Looser: rule.ValidationRequiredRemoved},
+	constraint.CEL:      {constraint.Tighter: rule.CELRuleAdded, constraint.Looser: rule.CELRuleRemoved, constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Longest:  {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.MaxItemsRaised, constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Ignore:   {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationDisabled, constraint.Rewritten: rule.ValidationRewritten},
 }
 
 func (c *comparer) report(at protoreflect.Descriptor, changes []constraint.Change) {
@@ -78,7 +78,7 @@ func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
 	}
 	for v := range schema.All(he.Values()) {
 		if be.Values().ByNumber(v.Number()) == nil && c.valueBreaks(b, h, v) {
-			c.ruleInHead("Y09", h, detail(string(v.Name())))
+			c.ruleInHead(rule.EnumValueAddedInvalid, h, detail(string(v.Name())))
 		}
 	}
 }

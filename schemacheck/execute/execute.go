@@ -27,21 +27,22 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/execute/sample"
 	"github.com/parley-chat/parley/schemacheck/internal/crash"
 )
 
-// Rules of this package's findings, in compat.Rules.
+// Rules of this package's findings.
 const (
-	ruleDiffers = "W01" // a value is read differently
-	ruleDecode  = "W02" // a sample cannot be decoded
-	ruleRefused = "W03" // a sample is refused by the reader's rules
-	ruleSkipped = "W04" // no sample could be made
+	ruleDiffers = rule.SampleReadDifferently // a value is read differently
+	ruleDecode  = rule.SampleNotDecoded      // a sample cannot be decoded
+	ruleRefused = rule.SampleRefused         // a sample is refused by the reader's rules
+	ruleSkipped = rule.SamplesNotMade        // no sample could be made
 
-	rulePresence = "W05" // unset and zero are mixed up
-	rulePartial  = "W06" // not all values were tried
-	ruleAltered  = "W07" // a well-known type is not what runtimes take it for
+	rulePresence = rule.SampleZeroReadAsUnset // unset and zero are mixed up
+	rulePartial  = rule.SamplesIncomplete     // not all values were tried
+	ruleAltered  = rule.WellKnownTypeAltered  // a well-known type is not what runtimes take it for
 )
 
 // maxDetail bounds values in findings, in characters.
@@ -80,7 +81,7 @@ func (r *run) result() []compat.Finding {
 		list = append(list, *f)
 	}
 	slices.SortFunc(list, func(a, b compat.Finding) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Rule, b.Rule),
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), a.Rule.Compare(b.Rule),
 			cmp.Compare(a.Subject, b.Subject), cmp.Compare(readers(a), readers(b)), cmp.Compare(a.Detail, b.Detail))
 	})
 	return list
@@ -186,11 +187,11 @@ func (r *run) judge(d direction, at protoreflect.MessageDescriptor, wrote, read 
 	c := comparison{direction: d, json: form == compat.JSON}
 	c.messages(wrote, read)
 	for _, x := range c.differences {
-		rule := ruleDiffers
+		id := ruleDiffers
 		if x.presence {
-			rule = rulePresence
+			id = rulePresence
 		}
-		r.add(d, rule, x.at, form, x.detail)
+		r.add(d, id, x.at, form, x.detail)
 	}
 	var invalid *protovalidate.ValidationError
 	switch err := d.to.validator.Validate(read.Interface()); {
@@ -207,15 +208,15 @@ func (r *run) judge(d direction, at protoreflect.MessageDescriptor, wrote, read 
 
 // add records a difference once per place, rule and direction; the detail of the
 // first one stays. Elements that only base has are named in base.
-func (r *run) add(d direction, rule string, at protoreflect.Descriptor, form, detail string) {
-	key := fmt.Sprint(rule, at.FullName(), d.newReads)
-	if rule == ruleRefused {
+func (r *run) add(d direction, id rule.ID, at protoreflect.Descriptor, form, detail string) {
+	key := fmt.Sprint(id, at.FullName(), d.newReads)
+	if id == ruleRefused {
 		key += detail
 	}
 	f := r.found[key]
 	if f == nil {
 		place, base := inSchema(r.head, at)
-		made := compat.FindingAt(rule, place, base)
+		made := compat.FindingAt(id, place, base)
 		made.NewReadsOld, made.OldReadsNew, made.Form, made.Detail = d.newReads, !d.newReads, form, clip(detail)
 		f = &made
 		r.found[key] = f

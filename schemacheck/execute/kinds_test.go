@@ -63,7 +63,7 @@ func TestAllTypeChanges(t *testing.T) {
 }
 
 func BenchmarkExecuteOneEvent(b *testing.B) {
-	f := load(b, "../compat/testdata/Y01.txtar")
+	f := load(b, "../compat/testdata/VALIDATION_TIGHTENED.txtar")
 	for b.Loop() {
 		if _, err := execute.Execute(b.Context(), f.Base, f.Head, compat.Options{}); err != nil {
 			b.Fatal(err)

@@ -54,7 +54,7 @@ func CompareAll(ctx context.Context, versions [][]protoreflect.FileDescriptor, h
 			return nil, err
 		}
 		if i < len(versions)-1 {
-			findings = slices.DeleteFunc(findings, func(f compat.Finding) bool { return rule.NewestOnly(f.Rule) })
+			findings = slices.DeleteFunc(findings, func(f compat.Finding) bool { return f.Rule.Has(rule.NewestOnly) })
 		}
 		list = append(list, Comparison{Version: i, Findings: findings})
 	}
@@ -80,7 +80,7 @@ func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o co
 		known[f.Subject] = max(known[f.Subject], f.Severity)
 	}
 	return append(findings, slices.DeleteFunc(ran, func(f compat.Finding) bool {
-		if rule.Unexecuted(f.Rule) {
+		if f.Rule.Has(rule.NotExecuted) {
 			return known[f.Subject] == compat.Block
 		}
 		return known[f.Subject] >= f.Severity

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/gate"
 	"github.com/parley-chat/parley/server/registry/source"
 )
@@ -85,12 +86,12 @@ func (r *Registry) compare(ctx context.Context, look *lookups, o compat.Options,
 
 // said is a finding in a sentence or two.
 func said(v Version, f compat.Finding) string {
-	rule, _ := compat.RuleByID(f.Rule)
-	s := fmt.Sprintf("%s %s: %s", f.Rule, f.Subject, rule.Title)
+	r, _ := rule.ByID(f.Rule)
+	s := fmt.Sprintf("%s %s: %s", f.Rule.Label(), f.Subject, r.Title)
 	if f.Detail != "" {
 		s += " (" + f.Detail + ")"
 	}
-	return strings.TrimSpace(source.Clipped(fmt.Sprintf("version %d: %s. %s %s", v.Version, s, f.Why, f.Instead)))
+	return strings.TrimSpace(source.Clipped(fmt.Sprintf("version %d: %s. %s %s", v.Version, s, f.Why, f.Suggestion)))
 }
 
 // Compatible says whether a schema could be registered as far as compatibility

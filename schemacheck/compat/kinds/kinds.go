@@ -10,6 +10,8 @@ import (
 	"math"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
 // integer is an integer kind: how it is encoded and what it holds.
@@ -48,7 +50,7 @@ func (i integer) holds(j integer) bool {
 // Rule returns the rule for two fields of which one at most is a message and one at
 // most an enum, "" if the kinds are the same, and whether new readers misread old
 // values and old readers new ones.
-func Rule(b, h protoreflect.FieldDescriptor) (id string, newBreaks, oldBreaks bool) {
+func Rule(b, h protoreflect.FieldDescriptor) (id rule.ID, newBreaks, oldBreaks bool) {
 	bk, hk := b.Kind(), h.Kind()
 	bi, hi := integers[bk], integers[hk]
 	if bk != hk && bi.bits > 0 && hi.bits > 0 {
@@ -59,7 +61,7 @@ func Rule(b, h protoreflect.FieldDescriptor) (id string, newBreaks, oldBreaks bo
 	return id, id != "", id != ""
 }
 
-func scalarRule(b, h protoreflect.FieldDescriptor) string {
+func scalarRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	bk, hk := b.Kind(), h.Kind()
 	switch {
 	case bk == hk:
@@ -69,94 +71,94 @@ func scalarRule(b, h protoreflect.FieldDescriptor) string {
 	case h.Message() != nil:
 		return messageToScalar(h.Message(), b)
 	case bk == protoreflect.EnumKind:
-		return enumToScalar("T14", hk)
+		return enumToScalar(rule.EnumToInteger, hk)
 	case hk == protoreflect.EnumKind:
-		return enumToScalar("T13", bk)
+		return enumToScalar(rule.IntegerToEnum, bk)
 	case bk == protoreflect.StringKind && hk == protoreflect.BytesKind:
-		return "T11"
+		return rule.StringToBytes
 	case bk == protoreflect.BytesKind && hk == protoreflect.StringKind:
-		return "T12"
+		return rule.BytesToString
 	case isFloat(bk) && isFloat(hk):
-		return "T15"
+		return rule.FloatDoubleExchanged
 	case bk == protoreflect.BoolKind && integers[hk].encoding == 'v', hk == protoreflect.BoolKind && integers[bk].encoding == 'v':
-		return "T04"
+		return rule.IntegerBoolExchanged
 	}
-	return "T16"
+	return rule.ScalarTypeChanged
 }
 
 // MapKeyRule returns the rule for the key types of two maps, "" if they are the same.
-func MapKeyRule(b, h protoreflect.Kind) (id string, newBreaks, oldBreaks bool) {
+func MapKeyRule(b, h protoreflect.Kind) (id rule.ID, newBreaks, oldBreaks bool) {
 	bi, hi := integers[b], integers[h]
 	switch {
 	case b == h:
 		return "", false, false
 	case bi.bits > 0 && bi.encoding == hi.encoding:
-		return "L10", !hi.holds(bi), !bi.holds(hi)
+		return rule.MapKeyWidthChanged, !hi.holds(bi), !bi.holds(hi)
 	}
-	return "L09", true, true
+	return rule.MapKeyTypeChanged, true, true
 }
 
 // CardinalityRule returns the rule for two fields of which one is a list.
-func CardinalityRule(b, h protoreflect.FieldDescriptor) string {
+func CardinalityRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	_, integer := integers[b.Kind()]
 	isNumber := integer || b.Kind() == protoreflect.BoolKind || b.Kind() == protoreflect.FloatKind || b.Kind() == protoreflect.DoubleKind
 	switch {
 	case h.IsList() && b.Message() != nil:
-		return "L06"
+		return rule.MessageToRepeated
 	case h.IsList() && isNumber && b.HasPresence():
-		return "L02"
+		return rule.OptionalNumberToRepeated
 	case h.IsList() && isNumber:
-		return "L01"
+		return rule.NumberToRepeated
 	case h.IsList():
-		return "L04"
+		return rule.SingularToRepeated
 	case isNumber:
-		return "L03"
+		return rule.RepeatedNumberToSingular
 	}
-	return "L05"
+	return rule.RepeatedToSingular
 }
 
-func integerRule(b, h integer) string {
+func integerRule(b, h integer) rule.ID {
 	switch {
 	case b.encoding != h.encoding && b.encoding+h.encoding == 'v'+'z':
-		return "T07"
+		return rule.ZigZagEncodingChanged
 	case b.encoding != h.encoding:
-		return "T10"
+		return rule.ScalarWireTypeChanged
 	case b.encoding == '4':
-		return "T08"
+		return rule.Fixed32SignChanged
 	case b.encoding == '8':
-		return "T09"
+		return rule.Fixed64SignChanged
 	case b.encoding == 'z':
-		return "T06"
+		return rule.ZigZagWidthChanged
 	case b.unsigned != h.unsigned && max(b.bits, h.bits) == 32:
-		return "T03"
+		return rule.Int32SignChanged
 	case b.unsigned != h.unsigned:
-		return "T05"
+		return rule.Int64SignChanged
 	case b.bits < h.bits:
-		return "T01"
+		return rule.IntegerWidened
 	}
-	return "T02"
+	return rule.IntegerNarrowed
 }
 
 func isFloat(k protoreflect.Kind) bool {
 	return k == protoreflect.FloatKind || k == protoreflect.DoubleKind
 }
 
-func enumToScalar(withInteger string, k protoreflect.Kind) string {
+func enumToScalar(withInteger rule.ID, k protoreflect.Kind) rule.ID {
 	if integers[k].encoding == 'v' {
 		return withInteger
 	}
-	return "T23"
+	return rule.EnumOtherScalarExchanged
 }
 
-func messageToScalar(m protoreflect.MessageDescriptor, scalar protoreflect.FieldDescriptor) string {
+func messageToScalar(m protoreflect.MessageDescriptor, scalar protoreflect.FieldDescriptor) rule.ID {
 	value := m.Fields().ByName("value")
 	switch {
 	case m.ParentFile().Path() == "google/protobuf/wrappers.proto" && value.Kind() == scalar.Kind():
-		return "T22"
+		return rule.ScalarWrapperExchanged
 	case scalar.Kind() == protoreflect.BytesKind:
-		return "T17"
+		return rule.MessageBytesExchanged
 	case scalar.Kind() == protoreflect.StringKind:
-		return "T20"
+		return rule.MessageStringExchanged
 	}
-	return "T21"
+	return rule.MessageNumberExchanged
 }

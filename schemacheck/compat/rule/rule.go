@@ -1,14 +1,15 @@
 // Package rule is the table of the gate's rules: which changes there are, what they
 // break, why, and what to do instead.
 //
-// It owns the table and its words. What a rule is found by is in compat and execute.
+// It owns the table and its words. Which rule a change falls under is decided in
+// compat, execute and lint. The package is large because the table is: one entry for
+// each rule, grouped by what it is about.
 //
 // Concurrency: functions are pure and may run together.
 package rule
 
 import (
-	_ "embed"
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +20,8 @@ type Severity int
 
 // Severities in rising order.
 const (
-	Allow Severity = iota // a change that is looked at and allowed; only rules carry it
-	Warn                  // somebody should look at it
+	Allow Severity = iota // a change that is judged and allowed; only rules carry it
+	Warn                  // somebody should check it
 	Block                 // must not be merged
 )
 
@@ -29,67 +30,100 @@ func (s Severity) String() string {
 	return [...]string{"allow", "warn", "block"}[s]
 }
 
-// Rule is a kind of change and its verdict. Letters of ids: F and R fields added
-// and removed, N names, C numbers, T types, L cardinality, P presence, O oneofs,
-// E enums, M messages and files, K packages, imports and options, D defaults and
-// extensions, U features, V reservations, S services, X custom options of events,
-// Y validation, H conditions of head alone, W execution of samples.
+// ID names a rule by the change that it is about: FIELD_RENAMED.
+type ID string
+
+// Rule is a kind of change and its verdict.
 type Rule struct {
-	ID, Title, Why, Instead string
-	Severity                Severity
-	OldReadsNew             bool   // old readers break on new events, unless the change at hand says otherwise
-	NewReadsOld             bool   // new readers break on old events
-	Form                    string // forms that break, joined by ","
+	ID ID
+	// Code is the short id of the rule, an alias of ID: N01. Reports for programs are
+	// keyed by it, and files may name a rule by either.
+	Code        string
+	Severity    Severity
+	OldReadsNew bool   // old readers break on new events, unless the change at hand says otherwise
+	NewReadsOld bool   // new readers break on old events
+	Form        string // forms that break, joined by ","
+	Traits      Traits
+	Title       string
+	Why         string // one sentence
+	Suggestion  string // what to do instead, one sentence
 }
 
-// One rule a line: id, verdict, which readers break, forms, title, why, instead.
-//
-//go:embed rules.txt
-var ruleText string
+// Traits are what the gate must know of a rule beside its verdict.
+type Traits uint8
 
-var table = sync.OnceValue(func() map[string]Rule {
-	m := map[string]Rule{}
-	for line := range strings.Lines(ruleText) {
-		p := strings.Split(strings.TrimSpace(line), "|")
-		if len(p) != 7 {
-			panic(fmt.Sprintf("rules.txt: %q has %d parts", line, len(p)))
-		}
-		severity := slices.Index([]string{"allow", "warn", "block"}, p[1])
-		readers := slices.Index([]string{"none", "old", "new", "both"}, p[2])
-		if _, twice := m[p[0]]; twice || severity < 0 || readers < 0 {
-			panic(fmt.Sprintf("rules.txt: bad line %q", line))
-		}
-		m[p[0]] = Rule{
-			ID: p[0], Severity: Severity(severity), OldReadsNew: readers&1 != 0, NewReadsOld: readers&2 != 0,
-			Form: p[3], Title: p[4], Why: p[5], Instead: p[6],
-		}
+// Traits of rules.
+const (
+	NewestOnly   Traits = 1 << iota // about the step to the next version, or about head alone: asked of the newest of several versions
+	NotExecuted                     // says that samples were not run, or not all of them
+	BlocksAPI                       // warns about or allows a change of events, and blocks that of an API, as buf's category FILE does
+	FromSample                      // a difference that a sample shows
+	FromUsedType                    // a field of an event whose type broke
+	FollowsFile                     // a loss that goes with that of the file or package
+	AboutOneof
+	AboutNaming // of Naming
+)
+
+// Has says whether a rule has a trait.
+func (id ID) Has(t Traits) bool { return byID()[id].Traits&t != 0 }
+
+// Code is the short alias of an id, "" for an unknown one.
+func (id ID) Code() string { return byID()[id].Code }
+
+// Compare orders ids by subject: those of fields, of types, of enums stand together.
+func (id ID) Compare(other ID) int {
+	return cmp.Or(cmp.Compare(id.Code(), other.Code()), cmp.Compare(id, other))
+}
+
+// Label is the id with its alias, for people: "FIELD_RENAMED (N01)".
+func (id ID) Label() string {
+	if code := id.Code(); code != "" {
+		return string(id) + " (" + code + ")"
+	}
+	return string(id)
+}
+
+var byID = sync.OnceValue(func() map[ID]Rule {
+	m := map[ID]Rule{}
+	for _, r := range append(All(), Naming()...) {
+		m[r.ID] = r
 	}
 	return m
 })
 
-// All returns all rules with their reasons, ordered by id; those that allow a
-// change are among them and never appear in findings about events.
-func All() []Rule {
-	var list []Rule
-	for _, r := range table() {
-		list = append(list, r)
+var byCode = sync.OnceValue(func() map[string]ID {
+	m := map[string]ID{}
+	for id, r := range byID() {
+		m[r.Code] = id
 	}
-	slices.SortFunc(list, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
+	return m
+})
+
+// All returns the rules of comparisons with their reasons, ordered as Compare orders
+// them. Those that allow a change are among them and never appear in findings about
+// events.
+func All() []Rule {
+	list := slices.Concat(fieldRules, typeRules, enumRules, messageRules, serviceRules, eventRules, validationRules, sampleRules)
+	slices.SortFunc(list, func(a, b Rule) int { return cmp.Compare(a.Code, b.Code) })
 	return list
 }
 
-// NewestOnly says whether a rule is asked of the newest of several versions only: it
-// is about the step from one version to the next, or about head alone.
-func NewestOnly(id string) bool { return id == "X03" || id[0] == 'H' }
-
-// Unexecuted says whether a finding of a rule tells that samples could not be tried, or
-// not all of them.
-func Unexecuted(id string) bool { return id == "W04" || id == "W06" || id == "W07" }
+// Naming returns the rules about how new events are named and declared.
+func Naming() []Rule { return slices.Clone(namingRules) }
 
 // ByID returns the rule of an id.
-func ByID(id string) (Rule, bool) {
-	r, ok := table()[id]
+func ByID(id ID) (Rule, bool) {
+	r, ok := byID()[id]
 	return r, ok
+}
+
+// Parse returns the id that a text names, by the id itself or by its alias.
+func Parse(s string) (ID, bool) {
+	if id, ok := byCode()[s]; ok {
+		return id, true
+	}
+	_, ok := byID()[ID(s)]
+	return ID(s), ok
 }
 
 // With returns a rule that breaks what either breaks.

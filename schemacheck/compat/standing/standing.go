@@ -12,17 +12,18 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // Check reports the id of a rule, the element, and what is wrong with it.
-func Check(s *schema.Side, report func(id string, at protoreflect.Descriptor, what string)) {
+func Check(s *schema.Side, report func(id rule.ID, at protoreflect.Descriptor, what string)) {
 	types := map[string]protoreflect.MessageDescriptor{} // events by type name
 	for _, f := range s.Scope {
 		enums := func(in schema.Container) {
 			for e := range schema.All(in.Enums()) {
 				if (s.IsEvent(f) || s.Used[e.FullName()]) && !hasZero(e) {
-					report("H01", e, "")
+					report(rule.EnumZeroNotUnspecified, e, "")
 				}
 			}
 		}
@@ -34,18 +35,18 @@ func Check(s *schema.Side, report func(id string, at protoreflect.Descriptor, wh
 			switch {
 			case isEvent:
 				if events++; events > 1 {
-					report("H02", m, "")
+					report(rule.SeveralEventsInFile, m, "")
 				}
 				for _, what := range incomplete(e, m) {
-					report("H04", m, what)
+					report(rule.EventOptionIncomplete, m, what)
 				}
 				name := e.Text("event_type", "type")
 				if first := types[name]; first != nil && name != "" {
-					report("H05", m, name+", as "+string(first.FullName()))
+					report(rule.EventTypeDuplicate, m, name+", as "+string(first.FullName()))
 				}
 				types[name] = m
 			case declares(s, f) && !m.IsMapEntry():
-				report("H03", m, "")
+				report(rule.OtherMessageInEventFile, m, "")
 			}
 			return true
 		})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
@@ -24,18 +25,16 @@ type Finding struct {
 	Consequences []compat.Finding
 }
 
-// Rules of findings that follow from others by what they are.
-var (
-	through  = []string{"K03", "T27"}               // a field of an event whose type broke
-	samples  = []string{"W01", "W02", "W03", "W05"} // what a sample showed
-	deletion = []string{"M03", "M09", "R07", "E15", "S10", "D05"}
-)
+// removalCauses are the rules under which the loss of a field without a reservation is
+// reported: what the same edit breaks more visibly.
+var removalCauses = []rule.ID{rule.OneofCaseRemoved, rule.FieldRemovedRequired, rule.FieldRemovedZeroInvalid}
 
-// beside has the rules under which others of the same element are told: what the
-// same edit breaks more visibly.
-var beside = map[string][]string{
-	"R02": {"O02", "R05", "Y08"}, "R03": {"O02", "R05", "Y08"}, "R04": {"O02", "R05", "Y08"},
-	"H03": {"M01", "M02", "M08"},
+// sameElement has the rules under which others of the same element are reported.
+var sameElement = map[rule.ID][]rule.ID{
+	rule.FieldRemovedNotReserved:       removalCauses,
+	rule.FieldRemovedNameNotReserved:   removalCauses,
+	rule.FieldRemovedNumberNotReserved: removalCauses,
+	rule.OtherMessageInEventFile:       {rule.MessageRenamed, rule.EventRenamed, rule.NestedMessageMoved},
 }
 
 // Group puts consequences under their causes and keeps the order.
@@ -60,11 +59,11 @@ func merged(findings []compat.Finding) (list []compat.Finding) {
 	first := map[string]int{}
 	for _, f := range findings {
 		i, ok := first[f.File]
-		if f.Rule == "K07" && ok && list[i].Severity == f.Severity {
+		if f.Rule == rule.FileOptionChanged && ok && list[i].Severity == f.Severity {
 			list[i].Detail += ", " + f.Detail
 			continue
 		}
-		if f.Rule == "K07" && !ok {
+		if f.Rule == rule.FileOptionChanged && !ok {
 			first[f.File] = len(list)
 		}
 		list = append(list, f)
@@ -88,11 +87,11 @@ const (
 
 func stageOf(f compat.Finding) int {
 	switch {
-	case slices.Contains(samples, f.Rule):
+	case f.Rule.Has(rule.FromSample):
 		return sample
-	case slices.Contains(through, f.Rule):
+	case f.Rule.Has(rule.FromUsedType):
 		return field
-	case beside[f.Rule] != nil || slices.Contains(deletion, f.Rule):
+	case sameElement[f.Rule] != nil || f.Rule.Has(rule.FollowsFile):
 		return nearby
 	}
 	return own
@@ -135,9 +134,9 @@ func (g *grouping) causesOf(f compat.Finding) (list []int) {
 			if len(list) == 0 && g.shows(f, c.Finding) {
 				list = append(list, i)
 			}
-		case f.Subject == c.Subject && slices.Contains(beside[f.Rule], c.Rule) && len(list) == 0:
+		case f.Subject == c.Subject && slices.Contains(sameElement[f.Rule], c.Rule) && len(list) == 0:
 			list = append(list, i)
-		case (c.Rule == "M12" || c.Rule == "K01") && c.File == f.File && c.Base == f.Base && len(list) == 0:
+		case (c.Rule == rule.FileRemoved || c.Rule == rule.PackageChanged) && c.File == f.File && c.Base == f.Base && len(list) == 0:
 			list = append(list, i)
 		}
 	}
@@ -203,7 +202,7 @@ func (g *grouping) shows(sample, cause compat.Finding) bool {
 	case a == nil:
 		return false
 	case b == nil: // a oneof, or a reservation
-		return a.ContainingOneof() != nil && (cause.Rule[0] == 'O' || string(a.ContainingOneof().FullName()) == cause.Subject)
+		return a.ContainingOneof() != nil && (cause.Rule.Has(rule.AboutOneof) || string(a.ContainingOneof().FullName()) == cause.Subject)
 	}
 	return a.Number() == b.Number() || a.ContainingOneof() != nil && b.ContainingOneof() != nil && a.ContainingOneof().Name() == b.ContainingOneof().Name()
 }
@@ -233,7 +232,7 @@ func (g *grouping) field(f compat.Finding) protoreflect.FieldDescriptor {
 // nothing more. Samples are compared by the names of fields: after a rename they
 // differ in binary too, where no reader looks at names.
 func reworded(cause, f compat.Finding) (compat.Finding, bool) {
-	if cause.Rule != "N01" && cause.Rule != "E05" || !slices.Contains(samples, f.Rule) {
+	if cause.Rule != rule.FieldRenamed && cause.Rule != rule.EnumValueRenamed || !f.Rule.Has(rule.FromSample) {
 		return f, true
 	}
 	forms := slices.DeleteFunc(strings.Split(f.Form, ","), func(form string) bool { return form == compat.Binary })

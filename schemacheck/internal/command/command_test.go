@@ -105,10 +105,10 @@ func TestExitCodes(t *testing.T) {
 		"same":            {[]string{"--base", base, "--head", same}, Clean, "compatible: 0 blocks"},
 		"check by name":   {[]string{"check", "--base", base, "--head", same}, Clean, "compatible"},
 		"added":           {[]string{"--base", base, "--head", added}, Clean, "compatible"},
-		"renamed":         {[]string{"--base", base, "--head", renamed}, Findings, "block N01"},
-		"renamed, event":  {[]string{"--base", base, "--head", renamed, "--scope", "event"}, Findings, "block N01"},
-		"warning":         {[]string{"--base", base, "--head", warned, "--scope", "event"}, Clean, "warn P02"},
-		"warning, strict": {[]string{"--base", base, "--head", warned, "--scope", "event", "--strict"}, Findings, "warn P02"},
+		"renamed":         {[]string{"--base", base, "--head", renamed}, Findings, "block FIELD_RENAMED (N01)"},
+		"renamed, event":  {[]string{"--base", base, "--head", renamed, "--scope", "event"}, Findings, "block FIELD_RENAMED (N01)"},
+		"warning":         {[]string{"--base", base, "--head", warned, "--scope", "event"}, Clean, "warn PRESENCE_TO_IMPLICIT (P02)"},
+		"warning, strict": {[]string{"--base", base, "--head", warned, "--scope", "event", "--strict"}, Findings, "warn PRESENCE_TO_IMPLICIT (P02)"},
 		"excluded":        {[]string{"--base", base, "--head", renamed, "--exclude", "shop"}, Failed, "nothing to judge: --scope all finds no file"},
 		"no base":         {nil, Failed, "--base is missing"},
 		"no such ref":     {[]string{"--base", "nowhere"}, Failed, "nowhere is no directory, image or git ref"},
@@ -159,7 +159,7 @@ func TestGitBase(t *testing.T) {
 	before := git(t, dir, "status", "--porcelain")
 	for _, from := range []string{dir, filepath.Join(dir, "sub")} {
 		got := run(t, from, "--base", "v1")
-		if got.code != Findings || !strings.Contains(got.out, "sub/shop/v1/order.proto:7:3: block T") || !strings.Contains(got.out, "against v1 (") {
+		if got.code != Findings || !strings.Contains(got.out, "sub/shop/v1/order.proto:7:3: block SCALAR_TYPE_CHANGED (T16)") || !strings.Contains(got.out, "against v1 (") {
 			t.Errorf("from %s: exit %d\n%s%s", from, got.code, got.out, got.err)
 		}
 	}
@@ -273,7 +273,7 @@ func TestImages(t *testing.T) {
 		says       string
 	}{
 		{base, whole, Clean, "1 file of whole.binpb"},
-		{base, renamed, Findings, "a.proto: block N01"},
+		{base, renamed, Findings, "a.proto: block FIELD_RENAMED (N01)"},
 		{marked, renamed, Clean, "compatible"},
 		{base, lost, Failed, "b.proto"},
 	} {
@@ -306,7 +306,7 @@ func TestFormats(t *testing.T) {
 		switch {
 		case strings.HasPrefix(f.Rule, "R0") && f.InBase && f.Line == 10 && f.Against == r.Base[0]:
 			lost++
-		case f.Rule == "N01" && !f.InBase && f.Line == 7 && f.File == "shop/v1/order.proto" && f.OldReadsNew && f.NewReadsOld && f.Instead != "":
+		case f.Rule == "N01" && !f.InBase && f.Line == 7 && f.File == "shop/v1/order.proto" && f.OldReadsNew && f.NewReadsOld && f.Suggestion != "":
 			renamed++
 		}
 	}
@@ -350,7 +350,7 @@ func TestFormats(t *testing.T) {
 	}
 
 	out := run(t, head, append(args, "github")...).out
-	if !strings.Contains(out, "::error file=shop/v1/order.proto,line=7,col=3,title=schemacheck N01%3A ") || !strings.Contains(out, "%0A") {
+	if !strings.Contains(out, "::error file=shop/v1/order.proto,line=7,col=3,title=schemacheck FIELD_RENAMED (N01)%3A ") || !strings.Contains(out, "%0A") {
 		t.Errorf("annotations:\n%s", out)
 	}
 	for line := range strings.Lines(out) {
@@ -406,13 +406,13 @@ func TestRules(t *testing.T) {
 	text := run(t, t.TempDir(), "rules").out
 	var listed struct {
 		Version int
-		Rules   []struct{ Rule, Why, Title string }
+		Rules   []struct{ Rule, RuleID, Why, Title string }
 	}
 	if err := json.Unmarshal([]byte(run(t, t.TempDir(), "rules", "--format", "json").out), &listed); err != nil || listed.Version != 1 {
 		t.Fatal(err)
 	}
 	for i, r := range compat.Rules() {
-		if listed.Rules[i].Rule != r.ID || listed.Rules[i].Why == "" || listed.Rules[i].Title == "" || !strings.Contains(text, r.Why) {
+		if listed.Rules[i].Rule != r.Code || listed.Rules[i].RuleID != string(r.ID) || listed.Rules[i].Why == "" || listed.Rules[i].Title == "" || !strings.Contains(text, r.Why) {
 			t.Errorf("rule %s: %+v", r.ID, listed.Rules[i])
 		}
 	}

@@ -84,7 +84,7 @@ func (s *settings) waive(r *report.Report, now time.Time) {
 		}
 		covered := false
 		r.Findings = slices.DeleteFunc(r.Findings, func(f report.Finding) bool {
-			if !w.Covers(f.Rule, f.Subject) {
+			if !w.Covers(f.ID, f.Subject) {
 				return false
 			}
 			covered = true

@@ -71,11 +71,11 @@ service Orders { rpc Watch(Money) returns (stream OrderPlaced); }
 	for name := range files {
 		write(t, dir, map[string]string{name: grown.Replace(files[name])})
 	}
-	got = expect(t, dir, Findings, "block O01 shop.v1.OrderPlaced.cash", "--base", "main")
+	got = expect(t, dir, Findings, "block ONEOF_CASE_ADDED (O01) shop.v1.OrderPlaced.cash", "--base", "main")
 	if strings.Contains(got.out, "Money") {
 		t.Errorf("the API's type is judged as an event: %s", got.out)
 	}
-	expect(t, dir, Findings, "block O01 shop.v1.Money.cents", "--base", "main", "--events", "shop/v1/money.proto")
+	expect(t, dir, Findings, "block ONEOF_CASE_ADDED (O01) shop.v1.Money.cents", "--base", "main", "--events", "shop/v1/money.proto")
 }
 
 // JSON says what was judged as what.
@@ -108,9 +108,9 @@ func TestWaivers(t *testing.T) {
 	const waiver = "version: 1\nwaivers:\n  - {rule: N01, subject: shop.v1.Item.article, reason: nobody reads it, owner: orders, expires: 2026-05-31}\n"
 	dir := repository(t, declared())
 	write(t, dir, declared("string sku", "string article"))
-	expect(t, dir, Findings, "block N01 shop.v1.Item.article", "--base", "main")
+	expect(t, dir, Findings, "block FIELD_RENAMED (N01) shop.v1.Item.article", "--base", "main")
 	write(t, dir, map[string]string{"schemacheck.yaml": waiver})
-	line := "waived: N01 shop.v1.Item.article: field renamed (sku to article) until 2026-05-31 by orders: nobody reads it\n"
+	line := "waived: FIELD_RENAMED (N01) shop.v1.Item.article: field renamed (sku to article) until 2026-05-31 by orders: nobody reads it\n"
 	for _, tt := range []struct {
 		day  string
 		code int
@@ -118,7 +118,7 @@ func TestWaivers(t *testing.T) {
 	}{
 		{"2026-05-31", Clean, line},
 		{"2026-05-31", Clean, "compatible: 0 blocks, 0 warnings, 1 waived; "},
-		{"2026-06-01", Findings, "block N01"},
+		{"2026-06-01", Findings, "block FIELD_RENAMED (N01)"},
 		{"2026-06-01", Findings, "block: schemacheck.yaml: a waiver has expired; remove it or agree on another day: N01 of shop.v1.Item.article"},
 	} {
 		if got := at(t, tt.day, dir, "--base", "main"); got.code != tt.code || !strings.Contains(got.out, tt.says) {
@@ -128,7 +128,7 @@ func TestWaivers(t *testing.T) {
 	if got := at(t, "2026-05-31", dir, "--base", "main", "--format", "sarif"); !strings.Contains(got.out, `"justification": "nobody reads it (orders, until 2026-05-31)"`) {
 		t.Error(got.out)
 	}
-	if got := at(t, "2026-05-31", dir, "--base", "main", "--format", "github"); !strings.Contains(got.out, "::notice title=schemacheck%3A waived::N01 ") {
+	if got := at(t, "2026-05-31", dir, "--base", "main", "--format", "github"); !strings.Contains(got.out, "::notice title=schemacheck%3A waived::FIELD_RENAMED (N01) ") {
 		t.Error(got.out)
 	}
 	if got := at(t, "2026-05-31", dir, "diff", "--base", "main"); got.code != Clean || !strings.Contains(got.out, line) {
@@ -136,7 +136,7 @@ func TestWaivers(t *testing.T) {
 	}
 	// Neither base's file nor none has the waiver.
 	for _, config := range []string{"base", "none"} {
-		if got := at(t, "2026-05-31", dir, "--base", "main", "--config", config); got.code != Findings || !strings.Contains(got.out, "block N01") {
+		if got := at(t, "2026-05-31", dir, "--base", "main", "--config", config); got.code != Findings || !strings.Contains(got.out, "block FIELD_RENAMED (N01)") {
 			t.Errorf("--config %s: exit %d\n%s", config, got.code, got.out)
 		}
 	}
@@ -225,8 +225,8 @@ func TestLevels(t *testing.T) {
 func TestLint(t *testing.T) {
 	dir := repository(t, declared("OrderPlaced", "PlaceOrder"))
 	expect(t, dir, Clean, "compatible: 0 blocks, 0 warnings", "--base", "main")
-	expect(t, dir, Clean, "shop/v1/placed.proto:5:1: warn A01 shop.v1.PlaceOrder: name of an event is not in the past tense (PlaceOrder)", "lint")
-	expect(t, dir, Findings, "warn A01", "lint", "--strict")
+	expect(t, dir, Clean, "shop/v1/placed.proto:5:1: warn EVENT_NAME_NOT_PAST_TENSE (A01) shop.v1.PlaceOrder: name of an event is not in the past tense (PlaceOrder)", "lint")
+	expect(t, dir, Findings, "warn EVENT_NAME_NOT_PAST_TENSE (A01)", "lint", "--strict")
 	write(t, dir, map[string]string{"schemacheck.yaml": "version: 1\nlint:\n  past: [order]\n"})
 	expect(t, dir, Clean, "compatible: 0 blocks, 0 warnings", "lint")
 	more := strings.Replace(event, "version: 1", `version: 1 key: "order_id"`, 1)
@@ -235,11 +235,11 @@ func TestLint(t *testing.T) {
 		code        int
 		says        string
 	}{
-		"sparse":        {strings.NewReplacer("OrderPlaced", "OrderUpdated", "repeated Item items = 2;", "int64 updated_at = 2;").Replace(more), "", Clean, "warn A02 shop.v1.OrderUpdated: event says that something changed and not what"},
+		"sparse":        {strings.NewReplacer("OrderPlaced", "OrderUpdated", "repeated Item items = 2;", "int64 updated_at = 2;").Replace(more), "", Clean, "warn EVENT_CHANGE_NOT_NAMED (A02) shop.v1.OrderUpdated: event says that something changed and not what"},
 		"carries what":  {strings.NewReplacer("OrderPlaced", "OrderUpdated", "repeated Item items = 2;", "repeated Item items = 2; string note = 3;").Replace(more), "", Clean, "compatible: 0 blocks, 0 warnings"},
-		"required":      {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "lint: {required: [topic, owner]}", Findings, "block A03 shop.v1.OrderSent: required field of the event option is not set (owner)"},
-		"no such field": {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "lint: {required: [team]}", Findings, "block A03 shop.v1.OrderSent"},
-		"topic":         {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "topics: [bills]", Findings, "block A04 shop.v1.OrderSent: topic is not one of the known ones (orders)"},
+		"required":      {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "lint: {required: [topic, owner]}", Findings, "block EVENT_OPTION_FIELD_MISSING (A03) shop.v1.OrderSent: required field of the event option is not set (owner)"},
+		"no such field": {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "lint: {required: [team]}", Findings, "block EVENT_OPTION_FIELD_MISSING (A03) shop.v1.OrderSent"},
+		"topic":         {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "topics: [bills]", Findings, "block EVENT_TOPIC_UNKNOWN (A04) shop.v1.OrderSent: topic is not one of the known ones (orders)"},
 		"known topic":   {strings.ReplaceAll(more, "OrderPlaced", "OrderSent"), "topics: [bills, orders]", Clean, "compatible: 0 blocks, 0 warnings"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestReleaseWithoutDeclaration(t *testing.T) {
 		t.Error(got.out)
 	}
 	write(t, dir, map[string]string{"shop/v1/note.proto": strings.ReplaceAll(note, "string text", "string words")})
-	expect(t, dir, Findings, "block N01 shop.v1.NoteTaken.words", "ci")
+	expect(t, dir, Findings, "block FIELD_RENAMED (N01) shop.v1.NoteTaken.words", "ci")
 	write(t, dir, map[string]string{"shop/v1/note.proto": note, "schemacheck.yaml": "version: 1\nreleased: kept\nevents: [shop]\n"})
 	expect(t, dir, Clean, "released as 0001; commit kept", "release")
 	expect(t, dir, Clean, "against 0001.binpb", "ci")
@@ -275,14 +275,14 @@ func TestWaivedRelease(t *testing.T) {
 	git(t, dir, "add", ".")
 	git(t, dir, "commit", "-q", "-m", "released")
 	write(t, dir, declared("string sku", "string article"))
-	expect(t, dir, Findings, "block W02 shop.v1.OrderPlaced: released event is not read any more (head reads its binary form and its JSON form as different events)", "ci")
+	expect(t, dir, Findings, "block SAMPLE_NOT_DECODED (W02) shop.v1.OrderPlaced: released event is not read any more (head reads its binary form and its JSON form as different events)", "ci")
 	write(t, dir, map[string]string{"schemacheck.yaml": `version: 1
 waivers:
   - {rule: N01, subject: shop.v1.Item.article, reason: r, owner: o, expires: 2999-01-01}
-  - {rule: W02, subject: shop.v1.OrderPlaced, reason: r, owner: o, expires: 2999-01-01}
+  - {rule: SAMPLE_NOT_DECODED, subject: shop.v1.OrderPlaced, reason: r, owner: o, expires: 2999-01-01}
 `})
 	expect(t, dir, Clean, "compatible: 0 blocks, 0 warnings, 2 waived", "ci")
-	expect(t, dir, Clean, "waived: N01 shop.v1.Item.article", "release")
+	expect(t, dir, Clean, "waived: FIELD_RENAMED (N01) shop.v1.Item.article", "release")
 }
 
 // Each topic has a page, the pages name only commands, flags and topics that exist,

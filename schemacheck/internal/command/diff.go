@@ -103,8 +103,8 @@ func verdicts(b *strings.Builder, findings []report.Finding) {
 		if f.Detail != "" {
 			title += " (" + f.Detail + ")"
 		}
-		fmt.Fprintf(b, "      %s %s: %s\n", f.Severity, f.Rule, title)
-		for _, s := range []string{f.Breaks(), f.Why, f.Instead} {
+		fmt.Fprintf(b, "      %s %s: %s\n", f.Severity, f.ID.Label(), title)
+		for _, s := range []string{f.Breaks(), f.Why, f.Suggestion} {
 			if s != "" {
 				fmt.Fprintf(b, "        %s\n", s)
 			}

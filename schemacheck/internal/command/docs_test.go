@@ -182,7 +182,7 @@ func TestPreCommitHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, dir, shop("string order_id", "string id"))
-	if code, out := script(t, dir, "git add . && sed -i 's/string id/string order_id/' shop/v1/order.proto && git commit -qm break"); code == 0 || !strings.Contains(out, "block N01") {
+	if code, out := script(t, dir, "git add . && sed -i 's/string id/string order_id/' shop/v1/order.proto && git commit -qm break"); code == 0 || !strings.Contains(out, "block FIELD_RENAMED (N01)") {
 		t.Errorf("a staged break was committed: exit %d\n%s", code, out)
 	}
 	if code, out := script(t, dir, "git add . && git commit -q --allow-empty -m fine"); code != 0 {

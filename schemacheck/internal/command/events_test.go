@@ -64,21 +64,21 @@ func TestEventsByName(t *testing.T) {
 		code int
 		says string
 	}{
-		"by the stricter rules":  {moved, "", Findings, "block K07 shop/v1/letter.proto"},
-		"by package":             {moved, "--events shop.v1", Clean, "warn K07 shop/v1/letter.proto"},
-		"by the package above":   {moved, "--events shop", Clean, "warn K07 shop/v1/letter.proto"},
-		"by a pattern":           {moved, "--events sh*.v1", Clean, "warn K07 shop/v1/letter.proto"},
-		"by import path":         {moved, "--events shop/v1/letter.proto", Clean, "warn K07 shop/v1/letter.proto"},
-		"by place":               {moved, "--events proto/event/", Clean, "warn K07 shop/v1/letter.proto"},
-		"by the second pattern":  {moved, "--events shop/v1/item.proto --events shop/v1/letter.proto", Clean, "warn K07"},
-		"another file":           {moved, "--events shop/v1/item.proto", Findings, "block K07 shop/v1/letter.proto"},
-		"the API stays an API":   {elsewhere, "--events shop.v1", Findings, "block K07 store/v1/store.proto"},
+		"by the stricter rules":  {moved, "", Findings, "block FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"by package":             {moved, "--events shop.v1", Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"by the package above":   {moved, "--events shop", Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"by a pattern":           {moved, "--events sh*.v1", Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"by import path":         {moved, "--events shop/v1/letter.proto", Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"by place":               {moved, "--events proto/event/", Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"by the second pattern":  {moved, "--events shop/v1/item.proto --events shop/v1/letter.proto", Clean, "warn FILE_OPTION_CHANGED (K07)"},
+		"another file":           {moved, "--events shop/v1/item.proto", Findings, "block FILE_OPTION_CHANGED (K07) shop/v1/letter.proto"},
+		"the API stays an API":   {elsewhere, "--events shop.v1", Findings, "block FILE_OPTION_CHANGED (K07) store/v1/store.proto"},
 		"nothing of that name":   {moved, "--events shop.v2", Failed, "--events shop.v2 matches no file, folder or package"},
 		"half a name":            {moved, "--events sho", Failed, "matches no file"},
 		"said what is what":      {base, "--events proto/event", Clean, "judged as events: shop.v1.OrderPlaced version 1 on orders, shop.v1.Letter; with 3 types that they use\nnote: judged as API: proto/api/store/v1/store.proto\n"},
 		"said without":           {base, "", Clean, "judged as events: shop.v1.OrderPlaced version 1 on orders; with 1 type that they use\nnote: judged as API: proto/event/shop/v1/letter.proto, "},
 		"API alone":              {moved, "--events shop.v1 --scope api", Clean, "compatible"},
-		"its root is registered": {second, "--events shop.v1", Findings, "block M06 shop.v1.Note"},
+		"its root is registered": {second, "--events shop.v1", Findings, "block MESSAGE_ADDED_BEFORE_OTHERS (M06) shop.v1.Note"},
 		"its types are not":      {support, "--events shop.v1", Clean, "compatible: 0 blocks, 0 warnings"},
 		"field reserved":         {corrupt, "--events shop.v1", Clean, "compatible: 0 blocks"},
 		"reserved, as API":       {corrupt, "", Findings, "shop.v1.Letter.note"},
@@ -105,9 +105,9 @@ func TestReleasedPackagesAreEvents(t *testing.T) {
 	}
 	expect(Clean, "released as 0001", "release")
 	write(t, dir, letters("message Letter", "option java_outer_classname = \"L\";\nmessage Letter"))
-	expect(Clean, "warn K07 shop/v1/letter.proto", "ci")
-	expect(Clean, "warn K07 shop/v1/letter.proto", "ci", "--events", filepath.Join("proto", "event"))
-	expect(Findings, "block K07 shop/v1/letter.proto", "ci", "--events", "shop/v1/placed.proto")
-	expect(Findings, "block K07 shop/v1/letter.proto", "release", "--events", "shop/v1/placed.proto")
+	expect(Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto", "ci")
+	expect(Clean, "warn FILE_OPTION_CHANGED (K07) shop/v1/letter.proto", "ci", "--events", filepath.Join("proto", "event"))
+	expect(Findings, "block FILE_OPTION_CHANGED (K07) shop/v1/letter.proto", "ci", "--events", "shop/v1/placed.proto")
+	expect(Findings, "block FILE_OPTION_CHANGED (K07) shop/v1/letter.proto", "release", "--events", "shop/v1/placed.proto")
 	expect(Clean, "released as 0002", "release")
 }

@@ -12,8 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/parley-chat/parley/schemacheck/compat"
-	"github.com/parley-chat/parley/schemacheck/internal/lint"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
 )
 
@@ -81,23 +80,24 @@ func rules(_ context.Context, args []string, e Env) error {
 	if err := s.parse(e, "rules", args, "format"); err != nil {
 		return err
 	}
-	type rule struct {
-		ID       string   `json:"rule"`
-		Severity string   `json:"severity"` // allow, warn or block
-		Title    string   `json:"title"`
-		Old      bool     `json:"oldReadersBreak"`
-		New      bool     `json:"newReadersBreak"`
-		Forms    []string `json:"forms"`
-		Why      string   `json:"why"`
-		Instead  string   `json:"instead"`
+	type listed struct {
+		Code       string   `json:"rule"`
+		ID         rule.ID  `json:"ruleId"`
+		Severity   string   `json:"severity"` // allow, warn or block
+		Title      string   `json:"title"`
+		Old        bool     `json:"oldReadersBreak"`
+		New        bool     `json:"newReadersBreak"`
+		Forms      []string `json:"forms"`
+		Why        string   `json:"why"`
+		Suggestion string   `json:"instead"`
 	}
-	all := []rule{}
-	for _, r := range append(compat.Rules(), lint.Rules()...) {
+	all := []listed{}
+	for _, r := range append(rule.All(), rule.Naming()...) {
 		forms := []string{}
 		if r.Form != "" {
 			forms = strings.Split(r.Form, ",")
 		}
-		all = append(all, rule{r.ID, r.Severity.String(), r.Title, r.OldReadsNew, r.NewReadsOld, forms, r.Why, r.Instead})
+		all = append(all, listed{r.Code, r.ID, r.Severity.String(), r.Title, r.OldReadsNew, r.NewReadsOld, forms, r.Why, r.Suggestion})
 	}
 	switch s.format {
 	case "json":
@@ -113,10 +113,10 @@ func rules(_ context.Context, args []string, e Env) error {
 	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	for _, r := range all {
 		line := r.Why
-		if r.Instead != "" {
-			line += " Instead: " + r.Instead
+		if r.Suggestion != "" {
+			line += " Instead: " + r.Suggestion
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.ID, r.Severity, readers(r.Old, r.New), r.Title, line)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.ID.Label(), r.Severity, readers(r.Old, r.New), r.Title, line)
 	}
 	return w.Flush()
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/internal/lint"
 	"github.com/parley-chat/parley/schemacheck/internal/schemafile"
 )
 
@@ -42,8 +42,7 @@ func lintEvents(ctx context.Context, args []string, e Env) error {
 	// Waivers of what a comparison finds are none of lint's.
 	file := *s.file
 	file.Waivers = slices.DeleteFunc(slices.Clone(file.Waivers), func(w schemafile.Waiver) bool {
-		_, ok := lint.RuleByID(w.Rule)
-		return !ok
+		return !w.ID.Has(rule.AboutNaming)
 	})
 	s.file = &file
 	s.waive(r, e.now())

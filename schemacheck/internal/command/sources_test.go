@@ -57,10 +57,10 @@ func TestLinksAreFollowed(t *testing.T) {
 		}
 	}
 	write(t, dir, map[string]string{"shared/note.txt": strings.ReplaceAll(note, "text", "words")})
-	expect(t, dir, Findings, "proto/shop/v1/note.proto:3:21: block N01 shop.v1.NoteTaken.words", "--base", "main")
+	expect(t, dir, Findings, "proto/shop/v1/note.proto:3:21: block FIELD_RENAMED (N01) shop.v1.NoteTaken.words", "--base", "main")
 	expect(t, dir, Clean, "compatible", "--base", "main", "--head", ":index")
 	git(t, dir, "add", ".")
-	expect(t, dir, Findings, "block N01", "--base", "main", "--head", ":index")
+	expect(t, dir, Findings, "block FIELD_RENAMED (N01)", "--base", "main", "--head", ":index")
 }
 
 // A schema that leads out of the tree, nowhere, or in a circle is refused; a folder
@@ -171,7 +171,7 @@ message Sent { string x = 1 [features.(pb.cpp).string_type = VIEW]; }
 	dir := repository(t, map[string]string{"a.proto": text})
 	expect(t, dir, Clean, "1 file of", "--base", "main")
 	write(t, dir, map[string]string{"a.proto": strings.ReplaceAll(text, "string x", "string y")})
-	expect(t, dir, Findings, "block N01", "--base", "main")
+	expect(t, dir, Findings, "block FIELD_RENAMED (N01)", "--base", "main")
 	files, mistakes := compile.Files(t.Context(), map[string]string{"a.proto": text}, []string{"a.proto"})
 	if len(mistakes) > 0 {
 		t.Fatal(mistakes)
@@ -184,7 +184,7 @@ message Sent { string x = 1 [features.(pb.cpp).string_type = VIEW]; }
 	if err := os.WriteFile(image, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, dir, Findings, "block N01", "--base", image)
+	expect(t, dir, Findings, "block FIELD_RENAMED (N01)", "--base", image)
 }
 
 // An image in JSON is the same as in binary, with the values of its options, also
@@ -232,7 +232,7 @@ func TestImagesInJSON(t *testing.T) {
 	if !strings.Contains(got.out, "shop.v1.OrderPlaced version 1 on orders") {
 		t.Error(got.out)
 	}
-	expect(t, dir, Findings, "block X01 shop.v1.OrderPlaced", "--base", put("image.json", bytes.Replace(whole, []byte(`"orders"`), []byte(`"bills"`), 1)))
+	expect(t, dir, Findings, "block EVENT_TOPIC_CHANGED (X01) shop.v1.OrderPlaced", "--base", put("image.json", bytes.Replace(whole, []byte(`"orders"`), []byte(`"bills"`), 1)))
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	if _, err := z.Write(whole); err != nil || z.Close() != nil {
@@ -293,7 +293,7 @@ func TestIndex(t *testing.T) {
 	git(t, dir, "add", ".")
 	write(t, dir, shop())
 	expect(t, dir, Clean, "compatible", "--base", "HEAD")
-	expect(t, dir, Findings, "shop/v1/order.proto:7:3: block N01 shop.v1.OrderPlaced.id", "--base", "HEAD", "--head", ":index")
+	expect(t, dir, Findings, "shop/v1/order.proto:7:3: block FIELD_RENAMED (N01) shop.v1.OrderPlaced.id", "--base", "HEAD", "--head", ":index")
 	git(t, dir, "stash", "-q")
 	git(t, dir, "checkout", "-q", "-b", "other")
 	write(t, dir, shop("string order_id", "string other_id"))

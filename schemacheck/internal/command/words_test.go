@@ -69,7 +69,7 @@ func TestOneFindingPerCause(t *testing.T) {
 					t.Errorf("consequences %q, want %q", rules, want)
 				}
 			}
-			if out := run(t, dir, "--base", "main").out; !strings.Contains(out, "\n    also "+list[0].Consequences[0].Rule) {
+			if out := run(t, dir, "--base", "main").out; !strings.Contains(out, "\n    also "+list[0].Consequences[0].ID.Label()) {
 				t.Error(out)
 			}
 		})
@@ -110,7 +110,7 @@ message OpenRequest { int64 label = 1; }
 		t.Fatalf("%+v", list)
 	}
 	for _, f := range list {
-		for _, s := range append([]string{f.Title, f.Why, f.Instead, f.Breaks()}, f.Forms...) {
+		for _, s := range append([]string{f.Title, f.Why, f.Suggestion, f.Breaks()}, f.Forms...) {
 			for _, word := range []string{"event", "consumer", "registr"} {
 				if !f.API || strings.Contains(strings.ToLower(s), word) {
 					t.Errorf("%s: %q", f.Rule, s)
@@ -137,15 +137,15 @@ compatible: 0 blocks`, "diff", "--base", "main")
     now bytes code = 1
       block `, "diff", "--base", "main")
 	for _, want := range []string{
-		"  - int64 count = 2\n      block R03: field removed, name not reserved\n", "  ~ reserved none\n    now reserved 2\n",
+		"  - int64 count = 2\n      block FIELD_REMOVED_NAME_NOT_RESERVED (R03): field removed, name not reserved\n", "  ~ reserved none\n    now reserved 2\n",
 		"+ store.v1.Kind  store/v1/store.proto\n", "rpc Open(store.v1.OpenRequest) returns (store.v1.OpenResponse)\n",
-		"  + rpc Close(stream store.v1.OpenRequest)", "block S0", "not compatible: ",
+		"  + rpc Close(stream store.v1.OpenRequest)", "block RPC_REMOVED (S02)", "not compatible: ",
 	} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("no %q in\n%s", want, got.out)
 		}
 	}
-	if strings.Count(got.out, "block R03") != 1 {
+	if strings.Count(got.out, "block FIELD_REMOVED_NAME_NOT_RESERVED (R03)") != 1 {
 		t.Error(got.out)
 	}
 	expect(t, dir, Failed, "--base is missing", "diff")

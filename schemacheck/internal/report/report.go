@@ -17,8 +17,8 @@ import (
 	_ "embed"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 	"github.com/parley-chat/parley/schemacheck/internal/causes"
-	"github.com/parley-chat/parley/schemacheck/internal/lint"
 )
 
 // Formats of Write.
@@ -50,7 +50,8 @@ type Report struct {
 
 // A Finding is one change that a rule does not let pass.
 type Finding struct {
-	Rule        string   `json:"rule"`
+	Rule        string   `json:"rule"`     // short alias of the rule: N01
+	ID          rule.ID  `json:"ruleId"`   // FIELD_RENAMED
 	Severity    string   `json:"severity"` // block or warn
 	File        string   `json:"file"`     // path in the repository
 	Line        int      `json:"line"`     // from 1; 0 is unknown
@@ -63,7 +64,7 @@ type Finding struct {
 	NewReadsOld bool     `json:"newReadersBreak"`
 	Forms       []string `json:"forms"`
 	Why         string   `json:"why"`
-	Instead     string   `json:"instead"`
+	Suggestion  string   `json:"instead"`
 	Against     string   `json:"against"` // the member of base
 	API         bool     `json:"api"`     // the element is judged as API, not as one of events
 
@@ -73,6 +74,7 @@ type Finding struct {
 // A Consequence is what follows from a finding elsewhere, or a sample that shows it.
 type Consequence struct {
 	Rule    string   `json:"rule"`
+	ID      rule.ID  `json:"ruleId"`
 	Subject string   `json:"subject"`
 	Title   string   `json:"title"`
 	Detail  string   `json:"detail"`
@@ -120,9 +122,9 @@ func (r *Report) Add(s Side, findings []causes.Finding) {
 	for _, f := range findings {
 		api := s.API(f.Finding)
 		n := Finding{
-			Rule: f.Rule, Severity: f.Severity.String(), File: s.Place(f.Finding), Line: f.Line, Column: f.Column, InBase: f.Base,
+			Rule: f.Rule.Code(), ID: f.Rule, Severity: f.Severity.String(), File: s.Place(f.Finding), Line: f.Line, Column: f.Column, InBase: f.Base,
 			Subject: f.Subject, Title: worded(title(f.Rule), api), Detail: f.Detail, OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld,
-			Forms: forms(f.Form, api), Why: worded(f.Why, api), Instead: worded(f.Instead, api), Against: s.Name, API: api,
+			Forms: forms(f.Form, api), Why: worded(f.Why, api), Suggestion: worded(f.Suggestion, api), Against: s.Name, API: api,
 			Consequences: []Consequence{},
 		}
 		if seen[n.key()] {
@@ -130,8 +132,8 @@ func (r *Report) Add(s Side, findings []causes.Finding) {
 		}
 		seen[n.key()] = true
 		for _, c := range f.Consequences {
-			one := Consequence{c.Rule, c.Subject, title(c.Rule), c.Detail, forms(c.Form, false)}
-			twice := func(o Consequence) bool { return o.Rule == c.Rule && o.Subject == c.Subject && o.Detail == c.Detail }
+			one := Consequence{c.Rule.Code(), c.Rule, c.Subject, title(c.Rule), c.Detail, forms(c.Form, false)}
+			twice := func(o Consequence) bool { return o.ID == c.Rule && o.Subject == c.Subject && o.Detail == c.Detail }
 			if !slices.ContainsFunc(n.Consequences, twice) { // in the other direction
 				n.Consequences = append(n.Consequences, one)
 			}
@@ -143,21 +145,18 @@ func (r *Report) Add(s Side, findings []causes.Finding) {
 // Unread adds a released event that head cannot read, once for each event and reason.
 func (r *Report) Unread(path, event, what string) {
 	n := Finding{
-		Rule: "W02", Severity: compat.Block.String(), File: path, Subject: event, Title: "released event is not read any more",
+		Rule: rule.SampleNotDecoded.Code(), ID: rule.SampleNotDecoded, Severity: compat.Block.String(), File: path, Subject: event, Title: "released event is not read any more",
 		Detail: "head " + what, NewReadsOld: true, Forms: []string{compat.Binary, compat.JSON}, Against: path, Consequences: []Consequence{},
-		Why: "It was written with an earlier release and is stored.", Instead: "Undo the change that the other findings name, or make it a new event type.",
+		Why: "It was written with an earlier release and is stored.", Suggestion: "Undo the change that the other findings name, or make it a new event type.",
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.key() == n.key() }) {
 		r.Findings = append(r.Findings, n)
 	}
 }
 
-func title(id string) string {
-	if rule, ok := lint.RuleByID(id); ok {
-		return rule.Title
-	}
-	rule, _ := compat.RuleByID(id)
-	return rule.Title
+func title(id rule.ID) string {
+	r, _ := rule.ByID(id)
+	return r.Title
 }
 
 // forms splits a list of forms. No registry holds an API.
@@ -264,13 +263,13 @@ func (f Finding) What() string {
 func (r *Report) text(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s: %s %s %s\n", f.place(), f.Severity, f.Rule, f.What())
+		fmt.Fprintf(&b, "%s: %s %s %s\n", f.place(), f.Severity, f.ID.Label(), f.What())
 		if s := f.Breaks(); s != "" {
 			fmt.Fprintf(&b, "    %s\n", s)
 		}
 		fmt.Fprintf(&b, "    why: %s\n", f.Why)
-		if f.Instead != "" {
-			fmt.Fprintf(&b, "    instead: %s\n", f.Instead)
+		if f.Suggestion != "" {
+			fmt.Fprintf(&b, "    instead: %s\n", f.Suggestion)
 		}
 		for _, s := range f.follows() {
 			fmt.Fprintf(&b, "    %s\n", s)
@@ -329,7 +328,7 @@ func (r *Report) github(w io.Writer) error {
 		if f.Severity != compat.Block.String() {
 			command = "warning"
 		}
-		properties := []string{"title=" + property.Replace("schemacheck "+f.Rule+": "+f.Title)}
+		properties := []string{"title=" + property.Replace("schemacheck "+f.ID.Label()+": "+f.Title)}
 		if f.File != "" && !f.InBase { // a line of base is no line of the pull request
 			properties = slices.Insert(properties, 0, "file="+property.Replace(f.File))
 			if f.Line > 0 {
@@ -340,7 +339,7 @@ func (r *Report) github(w io.Writer) error {
 		if f.InBase {
 			message[0] = f.place() + ": " + message[0]
 		}
-		for _, s := range append([]string{f.Breaks(), f.Why, f.Instead}, f.follows()...) {
+		for _, s := range append([]string{f.Breaks(), f.Why, f.Suggestion}, f.follows()...) {
 			if s != "" {
 				message = append(message, s)
 			}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
-	"github.com/parley-chat/parley/schemacheck/internal/lint"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
 type object = map[string]any
@@ -16,19 +16,20 @@ var levels = map[string]string{compat.Block.String(): "error", compat.Warn.Strin
 // sarif returns the report as a SARIF log of one run.
 func (r *Report) sarif() object {
 	rules := []object{}
-	index := map[string]int{}
-	for _, rule := range append(compat.Rules(), lint.Rules()...) {
-		used := func(f Finding) bool { return f.Rule == rule.ID }
+	index := map[rule.ID]int{}
+	for _, of := range append(rule.All(), rule.Naming()...) {
+		used := func(f Finding) bool { return f.ID == of.ID }
 		if !slices.ContainsFunc(r.Findings, used) && !slices.ContainsFunc(r.Waived, func(w Waived) bool { return used(w.Finding) }) {
 			continue
 		}
-		index[rule.ID] = len(rules)
+		index[of.ID] = len(rules)
+		// Code hosts know an alert by the rule's id, so it stays the short one.
 		one := object{
-			"id": rule.ID, "shortDescription": object{"text": rule.Title}, "fullDescription": object{"text": rule.Why},
-			"defaultConfiguration": object{"level": levels[max(rule.Severity, compat.Warn).String()]},
+			"id": of.Code, "name": string(of.ID), "shortDescription": object{"text": of.Title}, "fullDescription": object{"text": of.Why},
+			"defaultConfiguration": object{"level": levels[max(of.Severity, compat.Warn).String()]},
 		}
-		if rule.Instead != "" {
-			one["help"] = object{"text": rule.Instead}
+		if of.Suggestion != "" {
+			one["help"] = object{"text": of.Suggestion}
 		}
 		rules = append(rules, one)
 	}
@@ -61,9 +62,9 @@ func (r *Report) sarif() object {
 func uri(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
 // sarif returns a finding as a result. The index is that of its rule.
-func (f Finding) sarif(index map[string]int, suppressions []object) object {
+func (f Finding) sarif(index map[rule.ID]int, suppressions []object) object {
 	text := []string{f.What()}
-	for _, s := range append([]string{f.Breaks(), f.Why, f.Instead}, f.follows()...) {
+	for _, s := range append([]string{f.Breaks(), f.Why, f.Suggestion}, f.follows()...) {
 		if s != "" {
 			text = append(text, s)
 		}
@@ -73,7 +74,7 @@ func (f Finding) sarif(index map[string]int, suppressions []object) object {
 		"partialFingerprints": object{"subject/v1": f.key()},
 		"properties":          object{"oldReadersBreak": f.OldReadsNew, "newReadersBreak": f.NewReadsOld, "forms": f.Forms, "inBase": f.InBase, "against": f.Against},
 	}
-	if i, known := index[f.Rule]; known {
+	if i, known := index[f.ID]; known {
 		one["ruleIndex"] = i
 	}
 	if suppressions != nil {

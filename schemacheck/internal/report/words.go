@@ -58,7 +58,7 @@ func worded(s string, ofAPI bool) string {
 func (f Finding) follows() []string {
 	var lines []string
 	for _, c := range f.Consequences[:min(len(f.Consequences), maxListed)] {
-		s := "also " + c.Rule + " " + c.Subject + ": " + c.Title
+		s := "also " + c.ID.Label() + " " + c.Subject + ": " + c.Title
 		if c.Detail != "" {
 			s += " (" + c.Detail + ")"
 		}
@@ -72,7 +72,7 @@ func (f Finding) follows() []string {
 
 // String is the waived finding in a line.
 func (w Waived) String() string {
-	return fmt.Sprintf("%s %s until %s by %s: %s", w.Finding.Rule, w.Finding.What(), w.Expires, w.Owner, w.Reason)
+	return fmt.Sprintf("%s %s until %s by %s: %s", w.Finding.ID.Label(), w.Finding.What(), w.Expires, w.Owner, w.Reason)
 }
 
 func (j *Judged) fill() {

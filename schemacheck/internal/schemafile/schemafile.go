@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/parley-chat/parley/schemacheck/compat"
+	"github.com/parley-chat/parley/schemacheck/compat/rule"
 )
 
 // Limits of a file.
@@ -56,12 +57,13 @@ type Level struct {
 
 // Waiver lets one finding pass for a time.
 type Waiver struct {
-	Rule    string `yaml:"rule"`
+	Rule    string `yaml:"rule"`    // its id or the alias: FIELD_RENAMED or N01
 	Subject string `yaml:"subject"` // full name of the element, or a pattern
 	Reason  string `yaml:"reason"`
 	Owner   string `yaml:"owner"`   // who answers for it
 	Expires string `yaml:"expires"` // the last day on which it holds, UTC: 2026-12-31
 
+	ID   rule.ID `yaml:"-"` // what Rule names; "" if it is the code of no rule here
 	last time.Time
 }
 
@@ -71,7 +73,9 @@ type Lint struct {
 	Required []string `yaml:"required"` // fields of the event option that each event sets
 }
 
-var ruleID = regexp.MustCompile(`^[A-Z][0-9]{2}$`)
+// ruleCode is the form of short ids. Those of rules that are not here any more are
+// accepted: their waivers apply to nothing.
+var ruleCode = regexp.MustCompile(`^[A-Z][0-9]{2}$`)
 
 // Parse reads a file. What it does not know is refused, with its line.
 func Parse(b []byte) (*File, error) {
@@ -161,7 +165,11 @@ func (w *Waiver) check() (err error) {
 			return fmt.Errorf("%s is missing or too long: a waiver has rule, subject, reason, owner and expires", name)
 		}
 	}
-	if !ruleID.MatchString(w.Rule) {
+	id, known := rule.Parse(w.Rule)
+	switch {
+	case known:
+		w.ID = id
+	case !ruleCode.MatchString(w.Rule):
 		return fmt.Errorf("%q is no rule; schemacheck rules lists them", w.Rule)
 	}
 	if _, err := path.Match(w.Subject, ""); err != nil {
@@ -177,9 +185,9 @@ func (w *Waiver) check() (err error) {
 }
 
 // Covers says whether a finding is what the waiver is about.
-func (w Waiver) Covers(rule, subject string) bool {
+func (w Waiver) Covers(id rule.ID, subject string) bool {
 	ok, _ := path.Match(w.Subject, subject)
-	return w.Rule == rule && (ok || w.Subject == subject)
+	return id != "" && w.ID == id && (ok || w.Subject == subject)
 }
 
 // Expired says whether the waiver's last day is over.
