@@ -25,7 +25,7 @@ var bufAlone = map[string]string{
 }
 
 // Nothing that buf breaking finds at WIRE_JSON passes the rules for events, nothing
-// that it finds at FILE passes the rules for APIs (D12).
+// that it finds at FILE passes the rules for APIs.
 func TestBufFindsNothingMore(t *testing.T) {
 	bufBinary, err := filepath.Abs("../../.tools/bin/buf")
 	if err != nil {

@@ -21,39 +21,39 @@ const maxDetail = 300
 type comparer struct {
 	ctx        context.Context // of the one call that the comparer serves
 	o          Options
-	base, head *schema.Side
+	base, head *schema.FileSet
 	findings   []Finding
 
-	names    map[protoreflect.FullName]protoreflect.FullName // renamed types, base to head
-	seen     map[protoreflect.FullName]bool                  // compared types, by name in base
-	queue    [][2]protoreflect.MessageDescriptor
-	taken    map[protoreflect.FullName]protoreflect.FullName // messages of head that stand for one of base
-	grown    map[protoreflect.FullName]bool                  // types of head with an addition or a deprecation
-	raises   map[protoreflect.FullName]bool                  // messages of head whose version should rise with them
-	requests map[protoreflect.FullName]bool                  // types of head in requests
-	broken   map[protoreflect.FullName]Rule                  // types of base with a blocking finding: its directions and forms
+	headNames   map[protoreflect.FullName]protoreflect.FullName // of renamed types of base
+	matched     map[protoreflect.FullName]protoreflect.FullName // messages of head, to those of base that they replace
+	compared    map[protoreflect.FullName]bool                  // types of base
+	queue       [][2]protoreflect.MessageDescriptor
+	evolved     map[protoreflect.FullName]bool // types of head with an addition or a deprecation
+	needVersion map[protoreflect.FullName]bool // messages of head whose change should raise the version of their events
+	requests    map[protoreflect.FullName]bool // types of head in requests
+	broken      map[protoreflect.FullName]Rule // types of base with a blocking finding: its directions and forms
 
-	indexes map[protoreflect.MessageDescriptor]schema.Fields
-	reached *schema.Reach // what fields of base use
-	trial   *trial.Runner
-	stands  map[string]bool                        // paths of head that stand for a file of base that had another one
-	moved   map[string]protoreflect.FileDescriptor // files of base that have another path in head
-	current protoreflect.FullName                  // the type of base at hand
-	api     bool                                   // the file or type at hand is judged as API
+	indexes      map[protoreflect.MessageDescriptor]schema.Fields
+	reached      *schema.Reach // what fields of base use
+	trial        *trial.Runner
+	replacements map[string]bool                        // paths of files of head that replace one of another path
+	movedFiles   map[string]protoreflect.FileDescriptor // files of base that have another path in head
+	current      protoreflect.FullName                  // the type of base at hand
+	api          bool                                   // the file or type at hand is judged as API
 }
 
 func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer {
 	c := &comparer{
 		o: o, base: schema.New(base, o.Events...), head: schema.New(head, o.Events...),
-		names:   map[protoreflect.FullName]protoreflect.FullName{},
-		seen:    map[protoreflect.FullName]bool{},
-		taken:   map[protoreflect.FullName]protoreflect.FullName{},
-		grown:   map[protoreflect.FullName]bool{},
-		raises:  map[protoreflect.FullName]bool{},
-		broken:  map[protoreflect.FullName]Rule{},
-		stands:  map[string]bool{},
-		moved:   map[string]protoreflect.FileDescriptor{},
-		indexes: map[protoreflect.MessageDescriptor]schema.Fields{},
+		headNames:    map[protoreflect.FullName]protoreflect.FullName{},
+		compared:     map[protoreflect.FullName]bool{},
+		matched:      map[protoreflect.FullName]protoreflect.FullName{},
+		evolved:      map[protoreflect.FullName]bool{},
+		needVersion:  map[protoreflect.FullName]bool{},
+		broken:       map[protoreflect.FullName]Rule{},
+		replacements: map[string]bool{},
+		movedFiles:   map[string]protoreflect.FileDescriptor{},
+		indexes:      map[protoreflect.MessageDescriptor]schema.Fields{},
 	}
 	c.reached = schema.NewReach(c.base)
 	c.trial = trial.New(c.base, c.head)
@@ -73,7 +73,7 @@ func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer 
 
 // mapped returns the name in head of a type of base.
 func (c *comparer) mapped(name protoreflect.FullName) protoreflect.FullName {
-	if to, ok := c.names[name]; ok {
+	if to, ok := c.headNames[name]; ok {
 		return to
 	}
 	return name
@@ -119,15 +119,15 @@ func severity(s Severity) change { return func(f *Finding) { f.Severity = s } }
 
 // inHead adds a finding at an element of head, inBase at one that head has lost.
 func (c *comparer) inHead(id rule.ID, at protoreflect.Descriptor, changes ...change) {
-	c.emit(id, at, false, changes)
+	c.add(id, at, false, changes)
 }
 
 func (c *comparer) inBase(id rule.ID, at protoreflect.Descriptor, changes ...change) {
-	c.emit(id, at, true, changes)
+	c.add(id, at, true, changes)
 }
 
-func (c *comparer) emit(id rule.ID, at protoreflect.Descriptor, base bool, changes []change) {
-	f := FindingAt(id, at, base)
+func (c *comparer) add(id rule.ID, at protoreflect.Descriptor, base bool, changes []change) {
+	f := rule.FindingAt(id, at, base)
 	for _, change := range changes {
 		change(&f)
 	}
@@ -141,16 +141,16 @@ func (c *comparer) emit(id rule.ID, at protoreflect.Descriptor, base bool, chang
 	}
 }
 
-// pair asks for the comparison of two messages once.
-func (c *comparer) pair(b, h protoreflect.MessageDescriptor) {
-	if c.seen[b.FullName()] || b.IsMapEntry() {
+// enqueue asks for the comparison of two messages once.
+func (c *comparer) enqueue(b, h protoreflect.MessageDescriptor) {
+	if c.compared[b.FullName()] || b.IsMapEntry() {
 		return
 	}
-	c.seen[b.FullName()] = true
+	c.compared[b.FullName()] = true
 	c.queue = append(c.queue, [2]protoreflect.MessageDescriptor{b, h})
 }
 
-func (c *comparer) drain() {
+func (c *comparer) messages() {
 	for len(c.queue) > 0 && c.ctx.Err() == nil {
 		p := c.queue[0]
 		c.queue = c.queue[1:]
@@ -160,8 +160,8 @@ func (c *comparer) drain() {
 	c.current = ""
 }
 
-// affected names the events that are encoded with a type that broke.
-func (c *comparer) affected() {
+// brokenUses names the events that are encoded with a type that broke.
+func (c *comparer) brokenUses() {
 	c.current, c.api = "", false
 	for _, b := range c.base.Roots {
 		h := c.head.Messages[c.mapped(b.FullName())]
@@ -173,12 +173,12 @@ func (c *comparer) affected() {
 			if hf == nil {
 				continue
 			}
-			c.throughField(b, bf, hf)
+			c.usesBrokenType(b, bf, hf)
 		}
 	}
 }
 
-func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h protoreflect.FieldDescriptor) {
+func (c *comparer) usesBrokenType(event protoreflect.MessageDescriptor, b, h protoreflect.FieldDescriptor) {
 	here, imported := map[protoreflect.FullName]bool{}, map[protoreflect.FullName]bool{}
 	used := c.reached.From(b)
 	for name := range c.broken {
@@ -195,12 +195,12 @@ func (c *comparer) throughField(event protoreflect.MessageDescriptor, b, h proto
 			imported[name] = true
 		}
 	}
-	c.through(rule.UsedMessageBroken, h, here)
-	c.through(rule.ImportedTypeBroken, h, imported)
+	c.reportThroughField(rule.UsedMessageBroken, h, here)
+	c.reportThroughField(rule.ImportedTypeBroken, h, imported)
 }
 
-// through reports a field of an event whose types broke, with all that they break.
-func (c *comparer) through(id rule.ID, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool) {
+// reportThroughField reports a field of an event whose types broke, with all that they break.
+func (c *comparer) reportThroughField(id rule.ID, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool) {
 	if len(types) == 0 {
 		return
 	}

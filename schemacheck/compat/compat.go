@@ -5,8 +5,10 @@
 //
 // It owns the rules and their reasons. It compares descriptors only: it reads no
 // file, asks no registry and decodes no event; schemacheck/execute does the last.
-// Sources: ADR-011 section 5, the updating rules of protobuf.dev, AIP-180, and the
-// behaviour of registries and of buf breaking where they are stricter.
+// Sources: the updating rules of protobuf.dev, AIP-180, and the behaviour of registries
+// and of buf breaking where they are stricter.
+// It is large because its files share one state, the comparer; what can be decided
+// without it has packages of its own: kinds, constraint, part, trial and standing.
 //
 // Concurrency: functions are pure and may run together.
 package compat
@@ -26,8 +28,8 @@ type Severity = rule.Severity
 
 // Severities in rising order.
 const (
-	Allow = rule.Allow // a change that is looked at and allowed; only rules carry it
-	Warn  = rule.Warn  // somebody should look at it
+	Allow = rule.Allow // a change that is judged and allowed; only rules carry it
+	Warn  = rule.Warn  // somebody should check it
 	Block = rule.Block // must not be merged
 )
 
@@ -36,9 +38,6 @@ type Rule = rule.Rule
 
 // Rules returns all rules, ordered by id; those that allow a change are among them.
 func Rules() []Rule { return rule.All() }
-
-// RuleByID returns the rule of an id.
-func RuleByID(id rule.ID) (Rule, bool) { return rule.ByID(id) }
 
 // Policy says which direction of reading is kept.
 type Policy = rule.Policy
@@ -95,11 +94,6 @@ type Options struct {
 // Finding is one change that a rule does not let pass.
 type Finding = rule.Finding
 
-// FindingAt returns a rule's finding at an element, which stands in base or in head.
-func FindingAt(id rule.ID, at protoreflect.Descriptor, base bool) Finding {
-	return rule.FindingAt(id, at, base)
-}
-
 // Compare returns what the rules say keeps head from replacing base, ordered by
 // place. Both are the files in scope; types of imported files are judged through those
 // that use them. Under None there is nothing to find. The error is the context's.
@@ -110,7 +104,7 @@ func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o Op
 		return nil, nil
 	}
 	c := newComparer(base, head, o)
-	steps := []func(){c.files, c.drain, c.services, c.versions, c.affected, c.standing}
+	steps := []func(){c.files, c.messages, c.services, c.versions, c.brokenUses, c.headAlone}
 	c.ctx = ctx
 	for _, step := range steps {
 		if step(); ctx.Err() != nil {

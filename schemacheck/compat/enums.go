@@ -25,7 +25,7 @@ func (c *comparer) enumTypes(l *level) {
 		for h := range schema.All(l.h.Enums()) {
 			if l.b.Enums().ByName(h.Name()) == nil && !found && schema.EnumShape(b) == schema.EnumShape(h) {
 				found = true
-				c.names[b.FullName()] = h.FullName()
+				c.headNames[b.FullName()] = h.FullName()
 				c.inHead(rule.EnumRenamed, h, detail(string(b.Name()), string(h.Name())))
 			}
 		}
@@ -37,10 +37,10 @@ func (c *comparer) enumTypes(l *level) {
 
 // enum compares two enums that stand for each other, once.
 func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
-	if c.seen[b.FullName()] {
+	if c.compared[b.FullName()] {
 		return
 	}
-	c.seen[b.FullName()] = true
+	c.compared[b.FullName()] = true
 	current, api := c.current, c.api
 	defer func() { c.current, c.api = current, api }()
 	c.current, c.api = b.FullName(), c.judgedAsAPI(b)
@@ -62,7 +62,7 @@ func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
 	c.deprecates(b, h, h)
 }
 
-// enumValues looks at what became of each value of base.
+// enumValues reports what became of each value of base.
 func (c *comparer) enumValues(b, h protoreflect.EnumDescriptor) {
 	swapped := map[protoreflect.Name]bool{}
 	for v := range schema.All(b.Values()) {
@@ -106,7 +106,7 @@ func (c *comparer) newValues(b, h protoreflect.EnumDescriptor) {
 		if b.Values().ByName(v.Name()) != nil || b.Values().ByNumber(v.Number()) != nil {
 			continue
 		}
-		c.grown[h.FullName()] = true
+		c.evolved[h.FullName()] = true
 		reused := ""
 		if b.ReservedRanges().Has(v.Number()) {
 			reused = number(v.Number())
@@ -126,7 +126,7 @@ func (c *comparer) newValues(b, h protoreflect.EnumDescriptor) {
 func (c *comparer) enumReservations(b, h protoreflect.EnumDescriptor) {
 	kept := append(schema.ReservedValues(h), schema.Numbers(h.Values())...)
 	for _, was := range schema.ReservedValues(b) {
-		if len(schema.Less([]schema.Interval{was}, kept...)) > 0 {
+		if len(schema.Subtract([]schema.Interval{was}, kept...)) > 0 {
 			c.inHead(rule.EnumReservationNarrowed, h, detail(was.String()))
 		}
 	}

@@ -96,7 +96,7 @@ func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.Mes
 		c.inBase(rule.FieldRemovedNameNotReserved, b)
 	default:
 		// Nobody can take its place: such a removal is a step of the version too.
-		c.grown[h.FullName()] = true
+		c.evolved[h.FullName()] = true
 		if c.api {
 			c.inBase(rule.FieldRemovedReserved, b)
 		}
@@ -104,9 +104,9 @@ func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.Mes
 }
 
 func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.MessageDescriptor) {
-	c.grown[h.ContainingMessage().FullName()] = true
+	c.evolved[h.ContainingMessage().FullName()] = true
 	if !c.hasDefault(h) {
-		c.raises[h.ContainingMessage().FullName()] = true
+		c.needVersion[h.ContainingMessage().FullName()] = true
 	}
 	if h.Cardinality() == protoreflect.Required {
 		if h.ParentFile().Syntax() == protoreflect.Editions {

@@ -39,11 +39,11 @@ func (c *comparer) files() {
 		}
 		h := c.counterpartOf(b)
 		if h == nil {
-			c.lost(b)
+			c.lostFile(b)
 			continue
 		}
 		c.file(b, h)
-		c.match(b, h, &levels)
+		c.matchTypes(b, h, &levels)
 	}
 	for _, l := range levels {
 		c.api = c.judgedAsAPI(l.b.ParentFile())
@@ -65,25 +65,25 @@ func (c *comparer) counterpartOf(b protoreflect.FileDescriptor) protoreflect.Fil
 	if h := c.head.Files[b.Path()]; h != nil {
 		return h
 	}
-	h, known := c.moved[b.Path()]
+	h, known := c.movedFiles[b.Path()]
 	if known {
 		return h
 	}
 	for _, f := range c.head.Scope {
-		if c.base.Files[f.Path()] == nil && schema.SameTypes(b, f) && !c.stands[f.Path()] {
+		if c.base.Files[f.Path()] == nil && schema.SameTypes(b, f) && !c.replacements[f.Path()] {
 			h = f
-			c.stands[f.Path()] = true
+			c.replacements[f.Path()] = true
 			c.inHead(rule.FileRenamed, f, detail(b.Path(), f.Path()))
 			break
 		}
 	}
-	c.moved[b.Path()] = h
+	c.movedFiles[b.Path()] = h
 	return h
 }
 
-// lost reports a file that is gone: its messages that are somewhere else, or the file
+// lostFile reports a file that head does not have: its messages that are somewhere else, or the file
 // with those that are nowhere.
-func (c *comparer) lost(b protoreflect.FileDescriptor) {
+func (c *comparer) lostFile(b protoreflect.FileDescriptor) {
 	gone := b.Services().Len() > 0 || b.Messages().Len()+b.Enums().Len() == 0
 	for m := range schema.All(b.Messages()) {
 		gone = gone || c.head.Messages[m.FullName()] == nil
@@ -99,9 +99,9 @@ func (c *comparer) lost(b protoreflect.FileDescriptor) {
 			c.inHead(rule.MessageFileChanged, h, detail(b.Path(), h.ParentFile().Path()))
 		}
 	}
-	schema.Each(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
+	schema.EachMessage(b.Messages(), func(m protoreflect.MessageDescriptor) bool {
 		if h := c.head.Messages[m.FullName()]; h != nil {
-			c.pair(m, h)
+			c.enqueue(m, h)
 		}
 		return true
 	})

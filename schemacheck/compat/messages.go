@@ -10,8 +10,8 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// match pairs messages of the same name at the same level.
-func (c *comparer) match(b, h schema.Container, levels *[]*level) {
+// matchTypes pairs messages of the same name at the same level.
+func (c *comparer) matchTypes(b, h schema.Container, levels *[]*level) {
 	l := &level{b: b, h: h}
 	*levels = append(*levels, l)
 	for bm := range schema.All(b.Messages()) {
@@ -23,34 +23,34 @@ func (c *comparer) match(b, h schema.Container, levels *[]*level) {
 			l.missing = append(l.missing, bm)
 			continue
 		}
-		c.same(bm, hm)
-		c.match(bm, hm, levels)
+		c.matchMessages(bm, hm)
+		c.matchTypes(bm, hm, levels)
 	}
 	for be := range schema.All(b.Enums()) {
 		if he := h.Enums().ByName(be.Name()); he != nil && be.FullName() != he.FullName() {
-			c.names[be.FullName()] = he.FullName()
+			c.headNames[be.FullName()] = he.FullName()
 		}
 	}
 }
 
-// same records that two messages stand for each other.
-func (c *comparer) same(b, h protoreflect.MessageDescriptor) {
-	c.names[b.FullName()] = h.FullName()
-	c.taken[h.FullName()] = b.FullName()
-	c.pair(b, h)
+// matchMessages records that two messages stand for each other.
+func (c *comparer) matchMessages(b, h protoreflect.MessageDescriptor) {
+	c.headNames[b.FullName()] = h.FullName()
+	c.matched[h.FullName()] = b.FullName()
+	c.enqueue(b, h)
 }
 
-// unmatched looks for what became of messages that are not where they were.
+// unmatched searches for messages that are not where they were.
 func (c *comparer) unmatched(l *level) {
 	l.missing = slices.DeleteFunc(l.missing, func(b protoreflect.MessageDescriptor) bool {
 		if h := c.head.Messages[b.FullName()]; h != nil {
 			c.inHead(rule.MessageFileChanged, h, detail(b.ParentFile().Path(), h.ParentFile().Path()))
-			c.same(b, h)
+			c.matchMessages(b, h)
 			return true
 		}
 		if h := c.counterpart(b, l.h.ParentFile().Messages(), true); h != nil {
 			c.inHead(rule.NestedMessageMoved, h, detail(string(b.FullName()), string(h.FullName())))
-			c.same(b, h)
+			c.matchMessages(b, h)
 			return true
 		}
 		if h := c.counterpart(b, l.h.Messages(), false); h != nil {
@@ -59,7 +59,7 @@ func (c *comparer) unmatched(l *level) {
 				id = rule.EventRenamed
 			}
 			c.inHead(id, h, detail(string(b.Name()), string(h.Name())))
-			c.same(b, h)
+			c.matchMessages(b, h)
 			return true
 		}
 		return false
@@ -69,10 +69,10 @@ func (c *comparer) unmatched(l *level) {
 // counterpart finds a new message of the same shape: anywhere below the list and
 // of the same short name, or in the list itself under another name.
 func (c *comparer) counterpart(b protoreflect.MessageDescriptor, in protoreflect.MessageDescriptors, anywhere bool) (found protoreflect.MessageDescriptor) {
-	look := func(h protoreflect.MessageDescriptor) bool {
-		_, taken := c.taken[h.FullName()]
-		_, known := c.base.Messages[h.FullName()]
-		if taken || known || h.IsMapEntry() || anywhere != (h.Name() == b.Name()) || schema.Shape(b) != schema.Shape(h) {
+	consider := func(h protoreflect.MessageDescriptor) bool {
+		_, taken := c.matched[h.FullName()]
+		_, inBase := c.base.Messages[h.FullName()]
+		if taken || inBase || h.IsMapEntry() || anywhere != (h.Name() == b.Name()) || schema.Shape(b) != schema.Shape(h) {
 			return true
 		}
 		if found == nil || h.Index() == b.Index() {
@@ -81,11 +81,11 @@ func (c *comparer) counterpart(b protoreflect.MessageDescriptor, in protoreflect
 		return true
 	}
 	if anywhere {
-		schema.Each(in, look)
+		schema.EachMessage(in, consider)
 		return found
 	}
 	for h := range schema.All(in) {
-		look(h)
+		consider(h)
 	}
 	return found
 }
@@ -110,7 +110,7 @@ func (c *comparer) missing(l *level) {
 
 func (c *comparer) usedByLostField(m protoreflect.MessageDescriptor) bool {
 	used := false
-	schema.Each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
+	schema.EachMessage(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
 		h := c.head.Messages[c.mapped(in.FullName())]
 		for f := range schema.All(in.Fields()) {
 			used = used || f.Message() == m && h != nil && c.fieldsOf(h).ByNumber(f.Number()) == nil
@@ -120,18 +120,18 @@ func (c *comparer) usedByLostField(m protoreflect.MessageDescriptor) bool {
 	return used
 }
 
-// added reports new messages of registered files (D1).
+// added reports new messages of registered files: a registry lets such a file gain none.
 func (c *comparer) added(l *level) {
 	if c.api || !c.base.Registered[l.b.ParentFile().Path()] {
 		return
 	}
 	for h := range schema.All(l.h.Messages()) {
-		if _, taken := c.taken[h.FullName()]; taken || h.IsMapEntry() {
+		if _, taken := c.matched[h.FullName()]; taken || h.IsMapEntry() {
 			continue
 		}
 		shifts := false
 		for i := h.Index() + 1; i < l.h.Messages().Len(); i++ {
-			_, stood := c.taken[l.h.Messages().Get(i).FullName()]
+			_, stood := c.matched[l.h.Messages().Get(i).FullName()]
 			shifts = shifts || stood
 		}
 		switch _, top := h.Parent().(protoreflect.FileDescriptor); {
@@ -149,8 +149,8 @@ func (c *comparer) added(l *level) {
 
 func (c *comparer) usedByNewField(m protoreflect.MessageDescriptor) bool {
 	used := false
-	schema.Each(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
-		b := c.base.Messages[c.taken[in.FullName()]]
+	schema.EachMessage(m.ParentFile().Messages(), func(in protoreflect.MessageDescriptor) bool {
+		b := c.base.Messages[c.matched[in.FullName()]]
 		for f := range schema.All(in.Fields()) {
 			of := f.Message()
 			if f.IsMap() {
@@ -163,8 +163,8 @@ func (c *comparer) usedByNewField(m protoreflect.MessageDescriptor) bool {
 	return used
 }
 
-// order reports messages that changed places (D8): clients and records hold the
-// message index as a constant.
+// order reports messages that changed places: clients and records hold the message
+// index as a constant.
 func (c *comparer) order(l *level) {
 	if c.api || !c.base.Registered[l.b.ParentFile().Path()] {
 		return
@@ -202,7 +202,7 @@ func (c *comparer) deprecates(b, h, in protoreflect.Descriptor) {
 	was, ok1 := b.Options().(deprecable)
 	is, ok2 := h.Options().(deprecable)
 	if ok1 && ok2 && !was.GetDeprecated() && is.GetDeprecated() {
-		c.grown[in.FullName()], c.raises[in.FullName()] = true, true
+		c.evolved[in.FullName()], c.needVersion[in.FullName()] = true, true
 	}
 }
 
@@ -210,7 +210,7 @@ func (c *comparer) deprecates(b, h, in protoreflect.Descriptor) {
 func (c *comparer) reservations(b, h protoreflect.MessageDescriptor) {
 	kept := append(schema.Reserved(h), schema.Numbers(h.Fields())...)
 	for _, was := range schema.Reserved(b) {
-		lost := schema.Less([]schema.Interval{was}, kept...)
+		lost := schema.Subtract([]schema.Interval{was}, kept...)
 		switch {
 		case len(lost) == 0:
 		case lost[0] == was:
@@ -230,7 +230,7 @@ func (c *comparer) reservations(b, h protoreflect.MessageDescriptor) {
 func (c *comparer) extensionRanges(b, h protoreflect.MessageDescriptor) {
 	kept := schema.Extendable(h)
 	for _, was := range schema.Extendable(b) {
-		lost := schema.Less([]schema.Interval{was}, kept...)
+		lost := schema.Subtract([]schema.Interval{was}, kept...)
 		switch {
 		case len(lost) == 0:
 		case lost[0] == was:

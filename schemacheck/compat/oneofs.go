@@ -59,7 +59,7 @@ func (c *comparer) oneofs(b, h protoreflect.MessageDescriptor) {
 }
 
 // oneofRules compares what validation requires of oneofs: those of both sides, new ones
-// that require a case, and required ones that are gone.
+// that require a case, and required ones that head has lost.
 func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 	for o := range schema.All(h.Oneofs()) {
 		was := schema.OneofBefore(o, b, c.fieldsOf(b))

@@ -107,8 +107,8 @@ func (c *comparer) hasDefault(f protoreflect.FieldDescriptor) bool {
 	return false
 }
 
-// versions judges the versions of events (D10, K-153): one more, with a change that
-// raises it, or the same.
+// versions judges the versions of events: one more, with a change that raises it, or
+// the same. Consumers see by the number whether they know all that an event may hold.
 func (c *comparer) versions() {
 	for _, b := range c.base.Roots {
 		h := c.head.Messages[c.mapped(b.FullName())]
@@ -120,19 +120,19 @@ func (c *comparer) versions() {
 		switch {
 		case was.Option == nil || is.Option == nil || was.Version == 0 && is.Version == 0:
 		case was.Version == is.Version:
-			if c.raises[h.FullName()] {
+			if c.needVersion[h.FullName()] {
 				c.inHead(rule.EventVersionNotRaised, h, atOption(h, is))
 			}
-		case is.Version != was.Version+1 || !c.grows(h):
+		case is.Version != was.Version+1 || !c.hasEvolved(h):
 			c.inHead(rule.EventVersionChanged, h, atOption(h, is), detail(number(int(was.Version)), number(int(is.Version))))
 		}
 	}
 }
 
-// grows says whether an event, or a type in it, has an addition or a deprecation.
-func (c *comparer) grows(h protoreflect.MessageDescriptor) bool {
+// hasEvolved says whether an event, or a type in it, has an addition or a deprecation.
+func (c *comparer) hasEvolved(h protoreflect.MessageDescriptor) bool {
 	for name := range c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(h) }) {
-		if c.grown[name] {
+		if c.evolved[name] {
 			return true
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
-// services compares RPC contracts (D7); nothing of them is in events.
+// services compares RPC contracts; nothing of them is in events.
 func (c *comparer) services() {
 	if c.o.Scope == Event {
 		return

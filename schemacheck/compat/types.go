@@ -41,7 +41,7 @@ func (c *comparer) typeOf(b, h protoreflect.FieldDescriptor) bool {
 // uses compares the type that both fields have.
 func (c *comparer) uses(b, h protoreflect.FieldDescriptor) {
 	if b.Message() != nil && h.Message() != nil {
-		c.pair(b.Message(), h.Message())
+		c.enqueue(b.Message(), h.Message())
 	}
 	if b.Enum() != nil && h.Enum() != nil {
 		c.enum(b.Enum(), h.Enum())
@@ -116,7 +116,7 @@ func (c *comparer) enumTypeRule(b, h protoreflect.EnumDescriptor) rule.ID {
 	return rule.FieldEnumReplaced
 }
 
-// presence compares how unset is told from zero. Where rules refuse one of both, the
+// presence compares how unset is distinguished from zero. Where rules refuse one of both, the
 // change decides whether readers refuse events.
 func (c *comparer) presence(b, h protoreflect.FieldDescriptor) {
 	if b.IsList() || b.IsMap() || b.HasPresence() == h.HasPresence() {

@@ -16,21 +16,21 @@ import (
 // alone, which validates with the new rules: there only tighter ones break, and
 // clients do not validate answers.
 func (c *comparer) ruleInHead(id rule.ID, at protoreflect.Descriptor, changes ...change) {
-	if f, ok := c.asked(id, at); ok {
+	if f, ok := c.applies(id, at); ok {
 		c.inHead(id, at, append(changes, f...)...)
 	}
 }
 
 // ruleInBase is ruleInHead for what head has lost.
 func (c *comparer) ruleInBase(id rule.ID, at protoreflect.Descriptor, changes ...change) {
-	if f, ok := c.asked(id, at); ok {
+	if f, ok := c.applies(id, at); ok {
 		c.inBase(id, at, append(changes, f...)...)
 	}
 }
 
-// asked says whether a rule about validation is asked of an element, and what the scope
+// applies says whether a rule about validation applies to an element, and what the scope
 // changes in it.
-func (c *comparer) asked(id rule.ID, at protoreflect.Descriptor) ([]change, bool) {
+func (c *comparer) applies(id rule.ID, at protoreflect.Descriptor) ([]change, bool) {
 	if !c.api {
 		return nil, true
 	}
@@ -58,7 +58,7 @@ var ruleIDs = map[constraint.Kind]map[constraint.Effect]rule.ID{
 	constraint.Ignore:   {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationDisabled, constraint.Rewritten: rule.ValidationRewritten},
 }
 
-func (c *comparer) report(at protoreflect.Descriptor, changes []constraint.Change) {
+func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []constraint.Change) {
 	for _, ch := range changes {
 		values := ch.Base + " to " + ch.Head
 		c.ruleInHead(ruleIDs[ch.Kind][ch.Effect], at, detail(strings.TrimSpace(ch.Path+" "+values)))
@@ -67,8 +67,8 @@ func (c *comparer) report(at protoreflect.Descriptor, changes []constraint.Chang
 
 // compareRules compares the rules of two fields of the same type.
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
-	was, is := trial.Named(c.base, trial.FieldRules(b)), trial.Named(c.head, trial.FieldRules(h))
-	c.report(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
+	was, is := trial.WithPredefined(c.base, trial.FieldRules(b)), trial.WithPredefined(c.head, trial.FieldRules(h))
+	c.reportConstraints(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {
 		be, he = b.MapValue().Enum(), h.MapValue().Enum()
@@ -97,6 +97,6 @@ func (c *comparer) messageRules(b, h protoreflect.MessageDescriptor) {
 	was, err1 := protovalidate.ResolveMessageRules(b)
 	is, err2 := protovalidate.ResolveMessageRules(h)
 	if err1 == nil && err2 == nil {
-		c.report(h, constraint.Messages(was, is))
+		c.reportConstraints(h, constraint.Messages(was, is))
 	}
 }

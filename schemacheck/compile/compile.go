@@ -25,6 +25,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
 
 // maxErrors is how many mistakes of a schema are collected.
@@ -109,9 +111,9 @@ func mistake(err error) Mistake {
 	return m
 }
 
-// unreadable finds what the compiler would take, or refuse with words that help
-// nobody: text that is not UTF-8, and editions that it does not know. Files are
-// looked at as far as they are used.
+// unreadable finds what the compiler would accept, or refuse with words that help
+// nobody: text that is not UTF-8, and editions that it does not know. Only files that
+// are used are checked.
 func unreadable(text map[string]string, names []string) []Mistake {
 	var list []Mistake
 	seen := map[string]bool{}
@@ -193,28 +195,9 @@ func fillMessages(list []*descriptorpb.DescriptorProto) {
 func fill(list []*descriptorpb.FieldDescriptorProto) {
 	for _, f := range list {
 		if f.JsonName == nil {
-			f.JsonName = proto.String(jsonName(f.GetName()))
+			f.JsonName = proto.String(schema.JSONName(protoreflect.Name(f.GetName())))
 		}
 	}
-}
-
-// jsonName is the lowerCamelCase of a field's name, as protoc makes it.
-func jsonName(name string) string {
-	var b strings.Builder
-	up := false
-	for i := range len(name) {
-		c := name[i]
-		switch {
-		case c == '_':
-			up = true
-			continue
-		case up && 'a' <= c && c <= 'z':
-			c -= 'a' - 'A'
-		}
-		up = false
-		b.WriteByte(c)
-	}
-	return b.String()
 }
 
 // Link makes descriptors of a set of files, with the well-known files that it lacks.

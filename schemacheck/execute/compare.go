@@ -65,7 +65,7 @@ func (c *comparison) field(w, r protoreflect.Message, wf, rf protoreflect.FieldD
 	case !c.equal(w.Get(wf), r.Get(rf), wf, rf):
 		c.differ(rf, text(w.Get(wf), wf), text(r.Get(rf), rf))
 	case w.Has(wf) != r.Has(rf):
-		// Equal values, so that one side does not tell unset from zero, or both do and
+		// Equal values, so that one side does not distinguish unset from zero, or both do and
 		// one of them lost it.
 		c.differences = append(c.differences, difference{
 			at: rf, detail: set(w.Has(wf)) + " read as " + set(r.Has(rf)), presence: !wf.HasPresence() || !rf.HasPresence(),

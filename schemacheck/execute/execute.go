@@ -89,7 +89,7 @@ func (r *run) result() []compat.Finding {
 
 // event runs one event in the directions that the policy asks for. What nobody foresaw
 // there is an error with the event's name.
-func (r *run) event(ctx context.Context, b, h *side, was protoreflect.MessageDescriptor) (err error) {
+func (r *run) event(ctx context.Context, b, h *runtimeSet, was protoreflect.MessageDescriptor) (err error) {
 	defer crash.Recover(&err)
 	is := h.Messages[was.FullName()]
 	if is == nil || b.fingerprint(was) == h.fingerprint(is) {
@@ -120,19 +120,19 @@ func readers(f compat.Finding) int {
 
 // A direction is one event, its writer and its reader.
 type direction struct {
-	from, to       *side
+	from, to       *runtimeSet
 	writer, reader protoreflect.MessageDescriptor
 	newReads       bool // the reader is head
 }
 
 type run struct {
 	found  map[string]*compat.Finding
-	head   *schema.Side // as given, with source positions
+	head   *schema.FileSet // as given, with source positions
 	policy compat.Policy
 }
 
 func (r *run) direction(ctx context.Context, d direction, at protoreflect.MessageDescriptor) error {
-	g := sample.New(d.from.validator, newOther(d.from, d.to), 1)
+	g := sample.New(d.from.validator, newReaderView(d.from, d.to), 1)
 	samples, err := g.Messages(ctx, d.writer)
 	switch {
 	case errors.Is(err, sample.ErrNone):
@@ -216,7 +216,7 @@ func (r *run) add(d direction, id rule.ID, at protoreflect.Descriptor, form, det
 	f := r.found[key]
 	if f == nil {
 		place, base := inSchema(r.head, at)
-		made := compat.FindingAt(id, place, base)
+		made := rule.FindingAt(id, place, base)
 		made.NewReadsOld, made.OldReadsNew, made.Form, made.Detail = d.newReads, !d.newReads, form, clip(detail)
 		f = &made
 		r.found[key] = f
@@ -230,7 +230,7 @@ func (r *run) add(d direction, id rule.ID, at protoreflect.Descriptor, form, det
 }
 
 // inSchema finds an element in head; true if only base has it.
-func inSchema(head *schema.Side, at protoreflect.Descriptor) (protoreflect.Descriptor, bool) {
+func inSchema(head *schema.FileSet, at protoreflect.Descriptor) (protoreflect.Descriptor, bool) {
 	if m := head.Messages[at.FullName()]; m != nil {
 		return m, false
 	}

@@ -61,10 +61,9 @@ func CompareAll(ctx context.Context, versions [][]protoreflect.FileDescriptor, h
 	return list, nil
 }
 
-// Compare judges whether head may replace base: by the rules, then by samples. What
-// the rules say of an element is not said again by its samples, unless those weigh
-// more. Errors are those of
-// CompareAll.
+// Compare judges whether head may replace base: by the rules, then by samples. Samples
+// do not repeat what the rules say of an element, unless they weigh more. Errors are
+// those of CompareAll.
 func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options) (findings []compat.Finding, err error) {
 	defer crash.Recover(&err)
 	findings, err = compat.Compare(ctx, base, head, o)
@@ -75,14 +74,14 @@ func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o co
 	if err != nil {
 		return nil, fmt.Errorf("run samples: %w", err)
 	}
-	known := map[string]compat.Severity{}
+	byRules := map[string]compat.Severity{}
 	for _, f := range findings {
-		known[f.Subject] = max(known[f.Subject], f.Severity)
+		byRules[f.Subject] = max(byRules[f.Subject], f.Severity)
 	}
 	return append(findings, slices.DeleteFunc(ran, func(f compat.Finding) bool {
 		if f.Rule.Has(rule.NotExecuted) {
-			return known[f.Subject] == compat.Block
+			return byRules[f.Subject] == compat.Block
 		}
-		return known[f.Subject] >= f.Severity
+		return byRules[f.Subject] >= f.Severity
 	})...), nil
 }

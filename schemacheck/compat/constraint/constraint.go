@@ -23,10 +23,10 @@ const (
 	Rewritten Effect = iota // the same values pass
 	Tighter                 // fewer
 	Looser                  // more
-	Replaced                // others, or it cannot be told
+	Replaced                // others, or nobody can say
 )
 
-// Kind tells rules apart that are reported differently.
+// Kind distinguishes rules that are reported differently.
 type Kind int
 
 // Kinds of rules.

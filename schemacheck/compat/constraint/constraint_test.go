@@ -30,10 +30,10 @@ const (
 	replaced = int(constraint.Replaced)
 )
 
-// What a change of rules does to the values that pass, and mirrored for the change
-// back (K-152: format and range tightening).
 func no() bool { return false }
 
+// What a change of rules does to the values that pass, and mirrored for the change
+// back (K-152: format and range tightening).
 func TestFields(t *testing.T) {
 	for _, c := range []struct {
 		base, head string

@@ -1,7 +1,8 @@
 // Package kinds classifies changes of a field's type: which rule they fall under
 // and which readers they break, by what each kind can hold and how it is encoded.
 //
-// It knows scalars and cardinality; messages and enums it tells from scalars only.
+// It classifies scalars and cardinality. Messages and enums it only distinguishes from
+// scalars.
 //
 // Concurrency: functions are pure and may run together.
 package kinds

@@ -20,7 +20,7 @@ type Event struct {
 
 // Custom returns the custom options of an element by number, without those of
 // protovalidate, which have rules of their own.
-func (s *Side) Custom(d protoreflect.Descriptor) map[protoreflect.FieldNumber]protoreflect.FieldDescriptor {
+func (s *FileSet) Custom(d protoreflect.Descriptor) map[protoreflect.FieldNumber]protoreflect.FieldDescriptor {
 	found := map[protoreflect.FieldNumber]protoreflect.FieldDescriptor{}
 	for f := range s.Options(d).Range {
 		if f.IsExtension() && f.ParentFile().Package() != "buf.validate" {
@@ -30,7 +30,7 @@ func (s *Side) Custom(d protoreflect.Descriptor) map[protoreflect.FieldNumber]pr
 	return found
 }
 
-func (s *Side) event(m protoreflect.MessageDescriptor) (Event, bool) {
+func (s *FileSet) event(m protoreflect.MessageDescriptor) (Event, bool) {
 	options := s.Options(m)
 	custom := s.Custom(m)
 	for _, n := range slices.Sorted(maps.Keys(custom)) {

@@ -3,7 +3,7 @@ package schema
 import "google.golang.org/protobuf/reflect/protoreflect"
 
 // Fields finds the fields of a message by number and by name. Descriptors of compilers
-// look through all fields each time.
+// search all fields each time.
 type Fields struct {
 	byNumber map[protoreflect.FieldNumber]protoreflect.FieldDescriptor
 	byName   map[protoreflect.Name]protoreflect.FieldDescriptor

@@ -4,12 +4,12 @@ import "google.golang.org/protobuf/reflect/protoreflect"
 
 // Reach knows which types fields of a schema use, and remembers it by type.
 type Reach struct {
-	side  *Side
+	side  *FileSet
 	known map[protoreflect.FullName]map[protoreflect.FullName]bool
 }
 
 // NewReach returns what the fields of a side use.
-func NewReach(s *Side) *Reach {
+func NewReach(s *FileSet) *Reach {
 	return &Reach{side: s, known: map[protoreflect.FullName]map[protoreflect.FullName]bool{}}
 }
 

@@ -67,8 +67,8 @@ func ByNumber(m protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
 // Interval is a range of numbers, both ends included.
 type Interval struct{ From, To int }
 
-// Less removes what others cover.
-func Less(from []Interval, others ...Interval) []Interval {
+// Subtract removes from ranges what others cover.
+func Subtract(from []Interval, others ...Interval) []Interval {
 	for _, o := range others {
 		var rest []Interval
 		for _, i := range from {

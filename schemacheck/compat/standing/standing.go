@@ -17,7 +17,7 @@ import (
 )
 
 // Check reports the id of a rule, the element, and what is wrong with it.
-func Check(s *schema.Side, report func(id rule.ID, at protoreflect.Descriptor, what string)) {
+func Check(s *schema.FileSet, report func(id rule.ID, at protoreflect.Descriptor, what string)) {
 	types := map[string]protoreflect.MessageDescriptor{} // events by type name
 	for _, f := range s.Scope {
 		enums := func(in schema.Container) {
@@ -29,7 +29,7 @@ func Check(s *schema.Side, report func(id rule.ID, at protoreflect.Descriptor, w
 		}
 		enums(f)
 		events := 0
-		schema.Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		schema.EachMessage(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 			enums(m)
 			e, isEvent := s.Events[m.FullName()]
 			switch {
@@ -53,8 +53,8 @@ func Check(s *schema.Side, report func(id rule.ID, at protoreflect.Descriptor, w
 	}
 }
 
-func declares(s *schema.Side, f protoreflect.FileDescriptor) bool {
-	return !schema.Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+func declares(s *schema.FileSet, f protoreflect.FileDescriptor) bool {
+	return !schema.EachMessage(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 		_, event := s.Events[m.FullName()]
 		return !event
 	})

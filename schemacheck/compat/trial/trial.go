@@ -21,18 +21,18 @@ import (
 
 // Runner runs the rules of two schemas.
 type Runner struct {
-	base, head *schema.Side
+	base, head *schema.FileSet
 	parts      part.Cutter
-	validators map[*schema.Side]protovalidate.Validator // made when a rule must be run
+	validators map[*schema.FileSet]protovalidate.Validator // made when a rule must be run
 }
 
 // New returns a runner.
-func New(base, head *schema.Side) *Runner {
-	return &Runner{base: base, head: head, validators: map[*schema.Side]protovalidate.Validator{}}
+func New(base, head *schema.FileSet) *Runner {
+	return &Runner{base: base, head: head, validators: map[*schema.FileSet]protovalidate.Validator{}}
 }
 
 // Message runs a side's rules on a message.
-func (r *Runner) Message(in *schema.Side, m proto.Message) error { return r.run(in, m, nil) }
+func (r *Runner) Message(in *schema.FileSet, m proto.Message) error { return r.run(in, m, nil) }
 
 // FieldRules returns the rules of a field; nil if it has none.
 func FieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
@@ -43,6 +43,7 @@ func FieldRules(f protoreflect.FieldDescriptor) *validate.FieldRules {
 	return r
 }
 
+// OneofRequired says whether validation requires a case of a oneof.
 func OneofRequired(o protoreflect.OneofDescriptor) bool {
 	r, err := protovalidate.ResolveOneofRules(o)
 	return err == nil && r.GetRequired()
@@ -63,7 +64,7 @@ func (r *Runner) ZeroRefused(f protoreflect.FieldDescriptor) bool {
 }
 
 // sideOf returns the side that declares a field.
-func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.Side {
+func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.FileSet {
 	if m := f.ContainingMessage(); r.base.Messages[m.FullName()] == m {
 		return r.base
 	}
@@ -71,7 +72,7 @@ func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.Side {
 }
 
 // run runs a side's rules of a message, or of one of its fields.
-func (r *Runner) run(in *schema.Side, m proto.Message, f protoreflect.FieldDescriptor) error {
+func (r *Runner) run(in *schema.FileSet, m proto.Message, f protoreflect.FieldDescriptor) error {
 	v := r.validators[in]
 	if v == nil {
 		var err error
@@ -86,8 +87,8 @@ func (r *Runner) run(in *schema.Side, m proto.Message, f protoreflect.FieldDescr
 		})))
 }
 
-// Named reads predefined rules, which are extensions of a schema's own.
-func Named(s *schema.Side, r *validate.FieldRules) *validate.FieldRules {
+// WithPredefined returns rules with the predefined ones read, which are extensions of a schema's own.
+func WithPredefined(s *schema.FileSet, r *validate.FieldRules) *validate.FieldRules {
 	if r == nil {
 		return nil
 	}
@@ -128,7 +129,7 @@ func (r *Runner) ZeroPasses(f protoreflect.FieldDescriptor) func() bool {
 	}
 }
 
-// zero is the value of a field's kind that is nought, whatever its default is.
+// zero is the zero value of a field's kind, whatever its default is.
 func zero(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch v := f.Default(); v.Interface().(type) {
 	case bool:

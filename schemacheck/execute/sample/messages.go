@@ -95,16 +95,16 @@ type sampler struct {
 	seen         map[uint64]bool
 }
 
-// add takes a message. False says that there is no room for more.
+// add keeps a message that is valid and new. False says that there is no room for more.
 func (l *sampler) add(m protoreflect.Message) bool {
 	if len(l.list) >= l.limit {
 		return false
 	}
-	if l.g.left[l.depth] <= 0 {
+	if l.g.budget[l.depth] <= 0 {
 		l.g.partial = true
 		return false
 	}
-	l.g.left[l.depth] -= weigh(m)
+	l.g.budget[l.depth] -= weigh(m)
 	if !l.g.valid(m) {
 		return true
 	}
@@ -199,13 +199,13 @@ func (g *Generator) first(ctx context.Context, s shape, depth int) protoreflect.
 	if least := g.least(s); g.valid(least) {
 		return least
 	}
-	for range tries {
-		if g.left[depth] <= 0 {
+	for range maxAttempts {
+		if g.budget[depth] <= 0 {
 			g.partial = true
 			return nil
 		}
 		mixed := g.mixed(s)
-		g.left[depth] -= weigh(mixed)
+		g.budget[depth] -= weigh(mixed)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -257,7 +257,7 @@ func (g *Generator) mixed(s shape) protoreflect.Message {
 }
 
 // weigh returns the size of a message in units of about a scalar, with one for each of
-// its fields that it lacks: readers look at those too.
+// its fields that it lacks: readers check those too.
 func weigh(m protoreflect.Message) int {
 	n := 1 + m.Descriptor().Fields().Len()
 	for f, v := range m.Range {

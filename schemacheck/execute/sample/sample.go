@@ -33,7 +33,7 @@ const (
 	maxText     = 1 << 20
 	maxDepth    = 3
 	maxWeight   = 200_000 // of one message; each of its fields has an equal part of it
-	tries       = 300     // random messages that are looked at for a first valid one
+	maxAttempts = 300     // random messages that are made for a first valid one
 	randoms     = 12      // random messages of an event
 )
 
@@ -75,7 +75,7 @@ type Generator struct {
 	made      map[string][]protoreflect.Message // messages by name and depth
 	plain     map[string][]candidate            // values of fields without rules, by type
 	parts     part.Cutter
-	left      [maxDepth + 1]int // of the budgets
+	budget    [maxDepth + 1]int // that remains
 	partial   bool
 }
 
@@ -94,7 +94,7 @@ func Validator(of protoregistry.ExtensionTypeResolver) (protovalidate.Validator,
 func New(v protovalidate.Validator, other Other, seed uint64) *Generator {
 	return &Generator{
 		validator: v, other: other, random: rand.New(rand.NewPCG(seed, seed)), made: map[string][]protoreflect.Message{},
-		plain: map[string][]candidate{}, left: budgets,
+		plain: map[string][]candidate{}, budget: budgets,
 	}
 }
 

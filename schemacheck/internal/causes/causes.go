@@ -1,5 +1,5 @@
 // Package causes groups the findings of a comparison: what follows from another one
-// is told with it, so that a change is one finding, however many readers it breaks.
+// is reported with it, so that a change is one finding, however many readers it breaks.
 //
 // It owns what follows from what. It judges nothing and drops no verdict: a finding
 // is only put under one that is as severe and breaks the same readers.
@@ -38,7 +38,7 @@ var sameElement = map[rule.ID][]rule.ID{
 }
 
 // Group puts consequences under their causes and keeps the order.
-func Group(findings []compat.Finding, base, head *schema.Side) []Finding {
+func Group(findings []compat.Finding, base, head *schema.FileSet) []Finding {
 	g := grouping{base: base, head: head}
 	findings = merged(findings)
 	for stage := range stages {
@@ -72,7 +72,7 @@ func merged(findings []compat.Finding) (list []compat.Finding) {
 }
 
 type grouping struct {
-	base, head *schema.Side
+	base, head *schema.FileSet
 	causes     []Finding
 }
 
@@ -148,7 +148,7 @@ func overlap(a, b compat.Finding) bool {
 	return a.OldReadsNew && b.OldReadsNew || a.NewReadsOld && b.NewReadsOld || !b.OldReadsNew && !b.NewReadsOld
 }
 
-func (g *grouping) side(f compat.Finding) *schema.Side {
+func (g *grouping) side(f compat.Finding) *schema.FileSet {
 	if f.Base {
 		return g.base
 	}
@@ -162,7 +162,7 @@ func (g *grouping) typeOf(f compat.Finding) protoreflect.FullName {
 
 // TypeOf returns the message or enum that a full name is, or in which it stands; ""
 // for names of neither.
-func TypeOf(s *schema.Side, subject string) protoreflect.FullName {
+func TypeOf(s *schema.FileSet, subject string) protoreflect.FullName {
 	full := protoreflect.FullName(subject)
 	if s.Messages[full] != nil || s.Enums[full] != nil {
 		return full
@@ -209,7 +209,7 @@ func (g *grouping) shows(sample, cause compat.Finding) bool {
 
 // holds says whether a message uses a type, itself included, in base or in head.
 func (g *grouping) holds(message, of protoreflect.FullName) bool {
-	for _, s := range []*schema.Side{g.base, g.head} {
+	for _, s := range []*schema.FileSet{g.base, g.head} {
 		m := s.Messages[message]
 		if m != nil && s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(m) })[of] {
 			return true
@@ -228,9 +228,9 @@ func (g *grouping) field(f compat.Finding) protoreflect.FieldDescriptor {
 	return m.Fields().ByName(name.Name())
 }
 
-// reworded returns a consequence as it is told under its cause; false for what says
+// reworded returns a consequence as it is reported under its cause; false for what says
 // nothing more. Samples are compared by the names of fields: after a rename they
-// differ in binary too, where no reader looks at names.
+// differ in binary too, where no reader uses names.
 func reworded(cause, f compat.Finding) (compat.Finding, bool) {
 	if cause.Rule != rule.FieldRenamed && cause.Rule != rule.EnumValueRenamed || !f.Rule.Has(rule.FromSample) {
 		return f, true

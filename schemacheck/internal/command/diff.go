@@ -72,7 +72,7 @@ func (v *verdict) changes(r *report.Report, groups []difference.Group) string {
 	for _, w := range r.Waived {
 		fmt.Fprintf(&b, "waived: %s\n", w)
 	}
-	for _, s := range r.Extra {
+	for _, s := range r.Problems {
 		fmt.Fprintf(&b, "block: %s\n", s)
 	}
 	if len(groups) == 0 {

@@ -64,7 +64,7 @@ func pinned() string {
 }
 
 // configOf writes what a tree is judged as, for its owner to correct.
-func configOf(s *schema.Side, head *load.Schema) string {
+func configOf(s *schema.FileSet, head *load.Schema) string {
 	var b strings.Builder
 	b.WriteString("# What schemacheck judges as what; schemacheck help config has all fields.\nversion: 1\n\n")
 	var names, topics []string

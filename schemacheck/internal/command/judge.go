@@ -30,7 +30,7 @@ type verdict struct {
 }
 
 // judge compares head with the bases that the policy names, of which the last one is
-// the newest, and looks at the names of new events. What is waived is still among the
+// the newest, and checks the names of new events. What is waived is still among the
 // findings.
 func (v *verdict) judge(ctx context.Context, r *report.Report) error {
 	r.Policy = v.o.Policy.String()
@@ -93,7 +93,7 @@ func (v *verdict) scoped(files []protoreflect.FileDescriptor) (in, out []protore
 }
 
 // something says whether the scope finds anything in a schema.
-func (v *verdict) something(s *schema.Side) bool {
+func (v *verdict) something(s *schema.FileSet) bool {
 	if v.o.Scope == compat.Event {
 		return slices.ContainsFunc(s.Scope, s.IsEvent)
 	}
@@ -106,8 +106,8 @@ func (v *verdict) nothing() error {
 }
 
 // side says where findings of a comparison stand and what they are about.
-func (v *verdict) side(base *load.Schema, was, is *schema.Side) report.Side {
-	return report.Side{
+func (v *verdict) side(base *load.Schema, was, is *schema.FileSet) report.Origin {
+	return report.Origin{
 		Name: base.Name,
 		Place: func(f compat.Finding) string {
 			if f.Base {
@@ -121,11 +121,11 @@ func (v *verdict) side(base *load.Schema, was, is *schema.Side) report.Side {
 
 // asAPI says whether an element is judged as API. What both sides have is judged as
 // base has it.
-func asAPI(scope compat.Scope, f compat.Finding, was, is *schema.Side) bool {
+func asAPI(scope compat.Scope, f compat.Finding, was, is *schema.FileSet) bool {
 	if scope != compat.All {
 		return scope == compat.API
 	}
-	for _, s := range []*schema.Side{was, is} {
+	for _, s := range []*schema.FileSet{was, is} {
 		name := causes.TypeOf(s, f.Subject)
 		var d protoreflect.Descriptor
 		if m := s.Messages[name]; m != nil {
@@ -137,7 +137,7 @@ func asAPI(scope compat.Scope, f compat.Finding, was, is *schema.Side) bool {
 			return !s.IsEvent(d.ParentFile()) && !s.Used[name]
 		}
 	}
-	for _, s := range []*schema.Side{was, is} {
+	for _, s := range []*schema.FileSet{was, is} {
 		if file := s.Files[f.File]; file != nil {
 			return !s.IsEvent(file)
 		}
@@ -160,7 +160,7 @@ func (v *verdict) widest() compat.Options {
 
 // atLevel keeps the findings that a level of one of the events that they concern
 // asks for.
-func (v *verdict) atLevel(findings []compat.Finding, was, is *schema.Side, newest bool) []compat.Finding {
+func (v *verdict) atLevel(findings []compat.Finding, was, is *schema.FileSet, newest bool) []compat.Finding {
 	if len(v.file.Levels) == 0 {
 		return findings
 	}
@@ -176,8 +176,8 @@ func (v *verdict) atLevel(findings []compat.Finding, was, is *schema.Side, newes
 
 // levels returns the policies of the events that a finding concerns, and that of the
 // command if it concerns none.
-func (v *verdict) levels(f compat.Finding, was, is *schema.Side) (list []compat.Policy) {
-	for _, s := range []*schema.Side{was, is} {
+func (v *verdict) levels(f compat.Finding, was, is *schema.FileSet) (list []compat.Policy) {
+	for _, s := range []*schema.FileSet{was, is} {
 		name := causes.TypeOf(s, f.Subject)
 		for _, m := range s.Roots {
 			uses := name == "" && m.ParentFile().Path() == f.File
@@ -196,7 +196,7 @@ func (v *verdict) levels(f compat.Finding, was, is *schema.Side) (list []compat.
 }
 
 // level returns the policy of an event.
-func (v *verdict) level(s *schema.Side, m protoreflect.MessageDescriptor) compat.Policy {
+func (v *verdict) level(s *schema.FileSet, m protoreflect.MessageDescriptor) compat.Policy {
 	for _, l := range v.file.Levels {
 		if l.Topic != "" {
 			if event, ok := s.Events[m.FullName()]; ok && event.Text("topic") == l.Topic {
@@ -212,8 +212,8 @@ func (v *verdict) level(s *schema.Side, m protoreflect.MessageDescriptor) compat
 	return v.o.Policy
 }
 
-// lint looks at new events.
-func (v *verdict) lint(r *report.Report, was, is *schema.Side) {
+// lint checks new events.
+func (v *verdict) lint(r *report.Report, was, is *schema.FileSet) {
 	if v.o.Scope == compat.API {
 		return
 	}
@@ -221,7 +221,7 @@ func (v *verdict) lint(r *report.Report, was, is *schema.Side) {
 	for _, f := range lint.Check(was, is, v.file) {
 		list = append(list, causes.Finding{Finding: f})
 	}
-	r.Add(report.Side{
+	r.Add(report.Origin{
 		Name:  v.head.Name,
 		Place: func(f compat.Finding) string { return v.head.Place(f.File) },
 		API:   func(compat.Finding) bool { return false },
@@ -229,7 +229,7 @@ func (v *verdict) lint(r *report.Report, was, is *schema.Side) {
 }
 
 // judged says what was judged as what.
-func (v *verdict) judged(s *schema.Side, out []protoreflect.FileDescriptor) (j report.Judged) {
+func (v *verdict) judged(s *schema.FileSet, out []protoreflect.FileDescriptor) (j report.Judged) {
 	for _, f := range out {
 		j.Other = append(j.Other, v.head.Place(f.Path()))
 	}
@@ -268,7 +268,7 @@ func (v *verdict) judged(s *schema.Side, out []protoreflect.FileDescriptor) (j r
 }
 
 // holdsUsed says whether all types of a file are ones that events use.
-func (v *verdict) holdsUsed(s *schema.Side, f protoreflect.FileDescriptor) bool {
+func (v *verdict) holdsUsed(s *schema.FileSet, f protoreflect.FileDescriptor) bool {
 	if f.Services().Len() > 0 || f.Messages().Len()+f.Enums().Len() == 0 {
 		return false
 	}

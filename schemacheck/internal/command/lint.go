@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/schemacheck/internal/schemafile"
 )
 
-// lintEvents looks at the names and options of all events of head. A comparison does
+// lintEvents checks the names and options of all events of head. A comparison does
 // it for new ones.
 func lintEvents(ctx context.Context, args []string, e Env) error {
 	s := settings{scope: "event", policy: "NONE"}

@@ -141,7 +141,7 @@ func registryCheck(ctx context.Context, v *verdict, c *remote.Client, e Env) err
 			return err
 		}
 		if !ok {
-			r.Extra = append(r.Extra, strings.TrimSpace(subject.Name+": the registry would refuse it. "+strings.Join(messages, " ")))
+			r.Problems = append(r.Problems, strings.TrimSpace(subject.Name+": the registry would refuse it. "+strings.Join(messages, " ")))
 		}
 		if err := levelOf(ctx, c, subject, r); err != nil {
 			return err
@@ -156,7 +156,7 @@ func levelOf(ctx context.Context, c *remote.Client, s remote.Subject, r *report.
 		return err
 	}
 	if !strings.HasPrefix(level, "FULL") {
-		r.Extra = append(r.Extra, fmt.Sprintf("%s: its level is %s, not FULL or FULL_TRANSITIVE: the registry would take what breaks consumers", s.Name, level))
+		r.Problems = append(r.Problems, fmt.Sprintf("%s: its level is %s, not FULL or FULL_TRANSITIVE: the registry would take what breaks consumers", s.Name, level))
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func registryVerify(ctx context.Context, v *verdict, c *remote.Client, e Env) er
 			return err
 		}
 		if version == 0 {
-			r.Extra = append(r.Extra, subject.Name+": the registry does not have this schema; schemacheck registry register adds it")
+			r.Problems = append(r.Problems, subject.Name+": the registry does not have this schema; schemacheck registry register adds it")
 		} else {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s is version %d with id %d", subject.Name, version, id))
 		}

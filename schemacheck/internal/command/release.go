@@ -43,7 +43,7 @@ func ci(ctx context.Context, args []string, e Env) error {
 		return fmt.Errorf("read the corpus: %w", err)
 	}
 	for _, problem := range gone {
-		r.Extra = append(r.Extra, shorter(e.Dir, problem))
+		r.Problems = append(r.Problems, shorter(e.Dir, problem))
 	}
 	for _, u := range unread {
 		r.Unread(shorter(e.Dir, u.Path), u.Event, u.What)

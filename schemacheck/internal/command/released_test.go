@@ -108,7 +108,7 @@ func TestReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	commit()
-	expect(Findings, "released and gone", "ci", "--released", "rel")
+	expect(Findings, "released and removed", "ci", "--released", "rel")
 	if err := os.Remove(filepath.Join(dir, "rel/0002.binpb")); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package crash makes errors of panics, so that what nobody foresaw ends with a line
-// and never looks like a verdict.
+// and is never taken for a verdict.
 //
 // It owns the error and its words. Who recovers, and what that ends, is said there.
 //

@@ -49,8 +49,8 @@ type Group struct {
 }
 
 // Between returns what differs, ordered by file and name. Well-known files are only
-// looked at where a scope holds them.
-func Between(base, head *schema.Side) []Group {
+// compared where a scope holds them.
+func Between(base, head *schema.FileSet) []Group {
 	l := listing{base: base, head: head, groups: map[string]*Group{}}
 	was, is := map[string]protoreflect.Descriptor{}, map[string]protoreflect.Descriptor{}
 	collect(base, was)
@@ -78,12 +78,12 @@ func Between(base, head *schema.Side) []Group {
 }
 
 type listing struct {
-	base, head *schema.Side
+	base, head *schema.FileSet
 	groups     map[string]*Group
 }
 
 // collect gathers files by path, and types and services by full name.
-func collect(s *schema.Side, into map[string]protoreflect.Descriptor) {
+func collect(s *schema.FileSet, into map[string]protoreflect.Descriptor) {
 	for _, f := range s.Scope {
 		into[f.Path()] = f
 		for e := range schema.All(f.Enums()) {
@@ -92,7 +92,7 @@ func collect(s *schema.Side, into map[string]protoreflect.Descriptor) {
 		for svc := range schema.All(f.Services()) {
 			into[string(svc.FullName())] = svc
 		}
-		schema.Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		schema.EachMessage(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 			if m.IsMapEntry() {
 				return true
 			}
@@ -137,19 +137,25 @@ func (l *listing) compare(b, h protoreflect.Descriptor) {
 		}
 	case protoreflect.MessageDescriptor:
 		if h, ok := h.(protoreflect.MessageDescriptor); ok {
-			elements(l, g, b.Fields(), h.Fields(), func(f protoreflect.FieldDescriptor) string { return fmt.Sprint(f.Number()) }, field)
+			elements(l, g, b.Fields(), h.Fields(), notation[protoreflect.FieldDescriptor]{
+				key: func(f protoreflect.FieldDescriptor) string { return fmt.Sprint(f.Number()) }, text: field,
+			})
 			if was, is := reserved(b), reserved(h); was != is {
 				g.add(Changed, "reserved "+orNone(was), "reserved "+orNone(is), b, h)
 			}
 		}
 	case protoreflect.EnumDescriptor:
 		if h, ok := h.(protoreflect.EnumDescriptor); ok {
-			elements(l, g, b.Values(), h.Values(), func(v protoreflect.EnumValueDescriptor) string { return fmt.Sprint(v.Number()) },
-				func(v protoreflect.EnumValueDescriptor) string { return fmt.Sprintf("%s = %d", v.Name(), v.Number()) })
+			elements(l, g, b.Values(), h.Values(), notation[protoreflect.EnumValueDescriptor]{
+				key:  func(v protoreflect.EnumValueDescriptor) string { return fmt.Sprint(v.Number()) },
+				text: func(v protoreflect.EnumValueDescriptor) string { return fmt.Sprintf("%s = %d", v.Name(), v.Number()) },
+			})
 		}
 	case protoreflect.ServiceDescriptor:
 		if h, ok := h.(protoreflect.ServiceDescriptor); ok {
-			elements(l, g, b.Methods(), h.Methods(), func(m protoreflect.MethodDescriptor) string { return string(m.Name()) }, method)
+			elements(l, g, b.Methods(), h.Methods(), notation[protoreflect.MethodDescriptor]{
+				key: func(m protoreflect.MethodDescriptor) string { return string(m.Name()) }, text: method,
+			})
 		}
 	}
 }
@@ -168,38 +174,42 @@ func (g *Group) add(sign Sign, was, is string, at ...protoreflect.Descriptor) {
 	g.Changes = append(g.Changes, c)
 }
 
-// elements compares two lists, whose elements stand for each other by a key.
+// A notation says which elements of two lists stand for each other, those of equal keys,
+// and how one is written.
+type notation[D protoreflect.Descriptor] struct{ key, text func(D) string }
+
+// elements compares two lists.
 func elements[D protoreflect.Descriptor](l *listing, g *Group, was, is interface {
 	Len() int
 	Get(int) D
-}, key func(D) string, write func(D) string) {
-	text := func(s *schema.Side, d D) string {
+}, in notation[D]) {
+	text := func(s *schema.FileSet, d D) string {
 		if o := l.options(s, d); o != "" {
-			return write(d) + " [" + o + "]"
+			return in.text(d) + " [" + o + "]"
 		}
-		return write(d)
+		return in.text(d)
 	}
 	old := map[string][]D{}
 	for b := range schema.All(was) {
-		old[key(b)] = append(old[key(b)], b)
+		old[in.key(b)] = append(old[in.key(b)], b)
 	}
-	left := map[protoreflect.FullName]bool{}
+	found := map[protoreflect.FullName]bool{}
 	for h := range schema.All(is) {
-		twins := old[key(h)]
-		i := max(0, slices.IndexFunc(twins, func(b D) bool { return b.Name() == h.Name() })) // aliases share a number
-		if len(twins) == 0 {
+		same := old[in.key(h)]
+		i := max(0, slices.IndexFunc(same, func(b D) bool { return b.Name() == h.Name() })) // aliases share a number
+		if len(same) == 0 {
 			g.add(Added, "", text(l.head, h), h)
 			continue
 		}
-		b := twins[i]
-		left[b.FullName()] = true
-		old[key(h)] = slices.Delete(twins, i, i+1)
+		b := same[i]
+		found[b.FullName()] = true
+		old[in.key(h)] = slices.Delete(same, i, i+1)
 		if from, to := text(l.base, b), text(l.head, h); from != to {
 			g.add(Changed, from, to, b, h)
 		}
 	}
 	for b := range schema.All(was) {
-		if !left[b.FullName()] {
+		if !found[b.FullName()] {
 			g.add(Removed, text(l.base, b), "", b)
 		}
 	}
@@ -252,7 +262,7 @@ func reserved(m protoreflect.MessageDescriptor) string {
 }
 
 // options writes what an element sets, in one line.
-func (l *listing) options(s *schema.Side, d protoreflect.Descriptor) string {
+func (l *listing) options(s *schema.FileSet, d protoreflect.Descriptor) string {
 	// The text format varies its white space on purpose.
 	return strings.Join(strings.Fields(prototext.MarshalOptions{EmitUnknown: true}.Format(s.Options(d).Interface())), " ")
 }

@@ -1,4 +1,4 @@
-// Package lint looks at how events are named and declared: names say what has
+// Package lint checks how events are named and declared: names say what has
 // happened, changes say what is new, options are complete, topics are known.
 //
 // It finds what the rules of rule.Naming are about. It compares nothing: what a change
@@ -20,10 +20,10 @@ import (
 )
 
 // Check returns what is wrong with the events of head that base does not have: names
-// are not changed later. Without base all events are looked at. Messages that are
+// are not changed later. Without base all events are checked. Messages that are
 // only taken for events, because nothing is declared or named, are left out, and so are
 // those of named files that others import.
-func Check(base, head *schema.Side, says *schemafile.File) []compat.Finding {
+func Check(base, head *schema.FileSet, says *schemafile.File) []compat.Finding {
 	var list []compat.Finding
 	for _, m := range head.Roots {
 		event, declared := head.Events[m.FullName()]
@@ -38,7 +38,7 @@ func Check(base, head *schema.Side, says *schemafile.File) []compat.Finding {
 			}
 		}
 		add := func(id rule.ID, detail string) {
-			f := compat.FindingAt(id, m, false)
+			f := rule.FindingAt(id, m, false)
 			f.Detail = detail
 			list = append(list, f)
 		}

@@ -40,7 +40,7 @@ func wanted(p string) bool {
 	return path.Ext(p) == ".proto"
 }
 
-// skipped says whether a folder is never looked into: hidden ones, and packages
+// skipped says whether a folder is never read: hidden ones, and packages
 // that npm has put there.
 func skipped(name string) bool {
 	return name == "node_modules" || strings.HasPrefix(name, ".") && name != "." && name != ".."

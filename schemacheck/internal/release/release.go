@@ -50,15 +50,15 @@ var ErrNoEvent = errors.New("there is no event: no message declares one, no file
 // events, with their imports. Equal schemas give equal bytes. Patterns name events
 // beside the declared ones, see schema.New.
 func Image(files []protoreflect.FileDescriptor, events []string) ([]byte, error) {
-	side := schema.New(files, events...)
+	set := schema.New(files, events...)
 	packages := map[protoreflect.FullName]bool{}
-	for _, m := range side.Roots {
+	for _, m := range set.Roots {
 		packages[m.ParentFile().Package()] = true
 	}
 	if len(packages) == 0 {
 		return nil, ErrNoEvent
 	}
-	set := &descriptorpb.FileDescriptorSet{}
+	image := &descriptorpb.FileDescriptorSet{}
 	seen := map[string]bool{}
 	var add func(f protoreflect.FileDescriptor)
 	add = func(f protoreflect.FileDescriptor) {
@@ -74,14 +74,14 @@ func Image(files []protoreflect.FileDescriptor, events []string) ([]byte, error)
 		if compile.WellKnown(f.Path()) {
 			load.MarkImport(p)
 		}
-		set.File = append(set.File, p)
+		image.File = append(image.File, p)
 	}
-	for _, f := range side.Scope {
+	for _, f := range set.Scope {
 		if packages[f.Package()] {
 			add(f)
 		}
 	}
-	return proto.MarshalOptions{Deterministic: true}.Marshal(set)
+	return proto.MarshalOptions{Deterministic: true}.Marshal(image)
 }
 
 // Add releases a schema: it writes its image and the corpus of the events that are
@@ -95,7 +95,7 @@ func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor, e
 	if err != nil {
 		return "", err
 	}
-	var last *schema.Side
+	var last *schema.FileSet
 	if len(names) > 0 {
 		b, err := os.ReadFile(filepath.Join(dir, names[len(names)-1]+suffix))
 		if err != nil {
@@ -104,7 +104,7 @@ func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor, e
 		if bytes.Equal(b, image) {
 			return "", nil
 		}
-		if last, err = sideOf(b, events); err != nil {
+		if last, err = fileSet(b, events); err != nil {
 			return "", err
 		}
 	}
@@ -112,15 +112,15 @@ func Add(ctx context.Context, dir string, files []protoreflect.FileDescriptor, e
 	if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 		return "", err
 	}
-	side, err := sideOf(image, events)
+	set, err := fileSet(image, events)
 	if err != nil {
 		return "", err
 	}
-	for _, m := range side.Roots {
-		if last != nil && used(last, last.Messages[m.FullName()]) == used(side, m) {
+	for _, m := range set.Roots {
+		if last != nil && used(last, last.Messages[m.FullName()]) == used(set, m) {
 			continue
 		}
-		if err := writeSamples(ctx, filepath.Join(dir, name), side, m); err != nil {
+		if err := writeSamples(ctx, filepath.Join(dir, name), set, m); err != nil {
 			return "", err
 		}
 	}
@@ -147,7 +147,7 @@ func Names(dir string) ([]string, error) {
 	return names, nil
 }
 
-func sideOf(image []byte, events []string) (*schema.Side, error) {
+func fileSet(image []byte, events []string) (*schema.FileSet, error) {
 	s, err := load.Image(image)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func sideOf(image []byte, events []string) (*schema.Side, error) {
 }
 
 // used is the text of an event and all that it uses, "" for none.
-func used(s *schema.Side, m protoreflect.MessageDescriptor) string {
+func used(s *schema.FileSet, m protoreflect.MessageDescriptor) string {
 	if m == nil {
 		return ""
 	}
@@ -176,7 +176,7 @@ func used(s *schema.Side, m protoreflect.MessageDescriptor) string {
 }
 
 // writeSamples writes a few valid events, the most typical one first.
-func writeSamples(ctx context.Context, dir string, s *schema.Side, m protoreflect.MessageDescriptor) error {
+func writeSamples(ctx context.Context, dir string, s *schema.FileSet, m protoreflect.MessageDescriptor) error {
 	v, err := sample.Validator(s)
 	if err != nil {
 		return err
@@ -227,11 +227,11 @@ func Verify(dir string, files []protoreflect.FileDescriptor, events []string) (p
 	if err != nil {
 		return nil, 0, err
 	}
-	side, err := sideOf(image, events)
+	set, err := fileSet(image, events)
 	if err != nil {
 		return nil, 0, err
 	}
-	v, err := sample.Validator(side)
+	v, err := sample.Validator(set)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -251,7 +251,7 @@ func Verify(dir string, files []protoreflect.FileDescriptor, events []string) (p
 				problems = append(problems, Unread{p, "", "finds a file that is not named <event>.v<version>.<n>.json"})
 				continue
 			}
-			m := side.Messages[protoreflect.FullName(event)]
+			m := set.Messages[protoreflect.FullName(event)]
 			if m == nil {
 				problems = append(problems, Unread{p, event, "has no such message any more"})
 				continue
@@ -329,7 +329,7 @@ func Unchanged(ctx context.Context, dir string) (problems []string, whole bool, 
 		b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(p.Path)))
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			problems = append(problems, fmt.Sprintf("%s: released and gone; put it back", filepath.Join(dir, p.Path)))
+			problems = append(problems, fmt.Sprintf("%s: released and removed; put it back", filepath.Join(dir, p.Path)))
 		case err != nil:
 			return nil, false, err
 		case load.BlobID(b, len(p.ID)) != p.ID:

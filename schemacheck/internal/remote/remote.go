@@ -67,11 +67,11 @@ type Subject struct {
 // declare a topic are called after it; without any, roots go by their own name. Patterns
 // name files of events beside those that declare one.
 func Subjects(files []protoreflect.FileDescriptor, events ...string) []Subject {
-	side := schema.New(files, events...)
+	set := schema.New(files, events...)
 	var list []Subject
-	for _, m := range side.Roots {
+	for _, m := range set.Roots {
 		s := Subject{Name: string(m.FullName()), Message: m.FullName(), File: m.ParentFile()}
-		if e, ok := side.Events[m.FullName()]; ok && e.Text("topic") != "" {
+		if e, ok := set.Events[m.FullName()]; ok && e.Text("topic") != "" {
 			s.Name = e.Text("topic") + "-" + s.Name
 		}
 		list = append(list, s)

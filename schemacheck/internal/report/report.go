@@ -44,7 +44,7 @@ type Report struct {
 	Waived   []Waived  `json:"waived"` // findings that schemacheck.yaml lets pass
 	Judged   Judged    `json:"judged"`
 	Files    int       `json:"files"`    // files of head in scope
-	Extra    []string  `json:"problems"` // what is wrong beside schemas, one sentence each: a released file that is gone
+	Problems []string  `json:"problems"` // what is wrong beside schemas, one sentence each: a released file that was removed
 	Notes    []string  `json:"notes"`    // what a reader should know of the comparison itself
 }
 
@@ -106,15 +106,15 @@ type Event struct {
 	Version  int64  `json:"version"`
 }
 
-// A Side says what the findings of a comparison do not know.
-type Side struct {
+// An Origin says what the findings of a comparison do not know.
+type Origin struct {
 	Name  string                      // the member of base
 	Place func(compat.Finding) string // path in the repository
 	API   func(compat.Finding) bool   // whether the element is judged as API
 }
 
 // Add puts findings into the report, once each.
-func (r *Report) Add(s Side, findings []causes.Finding) {
+func (r *Report) Add(s Origin, findings []causes.Finding) {
 	seen := map[string]bool{}
 	for _, f := range r.Findings {
 		seen[f.key()] = true
@@ -164,13 +164,13 @@ func forms(list string, api bool) []string {
 	return slices.DeleteFunc(strings.Split(list, ","), func(form string) bool { return form == "" || api && form == compat.Registry })
 }
 
-// key tells findings apart; the same change against two releases is one.
+// key identifies a finding; the same change against two releases is one.
 func (f Finding) key() string { return f.Rule + "\x00" + f.Subject + "\x00" + f.Detail }
 
 // Finish counts, and says how it ended.
 func (r *Report) Finish() {
 	r.Version = 1
-	for _, list := range []*[]string{&r.Base, &r.Extra, &r.Notes} {
+	for _, list := range []*[]string{&r.Base, &r.Problems, &r.Notes} {
 		if *list == nil {
 			*list = []string{}
 		}
@@ -182,7 +182,7 @@ func (r *Report) Finish() {
 		r.Waived = []Waived{}
 	}
 	r.Judged.fill()
-	r.Blocks = len(r.Extra)
+	r.Blocks = len(r.Problems)
 	r.Warnings = 0
 	for _, f := range r.Findings {
 		if f.Severity == compat.Block.String() {
@@ -278,7 +278,7 @@ func (r *Report) text(w io.Writer) error {
 	for _, s := range r.Waived {
 		fmt.Fprintf(&b, "waived: %s\n", s)
 	}
-	for _, s := range r.Extra {
+	for _, s := range r.Problems {
 		fmt.Fprintf(&b, "block: %s\n", s)
 	}
 	for _, s := range append(slices.Clone(r.Notes), r.Judged.lines()...) {
@@ -346,7 +346,7 @@ func (r *Report) github(w io.Writer) error {
 		}
 		line(command, properties, strings.Join(message, "\n"))
 	}
-	for _, s := range r.Extra {
+	for _, s := range r.Problems {
 		line("error", []string{"title=schemacheck"}, s)
 	}
 	for _, s := range r.Waived {

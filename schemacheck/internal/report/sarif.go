@@ -41,7 +41,7 @@ func (r *Report) sarif() object {
 		suppression := object{"kind": "external", "status": "accepted", "justification": w.Reason + " (" + w.Owner + ", until " + w.Expires + ")"}
 		results = append(results, w.Finding.sarif(index, []object{suppression}))
 	}
-	for _, s := range r.Extra {
+	for _, s := range r.Problems {
 		file, _, _ := strings.Cut(s, ": ") // code hosts show no result without a place
 		results = append(results, object{
 			"ruleId": "released", "level": "error", "message": object{"text": s},

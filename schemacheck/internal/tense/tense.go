@@ -1,5 +1,4 @@
-// Package tense tells names in the past tense, which say what has happened, from
-// others.
+// Package tense recognises names in the past tense, which say what has happened.
 //
 // It owns the list of words. It does not know what the names are of.
 //
@@ -14,7 +13,7 @@ import (
 
 // Past says whether the last word of a name is in the past tense: it ends with "ed",
 // or is one of the irregular ones or of more. A suffix Event, and a version as V2,
-// are not looked at. Names may be in any case: OrderPlaced, order_placed,
+// are ignored. Names may be in any case: OrderPlaced, order_placed,
 // order.placed.
 func Past(name string, more ...string) bool {
 	word := Last(name)

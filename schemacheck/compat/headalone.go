@@ -13,9 +13,9 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat/standing"
 )
 
-// standing checks what the verdicts rely on in head alone. What base has already
+// headAlone checks what the verdicts rely on in head alone. What base has already
 // is a warning: it cannot be repaired without a break.
-func (c *comparer) standing() {
+func (c *comparer) headAlone() {
 	if c.o.Scope == API {
 		return
 	}
@@ -43,7 +43,7 @@ func (c *comparer) evaluable() {
 		var broken *protovalidate.CompilationError
 		if err := c.trial.Message(c.head, dynamicpb.NewMessage(m)); errors.As(err, &broken) {
 			f := []change{detail(broken.Error())}
-			if b := c.base.Messages[c.taken[name]]; b != nil && errors.As(c.trial.Message(c.base, dynamicpb.NewMessage(b)), &broken) {
+			if b := c.base.Messages[c.matched[name]]; b != nil && errors.As(c.trial.Message(c.base, dynamicpb.NewMessage(b)), &broken) {
 				f = append(f, severity(Warn))
 			}
 			c.inHead(rule.ValidationNotEvaluable, m, f...)

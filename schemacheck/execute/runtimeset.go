@@ -16,9 +16,9 @@ import (
 	"github.com/parley-chat/parley/schemacheck/execute/sample"
 )
 
-// A side is one schema as the protobuf runtime and protovalidate know it.
-type side struct {
-	*schema.Side
+// A runtimeSet is one schema as the protobuf runtime and protovalidate know it.
+type runtimeSet struct {
+	*schema.FileSet
 	validator protovalidate.Validator
 	texts     map[protoreflect.FullName]string // digests of types, made when they are asked for
 	features  map[string]string                // what types inherit, by file
@@ -28,7 +28,7 @@ type side struct {
 // rebuild makes a schema of the descriptors that the protobuf runtime is made for.
 // Those of compilers lack what it asks for beyond the public interface, as whether
 // text is checked.
-func rebuild(scope []protoreflect.FileDescriptor, events []string) (*side, error) {
+func rebuild(scope []protoreflect.FileDescriptor, events []string) (*runtimeSet, error) {
 	set := &descriptorpb.FileDescriptorSet{}
 	seen := map[string]bool{}
 	var add func(f protoreflect.FileDescriptor)
@@ -57,9 +57,9 @@ func rebuild(scope []protoreflect.FileDescriptor, events []string) (*side, error
 		}
 		list = append(list, linked)
 	}
-	s := &side{Side: schema.New(list, events...), texts: map[protoreflect.FullName]string{}, features: map[string]string{}}
-	s.rules = predefined(s.Side)
-	if s.validator, err = sample.Validator(s.Side); err != nil {
+	s := &runtimeSet{FileSet: schema.New(list, events...), texts: map[protoreflect.FullName]string{}, features: map[string]string{}}
+	s.rules = predefined(s.FileSet)
+	if s.validator, err = sample.Validator(s.FileSet); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -67,7 +67,7 @@ func rebuild(scope []protoreflect.FileDescriptor, events []string) (*side, error
 
 // predefined is a digest of the extensions that add rules to protovalidate: what they
 // do is no part of the events that use them.
-func predefined(s *schema.Side) string {
+func predefined(s *schema.FileSet) string {
 	var parts []string
 	for of, extensions := range s.Extensions {
 		if of.Parent() != "buf.validate" {
@@ -86,24 +86,24 @@ func predefined(s *schema.Side) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(parts, "\n"))))
 }
 
-// An other is the reading side as the generator of samples asks for it.
-type other struct {
-	from, to *side
+// A readerView is the reading side as the generator of samples asks for it.
+type readerView struct {
+	from, to *runtimeSet
 	types    map[protoreflect.FullName]bool // whether a type and all that it uses are the same
 	messages map[protoreflect.FullName]bool // whether what fields inherit is the same
 }
 
-func newOther(from, to *side) *other {
-	return &other{from: from, to: to, types: map[protoreflect.FullName]bool{}, messages: map[protoreflect.FullName]bool{}}
+func newReaderView(from, to *runtimeSet) *readerView {
+	return &readerView{from: from, to: to, types: map[protoreflect.FullName]bool{}, messages: map[protoreflect.FullName]bool{}}
 }
 
 // Message finds the reading side's message of a name.
-func (o *other) Message(name protoreflect.FullName) protoreflect.MessageDescriptor {
+func (o *readerView) Message(name protoreflect.FullName) protoreflect.MessageDescriptor {
 	return o.to.Messages[name]
 }
 
 // Same says whether a field, what it inherits and all that it uses are the same.
-func (o *other) Same(f protoreflect.FieldDescriptor) bool {
+func (o *readerView) Same(f protoreflect.FieldDescriptor) bool {
 	in := o.to.Messages[f.ContainingMessage().FullName()]
 	if in == nil || !o.sameContext(f.ContainingMessage(), in) {
 		return false
@@ -118,7 +118,7 @@ func (o *other) Same(f protoreflect.FieldDescriptor) bool {
 }
 
 // sameContext says whether two messages have the same options, oneofs and file.
-func (o *other) sameContext(a, b protoreflect.MessageDescriptor) bool {
+func (o *readerView) sameContext(a, b protoreflect.MessageDescriptor) bool {
 	same, ok := o.messages[a.FullName()]
 	if !ok {
 		same = surroundings(o.from, a) == surroundings(o.to, b)
@@ -128,7 +128,7 @@ func (o *other) sameContext(a, b protoreflect.MessageDescriptor) bool {
 }
 
 // surroundings is what decides on a message's fields beside themselves.
-func surroundings(s *side, m protoreflect.MessageDescriptor) string {
+func surroundings(s *runtimeSet, m protoreflect.MessageDescriptor) string {
 	text := s.inherits(m.ParentFile())
 	for in := protoreflect.Descriptor(m); in != nil && in.ParentFile() != in; in = in.Parent() {
 		text += fmt.Sprintf("\n%x", deterministic(in.Options()))
@@ -141,7 +141,7 @@ func surroundings(s *side, m protoreflect.MessageDescriptor) string {
 	return text
 }
 
-func (o *other) sameType(f protoreflect.FieldDescriptor) bool {
+func (o *readerView) sameType(f protoreflect.FieldDescriptor) bool {
 	var name protoreflect.FullName
 	switch {
 	case f.Message() != nil:
@@ -173,7 +173,7 @@ func oneofName(f protoreflect.FieldDescriptor) protoreflect.Name {
 }
 
 // fingerprint is the text of an event and all that it uses.
-func (s *side) fingerprint(m protoreflect.MessageDescriptor) string {
+func (s *runtimeSet) fingerprint(m protoreflect.MessageDescriptor) string {
 	var parts []string
 	for name := range s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(m) }) {
 		parts = append(parts, s.text(name))
@@ -183,7 +183,7 @@ func (s *side) fingerprint(m protoreflect.MessageDescriptor) string {
 }
 
 // text is a digest of a type with what it inherits from its file.
-func (s *side) text(name protoreflect.FullName) string {
+func (s *runtimeSet) text(name protoreflect.FullName) string {
 	if made, ok := s.texts[name]; ok {
 		return made
 	}
@@ -200,7 +200,7 @@ func (s *side) text(name protoreflect.FullName) string {
 }
 
 // inherits is what the types of a file have from it.
-func (s *side) inherits(file protoreflect.FileDescriptor) string {
+func (s *runtimeSet) inherits(file protoreflect.FileDescriptor) string {
 	text, ok := s.features[file.Path()]
 	if !ok {
 		header := protodesc.ToFileDescriptorProto(file)
@@ -217,7 +217,7 @@ func deterministic(m proto.Message) []byte {
 
 // altered returns a type in an event that has the name of a well-known one and not its
 // fields, "" if there is none.
-func (s *side) altered(m protoreflect.MessageDescriptor) protoreflect.FullName {
+func (s *runtimeSet) altered(m protoreflect.MessageDescriptor) protoreflect.FullName {
 	var first protoreflect.FullName
 	for name := range s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) { yield(m) }) {
 		if used := s.Messages[name]; used != nil && schema.Altered(used) && (first == "" || name < first) {

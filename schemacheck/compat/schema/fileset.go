@@ -14,8 +14,8 @@ import (
 	"github.com/parley-chat/parley/schemacheck/internal/tense"
 )
 
-// Side is the index of one schema. It is read-only once built.
-type Side struct {
+// FileSet is the index of one schema. It is read-only once built.
+type FileSet struct {
 	Scope      []protoreflect.FileDescriptor          // ordered by path
 	Files      map[string]protoreflect.FileDescriptor // with all that they import
 	Messages   map[protoreflect.FullName]protoreflect.MessageDescriptor
@@ -35,8 +35,8 @@ type Side struct {
 
 // New indexes the files in scope and all that they import. Files that match one of
 // the patterns, see Matches, hold events, whatever they declare.
-func New(scope []protoreflect.FileDescriptor, events ...string) *Side {
-	s := &Side{
+func New(scope []protoreflect.FileDescriptor, events ...string) *FileSet {
+	s := &FileSet{
 		Scope:      slices.Clone(scope),
 		Files:      map[string]protoreflect.FileDescriptor{},
 		Messages:   map[protoreflect.FullName]protoreflect.MessageDescriptor{},
@@ -56,7 +56,7 @@ func New(scope []protoreflect.FileDescriptor, events ...string) *Side {
 	s.register()
 	s.Used = s.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
 		for _, f := range s.Scope {
-			if s.IsEvent(f) && !Each(f.Messages(), yield) {
+			if s.IsEvent(f) && !EachMessage(f.Messages(), yield) {
 				return
 			}
 		}
@@ -65,7 +65,7 @@ func New(scope []protoreflect.FileDescriptor, events ...string) *Side {
 	return s
 }
 
-func (s *Side) addFile(f protoreflect.FileDescriptor) {
+func (s *FileSet) addFile(f protoreflect.FileDescriptor) {
 	if s.Files[f.Path()] != nil || f.IsPlaceholder() {
 		return
 	}
@@ -84,7 +84,7 @@ type Container interface {
 	Extensions() protoreflect.ExtensionDescriptors
 }
 
-func (s *Side) add(in Container) {
+func (s *FileSet) add(in Container) {
 	for e := range All(in.Enums()) {
 		s.Enums[e.FullName()] = e
 	}
@@ -102,7 +102,7 @@ func (s *Side) add(in Container) {
 }
 
 // register finds the events and the registered files.
-func (s *Side) register() {
+func (s *FileSet) register() {
 	imported, called := map[string]bool{}, map[string]bool{} // by files without services, and by those with
 	for _, f := range s.Scope {
 		by := imported
@@ -112,7 +112,7 @@ func (s *Side) register() {
 		for i := range f.Imports().Len() {
 			by[f.Imports().Get(i).Path()] = true
 		}
-		Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		EachMessage(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 			if e, ok := s.event(m); ok {
 				s.Events[m.FullName()] = e
 				s.Registered[f.Path()] = true
@@ -124,15 +124,15 @@ func (s *Side) register() {
 	for _, f := range s.Scope {
 		switch {
 		case imported[f.Path()] || f.Services().Len() > 0:
-		case s.Named[f.Path()], !s.Declared && (!called[f.Path()] || told(f)):
+		case s.Named[f.Path()], !s.Declared && (!called[f.Path()] || inPastTense(f)):
 			s.Registered[f.Path()] = true
 		}
 	}
 }
 
-// told says whether a file that a service uses looks like one of an event: its
-// messages tell what has happened.
-func told(f protoreflect.FileDescriptor) bool {
+// inPastTense says whether a file that a service uses resembles one of an event: a
+// message is named by what has happened.
+func inPastTense(f protoreflect.FileDescriptor) bool {
 	for m := range All(f.Messages()) {
 		if tense.Past(string(m.Name())) {
 			return true
@@ -142,7 +142,7 @@ func told(f protoreflect.FileDescriptor) bool {
 }
 
 // IsEvent says whether a file is judged as one of events.
-func (s *Side) IsEvent(f protoreflect.FileDescriptor) bool {
+func (s *FileSet) IsEvent(f protoreflect.FileDescriptor) bool {
 	return s.Registered[f.Path()] || s.Named[f.Path()]
 }
 
@@ -166,10 +166,10 @@ func Matches(patterns []string, f protoreflect.FileDescriptor) bool {
 
 // Reach returns the names of the messages and enums that are used by the given
 // ones, themselves included.
-func (s *Side) Reach(from func(func(protoreflect.MessageDescriptor) bool)) map[protoreflect.FullName]bool {
+func (s *FileSet) Reach(from func(func(protoreflect.MessageDescriptor) bool)) map[protoreflect.FullName]bool {
 	seen := map[protoreflect.FullName]bool{}
-	var walk func(m protoreflect.MessageDescriptor)
-	walk = func(m protoreflect.MessageDescriptor) {
+	var visit func(m protoreflect.MessageDescriptor)
+	visit = func(m protoreflect.MessageDescriptor) {
 		if seen[m.FullName()] {
 			return
 		}
@@ -178,7 +178,7 @@ func (s *Side) Reach(from func(func(protoreflect.MessageDescriptor) bool)) map[p
 		fields = slices.AppendSeq(fields, maps.Values(s.Extensions[m.FullName()]))
 		for _, f := range fields {
 			if f.Message() != nil {
-				walk(f.Message())
+				visit(f.Message())
 			}
 			if f.Enum() != nil {
 				seen[f.Enum().FullName()] = true
@@ -186,19 +186,19 @@ func (s *Side) Reach(from func(func(protoreflect.MessageDescriptor) bool)) map[p
 		}
 	}
 	for m := range from {
-		walk(m)
+		visit(m)
 	}
 	return seen
 }
 
-func (s *Side) roots() []protoreflect.MessageDescriptor {
+func (s *FileSet) roots() []protoreflect.MessageDescriptor {
 	var list []protoreflect.MessageDescriptor
 	for _, name := range slices.Sorted(maps.Keys(s.Events)) {
 		list = append(list, s.Messages[name])
 	}
 	referred := map[protoreflect.FullName]bool{}
 	for _, f := range s.Scope {
-		Each(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
+		EachMessage(f.Messages(), func(m protoreflect.MessageDescriptor) bool {
 			for fd := range All(m.Fields()) {
 				if fd.Message() != nil && fd.Message() != m {
 					referred[fd.Message().FullName()] = true
@@ -220,8 +220,8 @@ func (s *Side) roots() []protoreflect.MessageDescriptor {
 	return list
 }
 
-// FindExtensionByNumber makes a side the resolver of its own custom options.
-func (s *Side) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+// FindExtensionByNumber makes a set the resolver of its own custom options.
+func (s *FileSet) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
 	if x := s.Extensions[message][n]; x != nil {
 		return dynamicpb.NewExtensionType(x), nil
 	}
@@ -229,13 +229,13 @@ func (s *Side) FindExtensionByNumber(message protoreflect.FullName, n protorefle
 }
 
 // FindExtensionByName is the resolver's other half; options in binary do not need it.
-func (s *Side) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
+func (s *FileSet) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
 	return nil, protoregistry.NotFound
 }
 
-// Options reads a descriptor's options with this side's extensions, however the
+// Options reads a descriptor's options with this set's extensions, however the
 // loader of the schema represents them.
-func (s *Side) Options(d protoreflect.Descriptor) protoreflect.Message {
+func (s *FileSet) Options(d protoreflect.Descriptor) protoreflect.Message {
 	m := dynamicpb.NewMessage(d.Options().ProtoReflect().Descriptor())
 	b, err := proto.MarshalOptions{AllowPartial: true}.Marshal(d.Options())
 	if err == nil {
@@ -259,10 +259,10 @@ func All[D any](l interface {
 	}
 }
 
-// Each visits messages and those nested in them; false ends it.
-func Each(l protoreflect.MessageDescriptors, visit func(protoreflect.MessageDescriptor) bool) bool {
+// EachMessage visits messages and those nested in them; false ends it.
+func EachMessage(l protoreflect.MessageDescriptors, visit func(protoreflect.MessageDescriptor) bool) bool {
 	for m := range All(l) {
-		if !visit(m) || !Each(m.Messages(), visit) {
+		if !visit(m) || !EachMessage(m.Messages(), visit) {
 			return false
 		}
 	}
