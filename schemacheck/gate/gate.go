@@ -11,6 +11,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -21,44 +22,50 @@ import (
 	"github.com/parley-chat/parley/schemacheck/internal/crash"
 )
 
-// ErrInternal says that a comparison failed for a reason that nobody foresaw. Its
-// text names the failure, and is no verdict on the schemas.
-var ErrInternal = crash.Err
-
 // Comparison is the verdict on one earlier version.
 type Comparison struct {
 	Version  int // index of the version among those given
 	Findings []compat.Finding
 }
 
-// CompareAll judges whether head may follow the versions, which are ordered from the
-// oldest to the newest. The policy decides with which of them it is compared: the
-// newest, or under a transitive policy all; the result has one entry for each, in the
-// same order. Under compat.None, or without versions, nothing is compared.
+// CompareAll judges whether head may follow n versions, of which number 0 is the oldest
+// and version returns the files. The policy decides with which of them head is compared:
+// the newest, or under a transitive policy all. It yields one comparison for each, the
+// newest first, and asks for a version when its turn comes, so that a long history is
+// not in memory at once. Under compat.None, or without versions, it yields nothing.
 //
 // Conditions of head alone, and the step from one version number to the next, are
-// asked of the newest version only. Errors are those of the context, ErrInternal, and
-// descriptors that the protobuf runtime cannot link; none of them is a verdict.
-func CompareAll(ctx context.Context, versions [][]protoreflect.FileDescriptor, head []protoreflect.FileDescriptor, o compat.Options) ([]Comparison, error) {
-	first := 0
-	switch {
-	case o.Policy == compat.None:
-		return nil, nil
-	case !o.Policy.Transitive():
-		first = max(len(versions)-1, 0)
-	}
-	var list []Comparison
-	for i := first; i < len(versions); i++ {
-		findings, err := Compare(ctx, versions[i], head, o)
-		if err != nil {
-			return nil, err
+// asked of the newest version only. Errors are those of version and of the context,
+// crash.Err for what nobody foresaw, and descriptors that the protobuf runtime cannot
+// link; none of them is a verdict. An error is the last that is yielded.
+func CompareAll(ctx context.Context, n int, version func(int) ([]protoreflect.FileDescriptor, error), head []protoreflect.FileDescriptor, o compat.Options) iter.Seq2[Comparison, error] {
+	return func(yield func(Comparison, error) bool) {
+		if o.Policy == compat.None {
+			return
 		}
-		if i < len(versions)-1 {
-			findings = slices.DeleteFunc(findings, func(f compat.Finding) bool { return f.Rule.Has(rule.NewestOnly) })
+		for i := n - 1; i >= 0; i-- {
+			findings, err := compareVersion(ctx, i, version, head, o)
+			if err == nil && i < n-1 {
+				findings = slices.DeleteFunc(findings, func(f compat.Finding) bool { return f.Rule.Has(rule.NewestOnly) })
+			}
+			if !yield(Comparison{Version: i, Findings: findings}, err) || err != nil || !o.Policy.Transitive() {
+				return
+			}
 		}
-		list = append(list, Comparison{Version: i, Findings: findings})
 	}
-	return list, nil
+}
+
+func compareVersion(ctx context.Context, i int, version func(int) ([]protoreflect.FileDescriptor, error), head []protoreflect.FileDescriptor, o compat.Options) ([]compat.Finding, error) {
+	base, err := version(i)
+	if err != nil {
+		return nil, err
+	}
+	return Compare(ctx, base, head, o)
+}
+
+// InMemory is the argument of CompareAll for versions that are in memory.
+func InMemory(versions [][]protoreflect.FileDescriptor) (n int, version func(int) ([]protoreflect.FileDescriptor, error)) {
+	return len(versions), func(i int) ([]protoreflect.FileDescriptor, error) { return versions[i], nil }
 }
 
 // Compare judges whether head may replace base: by the rules, then by samples. Samples

@@ -164,6 +164,48 @@ func TestContext(t *testing.T) {
 	}
 }
 
+// compareAll collects the comparisons with versions that are in memory.
+func compareAll(t *testing.T, versions [][]protoreflect.FileDescriptor, head []protoreflect.FileDescriptor, o compat.Options) (list []gate.Comparison, err error) {
+	t.Helper()
+	n, version := gate.InMemory(versions)
+	for c, err := range gate.CompareAll(t.Context(), n, version, head, o) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// A version is read when its turn comes, and not at all if the caller has enough. One
+// that cannot be read ends the comparison.
+func TestCompareAllReadsLazily(t *testing.T) {
+	event := func(kind string) []protoreflect.FileDescriptor { return wide(t, 3, false, kind) }
+	broken := errors.New("no such version")
+	var asked []int
+	version := func(i int) ([]protoreflect.FileDescriptor, error) {
+		if asked = append(asked, i); i == 1 {
+			return nil, broken
+		}
+		return event("string"), nil
+	}
+	o := compat.Options{Policy: compat.FullTransitive}
+	for range gate.CompareAll(t.Context(), 4, version, event("string"), o) {
+		break
+	}
+	if !slices.Equal(asked, []int{3}) {
+		t.Errorf("one comparison has read the versions %v, want [3]", asked)
+	}
+	asked = nil
+	var last error
+	for _, err := range gate.CompareAll(t.Context(), 4, version, event("string"), o) {
+		last = err
+	}
+	if !errors.Is(last, broken) || !slices.Equal(asked, []int{3, 2, 1}) {
+		t.Errorf("%v after the versions %v, want the error of version 1 after [3 2 1]", last, asked)
+	}
+}
+
 // A policy names the versions that are compared; what is asked of the step to the newest
 // version only is not asked of older ones.
 func TestCompareAll(t *testing.T) {
@@ -171,9 +213,9 @@ func TestCompareAll(t *testing.T) {
 	versions := [][]protoreflect.FileDescriptor{event("int32"), event("string"), event("bytes")}
 	for policy, want := range map[compat.Policy][]int{
 		compat.None: nil, compat.Full: {2}, compat.Backward: {2}, compat.Forward: {2},
-		compat.FullTransitive: {0, 1, 2}, compat.BackwardTransitive: {0, 1, 2}, compat.ForwardTransitive: {0, 1, 2},
+		compat.FullTransitive: {2, 1, 0}, compat.BackwardTransitive: {2, 1, 0}, compat.ForwardTransitive: {2, 1, 0},
 	} {
-		compared, err := gate.CompareAll(t.Context(), versions, event("bytes"), compat.Options{Policy: policy})
+		compared, err := compareAll(t, versions, event("bytes"), compat.Options{Policy: policy})
 		var got []int
 		for _, c := range compared {
 			got = append(got, c.Version)
@@ -185,15 +227,15 @@ func TestCompareAll(t *testing.T) {
 			t.Errorf("%s: %v, %v", policy, got, err)
 		}
 	}
-	if compared, err := gate.CompareAll(t.Context(), nil, event("bytes"), compat.Options{}); err != nil || compared != nil {
+	if compared, err := compareAll(t, nil, event("bytes"), compat.Options{}); err != nil || compared != nil {
 		t.Errorf("nothing before: %v, %v", compared, err)
 	}
 	enum := func(zero string) []protoreflect.FileDescriptor {
 		return compiled(t, map[string]string{"e.proto": "syntax = \"proto3\";\npackage t.v1;\nmessage E {\n  int32 n = 1;\n}\n" + zero})
 	}
 	bad := enum("enum K {\n  K_A = 0;\n}\n")
-	compared, err := gate.CompareAll(t.Context(), [][]protoreflect.FileDescriptor{enum(""), enum("")}, bad, compat.Options{Policy: compat.FullTransitive})
-	if err != nil || len(compared) != 2 || len(compared[0].Findings) != 0 || !slices.Equal(rules(compared[1].Findings), []string{"ENUM_ZERO_NOT_UNSPECIFIED"}) {
+	compared, err := compareAll(t, [][]protoreflect.FileDescriptor{enum(""), enum("")}, bad, compat.Options{Policy: compat.FullTransitive})
+	if err != nil || len(compared) != 2 || len(compared[1].Findings) != 0 || !slices.Equal(rules(compared[0].Findings), []string{"ENUM_ZERO_NOT_UNSPECIFIED"}) {
 		t.Errorf("%+v, %v", compared, err)
 	}
 }

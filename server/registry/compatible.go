@@ -25,63 +25,38 @@ func (r *Registry) conflicts(ctx context.Context, subject string, p parsed, vers
 	if err != nil {
 		return nil, fmt.Errorf("registry: level: %w", err)
 	}
-	switch {
-	case policy == compat.None:
-		return nil, nil
-	case !policy.Transitive() && len(versions) > 1:
-		versions = versions[len(versions)-1:]
-	}
-	var messages []string
 	look := r.lookups()
-	older := versions[:max(len(versions)-1, 0)]
-	// Each part ends with the newest version, of which more is asked than of the others.
-	for first := true; first && len(versions) > 0 || len(older) > 0; first = false {
-		part := append(slices.Clone(older[max(len(older)-maxCompared, 0):]), versions[len(versions)-1])
-		older = older[:max(len(older)-maxCompared, 0)]
-		list, err := r.compare(ctx, look, compat.Options{Policy: policy, Scope: compat.Event}, p, part)
+	files := func(i int) ([]protoreflect.FileDescriptor, error) { return r.files(ctx, look, p, versions[i]) }
+	o := compat.Options{Policy: policy, Scope: compat.Event}
+	var messages []string
+	for c, err := range gate.CompareAll(ctx, len(versions), files, []protoreflect.FileDescriptor{p.file}, o) {
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("registry: compare: %w", err)
 		}
-		for _, c := range slices.Backward(list) {
-			if c.Version == len(part)-1 && !first {
-				continue // judged already
-			}
-			for _, f := range c.Findings {
-				if f.Severity == compat.Block && len(messages) < maxMessages {
-					messages = append(messages, said(part[c.Version], f))
-				}
+		for _, f := range c.Findings {
+			if f.Severity == compat.Block && len(messages) < maxMessages {
+				messages = append(messages, said(versions[c.Version], f))
 			}
 		}
 	}
 	return messages, nil
 }
 
-// maxCompared bounds the versions that are compiled at once besides the newest.
-const maxCompared = 31
-
-// compare judges by the rules and samples of schemacheck, as the command line does.
-func (r *Registry) compare(ctx context.Context, look *lookups, o compat.Options, p parsed, versions []Version) ([]gate.Comparison, error) {
-	var bases [][]protoreflect.FileDescriptor
-	for _, v := range versions {
-		references := v.References
-		if v.legacy { // its row has none; the file's imports are those of its successor
-			references = p.References
-		}
-		imports, err := look.imports(ctx, references)
-		if err != nil {
-			return nil, err
-		}
-		base, err := source.Build(ctx, base64.StdEncoding.EncodeToString(v.Descriptor), imports)
-		if err != nil {
-			return nil, refuse(err)
-		}
-		bases = append(bases, []protoreflect.FileDescriptor{base.Descriptor})
+// files compiles a version of a subject, to compare a schema with it.
+func (r *Registry) files(ctx context.Context, look *lookups, p parsed, v Version) ([]protoreflect.FileDescriptor, error) {
+	references := v.References
+	if v.legacy { // its row has none; the file's imports are those of its successor
+		references = p.References
 	}
-	list, err := gate.CompareAll(ctx, bases, []protoreflect.FileDescriptor{p.file}, o)
+	imports, err := look.imports(ctx, references)
 	if err != nil {
-		return nil, fmt.Errorf("registry: compare: %w", err)
+		return nil, err
 	}
-	return list, nil
+	base, err := source.Build(ctx, base64.StdEncoding.EncodeToString(v.Descriptor), imports)
+	if err != nil {
+		return nil, refuse(err)
+	}
+	return []protoreflect.FileDescriptor{base.Descriptor}, nil
 }
 
 // said is a finding in a sentence or two.

@@ -51,11 +51,11 @@ func (v *verdict) judge(ctx context.Context, r *report.Report) error {
 	}) {
 		return v.nothing()
 	}
-	compared, err := gate.CompareAll(ctx, versions, is, v.widest())
-	if err != nil {
-		return err
-	}
-	for _, c := range slices.Backward(compared) {
+	n, version := gate.InMemory(versions)
+	for c, err := range gate.CompareAll(ctx, n, version, is, v.widest()) {
+		if err != nil {
+			return err
+		}
 		base := v.bases[c.Version]
 		r.Base = slices.Insert(r.Base, 0, base.Name)
 		was := newest
@@ -65,7 +65,7 @@ func (v *verdict) judge(ctx context.Context, r *report.Report) error {
 		findings := v.atLevel(c.Findings, was, head, c.Version == len(versions)-1)
 		r.Add(v.side(base, was, head), causes.Group(findings, was, head))
 	}
-	if compared == nil && len(versions) > 0 {
+	if len(r.Base) == 0 && len(versions) > 0 {
 		r.Notes = append(r.Notes, "policy NONE: nothing was compared")
 	}
 	v.lint(r, newest, head)

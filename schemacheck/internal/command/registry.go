@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -85,11 +84,11 @@ func (v *verdict) compareRegistered(ctx context.Context, c *remote.Client, e Env
 			history[i] = []protoreflect.FileDescriptor{v.File}
 		}
 		is := []protoreflect.FileDescriptor{subject.File}
-		compared, err := gate.CompareAll(ctx, history, is, v.o)
-		if err != nil {
-			return nil, err
-		}
-		for _, one := range slices.Backward(compared) {
+		n, at := gate.InMemory(history)
+		for one, err := range gate.CompareAll(ctx, n, at, is, v.o) {
+			if err != nil {
+				return nil, err
+			}
 			version := versions[one.Version]
 			base := &load.Schema{Name: fmt.Sprintf("%s version %d", version.Subject, version.Version)}
 			was, head := schema.New(history[one.Version], v.o.Events...), schema.New(is, v.o.Events...)
