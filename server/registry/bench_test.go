@@ -26,7 +26,7 @@ func crowded(b *testing.B, subjects int) *Registry {
 		b.Fatal(err)
 	}
 	const workers = 64 // their writes share syncs
-	version, whole := rowOf(v).Item(), table.SchemaSubject{Revision: 1, Last: 1, Live: 1, Total: 1}.Item()
+	version, counts := rowOf(v).Item(), table.SchemaSubject{Revision: 1, Last: 1, Live: 1, Total: 1}.Item()
 	var group errgroup.Group
 	for worker := range workers {
 		group.Go(func() error {
@@ -35,7 +35,7 @@ func crowded(b *testing.B, subjects int) *Registry {
 				subject := fmt.Sprintf("subject-%07d", i)
 				writes = append(writes,
 					store.Write{Op: store.OpPut, Key: table.SchemaKey(subject, 1), Item: version},
-					store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(subject), Item: whole})
+					store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(subject), Item: counts})
 				if len(writes)+2 > store.MaxBatchWrite || i+workers >= subjects {
 					if err := st.BatchWrite(b.Context(), writes); err != nil {
 						return err

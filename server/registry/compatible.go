@@ -15,8 +15,8 @@ import (
 	"github.com/parley-chat/parley/server/registry/source"
 )
 
-// conflicts says why a schema may not follow versions at the subject's level.
-func (r *Registry) conflicts(ctx context.Context, subject string, p parsed, versions []Version) ([]string, error) {
+// incompatibilities says why a schema may not follow versions at the subject's level.
+func (r *Registry) incompatibilities(ctx context.Context, subject string, p parsed, versions []Version) ([]string, error) {
 	level, err := r.effective(ctx, levels, subject, defaultLevel)
 	if err != nil {
 		return nil, err
@@ -25,8 +25,8 @@ func (r *Registry) conflicts(ctx context.Context, subject string, p parsed, vers
 	if err != nil {
 		return nil, fmt.Errorf("registry: level: %w", err)
 	}
-	look := r.lookups()
-	files := func(i int) ([]protoreflect.FileDescriptor, error) { return r.files(ctx, look, p, versions[i]) }
+	cache := r.referenceCache()
+	files := func(i int) ([]protoreflect.FileDescriptor, error) { return r.files(ctx, cache, p, versions[i]) }
 	o := compat.Options{Policy: policy, Scope: compat.Event}
 	var messages []string
 	for c, err := range gate.CompareAll(ctx, len(versions), files, []protoreflect.FileDescriptor{p.file}, o) {
@@ -35,7 +35,7 @@ func (r *Registry) conflicts(ctx context.Context, subject string, p parsed, vers
 		}
 		for _, f := range c.Findings {
 			if f.Severity == compat.Block && len(messages) < maxMessages {
-				messages = append(messages, said(versions[c.Version], f))
+				messages = append(messages, describe(versions[c.Version], f))
 			}
 		}
 	}
@@ -43,24 +43,24 @@ func (r *Registry) conflicts(ctx context.Context, subject string, p parsed, vers
 }
 
 // files compiles a version of a subject, to compare a schema with it.
-func (r *Registry) files(ctx context.Context, look *lookups, p parsed, v Version) ([]protoreflect.FileDescriptor, error) {
+func (r *Registry) files(ctx context.Context, cache *referenceCache, p parsed, v Version) ([]protoreflect.FileDescriptor, error) {
 	references := v.References
 	if v.legacy { // its row has none; the file's imports are those of its successor
 		references = p.References
 	}
-	imports, err := look.imports(ctx, references)
+	imports, err := cache.imports(ctx, references)
 	if err != nil {
 		return nil, err
 	}
 	base, err := source.Build(ctx, base64.StdEncoding.EncodeToString(v.Descriptor), imports)
 	if err != nil {
-		return nil, refuse(err)
+		return nil, asRefusal(err)
 	}
 	return []protoreflect.FileDescriptor{base.Descriptor}, nil
 }
 
-// said is a finding in a sentence or two.
-func said(v Version, f compat.Finding) string {
+// describe writes a finding in a sentence or two.
+func describe(v Version, f compat.Finding) string {
 	r, _ := rule.ByID(f.Rule)
 	s := fmt.Sprintf("%s %s: %s", f.Rule.Label(), f.Subject, r.Title)
 	if f.Detail != "" {
@@ -98,7 +98,7 @@ func (r *Registry) Compatible(ctx context.Context, subject string, version int, 
 		}
 		versions = live(all)
 	}
-	messages, err := r.conflicts(ctx, subject, p, versions)
+	messages, err := r.incompatibilities(ctx, subject, p, versions)
 	return len(messages) == 0, messages, err
 }
 

@@ -145,7 +145,7 @@ func (u *unsure) Transact(ctx context.Context, p store.Plan) error {
 	return err
 }
 
-// A write of which nobody knows whether it happened is looked for, not repeated, and a
+// A write of which nobody knows whether it happened is searched for, not repeated, and a
 // setting is repeated; the schemas of a start are registered all the same.
 func TestAmbiguousWrites(t *testing.T) {
 	r := New(&unsure{Store: dynamotest.Store(t, time.Now)})

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// refused says whether an error is an answer, not a failure.
-func refused(err error) bool {
+// isRefusal says whether an error is an answer, not a failure.
+func isRefusal(err error) bool {
 	var e *Error
 	return errors.As(err, &e)
 }
@@ -31,9 +31,9 @@ func (r *Registry) DeleteVersion(ctx context.Context, subject string, version in
 		}
 		rest, err := r.remove(ctx, v, permanent)
 		if err == nil && rest == 0 {
-			return v.Version, r.forget(ctx, subject)
+			return v.Version, r.resetSettings(ctx, subject)
 		}
-		if err == nil || !again(err) {
+		if err == nil || !retryable(err) {
 			return v.Version, err
 		}
 	}
@@ -64,8 +64,8 @@ func (r *Registry) deletable(ctx context.Context, subject string, version int, p
 	return v, nil
 }
 
-// forget takes a subject's own settings away.
-func (r *Registry) forget(ctx context.Context, subject string) error {
+// resetSettings removes a subject's own settings.
+func (r *Registry) resetSettings(ctx context.Context, subject string) error {
 	for _, setting := range []string{levels, modes} {
 		if err := r.set(ctx, setting, subject, ""); err != nil {
 			return err
@@ -123,13 +123,12 @@ func (r *Registry) unreferenced(ctx context.Context, v Version, permanent bool) 
 	return nil
 }
 
-// remove deletes a version and returns how many the subject has left that are not
-// deleted.
+// remove deletes a version and returns how many remain that are not deleted.
 func (r *Registry) remove(ctx context.Context, v Version, permanent bool) (rest int64, err error) {
 	if _, err := r.writable(ctx, v.Subject); err != nil {
 		return 0, err
 	}
-	// Read first, so that a reference that is made after the look at references fails
+	// Read first, so that a reference that is made after the check of references fails
 	// the condition on the row.
 	now, err := r.snapshot(ctx, v.Subject)
 	if err != nil {
@@ -149,23 +148,23 @@ func (r *Registry) remove(ctx context.Context, v Version, permanent bool) (rest 
 	} else {
 		same = same.Without(table.AttrReferred)
 	}
-	whole := now.whole
-	whole.Revision++
+	counts := now.counts
+	counts.Revision++
 	row := store.Write{Op: store.OpDelete, Key: table.SchemaKey(v.Subject, int64(v.Version)), Cond: same, Name: "version"}
 	var writes []store.Write
 	if permanent {
-		whole.Total--
+		counts.Total--
 		writes = append(writes, store.Write{Op: store.OpDelete, Key: table.SchemaUseKey(int64(v.ID), v.Subject, int64(v.Version))})
 	} else {
-		whole.Live--
+		counts.Live--
 		v.Deleted = true
 		row.Op, row.Item = store.OpPut, rowOf(v).Item()
 		row.Cond = same.Ne(table.AttrDeleted, store.Bool(true))
 	}
 	writes = append(writes, row,
-		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: whole.Item(), Cond: now.unchanged, Name: "subject"})
+		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: counts.Item(), Cond: now.unchanged, Name: "subject"})
 	if err := r.store.Transact(ctx, store.Plan{Writes: writes}); err != nil {
 		return 0, fmt.Errorf("registry: delete: %w", err)
 	}
-	return whole.Live, nil
+	return counts.Live, nil
 }

@@ -69,11 +69,11 @@ func (r *Registry) Also(ctx context.Context, declared, topic string, register bo
 	return nil
 }
 
-// An owner brings Parley's own schemas into the registry, or looks for them there.
+// An owner registers Parley's own schemas, or finds them in the registry.
 type owner struct {
 	registry *Registry
 	register bool
-	done     map[string]Version // by subject
+	files    map[string]Version // that are registered or found, by subject
 }
 
 func (o *owner) all(ctx context.Context, messages []Message) (Own, error) {
@@ -104,7 +104,7 @@ func (o *owner) message(ctx context.Context, m Message) (int, error) {
 // have their path as subject, at level NONE: they are judged through the events that use
 // them.
 func (o *owner) file(ctx context.Context, subject string, f protoreflect.FileDescriptor) (Version, error) {
-	if v, ok := o.done[subject]; ok {
+	if v, ok := o.files[subject]; ok {
 		return v, nil
 	}
 	var s Schema
@@ -142,12 +142,12 @@ func (o *owner) file(ctx context.Context, subject string, f protoreflect.FileDes
 			return Version{}, err
 		}
 	}
-	o.done[subject] = v
+	o.files[subject] = v
 	return v, nil
 }
 
-// find looks for a version. One that is softly deleted has the id that records are
-// written with, but readers of subjects miss it: it is taken by those who only look.
+// find searches for a version. One that is softly deleted has the id that records are
+// written with, but readers of subjects miss it: only owners that register nothing use it.
 func (o *owner) find(ctx context.Context, subject, fingerprint string) (Version, bool, error) {
 	versions, err := o.registry.versions(ctx, subject)
 	if err != nil {

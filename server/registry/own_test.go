@@ -124,7 +124,7 @@ func TestFindOwn(t *testing.T) {
 	}
 }
 
-// The schemas of a topic under another name are looked for as those under its own.
+// The schemas of a topic under another name are searched for as those under its own.
 func TestAlso(t *testing.T) {
 	r := New(storetest.NewMap(time.Now))
 	if _, err := r.Events(t.Context()); err != nil {

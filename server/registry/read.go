@@ -32,7 +32,7 @@ var errEnough = errors.New("enough")
 // paged yields what a list yields between Offset and Offset+Limit.
 func paged[T any](o ListOptions, list func(yield func(T) error) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		skip, left := o.Offset, o.Limit
+		skip, remaining := o.Offset, o.Limit
 		err := list(func(v T) error {
 			if skip > 0 {
 				skip--
@@ -41,7 +41,7 @@ func paged[T any](o ListOptions, list func(yield func(T) error) error) iter.Seq2
 			if !yield(v, nil) {
 				return errEnough
 			}
-			if left--; left == 0 {
+			if remaining--; remaining == 0 {
 				return errEnough
 			}
 			return nil
@@ -60,7 +60,7 @@ func (r *Registry) Subjects(ctx context.Context, o ListOptions) iter.Seq2[string
 }
 
 func (r *Registry) subjects(ctx context.Context, o ListOptions, yield func(string) error) error {
-	err := r.each(ctx, table.SchemaSubjectsPartition, o.Prefix, "", func(row store.Row) error {
+	err := r.eachRow(ctx, table.SchemaSubjectsPartition, o.Prefix, "", func(row store.Row) error {
 		if !strings.HasPrefix(row.Key.SK, o.Prefix) {
 			return errEnough // those with the prefix stand together
 		}
@@ -176,7 +176,7 @@ func (r *Registry) find(ctx context.Context, subject string, version int, delete
 func (r *Registry) Uses(ctx context.Context, id int) ([]Version, error) {
 	var list []Version
 	if id > 0 {
-		err := r.each(ctx, table.SchemaUsePartition(int64(id)), "", "", func(row store.Row) error {
+		err := r.eachRow(ctx, table.SchemaUsePartition(int64(id)), "", "", func(row store.Row) error {
 			subject, version, err := table.SchemaUseFrom(row)
 			if err != nil {
 				return err
@@ -202,7 +202,7 @@ func (r *Registry) Uses(ctx context.Context, id int) ([]Version, error) {
 	return list, nil
 }
 
-// MaxID is the highest id that was given out, 0 if none was.
+// MaxID is the highest id that was assigned, 0 if none was.
 func (r *Registry) MaxID(ctx context.Context) (int, error) {
 	it, err := r.store.Get(ctx, table.SchemaCounterKey(), store.Strong)
 	if err != nil {
@@ -225,7 +225,7 @@ func (r *Registry) Referrers(ctx context.Context, subject string, version int) (
 // all versions are softly deleted.
 func (r *Registry) referrers(ctx context.Context, subject string, version int, alive bool) ([]int, error) {
 	var ids []int
-	err := r.each(ctx, table.SchemaReferrersPartition(subject, int64(version)), "", "", func(row store.Row) error {
+	err := r.eachRow(ctx, table.SchemaReferrersPartition(subject, int64(version)), "", "", func(row store.Row) error {
 		id, err := table.SchemaReferrerFrom(row)
 		ids = append(ids, int(id))
 		return err
@@ -236,8 +236,8 @@ func (r *Registry) referrers(ctx context.Context, subject string, version int, a
 	found := []int{}
 	for _, id := range ids {
 		uses, err := r.Uses(ctx, id)
-		if refused(err) {
-			continue // the schema is gone for good
+		if isRefusal(err) {
+			continue // the schema is deleted for good
 		}
 		if err != nil {
 			return nil, err
@@ -252,7 +252,7 @@ func (r *Registry) referrers(ctx context.Context, subject string, version int, a
 // SubjectsOf returns the subjects of an id, none for an unknown one.
 func (r *Registry) SubjectsOf(ctx context.Context, id int) ([]string, error) {
 	list, err := r.Uses(ctx, id)
-	if refused(err) {
+	if isRefusal(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -16,7 +16,7 @@ type RegisterOptions struct {
 	ID        int // the id it had elsewhere: needed in mode IMPORT, refused elsewhere
 	Version   int // 0 for the next; another than the next in mode IMPORT only
 	// own says that Parley registers its own schema, which it must be able to whatever
-	// others did: modes are for others, and what it registered before is taken again,
+	// others did: modes are for others, and a version that it registered before is restored,
 	// whatever became of its subject.
 	own bool
 }
@@ -36,18 +36,18 @@ func (r *Registry) Register(ctx context.Context, subject string, s Schema, o Reg
 		if err != nil {
 			return Version{}, err
 		}
-		known := func(v Version) bool { return !v.legacy && v.identity() == p.fingerprint }
-		if i := slices.IndexFunc(now.versions, func(v Version) bool { return !v.Deleted && o.wants(v) && known(v) }); i >= 0 {
+		same := func(v Version) bool { return !v.legacy && v.identity() == p.fingerprint }
+		if i := slices.IndexFunc(now.versions, func(v Version) bool { return !v.Deleted && o.wants(v) && same(v) }); i >= 0 {
 			return now.versions[i], nil
 		}
-		if i := slices.IndexFunc(now.versions, func(v Version) bool { return v.Deleted && known(v) }); i >= 0 && o.own {
-			v, err := r.revive(ctx, now.versions[i], now)
-			if err == nil || !again(err) {
+		if i := slices.IndexFunc(now.versions, func(v Version) bool { return v.Deleted && same(v) }); i >= 0 && o.own {
+			v, err := r.restore(ctx, now.versions[i], now)
+			if err == nil || !retryable(err) {
 				return v, err
 			}
 			continue
 		}
-		// Only a schema that is new here is worth the printing.
+		// Only a schema that is new here is printed.
 		if p.print != nil {
 			if p.Text, err = p.print(); err != nil {
 				return Version{}, err
@@ -55,7 +55,7 @@ func (r *Registry) Register(ctx context.Context, subject string, s Schema, o Reg
 			p.print = nil
 		}
 		v, err := r.add(ctx, subject, p, o, now)
-		if err == nil || !again(err) {
+		if err == nil || !retryable(err) {
 			return v, err
 		}
 	}
@@ -67,9 +67,9 @@ func (o RegisterOptions) wants(v Version) bool {
 	return (o.ID == 0 || o.ID == v.ID) && (o.Version == 0 || o.Version == v.Version)
 }
 
-// permitted returns whether a subject is in mode IMPORT, or why its mode does not let
+// checkMode returns whether a subject is in mode IMPORT, or why its mode does not let
 // the schema in. Imported schemas bring their ids, all others get one here.
-func (r *Registry) permitted(ctx context.Context, subject string, o RegisterOptions) (importing bool, err error) {
+func (r *Registry) checkMode(ctx context.Context, subject string, o RegisterOptions) (importing bool, err error) {
 	if o.own {
 		return false, nil
 	}
@@ -87,12 +87,12 @@ func (r *Registry) permitted(ctx context.Context, subject string, o RegisterOpti
 
 // add writes a version, if nobody else changed the subject meanwhile.
 func (r *Registry) add(ctx context.Context, subject string, p parsed, o RegisterOptions, now snapshot) (Version, error) {
-	importing, err := r.permitted(ctx, subject, o)
+	importing, err := r.checkMode(ctx, subject, o)
 	if err != nil {
 		return Version{}, err
 	}
-	whole := now.whole
-	v := Version{Subject: subject, Version: int(whole.Last) + 1, Schema: p.Schema, Descriptor: p.descriptor}
+	counts := now.counts
+	v := Version{Subject: subject, Version: int(counts.Last) + 1, Schema: p.Schema, Descriptor: p.descriptor}
 	upgraded := slices.IndexFunc(now.versions, func(old Version) bool {
 		return old.legacy && source.AsWritten(old.Descriptor) == source.AsWritten(p.canonical)
 	})
@@ -108,25 +108,25 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 		}
 		known := len(writes) == 0
 		if !importing && !(o.own && known) {
-			if err := r.fits(ctx, subject, p, now); err != nil {
+			if err := r.checkCompatible(ctx, subject, p, now); err != nil {
 				return Version{}, err
 			}
 		}
-		whole.Live++
-		whole.Total++
+		counts.Live++
+		counts.Total++
 	}
 	item := rowOf(v).Item()
 	if item.Size() > store.MaxItemBytes-2*store.MaxKeyBytes {
 		return Version{}, invalid(CodeTooLarge, textTooLarge, MaxSchema)
 	}
-	whole.Last = max(whole.Last, int64(v.Version))
-	whole.Revision++
+	counts.Last = max(counts.Last, int64(v.Version))
+	counts.Revision++
 	version := store.Write{Op: store.OpPut, Key: table.SchemaKey(subject, int64(v.Version)), Item: item, Name: "version"}
 	if upgraded < 0 {
 		version.Cond = store.Absent()
 	}
 	writes = append(writes, version,
-		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(subject), Item: whole.Item(), Cond: now.unchanged, Name: "subject"},
+		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(subject), Item: counts.Item(), Cond: now.unchanged, Name: "subject"},
 		store.Write{Op: store.OpPut, Key: table.SchemaUseKey(int64(v.ID), subject, int64(v.Version)), Item: idItem(int64(v.ID))},
 	)
 	references, err := referring(v, version.Key)
@@ -137,7 +137,7 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 		return Version{}, invalid(CodeSchema, textTooManyReferences, (store.MaxPlanWrites-5)/2)
 	}
 	if err := r.store.Transact(ctx, store.Plan{Writes: writes}); err != nil {
-		if gone, err := r.lost(ctx, v.References); err != nil || gone != nil {
+		if gone, err := r.missingReference(ctx, v.References); err != nil || gone != nil {
 			return Version{}, or(gone, err)
 		}
 		return Version{}, fmt.Errorf("registry: write: %w", err)
@@ -145,9 +145,9 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 	return v, nil
 }
 
-// fits refuses a schema that may not follow what the subject has.
-func (r *Registry) fits(ctx context.Context, subject string, p parsed, now snapshot) error {
-	messages, err := r.conflicts(ctx, subject, p, live(now.versions))
+// checkCompatible refuses a schema that may not follow what the subject has.
+func (r *Registry) checkCompatible(ctx context.Context, subject string, p parsed, now snapshot) error {
+	messages, err := r.incompatibilities(ctx, subject, p, live(now.versions))
 	if err == nil && len(messages) > 0 {
 		err = invalid(codeIncompatible, textIncompatible, subject, messages)
 	}
@@ -156,7 +156,7 @@ func (r *Registry) fits(ctx context.Context, subject string, p parsed, now snaps
 
 // next is the number of the version that is added to a subject.
 func next(now snapshot, o RegisterOptions, importing bool) (int, error) {
-	number := int(now.whole.Last) + 1
+	number := int(now.counts.Last) + 1
 	switch {
 	case len(now.versions) >= maxVersions:
 		return 0, invalid(CodeTooLarge, "A subject has at most %d versions", maxVersions)
@@ -174,7 +174,7 @@ func idItem(id int64) store.Item {
 	return store.NewItem(store.Attr{Name: "id", Value: store.Int(id)})
 }
 
-// referring are the writes that tell the versions a schema refers to.
+// referring are the writes that record the versions a schema refers to.
 func referring(v Version, itself store.Key) (writes []store.Write, err error) {
 	seen := map[store.Key]bool{}
 	for _, ref := range v.References {
@@ -199,15 +199,15 @@ func referring(v Version, itself store.Key) (writes []store.Write, err error) {
 	return writes, nil
 }
 
-// revive takes the soft deletion of a version back.
-func (r *Registry) revive(ctx context.Context, v Version, now snapshot) (Version, error) {
+// restore undoes the soft deletion of a version.
+func (r *Registry) restore(ctx context.Context, v Version, now snapshot) (Version, error) {
 	v.Deleted = false
-	whole := now.whole
-	whole.Live++
-	whole.Revision++
+	counts := now.counts
+	counts.Live++
+	counts.Revision++
 	if err := r.store.Transact(ctx, store.Plan{Writes: []store.Write{
 		{Op: store.OpUpdate, Key: table.SchemaKey(v.Subject, int64(v.Version)), Cond: store.Exists(), Name: "version", Update: store.Update{Remove: []string{table.AttrDeleted}}},
-		{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: whole.Item(), Cond: now.unchanged, Name: "subject"},
+		{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: counts.Item(), Cond: now.unchanged, Name: "subject"},
 	}}); err != nil {
 		return Version{}, fmt.Errorf("registry: write: %w", err)
 	}
@@ -221,8 +221,8 @@ func or(refusal *Error, err error) error {
 	return err
 }
 
-// lost names a reference that is not there, or only as a deleted version.
-func (r *Registry) lost(ctx context.Context, references []Reference) (*Error, error) {
+// missingReference names a reference that is not there, or only as a deleted version.
+func (r *Registry) missingReference(ctx context.Context, references []Reference) (*Error, error) {
 	for _, ref := range references {
 		it, err := r.store.Get(ctx, table.SchemaKey(ref.Subject, int64(ref.Version)), store.Strong)
 		if err != nil {
@@ -235,8 +235,7 @@ func (r *Registry) lost(ctx context.Context, references []Reference) (*Error, er
 	return nil, nil
 }
 
-// identify returns the id of a schema, with the writes that give it out if it is
-// new. An id belongs to one schema for ever, deleted or not; a schema that is imported
+// identify returns the id of a schema, with the writes that assign it if it is new. An id belongs to one schema for ever, deleted or not; a schema that is imported
 // under another id than it has here has both.
 func (r *Registry) identify(ctx context.Context, p parsed, o RegisterOptions) (int, []store.Write, error) {
 	key := table.SchemaFingerprintKey(p.fingerprint)
@@ -274,7 +273,7 @@ func (r *Registry) identify(ctx context.Context, p parsed, o RegisterOptions) (i
 // schema has it.
 func (r *Registry) usable(ctx context.Context, p parsed, id, last int64) (used bool, err error) {
 	uses, err := r.Uses(ctx, int(id))
-	if err != nil && !refused(err) {
+	if err != nil && !isRefusal(err) {
 		return false, err
 	}
 	for _, v := range uses {
@@ -285,14 +284,14 @@ func (r *Registry) usable(ctx context.Context, p parsed, id, last int64) (used b
 	if len(uses) > 0 {
 		return true, nil
 	}
-	// Rows of uses without versions, and ids that were given out before: a deleted schema
-	// had them, and left its mark in the fingerprints only.
-	left := false
-	err = r.each(ctx, table.SchemaUsePartition(id), "", "", func(store.Row) error { left = true; return nil })
+	// Rows of uses without versions, and ids that were assigned before: a deleted schema
+	// had them, and only its fingerprint remains.
+	used = false
+	err = r.eachRow(ctx, table.SchemaUsePartition(id), "", "", func(store.Row) error { used = true; return nil })
 	if err != nil {
 		return false, fmt.Errorf("registry: read ids: %w", err)
 	}
-	if left || id <= last {
+	if used || id <= last {
 		return false, invalid(codeNotPermitted, textOverwrite, id)
 	}
 	return false, nil

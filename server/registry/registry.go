@@ -1,16 +1,18 @@
 // Package registry is a schema registry as Confluent's API describes it: subjects
 // with versions, ids that never change, references, levels of compatibility. It
-// keeps all of it in the store, and takes a new version only if the rules of
+// keeps all of it in the store, and accepts a new version only if the rules of
 // schemacheck allow it.
 //
 // It owns the table schemas; equal schemas share an id, in all subjects. It does not
 // own the rules (schemacheck/gate), what a schema's identity is (package source), HTTP
 // (package api), or which schemas Parley has (package event). Schemas are protobuf;
-// other types are refused.
+// other types are refused. It is one package because each operation reads a snapshot of a
+// subject and writes under the condition that it holds; what needs no store is in source
+// and schemacheck.
 //
 // Concurrency: safe for use by many goroutines and processes. A change of a subject
 // compares and sets the subject's revision: of two that race one wins, and the
-// other looks again, its compatibility included.
+// other reads the subject again and repeats the check of compatibility.
 package registry
 
 import (
@@ -89,7 +91,7 @@ func (r *Registry) versions(ctx context.Context, subject string) (list []Version
 
 // eachVersion calls visit for the versions of a subject, oldest first.
 func (r *Registry) eachVersion(ctx context.Context, subject string, visit func(Version) error) error {
-	err := r.each(ctx, subject, "", "", func(row store.Row) error {
+	err := r.eachRow(ctx, subject, "", "", func(row store.Row) error {
 		s, err := table.SchemaFrom(row)
 		if err != nil {
 			return err
@@ -102,8 +104,8 @@ func (r *Registry) eachVersion(ctx context.Context, subject string, visit func(V
 	return nil
 }
 
-// each calls visit for the rows of a partition.
-func (r *Registry) each(ctx context.Context, pk, from, to string, visit func(store.Row) error) error {
+// eachRow calls visit for the rows of a partition.
+func (r *Registry) eachRow(ctx context.Context, pk, from, to string, visit func(store.Row) error) error {
 	for cursor, first := "", true; first || cursor != ""; first = false {
 		page, err := r.store.Query(ctx, store.Query{Table: store.Schemas, PK: pk, From: from, To: to, Cursor: cursor, Consistency: store.Strong})
 		if err != nil {
@@ -142,8 +144,9 @@ func rowOf(v Version) table.Schema {
 	return s
 }
 
-// again says whether a plan lost a race, or may have been written: look again.
-func again(err error) bool {
+// retryable says whether a plan lost a race, or may have been written: its caller reads
+// the subject again.
+func retryable(err error) bool {
 	var failed *store.ConditionError
 	return errors.As(err, &failed) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrAmbiguous)
 }
@@ -152,7 +155,7 @@ func again(err error) bool {
 // changed.
 type snapshot struct {
 	subject   string
-	whole     table.SchemaSubject
+	counts    table.SchemaSubject
 	versions  []Version
 	unchanged store.Condition
 }
@@ -169,13 +172,13 @@ func (r *Registry) snapshot(ctx context.Context, name string) (s snapshot, err e
 		return s, err
 	}
 	if it != nil {
-		s.whole = table.SchemaSubjectFrom(it)
-		s.unchanged = store.Condition{}.Eq(table.AttrRevision, store.Int(s.whole.Revision))
+		s.counts = table.SchemaSubjectFrom(it)
+		s.unchanged = store.Condition{}.Eq(table.AttrRevision, store.Int(s.counts.Revision))
 		return s, nil
 	}
 	s.unchanged = store.Absent()
 	for _, v := range s.versions { // rows from before there were such counts
-		s.whole.Last, s.whole.Live, s.whole.Total = int64(v.Version), s.whole.Live+1, s.whole.Total+1
+		s.counts.Last, s.counts.Live, s.counts.Total = int64(v.Version), s.counts.Live+1, s.counts.Total+1
 	}
 	return s, nil
 }

@@ -26,8 +26,8 @@ type parsed struct {
 	file        protoreflect.FileDescriptor
 }
 
-// refuse makes an answer of what is wrong with a schema; failures stay what they are.
-func refuse(err error) error {
+// asRefusal makes an answer of what is wrong with a schema; failures stay what they are.
+func asRefusal(err error) error {
 	var wrong *source.Error
 	if errors.As(err, &wrong) {
 		return invalid(CodeSchema, textInvalidSchema, wrong.Text)
@@ -46,17 +46,17 @@ func (r *Registry) parse(ctx context.Context, s Schema, normalize bool) (parsed,
 	if strings.TrimSpace(s.Text) == "" {
 		return parsed{}, invalid(CodeSchema, textInvalidSchema, "it is empty")
 	}
-	imports, err := r.lookups().imports(ctx, s.References)
+	imports, err := r.referenceCache().imports(ctx, s.References)
 	if err != nil {
 		return parsed{}, err
 	}
 	file, err := source.Build(ctx, s.Text, imports)
 	if err != nil {
-		return parsed{}, refuse(err)
+		return parsed{}, asRefusal(err)
 	}
 	d, err := file.Canonical()
 	if err != nil {
-		return parsed{}, refuse(err)
+		return parsed{}, asRefusal(err)
 	}
 	if normalize {
 		source.Normalize(d)
@@ -70,7 +70,7 @@ func (r *Registry) parse(ctx context.Context, s Schema, normalize bool) (parsed,
 	if normalize || given {
 		p.print = func() (string, error) {
 			text, err := source.Text(ctx, p.canonical, imports, MaxSchema)
-			return text, refuse(err)
+			return text, asRefusal(err)
 		}
 	}
 	p.canonical = p.descriptor
@@ -83,17 +83,19 @@ func (r *Registry) parse(ctx context.Context, s Schema, normalize bool) (parsed,
 	return p, nil
 }
 
-// lookups reads each version that references mean once, for the time of one call: many
+// referenceCache reads each version that references mean once, for the time of one call: many
 // files, and many versions of a subject, import the same ones.
-type lookups struct {
+type referenceCache struct {
 	registry *Registry
 	rows     map[store.Key]table.Schema
 }
 
-func (r *Registry) lookups() *lookups { return &lookups{r, map[store.Key]table.Schema{}} }
+func (r *Registry) referenceCache() *referenceCache {
+	return &referenceCache{r, map[store.Key]table.Schema{}}
+}
 
 // imports collects what references mean, all the way down, as descriptors by path.
-func (l *lookups) imports(ctx context.Context, references []Reference) (map[string]string, error) {
+func (l *referenceCache) imports(ctx context.Context, references []Reference) (map[string]string, error) {
 	imports := map[string]string{}
 	queue := slices.Clone(references)
 	for len(queue) > 0 {
@@ -120,7 +122,7 @@ func (l *lookups) imports(ctx context.Context, references []Reference) (map[stri
 	return imports, nil
 }
 
-func (l *lookups) row(ctx context.Context, ref Reference) (table.Schema, error) {
+func (l *referenceCache) row(ctx context.Context, ref Reference) (table.Schema, error) {
 	if err := validSubject(ref.Subject); err != nil {
 		return table.Schema{}, err
 	}

@@ -95,7 +95,7 @@ func (r *Registry) SetLevel(ctx context.Context, subject, level string) error {
 	return r.set(ctx, levels, subject, level)
 }
 
-// ResetLevel takes a level back and returns it.
+// ResetLevel removes a level and returns it.
 func (r *Registry) ResetLevel(ctx context.Context, subject string) (string, error) {
 	v, err := r.Level(ctx, subject, false)
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *Registry) SetMode(ctx context.Context, subject, mode string, force bool
 			from = subject
 		}
 		found := false
-		err := r.each(ctx, table.SchemaSubjectsPartition, from, from, func(row store.Row) error {
+		err := r.eachRow(ctx, table.SchemaSubjectsPartition, from, from, func(row store.Row) error {
 			found = found || table.SchemaSubjectFrom(row.Item).Live > 0
 			return nil
 		})
@@ -148,7 +148,7 @@ func (r *Registry) SetMode(ctx context.Context, subject, mode string, force bool
 	return r.set(ctx, modes, subject, mode)
 }
 
-// ResetMode takes a mode back and returns it.
+// ResetMode removes a mode and returns it.
 func (r *Registry) ResetMode(ctx context.Context, subject string) (string, error) {
 	v, err := r.Mode(ctx, subject, false)
 	if err != nil {

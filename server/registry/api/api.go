@@ -93,8 +93,8 @@ type request struct {
 	RemoveTags json.RawMessage      `json:"schemaTagsToRemove"`
 }
 
-// given says whether a part of a request has something in it.
-func given(raw json.RawMessage) bool {
+// present says whether a part of a request has something in it.
+func present(raw json.RawMessage) bool {
 	return !slices.Contains([]string{"", "null", "{}", "[]", "false", `""`}, string(raw))
 }
 
@@ -118,14 +118,14 @@ func schema(r *http.Request) (registry.Schema, request, error) {
 	switch {
 	case in.Type != protobuf:
 		return registry.Schema{}, in, &registry.Error{Code: registry.CodeSchema, Message: "Invalid schema: this registry holds schemas of type PROTOBUF"}
-	case given(in.RuleSet), given(in.Metadata), given(in.AddTags), given(in.RemoveTags):
+	case present(in.RuleSet), present(in.Metadata), present(in.AddTags), present(in.RemoveTags):
 		return registry.Schema{}, in, &registry.Error{Code: registry.CodeRules, Message: "Rules, metadata and tags are not offered: rules stand in the schema, as options"}
 	}
 	return registry.Schema{Text: in.Schema, References: in.References}, in, nil
 }
 
-// shape is a version as it is shown.
-type shape struct {
+// versionJSON is a version as it is shown.
+type versionJSON struct {
 	Subject    string               `json:"subject,omitempty"`
 	Version    int                  `json:"version,omitempty"`
 	ID         int                  `json:"id,omitempty"`
@@ -150,12 +150,12 @@ func text(r *http.Request, v registry.Version) string {
 	return base64.StdEncoding.EncodeToString(v.Descriptor)
 }
 
-func shapeOf(r *http.Request, v registry.Version) shape {
-	return shape{Subject: v.Subject, Version: v.Version, ID: v.ID, Type: protobuf, References: v.References, Schema: text(r, v), Deleted: v.Deleted}
+func toJSON(r *http.Request, v registry.Version) versionJSON {
+	return versionJSON{Subject: v.Subject, Version: v.Version, ID: v.ID, Type: protobuf, References: v.References, Schema: text(r, v), Deleted: v.Deleted}
 }
 
 func (s *server) schemas(r *http.Request) (any, error) {
-	return listed(s.registry.List(r.Context(), options(r)), func(v registry.Version) any { return shapeOf(r, v) }), nil
+	return listed(s.registry.List(r.Context(), options(r)), func(v registry.Version) any { return toJSON(r, v) }), nil
 }
 
 // uses returns the versions that have the id of the path.
@@ -172,7 +172,7 @@ func (s *server) byID(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := shape{Type: protobuf, References: uses[0].References, Schema: text(r, uses[0])}
+	out := versionJSON{Type: protobuf, References: uses[0].References, Schema: text(r, uses[0])}
 	if flag(r, "fetchMaxId") {
 		out.MaxID, err = s.registry.MaxID(r.Context())
 	}
@@ -222,7 +222,7 @@ func (s *server) subjects(r *http.Request) (any, error) {
 	return listed(s.registry.Subjects(r.Context(), options(r)), func(subject string) any { return subject }), nil
 }
 
-// byMetadata looks for the newest version with some metadata, which none has.
+// byMetadata searches for the newest version with some metadata, which none has.
 func (s *server) byMetadata(r *http.Request) (any, error) {
 	if _, err := s.registry.Version(r.Context(), subjectOf(r), registry.Latest, flag(r, "deleted")); err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (s *server) lookup(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shapeOf(r, v), nil
+	return toJSON(r, v), nil
 }
 
 func (s *server) register(r *http.Request) (any, error) {
@@ -277,7 +277,7 @@ func (s *server) version(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shapeOf(r, v), nil
+	return toJSON(r, v), nil
 }
 
 func (s *server) textByVersion(r *http.Request) (any, error) {
@@ -339,7 +339,7 @@ func (s *server) setLevel(r *http.Request) (any, error) {
 		switch {
 		case name == "compatibility":
 			_ = json.Unmarshal(raw, &level) // what is no text is no level
-		case given(raw):
+		case present(raw):
 			return nil, &registry.Error{Code: http.StatusUnprocessableEntity, Message: "Only the compatibility of subjects can be configured; normalize is a parameter of requests"}
 		}
 	}

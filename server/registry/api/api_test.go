@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,7 +45,7 @@ func pb(text string, refs ...sr.SchemaReference) sr.Schema {
 
 func serve(t *testing.T, st store.Store) (*sr.Client, string) {
 	t.Helper()
-	h := httptest.NewServer(Handler(registry.New(st)))
+	h := httptest.NewServer(Handler(registry.New(st), slog.New(slog.DiscardHandler)))
 	t.Cleanup(h.Close)
 	c, err := sr.NewClient(sr.URLs(h.URL))
 	if err != nil {

@@ -75,7 +75,7 @@ const text1 = `syntax = "proto3"; message Key { string id = 1; }`
 func TestConfluentsExamples(t *testing.T) {
 	_, base := serve(t, storetest.NewMap(time.Now))
 	q := quoted(text1)
-	shape := func(subject string, version int) string {
+	versionJSON := func(subject string, version int) string {
 		return fmt.Sprintf(`{"subject":%q,"version":%d,"id":1,"schemaType":"PROTOBUF","schema":%q}`, subject, version, text1)
 	}
 	steps(t, base, []step{
@@ -89,15 +89,15 @@ func TestConfluentsExamples(t *testing.T) {
 		{"GET", "/schemas/ids/1/subjects", "", 200, `["Kafka-key","Kafka-value"]`},
 		{"GET", "/schemas/ids/1/versions", "", 200, `[{"subject":"Kafka-key","version":1},{"subject":"Kafka-value","version":1}]`},
 		{"GET", "/subjects/Kafka-value/versions", "", 200, `[1]`},
-		{"GET", "/subjects/Kafka-value/versions/1", "", 200, shape("Kafka-value", 1)},
+		{"GET", "/subjects/Kafka-value/versions/1", "", 200, versionJSON("Kafka-value", 1)},
 		{"DELETE", "/subjects/Kafka-value/versions/1", "", 200, `1`},
 		{"POST", "/subjects/Kafka-value/versions", q, 200, `{"id":1}`},
 		{"DELETE", "/subjects/Kafka-value/versions/latest", "", 200, `2`},
 		{"POST", "/subjects/Kafka-value/versions", q, 200, `{"id":1}`},
-		{"GET", "/subjects/Kafka-value/versions/latest", "", 200, shape("Kafka-value", 3)},
+		{"GET", "/subjects/Kafka-value/versions/latest", "", 200, versionJSON("Kafka-value", 3)},
 		{"GET", "/subjects/Kafka-value/versions/latest/schema", "", 200, text1},
 		{"DELETE", "/subjects/Kafka-value", "", 200, `[3]`},
-		{"POST", "/subjects/Kafka-key", q, 200, shape("Kafka-key", 1)},
+		{"POST", "/subjects/Kafka-key", q, 200, versionJSON("Kafka-key", 1)},
 		{"POST", "/compatibility/subjects/Kafka-value/versions/latest", q, 200, `{"is_compatible":true}`},
 		{"GET", "/config", "", 200, `{"compatibilityLevel":"FULL"}`},
 		{"PUT", "/config", `{"compatibility":"NONE"}`, 200, `{"compatibility":"NONE"}`},

@@ -31,16 +31,17 @@ const (
 
 type server struct {
 	registry *registry.Registry
-	lists    chan struct{} // taken by whoever streams a list
-	compiles chan struct{} // taken by whoever has a schema compiled
+	log      *slog.Logger
+	lists    chan struct{} // slots of those who stream a list
+	compiles chan struct{} // slots of those who have a schema compiled
 }
 
 // Handler serves a registry at the root of its path.
-func Handler(r *registry.Registry) http.Handler {
-	s := &server{r, make(chan struct{}, maxLists), make(chan struct{}, maxCompiles)}
+func Handler(r *registry.Registry, log *slog.Logger) http.Handler {
+	s := &server{r, log, make(chan struct{}, maxLists), make(chan struct{}, maxCompiles)}
 	mux := http.NewServeMux()
 	for path, methods := range s.routes() {
-		h := dispatch(methods)
+		h := s.dispatch(methods)
 		mux.Handle(path, h)
 		if path != "/" && !strings.HasSuffix(path, "$}") && !strings.HasSuffix(path, "...}") { // some clients end paths with a slash
 			mux.Handle(path+"/{$}", h)
@@ -88,7 +89,7 @@ func (s *server) routes() map[string]methods {
 	}
 }
 
-func dispatch(m methods) http.Handler {
+func (s *server) dispatch(m methods) http.Handler {
 	allowed := slices.Sorted(maps.Keys(m))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -102,11 +103,11 @@ func dispatch(m methods) http.Handler {
 		}
 		if f == nil {
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			write(w, r, nil, errMethod)
+			write(s.log, w, r, nil, errMethod)
 			return
 		}
 		out, err := f(r)
-		write(w, r, out, err)
+		write(s.log, w, r, out, err)
 	})
 }
 
@@ -154,7 +155,7 @@ type failure struct {
 
 // write answers in JSON. Only refusals say what is wrong; what failed inside goes to
 // the log.
-func write(w http.ResponseWriter, r *http.Request, out any, err error) {
+func write(log *slog.Logger, w http.ResponseWriter, r *http.Request, out any, err error) {
 	w.Header().Set("Content-Type", contentType)
 	status := http.StatusOK
 	if list, ok := out.(stream); ok && err == nil {
@@ -162,8 +163,8 @@ func write(w http.ResponseWriter, r *http.Request, out any, err error) {
 		if err = list(body); err == nil {
 			return
 		}
-		if body.began { // what was sent must not look like all there is
-			slog.Error("schema registry: a list was cut", "path", r.URL.Path, "error", err)
+		if body.began { // what was sent must not pass for all there is
+			log.ErrorContext(r.Context(), "schema registry: a list was cut", "path", r.URL.Path, "error", err)
 			panic(http.ErrAbortHandler)
 		}
 	}
@@ -172,7 +173,7 @@ func write(w http.ResponseWriter, r *http.Request, out any, err error) {
 		if errors.As(err, &refusal) {
 			status, out = refusal.Status(), failure{refusal.Code, refusal.Message}
 		} else {
-			slog.Error("schema registry", "error", err)
+			log.ErrorContext(r.Context(), "schema registry", "error", err)
 			status, out = http.StatusInternalServerError, failure{registry.CodeStore, "Error in the backend data store"}
 		}
 	}
@@ -184,7 +185,7 @@ func write(w http.ResponseWriter, r *http.Request, out any, err error) {
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(out) // the caller is gone if this fails
+	_ = e.Encode(out) // the caller has disconnected if this fails
 }
 
 // streamed is the body of a list: each piece has a deadline of its own, so that a long

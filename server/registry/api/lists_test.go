@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -61,7 +62,7 @@ func many(t *testing.T, n int) *paging {
 // fails at once is refused.
 func TestCutLists(t *testing.T) {
 	p := many(t, 800)
-	h := httptest.NewServer(Handler(registry.New(p)))
+	h := httptest.NewServer(Handler(registry.New(p), slog.New(slog.DiscardHandler)))
 	defer h.Close()
 	for pages, want := range map[int64]int{0: 500, 6: 0} {
 		p.left.Store(pages)
@@ -90,7 +91,7 @@ func TestListsAtOnce(t *testing.T) {
 	p := many(t, 1)
 	p.left.Store(1000)
 	p.hold, p.began = make(chan struct{}), make(chan struct{}, 100)
-	h := httptest.NewServer(Handler(registry.New(p)))
+	h := httptest.NewServer(Handler(registry.New(p), slog.New(slog.DiscardHandler)))
 	defer h.Close()
 	const callers = 12
 	done := make(chan int, callers)

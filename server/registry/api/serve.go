@@ -19,7 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 )
 
-// DefaultListen is where schema registries are looked for.
+// DefaultListen is where clients expect a schema registry.
 const DefaultListen = "127.0.0.1:8081"
 
 // Connections that there may be, of this machine and of all; the oldest makes room.
@@ -31,7 +31,7 @@ const (
 // Config sets a Server up.
 type Config struct {
 	Registry *registry.Registry
-	// Listen is host:port; port 0 takes a free one.
+	// Listen is host:port; port 0 is a free one.
 	Listen string
 	// Password lets clients read that give it by HTTP's basic authentication, whatever
 	// the user's name. Without one the server listens on loopback only.
@@ -52,7 +52,7 @@ type Server struct {
 	srv      *http.Server
 }
 
-// Listen opens the port. If DefaultListen is in use, a free port is taken.
+// Listen opens the port. If DefaultListen is in use, another port is.
 func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	host, _, err := net.SplitHostPort(cfg.Listen)
 	if ip := net.ParseIP(host); cfg.Password == "" && (err != nil || ip == nil || !ip.IsLoopback()) {
@@ -70,9 +70,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		return nil, fmt.Errorf("listen for the schema registry on %s: %w", cfg.Listen, err)
 	}
-	handler := permitted(cfg, Handler(cfg.Registry))
+	handler := authorized(cfg, Handler(cfg.Registry, cfg.Logger))
 	if cfg.Password == "" {
-		handler = fromHere(handler)
+		handler = localOnly(handler)
 	}
 	connections := localConnections
 	if cfg.Password != "" {
@@ -96,9 +96,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	return served, nil
 }
 
-// fromHere refuses what a web page makes a browser on this machine send: requests
+// localOnly refuses what a web page makes a browser on this machine send: requests
 // from another origin, and those to a name that only resolves to this machine.
-func fromHere(next http.Handler) http.Handler {
+func localOnly(next http.Handler) http.Handler {
 	var origins http.CrossOriginProtection
 	next = origins.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -114,22 +114,22 @@ func fromHere(next http.Handler) http.Handler {
 	})
 }
 
-// permitted lets readers read and writers change something. What they know is the
+// authorized lets readers read and writers change something. What they know is the
 // password of basic authentication; an operator's token may be a bearer's as well.
-func permitted(cfg Config, next http.Handler) http.Handler {
+func authorized(cfg Config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, writes := writer(cfg, r)
-		known := writes || cfg.Password != "" && knows(r, cfg.Password)
-		if known { // its connection is not the one that makes room for strangers
+		trusted := writes || cfg.Password != "" && hasPassword(r, cfg.Password)
+		if trusted { // its connection is not the one that makes room for strangers
 			edge.Trust(r.Context())
 		}
 		switch {
-		case reads(r) && (known || cfg.Password == ""):
+		case reads(r) && (trusted || cfg.Password == ""):
 		case reads(r):
-			unauthorized(w, r, "A password is needed")
+			unauthorized(cfg.Logger, w, r, "A password is needed")
 			return
 		case !writes:
-			unauthorized(w, r, needs(cfg))
+			unauthorized(cfg.Logger, w, r, writeHint(cfg))
 			return
 		default:
 			cfg.Logger.Info("schema registry is changed", "by", name, "method", r.Method, "path", r.URL.Path)
@@ -141,7 +141,7 @@ func permitted(cfg Config, next http.Handler) http.Handler {
 // writer says who a request is from, if it may change something.
 func writer(cfg Config, r *http.Request) (name string, ok bool) {
 	user, password, basic := r.BasicAuth()
-	if cfg.WritePassword != "" && knows(r, cfg.WritePassword) {
+	if cfg.WritePassword != "" && hasPassword(r, cfg.WritePassword) {
 		return "writer " + shortened(user), true
 	}
 	if cfg.Operator == nil {
@@ -155,8 +155,8 @@ func writer(cfg Config, r *http.Request) (name string, ok bool) {
 	return name, err == nil
 }
 
-// needs says what a change needs.
-func needs(cfg Config) string {
+// writeHint says what a change needs.
+func writeHint(cfg Config) string {
 	switch {
 	case cfg.Operator != nil:
 		return "Changes need an operator's token, as a bearer's or as a password: `server operators token NAME` prints one"
@@ -169,9 +169,9 @@ func needs(cfg Config) string {
 // shortened bounds a user's name in the log.
 func shortened(s string) string { return s[:min(len(s), 64)] }
 
-func unauthorized(w http.ResponseWriter, r *http.Request, text string) {
+func unauthorized(log *slog.Logger, w http.ResponseWriter, r *http.Request, text string) {
 	w.Header().Set("WWW-Authenticate", `Basic realm="schema registry"`)
-	write(w, r, nil, &registry.Error{Code: codeUnauthorized, Message: text})
+	write(log, w, r, nil, &registry.Error{Code: codeUnauthorized, Message: text})
 }
 
 const codeUnauthorized = 40101
@@ -188,14 +188,14 @@ func reads(r *http.Request) bool {
 	return false
 }
 
-// knows compares without telling by its time how much was right.
-func knows(r *http.Request, password string) bool {
+// hasPassword compares in a time that does not depend on how much is right.
+func hasPassword(r *http.Request, password string) bool {
 	_, given, _ := r.BasicAuth()
 	want, got := sha256.Sum256([]byte(password)), sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
-// Addr is the address that was taken.
+// Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // Close closes the port of a server that was not run.
@@ -205,7 +205,7 @@ func (s *Server) Close() {
 	}
 }
 
-// stopTime is what requests under way have left when the server ends.
+// stopTime is how long requests under way may take when the server ends.
 const stopTime = 2 * time.Second
 
 // Run serves until ctx ends.

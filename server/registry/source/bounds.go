@@ -17,12 +17,12 @@ import (
 // for what stands in them and in options.
 const (
 	maxNesting = 100
-	maxPaths   = 1000 // ways along public imports, before they are flattened
+	maxPaths   = 1000 // along public imports, before they are flattened
 )
 
-// bounded refuses a schema that is nested too deeply, without parsing it: parsers call
+// checkNesting refuses a schema that is nested too deeply, without parsing it: parsers call
 // themselves for each level.
-func bounded(text string) error {
+func checkNesting(text string) error {
 	if b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text)); err == nil && len(b) > 0 {
 		// What is no descriptor either way is for the compiler to say.
 		d := &descriptorpb.FileDescriptorProto{}
@@ -32,15 +32,15 @@ func bounded(text string) error {
 		}
 		return nil
 	}
-	if line := deep(text, maxNesting); line > 0 {
+	if line := lineTooDeep(text, maxNesting); line > 0 {
 		return wrong("line %d: it is nested deeper than %d levels", line, maxNesting)
 	}
 	return nil
 }
 
-// deep returns the line in which brackets of any kind, comments and strings aside, are
+// lineTooDeep returns the line in which brackets of any kind, comments and strings aside, are
 // open to more than a number of levels, 0 for none.
-func deep(text string, most int) (line int) {
+func lineTooDeep(text string, most int) (line int) {
 	line = 1
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -80,11 +80,11 @@ func deep(text string, most int) (line int) {
 	return 0
 }
 
-// flat takes public imports out of what a schema imports, where compilers would follow
-// too many ways along them: they go each way anew, and a ladder of 30 files has 2^30. Each
-// file imports directly what it could see before; the schema itself gets such imports too,
+// flatten removes public imports from what a schema imports, where compilers would
+// follow too many paths along them: they follow each path again, and a ladder of 30 files
+// has 2^30. Each file imports directly what it could see before; the schema itself gets such imports too,
 // at its end, and their number is returned.
-func flat(text string, imports map[string]string) (string, map[string]string, int) {
+func flatten(text string, imports map[string]string) (string, map[string]string, int) {
 	g := graph{files: map[string]*descriptorpb.FileDescriptorProto{}, ways: map[string]int{}, seen: map[string][]string{}}
 	for name, source := range imports {
 		if d := compile.Descriptor(source); d != nil {

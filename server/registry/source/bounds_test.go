@@ -28,7 +28,7 @@ func TestDeep(t *testing.T) {
 		"quote in the other":  {`"'" {{{{`, 1},
 		"last backslash":      {`"\`, 0},
 	} {
-		if got := deep(tt.text, 3); got != tt.line {
+		if got := lineTooDeep(tt.text, 3); got != tt.line {
 			t.Errorf("%s: line %d, want %d", name, got, tt.line)
 		}
 	}
@@ -37,7 +37,7 @@ func TestDeep(t *testing.T) {
 func FuzzDeep(f *testing.F) {
 	f.Add("message A { /* */ \"x\" }")
 	f.Fuzz(func(t *testing.T, text string) {
-		if line := deep(text, 3); line < 0 || line > strings.Count(text, "\n")+1 {
+		if line := lineTooDeep(text, 3); line < 0 || line > strings.Count(text, "\n")+1 {
 			t.Errorf("line %d", line)
 		}
 	})

@@ -49,10 +49,10 @@ type File struct {
 // Build compiles a schema with what it imports: descriptors in base64, by path.
 // Errors: *Error, and those of the context.
 func Build(ctx context.Context, text string, imports map[string]string) (File, error) {
-	if err := bounded(text); err != nil {
+	if err := checkNesting(text); err != nil {
 		return File{}, err
 	}
-	text, imports, added := flat(text, imports)
+	text, imports, added := flatten(text, imports)
 	all := map[string]string{Self: text}
 	for name, source := range imports {
 		all[name] = source
