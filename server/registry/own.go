@@ -53,10 +53,10 @@ func (r *Registry) Events(ctx context.Context) (map[string]int, error) {
 	return own.Events, err
 }
 
-// Also registers the schemas of the events of a declared topic for another topic that
+// EnsureTopic registers the schemas of the events of a declared topic for another topic that
 // carries them. Their ids are the same: what is registered is. Without register it
 // changes nothing and fails with *MissingError.
-func (r *Registry) Also(ctx context.Context, declared, topic string, register bool) error {
+func (r *Registry) EnsureTopic(ctx context.Context, declared, topic string, register bool) error {
 	o := &owner{r, register, map[string]Version{}}
 	for _, spec := range event.Specs() {
 		if spec.Topic != declared {

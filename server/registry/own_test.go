@@ -131,7 +131,7 @@ func TestAlso(t *testing.T) {
 		t.Fatal(err)
 	}
 	var missing *MissingError
-	if err := r.Also(t.Context(), "messages.persisted", "messages.persisted.v2", false); !errors.As(err, &missing) || !strings.HasPrefix(missing.Subject, "messages.persisted.v2-") {
+	if err := r.EnsureTopic(t.Context(), "messages.persisted", "messages.persisted.v2", false); !errors.As(err, &missing) || !strings.HasPrefix(missing.Subject, "messages.persisted.v2-") {
 		t.Fatalf("nothing is registered for it: %v", err)
 	}
 	for subject, err := range r.Subjects(t.Context(), ListOptions{}) {
@@ -140,7 +140,7 @@ func TestAlso(t *testing.T) {
 		}
 	}
 	for _, register := range []bool{true, false} {
-		if err := r.Also(t.Context(), "messages.persisted", "messages.persisted.v2", register); err != nil {
+		if err := r.EnsureTopic(t.Context(), "messages.persisted", "messages.persisted.v2", register); err != nil {
 			t.Errorf("register is %v: %v", register, err)
 		}
 	}

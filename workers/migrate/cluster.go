@@ -58,7 +58,7 @@ func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like stri
 	if err := l.AddTopic(ctx, t, like); err != nil {
 		return err
 	}
-	return l.Registry.Also(ctx, base, t.Name, true)
+	return l.Registry.EnsureTopic(ctx, base, t.Name, true)
 }
 
 // Empty implements Cluster.
@@ -126,7 +126,7 @@ func Subjects(ctx context.Context, r *registry.Registry, s versions.State, regis
 			if name == t.Name {
 				continue
 			}
-			if err := r.Also(ctx, t.Name, name, register); err != nil {
+			if err := r.EnsureTopic(ctx, t.Name, name, register); err != nil {
 				return err
 			}
 		}
