@@ -127,6 +127,21 @@ func Frame(id int, payload []byte) ([]byte, error) {
 	return append(b, payload...), err
 }
 
+// Unframe is the inverse of Frame: it returns the schema's id and the encoded message. An
+// error wraps ErrSchema.
+func Unframe(value []byte) (id int, payload []byte, err error) {
+	header := new(sr.ConfluentHeader)
+	id, rest, err := header.DecodeID(value)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: no schema id", ErrSchema)
+	}
+	idx, payload, err := header.DecodeIndex(rest, 1)
+	if err != nil || len(idx) != 1 || idx[0] != 0 {
+		return 0, nil, fmt.Errorf("%w: no message index", ErrSchema)
+	}
+	return id, payload, nil
+}
+
 // typeOf returns the event type of a schema, "" for one that is no event's. Errors:
 // ErrForeign, and those of the resolver.
 func (s *Serde) typeOf(ctx context.Context, id int) (string, error) {
@@ -174,14 +189,9 @@ func carries(subject, topic string) bool {
 // Decode reads the value of a record with a key. An error that wraps ErrSchema is
 // about the record, any other about the registry, which could not be asked.
 func (s *Serde) Decode(ctx context.Context, key, value []byte) (Event, error) {
-	header := new(sr.ConfluentHeader)
-	id, rest, err := header.DecodeID(value)
+	id, payload, err := Unframe(value)
 	if err != nil {
-		return nil, fmt.Errorf("%w: no schema id", ErrSchema)
-	}
-	idx, payload, err := header.DecodeIndex(rest, 1)
-	if err != nil || len(idx) != 1 || idx[0] != 0 {
-		return nil, fmt.Errorf("%w: no message index", ErrSchema)
+		return nil, err
 	}
 	eventType, err := s.typeOf(ctx, id)
 	if err != nil {

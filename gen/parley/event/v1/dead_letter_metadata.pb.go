@@ -23,7 +23,73 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DeadLetterMetadata tells of a failure.
+// FailureClass is what a consumer's failure says about the record. Its values are those of
+// parley.ops.v1.FailureClass.
+type FailureClass int32
+
+const (
+	// The class is in failure_reason only: the dead letter is older than the field.
+	FailureClass_FAILURE_CLASS_UNSPECIFIED FailureClass = 0
+	// Nobody knows; the record was tried several times.
+	FailureClass_FAILURE_CLASS_UNKNOWN FailureClass = 1
+	// The record cannot be processed as it is.
+	FailureClass_FAILURE_CLASS_PERMANENT FailureClass = 2
+	// Somebody who is served was unavailable.
+	FailureClass_FAILURE_CLASS_DOWNSTREAM FailureClass = 3
+	// The store or the event log was unavailable.
+	FailureClass_FAILURE_CLASS_AUTHORITATIVE FailureClass = 4
+	// The record made the consumer start again several times.
+	FailureClass_FAILURE_CLASS_FATAL FailureClass = 5
+)
+
+// Enum value maps for FailureClass.
+var (
+	FailureClass_name = map[int32]string{
+		0: "FAILURE_CLASS_UNSPECIFIED",
+		1: "FAILURE_CLASS_UNKNOWN",
+		2: "FAILURE_CLASS_PERMANENT",
+		3: "FAILURE_CLASS_DOWNSTREAM",
+		4: "FAILURE_CLASS_AUTHORITATIVE",
+		5: "FAILURE_CLASS_FATAL",
+	}
+	FailureClass_value = map[string]int32{
+		"FAILURE_CLASS_UNSPECIFIED":   0,
+		"FAILURE_CLASS_UNKNOWN":       1,
+		"FAILURE_CLASS_PERMANENT":     2,
+		"FAILURE_CLASS_DOWNSTREAM":    3,
+		"FAILURE_CLASS_AUTHORITATIVE": 4,
+		"FAILURE_CLASS_FATAL":         5,
+	}
+)
+
+func (x FailureClass) Enum() *FailureClass {
+	p := new(FailureClass)
+	*p = x
+	return p
+}
+
+func (x FailureClass) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FailureClass) Descriptor() protoreflect.EnumDescriptor {
+	return file_parley_event_v1_dead_letter_metadata_proto_enumTypes[0].Descriptor()
+}
+
+func (FailureClass) Type() protoreflect.EnumType {
+	return &file_parley_event_v1_dead_letter_metadata_proto_enumTypes[0]
+}
+
+func (x FailureClass) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FailureClass.Descriptor instead.
+func (FailureClass) EnumDescriptor() ([]byte, []int) {
+	return file_parley_event_v1_dead_letter_metadata_proto_rawDescGZIP(), []int{0}
+}
+
+// DeadLetterMetadata describes a failure.
 type DeadLetterMetadata struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic of the record.
@@ -44,8 +110,14 @@ type DeadLetterMetadata struct {
 	FailureTimestamp *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=failure_timestamp,json=failureTimestamp,proto3" json:"failure_timestamp,omitempty"`
 	// How often it was tried, 1 or more.
 	ProcessingAttempts int32 `protobuf:"varint,9,opt,name=processing_attempts,json=processingAttempts,proto3" json:"processing_attempts,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Class of the failure, the same as the first word of failure_reason. Not set in dead
+	// letters that are older than the field.
+	FailureClass *FailureClass `protobuf:"varint,10,opt,name=failure_class,json=failureClass,proto3,enum=parley.event.v1.FailureClass,oneof" json:"failure_class,omitempty"`
+	// Group, topic, partition and offset of the record with slashes between them: two dead
+	// letters of one record and group have the same id. Not set in older dead letters.
+	DeadLetterId  *string `protobuf:"bytes,11,opt,name=dead_letter_id,json=deadLetterId,proto3,oneof" json:"dead_letter_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeadLetterMetadata) Reset() {
@@ -141,11 +213,25 @@ func (x *DeadLetterMetadata) GetProcessingAttempts() int32 {
 	return 0
 }
 
+func (x *DeadLetterMetadata) GetFailureClass() FailureClass {
+	if x != nil && x.FailureClass != nil {
+		return *x.FailureClass
+	}
+	return FailureClass_FAILURE_CLASS_UNSPECIFIED
+}
+
+func (x *DeadLetterMetadata) GetDeadLetterId() string {
+	if x != nil && x.DeadLetterId != nil {
+		return *x.DeadLetterId
+	}
+	return ""
+}
+
 var File_parley_event_v1_dead_letter_metadata_proto protoreflect.FileDescriptor
 
 const file_parley_event_v1_dead_letter_metadata_proto_rawDesc = "" +
 	"\n" +
-	"*parley/event/v1/dead_letter_metadata.proto\x12\x0fparley.event.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\x04\n" +
+	"*parley/event/v1/dead_letter_metadata.proto\x12\x0fparley.event.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc7\x05\n" +
 	"\x12DeadLetterMetadata\x121\n" +
 	"\x0eoriginal_topic\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xf9\x01R\roriginalTopic\x126\n" +
@@ -159,7 +245,20 @@ const file_parley_event_v1_dead_letter_metadata_proto_rawDesc = "" +
 	"\x0efailure_reason\x18\a \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xe8\aR\rfailureReason\x12O\n" +
 	"\x11failure_timestamp\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x10failureTimestamp\x128\n" +
-	"\x13processing_attempts\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\x12processingAttemptsB\x83\x01\n" +
+	"\x13processing_attempts\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\x12processingAttempts\x12Q\n" +
+	"\rfailure_class\x18\n" +
+	" \x01(\x0e2\x1d.parley.event.v1.FailureClassB\b\xbaH\x05\x82\x01\x02\x10\x01H\x00R\ffailureClass\x88\x01\x01\x125\n" +
+	"\x0edead_letter_id\x18\v \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xd8\x04H\x01R\fdeadLetterId\x88\x01\x01B\x10\n" +
+	"\x0e_failure_classB\x11\n" +
+	"\x0f_dead_letter_id*\xbd\x01\n" +
+	"\fFailureClass\x12\x1d\n" +
+	"\x19FAILURE_CLASS_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15FAILURE_CLASS_UNKNOWN\x10\x01\x12\x1b\n" +
+	"\x17FAILURE_CLASS_PERMANENT\x10\x02\x12\x1c\n" +
+	"\x18FAILURE_CLASS_DOWNSTREAM\x10\x03\x12\x1f\n" +
+	"\x1bFAILURE_CLASS_AUTHORITATIVE\x10\x04\x12\x17\n" +
+	"\x13FAILURE_CLASS_FATAL\x10\x05B\x83\x01\n" +
 	"\x13dev.parley.event.v1B\x17DeadLetterMetadataProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (
@@ -174,19 +273,22 @@ func file_parley_event_v1_dead_letter_metadata_proto_rawDescGZIP() []byte {
 	return file_parley_event_v1_dead_letter_metadata_proto_rawDescData
 }
 
+var file_parley_event_v1_dead_letter_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_parley_event_v1_dead_letter_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
 var file_parley_event_v1_dead_letter_metadata_proto_goTypes = []any{
-	(*DeadLetterMetadata)(nil),    // 0: parley.event.v1.DeadLetterMetadata
-	(*timestamppb.Timestamp)(nil), // 1: google.protobuf.Timestamp
+	(FailureClass)(0),             // 0: parley.event.v1.FailureClass
+	(*DeadLetterMetadata)(nil),    // 1: parley.event.v1.DeadLetterMetadata
+	(*timestamppb.Timestamp)(nil), // 2: google.protobuf.Timestamp
 }
 var file_parley_event_v1_dead_letter_metadata_proto_depIdxs = []int32{
-	1, // 0: parley.event.v1.DeadLetterMetadata.original_timestamp:type_name -> google.protobuf.Timestamp
-	1, // 1: parley.event.v1.DeadLetterMetadata.failure_timestamp:type_name -> google.protobuf.Timestamp
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	2, // 0: parley.event.v1.DeadLetterMetadata.original_timestamp:type_name -> google.protobuf.Timestamp
+	2, // 1: parley.event.v1.DeadLetterMetadata.failure_timestamp:type_name -> google.protobuf.Timestamp
+	0, // 2: parley.event.v1.DeadLetterMetadata.failure_class:type_name -> parley.event.v1.FailureClass
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_parley_event_v1_dead_letter_metadata_proto_init() }
@@ -194,18 +296,20 @@ func file_parley_event_v1_dead_letter_metadata_proto_init() {
 	if File_parley_event_v1_dead_letter_metadata_proto != nil {
 		return
 	}
+	file_parley_event_v1_dead_letter_metadata_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_event_v1_dead_letter_metadata_proto_rawDesc), len(file_parley_event_v1_dead_letter_metadata_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   1,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_parley_event_v1_dead_letter_metadata_proto_goTypes,
 		DependencyIndexes: file_parley_event_v1_dead_letter_metadata_proto_depIdxs,
+		EnumInfos:         file_parley_event_v1_dead_letter_metadata_proto_enumTypes,
 		MessageInfos:      file_parley_event_v1_dead_letter_metadata_proto_msgTypes,
 	}.Build()
 	File_parley_event_v1_dead_letter_metadata_proto = out.File

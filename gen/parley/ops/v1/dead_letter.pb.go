@@ -98,6 +98,8 @@ const (
 	FailureClass_FAILURE_CLASS_DOWNSTREAM FailureClass = 3
 	// The store or the event log was away.
 	FailureClass_FAILURE_CLASS_AUTHORITATIVE FailureClass = 4
+	// The record made the consumer start again several times.
+	FailureClass_FAILURE_CLASS_FATAL FailureClass = 5
 )
 
 // Enum value maps for FailureClass.
@@ -108,6 +110,7 @@ var (
 		2: "FAILURE_CLASS_PERMANENT",
 		3: "FAILURE_CLASS_DOWNSTREAM",
 		4: "FAILURE_CLASS_AUTHORITATIVE",
+		5: "FAILURE_CLASS_FATAL",
 	}
 	FailureClass_value = map[string]int32{
 		"FAILURE_CLASS_UNSPECIFIED":   0,
@@ -115,6 +118,7 @@ var (
 		"FAILURE_CLASS_PERMANENT":     2,
 		"FAILURE_CLASS_DOWNSTREAM":    3,
 		"FAILURE_CLASS_AUTHORITATIVE": 4,
+		"FAILURE_CLASS_FATAL":         5,
 	}
 )
 
@@ -626,13 +630,14 @@ const file_parley_ops_v1_dead_letter_proto_rawDesc = "" +
 	"\x17DEAD_LETTER_STATUS_OPEN\x10\x01\x12\x1e\n" +
 	"\x1aDEAD_LETTER_STATUS_RUNNING\x10\x02\x12\x1f\n" +
 	"\x1bDEAD_LETTER_STATUS_REDRIVEN\x10\x03\x12 \n" +
-	"\x1cDEAD_LETTER_STATUS_DISCARDED\x10\x04*\xa4\x01\n" +
+	"\x1cDEAD_LETTER_STATUS_DISCARDED\x10\x04*\xbd\x01\n" +
 	"\fFailureClass\x12\x1d\n" +
 	"\x19FAILURE_CLASS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FAILURE_CLASS_UNKNOWN\x10\x01\x12\x1b\n" +
 	"\x17FAILURE_CLASS_PERMANENT\x10\x02\x12\x1c\n" +
 	"\x18FAILURE_CLASS_DOWNSTREAM\x10\x03\x12\x1f\n" +
-	"\x1bFAILURE_CLASS_AUTHORITATIVE\x10\x04Bs\n" +
+	"\x1bFAILURE_CLASS_AUTHORITATIVE\x10\x04\x12\x17\n" +
+	"\x13FAILURE_CLASS_FATAL\x10\x05Bs\n" +
 	"\x11dev.parley.ops.v1B\x0fDeadLetterProtoP\x01Z5github.com/parley-chat/parley/gen/parley/ops/v1;opsv1\xa2\x02\x03PLY\xaa\x02\rParley.Ops.V1b\x06proto3"
 
 var (

@@ -2,7 +2,7 @@
 // @generated from file parley/event/v1/dead_letter_metadata.proto (package parley.event.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
+import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
@@ -12,7 +12,7 @@ import type { Timestamp } from "@bufbuild/protobuf/wkt";
 export declare const file_parley_event_v1_dead_letter_metadata: GenFile;
 
 /**
- * DeadLetterMetadata tells of a failure.
+ * DeadLetterMetadata describes a failure.
  *
  * @generated from message parley.event.v1.DeadLetterMetadata
  */
@@ -79,6 +79,22 @@ export declare type DeadLetterMetadata = Message<"parley.event.v1.DeadLetterMeta
    * @generated from field: int32 processing_attempts = 9;
    */
   processingAttempts: number;
+
+  /**
+   * Class of the failure, the same as the first word of failure_reason. Not set in dead
+   * letters that are older than the field.
+   *
+   * @generated from field: optional parley.event.v1.FailureClass failure_class = 10;
+   */
+  failureClass?: FailureClass | undefined;
+
+  /**
+   * Group, topic, partition and offset of the record with slashes between them: two dead
+   * letters of one record and group have the same id. Not set in older dead letters.
+   *
+   * @generated from field: optional string dead_letter_id = 11;
+   */
+  deadLetterId?: string | undefined;
 };
 
 /**
@@ -86,4 +102,59 @@ export declare type DeadLetterMetadata = Message<"parley.event.v1.DeadLetterMeta
  * Use `create(DeadLetterMetadataSchema)` to create a new message.
  */
 export declare const DeadLetterMetadataSchema: GenMessage<DeadLetterMetadata>;
+
+/**
+ * FailureClass is what a consumer's failure says about the record. Its values are those of
+ * parley.ops.v1.FailureClass.
+ *
+ * @generated from enum parley.event.v1.FailureClass
+ */
+export enum FailureClass {
+  /**
+   * The class is in failure_reason only: the dead letter is older than the field.
+   *
+   * @generated from enum value: FAILURE_CLASS_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Nobody knows; the record was tried several times.
+   *
+   * @generated from enum value: FAILURE_CLASS_UNKNOWN = 1;
+   */
+  UNKNOWN = 1,
+
+  /**
+   * The record cannot be processed as it is.
+   *
+   * @generated from enum value: FAILURE_CLASS_PERMANENT = 2;
+   */
+  PERMANENT = 2,
+
+  /**
+   * Somebody who is served was unavailable.
+   *
+   * @generated from enum value: FAILURE_CLASS_DOWNSTREAM = 3;
+   */
+  DOWNSTREAM = 3,
+
+  /**
+   * The store or the event log was unavailable.
+   *
+   * @generated from enum value: FAILURE_CLASS_AUTHORITATIVE = 4;
+   */
+  AUTHORITATIVE = 4,
+
+  /**
+   * The record made the consumer start again several times.
+   *
+   * @generated from enum value: FAILURE_CLASS_FATAL = 5;
+   */
+  FATAL = 5,
+}
+
+/**
+ * Describes the enum parley.event.v1.FailureClass.
+ */
+export declare const FailureClassSchema: GenEnum<FailureClass>;
 

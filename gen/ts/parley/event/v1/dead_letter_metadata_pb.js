@@ -2,14 +2,14 @@
 // @generated from file parley/event/v1/dead_letter_metadata.proto (package parley.event.v1, syntax proto3)
 /* eslint-disable */
 
-import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import { enumDesc, fileDesc, messageDesc, tsEnum } from "@bufbuild/protobuf/codegenv2";
 import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file parley/event/v1/dead_letter_metadata.proto.
  */
 export const file_parley_event_v1_dead_letter_metadata = /*@__PURE__*/
-  fileDesc("CipwYXJsZXkvZXZlbnQvdjEvZGVhZF9sZXR0ZXJfbWV0YWRhdGEucHJvdG8SD3BhcmxleS5ldmVudC52MSKyAgoSRGVhZExldHRlck1ldGFkYXRhEhYKDm9yaWdpbmFsX3RvcGljGAEgASgJEhoKEm9yaWdpbmFsX3BhcnRpdGlvbhgCIAEoBRIXCg9vcmlnaW5hbF9vZmZzZXQYAyABKAMSNgoSb3JpZ2luYWxfdGltZXN0YW1wGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIWCg5jb25zdW1lcl9ncm91cBgFIAEoCRITCgtjb25zdW1lcl9pZBgGIAEoCRIWCg5mYWlsdXJlX3JlYXNvbhgHIAEoCRI1ChFmYWlsdXJlX3RpbWVzdGFtcBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGwoTcHJvY2Vzc2luZ19hdHRlbXB0cxgJIAEoBUKDAQoTZGV2LnBhcmxleS5ldmVudC52MUIXRGVhZExldHRlck1ldGFkYXRhUHJvdG9QAVo5Z2l0aHViLmNvbS9wYXJsZXktY2hhdC9wYXJsZXkvZ2VuL3BhcmxleS9ldmVudC92MTtldmVudHYxogIDUExZqgIPUGFybGV5LkV2ZW50LlYxYgZwcm90bzM", [file_google_protobuf_timestamp]);
+  fileDesc("CipwYXJsZXkvZXZlbnQvdjEvZGVhZF9sZXR0ZXJfbWV0YWRhdGEucHJvdG8SD3BhcmxleS5ldmVudC52MSKvAwoSRGVhZExldHRlck1ldGFkYXRhEhYKDm9yaWdpbmFsX3RvcGljGAEgASgJEhoKEm9yaWdpbmFsX3BhcnRpdGlvbhgCIAEoBRIXCg9vcmlnaW5hbF9vZmZzZXQYAyABKAMSNgoSb3JpZ2luYWxfdGltZXN0YW1wGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIWCg5jb25zdW1lcl9ncm91cBgFIAEoCRITCgtjb25zdW1lcl9pZBgGIAEoCRIWCg5mYWlsdXJlX3JlYXNvbhgHIAEoCRI1ChFmYWlsdXJlX3RpbWVzdGFtcBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGwoTcHJvY2Vzc2luZ19hdHRlbXB0cxgJIAEoBRI5Cg1mYWlsdXJlX2NsYXNzGAogASgOMh0ucGFybGV5LmV2ZW50LnYxLkZhaWx1cmVDbGFzc0gAiAEBEhsKDmRlYWRfbGV0dGVyX2lkGAsgASgJSAGIAQFCEAoOX2ZhaWx1cmVfY2xhc3NCEQoPX2RlYWRfbGV0dGVyX2lkKr0BCgxGYWlsdXJlQ2xhc3MSHQoZRkFJTFVSRV9DTEFTU19VTlNQRUNJRklFRBAAEhkKFUZBSUxVUkVfQ0xBU1NfVU5LTk9XThABEhsKF0ZBSUxVUkVfQ0xBU1NfUEVSTUFORU5UEAISHAoYRkFJTFVSRV9DTEFTU19ET1dOU1RSRUFNEAMSHwobRkFJTFVSRV9DTEFTU19BVVRIT1JJVEFUSVZFEAQSFwoTRkFJTFVSRV9DTEFTU19GQVRBTBAFQoMBChNkZXYucGFybGV5LmV2ZW50LnYxQhdEZWFkTGV0dGVyTWV0YWRhdGFQcm90b1ABWjlnaXRodWIuY29tL3BhcmxleS1jaGF0L3BhcmxleS9nZW4vcGFybGV5L2V2ZW50L3YxO2V2ZW50djGiAgNQTFmqAg9QYXJsZXkuRXZlbnQuVjFiBnByb3RvMw", [file_google_protobuf_timestamp]);
 
 /**
  * Describes the message parley.event.v1.DeadLetterMetadata.
@@ -17,4 +17,19 @@ export const file_parley_event_v1_dead_letter_metadata = /*@__PURE__*/
  */
 export const DeadLetterMetadataSchema = /*@__PURE__*/
   messageDesc(file_parley_event_v1_dead_letter_metadata, 0);
+
+/**
+ * Describes the enum parley.event.v1.FailureClass.
+ */
+export const FailureClassSchema = /*@__PURE__*/
+  enumDesc(file_parley_event_v1_dead_letter_metadata, 0);
+
+/**
+ * FailureClass is what a consumer's failure says about the record. Its values are those of
+ * parley.ops.v1.FailureClass.
+ *
+ * @generated from enum parley.event.v1.FailureClass
+ */
+export const FailureClass = /*@__PURE__*/
+  tsEnum(FailureClassSchema);
 

@@ -369,6 +369,13 @@ export enum FailureClass {
    * @generated from enum value: FAILURE_CLASS_AUTHORITATIVE = 4;
    */
   AUTHORITATIVE = 4,
+
+  /**
+   * The record made the consumer start again several times.
+   *
+   * @generated from enum value: FAILURE_CLASS_FATAL = 5;
+   */
+  FATAL = 5,
 }
 
 /**
