@@ -54,15 +54,15 @@ func TestBatches(t *testing.T) {
 		{"permanent", bad(2, Fail(Permanent, "bad", nil)), "01234 2 34", "01234", 0, "2", false},
 		{"permanent, the first", bad(0, Fail(Permanent, "bad", nil)), "01234 0 1234", "01234", 0, "0", false},
 		{"permanent, the last", bad(4, Fail(Permanent, "bad", nil)), "01234 4", "01234", 0, "4", false},
-		{"permanent, not told which", blind(2, func() error { return Fail(Permanent, "bad", nil) }), "01234 0 1 2 34", "01234", 0, "2", false},
-		{"panic", blind(2, func() error { panic("as told") }), "01234 0 1 2", "01", 0, "", false},
+		{"permanent, which one is not said", blind(2, func() error { return Fail(Permanent, "bad", nil) }), "01234 0 1 2 34", "01234", 0, "2", false},
+		{"panic", blind(2, func() error { panic("as planned") }), "01234 0 1 2", "01", 0, "", false},
 		{"unknown", bad(3, unknown), "01234 3", "012", 0, "", false},
 		{"downstream", bad(1, Fail(Downstream, "away", nil)), "01234 1234 1234 1234 234", "01234", 1, "", false},
 		{"downstream for all", func([]int) (int, error) { return 0, Fail(Downstream, "away", nil) }, "01234 01234 01234 01234 1234 234 34 4", "01234", 5, "", false},
 		{"authoritative", bad(2, Fail(Authoritative, "away", nil)), "01234", "01", 0, "", false},
 		{"ignored", bad(2, Fail(Ignored, "of another kind", nil)), "01234 34", "01234", 0, "", false},
 		{"ignored, the last", bad(4, Fail(Ignored, "of another kind", nil)), "01234", "01234", 0, "", false},
-		{"fatal", bad(2, Fail(Fatal, "anew", nil)), "01234 2", "01", 0, "", true},
+		{"fatal", bad(2, Fail(Fatal, "start again", nil)), "01234 2", "01", 0, "", true},
 		{"says more than there are", func(list []int) (int, error) { return 99, Fail(Permanent, "bad", nil) }, "01234", "01234", 0, "", false},
 		{"says less than none", blindly(Fail(Permanent, "bad", nil)), "01234 0 1234 1 234 2 34 3 4", "01234", 0, "01234", false},
 	} {
@@ -81,7 +81,7 @@ func TestBatches(t *testing.T) {
 					calls = append(calls, text)
 					return c.handle(list)
 				},
-				Dead: func(_ context.Context, d Dead) error {
+				WriteDeadLetter: func(_ context.Context, d DeadLetter) error {
 					fmt.Fprint(&dead, d.Record.Offset)
 					return nil
 				},
@@ -89,15 +89,15 @@ func TestBatches(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sh := &share{done: make([]bool, 5)}
-			u := &unit{sh: sh, at: []int{0, 1, 2, 3, 4}}
-			for i := range sh.done {
-				sh.batch.Records = append(sh.batch.Records, &kafka.Record{Topic: topic, Offset: int64(i), Key: []byte("k")})
+			po := &portion{done: make([]bool, 5)}
+			kb := &keyBatch{portion: po, indexes: []int{0, 1, 2, 3, 4}}
+			for i := range po.done {
+				po.batch.Records = append(po.batch.Records, &kafka.Record{Topic: topic, Offset: int64(i), Key: []byte("k")})
 			}
 			var stop atomic.Bool
-			e.workBatch(t.Context(), u, &stop)
+			e.workBatch(t.Context(), kb, &stop)
 			done := ""
-			for i, ok := range sh.done {
+			for i, ok := range po.done {
 				if ok {
 					done += fmt.Sprint(i)
 				}
@@ -105,10 +105,10 @@ func TestBatches(t *testing.T) {
 			if got := strings.Join(calls, " "); got != c.calls {
 				t.Errorf("calls %s, not %s", got, c.calls)
 			}
-			if done != c.done || dead.String() != c.dead || e.Stats().Skipped != c.skipped || (u.fatal != nil) != c.fatal || stop.Load() != c.fatal {
-				t.Errorf("finished %s, dead %s, %d skipped, fatal %v", done, dead.String(), e.Stats().Skipped, u.fatal)
+			if done != c.done || dead.String() != c.dead || e.Stats().Skipped != c.skipped || (kb.fatal != nil) != c.fatal || stop.Load() != c.fatal {
+				t.Errorf("finished %s, dead %s, %d skipped, fatal %v", done, dead.String(), e.Stats().Skipped, kb.fatal)
 			}
-			if n := e.Stats(); n.Handled+n.Skipped+n.Ignored+n.Dead != int64(len(done)) {
+			if n := e.Stats(); n.Handled+n.Skipped+n.Ignored+n.DeadLettered != int64(len(done)) {
 				t.Errorf("%+v of %d", n, len(done))
 			}
 		})
@@ -124,8 +124,8 @@ func blindly(err error) func([]int) (int, error) {
 func TestRounds(t *testing.T) {
 	e, err := New(Config{
 		Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
-		Handle: func(context.Context, *kafka.Record) error { return nil },
-		Dead:   func(context.Context, Dead) error { return nil },
+		Handle:          func(context.Context, *kafka.Record) error { return nil },
+		WriteDeadLetter: func(context.Context, DeadLetter) error { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -144,21 +144,21 @@ func TestRounds(t *testing.T) {
 	next := map[int32]int64{}
 	served := map[int32]int{} // round of the first turn
 	for round := 1; ; round++ {
-		shares := e.take()
-		if len(shares) == 0 {
+		portions := e.takeRound()
+		if len(portions) == 0 {
 			break
 		}
 		total := 0
-		for _, sh := range shares {
-			total += len(sh.done)
-			if served[sh.part.ID] == 0 {
-				served[sh.part.ID] = round
+		for _, po := range portions {
+			total += len(po.done)
+			if served[po.partition.id.ID] == 0 {
+				served[po.partition.id.ID] = round
 			}
-			for _, r := range sh.batch.Records {
-				if r.Offset != next[sh.part.ID] {
-					t.Fatalf("partition %d: offset %d, not %d", sh.part.ID, r.Offset, next[sh.part.ID])
+			for _, r := range po.batch.Records {
+				if r.Offset != next[po.partition.id.ID] {
+					t.Fatalf("partition %d: offset %d, not %d", po.partition.id.ID, r.Offset, next[po.partition.id.ID])
 				}
-				next[sh.part.ID]++
+				next[po.partition.id.ID]++
 			}
 		}
 		if total > kafka.MaxPoll || (total < kafka.MaxPoll && e.ready() > 0) {
@@ -169,17 +169,17 @@ func TestRounds(t *testing.T) {
 		if want := map[bool]int64{false: 1_000, true: 3}[p%8 == 7]; next[p] != want {
 			t.Errorf("partition %d: %d of %d records", p, next[p], want)
 		}
-		if served[p] > parts*turn/kafka.MaxPoll {
+		if served[p] > parts*quantum/kafka.MaxPoll {
 			t.Errorf("partition %d had its first turn in round %d", p, served[p])
 		}
 	}
 	if e.ready() != 0 {
 		t.Errorf("%d bytes of nothing", e.ready())
 	}
-	e.last = kafka.Partition{}
+	e.lastTurn = kafka.Partition{}
 	fill(1, 10_000)
 	fill(2, 3)
-	if shares := e.take(); len(shares) != 2 || len(shares[0].done) != kafka.MaxPoll-3 {
-		t.Fatalf("%d partitions in a round", len(shares))
+	if portions := e.takeRound(); len(portions) != 2 || len(portions[0].done) != kafka.MaxPoll-3 {
+		t.Fatalf("%d partitions in a round", len(portions))
 	}
 }

@@ -26,13 +26,13 @@ func cpu(b *testing.B) time.Duration {
 // record by record and a chat's at once, by a handler that waits 0, 1 or 5 ms in a
 // call, as for an answer. Of the slow ones only the first records are worked on.
 func BenchmarkBacklog(b *testing.B) {
-	b.Run("embedded", func(b *testing.B) { backlog(b, kafkatest.Embedded(b)) })
-	b.Run("apache", func(b *testing.B) { backlog(b, kafkatest.Apache(b)) })
+	b.Run("embedded", func(b *testing.B) { benchmarkBacklog(b, kafkatest.Embedded(b)) })
+	b.Run("apache", func(b *testing.B) { benchmarkBacklog(b, kafkatest.Apache(b)) })
 }
 
-func backlog(b *testing.B, broker *kafkatest.Broker) {
+func benchmarkBacklog(b *testing.B, broker *kafkatest.Broker) {
 	const backlog, chats = 100_000, 2_000
-	r := newRig(b, broker)
+	r := newFixture(b, broker)
 	p := newPoisoner(b, r)
 	start := r.ends()
 	c, err := kafka.NewTransactional(r.addr, broker.Name("bench"))
@@ -65,7 +65,7 @@ func backlog(b *testing.B, broker *kafkatest.Broker) {
 						cfg := Config{
 							Addr: r.addr, Group: group, Consumer: "b", Topics: []string{kafka.MessagesPersisted}, Store: r.store,
 							Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: parallel,
-							Dead: func(_ context.Context, d Dead) error { return fmt.Errorf("dead letter: %s", d.Reason) },
+							WriteDeadLetter: func(_ context.Context, d DeadLetter) error { return fmt.Errorf("dead letter: %s", d.Reason) },
 						}
 						handle := func(_ context.Context, records []*kafka.Record) (int, error) {
 							for i, rec := range records {

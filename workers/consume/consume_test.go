@@ -18,7 +18,7 @@ import (
 )
 
 func TestOutcomes(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+	both(t, func(t *testing.T, r *fixture) {
 		var values []string
 		wantDead := map[string]bool{}
 		for i := range 3000 {
@@ -73,8 +73,8 @@ func TestOutcomes(t *testing.T) {
 
 // What was committed does not come again to the next process, and nothing is left
 // out.
-func TestRestartGoesOn(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+func TestRestartContinues(t *testing.T) {
+	both(t, func(t *testing.T, r *fixture) {
 		r.publish("a ok 1", "b ok 2", "c ok 3")
 		e := r.engine(nil)
 		r.until(e, "first", func() bool { return len(r.calls) == 3 && e.Stats().Commits > 0 })
@@ -89,10 +89,10 @@ func TestRestartGoesOn(t *testing.T) {
 	})
 }
 
-// A record that makes the engine begin anew each time is a dead letter after three
+// A record that makes the engine start again each time is a dead letter after three
 // times, and what follows it is handled.
 func TestFatal(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+	both(t, func(t *testing.T, r *fixture) {
 		r.publish("a ok 1", "a fatal 2", "a ok 3")
 		fatal := 0
 		for {
@@ -100,7 +100,7 @@ func TestFatal(t *testing.T) {
 				c.Handle = func(ctx context.Context, rec *kafka.Record) error {
 					err := r.handle(ctx, rec)
 					if strings.Contains(string(rec.Value), "fatal") {
-						return Fail(Fatal, "start anew", nil)
+						return Fail(Fatal, "start again", nil)
 					}
 					return err
 				}
@@ -124,12 +124,12 @@ func TestFatal(t *testing.T) {
 
 // A dead letter that cannot be written holds the record back.
 func TestDeadLetterBeforeCommit(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+	both(t, func(t *testing.T, r *fixture) {
 		r.publish("a permanent 1", "a ok 2", "b ok 3")
 		failures := 0
 		e := r.engine(func(c *Config) {
-			write := c.Dead
-			c.Dead = func(ctx context.Context, d Dead) error {
+			write := c.WriteDeadLetter
+			c.WriteDeadLetter = func(ctx context.Context, d DeadLetter) error {
 				r.mu.Lock()
 				failures++
 				fail := failures < 3
@@ -153,7 +153,7 @@ func TestDeadLetterIsTheRecordByteForByte(t *testing.T) {
 		{Topic: topic, Key: nil, Value: []byte{}},
 		{Topic: topic, Key: []byte{}, Value: nil},
 	} {
-		b, err := proto.Marshal(Dead{Record: rec, Group: "g", Reason: "r", At: time.Now(), Attempts: 1}.Message())
+		b, err := DeadLetter{Record: rec, Group: "g", Reason: "r", FailedAt: time.Now(), Attempts: 1}.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func publishesLetters(t *testing.T, b *kafkatest.Broker) {
 	}
 	defer c.Close()
 	write := Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
-	d := Dead{Record: &kafka.Record{Topic: topic, Partition: 3, Offset: 7, Value: []byte("x")}, Group: "g", Consumer: "c", Reason: "permanent: bad", At: time.Now(), Attempts: 2}
+	d := DeadLetter{Record: &kafka.Record{Topic: topic, Partition: 3, Offset: 7, Value: []byte("x")}, Group: "g", Consumer: "c", Reason: "permanent: bad", FailedAt: time.Now(), Attempts: 2}
 	if err := write(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func publishesLetters(t *testing.T, b *kafkatest.Broker) {
 // Lag is what has not been finished: of a partition that waits, everything from the
 // record on that it waits for, and its age; nothing once all is done.
 func TestLag(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+	both(t, func(t *testing.T, r *fixture) {
 		var away atomic.Bool
 		away.Store(true)
 		r.publish("a ok 1", "a ok 2", "a ok 3", "b ok 4")
@@ -215,7 +215,7 @@ func TestLag(t *testing.T) {
 			}
 		})
 		r.until(e, "the partition waits, and then not", func() bool {
-			if s := e.Stats(); away.Load() && s.Held > 0 && s.Lag > 0 {
+			if s := e.Stats(); away.Load() && s.Pauses > 0 && s.Lag > 0 {
 				if s.Lag < 2 || s.Lag > 3 || s.Oldest < 59*time.Minute || s.Oldest > 61*time.Minute {
 					t.Errorf("%+v", s)
 				}

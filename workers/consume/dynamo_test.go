@@ -8,10 +8,10 @@ import (
 
 // Attempts are counted on DynamoDB as on any engine.
 func TestOnDynamoDB(t *testing.T) {
-	dynamotest.Rerun(t, TestOutcomes, TestRestartGoesOn, TestDeadLetterBeforeCommit, TestPoison)
+	dynamotest.Rerun(t, TestOutcomes, TestRestartContinues, TestDeadLetterBeforeCommit, TestPoison)
 }
 
 // So they are while a third of all requests is refused, lost or loses its answer.
 func TestOnDynamoDBUnderFaults(t *testing.T) {
-	dynamotest.RerunUnderFaults(t, 15, TestRestartGoesOn, TestDeadLetterBeforeCommit)
+	dynamotest.RerunUnderFaults(t, 15, TestRestartContinues, TestDeadLetterBeforeCommit)
 }

@@ -12,14 +12,14 @@ import (
 // Class says what to do about a failure.
 type Class uint8
 
-// The classes of failures.
+// The classes of failures. Their names are part of dead letters and of the operators' API.
 const (
 	Unknown       Class = iota
 	Permanent           // the record will never be right
-	Downstream          // somebody who is served is away; nothing is lost by skipping
-	Authoritative       // the store or Kafka is away
-	Fatal               // the engine must start anew
-	Ignored             // the record is nothing to this consumer
+	Downstream          // somebody who is served is unavailable; the record may be skipped without loss
+	Authoritative       // the store or Kafka is unavailable; the record must be retried
+	Fatal               // the engine must start again
+	Ignored             // the record does not concern this consumer
 )
 
 // String returns the class's name.
@@ -27,7 +27,7 @@ func (c Class) String() string {
 	return [...]string{"unknown", "permanent", "downstream", "authoritative", "fatal", "ignored"}[c]
 }
 
-// Failure is an error of a class. Reason must not hold any content of the record.
+// Failure is an error of a class. Reason must not contain any content of the record.
 type Failure struct {
 	Class  Class
 	Reason string
@@ -53,8 +53,8 @@ func classOf(err error) Class {
 	return Unknown
 }
 
-// Reason is what of an error may stand in a dead letter: class and reason, never
-// the text of an error that nobody has looked at.
+// Reason is the part of an error that a dead letter may contain: class and reason, never
+// the text of an error that may quote the record.
 func Reason(err error) string {
 	var f *Failure
 	if errors.As(err, &f) {
@@ -69,16 +69,15 @@ func Reason(err error) string {
 
 type redriven struct{}
 
-// WithRedrive marks the context of a handler whose record comes from the dead
-// letters.
+// WithRedrive marks the context of a handler whose record comes from a dead letter.
 func WithRedrive(ctx context.Context) context.Context {
 	return context.WithValue(ctx, redriven{}, true)
 }
 
-// Redriven reports whether a handler's record comes from the dead letters.
+// Redriven reports whether a handler's record comes from a dead letter.
 func Redriven(ctx context.Context) bool { return ctx.Value(redriven{}) != nil }
 
-// Call calls a handler; a panic of it is an unknown failure.
+// Call calls a handler, and turns a panic into an unknown failure.
 func Call(ctx context.Context, handle Handler, r *kafka.Record) error {
 	return guard(func() error { return handle(ctx, r) })
 }
@@ -92,8 +91,8 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// panicked is a panic of a handler. What it panicked with may be content: it is for
-// the log only.
+// panicked is a panic of a handler. Its value may be content of the record: it is for the
+// log only.
 type panicked struct {
 	value any
 	stack []byte

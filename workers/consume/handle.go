@@ -16,13 +16,13 @@ type Handler func(ctx context.Context, r *kafka.Record) error
 // least one, and at most kafka.MaxPoll. It returns how many it has finished, from the
 // first one on. Without an error that is all of them.
 //
-// An error is about the first of those that are left. Unless it is downstream,
-// authoritative or ignored, that record then comes again, alone: nothing is held against a record
-// but what happened while it was alone. So a handler that cannot tell may return 0, and
-// one that panics blames nobody; the rest of such a batch comes record by record.
+// An error is about the first record that is left. If it is downstream, authoritative or
+// ignored, the class decides. Otherwise that record comes again, alone: only what happens
+// while a record is alone counts against it. So a handler that cannot tell may return 0,
+// and a panic counts against no record; the rest of the batch then comes record by record.
 type BatchHandler func(ctx context.Context, records []*kafka.Record) (finished int, err error)
 
-// One is the handler of single records that a BatchHandler is, too.
+// One returns the same handler as one of single records.
 func (h BatchHandler) One() Handler {
 	return func(ctx context.Context, r *kafka.Record) error {
 		_, err := h(ctx, []*kafka.Record{r})
@@ -36,55 +36,100 @@ var downstreamWaits = []time.Duration{100 * time.Millisecond, 500 * time.Millise
 // recordTimeout bounds the writing of an attempt and of a dead letter.
 const recordTimeout = 45 * time.Second
 
-// maxAttempts is how often a record with an unknown failure is tried (K-127).
+// maxAttempts is how often a record with an unknown failure is tried: a passing cause has
+// two more chances, and a lasting one holds the partition up three times.
 const maxAttempts = 3
 
-// workBatch handles the records of a unit together, and those one by one of which one
-// has failed.
-func (e *Engine) workBatch(ctx context.Context, u *unit, stop *atomic.Bool) {
-	records := make([]*kafka.Record, len(u.at))
-	for i, at := range u.at {
-		records[i] = u.sh.batch.Records[at]
+// workRecords handles the records of a key batch one by one.
+func (e *Engine) workRecords(ctx context.Context, kb *keyBatch, stop *atomic.Bool) {
+	for i := 0; i < len(kb.indexes) && ctx.Err() == nil && !stop.Load(); i++ {
+		if _, ok := e.workOne(ctx, kb, i, stop); !ok {
+			return // the key's later records wait with it
+		}
 	}
-	apart := u.sh.apart
+}
+
+// workBatch handles the records of a key batch together, and one by one around a failure.
+func (e *Engine) workBatch(ctx context.Context, kb *keyBatch, stop *atomic.Bool) {
+	records := make([]*kafka.Record, len(kb.indexes))
+	for i, at := range kb.indexes {
+		records[i] = kb.portion.batch.Records[at]
+	}
+	oneByOne := kb.portion.oneByOne
 	for i := 0; i < len(records) && ctx.Err() == nil && !stop.Load(); i++ {
-		if !apart && i < len(records)-1 {
-			n, err := e.batch(ctx, u, records[i:])
+		if !oneByOne && i < len(records)-1 {
+			n, err := e.tryBatch(ctx, kb, records[i:])
 			for range n {
-				u.sh.done[u.at[i]] = true
+				kb.portion.done[kb.indexes[i]] = true
 				i++
 			}
 			switch {
 			case i == len(records) || ending(ctx):
 				return
 			case ctx.Err() != nil:
-				u.sh.cut.Store(true)
+				kb.portion.cut.Store(true)
 				return
 			case classOf(err) == Authoritative:
-				e.waits(records[i], err)
+				e.logWaiting(records[i], err)
 				return
 			case classOf(err) == Downstream:
-				e.skip(u, i)
+				e.skip(kb, i)
 				continue
 			case classOf(err) == Ignored:
-				u.sh.done[u.at[i]] = true
+				kb.portion.done[kb.indexes[i]] = true
 				e.ignored.Add(1)
 				continue
 			}
-			apart = true
+			oneByOne = true
 		}
-		what, ok := e.single(ctx, u, i, stop)
+		what, ok := e.workOne(ctx, kb, i, stop)
 		if !ok {
 			return
 		}
-		apart = u.sh.apart || apart && what == handled // it was another one; or it was this one
+		// While the record that failed is not found, the next one may be it.
+		oneByOne = kb.portion.oneByOne || oneByOne && what == handled
 	}
 }
 
-// batch handles records together, with retries if it is downstream that fails. It
-// returns how many are finished; an error is about those that are left.
-func (e *Engine) batch(ctx context.Context, u *unit, records []*kafka.Record) (finished int, err error) {
-	for waits := u.waits(); ; waits = waits[1:] {
+// workOne handles the i-th record of a key batch alone; ok says that it is finished.
+func (e *Engine) workOne(ctx context.Context, kb *keyBatch, i int, stop *atomic.Bool) (what outcome, ok bool) {
+	at := kb.indexes[i]
+	r := kb.portion.batch.Records[at]
+	what, err := e.record(ctx, r, kb.retryWaits())
+	switch {
+	case err == nil:
+		kb.portion.done[at] = true
+		kb.retriesExhausted = kb.retriesExhausted || what == skipped
+		return what, true
+	case classOf(err) == Fatal:
+		kb.fatal = err
+		stop.Store(true)
+	default:
+		e.logWaiting(r, err)
+	}
+	return 0, false
+}
+
+// retryWaits are the waits between retries. Once retries did not help, the later records
+// of a key batch have none: the round would take longer than a member may be silent.
+func (kb *keyBatch) retryWaits() []time.Duration {
+	if kb.retriesExhausted {
+		return nil
+	}
+	return downstreamWaits
+}
+
+// skip leaves a record out: the users it is for learn of it when they synchronise.
+func (e *Engine) skip(kb *keyBatch, i int) {
+	kb.retriesExhausted = true
+	kb.portion.done[kb.indexes[i]] = true
+	e.skipped.Add(1)
+}
+
+// tryBatch handles records together, with retries of downstream failures. It returns how
+// many are finished; an error is about those that are left.
+func (e *Engine) tryBatch(ctx context.Context, kb *keyBatch, records []*kafka.Record) (finished int, err error) {
+	for waits := kb.retryWaits(); ; waits = waits[1:] {
 		done, err := e.callBatch(ctx, records[finished:])
 		finished += done
 		e.handled.Add(int64(done))
@@ -94,43 +139,13 @@ func (e *Engine) batch(ctx context.Context, u *unit, records []*kafka.Record) (f
 	}
 }
 
-// waits are those between retries. Once they were of no use, they are not for the later
-// records of a unit: a round would take longer than a member may be silent.
-func (u *unit) waits() []time.Duration {
-	if u.tired {
-		return nil
-	}
-	return downstreamWaits
-}
-
-// skip leaves a record out: those whom it is for learn of it by synchronising.
-func (e *Engine) skip(u *unit, i int) {
-	u.tired = true
-	u.sh.done[u.at[i]] = true
-	e.skipped.Add(1)
-}
-
-// callBatch calls the handler with several records, and tells of a panic.
-func (e *Engine) callBatch(ctx context.Context, records []*kafka.Record) (finished int, err error) {
-	e.calls.Add(1)
-	err = guard(func() (err error) {
-		finished, err = e.cfg.Batch(ctx, records)
-		return err
-	})
-	if err == nil {
-		return len(records), nil
-	}
-	e.told(records[0], err)
-	return min(max(finished, 0), len(records)), err
-}
-
-// outcome is what became of a record that is finished.
+// outcome is what came of a record that is finished.
 type outcome uint8
 
 const (
 	handled outcome = iota
 	skipped
-	buried
+	deadLettered
 	ignored
 )
 
@@ -148,12 +163,12 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Durat
 	if ending(ctx) {
 		return 0, err // the record will come again
 	}
-	// What is known of the record is written down also when the round has no time left.
+	// The failure is written down even if the round has no time left.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	switch class {
 	case Permanent:
-		return buried, e.bury(ctx, r, 1, Reason(err))
+		return deadLettered, e.deadLetter(ctx, r, 1, err)
 	case Downstream:
 		e.skipped.Add(1)
 		return skipped, nil
@@ -161,15 +176,48 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Durat
 		e.ignored.Add(1)
 		return ignored, nil
 	case Unknown, Fatal:
-		attempts, failed := e.count(ctx, r)
+		n, failed := e.crashes.CountAttempt(ctx, r)
 		switch {
-		case failed == nil && attempts >= maxAttempts:
-			return buried, e.bury(ctx, r, attempts, Reason(err))
+		case failed == nil && n >= maxAttempts:
+			return deadLettered, e.deadLetter(ctx, r, n, err)
 		case failed != nil && class == Unknown:
 			return 0, Fail(Authoritative, "count attempts", failed)
 		}
 	}
 	return 0, err
+}
+
+// callBatch calls the handler with several records, and logs a panic.
+func (e *Engine) callBatch(ctx context.Context, records []*kafka.Record) (finished int, err error) {
+	e.calls.Add(1)
+	err = guard(func() (err error) {
+		finished, err = e.cfg.Batch(ctx, records)
+		return err
+	})
+	if err == nil {
+		return len(records), nil
+	}
+	e.logPanic(records[0], err)
+	return min(max(finished, 0), len(records)), err
+}
+
+// call calls the handler with one record, and logs a panic.
+func (e *Engine) call(ctx context.Context, r *kafka.Record) error {
+	e.calls.Add(1)
+	h := e.cfg.Handle
+	if h == nil {
+		h = e.cfg.Batch.One()
+	}
+	err := Call(ctx, h, r)
+	e.logPanic(r, err)
+	return err
+}
+
+func (e *Engine) logPanic(r *kafka.Record, err error) {
+	var p *panicked
+	if errors.As(err, &p) {
+		e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p.value, "stack", string(p.stack))
+	}
 }
 
 // sleep waits; false says that ctx ended first.
@@ -181,24 +229,5 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-t.C:
 		return true
-	}
-}
-
-// call calls the handler with one record, and tells of a panic.
-func (e *Engine) call(ctx context.Context, r *kafka.Record) error {
-	e.calls.Add(1)
-	h := e.cfg.Handle
-	if h == nil {
-		h = e.cfg.Batch.One()
-	}
-	err := Call(ctx, h, r)
-	e.told(r, err)
-	return err
-}
-
-func (e *Engine) told(r *kafka.Record, err error) {
-	var p *panicked
-	if errors.As(err, &p) {
-		e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p.value, "stack", string(p.stack))
 	}
 }

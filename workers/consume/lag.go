@@ -7,33 +7,66 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// How far a consumer is behind has two parts: what it has fetched and not finished, which
-// it knows to the record, and what Kafka has beyond that, which it asks for: while a
-// handler hangs nothing is fetched. Kafka counts in offsets, and the markers of
-// transactions have offsets too: what several polls find nothing of is no record.
+// The lag of a consumer has two parts: what it has fetched and not finished, which it
+// knows to the record, and what Kafka has beyond that. It asks Kafka for the second part,
+// since nothing is fetched while a handler hangs. Kafka counts in offsets, and markers of
+// transactions have offsets, too: what several polls bring nothing of is not a record.
 
-// lag is how far a partition is behind in what was fetched of it.
-type lag struct {
-	records int64
-	oldest  time.Time // when the next record was published, as far as is known
-}
+// backlog is how far a partition is behind.
+type backlog struct {
+	unfinished int64     // records that were fetched
+	oldest     time.Time // when the next of them was published, as far as is known
 
-// unread is what a partition has beyond what was fetched.
-type unread struct {
-	records int64
-	since   time.Time // when it was seen first
-	polls   int       // that found nothing of it since
+	started   bool  // fetchedTo is known
+	fetchedTo int64 // offset up to which the partition was fetched
+
+	unfetched  int64     // offsets beyond fetchedTo
+	since      time.Time // when they were first seen
+	emptyPolls int       // that have brought nothing of them since
 }
 
 const (
-	watchEvery  = 5 * time.Second
-	unreadAfter = 10 * time.Second // longer than a poll that finds nothing takes
-	emptyPolls  = 4
+	watchEvery    = 5 * time.Second
+	unfetchedSpan = 10 * time.Second // longer than a poll that brings nothing
+	maxEmptyPolls = 4
 )
 
-// watch asks Kafka for the ends of the partitions until ctx ends. An answer that fails
-// leaves what is known as it is: the age of the oldest record grows by itself.
-func (e *Engine) watch(ctx context.Context, s *kafka.Session, topics []string) {
+// onEnd takes the offset at which Kafka says that the partition ends.
+func (b *backlog) onEnd(end int64, now time.Time) {
+	switch {
+	case !b.started: // nothing has come yet: all of it may have been read before
+		b.started, b.fetchedTo = true, end
+	case end <= b.fetchedTo:
+		b.unfetched = 0
+	default:
+		if b.unfetched == 0 {
+			b.since, b.emptyPolls = now, 0
+		}
+		b.unfetched = end - b.fetchedTo
+	}
+}
+
+// onPoll takes a poll that could have brought unfetched records.
+func (b *backlog) onPoll(now time.Time) {
+	if b.unfetched == 0 {
+		return
+	}
+	if b.emptyPolls++; b.emptyPolls >= maxEmptyPolls && now.Sub(b.since) >= time.Second {
+		b.fetchedTo += b.unfetched // they are markers, or were aborted
+		b.unfetched = 0
+	}
+}
+
+// onFetched takes the offset behind the last record that a poll has brought.
+func (b *backlog) onFetched(next int64) {
+	if next > b.fetchedTo {
+		b.started, b.fetchedTo, b.unfetched = true, next, 0
+	}
+}
+
+// watchEnds asks Kafka for the ends of the partitions until ctx ends. If Kafka does not
+// answer, nothing changes: the age of the oldest record grows by itself.
+func (e *Engine) watchEnds(ctx context.Context, s *kafka.Session, topics []string) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
@@ -46,91 +79,51 @@ func (e *Engine) watch(ctx context.Context, s *kafka.Session, topics []string) {
 		ends, err := s.Ends(ask, topics)
 		cancel()
 		if err == nil {
-			e.compare(ends)
+			e.onEnds(ends)
 		}
 	}
 }
 
-// compare notes what partitions have beyond what was fetched.
-func (e *Engine) compare(ends map[kafka.Partition]int64) {
+func (e *Engine) onEnds(ends map[kafka.Partition]int64) {
 	now := e.cfg.Clock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for p, end := range ends {
-		if !e.open[p] && !e.fresh[p] {
-			continue
-		}
-		fetched, known := e.fetchedTo[p]
-		if !known { // nothing has come yet: it may all be read already
-			e.fetchedTo[p] = end
-			continue
-		}
-		u, seen := e.beyond[p]
-		switch {
-		case end <= fetched:
-			delete(e.beyond, p)
-		case seen:
-			u.records = end - fetched
-			e.beyond[p] = u
-		default:
-			e.beyond[p] = unread{records: end - fetched, since: now}
+	for id, end := range ends {
+		if p := e.partitions[id]; p != nil && p.ownership != unowned {
+			p.backlog.onEnd(end, now)
 		}
 	}
 }
 
-// caughtUp notes that all that was fetched is finished: partitions that a poll
-// brought nothing of are not behind, unless they wait.
-func (e *Engine) caughtUp(batch map[kafka.Partition]kafka.Batch) {
+// onCaughtUp says that all that was fetched before a poll is finished: a partition that the
+// poll brought nothing of is not behind, unless it backs off.
+func (e *Engine) onCaughtUp(batches map[kafka.Partition]kafka.Batch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for part := range e.lags {
-		st := e.stocks[part]
-		if _, came := batch[part]; !came && (st == nil || !st.held) {
-			delete(e.lags, part)
+	for id, p := range e.partitions {
+		if _, came := batches[id]; !came && !p.buffer.backingOff {
+			p.backlog.unfinished = 0
 		}
 	}
 }
 
-// fetched notes up to where the records of a poll go.
-func (e *Engine) fetched(batch map[kafka.Partition]kafka.Batch) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for part, u := range e.beyond {
-		if st := e.stocks[part]; st != nil && (st.paused || len(st.records) > 0) {
-			continue
-		}
-		if u.polls++; u.polls >= emptyPolls && e.cfg.Clock().Sub(u.since) >= time.Second {
-			e.fetchedTo[part] += u.records // markers, or what was aborted
-			delete(e.beyond, part)
-			continue
-		}
-		e.beyond[part] = u
-	}
-	for part, b := range batch {
-		if next := b.Records[len(b.Records)-1].Offset + 1; next > e.fetchedTo[part] {
-			e.fetchedTo[part] = next
-			delete(e.beyond, part)
-		}
-	}
-}
-
-// measure notes how far a partition is behind.
-func (e *Engine) measure(sh *share) {
+// measure updates the backlog of a portion's partition.
+func (e *Engine) measure(po *portion) {
 	i := 0
-	for i < len(sh.done)-1 && sh.done[i] {
+	for i < len(po.done)-1 && po.done[i] {
 		i++
 	}
-	r := sh.batch.Records[i]
-	l := lag{records: sh.batch.End - r.Offset, oldest: r.Timestamp}
-	if sh.done[i] {
-		l.records--
-		if l.records <= 1 { // it is the end of a transaction, or about to come
-			l.records = 0
+	r := po.batch.Records[i]
+	unfinished := po.batch.End - r.Offset
+	if po.done[i] {
+		unfinished--
+		if unfinished <= 1 { // it is the end of a transaction, or about to come
+			unfinished = 0
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.open[sh.part] || e.fresh[sh.part] {
-		e.lags[sh.part] = l
+	if p := po.partition; p.ownership != unowned {
+		p.backlog.unfinished, p.backlog.oldest = unfinished, r.Timestamp
 	}
 }

@@ -81,8 +81,8 @@ func TestPauseAfterErrors(t *testing.T) {
 				handled.Add(1)
 				return nil
 			},
-			Dead:  func(context.Context, Dead) error { return nil },
-			Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.NewTextHandler(log, nil)),
+			WriteDeadLetter: func(context.Context, DeadLetter) error { return nil },
+			Store:           storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -91,9 +91,9 @@ func TestPauseAfterErrors(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- e.Run(ctx) }()
 		time.Sleep(10 * time.Second) // to join
-		before := log.count("will be repeated")
+		before := log.count("a poll failed and is retried")
 		time.Sleep(time.Minute)
-		if n := log.count("will be repeated") - before; n < 10 || n > 40 {
+		if n := log.count("a poll failed and is retried") - before; n < 10 || n > 40 {
 			t.Errorf("%d attempts in a minute", n)
 		}
 		if s := e.Stats(); s.Stalled < time.Minute {
@@ -121,7 +121,7 @@ func TestPauseAfterErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(70 * time.Second)
-		if s := e.Stats(); s.Stalled < 55*time.Second || s.Held == 0 {
+		if s := e.Stats(); s.Stalled < 55*time.Second || s.Pauses == 0 {
 			t.Errorf("%+v: a partition has waited for more than a minute", s)
 		}
 		cancel()

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ type poisoner struct {
 	ids   map[string]int
 }
 
-func newPoisoner(t testing.TB, r *rig) *poisoner {
+func newPoisoner(t testing.TB, r *fixture) *poisoner {
 	t.Helper()
 	ids, err := registry.New(r.store).Events(t.Context())
 	if err != nil {
@@ -97,7 +98,7 @@ type position struct {
 // PARLEY_RECORDS sets the number of records.
 func TestPoison(t *testing.T) { both(t, testPoison) }
 
-func testPoison(t *testing.T, r *rig) {
+func testPoison(t *testing.T, r *fixture) {
 	count := scale(t, "PARLEY_RECORDS", 4000)
 	mark := r.broker.Mark(t, kafka.DeadLetters)
 	p := newPoisoner(t, r)
@@ -140,7 +141,7 @@ func testPoison(t *testing.T, r *rig) {
 	var longest time.Duration
 	e := r.engine(func(c *Config) {
 		c.Topics = []string{kafka.MessagesPersisted}
-		c.Dead = Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
+		c.WriteDeadLetter = Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
 		check := func(rec *kafka.Record) (event.Event, error) {
 			e, err := p.serde.Decode(context.Background(), rec.Key, rec.Value)
 			if err != nil {
@@ -148,9 +149,9 @@ func testPoison(t *testing.T, r *rig) {
 			}
 			switch e.(*eventv1.MessagePersisted).GetContent() {
 			case "panic":
-				panic("as told")
+				panic("as planned")
 			case "failure":
-				return nil, errors.New("as told")
+				return nil, errors.New("as planned")
 			}
 			return e, nil
 		}
@@ -196,7 +197,7 @@ func testPoison(t *testing.T, r *rig) {
 	})
 	r.until(e, "all", func() bool {
 		s := e.Stats()
-		return s.Handled+s.Dead == int64(count)
+		return s.Handled+s.DeadLettered == int64(count)
 	})
 	for _, rec := range records {
 		at := position{rec.Partition, rec.Offset}
@@ -208,8 +209,8 @@ func testPoison(t *testing.T, r *rig) {
 			t.Fatalf("%+v was handled %d times, not %d", at, handled[at], want)
 		}
 	}
-	if s := e.Stats(); s.Held > int64(failing*(maxAttempts-1)) || s.Skipped != 0 {
-		t.Errorf("%d records failed, partitions waited %d times", failing, s.Held)
+	if s := e.Stats(); s.Pauses > int64(failing*(maxAttempts-1)) || s.Skipped != 0 {
+		t.Errorf("%d records failed, partitions waited %d times", failing, s.Pauses)
 	}
 	r.checkLetters(mark, dead, func(at position) int32 {
 		if kind := wrong[dead[at]]; kind == "panic" || kind == "failure" {
@@ -222,7 +223,7 @@ func testPoison(t *testing.T, r *rig) {
 
 // checkLetters reads the topic of dead letters: it has one of each record, with the
 // record's bytes, in the partition of its key.
-func (r *rig) checkLetters(from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32) {
+func (r *fixture) checkLetters(from kafkatest.Mark, want map[position]*kafka.Record, attempts func(position) int32) {
 	r.t.Helper()
 	seen := map[position]bool{}
 	r.broker.Read(r.t, from, func(rec *kafka.Record) bool {
@@ -243,6 +244,10 @@ func (r *rig) checkLetters(from kafkatest.Mark, want map[position]*kafka.Record,
 		if !bytes.Equal(old.GetKey(), orig.Key) || !bytes.Equal(old.GetValue(), orig.Value) || len(old.GetHeaders()) != len(orig.Headers) {
 			r.t.Errorf("%+v: the dead letter is another record", at)
 		}
+		id := fmt.Sprintf("%s/%s/%d/%d", r.group, orig.Topic, at.partition, at.offset)
+		if class, _, _ := strings.Cut(md.GetFailureReason(), ":"); md.GetDeadLetterId() != id || md.GetFailureClass().String() != "FAILURE_CLASS_"+strings.ToUpper(class) {
+			r.t.Errorf("%+v: id and class are %v", at, md)
+		}
 		if md.GetProcessingAttempts() != attempts(at) || md.GetConsumerId() != "me" || md.GetFailureReason() == "" || md.GetOriginalTopic() != orig.Topic {
 			r.t.Errorf("%+v: %v", at, md)
 		}
@@ -258,7 +263,7 @@ func (r *rig) checkLetters(from kafkatest.Mark, want map[position]*kafka.Record,
 // in order (K-108…K-112, K-114). PARLEY_REBALANCES sets how often; K-114 asks for 300.
 func TestRebalances(t *testing.T) { both(t, testRebalances) }
 
-func testRebalances(t *testing.T, r *rig) {
+func testRebalances(t *testing.T, r *fixture) {
 	rebalances := scale(t, "PARLEY_REBALANCES", 10)
 	rng := rand.New(rand.NewPCG(5, 5))
 	const keys = 60
@@ -290,7 +295,7 @@ func testRebalances(t *testing.T, r *rig) {
 		names++
 		e := r.engine(func(c *Config) {
 			c.Handle, c.Consumer, c.Parallel = handle, fmt.Sprint("m", names), 1+rng.IntN(8)
-			c.Expiry = 6 * time.Second // members hear of others with their heartbeats
+			c.Expiry = 6 * time.Second // members learn of others with their heartbeats
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		m := member{stop, make(chan error, 1)}
@@ -385,8 +390,8 @@ func TestDeadLettersOfRandomRecords(t *testing.T) {
 		for range rng.IntN(3) {
 			rec.Headers = append(rec.Headers, kafka.Header{Key: fmt.Sprint("k", rng.IntN(2)), Value: random(rng.IntN(2) * 10)})
 		}
-		d := Dead{Record: rec, Group: "g", Consumer: "c", Reason: "r", At: time.Now(), Attempts: 1}
-		b, err := d.encode()
+		d := DeadLetter{Record: rec, Group: "g", Consumer: "c", Reason: "r", FailedAt: time.Now(), Attempts: 1}
+		b, err := d.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,17 +422,18 @@ func TestCommitStopsAtTheUnfinished(t *testing.T) {
 		records[i] = &kafka.Record{Offset: int64(3 * i)} // with holes, as control records leave them
 	}
 	for bad := range records {
-		sh := &share{batch: kafka.Batch{Records: records}, ahead: map[int64]bool{}, done: make([]bool, len(records))}
-		for i := range sh.done {
-			sh.done[i] = i != bad
+		ahead := map[int64]bool{}
+		po := &portion{batch: kafka.Batch{Records: records}, partition: &partition{finishedOutOfOrder: ahead}, done: make([]bool, len(records))}
+		for i := range po.done {
+			po.done[i] = i != bad
 		}
-		next, wait := sh.result()
-		if !wait || next != records[bad].Offset || len(sh.ahead) != len(records)-1-bad {
-			t.Fatalf("record %d: next is %d, %v, %d are ahead", bad, next, wait, len(sh.ahead))
+		next, wait := po.result()
+		if !wait || next != records[bad].Offset || len(ahead) != len(records)-1-bad {
+			t.Fatalf("record %d: next is %d, %v, %d are ahead", bad, next, wait, len(ahead))
 		}
-		sh.done[bad] = true
-		if next, wait := sh.result(); wait || next != records[len(records)-1].Offset+1 || len(sh.ahead) != 0 {
-			t.Fatalf("record %d, finished: next is %d, %v, %d are ahead", bad, next, wait, len(sh.ahead))
+		po.done[bad] = true
+		if next, wait := po.result(); wait || next != records[len(records)-1].Offset+1 || len(ahead) != 0 {
+			t.Fatalf("record %d, finished: next is %d, %v, %d are ahead", bad, next, wait, len(ahead))
 		}
 	}
 }
@@ -436,7 +442,7 @@ func TestCommitStopsAtTheUnfinished(t *testing.T) {
 // handled twice.
 func TestLargePartitionsThatWait(t *testing.T) { both(t, testLargePartitionsThatWait) }
 
-func testLargePartitionsThatWait(t *testing.T, r *rig) {
+func testLargePartitionsThatWait(t *testing.T, r *fixture) {
 	var records []*kafka.Record
 	for i := range 60 {
 		value := append([]byte(fmt.Sprintf("chat%d ok %d ", i%3, i)), make([]byte, 240<<10)...)

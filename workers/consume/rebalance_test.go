@@ -14,11 +14,11 @@ import (
 )
 
 // blocked is a handler that stops at records whose value has a word in it.
-func (r *rig) blocked(word string, begun chan<- string, goOn <-chan struct{}) Handler {
+func (r *fixture) blocked(word string, begun chan<- string, resume <-chan struct{}) Handler {
 	return func(ctx context.Context, rec *kafka.Record) error {
 		if strings.Contains(string(rec.Value), word) {
 			begun <- string(rec.Value)
-			<-goOn
+			<-resume
 		}
 		return r.handle(ctx, rec)
 	}
@@ -28,10 +28,10 @@ func (r *rig) blocked(word string, begun chan<- string, goOn <-chan struct{}) Ha
 // committed, for the next member has gone on by then; and what it had fetched besides
 // and kept is not handled when it is a member again (K-113, K-110, K-111).
 func TestLostPartitions(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
-		begun, goOn := make(chan string, 10), make(chan struct{})
+	both(t, func(t *testing.T, r *fixture) {
+		begun, resume := make(chan string, 10), make(chan struct{})
 		first := r.engine(func(c *Config) {
-			c.Handle, c.Consumer, c.Expiry = r.blocked("slow", begun, goOn), "first", 6*time.Second
+			c.Handle, c.Consumer, c.Expiry = r.blocked("slow", begun, resume), "first", 6*time.Second
 			if r.batch {
 				c.Batch = together(c.Handle)
 				c.Handle = nil
@@ -54,7 +54,7 @@ func TestLostPartitions(t *testing.T) {
 		r.await("the second member's turn", func() bool { return r.calls["a ok 3"] > 0 && second.Stats().Lag == 0 })
 		r.await("its commit", func() bool { return second.Stats().Commits > 0 })
 		at := r.committed(partitionOf("a"))
-		close(goOn)
+		close(resume)
 		r.await("the end of the first member's round", func() bool { return r.calls["a slow 1"] == 2 })
 		r.publish("a ok 4")
 		r.await("the next record", func() bool { return r.calls["a ok 4"] > 0 })
@@ -72,10 +72,10 @@ func TestLostPartitions(t *testing.T) {
 	})
 }
 
-// A partition that waits when it is taken away is fetched again when it comes back, and
-// goes on where it was committed.
-func TestHeldPartitionComesBack(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+// A partition that waits when it is revoked is fetched again when it comes back, and
+// resumes where it was committed.
+func TestPausedPartitionComesBack(t *testing.T) {
+	both(t, func(t *testing.T, r *fixture) {
 		var away atomic.Bool
 		away.Store(true)
 		e := r.engine(func(c *Config) {
@@ -90,12 +90,12 @@ func TestHeldPartitionComesBack(t *testing.T) {
 		stop := r.run(e)
 		defer stop()
 		r.publish("a ok 1", "a ok 2", "a ok 3")
-		r.await("the partition waits", func() bool { return e.Stats().Held > 1 })
+		r.await("the partition waits", func() bool { return e.Stats().Pauses > 1 })
 		r.expel(r.group)
 		r.await("it is a member again", func() bool { return len(r.members(r.group)) > 0 })
 		away.Store(false)
 		r.publish("b ok 4")
-		r.await("it goes on", func() bool { return r.calls["a ok 3"] > 0 && r.calls["b ok 4"] > 0 })
+		r.await("it resumes", func() bool { return r.calls["a ok 3"] > 0 && r.calls["b ok 4"] > 0 })
 		for v, n := range r.calls {
 			if n != 1 {
 				t.Errorf("%s was handled %d times", v, n)
@@ -106,8 +106,8 @@ func TestHeldPartitionComesBack(t *testing.T) {
 
 // A second member takes some of the partitions; those that stay are worked on all the
 // while, a record of them being in work when the others go (K-112).
-func TestOthersGoOnInARebalance(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+func TestOthersContinueInARebalance(t *testing.T) {
+	both(t, func(t *testing.T, r *fixture) {
 		var mu sync.Mutex
 		owner := map[int32][]string{} // by partition, each once in a row
 		engine := func(name string) *Engine {
@@ -185,7 +185,7 @@ func TestOthersGoOnInARebalance(t *testing.T) {
 // and nothing becomes a dead letter (K-121).
 func TestBrokerFailover(t *testing.T) {
 	b := kafkatest.Apache(t)
-	r := newRig(t, b)
+	r := newFixture(t, b)
 	const keys, each = 60, 60
 	var records []*kafka.Record
 	for i := range keys * each {
@@ -205,7 +205,7 @@ func TestBrokerFailover(t *testing.T) {
 	next := map[string]byte{}
 	handled := 0
 	reached := make(chan struct{})
-	goOn := make(chan struct{})
+	resume := make(chan struct{})
 	e := r.engine(func(c *Config) {
 		c.Expiry = 6 * time.Second
 		c.Handle = func(_ context.Context, rec *kafka.Record) error {
@@ -220,7 +220,7 @@ func TestBrokerFailover(t *testing.T) {
 			mu.Unlock()
 			if half {
 				close(reached)
-				<-goOn
+				<-resume
 			}
 			return nil
 		}
@@ -232,7 +232,7 @@ func TestBrokerFailover(t *testing.T) {
 	b.Trouble(t, "kill", victim)
 	restored := sync.OnceFunc(func() { b.Trouble(t, "start", victim) })
 	defer restored()
-	close(goOn)
+	close(resume)
 	if b.Brokers() == 1 {
 		restored()
 	}
@@ -272,7 +272,7 @@ func TestBrokerFailover(t *testing.T) {
 			t.Fatalf("%d partitions are not committed: %+v", missing, e.Stats())
 		}
 	}
-	if s := e.Stats(); s.Dead != 0 || s.Skipped != 0 || s.Commits <= before {
+	if s := e.Stats(); s.DeadLettered != 0 || s.Skipped != 0 || s.Commits <= before {
 		t.Errorf("%+v", s)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // A round begins nothing after 60 s and is over long before other members of the group
 // give this one up, 300 s after a rebalance began.
 func TestTimeOfARound(t *testing.T) {
-	r := newRig(t, kafkatest.Embedded(t))
+	r := newFixture(t, kafkatest.Embedded(t))
 	if got := r.engine(nil).cfg.Round; got != 60*time.Second {
 		t.Errorf("a round takes %v", got)
 	}
@@ -28,7 +28,7 @@ func TestTimeOfARound(t *testing.T) {
 // A record hangs its handler until the round is over. It becomes a dead letter after
 // three such times, and stops nobody: neither the records behind it nor the others.
 func TestRecordThatHangs(t *testing.T) {
-	both(t, func(t *testing.T, r *rig) {
+	both(t, func(t *testing.T, r *fixture) {
 		var values []string
 		for i := range 60 {
 			kind := "ok"
@@ -58,8 +58,8 @@ func TestRecordThatHangs(t *testing.T) {
 	})
 }
 
-// spoiled is a rig on brokers whose answers a test can spoil.
-func spoiled(t *testing.T) (*rig, *kfake.Cluster) {
+// spoiled is a fixture on brokers whose answers a test can spoil.
+func spoiled(t *testing.T) (*fixture, *kfake.Cluster) {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -74,7 +74,7 @@ func spoiled(t *testing.T) (*rig, *kfake.Cluster) {
 	if _, err := a.Apply(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, kafkatest.Embedded(t)) // for its names and its store
+	r := newFixture(t, kafkatest.Embedded(t)) // for its names and its store
 	r.addr = strings.Join(c.ListenAddrs(), ",")
 	return r, c
 }
@@ -100,7 +100,7 @@ func TestCommitIsRepeated(t *testing.T) {
 // the new one from its beginning.
 func TestTopicMadeAgain(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newRig(t, b)
+		r := newFixture(t, b)
 		admin, name, replicas := r.admin(), b.Name("again"), int16(min(b.Brokers(), 3))
 		if b.Embedded != nil { // which takes no foreign topics away
 			c, err := kfake.NewCluster(kfake.NumBrokers(1))
@@ -155,7 +155,7 @@ func TestTopicMadeAgain(t *testing.T) {
 // grows old; afterwards it is nothing, whatever markers transactions have left.
 func TestLagWhileAHandlerHangs(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newRig(t, b)
+		r := newFixture(t, b)
 		thaw := make(chan struct{})
 		r.publish("a ok 0", "b ok 0", "c ok 0")
 		e := r.engine(func(c *Config) {

@@ -25,7 +25,7 @@ func TestPartitionVectors(t *testing.T) {
 		}
 		want[v.Key] = v.Partitions[int(kafka.Partitions(kafka.DeadLetters))]
 		rec := &kafka.Record{Topic: kafka.ChatsCreated, Partition: 1, Offset: int64(i), Key: []byte(v.Key), Value: []byte("x")}
-		if err := bury(t.Context(), Dead{Record: rec, Group: "g", Consumer: "c", Reason: "r", At: time.Unix(1, 0), Attempts: 1}); err != nil {
+		if err := bury(t.Context(), DeadLetter{Record: rec, Group: "g", Consumer: "c", Reason: "r", FailedAt: time.Unix(1, 0), Attempts: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,7 +32,7 @@ func BenchmarkCount(b *testing.B) {
 			var err error
 			for n := w; n < letters && err == nil; n += writers {
 				rec := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: int32(n % 64), Offset: int64(n), Key: fmt.Append(nil, "chat", n%100), Value: make([]byte, 400)}
-				err = bury(context.Background(), consume.Dead{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: bad", At: time.Now(), Attempts: 1})
+				err = bury(context.Background(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: bad", FailedAt: time.Now(), Attempts: 1})
 			}
 			done <- err
 		}()

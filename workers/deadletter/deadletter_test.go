@@ -23,7 +23,7 @@ type rig struct {
 	now    time.Time
 	office *Office
 	store  store.Store
-	bury   func(context.Context, consume.Dead) error
+	bury   func(context.Context, consume.DeadLetter) error
 }
 
 func newRig(t *testing.T) *rig {
@@ -60,7 +60,7 @@ func (r *rig) letter(group, key string, n int) *kafka.Record {
 		Topic: kafka.MessagesPersisted, Partition: int32(len(key) % 7), Offset: int64(n), Timestamp: r.now.Add(-time.Minute),
 		Key: []byte(key), Value: value, Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}, {Key: "h", Value: nil}},
 	}
-	err := r.bury(r.t.Context(), consume.Dead{Record: rec, Group: group, Consumer: "c", Reason: fmt.Sprint("permanent: reason ", n%3), At: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
+	err := r.bury(r.t.Context(), consume.DeadLetter{Record: rec, Group: group, Consumer: "c", Reason: fmt.Sprint("permanent: reason ", n%3), FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestRecordTooLargeForItsLetter(t *testing.T) {
 	small := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: 78, Timestamp: r.now, Key: []byte("chat"), Value: []byte("y")}
 	fits := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 4, Offset: 1, Timestamp: r.now, Key: []byte("other"), Value: bytes.Repeat([]byte("z"), 940<<10)}
 	for _, rec := range []*kafka.Record{large, small, fits} {
-		if err := r.bury(t.Context(), consume.Dead{Record: rec, Group: "g", Consumer: "c", Reason: "permanent: no event", At: r.now, Attempts: 1}); err != nil {
+		if err := r.bury(t.Context(), consume.DeadLetter{Record: rec, Group: "g", Consumer: "c", Reason: "permanent: no event", FailedAt: r.now, Attempts: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -95,7 +95,7 @@ func TestRedriveKeepsOrderAcrossVersions(t *testing.T) {
 	r := newRig(t)
 	for n, topic := range []string{"messages.persisted", "messages.persisted.v2", "chats.created"} {
 		rec := &kafka.Record{Topic: topic, Partition: 5, Offset: 7, Timestamp: r.now, Key: []byte("chat1")}
-		if err := r.bury(t.Context(), consume.Dead{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x", At: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
+		if err := r.bury(t.Context(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x", FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,11 +1,11 @@
-// Package fanout repairs delivery: it reads what was committed from Kafka and tells
-// the hubs of it.
+// Package fanout repairs delivery: it reads committed events from Kafka and notifies the
+// hubs.
 //
-// The live path has mostly been faster; what it lost, the hubs find out here, and
-// read it from the store. The package owns the handler only; reading and
-// committing belong to package consume, streams to package delivery.
+// Mostly the live path has been faster. A hub that missed something finds out here, and
+// reads it from the store. The package owns the handler only; reading and committing
+// belong to package consume, streams to package delivery.
 //
-// Concurrency: handlers may be called by many goroutines.
+// Concurrency: handlers may be called from many goroutines.
 package fanout
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// Group is the consumer group (K-091).
+// Group is the consumer group; the ACLs and the committed offsets of installations have it.
 const Group = "fanout-workers"
 
-// Topics are the topics that concern deliveries.
+// Topics are the topics with events that are delivered.
 func Topics() []string {
 	return []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated}
 }
 
-// Handler tells deliver of events, without their content: where a hub misses them,
-// it reads the store.
+// Handler passes events to deliver, without their content: a hub that misses them reads
+// the store.
 func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.BatchHandler {
 	return Repairer(serde, func(_ context.Context, d delivery.Delivery) error {
 		deliver(d)
@@ -36,15 +36,15 @@ func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.BatchH
 	})
 }
 
-// ErrHead says that the store's head of a chat is not there, or older than an event of
-// the chat: what the event tells of cannot be found out from the store.
+// ErrHead says that the store's head of a chat is missing, or older than an event of the
+// chat, so that the store does not have what the event says.
 var ErrHead = errors.New("fanout: the chat's head is missing or older than its event")
 
-// Repairer is Handler where telling others can fail: with an error of the store, after
-// which the records wait and come again (K-124), or with ErrHead. A head may only be
-// late, so that the record is tried three times; then it is a dead letter, and its
-// partition goes on: one chat must not stop the others. Of all events of a chat that it
-// gets together it tells once.
+// Repairer is a Handler whose repair can fail: with an error of the store, after which the
+// records wait and come again, since the members are unknown without the store; or with
+// ErrHead. A head may only be late, so the record is tried three times. Then it becomes a
+// dead letter, and its partition continues: one chat must not stop the others. All events
+// of a chat that come together are repaired by one call.
 func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.BatchHandler {
 	return func(ctx context.Context, records []*kafka.Record) (int, error) {
 		var events []event.Event
@@ -70,8 +70,9 @@ func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery
 	}
 }
 
-// failure is what an error of decoding means: a newer type of event is told of by those
-// who know it, what is no event will never be one.
+// failure classifies an error of decoding. Newer processes handle the types of events that
+// this one does not know: as dead letters they would flood the topic at every upgrade. A
+// record that is no event will never be one.
 func failure(err error) error {
 	switch {
 	case errors.Is(err, event.ErrForeign):
@@ -79,12 +80,12 @@ func failure(err error) error {
 	case errors.Is(err, event.ErrSchema):
 		return consume.Fail(consume.Permanent, err.Error(), err)
 	}
-	return consume.Fail(consume.Authoritative, "the schema registry cannot be asked", err)
+	return consume.Fail(consume.Authoritative, "the schema registry does not answer", err)
 }
 
-// Merge returns what hubs have to hear of events of one chat, in any order: its newest
-// head, and everybody whose membership began or ended. Events of several generations
-// of the store tell of several heads.
+// Merge returns what hubs must know of events of one chat, in any order: its newest head,
+// and all users whose membership started or ended. Events of several generations of the
+// store have several heads.
 func Merge(events []event.Event) []delivery.Delivery {
 	var out []delivery.Delivery
 	for _, e := range events {

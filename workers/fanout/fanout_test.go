@@ -28,8 +28,8 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 )
 
-// world is one process on a real broker, with a stream of bob's.
-type world struct {
+// fixture is one process on a real broker, with a stream of bob's.
+type fixture struct {
 	t      *testing.T
 	ctx    context.Context
 	store  *storetest.Map
@@ -45,17 +45,17 @@ type world struct {
 	config consume.Config // of the engine
 }
 
-// each runs a test on each kind of broker, in a world whose hub is told of commits at
+// each runs a test on each kind of broker, in a fixture whose hub is told of commits at
 // once, or by Kafka alone.
-func each(t *testing.T, live bool, test func(t *testing.T, w *world)) {
+func each(t *testing.T, live bool, test func(t *testing.T, w *fixture)) {
 	t.Helper()
-	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { test(t, newWorld(t, b, live)) })
+	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { test(t, newFixture(t, b, live)) })
 }
 
-func newWorld(t *testing.T, broker *kafkatest.Broker, live bool) *world {
+func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	t.Cleanup(cancel)
-	w := &world{t: t, ctx: ctx, store: storetest.NewMap(time.Now), broker: broker, mark: broker.Mark(t, Topics()...)}
+	w := &fixture{t: t, ctx: ctx, store: storetest.NewMap(time.Now), broker: broker, mark: broker.Mark(t, Topics()...)}
 	log := slog.New(slog.DiscardHandler)
 	var stable func(context.Context) error
 	if broker.Embedded != nil {
@@ -97,7 +97,7 @@ func newWorld(t *testing.T, broker *kafkatest.Broker, live bool) *world {
 			}
 			return handle(ctx, records)
 		},
-		Dead: func(_ context.Context, d consume.Dead) error {
+		WriteDeadLetter: func(_ context.Context, d consume.DeadLetter) error {
 			t.Errorf("dead letter %s: %s", d.ID(), d.Reason)
 			return nil
 		},
@@ -121,7 +121,7 @@ func newWorld(t *testing.T, broker *kafkatest.Broker, live bool) *world {
 
 // begin makes a group begin where the topics ended; in a broker of the test's own that
 // is their beginning.
-func (w *world) begin(group string) {
+func (w *fixture) begin(group string) {
 	if w.broker.Embedded != nil {
 		return
 	}
@@ -135,7 +135,7 @@ func (w *world) begin(group string) {
 }
 
 // open opens bob's stream, which knows some chats.
-func (w *world) open(known ...*deliveryv1.KnownChat) {
+func (w *fixture) open(known ...*deliveryv1.KnownChat) {
 	w.t.Helper()
 	var err error
 	w.bob, err = w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour), Known: known})
@@ -148,7 +148,7 @@ func (w *world) open(known ...*deliveryv1.KnownChat) {
 	}
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
@@ -156,7 +156,7 @@ func (w *world) must(err error) {
 }
 
 // await takes bob's frames, and acknowledges them, until one is what is waited for.
-func (w *world) await(what string, is func(*deliveryv1.Frame) bool) {
+func (w *fixture) await(what string, is func(*deliveryv1.Frame) bool) {
 	w.t.Helper()
 	for {
 		first, frames, _ := w.bob.Take(100)
@@ -177,7 +177,7 @@ func (w *world) await(what string, is func(*deliveryv1.Frame) bool) {
 }
 
 // group makes a group with alice, carol and bob.
-func (w *world) group() string {
+func (w *fixture) group() string {
 	created, err := w.chats.CreateGroup(w.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"carol"}})
 	w.must(err)
 	_, err = w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: created.ChatID, UserID: "bob", Role: table.Member})
@@ -185,7 +185,7 @@ func (w *world) group() string {
 	return created.ChatID
 }
 
-func (w *world) send(id string, n int) {
+func (w *fixture) send(id string, n int) {
 	for i := range n {
 		_, err := w.chats.Send(w.ctx, chat.Send{Caller: "alice", ChatID: id, Content: fmt.Sprint(i)})
 		w.must(err)
@@ -196,7 +196,7 @@ func (w *world) send(id string, n int) {
 // addition, messages and a removal arrive by the durable path alone.
 func TestDurablePathAlone(t *testing.T) { each(t, false, durablePathAlone) }
 
-func durablePathAlone(_ *testing.T, w *world) {
+func durablePathAlone(_ *testing.T, w *fixture) {
 	id := w.group()
 	w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
 	w.send(id, 20)
@@ -215,7 +215,7 @@ func durablePathAlone(_ *testing.T, w *world) {
 // happened meanwhile is published: nothing is left in the outbox (K-070, L-190).
 func TestDurablePathStopped(t *testing.T) { each(t, true, durablePathStopped) }
 
-func durablePathStopped(t *testing.T, w *world) {
+func durablePathStopped(t *testing.T, w *fixture) {
 	w.down.Store(true)
 	id := w.group()
 	w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
@@ -253,7 +253,7 @@ func durablePathStopped(t *testing.T, w *world) {
 
 // messages takes bob's frames until he has messages up to a sequence; each must be the
 // one that follows, and come once.
-func (w *world) messages(next *int64, last int64) {
+func (w *fixture) messages(next *int64, last int64) {
 	w.t.Helper()
 	w.await(fmt.Sprintf("message %d", last), func(f *deliveryv1.Frame) bool {
 		if m := f.GetMessage(); m != nil {
@@ -270,7 +270,7 @@ func (w *world) messages(next *int64, last int64) {
 // acknowledged what it got sees none of it again (K-099), and what comes after is still
 // delivered, once.
 func TestOffsetsLost(t *testing.T) {
-	each(t, true, func(t *testing.T, w *world) {
+	each(t, true, func(t *testing.T, w *fixture) {
 		id := w.group()
 		w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
 		next := int64(1)
@@ -303,7 +303,7 @@ func TestOffsetsLost(t *testing.T) {
 // Hubs cannot be reached, and what is for them is left out after some retries: whoever
 // comes back gets it from the store, without a gap (K-119, K-126).
 func TestSkippedIsSynchronised(t *testing.T) {
-	each(t, false, func(t *testing.T, w *world) {
+	each(t, false, func(t *testing.T, w *fixture) {
 		id := w.group()
 		w.await("the chat", func(f *deliveryv1.Frame) bool { return f.GetChatId() == id })
 		next := int64(1)
@@ -330,7 +330,7 @@ func TestSkippedIsSynchronised(t *testing.T) {
 }
 
 // version is a chat's.
-func (w *world) version(id string) (int64, error) {
+func (w *fixture) version(id string) (int64, error) {
 	it, err := w.store.Get(w.ctx, table.HeadKey(id), store.Strong)
 	if err != nil {
 		return 0, err

@@ -24,7 +24,7 @@ import (
 // A chat has lost its head, another's is older than its events. Their events become dead
 // letters; the other chats of the same partitions are repaired.
 func TestChatWithoutHeadStopsNobody(t *testing.T) {
-	w := newWorld(t, kafkatest.Embedded(t), false)
+	w := newFixture(t, kafkatest.Embedded(t), false)
 	partition := func(id string) int { return event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))) }
 	missing, old := w.group(), w.group()
 	var beside []string // in their partitions
@@ -67,7 +67,7 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 		repaired[d.ChatID] = max(repaired[d.ChatID], d.Version)
 		return nil
 	})
-	cfg.Dead = func(_ context.Context, d consume.Dead) error {
+	cfg.WriteDeadLetter = func(_ context.Context, d consume.DeadLetter) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if d.Attempts != 3 {

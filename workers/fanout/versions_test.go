@@ -107,8 +107,7 @@ func classOf(err error) consume.Class {
 // Records of each version of an event are told of, whether this version knows it or not,
 // and one that it does not know is warned of once (K-154, K-155); one without a version is
 // none (K-154). A type that only newer processes know is ignored, and the records around
-// it are not held up; what is registered for no topic of events is a dead letter (K-156,
-//
+// it are not held up; what is registered for no topic of events is a dead letter (K-156).
 func TestVersions(t *testing.T) {
 	x := newTester(t)
 	own := event.SpecOf(&eventv1.MessagePersisted{}).Version

@@ -97,7 +97,7 @@ func (s *site) work(ctx context.Context, name string) {
 	s.must(err)
 	e, err := consume.New(consume.Config{
 		Addr: s.b.Addr, Group: s.group, Consumer: name, Follow: w.Readable(kafka.MessagesPersisted), Store: s.store, Clock: time.Now, Logger: discard,
-		Dead: func(context.Context, consume.Dead) error { return nil }, Handle: s.handle,
+		WriteDeadLetter: func(context.Context, consume.DeadLetter) error { return nil }, Handle: s.handle,
 	})
 	s.must(err)
 	var all sync.WaitGroup

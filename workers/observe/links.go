@@ -8,8 +8,8 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// Links registers what links between processes count, and where the member lists come
-// from by which they are addressed.
+// Links registers the counters of links between processes, and the sources of the member
+// lists that address them.
 func Links(m *telemetry.Metrics, mesh *link.Mesh, r *routing.Recipients) {
 	of := func(name, help string, read func(link.Stats) float64) {
 		m.Counter(name, help, func() float64 { return read(mesh.Stats()) })

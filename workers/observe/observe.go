@@ -1,9 +1,9 @@
-// Package observe connects the counters of the workers to metrics, in whichever
-// process they run.
+// Package observe registers the counters of the workers as metrics, in whichever process
+// they run.
 //
-// It owns which counter stands under which name; the counters belong to the
-// workers, the names to package telemetry. Concurrency: the functions are called
-// while a process is put together, what they register by anybody.
+// It owns which counter has which name; the counters belong to the workers, the names to
+// package telemetry. Concurrency: the functions are called while a process is built; what
+// they register may be called from any goroutine.
 package observe
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
-// Relay registers what the relays of a process and their slots count.
+// Relay registers the counters of the relays of a process and of their slots.
 func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *counts.Watch) {
 	of := func(read func(relay.Stats) float64) func() float64 {
 		return func() float64 { return read(set.Stats()) }
@@ -38,20 +38,20 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *co
 	m.Counter(telemetry.RelaySlotsLost, "Slots taken by another process, or not renewed in time.", func() float64 { return float64(slots.Stats().Lost) })
 }
 
-// Topics shows for how long relays have been holding events of a topic back.
+// Topics registers for how long relays have been holding back the events of a topic.
 func Topics(m *telemetry.Metrics, w *versions.Watch) {
 	m.Gauge(telemetry.TopicFrozen, "Time for which events of a topic that is migrated have been waiting in the outbox, in seconds; 0 if they do not.",
 		func() float64 { return w.Frozen(time.Now()).Seconds() })
 }
 
-// Publish measures how long a relay's transactions take, those that fail included
-// (K-164).
+// Publish measures how long a relay's transactions take, including those that fail: a slow
+// broker shows first in them.
 func Publish(m *telemetry.Metrics) func(took time.Duration) {
 	return m.Histogram(telemetry.PublishTime, "Time of a relay's transaction on Kafka, failed ones included.", .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30)
 }
 
-// Created is for a relay to tell of chats whose creation is in the log: the last phase
-// of making them (L-165).
+// Created is called by a relay when the creation of a chat is in the log: the last phase of
+// its creation.
 func Created(l *telemetry.Lifecycle) func(e *eventv1.ChatCreated, took time.Duration) {
 	return func(e *eventv1.ChatCreated, took time.Duration) {
 		kind := "group"
@@ -62,22 +62,22 @@ func Created(l *telemetry.Lifecycle) func(e *eventv1.ChatCreated, took time.Dura
 	}
 }
 
-// Fanout registers what fanout's consumer counts.
+// Fanout registers the counters of fanout's consumer.
 func Fanout(m *telemetry.Metrics, e *consume.Engine) {
 	of := func(read func(consume.Stats) int64) func() float64 {
 		return func() float64 { return float64(read(e.Stats())) }
 	}
 	m.Counter(telemetry.FanoutHandled, "Records that fanout has handled.", of(func(s consume.Stats) int64 { return s.Handled }))
-	m.Counter(telemetry.FanoutDead, "Records that became dead letters.", of(func(s consume.Stats) int64 { return s.Dead }))
-	m.Counter(telemetry.FanoutSkipped, "Records left out because nobody could be told, which synchronisation makes good.", of(func(s consume.Stats) int64 { return s.Skipped }))
+	m.Counter(telemetry.FanoutDead, "Records that became dead letters.", of(func(s consume.Stats) int64 { return s.DeadLettered }))
+	m.Counter(telemetry.FanoutSkipped, "Records skipped because no server could be reached; synchronisation makes up for them.", of(func(s consume.Stats) int64 { return s.Skipped }))
 	m.Counter(telemetry.FanoutIgnored, "Records of types that only newer versions know.", of(func(s consume.Stats) int64 { return s.Ignored }))
-	m.Counter(telemetry.FanoutCalls, "Times that fanout told of a chat's records.", of(func(s consume.Stats) int64 { return s.Calls }))
-	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Held }))
+	m.Counter(telemetry.FanoutCalls, "Calls of fanout's handler, each with records of one chat.", of(func(s consume.Stats) int64 { return s.Calls }))
+	m.Counter(telemetry.FanoutHeld, "Times that a partition had to wait.", of(func(s consume.Stats) int64 { return s.Pauses }))
 	m.Counter(telemetry.FanoutUnwritten, "Times that a dead letter could not be written; its partition waits.", of(func(s consume.Stats) int64 { return s.Unwritten }))
-	m.Counter(telemetry.FanoutRebalances, "Times that partitions were dealt out anew to this process; what follows within 30 s is the same time.", of(func(s consume.Stats) int64 { return s.Rebalances }))
+	m.Counter(telemetry.FanoutRebalances, "Rebalances that assigned partitions to this process; assignments within 30 s are one rebalance.", of(func(s consume.Stats) int64 { return s.Rebalances }))
 	m.Gauge(telemetry.FanoutLag, "Records that wait to be handled.", of(func(s consume.Stats) int64 { return s.Lag }))
 	m.Gauge(telemetry.FanoutOldest, "Age of the oldest of them, in seconds.", func() float64 { return e.Stats().Oldest.Seconds() })
-	m.Gauge(telemetry.FanoutMembers, "Age of the oldest of them that tells of a membership, in seconds.", func() float64 {
+	m.Gauge(telemetry.FanoutMembers, "Age of the oldest of them about a membership, in seconds.", func() float64 {
 		return oldestOf(e.Stats(), kafka.MembershipsChanged).Seconds()
 	})
 }
@@ -92,7 +92,7 @@ func oldestOf(s consume.Stats, topic string) (age time.Duration) {
 	return age
 }
 
-// Reconcile registers what the reconciler counts.
+// Reconcile registers the counters of the reconciler.
 func Reconcile(m *telemetry.Metrics, r *reconcile.Reconciler) {
 	of := func(read func(reconcile.Stats) float64) func() float64 {
 		return func() float64 { return read(r.Stats()) }

@@ -240,7 +240,7 @@ func (c *consumer) consume(addr string, enough func(seen int) bool) {
 			}
 			return nil
 		},
-		Dead: func(_ context.Context, d consume.Dead) error { return errors.New(d.Reason) },
+		WriteDeadLetter: func(_ context.Context, d consume.DeadLetter) error { return errors.New(d.Reason) },
 	})
 	c.r.must(err)
 	if err := e.Run(ctx); !errors.Is(err, context.Canceled) {

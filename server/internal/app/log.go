@@ -97,9 +97,9 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	d.fanout, err = consume.New(consume.Config{
 		Addr: p.eng.KafkaAddr(), Kafka: p.eng.KafkaOptions(), Group: fanout.Group, Consumer: p.process, Follow: d.topics.Readable(fanout.Topics()...),
-		Batch: fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
-		Dead:  consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
-		Store: p.eng.Store, Clock: time.Now, Logger: log,
+		Batch:           fanout.Handler(serde, func(d delivery.Delivery) { p.hub.Deliver(d) }),
+		WriteDeadLetter: consume.Publisher(d.letters, func(b []byte) ([]byte, error) { return event.Frame(letter, b) }),
+		Store:           p.eng.Store, Clock: time.Now, Logger: log,
 		MinFetch: 48 << 10, // it repairs what the hub of this process has mostly seen: it is in no hurry
 	})
 	if err != nil {

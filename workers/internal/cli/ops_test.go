@@ -142,9 +142,9 @@ func TestOperators(t *testing.T) {
 	bury := consume.Publisher(producer, func(b []byte) ([]byte, error) { return event.Frame(1, b) })
 	var letters []string
 	for n := range 2 {
-		d := consume.Dead{
+		d := consume.DeadLetter{
 			Record: &kafka.Record{Topic: kafka.ChatsCreated, Partition: int32(n), Offset: int64(n) + time.Now().UnixNano(), Key: []byte(group.ChatID), Value: value, Timestamp: time.Now()},
-			Group:  "fanout-workers", Consumer: "wrk_1", Reason: "authoritative: a test", At: time.Now(), Attempts: 1,
+			Group:  "fanout-workers", Consumer: "wrk_1", Reason: "authoritative: a test", FailedAt: time.Now(), Attempts: 1,
 		}
 		must(t, bury(t.Context(), d))
 		letters = append(letters, d.ID())

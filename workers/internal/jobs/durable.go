@@ -158,8 +158,8 @@ func (p *program) fanout() ([]lifecycle.Service, error) {
 			}
 			return err
 		}),
-		Dead:  consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
-		Store: p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
+		WriteDeadLetter: consume.Publisher(letters, func(b []byte) ([]byte, error) { return event.Frame(p.letter, b) }),
+		Store:           p.eng.Store, Clock: time.Now, Logger: p.cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ type Rig struct {
 	Migrator *migrate.Migrator
 
 	t    *testing.T
-	bury func(context.Context, consume.Dead) error
+	bury func(context.Context, consume.DeadLetter) error
 }
 
 // Log is what was logged; it may be read while others write.
@@ -152,7 +152,7 @@ func (r *Rig) Event(chatID string, n int) *kafka.Record {
 // Bury makes a dead letter of a record, and returns its id.
 func (r *Rig) Bury(group string, rec *kafka.Record, reason string) string {
 	r.t.Helper()
-	d := consume.Dead{Record: rec, Group: group, Consumer: "wrk_1", Reason: reason, At: time.Now(), Attempts: 3}
+	d := consume.DeadLetter{Record: rec, Group: group, Consumer: "wrk_1", Reason: reason, FailedAt: time.Now(), Attempts: 3}
 	if err := r.bury(r.t.Context(), d); err != nil {
 		r.t.Fatal(err)
 	}

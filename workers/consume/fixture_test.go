@@ -39,9 +39,9 @@ func scale(t testing.TB, variable string, few int) int {
 
 const topic = kafka.ChatsCreated
 
-// rig is a broker with records and a consumer whose handler does as their values
+// fixture is a broker with records and a consumer whose handler does as their values
 // say.
-type rig struct {
+type fixture struct {
 	t      testing.TB
 	broker *kafkatest.Broker
 	addr   string
@@ -49,19 +49,21 @@ type rig struct {
 	group  string
 	store  store.Store
 	batch  bool // the handler gets the records of a key together
+	// isolation is that of one process: all engines of a fixture run in one.
+	isolation Isolation
 
 	mu    sync.Mutex
 	calls map[string]int // by value
 	order map[string][]string
-	dead  map[string]Dead // by value
+	dead  map[string]DeadLetter // by value
 }
 
-// newRig makes a rig whose group begins where the topics end now.
-func newRig(t testing.TB, b *kafkatest.Broker) *rig {
+// newFixture makes a fixture whose group begins where the topics end now.
+func newFixture(t testing.TB, b *kafkatest.Broker) *fixture {
 	t.Helper()
-	r := &rig{
+	r := &fixture{
 		t: t, broker: b, addr: b.Addr, group: b.Name("test"), store: dynamotest.Store(t, time.Now),
-		calls: map[string]int{}, order: map[string][]string{}, dead: map[string]Dead{},
+		calls: map[string]int{}, order: map[string][]string{}, dead: map[string]DeadLetter{},
 	}
 	r.begin(r.group)
 	return r
@@ -69,12 +71,12 @@ func newRig(t testing.TB, b *kafkatest.Broker) *rig {
 
 // begin makes a group begin where the topics end now; of a broker of the test's own it
 // is at their beginning.
-func (r *rig) begin(group string) {
+func (r *fixture) begin(group string) {
 	r.t.Helper()
 	r.commit(group, r.ends())
 }
 
-func (r *rig) ends() kadm.Offsets {
+func (r *fixture) ends() kadm.Offsets {
 	if r.broker.Embedded != nil {
 		return nil
 	}
@@ -87,7 +89,7 @@ func (r *rig) ends() kadm.Offsets {
 	return offsets
 }
 
-func (r *rig) commit(group string, offsets kadm.Offsets) {
+func (r *fixture) commit(group string, offsets kadm.Offsets) {
 	r.t.Helper()
 	if len(offsets) == 0 {
 		return
@@ -97,11 +99,11 @@ func (r *rig) commit(group string, offsets kadm.Offsets) {
 	}
 }
 
-func (r *rig) admin() *kadm.Client { return kadm.NewClient(r.broker.Client(r.t)) }
+func (r *fixture) admin() *kadm.Client { return kadm.NewClient(r.broker.Client(r.t)) }
 
 // committed returns what the group has committed of a partition of the topic, -1 for
 // nothing.
-func (r *rig) committed(part int32) int64 {
+func (r *fixture) committed(part int32) int64 {
 	r.t.Helper()
 	all, err := r.admin().FetchOffsets(r.t.Context(), r.group)
 	if err != nil {
@@ -114,7 +116,7 @@ func (r *rig) committed(part int32) int64 {
 }
 
 // members returns the ids of a group's members.
-func (r *rig) members(group string) (ids []string) {
+func (r *fixture) members(group string) (ids []string) {
 	r.t.Helper()
 	groups, err := r.admin().DescribeGroups(r.t.Context(), group)
 	if err == nil && !errors.Is(groups[group].Err, kerr.GroupIDNotFound) { // nobody has joined yet
@@ -130,7 +132,7 @@ func (r *rig) members(group string) (ids []string) {
 }
 
 // expel removes all members from a group, as their silence would in the end.
-func (r *rig) expel(group string) {
+func (r *fixture) expel(group string) {
 	r.t.Helper()
 	req := kmsg.NewPtrLeaveGroupRequest()
 	req.Group = group
@@ -161,7 +163,7 @@ func partitionOf(key string) int32 {
 }
 
 // publish writes records; a value is "key kind number".
-func (r *rig) publish(values ...string) {
+func (r *fixture) publish(values ...string) {
 	r.t.Helper()
 	var records []*kafka.Record
 	for _, v := range values {
@@ -174,7 +176,7 @@ func (r *rig) publish(values ...string) {
 }
 
 // publishRecords publishes records as they are and notes where they are.
-func (r *rig) publishRecords(records []*kafka.Record) {
+func (r *fixture) publishRecords(records []*kafka.Record) {
 	r.t.Helper()
 	publishRecords(r.t, r.addr, r.broker.Name("publisher"), records, r.kafka...)
 }
@@ -200,7 +202,7 @@ func publishRecords(t testing.TB, addr, id string, records []*kafka.Record, opti
 	}
 }
 
-func (r *rig) handle(_ context.Context, rec *kafka.Record) error {
+func (r *fixture) handle(_ context.Context, rec *kafka.Record) error {
 	v := string(rec.Value)
 	r.mu.Lock()
 	r.calls[v]++
@@ -226,7 +228,7 @@ func (r *rig) handle(_ context.Context, rec *kafka.Record) error {
 		}
 	case "fatal":
 		if n < 2 {
-			return Fail(Fatal, "start anew", nil)
+			return Fail(Fatal, "start again", nil)
 		}
 	}
 	return nil
@@ -244,16 +246,16 @@ func together(h Handler) BatchHandler {
 	}
 }
 
-func (r *rig) engine(change func(*Config)) *Engine {
+func (r *fixture) engine(change func(*Config)) *Engine {
 	r.t.Helper()
 	cfg := Config{
 		Addr: r.addr, Group: r.group, Consumer: "me", Topics: []string{topic}, Handle: r.handle, Store: r.store,
-		Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: 4,
-		Dead: func(_ context.Context, d Dead) error {
+		Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Parallel: 4, Isolation: &r.isolation,
+		WriteDeadLetter: func(_ context.Context, d DeadLetter) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if _, twice := r.dead[string(d.Record.Value)]; twice {
-				r.t.Errorf("%s was buried twice", d.Record.Value)
+				r.t.Errorf("%s has two dead letters", d.Record.Value)
 			}
 			r.dead[string(d.Record.Value)] = d
 			return nil
@@ -273,7 +275,7 @@ func (r *rig) engine(change func(*Config)) *Engine {
 }
 
 // run runs an engine until the returned function is called.
-func (r *rig) run(e *Engine) (stop func()) {
+func (r *fixture) run(e *Engine) (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
@@ -286,7 +288,7 @@ func (r *rig) run(e *Engine) (stop func()) {
 }
 
 // await waits for a condition.
-func (r *rig) await(what string, ok func() bool) {
+func (r *fixture) await(what string, ok func() bool) {
 	r.t.Helper()
 	for limit := time.Now().Add(90 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
@@ -302,7 +304,7 @@ func (r *rig) await(what string, ok func() bool) {
 }
 
 // until runs an engine until a condition holds.
-func (r *rig) until(e *Engine, what string, ok func() bool) {
+func (r *fixture) until(e *Engine, what string, ok func() bool) {
 	r.t.Helper()
 	stop := r.run(e)
 	defer stop()
@@ -311,12 +313,12 @@ func (r *rig) until(e *Engine, what string, ok func() bool) {
 
 // both runs a test on each kind of broker, with a handler of records and one of
 // batches.
-func both(t *testing.T, test func(t *testing.T, r *rig)) {
+func both(t *testing.T, test func(t *testing.T, r *fixture)) {
 	t.Helper()
 	for _, batch := range []bool{false, true} {
 		t.Run(map[bool]string{false: "records", true: "batches"}[batch], func(t *testing.T) {
 			kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-				r := newRig(t, b)
+				r := newFixture(t, b)
 				r.batch = batch
 				test(t, r)
 			})
