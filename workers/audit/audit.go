@@ -1,8 +1,9 @@
-// Package audit keeps what operators did: a row when a call begins, durable before it
-// acts, and another when it has ended. Rows are never changed and expire after Retention.
+// Package audit keeps what operators did: one row when a call starts, durable before the
+// call acts, and another when it has ended. Rows are never changed and expire after
+// 396 days.
 //
 // It owns how the rows are written, paged and joined. It does not own which calls have
-// rows, nor what stands in a request; package ops does.
+// rows, nor what a request contains; package ops does.
 //
 // Concurrency: a Log may be used by many goroutines and processes.
 package audit
@@ -20,14 +21,14 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Retention is how long a row is kept: a year and a month.
-const Retention = 396 * 24 * time.Hour
+// retention is how long a row is kept: a year and a month.
+const retention = 396 * 24 * time.Hour
 
-// MaxText is the size of a request or result, in bytes. What is longer is cut.
-const MaxText = 4096
+// maxText is the size of a request or result, in bytes. Longer ones are truncated.
+const maxText = 4096
 
-// MaxPage is the number of calls that List returns at most.
-const MaxPage = 1000
+// maxPage is the number of calls that List returns at most.
+const maxPage = 1000
 
 // ErrInvalid says what is wrong with a call of this package.
 var ErrInvalid = errors.New("audit: invalid request")
@@ -41,21 +42,21 @@ type Log struct {
 // New makes a Log.
 func New(s store.Store, clock func() time.Time) *Log { return &Log{s, clock} }
 
-// Entry is a call that has begun.
+// Entry is a call that has started.
 type Entry struct {
 	log   *Log
-	began time.Time
+	start time.Time
 	id    string
 	row   table.Audit
 }
 
-// Begin writes that a call begins. After it returned without an error, no crash takes the
-// row back. Errors are those of the store: a call that cannot be recorded must not act.
-func (l *Log) Begin(ctx context.Context, by, call, request string) (*Entry, error) {
+// Begin writes the start of a call. Once it has returned without an error, the row survives
+// a crash. Errors are those of the store: a call that cannot be recorded must not act.
+func (l *Log) Begin(ctx context.Context, actor, call, request string) (*Entry, error) {
 	now := l.clock()
-	e := &Entry{log: l, began: now, id: rand.Text(), row: table.Audit{By: by, Call: call}}
+	e := &Entry{log: l, start: now, id: rand.Text(), row: table.Audit{By: actor, Call: call}}
 	row := e.row
-	row.Request = cut(request)
+	row.Request = truncate(request)
 	if err := e.put(ctx, table.AuditBegun, row); err != nil {
 		return nil, err
 	}
@@ -65,57 +66,57 @@ func (l *Log) Begin(ctx context.Context, by, call, request string) (*Entry, erro
 // End writes how the call ended.
 func (e *Entry) End(ctx context.Context, code, result string) error {
 	row := e.row
-	row.Code, row.Result = code, cut(result)
+	row.Code, row.Result = code, truncate(result)
 	return e.put(ctx, table.AuditEnded, row)
 }
 
 func (e *Entry) put(ctx context.Context, half string, row table.Audit) error {
 	now := e.log.clock()
-	row.At, row.ExpiresAt = now.UnixMilli(), now.Add(Retention).Unix()
+	row.At, row.ExpiresAt = now.UnixMilli(), now.Add(retention).Unix()
 	err := e.log.store.Transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpPut, Key: table.AuditKey(e.began, e.id, half), Item: row.Item(), Cond: store.Absent(), Name: "audit",
+		Op: store.OpPut, Key: table.AuditKey(e.start, e.id, half), Item: row.Item(), Cond: store.Absent(), Name: "audit",
 	}}})
 	var written *store.ConditionError
 	if errors.As(err, &written) {
-		return nil // by an attempt whose answer was lost: nobody else has this id
+		return nil // an earlier attempt wrote the row and lost its answer: the id is unique
 	}
 	return err
 }
 
-// cut shortens a text to MaxText bytes.
-func cut(s string) string {
-	const mark = "…"
-	if len(s) <= MaxText {
+// truncate shortens a text to maxText bytes.
+func truncate(s string) string {
+	const ellipsis = "…"
+	if len(s) <= maxText {
 		return strings.ToValidUTF8(s, "?")
 	}
-	return strings.ToValidUTF8(s[:MaxText-len(mark)], "") + mark
+	return strings.ToValidUTF8(s[:maxText-len(ellipsis)], "") + ellipsis
 }
 
-// Call is what is known of a call.
+// Call is a recorded call.
 type Call struct {
-	ID            string
-	Began         time.Time
-	By, Name      string
-	Request       string
-	Ended         time.Time // zero: it runs, or its process ended before it did
-	Code, Outcome string
+	ID           string
+	Began        time.Time
+	Actor, Name  string
+	Request      string
+	Ended        time.Time // zero: it runs, or its process ended first
+	Code, Result string
 }
 
-// Filter chooses calls; an empty field chooses all.
+// Filter selects calls; an empty field selects all.
 type Filter struct {
 	After, Before time.Time // After is part of the span, Before is not
-	By, Name      string
+	Actor, Name   string
 }
 
-// List returns up to limit calls, newest first, and where the next page begins: empty
-// after the last. The token is of this filter. One call reads at most maxRead rows, so
-// that a page of a rare choice may be short, or empty, and have a next one.
+// List returns up to limit calls, newest first, and the token of the next page: empty after
+// the last. The token belongs to this filter. One List reads at most maxRead rows, so that
+// the page of a filter that rarely matches may be short, or empty, and have a next one.
 func (l *Log) List(ctx context.Context, f Filter, limit int, token string) (calls []Call, next string, err error) {
-	if limit < 1 || limit > MaxPage {
-		return nil, "", fmt.Errorf("%w: 1 to %d calls", ErrInvalid, MaxPage)
+	if limit < 1 || limit > maxPage {
+		return nil, "", fmt.Errorf("%w: 1 to %d calls", ErrInvalid, maxPage)
 	}
 	now := l.clock()
-	oldest := now.Add(-Retention)
+	oldest := now.Add(-retention)
 	if f.After.After(oldest) {
 		oldest = f.After
 	}
@@ -123,12 +124,12 @@ func (l *Log) List(ctx context.Context, f Filter, limit int, token string) (call
 	if !f.Before.IsZero() && f.Before.Before(newest) {
 		newest = f.Before
 	}
-	month, before, err := place(token, newest)
+	month, before, err := position(token, newest)
 	if err != nil {
 		return nil, "", err
 	}
 	p := page{filter: f, limit: limit}
-	for from := table.Number(max(oldest.UnixMilli(), 0)); month >= table.AuditMonth(oldest); month, before = previous(month), "~" {
+	for from := table.Number(max(oldest.UnixMilli(), 0)); month >= table.AuditMonth(oldest); month, before = previousMonth(month), "~" {
 		q := store.Query{Table: store.Audit, PK: month, From: from, To: before, Descending: true, Limit: pageRows, Consistency: store.Strong}
 		for {
 			got, err := l.store.Query(ctx, q)
@@ -153,15 +154,15 @@ const (
 	maxRead  = 20_000
 )
 
-// page joins the halves of calls as they come: the end of a call before its begin.
+// page joins the rows of calls as they come: the end of a call before its start.
 type page struct {
 	filter Filter
 	limit  int
 	calls  []Call
 	read   int
-	last   string // key of the last call that was looked at, without its half
+	last   string // key of the last call that was read, without its half
 	ended  table.Audit
-	of     string // the call that ended is of
+	of     string // key of the call that ended belongs to
 }
 
 // add takes a row, and reports whether the page is full.
@@ -177,19 +178,19 @@ func (p *page) add(r store.Row) bool {
 		p.ended = table.Audit{}
 	}
 	p.last = key
-	if row.By == cmp.Or(p.filter.By, row.By) && row.Call == cmp.Or(p.filter.Name, row.Call) {
+	if row.By == cmp.Or(p.filter.Actor, row.By) && row.Call == cmp.Or(p.filter.Name, row.Call) {
 		_, id, _ := strings.Cut(key, "#")
-		c := Call{ID: id, Began: time.UnixMilli(row.At), By: row.By, Name: row.Call, Request: row.Request}
+		c := Call{ID: id, Began: time.UnixMilli(row.At), Actor: row.By, Name: row.Call, Request: row.Request}
 		if p.ended.At != 0 {
-			c.Ended, c.Code, c.Outcome = time.UnixMilli(p.ended.At), p.ended.Code, p.ended.Result
+			c.Ended, c.Code, c.Result = time.UnixMilli(p.ended.At), p.ended.Code, p.ended.Result
 		}
 		p.calls = append(p.calls, c)
 	}
 	return len(p.calls) == p.limit || p.read >= maxRead
 }
 
-// place is where a token says that a page begins: in a month, before a key.
-func place(token string, newest time.Time) (month, before string, err error) {
+// position is where a page starts, as its token says: in a month, before a key.
+func position(token string, newest time.Time) (month, before string, err error) {
 	if token == "" {
 		return table.AuditMonth(newest), table.Number(max(newest.UnixMilli(), 0)), nil
 	}
@@ -200,7 +201,7 @@ func place(token string, newest time.Time) (month, before string, err error) {
 	return month, before, nil
 }
 
-func previous(month string) string {
+func previousMonth(month string) string {
 	t, err := time.Parse("2006-01", month)
 	if err != nil {
 		return ""

@@ -78,10 +78,10 @@ func TestList(t *testing.T) {
 		}
 		for i, c := range calls {
 			n := 49 - i
-			if c.ID != want[i] || c.By != []string{"ada", "bob"}[n%2] || c.Name != []string{"Replay", "Redrive", "Drop"}[n%3] || c.Request != fmt.Sprintf(`{"at":%q}`, c.Began.UTC().Format(time.RFC3339)) {
+			if c.ID != want[i] || c.Actor != []string{"ada", "bob"}[n%2] || c.Name != []string{"Replay", "Redrive", "Drop"}[n%3] || c.Request != fmt.Sprintf(`{"at":%q}`, c.Began.UTC().Format(time.RFC3339)) {
 				t.Fatalf("call %d: %+v", n, c)
 			}
-			if ended := n%5 != 0; ended == c.Ended.IsZero() || ended && (c.Ended.Sub(c.Began) != time.Second || c.Outcome != "result of "+c.Code) {
+			if ended := n%5 != 0; ended == c.Ended.IsZero() || ended && (c.Ended.Sub(c.Began) != time.Second || c.Result != "result of "+c.Code) {
 				t.Fatalf("call %d: %+v", n, c)
 			}
 		}
@@ -91,8 +91,8 @@ func TestList(t *testing.T) {
 		f    Filter
 		want int
 	}{
-		"operator": {Filter{By: "ada"}, 25}, "call": {Filter{Name: "Drop"}, 16}, "both": {Filter{By: "bob", Name: "Redrive"}, 9},
-		"nobody": {Filter{By: "eve"}, 0}, "after": {Filter{After: first.Add(time.Hour)}, 48}, "before": {Filter{Before: first.Add(time.Hour)}, 2}, "none": {Filter{Before: first}, 0},
+		"operator": {Filter{Actor: "ada"}, 25}, "call": {Filter{Name: "Drop"}, 16}, "both": {Filter{Actor: "bob", Name: "Redrive"}, 9},
+		"nobody": {Filter{Actor: "eve"}, 0}, "after": {Filter{After: first.Add(time.Hour)}, 48}, "before": {Filter{Before: first.Add(time.Hour)}, 2}, "none": {Filter{Before: first}, 0},
 	} {
 		if got := f.all(tt.f, 7); len(got) != tt.want {
 			t.Errorf("%s: %d calls, not %d", name, len(got), tt.want)

@@ -24,7 +24,7 @@ func BenchmarkCount(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(c.Close)
-	bury := consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
+	write := consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
 	const letters, writers = 5_000, 50
 	done := make(chan error, writers)
 	for w := range writers {
@@ -32,7 +32,7 @@ func BenchmarkCount(b *testing.B) {
 			var err error
 			for n := w; n < letters && err == nil; n += writers {
 				rec := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: int32(n % 64), Offset: int64(n), Key: fmt.Append(nil, "chat", n%100), Value: make([]byte, 400)}
-				err = bury(context.Background(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: bad", FailedAt: time.Now(), Attempts: 1})
+				err = write(context.Background(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: bad", FailedAt: time.Now(), Attempts: 1})
 			}
 			done <- err
 		}()
@@ -42,12 +42,12 @@ func BenchmarkCount(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	o, err := New(Config{Addr: broker.Addr(), Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	m, err := New(Config{Addr: broker.Addr(), Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, all, err := o.Count(b.Context(), Filter{}); err != nil || all != letters {
+		if _, all, err := m.Count(b.Context(), Filter{}); err != nil || all != letters {
 			b.Fatal(all, err)
 		}
 	}

@@ -1,19 +1,17 @@
-// Package deadletter is what an operator does with dead letters: list them, look at
-// one, hand them to their handlers again, or discard them.
+// Package deadletter is what an operator does with dead letters: list them, read one, hand
+// them to their handlers again, or discard them.
 //
-// A letter is a record of the topic of dead letters (package consume writes them);
-// what became of it is a row in the store. The package owns neither the handlers nor
-// who may call it. Nothing here writes to a topic: a letter that is driven again goes
-// to its handler directly, so that other groups do not see its record twice (K-149).
-// Letters are read from the topic, one partition after the other, and never kept: a
-// call costs what the topic holds.
+// A letter is a record of the topic of dead letters (package letter); what was done about
+// it is a row in the store. The package owns neither the handlers nor who may call it.
+// Nothing here writes to a topic: a letter that is redriven goes straight to its handler,
+// so that other groups do not see its record twice. Letters are read from the topic, one
+// partition after the other, and never kept: a call costs what the topic holds.
 //
-// Concurrency: all methods may be called by anybody. Two that work on the same letter
-// do not both get it: the outcome's row says who has it.
+// Concurrency: all methods may be called from many goroutines. Two that work on the same
+// letter do not both get it: the letter's row says who has it.
 package deadletter
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,117 +20,104 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
+	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/inspect"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/workers/deadletter/letter"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 )
 
-// Status is what became of a letter.
+// Limits of a call.
+const (
+	maxLetters = 10_000
+	maxIDs     = 1_000
+	maxActor   = 128                 // bytes
+	maxResult  = 1_024               // bytes
+	keepFor    = 40 * 24 * time.Hour // longer than the topic keeps the letter
+	maxSeen    = 100_000
+)
+
+// Errors of this package.
+var (
+	ErrNotFound    = errors.New("deadletter: no such dead letter")
+	ErrInvalid     = errors.New("deadletter: invalid request") // with what is wrong
+	ErrUnavailable = errors.New("deadletter: the event log cannot be read")
+)
+
+// Status says what was done about a letter. Its values are those of the operators' API, in
+// small letters.
 type Status string
 
 // The states of a letter.
 const (
 	Open      Status = "open"      // nothing was done, or it failed again
-	Running   Status = "running"   // somebody drives it again just now
-	Redriven  Status = "redriven"  // its handler took it
-	Discarded Status = "discarded" // it is not wanted
+	Running   Status = "running"   // somebody redrives it just now
+	Redriven  Status = "redriven"  // its handler accepted it
+	Discarded Status = "discarded" // an operator gave it up
 	failed    Status = "failed"    // as stored; to users it is open, with a result
 )
 
-// Letter is a dead letter and what became of it.
+// Letter is a dead letter, and what was done about it.
 type Letter struct {
-	ID       string // group/topic/partition/offset of the record
-	Group    string
-	Consumer string
-	Reason   string // class and message
-	FailedAt time.Time
-	Attempts int
-	Record   *kafka.Record // as it was: topic, partition, offset, time, key, value, headers
-	// Omitted is how many bytes of the record the letter had no room for; 0: none.
-	// Where it stands, the record may still be whole.
-	Omitted int64
+	letter.Letter
+	Status Status
+	// Handling is who did something about it last, when, and with what result; zero for
+	// nobody.
+	Handling table.DeadLetter
 
-	Status  Status
-	Outcome table.DeadLetter // by whom, when, with what result; zero for an open one
-
-	row   store.Item // of the outcome, as it was read
-	place Place
+	row      store.Item // of Handling, as it was read
+	position Position
 }
 
-// Filter chooses letters; an empty field chooses all.
+// Position is where in the topic of dead letters a letter stands.
+type Position struct {
+	Partition int32
+	Offset    int64
+}
+
+// Filter selects letters; an empty field selects all.
 type Filter struct {
 	IDs           []string
 	Group         string
 	Topic         string // a declared topic, with all its versions, or one of its later versions alone
 	Key           string
-	Class         string // of the failure, as consume.Class says it
-	Reason        string // a part of it
+	Class         eventv1.FailureClass // unspecified: any
+	Reason        string               // a part of it
 	After, Before time.Time
 	Statuses      []Status // empty: Open
 
-	lanes map[string]bool // nil: all
-}
-
-// Limits of a call.
-const (
-	MaxLetters = 10_000
-	MaxIDs     = 1_000
-	MaxWho     = 128                 // bytes
-	MaxResult  = 1_024               // bytes
-	keepFor    = 40 * 24 * time.Hour // longer than the topic keeps the letter
-	maxSeen    = 100_000
-)
-
-// ErrNotFound says that there is no such letter.
-var ErrNotFound = errors.New("deadletter: no such dead letter")
-
-// ErrInvalid says what is wrong with a call.
-var ErrInvalid = errors.New("deadletter: invalid request")
-
-// Config sets an Office up.
-type Config struct {
-	Addr   string         // of Kafka
-	Kafka  []kafka.Option // for its clients
-	Store  store.Store
-	Clock  func() time.Time
-	Logger *slog.Logger
-}
-
-// Office handles dead letters.
-type Office struct{ cfg Config }
-
-// New makes an Office.
-func New(cfg Config) (*Office, error) {
-	if cfg.Addr == "" || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
-		return nil, errors.New("deadletter: incomplete configuration")
-	}
-	return &Office{cfg}, nil
+	orderingKeys map[string]bool // nil: all
 }
 
 func (f Filter) validate() error {
 	switch {
-	case len(f.IDs) > MaxIDs:
-		return fmt.Errorf("%w: at most %d ids", ErrInvalid, MaxIDs)
+	case len(f.IDs) > maxIDs:
+		return fmt.Errorf("%w: at most %d ids", ErrInvalid, maxIDs)
 	case !f.After.IsZero() && !f.Before.IsZero() && !f.After.Before(f.Before):
 		return fmt.Errorf("%w: the first time is not before the second", ErrInvalid)
 	}
 	return nil
 }
 
-// matches looks at what is known without the outcome.
+// matches checks all but the status.
 func (f Filter) matches(l *Letter) bool {
-	return (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID)) &&
+	return (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID())) &&
 		(f.Group == "" || f.Group == l.Group) && (f.Topic == "" || f.Topic == l.Record.Topic || f.Topic == declared(l.Record.Topic)) &&
 		(f.Key == "" || f.Key == string(l.Record.Key)) && strings.Contains(l.Reason, f.Reason) &&
-		(f.Class == "" || strings.HasPrefix(l.Reason, f.Class+":")) &&
+		(f.Class == eventv1.FailureClass_FAILURE_CLASS_UNSPECIFIED || f.Class == l.Class) &&
 		(f.After.IsZero() || !l.FailedAt.Before(f.After)) && (f.Before.IsZero() || l.FailedAt.Before(f.Before)) &&
-		(f.lanes == nil || f.lanes[l.lane()])
+		(f.orderingKeys == nil || f.orderingKeys[l.orderingKey()])
+}
+
+func (f Filter) matchesStatus(s Status) bool {
+	if len(f.Statuses) == 0 {
+		return s == Open
+	}
+	return slices.Contains(f.Statuses, s)
 }
 
 // declared is the topic that a topic is a version of, or itself if it is none of Parley's.
@@ -143,57 +128,36 @@ func declared(topic string) string {
 	return topic
 }
 
-func (f Filter) wants(s Status) bool {
-	if len(f.Statuses) == 0 {
-		return s == Open
+// Config sets a Manager up.
+type Config struct {
+	Addr   string         // of Kafka
+	Kafka  []kafka.Option // for its clients
+	Store  store.Store
+	Clock  func() time.Time
+	Logger *slog.Logger
+}
+
+// Manager handles dead letters.
+type Manager struct{ cfg Config }
+
+// New makes a Manager.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Addr == "" || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
+		return nil, errors.New("deadletter: incomplete configuration")
 	}
-	return slices.Contains(f.Statuses, s)
+	return &Manager{cfg}, nil
 }
 
-// Place is where in the topic of dead letters a letter stands.
-type Place struct {
-	Partition int32
-	Offset    int64
-}
+// errStop ends a scan early.
+var errStop = errors.New("stop")
 
-// Page is a part of a list.
-type Page struct {
-	Letters []Letter
-	Next    *Place // where the next page begins; nil: there is none
-}
-
-// errEnough ends a walk early.
-var errEnough = errors.New("enough")
-
-// List returns up to limit letters (at most MaxLetters) from a place on, in the order of
-// their topic: those of one key as they died. A letter that a crash wrote twice may
-// stand on two pages.
-func (o *Office) List(ctx context.Context, f Filter, limit int, from Place) (Page, error) {
-	if limit < 1 || limit > MaxLetters {
-		return Page{}, fmt.Errorf("%w: 1 to %d letters", ErrInvalid, MaxLetters)
-	}
-	var p Page
-	err := o.walk(ctx, f, from, func(l *Letter) error {
-		if len(p.Letters) == limit {
-			p.Next = &l.place
-			return errEnough
-		}
-		p.Letters = append(p.Letters, *l)
-		return nil
-	})
-	if err != nil {
-		return Page{}, err
-	}
-	return p, nil
-}
-
-// walk calls each with the letters that a filter chooses, from a place on. errEnough
-// ends it without an error.
-func (o *Office) walk(ctx context.Context, f Filter, from Place, each func(*Letter) error) error {
+// scan passes the letters that a filter selects to onLetter, in the order of their topic
+// from a position on. errStop ends it without an error.
+func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter func(*Letter) error) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	spans, err := inspect.Spans(ctx, o.cfg.Addr, kafka.DeadLetters, o.cfg.Kafka...)
+	spans, err := inspect.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -205,158 +169,92 @@ func (o *Office) walk(ctx context.Context, f Filter, from Place, each func(*Lett
 			s.From = max(s.From, from.Offset)
 		}
 	}
-	var (
-		seen  = map[string]bool{}
-		chunk []Letter
-		own   error // what each or the store said, as opposed to Kafka
-	)
-	flush := func() error {
-		if own = o.outcomes(ctx, chunk); own != nil {
-			return own
-		}
-		for i := range chunk {
-			if l := &chunk[i]; f.wants(l.Status) {
-				if own = each(l); own != nil {
-					return own
-				}
-			}
-		}
-		chunk = chunk[:0]
-		if len(f.IDs) > 0 && len(seen) == len(f.IDs) {
-			own = errEnough // each of them was found
-		}
-		return own
-	}
-	err = inspect.Read(ctx, o.cfg.Addr, spans, func(r *kafka.Record) error {
-		l, err := letterFrom(r)
-		if err != nil { // somebody else wrote to the topic
-			o.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
-			return nil
-		}
-		if seen[l.ID] || !f.matches(&l) { // written twice: a crash came before the commit (K-146)
-			return nil
-		}
-		if len(seen) == maxSeen { // what comes twice then is told by its outcome
-			clear(seen)
-		}
-		seen[l.ID] = true
-		chunk = append(chunk, l)
-		if len(chunk) == store.MaxBatchGet || len(f.IDs) > 0 && len(seen) == len(f.IDs) {
-			return flush()
-		}
-		return nil
-	}, o.cfg.Kafka...)
+	s := scanner{manager: m, filter: f, onLetter: onLetter, seen: map[string]bool{}}
+	err = inspect.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error { return s.add(ctx, r) }, m.cfg.Kafka...)
 	if err == nil {
-		err = flush()
+		err = s.flush(ctx)
 	}
 	switch {
-	case errors.Is(own, errEnough):
+	case errors.Is(s.own, errStop):
 		return nil
-	case err != nil && own == nil && ctx.Err() == nil:
+	case err != nil && s.own == nil && ctx.Err() == nil:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err
 }
 
-// ErrUnavailable says that the dead letters cannot be read just now.
-var ErrUnavailable = errors.New("deadletter: the event log cannot be read")
-
-// Get returns one letter, whatever became of it.
-func (o *Office) Get(ctx context.Context, id string) (Letter, error) {
-	p, err := o.List(ctx, Filter{IDs: []string{id}, Statuses: []Status{Open, Running, Redriven, Discarded}}, 1, Place{})
-	if err != nil {
-		return Letter{}, err
-	}
-	if len(p.Letters) == 0 {
-		return Letter{}, ErrNotFound
-	}
-	return p.Letters[0], nil
+// scanner is one scan.
+type scanner struct {
+	manager  *Manager
+	filter   Filter
+	onLetter func(*Letter) error
+	seen     map[string]bool
+	chunk    []Letter
+	own      error // of onLetter or the store, as opposed to Kafka
 }
 
-// Count is how many letters one group has of one topic for one reason.
-type Count struct {
-	Group, Topic, Reason string
-	Letters              int
-	First, Last          time.Time // of their failures
-}
-
-// maxCounts bounds a histogram; reasons are few words, not data.
-const maxCounts = 10_000
-
-// Count counts letters by group, topic and reason, the most frequent first. All tells
-// how many there are, also those for which the histogram had no room.
-func (o *Office) Count(ctx context.Context, f Filter) (counts []Count, all int, err error) {
-	type bin struct{ group, topic, reason string }
-	bins := map[bin]*Count{}
-	err = o.walk(ctx, f, Place{}, func(l *Letter) error {
-		all++
-		b := bin{l.Group, l.Record.Topic, l.Reason}
-		c := bins[b]
-		if c == nil {
-			if len(bins) == maxCounts {
-				return nil
-			}
-			c = &Count{Group: b.group, Topic: b.topic, Reason: b.reason, First: l.FailedAt, Last: l.FailedAt}
-			bins[b] = c
-		}
-		c.Letters++
-		if l.FailedAt.Before(c.First) {
-			c.First = l.FailedAt
-		}
-		if l.FailedAt.After(c.Last) {
-			c.Last = l.FailedAt
-		}
+// add takes the next record of the topic.
+func (s *scanner) add(ctx context.Context, r *kafka.Record) error {
+	l, err := letterFrom(r)
+	if err != nil { // somebody else wrote to the topic
+		s.manager.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
 		return nil
-	})
-	if err != nil {
-		return nil, 0, err
 	}
-	for _, c := range bins {
-		counts = append(counts, *c)
+	id := l.ID()
+	if s.seen[id] || !s.filter.matches(&l) { // seen: a consumer crashed between the letter and its commit
+		return nil
 	}
-	slices.SortFunc(counts, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(b.Letters, a.Letters), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Reason, b.Reason))
-	})
-	return counts, all, nil
+	if len(s.seen) == maxSeen { // the row of a letter that comes twice tells so, too
+		clear(s.seen)
+	}
+	s.seen[id] = true
+	s.chunk = append(s.chunk, l)
+	if len(s.chunk) == store.MaxBatchGet || s.complete() {
+		return s.flush(ctx)
+	}
+	return nil
 }
 
-// header is what stands before the letter in a record: a zero byte, the schema's id,
-// and the index of the message.
-const header = 6
+// complete reports whether all letters that the filter names were found.
+func (s *scanner) complete() bool {
+	return len(s.filter.IDs) > 0 && len(s.seen) == len(s.filter.IDs)
+}
+
+// flush reads the rows of the letters that have come, and passes those on that the filter
+// selects.
+func (s *scanner) flush(ctx context.Context) error {
+	if s.own = s.manager.loadRows(ctx, s.chunk); s.own != nil {
+		return s.own
+	}
+	for i := range s.chunk {
+		if l := &s.chunk[i]; s.filter.matchesStatus(l.Status) {
+			if s.own = s.onLetter(l); s.own != nil {
+				return s.own
+			}
+		}
+	}
+	s.chunk = s.chunk[:0]
+	if s.complete() {
+		s.own = errStop
+	}
+	return s.own
+}
 
 func letterFrom(r *kafka.Record) (Letter, error) {
-	var m eventv1.DeadLetter
-	if len(r.Value) < header || r.Value[0] != 0 {
-		return Letter{}, errors.New("not framed")
-	}
-	if err := proto.Unmarshal(r.Value[header:], &m); err != nil {
+	_, payload, err := event.Unframe(r.Value)
+	if err != nil {
 		return Letter{}, err
 	}
-	md, old := m.GetDlqMetadata(), m.GetOriginalRecord()
-	if md == nil || old == nil || md.GetConsumerGroup() == "" || md.GetOriginalTopic() == "" || md.GetOriginalOffset() < 0 {
-		return Letter{}, errors.New("incomplete")
-	}
-	rec := &kafka.Record{
-		Topic: md.GetOriginalTopic(), Partition: md.GetOriginalPartition(), Offset: md.GetOriginalOffset(),
-		Timestamp: md.GetOriginalTimestamp().AsTime(), Key: old.Key, Value: old.Value,
-	}
-	for _, h := range old.GetHeaders() {
-		rec.Headers = append(rec.Headers, kafka.Header{Key: h.GetKey(), Value: h.Value})
-	}
-	return Letter{
-		ID:    fmt.Sprintf("%s/%s/%d/%d", md.GetConsumerGroup(), rec.Topic, rec.Partition, rec.Offset),
-		Group: md.GetConsumerGroup(), Consumer: md.GetConsumerId(), Reason: md.GetFailureReason(),
-		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()), Record: rec, Omitted: old.GetOmittedBytes(), Status: Open,
-		place: Place{r.Partition, r.Offset},
-	}, nil
+	l, err := letter.Decode(payload)
+	return Letter{Letter: l, Status: Open, position: Position{r.Partition, r.Offset}}, err
 }
 
 func (l *Letter) key() store.Key {
 	return table.DeadLetterKey(l.Group, l.Record.Topic, l.Record.Partition, l.Record.Offset)
 }
 
-// outcomes reads what became of letters, at most store.MaxBatchGet.
-func (o *Office) outcomes(ctx context.Context, list []Letter) error {
+// loadRows reads what was done about letters, at most store.MaxBatchGet.
+func (m *Manager) loadRows(ctx context.Context, list []Letter) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -364,48 +262,49 @@ func (o *Office) outcomes(ctx context.Context, list []Letter) error {
 	for i := range list {
 		keys[i] = list[i].key()
 	}
-	items, err := o.cfg.Store.BatchGet(ctx, keys, store.Strong)
+	rows, err := m.cfg.Store.BatchGet(ctx, keys, store.Strong)
 	if err != nil {
-		return fmt.Errorf("read outcomes: %w", err)
+		return fmt.Errorf("read what was done about dead letters: %w", err)
 	}
-	for i, it := range items {
-		o.outcome(&list[i], it)
+	for i, row := range rows {
+		list[i].setRow(row, m.cfg.Clock())
 	}
 	return nil
 }
 
-func (o *Office) outcome(l *Letter, it store.Item) {
-	l.row = it
-	if it == nil {
+func (l *Letter) setRow(row store.Item, now time.Time) {
+	l.row = row
+	if row == nil {
 		return
 	}
-	l.Outcome = table.DeadLetterFrom(it)
-	switch l.Status = Status(l.Outcome.Status); {
+	l.Handling = table.DeadLetterFrom(row)
+	switch l.Status = Status(l.Handling.Status); {
 	case l.Status == failed:
 		l.Status = Open
-	case l.Status == Running && o.cfg.Clock().Sub(time.UnixMilli(l.Outcome.At)) > claimFor:
-		l.Status = Open // who had it is gone
+	case l.Status == Running && now.Sub(time.UnixMilli(l.Handling.At)) > claimFor:
+		l.Status = Open // the process that claimed it has ended
 	}
 }
 
-// note writes what became of a letter, unless somebody else did so meanwhile.
-func (o *Office) note(ctx context.Context, l *Letter, s Status, by, result string) error {
-	if len(result) > MaxResult {
-		result = strings.ToValidUTF8(result[:MaxResult], "")
+// setStatus writes what was done about a letter, unless somebody else did something
+// meanwhile.
+func (m *Manager) setStatus(ctx context.Context, l *Letter, s Status, actor, result string) error {
+	if len(result) > maxResult {
+		result = strings.ToValidUTF8(result[:maxResult], "")
 	}
-	now := o.cfg.Clock()
-	next := table.DeadLetter{Status: string(s), By: by, At: now.UnixMilli(), Result: result, Tries: l.Outcome.Tries, ExpiresAt: now.Add(keepFor).Unix()}
+	now := m.cfg.Clock()
+	next := table.DeadLetter{Status: string(s), By: actor, At: now.UnixMilli(), Result: result, Tries: l.Handling.Tries, ExpiresAt: now.Add(keepFor).Unix()}
 	if s == Running {
 		next.Tries++
 	}
 	cond := store.Absent()
 	if l.row != nil {
-		cond = store.Exists().Eq(table.AttrStatus, store.String(l.Outcome.Status)).Eq(table.AttrAt, store.Int(l.Outcome.At))
+		cond = store.Exists().Eq(table.AttrStatus, store.String(l.Handling.Status)).Eq(table.AttrAt, store.Int(l.Handling.At))
 	}
-	it := next.Item()
-	if err := o.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: it, Cond: cond, Name: "letter"}}}); err != nil {
+	row := next.Item()
+	if err := m.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: row, Cond: cond, Name: "letter"}}}); err != nil {
 		return err
 	}
-	l.row, l.Outcome, l.Status = it, next, s
+	l.row, l.Handling, l.Status = row, next, s
 	return nil
 }

@@ -12,21 +12,27 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/deadletter/letter"
+
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 )
 
-type rig struct {
-	t      *testing.T
-	now    time.Time
-	office *Office
-	store  store.Store
-	bury   func(context.Context, consume.DeadLetter) error
+type fixture struct {
+	t       *testing.T
+	now     time.Time
+	manager *Manager
+	store   store.Store
+	write   func(context.Context, consume.DeadLetter) error
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -38,19 +44,19 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &fixture{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
 	r.store = dynamotest.Store(t, clock)
-	r.bury = consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
-	r.office, err = New(Config{Addr: b.Addr(), Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
+	r.write = consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
+	r.manager, err = New(Config{Addr: b.Addr(), Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// letter buries the n-th record of a key for a group.
-func (r *rig) letter(group, key string, n int) *kafka.Record {
+// add writes the dead letter of the n-th record of a key for a group.
+func (r *fixture) add(group, key string, n int) *kafka.Record {
 	r.t.Helper()
 	value := make([]byte, rand.IntN(200))
 	for i := range value {
@@ -60,35 +66,35 @@ func (r *rig) letter(group, key string, n int) *kafka.Record {
 		Topic: kafka.MessagesPersisted, Partition: int32(len(key) % 7), Offset: int64(n), Timestamp: r.now.Add(-time.Minute),
 		Key: []byte(key), Value: value, Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}, {Key: "h", Value: nil}},
 	}
-	err := r.bury(r.t.Context(), consume.DeadLetter{Record: rec, Group: group, Consumer: "c", Reason: fmt.Sprint("permanent: reason ", n%3), FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
+	err := r.write(r.t.Context(), consume.DeadLetter{Record: rec, Group: group, Consumer: "c", Reason: fmt.Sprint("permanent: reason ", n%3), FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return rec
 }
 
-func (r *rig) list(f Filter) (ids []string) {
+func (r *fixture) list(f Filter) (ids []string) {
 	r.t.Helper()
-	p, err := r.office.List(r.t.Context(), f, MaxLetters, Place{})
+	p, err := r.manager.List(r.t.Context(), f, maxLetters, Position{})
 	if err != nil || p.Next != nil {
 		r.t.Fatal(p.Next, err)
 	}
 	for _, l := range p.Letters {
-		ids = append(ids, l.ID)
+		ids = append(ids, l.ID())
 	}
 	return ids
 }
 
 func TestListAndGet(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	if ids := r.list(Filter{}); len(ids) != 0 {
 		t.Fatal(ids)
 	}
 	var recs []*kafka.Record
 	for n := range 30 {
-		recs = append(recs, r.letter([]string{"fanout", "projector"}[n%2], fmt.Sprint("chat", n%4), n))
+		recs = append(recs, r.add([]string{"fanout", "projector"}[n%2], fmt.Sprint("chat", n%4), n))
 	}
-	r.letter("fanout", "chat0", 0) // once more, as after a crash
+	r.add("fanout", "chat0", 0) // once more, as after a crash
 	for name, c := range map[string]struct {
 		f    Filter
 		want int
@@ -98,8 +104,8 @@ func TestListAndGet(t *testing.T) {
 		"topic":      {Filter{Topic: kafka.ChatsCreated}, 0},
 		"key":        {Filter{Key: "chat1"}, 8},
 		"reason":     {Filter{Reason: "reason 2"}, 10},
-		"class":      {Filter{Class: "permanent"}, 30},
-		"no class":   {Filter{Class: "perm"}, 0},
+		"class":      {Filter{Class: letter.Class("permanent")}, 30},
+		"no class":   {Filter{Class: letter.Class("unknown")}, 0},
 		"after":      {Filter{After: r.now.Add(20 * time.Second)}, 10},
 		"before":     {Filter{Before: r.now.Add(20 * time.Second)}, 20},
 		"both":       {Filter{After: r.now.Add(5 * time.Second), Before: r.now.Add(7 * time.Second), Group: "projector"}, 1},
@@ -113,14 +119,14 @@ func TestListAndGet(t *testing.T) {
 	}
 	var paged []string
 	pages := 0
-	for from := (Place{}); ; pages++ {
-		p, err := r.office.List(t.Context(), Filter{}, 7, from)
+	for from := (Position{}); ; pages++ {
+		p, err := r.manager.List(t.Context(), Filter{}, 7, from)
 		if err != nil || len(p.Letters) > 7 {
 			t.Fatalf("%d, %v", len(p.Letters), err)
 		}
 		for _, l := range p.Letters {
-			if !slices.Contains(paged, l.ID) { // the one that was written twice
-				paged = append(paged, l.ID)
+			if !slices.Contains(paged, l.ID()) { // the one that was written twice
+				paged = append(paged, l.ID())
 			}
 		}
 		if p.Next == nil {
@@ -132,7 +138,7 @@ func TestListAndGet(t *testing.T) {
 		t.Fatalf("%d pages: %v, not %v", pages, paged, whole)
 	}
 	for n, rec := range recs {
-		l, err := r.office.Get(t.Context(), fmt.Sprintf("%s/%s/%d/%d", []string{"fanout", "projector"}[n%2], rec.Topic, rec.Partition, rec.Offset))
+		l, err := r.manager.Get(t.Context(), fmt.Sprintf("%s/%s/%d/%d", []string{"fanout", "projector"}[n%2], rec.Topic, rec.Partition, rec.Offset))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,18 +148,18 @@ func TestListAndGet(t *testing.T) {
 			t.Fatalf("%+v became %+v", rec, l)
 		}
 	}
-	if _, err := r.office.Get(t.Context(), "nobody/x/0/0"); !errors.Is(err, ErrNotFound) {
+	if _, err := r.manager.Get(t.Context(), "nobody/x/0/0"); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
 	for name, f := range map[string]Filter{
-		"ids": {IDs: make([]string, MaxIDs+1)}, "times": {After: r.now, Before: r.now},
+		"ids": {IDs: make([]string, maxIDs+1)}, "times": {After: r.now, Before: r.now},
 	} {
-		if _, err := r.office.List(t.Context(), f, 10, Place{}); !errors.Is(err, ErrInvalid) {
+		if _, err := r.manager.List(t.Context(), f, 10, Position{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, limit := range []int{0, MaxLetters + 1} {
-		if _, err := r.office.List(t.Context(), Filter{}, limit, Place{}); !errors.Is(err, ErrInvalid) {
+	for _, limit := range []int{0, maxLetters + 1} {
+		if _, err := r.manager.List(t.Context(), Filter{}, limit, Position{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
@@ -162,16 +168,16 @@ func TestListAndGet(t *testing.T) {
 // Letters go to their handlers in order per key; behind one that fails, the others
 // of its key stay; nothing goes to a handler twice (K-149).
 func TestRedrive(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 40 {
-		r.letter("fanout", fmt.Sprint("chat", n%4), n)
+		r.add("fanout", fmt.Sprint("chat", n%4), n)
 	}
-	r.letter("unknown", "chat0", 100)
+	r.add("unknown", "chat0", 100)
 	var seen []string
 	healthy := false
 	handle := func(ctx context.Context, rec *kafka.Record) error {
 		if !consume.Redriven(ctx) {
-			t.Error("the handler is not told that this is a redrive")
+			t.Error("the context does not say that this is a redrive")
 		}
 		if string(rec.Key) == "chat1" && rec.Offset == 13 && !healthy {
 			return consume.Fail(consume.Permanent, "still bad", errors.New("secret"))
@@ -182,32 +188,32 @@ func TestRedrive(t *testing.T) {
 		seen = append(seen, fmt.Sprintf("%s/%03d", rec.Key, rec.Offset))
 		return nil
 	}
-	how := Redrive{By: "ops", Rate: MaxRate, Handlers: map[string]consume.Handler{"fanout": handle}}
+	how := Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": handle}}
 
 	dry := how
 	dry.DryRun = true
-	rep, err := r.office.Redrive(t.Context(), Filter{}, dry)
+	rep, err := r.manager.Redrive(t.Context(), Filter{}, dry)
 	if err != nil || len(seen) > 0 || rep.Matched != 41 || rep.Done != 40 || rep.NoHandler != 1 {
 		t.Fatalf("dry run: %+v, %v", rep, err)
 	}
-	told := map[Result]int{}
+	told := map[Outcome]int{}
 	first := how
-	first.Each = func(id string, what Result, reason string) error {
+	first.OnOutcome = func(id string, what Outcome, reason string) error {
 		told[what]++
 		if strings.Contains(reason, "secret") || (reason == "") != (what != Failed && what != Behind) || !strings.Contains(id, "/messages.persisted/") {
 			t.Errorf("%s: %s %q", id, what, reason)
 		}
 		return nil
 	}
-	rep, err = r.office.Redrive(t.Context(), Filter{}, first)
+	rep, err = r.manager.Redrive(t.Context(), Filter{}, first)
 	if err != nil || rep != (Report{Matched: 41, Done: 20 + 3, Behind: 6 + 9, Failed: 2, NoHandler: 1}) {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	if told[Done] != rep.Done || told[Behind] != rep.Behind || told[Failed] != 2 || told[NoHandler] != 1 {
 		t.Fatal(told)
 	}
-	bad, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/13")
-	if err != nil || bad.Status != Open || bad.Outcome.Result != "permanent: still bad" || bad.Outcome.By != "ops" || bad.Outcome.Tries != 1 || bad.Outcome.At != r.now.UnixMilli() {
+	bad, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/13")
+	if err != nil || bad.Status != Open || bad.Handling.Result != "permanent: still bad" || bad.Handling.By != "ops" || bad.Handling.Tries != 1 || bad.Handling.At != r.now.UnixMilli() {
 		t.Fatalf("%+v, %v", bad, err)
 	}
 	if ids := r.list(Filter{}); len(ids) != 2+15+1 {
@@ -215,7 +221,7 @@ func TestRedrive(t *testing.T) {
 	}
 	healthy = true
 	r.now = r.now.Add(time.Minute)
-	rep, err = r.office.Redrive(t.Context(), Filter{Group: "fanout"}, how)
+	rep, err = r.manager.Redrive(t.Context(), Filter{Group: "fanout"}, how)
 	if err != nil || rep.Done != 17 || rep.Failed != 0 || rep.Behind != 0 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
@@ -229,85 +235,85 @@ func TestRedrive(t *testing.T) {
 			t.Errorf("%s: %v", key, list)
 		}
 	}
-	if rep, err := r.office.Redrive(t.Context(), Filter{Group: "fanout"}, how); err != nil || rep.Matched != 0 {
+	if rep, err := r.manager.Redrive(t.Context(), Filter{Group: "fanout"}, how); err != nil || rep.Matched != 0 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 }
 
-// A letter belongs to one redrive at a time; one whose process is gone is free
-// again after a while.
+// A letter belongs to one redrive at a time; one whose process has ended is free again
+// after a while.
 func TestRedriveTakesTurns(t *testing.T) {
-	r := newRig(t)
-	rec := r.letter("fanout", "chat1", 1)
+	r := newFixture(t)
+	rec := r.add("fanout", "chat1", 1)
 	other := errors.New("called")
 	calls := 0
-	how := Redrive{By: "ops", Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, _ *kafka.Record) error {
+	how := Redrive{Actor: "ops", Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, _ *kafka.Record) error {
 		if calls++; calls > 1 {
 			return nil
 		}
 		// While this one is at it, another one finds it taken.
-		rep, err := r.office.Redrive(ctx, Filter{Statuses: []Status{Open, Running}}, Redrive{By: "b", Handlers: map[string]consume.Handler{
+		rep, err := r.manager.Redrive(ctx, Filter{Statuses: []Status{Open, Running}}, Redrive{Actor: "b", Handlers: map[string]consume.Handler{
 			"fanout": func(context.Context, *kafka.Record) error { return other },
 		}})
 		if err != nil || rep.Taken != 1 || rep.Done+rep.Failed != 0 {
 			t.Errorf("%+v, %v", rep, err)
 		}
-		r.now = r.now.Add(claimFor + time.Second) // and this one seems to be gone
-		l, err := r.office.Get(ctx, "fanout/messages.persisted/5/1")
+		r.now = r.now.Add(claimFor + time.Second) // and this one seems to have ended
+		l, err := r.manager.Get(ctx, "fanout/messages.persisted/5/1")
 		if err != nil || l.Status != Open {
 			t.Errorf("%+v, %v", l, err)
 		}
-		if _, err := r.office.Redrive(ctx, Filter{}, Redrive{By: "c", Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}}); err != nil {
+		if _, err := r.manager.Redrive(ctx, Filter{}, Redrive{Actor: "c", Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}}); err != nil {
 			t.Error(err)
 		}
 		return nil
 	}}}
-	rep, err := r.office.Redrive(t.Context(), Filter{}, how)
+	rep, err := r.manager.Redrive(t.Context(), Filter{}, how)
 	if err != nil || rep.Taken != 1 || rep.Done != 0 { // the later one's result stands
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if l, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/1"); err != nil || l.Status != Redriven || l.Outcome.By != "c" || l.Record.Offset != rec.Offset {
+	if l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/1"); err != nil || l.Status != Redriven || l.Handling.By != "c" || l.Record.Offset != rec.Offset {
 		t.Fatalf("%+v, %v", l, err)
 	}
 }
 
 func TestDiscard(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 6 {
-		r.letter("fanout", fmt.Sprint("chat", n%2), n)
+		r.add("fanout", fmt.Sprint("chat", n%2), n)
 	}
 	f := Filter{Key: "chat1"}
-	if rep, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "test data", DryRun: true}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
+	if rep, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "test data", DryRun: true}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if rep, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "test data", DryRun: false}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 3 {
+	if rep, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "test data", DryRun: false}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	l, err := r.office.Get(t.Context(), "fanout/messages.persisted/5/1")
-	if err != nil || l.Status != Discarded || l.Outcome.Result != "test data" || l.Outcome.By != "ops" {
+	l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/1")
+	if err != nil || l.Status != Discarded || l.Handling.Result != "test data" || l.Handling.By != "ops" {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	never := map[string]consume.Handler{"fanout": func(_ context.Context, rec *kafka.Record) error {
 		if string(rec.Key) == "chat1" {
-			t.Error("a discarded letter was driven again")
+			t.Error("a discarded letter was redriven")
 		}
 		return nil
 	}}
-	if rep, err := r.office.Redrive(t.Context(), Filter{Statuses: []Status{Open, Discarded}}, Redrive{By: "ops", Rate: MaxRate, Handlers: never}); err != nil || rep.Taken != 3 || rep.Done != 3 {
+	if rep, err := r.manager.Redrive(t.Context(), Filter{Statuses: []Status{Open, Discarded}}, Redrive{Actor: "ops", Rate: maxRate, Handlers: never}); err != nil || rep.Taken != 3 || rep.Done != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	for name, call := range map[string]func() error{
 		"nobody": func() error {
-			_, err := r.office.Discard(t.Context(), f, Discard{By: "", Reason: "why", DryRun: false})
+			_, err := r.manager.Discard(t.Context(), f, Discard{Actor: "", Reason: "why", DryRun: false})
 			return err
 		},
 		"no reason": func() error {
-			_, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "", DryRun: false})
+			_, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "", DryRun: false})
 			return err
 		},
-		"no name": func() error { _, err := r.office.Redrive(t.Context(), f, Redrive{}); return err },
+		"no name": func() error { _, err := r.manager.Redrive(t.Context(), f, Redrive{}); return err },
 		"too fast": func() error {
-			_, err := r.office.Redrive(t.Context(), f, Redrive{By: "ops", Rate: MaxRate + 1})
+			_, err := r.manager.Redrive(t.Context(), f, Redrive{Actor: "ops", Rate: maxRate + 1})
 			return err
 		},
 	} {
@@ -320,8 +326,8 @@ func TestDiscard(t *testing.T) {
 // What is no dead letter in the topic is passed over, and outcomes expire after
 // the letters.
 func TestForeignRecords(t *testing.T) {
-	r := newRig(t)
-	c, err := kafka.NewTransactional(r.office.cfg.Addr, "test") // which ends with a control record
+	r := newFixture(t)
+	c, err := kafka.NewTransactional(r.manager.cfg.Addr, "test") // which ends with a control record
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,14 +339,14 @@ func TestForeignRecords(t *testing.T) {
 	if err := kafka.Transact(t.Context(), c, foreign); err != nil {
 		t.Fatal(err)
 	}
-	r.letter("fanout", "chat1", 1)
+	r.add("fanout", "chat1", 1)
 	if ids := r.list(Filter{}); len(ids) != 1 {
 		t.Fatal(ids)
 	}
-	if _, err := r.office.Discard(t.Context(), Filter{}, Discard{By: "ops", Reason: "why", DryRun: false}); err != nil {
+	if _, err := r.manager.Discard(t.Context(), Filter{}, Discard{Actor: "ops", Reason: "why", DryRun: false}); err != nil {
 		t.Fatal(err)
 	}
-	p, err := r.office.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1, Place{})
+	p, err := r.manager.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1, Position{})
 	if err != nil || len(p.Letters) != 1 {
 		t.Fatal(p, err)
 	}
@@ -353,38 +359,38 @@ func TestForeignRecords(t *testing.T) {
 // A limit ends a call, and so does a number of failures that says that nothing is
 // repaired yet.
 func TestEndsEarly(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 12 {
-		r.letter("fanout", fmt.Sprint("chat", n), n)
+		r.add("fanout", fmt.Sprint("chat", n), n)
 	}
 	good := map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}
-	if rep, err := r.office.Redrive(t.Context(), Filter{}, Redrive{By: "ops", Rate: MaxRate, Limit: 5, Handlers: good}); err != nil || rep.Done != 5 || !rep.More {
+	if rep, err := r.manager.Redrive(t.Context(), Filter{}, Redrive{Actor: "ops", Rate: maxRate, Limit: 5, Handlers: good}); err != nil || rep.Done != 5 || !rep.More {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if rep, err := r.office.Discard(t.Context(), Filter{}, Discard{By: "ops", Reason: "test", Limit: 3}); err != nil || rep.Done != 3 || !rep.More {
+	if rep, err := r.manager.Discard(t.Context(), Filter{}, Discard{Actor: "ops", Reason: "test", Limit: 3}); err != nil || rep.Done != 3 || !rep.More {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	rep, err := r.office.Redrive(ctx, Filter{}, Redrive{By: "ops", Rate: MaxRate, Handlers: good, Each: func(string, Result, string) error { cancel(); return nil }})
+	rep, err := r.manager.Redrive(ctx, Filter{}, Redrive{Actor: "ops", Rate: maxRate, Handlers: good, OnOutcome: func(string, Outcome, string) error { cancel(); return nil }})
 	if !errors.Is(err, context.Canceled) || rep.Done != 1 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	if ids := r.list(Filter{}); len(ids) != 3 {
 		t.Fatal(ids)
 	}
-	full := Report{Failed: MaxFailed}
-	if !full.full(0) || !full.More || (&Report{Failed: MaxFailed - 1}).full(0) || (&Report{Done: 5}).full(6) {
+	full := Report{Failed: maxFailed}
+	if !full.full(0) || !full.More || (&Report{Failed: maxFailed - 1}).full(0) || (&Report{Done: 5}).full(6) {
 		t.Fatal("the failures are not bounded")
 	}
 }
 
 func TestCount(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 10 { // reasons 0, 1, 2, 0 …
-		r.letter("fanout", fmt.Sprint("chat", n%4), n)
+		r.add("fanout", fmt.Sprint("chat", n%4), n)
 	}
-	r.letter("projector", "chat0", 100)
-	counts, all, err := r.office.Count(t.Context(), Filter{})
+	r.add("projector", "chat0", 100)
+	counts, all, err := r.manager.Count(t.Context(), Filter{})
 	if err != nil || all != 11 || len(counts) != 4 || counts[0].Letters != 4 || counts[0].Reason != "permanent: reason 0" || counts[0].Group != "fanout" || counts[3].Letters != 1 {
 		t.Fatalf("%+v, %d, %v", counts, all, err)
 	}
@@ -393,13 +399,13 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// What waits is counted without being read twice, and no longer when it is done with.
+// Open letters are counted without being read twice, and no longer when they are handled.
 func TestWatch(t *testing.T) {
-	r := newRig(t)
-	w := r.office.Watch()
+	r := newFixture(t)
+	w := r.manager.Watch()
 	look := func(letters int, oldest time.Duration) {
 		t.Helper()
-		if err := w.look(t.Context()); err != nil {
+		if err := w.count(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.Stats(); got.Letters != letters || got.Oldest != oldest {
@@ -408,21 +414,51 @@ func TestWatch(t *testing.T) {
 	}
 	look(0, 0)
 	for n := range 250 {
-		r.letter("fanout", fmt.Sprint("chat", n%9), n)
+		r.add("fanout", fmt.Sprint("chat", n%9), n)
 	}
-	r.letter("fanout", "chat1", 1) // once more, as after a crash
+	r.add("fanout", "chat1", 1) // once more, as after a crash
 	r.now = r.now.Add(time.Hour)
 	look(250, time.Hour)
 	discard := func(f Filter) {
 		t.Helper()
-		if _, err := r.office.Discard(t.Context(), f, Discard{By: "ops", Reason: "test"}); err != nil {
+		if _, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "test"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	discard(Filter{Before: r.now.Add(-time.Hour + 100*time.Second)})
 	look(150, time.Hour-100*time.Second)
-	r.letter("projector", "chat1", 300)
+	r.add("projector", "chat1", 300)
 	look(151, time.Hour-100*time.Second)
 	discard(Filter{})
 	look(0, 0)
+}
+
+// A letter that was written before letters had fields for class and id is selected by its
+// class, and found by its id.
+func TestLetterWithoutFields(t *testing.T) {
+	r := newFixture(t)
+	c, err := kafka.NewProducer(r.manager.cfg.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	payload, err := proto.Marshal(&eventv1.DeadLetter{
+		DlqMetadata: &eventv1.DeadLetterMetadata{
+			OriginalTopic: kafka.MessagesPersisted, OriginalPartition: 5, OriginalOffset: 4, ConsumerGroup: "fanout", FailureReason: "permanent: bad",
+			FailureTimestamp: timestamppb.New(r.now), ProcessingAttempts: 3,
+		},
+		OriginalRecord: &eventv1.OriginalRecord{Value: []byte("x")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kafka.Publish(t.Context(), c, &kafka.Record{Topic: kafka.DeadLetters, Value: append([]byte{0, 0, 0, 0, 9, 0}, payload...)}); err != nil {
+		t.Fatal(err)
+	}
+	if ids := r.list(Filter{Class: letter.Class("permanent")}); !slices.Equal(ids, []string{"fanout/messages.persisted/5/4"}) {
+		t.Errorf("letters of the class: %v", ids)
+	}
+	if l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/4"); err != nil || l.Attempts != 3 || string(l.Record.Value) != "x" {
+		t.Errorf("%+v, %v", l, err)
+	}
 }

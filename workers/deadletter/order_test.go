@@ -12,13 +12,13 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// A call that chooses a later letter of a key, by its id, time or reason, does not drive
-// it before the earlier ones, which other calls may still drive.
+// A call that selects a later letter of a key, by its id, time or reason, does not redrive
+// it before the earlier ones, which other calls may still redrive.
 func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 4 {
-		r.letter("fanout", "chat1", n)
-		r.letter("fanout", "chat22", 10+n)
+		r.add("fanout", "chat1", n)
+		r.add("fanout", "chat22", 10+n)
 	}
 	id := func(n int) string { return fmt.Sprint("fanout/messages.persisted/5/", n) }
 	var seen []int64
@@ -30,7 +30,7 @@ func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
 	redrive := func(f Filter, dry bool) Report {
 		t.Helper()
 		clear(told)
-		rep, err := r.office.Redrive(t.Context(), f, Redrive{By: "ops", Rate: MaxRate, Handlers: handlers, DryRun: dry, Each: func(id string, what Result, reason string) error {
+		rep, err := r.manager.Redrive(t.Context(), f, Redrive{Actor: "ops", Rate: maxRate, Handlers: handlers, DryRun: dry, OnOutcome: func(id string, what Outcome, reason string) error {
 			told[id] = string(what) + " " + reason
 			return nil
 		}})
@@ -51,7 +51,7 @@ func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
 	if rep := redrive(Filter{IDs: []string{id(0), id(2)}}, false); rep != (Report{Matched: 2, Done: 1, Behind: 1}) || told[id(2)] != "behind "+id(1) || !slices.Equal(seen, []int64{0}) {
 		t.Fatalf("%+v %v %v", rep, told, seen)
 	}
-	if _, err := r.office.Discard(t.Context(), Filter{IDs: []string{id(1)}}, Discard{By: "ops", Reason: "not wanted"}); err != nil {
+	if _, err := r.manager.Discard(t.Context(), Filter{IDs: []string{id(1)}}, Discard{Actor: "ops", Reason: "not wanted"}); err != nil {
 		t.Fatal(err)
 	}
 	if rep := redrive(Filter{IDs: []string{id(2)}}, false); rep.Done != 1 || !slices.Equal(seen, []int64{0, 2}) {
@@ -62,14 +62,14 @@ func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
 // Two operators begin with the same key at once: the second does not go past the letter
 // that the first is at.
 func TestRedrivesOfTwoOperators(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 3 {
-		r.letter("fanout", "chat1", n)
+		r.add("fanout", "chat1", n)
 	}
-	r.letter("fanout", "chat22", 10)
+	r.add("fanout", "chat22", 10)
 	var seen []string
 	second := func(ctx context.Context) {
-		rep, err := r.office.Redrive(ctx, Filter{}, Redrive{By: "b", Rate: MaxRate, Handlers: map[string]consume.Handler{"fanout": func(_ context.Context, rec *kafka.Record) error {
+		rep, err := r.manager.Redrive(ctx, Filter{}, Redrive{Actor: "b", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": func(_ context.Context, rec *kafka.Record) error {
 			seen = append(seen, fmt.Sprint("b", rec.Offset))
 			return nil
 		}}})
@@ -77,7 +77,7 @@ func TestRedrivesOfTwoOperators(t *testing.T) {
 			t.Errorf("%+v, not %+v, %v", rep, want, err)
 		}
 	}
-	rep, err := r.office.Redrive(t.Context(), Filter{Key: "chat1"}, Redrive{By: "a", Rate: MaxRate, Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, rec *kafka.Record) error {
+	rep, err := r.manager.Redrive(t.Context(), Filter{Key: "chat1"}, Redrive{Actor: "a", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, rec *kafka.Record) error {
 		if rec.Offset == 0 {
 			second(ctx)
 		}
@@ -92,10 +92,10 @@ func TestRedrivesOfTwoOperators(t *testing.T) {
 // The order of a key holds across the versions of its topic. The declared name chooses the
 // letters of all versions, that of a later version its own.
 func TestRedriveKeepsOrderAcrossVersions(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n, topic := range []string{"messages.persisted", "messages.persisted.v2", "chats.created"} {
 		rec := &kafka.Record{Topic: topic, Partition: 5, Offset: 7, Timestamp: r.now, Key: []byte("chat1")}
-		if err := r.bury(t.Context(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x", FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
+		if err := r.write(t.Context(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x", FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,10 +107,10 @@ func TestRedriveKeepsOrderAcrossVersions(t *testing.T) {
 	}
 	for name, f := range map[string]Filter{"id": {IDs: []string{second}}, "topic": {Topic: "messages.persisted.v2"}, "time": {After: r.now.Add(time.Second), Before: r.now.Add(2 * time.Second)}} {
 		var reason string
-		rep, err := r.office.Redrive(t.Context(), f, Redrive{By: "ops", Rate: MaxRate, Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error {
+		rep, err := r.manager.Redrive(t.Context(), f, Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error {
 			t.Errorf("%s: handled", name)
 			return nil
-		}}, Each: func(_ string, _ Result, why string) error { reason = why; return nil }})
+		}}, OnOutcome: func(_ string, _ Outcome, why string) error { reason = why; return nil }})
 		if err != nil || rep != (Report{Matched: 1, Behind: 1}) || reason != first {
 			t.Errorf("%s: %+v %q %v", name, rep, reason, err)
 		}
@@ -128,15 +128,15 @@ func (g *gets) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 	return g.Store.BatchGet(ctx, keys, c)
 }
 
-// To drive a letter by its id, only the outcomes of its key's letters are read.
+// To redrive a letter by its id, only the outcomes of its key's letters are read.
 func TestRedriveByIDReadsLittle(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for n := range 40 {
-		r.letter("fanout", fmt.Sprint("chat", n%20), n)
+		r.add("fanout", fmt.Sprint("chat", n%20), n)
 	}
 	reads := &gets{Store: r.store}
-	r.office.cfg.Store = reads
-	rep, err := r.office.Redrive(t.Context(), Filter{IDs: []string{"fanout/messages.persisted/5/3"}}, Redrive{By: "ops", Rate: MaxRate, Handlers: map[string]consume.Handler{
+	r.manager.cfg.Store = reads
+	rep, err := r.manager.Redrive(t.Context(), Filter{IDs: []string{"fanout/messages.persisted/5/3"}}, Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{
 		"fanout": func(context.Context, *kafka.Record) error { return nil },
 	}})
 	// Itself to find its key, then the two letters of the key.

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// claimFor is how long a letter belongs to who began to drive it again. A handler
-// gets less.
+// claimFor is how long a letter belongs to the call that redrives it. A handler has less
+// time.
 const (
 	claimFor    = 5 * time.Minute
 	handlerTime = time.Minute
@@ -19,59 +19,60 @@ const (
 
 // Rates, in letters a second.
 const (
-	DefaultRate = 100
-	MaxRate     = 10_000
+	defaultRate = 100
+	maxRate     = 10_000
 )
 
-// MaxFailed ends a redrive: when so many letters have failed again, what made them is
-// not repaired yet.
-const MaxFailed = 1_000
+// maxFailed ends a redrive: when so many letters have failed again, their cause is not
+// repaired yet.
+const maxFailed = 1_000
 
-// Result is what was done about a letter.
-type Result string
+// Outcome is what a call did about a letter. Its values are those of the operators' API, in
+// small letters.
+type Outcome string
 
-// What can be done about a letter.
+// What a call can do about a letter.
 const (
-	Done      Result = "done"       // redriven or discarded; in a dry run, it would be
-	Failed    Result = "failed"     // again
-	Behind    Result = "behind"     // not tried: an earlier letter of its key is not done with
-	NoHandler Result = "no handler" // not tried: nobody here handles its group
-	Taken     Result = "taken"      // not tried: somebody else had it
+	Done      Outcome = "done"       // redriven or discarded; in a dry run, it would be
+	Failed    Outcome = "failed"     // again
+	Behind    Outcome = "behind"     // not tried: an earlier letter of its key blocks it
+	NoHandler Outcome = "no_handler" // not tried: no handler here for its group
+	Taken     Outcome = "taken"      // not tried: another call has claimed or handled it
 )
 
-// Each is told of each letter; reason is that of a failure, or the id of the letter that
-// another one is behind. Its error ends the call.
-type Each func(id string, r Result, reason string) error
+// OnOutcome gets the outcome of each letter; reason is that of a failure, or the id of the
+// letter that blocks this one. An error ends the call.
+type OnOutcome func(id string, o Outcome, reason string) error
 
-// Redrive says how letters are driven again.
+// Redrive says how letters are redriven.
 type Redrive struct {
-	By       string                     // who asks for it; for the audit
-	Limit    int                        // letters to try; 0: all
-	DryRun   bool                       // tell what would be done
-	Rate     int                        // letters a second; 0: DefaultRate
-	Handlers map[string]consume.Handler // by group
-	Each     Each                       // may be nil
+	Actor     string                     // the operator, for the audit
+	Limit     int                        // letters to try; 0: all
+	DryRun    bool                       // report what would be done
+	Rate      int                        // letters a second; 0: defaultRate
+	Handlers  map[string]consume.Handler // by group
+	OnOutcome OnOutcome                  // may be nil
 }
 
-// Discard says how letters are given up.
+// Discard says how letters are discarded.
 type Discard struct {
-	By     string // who asks for it; for the audit
-	Reason string // kept with each letter
-	Limit  int    // letters; 0: all
-	DryRun bool   // tell what would be done
-	Each   Each   // may be nil
+	Actor     string    // the operator, for the audit
+	Reason    string    // kept with each letter
+	Limit     int       // letters; 0: all
+	DryRun    bool      // report what would be done
+	OnOutcome OnOutcome // may be nil
 }
 
-// Report tells what was done.
+// Report sums up what a call did.
 type Report struct {
-	Matched                                int // letters that the filter chose and that were looked at
+	Matched                                int // letters that the filter selects, up to the end of the call
 	Done, Failed, Behind, NoHandler, Taken int
-	More                                   bool // it ended at its limit, or at MaxFailed
+	More                                   bool // it ended at its limit, or at maxFailed
 }
 
-// add counts a result and tells of it.
-func (r *Report) add(each Each, id string, what Result, reason string) error {
-	switch what {
+// add counts an outcome and passes it on.
+func (r *Report) add(onOutcome OnOutcome, id string, o Outcome, reason string) error {
+	switch o {
 	case Done:
 		r.Done++
 	case Failed:
@@ -83,122 +84,123 @@ func (r *Report) add(each Each, id string, what Result, reason string) error {
 	case Taken:
 		r.Taken++
 	}
-	if each == nil {
+	if onOutcome == nil {
 		return nil
 	}
-	return each(id, what, reason)
+	return onOutcome(id, o, reason)
 }
 
 // full reports whether no more letters may be tried.
 func (r *Report) full(limit int) bool {
-	r.More = limit > 0 && r.Done+r.Failed >= limit || r.Failed >= MaxFailed
+	r.More = limit > 0 && r.Done+r.Failed >= limit || r.Failed >= maxFailed
 	return r.More
 }
 
-// Redrive hands letters to the handlers of their groups, one after the other, those
-// of one key in the order in which they died, whoever asks for them: a letter is not
-// tried while an earlier one of its key is open, chosen by this call or not, or runs in
-// another call. A handler sees consume.Redriven(ctx). A letter that its handler took is
-// done with; one that failed stays open, with the result. It ends early if ctx does; a
-// repetition goes on with what is open.
-func (o *Office) Redrive(ctx context.Context, f Filter, r Redrive) (Report, error) {
+// Redrive hands letters to the handlers of their groups, one after the other, those of one
+// key in the order in which they failed. The order holds over all calls: a letter is not
+// tried while an earlier one of its key is open, selected by this call or not, or runs in
+// another call. A handler sees consume.Redriven(ctx). A letter that its handler accepts is
+// redriven; one that fails stays open, with the result. The call ends early if ctx does;
+// when it is repeated, it continues with the open letters.
+func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, error) {
 	if r.Rate == 0 {
-		r.Rate = DefaultRate
+		r.Rate = defaultRate
 	}
-	if r.By == "" || len(r.By) > MaxWho || r.Rate < 1 || r.Rate > MaxRate || r.Limit < 0 {
-		return Report{}, fmt.Errorf("%w: who asks for it, and a rate of 1 to %d, are required", ErrInvalid, MaxRate)
+	if r.Actor == "" || len(r.Actor) > maxActor || r.Rate < 1 || r.Rate > maxRate || r.Limit < 0 {
+		return Report{}, fmt.Errorf("%w: an operator's name and a rate of 1 to %d are required", ErrInvalid, maxRate)
 	}
-	lanes, err := o.lanes(ctx, f)
+	keys, err := m.orderingKeys(ctx, f)
 	if err != nil {
 		return Report{}, err
 	}
-	d := &driver{office: o, filter: f, how: r, blocked: map[string]string{}, tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
+	d := &redriver{manager: m, filter: f, how: r, blockedBy: map[string]string{}, tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
 	defer d.tick.Stop()
-	// What is not chosen is looked at, too: it may stand before something that is.
-	all := Filter{Group: f.Group, Topic: declared(f.Topic), Key: f.Key, Statuses: append([]Status{Open, Running}, f.Statuses...), lanes: lanes}
-	err = o.walk(ctx, all, Place{}, func(l *Letter) error {
+	// Letters that are not selected are read, too: they may block one that is.
+	all := Filter{Group: f.Group, Topic: declared(f.Topic), Key: f.Key, Statuses: append([]Status{Open, Running}, f.Statuses...), orderingKeys: keys}
+	err = m.scan(ctx, all, Position{}, func(l *Letter) error {
 		return d.next(ctx, l)
 	})
 	return d.report, err
 }
 
-// maxLanes bounds what a call remembers of keys that it may leave alone.
-const maxLanes = 100_000
-
-// lanes returns the lanes of the letters that a filter chooses, or nil for all lanes: if
-// the filter chooses whole lanes anyway, or so many that it is cheaper to look at all.
-func (o *Office) lanes(ctx context.Context, f Filter) (map[string]bool, error) {
-	if len(f.IDs) == 0 && f.Class == "" && f.Reason == "" && f.After.IsZero() && f.Before.IsZero() {
-		return nil, f.validate()
-	}
-	lanes := map[string]bool{}
-	err := o.walk(ctx, f, Place{}, func(l *Letter) error {
-		if lanes[l.lane()] = true; len(lanes) > maxLanes {
-			return errEnough
-		}
-		return nil
-	})
-	if len(lanes) > maxLanes {
-		lanes = nil
-	}
-	return lanes, err
-}
-
-// lane is what order is kept within: a key of a topic, for a group, whichever version of
-// the topic had the record.
-func (l *Letter) lane() string {
+// orderingKey is what order is kept within: a key of a topic, for a group, in whichever
+// version of the topic the record was.
+func (l *Letter) orderingKey() string {
 	return l.Group + "\x00" + declared(l.Record.Topic) + "\x00" + string(l.Record.Key)
 }
 
-// driver is one call of Redrive.
-type driver struct {
-	office  *Office
-	filter  Filter
-	how     Redrive
-	report  Report
-	blocked map[string]string // lanes, and the letter that the others are behind
-	tick    *time.Ticker
+// maxOrderingKeys bounds what a call remembers to read fewer letters.
+const maxOrderingKeys = 100_000
+
+// orderingKeys returns the ordering keys of the letters that a filter selects. It returns
+// nil, for all keys, if the filter selects whole keys anyway, or so many that it is cheaper
+// to read all letters.
+func (m *Manager) orderingKeys(ctx context.Context, f Filter) (map[string]bool, error) {
+	if len(f.IDs) == 0 && f.Class == 0 && f.Reason == "" && f.After.IsZero() && f.Before.IsZero() {
+		return nil, f.validate()
+	}
+	keys := map[string]bool{}
+	err := m.scan(ctx, f, Position{}, func(l *Letter) error {
+		if keys[l.orderingKey()] = true; len(keys) > maxOrderingKeys {
+			return errStop
+		}
+		return nil
+	})
+	if len(keys) > maxOrderingKeys {
+		keys = nil
+	}
+	return keys, err
 }
 
-// next handles a letter of a lane, chosen or not, in the order of the topic.
-func (d *driver) next(ctx context.Context, l *Letter) error {
-	chosen := d.filter.matches(l) && (d.filter.wants(l.Status) || l.Status == Running)
-	if !chosen {
+// redriver is one call of Redrive.
+type redriver struct {
+	manager   *Manager
+	filter    Filter
+	how       Redrive
+	report    Report
+	blockedBy map[string]string // ids of letters, by ordering key
+	tick      *time.Ticker
+}
+
+// next handles a letter, selected or not, in the order of the topic.
+func (d *redriver) next(ctx context.Context, l *Letter) error {
+	selected := d.filter.matches(l) && (d.filter.matchesStatus(l.Status) || l.Status == Running)
+	if !selected {
 		d.block(l)
 		return nil
 	}
 	if d.report.full(d.how.Limit) {
-		return errEnough
+		return errStop
 	}
 	d.report.Matched++
-	result, reason, err := d.try(ctx, l)
+	outcome, reason, err := d.try(ctx, l)
 	if err != nil {
 		return err
 	}
-	if result != Done && result != NoHandler {
+	if outcome != Done && outcome != NoHandler {
 		d.block(l)
 	}
-	return d.report.add(d.how.Each, l.ID, result, reason)
+	return d.report.add(d.how.OnOutcome, l.ID(), outcome, reason)
 }
 
-// block keeps what comes behind a letter, unless that is done with.
-func (d *driver) block(l *Letter) {
-	if lane := l.lane(); l.Status != Redriven && l.Status != Discarded && d.blocked[lane] == "" {
-		d.blocked[lane] = l.ID
+// block blocks the later letters of a letter's key, unless the letter is done with.
+func (d *redriver) block(l *Letter) {
+	if key := l.orderingKey(); l.Status != Redriven && l.Status != Discarded && d.blockedBy[key] == "" {
+		d.blockedBy[key] = l.ID()
 	}
 }
 
-// try drives a letter if nothing stands before it. The error ends the call.
-func (d *driver) try(ctx context.Context, l *Letter) (result Result, reason string, err error) {
+// try redrives a letter if nothing blocks it. The error ends the call.
+func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string, err error) {
 	handle := d.how.Handlers[l.Group]
-	first := d.blocked[l.lane()]
+	blockedBy := d.blockedBy[l.orderingKey()]
 	switch {
 	case handle == nil:
 		return NoHandler, "", nil
 	case l.Status != Open:
 		return Taken, "", nil
-	case first != "":
-		return Behind, first, nil
+	case blockedBy != "":
+		return Behind, blockedBy, nil
 	case l.Omitted > 0:
 		return Failed, fmt.Sprintf("the record had %d bytes too many for its dead letter: only its position is known", l.Omitted), nil
 	case d.how.DryRun:
@@ -209,10 +211,10 @@ func (d *driver) try(ctx context.Context, l *Letter) (result Result, reason stri
 		return "", "", ctx.Err()
 	case <-d.tick.C:
 	}
-	reason, err = d.office.drive(ctx, l, handle, d.how.By)
-	var failed *store.ConditionError
+	reason, err = d.manager.redrive(ctx, l, handle, d.how.Actor)
+	var lost *store.ConditionError
 	switch {
-	case errors.As(err, &failed): // we cannot tell how it goes for those behind it
+	case errors.As(err, &lost): // another call claimed it: its result is not known here
 		return Taken, "", nil
 	case err != nil:
 		return "", "", err
@@ -222,54 +224,63 @@ func (d *driver) try(ctx context.Context, l *Letter) (result Result, reason stri
 	return Done, "", nil
 }
 
-// drive drives one letter, and returns the reason if it failed again.
-func (o *Office) drive(ctx context.Context, l *Letter, handle consume.Handler, by string) (reason string, err error) {
-	if err := o.note(ctx, l, Running, by, ""); err != nil {
+// redrive hands one letter to its handler, and returns the reason if it failed again.
+func (m *Manager) redrive(ctx context.Context, l *Letter, handle consume.Handler, actor string) (reason string, err error) {
+	if err := m.setStatus(ctx, l, Running, actor, ""); err != nil {
 		return "", err
 	}
 	run, cancel := context.WithTimeout(consume.WithRedrive(ctx), handlerTime)
 	defer cancel()
 	failure := consume.Call(run, handle, l.Record)
-	// What became of it is written, also if nobody waits for it any more.
+	// The result is written even if nobody waits for it any more.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), handlerTime)
 	defer cancel()
 	if failure != nil {
 		reason = consume.Reason(failure)
-		err = o.note(end, l, failed, by, reason)
+		err = m.setStatus(end, l, failed, actor, reason)
 	} else {
-		err = o.note(end, l, Redriven, by, "")
+		err = m.setStatus(end, l, Redriven, actor, "")
 	}
-	o.cfg.Logger.Info("deadletter: driven again", "id", l.ID, "by", by, "failure", reason)
+	m.cfg.Logger.Info("deadletter: redriven", "id", l.ID(), "by", actor, "failure", reason)
 	return reason, err
 }
 
 // Discard gives letters up, for a reason that is kept with them.
-func (o *Office) Discard(ctx context.Context, f Filter, d Discard) (Report, error) {
-	if d.By == "" || len(d.By) > MaxWho || d.Reason == "" || len(d.Reason) > MaxResult || d.Limit < 0 {
-		return Report{}, fmt.Errorf("%w: who discards them, and why, are required", ErrInvalid)
+func (m *Manager) Discard(ctx context.Context, f Filter, d Discard) (Report, error) {
+	if d.Actor == "" || len(d.Actor) > maxActor || d.Reason == "" || len(d.Reason) > maxResult || d.Limit < 0 {
+		return Report{}, fmt.Errorf("%w: an operator's name and a reason are required", ErrInvalid)
 	}
-	var rep Report
-	err := o.walk(ctx, f, Place{}, func(l *Letter) error {
-		if rep.full(d.Limit) {
-			return errEnough
+	var report Report
+	err := m.scan(ctx, f, Position{}, func(l *Letter) error {
+		if report.full(d.Limit) {
+			return errStop
 		}
-		rep.Matched++
-		if l.Status != Open {
-			return rep.add(d.Each, l.ID, Taken, "")
-		}
-		if d.DryRun {
-			return rep.add(d.Each, l.ID, Done, "")
-		}
-		err := o.note(ctx, l, Discarded, d.By, d.Reason)
-		var failed *store.ConditionError
-		switch {
-		case errors.As(err, &failed):
-			return rep.add(d.Each, l.ID, Taken, "")
-		case err != nil:
+		report.Matched++
+		outcome, err := m.discard(ctx, l, d)
+		if err != nil {
 			return err
 		}
-		o.cfg.Logger.Info("deadletter: discarded", "id", l.ID, "by", d.By, "why", d.Reason)
-		return rep.add(d.Each, l.ID, Done, "")
+		return report.add(d.OnOutcome, l.ID(), outcome, "")
 	})
-	return rep, err
+	return report, err
+}
+
+// discard gives one letter up.
+func (m *Manager) discard(ctx context.Context, l *Letter, d Discard) (Outcome, error) {
+	if l.Status != Open {
+		return Taken, nil
+	}
+	if d.DryRun {
+		return Done, nil
+	}
+	err := m.setStatus(ctx, l, Discarded, d.Actor, d.Reason)
+	var lost *store.ConditionError
+	switch {
+	case errors.As(err, &lost):
+		return Taken, nil
+	case err != nil:
+		return "", err
+	}
+	m.cfg.Logger.Info("deadletter: discarded", "id", l.ID(), "by", d.Actor, "why", d.Reason)
+	return Done, nil
 }

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -16,42 +17,42 @@ type Waiting struct {
 	Oldest  time.Duration // since the first of them failed
 }
 
-// maxWatched bounds what a Watch remembers; an operator who has so many knows.
+// maxWatched bounds what a Watch remembers; an operator with so many letters knows.
 const maxWatched = 10_000
 
-// watchEvery is how often a Watch looks.
+// watchEvery is how often a Watch counts.
 const watchEvery = time.Minute
 
-// Watch keeps count of open letters for the metrics. It reads each letter once, and
-// afterwards only what became of those that are open.
+// Watch counts the open letters for the metrics. It reads each letter once, and later only
+// what was done about the open ones.
 type Watch struct {
-	office *Office
+	manager *Manager
 
 	mu      sync.Mutex
 	waiting Waiting
 
-	// By Run only.
-	next map[int32]int64 // offset to read on from, by partition
+	// Used by Run alone.
+	next map[int32]int64 // offset to continue at, by partition
 	open []Letter        // without their records
 }
 
 // Watch makes a Watch.
-func (o *Office) Watch() *Watch { return &Watch{office: o, next: map[int32]int64{}} }
+func (m *Manager) Watch() *Watch { return &Watch{manager: m, next: map[int32]int64{}} }
 
-// Stats returns what the last look has found; it may be called by anybody.
+// Stats returns the last count; it may be called from any goroutine.
 func (w *Watch) Stats() Waiting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.waiting
 }
 
-// Run looks until ctx ends.
+// Run counts until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
-		if err := w.look(ctx); err != nil && ctx.Err() == nil {
-			w.office.cfg.Logger.Warn("deadletter: open letters cannot be counted", "error", err)
+		if err := w.count(ctx); err != nil && ctx.Err() == nil {
+			w.manager.cfg.Logger.Warn("deadletter: open letters cannot be counted", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -61,9 +62,9 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-func (w *Watch) look(ctx context.Context) error {
-	o := w.office
-	spans, err := inspect.Spans(ctx, o.cfg.Addr, kafka.DeadLetters, o.cfg.Kafka...)
+func (w *Watch) count(ctx context.Context) error {
+	m := w.manager
+	spans, err := inspect.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
 	if err != nil {
 		return err
 	}
@@ -71,53 +72,55 @@ func (w *Watch) look(ctx context.Context) error {
 		s := &spans[i]
 		s.From = max(s.From, w.next[s.Partition.ID])
 	}
-	known := map[string]bool{}
+	seen := map[string]bool{}
 	for _, l := range w.open {
-		known[l.ID] = true
+		seen[l.ID()] = true
 	}
-	err = inspect.Read(ctx, o.cfg.Addr, spans, func(r *kafka.Record) error {
+	err = inspect.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error {
 		if len(w.open) == maxWatched {
-			return errEnough // the rest comes when these are done with
+			return errStop // the rest is counted when these are done with
 		}
 		w.next[r.Partition] = r.Offset + 1
-		if l, err := letterFrom(r); err == nil && !known[l.ID] {
-			known[l.ID] = true
-			l.Record = &kafka.Record{Topic: l.Record.Topic, Partition: l.Record.Partition, Offset: l.Record.Offset}
-			w.open = append(w.open, l)
-			if len(w.open)%store.MaxBatchGet == 0 {
-				return w.settle(ctx, len(w.open)-store.MaxBatchGet)
-			}
+		l, err := letterFrom(r)
+		if err != nil || seen[l.ID()] {
+			return nil //nolint:nilerr // a record that is no letter is not counted
+		}
+		seen[l.ID()] = true
+		l.Record = &kafka.Record{Topic: l.Record.Topic, Partition: l.Record.Partition, Offset: l.Record.Offset}
+		w.open = append(w.open, l)
+		if len(w.open)%store.MaxBatchGet == 0 {
+			return w.dropHandled(ctx, len(w.open)-store.MaxBatchGet)
 		}
 		return nil
-	}, o.cfg.Kafka...)
-	if err != nil && err != errEnough { //nolint:errorlint // our own, as it is
+	}, m.cfg.Kafka...)
+	if err != nil && !errors.Is(err, errStop) {
 		return err
 	}
-	if err := w.settle(ctx, 0); err != nil {
+	if err := w.dropHandled(ctx, 0); err != nil {
 		return err
 	}
-	now, sum := o.cfg.Clock(), Waiting{Letters: len(w.open)}
+	now, waiting := m.cfg.Clock(), Waiting{Letters: len(w.open)}
 	for _, l := range w.open {
-		sum.Oldest = max(sum.Oldest, now.Sub(l.FailedAt))
+		waiting.Oldest = max(waiting.Oldest, now.Sub(l.FailedAt))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waiting = sum
+	w.waiting = waiting
 	return nil
 }
 
-// settle forgets letters, from an index on, that are done with.
-func (w *Watch) settle(ctx context.Context, from int) error {
+// dropHandled drops letters, from an index on, that are done with.
+func (w *Watch) dropHandled(ctx context.Context, from int) error {
 	kept := from
 	for i := from; i < len(w.open); i += store.MaxBatchGet {
 		chunk := w.open[i:min(i+store.MaxBatchGet, len(w.open))]
-		if err := w.office.outcomes(ctx, chunk); err != nil {
+		if err := w.manager.loadRows(ctx, chunk); err != nil {
 			return err
 		}
 	}
-	now := w.office.cfg.Clock()
+	now := w.manager.cfg.Clock()
 	for _, l := range w.open[from:] {
-		// What is older has left the topic.
+		// The topic no longer has what is older.
 		if (l.Status == Open || l.Status == Running) && now.Sub(l.FailedAt) < keepFor {
 			l.row = nil
 			w.open[kept] = l

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -14,55 +15,73 @@ import (
 	"github.com/parley-chat/parley/workers/audit"
 )
 
-// recordTime is how long the end of a call may take to be written, once the call is over.
+// recordTime bounds the writing of a call's end, once the call is over.
 const recordTime = 10 * time.Second
 
-// recorded reports whether a call leaves rows for the audit: one that changes something,
-// or shows what users wrote. It follows from the contract: a method without
-// NO_SIDE_EFFECTS changes something if its request has no field execute, or says it.
-func recorded(method protoreflect.MethodDescriptor, req proto.Message) bool {
+// effects is what a call does, as its contract and its request say.
+type effects struct {
+	changes bool // it changes something, unless it is a dry run
+	reveals bool // it shows what users wrote
+	execute bool // it is no dry run
+}
+
+// effectsOf reads the contract: a method without NO_SIDE_EFFECTS changes something, and a
+// request with the field execute is a dry run unless it is set. The field content asks for
+// what users wrote.
+func effectsOf(method protoreflect.MethodDescriptor, req proto.Message) effects {
 	m := req.ProtoReflect()
-	is := func(field protoreflect.Name) (has, set bool) {
-		f := m.Descriptor().Fields().ByName(field)
+	field := func(name protoreflect.Name) (has, set bool) {
+		f := m.Descriptor().Fields().ByName(name)
 		if f == nil || f.Kind() != protoreflect.BoolKind || f.IsList() {
 			return false, false
 		}
 		return true, m.Get(f).Bool()
 	}
 	if o, ok := method.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
-		_, content := is("content")
-		return content
+		_, content := field("content")
+		return effects{reveals: content, execute: true}
 	}
-	has, execute := is("execute")
-	return !has || execute
+	has, execute := field("execute")
+	return effects{changes: true, execute: !has || execute}
 }
 
-// record is the rows of one call, if it is one that has some.
+// record is what one call leaves behind that changes something or shows what users wrote:
+// two lines in the log and, unless it is a dry run, two rows in the audit.
 type record struct {
 	s         *Service
 	procedure string
-	begun     bool
-	entry     *audit.Entry
-	result    any  // the last message sent
-	changes   bool // as opposed to a call that shows what users wrote
+	started   bool // the first message has come
+	effects   effects
+	call      string       // name of the RPC; empty: the call leaves nothing behind
+	entry     *audit.Entry // nil: no rows
+	result    any          // the last message sent
 }
 
-// begin writes that a call begins, when its first message has come. A call whose row
+// begin records the start of a call, when its first message has come. A call whose row
 // cannot be written does not run.
 func (r *record) begin(ctx context.Context, spec connect.Spec, req any) (err error) {
 	method, ok := spec.Schema.(protoreflect.MethodDescriptor)
 	msg, isMessage := req.(proto.Message)
-	if r.begun || !ok || !isMessage || !recorded(method, msg) {
+	if r.started || !ok || !isMessage {
 		return nil
 	}
-	r.begun = true
-	r.changes = method.Options().(*descriptorpb.MethodOptions).GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS
-	r.entry, err = r.s.log.Begin(ctx, by(ctx), string(method.Name()), asJSON(msg))
-	return err
+	r.started, r.effects = true, effectsOf(method, msg)
+	if !r.effects.changes && !r.effects.reveals {
+		return nil
+	}
+	request := asJSON(msg)
+	if r.effects.execute {
+		if r.entry, err = r.s.audit.Begin(ctx, actor(ctx), string(method.Name()), request); err != nil {
+			return err
+		}
+	}
+	r.call = string(method.Name())
+	r.s.cfg.Logger.InfoContext(ctx, "ops: call started", "call", r.call, "by", actor(ctx), "execute", r.effects.execute, "request", request)
+	return nil
 }
 
-// end writes how the call ended; it is deferred, and lets a panic go on. Whoever called
-// may have left; it is written nevertheless.
+// end records how the call ended. It is deferred, and does not stop a panic. It writes even
+// if the caller has left.
 func (r *record) end(ctx context.Context, failure *error) {
 	err := *failure
 	p := recover()
@@ -70,25 +89,30 @@ func (r *record) end(ctx context.Context, failure *error) {
 		defer panic(p)
 		err = errPanic
 	}
-	if r.entry == nil {
+	if r.call == "" {
 		return
 	}
 	code, result := "ok", ""
-	if msg, ok := r.result.(proto.Message); ok && r.changes {
+	if msg, ok := r.result.(proto.Message); ok && r.effects.changes {
 		result = asJSON(summary(msg))
 	}
 	if err != nil {
 		public := r.s.public(ctx, r.procedure, err)
 		code, result = public.Code().String(), public.Message()
+		*failure = public // the operator gets the same correlation id
+	}
+	r.s.cfg.Logger.InfoContext(ctx, "ops: call ended", "call", r.call, "by", actor(ctx), "execute", r.effects.execute, "code", code, "result", result)
+	if r.entry == nil {
+		return
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if err := r.entry.End(end, code, result); err != nil {
-		r.s.cfg.Logger.Error("ops: the end of a call is missing in the audit", "procedure", r.procedure, "by", by(ctx), "code", code, "error", err)
+		r.s.cfg.Logger.Error("ops: the end of a call is missing in the audit", "procedure", r.procedure, "by", actor(ctx), "code", code, "error", err)
 	}
 }
 
-// summary is what is kept of an answer: of progress its summary, and no lists.
+// summary is the part of an answer that is recorded: the summary of progress, and no lists.
 func summary(m proto.Message) proto.Message {
 	r := m.ProtoReflect()
 	if f := r.Descriptor().Fields().ByName("summary"); f != nil && f.Message() != nil && r.Has(f) {
@@ -107,7 +131,7 @@ func summary(m proto.Message) proto.Message {
 
 func asJSON(m proto.Message) string {
 	b, err := protojson.Marshal(m)
-	if err != nil { // a message that was read can be written
+	if err != nil { // a message that was decoded can be encoded
 		return "{}"
 	}
 	return string(b)
@@ -115,28 +139,16 @@ func asJSON(m proto.Message) string {
 
 // ListOperatorCalls implements opsv1connect.OpsServiceHandler.
 func (s *Service) ListOperatorCalls(ctx context.Context, req *opsv1.ListOperatorCallsRequest) (*opsv1.ListOperatorCallsResponse, error) {
-	f := audit.Filter{By: req.GetOperator(), Name: req.GetCall()}
-	if t := req.GetAfter(); t != nil {
-		f.After = t.AsTime()
-	}
-	if t := req.GetBefore(); t != nil {
-		f.Before = t.AsTime()
-	}
-	size := int(req.GetPageSize())
-	if size == 0 {
-		size = defaultPage
-	}
-	calls, next, err := s.log.List(ctx, f, size, req.GetPageToken())
+	f := audit.Filter{Actor: req.GetOperator(), Name: req.GetCall(), After: timeOf(req.GetAfter()), Before: timeOf(req.GetBefore())}
+	calls, next, err := s.audit.List(ctx, f, cmp.Or(int(req.GetPageSize()), defaultPage), req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
 	res := &opsv1.ListOperatorCallsResponse{NextPageToken: next}
 	for _, c := range calls {
-		call := &opsv1.OperatorCall{Id: c.ID, BeganAt: stamp(c.Began), Operator: c.By, Call: c.Name, Request: c.Request, Code: c.Code, Result: c.Outcome}
-		if !c.Ended.IsZero() {
-			call.EndedAt = stamp(c.Ended)
-		}
-		res.Calls = append(res.Calls, call)
+		res.Calls = append(res.Calls, &opsv1.OperatorCall{
+			Id: c.ID, BeganAt: timestamp(c.Began), Operator: c.Actor, Call: c.Name, Request: c.Request, EndedAt: timestamp(c.Ended), Code: c.Code, Result: c.Result,
+		})
 	}
 	return res, nil
 }

@@ -34,11 +34,11 @@ func stream[T any](s interface {
 
 // changing has a call of each RPC that changes something: one that succeeds, if execute
 // is true, and what is recorded of its request and result.
-func changing(t *testing.T, r *opstest.Rig, c opsv1connect.OpsServiceClient) map[string]func(execute bool) error {
+func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient) map[string]func(execute bool) error {
 	// The calls come in any order, and a letter waits for the earlier ones of its chat:
 	// these are of two chats.
 	letter := func(chatID string, n int) *opsv1.DeadLetterFilter {
-		return &opsv1.DeadLetterFilter{Ids: []string{r.Bury(opstest.Group, r.Event(chatID, n), "permanent: bad")}}
+		return &opsv1.DeadLetterFilter{Ids: []string{r.DeadLetter(opstest.Group, r.Event(chatID, n), "permanent: bad")}}
 	}
 	redriven, discarded := letter(chatA, 1), letter("chat_01ARZ3NDEKTSV4RRFFQ69G5FAB", 2)
 	id := r.Chat(3)
@@ -111,6 +111,9 @@ func TestChangesAreRecorded(t *testing.T) {
 		if err := call(false); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
+		if n := strings.Count(r.Log.String(), "call="+name+" by=ada execute=false"); n != 2 {
+			t.Errorf("%s: the log has %d lines of a dry run, not one for its start and one for its end", name, n)
+		}
 	}
 	if res, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{}); err != nil || len(res.GetCalls()) != 0 {
 		t.Fatalf("dry runs: %v, %v", res, err)
@@ -143,7 +146,7 @@ func TestChangesAreRecorded(t *testing.T) {
 func TestContentIsRecorded(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
-	id := r.Bury(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	for _, content := range []bool{false, true} {
 		if _, err := c.GetDeadLetter(t.Context(), &opsv1.GetDeadLetterRequest{Id: id, Content: content}); err != nil {
 			t.Fatal(err)
@@ -167,7 +170,7 @@ func TestNothingHappensUnrecorded(t *testing.T) {
 	handled := false
 	r.Handle = func(context.Context, *kafka.Record) error { handled = true; return nil }
 	c := client(t, r)
-	id := r.Bury(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	if err := r.Store.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +184,7 @@ func TestNothingHappensUnrecorded(t *testing.T) {
 func TestLeftCallsEnd(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
-	id := r.Bury(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	ctx, cancel := context.WithCancel(t.Context())
 	r.Handle = func(ctx context.Context, _ *kafka.Record) error {
 		cancel()

@@ -2,17 +2,14 @@ package ops
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter"
 )
 
@@ -24,37 +21,34 @@ const (
 	maxID     = 600
 )
 
-var statuses = map[opsv1.DeadLetterStatus]deadletter.Status{
-	opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_OPEN:      deadletter.Open,
-	opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_RUNNING:   deadletter.Running,
-	opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_REDRIVEN:  deadletter.Redriven,
-	opsv1.DeadLetterStatus_DEAD_LETTER_STATUS_DISCARDED: deadletter.Discarded,
+// The words of package deadletter are the names of the API's enums in small letters,
+// without the name of their type.
+const (
+	statusPrefix  = "DEAD_LETTER_STATUS_"
+	outcomePrefix = "DEAD_LETTER_OUTCOME_"
+)
+
+func statusOf(s opsv1.DeadLetterStatus) deadletter.Status {
+	return deadletter.Status(strings.ToLower(strings.TrimPrefix(s.String(), statusPrefix)))
 }
 
-var classes = map[opsv1.FailureClass]consume.Class{
-	opsv1.FailureClass_FAILURE_CLASS_UNKNOWN:       consume.Unknown,
-	opsv1.FailureClass_FAILURE_CLASS_PERMANENT:     consume.Permanent,
-	opsv1.FailureClass_FAILURE_CLASS_DOWNSTREAM:    consume.Downstream,
-	opsv1.FailureClass_FAILURE_CLASS_AUTHORITATIVE: consume.Authoritative,
+func statusTo(s deadletter.Status) opsv1.DeadLetterStatus {
+	return opsv1.DeadLetterStatus(opsv1.DeadLetterStatus_value[statusPrefix+strings.ToUpper(string(s))])
 }
 
-var outcomes = map[deadletter.Result]opsv1.DeadLetterOutcome{
-	deadletter.Done:      opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_DONE,
-	deadletter.Failed:    opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_FAILED,
-	deadletter.Behind:    opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_BEHIND,
-	deadletter.NoHandler: opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_NO_HANDLER,
-	deadletter.Taken:     opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_TAKEN,
+func outcomeTo(o deadletter.Outcome) opsv1.DeadLetterOutcome {
+	return opsv1.DeadLetterOutcome(opsv1.DeadLetterOutcome_value[outcomePrefix+strings.ToUpper(string(o))])
 }
 
-// cut shortens a text to a number of bytes, and makes it one that protobuf takes.
-func cut(s string, most int) string {
+// truncate shortens a text to a number of bytes, and makes it valid UTF-8 for protobuf.
+func truncate(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
 	}
 	return strings.ToValidUTF8(s, "?")
 }
 
-func stamp(t time.Time) *timestamppb.Timestamp {
+func timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
@@ -68,34 +62,27 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-func filterOf(f *opsv1.DeadLetterFilter, wanted []opsv1.DeadLetterStatus) deadletter.Filter {
+func filterOf(f *opsv1.DeadLetterFilter, statuses []opsv1.DeadLetterStatus) deadletter.Filter {
 	out := deadletter.Filter{
 		IDs: f.GetIds(), Group: f.GetGroup(), Topic: f.GetTopic(), Key: f.GetKey(), Reason: f.GetReason(),
+		Class: eventv1.FailureClass(f.GetFailureClass()), // the enums are equal
 		After: timeOf(f.GetFailedFrom()), Before: timeOf(f.GetFailedBefore()),
 	}
-	if class, ok := classes[f.GetFailureClass()]; ok {
-		out.Class = class.String()
-	}
-	for _, s := range wanted {
-		out.Statuses = append(out.Statuses, statuses[s])
+	for _, s := range statuses {
+		out.Statuses = append(out.Statuses, statusOf(s))
 	}
 	return out
 }
 
 func letterTo(l *deadletter.Letter) *opsv1.DeadLetter {
 	out := &opsv1.DeadLetter{
-		Id: cut(l.ID, maxID), Group: cut(l.Group, maxName), Consumer: cut(l.Consumer, maxName), Reason: cut(l.Reason, maxReason), FailedAt: stamp(l.FailedAt), Attempts: int32(l.Attempts),
-		Topic: cut(l.Record.Topic, maxName), Partition: l.Record.Partition, Offset: l.Record.Offset, RecordedAt: stamp(l.Record.Timestamp),
-		Key: cut(string(l.Record.Key), maxKey), ValueBytes: int64(len(l.Record.Value)) + l.Omitted,
-		HandledBy: l.Outcome.By, Result: l.Outcome.Result, Redrives: int32(l.Outcome.Tries),
+		Id: truncate(l.ID(), maxID), Group: truncate(l.Group, maxName), Consumer: truncate(l.Consumer, maxName), Reason: truncate(l.Reason, maxReason), FailedAt: timestamp(l.FailedAt), Attempts: int32(l.Attempts),
+		Topic: truncate(l.Record.Topic, maxName), Partition: l.Record.Partition, Offset: l.Record.Offset, RecordedAt: timestamp(l.Record.Timestamp),
+		Key: truncate(string(l.Record.Key), maxKey), ValueBytes: int64(len(l.Record.Value)) + l.Omitted,
+		Status: statusTo(l.Status), HandledBy: l.Handling.By, Result: l.Handling.Result, Redrives: int32(l.Handling.Tries),
 	}
-	for k, v := range statuses {
-		if v == l.Status {
-			out.Status = k
-		}
-	}
-	if l.Outcome.At > 0 {
-		out.HandledAt = stamp(time.UnixMilli(l.Outcome.At))
+	if l.Handling.At > 0 {
+		out.HandledAt = timestamp(time.UnixMilli(l.Handling.At))
 	}
 	return out
 }
@@ -117,50 +104,4 @@ func summaryTo(r deadletter.Report) *opsv1.DeadLetterSummary {
 		Matched: int64(r.Matched), Done: int64(r.Done), Failed: int64(r.Failed), Behind: int64(r.Behind),
 		NoHandler: int64(r.NoHandler), Taken: int64(r.Taken), More: r.More,
 	}
-}
-
-// metadata is the part of an event that Parley wrote.
-var metadata = (&eventv1.EventMetadata{}).ProtoReflect().Descriptor().FullName()
-
-// blank replaces what users may have written in an event by its size: all texts but
-// ids, types and keys. So a field that is added later is hidden until somebody says
-// that it may be seen.
-func blank(m protoreflect.Message) {
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case f.IsMap():
-			m.Clear(f) // no event has one whose keys and values are all ids
-		case f.IsList() && f.Message() != nil:
-			for i := range v.List().Len() {
-				blank(v.List().Get(i).Message())
-			}
-		case f.Message() != nil:
-			if name := f.Message().FullName(); name != metadata && name.Parent() != "google.protobuf" {
-				blank(v.Message())
-			}
-		case f.Kind() == protoreflect.BytesKind:
-			m.Clear(f)
-		case f.Kind() != protoreflect.StringKind || named(f.Name()):
-		case f.IsList():
-			m.Clear(f)
-		default:
-			m.Set(f, protoreflect.ValueOfString(fmt.Sprintf("[%d bytes]", len(v.String()))))
-		}
-		return true
-	})
-}
-
-func named(field protoreflect.Name) bool {
-	_, last, ok := strings.Cut(string(field), "_")
-	for ok {
-		var rest string
-		if _, rest, ok = strings.Cut(last, "_"); ok {
-			last = rest
-		}
-	}
-	switch last {
-	case "id", "ids", "by", "type", "key":
-		return true
-	}
-	return false
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
@@ -32,32 +31,29 @@ var versionStatuses = map[versions.Status]opsv1.TopicVersionStatus{
 }
 
 // MigrateTopic implements opsv1connect.OpsServiceHandler.
-func (s *Service) MigrateTopic(ctx context.Context, req *opsv1.MigrateTopicRequest, stream *connect.ServerStream[opsv1.MigrateTopicResponse]) (err error) {
+func (s *Service) MigrateTopic(ctx context.Context, req *opsv1.MigrateTopicRequest, stream *connect.ServerStream[opsv1.MigrateTopicResponse]) error {
 	r := migrate.Request{
-		Topic: req.GetTopic(), Partitions: req.GetPartitions(), By: by(ctx), Ignore: req.GetIgnoreGroups(), MaxFreeze: req.GetMaxFreeze().AsDuration(),
+		Topic: req.GetTopic(), Partitions: req.GetPartitions(), By: actor(ctx), Ignore: req.GetIgnoreGroups(), MaxFreeze: req.GetMaxFreeze().AsDuration(),
 	}
-	choice := proto.CloneOf(req)
-	choice.Execute = false
-	var last migrate.Progress
-	ended := s.audit(ctx, "migrate topic", req.GetExecute(), choice)
-	defer func() { ended(string(last.Phase), &err) }()
 	if !req.GetExecute() {
-		if last, err = s.cfg.Migrator.Look(ctx, r); err != nil {
+		plan, err := s.cfg.Migrator.Look(ctx, r)
+		if err != nil {
 			return err
 		}
-		return stream.Send(progressTo(last))
+		return stream.Send(progressTo(plan))
 	}
-	var told time.Time
+	var last migrate.Progress
+	var lastSent time.Time
 	return s.cfg.Migrator.Run(ctx, r, func(p migrate.Progress) error {
-		if now := s.cfg.Clock(); p.Phase != last.Phase || len(p.Waiting) != len(last.Waiting) || p.Done || now.Sub(told) >= tellEvery {
-			last, told = p, now
+		if now := s.cfg.Clock(); p.Phase != last.Phase || len(p.Waiting) != len(last.Waiting) || p.Done || now.Sub(lastSent) >= progressEvery {
+			last, lastSent = p, now
 			return stream.Send(progressTo(p))
 		}
 		return nil
 	})
 }
 
-// maxWords bounds one of the things that a migration waits for, in bytes.
+// maxWords bounds the description of one thing that a migration waits for, in bytes.
 const maxWords = 1_000
 
 func progressTo(p migrate.Progress) *opsv1.MigrateTopicResponse {
@@ -65,15 +61,13 @@ func progressTo(p migrate.Progress) *opsv1.MigrateTopicResponse {
 		Phase: phases[p.Phase], From: p.From, To: p.To, Partitions: p.Partitions, Unread: p.Unread, Frozen: durationpb.New(p.Frozen), Done: p.Done,
 	}
 	for _, w := range p.Waiting {
-		out.Waiting = append(out.Waiting, cut(w, maxWords))
+		out.Waiting = append(out.Waiting, truncate(w, maxWords))
 	}
 	return out
 }
 
 // AbortTopicMigration implements opsv1connect.OpsServiceHandler.
-func (s *Service) AbortTopicMigration(ctx context.Context, req *opsv1.AbortTopicMigrationRequest) (_ *opsv1.AbortTopicMigrationResponse, err error) {
-	ended := s.audit(ctx, "abort topic migration", req.GetExecute(), req)
-	defer func() { ended("", &err) }()
+func (s *Service) AbortTopicMigration(ctx context.Context, req *opsv1.AbortTopicMigrationRequest) (*opsv1.AbortTopicMigrationResponse, error) {
 	topic, err := s.cfg.Migrator.Abort(ctx, req.GetExecute())
 	if err != nil {
 		return nil, err
@@ -89,13 +83,13 @@ func (s *Service) ListTopicVersions(ctx context.Context, _ *opsv1.ListTopicVersi
 	}
 	res := &opsv1.ListTopicVersionsResponse{}
 	if m := state.Move; m != nil {
-		res.Migrating, res.Phase, res.MigratingBy = m.Topic, phases[m.Phase], cut(m.By, maxOperator)
+		res.Migrating, res.Phase, res.MigratingBy = m.Topic, phases[m.Phase], truncate(m.By, maxOperator)
 	}
 	for _, t := range kafka.Topics() {
 		for _, v := range state.Of(t.Name) {
 			out := &opsv1.TopicVersion{Topic: t.Name, Name: versions.Name(t.Name, v.Number), Partitions: v.Partitions, Status: versionStatuses[v.Status]}
 			if v.Until > 0 {
-				out.Until, out.KeptUntil = stamp(time.UnixMilli(v.Until)), stamp(v.KeptUntil(t.Name))
+				out.Until, out.KeptUntil = timestamp(time.UnixMilli(v.Until)), timestamp(v.KeptUntil(t.Name))
 			}
 			res.Versions = append(res.Versions, out)
 		}
@@ -107,9 +101,7 @@ func (s *Service) ListTopicVersions(ctx context.Context, _ *opsv1.ListTopicVersi
 const maxOperator = 128
 
 // RetireTopicVersion implements opsv1connect.OpsServiceHandler.
-func (s *Service) RetireTopicVersion(ctx context.Context, req *opsv1.RetireTopicVersionRequest) (_ *opsv1.RetireTopicVersionResponse, err error) {
-	ended := s.audit(ctx, "retire topic version", req.GetExecute(), req)
-	defer func() { ended("", &err) }()
+func (s *Service) RetireTopicVersion(ctx context.Context, req *opsv1.RetireTopicVersionRequest) (*opsv1.RetireTopicVersionResponse, error) {
 	if err := s.cfg.Migrator.Retire(ctx, req.GetName(), req.GetExecute()); err != nil {
 		return nil, err
 	}

@@ -1,18 +1,19 @@
-// Package ops serves operators: dead letters, events published once more, and how far
-// consumer groups are behind.
+// Package ops serves operators: dead letters, replays of events, and the lag of consumer
+// groups.
 //
-// It owns the service behind parley.ops.v1, its listener, who is let in, what of a
-// record may be seen, and the table of its errors. It does not own what is done: dead
+// It owns the service behind parley.ops.v1, its listener, the admission of operators, the
+// redaction of records, and the table of its errors. It does not own what is done: dead
 // letters belong to package deadletter, replays to package replay, groups and topics to
 // package inspect. The command line is package opsctl.
 //
 // # Trust
 //
-// Every call carries an operator's token; those of users are refused. Without TLS the
-// listener is on loopback only; with it both sides show certificates of the same
-// authority. What users wrote is shown only to who asks for it. Such calls, and those that
-// change something, leave two rows in the store with the operator's name: one before they
-// act, one behind them (package audit).
+// Every call carries an operator's token; tokens of users are refused. Without TLS the
+// listener is on loopback only; with TLS both sides show certificates of the same
+// authority. What users wrote is shown only to operators who ask for it. Such calls, and
+// those that change something, leave two rows in the store with the operator's name: one
+// before they act, one when they have ended (package audit). The interceptor alone records
+// them, so that no handler can forget to.
 //
 // # Concurrency
 //
@@ -57,7 +58,7 @@ type Config struct {
 	// Decode reads a record as an event; errors that wrap event.ErrSchema are about the
 	// record.
 	Decode func(ctx context.Context, key, value []byte) (event.Event, error)
-	// Handlers take what is driven again, by consumer group.
+	// Handlers take redriven records, by consumer group.
 	Handlers map[string]consume.Handler
 	Migrator *migrate.Migrator
 	Key      *auth.Key
@@ -73,8 +74,8 @@ type Config struct {
 // Service is the implementation of OpsService.
 type Service struct {
 	cfg     Config
-	office  *deadletter.Office
-	log     *audit.Log
+	letters *deadletter.Manager
+	audit   *audit.Log
 	handler http.Handler
 	calls   chan struct{}
 }
@@ -86,17 +87,17 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Decode == nil || cfg.Key == nil || cfg.Observe == nil || cfg.Migrator == nil {
 		return nil, errors.New("ops: decoder, key, observer and migrator are required")
 	}
-	office, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger})
+	letters, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, office: office, log: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
-	edge, err := newInterceptor(s)
+	s := &Service{cfg: cfg, letters: letters, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
+	i, err := newInterceptor(s)
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(opsv1connect.NewOpsServiceHandler(s, connect.WithInterceptors(edge), connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxResponse)))
+	mux.Handle(opsv1connect.NewOpsServiceHandler(s, connect.WithInterceptors(i), connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxResponse)))
 	s.handler = s.admit(mux)
 	return s, nil
 }
@@ -104,14 +105,14 @@ func New(cfg Config) (*Service, error) {
 // Handler serves the service to those with an operator's token.
 func (s *Service) Handler() http.Handler { return s.handler }
 
-// Office is what handles the dead letters, for metrics.
-func (s *Service) Office() *deadletter.Office { return s.office }
+// DeadLetters is what handles the dead letters, for metrics.
+func (s *Service) DeadLetters() *deadletter.Manager { return s.letters }
 
 type operatorKey struct{}
 
-// admit lets operators in. Headers alone decide: the body of anybody else is not read.
+// admit lets operators in. Headers alone decide: the body of any other request is not read.
 func (s *Service) admit(next http.Handler) http.Handler {
-	refuse := connect.NewErrorWriter()
+	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op, err := s.cfg.Key.Operator(r.Header, s.cfg.Clock())
 		if err != nil {
@@ -121,7 +122,7 @@ func (s *Service) admit(next http.Handler) http.Handler {
 			if s.cfg.Refused != nil {
 				s.cfg.Refused(auth.Reason(err))
 			}
-			_ = refuse.Write(w, r, s.public(r.Context(), r.URL.Path, err)) // fails if the client is gone
+			_ = errorWriter.Write(w, r, s.public(r.Context(), r.URL.Path, err)) // fails if the client has left
 			return
 		}
 		edge.Trust(r.Context())
@@ -129,8 +130,8 @@ func (s *Service) admit(next http.Handler) http.Handler {
 	})
 }
 
-// by is who calls.
-func by(ctx context.Context) string {
+// actor is the operator who calls.
+func actor(ctx context.Context) string {
 	name, _ := ctx.Value(operatorKey{}).(string)
 	return name
 }

@@ -40,7 +40,7 @@ func (t token) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(r)
 }
 
-func client(t *testing.T, r *opstest.Rig) opsv1connect.OpsServiceClient {
+func client(t *testing.T, r *opstest.Fixture) opsv1connect.OpsServiceClient {
 	t.Helper()
 	value, err := r.Key.IssueOperator("ada", time.Now(), time.Minute)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	// A handler that panics is a failure of the letter, and its text is for nobody.
-	id := r.Bury(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	r.Handle = func(context.Context, *kafka.Record) error { panic(opstest.Secret) }
 	s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
 	if err != nil {
@@ -157,7 +157,7 @@ func TestRedriveEndsWithItsCaller(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
 	for n := range 30 {
-		r.Bury(opstest.Group, r.Event(chatA, n+1), "permanent: bad")
+		r.DeadLetter(opstest.Group, r.Event(chatA, n+1), "permanent: bad")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	handled := 0
@@ -206,7 +206,7 @@ func TestCallsAreBounded(t *testing.T) {
 	done := make(chan error, most)
 	for n := range most {
 		// Each of a key of its own: letters of one key are driven one after the other.
-		id := r.Bury(opstest.Group, r.Event(fmt.Sprint(chatA[:len(chatA)-1], n), n+1), "permanent: bad")
+		id := r.DeadLetter(opstest.Group, r.Event(fmt.Sprint(chatA[:len(chatA)-1], n), n+1), "permanent: bad")
 		go func() {
 			s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
 			for err == nil && s.Receive() {

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
@@ -10,10 +11,7 @@ import (
 
 // ListFailedOutboxRows implements opsv1connect.OpsServiceHandler.
 func (s *Service) ListFailedOutboxRows(ctx context.Context, req *opsv1.ListFailedOutboxRowsRequest) (*opsv1.ListFailedOutboxRowsResponse, error) {
-	size := min(int(req.GetPageSize()), failedrows.MaxRows)
-	if size == 0 {
-		size = defaultPage
-	}
+	size := cmp.Or(min(int(req.GetPageSize()), failedrows.MaxRows), defaultPage)
 	rows, err := failedrows.List(ctx, s.cfg.Store, req.GetPageToken(), size)
 	if err != nil {
 		return nil, err
@@ -29,15 +27,12 @@ func (s *Service) ListFailedOutboxRows(ctx context.Context, req *opsv1.ListFaile
 }
 
 // MendFailedOutboxRow implements opsv1connect.OpsServiceHandler.
-func (s *Service) MendFailedOutboxRow(ctx context.Context, req *opsv1.MendFailedOutboxRowRequest) (_ *opsv1.MendFailedOutboxRowResponse, err error) {
-	res := &opsv1.MendFailedOutboxRowResponse{}
-	ended := s.audit(ctx, "mend outbox row", req.GetExecute(), req)
-	defer func() { ended(len(res.GetMended()), &err) }()
+func (s *Service) MendFailedOutboxRow(ctx context.Context, req *opsv1.MendFailedOutboxRowRequest) (*opsv1.MendFailedOutboxRowResponse, error) {
 	row, rows, err := failedrows.Mend(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
 	if err != nil {
 		return nil, err
 	}
-	res.Row = failedRow(row)
+	res := &opsv1.MendFailedOutboxRowResponse{Row: failedRow(row)}
 	for _, o := range rows {
 		res.Mended = append(res.Mended, rowTo(o))
 	}
@@ -45,9 +40,7 @@ func (s *Service) MendFailedOutboxRow(ctx context.Context, req *opsv1.MendFailed
 }
 
 // DropFailedOutboxRow implements opsv1connect.OpsServiceHandler.
-func (s *Service) DropFailedOutboxRow(ctx context.Context, req *opsv1.DropFailedOutboxRowRequest) (_ *opsv1.DropFailedOutboxRowResponse, err error) {
-	ended := s.audit(ctx, "drop outbox row", req.GetExecute(), req)
-	defer func() { ended("", &err) }()
+func (s *Service) DropFailedOutboxRow(ctx context.Context, req *opsv1.DropFailedOutboxRowRequest) (*opsv1.DropFailedOutboxRowResponse, error) {
 	row, err := failedrows.Drop(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
 	if err != nil {
 		return nil, err
@@ -56,13 +49,10 @@ func (s *Service) DropFailedOutboxRow(ctx context.Context, req *opsv1.DropFailed
 }
 
 func failedRow(r failedrows.Row) *opsv1.FailedOutboxRow {
-	out := &opsv1.FailedOutboxRow{
-		Row: r.ID, ChatId: r.ChatID, FirstVersion: r.FirstVersion, Count: r.Count, Replay: r.Replay, Attempts: r.Attempts, LastError: cut(r.LastError, maxReason),
+	return &opsv1.FailedOutboxRow{
+		Row: r.ID, ChatId: r.ChatID, FirstVersion: r.FirstVersion, Count: r.Count, Replay: r.Replay, Attempts: r.Attempts, CreatedAt: timestamp(r.CreatedAt),
+		LastError: truncate(r.LastError, maxReason),
 	}
-	if !r.CreatedAt.IsZero() {
-		out.CreatedAt = stamp(r.CreatedAt)
-	}
-	return out
 }
 
 func rowTo(o table.Outbox) *opsv1.FailedOutboxRow {

@@ -16,21 +16,22 @@ import (
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
-// DefaultListen is where operators' commands look for the service.
+// DefaultListen is the address at which the commands of operators expect the service.
 const DefaultListen = config.DefaultOps
 
-// stopTime is what calls under way have left when the server ends: a redrive or a
-// replay ends between two of its steps, and goes on when it is asked for again.
+// stopTime is how long running calls may take to end when the server stops. A redrive or a
+// replay ends between two of its steps, and continues when it is called again.
 const stopTime = 2 * time.Second
 
-// maxConnections of operators there are; the oldest without a token makes room.
+// maxConnections bounds the connections of operators; the oldest without a token is closed
+// for a new one.
 const maxConnections = 64
 
 // Server serves operators on a port of its own.
 type Server struct {
 	listener net.Listener
 	srv      *http.Server
-	cancel   context.CancelFunc // of calls under way
+	cancel   context.CancelFunc // of running calls
 }
 
 // Listen opens the port. Without a TLS configuration it must be on loopback; with one
@@ -78,10 +79,10 @@ func Listen(ctx context.Context, s *Service, addr string, t *tls.Config) (*Serve
 	return srv, nil
 }
 
-// Addr is the address that was taken.
+// Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Close closes the port of a server that was not run.
+// Close closes the port of a server that does not run.
 func (s *Server) Close() {
 	if s != nil {
 		s.cancel()
@@ -89,7 +90,7 @@ func (s *Server) Close() {
 	}
 }
 
-// Run serves until ctx ends; then calls under way are canceled.
+// Run serves until ctx ends; then it cancels the running calls.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	ready()
 	_, err := lifecycle.ServeHTTP(ctx, s.srv, s.listener, stopTime, s.cancel)

@@ -73,7 +73,7 @@ func (p *program) buildOperators(ctx context.Context, serde *event.Serde, log lo
 	if o.server, err = ops.Listen(ctx, s, p.cfg.OpsListen, t); err != nil {
 		return o, err
 	}
-	o.letters = s.Office().Watch()
+	o.letters = s.DeadLetters().Watch()
 	observe.DeadLetters(p.metrics, o.letters)
 	return o, nil
 }

@@ -63,7 +63,7 @@ func (p *program) ops(ctx context.Context) ([]lifecycle.Service, error) {
 		return nil, err
 	}
 	p.closers = append(p.closers, server.Close)
-	letters := s.Office().Watch()
+	letters := s.DeadLetters().Watch()
 	observe.DeadLetters(p.metrics, letters)
 	replicas := s.Replicas()
 	observe.Replicas(p.metrics, replicas.Under)

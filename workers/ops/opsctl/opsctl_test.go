@@ -33,7 +33,7 @@ type cli struct {
 	cfg opsctl.Config
 }
 
-func commands(t *testing.T, r *opstest.Rig) *cli {
+func commands(t *testing.T, r *opstest.Fixture) *cli {
 	t.Helper()
 	return &cli{t, opsctl.Config{Program: "workers", Address: r.Addr, Operator: "ada", Key: func() (*auth.Key, error) { return r.Key, nil }}}
 }
@@ -59,17 +59,17 @@ func (c *cli) has(text string, parts ...string) {
 	}
 }
 
-// EV41 to EV46, K-149: letters are counted, listed, looked at, driven again in order
-// and once, and discarded; who did what is kept.
+// EV41 to EV46, K-149: letters are counted, listed, shown, redriven in order and once, and
+// discarded; who did what is kept.
 func TestDeadLetters(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	var ids []string
 	for n := range 6 {
-		ids = append(ids, r.Bury(opstest.Group, r.Event([]string{chatA, chatB}[n%2], n+1), "permanent: bad"))
+		ids = append(ids, r.DeadLetter(opstest.Group, r.Event([]string{chatA, chatB}[n%2], n+1), "permanent: bad"))
 	}
 	garbage := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: 90, Key: []byte("k\x1b[31m\xff"), Value: []byte("\x01" + opstest.Secret), Headers: []kafka.Header{{Key: "h", Value: []byte("v\n")}}}
-	odd := r.Bury("nobody", garbage, "unknown: *errors.errorString")
+	odd := r.DeadLetter("nobody", garbage, "unknown: *errors.errorString")
 
 	out, _ := c.run(0, "deadletters count")
 	c.has(out, "6        fanout-workers  messages.persisted", "permanent: bad", "7        in all")
@@ -109,12 +109,12 @@ func TestDeadLetters(t *testing.T) {
 	c.has(out, "MessagePersisted", `"chatId":"`+chatA+`"`, fmt.Sprintf("[%d bytes]", len(opstest.Secret)), "after 3 tries", "wrk_1", "SHA-256")
 	out, _ = c.run(0, "deadletters show "+odd)
 	c.has(out, `"k\x1b[31m`, `"v\n"`, "none: ", "no schema id")
-	if strings.Contains(r.Log.String(), "content of a dead letter") {
+	if strings.Contains(r.Log.String(), "call=GetDeadLetter") {
 		t.Error("nobody asked for content")
 	}
 	out, _ = c.run(0, "deadletters show --content "+ids[0])
 	c.has(out, opstest.Secret)
-	c.has(r.Log.String(), "content of a dead letter is shown", "by=ada", ids[0])
+	c.has(r.Log.String(), "msg=\"ops: call started\" call=GetDeadLetter by=ada", ids[0])
 	out, _ = c.run(0, "deadletters show --content "+odd)
 	c.has(out, fmt.Sprintf("%x", garbage.Value))
 
@@ -128,7 +128,7 @@ func TestDeadLetters(t *testing.T) {
 	var seen []string
 	r.Handle = func(ctx context.Context, rec *kafka.Record) error {
 		if !consume.Redriven(ctx) {
-			t.Error("the handler is not told")
+			t.Error("the context does not say that this is a redrive")
 		}
 		if string(rec.Key) == chatB && rec.Offset == 4 {
 			return consume.Fail(consume.Permanent, "still bad", errors.New(opstest.Secret))
@@ -156,7 +156,7 @@ func TestDeadLetters(t *testing.T) {
 	c.has(out, `"outcome":"DEAD_LETTER_OUTCOME_DONE"`, `"done":"1"`)
 	out, _ = c.run(0, "deadletters count")
 	c.has(out, "1        in all")
-	c.has(r.Log.String(), "msg=\"ops: begins\" call=redrive by=ada execute=true", "msg=\"ops: ended\" call=discard by=ada execute=true")
+	c.has(r.Log.String(), "msg=\"ops: call started\" call=RedriveDeadLetters by=ada execute=true", "msg=\"ops: call ended\" call=DiscardDeadLetters by=ada execute=true")
 	if strings.Contains(r.Log.String(), opstest.Secret) {
 		t.Error("content is in the log")
 	}
@@ -201,7 +201,7 @@ func TestReplay(t *testing.T) {
 	}
 	out, _ = c.run(0, "replay --execute --limit 6 --chat "+id+" --chat "+other)
 	c.has(out, "6 events are published again", "there may be more")
-	c.has(r.Log.String(), "call=replay by=ada execute=true")
+	c.has(r.Log.String(), "call=ReplayEvents by=ada execute=true")
 	out, _ = c.run(0, "replay --json --chat "+other)
 	c.has(out, `"events":"5"`, `"done":true`)
 	_, errs := c.run(1, "replay --all-chats --type Nothing")
@@ -317,7 +317,7 @@ func TestTLS(t *testing.T) {
 	r := opstest.New(t, &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: pool, MinVersion: tls.VersionTLS13})
 	c := commands(t, r)
 	c.cfg.TLS = &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool, MinVersion: tls.VersionTLS13}
-	id := r.Bury(opstest.Group, r.Event(chatA, 1), "permanent: bad")
+	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	r.Handle = func(context.Context, *kafka.Record) error { return nil }
 	out, _ := c.run(0, "deadletters redrive --execute "+id)
 	c.has(out, "1 chosen, 1 redriven")
@@ -335,7 +335,7 @@ func TestFailures(t *testing.T) {
 	_, errs := c.run(1, "deadletters show x")
 	c.has(errs, "workers: no such dead letter\n")
 	_, errs = c.run(1, "deadletters redrive --execute")
-	c.has(errs, "an empty filter chooses all dead letters, which must be said")
+	c.has(errs, "an empty filter selects all dead letters: set all if that is meant")
 	_, errs = c.run(1, "deadletters redrive --all x")
 	c.has(errs, "either a filter or all")
 	_, errs = c.run(1, "deadletters redrive --rate 10001 x")
@@ -407,7 +407,7 @@ func TestFailedOutboxRows(t *testing.T) {
 	out, _ = c.run(0, "outbox drop --reason lost "+lost)
 	c.has(out, "7 to 9", "nothing was done")
 	c.run(0, "outbox drop --reason lost --execute "+lost)
-	c.has(r.Log.String(), "drop outbox row", "by=ada", "lost")
+	c.has(r.Log.String(), "call=DropFailedOutboxRow by=ada", "lost")
 
 	// What was done is listed, and what was only looked at is not.
 	out, _ = c.run(0, "audit")

@@ -1,5 +1,5 @@
-// Package opstest sets up what operators need, for tests: an embedded broker, the map
-// engine, a served OpsService, and ways to make dead letters and events.
+// Package opstest is a fixture for tests of what operators do: an embedded broker, an
+// in-memory store, a served OpsService, and ways to make dead letters and events.
 package opstest
 
 import (
@@ -33,28 +33,28 @@ import (
 	"github.com/parley-chat/parley/workers/ops"
 )
 
-// Group is the group whose letters are handled.
+// Group is the consumer group that has a handler.
 const Group = "fanout-workers"
 
-// Secret is content that must not be shown unasked.
+// Secret is content that must not be shown unless asked for.
 const Secret = "canary-4711"
 
-// Rig is a served OpsService.
-type Rig struct {
+// Fixture is a served OpsService.
+type Fixture struct {
 	Addr  string // of the service
 	Kafka string // address of the broker
 	Key   *auth.Key
 	Store *storetest.Map
 	Chats *chat.Service
 	Serde *event.Serde
-	// Handle takes what is driven again; set it before anything is.
+	// Handle takes redriven records; set it before the first redrive.
 	Handle consume.Handler
 	Log    *Log
-	// Migrator moves topics of the broker; nothing runs that would notice.
+	// Migrator moves topics of the broker; no relay and no consumer runs.
 	Migrator *migrate.Migrator
 
-	t    *testing.T
-	bury func(context.Context, consume.DeadLetter) error
+	t     *testing.T
+	write func(context.Context, consume.DeadLetter) error
 }
 
 // Log is what was logged; it may be read while others write.
@@ -78,7 +78,7 @@ func (l *Log) String() string {
 }
 
 // New starts everything, until the test ends.
-func New(t *testing.T, server *tls.Config) *Rig {
+func New(t *testing.T, server *tls.Config) *Fixture {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -92,7 +92,7 @@ func New(t *testing.T, server *tls.Config) *Rig {
 	producer, err := kafka.NewProducer(b.Addr())
 	must(err)
 	t.Cleanup(producer.Close)
-	r := &Rig{t: t, Kafka: b.Addr(), Store: storetest.NewMap(time.Now), Log: &Log{}}
+	r := &Fixture{t: t, Kafka: b.Addr(), Store: storetest.NewMap(time.Now), Log: &Log{}}
 	r.Key, err = auth.LoadKey(t.TempDir())
 	must(err)
 	subjects := registry.New(r.Store)
@@ -100,7 +100,7 @@ func New(t *testing.T, server *tls.Config) *Rig {
 	must(err)
 	r.Serde, err = event.NewSerde(ids, subjects.SubjectsOf)
 	must(err)
-	r.bury = consume.Publisher(producer, func(b []byte) ([]byte, error) { return event.Frame(9, b) })
+	r.write = consume.Publisher(producer, func(b []byte) ([]byte, error) { return event.Frame(9, b) })
 	r.Chats, err = chat.New(t.Context(), chat.Config{Store: r.Store, Clock: time.Now, Generation: "g", Producer: "p"})
 	must(err)
 	migrator, err := migrate.New(migrate.Config{
@@ -134,7 +134,7 @@ func New(t *testing.T, server *tls.Config) *Rig {
 }
 
 // Event is the record of a message with Secret in it.
-func (r *Rig) Event(chatID string, n int) *kafka.Record {
+func (r *Fixture) Event(chatID string, n int) *kafka.Record {
 	r.t.Helper()
 	now := timestamppb.Now()
 	e := &eventv1.MessagePersisted{
@@ -149,18 +149,18 @@ func (r *Rig) Event(chatID string, n int) *kafka.Record {
 	return &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: int64(n), Timestamp: time.Now(), Key: []byte(chatID), Value: value}
 }
 
-// Bury makes a dead letter of a record, and returns its id.
-func (r *Rig) Bury(group string, rec *kafka.Record, reason string) string {
+// DeadLetter writes the dead letter of a record, and returns its id.
+func (r *Fixture) DeadLetter(group string, rec *kafka.Record, reason string) string {
 	r.t.Helper()
 	d := consume.DeadLetter{Record: rec, Group: group, Consumer: "wrk_1", Reason: reason, FailedAt: time.Now(), Attempts: 3}
-	if err := r.bury(r.t.Context(), d); err != nil {
+	if err := r.write(r.t.Context(), d); err != nil {
 		r.t.Fatal(err)
 	}
 	return d.ID()
 }
 
-// Chat makes a group with messages, whose events nobody has published yet.
-func (r *Rig) Chat(messages int) string {
+// Chat makes a group chat with messages, whose events are not published yet.
+func (r *Fixture) Chat(messages int) string {
 	r.t.Helper()
 	for _, u := range []string{"alice", "bob"} {
 		if err := r.Chats.EnsureUser(r.t.Context(), u); err != nil {

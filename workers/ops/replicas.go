@@ -9,10 +9,11 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
-// replicasEvery is how often a Replicas looks.
+// replicasEvery is how often a Replicas counts.
 const replicasEvery = 30 * time.Second
 
-// Replicas keeps count of partitions that miss replicas, for the metrics (K-166).
+// Replicas counts the partitions that miss replicas, for the metrics: such a partition loses
+// records with the next broker.
 type Replicas struct {
 	service *Service
 	under   atomic.Int64
@@ -21,16 +22,16 @@ type Replicas struct {
 // Replicas makes a Replicas.
 func (s *Service) Replicas() *Replicas { return &Replicas{service: s} }
 
-// Under is what the last look has found; it may be called by anybody.
+// Under is the last count; it may be called from any goroutine.
 func (r *Replicas) Under() int64 { return r.under.Load() }
 
-// Run looks until ctx ends. While the cluster does not answer, the count stays: that it
-// is away shows elsewhere.
+// Run counts until ctx ends. While the cluster does not answer, the count stays: other
+// metrics show that it is unavailable.
 func (r *Replicas) Run(ctx context.Context) error {
 	t := time.NewTicker(replicasEvery)
 	defer t.Stop()
 	for {
-		if err := r.look(ctx); err != nil && ctx.Err() == nil {
+		if err := r.count(ctx); err != nil && ctx.Err() == nil {
 			r.service.cfg.Logger.Warn("ops: replicas cannot be counted", "error", err)
 		}
 		select {
@@ -41,7 +42,7 @@ func (r *Replicas) Run(ctx context.Context) error {
 	}
 }
 
-func (r *Replicas) look(ctx context.Context) error {
+func (r *Replicas) count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	state, err := versions.Load(ctx, r.service.cfg.Store)

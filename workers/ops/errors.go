@@ -4,17 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/http"
-	"runtime/debug"
 	"strings"
-	"time"
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/kafka/inspect"
@@ -36,7 +31,7 @@ var (
 	errBusy      = errors.New("ops: too many calls at once")
 	errPageToken = errors.New("ops: not a page token of this list")
 	errArgument  = errors.New("ops: invalid argument")
-	errPanic     = errors.New("ops: panic") // for the audit; call answers it
+	errPanic     = errors.New("ops: panic") // recorded in the audit; the interceptor answers the call
 )
 
 // mapping is a row of the table of errors: what an operator sees of a sentinel.
@@ -61,7 +56,7 @@ var mappings = []mapping{
 	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
 	{failedrows.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{failedrows.ErrNotFound, connect.CodeNotFound, "OUTBOX_ROW_NOT_FOUND", "no such failed row: it was published, mended or dropped"},
-	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row was changed meanwhile: look again"},
+	{failedrows.ErrChanged, connect.CodeAborted, "OUTBOX_ROW_CHANGED", "the row has changed meanwhile: list it again"},
 	{failedrows.ErrNoEvents, connect.CodeFailedPrecondition, "NO_EVENTS", "the event store has no readable events for this row: it can only be dropped"},
 	{audit.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{migrate.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
@@ -71,13 +66,13 @@ var mappings = []mapping{
 	{migrate.ErrAborted, connect.CodeAborted, "MIGRATION_ABORTED", "somebody has aborted the migration"},
 	{migrate.ErrLate, connect.CodeFailedPrecondition, "NOTHING_TO_ABORT", ""},
 	{migrate.ErrKept, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
-	{versions.ErrChanged, connect.CodeAborted, "MIGRATION_CHANGED", "somebody else has changed the migration meanwhile: look again"},
+	{versions.ErrChanged, connect.CodeAborted, "MIGRATION_CHANGED", "another call has changed the migration meanwhile: ask for its status"},
 	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{inspect.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
 	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
 	{errLog, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
 	{store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL", "storage is full"},
-	{store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "it is not known whether this was done: look, and repeat it"},
+	{store.ErrAmbiguous, connect.CodeUnavailable, "OUTCOME_UNKNOWN", "it is not known whether this was done: check, and repeat it"},
 	{store.ErrThrottled, connect.CodeUnavailable, "UNAVAILABLE", "storage is overloaded"},
 	{store.ErrConflict, connect.CodeUnavailable, "UNAVAILABLE", "storage is overloaded"},
 	{store.ErrUnavailable, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
@@ -118,7 +113,7 @@ func (s *Service) public(ctx context.Context, procedure string, err error) *conn
 
 func (s *Service) internal(ctx context.Context, procedure string, what ...any) *connect.Error {
 	id := "err_" + rand.Text()
-	s.cfg.Logger.ErrorContext(ctx, "ops: internal error", append([]any{slog.String("procedure", procedure), slog.String("correlation_id", id), slog.String("by", by(ctx))}, what...)...)
+	s.cfg.Logger.ErrorContext(ctx, "ops: internal error", append([]any{slog.String("procedure", procedure), slog.String("correlation_id", id), slog.String("by", actor(ctx))}, what...)...)
 	return refusal(connect.CodeInternal, "INTERNAL", "internal error "+id)
 }
 
@@ -151,132 +146,4 @@ func violations(e *protovalidate.ValidationError) string {
 		list = append(list, strings.TrimPrefix(protovalidate.FieldPathString(v.Proto.GetField())+": "+v.Proto.GetMessage(), ": "))
 	}
 	return strings.Join(list, "; ")
-}
-
-// interceptor is what every call passes: room is made for it, the request validated,
-// panics are caught, errors mapped, and outcomes counted.
-type interceptor struct {
-	s        *Service
-	validate protovalidate.Validator
-}
-
-func newInterceptor(s *Service) (*interceptor, error) {
-	v, err := protovalidate.New()
-	if err != nil {
-		return nil, fmt.Errorf("ops: rules of requests: %w", err)
-	}
-	return &interceptor{s, v}, nil
-}
-
-func (i *interceptor) check(m any) error {
-	msg, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("ops: %T is not a message", m)
-	}
-	return i.validate.Validate(msg)
-}
-
-// WrapUnary implements connect.Interceptor.
-func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
-		err = i.call(ctx, req.Spec().Procedure, func() error {
-			if err := i.check(req.Any()); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
-			defer cancel()
-			if res, err = i.record(ctx, req, next); err != nil {
-				return err
-			}
-			return i.s.cfg.Store.Durable(ctx) // nothing is told that a crash could take back
-		})
-		if err != nil {
-			return nil, err
-		}
-		return res, nil
-	}
-}
-
-// WrapStreamingClient implements connect.Interceptor; there are no clients here.
-func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-// WrapStreamingHandler implements connect.Interceptor.
-func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return i.call(ctx, conn.Spec().Procedure, func() (err error) {
-			c := &checkedConn{conn, i, ctx, &record{s: i.s, procedure: conn.Spec().Procedure}}
-			defer c.record.end(ctx, &err)
-			return next(ctx, c)
-		})
-	}
-}
-
-// record runs a unary call between its two rows.
-func (i *interceptor) record(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (res connect.AnyResponse, err error) {
-	r := &record{s: i.s, procedure: req.Spec().Procedure}
-	if err := r.begin(ctx, req.Spec(), req.Any()); err != nil {
-		return nil, err
-	}
-	defer r.end(ctx, &err)
-	if res, err = next(ctx, req); err == nil {
-		r.result = res.Any()
-	}
-	return res, err
-}
-
-// checkedConn checks each message of a stream, and records the call that its first one is.
-type checkedConn struct {
-	connect.StreamingHandlerConn
-	interceptor *interceptor
-	ctx         context.Context //nolint:containedctx // of the one call that this is
-	record      *record
-}
-
-// Receive implements connect.StreamingHandlerConn.
-func (c *checkedConn) Receive(m any) error {
-	if err := c.StreamingHandlerConn.Receive(m); err != nil {
-		return err
-	}
-	if err := c.interceptor.check(m); err != nil {
-		return err
-	}
-	return c.record.begin(c.ctx, c.Spec(), m)
-}
-
-// Send implements connect.StreamingHandlerConn.
-func (c *checkedConn) Send(m any) error {
-	c.record.result = m
-	return c.StreamingHandlerConn.Send(m)
-}
-
-// call runs a call, and returns the error that the operator sees.
-func (i *interceptor) call(ctx context.Context, procedure string, run func() error) (err error) {
-	s, began := i.s, time.Now()
-	defer func() {
-		p := recover()
-		if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this too
-			panic(p)
-		}
-		var out *connect.Error
-		switch {
-		case p != nil:
-			out = s.internal(ctx, procedure, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-		case err != nil:
-			out = s.public(ctx, procedure, err)
-		}
-		code := "ok"
-		if err = nil; out != nil { // not a nil *connect.Error in an error
-			code, err = out.Code().String(), out
-		}
-		s.cfg.Observe(procedure, code, time.Since(began))
-	}()
-	select {
-	case s.calls <- struct{}{}:
-		defer func() { <-s.calls }()
-	default:
-		return errBusy
-	}
-	return run()
 }

@@ -1,0 +1,96 @@
+package deadletter
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Page is a part of a list.
+type Page struct {
+	Letters []Letter
+	Next    *Position // where the next page starts; nil: there is none
+}
+
+// List returns up to limit letters (at most maxLetters) from a position on, in the order
+// of their topic: those of one key in the order in which they failed. A letter that a
+// crash wrote twice may be on two pages.
+func (m *Manager) List(ctx context.Context, f Filter, limit int, from Position) (Page, error) {
+	if limit < 1 || limit > maxLetters {
+		return Page{}, fmt.Errorf("%w: 1 to %d letters", ErrInvalid, maxLetters)
+	}
+	var p Page
+	err := m.scan(ctx, f, from, func(l *Letter) error {
+		if len(p.Letters) == limit {
+			p.Next = &l.position
+			return errStop
+		}
+		p.Letters = append(p.Letters, *l)
+		return nil
+	})
+	if err != nil {
+		return Page{}, err
+	}
+	return p, nil
+}
+
+// Get returns one letter of any status.
+func (m *Manager) Get(ctx context.Context, id string) (Letter, error) {
+	p, err := m.List(ctx, Filter{IDs: []string{id}, Statuses: []Status{Open, Running, Redriven, Discarded}}, 1, Position{})
+	if err != nil {
+		return Letter{}, err
+	}
+	if len(p.Letters) == 0 {
+		return Letter{}, ErrNotFound
+	}
+	return p.Letters[0], nil
+}
+
+// Count is how many letters one group has of one topic for one reason.
+type Count struct {
+	Group, Topic, Reason string
+	Letters              int
+	First, Last          time.Time // of their failures
+}
+
+// maxCounts bounds a histogram; reasons are few words, not data.
+const maxCounts = 10_000
+
+// Count counts letters by group, topic and reason, the most frequent first. total has also
+// the letters for which the histogram has no room.
+func (m *Manager) Count(ctx context.Context, f Filter) (counts []Count, total int, err error) {
+	type bin struct{ group, topic, reason string }
+	bins := map[bin]*Count{}
+	err = m.scan(ctx, f, Position{}, func(l *Letter) error {
+		total++
+		b := bin{l.Group, l.Record.Topic, l.Reason}
+		c := bins[b]
+		if c == nil {
+			if len(bins) == maxCounts {
+				return nil
+			}
+			c = &Count{Group: b.group, Topic: b.topic, Reason: b.reason, First: l.FailedAt, Last: l.FailedAt}
+			bins[b] = c
+		}
+		c.Letters++
+		if l.FailedAt.Before(c.First) {
+			c.First = l.FailedAt
+		}
+		if l.FailedAt.After(c.Last) {
+			c.Last = l.FailedAt
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, c := range bins {
+		counts = append(counts, *c)
+	}
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Letters, a.Letters), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Reason, b.Reason))
+	})
+	return counts, total, nil
+}
