@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// Help prints what there is to know of the command that words begin with, of one group of
-// commands or of one command, and reports whether there is such a command. It needs no
-// settings.
+// Help prints the help of a group of commands, or of one command, and reports whether words
+// start with one. It needs no settings.
 func Help(w io.Writer, program string, words []string) bool {
 	if !Is(words) {
 		return false
 	}
-	verbs, n := groups[words[0]], 1
+	verbs, n := commandGroups[words[0]], 1
 	if _, alone := verbs[""]; !alone {
 		if len(words) == 1 {
 			for _, verb := range slices.Sorted(maps.Keys(verbs)) {
@@ -33,4 +32,9 @@ func Help(w io.Writer, program string, words []string) bool {
 	}
 	err := run(context.Background(), Config{Program: program, Stdout: w, Stderr: io.Discard}, append(strings.Fields(strings.Join(words[:n], " ")), "--help"))
 	return err == errHelp
+}
+
+// verbsOf lists the verbs of a group.
+func verbsOf(verbs map[string]command) string {
+	return strings.Join(slices.Sorted(maps.Keys(verbs)), ", ")
 }

@@ -4,11 +4,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
+	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -17,17 +14,12 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 )
 
-// verbsOf lists the verbs of a group.
-func verbsOf(verbs map[string]command) string {
-	return strings.Join(slices.Sorted(maps.Keys(verbs)), ", ")
-}
+// timeFlag is a flag that takes a time, or how long ago it was.
+type timeFlag struct{ t **timestamppb.Timestamp }
 
-// when is a flag that takes a time, or how long ago it was.
-type when struct{ t **timestamppb.Timestamp }
+func (w timeFlag) String() string { return "" }
 
-func (w when) String() string { return "" }
-
-func (w when) Set(s string) error {
+func (w timeFlag) Set(s string) error {
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
 		*w.t = timestamppb.New(time.Now().Add(-d))
 		return nil
@@ -40,23 +32,23 @@ func (w when) Set(s string) error {
 	return nil
 }
 
-// bindFilter declares the flags that choose dead letters.
+// bindFilter declares the flags that select dead letters.
 func bindFilter(fs *flag.FlagSet) *opsv1.DeadLetterFilter {
 	f := &opsv1.DeadLetterFilter{}
 	fs.StringVar(&f.Group, "group", "", "of this consumer group")
 	fs.StringVar(&f.Topic, "topic", "", "of records of this topic")
 	fs.StringVar(&f.Key, "key", "", "of records with this key; events have the chat's id")
 	fs.StringVar(&f.Reason, "failure", "", "with this in the reason of the failure")
-	fs.Func("class", "of this class of failures: unknown, permanent, downstream or authoritative", func(s string) error {
+	fs.Func("class", "of this class of failures: unknown, permanent, downstream, authoritative or fatal", func(s string) error {
 		v, ok := opsv1.FailureClass_value["FAILURE_CLASS_"+strings.ToUpper(s)]
 		if !ok || v == 0 {
-			return errors.New("must be unknown, permanent, downstream or authoritative")
+			return errors.New("must be unknown, permanent, downstream, authoritative or fatal")
 		}
 		f.FailureClass = opsv1.FailureClass(v)
 		return nil
 	})
-	fs.Var(when{&f.FailedFrom}, "since", "failed at this time (RFC 3339) or within this duration (such as 90m)")
-	fs.Var(when{&f.FailedBefore}, "until", "failed before this time or longer ago than this duration")
+	fs.Var(timeFlag{&f.FailedFrom}, "since", "failed at this time (RFC 3339) or within this duration (such as 90m)")
+	fs.Var(timeFlag{&f.FailedBefore}, "until", "failed before this time or longer ago than this duration")
 	return f
 }
 
@@ -79,111 +71,72 @@ func bindStatuses(fs *flag.FlagSet) *[]opsv1.DeadLetterStatus {
 	return &out
 }
 
-func none(args []string) error {
-	if len(args) > 0 {
-		return errUsage{fmt.Errorf("unexpected %.80q", args[0])}
-	}
-	return nil
-}
-
-// word is an enum's value without its type's name.
-func word(s fmt.Stringer, prefix string) string {
-	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), prefix), "_", " "))
-}
-
-func clock(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return "-"
-	}
-	return t.AsTime().UTC().Format("2006-01-02T15:04:05Z")
-}
-
-// safe shows text of others on a terminal: control characters are escaped.
-func safe(s string) string {
-	q := strconv.Quote(s)
-	if q == `"`+s+`"` && s != "" {
-		return s
-	}
-	return q
-}
-
-func list(fs *flag.FlagSet) func(*call, []string) error {
-	f, statuses := bindFilter(fs), bindStatuses(fs)
-	limit := fs.Int("limit", 100, "letters, 1 to 1000")
-	token := fs.String("page-token", "", "where the page before ended, as printed by it")
+func listLetters(fs *flag.FlagSet) func(*call, []string) error {
+	f, statuses, p := bindFilter(fs), bindStatuses(fs), bindPaging(fs, "letters")
 	return func(c *call, args []string) error {
-		if err := none(args); err != nil {
+		if err := p.check(args); err != nil {
 			return err
 		}
-		if *limit < 1 || *limit > 1000 {
-			return errUsage{errors.New("limit must be 1 to 1000")}
-		}
-		res, err := c.client.ListDeadLetters(c.ctx, &opsv1.ListDeadLettersRequest{Filter: f, Statuses: *statuses, PageSize: int32(*limit), PageToken: *token})
-		if err != nil || c.say(res) {
+		res, err := c.client.ListDeadLetters(c.ctx, &opsv1.ListDeadLettersRequest{Filter: f, Statuses: *statuses, PageSize: int32(p.limit), PageToken: p.token})
+		if err != nil || c.printJSON(res) {
 			return err
 		}
-		w := tabwriter.NewWriter(c.cfg.Stdout, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(w, "ID\tFAILED AT\tTRIES\tSTATUS\tKEY\tREASON")
-		for _, l := range res.GetLetters() {
-			reason := l.GetReason()
-			if l.GetResult() != "" {
-				reason = l.GetResult() + " (by " + l.GetHandledBy() + ")"
+		return c.page("ID\tFAILED AT\tTRIES\tSTATUS\tKEY\tREASON", func(w io.Writer) {
+			for _, l := range res.GetLetters() {
+				reason := l.GetReason()
+				if l.GetResult() != "" {
+					reason = l.GetResult() + " (by " + l.GetHandledBy() + ")"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(l.GetId()), formatTime(l.GetFailedAt()), l.GetAttempts(), enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"), safe(l.GetKey()), safe(reason))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(l.GetId()), clock(l.GetFailedAt()), l.GetAttempts(), word(l.GetStatus(), "DEAD_LETTER_STATUS_"), safe(l.GetKey()), safe(reason))
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		if t := res.GetNextPageToken(); t != "" {
-			fmt.Fprintf(c.cfg.Stdout, "there are more: --page-token %s\n", t)
-		}
-		return nil
+		}, res.GetNextPageToken())
 	}
 }
 
-func count(fs *flag.FlagSet) func(*call, []string) error {
+func countLetters(fs *flag.FlagSet) func(*call, []string) error {
 	f, statuses := bindFilter(fs), bindStatuses(fs)
 	return func(c *call, args []string) error {
-		if err := none(args); err != nil {
+		if err := noArguments(args); err != nil {
 			return err
 		}
 		res, err := c.client.CountDeadLetters(c.ctx, &opsv1.CountDeadLettersRequest{Filter: f, Statuses: *statuses})
-		if err != nil || c.say(res) {
+		if err != nil || c.printJSON(res) {
 			return err
 		}
-		w := tabwriter.NewWriter(c.cfg.Stdout, 0, 8, 2, ' ', 0)
+		w := c.table()
 		fmt.Fprintln(w, "LETTERS\tGROUP\tTOPIC\tFIRST\tLAST\tREASON")
 		for _, n := range res.GetCounts() {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", n.GetCount(), safe(n.GetGroup()), safe(n.GetTopic()), clock(n.GetFirstFailedAt()), clock(n.GetLastFailedAt()), safe(n.GetReason()))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", n.GetCount(), safe(n.GetGroup()), safe(n.GetTopic()), formatTime(n.GetFirstFailedAt()), formatTime(n.GetLastFailedAt()), safe(n.GetReason()))
 		}
 		fmt.Fprintf(w, "%d\tin all\n", res.GetTotal())
 		return w.Flush()
 	}
 }
 
-func show(fs *flag.FlagSet) func(*call, []string) error {
+func showLetter(fs *flag.FlagSet) func(*call, []string) error {
 	content := fs.Bool("content", false, "show what users wrote; that you asked for it is logged")
 	return func(c *call, args []string) error {
-		if len(args) != 1 {
-			return errUsage{errors.New("deadletters show needs one id")}
+		id, err := oneArgument(args, "deadletters show needs one id")
+		if err != nil {
+			return err
 		}
-		res, err := c.client.GetDeadLetter(c.ctx, &opsv1.GetDeadLetterRequest{Id: args[0], Content: *content})
-		if err != nil || c.say(res) {
+		res, err := c.client.GetDeadLetter(c.ctx, &opsv1.GetDeadLetterRequest{Id: id, Content: *content})
+		if err != nil || c.printJSON(res) {
 			return err
 		}
 		l, r := res.GetLetter(), res.GetRecord()
-		w := tabwriter.NewWriter(c.cfg.Stdout, 0, 8, 2, ' ', 0)
+		w := c.table()
 		row := func(name, value string) { fmt.Fprintf(w, "%s\t%s\n", name, value) }
 		row("id", safe(l.GetId()))
 		row("group", safe(l.GetGroup()))
 		row("consumer", safe(l.GetConsumer()))
-		row("record", fmt.Sprintf("%s, partition %d, offset %d, of %s", safe(l.GetTopic()), l.GetPartition(), l.GetOffset(), clock(l.GetRecordedAt())))
+		row("record", fmt.Sprintf("%s, partition %d, offset %d, of %s", safe(l.GetTopic()), l.GetPartition(), l.GetOffset(), formatTime(l.GetRecordedAt())))
 		row("key", safe(l.GetKey()))
-		row("failed", fmt.Sprintf("%s, after %d tries", clock(l.GetFailedAt()), l.GetAttempts()))
+		row("failed", fmt.Sprintf("%s, after %d tries", formatTime(l.GetFailedAt()), l.GetAttempts()))
 		row("reason", safe(l.GetReason()))
-		row("status", word(l.GetStatus(), "DEAD_LETTER_STATUS_"))
+		row("status", enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"))
 		if l.GetHandledBy() != "" {
-			row("handled", fmt.Sprintf("%s by %s, redriven %d times: %s", clock(l.GetHandledAt()), safe(l.GetHandledBy()), l.GetRedrives(), safe(l.GetResult())))
+			row("handled", fmt.Sprintf("%s by %s, redriven %d times: %s", formatTime(l.GetHandledAt()), safe(l.GetHandledBy()), l.GetRedrives(), safe(l.GetResult())))
 		}
 		for _, h := range r.GetHeaders() {
 			row("header "+safe(h.GetName()), safe(string(h.GetValue())))
@@ -201,17 +154,17 @@ func show(fs *flag.FlagSet) func(*call, []string) error {
 	}
 }
 
-// handled is what redrive and discard answer.
-type handled interface {
+// progress is what redrive and discard answer.
+type progress interface {
 	proto.Message
 	GetResults() []*opsv1.DeadLetterResult
 	GetSummary() *opsv1.DeadLetterSummary
 }
 
-// follow tells what a stream says, and how it ended.
+// follow prints what a stream says, and how it ended.
 func follow[T any, M interface {
 	*T
-	handled
+	progress
 }](c *call, stream interface {
 	Receive() bool
 	Msg() *T
@@ -223,11 +176,11 @@ func follow[T any, M interface {
 		if s := m.GetSummary(); s != nil {
 			sum = s
 		}
-		if c.say(m) {
+		if c.printJSON(m) {
 			continue
 		}
 		for _, r := range m.GetResults() {
-			what := word(r.GetOutcome(), "DEAD_LETTER_OUTCOME_")
+			what := enumWord(r.GetOutcome(), "DEAD_LETTER_OUTCOME_")
 			if r.GetOutcome() == opsv1.DeadLetterOutcome_DEAD_LETTER_OUTCOME_DONE {
 				if what = done; !execute {
 					what = "would be " + done
@@ -240,7 +193,7 @@ func follow[T any, M interface {
 		return err
 	}
 	if !c.json {
-		c.sum(sum, done, execute)
+		c.printSummary(sum, done, execute)
 	}
 	if execute && sum.GetMatched() > sum.GetDone() {
 		return errLeft
@@ -248,7 +201,7 @@ func follow[T any, M interface {
 	return nil
 }
 
-func (c *call) sum(s *opsv1.DeadLetterSummary, done string, execute bool) {
+func (c *call) printSummary(s *opsv1.DeadLetterSummary, done string, execute bool) {
 	if !execute {
 		done = "would be " + done
 	}
@@ -268,14 +221,14 @@ func (c *call) sum(s *opsv1.DeadLetterSummary, done string, execute bool) {
 	}
 	fmt.Fprintln(c.cfg.Stdout, strings.Join(parts, ", "))
 	if !execute {
-		fmt.Fprintln(c.cfg.Stdout, "nothing was done: --execute does it")
+		fmt.Fprintln(c.cfg.Stdout, dryRun)
 	}
 }
 
-func redrive(fs *flag.FlagSet) func(*call, []string) error {
+func redriveLetters(fs *flag.FlagSet) func(*call, []string) error {
 	req := &opsv1.RedriveDeadLettersRequest{Filter: bindFilter(fs)}
 	fs.BoolVar(&req.All, "all", false, "all that are open")
-	fs.BoolVar(&req.Execute, "execute", false, "do it; otherwise tell what would be done")
+	bindExecute(fs, &req.Execute)
 	limit := fs.Int("limit", 0, "letters to try; 0: all")
 	rate := fs.Int("rate", 100, "letters a second, 1 to 10000")
 	return func(c *call, args []string) error {
@@ -292,10 +245,10 @@ func redrive(fs *flag.FlagSet) func(*call, []string) error {
 	}
 }
 
-func discard(fs *flag.FlagSet) func(*call, []string) error {
+func discardLetters(fs *flag.FlagSet) func(*call, []string) error {
 	req := &opsv1.DiscardDeadLettersRequest{Filter: bindFilter(fs)}
 	fs.BoolVar(&req.All, "all", false, "all that are open")
-	fs.BoolVar(&req.Execute, "execute", false, "do it; otherwise tell what would be done")
+	bindExecute(fs, &req.Execute)
 	fs.StringVar(&req.Reason, "reason", "", "why they are given up; kept with each")
 	limit := fs.Int("limit", 0, "letters; 0: all")
 	return func(c *call, args []string) error {

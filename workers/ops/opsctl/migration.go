@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -16,9 +15,9 @@ import (
 func migrateTopic(fs *flag.FlagSet) func(*call, []string) error {
 	req := &opsv1.MigrateTopicRequest{}
 	partitions := fs.Int("partitions", 0, "partitions that the topic is to have, a power of two; required")
-	several(fs, &req.IgnoreGroups, "ignore-group", "this group need not have read the old topic")
+	repeatedFlag(fs, &req.IgnoreGroups, "ignore-group", "this group need not have read the old topic")
 	freeze := fs.Duration("max-freeze", 5*time.Minute, "thaw the topic if the old one is not drained after this time, 1s to 1h")
-	fs.BoolVar(&req.Execute, "execute", false, "do it; otherwise tell what would be done")
+	bindExecute(fs, &req.Execute)
 	return func(c *call, args []string) error {
 		if len(args) != 1 || *partitions < 1 || *partitions > 1<<20 {
 			return errUsage{errors.New("migration run needs a topic and --partitions")}
@@ -30,24 +29,24 @@ func migrateTopic(fs *flag.FlagSet) func(*call, []string) error {
 		}
 		defer stream.Close()
 		for stream.Receive() {
-			if m := stream.Msg(); !c.say(m) {
+			if m := stream.Msg(); !c.printJSON(m) {
 				fmt.Fprintln(c.cfg.Stdout, step(m, req.GetExecute()))
 			}
 		}
 		if err := stream.Err(); err != nil {
 			if req.GetExecute() {
-				fmt.Fprintln(c.cfg.Stderr, "the same command goes on from the last step, `migration abort` undoes it:")
+				fmt.Fprintln(c.cfg.Stderr, "the same command continues from the last step, `migration abort` undoes it:")
 			}
 			return err
 		}
 		if !req.GetExecute() && !c.json {
-			fmt.Fprintln(c.cfg.Stdout, "nothing was done: --execute does it")
+			fmt.Fprintln(c.cfg.Stdout, dryRun)
 		}
 		return nil
 	}
 }
 
-// step tells of one step in one line.
+// step describes one step in one line.
 func step(m *opsv1.MigrateTopicResponse, execute bool) string {
 	from, to := safe(m.GetFrom()), safe(m.GetTo())
 	var line string
@@ -83,20 +82,20 @@ func step(m *opsv1.MigrateTopicResponse, execute bool) string {
 
 func migrationStatus(*flag.FlagSet) func(*call, []string) error {
 	return func(c *call, args []string) error {
-		if err := none(args); err != nil {
+		if err := noArguments(args); err != nil {
 			return err
 		}
 		res, err := c.client.ListTopicVersions(c.ctx, &opsv1.ListTopicVersionsRequest{})
-		if err != nil || c.say(res) {
+		if err != nil || c.printJSON(res) {
 			return err
 		}
-		w := tabwriter.NewWriter(c.cfg.Stdout, 0, 8, 2, ' ', 0)
+		w := c.table()
 		fmt.Fprintln(w, "TOPIC\tNAME\tPARTITIONS\tSTATUS\tREPLACED AT\tKEPT UNTIL")
 		for _, v := range res.GetVersions() {
 			status := strings.ToLower(strings.TrimPrefix(v.GetStatus().String(), "TOPIC_VERSION_STATUS_"))
 			until, kept := "-", "-"
 			if v.GetUntil() != nil {
-				until, kept = clock(v.GetUntil()), clock(v.GetKeptUntil())
+				until, kept = formatTime(v.GetUntil()), formatTime(v.GetKeptUntil())
 			}
 			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(v.GetTopic()), safe(v.GetName()), v.GetPartitions(), status, until, kept)
 		}
@@ -112,31 +111,34 @@ func migrationStatus(*flag.FlagSet) func(*call, []string) error {
 }
 
 func abortMigration(fs *flag.FlagSet) func(*call, []string) error {
-	execute := fs.Bool("execute", false, "do it; otherwise tell what would be done")
+	var execute bool
+	bindExecute(fs, &execute)
 	return func(c *call, args []string) error {
-		if err := none(args); err != nil {
+		if err := noArguments(args); err != nil {
 			return err
 		}
-		res, err := c.client.AbortTopicMigration(c.ctx, &opsv1.AbortTopicMigrationRequest{Execute: *execute})
-		if err != nil || c.say(res) {
+		res, err := c.client.AbortTopicMigration(c.ctx, &opsv1.AbortTopicMigrationRequest{Execute: execute})
+		if err != nil || c.printJSON(res) {
 			return err
 		}
 		fmt.Fprintf(c.cfg.Stdout, "%s stays as it is\n", safe(res.GetTopic()))
-		return c.executed(*execute, "its migration is aborted")
+		return c.printDone(execute, "its migration is aborted")
 	}
 }
 
 func retireTopic(fs *flag.FlagSet) func(*call, []string) error {
-	execute := fs.Bool("execute", false, "do it; otherwise tell whether it can be done")
+	var execute bool
+	bindExecute(fs, &execute)
 	return func(c *call, args []string) error {
-		if len(args) != 1 {
-			return errUsage{errors.New("migration retire needs the name of a past version, as migration status prints it")}
-		}
-		res, err := c.client.RetireTopicVersion(c.ctx, &opsv1.RetireTopicVersionRequest{Name: args[0], Execute: *execute})
-		if err != nil || c.say(res) {
+		name, err := oneArgument(args, "migration retire needs the name of a past version, as migration status prints it")
+		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.cfg.Stdout, "the records of %s are older than its retention\n", safe(args[0]))
-		return c.executed(*execute, "nobody reads it any more: it may be deleted")
+		res, err := c.client.RetireTopicVersion(c.ctx, &opsv1.RetireTopicVersionRequest{Name: name, Execute: execute})
+		if err != nil || c.printJSON(res) {
+			return err
+		}
+		fmt.Fprintf(c.cfg.Stdout, "the records of %s are older than its retention\n", safe(name))
+		return c.printDone(execute, "nobody reads it any more: it may be deleted")
 	}
 }

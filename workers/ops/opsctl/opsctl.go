@@ -7,6 +7,7 @@
 package opsctl
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,8 +21,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	"github.com/parley-chat/parley/server/auth"
@@ -32,7 +31,7 @@ const (
 	ExitOK     = 0
 	ExitFailed = 1
 	ExitUsage  = 2
-	ExitLeft   = 3 // some of what was chosen was not done
+	ExitLeft   = 3 // some of what was selected was not done
 )
 
 // Usage lists the commands, in the form that both binaries print.
@@ -49,23 +48,22 @@ const Usage = `  %[1]s [flags] deadletters list|count|show|redrive|discard   rec
 type Config struct {
 	Program  string // name of the binary, for messages
 	Address  string // of the service
-	Operator string // name for the audit; "": that of who runs the command
+	Operator string // name for the audit; "": the system's user
 	// Token is an operator's; "": one is made with Key, the installation's key.
 	Token          string
 	Key            func() (*auth.Key, error)
-	TLS            *tls.Config // what is shown to the service; nil for none
+	TLS            *tls.Config // certificates for the service; nil for none
 	Stdout, Stderr io.Writer
 }
 
 // Is reports whether a command line is for this package.
-func Is(args []string) bool { return len(args) > 0 && groups[args[0]] != nil }
+func Is(args []string) bool { return len(args) > 0 && commandGroups[args[0]] != nil }
 
-// errUsage is an error of the command line, errLeft says that it has been told already
-// what was not done.
+// errUsage is an error of the command line.
 type errUsage struct{ error }
 
 var (
-	errLeft = errors.New("left")
+	errLeft = errors.New("left") // the output has said what was not done
 	errHelp = errors.New("help")
 )
 
@@ -79,7 +77,7 @@ func Run(ctx context.Context, cfg Config, args []string) int {
 	case errors.Is(err, errLeft):
 		return ExitLeft
 	case errors.As(err, &usage):
-		fmt.Fprintf(cfg.Stderr, "%s: %v; --help behind the command lists what there is\n", cfg.Program, err)
+		fmt.Fprintf(cfg.Stderr, "%s: %v; --help after the command lists its flags\n", cfg.Program, err)
 		return ExitUsage
 	default:
 		fmt.Fprintf(cfg.Stderr, "%s: %s\n", cfg.Program, explain(err))
@@ -106,18 +104,18 @@ func explain(err error) string {
 // command is one command: it declares its flags and returns what to do with the rest of
 // the line.
 type command struct {
-	args  string // behind the flags
+	args  string // after the flags
 	about string
-	bind  func(fs *flag.FlagSet) func(c *call, args []string) error // nil: issue
+	bind  func(fs *flag.FlagSet) func(c *call, args []string) error // nil: issueToken
 }
 
-var groups = map[string]map[string]command{
+var commandGroups = map[string]map[string]command{
 	"deadletters": {
-		"list":    {"", "list dead letters", list},
-		"count":   {"", "count dead letters by group, topic and reason", count},
-		"show":    {"ID", "show one, with its record and event", show},
-		"redrive": {"[ID…]", "hand open dead letters to their consumers again", redrive},
-		"discard": {"[ID…]", "give open dead letters up", discard},
+		"list":    {"", "list dead letters", listLetters},
+		"count":   {"", "count dead letters by group, topic and reason", countLetters},
+		"show":    {"ID", "show one, with its record and event", showLetter},
+		"redrive": {"[ID…]", "hand open dead letters to their consumers again", redriveLetters},
+		"discard": {"[ID…]", "give open dead letters up", discardLetters},
 	},
 	"replay": {"": {"", "publish events once more that were published before", replayEvents}},
 	"outbox": {
@@ -125,7 +123,7 @@ var groups = map[string]map[string]command{
 		"mend":   {"ROW", "replace one by what the event store says it should be", mendRow},
 		"drop":   {"ROW", "give one up; its events can still be replayed", dropRow},
 	},
-	"audit": {"": {"", "list what operators changed, and who saw what users wrote", calls}},
+	"audit": {"": {"", "list what operators changed, and who saw what users wrote", listCalls}},
 	"migration": {
 		"run":    {"TOPIC", "move a topic to another number of partitions, or go on with it", migrateTopic},
 		"status": {"", "list the versions of the topics, and what is being migrated", migrationStatus},
@@ -134,7 +132,7 @@ var groups = map[string]map[string]command{
 	},
 	"operators": {"token": {"NAME", "print a token for an operator, good for 12 hours", nil}},
 	"groups": {
-		"describe": {"GROUP", "members of a consumer group, and how far it is behind", describe},
+		"describe": {"GROUP", "members of a consumer group, and how far it is behind", describeGroup},
 		"hot-keys": {"GROUP TOPIC PARTITION", "most frequent keys among a partition's unread records", hotKeys},
 	},
 }
@@ -148,7 +146,7 @@ type call struct {
 }
 
 func run(ctx context.Context, cfg Config, args []string) error {
-	name, verbs := args[0], groups[args[0]]
+	name, verbs := args[0], commandGroups[args[0]]
 	rest := args[1:]
 	cmd, ok := verbs[""]
 	if !ok {
@@ -163,9 +161,9 @@ func run(ctx context.Context, cfg Config, args []string) error {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	address := fs.String("ops-address", cfg.Address, "host:port where operators are served (PARLEY_OPS_ADDRESS)")
-	operator := fs.String("operator", or(cfg.Operator, self()), "name for the audit, unless PARLEY_OPS_TOKEN holds a token (PARLEY_OPERATOR)")
+	operator := fs.String("operator", cmp.Or(cfg.Operator, systemUser()), "name for the audit, unless PARLEY_OPS_TOKEN holds a token (PARLEY_OPERATOR)")
 	asJSON := fs.Bool("json", false, "print JSON, one message a line")
-	do := issue
+	do := issueToken
 	if cmd.bind != nil {
 		do = cmd.bind(fs)
 	}
@@ -193,11 +191,11 @@ func run(ctx context.Context, cfg Config, args []string) error {
 	return do(c, fs.Args())
 }
 
-// issueTime is how long a token is good that an operator asks for.
+// issueTime is how long a token is valid that an operator asks for.
 const issueTime = 12 * time.Hour
 
-// issue prints a token; it needs the key's file only.
-func issue(c *call, args []string) error {
+// issueToken prints a token; it needs only the key's file.
+func issueToken(c *call, args []string) error {
 	if len(args) != 1 || !auth.OperatorName.MatchString(args[0]) {
 		return errUsage{errors.New("operators token needs a name of letters, digits, dots, dashes, underscores and at signs")}
 	}
@@ -213,7 +211,7 @@ func issue(c *call, args []string) error {
 	return err
 }
 
-// tokenTime is how long a token made here is good: it is shown at once.
+// tokenTime is how long a token made here is valid: it is used at once.
 const tokenTime = 5 * time.Minute
 
 func (cfg Config) token(operator string) (string, error) {
@@ -266,28 +264,8 @@ func (bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.St
 	return next
 }
 
-// say prints a message as JSON if that is wanted, and reports whether it did.
-func (c *call) say(m proto.Message) bool {
-	if !c.json {
-		return false
-	}
-	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil { // what came over the wire can be written
-		b = []byte("{}")
-	}
-	fmt.Fprintln(c.cfg.Stdout, string(b))
-	return true
-}
-
-func or(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
-}
-
-// self is who runs the command, as far as the system knows.
-func self() string {
+// systemUser is who runs the command, as far as the system knows.
+func systemUser() string {
 	u, err := user.Current()
 	if err != nil {
 		return "operator"
