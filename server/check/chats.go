@@ -260,17 +260,13 @@ func (p *chats) ahead(o *one, d *derive.Chat) (bool, error) {
 // waiting lists a chat's rows of the outbox.
 func (p *chats) waiting(id string) (list []table.Outbox, err error) {
 	q := store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := p.st.Query(p.ctx, q)
+	for row, err := range store.QueryAll(p.ctx, p.st, q) {
 		if err != nil {
 			return nil, ignoreCorrupt(err)
 		}
-		for _, row := range page.Rows {
-			if r, err := table.OutboxFrom(row); err == nil {
-				list = append(list, r)
-			}
+		if r, err := table.OutboxFrom(row); err == nil {
+			list = append(list, r)
 		}
-		q.Cursor = page.Cursor
 	}
 	return list, nil
 }

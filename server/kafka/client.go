@@ -11,6 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Settings of producers (K-058…K-067), in franz-go's words.
@@ -144,14 +146,13 @@ func settle(ctx context.Context, c *Client) {
 	id, _ := c.OptValue(kgo.TransactionalID).(string)
 	req := kmsg.NewPtrDescribeTransactionsRequest()
 	req.TransactionalIDs = []string{id}
-	for wait := firstAsk; ; wait = min(2*wait, maxAsk) {
+	for pause := firstAsk; ; pause = min(2*pause, maxAsk) {
 		res, err := req.RequestWith(ctx, c)
 		if err != nil || len(res.TransactionStates) != 1 || !strings.HasPrefix(res.TransactionStates[0].State, "Prepare") {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
+		if wait.For(ctx, pause) != nil {
+			return
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Settings of consumers (K-091…K-098), in franz-go's words.
@@ -152,21 +153,19 @@ func (s *Session) Commit(ctx context.Context, next map[Partition]int64) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	for wait := firstCommitWait; ; wait *= 2 {
+	for pause := firstCommitPause; ; pause *= 2 {
 		err := s.commit(ctx, next)
 		if err == nil || errors.Is(err, ErrNotMember) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, pause) != nil {
 			return err
-		case <-time.After(wait):
 		}
 	}
 }
 
-// firstCommitWait is before the first repetition of a commit; it doubles.
-const firstCommitWait = 100 * time.Millisecond
+// firstCommitPause is before the first retry of a commit; it doubles.
+const firstCommitPause = 100 * time.Millisecond
 
 // commit commits once.
 func (s *Session) commit(ctx context.Context, next map[Partition]int64) error {

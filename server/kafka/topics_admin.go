@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Replication is the declared replication factor (K-006).
@@ -151,21 +153,19 @@ func (a *Admin) configs(ctx context.Context, topic string) (map[string]string, e
 				values[c.Key] = c.MaybeValue()
 			}
 			return values, nil
-		case !errors.Is(err, kerr.UnknownTopicOrPartition) || tries == newsTries:
+		case !errors.Is(err, kerr.UnknownTopicOrPartition) || tries == metadataTries:
 			return nil, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("kafka: describe topic %s: %w", topic, ctx.Err())
-		case <-time.After(newsEvery):
+		if err := wait.For(ctx, metadataPoll); err != nil {
+			return nil, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
 		}
 	}
 }
 
-// How often, and how many times, a cluster is asked whether its brokers have heard.
+// How often, and how many times, a cluster is asked whether its brokers know a new topic.
 const (
-	newsEvery = 200 * time.Millisecond
-	newsTries = 50
+	metadataPoll  = 200 * time.Millisecond
+	metadataTries = 50
 )
 
 // list asks the cluster itself: what the client remembers may be from before a topic
@@ -321,10 +321,8 @@ func (a *Admin) await(ctx context.Context) error {
 		if missing == 0 && answers > 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("kafka: not all brokers know of the topics yet: %w", ctx.Err())
-		case <-time.After(newsEvery):
+		if err := wait.For(ctx, metadataPoll); err != nil {
+			return fmt.Errorf("kafka: not all brokers know of the topics yet: %w", err)
 		}
 	}
 }

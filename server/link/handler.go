@@ -25,6 +25,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	numbers "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Limits of the transport.
@@ -314,7 +315,7 @@ func (m *Mesh) Reach(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Forget)
 	defer cancel()
 	rpc := linkv1connect.NewLinkServiceClient(m.client, m.url(addr), connect.WithInterceptors(&prove{m, m.cfg.Process}), connect.WithReadMaxBytes(maxAnswer))
-	for wait := firstRetry; ; wait = min(2*wait, maxRetry) {
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		// A stream that there is not: the answer shows who gives it, and changes nothing.
 		once, done := context.WithTimeout(ctx, m.cfg.Call)
 		_, err := rpc.Ack(once, &linkv1.AckRequest{UserId: m.cfg.Process, StreamId: m.cfg.Process})
@@ -322,12 +323,8 @@ func (m *Mesh) Reach(ctx context.Context, addr string) error {
 		if err == nil || connect.CodeOf(err) == connect.CodeNotFound {
 			return nil
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
+		if wait.For(ctx, pause) == nil {
 			continue
-		case <-ctx.Done():
-			t.Stop()
 		}
 		var ce *connect.Error
 		if errors.As(err, &ce) {

@@ -45,6 +45,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	numbers "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // What processes derive their shared secret for from the key that they share, and its
@@ -227,12 +228,8 @@ func (m *Mesh) Open(ctx context.Context) error {
 			m.cfg.Logger.Warn("link: going on without servers that do not answer; their streams synchronise again and again until they do", "servers", waiting)
 			return nil
 		}
-		t := time.NewTimer(100 * time.Millisecond)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return fmt.Errorf("%d of %d servers do not answer: %w", waiting, len(servers), ctx.Err())
-		case <-t.C:
+		if err := wait.For(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("%d of %d servers do not answer: %w", waiting, len(servers), err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	numbers "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 const (
@@ -145,8 +146,8 @@ func (p *peer) take() (list []item, gap bool) {
 func (p *peer) run() {
 	defer p.stop()
 	hello := p.mesh.sender.Open(p.server.ID)
-	for wait := firstRetry; p.send(p.ctx, hello, nil) != nil; wait = min(2*wait, maxRetry) {
-		if !p.pause(wait) {
+	for pause := firstRetry; p.send(p.ctx, hello, nil) != nil; pause = min(2*pause, maxRetry) {
+		if wait.For(p.ctx, jittered(pause)) != nil {
 			return
 		}
 		// What was left out meanwhile may have begun another epoch.
@@ -223,15 +224,15 @@ func (p *peer) deliver(ctx context.Context, list []item) {
 		p.mesh.counters.lost.Add(1)
 		return // the link was closed: its next one begins with a new epoch
 	}
-	wait := firstRetry
+	pause := firstRetry
 	for range attempts {
 		if err = p.send(ctx, e, wire); err == nil {
 			return
 		}
-		if connect.CodeOf(err) == connect.CodeFailedPrecondition || ctx.Err() != nil || !p.pause(wait) {
+		if connect.CodeOf(err) == connect.CodeFailedPrecondition || ctx.Err() != nil || wait.For(p.ctx, jittered(pause)) != nil {
 			break
 		}
-		wait = min(2*wait, maxRetry)
+		pause = min(2*pause, maxRetry)
 	}
 	if p.ctx.Err() == nil || p.mesh.live.Err() != nil {
 		p.mesh.counters.lost.Add(1)
@@ -267,13 +268,5 @@ func (p *peer) send(ctx context.Context, e numbers.Envelope, wire []*linkv1.Deli
 	return nil
 }
 
-func (p *peer) pause(d time.Duration) bool {
-	t := time.NewTimer(d/2 + rand.N(d))
-	defer t.Stop()
-	select {
-	case <-p.ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
+// jittered is a time around d, so that links that failed together do not retry together.
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }

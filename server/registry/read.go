@@ -152,24 +152,20 @@ func (r *Registry) find(ctx context.Context, subject string, version int, delete
 		q.From = table.SchemaKey(subject, int64(version)).SK
 		q.To = q.From
 	}
-	for first := true; !ok && (first || q.Cursor != ""); first = false {
-		page, err := r.store.Query(ctx, q)
+	for row, err := range store.QueryAll(ctx, r.store, q) {
 		if err != nil {
 			return Version{}, false, fmt.Errorf("registry: read %s: %w", subject, err)
 		}
-		for _, row := range page.Rows {
-			if ok || row.Item.Get(table.AttrDeleted).True() && !deleted {
-				continue
-			}
-			s, err := table.SchemaFrom(row)
-			if err != nil {
-				return Version{}, false, fmt.Errorf("registry: read %s: %w", subject, err)
-			}
-			v, ok = versionOf(s), true
+		if row.Item.Get(table.AttrDeleted).True() && !deleted {
+			continue
 		}
-		q.Cursor = page.Cursor
+		s, err := table.SchemaFrom(row)
+		if err != nil {
+			return Version{}, false, fmt.Errorf("registry: read %s: %w", subject, err)
+		}
+		return versionOf(s), true, nil
 	}
-	return v, ok, nil
+	return Version{}, false, nil
 }
 
 // Uses returns the versions that have an id, those that are softly deleted too.

@@ -106,17 +106,14 @@ func (r *Registry) eachVersion(ctx context.Context, subject string, visit func(V
 
 // eachRow calls visit for the rows of a partition.
 func (r *Registry) eachRow(ctx context.Context, pk, from, to string, visit func(store.Row) error) error {
-	for cursor, first := "", true; first || cursor != ""; first = false {
-		page, err := r.store.Query(ctx, store.Query{Table: store.Schemas, PK: pk, From: from, To: to, Cursor: cursor, Consistency: store.Strong})
+	q := store.Query{Table: store.Schemas, PK: pk, From: from, To: to, Consistency: store.Strong}
+	for row, err := range store.QueryAll(ctx, r.store, q) {
+		if err == nil {
+			err = visit(row)
+		}
 		if err != nil {
 			return err
 		}
-		for _, row := range page.Rows {
-			if err := visit(row); err != nil {
-				return err
-			}
-		}
-		cursor = page.Cursor
 	}
 	return nil
 }

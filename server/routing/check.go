@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // ErrAway says that Redis cannot be reached, or does not answer in time: it may later.
 var ErrAway = errors.New("routing: Redis is away")
 
-// reachPause is between attempts to reach Redis for the first time.
-const reachPause = 250 * time.Millisecond
+// retryPause is between attempts to reach Redis for the first time.
+const retryPause = 250 * time.Millisecond
 
 // away is an error after which waiting may help.
 type away struct{ error }
@@ -44,10 +46,8 @@ func (r *Redis) Check(ctx context.Context) error {
 		if final {
 			return clear
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, retryPause) != nil {
 			return away{clear}
-		case <-time.After(reachPause):
 		}
 	}
 }

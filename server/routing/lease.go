@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // LeaseConfig sets a Lease up. Zero durations take the defaults.
@@ -158,12 +160,9 @@ func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()
 			told = true
 			l.cfg.Logger.Warn("routing: no lease yet, will be repeated", "error", err)
 		}
-		t := time.NewTimer(l.cfg.TTL / 9)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
+		if wait.For(ctx, l.cfg.TTL/9) != nil {
+			return nil
 		}
-		t.Stop()
 	}
 }
 

@@ -131,18 +131,12 @@ func (l *Log) List(ctx context.Context, f Filter, limit int, token string) (call
 	p := page{filter: f, limit: limit}
 	for from := table.Number(max(oldest.UnixMilli(), 0)); month >= table.AuditMonth(oldest); month, before = previousMonth(month), "~" {
 		q := store.Query{Table: store.Audit, PK: month, From: from, To: before, Descending: true, Limit: pageRows, Consistency: store.Strong}
-		for {
-			got, err := l.store.Query(ctx, q)
+		for row, err := range store.QueryAll(ctx, l.store, q) {
 			if err != nil {
 				return nil, "", err
 			}
-			for _, r := range got.Rows {
-				if p.add(r) {
-					return p.calls, month + "/" + p.last, nil
-				}
-			}
-			if q.Cursor = got.Cursor; q.Cursor == "" {
-				break
+			if p.add(row) {
+				return p.calls, month + "/" + p.last, nil
 			}
 		}
 	}

@@ -74,18 +74,13 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 			}
 		}
 	}
-	s := store.Scan{Table: store.ChatCounters, Segments: 1}
-	for first := true; first || s.Cursor != ""; first = false {
-		page, err := cfg.Store.Scan(ctx, s)
+	for row, err := range store.ScanAll(ctx, cfg.Store, store.Scan{Table: store.ChatCounters, Segments: 1}) {
 		if err != nil {
 			return r.report, fmt.Errorf("read chats: %w", err)
 		}
-		for _, row := range page.Rows {
-			if err := r.chat(ctx, row.Key.PK); err != nil {
-				return r.report, fmt.Errorf("restore events of %s: %w", row.Key.PK, err)
-			}
+		if err := r.chat(ctx, row.Key.PK); err != nil {
+			return r.report, fmt.Errorf("restore events of %s: %w", row.Key.PK, err)
 		}
-		s.Cursor = page.Cursor
 	}
 	return r.report, nil
 }
@@ -143,32 +138,28 @@ func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, e
 		return nil, err
 	}
 	q := store.Query{Table: store.Events, PK: id, Descending: true, Consistency: store.Strong}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.Store.Query(ctx, q)
+	for row, err := range store.QueryAll(ctx, r.Store, q) {
 		if err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
-		for _, row := range page.Rows {
-			e, err := table.EventFrom(row)
-			if err != nil {
-				continue // it cannot be published, and never was
-			}
-			decoded, err := event.Unmarshal(e.Type, e.Payload)
-			if err != nil {
-				continue
-			}
-			if decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < since {
-				return list, nil // all that is left is older
-			}
-			p := r.Topics.Place(event.SpecOf(decoded).Topic, id)
-			at, damaged := r.since[p]
-			if !damaged || r.present[e.EventID] || (waiting > 0 && e.Version >= waiting) ||
-				decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < at {
-				continue
-			}
-			list = append(list, e.Version)
+		e, err := table.EventFrom(row)
+		if err != nil {
+			continue // it cannot be published, and never was
 		}
-		q.Cursor = page.Cursor
+		decoded, err := event.Unmarshal(e.Type, e.Payload)
+		if err != nil {
+			continue
+		}
+		if decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < since {
+			return list, nil // all that is left is older
+		}
+		p := r.Topics.Place(event.SpecOf(decoded).Topic, id)
+		at, damaged := r.since[p]
+		if !damaged || r.present[e.EventID] || (waiting > 0 && e.Version >= waiting) ||
+			decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < at {
+			continue
+		}
+		list = append(list, e.Version)
 	}
 	return list, nil
 }

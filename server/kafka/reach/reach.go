@@ -20,14 +20,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/wait"
 )
 
-// reachPause is between attempts to reach a broker for the first time.
-const reachPause = 250 * time.Millisecond
+// retryPause is between attempts to reach a broker for the first time.
+const retryPause = 250 * time.Millisecond
 
-// wait waits until a broker answers, or ctx ends. What waiting cannot mend ends it at
-// once; the error is one line that says what to look at.
-func wait(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
+// untilReady waits until a broker answers, or ctx ends. It returns at once where waiting
+// cannot help; the error is one line that says what to look at.
+func untilReady(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
 	var last error
 	for {
 		err := cl.Ping(ctx)
@@ -42,10 +43,8 @@ func wait(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
 		if final {
 			return clear
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, retryPause) != nil {
 			return clear
-		case <-time.After(reachPause):
 		}
 	}
 }
@@ -103,7 +102,7 @@ func Connect(ctx context.Context, c kafka.Cluster, patience time.Duration) (*kaf
 	}
 	first, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := wait(first, c, a.Client()); err != nil {
+	if err := untilReady(first, c, a.Client()); err != nil {
 		a.Close()
 		return nil, err
 	}

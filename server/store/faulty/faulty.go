@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Method is the operation of a call.
@@ -99,20 +100,9 @@ func New(below store.Store, o Options) *Store {
 		o.Policy = func(Call) Fault { return Fault{} }
 	}
 	if o.Sleep == nil {
-		o.Sleep = sleep
+		o.Sleep = wait.For
 	}
 	return &Store{below: below, opts: o, faults: map[When]int{}}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Calls is the number of calls so far.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Tables are the real ones. It is for operators: no server needs the permissions that
@@ -303,7 +304,7 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 // settle waits until a table, if there is one, can be used and changed, and is as
 // wanted.
 func (t *Tables) settle(ctx context.Context, d Definition, wanted func(state) bool) (state, error) {
-	for wait := firstLook; ; wait = min(2*wait, maxLook) {
+	for pause := firstLook; ; pause = min(2*pause, maxLook) {
 		st, err := t.describe(ctx, d)
 		if err != nil {
 			return st, err
@@ -311,10 +312,8 @@ func (t *Tables) settle(ctx context.Context, d Definition, wanted func(state) bo
 		if wanted(st) && (st.table == nil || st.table.TableStatus == types.TableStatusActive) {
 			return st, nil
 		}
-		select {
-		case <-ctx.Done():
-			return st, ctx.Err()
-		case <-time.After(wait):
+		if err := wait.For(ctx, pause); err != nil {
+			return st, err
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/aws/smithy-go/middleware"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Config says where DynamoDB is. Region and credentials come from the usual places
@@ -68,7 +69,7 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 		c.Attempt = defaultAttempt
 	}
 	if c.Sleep == nil {
-		c.Sleep = sleep
+		c.Sleep = wait.For
 	}
 	load := []func(*config.LoadOptions) error{config.WithLogger(logging.Nop{})} // what matters comes as an error
 	if c.Region != "" {
@@ -133,17 +134,6 @@ func (c *Client) Stats() Stats {
 	return Stats{
 		Requests: c.requests.Load(), Conflicts: c.conflicts.Load(), Throttled: c.throttled.Load(), Lost: c.lost.Load(),
 		Skew: time.Duration(c.clocks.skew.Load()),
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
