@@ -133,7 +133,7 @@ func (e *Engine) checkRouting(cfg Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := e.Routing.Check(ctx)
-	if cfg.RedisMayWait && errors.Is(err, routing.ErrAway) {
+	if cfg.RedisMayWait && errors.Is(err, routing.ErrUnavailable) {
 		if cfg.Logger != nil {
 			cfg.Logger.Warn("Redis is away; going on without it", "error", err)
 		}

@@ -10,13 +10,13 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	numbers "github.com/parley-chat/parley/server/delivery/link"
+	linkseq "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// requests are what comes from other processes, with rules to be held to.
+// requests are the messages that other processes send; each is validated.
 var requests = []proto.Message{&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}}
 
 func encodeEvents(events []event.Event) (out []*linkv1.Event, size int, err error) {
@@ -42,7 +42,7 @@ func decodeEvents(list []*linkv1.Event) (out []event.Event, err error) {
 	return out, nil
 }
 
-// overhead is what a delivery takes beside its events, about.
+// overhead is about the size of a delivery without its events.
 const overhead = 200
 
 func encodeDelivery(d delivery.Delivery) (*linkv1.Delivery, int, error) {
@@ -57,8 +57,8 @@ func decodeDelivery(w *linkv1.Delivery) (delivery.Delivery, error) {
 		Generation: w.GetGeneration(), ChatID: w.GetChatId(), Version: w.GetVersion(), MembershipVersion: w.GetMembershipVersion(), Targets: w.GetTargets(),
 	}
 	events, err := decodeEvents(w.GetEvents())
-	// An event that this version does not know is read from the store by one that
-	// does: the head of the change is enough.
+	// An event that this version does not know is dropped: the head of the change makes
+	// the streams read it from the store.
 	if err == nil {
 		d.Events = events
 	}
@@ -70,7 +70,7 @@ func decodeDelivery(w *linkv1.Delivery) (delivery.Delivery, error) {
 	return d, nil
 }
 
-func encodeEnvelope(e numbers.Envelope, wire []*linkv1.Delivery) *linkv1.SendRequest {
+func encodeEnvelope(e linkseq.Envelope, wire []*linkv1.Delivery) *linkv1.SendRequest {
 	req := &linkv1.SendRequest{From: e.From, Generation: e.Generation, Epoch: e.Epoch, Number: e.Number, Deliveries: wire, Bye: e.Bye}
 	for _, r := range e.Receipts {
 		req.Receipts = append(req.Receipts, &linkv1.Receipt{UserId: r.UserID, ChatId: r.ChatID, State: r.State})
@@ -78,8 +78,8 @@ func encodeEnvelope(e numbers.Envelope, wire []*linkv1.Delivery) *linkv1.SendReq
 	return req
 }
 
-func decodeEnvelope(req *linkv1.SendRequest) (numbers.Envelope, error) {
-	e := numbers.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(), Number: req.GetNumber(), Bye: req.GetBye()}
+func decodeEnvelope(req *linkv1.SendRequest) (linkseq.Envelope, error) {
+	e := linkseq.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(), Number: req.GetNumber(), Bye: req.GetBye()}
 	for _, w := range req.GetDeliveries() {
 		d, err := decodeDelivery(w)
 		if err != nil {
@@ -88,7 +88,7 @@ func decodeEnvelope(req *linkv1.SendRequest) (numbers.Envelope, error) {
 		e.Deliveries = append(e.Deliveries, d)
 	}
 	for _, r := range req.GetReceipts() {
-		e.Receipts = append(e.Receipts, numbers.Receipt{UserID: r.GetUserId(), ChatID: r.GetChatId(), State: r.GetState()})
+		e.Receipts = append(e.Receipts, linkseq.Receipt{UserID: r.GetUserId(), ChatID: r.GetChatId(), State: r.GetState()})
 	}
 	return e, nil
 }
@@ -97,7 +97,7 @@ func encodeExtend(user, session, stream string, until *timestamppb.Timestamp) *l
 	return &linkv1.ExtendRequest{UserId: user, SessionId: session, StreamId: stream, ExpiresAt: until}
 }
 
-// EncodeCommit makes the nudge that tells a relay elsewhere of a commit.
+// EncodeCommit makes the nudge that notifies the relay in another process of a commit.
 func EncodeCommit(c chat.Commit) ([]byte, error) {
 	events, _, err := encodeEvents(c.Events)
 	if err != nil {
@@ -106,8 +106,8 @@ func EncodeCommit(c chat.Commit) ([]byte, error) {
 	return proto.Marshal(&linkv1.Commit{ChatId: c.ChatID, Version: c.Head.Version, Row: c.Outbox.Key.SK, Events: events})
 }
 
-// DecodeCommit reads a nudge: a commit with what a relay needs of it. It may come from
-// anybody who can write to the channel, so it is held to what commits are.
+// DecodeCommit reads a nudge: the part of a commit that a relay needs. Anybody who can
+// write to the channel may have sent it, so everything is validated.
 func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 	w := &linkv1.Commit{}
 	if err := proto.Unmarshal(b, w); err != nil {

@@ -19,9 +19,10 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	numbers "github.com/parley-chat/parley/server/delivery/link"
+	linkseq "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/routing/routingtest"
 )
 
 // endless is a body of a size that nobody should read; it counts what was.
@@ -56,7 +57,7 @@ func TestHostile(t *testing.T) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, body)
 		must(t, err)
 		req.Header.Set("Content-Type", "application/proto")
-		req.Header.Set(proofHeader, proved)
+		req.Header.Set(credentialHeader, proved)
 		res, err := client.Do(req)
 		if err != nil {
 			return 0, err
@@ -68,7 +69,7 @@ func TestHostile(t *testing.T) {
 		}
 		return res.StatusCode, err
 	}
-	good := func() string { return proof(secret, "evil", "one", time.Now()) }
+	good := func() string { return credential(secret, "evil", "one", time.Now()) }
 	const send = "/parley.link.v1.LinkService/Send"
 
 	// A gigabyte, without the secret and with it.
@@ -248,7 +249,7 @@ func TestBurst(t *testing.T) {
 // FuzzReceive: no bytes that somebody with the secret sends end the process, and none
 // that are refused reach the hub.
 func FuzzReceive(f *testing.F) {
-	n := &net1{members: map[string][]string{}, table: routing.NewMemory(time.Now)}
+	n := &net1{members: map[string][]string{}, table: routingtest.New(time.Now)}
 	hub := newFakeHub()
 	m, err := New(n.config("one", hub))
 	if err != nil {
@@ -286,7 +287,7 @@ func FuzzReceive(f *testing.F) {
 		if want := len(req.GetDeliveries()) + len(req.GetReceipts()); (err == nil && got != want) || (err != nil && got != 0) {
 			t.Errorf("%d of %d reached the hub, %v", got, want, err)
 		}
-		if len(req.GetDeliveries()) > numbers.MaxDeliveries && err == nil {
+		if len(req.GetDeliveries()) > linkseq.MaxDeliveries && err == nil {
 			t.Error("beyond the limit")
 		}
 	})

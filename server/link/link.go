@@ -1,26 +1,26 @@
-// Package link carries what was committed from the process that knows of it to the
-// processes that hold streams of those whom it concerns.
+// Package link carries committed changes from the process that made them to the
+// processes that hold streams of the users concerned.
 //
 // It owns the transport (one RPC service on a listener of its own, between processes
-// that share a secret), the queues in front of it, and the way of a change to its
-// servers: members, rows, links. It does not own who is where (package routing), the
-// numbers that make losses noticed (package delivery/link, on which this stands),
-// or what a hub does with what it gets (package delivery).
+// that share a secret), the queues in front of it, and the routing of a change: its
+// members, their servers, the links to those. It does not own the table of users and
+// servers (package routing), the sequence numbers by which losses are detected (package
+// delivery/link), or what a hub does with a change (package delivery).
 //
-// # Rules (design §6 and §8, K-119, K-120)
+// # Rules
 //
-// A change goes to each server once, however many members it concerns, and in the
-// order in which it was handed over. Live changes that find no room are left out: the
-// durable path repairs them. Repairs and receipts that do are not: the link, or all
-// links, then show a gap, and the streams behind it synchronise anew. A link has one
-// envelope on the way at a time; while it is, what comes gathers for the next.
+// A change goes to each server once, however many members it concerns, in the order in
+// which it was handed over. A live change that finds its queue full is dropped: the
+// durable path repairs it. Nothing repairs a repair or a receipt that is dropped, so the
+// link, or all links, then show a gap, and the streams behind it resynchronise. A link
+// has one envelope in flight; the changes that arrive meanwhile go into the next one.
 //
 // # Trust
 //
-// Each request carries a proof made of the shared secret, for its sender, its
-// receiver and its minute; the secret itself is never sent. Without TLS the network
-// between the processes must be one that nobody else can write to. With TLS both sides
-// show certificates of the same authority.
+// Each request carries a credential: an HMAC by the shared secret of its sender, its
+// receiver and its time. The secret itself is never sent. Without TLS nobody else may be
+// able to write to the network between the processes. With TLS both sides present
+// certificates of the same authority.
 //
 // # Concurrency
 //
@@ -43,13 +43,12 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	numbers "github.com/parley-chat/parley/server/delivery/link"
+	linkseq "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// What processes derive their shared secret for from the key that they share, and its
-// size in bytes.
+// Purpose and size, in bytes, of the secret that processes derive from their shared key.
 const (
 	Purpose    = "links"
 	SecretSize = 32
@@ -57,29 +56,29 @@ const (
 
 // Hub is the receiving end in a process with streams; *delivery.Hub is one.
 type Hub interface {
-	numbers.Hub
+	linkseq.Hub
 	Stream(user, id string) (*delivery.Stream, error)
 	Extend(user, session, id string, until time.Time) error
 }
 
-// Config sets a Mesh up. Zero durations and sizes take the defaults.
+// Config configures a Mesh. Zero durations and sizes take the defaults.
 type Config struct {
 	Process    string // id of this process
 	Generation string // of the store
 	Table      routing.Table
 	Recipients *routing.Recipients
 	Secret     []byte // shared by all processes; at least 16 bytes
-	// TLS, if given, is spoken to other processes, and must hold a certificate and the
-	// authority's.
+	// TLS, if given, is used for calls to other processes; it must hold a certificate and
+	// the authority's.
 	TLS    *tls.Config
 	Hub    Hub // nil in a process without streams
 	Clock  func() time.Time
 	Logger *slog.Logger
 
 	Keepalive  time.Duration // 3 s
-	Discover   time.Duration // between looks for new servers; 2 s
+	Discover   time.Duration // between two reads of the table of servers; 2 s
 	Call       time.Duration // for one RPC; 5 s
-	Forget     time.Duration // of silence, after which a process counts as gone or cut off; 15 s
+	DeadAfter  time.Duration // without an answer, after which a process counts as dead or cut off; 15 s
 	QueueItems int           // changes waiting for one server; 8,192
 	QueueBytes int           // of their events; 16 MiB
 }
@@ -92,7 +91,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("link: the shared secret must have at least 16 bytes")
 	}
 	for p, d := range map[*time.Duration]time.Duration{
-		&c.Keepalive: 3 * time.Second, &c.Discover: 2 * time.Second, &c.Call: 5 * time.Second, &c.Forget: 15 * time.Second,
+		&c.Keepalive: 3 * time.Second, &c.Discover: 2 * time.Second, &c.Call: 5 * time.Second, &c.DeadAfter: 15 * time.Second,
 	} {
 		if *p == 0 {
 			*p = d
@@ -110,55 +109,55 @@ func (c Config) withDefaults() (Config, error) {
 // Mesh is the links of one process.
 type Mesh struct {
 	cfg       Config
-	sender    *numbers.Sender
-	receiver  *numbers.Receiver // nil without a hub
+	sender    *linkseq.Sender
+	receiver  *linkseq.Receiver // nil without a hub
 	validator protovalidate.Validator
 	client    *http.Client
-	lanes     []chan job
+	workers   []chan job
 	live      context.Context // until the mesh ends
 	end       context.CancelFunc
-	closing   chan struct{} // lanes are to finish
+	closing   chan struct{} // closed when the workers are to finish
 	finish    func()
-	routing   sync.WaitGroup // lanes
-	running   sync.WaitGroup // peers
+	routing   sync.WaitGroup // of the workers
+	running   sync.WaitGroup // of the peers
 
-	mu    sync.Mutex
-	peers map[string]*peer
-	left  map[string]bool // servers that have said goodbye; no id is used again
+	mu       sync.Mutex
+	peers    map[string]*peer
+	departed map[string]bool // servers that have closed their link; no id is used again
 
 	counters counters
 }
 
 type counters struct {
-	sent, failed, dropped, lost, skips, unrouted atomic.Int64
+	sent, failed, dropped, lost, epochBumps, unrouted atomic.Int64
 }
 
 // Stats counts what a Mesh did.
 type Stats struct {
-	Peers    int   // servers with a link now
-	Silent   int   // of them, those that have not answered for as long as Config.Forget
-	Sent     int64 // envelopes answered, keepalives included
-	Failed   int64 // calls that failed
-	Dropped  int64 // live changes left out, for the durable path to repair
-	Lost     int64 // envelopes and repairs given up, which their receivers notice
-	Skips    int64 // new epochs on all links because something could not be routed
-	Unrouted int64 // live changes whose members or servers could not be found out
-	Received numbers.Stats
+	Peers       int   // servers with a link now
+	Unreachable int   // of them, those that have not answered for Config.DeadAfter
+	Sent        int64 // envelopes answered, keepalives included
+	Failed      int64 // calls that failed
+	Dropped     int64 // live changes dropped, for the durable path to repair
+	Lost        int64 // envelopes and repairs given up, which their receivers detect
+	EpochBumps  int64 // new epochs on all links because something could not be routed
+	Unrouted    int64 // live changes whose members or servers could not be looked up
+	Received    linkseq.Stats
 }
 
 // Stats returns the counters.
 func (m *Mesh) Stats() Stats {
 	m.mu.Lock()
-	n, silent, now := len(m.peers), 0, m.cfg.Clock()
+	n, unreachable, now := len(m.peers), 0, m.cfg.Clock()
 	for _, p := range m.peers {
-		if now.Sub(p.answered()) >= m.cfg.Forget {
-			silent++
+		if now.Sub(p.lastSeen()) >= m.cfg.DeadAfter {
+			unreachable++
 		}
 	}
 	m.mu.Unlock()
 	s := Stats{
-		Peers: n, Silent: silent, Sent: m.counters.sent.Load(), Failed: m.counters.failed.Load(), Dropped: m.counters.dropped.Load(),
-		Lost: m.counters.lost.Load(), Skips: m.counters.skips.Load(), Unrouted: m.counters.unrouted.Load(),
+		Peers: n, Unreachable: unreachable, Sent: m.counters.sent.Load(), Failed: m.counters.failed.Load(), Dropped: m.counters.dropped.Load(),
+		Lost: m.counters.lost.Load(), EpochBumps: m.counters.epochBumps.Load(), Unrouted: m.counters.unrouted.Load(),
 	}
 	if m.receiver != nil {
 		s.Received = m.receiver.Stats()
@@ -172,31 +171,30 @@ func New(cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Mesh{cfg: cfg, sender: numbers.NewSender(cfg.Process, cfg.Generation), client: newClient(cfg.TLS), peers: map[string]*peer{}, left: map[string]bool{}}
+	m := &Mesh{cfg: cfg, sender: linkseq.NewSender(cfg.Process, cfg.Generation), client: newClient(cfg.TLS), peers: map[string]*peer{}, departed: map[string]bool{}}
 	if m.validator, err = protovalidate.New(protovalidate.WithMessages(requests...)); err != nil {
 		return nil, fmt.Errorf("link: rules of messages: %w", err)
 	}
 	if cfg.Hub != nil {
-		if m.receiver, err = numbers.NewReceiver(numbers.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub, Silence: cfg.Forget}); err != nil {
+		if m.receiver, err = linkseq.NewReceiver(linkseq.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub, Silence: cfg.DeadAfter}); err != nil {
 			return nil, err
 		}
 	}
 	m.live, m.end = context.WithCancel(context.Background())
 	m.closing = make(chan struct{})
 	m.finish = sync.OnceFunc(func() { close(m.closing) })
-	m.startLanes()
+	m.startWorkers()
 	return m, nil
 }
 
-// ErrKey says that none of the servers that are listed shares this process's key: with
-// them it would serve users whom they refuse, and refuse theirs.
+// ErrKey says that none of the listed servers shares this process's key: this process
+// would accept sessions that they refuse, and refuse theirs.
 var ErrKey = errors.New("no server that is listed has the key of this process: key-file must be the same for all")
 
-// Open finds the servers that there are and waits until each has answered, is gone, or
-// has been given the time in which a dead one would be. It must be called before Run,
-// Deliver, Repair and Receipt, in a process that is listed in the table: a server that
-// cannot be reached sees there that it misses something. ErrKey says that all servers
-// that there are have another key.
+// Open connects to the listed servers and waits until each has answered, has departed, or
+// has not answered for Config.DeadAfter. It must be called before Run, Deliver, Repair and
+// Receipt, in a process that is listed in the table: a server that cannot be reached sees
+// there that it misses something. ErrKey says that all listed servers have another key.
 func (m *Mesh) Open(ctx context.Context) error {
 	for began := m.cfg.Clock(); ; {
 		servers, err := m.discover(ctx)
@@ -209,7 +207,7 @@ func (m *Mesh) Open(ctx context.Context) error {
 			if p == nil {
 				continue
 			}
-			if all++; p.met() {
+			if all++; p.connected() {
 				continue
 			}
 			waiting++
@@ -220,12 +218,12 @@ func (m *Mesh) Open(ctx context.Context) error {
 		if waiting == 0 {
 			return nil
 		}
-		// One that is not reached, or has taken the proof of another process, may have it.
+		// A server that has not answered may share the key.
 		if len(refused) == all {
 			return fmt.Errorf("%w (%s)", ErrKey, strings.Join(refused[:min(3, len(refused))], ", "))
 		}
-		if m.cfg.Clock().Sub(began) >= m.cfg.Forget {
-			m.cfg.Logger.Warn("link: going on without servers that do not answer; their streams synchronise again and again until they do", "servers", waiting)
+		if m.cfg.Clock().Sub(began) >= m.cfg.DeadAfter {
+			m.cfg.Logger.Warn("link: starting without servers that do not answer; their streams resynchronise until they do", "servers", waiting)
 			return nil
 		}
 		if err := wait.For(ctx, 100*time.Millisecond); err != nil {
@@ -234,7 +232,7 @@ func (m *Mesh) Open(ctx context.Context) error {
 	}
 }
 
-// discover brings the links in line with the servers that there are.
+// discover opens links to the listed servers and closes those to dead ones.
 func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Call)
 	defer cancel()
@@ -258,8 +256,8 @@ func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, p := range m.peers {
-		// One that answers is there, whatever the table says.
-		if !listed[id] && now.Sub(p.answered()) >= m.cfg.Forget {
+		// A server that answers is alive, whatever the table says.
+		if !listed[id] && now.Sub(p.lastSeen()) >= m.cfg.DeadAfter {
 			p.stop()
 			delete(m.peers, id)
 			m.sender.Close(id)
@@ -268,16 +266,16 @@ func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 	return servers, nil
 }
 
-// peer returns the link to a server, and opens it if there is none; nil for this
-// process itself, processes that cannot be sent to, servers of other generations, and
-// when the mesh has ended.
+// peer returns the link to a server, and opens it if there is none. It returns nil for
+// this process, for processes without an address, for servers of other generations, and
+// when the mesh is closed.
 func (m *Mesh) peer(s routing.Server) *peer {
 	if s.ID == m.cfg.Process || s.Addr == "" || s.Generation != m.cfg.Generation {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.peers[s.ID]; p != nil || m.left[s.ID] {
+	if p := m.peers[s.ID]; p != nil || m.departed[s.ID] {
 		return p
 	}
 	if m.live.Err() != nil || len(m.peers) >= routing.MaxServers {
@@ -289,18 +287,18 @@ func (m *Mesh) peer(s routing.Server) *peer {
 	return p
 }
 
-// maxLeft bounds the servers that are remembered as gone; one that is forgotten costs
-// calls that are not answered while it is still looked up.
-const maxLeft = 1 << 10
+// maxDeparted bounds the departed servers that are remembered; a forgotten one costs
+// failing calls for as long as the table still lists it.
+const maxDeparted = 1 << 10
 
-// leave ends the link to a server that has no streams any more, and will have none.
-func (m *Mesh) leave(id string) {
+// onDeparted closes the link to a server that has closed its own: it has no streams.
+func (m *Mesh) onDeparted(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.left) >= maxLeft {
-		clear(m.left)
+	if len(m.departed) >= maxDeparted {
+		clear(m.departed)
 	}
-	m.left[id] = true
+	m.departed[id] = true
 	if p := m.peers[id]; p != nil {
 		p.stop()
 		delete(m.peers, id)
@@ -308,22 +306,22 @@ func (m *Mesh) leave(id string) {
 	}
 }
 
-// Run keeps the links until ctx ends, then sends what is waiting and says goodbye.
+// Run maintains the links until ctx ends, then sends what is queued and closes them.
 func (m *Mesh) Run(ctx context.Context) error {
-	look := time.NewTicker(m.cfg.Discover)
-	defer look.Stop()
-	beat := time.NewTicker(time.Second)
-	defer beat.Stop()
+	discover := time.NewTicker(m.cfg.Discover)
+	defer discover.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			m.Close()
 			return nil
-		case <-look.C:
+		case <-discover.C:
 			if _, err := m.discover(ctx); err != nil && ctx.Err() == nil {
 				m.cfg.Logger.Warn("link: servers cannot be listed, links stay as they are", "error", err)
 			}
-		case <-beat.C:
+		case <-tick.C:
 			if m.receiver != nil {
 				m.receiver.Tick(m.cfg.Clock())
 			}
@@ -331,55 +329,56 @@ func (m *Mesh) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends all links, each after what is waiting for it, within seconds.
+// Close sends what is queued and closes all links, within seconds.
 func (m *Mesh) Close() {
 	m.finish()
 	m.routing.Wait()
-	m.mu.Lock() // no link is made from here on
+	m.mu.Lock() // no link is opened from here on
 	m.end()
 	m.mu.Unlock()
 	m.running.Wait()
 	m.client.CloseIdleConnections()
 }
 
-// Deliver sends a change that was just committed to the servers that it concerns,
-// this process aside. It never waits; what finds no room is left to the durable
-// path.
+// Deliver sends a change that was just committed to the other servers that it concerns.
+// It never waits; it drops the change if the queue is full, and the durable path repairs
+// it.
 func (m *Mesh) Deliver(d delivery.Delivery) {
 	select {
-	case m.lane(d.ChatID) <- job{delivery: d}:
+	case m.worker(d.ChatID) <- job{delivery: d}:
 	default:
 		m.counters.dropped.Add(1)
 	}
 }
 
 // Receipt sends a user's own state in a chat to the user's other servers. It never
-// waits. Nothing repairs receipts: one that finds no room makes the streams of all
-// servers synchronise anew.
+// waits. Nothing repairs receipts: if the queue is full, the streams of all servers
+// resynchronise.
 func (m *Mesh) Receipt(user, chatID string, state *chatv1.MemberState) {
 	select {
-	case m.lane(chatID) <- job{receipt: &numbers.Receipt{UserID: user, ChatID: chatID, State: state}}:
+	case m.worker(chatID) <- job{receipt: &linkseq.Receipt{UserID: user, ChatID: chatID, State: state}}:
 	default:
-		m.skip()
+		m.bumpEpochs()
 	}
 }
 
-// Repair sends a change to all servers that it concerns, and returns once it is on
-// its links: from then on a loss is noticed at the other end. Where the servers cannot
-// be found out, it is left out, noticeably (K-119). Errors are those of reading the
-// members, after which it must be called again.
+// Repair sends a change to all servers that it concerns, and returns once it is on its
+// links: from then on the other end detects a loss. If the servers cannot be looked up,
+// Repair drops the change and all links start a new epoch, so that no stream misses it
+// unnoticed. Errors are those of reading the members; the caller must retry.
 func (m *Mesh) Repair(ctx context.Context, d delivery.Delivery) error {
 	if d.Generation != m.cfg.Generation {
-		return nil // of a store that is not this one: every hub would drop it
+		return nil // of another generation of the store: every hub would drop it
 	}
-	members, err := m.cfg.Recipients.Of(ctx, d.ChatID, d.MembershipVersion)
+	members, err := m.cfg.Recipients.Members(ctx, d.ChatID, d.MembershipVersion)
 	if err != nil {
 		return err
 	}
 	return m.repair(ctx, d, members)
 }
 
-func (m *Mesh) skip() {
-	m.counters.skips.Add(1)
+// bumpEpochs starts a new epoch on all links: every server detects a gap.
+func (m *Mesh) bumpEpochs() {
+	m.counters.epochBumps.Add(1)
 	m.sender.Skip()
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/routing/routingtest"
 	"github.com/parley-chat/parley/server/store"
 	storetable "github.com/parley-chat/parley/server/store/table"
 )
@@ -93,7 +94,7 @@ func TestSkippedRepairIsNoticed(t *testing.T) {
 	n.table.Fail(nil)
 	must(t, m.Repair(t.Context(), sent("c", 3)))
 	hub.until(t, "a repair", func(h *fakeHub) bool { return slices.Equal(h.versions["c"], []int64{3}) })
-	if s := m.Stats(); s.Skips != 2 || s.Unrouted != 1 {
+	if s := m.Stats(); s.EpochBumps != 2 || s.Unrouted != 1 {
 		t.Errorf("%+v", s)
 	}
 	n.fail = errors.New("store")
@@ -192,7 +193,7 @@ func TestServerGone(t *testing.T) {
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	cfg := n.config("sender", nil)
-	cfg.Forget = 200 * time.Millisecond
+	cfg.DeadAfter = 200 * time.Millisecond
 	dead := routing.Server{ID: "dead", Addr: "127.0.0.1:1", Generation: "g", Epoch: 1}
 	m := n.mesh(cfg)
 	must(t, n.table.Claim(t.Context(), dead, time.Hour))
@@ -258,17 +259,17 @@ func TestProof(t *testing.T) {
 	}{
 		"none":           {"", http.StatusUnauthorized},
 		"junk":           {"a b c d", http.StatusUnauthorized},
-		"other secret":   {proof([]byte("another secret of 16 bytes"), "evil", "one", now), http.StatusUnauthorized},
-		"for another":    {proof(secret, "evil", "two", now), http.StatusUnauthorized},
-		"old":            {proof(secret, "evil", "one", now.Add(-2*time.Minute)), http.StatusUnauthorized},
-		"early":          {proof(secret, "evil", "one", now.Add(2*time.Minute)), http.StatusUnauthorized},
-		"another's name": {proof(secret, "good", "one", now), http.StatusForbidden},
-		"good":           {proof(secret, "evil", "one", now), http.StatusOK},
+		"other secret":   {credential([]byte("another secret of 16 bytes"), "evil", "one", now), http.StatusUnauthorized},
+		"for another":    {credential(secret, "evil", "two", now), http.StatusUnauthorized},
+		"old":            {credential(secret, "evil", "one", now.Add(-2*time.Minute)), http.StatusUnauthorized},
+		"early":          {credential(secret, "evil", "one", now.Add(2*time.Minute)), http.StatusUnauthorized},
+		"another's name": {credential(secret, "good", "one", now), http.StatusForbidden},
+		"good":           {credential(secret, "evil", "one", now), http.StatusOK},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+servers[0].Addr+"/parley.link.v1.LinkService/Send", strings.NewReader(string(body)))
 		must(t, err)
 		req.Header.Set("Content-Type", "application/proto")
-		req.Header.Set(proofHeader, c.proof)
+		req.Header.Set(credentialHeader, c.proof)
 		res, err := m.client.Do(req)
 		must(t, err)
 		_, _ = io.Copy(io.Discard, res.Body)
@@ -403,14 +404,14 @@ func BenchmarkRepair(b *testing.B) {
 // Nudges reach a relay elsewhere; those that are too many or too large are left out, and
 // the others come.
 func TestNudger(t *testing.T) {
-	table := routing.NewMemory(time.Now)
+	table := routingtest.New(time.Now)
 	heard := make(chan routing.Nudge, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ready := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		_ = table.Nudged(ctx, []int{event.Shard("chat_1")}, func() { close(ready) }, func(n routing.Nudge) { heard <- n })
+		_ = table.Subscribe(ctx, []int{event.Shard("chat_1")}, func() { close(ready) }, func(n routing.Nudge) { heard <- n })
 	})
 	<-ready
 	n := NewNudger(table, slog.New(slog.DiscardHandler))
@@ -448,19 +449,19 @@ func TestRefusalsOfProofs(t *testing.T) {
 		proof string
 		want  error
 	}{
-		"good":                         {proof(secret, "one", "two", now), nil},
-		"for another process":          {proof(secret, "one", "three", now), errOther},
-		"clock behind":                 {proof(secret, "one", "two", now.Add(-2*time.Minute)), errClock},
-		"clock ahead":                  {proof(secret, "one", "two", now.Add(2*time.Minute)), errClock},
-		"other key":                    {proof(foreign, "one", "two", now), errProof},
-		"other key, for another":       {proof(foreign, "one", "three", now), errProof},
-		"other key and clock":          {proof(foreign, "one", "two", now.Add(time.Hour)), errProof},
-		"of another time":              {strings.Replace(proof(secret, "one", "two", now), strconv.FormatInt(now.Unix(), 10), strconv.FormatInt(now.Unix()+1, 10), 1), errProof},
-		"nothing":                      {"", errProof},
-		"words":                        {"one two three four", errProof},
-		"beyond the range of a number": {"one two 99999999999999999999 00", errProof},
+		"good":                         {credential(secret, "one", "two", now), nil},
+		"for another process":          {credential(secret, "one", "three", now), errOtherProcess},
+		"clock behind":                 {credential(secret, "one", "two", now.Add(-2*time.Minute)), errClockSkew},
+		"clock ahead":                  {credential(secret, "one", "two", now.Add(2*time.Minute)), errClockSkew},
+		"other key":                    {credential(foreign, "one", "two", now), errCredential},
+		"other key, for another":       {credential(foreign, "one", "three", now), errCredential},
+		"other key and clock":          {credential(foreign, "one", "two", now.Add(time.Hour)), errCredential},
+		"of another time":              {strings.Replace(credential(secret, "one", "two", now), strconv.FormatInt(now.Unix(), 10), strconv.FormatInt(now.Unix()+1, 10), 1), errCredential},
+		"nothing":                      {"", errCredential},
+		"words":                        {"one two three four", errCredential},
+		"beyond the range of a number": {"one two 99999999999999999999 00", errCredential},
 	} {
-		from, err := checkProof(secret, c.proof, "two", now)
+		from, err := verifyCredential(secret, c.proof, "two", now)
 		if !errors.Is(err, c.want) || (err == nil) != (from == "one") {
 			t.Errorf("%s: %q, %v", what, from, err)
 		}

@@ -17,8 +17,8 @@ const (
 	nudgeTime  = time.Second
 )
 
-// Nudger tells relays in other processes of commits. What it leaves out a relay finds
-// with its next sweep.
+// Nudger notifies relays in other processes of commits. A relay finds what it drops with
+// its next sweep.
 type Nudger struct {
 	to      routing.Nudges
 	log     *slog.Logger
@@ -31,10 +31,10 @@ func NewNudger(to routing.Nudges, log *slog.Logger) *Nudger {
 	return &Nudger{to: to, log: log, queue: make(chan chat.Commit, nudgeQueue)}
 }
 
-// Dropped is the number of nudges left out.
+// Dropped is the number of nudges dropped.
 func (n *Nudger) Dropped() int64 { return n.dropped.Load() }
 
-// Nudge tells of a commit. It never waits.
+// Nudge notifies the relay of a commit. It never waits.
 func (n *Nudger) Nudge(c chat.Commit) {
 	select {
 	case n.queue <- c:
@@ -80,7 +80,7 @@ func (n *Nudger) send(ctx context.Context, list []routing.Nudge) {
 	defer cancel()
 	if err := n.to.Nudge(ctx, list); err != nil {
 		if before := n.dropped.Add(int64(len(list))) - int64(len(list)); before%1000 == 0 {
-			n.log.Warn("link: relays are not told of commits, they will find them", "error", err)
+			n.log.Warn("link: relays are not notified of commits; their sweeps find them", "error", err)
 		}
 	}
 }

@@ -12,53 +12,53 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
 	"github.com/parley-chat/parley/server/delivery"
-	numbers "github.com/parley-chat/parley/server/delivery/link"
+	linkseq "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/wait"
 )
 
 const (
-	maxEnvelope = 1 << 20 // bytes of events in one, unless one change alone has more
-	attempts    = 3       // at sending an envelope; what is given up is a gap
-	firstRetry  = 50 * time.Millisecond
-	maxRetry    = 2 * time.Second
-	goodbyeTime = 2 * time.Second
+	maxEnvelope  = 1 << 20 // bytes of events in one, unless one change alone has more
+	attempts     = 3       // to send an envelope; after them the receiver sees a gap
+	firstRetry   = 50 * time.Millisecond
+	maxRetry     = 2 * time.Second
+	closeTimeout = 2 * time.Second
 )
 
 // peer is the link to one server. Its goroutine alone calls Next, so that envelopes
-// leave in the order of their numbers.
+// leave in the order of their linkseq.
 type peer struct {
-	mesh   *Mesh
-	server routing.Server
-	rpc    linkv1connect.LinkServiceClient
-	ctx    context.Context
-	stop   context.CancelFunc
-	wake   chan struct{}
-	hello  chan struct{} // closed with the first answer
-	made   time.Time
+	mesh        *Mesh
+	server      routing.Server
+	rpc         linkv1connect.LinkServiceClient
+	ctx         context.Context
+	stop        context.CancelFunc
+	wake        chan struct{}
+	firstAnswer chan struct{} // closed with it
+	opened      time.Time
 
 	mu     sync.Mutex
 	queue  []item
 	bytes  int
-	gap    bool // something was left out of the queue that nothing repairs
-	last   time.Time
+	gap    bool      // something was dropped that nothing repairs
+	seen   time.Time // the last answer, or when the link was opened
 	warned bool
-	badKey bool // the last call was refused for its proof
+	badKey bool // the last call was refused for its credential
 }
 
 func (m *Mesh) newPeer(s routing.Server) *peer {
 	p := &peer{
-		mesh: m, server: s, wake: make(chan struct{}, 1), hello: make(chan struct{}), made: m.cfg.Clock(), last: m.cfg.Clock(),
-		rpc: linkv1connect.NewLinkServiceClient(m.client, m.url(s.Addr), connect.WithInterceptors(&prove{m, s.ID}), connect.WithReadMaxBytes(maxAnswer)),
+		mesh: m, server: s, wake: make(chan struct{}, 1), firstAnswer: make(chan struct{}), opened: m.cfg.Clock(), seen: m.cfg.Clock(),
+		rpc: linkv1connect.NewLinkServiceClient(m.client, m.url(s.Addr), connect.WithInterceptors(&authenticator{m, s.ID}), connect.WithReadMaxBytes(maxAnswer)),
 	}
 	p.ctx, p.stop = context.WithCancel(m.live)
 	return p
 }
 
-// met reports whether the server has ever answered.
-func (p *peer) met() bool {
+// connected reports whether the server has ever answered.
+func (p *peer) connected() bool {
 	select {
-	case <-p.hello:
+	case <-p.firstAnswer:
 		return true
 	default:
 		return false
@@ -72,15 +72,15 @@ func (p *peer) refused() bool {
 	return p.badKey
 }
 
-// await waits for the server's first answer.
-func (p *peer) await(ctx context.Context, d time.Duration) bool {
-	if p.met() || d <= 0 {
-		return p.met()
+// awaitConnected waits for the server's first answer.
+func (p *peer) awaitConnected(ctx context.Context, d time.Duration) bool {
+	if p.connected() || d <= 0 {
+		return p.connected()
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-p.hello:
+	case <-p.firstAnswer:
 		return true
 	case <-ctx.Done():
 	case <-p.ctx.Done():
@@ -89,19 +89,19 @@ func (p *peer) await(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// answered is when the server last did, or when the link was made.
-func (p *peer) answered() time.Time {
+// lastSeen is when the server last answered, or when the link was opened.
+func (p *peer) lastSeen() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.last
+	return p.seen
 }
 
-// enqueue has an item sent. One that finds no room is left out.
+// enqueue queues an item. If the queue is full it drops the item.
 func (p *peer) enqueue(it item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queue) >= p.mesh.cfg.QueueItems || (p.bytes+it.size > p.mesh.cfg.QueueBytes && len(p.queue) > 0) {
-		if it.keep {
+		if it.mustKeep {
 			p.gap = true
 			p.mesh.counters.lost.Add(1)
 		} else {
@@ -117,9 +117,9 @@ func (p *peer) enqueue(it item) {
 	}
 }
 
-// take returns what goes into the next envelope, and whether something was left out
-// before it.
-func (p *peer) take() (list []item, gap bool) {
+// dequeue removes the items of the next envelope, and reports whether something was
+// dropped before them.
+func (p *peer) dequeue() (list []item, gap bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, size, receipts := 0, 0, 0
@@ -128,7 +128,7 @@ func (p *peer) take() (list []item, gap bool) {
 		if it.receipt != nil {
 			receipts++
 		}
-		if n > 0 && (size+it.size > maxEnvelope || receipts > numbers.MaxReceipts || n+1-receipts > numbers.MaxDeliveries) {
+		if n > 0 && (size+it.size > maxEnvelope || receipts > linkseq.MaxReceipts || n+1-receipts > linkseq.MaxDeliveries) {
 			break
 		}
 		size += it.size
@@ -142,7 +142,7 @@ func (p *peer) take() (list []item, gap bool) {
 	return list, gap
 }
 
-// run keeps the link until the mesh or the link ends.
+// run sends what is queued until the mesh or the link is closed.
 func (p *peer) run() {
 	defer p.stop()
 	hello := p.mesh.sender.Open(p.server.ID)
@@ -150,19 +150,19 @@ func (p *peer) run() {
 		if wait.For(p.ctx, jittered(pause)) != nil {
 			return
 		}
-		// What was left out meanwhile may have begun another epoch.
+		// The epoch may have changed meanwhile.
 		var err error
 		if hello, err = p.mesh.sender.Keepalive(p.server.ID); err != nil {
 			return
 		}
 	}
-	close(p.hello)
-	beat := time.NewTicker(p.mesh.cfg.Keepalive)
-	defer beat.Stop()
+	close(p.firstAnswer)
+	keepalive := time.NewTicker(p.mesh.cfg.Keepalive)
+	defer keepalive.Stop()
 	for p.ctx.Err() == nil {
-		list, gap := p.take()
+		list, gap := p.dequeue()
 		if gap {
-			// A number that no envelope has: the receiver cannot but notice.
+			// A number that is never sent: the receiver detects the gap.
 			_, _ = p.mesh.sender.Next(p.server.ID, []delivery.Delivery{{}}, nil)
 		}
 		if len(list) > 0 {
@@ -172,25 +172,25 @@ func (p *peer) run() {
 		select {
 		case <-p.ctx.Done():
 		case <-p.wake:
-		case <-beat.C:
+		case <-keepalive.C:
 			if e, err := p.mesh.sender.Keepalive(p.server.ID); err == nil {
-				_ = p.send(p.ctx, e, nil) // the next one will do
+				_ = p.send(p.ctx, e, nil) // the next one follows soon
 			}
 		}
 	}
-	p.goodbye()
+	p.close()
 }
 
-// goodbye sends what is waiting, and that nothing follows. A server that is gone is
-// told nothing.
-func (p *peer) goodbye() {
+// close sends what is queued and then the end of the link, unless the server has
+// departed.
+func (p *peer) close() {
 	if p.mesh.live.Err() == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), goodbyeTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), closeTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		list, gap := p.take()
+		list, gap := p.dequeue()
 		if gap {
 			_, _ = p.mesh.sender.Next(p.server.ID, []delivery.Delivery{{}}, nil)
 		}
@@ -204,10 +204,10 @@ func (p *peer) goodbye() {
 	}
 }
 
-// deliver sends items in the next envelope. Once it is numbered it is sent or a gap.
+// deliver sends items in the next envelope. Once it is numbered it is sent, or a gap.
 func (p *peer) deliver(ctx context.Context, list []item) {
 	var deliveries []delivery.Delivery
-	var receipts []numbers.Receipt
+	var receipts []linkseq.Receipt
 	var wire []*linkv1.Delivery
 	for _, it := range list {
 		if it.receipt != nil {
@@ -217,12 +217,12 @@ func (p *peer) deliver(ctx context.Context, list []item) {
 		}
 	}
 	if p.ctx.Err() != nil && p.mesh.live.Err() == nil {
-		return // the server has left, and its streams before it
+		return // the server has departed, and its streams before it
 	}
 	e, err := p.mesh.sender.Next(p.server.ID, deliveries, receipts)
 	if err != nil {
 		p.mesh.counters.lost.Add(1)
-		return // the link was closed: its next one begins with a new epoch
+		return // the link was closed: the next one starts with a new epoch
 	}
 	pause := firstRetry
 	for range attempts {
@@ -240,7 +240,7 @@ func (p *peer) deliver(ctx context.Context, list []item) {
 }
 
 // send sends an envelope once.
-func (p *peer) send(ctx context.Context, e numbers.Envelope, wire []*linkv1.Delivery) error {
+func (p *peer) send(ctx context.Context, e linkseq.Envelope, wire []*linkv1.Delivery) error {
 	ctx, cancel := context.WithTimeout(ctx, p.mesh.cfg.Call)
 	defer cancel()
 	_, err := p.rpc.Send(ctx, encodeEnvelope(e, wire))
@@ -248,22 +248,22 @@ func (p *peer) send(ctx context.Context, e numbers.Envelope, wire []*linkv1.Deli
 	defer p.mu.Unlock()
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return err // the link has ended, not the call failed
+			return err // the link was closed; the call did not fail
 		}
 		p.mesh.counters.failed.Add(1)
 		p.badKey = isOtherKey(err)
 		if !p.warned {
 			p.warned = true
-			p.mesh.cfg.Logger.Warn("link: a server does not take envelopes; its streams synchronise when it does", "server", p.server.ID, "address", p.server.Addr, "error", err)
+			p.mesh.cfg.Logger.Warn("link: a server does not accept envelopes; its streams resynchronise when it does", "server", p.server.ID, "address", p.server.Addr, "error", err)
 		}
 		return err
 	}
 	p.mesh.counters.sent.Add(1)
 	p.badKey = false
-	p.last = p.mesh.cfg.Clock()
+	p.seen = p.mesh.cfg.Clock()
 	if p.warned {
 		p.warned = false
-		p.mesh.cfg.Logger.Info("link: the server takes envelopes again", "server", p.server.ID)
+		p.mesh.cfg.Logger.Info("link: the server accepts envelopes again", "server", p.server.ID)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 // brief makes silence count early, so that a test sees what comes of it.
 func brief(cfg Config) Config {
-	cfg.Forget = 300 * time.Millisecond
+	cfg.DeadAfter = 300 * time.Millisecond
 	return cfg
 }
 
@@ -93,7 +93,7 @@ func TestReach(t *testing.T) {
 			if c.dial != nil {
 				addr = c.dial(t, addr)
 			}
-			err := m.Reach(t.Context(), addr)
+			err := m.VerifySelfReachable(t.Context(), addr)
 			if (err == nil) != (c.want == "") || (err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n"))) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -185,7 +185,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	good.until(t, "all changes where they can come", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
 	cut.until(t, "marks, again and again", func(h *fakeHub) bool { return h.dirty >= 3 })
-	if s := m.Stats(); s.Silent != 1 || s.Peers != 2 {
+	if s := m.Stats(); s.Unreachable != 1 || s.Peers != 2 {
 		t.Errorf("the sender sees %+v", s)
 	}
 	if s := deaf.Stats(); s.Received.Unheard == 0 || s.Received.Missed < 3 {
@@ -198,7 +198,7 @@ func TestUnreachable(t *testing.T) {
 	good.mu.Unlock()
 	way.refuse(false)
 	cut.until(t, "what was waiting", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
-	for deaf.Stats().Received.Unheard > 0 || m.Stats().Silent > 0 {
+	for deaf.Stats().Received.Unheard > 0 || m.Stats().Unreachable > 0 {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -235,7 +235,7 @@ func TestLeft(t *testing.T) {
 		must(t, staying.Repair(t.Context(), sent("c", v)))
 		staying.Receipt("u", "c", &chatv1.MemberState{})
 	}
-	if s := staying.Stats(); s.Peers != 0 || s.Lost+s.Skips+s.Failed+s.Dropped > 0 || s.Received.Gaps+s.Received.Lost > 0 {
+	if s := staying.Stats(); s.Peers != 0 || s.Lost+s.EpochBumps+s.Failed+s.Dropped > 0 || s.Received.Gaps+s.Received.Lost > 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/routing/routingtest"
 )
 
 // fakeHub keeps what it is told.
@@ -101,13 +102,13 @@ func (h *fakeHub) until(t *testing.T, what string, ok func(*fakeHub) bool) {
 // net1 is an installation: a table and member lists.
 type net1 struct {
 	t       *testing.T
-	table   *routing.Memory
+	table   *routingtest.Memory
 	members map[string][]string
 	fail    error // of reading members
 }
 
 func newNet(t *testing.T) *net1 {
-	return &net1{t: t, table: routing.NewMemory(time.Now), members: map[string][]string{}}
+	return &net1{t: t, table: routingtest.New(time.Now), members: map[string][]string{}}
 }
 
 func (n *net1) config(process string, hub Hub) Config {

@@ -8,43 +8,42 @@ import (
 
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	numbers "github.com/parley-chat/parley/server/delivery/link"
+	linkseq "github.com/parley-chat/parley/server/delivery/link"
 	"github.com/parley-chat/parley/server/routing"
 )
 
-// The way of live changes: lanes of chats, each worked on by one goroutine, so that a
-// chat's changes keep their order, and one lookup serves all that have gathered.
+// Live changes are routed by a few workers. Each chat has one worker, so that its changes
+// keep their order; one lookup serves all the changes that a worker finds queued.
 const (
-	lanes      = 8
-	laneQueue  = 4096
-	laneBatch  = 64
-	lookupTime = time.Second
-	// meetTime is how long repairs wait, at most, for the first answer of a server that
-	// has just come.
-	meetTime = 3 * time.Second
+	workers     = 8
+	workerQueue = 4096
+	workerBatch = 64
+	lookupTime  = time.Second
+	// connectTime is how long repairs wait, at most, for the first answer of a new server.
+	connectTime = 3 * time.Second
 )
 
-var laneSeed = maphash.MakeSeed()
+var workerSeed = maphash.MakeSeed()
 
-// job is a change or a receipt on its way to a lane.
+// job is a change or a receipt to be routed.
 type job struct {
 	delivery delivery.Delivery
-	receipt  *numbers.Receipt
+	receipt  *linkseq.Receipt
 }
 
-func (m *Mesh) lane(chatID string) chan<- job {
-	return m.lanes[maphash.String(laneSeed, chatID)%lanes]
+func (m *Mesh) worker(chatID string) chan<- job {
+	return m.workers[maphash.String(workerSeed, chatID)%workers]
 }
 
-func (m *Mesh) startLanes() {
-	for range lanes {
-		c := make(chan job, laneQueue)
-		m.lanes = append(m.lanes, c)
-		m.routing.Go(func() { m.runLane(c) })
+func (m *Mesh) startWorkers() {
+	for range workers {
+		c := make(chan job, workerQueue)
+		m.workers = append(m.workers, c)
+		m.routing.Go(func() { m.runWorker(c) })
 	}
 }
 
-func (m *Mesh) runLane(c <-chan job) {
+func (m *Mesh) runWorker(c <-chan job) {
 	for {
 		var list []job
 		select {
@@ -56,7 +55,7 @@ func (m *Mesh) runLane(c <-chan job) {
 		case j := <-c:
 			list = append(list, j)
 		}
-		for len(list) < laneBatch {
+		for len(list) < workerBatch {
 			select {
 			case j := <-c:
 				list = append(list, j)
@@ -79,7 +78,7 @@ func (m *Mesh) route(list []job) {
 			users[i] = []string{j.receipt.UserID}
 			continue
 		}
-		members, err := m.cfg.Recipients.Of(ctx, j.delivery.ChatID, j.delivery.MembershipVersion)
+		members, err := m.cfg.Recipients.Members(ctx, j.delivery.ChatID, j.delivery.MembershipVersion)
 		if err != nil {
 			m.unroutable(j, err)
 			continue
@@ -93,17 +92,17 @@ func (m *Mesh) route(list []job) {
 			n++
 		}
 		slices.Sort(all)
-		look, done := context.WithTimeout(ctx, lookupTime)
-		where, err := m.cfg.Table.Lookup(look, slices.Compact(all))
+		lookup, done := context.WithTimeout(ctx, lookupTime)
+		where, err := m.cfg.Table.Lookup(lookup, slices.Compact(all))
 		done()
 		for i, j := range list[:n] {
 			switch {
-			case users[i] == nil: // cannot be routed, which is noted
+			case users[i] == nil: // reported as unroutable above
 			case err != nil:
 				m.unroutable(j, err)
 			case j.receipt != nil:
 				for _, p := range m.servers(where, users[i]) {
-					p.enqueue(item{receipt: j.receipt, keep: true})
+					p.enqueue(item{receipt: j.receipt, mustKeep: true})
 				}
 			default:
 				if peers := m.servers(where, users[i]); len(peers) > 0 {
@@ -122,26 +121,26 @@ func (m *Mesh) route(list []job) {
 	}
 }
 
-// unroutable leaves a job out.
+// unroutable drops a job.
 func (m *Mesh) unroutable(j job, err error) {
 	if m.live.Err() != nil {
 		return
 	}
 	if j.receipt != nil {
-		m.skip()
+		m.bumpEpochs()
 		return
 	}
 	if m.counters.unrouted.Add(1)%1000 == 1 {
-		m.cfg.Logger.Warn("link: a live change was left out, the durable path will bring it", "error", err)
+		m.cfg.Logger.Warn("link: a live change was dropped; the durable path repairs it", "error", err)
 	}
 }
 
-// audience is who is concerned by a change: the members, and those whom it removed.
+// audience is the users that a change concerns: the members, and those whom it removed.
 func audience(members []string, d delivery.Delivery) []string {
 	return append(slices.Clone(members), d.Targets...)
 }
 
-// servers returns the links to the servers of users, each once.
+// servers returns the links to the servers of users, without duplicates.
 func (m *Mesh) servers(where map[string][]routing.Server, users []string) []*peer {
 	seen := map[string]bool{}
 	var out []*peer
@@ -160,17 +159,17 @@ func (m *Mesh) servers(where map[string][]routing.Server, users []string) []*pee
 }
 
 func (m *Mesh) repair(ctx context.Context, d delivery.Delivery, members []string) error {
-	look, done := context.WithTimeout(ctx, lookupTime)
+	lookup, done := context.WithTimeout(ctx, lookupTime)
 	defer done()
 	users := audience(members, d)
 	where := map[string][]routing.Server{}
 	for part := range slices.Chunk(users, routing.MaxLookup) {
-		found, err := m.cfg.Table.Lookup(look, part)
+		found, err := m.cfg.Table.Lookup(lookup, part)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			m.skip()
+			m.bumpEpochs()
 			return nil
 		}
 		for u, list := range found {
@@ -189,10 +188,10 @@ func (m *Mesh) repair(ctx context.Context, d delivery.Delivery, members []string
 		p.enqueue(it)
 	}
 	for _, p := range peers {
-		// One that has just come may not have seen yet that this process is listed: if
-		// this process ended now, nobody would know that the change was on its way. A
-		// server that cannot be reached for longer sees it, and holds nobody up.
-		if !p.await(ctx, meetTime-m.cfg.Clock().Sub(p.made)) && ctx.Err() != nil {
+		// A new server may not know yet that this process is listed: if this process
+		// crashed now, the server would not miss the change. A server that stays
+		// unreachable learns it from the table; waiting longer gains nothing.
+		if !p.awaitConnected(ctx, connectTime-m.cfg.Clock().Sub(p.opened)) && ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -204,11 +203,11 @@ type item struct {
 	delivery delivery.Delivery
 	wire     *linkv1.Delivery // encoded once for all links
 	size     int
-	receipt  *numbers.Receipt
-	keep     bool // nothing repairs it
+	receipt  *linkseq.Receipt
+	mustKeep bool // nothing repairs it
 }
 
-func newItem(d delivery.Delivery, keep bool) (item, error) {
+func newItem(d delivery.Delivery, mustKeep bool) (item, error) {
 	wire, size, err := encodeDelivery(d)
-	return item{delivery: d, wire: wire, size: size, keep: keep}, err
+	return item{delivery: d, wire: wire, size: size, mustKeep: mustKeep}, err
 }

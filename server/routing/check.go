@@ -16,29 +16,26 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// ErrAway says that Redis cannot be reached, or does not answer in time: it may later.
-var ErrAway = errors.New("routing: Redis is away")
-
 // retryPause is between attempts to reach Redis for the first time.
 const retryPause = 250 * time.Millisecond
 
-// away is an error after which waiting may help.
-type away struct{ error }
+// temporary is an ErrUnavailable with a text for operators.
+type temporary struct{ error }
 
-func (away) Is(target error) bool { return target == ErrAway }
+func (temporary) Is(target error) bool { return target == ErrUnavailable }
 
-// Check does once, under the prefix, everything that this package asks of Redis, so that
-// wrong settings and missing rights show at the start. It tries again until ctx ends where
-// that may help. Errors are one line that says what to look at; ErrAway is among them if
-// more time may help.
+// Check runs each kind of command that this package sends to Redis once, under the
+// prefix, so that wrong settings and missing permissions show at the start. It retries
+// until ctx ends where that may help. Errors are one line that says what to look at; they
+// are ErrUnavailable if more time may help.
 func (r *Redis) Check(ctx context.Context) error {
 	var last error
 	for {
-		err := r.try(ctx)
+		err := r.runAll(ctx)
 		if err == nil {
 			return nil
 		}
-		// The end of the time says less than what was before it.
+		// The error before the deadline says more than the deadline.
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err
 		}
@@ -47,19 +44,19 @@ func (r *Redis) Check(ctx context.Context) error {
 			return clear
 		}
 		if wait.For(ctx, retryPause) != nil {
-			return away{clear}
+			return temporary{clear}
 		}
 	}
 }
 
-// errCluster says that a server is a node of a cluster, which the client does not expect.
+// errCluster says that the server is a node of a cluster, which the client does not expect.
 var errCluster = errors.New("MOVED elsewhere")
 
-// try runs each kind of command on a key that expires by itself.
-func (r *Redis) try(ctx context.Context) error {
+// runAll runs each kind of command on a key that expires by itself.
+func (r *Redis) runAll(ctx context.Context) error {
 	key, channel := r.prefix+"check", r.channel(0)
 	if single, ok := r.c.(*redis.Client); ok {
-		// One that is none, or does not let us ask, answers with an error.
+		// A server that is no cluster, or refuses the command, answers with an error.
 		if slots, err := single.Do(ctx, "cluster", "slots").Slice(); err == nil && len(slots) > 0 {
 			return errCluster
 		}
@@ -82,7 +79,7 @@ func (r *Redis) try(ctx context.Context) error {
 			return err
 		},
 	} {
-		// Several that start at once share the key: one may find it gone, or another's.
+		// Processes that start at once share the key: one may find it absent, or of another type.
 		if err := f(); err != nil && !absent(err) && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
 			return err
 		}
@@ -90,8 +87,8 @@ func (r *Redis) try(ctx context.Context) error {
 	return nil
 }
 
-// explain says in one line what an error of the first connection means for whoever has
-// set Redis up; final that another attempt cannot help.
+// explain returns one line for the operator about an error of the first connection; final
+// says that a retry cannot help.
 func (r *Redis) explain(err error) (clear error, final bool) {
 	var (
 		authority x509.UnknownAuthorityError

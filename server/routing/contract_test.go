@@ -1,4 +1,4 @@
-package routing
+package routing_test
 
 import (
 	"context"
@@ -16,15 +16,18 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
+
+	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/routing/routingtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // engine is one to be held to the contract.
 type engine interface {
-	Engine
-	Lists
-	Nudges
+	routing.Table
+	routing.Lists
+	routing.Nudges
 }
 
 // world is an engine and what may happen to it.
@@ -58,14 +61,14 @@ func must(t *testing.T, err error) {
 
 func inMemory(t *testing.T) *world {
 	c := &clock{at: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
-	m := NewMemory(c.now)
+	m := routingtest.New(c.now)
 	return &world{engine: m, pass: c.pass, flush: m.Flush}
 }
 
 func inMiniredis(t *testing.T) *world {
 	m := miniredis.RunT(t)
 	c := &clock{at: time.Now()}
-	r, err := OpenRedis(Options{URL: "redis://" + m.Addr(), Clock: c.now})
+	r, err := routing.OpenRedis(routing.Options{URL: "redis://" + m.Addr(), Clock: c.now})
 	must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	return &world{engine: r, pass: func(d time.Duration) { m.FastForward(d); c.pass(d) }, flush: m.FlushAll}
@@ -83,15 +86,15 @@ func realRedis(t *testing.T) string {
 
 // inRedis is a user of a real Redis who may do nothing but what ACL allows (S-43),
 // under a prefix of its own.
-func inRedis(t *testing.T) *world { return asUser(t, Options{URL: realRedis(t)}) }
+func inRedis(t *testing.T) *world { return asUser(t, routing.Options{URL: realRedis(t)}) }
 
 // asUser makes a user with the rights of ACL at a Redis of any kind, and goes in as that
 // one.
-func asUser(t *testing.T, o Options) *world {
+func asUser(t *testing.T, o routing.Options) *world {
 	t.Helper()
-	opened, err := OpenRedis(o)
+	opened, err := routing.OpenRedis(o)
 	must(t, err)
-	admin := opened.c
+	admin := opened.Client()
 	name := "test" + strings.ToLower(rand.Text())
 	prefix := name + ":"
 	// Rights and keys are each node's own.
@@ -103,7 +106,7 @@ func asUser(t *testing.T, o Options) *world {
 		must(t, f(context.Background(), admin))
 	}
 	args := []any{"ACL", "SETUSER", name, "on", ">secret"}
-	for _, a := range ACL(prefix) {
+	for _, a := range routing.ACL(prefix) {
 		args = append(args, a)
 	}
 	nodes(func(ctx context.Context, n redis.Cmdable) error { return n.(doer).Do(ctx, args...).Err() })
@@ -120,7 +123,7 @@ func asUser(t *testing.T, o Options) *world {
 	must(t, err)
 	u.User = url.User(name)
 	o.URL, o.Password, o.Prefix = u.String(), "secret", prefix
-	r, err := OpenRedis(o)
+	r, err := routing.OpenRedis(o)
 	must(t, err)
 	t.Cleanup(func() {
 		flush()
@@ -147,7 +150,7 @@ func each(t *testing.T, run func(t *testing.T, w *world)) {
 	}
 }
 
-func names(list []Server) string {
+func names(list []routing.Server) string {
 	var out []string
 	for _, s := range list {
 		out = append(out, fmt.Sprintf("%s/%d", s.ID, s.Epoch))
@@ -158,12 +161,12 @@ func names(list []Server) string {
 func TestLease(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
-		a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 		must(t, w.Claim(ctx, a, ttl))
 		must(t, w.Claim(ctx, b, time.Minute))
 		list, err := w.Servers(ctx)
 		must(t, err)
-		if !slices.Equal(list, []Server{a, b}) {
+		if !slices.Equal(list, []routing.Server{a, b}) {
 			t.Fatalf("servers %v", list)
 		}
 		other := a
@@ -183,7 +186,7 @@ func TestLease(t *testing.T) {
 		if names(list) != "b/1" {
 			t.Fatalf("after expiry: %v", list)
 		}
-		must(t, w.Release(ctx, Server{"b", "h:2", "g", 7})) // not its lease
+		must(t, w.Release(ctx, routing.Server{"b", "h:2", "g", 7})) // not its lease
 		must(t, w.Claim(ctx, other, time.Minute))
 		list, err = w.Servers(ctx)
 		must(t, err)
@@ -202,10 +205,10 @@ func TestLease(t *testing.T) {
 func TestRows(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
-		a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 		must(t, w.Claim(ctx, a, time.Minute))
 		must(t, w.Claim(ctx, b, time.Minute))
-		put := func(s Server, ttl time.Duration, want int, users ...string) {
+		put := func(s routing.Server, ttl time.Duration, want int, users ...string) {
 			t.Helper()
 			n, err := w.Put(ctx, s, users, ttl)
 			must(t, err)
@@ -254,18 +257,16 @@ func TestRows(t *testing.T) {
 // lookup that relies on them: no row of a lease that is held is lost by it.
 func TestManyLeases(t *testing.T) {
 	w := inMiniredis(t)
-	r, ctx := w.engine.(*Redis), t.Context()
-	a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
-	for user, s := range map[string]Server{"u": a, "v": b} {
+	r, ctx := w.engine.(*routing.Redis), t.Context()
+	a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
+	for user, s := range map[string]routing.Server{"u": a, "v": b} {
 		must(t, w.Claim(ctx, s, time.Minute))
 		_, err := w.Put(ctx, s, []string{user}, time.Minute)
 		must(t, err)
 	}
 	_, err := w.Lookup(ctx, []string{"u"}) // a is seen
 	must(t, err)
-	for i := range 1023 {
-		r.leases[rowKey{fmt.Sprint("full", i), 1}] = leased{}
-	}
+	r.CacheLeases(1023)
 	for range 2 {
 		m, err := w.Lookup(ctx, []string{"u", "v"}) // b is asked for
 		must(t, err)
@@ -277,8 +278,8 @@ func TestManyLeases(t *testing.T) {
 
 // leaseCacheInTests is how long an engine may take a lost lease for held.
 func leaseCacheInTests(w *world) time.Duration {
-	if _, ok := w.engine.(*Redis); ok {
-		return leaseCache + 100*time.Millisecond
+	if _, ok := w.engine.(*routing.Redis); ok {
+		return routing.LeaseCache + 100*time.Millisecond
 	}
 	return 0
 }
@@ -310,10 +311,10 @@ func TestNudges(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
-		listen := func(shards ...int) <-chan Nudge {
-			ready, got := make(chan struct{}), make(chan Nudge, 16)
+		listen := func(shards ...int) <-chan routing.Nudge {
+			ready, got := make(chan struct{}), make(chan routing.Nudge, 16)
 			go func() {
-				ended <- w.Nudged(ctx, shards, func() { close(ready) }, func(n Nudge) { got <- n })
+				ended <- w.Subscribe(ctx, shards, func() { close(ready) }, func(n routing.Nudge) { got <- n })
 			}()
 			select {
 			case <-ready:
@@ -323,7 +324,7 @@ func TestNudges(t *testing.T) {
 			return got
 		}
 		one, other := listen(0, 63), listen(1)
-		must(t, w.Nudge(ctx, []Nudge{{Shard: 2}, {Shard: 0, Payload: []byte("a\x00b")}, {Shard: 1, Payload: []byte("c")}, {Shard: 63, Payload: nil}}))
+		must(t, w.Nudge(ctx, []routing.Nudge{{Shard: 2}, {Shard: 0, Payload: []byte("a\x00b")}, {Shard: 1, Payload: []byte("c")}, {Shard: 63, Payload: nil}}))
 		texts := map[int]string{}
 		for range 2 { // in any order: nodes of a cluster pass them on by themselves
 			n := <-one
@@ -344,21 +345,21 @@ func TestNudges(t *testing.T) {
 		if len(one)+len(other) > 0 {
 			t.Errorf("%d nudges more", len(one)+len(other))
 		}
-		must(t, w.Nudge(t.Context(), []Nudge{{Shard: 1}})) // to nobody
+		must(t, w.Nudge(t.Context(), []routing.Nudge{{Shard: 1}})) // to nobody
 	})
 }
 
 func TestLimits(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
-		ctx, many := t.Context(), make([]string, MaxLookup+1)
+		ctx, many := t.Context(), make([]string, routing.MaxLookup+1)
 		_, lookup := w.Lookup(ctx, many)
-		_, put := w.Put(ctx, Server{}, many, ttl)
+		_, put := w.Put(ctx, routing.Server{}, many, ttl)
 		for name, err := range map[string]error{
-			"lookup": lookup, "put": put, "remove": w.Remove(ctx, Server{}, many), "list": w.SetList(ctx, "c", 1, many),
-			"nudge": w.Nudge(ctx, []Nudge{{Payload: make([]byte, MaxNudge+1)}}), "shard": w.Nudge(ctx, []Nudge{{Shard: -1}}),
-			"no shards": w.Nudged(ctx, nil, nil, nil), "listen": w.Nudged(ctx, []int{3, -1}, nil, nil), "shards": w.Nudged(ctx, make([]int, MaxShards+1), nil, nil),
+			"lookup": lookup, "put": put, "remove": w.Remove(ctx, routing.Server{}, many), "list": w.SetList(ctx, "c", 1, many),
+			"nudge": w.Nudge(ctx, []routing.Nudge{{Payload: make([]byte, routing.MaxNudge+1)}}), "shard": w.Nudge(ctx, []routing.Nudge{{Shard: -1}}),
+			"no shards": w.Subscribe(ctx, nil, nil, nil), "listen": w.Subscribe(ctx, []int{3, -1}, nil, nil), "shards": w.Subscribe(ctx, make([]int, routing.MaxShards+1), nil, nil),
 		} {
-			if !errors.Is(err, ErrLimit) {
+			if !errors.Is(err, routing.ErrLimit) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -370,19 +371,19 @@ func TestLimits(t *testing.T) {
 
 func TestRedisAway(t *testing.T) {
 	m := miniredis.RunT(t)
-	r, err := OpenRedis(Options{URL: "redis://u:hunter2@" + m.Addr()})
+	r, err := routing.OpenRedis(routing.Options{URL: "redis://u:hunter2@" + m.Addr()})
 	must(t, err)
 	defer r.Close()
 	m.Close()
 	ctx := t.Context()
 	_, lookup := r.Lookup(ctx, []string{"u"})
-	_, renew := r.Renew(ctx, Server{ID: "a"}, ttl)
+	_, renew := r.Renew(ctx, routing.Server{ID: "a"}, ttl)
 	_, _, list := r.List(ctx, "c")
 	for name, err := range map[string]error{
-		"lookup": lookup, "renew": renew, "list": list, "claim": r.Claim(ctx, Server{ID: "a"}, ttl), "ping": r.Ping(ctx),
-		"nudge": r.Nudge(ctx, []Nudge{{}}), "nudged": r.Nudged(ctx, []int{0}, nil, nil),
+		"lookup": lookup, "renew": renew, "list": list, "claim": r.Claim(ctx, routing.Server{ID: "a"}, ttl), "ping": r.Ping(ctx),
+		"nudge": r.Nudge(ctx, []routing.Nudge{{}}), "nudged": r.Subscribe(ctx, []int{0}, nil, nil),
 	} {
-		if !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "hunter2") {
+		if !errors.Is(err, routing.ErrUnavailable) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -401,7 +402,7 @@ func TestOptions(t *testing.T) {
 		"redis://u:pw@h,i/3": "error", "redis://h/1?cluster=true": "error", "redis://h/-1": "error", "redis://h?cluster=yes": "error",
 		"redis://h?master=m&cluster=true": "error", "redis://h?sentinel_user=u": "error", "redis://h?pw=x": "error", "redis://h?master=a&master=b": "error",
 	} {
-		o, err := Options{URL: u}.parse()
+		o, err := routing.Options{URL: u}.Parse()
 		got := "error"
 		if err == nil {
 			got = fmt.Sprint(o.Addrs, o.DB, o.TLSConfig != nil)

@@ -11,19 +11,19 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// LeaseConfig sets a Lease up. Zero durations take the defaults.
+// LeaseConfig configures a Lease. Zero durations take the defaults.
 type LeaseConfig struct {
 	Table  Table
-	Server Server // without epoch; without an address where nobody sends to it
-	// Lost is called when streams may have missed something: rows were gone, and are
-	// there again; or nothing is known of them for as long as a lease lasts.
+	Server Server // without an epoch; without an address if nobody sends to it
+	// Lost is called when streams may have missed something: rows were missing and have
+	// been restored, or no renewal has succeeded for as long as a lease lasts.
 	Lost   func()
 	Clock  func() time.Time
 	Logger *slog.Logger
 
 	TTL    time.Duration // of the lease, renewed three times in it; 9 s
-	RowTTL time.Duration // of rows, put again every 16 renewals; 5 min
-	Linger time.Duration // that a row outlives its last stream; 10 s
+	RowTTL time.Duration // of rows, which are put again every 16 renewals; 5 min
+	Linger time.Duration // how long a row outlives its last stream; 10 s
 }
 
 // buckets is the number of parts in which rows are put again, one with each renewal.
@@ -38,35 +38,35 @@ type Lease struct {
 	cfg  LeaseConfig
 	seed maphash.Seed
 
-	// removing is held while rows are removed, and shared while one is put, so that
-	// no removal overtakes a row put again.
+	// removing is locked while rows are removed, and shared while rows are put, so that
+	// a removal cannot follow the put of the same row.
 	removing sync.RWMutex
 
-	mu      sync.Mutex
-	server  Server // with the present epoch
-	whole   bool   // the present lease was claimed and has all rows
-	rows    [buckets]map[string]*row
-	turn    int
-	renewed time.Time // begin of the last renewal that succeeded
-	stats   LeaseStats
+	mu         sync.Mutex
+	server     Server // with the current epoch
+	complete   bool   // the current lease was claimed and has all rows
+	rows       [buckets]map[string]*row
+	nextBucket int       // to be put with the next renewal
+	renewed    time.Time // start of the last successful renewal
+	stats      LeaseStats
 }
 
-// row is what is known of one user here.
+// row is the state of one user's row.
 type row struct {
 	streams int
-	idle    time.Time // since when there is none
-	put     uint64    // epoch in which the row was acknowledged; 0: not
+	idle    time.Time // since when there is no stream
+	acked   uint64    // epoch in which the row was acknowledged; 0: never
 }
 
-// LeaseStats counts.
+// LeaseStats are the counters of a Lease.
 type LeaseStats struct {
-	Rows     int   // now
+	Rows     int   // gauge
 	Claims   int64 // of leases, the first included
-	Missing  int64 // rows that were found gone
+	Missing  int64 // rows that were found missing
 	Failures int64 // renewals that failed
 }
 
-// NewLease makes a Lease that has claimed nothing.
+// NewLease makes a Lease that is not claimed yet.
 func NewLease(cfg LeaseConfig) (*Lease, error) {
 	if cfg.Table == nil || cfg.Server.ID == "" || cfg.Lost == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("routing: table, server, clock, logger and what to do about a loss are required")
@@ -115,8 +115,8 @@ func (l *Lease) Register(ctx context.Context, user string) (release func(), err 
 		b[user] = r
 	}
 	r.streams++
-	// A new lease claimed from here on puts this row, too, for it is in the map.
-	server, there := l.server, r.put == l.server.Epoch && r.put != 0
+	// A lease that is claimed from here on puts this row, too: it is in the map.
+	server, acked := l.server, r.acked == l.server.Epoch && r.acked != 0
 	l.mu.Unlock()
 	release = sync.OnceFunc(func() {
 		l.mu.Lock()
@@ -125,7 +125,7 @@ func (l *Lease) Register(ctx context.Context, user string) (release func(), err 
 			r.idle = l.cfg.Clock()
 		}
 	})
-	if there {
+	if acked {
 		return release, nil
 	}
 	if _, err := l.cfg.Table.Put(ctx, server, []string{user}, l.cfg.RowTTL); err != nil {
@@ -133,7 +133,7 @@ func (l *Lease) Register(ctx context.Context, user string) (release func(), err 
 		return nil, err
 	}
 	l.mu.Lock()
-	r.put = max(r.put, server.Epoch)
+	r.acked = max(r.acked, server.Epoch)
 	l.mu.Unlock()
 	return release, nil
 }
@@ -141,11 +141,10 @@ func (l *Lease) Register(ctx context.Context, user string) (release func(), err 
 // Claim claims the first lease; it must succeed before Run is called.
 func (l *Lease) Claim(ctx context.Context) error { return l.claim(ctx) }
 
-// Hold claims the first lease, calls claimed, and runs until ctx ends. A table that is
-// not available is tried again and again for some time, without an end if that is
-// negative.
+// Hold claims the first lease, calls claimed, and runs until ctx ends. While the table is
+// unavailable it retries, for patience; for ever if that is negative.
 func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()) error {
-	began, told := l.cfg.Clock(), false
+	began, warned := l.cfg.Clock(), false
 	for {
 		err := l.claim(ctx)
 		switch {
@@ -156,9 +155,9 @@ func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()
 			return nil
 		case patience >= 0 && l.cfg.Clock().Sub(began) >= patience:
 			return err
-		case !told:
-			told = true
-			l.cfg.Logger.Warn("routing: no lease yet, will be repeated", "error", err)
+		case !warned:
+			warned = true
+			l.cfg.Logger.Warn("routing: no lease yet, retrying", "error", err)
 		}
 		if wait.For(ctx, l.cfg.TTL/9) != nil {
 			return nil
@@ -166,12 +165,12 @@ func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()
 	}
 }
 
-// claim begins a new epoch and puts all rows.
+// claim starts a new epoch and puts all rows.
 func (l *Lease) claim(ctx context.Context) error {
 	began := l.cfg.Clock()
 	l.mu.Lock()
 	l.server.Epoch++
-	l.whole = false
+	l.complete = false
 	server := l.server
 	l.stats.Claims++
 	l.mu.Unlock()
@@ -184,40 +183,40 @@ func (l *Lease) claim(ctx context.Context) error {
 		}
 	}
 	l.mu.Lock()
-	l.renewed, l.whole = began, true
+	l.renewed, l.complete = began, true
 	l.mu.Unlock()
 	return nil
 }
 
-// putBucket puts the rows of a bucket, and returns how many of those acknowledged
-// before were not there.
+// putBucket puts the rows of a bucket, and returns how many of those that had been
+// acknowledged were missing.
 func (l *Lease) putBucket(ctx context.Context, server Server, i int) (missing int, err error) {
-	var fresh, known []string
+	var unacked, acked []string
 	l.mu.Lock()
 	for user, r := range l.rows[i] {
-		if r.put == server.Epoch {
-			known = append(known, user)
+		if r.acked == server.Epoch {
+			acked = append(acked, user)
 		} else {
-			fresh = append(fresh, user)
+			unacked = append(unacked, user)
 		}
 	}
 	l.mu.Unlock()
 	l.removing.RLock()
 	defer l.removing.RUnlock()
-	for n, list := range [][]string{fresh, known} {
+	for n, list := range [][]string{unacked, acked} {
 		for len(list) > 0 {
 			part := list[:min(batch, len(list))]
-			gone, err := l.cfg.Table.Put(ctx, server, part, l.cfg.RowTTL)
+			absent, err := l.cfg.Table.Put(ctx, server, part, l.cfg.RowTTL)
 			if err != nil {
 				return missing, err
 			}
 			if n == 1 {
-				missing += gone
+				missing += absent
 			}
 			l.mu.Lock()
 			for _, u := range part {
 				if r := l.rows[i][u]; r != nil {
-					r.put = max(r.put, server.Epoch)
+					r.acked = max(r.acked, server.Epoch)
 				}
 			}
 			l.mu.Unlock()
@@ -227,7 +226,7 @@ func (l *Lease) putBucket(ctx context.Context, server Server, i int) (missing in
 	return missing, nil
 }
 
-// Run keeps the lease until ctx ends, then gives it up.
+// Run renews the lease until ctx ends, then releases it.
 func (l *Lease) Run(ctx context.Context) error {
 	t := time.NewTicker(l.cfg.TTL / 3)
 	defer t.Stop()
@@ -240,33 +239,33 @@ func (l *Lease) Run(ctx context.Context) error {
 			server := l.server
 			l.mu.Unlock()
 			if err := l.cfg.Table.Release(end, server); err != nil {
-				l.cfg.Logger.Warn("routing: lease not given up; it will expire", "error", err)
+				l.cfg.Logger.Warn("routing: lease not released; it will expire", "error", err)
 			}
 			return nil
 		case <-t.C:
-			l.Beat(ctx)
+			l.Renew(ctx)
 		}
 	}
 }
 
-// Beat renews the lease, puts a part of the rows again and removes those without a
-// stream. Run calls it; tests do, too.
-func (l *Lease) Beat(ctx context.Context) {
+// Renew renews the lease, puts a part of the rows again and removes those without a
+// stream. Run calls it.
+func (l *Lease) Renew(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TTL)
 	defer cancel()
 	began := l.cfg.Clock()
 	l.mu.Lock()
-	server, i, whole := l.server, l.turn, l.whole
-	l.turn = (l.turn + 1) % buckets
+	server, i, complete := l.server, l.nextBucket, l.complete
+	l.nextBucket = (l.nextBucket + 1) % buckets
 	l.mu.Unlock()
 	held, err := l.cfg.Table.Renew(ctx, server, l.cfg.TTL)
-	held = held && whole // a claim that was cut off is made again, with all rows
+	held = held && complete // an interrupted claim is repeated, with all rows
 	missing := 0
 	switch {
 	case err != nil:
 	case !held:
 		l.cfg.Logger.Warn("routing: the lease was lost; claiming a new one", "epoch", server.Epoch)
-		// Lost comes after the rows: what is committed from here on finds them.
+		// Lost is called after the rows are put: later commits find them.
 		if err = l.claim(ctx); err == nil {
 			l.cfg.Lost()
 		}
@@ -275,7 +274,7 @@ func (l *Lease) Beat(ctx context.Context) {
 		l.renewed = began
 		l.mu.Unlock()
 		if missing, err = l.putBucket(ctx, server, i); missing > 0 {
-			l.cfg.Logger.Warn("routing: rows were lost; put again", "rows", missing)
+			l.cfg.Logger.Warn("routing: rows were lost and put again", "rows", missing)
 			l.cfg.Lost()
 		}
 	}
@@ -290,14 +289,15 @@ func (l *Lease) Beat(ctx context.Context) {
 	}
 	l.mu.Lock()
 	l.stats.Failures++
-	// As long as a lease without one: whatever was sent may have passed us by. So it
-	// will be until the table is back, and then once more.
+	// Without a renewal for as long as a lease lasts, changes may have been sent without
+	// this process. That is reported again each time a lease passes, and once more when
+	// the table is back.
 	lost := began.Sub(l.renewed) >= l.cfg.TTL
 	if lost {
 		l.renewed = began
 	}
 	l.mu.Unlock()
-	l.cfg.Logger.Warn("routing: renewal failed, will be repeated", "error", err)
+	l.cfg.Logger.Warn("routing: renewal failed, retrying", "error", err)
 	if lost {
 		l.cfg.Lost()
 	}
@@ -322,6 +322,6 @@ func (l *Lease) sweep(ctx context.Context, server Server) error {
 	if len(users) == 0 {
 		return nil
 	}
-	// A row that stays although the removal failed expires, or is put again.
+	// A row whose removal failed expires, or is put again.
 	return l.cfg.Table.Remove(ctx, server, users)
 }

@@ -1,4 +1,4 @@
-package routing
+package routing_test
 
 import (
 	"context"
@@ -8,13 +8,16 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/routing/routingtest"
 )
 
 type holder struct {
-	*Lease
+	*routing.Lease
 	t     *testing.T
 	clock *clock
-	table *Memory
+	table *routingtest.Memory
 	lost  int
 	atRow []bool // at each loss: whether all rows were there
 }
@@ -22,10 +25,10 @@ type holder struct {
 func newHolder(t *testing.T) *holder {
 	t.Helper()
 	c := &clock{at: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
-	h := &holder{t: t, clock: c, table: NewMemory(c.now)}
+	h := &holder{t: t, clock: c, table: routingtest.New(c.now)}
 	var err error
-	h.Lease, err = NewLease(LeaseConfig{
-		Table: h.table, Server: Server{ID: "a", Addr: "h:1", Generation: "g"}, Clock: c.now, Logger: slog.New(slog.DiscardHandler),
+	h.Lease, err = routing.NewLease(routing.LeaseConfig{
+		Table: h.table, Server: routing.Server{ID: "a", Addr: "h:1", Generation: "g"}, Clock: c.now, Logger: slog.New(slog.DiscardHandler),
 		Lost: func() {
 			h.lost++
 			h.atRow = append(h.atRow, h.where("u0") != "" && h.where("u1") != "")
@@ -55,14 +58,14 @@ func (h *holder) register(user string) func() {
 func (h *holder) beats(n int) {
 	for range n {
 		h.clock.pass(3 * time.Second)
-		h.Beat(h.t.Context())
+		h.Renew(h.t.Context())
 	}
 }
 
 func TestRegisterIsAcknowledged(t *testing.T) {
 	h := newHolder(t)
-	h.table.Fail(ErrUnavailable)
-	if _, err := h.Register(t.Context(), "u0"); !errors.Is(err, ErrUnavailable) {
+	h.table.Fail(routing.ErrUnavailable)
+	if _, err := h.Register(t.Context(), "u0"); !errors.Is(err, routing.ErrUnavailable) {
 		t.Fatalf("registered without an acknowledgement: %v", err)
 	}
 	h.table.Fail(nil)
@@ -128,8 +131,8 @@ func TestLostRowsAreFound(t *testing.T) {
 	h := newHolder(t)
 	h.register("u0")
 	h.register("u1")
-	must(t, h.table.Remove(t.Context(), h.server, []string{"u1"}))
-	h.beats(buckets)
+	must(t, h.table.Remove(t.Context(), h.Current(), []string{"u1"}))
+	h.beats(routing.Buckets)
 	if h.where("u1") != "a/1" || h.lost != 1 || h.Stats().Missing != 1 || !h.atRow[0] {
 		t.Fatalf("%q, %d losses, %+v", h.where("u1"), h.lost, h.Stats())
 	}
@@ -137,13 +140,13 @@ func TestLostRowsAreFound(t *testing.T) {
 
 // noRows is a table that takes a lease and then no rows.
 type noRows struct {
-	*Memory
+	*routingtest.Memory
 	fail bool
 }
 
-func (n *noRows) Put(ctx context.Context, s Server, users []string, ttl time.Duration) (int, error) {
+func (n *noRows) Put(ctx context.Context, s routing.Server, users []string, ttl time.Duration) (int, error) {
 	if n.fail {
-		return 0, ErrUnavailable
+		return 0, routing.ErrUnavailable
 	}
 	return n.Memory.Put(ctx, s, users, ttl)
 }
@@ -152,7 +155,7 @@ func (n *noRows) Put(ctx context.Context, s Server, users []string, ttl time.Dur
 func TestClaimCutOff(t *testing.T) {
 	h := newHolder(t)
 	table := &noRows{Memory: h.table}
-	h.cfg.Table = table
+	h.SetTable(table)
 	h.register("u0")
 	h.register("u1")
 	h.table.Flush()
@@ -174,7 +177,7 @@ func TestTableAway(t *testing.T) {
 	h := newHolder(t)
 	h.register("u0")
 	h.register("u1")
-	h.table.Fail(ErrUnavailable)
+	h.table.Fail(routing.ErrUnavailable)
 	h.beats(2)
 	if h.lost != 0 {
 		t.Fatal("lost before the lease was over")
@@ -237,16 +240,16 @@ func TestRunGivesUpItsLease(t *testing.T) {
 
 func TestRecipients(t *testing.T) {
 	c := &clock{at: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
-	lists := NewMemory(c.now)
+	lists := routingtest.New(c.now)
 	version, users, loads, fail := int64(5), []string{"u", "v"}, 0, error(nil)
 	load := func(context.Context, string) (int64, []string, error) {
 		loads++
 		return version, users, fail
 	}
-	r := NewRecipients("g", lists, load)
-	want := func(r *Recipients, at int64, n int, list ...string) {
+	r := routing.NewRecipients("g", lists, load)
+	want := func(r *routing.Recipients, at int64, n int, list ...string) {
 		t.Helper()
-		got, err := r.Of(t.Context(), "c", at)
+		got, err := r.Members(t.Context(), "c", at)
 		must(t, err)
 		if !slices.Equal(got, list) || loads != n {
 			t.Fatalf("%v after %d loads, want %v after %d", got, loads, list, n)
@@ -254,31 +257,31 @@ func TestRecipients(t *testing.T) {
 	}
 	want(r, 5, 1, "u", "v")
 	want(r, 3, 1, "u", "v") // newer is good enough
-	other := NewRecipients("g", lists, load)
+	other := routing.NewRecipients("g", lists, load)
 	want(other, 5, 1, "u", "v") // from the shared cache
 	version, users = 6, []string{"u"}
 	want(other, 6, 2, "u")
-	want(r, 6, 2, "u")                                      // never an older list than the event's, L-124
-	want(NewRecipients("restored", lists, load), 6, 3, "u") // not another generation's
+	want(r, 6, 2, "u")                                              // never an older list than the event's, L-124
+	want(routing.NewRecipients("restored", lists, load), 6, 3, "u") // not another generation's
 	loads--
-	lists.Fail(ErrUnavailable)
+	lists.Fail(routing.ErrUnavailable)
 	version, users = 7, []string{"u", "w"}
 	want(r, 7, 3, "u", "w")
-	if _, err := r.Of(t.Context(), "c", 8); !errors.Is(err, ErrStale) {
+	if _, err := r.Members(t.Context(), "c", 8); !errors.Is(err, routing.ErrStale) {
 		t.Fatalf("a list that is too old: %v", err)
 	}
 	fail = errors.New("store")
-	if _, err := r.Of(t.Context(), "c", 8); !errors.Is(err, fail) {
+	if _, err := r.Members(t.Context(), "c", 8); !errors.Is(err, fail) {
 		t.Fatal(err)
 	}
-	if got := r.Stats(); got != (RecipientStats{Local: 1, Shared: 1, Loaded: 2}) {
+	if got := r.Stats(); got != (routing.RecipientStats{Local: 1, Shared: 1, Loaded: 2}) {
 		t.Fatalf("%+v", got)
 	}
 }
 
 func BenchmarkLookup(b *testing.B) {
-	m := NewMemory(time.Now)
-	s := Server{"a", "h:1", "g", 1}
+	m := routingtest.New(time.Now)
+	s := routing.Server{"a", "h:1", "g", 1}
 	_ = m.Claim(b.Context(), s, time.Hour)
 	var users []string
 	for i := range 100 {
@@ -295,16 +298,16 @@ func BenchmarkLookup(b *testing.B) {
 // A process that starts before the table is there waits for it, not longer than it is
 // told to.
 func TestHold(t *testing.T) {
-	table := NewMemory(time.Now)
+	table := routingtest.New(time.Now)
 	hold := func(ctx context.Context, patience time.Duration, claimed func()) error {
-		l, err := NewLease(LeaseConfig{
-			Table: table, Server: Server{ID: "sender", Generation: "g"}, Lost: func() {}, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond,
+		l, err := routing.NewLease(routing.LeaseConfig{
+			Table: table, Server: routing.Server{ID: "sender", Generation: "g"}, Lost: func() {}, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond,
 		})
 		must(t, err)
 		return l.Hold(ctx, patience, claimed)
 	}
-	table.Fail(ErrUnavailable)
-	if err := hold(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err, ErrUnavailable) {
+	table.Fail(routing.ErrUnavailable)
+	if err := hold(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err, routing.ErrUnavailable) {
 		t.Fatalf("waited in vain: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

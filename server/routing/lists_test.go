@@ -1,4 +1,4 @@
-package routing
+package routing_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
@@ -53,13 +54,13 @@ func TestListsAreKeptFiveMinutes(t *testing.T) {
 	}
 	t.Run("redis", func(t *testing.T) {
 		addr := realRedis(t)
-		r := inRedis(t).engine.(*Redis)
+		r := inRedis(t).engine.(*routing.Redis)
 		must(t, r.SetList(t.Context(), "c", 7, []string{"u"}))
 		o, err := redis.ParseURL(addr)
 		must(t, err)
 		admin := redis.NewClient(o)
 		defer func() { _ = admin.Close() }()
-		left, err := admin.PTTL(t.Context(), r.listKey("c")).Result()
+		left, err := admin.PTTL(t.Context(), r.ListKey("c")).Result()
 		must(t, err)
 		if left <= 0 || left > 300*time.Second {
 			t.Fatalf("kept for %v", left)
@@ -108,11 +109,11 @@ type members struct {
 	chats  *chat.Service
 	store  *watched
 	id     string
-	caches []*Recipients
-	lists  Lists
+	caches []*routing.Recipients
+	lists  routing.Lists
 }
 
-func newMembers(t *testing.T, lists Lists, change func(*chat.Config)) *members {
+func newMembers(t *testing.T, lists routing.Lists, change func(*chat.Config)) *members {
 	m := &members{T: t, store: &watched{Store: storetest.NewMap(time.Now)}, lists: lists}
 	cfg := chat.Config{Store: m.store.Store, Clock: time.Now, Generation: "g", Producer: "p"}
 	if change != nil {
@@ -126,7 +127,7 @@ func newMembers(t *testing.T, lists Lists, change func(*chat.Config)) *members {
 	}
 	reader := view.New(view.Config{Store: m.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	for range 2 {
-		m.caches = append(m.caches, NewRecipients("g", lists, reader.MemberIDs))
+		m.caches = append(m.caches, routing.NewRecipients("g", lists, reader.MemberIDs))
 	}
 	return m
 }
@@ -152,7 +153,7 @@ func (m *members) now() (version int64, users []string) {
 func (m *members) exact(process int) {
 	m.Helper()
 	version, want := m.now()
-	got, err := m.caches[process].Of(m.Context(), m.id, version)
+	got, err := m.caches[process].Members(m.Context(), m.id, version)
 	must(m.T, err)
 	if got = slices.Sorted(slices.Values(got)); !slices.Equal(got, want) {
 		m.Fatalf("process %d at version %d: %v, want %v", process, version, got, want)
@@ -182,7 +183,7 @@ func TestMembershipChangedMakesListsWorthless(t *testing.T) {
 		if at, _ := m.now(); version != at || slices.Contains(users, user(1)) {
 			t.Fatalf("the shared list is %v at %d, the chat at %d", users, version, at)
 		}
-		if got, err := m.caches[0].Of(ctx, m.id, before); err != nil || slices.Contains(got, user(1)) {
+		if got, err := m.caches[0].Members(ctx, m.id, before); err != nil || slices.Contains(got, user(1)) {
 			t.Fatalf("an event from before brings back %v (%v)", got, err)
 		}
 	})
@@ -227,10 +228,10 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 			case 2:
 				w.flush()
 			case 3: // a process that starts anew
-				m.caches[rng.IntN(2)] = NewRecipients("g", m.lists, m.caches[0].load)
+				m.caches[rng.IntN(2)] = m.caches[0].Fresh("g", m.lists)
 			default:
 				version, _ := m.now()
-				got, err := m.caches[rng.IntN(2)].Of(ctx, m.id, version)
+				got, err := m.caches[rng.IntN(2)].Members(ctx, m.id, version)
 				must(t, err)
 				at, users := m.now()
 				if at == version && !slices.Equal(slices.Sorted(slices.Values(got)), users) {
@@ -265,7 +266,7 @@ func TestLateMembersReceiveAtOnce(t *testing.T) {
 				}
 				last := c.Events[len(c.Events)-1].GetMetadata().GetMembershipVersion()
 				for _, cache := range m.caches {
-					got, err := cache.Of(m.Context(), c.ChatID, last)
+					got, err := cache.Members(m.Context(), c.ChatID, last)
 					must(m.T, err)
 					for u := range here {
 						if !slices.Contains(got, u) {
@@ -302,11 +303,11 @@ func TestUserIDs(t *testing.T) {
 	must(t, json.Unmarshal(text, &ids))
 	each(t, func(t *testing.T, w *world) {
 		ctx := t.Context()
-		a, b := Server{"a", "h:1", "g", 1}, Server{"b", "h:2", "g", 1}
+		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 		must(t, w.Claim(ctx, a, time.Minute))
 		must(t, w.Claim(ctx, b, time.Minute))
 		for i, id := range ids.Accepted {
-			_, err := w.Put(ctx, []Server{a, b}[i%2], []string{id}, time.Minute)
+			_, err := w.Put(ctx, []routing.Server{a, b}[i%2], []string{id}, time.Minute)
 			must(t, err)
 		}
 		where, err := w.Lookup(ctx, ids.Accepted)

@@ -14,14 +14,14 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Options say where Redis is.
+// Options are the settings of a connection to Redis.
 type Options struct {
 	// URL is redis://[user[:password]@]host:port[,host:port…][/db], or rediss:// for TLS.
 	// Several hosts, or ?cluster=true, are a cluster; ?master=NAME[&sentinel_user=USER]
 	// asks sentinels, which are then the hosts.
 	URL      string
-	Password string // instead of one in the URL, which others may see
-	// SentinelPassword is what sentinels ask for themselves, if they do.
+	Password string // instead of one in the URL, which others can read
+	// SentinelPassword is for the sentinels themselves, if they require one.
 	SentinelPassword string
 	TLS              *tls.Config // for rediss; nil: the system's certificates
 	Prefix           string      // of all keys and channels; "parley:"
@@ -38,7 +38,7 @@ func (o Options) parse() (*redis.UniversalOptions, error) {
 	wrong := errors.New("redis must be redis://[user@]host:port[,host:port] or rediss://…")
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Host == "" || (u.Scheme != "redis" && u.Scheme != "rediss") {
-		return nil, wrong // without the cause, which would show the password
+		return nil, wrong // without the cause, which would print the password
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -62,7 +62,7 @@ func (o Options) parse() (*redis.UniversalOptions, error) {
 		Username: u.User.Username(), Password: o.Password, ClientName: "parley", Protocol: 3,
 		DialTimeout: dialTimeout, ReadTimeout: commandTimeout, WriteTimeout: commandTimeout, ContextTimeoutEnabled: true,
 		MaxRetries: 1, DialerRetries: 1, PoolSize: poolSize,
-		// Questions that older servers, and users with few rights, answer with errors.
+		// Requests that older servers and users with few permissions answer with errors.
 		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MasterName: master, SentinelUsername: query.Get("sentinel_user"), SentinelPassword: o.SentinelPassword, IsClusterMode: cluster == "true",
 	}

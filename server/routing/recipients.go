@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Recipients answers who the members of a chat are, from a cache in the process,
-// the shared one, or the store (L-124).
+// Recipients returns the members of a chat, from a cache in the process, the shared
+// cache, or the store.
 type Recipients struct {
 	lists  Lists
 	prefix string
@@ -21,11 +21,16 @@ type Recipients struct {
 	hits, shared, loads atomic.Int64
 }
 
-// RecipientStats counts where answers came from.
+// RecipientStats counts answers by their source.
 type RecipientStats struct{ Local, Shared, Loaded int64 }
 
-// maxLocal bounds the lists kept in the process.
+// maxLocal bounds the lists cached in the process.
 const maxLocal = 1 << 14
+
+type memberList struct {
+	version int64
+	users   []string
+}
 
 // NewRecipients makes an empty cache for a generation of the store: after a restore the
 // same version may be of another list. lists may be nil; load reads the store,
@@ -37,11 +42,11 @@ func NewRecipients(generation string, lists Lists, load func(context.Context, st
 // ErrStale says that the store's own list is older than what was asked for.
 var ErrStale = errors.New("routing: the store's member list is older than the event")
 
-// Of returns the members of a chat. A cached list is good only if it is not older
-// than the membership version asked for; it may be newer (design §5, rule 6). The
-// result must not be changed. Errors are those of the store: without a shared cache
-// the store answers.
-func (r *Recipients) Of(ctx context.Context, chatID string, version int64) ([]string, error) {
+// Members returns the members of a chat. A cached list is used only if it is not older
+// than the membership version asked for, because an older one may lack a member whom the
+// change concerns; it may be newer. The result must not be changed. Errors are those of
+// the store: when the shared cache fails the store answers.
+func (r *Recipients) Members(ctx context.Context, chatID string, version int64) ([]string, error) {
 	r.mu.RLock()
 	l, ok := r.local[chatID]
 	r.mu.RUnlock()
@@ -52,7 +57,7 @@ func (r *Recipients) Of(ctx context.Context, chatID string, version int64) ([]st
 	if r.lists != nil {
 		if v, users, err := r.lists.List(ctx, r.prefix+chatID); err == nil && v >= version && v > 0 {
 			r.shared.Add(1)
-			r.keep(chatID, v, users)
+			r.remember(chatID, v, users)
 			return users, nil
 		}
 	}
@@ -64,14 +69,14 @@ func (r *Recipients) Of(ctx context.Context, chatID string, version int64) ([]st
 		return nil, ErrStale
 	}
 	r.loads.Add(1)
-	r.keep(chatID, v, users)
+	r.remember(chatID, v, users)
 	if r.lists != nil && v > 0 {
-		_ = r.lists.SetList(ctx, r.prefix+chatID, v, users) // the next one asks the store, too
+		_ = r.lists.SetList(ctx, r.prefix+chatID, v, users) // without it the next caller loads the list, too
 	}
 	return users, nil
 }
 
-func (r *Recipients) keep(chatID string, version int64, users []string) {
+func (r *Recipients) remember(chatID string, version int64, users []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.local[chatID].version > version {

@@ -15,32 +15,44 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// Settings of the client. A lookup that takes longer is no use to anybody: what it is
-// for comes on another way.
+// Settings of the client. A slower lookup is useless: by then the durable path has
+// delivered the change.
 const (
 	dialTimeout    = 2 * time.Second
 	commandTimeout = time.Second
 	poolSize       = 64
-	// leaseCache is how long a lease seen is taken for held. One that is not held any
-	// more costs a message to a process that is gone.
+	// leaseCache is how long a lease that was read counts as held. One that has ended
+	// since costs a message to a process that no longer exists.
 	leaseCache = 5 * time.Second
 )
 
-// Redis is the engine for many processes. Each command touches one key, so that a
+// Redis is the routing table that many processes share. Each command touches one key, so that a
 // cluster serves it, too.
 type Redis struct {
 	c      redis.UniversalClient
-	addr   string // for people
+	addr   string // for messages
 	tls    bool
 	prefix string
 	clock  func() time.Time
 
 	mu     sync.Mutex
-	leases map[rowKey]leased // seen lately
+	leases map[rowKey]cachedLease
+}
+
+// rowKey is a server under one of its leases.
+type rowKey struct {
+	id    string
+	epoch uint64
+}
+
+// cachedLease is a lease that was held when it was read.
+type cachedLease struct {
+	server Server
+	until  time.Time // of the cache
 }
 
 var (
-	_ Engine = (*Redis)(nil)
+	_ Table  = (*Redis)(nil)
 	_ Lists  = (*Redis)(nil)
 	_ Nudges = (*Redis)(nil)
 )
@@ -59,11 +71,12 @@ func OpenRedis(o Options) (*Redis, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Redis{c: redis.NewUniversalClient(u), addr: strings.Join(u.Addrs, ","), tls: u.TLSConfig != nil, prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]leased{}}, nil
+	return &Redis{c: redis.NewUniversalClient(u), addr: strings.Join(u.Addrs, ","), tls: u.TLSConfig != nil, prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]cachedLease{}}, nil
 }
 
-// ACL returns the rules of a Redis user that can do what this package does under a
-// prefix, and nothing else (S-43): arguments for ACL SETUSER.
+// ACL returns the rules of a Redis user with the permissions that this package needs under
+// a prefix and no others, so that a leaked password opens nothing else: arguments for ACL
+// SETUSER.
 func ACL(prefix string) []string {
 	return []string{
 		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "-@all",
@@ -72,18 +85,18 @@ func ACL(prefix string) []string {
 	}
 }
 
-// Addr is where Redis is, for people.
+// Addr is the address of Redis, for messages.
 func (r *Redis) Addr() string { return r.addr }
 
-// Ping asks whether Redis answers.
-func (r *Redis) Ping(ctx context.Context) error { return failed(r.c.Ping(ctx).Err()) }
+// Ping checks that Redis answers.
+func (r *Redis) Ping(ctx context.Context) error { return translate(r.c.Ping(ctx).Err()) }
 
-// absent reports whether Redis answered that there is no such key. Sentinels that know no
-// primary have the same error inside of another, which is none of that.
+// absent reports whether Redis answered that there is no such key. The error of sentinels
+// without a primary wraps the same value, so that errors.Is would be wrong here.
 func absent(err error) bool { return err == redis.Nil }
 
-// failed makes an error one of this package's.
-func failed(err error) error {
+// translate makes an error of Redis one of this package's.
+func translate(err error) error {
 	if err == nil || absent(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -95,22 +108,22 @@ func (r *Redis) userKey(user string) string { return r.prefix + "u:" + user }
 func (r *Redis) listKey(chat string) string { return r.prefix + "m:" + chat }
 func (r *Redis) allKey() string             { return r.prefix + "servers" }
 
-// Scripts, sent whole each time: they are short, and one that Redis has forgotten
-// would be an error in the midst of a pipeline.
+// Scripts are sent whole each time: they are short, and a script that Redis has evicted
+// would fail in the middle of a pipeline.
 const (
-	// The lease is prolonged only by whom it belongs to.
+	// Only its owner extends a lease.
 	renewScript = `if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 0`
-	// The lease is removed only by whom it belongs to.
+	// Only its owner removes a lease.
 	releaseScript = `if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0`
-	// A row without an end would stay for ever.
+	// Both in one step: a row without an expiry would stay for ever.
 	putScript = `local n=redis.call('SADD',KEYS[1],ARGV[1]) redis.call('PEXPIRE',KEYS[1],ARGV[2]) return n`
-	// A list never gives way to an older one.
+	// An older list never replaces a newer one.
 	listScript = `local v=redis.call('GET',KEYS[1])
 if v and tonumber(string.match(v,'^%d+'))>=tonumber(ARGV[1]) then return 0 end
 redis.call('SET',KEYS[1],ARGV[2],'PX',ARGV[3]) return 1`
 )
 
-// A lease's value is its server, one field a line; none holds a line break.
+// A lease's value is its server, one field per line; no field holds a line break.
 func encodeServer(s Server) string {
 	return strings.Join([]string{s.ID, s.Addr, s.Generation, strconv.FormatUint(s.Epoch, 10)}, "\n")
 }
@@ -135,35 +148,35 @@ func decodeRow(v string) (k rowKey, ok bool) {
 // Claim implements Table.
 func (r *Redis) Claim(ctx context.Context, s Server, ttl time.Duration) error {
 	if err := r.c.Set(ctx, r.serverKey(s.ID), encodeServer(s), ttl).Err(); err != nil {
-		return failed(err)
+		return translate(err)
 	}
-	return failed(r.c.SAdd(ctx, r.allKey(), s.ID).Err())
+	return translate(r.c.SAdd(ctx, r.allKey(), s.ID).Err())
 }
 
 // Renew implements Table.
 func (r *Redis) Renew(ctx context.Context, s Server, ttl time.Duration) (bool, error) {
 	n, err := r.c.Eval(ctx, renewScript, []string{r.serverKey(s.ID)}, encodeServer(s), ttl.Milliseconds()).Int()
 	if err != nil || n == 0 {
-		return false, failed(err)
+		return false, translate(err)
 	}
-	// The list of all may have lost the server though the lease was kept.
-	return true, failed(r.c.SAdd(ctx, r.allKey(), s.ID).Err())
+	// The set of all servers may have lost this one although the lease was kept.
+	return true, translate(r.c.SAdd(ctx, r.allKey(), s.ID).Err())
 }
 
 // Release implements Table.
 func (r *Redis) Release(ctx context.Context, s Server) error {
 	n, err := r.c.Eval(ctx, releaseScript, []string{r.serverKey(s.ID)}, encodeServer(s)).Int()
 	if err != nil || n == 0 {
-		return failed(err)
+		return translate(err)
 	}
-	return failed(r.c.SRem(ctx, r.allKey(), s.ID).Err())
+	return translate(r.c.SRem(ctx, r.allKey(), s.ID).Err())
 }
 
 // Servers implements Table.
 func (r *Redis) Servers(ctx context.Context) ([]Server, error) {
 	ids, err := r.c.SMembers(ctx, r.allKey()).Result()
 	if err != nil {
-		return nil, failed(err)
+		return nil, translate(err)
 	}
 	if len(ids) > MaxServers {
 		return nil, fmt.Errorf("%w: %d servers", ErrLimit, len(ids))
@@ -173,24 +186,24 @@ func (r *Redis) Servers(ctx context.Context) ([]Server, error) {
 		return nil, err
 	}
 	var list []Server
-	var gone []any
+	var expired []any
 	for _, id := range ids {
 		if s, ok := found[id]; ok {
 			list = append(list, s)
 		} else {
-			gone = append(gone, id)
+			expired = append(expired, id)
 		}
 	}
-	if len(gone) > 0 { // one that comes back puts itself in again with its next renewal
-		if err := r.c.SRem(ctx, r.allKey(), gone...).Err(); err != nil {
-			return nil, failed(err)
+	if len(expired) > 0 { // a server that comes back adds itself with its next renewal
+		if err := r.c.SRem(ctx, r.allKey(), expired...).Err(); err != nil {
+			return nil, translate(err)
 		}
 	}
 	slices.SortFunc(list, func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
 	return list, nil
 }
 
-// fetch reads leases.
+// fetch reads leases and caches those that are held.
 func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, error) {
 	out := map[string]Server{}
 	if len(ids) == 0 {
@@ -202,7 +215,7 @@ func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, err
 		got[i] = p.Get(ctx, r.serverKey(id))
 	}
 	if _, err := p.Exec(ctx); err != nil && !absent(err) {
-		return nil, failed(err)
+		return nil, translate(err)
 	}
 	now := r.clock()
 	r.mu.Lock()
@@ -213,14 +226,14 @@ func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, err
 			continue
 		}
 		if err != nil {
-			return nil, failed(err)
+			return nil, translate(err)
 		}
 		if s, ok := decodeServer(v); ok && s.ID == ids[i] {
 			out[s.ID] = s
 			if len(r.leases) >= MaxServers {
 				clear(r.leases)
 			}
-			r.leases[rowKey{s.ID, s.Epoch}] = leased{s, now.Add(leaseCache)}
+			r.leases[rowKey{s.ID, s.Epoch}] = cachedLease{s, now.Add(leaseCache)}
 		}
 	}
 	return out, nil
@@ -240,13 +253,13 @@ func (r *Redis) Put(ctx context.Context, s Server, users []string, ttl time.Dura
 		got[i] = p.Eval(ctx, putScript, []string{r.userKey(u)}, encodeRow(s), ttl.Milliseconds())
 	}
 	if _, err := p.Exec(ctx); err != nil {
-		return 0, failed(err)
+		return 0, translate(err)
 	}
 	missing := 0
 	for _, cmd := range got {
 		n, err := cmd.Int()
 		if err != nil {
-			return 0, failed(err)
+			return 0, translate(err)
 		}
 		missing += n
 	}
@@ -266,11 +279,11 @@ func (r *Redis) Remove(ctx context.Context, s Server, users []string) error {
 		p.SRem(ctx, r.userKey(u), encodeRow(s))
 	}
 	_, err := p.Exec(ctx)
-	return failed(err)
+	return translate(err)
 }
 
-// Lookup implements Table. Rows of leases that are not held any more are removed on
-// the way: no later lease has their epoch.
+// Lookup implements Table. It removes rows of leases that are no longer held: no later
+// lease has their epoch.
 func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server, error) {
 	if err := checkUsers(users); err != nil {
 		return nil, err
@@ -285,15 +298,15 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		got[i] = p.SMembers(ctx, r.userKey(u))
 	}
 	if _, err := p.Exec(ctx); err != nil {
-		return nil, failed(err)
+		return nil, translate(err)
 	}
 	rows := map[string][]rowKey{}
-	held := map[rowKey]Server{} // as they were seen: what is kept may be dropped while others are asked for
+	cached := map[rowKey]Server{} // a copy: the cache may be cleared while other leases are fetched
 	unknown := map[string]bool{}
 	for i, cmd := range got {
 		values, err := cmd.Result()
 		if err != nil {
-			return nil, failed(err)
+			return nil, translate(err)
 		}
 		if len(values) > MaxServers || rows[users[i]] != nil {
 			continue
@@ -301,28 +314,28 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		for _, v := range values {
 			if k, ok := decodeRow(v); ok {
 				rows[users[i]] = append(rows[users[i]], k)
-				seen, ok := r.seen(k)
-				held[k] = seen
+				s, ok := r.cached(k)
+				cached[k] = s
 				unknown[k.id] = unknown[k.id] || !ok
 			}
 		}
 	}
-	var ask []string
-	for id, wanted := range unknown {
-		if wanted {
-			ask = append(ask, id)
+	var missing []string
+	for id, isMissing := range unknown {
+		if isMissing {
+			missing = append(missing, id)
 		}
 	}
-	fresh, err := r.fetch(ctx, ask)
+	fetched, err := r.fetch(ctx, missing)
 	if err != nil {
 		return nil, err
 	}
 	stale := map[string][]any{}
 	for u, keys := range rows {
 		for _, k := range keys {
-			s, ok := fresh[k.id]
+			s, ok := fetched[k.id]
 			if !unknown[k.id] {
-				s, ok = held[k], true
+				s, ok = cached[k], true
 			}
 			if ok && s.Epoch == k.epoch {
 				out[u] = append(out[u], s)
@@ -337,17 +350,17 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		for u, values := range stale {
 			p.SRem(ctx, r.userKey(u), values...)
 		}
-		_, _ = p.Exec(ctx) // the next lookup finds them again
+		_, _ = p.Exec(ctx) // after a failure the next lookup finds them again
 	}
 	return out, nil
 }
 
-// seen returns the server of a lease that was held a moment ago.
-func (r *Redis) seen(k rowKey) (Server, bool) {
+// cached returns the server of a lease that was held a moment ago.
+func (r *Redis) cached(k rowKey) (Server, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l, ok := r.leases[k]
-	return l.Server, ok && r.clock().Before(l.until)
+	return l.server, ok && r.clock().Before(l.until)
 }
 
 // List implements Lists.
@@ -357,12 +370,12 @@ func (r *Redis) List(ctx context.Context, chatID string) (int64, []string, error
 		return 0, nil, nil
 	}
 	if err != nil {
-		return 0, nil, failed(err)
+		return 0, nil, translate(err)
 	}
 	f := strings.Split(v, "\n")
 	version, err := strconv.ParseInt(f[0], 10, 64)
 	if err != nil || checkList(f[1:]) != nil {
-		return 0, nil, nil // not ours
+		return 0, nil, nil // not written by this package
 	}
 	return version, f[1:], nil
 }
@@ -373,8 +386,8 @@ func (r *Redis) SetList(ctx context.Context, chatID string, version int64, users
 		return err
 	}
 	value := strings.Join(append([]string{strconv.FormatInt(version, 10)}, users...), "\n")
-	return failed(r.c.Eval(ctx, listScript, []string{r.listKey(chatID)}, version, value, listTTL.Milliseconds()).Err())
+	return translate(r.c.Eval(ctx, listScript, []string{r.listKey(chatID)}, version, value, ListTTL.Milliseconds()).Err())
 }
 
-// Close implements Engine.
+// Close closes the connections.
 func (r *Redis) Close() error { return r.c.Close() }

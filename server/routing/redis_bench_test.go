@@ -1,10 +1,12 @@
-package routing
+package routing_test
 
 import (
 	"fmt"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/parley-chat/parley/server/routing"
 )
 
 // BenchmarkRedisLookup looks up the members of a chat of n.
@@ -13,12 +15,12 @@ func BenchmarkRedisLookup(b *testing.B) {
 	if addr == "" {
 		b.Skip("not run: PARLEY_TEST_REDIS is not set")
 	}
-	r, err := OpenRedis(Options{URL: addr, Prefix: "bench:"})
+	r, err := routing.OpenRedis(routing.Options{URL: addr, Prefix: "bench:"})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	s := Server{"a", "h:1", "g", 1}
+	s := routing.Server{"a", "h:1", "g", 1}
 	if err := r.Claim(b.Context(), s, time.Minute); err != nil {
 		b.Fatal(err)
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nudgeQueue is how many nudges wait for whoever hears them; more are dropped.
+// nudgeQueue is how many nudges wait for the handler; more are dropped.
 const nudgeQueue = 4096
 
-// Each shard has a channel of its own, so that a nudge goes to the one process that works
-// on the shard, however many there are.
+// channel is the channel of a shard. Each shard has its own, so that a nudge goes only to
+// the process that works on the shard.
 func (r *Redis) channel(shard int) string { return r.prefix + "n:" + strconv.Itoa(shard) }
 
 // Nudge implements Nudges.
@@ -28,11 +28,11 @@ func (r *Redis) Nudge(ctx context.Context, list []Nudge) error {
 		p.Publish(ctx, r.channel(n.Shard), n.Payload)
 	}
 	_, err := p.Exec(ctx)
-	return failed(err)
+	return translate(err)
 }
 
-// Nudged implements Nudges. A connection that breaks is made again.
-func (r *Redis) Nudged(ctx context.Context, shards []int, ready func(), got func(Nudge)) error {
+// Subscribe implements Nudges. A connection that breaks is opened again.
+func (r *Redis) Subscribe(ctx context.Context, shards []int, ready func(), handle func(Nudge)) error {
 	if err := checkShards(shards); err != nil {
 		return err
 	}
@@ -42,22 +42,22 @@ func (r *Redis) Nudged(ctx context.Context, shards []int, ready func(), got func
 	}
 	sub := r.c.Subscribe(ctx, channels...)
 	defer sub.Close()
-	hear := func(m *redis.Message) {
+	receive := func(m *redis.Message) {
 		shard, err := strconv.Atoi(strings.TrimPrefix(m.Channel, r.prefix+"n:"))
 		if err == nil && shard >= 0 && len(m.Payload) <= MaxNudge {
-			got(Nudge{Shard: shard, Payload: []byte(m.Payload)})
+			handle(Nudge{Shard: shard, Payload: []byte(m.Payload)})
 		}
 	}
 	for confirmed := 0; confirmed < len(channels); {
 		first, err := sub.Receive(ctx)
 		if err != nil {
-			return failed(err)
+			return translate(err)
 		}
 		switch m := first.(type) {
 		case *redis.Subscription:
 			confirmed++
 		case *redis.Message:
-			hear(m)
+			receive(m)
 		}
 	}
 	if ready != nil {
@@ -72,7 +72,7 @@ func (r *Redis) Nudged(ctx context.Context, shards []int, ready func(), got func
 			if !ok {
 				return ErrUnavailable
 			}
-			hear(m)
+			receive(m)
 		}
 	}
 }

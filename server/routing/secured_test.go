@@ -1,4 +1,4 @@
-package routing
+package routing_test
 
 import (
 	"context"
@@ -14,17 +14,19 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/parley-chat/parley/server/routing"
 )
 
 // secured returns an address of the Redises that a careful operator would have, how to
 // get in as its administrator, and the directory of its certificates.
-func secured(t *testing.T, variable string) (Options, string) {
+func secured(t *testing.T, variable string) (routing.Options, string) {
 	t.Helper()
 	addr := os.Getenv(variable)
 	if addr == "" {
 		t.Skip("not run: " + variable + " is not set")
 	}
-	o := Options{URL: addr, Password: os.Getenv("PARLEY_TEST_SECURED_PASSWORD")}
+	o := routing.Options{URL: addr, Password: os.Getenv("PARLEY_TEST_SECURED_PASSWORD")}
 	dir := os.Getenv("PARLEY_TEST_SECURED_DIR")
 	if strings.HasPrefix(addr, "rediss://") {
 		o.TLS = trusting(t, filepath.Join(dir, "ca.pem"))
@@ -67,8 +69,8 @@ func inSentinel(t *testing.T) *world {
 func TestRedisUserMayDoLittle(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) *world{"redis": inRedis, "secured": inSecured} {
 		t.Run(name, func(t *testing.T) {
-			r := open(t).engine.(*Redis)
-			c, ctx := r.c, t.Context()
+			r := open(t).engine.(*routing.Redis)
+			c, ctx := r.Client(), t.Context()
 			must(t, r.Check(ctx))
 			for _, cmd := range [][]any{
 				{"FLUSHALL"}, {"FLUSHDB"}, {"CONFIG", "GET", "*"}, {"KEYS", "*"}, {"SCAN", "0"}, {"SHUTDOWN"}, {"DEBUG", "SLEEP", "0"},
@@ -88,21 +90,21 @@ func TestRedisUserMayDoLittle(t *testing.T) {
 func TestCheckNamesWhatIsMissing(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) *world{"redis": inRedis, "cluster": inCluster} {
 		t.Run(name, func(t *testing.T) {
-			r := open(t).engine.(*Redis)
+			r := open(t).engine.(*routing.Redis)
 			must(t, r.Check(t.Context()))
 			variable := map[string]string{"redis": "PARLEY_TEST_REDIS", "cluster": "PARLEY_TEST_SECURED_REDIS_CLUSTER"}[name]
-			admin, err := OpenRedis(Options{URL: os.Getenv(variable), Password: map[string]string{"cluster": os.Getenv("PARLEY_TEST_SECURED_PASSWORD")}[name]})
+			admin, err := routing.OpenRedis(routing.Options{URL: os.Getenv(variable), Password: map[string]string{"cluster": os.Getenv("PARLEY_TEST_SECURED_PASSWORD")}[name]})
 			must(t, err)
 			defer admin.Close()
-			user := strings.TrimSuffix(r.prefix, ":")
+			user := strings.TrimSuffix(r.Prefix(), ":")
 			set := func(rule string) {
-				if c, ok := admin.c.(*redis.ClusterClient); ok {
+				if c, ok := admin.Client().(*redis.ClusterClient); ok {
 					must(t, c.ForEachMaster(t.Context(), func(ctx context.Context, n *redis.Client) error { return n.Do(ctx, "ACL", "SETUSER", user, rule).Err() }))
 					return
 				}
-				must(t, admin.c.Do(t.Context(), "ACL", "SETUSER", user, rule).Err())
+				must(t, admin.Client().Do(t.Context(), "ACL", "SETUSER", user, rule).Err())
 			}
-			for _, rule := range ACL("") {
+			for _, rule := range routing.ACL("") {
 				command, ok := strings.CutPrefix(rule, "+")
 				if !ok || strings.Contains(command, "|") || strings.Contains("ping hello auth unsubscribe", command) {
 					continue // not asked for by name, or not to be missed
@@ -122,42 +124,42 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 }
 
 // What is wrong at the first connection is told of in one line that says what to look at,
-// and shows no password; ErrAway is there only if waiting may help.
+// and shows no password; ErrUnavailable is there only if waiting may help.
 func TestCheck(t *testing.T) {
 	good, dir := secured(t, "PARLEY_TEST_SECURED_REDIS")
 	cluster, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_CLUSTER")
 	sentinel, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
-	change := func(o Options, f func(*Options)) Options { f(&o); return o }
-	first := func(o *Options) { o.URL, _, _ = strings.Cut(o.URL, ",") }
+	change := func(o routing.Options, f func(*routing.Options)) routing.Options { f(&o); return o }
+	first := func(o *routing.Options) { o.URL, _, _ = strings.Cut(o.URL, ",") }
 	for says, tt := range map[string]struct {
-		o    Options
+		o    routing.Options
 		away bool
 	}{
 		"":                                               {o: good},
-		"refuses the user or the password":               {o: change(good, func(o *Options) { o.Password = "hunter2" })},
-		"wants a user and a password":                    {o: change(good, func(o *Options) { o.URL = strings.Replace(o.URL, "admin@", "", 1); o.Password = "" })},
-		"not signed by an authority in redis-ca":         {o: change(good, func(o *Options) { o.TLS = trusting(t, filepath.Join(dir, "other-ca.pem")) })},
-		"does it want TLS (rediss://)":                   {o: change(good, func(o *Options) { o.URL = strings.Replace(o.URL, "rediss", "redis", 1) }), away: true},
-		"does it speak TLS (rediss://)":                  {o: change(cluster, func(o *Options) { first(o); o.URL = strings.Replace(o.URL, "redis", "rediss", 1) }), away: true},
+		"refuses the user or the password":               {o: change(good, func(o *routing.Options) { o.Password = "hunter2" })},
+		"wants a user and a password":                    {o: change(good, func(o *routing.Options) { o.URL = strings.Replace(o.URL, "admin@", "", 1); o.Password = "" })},
+		"not signed by an authority in redis-ca":         {o: change(good, func(o *routing.Options) { o.TLS = trusting(t, filepath.Join(dir, "other-ca.pem")) })},
+		"does it want TLS (rediss://)":                   {o: change(good, func(o *routing.Options) { o.URL = strings.Replace(o.URL, "rediss", "redis", 1) }), away: true},
+		"does it speak TLS (rediss://)":                  {o: change(cluster, func(o *routing.Options) { first(o); o.URL = strings.Replace(o.URL, "redis", "rediss", 1) }), away: true},
 		"is a cluster: add ?cluster=true":                {o: change(cluster, first)},
-		"is no cluster":                                  {o: change(good, func(o *Options) { o.URL += "?cluster=true" })},
-		"PARLEY_REDIS_SENTINEL_PASSWORD":                 {o: change(sentinel, func(o *Options) { o.SentinelPassword = "hunter2" })},
-		"refuses the user or the password: look at redi": {o: change(sentinel, func(o *Options) { o.Password = "hunter2" })},
-		"know no master of that name":                    {o: change(sentinel, func(o *Options) { o.URL += "x" })},
-		"cannot be reached":                              {o: Options{URL: "redis://127.0.0.1:1"}, away: true},
+		"is no cluster":                                  {o: change(good, func(o *routing.Options) { o.URL += "?cluster=true" })},
+		"PARLEY_REDIS_SENTINEL_PASSWORD":                 {o: change(sentinel, func(o *routing.Options) { o.SentinelPassword = "hunter2" })},
+		"refuses the user or the password: look at redi": {o: change(sentinel, func(o *routing.Options) { o.Password = "hunter2" })},
+		"know no master of that name":                    {o: change(sentinel, func(o *routing.Options) { o.URL += "x" })},
+		"cannot be reached":                              {o: routing.Options{URL: "redis://127.0.0.1:1"}, away: true},
 	} {
 		t.Run(says, func(t *testing.T) {
 			t.Parallel()
-			r, err := OpenRedis(tt.o)
+			r, err := routing.OpenRedis(tt.o)
 			must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			err = r.Check(ctx)
 			_ = r.Close()
 			if tt.away && tt.o.TLS == nil && strings.HasPrefix(tt.o.URL, "rediss") {
-				time.Sleep(dialTimeout) // a handshake that nobody answers ends with it
+				time.Sleep(routing.DialTimeout) // a handshake that nobody answers ends with it
 			}
-			if (err == nil) != (says == "") || errors.Is(err, ErrAway) != tt.away {
+			if (err == nil) != (says == "") || errors.Is(err, routing.ErrUnavailable) != tt.away {
 				t.Fatal(err)
 			}
 			if err != nil && (!strings.Contains(err.Error(), says) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") || strings.Contains(err.Error(), good.Password)) {
@@ -170,11 +172,11 @@ func TestCheck(t *testing.T) {
 // When sentinels make another server the primary, the table goes on there.
 func TestSentinelFailover(t *testing.T) {
 	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
-	r, err := OpenRedis(o)
+	r, err := routing.OpenRedis(o)
 	must(t, err)
 	defer r.Close()
 	must(t, r.Check(t.Context()))
-	u, err := o.parse()
+	u, err := o.Parse()
 	must(t, err)
 	s := redis.NewSentinelClient(&redis.Options{Addr: u.Addrs[0], Password: o.SentinelPassword})
 	defer s.Close()
@@ -191,7 +193,7 @@ func TestSentinelFailover(t *testing.T) {
 		}
 	}
 	must(t, err)
-	a := Server{"a", "h:1", "g", 1}
+	a := routing.Server{"a", "h:1", "g", 1}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		if err = r.Claim(t.Context(), a, time.Minute); err == nil && where() != before {
 			break
@@ -221,14 +223,14 @@ func TestRedisTLS(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(web.Certificate())
 	for name, tt := range map[string]struct {
-		o    Options
+		o    routing.Options
 		good bool
 	}{
-		"its authority": {Options{URL: "rediss://" + m.Addr(), TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}, true},
-		"another":       {Options{URL: "rediss://" + m.Addr()}, false},
-		"none":          {Options{URL: "redis://" + m.Addr()}, false},
+		"its authority": {routing.Options{URL: "rediss://" + m.Addr(), TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}, true},
+		"another":       {routing.Options{URL: "rediss://" + m.Addr()}, false},
+		"none":          {routing.Options{URL: "redis://" + m.Addr()}, false},
 	} {
-		r, err := OpenRedis(tt.o)
+		r, err := routing.OpenRedis(tt.o)
 		must(t, err)
 		if err := r.Ping(t.Context()); (err == nil) != tt.good {
 			t.Errorf("%s: %v", name, err)

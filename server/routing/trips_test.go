@@ -1,4 +1,4 @@
-package routing
+package routing_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/parley-chat/parley/server/routing"
 )
 
 // trips counts what is sent to Redis and waited for: a command, or a pipeline as a whole.
@@ -32,7 +34,7 @@ func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // Where the members of a chat are is asked for in one round trip, however many there are
 // and wherever they are; a second one is for leases that were not seen lately.
 func TestLookupRoundTrips(t *testing.T) {
-	r, ok := inMiniredis(t).engine.(*Redis)
+	r, ok := inMiniredis(t).engine.(*routing.Redis)
 	if !ok {
 		t.Fatal("not Redis")
 	}
@@ -42,13 +44,13 @@ func TestLookupRoundTrips(t *testing.T) {
 			users = append(users, fmt.Sprintf("user-%d-%d", members, n))
 		}
 		for n := range 3 {
-			s := Server{ID: fmt.Sprintf("srv-%d-%d", members, n), Addr: "h:1", Generation: "g", Epoch: 1}
+			s := routing.Server{ID: fmt.Sprintf("srv-%d-%d", members, n), Addr: "h:1", Generation: "g", Epoch: 1}
 			must(t, r.Claim(t.Context(), s, time.Minute))
 			_, err := r.Put(t.Context(), s, users[n*len(users)/3:], time.Minute)
 			must(t, err)
 		}
 		var c trips
-		r.c.AddHook(&c)
+		r.Client().AddHook(&c)
 		for i, want := range []int64{2, 1, 1} {
 			before := c.n.Load()
 			got, err := r.Lookup(t.Context(), users)

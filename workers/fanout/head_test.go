@@ -57,7 +57,7 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 	cfg := w.config
 	cfg.Group = w.broker.Name("head")
 	cfg.Batch = Repairer(serde, func(ctx context.Context, d delivery.Delivery) error {
-		if _, err := recipients.Of(ctx, d.ChatID, d.MembershipVersion); errors.Is(err, routing.ErrStale) {
+		if _, err := recipients.Members(ctx, d.ChatID, d.MembershipVersion); errors.Is(err, routing.ErrStale) {
 			return fmt.Errorf("%w: %w", ErrHead, err)
 		} else if err != nil {
 			return err

@@ -102,7 +102,7 @@ func (c *cluster) services() []lifecycle.Service {
 		}},
 		{Name: "routing", Run: func(ctx context.Context, ready func()) error {
 			// A server that others do not find would hold streams to which nothing comes.
-			if err := c.mesh.Reach(ctx, c.addr); err != nil {
+			if err := c.mesh.VerifySelfReachable(ctx, c.addr); err != nil {
 				return fmt.Errorf("link-address %w", err)
 			}
 			if host, _, err := net.SplitHostPort(c.addr); err == nil && isLoopback(host) {

@@ -116,7 +116,7 @@ var rules = []rule{
 	},
 	{
 		imports: []string{"server/routing"},
-		only:    []string{"server/engine", "server/link", "server/internal/app", "workers/internal/cli", "workers/internal/jobs", "workers/observe"},
+		only:    []string{"server/engine", "server/link", "server/routing/routingtest", "server/internal/app", "workers/internal/cli", "workers/internal/jobs", "workers/observe"},
 		why:     "who is where is asked by links and by what puts processes together, never by the rules of chats",
 	},
 	{

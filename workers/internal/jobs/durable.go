@@ -75,7 +75,7 @@ func (p *program) lifecycles() *telemetry.Lifecycle {
 func (p *program) hear(ctx context.Context, r *relay.Relay, s slot.Slot) {
 	// The same name for all: without Redis each slot would have a line of its own.
 	ear := lifecycle.Restarted("nudges", p.cfg.Logger, func(ctx context.Context) error {
-		return p.eng.Routing.Nudged(ctx, s.Shards, nil, func(n routing.Nudge) {
+		return p.eng.Routing.Subscribe(ctx, s.Shards, nil, func(n routing.Nudge) {
 			// What is no commit, or another version's, is found by the sweep.
 			if c, err := link.DecodeCommit(p.eng.Generation, n.Payload); err == nil {
 				r.Nudge(c)

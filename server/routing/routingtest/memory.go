@@ -1,4 +1,8 @@
-package routing
+// Package routingtest is the routing table of one process, for tests: package routing's
+// contract without Redis, and with failures on demand.
+//
+// Concurrency: a Memory may be used by many goroutines.
+package routingtest
 
 import (
 	"cmp"
@@ -6,24 +10,26 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/parley-chat/parley/server/routing"
 )
 
-// Memory is the engine of one process, and of tests.
+// Memory keeps servers, rows and lists in maps.
 type Memory struct {
 	clock func() time.Time
 
-	mu      sync.Mutex
-	down    error // for tests: what every call answers
-	servers map[string]leased
-	rows    map[string]map[rowKey]time.Time // by user; when they expire
-	lists   map[string]memberList
-	heard   map[int]listener
-	next    int
+	mu        sync.Mutex
+	failure   error // the answer to every call; nil: the table works
+	servers   map[string]leased
+	rows      map[string]map[rowKey]time.Time // by user; when they expire
+	lists     map[string]memberList
+	listeners map[int]listener // by number of the subscription
+	lastID    int
 }
 
 type leased struct {
-	Server
-	until time.Time
+	server routing.Server
+	until  time.Time
 }
 
 // rowKey is a server under one of its leases.
@@ -39,27 +45,27 @@ type memberList struct {
 }
 
 var (
-	_ Engine = (*Memory)(nil)
-	_ Lists  = (*Memory)(nil)
-	_ Nudges = (*Memory)(nil)
+	_ routing.Table  = (*Memory)(nil)
+	_ routing.Lists  = (*Memory)(nil)
+	_ routing.Nudges = (*Memory)(nil)
 )
 
-// NewMemory makes an empty engine.
-func NewMemory(clock func() time.Time) *Memory {
+// New makes an empty table.
+func New(clock func() time.Time) *Memory {
 	return &Memory{
 		clock: clock, servers: map[string]leased{}, rows: map[string]map[rowKey]time.Time{},
-		lists: map[string]memberList{}, heard: map[int]listener{},
+		lists: map[string]memberList{}, listeners: map[int]listener{},
 	}
 }
 
-// Fail has every call answer with an error, or nil work again.
+// Fail makes every call fail with err; nil makes the table work again.
 func (m *Memory) Fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.down = err
+	m.failure = err
 }
 
-// Flush forgets everything.
+// Flush removes everything.
 func (m *Memory) Flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,39 +79,39 @@ func (m *Memory) begin(ctx context.Context) (now time.Time, unlock func(), err e
 		return now, nil, err
 	}
 	m.mu.Lock()
-	if m.down != nil {
+	if m.failure != nil {
 		defer m.mu.Unlock()
-		return now, nil, m.down
+		return now, nil, m.failure
 	}
 	return m.clock(), m.mu.Unlock, nil
 }
 
 // Claim implements Table.
-func (m *Memory) Claim(ctx context.Context, s Server, ttl time.Duration) error {
+func (m *Memory) Claim(ctx context.Context, s routing.Server, ttl time.Duration) error {
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if _, ok := m.servers[s.ID]; !ok && len(m.servers) >= MaxServers {
-		return ErrLimit
+	if _, ok := m.servers[s.ID]; !ok && len(m.servers) >= routing.MaxServers {
+		return routing.ErrLimit
 	}
 	m.servers[s.ID] = leased{s, now.Add(ttl)}
 	return nil
 }
 
 // held returns a lease that is held. Callers hold mu.
-func (m *Memory) held(id string, now time.Time) (Server, bool) {
+func (m *Memory) held(id string, now time.Time) (routing.Server, bool) {
 	l, ok := m.servers[id]
 	if ok && !now.Before(l.until) {
 		delete(m.servers, id)
 		ok = false
 	}
-	return l.Server, ok
+	return l.server, ok
 }
 
 // Renew implements Table.
-func (m *Memory) Renew(ctx context.Context, s Server, ttl time.Duration) (bool, error) {
+func (m *Memory) Renew(ctx context.Context, s routing.Server, ttl time.Duration) (bool, error) {
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
 		return false, err
@@ -119,7 +125,7 @@ func (m *Memory) Renew(ctx context.Context, s Server, ttl time.Duration) (bool, 
 }
 
 // Release implements Table.
-func (m *Memory) Release(ctx context.Context, s Server) error {
+func (m *Memory) Release(ctx context.Context, s routing.Server) error {
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
 		return err
@@ -132,26 +138,26 @@ func (m *Memory) Release(ctx context.Context, s Server) error {
 }
 
 // Servers implements Table.
-func (m *Memory) Servers(ctx context.Context) ([]Server, error) {
+func (m *Memory) Servers(ctx context.Context) ([]routing.Server, error) {
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	var list []Server
+	var list []routing.Server
 	for id := range m.servers {
 		if s, ok := m.held(id, now); ok {
 			list = append(list, s)
 		}
 	}
-	slices.SortFunc(list, func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(list, func(a, b routing.Server) int { return cmp.Compare(a.ID, b.ID) })
 	return list, nil
 }
 
 // Put implements Table.
-func (m *Memory) Put(ctx context.Context, s Server, users []string, ttl time.Duration) (int, error) {
-	if err := checkUsers(users); err != nil {
-		return 0, err
+func (m *Memory) Put(ctx context.Context, s routing.Server, users []string, ttl time.Duration) (int, error) {
+	if len(users) > routing.MaxLookup {
+		return 0, routing.ErrLimit
 	}
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
@@ -173,9 +179,9 @@ func (m *Memory) Put(ctx context.Context, s Server, users []string, ttl time.Dur
 }
 
 // Remove implements Table.
-func (m *Memory) Remove(ctx context.Context, s Server, users []string) error {
-	if err := checkUsers(users); err != nil {
-		return err
+func (m *Memory) Remove(ctx context.Context, s routing.Server, users []string) error {
+	if len(users) > routing.MaxLookup {
+		return routing.ErrLimit
 	}
 	_, unlock, err := m.begin(ctx)
 	if err != nil {
@@ -192,16 +198,16 @@ func (m *Memory) Remove(ctx context.Context, s Server, users []string) error {
 }
 
 // Lookup implements Table.
-func (m *Memory) Lookup(ctx context.Context, users []string) (map[string][]Server, error) {
-	if err := checkUsers(users); err != nil {
-		return nil, err
+func (m *Memory) Lookup(ctx context.Context, users []string) (map[string][]routing.Server, error) {
+	if len(users) > routing.MaxLookup {
+		return nil, routing.ErrLimit
 	}
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	out := map[string][]Server{}
+	out := map[string][]routing.Server{}
 	for _, u := range users {
 		if out[u] != nil {
 			continue
@@ -214,7 +220,7 @@ func (m *Memory) Lookup(ctx context.Context, users []string) (map[string][]Serve
 			}
 			out[u] = append(out[u], s)
 		}
-		slices.SortFunc(out[u], func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(out[u], func(a, b routing.Server) int { return cmp.Compare(a.ID, b.ID) })
 	}
 	return out, nil
 }
@@ -235,8 +241,8 @@ func (m *Memory) List(ctx context.Context, chatID string) (int64, []string, erro
 
 // SetList implements Lists.
 func (m *Memory) SetList(ctx context.Context, chatID string, version int64, users []string) error {
-	if err := checkList(users); err != nil {
-		return err
+	if len(users) > routing.MaxMembers {
+		return routing.ErrLimit
 	}
 	now, unlock, err := m.begin(ctx)
 	if err != nil {
@@ -244,15 +250,17 @@ func (m *Memory) SetList(ctx context.Context, chatID string, version int64, user
 	}
 	defer unlock()
 	if l := m.lists[chatID]; version > l.version || !now.Before(l.until) {
-		m.lists[chatID] = memberList{version, slices.Clone(users), now.Add(listTTL)}
+		m.lists[chatID] = memberList{version, slices.Clone(users), now.Add(routing.ListTTL)}
 	}
 	return nil
 }
 
 // Nudge implements Nudges.
-func (m *Memory) Nudge(ctx context.Context, list []Nudge) error {
-	if err := checkNudges(list); err != nil {
-		return err
+func (m *Memory) Nudge(ctx context.Context, list []routing.Nudge) error {
+	for _, n := range list {
+		if len(n.Payload) > routing.MaxNudge || n.Shard < 0 {
+			return routing.ErrLimit
+		}
 	}
 	_, unlock, err := m.begin(ctx)
 	if err != nil {
@@ -260,33 +268,33 @@ func (m *Memory) Nudge(ctx context.Context, list []Nudge) error {
 	}
 	defer unlock()
 	for _, n := range list {
-		for _, l := range m.heard {
+		for _, l := range m.listeners {
 			if slices.Contains(l.shards, n.Shard) {
-				l.got(n)
+				l.handle(n)
 			}
 		}
 	}
 	return nil
 }
 
-// listener hears the nudges of some shards.
+// listener is a subscription to the nudges of some shards.
 type listener struct {
 	shards []int
-	got    func(Nudge)
+	handle func(routing.Nudge)
 }
 
-// Nudged implements Nudges.
-func (m *Memory) Nudged(ctx context.Context, shards []int, ready func(), got func(Nudge)) error {
-	if err := checkShards(shards); err != nil {
-		return err
+// Subscribe implements Nudges.
+func (m *Memory) Subscribe(ctx context.Context, shards []int, ready func(), handle func(routing.Nudge)) error {
+	if len(shards) == 0 || len(shards) > routing.MaxShards || slices.Min(shards) < 0 {
+		return routing.ErrLimit
 	}
 	_, unlock, err := m.begin(ctx)
 	if err != nil {
 		return err
 	}
-	m.next++
-	id := m.next
-	m.heard[id] = listener{slices.Clone(shards), got}
+	m.lastID++
+	id := m.lastID
+	m.listeners[id] = listener{slices.Clone(shards), handle}
 	unlock()
 	if ready != nil {
 		ready()
@@ -294,9 +302,6 @@ func (m *Memory) Nudged(ctx context.Context, shards []int, ready func(), got fun
 	<-ctx.Done()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.heard, id)
+	delete(m.listeners, id)
 	return ctx.Err()
 }
-
-// Close implements Engine.
-func (m *Memory) Close() error { return nil }
