@@ -26,7 +26,7 @@ const (
 )
 
 // peer is the link to one server. Its goroutine alone calls Next, so that envelopes
-// leave in the order of their linkseq.
+// are sent in the order of their numbers.
 type peer struct {
 	mesh        *Mesh
 	server      routing.Server

@@ -33,7 +33,7 @@ const (
 	MaxPageBytes   = 1 << 20          // bytes evaluated by one Query or Scan page
 	MaxKeyBytes    = 1024             // one part of a key
 	MaxSegments    = 1024             // parallel segments of a Scan
-	CallTimeout    = 20 * time.Second // a store call ends within this, see design rule on plan age
+	CallTimeout    = 20 * time.Second // of a store call; a plan is not older than this when it is committed
 	ExpiresAtField = "expires_at"     // unix seconds; an item past it counts as absent everywhere
 )
 
@@ -173,7 +173,7 @@ var (
 	ErrUnavailable = errors.New("store: unavailable")
 	ErrAmbiguous   = errors.New("store: outcome unknown")
 	ErrInvalid     = errors.New("store: invalid request")
-	ErrFull        = errors.New("store: storage full") // nothing was written; deletes and reads go on
+	ErrFull        = errors.New("store: storage full") // nothing was written; deletes and reads still work
 	ErrCorrupt     = errors.New("store: corrupt data")
 )
 

@@ -1,16 +1,16 @@
 // Package api serves the RPCs of Parley: Connect, gRPC and gRPC-Web on the same
 // paths, in protobuf and JSON.
 //
-// It owns what stands between the wire and the use cases: handlers, one file per
-// service; one interceptor that authenticates, validates, waits for durability
-// and maps errors; the table of errors; limits. It does not own rules of
-// chats (package chat), what a user may see (package view), streams (package
-// delivery), who is calling (package auth stands in front), or the listener.
+// It owns what is between the wire and the use cases: handlers, one file per service;
+// one interceptor that authenticates, validates, waits for durability and maps errors;
+// the table of errors; limits. It does not own rules of chats (package chat), what a user
+// may see (package view), streams (package delivery), authentication (package auth wraps
+// it), or the listener.
 //
 // # Concurrency
 //
-// Everything here is safe for use by many goroutines; nothing has state of its
-// own. Nothing is answered before what was read for it is on stable storage.
+// Everything here is safe for use by many goroutines and has no state of its own. No
+// answer is sent before what was read for it is on stable storage.
 package api
 
 import (
@@ -33,18 +33,19 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// Limits of requests and responses (S-21, S-22). The largest response is a page
-// of 100 messages of 16 KiB; in JSON the quotes in it double.
+// Limits of requests and responses. maxRequest also bounds what a compressed request
+// inflates to. The largest response is a page of 100 messages of 16 KiB; in JSON the
+// quotes in it double.
 const (
 	maxRequest   = 128 << 10
 	maxResponse  = 8 << 20
 	compressFrom = 1 << 10
-	unaryTimeout = 30 * time.Second // a store call takes up to 20
+	unaryTimeout = 30 * time.Second // more than store.CallTimeout
 	heartbeat    = 15 * time.Second // of streams without anything else to send
 )
 
-// What the REST API needs of the handlers: the codec for its calls, and for its
-// stream codec and procedure.
+// Names that package rest needs: the codec of its calls, and the codec and procedure of its
+// stream.
 const (
 	RESTCodec       = codec.REST
 	EventsCodec     = codec.Events
@@ -58,24 +59,24 @@ type Config struct {
 	Hub    *delivery.Hub
 	Store  store.Store // asked for durability only
 	Logger *slog.Logger
-	// Route, if given, tells other processes that a user has a stream here, before the
-	// stream reads anything; release says that it has ended.
+	// Route, if given, registers that a user has a stream in this process, before the
+	// stream reads anything; release removes the registration.
 	Route func(ctx context.Context, user string) (release func(), err error)
-	// Elsewhere, if given, is asked for streams that are not of this process.
-	Elsewhere Elsewhere
+	// PeerStreams, if given, handles calls for streams of other processes.
+	PeerStreams PeerStreams
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
 }
 
-// Elsewhere is where other processes' streams are. Errors are those of package delivery
-// and ErrElsewhere.
-type Elsewhere interface {
+// PeerStreams forwards calls to streams of other processes. Errors are those of package
+// delivery and ErrPeersUnavailable.
+type PeerStreams interface {
 	Ack(ctx context.Context, user, streamID string, position int64) error
 	Extend(ctx context.Context, user, session, streamID string, until time.Time) error
 }
 
-// ErrElsewhere says that other processes, or the table of them, do not answer.
-var ErrElsewhere = errors.New("api: other processes do not answer")
+// ErrPeersUnavailable says that other processes, or the routing table, do not answer.
+var ErrPeersUnavailable = errors.New("api: other processes do not answer")
 
 // API is the set of handlers.
 type API struct {
@@ -114,11 +115,11 @@ func New(c Config) (*API, error) {
 		return nil, err
 	}
 	add := func(path string, h http.Handler) {
-		a.handlers[path] = a.requireVersionOfGet(&front{next: h, procedures: procedures, errors: a.errors, report: edge.record})
+		a.handlers[path] = a.requireVersionOfGet(&errorNormalizer{next: h, procedures: procedures, errors: a.errors, report: edge.record})
 	}
 	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View, log: c.Logger}, options...))
 	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, options...))
-	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: c.View, hub: c.Hub, route: c.Route, elsewhere: c.Elsewhere}, options...)
+	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: c.View, hub: c.Hub, route: c.Route, peers: c.PeerStreams}, options...)
 	add(path, withWriteDeadlines(h))
 	return a, nil
 }
@@ -132,8 +133,8 @@ func (a *API) Names() []string {
 	return []string{chatv1connect.ChatServiceName, deliveryv1connect.DeliveryServiceName, messagev1connect.MessageServiceName}
 }
 
-// Refuse answers a request that was stopped in front of the handlers, in the
-// request's own protocol.
+// Refuse answers a request that failed before it reached the handlers, in the request's
+// own protocol.
 func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	out := a.reporter.public(r.Context(), r.URL.Path, err)
 	if out.Code() == connect.CodeUnauthenticated {
@@ -142,8 +143,8 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(a.errors, w, r, out)
 }
 
-// requireVersionOfGet asks GET requests for the parameter connect=v1 (S-35), so
-// that no link, image or form on another site happens to be one.
+// requireVersionOfGet requires the parameter connect=v1 of GET requests, so that a link,
+// image or form on another site cannot be a call by accident.
 func (a *API) requireVersionOfGet(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.URL.Query().Get("connect") != "v1" {

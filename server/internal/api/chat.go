@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// replayedHeader tells that an answer is that of an earlier request.
+// replayedHeader marks the answer to an earlier request that was repeated.
 const replayedHeader = "Idempotency-Replayed"
 
 // chatHandler serves ChatService.
@@ -28,8 +28,7 @@ type chatHandler struct {
 
 var _ chatv1connect.ChatServiceHandler = (*chatHandler)(nil)
 
-// caller is the user of a request; the interceptor has made sure that there is
-// one.
+// caller is the user of a request; the interceptor has checked that there is one.
 func caller(ctx context.Context) string {
 	p, _ := auth.PrincipalFrom(ctx)
 	return p.UserID
@@ -42,7 +41,7 @@ func markReplayed(ctx context.Context, replayed bool) {
 	}
 }
 
-// cause says what the events of a request come from.
+// cause is the origin of the events of a request.
 func cause(ctx context.Context, requestID string) event.Cause {
 	c := event.Cause{Causation: requestID}
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
@@ -100,7 +99,7 @@ func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequ
 	if err != nil {
 		return nil, fieldOf(err, "member_ids") // the rest was validated
 	}
-	if created.Incomplete != nil { // L-056
+	if created.Incomplete != nil { // the chat exists; its other members follow
 		h.log.WarnContext(ctx, "chat_creation_incomplete", slog.String("chat_id", created.ChatID), slog.Any("error", created.Incomplete))
 	}
 	overview, err := h.view.Overview(ctx, caller(ctx), created.ChatID)
@@ -111,8 +110,8 @@ func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequ
 	return &chatv1.CreateChatResponse{Chat: overview}, nil
 }
 
-// otherOf finds the other person of a direct chat in a list that may name the
-// caller too (L-022).
+// otherOf returns the other person of a direct chat. The list may name the caller, too:
+// clients send either form.
 func otherOf(user string, members []string) (string, error) {
 	members = slices.Clone(members)
 	slices.Sort(members)

@@ -16,10 +16,10 @@ import (
 
 // deliveryHandler serves DeliveryService.
 type deliveryHandler struct {
-	view      *view.Reader
-	hub       *delivery.Hub
-	route     func(context.Context, string) (func(), error)
-	elsewhere Elsewhere
+	view  *view.Reader
+	hub   *delivery.Hub
+	route func(context.Context, string) (func(), error)
+	peers PeerStreams
 }
 
 func (h *deliveryHandler) Sync(ctx context.Context, req *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error) {
@@ -36,8 +36,8 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 		}
 	}
 	if h.route != nil {
-		// Acknowledged before the stream reads: a change is found by its reads, or whoever
-		// commits it afterwards finds the stream.
+		// Acknowledged before the stream reads: either its reads find a change, or the
+		// process that commits it afterwards finds the stream.
 		release, err := h.route(ctx, p.UserID)
 		if err != nil {
 			return err
@@ -56,8 +56,8 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
 	s, err := h.hub.Stream(caller(ctx), req.GetStreamId())
-	if errors.Is(err, delivery.ErrStreamGone) && h.elsewhere != nil {
-		return &deliveryv1.AckResponse{}, h.elsewhere.Ack(ctx, caller(ctx), req.GetStreamId(), req.GetPosition())
+	if errors.Is(err, delivery.ErrStreamGone) && h.peers != nil {
+		return &deliveryv1.AckResponse{}, h.peers.Ack(ctx, caller(ctx), req.GetStreamId(), req.GetPosition())
 	}
 	if err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (
 func (h *deliveryHandler) Extend(ctx context.Context, req *deliveryv1.ExtendRequest) (*deliveryv1.ExtendResponse, error) {
 	p, _ := auth.PrincipalFrom(ctx)
 	err := h.hub.Extend(p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt)
-	if errors.Is(err, delivery.ErrStreamGone) && h.elsewhere != nil {
-		err = h.elsewhere.Extend(ctx, p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt)
+	if errors.Is(err, delivery.ErrStreamGone) && h.peers != nil {
+		err = h.peers.Extend(ctx, p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt)
 	}
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ import (
 // errorDomain is the domain of all reasons.
 const errorDomain = "parley"
 
-// Reasons that are no row of the table.
+// Reasons that are not in the table.
 const (
 	reasonInvalid  = "INVALID_ARGUMENT"
 	reasonInternal = "INTERNAL"
@@ -41,7 +41,7 @@ type mapping struct {
 	// text is what the client reads. Empty: the error's own, from the sentinel on;
 	// only for sentinels that explain what the caller sent.
 	text  string
-	retry time.Duration // when to try again; 0: not by itself
+	retry time.Duration // when to retry; 0: a retry does not help
 }
 
 // mappings is the one table of errors, searched from the top. Errors that are
@@ -81,7 +81,7 @@ var mappings = []mapping{
 	{is: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED", text: "the session was ended"},
 	{is: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED", text: "a newer stream took this one's place"},
 
-	{is: ErrElsewhere, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "live updates cannot be had just now", retry: time.Second},
+	{is: ErrPeersUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "live updates cannot be had just now", retry: time.Second},
 
 	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL", text: "storage is full: reading goes on, writing does not"},
 	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it is not known whether this was done", retry: time.Second},
@@ -89,15 +89,15 @@ var mappings = []mapping{
 	{is: store.ErrConflict, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "others are changing the same chat", retry: time.Second},
 	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached", retry: time.Second},
 	{is: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
-	{is: store.ErrInvalid, code: connect.CodeInternal, reason: reasonInternal}, // a request that this program must not make
+	{is: store.ErrInvalid, code: connect.CodeInternal, reason: reasonInternal}, // a defect of this program
 	{is: store.ErrCorrupt, code: connect.CodeInternal, reason: reasonInternal},
 }
 
 // reporter turns errors into what clients may see, and logs the rest.
 type reporter struct{ log *slog.Logger }
 
-// public is the error that a client sees, in place of err. It logs what is
-// hidden, and what an operator should know of.
+// public returns the error that a client sees in place of err. It logs what is hidden, and
+// failures that concern operators.
 func (r reporter) public(ctx context.Context, procedure string, err error) *connect.Error {
 	var out *connect.Error
 	if errors.As(err, &out) {
@@ -138,7 +138,7 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 		text, metadata := detailed(err, "the request took too long")
 		return newError(connect.CodeDeadlineExceeded, reasonDeadline, text, unknown.metadata(metadata), 0)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &failed):
-		// A call within the request took too long, or lost against others to the end.
+		// A call within the request took too long, or lost every race against others.
 		r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
 		return newError(connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached", unknown.metadata(nil), time.Second)
 	}
@@ -210,8 +210,8 @@ func invalidField(field, description string) *badRequest {
 	return b
 }
 
-// fieldOf is a rule's refusal of what a request holds, as that of the field which
-// alone can be meant.
+// fieldOf turns a rule's refusal of a request into that of the only field that it can
+// mean.
 func fieldOf(err error, field string) error {
 	if !errors.Is(err, chat.ErrInvalidArgument) {
 		return err

@@ -66,7 +66,7 @@ var sentinels = map[string]struct {
 	"delivery.ErrSessionRevoked": {delivery.ErrSessionRevoked, connect.CodeUnauthenticated, "SESSION_REVOKED"},
 	"delivery.ErrReplaced":       {delivery.ErrReplaced, connect.CodeResourceExhausted, "REPLACED"},
 
-	"internal/api.ErrElsewhere": {ErrElsewhere, connect.CodeUnavailable, "UNAVAILABLE"},
+	"internal/api.ErrPeersUnavailable": {ErrPeersUnavailable, connect.CodeUnavailable, "UNAVAILABLE"},
 
 	"store.ErrClosed":      {store.ErrClosed, connect.CodeUnavailable, "DRAINING"},
 	"store.ErrConflict":    {store.ErrConflict, connect.CodeUnavailable, "UNAVAILABLE"},

@@ -24,10 +24,9 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// interceptor is what every RPC passes, in this order: time and outcome are
-// counted, panics caught and errors mapped; the caller must be known; the
-// Idempotency-Key header is taken over; the request is validated; the handler
-// runs; what it saw becomes durable.
+// interceptor wraps every RPC. In this order it measures time and outcome, recovers panics
+// and maps errors; requires a caller; applies the Idempotency-Key header; validates the
+// request; runs the handler; and waits until what the handler read is durable.
 type interceptor struct {
 	reporter
 	store    store.Store
@@ -48,10 +47,10 @@ func newInterceptor(c Config) (*interceptor, error) {
 // WrapUnary implements connect.Interceptor.
 func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
-		reached(ctx)
-		began := time.Now()
+		markReached(ctx)
+		started := time.Now()
 		defer func() {
-			if err = i.finish(ctx, req.Spec().Procedure, began, recover(), err); err != nil {
+			if err = i.finish(ctx, req.Spec().Procedure, started, recover(), err); err != nil {
 				res = nil
 			}
 		}()
@@ -65,13 +64,13 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
 		defer cancel()
 		res, err = next(ctx, req)
-		// The one place where a unary answer waits: also an error may tell what was
-		// read.
+		// The one place where a unary answer waits. An error waits, too: it may depend
+		// on what was read.
 		if durable := i.store.Durable(ctx); durable != nil {
 			return nil, fmt.Errorf("wait for durability: %w", durable)
 		}
 		if err == nil && req.HTTPMethod() == http.MethodGet {
-			err = conditional(req.Header(), res)
+			err = setETag(req.Header(), res)
 		}
 		return res, err
 	}
@@ -85,9 +84,9 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 // WrapStreamingHandler implements connect.Interceptor.
 func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
-		reached(ctx)
-		began := time.Now()
-		defer func() { err = i.finish(ctx, conn.Spec().Procedure, began, recover(), err) }()
+		markReached(ctx)
+		started := time.Now()
+		defer func() { err = i.finish(ctx, conn.Spec().Procedure, started, recover(), err) }()
 		if err := i.admit(ctx); err != nil {
 			return err
 		}
@@ -117,7 +116,7 @@ func (c checkedConn) Receive(m any) error {
 }
 
 // finish counts an RPC and returns the error that the client sees.
-func (i *interceptor) finish(ctx context.Context, procedure string, began time.Time, panicked any, err error) error {
+func (i *interceptor) finish(ctx context.Context, procedure string, started time.Time, panicked any, err error) error {
 	if panicked == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this too
 		panic(panicked)
 	}
@@ -126,9 +125,9 @@ func (i *interceptor) finish(ctx context.Context, procedure string, began time.T
 	case panicked != nil:
 		out = i.internal(ctx, procedure, slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
 	case err != nil:
-		out = complete(i.public(ctx, procedure, err))
+		out = addReason(i.public(ctx, procedure, err))
 	}
-	i.record(ctx, procedure, out, time.Since(began))
+	i.record(ctx, procedure, out, time.Since(started))
 	if out == nil {
 		return nil // not a nil *connect.Error in an error
 	}
@@ -152,13 +151,13 @@ func (i *interceptor) admit(ctx context.Context) error {
 	return nil
 }
 
-// check completes and validates a request.
+// check applies the idempotency key and validates a request.
 func (i *interceptor) check(m any, header http.Header) error {
 	msg, ok := m.(proto.Message)
 	if !ok {
 		return fmt.Errorf("api: %T is not a message", m)
 	}
-	keyed, err := adoptKey(msg.ProtoReflect(), header)
+	keyed, err := applyIdempotencyKey(msg.ProtoReflect(), header)
 	if err != nil {
 		return err
 	}
@@ -185,12 +184,11 @@ func (i *interceptor) check(m any, header http.Header) error {
 // keyHeader is the alias of the fields below.
 const keyHeader = "Idempotency-Key"
 
-// adoptKey puts the Idempotency-Key header into the field that it is an alias of,
-// and returns the field's name. Requests without such a field ignore the header;
-// the field's own rules decide on its form. A client_message_id is a UUID, in which
-// case does not matter: it is written in lower case from here on, so that two forms of
-// one are the same message.
-func adoptKey(m protoreflect.Message, header http.Header) (field string, err error) {
+// applyIdempotencyKey sets the field that the Idempotency-Key header is an alias of, and
+// returns the field's name. Requests without such a field ignore the header; the field's
+// own rules validate it. A client_message_id is a UUID, in which case does not matter: it
+// is normalised to lower case, so that both spellings are the same message.
+func applyIdempotencyKey(m protoreflect.Message, header http.Header) (field string, err error) {
 	write := func(id string) string { return id }
 	fd := m.Descriptor().Fields().ByName("client_message_id")
 	if fd != nil {
@@ -223,8 +221,8 @@ func adoptKey(m protoreflect.Message, header http.Header) (field string, err err
 	return name, nil
 }
 
-// keyOf is the field with the key of a message that may be repeated, and the key;
-// empty for other messages.
+// keyOf returns the idempotency key of a message and the name of its field; empty for
+// messages without one.
 func keyOf(m any) (field, key string) {
 	msg, ok := m.(proto.Message)
 	if !ok {
@@ -239,8 +237,8 @@ func keyOf(m any) (field, key string) {
 	return "", ""
 }
 
-// unknownOutcome is an error after which a request may have been carried out, with
-// its key, with which it can be repeated.
+// unknownOutcome is an error after which a request may have taken effect, with the key
+// with which it can be retried.
 type unknownOutcome struct {
 	error
 	field, key string
@@ -249,8 +247,8 @@ type unknownOutcome struct {
 // Unwrap is for errors.Is.
 func (e *unknownOutcome) Unwrap() error { return e.error }
 
-// withKey adds the key of a request to an error that leaves its outcome open: the one
-// that the service used, which it may have made itself, or else the request's.
+// withKey adds the key of a request to an error that leaves its outcome unknown: the key
+// that the service used, which it may have generated, or else the request's.
 func withKey(err error, m any) error {
 	if !errors.Is(err, store.ErrAmbiguous) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -263,10 +261,10 @@ func withKey(err error, m any) error {
 	return &unknownOutcome{err, field, key}
 }
 
-// conditional gives the answer to a GET a tag, and makes it "not modified" if the
-// client has it. The tag stands for the content of the message, which is made
-// from stored versions; it is weak, because the same message has many encodings.
-func conditional(header http.Header, res connect.AnyResponse) error {
+// setETag sets the entity tag of the answer to a GET, and returns "not modified" if the
+// client has that tag. The tag is a hash of the message's content; it is weak, because
+// the same message has many encodings.
+func setETag(header http.Header, res connect.AnyResponse) error {
 	msg, ok := res.Any().(proto.Message)
 	if !ok {
 		return fmt.Errorf("api: %T is not a message", res.Any())

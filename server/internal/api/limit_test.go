@@ -9,7 +9,7 @@ import (
 // of it, or of the write before, is noticed.
 func TestLimit(t *testing.T) {
 	cut := make(chan struct{}, 10)
-	l := limit{cut: func() { cut <- struct{}{} }}
+	l := writeLimit{cut: func() { cut <- struct{}{} }}
 	for range 3 {
 		l.start(time.Millisecond)
 		<-cut
@@ -29,13 +29,13 @@ func TestLimit(t *testing.T) {
 		t.Error("cut without a reason")
 	case <-time.After(20 * time.Millisecond):
 	}
-	var none limit // of a transport that cannot
+	var none writeLimit // of a transport that cannot
 	none.start(0)
 	none.stop()
 }
 
 func BenchmarkLimit(b *testing.B) {
-	l := limit{cut: func() { b.Error("cut") }}
+	l := writeLimit{cut: func() { b.Error("cut") }}
 	for b.Loop() {
 		l.start(time.Hour)
 		l.stop()

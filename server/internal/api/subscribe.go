@@ -28,12 +28,12 @@ func withWriteDeadlines(next http.Handler) http.Handler {
 	})
 }
 
-// limit bounds the time of each write of a stream. It is a timer that sets a
+// writeLimit bounds the time of each write of a stream. It is a timer that sets a
 // deadline in the past only when a write has taken too long: a deadline that is
 // left standing after a write resets an HTTP/2 stream that only waits for its next
 // frame, and setting one and clearing it again would go through the loop of the
 // connection twice for each write.
-type limit struct {
+type writeLimit struct {
 	cut   func() // nil: nothing is bounded
 	timer *time.Timer
 
@@ -41,7 +41,7 @@ type limit struct {
 	until time.Time // zero: no write is under way
 }
 
-func (l *limit) start(after time.Duration) {
+func (l *writeLimit) start(after time.Duration) {
 	if l.cut == nil {
 		return
 	}
@@ -57,7 +57,7 @@ func (l *limit) start(after time.Duration) {
 
 // stop ends the time of a write. Once it has returned nothing is cut: the
 // connection may be in use for something else by then.
-func (l *limit) stop() {
+func (l *writeLimit) stop() {
 	if l.cut == nil {
 		return
 	}
@@ -67,7 +67,7 @@ func (l *limit) stop() {
 	l.timer.Stop()
 }
 
-func (l *limit) fire() {
+func (l *writeLimit) fire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.until.IsZero() && !time.Now().Before(l.until) { // not one that came late, for an earlier write
@@ -75,16 +75,16 @@ func (l *limit) fire() {
 	}
 }
 
-// pump carries a stream's frames to its client: first what it missed, then
-// everything as it comes, with a heartbeat where nothing does. It returns why the
-// stream ended. A stream of events keeps its place.
+// pump sends a stream's frames to its client: first what the client missed, then new
+// frames, and a heartbeat when there are none. It returns why the stream ended. A stream
+// of events records its place.
 func pump(ctx context.Context, s *delivery.Stream, every time.Duration, conn connect.StreamingHandlerConn, at *codec.Place) error {
 	conn.ResponseHeader().Set("X-Accel-Buffering", "no") // nginx would hold frames back
 	conn.ResponseHeader().Set("Cache-Control", "no-cache")
-	var patience limit
+	var deadline writeLimit
 	if rc, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
 		// Not every transport can; then the queue's bound alone ends a slow reader.
-		patience.cut = func() { _ = rc.SetWriteDeadline(time.Unix(1, 0)) }
+		deadline.cut = func() { _ = rc.SetWriteDeadline(time.Unix(1, 0)) }
 		// The status, and the end of the response, are written later by others.
 		defer func() { _ = rc.SetWriteDeadline(time.Now().Add(writeTimeout)) }()
 	}
@@ -94,9 +94,9 @@ func pump(ctx context.Context, s *delivery.Stream, every time.Duration, conn con
 			if len(frames) == 0 {
 				return last, nil
 			}
-			patience.start(writeTimeout)
+			deadline.start(writeTimeout)
 			err := conn.Send(&codec.Batch{First: first, Frames: frames, Place: at})
-			patience.stop()
+			deadline.stop()
 			if err != nil {
 				return true, err
 			}
@@ -115,18 +115,18 @@ func pump(ctx context.Context, s *delivery.Stream, every time.Duration, conn con
 			return err
 		}
 	}
-	beat := time.NewTimer(every)
-	defer beat.Stop()
+	heartbeat := time.NewTimer(every)
+	defer heartbeat.Stop()
 	for {
 		if ended, err := send(); ended || err != nil {
 			return err
 		}
-		beat.Reset(every)
+		heartbeat.Reset(every)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.Ready():
-		case <-beat.C:
+		case <-heartbeat.C:
 			s.Heartbeat()
 		}
 	}

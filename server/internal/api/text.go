@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// What users write is stored byte for byte; what could harm a reader is refused
-// (S-23). Lengths are rules of the contracts, in proto.
+// Text of users is stored byte for byte; characters that could deceive or harm a reader
+// are refused. Lengths are rules of the contracts, in proto.
 
 // checkContent checks the text of a message: UTF-8 without control characters,
 // but for tab and the two of line ends.

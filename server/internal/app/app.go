@@ -266,7 +266,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 	}
 	ac := api.Config{Chat: p.chats, View: reader, Hub: p.hub, Store: eng.Store, Logger: log, Observe: p.metrics.Request}
 	if p.cluster != nil {
-		ac.Route, ac.Elsewhere = p.cluster.route, p.cluster
+		ac.Route, ac.PeerStreams = p.cluster.route, p.cluster
 	}
 	p.api, err = api.New(ac)
 	if err != nil {

@@ -152,19 +152,19 @@ func (c *cluster) route(ctx context.Context, user string) (func(), error) {
 	return release, elsewhere(err)
 }
 
-// Ack implements api.Elsewhere.
+// Ack implements api.PeerStreams.
 func (c *cluster) Ack(ctx context.Context, user, streamID string, position int64) error {
 	return elsewhere(c.mesh.Ack(ctx, user, streamID, position))
 }
 
-// Extend implements api.Elsewhere.
+// Extend implements api.PeerStreams.
 func (c *cluster) Extend(ctx context.Context, user, session, streamID string, until time.Time) error {
 	return elsewhere(c.mesh.Extend(ctx, user, session, streamID, until))
 }
 
 func elsewhere(err error) error {
 	if errors.Is(err, routing.ErrUnavailable) || errors.Is(err, link.ErrUnreachable) {
-		return fmt.Errorf("%w: %w", api.ErrElsewhere, err)
+		return fmt.Errorf("%w: %w", api.ErrPeersUnavailable, err)
 	}
 	return err
 }

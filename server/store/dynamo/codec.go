@@ -13,53 +13,53 @@ import (
 
 type attributes = map[string]types.AttributeValue
 
-// shape is a table as DynamoDB knows it.
-type shape struct {
+// schema is a table as DynamoDB knows it.
+type schema struct {
 	def    store.Def
 	name   string // with the prefix
 	pk, sk string // attributes of the key; sk is "" without a sort key
 }
 
-func shapes(prefix string) map[store.Table]*shape {
-	m := map[store.Table]*shape{}
+func schemas(prefix string) map[store.Table]*schema {
+	m := map[store.Table]*schema{}
 	for _, d := range tables.Definitions(prefix) {
-		m[d.Table] = &shape{def: store.Def{Name: d.Table, SortKey: d.SortKey != "", TTL: d.TTL}, name: d.Name, pk: d.PartitionKey, sk: d.SortKey}
+		m[d.Table] = &schema{def: store.Def{Name: d.Table, SortKey: d.SortKey != "", TTL: d.TTL}, name: d.Name, pk: d.PartitionKey, sk: d.SortKey}
 	}
 	return m
 }
 
-func (sh *shape) key(k store.Key) attributes {
-	m := attributes{sh.pk: &types.AttributeValueMemberS{Value: k.PK}}
-	if sh.sk != "" {
-		m[sh.sk] = &types.AttributeValueMemberS{Value: k.SK}
+func (sc *schema) key(k store.Key) attributes {
+	m := attributes{sc.pk: &types.AttributeValueMemberS{Value: k.PK}}
+	if sc.sk != "" {
+		m[sc.sk] = &types.AttributeValueMemberS{Value: k.SK}
 	}
 	return m
 }
 
-func (sh *shape) isKey(name string) bool { return name == sh.pk || (name == sh.sk && sh.sk != "") }
+func (sc *schema) isKey(name string) bool { return name == sc.pk || (name == sc.sk && sc.sk != "") }
 
 // column is the name under which an attribute is stored. One that is named as a part
 // of the key, which the contract allows, gets an underscore, and so does one that
 // already has some, so that no two meet.
-func (sh *shape) column(name string) string {
-	if sh.isKey(strings.TrimLeft(name, "_")) {
+func (sc *schema) column(name string) string {
+	if sc.isKey(strings.TrimLeft(name, "_")) {
 		return "_" + name
 	}
 	return name
 }
 
 // attr is the inverse of column.
-func (sh *shape) attr(column string) string {
-	if strings.HasPrefix(column, "_") && sh.isKey(strings.TrimLeft(column, "_")) {
+func (sc *schema) attr(column string) string {
+	if strings.HasPrefix(column, "_") && sc.isKey(strings.TrimLeft(column, "_")) {
 		return column[1:]
 	}
 	return column
 }
 
-func (sh *shape) encode(k store.Key, it store.Item) attributes {
-	m := sh.key(k)
+func (sc *schema) encode(k store.Key, it store.Item) attributes {
+	m := sc.key(k)
 	for _, a := range it {
-		m[sh.column(a.Name)] = encode(a.Value)
+		m[sc.column(a.Name)] = encode(a.Value)
 	}
 	return m
 }
@@ -89,8 +89,8 @@ func number(n int64) types.AttributeValue {
 
 // decode reads an item, nil for none. What no engine of ours writes is an error that
 // wraps store.ErrCorrupt.
-func (sh *shape) decode(m attributes) (store.Row, error) {
-	row := store.Row{Key: store.Key{Table: sh.def.Name}}
+func (sc *schema) decode(m attributes) (store.Row, error) {
+	row := store.Row{Key: store.Key{Table: sc.def.Name}}
 	if len(m) == 0 {
 		return row, nil
 	}
@@ -99,13 +99,13 @@ func (sh *shape) decode(m attributes) (store.Row, error) {
 		v, ok := decode(av)
 		switch {
 		case !ok:
-			return row, fmt.Errorf("%w: table %s: attribute %.100q is %T", store.ErrCorrupt, sh.name, column, av)
-		case column == sh.pk:
+			return row, fmt.Errorf("%w: table %s: attribute %.100q is %T", store.ErrCorrupt, sc.name, column, av)
+		case column == sc.pk:
 			row.Key.PK = v.Str()
-		case sh.isKey(column):
+		case sc.isKey(column):
 			row.Key.SK = v.Str()
 		default:
-			attrs = append(attrs, store.Attr{Name: sh.attr(column), Value: v})
+			attrs = append(attrs, store.Attr{Name: sc.attr(column), Value: v})
 		}
 	}
 	row.Item = store.NewItem(attrs...)

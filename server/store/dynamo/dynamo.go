@@ -1,6 +1,6 @@
 // Package dynamo is the storage engine for many machines: Amazon DynamoDB.
 //
-// It owns the form of keys, items, conditions and updates in DynamoDB's terms, and
+// It owns the encoding of keys, items, conditions and updates in DynamoDB's terms, and
 // what expired but is still there. Package wire has the connection, its retries and
 // errors, package tables the definitions of the tables. The contract is package
 // store's, the rows are package table's.
@@ -12,10 +12,10 @@
 // UpdateItem or DeleteItem at half the price, which has no token: its lost answer is
 // store.ErrAmbiguous at once. Conditions on tables whose items expire carry the time
 // of the call: an item that expired counts as missing long before DynamoDB removes
-// it. An update that meets one fails a condition of the engine's own and goes again
-// as a put. Increments carry a condition, too, that they can be made, so that failed
-// conditions of the plan come first, as the contract wants. What a failed condition
-// shows is judged by the contract's evaluator, never by DynamoDB's word alone.
+// it. An update of an expired item fails a condition that this engine adds, and is sent
+// again as a put. Increments carry a condition, too, against overflow and other kinds, so
+// that failed conditions of the plan are reported first, as the contract requires. The
+// contract's evaluator decides about failed conditions, never DynamoDB alone.
 //
 // # Answers that did not come
 //
@@ -58,11 +58,11 @@ type Options struct {
 type Store struct {
 	opts       Options
 	wire       *wire.Client
-	shapes     map[store.Table]*shape
+	schemas    map[store.Table]*schema
 	generation string
 	counters   counters
 
-	life   sync.RWMutex // held shared by every call; Close takes it for itself
+	life   sync.RWMutex // shared by every call, exclusive in Close
 	closed bool
 }
 
@@ -84,7 +84,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, wire: client, shapes: shapes(o.Prefix)}
+	s := &Store{opts: o, wire: client, schemas: schemas(o.Prefix)}
 	s.generation, err = s.loadGeneration(ctx)
 	if err != nil {
 		client.Close()
@@ -103,7 +103,7 @@ func (s *Store) begin(ctx context.Context) (bounded context.Context, end func(),
 		s.life.RUnlock()
 		return nil, nil, store.ErrClosed
 	}
-	bounded, cancel := wire.Bound(ctx)
+	bounded, cancel := wire.WithTimeout(ctx)
 	return bounded, func() {
 		cancel()
 		s.life.RUnlock()

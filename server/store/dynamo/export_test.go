@@ -23,7 +23,7 @@ func (s *Store) Options() Options { return s.opts }
 // and values in UTF-8, numbers with a byte for two digits, one more, and one for a sign,
 // lists with three bytes and one for each element. It counts what is sent.
 func SizeByTheirRules(k store.Key, it store.Item) (n int) {
-	for name, v := range shapes("p_")[k.Table].encode(k, it) {
+	for name, v := range schemas("p_")[k.Table].encode(k, it) {
 		n += len(name) + sizeOf(v)
 	}
 	return n
@@ -50,9 +50,9 @@ func sizeOf(v types.AttributeValue) int {
 
 // PutRaw puts what no engine writes.
 func (s *Store) PutRaw(ctx context.Context, k store.Key, name string, v types.AttributeValue) error {
-	sh := s.shapes[k.Table]
-	it := sh.key(k)
+	sc := s.schemas[k.Table]
+	it := sc.key(k)
 	it[name] = v
-	_, err := s.wire.DB.PutItem(ctx, &dynamodb.PutItemInput{TableName: &sh.name, Item: it})
+	_, err := s.wire.DB.PutItem(ctx, &dynamodb.PutItemInput{TableName: &sc.name, Item: it})
 	return err
 }

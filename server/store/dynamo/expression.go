@@ -13,8 +13,8 @@ import (
 
 const maxExpression = 4096 // bytes of one expression
 
-// form is a write in DynamoDB's terms.
-type form struct {
+// request is a write in DynamoDB's terms.
+type request struct {
 	table     string
 	op        store.Op
 	key, item attributes // item of a put, key of all others
@@ -24,8 +24,8 @@ type form struct {
 	values    attributes
 }
 
-// failed is what the answer says of an item whose condition failed.
-func (f *form) failed() types.ReturnValuesOnConditionCheckFailure {
+// failed says what the answer returns of an item whose condition failed.
+func (f *request) failed() types.ReturnValuesOnConditionCheckFailure {
 	if f.cond == nil {
 		return ""
 	}
@@ -34,25 +34,25 @@ func (f *form) failed() types.ReturnValuesOnConditionCheckFailure {
 
 // expression collects the names and values of a write's expressions.
 type expression struct {
-	sh     *shape
-	names  map[string]string
-	values attributes
-	known  map[string]string // placeholders of columns
+	sc           *schema
+	names        map[string]string
+	values       attributes
+	placeholders map[string]string // of columns
 }
 
 func (e *expression) column(column string) string {
-	if p, ok := e.known[column]; ok {
+	if p, ok := e.placeholders[column]; ok {
 		return p
 	}
 	if e.names == nil {
-		e.names, e.known = map[string]string{}, map[string]string{}
+		e.names, e.placeholders = map[string]string{}, map[string]string{}
 	}
 	p := "#" + strconv.Itoa(len(e.names))
-	e.names[p], e.known[column] = column, p
+	e.names[p], e.placeholders[column] = column, p
 	return p
 }
 
-func (e *expression) attr(name string) string { return e.column(e.sh.column(name)) }
+func (e *expression) attr(name string) string { return e.column(e.sc.column(name)) }
 
 func (e *expression) value(v types.AttributeValue) string {
 	if e.values == nil {
@@ -63,14 +63,14 @@ func (e *expression) value(v types.AttributeValue) string {
 	return p
 }
 
-// term says what a term says. DynamoDB finds every comparison with a missing
-// attribute, and with one of another type, false.
+// term is the expression of a term. In DynamoDB every comparison with a missing attribute,
+// and with one of another type, is false.
 func (e *expression) term(t store.Term) string {
 	switch t.Test {
 	case store.TestExists:
-		return "attribute_exists(" + e.column(e.sh.pk) + ")"
+		return "attribute_exists(" + e.column(e.sc.pk) + ")"
 	case store.TestAbsent:
-		return "attribute_not_exists(" + e.column(e.sh.pk) + ")"
+		return "attribute_not_exists(" + e.column(e.sc.pk) + ")"
 	case store.TestNoAttr:
 		return "attribute_not_exists(" + e.attr(t.Attr) + ")"
 	case store.TestNotEqual:
@@ -85,7 +85,7 @@ func (e *expression) term(t store.Term) string {
 	return e.attr(t.Attr) + "=" + e.value(encode(t.Value))
 }
 
-// guard says that an increment can be made.
+// guard is the condition under which an increment does not fail.
 func (e *expression) guard(inc store.Increment) string {
 	a := e.attr(inc.Name)
 	at, bound := "<=", int64(math.MaxInt64-max(inc.N, 0))
@@ -95,9 +95,9 @@ func (e *expression) guard(inc store.Increment) string {
 	return "(attribute_not_exists(" + a + ")OR " + a + at + e.value(number(bound)) + ")"
 }
 
-// condition says what a write's condition says of an item that may have expired, at
-// now in unix seconds. An update wants, besides, an item that has not expired, or
-// none, and increments that can be made.
+// condition is the expression of a write's condition on an item that may have expired, at
+// now in unix seconds. An update also requires that the item has not expired, or does not
+// exist, and that its increments do not fail.
 func (e *expression) condition(w *store.Write, now int64) string {
 	var all []string
 	for _, t := range w.Cond {
@@ -108,7 +108,7 @@ func (e *expression) condition(w *store.Write, now int64) string {
 			all = append(all, e.guard(inc))
 		}
 	}
-	if !e.sh.def.TTL || (len(w.Cond) == 0 && w.Op != store.OpUpdate) {
+	if !e.sc.def.TTL || (len(w.Cond) == 0 && w.Op != store.OpUpdate) {
 		return strings.Join(all, " AND ")
 	}
 	at, t := e.attr(store.ExpiresAtField), e.value(number(now))
@@ -139,25 +139,25 @@ func (e *expression) update(u store.Update) string {
 	return b.String()
 }
 
-// form puts a write in DynamoDB's terms. An update of an item that has expired, if
-// fresh, is a put of what it makes of nothing.
-func (sh *shape) form(w *store.Write, now int64, fresh bool) (form, error) {
-	e := &expression{sh: sh}
-	f := form{table: sh.name, op: w.Op}
+// request translates a write to DynamoDB's terms. With fresh, an update of an expired item
+// becomes a put of the item that the update makes of nothing.
+func (sc *schema) request(w *store.Write, now int64, fresh bool) (request, error) {
+	e := &expression{sc: sc}
+	f := request{table: sc.name, op: w.Op}
 	cond := ""
 	switch {
 	case w.Op == store.OpPut:
-		f.item = sh.encode(w.Key, w.Item)
+		f.item = sc.encode(w.Key, w.Item)
 		cond = e.condition(w, now)
 	case fresh:
 		next, err := w.Next(nil)
 		if err != nil {
 			return f, err
 		}
-		f.op, f.item = store.OpPut, sh.encode(w.Key, next)
+		f.op, f.item = store.OpPut, sc.encode(w.Key, next)
 		cond = e.attr(store.ExpiresAtField) + "<=" + e.value(number(now))
 	default:
-		f.key = sh.key(w.Key)
+		f.key = sc.key(w.Key)
 		cond = e.condition(w, now)
 	}
 	if f.op == store.OpUpdate {

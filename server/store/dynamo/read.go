@@ -13,8 +13,8 @@ import (
 
 // live reads an item that DynamoDB answered with, nil for none and for one that has
 // expired.
-func (s *Store) live(sh *shape, m attributes) (store.Item, error) {
-	row, err := sh.decode(m)
+func (s *Store) live(sc *schema, m attributes) (store.Item, error) {
+	row, err := sc.decode(m)
 	if err != nil || store.Expired(row.Item, s.opts.Clock().Unix()) {
 		return nil, err
 	}
@@ -35,11 +35,11 @@ func (s *Store) Get(ctx context.Context, key store.Key, c store.Consistency) (st
 }
 
 func (s *Store) get(ctx context.Context, key store.Key, c store.Consistency) (store.Item, error) {
-	sh := s.shapes[key.Table]
+	sc := s.schemas[key.Table]
 	var out *dynamodb.GetItemOutput
 	err := s.wire.Read(ctx, func(ctx context.Context) (err error) {
 		out, err = s.wire.DB.GetItem(ctx, &dynamodb.GetItemInput{
-			TableName: &sh.name, Key: sh.key(key), ConsistentRead: aws.Bool(bool(c)), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+			TableName: &sc.name, Key: sc.key(key), ConsistentRead: aws.Bool(bool(c)), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 		})
 		return err
 	})
@@ -47,7 +47,7 @@ func (s *Store) get(ctx context.Context, key store.Key, c store.Consistency) (st
 		return nil, err
 	}
 	s.counters.read(out.ConsumedCapacity)
-	return s.live(sh, out.Item)
+	return s.live(sc, out.Item)
 }
 
 // BatchGet implements store.Store.
@@ -62,14 +62,14 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 	defer end()
 	place := make(map[store.Key]int, len(keys))
 	request := map[string]types.KeysAndAttributes{}
-	tables := map[string]*shape{}
+	tables := map[string]*schema{}
 	for i, k := range keys {
-		sh := s.shapes[k.Table]
-		place[k], tables[sh.name] = i, sh
-		of := request[sh.name]
+		sc := s.schemas[k.Table]
+		place[k], tables[sc.name] = i, sc
+		of := request[sc.name]
 		of.ConsistentRead = aws.Bool(bool(c))
-		of.Keys = append(of.Keys, sh.key(k))
-		request[sh.name] = of
+		of.Keys = append(of.Keys, sc.key(k))
+		request[sc.name] = of
 	}
 	items := make([]store.Item, len(keys))
 	for n := 0; len(request) > 0; n++ {
@@ -84,9 +84,9 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 		s.counters.reads(out.ConsumedCapacity...)
 		got := 0
 		for name, list := range out.Responses {
-			sh := tables[name]
+			sc := tables[name]
 			for _, m := range list {
-				row, err := sh.decode(m)
+				row, err := sc.decode(m)
 				if err != nil {
 					return nil, err
 				}
@@ -104,10 +104,10 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 			n = 0 // the answer was too large, or there is some capacity
 		}
 		for _, of := range request {
-			s.wire.Left(len(of.Keys))
+			s.wire.CountUnprocessed(len(of.Keys))
 		}
-		if !s.wire.Pause(ctx, n) {
-			return nil, wire.Unprocessed(ctx)
+		if !s.wire.Backoff(ctx, n) {
+			return nil, wire.UnprocessedError(ctx)
 		}
 	}
 	return items, nil
@@ -115,7 +115,7 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 
 // pages reads pages of DynamoDB's until one of the contract's is full. fetch answers
 // with the rows after a cursor and the key to go on after, none at the end; limit 0 is none.
-func (s *Store) pages(sh *shape, limit int, cursor string, position func(store.Key) string, fetch func(after string, limit int) (rows []attributes, last attributes, err error)) (store.Page, error) {
+func (s *Store) pages(sc *schema, limit int, cursor string, position func(store.Key) string, fetch func(after string, limit int) (rows []attributes, last attributes, err error)) (store.Page, error) {
 	p := store.NewPager(limit, s.opts.Clock())
 	for size := 0; ; {
 		want := 0
@@ -127,7 +127,7 @@ func (s *Store) pages(sh *shape, limit int, cursor string, position func(store.K
 			return store.Page{}, err
 		}
 		for _, m := range list {
-			row, err := sh.decode(m)
+			row, err := sc.decode(m)
 			if err != nil {
 				return store.Page{}, err
 			}
@@ -139,7 +139,7 @@ func (s *Store) pages(sh *shape, limit int, cursor string, position func(store.K
 		if len(last) == 0 {
 			return p.Page, nil
 		}
-		end, err := sh.decode(last)
+		end, err := sc.decode(last)
 		if err != nil {
 			return store.Page{}, err
 		}
@@ -174,27 +174,27 @@ func (s *Store) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	if (near != "" && far != "" && before(far, near)) || (q.Cursor != "" && far != "" && !before(q.Cursor, far)) {
 		return store.Page{}, nil
 	}
-	sh := s.shapes[q.Table]
-	e := &expression{sh: sh}
+	sc := s.schemas[q.Table]
+	e := &expression{sc: sc}
 	str := func(s string) string { return e.value(&types.AttributeValueMemberS{Value: s}) }
-	cond := e.column(sh.pk) + "=" + str(q.PK)
+	cond := e.column(sc.pk) + "=" + str(q.PK)
 	switch {
 	case q.From != "" && q.To != "":
-		cond += " AND " + e.column(sh.sk) + " BETWEEN " + str(q.From) + " AND " + str(q.To)
+		cond += " AND " + e.column(sc.sk) + " BETWEEN " + str(q.From) + " AND " + str(q.To)
 	case q.From != "":
-		cond += " AND " + e.column(sh.sk) + ">=" + str(q.From)
+		cond += " AND " + e.column(sc.sk) + ">=" + str(q.From)
 	case q.To != "":
-		cond += " AND " + e.column(sh.sk) + "<=" + str(q.To)
+		cond += " AND " + e.column(sc.sk) + "<=" + str(q.To)
 	}
 	position := func(k store.Key) string { return k.SK }
-	return s.pages(sh, q.Limit, q.Cursor, position, func(after string, limit int) ([]attributes, attributes, error) {
+	return s.pages(sc, q.Limit, q.Cursor, position, func(after string, limit int) ([]attributes, attributes, error) {
 		in := &dynamodb.QueryInput{
-			TableName: &sh.name, KeyConditionExpression: &cond, ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values,
+			TableName: &sc.name, KeyConditionExpression: &cond, ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values,
 			ScanIndexForward: aws.Bool(!q.Descending), ConsistentRead: aws.Bool(bool(q.Consistency)), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 			Limit: pageLimit(limit),
 		}
 		if after != "" {
-			in.ExclusiveStartKey = sh.key(store.Key{PK: q.PK, SK: after})
+			in.ExclusiveStartKey = sc.key(store.Key{PK: q.PK, SK: after})
 		}
 		var out *dynamodb.QueryOutput
 		err := s.wire.Read(ctx, func(ctx context.Context) (err error) {
@@ -226,10 +226,10 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 		return store.Page{}, err
 	}
 	defer end()
-	sh := s.shapes[q.Table]
-	return s.pages(sh, q.Limit, q.Cursor, store.ScanCursor, func(after string, limit int) ([]attributes, attributes, error) {
+	sc := s.schemas[q.Table]
+	return s.pages(sc, q.Limit, q.Cursor, store.ScanCursor, func(after string, limit int) ([]attributes, attributes, error) {
 		in := &dynamodb.ScanInput{
-			TableName: &sh.name, Segment: aws.Int32(int32(q.Segment)), TotalSegments: aws.Int32(int32(q.Segments)),
+			TableName: &sc.name, Segment: aws.Int32(int32(q.Segment)), TotalSegments: aws.Int32(int32(q.Segments)),
 			ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal, Limit: pageLimit(limit),
 		}
 		if after != "" {
@@ -239,7 +239,7 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 			if err != nil {
 				return nil, nil, err
 			}
-			in.ExclusiveStartKey = sh.key(k)
+			in.ExclusiveStartKey = sc.key(k)
 		}
 		var out *dynamodb.ScanOutput
 		err := s.wire.Read(ctx, func(ctx context.Context) (err error) {

@@ -39,7 +39,7 @@ func (s *Store) Transact(ctx context.Context, p store.Plan) error {
 	return err
 }
 
-// run is a plan under way.
+// run is a plan that is being executed.
 type run struct {
 	s      *Store
 	writes []store.Write
@@ -47,24 +47,24 @@ type run struct {
 	fresh  []bool // updates that found an item that has expired
 }
 
-// old is what a failed condition showed.
-type old struct {
+// failedItem is an item whose condition failed, as DynamoDB returned it.
+type failedItem struct {
 	index int
 	item  attributes
 }
 
-// errAgain says that the plan must go again in another form.
-var errAgain = errors.New("dynamo: an update met an item that has expired")
+// errRebuild says that the plan must be sent again with other requests.
+var errRebuild = errors.New("dynamo: an update met an item that has expired")
 
-// settle judges the conditions that DynamoDB found failed, in plan order: those of
-// the plan by the contract's evaluator, and those of the engine.
-func (r *run) settle(list []old) error {
+// resolveFailures evaluates the conditions that failed in DynamoDB, in plan order: those of
+// the plan by the contract's evaluator, and those that this engine added.
+func (r *run) resolveFailures(list []failedItem) error {
 	var failures []store.Failure
 	var refused error
-	again := false
+	rebuild := false
 	for _, o := range list {
 		w := &r.writes[o.index]
-		row, err := r.s.shapes[w.Key.Table].decode(o.item)
+		row, err := r.s.schemas[w.Key.Table].decode(o.item)
 		if err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (r *run) settle(list []old) error {
 			continue
 		}
 		if w.Op == store.OpUpdate && expired != r.fresh[o.index] {
-			r.fresh[o.index], again = expired, true
+			r.fresh[o.index], rebuild = expired, true
 			continue
 		}
 		if _, err := w.Next(current); err != nil {
@@ -92,8 +92,8 @@ func (r *run) settle(list []old) error {
 		return &store.ConditionError{Failures: failures}
 	case refused != nil:
 		return refused
-	case again:
-		return errAgain
+	case rebuild:
+		return errRebuild
 	}
 	return fmt.Errorf("%w: a transaction was cancelled without a reason", store.ErrUnavailable)
 }
@@ -107,14 +107,14 @@ func (r *run) transaction(ctx context.Context, token string) error {
 		items := make([]types.TransactWriteItem, len(r.writes))
 		for i := range r.writes {
 			w := &r.writes[i]
-			f, err := r.s.shapes[w.Key.Table].form(w, r.now, r.fresh[i])
+			f, err := r.s.schemas[w.Key.Table].request(w, r.now, r.fresh[i])
 			if err != nil {
 				return err
 			}
 			items[i] = f.action()
 		}
 		in := &dynamodb.TransactWriteItemsInput{TransactItems: items, ClientRequestToken: &token, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
-		v, open, err := r.s.wire.Try(ctx, true, func(ctx context.Context) error {
+		v, open, err := r.s.wire.Do(ctx, true, func(ctx context.Context) error {
 			out, err := r.s.wire.DB.TransactWriteItems(ctx, in)
 			if err == nil {
 				r.s.counters.writes(out.ConsumedCapacity...)
@@ -127,25 +127,25 @@ func (r *run) transaction(ctx context.Context, token string) error {
 		var cancelled *types.TransactionCanceledException
 		var reused *types.IdempotentParameterMismatchException
 		switch {
-		case v == wire.Answered && errors.As(err, &cancelled):
+		case v == wire.Final && errors.As(err, &cancelled):
 			err = r.cancelled(cancelled)
-			if !errors.Is(err, errAgain) {
+			if !errors.Is(err, errRebuild) {
 				return err
 			}
-		case v == wire.Answered && !open && errors.As(err, &reused):
-			// The caller repeats a plan, at another time. Its conditions tell whether it
-			// was committed, as on an engine without tokens.
+		case v == wire.Final && !open && errors.As(err, &reused):
+			// The caller repeats a plan at another time. The plan's conditions decide
+			// whether it was committed, as on an engine without tokens.
 		default:
-			return wire.Ended(ctx, v, open, err)
+			return wire.FinalError(ctx, v, open, err)
 		}
 		token = ""
-		if !r.s.wire.Pause(ctx, n) {
-			return wire.Ended(ctx, wire.Contended, false, err)
+		if !r.s.wire.Backoff(ctx, n) {
+			return wire.FinalError(ctx, wire.Conflicting, false, err)
 		}
 	}
 }
 
-func (f *form) action() types.TransactWriteItem {
+func (f *request) action() types.TransactWriteItem {
 	switch f.op {
 	case store.OpPut:
 		return types.TransactWriteItem{Put: &types.Put{
@@ -170,12 +170,12 @@ func (f *form) action() types.TransactWriteItem {
 }
 
 func (r *run) cancelled(err *types.TransactionCanceledException) error {
-	var list []old
+	var list []failedItem
 	var other error
 	for i, reason := range err.CancellationReasons {
 		switch c := wire.Code(reason); {
 		case c == "ConditionalCheckFailed" && i < len(r.writes):
-			list = append(list, old{i, reason.Item})
+			list = append(list, failedItem{i, reason.Item})
 		case c == "ValidationError", c == "ItemCollectionSizeLimitExceeded":
 			text := c
 			if reason.Message != nil {
@@ -189,12 +189,12 @@ func (r *run) cancelled(err *types.TransactionCanceledException) error {
 	if len(list) == 0 && other != nil {
 		return other
 	}
-	settled := r.settle(list)
+	resolved := r.resolveFailures(list)
 	var failed *store.ConditionError
-	if other != nil && !errors.As(settled, &failed) {
+	if other != nil && !errors.As(resolved, &failed) {
 		return other
 	}
-	return settled
+	return resolved
 }
 
 // single runs a plan of one write without a transaction.
@@ -208,29 +208,29 @@ func (r *run) single(ctx context.Context) error {
 		return err
 	}
 	for n := 0; ; n++ {
-		f, err := r.s.shapes[w.Key.Table].form(w, r.now, r.fresh[0])
+		f, err := r.s.schemas[w.Key.Table].request(w, r.now, r.fresh[0])
 		if err != nil {
 			return err
 		}
-		v, open, err := r.s.wire.Try(ctx, false, func(ctx context.Context) error { return r.s.send(ctx, &f) })
+		v, open, err := r.s.wire.Do(ctx, false, func(ctx context.Context) error { return r.s.send(ctx, &f) })
 		if err == nil {
 			return nil
 		}
 		var failed *types.ConditionalCheckFailedException
-		if v != wire.Answered || !errors.As(err, &failed) {
-			return wire.Ended(ctx, v, open, err)
+		if v != wire.Final || !errors.As(err, &failed) {
+			return wire.FinalError(ctx, v, open, err)
 		}
-		if err = r.settle([]old{{0, failed.Item}}); !errors.Is(err, errAgain) {
+		if err = r.resolveFailures([]failedItem{{0, failed.Item}}); !errors.Is(err, errRebuild) {
 			return err
 		}
-		if !r.s.wire.Pause(ctx, n) {
-			return wire.Ended(ctx, wire.Contended, false, err)
+		if !r.s.wire.Backoff(ctx, n) {
+			return wire.FinalError(ctx, wire.Conflicting, false, err)
 		}
 	}
 }
 
 // send sends a write that is not part of a transaction.
-func (s *Store) send(ctx context.Context, f *form) error {
+func (s *Store) send(ctx context.Context, f *request) error {
 	var used *types.ConsumedCapacity
 	const total = types.ReturnConsumedCapacityTotal
 	switch f.op {
@@ -280,24 +280,24 @@ func (s *Store) BatchWrite(ctx context.Context, writes []store.Write) error {
 	request := map[string][]types.WriteRequest{}
 	for i := range writes {
 		w := &writes[i]
-		sh := s.shapes[w.Key.Table]
+		sc := s.schemas[w.Key.Table]
 		one := types.WriteRequest{}
 		if w.Op == store.OpPut {
-			one.PutRequest = &types.PutRequest{Item: sh.encode(w.Key, w.Item)}
+			one.PutRequest = &types.PutRequest{Item: sc.encode(w.Key, w.Item)}
 		} else {
-			one.DeleteRequest = &types.DeleteRequest{Key: sh.key(w.Key)}
+			one.DeleteRequest = &types.DeleteRequest{Key: sc.key(w.Key)}
 		}
-		request[sh.name] = append(request[sh.name], one)
+		request[sc.name] = append(request[sc.name], one)
 	}
 	left := len(writes)
 	for n := 0; ; n++ {
 		var out *dynamodb.BatchWriteItemOutput
-		v, open, err := s.wire.Try(ctx, true, func(ctx context.Context) (err error) {
+		v, open, err := s.wire.Do(ctx, true, func(ctx context.Context) (err error) {
 			out, err = s.wire.DB.BatchWriteItem(ctx, &dynamodb.BatchWriteItemInput{RequestItems: request, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal})
 			return err
 		})
 		if err != nil {
-			return wire.Ended(ctx, v, open, err)
+			return wire.FinalError(ctx, v, open, err)
 		}
 		s.counters.writes(out.ConsumedCapacity...)
 		request = out.UnprocessedItems
@@ -309,12 +309,12 @@ func (s *Store) BatchWrite(ctx context.Context, writes []store.Write) error {
 		if left == 0 {
 			return nil
 		}
-		s.wire.Left(left)
+		s.wire.CountUnprocessed(left)
 		if left < before {
 			n = 0
 		}
-		if !s.wire.Pause(ctx, n) {
-			return wire.Unprocessed(ctx)
+		if !s.wire.Backoff(ctx, n) {
+			return wire.UnprocessedError(ctx)
 		}
 	}
 }

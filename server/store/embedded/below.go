@@ -8,9 +8,9 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// What packages below this one need to look at a store's files and keys.
+// Access for the packages below this one to a store's files and keys.
 
-// openReadOnly completes the opening of a store that nothing is changed in.
+// openReadOnly completes the opening of a read-only store.
 func (s *Store) openReadOnly(dir string, opts *pebble.Options) error {
 	opts.ReadOnly, opts.ErrorIfNotExists = true, true
 	_, err := s.checkSeal(dir, opts.Clone())
@@ -24,7 +24,7 @@ func (s *Store) openReadOnly(dir string, opts *pebble.Options) error {
 	return nil
 }
 
-// Lacks is ErrLost with what is missing of a store that was opened read only.
+// Lacks is ErrLost with what is missing from a store that was opened read-only.
 func (s *Store) Lacks() error { return s.lacks }
 
 // DB is the database itself. It is closed with the store.

@@ -72,7 +72,7 @@ func crashRound(t *testing.T, seed uint64, bug func(*Options)) error {
 	mem := vfs.NewCrashableMem()
 	// Syncs take a while, and so does the step from seen to known of, so that something
 	// can happen meanwhile.
-	o := Options{Dir: "/data", FS: onSync(mem, func() error { runtime.Gosched(); return nil }), shown: runtime.Gosched}
+	o := Options{Dir: "/data", FS: onSync(mem, func() error { runtime.Gosched(); return nil }), onVisible: runtime.Gosched}
 	if bug != nil {
 		bug(&o)
 	}

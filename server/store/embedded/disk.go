@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// watch makes the store's watch over its disk.
+// watch sets up the watch of free disk space.
 func (s *Store) watch() {
 	s.disk.Usage = func() (free, total uint64) { return diskUsage(s.opts.FS, s.opts.Dir) }
 	s.disk.Changed = func(full bool, free uint64) {
@@ -17,7 +17,7 @@ func (s *Store) watch() {
 	}
 }
 
-// diskUsage asks a file system for its size; 0 where it does not know.
+// diskUsage returns the free and total size of a file system; 0 if it is unknown.
 func diskUsage(fs vfs.FS, dir string) (free, total uint64) {
 	u, err := fs.GetDiskUsage(dir)
 	if err != nil {
@@ -29,10 +29,10 @@ func diskUsage(fs vfs.FS, dir string) (free, total uint64) {
 // full reports whether writes other than deletes must be refused.
 func (s *Store) full() bool { return s.disk.Full(s.opts.now()) }
 
-// Crowded reports whether the disk is so full that what can wait must.
+// Crowded reports whether the disk is so full that optional work must wait.
 func (s *Store) Crowded() bool { return s.disk.Crowded(s.opts.now()) }
 
-// backgroundError is told why Pebble could not do something now.
+// backgroundError handles an error of Pebble's background work.
 func (s *Store) backgroundError(err error) {
 	if errors.Is(err, syscall.ENOSPC) {
 		s.disk.Failed(s.opts.now())
@@ -42,8 +42,8 @@ func (s *Store) backgroundError(err error) {
 // openReserve is what an opening needs on the disk besides what it rewrites.
 const openReserve = 16 << 20
 
-// checkSpace refuses to open a store where the disk has no room for it: Pebble writes
-// its log anew as tables first, and tries for ever.
+// checkSpace refuses to open a store without enough free space: Pebble first rewrites its
+// log as tables, and retries for ever.
 func checkSpace(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if err != nil {

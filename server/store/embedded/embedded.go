@@ -32,7 +32,6 @@ import (
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
-	"github.com/parley-chat/parley/server/store/embedded/seldom"
 	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
@@ -44,16 +43,15 @@ type Store struct {
 	db         *pebble.DB
 	lock       io.Closer
 	generation string
-	lacks      error      // of a store that is read only: what its seal misses
+	lacks      error      // of a read-only store: what is missing by its seal
 	sealing    sync.Mutex // of SEAL and the probes; taken alone
 	probes     uint64     // of the seal; guarded by sealing
 	seed       maphash.Seed
 	stripe     [stripes]sync.Mutex
 	barrier    *barrier.Barrier
 	disk       space.Watch
-	limiter    seldom.Limiter // of Pebble's complaints
 
-	life       sync.RWMutex // held shared by every call; Close takes it for itself
+	life       sync.RWMutex // shared by every call, exclusive in Close
 	closed     bool
 	stop       chan struct{}
 	background sync.WaitGroup
@@ -96,7 +94,7 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// begin admits a call; the caller must release s.life if there was no error.
+// begin starts a call; without an error the caller must unlock s.life.
 func (s *Store) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -109,7 +107,7 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// translate makes an error of Pebble or of a file one of the contract.
+// translate turns an error of Pebble or of a file into one of the contract.
 func translate(err error) error {
 	switch {
 	case err == nil, errors.Is(err, store.ErrCorrupt), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -132,7 +130,7 @@ func (s *Store) Durable(ctx context.Context) error {
 	return s.barrier.Wait(ctx)
 }
 
-// Close implements store.Store. It waits for calls under way.
+// Close implements store.Store. It waits for calls in progress.
 func (s *Store) Close() error {
 	s.life.Lock()
 	if s.closed {

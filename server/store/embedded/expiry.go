@@ -9,8 +9,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// moveExpiry keeps the index of expiries in step with an item.
-func (s *Store) moveExpiry(b *pebble.Batch, key []byte, old, next store.Item) error {
+// updateExpiry keeps the index of expiries in step with an item.
+func (s *Store) updateExpiry(b *pebble.Batch, key []byte, old, next store.Item) error {
 	was, is := old.Get(store.ExpiresAtField), next.Get(store.ExpiresAtField)
 	if was.Equal(is) {
 		return nil

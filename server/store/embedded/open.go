@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -32,27 +33,27 @@ type Options struct {
 	FS     vfs.FS           // default: the disk
 	Clock  func() time.Time // decides what has expired; default: time.Now
 	Logger *slog.Logger     // default: discards
-	// Fatal is called if a sync fails, or if Pebble cannot go on: what was promised
-	// cannot be kept, so it must end the process. Until then writes and Durable
-	// fail. Default: a panic that nobody can recover.
+	// Fatal is called if a sync fails, or if Pebble cannot continue: acknowledged data may
+	// be lost, so it must end the process. Until then writes and Durable fail. Default: a
+	// panic that nobody can recover.
 	Fatal func(error)
-	// AcceptLoss is the generation of a store whose loss of data is accepted: it goes on
-	// with what is left, under a new generation.
+	// AcceptLoss is the generation of a store whose loss of data is accepted: it opens with
+	// the remaining data, under a new generation.
 	AcceptLoss string
-	// ReadOnly opens a store that is there without changing anything; writes fail. One
-	// that lacks what its seal says opens, too: [Store.Lacks] says so.
+	// ReadOnly opens an existing store without changing anything; writes fail. A store that
+	// lacks data by its seal opens, too: [Store.Lacks] says so.
 	ReadOnly bool
-	// ClockSet reports whether somebody has set the clock, so that nobody knows what has
-	// expired: nothing is removed meanwhile. Default: never.
+	// ClockSet reports whether the clock was changed, so that expiry is uncertain: nothing
+	// is removed meanwhile. Default: never.
 	ClockSet func() bool
 
-	// Seeded bugs, with which tests show that they notice them.
+	// Seeded bugs, which tests must detect.
 	noSync bool // a write does not wait for the disk
 	noWait bool // Durable does not wait for what others wrote
-	late   bool // a ticket is taken when its write can be seen already
+	late   bool // a ticket is acquired after its write is visible
 
 	// Tests set these.
-	shown      func()           // called as soon as a write can be seen
+	onVisible  func()           // called as soon as a write is visible
 	now        func() time.Time // of the disk watch
 	sweepEvery time.Duration
 	sealEvery  time.Duration
@@ -82,8 +83,8 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Fatal == nil {
 		o.Fatal = func(err error) {
-			// On a goroutine of its own: a server that recovers the panics of its
-			// handlers must not survive this one.
+			// In a goroutine of its own: the server recovers panics of its handlers, and
+			// must not survive this one.
 			go panic(fmt.Errorf("embedded: the disk cannot be relied on: %w", err))
 		}
 	}
@@ -176,7 +177,7 @@ func open(o Options) (*Store, error) {
 	if err := checkSpace(o.FS, dir); err != nil {
 		return nil, err
 	}
-	// Where its own files are gone Pebble would begin anew, over the others.
+	// Without its own files Pebble would create a new store over the remaining files.
 	opts.ErrorIfNotExists = true
 	complete, err := s.checkSeal(dir, opts.Clone())
 	if err != nil {
@@ -195,8 +196,8 @@ func open(o Options) (*Store, error) {
 
 var generationKey = appendKey(nil, store.Key{Table: store.Meta, PK: "generation"})
 
-// create makes a new store with a generation. It does so beside its place and moves
-// it there when it is complete: whatever ends it, the next attempt begins anew.
+// create makes a new store with a generation. It builds the store in another directory and
+// renames that when it is complete: after an interruption the next attempt starts over.
 func create(fs vfs.FS, parent, dir string, opts *pebble.Options) error {
 	fail := func(err error) error { return fmt.Errorf("create store: %w", plain(err)) }
 	tmp := dir + ".new"
@@ -225,21 +226,22 @@ func create(fs vfs.FS, parent, dir string, opts *pebble.Options) error {
 	return syncDir(fs, parent)
 }
 
-// corruption logs what was found; the reader gets store.ErrCorrupt, and the rest of
-// the data goes on being served.
+// corruption logs damaged data; its readers get store.ErrCorrupt, and the rest of the data
+// stays available.
 func (s *Store) corruption(info pebble.DataCorruptionInfo) {
 	s.opts.Logger.Error("corrupt data", "path", info.Path, "error", info.Details)
 }
 
-// logger passes Pebble's complaints on; its chatter is not for operators.
+// logger logs Pebble's errors and drops its informational messages.
 type logger struct{ s *Store }
 
 func (l logger) Infof(string, ...any) {}
 
 func (l logger) Errorf(format string, args ...any) {
-	if left, ok := l.s.limiter.Allow(format, time.Now()); ok { // on a full disk there are thousands a second
-		l.s.opts.Logger.Error("store engine", "message", fmt.Sprintf(format, args...), "left_out", left)
-	}
+	// The message names the kind of error: loggers limit repetitions by message, and a full
+	// disk causes thousands of the same kind a second.
+	kind, _, _ := strings.Cut(format, "%")
+	l.s.opts.Logger.Error("store engine: "+strings.TrimRight(kind, ": "), "message", fmt.Sprintf(format, args...))
 }
 
 // Fatalf must not return.

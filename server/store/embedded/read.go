@@ -150,7 +150,7 @@ func (s *Store) Query(ctx context.Context, q store.Query) (store.Page, error) {
 		}
 		for ok := first(); ok; ok = next() {
 			k := store.Key{Table: q.Table, PK: q.PK, SK: string(it.Key()[len(prefix):])}
-			if more, err := pager.take(ctx, it, k, k.SK); !more {
+			if more, err := pager.add(ctx, it, k, k.SK); !more {
 				return err
 			}
 		}
@@ -190,7 +190,7 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 				ok = it.SeekGE(endOf(appendPartition(nil, k.Table, k.PK)))
 				continue
 			}
-			if more, err := pager.take(ctx, it, k, store.ScanCursor(k)); !more {
+			if more, err := pager.add(ctx, it, k, store.ScanCursor(k)); !more {
 				return err
 			}
 			ok = it.Next()
@@ -220,7 +220,7 @@ type page struct {
 }
 
 // take puts the iterator's row on the page and reports whether there may be more.
-func (p *page) take(ctx context.Context, it *pebble.Iterator, k store.Key, cursor string) (bool, error) {
+func (p *page) add(ctx context.Context, it *pebble.Iterator, k store.Key, cursor string) (bool, error) {
 	if p.Evaluated()%checkEvery == checkEvery-1 && ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -16,32 +16,31 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// The seal notices what Pebble cannot: a log file that was removed or cut, and with it
-// writes that were acknowledged. Once a second, while there are writes, a probe is
-// written among them, a key with a number; when it is on the disk, the file SEAL beside
-// the store says up to which number there are probes. Whatever takes writes away takes
-// the probes between them.
+// The seal detects what Pebble cannot: a log file that was removed or truncated, and with
+// it acknowledged writes. Once a second, while there are writes, a probe is written among
+// them: a key with a number. When it is on the disk, the file SEAL beside the store records
+// the number. A loss of writes also loses the probes between them.
 //
-// What was written after the last probe before a crash is not covered: up to a second.
+// Writes after the last probe before a crash are not covered: up to a second.
 const (
 	sealFile   = "SEAL"
 	sealEvery  = time.Second
-	sealProbes = 3600 // probes that are kept, and must be there
+	sealProbes = 3600 // probes that are kept and must exist
 	spaceProbe = 0x03 // number → nothing
 )
 
-// ErrLost says that data is missing that was acknowledged.
+// ErrLost says that acknowledged data is missing.
 var ErrLost = errors.New("data that was acknowledged is missing")
 
 func probeKey(n uint64) []byte { return binary.BigEndian.AppendUint64([]byte{spaceProbe}, n) }
 
-// seal is what SEAL says.
+// seal is the content of SEAL.
 type seal struct {
 	generation string
 	probes     uint64
 }
 
-func readSeal(fs vfs.FS, dir string) (s seal, there bool, err error) {
+func readSeal(fs vfs.FS, dir string) (s seal, exists bool, err error) {
 	path := fs.PathJoin(dir, sealFile)
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -81,14 +80,14 @@ func (s *Store) writeSeal() error {
 	return syncDir(fs, s.opts.Dir)
 }
 
-// Lost is the refusal to go on without what is missing.
+// Lost is the refusal to open a store without its missing data.
 func Lost(what, generation string) error {
 	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or go on without it by starting once with --accept-loss %s, after which all clients synchronise anew; the command check says what is left, and with --repair mends what hangs on what is missing", ErrLost, what, generation)
 }
 
-// checkSeal refuses a store that lacks what SEAL says. It looks without changing
-// anything: Pebble removes files that its lists do not have, whatever became of these.
-// What it returns completes the opening, once the store can be written.
+// checkSeal refuses a store that lacks data by its seal. It opens the store read-only,
+// because Pebble removes files that its manifest does not list, even if the manifest is
+// damaged. complete finishes the opening once the store is writable.
 func (s *Store) checkSeal(dir string, opts *pebble.Options) (complete func() error, err error) {
 	opts.ReadOnly = true
 	if s.db, err = pebble.Open(dir, opts); err != nil {
@@ -101,11 +100,11 @@ func (s *Store) checkSeal(dir string, opts *pebble.Options) (complete func() err
 	if err := s.loadGeneration(); err != nil {
 		return nil, fmt.Errorf("%s: read generation: %w", dir, err)
 	}
-	return s.judgeSeal()
+	return s.evaluateSeal()
 }
 
-func (s *Store) judgeSeal() (complete func() error, err error) {
-	said, there, err := readSeal(s.opts.FS, s.opts.Dir)
+func (s *Store) evaluateSeal() (complete func() error, err error) {
+	recorded, exists, err := readSeal(s.opts.FS, s.opts.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -117,16 +116,16 @@ func (s *Store) judgeSeal() (complete func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read seal: %w", err)
 	}
-	s.probes = max(last, said.probes)
+	s.probes = max(last, recorded.probes)
 	switch {
-	case !there: // of a version that had none, or made just now
+	case !exists: // written by a version without seals, or new
 		return s.writeSeal, nil
-	case said.generation != s.generation && said.generation == before.Get("before").Str():
+	case recorded.generation != s.generation && recorded.generation == before.Get("before").Str():
 		s.probes = last
-		return s.writeSeal, nil // a crash cut Renew off
-	case said.generation != s.generation:
-		err = Lost(fmt.Sprintf("SEAL in %s is of another store (%s)", s.opts.Dir, said.generation), s.generation)
-	case last < said.probes:
+		return s.writeSeal, nil // a crash interrupted Renew
+	case recorded.generation != s.generation:
+		err = Lost(fmt.Sprintf("SEAL in %s is of another store (%s)", s.opts.Dir, recorded.generation), s.generation)
+	case last < recorded.probes:
 		err = Lost(fmt.Sprintf("the store in %s ends before its seal, a file of it was removed or cut", s.opts.Dir), s.generation)
 	case have < min(last, sealProbes):
 		err = Lost(fmt.Sprintf("the store in %s has gaps, a file of it was removed or cut", s.opts.Dir), s.generation)
@@ -140,7 +139,7 @@ func (s *Store) judgeSeal() (complete func() error, err error) {
 	return s.Renew, nil
 }
 
-// loadGeneration reads the generation of a store that is open.
+// loadGeneration reads the generation of an open store.
 func (s *Store) loadGeneration() error {
 	it, err := s.load(generationKey)
 	if s.generation = it.Get("id").Str(); err == nil && s.generation == "" {
@@ -165,8 +164,8 @@ func (s *Store) countProbes() (have, last uint64, err error) {
 	return have, last, it.Close()
 }
 
-// Renew gives the store a new generation: clients drop what they know and synchronise
-// anew. It is called before anybody asks for the generation.
+// Renew gives the store a new generation: clients drop their state and synchronise from
+// the start. It must be called before Generation.
 func (s *Store) Renew() error {
 	s.sealing.Lock()
 	defer s.sealing.Unlock()
@@ -179,7 +178,7 @@ func (s *Store) Renew() error {
 	it := store.NewItem(store.Attr{Name: "before", Value: store.String(before)}, store.Attr{Name: "id", Value: store.String(s.generation)})
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
-	// Probes that are missing are missed once.
+	// Missing probes are reported once.
 	if err := errors.Join(b.Set(generationKey, appendItem(nil, it), nil), b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil)); err != nil {
 		return translate(err)
 	}
@@ -190,7 +189,7 @@ func (s *Store) Renew() error {
 	return s.writeSeal()
 }
 
-// putSeal writes the next probe, and says so once it is on the disk.
+// putSeal writes the next probe, and records it in SEAL once it is on the disk.
 func (s *Store) putSeal() error {
 	s.sealing.Lock()
 	defer s.sealing.Unlock()
@@ -236,19 +235,19 @@ func (s *Store) sealLoop() {
 	}
 }
 
-// checkAbsent refuses to begin anew where there was a store. It runs before anything is
-// made.
+// checkAbsent refuses to create a store where one existed before. It runs before anything
+// is created.
 func checkAbsent(o Options, dir string) error {
 	if _, err := o.FS.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	said, there, err := readSeal(o.FS, o.Dir)
-	if err != nil || !there {
+	recorded, exists, err := readSeal(o.FS, o.Dir)
+	if err != nil || !exists {
 		return err
 	}
-	if o.AcceptLoss == said.generation {
+	if o.AcceptLoss == recorded.generation {
 		o.Logger.Warn("beginning anew: the store is not there", "dir", dir)
 		return o.FS.Remove(o.FS.PathJoin(o.Dir, sealFile))
 	}
-	return Lost(fmt.Sprintf("the store in %s is not there", dir), said.generation)
+	return Lost(fmt.Sprintf("the store in %s is not there", dir), recorded.generation)
 }

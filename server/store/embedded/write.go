@@ -64,16 +64,16 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 	return nil
 }
 
-// fail ends what cannot be kept up: what is visible may never be on disk.
+// fail ends the process: what is visible may never reach the disk.
 func (s *Store) fail(err error) {
 	s.barrier.Fail(fmt.Errorf("%w: a sync failed: %w", store.ErrUnavailable, err))
 	s.opts.Fatal(err)
 }
 
-// onlyDeletes reports whether writes make room. The few rows of some tables count as if
-// they did: the log is trimmed only after a note of it (meta), who loses the lease of a
-// relay does not delete what was published (leases), and operators delete nothing without
-// a record of it (audit).
+// onlyDeletes reports whether writes free space. The few rows of some tables count as if
+// they did, because freeing space depends on them: a trim of the log is recorded first
+// (meta), a relay without its lease does not delete published rows (leases), and every
+// deletion by an operator is recorded (audit).
 func onlyDeletes(writes []store.Write) bool {
 	for i := range writes {
 		w := &writes[i]
@@ -116,7 +116,7 @@ func (s *Store) apply(b *pebble.Batch, writes []store.Write) (applied, error) {
 			return applied{}, err
 		}
 		if found[i].ttl {
-			err = s.moveExpiry(b, keys[i], found[i].item, next)
+			err = s.updateExpiry(b, keys[i], found[i].item, next)
 		}
 		switch {
 		case err != nil:
@@ -137,14 +137,14 @@ func (s *Store) apply(b *pebble.Batch, writes []store.Write) (applied, error) {
 		return out, nil
 	}
 	out.written = true
-	out.ticket, err = s.show(b)
+	out.ticket, err = s.publish(b)
 	return out, err
 }
 
-// show makes a batch visible. The ticket must be out before it can be seen.
-func (s *Store) show(b *pebble.Batch) (ticket uint64, err error) {
+// publish makes a batch visible. The ticket must be acquired before that.
+func (s *Store) publish(b *pebble.Batch) (ticket uint64, err error) {
 	if !s.opts.late {
-		if ticket, err = s.barrier.Take(); err != nil {
+		if ticket, err = s.barrier.Ticket(); err != nil {
 			return 0, err
 		}
 	}
@@ -152,17 +152,17 @@ func (s *Store) show(b *pebble.Batch) (ticket uint64, err error) {
 		s.barrier.Done(ticket)
 		return 0, translate(err)
 	}
-	if s.opts.shown != nil {
-		s.opts.shown()
+	if s.opts.onVisible != nil {
+		s.opts.onVisible()
 	}
 	if s.opts.late {
-		return s.barrier.Take()
+		return s.barrier.Ticket()
 	}
 	return ticket, nil
 }
 
-// commit applies a batch, and starts its way to the disk. Not waiting for the sync is
-// marked experimental in Pebble: this is the only place that relies on it.
+// commit applies a batch and starts its sync. Not waiting for the sync is experimental in
+// Pebble; this is the only place that depends on it.
 func (s *Store) commit(b *pebble.Batch) error {
 	if s.opts.noSync {
 		return s.db.Apply(b, pebble.NoSync)
@@ -170,8 +170,7 @@ func (s *Store) commit(b *pebble.Batch) error {
 	return s.db.ApplyNoSyncWait(b, pebble.Sync)
 }
 
-// found is what a write finds: the stored item, expired or not, if the write needs
-// to know it.
+// found is the stored item of a write, expired or not, if the write needs it.
 type found struct {
 	item store.Item
 	ttl  bool
@@ -184,7 +183,7 @@ func (f *found) live(now int64) store.Item {
 	return f.item
 }
 
-// evaluate reads what the writes need to know and evaluates all conditions.
+// evaluate reads the items that the writes need and evaluates all conditions.
 func (s *Store) evaluate(keys [][]byte, writes []store.Write, now int64) ([]found, error) {
 	var failures []store.Failure
 	list := make([]found, len(writes))

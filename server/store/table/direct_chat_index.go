@@ -9,7 +9,8 @@ type DirectIndex struct {
 	CreatedAt int64 // unix ms
 }
 
-// DirectIndexKey is the key of a pair, in either order (L-009).
+// DirectIndexKey is the key of a pair. It does not depend on the order of the two, so that
+// both sides find the same chat.
 func DirectIndexKey(a, b string) store.Key {
 	if b < a {
 		a, b = b, a

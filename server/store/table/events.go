@@ -19,12 +19,12 @@ func EventKey(chatID string, version int64) store.Key {
 	return store.Key{Table: store.Events, PK: chatID, SK: Number(version)}
 }
 
-// Item returns the row as an item. The payload is stored condensed (see condense)
+// Item returns the row as an item. The payload is stored compressed (see compress)
 // as "body"; one that does not come back from that exactly as "payload".
 func (e Event) Item() store.Item {
 	a := make(attrs, 0, 3)
 	var buf [1024]byte // enough for most
-	body, ok := condense(buf[:0], e.Payload, e.ChatID, e.EventID, e.Type)
+	body, ok := compress(buf[:0], e.Payload, e.ChatID, e.EventID, e.Type)
 	if ok {
 		a.bytes("body", body)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// How long requests are remembered.
+// How long requests are recorded.
 const (
 	SendRetention    = 7 * 24 * time.Hour
 	RequestRetention = 24 * time.Hour
@@ -26,7 +26,8 @@ type Request struct {
 	ExpiresAt int64 // unix s
 }
 
-// Scope joins the parts that make a request id unique (S-53).
+// Scope joins the parts that make a request id unique: nobody can find another user's
+// request by guessing its id.
 func Scope(procedure, user, parent, requestID string) string {
 	return strings.Join([]string{procedure, user, parent, requestID}, "#")
 }

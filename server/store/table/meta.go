@@ -16,7 +16,7 @@ const (
 	AttrSetbackTo   = "setback_to"   // the greatest stamp that they went back from, in unix ms
 )
 
-// LogKey is the key of what is known of the embedded log, in table meta. It stands in
+// LogKey is the key of the state of the embedded log, in table meta. It stands in
 // the store so that a log that was removed, whole or in parts, is noticed.
 func LogKey() store.Key { return store.Key{Table: store.Meta, PK: "log"} }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Outbox points to the events of one plan that are not known to be on Kafka. Table
+// Outbox points to the events of one plan that may not be on Kafka yet. Table
 // outbox, key shard and chat_id#first_version, with an "r" and the replay's id behind it
 // if it replays.
 type Outbox struct {

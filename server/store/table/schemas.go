@@ -61,7 +61,7 @@ const AttrLastID = "last_id"
 // SchemaSubjectsPartition lists all subjects; the sort key is the subject.
 const SchemaSubjectsPartition = schemaSubjects
 
-// SchemaSubjectKey is the key of what is known of a subject as a whole.
+// SchemaSubjectKey is the key of the row of a subject as a whole.
 func SchemaSubjectKey(subject string) store.Key {
 	return store.Key{Table: store.Schemas, PK: schemaSubjects, SK: subject}
 }
@@ -112,7 +112,7 @@ func SchemaSettingKey(name, subject string) store.Key {
 // AttrSetting holds its value.
 const AttrSetting = "value"
 
-// SchemaSubject is what is known of a subject as a whole.
+// SchemaSubject is the row of a subject as a whole.
 type SchemaSubject struct {
 	Revision int64 // +1 with every change of the subject: writers compare and set it
 	Last     int64 // highest version that was given out

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// MaxUserID is the size of a user id in bytes. It holds no "#" and no line break (L-011),
-// which separate ids in keys and lists.
+// MaxUserID is the size of a user id in bytes. It holds no "#" and no line break, which
+// separate ids in keys and lists.
 const MaxUserID = 64
 
 // Type tells direct chats and groups apart.

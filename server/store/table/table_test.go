@@ -374,7 +374,7 @@ func FuzzCondense(f *testing.F) {
 	})
 }
 
-// Whatever our encoder makes is condensed, and what stands twice stands once.
+// Whatever our encoder makes is compressed: a repeated value is stored once.
 func TestCondense(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		word := rapid.SampledFrom([]string{"", "a", "chat_01", "evt_01", "user_01", "user_02", "x-1-2-3-4", strings.Repeat("z", 300)})

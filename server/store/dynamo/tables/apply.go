@@ -43,8 +43,8 @@ func (t *Tables) Close() { t.c.Close() }
 const changeTime = 5 * time.Minute
 
 const (
-	firstLook = 20 * time.Millisecond
-	maxLook   = 2 * time.Second
+	firstPoll = 20 * time.Millisecond
+	maxPoll   = 2 * time.Second
 )
 
 // state is a table as it is.
@@ -61,10 +61,10 @@ func local(err error) bool {
 }
 
 func (t *Tables) describe(ctx context.Context, d Definition) (st state, err error) {
-	ctx, cancel := wire.Bound(ctx) // who cannot reach DynamoDB hears of it now, not when a table would have had its time
+	ctx, cancel := wire.WithTimeout(ctx) // an unreachable DynamoDB fails now, not after the wait for a table
 	defer cancel()
 	var out *dynamodb.DescribeTableOutput
-	v, _, err := t.c.Try(ctx, true, func(ctx context.Context) (err error) {
+	v, _, err := t.c.Do(ctx, true, func(ctx context.Context) (err error) {
 		out, err = t.c.DB.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &d.Name})
 		return err
 	})
@@ -73,7 +73,7 @@ func (t *Tables) describe(ctx context.Context, d Definition) (st state, err erro
 		return st, nil
 	}
 	if err != nil {
-		return st, wire.Ended(ctx, v, false, err)
+		return st, wire.FinalError(ctx, v, false, err)
 	}
 	st.table = out.Table
 	err = t.c.Read(ctx, func(ctx context.Context) error {
@@ -242,14 +242,14 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 	// change runs a change. Another process may have made it meanwhile: what counts is
 	// how the table is then.
 	change := func(what string, is func(state) bool, run func(ctx context.Context) error) error {
-		v, open, changed := t.c.Try(ctx, true, run)
+		v, open, changed := t.c.Do(ctx, true, run)
 		var busy *types.ResourceInUseException
 		coming := changed == nil || errors.As(changed, &busy) // descriptions may be late
-		if st, err = t.settle(ctx, d, func(st state) bool { return !coming || is(st) }); err != nil {
+		if st, err = t.awaitState(ctx, d, func(st state) bool { return !coming || is(st) }); err != nil {
 			return errors.Join(changed, err)
 		}
 		if !is(st) {
-			return wire.Ended(ctx, v, open, changed)
+			return wire.FinalError(ctx, v, open, changed)
 		}
 		if changed == nil {
 			did = append(did, d.Name+": "+what)
@@ -265,7 +265,7 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 			return err
 		})
 	} else {
-		st, err = t.settle(ctx, d, func(state) bool { return true })
+		st, err = t.awaitState(ctx, d, func(state) bool { return true })
 	}
 	if err != nil {
 		return did, err
@@ -301,15 +301,14 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 	return did, err
 }
 
-// settle waits until a table, if there is one, can be used and changed, and is as
-// wanted.
-func (t *Tables) settle(ctx context.Context, d Definition, wanted func(state) bool) (state, error) {
-	for pause := firstLook; ; pause = min(2*pause, maxLook) {
+// awaitState waits until a table, if it exists, is active and ready reports true.
+func (t *Tables) awaitState(ctx context.Context, d Definition, ready func(state) bool) (state, error) {
+	for pause := firstPoll; ; pause = min(2*pause, maxPoll) {
 		st, err := t.describe(ctx, d)
 		if err != nil {
 			return st, err
 		}
-		if wanted(st) && (st.table == nil || st.table.TableStatus == types.TableStatusActive) {
+		if ready(st) && (st.table == nil || st.table.TableStatus == types.TableStatusActive) {
 			return st, nil
 		}
 		if err := wait.For(ctx, pause); err != nil {

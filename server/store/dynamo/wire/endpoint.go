@@ -10,7 +10,7 @@ import (
 )
 
 // endpoints remembers where the last request went. The SDK's own resolver works through
-// its rules for each request anew, and compiles regular expressions for a region that it
+// its rules for each request, and compiles regular expressions for a region that it
 // does not list, which was a third of what a server on DynamoDB Local allocates. The
 // result depends on settings, and on the account that the credentials are of; on tables
 // only where they are named by ARN, which ours never are.

@@ -21,79 +21,79 @@ const (
 	maxWait   = time.Second
 )
 
-// Verdict says what is known of a request that has no good answer.
-type Verdict uint8
+// Class is the retry classification of a failed request.
+type Class uint8
 
-// The verdicts.
+// The classes.
 const (
-	Answered  Verdict = iota // it would be answered so again
-	Refused                  // not carried out, for want of capacity
-	Contended                // not carried out, another transaction has the item
-	Unreached                // not carried out, the service was not reached, or took the request's time for wrong
-	Unheard                  // carried out or not
+	Final       Class = iota // a retry would get the same answer
+	Throttled                // not executed, for want of capacity
+	Conflicting              // not executed, another transaction has the item
+	NotSent                  // not executed: the service was not reached, or refused the time in the signature
+	Ambiguous                // executed or not
 )
 
-// sentinel is the contract's word for a request that stays so to the end.
-func (v Verdict) sentinel() error {
-	switch v {
-	case Refused:
+// sentinel is the contract's error for a request whose retries end in this class.
+func (c Class) sentinel() error {
+	switch c {
+	case Throttled:
 		return store.ErrThrottled
-	case Contended:
+	case Conflicting:
 		return store.ErrConflict
 	}
 	return store.ErrUnavailable
 }
 
-// judge tells what an error of the SDK means.
-func judge(err error, sent bool) Verdict {
+// classify classifies an error of the SDK.
+func classify(err error, sent bool) Class {
 	var api smithy.APIError
 	if errors.As(err, &api) {
 		switch api.ErrorCode() {
 		case "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling":
-			return Refused
+			return Throttled
 		case "TransactionConflictException", "ReplicatedWriteConflictException":
-			return Contended
+			return Conflicting
 		case "TransactionInProgressException": // an earlier attempt of ours
-			return Unheard
+			return Ambiguous
 		case "TransactionCanceledException":
-			return judgeReasons(err)
+			return classifyReasons(err)
 		}
-		// The SDK marks a refused signature so, if the answer's date tells that the clocks
-		// differ, and corrects the time of the next request.
+		// The SDK marks a refused signature like this if the date of the answer shows that
+		// the clocks differ, and corrects the time of the next request.
 		var skewed interface{ RetryableError() bool }
 		if errors.As(err, &skewed) && skewed.RetryableError() {
-			return Unreached
+			return NotSent
 		}
 		var answer *awshttp.ResponseError
 		if errors.As(err, &answer) && answer.HTTPStatusCode() >= 500 {
-			return Unheard
+			return Ambiguous
 		}
-		return Answered
+		return Final
 	}
 	if !sent {
-		return Unreached
+		return NotSent
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return Unreached
+		return NotSent
 	}
-	return Unheard
+	return Ambiguous
 }
 
-// judgeReasons tells what a cancelled transaction means: as long as one item was not
-// looked at, nobody knows all failed conditions.
-func judgeReasons(err error) Verdict {
+// classifyReasons classifies a cancelled transaction. While one item was not evaluated, not
+// all failed conditions are known.
+func classifyReasons(err error) Class {
 	var cancelled *types.TransactionCanceledException
 	if !errors.As(err, &cancelled) {
-		return Answered
+		return Final
 	}
-	v := Answered
+	v := Final
 	for _, r := range cancelled.CancellationReasons {
 		switch Code(r) {
 		case "ThrottlingError", "ProvisionedThroughputExceeded":
-			v = Refused
+			v = Throttled
 		case "TransactionConflict":
-			return Contended
+			return Conflicting
 		}
 	}
 	return v
@@ -107,11 +107,10 @@ func Code(r types.CancellationReason) string {
 	return *r.Code
 }
 
-// Try sends a request until it is answered or the time is up, and returns the last
-// error of the SDK, if any, and what is known of it; open says that an attempt may
-// have been carried out without an answer. Repeatable requests may be sent again
-// even so.
-func (c *Client) Try(ctx context.Context, repeatable bool, send func(context.Context) error) (v Verdict, open bool, err error) {
+// Do sends a request, with retries until the time is up. It returns the last error of the
+// SDK, if any, and its class; ambiguous says that an attempt may have been executed
+// without an answer. After such an attempt only a repeatable request is sent again.
+func (c *Client) Do(ctx context.Context, repeatable bool, send func(context.Context) error) (class Class, ambiguous bool, err error) {
 	for n := 0; ; n++ {
 		sent := false
 		attempt, cancel := context.WithTimeout(context.WithValue(ctx, sentKey{}, &sent), c.cfg.Attempt)
@@ -120,47 +119,47 @@ func (c *Client) Try(ctx context.Context, repeatable bool, send func(context.Con
 		late := attempt.Err() != nil && ctx.Err() == nil
 		cancel()
 		if err == nil {
-			return Answered, open, nil
+			return Final, ambiguous, nil
 		}
-		v = judge(err, sent)
-		switch v {
-		case Answered:
-			return v, open, err
-		case Refused:
+		class = classify(err, sent)
+		switch class {
+		case Final:
+			return class, ambiguous, err
+		case Throttled:
 			c.throttled.Add(1)
-		case Contended:
+		case Conflicting:
 			c.conflicts.Add(1)
-		case Unheard:
+		case Ambiguous:
 			c.lost.Add(1)
-			open = true
-			if late { // what broke one connection may have broken those that idle, which nobody would notice
-				c.hangUp()
+			ambiguous = true
+			if late { // idle connections may be broken, too, and nothing else detects that
+				c.closeIdle()
 			}
 			if !repeatable {
-				return v, open, err
+				return class, ambiguous, err
 			}
 		}
-		if !c.Pause(ctx, n) {
-			return v, open, err
+		if !c.Backoff(ctx, n) {
+			return class, ambiguous, err
 		}
 	}
 }
 
-// Pause waits before repetition n, from 0, and reports whether there is time for it.
-func (c *Client) Pause(ctx context.Context, n int) bool {
-	wait := rand.N(min(firstWait<<min(n, 10), maxWait)) // full jitter
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= wait {
+// Backoff waits before retry n, from 0, and reports whether there is time for it.
+func (c *Client) Backoff(ctx context.Context, n int) bool {
+	pause := rand.N(min(firstWait<<min(n, 10), maxWait)) // full jitter
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= pause {
 		return false
 	}
-	return c.cfg.Sleep(ctx, wait) == nil && ctx.Err() == nil
+	return c.cfg.Sleep(ctx, pause) == nil && ctx.Err() == nil
 }
 
-// Left counts n items that a batch left unprocessed.
-func (c *Client) Left(n int) { c.throttled.Add(int64(n)) }
+// CountUnprocessed counts n items that a batch left unprocessed.
+func (c *Client) CountUnprocessed(n int) { c.throttled.Add(int64(n)) }
 
-// Unprocessed is the error of a batch that ran out of time.
-func Unprocessed(ctx context.Context) error {
-	if err := callerEnded(ctx); err != nil {
+// UnprocessedError is the error of a batch that ran out of time.
+func UnprocessedError(ctx context.Context) error {
+	if err := callerErr(ctx); err != nil {
 		return err
 	}
 	return fmt.Errorf("%w: parts of a batch stay unprocessed", store.ErrThrottled)
@@ -168,27 +167,27 @@ func Unprocessed(ctx context.Context) error {
 
 // Read sends a request that changes nothing. Errors are those of the contract.
 func (c *Client) Read(ctx context.Context, send func(context.Context) error) error {
-	v, _, err := c.Try(ctx, true, send)
+	class, _, err := c.Do(ctx, true, send)
 	if err == nil {
 		return nil
 	}
-	return Ended(ctx, v, false, err)
+	return FinalError(ctx, class, false, err)
 }
 
-// Ended is the contract's error for a request that got no good answer: bare where it
-// was not carried out, store.ErrAmbiguous where that is not known.
-func Ended(ctx context.Context, v Verdict, open bool, err error) error {
-	caller := callerEnded(ctx)
+// FinalError is the contract's error for a request that failed: store.ErrAmbiguous if it
+// may have been executed.
+func FinalError(ctx context.Context, class Class, ambiguous bool, err error) error {
+	caller := callerErr(ctx)
 	switch {
-	case open && caller != nil:
+	case ambiguous && caller != nil:
 		return fmt.Errorf("%w: %w", store.ErrAmbiguous, caller)
-	case open:
+	case ambiguous:
 		return fmt.Errorf("%w: %w", store.ErrAmbiguous, line{err})
 	case caller != nil:
 		return caller
 	}
 	var api smithy.APIError
-	if v == Answered && errors.As(err, &api) {
+	if class == Final && errors.As(err, &api) {
 		switch api.ErrorCode() {
 		case "ValidationException", "SerializationException":
 			return fmt.Errorf("%w: %w", store.ErrInvalid, line{errors.New(api.ErrorMessage())})
@@ -196,11 +195,11 @@ func Ended(ctx context.Context, v Verdict, open bool, err error) error {
 			return fmt.Errorf("%w: %w", store.ErrUnavailable, ErrNoTables)
 		}
 	}
-	return fmt.Errorf("%w: %w", v.sentinel(), line{err})
+	return fmt.Errorf("%w: %w", class.sentinel(), line{err})
 }
 
-// line is an error in one line that is not long: the service tells of a signature that is
-// not right in many, with the request that it would have signed.
+// line is an error in one short line: for a wrong signature the service answers many, with
+// the request that it would have signed.
 type line struct{ error }
 
 const maxLine = 300 // bytes

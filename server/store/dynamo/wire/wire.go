@@ -1,8 +1,8 @@
-// Package wire speaks to DynamoDB: how to reach it, what its errors mean, and when a
-// request may go again.
+// Package wire is the connection to DynamoDB: its configuration, the classification of its
+// errors, and the retries.
 //
 // It owns the SDK's client with its connections, the retries (the SDK's own are off,
-// since they do not know which outcomes are open), and the translation of errors to
+// since they do not know which outcomes are ambiguous), and the translation of errors to
 // those of package store. It knows no table, item or plan. A Client may be used by
 // many goroutines.
 package wire
@@ -38,15 +38,15 @@ type Config struct {
 	// Attempt bounds the wait for the answer to one request; by default 5 s.
 	Attempt time.Duration
 
-	// Transport stands between the SDK and the network, and Sleep waits between
-	// attempts; for tests.
+	// Transport wraps the network below the SDK, and Sleep waits between attempts; for
+	// tests.
 	Transport func(aws.HTTPClient) aws.HTTPClient
 	Sleep     func(context.Context, time.Duration) error
 }
 
 const (
 	defaultAttempt = 5 * time.Second
-	connections    = 512 // kept open, so that a burst need not shake hands anew
+	connections    = 512 // kept open, so that a burst needs no new handshakes
 )
 
 // ErrNoTables says that a table is missing. It comes with store.ErrUnavailable.
@@ -56,9 +56,9 @@ var ErrNoTables = errors.New("a table is missing; make them with: workers tables
 type Client struct {
 	DB *dynamodb.Client
 
-	cfg    Config
-	hangUp func()
-	clocks *clocks
+	cfg       Config
+	closeIdle func()
+	clocks    *clocks
 
 	requests, conflicts, throttled, lost atomic.Int64
 }
@@ -97,7 +97,7 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 	// AWS's own, with more connections, and such that they can be closed.
 	t := awshttp.NewBuildableClient().GetTransport()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = connections, connections
-	client := &Client{cfg: c, hangUp: t.CloseIdleConnections, clocks: &clocks{next: ownBody{&http.Client{Transport: t}}, now: time.Now}}
+	client := &Client{cfg: c, closeIdle: t.CloseIdleConnections, clocks: &clocks{next: ownBody{&http.Client{Transport: t}}, now: time.Now}}
 	client.DB = dynamodb.NewFromConfig(shared, func(d *dynamodb.Options) {
 		d.Retryer = aws.NopRetryer{}
 		d.EndpointResolverV2 = &endpoints{next: d.EndpointResolverV2}
@@ -109,17 +109,17 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 			d.HTTPClient = c.Transport(d.HTTPClient)
 		}
 		d.Logger = logging.Nop{}
-		d.APIOptions = append(d.APIOptions, noteSending)
+		d.APIOptions = append(d.APIOptions, markSent)
 	})
 	return client, nil
 }
 
 // Close closes the connections.
-func (c *Client) Close() { c.hangUp() }
+func (c *Client) Close() { c.closeIdle() }
 
 // Stats are counters since Dial.
 type Stats struct {
-	Requests  int64 // sent, repetitions included
+	Requests  int64 // sent, retries included
 	Conflicts int64 // requests that met another transaction
 	Throttled int64 // requests refused, and items left unprocessed by a batch
 	Lost      int64 // requests without an answer, or with a failure of the service
@@ -139,9 +139,9 @@ func (c *Client) Stats() Stats {
 
 type sentKey struct{}
 
-// noteSending notes that a request goes on the wire: whatever fails before (finding
-// credentials, signing) cannot have been carried out.
-func noteSending(stack *middleware.Stack) error {
+// markSent records that a request is sent: one that fails before (finding credentials,
+// signing) cannot have been executed.
+func markSent(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("parleySent",
 		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
 			if sent, ok := ctx.Value(sentKey{}).(*bool); ok {
@@ -154,14 +154,13 @@ func noteSending(stack *middleware.Stack) error {
 // errTime ends a call that took too long.
 var errTime = errors.New("dynamo: the time of the call is up")
 
-// Bound gives a call the time that the contract allows.
-func Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// WithTimeout bounds a call by the time that the contract allows.
+func WithTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, store.CallTimeout, errTime)
 }
 
-// callerEnded is the error of the caller's context, nil while it goes on, even if the
-// time of the call is up.
-func callerEnded(ctx context.Context) error {
+// callerErr is the error of the caller's context; nil if only the time of the call is up.
+func callerErr(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errTime) {
 		return nil
 	}

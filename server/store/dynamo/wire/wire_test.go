@@ -80,44 +80,44 @@ func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   doer
-		want Verdict
+		want Class
 		err  error
 	}{
-		{"ProvisionedThroughputExceededException", nil, Refused, store.ErrThrottled},
-		{"ThrottlingException", nil, Refused, store.ErrThrottled},
-		{"RequestLimitExceeded", nil, Refused, store.ErrThrottled},
-		{"TransactionConflictException", nil, Contended, store.ErrConflict},
-		{"TransactionInProgressException", nil, Unheard, store.ErrAmbiguous},
-		{"ValidationException", nil, Answered, store.ErrInvalid},
-		{"ResourceNotFoundException", nil, Answered, ErrNoTables},
-		{"AccessDeniedException", nil, Answered, store.ErrUnavailable},
-		{"ExpiredTokenException", nil, Answered, store.ErrUnavailable},
-		{"UnrecognizedClientException", nil, Answered, store.ErrUnavailable},
-		{"InvalidSignatureException", nil, Answered, store.ErrUnavailable},
-		{"MissingAuthenticationTokenException", nil, Answered, store.ErrUnavailable},
-		{"ReplicatedWriteConflictException", nil, Contended, store.ErrConflict},
-		{"Throttling", nil, Refused, store.ErrThrottled},
-		{"conditions only", cancelled("None", "ConditionalCheckFailed"), Answered, store.ErrUnavailable},
-		{"conflict beside a condition", cancelled("ConditionalCheckFailed", "TransactionConflict"), Contended, store.ErrConflict},
-		{"conflict and throttling", cancelled("ThrottlingError", "TransactionConflict"), Contended, store.ErrConflict},
-		{"throttled item", cancelled("None", "ProvisionedThroughputExceeded", "ConditionalCheckFailed"), Refused, store.ErrThrottled},
-		{"service failed", func(*http.Request) (*http.Response, error) { return respond(500, `{"__type":"InternalServerError"}`) }, Unheard, store.ErrAmbiguous},
-		{"gateway failed", func(*http.Request) (*http.Response, error) { return respond(503, `<html>`) }, Unheard, store.ErrAmbiguous},
-		{"cut answer", func(*http.Request) (*http.Response, error) { return respond(200, `{"Consumed`) }, Unheard, store.ErrAmbiguous},
-		{"reset", broken(syscall.ECONNRESET), Unheard, store.ErrAmbiguous},
-		{"end of file", broken(io.ErrUnexpectedEOF), Unheard, store.ErrAmbiguous},
-		{"no connection", broken(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), Unreached, store.ErrUnavailable},
+		{"ProvisionedThroughputExceededException", nil, Throttled, store.ErrThrottled},
+		{"ThrottlingException", nil, Throttled, store.ErrThrottled},
+		{"RequestLimitExceeded", nil, Throttled, store.ErrThrottled},
+		{"TransactionConflictException", nil, Conflicting, store.ErrConflict},
+		{"TransactionInProgressException", nil, Ambiguous, store.ErrAmbiguous},
+		{"ValidationException", nil, Final, store.ErrInvalid},
+		{"ResourceNotFoundException", nil, Final, ErrNoTables},
+		{"AccessDeniedException", nil, Final, store.ErrUnavailable},
+		{"ExpiredTokenException", nil, Final, store.ErrUnavailable},
+		{"UnrecognizedClientException", nil, Final, store.ErrUnavailable},
+		{"InvalidSignatureException", nil, Final, store.ErrUnavailable},
+		{"MissingAuthenticationTokenException", nil, Final, store.ErrUnavailable},
+		{"ReplicatedWriteConflictException", nil, Conflicting, store.ErrConflict},
+		{"Throttling", nil, Throttled, store.ErrThrottled},
+		{"conditions only", cancelled("None", "ConditionalCheckFailed"), Final, store.ErrUnavailable},
+		{"conflict beside a condition", cancelled("ConditionalCheckFailed", "TransactionConflict"), Conflicting, store.ErrConflict},
+		{"conflict and throttling", cancelled("ThrottlingError", "TransactionConflict"), Conflicting, store.ErrConflict},
+		{"throttled item", cancelled("None", "ProvisionedThroughputExceeded", "ConditionalCheckFailed"), Throttled, store.ErrThrottled},
+		{"service failed", func(*http.Request) (*http.Response, error) { return respond(500, `{"__type":"InternalServerError"}`) }, Ambiguous, store.ErrAmbiguous},
+		{"gateway failed", func(*http.Request) (*http.Response, error) { return respond(503, `<html>`) }, Ambiguous, store.ErrAmbiguous},
+		{"cut answer", func(*http.Request) (*http.Response, error) { return respond(200, `{"Consumed`) }, Ambiguous, store.ErrAmbiguous},
+		{"reset", broken(syscall.ECONNRESET), Ambiguous, store.ErrAmbiguous},
+		{"end of file", broken(io.ErrUnexpectedEOF), Ambiguous, store.ErrAmbiguous},
+		{"no connection", broken(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), NotSent, store.ErrUnavailable},
 	} {
 		do := c.do
 		if do == nil {
 			do = refuse(c.name)
 		}
 		cl := client(t, do, Config{})
-		v, open, err := cl.Try(t.Context(), true, send(cl))
-		if v != c.want || err == nil || open != (c.want == Unheard) {
+		v, open, err := cl.Do(t.Context(), true, send(cl))
+		if v != c.want || err == nil || open != (c.want == Ambiguous) {
 			t.Errorf("%s: %d, %v, %v", c.name, v, open, err)
 		}
-		if err := Ended(t.Context(), v, open, err); !errors.Is(err, c.err) {
+		if err := FinalError(t.Context(), v, open, err); !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
 	}
@@ -136,8 +136,8 @@ func TestUnsigned(t *testing.T) {
 		sent++
 		return respond(200, "{}")
 	}, Config{Endpoint: "https://dynamodb.invalid"})
-	v, open, err := cl.Try(t.Context(), true, send(cl))
-	if v != Unreached || open || sent != 0 || !errors.Is(Ended(t.Context(), v, open, err), store.ErrUnavailable) {
+	v, open, err := cl.Do(t.Context(), true, send(cl))
+	if v != NotSent || open || sent != 0 || !errors.Is(FinalError(t.Context(), v, open, err), store.ErrUnavailable) {
 		t.Fatal(v, open, sent, err)
 	}
 }
@@ -161,7 +161,7 @@ func TestClockSkew(t *testing.T) {
 		return resp, err
 	}, Config{Sleep: func(context.Context, time.Duration) error { return nil }})
 	for want := 2; want < 4; want++ {
-		if _, open, err := cl.Try(t.Context(), false, send(cl)); err != nil || open || calls != want {
+		if _, open, err := cl.Do(t.Context(), false, send(cl)); err != nil || open || calls != want {
 			t.Fatalf("%d calls, want %d; open %v, %v", calls, want, open, err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestClockSkew(t *testing.T) {
 		resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 		return resp, err
 	}, Config{Sleep: func(context.Context, time.Duration) error { return nil }})
-	if v, open, err := wrong.Try(t.Context(), true, send(wrong)); v != Answered || open || err == nil || calls != 1 {
+	if v, open, err := wrong.Do(t.Context(), true, send(wrong)); v != Final || open || err == nil || calls != 1 {
 		t.Fatal(v, open, err, calls)
 	}
 }
@@ -191,12 +191,12 @@ func TestAttempts(t *testing.T) {
 		patient := func(context.Context, time.Duration) error { return nil }
 		cl := client(t, hang, Config{Attempt: 5 * time.Second, Sleep: patient})
 		hangUps := 0
-		cl.hangUp = func() { hangUps++ }
-		if _, open, err := cl.Try(t.Context(), true, send(cl)); err != nil || !open || calls != 2 {
+		cl.closeIdle = func() { hangUps++ }
+		if _, open, err := cl.Do(t.Context(), true, send(cl)); err != nil || !open || calls != 2 {
 			t.Fatal(open, err, calls)
 		}
 		calls = 0
-		if v, open, err := cl.Try(t.Context(), false, send(cl)); err == nil || v != Unheard || !open || calls != 1 {
+		if v, open, err := cl.Do(t.Context(), false, send(cl)); err == nil || v != Ambiguous || !open || calls != 1 {
 			t.Fatal(v, open, err, calls)
 		}
 		if s := cl.Stats(); s.Requests != 3 || s.Lost != 2 || hangUps != 2 {
@@ -213,7 +213,7 @@ func TestPause(t *testing.T) {
 		return nil
 	}})
 	for n := range 60 {
-		if !cl.Pause(t.Context(), n) {
+		if !cl.Backoff(t.Context(), n) {
 			t.Fatal(n)
 		}
 		if limit := min(firstWait<<min(n, 10), maxWait); waits[n] < 0 || waits[n] >= limit {
@@ -222,7 +222,7 @@ func TestPause(t *testing.T) {
 	}
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	if cl.Pause(late, 0) || len(waits) != 60 {
+	if cl.Backoff(late, 0) || len(waits) != 60 {
 		t.Fatal("waited past the end")
 	}
 }
@@ -236,18 +236,18 @@ func TestEnds(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		ctx     context.Context
-		verdict Verdict
+		verdict Class
 		open    bool
 		is, not error
 	}{
-		{"caller gone, nothing sent", ended, Unreached, false, context.Canceled, store.ErrAmbiguous},
-		{"caller gone, outcome open", ended, Unheard, true, store.ErrAmbiguous, nil},
-		{"caller gone, in the middle", ended, Unheard, true, context.Canceled, nil},
-		{"time up", up, Refused, false, store.ErrThrottled, context.DeadlineExceeded},
-		{"time up, outcome open", up, Contended, true, store.ErrAmbiguous, context.DeadlineExceeded},
-		{"out of attempts", t.Context(), Contended, false, store.ErrConflict, store.ErrAmbiguous},
+		{"caller gone, nothing sent", ended, NotSent, false, context.Canceled, store.ErrAmbiguous},
+		{"caller gone, outcome open", ended, Ambiguous, true, store.ErrAmbiguous, nil},
+		{"caller gone, in the middle", ended, Ambiguous, true, context.Canceled, nil},
+		{"time up", up, Throttled, false, store.ErrThrottled, context.DeadlineExceeded},
+		{"time up, outcome open", up, Conflicting, true, store.ErrAmbiguous, context.DeadlineExceeded},
+		{"out of attempts", t.Context(), Conflicting, false, store.ErrConflict, store.ErrAmbiguous},
 	} {
-		err := Ended(c.ctx, c.verdict, c.open, cause)
+		err := FinalError(c.ctx, c.verdict, c.open, cause)
 		if !errors.Is(err, c.is) || (c.not != nil && errors.Is(err, c.not)) {
 			t.Errorf("%s: %v", c.name, err)
 		}

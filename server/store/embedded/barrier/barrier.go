@@ -1,4 +1,4 @@
-// Package barrier tells when everything that was visible at a moment is on disk.
+// Package barrier waits until everything that was visible at a moment is on disk.
 //
 // It owns the tickets of writers and the waits of readers; it writes and syncs nothing
 // itself. Concurrency: a Barrier may be used by many goroutines; its mutex is held for
@@ -13,33 +13,32 @@ import (
 
 // Barrier is the durability barrier of one engine.
 //
-// Pebble shows a write before it is synced. A writer takes a ticket before its
-// write can be seen and returns it when the write is synced; so whatever a reader
-// saw, its writer has a ticket by then, and the reader waits until all tickets
-// given out so far are back. The wait starts no sync of its own: it is shared with
-// the writers'.
+// In Pebble a write is visible before it is synced. A writer acquires a ticket before its
+// write is visible and returns it when the write is synced. A reader waits until all
+// tickets acquired so far are returned: those of the writes that it saw are among them.
+// The wait starts no sync of its own.
 //
-// After a failed sync nothing is promised any more: tickets and waits fail.
+// After a failed sync all tickets and waits fail.
 type Barrier struct {
-	mu      sync.Mutex
-	next    uint64              // next ticket
-	low     uint64              // all tickets below are back
-	back    map[uint64]struct{} // tickets at or above low that are back
-	waiters []waiter            // by target, because targets only grow
-	broken  error               // set once, for good
+	mu       sync.Mutex
+	next     uint64              // next ticket
+	low      uint64              // all tickets below are returned
+	returned map[uint64]struct{} // tickets at or above low that are returned
+	waiters  []waiter            // by target, because targets only grow
+	broken   error               // set once, for good
 }
 
 // New makes a Barrier without tickets.
-func New() *Barrier { return &Barrier{back: map[uint64]struct{}{}} }
+func New() *Barrier { return &Barrier{returned: map[uint64]struct{}{}} }
 
 type waiter struct {
 	target uint64
 	ready  chan struct{}
 }
 
-// Take gives out a ticket, before the write can be seen that it is for. After a failed
-// sync it returns that error.
-func (b *Barrier) Take() (uint64, error) {
+// Ticket acquires a ticket for a write that is not visible yet. After a failed sync it
+// returns that error.
+func (b *Barrier) Ticket() (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.broken != nil {
@@ -49,19 +48,19 @@ func (b *Barrier) Take() (uint64, error) {
 	return b.next - 1, nil
 }
 
-// Done takes a ticket back: its write is synced, or will never be seen.
+// Done returns a ticket: its write is synced, or will never be visible.
 func (b *Barrier) Done(t uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t != b.low {
-		b.back[t] = struct{}{}
+		b.returned[t] = struct{}{}
 		return
 	}
 	for b.low++; ; b.low++ {
-		if _, ok := b.back[b.low]; !ok {
+		if _, ok := b.returned[b.low]; !ok {
 			break
 		}
-		delete(b.back, b.low)
+		delete(b.returned, b.low)
 	}
 	n := 0
 	for ; n < len(b.waiters) && b.waiters[n].target <= b.low; n++ {
@@ -91,14 +90,14 @@ func (b *Barrier) Failure() error {
 	return b.broken
 }
 
-// InFlight is the number of tickets that are out.
+// InFlight is the number of tickets that are not returned.
 func (b *Barrier) InFlight() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return int(b.next-b.low) - len(b.back)
+	return int(b.next-b.low) - len(b.returned)
 }
 
-// Wait returns when all tickets that are out now are back.
+// Wait waits until all tickets that are acquired now are returned.
 func (b *Barrier) Wait(ctx context.Context) error {
 	b.mu.Lock()
 	if b.broken != nil || b.low == b.next {
@@ -115,7 +114,7 @@ func (b *Barrier) Wait(ctx context.Context) error {
 		}
 		return b.Failure()
 	case <-ctx.Done():
-		return ctx.Err() // the waiter is closed and dropped in its turn
+		return ctx.Err() // Done removes the waiter later
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 func draw(t *testing.T, m *Barrier) uint64 {
 	t.Helper()
-	ticket, err := m.Take()
+	ticket, err := m.Ticket()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func TestMark(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if len(m.back) != 0 || m.InFlight() != 0 {
-		t.Fatalf("%d tickets are kept, %d out", len(m.back), m.InFlight())
+	if len(m.returned) != 0 || m.InFlight() != 0 {
+		t.Fatalf("%d tickets are kept, %d out", len(m.returned), m.InFlight())
 	}
 }
 
@@ -66,7 +66,7 @@ func TestMarkEndsAllWaits(t *testing.T) {
 	if err := m.Wait(t.Context()); !errors.Is(err, bad) {
 		t.Fatal(err)
 	}
-	if _, err := m.Take(); !errors.Is(err, bad) {
+	if _, err := m.Ticket(); !errors.Is(err, bad) {
 		t.Fatal(err)
 	}
 }
@@ -100,7 +100,7 @@ func TestMarkUnderLoad(t *testing.T) {
 					mu.Unlock()
 					continue
 				}
-				ticket, err := m.Take()
+				ticket, err := m.Ticket()
 				if err != nil {
 					t.Error(err)
 					return
@@ -116,8 +116,8 @@ func TestMarkUnderLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if m.InFlight() != 0 || len(m.back) != 0 || len(m.waiters) != 0 {
-		t.Fatalf("%d out, %d kept, %d waiting", m.InFlight(), len(m.back), len(m.waiters))
+	if m.InFlight() != 0 || len(m.returned) != 0 || len(m.waiters) != 0 {
+		t.Fatalf("%d out, %d kept, %d waiting", m.InFlight(), len(m.returned), len(m.waiters))
 	}
 }
 

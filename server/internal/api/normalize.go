@@ -18,24 +18,24 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// maxRefusal bounds what is kept of an answer that connect gives by itself. Those
-// are short; anything longer would be passed on as it is.
-const maxRefusal = 64 << 10
+// maxBuffered bounds the buffer of an answer that connect makes itself. Those are short;
+// a longer answer is passed through unchanged.
+const maxBuffered = 64 << 10
 
-// front stands before the handlers. Connect reads the request of a unary RPC
-// before any interceptor runs, so what cannot be read (malformed, too large,
-// compressed in an unknown way) fails there, with a code but without a reason, and
-// uncounted; a wrong path, method or type of content it refuses without a word.
-// The front holds answers back until the interceptor was reached; one that comes
-// without it is written again with what is missing.
-type front struct {
+// errorNormalizer wraps the handlers and completes the errors that connect makes itself.
+// Connect reads the request of a unary RPC before any interceptor runs, so a request that
+// cannot be read (malformed, too large, compressed in an unknown way) fails with a code
+// but without a reason, and is not counted; a wrong path, method or content type is
+// refused by a status alone. The normalizer buffers the answer until the interceptor
+// runs. An answer that is complete before that is rewritten with a reason.
+type errorNormalizer struct {
 	next       http.Handler
 	procedures map[string]kind
 	errors     *connect.ErrorWriter
 	report     func(ctx context.Context, procedure string, refused *connect.Error, took time.Duration)
 }
 
-// kind of a procedure.
+// kind is how a procedure may be called.
 type kind struct {
 	streams bool
 	safe    bool // may be a GET
@@ -65,28 +65,28 @@ func proceduresOf(services []string) (map[string]kind, error) {
 	return all, nil
 }
 
-type heldKey struct{}
+type bufferKey struct{}
 
-// reached tells the front that the interceptor runs: from now on answers are the
-// RPC's own.
-func reached(ctx context.Context) {
-	if h, ok := ctx.Value(heldKey{}).(*held); ok {
-		h.open = true
+// markReached records that the interceptor runs: from now on the answer is the RPC's own
+// and is not buffered.
+func markReached(ctx context.Context) {
+	if h, ok := ctx.Value(bufferKey{}).(*bufferedWriter); ok {
+		h.passThrough = true
 	}
 }
 
 // ServeHTTP implements http.Handler.
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	procedure, ok := f.procedures[r.URL.Path]
+func (n *errorNormalizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	procedure, ok := n.procedures[r.URL.Path]
 	if !ok {
-		notFound(f.errors, w, r)
+		notFound(n.errors, w, r)
 		return
 	}
-	began := time.Now()
+	started := time.Now()
 	before := w.Header().Clone()
-	h := &held{w: w}
-	f.next.ServeHTTP(h, r.WithContext(context.WithValue(r.Context(), heldKey{}, h)))
-	if h.open {
+	h := &bufferedWriter{w: w}
+	n.next.ServeHTTP(h, r.WithContext(context.WithValue(r.Context(), bufferKey{}, h)))
+	if h.passThrough {
 		if h.status >= http.StatusBadRequest {
 			endLine(w)
 		}
@@ -94,7 +94,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	refused, ok := h.refusal()
 	if !ok {
-		if refused = procedure.wordsFor(h.status, r); refused == nil {
+		if refused = procedure.explain(h.status, r); refused == nil {
 			h.release()
 			return
 		}
@@ -103,47 +103,47 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		} else {
 			before.Set("Accept-Post", procedure.types())
 		}
-		w = overruled{w, h.status}
+		w = statusOverride{w, h.status}
 	}
-	f.report(r.Context(), r.URL.Path, refused, time.Since(began))
+	n.report(r.Context(), r.URL.Path, refused, time.Since(started))
 	clear(w.Header())
 	for name, values := range before {
 		w.Header()[name] = values
 	}
-	writeError(f.errors, w, r, refused)
+	writeError(n.errors, w, r, refused)
 }
 
-// held is the answer of an RPC that the interceptor has not been reached for yet.
-// It is used by one goroutine, that of the handler.
-type held struct {
-	w      http.ResponseWriter
-	open   bool // writes go through
-	status int
-	body   bytes.Buffer
+// bufferedWriter buffers an answer until the interceptor runs. Only the handler's
+// goroutine uses it.
+type bufferedWriter struct {
+	w           http.ResponseWriter
+	passThrough bool
+	status      int
+	body        bytes.Buffer
 }
 
 // Header implements http.ResponseWriter.
-func (h *held) Header() http.Header { return h.w.Header() }
+func (h *bufferedWriter) Header() http.Header { return h.w.Header() }
 
 // Unwrap is for http.ResponseController.
-func (h *held) Unwrap() http.ResponseWriter { return h.w }
+func (h *bufferedWriter) Unwrap() http.ResponseWriter { return h.w }
 
 // WriteHeader implements http.ResponseWriter.
-func (h *held) WriteHeader(status int) {
+func (h *bufferedWriter) WriteHeader(status int) {
 	if h.status == 0 {
 		h.status = status
 	}
-	if h.open {
+	if h.passThrough {
 		h.w.WriteHeader(status)
 	}
 }
 
 // Write implements http.ResponseWriter.
-func (h *held) Write(b []byte) (int, error) {
-	if h.open {
+func (h *bufferedWriter) Write(b []byte) (int, error) {
+	if h.passThrough {
 		return h.w.Write(b)
 	}
-	if h.body.Len()+len(b) > maxRefusal {
+	if h.body.Len()+len(b) > maxBuffered {
 		h.release()
 		return h.w.Write(b)
 	}
@@ -151,23 +151,23 @@ func (h *held) Write(b []byte) (int, error) {
 }
 
 // Flush implements http.Flusher, which connect asks for by type.
-func (h *held) Flush() {
-	if h.open {
-		_ = http.NewResponseController(h.w).Flush() // what cannot flush does so at the end
+func (h *bufferedWriter) Flush() {
+	if h.passThrough {
+		_ = http.NewResponseController(h.w).Flush() // a writer that cannot flush does so at the end
 	}
 }
 
-// release lets go of what is held.
-func (h *held) release() {
-	h.open = true
+// release writes what is buffered and ends the buffering.
+func (h *bufferedWriter) release() {
+	h.passThrough = true
 	if h.status != 0 {
 		h.w.WriteHeader(h.status)
 	}
 	_, _ = h.w.Write(h.body.Bytes())
 }
 
-// refusal reads the error in what connect wrote, in whichever protocol.
-func (h *held) refusal() (*connect.Error, bool) {
+// refusal parses the error that connect wrote, in any of its protocols.
+func (h *bufferedWriter) refusal() (*connect.Error, bool) {
 	header := h.w.Header()
 	status := header.Get("Grpc-Status")
 	text := header.Get("Grpc-Message")
@@ -210,11 +210,11 @@ const (
 	endOfStream  = 2
 )
 
-// unreadable is what connect found while it read a request, which is the request's
-// fault whatever code it has.
+// unreadable makes the error of a request that connect could not read: an invalid
+// argument, whatever code connect gave it.
 func unreadable(code connect.Code, text string) *connect.Error {
 	if code == connect.CodeCanceled && strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
-		code = connect.CodeDataLoss // whoever sends no more may still read
+		code = connect.CodeDataLoss // the client stopped sending, but may still read
 	}
 	switch code {
 	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
@@ -224,13 +224,13 @@ func unreadable(code connect.Code, text string) *connect.Error {
 		}
 		return newError(connect.CodeInvalidArgument, reasonInvalid, "the request cannot be read: "+strings.ToValidUTF8(why, "\ufffd"), nil, 0)
 	}
-	return refuse(code, text)
+	return reject(code, text)
 }
 
-// refuse is an error of connect's own with a reason. Its text speaks of what the
-// client sent; of anything else it says nothing.
-func refuse(code connect.Code, text string) *connect.Error {
-	// Protojson varies its spaces, and quotes what it was given.
+// reject adds a reason to an error that connect made. Its text describes what the client
+// sent and hides everything else.
+func reject(code connect.Code, text string) *connect.Error {
+	// Protojson varies its spaces and quotes its input.
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\u00a0", " ")
 	if _, after, ok := strings.Cut(text, "proto: "); ok {
 		text = "the request cannot be read: " + after // without the names of Go types
@@ -248,12 +248,12 @@ func refuse(code connect.Code, text string) *connect.Error {
 	return newError(code, reason, text, nil, 0)
 }
 
-// complete gives a reason to an error that has none, which is one of connect's.
-func complete(err *connect.Error) *connect.Error {
+// addReason adds a reason to an error without one: connect made it.
+func addReason(err *connect.Error) *connect.Error {
 	if len(err.Details()) > 0 || connect.IsNotModifiedError(err) {
 		return err
 	}
-	out := refuse(err.Code(), err.Message())
+	out := reject(err.Code(), err.Message())
 	for name, values := range err.Meta() {
 		out.Meta()[name] = values
 	}

@@ -6,21 +6,21 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// An event says much twice: its chat is also its partition key, its sender its
-// actor, its time the time of the message, and its row has its id and type. A send
-// of 512 bytes must fit into 1 KB per item, the unit of write cost (design rule 7),
-// so values that are known already are replaced by a reference in the row.
+// An event repeats values: its chat is also its partition key, its sender its actor, its
+// time the time of the message, and its row has its id and type. A send of 512 bytes must
+// fit into 1 KB per item, because DynamoDB charges writes by the kilobyte. So a repeated
+// value is replaced by a back-reference.
 //
-// The condensed form is the encoding itself, field by field, in which a
-// length-delimited field whose value is known stands as its tag with the wire
-// type of a group's start, which proto3 never has, and one byte: the number of the
-// known value. Known are the ids of the row and every value that came before, on
-// the top level and in field 1, which all events have as their metadata.
+// The compressed body is the encoding itself, field by field. A length-delimited field
+// whose value occurred before has its tag with the wire type of a group's start, which
+// proto3 never uses, and one byte: the number of the earlier value. Earlier values are the
+// ids of the row and every value so far, on the top level and in field 1, the metadata of
+// all events.
 
 const (
 	metadataField = 1
 	minShared     = 4 // bytes; a shorter value is not worth a reference
-	maxKnown      = 32
+	maxEarlier    = 32
 )
 
 var errBody = errors.New("table: body of an event is damaged")
@@ -28,21 +28,21 @@ var errBody = errors.New("table: body of an event is damaged")
 // text is what both directions read: payloads are bytes, bodies strings.
 type text interface{ ~string | ~[]byte }
 
-// known is the list of values that can be referred to: the row's ids, then others.
-type known[T text] struct {
+// earlier is the list of values that can be referred to: the row's ids, then others.
+type earlier[T text] struct {
 	ids    [3]string
-	values [maxKnown]T
+	values [maxEarlier]T
 	n      int
 }
 
-func (k *known[T]) add(v T) {
-	if k.n < maxKnown && len(v) >= minShared {
+func (k *earlier[T]) add(v T) {
+	if k.n < maxEarlier && len(v) >= minShared {
 		k.values[k.n] = v
 		k.n++
 	}
 }
 
-func (k *known[T]) find(v T) int {
+func (k *earlier[T]) find(v T) int {
 	if len(v) < minShared {
 		return -1
 	}
@@ -60,7 +60,7 @@ func (k *known[T]) find(v T) int {
 }
 
 // appendRef appends the value of a reference.
-func (k *known[T]) appendRef(out []byte, ref int) ([]byte, bool) {
+func (k *earlier[T]) appendRef(out []byte, ref int) ([]byte, bool) {
 	switch {
 	case ref < len(k.ids):
 		return protowire.AppendString(out, k.ids[ref]), true
@@ -70,15 +70,15 @@ func (k *known[T]) appendRef(out []byte, ref int) ([]byte, bool) {
 	return out, false
 }
 
-// condense appends the condensed form of a payload. It reports false if expand
+// compress appends the compressed body of a payload. It reports false if expand
 // would not restore the payload exactly: because it has groups, or tags or lengths
 // that are longer than necessary.
-func condense(out, payload []byte, chatID, eventID, eventType string) ([]byte, bool) {
-	k := known[[]byte]{ids: [3]string{chatID, eventID, eventType}}
-	return condenseFields(&k, out, payload, true)
+func compress(out, payload []byte, chatID, eventID, eventType string) ([]byte, bool) {
+	k := earlier[[]byte]{ids: [3]string{chatID, eventID, eventType}}
+	return compressFields(&k, out, payload, true)
 }
 
-func condenseFields(k *known[[]byte], out, s []byte, top bool) ([]byte, bool) {
+func compressFields(k *earlier[[]byte], out, s []byte, top bool) ([]byte, bool) {
 	for len(s) > 0 {
 		num, typ, n := consumeTag(s)
 		if n < 0 || n != protowire.SizeTag(num) || typ == protowire.StartGroupType || typ == protowire.EndGroupType {
@@ -100,7 +100,7 @@ func condenseFields(k *known[[]byte], out, s []byte, top bool) ([]byte, bool) {
 		s = s[n+m:]
 		if top && num == metadataField {
 			var buf [512]byte
-			inner, ok := condenseFields(k, buf[:0], v, false)
+			inner, ok := compressFields(k, buf[:0], v, false)
 			if !ok {
 				return nil, false
 			}
@@ -122,11 +122,11 @@ func condenseFields(k *known[[]byte], out, s []byte, top bool) ([]byte, bool) {
 
 // expand restores a payload.
 func expand(body, chatID, eventID, eventType string) ([]byte, error) {
-	k := known[string]{ids: [3]string{chatID, eventID, eventType}}
+	k := earlier[string]{ids: [3]string{chatID, eventID, eventType}}
 	return expandFields(&k, make([]byte, 0, len(body)+256), body, true)
 }
 
-func expandFields(k *known[string], out []byte, s string, top bool) ([]byte, error) {
+func expandFields(k *earlier[string], out []byte, s string, top bool) ([]byte, error) {
 	for len(s) > 0 {
 		num, typ, n := consumeTag(s)
 		if n < 0 {

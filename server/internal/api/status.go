@@ -9,21 +9,19 @@ import (
 	"connectrpc.com/connect"
 )
 
-// What connect refuses by a status alone gets words here, in the protocol of the
-// request as far as that can be told.
-
-// Reasons of these.
+// Reasons of requests that connect refuses by a status alone. The answers get a reason and
+// a text here, in the protocol of the request where it is known.
 const (
 	reasonNoProcedure = "NO_SUCH_PROCEDURE"
 	reasonMethod      = "METHOD_NOT_ALLOWED"
 	reasonMediaType   = "UNSUPPORTED_MEDIA_TYPE"
 )
 
-// NotFound answers an RPC that there is not.
+// NotFound answers a call of a procedure that does not exist.
 func (a *API) NotFound(w http.ResponseWriter, r *http.Request) { notFound(a.errors, w, r) }
 
-// Reject answers a request that was stopped by a status of HTTP, in front of everything,
-// in the request's own protocol.
+// Reject answers a request that was refused by an HTTP status before it reached the
+// handlers, in the request's own protocol.
 func (a *API) Reject(w http.ResponseWriter, r *http.Request, status int, reason, text string) {
 	code, retry := connect.CodeInvalidArgument, time.Duration(0)
 	switch status {
@@ -32,7 +30,7 @@ func (a *API) Reject(w http.ResponseWriter, r *http.Request, status int, reason,
 	case http.StatusTooManyRequests:
 		code, retry = connect.CodeResourceExhausted, time.Second
 	}
-	writeError(a.errors, overruled{w, status}, r, newError(code, reason, text, nil, retry))
+	writeError(a.errors, statusOverride{w, status}, r, newError(code, reason, text, nil, retry))
 }
 
 func notFound(errors *connect.ErrorWriter, w http.ResponseWriter, r *http.Request) {
@@ -42,12 +40,11 @@ func notFound(errors *connect.ErrorWriter, w http.ResponseWriter, r *http.Reques
 		path = strings.ToValidUTF8(path[:most], "") + "…"
 	}
 	err := newError(connect.CodeUnimplemented, reasonNoProcedure, fmt.Sprintf("there is no procedure %q", path), nil, 0)
-	writeError(errors, overruled{w, http.StatusNotFound}, r, err)
+	writeError(errors, statusOverride{w, http.StatusNotFound}, r, err)
 }
 
-// wordsFor says what was wrong with a request that got a status and nothing else;
-// nil where that is not known.
-func (k kind) wordsFor(status int, r *http.Request) *connect.Error {
+// explain returns the error that a bare status stands for; nil for other statuses.
+func (k kind) explain(status int, r *http.Request) *connect.Error {
 	switch status {
 	case http.StatusMethodNotAllowed:
 		text := "this procedure takes POST"
@@ -81,15 +78,15 @@ func (k kind) types() string {
 	return own + ", application/grpc, application/grpc+json, application/grpc+proto, application/grpc-web, application/grpc-web+json, application/grpc-web+proto"
 }
 
-// overruled answers an error in plain JSON with another status than the usual one
-// of its code. Other protocols have errors in answers with 200.
-type overruled struct {
+// statusOverride replaces the usual HTTP status of an error in plain JSON. Other protocols
+// answer errors with 200.
+type statusOverride struct {
 	http.ResponseWriter
 	status int
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (o overruled) WriteHeader(status int) {
+func (o statusOverride) WriteHeader(status int) {
 	if status >= http.StatusBadRequest {
 		status = o.status
 	}
@@ -98,13 +95,12 @@ func (o overruled) WriteHeader(status int) {
 
 // writeError writes an error in the protocol of the request.
 func writeError(errors *connect.ErrorWriter, w http.ResponseWriter, r *http.Request, err *connect.Error) {
-	// An error of a write means that the client is gone.
+	// A write fails when the client has disconnected.
 	_ = errors.Write(w, r, err)
 	endLine(w)
 }
 
-// endLine ends an answer in JSON with a line end, for those who read it in a
-// terminal.
+// endLine ends a JSON answer with a line break, for readers in a terminal.
 func endLine(w http.ResponseWriter) {
 	if w.Header().Get("Content-Type") == "application/json" && w.Header().Get("Content-Encoding") == "" {
 		_, _ = w.Write([]byte("\n"))

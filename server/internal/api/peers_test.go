@@ -93,7 +93,7 @@ func TestElsewhere(t *testing.T) {
 	}
 	a, err := api.New(api.Config{
 		Chat: chats, View: reader, Hub: hub, Store: st, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Observe: func(string, string, time.Duration) {}, Route: o.route, Elsewhere: o,
+		Observe: func(string, string, time.Duration) {}, Route: o.route, PeerStreams: o,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestElsewhere(t *testing.T) {
 		err  error
 		want connect.Code
 	}{
-		{fmt.Errorf("%w: secret 10.0.0.7", api.ErrElsewhere), connect.CodeUnavailable},
+		{fmt.Errorf("%w: secret 10.0.0.7", api.ErrPeersUnavailable), connect.CodeUnavailable},
 		{delivery.ErrStreamGone, connect.CodeNotFound}, {delivery.ErrPosition, connect.CodeOutOfRange}, {delivery.ErrNotYours, connect.CodePermissionDenied},
 		{errors.New("secret 10.0.0.7"), connect.CodeInternal},
 	} {
