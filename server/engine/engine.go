@@ -231,7 +231,7 @@ func (e *Engine) LogStable(ctx context.Context) error {
 	if e.broker == nil {
 		return ctx.Err()
 	}
-	return e.broker.Stable(ctx)
+	return e.broker.Flush(ctx)
 }
 
 // Crowded reports whether the disk of an embedded engine is so full that what can wait

@@ -15,7 +15,8 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// Settings of producers (K-058…K-067), in franz-go's words.
+// Settings of producers. A record is acknowledged by all replicas in sync, written by an
+// idempotent producer and compressed with LZ4; a batch holds the largest event.
 const (
 	produceRetries  = 3
 	produceDeadline = 30 * time.Second
@@ -24,8 +25,8 @@ const (
 	metadataMinAge  = 250 * time.Millisecond
 )
 
-// backoff is the wait before a retry: 100 ms, 500 ms, then 2 s (K-060, L-117), which
-// together is about what the election of a leader takes.
+// backoff is the pause before a retry: 100 ms, 500 ms, then 2 s. Together they last about
+// as long as the election of a leader.
 func backoff(tries int) time.Duration {
 	waits := [...]time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second}
 	return waits[min(max(tries, 1), len(waits))-1]
@@ -37,7 +38,7 @@ type Record = kgo.Record
 // Header is a header of a record.
 type Header = kgo.RecordHeader
 
-// Names of headers: what an event's id and its type are in.
+// Names of the headers with an event's id and its type.
 const (
 	HeaderEventID   = "event_id"
 	HeaderEventType = "event_type"
@@ -62,7 +63,7 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff),
 		kgo.ProducerLinger(produceLinger), kgo.ProducerBatchCompression(kgo.Lz4Compression()),
 		kgo.ProducerBatchMaxBytes(1<<20), kgo.MetadataMinAge(metadataMinAge),
-		// Partitions are ours to choose: a bucket of the chat, never the client's.
+		// The relay chooses partitions, by the bucket of the chat.
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)...)
 	if err != nil {
@@ -71,13 +72,35 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 	return c, nil
 }
 
+// NewProducer makes a client that publishes single records, acks=all.
+func NewProducer(addr string, more ...Option) (*Client, error) {
+	c, err := kgo.NewClient(append(slices.Clone(more),
+		seeds(addr), kgo.ClientID("parley-producer"), kgo.DisableClientMetrics(), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff), kgo.ProducerLinger(0),
+		kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.MetadataMinAge(metadataMinAge),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	)...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// Publish publishes one record and waits until it is acknowledged.
+func Publish(ctx context.Context, c *Client, r *Record) error {
+	if err := c.ProduceSync(context.WithoutCancel(ctx), r).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: produce: %w", err)
+	}
+	return nil
+}
+
 // NewReader makes a client that reads topics from their beginning, committed
 // records only, without a group.
 func NewReader(addr string, topics ...string) (*Client, error) {
 	return NewReaderWith(nil, addr, topics...)
 }
 
-// NewReaderWith is NewReader with what is needed to be let in.
+// NewReaderWith is NewReader with options to authenticate.
 func NewReaderWith(more []Option, addr string, topics ...string) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-reader"), kgo.DisableClientMetrics(), kgo.ConsumeTopics(topics...),
@@ -92,26 +115,26 @@ func NewReaderWith(more []Option, addr string, topics ...string) (*Client, error
 // ErrFenced says that another client took over the transactional id.
 var ErrFenced = errors.New("kafka: another producer took over")
 
-// Transact publishes records in one transaction: readers of committed records see
-// all of them or none. The outcome is not known after an error other than
-// ErrFenced and *PartitionError only in so far as the records may come once more.
+// Transact publishes records in one transaction: readers of committed records see all of
+// them or none. After an error other than ErrFenced and *PartitionError the outcome is
+// unknown; if the caller retries, the records may be published twice.
 func Transact(ctx context.Context, c *Client, records []*Record) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
-	// The last transaction may be without an end, because nobody answered: it is
-	// given up now. Without one this does nothing.
+	// The last transaction may still be open, because nobody answered: abort it now.
+	// Without one this does nothing.
 	if err := c.EndTransaction(end, kgo.TryAbort); err != nil {
 		return fmt.Errorf("kafka: end the last transaction: %w", fenced(err))
 	}
 	if without := leaderless(c, records); without != nil {
 		return without
 	}
-	settle(ctx, c)
+	awaitTransactionEnd(ctx, c)
 	if err := c.BeginTransaction(); err != nil {
 		return fmt.Errorf("kafka: begin transaction: %w: %w", errUnusable, fenced(err))
 	}
-	// Never the caller's context: a canceled produce can acknowledge a record that
-	// was not written. The client's own deadline bounds it.
+	// Not the caller's context: a canceled produce can acknowledge a record that was not
+	// written. The client's own deadline bounds it.
 	results := c.ProduceSync(context.WithoutCancel(ctx), records...)
 	produced := results.FirstErr()
 	commit := kgo.TransactionEndTry(produced == nil)
@@ -129,24 +152,24 @@ func Transact(ctx context.Context, c *Client, records []*Record) error {
 	return refused(results)
 }
 
-// Waits of settle: between two questions, and in all.
+// Pauses of awaitTransactionEnd between two requests, and its time in all.
 const (
-	firstAsk   = time.Millisecond
-	maxAsk     = 16 * time.Millisecond
-	settleTime = 5 * time.Second
+	firstPoll             = time.Millisecond
+	maxPollPause          = 16 * time.Millisecond
+	transactionEndTimeout = 5 * time.Second
 )
 
-// settle waits until brokers are done with the last transaction. They answer its end
-// before they have written its markers, and refuse records of the next one until then:
-// each refusal would cost the records one of their few retries, and a wait of 100 ms and
-// more (KIP-890). Where brokers do not say, nothing is waited for.
-func settle(ctx context.Context, c *Client) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+// awaitTransactionEnd waits until brokers have completed the last transaction. They
+// answer its end before they have written its markers, and refuse records of the next one
+// until then; each refusal would cost the records one of their few retries and a pause of
+// 100 ms or more. It does not wait for brokers that do not report the state.
+func awaitTransactionEnd(ctx context.Context, c *Client) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), transactionEndTimeout)
 	defer cancel()
 	id, _ := c.OptValue(kgo.TransactionalID).(string)
 	req := kmsg.NewPtrDescribeTransactionsRequest()
 	req.TransactionalIDs = []string{id}
-	for pause := firstAsk; ; pause = min(2*pause, maxAsk) {
+	for pause := firstPoll; ; pause = min(2*pause, maxPollPause) {
 		res, err := req.RequestWith(ctx, c)
 		if err != nil || len(res.TransactionStates) != 1 || !strings.HasPrefix(res.TransactionStates[0].State, "Prepare") {
 			return

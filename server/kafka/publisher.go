@@ -11,16 +11,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// maxFailures is after how many failed transactions in a row a client is replaced.
-// What a new client cannot mend is not in the client.
+// maxFailures is after how many consecutive failed transactions a client is replaced.
 const maxFailures = 3
 
-// Publisher publishes transactions under one transactional id for as long as it may:
-// only another publisher with the same id, which fences it, ends it. A client of the
-// library can come into states that it never leaves: its producer id expired on the
-// brokers after days without records, its permission was taken away for a while, a
-// coordinator ended its transaction, a topic was deleted and made again. Such a client
-// is replaced by a new one, which begins by aborting what the old one left open.
+// Publisher publishes transactions under one transactional id until another publisher
+// with the same id fences it. A client of the library can enter states that it never
+// leaves: its producer id expired on the brokers after days without records, its
+// permission was revoked for a while, a coordinator ended its transaction, a topic was
+// deleted and created again. Such a client is replaced by a new one, which first aborts
+// what the old one left open.
 //
 // Concurrency: a Publisher belongs to one goroutine.
 type Publisher struct {
@@ -28,10 +27,10 @@ type Publisher struct {
 	options  []Option
 
 	client   *Client
-	failures int // in a row, of this client
+	failures int // consecutive, of this client
 }
 
-// NewPublisher makes a Publisher. Nothing is asked of brokers before Publish.
+// NewPublisher makes a Publisher. It sends nothing to brokers before Publish.
 func NewPublisher(addr, id string, more ...Option) (*Publisher, error) {
 	c, err := NewTransactional(addr, id, more...)
 	if err != nil {
@@ -41,8 +40,8 @@ func NewPublisher(addr, id string, more ...Option) (*Publisher, error) {
 }
 
 // Publish publishes records in one transaction, like [Transact]. Errors: ErrFenced,
-// after which it must not be called again; *PartitionError, if single partitions took
-// nothing; those of Kafka.
+// after which it must not be called again; *PartitionError, if only some partitions
+// refused their records; those of Kafka.
 func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 	if p.client == nil {
 		c, err := NewTransactional(p.addr, p.id, p.options...)
@@ -69,8 +68,8 @@ func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 	return err
 }
 
-// Renew begins with a new client. When it returns nil, no transaction of this id is open,
-// and whoever had the id before will never commit another.
+// Renew replaces the client. When it returns nil, no transaction of this id is open, and no
+// earlier owner of the id can commit another.
 func (p *Publisher) Renew(ctx context.Context) error {
 	c, err := NewTransactional(p.addr, p.id, p.options...)
 	if err != nil {
@@ -78,7 +77,7 @@ func (p *Publisher) Renew(ctx context.Context) error {
 	}
 	p.Close()
 	p.client, p.failures = nil, 0
-	// The coordinator answers once it has ended what was open under the id.
+	// The coordinator answers after it has ended the open transaction of the id.
 	if _, _, err := c.ProducerID(ctx); err != nil {
 		c.Close()
 		return fmt.Errorf("kafka: take over the transactional id: %w", fenced(err))
@@ -94,11 +93,11 @@ func (p *Publisher) Close() {
 	}
 }
 
-// errUnusable says that a client will never begin a transaction again.
+// errUnusable says that a client can never begin a transaction again.
 var errUnusable = errors.New("kafka: the producer cannot go on")
 
-// PartitionError says which partitions did not take their records. The transaction was
-// aborted as a whole: without these partitions it may succeed.
+// PartitionError says which partitions refused their records. The transaction was aborted
+// as a whole; without these partitions it may succeed.
 type PartitionError struct {
 	Partitions []Partition // at least one
 	Err        error       // of the first of them
@@ -120,14 +119,14 @@ func (e *PartitionError) Error() string {
 // Unwrap returns the cause.
 func (e *PartitionError) Unwrap() error { return e.Err }
 
-// unknownTopic reports whether the cause is a topic that is not the one that the client
-// has met: it was deleted, and perhaps made again.
+// unknownTopic reports whether the cause is a topic that was deleted, and perhaps created
+// again, since the client first used it.
 func (e *PartitionError) unknownTopic() bool {
 	return errors.Is(e.Err, kerr.UnknownTopicID) || errors.Is(e.Err, kerr.InconsistentTopicID) || errors.Is(e.Err, kerr.UnknownTopicOrPartition)
 }
 
-// leaderless returns the partitions of records that have no leader, as far as the
-// client knows, or nil: it would wait for one until the transaction has timed out.
+// leaderless returns the partitions of records that have no leader by the client's
+// metadata, or nil: the client would wait for one until the transaction has timed out.
 func leaderless(c *Client, records []*Record) error {
 	e := &PartitionError{Err: kerr.LeaderNotAvailable}
 	for _, r := range records {
@@ -138,22 +137,22 @@ func leaderless(c *Client, records []*Record) error {
 	if len(e.Partitions) == 0 {
 		return nil
 	}
-	c.ForceMetadataRefresh() // or nobody would learn of the next leader
+	c.ForceMetadataRefresh() // to find the next leader
 	return e
 }
 
-// refused says what came of the records of a transaction that was aborted because not
-// all of them were taken: a *PartitionError where some partitions took theirs.
+// refused is the error of a transaction that was aborted because not all records were
+// accepted: a *PartitionError if some partitions accepted theirs.
 func refused(results kgo.ProduceResults) error {
-	e, took := &PartitionError{Err: results.FirstErr()}, false
+	e, accepted := &PartitionError{Err: results.FirstErr()}, false
 	for _, r := range results {
 		if r.Err == nil {
-			took = true
+			accepted = true
 		} else {
 			e.add(r.Record)
 		}
 	}
-	if !took && len(e.Partitions) > 1 {
+	if !accepted && len(e.Partitions) > 1 {
 		return fmt.Errorf("kafka: produce: %w", e.Err)
 	}
 	return e

@@ -15,48 +15,48 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// Settings of consumers (K-091…K-098), in franz-go's words.
+// Settings of consumers. Offsets are committed by the application only, after a record is
+// handled; members keep their partitions across a rebalance.
 const (
-	MaxPoll          = 500 // records that are worked on before the next commit
+	MaxPoll          = 500 // records that are handled before the next commit
 	sessionTimeout   = 30 * time.Second
 	heartbeatEvery   = 10 * time.Second
 	rebalanceTimeout = 300 * time.Second
 	commitTimeout    = 10 * time.Second
 	fetchMaxBytes    = 4 << 20
-	// Little of each partition, so that with much to read one answer has all of them,
-	// and little is thrown away of one that is held.
+	// Small, so that one answer has records of all partitions when there is much to read,
+	// and little is discarded of a paused one.
 	fetchMaxPartition = 64 << 10
-	// A partition that goes on after a hold waits for the fetch under way, so that
-	// must not wait long for records of the others.
+	// Short, because a resumed partition waits for the fetch that is in progress.
 	fetchMaxWait = 200 * time.Millisecond
 )
 
 // Partition names a partition of a topic.
 type Partition = logdir.Partition
 
-// SessionConfig sets a Session up. The callbacks come from a goroutine of the
-// client's, never while a batch is worked on.
+// SessionConfig configures a Session. The callbacks run in a goroutine of the client, never
+// while a batch is being handled.
 type SessionConfig struct {
 	Addr     string // of brokers, with commas between them
 	Options  []Option
 	Group    string
 	Topics   []string
-	Expiry   time.Duration // after which a silent member is gone; 0: 30 s
+	Expiry   time.Duration // without a heartbeat, after which a member is removed; 0: 30 s
 	MinFetch int32         // bytes for which a fetch waits, 200 ms at most; 0: for anything
 	Assigned func([]Partition)
-	// Gone says that partitions are not ours any more: revoked, after the last
-	// batch was committed or given up, or lost, when somebody else may have them.
+	// Gone is called when this member no longer owns partitions: they were revoked, after
+	// the last batch was committed or given up, or lost, and others may have them.
 	Gone func(parts []Partition, lost bool)
 }
 
-// Batch is what a poll brought of a partition.
+// Batch is the records of a partition that a poll returned.
 type Batch struct {
 	Records []*Record // in order of offsets, at least one
 	End     int64     // offset at which the partition ended when they were fetched
 }
 
-// Session is one member of a consumer group, polled batch by batch. Rebalances
-// wait while a batch is worked on. Its methods belong to one goroutine.
+// Session is one member of a consumer group, polled batch by batch. Rebalances wait while
+// a batch is being handled. Its methods belong to one goroutine.
 type Session struct{ c *kgo.Client }
 
 // NewSession joins a group.
@@ -104,7 +104,7 @@ func (s *Session) Fetched() (map[Partition]Batch, error) {
 	return batches(context.Background(), s.c.PollFetches(nil))
 }
 
-// Block holds rebalances back like Poll, and takes nothing. Done must follow.
+// Block blocks rebalances like Poll, and fetches nothing. Done must follow.
 func (s *Session) Block() { s.c.PollFetches(ended) }
 
 // ended is a context that has ended.
@@ -137,16 +137,16 @@ func batches(ctx context.Context, fetches kgo.Fetches) (map[Partition]Batch, err
 	return out, fmt.Errorf("kafka: fetch %s/%d: %w", e.Topic, e.Partition, e.Err)
 }
 
-// ErrTopicReplaced says that a topic is not the one that the session has met: it was
-// deleted, and perhaps made again. Only another session reads the new one.
+// ErrTopicReplaced says that a topic is not the one that the session subscribed to: it was
+// deleted, and perhaps created again. Only a new session reads the new one.
 var ErrTopicReplaced = errors.New("kafka: the topic was deleted or replaced")
 
-// ErrNotMember says that the group has gone on without this member.
+// ErrNotMember says that the group has removed this member.
 var ErrNotMember = errors.New("kafka: not a member of the group any more")
 
-// Commit commits the offsets to go on from, and waits for the answer. A commit that
-// fails is repeated, for 10 s in all. Errors: ErrNotMember, after which others may have
-// the partitions, and those of Kafka.
+// Commit commits the offsets of the next records, and waits for the answer. It retries for
+// 10 s. Errors: ErrNotMember, after which others may own the partitions, and those of
+// Kafka.
 func (s *Session) Commit(ctx context.Context, next map[Partition]int64) error {
 	if len(next) == 0 {
 		return nil
@@ -199,12 +199,12 @@ func (s *Session) commit(ctx context.Context, next map[Partition]int64) error {
 	return fmt.Errorf("kafka: commit: %w", failed)
 }
 
-// Rewind goes back in a partition, so that the record at an offset comes again.
+// Rewind seeks back in a partition, so that the record at an offset is fetched again.
 func (s *Session) Rewind(p Partition, offset int64) {
 	s.c.SetOffsets(map[string]map[int32]kgo.EpochOffset{p.Topic: {p.ID: {Epoch: -1, Offset: offset}}})
 }
 
-// Hold stops or resumes the fetching of a partition; the others go on.
+// Hold pauses or resumes the fetching of a partition; the others continue.
 func (s *Session) Hold(p Partition, hold bool) {
 	parts := map[string][]int32{p.Topic: {p.ID}}
 	if hold {
@@ -215,7 +215,7 @@ func (s *Session) Hold(p Partition, hold bool) {
 }
 
 // Ends returns the offsets at which the partitions of topics end for readers of committed
-// records. Unlike the other methods it may be called by anybody, until Close.
+// records. Unlike the other methods any goroutine may call it, until Close.
 func (s *Session) Ends(ctx context.Context, topics []string) (map[Partition]int64, error) {
 	list, err := kadm.NewClient(s.c).ListCommittedOffsets(ctx, topics...)
 	if err != nil {
@@ -230,30 +230,8 @@ func (s *Session) Ends(ctx context.Context, topics []string) (map[Partition]int6
 	return ends, nil
 }
 
-// Done says that the batch of the last Poll was worked on: rebalances may happen.
+// Done says that the batch of the last Poll was handled: rebalances may happen.
 func (s *Session) Done() { s.c.AllowRebalance() }
 
 // Close leaves the group.
 func (s *Session) Close() { s.c.CloseAllowingRebalance() }
-
-// NewProducer makes a client that publishes single records, acks=all.
-func NewProducer(addr string, more ...Option) (*Client, error) {
-	c, err := kgo.NewClient(append(slices.Clone(more),
-		seeds(addr), kgo.ClientID("parley-producer"), kgo.DisableClientMetrics(), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff), kgo.ProducerLinger(0),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.MetadataMinAge(metadataMinAge),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	)...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka client: %w", err)
-	}
-	return c, nil
-}
-
-// Publish publishes one record and waits until it is acknowledged.
-func Publish(ctx context.Context, c *Client, r *Record) error {
-	if err := c.ProduceSync(context.WithoutCancel(ctx), r).FirstErr(); err != nil {
-		return fmt.Errorf("kafka: produce: %w", err)
-	}
-	return nil
-}

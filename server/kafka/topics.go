@@ -1,15 +1,19 @@
-// Package kafka is the one place that speaks Kafka: the declared topics, clients
-// with our settings, and the embedded broker.
+// Package kafka is the only user of Kafka's protocol: the declared topics, clients with
+// fixed settings, and the embedded broker.
 //
-// It owns names and configurations of topics, the settings of producers and
-// consumers, and everything that keeps the embedded broker safe to run. What is
-// published, and what becomes of it, belongs to the workers.
+// It owns names and configurations of topics, the settings of producers and consumers,
+// and everything that keeps the embedded broker safe to run. What is published and
+// consumed belongs to the workers.
 //
-// Concurrency: the types here are safe for use by many goroutines.
+// Clients and the embedded broker (the files embedded*.go) are one package, although it is
+// large: the broker starts, recovers and reads its log through the same clients, and its
+// tests hold both to one contract.
+//
+// Concurrency: types are safe for use by many goroutines where they do not say otherwise.
 package kafka
 
-// Topic is a declared topic: the table below is what code, tests and operators
-// go by (K-001…K-015).
+// Topic is a declared topic. The table below is the only declaration: code, tests, ACLs and
+// Terraform derive from it.
 type Topic struct {
 	Name       string
 	Partitions int32
@@ -28,19 +32,20 @@ const (
 	days7  = "604800000"
 	days30 = "2592000000"
 
-	// MaxEvent is the largest value of an event's record, in bytes. A dead letter
-	// holds one in base64, and what is known of it besides (K-028).
+	// MaxEvent is the largest value of an event's record, in bytes. A dead letter holds
+	// one in base64, and the cause of its failure, and must fit into max.message.bytes.
 	MaxEvent = 256 << 10
 )
 
-// Topics returns the declared topics. Partition counts never change: more
-// partitions are a new topic (K-048).
+// Topics returns the declared topics. Partition counts never change, because a chat's
+// events would move to another partition and lose their order: more partitions are a new
+// topic.
 func Topics() []Topic {
 	event := func(name string, partitions int32, bytes string) Topic {
 		return Topic{name, partitions, map[string]string{
 			"cleanup.policy": "delete", "retention.ms": days7, "retention.bytes": bytes, "min.insync.replicas": "2",
 			"compression.type": "producer", "message.timestamp.type": "CreateTime", "max.message.bytes": "1048588",
-			"unclean.leader.election.enable": "false", // a leader that lacks records would lose them (K-031)
+			"unclean.leader.election.enable": "false", // a leader that lacks records would lose them
 		}}
 	}
 	dead := event(DeadLetters, 8, "53687091200")
@@ -53,7 +58,7 @@ func Topics() []Topic {
 	}
 }
 
-// counts are the declared numbers of partitions: each record that is published asks.
+// counts are the declared numbers of partitions, looked up for each published record.
 var counts = func() map[string]int32 {
 	m := map[string]int32{}
 	for _, t := range Topics() {

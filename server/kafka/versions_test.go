@@ -35,7 +35,7 @@ func TestAddedTopicStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	if err := b.Stable(t.Context()); err != nil {
+	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b.Close()

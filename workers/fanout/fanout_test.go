@@ -59,7 +59,7 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	log := slog.New(slog.DiscardHandler)
 	var stable func(context.Context) error
 	if broker.Embedded != nil {
-		stable = broker.Embedded.Stable
+		stable = broker.Embedded.Flush
 	}
 	ids, err := registry.New(w.store).Events(ctx)
 	w.must(err)

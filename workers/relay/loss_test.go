@@ -185,7 +185,7 @@ func (r *rig) live(dir string, disk image, dieAt string) *life {
 				return errKilled
 			}
 			before := imageOf(r.t, dir)
-			if err := l.broker.Stable(ctx); err != nil {
+			if err := l.broker.Flush(ctx); err != nil {
 				return err
 			}
 			l.disk = before

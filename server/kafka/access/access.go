@@ -1,5 +1,6 @@
-// Package access declares who may do what on Kafka: the ACLs of a cluster that denies
-// what is not allowed (K-020, S-41).
+// Package access declares Parley's permissions on Kafka: the ACLs of a cluster that denies
+// what is not allowed. Each role has only what its job needs, so that a leaked password
+// cannot forge events.
 //
 // It owns the table of roles and rights, its forms for people (commands, Terraform), its
 // application and verification, and the check at the start that a process has what its
@@ -23,9 +24,9 @@ type Role string
 
 // The roles. Those of jobs carry their names.
 const (
-	Relay    Role = "relay"    // alone writes events (K-020)
+	Relay    Role = "relay"    // the only writer of events
 	Fanout   Role = "fanout"   // reads events, writes dead letters
-	Ops      Role = "ops"      // serves operators: reads everything, looks at groups
+	Ops      Role = "ops"      // serves operators: reads everything, describes groups
 	Operator Role = "operator" // topics apply and verify, topics acl verify
 )
 
@@ -57,7 +58,7 @@ func Rights() []Right {
 	)
 	var list []Right
 	for _, t := range kafka.Topics() {
-		// Whoever publishes or consumes checks the declared topics first (K-019).
+		// Publishers and consumers check the declared topics at their start.
 		relay, fanout := []kmsg.ACLOperation{write, configs}, []kmsg.ACLOperation{read, configs}
 		if t.Name == kafka.DeadLetters {
 			relay, fanout = []kmsg.ACLOperation{describe, configs}, []kmsg.ACLOperation{write, configs}

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/inspect"
 )
 
-// load is what a topic is declared to carry (K-056).
+// load is the declared load of a topic.
 type load struct {
 	topic  string
 	rate   float64 // records a second, at the busiest hour
@@ -24,7 +24,7 @@ type load struct {
 }
 
 // Growth is how many times the declared load partitions are made for: their number
-// never changes (K-048).
+// never changes.
 const Growth = 10
 
 // What one partition is planned for. A consumer that works on one key at a time does
@@ -53,7 +53,7 @@ func setting(t kafka.Topic, name string) float64 {
 
 // Retention is how long a record of the topic can be read again, at least, if so many
 // bytes a second are written to it, evenly over its partitions: the broker deletes at
-// whichever is reached first, the topic's time or its bytes (K-025).
+// whichever is reached first, the topic's time or its bytes.
 func Retention(t kafka.Topic, bytesPerSecond float64) time.Duration {
 	kept := time.Duration(setting(t, "retention.ms")) * time.Millisecond
 	if bytesPerSecond <= 0 {

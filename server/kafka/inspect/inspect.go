@@ -1,5 +1,5 @@
-// Package inspect looks at what is on Kafka without being a member of any group: what
-// a topic holds, the records of a part of it, how far a group is behind.
+// Package inspect reads what is on Kafka without joining a group: what a topic holds, the
+// records of a part of it, the lag of a group.
 //
 // It owns reading for operators; consuming, and everything that changes something, is
 // package kafka's. Concurrency: all functions may be called by anybody; each call has

@@ -47,7 +47,7 @@ func filled(t testing.TB, transactions, size int) (dir string, marks kafka.Marks
 			t.Fatal(err)
 		}
 	}
-	if err := b.Stable(t.Context()); err != nil {
+	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return dir, marks

@@ -1,7 +1,7 @@
-// Package reach makes the first connection to a cluster of Kafka and says in one line
-// what is wrong where there is none.
+// Package reach makes the first connection to a Kafka cluster and explains in one line why
+// there is none.
 //
-// It owns the words for operators; settings and clients are package kafka's.
+// It owns the messages for operators; settings and clients are package kafka's.
 // Concurrency: everything may be used by many goroutines.
 package reach
 
@@ -35,7 +35,7 @@ func untilReady(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
 		if err == nil {
 			return nil
 		}
-		// The end of the time says less than what was before it.
+		// The error before the deadline says more than the deadline.
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
 			last = err
 		}
@@ -49,8 +49,8 @@ func untilReady(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
 	}
 }
 
-// explain says in one line what an error of the first connection means for whoever has
-// set Kafka up; final that another attempt cannot help.
+// explain returns one line for the operator about an error of the first connection; final
+// says that a retry cannot help.
 func explain(c kafka.Cluster, err error) (clear error, final bool) {
 	var (
 		eof       *kgo.ErrFirstReadEOF

@@ -107,7 +107,7 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 		Store: r.Store, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
 		Cluster: &migrate.Live{
 			Store: r.Store, Addr: b.Addr(), Registry: subjects,
-			AddTopic: func(ctx context.Context, t kafka.Topic, _ string) error { return b.Add(ctx, t) }, Durable: b.Stable,
+			AddTopic: func(ctx context.Context, t kafka.Topic, _ string) error { return b.Add(ctx, t) }, Durable: b.Flush,
 		},
 	})
 	must(err)

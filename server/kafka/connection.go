@@ -13,10 +13,10 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-// Option is a setting of a client beside those that this package chooses.
+// Option is a setting of a client in addition to those that this package chooses.
 type Option = kgo.Opt
 
-// Cluster says how to reach brokers.
+// Cluster is how to connect to brokers.
 type Cluster struct {
 	Brokers   []string    // host:port, some of them
 	TLS       *tls.Config // nil: none
@@ -68,7 +68,7 @@ func (c Cluster) sasl() (sasl.Mechanism, error) {
 	}
 }
 
-// Options returns what clients need to be let in; Validate has checked it.
+// Options returns the options by which clients authenticate; Validate has checked them.
 func (c Cluster) Options() []Option {
 	var list []Option
 	if c.TLS != nil {
@@ -80,8 +80,5 @@ func (c Cluster) Options() []Option {
 	return list
 }
 
-// seeds returns the brokers of an address, which may be several with commas.
+// seeds returns the brokers of an address, which may be several with commas between them.
 func seeds(addr string) Option { return kgo.SeedBrokers(strings.Split(addr, ",")...) }
-
-// Client is the connection itself, for requests about other things than topics.
-func (a *Admin) Client() *Client { return a.c }

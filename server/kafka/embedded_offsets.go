@@ -9,10 +9,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// resetOffsets brings committed offsets beyond the end of the log back to it. A
-// power loss can cut the log and not the commits; a group that went on from there
-// would never see what is written in the meantime. It is on the disk before
-// anything is.
+// resetOffsets resets committed offsets beyond the end of the log to that end. A power
+// loss can truncate the log and not the commits; a group that continued from such an offset
+// would miss the records that are written up to it. The reset is on the disk before any
+// new record is.
 func (b *Broker) resetOffsets() error {
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
@@ -35,7 +35,7 @@ func (b *Broker) resetOffsets() error {
 			continue
 		}
 		if b.cfg.Logger != nil {
-			b.cfg.Logger.Error("the log was cut: a group goes on from its end", "group", g.Group, "topics", len(req.Topics))
+			b.cfg.Logger.Error("the log was truncated: a group continues from its end", "group", g.Group, "topics", len(req.Topics))
 		}
 		changed = true
 		res, err := req.RequestWith(ctx, c)
@@ -53,7 +53,7 @@ func (b *Broker) resetOffsets() error {
 	if !changed {
 		return nil
 	}
-	return b.Stable(ctx)
+	return b.Flush(ctx)
 }
 
 // beyondEnd makes the request that commits the end of each partition for which the

@@ -19,11 +19,12 @@ import (
 	"github.com/parley-chat/parley/server/wait"
 )
 
-// Replication is the declared replication factor (K-006).
+// Replication is the declared replication factor: one broker may be down while another
+// fails.
 const Replication = 3
 
-// Admin makes and checks the topics of a cluster. No other part of Parley creates a
-// topic there (K-017).
+// Admin creates and checks the topics of a cluster. No other part of Parley creates a
+// topic, so that none has settings that were not declared.
 type Admin struct {
 	c      *kgo.Client
 	ad     *kadm.Client
@@ -42,22 +43,25 @@ func NewAdmin(c Cluster) (*Admin, error) {
 	return &Admin{c: cl, ad: kadm.NewClient(cl), topics: Topics()}, nil
 }
 
-// Use has an Admin look after other topics than the declared ones: the versions of them
-// that are in use.
+// Use makes an Admin manage other topics than the declared ones: the versions of them that
+// are in use.
 func (a *Admin) Use(topics []Topic) { a.topics = topics }
 
 // Close closes the client.
 func (a *Admin) Close() { a.c.Close() }
 
+// Client is the connection itself, for requests about other things than topics.
+func (a *Admin) Client() *Client { return a.c }
+
 // Difference is a way in which a topic is not as declared.
 type Difference struct {
 	Topic string
 	Text  string
-	// Fatal says that nothing may be published or consumed so: the topic is missing, or
-	// its partitions or its cleanup policy are others (K-019).
+	// Fatal says that nothing may be published or consumed: the topic is missing, or its
+	// partitions would break the order of chats, or its cleanup policy would lose events.
 	Fatal bool
 
-	config bool // Apply sets it right
+	config bool // Apply corrects it
 }
 
 const isMissing = "is missing"
@@ -108,7 +112,7 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 				break
 			}
 		}
-		copies := copiesOf(is, replication)
+		copies := minReplicas(is, replication)
 		values, err := a.configs(ctx, t.Name)
 		if err != nil {
 			return nil, err
@@ -125,9 +129,9 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 	return out, nil
 }
 
-// copiesOf is how many replicas each partition of a topic has at least, at most as many
+// minReplicas is how many replicas each partition of a topic has at least, at most as many
 // as there should be. No more can be in sync: a topic that demands more takes nothing.
-func copiesOf(t kmsg.MetadataResponseTopic, replication int16) int16 {
+func minReplicas(t kmsg.MetadataResponseTopic, replication int16) int16 {
 	n := int(replication)
 	for _, p := range t.Partitions {
 		n = min(n, len(p.Replicas))
@@ -135,8 +139,8 @@ func copiesOf(t kmsg.MetadataResponseTopic, replication int16) int16 {
 	return int16(n)
 }
 
-// configs reads the configuration of a topic that is there. A broker may not have
-// heard of it yet while another has.
+// configs reads the configuration of an existing topic. Some brokers may not know a new
+// topic yet.
 func (a *Admin) configs(ctx context.Context, topic string) (map[string]string, error) {
 	for tries := 1; ; tries++ {
 		all, err := a.ad.DescribeTopicConfigs(ctx, topic)
@@ -168,8 +172,7 @@ const (
 	metadataTries = 50
 )
 
-// list asks the cluster itself: what the client remembers may be from before a topic
-// was made.
+// list asks the cluster itself: the client's metadata may be older than a topic.
 func list(ctx context.Context, who kmsg.Requestor, names []string) (map[string]kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range names {
@@ -190,12 +193,12 @@ func list(ctx context.Context, who kmsg.Requestor, names []string) (map[string]k
 	return out, nil
 }
 
-// ErrRemains says that topics have other partitions or replicas than they should.
+// ErrRemains says that topics have other partitions or replicas than declared.
 var ErrRemains = errors.New("kafka: not as declared, and not changed by apply")
 
-// Apply makes the topics that are missing, and sets configurations that differ; it
-// returns what it did. It never changes partitions or replicas of a topic that is
-// there: ErrRemains says where they differ.
+// Apply creates missing topics, and sets configurations that differ; it returns what it
+// did. It never changes partitions or replicas of an existing topic: ErrRemains says where
+// they differ.
 func (a *Admin) Apply(ctx context.Context, replication int16) (did []string, err error) {
 	differences, err := a.Verify(ctx, replication)
 	if err != nil {
@@ -220,20 +223,20 @@ func (a *Admin) Apply(ctx context.Context, replication int16) (did []string, err
 			return nil, fmt.Errorf("kafka: list topics: %w", err)
 		}
 		for name, t := range have {
-			copies[name] = copiesOf(t, replication)
+			copies[name] = minReplicas(t, replication)
 		}
 	}
 	for _, t := range a.topics {
 		if !wrong[t.Name] && !missing[t.Name] {
 			continue
 		}
-		what, err := a.settle(ctx, t, cmp.Or(copies[t.Name], replication), replication)
+		what, err := a.createOrConfigure(ctx, t, cmp.Or(copies[t.Name], replication), replication)
 		if err != nil {
 			return did, err
 		}
 		did = append(did, t.Name+": "+what)
 	}
-	if err := a.await(ctx); err != nil {
+	if err := a.awaitTopics(ctx); err != nil {
 		return did, err
 	}
 	if len(remains) > 0 {
@@ -242,9 +245,9 @@ func (a *Admin) Apply(ctx context.Context, replication int16) (did []string, err
 	return did, nil
 }
 
-// settle makes one topic, or configures it if it is there with some copies; it returns
-// what it did.
-func (a *Admin) settle(ctx context.Context, t Topic, copies, replication int16) (string, error) {
+// createOrConfigure creates a topic, or configures an existing one with so many copies; it
+// returns what it did.
+func (a *Admin) createOrConfigure(ctx context.Context, t Topic, copies, replication int16) (string, error) {
 	configs := map[string]*string{}
 	var alter []kadm.AlterConfig
 	for _, key := range slices.Sorted(maps.Keys(t.Configs)) {
@@ -272,8 +275,8 @@ func (a *Admin) settle(ctx context.Context, t Topic, copies, replication int16) 
 	return "configured as declared", nil
 }
 
-// Create makes a topic with as many replicas as another one has, and waits until all
-// brokers know of it. One that is there already must have the same partitions.
+// Create creates a topic with as many replicas as another one, and waits until all brokers
+// know it. An existing topic must have the same partitions.
 func (a *Admin) Create(ctx context.Context, t Topic, like string) error {
 	have, err := list(ctx, a.c, []string{t.Name, like})
 	if err != nil {
@@ -282,20 +285,20 @@ func (a *Admin) Create(ctx context.Context, t Topic, like string) error {
 	if err := kerr.ErrorForCode(have[like].ErrorCode); err != nil {
 		return fmt.Errorf("kafka: topic %s: %w", like, err)
 	}
-	replicas := copiesOf(have[like], Replication)
+	replicas := minReplicas(have[like], Replication)
 	if is := have[t.Name]; is.ErrorCode == 0 && len(is.Partitions) != int(t.Partitions) {
 		return fmt.Errorf("kafka: topic %s is there already, with %d partitions", t.Name, len(is.Partitions))
 	}
-	if _, err := a.settle(ctx, t, replicas, replicas); err != nil {
+	if _, err := a.createOrConfigure(ctx, t, replicas, replicas); err != nil {
 		return err
 	}
 	a.topics = []Topic{t}
-	return a.await(ctx)
+	return a.awaitTopics(ctx)
 }
 
-// await waits until all brokers that answer know of all topics: a cluster says that one
-// is made before they have heard of it.
-func (a *Admin) await(ctx context.Context) error {
+// awaitTopics waits until all brokers that answer know all topics: a cluster confirms a
+// creation before they do.
+func (a *Admin) awaitTopics(ctx context.Context) error {
 	var names []string
 	for _, t := range a.topics {
 		names = append(names, t.Name)
@@ -309,7 +312,7 @@ func (a *Admin) await(ctx context.Context) error {
 		for _, id := range brokers.NodeIDs() {
 			have, err := list(ctx, a.c.Broker(int(id)), names)
 			if err != nil {
-				continue // it is down, and learns of the topics when it is back
+				continue // it is down, and gets the topics when it is back
 			}
 			answers++
 			for _, name := range names {
@@ -327,7 +330,7 @@ func (a *Admin) await(ctx context.Context) error {
 	}
 }
 
-// Check refuses a cluster on which Parley must not run (K-019).
+// Check refuses a cluster whose topics have a fatal difference.
 func (a *Admin) Check(ctx context.Context) error {
 	differences, err := a.Verify(ctx, Replication)
 	if err != nil {

@@ -80,7 +80,7 @@ func TestBrokerKeepsItsLog(t *testing.T) {
 	dir := t.TempDir()
 	b := openBroker(t, dir)
 	publish(t, b.Addr(), "one", "two")
-	if err := b.Stable(t.Context()); err != nil {
+	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if b.Bytes() == 0 {

@@ -15,10 +15,40 @@ import (
 
 const recoverTimeout = 10 * time.Second
 
-// abort writes the markers that end transactions. The broker takes a transaction
-// that it finds open at its start for aborted, but writes no marker: a reader of
-// committed records, who drops what a producer wrote until its marker comes, would
-// drop the producer's later transactions too. Nothing may be published before.
+// check checks the log before the broker opens it, and repairs damage: the broker would
+// drop everything after a byte that it cannot read, and reuse the offsets.
+func (b *Broker) check() error {
+	report, err := CheckLog(b.cfg.Dir, *b.topics.Load(), b.cfg.Known)
+	if err != nil {
+		return err
+	}
+	if b.cfg.Logger != nil {
+		for _, note := range report.Notes {
+			b.cfg.Logger.Warn("a file of the log was damaged and rebuilt", "file", note)
+		}
+	}
+	if len(report.Damage) > 0 && b.cfg.Damaged != nil {
+		if err := b.cfg.Damaged(report.Damage); err != nil {
+			return err
+		}
+	}
+	b.marks = report.Marks
+	return report.Mend()
+}
+
+// CheckLog checks the topics of an embedded log that is not open, without changing it.
+func CheckLog(dir string, list []Topic, known Marks) (*logdir.Report, error) {
+	var topics []logdir.Topic
+	for _, t := range list {
+		topics = append(topics, logdir.Topic{Name: t.Name, Partitions: t.Partitions, Configs: embeddedConfigs(t)})
+	}
+	return logdir.Check(dir, topics, known)
+}
+
+// abort writes the markers that end transactions. The broker treats a transaction that is
+// open at its start as aborted, but writes no marker: a reader of committed records drops
+// what a producer wrote until its marker, and so would drop the producer's later
+// transactions, too. Nothing may be published before.
 func (b *Broker) abort(list []logdir.Txn) error {
 	if len(list) == 0 {
 		return nil

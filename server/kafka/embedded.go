@@ -19,33 +19,33 @@ import (
 	"github.com/parley-chat/parley/server/kafka/port"
 )
 
-// BrokerConfig sets the embedded broker up.
+// BrokerConfig configures the embedded broker.
 type BrokerConfig struct {
-	// Dir holds the log. The caller has locked the data directory above it: the
-	// broker itself does not notice a second process.
+	// Dir holds the log. The caller has locked the data directory above it: the broker
+	// itself does not detect a second process.
 	Dir string
 	// Listen is the address on loopback, host:port; port 0 takes a free one.
 	Listen string
-	// Fallback takes a free port if the one in Listen is in use.
+	// Fallback uses a free port if the one in Listen is in use.
 	Fallback bool
-	// MaxBytes caps the log's files; beyond it the oldest of what Groups have read is
-	// trimmed. 0: 512 MB, or a sixteenth of the memory if that is less, because a log
-	// that is opened passes through it.
+	// MaxBytes caps the log's files; beyond it the oldest records that Groups have read
+	// are trimmed. 0: 512 MB, or a sixteenth of the memory if that is less, because opening
+	// a log reads it into memory.
 	MaxBytes int64
-	// Groups must have read what is trimmed. Readers cannot be their members.
+	// Groups must have read what is trimmed. Readers cannot join them.
 	Groups []string
-	// Readers is the password of those who may read by TCP; "" lets everybody do
-	// everything, for tests.
+	// Readers is the password for reading by TCP; "" permits everything to everybody, for
+	// tests.
 	Readers string
-	// Known is what of the log is known to be on the disk, as Keep was given it last;
-	// nil if nothing is known.
+	// Known are the marks that Keep last recorded: what of the log is on the disk. nil if
+	// there are none.
 	Known Marks
-	// Topics are those of the log; nil: the declared ones. Add makes more.
+	// Topics are those of the log; nil: the declared ones. Add creates more.
 	Topics []Topic
-	// Damaged is told what of Known, or between it, cannot be read, before anything is
-	// changed: what it returns nil for is mended. May be nil.
+	// Damaged is called with the damage, before anything is changed: if it returns nil,
+	// the damage is repaired. May be nil.
 	Damaged func([]Damage) error
-	// Keep keeps what is on the disk now, for the next start. Stable returns after it;
+	// Keep records what is on the disk now, for the next start. Flush returns after it;
 	// nothing is trimmed before it. May be nil.
 	Keep   func(context.Context, Marks) error
 	Logger *slog.Logger
@@ -54,12 +54,12 @@ type BrokerConfig struct {
 // Marks say what of each partition is on the disk.
 type Marks = map[Partition]logdir.Mark
 
-// Damage is what a partition has lost.
+// Damage is the loss of a partition.
 type Damage = logdir.Damage
 
-// Broker is a broker in this process that speaks Kafka's protocol on loopback and
-// keeps its log on disk. It is made for one machine; acks=all here means that the
-// operating system has the record, and Stable that the disk has.
+// Broker is a broker in this process that serves Kafka's protocol on loopback and stores
+// its log on disk. It is made for one machine: acks=all means that the operating system
+// has the record, and Flush that the disk has it.
 type Broker struct {
 	cfg     BrokerConfig
 	cluster *kfake.Cluster
@@ -70,7 +70,7 @@ type Broker struct {
 
 	syncing sync.Mutex       // one sync at a time
 	synced  map[string]state // by path, as of the last sync; guarded by syncing
-	marks   Marks            // as they were kept last; guarded by syncing
+	marks   Marks            // as they were last recorded; guarded by syncing
 }
 
 // OpenBroker starts the broker with all declared topics.
@@ -113,7 +113,7 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	return b, nil
 }
 
-// options are the broker's.
+// options are the settings of the broker.
 func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 	opts := []kfake.Opt{
 		kfake.NumBrokers(1), kfake.Ports(tcp), kfake.ClusterID("parley"), kfake.DataDir(b.cfg.Dir),
@@ -126,8 +126,8 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 			return b.port, nil
 		}),
 		kfake.BrokerConfigs(map[string]string{
-			// Retention is ours: the broker's trims a partition to nothing, after which
-			// offsets begin at 0 again, and stops after a restart.
+			// Trim does the retention: the broker's own trims a partition to nothing, after
+			// which offsets start at 0 again, and stops after a restart.
 			"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": strconv.FormatInt(logdir.SegmentBytes(b.cfg.MaxBytes), 10),
 			"group.initial.rebalance.delay.ms": "0", "transaction.max.timeout.ms": "60000",
 		}),
@@ -141,7 +141,7 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 	return append(opts, port.Locks(b.cfg.Readers, b.own, b.cfg.Groups)...), nil
 }
 
-// recover makes the log ready for use, whatever the last process left.
+// recover makes the log ready for use after any end of the last process.
 func (b *Broker) recover(unended []logdir.Txn) error {
 	if err := b.abort(unended); err != nil {
 		return err
@@ -152,8 +152,8 @@ func (b *Broker) recover(unended []logdir.Txn) error {
 	return b.resetOffsets()
 }
 
-// createTopics makes what is missing; topics that the broker makes by itself would
-// vanish in a crash.
+// createTopics creates missing topics; topics that the broker creates by itself are lost
+// in a crash.
 func (b *Broker) createTopics() error {
 	for _, t := range *b.topics.Load() {
 		switch infos := b.cluster.PartitionInfos(t.Name); {
@@ -169,9 +169,9 @@ func (b *Broker) createTopics() error {
 	return nil
 }
 
-// Add makes a topic while the broker runs; one that is there already must have as many
-// partitions. It refuses more partitions than the log's cap has room for. It is on the disk when Add returns, and the caller has it among
-// BrokerConfig.Topics from the next start on.
+// Add creates a topic while the broker runs; an existing one must have as many partitions.
+// It refuses more partitions than the log's cap has room for. The topic is on the disk when
+// Add returns; from the next start on the caller must list it in BrokerConfig.Topics.
 func (b *Broker) Add(ctx context.Context, t Topic) error {
 	if err := b.declare(t); err != nil {
 		return err
@@ -182,10 +182,10 @@ func (b *Broker) Add(ctx context.Context, t Topic) error {
 	if n := len(b.cluster.PartitionInfos(t.Name)); n != int(t.Partitions) {
 		return fmt.Errorf("topic %s has %d partitions in the log, not %d", t.Name, n, t.Partitions)
 	}
-	return b.Stable(ctx)
+	return b.Flush(ctx)
 }
 
-// declare puts a topic among those of the log.
+// declare adds a topic to those of the log.
 func (b *Broker) declare(t Topic) error {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
@@ -204,8 +204,7 @@ func (b *Broker) declare(t Topic) error {
 	return nil
 }
 
-// embeddedConfigs are a topic's settings where there is one broker, and retention is
-// ours (see BrokerConfigs).
+// embeddedConfigs are a topic's settings for one broker without retention of its own.
 func embeddedConfigs(t Topic) map[string]string {
 	configs := maps.Clone(t.Configs)
 	configs["min.insync.replicas"], configs["retention.ms"], configs["retention.bytes"] = "1", "-1", "-1"
@@ -215,8 +214,16 @@ func embeddedConfigs(t Topic) map[string]string {
 // Addr is the address to connect to.
 func (b *Broker) Addr() string { return b.addr }
 
-// Descriptors is how many files the log keeps open at most: two for each partition that
-// is written to, and one for each older segment that somebody has read.
+// Options are the options by which clients in this process authenticate.
+func (b *Broker) Options() []Option {
+	if b.cfg.Readers == "" {
+		return nil
+	}
+	return b.port.Options(b.own)
+}
+
+// Descriptors is how many files the log has open at most: two for each partition that is
+// written to, and one for each older segment that was read.
 func (b *Broker) Descriptors() (written, older int) {
 	for _, t := range *b.topics.Load() {
 		written += 2 * int(t.Partitions)

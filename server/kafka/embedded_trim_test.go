@@ -25,7 +25,7 @@ func fillLog(t *testing.T, b *Broker, topic string, partition int32, n int) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Stable(t.Context()); err != nil {
+	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

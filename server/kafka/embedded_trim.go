@@ -12,18 +12,17 @@ import (
 
 // Shares of the log's cap.
 const (
-	letterShare = 8  // dead letters may take one of this many parts
+	letterShare = 8  // dead letters may use one of this many parts
 	trimTo      = 90 // percent of the cap that a trim leaves
 )
 
-// hasRoom reports whether the cap has room for a segment of each of some partitions. A
-// trim leaves those that are written to, so with more partitions the log would be full for
-// good.
+// hasRoom reports whether the cap has room for one segment of each partition. A trim leaves
+// the segments that are written to, so with more partitions the log would stay full.
 func (b *Broker) hasRoom(partitions int32) bool {
 	return int64(partitions)*logdir.SegmentBytes(b.cfg.MaxBytes) <= b.cfg.MaxBytes
 }
 
-// Bytes is what the log takes on the disk, as of the last look.
+// Bytes is the size of the log on the disk.
 func (b *Broker) Bytes() int64 {
 	list, err := logdir.Segments(b.cfg.Dir)
 	if err != nil {
@@ -33,10 +32,10 @@ func (b *Broker) Bytes() int64 {
 }
 
 // Trim removes the oldest segments beyond the cap that all groups have read, and
-// reports whether the log still is larger than its cap. Dead letters, which no group
-// must read, have a part of it to themselves, from which the oldest go. The segment that
-// is written to always stays, so a partition never is without a record: it would begin
-// at offset 0 again after a restart.
+// reports whether the log is still larger than its cap. Dead letters, which no group must
+// read, have a part of the cap of their own, from which the oldest are removed. The segment
+// that is written to always stays: an empty partition would start at offset 0 again after a
+// restart.
 func (b *Broker) Trim() (full bool, err error) {
 	list, err := logdir.Segments(b.cfg.Dir)
 	if err != nil {
@@ -63,7 +62,7 @@ func (b *Broker) readBy(groups []string) func(Partition, int64) bool {
 	}
 }
 
-// cut removes what stands before some segments. First it is kept that this is no loss.
+// cut removes everything before some segments. It first records that this is no loss.
 func (b *Broker) cut(first map[Partition]logdir.Segment) error {
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
@@ -73,7 +72,7 @@ func (b *Broker) cut(first map[Partition]logdir.Segment) error {
 	for p, s := range first {
 		m, known := marks[p]
 		if !known || m.End < s.Base {
-			delete(first, p) // not known to be on the disk yet: another time
+			delete(first, p) // not synced yet: the next trim removes it
 			continue
 		}
 		m.Start, m.Since = s.Base, s.FirstTime()

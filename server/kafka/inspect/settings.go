@@ -14,10 +14,11 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// Advice is a setting of brokers that Parley advises (K-029…K-032).
+// Advice is a setting that Parley recommends for brokers, because their defaults lose or
+// misplace records.
 type Advice struct {
 	Key string
-	// good reports whether a value will do; Want says what would.
+	// good reports whether a value is acceptable; Want describes acceptable values.
 	good func(value string) bool
 	Want string
 	Why  string
@@ -47,10 +48,10 @@ func Advised(replication int16) []Advice {
 	}
 }
 
-// Warnings tells, a line each, where the brokers' own configuration is not what is
-// advised. It is no reason not to run: what counts for Parley's topics is declared on
-// them, which [kafka.Admin.Verify] compares. A cluster that does not show its configuration
-// is told of too.
+// Warnings returns a line for each setting of the brokers that is not as recommended, and
+// for a cluster that does not show its settings. They are no reason not to run: the
+// settings that matter to Parley's topics are declared on the topics, and
+// [kafka.Admin.Verify] compares those.
 func Warnings(ctx context.Context, c *kafka.Client, replication int16) ([]string, error) {
 	ad := kadm.NewClient(c)
 	meta, err := ad.BrokerMetadata(ctx)
