@@ -41,7 +41,7 @@ func TestTwoProcessesOnDynamoDB(t *testing.T) {
 		var faults [2]*dynamotest.Faults
 		for i := range ways {
 			mine := o
-			faults[i] = dynamotest.RandomHarsh(2*seed + uint64(i))
+			faults[i] = dynamotest.RandomChaos(2*seed + uint64(i))
 			faults[i].Inject(&mine)
 			ways[i] = dynamotest.Open(t, mine)
 		}

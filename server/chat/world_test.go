@@ -42,7 +42,7 @@ func engines(t *testing.T, test func(t *testing.T, st store.Store)) {
 		test(t, st)
 	})
 	t.Run("dynamodb", func(t *testing.T) { test(t, dynamotest.Fresh(t)) })
-	t.Run("dynamodb with faults", func(t *testing.T) { test(t, dynamotest.Fresh(t, dynamotest.RandomHarsh(11).Inject)) })
+	t.Run("dynamodb with faults", func(t *testing.T) { test(t, dynamotest.Fresh(t, dynamotest.RandomChaos(11).Inject)) })
 }
 
 // tb is what tests and property tests have in common.

@@ -59,8 +59,8 @@ func (p *chats) all() []*stream {
 	return []*stream{p.heads, p.rows, p.members, p.pending, p.events, p.messages}
 }
 
-// one is what is stored of a chat beside its events and messages.
-type one struct {
+// storedChat is what is stored of a chat besides its events and messages.
+type storedChat struct {
 	id      string
 	head    store.Item
 	row     store.Item
@@ -68,12 +68,12 @@ type one struct {
 	members map[string]table.Membership
 	bad     map[store.Table]error
 	waiting []table.Outbox // in order
-	lost    []int64        // versions that are neither published nor wait for it
+	lost    []int64        // versions that are neither published nor in the outbox
 }
 
 // chat checks one chat.
 func (p *chats) chat(id string) error {
-	o := &one{id: id, members: map[string]table.Membership{}, bad: map[store.Table]error{}}
+	o := &storedChat{id: id, members: map[string]table.Membership{}, bad: map[store.Table]error{}}
 	var err error
 	if o.waiting, err = p.waiting(id); err != nil {
 		return err
@@ -82,19 +82,19 @@ func (p *chats) chat(id string) error {
 		of *stream
 		to *store.Item
 	}{{p.heads, &o.head}, {p.rows, &o.row}, {p.pending, &o.pending}} {
-		if *s.to, o.bad[s.of.table], err = s.of.take(id); err != nil {
+		if *s.to, o.bad[s.of.table], err = s.of.pop(id); err != nil {
 			return err
 		}
 	}
-	if err := p.takeMembers(o); err != nil {
+	if err := p.readMembers(o); err != nil {
 		return err
 	}
-	d, whole, err := p.follow(o)
+	d, whole, err := p.foldEvents(o)
 	if err != nil {
 		return err
 	}
 	if !whole {
-		p.unjudged[id] = true
+		p.unchecked[id] = true
 		for _, s := range p.all() {
 			if _, err := s.skip(id); err != nil {
 				return err
@@ -103,14 +103,14 @@ func (p *chats) chat(id string) error {
 		return nil
 	}
 	if extra, err := p.extraMessages(id, d); err != nil || extra {
-		p.unjudged[id] = p.unjudged[id] || extra
+		p.unchecked[id] = p.unchecked[id] || extra
 		return err
 	}
 	if ahead, err := p.ahead(o, d); err != nil || ahead {
-		p.unjudged[id] = p.unjudged[id] || ahead
+		p.unchecked[id] = p.unchecked[id] || ahead
 		return err
 	}
-	for _, check := range []func(*one, *derive.Chat) error{p.head, p.row, p.pendingRow, p.memberRows, p.userRows, p.leftRows, p.pair, p.unpublished} {
+	for _, check := range []func(*storedChat, *derive.Chat) error{p.head, p.row, p.pendingRow, p.memberRows, p.userRows, p.leftRows, p.pair, p.unpublished} {
 		if err := check(o, d); err != nil {
 			return err
 		}
@@ -118,11 +118,11 @@ func (p *chats) chat(id string) error {
 	return nil
 }
 
-// takeMembers reads the members.
-func (p *chats) takeMembers(o *one) error {
+// readMembers reads the members.
+func (p *chats) readMembers(o *storedChat) error {
 	for p.members.at(o.id) {
 		key := p.members.row.Key
-		it, bad, err := p.members.take(o.id)
+		it, bad, err := p.members.pop(o.id)
 		if err != nil {
 			return err
 		}
@@ -135,13 +135,13 @@ func (p *chats) takeMembers(o *one) error {
 	return nil
 }
 
-// follow goes through the events and messages. whole is false if the events are not;
-// then nothing else of the chat can be judged.
-func (p *chats) follow(o *one) (d *derive.Chat, whole bool, err error) {
+// foldEvents derives the chat from its events and compares the messages. whole is false if
+// the events are incomplete; then nothing else of the chat can be checked.
+func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error) {
 	d = derive.New(o.id)
 	for p.events.at(o.id) {
 		key := p.events.row.Key
-		it, bad, err := p.events.take(o.id)
+		it, bad, err := p.events.pop(o.id)
 		if err != nil {
 			return d, false, err
 		}
@@ -184,7 +184,7 @@ func decode(row store.Row, bad error) (event.Event, string, error) {
 	return decoded, e.EventID, err
 }
 
-// message compares the next stored message with the one that an event says.
+// message compares the next stored message with that of an event.
 func (p *chats) message(want table.Message) error {
 	p.report.Messages++
 	key := table.MessageKey(want.ChatID, want.Sequence)
@@ -198,7 +198,7 @@ func (p *chats) message(want table.Message) error {
 	}
 	if p.messages.at(want.ChatID) && p.messages.row.Key == key {
 		row := p.messages.row
-		_, bad, err := p.messages.take(want.ChatID)
+		_, bad, err := p.messages.pop(want.ChatID)
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (p *chats) message(want table.Message) error {
 	return p.request(want)
 }
 
-// differ says in what a message is another than its event; not what it says.
+// differ lists the fields in which a message differs from its event, without its content.
 func differ(have, want table.Message) string {
 	var d differences
 	d.str("message_id", have.MessageID, want.MessageID)
@@ -232,8 +232,7 @@ func differ(have, want table.Message) string {
 	return d.String()
 }
 
-// extraMessages finds messages behind the last one that has an event: events are
-// missing.
+// extraMessages finds messages after the last one with an event: their events are missing.
 func (p *chats) extraMessages(id string, d *derive.Chat) (bool, error) {
 	if !p.messages.at(id) {
 		return false, nil
@@ -247,8 +246,8 @@ func (p *chats) extraMessages(id string, d *derive.Chat) (bool, error) {
 	return true, p.found(HeadAhead, key, what, "acknowledged changes are missing: "+restoreBackup)
 }
 
-// ahead finds a head that is further than the events: their end is missing.
-func (p *chats) ahead(o *one, d *derive.Chat) (bool, error) {
+// ahead finds a head that is ahead of the events: their end is missing.
+func (p *chats) ahead(o *storedChat, d *derive.Chat) (bool, error) {
 	head := table.HeadFrom(o.id, o.head)
 	if head.Version <= d.Head.Version && head.Sequence <= d.Head.Sequence {
 		return false, nil
@@ -271,8 +270,8 @@ func (p *chats) waiting(id string) (list []table.Outbox, err error) {
 	return list, nil
 }
 
-// waits reports whether a version waits in the outbox. It is asked in order.
-func (o *one) waits(version int64) bool {
+// waits reports whether a version is in the outbox. It must be called in order of versions.
+func (o *storedChat) waits(version int64) bool {
 	for len(o.waiting) > 0 && o.waiting[0].FirstVersion+o.waiting[0].Count <= version {
 		o.waiting = o.waiting[1:]
 	}
@@ -281,8 +280,8 @@ func (o *one) waits(version int64) bool {
 	})
 }
 
-// unpublished finds events that nobody will publish.
-func (p *chats) unpublished(o *one, _ *derive.Chat) error {
+// unpublished finds events that will not be published.
+func (p *chats) unpublished(o *storedChat, _ *derive.Chat) error {
 	if len(o.lost) == 0 {
 		return nil
 	}

@@ -1,19 +1,18 @@
-// Package check looks whether the data of a server that does not run agree with each
-// other, and repairs what can be derived.
+// Package check checks that the data of a stopped server is consistent, and repairs what
+// can be derived.
 //
-// The events of a chat are its truth: heads, chats, members, messages, users' rows,
-// counts and indexes are compared with what the events say (package derive), in both
-// directions, and written again where they differ. What no other row can tell is never
-// made up and never deleted: missing events, a row without a cause. Such findings name
-// the way out.
+// The events of a chat are its source of truth: heads, chats, members, messages, users'
+// rows, counts and indexes are compared with the rows derived from the events (package
+// derive), in both directions, and rewritten where they differ. What cannot be derived is
+// never invented and never deleted: missing events, a row without a cause. Such findings
+// name a remedy.
 //
-// It owns the order of the checks, the findings and their words. Opening and files are
-// package engine's, keys and rows package table's. In the distributed mode other
-// processes write meanwhile: there this comparison is the business of the reconciler.
+// It owns the order of the checks, the findings and their texts. Opening and files are
+// package engine's, keys and rows package table's. In the distributed mode other processes
+// write at the same time: there the reconciler does this comparison.
 //
-// Memory is bounded: tables are read in the order of their keys, side by side; per chat
-// there are its members and those who left lately, and 8 bytes for each event in the
-// log.
+// Memory is bounded: tables are read side by side in the order of their keys; in memory are
+// one chat's members and recent leavers, and 8 bytes for each event in the log.
 //
 // Concurrency: [Run] has the data directory to itself and runs on one goroutine.
 package check
@@ -74,17 +73,17 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s; %s", f.Kind, f.Where, f.What, f.Remedy)
 }
 
-// Config says what to check. Data, Clock and Out are required.
+// Config configures a check. Data, Clock and Out are required.
 type Config struct {
 	Data   *engine.Offline
-	Repair bool // Data is open for it
+	Repair bool // Data is open for writing
 	Clock  func() time.Time
 	Out    io.Writer // gets a line for each finding, and the progress
 	Key    error     // why the key that signs tokens cannot be read
-	// Each, if given, gets each finding.
-	Each func(Finding)
-	// Fixed, if given, is called after each repair that was written; tests end there.
-	Fixed func()
+	// OnFinding, if given, is called with each finding.
+	OnFinding func(Finding)
+	// OnRepair, if given, is called after each repair; tests interrupt it there.
+	OnRepair func()
 }
 
 // Report is what was found.
@@ -108,7 +107,7 @@ const (
 	byRepair      = "--repair writes it again from what the events say"
 )
 
-// checker is a check under way.
+// checker is a check in progress.
 type checker struct {
 	Config
 	ctx context.Context
@@ -118,18 +117,19 @@ type checker struct {
 	report   Report
 	progress progress
 	log      *published
-	// unjudged are chats whose events are not whole: what hangs on them stays as it is.
-	unjudged map[string]bool
-	noRepair string // why nothing may be repaired
-	renewed  bool
+	// unchecked are chats whose events are incomplete: rows that depend on them stay
+	// unchanged.
+	unchecked map[string]bool
+	noRepair  string // why nothing may be repaired
+	renewed   bool
 }
 
-// Run checks everything. Errors say why it could not go on; the report holds what was
-// found until then.
+// Run checks everything. Errors say why it could not continue; the report holds the findings
+// so far.
 func Run(ctx context.Context, cfg Config) (Report, error) {
-	c := &checker{Config: cfg, ctx: ctx, st: cfg.Data.Store, now: cfg.Clock(), unjudged: map[string]bool{}}
+	c := &checker{Config: cfg, ctx: ctx, st: cfg.Data.Store, now: cfg.Clock(), unchecked: map[string]bool{}}
 	c.report.Kinds = map[Kind]int{}
-	c.progress = progress{out: cfg.Out, clock: cfg.Clock, began: c.now, told: c.now, total: cfg.Data.Raw.Estimate()}
+	c.progress = progress{out: cfg.Out, clock: cfg.Clock, began: c.now, reported: c.now, total: cfg.Data.Raw.Estimate()}
 	err := c.run()
 	c.report.Rows = c.progress.rows
 	c.report.Took = cfg.Clock().Sub(c.now)
@@ -146,7 +146,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 
 func (c *checker) run() error {
 	if c.Key != nil {
-		c.note(Finding{Kind: KeyMissing, Where: "auth.key", What: c.Key.Error(), Remedy: "put it back: with another one all sessions end"})
+		c.record(Finding{Kind: KeyMissing, Where: "auth.key", What: c.Key.Error(), Remedy: "put it back: with another one all sessions end"})
 	}
 	steps := []struct {
 		name string
@@ -164,8 +164,8 @@ func (c *checker) run() error {
 	return nil
 }
 
-// found reports a finding. Writes, if there are any, repair it: each of them sets a row
-// to what it must be, so that they may be repeated and cut off anywhere.
+// found reports a finding. Writes, if there are any, repair it: each sets a row to its
+// derived value, so that they can be interrupted and repeated.
 func (c *checker) found(k Kind, where fmt.Stringer, what, remedy string, writes ...store.Write) error {
 	f := Finding{Kind: k, Where: where.String(), What: what, Remedy: remedy}
 	var err error
@@ -176,11 +176,11 @@ func (c *checker) found(k Kind, where fmt.Stringer, what, remedy string, writes 
 	} else if len(writes) > 0 && c.noRepair != "" {
 		f.Remedy = c.noRepair
 	}
-	c.note(f)
+	c.record(f)
 	return err
 }
 
-func (c *checker) note(f Finding) {
+func (c *checker) record(f Finding) {
 	c.report.Found++
 	if f.Fixed {
 		c.report.Fixed++
@@ -188,19 +188,19 @@ func (c *checker) note(f Finding) {
 	if c.report.Kinds[f.Kind]++; c.report.Kinds[f.Kind] <= shown {
 		fmt.Fprintln(c.Out, f)
 	}
-	if c.Each != nil {
-		c.Each(f)
+	if c.OnFinding != nil {
+		c.OnFinding(f)
 	}
 }
 
-// unseen are kinds that no client sees anything of.
-var unseen = map[Kind]bool{OutboxWrong: true, EventUnpublished: true, RequestWrong: true, SchemaWrong: true, ExpiryWrong: true}
+// invisible are kinds that no client can observe.
+var invisible = map[Kind]bool{OutboxWrong: true, EventUnpublished: true, RequestWrong: true, SchemaWrong: true, ExpiryWrong: true}
 
-// write writes rows. Before the first one that clients may have seen the store gets a
-// new generation, so that they synchronise anew; before, because a repair that is cut
-// off finds nothing to do the next time.
+// write writes rows. Before the first row that clients may have seen the store gets a new
+// generation, so that they synchronise from the start. The generation comes first, because
+// after an interruption the next check finds nothing to repair.
 func (c *checker) write(k Kind, writes []store.Write) error {
-	if !unseen[k] && !c.renewed {
+	if !invisible[k] && !c.renewed {
 		if err := c.Data.Store.Renew(); err != nil {
 			return fmt.Errorf("begin a new generation: %w", err)
 		}
@@ -217,8 +217,8 @@ func (c *checker) write(k Kind, writes []store.Write) error {
 		if err := c.st.Transact(c.ctx, store.Plan{Writes: part}); err != nil {
 			return fmt.Errorf("repair %s: %w", part[0].Key, err)
 		}
-		if c.Fixed != nil {
-			c.Fixed()
+		if c.OnRepair != nil {
+			c.OnRepair()
 		}
 	}
 	return nil
@@ -233,7 +233,7 @@ func put(k store.Key, it store.Item) store.Write {
 
 func remove(k store.Key) store.Write { return store.Write{Op: store.OpDelete, Key: k} }
 
-// place is where something is that is no row.
+// place is the location of a finding that is not a row.
 type place string
 
 // String is the place.

@@ -160,7 +160,7 @@ func (h *harness) check(t testing.TB, repair bool) ([]check.Finding, check.Repor
 	o := h.open(t, repair)
 	defer func() { must(t, o.Close()) }()
 	var list []check.Finding
-	report, err := check.Run(t.Context(), check.Config{Data: o, Repair: repair, Clock: time.Now, Out: io.Discard, Each: func(f check.Finding) { list = append(list, f) }})
+	report, err := check.Run(t.Context(), check.Config{Data: o, Repair: repair, Clock: time.Now, Out: io.Discard, OnFinding: func(f check.Finding) { list = append(list, f) }})
 	must(t, err)
 	return list, report
 }
@@ -331,7 +331,7 @@ func TestDamagedFiles(t *testing.T) {
 		o, err := engine.OpenOffline(config(h.dir), repair)
 		must(t, err)
 		var list []check.Finding
-		_, err = check.Run(t.Context(), check.Config{Data: o, Repair: repair, Clock: time.Now, Out: io.Discard, Each: func(f check.Finding) { list = append(list, f) }})
+		_, err = check.Run(t.Context(), check.Config{Data: o, Repair: repair, Clock: time.Now, Out: io.Discard, OnFinding: func(f check.Finding) { list = append(list, f) }})
 		must(t, errors.Join(o.Close()))
 		if !slices.ContainsFunc(list, func(f check.Finding) bool { return f.Kind == check.FileDamaged && strings.Contains(f.Where, ".sst") }) {
 			t.Errorf("found %v, %v", list, err)
@@ -457,7 +457,7 @@ func TestRandomDamage(t *testing.T) {
 				o := h.open(t, true)
 				left := end
 				ctx, cancel := context.WithCancel(t.Context())
-				_, err := check.Run(ctx, check.Config{Data: o, Repair: true, Clock: time.Now, Out: io.Discard, Fixed: func() {
+				_, err := check.Run(ctx, check.Config{Data: o, Repair: true, Clock: time.Now, Out: io.Discard, OnRepair: func() {
 					if left--; left == 0 {
 						cancel()
 					}

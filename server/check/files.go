@@ -13,8 +13,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// noRepairs says why a store is not repaired whose data are not whole: what is missing
-// would be taken for wrong elsewhere.
+// noRepairs is why an incomplete store is not repaired: rows that depend on missing data
+// would look wrong.
 const noRepairs = "nothing is repaired while data of the store are missing: put the files back or restore a backup"
 
 // files reads all table files of the store, and what its seal says.
@@ -54,7 +54,7 @@ func (c *checker) files() error {
 	return err
 }
 
-// published are the events that the log has.
+// published are the events in the log.
 type published struct {
 	seed  maphash.Seed
 	ids   []uint64 // hashes, sorted
@@ -71,8 +71,8 @@ func (p *published) has(id string) bool {
 // partition before it counts as missing: records are not exactly in order of time.
 const trimSlack = 60 * 60 * 1000 // ms
 
-// lacks reports whether the log must have an event and does not. Records of aborted
-// transactions count as if they were there: their events were sent again.
+// lacks reports whether an event is missing from the log. Records of aborted transactions
+// count as present: their events were sent again.
 func (p *published) lacks(e event.Event, id string) bool {
 	if p == nil {
 		return false
@@ -82,7 +82,7 @@ func (p *published) lacks(e event.Event, id string) bool {
 	return (since == 0 || at >= since+trimSlack) && !p.has(id)
 }
 
-// eventLog checks the files of the event log, and learns what they have.
+// eventLog checks the files of the event log and indexes their events.
 func (c *checker) eventLog() error {
 	lines, err := c.Data.CheckLog()
 	if err != nil {
@@ -103,10 +103,10 @@ func (c *checker) eventLog() error {
 		if fixed {
 			f.Remedy = "repaired"
 		}
-		c.note(f)
+		c.record(f)
 	}
 	if len(lines) > 0 && !fixed {
-		return nil // what it lacks follows from that
+		return nil // missing events follow from the damage
 	}
 	log := &published{seed: maphash.MakeSeed(), since: map[kafka.Partition]int64{}, place: c.Data.Place}
 	for _, t := range c.Data.Topics() {
@@ -143,7 +143,7 @@ func (c *checker) partition(log *published, p kafka.Partition) error {
 	return c.found(DataMissing, key, fmt.Sprintf("the log has this event (%s), the store does not", p), "the server does not start either: put the files back, restore a backup, or start once with --accept-loss "+c.Data.Store.Generation())
 }
 
-// short is the beginning of a list.
+// short is the first few entries of a list.
 func short(list []string) string {
 	if len(list) <= 3 {
 		return fmt.Sprint(list)

@@ -12,8 +12,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// each calls f with each row of a table that can be read; the others are findings.
-func (c *checker) each(t store.Table, f func(store.Row) error) error {
+// eachRow calls f with each readable row of a table; the others are findings.
+func (c *checker) eachRow(t store.Table, f func(store.Row) error) error {
 	s, err := c.stream(t)
 	if err != nil {
 		return err
@@ -32,8 +32,8 @@ func (c *checker) each(t store.Table, f func(store.Row) error) error {
 	return err
 }
 
-// users compares users with their chats, in the direction that the chats do not show:
-// rows of chats that the user is not in, and their number.
+// users compares users with their chats, in the direction that checking chats does not
+// cover: rows of chats that the user is not in, and the number of chats.
 func (c *checker) users() error {
 	people, err := c.stream(store.Users)
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *checker) users() error {
 
 func (c *checker) user(people, rows *stream, id string) error {
 	there := people.at(id)
-	it, bad, err := people.take(id)
+	it, bad, err := people.pop(id)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (c *checker) user(people, rows *stream, id string) error {
 		}
 		if m == nil && badMember == nil {
 			var writes []store.Write
-			if !c.unjudged[row.Key.SK] {
+			if !c.unchecked[row.Key.SK] {
 				writes = append(writes, remove(row.Key))
 			}
 			if err := c.found(UserChatWrong, row.Key, "the user is not a member of the chat", "--repair removes the row", writes...); err != nil {
@@ -117,8 +117,7 @@ func (c *checker) user(people, rows *stream, id string) error {
 	return nil
 }
 
-// departed compares the two rows that each chat has that a user left: each of them says
-// what the other must be.
+// departed compares the two rows of each chat that a user left: each determines the other.
 func (c *checker) departed(rows *stream, user string) error {
 	pk := table.LeftPartition(user)
 	if err := c.former(user); err != nil {
@@ -156,7 +155,7 @@ func (c *checker) departed(rows *stream, user string) error {
 	return nil
 }
 
-// former finds a user without a row who is in no chat any more.
+// former finds a user without a row who is no longer in any chat.
 func (c *checker) former(user string) error {
 	key := table.UserKey(user)
 	it, bad, err := c.get(key)
@@ -171,9 +170,9 @@ func (c *checker) former(user string) error {
 	return c.found(UserWrong, key, "the row is missing", "--repair writes it again", put(key, row.Item()))
 }
 
-// outbox looks at what waits to be published.
+// outbox checks the rows that wait to be published.
 func (c *checker) outbox() error {
-	return c.each(store.Outbox, func(row store.Row) error {
+	return c.eachRow(store.Outbox, func(row store.Row) error {
 		o, err := table.OutboxFrom(row)
 		if err != nil {
 			return c.found(OutboxWrong, row.Key, err.Error(), "outbox failed lists it, outbox drop removes it")
@@ -195,9 +194,9 @@ func (c *checker) outbox() error {
 	})
 }
 
-// pairs finds entries of the index of direct chats that lead to none.
+// pairs finds entries of the index of direct chats that lead to no direct chat.
 func (c *checker) pairs() error {
-	return c.each(store.DirectChatIndex, func(row store.Row) error {
+	return c.eachRow(store.DirectChatIndex, func(row store.Row) error {
 		id := table.DirectIndexFrom(row.Item).ChatID
 		it, bad, err := c.get(table.ChatKey(id))
 		if err != nil || bad != nil {
@@ -208,23 +207,23 @@ func (c *checker) pairs() error {
 			return nil
 		}
 		var writes []store.Write
-		if !c.unjudged[id] && it != nil { // the chat is there and somebody else's
+		if !c.unchecked[id] && it != nil { // the chat is there and somebody else's
 			writes = append(writes, remove(row.Key))
 		}
 		return c.found(PairWrong, row.Key, fmt.Sprintf("it leads to chat %.80q, which is not these two people's", id), "--repair removes it if the chat is another's; if the chat is missing, "+restoreBackup, writes...)
 	})
 }
 
-// requests looks at the rows by which repetitions are recognized. Those of messages that
-// are there were compared with them.
+// requests checks the idempotency rows. Those of existing messages were compared with the
+// messages.
 func (c *checker) requests() error {
-	return c.each(store.IdempotencyKeys, func(row store.Row) error {
+	return c.eachRow(store.IdempotencyKeys, func(row store.Row) error {
 		parts := strings.SplitN(row.Key.PK, "#", 4)
 		r := table.RequestFrom(row.Key.PK, row.Item)
 		if len(parts) != 4 || len(r.Hash) != 32 || r.ExpiresAt <= 0 {
 			return c.found(RequestWrong, row.Key, "it is not the row of a request", "a repetition of the request is refused until the row expires")
 		}
-		if store.Expired(row.Item, c.now.Unix()) || parts[0] != "send" || c.unjudged[r.ChatID] {
+		if store.Expired(row.Item, c.now.Unix()) || parts[0] != "send" || c.unchecked[r.ChatID] {
 			return nil
 		}
 		it, bad, err := c.get(table.MessageKey(r.ChatID, max(r.Sequence, 0)))
@@ -238,39 +237,17 @@ func (c *checker) requests() error {
 	})
 }
 
-// schemas looks at the registry: schemas can be read, ids are below the last one that
-// was given out, subjects count their versions, versions are found by their ids.
+// schemas checks the registry: schemas are readable, ids are below the counter, subjects
+// count their versions, versions are in the index by id.
 func (c *checker) schemas() error {
 	var highest int64
-	var now table.SchemaSubject // of the subject under way
-	subject := ""
-	finish := func() error {
-		if subject == "" {
-			return nil
-		}
-		key := table.SchemaSubjectKey(subject)
-		it, bad, err := c.get(key)
-		if err != nil {
-			return err
-		}
-		have := table.SchemaSubjectFrom(it)
-		want := now
-		want.Revision, want.Last = have.Revision+1, max(have.Last, now.Last)
-		if it != nil && bad == nil && have.Live == want.Live && have.Total == want.Total && have.Last == want.Last {
-			return nil
-		}
-		what := fmt.Sprintf("the subject has %d versions up to %d, %d of them live; the row says %d, %d and %d", want.Total, want.Last, want.Live, have.Total, have.Last, have.Live)
-		return c.found(SchemaWrong, key, what, "--repair counts them again", put(key, want.Item()))
-	}
-	err := c.each(store.Schemas, func(row store.Row) error {
+	count := subjectCount{checker: c}
+	err := c.eachRow(store.Schemas, func(row store.Row) error {
 		if strings.HasPrefix(row.Key.PK, "#") {
 			return nil
 		}
-		if row.Key.PK != subject {
-			if err := finish(); err != nil {
-				return err
-			}
-			subject, now = row.Key.PK, table.SchemaSubject{}
+		if err := count.next(row.Key.PK); err != nil {
+			return err
 		}
 		s, err := table.SchemaFrom(row)
 		if err == nil {
@@ -279,10 +256,8 @@ func (c *checker) schemas() error {
 		if err != nil {
 			return c.found(SchemaWrong, row.Key, fmt.Sprintf("the schema cannot be read: %v", err), restoreBackup)
 		}
-		highest, now.Last, now.Total = max(highest, s.ID), max(now.Last, s.Version), now.Total+1
-		if !s.Deleted {
-			now.Live++
-		}
+		highest = max(highest, s.ID)
+		count.add(s)
 		if s.ID < 1 {
 			return c.found(SchemaWrong, row.Key, "the schema has no id", restoreBackup)
 		}
@@ -294,7 +269,7 @@ func (c *checker) schemas() error {
 		return c.found(SchemaWrong, use, fmt.Sprintf("schema %d is not found by its id", s.ID), "--repair adds it to the index", put(use, store.Item{}))
 	})
 	if err == nil {
-		err = finish()
+		err = count.next("")
 	}
 	if err != nil || highest == 0 {
 		return err
@@ -308,12 +283,52 @@ func (c *checker) schemas() error {
 	return err
 }
 
-// others reads the tables of which nothing else is known.
+// subjectCount counts the versions of one subject after another.
+type subjectCount struct {
+	*checker
+	subject string // "" before the first
+	counted table.SchemaSubject
+}
+
+// add counts a version.
+func (n *subjectCount) add(s table.Schema) {
+	n.counted.Last, n.counted.Total = max(n.counted.Last, s.Version), n.counted.Total+1
+	if !s.Deleted {
+		n.counted.Live++
+	}
+}
+
+// next begins a subject, if it is another one. First it compares the row of the subject
+// before it with what was counted.
+func (n *subjectCount) next(subject string) error {
+	if subject == n.subject {
+		return nil
+	}
+	before, want := n.subject, n.counted
+	n.subject, n.counted = subject, table.SchemaSubject{}
+	if before == "" {
+		return nil
+	}
+	key := table.SchemaSubjectKey(before)
+	it, bad, err := n.get(key)
+	if err != nil {
+		return err
+	}
+	have := table.SchemaSubjectFrom(it)
+	want.Revision, want.Last = have.Revision+1, max(have.Last, want.Last)
+	if it != nil && bad == nil && have.Live == want.Live && have.Total == want.Total && have.Last == want.Last {
+		return nil
+	}
+	what := fmt.Sprintf("the subject has %d versions up to %d, %d of them live; the row says %d, %d and %d", want.Total, want.Last, want.Live, have.Total, have.Last, have.Live)
+	return n.found(SchemaWrong, key, what, "--repair counts them again", put(key, want.Item()))
+}
+
+// others checks that the rows of the remaining tables are readable.
 func (c *checker) others() error {
 	for _, t := range []store.Table{
 		store.Leases, store.Meta, store.ConsumerAttempts, store.DeadLetters, store.Sessions, store.OTPRequests, store.Notifications, store.Topics, store.Subscriptions,
 	} {
-		if err := c.each(t, func(store.Row) error { return nil }); err != nil {
+		if err := c.eachRow(t, func(store.Row) error { return nil }); err != nil {
 			return err
 		}
 	}
@@ -341,6 +356,6 @@ func (c *checker) expiries() error {
 		}
 		f.Fixed, f.Remedy = true, "repaired"
 	}
-	c.note(f)
+	c.record(f)
 	return nil
 }

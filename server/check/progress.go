@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Progress is told every tellEvery, and looked at after stride rows.
+// Progress is reported every progressEvery; the clock is read once in stride rows.
 const (
-	tellEvery = 5 * time.Second
-	stride    = 4096
+	progressEvery = 5 * time.Second
+	stride        = 4096
 )
 
-// progress tells how far a check has come.
+// progress reports the progress of a check.
 type progress struct {
-	out         io.Writer
-	clock       func() time.Time
-	began, told time.Time
-	step        string
-	rows, total int64
+	out             io.Writer
+	clock           func() time.Time
+	began, reported time.Time
+	step            string
+	rows, total     int64
 }
 
 // row counts a row.
@@ -27,10 +27,10 @@ func (p *progress) row() {
 		return
 	}
 	now := p.clock()
-	if now.Sub(p.told) < tellEvery {
+	if now.Sub(p.reported) < progressEvery {
 		return
 	}
-	p.told = now
+	p.reported = now
 	rate := float64(p.rows) / now.Sub(p.began).Seconds()
 	left := "so far"
 	if p.total > p.rows {
@@ -39,13 +39,13 @@ func (p *progress) row() {
 	fmt.Fprintf(p.out, "checking %s: %d rows %s (%.0f rows/s)\n", p.step, p.rows, left, rate)
 }
 
-// bytes tells of files that are read.
+// bytes reports the progress of reading files.
 func (p *progress) bytes(done, total int64, began time.Time) {
 	now := p.clock()
-	if now.Sub(p.told) < tellEvery || done == 0 {
+	if now.Sub(p.reported) < progressEvery || done == 0 {
 		return
 	}
-	p.told = now
+	p.reported = now
 	took := now.Sub(began)
 	left := time.Duration(float64(took) * float64(total-done) / float64(done))
 	fmt.Fprintf(p.out, "checking %s: %d of %d MB, about %s left\n", p.step, done>>20, total>>20, left.Round(time.Second))

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// differences collects what is another than it must be.
+// differences collects the fields that differ from their derived values.
 type differences []string
 
 func (d *differences) num(name string, have, want int64) {
@@ -31,8 +31,8 @@ func (d *differences) str(name, have, want string) {
 // String is all of them in one line.
 func (d differences) String() string { return strings.Join(d, ", ") }
 
-// judge compares a row that was taken: missing, not to be read, or different.
-func (p *chats) judge(k Kind, key store.Key, there bool, bad error, d differences, writes ...store.Write) error {
+// compare reports a row that is missing, unreadable, or different.
+func (p *chats) compare(k Kind, key store.Key, there bool, bad error, d differences, writes ...store.Write) error {
 	switch {
 	case bad != nil:
 		return p.found(k, key, fmt.Sprintf("the row cannot be read: %v", bad), byRepair, writes...)
@@ -44,7 +44,7 @@ func (p *chats) judge(k Kind, key store.Key, there bool, bad error, d difference
 	return nil
 }
 
-func (p *chats) head(o *one, c *derive.Chat) error {
+func (p *chats) head(o *storedChat, c *derive.Chat) error {
 	have, want := table.HeadFrom(o.id, o.head), c.Head
 	var d differences
 	d.num("version", have.Version, want.Version)
@@ -60,10 +60,10 @@ func (p *chats) head(o *one, c *derive.Chat) error {
 		d = append(d, "last_preview is not the beginning of the last message")
 	}
 	key := table.HeadKey(o.id)
-	return p.judge(HeadWrong, key, o.head != nil, o.bad[store.ChatCounters], d, put(key, want.Item()))
+	return p.compare(HeadWrong, key, o.head != nil, o.bad[store.ChatCounters], d, put(key, want.Item()))
 }
 
-func (p *chats) row(o *one, c *derive.Chat) error {
+func (p *chats) row(o *storedChat, c *derive.Chat) error {
 	have, want := table.ChatFrom(o.id, o.row), c.Row
 	var d differences
 	d.str("chat_type", string(have.Type), string(want.Type))
@@ -77,10 +77,10 @@ func (p *chats) row(o *one, c *derive.Chat) error {
 	d.num("version", have.Version, want.Version)
 	d.str("direct_users", strings.Join(have.DirectUsers, " "), strings.Join(want.DirectUsers, " "))
 	key := table.ChatKey(o.id)
-	return p.judge(ChatWrong, key, o.row != nil, o.bad[store.Chats], d, put(key, want.Item()))
+	return p.compare(ChatWrong, key, o.row != nil, o.bad[store.Chats], d, put(key, want.Item()))
 }
 
-func (p *chats) pendingRow(o *one, c *derive.Chat) error {
+func (p *chats) pendingRow(o *storedChat, c *derive.Chat) error {
 	key, bad := table.PendingKey(o.id), o.bad[store.PendingMembers]
 	want, wanted := c.PendingRow()
 	if !wanted {
@@ -93,10 +93,10 @@ func (p *chats) pendingRow(o *one, c *derive.Chat) error {
 	if have := table.PendingFrom(o.id, o.pending); !slices.Equal(have.Members, want.Members) {
 		d = append(d, fmt.Sprintf("members are %s, the events say %s", short(have.Members), short(want.Members)))
 	}
-	return p.judge(PendingWrong, key, o.pending != nil, bad, d, put(key, want.Item()))
+	return p.compare(PendingWrong, key, o.pending != nil, bad, d, put(key, want.Item()))
 }
 
-func (p *chats) memberRows(o *one, c *derive.Chat) error {
+func (p *chats) memberRows(o *storedChat, c *derive.Chat) error {
 	for _, user := range slices.Sorted(maps.Keys(c.Members)) {
 		want := c.Members[user]
 		have, there := o.members[user]
@@ -108,7 +108,7 @@ func (p *chats) memberRows(o *one, c *derive.Chat) error {
 		d.num("joined_sequence", have.JoinedSequence, want.JoinedSequence)
 		d.num("joined_version", have.JoinedVersion, want.JoinedVersion)
 		d.num("version", have.Version, want.Version)
-		if err := p.judge(MemberWrong, key, there, nil, d, put(key, want.Item())); err != nil {
+		if err := p.compare(MemberWrong, key, there, nil, d, put(key, want.Item())); err != nil {
 			return err
 		}
 	}
@@ -121,7 +121,7 @@ func (p *chats) memberRows(o *one, c *derive.Chat) error {
 	return nil
 }
 
-// get reads a row by its key; one that cannot be read is an error of its own.
+// get reads a row by its key; bad says why an existing row cannot be read.
 func (c *checker) get(k store.Key) (it store.Item, bad error, err error) {
 	it, err = c.st.Get(c.ctx, k, store.Strong)
 	if ignoreCorrupt(err) == nil {
@@ -130,9 +130,9 @@ func (c *checker) get(k store.Key) (it store.Item, bad error, err error) {
 	return nil, nil, err
 }
 
-// userRows compares what each member has of the chat. Where the row is missing, what
-// has no event is lost with it: how far the user has read, what is muted and archived.
-func (p *chats) userRows(o *one, c *derive.Chat) error {
+// userRows compares each member's own row of the chat. With a missing row the state without
+// events is lost: the read position, muted and archived.
+func (p *chats) userRows(o *storedChat, c *derive.Chat) error {
 	for _, user := range slices.Sorted(maps.Keys(c.Members)) {
 		key := table.UserChatKey(user, o.id)
 		it, bad, err := p.get(key)
@@ -146,7 +146,7 @@ func (p *chats) userRows(o *one, c *derive.Chat) error {
 				err = p.found(UserChatWrong, key, d.String(), byRepair, put(key, want.Item()))
 			}
 		} else {
-			err = p.judge(UserChatWrong, key, it != nil, bad, nil, put(key, want.Item()))
+			err = p.compare(UserChatWrong, key, it != nil, bad, nil, put(key, want.Item()))
 		}
 		if err != nil {
 			return err
@@ -155,8 +155,7 @@ func (p *chats) userRows(o *one, c *derive.Chat) error {
 	return nil
 }
 
-// mended is the row of a member with what differs from the events set right, and what
-// that is.
+// mended returns a member's row with the derived fields corrected, and their differences.
 func mended(have, want table.UserChat, last int64) (table.UserChat, differences) {
 	var d differences
 	row := have
@@ -184,8 +183,8 @@ func mended(have, want table.UserChat, last int64) (table.UserChat, differences)
 	return row, d
 }
 
-// leftRows compares the rows of those who left lately.
-func (p *chats) leftRows(_ *one, c *derive.Chat) error {
+// leftRows compares the rows of users who left recently.
+func (p *chats) leftRows(_ *storedChat, c *derive.Chat) error {
 	for _, user := range slices.Sorted(maps.Keys(c.Departed)) {
 		want := c.Departed[user]
 		if want.ExpiresAt <= p.now.Unix() {
@@ -204,7 +203,7 @@ func (p *chats) leftRows(_ *one, c *derive.Chat) error {
 					return err
 				}
 			}
-			if err := p.judge(LeftWrong, key, it != nil, bad, d, put(key, want.Item())); err != nil {
+			if err := p.compare(LeftWrong, key, it != nil, bad, d, put(key, want.Item())); err != nil {
 				return err
 			}
 		}
@@ -212,8 +211,8 @@ func (p *chats) leftRows(_ *one, c *derive.Chat) error {
 	return nil
 }
 
-// pair compares the index by which two people find their direct chat.
-func (p *chats) pair(o *one, c *derive.Chat) error {
+// pair compares the entry of the index by which two users find their direct chat.
+func (p *chats) pair(o *storedChat, c *derive.Chat) error {
 	if c.Row.Type != table.Direct || len(c.Row.DirectUsers) != 2 {
 		return nil
 	}
@@ -224,11 +223,10 @@ func (p *chats) pair(o *one, c *derive.Chat) error {
 	}
 	var d differences
 	d.str("chat_id", table.DirectIndexFrom(it).ChatID, o.id)
-	return p.judge(PairWrong, key, it != nil, bad, d, put(key, table.DirectIndex{ChatID: o.id, CreatedAt: c.Row.CreatedAt}.Item()))
+	return p.compare(PairWrong, key, it != nil, bad, d, put(key, table.DirectIndex{ChatID: o.id, CreatedAt: c.Row.CreatedAt}.Item()))
 }
 
-// request compares the row by which the repetition of a send is recognized, as long as
-// there must be one.
+// request compares the idempotency row of a send, until it expires.
 func (p *chats) request(m table.Message) error {
 	const margin = 60 * 60 // seconds; clocks differ
 	sent := plan.NewMessage(m.ChatID, m.SenderID, m.ClientMessageID, m.Content, m.ContentType, event.Cause{})
@@ -253,5 +251,5 @@ func (p *chats) request(m table.Message) error {
 	if string(have.Hash) != string(want.Hash) {
 		d = append(d, "hash is not the message's")
 	}
-	return p.judge(RequestWrong, key, it != nil, bad, d, put(key, want.Item()))
+	return p.compare(RequestWrong, key, it != nil, bad, d, put(key, want.Item()))
 }

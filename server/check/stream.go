@@ -9,8 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/raw"
 )
 
-// stream is a table that is read in the order of its keys. Its row is the next one that
-// was not taken.
+// stream reads a table in the order of its keys. row is the next row.
 type stream struct {
 	c     *checker
 	table store.Table
@@ -29,8 +28,8 @@ func (c *checker) stream(t store.Table) (*stream, error) {
 	return s, s.advance()
 }
 
-// advance goes to the next row. What is no key of the table is a finding, and the end of
-// what can be read is an error.
+// advance reads the next row. A key that is not one of the table is a finding; a table that
+// cannot be read further is an error.
 func (s *stream) advance() error {
 	for {
 		s.row, s.bad, s.ok = s.pull()
@@ -59,9 +58,9 @@ func (s *stream) advance() error {
 // at reports whether the next row is of a partition.
 func (s *stream) at(pk string) bool { return s.ok && s.row.Key.PK == pk }
 
-// take takes the next row if it is the one of a partition; nil if there is none, and if
-// it cannot be read, which is a finding then. Writing it again repairs it.
-func (s *stream) take(pk string) (it store.Item, bad error, err error) {
+// pop returns the next row if it is of a partition, and advances; nil if there is none. bad
+// says why the row cannot be read; rewriting the row repairs that.
+func (s *stream) pop(pk string) (it store.Item, bad error, err error) {
 	if !s.at(pk) {
 		return nil, nil, nil
 	}
@@ -72,7 +71,7 @@ func (s *stream) take(pk string) (it store.Item, bad error, err error) {
 	return it, bad, s.advance()
 }
 
-// skip leaves the rest of a partition out, and counts it.
+// skip skips the rest of a partition and counts its rows.
 func (s *stream) skip(pk string) (n int, err error) {
 	for s.at(pk) && err == nil {
 		n++
@@ -81,7 +80,7 @@ func (s *stream) skip(pk string) (n int, err error) {
 	return n, err
 }
 
-// ignoreCorrupt leaves an error out that the pass through the row's table reports.
+// ignoreCorrupt drops errors of corrupt rows: the check of the row's table reports them.
 func ignoreCorrupt(err error) error {
 	if errors.Is(err, store.ErrCorrupt) {
 		return nil

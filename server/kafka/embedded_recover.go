@@ -33,7 +33,7 @@ func (b *Broker) check() error {
 		}
 	}
 	b.marks = report.Marks
-	return report.Mend()
+	return report.Repair()
 }
 
 // CheckLog checks the topics of an embedded log that is not open, without changing it.

@@ -84,7 +84,7 @@ func realRedis(t *testing.T) string {
 	return addr
 }
 
-// inRedis is a user of a real Redis who may do nothing but what ACL allows (S-43),
+// inRedis is a user of a real Redis with the permissions of ACL only,
 // under a prefix of its own.
 func inRedis(t *testing.T) *world { return asUser(t, routing.Options{URL: realRedis(t)}) }
 

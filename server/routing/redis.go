@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -292,52 +293,18 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 	if len(users) == 0 {
 		return out, nil
 	}
-	got := make([]*redis.StringSliceCmd, len(users))
-	p := r.c.Pipeline()
-	for i, u := range users {
-		got[i] = p.SMembers(ctx, r.userKey(u))
+	rows, err := r.rows(ctx, users)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := p.Exec(ctx); err != nil {
-		return nil, translate(err)
-	}
-	rows := map[string][]rowKey{}
-	cached := map[rowKey]Server{} // a copy: the cache may be cleared while other leases are fetched
-	unknown := map[string]bool{}
-	for i, cmd := range got {
-		values, err := cmd.Result()
-		if err != nil {
-			return nil, translate(err)
-		}
-		if len(values) > MaxServers || rows[users[i]] != nil {
-			continue
-		}
-		for _, v := range values {
-			if k, ok := decodeRow(v); ok {
-				rows[users[i]] = append(rows[users[i]], k)
-				s, ok := r.cached(k)
-				cached[k] = s
-				unknown[k.id] = unknown[k.id] || !ok
-			}
-		}
-	}
-	var missing []string
-	for id, isMissing := range unknown {
-		if isMissing {
-			missing = append(missing, id)
-		}
-	}
-	fetched, err := r.fetch(ctx, missing)
+	leases, err := r.held(ctx, rows)
 	if err != nil {
 		return nil, err
 	}
 	stale := map[string][]any{}
 	for u, keys := range rows {
 		for _, k := range keys {
-			s, ok := fetched[k.id]
-			if !unknown[k.id] {
-				s, ok = cached[k], true
-			}
-			if ok && s.Epoch == k.epoch {
+			if s, ok := leases[k]; ok {
 				out[u] = append(out[u], s)
 			} else {
 				stale[u] = append(stale[u], encodeRow(Server{ID: k.id, Epoch: k.epoch}))
@@ -353,6 +320,59 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 		_, _ = p.Exec(ctx) // after a failure the next lookup finds them again
 	}
 	return out, nil
+}
+
+// rows reads the rows of users in one round trip.
+func (r *Redis) rows(ctx context.Context, users []string) (map[string][]rowKey, error) {
+	got := make([]*redis.StringSliceCmd, len(users))
+	p := r.c.Pipeline()
+	for i, u := range users {
+		got[i] = p.SMembers(ctx, r.userKey(u))
+	}
+	if _, err := p.Exec(ctx); err != nil {
+		return nil, translate(err)
+	}
+	rows := map[string][]rowKey{}
+	for i, cmd := range got {
+		values, err := cmd.Result()
+		if err != nil {
+			return nil, translate(err)
+		}
+		if len(values) > MaxServers || rows[users[i]] != nil {
+			continue
+		}
+		for _, v := range values {
+			if k, ok := decodeRow(v); ok {
+				rows[users[i]] = append(rows[users[i]], k)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// held returns the servers of those leases of rows that are held. It fetches the lease of a
+// server with any row whose lease is not cached. The result does not depend on the cache,
+// which may be cleared while leases are fetched.
+func (r *Redis) held(ctx context.Context, rows map[string][]rowKey) (map[rowKey]Server, error) {
+	held, unknown := map[rowKey]Server{}, map[string]bool{}
+	for _, keys := range rows {
+		for _, k := range keys {
+			if s, ok := r.cached(k); ok {
+				held[k] = s
+			} else {
+				unknown[k.id] = true
+			}
+		}
+	}
+	fetched, err := r.fetch(ctx, slices.Collect(maps.Keys(unknown)))
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(held, func(k rowKey, _ Server) bool { return unknown[k.id] })
+	for id, s := range fetched {
+		held[rowKey{id, s.Epoch}] = s
+	}
+	return held, nil
 }
 
 // cached returns the server of a lease that was held a moment ago.

@@ -15,9 +15,9 @@
 // resynchronises its streams: what is committed from then on finds the rows, and what
 // was committed before is read by the streams.
 //
-// A row is put, and acknowledged, before its stream reads anything. So whoever
-// commits a change and looks up the users afterwards finds the row, or the stream's
-// reads find the change.
+// A row is put, and acknowledged, before its stream reads anything. So a
+// process that commits a change and then looks up the users finds the row, or the
+// stream's reads find the change.
 //
 // # Concurrency
 //

@@ -1,9 +1,9 @@
-// Package derive says what the rows of a chat must be, by its events alone.
+// Package derive computes the rows of a chat from its events alone.
 //
-// The events of a chat are its log: they are never changed, and every other row of the
-// chat was written in one transaction with one of them. So all these rows can be made
-// again from the events, but for what concerns one user alone and has no event: how far
-// somebody has read beyond their own messages, what is muted and archived.
+// The events of a chat are its log: they never change, and every other row of the chat was
+// written in one transaction with one of them. So all these rows can be derived from the
+// events, except a user's own state, which has no events: the read position beyond their
+// own messages, muted and archived.
 //
 // It owns this one fold. It reads nothing, writes nothing and compares nothing. A Chat
 // belongs to one goroutine.
@@ -183,8 +183,8 @@ func (c *Chat) ReadAtLeast(user string) int64 {
 	return max(c.Members[user].JoinedSequence, c.own[user])
 }
 
-// remade marks the revision of a row that was made again: clients take the highest, and
-// the row that was lost had a lower one.
+// remade is added to the revision of a derived row: clients keep the highest revision, and
+// that of the lost row was lower.
 const remade = 1 << 23
 
 // UserChat is the row that a member has, as far as events say.

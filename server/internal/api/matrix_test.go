@@ -45,7 +45,7 @@ var operations = []struct {
 }
 
 // further holds rows beside the matrix: the exceptions that its cells name, and
-// operations that the ADR did not know.
+// operations that the matrix does not have.
 var further = []struct {
 	name, procedure, body string
 	cells                 [4]string

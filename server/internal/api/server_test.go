@@ -263,8 +263,8 @@ func equal[T any](t *testing.T, what string, got, want T) {
 	}
 }
 
-// wrapped is a store that can be told to fail. It takes no read that may be old:
-// chats and lists are as consistent as the rest (L-125, L-126).
+// wrapped is a store with failures on demand. It accepts no eventually consistent read:
+// chats and lists are as consistent as the rest.
 type wrapped struct {
 	store.Store
 	t       *testing.T

@@ -18,7 +18,7 @@ import (
 
 // Events is the name of the codec for streams of the REST API: it takes
 // protobuf and answers in server-sent events, one for each frame. The last event of
-// a response has an id, with which another stream goes on after it.
+// a response has an id, with which another stream continues after it.
 const Events = "vnd.parley.events"
 
 // Waits before a reconnection, as clients of server-sent events take them.
@@ -111,7 +111,7 @@ func NewPlace(user, generation, after string, req *deliveryv1.SubscribeRequest) 
 
 const placeVersion = 1
 
-// decode reads what id wrote. What was known in another generation is forgotten:
+// decode reads what id wrote. What was known in another generation is dropped:
 // versions are others there.
 func (p *Place) decode(b []byte) bool {
 	if len(b) < 2 || b[0] != placeVersion || len(b) < 2+int(b[1]) {
@@ -153,7 +153,7 @@ func (p *Place) id() string {
 	return p.token + "." + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// pass takes note of a frame that was sent.
+// pass records a frame that was sent.
 func (p *Place) pass(f *frame.Frame) {
 	pb := f.Proto()
 	chat := pb.GetChatId()

@@ -1,5 +1,5 @@
-// Package jsonbody reads messages in JSON as both the RPCs and the REST API take
-// them, and says what is wrong with one in words that help whoever wrote it.
+// Package jsonbody parses JSON messages as both the RPCs and the REST API accept them, and
+// explains errors in terms of the contract.
 //
 // It is stateless and safe for concurrent use.
 package jsonbody

@@ -100,7 +100,7 @@ func static(kind, policy string, body []byte) http.Handler {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		_, _ = w.Write(body) // an error means that the client is gone
+		_, _ = w.Write(body) // an error means that the client has disconnected
 	})
 }
 

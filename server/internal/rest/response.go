@@ -22,7 +22,7 @@ const (
 	maxError      = 256 << 10 // of an RPC's error; far more than any has
 )
 
-// statusOf is the HTTP status of a code (L-148 to L-153).
+// statusOf is the HTTP status of a code.
 var statusOf = map[connect.Code]int{
 	connect.CodeCanceled:           499,
 	connect.CodeUnknown:            http.StatusInternalServerError,
@@ -95,7 +95,7 @@ func writeStatus(w http.ResponseWriter, status int, s *spb.Status) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // an error means that the client is gone
+	_, _ = w.Write(body) // an error means that the client has disconnected
 }
 
 // The states of a response.

@@ -27,11 +27,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxBody is the limit of a request's body, in bytes (S-21); the RPCs have the
-// same.
+// maxBody is the limit of a request's body, in bytes, the same as that of the RPCs.
 const maxBody = 128 << 10
 
-// Config is what the REST API stands on; all of it is required.
+// Config is what the REST API depends on; all of it is required.
 type Config struct {
 	// Handlers are the RPC handlers by the path below which each serves, without a
 	// gate in front of them.
@@ -39,7 +38,7 @@ type Config struct {
 	// Codec is the name of the handlers' codec that takes protobuf and answers in
 	// JSON.
 	Codec string
-	// Gate stands in front of every call. It sees the headers before the body is
+	// Gate wraps every call. It sees the headers before the body is
 	// read, and refuses in Connect's format.
 	Gate func(http.Handler) http.Handler
 	// Services are the full names of the services whose annotated methods are
@@ -119,7 +118,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(&fault{status: http.StatusNotFound, code: connect.CodeNotFound, reason: "NO_SUCH_PATH", text: "no such path; /docs lists those that there are"}).write(w)
 }
 
-// admit checks what headers tell, and passes the request to the gate.
+// admit checks the headers and passes the request to the gate.
 func (a *api) admit(rt *route, call http.Handler, w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	if rt.body {

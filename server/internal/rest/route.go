@@ -29,9 +29,8 @@ type route struct {
 // outcome is the status code of a success, and of one that was a repetition.
 type outcome struct{ Success, Replay int }
 
-// The status codes of success by method, where they are not 200 (L-013, L-067,
-// L-076, L-083, L-092, L-154). The OpenAPI document is completed from the same
-// file.
+// The status codes of success by method, where they are not 200: 201 for what is created,
+// 204 for answers without content. The OpenAPI document is completed from the same file.
 //
 //go:embed status.json
 var statusTable []byte

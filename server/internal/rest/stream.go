@@ -171,14 +171,14 @@ func (e *events) send(text []byte) error {
 	return err
 }
 
-// ownHeaders takes away those that speak of the RPC.
+// ownHeaders removes the headers of the RPC.
 func (e *events) ownHeaders() {
 	for _, name := range []string{"Accept-Encoding", "Connect-Accept-Encoding", "Connect-Content-Encoding"} {
 		e.Header().Del(name)
 	}
 }
 
-// end tells why the stream ends: as its last event, or as the answer if there was
+// end reports why the stream ends: as its last event, or as the answer if there was
 // none before.
 func (e *events) end(message []byte) error {
 	var last struct {
@@ -188,7 +188,7 @@ func (e *events) end(message []byte) error {
 	if err := json.Unmarshal(message, &last); err != nil {
 		return err
 	}
-	if last.Error == nil { // a stream goes on until there is a reason to end it
+	if last.Error == nil { // a stream continues until there is a reason to end it
 		return nil
 	}
 	if !e.open {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// DynamoDB stands before an endpoint, http://host:port. Requests are named by operation
+// DynamoDB taps an endpoint, http://host:port. Requests are named by operation
 // and tables, as table names them: "PutItem leases", "TransactWriteItems chats+events".
 // Bytes are those of bodies.
 func DynamoDB(endpoint string, table func(name string) string) (*Tap, error) {
@@ -32,7 +32,7 @@ func DynamoDB(endpoint string, table func(name string) string) (*Tap, error) {
 		Handler: &httputil.ReverseProxy{
 			Transport: counting{t, transport, table},
 			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u); r.Out.Host = r.In.Host },
-			ErrorLog:  log.New(io.Discard, "", 0), // the caller hears of it
+			ErrorLog:  log.New(io.Discard, "", 0), // the caller gets the error
 		},
 	}
 	t.running.Go(func() {

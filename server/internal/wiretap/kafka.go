@@ -16,9 +16,9 @@ import (
 // maxKafka bounds a request or an answer, in bytes.
 const maxKafka = 64 << 20
 
-// Kafka stands before each of some brokers, host:port; all of the cluster's must be
-// among them. Requests are named by their kind, Produce. Clients find the taps in place
-// of the brokers; after a leader has moved they may hear of the brokers themselves.
+// Kafka taps brokers, host:port, which must be all of the cluster. Requests are named by
+// their kind, Produce. Clients get the addresses of the taps; after a leader has moved
+// they may get those of the brokers.
 func Kafka(brokers ...string) (*Tap, error) {
 	t := newTap()
 	taps := map[string]*net.TCPAddr{}

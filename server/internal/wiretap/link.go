@@ -19,7 +19,7 @@ const (
 	LinkAnswers   = "(answers)" // bytes only
 )
 
-// Link stands before a server's address for links, without TLS. Requests are named by
+// Link taps a server's address for links, without TLS. Requests are named by
 // procedure; bytes are those of their frames.
 func Link(addr string) (*Tap, error) {
 	t := newTap()

@@ -15,7 +15,7 @@ const (
 	RedisTrips   = "(trips)"   // pipelines: commands that came in one piece
 )
 
-// Redis stands before an address. Requests are named by their command and what key makes
+// Redis taps an address. Requests are named by their command and what key makes
 // of its first argument: "SMEMBERS u", "PING".
 func Redis(addr string, key func(string) string) (*Tap, error) {
 	t := newTap()

@@ -1,9 +1,9 @@
-// Package wiretap counts what processes ask of the engines beneath them: proxies that
-// stand between the two, and know enough of each protocol to name the requests.
+// Package wiretap counts the requests of processes to DynamoDB, Kafka and Redis: proxies
+// between the two that parse enough of each protocol to name the requests.
 //
-// It is for tests and benchmarks that say what an operation costs, in requests, bytes and
-// DynamoDB's units. Taps listen on loopback and change nothing that goes by, but for the
-// addresses that Kafka's brokers give to their clients. TLS cannot be tapped.
+// It is for tests and benchmarks of the cost of an operation, in requests, bytes and
+// DynamoDB's units. Taps listen on loopback and change no traffic, except the addresses that
+// Kafka's brokers give to their clients. TLS cannot be tapped.
 //
 // Concurrency: a Tap may be used by many goroutines.
 package wiretap
@@ -18,7 +18,7 @@ import (
 	"sync"
 )
 
-// Count is what went by under one name.
+// Count is the traffic under one name.
 type Count struct {
 	Calls   int64
 	Out, In int64   // bytes to the engine and from it
@@ -29,7 +29,7 @@ func (c Count) plus(d Count) Count {
 	return Count{c.Calls + d.Calls, c.Out + d.Out, c.In + d.In, c.Units + d.Units}
 }
 
-// Counts is what went by, by name.
+// Counts is the traffic by name.
 type Counts map[string]Count
 
 // Since returns what came after an earlier reading of the same tap.
@@ -80,7 +80,7 @@ type Tap struct {
 
 func newTap() *Tap { return &Tap{counts: Counts{}, conns: map[net.Conn]bool{}} }
 
-// Counts returns what went by until now.
+// Counts returns the traffic so far.
 func (t *Tap) Counts() Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +93,7 @@ func (t *Tap) add(name string, c Count) {
 	t.counts[name] = t.counts[name].plus(c)
 }
 
-// Addrs returns where the tap listens, host:port, in the order of what it stands before.
+// Addrs returns the addresses of the tap, host:port, in the order of its targets.
 func (t *Tap) Addrs() []string {
 	var list []string
 	for _, l := range t.listeners {
@@ -128,8 +128,8 @@ func (t *Tap) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// keep has a connection closed with the tap; false if that is closed already.
-func (t *Tap) keep(c net.Conn) bool {
+// track registers a connection to be closed with the tap; false if the tap is closed.
+func (t *Tap) track(c net.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -147,14 +147,14 @@ func (t *Tap) drop(c net.Conn) {
 	delete(t.conns, c)
 }
 
-// session watches one connection. Each function reads one direction to its end; what it
-// reads of in goes on to out by itself, unless it writes to out what is to go on.
+// session parses one connection. Each function reads one direction to its end. What it reads
+// is forwarded automatically, unless rewrites is set.
 type session struct {
 	requests, answers func(in io.Reader, out io.Writer) error
 	rewrites          bool // answers writes to out itself
 }
 
-// serve accepts connections for what is at an address.
+// serve accepts connections and forwards them to an address.
 func (t *Tap) serve(l net.Listener, to string, open func() session) {
 	t.running.Go(func() {
 		for {
@@ -162,25 +162,25 @@ func (t *Tap) serve(l net.Listener, to string, open func() session) {
 			if err != nil {
 				return
 			}
-			t.running.Go(func() { t.join(client, to, open()) })
+			t.running.Go(func() { t.forward(client, to, open()) })
 		}
 	})
 }
 
-func (t *Tap) join(client net.Conn, to string, s session) {
-	if !t.keep(client) {
+func (t *Tap) forward(client net.Conn, to string, s session) {
+	if !t.track(client) {
 		return
 	}
 	defer t.drop(client)
 	server, err := net.Dial("tcp", to)
-	if err != nil || !t.keep(server) {
+	if err != nil || !t.track(server) {
 		return
 	}
 	defer t.drop(server)
 	var both sync.WaitGroup
 	both.Go(func() {
 		in := io.TeeReader(client, server)
-		if s.requests(in, server) != nil { // not what it should be: nothing is counted any more
+		if s.requests(in, server) != nil { // another protocol: stop counting
 			_, _ = io.Copy(io.Discard, in)
 		}
 		_ = server.(*net.TCPConn).CloseWrite()

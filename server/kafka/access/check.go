@@ -15,9 +15,9 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
-// Check asks the cluster what the user of a client may do, and refuses one that lacks
-// rights that its roles need; the error names them in one line. A cluster without an
-// authorizer lets everybody pass.
+// Check asks the cluster for the permissions of a client's user, and refuses a user without
+// those that its roles need; the error names them in one line. A cluster without an
+// authorizer permits everything.
 func Check(ctx context.Context, c *kafka.Client, user string, of ...Role) error {
 	var lacks []string
 	topics, err := topicRights(ctx, c, kafka.Topics())
@@ -132,8 +132,8 @@ func topicRights(ctx context.Context, c *kafka.Client, topics []kafka.Topic) (ma
 	return out, nil
 }
 
-// groupRights asks for a group that may not exist yet, of which Kafka says nothing: who
-// may be a member of it shows in the answer to a member that there is not.
+// groupRights asks for a group that may not exist yet, about which Kafka says nothing: the
+// answer to a heartbeat of an unknown member shows whether the user may join.
 func groupRights(ctx context.Context, c *kafka.Client, r Right) (missing []string, err error) {
 	for _, o := range r.Operations {
 		if o == kmsg.ACLOperationRead {
@@ -167,8 +167,8 @@ func groupRights(ctx context.Context, c *kafka.Client, r Right) (missing []strin
 	return missing, nil
 }
 
-// transactionRights asks for the coordinator of an id that no relay has. Kafka does not
-// say more than whether it may be described, which whoever may write to it may.
+// transactionRights asks for the coordinator of an id that no relay has. Kafka only answers
+// whether the user may describe it, which the permission to write includes.
 func transactionRights(ctx context.Context, c *kafka.Client, r Right) ([]string, error) {
 	req := kmsg.NewPtrFindCoordinatorRequest()
 	req.CoordinatorType, req.CoordinatorKey, req.CoordinatorKeys = 1, r.Name, []string{r.Name}

@@ -30,7 +30,7 @@ type GroupMember struct {
 // GroupPartition is how far a group is in a partition that it has read or is assigned.
 type GroupPartition struct {
 	Partition kafka.Partition
-	Committed int64  // where it goes on; −1 if it has committed nothing
+	Committed int64  // the next record to read; −1 if nothing is committed
 	From      int64  // the same, also where nothing was committed
 	End       int64  // behind the last record
 	Lag       int64  // records in between; offsets, if there are more than 200

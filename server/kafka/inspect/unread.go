@@ -18,9 +18,9 @@ type Unread struct {
 	Records int64 // offsets, where there are more than 200 of a partition
 }
 
-// UnreadBy returns what each group that reads a topic has not read of it, and what those
-// have not read that must have, whether they ever began or not. Groups are those that the
-// cluster tells of: those which this user may describe.
+// UnreadBy returns what each group that reads a topic has not read of it. Groups in must
+// are included even if they have never read anything. Other groups are those that this
+// user may describe.
 func UnreadBy(ctx context.Context, addr, topic string, must []string, options ...kafka.Option) ([]Unread, error) {
 	spans, err := Spans(ctx, addr, topic, options...)
 	if err != nil {
@@ -83,7 +83,7 @@ func readersOf(ctx context.Context, addr, topic string, options []kafka.Option) 
 	for _, l := range lags.Sorted() {
 		err := l.Error()
 		if errors.Is(err, kerr.GroupIDNotFound) {
-			continue // gone meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("kafka: describe group %.100q: %w", l.Group, err)

@@ -1,14 +1,13 @@
-// Package logdir checks and mends the files of the embedded broker's log before the
+// Package logdir checks and repairs the files of the embedded broker's log before the
 // broker opens them.
 //
-// The broker cuts a partition at the first batch that it cannot read, uses the offsets
-// that it cut off again, and begins an empty log where one of its two lists is missing;
-// it says nothing of either. So this package looks first: every batch's checksum, that
-// offsets follow each other over batches and segments, and that a partition still has
-// what was known to be on the disk ([Mark]). What is whole stays with its offsets; what
-// is missing is filled with a control batch, which no reader sees, so that no offset is
-// ever used again. Whose records were there, and where they come from again, is the
-// caller's to know.
+// The broker truncates a partition at the first batch that it cannot read, reuses the
+// offsets behind it, and starts an empty log where one of its two lists is missing; it
+// reports neither. So this package checks first: the checksum of every batch, that offsets
+// are contiguous over batches and segments, and that a partition still has what was
+// recorded to be on the disk ([Mark]). Readable batches keep their offsets; a gap is filled
+// with a control batch, which no reader sees, so that no offset is ever reused. The caller
+// knows whose records are missing, and publishes them again.
 //
 // Concurrency: nobody else may have the directory open.
 package logdir
@@ -77,7 +76,7 @@ func (d Damage) String() string {
 // Report is what a check found.
 type Report struct {
 	Damage []Damage // by partition
-	// Marks are what the partitions hold once they are mended, those without records
+	// Marks are what the partitions hold once they are repaired, those without records
 	// left out.
 	Marks map[Partition]Mark
 	// Notes are lists that have to be made again, for people. Nothing is lost with them.
@@ -85,7 +84,7 @@ type Report struct {
 
 	dir    string
 	topics []Topic
-	mend   []*partition
+	repair []*partition
 	unlist []string // files to remove
 	list   bool     // the lists are to be written
 }
@@ -107,7 +106,7 @@ const (
 )
 
 // IndexSuffix is what the names of indexes end in. They say nothing that the log beside
-// them does not: Check compares them with it, and Mend makes them again.
+// them does not: Check compares them with it, and Repair makes them again.
 const IndexSuffix = ".idx"
 
 // Check reads the log without changing it. Marks hold what is known of it; nil if
@@ -137,7 +136,7 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 				r.Damage = append(r.Damage, d)
 			}
 			if p.dirty() {
-				r.mend = append(r.mend, p)
+				r.repair = append(r.repair, p)
 			}
 		}
 	}

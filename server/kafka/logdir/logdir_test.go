@@ -116,7 +116,7 @@ func TestRandomDamage(t *testing.T) {
 					}
 				}
 			}
-			if err := report.Mend(); err != nil {
+			if err := report.Repair(); err != nil {
 				t.Fatal(err)
 			}
 			if again := check(t, to, marks); len(again.Damage) > 0 || again.Marks[part].End != 180 || again.Marks[part].Start != 0 {
@@ -206,7 +206,7 @@ func TestTornEndIsNoDamage(t *testing.T) {
 	if len(r.Damage) > 0 || r.Marks[part].End != 8 {
 		t.Fatalf("%v, %+v", r.Damage, r.Marks[part])
 	}
-	if err := r.Mend(); err != nil {
+	if err := r.Repair(); err != nil {
 		t.Fatal(err)
 	}
 	if found := offsets(t, dir, marks); len(found) != 4 {

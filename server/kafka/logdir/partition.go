@@ -28,11 +28,11 @@ type partition struct {
 
 // segment is one file of batches, and what it is to become.
 type segment struct {
-	base   int64
-	pieces []piece
-	index  []byte // as it must be, but for fields that nobody reads
-	mend   bool   // the file has to be written again
-	mendIx bool   // so has its index
+	base         int64
+	pieces       []piece
+	index        []byte // as it must be, but for fields that nobody reads
+	repair       bool   // the file has to be written again
+	rebuildIndex bool   // so has its index
 }
 
 // piece is a part of a segment: bytes of the file that stay, or offsets to fill.
@@ -62,7 +62,7 @@ func (s *segment) fill(gap Span) {
 		s.index = appendIndex(s.index, h)
 		b = b[h.size:]
 	}
-	s.mend, s.mendIx = true, true
+	s.repair, s.rebuildIndex = true, true
 }
 
 // read reads all segments.
@@ -106,7 +106,7 @@ func (p *partition) walk(before, s *segment, b []byte) {
 		h, whole := parse(b[at:])
 		if !whole || !follows(h.from, 0) {
 			p.fault(s, at, "a batch cannot be read")
-			s.mend, s.mendIx = true, true
+			s.repair, s.rebuildIndex = true, true
 			skip := next(b[at:], follows)
 			at, lost = at+skip, lost+skip
 			continue
@@ -194,7 +194,7 @@ func (p *partition) judge(known bool) {
 
 func (p *partition) dirty() bool {
 	for _, s := range p.segs {
-		if s.mend || s.mendIx {
+		if s.repair || s.rebuildIndex {
 			return true
 		}
 	}
@@ -228,13 +228,13 @@ func (s *segment) checkIndex(dir string) error {
 		return err
 	}
 	if len(b) != len(s.index) {
-		s.mendIx = true
+		s.rebuildIndex = true
 		return nil
 	}
 	for i := 0; i < len(b); i += indexEntry {
 		e, want := b[i:i+indexEntry], s.index[i:i+indexEntry]
 		if byte(crc32.Checksum(e[2:], castagnoli)) != e[1] || e[indexEntry-1] != want[indexEntry-1] {
-			s.mendIx = true
+			s.rebuildIndex = true
 		}
 	}
 	return nil

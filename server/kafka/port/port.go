@@ -1,12 +1,11 @@
-// Package port is the way into the embedded broker: a guarded TCP port for others on
-// this machine, and a way of their own for the clients of this process.
+// Package port is the listener of the embedded broker: a guarded TCP port for other
+// processes on this machine, and in-memory connections for the clients of this process.
 //
-// Loopback is not trust: whoever has an account on the machine can connect. So the port
-// takes few connections, small requests that come whole, and of those the ones that
-// read; the broker besides asks for a password, which stands in a file of the data
-// directory, and allows its owner to read topics and to use groups, but not those of
-// Parley itself. Clients of this process do not come by TCP, so strangers take nothing
-// from them.
+// Loopback is not trusted: every account on the machine can connect. So the port accepts
+// few connections, small and complete requests, and only those that read. The broker also
+// requires a password, from a file in the data directory, which permits reading topics and
+// using groups other than Parley's own. Clients of this process do not use TCP, so that
+// strangers cannot use up their connections.
 //
 // The package owns connections, limits and the credentials; it does not own the broker.
 //

@@ -92,9 +92,9 @@ func explain(c kafka.Cluster, err error) (clear error, final bool) {
 	return fmt.Errorf("kafka: %s: %w", at, err), false
 }
 
-// Connect makes a client for administration and waits until brokers let it in, for some
-// time if none answers: whoever starts everything at once has them come up beside us.
-// Errors are one line that says which setting to look at; Close must be called.
+// Connect makes a client for administration and waits until brokers accept it. If none
+// answers it retries for patience, because brokers may be starting at the same time.
+// Errors are one line that names the setting to check; Close must be called.
 func Connect(ctx context.Context, c kafka.Cluster, patience time.Duration) (*kafka.Admin, error) {
 	a, err := kafka.NewAdmin(c)
 	if err != nil {

@@ -60,7 +60,7 @@ func TestSendsFromManyWriters(t *testing.T) { sends(t, dynamotest.Fresh(t)) }
 
 // The same while a third of all requests is throttled, cancelled or loses its answer.
 func TestSendsUnderFaults(t *testing.T) {
-	f := dynamotest.RandomHarsh(4)
+	f := dynamotest.RandomChaos(4)
 	sends(t, dynamotest.Fresh(t, f.Inject))
 	if f.Count() == 0 {
 		t.Fatal("nothing was injected")

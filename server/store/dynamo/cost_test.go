@@ -28,7 +28,7 @@ func userIDs(n int) (list []string) {
 func messageID(n int) string { return fmt.Sprintf("01900000-0000-7000-8000-%012d", n) }
 
 // A send of 512 bytes of text costs 13 write units, with the deletion of its outbox
-// row, whatever the number of members (design rule 7), and reads nothing. Each of its
+// row, whatever the number of members, and reads nothing. Each of its
 // rows is in a table of its own, which is what DynamoDB Local counts right: so the meter,
 // which knows DynamoDB's rules only, is held against it.
 func TestSendCostsThirteenWriteUnits(t *testing.T) {

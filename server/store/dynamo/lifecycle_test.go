@@ -18,7 +18,7 @@ func TestLifecycle(t *testing.T) { lifecycle(t, dynamotest.Fresh(t)) }
 
 // The same while requests are throttled, cancelled or lose their answers.
 func TestLifecycleUnderFaults(t *testing.T) {
-	f := dynamotest.RandomHarsh(5)
+	f := dynamotest.RandomChaos(5)
 	lifecycle(t, dynamotest.Fresh(t, f.Inject))
 	if f.Count() == 0 {
 		t.Fatal("nothing was injected")

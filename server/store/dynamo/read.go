@@ -113,8 +113,8 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 	return items, nil
 }
 
-// pages reads pages of DynamoDB's until one of the contract's is full. fetch answers
-// with the rows after a cursor and the key to go on after, none at the end; limit 0 is none.
+// pages reads pages of DynamoDB's until one of the contract's is full. fetch returns
+// the rows after a cursor and the key to continue after, none at the end; limit 0 is none.
 func (s *Store) pages(sc *schema, limit int, cursor string, position func(store.Key) string, fetch func(after string, limit int) (rows []attributes, last attributes, err error)) (store.Page, error) {
 	p := store.NewPager(limit, s.opts.Clock())
 	for size := 0; ; {

@@ -11,7 +11,7 @@
 // A plan locks the stripes of all its items (4,096 stripes, in ascending order,
 // so that plans cannot deadlock), reads, evaluates, applies one batch, unlocks,
 // and only then waits for the sync. Early release is safe: the log has the order
-// of the commits, so whoever built on a plan is synced after it. What is visible
+// of the commits, so a plan that depends on another is synced after it. What is visible
 // may thus not be durable yet; see package barrier for how readers wait.
 //
 // Lock order: Store.life (shared by every call, exclusive in Close), then stripes in

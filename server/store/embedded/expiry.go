@@ -89,9 +89,9 @@ func (s *Store) sweep(limit int) (int, error) {
 	return done, nil
 }
 
-// expire removes the items of some entries of the index. An item that was written
-// anew since the entries were read has another entry and stays: the locks keep it
-// as it is while it is looked at and removed.
+// expire removes the items of some entries of the index. An item that was rewritten since
+// the entries were read has another entry and stays: the locks prevent changes between the
+// check and the removal.
 func (s *Store) expire(entries [][]byte) error {
 	keys := make([][]byte, len(entries))
 	for i, e := range entries {

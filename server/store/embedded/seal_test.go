@@ -57,12 +57,11 @@ func sealed(t *testing.T, s *Store, from, to int64) {
 func rows(t *testing.T, s *Store) (n int) {
 	t.Helper()
 	q := store.Query{Table: store.Events, PK: "chat", Consistency: store.Strong}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := s.Query(t.Context(), q)
+	for _, err := range store.QueryAll(t.Context(), s, q) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, q.Cursor = n+len(page.Rows), page.Cursor
+		n++
 	}
 	return n
 }

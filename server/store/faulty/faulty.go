@@ -1,15 +1,14 @@
-// Package faulty wraps a store and does to its calls what networks, overloaded
-// services and crashes do: errors before anything happened, writes whose outcome is
-// not told, answers that come late or never.
+// Package faulty injects faults into the calls of a store, like those of networks,
+// overloaded services and crashes: errors before anything happened, writes with an unknown
+// outcome, answers that are late or lost.
 //
-// It decides nothing itself: a [Policy] says what happens to each call, by a script
-// ([Script]), by chance from a seed ([Random]), or as a test likes. It owns no data
-// and adds no promise to those of the store below.
+// A [Policy] decides the fault of each call: by a script ([Script]), by chance from a seed
+// ([Random]), or as a test likes. The package owns no data and adds no promise to those of
+// the store below.
 //
-// Concurrency: a Store may be used by many goroutines. The policy is asked under a
-// lock, in the order of the calls' numbers, so that it needs none of its own; with
-// calls in a fixed order a run is repeated exactly. Delays and lost answers are
-// waited for outside the lock.
+// Concurrency: a Store may be used by many goroutines. The policy is called under a lock,
+// in the order of the calls' numbers, so that it needs none of its own; with calls in a
+// fixed order a run is repeatable. Delays and lost answers wait outside the lock.
 package faulty
 
 import (

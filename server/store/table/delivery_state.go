@@ -49,9 +49,9 @@ const (
 // revisionBits is the part of a revision that changes of the row count in.
 const revisionBits = 24
 
-// FirstRevision is the revision of the row of a membership that began with a
-// version of the chat. It is above every revision of an earlier membership, so
-// that a revision goes on growing across them without a read of the former row.
+// FirstRevision is the first revision of a membership that started with a version of the
+// chat. It is above every revision of an earlier membership, so that revisions grow across
+// memberships without a read of the former row.
 func FirstRevision(joinedVersion int64) int64 { return joinedVersion << revisionBits }
 
 // Forever is the end of a mute without one, in unix ms: the last second of the

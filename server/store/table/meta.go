@@ -8,16 +8,16 @@ func ClockKey() store.Key { return store.Key{Table: store.Meta, PK: "clock"} }
 // AttrStamp holds that stamp, in unix ms.
 const AttrStamp = "stamp"
 
-// Attributes of that row that tell of stamps that went back because a clock had been
-// ahead; missing if none did.
+// Attributes of that row about stamps that went back because a clock had been ahead;
+// missing if none did.
 const (
 	AttrSetbacks    = "setbacks"     // how often
 	AttrSetbackFrom = "setback_from" // the earliest time that they went back to, in unix ms
 	AttrSetbackTo   = "setback_to"   // the greatest stamp that they went back from, in unix ms
 )
 
-// LogKey is the key of the state of the embedded log, in table meta. It stands in
-// the store so that a log that was removed, whole or in parts, is noticed.
+// LogKey is the key of the state of the embedded log, in table meta. It is in the
+// store so that the removal of the log, whole or in parts, is detected.
 func LogKey() store.Key { return store.Key{Table: store.Meta, PK: "log"} }
 
 // Attributes of that row, a line for each partition: what of it is on the disk, and

@@ -92,8 +92,8 @@ func Always(operation string, f Fault) *Faults {
 // but none after which the outcome of a single write is not known.
 func Random(seed uint64) *Faults { return random(seed, possible) }
 
-// RandomHarsh is Random with unknown outcomes of single writes.
-func RandomHarsh(seed uint64) *Faults {
+// RandomChaos is Random with unknown outcomes of single writes, too.
+func RandomChaos(seed uint64) *Faults {
 	return random(seed, func(operation string) []Fault {
 		switch operation {
 		case "PutItem", "UpdateItem", "DeleteItem":

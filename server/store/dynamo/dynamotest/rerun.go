@@ -45,7 +45,7 @@ func Rerun(t *testing.T, tests ...func(*testing.T)) {
 func RerunUnderFaults(t *testing.T, seed uint64, tests ...func(*testing.T)) {
 	met := 0
 	rerun(t, func(t testing.TB, clock func() time.Time) store.Store {
-		f := RandomHarsh(seed)
+		f := RandomChaos(seed)
 		t.Cleanup(func() { met += f.Count() })
 		return Fresh(t, f.Inject, func(o *dynamo.Options) { o.Clock = clock })
 	}, tests)

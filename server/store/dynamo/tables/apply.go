@@ -117,7 +117,7 @@ func (st state) protected() bool {
 func (st state) recoverable() bool { return st.backup != types.PointInTimeRecoveryStatusDisabled }
 
 // differences says, one line each, how a table differs from its definition. fatal are
-// those that only a new table could mend.
+// those that only a new table could resolve.
 func (st state) differences(d Definition) (lines []string, fatal bool) {
 	line := func(format string, args ...any) {
 		lines = append(lines, d.Name+": "+fmt.Sprintf(format, args...))
@@ -213,10 +213,9 @@ func (t *Tables) Verify(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// Apply makes the tables what their definitions say and returns what it did, one line
-// each; repeated, it does nothing. Tables it does not know stay as they are, and so
-// do indexes. It stops at the first table whose key is another: nothing but a new
-// table could mend that.
+// Apply creates and changes tables to match their definitions and returns what it did, one
+// line each; repeated, it does nothing. It leaves unknown tables and indexes unchanged. It
+// stops at the first table with another key, which cannot be changed.
 func (t *Tables) Apply(ctx context.Context) ([]string, error) {
 	var did []string
 	for _, d := range t.defs {
@@ -239,17 +238,17 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 	if lines, fatal := st.differences(d); fatal {
 		return nil, fmt.Errorf("cannot be changed: %s", lines[0])
 	}
-	// change runs a change. Another process may have made it meanwhile: what counts is
-	// how the table is then.
+	// change runs a change. Another process may make the same change, so only the resulting
+	// state of the table counts.
 	change := func(what string, is func(state) bool, run func(ctx context.Context) error) error {
-		v, open, changed := t.c.Do(ctx, true, run)
+		class, ambiguous, changed := t.c.Do(ctx, true, run)
 		var busy *types.ResourceInUseException
-		coming := changed == nil || errors.As(changed, &busy) // descriptions may be late
-		if st, err = t.awaitState(ctx, d, func(st state) bool { return !coming || is(st) }); err != nil {
+		expected := changed == nil || errors.As(changed, &busy) // descriptions may be late
+		if st, err = t.awaitState(ctx, d, func(st state) bool { return !expected || is(st) }); err != nil {
 			return errors.Join(changed, err)
 		}
 		if !is(st) {
-			return wire.FinalError(ctx, v, open, changed)
+			return wire.FinalError(ctx, class, ambiguous, changed)
 		}
 		if changed == nil {
 			did = append(did, d.Name+": "+what)
@@ -270,35 +269,49 @@ func (t *Tables) apply(ctx context.Context, d Definition) (did []string, err err
 	if err != nil {
 		return did, err
 	}
-	if !st.onDemand() {
-		err = change("billed on demand", state.onDemand, func(ctx context.Context) error {
+	for _, s := range t.settings(d) {
+		if s.is(st) {
+			continue
+		}
+		if err := change(s.what, s.is, s.set); err != nil {
+			return did, err
+		}
+	}
+	return did, nil
+}
+
+// setting is a property of an existing table that apply sets.
+type setting struct {
+	what string
+	is   func(state) bool
+	set  func(context.Context) error
+}
+
+func (t *Tables) settings(d Definition) []setting {
+	list := []setting{
+		{"billed on demand", state.onDemand, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, BillingMode: types.BillingModePayPerRequest})
 			return err
-		})
-	}
-	if err == nil && !st.protected() {
-		err = change("protected from deletion", state.protected, func(ctx context.Context) error {
+		}},
+		{"protected from deletion", state.protected, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, DeletionProtectionEnabled: aws.Bool(true)})
 			return err
-		})
+		}},
 	}
-	if err == nil && d.TTL && !st.ttlOn() {
-		err = change("time to live on "+store.ExpiresAtField, state.ttlOn, func(ctx context.Context) error {
+	if d.TTL {
+		list = append(list, setting{"time to live on " + store.ExpiresAtField, state.ttlOn, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
 				TableName: &d.Name, TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(store.ExpiresAtField), Enabled: aws.Bool(true)},
 			})
 			return err
-		})
+		}})
 	}
-	if err == nil && !st.recoverable() {
-		err = change("point-in-time recovery on", state.recoverable, func(ctx context.Context) error {
-			_, err := t.c.DB.UpdateContinuousBackups(ctx, &dynamodb.UpdateContinuousBackupsInput{
-				TableName: &d.Name, PointInTimeRecoverySpecification: &types.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: aws.Bool(true)},
-			})
-			return err
+	return append(list, setting{"point-in-time recovery on", state.recoverable, func(ctx context.Context) error {
+		_, err := t.c.DB.UpdateContinuousBackups(ctx, &dynamodb.UpdateContinuousBackupsInput{
+			TableName: &d.Name, PointInTimeRecoverySpecification: &types.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: aws.Bool(true)},
 		})
-	}
-	return did, err
+		return err
+	}})
 }
 
 // awaitState waits until a table, if it exists, is active and ready reports true.

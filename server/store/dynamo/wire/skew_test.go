@@ -10,7 +10,7 @@ type answers struct{ do func() *http.Response }
 
 func (a answers) Do(*http.Request) (*http.Response, error) { return a.do(), nil }
 
-// The clock that matters is the store's (design §5 rule 8).
+// Processes compare their times through the store, so a clock is judged by the store's.
 func TestSkew(t *testing.T) {
 	base := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

@@ -1,4 +1,4 @@
-// Package raw looks at the embedded engine below its contract: the checksums of its
+// Package raw reads the embedded engine below its contract: the checksums of its
 // files, rows in the order of their keys with those that cannot be read, and the index
 // of expiries.
 //
@@ -35,7 +35,7 @@ type Store struct {
 	dir string // of the database
 }
 
-// New looks at an engine that is open; dir is its data directory, on the disk.
+// New opens the files of an open engine; dir is its data directory, on the disk.
 func New(of *embedded.Store, dir string) *Store {
 	return &Store{of: of, dir: vfs.Default.PathJoin(dir, "store")}
 }

@@ -33,8 +33,8 @@ type topicItem struct {
 	Configs    map[string]string `json:"configs,omitempty"`
 }
 
-// checkLists looks at the broker's lists: without one of them it begins an empty log
-// over the files that are there. Others it can do without, if they are not broken.
+// checkLists checks the broker's lists: without one of them it starts an empty log over the
+// existing files. Others it can do without, if they are not broken.
 func (r *Report) checkLists(used bool) error {
 	if !used {
 		return nil
@@ -87,17 +87,17 @@ func (r *Report) readList(name string, v any) string {
 	return ""
 }
 
-// Mend makes the log whole: afterwards a check finds nothing, and every offset that a
+// Repair makes the log whole: afterwards a check finds nothing, and every offset that a
 // Mark has is there. It may be called again after it was cut off.
-func (r *Report) Mend() error {
-	if err := r.mendFiles(); err != nil {
-		return fmt.Errorf("mend log: %w", err)
+func (r *Report) Repair() error {
+	if err := r.repairFiles(); err != nil {
+		return fmt.Errorf("repair log: %w", err)
 	}
 	return nil
 }
 
-func (r *Report) mendFiles() error {
-	for _, p := range r.mend {
+func (r *Report) repairFiles() error {
+	for _, p := range r.repair {
 		if err := os.MkdirAll(p.dir, 0o700); err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func (r *Report) mendFiles() error {
 			return err
 		}
 	}
-	if len(r.mend) > 0 {
+	if len(r.repair) > 0 {
 		if err := syncDir(filepath.Join(r.dir, partitionsDir)); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (r *Report) mendFiles() error {
 // write writes what has changed of a segment.
 func (s *segment) write(dir string) error {
 	path := s.path(dir, segmentSuffix)
-	if s.mend {
+	if s.repair {
 		old, err := os.ReadFile(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -150,7 +150,7 @@ func (s *segment) write(dir string) error {
 			return err
 		}
 	}
-	if s.mendIx {
+	if s.rebuildIndex {
 		return replace(s.path(dir, IndexSuffix), s.index)
 	}
 	return nil
