@@ -20,14 +20,12 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Limits of a call.
-const (
-	MaxRows = 1_000
-	maxRun  = 100 // events of one row
-)
+// MaxRows bounds the rows of a call.
+const MaxRows = 1_000
 
 // Errors of calls.
 var (
@@ -48,11 +46,6 @@ type Row struct {
 	Attempts     int64
 	LastError    string
 }
-
-const (
-	attrAttempts  = "attempts"
-	attrLastError = "last_error"
-)
 
 // List returns up to limit failed rows (at most MaxRows) behind the one with the id
 // after, in order of their ids; "" begins. It reads what waits in the outbox.
@@ -80,7 +73,7 @@ func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, 
 				return nil, fmt.Errorf("read outbox: %w", err)
 			}
 			for _, r := range page.Rows {
-				if r.Key.SK == last || r.Item.Get(attrLastError).Str() == "" {
+				if r.Key.SK == last || r.Item.Get(table.AttrLastError).Str() == "" {
 					continue
 				}
 				if rows = append(rows, rowFrom(r)); len(rows) == limit {
@@ -96,7 +89,7 @@ func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, 
 
 func rowFrom(r store.Row) Row {
 	row := Row{
-		ID: r.Key.PK + "/" + r.Key.SK, Attempts: r.Item.Get(attrAttempts).Int64(), LastError: r.Item.Get(attrLastError).Str(),
+		ID: r.Key.PK + "/" + r.Key.SK, Attempts: r.Item.Get(table.AttrAttempts).Int64(), LastError: r.Item.Get(table.AttrLastError).Str(),
 	}
 	row.ChatID, _, _ = strings.Cut(r.Key.SK, "#")
 	if o, err := table.OutboxFrom(r); err == nil {
@@ -124,7 +117,7 @@ func get(ctx context.Context, st store.Store, id string) (store.Row, error) {
 	switch {
 	case err != nil:
 		return store.Row{}, fmt.Errorf("read row: %w", err)
-	case it.Get(attrLastError).Str() == "":
+	case it.Get(table.AttrLastError).Str() == "":
 		return store.Row{}, fmt.Errorf("%w: %.100q", ErrNotFound, id)
 	}
 	return store.Row{Key: key, Item: it}, nil
@@ -177,32 +170,25 @@ func span(ctx context.Context, st store.Store, r store.Row, row Row) (from, to i
 		return row.FirstVersion, row.FirstVersion + max(row.Count, 1) - 1, nil
 	}
 	from = max(row.FirstVersion, 1)
-	q := store.Query{
-		Table: store.Outbox, PK: table.ShardKey(event.Shard(row.ChatID)), From: row.ChatID + "#", To: row.ChatID + "#~", Consistency: store.Strong,
-	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := st.Query(ctx, q)
+	for other, err := range outbox.Rows(ctx, st, row.ChatID) {
 		if err != nil {
-			return 0, 0, fmt.Errorf("read outbox: %w", err)
+			return 0, 0, err
 		}
-		for _, other := range page.Rows {
-			o, err := table.OutboxFrom(other)
-			if err != nil || o.Replay || other.Key == r.Key {
-				continue
-			}
-			if row.FirstVersion > 0 && o.FirstVersion > row.FirstVersion && (to == 0 || o.FirstVersion <= to) {
-				to = o.FirstVersion - 1
-			}
-			if row.FirstVersion == 0 {
-				from = max(from, o.FirstVersion+o.Count)
-			}
+		o, err := table.OutboxFrom(other)
+		if err != nil || o.Replay || other.Key == r.Key {
+			continue
 		}
-		q.Cursor = page.Cursor
+		if row.FirstVersion > 0 && o.FirstVersion > row.FirstVersion && (to == 0 || o.FirstVersion <= to) {
+			to = o.FirstVersion - 1
+		}
+		if row.FirstVersion == 0 {
+			from = max(from, o.FirstVersion+o.Count)
+		}
 	}
 	return from, to, nil
 }
 
-// derive makes the rows of a chat's events, each of at most maxRun that follow each
+// derive makes the rows of a chat's events, each of at most outbox.MaxRun that follow each
 // other and can be read.
 func derive(ctx context.Context, st store.Store, chatID string, from, to int64) (rows []table.Outbox, err error) {
 	q := store.Query{Table: store.Events, PK: chatID, From: table.Number(from), Consistency: store.Strong}
@@ -223,7 +209,7 @@ func derive(ctx context.Context, st store.Store, chatID string, from, to int64) 
 			if err != nil {
 				continue
 			}
-			if n := len(rows); n > 0 && rows[n-1].Count < maxRun && rows[n-1].FirstVersion+rows[n-1].Count == e.Version {
+			if n := len(rows); n > 0 && rows[n-1].Count < outbox.MaxRun && rows[n-1].FirstVersion+rows[n-1].Count == e.Version {
 				rows[n-1].Count++
 				continue
 			}
@@ -245,7 +231,7 @@ func derive(ctx context.Context, st store.Store, chatID string, from, to int64) 
 
 // replace removes a row that nobody has changed meanwhile and writes others, all or none.
 func replace(ctx context.Context, st store.Store, r store.Row, rows []table.Outbox) error {
-	same := store.Exists().Eq(attrLastError, r.Item.Get(attrLastError))
+	same := store.Exists().Eq(table.AttrLastError, r.Item.Get(table.AttrLastError))
 	var p store.Plan
 	kept := false
 	for _, o := range rows {

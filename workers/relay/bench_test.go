@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -225,4 +226,44 @@ func benchVisible(b *testing.B, br *kafkatest.Broker) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// The events of 100 rows, read and made into records; no broker is asked.
+func BenchmarkLoad(b *testing.B) {
+	serde, err := newSerde()
+	if err != nil {
+		b.Fatal(err)
+	}
+	st := storetest.NewMap(time.Now)
+	chats, err := chat.New(b.Context(), chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := errors.Join(chats.EnsureUser(b.Context(), "alice"), chats.EnsureUser(b.Context(), "bob")); err != nil {
+		b.Fatal(err)
+	}
+	c, err := chats.CreateGroup(b.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range 100 {
+		if _, err := chats.Send(b.Context(), chat.Send{Caller: "alice", ChatID: c.ChatID, Content: text}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	re, err := New(Config{Store: st, Serde: serde, Clock: time.Now, Logger: discard, Publish: func(context.Context, []*kafka.Record) error { return nil }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	rows, err := re.rows(b.Context(), c.ChatID)
+	if err != nil || len(rows.list) != 102 {
+		b.Fatal(len(rows.list), err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		if _, err := re.load(b.Context(), rows.list); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

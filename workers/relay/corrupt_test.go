@@ -143,10 +143,10 @@ func TestTooLargeEventIsSetAside(t *testing.T) {
 		md := event.NewMetadata(event.TypeMessagePersisted, "evt_1", "chat_1", r.now, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 1})
 		return []event.Event{&eventv1.MessagePersisted{Metadata: md, ChatId: "chat_1", Content: strings.Repeat("x", size)}}
 	}
-	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent)); !errors.Is(err, errPoison) {
+	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent), nil); !errors.Is(err, errPoison) {
 		t.Errorf("an event beyond the limit: %v", err)
 	}
-	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent-1024)); err != nil {
+	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent-1024), nil); err != nil {
 		t.Error(err)
 	}
 }

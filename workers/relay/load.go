@@ -7,6 +7,7 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -149,47 +150,29 @@ type chatRows struct {
 
 // rows reads the outbox rows of a chat.
 func (r *Relay) rows(ctx context.Context, chatID string) (rows chatRows, err error) {
-	q := store.Query{
-		Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
-		From: chatID + "#", To: chatID + "#~",
-	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.cfg.Store.Query(ctx, q)
+	for row, err := range outbox.Rows(ctx, r.cfg.Store, chatID) {
 		if err != nil {
-			return rows, fmt.Errorf("read outbox: %w", err)
+			return rows, err
 		}
-		for _, row := range page.Rows {
-			o, err := read(row)
-			switch {
-			case err != nil && o.Replay:
-				r.setAside(ctx, row.Key, chatID, err)
-			case err != nil:
-				rows.bad, rows.badKey = err, row.Key
-			case o.Replay && r.waits[row.Key]: // published, waiting to be deleted
-			case o.Replay:
-				rows.again = append(rows.again, o)
-			default:
-				rows.list = append(rows.list, o)
-			}
+		o, err := read(row)
+		switch {
+		case err != nil && o.Replay:
+			r.setAside(ctx, row.Key, chatID, err)
+		case err != nil:
+			rows.bad, rows.badKey = err, row.Key
+		case o.Replay && r.waits[row.Key]: // published, waiting to be deleted
+		case o.Replay:
+			rows.again = append(rows.again, o)
+		default:
+			rows.list = append(rows.list, o)
 		}
-		q.Cursor = page.Cursor
 	}
 	return rows, nil
 }
 
-// read reads a row. One that is not as the plans of chats write them is poison: the
-// engines keep what they are given, and hands or faulty tools may have been at it.
+// read reads a row; one that cannot be read is poison.
 func read(row store.Row) (table.Outbox, error) {
-	o, err := table.OutboxFrom(row)
-	switch {
-	case err != nil:
-	case o.Key() != row.Key || o.ChatID == "":
-		err = errors.New("its key is not one of the outbox")
-	case event.Shard(o.ChatID) != o.Shard:
-		err = fmt.Errorf("its chat belongs to shard %d", event.Shard(o.ChatID))
-	case o.FirstVersion < 1 || o.Count < 1 || o.Count > store.MaxPlanWrites:
-		err = fmt.Errorf("%d events from version %d on are none of one plan", o.Count, o.FirstVersion)
-	}
+	o, err := outbox.Read(row)
 	if err != nil {
 		return o, fmt.Errorf("%w: %w", errPoison, err)
 	}
@@ -229,6 +212,7 @@ func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
 // planFrom makes the plan of a row from the rows of its events.
 func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, error) {
 	var events []event.Event
+	var payloads [][]byte // stored as they are published
 	for v := row.FirstVersion; v < row.FirstVersion+row.Count; v++ {
 		er, ok := found[table.Number(v)]
 		if !ok {
@@ -242,12 +226,12 @@ func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, er
 		if err != nil {
 			return plan{}, fmt.Errorf("%w: %w", errPoison, err)
 		}
-		events = append(events, e)
+		events, payloads = append(events, e), append(payloads, stored.Payload)
 	}
 	if int64(len(events)) != row.Count {
 		return plan{}, fmt.Errorf("%w: %d of %d events are there", errPoison, len(events), row.Count)
 	}
-	p, err := r.planOf(row.Key(), row.ChatID, events)
+	p, err := r.planOf(row.Key(), row.ChatID, events, payloads)
 	p.read = true
 	return p, err
 }

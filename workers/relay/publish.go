@@ -12,6 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 )
 
 // errPoison says that a row cannot be published, now or later: it stops its chat,
@@ -73,7 +74,7 @@ func (r *Relay) follow(ctx context.Context, w *waiting) (plans []plan, ask bool)
 		case !known || from != last+1:
 			return nil, true
 		}
-		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events)
+		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events, nil)
 		if err != nil {
 			r.stop(ctx, c.Outbox.Key, w.chatID, err)
 			return plans, false
@@ -84,15 +85,23 @@ func (r *Relay) follow(ctx context.Context, w *waiting) (plans []plan, ask bool)
 	return plans, w.ask
 }
 
-func (r *Relay) planOf(key store.Key, chatID string, events []event.Event) (plan, error) {
+// planOf makes the plan of events that follow each other. payloads are the encoded events,
+// or nil.
+func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, payloads [][]byte) (plan, error) {
 	p := plan{key: key, chatID: chatID}
-	for _, e := range events {
+	for i, e := range events {
 		md := e.GetMetadata()
 		spec := event.SpecOf(e)
 		if spec.Type == "" || chatID == "" {
 			return p, fmt.Errorf("%w: event %s is not in the catalogue", errPoison, md.GetEventId())
 		}
-		value, err := r.cfg.Serde.Encode(e)
+		var value []byte
+		var err error
+		if payloads != nil {
+			value, err = r.cfg.Serde.Frame(spec.Type, payloads[i])
+		} else {
+			value, err = r.cfg.Serde.Encode(e)
+		}
 		if err != nil {
 			return p, fmt.Errorf("%w: %w", errPoison, err)
 		}
@@ -243,8 +252,8 @@ func (r *Relay) setAside(ctx context.Context, key store.Key, chatID string, why 
 	err := r.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpUpdate, Key: key, Cond: store.Exists(), Name: "row",
 		Update: store.Update{
-			Set: []store.Attr{{Name: "last_error", Value: store.String(reason)}},
-			Add: []store.Increment{{Name: "attempts", N: 1}},
+			Set: []store.Attr{{Name: table.AttrLastError, Value: store.String(reason)}},
+			Add: []store.Increment{{Name: table.AttrAttempts, N: 1}},
 		},
 	}}})
 	if err != nil {

@@ -29,7 +29,7 @@ func TestPartitionVectors(t *testing.T) {
 			&eventv1.MembershipChanged{Metadata: md(event.TypeMembershipChanged), ChatId: v.Key, ChangedAt: at},
 			&eventv1.MessagePersisted{Metadata: md(event.TypeMessagePersisted), ChatId: v.Key, CreatedAt: at},
 		}
-		p, err := re.planOf(store.Key{}, v.Key, events)
+		p, err := re.planOf(store.Key{}, v.Key, events, nil)
 		if v.Key == "" {
 			if err == nil {
 				t.Error("events of no chat would be published")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -28,7 +29,6 @@ const (
 	MaxChats    = 1_000
 	DefaultRate = 1_000   // events a second
 	MaxRate     = 100_000 // events a second
-	maxRun      = 100     // events of one row, which the relay publishes in one transaction
 	maxChunk    = 2_000   // events of one chat that are chosen at a time
 	scanPage    = 100     // chats between two places where a replay can be resumed
 )
@@ -210,18 +210,22 @@ func (r *run) chat(ctx context.Context, id string) error {
 // write writes the rows of a chat's chosen events, in order.
 func (r *run) write(ctx context.Context, id string, versions []int64) error {
 	// After the events were read: an event without a row before it was published.
-	next, err := unpublished(ctx, r.store, id)
+	waiting, err := outbox.Unpublished(ctx, r.store, id)
 	if err != nil {
 		return err
 	}
-	if next > 0 {
-		n, _ := slices.BinarySearch(versions, next)
-		r.report.New += len(versions) - n
-		versions = versions[:n]
+	published := len(versions)
+	switch {
+	case waiting.Unreadable:
+		published = 0 // the relay publishes replays also while it quarantines such a row
+	case waiting.First > 0:
+		published, _ = slices.BinarySearch(versions, waiting.First)
 	}
+	r.report.New += len(versions) - published
+	versions = versions[:published]
 	for len(versions) > 0 {
 		n := 1
-		for n < len(versions) && n < maxRun && versions[n] == versions[0]+int64(n) {
+		for n < len(versions) && n < outbox.MaxRun && versions[n] == versions[0]+int64(n) {
 			n++
 		}
 		if !r.options.DryRun {
@@ -282,30 +286,4 @@ func (r *run) choose(ctx context.Context, id string, from int64, limit int) (ver
 		q.Cursor = page.Cursor
 	}
 	return versions, false, nil
-}
-
-// unpublished returns the first version of a chat that waits to be published for the
-// first time, 0 if none does. A row that cannot be read may be about any version: then
-// nothing of the chat is known to be published.
-func unpublished(ctx context.Context, st store.Store, id string) (int64, error) {
-	q := store.Query{
-		Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong,
-	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := st.Query(ctx, q)
-		if err != nil {
-			return 0, fmt.Errorf("read outbox: %w", err)
-		}
-		for _, row := range page.Rows {
-			o, err := table.OutboxFrom(row)
-			if err != nil {
-				return 1, nil
-			}
-			if !o.Replay {
-				return o.FirstVersion, nil
-			}
-		}
-		q.Cursor = page.Cursor
-	}
-	return 0, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
+	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/workers/relay"
 )
@@ -365,7 +366,7 @@ func TestLimitAndProgress(t *testing.T) {
 func TestReplayOfALongChat(t *testing.T) {
 	r := newRig(t)
 	id := r.ids[0]
-	r.send(id, maxChunk+maxRun/2)
+	r.send(id, maxChunk+outbox.MaxRun/2)
 	for left := 1; left > 0; {
 		r.now = r.now.Add(3 * time.Second)
 		r.must(r.relay.Cycle(t.Context()))
@@ -375,7 +376,7 @@ func TestReplayOfALongChat(t *testing.T) {
 	}
 	r.log = nil
 	rep := r.run(Choice{Chats: []string{id}}, false)
-	if want := 2 + maxChunk + maxRun/2; rep.Events != want || rep.Rows != want/maxRun+1 || rep.More {
+	if want := 2 + maxChunk + outbox.MaxRun/2; rep.Events != want || rep.Rows != want/outbox.MaxRun+1 || rep.More {
 		t.Fatalf("%+v", rep)
 	}
 	for left := 1; left > 0; {

@@ -19,15 +19,13 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
 // Slack is how long an event may have waited between its commit and its record: what
 // is older than the oldest record by more was trimmed, and is not put back.
 const Slack = 24 * time.Hour
-
-// maxRun bounds the events of one row, which the relay publishes in one transaction.
-const maxRun = 100
 
 // Lost is a partition that lost records.
 type Lost struct {
@@ -133,7 +131,9 @@ func (r *run) chat(ctx context.Context, id string) error {
 
 // lost lists the versions of a chat's lost events, newest first.
 func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, err error) {
-	waiting, err := unpublished(ctx, r.Store, id)
+	// The relay keeps a chat with an unreadable row back until that is repaired: what such a
+	// row announces may be announced once more, behind it.
+	waiting, err := outbox.Unpublished(ctx, r.Store, id)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (r *run) lost(ctx context.Context, id string, since int64) (list []int64, e
 		}
 		p := r.Topics.Place(event.SpecOf(decoded).Topic, id)
 		at, damaged := r.since[p]
-		if !damaged || r.present[e.EventID] || (waiting > 0 && e.Version >= waiting) ||
+		if !damaged || r.present[e.EventID] || (waiting.First > 0 && e.Version >= waiting.First) ||
 			decoded.GetMetadata().GetEventTime().AsTime().Add(Slack).UnixMilli() < at {
 			continue
 		}
@@ -183,7 +183,7 @@ func (r *run) write(ctx context.Context, id string, versions []int64) error {
 func Rows(chatID string, versions []int64, at int64) (rows []store.Write) {
 	for len(versions) > 0 {
 		n := 1
-		for n < len(versions) && n < maxRun && versions[n] == versions[n-1]-1 {
+		for n < len(versions) && n < outbox.MaxRun && versions[n] == versions[n-1]-1 {
 			n++
 		}
 		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: versions[n-1], Count: int64(n), CreatedAt: at}
@@ -191,23 +191,4 @@ func Rows(chatID string, versions []int64, at int64) (rows []store.Write) {
 		versions = versions[n:]
 	}
 	return rows
-}
-
-// unpublished returns the first version of a chat that waits to be published; 0 if
-// none does.
-func unpublished(ctx context.Context, st store.Store, id string) (int64, error) {
-	q := store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := st.Query(ctx, q)
-		if err != nil {
-			return 0, fmt.Errorf("read outbox: %w", err)
-		}
-		for _, row := range page.Rows {
-			if o, err := table.OutboxFrom(row); err == nil && !o.Replay {
-				return o.FirstVersion, nil
-			}
-		}
-		q.Cursor = page.Cursor
-	}
-	return 0, nil
 }

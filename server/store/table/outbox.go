@@ -25,6 +25,10 @@ type Outbox struct {
 	ReplayID string
 }
 
+// AttrLastError is the reason why the relay cannot publish a row; AttrAttempts counts
+// beside it how often the relay has recorded one.
+const AttrLastError = "last_error"
+
 // replayMark follows the version in the sort key of a row that replays events.
 const replayMark = "r"
 

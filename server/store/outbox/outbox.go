@@ -1,0 +1,94 @@
+// Package outbox reads the rows of the outbox: which rows a chat has, what makes a row
+// unreadable, and which events wait for their first publication.
+//
+// It owns what a row must look like, whoever wrote it. It does not own the layout of the
+// row (package table), its publication (package workers/relay) or its repair (package
+// workers/failedrows). All functions are safe for concurrent use.
+//
+// # Unreadable rows
+//
+// Only faulty tools or hands write a row that cannot be read. It is the announcement of
+// events of its chat, and nobody knows which. Until an operator repairs or drops it, the
+// relay publishes no event of the chat for the first time; a replay of events that were
+// published before is not affected. So a caller must assume the worst in its own
+// direction: one that publishes again at once takes every event to be unpublished, one
+// that only adds rows behind the unreadable one takes none to be announced.
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+)
+
+// MaxRun bounds the events of a row that is written after its events: the relay publishes
+// them in one transaction.
+const MaxRun = 100
+
+// Rows returns the rows of a chat in the order of their keys, which is that of their first
+// versions. Reads are strongly consistent, one page at a time. An error ends the sequence.
+func Rows(ctx context.Context, st store.Store, chatID string) iter.Seq2[store.Row, error] {
+	return func(yield func(store.Row, error) bool) {
+		q := store.Query{
+			Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
+			From: chatID + "#", To: chatID + "#~",
+		}
+		for first := true; first || q.Cursor != ""; first = false {
+			page, err := st.Query(ctx, q)
+			if err != nil {
+				yield(store.Row{}, fmt.Errorf("read outbox: %w", err))
+				return
+			}
+			for _, row := range page.Rows {
+				if !yield(row, nil) {
+					return
+				}
+			}
+			q.Cursor = page.Cursor
+		}
+	}
+}
+
+// Read reads a row. It returns an error for one that is not as a chat's plan, a replay or
+// a repair writes it, together with what could be read of it.
+func Read(row store.Row) (table.Outbox, error) {
+	o, err := table.OutboxFrom(row)
+	switch {
+	case err != nil:
+		return o, err
+	case o.Key() != row.Key || o.ChatID == "":
+		return o, errors.New("its key is not one of the outbox")
+	case event.Shard(o.ChatID) != o.Shard:
+		return o, fmt.Errorf("its chat belongs to shard %d", event.Shard(o.ChatID))
+	case o.FirstVersion < 1 || o.Count < 1 || o.Count > store.MaxPlanWrites:
+		return o, fmt.Errorf("%d events from version %d on are none of one plan", o.Count, o.FirstVersion)
+	}
+	return o, nil
+}
+
+// Waiting says which events of a chat wait for their first publication.
+type Waiting struct {
+	First      int64 // version of the first event that a readable row announces; 0: none
+	Unreadable bool  // a row cannot be read and may announce any event
+}
+
+// Unpublished reads which events of a chat wait for their first publication.
+func Unpublished(ctx context.Context, st store.Store, chatID string) (w Waiting, err error) {
+	for row, err := range Rows(ctx, st, chatID) {
+		if err != nil {
+			return w, err
+		}
+		switch o, err := table.OutboxFrom(row); {
+		case err != nil:
+			w.Unreadable = true
+		case !o.Replay && w.First == 0:
+			w.First = o.FirstVersion
+		}
+	}
+	return w, nil
+}
