@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -79,12 +80,10 @@ func (s *site) work(ctx context.Context, name string) {
 				Store: s.store, Serde: s.serde, Clock: time.Now, Logger: discard, Shards: sl.Shards, Sweep: 100 * time.Millisecond,
 				Publish: publisher.Publish,
 				Topics:  func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, s.store) },
-				Seen: func(ctx context.Context, revision int64) error {
-					if err := publisher.Renew(ctx); err != nil {
-						return err
-					}
-					return slot.Seen(ctx, s.store, name, sl, revision)
+				Renew: func(ctx context.Context) error {
+					return errors.Join(publisher.Renew(ctx), slot.Confirm(ctx, s.store, name, sl))
 				},
+				Report: func(ctx context.Context, revision int64) error { return slot.Seen(ctx, s.store, name, sl, revision) },
 			})
 			if err != nil {
 				return err

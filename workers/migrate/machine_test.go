@@ -165,12 +165,18 @@ func (w *world) start(p *proc) {
 			}
 			return versions.Load(ctx, w.store)
 		},
-		Seen: func(ctx context.Context, revision int64) error {
+		Renew: func(ctx context.Context) error {
 			if w.fails(6) {
 				return errAway
 			}
 			w.lanes[p.slot.Number].epoch++
 			w.lanes[p.slot.Number].pending, p.epoch = nil, w.lanes[p.slot.Number].epoch
+			return slot.Confirm(ctx, w.store, p.holder, p.slot)
+		},
+		Report: func(ctx context.Context, revision int64) error {
+			if w.fails(3) {
+				return errAway
+			}
 			return slot.Seen(ctx, w.store, p.holder, p.slot, revision)
 		},
 	})

@@ -26,7 +26,7 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *co
 		return func() float64 { return read(set.Stats()) }
 	}
 	m.Counter(telemetry.RelayPublished, "Records published.", of(func(s relay.Stats) float64 { return float64(s.Published) }))
-	m.Counter(telemetry.RelayFailures, "Cycles that failed and were repeated.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
+	m.Counter(telemetry.RelayFailures, "Cycles that failed, and attempts to publish for each 10 s without success.", of(func(s relay.Stats) float64 { return float64(s.Failures) }))
 	m.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
 	m.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
 	m.Gauge(telemetry.RelayUnavailable, "Partitions that took no records when they were last tried; their chats wait.", of(func(s relay.Stats) float64 { return float64(s.Unavailable) }))

@@ -152,7 +152,7 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 				return fmt.Errorf("wait for the disk: %w", err)
 			}
 		}
-		if err := r.cfg.Publish(ctx, records); err != nil {
+		if err := r.attempt(records, func() error { return r.cfg.Publish(ctx, records) }); err != nil {
 			r.failed(records, err)
 			if r.holdBack(err) {
 				plans = r.available(plans)
@@ -200,24 +200,45 @@ func (r *Relay) tell(created []*eventv1.ChatCreated) {
 	}
 }
 
-// failed tells of events that the log did not take (L-118, L-119). They are not
-// lost: their rows are still there.
+// failed counts and logs events that the log did not take. They are not lost: their rows
+// are still there.
 func (r *Relay) failed(records []*kafka.Record, why error) {
 	if errors.Is(why, kafka.ErrFenced) { // another publishes them
 		return
 	}
+	var types map[string]int
+	if errors.As(why, new(countedError)) {
+		types = typesOf(records)
+	} else {
+		types = r.countFailed(records)
+	}
+	r.cfg.Logger.Error("lifecycle_event_publish_failed", "events", types, "error", why)
+}
+
+// countFailed counts each of the records as failed, and returns their number by type.
+func (r *Relay) countFailed(records []*kafka.Record) map[string]int {
+	types := typesOf(records)
+	for eventType, n := range types {
+		for range n {
+			if r.cfg.Failed != nil {
+				r.cfg.Failed(eventType)
+			}
+		}
+	}
+	return types
+}
+
+// typesOf counts records by the type of their event.
+func typesOf(records []*kafka.Record) map[string]int {
 	types := map[string]int{}
 	for _, rec := range records {
 		for _, h := range rec.Headers {
 			if h.Key == kafka.HeaderEventType {
 				types[string(h.Value)]++
-				if r.cfg.Failed != nil {
-					r.cfg.Failed(string(h.Value))
-				}
 			}
 		}
 	}
-	r.cfg.Logger.Error("lifecycle_event_publish_failed", "events", types, "error", why)
+	return types
 }
 
 // stop sets a row aside, and with it its chat: nothing later of it may go before.

@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,18 +52,23 @@ type Config struct {
 	// Stable returns when all that was published is on stable storage; nil where
 	// an acknowledgement says so.
 	Stable func(ctx context.Context) error
-	// Failed is told the type of each event whose transaction failed; it stays in
-	// the outbox and is published again (L-171). May be nil.
+	// Failed is called with the type of each event whose transaction failed, or has not
+	// succeeded for 10 s, from any goroutine. The event stays in the outbox and is published
+	// again. May be nil.
 	Failed func(eventType string)
-	// Created is told of each chat whose creation was published, and how long after
-	// it was committed; after a crash perhaps twice (L-165). May be nil.
+	// Created is called with each chat whose creation was published, and how long after it
+	// was committed; after a crash perhaps twice. May be nil.
 	Created func(e *eventv1.ChatCreated, took time.Duration)
 	// Topics reads which topics events go to, and which of them have to wait; nil: always
 	// the declared ones. It must see what was written before the call.
 	Topics func(ctx context.Context) (versions.State, error)
-	// Seen says that this relay goes by a state from now on, and that no transaction of its
-	// id is open which was begun under an older one. May be nil.
-	Seen   func(ctx context.Context, revision int64) error
+	// Renew takes the transactional id over anew, and then confirms that the slot is still
+	// this relay's: no transaction that was begun before can be committed afterwards. It is
+	// called for each new state. May be nil.
+	Renew func(ctx context.Context) error
+	// Report says that this relay goes by a state from now on. While it fails, the topic that
+	// is migrated waits, and no other. May be nil.
+	Report func(ctx context.Context, revision int64) error
 	Clock  func() time.Time
 	Logger *slog.Logger
 	// Shards of the outbox that this relay publishes; nil: all. No other relay may
@@ -113,7 +119,8 @@ type Relay struct {
 	noted    map[store.Key]time.Time // when they were last told of
 	awaiting []store.Key             // rows published and not deleted, oldest first
 	waits    map[store.Key]bool
-	settling *settlement                // under way beside, or nil
+	settling *settlement // under way beside, or nil
+	monitor  monitor
 	outages  map[kafka.Partition]outage // partitions that take nothing
 	left     map[string]bool            // chats that wait for one, in this pass
 	route    route
@@ -165,7 +172,7 @@ func (r *Relay) moves() { r.moved.Store(r.cfg.Clock().UnixMilli()) }
 // Stats tells how a relay is doing.
 type Stats struct {
 	Published int64         // records
-	Failures  int64         // cycles that failed
+	Failures  int64         // cycles that failed, and attempts to publish for each 10 s without success
 	Poisoned  int64         // rows set aside: they cannot be published
 	Dropped   int64         // nudges that found no room, after which there is a sweep
 	Backlog   int64         // rows found by the last sweep
@@ -210,9 +217,12 @@ const (
 // only if another relay took over.
 func (r *Relay) Run(ctx context.Context) error {
 	beside, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var monitor sync.WaitGroup
+	monitor.Go(func() { r.watch(beside) })
 	defer func() { // nothing of it runs any more when it returns
 		cancel()
 		_ = r.finishSettling()
+		monitor.Wait()
 	}()
 	wait := firstWait
 	for ctx.Err() == nil {
@@ -224,7 +234,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		case errors.Is(err, kafka.ErrFenced):
 			return err
 		case err != nil && ctx.Err() == nil:
-			r.failures.Add(1)
+			if !errors.As(err, new(countedError)) {
+				r.failures.Add(1)
+			}
 			r.cfg.Logger.Warn("relay: will be repeated", "error", err)
 			r.pause(ctx, wait)
 			wait = min(2*wait, maxWait)

@@ -12,14 +12,20 @@ import (
 // route is where events go at present. While a topic is frozen, a chat whose next event
 // belongs to it waits, with all that comes later; other chats go on.
 //
-// A freeze counts only once every relay has said that it has seen it. Before a relay says
-// so, it deletes the rows of what it has published, so that nothing of it comes again on
-// another topic, and sees to it that no transaction begun under the older state can still
-// be committed, by itself or by a process that had the slot before.
+// A relay publishes by a state only after it has renewed: its transactional id is taken
+// over anew, so that no transaction begun under an older state can still be committed, by
+// itself or by a process that had the slot before, and the slot is still its own, so that no
+// other relay has reported a later state.
+//
+// A freeze counts only once every relay has reported it. Before a relay reports, it deletes
+// the rows of what it has published, so that nothing of it comes again on another topic. A
+// relay that cannot report publishes the other topics meanwhile: what it would report about
+// is held back by the state itself.
 type route struct {
 	state    versions.State
 	followed time.Time // when the state was read last
-	seen     int64     // revision of the last state that was reported
+	renewed  int64     // revision of the last state that the relay may publish by
+	reported int64     // revision of the last state that was reported
 	waits    map[string]bool
 }
 
@@ -57,34 +63,64 @@ func (r *Relay) followTopics(ctx context.Context) error {
 		return nil
 	}
 	t.followed = now
-	if s.Revision == t.seen && s.Revision == t.state.Revision {
-		return nil
+	if s.Revision != t.state.Revision {
+		t.state, t.waits = s, map[string]bool{}
+		clear(r.outages) // of topics that may not be in use any more
+		r.unavailable.Store(0)
 	}
-	t.state, t.waits = s, map[string]bool{}
-	clear(r.outages) // of topics that may not be in use any more
-	r.unavailable.Store(0)
-	// The settlement that is under way first: what it leaves is in the one after it.
-	err = errors.Join(r.finishSettling(), r.settle(ctx, true))
-	if err == nil && r.cfg.Seen != nil {
-		err = r.cfg.Seen(ctx, s.Revision)
+	if t.renewed != s.Revision {
+		if err := r.renew(ctx, s.Revision); err != nil {
+			return err
+		}
 	}
-	if errors.Is(err, kafka.ErrFenced) {
-		return err
+	if t.renewed == s.Revision && t.reported != s.Revision {
+		return r.report(ctx, s.Revision)
 	}
-	if err != nil {
-		// Rows are counted meanwhile, and stay where they are.
-		r.cfg.Logger.Warn("relay: publishes nothing until it could report the versions of topics", "error", err)
-		return nil
+	return nil
+}
+
+// renew makes sure that only this relay publishes its shards, by the state that it has read.
+func (r *Relay) renew(ctx context.Context, revision int64) error {
+	if r.cfg.Renew != nil {
+		switch err := r.attempt(nil, func() error { return r.cfg.Renew(ctx) }); {
+		case errors.Is(err, kafka.ErrFenced):
+			return err
+		case err != nil:
+			if !errors.As(err, new(countedError)) {
+				r.failures.Add(1)
+			}
+			// Rows are counted meanwhile, and stay where they are.
+			r.cfg.Logger.Warn("relay: cannot renew its transactional id; publishes nothing until it has", "error", err)
+			return nil
+		}
 	}
-	t.seen = s.Revision
+	r.route.renewed = revision
 	r.swept = time.Time{} // chats that waited
 	return nil
 }
 
-// settled reports whether the state that the relay goes by was reported. Until then it
+// report says that the relay goes by a state.
+func (r *Relay) report(ctx context.Context, revision int64) error {
+	// The settlement that is under way first: what it leaves is in the one after it.
+	err := errors.Join(r.finishSettling(), r.settle(ctx, true))
+	if err == nil && r.cfg.Report != nil {
+		err = r.cfg.Report(ctx, revision)
+	}
+	switch {
+	case errors.Is(err, kafka.ErrFenced):
+		return err
+	case err != nil:
+		r.cfg.Logger.Warn("relay: cannot report the versions of topics; a migration waits for it", "error", err)
+		return nil
+	}
+	r.route.reported = revision
+	return nil
+}
+
+// settled reports whether the relay may publish by the state that it goes by. Until then it
 // publishes nothing: the state may have changed since it was read, and this relay may have
 // fenced one that has reported the change.
-func (r *route) settled() bool { return r.seen == r.state.Revision }
+func (r *route) settled() bool { return r.renewed == r.state.Revision }
 
 // holds reports whether a plan has to wait for its topic. What follows of its chat waits
 // until the state changes: nobody asks the outbox for it meanwhile.

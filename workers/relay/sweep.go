@@ -111,6 +111,7 @@ func (s *sweeping) note(chatID string, created int64) {
 // noteSweep notes what a sweep has found and left.
 func (r *Relay) noteSweep(s *sweeping, err error) {
 	r.poisoned.Store(int64(len(r.aside)))
+	r.monitor.swept()
 	if err != nil { // what it has found and what was known waits, at least
 		r.backlog.Store(max(s.found, r.backlog.Load()))
 		if was := r.oldest.Load(); s.oldest > 0 && (was == 0 || s.oldest < was) {

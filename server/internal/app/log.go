@@ -165,10 +165,10 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
 		Failed: p.counts.PublishFailed, Created: observe.Created(p.counts),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, p.eng.Store) },
-		Seen: func(ctx context.Context, revision int64) error {
-			if err := publisher.Renew(ctx); err != nil {
-				return err
-			}
+		Renew: func(ctx context.Context) error {
+			return errors.Join(publisher.Renew(ctx), slot.Confirm(ctx, p.eng.Store, p.process, s))
+		},
+		Report: func(ctx context.Context, revision int64) error {
 			return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
 		},
 		Publish: p.durable.counts.Guard(func(ctx context.Context, records []*kafka.Record) error {

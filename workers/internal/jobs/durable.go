@@ -101,7 +101,13 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, watch *counts.Wat
 		}),
 		Failed: lifecycles.PublishFailed, Created: observe.Created(lifecycles),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, p.eng.Store) },
-		Seen:   func(ctx context.Context, revision int64) error { return p.seen(ctx, publisher, s, revision) },
+		Renew: func(ctx context.Context) error {
+			if err := publisher.Renew(ctx); err != nil {
+				return err
+			}
+			return slot.Confirm(ctx, p.eng.Store, p.process, s)
+		},
+		Report: func(ctx context.Context, revision int64) error { return p.report(ctx, s, revision) },
 	})
 	if err != nil {
 		return err
@@ -117,9 +123,9 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, watch *counts.Wat
 	return r.Run(ctx)
 }
 
-// seen reports that the relay of a slot goes by a revision of the topics. One that could
+// report records that the relay of a slot goes by a revision of the topics. One that could
 // not publish to the next topic says so while that can still be undone.
-func (p *program) seen(ctx context.Context, publisher *kafka.Publisher, s slot.Slot, revision int64) error {
+func (p *program) report(ctx context.Context, s slot.Slot, revision int64) error {
 	state, err := versions.Load(ctx, p.eng.Store)
 	if err != nil {
 		return err
@@ -128,9 +134,6 @@ func (p *program) seen(ctx context.Context, publisher *kafka.Publisher, s slot.S
 		if err := p.eng.CheckPublish(ctx, state.Required()); err != nil {
 			return err
 		}
-	}
-	if err := publisher.Renew(ctx); err != nil {
-		return err
 	}
 	return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
 }

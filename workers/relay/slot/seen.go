@@ -12,6 +12,18 @@ import (
 // ErrNotHeld says that a lease is another's by now.
 var ErrNotHeld = errors.New("slot: the lease is not held any more")
 
+// Confirm returns ErrNotHeld if the lease of a slot is not the holder's any more.
+func Confirm(ctx context.Context, st store.Store, holder string, s Slot) error {
+	it, err := st.Get(ctx, table.LeaseKey(kind, s.Number), store.Strong)
+	if err != nil {
+		return fmt.Errorf("read lease: %w", err)
+	}
+	if table.LeaseFrom(it).Holder != holder {
+		return ErrNotHeld
+	}
+	return nil
+}
+
 // Seen notes on the lease of a slot which revision of the topics its relay goes by. A new
 // holder begins without such a note.
 func Seen(ctx context.Context, st store.Store, holder string, s Slot, revision int64) error {
