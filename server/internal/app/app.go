@@ -60,7 +60,7 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		case "token":
 			err = printToken(cfg, stdout)
 		case "kafka":
-			err = printKafka(cfg, stdout)
+			err = printKafka(ctx, cfg, stdout)
 		case "check":
 			code, err = checkData(ctx, cfg, stdout, stderr)
 		case "ops":

@@ -128,6 +128,44 @@ func TestKafkaCommand(t *testing.T) {
 	}
 }
 
+// After a migration the command names the topic that messages are published to now.
+func TestKafkaCommandAfterMigration(t *testing.T) {
+	dir := t.TempDir()
+	p := launch(t, dir, "127.0.0.1:0")
+	u := newUser("alice", token(t, dir, "alice"), p.addr, newTransport(t, false))
+	res, err := u.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := res.GetChat().GetChat().GetChatId()
+	send := func() {
+		t.Helper()
+		if _, err := u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// names waits until the command names a topic.
+	names := func(topic string) {
+		t.Helper()
+		for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+			_, stdout, _ := run(t.Context(), nil, "--data-dir", dir, "kafka")
+			if strings.Contains(stdout, " -t "+topic+" ") {
+				return
+			}
+			if time.Since(start) > time.Minute {
+				t.Fatalf("the command does not name %s:\n%s", topic, stdout)
+			}
+		}
+	}
+	send()
+	names("messages.persisted")
+	if code, out := p.migrate(t.Context(), dir, "", nil); code != 0 {
+		t.Fatalf("exit code %d: %s", code, out)
+	}
+	send()
+	names("messages.persisted.v2")
+}
+
 // The README's line for kcat is the command's.
 func TestReadmeKafka(t *testing.T) {
 	dir := t.TempDir()

@@ -45,6 +45,11 @@ func (c Credentials) JavaProperties() string {
 		c.Address, Mechanism, "org.apache.kafka.common.security.scram.ScramLoginModule", User, c.Password)
 }
 
+// Options are what a client of a reader needs.
+func (c Credentials) Options() []kgo.Opt {
+	return []kgo.Opt{kgo.SASL(scram.Auth{User: User, Pass: c.Password}.AsSha256Mechanism())}
+}
+
 // Load reads the credentials in a data directory.
 func Load(dir string) (Credentials, error) {
 	f, err := os.Open(filepath.Join(dir, File))

@@ -5,16 +5,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// Discover has an Admin look after the versions of topics that a cluster has, for who does
-// not ask the store: each later version beside the declared topics, with as many
-// partitions as it has, and none that is missing and has a later version. Which one is in
-// use, and whether its partitions are right, processes check when they start.
+// Discover makes an Admin manage the versions of topics that a cluster has, for commands
+// without a store: the declared topics and each later version, with the partitions that it
+// has, but no topic that is missing and has a later version. Processes check at their start
+// which version is in use and whether its partitions are right.
 func Discover(ctx context.Context, a *kafka.Admin) error {
 	all, err := kadm.NewClient(a.Client()).ListTopics(ctx)
 	if err != nil {
@@ -28,6 +29,45 @@ func Discover(ctx context.Context, a *kafka.Admin) error {
 	}
 	a.Use(found(have))
 	return nil
+}
+
+// askTime bounds the queries of Published.
+const askTime = 2 * time.Second
+
+// Published returns the version of a declared topic that events are published to, for
+// commands without a store: the last one that has ever had a record. A new version has none
+// before it is the current one. While the brokers do not answer, it returns the declared
+// name.
+func Published(ctx context.Context, addr, base string, options ...kafka.Option) string {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	c, err := kafka.NewReaderWith(options, addr)
+	if err != nil {
+		return base
+	}
+	defer c.Close()
+	admin := kadm.NewClient(c)
+	all, err := admin.ListTopics(ctx)
+	if err != nil {
+		return base
+	}
+	var versions []string
+	for _, name := range all.Names() {
+		if b, _, ok := Base(name); ok && b == base {
+			versions = append(versions, name)
+		}
+	}
+	ends, err := admin.ListEndOffsets(ctx, versions...)
+	if err != nil {
+		return base
+	}
+	last := 1
+	ends.Each(func(o kadm.ListedOffset) {
+		if _, number, ok := Base(o.Topic); ok && o.Err == nil && o.Offset > 0 {
+			last = max(last, number)
+		}
+	})
+	return Name(base, last)
 }
 
 func found(have map[string]int32) []kafka.Topic {
