@@ -118,7 +118,7 @@ func fill(t testing.TB, messages int) *harness {
 	defer client.Close()
 	now := time.Now()
 	r, err := relay.New(relay.Config{
-		Store: eng.Store, Serde: serde, Clock: func() time.Time { return now }, Logger: slog.New(slog.DiscardHandler), Stable: eng.LogStable,
+		Store: eng.Store, Serde: serde, Clock: func() time.Time { return now }, Logger: slog.New(slog.DiscardHandler), Flush: eng.LogStable,
 		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
 	})
 	must(t, err)

@@ -55,7 +55,7 @@ func start(t *testing.T, dir string) *node {
 	n.must(err)
 	t.Cleanup(client.Close)
 	n.relay, err = relay.New(relay.Config{
-		Store: n.eng.Store, Serde: serde, Clock: clock, Logger: cfg.Logger, Stable: n.eng.LogStable,
+		Store: n.eng.Store, Serde: serde, Clock: clock, Logger: cfg.Logger, Flush: n.eng.LogStable,
 		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
 	})
 	n.must(err)

@@ -69,7 +69,7 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	w.must(err)
 	t.Cleanup(client.Close)
 	w.relay, err = relay.New(relay.Config{
-		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Stable: stable, Sweep: 100 * time.Millisecond,
+		Store: w.store, Serde: serde, Clock: time.Now, Logger: log, Flush: stable, Sweep: 100 * time.Millisecond,
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
 			if w.down.Load() {
 				return errors.New("no broker")

@@ -83,7 +83,7 @@ func (s *site) work(ctx context.Context, name string) {
 				Renew: func(ctx context.Context) error {
 					return errors.Join(publisher.Renew(ctx), slot.Confirm(ctx, s.store, name, sl))
 				},
-				Report: func(ctx context.Context, revision int64) error { return slot.Seen(ctx, s.store, name, sl, revision) },
+				Report: func(ctx context.Context, revision int64) error { return slot.Report(ctx, s.store, name, sl, revision) },
 			})
 			if err != nil {
 				return err

@@ -76,7 +76,7 @@ func (l *Live) Empty(ctx context.Context, topic string) (bool, error) {
 
 // Relays implements Cluster.
 func (l *Live) Relays(ctx context.Context, revision int64) ([]string, error) {
-	return slot.Waiting(ctx, l.Store, revision)
+	return slot.Unreported(ctx, l.Store, revision)
 }
 
 // Unread implements Cluster.
@@ -115,7 +115,7 @@ func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, 
 }
 
 // Stable implements Cluster.
-func (l *Live) Stable(ctx context.Context) error { return l.Durable(ctx) }
+func (l *Live) Flush(ctx context.Context) error { return l.Durable(ctx) }
 
 // Subjects registers the schemas of this program's events for the versions of topics that
 // carry them, beside the declared names. Without register it only looks for them, and

@@ -143,8 +143,8 @@ func (w *world) committed(c chat.Commit) {
 // take gives a slot to a new process; who had it may not notice.
 func (w *world) take(n int) {
 	w.holder++
-	p := &proc{slot: slot.Of(n, slots), holder: fmt.Sprint("wrk_", w.holder)}
-	it := table.Lease{Holder: p.holder, Count: int64(w.holder), Of: slots}.Item()
+	p := &proc{slot: slot.Numbered(n, slots), holder: fmt.Sprint("wrk_", w.holder)}
+	it := table.Lease{Holder: p.holder, Count: int64(w.holder), TotalSlots: slots}.Item()
 	w.must(w.store.BatchWrite(w.t.Context(), []store.Write{{Op: store.OpPut, Key: table.LeaseKey("relay", n), Item: it}}))
 	if w.rng.IntN(2) == 0 {
 		w.procs = slices.DeleteFunc(w.procs, func(o *proc) bool { return o.slot.Number == n })
@@ -177,7 +177,7 @@ func (w *world) start(p *proc) {
 			if w.fails(3) {
 				return errAway
 			}
-			return slot.Seen(ctx, w.store, p.holder, p.slot, revision)
+			return slot.Report(ctx, w.store, p.holder, p.slot, revision)
 		},
 	})
 	w.must(err)
@@ -290,7 +290,7 @@ func (w *world) Empty(_ context.Context, topic string) (bool, error) {
 
 // Relays implements Cluster.
 func (w *world) Relays(ctx context.Context, revision int64) ([]string, error) {
-	return slot.Waiting(ctx, w.store, revision)
+	return slot.Unreported(ctx, w.store, revision)
 }
 
 // Subscribed implements Cluster.
@@ -316,7 +316,7 @@ func (w *world) Unread(_ context.Context, topic string) (list []inspect.Unread, 
 }
 
 // Stable implements Cluster.
-func (w *world) Stable(context.Context) error {
+func (w *world) Flush(context.Context) error {
 	if w.fails(4) {
 		return errAway
 	}

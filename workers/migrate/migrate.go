@@ -57,7 +57,7 @@ type Cluster interface {
 	// topic yet.
 	Subscribed(ctx context.Context, topic string) ([]string, error)
 	// Stable returns when what groups have committed is on stable storage.
-	Stable(ctx context.Context) error
+	Flush(ctx context.Context) error
 }
 
 // Config sets a Migrator up; all of it is required.
@@ -122,13 +122,13 @@ const maxWaiting = 20
 
 // Errors. What follows them in a text is for operators.
 var (
-	ErrInvalid = errors.New("migrate: invalid request")
-	ErrBusy    = errors.New("migrate: another migration is under way")
-	ErrUsed    = errors.New("migrate: the new topic is in use")
-	ErrTooSlow = errors.New("migrate: the groups or relays took too long")
-	ErrAborted = errors.New("migrate: somebody has aborted the migration")
-	ErrLate    = errors.New("migrate: nothing can be aborted")
-	ErrKept    = errors.New("migrate: the topic cannot be retired")
+	ErrInvalid      = errors.New("migrate: invalid request")
+	ErrBusy         = errors.New("migrate: another migration is under way")
+	ErrTopicInUse   = errors.New("migrate: the new topic is in use")
+	ErrTooSlow      = errors.New("migrate: the groups or relays took too long")
+	ErrAborted      = errors.New("migrate: somebody has aborted the migration")
+	ErrCannotAbort  = errors.New("migrate: nothing can be aborted")
+	ErrCannotRetire = errors.New("migrate: the topic cannot be retired")
 )
 
 func (r Request) validate() error {
@@ -148,7 +148,7 @@ func (r Request) validate() error {
 }
 
 // Look tells where a migration would begin, or is, without doing anything.
-func (m *Migrator) Look(ctx context.Context, r Request) (Progress, error) {
+func (m *Migrator) Status(ctx context.Context, r Request) (Progress, error) {
 	if err := r.validate(); err != nil {
 		return Progress{}, err
 	}
@@ -299,7 +299,7 @@ func (m *Migrator) next(ctx context.Context, s versions.State, r Request, p *Pro
 		}
 		// A crash must not take back what groups have read: they would read it again,
 		// behind what is on the new topic by then.
-		if err := m.cfg.Cluster.Stable(ctx); err != nil {
+		if err := m.cfg.Cluster.Flush(ctx); err != nil {
 			return nil, err
 		}
 		return with(s, versions.Drained), nil
@@ -329,7 +329,7 @@ func (m *Migrator) create(ctx context.Context, s versions.State, base string) er
 	}
 	empty, err := m.cfg.Cluster.Empty(ctx, to)
 	if err == nil && !empty {
-		err = fmt.Errorf("%w: %s has records that the relays have not written; abort, and migrate again", ErrUsed, to)
+		err = fmt.Errorf("%w: %s has records that the relays have not written; abort, and migrate again", ErrTopicInUse, to)
 	}
 	return err
 }

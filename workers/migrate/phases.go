@@ -110,9 +110,9 @@ func change(s versions.State, now time.Time) *versions.State {
 func abort(s versions.State) (versions.State, error) {
 	switch {
 	case s.Move == nil:
-		return s, fmt.Errorf("%w: there is no migration", ErrLate)
+		return s, fmt.Errorf("%w: there is no migration", ErrCannotAbort)
 	case s.Move.Phase == versions.Switched:
-		return s, fmt.Errorf("%w: %s is published to its new topic; run the migration to its end, and migrate back if need be", ErrLate, s.Move.Topic)
+		return s, fmt.Errorf("%w: %s is published to its new topic; run the migration to its end, and migrate back if need be", ErrCannotAbort, s.Move.Topic)
 	}
 	to := s.Clone()
 	list := to.Topics[s.Move.Topic]
@@ -130,9 +130,9 @@ func retire(s versions.State, topic string, now time.Time) (versions.State, erro
 	base, _, _ := versions.Base(topic)
 	switch {
 	case !ok || v.Status != versions.Past:
-		return s, fmt.Errorf("%w: %.80q is no past version of a topic", ErrKept, topic)
+		return s, fmt.Errorf("%w: %.80q is no past version of a topic", ErrCannotRetire, topic)
 	case now.Before(v.KeptUntil(base)):
-		return s, fmt.Errorf("%w: its last record is kept until %s", ErrKept, v.KeptUntil(base).UTC().Format(time.RFC3339))
+		return s, fmt.Errorf("%w: its last record is kept until %s", ErrCannotRetire, v.KeptUntil(base).UTC().Format(time.RFC3339))
 	}
 	to := s.Clone()
 	to.Topics[base][v.Number-1].Status = versions.Retired

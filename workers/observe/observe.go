@@ -30,7 +30,7 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *co
 	m.Counter(telemetry.RelayDropped, "Nudges dropped, for the sweep to make good.", of(func(s relay.Stats) float64 { return float64(s.Dropped) }))
 	m.Gauge(telemetry.RelayPoisoned, "Outbox rows that cannot be published.", of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))
 	m.Gauge(telemetry.RelayUnavailable, "Partitions that took no records when they were last tried; their chats wait.", of(func(s relay.Stats) float64 { return float64(s.Unavailable) }))
-	m.Gauge(telemetry.RelayTopicsOdd, "Topics with another number of partitions than declared; nothing is published there.", func() float64 { return float64(topics.Odd()) })
+	m.Gauge(telemetry.RelayTopicsOdd, "Topics with another number of partitions than declared; nothing is published there.", func() float64 { return float64(topics.Repartitioned()) })
 	m.Gauge(telemetry.RelayBacklog, "Unpublished outbox rows found by the last sweep.", of(func(s relay.Stats) float64 { return float64(s.Backlog) }))
 	m.Gauge(telemetry.RelayOldest, "Age of the oldest of them, in seconds.", of(func(s relay.Stats) float64 { return s.Oldest.Seconds() }))
 	m.Gauge(telemetry.RelaySlots, "Slots of the relay that this process holds.", func() float64 { return float64(slots.Stats().Held) })

@@ -36,7 +36,7 @@ func (s *Service) MigrateTopic(ctx context.Context, req *opsv1.MigrateTopicReque
 		Topic: req.GetTopic(), Partitions: req.GetPartitions(), By: actor(ctx), Ignore: req.GetIgnoreGroups(), MaxFreeze: req.GetMaxFreeze().AsDuration(),
 	}
 	if !req.GetExecute() {
-		plan, err := s.cfg.Migrator.Look(ctx, r)
+		plan, err := s.cfg.Migrator.Status(ctx, r)
 		if err != nil {
 			return err
 		}

@@ -25,12 +25,12 @@ func (s *Service) ReplayEvents(ctx context.Context, req *opsv1.ReplayEventsReque
 		})
 	}
 	lastSent := s.cfg.Clock()
-	report, err := replay.Run(ctx, s.cfg.Store, s.cfg.Clock, replay.Choice{
+	report, err := replay.Run(ctx, s.cfg.Store, s.cfg.Clock, replay.Filter{
 		Chats: req.GetChatIds(), From: req.GetFromVersion(), To: req.GetToVersion(), Types: req.GetEventTypes(),
 		After: timeOf(req.GetFromTime()), Until: timeOf(req.GetBeforeTime()),
 	}, replay.Options{
 		DryRun: !req.GetExecute(), Limit: int(req.GetLimit()), Rate: int(req.GetRate()), Resume: req.GetResume(),
-		Each: func(r replay.Report) error {
+		OnProgress: func(r replay.Report) error {
 			if s.cfg.Clock().Sub(lastSent) < progressEvery {
 				return nil
 			}

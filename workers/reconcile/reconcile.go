@@ -67,18 +67,18 @@ type Config struct {
 
 // Stats counts what was done since the start.
 type Stats struct {
-	Passes      int64
-	Failed      int64 // passes that could not read what they had to
-	Completed   int64 // chats whose pending members became members
-	Incomplete  int64 // attempts at that which failed
-	Checked     int64 // chats whose members were counted
-	Corrections int64 // counts that were wrong (parley_chat_reconciliation_corrections_total)
-	Audited     int64 // chats that the audit looked at, in this process
-	Pending     int64 // chats with pending members that the last round found; 0 where another process goes round
-	Oldest      time.Duration
-	AuditSince  time.Time // every chat was looked at since then, by whichever process; zero before the first round
-	LastPass    time.Time // when the last pass ended; zero before the first
-	Took        time.Duration
+	Passes       int64
+	Failed       int64 // passes that could not read what they had to
+	Completed    int64 // chats whose pending members became members
+	Incomplete   int64 // attempts at that which failed
+	Checked      int64 // chats whose members were counted
+	Corrections  int64 // counts that were wrong (parley_chat_reconciliation_corrections_total)
+	Audited      int64 // chats that the audit looked at, in this process
+	Pending      int64 // chats with pending members that the last round found; 0 where another process goes round
+	Oldest       time.Duration
+	AuditSince   time.Time // every chat was looked at since then, by whichever process; zero before the first round
+	LastPass     time.Time // when the last pass ended; zero before the first
+	LastDuration time.Duration
 }
 
 // Reconciler makes passes.
@@ -174,7 +174,7 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 		r.stats.Failed++
 	}
 	r.stats.LastPass = r.cfg.Clock()
-	r.stats.Took = r.stats.LastPass.Sub(began)
+	r.stats.LastDuration = r.stats.LastPass.Sub(began)
 	return err
 }
 func (r *Reconciler) count(change func(*Stats)) {

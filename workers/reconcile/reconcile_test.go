@@ -292,7 +292,7 @@ func TestRun(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
 		time.Sleep(2*time.Minute + time.Second)
-		if got := r.Stats(); got.Passes != 1 || got.Failed != 1 || got.Took != 20*time.Second {
+		if got := r.Stats(); got.Passes != 1 || got.Failed != 1 || got.LastDuration != 20*time.Second {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(5 * time.Minute)

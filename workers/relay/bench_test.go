@@ -70,7 +70,7 @@ func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
 	}
 	if br.Embedded != nil {
-		cfg.Stable = br.Embedded.Flush
+		cfg.Flush = br.Embedded.Flush
 	}
 	s.relay, err = New(cfg)
 	must(err)

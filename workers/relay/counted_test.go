@@ -52,10 +52,10 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	}
 	old := r.group()
 	r.send(old)
-	r.must(w.Look(r.ctx))
+	r.must(w.Check(r.ctx))
 	cycle()
-	if re.Stats().Published != 3 || w.Odd() != 0 { // chats.created, memberships.changed, messages.persisted
-		t.Fatalf("%+v, %d odd", re.Stats(), w.Odd())
+	if re.Stats().Published != 3 || w.Repartitioned() != 0 { // chats.created, memberships.changed, messages.persisted
+		t.Fatalf("%+v, %d odd", re.Stats(), w.Repartitioned())
 	}
 	c, err := kafka.NewProducer(b.Addr)
 	r.must(err)
@@ -67,7 +67,7 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	}
 	r.must(err)
 	for range 3 {
-		r.must(w.Look(r.ctx))
+		r.must(w.Check(r.ctx))
 	}
 	ends := func() (n int64) {
 		t.Helper()
@@ -83,9 +83,9 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	if got := re.Stats(); got.Published != 5 || got.Unavailable != 1 || ends() != before {
 		t.Errorf("%+v; the topic grew by %d", got, ends()-before)
 	}
-	if w.Odd() != 1 || strings.Count(log.String(), "level=ERROR") != 1 ||
+	if w.Repartitioned() != 1 || strings.Count(log.String(), "level=ERROR") != 1 ||
 		!strings.Contains(log.String(), "another number of partitions") || !strings.Contains(log.String(), "topic=messages.persisted partitions=65 declared=64") {
-		t.Errorf("%d odd: %s", w.Odd(), log.String())
+		t.Errorf("%d odd: %s", w.Repartitioned(), log.String())
 	}
 	// It is deleted and made again as declared.
 	if _, err := admin.DeleteTopics(r.ctx, kafka.MessagesPersisted); err != nil {
@@ -94,8 +94,8 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	if _, err := admin.CreateTopics(r.ctx, 64, 1, nil, kafka.MessagesPersisted); err != nil {
 		t.Fatal(err)
 	}
-	r.must(w.Look(r.ctx))
-	if w.Odd() != 0 || strings.Count(log.String(), "its declared number of partitions again") != 1 {
-		t.Errorf("%d odd: %s", w.Odd(), log.String())
+	r.must(w.Check(r.ctx))
+	if w.Repartitioned() != 0 || strings.Count(log.String(), "its declared number of partitions again") != 1 {
+		t.Errorf("%d odd: %s", w.Repartitioned(), log.String())
 	}
 }

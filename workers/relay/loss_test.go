@@ -180,7 +180,7 @@ func (r *rig) live(dir string, disk image, dieAt string) *life {
 			}
 			return nil
 		},
-		Stable: func(ctx context.Context) error {
+		Flush: func(ctx context.Context) error {
 			if l.die("before the sync") {
 				return errKilled
 			}

@@ -51,7 +51,7 @@ type Config struct {
 	Publish func(ctx context.Context, records []*kafka.Record) error
 	// Stable returns when all that was published is on stable storage; nil where
 	// an acknowledgement says so.
-	Stable func(ctx context.Context) error
+	Flush func(ctx context.Context) error
 	// Failed is called with the type of each event whose transaction failed, or has not
 	// succeeded for 10 s, from any goroutine. The event stays in the outbox and is published
 	// again. May be nil.
@@ -75,24 +75,24 @@ type Config struct {
 	// publish them at the same time, which package slot takes care of.
 	Shards []int
 
-	Sweep     time.Duration // 2 s
-	SyncEvery time.Duration // least time between two calls of Stable; 1 s
-	MaxBatch  int           // records of one transaction; 2,000
-	MaxNudges int           // events waiting in memory; the outbox is asked for more; 8,192
+	Sweep      time.Duration // 2 s
+	FlushEvery time.Duration // least time between two calls of Stable; 1 s
+	MaxBatch   int           // records of one transaction; 2,000
+	MaxNudges  int           // events waiting in memory; the outbox is asked for more; 8,192
 }
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Store == nil || c.Serde == nil || c.Publish == nil || c.Clock == nil || c.Logger == nil {
 		return c, errors.New("relay: store, serde, publish, clock and logger are required")
 	}
-	if c.Stable == nil {
-		c.Stable = func(context.Context) error { return nil }
+	if c.Flush == nil {
+		c.Flush = func(context.Context) error { return nil }
 	}
 	if c.Sweep == 0 {
 		c.Sweep = 2 * time.Second
 	}
-	if c.SyncEvery == 0 {
-		c.SyncEvery = time.Second
+	if c.FlushEvery == 0 {
+		c.FlushEvery = time.Second
 	}
 	if c.MaxBatch == 0 {
 		c.MaxBatch = 2000
@@ -295,7 +295,7 @@ func (r *Relay) untilNext() time.Duration {
 	now := r.cfg.Clock()
 	d := min(r.swept.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
 	if len(r.awaiting) > 0 && r.settling == nil {
-		d = min(d, r.synced.Add(r.cfg.SyncEvery).Sub(now))
+		d = min(d, r.synced.Add(r.cfg.FlushEvery).Sub(now))
 	}
 	d = max(d, time.Millisecond)
 	switch chats, full := r.inbox.state(); {

@@ -115,7 +115,7 @@ func (r *rig) relay() *Relay {
 			}
 			return after
 		},
-		Stable: func(context.Context) error { return r.stable },
+		Flush: func(context.Context) error { return r.stable },
 	})
 	r.must(err)
 	return re

@@ -36,7 +36,7 @@ func (r *Relay) settlement() *settlement {
 // run waits until the rows' records are on stable storage, and deletes the rows.
 func (s *settlement) run(ctx context.Context, cfg Config) {
 	defer close(s.done)
-	if s.err = cfg.Stable(ctx); s.err != nil {
+	if s.err = cfg.Flush(ctx); s.err != nil {
 		return
 	}
 	var mu sync.Mutex
@@ -81,7 +81,7 @@ func (r *Relay) settled(s *settlement) error {
 
 // due reports whether it is time for the next settlement.
 func (r *Relay) due() bool {
-	return len(r.awaiting) > 0 && r.cfg.Clock().Sub(r.synced) >= r.cfg.SyncEvery
+	return len(r.awaiting) > 0 && r.cfg.Clock().Sub(r.synced) >= r.cfg.FlushEvery
 }
 
 // settle deletes published rows once their records are on stable storage, not more often

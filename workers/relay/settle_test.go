@@ -37,7 +37,7 @@ func TestPublishingGoesOnWhileTheDiskSyncs(t *testing.T) {
 			return nil
 		}
 		syncs := make(chan struct{})
-		re.cfg.Stable = func(ctx context.Context) error {
+		re.cfg.Flush = func(ctx context.Context) error {
 			select {
 			case <-syncs:
 				return nil
@@ -94,7 +94,7 @@ func TestRunEndsWithItsSettlement(t *testing.T) {
 		re := r.relay()
 		re.cfg.Clock = time.Now
 		var syncing atomic.Int64
-		re.cfg.Stable = func(context.Context) error {
+		re.cfg.Flush = func(context.Context) error {
 			syncing.Add(1)
 			defer syncing.Add(-1)
 			time.Sleep(3 * time.Second) // a disk that knows no context
@@ -169,7 +169,7 @@ func TestRowsThatWaitForTheDiskAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		re := r.relay()
-		re.cfg.Stable = func(context.Context) error { time.Sleep(time.Minute); return nil }
+		re.cfg.Flush = func(context.Context) error { time.Sleep(time.Minute); return nil }
 		re.awaiting = make([]store.Key, 65_536)
 		r.must(re.settleBeside(t.Context()))
 		began := time.Now()

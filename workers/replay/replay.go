@@ -34,7 +34,7 @@ const (
 )
 
 // Choice says which events are wanted again.
-type Choice struct {
+type Filter struct {
 	Chats        []string  // empty: all, which reads the whole event store
 	From, To     int64     // versions, both included; 0: open
 	Types        []string  // of events; empty: all
@@ -43,10 +43,10 @@ type Choice struct {
 
 // Options say how a replay is done.
 type Options struct {
-	DryRun bool               // tell what would be done
-	Limit  int                // events; 0: all
-	Rate   int                // events a second; 0: DefaultRate
-	Each   func(Report) error // told how far it is; may be nil; its error ends the replay
+	DryRun     bool               // tell what would be done
+	Limit      int                // events; 0: all
+	Rate       int                // events a second; 0: DefaultRate
+	OnProgress func(Report) error // told how far it is; may be nil; its error ends the replay
 	// Resume is the Report.Resume of a replay with the same choice that ended early:
 	// this one goes on there.
 	Resume string
@@ -54,11 +54,11 @@ type Options struct {
 
 // Report tells what was done.
 type Report struct {
-	Chats  int // looked at
-	Events int // that will be published again
-	Rows   int // written
-	New    int // left alone: they are still to be published for the first time
-	More   bool
+	Chats       int // looked at
+	Events      int // that will be published again
+	Rows        int // written
+	Unpublished int // left alone: they are still to be published for the first time
+	More        bool
 	// Resume is where another replay goes on if this one ends early; empty: at the
 	// beginning. Events of the last few chats may be published twice then.
 	Resume string
@@ -67,7 +67,7 @@ type Report struct {
 // ErrInvalid says what is wrong with a choice.
 var ErrInvalid = errors.New("replay: invalid choice")
 
-func (c Choice) validate() error {
+func (c Filter) validate() error {
 	switch {
 	case len(c.Chats) > MaxChats:
 		return fmt.Errorf("%w: at most %d chats", ErrInvalid, MaxChats)
@@ -86,7 +86,7 @@ func (c Choice) validate() error {
 
 // wants looks at an event; one that cannot be read is not wanted, because it cannot
 // be published.
-func (c Choice) wants(row store.Row) (version int64, ok bool) {
+func (c Filter) wants(row store.Row) (version int64, ok bool) {
 	e, err := table.EventFrom(row)
 	if err != nil {
 		return 0, false
@@ -108,7 +108,7 @@ func (c Choice) wants(row store.Row) (version int64, ok bool) {
 type run struct {
 	store   store.Store
 	now     func() time.Time
-	choice  Choice
+	choice  Filter
 	options Options
 	id      string // part of the keys of its rows
 	report  Report
@@ -118,7 +118,7 @@ type run struct {
 // relay publish them again. Report.More says that it ended at its limit: what was
 // chosen is done, in no order of chats that a caller may rely on. A replay that ended
 // early, by its context or an error, has done what its report says.
-func Run(ctx context.Context, st store.Store, now func() time.Time, c Choice, o Options) (Report, error) {
+func Run(ctx context.Context, st store.Store, now func() time.Time, c Filter, o Options) (Report, error) {
 	if err := c.validate(); err != nil {
 		return Report{}, err
 	}
@@ -128,8 +128,8 @@ func Run(ctx context.Context, st store.Store, now func() time.Time, c Choice, o 
 	if o.Limit < 0 || o.Rate < 1 || o.Rate > MaxRate {
 		return Report{}, fmt.Errorf("%w: a rate of 1 to %d events a second is required", ErrInvalid, MaxRate)
 	}
-	if o.Each == nil {
-		o.Each = func(Report) error { return nil }
+	if o.OnProgress == nil {
+		o.OnProgress = func(Report) error { return nil }
 	}
 	if o.Resume != "" && len(c.Chats) > 0 {
 		return Report{}, fmt.Errorf("%w: only a replay of all chats can be resumed; repeat the others", ErrInvalid)
@@ -140,7 +140,7 @@ func Run(ctx context.Context, st store.Store, now func() time.Time, c Choice, o 
 		if err := r.chat(ctx, id); err != nil {
 			return fmt.Errorf("replay %s: %w", id, err)
 		}
-		return o.Each(r.report)
+		return o.OnProgress(r.report)
 	})
 	if errors.Is(err, errLimit) {
 		err = nil
@@ -221,7 +221,7 @@ func (r *run) write(ctx context.Context, id string, versions []int64) error {
 	case waiting.First > 0:
 		published, _ = slices.BinarySearch(versions, waiting.First)
 	}
-	r.report.New += len(versions) - published
+	r.report.Unpublished += len(versions) - published
 	versions = versions[:published]
 	for len(versions) > 0 {
 		n := 1

@@ -49,7 +49,7 @@ func newRig(t *testing.T) *rig {
 	}
 	r.relay, err = relay.New(relay.Config{
 		Store: r.store, Serde: serde, Clock: clock, Logger: slog.New(slog.DiscardHandler),
-		Stable: func(context.Context) error { return r.stable },
+		Flush: func(context.Context) error { return r.stable },
 		Publish: func(_ context.Context, records []*kafka.Record) error {
 			for _, rec := range records {
 				e, err := serde.Decode(context.Background(), rec.Key, rec.Value)
@@ -102,7 +102,7 @@ func (r *rig) publish() {
 	}
 }
 
-func (r *rig) run(c Choice, dry bool) Report {
+func (r *rig) run(c Filter, dry bool) Report {
 	r.t.Helper()
 	rep, err := Run(r.t.Context(), r.store, func() time.Time { return r.now }, c, Options{DryRun: dry, Rate: MaxRate})
 	r.must(err)
@@ -114,17 +114,17 @@ func (r *rig) run(c Choice, dry bool) Report {
 func TestReplay(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
-		choose func(ids []string) Choice
+		choose func(ids []string) Filter
 		want   int
 	}{
-		"all":      {func([]string) Choice { return Choice{} }, 36},
-		"chat":     {func(ids []string) Choice { return Choice{Chats: []string{ids[1], ids[1], "chat_nobody"}} }, 12},
-		"versions": {func(ids []string) Choice { return Choice{Chats: ids, From: 3, To: 5} }, 9},
-		"from":     {func(ids []string) Choice { return Choice{Chats: ids[:1], From: 11} }, 2},
-		"types":    {func([]string) Choice { return Choice{Types: []string{event.TypeMessagePersisted}} }, 30},
-		"time":     {func([]string) Choice { return Choice{After: start, Until: start.Add(time.Second)} }, 36},
-		"future":   {func([]string) Choice { return Choice{After: start.Add(time.Second)} }, 0},
-		"past":     {func([]string) Choice { return Choice{Until: start} }, 0},
+		"all":      {func([]string) Filter { return Filter{} }, 36},
+		"chat":     {func(ids []string) Filter { return Filter{Chats: []string{ids[1], ids[1], "chat_nobody"}} }, 12},
+		"versions": {func(ids []string) Filter { return Filter{Chats: ids, From: 3, To: 5} }, 9},
+		"from":     {func(ids []string) Filter { return Filter{Chats: ids[:1], From: 11} }, 2},
+		"types":    {func([]string) Filter { return Filter{Types: []string{event.TypeMessagePersisted}} }, 30},
+		"time":     {func([]string) Filter { return Filter{After: start, Until: start.Add(time.Second)} }, 36},
+		"future":   {func([]string) Filter { return Filter{After: start.Add(time.Second)} }, 0},
+		"past":     {func([]string) Filter { return Filter{Until: start} }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -136,7 +136,7 @@ func TestReplay(t *testing.T) {
 				t.Fatalf("%d events", len(r.log))
 			}
 			choice := c.choose(r.ids)
-			if rep := r.run(choice, true); rep.Events != c.want || rep.New != 0 || rep.More {
+			if rep := r.run(choice, true); rep.Events != c.want || rep.Unpublished != 0 || rep.More {
 				t.Errorf("dry: %+v", rep)
 			}
 			r.log = nil
@@ -177,7 +177,7 @@ func TestReplaysAddUp(t *testing.T) {
 	r.send(id, 98) // with the group's own, 100 events
 	r.publish()
 	r.log = nil
-	all, one := Choice{Chats: []string{id}}, Choice{Chats: []string{id}, From: 1, To: 1}
+	all, one := Filter{Chats: []string{id}}, Filter{Chats: []string{id}, From: 1, To: 1}
 	if rep := r.run(all, false); rep.Events != 100 {
 		t.Fatalf("%+v", rep)
 	}
@@ -219,7 +219,7 @@ func TestReplayResumes(t *testing.T) {
 	for runs := 0; ; runs++ {
 		var err error
 		told := 0
-		rep, err = Run(t.Context(), r.store, func() time.Time { return r.now }, Choice{}, Options{Rate: MaxRate, Resume: resume, Each: func(Report) error {
+		rep, err = Run(t.Context(), r.store, func() time.Time { return r.now }, Filter{}, Options{Rate: MaxRate, Resume: resume, OnProgress: func(Report) error {
 			if told++; told > 150 {
 				return stop
 			}
@@ -245,7 +245,7 @@ func TestReplayResumes(t *testing.T) {
 	if want := 353 * 2; len(seen) != want || len(r.log) > want+2*2*100 {
 		t.Fatalf("%d different events of %d, %d in all, %d chats looked at", len(seen), want, len(r.log), chats)
 	}
-	if _, err := Run(t.Context(), r.store, time.Now, Choice{Chats: r.ids}, Options{Resume: resume}); !errors.Is(err, ErrInvalid) {
+	if _, err := Run(t.Context(), r.store, time.Now, Filter{Chats: r.ids}, Options{Resume: resume}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("chosen chats: %v", err)
 	}
 }
@@ -256,7 +256,7 @@ func TestReplayBesideAnUnreadableRow(t *testing.T) {
 	r.publish()
 	bad := store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(r.ids[0])), SK: r.ids[0] + "#nonsense"}
 	r.must(r.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: bad, Item: store.Item{}}}))
-	if rep := r.run(Choice{}, false); rep.Events != 4 || rep.New != 2 {
+	if rep := r.run(Filter{}, false); rep.Events != 4 || rep.Unpublished != 2 {
 		t.Fatalf("%+v", rep)
 	}
 }
@@ -268,8 +268,8 @@ func TestReplayLeavesNewEventsAlone(t *testing.T) {
 	r.send(id, 5)
 	r.publish()
 	r.send(id, 5) // versions 8 to 12 wait
-	rep := r.run(Choice{Chats: []string{id}, From: 6, Types: []string{event.TypeMessagePersisted}}, false)
-	if rep.Events != 2 || rep.New != 5 || rep.Rows != 1 {
+	rep := r.run(Filter{Chats: []string{id}, From: 6, Types: []string{event.TypeMessagePersisted}}, false)
+	if rep.Events != 2 || rep.Unpublished != 5 || rep.Rows != 1 {
 		t.Fatalf("%+v", rep)
 	}
 	r.log = nil
@@ -316,7 +316,7 @@ func TestReplayOfWhatCannotBePublished(t *testing.T) {
 func TestChoiceIsChecked(t *testing.T) {
 	r := newRig(t)
 	at := time.Now()
-	for name, c := range map[string]Choice{
+	for name, c := range map[string]Filter{
 		"chats": {Chats: make([]string, MaxChats+1)}, "versions": {From: 3, To: 2}, "negative": {From: -1},
 		"times": {After: at, Until: at}, "type": {Types: []string{"Nothing"}},
 	} {
@@ -335,8 +335,8 @@ func TestLimitAndProgress(t *testing.T) {
 	}
 	r.publish()
 	var told []Report
-	o := Options{Limit: 20, Rate: MaxRate, Each: func(rep Report) error { told = append(told, rep); return nil }}
-	rep, err := Run(t.Context(), r.store, time.Now, Choice{}, o)
+	o := Options{Limit: 20, Rate: MaxRate, OnProgress: func(rep Report) error { told = append(told, rep); return nil }}
+	rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o)
 	if err != nil || rep.Events != 20 || !rep.More || rep.Chats != 2 || len(told) != 1 || told[0].Events != 12 {
 		t.Fatalf("%+v, %v, %+v", rep, err, told)
 	}
@@ -346,17 +346,17 @@ func TestLimitAndProgress(t *testing.T) {
 		t.Fatalf("%d events", len(r.log))
 	}
 	o.Limit = 36
-	if rep, err := Run(t.Context(), r.store, time.Now, Choice{}, o); err != nil || rep.Events != 36 || rep.More || rep.Chats != 3 {
+	if rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o); err != nil || rep.Events != 36 || rep.More || rep.Chats != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	r.publish()
 	end := errors.New("enough")
-	o.Each = func(Report) error { return end }
-	if rep, err := Run(t.Context(), r.store, time.Now, Choice{}, o); !errors.Is(err, end) || rep.Chats != 1 || rep.Events != 12 {
+	o.OnProgress = func(Report) error { return end }
+	if rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o); !errors.Is(err, end) || rep.Chats != 1 || rep.Events != 12 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	for _, o := range []Options{{Rate: -1}, {Rate: MaxRate + 1}, {Limit: -1}} {
-		if _, err := Run(t.Context(), r.store, time.Now, Choice{}, o); !errors.Is(err, ErrInvalid) {
+		if _, err := Run(t.Context(), r.store, time.Now, Filter{}, o); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
@@ -375,7 +375,7 @@ func TestReplayOfALongChat(t *testing.T) {
 		left = len(page.Rows)
 	}
 	r.log = nil
-	rep := r.run(Choice{Chats: []string{id}}, false)
+	rep := r.run(Filter{Chats: []string{id}}, false)
 	if want := 2 + maxChunk + outbox.MaxRun/2; rep.Events != want || rep.Rows != want/outbox.MaxRun+1 || rep.More {
 		t.Fatalf("%+v", rep)
 	}

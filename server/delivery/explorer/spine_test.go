@@ -107,7 +107,7 @@ func (s *spine) newRelay() {
 	h.relay, err = relay.New(relay.Config{
 		Store: &outboxStore{stops: stops{w: w, p: h.p}}, Serde: codec, Clock: func() time.Time { return w.now }, Logger: silent, MaxBatch: 3, MaxNudges: 16,
 		Publish: func(_ context.Context, records []*kafka.Record) error { return s.publish(h, records) },
-		Stable: func(context.Context) error {
+		Flush: func(context.Context) error {
 			st := stops{w: w, p: h.p}
 			if err := st.seldom(); err != nil {
 				return err

@@ -107,8 +107,8 @@ func (p *program) buildDurable(ctx context.Context, log logger) error {
 	}
 	d.slots, err = slot.New(slot.Config{
 		Store: p.eng.Store, Holder: p.process, Slots: 1, Logger: log,
-		Alone: true, // the data directory is locked
-		Start: func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, serde, s, log) },
+		Exclusive: true, // the data directory is locked
+		Start:     func(ctx context.Context, s slot.Slot) error { return p.runSlot(ctx, serde, s, log) },
 	})
 	if err != nil {
 		return err
@@ -162,14 +162,14 @@ func (p *program) runSlot(ctx context.Context, serde *event.Serde, s slot.Slot, 
 	}
 	defer publisher.Close()
 	r, err := relay.New(relay.Config{
-		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Stable: p.eng.LogStable,
+		Store: p.eng.Store, Serde: serde, Shards: s.Shards, Clock: time.Now, Logger: log, Flush: p.eng.LogStable,
 		Failed: p.counts.PublishFailed, Created: observe.Created(p.counts),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, p.eng.Store) },
 		Renew: func(ctx context.Context) error {
 			return errors.Join(publisher.Renew(ctx), slot.Confirm(ctx, p.eng.Store, p.process, s))
 		},
 		Report: func(ctx context.Context, revision int64) error {
-			return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
+			return slot.Report(ctx, p.eng.Store, p.process, s, revision)
 		},
 		Publish: p.durable.counts.Guard(func(ctx context.Context, records []*kafka.Record) error {
 			if p.durable.full.Load() {

@@ -8,18 +8,18 @@ import (
 // is a time: a lease that others have not seen change for as long as it lasts, by
 // their own clocks, is free. Table leases, key kind/slot.
 type Lease struct {
-	Holder string
-	Count  int64  // of renewals
-	Of     int64  // slots of the kind
-	Wanted string // who asks the holder for the slot
+	Holder      string
+	Count       int64  // of renewals
+	TotalSlots  int64  // slots of the kind
+	RequestedBy string // who asks the holder for the slot
 }
 
 // Names of attributes that conditions and updates use.
 const (
-	AttrHolder = "holder"
-	AttrCount  = "count"
-	AttrWanted = "wanted"
-	AttrSeen   = "seen" // revision of the topics that the holder's relay goes by
+	AttrHolder      = "holder"
+	AttrCount       = "count"
+	AttrRequestedBy = "wanted"
+	AttrReported    = "seen" // revision of the topics that the holder's relay goes by
 )
 
 // LeaseKey is the key of a slot's lease.
@@ -32,12 +32,12 @@ func (l Lease) Item() store.Item {
 	list := make(attrs, 0, 4)
 	list.str(AttrHolder, l.Holder)
 	list.int(AttrCount, l.Count)
-	list.int("of", l.Of)
-	list.optStr(AttrWanted, l.Wanted)
+	list.int("of", l.TotalSlots)
+	list.optStr(AttrRequestedBy, l.RequestedBy)
 	return list.item()
 }
 
 // LeaseFrom reads a row of leases.
 func LeaseFrom(it store.Item) Lease {
-	return Lease{Holder: str(it, AttrHolder), Count: num(it, AttrCount), Of: num(it, "of"), Wanted: str(it, AttrWanted)}
+	return Lease{Holder: str(it, AttrHolder), Count: num(it, AttrCount), TotalSlots: num(it, "of"), RequestedBy: str(it, AttrRequestedBy)}
 }

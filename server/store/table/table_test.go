@@ -135,7 +135,7 @@ func samples() []store.Row {
 		row(DeadLetterKey("g", "t", 3, 12), DeadLetter{Status: "failed", By: "ops", At: at, Result: "unknown: x", Tries: 2, ExpiresAt: at / 1000}.Item()),
 		row(AuditKey(time.UnixMilli(at), "01", AuditBegun), Audit{At: at, By: "ops", Call: "ReplayEvents", Request: "{}", Code: "ok", Result: "{}", ExpiresAt: at / 1000}.Item()),
 		row(AuditKey(time.UnixMilli(at), "01", AuditEnded), Audit{At: at + 1, By: "ops", Call: "ReplayEvents"}.Item()),
-		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, Of: 8, Wanted: "srv_02"}.Item()),
+		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, TotalSlots: 8, RequestedBy: "srv_02"}.Item()),
 		row(ClockKey(), store.NewItem(store.Attr{Name: AttrStamp, Value: store.Int(at)})),
 		row(ProgressKey(store.Chats), Progress{Revision: 9, After: "chat_01", Began: at, Rows: 500, LastBegan: at - 1, LastRows: 700}.Item()),
 	}

@@ -18,7 +18,7 @@ func TestRightsAreForTheNamesInUse(t *testing.T) {
 		t.Errorf("fanout's group is %q, rights are for %q", fanout.Group, access.FanoutGroup)
 	}
 	for i := range jobs.MaxSlots {
-		s := slot.Of(i, jobs.MaxSlots)
+		s := slot.Numbered(i, jobs.MaxSlots)
 		if !strings.HasPrefix(s.TransactionalID, access.RelayTransactions) {
 			t.Errorf("rights are for %s*, not for %s", access.RelayTransactions, s.TransactionalID)
 		}

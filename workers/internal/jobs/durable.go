@@ -135,7 +135,7 @@ func (p *program) report(ctx context.Context, s slot.Slot, revision int64) error
 			return err
 		}
 	}
-	return slot.Seen(ctx, p.eng.Store, p.process, s, revision)
+	return slot.Report(ctx, p.eng.Store, p.process, s, revision)
 }
 
 // parallel is how many chats fanout works on at a time; it waits for Redis.

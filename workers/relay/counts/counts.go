@@ -56,7 +56,7 @@ func New(addr string, log *slog.Logger, state func() versions.State, options ...
 }
 
 // Odd is how many topics have another number of partitions than declared.
-func (w *Watch) Odd() int64 {
+func (w *Watch) Repartitioned() int64 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return int64(len(w.odd))
@@ -67,7 +67,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	t := time.NewTicker(lookEvery)
 	defer t.Stop()
 	for {
-		if err := w.Look(ctx); err != nil && ctx.Err() == nil {
+		if err := w.Check(ctx); err != nil && ctx.Err() == nil {
 			w.log.Warn("relay: the partitions of topics cannot be counted", "error", err)
 		}
 		select {
@@ -79,7 +79,7 @@ func (w *Watch) Run(ctx context.Context) error {
 }
 
 // Look looks once.
-func (w *Watch) Look(ctx context.Context) error {
+func (w *Watch) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	declared := w.declared()

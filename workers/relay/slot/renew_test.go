@@ -61,7 +61,7 @@ func TestRenewalBeforeTheTaking(t *testing.T) {
 		w := newWorld(t, 1)
 		key := table.LeaseKey(kind, 0)
 		put := func(count int64) {
-			l := table.Lease{Holder: "a", Count: count, Of: 1}
+			l := table.Lease{Holder: "a", Count: count, TotalSlots: 1}
 			if err := w.store.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: l.Item()}}}); err != nil {
 				t.Error(err)
 			}

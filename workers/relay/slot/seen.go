@@ -26,10 +26,10 @@ func Confirm(ctx context.Context, st store.Store, holder string, s Slot) error {
 
 // Seen notes on the lease of a slot which revision of the topics its relay goes by. A new
 // holder begins without such a note.
-func Seen(ctx context.Context, st store.Store, holder string, s Slot, revision int64) error {
+func Report(ctx context.Context, st store.Store, holder string, s Slot, revision int64) error {
 	err := st.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpUpdate, Key: table.LeaseKey(kind, s.Number), Cond: store.Exists().Eq(table.AttrHolder, store.String(holder)), Name: "seen",
-		Update: store.Update{Set: []store.Attr{{Name: table.AttrSeen, Value: store.Int(revision)}}},
+		Update: store.Update{Set: []store.Attr{{Name: table.AttrReported, Value: store.Int(revision)}}},
 	}}})
 	var failed *store.ConditionError
 	if errors.As(err, &failed) {
@@ -41,12 +41,12 @@ func Seen(ctx context.Context, st store.Store, holder string, s Slot, revision i
 // Waiting lists, in words, the slots whose relays do not go by a revision of the topics
 // yet, or that nobody runs. At least one slot must be known, or nobody can say that all
 // have seen it.
-func Waiting(ctx context.Context, st store.Store, revision int64) ([]string, error) {
+func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, error) {
 	first, err := st.Get(ctx, table.LeaseKey(kind, 0), store.Strong)
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
-	n := table.LeaseFrom(first).Of
+	n := table.LeaseFrom(first).TotalSlots
 	if n < 1 {
 		return []string{"nobody runs the relay of slot 0"}, nil
 	}
@@ -63,7 +63,7 @@ func Waiting(ctx context.Context, st store.Store, revision int64) ([]string, err
 		switch l := table.LeaseFrom(it); {
 		case l.Holder == "":
 			waiting = append(waiting, fmt.Sprintf("nobody runs the relay of slot %d", i))
-		case it.Get(table.AttrSeen).Int64() < revision:
+		case it.Get(table.AttrReported).Int64() < revision:
 			waiting = append(waiting, fmt.Sprintf("the relay of slot %d (%s) has not said so yet", i, l.Holder))
 		}
 	}

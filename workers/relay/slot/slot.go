@@ -42,7 +42,7 @@ type Slot struct {
 }
 
 // Of returns a slot of n.
-func Of(number, n int) Slot {
+func Numbered(number, n int) Slot {
 	s := Slot{Number: number, TransactionalID: fmt.Sprintf("parley-relay-%d", number)}
 	for shard := number; shard < event.Shards; shard += n {
 		s.Shards = append(s.Shards, shard)
@@ -60,9 +60,9 @@ type Config struct {
 	Start func(ctx context.Context, s Slot) error
 	// Alone says that no other process can be alive, so that a lease that is found
 	// at the start is one of the dead.
-	Alone  bool
-	TTL    time.Duration // 15 s
-	Logger *slog.Logger
+	Exclusive bool
+	TTL       time.Duration // 15 s
+	Logger    *slog.Logger
 }
 
 // kind is the name of these leases.
@@ -120,14 +120,14 @@ func New(cfg Config) (*Manager, error) {
 
 // Stats tells how a Manager is doing.
 type Stats struct {
-	Held, Taken, Lost, Handed int64
-	Stalled                   time.Duration // since the leases were last read
+	Held, Acquired, Lost, Transferred int64
+	Stalled                           time.Duration // since the leases were last read
 }
 
 // Stats returns the counters; it may be called by anybody.
 func (m *Manager) Stats() Stats {
 	return Stats{
-		Held: m.holding.Load(), Taken: m.taken.Load(), Lost: m.lost.Load(), Handed: m.handed.Load(),
+		Held: m.holding.Load(), Acquired: m.taken.Load(), Lost: m.lost.Load(), Transferred: m.handed.Load(),
 		Stalled: time.Since(time.Unix(0, m.looked.Load())),
 	}
 }
@@ -196,8 +196,8 @@ func (m *Manager) look(ctx context.Context) error {
 		}
 		s.lease = l
 	}
-	if l := m.seen[0].lease; l.Holder != "" && l.Of != int64(len(m.slots)) && !m.dead(0) {
-		return fmt.Errorf("%s runs %d slots, this process %d", l.Holder, l.Of, len(m.slots))
+	if l := m.seen[0].lease; l.Holder != "" && l.TotalSlots != int64(len(m.slots)) && !m.dead(0) {
+		return fmt.Errorf("%s runs %d slots, this process %d", l.Holder, l.TotalSlots, len(m.slots))
 	}
 	m.looked.Store(now.UnixNano())
 	return nil
@@ -206,7 +206,7 @@ func (m *Manager) look(ctx context.Context) error {
 // dead reports that a lease has not changed for so long that its holder has stopped.
 func (m *Manager) dead(n int) bool {
 	s := m.seen[n]
-	return m.cfg.Alone && s.lease.Holder != m.cfg.Holder || time.Since(s.since) >= m.cfg.TTL
+	return m.cfg.Exclusive && s.lease.Holder != m.cfg.Holder || time.Since(s.since) >= m.cfg.TTL
 }
 
 func (m *Manager) free(n int) bool {
@@ -233,8 +233,8 @@ func (m *Manager) tend(ctx context.Context, n int, looked bool) {
 		switch {
 		case l.Holder != m.cfg.Holder:
 			m.lose(n, "another has taken it")
-		case l.Wanted != "" && h.giveTo == "":
-			h.giveTo = l.Wanted
+		case l.RequestedBy != "" && h.giveTo == "":
+			h.giveTo = l.RequestedBy
 			h.cancel()
 		}
 		if !h.stopped && l.Count > h.count { // the outcome of the last renewal was unknown: it succeeded
@@ -272,7 +272,7 @@ func (m *Manager) tend(ctx context.Context, n int, looked bool) {
 	case h.stopped:
 		m.slots[n] = nil
 	case h.giveTo != "":
-		if err := m.put(ctx, n, unchanged(m.cfg.Holder, h.count), table.Lease{Holder: h.giveTo, Count: h.count + 1, Of: int64(len(m.slots))}, "hand over"); err != nil {
+		if err := m.put(ctx, n, unchanged(m.cfg.Holder, h.count), table.Lease{Holder: h.giveTo, Count: h.count + 1, TotalSlots: int64(len(m.slots))}, "hand over"); err != nil {
 			m.cfg.Logger.Warn("slot: not handed over", "slot", n, "error", err)
 			return
 		}
@@ -311,7 +311,7 @@ func (m *Manager) lose(n int, why string) {
 func (m *Manager) take(ctx context.Context, n int) {
 	l := m.seen[n].lease
 	now := time.Now()
-	next := table.Lease{Holder: m.cfg.Holder, Count: l.Count + 1, Of: int64(len(m.slots))}
+	next := table.Lease{Holder: m.cfg.Holder, Count: l.Count + 1, TotalSlots: int64(len(m.slots))}
 	var err error
 	if l.Holder == "" {
 		err = m.put(ctx, n, store.Absent(), next, "take")
@@ -340,7 +340,7 @@ func (m *Manager) start(ctx context.Context, n int, h *held) {
 	go func() {
 		defer close(ended)
 		defer cancel()
-		if err := m.cfg.Start(run, Of(n, len(m.slots))); err != nil && run.Err() == nil {
+		if err := m.cfg.Start(run, Numbered(n, len(m.slots))); err != nil && run.Err() == nil {
 			m.cfg.Logger.Warn("slot: its run ended and begins again", "slot", n, "error", err)
 		}
 	}()
@@ -355,7 +355,7 @@ func (m *Manager) ask(ctx context.Context) {
 		switch {
 		case m.slots[n] != nil && !m.slots[n].stopped:
 			of[m.cfg.Holder]++
-		case l.Wanted == m.cfg.Holder && l.Holder != m.cfg.Holder && !m.dead(n):
+		case l.RequestedBy == m.cfg.Holder && l.Holder != m.cfg.Holder && !m.dead(n):
 			return // we have asked, and shall get it
 		case l.Holder != "" && l.Holder != m.cfg.Holder:
 			of[l.Holder]++
@@ -364,7 +364,7 @@ func (m *Manager) ask(ctx context.Context) {
 	from := -1
 	for n := range m.seen {
 		l := m.seen[n].lease
-		if l.Holder == "" || l.Holder == m.cfg.Holder || l.Wanted != "" || of[l.Holder] < of[m.cfg.Holder]+2 {
+		if l.Holder == "" || l.Holder == m.cfg.Holder || l.RequestedBy != "" || of[l.Holder] < of[m.cfg.Holder]+2 {
 			continue
 		}
 		if from < 0 || of[l.Holder] > of[m.seen[from].lease.Holder] {
@@ -375,8 +375,8 @@ func (m *Manager) ask(ctx context.Context) {
 		return
 	}
 	w := store.Write{
-		Op: store.OpUpdate, Key: table.LeaseKey(kind, from), Cond: store.Exists().Eq(table.AttrHolder, store.String(m.seen[from].lease.Holder)).Without(table.AttrWanted), Name: "ask",
-		Update: store.Update{Set: []store.Attr{{Name: table.AttrWanted, Value: store.String(m.cfg.Holder)}}},
+		Op: store.OpUpdate, Key: table.LeaseKey(kind, from), Cond: store.Exists().Eq(table.AttrHolder, store.String(m.seen[from].lease.Holder)).Without(table.AttrRequestedBy), Name: "ask",
+		Update: store.Update{Set: []store.Attr{{Name: table.AttrRequestedBy, Value: store.String(m.cfg.Holder)}}},
 	}
 	if err := m.transact(ctx, w); err != nil {
 		m.cfg.Logger.Info("slot: not asked for", "slot", from, "error", err)

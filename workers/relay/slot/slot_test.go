@@ -139,7 +139,7 @@ func TestSlotsDealAllShardsOnce(t *testing.T) {
 	for n := 1; n <= event.Shards; n++ {
 		var all []int
 		for i := range n {
-			s := Of(i, n)
+			s := Numbered(i, n)
 			all = append(all, s.Shards...)
 			if s.TransactionalID != fmt.Sprint("parley-relay-", i) || len(s.Shards) < event.Shards/n || len(s.Shards) > event.Shards/n+1 {
 				t.Fatalf("%+v", s)
@@ -229,7 +229,7 @@ func TestRenewalWithUnknownOutcome(t *testing.T) {
 			a.store.outcome.Store(true)
 		}
 		w.want("after lost answers", map[string]int{"a": 2})
-		if s := a.Stats(); s.Lost != 0 || s.Taken != 2 {
+		if s := a.Stats(); s.Lost != 0 || s.Acquired != 2 {
 			t.Fatalf("%+v", s)
 		}
 		a.stop()
@@ -261,14 +261,14 @@ func TestRunThatEndsBeginsAgain(t *testing.T) {
 func TestLeasesOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
-		old := table.Lease{Holder: "dead", Count: 7, Of: 2}
+		old := table.Lease{Holder: "dead", Count: 7, TotalSlots: 2}
 		for n := range 2 {
 			put := store.Write{Op: store.OpPut, Key: table.LeaseKey(kind, n), Item: old.Item()}
 			if err := w.store.BatchWrite(t.Context(), []store.Write{put}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		a := w.start("a", func(c *Config) { c.Alone = true })
+		a := w.start("a", func(c *Config) { c.Exclusive = true })
 		w.want("alone", map[string]int{"a": 2})
 		b := w.start("b", func(c *Config) { c.Slots = 1 })
 		time.Sleep(time.Minute)
