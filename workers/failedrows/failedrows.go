@@ -1,14 +1,14 @@
-// Package failedrows is what an operator does with rows of the outbox that the relay
-// cannot publish: list them, mend them, or drop them.
+// Package failedrows lets operators list, mend and drop the rows of the outbox that the relay
+// cannot publish.
 //
-// The relay sets such a row aside with the reason, tries it again with every sweep (2 s),
-// and publishes nothing later of its chat meanwhile. What a chat's rows should be follows
-// from its events: mending writes the rows anew from the event store. Dropping gives the
-// row up, and with it the publication of its events, which stay in the event store and
-// can be replayed. The package owns neither who may call it nor the publication.
+// The relay quarantines such a row: it records the reason, retries the row with every sweep
+// (2 s), and publishes nothing later of its chat meanwhile. The rows of a chat follow from
+// its events: to mend a row is to write it again from the event store. To drop a row is to
+// give up the publication of its events, which remain in the event store and can be
+// replayed. The package owns neither the permissions of its callers nor the publication.
 //
-// Concurrency: all functions may be called by anybody. Each change is one conditional
-// write; of two operators that change the same row one gets ErrChanged.
+// Concurrency: all functions are safe for concurrent use. Each change is one conditional
+// write; of two operators who change the same row one gets ErrChanged.
 package failedrows
 
 import (
@@ -35,11 +35,11 @@ var (
 	ErrNoEvents = errors.New("failedrows: the event store has no readable events for this row: drop it")
 )
 
-// Row is a row that the relay set aside.
+// Row is a row in quarantine.
 type Row struct {
 	ID           string // shard/sort key
 	ChatID       string
-	FirstVersion int64 // 0: not readable
+	FirstVersion int64 // 0: unreadable
 	Count        int64
 	Replay       bool
 	CreatedAt    time.Time
@@ -47,8 +47,8 @@ type Row struct {
 	LastError    string
 }
 
-// List returns up to limit failed rows (at most MaxRows) behind the one with the id
-// after, in order of their ids; "" begins. It reads what waits in the outbox.
+// List returns up to limit failed rows (at most MaxRows) in the order of their ids, starting
+// behind the id after, or with the first row if that is empty. It reads the whole outbox.
 func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, error) {
 	if limit < 1 || limit > MaxRows {
 		return nil, fmt.Errorf("%w: 1 to %d rows", ErrInvalid, MaxRows)
@@ -123,8 +123,8 @@ func get(ctx context.Context, st store.Store, id string) (store.Row, error) {
 	return store.Row{Key: key, Item: it}, nil
 }
 
-// Drop removes a failed row: its events will not be published by it. Without execute it
-// tells which.
+// Drop removes a failed row: its events will not be published. Without execute it only
+// returns the row.
 func Drop(ctx context.Context, st store.Store, id string, execute bool) (Row, error) {
 	r, err := get(ctx, st, id)
 	if err != nil || !execute {
@@ -133,11 +133,11 @@ func Drop(ctx context.Context, st store.Store, id string, execute bool) (Row, er
 	return rowFrom(r), replace(ctx, st, r, nil)
 }
 
-// Mend replaces a failed row by rows that are right: those of the chat's events from the
-// row's first version on, up to the next row or the head, as far as the event store has
-// them and they can be read. A row whose version cannot be read is taken to be about all
-// events that no other row is about and that follow the last row before it. Without
-// execute it tells what would be written. ErrNoEvents: nothing can be published.
+// Mend replaces a failed row by correct rows: those of the chat's events from the row's first
+// version up to the next row or the head, as far as they exist and can be read. A row whose
+// version cannot be read is assumed to announce all events that follow those of the other
+// rows. Without execute Mend only returns what it would write. ErrNoEvents: nothing can be
+// published.
 func Mend(ctx context.Context, st store.Store, id string, execute bool) (Row, []table.Outbox, error) {
 	r, err := get(ctx, st, id)
 	if err != nil {
@@ -164,7 +164,7 @@ func Mend(ctx context.Context, st store.Store, id string, execute bool) (Row, []
 	return row, rows, err
 }
 
-// span is which versions a row should be about; to is 0 for no end.
+// span returns the versions that a row should announce; to is 0 for no end.
 func span(ctx context.Context, st store.Store, r store.Row, row Row) (from, to int64, err error) {
 	if row.Replay && row.FirstVersion > 0 {
 		return row.FirstVersion, row.FirstVersion + max(row.Count, 1) - 1, nil
@@ -188,8 +188,8 @@ func span(ctx context.Context, st store.Store, r store.Row, row Row) (from, to i
 	return from, to, nil
 }
 
-// derive makes the rows of a chat's events, each of at most outbox.MaxRun that follow each
-// other and can be read.
+// derive makes the rows of a chat's readable events, each of at most outbox.MaxRun
+// consecutive events.
 func derive(ctx context.Context, st store.Store, chatID string, from, to int64) (rows []table.Outbox, err error) {
 	q := store.Query{Table: store.Events, PK: chatID, From: table.Number(from), Consistency: store.Strong}
 	if to > 0 {
@@ -229,7 +229,7 @@ func derive(ctx context.Context, st store.Store, chatID string, from, to int64) 
 	return rows, nil
 }
 
-// replace removes a row that nobody has changed meanwhile and writes others, all or none.
+// replace removes a row that has not changed meanwhile and writes others, atomically.
 func replace(ctx context.Context, st store.Store, r store.Row, rows []table.Outbox) error {
 	same := store.Exists().Eq(table.AttrLastError, r.Item.Get(table.AttrLastError))
 	var p store.Plan

@@ -22,33 +22,33 @@ type Live struct {
 	Addr     string // of Kafka
 	Kafka    []kafka.Option
 	Registry *registry.Registry
-	Groups   []string // that must have read everything
-	// AddTopic makes a topic like another one; Durable returns when all that is on the
-	// log, commits included, is on stable storage.
+	Groups   []string // that must read everything
+	// AddTopic creates a topic with the settings of another one. Durable returns when the log,
+	// including the offsets of groups, is durable.
 	AddTopic func(ctx context.Context, t kafka.Topic, like string) error
 	Durable  func(ctx context.Context) error
 }
 
-// askTime bounds one question to the cluster, askAgain is the wait between two attempts.
+// queryTimeout bounds one query of the cluster, queryRetry is the wait between two attempts.
 const (
-	askTime  = 30 * time.Second
-	askAgain = 200 * time.Millisecond
+	queryTimeout = 30 * time.Second
+	queryRetry   = 200 * time.Millisecond
 )
 
-// ask repeats a question while the answer is that of a cluster that is not ready: for a
-// moment after a topic was made, some of its partitions have no leader.
-func ask[T any](ctx context.Context, question func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// retryQuery retries a query while the cluster is not ready: for a moment after a topic was
+// created, some of its partitions have no leader.
+func retryQuery[T any](ctx context.Context, query func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	for {
-		answer, err := question(ctx)
+		answer, err := query(ctx)
 		if !kerr.IsRetriable(err) {
 			return answer, err
 		}
 		select {
 		case <-ctx.Done():
 			return answer, err
-		case <-time.After(askAgain):
+		case <-time.After(queryRetry):
 		}
 	}
 }
@@ -63,7 +63,7 @@ func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like stri
 
 // Empty implements Cluster.
 func (l *Live) Empty(ctx context.Context, topic string) (bool, error) {
-	spans, err := ask(ctx, func(ctx context.Context) ([]inspect.Span, error) {
+	spans, err := retryQuery(ctx, func(ctx context.Context) ([]inspect.Span, error) {
 		return inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
 	})
 	for _, s := range spans {
@@ -81,21 +81,21 @@ func (l *Live) Relays(ctx context.Context, revision int64) ([]string, error) {
 
 // Unread implements Cluster.
 func (l *Live) Unread(ctx context.Context, topic string) ([]inspect.Unread, error) {
-	return ask(ctx, func(ctx context.Context) ([]inspect.Unread, error) {
+	return retryQuery(ctx, func(ctx context.Context) ([]inspect.Unread, error) {
 		return inspect.UnreadBy(ctx, l.Addr, topic, l.Groups, l.Kafka...)
 	})
 }
 
 // Subscribed implements Cluster.
 func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, err error) {
-	spans, err := ask(ctx, func(ctx context.Context) ([]inspect.Span, error) {
+	spans, err := retryQuery(ctx, func(ctx context.Context) ([]inspect.Span, error) {
 		return inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range l.Groups {
-		g, err := ask(ctx, func(ctx context.Context) (inspect.Group, error) {
+		g, err := retryQuery(ctx, func(ctx context.Context) (inspect.Group, error) {
 			return inspect.OfGroup(ctx, l.Addr, name, l.Kafka...)
 		})
 		if err != nil && !errors.Is(err, inspect.ErrNoGroup) {
@@ -117,9 +117,9 @@ func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, 
 // Stable implements Cluster.
 func (l *Live) Flush(ctx context.Context) error { return l.Durable(ctx) }
 
-// Subjects registers the schemas of this program's events for the versions of topics that
-// carry them, beside the declared names. Without register it only looks for them, and
-// fails with *registry.MissingError.
+// Subjects registers the schemas of this program's events for all versions of their topics,
+// beside the declared names. Without register it only looks them up, and returns
+// *registry.MissingError if one is missing.
 func Subjects(ctx context.Context, r *registry.Registry, s versions.State, register bool) error {
 	for _, t := range kafka.Topics() {
 		for _, name := range s.Readable(t.Name) {

@@ -43,7 +43,7 @@ const (
 
 // world is an installation on one thread: a store, relays, a log in memory, and groups
 // that read it. Everything of Parley's in it is real but the brokers.
-type world struct {
+type fixture struct {
 	t     *testing.T
 	rng   *rand.Rand
 	now   time.Time
@@ -83,9 +83,9 @@ type group struct {
 	read      map[string]int // events seen, by declared topic and chat
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newFixture(t *testing.T, seed uint64) *fixture {
 	t.Helper()
-	w := &world{
+	w := &fixture{
 		t: t, rng: rand.New(rand.NewPCG(seed, 11)), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), truth: map[string][]string{},
 		topics: map[string]int32{}, log: map[kafka.Partition][]*kafka.Record{}, groups: map[string]*group{},
 	}
@@ -119,16 +119,16 @@ func bases() []string {
 	return []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated}
 }
 
-func (w *world) clock() time.Time { return w.now }
+func (w *fixture) clock() time.Time { return w.now }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) committed(c chat.Commit) {
+func (w *fixture) committed(c chat.Commit) {
 	for _, e := range c.Events {
 		key := event.SpecOf(e).Topic + " " + c.ChatID
 		w.truth[key] = append(w.truth[key], e.GetMetadata().GetEventId())
@@ -141,7 +141,7 @@ func (w *world) committed(c chat.Commit) {
 }
 
 // take gives a slot to a new process; who had it may not notice.
-func (w *world) take(n int) {
+func (w *fixture) take(n int) {
 	w.holder++
 	p := &proc{slot: slot.Numbered(n, slots), holder: fmt.Sprint("wrk_", w.holder)}
 	it := table.Lease{Holder: p.holder, Count: int64(w.holder), TotalSlots: slots}.Item()
@@ -154,7 +154,7 @@ func (w *world) take(n int) {
 }
 
 // start begins with a relay that knows nothing.
-func (w *world) start(p *proc) {
+func (w *fixture) start(p *proc) {
 	p.epoch = 0
 	r, err := relay.New(relay.Config{
 		Store: w.store, Serde: w.serde, Clock: w.clock, Logger: discard, Shards: p.slot.Shards, MaxBatch: 5,
@@ -186,11 +186,11 @@ func (w *world) start(p *proc) {
 
 var errAway = errors.New("away")
 
-func (w *world) fails(of int) bool { return !w.calm && w.rng.IntN(of) == 0 }
+func (w *fixture) fails(of int) bool { return !w.calm && w.rng.IntN(of) == 0 }
 
 // publish is a transaction. One whose outcome is not known may be committed much later,
 // unless its producer is fenced or begins another.
-func (w *world) publish(p *proc, records []*kafka.Record) error {
+func (w *fixture) publish(p *proc, records []*kafka.Record) error {
 	l := &w.lanes[p.slot.Number]
 	switch {
 	case p.epoch == 0:
@@ -215,7 +215,7 @@ func (w *world) publish(p *proc, records []*kafka.Record) error {
 }
 
 // write appends records. Once a version of a topic has records, no earlier one gets any.
-func (w *world) write(records []*kafka.Record) {
+func (w *fixture) write(records []*kafka.Record) {
 	for _, r := range records {
 		base, number, ok := versions.Base(r.Topic)
 		if !ok || w.topics[r.Topic] == 0 {
@@ -235,7 +235,7 @@ func (w *world) write(records []*kafka.Record) {
 }
 
 // consume has a group read some records; no event may come before an earlier one.
-func (w *world) consume(name string, most int) {
+func (w *fixture) consume(name string, most int) {
 	g := w.groups[name]
 	var parts []kafka.Partition
 	for p := range w.log {
@@ -261,7 +261,7 @@ func (w *world) consume(name string, most int) {
 }
 
 // Create implements Cluster.
-func (w *world) Create(_ context.Context, base string, t kafka.Topic, like string) error {
+func (w *fixture) Create(_ context.Context, base string, t kafka.Topic, like string) error {
 	if w.fails(4) {
 		return errAway
 	}
@@ -279,7 +279,7 @@ func (w *world) Create(_ context.Context, base string, t kafka.Topic, like strin
 }
 
 // Empty implements Cluster.
-func (w *world) Empty(_ context.Context, topic string) (bool, error) {
+func (w *fixture) Empty(_ context.Context, topic string) (bool, error) {
 	for p, list := range w.log {
 		if p.Topic == topic && len(list) > 0 {
 			return false, nil
@@ -289,12 +289,12 @@ func (w *world) Empty(_ context.Context, topic string) (bool, error) {
 }
 
 // Relays implements Cluster.
-func (w *world) Relays(ctx context.Context, revision int64) ([]string, error) {
+func (w *fixture) Relays(ctx context.Context, revision int64) ([]string, error) {
 	return slot.Unreported(ctx, w.store, revision)
 }
 
 // Subscribed implements Cluster.
-func (w *world) Subscribed(_ context.Context, topic string) ([]string, error) {
+func (w *fixture) Subscribed(_ context.Context, topic string) ([]string, error) {
 	if !slices.Contains(w.groups[required].readable, topic) {
 		return []string{required}, nil
 	}
@@ -302,7 +302,7 @@ func (w *world) Subscribed(_ context.Context, topic string) ([]string, error) {
 }
 
 // Unread implements Cluster.
-func (w *world) Unread(_ context.Context, topic string) (list []inspect.Unread, err error) {
+func (w *fixture) Unread(_ context.Context, topic string) (list []inspect.Unread, err error) {
 	for name, g := range w.groups {
 		u := inspect.Unread{Group: name}
 		for p, records := range w.log {
@@ -316,7 +316,7 @@ func (w *world) Unread(_ context.Context, topic string) (list []inspect.Unread, 
 }
 
 // Stable implements Cluster.
-func (w *world) Flush(context.Context) error {
+func (w *fixture) Flush(context.Context) error {
 	if w.fails(4) {
 		return errAway
 	}
@@ -324,7 +324,7 @@ func (w *world) Flush(context.Context) error {
 }
 
 // act does one thing that happens in an installation.
-func (w *world) act() {
+func (w *fixture) act() {
 	ctx := w.t.Context()
 	switch w.rng.IntN(12) {
 	case 0, 1, 2:
@@ -363,7 +363,7 @@ func (w *world) act() {
 }
 
 // rest lets everything end, and demands that each group has seen each event.
-func (w *world) rest() {
+func (w *fixture) rest() {
 	ctx := w.t.Context()
 	w.calm = true
 	s, err := versions.Load(ctx, w.store)
@@ -389,7 +389,7 @@ func (w *world) rest() {
 
 // drive takes one step of a migration, at times going by a state that is not the last
 // one any more, or is killed after it.
-func (w *world) drive(m *Migrator, r Request, stale *versions.State) {
+func (w *fixture) drive(m *Migrator, r Request, stale *versions.State) {
 	ctx := w.t.Context()
 	s, err := versions.Load(ctx, w.store)
 	w.must(err)
@@ -404,7 +404,7 @@ func (w *world) drive(m *Migrator, r Request, stale *versions.State) {
 	case 0:
 		_, _ = m.Abort(ctx, true)
 	case 1:
-		m.letGo(ctx, r)
+		m.thawOnError(ctx, r)
 	case 2:
 		w.now = w.now.Add(2 * time.Minute) // nobody drives it any more
 		w.must(m.thaw(ctx))
@@ -424,7 +424,7 @@ func TestRandomSchedules(t *testing.T) {
 	}
 	var finishes, aborts int
 	for seed := range uint64(schedules) {
-		w := newWorld(t, seed)
+		w := newFixture(t, seed)
 		m, err := New(Config{Store: w.store, Cluster: w, Clock: w.clock, Logger: discard, Poll: time.Nanosecond})
 		w.must(err)
 		topic := bases()[w.rng.IntN(3)]
@@ -468,7 +468,7 @@ func TestRandomSchedules(t *testing.T) {
 const schedules = 200
 
 // finish runs a migration to its end, with everything around it well.
-func (w *world) finish(m *Migrator, r Request) {
+func (w *fixture) finish(m *Migrator, r Request) {
 	w.calm = true
 	w.procs = slices.DeleteFunc(w.procs, func(p *proc) bool { return w.newest(p.slot.Number) != p })
 	for range 3000 {
@@ -480,14 +480,14 @@ func (w *world) finish(m *Migrator, r Request) {
 		if _, _, err := m.step(w.t.Context(), s, r); err != nil && !errors.Is(err, ErrTooSlow) {
 			w.t.Fatal(err)
 		} else if err != nil {
-			m.letGo(w.t.Context(), r)
+			m.thawOnError(w.t.Context(), r)
 		}
 		w.act()
 	}
 	w.t.Fatal("the migration does not end")
 }
 
-func (w *world) newest(n int) (p *proc) {
+func (w *fixture) newest(n int) (p *proc) {
 	for _, o := range w.procs {
 		if o.slot.Number == n {
 			p = o

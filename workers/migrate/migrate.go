@@ -1,33 +1,34 @@
-// Package migrate moves a declared topic to another number of partitions, while
-// everything runs.
+// Package migrate moves a declared topic to another number of partitions while the
+// installation runs.
 //
-// The package owns the steps of a migration and what ends them. Where events go in each
-// of them is read by package versions; the relays and the consumers follow by themselves.
+// The package owns the steps of a migration and the conditions that end them. Package
+// versions says where events go in each step; relays and consumers follow by themselves.
 //
 // # Steps
 //
-//	planned   the name and the partitions of the new topic are kept
+//	planned   the name and the partitions of the new topic are recorded
 //	created   it exists on all brokers, its schemas are registered, consumers subscribe
-//	frozen    relays leave the topic's events in the outbox; nothing else waits for it
-//	quiet     the relay of every slot has said so, and no transaction of theirs is open
+//	frozen    relays leave the topic's events in the outbox; other topics are published
+//	quiet     the relay of every slot has reported that, and none of their transactions is open
 //	drained   every group has read the old topic to its end
 //	switched  the new topic is the current one: relays publish to it
-//	(done)    every relay has said so
+//	(done)    every relay has reported that
 //
-// No event is on the new topic before every group has read all that came earlier, so
-// whoever reads both, in any order, never sees a later event of a chat first. Clients send
-// and receive as always: the outbox keeps what is committed meanwhile, and servers deliver
-// without the log.
+// No event is on the new topic before every group has read all earlier events. So a consumer
+// that reads both topics, in any order, never sees a later event of a chat first. Clients
+// send and receive as always: the outbox keeps what is committed meanwhile, and servers
+// deliver without the log.
 //
-// Each step is one conditional write. Whoever is killed leaves a step that was done or was
-// not, and the same call again goes on from there. Until the switch everything can be
-// undone. A freeze has an end that is kept with it: if nobody drives the migration any
-// more, any process that runs [Migrator.Guard] thaws the topic.
+// Each step is one conditional write. A process that is killed leaves a step done or not
+// done, and the same call resumes there. Until the switch a migration can be undone. A
+// freeze ends at a recorded time: if no process drives the migration any more, any process
+// that runs [Migrator.Guard] thaws the topic.
 //
-// Concurrency: a Migrator may be used by many goroutines, and by many processes at once.
+// Concurrency: a Migrator is safe for concurrent use, also by many processes at once.
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,21 +43,23 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Cluster is what a migration has to do with the brokers, the relays and the groups.
+// Cluster is what a migration needs of the brokers, the relays and the groups.
 type Cluster interface {
-	// Create makes a topic like another one, ready to be used, with the schemas of the
-	// declared topic that it is a version of. It may be there already.
+	// Create creates a topic with the settings of another one, and registers the schemas of
+	// the declared topic for it. The topic may exist already.
 	Create(ctx context.Context, base string, t kafka.Topic, like string) error
 	// Empty reports whether a topic has never had a record.
 	Empty(ctx context.Context, topic string) (bool, error)
-	// Relays lists, in words, those that do not go by a revision of the topics yet.
+	// Relays lists, as sentences for operators, the relays that have not reported a revision
+	// of the topics yet.
 	Relays(ctx context.Context, revision int64) ([]string, error)
-	// Unread is what groups have not read of a topic, those that must have and all others.
+	// Unread counts the records of a topic that groups have not read: those that must read it,
+	// and all others that do.
 	Unread(ctx context.Context, topic string) ([]inspect.Unread, error)
-	// Subscribed lists, in words, the groups that must read everything and do not read a
-	// topic yet.
+	// Subscribed lists, as sentences for operators, the groups that must read everything and
+	// do not read a topic yet.
 	Subscribed(ctx context.Context, topic string) ([]string, error)
-	// Stable returns when what groups have committed is on stable storage.
+	// Flush returns when the offsets that groups have committed are durable.
 	Flush(ctx context.Context) error
 }
 
@@ -66,11 +69,11 @@ type Config struct {
 	Cluster Cluster
 	Clock   func() time.Time
 	Logger  *slog.Logger
-	// Poll is the time between two looks at what a step waits for; 0: 500 ms.
+	// Poll is the period in which the condition of a step is checked; 0: 500 ms.
 	Poll time.Duration
 }
 
-// Migrator migrates.
+// Migrator runs migrations.
 type Migrator struct{ cfg Config }
 
 // New makes a Migrator.
@@ -78,9 +81,7 @@ func New(cfg Config) (*Migrator, error) {
 	if cfg.Store == nil || cfg.Cluster == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("migrate: store, cluster, clock and logger are required")
 	}
-	if cfg.Poll == 0 {
-		cfg.Poll = 500 * time.Millisecond
-	}
+	cfg.Poll = cmp.Or(cfg.Poll, 500*time.Millisecond)
 	return &Migrator{cfg}, nil
 }
 
@@ -91,36 +92,37 @@ const (
 	DefaultMaxFreeze = 5 * time.Minute
 	LongestFreeze    = time.Hour
 
-	// A freeze begins once no group is further behind: it lasts as long as they take.
+	// A freeze starts once all groups are at most so many records behind: it lasts until they
+	// have read them.
 	maxBehind = 10_000
 )
 
-// Request says what is to be migrated.
+// Request says what to migrate.
 type Request struct {
 	Topic      string // declared name
 	Partitions int32  // a power of two, so that it divides the virtual buckets
-	By         string // who asks
-	// Ignore are groups that need not have read the old topic: nobody uses them any more.
+	By         string // operator
+	// Ignore are groups that need not read the old topic, because they are unused.
 	Ignore []string
-	// MaxFreeze is after which time the topic is thawed, and the migration ends with
+	// MaxFreeze bounds the freeze. After it the topic is thawed, and the migration ends with
 	// ErrTooSlow; 0: DefaultMaxFreeze.
 	MaxFreeze time.Duration
 }
 
-// Progress tells how far a migration is.
+// Progress is how far a migration is.
 type Progress struct {
-	Phase      versions.Phase // as it is now; "" before the first and after the last
+	Phase      versions.Phase // present one; "" before the first and after the last
 	From, To   string         // topics
-	Partitions int32          // of the new one
-	Waiting    []string       // what the phase waits for, in words; at most maxWaiting
+	Partitions int32          // of the new topic
+	Waiting    []string       // what the phase waits for, as sentences; at most maxWaiting
 	Unread     int64          // records of the old topic that groups have not read
-	Frozen     time.Duration  // since when the relays wait; 0 if they do not
+	Frozen     time.Duration  // how long the relays have waited; 0 if they do not
 	Done       bool
 }
 
 const maxWaiting = 20
 
-// Errors. What follows them in a text is for operators.
+// Errors. The text that follows them is for operators.
 var (
 	ErrInvalid      = errors.New("migrate: invalid request")
 	ErrBusy         = errors.New("migrate: another migration is under way")
@@ -133,9 +135,9 @@ var (
 
 func (r Request) validate() error {
 	topics := kafka.Topics()
-	known := slices.ContainsFunc(topics, func(t kafka.Topic) bool { return t.Name == r.Topic && t.Name != kafka.DeadLetters })
+	declared := slices.ContainsFunc(topics, func(t kafka.Topic) bool { return t.Name == r.Topic && t.Name != kafka.DeadLetters })
 	switch {
-	case !known:
+	case !declared:
 		return fmt.Errorf("%w: %.80q is no declared topic of events", ErrInvalid, r.Topic)
 	case r.Partitions < 1 || r.Partitions > MaxPartitions || r.Partitions&(r.Partitions-1) != 0:
 		return fmt.Errorf("%w: the partitions must be a power of two up to %d, not %d", ErrInvalid, MaxPartitions, r.Partitions)
@@ -147,7 +149,7 @@ func (r Request) validate() error {
 	return nil
 }
 
-// Look tells where a migration would begin, or is, without doing anything.
+// Status returns where a migration is, or where it would start. It changes nothing.
 func (m *Migrator) Status(ctx context.Context, r Request) (Progress, error) {
 	if err := r.validate(); err != nil {
 		return Progress{}, err
@@ -160,11 +162,11 @@ func (m *Migrator) Status(ctx context.Context, r Request) (Progress, error) {
 		return m.progress(s, r), nil
 	}
 	if s.Move == nil {
-		if s, err = begin(s, r, m.cfg.Clock()); err != nil {
+		if s, err = startMigration(s, r, m.cfg.Clock()); err != nil {
 			return Progress{}, err
 		}
 		s.Move.Phase = ""
-	} else if err := mine(s, r); err != nil {
+	} else if err := sameMigration(s, r); err != nil {
 		return Progress{}, err
 	}
 	p := m.progress(s, r)
@@ -172,46 +174,44 @@ func (m *Migrator) Status(ctx context.Context, r Request) (Progress, error) {
 	return p, err
 }
 
-// Run migrates, from wherever the last call has come. It tells each of every step, and
-// twice a second or less of what a step waits for; an error of each ends it.
-func (m *Migrator) Run(ctx context.Context, r Request, each func(Progress) error) (err error) {
+// Run migrates a topic. It resumes where the last call has ended. It calls onProgress after
+// every step, and at most twice a second while a step waits; an error of it ends the call.
+func (m *Migrator) Run(ctx context.Context, r Request, onProgress func(Progress) error) (err error) {
 	if err := r.validate(); err != nil {
 		return err
 	}
-	if r.MaxFreeze == 0 {
-		r.MaxFreeze = DefaultMaxFreeze
-	}
+	r.MaxFreeze = cmp.Or(r.MaxFreeze, DefaultMaxFreeze)
 	defer func() {
 		if err != nil {
-			m.letGo(ctx, r)
+			m.thawOnError(ctx, r)
 		}
 	}()
-	begun := false
+	started := false
 	for {
 		s, err := versions.Load(ctx, m.cfg.Store)
-		if err != nil && !m.bear(ctx, err) {
+		if err != nil && !m.retryAfter(ctx, err) {
 			return err
 		} else if err != nil {
 			continue
 		}
 		if finished(s, r) {
-			return each(m.progress(s, r))
+			return onProgress(m.progress(s, r))
 		}
-		if begun && s.Move == nil {
+		if started && s.Move == nil {
 			return ErrAborted
 		}
 		moved, p, err := m.step(ctx, s, r)
-		begun = begun || s.Move != nil || moved
+		started = started || s.Move != nil || moved
 		switch {
 		case errors.Is(err, versions.ErrChanged):
-			continue // another call was faster
+			continue // another call has made a step
 		case err != nil && (!s.Frozen(r.Topic) || ctx.Err() != nil || errors.Is(err, ErrTooSlow)):
 			return err
-		case err != nil: // until the freeze has lasted too long
-			m.cfg.Logger.Warn("migrate: a step will be repeated", "topic", r.Topic, "phase", s.Move.Phase, "error", err)
+		case err != nil: // retried until the freeze has lasted too long
+			m.cfg.Logger.Warn("migrate: step failed; retrying", "topic", r.Topic, "phase", s.Move.Phase, "error", err)
 			p.Waiting = []string{"an answer: the last one was an error, which the log has"}
 		}
-		if err := each(p); err != nil {
+		if err := onProgress(p); err != nil {
 			return err
 		}
 		if !moved && !m.pause(ctx) {
@@ -220,12 +220,13 @@ func (m *Migrator) Run(ctx context.Context, r Request, each func(Progress) error
 	}
 }
 
-// bear waits after an error of the store, and reports whether the call goes on.
-func (m *Migrator) bear(ctx context.Context, err error) bool {
+// retryAfter waits after a transient error of the store, and reports whether to retry.
+func (m *Migrator) retryAfter(ctx context.Context, err error) bool {
 	transient := errors.Is(err, store.ErrThrottled) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnavailable)
 	return transient && m.pause(ctx)
 }
 
+// pause waits for the period of checks, and reports whether ctx is not done.
 func (m *Migrator) pause(ctx context.Context) bool {
 	t := time.NewTimer(m.cfg.Poll)
 	defer t.Stop()
@@ -237,15 +238,15 @@ func (m *Migrator) pause(ctx context.Context) bool {
 	}
 }
 
-// finished reports whether the topic is where a request wants it.
+// finished reports whether the topic is as requested.
 func finished(s versions.State, r Request) bool {
 	return (s.Move == nil || s.Move.Topic != r.Topic) && s.Current(r.Topic).Partitions == r.Partitions
 }
 
-// step does the next step, or finds out what it has to wait for.
+// step makes the next step, or finds what it waits for.
 func (m *Migrator) step(ctx context.Context, s versions.State, r Request) (moved bool, p Progress, err error) {
 	if s.Move != nil {
-		if err := mine(s, r); err != nil {
+		if err := sameMigration(s, r); err != nil {
 			return false, p, err
 		}
 	}
@@ -266,11 +267,11 @@ func (m *Migrator) step(ctx context.Context, s versions.State, r Request) (moved
 	return true, p, nil
 }
 
-// next is the state of the next phase; nil while something has to be waited for.
+// next returns the state of the next phase; nil while the present one waits.
 func (m *Migrator) next(ctx context.Context, s versions.State, r Request, p *Progress) (*versions.State, error) {
 	now := m.cfg.Clock()
 	if s.Move == nil {
-		to, err := begin(s, r, now)
+		to, err := startMigration(s, r, now)
 		return &to, err
 	}
 	var err error
@@ -279,7 +280,7 @@ func (m *Migrator) next(ctx context.Context, s versions.State, r Request, p *Pro
 		if err := m.create(ctx, s, r.Topic); err != nil {
 			return nil, err
 		}
-		return with(s, versions.Created), nil
+		return inPhase(s, versions.Created), nil
 	case versions.Created:
 		if p.Waiting, err = m.cfg.Cluster.Subscribed(ctx, p.To); err != nil || len(p.Waiting) > 0 {
 			return nil, err
@@ -292,19 +293,19 @@ func (m *Migrator) next(ctx context.Context, s versions.State, r Request, p *Pro
 		if err := m.relays(ctx, s, p); err != nil || len(p.Waiting) > 0 {
 			return nil, err
 		}
-		return with(s, versions.Quiet), nil
+		return inPhase(s, versions.Quiet), nil
 	case versions.Quiet:
 		if p.Unread, p.Waiting, err = m.unread(ctx, p.From, r); err != nil || p.Unread > 0 {
 			return nil, err
 		}
-		// A crash must not take back what groups have read: they would read it again,
-		// behind what is on the new topic by then.
+		// A crash must not lose the offsets of groups: they would read records again after
+		// later ones of the new topic.
 		if err := m.cfg.Cluster.Flush(ctx); err != nil {
 			return nil, err
 		}
-		return with(s, versions.Drained), nil
+		return inPhase(s, versions.Drained), nil
 	case versions.Drained:
-		return change(s, now), nil
+		return switchTopics(s, now), nil
 	case versions.Switched:
 		if err := m.relays(ctx, s, p); err != nil || len(p.Waiting) > 0 {
 			return nil, err
@@ -316,9 +317,9 @@ func (m *Migrator) next(ctx context.Context, s versions.State, r Request, p *Pro
 	return nil, fmt.Errorf("%w: phase %.40q is one of a later version of this program", ErrBusy, s.Move.Phase)
 }
 
-// create makes the new topic, which nobody may have used.
+// create creates the new topic, which must be unused.
 func (m *Migrator) create(ctx context.Context, s versions.State, base string) error {
-	from, to := ends(s, base)
+	from, to := topicNames(s, base)
 	for _, t := range s.All() {
 		if t.Name != to {
 			continue
@@ -340,7 +341,7 @@ func (m *Migrator) relays(ctx context.Context, s versions.State, p *Progress) er
 	return err
 }
 
-// unread counts what groups have not read of the old topic.
+// unread counts the records of the old topic that groups have not read.
 func (m *Migrator) unread(ctx context.Context, topic string, r Request) (n int64, waiting []string, err error) {
 	groups, err := m.cfg.Cluster.Unread(ctx, topic)
 	for _, g := range groups {
@@ -357,7 +358,7 @@ func (m *Migrator) unread(ctx context.Context, topic string, r Request) (n int64
 
 func (m *Migrator) progress(s versions.State, r Request) Progress {
 	p := Progress{Partitions: r.Partitions, Done: finished(s, r)}
-	p.From, p.To = ends(s, r.Topic)
+	p.From, p.To = topicNames(s, r.Topic)
 	if s.Move != nil && s.Move.Topic == r.Topic {
 		p.Phase = s.Move.Phase
 		if s.Frozen(r.Topic) {
@@ -367,21 +368,22 @@ func (m *Migrator) progress(s versions.State, r Request) Progress {
 	return p
 }
 
-// letGo thaws a topic whose migration nobody drives any more, as far as it can.
-func (m *Migrator) letGo(ctx context.Context, r Request) {
+// thawOnError thaws a topic whose migration has ended with an error. The Guard thaws it if
+// that fails.
+func (m *Migrator) thawOnError(ctx context.Context, r Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	s, err := versions.Load(ctx, m.cfg.Store)
-	if err == nil && s.Frozen(r.Topic) && mine(s, r) == nil {
-		_, err = versions.Save(ctx, m.cfg.Store, *with(s, versions.Created))
+	if err == nil && s.Frozen(r.Topic) && sameMigration(s, r) == nil {
+		_, err = versions.Save(ctx, m.cfg.Store, *inPhase(s, versions.Created))
 	}
 	if err != nil {
-		m.cfg.Logger.Warn("migrate: the topic stays frozen until its time is over", "error", err)
+		m.cfg.Logger.Warn("migrate: cannot thaw the topic; it stays frozen until its time is over", "error", err)
 	}
 }
 
-// Abort undoes what was begun, or tells what it would undo; the old topic stays the current
-// one.
+// Abort ends a migration; the old topic stays the current one. It returns the topic. Without
+// execute it only checks.
 func (m *Migrator) Abort(ctx context.Context, execute bool) (topic string, err error) {
 	s, err := versions.Load(ctx, m.cfg.Store)
 	if err != nil {
@@ -402,8 +404,8 @@ func topicOf(s versions.State) string {
 	return s.Move.Topic
 }
 
-// Retire has nobody read a past version any more, once its retention is over: it may be
-// deleted then.
+// Retire ends the reading of a past version once its retention is over. Operators may delete
+// the topic afterwards. Without execute it only checks.
 func (m *Migrator) Retire(ctx context.Context, topic string, execute bool) error {
 	s, err := versions.Load(ctx, m.cfg.Store)
 	if err != nil {
@@ -417,19 +419,20 @@ func (m *Migrator) Retire(ctx context.Context, topic string, execute bool) error
 	return err
 }
 
-// guardEvery is how often a Guard looks, guardGrace how long it leaves to who drives.
+// guardEvery is the period of the Guard, guardGrace the time that it leaves to the process
+// that drives the migration.
 const (
 	guardEvery = 5 * time.Second
 	guardGrace = 10 * time.Second
 )
 
-// Guard thaws topics that nobody has thawed in time, until ctx ends.
+// Guard thaws topics that are frozen for too long, until ctx ends.
 func (m *Migrator) Guard(ctx context.Context) error {
 	t := time.NewTicker(guardEvery)
 	defer t.Stop()
 	for {
 		if err := m.thaw(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, versions.ErrChanged) {
-			m.cfg.Logger.Warn("migrate: whether a topic is frozen for too long is not known", "error", err)
+			m.cfg.Logger.Warn("migrate: cannot check whether a topic is frozen for too long", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -447,7 +450,7 @@ func (m *Migrator) thaw(ctx context.Context) error {
 	if m.cfg.Clock().Add(-guardGrace).UnixMilli() <= s.Move.ThawAfter {
 		return nil
 	}
-	m.cfg.Logger.Warn("migrate: a topic was frozen for too long; its events are published again", "topic", s.Move.Topic, "by", s.Move.By)
-	_, err = versions.Save(ctx, m.cfg.Store, *with(s, versions.Created))
+	m.cfg.Logger.Warn("migrate: a topic was frozen for too long; publishing its events again", "topic", s.Move.Topic, "by", s.Move.By)
+	_, err = versions.Save(ctx, m.cfg.Store, *inPhase(s, versions.Created))
 	return err
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
-// The transitions: each makes one state from another, and does nothing else.
+// The transitions. Each is a pure function from one state to another.
 
-// begin plans a migration. A version that was abandoned has no records and is taken again,
-// if it has as many partitions.
-func begin(s versions.State, r Request, now time.Time) (versions.State, error) {
+// startMigration plans a migration. An abandoned version has no records; it is used again if
+// it has the requested number of partitions.
+func startMigration(s versions.State, r Request, now time.Time) (versions.State, error) {
 	to := s.Clone()
 	list := slices.Clone(s.Of(r.Topic))
 	i := slices.IndexFunc(list, func(v versions.Version) bool { return v.Status == versions.Abandoned && v.Partitions == r.Partitions })
@@ -29,8 +29,8 @@ func begin(s versions.State, r Request, now time.Time) (versions.State, error) {
 	return to, nil
 }
 
-// mine refuses a migration under way that is another than the one requested.
-func mine(s versions.State, r Request) error {
+// sameMigration returns an error if another migration than the requested one is under way.
+func sameMigration(s versions.State, r Request) error {
 	v, _ := next(s)
 	if s.Move.Phase == versions.Switched {
 		v = s.Current(s.Move.Topic)
@@ -41,7 +41,7 @@ func mine(s versions.State, r Request) error {
 	return fmt.Errorf("%w: %s to %d partitions, begun by %s: end or abort it first", ErrBusy, s.Move.Topic, v.Partitions, s.Move.By)
 }
 
-// next is the version that is being prepared.
+// next returns the version that is being prepared.
 func next(s versions.State) (versions.Version, bool) {
 	list := s.Of(s.Move.Topic)
 	i := slices.IndexFunc(list, func(v versions.Version) bool { return v.Status == versions.Next })
@@ -51,9 +51,9 @@ func next(s versions.State) (versions.Version, bool) {
 	return list[i], true
 }
 
-// ends are the topics that a migration goes from and to; they are the same where there is
-// none.
-func ends(s versions.State, base string) (from, to string) {
+// topicNames returns the old and the new topic of a migration; both are the current topic if
+// there is none.
+func topicNames(s versions.State, base string) (from, to string) {
 	current := s.Current(base)
 	from = versions.Name(base, current.Number)
 	if s.Move == nil || s.Move.Topic != base {
@@ -62,7 +62,7 @@ func ends(s versions.State, base string) (from, to string) {
 	if v, ok := next(s); ok {
 		return from, versions.Name(base, v.Number)
 	}
-	past := versions.Version{} // after the switch: where it came from
+	past := versions.Version{} // after the switch: the old topic
 	for _, v := range s.Of(base) {
 		if v.Status == versions.Past && v.Until >= past.Until {
 			past = v
@@ -71,8 +71,9 @@ func ends(s versions.State, base string) (from, to string) {
 	return versions.Name(base, past.Number), from
 }
 
-// with is the state in another phase. One that is not frozen has no end of a freeze.
-func with(s versions.State, phase versions.Phase) *versions.State {
+// inPhase returns the state in another phase. A phase that is not frozen has no end of the
+// freeze.
+func inPhase(s versions.State, phase versions.Phase) *versions.State {
 	to := s.Clone()
 	to.Move.Phase = phase
 	if !to.Frozen(to.Move.Topic) {
@@ -81,8 +82,7 @@ func with(s versions.State, phase versions.Phase) *versions.State {
 	return &to
 }
 
-// freeze has the relays hold the topic's events back; the next revision is what they have
-// to have seen.
+// freeze makes the relays keep the topic's events back; they must report the next revision.
 func freeze(s versions.State, now time.Time, longest time.Duration) *versions.State {
 	to := s.Clone()
 	to.Move.Phase, to.Move.FrozenAt, to.Move.ThawAfter = versions.Frozen, now.UnixMilli(), now.Add(longest).UnixMilli()
@@ -90,8 +90,8 @@ func freeze(s versions.State, now time.Time, longest time.Duration) *versions.St
 	return &to
 }
 
-// change makes the new version the current one.
-func change(s versions.State, now time.Time) *versions.State {
+// switchTopics makes the new version the current one.
+func switchTopics(s versions.State, now time.Time) *versions.State {
 	to := s.Clone()
 	list := to.Topics[to.Move.Topic]
 	for i := range list {

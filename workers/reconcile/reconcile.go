@@ -1,24 +1,20 @@
-// Package reconcile completes what a crash left half done: groups whose members
-// are still pending become complete, and the stored number of members is compared
-// with the members.
+// Package reconcile completes what a crash left half done: it makes the pending members of
+// groups members, and compares the stored number of members with the members.
 //
-// It owns when that happens and what is looked at; how a chat is completed or
-// corrected is package chat's. Nothing depends on it for safety (L-058): counts are
-// exact in every committed state, and pending members are no members yet. It is
-// only about these becoming members at last.
+// It owns when that happens and for which chats; package chat completes and corrects a chat.
+// Nothing depends on it for safety: counts are exact in every committed state, and pending
+// members are not members yet. It only makes them members in the end.
 //
-// Two walks go round their tables, a part in each pass, side by side: one through the
-// chats with pending members, which a table of its own lists and nothing else, and
-// one, the audit, through the table of chats, whose chats that were created within
-// the last hour have their members counted (L-052, L-057). A round of the audit takes
-// half an hour however large the table is, so that each chat is counted in its first
-// hour. Where a walk has come to stands in the store (walk). A chat that hangs takes
-// one of a few places for a few seconds, and the others pass it by. Passes may
-// overlap, in one process and in several: whatever they do is done once (L-059,
-// L-061).
+// Two scans run in parallel, each a part of its table in each pass. One reads the chats with
+// pending members, which have a table of their own. The other, the audit, reads the table of
+// chats and counts the members of chats that were created within the last hour. A round of
+// the audit takes half an hour, however large the table is, so that each chat is counted in
+// its first hour. The position of a scan is in the store, see tableScan. A chat that hangs
+// occupies one of a few workers for some seconds; other chats do not wait for it. Passes may
+// overlap, in one process and in several: every change is conditional and happens once.
 //
-// Concurrency: Run is called once, on its own goroutine; Stats may be called from
-// any, Pass by one at a time.
+// Concurrency: Run is called once, on its own goroutine; Stats is safe for concurrent use,
+// Pass is not.
 package reconcile
 
 import (
@@ -37,17 +33,17 @@ import (
 
 // Defaults and limits of a Config.
 const (
-	Every     = 5 * time.Minute  // between passes (L-051)
-	Window    = time.Hour        // after its creation a chat is no longer counted (L-057)
-	PassLimit = 2 * time.Minute  // a pass ends after this; the next goes on
-	ChatLimit = 20 * time.Second // for one chat; what it did not do the next round does
-	AtOnce    = 4                // chats that a walk works on at the same time
-	Round     = Window / 2       // a round of the audit takes this, unless the store is too slow
-	AuditRows = 10_000           // chats that the audit reads in a pass at least
+	Every     = 5 * time.Minute  // between passes
+	Window    = time.Hour        // for which a chat is counted after its creation
+	PassLimit = 2 * time.Minute  // of a pass; the next one resumes
+	ChatLimit = 20 * time.Second // of one chat; the next round does the rest
+	AtOnce    = 4                // chats that a scan handles in parallel
+	Round     = Window / 2       // of a round of the audit, unless the store is too slow
+	AuditRows = 10_000           // chats that the audit reads at least in a pass
 	pageRows  = 500
 )
 
-// Chats is what completes and corrects a chat.
+// Chats completes and corrects chats.
 type Chats interface {
 	FinishPending(ctx context.Context, chatID string) error
 	CheckCount(ctx context.Context, chatID string) (chat.Count, error)
@@ -68,15 +64,15 @@ type Config struct {
 // Stats counts what was done since the start.
 type Stats struct {
 	Passes       int64
-	Failed       int64 // passes that could not read what they had to
+	Failed       int64 // passes that could not read their tables
 	Completed    int64 // chats whose pending members became members
-	Incomplete   int64 // attempts at that which failed
+	Incomplete   int64 // failed attempts to complete a chat
 	Checked      int64 // chats whose members were counted
 	Corrections  int64 // counts that were wrong (parley_chat_reconciliation_corrections_total)
-	Audited      int64 // chats that the audit looked at, in this process
-	Pending      int64 // chats with pending members that the last round found; 0 where another process goes round
+	Audited      int64 // chats that the audit has read, in this process
+	Pending      int64 // chats with pending members in the last round; 0 while another process scans
 	Oldest       time.Duration
-	AuditSince   time.Time // every chat was looked at since then, by whichever process; zero before the first round
+	AuditSince   time.Time // every chat was read since then, by any process; zero before the first round
 	LastPass     time.Time // when the last pass ended; zero before the first
 	LastDuration time.Duration
 }
@@ -85,12 +81,12 @@ type Stats struct {
 type Reconciler struct {
 	cfg Config
 
-	pending *walk
-	chats   *walk // nil: no audit
+	pending *tableScan
+	audit   *tableScan // nil: no audit
 
 	mu     sync.Mutex
 	stats  Stats
-	found  int64 // chats of the round through the pending ones that is under way
+	found  int64 // chats with pending members in the present round
 	oldest time.Duration
 }
 
@@ -109,15 +105,15 @@ func New(cfg Config) (*Reconciler, error) {
 		cfg.AuditRows = AuditRows
 	}
 	r := &Reconciler{cfg: cfg}
-	r.pending = &walk{
+	r.pending = &tableScan{
 		store: cfg.Store, table: store.PendingMembers, clock: cfg.Clock, log: cfg.Logger,
 		limit:  func(table.Progress) int64 { return math.MaxInt64 },
-		wanted: func(store.Row) bool { return true }, do: r.complete,
+		filter: func(store.Row) bool { return true }, handle: r.complete,
 	}
 	if cfg.AuditRows > 0 {
-		r.chats = &walk{
+		r.audit = &tableScan{
 			store: cfg.Store, table: store.Chats, clock: cfg.Clock, log: cfg.Logger,
-			limit: r.auditRows, wanted: r.young, do: func(ctx context.Context, row store.Row) { r.check(ctx, row.Key.PK) },
+			limit: r.auditRows, filter: r.needsCount, handle: func(ctx context.Context, row store.Row) { r.check(ctx, row.Key.PK) },
 		}
 	}
 	return r, nil
@@ -130,8 +126,8 @@ func (r *Reconciler) Stats() Stats {
 	return r.stats
 }
 
-// Run makes a pass at once and then one every Config.Every, until the context
-// ends. It returns nil then; a pass that fails is logged and counted.
+// Run makes a pass at once and then one every Config.Every, until the context ends. Then it
+// returns nil. A pass that fails is logged and counted.
 func (r *Reconciler) Run(ctx context.Context) error {
 	tick := time.NewTicker(r.cfg.Every)
 	defer tick.Stop()
@@ -147,23 +143,23 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// Pass makes one pass: it begins nothing after Config.PassLimit, and the next pass
-// goes on. Errors: those of reading the tables, and of the context.
+// Pass makes one pass. It starts nothing after Config.PassLimit, and the next pass resumes.
+// Errors: those of reading the tables, and of the context.
 func (r *Reconciler) Pass(ctx context.Context) error {
 	began := r.cfg.Clock()
 	until, cancel := context.WithTimeout(ctx, r.cfg.PassLimit)
 	defer cancel()
 	var audit sync.WaitGroup
 	var auditErr error
-	if r.chats != nil {
+	if r.audit != nil {
 		audit.Go(func() {
-			_, auditErr = r.chats.pass(ctx, until)
+			_, auditErr = r.audit.pass(ctx, until)
 			r.audited()
 		})
 	}
-	walks, err := r.pending.pass(ctx, until)
-	if walks || err == nil { // otherwise nobody knows, and what was found stays
-		r.settle(walks)
+	active, err := r.pending.pass(ctx, until)
+	if active || err == nil { // otherwise the last result remains
+		r.publishPending(active)
 	}
 	audit.Wait()
 	err = cmp.Or(err, auditErr)
@@ -177,20 +173,22 @@ func (r *Reconciler) Pass(ctx context.Context) error {
 	r.stats.LastDuration = r.stats.LastPass.Sub(began)
 	return err
 }
+
+// count changes the counters.
 func (r *Reconciler) count(change func(*Stats)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.stats)
 }
 
-// settle publishes what the round through the chats with pending members has found.
-func (r *Reconciler) settle(walks bool) {
+// publishPending publishes the result of the round through the chats with pending members.
+func (r *Reconciler) publishPending(active bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case !walks:
+	case !active:
 		r.stats.Pending, r.stats.Oldest = 0, 0
-	case r.pending.at.Began == 0: // the round is over
+	case r.pending.progress.Began == 0: // the round is over
 		r.stats.Pending, r.stats.Oldest = r.found, r.oldest
 	default:
 		r.stats.Pending, r.stats.Oldest = max(r.stats.Pending, r.found), max(r.stats.Oldest, r.oldest)
@@ -199,7 +197,7 @@ func (r *Reconciler) settle(walks bool) {
 	r.found, r.oldest = 0, 0
 }
 
-// complete makes the pending members of one chat members, and counts them.
+// complete makes the pending members of a chat members, and counts its members.
 func (r *Reconciler) complete(ctx context.Context, row store.Row) {
 	id := row.Key.PK
 	age := r.cfg.Clock().Sub(time.UnixMilli(table.PendingFrom(id, row.Item).CreatedAt))
@@ -215,15 +213,16 @@ func (r *Reconciler) complete(ctx context.Context, row store.Row) {
 	r.check(ctx, id)
 }
 
-// young reports whether the audit counts the members of a chat.
-func (r *Reconciler) young(row store.Row) bool {
+// needsCount reports whether the audit counts the members of a chat.
+func (r *Reconciler) needsCount(row store.Row) bool {
 	r.count(func(s *Stats) { s.Audited++ })
 	c := table.ChatFrom(row.Key.PK, row.Item)
 	return c.Type == table.Group && c.Status == table.Active && c.CreatedAt >= r.cfg.Clock().Add(-Window).UnixMilli()
 }
 
-// auditRows is how many chats the audit reads in a pass: so many that a round takes
-// Round. As long as nobody knows how many there are, that is all the pass has time for.
+// auditRows returns how many chats the audit reads in a pass: so many that a round takes
+// Round. Before the first round the number of chats is unknown, and a pass reads as many as
+// it can.
 func (r *Reconciler) auditRows(p table.Progress) int64 {
 	if p.LastBegan == 0 {
 		return math.MaxInt64
@@ -232,21 +231,21 @@ func (r *Reconciler) auditRows(p table.Progress) int64 {
 	return max((p.LastRows+passes-1)/passes, int64(r.cfg.AuditRows))
 }
 
-// audited publishes how far the audit has come.
+// audited publishes the position of the audit.
 func (r *Reconciler) audited() {
-	since := r.chats.since()
+	since := r.audit.since()
 	r.count(func(s *Stats) { s.AuditSince = since })
 	if late := r.cfg.Clock().Sub(since); !since.IsZero() && late > Window {
 		r.cfg.Logger.Warn("chat_audit_late", slog.Duration("round", late))
 	}
 }
 
-// check counts the members of one chat.
+// check counts the members of a chat.
 func (r *Reconciler) check(ctx context.Context, id string) {
 	found, err := r.cfg.Chats.CheckCount(ctx, id)
 	switch {
 	case err != nil:
-		if !errors.Is(err, store.ErrConflict) { // a chat that keeps changing is in use, and its plans count
+		if !errors.Is(err, store.ErrConflict) { // a chat that keeps changing is in use, and its plans keep the count
 			r.cfg.Logger.WarnContext(ctx, "chat_reconciliation_failed", slog.String("chat_id", id), slog.Any("error", err))
 		}
 		return

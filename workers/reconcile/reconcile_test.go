@@ -24,26 +24,26 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type world struct {
+type fixture struct {
 	*testing.T
 	store store.Store
 	now   atomic.Int64 // ns after the start
 	log   *buffer
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{T: t, log: &buffer{}}
+func newFixture(t *testing.T) *fixture {
+	w := &fixture{T: t, log: &buffer{}}
 	w.store = dynamotest.Store(t, w.clock)
 	return w
 }
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (w *world) clock() time.Time { return start.Add(time.Duration(w.now.Load())) }
+func (w *fixture) clock() time.Time { return start.Add(time.Duration(w.now.Load())) }
 
-func (w *world) pass(d time.Duration) { w.now.Add(int64(d)) }
+func (w *fixture) pass(d time.Duration) { w.now.Add(int64(d)) }
 
-func (w *world) chats(process string, st store.Store) *chat.Service {
+func (w *fixture) chats(process string, st store.Store) *chat.Service {
 	w.Helper()
 	s, err := chat.New(w.Context(), chat.Config{
 		Store: st, Clock: w.clock, Generation: "g", Producer: process,
@@ -53,7 +53,7 @@ func (w *world) chats(process string, st store.Store) *chat.Service {
 	return s
 }
 
-func (w *world) reconciler(change ...func(*reconcile.Config)) *reconcile.Reconciler {
+func (w *fixture) reconciler(change ...func(*reconcile.Config)) *reconcile.Reconciler {
 	w.Helper()
 	cfg := reconcile.Config{Store: w.store, Chats: w.chats("r", w.store), Clock: w.clock, Logger: slog.New(slog.NewTextHandler(w.log, nil))}
 	for _, f := range change {
@@ -64,7 +64,7 @@ func (w *world) reconciler(change ...func(*reconcile.Config)) *reconcile.Reconci
 	return r
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -72,7 +72,7 @@ func (w *world) must(err error) {
 }
 
 // users makes users and returns their names.
-func (w *world) users(s *chat.Service, n int) []string {
+func (w *fixture) users(s *chat.Service, n int) []string {
 	w.Helper()
 	var all []string
 	for i := range n {
@@ -83,7 +83,7 @@ func (w *world) users(s *chat.Service, n int) []string {
 }
 
 // members and pending members of a chat, and its stored count.
-func (w *world) members(id string) (members, pending, stored int) {
+func (w *fixture) members(id string) (members, pending, stored int) {
 	w.Helper()
 	page, err := w.store.Query(w.Context(), store.Query{Table: store.ChatMemberships, PK: id})
 	w.must(err)
@@ -114,7 +114,7 @@ func (m *mortal) Transact(ctx context.Context, p store.Plan) error {
 // group of 100 dies, the next pass completes it.
 func TestCompletesCreations(t *testing.T) {
 	for plans := 1; plans <= 6; plans++ { // the group, and five chunks of 24
-		w := newWorld(t)
+		w := newFixture(t)
 		users := w.users(w.chats("p", w.store), 100)
 		dying := w.chats("d", &mortal{w.store, plans})
 		c, err := dying.CreateGroup(t.Context(), chat.CreateGroup{Caller: users[0], Name: "g", Members: users[1:], RequestID: "r"})
@@ -138,11 +138,11 @@ func TestCompletesCreations(t *testing.T) {
 	}
 }
 
-// L-053, L-054, L-059 to L-061: a count that was damaged is corrected once, through
+// L-053, L-054, L-059, L-060, L-061: a count that was damaged is corrected once, through
 // the head, by however many passes at once; a chat that is older is left alone.
 func TestCorrectsCounts(t *testing.T) {
 	for _, k := range []int{1, 2, 8} {
-		w := newWorld(t)
+		w := newFixture(t)
 		s := w.chats("p", w.store)
 		users := w.users(s, 4)
 		c, err := s.CreateGroup(t.Context(), chat.CreateGroup{Caller: users[0], Name: "g", Members: users[1:3]})
@@ -212,7 +212,7 @@ func TestCorrectsCounts(t *testing.T) {
 
 // L-057: chats that were created more than an hour ago are not counted.
 func TestWindow(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := w.chats("p", w.store)
 	users := w.users(s, 2)
 	for range 30 {
@@ -252,7 +252,7 @@ func (s *sick) FinishPending(ctx context.Context, id string) error {
 // A chat that cannot be completed does not hold up the others (L-056), and the
 // next pass tries again.
 func TestOneSickChat(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s := w.chats("p", w.store)
 	users := w.users(s, 4)
 	var ids []string
@@ -286,7 +286,7 @@ func (h *hung) Scan(ctx context.Context, _ store.Scan) (store.Page, error) {
 // if the store does not answer, and Run when it is told to.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		r := w.reconciler(func(c *reconcile.Config) { c.Store, c.Clock = &hung{w.store}, time.Now })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -28,7 +28,7 @@ func (c *counted) Query(ctx context.Context, q store.Query) (store.Page, error) 
 // transaction: not all of it at once, not again and again while nothing can be
 // published, and not by a query for each message.
 func TestLongBacklogIsReadInParts(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	for range 200 {
 		r.send(id)
@@ -67,7 +67,7 @@ func TestLongBacklogIsReadInParts(t *testing.T) {
 
 // While nothing can be published operators see that something waits, and since when.
 func TestBacklogShowsWhileNothingCanBePublished(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	r.must(re.Cycle(r.ctx))
 	r.send(r.group())

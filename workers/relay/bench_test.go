@@ -85,7 +85,7 @@ func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 		} else if tries == 10 {
 			b.Fatal(err)
 		}
-		s.relay.swept = time.Time{}
+		s.relay.lastSweep = time.Time{}
 	}
 	s.commits = nil
 	return s
@@ -133,13 +133,13 @@ func benchBacklog(b *testing.B, br *kafkatest.Broker, n int) {
 	for range b.N {
 		b.StopTimer()
 		s.send(n)
-		s.relay.swept = time.Time{}
+		s.relay.lastSweep = time.Time{}
 		b.StartTimer()
 		start, before := time.Now(), cpu(b)
 		for s.relay.sweep(b.Context()) != nil { // as Run does
 		}
 		took, used = took+time.Since(start), used+cpu(b)-before
-		if err := s.relay.settle(b.Context(), true); err != nil {
+		if err := s.relay.deletePublished(b.Context(), true); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -155,7 +155,7 @@ func benchNudged(b *testing.B, br *kafkatest.Broker) {
 	s.send(b.N)
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
-	s.relay.swept = time.Now().Add(time.Hour)
+	s.relay.lastSweep = time.Now().Add(time.Hour)
 	before := s.relay.Stats().Published
 	start := cpu(b)
 	b.ResetTimer()

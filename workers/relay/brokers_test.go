@@ -21,9 +21,9 @@ import (
 )
 
 // brokerRig is a rig for a broker that may have other runs' records.
-func brokerRig(t *testing.T, b *kafkatest.Broker) *rig {
+func brokerRig(t *testing.T, b *kafkatest.Broker) *fixture {
 	t.Helper()
-	r := newRig(t)
+	r := newFixture(t)
 	r.run = b.Name("")[1:]
 	return r
 }
@@ -121,7 +121,7 @@ type holder struct {
 	frozen bool // a transaction is open, and its relay believes that it failed
 }
 
-func (r *rig) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm *bool) *holder {
+func (r *fixture) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm *bool) *holder {
 	h := &holder{}
 	h.Relay = r.onKafka(b, slot, func(cfg *Config, c *kafka.Client) {
 		h.client = c
@@ -200,7 +200,7 @@ func TestRandomSchedulesOnBrokers(t *testing.T) {
 					case err != nil && !errors.Is(err, errLost):
 						t.Fatalf("seed %d: %v", seed, err)
 					case err != nil:
-						h.swept = time.Time{}
+						h.lastSweep = time.Time{}
 					}
 					r.now = r.now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
 				case 9:
@@ -217,7 +217,7 @@ func TestRandomSchedulesOnBrokers(t *testing.T) {
 			}
 			calm = true
 			for _, h := range holders {
-				h.swept = time.Time{}
+				h.lastSweep = time.Time{}
 				if err := h.Cycle(r.ctx); err != nil && !errors.Is(err, kafka.ErrFenced) {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
@@ -380,7 +380,7 @@ func TestKilledBrokersLoseNothing(t *testing.T) {
 // L-120, L-121, L-158: with the log away for ten minutes people make groups and send, and
 // are told of success; afterwards all of it is published, in order, each event once.
 func TestTenMinutesWithoutTheLog(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	ids := []string{r.group(), r.group()}
 	r.rest(re)
@@ -401,7 +401,7 @@ func TestTenMinutesWithoutTheLog(t *testing.T) {
 		if err := re.Cycle(r.ctx); !errors.Is(err, down) {
 			t.Fatal(err)
 		}
-		re.swept = time.Time{} // as Run does
+		re.lastSweep = time.Time{} // as Run does
 	}
 	r.fail = func() (error, error) { return nil, nil }
 	r.rest(re)

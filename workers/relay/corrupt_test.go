@@ -15,7 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A row of the outbox that cannot be read is set aside: it stays, with the reason, it is
+// A row of the outbox that cannot be read is quarantined: it stays, with the reason, it is
 // counted and told of, and it stops its own chat at most. When it is mended or removed
 // its chat goes on.
 func TestCorruptRowIsSetAside(t *testing.T) {
@@ -38,12 +38,12 @@ func TestCorruptRowIsSetAside(t *testing.T) {
 		"count is text":   {func(c string) string { return c + "#" + table.Number(2) }, text, "none of one plan", true, false},
 		"negative count":  {func(c string) string { return c + "#" + table.Number(2) }, count(-1), "none of one plan", true, false},
 		"count too large": {func(c string) string { return c + "#" + table.Number(2) }, count(1 << 62), "none of one plan", true, false},
-		"no such events":  {func(c string) string { return c + "#" + table.Number(900) }, count(3), "0 of 3 events", false, false},
+		"no such events":  {func(c string) string { return c + "#" + table.Number(900) }, count(3), "0 of 3 events exist", false, false},
 		"a bad replay":    {func(c string) string { return c + "#" + table.Number(2) + "r" }, count(0), "none of one plan", false, false},
 		"another shard":   {func(c string) string { return c + "#" + table.Number(2) }, count(1), "belongs to shard", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			var log bytes.Buffer
 			re := r.relay()
 			re.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -93,7 +93,7 @@ func TestCorruptRowIsSetAside(t *testing.T) {
 			if n := item.Get("attempts").Int64(); n < 3 || n > 6 {
 				t.Errorf("noted %d times", n)
 			}
-			if n := strings.Count(log.String(), "is set aside"); n < 2 || n > 5 || !strings.Contains(log.String(), key.SK) {
+			if n := strings.Count(log.String(), "is quarantined"); n < 2 || n > 5 || !strings.Contains(log.String(), key.SK) {
 				t.Errorf("told %d times:\n%s", n, log.String())
 			}
 			for _, re := range []*Relay{re, next} {
@@ -113,7 +113,7 @@ func TestCorruptRowIsSetAside(t *testing.T) {
 
 // What is told of a chat's creation is when its event was published, once (L-165).
 func TestCreationIsTimed(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	took := map[string][]time.Duration{}
 	re := r.relay()
 	re.cfg.Created = func(e *eventv1.ChatCreated, d time.Duration) { took[e.GetChatId()] = append(took[e.GetChatId()], d) }
@@ -134,10 +134,10 @@ func TestCreationIsTimed(t *testing.T) {
 	}
 }
 
-// An event that its topic, or the topic of dead letters, would not take is set aside
+// An event that its topic, or the topic of dead letters, would not take is quarantined
 // before it is tried: a broker's refusal would stop all that is published with it.
 func TestTooLargeEventIsSetAside(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	message := func(size int) []event.Event {
 		md := event.NewMetadata(event.TypeMessagePersisted, "evt_1", "chat_1", r.now, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 1})

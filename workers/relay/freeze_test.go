@@ -23,7 +23,7 @@ func frozen(revision int64) versions.State {
 }
 
 // types counts the published events by type.
-func (r *rig) types() map[string]int {
+func (r *fixture) types() map[string]int {
 	n := map[string]int{}
 	for _, e := range r.log {
 		n[event.TypeOf(e)]++
@@ -36,7 +36,7 @@ func (r *rig) types() map[string]int {
 // id over once for a state, however often the report fails. When the topic is thawed,
 // nothing is missing and all is in order.
 func TestUnreportedFreezeHoldsOneTopic(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	state, renewals, reports := versions.State{}, 0, 0
 	denied := errors.New("no permission on the new topic")
@@ -77,7 +77,7 @@ func TestUnreportedFreezeHoldsOneTopic(t *testing.T) {
 // A relay that is not sure of its slot publishes nothing under a new state: another may
 // have reported a later one.
 func TestNothingIsPublishedBeforeTheRenewal(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	renew := errors.New("the lease is not held any more")
 	re.cfg.Topics = func(context.Context) (versions.State, error) { return frozen(7), nil }

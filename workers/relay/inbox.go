@@ -9,41 +9,40 @@ import (
 	"github.com/parley-chat/parley/server/event"
 )
 
-// inbox keeps what nudges tell until the relay gets to it, chat by chat. Nudges of one
-// chat add up; where their events find no room, the chat is marked, and the relay asks
-// the outbox for it instead. Only when there is no room for marks either does a nudge
-// get lost, and then the inbox asks for a sweep.
+// inbox buffers nudges by chat until the relay publishes them. Where the events of a chat do
+// not fit, the inbox keeps only the chat's id, and the relay queries the outbox for it. Only
+// when there are too many chats is a nudge dropped, and then the inbox asks for a sweep.
 //
-// Concurrency: all methods may be called by anybody.
+// Concurrency: all methods are safe for concurrent use.
 type inbox struct {
-	batch int           // events that are worth a transaction at once
-	room  int           // events
-	wake  chan struct{} // has something when there is more to do than before
+	batch    int           // events that fill a transaction
+	capacity int           // events
+	wake     chan struct{} // is sent to when there is more to do
 
-	mu     sync.Mutex
-	chats  map[string]*waiting
-	order  []string // of chats, by their first nudge
-	events int      // kept
-	bytes  int      // of these events
-	lost   bool     // a nudge found no room
+	mu         sync.Mutex
+	chats      map[string]*chatNudges
+	order      []string // chats, by their first nudge
+	events     int      // in the inbox
+	bytes      int      // of these events
+	overflowed bool     // a nudge was dropped
 }
 
-// waiting is what nudges told of a chat.
-type waiting struct {
-	chatID  string
-	commits []chat.Commit // in the order in which they came
-	ask     bool          // there were more: the outbox has them
-	since   time.Time     // when the first came
-	size    int           // bytes
+// chatNudges are the nudges of a chat.
+type chatNudges struct {
+	chatID      string
+	commits     []chat.Commit // in the order of their arrival
+	queryOutbox bool          // there were more: they are read from the outbox
+	since       time.Time     // arrival of the first
+	size        int           // bytes
 }
 
-// maxInboxBytes bounds the events that are kept, in bytes: few are near the limit of an
-// event, but all may be.
+// maxInboxBytes bounds the events in the inbox, in bytes: few events are near their maximal
+// size, but all may be.
 const maxInboxBytes = 32 << 20
 
-// roughSize is about what an event takes. Only messages can be large; to measure others
-// would cost more than to keep them.
-func roughSize(e event.Event) int {
+// estimateSize estimates the memory of an event. Only messages can be large; to measure
+// other events would cost more than to buffer them.
+func estimateSize(e event.Event) int {
 	const other = 1 << 10
 	if m, ok := e.(*eventv1.MessagePersisted); ok {
 		return other + len(m.GetContent())
@@ -52,32 +51,33 @@ func roughSize(e event.Event) int {
 }
 
 func newInbox(room, batch int) *inbox {
-	return &inbox{batch: batch, room: room, wake: make(chan struct{}, 1), chats: map[string]*waiting{}}
+	return &inbox{batch: batch, capacity: room, wake: make(chan struct{}, 1), chats: map[string]*chatNudges{}}
 }
 
-// put adds a nudge. It reports whether something of it is kept: its events, or a mark.
-func (b *inbox) put(c chat.Commit, now time.Time) bool {
+// add adds a nudge. It reports whether the nudge was accepted: with its events, or as the id
+// of a chat to query.
+func (b *inbox) add(c chat.Commit, now time.Time) bool {
 	size := 0
 	for _, e := range c.Events {
-		size += roughSize(e)
+		size += estimateSize(e)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.chats[c.ChatID]
 	if w == nil {
 		if len(b.chats) >= maxChats {
-			b.lost = true
+			b.overflowed = true
 			b.signal()
 			return false
 		}
-		w = &waiting{chatID: c.ChatID, since: now}
+		w = &chatNudges{chatID: c.ChatID, since: now}
 		b.chats[c.ChatID] = w
 		b.order = append(b.order, c.ChatID)
 	}
 	before := b.events
-	if w.ask || b.events+len(c.Events) > b.room || b.bytes+size > maxInboxBytes {
+	if w.queryOutbox || b.events+len(c.Events) > b.capacity || b.bytes+size > maxInboxBytes {
 		b.release(w)
-		w.commits, w.size, w.ask = nil, 0, true
+		w.commits, w.size, w.queryOutbox = nil, 0, true
 	} else {
 		w.commits = append(w.commits, c)
 		w.size += size
@@ -97,17 +97,17 @@ func (b *inbox) signal() {
 	}
 }
 
-// release gives the room of a chat's events back.
-func (b *inbox) release(w *waiting) {
+// release frees the capacity of a chat's events.
+func (b *inbox) release(w *chatNudges) {
 	for _, c := range w.commits {
 		b.events -= len(c.Events)
 	}
 	b.bytes -= w.size
 }
 
-// take takes chats out, those that have waited longest first: as many as have at most
-// some number of events together, and one at least.
-func (b *inbox) take(most int) (list []*waiting) {
+// dequeue removes and returns the chats that have waited longest: as many as have at most a
+// number of events together, and at least one.
+func (b *inbox) dequeue(most int) (list []*chatNudges) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
@@ -130,21 +130,21 @@ func (b *inbox) take(most int) (list []*waiting) {
 	return list
 }
 
-// has reports whether a nudge of a chat waits.
-func (b *inbox) has(chatID string) bool {
+// contains reports whether a nudge of a chat waits.
+func (b *inbox) contains(chatID string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.chats[chatID] != nil
 }
 
-// state says how many chats wait, and whether there is enough for a transaction.
+// state returns how many chats wait, and whether they fill a transaction.
 func (b *inbox) state() (chats int, full bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.order), b.events >= b.batch || b.lost
+	return len(b.order), b.events >= b.batch || b.overflowed
 }
 
-// oldest is when the nudge came that has waited longest; zero if none waits.
+// oldest returns the arrival of the nudge that has waited longest; zero if none waits.
 func (b *inbox) oldest() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,11 +154,11 @@ func (b *inbox) oldest() time.Time {
 	return b.chats[b.order[0]].since
 }
 
-// takeLost reports whether nudges found no room since the last time.
-func (b *inbox) takeLost() bool {
+// resetOverflow reports whether nudges were dropped since the last call.
+func (b *inbox) resetOverflow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	lost := b.lost
-	b.lost = false
+	lost := b.overflowed
+	b.overflowed = false
 	return lost
 }

@@ -16,7 +16,7 @@ import (
 // More nudges than there is room for are not dropped: their chats are marked, and the
 // outbox is asked for them, without a sweep.
 func TestNudgesThatFindNoRoomAreMarks(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.room = 10
 	ids := []string{r.group(), r.group(), r.group(), r.group()}
 	re := r.relay()
@@ -31,19 +31,19 @@ func TestNudgesThatFindNoRoomAreMarks(t *testing.T) {
 	if n := re.inbox.events; n > 10 {
 		t.Errorf("%d events are kept", n)
 	}
-	swept := re.swept
+	swept := re.lastSweep
 	for n := 0; n == 0 || len(re.inbox.order) > 0; n++ {
 		r.must(re.Cycle(r.ctx))
 	}
-	if s := re.Stats(); s.Dropped != 0 || s.Published != 208 || !re.swept.Equal(swept) { // with the creations' two each
-		t.Fatalf("%+v, swept at %v", s, re.swept)
+	if s := re.Stats(); s.Dropped != 0 || s.Published != 208 || !re.lastSweep.Equal(swept) { // with the creations' two each
+		t.Fatalf("%+v, swept at %v", s, re.lastSweep)
 	}
 	r.check(false)
 }
 
 // A nudge that finds no room is as good as one that does, also if none follows it.
 func TestLastNudgeFindsNoRoom(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.room = 1
 	re := r.relay()
 	r.must(re.Cycle(r.ctx))
@@ -59,7 +59,7 @@ func TestLastNudgeFindsNoRoom(t *testing.T) {
 
 // Where even marks find no room there is a sweep at once.
 func TestNudgesWithoutRoomForAMarkBringASweep(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	r.must(re.Cycle(r.ctx))
 	for i := range 65_536 { // of chats that the store does not have
@@ -73,7 +73,7 @@ func TestNudgesWithoutRoomForAMarkBringASweep(t *testing.T) {
 	if n := re.Stats().Dropped; n != 1 {
 		t.Fatalf("%d nudges are dropped", n)
 	}
-	re.inbox.take(1 << 20) // it would take long to ask for them all
+	re.inbox.dequeue(1 << 20) // it would take long to ask for them all
 	before := len(r.log)
 	r.must(re.pass(r.ctx)) // no time has passed
 	if len(r.log) != before+2 || r.log[before].GetChatId() != id {
@@ -83,7 +83,7 @@ func TestNudgesWithoutRoomForAMarkBringASweep(t *testing.T) {
 
 // What nudges hold in memory is bounded in bytes, too.
 func TestNudgesOfLargeMessages(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	text := strings.Repeat("x", 1<<20)
 	for i := range 100 {
@@ -97,7 +97,7 @@ func TestNudgesOfLargeMessages(t *testing.T) {
 	if kept == 0 || kept > 32 || len(re.inbox.order) != 100 || re.Stats().Dropped != 0 {
 		t.Fatalf("%d of a megabyte each are kept, of %d chats", kept, len(re.inbox.order))
 	}
-	re.inbox.take(1 << 20)
+	re.inbox.dequeue(1 << 20)
 	if re.inbox.bytes != 0 || re.inbox.events != 0 {
 		t.Fatalf("%d bytes of %d events are left of nothing", re.inbox.bytes, re.inbox.events)
 	}
@@ -105,7 +105,7 @@ func TestNudgesOfLargeMessages(t *testing.T) {
 
 // A regular sweep leaves to nudges what they tell of, and reads it not twice.
 func TestSweepLeavesNudgesTheirChats(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	re := r.relay()
 	reads := &counted{Store: r.store}
@@ -124,7 +124,7 @@ func TestSweepLeavesNudgesTheirChats(t *testing.T) {
 // The oldest row that is not published is as old as it is: while a nudge waits, while its
 // transaction hangs or has failed, and not a moment longer.
 func TestAgeOfTheOldestRow(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	re := r.relay()
 	want := func(when string, d time.Duration) {
@@ -151,7 +151,7 @@ func TestAgeOfTheOldestRow(t *testing.T) {
 	}
 	r.now = r.now.Add(500 * time.Millisecond)
 	want("after a failure", time.Second)
-	re.cfg.Publish, re.swept = publish, time.Time{} // as Run does
+	re.cfg.Publish, re.lastSweep = publish, time.Time{} // as Run does
 	r.must(re.Cycle(r.ctx))
 	r.now = r.now.Add(time.Second)
 	want("once it is published", 0)

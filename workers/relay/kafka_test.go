@@ -11,7 +11,7 @@ import (
 )
 
 // onKafka makes a relay that publishes to a broker as the holder of a slot does.
-func (r *rig) onKafka(b *kafkatest.Broker, slot string, change func(*Config, *kafka.Client)) *Relay {
+func (r *fixture) onKafka(b *kafkatest.Broker, slot string, change func(*Config, *kafka.Client)) *Relay {
 	r.t.Helper()
 	c, err := kafka.NewTransactional(b.Addr, slot)
 	r.must(err)
@@ -29,7 +29,7 @@ func (r *rig) onKafka(b *kafkatest.Broker, slot string, change func(*Config, *ka
 }
 
 // heads are the last committed versions of the chats.
-func (r *rig) heads() map[string]int64 {
+func (r *fixture) heads() map[string]int64 {
 	heads := map[string]int64{}
 	for _, c := range r.commits {
 		heads[c.ChatID] = max(heads[c.ChatID], c.Head.Version)
@@ -42,7 +42,7 @@ func (r *rig) heads() map[string]int64 {
 // many records that took. It fails if a record shows an event that the store does not
 // have, stands in another partition than its chat's, or a first occurrence comes out of
 // order.
-func (r *rig) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int) {
+func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int) {
 	r.t.Helper()
 	want, heads := r.events(), r.heads()
 	type place struct {
@@ -86,7 +86,7 @@ func (r *rig) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int) {
 
 // Relays of different slots each publish their shards, whatever they are told.
 func TestShardsAreDisjoint(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	var even, odd []int
 	for shard := range event.Shards {
 		if shard%2 == 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// gather returns a function that adds plans to those that wait, and publishes them
-// once they fill a transaction.
-func (r *Relay) gather(ctx context.Context, waiting *[]plan) func([]plan) error {
+// batcher returns a function that collects plans, and publishes them once they fill a
+// transaction.
+func (r *Relay) batcher(ctx context.Context, waiting *[]plan) func([]plan) error {
 	return func(more []plan) error {
 		*waiting = append(*waiting, more...)
 		n, size := 0, 0
@@ -24,7 +24,7 @@ func (r *Relay) gather(ctx context.Context, waiting *[]plan) func([]plan) error 
 			return nil
 		}
 		full := *waiting
-		*waiting = nil // also after a failure: the outbox still has them
+		*waiting = nil // also after an error: their rows are still in the outbox
 		if err := r.publish(ctx, full); err != nil {
 			return err
 		}
@@ -32,68 +32,65 @@ func (r *Relay) gather(ctx context.Context, waiting *[]plan) func([]plan) error 
 	}
 }
 
-// queryChat hands the plans of a chat that follow the last version published to take,
-// in order and in parts of at most a transaction: after hours without Kafka a chat
-// may have more than fits into memory, and what was read is thrown away whenever it
-// cannot be published. Nothing is read of a chat that has to wait for a partition.
-func (r *Relay) queryChat(ctx context.Context, chatID string, last int64, known bool, take func([]plan) error) error {
-	if r.leftOut(chatID) {
+// queryChat reads the plans of a chat that follow the last published version and calls emit
+// with them, in order and in parts of at most a transaction: after hours without Kafka a
+// chat may have more plans than fit into memory. Nothing is read of a chat that is deferred.
+func (r *Relay) queryChat(ctx context.Context, chatID string, emit func([]plan) error) error {
+	last, cached := r.lastPublished[chatID]
+	if r.isDeferred(chatID) {
 		return nil
 	}
 	rows, err := r.rows(ctx, chatID)
-	if err == nil && len(rows.list) > 0 && (!known || hole(rows.list, last)) {
-		// A read that is no snapshot may have passed the place of a row just before
-		// it was written, and then met the next. The second read shows the row, or it
-		// is deleted: then another relay has published it.
+	if err == nil && len(rows.list) > 0 && (!cached || hasGap(rows.list, last)) {
+		// The read is not a snapshot: it may have passed the place of a row just before the
+		// row was written, and then found the next one. A second read finds the row, unless
+		// another relay has published and deleted it.
 		rows, err = r.rows(ctx, chatID)
 	}
 	if err != nil {
 		return err
 	}
-	if rows.bad != nil {
-		// Nobody knows what it points to: it may be what comes next.
-		r.stop(ctx, rows.badKey, chatID, rows.bad)
+	if rows.unreadable != nil {
+		// The row may announce any event, also the next one.
+		r.block(ctx, rows.unreadableKey, chatID, rows.unreadable)
 		rows.list = nil
 	}
 	var next []table.Outbox
-	published := int64(0)
-	if known {
-		published = last
-	}
+	published := last
 	for _, row := range rows.list {
 		end := row.FirstVersion + row.Count - 1
-		if known && end <= last {
-			// Published, waiting to be deleted; or written again since, by an operator.
-			if end <= published && !r.waits[row.Key()] {
-				rows.again = append(rows.again, row)
+		if cached && end <= last {
+			// It is published and not yet deleted, or an operator has written it again.
+			if end <= published && !r.isPending[row.Key()] {
+				rows.replays = append(rows.replays, row)
 			}
 			continue
 		}
 		next = append(next, row)
-		last, known = end, true
+		last, cached = end, true
 	}
-	for len(next) > 0 && !r.left[chatID] {
-		n := r.together(next)
+	for len(next) > 0 && !r.deferred[chatID] {
+		n := r.batchSize(next)
 		plans, err := r.load(ctx, next[:n])
-		if err := errors.Join(take(plans), retriable(err)); err != nil {
+		if err := errors.Join(emit(plans), retriable(err)); err != nil {
 			return err
 		}
 		if err != nil {
-			r.stop(ctx, next[len(plans)].Key(), chatID, err)
+			r.block(ctx, next[len(plans)].Key(), chatID, err)
 			break
 		}
 		next = next[n:]
 	}
-	return r.replays(ctx, rows.again, take)
+	return r.publishReplays(ctx, rows.replays, emit)
 }
 
-// maxTogether bounds the events of a chat that are read at once.
-const maxTogether = 500
+// maxBatchEvents bounds the events of a chat that are read at once.
+const maxBatchEvents = 500
 
-// together says how many rows from the first on follow each other and fit into a
+// batchSize returns how many rows from the first on are consecutive and fit into a
 // transaction: their events are read at once.
-func (r *Relay) together(rows []table.Outbox) int {
-	most := int64(min(r.cfg.MaxBatch, maxTogether))
+func (r *Relay) batchSize(rows []table.Outbox) int {
+	most := int64(min(r.cfg.MaxBatch, maxBatchEvents))
 	n, events := 1, rows[0].Count
 	for n < len(rows) && rows[n].FirstVersion == rows[n-1].FirstVersion+rows[n-1].Count && events+rows[n].Count <= most {
 		events += rows[n].Count
@@ -102,7 +99,7 @@ func (r *Relay) together(rows []table.Outbox) int {
 	return n
 }
 
-// retriable returns an error that is not the fault of a row.
+// retriable returns the error unless it is that of an unpublishable row.
 func retriable(err error) error {
 	if errors.Is(err, errPoison) {
 		return nil
@@ -110,28 +107,28 @@ func retriable(err error) error {
 	return err
 }
 
-// replays hands the plans of rows whose events were published before to take. They
-// come in any order, and one that cannot be published stops nothing.
-func (r *Relay) replays(ctx context.Context, rows []table.Outbox, take func([]plan) error) error {
+// publishReplays calls emit with the plans of rows whose events were published before. They
+// come in any order, and one that cannot be published does not block its chat.
+func (r *Relay) publishReplays(ctx context.Context, rows []table.Outbox, emit func([]plan) error) error {
 	for i, row := range rows {
 		plans, err := r.load(ctx, rows[i:i+1])
 		if err := retriable(err); err != nil {
 			return err
 		}
 		if err != nil {
-			r.setAside(ctx, row.Key(), row.ChatID, err)
+			r.quarantine(ctx, row.Key(), row.ChatID, err)
 			continue
 		}
 		plans[0].replay = true
-		if err := take(plans); err != nil {
+		if err := emit(plans); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// hole reports whether rows of a chat leave out a version after the last.
-func hole(rows []table.Outbox, last int64) bool {
+// hasGap reports whether the rows of a chat leave out a version after the last.
+func hasGap(rows []table.Outbox, last int64) bool {
 	for _, row := range rows {
 		if row.FirstVersion > last+1 {
 			return true
@@ -141,11 +138,11 @@ func hole(rows []table.Outbox, last int64) bool {
 	return false
 }
 
-// chatRows are the outbox rows of a chat.
+// chatRows are the rows of a chat that are not pending deletion.
 type chatRows struct {
-	list, again []table.Outbox // those of new events, and replays
-	bad         error          // why badKey cannot be read; nil if all can
-	badKey      store.Key
+	list, replays []table.Outbox // those of new events, and replays
+	unreadable    error          // why badKey cannot be read; nil if all can
+	unreadableKey store.Key
 }
 
 // rows reads the outbox rows of a chat.
@@ -157,12 +154,12 @@ func (r *Relay) rows(ctx context.Context, chatID string) (rows chatRows, err err
 		o, err := read(row)
 		switch {
 		case err != nil && o.Replay:
-			r.setAside(ctx, row.Key, chatID, err)
+			r.quarantine(ctx, row.Key, chatID, err)
 		case err != nil:
-			rows.bad, rows.badKey = err, row.Key
-		case o.Replay && r.waits[row.Key]: // published, waiting to be deleted
+			rows.unreadable, rows.unreadableKey = err, row.Key
+		case o.Replay && r.isPending[row.Key]: // published and not yet deleted
 		case o.Replay:
-			rows.again = append(rows.again, o)
+			rows.replays = append(rows.replays, o)
 		default:
 			rows.list = append(rows.list, o)
 		}
@@ -179,8 +176,8 @@ func read(row store.Row) (table.Outbox, error) {
 	return o, nil
 }
 
-// load reads the events that rows point to, which follow each other. With errPoison
-// come the plans of the rows before the one that cannot be published.
+// load reads the events of consecutive rows. With errPoison it returns the plans of the rows
+// before the one that cannot be published.
 func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
 	end := rows[len(rows)-1]
 	q := store.Query{
@@ -209,7 +206,7 @@ func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
 	return plans, nil
 }
 
-// planFrom makes the plan of a row from the rows of its events.
+// planFrom makes the plan of an outbox row from the rows of its events.
 func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, error) {
 	var events []event.Event
 	var payloads [][]byte // stored as they are published
@@ -229,9 +226,9 @@ func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, er
 		events, payloads = append(events, e), append(payloads, stored.Payload)
 	}
 	if int64(len(events)) != row.Count {
-		return plan{}, fmt.Errorf("%w: %d of %d events are there", errPoison, len(events), row.Count)
+		return plan{}, fmt.Errorf("%w: %d of %d events exist", errPoison, len(events), row.Count)
 	}
 	p, err := r.planOf(row.Key(), row.ChatID, events, payloads)
-	p.read = true
+	p.stored = true
 	return p, err
 }

@@ -100,7 +100,7 @@ var steps = []string{
 
 // life is one process: a broker, a relay and a consumer, that may end at a step.
 type life struct {
-	r      *rig
+	r      *fixture
 	dir    string
 	broker *kafka.Broker
 	disk   image
@@ -146,7 +146,7 @@ func (h halves) BatchWrite(ctx context.Context, writes []store.Write) error {
 	return nil
 }
 
-func (r *rig) live(dir string, disk image, dieAt string) *life {
+func (r *fixture) live(dir string, disk image, dieAt string) *life {
 	r.t.Helper()
 	l := &life{r: r, dir: dir, disk: disk, dieAt: dieAt, log: map[string]bool{}}
 	var err error
@@ -214,7 +214,7 @@ const lossGroup = "loss"
 
 // consumer is a group that remembers what it has handled, over all processes.
 type consumer struct {
-	r    *rig
+	r    *fixture
 	mu   sync.Mutex
 	seen map[string]bool
 }
@@ -287,7 +287,7 @@ func TestEndsAtEveryStep(t *testing.T) {
 		t.Setenv("TMPDIR", "/dev/shm")
 	}
 	rng := rand.New(rand.NewPCG(11, uint64(ends)))
-	r := newRig(t)
+	r := newFixture(t)
 	ids := []string{r.group(), r.group(), r.group(), r.group()}
 	c := &consumer{r: r, seen: map[string]bool{}}
 	dir, disk := t.TempDir(), image{}
@@ -350,7 +350,7 @@ func TestEndsAtEveryStep(t *testing.T) {
 }
 
 // events is the number of committed events.
-func (r *rig) events() (n int) {
+func (r *fixture) events() (n int) {
 	r.t.Helper()
 	heads := map[string]int64{}
 	for _, c := range r.commits {

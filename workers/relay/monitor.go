@@ -11,36 +11,35 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// The clients of Kafka and of the store repeat their requests for minutes. The goroutine
-// that publishes waits for them, and can neither count nor measure meanwhile: the monitor
-// does so beside it.
+// The clients of Kafka and of the store retry for minutes. Meanwhile the goroutine that
+// publishes can neither count failures nor rows. The monitor does so in the background.
 
 const (
-	// slowAfter is how long an attempt to publish may take. For each such time without
-	// success it counts as a failure, though it is still under way.
+	// slowAfter is how long an attempt to publish may take. It counts as a failure for each
+	// such period without success, though the client is still trying.
 	slowAfter = 10 * time.Second
-	// monitorEvery is how often the monitor looks.
+	// monitorEvery is the period of the monitor.
 	monitorEvery = time.Second
-	// slowLogEvery is how often an attempt that does not end is logged.
+	// slowLogEvery is the period in which a slow attempt is logged again.
 	slowLogEvery = 6 * slowAfter
 )
 
-// monitor is what the monitor knows of the publishing goroutine.
+// monitor is what the publishing goroutine shares with the monitor.
 type monitor struct {
 	mu       sync.Mutex
-	began    time.Time       // of the attempt that is under way; zero: none is
-	records  []*kafka.Record // of the attempt; none if it takes the transactional id over
-	counted  int             // failures that the attempt has counted as
+	began    time.Time       // start of the present attempt; zero: there is none
+	records  []*kafka.Record // of the attempt; none in a renewal
+	counted  int             // failures counted for the attempt
 	sweeps   int
-	measured time.Time // when the backlog was last counted, by a sweep or by the monitor
+	measured time.Time // last count of the backlog, by a sweep or by the monitor
 }
 
-// countedError is the error of an attempt that has counted as a failure already.
+// countedError is the error of an attempt that the monitor has already counted.
 type countedError struct{ error }
 
 func (e countedError) Unwrap() error { return e.error }
 
-// attempt does something that the brokers answer to, under the eyes of the monitor.
+// attempt calls the brokers while the monitor watches.
 func (r *Relay) attempt(records []*kafka.Record, do func() error) error {
 	m := &r.monitor
 	m.mu.Lock()
@@ -56,8 +55,7 @@ func (r *Relay) attempt(records []*kafka.Record, do func() error) error {
 	return err
 }
 
-// watch counts attempts that do not end, and the backlog while no sweep does, until ctx
-// ends.
+// watch counts slow attempts, and the backlog while no sweep ends, until ctx ends.
 func (r *Relay) watch(ctx context.Context) {
 	t := time.NewTicker(monitorEvery)
 	defer t.Stop()
@@ -88,11 +86,11 @@ func (r *Relay) countSlow() {
 	r.failures.Add(1)
 	types := r.countFailed(m.records)
 	if time.Duration(m.counted)*slowAfter%slowLogEvery == 0 {
-		why := fmt.Errorf("no success after %v; the attempt is still under way", time.Since(m.began).Round(time.Second))
+		why := fmt.Errorf("no success after %v; still trying", time.Since(m.began).Round(time.Second))
 		if len(types) > 0 {
 			r.cfg.Logger.Error("lifecycle_event_publish_failed", "events", types, "error", why)
 		} else {
-			r.cfg.Logger.Warn("relay: cannot renew its transactional id; publishes nothing until it has", "error", why)
+			r.cfg.Logger.Warn("relay: cannot renew the transactional id; publishing nothing until then", "error", why)
 		}
 	}
 	m.counted++
@@ -106,20 +104,20 @@ func (m *monitor) swept() {
 	m.measured = time.Now()
 }
 
-// due reports whether no one has counted the backlog for slowAfter.
+// due reports whether the backlog was not counted for slowAfter.
 func (m *monitor) due() (sweeps int, due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sweeps, time.Since(m.measured) >= slowAfter
 }
 
-// measure counts the rows in the outbox and finds the oldest. Rows that are published and
-// not deleted are among them. A sweep that ends meanwhile knows better.
+// measure counts the rows in the outbox and finds the oldest, including rows that are
+// published and not yet deleted. The result of a sweep that ends meanwhile is better.
 func (r *Relay) measure(ctx context.Context, sweeps int) error {
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
 	rows, oldest := int64(0), int64(0)
-	for shard, mine := range r.mine {
+	for shard, mine := range r.assigned {
 		if !mine {
 			continue
 		}

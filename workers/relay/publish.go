@@ -15,78 +15,76 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// errPoison says that a row cannot be published, now or later: it stops its chat,
-// and no other.
+// errPoison is the error of a row that cannot be published, now or later. The row blocks its
+// chat, and no other.
 var errPoison = errors.New("relay: row cannot be published")
 
-// plan is one outbox row on its way, with its records.
+// plan is one outbox row with its records.
 type plan struct {
 	key     store.Key
 	chatID  string
 	last    int64 // version
 	replay  bool  // the events were published before
-	read    bool  // from the store; nudges tell of what is on disk
-	frozen  bool  // a topic of its events takes none at present
+	stored  bool  // read from the store; the events of nudges are durable already
+	frozen  bool  // a topic of its events is frozen
 	records []*kafka.Record
 	size    int                    // of the records' values, in bytes
 	created []*eventv1.ChatCreated // of these events
 }
 
-// publishNudges publishes what nudges told of chats.
-func (r *Relay) publishNudges(ctx context.Context, list []*waiting) error {
-	if r.taken.Load() == 0 { // since a failure there is more that waits
-		r.taken.Store(list[0].since.UnixMilli())
+// publishNudges publishes the events of nudges.
+func (r *Relay) publishNudges(ctx context.Context, list []*chatNudges) error {
+	if r.inFlightSince.Load() == 0 { // otherwise older nudges wait since a failure
+		r.inFlightSince.Store(list[0].since.UnixMilli())
 	}
-	clear(r.left)
+	clear(r.deferred)
 	var plans []plan
-	take := r.gather(ctx, &plans)
+	emit := r.batcher(ctx, &plans)
 	for _, w := range list {
-		more, ask := r.follow(ctx, w)
-		if !ask {
+		more, query := r.plansOf(ctx, w)
+		if !query {
 			plans = append(plans, more...)
 			continue
 		}
-		last, known := r.last[w.chatID]
-		if err := r.queryChat(ctx, w.chatID, last, known, take); err != nil {
+		if err := r.queryChat(ctx, w.chatID, emit); err != nil {
 			return err
 		}
 	}
-	r.poisoned.Store(int64(len(r.aside)))
+	r.poisoned.Store(int64(len(r.quarantined)))
 	if err := r.publish(ctx, plans); err != nil {
 		return err
 	}
-	r.taken.Store(0)
+	r.inFlightSince.Store(0)
 	return nil
 }
 
-// follow returns the plans that nudges of a chat brought, if they follow each other and
-// what was published. Otherwise the outbox has to be asked for the chat.
-func (r *Relay) follow(ctx context.Context, w *waiting) (plans []plan, ask bool) {
-	if r.stopped[w.chatID] != nil || r.route.waits[w.chatID] {
+// plansOf returns the plans of a chat's nudges if they are consecutive and follow the last
+// published version. Otherwise the outbox must be queried for the chat.
+func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query bool) {
+	if r.blocked[w.chatID] != nil || r.route.frozenChats[w.chatID] {
 		return nil, false // it waits for the sweep
 	}
-	last, known := r.last[w.chatID]
+	last, cached := r.lastPublished[w.chatID]
 	for _, c := range w.commits {
 		from := c.Head.Version - int64(len(c.Events)) + 1
 		switch {
-		case known && c.Head.Version <= last:
-			continue // a query or the sweep was faster
-		case !known || from != last+1:
+		case cached && c.Head.Version <= last:
+			continue // a query or the sweep has published it
+		case !cached || from != last+1:
 			return nil, true
 		}
 		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events, nil)
 		if err != nil {
-			r.stop(ctx, c.Outbox.Key, w.chatID, err)
+			r.block(ctx, c.Outbox.Key, w.chatID, err)
 			return plans, false
 		}
 		plans = append(plans, p)
 		last = p.last
 	}
-	return plans, w.ask
+	return plans, w.queryOutbox
 }
 
-// planOf makes the plan of events that follow each other. payloads are the encoded events,
-// or nil.
+// planOf makes the plan of consecutive events. payloads are the encoded events, or nil.
 func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, payloads [][]byte) (plan, error) {
 	p := plan{key: key, chatID: chatID}
 	for i, e := range events {
@@ -133,11 +131,11 @@ func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, paylo
 // maxTransaction bounds the values of one transaction, in bytes: they are all in memory.
 const maxTransaction = 8 << 20
 
-// publish publishes plans in transactions of at most MaxBatch records; a plan is
-// never split, and the order of plans is kept. Plans of partitions that take nothing at
-// present wait with the rest of their chats; the others go without them.
+// publish publishes plans in transactions of at most MaxBatch records. It never splits a
+// plan and keeps the order of plans. Plans for partitions that are left out wait, with all
+// later plans of their chats.
 func (r *Relay) publish(ctx context.Context, plans []plan) error {
-	plans = r.available(plans)
+	plans = r.publishable(plans)
 	for len(plans) > 0 {
 		n, size, records := 0, 0, []*kafka.Record(nil)
 		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch && size+plans[n].size <= maxTransaction) {
@@ -145,65 +143,65 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 			size += plans[n].size
 			n++
 		}
-		if slices.ContainsFunc(plans[:n], func(p plan) bool { return p.read }) {
-			// What a query saw may not be on disk yet: a crash that took it away would
-			// leave an event on Kafka that the store never had.
+		if slices.ContainsFunc(plans[:n], func(p plan) bool { return p.stored }) {
+			// What a query returns may not be durable yet. After a crash Kafka would have an
+			// event that the store does not have.
 			if err := r.cfg.Store.Durable(ctx); err != nil {
 				return fmt.Errorf("wait for the disk: %w", err)
 			}
 		}
 		if err := r.attempt(records, func() error { return r.cfg.Publish(ctx, records) }); err != nil {
-			r.failed(records, err)
-			if r.holdBack(err) {
-				plans = r.available(plans)
+			r.recordFailure(records, err)
+			if r.recordOutages(err) {
+				plans = r.publishable(plans)
 				continue
 			}
-			for _, p := range plans { // the outcome decides what comes next: ask the outbox
-				delete(r.last, p.chatID)
+			for _, p := range plans { // the outcome is unknown: the outbox must be queried
+				delete(r.lastPublished, p.chatID)
 			}
 			return err
 		}
 		r.published.Add(int64(len(records)))
-		r.restore(records)
+		r.clearOutages(records)
 		for _, p := range plans[:n] {
-			r.done(p)
+			r.recordPublished(p)
 		}
-		r.moves()
+		r.recordProgress()
 		plans = plans[n:]
 	}
 	return nil
 }
 
-// done notes that a plan is published.
-func (r *Relay) done(p plan) {
-	if len(r.last) >= maxChats {
-		clear(r.last)
+// recordPublished records that a plan is published.
+func (r *Relay) recordPublished(p plan) {
+	if len(r.lastPublished) >= maxChats {
+		clear(r.lastPublished)
 	}
 	if !p.replay {
-		r.last[p.chatID] = p.last
-		r.tell(p.created)
+		r.lastPublished[p.chatID] = p.last
+		r.reportCreated(p.created)
 	}
-	if !r.waits[p.key] {
-		r.waits[p.key] = true
-		r.awaiting = append(r.awaiting, p.key)
+	if !r.isPending[p.key] {
+		r.isPending[p.key] = true
+		r.pendingDelete = append(r.pendingDelete, p.key)
 	}
 }
 
-// tell tells of chats whose creation is in the log now.
-func (r *Relay) tell(created []*eventv1.ChatCreated) {
+// reportCreated reports the chats whose creation was published.
+func (r *Relay) reportCreated(created []*eventv1.ChatCreated) {
 	if r.cfg.Created == nil {
 		return
 	}
 	for _, c := range created {
-		// The clock that set the time may be another machine's.
+		// The time may come from the clock of another machine.
 		r.cfg.Created(c, max(0, r.cfg.Clock().Sub(c.GetMetadata().GetEventTime().AsTime())))
 	}
 }
 
-// failed counts and logs events that the log did not take. They are not lost: their rows
-// are still there.
-func (r *Relay) failed(records []*kafka.Record, why error) {
-	if errors.Is(why, kafka.ErrFenced) { // another publishes them
+// recordFailure counts and logs events that were not published. They are not lost: their
+// rows remain in the outbox.
+func (r *Relay) recordFailure(records []*kafka.Record, why error) {
+	if errors.Is(why, kafka.ErrFenced) { // another relay publishes them
 		return
 	}
 	var types map[string]int
@@ -241,31 +239,31 @@ func typesOf(records []*kafka.Record) map[string]int {
 	return types
 }
 
-// stop sets a row aside, and with it its chat: nothing later of it may go before.
-func (r *Relay) stop(ctx context.Context, key store.Key, chatID string, why error) {
-	r.stopped[chatID] = why
-	r.setAside(ctx, key, chatID, why)
+// block quarantines a row and blocks its chat: no later event may be published before.
+func (r *Relay) block(ctx context.Context, key store.Key, chatID string, why error) {
+	r.blocked[chatID] = why
+	r.quarantine(ctx, key, chatID, why)
 }
 
-// noteEvery is how often the same row is told of again.
-const noteEvery = time.Minute
+// logEvery is how often the same row is logged again.
+const logEvery = time.Minute
 
-// maxReason bounds what is noted of an error, in bytes.
+// maxReason bounds the text of an error on a row, in bytes.
 const maxReason = 500
 
-// setAside notes that a row cannot be published, on the row itself and for operators:
-// it is FAILED, and stays until somebody has mended or removed it.
-func (r *Relay) setAside(ctx context.Context, key store.Key, chatID string, why error) {
-	r.aside[key] = true
+// quarantine records that a row cannot be published, on the row and in the log. The row
+// remains until an operator repairs or drops it.
+func (r *Relay) quarantine(ctx context.Context, key store.Key, chatID string, why error) {
+	r.quarantined[key] = true
 	now := r.cfg.Clock()
-	if at, ok := r.noted[key]; ok && now.Sub(at) < noteEvery {
+	if at, ok := r.logged[key]; ok && now.Sub(at) < logEvery {
 		return
 	}
-	if len(r.noted) >= maxChats {
-		clear(r.noted)
+	if len(r.logged) >= maxChats {
+		clear(r.logged)
 	}
-	r.noted[key] = now
-	r.cfg.Logger.Error("relay: an outbox row is set aside; its chat waits for it", "chat_id", chatID, "shard", key.PK, "row", key.SK, "error", why)
+	r.logged[key] = now
+	r.cfg.Logger.Error("relay: an outbox row is quarantined; its chat waits for it", "chat_id", chatID, "shard", key.PK, "row", key.SK, "error", why)
 	reason := why.Error()
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")
@@ -278,6 +276,6 @@ func (r *Relay) setAside(ctx context.Context, key store.Key, chatID string, why 
 		},
 	}}})
 	if err != nil {
-		r.cfg.Logger.Warn("relay: note the failure", "error", err)
+		r.cfg.Logger.Warn("relay: cannot record the failure on the row", "error", err)
 	}
 }

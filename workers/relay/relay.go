@@ -1,28 +1,32 @@
-// Package relay brings committed events to Kafka: per chat in order, each at least
+// Package relay publishes committed events to Kafka: in order per chat, and each at least
 // once, whatever crashes.
 //
-// It owns the reading and the deletion of outbox rows. A row is deleted only when
-// its records are on stable storage; what is left after a crash is published
-// again, so a reader may see an event twice, but never a later one first. The
-// relay does not own events (package event), their commit (package chat) or the
-// settings of producers (package kafka).
+// It owns the publication and the deletion of outbox rows. A row is deleted only when its
+// records are durable. Rows that remain after a crash are published again, so a reader may
+// see an event twice, but never a later one first. The relay does not own events (package
+// event), their commit (package chat), what a row must look like (package store/outbox) or
+// the settings of producers (package kafka).
 //
 // # How
 //
-// Nudges carry what was just committed, so that a cycle in order reads nothing. A
-// nudge is published only if it follows the last version that this relay published
-// of its chat; otherwise, and for a chat that it has no memory of, the relay
-// queries the outbox for the chat. A sweep of all shards repairs what nudges
-// missed. One cycle is one Kafka transaction of whole plans.
+// A nudge is a hint that carries what was just committed, and may be lost. The relay
+// publishes it without reading anything if it follows the last version that this relay
+// published of the chat. Otherwise, and for a chat that is not cached, the relay queries
+// the outbox. A sweep of all shards finds what nudges missed. A cycle publishes whole plans
+// in Kafka transactions.
 //
-// A row that cannot be published, because it or its events cannot be read, is set
-// aside: it keeps the reason, operators are told, its chat waits and no other does.
-// A partition that takes nothing is left out for a while with its chats; the others go on.
+// A row that cannot be published, because it or its events cannot be read, is quarantined:
+// the reason is recorded on the row and logged, its chat waits, and other chats do not. A
+// partition that refuses records is left out for a while together with its chats; other
+// chats are published. The file of each part says how: inbox.go (nudges), load.go (rows to
+// plans), publish.go (plans to records), sweep.go, outage.go (partitions that refuse),
+// route.go (migrations of topics), deletion.go, monitor.go (metrics while a call hangs).
 //
 // # Concurrency
 //
-// Nudge may be called by anybody and never waits. Everything else belongs to the
-// one goroutine that calls Run (or, in tests, Cycle).
+// Nudge and Stats are safe for concurrent use and never wait. Everything else belongs to
+// the one goroutine that calls Run (or, in tests, Cycle). The package is larger than most
+// because that goroutine is one state machine: its parts share the chats that wait.
 package relay
 
 import (
@@ -49,36 +53,36 @@ type Config struct {
 	Serde *event.Serde
 	// Publish publishes records in one transaction.
 	Publish func(ctx context.Context, records []*kafka.Record) error
-	// Stable returns when all that was published is on stable storage; nil where
-	// an acknowledgement says so.
+	// Flush returns when everything that was published is durable. May be nil where an
+	// acknowledgement means that.
 	Flush func(ctx context.Context) error
 	// Failed is called with the type of each event whose transaction failed, or has not
 	// succeeded for 10 s, from any goroutine. The event stays in the outbox and is published
 	// again. May be nil.
 	Failed func(eventType string)
-	// Created is called with each chat whose creation was published, and how long after it
-	// was committed; after a crash perhaps twice. May be nil.
+	// Created is called for each chat whose creation was published, with the time since its
+	// commit; after a crash perhaps twice. May be nil.
 	Created func(e *eventv1.ChatCreated, took time.Duration)
-	// Topics reads which topics events go to, and which of them have to wait; nil: always
-	// the declared ones. It must see what was written before the call.
+	// Topics reads which topics events go to, and which of them are frozen. The read must be
+	// strongly consistent. Nil: events go to the declared topics.
 	Topics func(ctx context.Context) (versions.State, error)
-	// Renew takes the transactional id over anew, and then confirms that the slot is still
-	// this relay's: no transaction that was begun before can be committed afterwards. It is
-	// called for each new state. May be nil.
+	// Renew fences all earlier producers with this relay's transactional id, and then confirms
+	// that this process still holds the slot. No transaction that began earlier can commit
+	// afterwards. It is called once for each new state of Topics. May be nil.
 	Renew func(ctx context.Context) error
-	// Report says that this relay goes by a state from now on. While it fails, the topic that
-	// is migrated waits, and no other. May be nil.
+	// Report records that this relay publishes by a state. While it fails, the topic that is
+	// migrated waits; other topics do not. May be nil.
 	Report func(ctx context.Context, revision int64) error
 	Clock  func() time.Time
 	Logger *slog.Logger
-	// Shards of the outbox that this relay publishes; nil: all. No other relay may
-	// publish them at the same time, which package slot takes care of.
+	// Shards of the outbox that this relay publishes; nil: all. No other relay may publish
+	// them at the same time: package slot assigns them.
 	Shards []int
 
 	Sweep      time.Duration // 2 s
-	FlushEvery time.Duration // least time between two calls of Stable; 1 s
+	FlushEvery time.Duration // least time between two calls of Flush; 1 s
 	MaxBatch   int           // records of one transaction; 2,000
-	MaxNudges  int           // events waiting in memory; the outbox is asked for more; 8,192
+	MaxNudges  int           // events in memory; more are read from the outbox; 8,192
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -88,107 +92,99 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Flush == nil {
 		c.Flush = func(context.Context) error { return nil }
 	}
-	if c.Sweep == 0 {
-		c.Sweep = 2 * time.Second
-	}
-	if c.FlushEvery == 0 {
-		c.FlushEvery = time.Second
-	}
-	if c.MaxBatch == 0 {
-		c.MaxBatch = 2000
-	}
-	if c.MaxNudges == 0 {
-		c.MaxNudges = 8192
-	}
+	c.Sweep = cmp.Or(c.Sweep, 2*time.Second)
+	c.FlushEvery = cmp.Or(c.FlushEvery, time.Second)
+	c.MaxBatch = cmp.Or(c.MaxBatch, 2000)
+	c.MaxNudges = cmp.Or(c.MaxNudges, 8192)
 	return c, nil
 }
 
-// maxChats bounds the memory of the last versions, where forgetting one costs a query, and
-// the chats that nudges wait of.
+// maxChats bounds the cached versions, of which a miss costs a query, and the chats with
+// nudges in the inbox.
 const maxChats = 1 << 16
 
 // Relay publishes the events of one store.
 type Relay struct {
-	cfg   Config
-	inbox *inbox
-	mine  [event.Shards]bool
+	cfg      Config
+	inbox    *inbox
+	assigned [event.Shards]bool
 
-	last     map[string]int64        // last version published, by chat
-	stopped  map[string]error        // chats whose next row cannot be published, until the next sweep
-	aside    map[store.Key]bool      // rows that cannot be published, since the last sweep began
-	noted    map[store.Key]time.Time // when they were last told of
-	awaiting []store.Key             // rows published and not deleted, oldest first
-	waits    map[store.Key]bool
-	settling *settlement // under way beside, or nil
-	monitor  monitor
-	outages  map[kafka.Partition]outage // partitions that take nothing
-	left     map[string]bool            // chats that wait for one, in this pass
-	route    route
-	swept    time.Time
-	synced   time.Time
-	rest     time.Time // before it, nudges wait for more of them
+	lastPublished map[string]int64        // last version published, by chat
+	blocked       map[string]error        // chats whose next row cannot be published, until the next sweep
+	quarantined   map[store.Key]bool      // rows that cannot be published, since the last sweep began
+	logged        map[store.Key]time.Time // when they were last logged
+	pendingDelete []store.Key             // rows published and not deleted, oldest first
+	isPending     map[store.Key]bool
+	deleting      *deletion // in the background, or nil
+	monitor       monitor
+	outages       map[kafka.Partition]outage // partitions that refuse records
+	deferred      map[string]bool            // chats that wait for a partition or topic until the next pass
+	route         route
+	lastSweep     time.Time
+	lastDelete    time.Time
+	restUntil     time.Time // until then nudges are collected
 
 	published, failures, poisoned, dropped atomic.Int64
 	unavailable                            atomic.Int64
 	backlog                                atomic.Int64
-	oldest                                 atomic.Int64 // unix ms: of the rows that the last sweep left; 0: of none
-	taken                                  atomic.Int64 // unix ms: of the nudges that are being published, or failed to be; 0: of none
-	moved                                  atomic.Int64 // unix ms: when a cycle or a transaction was last done
+	oldest                                 atomic.Int64 // unix ms: of the rows that the last sweep could not publish; 0: none
+	inFlightSince                          atomic.Int64 // unix ms: of the nudges that are being published, or could not be; 0: none
+	lastProgress                           atomic.Int64 // unix ms: when a cycle or a transaction last succeeded
 }
 
-// New makes a Relay that has not swept yet.
+// New makes a Relay. It does nothing before Run.
 func New(cfg Config) (*Relay, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	r := &Relay{
-		cfg:     cfg,
-		inbox:   newInbox(cfg.MaxNudges, cfg.MaxBatch),
-		last:    map[string]int64{},
-		stopped: map[string]error{},
-		aside:   map[store.Key]bool{},
-		noted:   map[store.Key]time.Time{},
-		waits:   map[store.Key]bool{},
-		outages: map[kafka.Partition]outage{},
-		left:    map[string]bool{},
+		cfg:           cfg,
+		inbox:         newInbox(cfg.MaxNudges, cfg.MaxBatch),
+		lastPublished: map[string]int64{},
+		blocked:       map[string]error{},
+		quarantined:   map[store.Key]bool{},
+		logged:        map[store.Key]time.Time{},
+		isPending:     map[store.Key]bool{},
+		outages:       map[kafka.Partition]outage{},
+		deferred:      map[string]bool{},
 	}
 	for shard := range event.Shards {
-		r.mine[shard] = cfg.Shards == nil
+		r.assigned[shard] = cfg.Shards == nil
 	}
 	for _, shard := range cfg.Shards {
 		if shard < 0 || shard >= event.Shards {
 			return nil, fmt.Errorf("relay: there is no shard %d", shard)
 		}
-		r.mine[shard] = true
+		r.assigned[shard] = true
 	}
-	r.moves()
+	r.recordProgress()
 	return r, nil
 }
 
-// moves notes that something was done.
-func (r *Relay) moves() { r.moved.Store(r.cfg.Clock().UnixMilli()) }
+// recordProgress records that a cycle or a transaction succeeded.
+func (r *Relay) recordProgress() { r.lastProgress.Store(r.cfg.Clock().UnixMilli()) }
 
-// Stats tells how a relay is doing.
+// Stats are the counters and the state of a relay.
 type Stats struct {
 	Published int64         // records
 	Failures  int64         // cycles that failed, and attempts to publish for each 10 s without success
-	Poisoned  int64         // rows set aside: they cannot be published
-	Dropped   int64         // nudges that found no room, after which there is a sweep
-	Backlog   int64         // rows found by the last sweep
-	Oldest    time.Duration // age of the oldest row that is known and not published
-	// Unavailable counts the partitions that took nothing when they were last tried.
+	Poisoned  int64         // rows in quarantine: they cannot be published
+	Dropped   int64         // nudges that did not fit into the inbox; a sweep follows
+	Backlog   int64         // rows in the outbox at the last sweep, or at the last count if no sweep ends
+	Oldest    time.Duration // age of the oldest row that is not published
+	// Unavailable is the number of partitions that refused records at the last attempt.
 	Unavailable int64
-	Stalled     time.Duration // since a cycle or a transaction was last done
+	Stalled     time.Duration // since a cycle or a transaction last succeeded
 }
 
-// Stats returns the counters; it may be called by anybody.
+// Stats returns the counters.
 func (r *Relay) Stats() Stats {
 	s := Stats{
 		Published: r.published.Load(), Failures: r.failures.Load(), Poisoned: r.poisoned.Load(), Dropped: r.dropped.Load(), Backlog: r.backlog.Load(),
 		Unavailable: r.unavailable.Load(),
 	}
-	for _, at := range []int64{r.oldest.Load(), r.taken.Load()} {
+	for _, at := range []int64{r.oldest.Load(), r.inFlightSince.Load()} {
 		if at > 0 {
 			s.Oldest = max(s.Oldest, r.cfg.Clock().Sub(time.UnixMilli(at)))
 		}
@@ -196,13 +192,14 @@ func (r *Relay) Stats() Stats {
 	if at := r.inbox.oldest(); !at.IsZero() {
 		s.Oldest = max(s.Oldest, r.cfg.Clock().Sub(at))
 	}
-	s.Stalled = max(0, r.cfg.Clock().Sub(time.UnixMilli(r.moved.Load())))
+	s.Stalled = max(0, r.cfg.Clock().Sub(time.UnixMilli(r.lastProgress.Load())))
 	return s
 }
 
-// Nudge tells of a commit. It never waits. Chats of others' shards are left to others.
+// Nudge is a hint that a plan was committed. It never waits, and ignores chats of shards
+// that are not assigned to this relay.
 func (r *Relay) Nudge(c chat.Commit) {
-	if r.mine[event.Shard(c.ChatID)] && !r.inbox.put(c, r.cfg.Clock()) {
+	if r.assigned[event.Shard(c.ChatID)] && !r.inbox.add(c, r.cfg.Clock()) {
 		r.dropped.Add(1)
 	}
 }
@@ -213,22 +210,22 @@ const (
 	maxWait   = 5 * time.Second
 )
 
-// Run publishes until ctx ends, then deletes what can be deleted. It returns early
-// only if another relay took over.
+// Run publishes until ctx ends, and then deletes what can be deleted. It returns earlier
+// only if another relay has fenced it.
 func (r *Relay) Run(ctx context.Context) error {
-	beside, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var monitor sync.WaitGroup
-	monitor.Go(func() { r.watch(beside) })
-	defer func() { // nothing of it runs any more when it returns
+	monitor.Go(func() { r.watch(background) })
+	defer func() { // no goroutine outlives Run
 		cancel()
-		_ = r.finishSettling()
+		_ = r.finishDeletion()
 		monitor.Wait()
 	}()
 	wait := firstWait
 	for ctx.Err() == nil {
 		err := r.pass(ctx)
-		if !errors.Is(err, kafka.ErrFenced) { // also while nothing can be published: a full disk needs the room
-			err = cmp.Or(err, r.settleBeside(beside))
+		if !errors.Is(err, kafka.ErrFenced) { // deletions free space, also while nothing can be published
+			err = cmp.Or(err, r.startDeletion(background))
 		}
 		switch {
 		case errors.Is(err, kafka.ErrFenced):
@@ -237,28 +234,28 @@ func (r *Relay) Run(ctx context.Context) error {
 			if !errors.As(err, new(countedError)) {
 				r.failures.Add(1)
 			}
-			r.cfg.Logger.Warn("relay: will be repeated", "error", err)
+			r.cfg.Logger.Warn("relay: cycle failed; retrying", "error", err)
 			r.pause(ctx, wait)
 			wait = min(2*wait, maxWait)
-			r.swept = time.Time{} // nudges may have been lost with the cycle
+			r.lastSweep = time.Time{} // nudges may have been lost with the cycle
 			continue
 		}
 		wait = firstWait
-		r.moves()
+		r.recordProgress()
 		r.idle(ctx)
 	}
 	end, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer stop()
 	context.AfterFunc(end, cancel)
-	if err := errors.Join(r.finishSettling(), r.settle(end, true)); err != nil {
-		r.cfg.Logger.Warn("relay: rows stay for the next start", "error", err)
+	if err := errors.Join(r.finishDeletion(), r.deletePublished(end, true)); err != nil {
+		r.cfg.Logger.Warn("relay: published rows remain until the next start", "error", err)
 	}
 	return ctx.Err()
 }
 
-// Rests between transactions. A transaction costs about as much for one record as for a
-// hundred, so under load the relay lets records gather: for twice as long as the last
-// transaction took. Whoever comes after a rest is published at once.
+// Rests between transactions. A transaction of one record costs about as much as one of a
+// hundred, so under load the relay collects records for twice as long as the last
+// transaction took. A nudge that comes after the rest is published at once.
 const (
 	minRest = 40 * time.Millisecond
 	maxRest = 100 * time.Millisecond
@@ -269,14 +266,14 @@ func (r *Relay) idle(ctx context.Context) {
 	t := time.NewTimer(r.untilNext())
 	defer t.Stop()
 	for {
-		var settled chan struct{}
-		if r.settling != nil {
-			settled = r.settling.done
+		var deleted chan struct{}
+		if r.deleting != nil {
+			deleted = r.deleting.done
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-settled:
+		case <-deleted:
 			return
 		case <-t.C:
 			return
@@ -290,19 +287,19 @@ func (r *Relay) idle(ctx context.Context) {
 	}
 }
 
-// untilNext is how long there is nothing to do, unless a nudge comes.
+// untilNext returns the time until there is something to do, unless a nudge comes earlier.
 func (r *Relay) untilNext() time.Duration {
 	now := r.cfg.Clock()
-	d := min(r.swept.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
-	if len(r.awaiting) > 0 && r.settling == nil {
-		d = min(d, r.synced.Add(r.cfg.FlushEvery).Sub(now))
+	d := min(r.lastSweep.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
+	if len(r.pendingDelete) > 0 && r.deleting == nil {
+		d = min(d, r.lastDelete.Add(r.cfg.FlushEvery).Sub(now))
 	}
 	d = max(d, time.Millisecond)
 	switch chats, full := r.inbox.state(); {
 	case full:
 		return 0
 	case chats > 0:
-		return min(d, time.Until(r.rest))
+		return min(d, time.Until(r.restUntil))
 	}
 	return d
 }
@@ -316,38 +313,38 @@ func (r *Relay) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Cycle publishes what nudges brought, sweeps if it is time, and deletes rows that
-// are on stable storage.
+// Cycle sweeps if a sweep is due, publishes nudges, and deletes rows whose records are
+// durable.
 func (r *Relay) Cycle(ctx context.Context) error {
 	if err := r.pass(ctx); err != nil {
 		return err
 	}
-	if err := r.settle(ctx, false); err != nil {
+	if err := r.deletePublished(ctx, false); err != nil {
 		return err
 	}
-	r.moves()
+	r.recordProgress()
 	return nil
 }
 
 // pass is a Cycle without deletions.
 func (r *Relay) pass(ctx context.Context) error {
-	if err := r.followTopics(ctx); err != nil {
+	if err := r.refreshTopics(ctx); err != nil {
 		return err
 	}
-	lost := r.inbox.takeLost()
-	if now := r.cfg.Clock(); lost || now.Sub(r.swept) >= r.cfg.Sweep {
-		// First, when a relay begins: its shards whole, before it takes nudges.
+	overflowed := r.inbox.resetOverflow()
+	if now := r.cfg.Clock(); overflowed || now.Sub(r.lastSweep) >= r.cfg.Sweep {
+		// The first sweep publishes all shards completely, before any nudge.
 		if err := r.sweep(ctx); err != nil {
 			return err
 		}
-		r.swept = now
+		r.lastSweep = now
 	}
-	list := r.inbox.take(r.cfg.MaxBatch)
+	list := r.inbox.dequeue(r.cfg.MaxBatch)
 	if len(list) == 0 {
 		return nil
 	}
 	began := time.Now()
 	err := r.publishNudges(ctx, list)
-	r.rest = began.Add(min(max(2*time.Since(began), minRest), maxRest))
+	r.restUntil = began.Add(min(max(2*time.Since(began), minRest), maxRest))
 	return err
 }

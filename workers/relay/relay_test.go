@@ -23,7 +23,7 @@ import (
 var discard = slog.New(slog.DiscardHandler)
 
 // rig is a store with chats, and a log in memory that relays publish to.
-type rig struct {
+type fixture struct {
 	t       *testing.T
 	ctx     context.Context
 	run     string // of a broker that has the chats of other runs: part of all ids
@@ -49,9 +49,9 @@ var newSerde = sync.OnceValues(func() (*event.Serde, error) {
 	return event.NewSerde(ids, nil)
 })
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	r := &rig{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &fixture{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
 	r.store = storetest.NewMap(clock)
 	serde, err := newSerde()
@@ -76,27 +76,27 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) must(err error) {
+func (r *fixture) must(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-func (r *rig) group() string {
+func (r *fixture) group() string {
 	r.t.Helper()
 	c, err := r.chats.CreateGroup(r.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
 	r.must(err)
 	return c.ChatID
 }
 
-func (r *rig) send(id string) {
+func (r *fixture) send(id string) {
 	r.t.Helper()
 	_, err := r.chats.Send(r.ctx, chat.Send{Caller: "alice", ChatID: id, Content: "x"})
 	r.must(err)
 }
 
-func (r *rig) relay() *Relay {
+func (r *fixture) relay() *Relay {
 	r.t.Helper()
 	re, err := New(Config{
 		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7, MaxNudges: r.room,
@@ -123,7 +123,7 @@ func (r *rig) relay() *Relay {
 
 // check demands that the log holds every event, first occurrences in order, and
 // that the outbox is empty if it should be.
-func (r *rig) check(empty bool) {
+func (r *fixture) check(empty bool) {
 	r.t.Helper()
 	last := map[string]int64{}
 	for _, e := range r.log {
@@ -143,7 +143,7 @@ func (r *rig) check(empty bool) {
 	}
 }
 
-func (r *rig) checkOutbox() {
+func (r *fixture) checkOutbox() {
 	r.t.Helper()
 	page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
 	r.must(err)
@@ -153,7 +153,7 @@ func (r *rig) checkOutbox() {
 }
 
 // rest lets a relay finish.
-func (r *rig) rest(re *Relay) {
+func (r *fixture) rest(re *Relay) {
 	r.t.Helper()
 	for range 3 {
 		for n := 0; n == 0 || len(re.inbox.order) > 0; n++ {
@@ -164,7 +164,7 @@ func (r *rig) rest(re *Relay) {
 }
 
 func TestNudgesInOrderReadNothing(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	id := r.group()
 	r.must(re.Cycle(r.ctx)) // the first sweep
@@ -177,7 +177,7 @@ func TestNudgesInOrderReadNothing(t *testing.T) {
 	}
 	before := len(r.log)
 	r.must(r.store.Close()) // reading would fail
-	for list := re.inbox.take(7); len(list) > 0; list = re.inbox.take(7) {
+	for list := re.inbox.dequeue(7); len(list) > 0; list = re.inbox.dequeue(7) {
 		r.must(re.publishNudges(r.ctx, list))
 	}
 	if n := len(r.log) - before; n != 20 {
@@ -186,7 +186,7 @@ func TestNudgesInOrderReadNothing(t *testing.T) {
 }
 
 func TestSweepFindsWhatNoNudgeTold(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	ids := []string{r.group(), r.group()}
 	for range 30 {
 		r.send(ids[0])
@@ -200,7 +200,7 @@ func TestSweepFindsWhatNoNudgeTold(t *testing.T) {
 }
 
 func TestRowsStayUntilTheRecordsAreStable(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.group()
 	re := r.relay()
 	r.stable = errors.New("the disk is busy")
@@ -223,7 +223,7 @@ func TestRowsStayUntilTheRecordsAreStable(t *testing.T) {
 
 // A row that cannot be published stops its chat and no other.
 func TestPoisonStopsOneChat(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	bad, good := r.group(), r.group()
 	key := table.EventKey(bad, 1)
 	old, err := r.store.Get(r.ctx, key, store.Strong)
@@ -255,7 +255,7 @@ func TestPoisonStopsOneChat(t *testing.T) {
 func TestRandomSchedules(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		r := newRig(t)
+		r := newFixture(t)
 		r.room = 1 + rng.IntN(12)
 		down := errors.New("kafka is away")
 		r.fail = func() (error, error) {
@@ -286,7 +286,7 @@ func TestRandomSchedules(t *testing.T) {
 				}
 			case 7, 8:
 				if err := re.Cycle(r.ctx); err != nil {
-					re.swept = time.Time{}
+					re.lastSweep = time.Time{}
 				}
 				r.now = r.now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
 			case 9:
@@ -295,21 +295,21 @@ func TestRandomSchedules(t *testing.T) {
 				}
 			case 10, 11: // as Run does: what is published meanwhile is for the next settlement
 				if err := re.pass(r.ctx); err != nil {
-					re.swept = time.Time{}
+					re.lastSweep = time.Time{}
 				}
-				if re.settling == nil {
-					re.settling = re.settlement()
+				if re.deleting == nil {
+					re.deleting = re.newDeletion()
 				} else if rng.IntN(2) == 0 {
-					re.settling.run(r.ctx, re.cfg)
-					r.must(re.finishSettling())
+					re.deleting.run(r.ctx, re.cfg)
+					r.must(re.finishDeletion())
 				}
 			}
 			r.check(false)
 		}
 		r.fail = func() (error, error) { return nil, nil }
 		for _, re := range relays {
-			re.settling = nil
-			re.swept = time.Time{}
+			re.deleting = nil
+			re.lastSweep = time.Time{}
 			r.rest(re)
 		}
 		r.check(true)
@@ -318,7 +318,7 @@ func TestRandomSchedules(t *testing.T) {
 
 // Each event that the log did not take is told of, and comes later (L-118, L-119, L-190).
 func TestFailuresAreTold(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	told := map[string]int{}
 	relay := r.relay()
 	relay.cfg.Failed = func(eventType string) { told[eventType]++ }
@@ -338,7 +338,7 @@ func TestFailuresAreTold(t *testing.T) {
 		t.Fatalf("the log says %s", log.String())
 	}
 	r.fail = func() (error, error) { return nil, nil }
-	relay.swept = time.Time{}
+	relay.lastSweep = time.Time{}
 	r.rest(relay)
 	r.check(true)
 }

@@ -9,45 +9,45 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
-// route is where events go at present. While a topic is frozen, a chat whose next event
-// belongs to it waits, with all that comes later; other chats go on.
+// route is where events go at present. While a topic is frozen, a chat whose next event goes
+// to it waits with all its later events; other chats are published.
 //
-// A relay publishes by a state only after it has renewed: its transactional id is taken
-// over anew, so that no transaction begun under an older state can still be committed, by
-// itself or by a process that had the slot before, and the slot is still its own, so that no
-// other relay has reported a later state.
+// A relay publishes by a state only after a renewal, which establishes two facts. No
+// transaction that began under an older state can still commit, whether it is this relay's
+// or that of an earlier holder of the slot. And no other relay of the slot has reported a
+// later state, because the slot is still held by this process.
 //
-// A freeze counts only once every relay has reported it. Before a relay reports, it deletes
-// the rows of what it has published, so that nothing of it comes again on another topic. A
-// relay that cannot report publishes the other topics meanwhile: what it would report about
-// is held back by the state itself.
+// A freeze is in force once every relay has reported it. Before a relay reports, it deletes
+// the rows that it has published, so that none of them is published again to another topic.
+// While a relay cannot report, it publishes the other topics: the state itself keeps the
+// events of the frozen topic back.
 type route struct {
-	state    versions.State
-	followed time.Time // when the state was read last
-	renewed  int64     // revision of the last state that the relay may publish by
-	reported int64     // revision of the last state that was reported
-	waits    map[string]bool
+	state       versions.State
+	lastRead    time.Time       // when the state was last read
+	renewed     int64           // revision of the state that the relay may publish by
+	reported    int64           // revision of the state that was last reported
+	frozenChats map[string]bool // chats that wait for the frozen topic
 }
 
-// due is when the state is to be read again.
+// due returns when the state must be read again.
 func (r *route) due(cfg Config) time.Time {
 	if cfg.Topics == nil {
 		return cfg.Clock().Add(time.Hour)
 	}
-	return r.followed.Add(versions.FollowEvery)
+	return r.lastRead.Add(versions.FollowEvery)
 }
 
-// frozen reports whether any topic is.
+// frozen reports whether a topic is frozen.
 func (r *route) frozen() bool { return r.state.Move != nil && r.state.Frozen(r.state.Move.Topic) }
 
-// goes reports whether events of a chat go to a partition.
-func (r *route) goes(chatID string, p kafka.Partition) bool {
+// leadsTo reports whether events of a chat go to a partition.
+func (r *route) leadsTo(chatID string, p kafka.Partition) bool {
 	base, _, ok := versions.Base(p.Topic)
 	return ok && r.state.Place(base, chatID) == p
 }
 
-// followTopics reads the state, the first time before anything is published.
-func (r *Relay) followTopics(ctx context.Context) error {
+// refreshTopics reads the state, for the first time before anything is published.
+func (r *Relay) refreshTopics(ctx context.Context) error {
 	t := &r.route
 	now := r.cfg.Clock()
 	if r.cfg.Topics == nil || now.Before(t.due(r.cfg)) {
@@ -55,17 +55,17 @@ func (r *Relay) followTopics(ctx context.Context) error {
 	}
 	s, err := r.cfg.Topics(ctx)
 	if err != nil {
-		if t.followed.IsZero() {
+		if t.lastRead.IsZero() {
 			return err
 		}
-		r.cfg.Logger.Warn("relay: the versions of topics cannot be read; the last ones hold", "error", err)
-		t.followed = now
+		r.cfg.Logger.Warn("relay: cannot read the versions of topics; using the last ones", "error", err)
+		t.lastRead = now
 		return nil
 	}
-	t.followed = now
+	t.lastRead = now
 	if s.Revision != t.state.Revision {
-		t.state, t.waits = s, map[string]bool{}
-		clear(r.outages) // of topics that may not be in use any more
+		t.state, t.frozenChats = s, map[string]bool{}
+		clear(r.outages) // their topics may be unused now
 		r.unavailable.Store(0)
 	}
 	if t.renewed != s.Revision {
@@ -79,7 +79,8 @@ func (r *Relay) followTopics(ctx context.Context) error {
 	return nil
 }
 
-// renew makes sure that only this relay publishes its shards, by the state that it has read.
+// renew fences earlier producers, so that only this relay publishes its shards, by the state
+// that it has read.
 func (r *Relay) renew(ctx context.Context, revision int64) error {
 	if r.cfg.Renew != nil {
 		switch err := r.attempt(nil, func() error { return r.cfg.Renew(ctx) }); {
@@ -89,20 +90,20 @@ func (r *Relay) renew(ctx context.Context, revision int64) error {
 			if !errors.As(err, new(countedError)) {
 				r.failures.Add(1)
 			}
-			// Rows are counted meanwhile, and stay where they are.
-			r.cfg.Logger.Warn("relay: cannot renew its transactional id; publishes nothing until it has", "error", err)
+			// Sweeps count the rows meanwhile, and publish none.
+			r.cfg.Logger.Warn("relay: cannot renew the transactional id; publishing nothing until then", "error", err)
 			return nil
 		}
 	}
 	r.route.renewed = revision
-	r.swept = time.Time{} // chats that waited
+	r.lastSweep = time.Time{} // chats that waited
 	return nil
 }
 
-// report says that the relay goes by a state.
+// report records for the migration that the relay publishes by a state.
 func (r *Relay) report(ctx context.Context, revision int64) error {
-	// The settlement that is under way first: what it leaves is in the one after it.
-	err := errors.Join(r.finishSettling(), r.settle(ctx, true))
+	// Rows that the deletion in the background cannot delete are in the next one.
+	err := errors.Join(r.finishDeletion(), r.deletePublished(ctx, true))
 	if err == nil && r.cfg.Report != nil {
 		err = r.cfg.Report(ctx, revision)
 	}
@@ -110,32 +111,32 @@ func (r *Relay) report(ctx context.Context, revision int64) error {
 	case errors.Is(err, kafka.ErrFenced):
 		return err
 	case err != nil:
-		r.cfg.Logger.Warn("relay: cannot report the versions of topics; a migration waits for it", "error", err)
+		r.cfg.Logger.Warn("relay: cannot report the versions of topics; a migration waits for the report", "error", err)
 		return nil
 	}
 	r.route.reported = revision
 	return nil
 }
 
-// settled reports whether the relay may publish by the state that it goes by. Until then it
-// publishes nothing: the state may have changed since it was read, and this relay may have
-// fenced one that has reported the change.
-func (r *route) settled() bool { return r.renewed == r.state.Revision }
+// isRenewed reports whether the relay may publish by the present state. Without a renewal
+// the state may have changed since it was read, and this relay may have fenced another that
+// has reported the change.
+func (r *route) isRenewed() bool { return r.renewed == r.state.Revision }
 
-// holds reports whether a plan has to wait for its topic. What follows of its chat waits
-// until the state changes: nobody asks the outbox for it meanwhile.
-func (r *Relay) holds(p plan) bool {
-	if !r.route.settled() {
-		r.left[p.chatID] = true
+// waitsForTopic reports whether a plan has to wait for its topic. Its chat then waits until
+// the state changes, and is not queried meanwhile.
+func (r *Relay) waitsForTopic(p plan) bool {
+	if !r.route.isRenewed() {
+		r.deferred[p.chatID] = true
 		return true
 	}
 	if !p.frozen {
 		return false
 	}
-	if len(r.route.waits) >= maxChats {
-		clear(r.route.waits)
+	if len(r.route.frozenChats) >= maxChats {
+		clear(r.route.frozenChats)
 	}
-	r.route.waits[p.chatID] = true
-	r.left[p.chatID] = true
+	r.route.frozenChats[p.chatID] = true
+	r.deferred[p.chatID] = true
 	return true
 }

@@ -6,52 +6,52 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 )
 
-// Set is the relays that run in a process, one for each slot that it holds.
+// Set is the relays that run in a process, one for each slot that the process holds.
 //
-// Concurrency: all methods may be called by anybody.
+// Concurrency: all methods are safe for concurrent use.
 type Set struct {
-	mu   sync.RWMutex
-	list map[*Relay]bool
-	gone Stats // of relays that are not there any more
+	mu      sync.RWMutex
+	relays  map[*Relay]bool
+	removed Stats // counters of removed relays
 }
 
-// Add adds a relay that is about to run; the function takes it out again.
+// Add adds a relay that is about to run. The returned function removes it.
 func (s *Set) Add(r *Relay) (remove func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.list == nil {
-		s.list = map[*Relay]bool{}
+	if s.relays == nil {
+		s.relays = map[*Relay]bool{}
 	}
-	s.list[r] = true
+	s.relays[r] = true
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.list[r] {
+		if !s.relays[r] {
 			return
 		}
-		delete(s.list, r)
+		delete(s.relays, r)
 		old := r.Stats()
-		s.gone.Published += old.Published
-		s.gone.Failures += old.Failures
-		s.gone.Dropped += old.Dropped
+		s.removed.Published += old.Published
+		s.removed.Failures += old.Failures
+		s.removed.Dropped += old.Dropped
 	}
 }
 
-// Nudge tells the relay of the chat's shard, if it is one of these. It never waits.
+// Nudge passes a nudge to the relay of the chat's shard, if that runs here. It never waits.
 func (s *Set) Nudge(c chat.Commit) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for r := range s.list {
+	for r := range s.relays {
 		r.Nudge(c)
 	}
 }
 
-// Stats sums up what the relays did and what waits for them.
+// Stats sums up the counters of the relays. Durations are the longest of any relay.
 func (s *Set) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	sum := s.gone
-	for r := range s.list {
+	sum := s.removed
+	for r := range s.relays {
 		one := r.Stats()
 		sum.Published += one.Published
 		sum.Failures += one.Failures

@@ -29,7 +29,7 @@ func (p *passing) Query(ctx context.Context, q store.Query) (store.Page, error) 
 // A query is no snapshot: it may miss a row and show the next. What a relay publishes
 // is in order all the same, for a chat that it knows and for one that it does not.
 func TestQueryThatMissesARow(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	re := r.relay()
 	st := &passing{Store: r.store}
@@ -75,7 +75,7 @@ func (b *behind) BatchGet(ctx context.Context, k []store.Key, c store.Consistenc
 // A relay whose cycles fail says for how long; one that has nothing to do does not stand
 // still, nor one that brings away a part of what there is.
 func TestStalled(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	set := &Set{}
 	defer set.Add(re)()
@@ -114,7 +114,7 @@ func TestStalled(t *testing.T) {
 // Reads that may show an old state are no base for what a relay publishes: with old
 // rows it would publish nothing, with old events it would set rows aside.
 func TestStaleReads(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	re.cfg.Store = &behind{Store: r.store, old: r.store.Clone()}
 	id := r.group()

@@ -10,33 +10,33 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// sweeping is a pass over the outbox: what it finds and what becomes of it.
-type sweeping struct {
-	whole   bool             // nothing is left to nudges
-	stopped map[string]error // chats that could not be published before
-	found   int64            // rows
-	oldest  int64            // of them, unix ms; 0: none
-	ages    map[string]int64 // of chats' oldest rows, unix ms, as far as there is room
-	before  string           // chat of the row before
-	skipped string           // the chat that was left to nudges last; "" once its rows are published
-	plans   []plan           // of many chats: a transaction costs as much for one
+// sweepState is the state of one sweep of the outbox.
+type sweepState struct {
+	complete bool             // no chat is left to nudges
+	stopped  map[string]error // chats that the sweep before could not publish
+	found    int64            // rows
+	oldest   int64            // of the rows found, unix ms; 0: none
+	ages     map[string]int64 // of the oldest row of each chat, unix ms; bounded
+	previous string           // chat of the row before
+	skipped  string           // the chat that was last left to nudges; "" once its rows are published
+	plans    []plan           // of many chats: a transaction of one plan costs as much
 }
 
-// sweep reads its shards from their start and publishes what is there and was not
-// published yet. Chats whose nudges wait are left to these, unless it is the first sweep
-// or something was lost.
+// sweep reads the assigned shards and publishes the rows that are not published yet. It
+// leaves chats with nudges in the inbox to these, unless it is the first sweep or nudges may
+// have been lost.
 func (r *Relay) sweep(ctx context.Context) (err error) {
-	s := &sweeping{whole: r.swept.IsZero(), stopped: r.stopped, ages: map[string]int64{}}
-	r.stopped = map[string]error{}
-	clear(r.aside)
-	clear(r.left)
-	defer func() { r.noteSweep(s, err) }()
-	for shard, mine := range r.mine {
+	s := &sweepState{complete: r.lastSweep.IsZero(), stopped: r.blocked, ages: map[string]int64{}}
+	r.blocked = map[string]error{}
+	clear(r.quarantined)
+	clear(r.deferred)
+	defer func() { r.recordSweep(s, err) }()
+	for shard, mine := range r.assigned {
 		if !mine {
 			continue
 		}
 		if err := r.sweepShard(ctx, s, shard); err != nil {
-			// What was read before an error is published: it has waited long enough.
+			// Plans that were read before the error are published.
 			return errors.Join(err, r.publish(ctx, s.plans))
 		}
 	}
@@ -44,20 +44,20 @@ func (r *Relay) sweep(ctx context.Context) (err error) {
 }
 
 // sweepShard sweeps one shard.
-func (r *Relay) sweepShard(ctx context.Context, s *sweeping, shard int) error {
-	take := r.gather(ctx, &s.plans)
+func (r *Relay) sweepShard(ctx context.Context, s *sweepState, shard int) error {
+	emit := r.batcher(ctx, &s.plans)
 	q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Consistency: store.Strong}
-	s.before = ""
+	s.previous = ""
 	for first := true; first || q.Cursor != ""; first = false {
 		page, err := r.cfg.Store.Query(ctx, q)
 		if err != nil {
 			return fmt.Errorf("sweep outbox: %w", err)
 		}
 		for _, row := range page.Rows {
-			if r.waits[row.Key] {
+			if r.isPending[row.Key] {
 				continue
 			}
-			if err := r.sweepRow(ctx, s, row, take); err != nil {
+			if err := r.sweepRow(ctx, s, row, emit); err != nil {
 				return err
 			}
 		}
@@ -67,39 +67,37 @@ func (r *Relay) sweepShard(ctx context.Context, s *sweeping, shard int) error {
 }
 
 // sweepRow publishes the chat of a row.
-func (r *Relay) sweepRow(ctx context.Context, s *sweeping, row store.Row, take func([]plan) error) error {
+func (r *Relay) sweepRow(ctx context.Context, s *sweepState, row store.Row, emit func([]plan) error) error {
 	s.found++
 	o, err := read(row)
 	if err != nil {
-		// Its chat's other rows stay, if it is among them; see queryChat. So the chat is not
-		// left to nudges, which would not see it.
+		// It blocks its chat if it is among the chat's rows, see queryChat. So the chat is not
+		// left to nudges, which do not see the row.
 		id, _, _ := strings.Cut(row.Key.SK, "#")
-		r.setAside(ctx, row.Key, id, err)
+		r.quarantine(ctx, row.Key, id, err)
 		s.stopped[id] = err
 		if s.skipped != id {
 			return nil
 		}
 		s.skipped = ""
-		last, known := r.last[id]
-		return r.queryChat(ctx, id, last, known, take)
+		return r.queryChat(ctx, id, emit)
 	}
-	s.note(o.ChatID, o.CreatedAt)
-	if o.ChatID == s.before && (!o.Replay || s.skipped != o.ChatID) {
-		return nil // its rows were published together
+	s.recordAge(o.ChatID, o.CreatedAt)
+	if o.ChatID == s.previous && (!o.Replay || s.skipped != o.ChatID) {
+		return nil // all its rows were published together
 	}
-	s.before = o.ChatID
-	// Nudges tell nothing of replays, and those of a busy chat never end.
-	if !s.whole && !o.Replay && s.stopped[o.ChatID] == nil && r.inbox.has(o.ChatID) {
+	s.previous = o.ChatID
+	// There are no nudges of replays, and a busy chat always has nudges.
+	if !s.complete && !o.Replay && s.stopped[o.ChatID] == nil && r.inbox.contains(o.ChatID) {
 		s.skipped = o.ChatID
 		return nil
 	}
 	s.skipped = ""
-	last, known := r.last[o.ChatID]
-	return r.queryChat(ctx, o.ChatID, last, known, take)
+	return r.queryChat(ctx, o.ChatID, emit)
 }
 
-// note notes the age of a row.
-func (s *sweeping) note(chatID string, created int64) {
+// recordAge records the age of a row.
+func (s *sweepState) recordAge(chatID string, created int64) {
 	if s.oldest == 0 || created < s.oldest {
 		s.oldest = created
 	}
@@ -108,11 +106,11 @@ func (s *sweeping) note(chatID string, created int64) {
 	}
 }
 
-// noteSweep notes what a sweep has found and left.
-func (r *Relay) noteSweep(s *sweeping, err error) {
-	r.poisoned.Store(int64(len(r.aside)))
+// recordSweep records what a sweep has found, and what it could not publish.
+func (r *Relay) recordSweep(s *sweepState, err error) {
+	r.poisoned.Store(int64(len(r.quarantined)))
 	r.monitor.swept()
-	if err != nil { // what it has found and what was known waits, at least
+	if err != nil { // at least what it has found waits, and what waited before
 		r.backlog.Store(max(s.found, r.backlog.Load()))
 		if was := r.oldest.Load(); s.oldest > 0 && (was == 0 || s.oldest < was) {
 			r.oldest.Store(s.oldest)
@@ -121,11 +119,11 @@ func (r *Relay) noteSweep(s *sweeping, err error) {
 	}
 	oldest := int64(0)
 	for id, at := range s.ages {
-		if (r.stopped[id] != nil || r.left[id]) && (oldest == 0 || at < oldest) {
+		if (r.blocked[id] != nil || r.deferred[id]) && (oldest == 0 || at < oldest) {
 			oldest = at
 		}
 	}
 	r.backlog.Store(s.found)
 	r.oldest.Store(oldest)
-	r.taken.Store(0)
+	r.inFlightSince.Store(0)
 }

@@ -16,7 +16,7 @@ import (
 // K-034, K-041, K-043, K-057: the relay puts each kind of event where the contract says,
 // under the chat's id, and nothing under the empty one.
 func TestPartitionVectors(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	re := r.relay()
 	at := timestamppb.New(time.Unix(1, 0))
 	for _, v := range eventtest.Vectors() {

@@ -1,16 +1,17 @@
-// Package replay publishes events again: it puts rows back into the outbox for
-// chosen events of the event store, and the relay does the rest.
+// Package replay publishes events again: it adds rows to the outbox for selected events of
+// the event store, and the relay publishes them.
 //
-// Only events that were published before are chosen, so that a replay never brings
-// a later event ahead of an earlier one that nobody has seen; readers drop what they
-// have seen by generation, chat and version. Each replay has rows of its own: the same
-// events are published once for each. The package owns the choice, the rows and their
+// It selects only events that were published before, so that a replay never publishes a
+// later event ahead of an earlier one that no consumer has seen. Consumers drop events that
+// they have seen by generation, chat and version. Each replay has rows of its own: the same
+// events are published once for each. The package owns the selection, the rows and their
 // rate; it does not publish.
 //
-// Concurrency: all functions may be called by anybody.
+// Concurrency: all functions are safe for concurrent use.
 package replay
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,11 +30,11 @@ const (
 	MaxChats    = 1_000
 	DefaultRate = 1_000   // events a second
 	MaxRate     = 100_000 // events a second
-	maxChunk    = 2_000   // events of one chat that are chosen at a time
-	scanPage    = 100     // chats between two places where a replay can be resumed
+	maxChunk    = 2_000   // events of one chat that are selected at a time
+	scanPage    = 100     // chats between two positions where a replay can be resumed
 )
 
-// Choice says which events are wanted again.
+// Filter selects events.
 type Filter struct {
 	Chats        []string  // empty: all, which reads the whole event store
 	From, To     int64     // versions, both included; 0: open
@@ -41,30 +42,30 @@ type Filter struct {
 	After, Until time.Time // of the events' times, the second excluded; zero: open
 }
 
-// Options say how a replay is done.
+// Options of a replay.
 type Options struct {
-	DryRun     bool               // tell what would be done
+	DryRun     bool               // only report what would be done
 	Limit      int                // events; 0: all
 	Rate       int                // events a second; 0: DefaultRate
-	OnProgress func(Report) error // told how far it is; may be nil; its error ends the replay
-	// Resume is the Report.Resume of a replay with the same choice that ended early:
-	// this one goes on there.
+	OnProgress func(Report) error // called after each chat; may be nil; its error ends the replay
+	// Resume is the Report.Resume of a replay with the same filter that ended early: this
+	// replay resumes there.
 	Resume string
 }
 
-// Report tells what was done.
+// Report counts what was done.
 type Report struct {
-	Chats       int // looked at
+	Chats       int // read
 	Events      int // that will be published again
 	Rows        int // written
-	Unpublished int // left alone: they are still to be published for the first time
+	Unpublished int // left out: they are still to be published for the first time
 	More        bool
-	// Resume is where another replay goes on if this one ends early; empty: at the
-	// beginning. Events of the last few chats may be published twice then.
+	// Resume is where another replay resumes if this one ends early; empty: at the start.
+	// Events of the last few chats may then be published twice.
 	Resume string
 }
 
-// ErrInvalid says what is wrong with a choice.
+// ErrInvalid is the error of an invalid filter or option.
 var ErrInvalid = errors.New("replay: invalid choice")
 
 func (c Filter) validate() error {
@@ -84,9 +85,9 @@ func (c Filter) validate() error {
 	return nil
 }
 
-// wants looks at an event; one that cannot be read is not wanted, because it cannot
-// be published.
-func (c Filter) wants(row store.Row) (version int64, ok bool) {
+// matches reports whether an event is selected, and its version. An event that cannot be read
+// is not, because it cannot be published.
+func (c Filter) matches(row store.Row) (version int64, ok bool) {
 	e, err := table.EventFrom(row)
 	if err != nil {
 		return 0, false
@@ -108,23 +109,21 @@ func (c Filter) wants(row store.Row) (version int64, ok bool) {
 type run struct {
 	store   store.Store
 	now     func() time.Time
-	choice  Filter
+	filter  Filter
 	options Options
 	id      string // part of the keys of its rows
 	report  Report
 }
 
-// Run chooses events and, unless it is a dry run, writes the rows that make the
-// relay publish them again. Report.More says that it ended at its limit: what was
-// chosen is done, in no order of chats that a caller may rely on. A replay that ended
-// early, by its context or an error, has done what its report says.
+// Run selects events and, unless it is a dry run, writes the rows that make the relay publish
+// them again. Report.More says that it ended at its limit. The order of chats is
+// unspecified. A replay that ended early, by its context or an error, has done what its
+// report says.
 func Run(ctx context.Context, st store.Store, now func() time.Time, c Filter, o Options) (Report, error) {
 	if err := c.validate(); err != nil {
 		return Report{}, err
 	}
-	if o.Rate == 0 {
-		o.Rate = DefaultRate
-	}
+	o.Rate = cmp.Or(o.Rate, DefaultRate)
 	if o.Limit < 0 || o.Rate < 1 || o.Rate > MaxRate {
 		return Report{}, fmt.Errorf("%w: a rate of 1 to %d events a second is required", ErrInvalid, MaxRate)
 	}
@@ -134,7 +133,7 @@ func Run(ctx context.Context, st store.Store, now func() time.Time, c Filter, o 
 	if o.Resume != "" && len(c.Chats) > 0 {
 		return Report{}, fmt.Errorf("%w: only a replay of all chats can be resumed; repeat the others", ErrInvalid)
 	}
-	r := &run{store: st, now: now, choice: c, options: o, id: rand.Text()[:8]}
+	r := &run{store: st, now: now, filter: c, options: o, id: rand.Text()[:8]}
 	err := r.chats(ctx, func(id string) error {
 		r.report.Chats++
 		if err := r.chat(ctx, id); err != nil {
@@ -151,11 +150,11 @@ func Run(ctx context.Context, st store.Store, now func() time.Time, c Filter, o 
 // errLimit ends a replay at its limit.
 var errLimit = errors.New("limit")
 
-// chats calls each with the ids of the chosen chats; all are found by their heads.
-func (r *run) chats(ctx context.Context, each func(id string) error) error {
-	if len(r.choice.Chats) > 0 {
-		for _, id := range slices.Compact(slices.Sorted(slices.Values(r.choice.Chats))) {
-			if err := each(id); err != nil {
+// chats calls onChat with the ids of the selected chats; all chats are found by their heads.
+func (r *run) chats(ctx context.Context, onChat func(id string) error) error {
+	if len(r.filter.Chats) > 0 {
+		for _, id := range slices.Compact(slices.Sorted(slices.Values(r.filter.Chats))) {
+			if err := onChat(id); err != nil {
 				return err
 			}
 		}
@@ -169,7 +168,7 @@ func (r *run) chats(ctx context.Context, each func(id string) error) error {
 			return fmt.Errorf("read chats: %w", err)
 		}
 		for _, row := range page.Rows {
-			if err := each(row.Key.PK); err != nil {
+			if err := onChat(row.Key.PK); err != nil {
 				return err
 			}
 		}
@@ -178,14 +177,14 @@ func (r *run) chats(ctx context.Context, each func(id string) error) error {
 	return nil
 }
 
-// chat replays the events of one, some at a time.
+// chat replays the events of a chat, some at a time.
 func (r *run) chat(ctx context.Context, id string) error {
-	for from := r.choice.From; ; {
+	for from := r.filter.From; ; {
 		limit := maxChunk
 		if r.options.Limit > 0 {
 			limit = min(limit, r.options.Limit-r.report.Events)
 		}
-		versions, more, err := r.choose(ctx, id, from, limit)
+		versions, more, err := r.selectVersions(ctx, id, from, limit)
 		if err != nil {
 			return err
 		}
@@ -201,15 +200,15 @@ func (r *run) chat(ctx context.Context, id string) error {
 		case r.options.Limit > 0 && r.report.Events >= r.options.Limit:
 			r.report.More = true
 			return errLimit
-		case len(versions) == 0: // no room for any, which the limit has said
+		case len(versions) == 0: // the limit is reached
 			return nil
 		}
 	}
 }
 
-// write writes the rows of a chat's chosen events, in order.
+// write writes the rows of a chat's selected events, in order.
 func (r *run) write(ctx context.Context, id string, versions []int64) error {
-	// After the events were read: an event without a row before it was published.
+	// This is read after the events: an event before the first waiting one was published.
 	waiting, err := outbox.Unpublished(ctx, r.store, id)
 	if err != nil {
 		return err
@@ -259,14 +258,14 @@ func (r *run) pause(ctx context.Context, events int) error {
 	}
 }
 
-// choose reads the versions of a chat's wanted events from one on, in order.
-func (r *run) choose(ctx context.Context, id string, from int64, limit int) (versions []int64, more bool, err error) {
+// selectVersions reads the versions of a chat's selected events from one on, in order.
+func (r *run) selectVersions(ctx context.Context, id string, from int64, limit int) (versions []int64, more bool, err error) {
 	q := store.Query{Table: store.Events, PK: id, From: table.Number(from), Consistency: store.Strong}
-	if r.choice.To > 0 {
-		if from > r.choice.To {
+	if r.filter.To > 0 {
+		if from > r.filter.To {
 			return nil, false, nil
 		}
-		q.To = table.Number(r.choice.To)
+		q.To = table.Number(r.filter.To)
 	}
 	for first := true; first || q.Cursor != ""; first = false {
 		page, err := r.store.Query(ctx, q)
@@ -274,7 +273,7 @@ func (r *run) choose(ctx context.Context, id string, from int64, limit int) (ver
 			return nil, false, fmt.Errorf("read events: %w", err)
 		}
 		for _, row := range page.Rows {
-			v, ok := r.choice.wants(row)
+			v, ok := r.filter.matches(row)
 			if !ok {
 				continue
 			}

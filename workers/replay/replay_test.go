@@ -21,7 +21,7 @@ import (
 	"github.com/parley-chat/parley/workers/relay"
 )
 
-type rig struct {
+type fixture struct {
 	t     *testing.T
 	now   time.Time
 	store store.Store
@@ -33,9 +33,9 @@ type rig struct {
 	stable error // what the log says to be on stable storage
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &fixture{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
 	r.store = dynamotest.Store(t, clock)
 	ids, err := registry.New(r.store).Events(t.Context())
@@ -66,21 +66,21 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) group() string {
+func (r *fixture) group() string {
 	r.t.Helper()
 	c, err := r.chats.CreateGroup(r.t.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
 	r.must(err)
 	return c.ChatID
 }
 
-func (r *rig) must(err error) {
+func (r *fixture) must(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-func (r *rig) send(id string, n int) {
+func (r *fixture) send(id string, n int) {
 	r.t.Helper()
 	for range n {
 		_, err := r.chats.Send(r.t.Context(), chat.Send{Caller: "alice", ChatID: id, Content: "x"})
@@ -89,7 +89,7 @@ func (r *rig) send(id string, n int) {
 }
 
 // publish lets the relay do all that there is to do.
-func (r *rig) publish() {
+func (r *fixture) publish() {
 	r.t.Helper()
 	for range 3 {
 		r.now = r.now.Add(3 * time.Second)
@@ -102,7 +102,7 @@ func (r *rig) publish() {
 	}
 }
 
-func (r *rig) run(c Filter, dry bool) Report {
+func (r *fixture) run(c Filter, dry bool) Report {
 	r.t.Helper()
 	rep, err := Run(r.t.Context(), r.store, func() time.Time { return r.now }, c, Options{DryRun: dry, Rate: MaxRate})
 	r.must(err)
@@ -127,7 +127,7 @@ func TestReplay(t *testing.T) {
 		"past":     {func([]string) Filter { return Filter{Until: start} }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			for _, id := range r.ids {
 				r.send(id, 10)
 			}
@@ -172,7 +172,7 @@ func TestReplay(t *testing.T) {
 // Replays add up, whichever events they share and wherever the relay is with the one when
 // the other comes: each publishes all that it said.
 func TestReplaysAddUp(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.ids[0]
 	r.send(id, 98) // with the group's own, 100 events
 	r.publish()
@@ -206,7 +206,7 @@ func TestReplaysAddUp(t *testing.T) {
 
 // A replay of all chats that ended early goes on where it was: nothing is left out.
 func TestReplayResumes(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for range 350 {
 		r.group()
 	}
@@ -252,7 +252,7 @@ func TestReplayResumes(t *testing.T) {
 
 // A row of the outbox that cannot be read stops the replay of its chat, not of others.
 func TestReplayBesideAnUnreadableRow(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.publish()
 	bad := store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(r.ids[0])), SK: r.ids[0] + "#nonsense"}
 	r.must(r.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: bad, Item: store.Item{}}}))
@@ -263,7 +263,7 @@ func TestReplayBesideAnUnreadableRow(t *testing.T) {
 
 // What was never published is not replayed ahead of what comes before it.
 func TestReplayLeavesNewEventsAlone(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.ids[0]
 	r.send(id, 5)
 	r.publish()
@@ -295,7 +295,7 @@ func TestReplayLeavesNewEventsAlone(t *testing.T) {
 
 // A row whose events cannot be read is noted and stops neither its chat nor others.
 func TestReplayOfWhatCannotBePublished(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.ids[0]
 	r.publish()
 	o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 90, Count: 2, CreatedAt: 1, Replay: true}
@@ -314,7 +314,7 @@ func TestReplayOfWhatCannotBePublished(t *testing.T) {
 }
 
 func TestChoiceIsChecked(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	at := time.Now()
 	for name, c := range map[string]Filter{
 		"chats": {Chats: make([]string, MaxChats+1)}, "versions": {From: 3, To: 2}, "negative": {From: -1},
@@ -329,7 +329,7 @@ func TestChoiceIsChecked(t *testing.T) {
 // A limit ends a replay, which says so, also where a chat has more events than are
 // chosen at a time; who asked is told how far it is, and can end it.
 func TestLimitAndProgress(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	for _, id := range r.ids {
 		r.send(id, 10)
 	}
@@ -364,7 +364,7 @@ func TestLimitAndProgress(t *testing.T) {
 
 // A chat with more events than are chosen at a time is replayed whole and in order.
 func TestReplayOfALongChat(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.ids[0]
 	r.send(id, maxChunk+outbox.MaxRun/2)
 	for left := 1; left > 0; {

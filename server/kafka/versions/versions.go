@@ -1,16 +1,16 @@
-// Package versions knows which topics a declared topic has been, and which it is now.
+// Package versions records which topic a declared topic is now, and which it was before.
 //
-// The number of partitions of a topic never changes: the partition of a chat would be
-// another one, and its later events could be read before earlier ones. More partitions
-// are a new topic, NAME.v2 and so on, to which package migrate moves the events. What
-// events, subjects and settings are declared under stays the topic's base name.
+// The number of partitions of a topic never changes: a chat would get another partition, and
+// its later events could be read before earlier ones. More partitions are a new topic,
+// NAME.v2 and so on, to which package workers/migrate moves the events. Events, subjects and
+// settings stay declared under the base name of the topic.
 //
-// The package owns the row that all processes read, the names, and what each part of
-// Parley has to know: where an event goes, whether it must wait, which topics are read,
-// and which must exist. It does not own the way from one version to the next (package
-// workers/migrate) or the topics themselves (package kafka).
+// The package owns the row that all processes read, the names, and the rules that follow
+// from them: where an event goes, whether it must wait, which topics are read, and which must
+// exist. It does not own the steps from one version to the next (package workers/migrate) or
+// the topics themselves (package kafka).
 //
-// Concurrency: a State is a value and never changes; a Watch may be used by anybody.
+// Concurrency: a State is a value that does not change; a Watch is safe for concurrent use.
 package versions
 
 import (
@@ -29,20 +29,20 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Status is what a version is good for.
+// Status is the use of a version.
 type Status string
 
-// The statuses. A version goes from Next to Current, Past and Retired; one whose
-// migration was aborted is Abandoned, has no records, and may be Next again.
+// The statuses. A version goes from Next to Current, Past and Retired. After an aborted
+// migration it is Abandoned: it has no records and may become Next again.
 const (
 	Next      Status = "next"      // being prepared; nothing is published to it
-	Current   Status = "current"   // the only one that is published to
-	Past      Status = "past"      // still has records that somebody may read
-	Retired   Status = "retired"   // nobody reads it, it may be deleted
-	Abandoned Status = "abandoned" // never had a record
+	Current   Status = "current"   // events are published to it and to no other
+	Past      Status = "past"      // consumers may still read its records
+	Retired   Status = "retired"   // no consumer reads it; operators may delete it
+	Abandoned Status = "abandoned" // has never had a record
 )
 
-// Version is a topic that a declared topic is, was, or will be.
+// Version is a topic that a declared topic is, was or will be.
 type Version struct {
 	Number     int    `json:"number"` // 1 is the declared name itself
 	Partitions int32  `json:"partitions"`
@@ -57,27 +57,27 @@ type Phase string
 
 // The phases, in their order.
 const (
-	Planned  Phase = "planned"  // it is decided what will be made
+	Planned  Phase = "planned"  // the new topic is decided on
 	Created  Phase = "created"  // the new topic exists, consumers subscribe to it
 	Frozen   Phase = "frozen"   // relays must not publish events of the topic
-	Quiet    Phase = "quiet"    // all of them have said that they do not
+	Quiet    Phase = "quiet"    // all relays have reported that they do not
 	Drained  Phase = "drained"  // all groups have read the old version to its end
 	Switched Phase = "switched" // the new version is the current one
 )
 
-// Move is a migration that has begun and not ended.
+// Move is a migration under way.
 type Move struct {
 	Topic     string `json:"topic"` // base name
 	Phase     Phase  `json:"phase"`
-	By        string `json:"by"`      // operator who began it
+	By        string `json:"by"`      // operator who started it
 	Started   int64  `json:"started"` // unix ms
 	FrozenAt  int64  `json:"frozen_at,omitempty"`
-	ThawAfter int64  `json:"thaw_after,omitempty"` // unix ms: nobody waits longer for the drain
-	// Revision is that of the state which relays must have seen for the phase to end.
+	ThawAfter int64  `json:"thaw_after,omitempty"` // unix ms: end of the freeze
+	// Revision is that of the state that relays must report for the phase to end.
 	Revision int64 `json:"revision,omitempty"`
 }
 
-// State is all that is known. The zero State is that of an installation without any
+// State is the versions of all topics. The zero State is that of an installation without a
 // migration: each declared topic is its own version 1.
 type State struct {
 	Revision int64                `json:"-"` // number of changes
@@ -88,7 +88,7 @@ type State struct {
 // MaxVersions bounds the versions of a topic.
 const MaxVersions = 100
 
-// Name is the name of a version of a topic.
+// Name returns the name of a version of a topic.
 func Name(base string, number int) string {
 	if number <= 1 {
 		return base
@@ -120,7 +120,7 @@ func (s State) Of(base string) []Version {
 	return []Version{{Number: 1, Partitions: kafka.Partitions(base), Status: Current}}
 }
 
-// Current is the version of a declared topic that is published to.
+// Current returns the version of a declared topic that events are published to.
 func (s State) Current(base string) Version {
 	for _, v := range s.Topics[base] {
 		if v.Status == Current {
@@ -130,7 +130,7 @@ func (s State) Current(base string) Version {
 	return Version{Number: 1, Partitions: kafka.Partitions(base), Status: Current}
 }
 
-// Place is where an event of a declared topic goes.
+// Place returns the partition that an event of a declared topic goes to.
 func (s State) Place(base, key string) kafka.Partition {
 	v := s.Current(base)
 	return kafka.Partition{Topic: Name(base, v.Number), ID: int32(event.Partition(key, int(v.Partitions)))}
@@ -156,13 +156,13 @@ func (s State) exists(base string, v Version) bool {
 	}
 }
 
-// topics lists the versions of all declared topics for which want holds.
-func (s State) topics(want func(base string, v Version) bool) []kafka.Topic {
+// topics lists the versions of all declared topics that match.
+func (s State) topics(match func(base string, v Version) bool) []kafka.Topic {
 	var list []kafka.Topic
 	for _, t := range kafka.Topics() {
 		base := t.Name
 		for _, v := range s.Of(base) {
-			if want(base, v) {
+			if match(base, v) {
 				list = append(list, kafka.Topic{Name: Name(base, v.Number), Partitions: v.Partitions, Configs: t.Configs})
 			}
 		}
@@ -170,16 +170,16 @@ func (s State) topics(want func(base string, v Version) bool) []kafka.Topic {
 	return list
 }
 
-// Required lists the topics that have to exist.
+// Required lists the topics that must exist.
 func (s State) Required() []kafka.Topic { return s.topics(s.exists) }
 
-// All lists every topic that was ever made, or may have been.
+// All lists every topic that was or may have been created.
 func (s State) All() []kafka.Topic {
 	return s.topics(func(string, Version) bool { return true })
 }
 
-// Readable lists what a group that reads declared topics subscribes to: all versions that
-// may have records for it. A new version is among them before anything is published to
+// Readable lists the topics that a group which reads declared topics subscribes to: all
+// versions that may have records. A new version is listed before anything is published to
 // it, an old one until it is retired.
 func (s State) Readable(bases ...string) []string {
 	var names []string
@@ -193,7 +193,7 @@ func (s State) Readable(bases ...string) []string {
 	return names
 }
 
-// Find returns a version by the name of its topic.
+// Find returns the version with the name of a topic.
 func (s State) Find(name string) (Version, bool) {
 	base, number, ok := Base(name)
 	if !ok {
@@ -207,7 +207,7 @@ func (s State) Find(name string) (Version, bool) {
 	return list[i], true
 }
 
-// Clone returns a State that shares nothing.
+// Clone returns a deep copy.
 func (s State) Clone() State {
 	out := State{Revision: s.Revision, Topics: map[string][]Version{}}
 	for base, list := range s.Topics {
@@ -220,7 +220,7 @@ func (s State) Clone() State {
 	return out
 }
 
-// Load reads the state as it is, whoever wrote it.
+// Load reads the present state.
 func Load(ctx context.Context, st store.Store) (State, error) {
 	var s State
 	it, err := st.Get(ctx, table.TopicsKey(), store.Strong)
@@ -231,17 +231,17 @@ func Load(ctx context.Context, st store.Store) (State, error) {
 		return s, nil
 	}
 	if err := json.Unmarshal([]byte(it.Get(table.AttrTopics).Str()), &s); err != nil {
-		return s, fmt.Errorf("the versions of topics in the store cannot be read: %w", err)
+		return s, fmt.Errorf("decode the versions of topics: %w", err)
 	}
 	s.Revision = it.Get(table.AttrRevision).Int64()
 	return s, s.check()
 }
 
-// ErrChanged says that somebody else has changed the state meanwhile.
-var ErrChanged = errors.New("versions: the state has changed meanwhile")
+// ErrChanged is the error of a Save after another one.
+var ErrChanged = errors.New("versions: the state was changed meanwhile")
 
-// Save writes a state in place of the one that it was made from, and returns it with its
-// new revision. It is durable then.
+// Save replaces the state that a new one was made from, and returns it with its new revision.
+// It is durable when Save returns.
 func Save(ctx context.Context, st store.Store, s State) (State, error) {
 	if err := s.check(); err != nil {
 		return s, err
@@ -269,7 +269,7 @@ func Save(ctx context.Context, st store.Store, s State) (State, error) {
 	return s, st.Durable(ctx)
 }
 
-// check refuses a state that no part of Parley writes.
+// check returns an error for a state that Parley does not write.
 func (s State) check() error {
 	for base, list := range s.Topics {
 		current := 0
@@ -288,7 +288,7 @@ func (s State) check() error {
 	return nil
 }
 
-// KeptUntil is when the last record of a past version has outlived the declared retention.
+// KeptUntil returns when the last record of a past version leaves the declared retention.
 func (v Version) KeptUntil(base string) time.Time {
 	for _, t := range kafka.Topics() {
 		if t.Name == base {

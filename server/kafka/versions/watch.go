@@ -9,18 +9,18 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// FollowEvery is how often a process looks whether the state has changed.
+// FollowEvery is how often a process reads the state.
 const FollowEvery = time.Second
 
-// Watch follows the state for those who may be late: consumers, metrics, listings. A
-// relay reads the state itself, because what it publishes hangs on it.
+// Watch follows the state for readers that may be late: consumers, metrics, listings. A
+// relay reads the state itself, because what it publishes depends on it.
 type Watch struct {
 	store  store.Store
 	logger *slog.Logger
 	state  atomic.Pointer[State]
 }
 
-// NewWatch reads the state once.
+// NewWatch makes a Watch and reads the state once.
 func NewWatch(ctx context.Context, st store.Store, logger *slog.Logger) (*Watch, error) {
 	s, err := Load(ctx, st)
 	if err != nil {
@@ -31,15 +31,15 @@ func NewWatch(ctx context.Context, st store.Store, logger *slog.Logger) (*Watch,
 	return w, nil
 }
 
-// State is the state as it was read last.
+// State returns the state as it was last read.
 func (w *Watch) State() State { return *w.state.Load() }
 
-// Readable is State.Readable, in a form that consumers ask again and again.
+// Readable returns a function that returns State.Readable of the present state.
 func (w *Watch) Readable(bases ...string) func() []string {
 	return func() []string { return w.State().Readable(bases...) }
 }
 
-// Frozen is how long the relays have been waiting; 0 if they are not.
+// Frozen returns for how long a topic has been frozen; 0 if none is.
 func (w *Watch) Frozen(now time.Time) time.Duration {
 	m := w.State().Move
 	if m == nil || !w.State().Frozen(m.Topic) {
@@ -49,7 +49,7 @@ func (w *Watch) Frozen(now time.Time) time.Duration {
 }
 
 // Run follows the state until ctx ends. While the store does not answer, the last state
-// stays.
+// remains.
 func (w *Watch) Run(ctx context.Context) error {
 	t := time.NewTicker(FollowEvery)
 	defer t.Stop()
@@ -66,7 +66,7 @@ func (w *Watch) Run(ctx context.Context) error {
 				w.state.Store(&s)
 			}
 		case ctx.Err() == nil:
-			w.logger.Warn("the versions of topics cannot be read; the last ones stay", "error", err)
+			w.logger.Warn("cannot read the versions of topics; using the last ones", "error", err)
 		}
 	}
 }

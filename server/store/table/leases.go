@@ -4,14 +4,14 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Lease says which process holds one of the slots of a kind of work. Nothing in it
-// is a time: a lease that others have not seen change for as long as it lasts, by
-// their own clocks, is free. Table leases, key kind/slot.
+// Lease says which process holds one of the slots of a kind of work. It contains no time: a
+// lease is free if others have not seen it change for its duration, by their own clocks.
+// Table leases, key kind/slot.
 type Lease struct {
 	Holder      string
 	Count       int64  // of renewals
-	TotalSlots  int64  // slots of the kind
-	RequestedBy string // who asks the holder for the slot
+	TotalSlots  int64  // of the kind
+	RequestedBy string // process that requests the slot from the holder
 }
 
 // Names of attributes that conditions and updates use.
@@ -19,7 +19,7 @@ const (
 	AttrHolder      = "holder"
 	AttrCount       = "count"
 	AttrRequestedBy = "wanted"
-	AttrReported    = "seen" // revision of the topics that the holder's relay goes by
+	AttrReported    = "seen" // revision of the topics that the holder's relay has reported
 )
 
 // LeaseKey is the key of a slot's lease.

@@ -123,8 +123,8 @@ func (p *program) runSlot(ctx context.Context, set *relay.Set, watch *counts.Wat
 	return r.Run(ctx)
 }
 
-// report records that the relay of a slot goes by a revision of the topics. One that could
-// not publish to the next topic says so while that can still be undone.
+// report records that the relay of a slot publishes by a revision of the topics. It returns an
+// error if this process may not publish to the next topic, while that can still be undone.
 func (p *program) report(ctx context.Context, s slot.Slot, revision int64) error {
 	state, err := versions.Load(ctx, p.eng.Store)
 	if err != nil {

@@ -1,14 +1,14 @@
-// Package counts watches, while a relay runs, that topics have as many partitions as are
-// declared.
+// Package counts checks, while a relay runs, that topics have their declared number of
+// partitions.
 //
-// The partition of a chat is made of the declared number. Where somebody adds partitions
-// to a topic, readers and other producers that go by the real number look for the chat
-// elsewhere: nothing more is published there until the numbers agree again. What is
-// published elsewhere goes on, and the outbox keeps the rest. Going by the new number
-// instead would tear the order of every chat that moves.
+// The partition of a chat follows from the declared number. Where somebody adds partitions
+// to a topic, readers and other producers that use the real number expect the chat in
+// another partition. So the relay publishes nothing to that topic until the numbers agree
+// again; the outbox keeps the events, and other topics are published. Using the new number
+// instead would break the order of every chat that moves.
 //
-// It owns the look and the refusal; what becomes of chats that wait is package relay's
-// matter. Concurrency: all methods may be called by anybody.
+// The package owns the check and the refusal; package relay decides what happens to the
+// chats that wait. Concurrency: all methods are safe for concurrent use.
 package counts
 
 import (
@@ -28,47 +28,48 @@ import (
 )
 
 const (
-	lookEvery = 10 * time.Second
-	lookTime  = 10 * time.Second
+	checkEvery   = 10 * time.Second
+	checkTimeout = 10 * time.Second
 )
 
-// ErrCount says that a topic has another number of partitions than declared.
+// ErrCount is the error of a topic that has another number of partitions than declared.
 var ErrCount = errors.New("the topic has another number of partitions than declared")
 
-// Watch knows which topics of events have another number of partitions than declared.
+// Watch finds the topics of events that have another number of partitions than declared.
 type Watch struct {
 	addr    string
 	options []kafka.Option
 	log     *slog.Logger
 	state   func() versions.State
 
-	mu  sync.RWMutex
-	odd map[string]count // by topic
+	mu         sync.RWMutex
+	mismatched map[string]count // by topic
 }
 
 // count is how many partitions a topic has, and how many it should have.
 type count struct{ has, declared int }
 
-// New makes a Watch of the cluster at an address; state says which topics events are
-// published to now.
+// New makes a Watch of the cluster at an address. state returns which topics events are
+// published to.
 func New(addr string, log *slog.Logger, state func() versions.State, options ...kafka.Option) *Watch {
-	return &Watch{addr: addr, options: options, log: log, state: state, odd: map[string]count{}}
+	return &Watch{addr: addr, options: options, log: log, state: state, mismatched: map[string]count{}}
 }
 
-// Odd is how many topics have another number of partitions than declared.
+// Repartitioned returns how many topics have another number of partitions than declared.
 func (w *Watch) Repartitioned() int64 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return int64(len(w.odd))
+	return int64(len(w.mismatched))
 }
 
-// Run looks until ctx ends. While the cluster does not answer, what was found stays.
+// Run checks periodically until ctx ends. While the cluster does not answer, the last result
+// remains.
 func (w *Watch) Run(ctx context.Context) error {
-	t := time.NewTicker(lookEvery)
+	t := time.NewTicker(checkEvery)
 	defer t.Stop()
 	for {
 		if err := w.Check(ctx); err != nil && ctx.Err() == nil {
-			w.log.Warn("relay: the partitions of topics cannot be counted", "error", err)
+			w.log.Warn("relay: cannot count the partitions of topics", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -78,9 +79,9 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// Look looks once.
+// Check checks once.
 func (w *Watch) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	declared := w.declared()
 	have, err := inspect.Counts(ctx, w.addr, slices.Collect(maps.Keys(declared)), w.options...)
@@ -91,7 +92,7 @@ func (w *Watch) Check(ctx context.Context) error {
 	return nil
 }
 
-// declared are the topics of events as they are now, with their numbers of partitions.
+// declared returns the present topics of events with their numbers of partitions.
 func (w *Watch) declared() map[string]int {
 	state, list := w.state(), map[string]int{}
 	for _, s := range event.Specs() {
@@ -104,24 +105,24 @@ func (w *Watch) declared() map[string]int {
 func (w *Watch) compare(have, list map[string]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.odd, func(topic string, _ count) bool { return list[topic] == 0 }) // nothing is published there any more
+	maps.DeleteFunc(w.mismatched, func(topic string, _ count) bool { return list[topic] == 0 }) // it is no longer published to
 	for topic, n := range have {
 		declared := list[topic]
-		was, odd := w.odd[topic]
+		was, odd := w.mismatched[topic]
 		switch {
 		case n != declared && (!odd || was.has != n):
-			w.odd[topic] = count{n, declared}
+			w.mismatched[topic] = count{n, declared}
 			w.log.Error("relay: a topic has another number of partitions than declared; nothing is published there", "topic", topic, "partitions", n, "declared", declared)
 		case n == declared && odd:
-			delete(w.odd, topic)
+			delete(w.mismatched, topic)
 			w.log.Info("relay: a topic has its declared number of partitions again", "topic", topic, "partitions", n)
 		}
 	}
 }
 
-// Guard refuses records of topics whose number of partitions is another one, before
-// publish sees any of the transaction. The error is a *kafka.PartitionError with their
-// partitions, so that a relay goes on with the rest.
+// Guard wraps publish. It refuses a transaction with records of repartitioned topics. The
+// error is a *kafka.PartitionError with their partitions, so that a relay can publish the
+// rest.
 func (w *Watch) Guard(publish func(context.Context, []*kafka.Record) error) func(context.Context, []*kafka.Record) error {
 	return func(ctx context.Context, records []*kafka.Record) error {
 		if refused := w.refused(records); refused != nil {
@@ -134,12 +135,12 @@ func (w *Watch) Guard(publish func(context.Context, []*kafka.Record) error) func
 func (w *Watch) refused(records []*kafka.Record) error {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	if len(w.odd) == 0 {
+	if len(w.mismatched) == 0 {
 		return nil
 	}
 	e := &kafka.PartitionError{}
 	for _, r := range records {
-		n, odd := w.odd[r.Topic]
+		n, odd := w.mismatched[r.Topic]
 		if !odd {
 			continue
 		}

@@ -25,7 +25,7 @@ func (h *hooked) Transact(ctx context.Context, p store.Plan) error {
 	return do()
 }
 
-func (w *world) runs(n int) string {
+func (w *fixture) runs(n int) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.running[n]
@@ -34,7 +34,7 @@ func (w *world) runs(n int) string {
 // A process that cannot read the leases says for how long, and goes on being well after.
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		a := w.start("a", nil)
 		defer a.stop()
 		time.Sleep(5 * time.Minute)
@@ -58,7 +58,7 @@ func TestStalled(t *testing.T) {
 // taking stays its holder's.
 func TestRenewalBeforeTheTaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		key := table.LeaseKey(kind, 0)
 		put := func(count int64) {
 			l := table.Lease{Holder: "a", Count: count, TotalSlots: 1}
@@ -71,7 +71,7 @@ func TestRenewalBeforeTheTaking(t *testing.T) {
 		var renewed atomic.Int64
 		renewed.Store(7)
 		hook := func(p store.Plan, do func() error) error {
-			if p.Writes[0].Name == "take" && renewed.Load() < 10 {
+			if p.Writes[0].Name == "acquire" && renewed.Load() < 10 {
 				put(renewed.Add(1))
 			}
 			return do()
@@ -97,7 +97,7 @@ func TestSlowRenewal(t *testing.T) {
 	for name, lost := range map[string]bool{"slow": false, "its answer is lost": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1)
+				w := newFixture(t, 1)
 				h := &hooked{Store: w.store}
 				a := w.start("a", func(c *Config) { c.Store = h })
 				defer a.stop()

@@ -1,27 +1,28 @@
-// Package slot decides which process runs which relay: the outbox's shards are
-// dealt to a fixed number of slots, and a slot is run by the process that holds its
-// lease.
+// Package slot decides which process runs which relay. The shards of the outbox are
+// assigned to a fixed number of slots, and the process that holds the lease of a slot runs
+// it.
 //
-// It owns the leases and the starting and stopping of what runs in a slot; what
-// runs there (package relay) it does not know.
+// It owns the leases, and starts and stops what runs in a slot. What that is (package relay)
+// it does not know.
 //
 // # Rules
 //
-// A lease is renewed only if it is still held, and taken only from the state that
-// was seen: every write is conditional on holder and count. No time is written and
-// no clock is compared with another's: a process takes a lease over when it has
-// not seen it change for TTL by its own clock, and the holder stops the slot when
-// it has not renewed it for two thirds of that by its own, so that a slot has
-// stopped before its successor starts. A holder that cannot stop, because the
-// process hangs, is fenced by Kafka: a slot's transactional id is always the same.
+// Every write of a lease is conditional on the holder and the count that were read: a lease
+// is renewed only by its holder, and acquired only if it has not changed. No time is written
+// and no two clocks are compared. A process acquires a lease that it has not seen change for
+// TTL by its own clock. The holder stops the slot if it could not renew the lease for two
+// thirds of TTL by its own clock, so that a slot has stopped before its successor starts. A
+// holder that cannot stop, because the process hangs, is fenced by Kafka: the transactional
+// id of a slot is always the same.
 //
-// Slots are spread: a process that holds at least two less than another asks it
-// for one, which stops the slot and hands it over.
+// Slots are balanced: a process that holds at least two slots less than another requests one
+// from it. The holder then stops the slot and transfers the lease.
 //
-// Concurrency: a Manager is run by one goroutine; Stats may be called by anybody.
+// Concurrency: Run is called by one goroutine; Stats is safe for concurrent use.
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,17 +35,17 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Slot is one share of the outbox.
+// Slot is one part of the outbox.
 type Slot struct {
 	Number          int
 	Shards          []int
 	TransactionalID string // the same for every holder
 }
 
-// Of returns a slot of n.
-func Numbered(number, n int) Slot {
+// Numbered returns the slot with a number.
+func Numbered(number, totalSlots int) Slot {
 	s := Slot{Number: number, TransactionalID: fmt.Sprintf("parley-relay-%d", number)}
-	for shard := number; shard < event.Shards; shard += n {
+	for shard := number; shard < event.Shards; shard += totalSlots {
 		s.Shards = append(s.Shards, shard)
 	}
 	return s
@@ -53,19 +54,19 @@ func Numbered(number, n int) Slot {
 // Config sets a Manager up. Zero numbers take the defaults.
 type Config struct {
 	Store  store.Store
-	Holder string // id of this process, another one after each start
+	Holder string // id of this process, different after each start
 	Slots  int    // the same in every process, at most event.Shards
-	// Start runs a slot until ctx ends. When it returns nothing of it runs any more;
-	// if it returns early it is started again after a while.
+	// Start runs a slot until ctx ends. When it returns, none of its goroutines may run. If it
+	// returns early, it is called again after a while.
 	Start func(ctx context.Context, s Slot) error
-	// Alone says that no other process can be alive, so that a lease that is found
-	// at the start is one of the dead.
+	// Exclusive says that no other process can be alive: a lease that exists at the start is
+	// that of a dead process.
 	Exclusive bool
 	TTL       time.Duration // 15 s
 	Logger    *slog.Logger
 }
 
-// kind is the name of these leases.
+// kind is the kind of these leases in their table.
 const kind = "relay"
 
 const (
@@ -73,33 +74,33 @@ const (
 	maxHolder  = 64
 )
 
-// Manager holds leases and runs their slots.
+// Manager holds leases and runs the slots.
 type Manager struct {
-	cfg   Config
-	slots []*held
-	seen  []sight // by slot
+	cfg      Config
+	slots    []*ownedSlot
+	observed []observation // by slot
 
-	holding, taken, lost, handed atomic.Int64
-	looked                       atomic.Int64 // unix ns: when all leases were last read
+	heldCount, acquired, lost, transferred atomic.Int64
+	lastRefresh                            atomic.Int64 // unix ns: last time that all leases were read
 }
 
-// sight is how a lease was when it was last read, and since when it has been so.
-type sight struct {
-	lease table.Lease // no holder: there is no row
+// observation is a lease as it was last read, and since when it has not changed.
+type observation struct {
+	lease table.Lease // no holder if there is no row
 	since time.Time
 }
 
-// held is a slot that this process holds, or whose run has not ended yet.
-type held struct {
-	count   int64     // as written last
-	renewed time.Time // when the last renewal was begun that succeeded
-	tried   time.Time // when the last renewal was begun
-	expire  *time.Timer
-	cancel  context.CancelFunc
-	ended   chan struct{} // closed when the run has ended
-	stopped bool          // by us: no longer ours
-	giveTo  string        // once the run has ended
-	again   time.Time     // when a run that ended by itself may begin again
+// ownedSlot is a slot that this process holds, or whose run has not ended yet.
+type ownedSlot struct {
+	count       int64     // as last written
+	lastRenewal time.Time // start of the last renewal that succeeded
+	lastAttempt time.Time // start of the last renewal
+	expire      *time.Timer
+	cancel      context.CancelFunc
+	ended       chan struct{} // closed when the run has ended
+	lost        bool          // the lease is not ours any more
+	transferTo  string        // process that gets the slot once the run has ended
+	restartAt   time.Time     // when a run that ended by itself is started again
 }
 
 // New makes a Manager.
@@ -110,38 +111,36 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Slots < 1 || cfg.Slots > event.Shards {
 		return nil, fmt.Errorf("slot: 1 to %d slots, not %d", event.Shards, cfg.Slots)
 	}
-	if cfg.TTL == 0 {
-		cfg.TTL = defaultTTL
-	}
-	m := &Manager{cfg: cfg, slots: make([]*held, cfg.Slots), seen: make([]sight, cfg.Slots)}
-	m.looked.Store(time.Now().UnixNano())
+	cfg.TTL = cmp.Or(cfg.TTL, defaultTTL)
+	m := &Manager{cfg: cfg, slots: make([]*ownedSlot, cfg.Slots), observed: make([]observation, cfg.Slots)}
+	m.lastRefresh.Store(time.Now().UnixNano())
 	return m, nil
 }
 
-// Stats tells how a Manager is doing.
+// Stats are the counters of a Manager.
 type Stats struct {
 	Held, Acquired, Lost, Transferred int64
 	Stalled                           time.Duration // since the leases were last read
 }
 
-// Stats returns the counters; it may be called by anybody.
+// Stats returns the counters.
 func (m *Manager) Stats() Stats {
 	return Stats{
-		Held: m.holding.Load(), Acquired: m.taken.Load(), Lost: m.lost.Load(), Transferred: m.handed.Load(),
-		Stalled: time.Since(time.Unix(0, m.looked.Load())),
+		Held: m.heldCount.Load(), Acquired: m.acquired.Load(), Lost: m.lost.Load(), Transferred: m.transferred.Load(),
+		Stalled: time.Since(time.Unix(0, m.lastRefresh.Load())),
 	}
 }
 
-// Slots is how many all processes share.
+// Slots returns how many slots all processes share.
 func (m *Manager) Slots() int { return m.cfg.Slots }
 
-// Run holds leases until ctx ends; then it stops all slots and gives them back.
+// Run holds leases until ctx ends; then it stops all slots and releases their leases.
 func (m *Manager) Run(ctx context.Context) error {
 	t := time.NewTicker(m.cfg.TTL / 6)
 	defer t.Stop()
 	for ctx.Err() == nil {
-		if err := m.Round(ctx); err != nil && ctx.Err() == nil {
-			m.cfg.Logger.Warn("slot: leases will be looked at again", "error", err)
+		if err := m.round(ctx); err != nil && ctx.Err() == nil {
+			m.cfg.Logger.Warn("slot: cannot check the leases; retrying", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -152,13 +151,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Round looks at all leases once: what we hold is renewed or stopped, what is free
-// is taken, and what is spread unevenly is asked for. Run calls it.
-func (m *Manager) Round(ctx context.Context) error {
-	err := m.look(ctx)
+// round reads all leases once. It renews or stops the slots that this process holds,
+// acquires free leases, and requests a slot if they are spread unevenly.
+func (m *Manager) round(ctx context.Context) error {
+	err := m.refresh(ctx)
 	step, cancel := context.WithTimeout(ctx, m.cfg.TTL/6)
 	for n := range m.slots {
-		m.tend(step, n, err == nil)
+		m.renewOrRelease(step, n, err == nil)
 	}
 	cancel()
 	if err != nil {
@@ -168,15 +167,15 @@ func (m *Manager) Round(ctx context.Context) error {
 	defer cancel()
 	for n := range m.slots {
 		if m.free(n) {
-			m.take(step, n)
+			m.acquire(step, n)
 		}
 	}
-	m.ask(step)
+	m.requestTransfer(step)
 	return nil
 }
 
-// look reads all leases.
-func (m *Manager) look(ctx context.Context) error {
+// refresh reads all leases.
+func (m *Manager) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.TTL/6)
 	defer cancel()
 	keys := make([]store.Key, len(m.slots))
@@ -190,184 +189,202 @@ func (m *Manager) look(ctx context.Context) error {
 	now := time.Now()
 	for n, it := range items {
 		l := table.LeaseFrom(it)
-		s := &m.seen[n]
+		s := &m.observed[n]
 		if s.since.IsZero() || s.lease.Holder != l.Holder || s.lease.Count != l.Count {
 			s.since = now
 		}
 		s.lease = l
 	}
-	if l := m.seen[0].lease; l.Holder != "" && l.TotalSlots != int64(len(m.slots)) && !m.dead(0) {
+	if l := m.observed[0].lease; l.Holder != "" && l.TotalSlots != int64(len(m.slots)) && !m.expired(0) {
 		return fmt.Errorf("%s runs %d slots, this process %d", l.Holder, l.TotalSlots, len(m.slots))
 	}
-	m.looked.Store(now.UnixNano())
+	m.lastRefresh.Store(now.UnixNano())
 	return nil
 }
 
-// dead reports that a lease has not changed for so long that its holder has stopped.
-func (m *Manager) dead(n int) bool {
-	s := m.seen[n]
+// expired reports whether a lease has not changed for so long that its holder has stopped.
+func (m *Manager) expired(n int) bool {
+	s := m.observed[n]
 	return m.cfg.Exclusive && s.lease.Holder != m.cfg.Holder || time.Since(s.since) >= m.cfg.TTL
 }
 
+// free reports whether this process may acquire a lease.
 func (m *Manager) free(n int) bool {
-	l := m.seen[n].lease
+	l := m.observed[n].lease
 	switch {
 	case m.slots[n] != nil:
 		return false
-	case l.Holder == "", l.Holder == m.cfg.Holder: // nobody's, or handed to us
+	case l.Holder == "", l.Holder == m.cfg.Holder: // without a holder, or transferred to us
 		return true
 	default:
-		return m.dead(n)
+		return m.expired(n)
 	}
 }
 
-// tend takes care of a slot that is held: it renews the lease, or stops the slot.
-func (m *Manager) tend(ctx context.Context, n int, looked bool) {
+// renewOrRelease renews the lease of a slot of this process, stops the slot if the lease is
+// lost or requested, and releases the slot once its run has ended.
+func (m *Manager) renewOrRelease(ctx context.Context, n int, refreshed bool) {
 	h := m.slots[n]
 	if h == nil {
 		return
 	}
-	now := time.Now()
-	if looked && !h.stopped {
-		l := m.seen[n].lease
-		switch {
-		case l.Holder != m.cfg.Holder:
-			m.lose(n, "another has taken it")
-		case l.RequestedBy != "" && h.giveTo == "":
-			h.giveTo = l.RequestedBy
-			h.cancel()
-		}
-		if !h.stopped && l.Count > h.count { // the outcome of the last renewal was unknown: it succeeded
-			h.count = l.Count
-			m.prolong(h, h.tried)
-		}
+	if refreshed && !h.lost {
+		m.compare(n, h)
 	}
-	if !h.stopped {
-		h.tried = now
-		err := m.transact(ctx, store.Write{ // an update: a wish that came meanwhile stays
-			Op: store.OpUpdate, Key: table.LeaseKey(kind, n), Cond: unchanged(m.cfg.Holder, h.count), Name: "renew",
-			Update: store.Update{Add: []store.Increment{{Name: table.AttrCount, N: 1}}},
-		})
-		var failed *store.ConditionError
-		switch {
-		case err == nil:
-			h.count++
-			m.prolong(h, now)
-		case errors.As(err, &failed):
-			m.lose(n, "another has taken it")
-		default:
-			m.cfg.Logger.Warn("slot: not renewed", "slot", n, "error", err)
-			// An unknown outcome is read in the next round; until then the time runs.
-		}
+	if !h.lost {
+		m.renew(ctx, n, h)
 	}
-	if !h.stopped && time.Since(h.renewed) >= m.stopAfter() {
-		m.lose(n, "it could not be renewed in time")
+	if !h.lost && time.Since(h.lastRenewal) >= m.stopAfter() {
+		m.loseLease(n, "it could not be renewed in time")
 	}
 	select {
 	case <-h.ended:
+		m.afterRun(ctx, n, h)
 	default:
-		return
 	}
+}
+
+// compare compares a slot of this process with its lease as it was last read.
+func (m *Manager) compare(n int, h *ownedSlot) {
+	l := m.observed[n].lease
 	switch {
-	case h.stopped:
+	case l.Holder != m.cfg.Holder:
+		m.loseLease(n, "another process has taken it")
+	case l.RequestedBy != "" && h.transferTo == "":
+		h.transferTo = l.RequestedBy
+		h.cancel()
+	}
+	if !h.lost && l.Count > h.count { // the outcome of the last renewal was unknown: it succeeded
+		h.count = l.Count
+		m.extend(h, h.lastAttempt)
+	}
+}
+
+// renew renews a lease. It is an update, so that a request that came meanwhile remains.
+func (m *Manager) renew(ctx context.Context, n int, h *ownedSlot) {
+	h.lastAttempt = time.Now()
+	err := m.transact(ctx, store.Write{
+		Op: store.OpUpdate, Key: table.LeaseKey(kind, n), Cond: unchanged(m.cfg.Holder, h.count), Name: "renew",
+		Update: store.Update{Add: []store.Increment{{Name: table.AttrCount, N: 1}}},
+	})
+	var failed *store.ConditionError
+	switch {
+	case err == nil:
+		h.count++
+		m.extend(h, h.lastAttempt)
+	case errors.As(err, &failed):
+		m.loseLease(n, "another process has taken it")
+	default:
+		// The next round reads an unknown outcome. Until then the lease runs out.
+		m.cfg.Logger.Warn("slot: cannot renew the lease", "slot", n, "error", err)
+	}
+}
+
+// afterRun releases, transfers or restarts a slot whose run has ended.
+func (m *Manager) afterRun(ctx context.Context, n int, h *ownedSlot) {
+	now := time.Now()
+	switch {
+	case h.lost:
 		m.slots[n] = nil
-	case h.giveTo != "":
-		if err := m.put(ctx, n, unchanged(m.cfg.Holder, h.count), table.Lease{Holder: h.giveTo, Count: h.count + 1, TotalSlots: int64(len(m.slots))}, "hand over"); err != nil {
-			m.cfg.Logger.Warn("slot: not handed over", "slot", n, "error", err)
+	case h.transferTo != "":
+		next := table.Lease{Holder: h.transferTo, Count: h.count + 1, TotalSlots: int64(len(m.slots))}
+		if err := m.put(ctx, n, unchanged(m.cfg.Holder, h.count), next, "transfer"); err != nil {
+			m.cfg.Logger.Warn("slot: cannot transfer the lease", "slot", n, "error", err)
 			return
 		}
-		m.cfg.Logger.Info("slot: handed over", "slot", n, "to", h.giveTo)
-		m.handed.Add(1)
-		m.holding.Add(-1)
+		m.cfg.Logger.Info("slot: transferred", "slot", n, "to", h.transferTo)
+		m.transferred.Add(1)
+		m.heldCount.Add(-1)
 		m.slots[n] = nil
-	case h.again.IsZero(): // it ended by itself
-		h.again = now.Add(m.cfg.TTL / 3)
-	case !now.Before(h.again):
-		h.again = time.Time{}
+	case h.restartAt.IsZero(): // the run ended by itself
+		h.restartAt = now.Add(m.cfg.TTL / 3)
+	case !now.Before(h.restartAt):
+		h.restartAt = time.Time{}
 		m.start(ctx, n, h)
 	}
 }
 
-// prolong notes a renewal that was begun at a time.
-func (m *Manager) prolong(h *held, begun time.Time) {
-	h.renewed = begun
-	h.expire.Reset(m.stopAfter() - time.Since(begun))
+// extend extends a lease by a renewal that started at a time.
+func (m *Manager) extend(h *ownedSlot, started time.Time) {
+	h.lastRenewal = started
+	h.expire.Reset(m.stopAfter() - time.Since(started))
 }
 
-// stopAfter is how long a slot runs without a renewal. What is left of TTL is the
-// time it has to stop.
+// stopAfter is how long a slot runs without a renewal. It has the rest of TTL to stop.
 func (m *Manager) stopAfter() time.Duration { return m.cfg.TTL * 2 / 3 }
 
-func (m *Manager) lose(n int, why string) {
+// loseLease stops a slot whose lease this process has lost.
+func (m *Manager) loseLease(n int, why string) {
 	h := m.slots[n]
-	h.stopped = true
+	h.lost = true
 	h.cancel()
 	m.lost.Add(1)
-	m.holding.Add(-1)
+	m.heldCount.Add(-1)
 	m.cfg.Logger.Warn("slot: lost", "slot", n, "why", why)
 }
 
-// take takes a free lease and starts its slot.
-func (m *Manager) take(ctx context.Context, n int) {
-	l := m.seen[n].lease
+// acquire acquires a free lease and starts its slot.
+func (m *Manager) acquire(ctx context.Context, n int) {
+	l := m.observed[n].lease
 	now := time.Now()
 	next := table.Lease{Holder: m.cfg.Holder, Count: l.Count + 1, TotalSlots: int64(len(m.slots))}
 	var err error
 	if l.Holder == "" {
-		err = m.put(ctx, n, store.Absent(), next, "take")
+		err = m.put(ctx, n, store.Absent(), next, "acquire")
 	} else {
-		err = m.put(ctx, n, unchanged(l.Holder, l.Count), next, "take")
+		err = m.put(ctx, n, unchanged(l.Holder, l.Count), next, "acquire")
 	}
-	if err != nil { // another was faster, or the outcome will be seen in the next round
-		m.cfg.Logger.Info("slot: not taken", "slot", n, "error", err)
+	if err != nil { // another process was faster, or the next round reads the outcome
+		m.cfg.Logger.Info("slot: lease not acquired", "slot", n, "error", err)
 		return
 	}
-	m.taken.Add(1)
-	m.holding.Add(1)
-	h := &held{count: next.Count, renewed: now}
+	m.acquired.Add(1)
+	m.heldCount.Add(1)
+	h := &ownedSlot{count: next.Count, lastRenewal: now}
 	m.slots[n] = h
 	m.start(ctx, n, h)
 }
 
-func (m *Manager) start(ctx context.Context, n int, h *held) {
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Run stops them, and then gives them back
+// start runs a slot in the background.
+func (m *Manager) start(ctx context.Context, n int, h *ownedSlot) {
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx)) // close stops the runs, and releases the leases then
 	ended := make(chan struct{})
 	h.cancel, h.ended = cancel, ended
 	if h.expire != nil {
 		h.expire.Stop()
 	}
-	h.expire = time.AfterFunc(m.stopAfter()-time.Since(h.renewed), cancel) // whatever else hangs
+	h.expire = time.AfterFunc(m.stopAfter()-time.Since(h.lastRenewal), cancel) // also if this goroutine hangs
 	go func() {
 		defer close(ended)
 		defer cancel()
 		if err := m.cfg.Start(run, Numbered(n, len(m.slots))); err != nil && run.Err() == nil {
-			m.cfg.Logger.Warn("slot: its run ended and begins again", "slot", n, "error", err)
+			m.cfg.Logger.Warn("slot: run failed; restarting", "slot", n, "error", err)
 		}
 	}()
 }
 
-// ask asks for a slot of the process that holds most, if that is at least two more
-// than we do.
-func (m *Manager) ask(ctx context.Context) {
-	of := map[string]int{}
-	for n := range m.seen {
-		l := m.seen[n].lease
+// requestTransfer requests a slot from the process that holds most, if that holds at least
+// two more than this one.
+func (m *Manager) requestTransfer(ctx context.Context) {
+	held := map[string]int{} // slots by process
+	for n := range m.observed {
+		l := m.observed[n].lease
 		switch {
-		case m.slots[n] != nil && !m.slots[n].stopped:
-			of[m.cfg.Holder]++
-		case l.RequestedBy == m.cfg.Holder && l.Holder != m.cfg.Holder && !m.dead(n):
-			return // we have asked, and shall get it
+		case m.slots[n] != nil && !m.slots[n].lost:
+			held[m.cfg.Holder]++
+		case l.RequestedBy == m.cfg.Holder && l.Holder != m.cfg.Holder && !m.expired(n):
+			return // requested already
 		case l.Holder != "" && l.Holder != m.cfg.Holder:
-			of[l.Holder]++
+			held[l.Holder]++
 		}
 	}
 	from := -1
-	for n := range m.seen {
-		l := m.seen[n].lease
-		if l.Holder == "" || l.Holder == m.cfg.Holder || l.RequestedBy != "" || of[l.Holder] < of[m.cfg.Holder]+2 {
+	for n := range m.observed {
+		l := m.observed[n].lease
+		if l.Holder == "" || l.Holder == m.cfg.Holder || l.RequestedBy != "" || held[l.Holder] < held[m.cfg.Holder]+2 {
 			continue
 		}
-		if from < 0 || of[l.Holder] > of[m.seen[from].lease.Holder] {
+		if from < 0 || held[l.Holder] > held[m.observed[from].lease.Holder] {
 			from = n
 		}
 	}
@@ -375,15 +392,15 @@ func (m *Manager) ask(ctx context.Context) {
 		return
 	}
 	w := store.Write{
-		Op: store.OpUpdate, Key: table.LeaseKey(kind, from), Cond: store.Exists().Eq(table.AttrHolder, store.String(m.seen[from].lease.Holder)).Without(table.AttrRequestedBy), Name: "ask",
+		Op: store.OpUpdate, Key: table.LeaseKey(kind, from), Cond: store.Exists().Eq(table.AttrHolder, store.String(m.observed[from].lease.Holder)).Without(table.AttrRequestedBy), Name: "request",
 		Update: store.Update{Set: []store.Attr{{Name: table.AttrRequestedBy, Value: store.String(m.cfg.Holder)}}},
 	}
 	if err := m.transact(ctx, w); err != nil {
-		m.cfg.Logger.Info("slot: not asked for", "slot", from, "error", err)
+		m.cfg.Logger.Info("slot: cannot request a slot", "slot", from, "error", err)
 	}
 }
 
-// unchanged holds for a lease that is as it was seen.
+// unchanged is the condition that a lease is as it was read.
 func unchanged(holder string, count int64) store.Condition {
 	return store.Exists().Eq(table.AttrHolder, store.String(holder)).Eq(table.AttrCount, store.Int(count))
 }
@@ -396,30 +413,30 @@ func (m *Manager) transact(ctx context.Context, w store.Write) error {
 	return m.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{w}})
 }
 
-// close stops all slots and gives their leases back.
+// close stops all slots and releases their leases.
 func (m *Manager) close(ctx context.Context) {
 	for _, h := range m.slots {
 		if h != nil {
 			h.cancel()
 		}
 	}
-	// Bounded, because a store that hangs must not keep the process from ending.
+	// Bounded, because a store that hangs must not keep the process alive.
 	for n, h := range m.slots {
 		if h == nil {
 			continue
 		}
 		<-h.ended
 		m.slots[n] = nil
-		if h.stopped {
+		if h.lost {
 			continue
 		}
-		m.holding.Add(-1)
-		w := store.Write{Op: store.OpDelete, Key: table.LeaseKey(kind, n), Cond: store.Exists().Eq(table.AttrHolder, store.String(m.cfg.Holder)), Name: "give back"}
+		m.heldCount.Add(-1)
+		w := store.Write{Op: store.OpDelete, Key: table.LeaseKey(kind, n), Cond: store.Exists().Eq(table.AttrHolder, store.String(m.cfg.Holder)), Name: "release"}
 		step, cancel := context.WithTimeout(ctx, m.cfg.TTL/6)
 		err := m.transact(step, w)
 		cancel()
 		if err != nil {
-			m.cfg.Logger.Warn("slot: not given back", "slot", n, "error", err)
+			m.cfg.Logger.Warn("slot: cannot release the lease", "slot", n, "error", err)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // world is a store, processes that share it, and who runs what.
-type world struct {
+type fixture struct {
 	t     *testing.T
 	store store.Store
 	slots int
@@ -32,8 +32,8 @@ type world struct {
 	fail    func(slot int) error // of a run, at once
 }
 
-func newWorld(t *testing.T, slots int) *world {
-	return &world{t: t, store: dynamotest.Store(t, time.Now), slots: slots, running: make([]string, slots), slow: func() time.Duration { return 0 }}
+func newFixture(t *testing.T, slots int) *fixture {
+	return &fixture{t: t, store: dynamotest.Store(t, time.Now), slots: slots, running: make([]string, slots), slow: func() time.Duration { return 0 }}
 }
 
 // flaky is a process's way to the store: it can be cut, with answers or whole
@@ -71,7 +71,7 @@ type process struct {
 	stop  func() // in order
 }
 
-func (w *world) start(name string, change func(*Config)) *process {
+func (w *fixture) start(name string, change func(*Config)) *process {
 	w.t.Helper()
 	p := &process{name: name, store: &flaky{Store: w.store}}
 	cfg := Config{
@@ -116,7 +116,7 @@ func (w *world) start(name string, change func(*Config)) *process {
 }
 
 // spread counts the slots that run by process.
-func (w *world) spread() map[string]int {
+func (w *fixture) spread() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := map[string]int{}
@@ -126,7 +126,7 @@ func (w *world) spread() map[string]int {
 	return out
 }
 
-func (w *world) want(when string, want map[string]int) {
+func (w *fixture) want(when string, want map[string]int) {
 	w.t.Helper()
 	synctest.Wait()
 	got := w.spread()
@@ -154,7 +154,7 @@ func TestSlotsDealAllShardsOnce(t *testing.T) {
 
 func TestSlotsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 8)
+		w := newFixture(t, 8)
 		a := w.start("a", nil)
 		w.want("one", map[string]int{"a": 8})
 		b := w.start("b", nil)
@@ -197,7 +197,7 @@ func TestSlotsAreSpread(t *testing.T) {
 // once it has not seen the lease change for TTL.
 func TestLostLeaseStopsBeforeTheSuccessorStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newFixture(t, 1)
 		w.slow = func() time.Duration { return 3 * time.Second }
 		a := w.start("a", nil)
 		synctest.Wait()
@@ -222,7 +222,7 @@ func TestLostLeaseStopsBeforeTheSuccessorStarts(t *testing.T) {
 // An answer that is lost costs nothing: the lease is still ours.
 func TestRenewalWithUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2)
+		w := newFixture(t, 2)
 		a := w.start("a", nil)
 		for range 20 {
 			time.Sleep(3 * time.Second)
@@ -239,7 +239,7 @@ func TestRenewalWithUnknownOutcome(t *testing.T) {
 // A run that ends by itself, because it was fenced for example, begins again.
 func TestRunThatEndsBeginsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2)
+		w := newFixture(t, 2)
 		failures := 0
 		w.fail = func(slot int) error {
 			if slot == 0 && failures < 3 {
@@ -260,7 +260,7 @@ func TestRunThatEndsBeginsAgain(t *testing.T) {
 // counts slots differently waits until the others are gone.
 func TestLeasesOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2)
+		w := newFixture(t, 2)
 		old := table.Lease{Holder: "dead", Count: 7, TotalSlots: 2}
 		for n := range 2 {
 			put := store.Write{Op: store.OpPut, Key: table.LeaseKey(kind, n), Item: old.Item()}
@@ -305,7 +305,7 @@ func TestRandomFailures(t *testing.T) {
 	for seed := range uint64(dynamotest.Rounds(40, 2)) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
-			w := newWorld(t, 1+rng.IntN(8))
+			w := newFixture(t, 1+rng.IntN(8))
 			var mu sync.Mutex
 			w.slow = func() time.Duration {
 				mu.Lock()

@@ -14,7 +14,7 @@ import (
 // One partition takes nothing: the chats in it wait, in order, and all others go on in
 // the same cycle. Once it takes records again, nothing is missing.
 func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	var ids []string
 	for range 20 {
 		ids = append(ids, r.group())
@@ -84,7 +84,7 @@ func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
 // The time of a partition comes in the middle of a pass over a backlog of several
 // transactions, of which the first was refused: the later ones must not go before it.
 func TestOutageThatEndsInTheMiddle(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	re := r.relay()
 	r.rest(re)
@@ -110,7 +110,7 @@ func TestOutageThatEndsInTheMiddle(t *testing.T) {
 // An operator's row for events that were published already is published as a repetition
 // and deleted; it does not stay as a backlog.
 func TestRowOfPublishedEvents(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	r.send(id)
 	re := r.relay()

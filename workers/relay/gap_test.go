@@ -12,7 +12,7 @@ import (
 // one before it published one more row and deleted it. The new one waited for that
 // row for ever.
 func TestRowThatAnotherRelayPublished(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	before, after := r.relay(), r.relay()
 	publish := after.cfg.Publish

@@ -39,7 +39,7 @@ func (l *lockedBuffer) String() string {
 // When the topic is as declared again, it is told, and the refusal ends.
 func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	b := kafkatest.Embedded(t)
-	r := newRig(t)
+	r := newFixture(t)
 	var log lockedBuffer
 	w := counts.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)), func() versions.State { return versions.State{} }, b.Embedded.Options()...)
 	re := r.onKafka(b, "counted", func(c *Config, _ *kafka.Client) { c.Publish = w.Guard(c.Publish) })

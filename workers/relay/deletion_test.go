@@ -16,7 +16,7 @@ import (
 )
 
 // left counts the rows of the outbox.
-func (r *rig) left() int {
+func (r *fixture) left() int {
 	r.t.Helper()
 	page, err := r.store.Scan(context.WithoutCancel(r.ctx), store.Scan{Table: store.Outbox, Segments: 1})
 	r.must(err)
@@ -27,7 +27,7 @@ func (r *rig) left() int {
 // when its records were published: an earlier one promises nothing.
 func TestPublishingGoesOnWhileTheDiskSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		id := r.group()
 		re := r.relay()
 		re.cfg.Clock, re.cfg.Sweep = time.Now, time.Hour
@@ -89,7 +89,7 @@ func TestPublishingGoesOnWhileTheDiskSyncs(t *testing.T) {
 // When Run returns, nothing of it runs any more.
 func TestRunEndsWithItsSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.group()
 		re := r.relay()
 		re.cfg.Clock = time.Now
@@ -142,7 +142,7 @@ func (h *halting) BatchWrite(ctx context.Context, writes []store.Write) error {
 
 // Rows whose deletion fails are deleted later, and nothing is published again for them.
 func TestDeletionsThatFail(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	for range 200 {
 		r.send(id)
@@ -154,8 +154,8 @@ func TestDeletionsThatFail(t *testing.T) {
 	if err := re.Cycle(r.ctx); err == nil {
 		t.Fatal("three deletions should fail")
 	}
-	if n := r.left(); n == 0 || n == 202 || n != len(re.awaiting) || n != len(re.waits) {
-		t.Fatalf("%d rows are left, %d await their deletion", n, len(re.awaiting))
+	if n := r.left(); n == 0 || n == 202 || n != len(re.pendingDelete) || n != len(re.isPending) {
+		t.Fatalf("%d rows are left, %d await their deletion", n, len(re.pendingDelete))
 	}
 	r.rest(re)
 	r.check(true)
@@ -167,13 +167,13 @@ func TestDeletionsThatFail(t *testing.T) {
 // With too many rows that wait for the disk the relay waits, too.
 func TestRowsThatWaitForTheDiskAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		re := r.relay()
 		re.cfg.Flush = func(context.Context) error { time.Sleep(time.Minute); return nil }
-		re.awaiting = make([]store.Key, 65_536)
-		r.must(re.settleBeside(t.Context()))
+		re.pendingDelete = make([]store.Key, 65_536)
+		r.must(re.startDeletion(t.Context()))
 		began := time.Now()
-		_ = re.settleBeside(t.Context()) // the rows are none: only the wait counts
+		_ = re.startDeletion(t.Context()) // the rows are none: only the wait counts
 		if d := time.Since(began); d < time.Minute {
 			t.Errorf("it waited %v", d)
 		}
@@ -185,7 +185,7 @@ func TestRowsThatWaitForTheDiskAreBounded(t *testing.T) {
 // alone is published at once, and so is a full transaction.
 func TestRecordsGatherUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		id := r.group()
 		re := r.relay()
 		re.cfg.Clock, re.cfg.Sweep, re.cfg.MaxBatch = time.Now, time.Hour, 500
@@ -249,7 +249,7 @@ func TestRecordsGatherUnderLoad(t *testing.T) {
 // full, nothing else makes room.
 func TestPublishedRowsAreDeletedWhilePassesFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		id := r.group()
 		for range 50 {
 			r.send(id)
@@ -280,7 +280,7 @@ func TestPublishedRowsAreDeletedWhilePassesFail(t *testing.T) {
 
 // A sweep of a long backlog keeps no more rows in memory than wait for the disk otherwise.
 func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	id := r.group()
 	for range 100 {
 		r.send(id)
@@ -288,19 +288,19 @@ func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 	re := r.relay()
 	for n := range 65_530 { // published earlier in the sweep
 		k := table.Outbox{ChatID: "chat_0", FirstVersion: int64(n + 1)}.Key()
-		re.awaiting, re.waits[k] = append(re.awaiting, k), true
+		re.pendingDelete, re.isPending[k] = append(re.pendingDelete, k), true
 	}
 	publish, most := re.cfg.Publish, 0
 	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
-		most = max(most, len(re.awaiting), len(re.waits))
+		most = max(most, len(re.pendingDelete), len(re.isPending))
 		return publish(ctx, records)
 	}
 	r.must(re.pass(r.ctx))
 	if len(r.log) != 102 || most > 65_536+7 {
 		t.Errorf("%d records, and at most %d rows that waited", len(r.log), most)
 	}
-	if len(re.awaiting) > 102 {
-		t.Errorf("%d rows still wait", len(re.awaiting))
+	if len(re.pendingDelete) > 102 {
+		t.Errorf("%d rows still wait", len(re.pendingDelete))
 	}
 }
 
@@ -309,7 +309,7 @@ func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 func TestReplayOfBusyChat(t *testing.T) {
 	for name, version := range map[string]int64{"an old event": 1, "an event whose own row still waits": 3} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			re := r.relay()
 			id := r.group()
 			r.must(re.Cycle(r.ctx)) // the creation's two events

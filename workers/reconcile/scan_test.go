@@ -26,7 +26,7 @@ type recorder struct {
 	hangs func(id string) bool
 }
 
-func newRecorder(w *world) *recorder {
+func newRecorder(w *fixture) *recorder {
 	return &recorder{clock: w.clock, seen: map[string][]time.Time{}, hangs: func(string) bool { return false }}
 }
 
@@ -54,7 +54,7 @@ func (r *recorder) times(id string) []time.Time {
 }
 
 // groups puts rows of groups, created now, into the table of chats.
-func (w *world) groups(name string, n int) []string {
+func (w *fixture) groups(name string, n int) []string {
 	w.Helper()
 	ids := make([]string, n)
 	for i := range ids {
@@ -69,7 +69,7 @@ func (w *world) groups(name string, n int) []string {
 // and wherever in the table the new ones stand: a pass reads as much as a round of
 // half an hour needs.
 func TestAuditReachesEveryChat(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	counted := newRecorder(w)
 	w.groups("old", 240)
 	w.pass(2 * time.Hour)
@@ -107,7 +107,7 @@ func TestAuditReachesEveryChat(t *testing.T) {
 // A round goes on where the last pass ended, also in another process: of two workers one
 // goes round, the other takes over when it finds that nothing has moved.
 func TestRoundGoesOnElsewhere(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	counted := newRecorder(w)
 	ids := w.groups("g", 60)
 	w.pass(time.Second)
@@ -179,7 +179,7 @@ func (c *cutOff) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
 
 // A process that was overtaken in the middle of its pass does not take the round back.
 func TestRoundIsNotTakenBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	counted := newRecorder(w)
 	w.groups("g", 60)
 	w.must(w.reconciler(func(c *reconcile.Config) { c.Chats, c.AuditRows = counted, 10 }).Pass(t.Context()))
@@ -211,7 +211,7 @@ func TestRoundIsNotTakenBack(t *testing.T) {
 
 // A store that is away does not take a round back to its start.
 func TestRoundSurvivesFailures(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	counted := newRecorder(w)
 	ids := w.groups("g", 40)
 	off := &cutOff{Store: w.store}
@@ -263,7 +263,7 @@ func TestUnknownSaves(t *testing.T) {
 		"not written": func(n int) (bool, bool) { return n%2 == 1, false },
 		"and again":   func(n int) (bool, bool) { return false, n%4 != 0 },
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		counted := newRecorder(w)
 		ids := w.groups("g", 510) // more than a page
 		st := &unsure{Store: w.store, lose: lose}
@@ -300,7 +300,7 @@ func (a *apart) Transact(ctx context.Context, p store.Plan) error {
 
 // What waits does not look done because the store is away.
 func TestPendingStaysKnown(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	row := table.Pending{Members: []string{"u"}, CreatedAt: w.clock().UnixMilli()}
 	w.must(w.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: table.PendingKey("chat_p"), Item: row.Item()}}))
 	w.pass(time.Hour)
@@ -319,7 +319,7 @@ func TestPendingStaysKnown(t *testing.T) {
 
 // A place that the store refuses costs the round that it was in, not the audit.
 func TestRefusedPlace(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	counted := newRecorder(w)
 	ids := w.groups("g", 20)
 	bad := table.Progress{Revision: 7, After: "a\x00b", Began: 1, Rows: 3}
@@ -340,7 +340,7 @@ func TestRefusedPlace(t *testing.T) {
 // time for them go on with the others.
 func TestSlowChats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.store = storetest.NewMap(time.Now)
 		counted := newRecorder(w)
 		counted.clock = time.Now

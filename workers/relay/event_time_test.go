@@ -9,12 +9,12 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 )
 
-// K-016, X-08: an event that waited in the outbox for ten days is published under the time
+// K-016: an event that waited in the outbox for ten days is published under the time
 // of its publication, so that it can be read for the seven days that topics keep; its own
 // time is in the event.
 func TestOldEventsAreReadable(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.run = b.Name("S")[2:]
 		began := time.Now()
 		r.now = began.Add(-10 * 24 * time.Hour)

@@ -9,10 +9,10 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// ErrNotHeld says that a lease is another's by now.
-var ErrNotHeld = errors.New("slot: the lease is not held any more")
+// ErrNotHeld is the error of a process that does not hold a lease any more.
+var ErrNotHeld = errors.New("slot: the lease is no longer held")
 
-// Confirm returns ErrNotHeld if the lease of a slot is not the holder's any more.
+// Confirm returns ErrNotHeld if a process does not hold the lease of a slot any more.
 func Confirm(ctx context.Context, st store.Store, holder string, s Slot) error {
 	it, err := st.Get(ctx, table.LeaseKey(kind, s.Number), store.Strong)
 	if err != nil {
@@ -24,11 +24,11 @@ func Confirm(ctx context.Context, st store.Store, holder string, s Slot) error {
 	return nil
 }
 
-// Seen notes on the lease of a slot which revision of the topics its relay goes by. A new
-// holder begins without such a note.
+// Report records on the lease of a slot by which revision of the topics its relay publishes.
+// A new holder starts without a report.
 func Report(ctx context.Context, st store.Store, holder string, s Slot, revision int64) error {
 	err := st.Transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: table.LeaseKey(kind, s.Number), Cond: store.Exists().Eq(table.AttrHolder, store.String(holder)), Name: "seen",
+		Op: store.OpUpdate, Key: table.LeaseKey(kind, s.Number), Cond: store.Exists().Eq(table.AttrHolder, store.String(holder)), Name: "report",
 		Update: store.Update{Set: []store.Attr{{Name: table.AttrReported, Value: store.Int(revision)}}},
 	}}})
 	var failed *store.ConditionError
@@ -38,9 +38,9 @@ func Report(ctx context.Context, st store.Store, holder string, s Slot, revision
 	return err
 }
 
-// Waiting lists, in words, the slots whose relays do not go by a revision of the topics
-// yet, or that nobody runs. At least one slot must be known, or nobody can say that all
-// have seen it.
+// Unreported lists, as sentences for operators, the slots that are not run by a process or
+// whose relays have not reported a revision of the topics yet. If slot 0 is not run, the
+// number of slots is unknown, and so is whether all have reported.
 func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, error) {
 	first, err := st.Get(ctx, table.LeaseKey(kind, 0), store.Strong)
 	if err != nil {
@@ -58,14 +58,14 @@ func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, 
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
-	var waiting []string
+	var list []string
 	for i, it := range items {
 		switch l := table.LeaseFrom(it); {
 		case l.Holder == "":
-			waiting = append(waiting, fmt.Sprintf("nobody runs the relay of slot %d", i))
+			list = append(list, fmt.Sprintf("nobody runs the relay of slot %d", i))
 		case it.Get(table.AttrReported).Int64() < revision:
-			waiting = append(waiting, fmt.Sprintf("the relay of slot %d (%s) has not said so yet", i, l.Holder))
+			list = append(list, fmt.Sprintf("the relay of slot %d (%s) has not reported yet", i, l.Holder))
 		}
 	}
-	return waiting, nil
+	return list, nil
 }
