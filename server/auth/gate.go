@@ -22,7 +22,7 @@ type Config struct {
 	// Refuse answers a request that the gate stops, with an error that is one of
 	// this package's or EnsureUser's.
 	Refuse func(w http.ResponseWriter, r *http.Request, err error)
-	// Admitted, if given, is told of each request with a valid token.
+	// Admitted, if given, is called for each request with a valid token.
 	Admitted func(ctx context.Context)
 	// OnRevoke, if given, is called after a session was revoked, to end what it has
 	// open. A request that was admitted just before may still open something: who

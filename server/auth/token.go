@@ -42,7 +42,7 @@ var (
 	ErrRevoked = fmt.Errorf("%w: of a session that was revoked", ErrInvalidToken)
 )
 
-// userID is the form of user ids (L-011), the same as in the contracts: names, UUIDs,
+// userID is the form of user ids, the same as in the contracts: names, UUIDs,
 // e-mail addresses, subjects of identity providers. '#' separates the parts of keys, '/'
 // those of paths.
 var userID = regexp.MustCompile(`^[^\p{C}\p{Z}#/]+$`)
@@ -89,7 +89,7 @@ func (k *Key) sign(subject, audience, session string, now time.Time, ttl time.Du
 	return t.SignedString(k.private)
 }
 
-// verify checks a user's token (S-01…S-05).
+// verify checks a user's token: its signature, claims and session.
 func (k *Key) verify(token string, now time.Time) (Principal, error) {
 	c, err := k.parse(token, Audience, now)
 	switch {

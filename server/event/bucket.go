@@ -1,6 +1,7 @@
 package event
 
-// Buckets is the number of virtual buckets; it never changes (K-035).
+// Buckets is the number of virtual buckets; it never changes, because the
+// partition of each key follows from it.
 const Buckets = 4096
 
 // Shards is the number of outbox shards. It divides Buckets, and the partitions
@@ -8,7 +9,7 @@ const Buckets = 4096
 const Shards = 64
 
 // Bucket is the virtual bucket of a key: Kafka's murmur2 of its UTF-8 bytes,
-// without the sign, modulo Buckets (K-036…K-039).
+// without the sign, modulo Buckets.
 func Bucket(key string) int { return int(murmur2(key)&0x7fffffff) % Buckets }
 
 // Partition is the partition of a key among n.

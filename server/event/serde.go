@@ -32,10 +32,10 @@ type Serde struct {
 	resolve   Resolver
 	validator protovalidate.Validator
 
-	mu    sync.RWMutex
-	types map[int]string // event type by schema id; guarded by mu
-	newer map[newer]bool // told of; guarded by mu
-	tell  func(eventType string, version int32)
+	mu     sync.RWMutex
+	types  map[int]string // event type by schema id; guarded by mu
+	newer  map[newer]bool // reported; guarded by mu
+	report func(eventType string, version int32)
 }
 
 // newer is a version of an event that this version of Parley does not know.
@@ -44,7 +44,7 @@ type newer struct {
 	version   int32
 }
 
-// maxNewer bounds the versions that a Serde remembers to have told of.
+// maxNewer bounds the versions that a Serde records as reported.
 const maxNewer = 64
 
 // Resolver returns the subjects under which a schema is registered, none for an
@@ -56,7 +56,7 @@ var index = []int{0}
 
 // NewSerde makes a Serde from the ids of all events' schemas, by event type. Those
 // are the versions that this process writes; records with the ids of others, older
-// or from a newer process, are read by asking resolve, once for an id (K-150: each
+// or from a newer process, are read by asking resolve, once for an id (each
 // version reads all others). Without a resolver they are unknown.
 func NewSerde(ids map[string]int, resolve Resolver) (*Serde, error) {
 	v, err := protovalidate.New()
@@ -75,13 +75,13 @@ func NewSerde(ids map[string]int, resolve Resolver) (*Serde, error) {
 	return s, nil
 }
 
-// OnNewer has f told of each version of an event that is decoded though it is newer than
-// the one that this process writes, once (K-155): what it has more is not seen. It must be
+// OnNewer has f called once for each version of an event that is decoded though it is newer
+// than the one that this process writes: its new fields are not seen. It must be
 // called before the first Decode.
-func (s *Serde) OnNewer(f func(eventType string, version int32)) { s.tell = f }
+func (s *Serde) OnNewer(f func(eventType string, version int32)) { s.report = f }
 
 func (s *Serde) version(eventType string, v int32) {
-	if s.tell == nil || v <= catalogue[eventType].spec.Version {
+	if s.report == nil || v <= catalogue[eventType].spec.Version {
 		return
 	}
 	n := newer{eventType, v}
@@ -98,7 +98,7 @@ func (s *Serde) version(eventType string, v int32) {
 	}
 	s.mu.Unlock()
 	if !known {
-		s.tell(eventType, v)
+		s.report(eventType, v)
 	}
 }
 

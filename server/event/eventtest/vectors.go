@@ -1,6 +1,6 @@
 // Package eventtest holds what tests of several packages need to know of events: the
 // vectors of partitioning, by which every package that publishes is held to the
-// contract (K-041, K-043). They were computed with Python and Go, equal, and compared
+// contract. They were computed with Python and Go, equal, and compared
 // with Kafka's own function.
 //
 // Concurrency: the functions return values of the caller's own.
@@ -18,7 +18,7 @@ type Vector struct {
 }
 
 // Vectors returns the vectors. The first is the empty key, which nothing is published
-// under (K-057).
+// under.
 func Vectors() []Vector {
 	v := func(key string, hash uint32, bucket, p128, p64, p16, p8 int) Vector {
 		return Vector{key, hash, bucket, map[int]int{128: p128, 64: p64, 16: p16, 8: p8}}
