@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/command"
 )
 
 // Tokens, the rules of chats and the contracts take the same user ids (L-011): those of
@@ -37,7 +37,7 @@ func TestUserIDs(t *testing.T) {
 	takes := func(id string) map[string]error {
 		_, issued := k.Issue(id, testTime, time.Hour)
 		return map[string]error{
-			"token": issued, "chats": plan.CheckUser(id),
+			"token": issued, "chats": command.CheckUser(id),
 			"AddMember":        valid(&chatv1.AddMemberRequest{ChatId: chatID, UserId: id}),
 			"RemoveMember":     valid(&chatv1.RemoveMemberRequest{ChatId: chatID, UserId: id}),
 			"UpdateMemberRole": valid(&chatv1.UpdateMemberRoleRequest{ChatId: chatID, UserId: id, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}),

@@ -1,10 +1,12 @@
-// Package chat carries out the commands of chats: creation, membership, sending
-// and reading marks.
+// Package chat carries out the commands of chats: creation, membership, sending,
+// settings and read positions.
 //
-// It owns the queue of each chat, which shares plans among concurrent sends; the
-// heads it used last, from which plans are made without reading; the retries and
-// the settling of unknown outcomes; the stamps; and the one hook that tells of
-// commits. The rules and the plans themselves are pure functions in package plan.
+// A command goes top down through the package: its own file (send.go, change.go,
+// create.go, member.go, count.go), which lets it in (access.go), makes a plan of it
+// and runs that, those that change the chat as a whole in the chat's queue (queue.go).
+// The parts have packages of their own: command is what callers ask for, admit who may
+// enter a queue, queue the order in a chat, plan the rules and plans as pure functions,
+// commit how a plan gets an outcome, people the rows of users, stamp the timestamps.
 // What a user may see (package view), delivery and transport are elsewhere.
 //
 // Nothing is answered before it is durable: success follows the store's commit,
@@ -13,21 +15,23 @@
 // # Concurrency
 //
 // A Service is safe for use by many goroutines and starts none: commands of one
-// chat pass one queue, led by one of the callers on its own goroutine (see
-// queue.go). No mutex is held across a call of the store or a hook. The mutexes,
-// one per shard of the queues, the door's and the clock's, are never held together.
+// chat pass one queue, led by one of the callers on its own goroutine (see package
+// queue). No mutex is held across a call of the store or a hook. The mutexes, one per
+// shard of the queues and of the admission, and the clock's, are never held together.
 package chat
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/parley-chat/parley/server/chat/admit"
+	"github.com/parley-chat/parley/server/chat/command"
+	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/chat/people"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
@@ -37,36 +41,61 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
+// What callers ask for, and get.
+type (
+	Send           = command.Send
+	Sent           = command.Sent
+	CreateDirect   = command.CreateDirect
+	CreateGroup    = command.CreateGroup
+	Operation      = command.Operation
+	MemberChange   = command.MemberChange
+	ChatChange     = command.ChatChange
+	MemberSettings = command.MemberSettings
+	MarkRead       = command.MarkRead
+	Refusal        = command.Refusal      // one of the errors below, with the rule that it comes from
+	TooManyChats   = command.TooManyChats // an ErrTooManyChats that says whose chats are too many
+)
+
+// The operations on a membership.
+const (
+	OpAdd    = command.OpAdd
+	OpRemove = command.OpRemove
+	OpLeave  = command.OpLeave
+	OpRole   = command.OpRole
+)
+
+// PlanAge is how long a command is tried.
+const PlanAge = commit.PlanAge
+
 // Errors that commands end with. Errors of the store come through, wrapped.
 var (
-	ErrNotAMember       = plan.ErrNotAMember // or no such chat
-	ErrForbidden        = plan.ErrForbidden
-	ErrChatFull         = plan.ErrChatFull
-	ErrInvalidOperation = plan.ErrInvalidOperation
-	ErrAlreadyMember    = plan.ErrAlreadyMember
-	ErrMemberNotFound   = plan.ErrMemberNotFound
-	ErrUserNotFound     = plan.ErrUserNotFound
-	ErrKeyReused        = plan.ErrKeyReused
-	ErrInvalidArgument  = plan.ErrInvalidArgument
-	ErrVersionMismatch  = plan.ErrVersionMismatch
-	ErrTooManyChats     = plan.ErrTooManyChats // a *TooManyChats
+	ErrNotAMember       = command.ErrNotAMember // or no such chat
+	ErrForbidden        = command.ErrForbidden
+	ErrChatFull         = command.ErrChatFull
+	ErrInvalidOperation = command.ErrInvalidOperation
+	ErrAlreadyMember    = command.ErrAlreadyMember
+	ErrMemberNotFound   = command.ErrMemberNotFound
+	ErrUserNotFound     = command.ErrUserNotFound
+	ErrKeyReused        = command.ErrKeyReused
+	ErrInvalidArgument  = command.ErrInvalidArgument
+	ErrVersionMismatch  = command.ErrVersionMismatch
+	ErrTooManyChats     = command.ErrTooManyChats // a *TooManyChats
+	// ErrBusy is the answer to a user who has too many requests under way.
+	ErrBusy = admit.ErrBusy
 	// ErrPanic is what the callers of a command that panicked get.
 	ErrPanic = errors.New("chat: command panicked")
 	errState = errors.New("chat: rows of the chat contradict each other")
 )
-
-// Refusal is a rule's refusal, one of the errors above that tells which rule it was.
-type Refusal = plan.Refusal
-
-// TooManyChats says whose chats are too many.
-type TooManyChats = plan.TooManyChats
 
 // Commit is what one plan added to a chat's change log.
 type Commit struct {
 	ChatID string
 	Head   table.Head    // after the plan
 	Events []event.Event // in consecutive versions that end with the head's
-	Outbox store.Row     // the row that announces them to the relay
+	// Payloads are the encoded Events, one for each, as the store has them: whoever
+	// sends events on need not encode them again. They must not be changed.
+	Payloads [][]byte
+	Outbox   store.Row // the row that announces the events to the relay
 }
 
 // Config sets up a Service. Store, Clock, Generation and Producer are required.
@@ -79,14 +108,14 @@ type Config struct {
 	// here leaves room for them now and then.
 	Shared bool
 
-	// Committed is told of each plan that changed a chat and is known here to be
+	// Committed is called for each plan that changed a chat and is known here to be
 	// committed: once, in version order, once it is durable, before the callers
 	// get their answer. It must be quick, the chat waits for it.
 	Committed func(Commit)
-	// Receipt is told of each user's row that MarkRead or SetOwn changed, with the
-	// head that it was measured by.
+	// Receipt is called for each user's row that MarkRead or SetMemberSettings changed, with
+	// the head that it was measured by.
 	Receipt func(row table.UserChat, head table.Head)
-	// Meter is told what commands did.
+	// Meter counts what commands did.
 	Meter Meter
 	// NewID makes an id with a prefix; by default a ULID.
 	NewID func(prefix string) string
@@ -100,7 +129,7 @@ type Config struct {
 	// Chunk is the number of members that one plan of a group's creation adds; by
 	// default, and at most, plan.MaxChunk.
 	Chunk int
-	// Heads is the number of chats whose heads are remembered; by default 65,536.
+	// Heads is the number of chats whose heads are cached; by default 65,536.
 	Heads int
 	// Queue is the number of commands that may wait for one chat; more are refused
 	// with store.ErrThrottled. By default 4,096.
@@ -110,61 +139,68 @@ type Config struct {
 	PerChat, PerCaller int
 }
 
-// Service carries commands out.
-type Service struct {
-	cfg    Config
-	maker  plan.Maker
-	queues *queue.Queues
-	door   *admit.Door
-	clock  *stamp.Clock
-	people people.Rows
+func (c *Config) setDefaults() {
+	if c.Committed == nil {
+		c.Committed = func(Commit) {}
+	}
+	if c.Receipt == nil {
+		c.Receipt = func(table.UserChat, table.Head) {}
+	}
+	if c.NewID == nil {
+		c.NewID = NewID
+	}
+	if c.Sleep == nil {
+		c.Sleep = sleep
+	}
+	c.Meter.setDefaults()
+	c.Chunk = min(cmp.Or(max(0, c.Chunk), plan.MaxChunk), plan.MaxChunk)
+	c.Heads = cmp.Or(max(0, c.Heads), 1<<16)
+	c.Queue = cmp.Or(max(0, c.Queue), 1<<12)
+	c.PerChat = cmp.Or(max(0, c.PerChat), 128)
+	c.PerCaller = cmp.Or(max(0, c.PerCaller), 512)
 }
 
-// New makes a Service. It reads the store's last stamp.
+// Service carries commands out.
+type Service struct {
+	cfg       Config
+	planner   plan.Planner
+	queues    *queue.Queues
+	admission *admit.Admission
+	clock     *stamp.Clock
+	commits   *commit.Committer
+	people    people.Rows
+}
+
+// New makes a Service. It reads the store's last timestamp.
 func New(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Store == nil || cfg.Clock == nil || cfg.Generation == "" || cfg.Producer == "" {
 		return nil, errors.New("chat: store, clock, generation and producer are required")
 	}
-	if cfg.Committed == nil {
-		cfg.Committed = func(Commit) {}
+	cfg.setDefaults()
+	s := &Service{
+		cfg:       cfg,
+		planner:   plan.Planner{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members, Chats: cfg.Chats},
+		admission: admit.New(admit.Config{Clock: cfg.Clock, PerChat: cfg.PerChat, PerCaller: cfg.PerCaller, Members: cfg.Heads}),
 	}
-	if cfg.Receipt == nil {
-		cfg.Receipt = func(table.UserChat, table.Head) {}
-	}
-	cfg.Meter.complete()
-	if cfg.NewID == nil {
-		cfg.NewID = NewID
-	}
-	if cfg.Sleep == nil {
-		cfg.Sleep = sleep
-	}
-	if cfg.Chunk <= 0 || cfg.Chunk > plan.MaxChunk {
-		cfg.Chunk = plan.MaxChunk
-	}
-	if cfg.Heads <= 0 {
-		cfg.Heads = 1 << 16
-	}
-	if cfg.Queue <= 0 {
-		cfg.Queue = 1 << 12
-	}
-	if cfg.PerChat <= 0 {
-		cfg.PerChat = 128
-	}
-	if cfg.PerCaller <= 0 {
-		cfg.PerCaller = 512
-	}
-	s := &Service{cfg: cfg}
-	s.door = admit.New(admit.Config{Clock: cfg.Clock, PerChat: cfg.PerChat, PerCaller: cfg.PerCaller, Proven: cfg.Heads})
-	s.maker = plan.Maker{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members, Chats: cfg.Chats}
-	s.people = people.Rows{Store: cfg.Store, Write: s.repeat, Durable: s.durable}
-	s.queues = queue.New(queue.Config{Carry: s.runGroup, Waiting: cfg.Queue, Heads: cfg.Heads})
+	s.commits = commit.New(commit.Config{
+		Store: cfg.Store, Clock: cfg.Clock, Sleep: cfg.Sleep, Shared: cfg.Shared, Committed: s.committed,
+		CountChats: func(ctx context.Context, users []string) error { return s.people.Count(ctx, users) },
+	})
+	s.people = people.Rows{Store: s.commits}
+	s.queues = queue.New(queue.Config{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
 	var err error
 	s.clock, err = stamp.Load(ctx, cfg.Store, cfg.Clock)
 	return s, err
 }
 
-// stamp returns the time of a change that must not be before floor.
-func (s *Service) stamp(floor int64) int64 { return s.clock.Next(floor) }
+// committed takes over from a plan who is a member now, and passes the commit on.
+func (s *Service) committed(p *plan.Plan) {
+	s.cacheMembers(p)
+	s.cfg.Committed(Commit{ChatID: p.Head.ChatID, Head: p.Head, Events: p.Events, Payloads: p.Payloads, Outbox: p.Outbox})
+}
+
+// timestamp returns the time of a change that must not be before floor.
+func (s *Service) timestamp(floor int64) int64 { return s.clock.Next(floor) }
 
 // NewID makes a prefixed ULID.
 func NewID(prefix string) string {
@@ -186,50 +222,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// get reads one item, consistently.
-func (s *Service) get(ctx context.Context, key store.Key) (store.Item, error) {
-	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
-	defer cancel()
-	it, err := s.cfg.Store.Get(call, key, store.Strong)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", key.Table, err)
-	}
-	return it, nil
-}
-
-// batchGet reads items, consistently.
-func (s *Service) batchGet(ctx context.Context, keys []store.Key) ([]store.Item, error) {
-	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
-	defer cancel()
-	items, err := s.cfg.Store.BatchGet(call, keys, store.Strong)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", keys[0].Table, err)
-	}
-	return items, nil
-}
-
-// durable waits until what was read is on disk, and returns answer then: what an
-// answer saw must not disappear in a crash.
-func (s *Service) durable(ctx context.Context, answer error) error {
-	call, cancel := context.WithTimeout(ctx, store.CallTimeout)
-	defer cancel()
-	if err := s.cfg.Store.Durable(call); err != nil {
-		return fmt.Errorf("wait for the disk: %w", err)
-	}
-	return answer
-}
-
 // EnsureUser writes the row of a user if there is none. It is safe to repeat.
 func (s *Service) EnsureUser(ctx context.Context, userID string) error {
-	if err := plan.CheckUser(userID); err != nil {
+	if err := command.CheckUser(userID); err != nil {
 		return err
 	}
 	return s.people.Ensure(ctx, userID, s.cfg.Clock().UnixMilli())
-}
-
-// countFailed counts the chats of users whose rows turned out not to hold the number,
-// so that the next plan can go by it.
-func (s *Service) countFailed(ctx context.Context, d *plan.Draft, failed *store.ConditionError) error {
-	uncounted, _ := d.ChatsFailed(failed)
-	return s.people.Count(ctx, uncounted)
 }

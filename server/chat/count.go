@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
@@ -18,32 +19,32 @@ type Count struct {
 }
 
 // CheckCount compares the stored number of a group's members with the members,
-// and corrects it through the chat's head, with an event (L-053). Every plan keeps
+// and corrects it through the chat's head, with an event. Every plan keeps
 // the number exact, so there is something to correct only after damage from
 // outside. While members are pending it does nothing. It may be called at any time
 // by any number of processes. Errors: ErrNotAMember if there is no such chat,
 // store.ErrConflict if the chat kept changing, and the store's.
-func (s *Service) CheckCount(ctx context.Context, chatID string) (found Count, err error) {
-	if err := checkChat(chatID); err != nil {
+func (s *Service) CheckCount(callerCtx context.Context, chatID string) (found Count, err error) {
+	if err := command.CheckChat(chatID); err != nil {
 		return Count{}, err
 	}
-	err = s.exclusive(ctx, "", chatID, func(work context.Context, q *queue.Chat) error {
-		found, err = s.checkCount(ctx, work, q)
+	err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queue.Chat) error {
+		found, err = s.checkCount(callerCtx, ctx, q)
 		return err
 	})
 	return found, err
 }
 
-// countAttempts is how often a count is begun again because the chat changed.
+// countAttempts is how often a count is started because the chat changed.
 const countAttempts = 5
 
-func (s *Service) checkCount(lead, ctx context.Context, q *queue.Chat) (Count, error) {
+func (s *Service) checkCount(callerCtx, ctx context.Context, q *queue.Chat) (Count, error) {
 	for range countAttempts {
 		var err error
-		if q.Head, err = s.readHead(ctx, q.ID); err != nil {
+		if q.Head, err = s.commits.Head(ctx, q.ID); err != nil {
 			return Count{}, err
 		}
-		items, err := s.batchGet(ctx, []store.Key{table.ChatKey(q.ID), table.PendingKey(q.ID)})
+		items, err := s.commits.BatchGet(ctx, []store.Key{table.ChatKey(q.ID), table.PendingKey(q.ID)})
 		if err != nil {
 			return Count{}, err
 		}
@@ -63,41 +64,33 @@ func (s *Service) checkCount(lead, ctx context.Context, q *queue.Chat) (Count, e
 			return found, nil
 		}
 		// They differ, or the chat changed between the reads: then the head's condition
-		// fails, and the count begins anew.
+		// fails, and the count starts again.
 		st := &plan.State{Head: q.Head, Chat: &row}
-		d, err := s.maker.Correct(st, found.Counted, s.stamp(q.Head.ChangedAt))
+		p, err := s.planner.CorrectCount(st, found.Counted, s.timestamp(q.Head.ChangedAt))
 		if err != nil {
 			return Count{}, err
 		}
-		err = s.commit(lead, ctx, d)
+		err = s.commit(callerCtx, ctx, q, p, nil)
 		if err == nil {
-			q.Head = d.Head
 			found.Corrected = true
 			return found, nil
 		}
 		if conditionError(err) == nil {
 			return Count{}, err
 		}
-		if err := lead.Err(); err != nil {
+		if err := callerCtx.Err(); err != nil {
 			return Count{}, err
 		}
 	}
 	return Count{}, fmt.Errorf("chat: %w: the chat changed while its members were counted", store.ErrConflict)
 }
 
-func (s *Service) countMembers(ctx context.Context, chatID string) (int64, error) {
-	var n int64
-	q := store.Query{Table: store.ChatMemberships, PK: chatID, Consistency: store.Strong}
-	for {
-		call, cancel := context.WithTimeout(ctx, store.CallTimeout)
-		page, err := s.cfg.Store.Query(call, q)
-		cancel()
+func (s *Service) countMembers(ctx context.Context, chatID string) (n int64, err error) {
+	for _, err := range s.commits.Partition(ctx, store.ChatMemberships, chatID) {
 		if err != nil {
-			return 0, fmt.Errorf("read %s: %w", q.Table, err)
+			return 0, err
 		}
-		n += int64(len(page.Rows))
-		if q.Cursor = page.Cursor; q.Cursor == "" {
-			return n, nil
-		}
+		n++
 	}
+	return n, nil
 }

@@ -3,161 +3,110 @@ package chat
 import (
 	"context"
 	"fmt"
-	"strings"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
-
-// CreateDirect asks for the direct chat of two people.
-type CreateDirect struct {
-	Caller    string
-	Other     string
-	History   table.History // empty: table.All
-	RequestID string
-	Cause     event.Cause
-}
-
-// CreateGroup asks for a group.
-type CreateGroup struct {
-	Caller    string
-	Name      string
-	Members   []string      // the others; repetitions and the caller are dropped
-	History   table.History // empty: table.All
-	RequestID string
-	Cause     event.Cause
-}
 
 // Created names the chat.
 type Created struct {
 	ChatID   string
 	Replayed bool // the chat was there before
-	// Incomplete says why members of a new group are still on their way in: the
+	// Incomplete says why members of a new group are still pending: the
 	// group is there, and FinishPending or a repetition of the request completes
 	// it. Usually nil.
 	Incomplete error
 }
 
 // CreateDirect creates the direct chat of two people, or returns the one that
-// they have (L-012…L-024). Errors: ErrInvalidOperation for a chat with oneself,
+// they have. Errors: ErrInvalidOperation for a chat with oneself,
 // ErrInvalidArgument, ErrUserNotFound, ErrTooManyChats, ErrKeyReused, ErrBusy, and the
 // store's.
 func (s *Service) CreateDirect(ctx context.Context, r CreateDirect) (Created, error) {
-	if err := checkKeys(r.Caller, r.RequestID); err != nil {
-		return Created{}, err
-	}
-	if err := plan.CheckUser(r.Other); err != nil {
-		return Created{}, err
-	}
-	if r.Caller == r.Other {
-		return Created{}, plan.DirectChatWithSelf
-	}
-	history, err := plan.CheckHistory(r.History)
+	c, err := r.Check()
 	if err != nil {
 		return Created{}, err
 	}
-	c := plan.NewChat{
-		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Others: []string{r.Other}, History: history, Cause: r.Cause,
-		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "direct", r.Other, string(history)),
-	}
-	if err := s.enter(c.Caller, ""); err != nil {
+	if err := s.begin(c.Caller, ""); err != nil {
 		return Created{}, err
 	}
-	defer s.door.Leave(c.Caller, "")
-	out, err := s.createDirect(ctx, c)
-	return out, open("request_id", r.RequestID, err)
+	defer s.admission.End(c.Caller, "")
+	out, err := s.createDirect(ctx, s.cfg.NewID("chat_"), c)
+	if err != nil {
+		return Created{}, open("request_id", c.RequestID, err)
+	}
+	s.cfg.Meter.DirectAsked(out.Replayed)
+	return out, nil
 }
 
-func (s *Service) createDirect(ctx context.Context, c plan.NewChat) (Created, error) {
+func (s *Service) createDirect(ctx context.Context, chatID string, c CreateDirect) (Created, error) {
 	began := s.cfg.Clock()
-	existing, err := s.findDirect(ctx, c)
+	key := c.Idempotency()
+	existing, err := s.findDirect(ctx, c, key)
 	if err != nil || existing.ChatID != "" {
-		return s.askedDirect(existing, err)
+		return existing, err
 	}
-	if err := s.people.Check(ctx, s.maker, c.Others); err != nil {
+	if err := s.people.Check(ctx, s.planner, []string{c.Other}); err != nil {
 		return Created{}, err
 	}
-	err = s.create(ctx, c, s.maker.Direct)
+	err = s.create(ctx, c.Caller, chatID, func(at int64) (*plan.Plan, error) { return s.planner.Direct(chatID, c, at) })
 	failed := conditionError(err)
 	if failed == nil {
 		if err == nil {
 			s.cfg.Meter.ChatCreated(table.Direct)
 			s.cfg.Meter.CreationTook(table.Direct, 1, s.cfg.Clock().Sub(began))
 		}
-		return s.askedDirect(Created{ChatID: c.ChatID}, err)
+		return Created{ChatID: chatID}, err
 	}
 	// Lost a race, with an equal request or for the pair: the winner's chat is the
-	// answer (L-018). What was lost against is never taken back, so it is there.
-	existing, err = s.findDirect(ctx, c)
+	// answer. What was lost against is never taken back, so it is there.
+	existing, err = s.findDirect(ctx, c, key)
 	if err == nil && existing.ChatID == "" {
 		err = fmt.Errorf("%w: %w", errState, failed)
 	}
-	return s.askedDirect(existing, err)
-}
-
-func (s *Service) askedDirect(c Created, err error) (Created, error) {
-	if err != nil {
-		return Created{}, err
-	}
-	s.cfg.Meter.DirectAsked(c.Replayed)
-	return c, nil
+	return existing, err
 }
 
 // findDirect returns what an equal request was answered, or the chat that the two
 // people have; an empty Created if there is neither.
-func (s *Service) findDirect(ctx context.Context, c plan.NewChat) (Created, error) {
-	done, err := s.replay(ctx, c.Request)
+func (s *Service) findDirect(ctx context.Context, c CreateDirect, key command.Idempotency) (Created, error) {
+	done, err := s.commits.Replay(ctx, key)
 	if err != nil {
 		return Created{}, err
 	}
 	if done != nil {
 		return Created{ChatID: done.ChatID, Replayed: true}, nil
 	}
-	it, err := s.get(ctx, table.DirectIndexKey(c.Caller, c.Others[0]))
+	it, err := s.commits.Get(ctx, table.DirectIndexKey(c.Caller, c.Other))
 	if err != nil || it == nil {
 		return Created{}, err
 	}
 	found := Created{ChatID: table.DirectIndexFrom(it).ChatID, Replayed: true}
-	if c.Request.Scope == "" {
-		return found, s.durable(ctx, nil)
+	if key.Key == "" {
+		return found, s.commits.Durable(ctx, nil)
 	}
-	// Remembered like a creation: the same key must not make another chat (S-53).
-	err = s.repeat(ctx, c.Request.Remember(found.ChatID, 0, 0, s.stamp(0)))
+	// Recorded like a creation: the same key must not make another chat.
+	err = s.commits.Repeat(ctx, key.Record(found.ChatID, 0, 0, s.timestamp(0)))
 	if conditionError(err) == nil {
 		return found, err
 	}
-	return s.findDirect(ctx, c) // an equal request was faster, or an own attempt: its row is there now
-}
-
-// replay returns the result of a request that was carried out before, nil if it
-// was not. Errors: ErrKeyReused.
-func (s *Service) replay(ctx context.Context, r plan.Request) (*table.Request, error) {
-	if r.Scope == "" {
-		return nil, nil
-	}
-	it, err := s.get(ctx, table.RequestKey(r.Scope))
-	if err != nil || it == nil {
-		return nil, err
-	}
-	done, err := r.Replay(it)
-	return done, s.durable(ctx, err)
+	return s.findDirect(ctx, c, key) // an equal request was faster, or an own attempt: its row is there now
 }
 
 // create runs the plan that creates a chat. It passes the new chat's queue, so that
-// the hook is told of the creation before it is told of anything that others, who
-// may find the chat as soon as it is committed, do in it.
-func (s *Service) create(ctx context.Context, c plan.NewChat, draft func(plan.NewChat, int64) (*plan.Draft, error)) error {
-	return s.exclusive(ctx, c.Caller, c.ChatID, func(work context.Context, q *queue.Chat) error {
-		for pace := s.pacer(); ; {
-			d, err := draft(c, s.stamp(0))
+// the hook gets the creation before anything that others, who may find the chat as soon as
+// it is committed, do in it.
+func (s *Service) create(callerCtx context.Context, caller, chatID string, make func(at int64) (*plan.Plan, error)) error {
+	return s.exclusive(callerCtx, caller, chatID, func(ctx context.Context, q *queue.Chat) error {
+		for backoff := s.commits.Backoff(); ; {
+			p, err := make(s.timestamp(0))
 			if err != nil {
 				return err
 			}
-			if err = s.commit(ctx, work, d); err == nil {
-				q.Head = d.Head
+			if err = s.commit(callerCtx, ctx, q, p, nil); err == nil {
 				return nil
 			}
 			failed := conditionError(err)
@@ -165,65 +114,52 @@ func (s *Service) create(ctx context.Context, c plan.NewChat, draft func(plan.Ne
 				return err
 			}
 			// Nothing but the numbers of chats stood against it.
-			if _, full := d.ChatsFailed(failed); full != nil {
-				return s.durable(work, full)
+			if _, full := p.ChatCountConflicts(failed); full != nil {
+				return s.commits.Durable(ctx, full)
 			}
-			if err := s.countFailed(work, d, failed); err != nil {
+			if err := s.countChats(ctx, p, failed); err != nil {
 				return err
 			}
-			if err := pace.again(ctx, work); err != nil {
+			if err := backoff.Wait(callerCtx, ctx); err != nil {
 				return err
 			}
 		}
 	})
 }
 
-// CreateGroup creates a group in two phases (L-025…L-046): one plan creates it
+// CreateGroup creates a group in two phases: one plan creates it
 // with its owner and the list of the others as pending; then plans of a chunk
 // each make these members. After a crash in between FinishPending, or a
 // repetition of the request, completes the group. Errors, all of the first phase:
 // ErrInvalidArgument, ErrUserNotFound, ErrTooManyChats, ErrKeyReused, ErrBusy, and the
 // store's.
 func (s *Service) CreateGroup(ctx context.Context, r CreateGroup) (Created, error) {
-	if err := checkKeys(r.Caller, r.RequestID); err != nil {
-		return Created{}, err
-	}
-	if err := plan.CheckName(r.Name); err != nil {
-		return Created{}, err
-	}
-	history, err := plan.CheckHistory(r.History)
+	c, err := r.Check(s.planner.MaxMembers())
 	if err != nil {
 		return Created{}, err
 	}
-	others, err := s.maker.Others(r.Caller, r.Members)
-	if err != nil {
+	if err := s.begin(c.Caller, ""); err != nil {
 		return Created{}, err
 	}
-	c := plan.NewChat{
-		ChatID: s.cfg.NewID("chat_"), Caller: r.Caller, Name: r.Name, Others: others, History: history, Cause: r.Cause,
-		Request: plan.NewRequest("create", r.Caller, "", r.RequestID, "group", r.Name, string(history), strings.Join(others, "#")),
-	}
-	if err := s.enter(c.Caller, ""); err != nil {
-		return Created{}, err
-	}
-	defer s.door.Leave(c.Caller, "")
-	out, err := s.createGroup(ctx, c)
-	return out, open("request_id", r.RequestID, err)
+	defer s.admission.End(c.Caller, "")
+	out, err := s.createGroup(ctx, s.cfg.NewID("chat_"), c)
+	return out, open("request_id", c.RequestID, err)
 }
 
-func (s *Service) createGroup(ctx context.Context, c plan.NewChat) (Created, error) {
+func (s *Service) createGroup(ctx context.Context, chatID string, c CreateGroup) (Created, error) {
 	began := s.cfg.Clock()
-	done, err := s.replay(ctx, c.Request)
+	key := c.Idempotency()
+	done, err := s.commits.Replay(ctx, key)
 	if err == nil && done == nil {
-		if err := s.people.Check(ctx, s.maker, c.Others); err != nil {
+		if err := s.people.Check(ctx, s.planner, c.Members); err != nil {
 			return Created{}, err
 		}
-		err = s.create(ctx, c, s.maker.Group)
+		err = s.create(ctx, c.Caller, chatID, func(at int64) (*plan.Plan, error) { return s.planner.Group(chatID, c, at) })
 		if err == nil {
 			made := s.cfg.Clock()
 			s.cfg.Meter.ChatCreated(table.Group)
 			s.cfg.Meter.CreationTook(table.Group, 1, made.Sub(began))
-			created := Created{ChatID: c.ChatID, Incomplete: s.FinishPending(ctx, c.ChatID)}
+			created := Created{ChatID: chatID, Incomplete: s.FinishPending(ctx, chatID)}
 			if created.Incomplete == nil {
 				s.cfg.Meter.CreationTook(table.Group, 2, s.cfg.Clock().Sub(made))
 			}
@@ -234,7 +170,7 @@ func (s *Service) createGroup(ctx context.Context, c plan.NewChat) (Created, err
 			return Created{}, err
 		}
 		// Lost a race with an equal request, whose row is there.
-		if done, err = s.replay(ctx, c.Request); err == nil && done == nil {
+		if done, err = s.commits.Replay(ctx, key); err == nil && done == nil {
 			err = fmt.Errorf("%w: %w", errState, failed)
 		}
 	}
@@ -246,22 +182,25 @@ func (s *Service) createGroup(ctx context.Context, c plan.NewChat) (Created, err
 
 // FinishPending makes the pending members of a group members. Any process may
 // call it at any time; without pending members it does nothing. Each chunk passes
-// the chat's queue by itself, so that sends go on in between.
-func (s *Service) FinishPending(ctx context.Context, chatID string) error {
-	if err := checkChat(chatID); err != nil {
+// the chat's queue by itself, so that sends continue in between.
+func (s *Service) FinishPending(callerCtx context.Context, chatID string) error {
+	if err := command.CheckChat(chatID); err != nil {
 		return err
 	}
 	for {
-		items, err := s.batchGet(ctx, []store.Key{table.PendingKey(chatID), table.ChatKey(chatID)})
+		items, err := s.commits.BatchGet(callerCtx, []store.Key{table.PendingKey(chatID), table.ChatKey(chatID)})
 		if err != nil {
 			return fmt.Errorf("add pending members: %w", err)
 		}
 		if items[0] == nil {
-			return nil // nobody has to wait for that in the queue
+			return nil // that needs no place in the queue
 		}
 		var more bool
-		err = s.exclusive(ctx, "", chatID, func(work context.Context, q *queue.Chat) (err error) {
-			more, err = s.finishChunk(ctx, work, q, items[0], items[1])
+		err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queue.Chat) error {
+			st, err := s.pendingState(ctx, q, items[0], items[1])
+			if err == nil {
+				more, err = s.finishChunk(callerCtx, ctx, q, st)
+			}
 			return err
 		})
 		if err != nil {
@@ -273,48 +212,51 @@ func (s *Service) FinishPending(ctx context.Context, chatID string) error {
 	}
 }
 
-// finishChunk moves one chunk of pending members to membership; waiting and chat are
-// the rows of both, as they were read before.
-func (s *Service) finishChunk(lead, ctx context.Context, q *queue.Chat, waiting, chat store.Item) (more bool, err error) {
-	if err := s.knowHead(ctx, q); err != nil {
-		return false, err
+// pendingState makes the state that a chunk is decided on, of rows read before.
+func (s *Service) pendingState(ctx context.Context, q *queue.Chat, pendingItem, chatItem store.Item) (*plan.State, error) {
+	if err := s.ensureHead(ctx, q); err != nil {
+		return nil, err
 	}
-	if chat == nil {
-		return false, fmt.Errorf("%w: pending members without a chat", errState)
+	if chatItem == nil {
+		return nil, fmt.Errorf("%w: pending members without a chat", errState)
 	}
-	pending, row := table.PendingFrom(q.ID, waiting), table.ChatFrom(q.ID, chat)
-	st := &plan.State{Head: q.Head, Chat: &row, Pending: &pending}
-	for pace := s.pacer(); ; {
+	pending, row := table.PendingFrom(q.ID, pendingItem), table.ChatFrom(q.ID, chatItem)
+	return &plan.State{Head: q.Head, Chat: &row, Pending: &pending}, nil
+}
+
+// finishChunk moves one chunk of pending members to membership, and reports whether more
+// are pending.
+func (s *Service) finishChunk(callerCtx, ctx context.Context, q *queue.Chat, st *plan.State) (more bool, err error) {
+	for backoff := s.commits.Backoff(); ; {
 		if st.Chat.Status != table.Active {
-			return false, s.durable(ctx, plan.NotActive())
+			return false, s.commits.Durable(ctx, command.ChatNotActive)
 		}
-		d, err := s.maker.Chunk(st, s.cfg.Chunk, s.stamp(st.Head.ChangedAt))
+		p, err := s.planner.Chunk(st, s.cfg.Chunk, s.timestamp(st.Head.ChangedAt))
 		if err != nil {
 			return false, err
 		}
-		if err = s.commitTelling(lead, ctx, d, s.cfg.Meter.CreationRetried); err == nil {
-			q.Head = d.Head
+		if err = s.commit(callerCtx, ctx, q, p, s.cfg.Meter.CreationRetried); err == nil {
 			return len(st.Pending.Members) > s.cfg.Chunk, nil
 		}
 		failed := conditionError(err)
 		if failed == nil {
 			return false, err
 		}
-		learned := st.Learn(plan.Change{ChatID: q.ID}, failed)
-		_, there := failed.Failed(plan.CondTarget)
-		_, moved := failed.Failed(plan.CondPending)
-		if !learned || st.Chat == nil || (there && !moved) {
-			return false, fmt.Errorf("%w: %w", errState, failed) // going again would not help
+		applied := st.ApplyConflict(command.Change{MemberChange: MemberChange{ChatID: q.ID}}, failed)
+		_, targetFailed := failed.Failed(plan.CondTarget)
+		_, pendingFailed := failed.Failed(plan.CondPending)
+		if !applied || st.Chat == nil || (targetFailed && !pendingFailed) {
+			return false, fmt.Errorf("%w: %w", errState, failed) // another attempt would not help
 		}
 		q.Head = st.Head
 		if st.Pending == nil {
 			return false, nil
 		}
-		if err := s.countFailed(ctx, d, failed); err != nil {
+		if err := s.countChats(ctx, p, failed); err != nil {
 			return false, err
 		}
 		s.cfg.Meter.CreationRetried()
-		if err := pace.again(lead, ctx); err != nil {
+		if err := backoff.Wait(callerCtx, ctx); err != nil {
 			return false, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
@@ -107,14 +108,14 @@ func TestDirectChat(t *testing.T) {
 		}
 		// L-101…L-108, L-186: nothing but sends by the two.
 		ch := chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat", Role: table.Member}
-		if _, err := s.AddMember(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {
+		if _, err := s.Change(w.ctx, chat.OpAdd, ch); !errors.Is(err, chat.ErrInvalidOperation) {
 			t.Error(err)
 		}
 		ch.UserID = "bob"
-		if err := s.RemoveMember(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {
+		if err := changeMember(w.ctx, s, chat.OpRemove, ch); !errors.Is(err, chat.ErrInvalidOperation) {
 			t.Error(err)
 		}
-		if err := s.Leave(w.ctx, ch); !errors.Is(err, chat.ErrInvalidOperation) {
+		if err := changeMember(w.ctx, s, chat.OpLeave, ch); !errors.Is(err, chat.ErrInvalidOperation) {
 			t.Error(err)
 		}
 		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-107
@@ -252,7 +253,7 @@ func TestFinishRaces(t *testing.T) {
 		if err != nil || c.Incomplete == nil {
 			t.Fatal(c, err)
 		}
-		if _, err := services[0].AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "u029", Role: table.Admin}); !errors.Is(err, chat.ErrAlreadyMember) {
+		if _, err := services[0].Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "u029", Role: table.Admin}); !errors.Is(err, chat.ErrAlreadyMember) {
 			t.Error(err)
 		}
 		if _, err := services[0].Send(w.ctx, chat.Send{Caller: "u029", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-043
@@ -269,14 +270,14 @@ func TestFinishRaces(t *testing.T) {
 		var removed sync.Map
 		for i := 0; i < 30; i += 3 {
 			wg.Go(func() {
-				err := services[i%2].RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: members[i]})
+				err := changeMember(w.ctx, services[i%2], chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: members[i]})
 				if err != nil {
 					t.Error(err)
 				}
 				removed.Store(members[i], true)
 			})
 			wg.Go(func() { // L-093, L-193
-				err := services[i%2].Leave(w.ctx, chat.MemberChange{Caller: members[i+1], ChatID: c.ChatID})
+				err := changeMember(w.ctx, services[i%2], chat.OpLeave, chat.MemberChange{Caller: members[i+1], ChatID: c.ChatID})
 				if err == nil {
 					removed.Store(members[i+1], true)
 				} else if !errors.Is(err, chat.ErrNotAMember) { // still on the way in
@@ -333,17 +334,17 @@ func TestUserIDsOfOtherSystems(t *testing.T) {
 			if err != nil || back.ChatID != c.ChatID {
 				t.Errorf("%s: %+v, %v", u, back, err)
 			}
-			if _, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin, RequestID: "r" + fmt.Sprint(i)}); err != nil {
+			if _, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin, RequestID: "r" + fmt.Sprint(i)}); err != nil {
 				t.Errorf("%s: %v", u, err)
 			}
-			if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u}); err != nil {
+			if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u}); err != nil {
 				t.Errorf("%s: %v", u, err)
 			}
 		}
 		w.check()
 		w.checkCommits(true)
 	})
-	if err := plan.CheckUser(plan.Reconciler); err == nil {
+	if err := command.CheckUser(plan.Reconciler); err == nil {
 		t.Errorf("a user can be named %s", plan.Reconciler)
 	}
 }

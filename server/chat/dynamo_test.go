@@ -31,7 +31,7 @@ func TestOnDynamoDBUnderFaults(t *testing.T) {
 // L-160, L-183: two processes with connections of their own, while requests of both are
 // throttled, meet other transactions, are lost and lose their answers: there is one order
 // of all commands on a chat that explains all answers, every invariant of the rows holds,
-// and every commit is told once, in order.
+// and every commit is reported once, in order.
 func TestTwoProcessesOnDynamoDB(t *testing.T) {
 	o := dynamotest.Options(t)
 	healthy := dynamotest.Open(t, o)

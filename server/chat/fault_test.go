@@ -20,7 +20,7 @@ import (
 
 // Two processes on one chat over a store that loses requests and replies, delays
 // plans that it reported as unknown, conflicts and throttles: every acknowledged send
-// is stored exactly once, and every commit is told exactly once.
+// is stored exactly once, and every commit is reported exactly once.
 func TestFaultyStore(t *testing.T) {
 	met := map[string]int{}
 	for seed := range uint64(dynamotest.Rounds(12, 3)) {
@@ -174,15 +174,15 @@ func TestCommandSequences(t *testing.T) {
 			var err error
 			switch rapid.IntRange(0, 5).Draw(rt, "command") {
 			case 0:
-				if _, err = s.AddMember(w.ctx, ch); err == nil && (before[ch.UserID] != "" || w.membersOf(id)[ch.UserID] != ch.Role) {
+				if _, err = s.Change(w.ctx, chat.OpAdd, ch); err == nil && (before[ch.UserID] != "" || w.membersOf(id)[ch.UserID] != ch.Role) {
 					rt.Fatalf("added %+v to %v", ch, before)
 				}
 			case 1:
-				if err = s.RemoveMember(w.ctx, ch); err == nil && (before[ch.UserID] == "" || before[ch.UserID] == table.Owner || w.membersOf(id)[ch.UserID] != "") {
+				if err = changeMember(w.ctx, s, chat.OpRemove, ch); err == nil && (before[ch.UserID] == "" || before[ch.UserID] == table.Owner || w.membersOf(id)[ch.UserID] != "") {
 					rt.Fatalf("removed %+v from %v", ch, before)
 				}
 			case 2:
-				if err = s.Leave(w.ctx, ch); err == nil && (before[ch.Caller] == "" || w.membersOf(id)[ch.Caller] != "") {
+				if err = changeMember(w.ctx, s, chat.OpLeave, ch); err == nil && (before[ch.Caller] == "" || w.membersOf(id)[ch.Caller] != "") {
 					rt.Fatalf("%+v left %v", ch, before)
 				}
 			case 3:
@@ -193,7 +193,7 @@ func TestCommandSequences(t *testing.T) {
 			case 4:
 				err = s.FinishPending(w.ctx, id)
 			case 5:
-				_, _, err = s.MarkRead(w.ctx, ch.Caller, id, rapid.Int64Range(1, 5).Draw(rt, "sequence"))
+				_, err = s.MarkRead(w.ctx, chat.MarkRead{Caller: ch.Caller, ChatID: id, Sequence: rapid.Int64Range(1, 5).Draw(rt, "sequence")})
 			}
 			for _, known := range []error{chat.ErrNotAMember, chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrAlreadyMember, chat.ErrMemberNotFound} {
 				if errors.Is(err, known) {

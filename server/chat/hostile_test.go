@@ -22,7 +22,7 @@ var hostile = []struct {
 }{
 	{"none", 0, nil},
 	{"a removed member adds", 100, func(ctx context.Context, s *chat.Service, id string, worker, _ int) {
-		_, _ = s.AddMember(ctx, chat.MemberChange{Caller: "cat", ChatID: id, UserID: "eve", Role: table.Member})
+		_, _ = s.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "cat", ChatID: id, UserID: "eve", Role: table.Member})
 	}},
 	{"strangers send", 100, func(ctx context.Context, s *chat.Service, id string, worker, _ int) {
 		_, _ = s.Send(ctx, chat.Send{Caller: fmt.Sprint("eve", worker%10), ChatID: id, Content: "x"})
@@ -31,7 +31,7 @@ var hostile = []struct {
 		_, _ = s.Send(ctx, chat.Send{Caller: "eve", ChatID: chat.NewID("chat_"), Content: "x"})
 	}},
 	{"members without the role add", 100, func(ctx context.Context, s *chat.Service, id string, worker, _ int) {
-		_, _ = s.AddMember(ctx, chat.MemberChange{Caller: fmt.Sprint("n", worker%8), ChatID: id, UserID: "eve", Role: table.Member})
+		_, _ = s.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: fmt.Sprint("n", worker%8), ChatID: id, UserID: "eve", Role: table.Member})
 	}},
 	{"a member repeats", 64, func(ctx context.Context, s *chat.Service, id string, _, _ int) {
 		_, _ = s.Send(ctx, chat.Send{Caller: "n0", ChatID: id, Content: "x", ClientMessageID: "old"})
@@ -58,7 +58,7 @@ func BenchmarkHostile(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if err := s.RemoveMember(ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat"}); err != nil {
+			if err := changeMember(ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat"}); err != nil {
 				b.Fatal(err)
 			}
 			var wg sync.WaitGroup

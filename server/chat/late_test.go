@@ -51,8 +51,8 @@ func TestLatePlanAfterACount(t *testing.T) {
 	}
 	l.armed = true
 	before := len(w.commits["p/"+id])
-	_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
-	if told := len(w.commits["p/"+id]) - before; err != nil || told != 1 {
-		t.Errorf("%v, %d commits were told", err, told)
+	_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
+	if reported := len(w.commits["p/"+id]) - before; err != nil || reported != 1 {
+		t.Errorf("%v, %d commits were reported", err, reported)
 	}
 }

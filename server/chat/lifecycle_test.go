@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
@@ -26,12 +27,12 @@ func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		maker := plan.Maker{Origin: event.Origin{Generation: "g1", Producer: "p"}, NewID: chat.NewID}
+		planner := plan.Planner{Origin: event.Origin{Generation: "g1", Producer: "p"}, NewID: chat.NewID}
 		lie := func(role, target table.Role) *plan.State {
 			row := w.chat(c.ChatID)
 			row.Type = table.Group
 			st := &plan.State{
-				Head: w.head(c.ChatID), Chat: &row, Known: true,
+				Head: w.head(c.ChatID), Chat: &row, TargetExists: true,
 				Caller: &table.Membership{ChatID: c.ChatID, UserID: "ann", Role: role},
 			}
 			if target != "" {
@@ -40,33 +41,27 @@ func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 			return st
 		}
 		name := "n"
-		for what, draft := range map[string]func() (*plan.Draft, error){
-			"add": func() (*plan.Draft, error) {
-				d, _, err := maker.Add(lie(table.Owner, ""), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "cat", Role: table.Member}, 1)
-				return d, err
-			},
-			"remove": func() (*plan.Draft, error) {
-				return maker.Remove(lie(table.Owner, table.Member), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}, 1)
-			},
-			"leave": func() (*plan.Draft, error) {
-				return maker.Leave(lie(table.Member, table.Member), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "ann"}, 1)
-			},
-			"role": func() (*plan.Draft, error) {
-				d, _, err := maker.Role(lie(table.Owner, table.Member), plan.Change{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin}, 1)
-				return d, err
-			},
-			"rename": func() (*plan.Draft, error) {
-				d, _, err := maker.Rename(lie(table.Owner, ""), plan.Change{Caller: "ann", ChatID: c.ChatID, Name: &name}, 1)
-				return d, err
-			},
-			"correct": func() (*plan.Draft, error) { return maker.Correct(lie(table.Owner, ""), 7, 1) },
+		decide := func(st *plan.State, op chat.Operation, user string, role table.Role) func() (*plan.Plan, error) {
+			return func() (*plan.Plan, error) {
+				c := command.Change{Op: op, MemberChange: chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: user, Role: role}, Name: &name}
+				p, _, err := planner.Change(st, c, 1)
+				return p, err
+			}
+		}
+		for what, make := range map[string]func() (*plan.Plan, error){
+			"add":     decide(lie(table.Owner, ""), chat.OpAdd, "cat", table.Member),
+			"remove":  decide(lie(table.Owner, table.Member), chat.OpRemove, "bob", ""),
+			"leave":   decide(lie(table.Member, table.Member), chat.OpLeave, "ann", ""),
+			"role":    decide(lie(table.Owner, table.Member), chat.OpRole, "bob", table.Admin),
+			"rename":  decide(lie(table.Owner, ""), command.OpUpdate, "", ""),
+			"correct": func() (*plan.Plan, error) { return planner.CorrectCount(lie(table.Owner, ""), 7, 1) },
 		} {
-			d, err := draft()
+			p, err := make()
 			if err != nil {
 				t.Fatal(what, err)
 			}
 			var failed *store.ConditionError
-			if err := st.Transact(w.ctx, d.Plan()); !errors.As(err, &failed) {
+			if err := st.Transact(w.ctx, p.Transaction()); !errors.As(err, &failed) {
 				t.Fatalf("%s: %v", what, err)
 			}
 			if _, ok := failed.Failed(plan.CondChat); !ok {
@@ -93,13 +88,15 @@ func TestInactiveChatsDoNotChange(t *testing.T) {
 	name := "n"
 	for what, do := range map[string]func() error{
 		"add": func() error {
-			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
+			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
 			return err
 		},
 		"remove": func() error { return remove("bob")(w, s, id, "ann") },
-		"leave":  func() error { return s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: id}) },
+		"leave": func() error {
+			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: id})
+		},
 		"role": func() error {
-			_, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
+			_, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 			return err
 		},
 		"rename": func() error {
@@ -185,15 +182,15 @@ func TestRoleOfAPendingMember(t *testing.T) {
 		if err != nil || c.Incomplete == nil {
 			t.Fatal(c, err)
 		}
-		m, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
-		if err != nil || m.Role != table.Admin || m.JoinedVersion != 1 || m.Version != 2 {
+		m, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
+		if err != nil || m.Member.Role != table.Admin || m.Member.JoinedVersion != 1 || m.Member.Version != 2 {
 			t.Fatal(m, err)
 		}
 		if err := s.FinishPending(w.ctx, c.ChatID); err != nil {
 			t.Fatal(err)
 		}
-		again, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
-		if err != nil || again != m {
+		again, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
+		if err != nil || again.Member != m.Member {
 			t.Errorf("%+v, %v; first %+v", again, err, m)
 		}
 		w.check()
@@ -218,7 +215,7 @@ func TestUnchangedIsRemembered(t *testing.T) {
 		if row, replayed, err := s.UpdateChat(w.ctx, chat.ChatChange{Caller: "ann", ChatID: id, Name: &name, RequestID: "n"}); err != nil || replayed || row.Version != w.chat(id).Version {
 			t.Errorf("%+v, %v", row, err)
 		}
-		if _, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}); err != nil {
+		if _, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := s.Change(w.ctx, chat.OpRole, same); err != nil || !out.Replayed {
@@ -252,7 +249,7 @@ func (c *counter) Transact(ctx context.Context, p store.Plan) error {
 	return c.Store.Transact(ctx, p)
 }
 
-// L-146: whether a chat exists cannot be told from the time that a refusal takes:
+// L-146: whether a chat exists cannot be learned from the time that a refusal takes:
 // it takes as many calls of the store.
 func TestStrangersCostTheSame(t *testing.T) {
 	w := newWorld(t, dynamotest.Store(t, time.Now))
@@ -263,15 +260,15 @@ func TestStrangersCostTheSame(t *testing.T) {
 	name := "n"
 	for what, do := range map[string]func(s *chat.Service, id string) error{
 		"add": func(s *chat.Service, id string) error {
-			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
+			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
 			return err
 		},
 		"remove": func(s *chat.Service, id string) error { return remove("bob")(w, s, id, "eve") },
 		"leave": func(s *chat.Service, id string) error {
-			return s.Leave(w.ctx, chat.MemberChange{Caller: "eve", ChatID: id})
+			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "eve", ChatID: id})
 		},
 		"role": func(s *chat.Service, id string) error {
-			_, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "bob", Role: table.Admin})
+			_, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "bob", Role: table.Admin})
 			return err
 		},
 		"rename": func(s *chat.Service, id string) error {
@@ -279,11 +276,11 @@ func TestStrangersCostTheSame(t *testing.T) {
 			return err
 		},
 		"mute": func(s *chat.Service, id string) error {
-			_, err := s.SetOwn(w.ctx, chat.Own{Caller: "eve", ChatID: id, MutedUntil: new(int64), Procedure: "unmute"})
+			_, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "eve", ChatID: id, MutedUntil: new(int64), Procedure: "unmute"})
 			return err
 		},
 		"read": func(s *chat.Service, id string) error {
-			_, _, err := s.MarkRead(w.ctx, "eve", id, 1)
+			_, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "eve", ChatID: id, Sequence: 1})
 			return err
 		},
 	} {
@@ -302,18 +299,20 @@ func TestStrangersCostTheSame(t *testing.T) {
 	}
 }
 
-// L-164 to L-169: what the meter is told.
+// L-164 to L-169: what the meter counts.
 func TestMeter(t *testing.T) {
 	w := newWorld(t, dynamotest.Store(t, time.Now))
-	var told []string
+	var reported []string
 	s := w.service("p", w.store, func(c *chat.Config) {
 		c.Meter = chat.Meter{
-			ChatCreated: func(kind table.Type) { told = append(told, "created "+string(kind)) },
+			ChatCreated: func(kind table.Type) { reported = append(reported, "created "+string(kind)) },
 			CreationTook: func(kind table.Type, phase int, _ time.Duration) {
-				told = append(told, string(kind)+" phase "+string(rune('0'+phase)))
+				reported = append(reported, string(kind)+" phase "+string(rune('0'+phase)))
 			},
-			DirectAsked:       func(existed bool) { told = append(told, map[bool]string{true: "existing", false: "new"}[existed]) },
-			MembershipChanged: func(op chat.Operation, _ time.Duration) { told = append(told, string(op)) },
+			DirectAsked: func(existed bool) {
+				reported = append(reported, map[bool]string{true: "existing", false: "new"}[existed])
+			},
+			MembershipChanged: func(op chat.Operation, _ time.Duration) { reported = append(reported, string(op)) },
 		}
 	})
 	w.users(s, "ann", "bob", "cat")
@@ -330,12 +329,12 @@ func TestMeter(t *testing.T) {
 		}
 	}
 	want := []string{"created group", "group phase 1", "group phase 2", "created direct", "direct phase 1", "new", "existing", "add", "remove"}
-	if len(told) != len(want) {
-		t.Fatalf("%q, want %q", told, want)
+	if len(reported) != len(want) {
+		t.Fatalf("%q, want %q", reported, want)
 	}
 	for i := range want {
-		if told[i] != want[i] {
-			t.Errorf("%q, want %q", told, want)
+		if reported[i] != want[i] {
+			t.Errorf("%q, want %q", reported, want)
 		}
 	}
 }

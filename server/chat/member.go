@@ -2,325 +2,177 @@ package chat
 
 import (
 	"context"
-	"fmt"
-	"strconv"
-	"time"
 
-	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/chat/queue"
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// Operation is what is done to a membership.
-type Operation = plan.Operation
+// What a chat holds for one member alone does not pass the chat's queue: nobody else is
+// concerned, and the member's row is the only one that changes.
 
-// The operations.
-const (
-	OpAdd    = plan.OpAdd
-	OpRemove = plan.OpRemove
-	OpLeave  = plan.OpLeave
-	OpRole   = plan.OpRole
-)
-
-// MemberChange names a change of a group's membership.
-type MemberChange struct {
-	Caller    string
-	ChatID    string
-	UserID    string     // the target; OpLeave ignores it
-	Role      table.Role // OpAdd and OpRole: admin or member
-	RequestID string
-	Cause     event.Cause
+// MemberState is a user's row of a chat, with the head that it was measured by.
+type MemberState struct {
+	Row      table.UserChat
+	Head     table.Head
+	Replayed bool // the request was carried out before; Row is the present one
 }
 
-// Changed says what a change of a membership came to.
-type Changed struct {
-	Member   table.Membership // after OpAdd and OpRole
-	Replayed bool             // the answer to an earlier request with the same id
+// SetMemberSettings mutes a chat, or archives it, for the caller. It is
+// allowed in every chat and touches only the caller's row; other members do not learn
+// of it. Errors: ErrInvalidArgument, ErrNotAMember, ErrKeyReused, ErrBusy, and the store's.
+func (s *Service) SetMemberSettings(ctx context.Context, c MemberSettings) (MemberState, error) {
+	if err := c.Check(); err != nil {
+		return MemberState{}, err
+	}
+	if err := s.begin(c.Caller, c.ChatID); err != nil {
+		return MemberState{}, err
+	}
+	defer s.admission.End(c.Caller, c.ChatID)
+	s.clock.Keep(ctx, s.commits.Transact)
+	key := c.Idempotency()
+	for backoff := s.commits.Backoff(); ; {
+		before, err := s.readMember(ctx, c.Caller, c.ChatID, key)
+		if err != nil || before.Replayed {
+			return before, open("request_id", c.RequestID, err)
+		}
+		if err := c.CheckTime(s.cfg.Clock().UnixMilli()); err != nil {
+			return MemberState{}, err
+		}
+		// Always later than before, so that the comparison of the old time notices
+		// every other change, those of releases that do not count them too.
+		after := before
+		after.Row = plan.ApplySettings(c, before.Row, s.timestamp(max(before.Row.ChangedAt+1, before.Head.ChangedAt)))
+		err = s.commits.Repeat(ctx, plan.Settings(c, before.Row, after.Row, before.Head)...)
+		if err == nil {
+			s.cfg.Receipt(after.Row, after.Head)
+			return after, nil
+		}
+		if conditionError(err) == nil {
+			return MemberState{}, open("request_id", c.RequestID, err)
+		}
+		// The row or the request is another by now, the latter perhaps by an attempt
+		// of this call whose outcome was unknown: read again.
+		if err := backoff.Wait(ctx, ctx); err != nil {
+			return MemberState{}, err
+		}
+	}
 }
 
-func (r MemberChange) plan(op Operation) (plan.Change, error) {
-	if op == OpLeave {
-		r.UserID = r.Caller
+// MarkRead says that a user has read a chat up to a sequence. The position never goes
+// back, so the request is safe to repeat without an id, too; with one, the same id with
+// another sequence is refused. Errors: ErrInvalidArgument, ErrNotAMember, ErrKeyReused,
+// ErrBusy, and the store's.
+func (s *Service) MarkRead(ctx context.Context, c MarkRead) (MemberState, error) {
+	if err := c.Check(); err != nil {
+		return MemberState{}, err
 	}
-	if err := checkChat(r.ChatID); err != nil {
-		return plan.Change{}, err
+	if err := s.begin(c.Caller, c.ChatID); err != nil {
+		return MemberState{}, err
 	}
-	if err := checkKeys(r.Caller, r.RequestID); err != nil {
-		return plan.Change{}, err
+	defer s.admission.End(c.Caller, c.ChatID)
+	s.clock.Keep(ctx, s.commits.Transact)
+	key := c.Idempotency()
+	for backoff := s.commits.Backoff(); ; {
+		out, err := s.readMember(ctx, c.Caller, c.ChatID, key)
+		if err != nil || out.Replayed {
+			return out, open("request_id", c.RequestID, err)
+		}
+		sequence := min(c.Sequence, out.Head.Sequence)
+		if sequence <= out.Row.ReadSequence && key.Key == "" {
+			return s.alreadyRead(ctx, out, sequence)
+		}
+		at := s.timestamp(max(out.Row.ChangedAt, out.Head.ChangedAt))
+		row, writes := plan.MarkRead(key, out.Row, out.Head, sequence, at)
+		if err = s.commits.Repeat(ctx, writes...); err == nil {
+			out.Row = row
+			s.cfg.Receipt(out.Row, out.Head)
+			return out, nil
+		}
+		if conditionError(err) == nil {
+			return MemberState{}, open("request_id", c.RequestID, err)
+		}
+		if err := backoff.Wait(ctx, ctx); err != nil { // changed meanwhile, or left
+			return MemberState{}, err
+		}
 	}
-	if err := plan.CheckUser(r.UserID); err != nil {
-		return plan.Change{}, err
-	}
-	var content []string
-	switch op {
-	case OpAdd, OpRole:
-		content = []string{r.UserID, string(r.Role)}
-	case OpRemove:
-		content = []string{r.UserID}
-	case OpLeave:
-	default:
-		return plan.Change{}, fmt.Errorf("%w: no such operation", ErrInvalidArgument)
-	}
-	return plan.Change{
-		Caller: r.Caller, ChatID: r.ChatID, UserID: r.UserID, Role: r.Role, Cause: r.Cause,
-		Request: plan.NewRequest(string(op), r.Caller, r.ChatID, r.RequestID, content...),
-	}, nil
 }
 
-// Change changes a membership of a group: OpAdd makes a user a member
-// (L-062…L-076), OpRemove ends another user's membership or takes the user off the
-// list of those on their way in (L-077…L-087), OpLeave ends the caller's own
-// (L-088…L-093), OpRole makes a member an admin or an admin a member
-// (L-094…L-100). Errors: ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation,
-// ErrForbidden, ErrUserNotFound, ErrAlreadyMember, ErrChatFull, ErrTooManyChats,
-// ErrMemberNotFound, ErrKeyReused, ErrBusy, and the store's.
-func (s *Service) Change(ctx context.Context, op Operation, r MemberChange) (Changed, error) {
-	c, err := r.plan(op)
+// alreadyRead answers a request whose position is not above the row's.
+func (s *Service) alreadyRead(ctx context.Context, st MemberState, sequence int64) (MemberState, error) {
+	if err := s.commits.Durable(ctx, nil); err != nil {
+		return MemberState{}, err
+	}
+	if sequence == st.Row.ReadSequence {
+		// Perhaps the repetition of an attempt whose reply was lost, or whose process
+		// died before its receipt: another one does no harm.
+		s.cfg.Receipt(st.Row, st.Head)
+	}
+	return st, nil
+}
+
+// readMember reads what a change of a member's own row begins with. The row comes last:
+// it decides whether the head may be shown.
+func (s *Service) readMember(ctx context.Context, user, chatID string, key command.Idempotency) (MemberState, error) {
+	keys := []store.Key{table.HeadKey(chatID)}
+	if key.Key != "" {
+		keys = append(keys, table.RequestKey(key.Key))
+	}
+	items, err := s.commits.BatchGet(ctx, keys)
 	if err != nil {
-		return Changed{}, err
+		return MemberState{}, err
 	}
-	began := s.cfg.Clock()
-	done, st, out, err := s.change(ctx, op, c)
-	switch {
-	case err != nil:
-		return Changed{}, open("request_id", r.RequestID, err)
-	case done != nil:
-		return Changed{Member: remembered(op, c, done, st), Replayed: true}, nil
-	case out.changed:
-		s.cfg.Meter.MembershipChanged(op, s.cfg.Clock().Sub(began))
+	it, err := s.commits.Get(ctx, table.UserChatKey(user, chatID))
+	if err != nil {
+		return MemberState{}, err
 	}
-	return Changed{Member: out.Member}, nil
+	out := MemberState{Row: table.UserChatFrom(user, chatID, it)}
+	if items[0] == nil || it == nil || out.Row.Left() {
+		return MemberState{}, s.commits.Durable(ctx, ErrNotAMember)
+	}
+	if err := s.addRole(ctx, &out.Row); err != nil {
+		return MemberState{}, err
+	}
+	out.Head = table.HeadFrom(chatID, items[0])
+	if len(items) == 1 || items[1] == nil {
+		return out, nil
+	}
+	_, err = key.Replay(items[1])
+	if err = s.commits.Durable(ctx, err); err != nil {
+		return MemberState{}, err
+	}
+	out.Replayed = true
+	// Perhaps the process that carried it out died before its receipt.
+	s.cfg.Receipt(out.Row, out.Head)
+	return out, nil
 }
 
-// remembered is the membership that an earlier request made. What the request's
-// row does not hold comes from the membership as it is now, if it is the same.
-func remembered(op Operation, c plan.Change, done *table.Request, st *plan.State) table.Membership {
-	m := table.Membership{ChatID: c.ChatID, UserID: c.UserID, Role: c.Role, Version: done.Version}
-	switch {
-	case op == OpAdd:
-		m.JoinedAt, m.JoinedSequence, m.JoinedVersion = done.CreatedAt, done.Sequence, done.Version
-	case st.Target != nil && st.Target.JoinedVersion <= done.Version:
-		m.JoinedAt, m.JoinedSequence, m.JoinedVersion = st.Target.JoinedAt, st.Target.JoinedSequence, st.Target.JoinedVersion
+// addRole adds the role to a member's row that an earlier release wrote. Whoever
+// changes the row records it with the change.
+func (s *Service) addRole(ctx context.Context, row *table.UserChat) error {
+	if row.Role != "" {
+		return nil
 	}
-	return m
-}
-
-// AddMember is Change with OpAdd.
-func (s *Service) AddMember(ctx context.Context, r MemberChange) (table.Membership, error) {
-	out, err := s.Change(ctx, OpAdd, r)
-	return out.Member, err
-}
-
-// RemoveMember is Change with OpRemove.
-func (s *Service) RemoveMember(ctx context.Context, r MemberChange) error {
-	_, err := s.Change(ctx, OpRemove, r)
+	it, err := s.commits.Get(ctx, table.MembershipKey(row.ChatID, row.UserID))
+	if err == nil {
+		row.Role = table.MembershipFrom(row.ChatID, row.UserID, it).Role
+	}
 	return err
 }
 
-// Leave is Change with OpLeave.
-func (s *Service) Leave(ctx context.Context, r MemberChange) error {
-	_, err := s.Change(ctx, OpLeave, r)
-	return err
-}
-
-// ChangeRole is Change with OpRole.
-func (s *Service) ChangeRole(ctx context.Context, r MemberChange) (table.Membership, error) {
-	out, err := s.Change(ctx, OpRole, r)
-	return out.Member, err
-}
-
-// ChatChange names a change of a group's metadata.
-type ChatChange struct {
-	Caller    string
-	ChatID    string
-	Name      *string // nil leaves it
-	Expected  int64   // version of the chat that the change is based on; 0: any
-	RequestID string
-	Cause     event.Cause
-}
-
-// UpdateChat changes the metadata of a group (L-134). It returns the chat as the
-// change left it, also for a repetition of the request. Errors:
-// ErrInvalidArgument, ErrNotAMember, ErrInvalidOperation, ErrForbidden,
-// ErrVersionMismatch, ErrKeyReused, ErrBusy, and the store's.
-func (s *Service) UpdateChat(ctx context.Context, r ChatChange) (row table.Chat, replayed bool, err error) {
-	if err := checkChat(r.ChatID); err != nil {
-		return table.Chat{}, false, err
-	}
-	if err := checkKeys(r.Caller, r.RequestID); err != nil {
-		return table.Chat{}, false, err
-	}
-	var content []string
-	if r.Name != nil {
-		if err := plan.CheckName(*r.Name); err != nil {
-			return table.Chat{}, false, err
-		}
-		content = append(content, "name", *r.Name)
-	}
-	if r.Expected != 0 {
-		content = append(content, "expected_version", strconv.FormatInt(r.Expected, 10))
-	}
-	c := plan.Change{
-		Caller: r.Caller, ChatID: r.ChatID, Name: r.Name, Expected: r.Expected, Cause: r.Cause,
-		Request: plan.NewRequest("update", r.Caller, r.ChatID, r.RequestID, content...),
-	}
-	done, _, out, err := s.change(ctx, plan.OpUpdate, c)
-	row = out.Chat
-	if err == nil && done != nil {
-		row, err = s.updatedBy(ctx, r.Caller, r.ChatID, done.Version)
-	}
-	if err != nil {
-		return table.Chat{}, false, open("request_id", r.RequestID, err)
-	}
-	return row, done != nil, nil
-}
-
-// updatedBy reads what a user's earlier request for a change of a chat came to. The
-// event of the change tells it, whatever happened since; the user knew it then. A
-// request that changed nothing has no event: then it is the chat as it is now, if
-// the user may see it.
-func (s *Service) updatedBy(ctx context.Context, user, chatID string, version int64) (table.Chat, error) {
-	key := table.EventKey(chatID, version)
-	it, err := s.get(ctx, key)
-	if err != nil {
-		return table.Chat{}, err
-	}
-	if it != nil {
-		row, err := table.EventFrom(store.Row{Key: key, Item: it})
-		if err != nil {
-			return table.Chat{}, fmt.Errorf("%w: %w", errState, err)
-		}
-		if row.Type == event.TypeChatUpdated {
-			e, err := event.Unmarshal(row.Type, row.Payload)
-			if err != nil {
-				return table.Chat{}, fmt.Errorf("%w: %w", errState, err)
-			}
-			if u, ok := e.(*eventv1.ChatUpdated); ok && u.GetUpdatedBy() == user {
-				return plan.ChatOf(u), s.durable(ctx, nil)
-			}
-		}
-	}
-	return s.present(ctx, user, chatID)
-}
-
-// present reads a chat for one of its members. The membership is read last: who
-// was removed meanwhile sees nothing newer than the removal.
-func (s *Service) present(ctx context.Context, user, chatID string) (table.Chat, error) {
-	it, err := s.get(ctx, table.ChatKey(chatID))
-	if err != nil {
-		return table.Chat{}, err
-	}
-	own, err := s.get(ctx, table.MembershipKey(chatID, user))
-	if err != nil {
-		return table.Chat{}, err
-	}
-	if it == nil || own == nil {
-		return table.Chat{}, s.durable(ctx, ErrNotAMember)
-	}
-	return table.ChatFrom(chatID, it), s.durable(ctx, nil)
-}
-
-// result is what a change came to.
-type result struct {
-	plan.Result
-	changed bool // and was not there already
-}
-
-// change runs a change of a chat: read and decide, then, in the queue, plan, and again
-// on the rows that come back if something changed meanwhile. It returns the result of an
-// earlier request with the same id instead, if there is one, and what was known last.
-func (s *Service) change(ctx context.Context, op plan.Operation, c plan.Change) (*table.Request, *plan.State, result, error) {
-	if err := s.enter(c.Caller, c.ChatID); err != nil {
-		return nil, nil, result{}, err
-	}
-	defer s.door.Leave(c.Caller, c.ChatID)
-	var done *table.Request
-	var st *plan.State
-	may, err := s.look(ctx, c.Caller, func() (may bool, err error) {
-		done, st, err = s.allowed(ctx, op, c)
-		return err == nil && done == nil, err
-	})
-	if !may {
-		return done, st, result{}, err
-	}
-	var out result
-	err = s.exclusive(ctx, c.Caller, c.ChatID, func(work context.Context, q *queue.Chat) (err error) {
-		if q.Head.Version < st.Head.Version {
-			q.Head = st.Head
-		}
-		st.Head = q.Head
-		done, out, err = s.carryOut(ctx, work, q, op, c, st)
+// Delivered says that a message reached a device of a user; lower sequences than
+// before, and chats that were left, are ignored. The row counts as unchanged.
+func (s *Service) Delivered(ctx context.Context, user, chatID string, sequence int64) error {
+	if err := command.CheckUser(user); err != nil {
 		return err
-	})
-	return done, st, out, err
-}
-
-// carryOut commits the plan of a change, or those that follow from its failures: what
-// failed brings the present rows, all of one moment, so that what they refuse is refused.
-func (s *Service) carryOut(lead, ctx context.Context, q *queue.Chat, op plan.Operation, c plan.Change, st *plan.State) (*table.Request, result, error) {
-	for pace := s.pacer(); ; {
-		d, out, err := s.maker.Make(op, st, c, s.stamp(st.Head.ChangedAt))
-		if err != nil {
-			return nil, result{}, s.durable(ctx, err)
-		}
-		if err = s.commit(lead, ctx, d); err == nil {
-			q.Head = d.Head
-			return nil, result{out, len(d.Events) > 0}, nil
-		}
-		failed := conditionError(err)
-		if failed == nil {
-			return nil, result{}, err
-		}
-		if f, ok := failed.Failed(plan.CondRequest); ok {
-			done, err := c.Request.Replay(f.Current)
-			return done, result{}, s.durable(ctx, err)
-		}
-		if !st.Learn(c, failed) {
-			return nil, result{}, fmt.Errorf("%w: %w", errState, failed)
-		}
-		if err := s.countFailed(ctx, d, failed); err != nil {
-			return nil, result{}, err
-		}
-		q.Head = st.Head
-		if err := pace.again(lead, ctx); err != nil {
-			return nil, result{}, err
-		}
 	}
-}
-
-// Meter is told what commands did, for metrics (L-164…L-169). It must be quick; nil
-// functions are not called.
-type Meter struct {
-	// ChatCreated is told of each new chat, and of how long each phase took: 1, and
-	// for a group 2.
-	ChatCreated  func(kind table.Type)
-	CreationTook func(kind table.Type, phase int, took time.Duration)
-	// CreationRetried is told of each chunk of a group's members that has to be
-	// tried again.
-	CreationRetried func()
-	// DirectAsked is told of each direct chat that was asked for.
-	DirectAsked func(existed bool)
-	// MembershipChanged is told of each change of a membership by a member.
-	MembershipChanged func(op Operation, took time.Duration)
-}
-
-func (m *Meter) complete() {
-	if m.ChatCreated == nil {
-		m.ChatCreated = func(table.Type) {}
+	if err := command.CheckChat(chatID); err != nil {
+		return err
 	}
-	if m.CreationTook == nil {
-		m.CreationTook = func(table.Type, int, time.Duration) {}
+	err := s.commits.Repeat(ctx, plan.Delivered(user, chatID, sequence))
+	if conditionError(err) != nil {
+		return nil
 	}
-	if m.CreationRetried == nil {
-		m.CreationRetried = func() {}
-	}
-	if m.DirectAsked == nil {
-		m.DirectAsked = func(bool) {}
-	}
-	if m.MembershipChanged == nil {
-		m.MembershipChanged = func(Operation, time.Duration) {}
-	}
+	return err
 }

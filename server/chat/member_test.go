@@ -16,11 +16,17 @@ import (
 
 func (w *world) add(s *chat.Service, id, by, user string, role table.Role) table.Membership {
 	w.t.Helper()
-	m, err := s.AddMember(w.ctx, chat.MemberChange{Caller: by, ChatID: id, UserID: user, Role: role})
+	m, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: by, ChatID: id, UserID: user, Role: role})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return m
+	return m.Member
+}
+
+// changeMember is Change where its result does not matter.
+func changeMember(ctx context.Context, s *chat.Service, op chat.Operation, c chat.MemberChange) error {
+	_, err := s.Change(ctx, op, c)
+	return err
 }
 
 func (w *world) send(s *chat.Service, id, by, text string) chat.Sent {
@@ -41,15 +47,15 @@ func TestAuthorizationMatrix(t *testing.T) {
 		want [4]error // by owner, admin, member, stranger
 	}{
 		"L-135 add as member": {func(w *world, s *chat.Service, id, caller string) error {
-			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Member})
+			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Member})
 			return err
 		}, [4]error{nil, nil, forbidden, stranger}},
 		"L-136 add as admin": {func(w *world, s *chat.Service, id, caller string) error {
-			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Admin})
+			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Admin})
 			return err
 		}, [4]error{nil, forbidden, forbidden, stranger}},
 		"L-074 add as owner": {func(w *world, s *chat.Service, id, caller string) error {
-			_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Owner})
+			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Owner})
 			return err
 		}, [4]error{invalid, invalid, invalid, stranger}},
 		"L-137 remove a member":  {remove("member2"), [4]error{nil, nil, forbidden, stranger}},
@@ -60,14 +66,14 @@ func TestAuthorizationMatrix(t *testing.T) {
 			return remove(caller)(w, s, id, caller)
 		}, [4]error{invalid, invalid, invalid, stranger}},
 		"L-139 leave": {func(w *world, s *chat.Service, id, caller string) error {
-			return s.Leave(w.ctx, chat.MemberChange{Caller: caller, ChatID: id})
+			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: caller, ChatID: id})
 		}, [4]error{invalid, nil, nil, stranger}},
 		"L-141 send": {func(w *world, s *chat.Service, id, caller string) error {
 			_, err := s.Send(w.ctx, chat.Send{Caller: caller, ChatID: id, Content: "x"})
 			return err
 		}, [4]error{nil, nil, nil, stranger}},
 		"L-142 read": {func(w *world, s *chat.Service, id, caller string) error {
-			_, _, err := s.MarkRead(w.ctx, caller, id, 1)
+			_, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: caller, ChatID: id, Sequence: 1})
 			return err
 		}, [4]error{nil, nil, nil, stranger}},
 	} {
@@ -99,7 +105,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 
 func remove(user string) func(w *world, s *chat.Service, id, caller string) error {
 	return func(w *world, s *chat.Service, id, caller string) error {
-		return s.RemoveMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user})
+		return changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: caller, ChatID: id, UserID: user})
 	}
 }
 
@@ -123,14 +129,14 @@ func TestJoinLeaveJoin(t *testing.T) {
 			row.Visible(3, 1) || !row.Visible(4, 0) || !row.Visible(5, 2) {
 			t.Errorf("%+v", row)
 		}
-		if _, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}); !errors.Is(err, chat.ErrAlreadyMember) { // L-068
+		if _, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}); !errors.Is(err, chat.ErrAlreadyMember) { // L-068
 			t.Error(err)
 		}
-		if _, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "zoe", Role: table.Member}); !errors.Is(err, chat.ErrUserNotFound) { // L-075
+		if _, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "zoe", Role: table.Member}); !errors.Is(err, chat.ErrUserNotFound) { // L-075
 			t.Error(err)
 		}
 		w.send(s, id, "cat", "2")
-		if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
+		if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
 			t.Fatal(err)
 		}
 		row = w.userChat("cat", id)
@@ -141,7 +147,7 @@ func TestJoinLeaveJoin(t *testing.T) {
 		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-123
 			t.Error(err)
 		}
-		if _, _, err := s.MarkRead(w.ctx, "cat", id, 1); !errors.Is(err, chat.ErrNotAMember) {
+		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "cat", ChatID: id, Sequence: 1}); !errors.Is(err, chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		if err := s.Delivered(w.ctx, "cat", id, 99); err != nil || w.userChat("cat", id).DeliveredSequence != 0 {
@@ -153,10 +159,10 @@ func TestJoinLeaveJoin(t *testing.T) {
 		if row.JoinedSequence != 3 || row.ReadSequence != 3 || row.JoinedVersion != 8 || row.Left() || row.ExpiresAt != 0 {
 			t.Errorf("%+v", row)
 		}
-		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
+		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id}); !errors.Is(err, chat.ErrNotAMember) { // L-088
+		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); !errors.Is(err, chat.ErrNotAMember) { // L-088
 			t.Error(err)
 		}
 		w.check()
@@ -178,7 +184,7 @@ func TestLastPlace(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, u := range late {
 			wg.Go(func() {
-				_, err := services[i%2].AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Member})
+				_, err := services[i%2].Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Member})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
@@ -201,7 +207,7 @@ func TestLastPlace(t *testing.T) {
 }
 
 // L-160, L-163, L-183: changes of one membership take effect one after another, and each
-// caller is told the truth.
+// caller gets the truth.
 func TestConcurrentChangesOfOneMember(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
 		w := newWorld(t, st)
@@ -215,7 +221,7 @@ func TestConcurrentChangesOfOneMember(t *testing.T) {
 			wg.Go(func() {
 				ch := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}
 				if i%2 == 0 {
-					_, err := services[i/2%2].AddMember(w.ctx, ch)
+					_, err := services[i/2%2].Change(w.ctx, chat.OpAdd, ch)
 					mu.Lock()
 					defer mu.Unlock()
 					if err == nil {
@@ -225,7 +231,7 @@ func TestConcurrentChangesOfOneMember(t *testing.T) {
 					}
 					return
 				}
-				err := services[i/2%2].RemoveMember(w.ctx, ch)
+				err := changeMember(w.ctx, services[i/2%2], chat.OpRemove, ch)
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -290,7 +296,7 @@ func TestTornReads(t *testing.T) {
 			}
 		}
 	}
-	if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}); err != nil {
+	if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}); err != nil {
 		t.Error(err)
 	}
 	if reads.between != nil {
@@ -310,7 +316,7 @@ func TestLateLeave(t *testing.T) {
 	id := w.group(healthy, "ann", "bob")
 	leave := chat.MemberChange{Caller: "bob", ChatID: id, RequestID: "r"}
 	reads := &torn{Store: w.store, after: store.IdempotencyKeys, between: func() {
-		if err := healthy.Leave(w.ctx, leave); err != nil {
+		if err := changeMember(w.ctx, healthy, chat.OpLeave, leave); err != nil {
 			t.Error(err)
 		}
 	}}
@@ -330,32 +336,32 @@ func TestMemberRequestsReplay(t *testing.T) {
 		w.users(s, "ann", "bob", "cat", "dan")
 		id := w.group(s, "ann", "bob")
 		add := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Admin, RequestID: "a"}
-		first, err := s.AddMember(w.ctx, add)
+		first, err := s.Change(w.ctx, chat.OpAdd, add)
 		if err != nil {
 			t.Fatal(err)
 		}
 		leave := chat.MemberChange{Caller: "bob", ChatID: id, RequestID: "l"}
 		del := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", RequestID: "r"}
 		for range 2 {
-			if again, err := s.AddMember(w.ctx, add); err != nil || again != first {
+			if again, err := s.Change(w.ctx, chat.OpAdd, add); err != nil || again.Member != first.Member || !again.Replayed {
 				t.Errorf("%+v, %v; first %+v", again, err, first)
 			}
-			if err := s.RemoveMember(w.ctx, del); err != nil {
+			if err := changeMember(w.ctx, s, chat.OpRemove, del); err != nil {
 				t.Error(err)
 			}
-			if err := s.Leave(w.ctx, leave); err != nil {
+			if err := changeMember(w.ctx, s, chat.OpLeave, leave); err != nil {
 				t.Error(err)
 			}
 		}
 		add.UserID = "dan"
-		if _, err := s.AddMember(w.ctx, add); !errors.Is(err, chat.ErrKeyReused) {
+		if _, err := s.Change(w.ctx, chat.OpAdd, add); !errors.Is(err, chat.ErrKeyReused) {
 			t.Error(err)
 		}
 		add.RequestID = "b"
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				if _, err := s.AddMember(w.ctx, add); err != nil {
+				if _, err := s.Change(w.ctx, chat.OpAdd, add); err != nil {
 					t.Error(err)
 				}
 			})
@@ -387,16 +393,16 @@ func TestMarkReadAndDelivered(t *testing.T) {
 			w.send(s, id, "ann", fmt.Sprint(i))
 		}
 		for _, x := range []struct{ ask, want int64 }{{2, 2}, {1, 2}, {2, 2}, {99, 5}} {
-			row, head, err := s.MarkRead(w.ctx, "bob", id, x.ask)
-			if err != nil || row.ReadSequence != x.want || head.Sequence != 5 || row != w.userChat("bob", id) {
-				t.Errorf("%+v, %+v, %v", row, head, err)
+			out, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: x.ask})
+			if err != nil || out.Row.ReadSequence != x.want || out.Head.Sequence != 5 || out.Row != w.userChat("bob", id) {
+				t.Errorf("%+v, %v", out, err)
 			}
 		}
-		// A repetition is told of once more, a lower mark is not.
+		// A repetition is reported once more, a lower position is not.
 		if len(receipts) != 3 || receipts[1].ReadSequence != 2 || receipts[2].ReadSequence != 5 || receipts[1].UserID != "bob" || receipts[1].ChatID != id {
 			t.Errorf("%+v", receipts)
 		}
-		if _, _, err := s.MarkRead(w.ctx, "bob", id, 0); !errors.Is(err, chat.ErrInvalidArgument) {
+		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 0}); !errors.Is(err, chat.ErrInvalidArgument) {
 			t.Error(err)
 		}
 		before := w.userChat("bob", id)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
@@ -30,7 +31,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if _, err := s.Send(ctx, Send{Caller: "ann", ChatID: fmt.Sprint("chat_", i), Content: "x"}); !errors.Is(err, ErrNotAMember) {
 			t.Error(err)
 		}
-		if err := s.Leave(ctx, MemberChange{Caller: "ann", ChatID: fmt.Sprint("chat_", i)}); !errors.Is(err, ErrNotAMember) {
+		if _, err := s.Change(ctx, OpLeave, MemberChange{Caller: "ann", ChatID: fmt.Sprint("chat_", i)}); !errors.Is(err, ErrNotAMember) {
 			t.Error(err)
 		}
 		if err := s.FinishPending(ctx, fmt.Sprint("chat_", i)); err != nil {
@@ -125,7 +126,7 @@ func TestNewID(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		id := NewID("chat_")
-		if len(id) != 31 || id[:5] != "chat_" || !isID(id) || seen[id] {
+		if len(id) != 31 || id[:5] != "chat_" || command.CheckChat(id) != nil || seen[id] {
 			t.Fatal(id)
 		}
 		seen[id] = true
@@ -150,24 +151,24 @@ func (s *script) Transact(ctx context.Context, p store.Plan) error {
 	return (<-s.next)(func() error { return s.Store.Transact(ctx, p) })
 }
 
-// waitFor returns when n commands are waiting.
-func (s *Service) waitFor(chatID string, n int) {
+// WaitFor returns when n commands are waiting.
+func (s *Service) WaitFor(chatID string, n int) {
 	for s.queues.Waiting(chatID) != n {
 		runtime.Gosched()
 	}
 }
 
-// A leader that goes before a retry gives its group back in order, without those
-// that have gone themselves; they are carried out by the next.
+// A leader that leaves before a retry returns its group in order, without those
+// that have left themselves; the next leader runs them.
 func TestGroupOutlivesItsLeader(t *testing.T) {
 	bg := context.Background()
 	st := storetest.NewMap(time.Now)
 	play := &script{Store: st, arrived: make(chan struct{}), next: make(chan func(func() error) error)}
-	s, err := New(bg, Config{Store: play, Clock: time.Now, Generation: "g", Producer: "p"})
+	current := &struct{ store.Store }{st}
+	s, err := New(bg, Config{Store: current, Clock: time.Now, Generation: "g", Producer: "p"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cfg.Store = st
 	for _, u := range []string{"ann", "bob"} {
 		if err := s.EnsureUser(bg, u); err != nil {
 			t.Fatal(err)
@@ -177,8 +178,8 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.clock.Keep(bg, s.transact) // so that no plan but the sends' comes
-	s.cfg.Store = play
+	s.clock.Keep(bg, s.commits.Transact) // so that no plan but the sends' comes
+	current.Store = play
 
 	type result struct {
 		Sent
@@ -195,34 +196,34 @@ func TestGroupOutlivesItsLeader(t *testing.T) {
 	commit := func(run func() error) error { return run() }
 	first := send(bg, "first", "x")
 	<-play.arrived
-	leaderCtx, leaderGoes := context.WithCancel(bg)
-	defer leaderGoes()
-	waiterCtx, waiterGoes := context.WithCancel(bg)
-	defer waiterGoes()
+	leaderCtx, leaderLeaves := context.WithCancel(bg)
+	defer leaderLeaves()
+	waiterCtx, waiterLeaves := context.WithCancel(bg)
+	defer waiterLeaves()
 	leader := send(leaderCtx, "leader", "x")
-	s.waitFor(c.ChatID, 1)
+	s.WaitFor(c.ChatID, 1)
 	twin := send(bg, "leader", "x")
-	s.waitFor(c.ChatID, 2)
+	s.WaitFor(c.ChatID, 2)
 	gone := send(waiterCtx, "gone", "x")
-	s.waitFor(c.ChatID, 3)
+	s.WaitFor(c.ChatID, 3)
 	a := send(bg, "a", "x")
-	s.waitFor(c.ChatID, 4)
+	s.WaitFor(c.ChatID, 4)
 	other := send(bg, "a", "y")
-	s.waitFor(c.ChatID, 5)
+	s.WaitFor(c.ChatID, 5)
 	b := send(bg, "b", "x")
-	s.waitFor(c.ChatID, 6)
+	s.WaitFor(c.ChatID, 6)
 
 	play.next <- commit
 	if r := <-first; r.error != nil || r.Sequence != 1 {
 		t.Error(r)
 	}
 	<-play.arrived // the group of all the others
-	s.waitFor(c.ChatID, 0)
-	waiterGoes()
+	s.WaitFor(c.ChatID, 0)
+	waiterLeaves()
 	if r := <-gone; !errors.Is(r.error, context.Canceled) {
 		t.Error(r)
 	}
-	leaderGoes()
+	leaderLeaves()
 	play.next <- func(func() error) error { return store.ErrConflict }
 	if r := <-leader; !errors.Is(r.error, context.Canceled) {
 		t.Error(r)

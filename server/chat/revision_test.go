@@ -23,18 +23,18 @@ func (b *between) Transact(ctx context.Context, p store.Plan) error {
 	return b.Store.Transact(ctx, p)
 }
 
-// A revision stands for one state: what is told under it is what the row held then,
+// A revision stands for one state: what is reported under it is what the row held then,
 // also where another change came between the read of the row and its write.
 func TestARevisionIsOneState(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
 		w := newWorld(t, st)
-		told := map[int64]table.UserChat{}
+		reported := map[int64]table.UserChat{}
 		receipts := func(c *chat.Config) {
 			c.Receipt = func(row table.UserChat, _ table.Head) {
-				if old, ok := told[row.Revision]; ok && old != row {
+				if old, ok := reported[row.Revision]; ok && old != row {
 					t.Errorf("revision %d is %+v and %+v", row.Revision, old, row)
 				}
-				told[row.Revision] = row
+				reported[row.Revision] = row
 			}
 		}
 		b := &between{Store: st}
@@ -44,24 +44,25 @@ func TestARevisionIsOneState(t *testing.T) {
 		w.send(other, id, "ann", "1")
 		w.send(other, id, "ann", "2")
 		first := w.userChat("bob", id).Revision
-		set := func(by *chat.Service, o chat.Own) {
+		set := func(by *chat.Service, o chat.MemberSettings) {
 			o.Caller, o.ChatID, o.Procedure = "bob", id, "own"
-			if _, err := by.SetOwn(w.ctx, o); err != nil {
+			if _, err := by.SetMemberSettings(w.ctx, o); err != nil {
 				t.Fatal(err)
 			}
 		}
 		until, yes := int64(table.Forever), true
-		b.next = func() { set(other, chat.Own{MutedUntil: &until}) }
-		row, _, err := s.MarkRead(w.ctx, "bob", id, 1)
+		b.next = func() { set(other, chat.MemberSettings{MutedUntil: &until}) }
+		out, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1})
+		row := out.Row
 		// An engine whose answer was lost may have made a change once more: a revision is
 		// never used again, but may be left out.
 		if err != nil || row.MutedUntil != until || row.ReadSequence != 1 || row.Revision < first+2 || row != w.userChat("bob", id) {
 			t.Errorf("%+v, %v", row, err)
 		}
 		b.next = func() { w.send(other, id, "bob", "3") }
-		set(s, chat.Own{Archived: &yes})
-		if row = w.userChat("bob", id); row.ReadSequence != 3 || !row.Archived || row.Revision < first+4 || told[row.Revision] != row {
-			t.Errorf("%+v, told %+v", row, told[row.Revision])
+		set(s, chat.MemberSettings{Archived: &yes})
+		if row = w.userChat("bob", id); row.ReadSequence != 3 || !row.Archived || row.Revision < first+4 || reported[row.Revision] != row {
+			t.Errorf("%+v, reported %+v", row, reported[row.Revision])
 		}
 		// What is delivered is no change of the state.
 		if err := s.Delivered(w.ctx, "bob", id, 3); err != nil || w.userChat("bob", id).Revision != row.Revision {

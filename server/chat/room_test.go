@@ -40,13 +40,13 @@ func TestLimitOfChats(t *testing.T) {
 		_, err = s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "cat", Other: "bob"})
 		w.tooMany(err, "bob")
 		id := w.group(s, "cat", "dan")
-		_, err = s.AddMember(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id, UserID: "bob", Role: table.Member})
+		_, err = s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "cat", ChatID: id, UserID: "bob", Role: table.Member})
 		w.tooMany(err, "bob")
-		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: ids[0]}); err != nil {
+		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: ids[0]}); err != nil {
 			t.Fatal(err)
 		}
 		w.add(s, id, "cat", "bob", table.Member)
-		_, err = s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: ids[0], UserID: "bob", Role: table.Member})
+		_, err = s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: ids[0], UserID: "bob", Role: table.Member})
 		w.tooMany(err, "bob")
 		w.check()
 	})
@@ -65,12 +65,12 @@ func TestLimitOfChatsAtOnce(t *testing.T) {
 		for i, o := range owners {
 			id := w.group(s, o, "cat")
 			if i >= 4 { // cat's own limit
-				if err := s.Leave(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
+				if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			wg.Go(func() {
-				_, errs[i] = s.AddMember(w.ctx, chat.MemberChange{Caller: o, ChatID: id, UserID: "bob", Role: table.Member})
+				_, errs[i] = s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: o, ChatID: id, UserID: "bob", Role: table.Member})
 			})
 		}
 		wg.Wait()
@@ -119,12 +119,14 @@ func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 			user string
 			want string
 		}{
-			{func() error { return s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: id}) }, "bob", "true 1 1"},
 			{func() error {
-				return s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"})
+				return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: id})
+			}, "bob", "true 1 1"},
+			{func() error {
+				return changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"})
 			}, "cat", "true 1 1"},
 			{func() error {
-				_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: other, UserID: "dan", Role: table.Member})
+				_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: other, UserID: "dan", Role: table.Member})
 				return err
 			}, "dan", "true 1 1"},
 			{func() error {
@@ -206,7 +208,7 @@ func TestChatsLeftUnderAnEarlierRelease(t *testing.T) {
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")
-		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: id}); err != nil {
+		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: id}); err != nil {
 			t.Fatal(err)
 		}
 		left := w.userChat("bob", id)
@@ -216,7 +218,7 @@ func TestChatsLeftUnderAnEarlierRelease(t *testing.T) {
 		if _, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) {
 			t.Error(err)
 		}
-		if _, _, err := s.MarkRead(w.ctx, "bob", id, 1); !errors.Is(err, chat.ErrNotAMember) {
+		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}); !errors.Is(err, chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		w.add(s, id, "ann", "bob", table.Member)

@@ -3,161 +3,159 @@ package chat
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
-	"github.com/parley-chat/parley/server/event"
 )
-
-// Send asks for a message to be stored.
-type Send struct {
-	Caller          string
-	ChatID          string
-	ClientMessageID string // 1 to 64 letters, digits, "-" and "_"; empty: the service makes a UUID
-	Content         string
-	ContentType     int64 // number of the API's enum
-	Cause           event.Cause
-}
-
-// Sent says where a message stands.
-type Sent = plan.Sent
 
 // Send stores a message. Errors: ErrInvalidArgument, ErrNotAMember,
 // ErrKeyReused, ErrBusy, and the store's; after store.ErrAmbiguous or the context's error
 // the message may be stored, which a repetition with the same ClientMessageID, that of
 // the *OpenError, finds out.
 func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
-	if len(r.Content) == 0 || len(r.Content) > plan.MaxContent || !utf8.ValidString(r.Content) {
-		return Sent{}, fmt.Errorf("%w: a message has 1 to %d bytes of UTF-8", ErrInvalidArgument, plan.MaxContent)
-	}
 	if r.ClientMessageID == "" {
 		r.ClientMessageID = uuid.NewString()
 	}
-	if err := checkChat(r.ChatID); err != nil {
-		return Sent{}, err
-	}
-	if err := checkKeys(r.Caller, r.ClientMessageID); err != nil {
-		return Sent{}, err
-	}
-	if err := s.enter(r.Caller, r.ChatID); err != nil {
-		return Sent{}, err
-	}
-	defer s.door.Leave(r.Caller, r.ChatID)
-	m := plan.NewMessage(r.ChatID, r.Caller, r.ClientMessageID, r.Content, r.ContentType, r.Cause)
-	may, err := s.mayQueue(ctx, r.ChatID, m)
-	if may {
-		err = s.queues.Submit(ctx, r.ChatID, &queue.Command{Caller: m.Sender, Send: m})
-	}
+	m, err := r.Message()
 	if err != nil {
-		return Sent{}, open("client_message_id", r.ClientMessageID, err)
+		return Sent{}, err
 	}
-	return m.Sent, nil
+	if err := s.begin(m.Caller, m.ChatID); err != nil {
+		return Sent{}, err
+	}
+	defer s.admission.End(m.Caller, m.ChatID)
+	sent, err := s.send(ctx, m)
+	if err != nil {
+		return Sent{}, open("client_message_id", m.ClientMessageID, err)
+	}
+	return sent, nil
 }
 
-// checkKeys checks what becomes part of keys: "#" separates, so it must not occur.
-func checkKeys(user, requestID string) error {
-	if err := plan.CheckUser(user); err != nil {
-		return err
+func (s *Service) send(ctx context.Context, m *command.Message) (Sent, error) {
+	sent, allowed, err := s.mayEnqueue(ctx, m)
+	if !allowed {
+		return sent, err
 	}
-	if requestID != "" && !isID(requestID) {
-		return fmt.Errorf("%w: a request id has at most 64 letters, digits, - and _", ErrInvalidArgument)
-	}
-	return nil
+	return s.queues.Submit(ctx, m.ChatID, &queue.Command{Caller: m.Caller, Send: m})
 }
 
-func checkChat(id string) error {
-	if !isID(id) {
-		return fmt.Errorf("%w: a chat id has 1 to 64 letters, digits, - and _", ErrInvalidArgument)
-	}
-	return nil
-}
-
-func isID(s string) bool {
-	if len(s) == 0 || len(s) > 64 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if c != '_' && c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
-			return false
-		}
-	}
-	return true
-}
-
-// runSends stores the messages of a group in one plan. It drops those whose own
-// conditions failed and goes again with the others. What it returns is described
-// at runGroup.
-func (s *Service) runSends(lead, ctx context.Context, q *queue.Chat, group []*queue.Command) (left []*queue.Command, err error) {
-	sends := make([]*plan.Message, 0, plan.MaxSends)
-	for _, c := range group {
-		sends = append(sends, c.Send)
-	}
-	if err := s.knowHead(ctx, q); err != nil {
+// executeSends stores the messages of a group in one plan. Those whose own conditions
+// fail get their outcome, and the others share another plan.
+func (s *Service) executeSends(callerCtx, ctx context.Context, q *queue.Chat, group []*queue.Command) ([]plan.Outcome, error) {
+	sends := newSendGroup(group)
+	if err := s.ensureHead(ctx, q); err != nil {
 		return nil, err
 	}
-	s.giveWay(lead, q)
-	dropped := false
-	for pace := s.pacer(); len(sends) > 0; {
+	if s.commits.Yield(callerCtx, q.Consecutive, q.LastEnd, q.LastDuration) {
+		q.Consecutive = 0
+	}
+	for backoff := s.commits.Backoff(); len(sends.open) > 0; {
 		began := s.cfg.Clock()
-		d, err := s.maker.Sends(q.Head, sends, s.stamp(q.Head.ChangedAt))
+		p, err := s.planner.Sends(q.Head, sends.open, s.timestamp(q.Head.ChangedAt))
 		if err != nil {
 			return nil, err
 		}
-		err = s.commit(lead, ctx, d)
+		err = s.commit(callerCtx, ctx, q, p, nil)
 		if err == nil {
-			q.Head, q.Ended = d.Head, s.cfg.Clock()
-			q.Took = q.Ended.Sub(began)
-			q.Row++
+			q.LastEnd = s.cfg.Clock()
+			q.LastDuration = q.LastEnd.Sub(began)
+			q.Consecutive++
+			sends.stored(p.Sent)
 			break
 		}
-		q.Row = 0
+		q.Consecutive = 0
 		if failed := conditionError(err); failed != nil {
-			tried := sends
-			sends, q.Head, err = d.Drop(failed, sends)
-			dropped = dropped || err != nil || len(sends) < len(tried)
-			s.doubt(q.ID, tried, sends)
+			var outcomes []plan.Outcome
+			outcomes, q.Head, err = p.Conflicts(failed, sends.open)
+			s.suspectSenders(sends.open, outcomes)
+			sends.decide(outcomes)
+			sends.fromRows = sends.fromRows || err != nil
 			if err == nil {
-				if len(sends) == 0 {
+				if len(sends.open) == 0 {
 					break
 				}
-				err = pace.again(lead, ctx)
+				err = backoff.Wait(callerCtx, ctx)
 			}
-		}
-		if err != nil && lead.Err() != nil && errors.Is(err, lead.Err()) {
-			left = giveBack(group, sends, err)
-			break
 		}
 		if err != nil {
-			for _, m := range sends {
-				m.Err = err
-			}
+			sends.fail(err, callerCtx.Err() != nil && errors.Is(err, callerCtx.Err()))
 			break
 		}
 	}
-	if dropped {
-		// Commands that are already answered stand on rows that were read.
-		err = s.durable(ctx, nil)
+	if sends.fromRows {
+		// Outcomes that were decided already come from rows that were read.
+		return sends.outcomes, s.commits.Durable(ctx, nil)
 	}
-	return left, err
+	return sends.outcomes, nil
 }
 
-// giveBack returns the commands whose messages are not stored, but for the
-// leader's own, which ends with its context's error.
-func giveBack(group []*queue.Command, sends []*plan.Message, err error) (left []*queue.Command) {
+// sendGroup is a group of sends on its way to outcomes.
+type sendGroup struct {
+	outcomes []plan.Outcome     // of the whole group; Retry while there is none
+	open     []*command.Message // those without an outcome, in order
+	fromRows bool               // an outcome comes from rows that were read
+}
+
+func newSendGroup(group []*queue.Command) *sendGroup {
+	g := &sendGroup{outcomes: make([]plan.Outcome, len(group)), open: make([]*command.Message, len(group))}
 	for i, c := range group {
-		switch {
-		case !slices.Contains(sends, c.Send):
-		case i == 0:
-			c.Send.Err = err
-		default:
-			left = append(left, c)
+		g.outcomes[i].Retry, g.open[i] = true, c.Send
+	}
+	return g
+}
+
+// stored gives the open messages what their plan made of them.
+func (g *sendGroup) stored(sent []Sent) {
+	n := 0
+	for i := range g.outcomes {
+		if g.outcomes[i].Retry {
+			g.outcomes[i] = plan.Outcome{Sent: sent[n]}
+			n++
 		}
 	}
-	return left
+}
+
+// decide gives the open messages their outcomes; those to retry stay open.
+func (g *sendGroup) decide(outcomes []plan.Outcome) {
+	n := 0
+	open := make([]*command.Message, 0, len(g.open))
+	for i := range g.outcomes {
+		if !g.outcomes[i].Retry {
+			continue
+		}
+		if g.outcomes[i] = outcomes[n]; outcomes[n].Retry {
+			open = append(open, g.open[n])
+		} else {
+			g.fromRows = true
+		}
+		n++
+	}
+	g.open = open
+}
+
+// fail ends the open messages with an error. If the leader left it is only the leader's
+// own: the others return to the queue.
+func (g *sendGroup) fail(err error, leaderLeft bool) {
+	for i := range g.outcomes {
+		if g.outcomes[i].Retry && (i == 0 || !leaderLeft) {
+			g.outcomes[i] = plan.Outcome{Err: err}
+		}
+	}
+}
+
+// suspectSenders takes over from a plan that failed whose messages it failed for. In a
+// plan of many, these made all others wait.
+func (s *Service) suspectSenders(sends []*command.Message, outcomes []plan.Outcome) {
+	for i, m := range sends {
+		switch {
+		case outcomes[i].Retry:
+		case len(sends) == 1:
+			s.admission.Evict(m.Caller, m.ChatID)
+		default:
+			s.admission.Suspect(m.Caller, m.ChatID)
+		}
+	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// 128 callers on one chat: sequence and version have no gaps, and the hook is told
-// of every version once and in order.
+// 128 callers on one chat: sequence and version have no gaps, and the hook is called
+// for every version once and in order.
 func TestSendsShareTheQueue(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
 		w := newWorld(t, st)
@@ -117,7 +117,7 @@ func TestSendReplays(t *testing.T) {
 		if first, err = s.Send(w.ctx, req); err != nil || first.Replayed {
 			t.Error(first, err)
 		}
-		if err := s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: id}); err != nil {
+		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: id}); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := s.Send(w.ctx, req); err != nil || !again.Replayed || again.MessageID != first.MessageID {
@@ -240,7 +240,7 @@ func TestCancelledCallers(t *testing.T) {
 	hold.close()
 	ctx, cancel := context.WithCancel(w.ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { // the leader: its plan is under way, so it is told how it ended
+	wg.Go(func() { // the leader: its plan is under way, so it learns how it ended
 		if _, err := s.Send(ctx, chat.Send{Caller: "ann", ChatID: id, Content: "leader"}); err != nil {
 			t.Error(err)
 		}
@@ -316,7 +316,7 @@ func TestLeaderGoesBeforeARetry(t *testing.T) {
 	w.checkCommits(true)
 }
 
-// A leader that goes takes neither its group nor the repetitions of its own send
+// A leader that leaves takes neither its group nor the repetitions of its own send
 // with it.
 func TestRepetitionsOutliveTheLeader(t *testing.T) {
 	w := newWorld(t, dynamotest.Store(t, time.Now))
@@ -414,12 +414,12 @@ func TestAClockThatJumpedDatesNothing(t *testing.T) {
 	if head := w.head(id); head.ChangedAt != 2_000_000_001_000 || head.LastMoved() != 2_000_000_001_000 {
 		t.Errorf("the head is %+v", head)
 	}
-	row, _, err := s.MarkRead(w.ctx, "bob", id, 2)
-	if err != nil || row.ChangedAt != 2_000_000_001_000 {
-		t.Errorf("bob's row is %+v, %v", row, err)
+	read, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 2})
+	if err != nil || read.Row.ChangedAt != 2_000_000_001_000 {
+		t.Errorf("bob's row is %+v, %v", read.Row, err)
 	}
 	archived := true
-	own, err := s.SetOwn(w.ctx, chat.Own{Caller: "ann", ChatID: id, Archived: &archived, Procedure: "archive"})
+	own, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "ann", ChatID: id, Archived: &archived, Procedure: "archive"})
 	if err != nil || own.Row.ChangedAt < 2_000_000_001_000 || own.Row.ChangedAt > 2_000_000_002_000 {
 		t.Errorf("ann's row is %+v, %v", own.Row, err)
 	}

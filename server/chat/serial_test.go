@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// call and reply are what a client asked and was told.
+// call and reply are what a client asked and was answered.
 type call struct {
 	op           chat.Operation // "send" too
 	caller, user int
@@ -187,7 +187,7 @@ func serialHistory(t *testing.T, st store.Store, ways [2]store.Store, seed uint6
 	healthy := w.service("h", st, small)
 	w.users(healthy, users...)
 	id := w.group(healthy, users[0], users[1], users[2])
-	if _, err := healthy.ChangeRole(w.ctx, chat.MemberChange{Caller: users[0], ChatID: id, UserID: users[1], Role: table.Admin}); err != nil {
+	if _, err := healthy.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: users[0], ChatID: id, UserID: users[1], Role: table.Admin}); err != nil {
 		t.Fatal(err)
 	}
 	start := group{version: w.head(id).Version}

@@ -1,6 +1,7 @@
 package chat_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -391,7 +392,21 @@ func (w *world) apply(id string, v int64, e *eventv1.MembershipChanged, members 
 	*count = int64(e.GetMemberCountAfter())
 }
 
-// checkCommits holds what hooks were told against the store: each process in order
+// checkPayload holds the bytes of a commit against the row that the store has.
+func (w *world) checkPayload(id string, version int64, payload []byte) {
+	w.t.Helper()
+	key := table.EventKey(id, version)
+	it, err := w.store.Get(w.ctx, key, store.Strong)
+	if err != nil || it == nil {
+		w.t.Fatalf("event %s@%d: %v, %v", id, version, it, err)
+	}
+	row, err := table.EventFrom(store.Row{Key: key, Item: it})
+	if err != nil || !bytes.Equal(row.Payload, payload) {
+		w.t.Errorf("%s@%d: the commit has other bytes than the store (%v)", id, version, err)
+	}
+}
+
+// checkCommits holds what hooks received against the store: each process in order
 // and without repetition; with whole, every version of every chat by somebody.
 func (w *world) checkCommits(whole bool) {
 	w.t.Helper()
@@ -409,8 +424,12 @@ func (w *world) checkCommits(whole bool) {
 			if err != nil || o.FirstVersion != first || o.Count != int64(len(c.Events)) || o.ChatID != c.ChatID {
 				w.t.Errorf("%s: outbox row %+v (%v) for %d events from %d", key, o, err, len(c.Events), first)
 			}
+			if len(c.Payloads) != len(c.Events) {
+				w.t.Fatalf("%s: %d payloads of %d events", key, len(c.Payloads), len(c.Events))
+			}
 			for i, e := range c.Events {
 				v := e.GetMetadata().GetVersion()
+				w.checkPayload(c.ChatID, v, c.Payloads[i])
 				if v != first+int64(i) {
 					w.t.Errorf("%s: event %d of a commit has version %d", key, i, v)
 				}
@@ -418,7 +437,7 @@ func (w *world) checkCommits(whole bool) {
 					seen[c.ChatID] = map[int64]bool{}
 				}
 				if seen[c.ChatID][v] {
-					w.t.Errorf("%s: version %d told twice", key, v)
+					w.t.Errorf("%s: version %d reported twice", key, v)
 				}
 				seen[c.ChatID][v] = true
 				last = v
@@ -433,7 +452,7 @@ func (w *world) checkCommits(whole bool) {
 	}
 	for _, r := range w.scan(store.ChatCounters) {
 		if h := table.HeadFrom(r.Key.PK, r.Item); int64(len(seen[h.ChatID])) != h.Version {
-			w.t.Errorf("%s: %d of %d versions were told", h.ChatID, len(seen[h.ChatID]), h.Version)
+			w.t.Errorf("%s: %d of %d versions were reported", h.ChatID, len(seen[h.ChatID]), h.Version)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func fill(t testing.TB, messages int) *harness {
 	_, _, err = chats.UpdateChat(ctx, chat.ChatChange{Caller: "alice", ChatID: h.group, Name: &name})
 	must(t, err)
 	send(h.group, "carol", messages)
-	_, _, err = chats.MarkRead(ctx, "alice", h.group, 2)
+	_, err = chats.MarkRead(ctx, chat.MarkRead{Caller: "alice", ChatID: h.group, Sequence: 2})
 	must(t, err)
 
 	client, err := kafka.NewTransactional(eng.KafkaAddr(), "relay", eng.KafkaOptions()...)

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/check/derive"
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -229,9 +228,9 @@ func (p *chats) pair(o *storedChat, c *derive.Chat) error {
 // request compares the idempotency row of a send, until it expires.
 func (p *chats) request(m table.Message) error {
 	const margin = 60 * 60 // seconds; clocks differ
-	sent := plan.NewMessage(m.ChatID, m.SenderID, m.ClientMessageID, m.Content, m.ContentType, event.Cause{})
+	sent := command.Send{Caller: m.SenderID, ChatID: m.ChatID, ClientMessageID: m.ClientMessageID, Content: m.Content, ContentType: m.ContentType}.Idempotency()
 	want := table.Request{
-		Scope: sent.Scope, Hash: sent.Hash, ChatID: m.ChatID, MessageID: m.MessageID, Sequence: m.Sequence, Version: m.Version,
+		Scope: sent.Key, Hash: sent.Hash, ChatID: m.ChatID, MessageID: m.MessageID, Sequence: m.Sequence, Version: m.Version,
 		CreatedAt: m.CreatedAt, ExpiresAt: m.CreatedAt/1000 + int64(table.SendRetention.Seconds()),
 	}
 	if want.ExpiresAt-margin <= p.now.Unix() {

@@ -119,7 +119,8 @@ func TestConversation(t *testing.T) {
 	ann.until("all read", func() bool { v, _ := ann.View(id); return v.Unread == 0 && v.ReadTo == 0 })
 	bob.until("members", func() bool { v, _ := bob.View(id); return len(v.Present) == 2 })
 
-	s.must(s.chats.RemoveMember(t.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob"}))
+	_, err := s.chats.Change(t.Context(), chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob"})
+	s.must(err)
 	bob.until("the removal", func() bool { return len(bob.List()) == 0 })
 	bob.Send(id, "4")
 	bob.until("the refusal", func() bool {

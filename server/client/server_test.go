@@ -169,11 +169,11 @@ func (s *server) ListChanges(ctx context.Context, r *messagev1.ListChangesReques
 }
 
 func (s *server) MarkRead(ctx context.Context, r *messagev1.MarkReadRequest) (*messagev1.MarkReadResponse, error) {
-	row, head, err := s.chats.MarkRead(ctx, userOf(ctx), r.GetChatId(), r.GetSequence())
+	out, err := s.chats.MarkRead(ctx, chat.MarkRead{Caller: userOf(ctx), ChatID: r.GetChatId(), Sequence: r.GetSequence()})
 	if err != nil {
 		return nil, mapped(err)
 	}
-	return &messagev1.MarkReadResponse{State: s.view.State(head, row)}, nil
+	return &messagev1.MarkReadResponse{State: s.view.State(out.Head, out.Row)}, nil
 }
 
 func (s *server) Sync(ctx context.Context, r *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error) {

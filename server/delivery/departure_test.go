@@ -57,7 +57,7 @@ func TestRemovalIsShownOnce(t *testing.T) {
 			if !c.live {
 				w.lose()
 			}
-			w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+			w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 			for range 3 {
 				w.send("alice", id, "x")
 			}
@@ -121,19 +121,19 @@ func TestRemovalAfterRemoval(t *testing.T) {
 			w.settle()
 			d.take()
 		}
-		w.must(w.chats.RemoveMember(w.ctx, change))
+		w.change(chat.OpRemove, change)
 		repair()
 		if !d.left[id] {
 			t.Fatalf("lost %b: the first removal was not shown", lost)
 		}
-		_, err := w.chats.AddMember(w.ctx, change)
+		_, err := w.chats.Change(w.ctx, chat.OpAdd, change)
 		w.must(err)
 		repair()
 		if d.left[id] {
 			t.Fatalf("lost %b: the addition was not shown", lost)
 		}
 		d.agrees(id)
-		w.must(w.chats.RemoveMember(w.ctx, change))
+		w.change(chat.OpRemove, change)
 		repair()
 		if !d.left[id] {
 			t.Fatalf("lost %b: the second removal was not shown", lost)
@@ -152,7 +152,7 @@ func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
 		w.send("alice", id, "x")
 		a.take()
 	}
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 	w.settle()
 	if d.take(); d.end != deliveryv1.EndCode_END_CODE_SLOW || d.left[id] {
 		t.Errorf("ended with %v, told of the removal: %t", d.end, d.left[id])
@@ -166,11 +166,11 @@ func TestAdditionBeforeTheHubWalks(t *testing.T) {
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	change := chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}
-	w.must(w.chats.RemoveMember(w.ctx, change))
+	w.change(chat.OpRemove, change)
 	w.settle()
 	d.take()
 	w.lose()
-	_, err := w.chats.AddMember(w.ctx, change)
+	_, err := w.chats.Change(w.ctx, chat.OpAdd, change)
 	w.must(err)
 	repair := w.commits[len(w.commits)-1]
 	repair.Events, repair.MembershipVersion = nil, 0 // nor does the member list help

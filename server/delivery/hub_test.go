@@ -47,7 +47,7 @@ func TestAdditionToChatWithStreams(t *testing.T) {
 	w.open("alice", "", known(id, 0))
 	w.send("alice", id, "before")
 	d := w.open("carol", "")
-	_, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	_, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 	w.must(err)
 	w.send("alice", id, "after")
 	d.take()
@@ -65,7 +65,7 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 	d := w.open("bob", "", known(id, 0))
 	c := w.open("carol", "", known(id, 0))
 	w.send("alice", id, "one")
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 	w.send("alice", id, "two")
 	w.settle()
 	d.take()
@@ -73,7 +73,7 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 		t.Fatalf("left %v, texts %v, newest %d, version %d", d.left[id], d.texts[id], d.newest[id], d.version[id])
 	}
 	c.agrees(id)
-	if _, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}); err != nil {
+	if _, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}); err != nil {
 		t.Fatal(err)
 	}
 	w.settle()
@@ -87,10 +87,10 @@ func TestLostRemovalIsRepaired(t *testing.T) {
 	w := newWorld(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	w.deliver = func(delivery.Delivery) {}
-	_, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	_, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 	w.must(err)
 	d := w.open("carol", "", known(id, 0))
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"})
 	lost := w.commits[len(w.commits)-1]
 	w.send("alice", id, "secret")
 	for _, c := range append(w.commits, lost) {
@@ -113,11 +113,11 @@ func TestRepairOfManyChanges(t *testing.T) {
 	d.left[id] = false
 	w.deliver = func(delivery.Delivery) {}
 	w.commits = nil
-	_, err := w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	_, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 	w.must(err)
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"})
 	a := w.open("alice", "", known(id, 0))
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 	repair := w.commits[len(w.commits)-1]
 	repair.Events = nil
 	repair.Targets = []string{"carol", "bob"}
@@ -396,7 +396,7 @@ func TestOwnStateOfKnownChat(t *testing.T) {
 	w.now = w.now.Add(time.Hour)
 	first := w.open("bob", "", known(id, 0))
 	w.hub.Close(first.s)
-	if _, _, err := w.chats.MarkRead(w.ctx, "bob", id, 1); err != nil {
+	if _, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}); err != nil {
 		t.Fatal(err)
 	}
 	again := w.open("bob", first.token, known(id, first.version[id]))

@@ -108,7 +108,7 @@ func TestNothingGoesOutBeforeItIsDurable(t *testing.T) {
 	}
 	mine, others := w.group(table.All, "alice", "bob"), w.group(table.All, "alice", "bob")
 	left := w.group(table.All, "alice", "bob")
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: left, UserID: "bob"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: left, UserID: "bob"})
 	ahead := w.group(table.All, "alice", "bob")
 	d = w.register("bob", "", known(mine, 1), known(left, 1), known(ahead, 99))
 	late := ""
@@ -132,13 +132,13 @@ func TestNothingGoesOutBeforeItIsDurable(t *testing.T) {
 	gap := waits
 	w.lose()
 	brief := w.group(table.All, "alice", "bob")
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: brief, UserID: "bob"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: brief, UserID: "bob"})
 	repair := w.commits[len(w.commits)-1]
 	repair.Events = nil
 	w.hub.Deliver(repair)
 	work()
 	w.send("alice", mine, "lost")
-	_, _, err := w.chats.MarkRead(w.ctx, "bob", others, 1)
+	_, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: others, Sequence: 1})
 	w.must(err)
 	w.hub.MarkDirty()
 	work()
@@ -169,7 +169,7 @@ func TestOwnRowAloneChanged(t *testing.T) {
 	w.hub.Close(first.s)
 	w.now = w.now.Add(time.Hour)
 	archived := true
-	_, err := w.chats.SetOwn(w.ctx, chat.Own{Caller: "bob", ChatID: id, Archived: &archived, Procedure: "archive"})
+	_, err := w.chats.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: id, Archived: &archived, Procedure: "archive"})
 	w.must(err)
 	d := w.open("bob", first.token)
 	shown := 0
@@ -240,7 +240,7 @@ func TestOldReceiptsAreFound(t *testing.T) {
 			d.frames = nil
 			w.now = w.now.Add(-c.slow)
 			archived := true
-			_, err := w.chats.SetOwn(w.ctx, chat.Own{Caller: "bob", ChatID: id, Archived: &archived, Procedure: "archive"})
+			_, err := w.chats.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: id, Archived: &archived, Procedure: "archive"})
 			w.must(err) // its receipt is lost
 			w.now = w.now.Add(c.slow + c.since)
 			w.hub.MarkDirty()
@@ -271,12 +271,12 @@ func TestManyChangesDuringAnOpening(t *testing.T) {
 				return nil
 			}
 			source.before = nil
-			w.must(w.chats.RemoveMember(w.ctx, change))
+			w.change(chat.OpRemove, change)
 			for range 40 {
 				w.send("alice", id, "not for bob")
 			}
 			if again {
-				_, err := w.chats.AddMember(w.ctx, change)
+				_, err := w.chats.Change(w.ctx, chat.OpAdd, change)
 				w.must(err)
 			}
 			return nil

@@ -71,11 +71,11 @@ func TestMarkedStreamsFindLostMemberships(t *testing.T) {
 	change := func(id string) chat.MemberChange {
 		return chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}
 	}
-	w.must(w.chats.RemoveMember(w.ctx, change(left)))
+	w.change(chat.OpRemove, change(left))
 	w.send("alice", left, "not for bob")
-	w.must(w.chats.RemoveMember(w.ctx, change(again)))
+	w.change(chat.OpRemove, change(again))
 	w.send("alice", again, "not for bob")
-	_, err := w.chats.AddMember(w.ctx, change(again))
+	_, err := w.chats.Change(w.ctx, chat.OpAdd, change(again))
 	w.must(err)
 	w.send("alice", again, "for bob")
 	added := w.group(table.All, "alice", "bob")
@@ -107,7 +107,7 @@ func TestMarkedStreamsFindLostReceipts(t *testing.T) {
 	d := w.open("bob", "")
 	w.settle()
 	w.now = w.now.Add(time.Hour)
-	_, _, err := w.chats.MarkRead(w.ctx, "bob", id, 1) // another device's; its echo is lost
+	_, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}) // another device's; its echo is lost
 	w.must(err)
 	w.hub.MarkDirty()
 	w.settle()

@@ -71,6 +71,12 @@ func (w *world) must(err error) {
 	}
 }
 
+func (w *world) change(op chat.Operation, c chat.MemberChange) {
+	w.t.Helper()
+	_, err := w.chats.Change(w.ctx, op, c)
+	w.must(err)
+}
+
 func (w *world) group(history table.History, members ...string) string {
 	w.t.Helper()
 	c, err := w.chats.CreateGroup(w.ctx, chat.CreateGroup{Caller: members[0], Name: "g", Members: members[1:], History: history})

@@ -9,6 +9,7 @@
 package event
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -133,35 +134,35 @@ type Origin struct {
 	Producer   string // process
 }
 
-// Position is an event's place in its chat.
-type Position struct {
+// Metadata is what the envelope of an event of a chat is made from.
+type Metadata struct {
+	Type   string
+	ID     string
+	ChatID string
+	At     time.Time
+	Origin Origin
+	Cause  Cause
+	// Version and MembershipVersion are the event's place in its chat.
 	Version           int64
 	MembershipVersion int64
 }
 
-// NewMetadata fills the envelope of an event of a chat. What a cause leaves open
-// is taken from the event itself: it then is the beginning of its own story.
-func NewMetadata(eventType, id, chatID string, at time.Time, o Origin, c Cause, p Position) *eventv1.EventMetadata {
+// Proto returns the envelope. What the cause leaves open comes from the event itself:
+// it then is the beginning of its own story.
+func (m Metadata) Proto() *eventv1.EventMetadata {
 	return &eventv1.EventMetadata{
-		EventId:           id,
-		EventType:         eventType,
-		EventVersion:      catalogue[eventType].spec.Version,
-		EventTime:         timestamppb.New(at),
-		Generation:        o.Generation,
-		PartitionKey:      chatID,
-		ProducerId:        o.Producer,
-		TraceId:           or(c.Trace, id),
-		ActorId:           or(c.Actor, "system"),
-		CorrelationId:     or(c.Correlation, id),
-		CausationId:       or(c.Causation, id),
-		Version:           p.Version,
-		MembershipVersion: p.MembershipVersion,
+		EventId:           m.ID,
+		EventType:         m.Type,
+		EventVersion:      catalogue[m.Type].spec.Version,
+		EventTime:         timestamppb.New(m.At),
+		Generation:        m.Origin.Generation,
+		PartitionKey:      m.ChatID,
+		ProducerId:        m.Origin.Producer,
+		TraceId:           cmp.Or(m.Cause.Trace, m.ID),
+		ActorId:           cmp.Or(m.Cause.Actor, "system"),
+		CorrelationId:     cmp.Or(m.Cause.Correlation, m.ID),
+		CausationId:       cmp.Or(m.Cause.Causation, m.ID),
+		Version:           m.Version,
+		MembershipVersion: m.MembershipVersion,
 	}
-}
-
-func or(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }

@@ -132,7 +132,10 @@ func TestBucketCountIsFixed(t *testing.T) { // K-035
 func samples() []Event {
 	at := time.UnixMilli(1_700_000_000_123).UTC()
 	meta := func(typ string) *eventv1.EventMetadata {
-		return NewMetadata(typ, "evt_1", "chat_1", at, Origin{Generation: "g", Producer: "p"}, Cause{Actor: "user_1"}, Position{3, 2})
+		return Metadata{
+			Type: typ, ID: "evt_1", ChatID: "chat_1", At: at, Origin: Origin{Generation: "g", Producer: "p"}, Cause: Cause{Actor: "user_1"},
+			Version: 3, MembershipVersion: 2,
+		}.Proto()
 	}
 	created := meta(TypeChatCreated)
 	return []Event{

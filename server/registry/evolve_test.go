@@ -35,7 +35,7 @@ func TestRecordsOfOtherVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	md := event.NewMetadata(event.TypeMembershipChanged, "evt_1", "chat_1", time.Now(), event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 2, MembershipVersion: 2})
+	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: time.Now(), Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
 	b, err := s.Encode(&eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice", ChangedAt: md.GetEventTime()})
 	if err != nil {
 		t.Fatal(err)

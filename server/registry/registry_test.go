@@ -55,7 +55,7 @@ func TestSerde(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	md := event.NewMetadata(event.TypeMembershipChanged, "evt_1", "chat_1", at, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 2, MembershipVersion: 2})
+	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: at, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
 	e := &eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice", ChangedAt: md.GetEventTime()}
 	b, err := s.Encode(e)
 	if err != nil || b[0] != 0 || int(b[4]) != ids[event.TypeMembershipChanged] || b[5] != 0 {

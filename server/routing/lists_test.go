@@ -173,7 +173,8 @@ func TestMembershipChangedMakesListsWorthless(t *testing.T) {
 		m.exact(0)
 		m.exact(1)
 		before, stale := m.now()
-		must(t, m.chats.RemoveMember(ctx, chat.MemberChange{Caller: user(0), ChatID: m.id, UserID: user(1)}))
+		_, err = m.chats.Change(ctx, chat.OpRemove, chat.MemberChange{Caller: user(0), ChatID: m.id, UserID: user(1)})
+		must(t, err)
 		must(t, m.lists.SetList(ctx, "g:"+m.id, before, stale)) // a late fill of a third process
 		m.exact(1)
 		m.exact(0)
@@ -204,8 +205,8 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 		change := func() {
 			u := user(1 + rng.IntN(9))
 			ch := chat.MemberChange{Caller: user(0), ChatID: m.id, UserID: u, Role: table.Member}
-			if _, err := m.chats.AddMember(ctx, ch); errors.Is(err, chat.ErrAlreadyMember) {
-				err = m.chats.RemoveMember(ctx, ch)
+			if _, err := m.chats.Change(ctx, chat.OpAdd, ch); errors.Is(err, chat.ErrAlreadyMember) {
+				_, err = m.chats.Change(ctx, chat.OpRemove, ch)
 				must(t, err)
 			} else {
 				must(t, err)

@@ -147,7 +147,7 @@ func TestChangesOfAMemberWhoCameBack(t *testing.T) {
 	w.add(id, "ann", "bob")
 	joined := w.clock()
 	w.advance(time.Hour)
-	_, err := w.chat.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
+	_, err := w.chat.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 	w.must(err)
 	for size := int32(1); size <= 3; size++ {
 		at, added := after, time.Time{}

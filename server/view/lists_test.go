@@ -31,7 +31,7 @@ func (w *world) filtered(user string, archived, unread *bool) []string {
 
 func (w *world) archive(user, chatID string, archived bool) {
 	w.Helper()
-	_, err := w.chat.SetOwn(w.ctx, chat.Own{Caller: user, ChatID: chatID, Archived: &archived, Procedure: "archive"})
+	_, err := w.chat.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: user, ChatID: chatID, Archived: &archived, Procedure: "archive"})
 	w.must(err)
 }
 
@@ -47,7 +47,7 @@ func TestListChatsFilters(t *testing.T) {
 		w.advance(time.Second)
 		w.send(ids[i], "ann", "x")
 		if i >= 4 {
-			_, _, err := w.chat.MarkRead(w.ctx, "bob", ids[i], 1)
+			_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: ids[i], Sequence: 1})
 			w.must(err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestStateHasRoleAndRevision(t *testing.T) {
 	check("member", "bob", chatv1.MemberRole_MEMBER_ROLE_MEMBER)
 	token := w.sync("bob", "", 0).GetToken()
 	w.advance(time.Hour)
-	_, err := w.chat.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
+	_, err := w.chat.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 	w.must(err)
 	check("admin", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
 	equal(t, "told by Sync", len(w.sync("bob", token, 0).GetChats()), 1)
@@ -115,7 +115,7 @@ func TestStateHasRoleAndRevision(t *testing.T) {
 	w.archive("bob", id, true)
 	check("archived", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
 	w.send(id, "ann", "y")
-	_, _, err = w.chat.MarkRead(w.ctx, "bob", id, 2)
+	_, err = w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 2})
 	w.must(err)
 	check("read", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
 	w.must(w.chat.Delivered(w.ctx, "bob", id, 2))
@@ -174,10 +174,10 @@ func TestRowsOfEarlierReleases(t *testing.T) {
 	equal(t, "time of the message", o.GetHead().GetLastMessage().GetCreatedAt().AsTime(), w.clock())
 
 	// The role changes while the row does not say it, and is written with the row.
-	_, err = w.chat.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: ids[0], UserID: "bob", Role: table.Admin})
+	_, err = w.chat.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: ids[0], UserID: "bob", Role: table.Admin})
 	w.must(err)
 	w.archive("bob", ids[1], true)
-	_, _, err = w.chat.MarkRead(w.ctx, "bob", ids[2], 1)
+	_, err = w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: ids[2], Sequence: 1})
 	w.must(err)
 	for i, want := range []string{"admin 1", "member 1", "member 1"} {
 		it, err := w.store.Store.Get(w.ctx, table.UserChatKey("bob", ids[i]), store.Strong)
@@ -211,7 +211,7 @@ func TestSyncListsChangesOfTheOwnRow(t *testing.T) {
 	w.advance(time.Hour)
 	token := w.sync("bob", "", 0).GetToken()
 	w.advance(time.Hour)
-	_, err := w.chat.SetOwn(w.ctx, chat.Own{Caller: "bob", ChatID: ids[1], MutedUntil: ptr(int64(table.Forever)), Procedure: "mute"})
+	_, err := w.chat.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: ids[1], MutedUntil: ptr(int64(table.Forever)), Procedure: "mute"})
 	w.must(err)
 	for _, r := range []*view.Reader{w.reader, w.alone} {
 		res, err := r.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token})

@@ -54,8 +54,8 @@ func TestPageTokensOfTheReleaseBefore(t *testing.T) {
 // creation, is told as added to whoever knows the creation, also with another role.
 func TestRoleOfOneWhoArrived(t *testing.T) {
 	w := newWorld(t)
-	id := w.group(table.All, "ann", "bob")                                                                             // 1 chat, 2 bob (phase 2)
-	_, err := w.chat.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}) // 3
+	id := w.group(table.All, "ann", "bob")                                                                                      // 1 chat, 2 bob (phase 2)
+	_, err := w.chat.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}) // 3
 	w.must(err)
 	res := w.changes("ann", id, 1, 0)
 	equal(t, "after the creation", describe(res.GetChanges())[0], "3:bob added@3")

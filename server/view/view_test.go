@@ -84,6 +84,12 @@ func (w *world) must(err error) {
 	}
 }
 
+func (w *world) change(op chat.Operation, c chat.MemberChange) {
+	w.Helper()
+	_, err := w.chat.Change(w.ctx, op, c)
+	w.must(err)
+}
+
 func (w *world) group(history table.History, owner string, members ...string) string {
 	w.Helper()
 	c, err := w.chat.CreateGroup(w.ctx, chat.CreateGroup{Caller: owner, Name: "group", Members: members, History: history})
@@ -100,13 +106,13 @@ func (w *world) send(chatID, user, text string) chat.Sent {
 
 func (w *world) add(chatID, by, user string) {
 	w.Helper()
-	_, err := w.chat.AddMember(w.ctx, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user, Role: table.Member})
+	_, err := w.chat.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user, Role: table.Member})
 	w.must(err)
 }
 
 func (w *world) remove(chatID, by, user string) {
 	w.Helper()
-	w.must(w.chat.RemoveMember(w.ctx, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user})
 }
 
 func (w *world) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
@@ -206,7 +212,7 @@ func TestOverview(t *testing.T) {
 	equal(t, "head", [2]int64{o.GetHead().GetVersion(), o.GetHead().GetSequence()}, [2]int64{4, 2})
 	equal(t, "preview", o.GetHead().GetLastMessage().GetText(), "world")
 	equal(t, "unread", o.GetState().GetUnreadCount(), 2)
-	_, _, err = w.chat.MarkRead(w.ctx, "ann", id, 1)
+	_, err = w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: id, Sequence: 1})
 	w.must(err)
 	o, err = w.reader.Overview(w.ctx, "ann", id)
 	w.must(err)
@@ -218,7 +224,7 @@ func TestOverview(t *testing.T) {
 	w.store.before = func(n int) {
 		if n == 2 {
 			w.send(id, "bob", "x")
-			_, _, err := w.chat.MarkRead(w.ctx, "ann", id, 3)
+			_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: id, Sequence: 3})
 			w.must(err)
 		}
 	}

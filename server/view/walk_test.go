@@ -59,9 +59,9 @@ func TestListChatsOrder(t *testing.T) {
 	w.advance(time.Second)
 	w.send(ids[3], "ann", "x")
 	w.advance(time.Second)
-	_, _, err := w.chat.MarkRead(w.ctx, "bob", ids[3], 1)
+	_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: ids[3], Sequence: 1})
 	w.must(err)
-	_, err = w.chat.SetOwn(w.ctx, chat.Own{Caller: "bob", ChatID: ids[6], MutedUntil: ptr(int64(table.Forever)), Procedure: "mute"})
+	_, err = w.chat.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: ids[6], MutedUntil: ptr(int64(table.Forever)), Procedure: "mute"})
 	w.must(err)
 	w.add(ids[4], "ann", "cid")
 	_, _, err = w.chat.UpdateChat(w.ctx, chat.ChatChange{Caller: "ann", ChatID: ids[2], Name: ptr("other")})
@@ -206,7 +206,7 @@ func TestSync(t *testing.T) {
 
 	w.send(ids[4], "ann", "hello")
 	w.advance(time.Second)
-	_, _, err := w.chat.MarkRead(w.ctx, "ann", ids[2], 1) // a receipt of another user changes nothing for bob
+	_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: ids[2], Sequence: 1}) // a receipt of another user changes nothing for bob
 	w.must(err)
 	w.remove(ids[1], "ann", "bob")
 	some := w.sync("bob", none.GetToken(), 0)

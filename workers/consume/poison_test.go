@@ -52,8 +52,10 @@ func (p *poisoner) record(chatID string, n int64, kind string) *kafka.Record {
 	p.t.Helper()
 	at := time.UnixMilli(1_700_000_000_000 + n)
 	e := &eventv1.MessagePersisted{
-		Metadata: event.NewMetadata(event.TypeMessagePersisted, fmt.Sprint("evt_", n), chatID, at, event.Origin{Generation: "g", Producer: "p"},
-			event.Cause{Actor: "user_1"}, event.Position{Version: n, MembershipVersion: 1}),
+		Metadata: event.Metadata{
+			Type: event.TypeMessagePersisted, ID: fmt.Sprint("evt_", n), ChatID: chatID, At: at, Origin: event.Origin{Generation: "g", Producer: "p"},
+			Cause: event.Cause{Actor: "user_1"}, Version: n, MembershipVersion: 1,
+		}.Proto(),
 		ChatId: chatID, MessageId: fmt.Sprint("msg_", n), Sequence: n, SenderId: "user_1", Content: "hello", ClientMessageId: "c",
 		ContentType: eventv1.ContentType_CONTENT_TYPE_TEXT, CreatedAt: timestamppb.New(at),
 	}

@@ -155,6 +155,12 @@ func (w *fixture) must(err error) {
 	}
 }
 
+func (w *world) change(op chat.Operation, c chat.MemberChange) {
+	w.t.Helper()
+	_, err := w.chats.Change(w.ctx, op, c)
+	w.must(err)
+}
+
 // await takes bob's frames, and acknowledges them, until one is what is waited for.
 func (w *fixture) await(what string, is func(*deliveryv1.Frame) bool) {
 	w.t.Helper()
@@ -180,7 +186,7 @@ func (w *fixture) await(what string, is func(*deliveryv1.Frame) bool) {
 func (w *fixture) group() string {
 	created, err := w.chats.CreateGroup(w.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"carol"}})
 	w.must(err)
-	_, err = w.chats.AddMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: created.ChatID, UserID: "bob", Role: table.Member})
+	_, err = w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: created.ChatID, UserID: "bob", Role: table.Member})
 	w.must(err)
 	return created.ChatID
 }
@@ -207,7 +213,7 @@ func durablePathAlone(_ *testing.T, w *fixture) {
 		}
 		return next > 20 || f.GetHead().GetSequence() == 20
 	})
-	w.must(w.chats.RemoveMember(w.ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"}))
+	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 	w.await("the removal", func(f *deliveryv1.Frame) bool { return f.GetMembership().GetUserId() == "bob" })
 }
 

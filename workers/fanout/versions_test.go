@@ -73,8 +73,10 @@ func (x *tester) handle(records ...*kafka.Record) (int, error) {
 func (x *tester) message(t *testing.T, n int64, version int32, schema int) *kafka.Record {
 	t.Helper()
 	e := &eventv1.MessagePersisted{
-		Metadata: event.NewMetadata(event.TypeMessagePersisted, fmt.Sprint("evt_", n), "chat_1", time.UnixMilli(n), event.Origin{Generation: "g", Producer: "p"},
-			event.Cause{Actor: "user_1"}, event.Position{Version: n, MembershipVersion: 1}),
+		Metadata: event.Metadata{
+			Type: event.TypeMessagePersisted, ID: fmt.Sprint("evt_", n), ChatID: "chat_1", At: time.UnixMilli(n), Origin: event.Origin{Generation: "g", Producer: "p"},
+			Cause: event.Cause{Actor: "user_1"}, Version: n, MembershipVersion: 1,
+		}.Proto(),
 		ChatId: "chat_1", MessageId: fmt.Sprint("msg_", n), Sequence: n, SenderId: "user_1", Content: "hello", ClientMessageId: "c",
 		ContentType: eventv1.ContentType_CONTENT_TYPE_TEXT, CreatedAt: timestamppb.New(time.UnixMilli(n)),
 	}
@@ -156,8 +158,10 @@ func TestMembersCannotBeRead(t *testing.T) {
 func TestMerge(t *testing.T) {
 	change := func(generation string, v int64, user string, change eventv1.MembershipChangeType) event.Event {
 		return &eventv1.MembershipChanged{
-			Metadata: event.NewMetadata(event.TypeMembershipChanged, fmt.Sprint("evt_", v), "chat_1", time.UnixMilli(v), event.Origin{Generation: generation, Producer: "p"},
-				event.Cause{}, event.Position{Version: v, MembershipVersion: v}),
+			Metadata: event.Metadata{
+				Type: event.TypeMembershipChanged, ID: fmt.Sprint("evt_", v), ChatID: "chat_1", At: time.UnixMilli(v), Origin: event.Origin{Generation: generation, Producer: "p"},
+				Version: v, MembershipVersion: v,
+			}.Proto(),
 			ChatId: "chat_1", UserId: user, ChangeType: change,
 		}
 	}

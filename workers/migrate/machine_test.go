@@ -334,7 +334,7 @@ func (w *fixture) act() {
 		id := w.ids[w.rng.IntN(len(w.ids))]
 		user := fmt.Sprint("u", len(w.truth[kafka.MembershipsChanged+" "+id]))
 		w.must(w.chats.EnsureUser(ctx, user))
-		_, err := w.chats.AddMember(ctx, chat.MemberChange{Caller: "alice", ChatID: id, UserID: user, Role: table.Member})
+		_, err := w.chats.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: user, Role: table.Member})
 		w.must(err)
 	case 4, 5, 6:
 		p := w.procs[w.rng.IntN(len(w.procs))]

@@ -171,7 +171,7 @@ func TestCorrectsCounts(t *testing.T) {
 			})
 		}
 		wg.Go(func() { // L-059: changes go on meanwhile
-			_, err := s.AddMember(context.WithoutCancel(t.Context()), chat.MemberChange{Caller: users[0], ChatID: c.ChatID, UserID: users[3], Role: table.Member})
+			_, err := s.Change(context.WithoutCancel(t.Context()), chat.OpAdd, chat.MemberChange{Caller: users[0], ChatID: c.ChatID, UserID: users[3], Role: table.Member})
 			if err != nil && !errors.Is(err, store.ErrConflict) {
 				t.Error(err)
 			}

@@ -140,7 +140,7 @@ func TestTooLargeEventIsSetAside(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
 	message := func(size int) []event.Event {
-		md := event.NewMetadata(event.TypeMessagePersisted, "evt_1", "chat_1", r.now, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 1})
+		md := event.Metadata{Type: event.TypeMessagePersisted, ID: "evt_1", ChatID: "chat_1", At: r.now, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
 		return []event.Event{&eventv1.MessagePersisted{Metadata: md, ChatId: "chat_1", Content: strings.Repeat("x", size)}}
 	}
 	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent), nil); !errors.Is(err, errPoison) {

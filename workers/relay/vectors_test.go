@@ -21,7 +21,7 @@ func TestPartitionVectors(t *testing.T) {
 	at := timestamppb.New(time.Unix(1, 0))
 	for _, v := range eventtest.Vectors() {
 		md := func(typ string) *eventv1.EventMetadata {
-			return event.NewMetadata(typ, "evt_1", v.Key, at.AsTime(), event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 1})
+			return event.Metadata{Type: typ, ID: "evt_1", ChatID: v.Key, At: at.AsTime(), Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
 		}
 		events := []event.Event{
 			&eventv1.ChatCreated{Metadata: md(event.TypeChatCreated), ChatId: v.Key, CreatedAt: at},

@@ -1,19 +1,20 @@
 // Package admit decides who may join what the members of a chat share: its queue and
 // its plans.
 //
-// A Door counts the requests that each user has under way, and refuses what is beyond a
-// bound; of those that are looked up, a few go at a time and the others of the user wait.
-// It remembers which users were found to be members of which chats: these go to
-// the queue without reading anything. It never decides on a command: what it remembers
-// may be old, so that the conditions of the plan stay the authority, and whoever is not
-// remembered is looked up, outside of the queue. Whose command made a plan fail that was
-// others' too is in doubt for a while, and looked up first each time.
+// An Admission counts the requests that each user has under way, and refuses what is beyond
+// a bound; of those that need a lookup, a few run at a time and the others of the user wait.
+// It caches which users are members of which chats: these go to the queue without reading
+// anything. It never decides on a command: what it caches may be old, so the conditions of
+// the plan stay the authority, and whoever is not cached is looked up, outside of the
+// queue. A user whose command made a plan fail that was others' too is suspect for a
+// while, and looked up first each time.
 //
-// A Door is safe for use by many goroutines. Its mutexes, one per shard of the users, are
-// held for a few instructions only.
+// An Admission is safe for use by many goroutines. Its mutexes, one per shard of the users,
+// are held for a few instructions only.
 package admit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -23,26 +24,26 @@ import (
 // ErrBusy is the answer to a user who has too many requests under way.
 var ErrBusy = errors.New("chat: too many requests of one user under way")
 
-// Config sets up a Door. Clock is required.
+// Config sets up an Admission. Clock is required.
 type Config struct {
 	Clock func() time.Time
 	// PerChat and PerCaller are how many requests a user may have under way for one chat,
 	// and in all; by default 128 and 512.
 	PerChat, PerCaller int
-	// Looks is how many requests of a user are looked up at a time; by default 4.
-	Looks int
-	// Proven is the number of memberships that are remembered at least; by default
+	// Lookups is how many requests of a user are looked up at a time; by default 4.
+	Lookups int
+	// Members is the number of memberships that are cached at least; by default
 	// 65,536, twice as many at most.
-	Proven int
+	Members int
 }
 
-// doubt is how long a user is looked up first who made a plan fail.
-const doubt = 10 * time.Second
+// suspectFor is how long a user is looked up first who made a plan fail.
+const suspectFor = 10 * time.Second
 
 const shards = 32
 
-// Door is the way into the queues of a process.
-type Door struct {
+// Admission is the way into the queues of a process.
+type Admission struct {
 	cfg    Config
 	shards [shards]shard
 }
@@ -53,56 +54,48 @@ type pair struct{ user, chat string }
 type shard struct {
 	mu       sync.Mutex
 	underWay map[pair]int
-	looks    map[string]*looks
+	lookups  map[string]*lookups
 	// Memberships used last, and those used before: when the first are many enough they
-	// become the latter. The value is when doubt about the pair ends: zero for none.
+	// become the latter. The value is until when the pair is suspect: zero if it is not.
 	recent, older map[pair]time.Time
 }
 
-// looks are those of one user.
-type looks struct {
+// lookups are those of one user.
+type lookups struct {
 	slots chan struct{}
-	users int // who hold a slot or wait for one
+	users int // goroutines that hold a slot or wait for one
 }
 
-// New makes a Door.
-func New(cfg Config) *Door {
-	if cfg.PerChat <= 0 {
-		cfg.PerChat = 128
+// New makes an Admission.
+func New(cfg Config) *Admission {
+	cfg.PerChat = cmp.Or(max(0, cfg.PerChat), 128)
+	cfg.PerCaller = cmp.Or(max(0, cfg.PerCaller), 512)
+	cfg.Lookups = cmp.Or(max(0, cfg.Lookups), 4)
+	cfg.Members = cmp.Or(max(0, cfg.Members), 1<<16)
+	a := &Admission{cfg: cfg}
+	for i := range a.shards {
+		a.shards[i] = shard{underWay: map[pair]int{}, lookups: map[string]*lookups{}, recent: map[pair]time.Time{}, older: map[pair]time.Time{}}
 	}
-	if cfg.PerCaller <= 0 {
-		cfg.PerCaller = 512
-	}
-	if cfg.Looks <= 0 {
-		cfg.Looks = 4
-	}
-	if cfg.Proven <= 0 {
-		cfg.Proven = 1 << 16
-	}
-	d := &Door{cfg: cfg}
-	for i := range d.shards {
-		d.shards[i] = shard{underWay: map[pair]int{}, looks: map[string]*looks{}, recent: map[pair]time.Time{}, older: map[pair]time.Time{}}
-	}
-	return d
+	return a
 }
 
-// shard is the one of a user, the same in every run: what is forgotten first hangs on it.
-func (d *Door) shard(user string) *shard {
+// shard is the one of a user, the same in every run: it decides what is evicted first.
+func (a *Admission) shard(user string) *shard {
 	h := uint32(2166136261) // FNV-1a
 	for i := range len(user) {
 		h = (h ^ uint32(user[i])) * 16777619
 	}
-	return &d.shards[h%shards]
+	return &a.shards[h%shards]
 }
 
-// Enter counts a request of a user for a chat, empty for none; Leave must follow.
-// Errors: ErrBusy, after which Leave must not be called.
-func (d *Door) Enter(user, chat string) error {
-	s := d.shard(user)
+// Begin counts a request of a user for a chat, empty for none; End must follow.
+// Errors: ErrBusy, after which End must not be called.
+func (a *Admission) Begin(user, chat string) error {
+	s := a.shard(user)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, here := pair{user: user}, pair{user, chat}
-	if s.underWay[all] >= d.cfg.PerCaller || (chat != "" && s.underWay[here] >= d.cfg.PerChat) {
+	if s.underWay[all] >= a.cfg.PerCaller || (chat != "" && s.underWay[here] >= a.cfg.PerChat) {
 		return ErrBusy
 	}
 	s.underWay[all]++
@@ -112,32 +105,33 @@ func (d *Door) Enter(user, chat string) error {
 	return nil
 }
 
-// Leave ends a request that Enter counted.
-func (d *Door) Leave(user, chat string) {
-	s := d.shard(user)
+// End ends a request that Begin counted.
+func (a *Admission) End(user, chat string) {
+	s := a.shard(user)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.less(pair{user: user})
+	s.decrement(pair{user: user})
 	if chat != "" {
-		s.less(pair{user, chat})
+		s.decrement(pair{user, chat})
 	}
 }
 
-func (s *shard) less(p pair) {
+func (s *shard) decrement(p pair) {
 	if s.underWay[p]--; s.underWay[p] <= 0 {
 		delete(s.underWay, p)
 	}
 }
 
-// Look waits until a request of a user may be looked up; Looked must follow. It returns
-// the context's error if that ends first, after which Looked must not be called.
-func (d *Door) Look(ctx context.Context, user string) error {
-	s := d.shard(user)
+// AcquireLookup waits until a request of a user may be looked up; ReleaseLookup must
+// follow. It returns the context's error if that ends first, after which ReleaseLookup
+// must not be called.
+func (a *Admission) AcquireLookup(ctx context.Context, user string) error {
+	s := a.shard(user)
 	s.mu.Lock()
-	l := s.looks[user]
+	l := s.lookups[user]
 	if l == nil {
-		l = &looks{slots: make(chan struct{}, d.cfg.Looks)}
-		s.looks[user] = l
+		l = &lookups{slots: make(chan struct{}, a.cfg.Lookups)}
+		s.lookups[user] = l
 	}
 	l.users++
 	s.mu.Unlock()
@@ -145,33 +139,32 @@ func (d *Door) Look(ctx context.Context, user string) error {
 	case l.slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		s.leave(user, l)
+		s.release(user, l)
 		return ctx.Err()
 	}
 }
 
-// Looked ends what Look began.
-func (d *Door) Looked(user string) {
-	s := d.shard(user)
+// ReleaseLookup ends what AcquireLookup began.
+func (a *Admission) ReleaseLookup(user string) {
+	s := a.shard(user)
 	s.mu.Lock()
-	l := s.looks[user]
+	l := s.lookups[user]
 	s.mu.Unlock()
 	<-l.slots
-	s.leave(user, l)
+	s.release(user, l)
 }
 
-func (s *shard) leave(user string, l *looks) {
+func (s *shard) release(user string, l *lookups) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l.users--; l.users == 0 {
-		delete(s.looks, user)
+		delete(s.lookups, user)
 	}
 }
 
-// Proven reports whether a user was found to be a member of a chat, and nothing spoke
-// against it since.
-func (d *Door) Proven(user, chat string) bool {
-	s, p := d.shard(user), pair{user, chat}
+// Cached reports whether a user is cached as a member of a chat, and not suspect.
+func (a *Admission) Cached(user, chat string) bool {
+	s, p := a.shard(user), pair{user, chat}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	until, ok := s.recent[p]
@@ -179,36 +172,36 @@ func (d *Door) Proven(user, chat string) bool {
 		if until, ok = s.older[p]; !ok {
 			return false
 		}
-		d.note(s, p, until)
+		a.use(s, p, until)
 	}
 	return until.IsZero()
 }
 
-// Prove says that a user is a member of a chat.
-func (d *Door) Prove(user, chat string) {
-	s, p := d.shard(user), pair{user, chat}
+// Cache says that a user is a member of a chat.
+func (a *Admission) Cache(user, chat string) {
+	s, p := a.shard(user), pair{user, chat}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if until := s.find(p); until.IsZero() || !d.cfg.Clock().Before(until) {
-		d.note(s, p, time.Time{})
+	if until := s.find(p); until.IsZero() || !a.cfg.Clock().Before(until) {
+		a.use(s, p, time.Time{})
 	}
 }
 
-// Doubt says that a command of a user made a plan fail: for a while the user is looked
-// up before each of them, whatever Prove says.
-func (d *Door) Doubt(user, chat string) {
-	s := d.shard(user)
+// Suspect says that a command of a user made a plan fail: for a while the user is looked
+// up before each of them, whatever Cache says.
+func (a *Admission) Suspect(user, chat string) {
+	s := a.shard(user)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d.note(s, pair{user, chat}, d.cfg.Clock().Add(doubt))
+	a.use(s, pair{user, chat}, a.cfg.Clock().Add(suspectFor))
 }
 
-// Forget says that a user is no member of a chat any more.
-func (d *Door) Forget(user, chat string) {
-	s, p := d.shard(user), pair{user, chat}
+// Evict says that a user is not a member of a chat any more.
+func (a *Admission) Evict(user, chat string) {
+	s, p := a.shard(user), pair{user, chat}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.find(p).IsZero() { // doubts stay
+	if s.find(p).IsZero() { // who is suspect stays suspect
 		delete(s.recent, p)
 		delete(s.older, p)
 	}
@@ -221,9 +214,9 @@ func (s *shard) find(p pair) time.Time {
 	return s.older[p]
 }
 
-// note remembers a pair as used last. Callers hold the mutex.
-func (d *Door) note(s *shard, p pair, until time.Time) {
-	if _, ok := s.recent[p]; !ok && len(s.recent) >= max(1, d.cfg.Proven/shards) {
+// use records a pair as used last. Callers hold the mutex.
+func (a *Admission) use(s *shard, p pair, until time.Time) {
+	if _, ok := s.recent[p]; !ok && len(s.recent) >= max(1, a.cfg.Members/shards) {
 		s.older, s.recent = s.recent, map[pair]time.Time{}
 	}
 	s.recent[p] = until

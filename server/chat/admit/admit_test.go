@@ -20,7 +20,7 @@ func TestUnderWay(t *testing.T) {
 	d := New(Config{Clock: time.Now})
 	enter := func(user, chat string, n int) (let int) {
 		for range n {
-			err := d.Enter(user, chat)
+			err := d.Begin(user, chat)
 			if err == nil {
 				let++
 			} else if !errors.Is(err, ErrBusy) {
@@ -38,18 +38,18 @@ func TestUnderWay(t *testing.T) {
 	if n := enter("b", "c1", 10); n != 10 {
 		t.Errorf("%d of another user", n)
 	}
-	d.Leave("a", "c1")
+	d.End("a", "c1")
 	if n := enter("a", "c1", 2); n != 1 {
 		t.Errorf("%d after one left", n)
 	}
 	for range 128 {
-		d.Leave("a", "c1")
-		d.Leave("a", "c2")
-		d.Leave("a", "")
-		d.Leave("a", "")
+		d.End("a", "c1")
+		d.End("a", "c2")
+		d.End("a", "")
+		d.End("a", "")
 	}
 	for range 10 {
-		d.Leave("b", "c1")
+		d.End("b", "c1")
 	}
 	for i := range d.shards {
 		if n := len(d.shards[i].underWay); n != 0 {
@@ -69,17 +69,17 @@ func TestLooks(t *testing.T) {
 		for i := range 40 {
 			wg.Go(func() {
 				user := fmt.Sprint("u", i%2)
-				if err := d.Look(t.Context(), user); err != nil {
+				if err := d.AcquireLookup(t.Context(), user); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(time.Second)
-				d.Looked(user)
+				d.ReleaseLookup(user)
 			})
 		}
 		synctest.Wait()
 		for range 3 {
 			wg.Go(func() {
-				if err := d.Look(ctx, "u0"); !errors.Is(err, context.Canceled) {
+				if err := d.AcquireLookup(ctx, "u0"); !errors.Is(err, context.Canceled) {
 					t.Error(err)
 				}
 			})
@@ -91,7 +91,7 @@ func TestLooks(t *testing.T) {
 			t.Errorf("20 of each took %v", took)
 		}
 		for i := range d.shards {
-			if n := len(d.shards[i].looks); n != 0 {
+			if n := len(d.shards[i].lookups); n != 0 {
 				t.Errorf("%d users are left", n)
 			}
 		}
@@ -103,39 +103,39 @@ func TestWhoIsProven(t *testing.T) {
 	d := New(Config{Clock: func() time.Time { return now }})
 	is := func(what string, want bool) {
 		t.Helper()
-		if d.Proven("u", "c") != want {
+		if d.Cached("u", "c") != want {
 			t.Errorf("%s: %v", what, !want)
 		}
 	}
 	is("unknown", false)
-	d.Prove("u", "c")
+	d.Cache("u", "c")
 	is("proven", true)
-	if d.Proven("u", "d") || d.Proven("v", "c") {
+	if d.Cached("u", "d") || d.Cached("v", "c") {
 		t.Error("another pair is proven")
 	}
-	d.Forget("u", "c")
+	d.Evict("u", "c")
 	is("forgotten", false)
-	d.Prove("u", "c")
-	d.Doubt("u", "c")
-	d.Prove("u", "c")
-	is("in doubt", false)
-	d.Forget("u", "c") // does not clear it
+	d.Cache("u", "c")
+	d.Suspect("u", "c")
+	d.Cache("u", "c")
+	is("suspect", false)
+	d.Evict("u", "c") // does not clear it
 	now = now.Add(9 * time.Second)
-	d.Prove("u", "c")
-	is("in doubt for 9 s", false)
+	d.Cache("u", "c")
+	is("suspect for 9 s", false)
 	now = now.Add(2 * time.Second)
-	is("nobody looked since", false)
-	d.Prove("u", "c")
+	is("nobody was looked up since", false)
+	d.Cache("u", "c")
 	is("proven again", true)
 }
 
 // Memory is bounded, and who is used stays.
 func TestMemory(t *testing.T) {
-	d := New(Config{Clock: time.Now, Proven: 64 * shards})
-	d.Prove("u", "often")
+	d := New(Config{Clock: time.Now, Members: 64 * shards})
+	d.Cache("u", "often")
 	for i := range 100_000 {
-		d.Prove(fmt.Sprint("u", i%1000), fmt.Sprint("c", i))
-		if !d.Proven("u", "often") {
+		d.Cache(fmt.Sprint("u", i%1000), fmt.Sprint("c", i))
+		if !d.Cached("u", "often") {
 			t.Fatalf("forgotten after %d", i)
 		}
 	}
@@ -149,27 +149,27 @@ func TestMemory(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	d := New(Config{Clock: time.Now, Proven: 100})
+	d := New(Config{Clock: time.Now, Members: 100})
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
 			for n := range 500 {
 				user, chat := fmt.Sprint("u", n%7), fmt.Sprint("c", (n+i)%50)
-				if d.Enter(user, chat) == nil {
-					if !d.Proven(user, chat) && d.Look(context.Background(), user) == nil {
-						d.Prove(user, chat)
-						d.Looked(user)
+				if d.Begin(user, chat) == nil {
+					if !d.Cached(user, chat) && d.AcquireLookup(context.Background(), user) == nil {
+						d.Cache(user, chat)
+						d.ReleaseLookup(user)
 					}
-					d.Doubt(user, fmt.Sprint("c", n))
-					d.Forget(user, chat)
-					d.Leave(user, chat)
+					d.Suspect(user, fmt.Sprint("c", n))
+					d.Evict(user, chat)
+					d.End(user, chat)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	for i := range d.shards {
-		if len(d.shards[i].underWay) != 0 || len(d.shards[i].looks) != 0 {
+		if len(d.shards[i].underWay) != 0 || len(d.shards[i].lookups) != 0 {
 			t.Error("something is left")
 		}
 	}

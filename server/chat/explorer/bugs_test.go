@@ -32,7 +32,7 @@ type bug struct {
 // within is the number of schedules that must be enough to find a bug.
 const within = 300_000
 
-// bugs are the procedures as the source text has them (defects ), and
+// bugs are the procedures as the source text has them (its defects by their ids), and
 // ours without one of the conditions.
 var bugs = []bug{
 	{name: "X-34 phase 2 puts without a condition", kinds: []kind{finish, finish, remove}, noFaults: true, shape: inHalf,
@@ -65,7 +65,7 @@ var bugs = []bug{
 		run: literal(procedures{createDirect: literalDirect})},
 	{name: "X-54 add without a request row", finds: "already a member, but it was carried out", kinds: []kind{add}, shape: inReady,
 		run: func(p *process, o *op) error {
-			_, err := p.svc.AddMember(context.Background(), chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role})
+			_, err := p.svc.Change(context.Background(), chat.OpAdd, chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role})
 			return err
 		}},
 	{name: "X-55 the count after is read after", finds: "the event says", kinds: []kind{add, add, leave}, noFaults: true, shape: inReady,
@@ -76,7 +76,7 @@ var bugs = []bug{
 	{name: "mute and archive write what they have read", drop: plan.CondUser, kinds: []kind{mute, archive, archive}, noFaults: true, shape: ofOne, finds: "another's"},
 	{name: "mute without a request row", kinds: []kind{mute}, shape: ofOne, finds: "carried out twice",
 		run: func(p *process, o *op) error {
-			_, err := p.svc.SetOwn(context.Background(), chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute"})
+			_, err := p.svc.SetMemberSettings(context.Background(), chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute"})
 			return err
 		}},
 	{name: "mark read compares with what it has read", drop: plan.CondUser, kinds: []kind{send, send, markRead, markRead}, noFaults: true, shape: reading, finds: "goes back"},

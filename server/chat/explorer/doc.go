@@ -7,7 +7,7 @@
 // and a read that need not be consistent shows how it was at the beginning.
 //
 // The store is the map engine. Every plan that it takes is held, at once, against
-// what ADR-016 demands of every committed state: who may do what, the exact count,
+// what must be true of every committed state: who may do what, the exact count,
 // the size, one owner, direct chats that never change, nobody who was removed
 // coming back, one chat per pair, one effect per request, heads and events without
 // a gap, times that are as old as a plan may be at most, users' own rows with their own

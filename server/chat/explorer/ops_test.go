@@ -197,11 +197,11 @@ func (o *op) run(p *process) error {
 	case send:
 		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request})
 	case mute:
-		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute", RequestID: request})
+		_, err = p.svc.SetMemberSettings(ctx, chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute", RequestID: request})
 	case archive:
-		_, err = p.svc.SetOwn(ctx, chat.Own{Caller: o.caller, ChatID: o.chat(), Archived: &o.archived, Procedure: "archive", RequestID: request})
+		_, err = p.svc.SetMemberSettings(ctx, chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), Archived: &o.archived, Procedure: "archive", RequestID: request})
 	case markRead:
-		_, _, err = p.svc.MarkRead(ctx, o.caller, o.chat(), int64(1+o.n%3))
+		_, err = p.svc.MarkRead(ctx, chat.MarkRead{Caller: o.caller, ChatID: o.chat(), Sequence: int64(1 + o.n%3)})
 	}
 	return err
 }
@@ -239,7 +239,7 @@ func base() *world {
 	_, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g", Members: []string{"c"}})
 	must(err)
 	p.op = &op{w: w, kind: add, caller: "a", target: "b", role: table.Admin}
-	_, err = p.svc.AddMember(ctx, chat.MemberChange{Caller: "a", ChatID: slotIDs[ready], UserID: "b", Role: table.Admin})
+	_, err = p.svc.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "a", ChatID: slotIDs[ready], UserID: "b", Role: table.Admin})
 	must(err)
 	for range 3 { // to be read
 		p.op = &op{w: w, kind: send, caller: "a"}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -13,10 +14,10 @@ import (
 
 const at = int64(1_700_000_000_123)
 
-// maker makes ids of the size of real ones.
-func maker() Maker {
+// planner makes ids of the size of real ones.
+func planner() Planner {
 	n := 0
-	return Maker{
+	return Planner{
 		Origin: event.Origin{Generation: "0123456789abcdef", Producer: ulid("srv_", 1)},
 		NewID:  func(prefix string) string { n++; return ulid(prefix, n) },
 	}
@@ -24,14 +25,29 @@ func maker() Maker {
 
 func ulid(prefix string, n int) string { return fmt.Sprintf("%s%026d", prefix, n) }
 
-func message(chatID, sender, text string, n int) *Message {
-	return NewMessage(chatID, sender, fmt.Sprintf("00000000-0000-4000-8000-%012d", n), text, 1,
-		event.Cause{Trace: strings.Repeat("a", 32), Correlation: ulid("req_", n)})
+func message(chatID, sender, text string, n int) *command.Message {
+	send := command.Send{
+		Caller: sender, ChatID: chatID, ClientMessageID: fmt.Sprintf("00000000-0000-4000-8000-%012d", n), Content: text, ContentType: 1,
+		Cause: event.Cause{Trace: strings.Repeat("a", 32), Correlation: ulid("req_", n)},
+	}
+	return &command.Message{Send: send, Idempotency: send.Idempotency()}
+}
+
+// change is one that ann asks for, of bob's membership.
+func change(role table.Role) command.Change {
+	return command.Change{MemberChange: command.MemberChange{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: role}}
+}
+
+// decide makes the plan of a change with an operation.
+func decide(s *State, op command.Operation, c command.Change) (*Plan, error) {
+	c.Op = op
+	p, _, err := planner().Change(s, c, at)
+	return p, err
 }
 
 // evaluated counts the items that a store has to look at before it can commit.
-func evaluated(d *Draft) (n int) {
-	for _, w := range d.Plan().Writes {
+func evaluated(d *Plan) (n int) {
+	for _, w := range d.Transaction().Writes {
 		if len(w.Cond) > 0 || w.Op == store.OpUpdate {
 			n++
 		}
@@ -39,9 +55,9 @@ func evaluated(d *Draft) (n int) {
 	return n
 }
 
-func valid(t *testing.T, d *Draft) {
+func valid(t *testing.T, d *Plan) {
 	t.Helper()
-	p := d.Plan()
+	p := d.Transaction()
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -61,9 +77,9 @@ func valid(t *testing.T, d *Draft) {
 	}
 }
 
-func write(t *testing.T, d *Draft, key store.Key) store.Write {
+func write(t *testing.T, d *Plan, key store.Key) store.Write {
 	t.Helper()
-	for _, w := range d.Plan().Writes {
+	for _, w := range d.Transaction().Writes {
 		if w.Key == key {
 			return w
 		}
@@ -74,7 +90,7 @@ func write(t *testing.T, d *Draft, key store.Key) store.Write {
 
 func TestSendPlan(t *testing.T) {
 	head := table.Head{ChatID: ulid("chat_", 1), Version: 10, Sequence: 4, MembershipVersion: 6, ChangedAt: at - 5}
-	d, err := maker().Sends(head, []*Message{message(head.ChatID, "ann", "hello", 1)}, at)
+	d, err := planner().Sends(head, []*command.Message{message(head.ChatID, "ann", "hello", 1)}, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +98,7 @@ func TestSendPlan(t *testing.T) {
 	if n := evaluated(d); n != 3 {
 		t.Errorf("%d items are evaluated", n)
 	}
-	for _, w := range d.Plan().Writes {
+	for _, w := range d.Transaction().Writes {
 		if w.Key.Table == store.Chats || w.Key.Table == store.ChatMemberships {
 			t.Errorf("a send touches %s", w.Key)
 		}
@@ -104,12 +120,12 @@ func TestSendCost(t *testing.T) {
 	row := table.UserChat{UserID: user, ChatID: chatID, History: table.SinceJoined, JoinedSequence: 1 << 30, JoinedVersion: 1 << 30, ReadSequence: 1 << 30, MutedUntil: at, Archived: true, ChangedAt: at}
 	current := map[store.Key]store.Item{table.HeadKey(chatID): head.Item(), table.UserChatKey(user, chatID): row.Item()}
 	for size, want := range map[int]int{1: 13, 512: 13, 1000: 17, 3000: 25} {
-		d, err := maker().Sends(head, []*Message{message(chatID, user, strings.Repeat("x", size), 1)}, at)
+		d, err := planner().Sends(head, []*command.Message{message(chatID, user, strings.Repeat("x", size), 1)}, at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		units := 1 // the deletion of the outbox row
-		for _, w := range d.Plan().Writes {
+		for _, w := range d.Transaction().Writes {
 			after, err := w.Next(current[w.Key])
 			if err != nil {
 				t.Fatal(err)
@@ -129,11 +145,11 @@ func TestSendCost(t *testing.T) {
 
 func TestGroupOfSends(t *testing.T) {
 	head := table.Head{ChatID: "chat_1", Version: 2, MembershipVersion: 2}
-	var room Room
-	var sends []*Message
+	var capacity Capacity
+	var sends []*command.Message
 	for i := 0; ; i++ {
-		m := message("chat_1", fmt.Sprint("u", i), strings.Repeat("x", MaxContent), i)
-		if !room.Admit(m) {
+		m := message("chat_1", fmt.Sprint("u", i), strings.Repeat("x", command.MaxContent), i)
+		if !capacity.Add(m) {
 			break
 		}
 		sends = append(sends, m)
@@ -141,21 +157,21 @@ func TestGroupOfSends(t *testing.T) {
 	if len(sends) != MaxSends {
 		t.Errorf("%d sends", len(sends))
 	}
-	d, err := maker().Sends(head, sends, at)
+	d, err := planner().Sends(head, sends, at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 98 {
+	if n := len(d.Transaction().Writes); n != 98 {
 		t.Errorf("%d writes", n)
 	}
 	// Two of one sender share an update, at the later message's sequence.
-	sends = []*Message{message("chat_1", "a", "1", 1), message("chat_1", "b", "2", 2), message("chat_1", "a", "3", 3)}
-	if d, err = maker().Sends(head, sends, at); err != nil {
+	sends = []*command.Message{message("chat_1", "a", "1", 1), message("chat_1", "b", "2", 2), message("chat_1", "a", "3", 3)}
+	if d, err = planner().Sends(head, sends, at); err != nil {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 3*3+2+2 {
+	if n := len(d.Transaction().Writes); n != 3*3+2+2 {
 		t.Errorf("%d writes", n)
 	}
 	for user, want := range map[string]int64{"a": 3, "b": 2} {
@@ -163,29 +179,32 @@ func TestGroupOfSends(t *testing.T) {
 			t.Errorf("%s: %+v", user, got)
 		}
 	}
-	for i, m := range sends {
-		if m.Sent.Sequence != int64(i+1) || m.Sent.Version != int64(i+3) || d.Events[i].GetMetadata().GetVersion() != int64(i+3) {
-			t.Errorf("%+v", m.Sent)
+	for i, sent := range d.Sent {
+		if sent.Sequence != int64(i+1) || sent.Version != int64(i+3) || d.Events[i].GetMetadata().GetVersion() != int64(i+3) {
+			t.Errorf("%+v", sent)
 		}
 	}
-	var huge Room
-	if !huge.Admit(&Message{Content: strings.Repeat("x", 3<<20)}) || huge.Admit(message("c", "a", "x", 1)) {
+	if len(d.Sent) != 3 {
+		t.Errorf("%d of 3 messages have a place", len(d.Sent))
+	}
+	var huge Capacity
+	if !huge.Add(&command.Message{Send: command.Send{Content: strings.Repeat("x", 3<<20)}}) || huge.Add(message("c", "a", "x", 1)) {
 		t.Error("a plan's size is not bounded")
 	}
 }
 
-func TestDrop(t *testing.T) {
+func TestConflictsOfSends(t *testing.T) {
 	head := table.Head{ChatID: "chat_1", Version: 2, MembershipVersion: 2}
-	sends := []*Message{
+	sends := []*command.Message{
 		message("chat_1", "ann", "1", 1), message("chat_1", "eve", "2", 2), message("chat_1", "ann", "3", 3),
 		message("chat_1", "bob", "4", 4), message("chat_1", "eve", "5", 5),
 	}
-	d, err := maker().Sends(head, sends, at)
+	d, err := planner().Sends(head, sends, at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fail := func(key store.Key, current store.Item) store.Failure {
-		for i, w := range d.Plan().Writes {
+		for i, w := range d.Transaction().Writes {
 			if w.Key == key {
 				return store.Failure{Index: i, Name: w.Name, Current: current}
 			}
@@ -193,43 +212,38 @@ func TestDrop(t *testing.T) {
 		t.Fatalf("no write of %s", key)
 		return store.Failure{}
 	}
-	earlier := table.Request{Hash: sends[0].Hash, MessageID: "msg_x", Sequence: 1, Version: 2, CreatedAt: 7}.Item()
+	earlier := table.Request{Hash: sends[0].Idempotency.Hash, MessageID: "msg_x", Sequence: 1, Version: 2, CreatedAt: 7}.Item()
 	other := table.Request{Hash: []byte("other")}.Item()
 	now := table.Head{ChatID: "chat_1", Version: 5, Sequence: 3, MembershipVersion: 2}
 	failed := &store.ConditionError{Failures: []store.Failure{
-		fail(table.RequestKey(sends[0].Scope), earlier),
-		fail(table.RequestKey(sends[3].Scope), other),
-		fail(table.RequestKey(sends[4].Scope), table.Request{Hash: sends[4].Hash, MessageID: "msg_e"}.Item()),
+		fail(table.RequestKey(sends[0].Idempotency.Key), earlier),
+		fail(table.RequestKey(sends[3].Idempotency.Key), other),
+		fail(table.RequestKey(sends[4].Idempotency.Key), table.Request{Hash: sends[4].Idempotency.Hash, MessageID: "msg_e"}.Item()),
 		fail(table.UserChatKey("eve", "chat_1"), nil),
 		fail(table.HeadKey("chat_1"), now.Item()),
 	}}
-	left, next, err := d.Drop(failed, sends)
-	if err != nil || next != now || len(left) != 1 || left[0] != sends[2] {
-		t.Errorf("%v, %+v, %v", left, next, err)
+	outcomes, next, err := d.Conflicts(failed, sends)
+	if err != nil || next != now || len(outcomes) != 5 {
+		t.Fatalf("%v, %+v, %v", outcomes, next, err)
 	}
-	if s := sends[0]; s.Err != nil || !s.Sent.Replayed || s.Sent.MessageID != "msg_x" || s.Sent.CreatedAt != 7 {
-		t.Errorf("%+v", s)
+	for i, out := range outcomes {
+		if out.Retry != (i == 2) {
+			t.Errorf("message %d: %+v", i, out)
+		}
 	}
-	if !errors.Is(sends[1].Err, ErrNotAMember) || !errors.Is(sends[3].Err, ErrKeyReused) {
-		t.Error(sends[1].Err, sends[3].Err)
+	if out := outcomes[0]; out.Err != nil || !out.Sent.Replayed || out.Sent.MessageID != "msg_x" || out.Sent.CreatedAt != 7 {
+		t.Errorf("%+v", out)
+	}
+	if !errors.Is(outcomes[1].Err, command.ErrNotAMember) || !errors.Is(outcomes[3].Err, command.ErrKeyReused) {
+		t.Error(outcomes[1].Err, outcomes[3].Err)
 	}
 	// Idempotency comes before membership.
-	if s := sends[4]; s.Err != nil || s.Sent.MessageID != "msg_e" {
-		t.Errorf("%+v", s)
+	if out := outcomes[4]; out.Err != nil || out.Sent.MessageID != "msg_e" {
+		t.Errorf("%+v", out)
 	}
 	failed.Failures = []store.Failure{fail(table.HeadKey("chat_1"), nil)}
-	if _, next, err = d.Drop(failed, sends[:1]); !errors.Is(err, ErrNotAMember) || next.Version != 0 {
+	if _, next, err = d.Conflicts(failed, sends[:1]); !errors.Is(err, command.ErrNotAMember) || next.Version != 0 {
 		t.Error(next, err)
-	}
-}
-
-func TestHashIsCanonical(t *testing.T) {
-	a, b := Hash("ab", "c"), Hash("a", "bc")
-	if string(a) == string(b) || string(a) != string(Hash("ab", "c")) || len(a) != 32 {
-		t.Error("lists share a hash")
-	}
-	if string(message("c", "u", "x", 1).Hash) == string(NewMessage("c", "u", "k", "x", 2, event.Cause{}).Hash) {
-		t.Error("the content type is not in the hash")
 	}
 }
 
@@ -242,25 +256,25 @@ func others(n int) []string {
 }
 
 func TestCreationPlans(t *testing.T) {
-	m := maker()
-	c := NewChat{ChatID: "chat_1", Caller: "ann", Others: []string{"bob"}, History: table.All, Request: NewRequest("create", "ann", "", "r", "x")}
-	d, err := m.Direct(c, at)
+	m := planner()
+	c := command.CreateDirect{Caller: "ann", Other: "bob", History: table.All, RequestID: "r"}
+	d, err := m.Direct("chat_1", c, at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 13 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
+	if n := len(d.Transaction().Writes); n != 13 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
-	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Request.Scope)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {
+	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Idempotency().Key)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {
 		t.Errorf("%+v", row)
 	}
-	c.Others, c.Name = others(99), "group"
-	if d, err = m.Group(c, at); err != nil {
+	g := command.CreateGroup{Caller: "ann", Name: "group", Members: others(99), History: table.All, RequestID: "r"}
+	if d, err = m.Group("chat_1", g, at); err != nil {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 9 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
+	if n := len(d.Transaction().Writes); n != 9 || d.Head.Version != 1 { // L-029: phase 1 does not grow with the members
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
 	pending := table.PendingFrom("chat_1", write(t, d, table.PendingKey("chat_1")).Item)
@@ -273,7 +287,7 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Plan().Writes); n != 4*24+4 || MaxChunk != 24 { // L-034
+	if n := len(d.Transaction().Writes); n != 4*24+4 || MaxChunk != 24 { // L-034
 		t.Errorf("%d writes", n)
 	}
 	for _, e := range d.Events {
@@ -298,7 +312,7 @@ func group(caller, target *table.Membership) *State {
 	return &State{
 		Head:   table.Head{ChatID: "chat_1", Version: 7, Sequence: 3, MembershipVersion: 4, ChangedAt: at},
 		Chat:   &table.Chat{ChatID: "chat_1", Type: table.Group, Status: table.Active, History: table.All, MemberCount: 3, Version: 4},
-		Caller: caller, Target: target, Known: true,
+		Caller: caller, Target: target, TargetExists: true,
 	}
 }
 
@@ -309,25 +323,25 @@ func role(user string, r table.Role) *table.Membership {
 // The plans refuse in the store what the rules refuse: each fact that a decision
 // stood on, changed behind the plan's back, fails it (L-065…L-087, L-101…L-105).
 func TestMemberPlansHoldTheirConditions(t *testing.T) {
-	m := maker()
-	c := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member, Request: NewRequest("x", "ann", "chat_1", "r", "bob")}
-	add, _, err := m.Add(group(role("ann", table.Owner), nil), c, at)
+	c := change(table.Member)
+	c.Idempotency = command.MarkRead{Caller: "ann", ChatID: "chat_1", RequestID: "r"}.Idempotency() // any
+	add, err := decide(group(role("ann", table.Owner), nil), command.OpAdd, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	del, err := m.Remove(group(role("ann", table.Owner), role("bob", table.Member)), c, at)
+	del, err := decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRemove, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	waiting := group(role("ann", table.Owner), nil)
 	waiting.Pending = &table.Pending{ChatID: "chat_1", Members: []string{"bob", "cat"}}
-	drop, err := m.Remove(waiting, c, at)
+	drop, err := decide(waiting, command.OpRemove, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	self := c
 	self.UserID = "ann"
-	leave, err := m.Leave(group(role("ann", table.Member), role("ann", table.Member)), self, at)
+	leave, err := decide(group(role("ann", table.Member), role("ann", table.Member)), command.OpLeave, self)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +362,7 @@ func TestMemberPlansHoldTheirConditions(t *testing.T) {
 		{chat(func(c *table.Chat) { c.Version = 5 }), false},
 		{nil, false},
 	}
-	for name, d := range map[string]*Draft{"add": add, "remove": del, "drop": drop, "leave": leave} {
+	for name, d := range map[string]*Plan{"add": add, "remove": del, "drop": drop, "leave": leave} {
 		valid(t, d)
 		cond := write(t, d, table.ChatKey("chat_1")).Cond
 		for _, x := range chats {
@@ -366,7 +380,7 @@ func TestMemberPlansHoldTheirConditions(t *testing.T) {
 		if !store.Evaluate(head.Cond, table.Head{Version: 7}.Item()) || store.Evaluate(head.Cond, table.Head{Version: 8}.Item()) || store.Evaluate(head.Cond, nil) {
 			t.Errorf("%s does not compare the head", name)
 		}
-		if store.Evaluate(write(t, d, table.RequestKey(c.Request.Scope)).Cond, table.Request{}.Item()) {
+		if store.Evaluate(write(t, d, table.RequestKey(c.Idempotency.Key)).Cond, table.Request{}.Item()) {
 			t.Errorf("%s repeats a request", name)
 		}
 		if name != "leave" { // L-073: the caller's role at the moment of the commit
@@ -397,76 +411,75 @@ func TestMemberPlansHoldTheirConditions(t *testing.T) {
 // A member of a direct chat that is asked to change is refused before anything
 // about roles is said, and so is one that is not active (L-006, L-098).
 func TestRefusals(t *testing.T) {
-	m := maker()
 	for name, x := range map[string]struct {
 		change func(*State)
 		want   error
 	}{
-		"direct":      {func(s *State) { s.Chat.Type = table.Direct }, ErrInvalidOperation},
-		"not active":  {func(s *State) { s.Chat.Status = "archived" }, ErrInvalidOperation},
-		"no chat":     {func(s *State) { s.Chat = nil }, ErrNotAMember},
-		"no head":     {func(s *State) { s.Head.Version = 0 }, ErrNotAMember},
-		"no member":   {func(s *State) { s.Caller = nil }, ErrNotAMember},
-		"last member": {func(s *State) { s.Chat.MemberCount = 1 }, ErrInvalidOperation},
+		"direct":      {func(s *State) { s.Chat.Type = table.Direct }, command.ErrInvalidOperation},
+		"not active":  {func(s *State) { s.Chat.Status = "archived" }, command.ErrInvalidOperation},
+		"no chat":     {func(s *State) { s.Chat = nil }, command.ErrNotAMember},
+		"no head":     {func(s *State) { s.Head.Version = 0 }, command.ErrNotAMember},
+		"no member":   {func(s *State) { s.Caller = nil }, command.ErrNotAMember},
+		"last member": {func(s *State) { s.Chat.MemberCount = 1 }, command.ErrInvalidOperation},
 	} {
-		c := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member}
+		c := change(table.Member)
 		s := group(role("ann", table.Owner), role("bob", table.Member))
 		x.change(s)
-		if _, err := m.Remove(s, c, at); !errors.Is(err, x.want) {
+		if _, err := decide(s, command.OpRemove, c); !errors.Is(err, x.want) {
 			t.Errorf("remove, %s: %v", name, err)
 		}
 		s.Caller = role("ann", table.Admin)
-		if x.want == ErrNotAMember {
+		if x.want == command.ErrNotAMember {
 			s.Caller = nil
 		}
-		if _, err := m.Leave(s, c, at); !errors.Is(err, x.want) {
+		if _, err := decide(s, command.OpLeave, c); !errors.Is(err, x.want) {
 			t.Errorf("leave, %s: %v", name, err)
 		}
 		s.Target = nil
-		if _, _, err := m.Add(s, c, at); name != "last member" && !errors.Is(err, x.want) {
+		if _, err := decide(s, command.OpAdd, c); name != "last member" && !errors.Is(err, x.want) {
 			t.Errorf("add, %s: %v", name, err)
 		}
 	}
 	s := group(role("ann", table.Owner), nil)
 	s.Pending = &table.Pending{Members: []string{"bob"}}
-	if _, _, err := m.Add(s, Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Admin}, at); !errors.Is(err, ErrAlreadyMember) {
+	if _, err := decide(s, command.OpAdd, change(table.Admin)); !errors.Is(err, command.ErrAlreadyMember) {
 		t.Errorf("add somebody pending: %v", err)
 	}
 }
 
 // L-071: what failed says why, without another read.
-func TestLearn(t *testing.T) {
-	m := maker()
-	c := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member}
+func TestApplyConflict(t *testing.T) {
+	c := change(table.Member)
 	now := table.Head{ChatID: "chat_1", Version: 9, MembershipVersion: 5}
 	head := store.Failure{Name: CondHead, Current: now.Item()}
 	for name, x := range map[string]struct {
 		failures []store.Failure
 		want     error
 	}{
-		"demoted":      {[]store.Failure{{Name: CondCaller, Current: role("ann", table.Member).Item()}, head}, ErrForbidden},
-		"removed":      {[]store.Failure{{Name: CondCaller}, head}, ErrNotAMember},
-		"added":        {[]store.Failure{{Name: CondTarget, Current: role("bob", table.Member).Item()}, head}, ErrAlreadyMember},
-		"full":         {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 100}.Item()}, head}, ErrChatFull},
-		"archived":     {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: "archived"}.Item()}, head}, ErrInvalidOperation},
+		"demoted":      {[]store.Failure{{Name: CondCaller, Current: role("ann", table.Member).Item()}, head}, command.ErrForbidden},
+		"removed":      {[]store.Failure{{Name: CondCaller}, head}, command.ErrNotAMember},
+		"added":        {[]store.Failure{{Name: CondTarget, Current: role("bob", table.Member).Item()}, head}, command.ErrAlreadyMember},
+		"full":         {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 100}.Item()}, head}, command.ErrChatFull},
+		"archived":     {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: "archived"}.Item()}, head}, command.ErrInvalidOperation},
 		"only renamed": {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 3, Version: 9}.Item()}, head}, nil},
 		"only a send":  {[]store.Failure{head}, nil},
 	} {
 		s := group(role("ann", table.Owner), nil)
-		if !s.Learn(c, &store.ConditionError{Failures: x.failures}) || s.Head != now {
+		if !s.ApplyConflict(c, &store.ConditionError{Failures: x.failures}) || s.Head != now {
 			t.Errorf("%s: %+v", name, s)
 		}
-		if _, _, err := m.Add(s, c, at); !errors.Is(err, x.want) {
+		if _, err := decide(s, command.OpAdd, c); !errors.Is(err, x.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	s := group(role("ann", table.Member), role("ann", table.Member))
-	self := Change{Caller: "ann", ChatID: "chat_1", UserID: "ann"}
-	s.Learn(self, &store.ConditionError{Failures: []store.Failure{{Name: CondTarget}}})
+	self := change("")
+	self.UserID = "ann"
+	s.ApplyConflict(self, &store.ConditionError{Failures: []store.Failure{{Name: CondTarget}}})
 	if s.Caller != nil || s.Target != nil {
 		t.Error("the caller is the target")
 	}
-	if s.Learn(self, &store.ConditionError{Failures: []store.Failure{{Name: CondUser}}}) {
-		t.Error("learned from nothing")
+	if s.ApplyConflict(self, &store.ConditionError{Failures: []store.Failure{{Name: CondUser}}}) {
+		t.Error("a row that is none of the state's was applied")
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -12,28 +12,26 @@ import (
 // A user's number of chats is counted in the plans that change it, and whoever is in
 // as many as the limit joins no other.
 func TestChatsOfAUserAreCounted(t *testing.T) {
-	m := maker()
-	counts := func(d *Draft, user string) (int64, func(int64) bool) {
+	m := planner()
+	counts := func(d *Plan, user string) (int64, func(int64) bool) {
 		w := write(t, d, table.UserKey(user))
 		return w.Update.Add[0].N, func(n int64) bool {
 			return store.Evaluate(w.Cond, table.User{Chats: n, Counted: true}.Item())
 		}
 	}
-	c := NewChat{ChatID: "chat_1", Caller: "ann", Others: []string{"bob"}, History: table.All}
-	direct, err := m.Direct(c, at)
+	direct, err := m.Direct("chat_1", command.CreateDirect{Caller: "ann", Other: "bob", History: table.All}, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	group1, err := m.Group(c, at)
+	group1, err := m.Group("chat_1", command.CreateGroup{Caller: "ann", Members: []string{"bob"}, History: table.All}, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	change := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Member}
-	add, _, err := m.Add(group(role("ann", table.Owner), nil), change, at)
+	add, err := decide(group(role("ann", table.Owner), nil), command.OpAdd, change(table.Member))
 	if err != nil {
 		t.Fatal(err)
 	}
-	remove, err := m.Remove(group(role("ann", table.Owner), role("bob", table.Member)), change, at)
+	remove, err := decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRemove, change(table.Member))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +43,7 @@ func TestChatsOfAUserAreCounted(t *testing.T) {
 	}
 	for _, x := range []struct {
 		name string
-		d    *Draft
+		d    *Plan
 		user string
 		n    int64
 		full bool // refused at 10,000
@@ -62,31 +60,30 @@ func TestChatsOfAUserAreCounted(t *testing.T) {
 		}
 	}
 	full := group(role("ann", table.Owner), nil)
-	full.User = table.User{UserID: "bob", Chats: 10_000, Counted: true}
-	_, _, err = m.Add(full, change, at)
-	if many := new(TooManyChats); !errors.As(err, &many) || !errors.Is(err, ErrTooManyChats) || many.UserID != "bob" || many.Limit != 10_000 {
+	full.TargetUser = table.User{UserID: "bob", Chats: 10_000, Counted: true}
+	_, err = decide(full, command.OpAdd, change(table.Member))
+	if many := new(command.TooManyChats); !errors.As(err, &many) || !errors.Is(err, command.ErrTooManyChats) || many.UserID != "bob" || many.Limit != 10_000 {
 		t.Error(err)
 	}
 }
 
-// Each change of a user's row raises its revision, and a membership that begins
-// anew begins above all that an earlier one had.
+// Each change of a user's row raises its revision, and a new membership of a former
+// member starts above all that the earlier one had.
 func TestRevisions(t *testing.T) {
-	m := maker()
-	raises := func(d *Draft, user string) {
+	m := planner()
+	raises := func(d *Plan, user string) {
 		t.Helper()
 		u := write(t, d, table.UserChatKey(user, "chat_1")).Update
 		if len(u.Add) != 1 || u.Add[0] != (store.Increment{Name: "revision", N: 1}) {
 			t.Errorf("%+v", u)
 		}
 	}
-	d, err := m.Sends(group(nil, nil).Head, []*Message{NewMessage("chat_1", "bob", "k", "x", 1, event.Cause{})}, at)
+	d, err := m.Sends(group(nil, nil).Head, []*command.Message{message("chat_1", "bob", "x", 1)}, at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	raises(d, "bob")
-	change := Change{Caller: "ann", ChatID: "chat_1", UserID: "bob", Role: table.Admin}
-	if d, _, err = m.Role(group(role("ann", table.Owner), role("bob", table.Member)), change, at); err != nil {
+	if d, err = decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRole, change(table.Admin)); err != nil {
 		t.Fatal(err)
 	}
 	raises(d, "bob")
@@ -94,7 +91,7 @@ func TestRevisions(t *testing.T) {
 	if row := table.UserChatFrom("bob", "chat_1", next); err != nil || row.Role != table.Admin || row.ChangedAt != at || row.Revision != 5 {
 		t.Errorf("%+v, %v", row, err)
 	}
-	if d, _, err = m.Add(group(role("ann", table.Owner), nil), change, at); err != nil {
+	if d, err = decide(group(role("ann", table.Owner), nil), command.OpAdd, change(table.Admin)); err != nil {
 		t.Fatal(err)
 	}
 	first := table.UserChatFrom("bob", "chat_1", write(t, d, table.UserChatKey("bob", "chat_1")).Item)
@@ -103,7 +100,7 @@ func TestRevisions(t *testing.T) {
 	}
 	for _, was := range []table.UserChat{{ChangedAt: 5}, {ChangedAt: 5, Revision: 7}} {
 		for _, now := range []table.UserChat{{ChangedAt: 5}, {ChangedAt: 5, Revision: 7}, {ChangedAt: 5, Revision: 8}, {ChangedAt: 6, Revision: 7}, {ChangedAt: 6}} {
-			if store.Evaluate(Unchanged(was), now.Item()) != (was == now) {
+			if store.Evaluate(unchangedRow(was), now.Item()) != (was == now) {
 				t.Errorf("%+v, then %+v", was, now)
 			}
 		}

@@ -10,23 +10,23 @@
 //
 // Who waits for whom: users have their turns one after the other, with one command each,
 // and plans of sends alternate with other commands. So whoever asks for much waits for
-// it, and others for one plan of each kind at most. Those who are no members are to be
+// it, and others for one plan of each kind at most. Users who are not members must be
 // refused before they come here.
 //
-// A caller whose context ends leaves the queue, with the lead passed on if it was
-// just given to it. A send that is in another's plan already goes on: the caller
-// gets the context's error and the outcome is lost for it. A leader goes when its plan
+// A caller whose context ends leaves the queue, and passes the lead on if it has just
+// got it. A send that is in another's plan already runs to its end: the caller
+// gets the context's error and the outcome is lost for it. A leader leaves when its plan
 // has an outcome, or when it would wait for a retry; then the others of its group
-// go back to the front of the queue.
+// return to the front of the queue.
 //
-// The package does not own what commands do (package chat), nor who may give them
+// The package does not own what commands do (package chat), nor who may submit them
 // (package admit).
 //
 // # Concurrency
 //
 // Queues may be used by many goroutines. Everything of a chat but what the leader owns
 // changes only under its shard's mutex, and that only by the leader, to whom the mutex
-// passed the lead. A waiter that is woken and whose context ends at the same moment looks
+// passed the lead. A waiter that is woken and whose context ends at the same moment checks
 // under the mutex which came first.
 package queue
 
@@ -38,6 +38,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -49,15 +50,15 @@ var shardSeed = maphash.MakeSeed()
 
 // Config sets up Queues.
 type Config struct {
-	// Carry carries a group's commands out: one, or sends that share plans. left are those
-	// that it gave back, without an answer, because the leader's context ended; err is the
-	// answer of those that have none yet. It must not panic: a chat must never be stuck
-	// behind a command.
-	Carry func(ctx context.Context, q *Chat, group []*Command) (left []*Command, err error)
+	// Execute runs a group of commands: one, or sends that share plans. It returns the
+	// outcomes of sends, one for each; a command with Retry goes back to the front of
+	// the queue, because the leader's context ended. err, if not nil, is the outcome of all
+	// others. It must not panic: a chat must never be stuck behind a command.
+	Execute func(ctx context.Context, q *Chat, group []*Command) (outcomes []plan.Outcome, err error)
 	// Waiting is the number of commands that may wait for one chat; more are refused
 	// with store.ErrThrottled.
 	Waiting int
-	// Heads is the number of chats without commands whose heads are remembered.
+	// Heads is the number of chats without commands whose heads are cached.
 	Heads int
 }
 
@@ -80,28 +81,28 @@ type shard struct {
 	mu    sync.Mutex
 	chats map[string]*Chat
 	idle  *Chat // ring of the chats without a leader, last used first
-	spare int   // how many more idle chats may be remembered
+	spare int   // how many more idle chats may be cached
 }
 
-// Chat is a chat that is in use, or whose head is remembered.
+// Chat is a chat that is in use, or whose head is cached.
 type Chat struct {
 	ID         string
 	prev, next *Chat // in the ring of idle chats
 
-	busy  bool
-	sends line[*Command]
-	solo  line[*Command]  // all other commands
-	first *line[*Command] // the lead was given to its first
-	sent  bool            // the last group was one of sends
-	shown table.Head      // copy of head
+	busy      bool
+	sends     fairQueue[*Command]
+	exclusive fairQueue[*Command]  // all other commands
+	leads     *fairQueue[*Command] // the one whose first command has the lead
+	lastSends bool                 // the last group was one of sends
+	cached    table.Head           // copy of Head
 
 	// The leader's: the last known head, which may be old. Version 0: none.
 	Head table.Head
-	// The leader's: plans of sends since the chat last rested, when the last one ended,
-	// and how long it took.
-	Row   int
-	Ended time.Time
-	Took  time.Duration
+	// The leader's: consecutive plans of sends since the chat last paused, when the last
+	// one ended, and how long it took.
+	Consecutive  int
+	LastEnd      time.Time
+	LastDuration time.Duration
 }
 
 type state uint8
@@ -113,26 +114,27 @@ const (
 	done
 )
 
-// Command is one caller's wish: a send, or anything else that must have the chat
+// Command is one caller's command: a send, or anything else that must have the chat
 // for itself.
 type Command struct {
 	Caller string // empty: the system
 	// Send is a message to send; nil for anything else.
-	Send *plan.Message
+	Send *command.Message
 	// Run is what else is to be done, on the goroutine that submits it.
 	Run func(ctx context.Context, q *Chat) error
 
-	state state
-	gone  bool          // the caller no longer waits
-	wake  chan struct{} // the command is done, or has the lead
-	twins []*Command    // repetitions of this send, answered with it
-	err   error
+	state      state
+	abandoned  bool          // the caller no longer waits
+	wake       chan struct{} // the command is done, or has the lead
+	duplicates []*Command    // repetitions of this send, answered with it
+	sent       command.Sent
+	err        error
 
 	self [1]*Command // the command as a group
 }
 
-// open makes a shard that was never used ready. Callers hold the mutex.
-func (sh *shard) open() {
+// init makes a shard that was never used ready. Callers hold the mutex.
+func (sh *shard) init() {
 	if sh.chats == nil {
 		sh.chats = map[string]*Chat{}
 		sh.idle = &Chat{}
@@ -144,14 +146,15 @@ func (s *Queues) shard(chatID string) *shard {
 	return &s.shards[maphash.String(shardSeed, chatID)%shards]
 }
 
-// Submit runs a command in its chat's queue and returns its error.
-func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) error {
+// Submit runs a command in its chat's queue and returns its outcome; what was sent is
+// empty unless the command is a send.
+func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) (command.Sent, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return command.Sent{}, err
 	}
 	sh := s.shard(chatID)
 	sh.mu.Lock()
-	sh.open()
+	sh.init()
 	q := sh.chats[chatID]
 	switch {
 	case q == nil:
@@ -161,41 +164,43 @@ func (s *Queues) Submit(ctx context.Context, chatID string, c *Command) error {
 		q.prev.next, q.next.prev = q.next, q.prev
 		q.prev, q.next = nil, nil
 		sh.spare++
-	case q.sends.len()+q.solo.len() >= s.cfg.Waiting:
+	case q.waiting() >= s.cfg.Waiting:
 		sh.mu.Unlock()
-		return fmt.Errorf("chat: %w: too many requests for one chat", store.ErrThrottled)
+		return command.Sent{}, fmt.Errorf("chat: %w: too many requests for one chat", store.ErrThrottled)
 	}
 	c.self[0], c.state = c, running
 	group := c.self[:]
 	if q.busy {
 		c.wake, c.state = make(chan struct{}, 1), queued
-		q.line(c).push(c.Caller, c)
+		q.queueOf(c).push(c.Caller, c)
 		sh.mu.Unlock()
-		if err, lead := sh.wait(ctx, q, c); !lead {
-			return err
+		if lead, err := sh.wait(ctx, q, c); err != nil {
+			return command.Sent{}, err // c may be in a plan still
+		} else if !lead {
+			return c.sent, nil
 		}
 		sh.mu.Lock()
-		group = q.take()
+		group = q.dequeue()
 	}
-	q.busy, q.sent = true, c.Send != nil
+	q.busy, q.lastSends = true, c.Send != nil
 	sh.mu.Unlock()
 
-	left, err := s.cfg.Carry(ctx, q, group)
+	outcomes, err := s.cfg.Execute(ctx, q, group)
 
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	q.settle(group, left, err)
-	sh.pass(q)
-	return c.err
+	q.complete(group, outcomes, err)
+	sh.handOver(q)
+	return c.sent, c.err
 }
 
-// Known is the head that this process knew last of a chat, without a version if none.
-func (s *Queues) Known(chatID string) table.Head {
+// Head is the head that this process knew last of a chat, without a version if none.
+func (s *Queues) Head(chatID string) table.Head {
 	sh := s.shard(chatID)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if q := sh.chats[chatID]; q != nil {
-		return q.shown
+		return q.cached
 	}
 	return table.Head{}
 }
@@ -206,7 +211,7 @@ func (s *Queues) Waiting(chatID string) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if q := sh.chats[chatID]; q != nil {
-		return q.sends.len() + q.solo.len()
+		return q.waiting()
 	}
 	return 0
 }
@@ -222,129 +227,133 @@ func (s *Queues) Size() (n int) {
 	return n
 }
 
-// line is where a command waits.
-func (q *Chat) line(c *Command) *line[*Command] {
+func (q *Chat) waiting() int { return q.sends.len() + q.exclusive.len() }
+
+// queueOf is where a command waits.
+func (q *Chat) queueOf(c *Command) *fairQueue[*Command] {
 	if c.Send != nil {
 		return &q.sends
 	}
-	return &q.solo
+	return &q.exclusive
 }
 
-// wait returns when the command is done or given up, or with lead when it has the
+// wait returns when the command is done or abandoned, or with lead when it has the
 // lead.
-func (sh *shard) wait(ctx context.Context, q *Chat, c *Command) (err error, lead bool) {
+func (sh *shard) wait(ctx context.Context, q *Chat, c *Command) (lead bool, err error) {
 	select {
 	case <-c.wake:
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		return c.err, c.state == leading
+		return c.state == leading, c.err
 	case <-ctx.Done():
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	switch c.state {
 	case done:
-		return c.err, false
+		return false, c.err
 	case running:
-		c.gone = true
+		c.abandoned = true
 	default:
-		q.line(c).remove(c.Caller, c)
+		q.queueOf(c).remove(c.Caller, c)
 		if c.state == leading {
-			sh.pass(q)
+			sh.handOver(q)
 		}
 	}
-	return ctx.Err(), false
+	return false, ctx.Err()
 }
 
-// take removes the next group from the queue: one command, or sends that can share
+// dequeue removes the next group from the queue: one command, or sends that can share
 // a plan. A repetition of a send in the group waits for that one's answer. Callers
 // hold the mutex and have the lead.
-func (q *Chat) take() []*Command {
-	first := q.first.take()
+func (q *Chat) dequeue() []*Command {
+	first := q.leads.pop()
 	first.state = running
 	if first.Send == nil || q.sends.len() == 0 {
 		return first.self[:]
 	}
-	var room plan.Room
-	room.Admit(first.Send)
+	var capacity plan.Capacity
+	capacity.Add(first.Send)
 	group := make([]*Command, 1, min(1+q.sends.len(), plan.MaxSends))
 	group[0] = first
 	for q.sends.len() > 0 {
-		c := q.sends.first()
-		if i := slices.IndexFunc(group, func(g *Command) bool { return c.Send.Repeats(g.Send) }); i >= 0 {
-			group[i].twins = append(group[i].twins, c)
-		} else if room.Admit(c.Send) {
+		c := q.sends.peek()
+		if i := slices.IndexFunc(group, func(g *Command) bool { return c.Send.Duplicates(g.Send) }); i >= 0 {
+			group[i].duplicates = append(group[i].duplicates, c)
+		} else if capacity.Add(c.Send) {
 			group = append(group, c)
 		} else {
 			break
 		}
-		q.sends.take().state = running
+		q.sends.pop().state = running
 	}
 	return group
 }
 
-// settle ends a group: the commands that were given back go to the front of the
+// complete ends a group: the commands to retry return to the front of the
 // queue, the others are done. Callers hold the mutex and have the lead.
-func (q *Chat) settle(group, left []*Command, err error) {
+func (q *Chat) complete(group []*Command, outcomes []plan.Outcome, err error) {
 	var again []*Command
 	requeue := func(c *Command) {
-		if !c.gone {
+		if !c.abandoned {
 			c.state = queued
 			again = append(again, c)
 		}
 	}
-	for _, c := range group {
-		if slices.Contains(left, c) {
+	for i, c := range group {
+		var out plan.Outcome
+		if outcomes != nil {
+			out = outcomes[i]
+		}
+		if out.Retry {
 			requeue(c)
-			for _, t := range c.twins {
-				requeue(t)
+			for _, d := range c.duplicates {
+				requeue(d)
 			}
-			c.twins = nil
+			c.duplicates = nil
 			continue
 		}
-		if c.err = err; err == nil && c.Send != nil {
-			c.err = c.Send.Err
+		if err != nil {
+			out = plan.Outcome{Err: err}
 		}
-		c.finish()
-		for _, t := range c.twins {
-			if c.err != nil {
-				requeue(t) // it may fare better by itself
+		c.finish(out.Sent, out.Err)
+		for _, d := range c.duplicates {
+			if out.Err != nil {
+				requeue(d) // it may succeed by itself
 				continue
 			}
-			t.Send.Echo(c.Send)
-			t.err = t.Send.Err
-			t.finish()
+			d.finish(d.Send.CopyResult(c.Send, out.Sent))
 		}
 	}
 	for _, c := range slices.Backward(again) {
-		q.line(c).giveBack(c.Caller, c)
+		q.queueOf(c).pushFront(c.Caller, c)
 	}
-	q.shown = q.Head
+	q.cached = q.Head
 }
 
-func (c *Command) finish() {
-	c.state = done
+func (c *Command) finish(sent command.Sent, err error) {
+	c.state, c.sent, c.err = done, sent, err
 	if c.wake != nil {
-		c.wake <- struct{}{} // never blocks: nothing else is in it, a leader has taken what was
+		c.wake <- struct{}{} // never blocks: nothing else is in it, a leader has received what was
 	}
 }
 
-// pass gives the lead to the waiter in front, or lets the chat rest. Callers hold
+// handOver passes the lead to the waiter in front, or makes the chat idle. Callers hold
 // the mutex and have the lead.
-func (sh *shard) pass(q *Chat) {
-	q.first = &q.solo
-	if q.solo.len() == 0 || (q.sends.len() > 0 && !q.sent) {
-		q.first = &q.sends
+func (sh *shard) handOver(q *Chat) {
+	q.leads = &q.exclusive
+	if q.exclusive.len() == 0 || (q.sends.len() > 0 && !q.lastSends) {
+		q.leads = &q.sends
 	}
-	if q.first.len() > 0 {
-		next := q.first.first()
+	if q.leads.len() > 0 {
+		next := q.leads.peek()
 		next.state = leading
 		next.wake <- struct{}{} // never blocks: a queued command was not woken
 		return
 	}
 	q.busy = false
-	q.sends, q.solo = line[*Command]{}, line[*Command]{} // a chat that was busy once need not keep its queue
-	if q.Head.Version == 0 {                             // no such chat, or not known any more
+	q.sends, q.exclusive = fairQueue[*Command]{}, fairQueue[*Command]{} // a chat that was busy once need not keep its queues
+	if q.Head.Version == 0 {                                            // no such chat, or its head is not known any more
 		delete(sh.chats, q.ID)
 		return
 	}

@@ -13,8 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -27,7 +27,7 @@ func (s *Queues) remembered(t *testing.T) (all int) {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		idle := 0
-		sh.open()
+		sh.init()
 		for q := sh.idle.next; q != sh.idle; q = q.next {
 			if q.prev.next != q || q.next.prev != q || q.busy || sh.chats[q.ID] != q {
 				t.Errorf("ring of shard %d is broken at %s", i, q.ID)
@@ -50,23 +50,23 @@ func TestLeadIsPassedOn(t *testing.T) {
 	s := &Queues{}
 	sh := &s.shards[0]
 	sh.spare = 1
-	sh.open()
+	sh.init()
 	a, b := &Command{wake: make(chan struct{}, 1)}, &Command{wake: make(chan struct{}, 1)}
 	for range 100 { // select takes either of two ready cases
 		a.state, b.state = queued, queued
 		q := &Chat{ID: "c", busy: true}
-		q.solo.push("", a)
-		q.solo.push("", b)
+		q.exclusive.push("", a)
+		q.exclusive.push("", b)
 		sh.chats = map[string]*Chat{"c": q}
-		sh.pass(q)
+		sh.handOver(q)
 		if a.state != leading {
 			t.Fatal("the first waiter has no lead")
 		}
-		err, lead := sh.wait(ctx, q, a)
+		lead, err := sh.wait(ctx, q, a)
 		if lead { // woken first: it leads, whatever its context says
 			continue
 		}
-		if !errors.Is(err, context.Canceled) || b.state != leading || q.solo.len() != 1 {
+		if !errors.Is(err, context.Canceled) || b.state != leading || q.exclusive.len() != 1 {
 			t.Fatalf("%v, %+v", err, b)
 		}
 		<-a.wake
@@ -74,8 +74,7 @@ func TestLeadIsPassedOn(t *testing.T) {
 	}
 }
 
-// stage carries commands out one by one, when it is told to, and writes down who had
-// a turn.
+// stage runs commands one by one, on a signal, and records who had a turn.
 type stage struct {
 	*Queues
 	began, end chan struct{}
@@ -86,7 +85,7 @@ type stage struct {
 
 func newStage(waiting, heads int) *stage {
 	s := &stage{began: make(chan struct{}), end: make(chan struct{})}
-	s.Queues = New(Config{Waiting: waiting, Heads: heads, Carry: func(_ context.Context, q *Chat, group []*Command) ([]*Command, error) {
+	s.Queues = New(Config{Waiting: waiting, Heads: heads, Execute: func(_ context.Context, q *Chat, group []*Command) ([]plan.Outcome, error) {
 		var who []string
 		for _, c := range group {
 			who = append(who, c.Caller)
@@ -103,13 +102,14 @@ func newStage(waiting, heads int) *stage {
 }
 
 func (s *stage) send(wg *sync.WaitGroup, caller string, n int) {
-	m := plan.NewMessage("c", caller, fmt.Sprint(caller, n), "x", 1, event.Cause{})
-	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{Caller: caller, Send: m}) })
+	send := command.Send{Caller: caller, ChatID: "c", ClientMessageID: fmt.Sprint(caller, n), Content: "x", ContentType: 1}
+	m := &command.Message{Send: send, Idempotency: send.Idempotency()}
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{Caller: caller, Send: m}) })
 	s.sync()
 }
 
 func (s *stage) alone(wg *sync.WaitGroup, caller string) {
-	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{Caller: caller}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{Caller: caller}) })
 	s.sync()
 }
 
@@ -126,7 +126,7 @@ func (s *stage) sync() {
 func TestCallersHaveTurns(t *testing.T) {
 	s := newStage(1000, 64)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{Caller: "a"}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{Caller: "a"}) })
 	<-s.began
 	for n := range 60 {
 		s.send(&wg, "n", n)
@@ -156,37 +156,37 @@ func TestCallersHaveTurns(t *testing.T) {
 	}
 }
 
-// Of the chats that rest the least recently used go.
+// Of the idle chats the least recently used are evicted.
 func TestIdleChats(t *testing.T) {
-	q := New(Config{Waiting: 1, Heads: 2 * shards, Carry: func(_ context.Context, q *Chat, _ []*Command) ([]*Command, error) {
+	q := New(Config{Waiting: 1, Heads: 2 * shards, Execute: func(_ context.Context, q *Chat, _ []*Command) ([]plan.Outcome, error) {
 		q.Head.Version = 1
 		return nil, nil
 	}})
 	for i := range 4 * shards {
 		id := fmt.Sprint("c", i)
 		for range 2 {
-			if err := q.Submit(context.Background(), id, &Command{}); err != nil {
+			if _, err := q.Submit(context.Background(), id, &Command{}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if q.shard(id).idle.next.ID != id || q.Known(id).Version != 1 {
+		if q.shard(id).idle.next.ID != id || q.Head(id).Version != 1 {
 			t.Errorf("%s is not the last used", id)
 		}
 	}
 	if n := q.remembered(t); n > 2*shards || n < shards {
 		t.Errorf("%d chats are remembered", n)
 	}
-	if q.Known("c-none").Version != 0 {
+	if q.Head("c-none").Version != 0 {
 		t.Error("an unknown chat has a head")
 	}
 }
 
-// A line keeps the order of each caller's own, loses nothing, and has no turn for whom
-// nothing waits.
-func TestLineKeepsOrder(t *testing.T) {
+// A fair queue keeps the order of each caller's own, loses nothing, and has no turn for a
+// caller for whom nothing waits.
+func TestFairQueueKeepsOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		var l line[int]
+		var l fairQueue[int]
 		next, out := map[string]int{}, map[string][]int{}
 		in := 0
 		for range 300 {
@@ -198,16 +198,16 @@ func TestLineKeepsOrder(t *testing.T) {
 				l.push(who, next[who])
 			case 3:
 				if l.len() > 0 {
-					c, x := l.turns[0].caller, l.first()
-					if got := l.take(); got != x {
+					c, x := l.turns[0].caller, l.peek()
+					if got := l.pop(); got != x {
 						t.Fatal(got, x)
 					}
 					out[c] = append(out[c], x)
 					if rng.IntN(4) == 0 { // once more
-						l.giveBack(c, x)
+						l.pushFront(c, x)
 						out[c] = out[c][:len(out[c])-1]
-						if l.first() != x || l.turns[0].caller != c {
-							t.Fatal("what was given back is not the first")
+						if l.peek() != x || l.turns[0].caller != c {
+							t.Fatal("what was put in front is not the first")
 						}
 					}
 				}
@@ -225,7 +225,7 @@ func TestLineKeepsOrder(t *testing.T) {
 		}
 		for l.len() > 0 {
 			c := l.turns[0].caller
-			out[c] = append(out[c], l.take())
+			out[c] = append(out[c], l.pop())
 		}
 		n := 0
 		for who, list := range out {
@@ -244,11 +244,11 @@ func TestLineKeepsOrder(t *testing.T) {
 func TestFull(t *testing.T) {
 	s := newStage(2, 64)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Submit(context.Background(), "c", &Command{}) })
+	wg.Go(func() { _, _ = s.Submit(context.Background(), "c", &Command{}) })
 	<-s.began
 	s.alone(&wg, "a")
 	s.send(&wg, "b", 1)
-	if err := s.Submit(context.Background(), "c", &Command{}); !errors.Is(err, store.ErrThrottled) {
+	if _, err := s.Submit(context.Background(), "c", &Command{}); !errors.Is(err, store.ErrThrottled) {
 		t.Error(err)
 	}
 	for range 2 {

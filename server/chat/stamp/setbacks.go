@@ -60,7 +60,7 @@ func (r row) unchanged() store.Condition {
 // ahead for minutes, MaxLead less the overlap of reads, so it is known by then.
 const fresh = 10 * time.Second
 
-// Watch tells of the setbacks of a store, whichever process noticed them. It may be used
+// Watch reports the setbacks of a store, whichever process noticed them. It may be used
 // by many goroutines.
 type Watch struct {
 	st   store.Store

@@ -38,13 +38,13 @@ type Clock struct {
 	writing bool  // a caller of Keep is at work
 	tried   int64 // the last stamp that was to be written down
 
-	// A setback that the row does not tell of yet.
+	// A setback that the row does not have yet.
 	from  int64 // stamps go back to this time; 0: nowhere
 	own   int64 // the last stamp, or the row's, that was dropped; 0: none
 	floor int64 // the greatest floor that was dropped; it counts if above row.to
 }
 
-// Load makes a clock over the wall clock now that goes on from the store's last stamp.
+// Load makes a clock over the wall clock now that continues from the store's last stamp.
 func Load(ctx context.Context, st store.Store, now func() time.Time) (*Clock, error) {
 	it, err := st.Get(ctx, table.ClockKey(), store.Strong)
 	if err != nil {

@@ -142,21 +142,23 @@ func (w *world) add(id, caller, user string) {
 		role = table.Admin
 	}
 	w.command(fmt.Sprintf("%s adds %s to %s", caller, user, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		_, err := p.chats.AddMember(ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+		_, err := p.chats.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
 		return err
 	})
 }
 
 func (w *world) remove(id, caller, user string) {
 	w.command(fmt.Sprintf("%s removes %s from %s", caller, user, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		return p.chats.RemoveMember(ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, RequestID: request})
+		_, err := p.chats.Change(ctx, chat.OpRemove, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, RequestID: request})
+		return err
 	})
 }
 
 func (w *world) actLeave() {
 	id, user := w.anyChat(), w.user()
 	w.command(fmt.Sprintf("%s leaves %s", user, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		return p.chats.Leave(ctx, chat.MemberChange{Caller: user, ChatID: id, RequestID: request})
+		_, err := p.chats.Change(ctx, chat.OpLeave, chat.MemberChange{Caller: user, ChatID: id, RequestID: request})
+		return err
 	})
 }
 
@@ -293,7 +295,7 @@ func (w *world) actRole() {
 		role = table.Member
 	}
 	w.command(fmt.Sprintf("%s makes %s %s of %s", caller, user, role, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		_, err := p.chats.ChangeRole(ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+		_, err := p.chats.Change(ctx, chat.OpRole, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
 		return err
 	})
 }
@@ -301,7 +303,7 @@ func (w *world) actRole() {
 // actOwn mutes a chat or puts it away, or takes that back.
 func (w *world) actOwn() {
 	id, user, mute, on := w.anyChat(), w.user(), w.choose.chance(500), w.choose.chance(600)
-	own := chat.Own{Caller: user, ChatID: id, Procedure: "own"}
+	own := chat.MemberSettings{Caller: user, ChatID: id, Procedure: "own"}
 	if mute {
 		until := int64(0)
 		if on {
@@ -314,7 +316,7 @@ func (w *world) actOwn() {
 	w.command(fmt.Sprintf("%s sets %s: mute %t, on %t", user, short(id), mute, on), id, func(ctx context.Context, p *process, request string) error {
 		own := own
 		own.RequestID = request
-		_, err := p.chats.SetOwn(ctx, own)
+		_, err := p.chats.SetMemberSettings(ctx, own)
 		return err
 	})
 }

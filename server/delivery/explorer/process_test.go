@@ -270,8 +270,8 @@ func (p *process) serve(ctx context.Context, user string, req proto.Message) (pr
 			MessageId: s.MessageID, Sequence: s.Sequence, Version: s.Version, CreatedAt: timestamppb.New(time.UnixMilli(s.CreatedAt)), ClientMessageId: s.ClientMessageID,
 		}, err)
 	case *messagev1.MarkReadRequest:
-		row, head, err := p.chats.MarkRead(ctx, user, r.GetChatId(), r.GetSequence())
-		return reply(&messagev1.MarkReadResponse{State: p.view.State(head, row)}, err)
+		out, err := p.chats.MarkRead(ctx, chat.MarkRead{Caller: user, ChatID: r.GetChatId(), Sequence: r.GetSequence()})
+		return reply(&messagev1.MarkReadResponse{State: p.view.State(out.Head, out.Row)}, err)
 	}
 	p.w.failf("a device asks for %T", req)
 	return nil, unavailable

@@ -32,7 +32,7 @@ func TestPartitionVectors(t *testing.T) {
 		for _, lost := range []int{want, (want + 1) % partitions} {
 			s := storetest.NewMap(time.Now)
 			e := &eventv1.MessagePersisted{
-				Metadata: event.NewMetadata(event.TypeMessagePersisted, "evt_1", v.Key, at, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: 1}),
+				Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: "evt_1", ChatID: v.Key, At: at, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto(),
 				ChatId:   v.Key, CreatedAt: timestamppb.New(at),
 			}
 			payload, err := proto.Marshal(e)

@@ -28,7 +28,7 @@ func TestAfterMigration(t *testing.T) {
 		id := []string{"", "old", "old and late", "new", "newest"}[v]
 		at := began.Add(time.Duration(v) * time.Minute)
 		e := &eventv1.MessagePersisted{
-			Metadata: event.NewMetadata(event.TypeMessagePersisted, id, chat, at, event.Origin{Generation: "g", Producer: "p"}, event.Cause{}, event.Position{Version: v}),
+			Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: id, ChatID: chat, At: at, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: v}.Proto(),
 			ChatId:   chat, CreatedAt: timestamppb.New(at),
 		}
 		payload, err := proto.Marshal(e)

@@ -446,7 +446,7 @@ func TestNoStorageNoPermission(t *testing.T) {
 		Sleep: func(context.Context, time.Duration) error { return errors.New("enough") },
 	})
 	s.must(err)
-	_, err = broken.AddMember(t.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "member"})
+	_, err = broken.Change(t.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "member"})
 	if !errors.Is(err, store.ErrUnavailable) {
 		t.Error(err)
 	}

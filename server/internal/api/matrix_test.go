@@ -79,7 +79,7 @@ func (s *server) cast() string {
 	}
 	id := s.group("bob", "cid")
 	for _, u := range []string{"amy", "ada"} {
-		_, err := s.chats.AddMember(s.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin})
+		_, err := s.chats.Change(s.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin})
 		s.must(err)
 	}
 	return id

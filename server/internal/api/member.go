@@ -84,9 +84,9 @@ func (h *chatHandler) UpdateChat(ctx context.Context, req *chatv1.UpdateChatRequ
 }
 
 // setOwn changes what a chat holds for the caller alone.
-func (h *chatHandler) setOwn(ctx context.Context, own chat.Own) (*chatv1.MemberState, error) {
+func (h *chatHandler) setOwn(ctx context.Context, own chat.MemberSettings) (*chatv1.MemberState, error) {
 	own.Caller = caller(ctx)
-	out, err := h.chat.SetOwn(ctx, own)
+	out, err := h.chat.SetMemberSettings(ctx, own)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (h *chatHandler) MuteChat(ctx context.Context, req *chatv1.MuteChatRequest)
 		}
 		until = min(max(t.AsTime().UnixMilli(), 1), table.Forever) // the past is refused where repetitions are known
 	}
-	state, err := h.setOwn(ctx, chat.Own{ChatID: req.GetChatId(), MutedUntil: &until, Procedure: "mute", RequestID: req.GetRequestId()})
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), MutedUntil: &until, Procedure: "mute", RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, fieldOf(err, "muted_until") // the rest was validated
 	}
@@ -112,7 +112,7 @@ func (h *chatHandler) MuteChat(ctx context.Context, req *chatv1.MuteChatRequest)
 
 // UnmuteChat implements ChatService.
 func (h *chatHandler) UnmuteChat(ctx context.Context, req *chatv1.UnmuteChatRequest) (*chatv1.UnmuteChatResponse, error) {
-	state, err := h.setOwn(ctx, chat.Own{ChatID: req.GetChatId(), MutedUntil: new(int64), Procedure: "unmute", RequestID: req.GetRequestId()})
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), MutedUntil: new(int64), Procedure: "unmute", RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (h *chatHandler) UnmuteChat(ctx context.Context, req *chatv1.UnmuteChatRequ
 // ArchiveChat implements ChatService.
 func (h *chatHandler) ArchiveChat(ctx context.Context, req *chatv1.ArchiveChatRequest) (*chatv1.ArchiveChatResponse, error) {
 	archived := true
-	state, err := h.setOwn(ctx, chat.Own{ChatID: req.GetChatId(), Archived: &archived, Procedure: "archive", RequestID: req.GetRequestId()})
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), Archived: &archived, Procedure: "archive", RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (h *chatHandler) ArchiveChat(ctx context.Context, req *chatv1.ArchiveChatRe
 
 // UnarchiveChat implements ChatService.
 func (h *chatHandler) UnarchiveChat(ctx context.Context, req *chatv1.UnarchiveChatRequest) (*chatv1.UnarchiveChatResponse, error) {
-	state, err := h.setOwn(ctx, chat.Own{ChatID: req.GetChatId(), Archived: new(bool), Procedure: "unarchive", RequestID: req.GetRequestId()})
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), Archived: new(bool), Procedure: "unarchive", RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}

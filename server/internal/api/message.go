@@ -57,7 +57,7 @@ func (h *messageHandler) ListChanges(ctx context.Context, req *messagev1.ListCha
 
 // MarkRead implements MessageService.
 func (h *messageHandler) MarkRead(ctx context.Context, req *messagev1.MarkReadRequest) (*messagev1.MarkReadResponse, error) {
-	out, err := h.chat.Read(ctx, chat.MarkRead{Caller: caller(ctx), ChatID: req.GetChatId(), Sequence: req.GetSequence(), RequestID: req.GetRequestId()})
+	out, err := h.chat.MarkRead(ctx, chat.MarkRead{Caller: caller(ctx), ChatID: req.GetChatId(), Sequence: req.GetSequence(), RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func TestRulesAreNamed(t *testing.T) {
 	for i := range 98 {
 		u := "u" + string(rune('a'+i/26)) + string(rune('a'+i%26))
 		s.must(s.chats.EnsureUser(t.Context(), u))
-		_, err := s.chats.AddMember(t.Context(), chat.MemberChange{Caller: "ann", ChatID: full, UserID: u, Role: "member"})
+		_, err := s.chats.Change(t.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: full, UserID: u, Role: "member"})
 		s.must(err)
 	}
 	const forbidden, invalid = "FORBIDDEN", "INVALID_OPERATION"
@@ -193,10 +193,10 @@ func TestWhatIsSentDuringACreation(t *testing.T) {
 			_, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: text})
 			s.must(err)
 		}
-		_, err = s.chats.ChangeRole(t.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "admin"}) // comes in by this
+		_, err = s.chats.Change(t.Context(), chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "admin"}) // comes in by this
 		s.must(err)
 		s.must(s.chats.FinishPending(t.Context(), id))
-		_, err = s.chats.AddMember(t.Context(), chat.MemberChange{Caller: "ann", ChatID: id, UserID: "dan", Role: "member"})
+		_, err = s.chats.Change(t.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "dan", Role: "member"})
 		s.must(err)
 		for user, want := range map[string]int{"bob": 3, "cid": 3, "dan": map[bool]int{true: 0, false: 3}[history == chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED]} {
 			as := s.clients(http.DefaultClient, user)
@@ -228,7 +228,8 @@ func TestRefusalsTakeTheSameCalls(t *testing.T) {
 	s := newServer(t)
 	s.must(s.chats.EnsureUser(t.Context(), "new"))
 	left, foreign := s.group("bob", "cid"), s.othersChat()
-	s.must(s.chats.Leave(t.Context(), chat.MemberChange{Caller: "cid", ChatID: left}))
+	_, err := s.chats.Change(t.Context(), chat.OpLeave, chat.MemberChange{Caller: "cid", ChatID: left})
+	s.must(err)
 	checked := 0
 	for _, op := range append(operations, further...) {
 		if !strings.Contains(op.body, "%") {

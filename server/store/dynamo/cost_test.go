@@ -179,7 +179,7 @@ func TestWhatCommandsCost(t *testing.T) {
 				return err
 			}
 			m.Reset()
-			_, _, err := svc.MarkRead(ctx, users[1], id, 1)
+			_, err := svc.MarkRead(ctx, chat.MarkRead{Caller: users[1], ChatID: id, Sequence: 1})
 			return err
 		}, 3, 1, 2},
 	} {

@@ -72,11 +72,11 @@ func lifecycle(t *testing.T, s *dynamo.Store) {
 	change(chat.OpRemove, "bob", "cid", "", "e")
 	change(chat.OpLeave, "bob", "", "", "f")
 	until, yes := time.Now().Add(time.Hour).UnixMilli(), true
-	for _, own := range []chat.Own{
+	for _, own := range []chat.MemberSettings{
 		{MutedUntil: &until, Procedure: "mute", RequestID: "g"}, {Archived: &yes, Procedure: "archive"}, {MutedUntil: new(int64), Procedure: "unmute"},
 	} {
 		own.Caller, own.ChatID = "ann", id
-		_, err := svc.SetOwn(ctx, own)
+		_, err := svc.SetMemberSettings(ctx, own)
 		must(own.Procedure, err)
 	}
 	it, err := s.Get(ctx, table.UserChatKey("ann", id), store.Strong)
@@ -90,7 +90,7 @@ func lifecycle(t *testing.T, s *dynamo.Store) {
 	}
 	direct, err := svc.CreateDirect(ctx, chat.CreateDirect{Caller: "ann", Other: "dan"})
 	must("direct", err)
-	if _, err := svc.AddMember(ctx, chat.MemberChange{Caller: "ann", ChatID: direct.ChatID, UserID: "cid", Role: table.Member}); !errors.Is(err, chat.ErrInvalidOperation) {
+	if _, err := svc.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: direct.ChatID, UserID: "cid", Role: table.Member}); !errors.Is(err, chat.ErrInvalidOperation) {
 		t.Error(err)
 	}
 }

@@ -77,8 +77,10 @@ func read(r store.Row) (any, error) {
 }
 
 func payload() []byte {
-	md := event.NewMetadata(event.TypeMessagePersisted, "evt_01", "chat_01", time.UnixMilli(1_700_000_000_123),
-		event.Origin{Generation: "g1", Producer: "srv_01"}, event.Cause{Actor: "user_01", Causation: "c-01"}, event.Position{Version: 7, MembershipVersion: 3})
+	md := event.Metadata{
+		Type: event.TypeMessagePersisted, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(1_700_000_000_123), Origin: event.Origin{Generation: "g1", Producer: "srv_01"},
+		Cause: event.Cause{Actor: "user_01", Causation: "c-01"}, Version: 7, MembershipVersion: 3,
+	}.Proto()
 	b, err := event.Marshal(&eventv1.MessagePersisted{
 		Metadata: md, MessageId: "msg_01", ChatId: "chat_01", Sequence: 4, SenderId: "user_01", Content: "hello",
 		ContentType: eventv1.ContentType_CONTENT_TYPE_TEXT, ClientMessageId: "c-01", CreatedAt: timestamppb.New(time.UnixMilli(1_700_000_000_123)),
@@ -379,8 +381,10 @@ func TestCondense(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		word := rapid.SampledFrom([]string{"", "a", "chat_01", "evt_01", "user_01", "user_02", "x-1-2-3-4", strings.Repeat("z", 300)})
 		at := rapid.Int64Range(0, 1<<42).Draw(rt, "at")
-		md := event.NewMetadata(event.TypeChatCreated, "evt_01", "chat_01", time.UnixMilli(at), event.Origin{Generation: word.Draw(rt, "g")},
-			event.Cause{Actor: word.Draw(rt, "actor"), Trace: word.Draw(rt, "trace")}, event.Position{Version: at})
+		md := event.Metadata{
+			Type: event.TypeChatCreated, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(at), Origin: event.Origin{Generation: word.Draw(rt, "g")},
+			Cause: event.Cause{Actor: word.Draw(rt, "actor"), Trace: word.Draw(rt, "trace")}, Version: at,
+		}.Proto()
 		e := &eventv1.ChatCreated{
 			Metadata: md, ChatId: "chat_01", Name: word.Draw(rt, "name"), CreatedBy: word.Draw(rt, "by"), MemberCount: 3,
 			InitialMembers: rapid.SliceOfN(word, 0, 50).Draw(rt, "members"), CreatedAt: timestamppb.New(time.UnixMilli(at)),

@@ -138,8 +138,10 @@ func (r *Fixture) Event(chatID string, n int) *kafka.Record {
 	r.t.Helper()
 	now := timestamppb.Now()
 	e := &eventv1.MessagePersisted{
-		Metadata: event.NewMetadata(event.TypeMessagePersisted, chat.NewID("evt_"), chatID, now.AsTime(),
-			event.Origin{Generation: "g", Producer: "p"}, event.Cause{Actor: "alice"}, event.Position{Version: int64(n), MembershipVersion: 1}),
+		Metadata: event.Metadata{
+			Type: event.TypeMessagePersisted, ID: chat.NewID("evt_"), ChatID: chatID, At: now.AsTime(), Origin: event.Origin{Generation: "g", Producer: "p"},
+			Cause: event.Cause{Actor: "alice"}, Version: int64(n), MembershipVersion: 1,
+		}.Proto(),
 		MessageId: chat.NewID("msg_"), ChatId: chatID, Sequence: int64(n), SenderId: "alice", Content: Secret, ClientMessageId: "c1", CreatedAt: now,
 	}
 	value, err := r.Serde.Encode(e)

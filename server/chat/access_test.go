@@ -55,11 +55,11 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 	s := w.service("p", hold)
 	w.users(s, "ann", "amy", "bob", "cat", "eve", "new")
 	id := w.group(s, "ann", "amy", "bob", "cat")
-	if _, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "amy", Role: table.Admin}); err != nil {
+	if _, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "amy", Role: table.Admin}); err != nil {
 		t.Fatal(err)
 	}
 	w.send(s, id, "cat", "was here")
-	if err := s.RemoveMember(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
+	if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
 		t.Fatal(err)
 	}
 	hold.close()
@@ -68,7 +68,7 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 	hold.waitFor(1)
 	name := "other"
 	add := func(caller string, role table.Role) error {
-		_, err := s.AddMember(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: role})
+		_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: role})
 		return err
 	}
 	change := func(caller string) error {
@@ -80,7 +80,7 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 		return err
 	}
 	role := func(caller string) error {
-		_, err := s.ChangeRole(w.ctx, chat.MemberChange{Caller: caller, ChatID: id, UserID: "amy", Role: table.Member})
+		_, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: caller, ChatID: id, UserID: "amy", Role: table.Member})
 		return err
 	}
 	var refused sync.WaitGroup
@@ -102,7 +102,9 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 		{"an admin gives a role", func() error { return role("amy") }, chat.ErrForbidden},
 		{"an admin adds an admin", func() error { return add("amy", table.Admin) }, chat.ErrForbidden},
 		{"an admin removes the owner", func() error { return remove("ann")(w, s, id, "amy") }, chat.ErrInvalidOperation},
-		{"the owner leaves", func() error { return s.Leave(w.ctx, chat.MemberChange{Caller: "ann", ChatID: id}) }, chat.ErrInvalidOperation},
+		{"the owner leaves", func() error {
+			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "ann", ChatID: id})
+		}, chat.ErrInvalidOperation},
 		{"somebody completes a group that is complete", func() error { return s.FinishPending(w.ctx, id) }, nil},
 	} {
 		for range 20 {
@@ -154,7 +156,7 @@ func TestStrangersShareNoPlan(t *testing.T) {
 	if all, failed := together(nil, "cat"); all != 2 || failed != 0 {
 		t.Errorf("%d plans, %d of them failed", all, failed)
 	}
-	if err := other.Leave(w.ctx, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
+	if err := changeMember(w.ctx, other, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
 		t.Fatal(err)
 	}
 	w.send(s, id, "bob", "learns of the head")
@@ -284,7 +286,7 @@ func TestRefusalsAreSlow(t *testing.T) {
 					if i%2 == 0 {
 						_, err = s.Send(ctx, chat.Send{Caller: "eve", ChatID: id, Content: "x"})
 					} else {
-						_, err = s.AddMember(ctx, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
+						_, err = s.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
 					}
 					if !errors.Is(err, chat.ErrNotAMember) && ctx.Err() == nil {
 						t.Error(err)
@@ -329,10 +331,15 @@ func TestBusy(t *testing.T) {
 			_, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: third, Content: "x"})
 			return err
 		},
-		func() error { return s.Leave(w.ctx, chat.MemberChange{Caller: "bob", ChatID: third}) },
-		func() error { _, _, err := s.MarkRead(w.ctx, "bob", third, 1); return err },
 		func() error {
-			_, err := s.SetOwn(w.ctx, chat.Own{Caller: "bob", ChatID: third, MutedUntil: new(int64), Procedure: "unmute"})
+			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: third})
+		},
+		func() error {
+			_, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: third, Sequence: 1})
+			return err
+		},
+		func() error {
+			_, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: third, MutedUntil: new(int64), Procedure: "unmute"})
 			return err
 		},
 		func() error {
