@@ -126,6 +126,9 @@ type Delivery struct {
 	// Events are the changes, in consecutive versions that end with Version. A
 	// delivery without events only says that there are changes, any number of them.
 	Events []event.Event
+	// Payloads are the encoded Events, one for each, or none: a link that sends them on
+	// need not encode them again.
+	Payloads [][]byte
 }
 
 // Of makes the delivery of committed events of one chat, in version order; it

@@ -19,10 +19,14 @@ import (
 // requests are the messages that other processes send; each is validated.
 var requests = []proto.Message{&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}}
 
-func encodeEvents(events []event.Event) (out []*linkv1.Event, size int, err error) {
-	for _, e := range events {
-		b, err := event.Marshal(e)
-		if err != nil {
+// encodeEvents makes the wire form of events; payloads are the encoded events where they
+// are at hand.
+func encodeEvents(events []event.Event, payloads [][]byte) (out []*linkv1.Event, size int, err error) {
+	for i, e := range events {
+		var b []byte
+		if len(payloads) == len(events) {
+			b = payloads[i]
+		} else if b, err = event.Marshal(e); err != nil {
 			return nil, 0, fmt.Errorf("encode event: %w", err)
 		}
 		size += len(b)
@@ -46,7 +50,7 @@ func decodeEvents(list []*linkv1.Event) (out []event.Event, err error) {
 const overhead = 200
 
 func encodeDelivery(d delivery.Delivery) (*linkv1.Delivery, int, error) {
-	events, size, err := encodeEvents(d.Events)
+	events, size, err := encodeEvents(d.Events, d.Payloads)
 	return &linkv1.Delivery{
 		Generation: d.Generation, ChatId: d.ChatID, Version: d.Version, MembershipVersion: d.MembershipVersion, Targets: d.Targets, Events: events,
 	}, size + overhead, err
@@ -99,7 +103,7 @@ func encodeExtend(user, session, stream string, until *timestamppb.Timestamp) *l
 
 // EncodeCommit makes the nudge that notifies the relay in another process of a commit.
 func EncodeCommit(c chat.Commit) ([]byte, error) {
-	events, _, err := encodeEvents(c.Events)
+	events, _, err := encodeEvents(c.Events, c.Payloads)
 	if err != nil {
 		return nil, err
 	}
@@ -120,13 +124,15 @@ func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 	if err != nil {
 		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
 	}
+	payloads := make([][]byte, len(events))
 	for i, e := range events {
+		payloads[i] = w.GetEvents()[i].GetPayload()
 		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) || e.GetMetadata().GetGeneration() != generation {
 			return chat.Commit{}, fmt.Errorf("nudge: event %d is not one of the commit", i)
 		}
 	}
 	return chat.Commit{
-		ChatID: w.GetChatId(), Head: table.Head{ChatID: w.GetChatId(), Version: w.GetVersion()}, Events: events,
+		ChatID: w.GetChatId(), Head: table.Head{ChatID: w.GetChatId(), Version: w.GetVersion()}, Events: events, Payloads: payloads,
 		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(w.GetChatId())), SK: w.GetRow()}},
 	}, nil
 }

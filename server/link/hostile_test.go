@@ -164,7 +164,7 @@ func TestHostile(t *testing.T) {
 
 func wireEvents(t testing.TB, d delivery.Delivery) []*linkv1.Event {
 	t.Helper()
-	list, _, err := encodeEvents(d.Events)
+	list, _, err := encodeEvents(d.Events, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

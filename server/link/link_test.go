@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
@@ -335,6 +337,21 @@ func TestCommitNudge(t *testing.T) {
 	must(t, err)
 	if got.ChatID != c.ChatID || got.Head.Version != 9 || got.Outbox.Key != c.Outbox.Key || len(got.Events) != 2 || !proto.Equal(got.Events[1], c.Events[1]) {
 		t.Errorf("%+v", got)
+	}
+	if again, err := EncodeCommit(got); err != nil || !bytes.Equal(again, b) {
+		t.Errorf("the commit that was decoded is encoded as %x, not %x (%v)", again, b, err)
+	}
+	// The bytes of a commit go as they are: nothing encodes its events again.
+	stored := c
+	for _, e := range c.Events {
+		payload, err := event.Marshal(e)
+		must(t, err)
+		stored.Payloads = append(stored.Payloads, protowire.AppendVarint(protowire.AppendTag(payload, 1000, protowire.VarintType), 1)) // a field of a newer version
+	}
+	b2, err := EncodeCommit(stored)
+	must(t, err)
+	if got, err := DecodeCommit("g", b2); err != nil || !slices.EqualFunc(got.Payloads, stored.Payloads, bytes.Equal) {
+		t.Errorf("payloads %x of %x (%v)", got.Payloads, stored.Payloads, err)
 	}
 	foreign := c
 	foreign.Events = []event.Event{message("chat_2", 9, "x")}

@@ -155,7 +155,7 @@ func (w *fixture) must(err error) {
 	}
 }
 
-func (w *world) change(op chat.Operation, c chat.MemberChange) {
+func (w *fixture) change(op chat.Operation, c chat.MemberChange) {
 	w.t.Helper()
 	_, err := w.chats.Change(w.ctx, op, c)
 	w.must(err)

@@ -21,7 +21,7 @@ func (s *Service) ReplayEvents(ctx context.Context, req *opsv1.ReplayEventsReque
 			return err
 		}
 		return stream.Send(&opsv1.ReplayEventsResponse{
-			Chats: int64(report.Chats), Events: int64(report.Events), Unpublished: int64(report.New), More: report.More, Done: done, Resume: report.Resume,
+			Chats: int64(report.Chats), Events: int64(report.Events), Unpublished: int64(report.Unpublished), More: report.More, Done: done, Resume: report.Resume,
 		})
 	}
 	lastSent := s.cfg.Clock()

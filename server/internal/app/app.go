@@ -237,6 +237,7 @@ func build(ctx context.Context, cfg Config, eng *engine.Engine, log logger) (_ *
 		Store: eng.Store, Clock: clocks.Wall, Generation: eng.Generation, Producer: p.process, Shared: cfg.Engine.Distributed(), Meter: meter(p.counts), Chats: cfg.MaxChats,
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
+			d.Payloads = c.Payloads
 			p.hub.Deliver(d)
 			p.cluster.committed(c, d)
 			p.durable.nudge(c)
