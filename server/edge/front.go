@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/parley-chat/parley/server/loopback"
 )
 
 // MaxHeader bounds the head of a request: its line and all headers, in bytes.
@@ -72,15 +74,15 @@ func (q *Requests) check(r *http.Request) (why Refusal, ok bool) {
 	if n := headSize(r); n > MaxHeader {
 		return Refusal{http.StatusRequestHeaderFieldsTooLarge, "HEADERS_TOO_LARGE", fmt.Sprintf("the request's headers have %d bytes, %d are allowed", n, MaxHeader)}, false
 	}
-	if !q.Hosts.Allow(r.Host) && !called(r) {
+	if !q.Hosts.Allow(r.Host) && !calledByAddress(r) {
 		return Refusal{http.StatusMisdirectedRequest, "HOST_NOT_ALLOWED", fmt.Sprintf("this server is not called %.100q: --allowed-hosts says by which names it is called", strings.ToValidUTF8(r.Host, "\ufffd"))}, false
 	}
 	return why, true
 }
 
-// called reports whether a request's host is the address at which its connection came
+// calledByAddress reports whether a request's host is the address at which its connection came
 // in, as probes call a server by. What a name resolves to is no name.
-func called(r *http.Request) bool {
+func calledByAddress(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -181,7 +183,7 @@ func (h Hosts) Allow(host string) bool {
 		name = n
 	}
 	name = canonical(name)
-	if ip, err := netip.ParseAddr(name); err == nil && ip.Unmap().IsLoopback() {
+	if loopback.IsIP(name) {
 		return true
 	}
 	return h.names[name] || strings.HasSuffix(name, ".localhost")

@@ -3,17 +3,16 @@ package ops
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"syscall"
 	"time"
 
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/loopback"
 )
 
 // DefaultListen is the address at which the commands of operators expect the service.
@@ -39,19 +38,11 @@ type Server struct {
 // port is taken.
 func Listen(ctx context.Context, s *Service, addr string, t *tls.Config) (*Server, error) {
 	host, _, err := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); t == nil && (err != nil || ip == nil || !ip.IsLoopback()) {
+	if t == nil && (err != nil || !loopback.IsIP(host)) {
 		return nil, fmt.Errorf("without certificates operators are served on loopback only, not on %.100q", addr)
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) && addr == DefaultListen {
-		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
-	}
+	l, err := loopback.Listen(ctx, addr, addr == DefaultListen)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
 		return nil, fmt.Errorf("listen for operators on %s: %w", addr, err)
 	}
 	var protocols http.Protocols

@@ -1,11 +1,12 @@
 package port
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net"
 	"strconv"
-	"syscall"
+
+	"github.com/parley-chat/parley/server/loopback"
 )
 
 // Free finds out whether a port on loopback, host:port, can be had, because the broker
@@ -16,21 +17,14 @@ func Free(listen string, fallback bool) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("kafka listen address must be host:port, not %q", listen)
 	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+	if !loopback.IsIP(host) {
 		return 0, fmt.Errorf("the embedded Kafka endpoint listens on loopback only, not on %q", host)
 	}
 	if _, err := strconv.Atoi(port); err != nil {
 		return 0, fmt.Errorf("kafka listen port %q", port)
 	}
-	l, err := net.Listen("tcp", listen)
-	if errors.Is(err, syscall.EADDRINUSE) && fallback {
-		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
-	}
+	l, err := loopback.Listen(context.Background(), listen, fallback)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
 		return 0, fmt.Errorf("listen for Kafka on %s: %w", listen, err)
 	}
 	return l.Addr().(*net.TCPAddr).Port, l.Close()

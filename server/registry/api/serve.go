@@ -5,17 +5,16 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/loopback"
 	"github.com/parley-chat/parley/server/registry"
 )
 
@@ -55,19 +54,11 @@ type Server struct {
 // Listen opens the port. If DefaultListen is in use, another port is.
 func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	host, _, err := net.SplitHostPort(cfg.Listen)
-	if ip := net.ParseIP(host); cfg.Password == "" && (err != nil || ip == nil || !ip.IsLoopback()) {
+	if cfg.Password == "" && (err != nil || !loopback.IsIP(host)) {
 		return nil, fmt.Errorf("a schema registry without a password listens on loopback only, not on %q", cfg.Listen)
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", cfg.Listen)
-	if errors.Is(err, syscall.EADDRINUSE) && cfg.Listen == DefaultListen {
-		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
-	}
+	l, err := loopback.Listen(ctx, cfg.Listen, cfg.Listen == DefaultListen)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err
-		}
 		return nil, fmt.Errorf("listen for the schema registry on %s: %w", cfg.Listen, err)
 	}
 	handler := authorized(cfg, Handler(cfg.Registry, cfg.Logger))
@@ -102,11 +93,7 @@ func localOnly(next http.Handler) http.Handler {
 	var origins http.CrossOriginProtection
 	next = origins.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		if !loopback.Is(r.Host) {
 			http.Error(w, "the registry answers to addresses of this machine only", http.StatusMisdirectedRequest)
 			return
 		}
