@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A client pays for every HTTP/2 frame, because each costs the server work, and is paid
-// for what it was sent, because it answers that with frames of its own: updates of two
+// A client pays for every HTTP/2 frame, because each costs the server work, and earns
+// by what it was sent, because it answers that with frames of its own: updates of two
 // windows and a ping to measure its bandwidth for a frame of data, the body of a request
 // for an answer. What remains is for whoever sends frames and makes the server answer
 // nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty DATA, and
@@ -39,12 +39,13 @@ type Conn struct {
 
 	http2  atomic.Bool
 	earned atomic.Int64
-	known  atomic.Bool // has shown a token
+	// authenticated: the connection has shown a token.
+	authenticated atomic.Bool
 
 	// Guarded by the guard's lock.
-	within *list.List
-	place  *list.Element
-	gone   bool
+	within  *list.List
+	place   *list.Element
+	removed bool
 }
 
 func (c *Conn) enter(l *list.List) { c.within, c.place = l, l.PushBack(c) }

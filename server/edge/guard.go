@@ -86,7 +86,7 @@ type connKey struct{}
 
 // Trust says that the connection of a request has shown a valid token.
 func Trust(ctx context.Context) {
-	if c, ok := ctx.Value(connKey{}).(*Conn); ok && c != nil && !c.known.Load() {
+	if c, ok := ctx.Value(connKey{}).(*Conn); ok && c != nil && !c.authenticated.Load() {
 		c.guard.trust(c)
 	}
 }
@@ -109,7 +109,7 @@ func (g *Guard) Accept() (net.Conn, error) {
 			}
 			continue
 		}
-		if !passing(err) {
+		if !isTemporary(err) {
 			return nil, err
 		}
 		g.log.Warn("a connection cannot be accepted", "error", err)
@@ -122,8 +122,8 @@ func (g *Guard) Accept() (net.Conn, error) {
 	}
 }
 
-// passing reports whether accepting may succeed later.
-func passing(err error) bool {
+// isTemporary reports whether accepting may succeed later.
+func isTemporary(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR} {
 		if errors.Is(err, e) {
 			return true
@@ -187,10 +187,10 @@ func (g *Guard) victim() *Conn {
 
 // remove takes a connection out of the count. The caller holds the lock.
 func (g *Guard) remove(c *Conn) {
-	if c.gone {
+	if c.removed {
 		return
 	}
-	c.gone = true
+	c.removed = true
 	c.leave()
 	g.open--
 	if !c.from.IsValid() {
@@ -204,7 +204,7 @@ func (g *Guard) remove(c *Conn) {
 func (g *Guard) trust(c *Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.gone || c.known.Swap(true) {
+	if c.removed || c.authenticated.Swap(true) {
 		return
 	}
 	c.leave() // it is at work
@@ -214,13 +214,13 @@ func (g *Guard) trust(c *Conn) {
 // matter.
 func (g *Guard) state(inner net.Conn, s http.ConnState) {
 	c := guarded(inner)
-	if c == nil || !c.known.Load() || s != http.StateActive && s != http.StateIdle {
+	if c == nil || !c.authenticated.Load() || s != http.StateActive && s != http.StateIdle {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.leave()
-	if s == http.StateIdle && !c.gone {
+	if s == http.StateIdle && !c.removed {
 		c.enter(&g.idle)
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Slots bound streams that need no token, in number and time. Where there are too many
-// the oldest ends: whoever is still there opens another, and nobody is locked out.
+// the oldest ends: a client that is still there opens another, and nobody is locked out.
 type Slots struct {
 	Max  int
 	Time time.Duration
@@ -56,7 +56,7 @@ func (s *Slots) leave(place *list.Element) {
 	s.open.Remove(place) // nothing, if it had to go
 }
 
-// ending ends a request: its handler is told, reads fail, and writes after a while.
+// ending ends a request: its context ends, reads fail, and writes after a while.
 // Nothing may be done with the writer when the handler has returned.
 type ending struct {
 	w      http.ResponseWriter
@@ -112,7 +112,7 @@ func (p *Pages) Wrap(next http.Handler) http.Handler {
 		c := http.NewResponseController(w) // every writer of net/http can; those of tests need not
 		_ = c.SetWriteDeadline(time.Now().Add(p.Time))
 		next.ServeHTTP(w, r)
-		if r.ProtoMajor == 1 { // the connection may go on with another request
+		if r.ProtoMajor == 1 { // the connection may have another request
 			_ = c.SetWriteDeadline(time.Time{})
 		}
 	})

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// restartPause lies between the end of a worker and its next beginning.
+// restartPause lies between the end of a worker and its next start.
 const restartPause = time.Second
 
 // Restarted is a service that a process can do without for a while: if run ends by
-// itself, it begins anew after a second. A worker's failure is not the process's.
+// itself, it starts again after a second. A worker's failure is not the process's.
 func Restarted(name string, log *slog.Logger, run func(context.Context) error) Service {
 	return Service{Name: name, Run: func(ctx context.Context, ready func()) error {
 		ready()
@@ -22,16 +22,23 @@ func Restarted(name string, log *slog.Logger, run func(context.Context) error) S
 			if ctx.Err() != nil {
 				break
 			}
-			log.Error(name+" ended and begins anew", "error", err)
-			t := time.NewTimer(restartPause)
-			select {
-			case <-ctx.Done():
-			case <-t.C:
-			}
-			t.Stop()
+			log.Error(name+" ended and restarts", "error", err)
+			Wait(ctx, restartPause)
 		}
 		return nil
 	}}
+}
+
+// Wait waits for a time, and reports whether ctx has not ended before.
+func Wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // ServeHTTP serves on a listener until ctx ends. Then it calls draining, if given, lets

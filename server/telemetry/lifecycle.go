@@ -6,8 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Names of the metrics of chats and memberships (L-164 to L-171). Alert rules and
-// dashboards use them.
+// Names of the metrics of chats and memberships. Alert rules and dashboards use them.
 const (
 	ChatsCreated          = "parley_chat_created_total"
 	ChatCreationTime      = "parley_chat_creation_duration_seconds"
@@ -81,7 +80,7 @@ func (m *Metrics) Lifecycle() *Lifecycle {
 // ChatCreated counts a new chat, "direct" or "group".
 func (l *Lifecycle) ChatCreated(kind string) { l.created.WithLabelValues(kind).Inc() }
 
-// CreationTook takes the time of a phase of a creation.
+// CreationTook records the time of a phase of a creation.
 func (l *Lifecycle) CreationTook(kind, phase string, took time.Duration) {
 	l.creation.WithLabelValues(kind, phase).Observe(took.Seconds())
 }

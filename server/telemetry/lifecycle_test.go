@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 )
 
-// L-164 to L-171: the metrics have the names and labels of the ADR, and counters
-// are there before they count.
+// The metrics have the names and labels that alerts go by, and counters exist before they
+// count (L-164, L-165, L-166, L-167, L-168, L-169, L-170, L-171).
 func TestLifecycleMetrics(t *testing.T) {
 	m := NewMetrics()
 	l := m.Lifecycle()

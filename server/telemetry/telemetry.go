@@ -1,5 +1,5 @@
-// Package telemetry holds what the process tells its operator: the logger, and
-// the names of all metrics in one place.
+// Package telemetry is what operators see of a process: the logger, and the names of all
+// metrics in one place.
 //
 // It owns names and formats; the packages that do the work feed them through
 // values given to them, or are asked at scrape time. Nothing that users wrote,
@@ -18,9 +18,9 @@ import (
 )
 
 // NewLogger makes a logger; json for machines, else text for a terminal. It
-// blanks what must not be seen (Secret, and attributes with the name of one).
+// redacts attributes that are named like a secret.
 func NewLogger(w io.Writer, json bool) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: blank}
+	opts := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: redact}
 	if json {
 		return slog.New(limit(slog.NewJSONHandler(w, opts)))
 	}
@@ -77,7 +77,7 @@ func (m *Metrics) Counter(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
 }
 
-// Histogram adds a metric of times, and returns what takes them. Buckets are in seconds.
+// Histogram adds a metric of times, and returns what records them. Buckets are in seconds.
 func (m *Metrics) Histogram(name, help string, buckets ...float64) func(took time.Duration) {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	m.registry.MustRegister(h)

@@ -3,7 +3,6 @@ package telemetry
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/parley-chat/parley/server/config"
 )
 
 func TestLogFormats(t *testing.T) {
@@ -29,29 +30,21 @@ func TestLogFormats(t *testing.T) {
 	}
 }
 
-func TestSecretsAreNotShown(t *testing.T) { // S-38
+// Nothing that is named like a secret is logged (S-38). Package config tests the type of
+// secrets.
+func TestSecretsAreNotLogged(t *testing.T) {
 	const canary = "canary-4711"
 	var out strings.Builder
 	for _, asJSON := range []bool{false, true} {
 		log := NewLogger(&out, asJSON)
-		log.Info("typed", "s", Secret(canary), slog.Group("g", "s", Secret(canary)), "in", struct{ S Secret }{canary})
+		log.Info("typed", "s", config.Secret(canary), slog.Group("g", "s", config.Secret(canary)), "in", struct{ S config.Secret }{canary})
 		for _, name := range []string{"authorization", "Authorization", "token", "password", "secret", "cookie", "otp", "content", "preview", "text"} {
 			log.Info("by name", name, canary, slog.Group("request", name, "Bearer "+canary))
 			log.With(name, canary).WithGroup("g").Info("before", name, canary)
 		}
 	}
-	s := Secret(canary)
-	fmt.Fprintf(&out, "%v %+v %#v %s %q", s, s, s, s, s)
-	b, err := json.Marshal(map[string]any{"s": s})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out.Write(b)
 	if strings.Contains(out.String(), canary) || !strings.Contains(out.String(), redacted) {
 		t.Fatal(out.String())
-	}
-	if string(s) != canary {
-		t.Fatal("of no use")
 	}
 }
 

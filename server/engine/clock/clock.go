@@ -16,15 +16,15 @@ import (
 
 // Limits of a jump.
 const (
-	// Alert is the jump from which on the log tells of it.
+	// Alert is the smallest jump that is logged.
 	Alert = 5 * time.Second
-	// Settle is how long a clock that was set must stay as it is before it counts as
+	// ConfirmAfter is how long a clock that was set must stay as it is before it counts as
 	// right.
-	Settle = 5 * time.Minute
+	ConfirmAfter = 5 * time.Minute
 
-	every = time.Second
-	// still is by how much the difference of two clocks may change that nobody sets.
-	still = 500 * time.Millisecond
+	interval = time.Second
+	// tolerance is by how much the difference of two clocks may change that nobody sets.
+	tolerance = 500 * time.Millisecond
 )
 
 // Clocks are the two clocks that are compared.
@@ -38,18 +38,18 @@ type Watch struct {
 	clocks Clocks
 	log    *slog.Logger
 
-	mu     sync.Mutex
-	right  time.Duration // wall less steady, as long as the wall clock counts as right
-	jumped bool          // told of
-	at     time.Duration // wall less steady when it was looked at last
-	since  time.Duration // steady: it has been like that
+	mu         sync.Mutex
+	right      time.Duration // wall less steady, as long as the wall clock counts as right
+	reported   bool          // that it jumped
+	lastOffset time.Duration // wall less steady at the last check
+	since      time.Duration // steady time from which it has been like that
 }
 
-// New takes the wall clock for right as it is now.
+// New makes a Watch for which the wall clock is right as it is now.
 func New(c Clocks, log *slog.Logger) *Watch {
 	w := &Watch{clocks: c, log: log}
 	w.right, w.since = w.offset()
-	w.at = w.right
+	w.lastOffset = w.right
 	return w
 }
 
@@ -68,41 +68,41 @@ func (w *Watch) Skew() time.Duration {
 	return offset - w.right
 }
 
-// Run looks at the clocks until ctx ends. It tells of a jump once, and takes the clock
-// for right again when it has stayed as it is for Settle.
+// Run compares the clocks until ctx ends. It logs a jump once, and counts the clock as
+// right again when it has stayed as it is for ConfirmAfter.
 func (w *Watch) Run(ctx context.Context) {
-	t := time.NewTicker(every)
+	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			w.look()
+			w.check()
 		}
 	}
 }
 
-func (w *Watch) look() {
+func (w *Watch) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	offset, steady := w.offset()
-	if d := offset - w.at; d.Abs() > still {
+	if d := offset - w.lastOffset; d.Abs() > tolerance {
 		w.since = steady
 	}
-	w.at = offset
+	w.lastOffset = offset
 	skew := offset - w.right
 	switch {
 	case skew.Abs() <= Alert:
-		if w.jumped {
-			w.jumped = false
+		if w.reported {
+			w.reported = false
 			w.log.Info("the clock is back", "off", skew.Round(time.Millisecond))
 		}
-	case steady-w.since >= Settle:
-		w.right, w.jumped = offset, false
+	case steady-w.since >= ConfirmAfter:
+		w.right, w.reported = offset, false
 		w.log.Warn("the clock was set and has stayed so; it counts as right", "by", skew.Round(time.Millisecond))
-	case !w.jumped:
-		w.jumped = true
-		w.log.Error("the clock of this machine was set", "by", skew.Round(time.Millisecond), "counts_as_right_after", Settle)
+	case !w.reported:
+		w.reported = true
+		w.log.Error("the clock of this machine was set", "by", skew.Round(time.Millisecond), "counts_as_right_after", ConfirmAfter)
 	}
 }

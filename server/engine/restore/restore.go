@@ -45,7 +45,7 @@ type Config struct {
 	Read func(ctx context.Context, p kafka.Partition, each func(*kafka.Record)) error
 }
 
-// Report tells what was done.
+// Report counts what was done.
 type Report struct{ Chats, Events, Rows int }
 
 // run is one comparison.
@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	for p := range r.since {
 		for _, q := range append(r.earlier(p), p) {
-			if err := cfg.Read(ctx, q, r.note); err != nil {
+			if err := cfg.Read(ctx, q, r.markPresent); err != nil {
 				return r.report, err
 			}
 		}
@@ -83,8 +83,8 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	return r.report, nil
 }
 
-// note notes that a record's event is there.
-func (r *run) note(rec *kafka.Record) {
+// markPresent records that an event is in the log.
+func (r *run) markPresent(rec *kafka.Record) {
 	for _, h := range rec.Headers {
 		if h.Key == kafka.HeaderEventID {
 			r.present[string(h.Value)] = true
@@ -101,8 +101,8 @@ func (r *run) earlier(p kafka.Partition) (list []kafka.Partition) {
 		if v.Status != versions.Past {
 			continue
 		}
-		both := min(v.Partitions, now.Partitions) // one divides the other
-		for id := p.ID % both; id < v.Partitions; id += both {
+		common := min(v.Partitions, now.Partitions) // one divides the other
+		for id := p.ID % common; id < v.Partitions; id += common {
 			list = append(list, kafka.Partition{Topic: versions.Name(base, v.Number), ID: id})
 		}
 	}
@@ -111,14 +111,14 @@ func (r *run) earlier(p kafka.Partition) (list []kafka.Partition) {
 
 // chat puts the lost events of one chat back.
 func (r *run) chat(ctx context.Context, id string) error {
-	since, any := int64(0), false
+	since, found := int64(0), false
 	for p, at := range r.since {
 		base, _, _ := versions.Base(p.Topic)
-		if r.Topics.Place(base, id) == p && (!any || at < since) {
-			since, any = at, true
+		if r.Topics.Place(base, id) == p && (!found || at < since) {
+			since, found = at, true
 		}
 	}
-	if !any {
+	if !found {
 		return nil
 	}
 	lost, err := r.lost(ctx, id, since)
