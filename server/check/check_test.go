@@ -42,7 +42,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func config(dir string) engine.Config { return engine.Config{DataDir: dir, Kafka: "127.0.0.1:0"} }
+func config(dir string) engine.Config {
+	return engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}
+}
 
 // stuck is a store in which nobody who is on the way in arrives.
 type stuck struct{ store.Store }

@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 var update = flag.Bool("update", false, "write the documented file")
@@ -29,6 +32,17 @@ func write(t *testing.T, mode os.FileMode, text string) string {
 
 func env(list ...string) []string { return list }
 
+// read reads the settings of a program as its command line does.
+func read(p Program, args, environ []string) (s Settings, rest []string, err error) {
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags := Declare(p, set)
+	if err := set.Parse(args); err != nil {
+		return s, nil, flags.ExplainFlag(err)
+	}
+	s, err = flags.Read(environ)
+	return s, set.Args(), err
+}
+
 // A flag goes before the environment, that before the file, that before the default. An
 // empty value of the environment or the file is none.
 func TestPrecedence(t *testing.T) {
@@ -42,18 +56,18 @@ func TestPrecedence(t *testing.T) {
 		{[]string{"--config", file}, env(), "127.0.0.1:3", "json", "in file"},
 		{nil, env("PARLEY_CONFIG=" + file), "127.0.0.1:3", "json", "in file"},
 		{[]string{"--config", ""}, env("PARLEY_CONFIG=" + file), DefaultListen, "text", ""},
-		{[]string{"-config=" + file}, env("PARLEY_LISTEN=:2", "PARLEY_LOG_FORMAT=", "PARLEY_REDIS_PASSWORD=in environment"), ":2", "json", "in environment"},
+		{[]string{"--config=" + file}, env("PARLEY_LISTEN=:2", "PARLEY_LOG_FORMAT=", "PARLEY_REDIS_PASSWORD=in environment"), ":2", "json", "in environment"},
 		{[]string{"--config", file, "--listen", ":1", "--log-format=text", "token", "x"}, env("PARLEY_LISTEN=:2"), ":1", "text", "in file"},
 	} {
-		v, rest, err := Read(Server, tt.args, tt.env)
+		v, rest, err := read(Server, tt.args, tt.env)
 		if err != nil {
 			t.Errorf("%v: %v", tt.args, err)
 			continue
 		}
-		if got := []string{v.Get("PARLEY_LISTEN"), v.Get("PARLEY_LOG_FORMAT"), v.Get("PARLEY_REDIS_PASSWORD")}; fmt.Sprint(got) != fmt.Sprint([]string{tt.listen, tt.format, tt.redis}) {
+		if got := []string{v.Listen, v.LogFormat, v.Redis.Password.Reveal()}; fmt.Sprint(got) != fmt.Sprint([]string{tt.listen, tt.format, tt.redis}) {
 			t.Errorf("%v: %q", tt.args, got)
 		}
-		if want := len(tt.args) > 4; want != (len(rest) == 2) || want != v.OnCommandLine("listen") {
+		if want := len(tt.args) > 4; want != (len(rest) == 2) {
 			t.Errorf("%v leaves %q", tt.args, rest)
 		}
 	}
@@ -116,7 +130,7 @@ func TestWrong(t *testing.T) {
 		if tt.file != "" {
 			args = append([]string{"--config", write(t, 0o600, tt.file)}, args...)
 		}
-		_, _, err := Read(Server, args, env(tt.env))
+		_, _, err := read(Server, args, env(tt.env))
 		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%q: %v", says, err)
 		}
@@ -127,11 +141,11 @@ func TestWrong(t *testing.T) {
 // value, what tests and tools set, and what Kubernetes makes of services whose names begin
 // with "parley".
 func TestEnvironment(t *testing.T) {
-	v, _, err := Read(Server, nil, env("PARLEY_RELAY_SLOTS=no number", "PARLEY_TYPO=", "MY_PARLEY_TYPO=1", "PARLEY=1", "parley_typo=1",
+	v, _, err := read(Server, nil, env("PARLEY_RELAY_SLOTS=no number", "PARLEY_TYPO=", "MY_PARLEY_TYPO=1", "PARLEY=1", "parley_typo=1",
 		"PARLEY_SERVICE_HOST=10.0.0.1", "PARLEY_SERVICE_PORT=80", "PARLEY_SERVICE_PORT_HTTP=80", "PARLEY_PORT=tcp://10.0.0.1:80",
 		"PARLEY_PORT_80_TCP=tcp://10.0.0.1:80", "PARLEY_PORT_80_TCP_ADDR=10.0.0.1", "PARLEY_REDIS_PORT=tcp://10.0.0.2:6379",
 		"PARLEY_REDIS_SERVICE_HOST=10.0.0.2", "PARLEY_REDIS_PORT_6379_TCP_PROTO=tcp", "PARLEY_TEST_KAFKA=h:1", "PARLEY_LISTEN=:2", "PARLEY_LISTEN=:3"))
-	if err != nil || v.Get("PARLEY_LISTEN") != ":2" || v.Get("PARLEY_REDIS") != "" {
+	if err != nil || v.Listen != ":2" || v.Redis.URL != "" {
 		t.Fatal(v, err)
 	}
 }
@@ -171,10 +185,10 @@ func TestFile(t *testing.T) {
 		t.Errorf("%v", lines)
 	}
 	file := write(t, 0o600, "PARLEY_RELAY_SLOTS=no number\n")
-	if _, _, err := Read(Server, []string{"--config", file}, env()); err != nil {
+	if _, _, err := read(Server, []string{"--config", file}, env()); err != nil {
 		t.Errorf("a setting of workers is in the server's way: %v", err)
 	}
-	if _, _, err := Read(Workers, []string{"--config", file}, env()); err == nil {
+	if _, _, err := read(Workers, []string{"--config", file}, env()); err == nil {
 		t.Error("workers took it")
 	}
 }
@@ -193,14 +207,14 @@ func TestPermissions(t *testing.T) {
 		if err := os.Chmod(path, tt.mode); err != nil {
 			t.Fatal(err)
 		}
-		v, _, err := Read(Server, []string{"--config", path}, env())
+		v, _, err := read(Server, []string{"--config", path}, env())
 		if err != nil || len(v.Warnings) != tt.warn || strings.Contains(fmt.Sprint(v.Warnings), "hunter") {
 			t.Errorf("%v %q: %q, %v", tt.mode, tt.text, v.Warnings, err)
 		}
 	}
 }
 
-// S-38: a secret does not come out by accident.
+// A secret does not come out by accident (S-38).
 func TestSecret(t *testing.T) {
 	s := Secret("hunter2")
 	var log bytes.Buffer
@@ -242,21 +256,21 @@ func TestDocument(t *testing.T) {
 	for _, p := range []Program{Server, Workers} {
 		var help bytes.Buffer
 		PrintFlags(&help, p)
-		plain, _, err := Read(p, nil, env())
+		plain, _, err := read(p, nil, env())
 		if err != nil {
 			t.Fatal(err)
 		}
-		full, _, err := Read(p, []string{"--config", write(t, 0o600, string(all))}, env())
+		full, _, err := read(p, []string{"--config", write(t, 0o600, string(all))}, env())
 		if err != nil {
 			t.Fatal(err)
+		}
+		if plain.Store = "embedded"; !reflect.DeepEqual(plain, full) { // for which workers have a default of their own
+			t.Errorf("%+v by default, %+v with the documented file", plain, full)
 		}
 		flags := map[string]bool{}
-		for _, s := range Settings(p) {
+		for _, s := range Table(p) {
 			if !strings.Contains(help.String(), s.Name) {
 				t.Errorf("--help lacks %s", s.Name)
-			}
-			if plain.Get(s.Name) != s.Default || s.Name != fileSetting && s.ofWorkers == "" && full.Get(s.Name) != s.Default {
-				t.Errorf("%s is %q by default, %q with the documented file", s.Name, plain.Get(s.Name), full.Get(s.Name))
 			}
 			if s.Secret != (s.Flag == "") || flags[s.Flag] && !s.Secret || s.Help == "" || strings.Contains(s.Help, "\n") {
 				t.Errorf("%+v", s)

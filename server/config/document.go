@@ -17,7 +17,7 @@ func Document() string {
 # its own. A name that is not known is refused. With passwords in it, make its mode 0600.
 `)
 	section := ""
-	for _, s := range Settings(Server | Workers) {
+	for _, s := range Table(serverAndWorkers) {
 		if s.Name == fileSetting {
 			continue
 		}

@@ -1,11 +1,14 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // prefix is what the names of all settings begin with.
@@ -18,7 +21,7 @@ const prefix = "PARLEY_"
 var foreign = regexp.MustCompile(`^PARLEY_(TEST_.*|EXPLORE|EXPLORE_.*|ENGINES_.*|CONSUME_.*|KILLS|RECORDS|SCHEMA_(EDITS|SEED|LEVELS|MISTAKES)|REBALANCES|KAFKA_AWAY|PYTHON|` +
 	`(.*_)?SERVICE_(HOST|PORT|PORT_.*)|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
 
-// servicePort is the one name of Kubernetes that needs a look at its value, too.
+// servicePort is the one name of Kubernetes whose value must be checked, too.
 var servicePort = regexp.MustCompile(`^PARLEY_(.*_)?PORT=(tcp|udp|sctp)://`)
 
 // readEnviron returns the settings in an environment. A name with our prefix that is no
@@ -37,7 +40,7 @@ func readEnviron(environ []string) (map[string]string, error) {
 			if foreign.MatchString(name) || servicePort.MatchString(entry) {
 				continue
 			}
-			return nil, fmt.Errorf("there is no setting %.80s in the environment%s", name, meant(name, names()))
+			return nil, fmt.Errorf("there is no setting %.80s in the environment%s", name, suggestion(name, names()))
 		}
 		if _, before := env[name]; !before {
 			env[name] = value
@@ -55,26 +58,34 @@ func names() []string {
 	return list
 }
 
-// explainFlag says which flag somebody may have meant.
-func explainFlag(p Program, err error) error {
-	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
-	if !unknown {
+// ExplainFlag turns an error of parsing flags into a line that says which flag somebody
+// may have meant.
+func (f Flags) ExplainFlag(err error) error {
+	var (
+		unknown *pflag.NotExistError
+		lacking *pflag.ValueRequiredError
+	)
+	switch {
+	case errors.As(err, &lacking):
+		return fmt.Errorf("flag needs an argument: -%.80s", lacking.GetSpecifiedName())
+	case !errors.As(err, &unknown):
 		return err
 	}
+	name := unknown.GetSpecifiedName()
 	var list []string
-	for _, s := range Settings(p) {
+	for _, s := range Table(f.program) {
 		if !s.Secret {
 			list = append(list, "--"+s.Flag)
 		}
-		if strings.EqualFold(strings.ReplaceAll(name, "-", "_"), strings.TrimPrefix(s.Name, prefix)) && s.Secret {
+		if s.Secret && strings.EqualFold(strings.ReplaceAll(name, "-", "_"), strings.TrimPrefix(s.Name, prefix)) {
 			return fmt.Errorf("flag provided but not defined: -%.80s; others could see it there: set %s", name, s.Name)
 		}
 	}
-	return fmt.Errorf("flag provided but not defined: -%.80s%s", name, meant("--"+strings.TrimLeft(name, "-"), list))
+	return fmt.Errorf("flag provided but not defined: -%.80s%s", name, suggestion("--"+name, list))
 }
 
-// meant names the one of a list that is nearest to a name, where it is near.
-func meant(name string, list []string) string {
+// suggestion names the item of a list that is most like a name, if one is like it.
+func suggestion(name string, list []string) string {
 	if len(name) > 80 {
 		return ""
 	}

@@ -78,7 +78,7 @@ func parseFile(path string, text []byte) (map[string]line, error) {
 		}
 		name, value := m[1], m[2]
 		if _, ok := find(name); !ok || name == fileSetting {
-			return nil, fmt.Errorf("%s: there is no setting %.80s%s", at, name, meant(name, fileNames()))
+			return nil, fmt.Errorf("%s: there is no setting %.80s%s", at, name, suggestion(name, fileNames()))
 		}
 		if before, ok := lines[name]; ok {
 			return nil, fmt.Errorf("%s: %s stands at %s already", at, name, before.at)

@@ -11,25 +11,18 @@ import (
 // maxHosts bounds a list of hosts.
 const maxHosts = 100
 
+// anyHost stands for every name.
+const anyHost = "any"
+
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_-]{1,63})*$`)
 
-// hosts checks a list of names of hosts.
-func hosts(s string) error {
-	_, err := parseHosts(s)
+// parseAllowedHosts takes a list of names or addresses of hosts, without ports, or any.
+func parseAllowedHosts(s *Settings, value string) (err error) {
+	s.AllowedHosts, err = parseHosts(value)
+	if s.AnyHost = slices.Equal(s.AllowedHosts, []string{anyHost}); s.AnyHost {
+		s.AllowedHosts = nil
+	}
 	return err
-}
-
-// Hosts returns a setting that is declared as a list of names or addresses of hosts,
-// without ports; all says that it is every name.
-func (v Values) Hosts(name string) (list []string, all bool) {
-	list, err := parseHosts(v.Get(name))
-	if err != nil {
-		panic("config: " + name + " is not declared as hosts")
-	}
-	if slices.Equal(list, []string{"any"}) {
-		return nil, true
-	}
-	return list, false
 }
 
 func parseHosts(s string) (list []string, err error) {
@@ -47,7 +40,7 @@ func parseHosts(s string) (list []string, err error) {
 		}
 		list = append(list, name)
 	}
-	if len(list) > maxHosts || len(list) > 1 && slices.Contains(list, "any") {
+	if len(list) > maxHosts || len(list) > 1 && slices.Contains(list, anyHost) {
 		return nil, fmt.Errorf("must be at most %d names, or any alone", maxHosts)
 	}
 	return list, nil

@@ -9,20 +9,11 @@ import (
 	"strings"
 )
 
-// origins checks a list of origins of web pages.
-func origins(s string) error {
-	_, err := parseOrigins(s)
+// parseWebOrigins takes a list of origins of web pages, each as browsers send it; "*" stands
+// for any port.
+func parseWebOrigins(s *Settings, value string) (err error) {
+	s.WebOrigins, err = parseOrigins(value)
 	return err
-}
-
-// Origins returns a setting that is declared as a list of origins of web pages, each as
-// browsers send it; "*" stands for any port.
-func (v Values) Origins(name string) []string {
-	list, err := parseOrigins(v.Get(name))
-	if err != nil {
-		panic("config: " + name + " is not declared as origins")
-	}
-	return list
 }
 
 func parseOrigins(s string) ([]string, error) {
@@ -74,7 +65,7 @@ func parseOrigin(s string) (string, error) {
 	if u.Path != "" || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#") {
 		return "", fmt.Errorf("must be origins, without a path: %s://%s, not %.100q", u.Scheme, u.Host, s)
 	}
-	if port := u.Port(); port != "" && !IsAddress(net.JoinHostPort("h", port)) || strings.HasSuffix(u.Host, ":") {
+	if port := u.Port(); port != "" && !isAddress(net.JoinHostPort("h", port)) || strings.HasSuffix(u.Host, ":") {
 		return "", wrong()
 	}
 	host := u.Host

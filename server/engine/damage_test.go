@@ -341,7 +341,7 @@ func TestStoreBehindItsLog(t *testing.T) {
 	if _, err := engine.Open(cfg); err == nil || !strings.Contains(err.Error(), "the log has version") || !strings.Contains(err.Error(), "--accept-loss "+generation) || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("a store behind its log: %v", err)
 	}
-	cfg.AcceptLoss = generation
+	cfg.Embedded.AcceptLoss = generation
 	e, err := engine.Open(cfg)
 	n.must(err)
 	if e.Generation == generation || e.Generation == "" {

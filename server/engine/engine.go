@@ -1,6 +1,6 @@
-// Package engine opens what a process stands on: the store, the event log, and the
-// table of who is where. It is the only place that knows the modes; to everything else
-// embedded and distributed look alike.
+// Package engine opens the backends of a process: the store, the event log, and the table
+// of which server has whose streams. It is the only place that knows the modes; to
+// everything else embedded and distributed are alike.
 //
 // Concurrency: an Engine may be used by many goroutines.
 package engine
@@ -21,24 +21,23 @@ import (
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
-	"github.com/parley-chat/parley/server/store/dynamo/tables"
-	"github.com/parley-chat/parley/server/store/dynamo/wire"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/view"
 )
 
-// Times that others have to answer at the start: those without which nothing can be done,
-// and those without which something can.
+// How long a backend may take to answer at the start: one that is required, and one that the
+// process can work without.
 const (
-	openTime = 30 * time.Second
-	glance   = 3 * time.Second
+	openTime      = 30 * time.Second
+	shortOpenTime = 3 * time.Second
 )
 
 // Engine is what is open.
 type Engine struct {
 	Store      store.Store
 	Generation string
-	// Routing is the table of who is where; nil where there is only this process.
+	// Routing is the table of which server has whose streams; nil where there is only this
+	// process.
 	Routing *routing.Redis
 
 	embedded *embedded.Store
@@ -58,18 +57,18 @@ func Open(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Distributed() {
+	if cfg.Distributed != nil {
 		return openDistributed(cfg)
 	}
-	dir, err := filepath.Abs(cfg.DataDir)
+	dir, err := filepath.Abs(cfg.Embedded.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	cfg.opening("the store in %s", dir)
 	e := &Engine{}
-	e.watched(cfg)
+	e.initWatch(cfg)
 	st, err := embedded.Open(embedded.Options{
-		Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.AcceptLoss,
+		Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.Embedded.AcceptLoss,
 		ClockSet: func() bool { return e.clock.Skew().Abs() > MaxSkew },
 	})
 	if err != nil {
@@ -90,24 +89,20 @@ func Open(cfg Config) (*Engine, error) {
 func openDistributed(cfg Config) (_ *Engine, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
-	e := &Engine{}
+	e, d := &Engine{cluster: cfg.Distributed.Kafka}, cfg.Distributed
 	defer func() {
 		if err != nil {
 			_ = e.Close()
 		}
 	}()
-	cfg.opening("the tables %s* at %s", cfg.Prefix, cfg.storeAddr())
-	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: cfg.wire(), Prefix: cfg.Prefix}); err != nil {
-		return nil, ExplainStore(cfg, err)
+	cfg.opening("the tables %s* at %s", d.Tables.Prefix, d.Tables.addr())
+	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: d.Tables.wire(), Prefix: d.Tables.Prefix}); err != nil {
+		return nil, d.Tables.Explain(err)
 	}
 	e.Store, e.Generation = e.dynamo, e.dynamo.Generation()
-	e.watched(cfg)
-	if cfg.Redis != "" {
-		o, err := cfg.redis()
-		if err != nil {
-			return nil, err
-		}
-		if e.Routing, err = routing.OpenRedis(o); err != nil {
+	e.initWatch(cfg)
+	if d.Redis.URL != "" {
+		if e.Routing, err = routing.OpenRedis(d.Redis); err != nil {
 			return nil, err
 		}
 		cfg.opening("Redis at %s", e.Routing.Addr())
@@ -115,97 +110,76 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 			return nil, err
 		}
 	}
-	if cfg.Brokers != "" {
-		if e.cluster, err = cfg.Cluster(); err != nil {
-			return nil, err
-		}
-	}
 	return e, nil
 }
 
 // checkRouting refuses a Redis that does not let this process do what it must, and, where
-// the process cannot work without, one that is away.
+// the process cannot work without, one that does not answer.
 func (e *Engine) checkRouting(cfg Config) error {
-	patience := openTime
-	if cfg.RedisMayWait {
-		patience = glance
+	limit := openTime
+	if cfg.Distributed.RedisMayWait {
+		limit = shortOpenTime
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err := e.Routing.Check(ctx)
-	if cfg.RedisMayWait && errors.Is(err, routing.ErrUnavailable) {
+	if cfg.Distributed.RedisMayWait && errors.Is(err, routing.ErrUnavailable) {
 		if cfg.Logger != nil {
-			cfg.Logger.Warn("Redis is away; going on without it", "error", err)
+			cfg.Logger.Warn("Redis is away; continuing without it", "error", err)
 		}
 		return nil
 	}
 	return err
 }
 
-func (c Config) wire() wire.Config { return wire.Config{Region: c.Region, Endpoint: c.Endpoint} }
-
-// OpenTables connects to where DynamoDB's tables are, or will be.
-func OpenTables(ctx context.Context, c Config) (*tables.Tables, error) {
-	return tables.Open(ctx, c.wire(), c.Prefix)
+// withAdmin calls f with a connection to the cluster that is closed afterwards. The
+// embedded broker needs no administration: there f is not called.
+func (e *Engine) withAdmin(ctx context.Context, f func(context.Context, *kafka.Admin) error) error {
+	if e.broker != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	a, err := reach.Connect(ctx, e.cluster, openTime)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return f(ctx, a)
 }
-
-// TerraformTables is DynamoDB's tables as Terraform's configuration.
-func TerraformTables(c Config) string { return tables.Terraform(c.Prefix) }
 
 // CheckTopics refuses a cluster that cannot be reached, on which this process lacks what
-// its roles need, or whose topics are not as declared (K-019); the embedded broker makes
-// its own and asks nobody.
+// its roles need, or whose topics are not as declared: nothing may be published before
+// that is put right. The embedded broker makes its topics itself.
 func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
-	if e.broker != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, openTime)
-	defer cancel()
-	a, err := reach.Connect(ctx, e.cluster, openTime)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	if err := access.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
-		return err
-	}
-	s, err := versions.Load(ctx, e.Store)
-	if err != nil {
-		return err
-	}
-	a.Use(s.Required())
-	return a.Check(ctx)
+	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
+		if err := access.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
+			return err
+		}
+		s, err := versions.Load(ctx, e.Store)
+		if err != nil {
+			return err
+		}
+		a.Use(s.Required())
+		return a.Check(ctx)
+	})
 }
 
-// CheckPublish refuses topics that relays may not publish to, before anything hangs on it.
+// CheckPublish refuses topics that relays may not publish to, before anything depends on
+// it.
 func (e *Engine) CheckPublish(ctx context.Context, topics []kafka.Topic) error {
-	if e.broker != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, openTime)
-	defer cancel()
-	a, err := reach.Connect(ctx, e.cluster, openTime)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	return access.CheckTopics(ctx, a.Client(), access.Relay, topics)
+	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
+		return access.CheckTopics(ctx, a.Client(), access.Relay, topics)
+	})
 }
 
-// AddTopic makes a topic like another one, which may be there already with the same
+// AddTopic makes a topic like another one, which may exist already with the same
 // partitions.
 func (e *Engine) AddTopic(ctx context.Context, t kafka.Topic, like string) error {
 	if e.broker != nil {
 		return e.broker.Add(ctx, t)
 	}
-	ctx, cancel := context.WithTimeout(ctx, openTime)
-	defer cancel()
-	a, err := reach.Connect(ctx, e.cluster, openTime)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	return access.Explain(a.Create(ctx, t, like))
+	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error { return access.Explain(a.Create(ctx, t, like)) })
 }
 
 // KafkaAddr is where the event log speaks Kafka; several addresses have commas between
@@ -225,8 +199,8 @@ func (e *Engine) KafkaOptions() []kafka.Option {
 	return e.broker.Options()
 }
 
-// LogStable returns when all that was published before is on stable storage. A cluster
-// says so with its acknowledgements.
+// LogStable returns when all that was published before is on stable storage. In a cluster
+// an acknowledgement means that.
 func (e *Engine) LogStable(ctx context.Context) error {
 	if e.broker == nil {
 		return ctx.Err()
@@ -263,16 +237,16 @@ func (e *Engine) LogBytes() int64 {
 	return e.broker.Bytes()
 }
 
-// MaxSkew is by how much a process's clock may differ from the store's before it takes
-// no requests. The overlap of tokens reckons with it (view.Overlap).
+// MaxSkew is by how much a process's clock may differ from the store's before it accepts
+// no requests. The overlap of tokens allows for it (view.Overlap).
 const MaxSkew = view.MaxSkew
 
 // ErrSkew says that this machine's clock is too far from the store's, or was set by as
 // much where the store is in this process.
 var ErrSkew = errors.New("engine: the clock differs from the store's by more than 20 s")
 
-// Ready reports whether the process can do its work: the store keeps what it took and is
-// the one that was opened, and the clock is near the store's.
+// Ready reports whether the process can do its work: the store is durable and the
+// one that was opened, and the clock is near the store's.
 func (e *Engine) Ready(ctx context.Context) error {
 	if err := e.replaced.Load(); err != nil {
 		return *err

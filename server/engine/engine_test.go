@@ -11,7 +11,7 @@ import (
 )
 
 func config(dir string) engine.Config {
-	return engine.Config{DataDir: dir, Kafka: "127.0.0.1:0"}
+	return engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}
 }
 
 func TestOpenAndReopen(t *testing.T) {
@@ -74,7 +74,7 @@ func TestFailedOpenLetsGo(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	for _, c := range []engine.Config{{}, {DataDir: "x"}, {Kafka: "127.0.0.1:0"}} {
+	for _, c := range []engine.Config{{}, {Embedded: &engine.Embedded{DataDir: "x"}}, {Embedded: &engine.Embedded{Kafka: "127.0.0.1:0"}}, {Embedded: config("x").Embedded, Distributed: &engine.Distributed{}}} {
 		if _, err := engine.Open(c); err == nil {
 			t.Errorf("%+v was opened", c)
 		}

@@ -16,31 +16,31 @@ import (
 )
 
 // Offline is the data directory of a server that does not run. It holds the
-// directory's lock, so that no server begins meanwhile. It belongs to one goroutine.
+// directory's lock, so that no server starts meanwhile. It belongs to one goroutine.
 type Offline struct {
 	Store *embedded.Store
 	Raw   *raw.Store
 
 	cfg   Config
-	known *known
+	state *logState
 	log   *logdir.Report
 }
 
-// OpenOffline opens a data directory that is there: to look at it, which changes
+// OpenOffline opens a data directory that is there: to check it, which changes
 // nothing, or to repair it. Errors: embedded.ErrLocked while a server runs,
 // embedded.ErrLost for a repair of a store that lacks what was acknowledged, unless that
 // is accepted, and those of the files.
 func OpenOffline(cfg Config, repair bool) (*Offline, error) {
-	dir := filepath.Join(cfg.DataDir, "store")
+	dir := filepath.Join(cfg.Embedded.DataDir, "store")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is not there: nothing to check", dir)
 	}
-	st, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, ReadOnly: !repair, AcceptLoss: cfg.AcceptLoss})
+	st, err := embedded.Open(embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, ReadOnly: !repair, AcceptLoss: cfg.Embedded.AcceptLoss})
 	if err != nil {
 		return nil, err
 	}
-	o := &Offline{Store: st, Raw: raw.New(st, cfg.DataDir), cfg: cfg}
-	if o.known, err = loadKnown(context.Background(), st); err != nil {
+	o := &Offline{Store: st, Raw: raw.New(st, cfg.Embedded.DataDir), cfg: cfg}
+	if o.state, err = loadLogState(context.Background(), st); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
 	return o, nil
@@ -49,31 +49,31 @@ func OpenOffline(cfg Config, repair bool) (*Offline, error) {
 // CheckLog reads all of the event log and returns what is wrong with it, a line for each
 // partition or file. Nothing is changed.
 func (o *Offline) CheckLog() (lines []string, err error) {
-	if o.log, err = kafka.CheckLog(filepath.Join(o.cfg.DataDir, "log"), o.Topics(), o.known.marks); err != nil {
+	if o.log, err = kafka.CheckLog(filepath.Join(o.cfg.Embedded.DataDir, "log"), o.Topics(), o.state.marks); err != nil {
 		return nil, err
 	}
 	lines = append(lines, o.log.Notes...)
 	for _, d := range o.log.Damage {
 		lines = append(lines, d.String())
 	}
-	if len(o.known.lost) > 0 {
-		lines = append(lines, fmt.Sprintf("events of %d partitions that the log lost are not back in the outbox yet", len(o.known.lost)))
+	if len(o.state.lost) > 0 {
+		lines = append(lines, fmt.Sprintf("events of %d partitions that the log lost are not back in the outbox yet", len(o.state.lost)))
 	}
 	return lines, nil
 }
 
 // Topics are those that the log has: of a topic that got another number of partitions the
 // earlier ones, too.
-func (o *Offline) Topics() []kafka.Topic { return o.known.topics.All() }
+func (o *Offline) Topics() []kafka.Topic { return o.state.topics.All() }
 
 // Place is where the events of a key are published now.
-func (o *Offline) Place(topic, key string) kafka.Partition { return o.known.topics.Place(topic, key) }
+func (o *Offline) Place(topic, key string) kafka.Partition { return o.state.topics.Place(topic, key) }
 
 // LogSince is from when on a partition has all events, in unix ms: the time of the oldest
 // record of one that was trimmed, or when it took the place of an earlier topic's; 0 if it
 // has all that there ever were. CheckLog comes first.
 func (o *Offline) LogSince(p kafka.Partition) int64 {
-	v, _ := o.known.topics.Find(p.Topic)
+	v, _ := o.state.topics.Find(p.Topic)
 	m := o.log.Marks[p]
 	if m.Start == 0 {
 		return v.From
@@ -83,11 +83,11 @@ func (o *Offline) LogSince(p kafka.Partition) int64 {
 
 // Records reads the events that a partition has. The last one is decoded: the store
 // must have it.
-func (o *Offline) Records(p kafka.Partition, each func(id string)) (last event.Event, err error) {
+func (o *Offline) Records(p kafka.Partition, onRecord func(id string)) (last event.Event, err error) {
 	var final logdir.Record
-	err = logdir.Records(filepath.Join(o.cfg.DataDir, "log"), p, func(r *logdir.Record) {
+	err = logdir.Records(filepath.Join(o.cfg.Embedded.DataDir, "log"), p, func(r *logdir.Record) {
 		final = *r
-		each(r.Headers[kafka.HeaderEventID])
+		onRecord(r.Headers[kafka.HeaderEventID])
 	})
 	if len(final.Value) == 0 {
 		return nil, err
@@ -99,19 +99,20 @@ func (o *Offline) Records(p kafka.Partition, each func(id string)) (last event.E
 	return e, err
 }
 
-// RepairLog does what a start does: mends the files and puts the events that the log
+// RepairLog does what a start does: it repairs the files and puts the events that the log
 // lost back into the outbox.
 func (o *Offline) RepairLog() error {
-	cfg := o.cfg
-	cfg.Kafka, cfg.KafkaFallback = "127.0.0.1:0", true
+	cfg, mode := o.cfg, *o.cfg.Embedded
+	mode.Kafka, mode.KafkaFallback = "127.0.0.1:0", true
+	cfg.Embedded = &mode
 	b, err := openLog(cfg, o.Store)
 	if err != nil {
 		return err
 	}
 	b.Close()
-	o.known, err = loadKnown(context.Background(), o.Store)
+	o.state, err = loadLogState(context.Background(), o.Store)
 	return err
 }
 
-// Close gives the directory back.
+// Close releases the directory.
 func (o *Offline) Close() error { return o.Store.Close() }

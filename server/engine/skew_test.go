@@ -19,7 +19,7 @@ import (
 )
 
 // A process whose clock is far from the store's is not ready, until its clock is near
-// again (design §5 rule 8).
+// again.
 func TestSkewedClockIsNotReady(t *testing.T) {
 	local := os.Getenv("PARLEY_TEST_DYNAMODB")
 	if local == "" {
@@ -39,10 +39,9 @@ func TestSkewedClockIsNotReady(t *testing.T) {
 	}
 	service := httptest.NewServer(proxy)
 	defer service.Close()
-	cfg := engine.Config{
-		Mode: engine.DynamoDB, Endpoint: service.URL, Prefix: "skew_" + strings.ToLower(rand.Text()[:8]) + "_", Logger: slog.New(slog.DiscardHandler),
-	}
-	tables, err := engine.OpenTables(t.Context(), cfg)
+	tablesAt := engine.Tables{Endpoint: service.URL, Prefix: "skew_" + strings.ToLower(rand.Text()[:8]) + "_"}
+	cfg := engine.Config{Distributed: &engine.Distributed{Tables: tablesAt}, Logger: slog.New(slog.DiscardHandler)}
+	tables, err := tablesAt.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// How often the store under a process is looked at, and how long that may take.
+// How often the store under a process is checked, and how long that may take.
 const (
 	watchEvery = 2 * time.Second
 	watchTime  = 5 * time.Second
@@ -24,7 +24,7 @@ const (
 // process remembers is of the other one; it must end.
 var ErrReplaced = errors.New("engine: the store was replaced or removed under this process")
 
-// Watch looks, until ctx ends, whether the store is still the one that was opened, and
+// Watch checks, until ctx ends, whether the store is still the one that was opened, and
 // whether somebody sets the clock. It returns ErrReplaced if the store is another one;
 // Ready says so from then on. It is a lifecycle.Service's Run.
 func (e *Engine) Watch(ctx context.Context, ready func()) error {
@@ -115,14 +115,14 @@ func (e *Engine) skew() time.Duration {
 	return e.clock.Skew()
 }
 
-// watched sets up what Watch looks at.
-func (e *Engine) watched(cfg Config) {
+// initWatch sets up what Watch checks.
+func (e *Engine) initWatch(cfg Config) {
 	e.watchEvery, e.log = watchEvery, cfg.Logger
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
 	if e.dynamo == nil {
-		clocks := cfg.Clocks
+		clocks := cfg.Embedded.Clocks
 		if clocks.Wall == nil {
 			clocks = clock.System()
 		}

@@ -100,7 +100,7 @@ func TestSetClockIsNotReady(t *testing.T) {
 	var by atomic.Int64
 	began := time.Now()
 	cfg := config(t.TempDir())
-	cfg.Clocks = clock.Clocks{
+	cfg.Embedded.Clocks = clock.Clocks{
 		Wall:   func() time.Time { return time.Now().Add(time.Duration(by.Load())) },
 		Steady: func() time.Duration { return time.Since(began) },
 	}
@@ -136,10 +136,9 @@ func TestReplacedTables(t *testing.T) {
 		"replaced": {Op: store.OpPut, Key: key, Item: store.NewItem(store.Attr{Name: "id", Value: store.String("another")})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := engine.Config{
-				Mode: engine.DynamoDB, Endpoint: local, Prefix: "watch_" + strings.ToLower(rand.Text()[:8]) + "_", Logger: slog.New(slog.DiscardHandler),
-			}
-			tables, err := engine.OpenTables(t.Context(), cfg)
+			at := engine.Tables{Endpoint: local, Prefix: "watch_" + strings.ToLower(rand.Text()[:8]) + "_"}
+			cfg := engine.Config{Distributed: &engine.Distributed{Tables: at}, Logger: slog.New(slog.DiscardHandler)}
+			tables, err := at.Open(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 
 func openEngine(dir string) (*engine.Engine, error) {
 	return engine.Open(engine.Config{
-		DataDir: dir, Kafka: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler),
+		Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler),
 		Fatal: func(err error) { fmt.Println("error", err) },
 	})
 }

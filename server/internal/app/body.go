@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// bodyBounds bounds the wait for the bodies of requests (S-27): net/http bounds
-// headers only, and a server-wide bound would end streams. Without one, whoever
-// sends a header and no body holds a connection for ever, and is not even told
-// that a token is missing: an answer waits for what is left of a body.
+// bodyBounds bounds the wait for the bodies of requests: net/http bounds headers
+// only, and a server-wide bound would end streams. Without one, whoever sends a
+// header and no body holds a connection for ever, and does not even learn that a
+// token is missing: an answer waits for what is left of a body.
 //
 // Requests that consist of a stream are not bounded; there are those of
 // reflection only.
 type bodyBounds struct {
 	all  time.Duration // for the whole body
-	rest time.Duration // for what no handler wanted, so that the connection can go on
+	rest time.Duration // for what no handler wanted, so that the connection can be used again
 }
 
 var defaultBounds = bodyBounds{all: 15 * time.Second, rest: 2 * time.Second}
@@ -30,7 +30,7 @@ func (b bodyBounds) wrap(next http.Handler) http.Handler {
 		}
 		body := &boundBody{ReadCloser: r.Body, w: w}
 		body.timer = time.AfterFunc(b.all, body.cut)
-		defer body.leave(r.ProtoMajor, b.rest)
+		defer body.release(r.ProtoMajor, b.rest)
 		// A copy: net/http goes by the body of its own request afterwards.
 		own := r.WithContext(r.Context())
 		own.Body = body
@@ -66,7 +66,7 @@ func (b *boundBody) finish() {
 	b.done = true
 }
 
-// cut makes reads fail from now on; writes go on.
+// cut makes reads fail from now on; writes still work.
 func (b *boundBody) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,9 +75,9 @@ func (b *boundBody) cut() {
 	}
 }
 
-// leave ends the handler's time with the body. In HTTP/1 the server reads the rest
+// release ends the handler's time with the body. In HTTP/1 the server reads the rest
 // before it answers; in HTTP/2 it refuses it.
-func (b *boundBody) leave(major int, rest time.Duration) {
+func (b *boundBody) release(major int, rest time.Duration) {
 	b.timer.Stop()
 	b.mu.Lock()
 	defer b.mu.Unlock()

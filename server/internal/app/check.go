@@ -7,7 +7,10 @@ import (
 	"io"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/parley-chat/parley/server/check"
+	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/telemetry"
 )
@@ -19,19 +22,42 @@ const (
 	exitUnchecked = 2 // nobody knows
 )
 
-const checkMore = `  It reads everything: all checksums of the store and the event log, and whether heads, events, messages,
+const checkHelp = `  It reads everything: all checksums of the store and the event log, and whether heads, events, messages,
   members, counts, indexes and the outbox agree. A line for each finding says where it is, what is wrong and
   what helps. With --repair it writes again what can be derived from the events and deletes nothing else; it
   may be cut off and repeated. The server must not run.
   Exit codes: 0 nothing is wrong, or everything was repaired; 1 something is wrong; 2 it could not be checked.
 `
 
-// checkData checks the data directory of a server that does not run.
-func checkData(ctx context.Context, cfg Config, stdout, stderr io.Writer) (int, error) {
-	report, err := checkDirectory(ctx, cfg, stdout, stderr)
+func (p *commandLine) checkCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "check [--repair]", Short: "check the data of a server that does not run, and repair what can be derived", Long: checkHelp,
+		Args: cobra.ArbitraryArgs,
+	}
+	repair := c.Flags().Bool("repair", false, "write again what can be derived")
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return cmdline.Usagef("check takes --repair and nothing else: %w", err)
+	})
+	c.RunE = func(c *cobra.Command, args []string) error {
+		cfg, err := p.config()
+		if err != nil {
+			return err
+		}
+		if len(args) > 0 {
+			return cmdline.Usagef("check takes --repair and nothing else, not %.40q", args[0])
+		}
+		return cmdline.ExitCode(checkData(c.Context(), cfg, *repair, p.stdout, p.stderr))
+	}
+	return c
+}
+
+// checkData checks the data directory of a server that does not run, and returns the exit
+// code.
+func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer) int {
+	report, err := checkDirectory(ctx, cfg, repair, stdout, stderr)
 	if err != nil {
 		fmt.Fprintf(stderr, "parley: not checked: %v\n", err)
-		return exitUnchecked, nil
+		return exitUnchecked
 	}
 	fmt.Fprintf(stdout, "%d chats, %d messages, %d events, %d users; %d rows in %s: ", report.Chats, report.Messages, report.Events, report.Users, report.Rows, report.Took.Round(time.Millisecond))
 	switch left := report.Found - report.Fixed; {
@@ -41,25 +67,25 @@ func checkData(ctx context.Context, cfg Config, stdout, stderr io.Writer) (int, 
 		fmt.Fprintf(stdout, "%d findings, all repaired\n", report.Found)
 	case report.Fixed > 0:
 		fmt.Fprintf(stdout, "%d findings, %d repaired\n", report.Found, report.Fixed)
-		return exitFindings, nil
+		return exitFindings
 	default:
 		fmt.Fprintf(stdout, "%d findings\n", report.Found)
-		return exitFindings, nil
+		return exitFindings
 	}
-	return exitClean, nil
+	return exitClean
 }
 
-func checkDirectory(ctx context.Context, cfg Config, stdout, stderr io.Writer) (report check.Report, err error) {
-	if cfg.Engine.Distributed() {
+func checkDirectory(ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer) (report check.Report, err error) {
+	if cfg.distributed() {
 		return report, errors.New("check is for a data directory; in the distributed mode the reconciler compares the tables while they are in use")
 	}
-	ec := cfg.Engine
-	ec.Logger = telemetry.NewLogger(stderr, cfg.LogJSON)
-	data, err := engine.OpenOffline(ec, cfg.repair)
+	ec := cfg.Backend
+	ec.Logger = telemetry.NewLogger(stderr, cfg.LogFormat == "json")
+	data, err := engine.OpenOffline(ec, repair)
 	if err != nil {
 		return report, err
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	_, key := cfg.readKey()
-	return check.Run(ctx, check.Config{Data: data, Repair: cfg.repair, Clock: time.Now, Out: stdout, Key: key})
+	return check.Run(ctx, check.Config{Data: data, Repair: repair, Clock: time.Now, Out: stdout, Key: key})
 }

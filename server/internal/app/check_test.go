@@ -30,7 +30,7 @@ func checked(t testing.TB, dir string, args ...string) (code int, out string) {
 // spoil removes the rows of a table that can be derived, behind everybody's back.
 func spoil(t testing.TB, dir string, tables ...store.Table) {
 	t.Helper()
-	o, err := engine.OpenOffline(engine.Config{DataDir: dir, Kafka: "127.0.0.1:0"}, true)
+	o, err := engine.OpenOffline(engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,15 @@
 package app
 
 import (
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/spf13/cobra"
+
+	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/config"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 )
 
@@ -21,22 +21,44 @@ func environ(env map[string]string) (list []string) {
 	return list
 }
 
+// parse returns the configuration that a command line and an environment make, or what is
+// said about them.
+func parse(t *testing.T, args []string, env map[string]string) (got Config, says string) {
+	t.Helper()
+	var out, failure strings.Builder
+	root := &cobra.Command{Use: "server", Args: cobra.ArbitraryArgs}
+	p := &commandLine{Program: cmdline.New(config.Server, root, "parley"), environ: environ(env), stdout: &out, stderr: &failure}
+	root.RunE = func(*cobra.Command, []string) (err error) {
+		got, err = p.config()
+		return err
+	}
+	code := p.Run(t.Context(), args, &out, &failure)
+	if (code == cmdline.ExitOK) != (failure.Len() == 0) || code != cmdline.ExitOK && (code != cmdline.ExitUsage || strings.Count(failure.String(), "\n") != 1) {
+		t.Errorf("%v: exit code %d, %q", args, code, failure.String())
+	}
+	return got, failure.String()
+}
+
 // A flag goes before the environment, the environment before the default.
 func TestConfigPrecedence(t *testing.T) {
+	type values struct {
+		listen, dataDir, kafka, registry, format string
+		chats                                    int
+	}
 	for _, tt := range []struct {
 		name string
 		args []string
 		env  map[string]string
-		want Config
+		want values
 	}{
-		{name: "defaults", want: Config{Listen: DefaultListen, DataDir: DefaultDataDir, Kafka: DefaultKafka, Registry: registryapi.DefaultListen}},
+		{name: "defaults", want: values{DefaultListen, DefaultDataDir, DefaultKafka, registryapi.DefaultListen, "text", 10_000}},
 		{
 			name: "environment",
 			env: map[string]string{
 				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_REGISTRY_LISTEN": "127.0.0.1:3", "PARLEY_LOG_FORMAT": "json",
 				"PARLEY_MAX_CHATS_PER_USER": "7",
 			},
-			want: Config{Listen: "[::1]:0", DataDir: "/d", Kafka: "127.0.0.1:1", Registry: "127.0.0.1:3", LogJSON: true, MaxChats: 7},
+			want: values{"[::1]:0", "/d", "127.0.0.1:1", "127.0.0.1:3", "json", 7},
 		},
 		{
 			name: "flags",
@@ -44,32 +66,29 @@ func TestConfigPrecedence(t *testing.T) {
 			env: map[string]string{
 				"PARLEY_LISTEN": "[::1]:0", "PARLEY_DATA_DIR": "/d", "PARLEY_KAFKA_LISTEN": "127.0.0.1:1", "PARLEY_REGISTRY_LISTEN": "127.0.0.1:3", "PARLEY_LOG_FORMAT": "json",
 			},
-			want: Config{Listen: ":7", DataDir: "/f", Kafka: "127.0.0.1:2", Registry: "127.0.0.1:4"},
+			want: values{":7", "/f", "127.0.0.1:2", "127.0.0.1:4", "text", 10_000},
 		},
 		{
 			name: "a flag repairs a bad environment", args: []string{"--listen", "localhost:65535"}, env: map[string]string{"PARLEY_LISTEN": "x"},
-			want: Config{Listen: "localhost:65535", DataDir: DefaultDataDir, Kafka: DefaultKafka, Registry: registryapi.DefaultListen},
+			want: values{"localhost:65535", DefaultDataDir, DefaultKafka, registryapi.DefaultListen, "text", 10_000},
 		},
 		{
 			name: "an empty variable is none", env: map[string]string{"PARLEY_DATA_DIR": "", "PARLEY_LISTEN": ""},
-			want: Config{Listen: DefaultListen, DataDir: DefaultDataDir, Kafka: DefaultKafka, Registry: registryapi.DefaultListen},
+			want: values{DefaultListen, DefaultDataDir, DefaultKafka, registryapi.DefaultListen, "text", 10_000},
 		},
 		{
-			name: "token", args: []string{"--data-dir", "/d", "token", "bob_1"},
-			want: Config{Listen: DefaultListen, DataDir: "/d", Kafka: DefaultKafka, Registry: registryapi.DefaultListen, command: "token", user: "bob_1"},
+			name: "a flag with one dash and a space", args: []string{"-data-dir", "/d"},
+			want: values{DefaultListen, "/d", DefaultKafka, registryapi.DefaultListen, "text", 10_000},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := parse(tt.args, environ(tt.env), io.Discard)
-			got.Engine, got.LinkListen = engine.Config{}, "" // see TestDistributedConfig
-			got.OpsListen, got.ops = "", opsClient{}         // see TestOperators
-			got.WebOrigins, got.Demo = nil, false            // see TestCORS and TestDemoUsersOff
-			got.Edge = edgeConfig{}                          // see the tests of the edge
-			if tt.want.MaxChats == 0 {
-				tt.want.MaxChats = 10_000
+			c, says := parse(t, tt.args, tt.env)
+			mode := c.Backend.Embedded
+			if says != "" || mode == nil || c.distributed() {
+				t.Fatalf("%+v, %s", c, says)
 			}
-			if err != nil || !reflect.DeepEqual(got, tt.want) {
-				t.Fatalf("%+v, %v", got, err)
+			if got := (values{c.Listen, mode.DataDir, mode.Kafka, c.Registry.Listen, c.LogFormat, c.MaxChatsPerUser}); got != tt.want || mode.KafkaFallback != (tt.want.kafka == DefaultKafka) {
+				t.Errorf("%+v, not %+v", got, tt.want)
 			}
 		})
 	}
@@ -87,11 +106,15 @@ func TestBadUsage(t *testing.T) {
 		"1 to 64 bytes of printable":      {"token", "a/b"},
 		"not defined: -listn":             {"--listn", "x"},
 		"flag needs an argument: -listen": {"--listen"},
+		"flags go before the command":     {"token", "--data-dir", "x", "bob"},
+		"unknown command \"dance\"":       {"dance"},
+		"check takes --repair":            {"check", "--force"},
+		"check takes --repair and":        {"check", "now"},
 	} {
-		var wrong errUsage
-		_, err := parse(args, nil, io.Discard)
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%v: %v", args, err)
+		var out, failure strings.Builder
+		code := Run(t.Context(), args, nil, &out, &failure)
+		if code != cmdline.ExitUsage || out.Len() > 0 || !strings.Contains(failure.String(), says) || strings.Count(failure.String(), "\n") != 1 {
+			t.Errorf("%v: exit code %d, %q, %q", args, code, out.String(), failure.String())
 		}
 	}
 }
@@ -105,9 +128,9 @@ func TestDistributedConfig(t *testing.T) {
 	}
 	good := []string{"--store", "dynamodb", "--redis", "redis://parley@h:1,i:2", "--key-file", key}
 	env := map[string]string{"PARLEY_REDIS_PASSWORD": "hunter2", "PARLEY_KAFKA_PASSWORD": "hunter3"}
-	c, err := parse(good, environ(env), io.Discard)
-	if err != nil || !c.Engine.Distributed() || c.Engine.RedisPassword != "hunter2" || c.LinkListen != DefaultLink {
-		t.Fatalf("%+v %v", c, err)
+	c, failure := parse(t, good, env)
+	if failure != "" || !c.distributed() || c.Backend.Distributed.Redis.Password != "hunter2" || c.Links.Listen != DefaultLink {
+		t.Fatalf("%+v %s", c, failure)
 	}
 	for says, args := range map[string][]string{
 		"store must be":               {"--store", "sqlite"},
@@ -136,10 +159,8 @@ func TestDistributedConfig(t *testing.T) {
 		"PLAIN sends the password":    append(good, "--kafka-brokers", "h:1", "--kafka-sasl", "PLAIN", "--kafka-user", "u"),
 		"must be at most 64 letter":   append(good, "--dynamodb-prefix", "a b"),
 	} {
-		var wrong errUsage
-		_, err := parse(args, environ(env), io.Discard)
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), strings.TrimSpace(says)) || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") {
-			t.Errorf("%v: %v", args, err)
+		if _, failure := parse(t, args, env); !strings.Contains(failure, strings.TrimSpace(says)) || strings.Contains(failure, "hunter") {
+			t.Errorf("%v: %s", args, failure)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func newLagProbe(ctx context.Context, in *installation) *lagProbe {
 	in.t.Helper()
 	p := &lagProbe{t: in.t, seen: map[kafka.Partition]int64{}, data: map[kafka.Partition]int64{}}
 	var err error
-	if p.eng, err = engine.Open(engine.Config{Mode: engine.DynamoDB, Prefix: in.rows, Endpoint: in.store}); err != nil {
+	if p.eng, err = engine.Open(engine.Config{Distributed: &engine.Distributed{Tables: engine.Tables{Prefix: in.rows, Endpoint: in.store}}}); err != nil {
 		in.t.Fatal(err)
 	}
 	in.t.Cleanup(func() { _ = p.eng.Close() })

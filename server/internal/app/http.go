@@ -19,8 +19,6 @@ import (
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
-type logger = *slog.Logger
-
 // Limits of the HTTP server.
 const (
 	drainTime   = 8 * time.Second
@@ -31,13 +29,14 @@ const (
 type web struct {
 	srv       *http.Server
 	hub       *delivery.Hub
-	log       logger
+	log       *slog.Logger
 	drainOpen func()
 	ready     atomic.Bool
 }
 
-func (p *program) server(log logger, address string) *web {
-	w := &web{hub: p.hub, log: log}
+// server makes the HTTP server; address is where this machine finds it.
+func (p *program) server(address string) *web {
+	w := &web{hub: p.hub, log: p.log}
 	mux := http.NewServeMux()
 	for path, handler := range p.api.Handlers() {
 		mux.Handle(path, p.gate.Wrap(handler))
@@ -45,9 +44,9 @@ func (p *program) server(log logger, address string) *web {
 	mux.Handle("/api/v1/", p.rest)
 	pages := edge.NewPages(maxPages, pageTime)
 	mux.Handle("/docs", pages.Wrap(p.rest))
-	mux.Handle("/{$}", pages.Wrap(p.welcome(address)))
-	w.drainOpen = handleOpen(mux, p.api.Names(), !p.cfg.Edge.exposed(), p.operatorsOnly)
-	if p.metricsHere() {
+	mux.Handle("/{$}", pages.Wrap(p.welcomePage(address)))
+	w.drainOpen = handleTokenless(mux, p.api.Names(), !p.cfg.exposed(), p.operatorsOnly)
+	if p.servesMetrics() {
 		mux.Handle("GET /metrics", p.operatorsOnly(edge.NewPages(maxScrapes, pageTime).Wrap(p.metrics.Handler())))
 	}
 	p.handleHealth(mux, w)
@@ -68,7 +67,7 @@ func (p *program) server(log logger, address string) *web {
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 250, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second,
 		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
 	return w
 }
@@ -81,7 +80,7 @@ func (p *program) handleHealth(mux *http.ServeMux, w *web) {
 			http.Error(rw, "draining", http.StatusServiceUnavailable)
 			return
 		}
-		switch err := p.eng.Ready(r.Context()); {
+		switch err := p.backend.Ready(r.Context()); {
 		case errors.Is(err, engine.ErrSkew):
 			http.Error(rw, "the clock differs from the store's, or was set", http.StatusServiceUnavailable)
 			return
@@ -121,8 +120,8 @@ func withCORS(next http.Handler, origins []string) http.Handler {
 	}).Handler(next)
 }
 
-// run serves until ctx ends, then drains: no longer ready, streams told to
-// reconnect elsewhere, requests under way finished, the rest cut off.
+// run serves until ctx ends. Then it drains: it is no longer ready, streams are asked to
+// reconnect elsewhere, requests under way finish, and the rest is cut off.
 func (w *web) run(listener net.Listener) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		w.ready.Store(true)

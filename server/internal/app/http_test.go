@@ -1,7 +1,6 @@
 package app
 
 import (
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,11 +9,11 @@ import (
 )
 
 // origins are those that a setting, or the default, stands for.
-func origins(t *testing.T, environ ...string) []string {
+func origins(t *testing.T, setting string) []string {
 	t.Helper()
-	c, err := parse(nil, environ, io.Discard)
-	if err != nil {
-		t.Fatal(err)
+	c, failure := parse(t, nil, map[string]string{"PARLEY_WEB_ORIGINS": setting})
+	if failure != "" {
+		t.Fatal(failure)
 	}
 	return c.WebOrigins
 }
@@ -25,7 +24,7 @@ func TestCORS(t *testing.T) {
 	h := withCORS(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		reached++
 		w.Header().Set("ETag", "x")
-	}), origins(t))
+	}), origins(t, ""))
 	for origin, allowed := range map[string]bool{
 		"http://localhost:5173": true, "https://localhost:5173": true, "http://localhost": true,
 		"http://127.0.0.1:3000": true, "http://[::1]:3000": true,
@@ -61,7 +60,7 @@ func TestCORS(t *testing.T) {
 
 // The REST API needs more methods than RPCs do, and a header of its own.
 func TestCORSOfREST(t *testing.T) {
-	h := withCORS(http.NotFoundHandler(), origins(t))
+	h := withCORS(http.NotFoundHandler(), origins(t, ""))
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		r := httptest.NewRequest(http.MethodOptions, "/api/v1/chats", http.NoBody)
 		r.Header.Set("Origin", "http://localhost:5173")
@@ -83,7 +82,7 @@ func TestCORSOfREST(t *testing.T) {
 
 func TestLocalAddress(t *testing.T) {
 	for ip, want := range map[string]string{"127.0.0.1": "127.0.0.1:80", "0.0.0.0": "127.0.0.1:80", "::": "127.0.0.1:80", "::1": "[::1]:80"} {
-		if got := local(&net.TCPAddr{IP: net.ParseIP(ip), Port: 80}); got != want {
+		if got := localAddr(&net.TCPAddr{IP: net.ParseIP(ip), Port: 80}); got != want {
 			t.Errorf("%s: %s", ip, got)
 		}
 	}
@@ -96,7 +95,7 @@ func TestWebOrigins(t *testing.T) {
 		"local, https://Chat.Example.com:443,http://10.0.0.7:3000": {"https://chat.example.com": true, "http://10.0.0.7:3000": true, "http://10.0.0.7": false, "http://localhost:3000": true},
 		"none": {"http://localhost:3000": false, "https://chat.example.com": false, "null": false},
 	} {
-		h := withCORS(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), origins(t, "PARLEY_WEB_ORIGINS="+setting))
+		h := withCORS(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), origins(t, setting))
 		for origin, allowed := range want {
 			for _, method := range []string{http.MethodOptions, http.MethodPost} {
 				r := httptest.NewRequest(method, "/api/v1/chats", http.NoBody)

@@ -337,7 +337,7 @@ func usual(t *testing.T, addr, alice string) {
 	restDo(t, addr, alice, "POST", "/chats", "{", 400)
 }
 
-// ofChats are the series that usual moves in a server (L-164 to L-168).
+// ofChats are the series that usual moves in a server.
 var ofChats = []string{
 	`parley_chat_created_total{chat_type="direct"}`, `parley_chat_created_total{chat_type="group"}`,
 	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="1"}`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="1"}`,

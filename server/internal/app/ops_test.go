@@ -127,7 +127,7 @@ func TestOperators(t *testing.T) {
 // process that has the directory open can.
 func unreadable(t *testing.T, dir string) *kafka.Record {
 	t.Helper()
-	eng, err := engine.Open(engine.Config{DataDir: dir, Kafka: "127.0.0.1:0"})
+	eng, err := engine.Open(engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,9 @@ var (
 	page = template.Must(template.New("page").Parse(pageSource))
 )
 
-// welcome serves the address that the greeting names, for people who open it. It shows no
+// welcomePage serves the address that the welcome names, for people who open it. It shows no
 // token: whoever reaches the server sees it.
-func (p *program) welcome(local string) http.Handler {
+func (p *program) welcomePage(local string) http.Handler {
 	sum := sha256.Sum256([]byte(pageStyle))
 	policy := "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +32,7 @@ func (p *program) welcome(local string) http.Handler {
 			http.Error(w, "this path is a page for people, which GET shows; RPCs are at /package.Service/Method", http.StatusMethodNotAllowed)
 			return
 		}
-		body, err := p.page(shownAt(r, local))
+		body, err := p.page(requestedAt(r, local))
 		if err != nil { // the template and its data are ours
 			http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
 			return
@@ -50,7 +50,7 @@ func (p *program) page(base string) ([]byte, error) {
 	var b bytes.Buffer
 	err := page.Execute(&b, map[string]any{
 		"Style": template.CSS(pageStyle), //nolint:gosec // our own file
-		"Alone": !p.cfg.Engine.Distributed(), "Demo": p.demoUsers() != nil, "Metrics": p.metricsHere(),
+		"Alone": !p.cfg.distributed(), "Demo": p.demoUsers() != nil, "Metrics": p.servesMetrics(),
 		"Stream": streamLines(base), "Send": sendLines(base), "Read": readLines(base),
 	})
 	return b.Bytes(), err
@@ -58,9 +58,9 @@ func (p *program) page(base string) ([]byte, error) {
 
 var plainHost = regexp.MustCompile(`^([A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:]{2,45}\])(:[0-9]{1,5})?$`)
 
-// shownAt is the address by which a request has come, for lines that people paste into
+// requestedAt is the address by which a request has come, for lines that people paste into
 // their shells: a host that is none is not repeated there.
-func shownAt(r *http.Request, local string) string {
+func requestedAt(r *http.Request, local string) string {
 	scheme, host := "http", r.Host
 	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
 		scheme = "https"

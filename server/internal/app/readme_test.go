@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
@@ -46,7 +48,7 @@ func TestReadmeSettings(t *testing.T) {
 	text := readme(t)
 	names, flags := map[string]bool{"PARLEY_CONFIG": true}, map[string]bool{"--config": true, "--help": true, "--base": true, "--repair": true}
 	for _, p := range []config.Program{config.Server, config.Workers} {
-		for _, s := range config.Settings(p) {
+		for _, s := range config.Table(p) {
 			names[s.Name] = true
 			flags["--"+s.Flag] = true
 		}
@@ -84,7 +86,7 @@ func TestReadmeSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []config.Program{config.Server, config.Workers} {
-		if _, _, err := config.Read(p, []string{"--config", path}, nil); err != nil {
+		if _, err := config.Declare(p, pflag.NewFlagSet("", pflag.ContinueOnError)).Read([]string{"PARLEY_CONFIG=" + path}); err != nil {
 			t.Errorf("the README's file: %v", err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/parley-chat/parley/server/cmdline"
 )
 
 // environ is an environment in the form of os.Environ.
@@ -29,7 +31,7 @@ func run(t *testing.T, env map[string]string, args ...string) (code int, stdout,
 	return code, out.String(), errs.String()
 }
 
-// Wrong use is told of in one line, before anything is connected to, without a password.
+// Wrong use is reported in one line, before anything is connected to, without a password.
 func TestUsage(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key.pem")
 	if err := os.WriteFile(key, []byte("x"), 0o600); err != nil {
@@ -66,7 +68,7 @@ func TestUsage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := run(t, env, tt.args...)
-			if code != exitUsage || stdout != "" || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter") {
+			if code != cmdline.ExitUsage || stdout != "" || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter") {
 				t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 			}
 		})
@@ -78,17 +80,19 @@ func TestUsage(t *testing.T) {
 func TestHelp(t *testing.T) {
 	wrong := map[string]string{"PARLEY_TYPO": "1", "PARLEY_STORE": "x"}
 	for command, want := range map[string][]string{
-		"":       {"run JOB", "-kafka-brokers", "PARLEY_REDIS_PASSWORD", "-relay-slots", "deadletters list"},
-		"run":    {"run JOB", "relay ", "fanout ", "reconcile ", "registry ", "ops "},
-		"topics": {"topics apply|verify|terraform", "topics capacity", "topics acl [apply|verify]", "ends with 3"}, "topics apply": {"topics apply|verify"},
-		"topics acl": {"topics acl [apply"}, "topics acl verify": {"topics acl [apply", "ends with 3"}, "tables": {"tables apply|verify|terraform"},
+		"":             {"run JOB", "-kafka-brokers", "PARLEY_REDIS_PASSWORD", "-relay-slots", "deadletters list"},
+		"run":          {"run JOB", "relay ", "fanout ", "reconcile ", "registry ", "ops "},
+		"topics":       {"topics apply\n", "topics verify\n", "topics terraform\n", "topics capacity\n", "topics acl\n", "topics acl apply\n", "topics acl verify\n", "ends with 3"},
+		"topics apply": {"topics apply\n"}, "topics verify": {"ends with 3", "brokers whose own settings are weak"},
+		"topics acl": {"topics acl apply\n"}, "topics acl verify": {"topics acl verify\n", "ends with 3"},
+		"tables": {"tables apply\n", "tables verify\n", "tables terraform\n"}, "schemas": {"schemas register\n", "schemas verify\n"},
 		"tables verify": {"ends with 3"}, "redis": {"redis acl"}, "redis acl": {"rules of the user"}, "run relay": {"run JOB"},
 		"deadletters": {"redrive"}, "deadletters list": {"page-token"}, "replay": {"execute"}, "groups": {"hot-keys"}, "operators": {"NAME"},
 	} {
 		words := strings.Fields(command)
 		for _, line := range [][]string{append(slices.Clone(words), "--help"), append(slices.Clone(words), "-h"), append([]string{"help"}, words...)} {
 			code, stdout, stderr := run(t, wrong, line...)
-			if code != exitOK || stderr != "" {
+			if code != cmdline.ExitOK || stderr != "" {
 				t.Errorf("%q: exit code %d, %q", line, code, stderr)
 			}
 			for _, says := range want {
@@ -99,11 +103,11 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	for _, line := range []string{"version", "--version"} {
-		if code, stdout, stderr := run(t, wrong, line); code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "workers ") || strings.Count(stdout, "\n") != 1 {
+		if code, stdout, stderr := run(t, wrong, line); code != cmdline.ExitOK || stderr != "" || !strings.HasPrefix(stdout, "workers ") || strings.Count(stdout, "\n") != 1 {
 			t.Errorf("%s: exit code %d, %q, %q", line, code, stdout, stderr)
 		}
 	}
-	if code, stdout, stderr := run(t, nil, "help", "dance"); code != exitUsage || stdout != "" || !strings.Contains(stderr, `unknown command "dance"`) {
+	if code, stdout, stderr := run(t, nil, "help", "dance"); code != cmdline.ExitUsage || stdout != "" || !strings.Contains(stderr, `unknown command "dance"`) {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 }
@@ -121,7 +125,7 @@ func TestPrinted(t *testing.T) {
 		"replication_factor = var.parley_topic": {"topics", "terraform"},
 	} {
 		code, stdout, stderr := run(t, nil, args...)
-		if code != exitOK || stderr != "" || !strings.Contains(stdout, want) {
+		if code != cmdline.ExitOK || stderr != "" || !strings.Contains(stdout, want) {
 			t.Errorf("%v: exit code %d, %q, lacks %s", args, code, stderr, want)
 		}
 	}
@@ -137,7 +141,7 @@ func TestTables(t *testing.T) {
 	for i, tt := range []struct {
 		verb, says string
 		code       int
-	}{{"verify", "", exitDiffer}, {"apply", "", exitOK}, {"verify", "tables are as declared", exitOK}, {"apply", "tables are as declared", exitOK}} {
+	}{{"verify", "", exitDiffer}, {"apply", "", cmdline.ExitOK}, {"verify", "tables are as declared", cmdline.ExitOK}, {"apply", "tables are as declared", cmdline.ExitOK}} {
 		code, stdout, stderr := run(t, nil, append(flags, "tables", tt.verb)...)
 		if code != tt.code || stderr != "" || stdout == "" || !strings.Contains(stdout, tt.says) {
 			t.Fatalf("step %d, %s: exit code %d, %q, %q", i, tt.verb, code, stdout, stderr)
@@ -149,7 +153,7 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	if code, _, stderr := run(t, nil, append(flags, "--listen", taken.Addr().String(), "run", "reconcile")...); code != exitFailed || strings.Count(stderr, "\n") != 1 {
+	if code, _, stderr := run(t, nil, append(flags, "--listen", taken.Addr().String(), "run", "reconcile")...); code != cmdline.ExitFailed || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("a port that is taken: exit code %d, %q", code, stderr)
 	}
 }
@@ -179,17 +183,17 @@ func TestRunNeedsItsEngines(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"run", "relay"}, exitFailed, "a table is missing; make them with: workers tables apply"},
-		{[]string{"tables", "apply"}, exitOK, ""},
-		{[]string{"run", "relay"}, exitFailed, "messages.persisted: is missing"},
+		{[]string{"run", "relay"}, cmdline.ExitFailed, "a table is missing; make them with: workers tables apply"},
+		{[]string{"tables", "apply"}, cmdline.ExitOK, ""},
+		{[]string{"run", "relay"}, cmdline.ExitFailed, "messages.persisted: is missing"},
 		{[]string{"topics", "verify"}, exitDiffer, "messages.persisted: is missing"},
-		{[]string{"topics", "apply"}, exitOK, "messages.persisted: created with 64 partitions"},
-		{[]string{"topics", "verify"}, exitOK, "as declared"},
-		{[]string{"run", "fanout"}, exitFailed, "register what this version publishes with: workers schemas register"},
+		{[]string{"topics", "apply"}, cmdline.ExitOK, "messages.persisted: created with 64 partitions"},
+		{[]string{"topics", "verify"}, cmdline.ExitOK, "as declared"},
+		{[]string{"run", "fanout"}, cmdline.ExitFailed, "register what this version publishes with: workers schemas register"},
 		{[]string{"schemas", "verify"}, exitDiffer, "is not registered as it is here"},
-		{[]string{"schemas", "register"}, exitOK, "dead_letters-parley.event.v1.DeadLetter: id "},
-		{[]string{"schemas", "verify"}, exitOK, "dead_letters-parley.event.v1.DeadLetter: id "},
-		{[]string{"run", "fanout"}, exitFailed, "not a PEM private key"},
+		{[]string{"schemas", "register"}, cmdline.ExitOK, "dead_letters-parley.event.v1.DeadLetter: id "},
+		{[]string{"schemas", "verify"}, cmdline.ExitOK, "dead_letters-parley.event.v1.DeadLetter: id "},
+		{[]string{"run", "fanout"}, cmdline.ExitFailed, "not a PEM private key"},
 	} {
 		code, stdout, stderr := run(t, nil, append(slices.Clone(flags), tt.args...)...)
 		if code != tt.code || !strings.Contains(stdout+stderr, tt.says) {
@@ -209,7 +213,7 @@ func TestReadmeCommands(t *testing.T) {
 		t.Fatalf("found %q", lines)
 	}
 	for _, line := range lines {
-		if code, _, stderr := run(t, nil, append([]string{"help"}, strings.Fields(line[1])...)...); code != exitOK {
+		if code, _, stderr := run(t, nil, append([]string{"help"}, strings.Fields(line[1])...)...); code != cmdline.ExitOK {
 			t.Errorf("%s: %s", line[0], stderr)
 		}
 	}

@@ -23,7 +23,7 @@ func TestRightsAreForTheNamesInUse(t *testing.T) {
 			t.Errorf("rights are for %s*, not for %s", access.RelayTransactions, s.TransactionalID)
 		}
 	}
-	if got := access.Of(jobs.Relay, jobs.Fanout, jobs.Ops); len(got) != 3 {
+	if got := access.Of(jobs.Relay, jobs.Fanout, jobs.Operators); len(got) != 3 {
 		t.Errorf("jobs have the roles %v", got)
 	}
 	for _, topic := range fanout.Topics() {

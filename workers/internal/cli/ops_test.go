@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
@@ -86,9 +87,9 @@ func TestOperators(t *testing.T) {
 		}
 		return stdout + stderr
 	}
-	do(exitOK, "tables", "apply")
-	do(exitOK, "topics", "apply")
-	do(exitOK, "schemas", "register")
+	do(cmdline.ExitOK, "tables", "apply")
+	do(cmdline.ExitOK, "topics", "apply")
+	do(cmdline.ExitOK, "schemas", "register")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	log, ended := &logs{}, make(chan int, 1)
@@ -97,7 +98,7 @@ func TestOperators(t *testing.T) {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if code := <-ended; code != exitOK {
+		if code := <-ended; code != cmdline.ExitOK {
 			t.Errorf("exit code %d", code)
 		}
 		if t.Failed() {
@@ -115,7 +116,7 @@ func TestOperators(t *testing.T) {
 	}
 	env["PARLEY_OPS_ADDRESS"] = served.FindStringSubmatch(log.String())[1]
 
-	eng, err := engine.Open(engine.Config{Mode: engine.DynamoDB, Prefix: id + "_", Endpoint: env["PARLEY_DYNAMODB_ENDPOINT"]})
+	eng, err := engine.Open(engine.Config{Distributed: &engine.Distributed{Tables: engine.Tables{Prefix: id + "_", Endpoint: env["PARLEY_DYNAMODB_ENDPOINT"]}}})
 	must(t, err)
 	t.Cleanup(func() { must(t, eng.Close()) })
 	chats, err := chat.New(t.Context(), chat.Config{Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: "test"})
@@ -149,29 +150,29 @@ func TestOperators(t *testing.T) {
 		must(t, bury(t.Context(), d))
 		letters = append(letters, d.ID())
 	}
-	if out := do(exitOK, "deadletters", "list", "--key", group.ChatID); strings.Count(out, "authoritative: a test") != 2 {
+	if out := do(cmdline.ExitOK, "deadletters", "list", "--key", group.ChatID); strings.Count(out, "authoritative: a test") != 2 {
 		t.Fatal(out)
 	}
-	if out := do(exitOK, "deadletters", "show", letters[0]); !strings.Contains(out, "event     ChatCreated") || strings.Contains(out, "Tea") {
+	if out := do(cmdline.ExitOK, "deadletters", "show", letters[0]); !strings.Contains(out, "event     ChatCreated") || strings.Contains(out, "Tea") {
 		t.Error(out)
 	}
-	out := do(exitOK, "deadletters", "redrive", letters[0])
+	out := do(cmdline.ExitOK, "deadletters", "redrive", letters[0])
 	if !strings.Contains(out, "1 would be redriven") {
 		t.Error(out)
 	}
-	for code := exitFailed; code != exitOK; { // until the process is listed, and may speak to servers
+	for code := cmdline.ExitFailed; code != cmdline.ExitOK; { // until the process is listed, and may speak to servers
 		var stderr string
-		if code, out, stderr = run(t, env, "deadletters", "redrive", "--execute", letters[0]); code != exitOK && code != 3 {
+		if code, out, stderr = run(t, env, "deadletters", "redrive", "--execute", letters[0]); code != cmdline.ExitOK && code != 3 {
 			t.Fatal(code, out, stderr)
 		}
 	}
-	if out := do(exitOK, "deadletters", "redrive", "--execute", letters[0]); !strings.Contains(out, "0 chosen") {
+	if out := do(cmdline.ExitOK, "deadletters", "redrive", "--execute", letters[0]); !strings.Contains(out, "0 chosen") {
 		t.Error(out)
 	}
-	if out := do(exitOK, "deadletters", "discard", "--execute", "--reason", "a test wrote it", "--key", group.ChatID); !strings.Contains(out, "1 chosen, 1 discarded") {
+	if out := do(cmdline.ExitOK, "deadletters", "discard", "--execute", "--reason", "a test wrote it", "--key", group.ChatID); !strings.Contains(out, "1 chosen, 1 discarded") {
 		t.Error(out)
 	}
-	if out := do(exitOK, "deadletters", "list", "--status", "redriven,discarded", "--key", group.ChatID); !strings.Contains(out, "a test wrote it (by ada)") || strings.Count(out, letters[0]) != 1 {
+	if out := do(cmdline.ExitOK, "deadletters", "list", "--status", "redriven,discarded", "--key", group.ChatID); !strings.Contains(out, "a test wrote it (by ada)") || strings.Count(out, letters[0]) != 1 {
 		t.Error(out)
 	}
 
@@ -200,10 +201,10 @@ func TestOperators(t *testing.T) {
 	}
 	await(1)
 	for out = ""; !strings.Contains(out, "1 chats, 1 events are published again"); { // its row may still be there for a moment
-		out = do(exitOK, "replay", "--execute", "--chat", group.ChatID, "--type", "ChatCreated")
+		out = do(cmdline.ExitOK, "replay", "--execute", "--chat", group.ChatID, "--type", "ChatCreated")
 	}
 	await(2)
-	if out := do(exitFailed, "groups", "describe", id); !strings.Contains(out, "no such consumer group") {
+	if out := do(cmdline.ExitFailed, "groups", "describe", id); !strings.Contains(out, "no such consumer group") {
 		t.Error(out)
 	}
 }

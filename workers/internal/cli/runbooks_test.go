@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
@@ -55,7 +56,7 @@ func TestRunbooks(t *testing.T) {
 		}
 		for _, s := range setting.FindAllString(text, -1) {
 			found := false
-			for _, have := range config.Settings(config.Server | config.Workers) {
+			for _, have := range config.Table(config.Server | config.Workers) {
 				found = found || have.Name == s
 			}
 			if !found {
@@ -96,7 +97,7 @@ func unknown(t *testing.T, words []string) string {
 		return "is not in the usage"
 	}
 	code, help, stderr := run(t, nil, append(append([]string{}, verb...), "--help")...)
-	if code != exitOK {
+	if code != cmdline.ExitOK {
 		return stderr
 	}
 	for _, w := range words {

@@ -9,64 +9,63 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/spf13/cobra"
+
+	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/workers/internal/jobs"
-	"github.com/parley-chat/parley/workers/migrate"
+	"github.com/parley-chat/parley/workers/pipeline"
 )
 
-// schemas registers or looks for the schemas of what this version publishes. It needs
-// the store only.
-func (s settings) schemas(ctx context.Context, verb string, stdout io.Writer) (err error) {
-	if verb != "register" && verb != "verify" {
-		return errUsage{errors.New("schemas needs register or verify")}
-	}
-	c := s.jobs.Engine
-	c.Redis, c.Brokers, c.Logger = "", "", slog.New(slog.DiscardHandler)
-	ctx, cancel := context.WithTimeout(ctx, adminTime)
-	defer cancel()
-	eng, err := engine.Open(c)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(engine.ExplainStore(c, err), eng.Close()) }()
-	own, err := bring(ctx, eng.Store, verb == "register")
-	var missing *registry.MissingError
-	if errors.As(err, &missing) {
-		return differ(stdout, []string{missing.Error()}, "")
-	}
-	if err != nil {
-		return err
-	}
-	return tell(stdout, lines(own), "")
+func (p *program) schemaCommands() *cobra.Command {
+	return cmdline.Group("schemas", "commands on the schemas of what this version publishes",
+		p.command("register", "register the schemas of what this version publishes", "", func(ctx context.Context, s settings, stdout io.Writer) error {
+			return s.schemas(ctx, true, stdout)
+		}),
+		p.command("verify", "check that the schemas of what this version publishes are registered", verifyHelp, func(ctx context.Context, s settings, stdout io.Writer) error {
+			return s.schemas(ctx, false, stdout)
+		}),
+	)
 }
 
-// bring registers or looks for the schemas, those of topics under other names as well.
-func bring(ctx context.Context, st store.Store, register bool) (registry.Own, error) {
+// schemas registers or checks the schemas of what this version publishes. It needs the
+// store only.
+func (s settings) schemas(ctx context.Context, register bool, stdout io.Writer) (err error) {
+	tables := s.backend.Tables
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	backend, err := engine.Open(engine.Config{Distributed: &engine.Distributed{Tables: tables}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(tables.Explain(err), backend.Close()) }()
+	own, err := resolve(ctx, backend.Store, register)
+	var missing *registry.MissingError
+	if errors.As(err, &missing) {
+		return reportDifferences(stdout, []string{missing.Error()}, "")
+	}
+	if err != nil {
+		return err
+	}
+	return printLines(stdout, schemaLines(own), "")
+}
+
+func resolve(ctx context.Context, st store.Store, register bool) (registry.Own, error) {
 	topics, err := versions.Load(ctx, st)
 	if err != nil {
 		return registry.Own{}, err
 	}
-	r := registry.New(st)
-	find := r.FindOwn
-	if register {
-		find = r.RegisterOwn
-	}
-	own, err := find(ctx, jobs.Messages()...)
-	if err != nil {
-		return registry.Own{}, err
-	}
-	return own, migrate.Subjects(ctx, r, topics, register)
+	return pipeline.Resolve(ctx, registry.New(st), topics, register)
 }
 
-// lines says which schema has which id.
-func lines(own registry.Own) (list []string) {
+// schemaLines says which schema has which id.
+func schemaLines(own registry.Own) (list []string) {
 	for _, eventType := range slices.Sorted(maps.Keys(own.Events)) {
 		list = append(list, fmt.Sprintf("%s: id %d", eventType, own.Events[eventType]))
 	}
-	for i, m := range jobs.Messages() {
+	for i, m := range pipeline.Messages() {
 		list = append(list, fmt.Sprintf("%s: id %d", m.Subject(), own.Messages[i]))
 	}
 	return list

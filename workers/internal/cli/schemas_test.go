@@ -9,14 +9,14 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/workers/internal/jobs"
+	"github.com/parley-chat/parley/workers/pipeline"
 )
 
 // The step of the deployment brings and looks for the schemas of topics that were
 // migrated as well, and looking changes nothing.
 func TestSchemasOfMigratedTopics(t *testing.T) {
 	ctx, st := t.Context(), storetest.NewMap(time.Now)
-	if _, err := registry.New(st).RegisterOwn(ctx, jobs.Messages()...); err != nil {
+	if _, err := registry.New(st).RegisterOwn(ctx, pipeline.Messages()...); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := versions.Save(ctx, st, versions.State{Topics: map[string][]versions.Version{"messages.persisted": {
@@ -25,14 +25,14 @@ func TestSchemasOfMigratedTopics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		_, err := bring(ctx, st, false)
+		_, err := resolve(ctx, st, false)
 		var missing *registry.MissingError
 		if !errors.As(err, &missing) || !strings.HasPrefix(missing.Subject, "messages.persisted.v2-") {
 			t.Fatalf("verify: %v", err)
 		}
 	}
 	for _, register := range []bool{true, false} {
-		if _, err := bring(ctx, st, register); err != nil {
+		if _, err := resolve(ctx, st, register); err != nil {
 			t.Errorf("register is %v: %v", register, err)
 		}
 	}

@@ -2,10 +2,9 @@ package jobs
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
@@ -16,72 +15,66 @@ import (
 // links are this process's ways to servers, which several jobs may share.
 type links struct {
 	mesh *link.Mesh
-	open chan struct{} // closed once servers can be told of anything
+	open chan struct{} // closed once servers can be reached
 }
 
-// connect makes the links, for whichever job asks first: it starts the services, too.
-func (p *program) connect() (*links, []lifecycle.Service, error) {
-	if p.links != nil {
-		return p.links, nil, nil
-	}
-	key, err := p.key()
-	if err != nil {
-		return nil, nil, err
-	}
-	tls, err := engine.MutualTLS(p.cfg.LinkCA, p.cfg.LinkCert, p.cfg.LinkKey)
-	if err != nil {
-		return nil, nil, err
-	}
-	reader := view.New(view.Config{Store: p.eng.Store, Generation: p.eng.Generation, Clock: time.Now, TokenKey: key.Derive("sync tokens", view.KeySize)})
-	recipients := routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs)
+// connect makes the links and adds the services that keep them.
+func (p *program) connect(key *auth.Key) (*links, error) {
+	b := p.backend
+	reader := view.New(view.Config{Store: b.Store, Generation: b.Generation, Clock: time.Now, TokenKey: key.Derive("sync tokens", view.KeySize)})
+	recipients := routing.NewRecipients(b.Generation, b.Routing, reader.MemberIDs)
 	mesh, err := link.New(link.Config{
-		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: recipients,
-		Secret: key.Derive(link.Purpose, link.SecretSize), TLS: tls, Clock: time.Now, Logger: p.cfg.Logger,
+		Process: p.process, Generation: b.Generation, Table: b.Routing, Recipients: recipients,
+		Secret: key.Derive(link.Purpose, link.SecretSize), TLS: p.cfg.Links, Clock: time.Now, Logger: p.cfg.Logger,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	p.closers = append(p.closers, mesh.Close)
 	lease, err := routing.NewLease(routing.LeaseConfig{
-		Table: p.eng.Routing, Server: routing.Server{ID: p.process, Generation: p.eng.Generation},
+		Table: b.Routing, Server: routing.Server{ID: p.process, Generation: b.Generation},
 		Lost: func() {}, Clock: time.Now, Logger: p.cfg.Logger,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	observe.Links(p.metrics, mesh, recipients)
-	// Other jobs of the process need no Redis: they do not wait until it is there. Servers
-	// must see this process listed before it sends anything to them.
-	l, listed := &links{mesh, make(chan struct{})}, make(chan struct{})
-	p.links = l
-	p.ready = append(p.ready, func() error {
+	l := &links{mesh, make(chan struct{})}
+	p.checks = append(p.checks, func() error {
 		if !l.ready() {
-			return errors.New("there are no links to servers yet")
+			return errNoLinks
 		}
 		return nil
 	})
-	return l, []lifecycle.Service{
-		{Name: "routing", Run: func(ctx context.Context, ready func()) error {
-			ready()
-			return lease.Hold(ctx, -1, func() { close(listed) })
-		}},
-		{Name: "links", Run: func(ctx context.Context, ready func()) error {
-			ready()
-			if !reached(ctx, listed) {
-				return nil
-			}
-			for err := mesh.Open(ctx); err != nil; err = mesh.Open(ctx) {
-				if !pause(ctx, time.Second) {
-					return nil
-				}
-			}
-			close(l.open)
-			return mesh.Run(ctx)
-		}},
-	}, nil
+	p.keep(l, lease)
+	return l, nil
 }
 
-// ready reports whether servers can be told of anything.
+// keep adds the services that list this process and open its links. Other jobs of the
+// process need no Redis and do not wait for it. Servers must see this process listed
+// before it sends anything to them.
+func (p *program) keep(l *links, lease *routing.Lease) {
+	listed := make(chan struct{})
+	p.add("routing", func(ctx context.Context, ready func()) error {
+		ready()
+		return lease.Hold(ctx, -1, func() { close(listed) })
+	})
+	p.add("links", func(ctx context.Context, ready func()) error {
+		ready()
+		if !closed(ctx, listed) {
+			return nil
+		}
+		for err := l.mesh.Open(ctx); err != nil; err = l.mesh.Open(ctx) {
+			if !lifecycle.Wait(ctx, time.Second) {
+				return nil
+			}
+		}
+		close(l.open)
+		return l.mesh.Run(ctx)
+	})
+}
+
+// ready reports whether servers can be reached.
 func (l *links) ready() bool {
 	select {
 	case <-l.open:
@@ -91,22 +84,13 @@ func (l *links) ready() bool {
 	}
 }
 
-// reached waits for a channel to be closed, and reports whether it was before ctx ended.
-func reached(ctx context.Context, c <-chan struct{}) bool {
+// await waits until servers can be reached; false if ctx ends before.
+func (l *links) await(ctx context.Context) bool { return closed(ctx, l.open) }
+
+// closed waits for a channel to be closed; false if ctx ends before.
+func closed(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
 		return true
 	case <-ctx.Done():
 		return false

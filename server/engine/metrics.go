@@ -5,8 +5,8 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// Measure connects what the engines count to metrics; each engine has its own beside
-// those that all have.
+// Measure connects what the backends count to metrics; each has its own beside those that
+// all have.
 func (e *Engine) Measure(m *telemetry.Metrics) {
 	m.Counter(telemetry.StorePlans, "Plans committed.", func() float64 { return float64(e.plans().committed) })
 	m.Counter(telemetry.StoreFailed, "Plans with failed conditions.", func() float64 { return float64(e.plans().failed) })

@@ -34,34 +34,34 @@ func readLines(base string) string {
   -H 'Content-Type: application/json' -d "{\"chatId\":\"$CHAT\"}"`
 }
 
-// demoUsers are there for a newcomer. Where many processes run, nobody reads a greeting,
+// demoUsers exist for a newcomer. Where many processes run, nobody reads a welcome,
 // and tokens in a collected log would be a way in. Beyond this machine they would be one, too.
 func (p *program) demoUsers() []string {
-	if p.cfg.Engine.Distributed() || !p.cfg.Demo || p.cfg.Edge.exposed() {
+	if p.cfg.distributed() || !p.cfg.DemoUsers || p.cfg.exposed() {
 		return nil
 	}
-	return demoUsers
+	return []string{"alice", "bob"}
 }
 
-// greet says where everything is, and how to try it.
-func (p *program) greet(stdout io.Writer, addr net.Addr) {
-	if p.cfg.Engine.Distributed() {
+// printWelcome says where everything is, and how to try it.
+func (p *program) printWelcome(stdout io.Writer, addr net.Addr) {
+	if p.cfg.distributed() {
 		fmt.Fprintf(stdout, "Parley is listening on http://%s\n", addr)
 		return
 	}
 	var b strings.Builder
-	base := "http://" + local(addr)
+	base := "http://" + localAddr(addr)
 	fmt.Fprintf(&b, "Parley is listening on http://%s, data in %s\n", addr, absolute(p.cfg.DataDir))
 	fmt.Fprintf(&b, "Open %s/ in a browser for what is there, %[1]s/docs for the REST API\n", base)
-	fmt.Fprintf(&b, "Every change is on Kafka at %s\nIts schemas are in the registry at http://%s\n\n", p.eng.KafkaAddr(), p.durable.schemas.Addr())
+	fmt.Fprintf(&b, "Every change is on Kafka at %s\nIts schemas are in the registry at http://%s\n\n", p.backend.KafkaAddr(), p.registry)
 	if users := p.demoUsers(); users != nil {
-		p.introduce(&b, base, users)
+		p.printDemo(&b, base, users)
 	}
 	_, _ = io.WriteString(stdout, b.String()) // nobody may be reading
 }
 
-// introduce says how to try it, with users whose tokens are printed.
-func (p *program) introduce(b *strings.Builder, base string, users []string) {
+// printDemo says how to try it, with users whose tokens are printed.
+func (p *program) printDemo(b *strings.Builder, base string, users []string) {
 	fmt.Fprint(b, "Two users to try it with, their tokens are valid for a day:\n\n")
 	for _, user := range users {
 		t, err := p.key.Issue(user, time.Now(), tokenTTL)
@@ -87,9 +87,9 @@ func absolute(dir string) string {
 	return dir
 }
 
-// local is an address to reach a listener at from this machine: one that listens
+// localAddr is an address to reach a listener at from this machine: one that listens
 // on all of its addresses has no address of its own.
-func local(addr net.Addr) string {
+func localAddr(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
 	}

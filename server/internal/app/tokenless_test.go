@@ -12,11 +12,11 @@ import (
 	"connectrpc.com/grpcreflect"
 )
 
-// serveOpen serves what needs no token, over HTTP/2 as for gRPC.
-func serveOpen(t *testing.T) (client *http.Client, url string, drain func()) {
+// serveTokenless serves what needs no token, over HTTP/2 as for gRPC.
+func serveTokenless(t *testing.T) (client *http.Client, url string, drain func()) {
 	t.Helper()
 	mux := http.NewServeMux()
-	drain = handleOpen(mux, []string{"parley.chat.v1.ChatService"}, true, func(h http.Handler) http.Handler { return h })
+	drain = handleTokenless(mux, []string{"parley.chat.v1.ChatService"}, true, func(h http.Handler) http.Handler { return h })
 	srv := httptest.NewUnstartedServer(mux)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)
@@ -47,7 +47,7 @@ func (b *blanks) Read(p []byte) (int, error) {
 
 // Whoever has no token cannot make the server keep what it sends (S-03, S-27).
 func TestOpenRequestsAreSmall(t *testing.T) {
-	client, url, _ := serveOpen(t)
+	client, url, _ := serveTokenless(t)
 	for path, contentType := range map[string]string{
 		"/grpc.health.v1.Health/Check":                                   "application/json",
 		"/grpc.health.v1.Health/Watch":                                   "application/grpc",
@@ -78,7 +78,7 @@ func TestOpenRequestsAreSmall(t *testing.T) {
 }
 
 func TestHealthEndsAtDrain(t *testing.T) {
-	client, url, drain := serveOpen(t)
+	client, url, drain := serveTokenless(t)
 	health := grpchealth.NewClient(client, url)
 	check := func(service string) grpchealth.Status {
 		t.Helper()
@@ -120,7 +120,7 @@ func TestHealthEndsAtDrain(t *testing.T) {
 }
 
 func TestReflectionListsServices(t *testing.T) {
-	client, url, _ := serveOpen(t)
+	client, url, _ := serveTokenless(t)
 	stream := grpcreflect.NewClient(client, url).NewStream(context.Background())
 	defer stream.Close()
 	names, err := stream.ListServices()

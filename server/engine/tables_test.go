@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	settings "github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
@@ -23,7 +25,7 @@ import (
 
 // DynamoDB's first errors are told in one line without the SDK's layers; others stay.
 func TestExplainStore(t *testing.T) {
-	cfg := engine.Config{Prefix: "p_", Endpoint: "http://h"}
+	at := engine.Tables{Prefix: "p_", Endpoint: "http://h"}
 	other := errors.New("something else")
 	for says, err := range map[string]error{
 		"workers tables apply": fmt.Errorf("x: %w", wire.ErrNoTables),
@@ -32,11 +34,11 @@ func TestExplainStore(t *testing.T) {
 		"http://h is not signed by an authority":         fmt.Errorf("request send failed: %w", x509.UnknownAuthorityError{}),
 		"something else":                                 other,
 	} {
-		if got := engine.ExplainStore(cfg, err); !strings.Contains(got.Error(), says) || strings.Contains(got.Error(), "operation error") {
+		if got := at.Explain(err); !strings.Contains(got.Error(), says) || strings.Contains(got.Error(), "operation error") {
 			t.Errorf("%v", got)
 		}
 	}
-	if engine.ExplainStore(cfg, nil) != nil {
+	if at.Explain(nil) != nil {
 		t.Error("an error without one")
 	}
 }
@@ -77,16 +79,16 @@ func TestNotDynamoDB(t *testing.T) {
 				}()
 			}
 		}()
-		cfg := engine.Config{Mode: engine.DynamoDB, Prefix: "p_", Endpoint: tt.scheme + "://" + l.Addr().String()}
+		at := engine.Tables{Prefix: "p_", Endpoint: tt.scheme + "://" + l.Addr().String()}
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			tables, err := engine.OpenTables(ctx, cfg)
+			tables, err := at.Open(ctx)
 			if err == nil {
 				defer tables.Close()
 				_, err = tables.Verify(ctx)
 			}
-			err = engine.ExplainStore(cfg, err)
+			err = at.Explain(err)
 			if err == nil || !strings.Contains(err.Error(), l.Addr().String()+" "+tt.says) || strings.Contains(err.Error(), "operation error") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -97,15 +99,11 @@ func TestNotDynamoDB(t *testing.T) {
 
 // What the table of settings says by itself is what the packages say.
 func TestDefaultsAgree(t *testing.T) {
-	v, _, err := settings.Read(settings.Workers, nil, nil)
+	v, err := settings.Declare(settings.Workers, pflag.NewFlagSet("", pflag.ContinueOnError)).Read(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{
-		"PARLEY_DYNAMODB_PREFIX": tables.DefaultPrefix, "PARLEY_REGISTRY_LISTEN": registryapi.DefaultListen, "PARLEY_REPLICATION": fmt.Sprint(kafka.Replication),
-	} {
-		if v.Get(name) != want {
-			t.Errorf("%s is %q, not %q", name, v.Get(name), want)
-		}
+	if v.DynamoDB.Prefix != tables.DefaultPrefix || v.Registry.Listen != registryapi.DefaultListen || v.Kafka.Replication != kafka.Replication {
+		t.Errorf("prefix %q, registry %q, %d replicas", v.DynamoDB.Prefix, v.Registry.Listen, v.Kafka.Replication)
 	}
 }

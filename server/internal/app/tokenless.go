@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// maxOpenRequest bounds a message of those who need no token, in bytes.
-	maxOpenRequest = 4 << 10
-	// watchGrace is the time that watchers of health have to be told of a drain
+	// maxTokenlessRequest bounds a message of those who need no token, in bytes.
+	maxTokenlessRequest = 4 << 10
+	// watchGrace is the time that watchers of health have to learn of a drain
 	// before their streams end.
 	watchGrace = 250 * time.Millisecond
 )
 
-// handleOpen serves what probes and tools use without a token: gRPC's health
+// handleTokenless serves what probes and tools use without a token: gRPC's health
 // protocol and reflection. The function it returns is called at the drain: health
 // turns to NOT_SERVING, and watches end, which would hold up the shutdown. Reflection is
 // there if it may be seen, by whom visible lets through.
-func handleOpen(mux *http.ServeMux, names []string, reflection bool, visible func(http.Handler) http.Handler) (drain func()) {
+func handleTokenless(mux *http.ServeMux, names []string, reflection bool, visible func(http.Handler) http.Handler) (drain func()) {
 	health := grpchealth.NewStaticChecker(names...)
 	reflector := grpcreflect.NewStaticReflector(names...)
-	limit := connect.WithReadMaxBytes(maxOpenRequest)
+	limit := connect.WithReadMaxBytes(maxTokenlessRequest)
 	serving, end := context.WithCancel(context.Background())
 
 	path, checks := grpchealth.NewHandler(health, limit)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -11,24 +12,39 @@ import (
 
 	"github.com/aws/smithy-go"
 
+	"github.com/parley-chat/parley/server/store/dynamo/tables"
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
 
-// storeAddr is where DynamoDB is, for people.
-func (c Config) storeAddr() string {
-	if c.Endpoint == "" {
-		return "DynamoDB"
-	}
-	return c.Endpoint
+// Tables says where DynamoDB's tables are.
+type Tables struct {
+	Prefix   string // of their names
+	Region   string // "": AWS's own settings say
+	Endpoint string // URL; "": the region's
 }
 
-// ExplainStore says in one line what DynamoDB's first error means for whoever has set it
-// up: the SDK's own words tell of its layers. Other errors, and none, stay as they are.
-func ExplainStore(cfg Config, err error) error {
+func (t Tables) validate() error { return tables.ValidPrefix(t.Prefix) }
+
+func (t Tables) wire() wire.Config { return wire.Config{Region: t.Region, Endpoint: t.Endpoint} }
+
+// Open connects to where the tables are, or will be.
+func (t Tables) Open(ctx context.Context) (*tables.Tables, error) {
+	return tables.Open(ctx, t.wire(), t.Prefix)
+}
+
+// Terraform is the tables as Terraform's configuration.
+func (t Tables) Terraform() string { return tables.Terraform(t.Prefix) }
+
+// addr is where DynamoDB is, for people.
+func (t Tables) addr() string { return cmp.Or(t.Endpoint, "DynamoDB") }
+
+// Explain says in one line what DynamoDB's first error means for whoever has set it up: the
+// SDK's own words are about its layers. Other errors, and none, stay as they are.
+func (t Tables) Explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	at := cfg.storeAddr()
+	at := t.addr()
 	var (
 		api       smithy.APIError
 		op        *net.OpError
@@ -37,11 +53,11 @@ func ExplainStore(cfg Config, err error) error {
 	)
 	switch {
 	case errors.Is(err, wire.ErrNoTables):
-		return fmt.Errorf("dynamo: %s*: %w", cfg.Prefix, wire.ErrNoTables)
+		return fmt.Errorf("dynamo: %s*: %w", t.Prefix, wire.ErrNoTables)
 	case errors.As(err, &api):
 		switch api.ErrorCode() {
 		case "AccessDeniedException":
-			return fmt.Errorf("dynamo: %s*: %s; `workers tables terraform` has the policies that are needed", cfg.Prefix, api.ErrorMessage())
+			return fmt.Errorf("dynamo: %s*: %s; `workers tables terraform` has the policies that are needed", t.Prefix, api.ErrorMessage())
 		case "UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException", "MissingAuthenticationTokenException":
 			return fmt.Errorf("dynamo: AWS does not take the credentials: %s", api.ErrorMessage())
 		}

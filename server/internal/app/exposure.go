@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/descriptors"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -26,49 +25,28 @@ const (
 	maxScrapers = 64 // connections of the listener for metrics
 )
 
-// edgeConfig is what operators say of the way to the clients.
-type edgeConfig struct {
-	hosts      []string
-	anyHost    bool
-	proxies    int
-	clients    int // connections
-	perAddress int
-	metrics    string // host:port; "" for none of its own
+// exposed reports whether others than this machine can connect and read what passes. Then
+// the listener serves nothing that is for operators.
+func (c Config) exposed() bool { return !c.onLoopback && c.Proxies == 0 }
 
-	loopback bool // the listener's address
-}
-
-func readEdge(v config.Values) edgeConfig {
-	c := edgeConfig{
-		proxies: v.Int("PARLEY_BEHIND_PROXY"), clients: v.Int("PARLEY_MAX_CONNECTIONS"), perAddress: v.Int("PARLEY_MAX_CONNECTIONS_PER_ADDRESS"),
-		metrics: v.Get("PARLEY_METRICS_LISTEN"),
-	}
-	c.hosts, c.anyHost = v.Hosts("PARLEY_ALLOWED_HOSTS")
-	return c
-}
-
-// exposed says that others than this machine's can connect, and read what passes: then
-// there is nothing on the listener that is for operators.
-func (c edgeConfig) exposed() bool { return !c.loopback && c.proxies == 0 }
-
-// allowed are the names by which the server is called.
-func (c Config) allowed() edge.Hosts {
+// allowedHosts are the names by which the server is called.
+func (c Config) allowedHosts() edge.Hosts {
 	own, _, err := net.SplitHostPort(c.Listen)
-	if c.Edge.anyHost || err != nil || len(c.Edge.hosts) == 0 && (!c.Edge.loopback || c.Edge.proxies > 0) {
+	if c.AnyHost || err != nil || len(c.AllowedHosts) == 0 && (!c.onLoopback || c.Proxies > 0) {
 		return edge.Hosts{}
 	}
-	return edge.LocalHosts(append([]string{own}, c.Edge.hosts...)...)
+	return edge.LocalHosts(append([]string{own}, c.AllowedHosts...)...)
 }
 
 // guard bounds a listener's connections.
 func (p *program) guard(l net.Listener) *edge.Guard {
-	written, older := p.eng.Descriptors()
-	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.Edge.clients, written, older), PerAddress: p.cfg.Edge.perAddress}
-	if limits.Connections < p.cfg.Edge.clients {
+	written, older := p.backend.Descriptors()
+	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.MaxConnections, written, older), PerAddress: p.cfg.MaxConnectionsPerAddress}
+	if limits.Connections < p.cfg.MaxConnections {
 		limit, _, _ := descriptors.Count()
 		p.log.Info("fewer connections than max-connections: the process may not open more files", "connections", limits.Connections, "files", limit)
 	}
-	if p.cfg.Edge.proxies > 0 { // all are the proxies'
+	if p.cfg.Proxies > 0 { // all are the proxies'
 		limits.PerAddress = 0
 	}
 	g := edge.New(l, limits, p.log)
@@ -82,7 +60,7 @@ func (p *program) guard(l net.Listener) *edge.Guard {
 // bounded puts the bounds of requests in front of a handler.
 func (p *program) bounded(next http.Handler) http.Handler {
 	q := &edge.Requests{
-		Hosts: p.cfg.allowed(), Proxies: p.cfg.Edge.proxies, PerClient: p.cfg.Edge.perAddress,
+		Hosts: p.cfg.allowedHosts(), Proxies: p.cfg.Proxies, PerClient: p.cfg.MaxConnectionsPerAddress,
 		Refuse: func(w http.ResponseWriter, r *http.Request, why edge.Refusal) {
 			p.api.Reject(w, r, why.Status, why.Reason, why.Text)
 		},
@@ -91,12 +69,12 @@ func (p *program) bounded(next http.Handler) http.Handler {
 	return q.Wrap(next)
 }
 
-// metricsHere says that metrics are served with the API.
-func (p *program) metricsHere() bool { return p.cfg.Edge.metrics == "" && !p.cfg.Edge.exposed() }
+// servesMetrics reports whether metrics are served with the API.
+func (p *program) servesMetrics() bool { return p.cfg.MetricsListen == "" && !p.cfg.exposed() }
 
 // operatorsOnly is a handler that those who come through a proxy do not see.
 func (p *program) operatorsOnly(next http.Handler) http.Handler {
-	if p.cfg.Edge.proxies == 0 {
+	if p.cfg.Proxies == 0 {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -110,22 +88,23 @@ func (p *program) operatorsOnly(next http.Handler) http.Handler {
 
 // warnExposed says at the start what a listener beyond this machine means.
 func (p *program) warnExposed(addr net.Addr) {
-	if p.cfg.Edge.exposed() {
+	if p.cfg.exposed() {
 		p.log.Warn("listening beyond this machine without TLS: others on the way can read tokens and messages. Metrics, reflection and demo tokens are not to be had there. "+
 			"Set behind-proxy if proxies with TLS stand in front, metrics-listen for metrics", "address", addr.String())
 	}
 }
 
-// scraped serves metrics and health on a listener of their own.
-func (p *program) scraped(ctx context.Context, w *web) (_ []lifecycle.Service, closer func(), err error) {
-	if p.cfg.Edge.metrics == "" {
-		return nil, func() {}, nil
+// metricsListener serves metrics and health on a listener of their own, if there is one.
+func (p *program) metricsListener(ctx context.Context, w *web) ([]lifecycle.Service, error) {
+	if p.cfg.MetricsListen == "" {
+		return nil, nil
 	}
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", p.cfg.Edge.metrics)
+	l, err := lc.Listen(ctx, "tcp", p.cfg.MetricsListen)
 	if err != nil {
-		return nil, nil, listenError("metrics-listen", p.cfg.Edge.metrics, err)
+		return nil, listenError("metrics-listen", p.cfg.MetricsListen, err)
 	}
+	p.closers = append(p.closers, func() { _ = l.Close() })
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", p.metrics.Handler())
 	p.handleHealth(mux, w)
@@ -140,5 +119,5 @@ func (p *program) scraped(ctx context.Context, w *web) (_ []lifecycle.Service, c
 		ready()
 		_, err := lifecycle.ServeHTTP(ctx, srv, g, time.Second, nil)
 		return err
-	}}}, func() { _ = l.Close() }, nil
+	}}}, nil
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// How often the store is asked, and how long it may take: it is known to be away 3 s after
-// its last answer at the latest.
+// How often the store is pinged, and how long an answer may take: an outage is noticed 3 s
+// after the last answer at the latest.
 const (
-	askEvery  = time.Second
-	askTime   = 2 * time.Second
-	remindOff = time.Minute
+	pingEvery   = time.Second
+	pingTime    = 2 * time.Second
+	reportEvery = time.Minute
 )
 
 // WatchStore says in one line when the store stops answering, once a minute while it does
 // not, and when it answers again, until ctx ends. The embedded store is in this process
-// and is not asked.
+// and is not pinged.
 func (e *Engine) WatchStore(ctx context.Context, log *slog.Logger) error {
 	if e.dynamo == nil {
 		<-ctx.Done()
@@ -34,13 +34,13 @@ func (e *Engine) WatchStore(ctx context.Context, log *slog.Logger) error {
 	})
 }
 
-func watchStore(ctx context.Context, log *slog.Logger, ask func(context.Context) error) error {
-	t := time.NewTicker(askEvery)
+func watchStore(ctx context.Context, log *slog.Logger, ping func(context.Context) error) error {
+	t := time.NewTicker(pingEvery)
 	defer t.Stop()
-	var since, said time.Time
+	var since, reported time.Time
 	for {
-		call, cancel := context.WithTimeout(ctx, askTime)
-		err := ask(call)
+		call, cancel := context.WithTimeout(ctx, pingTime)
+		err := ping(call)
 		cancel()
 		now := time.Now()
 		switch {
@@ -52,10 +52,10 @@ func watchStore(ctx context.Context, log *slog.Logger, ask func(context.Context)
 		case err != nil:
 			if since.IsZero() {
 				since = now
-			} else if now.Sub(said) < remindOff {
+			} else if now.Sub(reported) < reportEvery {
 				break
 			}
-			said = now
+			reported = now
 			log.Error("DynamoDB does not answer; requests that need it fail until it does", "away", now.Sub(since).Round(time.Second), "error", err)
 		}
 		select {

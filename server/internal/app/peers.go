@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,10 +10,10 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
+	"github.com/parley-chat/parley/server/loopback"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
@@ -26,86 +25,72 @@ import (
 // start. A server whose lease outlives it is forgotten sooner.
 const openTime = 30 * time.Second
 
-// cluster is what a server has in common with other processes; nil where it is alone.
-type cluster struct {
+// peers are the other processes of an installation.
+type peers struct {
+	*program
 	recipients *routing.Recipients
 	mesh       *link.Mesh
 	lease      *routing.Lease
 	nudger     *link.Nudger
 	listener   net.Listener
-	tls        *tls.Config
 	addr       string // where others find the listener
-	log        logger
 }
 
-// buildCluster makes it. The hub must be there, the service not yet be in use.
-func (p *program) buildCluster(reader *view.Reader, log logger) (err error) {
-	if p.eng.Routing == nil {
-		return nil
-	}
-	c := &cluster{
-		recipients: routing.NewRecipients(p.eng.Generation, p.eng.Routing, reader.MemberIDs),
-		nudger:     link.NewNudger(p.eng.Routing, log), log: log,
-	}
-	defer func() {
-		if err != nil {
-			c.close()
-		}
-	}()
-	if c.tls, err = engine.MutualTLS(p.cfg.LinkCA, p.cfg.LinkCert, p.cfg.LinkKey); err != nil {
-		return fmt.Errorf("links: %w", err)
+// connect makes the links to other processes. The hub must exist, the service must not be
+// in use yet.
+func (p *program) connect(ctx context.Context, reader *view.Reader) (_ *peers, err error) {
+	b := p.backend
+	c := &peers{
+		program: p, recipients: routing.NewRecipients(b.Generation, b.Routing, reader.MemberIDs), nudger: link.NewNudger(b.Routing, p.log),
 	}
 	var lc net.ListenConfig
-	if c.listener, err = lc.Listen(context.Background(), "tcp", p.cfg.LinkListen); err != nil {
-		return listenError("link-listen", p.cfg.LinkListen, err)
+	if c.listener, err = lc.Listen(ctx, "tcp", p.cfg.Links.Listen); err != nil {
+		return nil, listenError("link-listen", p.cfg.Links.Listen, err)
 	}
+	p.closers = append(p.closers, func() { _ = c.listener.Close() })
 	c.mesh, err = link.New(link.Config{
-		Process: p.process, Generation: p.eng.Generation, Table: p.eng.Routing, Recipients: c.recipients,
-		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: c.tls, Hub: p.hub, Clock: time.Now, Logger: log,
+		Process: p.process, Generation: b.Generation, Table: b.Routing, Recipients: c.recipients,
+		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: p.cfg.linkTLS, Hub: p.hub, Clock: time.Now, Logger: p.log,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if c.addr = p.cfg.LinkAddress; c.addr == "" {
+	p.closers = append(p.closers, c.mesh.Close)
+	if c.addr = p.cfg.Links.Address; c.addr == "" {
 		c.addr = c.listener.Addr().String()
 	}
 	c.lease, err = routing.NewLease(routing.LeaseConfig{
-		Table: p.eng.Routing, Server: routing.Server{ID: p.process, Addr: c.addr, Generation: p.eng.Generation},
-		Lost: p.hub.MarkDirty, Clock: time.Now, Logger: log,
+		Table: b.Routing, Server: routing.Server{ID: p.process, Addr: c.addr, Generation: b.Generation},
+		Lost: p.hub.MarkDirty, Clock: time.Now, Logger: p.log,
 	})
-	p.cluster = c
-	return err
+	if err != nil {
+		return nil, err
+	}
+	p.onCommit = append(p.onCommit, func(commit chat.Commit, d delivery.Delivery) {
+		c.mesh.Deliver(d)
+		c.nudger.Nudge(commit)
+	})
+	p.onReceipt = append(p.onReceipt, func(row table.UserChat, state *chatv1.MemberState) { c.mesh.Receipt(row.UserID, row.ChatID, state) })
+	p.services = append(p.services, c.links()...)
+	p.addresses = append(p.addresses, "links", c.addr, "key", p.key)
+	c.measure()
+	return c, nil
 }
 
-func (c *cluster) close() {
-	if c == nil {
-		return
-	}
-	if c.mesh != nil {
-		c.mesh.Close()
-	}
-	if c.listener != nil {
-		_ = c.listener.Close()
-	}
-}
-
-// services are the parts that run before HTTP does. Links are listened to before others
+// links are the services that run before HTTP does. Links are listened to before others
 // learn the address, and others know of this process before it commits anything.
-func (c *cluster) services() []lifecycle.Service {
-	if c == nil {
-		return nil
-	}
+func (c *peers) links() []lifecycle.Service {
 	return []lifecycle.Service{
 		{Name: "links", Run: func(ctx context.Context, ready func()) error {
 			ready()
-			return c.mesh.Serve(ctx, c.listener, c.tls)
+			return c.mesh.Serve(ctx, c.listener, c.cfg.linkTLS)
 		}},
 		{Name: "routing", Run: func(ctx context.Context, ready func()) error {
 			// A server that others do not find would hold streams to which nothing comes.
 			if err := c.mesh.VerifySelfReachable(ctx, c.addr); err != nil {
 				return fmt.Errorf("link-address %w", err)
 			}
-			if host, _, err := net.SplitHostPort(c.addr); err == nil && isLoopback(host) {
+			if loopback.Is(c.addr) {
 				c.log.Warn("the link address is one of this machine: servers and workers on others will not find it", "address", c.addr)
 			}
 			return c.lease.Hold(ctx, openTime, ready)
@@ -126,43 +111,23 @@ func (c *cluster) services() []lifecycle.Service {
 	}
 }
 
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || (ip != nil && ip.IsLoopback())
-}
-
-// committed tells other processes of a commit.
-func (c *cluster) committed(commit chat.Commit, d delivery.Delivery) {
-	if c != nil {
-		c.mesh.Deliver(d)
-		c.nudger.Nudge(commit)
-	}
-}
-
-// receipt tells the user's other servers of the user's own state in a chat.
-func (c *cluster) receipt(row table.UserChat, state *chatv1.MemberState) {
-	if c != nil {
-		c.mesh.Receipt(row.UserID, row.ChatID, state)
-	}
-}
-
 // route registers a user's stream.
-func (c *cluster) route(ctx context.Context, user string) (func(), error) {
+func (c *peers) route(ctx context.Context, user string) (func(), error) {
 	release, err := c.lease.Register(ctx, user)
-	return release, elsewhere(err)
+	return release, unreachable(err)
 }
 
 // Ack implements api.PeerStreams.
-func (c *cluster) Ack(ctx context.Context, user, streamID string, position int64) error {
-	return elsewhere(c.mesh.Ack(ctx, user, streamID, position))
+func (c *peers) Ack(ctx context.Context, user, streamID string, position int64) error {
+	return unreachable(c.mesh.Ack(ctx, user, streamID, position))
 }
 
 // Extend implements api.PeerStreams.
-func (c *cluster) Extend(ctx context.Context, user, session, streamID string, until time.Time) error {
-	return elsewhere(c.mesh.Extend(ctx, user, session, streamID, until))
+func (c *peers) Extend(ctx context.Context, user, session, streamID string, until time.Time) error {
+	return unreachable(c.mesh.Extend(ctx, user, session, streamID, until))
 }
 
-func elsewhere(err error) error {
+func unreachable(err error) error {
 	if errors.Is(err, routing.ErrUnavailable) || errors.Is(err, link.ErrUnreachable) {
 		return fmt.Errorf("%w: %w", api.ErrPeersUnavailable, err)
 	}
@@ -170,10 +135,8 @@ func elsewhere(err error) error {
 }
 
 // measure connects the counters of links and routing to the metrics.
-func (c *cluster) measure(m *telemetry.Metrics) {
-	if c == nil {
-		return
-	}
+func (c *peers) measure() {
+	m := c.metrics
 	observe.Links(m, c.mesh, c.recipients)
 	m.Counter(telemetry.NudgesDropped, "Nudges for relays that were left out.", func() float64 { return float64(c.nudger.Dropped()) })
 	m.Gauge(telemetry.RoutingRows, "Users with a row of this server.", func() float64 { return float64(c.lease.Stats().Rows) })

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/port"
+	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/workers/ops/opsctl"
+)
+
+// tokenTTL is how long a token is good that is printed.
+const tokenTTL = 24 * time.Hour
+
+// Run runs the program with an environment like os.Environ's until ctx ends or it fails,
+// and returns the exit code.
+func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	p := &commandLine{environ: environ, stdout: stdout, stderr: stderr}
+	root := &cobra.Command{Use: "server", Short: "run the server", Long: "Parley: a chat server.", Args: cobra.ArbitraryArgs, RunE: p.run}
+	p.Program = cmdline.New(config.Server, root, "parley")
+	root.AddCommand(p.tokenCommand(), p.checkCommand(), p.kafkaCommand())
+	opsctl.AddTo(root, "commands for operators, while the server runs:", p.operate)
+	return p.Program.Run(ctx, args, stdout, stderr)
+}
+
+// commandLine reads the settings once a command is chosen.
+type commandLine struct {
+	*cmdline.Program
+	environ        []string
+	stdout, stderr io.Writer
+}
+
+func (p *commandLine) config() (Config, error) {
+	s, err := p.Settings(p.environ)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := newConfig(s)
+	return c, cmdline.Usage(err)
+}
+
+func (p *commandLine) run(root *cobra.Command, args []string) error {
+	if printed, err := cmdline.VersionRequested(root); printed || err != nil {
+		return err
+	}
+	cfg, err := p.config()
+	if err != nil {
+		return err
+	}
+	if len(args) > 0 {
+		return cmdline.Usagef("unknown command %.40q", args[0])
+	}
+	if cfg, err = cfg.withLinkTLS(); err != nil {
+		return err
+	}
+	return serve(root.Context(), cfg, p.stdout, p.stderr)
+}
+
+// operate runs a command of an operator, which a running server answers: the data
+// directory is the server's alone.
+func (p *commandLine) operate(ctx context.Context, args []string) error {
+	cfg, err := p.config()
+	if err != nil {
+		return err
+	}
+	if cfg, err = cfg.withLinkTLS(); err != nil {
+		return err
+	}
+	return cmdline.ExitCode(opsctl.Run(ctx, opsctl.Config{
+		Program: "parley", Address: cfg.Operators.Address, Operator: cfg.Operators.Name, Token: cfg.Operators.Token.Reveal(),
+		Key: cfg.readKey, TLS: cfg.linkTLS, Stdout: p.stdout, Stderr: p.stderr,
+	}, args))
+}
+
+func (p *commandLine) tokenCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "token USER", Short: "print an access token for a user, for development", Args: cobra.ArbitraryArgs,
+		Long: "  It needs the key in the data directory, or key-file, and works while the server runs. The token is\n" +
+			"  good for 24 hours. The user exists from the first call with it on.\n",
+		RunE: func(_ *cobra.Command, users []string) error {
+			cfg, err := p.config()
+			if err != nil {
+				return err
+			}
+			if len(users) != 1 {
+				return cmdline.Usagef("token needs one user id")
+			}
+			if err := auth.CheckUserID(users[0]); err != nil {
+				return cmdline.Usage(err)
+			}
+			return printToken(cfg, users[0], p.stdout)
+		},
+	}
+}
+
+// printToken needs the key's file only, so it works while a server runs. It makes no key:
+// that of an empty directory would be no server's.
+func printToken(cfg Config, user string, stdout io.Writer) error {
+	key, err := cfg.readKey()
+	if err != nil {
+		return cfg.explainNoKey(err)
+	}
+	token, err := key.Issue(user, time.Now(), tokenTTL)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, token)
+	return err
+}
+
+func (p *commandLine) kafkaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "kafka", Short: "print how to read the event log with kcat and other clients", Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := p.config()
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				return cmdline.Usagef("kafka takes no arguments, not %.40q", args[0])
+			}
+			return printKafka(cmd.Context(), cfg, p.stdout)
+		},
+	}
+}
+
+// printKafka says how to read the embedded log with other programs. It needs the file
+// of credentials only, so it works while a server runs. It asks that server for the topic
+// that messages are published to since the last migration.
+func printKafka(ctx context.Context, cfg Config, stdout io.Writer) error {
+	if cfg.distributed() {
+		return errors.New("the brokers are not Parley's own: ask whoever runs them")
+	}
+	path := filepath.Join(cfg.DataDir, port.File)
+	c, err := port.Load(cfg.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not there yet: the server makes it at its first start", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, `With kcat, and all that is built on librdkafka:
+
+  kcat -F %s -C -e -q -t %s -X isolation.level=read_committed -f '%%t/%%p @%%o %%k %%S bytes\n'
+
+With Kafka's own commands and other clients in Java, as a file of properties:
+
+%s
+Readers may read all topics and use groups of their own. They change nothing.
+`, path, versions.Published(ctx, c.Address, kafka.MessagesPersisted, c.Options()...), c.JavaProperties())
+	return err
+}

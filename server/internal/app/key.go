@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/store"
+)
+
+// keyPath is where the key is that signs tokens, and from which other secrets are derived.
+func (c Config) keyPath() string {
+	if c.KeyFile != "" {
+		return c.KeyFile
+	}
+	return filepath.Join(c.DataDir, auth.KeyFile)
+}
+
+// readKey reads the key of a server that has made it.
+func (c Config) readKey() (*auth.Key, error) { return auth.ReadKey(c.keyPath()) }
+
+// loadKey reads the key, or makes one in the data directory where used says that there are
+// no data yet.
+func (c Config) loadKey(used func() (bool, error)) (*auth.Key, error) {
+	k, err := c.readKey()
+	if c.KeyFile != "" || !errors.Is(err, fs.ErrNotExist) {
+		return k, err
+	}
+	// With another key everybody would have to sign in and to synchronise again.
+	if data, err := used(); err != nil || data {
+		path := c.keyPath()
+		return nil, errors.Join(err, fmt.Errorf("%s is missing, and there are data: put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)", path, path))
+	}
+	return auth.LoadKey(c.DataDir)
+}
+
+// explainNoKey says what to do where there is no key to make a token with.
+func (c Config) explainNoKey(err error) error {
+	switch {
+	case !errors.Is(err, fs.ErrNotExist) || c.KeyFile != "":
+		return err
+	case c.hasStore():
+		return fmt.Errorf("%s is missing, and there are data: put it back", c.keyPath())
+	default:
+		return fmt.Errorf("%s holds no key yet: start the server there first, or say with --data-dir where it runs", c.DataDir)
+	}
+}
+
+// hasStore says whether there are data, by the files alone.
+func (c Config) hasStore() bool {
+	_, err := os.Stat(filepath.Join(c.DataDir, "store"))
+	return err == nil
+}
+
+// hasUsers says whether there are data, by the users: a first start that was cut off left
+// a store without any.
+func hasUsers(ctx context.Context, st store.Store) func() (bool, error) {
+	return func() (bool, error) {
+		page, err := st.Scan(ctx, store.Scan{Table: store.Users, Segments: 1, Limit: 1})
+		return err == nil && len(page.Rows) > 0, err
+	}
+}

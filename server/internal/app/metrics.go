@@ -1,0 +1,49 @@
+package app
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+// measure connects the counters of others to the metrics.
+func (p *program) measure() {
+	p.metrics.Refusals("missing", "expired", "invalid", "unavailable")
+	hub := func(name, help string, counter bool, read func(delivery.Stats) float64) {
+		value := func() float64 { return read(p.hub.Stats()) }
+		if counter {
+			p.metrics.Counter(name, help, value)
+		} else {
+			p.metrics.Gauge(name, help, value)
+		}
+	}
+	hub(telemetry.StreamsOpen, "Open streams.", false, func(s delivery.Stats) float64 { return float64(s.Streams) })
+	hub(telemetry.ChatsLive, "Chats with at least one open stream.", false, func(s delivery.Stats) float64 { return float64(s.Chats) })
+	hub(telemetry.StreamsOpened, "Streams opened.", true, func(s delivery.Stats) float64 { return float64(s.Opened) })
+	hub(telemetry.FramesQueued, "Frames queued for streams.", true, func(s delivery.Stats) float64 { return float64(s.Frames) })
+	hub(telemetry.HoleReads, "Reads of events that did not come by themselves.", true, func(s delivery.Stats) float64 { return float64(s.HoleReads) })
+	hub(telemetry.MemberChecks, "Reads of member lists.", true, func(s delivery.Stats) float64 { return float64(s.Checks) })
+	hub(telemetry.SlowStreams, "Streams ended because they were too slow.", true, func(s delivery.Stats) float64 { return float64(s.Slow) })
+	hub(telemetry.StreamMarks, "Times that something may have been lost on the way to all streams.", true, func(s delivery.Stats) float64 { return float64(s.Marks) })
+	hub(telemetry.StreamResyncs, "Synchronisations of streams because of that.", true, func(s delivery.Stats) float64 { return float64(s.Resyncs) })
+	hub(telemetry.ForeignChanges, "Changes of another generation of the store, left out.", true, func(s delivery.Stats) float64 { return float64(s.Foreign) })
+	p.backend.Measure(p.metrics)
+}
+
+// meter connects what commands report to the metrics of chats and memberships.
+func meter(l *telemetry.Lifecycle) chat.Meter {
+	kinds := map[table.Type]string{table.Direct: "direct", table.Group: "group"}
+	return chat.Meter{
+		ChatCreated: func(k table.Type) { l.ChatCreated(kinds[k]) },
+		CreationTook: func(k table.Type, phase int, took time.Duration) {
+			l.CreationTook(kinds[k], strconv.Itoa(phase), took)
+		},
+		CreationRetried:   l.CreationRetried,
+		DirectAsked:       l.DirectAsked,
+		MembershipChanged: func(op chat.Operation, took time.Duration) { l.MembershipChanged(op.ChangeType(), took) },
+	}
+}

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/workers/pipeline"
+)
+
+// minFetch is what fanout waits for: in this process it repairs what the hub has mostly
+// seen, and is in no hurry.
+const minFetch = 48 << 10
+
+// buildPipeline makes the durable path of a server that is everything in one process.
+func (p *program) buildPipeline(ctx context.Context) error {
+	// The one process of this store brings its schemas itself.
+	schemas, err := pipeline.LoadSchemas(ctx, p.backend.Store, true, p.log)
+	if err != nil {
+		return err
+	}
+	deliver := func(_ context.Context, d delivery.Delivery) error {
+		p.hub.Deliver(d)
+		return nil
+	}
+	operator := func(h http.Header) (string, error) {
+		op, err := p.key.Operator(h, time.Now())
+		return op.Name, err
+	}
+	keeper := &logKeeper{backend: p.backend, log: p.log}
+	path, err := pipeline.New(ctx,
+		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts, Logger: p.log},
+		pipeline.Relay{Slots: 1, Exclusive: true, Flush: p.backend.LogStable, Paused: keeper.paused},
+		pipeline.Fanout{Deliver: deliver, MinFetch: minFetch},
+		pipeline.Reconcile{Chats: p.chats},
+		pipeline.Registry{Listen: p.cfg.Registry.Listen, Operator: operator},
+		pipeline.Operators{Listen: p.cfg.Operators.Listen, TLS: p.cfg.linkTLS, Key: p.key, Deliver: deliver},
+	)
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, path.Close)
+	p.services = append(p.services, lifecycle.Service{Name: "log", Run: keeper.run})
+	p.services = append(p.services, path.Services...)
+	p.onCommit = append(p.onCommit, func(c chat.Commit, _ delivery.Delivery) { path.Nudge(c) })
+	p.registry = path.RegistryAddr
+	p.addresses = append(p.addresses, "kafka", p.backend.KafkaAddr(), "registry", path.RegistryAddr, "ops", path.OperatorsAddr, "data_dir", absolute(p.cfg.DataDir))
+	return nil
+}
+
+// trimEvery is how often the log is kept within its cap.
+const trimEvery = 30 * time.Second
+
+var (
+	// errLogFull pauses the relay: what is in the log has not been read by all who must, and
+	// the outbox keeps the rest.
+	errLogFull = errors.New("the event log has reached its cap")
+	// errDiskFull pauses the relay: what is in the outbox is on the disk once, what is
+	// published twice.
+	errDiskFull = errors.New("the disk is almost full")
+)
+
+// logKeeper keeps the embedded log within its cap.
+type logKeeper struct {
+	backend *engine.Engine
+	log     *slog.Logger
+	full    atomic.Bool
+}
+
+// paused returns why nothing may be published at the moment.
+func (k *logKeeper) paused() error {
+	if k.full.Load() {
+		return errLogFull
+	}
+	if k.backend.Crowded() {
+		return errDiskFull
+	}
+	return nil
+}
+
+// run trims the log until ctx ends.
+func (k *logKeeper) run(ctx context.Context, ready func()) error {
+	ready()
+	for lifecycle.Wait(ctx, trimEvery) {
+		full, err := k.backend.TrimLog()
+		k.full.Store(full)
+		if err != nil || full {
+			k.log.Error("the event log exceeds its cap; nothing is published until it does not", "bytes", k.backend.LogBytes(), "error", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/internal/jobs"
+	"github.com/parley-chat/parley/workers/ops/opsctl"
+	"github.com/parley-chat/parley/workers/pipeline"
+)
+
+func (p *program) runCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "run JOB...", Short: "run jobs: relay, fanout, reconcile, registry, ops",
+		Long: "  relay      brings committed events to Kafka, in order per chat\n" +
+			"  fanout     passes what it reads there to the servers\n" +
+			"  reconcile  completes what crashes left half done\n" +
+			"  registry   serves the schemas of events\n" +
+			"  ops        answers the commands of operators\n" +
+			"  Any number of processes may run the same jobs.\n",
+		ValidArgs: jobs.Names(), Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := p.settings()
+			if err != nil {
+				return err
+			}
+			cfg, err := s.jobs(args)
+			if err != nil {
+				return cmdline.Usage(err)
+			}
+			cfg.Logger = telemetry.NewLogger(p.stderr, s.LogFormat == "json")
+			return jobs.Run(c.Context(), cfg)
+		},
+	}
+}
+
+// jobs builds what a process runs with.
+func (s settings) jobs(names []string) (c jobs.Config, err error) {
+	c = jobs.Config{
+		Backend: *s.backend, Jobs: distinct(names), Listen: s.Listen, KeyFile: s.KeyFile, Slots: s.RelaySlots,
+		Registry: pipeline.Registry{
+			Listen: s.Registry.Listen, Password: s.Registry.Password.Reveal(), WritePassword: s.Registry.WritePassword.Reveal(),
+		},
+		RegisterSchemas: s.Registry.Register, Operators: s.Operators.Listen,
+	}
+	if err := c.Validate(); err != nil {
+		return c, err
+	}
+	if c.Registry.TLS, err = serverTLS(s.Registry.Cert, s.Registry.Key); err != nil {
+		return c, err
+	}
+	c.Links, err = s.links()
+	return c, err
+}
+
+func (s settings) links() (*tls.Config, error) {
+	return engine.MutualTLS(s.Links.CA, s.Links.Cert, s.Links.Key)
+}
+
+// serverTLS is what the registry shows to its clients, nil for HTTP.
+func serverTLS(cert, key string) (*tls.Config, error) {
+	if cert == "" && key == "" {
+		return nil, nil
+	}
+	if cert == "" || key == "" {
+		return nil, errors.New("registry-cert and registry-key go together")
+	}
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("registry-cert: %w", err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{own}}, nil
+}
+
+// operate runs a command of an operator.
+func (p *program) operate(ctx context.Context, args []string) error {
+	s, err := p.settings()
+	if err != nil {
+		return err
+	}
+	t, err := s.links()
+	if err != nil {
+		fmt.Fprintf(p.stderr, "workers: links: %v\n", err)
+		return cmdline.Exit(cmdline.ExitUsage)
+	}
+	return cmdline.ExitCode(opsctl.Run(ctx, opsctl.Config{
+		Program: "workers", Address: s.Operators.Address, Operator: s.Operators.Name, Token: s.Operators.Token.Reveal(),
+		Key: s.key, TLS: t, Stdout: p.Root.OutOrStdout(), Stderr: p.stderr,
+	}, args))
+}
+
+func (s settings) key() (*auth.Key, error) {
+	if s.KeyFile == "" {
+		return nil, errors.New("no key-file")
+	}
+	return auth.ReadKey(s.KeyFile)
+}

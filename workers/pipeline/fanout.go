@@ -1,0 +1,53 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/observe"
+)
+
+// Fanout reads what was published and repairs delivery with it.
+type Fanout struct {
+	// Deliver passes the head of a chat to the hubs.
+	Deliver func(context.Context, delivery.Delivery) error
+	// Await waits until Deliver can be called, and returns false if ctx ends before. Nil: it
+	// can be called at once.
+	Await    func(context.Context) bool
+	Parallel int           // chats at a time; 0: the default of package consume
+	MinFetch int32         // bytes that a fetch waits for, for a short time; 0: any
+	Stop     time.Duration // for the work in progress when the process ends; 0: the default
+}
+
+func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
+	b, s := p.cfg.Backend, p.cfg.Schemas
+	deadLetters, err := kafka.NewProducer(b.KafkaAddr(), b.KafkaOptions()...)
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, deadLetters.Close)
+	e, err := consume.New(consume.Config{
+		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: fanout.Group, Consumer: p.cfg.Process, Follow: s.Topics.Readable(fanout.Topics()...),
+		Batch: fanout.Repairer(s.Serde, c.Deliver), WriteDeadLetter: consume.Publisher(deadLetters, s.frameDeadLetter),
+		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, Parallel: c.Parallel, MinFetch: c.MinFetch,
+	})
+	if err != nil {
+		return err
+	}
+	observe.Fanout(p.cfg.Metrics, e)
+	p.checks = append(p.checks, func() error { return checkProgress("fanout", e.Stats().Stalled) })
+	service := lifecycle.Restarted("fanout", p.cfg.Logger, func(ctx context.Context) error {
+		if c.Await != nil && !c.Await(ctx) {
+			return nil
+		}
+		return e.Run(ctx)
+	})
+	service.Stop = c.Stop
+	p.Services = append(p.Services, service)
+	return nil
+}

@@ -1,0 +1,106 @@
+// Package pipeline composes the durable path of a process: relays from the outbox to
+// Kafka, fanout from Kafka to the hubs, and what maintains both: the reconciler, the
+// schema registry and the service for operators.
+//
+// It owns which parts there are, what they share, and in which order they start. The
+// embedded server and workers of their own build the same path; they differ in the
+// values of [Config] and of the parts. What a part does is a package of its own.
+//
+// Concurrency: New is called once; what runs in the background is a lifecycle.Service.
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/relay"
+)
+
+// Config is what the parts of a process share. All of it is required, Schemas only by
+// parts that publish or read events.
+type Config struct {
+	Backend *engine.Engine
+	Process string // id of this process
+	Schemas *Schemas
+	Metrics *telemetry.Metrics
+	Chats   *telemetry.Lifecycle
+	Logger  *slog.Logger
+}
+
+// Part is a part of the path: Relay, Fanout, Reconcile, Registry or Operators.
+type Part interface {
+	addTo(ctx context.Context, p *Pipeline) error
+}
+
+// Pipeline is the part of the durable path that runs in this process.
+type Pipeline struct {
+	// Services run it, in the order of their start.
+	Services []lifecycle.Service
+	// RegistryAddr and OperatorsAddr are the addresses of these parts; "" without them.
+	RegistryAddr, OperatorsAddr string
+
+	cfg     Config
+	relays  relay.Set
+	checks  []func() error
+	closers []func()
+}
+
+// New builds the parts, in the order in which they are to start.
+func New(ctx context.Context, cfg Config, parts ...Part) (*Pipeline, error) {
+	p := &Pipeline{cfg: cfg}
+	if cfg.Schemas != nil {
+		p.run("topics", cfg.Schemas.Topics.Run)
+	}
+	for _, part := range parts {
+		if err := part.addTo(ctx, p); err != nil {
+			p.Close()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Nudge wakes the relay of this process that publishes a chat. It never
+// waits.
+func (p *Pipeline) Nudge(c chat.Commit) { p.relays.Nudge(c) }
+
+// Ready returns why the path makes no progress; nil while it does.
+func (p *Pipeline) Ready() error {
+	for _, check := range p.checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes what New opened, in reverse order.
+func (p *Pipeline) Close() {
+	for _, f := range slices.Backward(p.closers) {
+		f()
+	}
+	p.closers = nil
+}
+
+// run adds a service that the process can do without for a while.
+func (p *Pipeline) run(name string, run func(context.Context) error) {
+	p.Services = append(p.Services, lifecycle.Restarted(name, p.cfg.Logger, run))
+}
+
+// maxStalled is how long a part may make no progress before its process is not ready.
+const maxStalled = time.Minute
+
+// checkProgress reports a part that has made no progress for too long.
+func checkProgress(part string, stalled time.Duration) error {
+	if stalled > maxStalled {
+		return errors.New(part + " makes no progress")
+	}
+	return nil
+}
