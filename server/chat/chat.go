@@ -102,8 +102,9 @@ type Commit struct {
 type Config struct {
 	Store      store.Store
 	Clock      func() time.Time
-	Generation string // of the store
-	Producer   string // id of this process
+	Stamps     *stamp.Clock // the process's, over Store and Clock; by default one of its own
+	Generation string       // of the store
+	Producer   string       // id of this process
 	// Shared says that other processes write to the store, too: a chat with much to do
 	// here leaves room for them now and then.
 	Shared bool
@@ -188,9 +189,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.people = people.Rows{Store: s.commits}
 	s.queues = queue.New(queue.Config{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
-	var err error
-	s.clock, err = stamp.Load(ctx, cfg.Store, cfg.Clock)
-	return s, err
+	s.clock = cmp.Or(cfg.Stamps, stamp.New(cfg.Store, cfg.Clock))
+	return s, s.clock.Load(ctx)
 }
 
 // committed takes over from a plan who is a member now, and passes the commit on.

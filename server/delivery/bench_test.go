@@ -8,6 +8,7 @@ import (
 
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
 )
 
 // What it costs that something may have been lost: each of 300 streams of three
@@ -56,7 +57,7 @@ func BenchmarkManyChats(b *testing.B) {
 	for i := range chats {
 		w.put(i, "bob")
 	}
-	for _, token := range []string{"", w.view.NewToken("bob", w.now.Add(time.Hour))} {
+	for _, token := range []string{"", w.view.NewToken("bob", view.Start{At: w.now.Add(time.Hour)})} {
 		b.Run(fmt.Sprintf("token=%t", token != ""), func(b *testing.B) {
 			w.now = w.now.Add(2 * time.Hour)
 			var before, now runtime.MemStats

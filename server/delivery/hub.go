@@ -55,8 +55,10 @@ type Source interface {
 	// Overviews returns what the user may see of chats: heads first, the user's
 	// rows last. Chats that the last row forbids are left out.
 	Overviews(ctx context.Context, user string, rows []table.UserChat) ([]*chatv1.ChatOverview, error)
-	// NewToken makes a synchronisation token for reads that begin at a time.
-	NewToken(user string, at time.Time) string
+	// Begin returns where the reads of a synchronisation begin.
+	Begin(ctx context.Context) (view.Start, error)
+	// NewToken makes a synchronisation token for reads that began there.
+	NewToken(user string, from view.Start) string
 	// Token checks a synchronisation token.
 	Token(ctx context.Context, user, token string) (view.Token, error)
 }

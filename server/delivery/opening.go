@@ -32,7 +32,7 @@ type opening struct {
 	since   time.Time // changes before are known to the client
 	known   map[string]int64
 	order   []string // of known, as the client gave them
-	started time.Time
+	start   view.Start
 	rows    []ownRow         // chats that the client did not name, still to be done
 	mine    []string         // chats that it did, still to be done
 	touched []table.UserChat // those of mine that are to be shown beside their events
@@ -98,7 +98,10 @@ func (s *Stream) Step(ctx context.Context) (done bool, err error) {
 
 func (s *Stream) stepRows(ctx context.Context) error {
 	o, h := &s.plan, s.hub
-	o.started = h.cfg.Clock()
+	var err error
+	if o.start, err = h.cfg.Source.Begin(ctx); err != nil {
+		return err
+	}
 	rows, err := h.cfg.Source.UserChats(ctx, s.user)
 	if err != nil {
 		return err
@@ -212,8 +215,8 @@ func (s *Stream) stepLate(ctx context.Context) error {
 	}
 	if len(ids) == 0 {
 		defer h.mu.Unlock()
-		s.opening, s.synced = false, o.started
-		s.token = h.cfg.Source.NewToken(s.user, o.started)
+		s.opening, s.synced = false, o.start.At
+		s.token = h.cfg.Source.NewToken(s.user, o.start)
 		h.push(s, frame.Heartbeat(s.token))
 		h.dropDead([]*Stream{s})
 		if s.dirty {

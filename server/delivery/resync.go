@@ -27,7 +27,7 @@ import (
 type resync struct {
 	again   bool // marked since it was begun
 	reading bool // begun and not failed
-	started time.Time
+	start   view.Start
 	mark    uint64           // the mark that it answers
 	until   map[string]int64 // version that the stream must reach, by chat attached
 	joins   map[string]bool  // chats that are looked at
@@ -86,7 +86,7 @@ func (h *Hub) doResync(ctx context.Context, w Work) error {
 		h.settle(s, w, now)
 		return nil
 	}
-	*r = resync{reading: true, started: now, mark: h.mark, until: map[string]int64{}, joins: map[string]bool{}}
+	*r = resync{reading: true, mark: h.mark, until: map[string]int64{}, joins: map[string]bool{}}
 	h.stats.Resyncs++
 	h.mu.Unlock()
 
@@ -125,8 +125,8 @@ func (h *Hub) settle(s *Stream, w Work, now time.Time) {
 		h.schedule(now.Add(settleEvery), w)
 	default:
 		s.resync = nil
-		s.synced = r.started
-		s.token = h.cfg.Source.NewToken(s.user, r.started)
+		s.synced = r.start.At
+		s.token = h.cfg.Source.NewToken(s.user, r.start)
 		h.push(s, frame.Heartbeat(s.token))
 		h.dropDead([]*Stream{s})
 	}
@@ -135,6 +135,10 @@ func (h *Hub) settle(s *Stream, w Work, now time.Time) {
 // read reads what the stream may have missed, and has it shown.
 func (s *Stream) read(ctx context.Context, r *resync) error {
 	h := s.hub
+	var err error
+	if r.start, err = h.cfg.Source.Begin(ctx); err != nil {
+		return err
+	}
 	rows, err := h.cfg.Source.UserChats(ctx, s.user)
 	if err != nil {
 		return err

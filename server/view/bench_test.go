@@ -61,8 +61,8 @@ func BenchmarkSync(b *testing.B) {
 					}
 				})
 			}
-			run("nothing", 0, func() int { return pagesOf(b, r, "bob", r.NewToken("bob", now)) })
-			run("changed", 10, func() int { return pagesOf(b, r, "bob", r.NewToken("bob", now.Add(-time.Hour-58*time.Minute))) })
+			run("nothing", 0, func() int { return pagesOf(b, r, "bob", r.NewToken("bob", from(now))) })
+			run("changed", 10, func() int { return pagesOf(b, r, "bob", r.NewToken("bob", from(now.Add(-time.Hour-58*time.Minute)))) })
 			run("first page", min(n, 100), func() int {
 				res, err := r.Sync(b.Context(), "bob", &deliveryv1.SyncRequest{})
 				if err != nil {

@@ -166,14 +166,17 @@ func (r *Reader) addRoles(ctx context.Context, user string, rows []*table.UserCh
 // end, but none is missing.
 func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListChatsRequest) (*chatv1.ListChatsResponse, error) {
 	filters := filtersOf(req)
+	start, err := r.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
 	p := &pages{
-		walk: walk{start: r.clock().UnixMilli(), full: true, first: true},
+		walk: newWalk(start),
 		user: user, sort: byMessage, size: pageSize(int(req.GetPageSize()), chatsPage, maxChatsPage),
 		keep: func(c *listed) bool { return filters.match(c.archived, c.head.Sequence > c.readSequence) },
 	}
-	var err error
 	if req.GetPageToken() != "" {
-		if p.walk, err = r.resume(req.GetPageToken(), purposeChats, user, filters.String()); err != nil {
+		if p.walk, err = r.resume(ctx, req.GetPageToken(), purposeChats, user, filters.String()); err != nil {
 			return nil, err
 		}
 	}
@@ -225,8 +228,12 @@ func (f filters) String() string {
 
 // Sync returns a page of what changed since the request's token was made.
 func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error) {
+	start, err := r.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
 	p := &pages{
-		walk: walk{start: r.clock().UnixMilli(), full: true, first: true},
+		walk: newWalk(start),
 		user: user, sort: byChange, left: true, size: pageSize(int(req.GetPageSize()), syncPage, maxSyncPage),
 	}
 	if req.GetToken() != "" {
@@ -239,8 +246,7 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if req.GetPageToken() != "" {
 		// The first page decided whether all chats are listed; meanwhile the token
 		// may have grown too old.
-		var err error
-		if p.walk, err = r.resume(req.GetPageToken(), purposeChanged, user, req.GetToken()); err != nil {
+		if p.walk, err = r.resume(ctx, req.GetPageToken(), purposeChanged, user, req.GetToken()); err != nil {
 			return nil, err
 		}
 	}
@@ -270,17 +276,31 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if more {
 		res.NextPageToken = r.nextPage(p, purposeChanged, req.GetToken())
 	} else {
-		res.Token = r.NewToken(user, time.UnixMilli(p.start))
+		res.Token = r.NewToken(user, Start{At: time.UnixMilli(p.start), Setbacks: p.setbacks})
 	}
 	return res, nil
 }
 
-func (r *Reader) resume(token, purpose, user, query string) (walk, error) {
+// resume returns the walk that a page token continues. If stamps went back since, what
+// changed at or after the time that they went back to may have moved past the pages
+// given out, and past the walk's start: then the walk counts from that time on.
+func (r *Reader) resume(ctx context.Context, token, purpose, user, query string) (walk, error) {
 	b, err := r.pageToken(token, purpose, user, query)
 	if err != nil {
 		return walk{}, err
 	}
-	return decodeWalk(b)
+	w, err := decodeWalk(b)
+	if err != nil {
+		return walk{}, err
+	}
+	back, err := r.stamps.Setbacks(ctx)
+	if err != nil {
+		return walk{}, err
+	}
+	if back.Count > w.setbacks {
+		w.start, w.setbacks = min(w.start, back.From), back.Count
+	}
+	return w, nil
 }
 
 func headsOf(entries []entry) []*table.Head {

@@ -190,7 +190,7 @@ func TestRowsOfEarlierReleases(t *testing.T) {
 		History: table.All, JoinedVersion: 2, LeftVersion: 3, ChangedAt: w.clock().UnixMilli(), ExpiresAt: w.clock().Add(time.Hour).Unix(),
 	}
 	other := ids[0][:len(ids[0])-1] + "Z"
-	token := w.reader.NewToken("bob", w.clock())
+	token := w.reader.NewToken("bob", from(w.clock()))
 	w.must(w.store.Store.BatchWrite(w.ctx, []store.Write{{Op: store.OpPut, Key: table.UserChatKey("bob", other), Item: gone.Item()}}))
 	equal(t, "listed", len(w.listChats("bob", 0)), 3)
 	for _, size := range []int32{1, 2, 100} {
@@ -232,7 +232,7 @@ func TestReadsOfAList(t *testing.T) {
 	}
 	w.advance(time.Hour)
 	const chats = 20
-	token := w.reader.NewToken("bob", w.clock())
+	token := w.reader.NewToken("bob", from(w.clock()))
 	whole := map[store.Table]int{store.DeliveryState: 2 * chats, store.ChatCounters: chats, store.Chats: chats}
 	for name, tt := range map[string]struct {
 		list func()
@@ -242,7 +242,7 @@ func TestReadsOfAList(t *testing.T) {
 		"Sync, everything":          {func() { w.sync("bob", "", 3) }, whole},
 		"Sync, nothing has changed": {func() { w.sync("bob", token, 3) }, map[store.Table]int{store.DeliveryState: chats, store.ChatCounters: chats}},
 		"Sync, chats were left": {func() {
-			equal(t, "left", len(w.sync("bob", w.reader.NewToken("bob", w.clock().Add(-90*time.Minute)), 100).GetLeft()), 10)
+			equal(t, "left", len(w.sync("bob", w.reader.NewToken("bob", from(w.clock().Add(-90*time.Minute))), 100).GetLeft()), 10)
 		},
 			map[store.Table]int{store.DeliveryState: chats + 10, store.ChatCounters: chats}},
 	} {

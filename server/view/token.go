@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/stamp"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -40,7 +41,7 @@ const (
 	tokenUncounted = 1
 	// pageVersion is raised when the form of a position changes: one of another release
 	// must not be read as something else.
-	pageVersion = 2
+	pageVersion = 3
 	macSize     = 16
 )
 
@@ -58,18 +59,20 @@ type Token struct {
 	Full bool      // too old, of another generation, or of a wrong clock: all chats are to be sent
 }
 
-// NewToken makes a synchronisation token of a user for reads that begin at a
-// time.
-func (r *Reader) NewToken(user string, at time.Time) string {
+// Start is where reads begin.
+type Start = stamp.Start
+
+// Begin returns where reads that follow begin. A token made of it later stands for what
+// they show. Errors of the store come through wrapped.
+func (r *Reader) Begin(ctx context.Context) (Start, error) { return r.stamps.Begin(ctx) }
+
+// NewToken makes a synchronisation token of a user for reads that began there.
+func (r *Reader) NewToken(user string, from Start) string {
 	body := make([]byte, 0, 96)
 	body = append(body, tokenVersion, byte(len(r.signer.generation)))
 	body = append(body, r.signer.generation...)
-	body = binary.BigEndian.AppendUint64(body, uint64(at.Add(-Overlap).UnixMilli()))
-	back := r.setbacks.Last().Count
-	if at.After(r.clock()) {
-		back = 0 // the clock was set back after the reads began
-	}
-	body = binary.BigEndian.AppendUint32(body, uint32(back))
+	body = binary.BigEndian.AppendUint64(body, uint64(from.At.Add(-Overlap).UnixMilli()))
+	body = binary.BigEndian.AppendUint32(body, uint32(from.Setbacks))
 	return r.signer.seal(body, purposeSync, user)
 }
 
@@ -87,7 +90,7 @@ func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	if body[0] == tokenVersion {
 		known = binary.BigEndian.Uint32(rest[8:])
 	}
-	back, err := r.setbacks.Setbacks(ctx)
+	back, err := r.stamps.Setbacks(ctx)
 	if err != nil {
 		return Token{}, err
 	}

@@ -13,7 +13,7 @@ import (
 func TestToken(t *testing.T) {
 	w := newWorld(t)
 	at := w.clock()
-	token := w.reader.NewToken("bob", at)
+	token := w.reader.NewToken("bob", from(at))
 	got, err := w.reader.Token(w.ctx, "bob", token)
 	w.must(err)
 	equal(t, "time", got.At.UnixMilli(), at.Add(-view.Overlap).UnixMilli())
@@ -29,15 +29,15 @@ func TestToken(t *testing.T) {
 	equal(t, "older", got.Full, true)
 	equal(t, "sync", w.sync("bob", token, 0).GetFull(), true)
 
-	got, err = w.reader.Token(w.ctx, "bob", w.reader.NewToken("bob", w.clock().Add(time.Hour)))
+	got, err = w.reader.Token(w.ctx, "bob", w.reader.NewToken("bob", from(w.clock().Add(time.Hour))))
 	w.must(err)
 	equal(t, "of the future", got.Full, true)
 
 	// S-14: a restore changes the generation, not the key.
-	got, err = w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').Token(w.ctx, "bob", w.reader.NewToken("bob", w.clock()))
+	got, err = w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').Token(w.ctx, "bob", w.reader.NewToken("bob", from(w.clock())))
 	w.must(err)
 	equal(t, "other generation", got.Full, true)
-	long := w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').NewToken("bob", w.clock())
+	long := w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').NewToken("bob", from(w.clock()))
 	if len(long) > 128 {
 		t.Fatalf("a token has up to %d bytes", len(long))
 	}
@@ -48,11 +48,11 @@ func TestToken(t *testing.T) {
 
 func TestForgedTokens(t *testing.T) {
 	w := newWorld(t)
-	token := w.reader.NewToken("bob", w.clock())
+	token := w.reader.NewToken("bob", from(w.clock()))
 	for name, bad := range map[string]string{
 		"empty":      "",
-		"other user": w.reader.NewToken("ann", w.clock()),
-		"other key":  w.newReader(generation, 'x').NewToken("bob", w.clock()),
+		"other user": w.reader.NewToken("ann", from(w.clock())),
+		"other key":  w.newReader(generation, 'x').NewToken("bob", from(w.clock())),
 		"not base64": "!" + token,
 		"line feed":  token[:8] + "\n" + token[8:],
 		"padding":    token + "=",
@@ -106,7 +106,7 @@ func TestPageTokens(t *testing.T) {
 			return err
 		},
 		"sync with token": func(r *view.Reader, user, token string) error {
-			_, err := r.Sync(w.ctx, user, &deliveryv1.SyncRequest{Token: r.NewToken(user, w.clock()), PageToken: token})
+			_, err := r.Sync(w.ctx, user, &deliveryv1.SyncRequest{Token: r.NewToken(user, from(w.clock())), PageToken: token})
 			return err
 		},
 		"chats": func(r *view.Reader, user, token string) error {
@@ -151,7 +151,7 @@ func FuzzTokens(f *testing.F) {
 	w := newWorld(f)
 	id := w.group(table.All, "ann", "bob")
 	w.group(table.All, "ann", "bob")
-	token := w.reader.NewToken("bob", w.clock())
+	token := w.reader.NewToken("bob", from(w.clock()))
 	_, page, err := w.chatsPage(w.reader, "bob", 1, "")
 	w.must(err)
 	res, err := w.reader.Members(w.ctx, "bob", id, 1, "")

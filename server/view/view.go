@@ -36,6 +36,7 @@
 package view
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ type Config struct {
 	Generation string           // of the store; part of every token
 	TokenKey   []byte           // signs tokens; the same in all processes of a store
 	Clock      func() time.Time // the clock that changes are stamped by
-	Setbacks   *stamp.Watch     // of the stamps; by default one over Store and Clock
+	Stamps     *stamp.Clock     // the process's, over Store and Clock; by default one of its own
 	// Lists is the memory for lists of chats of which pages are being taken; by
 	// default DefaultLists. If it is negative, calls know nothing of each other: each
 	// page loads its own list, and none waits for its turn.
@@ -103,7 +104,7 @@ type Reader struct {
 	clock  func() time.Time
 	signer signer
 
-	setbacks *stamp.Watch
+	stamps *stamp.Clock
 
 	loads share.Loads[*list]
 	kept  *share.Kept[*list] // nil: calls know nothing of each other
@@ -124,9 +125,7 @@ func New(cfg Config) *Reader {
 		clock:  cfg.Clock,
 		signer: signer{key: slices.Clone(cfg.TokenKey), generation: cfg.Generation},
 	}
-	if r.setbacks = cfg.Setbacks; r.setbacks == nil {
-		r.setbacks = stamp.NewWatch(cfg.Store, cfg.Clock)
-	}
+	r.stamps = cmp.Or(cfg.Stamps, stamp.New(cfg.Store, cfg.Clock))
 	if cfg.Lists == 0 {
 		cfg.Lists = DefaultLists
 	}

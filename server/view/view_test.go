@@ -1,6 +1,7 @@
 package view_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/stamp"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -38,12 +40,15 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	w.store = &spy{Store: dynamotest.Store(t, w.clock)}
-	w.reader, w.alone = w.newReader(generation, 'k'), w.newReader(generation, 'k', -1)
+	stamps := stamp.New(w.store.Store, w.clock) // of the process that the service and the reader are in
+	cfg := w.config(generation, 'k')
+	cfg.Stamps = stamps
+	w.reader, w.alone = view.New(cfg), w.newReader(generation, 'k', -1)
 	var err error
 	// The service writes past the spy: only the reader's reads are watched.
 	ids := 0
 	w.chat, err = chat.New(w.ctx, chat.Config{
-		Store: w.store.Store, Clock: w.clock, Generation: generation, Producer: "test",
+		Store: w.store.Store, Clock: w.clock, Stamps: stamps, Generation: generation, Producer: "test",
 		NewID: func(prefix string) string { ids++; return fmt.Sprintf("%s%026d", prefix, ids) },
 	})
 	w.must(err)
@@ -53,17 +58,23 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) newReader(generation string, key byte, lists ...int) *view.Reader {
-	k := make([]byte, view.KeySize)
-	for i := range k {
-		k[i] = key
+func (w *world) config(generation string, key byte) view.Config {
+	return view.Config{
+		Store: w.store, Generation: generation, TokenKey: bytes.Repeat([]byte{key}, view.KeySize), Clock: w.clock,
 	}
-	cfg := view.Config{Store: w.store, Generation: generation, TokenKey: k, Clock: w.clock}
+}
+
+// newReader makes the reader of another process.
+func (w *world) newReader(generation string, key byte, lists ...int) *view.Reader {
+	cfg := w.config(generation, key)
 	if len(lists) > 0 {
 		cfg.Lists = lists[0]
 	}
 	return view.New(cfg)
 }
+
+// from is where reads begin at a time, without any setback.
+func from(at time.Time) view.Start { return view.Start{At: at} }
 
 func (w *world) clock() time.Time {
 	w.mu.Lock()

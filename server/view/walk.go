@@ -26,15 +26,22 @@ import (
 // shown, all of them follow, in order of their ids, which do not move. So no chat
 // is lost, and a chat is repeated only if it is recent and any recent chat moved.
 type walk struct {
-	start  int64  // unix ms, taken before the first read of the first page
-	full   bool   // all chats; else those that changed since the caller's token
-	first  bool   // no page was given out yet
-	second bool   // in the second part
-	moved  bool   // pages came from more than one list
-	list   uint64 // that the last page came from
-	stamp  int64  // position: of the last entry given out
-	chatID string
-	shown  digest // of the recent entries given out
+	start int64 // unix ms, taken before the first read of the first page
+	// setbacks is how often stamps had gone back then, or when start was lowered.
+	setbacks int64
+	full     bool   // all chats; else those that changed since the caller's token
+	first    bool   // no page was given out yet
+	second   bool   // in the second part
+	moved    bool   // pages came from more than one list
+	list     uint64 // that the last page came from
+	stamp    int64  // position: of the last entry given out
+	chatID   string
+	shown    digest // of the recent entries given out
+}
+
+// newWalk begins a walk through all chats.
+func newWalk(start Start) walk {
+	return walk{start: start.At.UnixMilli(), setbacks: start.Setbacks, full: true, first: true}
 }
 
 // entry is one chat of a walk.
@@ -325,7 +332,7 @@ const (
 	flagMoved  = 4
 )
 
-const walkBytes = 1 + 8 + 8 + 8 + 4 + 8
+const walkBytes = 1 + 8 + 4 + 8 + 8 + 4 + 8
 
 func (w walk) encode() []byte {
 	var flags byte
@@ -337,6 +344,7 @@ func (w walk) encode() []byte {
 	b := make([]byte, 0, walkBytes+len(w.chatID))
 	b = append(b, flags)
 	b = binary.BigEndian.AppendUint64(b, uint64(w.start))
+	b = binary.BigEndian.AppendUint32(b, uint32(w.setbacks))
 	b = binary.BigEndian.AppendUint64(b, w.list)
 	b = binary.BigEndian.AppendUint64(b, uint64(w.stamp))
 	b = binary.BigEndian.AppendUint32(b, w.shown.count)
@@ -349,14 +357,15 @@ func decodeWalk(b []byte) (walk, error) {
 		return walk{}, ErrInvalidPageToken
 	}
 	return walk{
-		full:   b[0]&flagFull != 0,
-		second: b[0]&flagSecond != 0,
-		moved:  b[0]&flagMoved != 0,
-		start:  int64(binary.BigEndian.Uint64(b[1:])),
-		list:   binary.BigEndian.Uint64(b[9:]),
-		stamp:  int64(binary.BigEndian.Uint64(b[17:])),
-		shown:  digest{count: binary.BigEndian.Uint32(b[25:]), sum: binary.BigEndian.Uint64(b[29:])},
-		chatID: string(b[walkBytes:]),
+		full:     b[0]&flagFull != 0,
+		second:   b[0]&flagSecond != 0,
+		moved:    b[0]&flagMoved != 0,
+		start:    int64(binary.BigEndian.Uint64(b[1:])),
+		setbacks: int64(binary.BigEndian.Uint32(b[9:])),
+		list:     binary.BigEndian.Uint64(b[13:]),
+		stamp:    int64(binary.BigEndian.Uint64(b[21:])),
+		shown:    digest{count: binary.BigEndian.Uint32(b[29:]), sum: binary.BigEndian.Uint64(b[33:])},
+		chatID:   string(b[walkBytes:]),
 	}, nil
 }
 

@@ -110,7 +110,7 @@ func TestPagesWhileChatsMove(t *testing.T) {
 		w.must(err)
 		token := ""
 		if seed%3 == 0 {
-			token = w.reader.NewToken("bob", start.Add(-24*time.Hour))
+			token = w.reader.NewToken("bob", from(start.Add(-24*time.Hour)))
 		}
 		stays := map[string]bool{}
 		for _, r := range rows {
@@ -155,7 +155,7 @@ func TestPagesWhileChatsMove(t *testing.T) {
 			}
 			if !still && seen[id] > 0 && !left[id] {
 				// Listed, then left: the second part, or the next Sync, tells.
-				next := w.sync("bob", w.reader.NewToken("bob", start), 100)
+				next := w.sync("bob", w.reader.NewToken("bob", from(start)), 100)
 				found := slices.ContainsFunc(next.GetLeft(), func(l *deliveryv1.LeftChat) bool { return l.GetChatId() == id })
 				equal(t, "left", found, true)
 			}

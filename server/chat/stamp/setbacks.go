@@ -3,7 +3,6 @@ package stamp
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
@@ -56,52 +55,87 @@ func (r row) unchanged() store.Condition {
 	return store.Condition{}.Eq(table.AttrStamp, store.Int(r.stamp)).Eq(table.AttrSetbacks, store.Int(r.back.Count))
 }
 
-// fresh is how long a Watch goes by what it read. A time that a wrong clock gave lies
-// ahead for minutes, MaxLead less the overlap of reads, so it is known by then.
+// newer reports whether r was stored after o: a setback lowers the stamp, and nothing else
+// does.
+func (r row) newer(o row) bool {
+	return r.back.Count > o.back.Count || (r.back.Count == o.back.Count && r.stamp > o.stamp)
+}
+
+// fresh is how long readers go by the row that was read. A time that a wrong clock gave
+// lies ahead for minutes, MaxLead less the overlap of reads, so it is known by then.
 const fresh = 10 * time.Second
 
-// Watch reports the setbacks of a store, whichever process noticed them. It may be used
-// by many goroutines.
-type Watch struct {
-	st   store.Store
-	now  func() time.Time
-	seen atomic.Pointer[seen]
-}
+// raiseEvery is how old the row's stamp may be before a reader raises it. A reader's time
+// may lie past the row by reach.
+const (
+	raiseEvery = time.Minute
+	reach      = raiseEvery + fresh
+)
 
-type seen struct {
-	at   time.Time
-	back Setbacks
+// Start is where reads begin: they show every change that is stamped before At, by stamps
+// that went back as often as Setbacks says.
+type Start struct {
+	At       time.Time
+	Setbacks int64
 }
-
-// NewWatch makes a Watch over the wall clock now.
-func NewWatch(st store.Store, now func() time.Time) *Watch { return &Watch{st: st, now: now} }
 
 // Setbacks returns what the store said at most ten seconds ago; a clock that was set
 // makes it read again. Errors: the store's.
-func (w *Watch) Setbacks(ctx context.Context) (Setbacks, error) {
-	now := w.now()
-	if s := w.seen.Load(); s != nil && near(now, s.at) {
-		return s.back, nil
+func (c *Clock) Setbacks(ctx context.Context) (Setbacks, error) {
+	if err := c.refresh(ctx, c.now()); err != nil {
+		return Setbacks{}, err
 	}
-	it, err := w.st.Get(ctx, table.ClockKey(), store.Strong)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.row.back, nil
+}
+
+// Begin returns where reads that follow begin. Whoever gets the time may rely on having
+// every change that is stamped before it, just as if the time were a stamp. So later
+// stamps of this process are not before it, and the row covers it: if the clock turns out
+// to have been ahead, every process sees the setback, although no command ran meanwhile.
+// A time that the row does not cover, because it could not be written, is not given out.
+// Errors: the store's.
+func (c *Clock) Begin(ctx context.Context) (Start, error) {
+	at := c.now()
+	if err := c.refresh(ctx, at); err != nil {
+		return Start{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if covered := time.UnixMilli(c.row.stamp); at.After(covered.Add(reach)) {
+		at = covered
+	}
+	return Start{At: at, Setbacks: c.row.back.Count}, nil
+}
+
+// refresh takes a reader's time in. It reads the row, unless that was done a moment ago,
+// and writes it if a setback or this time is missing. A write that fails is not an error:
+// the next one repeats it.
+func (c *Clock) refresh(ctx context.Context, now time.Time) error {
+	c.observe(now.UnixMilli())
+	c.mu.Lock()
+	known := near(now, c.readAt)
+	c.mu.Unlock()
+	if known {
+		return nil
+	}
+	it, err := c.st.Get(ctx, table.ClockKey(), store.Strong)
 	if err != nil {
-		return Setbacks{}, fmt.Errorf("read clock: %w", err)
+		return fmt.Errorf("read clock: %w", err)
 	}
-	back := rowFrom(it).back
-	w.seen.Store(&seen{at: now, back: back})
-	return back, nil
+	c.mu.Lock()
+	c.readAt = now
+	if r := rowFrom(it); r.newer(c.row) {
+		c.row = r
+	}
+	c.mu.Unlock()
+	c.keep(ctx, c.st.Transact, raiseEvery)
+	return nil
 }
 
 // near reports whether little time lies between two, by the wall clock, which shows that
 // it was set, and by the monotonic one, which shows that it was set back and has run on.
 func near(a, b time.Time) bool {
 	return a.Sub(b).Abs() < fresh && a.Round(0).Sub(b.Round(0)).Abs() < fresh
-}
-
-// Last returns what was read last, without a read; nothing before the first one.
-func (w *Watch) Last() Setbacks {
-	if s := w.seen.Load(); s != nil {
-		return s.back
-	}
-	return Setbacks{}
 }

@@ -30,13 +30,15 @@ const MaxLead = 5 * time.Minute
 // a clock that was set back. The row is shared by all processes of a store. It rises,
 // but for one that is ahead by more than MaxLead; then it also says that stamps go back.
 type Clock struct {
+	st  store.Store
 	now func() time.Time
 
 	mu      sync.Mutex
 	last    int64
-	row     row   // as far as this process knows it
-	writing bool  // a caller of Keep is at work
-	tried   int64 // the last stamp that was to be written down
+	row     row       // as far as this process knows it
+	readAt  time.Time // when Setbacks or Begin read the row
+	writing bool      // a caller of Keep is at work
+	tried   int64     // the last stamp that was to be written down
 
 	// A setback that the row does not have yet.
 	from  int64 // stamps go back to this time; 0: nowhere
@@ -44,14 +46,23 @@ type Clock struct {
 	floor int64 // the greatest floor that was dropped; it counts if above row.to
 }
 
-// Load makes a clock over the wall clock now that continues from the store's last stamp.
-func Load(ctx context.Context, st store.Store, now func() time.Time) (*Clock, error) {
-	it, err := st.Get(ctx, table.ClockKey(), store.Strong)
+// New makes a clock over the wall clock now that knows nothing of the store's last stamp
+// yet. A process has one for each store.
+func New(st store.Store, now func() time.Time) *Clock { return &Clock{st: st, now: now} }
+
+// Load has the clock continue from the store's last stamp.
+func (c *Clock) Load(ctx context.Context) error {
+	it, err := c.st.Get(ctx, table.ClockKey(), store.Strong)
 	if err != nil {
-		return nil, fmt.Errorf("read clock: %w", err)
+		return fmt.Errorf("read clock: %w", err)
 	}
-	r := rowFrom(it)
-	return &Clock{now: now, last: r.stamp, row: r}, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := rowFrom(it); r.newer(c.row) {
+		c.row = r
+	}
+	c.last = max(c.last, c.row.stamp)
+	return nil
 }
 
 // Next returns the time of a change that must not be before floor, unless floor is ahead
@@ -76,7 +87,7 @@ func (c *Clock) drop(now int64) {
 	if t <= now+MaxLead.Milliseconds() {
 		return
 	}
-	c.own, c.from = max(c.own, t), earlier(c.from, now)
+	c.own, c.from, c.tried = max(c.own, t), earlier(c.from, now), 0
 	if c.last > now+MaxLead.Milliseconds() {
 		c.last = now
 	}
@@ -85,12 +96,26 @@ func (c *Clock) drop(now int64) {
 // tries is how often a row that other processes write, too, is tried.
 const tries = 3
 
-// Keep writes the last stamp down if it is time, and that stamps go back at once: before
-// the first of them is given out, if they go back because of this process's own clock.
-// Only one caller writes; a failure is made good by the next.
+// Keep writes down the time that the next stamps are not before, if the row is older by
+// ten seconds, and at once that stamps go back, before the first of them is given out. It
+// comes before the stamps, because the write shows a row that is ahead: of another
+// process, or of reads. Only one caller writes; a failure is made good by the next.
 func (c *Clock) Keep(ctx context.Context, transact func(context.Context, store.Plan) error) {
+	c.observe(c.now().UnixMilli())
+	c.keep(ctx, transact, every)
+}
+
+// observe takes a time in that stamps must not be before.
+func (c *Clock) observe(now int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(now)
+	c.last = max(c.last, now)
+}
+
+func (c *Clock) keep(ctx context.Context, transact func(context.Context, store.Plan) error, every time.Duration) {
 	for range tries {
-		w, next, ok := c.begin()
+		w, next, ok := c.begin(every)
 		if !ok {
 			return
 		}
@@ -102,7 +127,7 @@ func (c *Clock) Keep(ctx context.Context, transact func(context.Context, store.P
 }
 
 // begin returns the write of the row that is due, and the row that it makes.
-func (c *Clock) begin() (w store.Write, next row, due bool) {
+func (c *Clock) begin(every time.Duration) (w store.Write, next row, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(c.now().UnixMilli())

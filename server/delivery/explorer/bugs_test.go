@@ -17,6 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
 )
 
 // bug is a mistake that a world makes on purpose; without any hook it makes none.
@@ -85,7 +86,7 @@ var bugs = []bug{
 	{name: "hole ignored", frame: skipping},
 	{name: "token that advances by itself", from: 99200, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 		if f.GetHeartbeat().GetToken() != "" {
-			return one(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: c.p.view.NewToken(c.d.user, c.w.now)}}})
+			return one(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: c.p.view.NewToken(c.d.user, view.Start{At: c.w.now})}}})
 		}
 		return one(f)
 	}},

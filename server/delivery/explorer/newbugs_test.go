@@ -11,6 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/view"
 )
 
 // Mistakes with names, roles and own settings, with clocks and old plans, with what is
@@ -83,8 +84,9 @@ func statesOf(res proto.Message) (states []*chatv1.MemberState) {
 // lateTokens have the time of the reads, not an earlier one.
 type lateTokens struct{ sourceOf }
 
-func (s *lateTokens) NewToken(user string, at time.Time) string {
-	return s.Source.NewToken(user, at.Add(90*time.Second))
+func (s *lateTokens) NewToken(user string, from view.Start) string {
+	from.At = from.At.Add(90 * time.Second)
+	return s.Source.NewToken(user, from)
 }
 
 // lateArrivals has those who were on the way into a group begin when they arrive.

@@ -15,6 +15,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/chat/stamp"
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/link"
@@ -51,10 +52,11 @@ func (w *world) newProcess() *process {
 	p.skew = w.anySkew()
 	clock := func() time.Time { return w.now.Add(p.skew) }
 	st := &stops{w: w, p: p}
-	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Lists: -1}) // calls never wait for each other
+	stamps := stamp.New(st, clock)
+	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Stamps: stamps, Lists: -1}) // calls never wait for each other
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
-		Store: st, Clock: clock, Generation: w.generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
+		Store: st, Clock: clock, Stamps: stamps, Generation: w.generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
 		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk, Heads: 64,
 	})
 	if err != nil {
