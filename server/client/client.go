@@ -2,13 +2,13 @@
 // connections.
 //
 // It owns connections, goroutines and the bearer token. All rules of what is
-// applied, asked for and stored are the Machine's. Tests, the load tool and
-// users' programs take this client; it knows the server by its contracts only.
+// applied, requested and stored are the Machine's. Tests, the load tool and
+// users' programs use this client; it knows the server by its contracts only.
 //
 // # Concurrency
 //
 // A Client may be used by many goroutines. [Client.Run] does the work and must
-// run for anything to happen; what is asked for before it begins is done then.
+// run for anything to happen; what is requested before it begins is done then.
 // The Machine is guarded by one mutex, which is held across no call.
 package client
 
@@ -44,21 +44,21 @@ type Config struct {
 	UserID  string
 	// Token returns the bearer token; with renew, another one than before, which
 	// was refused or ends soon. An error with connect.CodeUnauthenticated stops the
-	// client; others are tried again.
+	// client; others are retried.
 	Token func(ctx context.Context, renew bool) (string, error)
 
 	HTTP    connect.HTTPClient     // http.DefaultClient by default
 	Options []connect.ClientOption // protocol, codec and so on
 	Storage device.Storage         // memory by default
-	// OnEvent is told what happened, in order, by the goroutine of Run. It may call
+	// OnEvent receives what happened, in order, on the goroutine of Run. It may call
 	// the Client but should not wait.
 	OnEvent func(device.Event)
 
 	Rand func() float64 // in [0, 1), for waits
 }
 
-// StoppedError is why Run ended although nobody asked: the session was ended, or
-// another stream took this one's place. Run may be called again.
+// StoppedError is why Run ended by itself: the session was ended, or another stream
+// replaced this one. Run may be called again.
 type StoppedError struct{ Why *device.Failure }
 
 // Error names the reason.
@@ -96,12 +96,12 @@ func Dial(cfg Config) (*Client, error) {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
 	}
-	kept, err := cfg.Storage.Load()
+	snapshot, err := cfg.Storage.Load()
 	if err != nil {
 		return nil, fmt.Errorf("client: load: %w", err)
 	}
 	c := &Client{cfg: cfg, wake: make(chan struct{}, 1), streams: map[int64]context.CancelFunc{}}
-	c.machine = device.New(device.Config{UserID: cfg.UserID, Clock: time.Now, Rand: cfg.Rand, NewID: uuid.NewString}, kept)
+	c.machine = device.New(device.Config{UserID: cfg.UserID, Clock: time.Now, Rand: cfg.Rand, NewID: uuid.NewString}, snapshot)
 	options := append([]connect.ClientOption{connect.WithInterceptors(&authorize{c})}, cfg.Options...)
 	c.chats = chatv1connect.NewChatServiceClient(cfg.HTTP, cfg.BaseURL, options...)
 	c.messages = messagev1connect.NewMessageServiceClient(cfg.HTTP, cfg.BaseURL, options...)
@@ -119,15 +119,15 @@ func (c *Client) Open(chatID string) { c.do(func(m *device.Machine) { m.Open(cha
 // Evict drops a chat's messages from the device.
 func (c *Client) Evict(chatID string) { c.do(func(m *device.Machine) { m.Evict(chatID) }) }
 
-// Older has the page of messages before those at hand loaded.
-func (c *Client) Older(chatID string) { c.do(func(m *device.Machine) { m.Older(chatID) }) }
+// LoadOlder has the page of messages before those at hand loaded.
+func (c *Client) LoadOlder(chatID string) { c.do(func(m *device.Machine) { m.LoadOlder(chatID) }) }
 
 // MarkRead says that the user has read a chat up to a sequence.
 func (c *Client) MarkRead(chatID string, sequence int64) {
 	c.do(func(m *device.Machine) { m.MarkRead(chatID, sequence) })
 }
 
-// Learn takes note of a chat that the app has just created.
+// Learn adds a chat that the app has just created.
 func (c *Client) Learn(overview *chatv1.ChatOverview) {
 	c.do(func(m *device.Machine) { m.Learn(overview) })
 }
@@ -141,30 +141,30 @@ func (c *Client) Send(chatID, content string) (id string) {
 
 // View returns a chat as the device knows it.
 func (c *Client) View(chatID string) (v device.View, ok bool) {
-	c.look(func(m *device.Machine) { v, ok = m.View(chatID) })
+	c.locked(func(m *device.Machine) { v, ok = m.View(chatID) })
 	return v, ok
 }
 
 // List returns the ids of the user's chats.
 func (c *Client) List() (ids []string) {
-	c.look(func(m *device.Machine) { ids = m.Chats() })
+	c.locked(func(m *device.Machine) { ids = m.Chats() })
 	return ids
 }
 
-// Unsent returns the messages that the server has not confirmed.
-func (c *Client) Unsent() (out []device.Unsent) {
-	c.look(func(m *device.Machine) { out = m.Unsent() })
+// Outbox returns the messages that the server has not confirmed.
+func (c *Client) Outbox() (out []device.OutboxEntry) {
+	c.locked(func(m *device.Machine) { out = m.Outbox() })
 	return out
 }
 
-func (c *Client) look(f func(*device.Machine)) {
+func (c *Client) locked(f func(*device.Machine)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f(c.machine)
 }
 
 func (c *Client) do(f func(*device.Machine)) {
-	c.look(f)
+	c.locked(f)
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -201,8 +201,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// step stores what the machine wants stored, starts what it wants called, and
-// returns how long nothing will be wanted without news.
+// step stores what the machine has to store, starts its calls, and returns how long
+// there will be none without news.
 func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, error) {
 	c.mu.Lock()
 	batch, calls := c.machine.Take()
@@ -220,14 +220,14 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 	for _, call := range calls {
 		switch call.Kind {
 		case device.CloseStream:
-			c.look(func(*device.Machine) {
+			c.locked(func(*device.Machine) {
 				if end := c.streams[call.Stream]; end != nil {
 					end()
 				}
 			})
 		case device.Subscribe:
 			ctx, end := context.WithCancel(ctx)
-			c.look(func(*device.Machine) { c.streams[call.ID] = end })
+			c.locked(func(*device.Machine) { c.streams[call.ID] = end })
 			wg.Go(func() { c.subscribe(ctx, call) })
 		default:
 			wg.Go(func() {
@@ -240,7 +240,7 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 	for _, e := range events {
 		if e.Stopped != nil {
 			stopped = e.Stopped
-			c.look(func(*device.Machine) { c.stopped = stopped })
+			c.locked(func(*device.Machine) { c.stopped = stopped })
 		}
 		c.cfg.OnEvent(e)
 	}
@@ -267,7 +267,7 @@ func (c *Client) receive(ctx context.Context, call device.Call) error {
 	}
 	defer stream.Close()
 	for stream.Receive() {
-		// A message of its own: the stream uses its one again.
+		// A copy: the stream reuses its message.
 		res := proto.CloneOf(stream.Msg())
 		c.do(func(m *device.Machine) { m.Frames(call.ID, res) })
 	}
@@ -312,7 +312,7 @@ func answer[M proto.Message](res M, err error) (proto.Message, error) {
 	return res, nil
 }
 
-// failure tells a Machine why a call failed.
+// failure is why a call failed, for a Machine.
 func failure(err error) *device.Failure {
 	if err == nil {
 		return nil
@@ -375,7 +375,7 @@ func (a *authorize) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (a *authorize) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		// Without a token the server refuses, and the machine asks for a new one.
+		// Without a token the server refuses, and the machine requests a new one.
 		if t, err := a.c.token(ctx, false); err == nil {
 			conn.RequestHeader().Set("Authorization", "Bearer "+t)
 		}

@@ -114,7 +114,7 @@ func TestConversation(t *testing.T) {
 	ann.Send(id, "2")
 	bob.until("both messages", func() bool { return bob.texts(id) == "12" })
 	bob.Send(id, "3")
-	ann.until("the answer", func() bool { return ann.texts(id) == "123" && len(ann.Unsent()) == 0 })
+	ann.until("the answer", func() bool { return ann.texts(id) == "123" && len(ann.Outbox()) == 0 })
 	ann.MarkRead(id, 3)
 	ann.until("all read", func() bool { v, _ := ann.View(id); return v.Unread == 0 && v.ReadTo == 0 })
 	bob.until("members", func() bool { v, _ := bob.View(id); return len(v.Present) == 2 })

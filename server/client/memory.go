@@ -12,8 +12,8 @@ import (
 // Memory is a device.Storage that lasts as long as the process. Its zero value is
 // empty. It is safe for use by many goroutines.
 type Memory struct {
-	mu   sync.Mutex
-	kept device.Snapshot
+	mu       sync.Mutex
+	snapshot device.Snapshot
 }
 
 var _ device.Storage = (*Memory)(nil)
@@ -23,12 +23,12 @@ func (s *Memory) Load() (*device.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := &device.Snapshot{
-		Session:  s.kept.Session,
-		Chats:    maps.Clone(s.kept.Chats),
-		Messages: make(map[string]map[int64]*messagev1.Message, len(s.kept.Messages)),
-		Unsent:   slices.Clone(s.kept.Unsent),
+		Session:  s.snapshot.Session,
+		Chats:    maps.Clone(s.snapshot.Chats),
+		Messages: make(map[string]map[int64]*messagev1.Message, len(s.snapshot.Messages)),
+		Outbox:   slices.Clone(s.snapshot.Outbox),
 	}
-	for id, byID := range s.kept.Messages {
+	for id, byID := range s.snapshot.Messages {
 		out.Messages[id] = maps.Clone(byID)
 	}
 	return out, nil
@@ -38,11 +38,11 @@ func (s *Memory) Load() (*device.Snapshot, error) {
 func (s *Memory) Store(b *device.Batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := &s.kept
+	k := &s.snapshot
 	if k.Chats == nil {
 		k.Chats, k.Messages = map[string]device.Record{}, map[string]map[int64]*messagev1.Message{}
 	}
-	for _, id := range b.Gone {
+	for _, id := range b.Removed {
 		delete(k.Chats, id)
 		delete(k.Messages, id)
 	}
@@ -59,9 +59,9 @@ func (s *Memory) Store(b *device.Batch) error {
 			k.Messages[id][msg.GetSequence()] = msg
 		}
 	}
-	k.Unsent = append(k.Unsent, b.Unsent...)
+	k.Outbox = append(k.Outbox, b.Outbox...)
 	if len(b.Done) > 0 {
-		k.Unsent = slices.DeleteFunc(k.Unsent, func(u device.Unsent) bool { return slices.Contains(b.Done, u.ClientMessageID) })
+		k.Outbox = slices.DeleteFunc(k.Outbox, func(u device.OutboxEntry) bool { return slices.Contains(b.Done, u.ClientMessageID) })
 	}
 	if b.Session != nil {
 		k.Session = *b.Session

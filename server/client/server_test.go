@@ -61,7 +61,7 @@ func newServer(t *testing.T) *server {
 	})
 	s.must(err)
 	s.hub, err = delivery.New(delivery.Config{
-		Generation: "g", Process: "p", Source: s.view, Clock: time.Now, NewID: chat.NewID, Delivered: s.chats.Delivered, HoleWait: time.Millisecond,
+		Generation: "g", Process: "p", Source: s.view, Clock: time.Now, NewID: chat.NewID, Delivered: s.chats.Delivered, GapWait: time.Millisecond,
 	})
 	s.must(err)
 	for _, u := range []string{"ann", "bob"} {

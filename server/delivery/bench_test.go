@@ -12,8 +12,8 @@ import (
 )
 
 // What it costs that something may have been lost: each of 300 streams of three
-// users, in 20 chats, synchronises anew.
-func BenchmarkMarkDirty(b *testing.B) {
+// users, in 20 chats, synchronises again.
+func BenchmarkInvalidateAll(b *testing.B) {
 	w := newWorld(b, func(c *delivery.Config) { c.Spread, c.MaxStreams = time.Millisecond, 100 })
 	for range 20 {
 		w.group(table.All, "alice", "bob", "carol")
@@ -24,7 +24,7 @@ func BenchmarkMarkDirty(b *testing.B) {
 			devices = append(devices, w.open(user, ""))
 		}
 	}
-	w.settle()
+	w.performWork()
 	for _, lost := range []int{0, 20} {
 		b.Run(fmt.Sprintf("lost=%d", lost), func(b *testing.B) {
 			b.ReportAllocs()
@@ -35,8 +35,8 @@ func BenchmarkMarkDirty(b *testing.B) {
 					w.send("alice", c.ChatID, "x")
 				}
 				b.StartTimer()
-				w.hub.MarkDirty()
-				w.settle()
+				w.hub.InvalidateAll()
+				w.performWork()
 				b.StopTimer()
 				for _, d := range devices {
 					d.frames = nil

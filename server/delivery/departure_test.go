@@ -53,7 +53,7 @@ func TestRemovalIsShownOnce(t *testing.T) {
 			if c.neighbour {
 				w.open("alice", "", known(id, 0))
 			}
-			w.settle()
+			w.performWork()
 			if !c.live {
 				w.lose()
 			}
@@ -68,17 +68,17 @@ func TestRemovalIsShownOnce(t *testing.T) {
 				log[i].Events = nil
 			}
 			w.hub.Deliver(repair)
-			w.settle()
+			w.performWork()
 			if n := d.removals(id); n != 1 {
 				t.Fatalf("%d frames of the removal", n)
 			}
 			source.rows = 0
 			for range 100 {
 				w.hub.Deliver(repair)
-				w.settle()
+				w.performWork()
 				for _, again := range log {
 					w.hub.Deliver(again)
-					w.settle()
+					w.performWork()
 				}
 			}
 			if n := d.removals(id); n != 1 || source.rows > 1 {
@@ -86,8 +86,8 @@ func TestRemovalIsShownOnce(t *testing.T) {
 			}
 			source.rows = 0
 			for range 20 {
-				w.hub.MarkDirty()
-				w.settle()
+				w.hub.InvalidateAll()
+				w.performWork()
 				w.now = w.now.Add(time.Second)
 			}
 			if n := d.removals(id); n != 1 || source.rows > 0 && !c.neighbour {
@@ -105,7 +105,7 @@ func TestRemovalAfterRemoval(t *testing.T) {
 		id := w.group(table.All, "alice", "bob")
 		d := w.open("bob", "", known(id, 0))
 		w.open("alice", "", known(id, 0))
-		w.settle()
+		w.performWork()
 		change := chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}
 		n := 0
 		w.deliver = func(c delivery.Delivery) {
@@ -118,7 +118,7 @@ func TestRemovalAfterRemoval(t *testing.T) {
 			c := w.commits[len(w.commits)-1]
 			c.Events = nil
 			w.hub.Deliver(c)
-			w.settle()
+			w.performWork()
 			d.take()
 		}
 		w.change(chat.OpRemove, change)
@@ -153,7 +153,7 @@ func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
 		a.take()
 	}
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
-	w.settle()
+	w.performWork()
 	if d.take(); d.end != deliveryv1.EndCode_END_CODE_SLOW || d.left[id] {
 		t.Errorf("ended with %v, told of the removal: %t", d.end, d.left[id])
 	}
@@ -167,7 +167,7 @@ func TestAdditionBeforeTheHubWalks(t *testing.T) {
 	d := w.open("bob", "", known(id, 0))
 	change := chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}
 	w.change(chat.OpRemove, change)
-	w.settle()
+	w.performWork()
 	d.take()
 	w.lose()
 	_, err := w.chats.Change(w.ctx, chat.OpAdd, change)
@@ -176,7 +176,7 @@ func TestAdditionBeforeTheHubWalks(t *testing.T) {
 	repair.Events, repair.MembershipVersion = nil, 0 // nor does the member list help
 	w.open("alice", "", known(id, 0))
 	w.hub.Deliver(repair)
-	w.settle()
+	w.performWork()
 	if d.take(); d.left[id] {
 		t.Error("bob does not learn of the addition")
 	}

@@ -2,36 +2,43 @@
 //
 // A [Hub] holds the streams of one process. Whoever commits a change, or learns
 // of one, calls [Hub.Deliver]; source, order and repetition of the calls do not
-// matter. The hub gives each stream a chat's changes in version order, drops
-// what is not newer, and on a hole waits a moment and then reads the missing
-// events from the store, once for all its streams. Where it may have missed
-// something and nobody knows what, [Hub.MarkDirty] has the streams synchronise
-// anew. It owns positions and membership of streams, the bounded queues, acknowledgements and the end of
+// matter. The hub gives each stream a chat's changes in version order and drops
+// what is not newer. On a gap it waits a moment and then reads the missing events
+// from the store, once for all its streams. Where anything may have been missed,
+// [Hub.InvalidateAll] has all streams synchronise again. The package owns positions
+// and subscriptions of streams, the bounded queues, acknowledgements and the end of
 // streams; it does not own the transport (package api sends what [Stream.Take]
 // returns), the reads (package view) or the contents of the store.
+//
+// # The way of a change
+//
+// chat.go takes a delivery, puts the chat's changes in order and sends them to the
+// subscriptions (subscription.go); gap.go reads what is missing. membership.go finds
+// the streams that should be subscribed and are not. catchup.go brings a new stream
+// to where the others are, resync.go an open one that may have missed something;
+// both read with activate.go. streams.go opens and ends streams, stream.go is one.
+// They are one package because they share one lock and one set of indexes: which
+// streams a chat has, and which chats a stream.
 //
 // # Concurrency
 //
 // Hub and Stream are state machines: they start no goroutine and read no clock
 // but the one given. Everything that needs the store is a piece of [Work] that
-// somebody asks for ([Hub.Work]) and performs ([Hub.Do]); [Hub.Run] does so with
+// somebody fetches ([Hub.Work]) and performs ([Hub.Do]); [Hub.Run] does so with
 // a few goroutines, a test steps it. All methods may be called from many
-// goroutines. Lock order: Hub.mu, then that of a mailbox; neither is held across a call
-// of Source or a hook of Config.
+// goroutines. Lock order: Hub.mu, then that of a queue; neither is held across a call
+// of Source or a hook of Config. (Source.NewToken reads nothing and is called with it.)
 package delivery
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/delivery/due"
-	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/delivery/mailbox"
 	"github.com/parley-chat/parley/server/delivery/watermark"
 	"github.com/parley-chat/parley/server/event"
@@ -54,7 +61,12 @@ type Source interface {
 	MemberIDs(ctx context.Context, chatID string) (int64, []string, error)
 	// Overviews returns what the user may see of chats: heads first, the user's
 	// rows last. Chats that the last row forbids are left out.
-	Overviews(ctx context.Context, user string, rows []table.UserChat) ([]*chatv1.ChatOverview, error)
+	Overviews(ctx context.Context, user string, chatIDs []string) ([]*chatv1.ChatOverview, error)
+	Tokens
+}
+
+// Tokens are the synchronisation tokens of a Source.
+type Tokens interface {
 	// Begin returns where the reads of a synchronisation begin.
 	Begin(ctx context.Context) (view.Start, error)
 	// NewToken makes a synchronisation token for reads that began there.
@@ -72,18 +84,18 @@ type Config struct {
 	Clock      func() time.Time            //
 	NewID      func(prefix string) string  // makes stream ids
 	Delivered  func(ctx context.Context, user, chatID string, sequence int64) error
-	// Revoked, if given, says whether a session was ended. It is asked after a stream
+	// Revoked, if given, says whether a session was ended. It is called after a stream
 	// was registered: Revoke finds what is open, and this what is being opened.
 	Revoked func(session string) bool
 
-	HoleWait       time.Duration // how long a missing change may still arrive by itself; 20 ms
+	GapWait        time.Duration // how long a missing change may still arrive by itself; 20 ms
 	Heartbeat      time.Duration // interval announced in hello; 15 s
-	Lifetime       time.Duration // a stream synchronises anew after this; 24 h
+	Lifetime       time.Duration // a stream must be reopened after this; 24 h
 	WatermarkEvery time.Duration // least time between two delivered watermarks of a user and chat; 5 s
-	Spread         time.Duration // over which streams synchronise anew after MarkDirty; 10 s
-	MaxStreams     int           // of one user; the oldest gives way; 10
+	Spread         time.Duration // over which streams synchronise again after InvalidateAll; 10 s
+	MaxStreams     int           // of one user; the oldest is replaced; 10
 	MaxReplay      int           // changes of one known chat that a stream replays; 500
-	MaxRecent      int           // changes of a chat kept for streams that are opening; 32
+	MaxRecent      int           // changes of a chat kept for streams that catch up; 32
 	// Limits bound each stream: 2,048 frames and 4 MiB waiting, 1,000 frames and
 	// 1 MiB unacknowledged, 90 s of lease.
 	Limits mailbox.Limits
@@ -102,7 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Revoked == nil {
 		c.Revoked = func(string) bool { return false }
 	}
-	c.HoleWait = cmp.Or(c.HoleWait, 20*time.Millisecond)
+	c.GapWait = cmp.Or(c.GapWait, 20*time.Millisecond)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
 	c.Lifetime = cmp.Or(c.Lifetime, 24*time.Hour)
 	c.WatermarkEvery = cmp.Or(c.WatermarkEvery, 5*time.Second)
@@ -118,41 +130,6 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Delivery says that a chat has changed.
-type Delivery struct {
-	Generation        string
-	ChatID            string
-	Version           int64    // of the last change
-	MembershipVersion int64    // of the chat, with that change
-	Targets           []string // users whose membership the changes began or ended
-	// Events are the changes, in consecutive versions that end with Version. A
-	// delivery without events only says that there are changes, any number of them.
-	Events []event.Event
-	// Payloads are the encoded Events, one for each, or none: a link that sends them on
-	// need not encode them again.
-	Payloads [][]byte
-}
-
-// Of makes the delivery of committed events of one chat, in version order; it
-// must not be empty.
-func Of(events []event.Event) Delivery {
-	last := events[len(events)-1]
-	md := last.GetMetadata()
-	d := Delivery{
-		Generation:        md.GetGeneration(),
-		ChatID:            last.GetChatId(),
-		Version:           md.GetVersion(),
-		MembershipVersion: md.GetMembershipVersion(),
-		Events:            events,
-	}
-	for _, e := range events {
-		if target, effect := frame.EffectOf(e); effect != frame.None {
-			d.Targets = append(d.Targets, target)
-		}
-	}
-	return d
-}
-
 // Hub holds the open streams of one process.
 type Hub struct {
 	cfg  Config
@@ -163,32 +140,30 @@ type Hub struct {
 	streams  map[string]*Stream
 	users    map[string][]*Stream // oldest first
 	chats    map[string]*chatState
-	checked  map[string]int64 // chats without attachments: see chatState.checked
-	checks   map[string]*check
-	joins    map[join]*joinState
-	marks    watermark.Set
-	queue    due.Queue[Work]
-	mark     uint64 // grows with every MarkDirty
-	serial   uint64 // of the newest chatState
-	stats    Stats
-}
+	verified map[string]int64 // of chats without subscriptions: see chatState.verified
 
-// maxChecked bounds Hub.checked; forgetting an entry costs one read.
-const maxChecked = 1 << 16
+	membershipSyncs map[string]*membershipSync // by chat
+	reconciliations map[subscriptionKey]*reconciliation
+	watermarks      watermark.Set
+	work            due.Queue[Work]
+
+	serial uint64 // of the newest chatState
+	stats  Stats
+}
 
 // Stats counts what a hub did since it was made, and what it holds.
 type Stats struct {
-	Streams    int   // open now
-	Chats      int   // with at least one stream now
-	Opened     int64 // streams
-	Frames     int64 // queued for streams
-	HoleReads  int64 // reads of missing events
-	Checks     int64 // reads of member lists
-	Slow       int64 // streams ended as slow
-	Foreign    int64 // deliveries of other generations
-	Duplicates int64 // changes that were not newer
-	Marks      int64 // times that something may have been lost
-	Resyncs    int64 // synchronisations of streams because of that
+	Streams         int   // open now
+	Chats           int   // with at least one stream now
+	Opened          int64 // streams
+	Frames          int64 // queued for streams
+	GapFills        int64 // reads of missing events
+	MembershipReads int64 // reads of member lists
+	Slow            int64 // streams ended as slow
+	OtherGeneration int64 // deliveries of other generations
+	Duplicates      int64 // changes that were not newer
+	Invalidations   int64 // times that something may have been lost
+	Resyncs         int64 // synchronisations of streams because of that
 }
 
 // New makes a hub without streams.
@@ -198,15 +173,15 @@ func New(cfg Config) (*Hub, error) {
 		return nil, err
 	}
 	return &Hub{
-		cfg:     cfg,
-		wake:    make(chan struct{}, 1),
-		streams: map[string]*Stream{},
-		users:   map[string][]*Stream{},
-		chats:   map[string]*chatState{},
-		checked: map[string]int64{},
-		checks:  map[string]*check{},
-		joins:   map[join]*joinState{},
-		marks:   watermark.Set{},
+		cfg:             cfg,
+		wake:            make(chan struct{}, 1),
+		streams:         map[string]*Stream{},
+		users:           map[string][]*Stream{},
+		chats:           map[string]*chatState{},
+		verified:        map[string]int64{},
+		membershipSyncs: map[string]*membershipSync{},
+		reconciliations: map[subscriptionKey]*reconciliation{},
+		watermarks:      watermark.Set{},
 	}, nil
 }
 
@@ -220,253 +195,4 @@ func (h *Hub) Stats() Stats {
 	s := h.stats
 	s.Streams, s.Chats = len(h.streams), len(h.chats)
 	return s
-}
-
-// Deliver takes note of changes of a chat and queues them for the streams of
-// its members. It does not wait for anything.
-func (h *Hub) Deliver(d Delivery) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if d.Generation != h.cfg.Generation {
-		h.stats.Foreign++
-		return
-	}
-	if len(h.streams) == 0 {
-		return
-	}
-	cs := h.chats[d.ChatID]
-	if cs == nil {
-		// No stream is attached, so there is no position to compare with: what is
-		// to be done is found out by reading. A membership change concerns its
-		// targets' streams, any other change those that should be attached and are
-		// not, because an earlier change of the membership never came.
-		for _, user := range d.Targets {
-			h.joinUnattached(d.ChatID, user, d.Version)
-		}
-		if h.checked[d.ChatID] < d.MembershipVersion {
-			h.requestCheck(d.ChatID, d.MembershipVersion)
-		}
-		return
-	}
-	for _, e := range d.Events {
-		if !cs.Receive(e) {
-			h.stats.Duplicates++
-		}
-	}
-	cs.Wanted = max(cs.Wanted, d.Version)
-	h.advance(cs)
-	walked := !cs.Known || d.Version <= cs.Version
-	if walked || len(d.Events) == 0 {
-		// The changes were walked, now or before, or happened before the first
-		// attachment: then a target's stream is not attached, or attached by a later
-		// addition. Or they only wait in the buffer of a chat without a position, and
-		// are gone with it if the stream that is opening ends. Of the changes of a
-		// repair this may be true of the first ones only.
-		for _, user := range d.Targets {
-			h.joinUnattached(d.ChatID, user, d.Version)
-		}
-	}
-	if walked && cs.checked < d.MembershipVersion {
-		h.requestCheck(d.ChatID, d.MembershipVersion)
-	}
-}
-
-// Receipt shows a user's own state in a chat to all the user's streams.
-func (h *Hub) Receipt(user, chatID string, state *chatv1.MemberState) {
-	f := frame.Receipt(chatID, state)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.users[user] {
-		h.push(s, f)
-	}
-	h.dropDead(h.users[user])
-}
-
-// OpenParams describe a stream to open.
-type OpenParams struct {
-	UserID    string
-	SessionID string
-	ExpiresAt time.Time
-	Token     string
-	Known     []*deliveryv1.KnownChat
-}
-
-// Open registers a stream and queues its hello. The caller goes on with
-// [Stream.Step] until the opening is done, and must call [Hub.Close] in the end.
-// Errors: ErrDraining, ErrSessionRevoked, and those of Source.Token.
-func (h *Hub) Open(ctx context.Context, p OpenParams) (*Stream, error) {
-	s, err := h.register(ctx, p)
-	if err == nil && h.cfg.Revoked(p.SessionID) {
-		h.Close(s)
-		return nil, ErrSessionRevoked
-	}
-	return s, err
-}
-
-func (h *Hub) register(ctx context.Context, p OpenParams) (*Stream, error) {
-	now := h.cfg.Clock()
-	tok := view.Token{Full: true}
-	if p.Token != "" {
-		var err error
-		if tok, err = h.cfg.Source.Token(ctx, p.UserID, p.Token); err != nil {
-			return nil, err
-		}
-	}
-	s := newStream(h, p, tok, now)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.draining {
-		return nil, ErrDraining
-	}
-	if mine := h.users[p.UserID]; len(mine) >= h.cfg.MaxStreams {
-		h.end(mine[0], deliveryv1.EndCode_END_CODE_REPLACED, 0)
-	}
-	h.streams[s.id] = s
-	h.users[p.UserID] = append(h.users[p.UserID], s)
-	h.stats.Opened++
-	h.push(s, s.hello())
-	return s, nil
-}
-
-// Close forgets a stream. Closing twice is harmless.
-func (h *Hub) Close(s *Stream) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.remove(s)
-	s.box.Finish(nil)
-}
-
-// remove takes a stream out of all indexes. Callers hold mu.
-func (h *Hub) remove(s *Stream) {
-	if h.streams[s.id] != s {
-		return
-	}
-	delete(h.streams, s.id)
-	mine := h.users[s.user]
-	for i, t := range mine {
-		if t == s {
-			// A copy, because callers may be walking the old slice.
-			mine = append(append([]*Stream(nil), mine[:i]...), mine[i+1:]...)
-			break
-		}
-	}
-	if len(mine) == 0 {
-		delete(h.users, s.user)
-	} else {
-		h.users[s.user] = mine
-	}
-	h.detachAll(s)
-}
-
-// Stream returns an open stream of a user by its id.
-func (h *Hub) Stream(user, id string) (*Stream, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.streams[id]
-	if s == nil || s.user != user {
-		return nil, ErrStreamGone
-	}
-	return s, nil
-}
-
-// Extend lets a stream live until a later time. Errors: ErrStreamGone,
-// ErrNotYours.
-func (h *Hub) Extend(user, session, id string, until time.Time) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.streams[id]
-	switch {
-	case s == nil || s.user != user: // nobody learns of others' streams
-		return ErrStreamGone
-	case s.session != session:
-		return ErrNotYours
-	}
-	s.expires = until
-	return nil
-}
-
-// Revoke ends the streams of a session.
-func (h *Hub) Revoke(session string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.streams {
-		if s.session == session {
-			h.end(s, deliveryv1.EndCode_END_CODE_SESSION_REVOKED, 0)
-		}
-	}
-}
-
-// Drain ends all streams, each with another time to reconnect, spread over a
-// period, and takes no new ones.
-func (h *Hub) Drain(spread time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.draining = true
-	n, i := time.Duration(len(h.streams)), time.Duration(0)
-	for _, s := range h.streams {
-		h.end(s, deliveryv1.EndCode_END_CODE_DRAIN, spread*i/n)
-		i++
-	}
-}
-
-// Tick ends the streams whose time is over. It is to be called about once a
-// second.
-func (h *Hub) Tick() {
-	now := h.cfg.Clock()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.streams {
-		switch {
-		case !now.Before(s.expires):
-			h.end(s, deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED, 0)
-		case now.Sub(s.opened) >= h.cfg.Lifetime:
-			h.end(s, deliveryv1.EndCode_END_CODE_RESYNC, 0)
-		case s.box.Overdue(now):
-			h.stats.Slow++
-			h.end(s, deliveryv1.EndCode_END_CODE_SLOW, 0)
-		}
-	}
-}
-
-// end queues the end frame as the stream's last and forgets the stream. Callers
-// hold mu.
-func (h *Hub) end(s *Stream, code deliveryv1.EndCode, after time.Duration) {
-	s.box.Finish(frame.End(code, after, s.token))
-	h.remove(s)
-}
-
-// push queues a frame for a stream. A stream whose mailbox is full is marked dead
-// and must be dropped with dropDead once the caller's walk is over. Callers hold
-// mu.
-func (h *Hub) push(s *Stream, f *frame.Frame) {
-	if s.dead {
-		return
-	}
-	taken, full := s.box.Push(f)
-	if s.dead = full; taken {
-		h.stats.Frames++
-	}
-}
-
-// dropDead ends the streams that push found too slow. Callers hold mu.
-func (h *Hub) dropDead(streams []*Stream) {
-	for _, s := range streams {
-		if s.dead {
-			h.stats.Slow++
-			h.end(s, deliveryv1.EndCode_END_CODE_SLOW, 0)
-		}
-	}
-}
-
-// signal wakes whoever performs the hub's work.
-func (h *Hub) signal() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
-
-// String tells what a delivery is about, for logs.
-func (d Delivery) String() string {
-	return fmt.Sprintf("%s@%d (%d events)", d.ChatID, d.Version, len(d.Events))
 }

@@ -32,7 +32,7 @@ func TestAdditionReachesOpenStream(t *testing.T) {
 	w := newWorld(t, nil)
 	d := w.open("bob", "")
 	id := w.group(table.All, "alice", "bob")
-	w.settle()
+	w.performWork()
 	w.send("alice", id, "hello")
 	d.take()
 	if d.newest[id] == 0 {
@@ -67,7 +67,7 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 	w.send("alice", id, "one")
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 	w.send("alice", id, "two")
-	w.settle()
+	w.performWork()
 	d.take()
 	if !d.left[id] || fmt.Sprint(d.texts[id]) != "[one]" || d.newest[id] != d.version[id] {
 		t.Fatalf("left %v, texts %v, newest %d, version %d", d.left[id], d.texts[id], d.newest[id], d.version[id])
@@ -76,7 +76,7 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 	if _, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}); err != nil {
 		t.Fatal(err)
 	}
-	w.settle()
+	w.performWork()
 	w.send("alice", id, "three")
 	d.agrees(id)
 }
@@ -97,14 +97,14 @@ func TestLostRemovalIsRepaired(t *testing.T) {
 		c.Events = nil
 		w.hub.Deliver(c)
 	}
-	w.settle()
+	w.performWork()
 	d.take()
 	if !d.left[id] || len(d.texts[id]) != 0 {
 		t.Fatalf("left %v, texts %v", d.left[id], d.texts[id])
 	}
 }
 
-// A repair tells of many changes at once. Those that lie before the chat's first stream
+// A repair announces many changes at once. Those that lie before the chat's first stream
 // are not walked, though the last one is: their targets are looked at all the same.
 func TestRepairOfManyChanges(t *testing.T) {
 	w := newWorld(t, nil)
@@ -122,10 +122,10 @@ func TestRepairOfManyChanges(t *testing.T) {
 	repair.Events = nil
 	repair.Targets = []string{"carol", "bob"}
 	w.hub.Deliver(repair)
-	w.settle()
+	w.performWork()
 	d.take()
 	if !d.left[id] {
-		t.Fatal("a removed member was not told")
+		t.Fatal("a removed member was sent nothing")
 	}
 	a.agrees(id)
 }
@@ -143,9 +143,9 @@ func TestHoleIsReadOnce(t *testing.T) {
 	}
 	for i := range 10 {
 		w.send("alice", id, fmt.Sprint(i))
-		w.settle()
+		w.performWork()
 	}
-	if reads := w.hub.Stats().HoleReads; reads != 5 {
+	if reads := w.hub.Stats().GapFills; reads != 5 {
 		t.Fatalf("%d reads for 5 holes and two streams", reads)
 	}
 	a.agrees(id)
@@ -165,7 +165,7 @@ func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
 		w.hub.Deliver(late[i])
 		w.hub.Deliver(late[i/2])
 	}
-	w.settle()
+	w.performWork()
 	b.take()
 	if b.version[id] != b.newest[id] {
 		t.Fatalf("at %d of %d", b.version[id], b.newest[id])
@@ -179,8 +179,8 @@ func TestForeignGenerationIsDropped(t *testing.T) {
 	b := w.open("bob", "", known(id, 0))
 	w.deliver = func(d delivery.Delivery) { d.Generation = "g0"; w.hub.Deliver(d) }
 	w.send("alice", id, "lost")
-	w.settle()
-	if b.take(); len(b.texts[id]) != 0 || w.hub.Stats().Foreign != 1 {
+	w.performWork()
+	if b.take(); len(b.texts[id]) != 0 || w.hub.Stats().OtherGeneration != 1 {
 		t.Fatalf("texts %v, stats %+v", b.texts[id], w.hub.Stats())
 	}
 }
@@ -256,7 +256,7 @@ func TestOpeningMissesNothing(t *testing.T) {
 			w.send("alice", id, "y")
 			d.take()
 		}
-		w.settle()
+		w.performWork()
 		d.take()
 		d.agrees(id)
 	}
@@ -301,7 +301,7 @@ func TestStrangersChatAnswersLeft(t *testing.T) {
 		t.Fatalf("left %v", d.left)
 	}
 	w.send("alice", id, "secret")
-	w.settle()
+	w.performWork()
 	if d.take(); len(d.texts[id]) != 0 {
 		t.Fatal("a stranger got a message")
 	}
@@ -332,7 +332,7 @@ func TestAckExtendAndLease(t *testing.T) {
 	}
 	w.must(d.s.Ack(d.next - 1))
 	w.must(d.s.Ack(1))
-	w.settle()
+	w.performWork()
 	if rows, err := w.view.UserChatsOf(w.ctx, "bob", []string{id}); err != nil || rows[0].DeliveredSequence != 1 {
 		t.Fatalf("delivered %+v, %v", rows[0], err)
 	}
@@ -388,7 +388,7 @@ func TestExpiryRevocationDrain(t *testing.T) {
 }
 
 // A mark set by another device while the stream was closed comes with the opening,
-// although no event tells of it.
+// although no event shows it.
 func TestOwnStateOfKnownChat(t *testing.T) {
 	w := newWorld(t, nil)
 	id := w.group(table.All, "alice", "bob")

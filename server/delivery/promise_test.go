@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// watched tells of every read before it is made, and after it.
+// watched reports every read before it is made, and after it.
 type watched struct {
 	delivery.Source
 	before, after func(read string) error
@@ -55,8 +55,8 @@ func (s *watched) Events(ctx context.Context, id string, after int64, limit int)
 	return events, err
 }
 
-func (s *watched) Overviews(ctx context.Context, user string, rows []table.UserChat) (list []*chatv1.ChatOverview, err error) {
-	err = s.call("Overviews", func() error { list, err = s.Source.Overviews(ctx, user, rows); return err })
+func (s *watched) Overviews(ctx context.Context, user string, ids []string) (list []*chatv1.ChatOverview, err error) {
+	err = s.call("Overviews", func() error { list, err = s.Source.Overviews(ctx, user, ids); return err })
 	return list, err
 }
 
@@ -140,7 +140,7 @@ func TestNothingGoesOutBeforeItIsDurable(t *testing.T) {
 	w.send("alice", mine, "lost")
 	_, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: others, Sequence: 1})
 	w.must(err)
-	w.hub.MarkDirty()
+	w.hub.InvalidateAll()
 	work()
 	if opening < 5 || gap == opening || waits == gap {
 		t.Errorf("%d, %d and %d waits", opening, gap, waits)
@@ -213,8 +213,8 @@ func TestTokenIsOlderThanTheFirstRead(t *testing.T) {
 	source.after = nil
 	w.now = w.now.Add(time.Hour)
 	source.after, began = slow, w.now
-	w.hub.MarkDirty()
-	w.settle()
+	w.hub.InvalidateAll()
+	w.performWork()
 	if got := at(d); !got.Before(began.Add(time.Second)) || began.Sub(got) > 2*time.Minute {
 		t.Errorf("a synchronisation that began at %s has a token of %s", began, got)
 	}
@@ -235,7 +235,7 @@ func TestOldReceiptsAreFound(t *testing.T) {
 			w.now = w.now.Add(time.Hour)
 			d := w.open("bob", "")
 			w.must(w.hub.Extend("bob", "s", d.s.ID(), w.now.Add(24*time.Hour)))
-			w.settle()
+			w.performWork()
 			d.take()
 			d.frames = nil
 			w.now = w.now.Add(-c.slow)
@@ -243,8 +243,8 @@ func TestOldReceiptsAreFound(t *testing.T) {
 			_, err := w.chats.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: id, Archived: &archived, Procedure: "archive"})
 			w.must(err) // its receipt is lost
 			w.now = w.now.Add(c.slow + c.since)
-			w.hub.MarkDirty()
-			w.settle()
+			w.hub.InvalidateAll()
+			w.performWork()
 			d.take()
 			for _, f := range d.frames {
 				if f.GetReceipt().GetArchived() {
@@ -282,7 +282,7 @@ func TestManyChangesDuringAnOpening(t *testing.T) {
 			return nil
 		}
 		d := w.open("bob", "", known(id, 2))
-		w.settle()
+		w.performWork()
 		d.take()
 		for _, f := range d.frames {
 			if f.GetMessage().GetContent() == "not for bob" {
@@ -293,7 +293,7 @@ func TestManyChangesDuringAnOpening(t *testing.T) {
 			t.Errorf("again %t: left %t", again, d.left[id])
 		}
 		w.send("alice", id, "live")
-		w.settle()
+		w.performWork()
 		if d.take(); (d.newest[id] == 46) != again { // 2 members, 1 + 40 messages, removal, addition, message
 			t.Errorf("again %t: newest is %d", again, d.newest[id])
 		}
@@ -314,7 +314,7 @@ func TestStreamAheadOfItsHub(t *testing.T) {
 	b := w.open("bob", "", known(id, 0))
 	shown := len(b.texts[id])
 	w.send("alice", id, "live")
-	w.settle()
+	w.performWork()
 	a.showsAll(id)
 	b.showsAll(id)
 	if shown != 5 || len(b.texts[id]) != 6 {
@@ -362,7 +362,7 @@ func TestGapWaits(t *testing.T) {
 	w := newWorld(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
-	w.settle()
+	w.performWork()
 	w.lose()
 	w.send("alice", id, "late")
 	w.deliver = w.hub.Deliver
@@ -371,7 +371,7 @@ func TestGapWaits(t *testing.T) {
 		if item, _, ok := w.hub.Work(w.now); ok {
 			w.must(w.hub.Do(w.ctx, item))
 		}
-		return w.hub.Stats().HoleReads
+		return w.hub.Stats().GapFills
 	}
 	if reads() != 0 {
 		t.Error("the gap was read at once")
@@ -396,7 +396,7 @@ func TestOlderDeliveryChangesNothing(t *testing.T) {
 	for i := range 5 {
 		w.send("alice", id, fmt.Sprint(i))
 	}
-	w.settle()
+	w.performWork()
 	d.take()
 	before, frames := w.hub.Stats(), len(d.frames)
 	for _, c := range w.commits {
@@ -404,10 +404,10 @@ func TestOlderDeliveryChangesNothing(t *testing.T) {
 		c.Events = nil
 		w.hub.Deliver(c)
 	}
-	w.settle()
+	w.performWork()
 	d.take()
 	after := w.hub.Stats()
-	if len(d.frames) != frames || after.HoleReads != before.HoleReads || after.Checks != before.Checks || after.Frames != before.Frames {
+	if len(d.frames) != frames || after.GapFills != before.GapFills || after.MembershipReads != before.MembershipReads || after.Frames != before.Frames {
 		t.Errorf("%d frames more, %+v became %+v", len(d.frames)-frames, before, after)
 	}
 	if after.Duplicates-before.Duplicates != 7 {

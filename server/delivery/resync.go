@@ -5,68 +5,66 @@ import (
 	"hash/fnv"
 	"time"
 
-	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
 
-// resync is a stream's synchronisation with the store after something may have been
-// missed that was meant for it (design §8):
+// resync is an open stream's synchronisation with the store after something may have
+// been missed that was meant for it:
 //
 //  1. read the user's rows;
-//  2. read the heads of the chats that the stream is attached to, and have those
-//     that have moved on walked: their events show removals, additions and the
+//  2. send the user's own state where it changed, which no event shows;
+//  3. reconcile with chats that the user is in and the stream is not, and with those
+//     left;
+//  4. read the heads of the chats that the stream is subscribed to, and apply the
+//     changes of those that are further: their events show removals, additions and the
 //     first sequence of a new membership as they were;
-//  3. look at chats that the user is in and the stream is not, and at those left;
-//  4. send the user's own state where it changed, which no event tells of;
-//  5. once all that has reached the stream, give it a token whose time is before
+//  5. once all that has reached the stream, send it a token whose time is before
 //     the first read.
 //
 // It begins from the stream's own last synchronisation, and starts over if the
-// stream is marked again meanwhile.
+// streams are invalidated again meanwhile.
 type resync struct {
-	again   bool // marked since it was begun
+	again   bool // invalidated again since it was begun
 	reading bool // begun and not failed
 	start   view.Start
-	mark    uint64           // the mark that it answers
-	until   map[string]int64 // version that the stream must reach, by chat attached
-	joins   map[string]bool  // chats that are looked at
+	// invalidation is the number of the one that it answers.
+	invalidation    int64
+	until           map[string]int64 // version that the stream must reach, by chat
+	reconciliations map[string]bool  // chats whose reconciliation must end
 }
 
-// settleEvery is the pause between two looks whether a synchronisation has reached
-// its stream.
-const settleEvery = 50 * time.Millisecond
+// recheckEvery is the pause between two checks whether a resync has reached its
+// stream.
+const recheckEvery = 50 * time.Millisecond
 
-// MarkDirty says that deliveries or receipts may have been lost, whichever they
-// were. Each stream synchronises anew, at a time of its own within Config.Spread.
-func (h *Hub) MarkDirty() {
+// InvalidateAll says that deliveries or receipts may have been lost, whichever they
+// were. Each stream synchronises again, at a time of its own within Config.Spread.
+func (h *Hub) InvalidateAll() {
 	now := h.cfg.Clock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.mark++
-	h.stats.Marks++
+	h.stats.Invalidations++
 	for _, s := range h.streams {
 		switch {
 		case s.resync != nil:
 			s.resync.again = true
-		case s.opening: // what it has read may be older than what was lost
-			s.dirty = true
+		case s.catchingUp: // what it has read may be older than what was lost
+			s.needsResync = true
 		default:
 			h.beginResync(s, now.Add(h.spread(s)))
 		}
 	}
 }
 
-// spread is the stream's own part of the time over which synchronisations are
-// spread.
+// spread is the stream's own part of the time over which resyncs are spread.
 func (h *Hub) spread(s *Stream) time.Duration {
 	f := fnv.New64a()
 	_, _ = f.Write([]byte(s.id)) // never fails
 	return time.Duration(f.Sum64() % uint64(h.cfg.Spread))
 }
 
-// beginResync schedules a synchronisation of a stream that has none. Callers hold
-// mu.
+// beginResync schedules the resync of a stream that has none. Callers hold mu.
 func (h *Hub) beginResync(s *Stream, due time.Time) {
 	s.resync = &resync{}
 	h.schedule(due, Work{kind: workResync, stream: s})
@@ -83,14 +81,14 @@ func (h *Hub) doResync(ctx context.Context, w Work) error {
 	}
 	if r.reading {
 		defer h.mu.Unlock()
-		h.settle(s, w, now)
+		h.completeResync(s, w, now)
 		return nil
 	}
-	*r = resync{reading: true, mark: h.mark, until: map[string]int64{}, joins: map[string]bool{}}
+	*r = resync{reading: true, invalidation: h.stats.Invalidations, until: map[string]int64{}, reconciliations: map[string]bool{}}
 	h.stats.Resyncs++
 	h.mu.Unlock()
 
-	err := s.read(ctx, r)
+	err := s.readMissed(ctx, r)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,43 +97,39 @@ func (h *Hub) doResync(ctx context.Context, w Work) error {
 		h.schedule(now.Add(retryAfter), w)
 		return err
 	}
-	h.settle(s, w, now)
+	h.completeResync(s, w, now)
 	return nil
 }
 
-// settle ends a synchronisation that has reached its stream, or looks again later.
+// completeResync ends a resync that has reached its stream, or checks again later.
 // Callers hold mu.
-func (h *Hub) settle(s *Stream, w Work, now time.Time) {
+func (h *Hub) completeResync(s *Stream, w Work, now time.Time) {
 	r := s.resync
 	for id, version := range r.until {
-		if a := s.attached.Of(id); a == nil || (a.live && a.pos >= version) {
-			delete(r.until, id) // walked up to there, or up to the own removal
+		if a := s.subscriptions.Of(id); a == nil || (a.active && a.pos >= version) {
+			delete(r.until, id) // applied up to there, or up to the own removal
 		}
 	}
-	for id := range r.joins {
-		if a := s.attached.Of(id); h.joins[join{s, id}] == nil && (a == nil || a.live) {
-			delete(r.joins, id)
+	for id := range r.reconciliations {
+		if a := s.subscriptions.Of(id); h.reconciliations[subscriptionKey{s, id}] == nil && (a == nil || a.active) {
+			delete(r.reconciliations, id)
 		}
 	}
 	switch {
 	case r.again:
 		s.resync = &resync{}
 		h.schedule(now.Add(h.spread(s)), w)
-	case len(r.until)+len(r.joins) > 0:
-		h.schedule(now.Add(settleEvery), w)
+	case len(r.until)+len(r.reconciliations) > 0:
+		h.schedule(now.Add(recheckEvery), w)
 	default:
 		s.resync = nil
-		s.synced = r.start.At
-		s.token = h.cfg.Source.NewToken(s.user, r.start)
-		h.push(s, frame.Heartbeat(s.token))
-		h.dropDead([]*Stream{s})
+		h.completeSync(s, r.start)
 	}
 }
 
-// read reads what the stream may have missed, and has it shown.
-func (s *Stream) read(ctx context.Context, r *resync) error {
+// readMissed reads what the stream may have missed, and has it sent.
+func (s *Stream) readMissed(ctx context.Context, r *resync) (err error) {
 	h := s.hub
-	var err error
 	if r.start, err = h.cfg.Source.Begin(ctx); err != nil {
 		return err
 	}
@@ -147,38 +141,20 @@ func (s *Stream) read(ctx context.Context, r *resync) error {
 		return err
 	}
 	since := s.synced.Add(-view.Overlap).UnixMilli() // as a token of that time
-	var own []table.UserChat
+	var own []string
 	for _, row := range rows {
 		if !row.Left() && row.ChangedAt >= since {
-			own = append(own, row)
+			own = append(own, row.ChatID)
 		}
 	}
 	for len(own) > 0 {
 		n := min(pageSize, len(own))
-		if err := s.showStates(ctx, own[:n], false); err != nil {
+		if err := s.sendStates(ctx, own[:n], false); err != nil {
 			return err
 		}
 		own = own[n:]
 	}
-	h.mu.Lock()
-	ids := make([]string, 0, len(s.attached))
-	for _, a := range s.attached {
-		id := a.chat.id
-		// One stream's reading of a head serves all that answer the same mark.
-		if a.chat.mark < r.mark {
-			ids = append(ids, id)
-		} else {
-			r.until[id] = a.chat.markedAt
-		}
-	}
-	for _, row := range rows {
-		told := s.departed.Told(row.ChatID)
-		if s.attached.Of(row.ChatID) == nil && (!row.Left() || (row.ChangedAt >= since && row.LeftVersion > told)) {
-			h.requestJoin(s, row.ChatID, 0)
-			r.joins[row.ChatID] = true
-		}
-	}
-	h.mu.Unlock()
+	ids := s.requestMissed(r, rows, since)
 	for len(ids) > 0 {
 		n := min(pageSize, len(ids))
 		if err := s.readHeads(ctx, r, ids[:n]); err != nil {
@@ -189,7 +165,33 @@ func (s *Stream) read(ctx context.Context, r *resync) error {
 	return nil
 }
 
-// readHeads has the chats walked that have moved on.
+// requestMissed requests reconciliations with the chats where the user's rows and the
+// subscriptions differ, and returns the subscribed chats whose heads are to be read.
+func (s *Stream) requestMissed(r *resync, rows []table.UserChat, since int64) []string {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ids := make([]string, 0, len(s.subscriptions))
+	for _, a := range s.subscriptions {
+		id := a.chat.id
+		// A head that one stream reads serves all that answer the same invalidation.
+		if a.chat.invalidation < r.invalidation {
+			ids = append(ids, id)
+		} else {
+			r.until[id] = a.chat.headVersion
+		}
+	}
+	for _, row := range rows {
+		sent := s.departed.Version(row.ChatID)
+		if s.subscriptions.Of(row.ChatID) == nil && (!row.Left() || (row.ChangedAt >= since && row.LeftVersion > sent)) {
+			h.requestReconcile(s, row.ChatID, 0)
+			r.reconciliations[row.ChatID] = true
+		}
+	}
+	return ids
+}
+
+// readHeads reads heads and has the changes applied of the chats that are further.
 func (s *Stream) readHeads(ctx context.Context, r *resync, ids []string) error {
 	h := s.hub
 	heads, err := h.cfg.Source.Heads(ctx, ids)
@@ -207,36 +209,9 @@ func (s *Stream) readHeads(ctx context.Context, r *resync, ids []string) error {
 			continue
 		}
 		r.until[id] = heads[i].Version
-		cs.mark, cs.markedAt = max(cs.mark, r.mark), max(cs.markedAt, heads[i].Version)
-		cs.Wanted = max(cs.Wanted, heads[i].Version)
-		h.advance(cs)
+		cs.invalidation, cs.headVersion = max(cs.invalidation, r.invalidation), max(cs.headVersion, heads[i].Version)
+		cs.Newest = max(cs.Newest, heads[i].Version)
+		h.applyPending(cs)
 	}
-	return nil
-}
-
-// showStates sends the user's own state in chats, or the whole overviews, read with the user's rows
-// last.
-func (s *Stream) showStates(ctx context.Context, rows []table.UserChat, whole bool) error {
-	h := s.hub
-	list, err := h.cfg.Source.Overviews(ctx, s.user, rows)
-	if err != nil {
-		return err
-	}
-	if err := h.cfg.Durable(ctx); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, ov := range list {
-		id, head := ov.GetChat().GetChatId(), ov.GetHead()
-		switch {
-		case s.attached.Of(id) == nil:
-		case whole:
-			h.push(s, frame.Head(id, head.GetVersion(), head.GetSequence(), ov))
-		default:
-			h.push(s, frame.Receipt(id, ov.GetState()))
-		}
-	}
-	h.dropDead([]*Stream{s})
 	return nil
 }

@@ -31,7 +31,7 @@ func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
 	w := newWorld(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	a, b := w.open("alice", "", known(id, 0)), w.open("bob", "", known(id, 0))
-	w.settle()
+	w.performWork()
 	a.take()
 	b.take()
 	before := b.token
@@ -40,13 +40,13 @@ func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
 	for i := range 20 {
 		w.send("alice", id, fmt.Sprint(i))
 	}
-	w.settle()
+	w.performWork()
 	b.take()
 	if len(b.texts[id]) > 0 {
 		t.Fatal("nothing was lost")
 	}
-	w.hub.MarkDirty()
-	w.settle()
+	w.hub.InvalidateAll()
+	w.performWork()
 	a.showsAll(id)
 	b.showsAll(id)
 	old, err := w.view.Token(w.ctx, "bob", before)
@@ -56,8 +56,8 @@ func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
 	if now.At.Sub(old.At) < time.Hour {
 		t.Error("the token stayed where it was")
 	}
-	if s := w.hub.Stats(); s.Marks != 1 || s.Resyncs != 2 || s.HoleReads != 1 {
-		t.Errorf("%d marks, %d synchronisations, %d reads of events", s.Marks, s.Resyncs, s.HoleReads)
+	if s := w.hub.Stats(); s.Invalidations != 1 || s.Resyncs != 2 || s.GapFills != 1 {
+		t.Errorf("%d invalidations, %d synchronisations, %d reads of events", s.Invalidations, s.Resyncs, s.GapFills)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestMarkedStreamsFindLostMemberships(t *testing.T) {
 	kept, left, again := w.group(table.All, "alice", "bob"), w.group(table.All, "alice", "bob"), w.group(table.SinceJoined, "alice", "bob")
 	d := w.open("bob", "", known(kept, 0), known(left, 0), known(again, 0))
 	w.open("alice", "")
-	w.settle()
+	w.performWork()
 	w.lose()
 	change := func(id string) chat.MemberChange {
 		return chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}
@@ -79,8 +79,8 @@ func TestMarkedStreamsFindLostMemberships(t *testing.T) {
 	w.must(err)
 	w.send("alice", again, "for bob")
 	added := w.group(table.All, "alice", "bob")
-	w.hub.MarkDirty()
-	w.settle()
+	w.hub.InvalidateAll()
+	w.performWork()
 	d.take()
 	for _, f := range d.frames {
 		if f.GetMessage().GetContent() == "not for bob" {
@@ -95,7 +95,7 @@ func TestMarkedStreamsFindLostMemberships(t *testing.T) {
 	w.deliver = w.hub.Deliver
 	for _, id := range []string{kept, again, added} {
 		w.send("alice", id, "live again")
-		w.settle()
+		w.performWork()
 		d.agrees(id)
 	}
 }
@@ -105,12 +105,12 @@ func TestMarkedStreamsFindLostReceipts(t *testing.T) {
 	id := w.group(table.All, "alice", "bob")
 	w.send("alice", id, "x")
 	d := w.open("bob", "")
-	w.settle()
+	w.performWork()
 	w.now = w.now.Add(time.Hour)
 	_, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}) // another device's; its echo is lost
 	w.must(err)
-	w.hub.MarkDirty()
-	w.settle()
+	w.hub.InvalidateAll()
+	w.performWork()
 	d.take()
 	var read int64
 	for _, f := range d.frames {
@@ -129,12 +129,12 @@ func TestMarkedWhileOpening(t *testing.T) {
 	w.must(err)
 	w.lose()
 	added := w.group(table.All, "alice", "bob")
-	w.hub.MarkDirty()
+	w.hub.InvalidateAll()
 	for done := false; !done; {
 		done, err = d.s.Step(w.ctx)
 		w.must(err)
 	}
-	w.settle()
+	w.performWork()
 	d.take()
 	if d.newest[added] == 0 {
 		t.Error("the opening had read bob's chats before, and nobody looked again")
@@ -165,22 +165,22 @@ func TestMarkedAgainMeanwhile(t *testing.T) {
 	})
 	first := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(first, 0))
-	w.settle()
+	w.performWork()
 	w.lose()
-	w.hub.MarkDirty()
+	w.hub.InvalidateAll()
 	var added string
 	source.after = func() {
 		source.after = nil
 		added = w.group(table.All, "alice", "bob")
-		w.hub.MarkDirty()
+		w.hub.InvalidateAll()
 	}
-	w.settle()
+	w.performWork()
 	d.take()
 	if added == "" || d.newest[added] == 0 {
 		t.Error("the second mark was not answered")
 	}
-	if s := w.hub.Stats(); s.Marks != 2 || s.Resyncs != 2 {
-		t.Errorf("%d marks, %d synchronisations", s.Marks, s.Resyncs)
+	if s := w.hub.Stats(); s.Invalidations != 2 || s.Resyncs != 2 {
+		t.Errorf("%d invalidations, %d synchronisations", s.Invalidations, s.Resyncs)
 	}
 }
 
@@ -189,12 +189,12 @@ func TestTokenOfASynchronisationComesLast(t *testing.T) {
 	w := newWorld(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
-	w.settle()
+	w.performWork()
 	d.take()
 	w.lose()
 	w.send("alice", id, "x")
 	added := w.group(table.All, "alice", "bob")
-	w.hub.MarkDirty()
+	w.hub.InvalidateAll()
 	for range 1000 {
 		work, wait, ok := w.hub.Work(w.now)
 		if !ok {

@@ -73,7 +73,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				s.Heartbeat()
 				w.hub.Tick()
-				w.hub.MarkDirty()
+				w.hub.InvalidateAll()
 				_ = w.hub.Stats()
 				w.hub.Close(s)
 			}

@@ -104,8 +104,8 @@ func (w *world) send(user, chatID, text string) {
 	w.must(err)
 }
 
-// settle performs the hub's work until there is none.
-func (w *world) settle() {
+// performWork performs the hub's work until there is none.
+func (w *world) performWork() {
 	w.t.Helper()
 	for range 10_000 {
 		work, wait, ok := w.hub.Work(w.now)
@@ -215,8 +215,8 @@ func (d *device) apply(f *deliveryv1.Frame) {
 
 func (d *device) user() string { return delivery.UserOf(d.s) }
 
-// catchUp does what a client does that knows of something newer.
-func (d *device) catchUp(chatID string) {
+// fetch does what a client does that knows of something newer.
+func (d *device) fetch(chatID string) {
 	d.w.t.Helper()
 	for d.version[chatID] < d.newest[chatID] {
 		r, err := d.w.view.Changes(d.w.ctx, d.user(), &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: d.version[chatID]})
@@ -237,7 +237,7 @@ func (d *device) catchUp(chatID string) {
 func (d *device) agrees(chatID string) {
 	d.w.t.Helper()
 	d.take()
-	d.catchUp(chatID)
+	d.fetch(chatID)
 	var want []string
 	for more, after := true, int64(0); more; {
 		r, err := d.w.view.Messages(d.w.ctx, d.user(), &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: &after, PageSize: 100})

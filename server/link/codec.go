@@ -75,7 +75,7 @@ func decodeDelivery(w *linkv1.Delivery) (delivery.Delivery, error) {
 }
 
 func encodeEnvelope(e linkseq.Envelope, wire []*linkv1.Delivery) *linkv1.SendRequest {
-	req := &linkv1.SendRequest{From: e.From, Generation: e.Generation, Epoch: e.Epoch, Number: e.Number, Deliveries: wire, Bye: e.Bye}
+	req := &linkv1.SendRequest{From: e.From, Generation: e.Generation, Epoch: e.Epoch, Number: e.Number, Deliveries: wire, Bye: e.Closing}
 	for _, r := range e.Receipts {
 		req.Receipts = append(req.Receipts, &linkv1.Receipt{UserId: r.UserID, ChatId: r.ChatID, State: r.State})
 	}
@@ -83,7 +83,7 @@ func encodeEnvelope(e linkseq.Envelope, wire []*linkv1.Delivery) *linkv1.SendReq
 }
 
 func decodeEnvelope(req *linkv1.SendRequest) (linkseq.Envelope, error) {
-	e := linkseq.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(), Number: req.GetNumber(), Bye: req.GetBye()}
+	e := linkseq.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(), Number: req.GetNumber(), Closing: req.GetBye()}
 	for _, w := range req.GetDeliveries() {
 		d, err := decodeDelivery(w)
 		if err != nil {

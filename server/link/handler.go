@@ -66,7 +66,7 @@ func (h *handler) Send(ctx context.Context, req *linkv1.SendRequest) (*linkv1.Se
 	}
 	switch err := h.mesh.receiver.Receive(e, h.mesh.cfg.Clock()); {
 	case err == nil:
-		if e.Bye {
+		if e.Closing {
 			h.mesh.onDeparted(e.From)
 		}
 		return &linkv1.SendResponse{}, nil

@@ -62,7 +62,7 @@ func (h *fakeHub) Receipt(user, chatID string, s *chatv1.MemberState) {
 	h.note(func() { h.receipts = append(h.receipts, fmt.Sprint(user, " ", chatID, " ", s.GetReadSequence())) })
 }
 
-func (h *fakeHub) MarkDirty() { h.note(func() { h.dirty++ }) }
+func (h *fakeHub) InvalidateAll() { h.note(func() { h.dirty++ }) }
 
 func (h *fakeHub) Stream(user, id string) (*delivery.Stream, error) {
 	h.note(func() { h.acks = append(h.acks, user+" "+id) })

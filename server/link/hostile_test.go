@@ -155,7 +155,7 @@ func TestHostile(t *testing.T) {
 			t.Errorf("repeated: status %d, %v", code, err)
 		}
 	}
-	if s := m.Stats().Received; s.Late != 2 || s.Gaps != 0 {
+	if s := m.Stats().Received; s.Stale != 2 || s.Gaps != 0 {
 		t.Errorf("repeated requests: %+v", s)
 	}
 	sender.Deliver(sent("c", 1))

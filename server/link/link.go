@@ -176,7 +176,7 @@ func New(cfg Config) (*Mesh, error) {
 		return nil, fmt.Errorf("link: rules of messages: %w", err)
 	}
 	if cfg.Hub != nil {
-		if m.receiver, err = linkseq.NewReceiver(linkseq.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub, Silence: cfg.DeadAfter}); err != nil {
+		if m.receiver, err = linkseq.NewReceiver(linkseq.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub, DeadAfter: cfg.DeadAfter}); err != nil {
 			return nil, err
 		}
 	}
@@ -260,7 +260,7 @@ func (m *Mesh) discover(ctx context.Context) ([]routing.Server, error) {
 		if !listed[id] && now.Sub(p.lastSeen()) >= m.cfg.DeadAfter {
 			p.stop()
 			delete(m.peers, id)
-			m.sender.Close(id)
+			m.sender.Drop(id)
 		}
 	}
 	return servers, nil
@@ -302,7 +302,7 @@ func (m *Mesh) onDeparted(id string) {
 	if p := m.peers[id]; p != nil {
 		p.stop()
 		delete(m.peers, id)
-		m.sender.Close(id)
+		m.sender.Drop(id)
 	}
 }
 
@@ -380,5 +380,5 @@ func (m *Mesh) Repair(ctx context.Context, d delivery.Delivery) error {
 // bumpEpochs starts a new epoch on all links: every server detects a gap.
 func (m *Mesh) bumpEpochs() {
 	m.counters.epochBumps.Add(1)
-	m.sender.Skip()
+	m.sender.BumpEpoch()
 }

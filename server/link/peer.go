@@ -199,7 +199,7 @@ func (p *peer) close() {
 		}
 		p.deliver(ctx, list)
 	}
-	if e, err := p.mesh.sender.Bye(p.server.ID); err == nil {
+	if e, err := p.mesh.sender.Close(p.server.ID); err == nil {
 		_ = p.send(ctx, e, nil)
 	}
 }

@@ -188,7 +188,7 @@ func TestUnreachable(t *testing.T) {
 	if s := m.Stats(); s.Unreachable != 1 || s.Peers != 2 {
 		t.Errorf("the sender sees %+v", s)
 	}
-	if s := deaf.Stats(); s.Received.Unheard == 0 || s.Received.Missed < 3 {
+	if s := deaf.Stats(); s.Received.Unreachable == 0 || s.Received.Missed < 3 {
 		t.Errorf("the server sees %+v", s)
 	}
 	good.mu.Lock()
@@ -198,7 +198,7 @@ func TestUnreachable(t *testing.T) {
 	good.mu.Unlock()
 	way.refuse(false)
 	cut.until(t, "what was waiting", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
-	for deaf.Stats().Received.Unheard > 0 || m.Stats().Unreachable > 0 {
+	for deaf.Stats().Received.Unreachable > 0 || m.Stats().Unreachable > 0 {
 		time.Sleep(time.Millisecond)
 	}
 }

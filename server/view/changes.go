@@ -147,7 +147,7 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch, af
 			c.Body = &messagev1.Change_Message{Message: messageMessage(m)}
 		case store.ChatMemberships:
 			var m *messagev1.MembershipChange
-			m, ok = membershipNow(t, items[i], either(userRows[0], userRows[1]), after)
+			m, ok = membershipNow(t, items[i], firstItem(userRows[0], userRows[1]), after)
 			c.Body = &messagev1.Change_Membership{Membership: m}
 			userRows = userRows[2:]
 		default:
@@ -163,7 +163,7 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch, af
 	return changes, nil
 }
 
-// membershipNow tells how a membership stands that an event changed: membership
+// membershipNow returns the present state of a membership that an event changed: membership
 // is its row and userRow what the member's own row of the chat says, or the row of
 // the chat as one that was left; either nil if there is none. after is the version
 // that the client has. It returns false if the rows do not yet show the event.
@@ -185,7 +185,7 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 		now.Version, now.Role = m.Version, memberRole(m.Role)
 		now.Kind = messagev1.MembershipChange_KIND_ROLE_CHANGED
 		// The membership of somebody who arrived in a group's second phase begins with
-		// the creation, which the client may have: then the event tells.
+		// the creation, which the client may have: then the event shows it.
 		if m.JoinedVersion > after || t.added {
 			joinedAt = m.JoinedAt
 		}
@@ -200,7 +200,7 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 	default:
 		return nil, false
 	}
-	if now.Version == t.version() { // the event itself tells the rest
+	if now.Version == t.version() { // the event itself has the rest
 		if now.Kind != messagev1.MembershipChange_KIND_REMOVED {
 			now.Kind = messagev1.MembershipChange_Kind(e.GetChangeType())
 			now.Role = chatv1.MemberRole(e.GetRole())
@@ -214,7 +214,7 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 	return now, true
 }
 
-func either(a, b store.Item) store.Item {
+func firstItem(a, b store.Item) store.Item {
 	if a != nil {
 		return a
 	}

@@ -164,7 +164,7 @@ func TestChangesOfAMemberWhoCameBack(t *testing.T) {
 		}
 		equal(t, fmt.Sprint("joined, in pages of ", size), added, joined)
 	}
-	// Whoever knows the addition is told of the role alone.
+	// Whoever knows the addition is sent the role alone.
 	res := w.changes("cid", id, after+2, 10)
 	equal(t, "kind", res.GetChanges()[0].GetMembership().GetKind(), messagev1.MembershipChange_KIND_ROLE_CHANGED)
 }

@@ -52,14 +52,10 @@ func (r *Reader) Overview(ctx context.Context, user, chatID string) (*chatv1.Cha
 	return r.overview(head, table.ChatFrom(chatID, it), row), nil
 }
 
-// Overviews returns what the user may see of the chats of rows. It reads heads,
-// chats, and then the rows again; chats that the last row forbids are left out.
-func (r *Reader) Overviews(ctx context.Context, user string, rows []table.UserChat) ([]*chatv1.ChatOverview, error) {
-	ids := make([]string, len(rows))
-	for i := range rows {
-		ids[i] = rows[i].ChatID
-	}
-	heads, err := r.Heads(ctx, ids)
+// Overviews returns what the user may see of chats. It reads heads, chats, and then the
+// user's rows; chats that the row forbids are left out.
+func (r *Reader) Overviews(ctx context.Context, user string, chatIDs []string) ([]*chatv1.ChatOverview, error) {
+	heads, err := r.Heads(ctx, chatIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +69,8 @@ func (r *Reader) Overviews(ctx context.Context, user string, rows []table.UserCh
 	return overviews, err
 }
 
-// overviews goes on from heads: it reads the chats and then the user's rows, and
-// returns what the user may see, in the order of the heads, and the chats that turned
-// out to be left.
+// overviews reads the chats of heads and then the user's rows. It returns what the user
+// may see, in the order of the heads, and the chats that the user has left.
 func (r *Reader) overviews(ctx context.Context, user string, heads []*table.Head) ([]*chatv1.ChatOverview, []*table.UserChat, error) {
 	// Neighbours in the store are read together.
 	places := make([]int, len(heads))
@@ -83,52 +78,52 @@ func (r *Reader) overviews(ctx context.Context, user string, heads []*table.Head
 		places[i] = i
 	}
 	slices.SortFunc(places, func(a, b int) int { return strings.Compare(heads[a].ChatID, heads[b].ChatID) })
-	shown := make([]*chatv1.ChatOverview, len(heads))
-	var left []*table.UserChat
+	found := overviews{heads: heads, visible: make([]*chatv1.ChatOverview, len(heads))}
 	for part := range slices.Chunk(places, store.MaxBatchGet) {
-		err := r.turn(ctx, func() (err error) {
-			left, err = r.someOverviews(ctx, user, heads, part, shown, left)
-			return err
-		})
-		if err != nil {
+		if err := r.turn(ctx, func() error { return r.addOverviews(ctx, user, &found, part) }); err != nil {
 			return nil, nil, err
 		}
 	}
-	return slices.DeleteFunc(shown, func(o *chatv1.ChatOverview) bool { return o == nil }), left, nil
+	return slices.DeleteFunc(found.visible, func(o *chatv1.ChatOverview) bool { return o == nil }), found.left, nil
 }
 
-// someOverviews does it for the heads at some places.
-func (r *Reader) someOverviews(
-	ctx context.Context, user string, heads []*table.Head, places []int, shown []*chatv1.ChatOverview, left []*table.UserChat,
-) ([]*table.UserChat, error) {
+// overviews is what was read of the chats of heads.
+type overviews struct {
+	heads   []*table.Head
+	visible []*chatv1.ChatOverview // in the places of the heads; nil: not to the user
+	left    []*table.UserChat
+}
+
+// addOverviews reads the chats of the heads at some places.
+func (r *Reader) addOverviews(ctx context.Context, user string, found *overviews, places []int) error {
 	ids := make([]string, len(places))
 	for i, at := range places {
-		ids[i] = heads[at].ChatID
+		ids[i] = found.heads[at].ChatID
 	}
 	chats, err := r.chats(ctx, ids)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rows, err := r.UserChatsOf(ctx, user, ids)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.addRoles(ctx, user, rows); err != nil {
-		return nil, err
+		return err
 	}
 	for i, row := range rows {
-		head := heads[places[i]]
+		head := found.heads[places[i]]
 		switch {
 		case row == nil:
 		case row.Left():
-			left = append(left, row)
+			found.left = append(found.left, row)
 		case chats[i] == nil:
-			return nil, incomplete(head.ChatID, head.Version)
+			return incomplete(head.ChatID, head.Version)
 		default:
-			shown[places[i]] = r.overview(*head, *chats[i], *row)
+			found.visible[places[i]] = r.overview(*head, *chats[i], *row)
 		}
 	}
-	return left, nil
+	return nil
 }
 
 // addRoles completes the rows that an earlier release wrote without the role: it
@@ -162,7 +157,7 @@ func (r *Reader) addRoles(ctx context.Context, user string, rows []*table.UserCh
 }
 
 // ListChats returns a page of the user's chats, the one with the latest message
-// first. Chats that get messages while the pages are taken may come again at the
+// first. Chats that get messages while the pages are read may come again at the
 // end, but none is missing.
 func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListChatsRequest) (*chatv1.ListChatsResponse, error) {
 	filters := filtersOf(req)
@@ -170,13 +165,13 @@ func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListCha
 	if err != nil {
 		return nil, err
 	}
-	p := &pages{
-		walk: newWalk(start),
-		user: user, sort: byMessage, size: pageSize(int(req.GetPageSize()), chatsPage, maxChatsPage),
-		keep: func(c *listed) bool { return filters.match(c.archived, c.head.Sequence > c.readSequence) },
+	p := &pager{
+		cursor: newCursor(start),
+		user:   user, sort: byMessage, size: pageSize(int(req.GetPageSize()), chatsPage, maxChatsPage),
+		filter: func(c *listed) bool { return filters.match(c.archived, c.head.Sequence > c.readSequence) },
 	}
 	if req.GetPageToken() != "" {
-		if p.walk, err = r.resume(ctx, req.GetPageToken(), purposeChats, user, filters.String()); err != nil {
+		if p.cursor, err = r.resume(ctx, req.GetPageToken(), purposeChats, user, filters.String()); err != nil {
 			return nil, err
 		}
 	}
@@ -188,7 +183,7 @@ func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListCha
 	if err != nil {
 		return nil, err
 	}
-	// The user's rows were read again: what they say now counts.
+	// The user's rows were read again: their present state counts.
 	res := &chatv1.ListChatsResponse{Chats: slices.DeleteFunc(chats, func(c *chatv1.ChatOverview) bool {
 		return !filters.match(c.GetState().GetArchived(), c.GetState().GetUnreadCount() > 0)
 	})}
@@ -198,9 +193,9 @@ func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListCha
 	return res, nil
 }
 
-// nextPage makes the token of the page after one and keeps the list for it.
-func (r *Reader) nextPage(p *pages, purpose, query string) string {
-	r.keep(p.user, p.from)
+// nextPage makes the token of the page after one and caches the list for it.
+func (r *Reader) nextPage(p *pager, purpose, query string) string {
+	r.cacheList(p.user, p.from)
 	return r.newPageToken(p.encode(), purpose, p.user, query)
 }
 
@@ -232,9 +227,9 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if err != nil {
 		return nil, err
 	}
-	p := &pages{
-		walk: newWalk(start),
-		user: user, sort: byChange, left: true, size: pageSize(int(req.GetPageSize()), syncPage, maxSyncPage),
+	p := &pager{
+		cursor: newCursor(start),
+		user:   user, sort: byChange, withLeft: true, size: pageSize(int(req.GetPageSize()), syncPage, maxSyncPage),
 	}
 	if req.GetToken() != "" {
 		token, err := r.Token(ctx, user, req.GetToken())
@@ -246,7 +241,7 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if req.GetPageToken() != "" {
 		// The first page decided whether all chats are listed; meanwhile the token
 		// may have grown too old.
-		if p.walk, err = r.resume(ctx, req.GetPageToken(), purposeChanged, user, req.GetToken()); err != nil {
+		if p.cursor, err = r.resume(ctx, req.GetPageToken(), purposeChanged, user, req.GetToken()); err != nil {
 			return nil, err
 		}
 	}
@@ -258,19 +253,19 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if err != nil {
 		return nil, err
 	}
-	res := &deliveryv1.SyncResponse{Chats: chats, Full: p.full, Generation: r.signer.generation}
+	res := &deliveryv1.SyncResponse{Chats: chats, Full: p.full, Generation: r.generation}
 	for _, e := range entries {
 		if e.left != nil {
 			left = append(left, e.left)
 		}
 	}
 	// A chat that was left after the list was loaded is found in both ways.
-	told := make(map[string]int64, len(left))
+	sent := make(map[string]int64, len(left))
 	for _, row := range left {
-		if told[row.ChatID] == row.LeftVersion {
+		if sent[row.ChatID] == row.LeftVersion {
 			continue
 		}
-		told[row.ChatID] = row.LeftVersion
+		sent[row.ChatID] = row.LeftVersion
 		res.Left = append(res.Left, &deliveryv1.LeftChat{ChatId: row.ChatID, Version: row.LeftVersion})
 	}
 	if more {
@@ -281,21 +276,21 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	return res, nil
 }
 
-// resume returns the walk that a page token continues. If stamps went back since, what
-// changed at or after the time that they went back to may have moved past the pages
-// given out, and past the walk's start: then the walk counts from that time on.
-func (r *Reader) resume(ctx context.Context, token, purpose, user, query string) (walk, error) {
+// resume returns the cursor of a page token. If stamps went back since, what changed at
+// or after the time that they went back to may have moved past the pages sent, with a
+// stamp before the start of the iteration: then the iteration starts at that time.
+func (r *Reader) resume(ctx context.Context, token, purpose, user, query string) (cursor, error) {
 	b, err := r.pageToken(token, purpose, user, query)
 	if err != nil {
-		return walk{}, err
+		return cursor{}, err
 	}
-	w, err := decodeWalk(b)
+	w, err := decodeCursor(b)
 	if err != nil {
-		return walk{}, err
+		return cursor{}, err
 	}
 	back, err := r.stamps.Setbacks(ctx)
 	if err != nil {
-		return walk{}, err
+		return cursor{}, err
 	}
 	if back.Count > w.setbacks {
 		w.start, w.setbacks = min(w.start, back.From), back.Count
@@ -330,7 +325,7 @@ func (r *Reader) Members(ctx context.Context, user, chatID string, size int, pag
 	size = pageSize(size, membersPage, maxMembersPage)
 	res := &chatv1.ListMembersResponse{}
 	// One more on each side: From includes the last member of the page before, and
-	// one behind the page tells whether there are more.
+	// one behind the page shows whether there are more.
 	q := store.Query{Table: store.ChatMemberships, PK: chatID, From: last, Limit: size + 2}
 	err = r.query(ctx, q, func(row store.Row) error {
 		if row.Key.SK == last {

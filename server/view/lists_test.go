@@ -301,7 +301,7 @@ func TestSyncPagesOfLeftChats(t *testing.T) {
 }
 
 // The list that a page token names goes away after a minute: the next page loads
-// another and goes on.
+// another and continues.
 func TestPagesAfterTheListIsGone(t *testing.T) {
 	w := newWorld(t)
 	ids := w.groups(6)
@@ -360,7 +360,7 @@ func TestListsShareALoad(t *testing.T) {
 	}
 }
 
-// A chat that is left while its list is loaded is told once.
+// A chat that is left while its list is loaded is listed once.
 func TestSyncLeftDuringTheLoad(t *testing.T) {
 	w := newWorld(t)
 	ids := w.groups(3)

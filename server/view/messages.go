@@ -54,7 +54,7 @@ func (r *Reader) Messages(ctx context.Context, user string, req *messagev1.ListM
 }
 
 // messages reads the messages from one sequence to another, all of which the
-// head tells of.
+// head counts.
 func (r *Reader) messages(ctx context.Context, chatID string, from, to int64) ([]*messagev1.Message, error) {
 	if from > to {
 		return nil, nil

@@ -164,7 +164,7 @@ func TestMembers(t *testing.T) {
 	equal(t, "member ids", ids, want)
 	equal(t, "membership version", version, w.headOf(id).MembershipVersion)
 
-	// The member that a page ended with is removed: the next page goes on behind.
+	// The member that a page ended with is removed: the next page continues behind.
 	res, err := w.reader.Members(w.ctx, "bob", id, 3, "")
 	w.must(err)
 	w.remove(id, "ann", "cid")

@@ -97,7 +97,7 @@ func TestBackBetweenTwoReads(t *testing.T) {
 	}
 }
 
-// L-146, SINCE_JOINED: no message at or before joined_sequence and no change
+// SINCE_JOINED: no message at or before joined_sequence and no change
 // before the joining in any answer.
 func TestSinceJoined(t *testing.T) {
 	w := newWorld(t)

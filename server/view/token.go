@@ -2,11 +2,7 @@ package view
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
-	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
@@ -42,7 +38,6 @@ const (
 	// pageVersion is raised when the form of a position changes: one of another release
 	// must not be read as something else.
 	pageVersion = 3
-	macSize     = 16
 )
 
 // Purposes of tokens, part of what is signed.
@@ -69,18 +64,18 @@ func (r *Reader) Begin(ctx context.Context) (Start, error) { return r.stamps.Beg
 // NewToken makes a synchronisation token of a user for reads that began there.
 func (r *Reader) NewToken(user string, from Start) string {
 	body := make([]byte, 0, 96)
-	body = append(body, tokenVersion, byte(len(r.signer.generation)))
-	body = append(body, r.signer.generation...)
+	body = append(body, tokenVersion, byte(len(r.generation)))
+	body = append(body, r.generation...)
 	body = binary.BigEndian.AppendUint64(body, uint64(from.At.Add(-Overlap).UnixMilli()))
 	body = binary.BigEndian.AppendUint32(body, uint32(from.Setbacks))
-	return r.signer.seal(body, purposeSync, user)
+	return r.key.Sign(body, purposeSync, user)
 }
 
 // Token checks a synchronisation token. A token that this store, in whatever
 // generation, did not make for the user is ErrInvalidToken. Errors of the store come
 // through wrapped.
 func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
-	body, ok := r.signer.open(token, purposeSync, user)
+	body, ok := r.key.Verify(token, purposeSync, user)
 	if !ok || !complete(body) {
 		return Token{}, ErrInvalidToken
 	}
@@ -97,8 +92,8 @@ func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	now := r.clock()
 	// A token of the future means that clocks were set back: what it would hide is
 	// not known.
-	t.Full = string(generation) != r.signer.generation || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
-	// Nor is it later, when that future has come.
+	t.Full = string(generation) != r.generation || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
+	// Nor is it known later, when that future has come.
 	behind := int64(known) < back.Count && !t.At.Before(time.UnixMilli(back.From).Add(-Overlap))
 	t.Full = t.Full || behind
 	return t, nil
@@ -119,16 +114,16 @@ func complete(body []byte) bool {
 // newPageToken signs a position in a list. It is bound to the purpose, the user,
 // the generation and the query's other parts.
 func (r *Reader) newPageToken(position []byte, purpose, user, query string) string {
-	body := make([]byte, 0, 9+len(position)+macSize)
+	body := make([]byte, 0, 9+len(position))
 	body = append(body, pageVersion)
 	body = binary.BigEndian.AppendUint64(body, uint64(r.clock().Add(pageTokenLifetime).UnixMilli()))
 	body = append(body, position...)
-	return r.signer.seal(body, purpose, user, r.signer.generation, query)
+	return r.key.Sign(body, purpose, user, r.generation, query)
 }
 
 // pageToken checks a page token and returns the position.
 func (r *Reader) pageToken(token, purpose, user, query string) ([]byte, error) {
-	body, ok := r.signer.open(token, purpose, user, r.signer.generation, query)
+	body, ok := r.key.Verify(token, purpose, user, r.generation, query)
 	if !ok || len(body) < 9 || body[0] != pageVersion {
 		return nil, ErrInvalidPageToken
 	}
@@ -136,42 +131,4 @@ func (r *Reader) pageToken(token, purpose, user, query string) ([]byte, error) {
 		return nil, ErrInvalidPageToken
 	}
 	return body[9:], nil
-}
-
-// signer makes and checks signed strings.
-type signer struct {
-	key        []byte
-	generation string
-}
-
-// encoding is strict, so that a token has one spelling.
-var encoding = base64.RawURLEncoding.Strict()
-
-func (s signer) seal(body []byte, context ...string) string {
-	return encoding.EncodeToString(append(body, s.mac(body, context)...))
-}
-
-func (s signer) open(token string, context ...string) ([]byte, bool) {
-	if strings.ContainsAny(token, "\r\n") { // the decoder would skip them
-		return nil, false
-	}
-	b, err := encoding.DecodeString(token)
-	if err != nil || len(b) < macSize {
-		return nil, false
-	}
-	body, mac := b[:len(b)-macSize], b[len(b)-macSize:]
-	return body, hmac.Equal(mac, s.mac(body, context))
-}
-
-// mac signs the context's strings, each with its length, and the body.
-func (s signer) mac(body []byte, context []string) []byte {
-	h := hmac.New(sha256.New, s.key)
-	var n [4]byte
-	for _, part := range context {
-		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
-		h.Write(n[:])
-		h.Write([]byte(part))
-	}
-	h.Write(body)
-	return h.Sum(nil)[:macSize]
 }

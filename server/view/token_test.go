@@ -33,7 +33,7 @@ func TestToken(t *testing.T) {
 	w.must(err)
 	equal(t, "of the future", got.Full, true)
 
-	// S-14: a restore changes the generation, not the key.
+	// A restore changes the generation, not the key.
 	got, err = w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').Token(w.ctx, "bob", w.reader.NewToken("bob", from(w.clock())))
 	w.must(err)
 	equal(t, "other generation", got.Full, true)

@@ -21,13 +21,21 @@
 //
 // # Lists of chats
 //
-// A list is loaded once, for its first page: all rows of the user, then all heads,
-// and later pages go by what was loaded, which is kept for a while; a page costs its
-// chats and the user's rows of them, which are read again, last. What a page token
-// names need not be there any more: then the page loads anew, and walk.go says why
-// nothing is lost. Calls for one user share loads, but never one that began before
-// they came. Work on lists is done in turns, so that long ones keep neither short
-// ones nor other requests waiting.
+// A list is loaded once, for its first page: all rows of the user, then all heads.
+// Later pages use what was loaded, which is cached for a while; a page costs its
+// chats and the user's rows of them, which are read again, last. The list that a page
+// token names may have been dropped: then the page loads another, and paging.go says
+// why nothing is lost. Calls for one user share loads, but never one that began before
+// they came. Work on lists is done in turns, so that long ones delay neither short
+// ones nor other requests.
+//
+// # Files
+//
+// view.go reads rows and single chats, chats.go overviews and the lists of chats and
+// members, messages.go messages, changes.go what changed in a chat. list.go loads a
+// user's chats, paging.go goes through them, token.go has both kinds of tokens. They are
+// one package because every answer is confirmed by the same last read, and each list
+// uses all of tokens, pages and overviews.
 //
 // # Concurrency
 //
@@ -51,6 +59,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view/share"
+	"github.com/parley-chat/parley/server/view/signature"
 )
 
 // Errors of reads. A chat that the user is not a member of, and one that does
@@ -65,7 +74,7 @@ const (
 	MaxGeneration = 64 // bytes
 	KeySize       = 32 // bytes
 
-	// DefaultLists is the memory for lists of which pages are being taken, in bytes.
+	// DefaultLists is the memory for lists of which pages are being read, in bytes.
 	DefaultLists = 64 << 20
 )
 
@@ -76,9 +85,9 @@ type Config struct {
 	TokenKey   []byte           // signs tokens; the same in all processes of a store
 	Clock      func() time.Time // the clock that changes are stamped by
 	Stamps     *stamp.Clock     // the process's, over Store and Clock; by default one of its own
-	// Lists is the memory for lists of chats of which pages are being taken; by
-	// default DefaultLists. If it is negative, calls know nothing of each other: each
-	// page loads its own list, and none waits for its turn.
+	// Lists is the memory for lists of chats of which pages are being read; by
+	// default DefaultLists. If it is negative, calls share nothing: each page loads
+	// its own list, and none waits for its turn.
 	Lists int
 	// Turns is the number of lists of chats that are worked on at once; by default
 	// half of the processors. More where the store is far away.
@@ -100,15 +109,16 @@ func (c Config) Validate() error {
 
 // Reader reads for users.
 type Reader struct {
-	store  store.Store
-	clock  func() time.Time
-	signer signer
+	store      store.Store
+	clock      func() time.Time
+	key        signature.Key
+	generation string
 
 	stamps *stamp.Clock
 
 	loads share.Loads[*list]
-	kept  *share.Kept[*list] // nil: calls know nothing of each other
-	turns chan struct{}      // a place for each list that is worked on
+	cache *share.Cache[*list] // nil: calls share nothing
+	turns chan struct{}       // a place for each list that is worked on
 }
 
 // New makes a Reader. It panics if the configuration is not valid; see
@@ -121,16 +131,17 @@ func New(cfg Config) *Reader {
 		cfg.Turns = max(1, runtime.GOMAXPROCS(0)/2)
 	}
 	r := &Reader{
-		store:  cfg.Store,
-		clock:  cfg.Clock,
-		signer: signer{key: slices.Clone(cfg.TokenKey), generation: cfg.Generation},
+		store:      cfg.Store,
+		clock:      cfg.Clock,
+		key:        slices.Clone(cfg.TokenKey),
+		generation: cfg.Generation,
 	}
 	r.stamps = cmp.Or(cfg.Stamps, stamp.New(cfg.Store, cfg.Clock))
 	if cfg.Lists == 0 {
 		cfg.Lists = DefaultLists
 	}
 	if cfg.Lists > 0 {
-		r.kept, r.turns = share.NewKept[*list](cfg.Lists), make(chan struct{}, cfg.Turns)
+		r.cache, r.turns = share.NewCache[*list](cfg.Lists), make(chan struct{}, cfg.Turns)
 	}
 	return r
 }
@@ -267,7 +278,7 @@ func (r *Reader) MemberIDs(ctx context.Context, chatID string) (membershipVersio
 }
 
 // open begins a read of one chat: the head, and the user's row as it was about
-// then. Whoever is no member is turned away here.
+// then. Who is no member is refused here.
 func (r *Reader) open(ctx context.Context, user, chatID string) (table.Head, table.UserChat, error) {
 	keys := []store.Key{table.HeadKey(chatID), table.UserChatKey(user, chatID)}
 	items, err := r.store.BatchGet(ctx, keys, store.Strong)
@@ -299,8 +310,8 @@ func member(user, chatID string, it store.Item) (table.UserChat, error) {
 	return row, nil
 }
 
-// incomplete is the answer where a plan that the head tells of is not visible as
-// a whole yet: on engines without snapshots its items may appear one by one.
+// incomplete is the answer where a plan that the head shows is not visible as a whole
+// yet: on backends without snapshots its items may appear one by one.
 func incomplete(chatID string, version int64) error {
 	return fmt.Errorf("%w: version %d of %s is not visible yet", store.ErrUnavailable, version, chatID)
 }
@@ -308,9 +319,9 @@ func incomplete(chatID string, version int64) error {
 // errStop ends a query early.
 var errStop = errors.New("stop")
 
-// query hands all rows of a query to each, page by page. each may return
+// query passes all rows of a query to onRow, page by page. onRow may return
 // errStop.
-func (r *Reader) query(ctx context.Context, q store.Query, each func(store.Row) error) error {
+func (r *Reader) query(ctx context.Context, q store.Query, onRow func(store.Row) error) error {
 	q.Consistency = store.Strong
 	for left := q.Limit; ; {
 		page, err := r.store.Query(ctx, q)
@@ -318,7 +329,7 @@ func (r *Reader) query(ctx context.Context, q store.Query, each func(store.Row) 
 			return fmt.Errorf("query %s: %w", q.Table, err)
 		}
 		for _, row := range page.Rows {
-			if err := each(row); errors.Is(err, errStop) {
+			if err := onRow(row); errors.Is(err, errStop) {
 				return nil
 			} else if err != nil {
 				return fmt.Errorf("read %s: %w", row.Key, err)

@@ -304,7 +304,7 @@ var operations = map[string]func(w *world, user, chatID string) (proto.Message, 
 		return w.reader.Sync(w.ctx, user, &deliveryv1.SyncRequest{})
 	},
 	"overviews": func(w *world, user, chatID string) (proto.Message, error) {
-		chats, err := w.reader.Overviews(w.ctx, user, []table.UserChat{{UserID: user, ChatID: chatID}})
+		chats, err := w.reader.Overviews(w.ctx, user, []string{chatID})
 		if err == nil && len(chats) == 0 {
 			return nil, chat.ErrNotAMember
 		}

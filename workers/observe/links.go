@@ -16,7 +16,7 @@ func Links(m *telemetry.Metrics, mesh *link.Mesh, r *routing.Recipients) {
 	}
 	m.Gauge(telemetry.LinkPeers, "Servers with a link.", func() float64 { return float64(mesh.Stats().Peers) })
 	m.Gauge(telemetry.LinkSilent, "Of them, those that do not answer.", func() float64 { return float64(mesh.Stats().Unreachable) })
-	m.Gauge(telemetry.LinkUnheard, "Processes that are listed and that this one does not hear of: its streams miss what they send.", func() float64 { return float64(mesh.Stats().Received.Unheard) })
+	m.Gauge(telemetry.LinkUnheard, "Processes that are listed and that this one does not hear of: its streams miss what they send.", func() float64 { return float64(mesh.Stats().Received.Unreachable) })
 	of(telemetry.LinkSent, "Envelopes answered, keepalives included.", func(s link.Stats) float64 { return float64(s.Sent) })
 	of(telemetry.LinkFailed, "Calls to servers that failed.", func(s link.Stats) float64 { return float64(s.Failed) })
 	of(telemetry.LinkDropped, "Live changes left to the durable path.", func(s link.Stats) float64 { return float64(s.Dropped + s.Unrouted) })

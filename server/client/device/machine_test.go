@@ -91,7 +91,7 @@ func TestRemoval(t *testing.T) {
 			r.frames(append([]*deliveryv1.Frame{hello("g1", false)}, c.frames...)...)
 			_, kept := r.m.View("c")
 			r.expect("kept", kept, c.kept)
-			_, stored := r.kept.Chats["c"]
+			_, stored := r.snapshot.Chats["c"]
 			r.expect("stored", stored, c.kept)
 		})
 	}
@@ -101,7 +101,7 @@ func TestOwnAdditionStartsOver(t *testing.T) {
 	r := loaded(t, 3)
 	r.frames(membershipFrame(4, 5, me, added))
 	r.expect("messages", r.texts("c"), "")
-	r.expect("stored messages", len(r.kept.Messages["c"]), 0)
+	r.expect("stored messages", len(r.snapshot.Messages["c"]), 0)
 	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(5, 3)})
 	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 5, 3)})
 	r.frames(messageFrame(5, 6, 4))
@@ -146,7 +146,7 @@ func TestChanges(t *testing.T) {
 		{"nothing visible", &messagev1.ListChangesResponse{Version: 6, Head: head(6, 3)}, "123", 6, false},
 		{"newer", &messagev1.ListChangesResponse{Version: 6, Head: head(9, 5), Changes: []*messagev1.Change{change(5, message(4, 5)), change(6, message(5, 6))}}, "12345", 6, true},
 		{"reset", &messagev1.ListChangesResponse{Version: 9, Head: head(9, 8), Reset_: true, Messages: []*messagev1.Message{message(8, 9)}}, "8", 9, false},
-		{"added anew", &messagev1.ListChangesResponse{Version: 7, Head: head(7, 5), Changes: []*messagev1.Change{own}}, "", 0, false},
+		{"added again", &messagev1.ListChangesResponse{Version: 7, Head: head(7, 5), Changes: []*messagev1.Change{own}}, "", 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := loaded(t, 3)
@@ -155,8 +155,8 @@ func TestChanges(t *testing.T) {
 			r.expect("messages", r.texts("c"), c.texts)
 			r.expect("version", r.view("c").Version, c.version)
 			r.expect("asks again", r.open(device.ListChanges) == 1, c.again)
-			r.expect("stored", r.kept.Chats["c"].Version, c.version)
-			r.expect("stored messages", len(r.kept.Messages["c"]), len(c.texts))
+			r.expect("stored", r.snapshot.Chats["c"].Version, c.version)
+			r.expect("stored messages", len(r.snapshot.Messages["c"]), len(c.texts))
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestResetOfAChat(t *testing.T) {
 	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(9, 8), Messages: []*messagev1.Message{message(8, 9)}, HasMore: true})
 	r.expect("messages", r.texts("c"), "8")
 	r.expect("asks for what came meanwhile", r.open(device.ListChanges), 1)
-	r.m.Older("c")
+	r.m.LoadOlder("c")
 	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 10, Head: head(10, 9), Changes: []*messagev1.Change{
 		{Version: 10, Body: &messagev1.Change_Message{Message: message(9, 10)}},
 	}})

@@ -19,7 +19,7 @@ func TestSyncPages(t *testing.T) {
 	r := newRig(t, nil)
 	r.expect("subscribes before it has a token", r.open(device.Subscribe), 0)
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("a", 2, 1)}, NextPageToken: "p", Full: true, Generation: "g1"})
-	r.expect("token", r.kept.Session.Token, "")
+	r.expect("token", r.snapshot.Session.Token, "")
 	r.fail(device.Sync, connect.CodeUnavailable, "")
 	r.expect("syncs at once again", r.open(device.Sync), 0)
 	r.pass(time.Minute)
@@ -29,27 +29,27 @@ func TestSyncPages(t *testing.T) {
 		Chats: []*chatv1.ChatOverview{overview("b", 2, 1)}, Left: []*deliveryv1.LeftChat{{ChatId: "a", Version: 3}}, Full: true, Generation: "g1", Token: "t1",
 	})
 	r.expect("chats", slices.Equal(r.m.Chats(), []string{"b"}), true)
-	r.expect("token", r.kept.Session, device.Session{Token: "t1", Generation: "g1"})
+	r.expect("token", r.snapshot.Session, device.Session{Token: "t1", Generation: "g1"})
 	sub, _ := r.call(device.Subscribe).Request.(*deliveryv1.SubscribeRequest)
 	r.expect("subscribes with", sub.GetToken(), "t1")
 }
 
 func TestTokens(t *testing.T) {
 	r := loaded(t, 3)
-	r.expect("of the heartbeat", r.kept.Session.Token, "t2")
+	r.expect("of the heartbeat", r.snapshot.Session.Token, "t2")
 	r.frames(beat(""))
-	r.expect("of an empty heartbeat", r.kept.Session.Token, "t2")
+	r.expect("of an empty heartbeat", r.snapshot.Session.Token, "t2")
 	r.end(deliveryv1.EndCode_END_CODE_DRAIN, 0)
-	r.expect("of the end", r.kept.Session.Token, "end")
+	r.expect("of the end", r.snapshot.Session.Token, "end")
 	sub, _ := r.call(device.Subscribe).Request.(*deliveryv1.SubscribeRequest)
 	r.expect("subscribes with", sub.GetToken(), "end")
 	r.expect("names", fmt.Sprint(sub.GetKnown()), fmt.Sprint([]*deliveryv1.KnownChat{{ChatId: "c", Version: 4}}))
 
 	r.frames(hello("g1", false), resetFrame("", 0), beat("t3")) // the heartbeat is of before the reset
-	r.expect("after a reset", r.kept.Session.Token, "")
+	r.expect("after a reset", r.snapshot.Session.Token, "")
 	r.expect("messages", r.texts("c"), "")
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Full: true, Generation: "g1", Token: "t4", Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}})
-	r.expect("of the synchronisation", r.kept.Session.Token, "t4")
+	r.expect("of the synchronisation", r.snapshot.Session.Token, "t4")
 }
 
 func TestFullHelloReplacesTheList(t *testing.T) {
@@ -70,7 +70,7 @@ func TestOtherGeneration(t *testing.T) {
 	r.end(0, 0)
 	r.pass(time.Minute)
 	r.frames(hello("g2", true))
-	r.expect("token", r.kept.Session, device.Session{Generation: "g2"})
+	r.expect("token", r.snapshot.Session, device.Session{Generation: "g2"})
 	r.expect("messages", r.texts("c"), "")
 	r.m.Result(old.ID, &messagev1.ListChangesResponse{Version: 9, Head: head(9, 8)}, nil)
 	r.take()
@@ -80,7 +80,7 @@ func TestOtherGeneration(t *testing.T) {
 	r.expect("version", v.Version, int64(2))
 	r.expect("newest", v.Newest, int64(2))
 	r.expect("sequence", v.Head.GetSequence(), int64(1))
-	r.expect("token", r.kept.Session.Token, "t9")
+	r.expect("token", r.snapshot.Session.Token, "t9")
 }
 
 // Found by the explorer: the store was restored to where less had been read.
@@ -162,9 +162,9 @@ func TestSendAcrossGenerations(t *testing.T) {
 	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, nil)
 	r.take()
 	r.expect("newest", r.view("c").Newest, int64(2))
-	r.expect("unsent", len(r.m.Unsent()), 1)
+	r.expect("unsent", len(r.m.Outbox()), 1)
 	r.answer(device.SendMessage, &messagev1.SendMessageResponse{Sequence: 2, Version: 3, ClientMessageId: id})
-	r.expect("unsent", len(r.m.Unsent()), 0)
+	r.expect("unsent", len(r.m.Outbox()), 0)
 	r.expect("newest", r.view("c").Newest, int64(3))
 }
 
@@ -178,9 +178,9 @@ func TestSendBeforeTheFirstGeneration(t *testing.T) {
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 2, 1)}, Token: "t1", Full: true, Generation: "g2"})
 	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, nil)
 	r.take()
-	r.expect("unsent", len(r.m.Unsent()), 1)
+	r.expect("unsent", len(r.m.Outbox()), 1)
 	r.answer(device.SendMessage, &messagev1.SendMessageResponse{Sequence: 2, Version: 3, ClientMessageId: id})
-	r.expect("unsent", len(r.m.Unsent()), 0)
+	r.expect("unsent", len(r.m.Outbox()), 0)
 }
 
 func TestEnds(t *testing.T) {
@@ -258,7 +258,7 @@ func TestFailures(t *testing.T) {
 		r.forget(c.ID)
 		r.m.StreamEnded(c.ID, &device.Failure{Code: connect.CodeInvalidArgument, Reason: "INVALID_TOKEN"})
 		r.take()
-		r.expect("token", r.kept.Session.Token, "")
+		r.expect("token", r.snapshot.Session.Token, "")
 		r.expect("messages", r.texts("c"), "123")
 		r.call(device.Sync)
 	})
@@ -353,10 +353,10 @@ func TestSend(t *testing.T) {
 		r := loaded(t, 3)
 		id := r.m.Send("c", "4")
 		r.take()
-		r.expect("stored before it is sent", len(r.kept.Unsent), 1)
+		r.expect("stored before it is sent", len(r.snapshot.Outbox), 1)
 		r.answer(device.SendMessage, sent(id, 4, 5))
 		r.expect("messages", r.texts("c"), "1234")
-		r.expect("stored", len(r.kept.Unsent), 0)
+		r.expect("stored", len(r.snapshot.Outbox), 0)
 		r.frames(messageFrame(4, 5, 4))
 		r.expect("messages", r.texts("c"), "1234")
 		r.expect("own state", r.view("c").State.GetReadSequence(), int64(4))
@@ -393,7 +393,7 @@ func TestSend(t *testing.T) {
 		r.seen = nil
 		r.fail(device.SendMessage, connect.CodePermissionDenied, "NOT_A_MEMBER")
 		r.expect("told", r.seen[len(r.seen)-1].SendFailed != nil || r.seen[0].SendFailed != nil, true)
-		r.expect("stored", len(r.kept.Unsent), 0)
+		r.expect("stored", len(r.snapshot.Outbox), 0)
 		r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
 		r.expect("chats", len(r.m.Chats()), 0)
 	})
@@ -404,7 +404,7 @@ func TestSend(t *testing.T) {
 		r.fail(device.SendMessage, connect.CodeUnavailable, "")
 		r.pass(7 * 24 * time.Hour)
 		r.expect("sends", r.open(device.SendMessage), 0)
-		r.expect("stored", len(r.kept.Unsent), 0)
+		r.expect("stored", len(r.snapshot.Outbox), 0)
 	})
 }
 

@@ -176,7 +176,7 @@ func TestRoleChangeWhileTheListIsRead(t *testing.T) {
 }
 
 // The same of the user's own membership: it may be another one, which hides messages in
-// between, so the chat is loaded anew.
+// between, so the chat is loaded again.
 func TestOwnMembershipsMergedIntoARoleChange(t *testing.T) {
 	r := loaded(t, 3)
 	r.frames(headFrame(9, nil))

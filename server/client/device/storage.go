@@ -13,7 +13,7 @@ type Storage interface {
 	// Load returns what was stored; an empty Snapshot on a new device.
 	Load() (*Snapshot, error)
 	// Store writes a batch, all or nothing. Batches are written in order, and a
-	// batch is written before any call is made that the machine asked for together
+	// batch is written before any call is made that the machine made together
 	// with it: so a token is never stored without what came before it, and no
 	// message is sent that was not stored.
 	Store(*Batch) error
@@ -21,7 +21,7 @@ type Storage interface {
 
 // Session is what a device remembers of the server.
 type Session struct {
-	Token      string // of the last synchronisation; empty: synchronise anew
+	Token      string // of the last synchronisation; empty: list all chats again
 	Generation string // of the store that all versions belong to
 }
 
@@ -35,7 +35,7 @@ type Record struct {
 	Newest  int64               // newest version that is known to exist
 	KnownAt int64               // Chat and Head are not older than this version
 
-	Open     bool  // the app wants the messages kept
+	Open     bool  // the app needs the messages
 	Loaded   bool  // the fields below and the messages mean something
 	Version  int64 // every change up to here is applied
 	Base     int64 // version that loading began with
@@ -56,9 +56,9 @@ type Member struct {
 	Removed  bool
 }
 
-// Unsent is a message on its way. The server remembers ClientMessageID for seven
+// OutboxEntry is a message on its way. The server remembers ClientMessageID for seven
 // days, so that repeating the call stores the message once.
-type Unsent struct {
+type OutboxEntry struct {
 	ClientMessageID string
 	ChatID          string
 	Content         string
@@ -75,15 +75,15 @@ type ChatChange struct {
 // Batch is a set of changes to be stored together.
 type Batch struct {
 	Session *Session // nil: as before
-	Gone    []string // chats to be dropped with their messages
+	Removed []string // chats to be dropped with their messages
 	Chats   []ChatChange
-	Unsent  []Unsent // to be added
-	Done    []string // client_message_ids of unsent messages to be dropped
+	Outbox  []OutboxEntry // to be added
+	Done    []string      // client_message_ids of unsent messages to be dropped
 }
 
 // Empty reports whether there is nothing to store.
 func (b *Batch) Empty() bool {
-	return b.Session == nil && len(b.Gone)+len(b.Chats)+len(b.Unsent)+len(b.Done) == 0
+	return b.Session == nil && len(b.Removed)+len(b.Chats)+len(b.Outbox)+len(b.Done) == 0
 }
 
 // Snapshot is everything that a device has stored.
@@ -91,5 +91,5 @@ type Snapshot struct {
 	Session  Session
 	Chats    map[string]Record
 	Messages map[string]map[int64]*messagev1.Message // by chat and sequence
-	Unsent   []Unsent                                // oldest first
+	Outbox   []OutboxEntry                           // oldest first
 }

@@ -35,7 +35,7 @@ type stream struct {
 	tries     int       // streams since the last one that was complete
 }
 
-// retry forgets the stream; the next one is opened after a wait.
+// retry drops the stream; the next one is opened after a wait.
 func (s *stream) retry(now time.Time, wait time.Duration) {
 	*s = stream{connectAt: now.Add(wait), tries: s.tries + 1}
 }
@@ -57,10 +57,10 @@ func (m *Machine) planStream(now time.Time) {
 	}
 	if s.acked < s.position && s.ackCall == 0 && !now.Before(s.ackAt) {
 		s.acked, s.ackAt = s.position, now.Add(m.cfg.AckEvery)
-		s.ackCall = m.call(Ack, &deliveryv1.AckRequest{StreamId: s.streamID, Position: s.position}, pending{})
+		s.ackCall = m.call(Ack, &deliveryv1.AckRequest{StreamId: s.streamID, Position: s.position}, pendingCall{})
 	}
 	if !s.extendAt.IsZero() && s.extendCall == 0 && !now.Before(s.extendAt) {
-		s.extendCall = m.call(Extend, &deliveryv1.ExtendRequest{StreamId: s.streamID}, pending{})
+		s.extendCall = m.call(Extend, &deliveryv1.ExtendRequest{StreamId: s.streamID}, pendingCall{})
 	}
 }
 
@@ -82,7 +82,7 @@ func (m *Machine) subscribe(now time.Time) {
 		s.known[c.ChatID] = c.Newest
 		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: c.ChatID, Version: c.Version})
 	}
-	s.id, s.heard, s.listFrom = m.call(Subscribe, req, pending{}), now, m.tick
+	s.id, s.heard, s.listFrom = m.call(Subscribe, req, pendingCall{}), now, m.step
 }
 
 // mostRecent returns the loaded chats that changed last, at most n.
@@ -98,9 +98,9 @@ func (m *Machine) mostRecent(n int) []*chat {
 	return list
 }
 
-// Frames takes in what came on the stream that a Subscribe call opened.
+// Frames applies what came on the stream that a Subscribe call opened.
 func (m *Machine) Frames(call int64, res *deliveryv1.SubscribeResponse) {
-	m.tick++
+	m.step++
 	s := &m.stream
 	if call != s.id || m.stopped {
 		return
@@ -223,7 +223,7 @@ func (m *Machine) heartbeat(token string) {
 	}
 }
 
-// dropUnlisted drops the chats that a full list, asked for at a tick, did not
+// dropUnlisted drops the chats that a full list, requested at a step, did not
 // name. An answer that came since may be newer than the list or older: those
 // chats are read again, which decides.
 func (m *Machine) dropUnlisted(from int64) {
@@ -241,7 +241,7 @@ func (m *Machine) dropUnlisted(from int64) {
 func (m *Machine) reset(chatID string, version int64) {
 	if chatID == "" {
 		m.dropVersions()
-		m.syncAnew()
+		m.resync()
 		return
 	}
 	if c := m.member(chatID, version, true); c != nil {
@@ -249,10 +249,10 @@ func (m *Machine) reset(chatID string, version int64) {
 	}
 }
 
-// StreamEnded takes in that a stream ended, after its last frames; why is nil
+// StreamEnded handles the end of a stream, after its last frames; why is nil
 // for an end without an error.
 func (m *Machine) StreamEnded(call int64, why *Failure) {
-	m.tick++
+	m.step++
 	s := &m.stream
 	delete(m.calls, call)
 	if call != s.id || m.stopped {
@@ -281,13 +281,13 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 	default:
 		later()
 		if why.Reason == reasonInvalidToken {
-			m.syncAnew()
+			m.resync()
 		}
 		m.failed(why)
 	}
 }
 
-// failed does what a failure of any call asks for beyond trying again.
+// failed does what a failure of any call requires beyond a retry.
 func (m *Machine) failed(why *Failure) {
 	switch {
 	case why.Reason == reasonSessionRevoked:

@@ -15,8 +15,8 @@ type View struct {
 	Messages []*messagev1.Message
 	// Present are the members, without former ones; nil until they were read.
 	Present []Member
-	// Unsent are the user's messages that the server has not confirmed.
-	Unsent []Unsent
+	// Outbox has the user's messages that the server has not confirmed.
+	Outbox []OutboxEntry
 }
 
 // View returns a chat; false if it is not one of the user's, as far as known.
@@ -36,7 +36,7 @@ func (m *Machine) View(chatID string) (View, bool) {
 	}
 	for _, u := range m.outbox {
 		if u.ChatID == chatID {
-			v.Unsent = append(v.Unsent, *u)
+			v.Outbox = append(v.Outbox, *u)
 		}
 	}
 	return v, true
@@ -53,9 +53,9 @@ func (m *Machine) Chats() []string {
 	return ids
 }
 
-// Unsent returns the messages that the server has not confirmed, oldest first.
-func (m *Machine) Unsent() []Unsent {
-	out := make([]Unsent, len(m.outbox))
+// Outbox returns the messages that the server has not confirmed, oldest first.
+func (m *Machine) Outbox() []OutboxEntry {
+	out := make([]OutboxEntry, len(m.outbox))
 	for i, u := range m.outbox {
 		out[i] = *u
 	}

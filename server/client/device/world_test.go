@@ -19,28 +19,28 @@ const me, other = "alice", "bob"
 
 // rig steps a machine by hand: what it stores is kept, what it calls is listed.
 type rig struct {
-	t     *testing.T
-	now   time.Time
-	m     *device.Machine
-	kept  device.Snapshot
-	calls []device.Call // not answered yet
-	ids   int
-	next  int64 // position
-	cfg   device.Config
-	seen  []device.Event
+	t        *testing.T
+	now      time.Time
+	m        *device.Machine
+	snapshot device.Snapshot
+	calls    []device.Call // not answered yet
+	ids      int
+	next     int64 // position
+	cfg      device.Config
+	seen     []device.Event
 }
 
-func newRig(t *testing.T, kept *device.Snapshot) *rig {
+func newRig(t *testing.T, snapshot *device.Snapshot) *rig {
 	t.Helper()
 	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
-	if kept != nil {
-		r.kept = *kept
+	if snapshot != nil {
+		r.snapshot = *snapshot
 	}
 	r.cfg = device.Config{
 		UserID: me, Clock: func() time.Time { return r.now }, Rand: func() float64 { return 1 },
 		NewID: func() string { r.ids++; return fmt.Sprint("id", r.ids) },
 	}
-	r.m = device.New(r.cfg, kept)
+	r.m = device.New(r.cfg, snapshot)
 	r.take()
 	return r
 }
@@ -48,29 +48,29 @@ func newRig(t *testing.T, kept *device.Snapshot) *rig {
 func (r *rig) take() {
 	b, calls := r.m.Take()
 	if b.Session != nil {
-		r.kept.Session = *b.Session
+		r.snapshot.Session = *b.Session
 	}
-	if r.kept.Chats == nil {
-		r.kept.Chats, r.kept.Messages = map[string]device.Record{}, map[string]map[int64]*messagev1.Message{}
+	if r.snapshot.Chats == nil {
+		r.snapshot.Chats, r.snapshot.Messages = map[string]device.Record{}, map[string]map[int64]*messagev1.Message{}
 	}
-	for _, id := range b.Gone {
-		delete(r.kept.Chats, id)
-		delete(r.kept.Messages, id)
+	for _, id := range b.Removed {
+		delete(r.snapshot.Chats, id)
+		delete(r.snapshot.Messages, id)
 	}
 	for _, c := range b.Chats {
-		r.kept.Chats[c.Record.ChatID] = c.Record
-		if c.Clear || r.kept.Messages[c.Record.ChatID] == nil {
-			r.kept.Messages[c.Record.ChatID] = map[int64]*messagev1.Message{}
+		r.snapshot.Chats[c.Record.ChatID] = c.Record
+		if c.Clear || r.snapshot.Messages[c.Record.ChatID] == nil {
+			r.snapshot.Messages[c.Record.ChatID] = map[int64]*messagev1.Message{}
 		}
 		for _, msg := range c.Messages {
-			r.kept.Messages[c.Record.ChatID][msg.GetSequence()] = msg
+			r.snapshot.Messages[c.Record.ChatID][msg.GetSequence()] = msg
 		}
 	}
-	r.kept.Unsent = append(r.kept.Unsent, b.Unsent...)
+	r.snapshot.Outbox = append(r.snapshot.Outbox, b.Outbox...)
 	for _, id := range b.Done {
-		for i, u := range r.kept.Unsent {
+		for i, u := range r.snapshot.Outbox {
 			if u.ClientMessageID == id {
-				r.kept.Unsent = append(r.kept.Unsent[:i:i], r.kept.Unsent[i+1:]...)
+				r.snapshot.Outbox = append(r.snapshot.Outbox[:i:i], r.snapshot.Outbox[i+1:]...)
 				break
 			}
 		}
@@ -152,8 +152,8 @@ func (r *rig) pass(d time.Duration) {
 
 func (r *rig) restart() {
 	r.t.Helper()
-	kept := r.kept
-	r.m, r.calls, r.next = device.New(r.cfg, &kept), nil, 0
+	snapshot := r.snapshot
+	r.m, r.calls, r.next = device.New(r.cfg, &snapshot), nil, 0
 	r.take()
 }
 

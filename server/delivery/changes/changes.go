@@ -1,7 +1,7 @@
-// Package changes holds what a hub knows of the changes of one chat: which of them were
-// walked, which wait for earlier ones, and the last ones, for streams that open.
+// Package changes holds what a hub has loaded of the changes of one chat: which of them
+// were applied, which wait for earlier ones, and the last ones, for streams that catch up.
 //
-// It owns their order and the bounds of memory; it does not own who is shown a change
+// It owns their order and the bounds of memory; it does not own who is sent a change
 // (package delivery). A Log is guarded by its owner.
 package changes
 
@@ -14,36 +14,36 @@ import (
 // from the store.
 const maxWaiting = 64
 
-// Log is what is known of a chat's changes. The zero value knows nothing.
+// Log is one chat's changes. The zero value is empty and has no position.
 type Log struct {
-	Known   bool  // Version is set; until then changes are only collected
-	Version int64 // every change up to here was walked
-	Wanted  int64 // newest version that is known to exist
+	Started bool  // Version is set; until then changes are only collected
+	Version int64 // every change up to here was applied
+	Newest  int64 // newest version that exists, as far as is known
 
 	waiting map[int64]*frame.Change // newer than Version
-	recent  []*frame.Change         // the last changes walked, oldest first
+	recent  []*frame.Change         // the last changes applied, oldest first
 }
 
-// Receive takes in a change that was delivered, unless it does not fit. It returns false
-// if the change was walked already.
-func (l *Log) Receive(e event.Event) (fresh bool) {
+// Receive adds a change that was delivered, unless it does not fit. It returns false
+// if the change was applied already.
+func (l *Log) Receive(e event.Event) (isNew bool) {
 	v := e.GetMetadata().GetVersion()
-	if l.Known && v <= l.Version {
+	if l.Started && v <= l.Version {
 		return false
 	}
-	if len(l.waiting) < maxWaiting || (l.Known && v == l.Version+1) {
+	if len(l.waiting) < maxWaiting || (l.Started && v == l.Version+1) {
 		l.put(v, e)
 	}
-	l.Wanted = max(l.Wanted, v)
+	l.Newest = max(l.Newest, v)
 	return true
 }
 
-// Take takes in a change that was read, whatever the bound. It counts as wanted: a chat
-// with changes to walk must not be forgotten.
-func (l *Log) Take(e event.Event) {
+// Fill adds a change that was read, whatever the bound. It counts for Newest: a chat
+// with changes to apply must not be dropped.
+func (l *Log) Fill(e event.Event) {
 	if v := e.GetMetadata().GetVersion(); v > l.Version && l.waiting[v] == nil {
 		l.put(v, e)
-		l.Wanted = max(l.Wanted, v)
+		l.Newest = max(l.Newest, v)
 	}
 }
 
@@ -56,18 +56,18 @@ func (l *Log) put(v int64, e event.Event) {
 	}
 }
 
-// Begin sets the first version that counts as walked.
-func (l *Log) Begin(version int64) {
-	l.Known, l.Version = true, version
+// Start sets the first version that counts as applied.
+func (l *Log) Start(version int64) {
+	l.Started, l.Version = true, version
 	for v := range l.waiting {
 		if v <= version {
 			delete(l.waiting, v)
 		}
 	}
-	l.Wanted = max(l.Wanted, version)
+	l.Newest = max(l.Newest, version)
 }
 
-// Next returns the change that follows, which counts as walked then, nil if it is
+// Next returns the change that follows, which counts as applied then, nil if it is
 // missing. The last ones are kept, at most so many.
 func (l *Log) Next(keep int) *frame.Change {
 	c := l.waiting[l.Version+1]
@@ -87,13 +87,13 @@ func (l *Log) Next(keep int) *frame.Change {
 
 // Complete says that there is nothing newer than what is here.
 func (l *Log) Complete() {
-	l.Wanted = l.Version
+	l.Newest = l.Version
 	for v := range l.waiting {
-		l.Wanted = max(l.Wanted, v)
+		l.Newest = max(l.Newest, v)
 	}
 }
 
-// Since returns the changes walked after a version; false if they are not all kept.
+// Since returns the changes applied after a version; false if they are not all kept.
 func (l *Log) Since(version int64) ([]*frame.Change, bool) {
 	if len(l.recent) == 0 || l.recent[0].Version > version+1 {
 		return nil, false

@@ -19,21 +19,21 @@ func TestOrder(t *testing.T) {
 	if c := l.Next(2); c != nil {
 		t.Fatalf("version %d without a position", c.Version)
 	}
-	l.Begin(3)
+	l.Start(3)
 	var walked []int64
 	for c := l.Next(2); c != nil; c = l.Next(2) {
 		walked = append(walked, c.Version)
 	}
-	if len(walked) != 2 || l.Version != 5 || l.Wanted != 8 {
-		t.Fatalf("walked %v, version %d, wanted %d", walked, l.Version, l.Wanted)
+	if len(walked) != 2 || l.Version != 5 || l.Newest != 8 {
+		t.Fatalf("walked %v, version %d, wanted %d", walked, l.Version, l.Newest)
 	}
 	if l.Receive(message(5)) {
 		t.Error("what was walked is fresh")
 	}
-	l.Take(message(6))
+	l.Fill(message(6))
 	l.Complete()
-	if c := l.Next(2); c == nil || c.Version != 6 || l.Wanted != 8 {
-		t.Errorf("%v, wanted %d", c, l.Wanted)
+	if c := l.Next(2); c == nil || c.Version != 6 || l.Newest != 8 {
+		t.Errorf("%v, wanted %d", c, l.Newest)
 	}
 	if _, ok := l.Since(3); ok {
 		t.Error("more is kept than was asked for")
@@ -49,12 +49,12 @@ func TestOrder(t *testing.T) {
 // What is delivered out of order is bounded, what was read is not: it would be read again.
 func TestBound(t *testing.T) {
 	var l Log
-	l.Begin(0)
+	l.Start(0)
 	for v := int64(2); v < 1000; v++ {
 		l.Receive(message(v))
 	}
-	if len(l.waiting) != 64 || l.Wanted != 999 {
-		t.Errorf("%d changes wait, wanted is %d", len(l.waiting), l.Wanted)
+	if len(l.waiting) != 64 || l.Newest != 999 {
+		t.Errorf("%d changes wait, wanted is %d", len(l.waiting), l.Newest)
 	}
 	l.Receive(message(1)) // the one that is missing always fits
 	for v := int64(1); v <= 65; v++ {
@@ -63,7 +63,7 @@ func TestBound(t *testing.T) {
 		}
 	}
 	for v := int64(67); v < 167; v++ {
-		l.Take(message(v))
+		l.Fill(message(v))
 	}
 	if len(l.waiting) != 100 {
 		t.Errorf("%d changes wait that were read", len(l.waiting))

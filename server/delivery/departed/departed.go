@@ -1,52 +1,53 @@
-// Package departed remembers which ends of its user's memberships a stream was shown, so
-// that neither a repeated delivery nor a synchronisation has one read and shown again.
+// Package departed remembers which ends of its user's memberships a stream was sent, so
+// that neither a repeated delivery nor a synchronisation reads and sends one again.
 //
-// It does not own what is shown (package delivery). A Set is guarded by its owner.
+// It does not own what is sent (package delivery). A Set is guarded by its owner.
 package departed
 
-// maxRemembered bounds a Set; what is forgotten is shown again.
+// maxRemembered bounds a Set; what is dropped is sent again.
 const maxRemembered = 1000
 
 type departure struct {
-	told   int64  // version of the removal that was shown
-	asOf   int64  // no addition followed up to this version
-	walker uint64 // who has walked every change of the chat since; 0 for nobody
+	version   int64  // of the removal that was sent
+	confirmed int64  // no addition followed up to this version
+	applier   uint64 // who has applied every change of the chat since; 0 for nobody
 }
 
 // Set holds the departures of one stream's user by chat.
 type Set map[string]departure
 
-// Show notes that a removal is shown; false if it, or a later one, was shown before.
-// walker, if not 0, is whoever walks all changes of the chat from that version on.
-func (s Set) Show(chatID string, version int64, walker uint64) (fresh bool) {
-	if d, ok := s[chatID]; ok && d.told >= version {
+// Add records that a removal is sent; false if it, or a later one, was sent before.
+// applier, if not 0, is whoever applies all changes of the chat from that version on.
+func (s Set) Add(chatID string, version int64, applier uint64) (isNew bool) {
+	if d, ok := s[chatID]; ok && d.version >= version {
 		return false
 	}
 	if len(s) >= maxRemembered {
 		clear(s)
 	}
-	s[chatID] = departure{told: version, asOf: version, walker: walker}
+	s[chatID] = departure{version: version, confirmed: version, applier: applier}
 	return true
 }
 
-// Told is the version of the removal that was shown; 0 for none.
-func (s Set) Told(chatID string) int64 { return s[chatID].told }
+// Version is that of the removal that was sent; 0 for none.
+func (s Set) Version(chatID string) int64 { return s[chatID].version }
 
-// Confirm notes that a read which began after a version was committed has found the
+// Confirm records that a read which began after a version was committed has found the
 // departure again.
 func (s Set) Confirm(chatID string, version int64) {
-	if d, ok := s[chatID]; ok && d.asOf < version {
-		d.asOf = version
+	if d, ok := s[chatID]; ok && d.confirmed < version {
+		d.confirmed = version
 		s[chatID] = d
 	}
 }
 
-// Covers reports whether the departure was shown, and no change up to a version can have
-// made the user a member again. walker is who walks the chat now, up to walked.
-func (s Set) Covers(chatID string, version int64, walker uint64, walked int64) bool {
+// Covers reports whether the departure was sent, and no change up to a version can have
+// made the user a member again. applier is who applies the chat's changes now, up to
+// applied.
+func (s Set) Covers(chatID string, version int64, applier uint64, applied int64) bool {
 	d, ok := s[chatID]
-	if ok && walker != 0 && walker == d.walker {
-		return version <= max(d.asOf, walked)
+	if ok && applier != 0 && applier == d.applier {
+		return version <= max(d.confirmed, applied)
 	}
-	return ok && version <= d.asOf
+	return ok && version <= d.confirmed
 }

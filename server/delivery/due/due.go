@@ -49,7 +49,7 @@ func (q *Queue[W]) Push(at time.Time, w W) {
 	heap.Push(&q.items, item[W]{at: at, seq: q.seq, work: w})
 }
 
-// Pop takes the next piece of work that is due. Without any, ok is false and wait
+// Pop removes the next piece of work that is due. Without any, ok is false and wait
 // says for how long there will be none; zero means for good.
 func (q *Queue[W]) Pop(now time.Time) (w W, wait time.Duration, ok bool) {
 	if len(q.items) == 0 {
@@ -65,7 +65,7 @@ func (q *Queue[W]) Pop(now time.Time) (w W, wait time.Duration, ok bool) {
 type Machine[W any] struct {
 	Next   func() (w W, wait time.Duration, ok bool) // as Queue.Pop
 	Do     func(ctx context.Context, w W) error
-	Failed func(error)     // told of errors of Do
+	Failed func(error)     // receives the errors of Do
 	Wake   <-chan struct{} // signals that there may be work
 	Signal func()          // wakes another goroutine
 	Tick   func()          // once a second

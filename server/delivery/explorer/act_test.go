@@ -17,7 +17,7 @@ var acts = [][]func(*world){
 		(*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend,
 		(*world).actOpen, (*world).actOpen, (*world).actHeartbeat, (*world).actMarkRead, (*world).actMarkRead,
 		(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
-		(*world).actCreateGroup, (*world).actCreateDirect, (*world).actOlder, (*world).actEvict,
+		(*world).actCreateGroup, (*world).actCreateDirect, (*world).actLoadOlder, (*world).actEvict,
 		(*world).actRename, (*world).actRole, (*world).actOwn, (*world).actOwn,
 	},
 	{(*world).actCut, (*world).actCut}, {(*world).actTime, (*world).actTime}, {(*world).actSkew}, {(*world).actCrashPhone, (*world).actCrashPhone},
@@ -41,7 +41,7 @@ func (w *world) act() { w.acts[w.choose.pick(len(w.acts))](w) }
 func (w *world) actMark() {
 	if p := w.anyProcess(); p != nil {
 		w.tracef("%s marks its streams", p.name)
-		p.hub.MarkDirty()
+		p.hub.InvalidateAll()
 	}
 }
 
@@ -78,9 +78,9 @@ func (w *world) actOpen() {
 	}
 }
 
-func (w *world) actOlder() {
+func (w *world) actLoadOlder() {
 	if d, id := w.phone(), w.anyChat(); d.m != nil {
-		d.m.Older(id)
+		d.m.LoadOlder(id)
 		d.drain()
 	}
 }

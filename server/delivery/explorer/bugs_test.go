@@ -244,8 +244,8 @@ func newerPosition(w *world, s delivery.Source) delivery.Source {
 
 type newerSource struct{ sourceOf }
 
-func (s *newerSource) Overviews(ctx context.Context, user string, rows []table.UserChat) ([]*chatv1.ChatOverview, error) {
-	list, err := s.Source.Overviews(ctx, user, rows)
+func (s *newerSource) Overviews(ctx context.Context, user string, ids []string) ([]*chatv1.ChatOverview, error) {
+	list, err := s.Source.Overviews(ctx, user, ids)
 	for _, ov := range list {
 		ov.Head.Version = int64(len(s.w.chat(ov.GetChat().GetChatId()).entries))
 	}
@@ -288,8 +288,8 @@ func (s *hasty) Store(b *device.Batch) error {
 			return err
 		}
 	}
-	s.held = &device.Batch{Gone: b.Gone, Chats: b.Chats}
-	return s.Storage.Store(&device.Batch{Session: b.Session, Unsent: b.Unsent, Done: b.Done})
+	s.held = &device.Batch{Removed: b.Removed, Chats: b.Chats}
+	return s.Storage.Store(&device.Batch{Session: b.Session, Outbox: b.Outbox, Done: b.Done})
 }
 
 func (s *hasty) Load() (*device.Snapshot, error) {
@@ -300,6 +300,6 @@ func (s *hasty) Load() (*device.Snapshot, error) {
 type forgetful struct{ device.Storage }
 
 func (s forgetful) Store(b *device.Batch) error {
-	b.Unsent = nil
+	b.Outbox = nil
 	return s.Storage.Store(b)
 }

@@ -46,7 +46,7 @@ func (w *world) compareLog(l *chatLog) {
 }
 
 func (w *world) compareSends(d *phone) {
-	if left := d.m.Unsent(); len(left) > 0 {
+	if left := d.m.Outbox(); len(left) > 0 {
 		w.failf("%s has unsent messages: %v", d.name, left)
 	}
 	for id, s := range d.sent {

@@ -67,15 +67,15 @@ func (w *world) newPhone(user string, n int) *phone {
 }
 
 func (d *phone) start() {
-	kept, err := d.storage.Load()
+	snapshot, err := d.storage.Load()
 	if err != nil {
 		d.w.failf("load %s: %v", d.name, err)
 	}
 	d.life++
-	d.m = device.New(d.cfg, kept)
+	d.m = device.New(d.cfg, snapshot)
 	clear(d.applied)
 	if d.w.trace != nil {
-		d.w.tracef("%s starts with token %q and %d chats", d.name, kept.Session.Token, len(kept.Chats))
+		d.w.tracef("%s starts with token %q and %d chats", d.name, snapshot.Session.Token, len(snapshot.Chats))
 	}
 }
 
@@ -110,7 +110,7 @@ func (d *phone) drain() bool {
 			case e.Removed != "":
 				delete(d.applied, e.Removed)
 			case e.SendFailed != nil:
-				d.refused[e.SendFailed.Unsent.ClientMessageID] = struct{}{}
+				d.refused[e.SendFailed.Entry.ClientMessageID] = struct{}{}
 			case e.Stopped != nil && e.Stopped.Reason != "REPLACED":
 				d.w.failf("%s stopped: %v", d.name, e.Stopped)
 			}

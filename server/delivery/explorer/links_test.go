@@ -45,13 +45,13 @@ func (h linkHub) Receipt(user, chatID string, state *chatv1.MemberState) {
 	h.p.hub.Receipt(user, chatID, state)
 }
 
-// MarkDirty implements link.Hub.
-func (h linkHub) MarkDirty() {
+// InvalidateAll implements link.Hub.
+func (h linkHub) InvalidateAll() {
 	if h.p.w.trace != nil {
 		h.p.w.tracef("%s marks its streams", h.p.name)
 	}
 	if !h.p.w.bug.noDirty {
-		h.p.hub.MarkDirty()
+		h.p.hub.InvalidateAll()
 	}
 }
 
@@ -122,7 +122,7 @@ func (s *spine) hello(from, to *process) {
 // leave takes a dead process off the network. What it had sent may still arrive.
 func (s *spine) leave(p *process) {
 	for _, from := range s.senders() {
-		from.sender.Close(p.name)
+		from.sender.Drop(p.name)
 	}
 }
 
@@ -198,9 +198,9 @@ func (s *spine) unknown(from *process, needed bool) bool {
 		s.w.tracef("%s finds no routes", from.name)
 	}
 	if needed && !s.w.bug.noSkip {
-		from.sender.Skip()
+		from.sender.BumpEpoch()
 		if from.hub != nil {
-			from.hub.MarkDirty()
+			from.hub.InvalidateAll()
 		}
 	}
 	return true
@@ -326,7 +326,7 @@ func (s *spine) unlink() {
 	if s.w.trace != nil {
 		s.w.tracef("%s gives up %s", from.name, to.name)
 	}
-	from.sender.Close(to.name)
+	from.sender.Drop(to.name)
 	s.w.later("link again", func() bool {
 		if !from.dead && !to.dead {
 			s.put(from, to, from.sender.Open(to.name))
@@ -345,7 +345,7 @@ func (s *spine) lapse() {
 	s.w.later("renew", func() bool {
 		p.leased = true
 		if !p.dead && !s.w.bug.keepLease {
-			p.hub.MarkDirty()
+			p.hub.InvalidateAll()
 		}
 		return false
 	})

@@ -155,7 +155,7 @@ func (p *process) receipt(row table.UserChat, head table.Head) {
 			}
 			if p.dead || (!w.calm && w.choose.chance(w.lossy)) {
 				if w.choose.chance(500) {
-					q.hub.MarkDirty()
+					q.hub.InvalidateAll()
 				} else {
 					w.cutUser(row.UserID, q)
 				}

@@ -97,8 +97,8 @@ func (s *firstRows) UserChatsOf(ctx context.Context, user string, ids []string) 
 }
 
 // Overviews shows the user's own state with it too.
-func (s *firstRows) Overviews(ctx context.Context, user string, rows []table.UserChat) ([]*chatv1.ChatOverview, error) {
-	list, err := s.Source.Overviews(ctx, user, rows)
+func (s *firstRows) Overviews(ctx context.Context, user string, ids []string) ([]*chatv1.ChatOverview, error) {
+	list, err := s.Source.Overviews(ctx, user, ids)
 	for _, ov := range list {
 		if first, ok := s.rows[user+"/"+ov.GetChat().GetChatId()]; ok {
 			ov.State.JoinedSequence = first.JoinedSequence

@@ -131,19 +131,7 @@ func Of(e event.Event, after int64) *Frame {
 			Version:         pb.Version,
 		}}
 	case *eventv1.MembershipChanged:
-		role := chatv1.MemberRole(e.GetRole())
-		if e.GetChangeType() == eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED {
-			role = chatv1.MemberRole_MEMBER_ROLE_UNSPECIFIED
-		}
-		pb.Body = &deliveryv1.Frame_Membership{Membership: &messagev1.MembershipChange{
-			UserId:      e.GetUserId(),
-			Kind:        messagev1.MembershipChange_Kind(e.GetChangeType()),
-			Role:        role,
-			ChangedBy:   e.GetChangedBy(),
-			MemberCount: e.GetMemberCountAfter(),
-			ChangedAt:   e.GetChangedAt(),
-			Version:     pb.Version,
-		}}
+		pb.Body = &deliveryv1.Frame_Membership{Membership: membershipChange(e, pb.Version)}
 	case *eventv1.ChatCreated:
 		pb.Body = &deliveryv1.Frame_Chat{Chat: &chatv1.Chat{
 			ChatId:        e.GetChatId(),
@@ -175,6 +163,22 @@ func Of(e event.Event, after int64) *Frame {
 	return New(pb, text)
 }
 
+func membershipChange(e *eventv1.MembershipChanged, version int64) *messagev1.MembershipChange {
+	role := chatv1.MemberRole(e.GetRole())
+	if e.GetChangeType() == eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED {
+		role = chatv1.MemberRole_MEMBER_ROLE_UNSPECIFIED
+	}
+	return &messagev1.MembershipChange{
+		UserId:      e.GetUserId(),
+		Kind:        messagev1.MembershipChange_Kind(e.GetChangeType()),
+		Role:        role,
+		ChangedBy:   e.GetChangedBy(),
+		MemberCount: e.GetMemberCountAfter(),
+		ChangedAt:   e.GetChangedAt(),
+		Version:     version,
+	}
+}
+
 func directUsers(e *eventv1.ChatCreated) []string {
 	if e.GetChatType() != eventv1.ChatType_CHAT_TYPE_DIRECT {
 		return nil
@@ -182,7 +186,7 @@ func directUsers(e *eventv1.ChatCreated) []string {
 	return e.GetInitialMembers()
 }
 
-// Head tells a stream that a chat has come to a version; overview may be nil.
+// Head says that a chat has reached a version; overview may be nil.
 func Head(chatID string, version, sequence int64, overview *chatv1.ChatOverview) *Frame {
 	return New(&deliveryv1.Frame{
 		ChatId: chatID,
@@ -190,8 +194,8 @@ func Head(chatID string, version, sequence int64, overview *chatv1.ChatOverview)
 	}, 256)
 }
 
-// Left tells a stream that its user is not a member of a chat since a
-// version; 0 where none is known.
+// Left says that the user is not a member of a chat since a version; 0 where none is
+// known.
 func Left(chatID, user string, version int64) *Frame {
 	return New(&deliveryv1.Frame{
 		ChatId:  chatID,
@@ -204,7 +208,7 @@ func Left(chatID, user string, version int64) *Frame {
 	}, 0)
 }
 
-// Reset tells a stream to drop a chat and go on from a version.
+// Reset has a client drop a chat and continue from a version.
 func Reset(chatID string, version int64) *Frame {
 	return New(&deliveryv1.Frame{
 		ChatId: chatID,
@@ -222,7 +226,7 @@ func Heartbeat(token string) *Frame {
 	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: token}}}, 0)
 }
 
-// Receipt shows a user's own state in a chat.
+// Receipt has a user's own state in a chat.
 func Receipt(chatID string, state *chatv1.MemberState) *Frame {
 	return New(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_Receipt{Receipt: state}}, 0)
 }

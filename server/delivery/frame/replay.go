@@ -7,10 +7,11 @@ import "github.com/parley-chat/parley/server/event"
 type Replay struct {
 	ChatID string
 	User   string
-	Floor  int64 // changes below are hidden
-	To     int64
-	From   int64 // sent, or hidden and merged into what follows, up to here
-	After  int64 // version that the client has after the frames so far
+	// MinVisible is the version below which changes are hidden.
+	MinVisible int64
+	To         int64
+	From       int64 // sent, or hidden and merged into what follows, up to here
+	After      int64 // version that the client has after the frames so far
 
 	out bool // the user is not a member at From
 }
@@ -28,10 +29,10 @@ func (r *Replay) Next(e event.Event) *Frame {
 		r.out = true
 	case own && effect == Added:
 		r.out = false
-		if v < r.Floor {
+		if v < r.MinVisible {
 			return nil
 		}
-	case r.out || v < r.Floor:
+	case r.out || v < r.MinVisible:
 		return nil
 	}
 	f := Of(e, r.After)

@@ -1,27 +1,28 @@
-// Package link numbers what one process sends to another, so that the other one
-// notices when something is missing.
+// Package link numbers what one process sends to another, so that the receiver
+// notices a gap.
 //
 // It owns numbers, epochs and what follows from a gap; it does not own the
 // transport (package server/link), who is where (package routing), or what a hub
 // does about a gap (package delivery). Both sides are state machines without
 // goroutine or clock.
 //
-// # Rules (design §8, K-119)
+// # Rules
 //
 // Every envelope of a link with something in it has the number that follows the one
-// before. An envelope with nothing in it is a keepalive, and tells the last
+// before. An envelope with nothing in it is a keepalive, and repeats the last
 // number; a sender sends one every few seconds. A receiver that sees a jump, a new
-// epoch, or no sign of a sender that did not say goodbye, has its hub's streams
-// synchronise anew. So no envelope has to arrive, and none has to be sent twice; one
+// epoch, or no sign of a sender that did not close the link, has its hub's streams
+// synchronise again. So no envelope has to arrive, and none has to be sent twice; one
 // that is, or that comes late, does no harm.
 //
 // A sender that leaves out something which nothing repairs, and cannot say for whom
-// it was, begins a new epoch on all its links.
+// it was, starts a new epoch on all its links: streams that were sent everything
+// synchronise in vain, but none misses anything.
 //
 // A receiver must know of a sender before it can miss it. A process that sends is
-// listed where all can see it before it does anything that others must hear of, and a
-// receiver that sees it listed and does not hear of it has its streams synchronise
-// again and again until it does.
+// listed where all can see it before it does anything that others must receive. A
+// receiver that sees it listed and receives nothing from it has its streams synchronise
+// repeatedly until it does.
 //
 // # Concurrency
 //
@@ -52,10 +53,10 @@ type Envelope struct {
 	From       string // process that sends: another one after every start
 	Generation string // of its store
 	Epoch      uint64 // from 1 on
-	Number     uint64 // from 1 on in each epoch; of a keepalive the last one sent, 0 for none
+	Number     uint64 // from 1 on in each epoch; in a keepalive the last one sent, 0 for none
 	Deliveries []delivery.Delivery
 	Receipts   []Receipt
-	Bye        bool // nothing follows, and nothing is left out
+	Closing    bool // nothing follows, and nothing is left out
 }
 
 // Receipt is a user's own state in a chat, for the user's other streams.
@@ -65,12 +66,12 @@ type Receipt struct {
 	State  *chatv1.MemberState
 }
 
-// Keepalive reports whether the envelope only tells the last number.
+// Keepalive reports whether the envelope only repeats the last number.
 func (e *Envelope) Keepalive() bool { return len(e.Deliveries) == 0 && len(e.Receipts) == 0 }
 
 // String describes the envelope without its content.
 func (e *Envelope) String() string {
-	return fmt.Sprintf("%s %d/%d (%d deliveries, %d receipts, bye %t)", e.From, e.Epoch, e.Number, len(e.Deliveries), len(e.Receipts), e.Bye)
+	return fmt.Sprintf("%s %d/%d (%d deliveries, %d receipts, closing %t)", e.From, e.Epoch, e.Number, len(e.Deliveries), len(e.Receipts), e.Closing)
 }
 
 // Errors of links.
@@ -90,34 +91,34 @@ type Sender struct {
 	mu    sync.Mutex
 	epoch uint64            // the newest of any link
 	links map[string]*state // by peer
-	known map[string]bool   // peers that had a link before
+	seen  map[string]bool   // peers that had a link before
 }
 
 // state is one link's.
 type state struct{ epoch, number uint64 }
 
-// maxKnown bounds the peers that a Sender remembers; a new link to one that it has
-// forgotten, or never had, gets an epoch of its own then.
-const maxKnown = 1 << 12
+// maxSeen bounds the peers that a Sender remembers; a new link to any other peer gets an
+// epoch of its own then.
+const maxSeen = 1 << 12
 
 // NewSender makes the sending side of a process that has sent nothing yet. from
 // must be an id that no process had before.
 func NewSender(from, generation string) *Sender {
-	return &Sender{from: from, generation: generation, epoch: 1, links: map[string]*state{}, known: map[string]bool{}}
+	return &Sender{from: from, generation: generation, epoch: 1, links: map[string]*state{}, seen: map[string]bool{}}
 }
 
-// Open begins a link, if there is none, and returns its first keepalive. A link to a
-// peer that had one before begins with a new epoch: what happened in between did
-// not come to it.
+// Open opens a link, if there is none, and returns its first keepalive. A link to a
+// peer that had one before starts with a new epoch: the peer did not receive what
+// happened in between.
 func (s *Sender) Open(peer string) Envelope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.links[peer]
 	if l == nil {
-		if s.known[peer] || len(s.known) >= maxKnown {
+		if s.seen[peer] || len(s.seen) >= maxSeen {
 			s.epoch++
 		} else {
-			s.known[peer] = true
+			s.seen[peer] = true
 		}
 		l = &state{epoch: s.epoch}
 		s.links[peer] = l
@@ -125,8 +126,8 @@ func (s *Sender) Open(peer string) Envelope {
 	return s.envelope(l)
 }
 
-// Close ends a link whose peer is gone.
-func (s *Sender) Close(peer string) {
+// Drop ends a link whose peer is unreachable.
+func (s *Sender) Drop(peer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.links, peer)
@@ -158,7 +159,7 @@ func (s *Sender) Next(peer string, deliveries []delivery.Delivery, receipts []Re
 	return e, nil
 }
 
-// Keepalive returns an envelope that tells the last number. Errors: ErrNoLink.
+// Keepalive returns an envelope that repeats the last number. Errors: ErrNoLink.
 func (s *Sender) Keepalive(peer string) (Envelope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,9 +170,9 @@ func (s *Sender) Keepalive(peer string) (Envelope, error) {
 	return s.envelope(l), nil
 }
 
-// Skip takes note that something was left out which nothing repairs: all links
-// begin a new epoch, and so do those opened later.
-func (s *Sender) Skip() {
+// BumpEpoch says that something was left out which nothing repairs: all links
+// start a new epoch, and so do those opened later.
+func (s *Sender) BumpEpoch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
@@ -180,8 +181,8 @@ func (s *Sender) Skip() {
 	}
 }
 
-// Bye ends a link in good order: it returns the last keepalive. Errors: ErrNoLink.
-func (s *Sender) Bye(peer string) (Envelope, error) {
+// Close ends a link in good order: it returns the last keepalive. Errors: ErrNoLink.
+func (s *Sender) Close(peer string) (Envelope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.links[peer]
@@ -190,7 +191,7 @@ func (s *Sender) Bye(peer string) (Envelope, error) {
 	}
 	delete(s.links, peer)
 	e := s.envelope(l)
-	e.Bye = true
+	e.Closing = true
 	return e, nil
 }
 

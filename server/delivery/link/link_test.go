@@ -13,7 +13,7 @@ import (
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// fakeHub counts what it is told.
+// fakeHub counts what it receives.
 type fakeHub struct {
 	delivered []int64 // versions
 	receipts  int
@@ -22,7 +22,7 @@ type fakeHub struct {
 
 func (h *fakeHub) Deliver(d delivery.Delivery)                { h.delivered = append(h.delivered, d.Version) }
 func (h *fakeHub) Receipt(_, _ string, _ *chatv1.MemberState) { h.receipts++ }
-func (h *fakeHub) MarkDirty()                                 { h.dirty++ }
+func (h *fakeHub) InvalidateAll()                             { h.dirty++ }
 func one(version int64) []delivery.Delivery {
 	return []delivery.Delivery{{ChatID: "c", Version: version}}
 }
@@ -95,27 +95,27 @@ func TestGaps(t *testing.T) {
 			got(next(t, s, 2))
 			got(e)
 		}, 0},
-		{"K-119: a skip begins a new epoch", func(t *testing.T, s *Sender, got func(Envelope)) {
+		{"a sender that skips something starts a new epoch", func(t *testing.T, s *Sender, got func(Envelope)) {
 			got(next(t, s, 1))
-			s.Skip()
+			s.BumpEpoch()
 			got(next(t, s, 2))
 			got(next(t, s, 3))
 		}, 1},
-		{"K-119: a skip before the first contact", func(t *testing.T, s *Sender, got func(Envelope)) {
-			s.Skip()
+		{"a skip before the first contact", func(t *testing.T, s *Sender, got func(Envelope)) {
+			s.BumpEpoch()
 			got(beat(t, s))
 			got(next(t, s, 1))
 		}, 1},
 		{"an envelope of the epoch before comes late", func(t *testing.T, s *Sender, got func(Envelope)) {
 			late := next(t, s, 1)
-			s.Skip()
+			s.BumpEpoch()
 			got(beat(t, s))
 			got(late)
 			got(next(t, s, 2))
 		}, 1},
 		{"a link that was closed meanwhile", func(t *testing.T, s *Sender, got func(Envelope)) {
 			got(next(t, s, 1))
-			s.Close("r")
+			s.Drop("r")
 			got(s.Open("r"))
 			got(next(t, s, 2))
 		}, 1},
@@ -127,7 +127,7 @@ func TestGaps(t *testing.T) {
 		{"goodbye after something was lost", func(t *testing.T, s *Sender, got func(Envelope)) {
 			got(next(t, s, 1))
 			next(t, s, 2)
-			got(must[Envelope](t)(s.Bye("r")))
+			got(must[Envelope](t)(s.Close("r")))
 		}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestEverythingIsHandedOver(t *testing.T) {
 	if fmt.Sprint(h.delivered) != "[2 1]" || h.receipts != 1 || h.dirty != 1 {
 		t.Errorf("delivered %v, %d receipts, %d marks", h.delivered, h.receipts, h.dirty)
 	}
-	if got, want := r.Stats(), (Stats{Senders: 1, Envelopes: 2, Late: 1, Gaps: 1}); got != want {
+	if got, want := r.Stats(), (Stats{Senders: 1, Envelopes: 2, Stale: 1, Gaps: 1}); got != want {
 		t.Errorf("stats %+v, want %+v", got, want)
 	}
 }
@@ -170,7 +170,7 @@ func TestSilence(t *testing.T) {
 	if h.dirty != 1 || r.Stats().Senders != 1 || r.Stats().Lost != 1 {
 		t.Fatalf("%d marks, %+v", h.dirty, r.Stats())
 	}
-	ok(t, r.Receive(must[Envelope](t)(other.Bye("r")), start.Add(16*time.Second)))
+	ok(t, r.Receive(must[Envelope](t)(other.Close("r")), start.Add(16*time.Second)))
 	r.Tick(start.Add(time.Hour))
 	if h.dirty != 1 || r.Stats().Senders != 0 {
 		t.Fatalf("after a goodbye: %d marks, %+v", h.dirty, r.Stats())
@@ -211,7 +211,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %v", &c.e, err, c.want)
 		}
 	}
-	if h.dirty != 0 || len(h.delivered) != 0 || r.Stats().Senders != 0 || r.Stats().Foreign != 1 {
+	if h.dirty != 0 || len(h.delivered) != 0 || r.Stats().Senders != 0 || r.Stats().OtherGeneration != 1 {
 		t.Errorf("refused envelopes did something: %+v, %+v", h, r.Stats())
 	}
 	s := NewSender("p", "g1")
@@ -258,9 +258,9 @@ func TestNothingIsMissedUnnoticed(t *testing.T) {
 			case n < 6:
 				version++
 				missing[version] = true
-				s.Skip()
+				s.BumpEpoch()
 			case n < 7:
-				s.Close("r")
+				s.Drop("r")
 				way = append(way, s.Open("r"))
 			case len(way) > 0:
 				i := rnd.IntN(len(way))
@@ -279,7 +279,7 @@ func TestNothingIsMissedUnnoticed(t *testing.T) {
 	}
 }
 
-// A process that is listed and not heard of may be sending what never comes (K-119).
+// A process that is listed and not heard of may be sending what never comes.
 func TestExpect(t *testing.T) {
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	for _, c := range []struct {
@@ -308,7 +308,7 @@ func TestExpect(t *testing.T) {
 		{"gone in good order", func(t *testing.T, s *Sender, r *Receiver) {
 			r.Expect([]string{"p1"}, at(0))
 			s.Open("r")
-			ok(t, r.Receive(must[Envelope](t)(s.Bye("r")), at(1)))
+			ok(t, r.Receive(must[Envelope](t)(s.Close("r")), at(1)))
 			r.Expect([]string{"p1"}, at(2)) // its lease is given up later
 			r.Expect([]string{"p1"}, at(40))
 			r.Expect(nil, at(41))

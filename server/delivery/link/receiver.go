@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"time"
@@ -13,18 +14,18 @@ import (
 type Hub interface {
 	Deliver(d delivery.Delivery)
 	Receipt(user, chatID string, state *chatv1.MemberState)
-	// MarkDirty has all open streams synchronise anew.
-	MarkDirty()
+	// InvalidateAll has all open streams synchronise again.
+	InvalidateAll()
 }
 
 // ReceiverConfig sets a Receiver up.
 type ReceiverConfig struct {
 	Generation string // of the store; envelopes of other generations are refused
 	Hub        Hub
-	// Silence is how long a sender may not be heard of before it counts as lost with
-	// whatever it had on the way; 15 s.
-	Silence time.Duration
-	// MaxSenders bounds the senders at a time; the one not heard of for longest
+	// DeadAfter is how long nothing may come from a sender before it counts as lost,
+	// with whatever it had on the way; 15 s.
+	DeadAfter time.Duration
+	// MaxSenders bounds the senders at a time; the one that sent nothing for longest
 	// counts as lost; 4,096.
 	MaxSenders int
 }
@@ -34,48 +35,46 @@ type Receiver struct {
 	cfg ReceiverConfig
 
 	mu       sync.Mutex
-	senders  map[string]*heard
+	senders  map[string]*sender
 	expected map[string]*expectation
 	stats    Stats
 }
 
-// expectation is what is known of a process that is listed.
+// expectation is the state of a process that is listed.
 type expectation struct {
-	since  time.Time // when it was heard of, listed, or last counted as missed
-	silent bool      // nothing was heard for too long
-	bye    bool      // it has said that nothing follows
+	since       time.Time // when it last sent, was listed, or counted as missed
+	unreachable bool      // nothing came for too long
+	closed      bool      // it has closed its link
 }
 
-// heard is what is known of a sender.
-type heard struct {
+// sender is the state of a link from a process that has sent something.
+type sender struct {
 	state
-	at time.Time
+	lastSeen time.Time
 }
 
 // Stats counts what a Receiver saw.
 type Stats struct {
 	Senders   int   // now
 	Envelopes int64 // accepted, keepalives included
-	Late      int64 // of them, those that were not newer
-	Foreign   int64 // refused, of other generations
-	Gaps      int64 // jumps and new epochs
-	Lost      int64 // senders that fell silent
-	Unheard   int   // processes that are listed now and have not been heard of for too long
-	Missed    int64 // times that streams were marked because of such a process
+	Stale     int64 // of them, those that were not newer
+	// OtherGeneration counts those that were refused.
+	OtherGeneration int64
+	Gaps            int64 // jumps and new epochs
+	Lost            int64 // senders from which nothing came any more
+	// Unreachable counts the processes that are listed now and sent nothing for too long.
+	Unreachable int
+	Missed      int64 // times that streams were invalidated because of such a process
 }
 
-// NewReceiver makes a Receiver that has heard of nobody.
+// NewReceiver makes a Receiver without senders.
 func NewReceiver(cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.Generation == "" || cfg.Hub == nil {
 		return nil, errors.New("link: generation and hub are required")
 	}
-	if cfg.Silence == 0 {
-		cfg.Silence = 15 * time.Second
-	}
-	if cfg.MaxSenders == 0 {
-		cfg.MaxSenders = 1 << 12
-	}
-	return &Receiver{cfg: cfg, senders: map[string]*heard{}, expected: map[string]*expectation{}}, nil
+	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, 15*time.Second)
+	cfg.MaxSenders = cmp.Or(cfg.MaxSenders, 1<<12)
+	return &Receiver{cfg: cfg, senders: map[string]*sender{}, expected: map[string]*expectation{}}, nil
 }
 
 // Stats returns the counters.
@@ -85,26 +84,26 @@ func (r *Receiver) Stats() Stats {
 	s := r.stats
 	s.Senders = len(r.senders)
 	for _, x := range r.expected {
-		if x.silent {
-			s.Unheard++
+		if x.unreachable {
+			s.Unreachable++
 		}
 	}
 	return s
 }
 
-// Receive hands an envelope over to the hub; where something before it is missing,
-// the hub's streams are marked first. Once it returns nil, the sender need not
+// Receive passes an envelope to the hub; where something before it is missing,
+// the hub's streams are invalidated first. Once it returns nil, the sender need not
 // send the envelope again. Errors: ErrEnvelope, ErrGeneration.
 func (r *Receiver) Receive(e Envelope, now time.Time) error {
 	if e.From == "" || e.Epoch == 0 || (e.Number == 0 && !e.Keepalive()) || len(e.Deliveries) > MaxDeliveries || len(e.Receipts) > MaxReceipts {
 		return ErrEnvelope
 	}
-	gap, err := r.note(&e, now)
+	gap, err := r.accept(&e, now)
 	if err != nil {
 		return err
 	}
 	if gap {
-		r.cfg.Hub.MarkDirty()
+		r.cfg.Hub.InvalidateAll()
 	}
 	for _, d := range e.Deliveries {
 		r.cfg.Hub.Deliver(d)
@@ -115,12 +114,12 @@ func (r *Receiver) Receive(e Envelope, now time.Time) error {
 	return nil
 }
 
-// note takes in an envelope's number and reports whether anything is missing.
-func (r *Receiver) note(e *Envelope, now time.Time) (gap bool, err error) {
+// accept records an envelope's number and reports whether anything is missing.
+func (r *Receiver) accept(e *Envelope, now time.Time) (gap bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.Generation != r.cfg.Generation {
-		r.stats.Foreign++
+		r.stats.OtherGeneration++
 		return false, ErrGeneration
 	}
 	r.stats.Envelopes++
@@ -129,11 +128,11 @@ func (r *Receiver) note(e *Envelope, now time.Time) (gap bool, err error) {
 		gap = r.makeRoom()
 		// A sender that is in its first epoch, with nothing sent before, has left
 		// nothing out. Anything else is the continuation of something missed.
-		h = &heard{state: state{epoch: 1}}
+		h = &sender{state: state{epoch: 1}}
 		r.senders[e.From] = h
 	}
-	if now.After(h.at) {
-		h.at = now
+	if now.After(h.lastSeen) {
+		h.lastSeen = now
 	}
 	last := e.Number
 	if !e.Keepalive() {
@@ -141,7 +140,7 @@ func (r *Receiver) note(e *Envelope, now time.Time) (gap bool, err error) {
 	}
 	switch {
 	case e.Epoch < h.epoch, e.Epoch == h.epoch && last < h.number:
-		r.stats.Late++
+		r.stats.Stale++
 	case e.Epoch > h.epoch, last > h.number:
 		r.stats.Gaps++
 		gap = true
@@ -149,17 +148,17 @@ func (r *Receiver) note(e *Envelope, now time.Time) (gap bool, err error) {
 	default:
 		h.epoch, h.number = e.Epoch, e.Number
 	}
-	bye := e.Bye && e.Epoch == h.epoch && e.Number == h.number
-	if bye {
+	closed := e.Closing && e.Epoch == h.epoch && e.Number == h.number
+	if closed {
 		delete(r.senders, e.From)
 	}
 	if x := r.expected[e.From]; x != nil {
-		*x = expectation{since: now, bye: bye}
+		*x = expectation{since: now, closed: closed}
 	}
 	return gap, nil
 }
 
-// makeRoom forgets the sender not heard of for longest, if there are too many, and
+// makeRoom drops the sender that sent nothing for longest, if there are too many, and
 // reports whether it did.
 func (r *Receiver) makeRoom() bool {
 	if len(r.senders) < r.cfg.MaxSenders {
@@ -167,7 +166,7 @@ func (r *Receiver) makeRoom() bool {
 	}
 	oldest := ""
 	for from, h := range r.senders {
-		if o := r.senders[oldest]; o == nil || h.at.Before(o.at) || h.at.Equal(o.at) && from < oldest {
+		if o := r.senders[oldest]; o == nil || h.lastSeen.Before(o.lastSeen) || h.lastSeen.Equal(o.lastSeen) && from < oldest {
 			oldest = from
 		}
 	}
@@ -176,20 +175,20 @@ func (r *Receiver) makeRoom() bool {
 	return true
 }
 
-// Tick takes note of the time: senders that were not heard of for too long, and did
-// not say goodbye, may have been lost with something on the way. It is to be
-// called about once a second.
+// Tick drops the senders that sent nothing for too long and did not close their links:
+// they may have been lost with something on the way. It is to be called about once a
+// second.
 func (r *Receiver) Tick(now time.Time) {
-	if r.silent(now) {
-		r.cfg.Hub.MarkDirty()
+	if r.dropDead(now) {
+		r.cfg.Hub.InvalidateAll()
 	}
 }
 
-func (r *Receiver) silent(now time.Time) (any bool) {
+func (r *Receiver) dropDead(now time.Time) (any bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for from, h := range r.senders {
-		if now.Sub(h.at) >= r.cfg.Silence {
+		if now.Sub(h.lastSeen) >= r.cfg.DeadAfter {
 			delete(r.senders, from)
 			r.stats.Lost++
 			any = true
@@ -198,13 +197,13 @@ func (r *Receiver) silent(now time.Time) (any bool) {
 	return any
 }
 
-// Expect takes note of the processes that are listed. One that is, and is not heard of,
-// may be sending what never comes: as long as that lasts the hub's streams are marked
-// once in each time of silence, and once more when it is listed no longer. It is to be
-// called with each look at the list.
+// Expect takes the processes that are listed. One that is, and from which nothing comes,
+// may be sending what never arrives: as long as that lasts the hub's streams are
+// invalidated every DeadAfter, and once more when it is listed no longer. It is to be
+// called with each reading of the list.
 func (r *Receiver) Expect(listed []string, now time.Time) {
 	if r.missed(listed, now) {
-		r.cfg.Hub.MarkDirty()
+		r.cfg.Hub.InvalidateAll()
 	}
 }
 
@@ -218,10 +217,10 @@ func (r *Receiver) missed(listed []string, now time.Time) (any bool) {
 		switch {
 		case x == nil:
 			r.expected[id] = &expectation{since: now}
-		case r.senders[id] != nil || x.bye:
-			x.since, x.silent = now, false
-		case now.Sub(x.since) >= r.cfg.Silence:
-			x.since, x.silent, any = now, true, true
+		case r.senders[id] != nil || x.closed:
+			x.since, x.unreachable = now, false
+		case now.Sub(x.since) >= r.cfg.DeadAfter:
+			x.since, x.unreachable, any = now, true, true
 			r.stats.Missed++
 		}
 	}
@@ -230,8 +229,8 @@ func (r *Receiver) missed(listed []string, now time.Time) (any bool) {
 			continue
 		}
 		delete(r.expected, id)
-		// What was heard of and falls silent is noticed by Tick.
-		if r.senders[id] == nil && !x.bye {
+		// Tick notices a sender that stops sending.
+		if r.senders[id] == nil && !x.closed {
 			any = true
 			r.stats.Missed++
 		}

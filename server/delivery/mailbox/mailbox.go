@@ -3,7 +3,7 @@
 //
 // It owns positions, the bounds of the queue, and the lease that acknowledgements
 // make; it does not own what is sent, nor what becomes of a stream that is too
-// slow. A Mailbox starts no goroutine and is safe for use by many.
+// slow. A Queue starts no goroutine and is safe for use by many.
 package mailbox
 
 import (
@@ -26,8 +26,8 @@ type Limits struct {
 	Lease        time.Duration // longest time without an Ack while something is unacknowledged
 }
 
-// Mailbox is the outgoing side of one stream.
-type Mailbox struct {
+// Queue is the send queue of one stream.
+type Queue struct {
 	limits *Limits
 	ready  chan struct{}
 
@@ -43,17 +43,16 @@ type Mailbox struct {
 	ackedAt time.Time
 }
 
-// maxRemembered bounds what is remembered for clients that never acknowledge: one
-// that begins to, has what was sent before counted as delivered with the next
-// message of the chat.
+// maxRemembered bounds what is remembered for clients that never acknowledge: if one
+// begins to, the next message of a chat counts what was sent before as delivered.
 const maxRemembered = 512
 
 // New makes an empty mailbox.
-func New(limits *Limits) *Mailbox { return &Mailbox{limits: limits, ready: make(chan struct{}, 1)} }
+func New(limits *Limits) *Queue { return &Queue{limits: limits, ready: make(chan struct{}, 1)} }
 
-// Push queues a frame. full reports that there is no room; the frame is not taken
+// Push queues a frame. full reports that there is no room; the frame is not queued
 // then, nor after the end.
-func (m *Mailbox) Push(f *frame.Frame) (taken, full bool) {
+func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -66,9 +65,9 @@ func (m *Mailbox) Push(f *frame.Frame) (taken, full bool) {
 	return true, false
 }
 
-// Beat queues a frame that does not count against the bounds, a heartbeat, unless
-// something is waiting anyway.
-func (m *Mailbox) Beat(f *frame.Frame) {
+// Heartbeat queues a heartbeat, which does not count against the bounds, unless something
+// is waiting anyway.
+func (m *Queue) Heartbeat(f *frame.Frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.ended && len(m.queue) == 0 {
@@ -76,8 +75,8 @@ func (m *Mailbox) Beat(f *frame.Frame) {
 	}
 }
 
-// Finish queues the last frame; nil ends without one.
-func (m *Mailbox) Finish(last *frame.Frame) {
+// Close queues the last frame; nil closes without one.
+func (m *Queue) Close(last *frame.Frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended {
@@ -89,13 +88,13 @@ func (m *Mailbox) Finish(last *frame.Frame) {
 	m.ended = true
 }
 
-func (m *Mailbox) append(f *frame.Frame) {
+func (m *Queue) append(f *frame.Frame) {
 	m.queue = append(m.queue, f)
 	m.bytes += f.Size()
 	m.signal()
 }
 
-func (m *Mailbox) signal() {
+func (m *Queue) signal() {
 	select {
 	case m.ready <- struct{}{}:
 	default:
@@ -103,15 +102,15 @@ func (m *Mailbox) signal() {
 }
 
 // Ready signals that Take has something.
-func (m *Mailbox) Ready() <-chan struct{} { return m.ready }
+func (m *Queue) Ready() <-chan struct{} { return m.ready }
 
 // maxTaken bounds what Take returns at a time: generated clients accept messages
 // of 4 MiB.
 const maxTaken = 1 << 20
 
-// Take returns the next frames, at most max and about 1 MiB, and the position of
-// the first. ended is true if nothing will follow them.
-func (m *Mailbox) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
+// Take dequeues the next frames, at most max and about 1 MiB, and returns the position
+// of the first. ended is true if nothing will follow them.
+func (m *Queue) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, size := 0, 0
@@ -133,7 +132,7 @@ func (m *Mailbox) Take(max int) (first int64, frames []*frame.Frame, ended bool)
 	return first, frames, m.ended && len(m.queue) == 0
 }
 
-func (m *Mailbox) remember(f *frame.Frame) {
+func (m *Queue) remember(f *frame.Frame) {
 	if m.unacked.len() >= maxRemembered && !m.leased {
 		m.size -= m.unacked.pop().bytes()
 	}
@@ -143,10 +142,10 @@ func (m *Mailbox) remember(f *frame.Frame) {
 	m.size += s.bytes()
 }
 
-// Ack takes note that the client has all positions up to one, and returns the
+// Ack records that the client has all positions up to one, and returns the
 // sequence of the last message that this covers, by chat. Lower positions than
 // before are ignored. Errors: ErrPosition.
-func (m *Mailbox) Ack(position int64, now time.Time) (delivered map[string]int64, err error) {
+func (m *Queue) Ack(position int64, now time.Time) (delivered map[string]int64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if position > m.sent {
@@ -172,7 +171,7 @@ func (m *Mailbox) Ack(position int64, now time.Time) (delivered map[string]int64
 
 // Overdue reports whether a client that acknowledges has left too much
 // unacknowledged, or anything for too long.
-func (m *Mailbox) Overdue(now time.Time) bool {
+func (m *Queue) Overdue(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.leased || m.unacked.len() == 0 {

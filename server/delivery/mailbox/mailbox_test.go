@@ -26,7 +26,7 @@ func message(chatID string, sequence int64) *frame.Frame {
 	}}, 0)
 }
 
-func push(t *testing.T, m *Mailbox, chatID string, sequence int64) {
+func push(t *testing.T, m *Queue, chatID string, sequence int64) {
 	t.Helper()
 	if taken, full := m.Push(message(chatID, sequence)); !taken || full {
 		t.Fatalf("not taken (full: %t)", full)
@@ -41,7 +41,7 @@ func TestBounds(t *testing.T) {
 	if taken, full := m.Push(message("c", 5)); taken || !full {
 		t.Error("a fifth frame was taken")
 	}
-	m.Finish(frame.End(deliveryv1.EndCode_END_CODE_SLOW, 0, "")) // has room always
+	m.Close(frame.End(deliveryv1.EndCode_END_CODE_SLOW, 0, "")) // has room always
 	first, frames, ended := m.Take(10)
 	if first != 1 || len(frames) != 5 || !ended {
 		t.Errorf("took %d frames from %d on, ended: %t", len(frames), first, ended)
@@ -93,13 +93,13 @@ func TestTakeIsBounded(t *testing.T) {
 
 func TestBeat(t *testing.T) {
 	m := New(limits())
-	m.Beat(frame.Heartbeat(""))
-	m.Beat(frame.Heartbeat(""))
+	m.Heartbeat(frame.Heartbeat(""))
+	m.Heartbeat(frame.Heartbeat(""))
 	if _, frames, _ := m.Take(10); len(frames) != 1 {
 		t.Errorf("%d heartbeats wait", len(frames))
 	}
-	m.Finish(nil)
-	m.Beat(frame.Heartbeat(""))
+	m.Close(nil)
+	m.Heartbeat(frame.Heartbeat(""))
 	if _, frames, ended := m.Take(10); len(frames) != 0 || !ended {
 		t.Error("a heartbeat after the end")
 	}
@@ -245,7 +245,7 @@ func BenchmarkNeverAcknowledged(b *testing.B) {
 			for i := range frames {
 				frames[i] = message(fmt.Sprint("chat", int64(i)%chats), int64(i)+1)
 			}
-			boxes := make([]*Mailbox, 0, b.N)
+			boxes := make([]*Queue, 0, b.N)
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)

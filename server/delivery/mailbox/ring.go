@@ -36,7 +36,7 @@ func (r *ring) push(s sent) {
 	r.count++
 }
 
-// pop takes the oldest one; there must be one.
+// pop removes the oldest one; there must be one.
 func (r *ring) pop() sent {
 	s := r.items[r.first]
 	r.items[r.first] = sent{}

@@ -8,25 +8,25 @@ package watermark
 // Key is a user in a chat.
 type Key struct{ User, Chat string }
 
-type mark struct{ sequence, written int64 }
+type progress struct{ sequence, written int64 }
 
 // Set holds the watermarks that were written lately or are to be.
-type Set map[Key]*mark
+type Set map[Key]*progress
 
-// Raise notes that a sequence was reached. It reports whether the key is new: its
-// owner then has to ask Next for it.
-func (s Set) Raise(k Key, sequence int64) (fresh bool) {
+// Raise records that a sequence was reached. It reports whether the key is new: its
+// owner then has to call Next for it.
+func (s Set) Raise(k Key, sequence int64) (isNew bool) {
 	m := s[k]
 	if m == nil {
-		m = &mark{}
-		s[k], fresh = m, true
+		m = &progress{}
+		s[k], isNew = m, true
 	}
 	m.sequence = max(m.sequence, sequence)
-	return fresh
+	return isNew
 }
 
 // Next returns the sequence to write. Without any, ok is false and the key is
-// forgotten.
+// dropped.
 func (s Set) Next(k Key) (sequence int64, ok bool) {
 	m := s[k]
 	if m == nil || m.sequence <= m.written {
@@ -36,7 +36,7 @@ func (s Set) Next(k Key) (sequence int64, ok bool) {
 	return m.sequence, true
 }
 
-// Written notes that a sequence returned by Next was written.
+// Written records that a sequence returned by Next was written.
 func (s Set) Written(k Key, sequence int64) {
 	if m := s[k]; m != nil {
 		m.written = max(m.written, sequence)

@@ -25,12 +25,12 @@ func (p *program) measure() {
 	hub(telemetry.ChatsLive, "Chats with at least one open stream.", false, func(s delivery.Stats) float64 { return float64(s.Chats) })
 	hub(telemetry.StreamsOpened, "Streams opened.", true, func(s delivery.Stats) float64 { return float64(s.Opened) })
 	hub(telemetry.FramesQueued, "Frames queued for streams.", true, func(s delivery.Stats) float64 { return float64(s.Frames) })
-	hub(telemetry.HoleReads, "Reads of events that did not come by themselves.", true, func(s delivery.Stats) float64 { return float64(s.HoleReads) })
-	hub(telemetry.MemberChecks, "Reads of member lists.", true, func(s delivery.Stats) float64 { return float64(s.Checks) })
+	hub(telemetry.HoleReads, "Reads of events that did not come by themselves.", true, func(s delivery.Stats) float64 { return float64(s.GapFills) })
+	hub(telemetry.MemberChecks, "Reads of member lists.", true, func(s delivery.Stats) float64 { return float64(s.MembershipReads) })
 	hub(telemetry.SlowStreams, "Streams ended because they were too slow.", true, func(s delivery.Stats) float64 { return float64(s.Slow) })
-	hub(telemetry.StreamMarks, "Times that something may have been lost on the way to all streams.", true, func(s delivery.Stats) float64 { return float64(s.Marks) })
+	hub(telemetry.StreamMarks, "Times that something may have been lost on the way to all streams.", true, func(s delivery.Stats) float64 { return float64(s.Invalidations) })
 	hub(telemetry.StreamResyncs, "Synchronisations of streams because of that.", true, func(s delivery.Stats) float64 { return float64(s.Resyncs) })
-	hub(telemetry.ForeignChanges, "Changes of another generation of the store, left out.", true, func(s delivery.Stats) float64 { return float64(s.Foreign) })
+	hub(telemetry.ForeignChanges, "Changes of another generation of the store, left out.", true, func(s delivery.Stats) float64 { return float64(s.OtherGeneration) })
 	p.backend.Measure(p.metrics)
 }
 

@@ -61,7 +61,7 @@ func (p *program) connect(ctx context.Context, reader *view.Reader) (_ *peers, e
 	}
 	c.lease, err = routing.NewLease(routing.LeaseConfig{
 		Table: b.Routing, Server: routing.Server{ID: p.process, Addr: c.addr, Generation: b.Generation},
-		Lost: p.hub.MarkDirty, Clock: time.Now, Logger: p.log,
+		Lost: p.hub.InvalidateAll, Clock: time.Now, Logger: p.log,
 	})
 	if err != nil {
 		return nil, err

@@ -1,8 +1,8 @@
-// Package share lets calls share what is dear to load: a call joins a load that has
-// not begun yet ([Loads]), and goes on with what an earlier call loaded ([Kept]).
+// Package share lets calls share what is expensive to load: a call joins a load that has
+// not begun yet ([Loads]), and continues with what an earlier call loaded ([Cache]).
 //
-// It owns when a load may be shared and how long a value is kept; it knows nothing
-// of what is loaded. A load is shared only by calls that came before it began, so
+// It owns when a load may be shared and how long a value is cached, not what is
+// loaded. A load is shared only by calls that came before it began, so
 // each sees what was written before the call. Everything may be used by many
 // goroutines; nothing starts one. Mutexes are held for a few steps, never while
 // something is loaded.
@@ -30,7 +30,7 @@ type load[T any] struct {
 	err   error
 }
 
-// errAbandoned is what is left of a load whose caller went away.
+// errAbandoned is the error of a load whose caller gave up.
 var errAbandoned = errors.New("share: load abandoned")
 
 // Get returns what f loads, in a call of f that begins after the call of Get, by
@@ -69,7 +69,7 @@ func (ls *Loads[T]) join(key string) (l, before *load[T], lead bool) {
 	if k.next != nil {
 		return k.next, nil, false
 	}
-	k.next = &load[T]{done: make(chan struct{}), err: errAbandoned} // unless it comes to an end
+	k.next = &load[T]{done: make(chan struct{}), err: errAbandoned} // unless it completes
 	return k.next, k.running, true
 }
 
@@ -115,25 +115,24 @@ func (ls *Loads[T]) end(key string, l *load[T]) {
 	close(l.done)
 }
 
-// Bounds of kept values.
+// Bounds of cached values.
 const (
-	keptFor      = time.Minute // since the last use
-	keptPerOwner = 4
-	keptAtMost   = 1 << 10
+	maxIdle     = time.Minute // since the last use
+	maxPerOwner = 4
+	maxEntries  = 1 << 10
 )
 
-// Kept are values that calls may come back for, within bounds of size, number and
-// time.
-type Kept[T any] struct {
+// Cache holds values that later calls may need, within bounds of size, number and time.
+type Cache[T any] struct {
 	max int
 
-	mu    sync.Mutex
-	kept  map[uint64]*kept[T]
-	size  int
-	clock int64
+	mu      sync.Mutex
+	entries map[uint64]*entry[T]
+	size    int
+	clock   int64
 }
 
-type kept[T any] struct {
+type entry[T any] struct {
 	value T
 	id    uint64
 	owner string
@@ -142,39 +141,39 @@ type kept[T any] struct {
 	at    time.Time
 }
 
-// NewKept makes a store of values whose sizes sum up to max at most.
-func NewKept[T any](max int) *Kept[T] { return &Kept[T]{max: max, kept: map[uint64]*kept[T]{}} }
+// NewCache makes a cache of values whose sizes sum up to max at most.
+func NewCache[T any](max int) *Cache[T] { return &Cache[T]{max: max, entries: map[uint64]*entry[T]{}} }
 
-// Put keeps a value under an id that no other value has. An owner's fifth value takes
-// the place of the owner's oldest.
-func (ks *Kept[T]) Put(owner string, id uint64, value T, size int, now time.Time) {
-	if size > ks.max {
+// Put adds a value under an id that no other value has. An owner's fifth value replaces
+// the owner's oldest.
+func (c *Cache[T]) Put(owner string, id uint64, value T, size int, now time.Time) {
+	if size > c.max {
 		return
 	}
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	ks.clock++
-	if k := ks.kept[id]; k != nil {
-		k.used, k.at = ks.clock, now
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clock++
+	if k := c.entries[id]; k != nil {
+		k.used, k.at = c.clock, now
 		return
 	}
-	ks.kept[id] = &kept[T]{value: value, id: id, owner: owner, size: size, used: ks.clock, at: now}
-	ks.size += size
+	c.entries[id] = &entry[T]{value: value, id: id, owner: owner, size: size, used: c.clock, at: now}
+	c.size += size
 	for {
-		k := ks.surplus(owner, now)
+		k := c.surplus(owner, now)
 		if k == nil {
 			return
 		}
-		delete(ks.kept, k.id)
-		ks.size -= k.size
+		delete(c.entries, k.id)
+		c.size -= k.size
 	}
 }
 
-// surplus returns the value that is to go first, nil if all may stay.
-func (ks *Kept[T]) surplus(owner string, now time.Time) *kept[T] {
-	var oldest, own *kept[T]
+// surplus returns the value that must be removed first, nil if all may stay.
+func (c *Cache[T]) surplus(owner string, now time.Time) *entry[T] {
+	var oldest, own *entry[T]
 	n := 0
-	for _, k := range ks.kept {
+	for _, k := range c.entries {
 		if oldest == nil || k.used < oldest.used {
 			oldest = k
 		}
@@ -186,19 +185,19 @@ func (ks *Kept[T]) surplus(owner string, now time.Time) *kept[T] {
 		}
 	}
 	switch {
-	case n > keptPerOwner:
+	case n > maxPerOwner:
 		return own
-	case ks.size > ks.max, len(ks.kept) > keptAtMost, now.Sub(oldest.at) > keptFor:
+	case c.size > c.max, len(c.entries) > maxEntries, now.Sub(oldest.at) > maxIdle:
 		return oldest
 	}
 	return nil
 }
 
-// Get returns an owner's value, if it is still kept.
-func (ks *Kept[T]) Get(owner string, id uint64, now time.Time) (value T, ok bool) {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	if k := ks.kept[id]; k != nil && k.owner == owner && now.Sub(k.at) <= keptFor {
+// Get returns an owner's value, if it is still cached.
+func (c *Cache[T]) Get(owner string, id uint64, now time.Time) (value T, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.entries[id]; k != nil && k.owner == owner && now.Sub(k.at) <= maxIdle {
 		return k.value, true
 	}
 	return value, false

@@ -113,11 +113,11 @@ func TestLoadsThatFail(t *testing.T) {
 
 func TestKept(t *testing.T) {
 	now := time.Unix(1000, 0)
-	ks := share.NewKept[string](100)
+	c := share.NewCache[string](100)
 	has := func(owner string, ids ...uint64) string {
 		out := ""
 		for _, id := range ids {
-			if v, ok := ks.Get(owner, id, now); ok {
+			if v, ok := c.Get(owner, id, now); ok {
 				out += v
 			}
 		}
@@ -130,21 +130,21 @@ func TestKept(t *testing.T) {
 		}
 	}
 	for i := range uint64(5) {
-		ks.Put("a", i, fmt.Sprint(i), 10, now)
+		c.Put("a", i, fmt.Sprint(i), 10, now)
 	}
 	check("four of an owner", has("a", 0, 1, 2, 3, 4), "1234")
 	check("of another owner", has("b", 1, 2, 3, 4), "")
-	ks.Put("a", 1, "1", 10, now) // used again
-	ks.Put("a", 5, "5", 10, now)
+	c.Put("a", 1, "1", 10, now) // used again
+	c.Put("a", 5, "5", 10, now)
 	check("the one used longest ago goes", has("a", 1, 2, 3, 4, 5), "1345")
-	ks.Put("b", 10, "x", 101, now)
+	c.Put("b", 10, "x", 101, now)
 	check("too large", has("b", 10), "")
-	ks.Put("b", 11, "y", 70, now)
+	c.Put("b", 11, "y", 70, now)
 	check("room is made by the oldest", has("a", 1, 3, 4, 5)+has("b", 11), "145y")
 	now = now.Add(time.Minute)
 	check("after a minute", has("b", 11), "y")
 	now = now.Add(time.Millisecond)
 	check("after more than a minute", has("b", 11), "")
-	ks.Put("c", 12, "z", 100, now) // and their room is free
+	c.Put("c", 12, "z", 100, now) // and their room is free
 	check("the next", has("c", 12), "z")
 }

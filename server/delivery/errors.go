@@ -9,8 +9,7 @@ import (
 
 // Errors of streams.
 var (
-	// ErrStreamGone says that there is no such stream (any more), or not one of
-	// this user.
+	// ErrStreamGone says that the stream is not open, or is not one of this user.
 	ErrStreamGone = errors.New("delivery: no such stream")
 	// ErrPosition says that a position beyond the last sent was acknowledged.
 	ErrPosition = mailbox.ErrPosition
@@ -20,12 +19,12 @@ var (
 
 // Reasons why a stream ended, by the code of its end frame.
 var (
-	ErrDraining       = errors.New("delivery: server is going down")
+	ErrDraining       = errors.New("delivery: server is shutting down")
 	ErrSlow           = errors.New("delivery: stream was too slow")
-	ErrResync         = errors.New("delivery: stream must be opened anew")
+	ErrResync         = errors.New("delivery: stream must be reopened")
 	ErrTokenExpired   = errors.New("delivery: access token expired")
 	ErrSessionRevoked = errors.New("delivery: session was ended")
-	ErrReplaced       = errors.New("delivery: a newer stream took this one's place")
+	ErrReplaced       = errors.New("delivery: a newer stream replaced this one")
 )
 
 // reasons are the errors that end codes stand for.

@@ -13,7 +13,7 @@ import (
 )
 
 // list is a user's chats as one load found them. It is never changed, so that any
-// number of requests may go by it.
+// number of requests may use it.
 type list struct {
 	id    uint64           // names the list in page tokens
 	chats []listed         // that the user is a member of, in order of chat id
@@ -119,9 +119,9 @@ func (r *Reader) addHeads(ctx context.Context, chats []listed) error {
 	return nil
 }
 
-// turn does a part of the work on a list. Lists are the longest requests that there
-// are: so many parts run at once that the others find a processor free, and each
-// list waits for its next turn behind those who came before.
+// turn does a part of the work on a list. Lists are the longest requests there are:
+// only so many parts run at once that other requests find a processor free, and each
+// list waits for its next turn behind those that came before.
 func (r *Reader) turn(ctx context.Context, part func() error) error {
 	if r.turns == nil {
 		return part()
@@ -137,25 +137,25 @@ func (r *Reader) turn(ctx context.Context, part func() error) error {
 
 // list returns the user's chats as they are at the call or later.
 func (r *Reader) list(ctx context.Context, user string) (*list, error) {
-	if r.kept == nil {
+	if r.cache == nil {
 		return r.load(ctx, user)
 	}
 	return r.loads.Get(ctx, user, func(ctx context.Context) (*list, error) { return r.load(ctx, user) })
 }
 
-// keptList returns the list that a page token names, nil if it is not there any more.
-func (r *Reader) keptList(user string, id uint64) *list {
-	if r.kept == nil {
+// cachedList returns the list that a page token names, nil if it was dropped.
+func (r *Reader) cachedList(user string, id uint64) *list {
+	if r.cache == nil {
 		return nil
 	}
-	l, _ := r.kept.Get(user, id, r.clock())
+	l, _ := r.cache.Get(user, id, r.clock())
 	return l
 }
 
-// keep keeps a list for its next page.
-func (r *Reader) keep(user string, l *list) {
-	if r.kept != nil {
-		r.kept.Put(user, l.id, l, l.bytes(), r.clock())
+// cacheList caches a list for its next page.
+func (r *Reader) cacheList(user string, l *list) {
+	if r.cache != nil {
+		r.cache.Put(user, l.id, l, l.bytes(), r.clock())
 	}
 }
 

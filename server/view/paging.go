@@ -13,40 +13,40 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A walk goes through a user's chats in pages, the latest first, while the chats go
-// on changing. Usually all pages come from the list that the first one loaded: then
-// nothing moves, and what changes meanwhile is told by the next Sync, whose token's
-// time is before that load.
+// A cursor is the position of an iteration over a user's chats in pages, the latest
+// first, while the chats keep changing. Usually all pages come from the list that the
+// first one loaded: then nothing moves, and the next Sync, whose token's time is before
+// that load, sends what changes meanwhile.
 //
-// A page that does not find that list any more, or is asked of another process,
-// loads another and goes on from the position in its token. There a chat that
-// changed has moved to the front, past the pages that were given out already. Such
-// a chat has a stamp not older than the walk's start less Overlap. The walk then
-// has a second part: if the set of these recent chats is not the one that was
-// shown, all of them follow, in order of their ids, which do not move. So no chat
-// is lost, and a chat is repeated only if it is recent and any recent chat moved.
-type walk struct {
+// A page that does not find that list, or is requested from another process, loads
+// another and continues from the position in its token. There a chat that changed has
+// moved to the front, past the pages that were sent already. Such a chat has a stamp
+// not older than the start of the iteration less Overlap. The iteration then has a
+// second pass: if the set of these recent chats is not the one that was sent, all of
+// them follow, in order of their ids, which do not move. So no chat is lost, and a chat
+// is repeated only if it is recent and any recent chat moved.
+type cursor struct {
 	start int64 // unix ms, taken before the first read of the first page
 	// setbacks is how often stamps had gone back then, or when start was lowered.
 	setbacks int64
 	full     bool   // all chats; else those that changed since the caller's token
-	first    bool   // no page was given out yet
-	second   bool   // in the second part
+	first    bool   // no page was sent yet
+	second   bool   // in the second pass
 	moved    bool   // pages came from more than one list
 	list     uint64 // that the last page came from
-	stamp    int64  // position: of the last entry given out
+	stamp    int64  // position: of the last entry sent
 	chatID   string
-	shown    digest // of the recent entries given out
+	sent     digest // of the recent entries sent
 }
 
-// newWalk begins a walk through all chats.
-func newWalk(start Start) walk {
-	return walk{start: start.At.UnixMilli(), setbacks: start.Setbacks, full: true, first: true}
+// newCursor begins an iteration over all chats.
+func newCursor(start Start) cursor {
+	return cursor{start: start.At.UnixMilli(), setbacks: start.Setbacks, full: true, first: true}
 }
 
-// entry is one chat of a walk.
+// entry is one chat of an iteration.
 type entry struct {
-	stamp  int64 // unix ms: what the walk is ordered by
+	stamp  int64 // unix ms: what the iteration is ordered by
 	chatID string
 	chat   *listed         // nil for a chat that was left
 	left   *table.UserChat // nil for the others
@@ -80,7 +80,7 @@ func (d *digest) add(e entry) {
 	d.sum += h
 }
 
-// sorting is what a walk is ordered by.
+// sorting is what an iteration is ordered by.
 type sorting int
 
 const (
@@ -122,36 +122,36 @@ func (l *list) order(s sorting) []place {
 	return places
 }
 
-// pages is how one request goes on with a walk.
-type pages struct {
-	walk
-	user  string
-	sort  sorting
-	since int64              // unix ms; of a walk that is not full
-	keep  func(*listed) bool // which chats are wanted; nil: all
-	left  bool               // chats that were left are told of, too
-	size  int                // entries of a page
-	from  *list              // what this page goes by
+// pager is how one request continues an iteration.
+type pager struct {
+	cursor
+	user     string
+	sort     sorting
+	since    int64              // unix ms; of an iteration that is not full
+	filter   func(*listed) bool // which chats are requested; nil: all
+	withLeft bool               // chats that were left are listed, too
+	size     int                // entries of a page
+	from     *list              // what this page is made of
 }
 
-func (p *pages) entry(l *list, i int32) entry {
+func (p *pager) entry(l *list, i int32) entry {
 	c := &l.chats[i]
 	return entry{stamp: p.sort.stamp(c), chatID: c.head.ChatID, chat: c}
 }
 
-func (p *pages) wants(e entry) bool { return e.chat == nil || p.keep == nil || p.keep(e.chat) }
+func (p *pager) matches(e entry) bool { return e.chat == nil || p.filter == nil || p.filter(e.chat) }
 
-// behind reports whether an entry comes after the position of the walk.
-func (p *pages) behind(e entry) bool {
+// behind reports whether an entry comes after the position.
+func (p *pager) behind(e entry) bool {
 	return p.first || compareRecent(e, entry{stamp: p.stamp, chatID: p.chatID}) > 0
 }
 
-// recent is the stamp from which on a chat may have moved since the walk began.
-func (p *pages) recent() int64 { return p.start - Overlap.Milliseconds() }
+// recent is the stamp from which on a chat may have moved since the iteration began.
+func (p *pager) recent() int64 { return p.start - Overlap.Milliseconds() }
 
-// page returns the next entries of a walk, and whether there are more.
-func (r *Reader) page(ctx context.Context, p *pages) ([]entry, bool, error) {
-	if p.from = r.keptList(p.user, p.list); p.from == nil {
+// page returns the next entries, and whether there are more.
+func (r *Reader) page(ctx context.Context, p *pager) ([]entry, bool, error) {
+	if p.from = r.cachedList(p.user, p.list); p.from == nil {
 		var err error
 		if p.from, err = r.list(ctx, p.user); err != nil {
 			return nil, false, err
@@ -159,10 +159,10 @@ func (r *Reader) page(ctx context.Context, p *pages) ([]entry, bool, error) {
 		p.moved, p.list = !p.first, p.from.id
 	}
 	if p.second {
-		return r.secondPart(ctx, p)
+		return r.secondPass(ctx, p)
 	}
 	rest := p.chats()
-	if p.left {
+	if p.withLeft {
 		left, err := r.leftOf(ctx, p)
 		if err != nil {
 			return nil, false, err
@@ -178,7 +178,7 @@ func (r *Reader) page(ctx context.Context, p *pages) ([]entry, bool, error) {
 	}
 	for _, e := range rest {
 		if e.stamp >= p.recent() {
-			p.shown.add(e)
+			p.sent.add(e)
 		}
 	}
 	if more {
@@ -196,12 +196,12 @@ func (r *Reader) page(ctx context.Context, p *pages) ([]entry, bool, error) {
 	for _, e := range now {
 		sum.add(e)
 	}
-	p.second, p.chatID = sum != p.shown, ""
+	p.second, p.chatID = sum != p.sent, ""
 	return rest, p.second, nil
 }
 
-// secondPart returns a page of the recent chats.
-func (r *Reader) secondPart(ctx context.Context, p *pages) ([]entry, bool, error) {
+// secondPass returns a page of the recent chats.
+func (r *Reader) secondPass(ctx context.Context, p *pager) ([]entry, bool, error) {
 	all, err := r.recentEntries(ctx, p)
 	if err != nil {
 		return nil, false, err
@@ -218,13 +218,13 @@ func (r *Reader) secondPart(ctx context.Context, p *pages) ([]entry, bool, error
 
 // chats returns the chats after the position, in order, one more than a page holds
 // if there are so many.
-func (p *pages) chats() []entry {
+func (p *pager) chats() []entry {
 	l := p.from
 	var out []entry
 	if !p.full && l.sorted[p.sort].places.Load() == nil {
 		// Usually few have changed: sorting them is cheaper than sorting all.
 		for i := range l.chats {
-			if e := p.entry(l, int32(i)); e.stamp >= p.since && p.wants(e) && p.behind(e) {
+			if e := p.entry(l, int32(i)); e.stamp >= p.since && p.matches(e) && p.behind(e) {
 				if out = append(out, e); len(out) > p.size {
 					break
 				}
@@ -243,7 +243,7 @@ func (p *pages) chats() []entry {
 			break
 		}
 		e := p.entry(l, pl.chat)
-		if !p.wants(e) {
+		if !p.matches(e) {
 			continue
 		}
 		if out = append(out, e); len(out) > p.size {
@@ -254,16 +254,16 @@ func (p *pages) chats() []entry {
 }
 
 // leftOf returns the chats after the position that were left, at least one more than
-// a page holds if there are so many. A walk through all chats leaves out those that
+// a page holds if there are so many. An iteration over all chats leaves out those that
 // were left before it began.
-func (r *Reader) leftOf(ctx context.Context, p *pages) ([]entry, error) {
+func (r *Reader) leftOf(ctx context.Context, p *pager) ([]entry, error) {
 	if p.full {
 		if !p.first {
 			return nil, nil
 		}
 		before, err := r.leftSince(ctx, p, p.recent(), store.Query{})
 		for _, e := range before {
-			p.shown.add(e)
+			p.sent.add(e)
 		}
 		return nil, err
 	}
@@ -275,19 +275,19 @@ func (r *Reader) leftOf(ctx context.Context, p *pages) ([]entry, error) {
 	return slices.DeleteFunc(out, func(e entry) bool { return !p.behind(e) }), err
 }
 
-// recentEntries returns all entries that may have moved since the walk began.
-func (r *Reader) recentEntries(ctx context.Context, p *pages) ([]entry, error) {
+// recentEntries returns all entries that may have moved since the iteration began.
+func (r *Reader) recentEntries(ctx context.Context, p *pager) ([]entry, error) {
 	l, since := p.from, p.recent()
 	if !p.full {
 		since = max(since, p.since)
 	}
 	var out []entry
 	for i := range l.chats {
-		if e := p.entry(l, int32(i)); e.stamp >= since && p.wants(e) {
+		if e := p.entry(l, int32(i)); e.stamp >= since && p.matches(e) {
 			out = append(out, e)
 		}
 	}
-	if !p.left {
+	if !p.withLeft {
 		return out, nil
 	}
 	left, err := r.leftSince(ctx, p, since, store.Query{})
@@ -297,7 +297,7 @@ func (r *Reader) recentEntries(ctx context.Context, p *pages) ([]entry, error) {
 // leftSince returns chats that were left at a time or later and not joined again, the
 // last left first. The query may have an upper bound, and a limit of the chats that
 // are returned, which one or more may exceed.
-func (r *Reader) leftSince(ctx context.Context, p *pages, since int64, q store.Query) ([]entry, error) {
+func (r *Reader) leftSince(ctx context.Context, p *pager, since int64, q store.Query) ([]entry, error) {
 	q.Table, q.PK, q.From, q.Descending = store.DeliveryState, table.LeftPartition(p.user), table.LeftLogBound(since), true
 	if q.To == "" {
 		q.To = table.FirstLeft
@@ -305,13 +305,13 @@ func (r *Reader) leftSince(ctx context.Context, p *pages, since int64, q store.Q
 	most := q.Limit
 	q.Limit = 0
 	var out []entry
-	take := func(row table.UserChat) {
+	add := func(row table.UserChat) {
 		if c := p.from.find(row.ChatID); c == nil || c.joinedVersion < row.LeftVersion {
 			out = append(out, entry{stamp: row.ChangedAt, chatID: row.ChatID, left: &row})
 		}
 	}
 	err := r.query(ctx, q, func(row store.Row) error {
-		take(table.LeftLogFrom(p.user, row))
+		add(table.LeftLogFrom(p.user, row))
 		if most > 0 && len(out) > most {
 			return errStop
 		}
@@ -319,44 +319,44 @@ func (r *Reader) leftSince(ctx context.Context, p *pages, since int64, q store.Q
 	})
 	for _, row := range p.from.left {
 		if row.ChangedAt >= since {
-			take(row)
+			add(row)
 		}
 	}
 	return out, err
 }
 
-// Flags of an encoded walk.
+// Flags of an encoded cursor.
 const (
 	flagFull   = 1
 	flagSecond = 2
 	flagMoved  = 4
 )
 
-const walkBytes = 1 + 8 + 4 + 8 + 8 + 4 + 8
+const cursorBytes = 1 + 8 + 4 + 8 + 8 + 4 + 8
 
-func (w walk) encode() []byte {
+func (w cursor) encode() []byte {
 	var flags byte
 	for flag, on := range map[byte]bool{flagFull: w.full, flagSecond: w.second, flagMoved: w.moved} {
 		if on {
 			flags |= flag
 		}
 	}
-	b := make([]byte, 0, walkBytes+len(w.chatID))
+	b := make([]byte, 0, cursorBytes+len(w.chatID))
 	b = append(b, flags)
 	b = binary.BigEndian.AppendUint64(b, uint64(w.start))
 	b = binary.BigEndian.AppendUint32(b, uint32(w.setbacks))
 	b = binary.BigEndian.AppendUint64(b, w.list)
 	b = binary.BigEndian.AppendUint64(b, uint64(w.stamp))
-	b = binary.BigEndian.AppendUint32(b, w.shown.count)
-	b = binary.BigEndian.AppendUint64(b, w.shown.sum)
+	b = binary.BigEndian.AppendUint32(b, w.sent.count)
+	b = binary.BigEndian.AppendUint64(b, w.sent.sum)
 	return append(b, w.chatID...)
 }
 
-func decodeWalk(b []byte) (walk, error) {
-	if len(b) < walkBytes {
-		return walk{}, ErrInvalidPageToken
+func decodeCursor(b []byte) (cursor, error) {
+	if len(b) < cursorBytes {
+		return cursor{}, ErrInvalidPageToken
 	}
-	return walk{
+	return cursor{
 		full:     b[0]&flagFull != 0,
 		second:   b[0]&flagSecond != 0,
 		moved:    b[0]&flagMoved != 0,
@@ -364,8 +364,8 @@ func decodeWalk(b []byte) (walk, error) {
 		setbacks: int64(binary.BigEndian.Uint32(b[9:])),
 		list:     binary.BigEndian.Uint64(b[13:]),
 		stamp:    int64(binary.BigEndian.Uint64(b[21:])),
-		shown:    digest{count: binary.BigEndian.Uint32(b[29:]), sum: binary.BigEndian.Uint64(b[33:])},
-		chatID:   string(b[walkBytes:]),
+		sent:     digest{count: binary.BigEndian.Uint32(b[29:]), sum: binary.BigEndian.Uint64(b[33:])},
+		chatID:   string(b[cursorBytes:]),
 	}, nil
 }
 

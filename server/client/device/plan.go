@@ -1,0 +1,154 @@
+package device
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+)
+
+// Deadline returns the time at which Take may have something new without any
+// other input; ok is false if there is no such time.
+func (m *Machine) Deadline() (at time.Time, ok bool) {
+	add := func(t time.Time) {
+		if !t.IsZero() && (!ok || t.Before(at)) {
+			at, ok = t, true
+		}
+	}
+	if m.stopped {
+		return at, false
+	}
+	if m.needRefresh && m.refreshing == 0 {
+		add(m.refreshAt)
+		return at, ok
+	}
+	for _, c := range m.pendingChats {
+		add(c.retryAt)
+		if c.Loaded && c.Version < c.Newest {
+			add(c.askAt)
+		}
+	}
+	for _, u := range m.outbox {
+		if f := m.sending[u.ChatID]; f != nil && f.call == 0 {
+			add(f.at)
+		}
+	}
+	if m.sync.need && m.sync.call == 0 {
+		add(m.sync.at)
+	}
+	s := &m.stream
+	switch {
+	case s.id == 0 && m.sync.need:
+	case s.id == 0:
+		add(s.connectAt)
+	default:
+		add(s.heard.Add(m.cfg.Silence))
+		if s.acked < s.position && s.ackCall == 0 {
+			add(s.ackAt)
+		}
+		if !s.extendAt.IsZero() && s.extendCall == 0 {
+			add(s.extendAt)
+		}
+	}
+	return at, ok
+}
+
+// backoff is a wait after a number of failures in a row, with full jitter.
+func (m *Machine) backoff(tries int) time.Duration {
+	d := firstBackoff
+	for ; tries > 0 && d < lastBackoff; tries-- {
+		d *= 2
+	}
+	return time.Duration(m.cfg.Rand() * float64(min(d, lastBackoff)))
+}
+
+// plan makes the calls that are needed now.
+func (m *Machine) plan() {
+	if m.stopped {
+		return
+	}
+	now := m.cfg.Clock()
+	if m.needRefresh {
+		if m.refreshing == 0 && !now.Before(m.refreshAt) {
+			m.refreshing = m.call(Refresh, nil, pendingCall{})
+		}
+		return
+	}
+	if m.sync.need && m.sync.call == 0 && !now.Before(m.sync.at) {
+		if m.sync.page == "" {
+			m.sync.began = m.step
+		}
+		m.sync.call = m.call(Sync, &deliveryv1.SyncRequest{PageToken: m.sync.page, PageSize: m.cfg.PageSize}, pendingCall{})
+	}
+	m.planStream(now)
+	m.planSends(now)
+	waiting := m.pendingChats[:0]
+	for _, c := range m.pendingChats {
+		if m.chats[c.ChatID] == c && !c.plan(now) {
+			waiting = append(waiting, c)
+			continue
+		}
+		c.queued = false
+	}
+	clear(m.pendingChats[len(waiting):])
+	m.pendingChats = waiting
+}
+
+// plan makes the calls that the chat needs. It returns false if the chat must be planned
+// again although nothing new comes.
+func (c *chat) plan(now time.Time) (done bool) {
+	m := c.m
+	if now.Before(c.retryAt) {
+		return false
+	}
+	c.retryAt = time.Time{}
+	read := func(slot *int64, wanted bool, kind Kind, p pendingCall, req func() proto.Message) {
+		if !wanted || *slot != 0 {
+			return
+		}
+		if m.reads >= maxReads {
+			done = false
+			return
+		}
+		m.reads++
+		p.chat = c
+		*slot = m.call(kind, req(), p)
+	}
+	done = true
+	known := c.Newest
+	if c.Loaded { // changes are then read with the messages
+		known = c.Base
+	}
+	read(&c.chatCall, c.Chat == nil || c.KnownAt < known, GetChat, pendingCall{}, func() proto.Message {
+		return &chatv1.GetChatRequest{ChatId: c.ChatID}
+	})
+	switch {
+	case !c.Open:
+	case !c.Loaded:
+		read(&c.contentCall, true, ListMessages, pendingCall{}, func() proto.Message {
+			return &messagev1.ListMessagesRequest{ChatId: c.ChatID, PageSize: min(m.cfg.PageSize, 100)}
+		})
+	default:
+		behind := c.Version < c.Newest
+		if behind && now.Before(c.askAt) {
+			behind, done = false, false
+		}
+		read(&c.contentCall, behind, ListChanges, pendingCall{after: c.Version}, func() proto.Message {
+			return &messagev1.ListChangesRequest{ChatId: c.ChatID, AfterVersion: c.Version, PageSize: min(m.cfg.PageSize, 100)}
+		})
+		read(&c.contentCall, c.wantOlder && c.HasOlder, ListMessages, pendingCall{older: true}, func() proto.Message {
+			c.wantOlder = false
+			return &messagev1.ListMessagesRequest{ChatId: c.ChatID, PageSize: min(m.cfg.PageSize, 100), BeforeSequence: c.First}
+		})
+		read(&c.membersCall, !c.MembersLoaded, ListMembers, pendingCall{}, func() proto.Message {
+			return &chatv1.ListMembersRequest{ChatId: c.ChatID, PageSize: min(m.cfg.PageSize, 100), PageToken: c.pageToken}
+		})
+	}
+	if c.ReadTo > c.State.GetReadSequence() && c.readCall == 0 {
+		c.readCall = m.call(MarkRead, &messagev1.MarkReadRequest{ChatId: c.ChatID, Sequence: c.ReadTo}, pendingCall{chat: c})
+	}
+	return done
+}
