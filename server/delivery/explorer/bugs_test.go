@@ -84,7 +84,7 @@ var bugs = []bug{
 	{name: "repair without targets", from: 3900, deliver: untargeted},
 	{name: "no repair", noRepair: true},
 	{name: "hole ignored", frame: skipping},
-	{name: "token that advances by itself", from: 99200, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
+	{name: "token that advances by itself", from: 280700, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 		if f.GetHeartbeat().GetToken() != "" {
 			return one(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{Heartbeat: &deliveryv1.Heartbeat{Token: c.p.view.NewToken(c.d.user, view.Start{At: c.w.now})}}})
 		}
@@ -134,7 +134,7 @@ var bugs = []bug{
 			}
 		}
 	}},
-	{name: "token stored before versions", from: 92700, storage: func(s device.Storage) device.Storage { return &hasty{Storage: s} }},
+	{name: "token stored before versions", from: 94300, storage: func(s device.Storage) device.Storage { return &hasty{Storage: s} }},
 	{name: "message not stored before it is sent", storage: func(s device.Storage) device.Storage { return forgetful{s} }},
 }
 
