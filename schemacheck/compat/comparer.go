@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
+	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // maxDetail bounds what findings quote of patterns, expressions and names, in
@@ -35,7 +35,7 @@ type comparer struct {
 
 	indexes      map[protoreflect.MessageDescriptor]schema.Fields
 	reached      *schema.Reach // what fields of base use
-	trial        *trial.Runner
+	trial        *ruleexec.Runner
 	replacements map[string]bool                        // paths of files of head that replace one of another path
 	movedFiles   map[string]protoreflect.FileDescriptor // files of base that have another path in head
 	current      protoreflect.FullName                  // the type of base at hand
@@ -56,7 +56,7 @@ func newComparer(base, head []protoreflect.FileDescriptor, o Options) *comparer 
 		indexes:      map[protoreflect.MessageDescriptor]schema.Fields{},
 	}
 	c.reached = schema.NewReach(c.base)
-	c.trial = trial.New(c.base, c.head)
+	c.trial = ruleexec.New(c.base, c.head)
 	c.requests = c.head.Reach(func(yield func(protoreflect.MessageDescriptor) bool) {
 		for _, f := range c.head.Scope {
 			for s := range schema.All(f.Services()) {

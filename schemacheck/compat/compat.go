@@ -4,7 +4,7 @@
 // registry.
 //
 // It owns the rules and their reasons. It compares descriptors only: it reads no
-// file, asks no registry and decodes no event; schemacheck/execute does the last.
+// file, asks no registry and decodes no event; schemacheck/differential does the last.
 // Sources: the updating rules of protobuf.dev, AIP-180, and the behaviour of registries
 // and of buf breaking where they are stricter.
 // It is large because its files share one state, the comparer; what can be decided

@@ -4,8 +4,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
+	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // fields matches the fields of two messages by number, then by name.
@@ -121,14 +121,14 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 	c.nameTaken(h, b)
 	if o := schema.Oneof(h); o != nil {
 		if was := b.Oneofs().ByName(o.Name()); was != nil && !c.api {
-			if trial.OneofRequired(was) {
+			if ruleexec.OneofRequired(was) {
 				c.inHead(rule.RequiredOneofCaseAdded, h)
 			} else {
 				c.inHead(rule.OneofCaseAdded, h)
 			}
 		}
 	}
-	switch rules := trial.FieldRules(h); {
+	switch rules := ruleexec.FieldRules(h); {
 	case rules.GetRequired():
 		c.ruleInHead(rule.FieldAddedValidationRequired, h)
 	case c.trial.ZeroRefused(h):

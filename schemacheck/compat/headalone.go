@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/parley-chat/parley/schemacheck/compat/invariant"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
-	"github.com/parley-chat/parley/schemacheck/compat/standing"
 )
 
 // headAlone checks what the verdicts rely on in head alone. What base has already
@@ -23,8 +23,8 @@ func (c *comparer) headAlone() {
 	c.evaluable()
 	key := func(id rule.ID, at protoreflect.Descriptor) string { return string(id) + " " + string(at.FullName()) }
 	had := map[string]bool{}
-	standing.Check(c.base, func(id rule.ID, at protoreflect.Descriptor, _ string) { had[key(id, at)] = true })
-	standing.Check(c.head, func(id rule.ID, at protoreflect.Descriptor, what string) {
+	invariant.Check(c.base, func(id rule.ID, at protoreflect.Descriptor, _ string) { had[key(id, at)] = true })
+	invariant.Check(c.head, func(id rule.ID, at protoreflect.Descriptor, what string) {
 		f := []change{detail(what)}
 		if had[key(id, at)] {
 			f = append(f, severity(Warn))

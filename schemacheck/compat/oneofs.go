@@ -4,8 +4,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
+	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // oneofs reports fields that changed their oneof. New and lost cases are reported
@@ -64,8 +64,8 @@ func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 	for o := range schema.All(h.Oneofs()) {
 		was := schema.OneofBefore(o, b, c.fieldsOf(b))
 		switch {
-		case trial.OneofRequired(o) == (was != nil && trial.OneofRequired(was)):
-		case !trial.OneofRequired(o):
+		case ruleexec.OneofRequired(o) == (was != nil && ruleexec.OneofRequired(was)):
+		case !ruleexec.OneofRequired(o):
 			c.ruleInHead(rule.ValidationRequiredRemoved, o)
 		case was == nil:
 			c.ruleInHead(rule.RequiredOneofAdded, o)
@@ -74,7 +74,7 @@ func (c *comparer) oneofRules(b, h protoreflect.MessageDescriptor) {
 		}
 	}
 	for o := range schema.All(b.Oneofs()) {
-		if trial.OneofRequired(o) && !schema.OneofStays(o, h, c.fieldsOf(h)) {
+		if ruleexec.OneofRequired(o) && !schema.OneofStays(o, h, c.fieldsOf(h)) {
 			c.ruleInBase(rule.RequiredOneofRemoved, o)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat/constraint"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
+	"github.com/parley-chat/parley/schemacheck/compat/ruleexec"
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
-	"github.com/parley-chat/parley/schemacheck/compat/trial"
 )
 
 // ruleInHead adds a finding about validation. Requests are read by the server
@@ -67,7 +67,7 @@ func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []const
 
 // compareRules compares the rules of two fields of the same type.
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
-	was, is := trial.WithPredefined(c.base, trial.FieldRules(b)), trial.WithPredefined(c.head, trial.FieldRules(h))
+	was, is := ruleexec.WithPredefined(c.base, ruleexec.FieldRules(b)), ruleexec.WithPredefined(c.head, ruleexec.FieldRules(h))
 	c.reportConstraints(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {

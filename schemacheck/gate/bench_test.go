@@ -9,7 +9,7 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
-	exec "github.com/parley-chat/parley/schemacheck/execute"
+	exec "github.com/parley-chat/parley/schemacheck/differential"
 	"github.com/parley-chat/parley/schemacheck/gate"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/rule"
-	"github.com/parley-chat/parley/schemacheck/execute"
+	"github.com/parley-chat/parley/schemacheck/differential"
 	"github.com/parley-chat/parley/schemacheck/internal/crash"
 )
 
@@ -77,7 +77,7 @@ func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o co
 	if err != nil {
 		return nil, fmt.Errorf("compare: %w", err)
 	}
-	ran, err := execute.Execute(ctx, base, head, o)
+	ran, err := differential.Execute(ctx, base, head, o)
 	if err != nil {
 		return nil, fmt.Errorf("run samples: %w", err)
 	}

@@ -63,13 +63,13 @@ var mistakes = []mistake{
 	{"compat/constraint/rules.go", `meant[name] != means[name]`, `false`, "compat", rulesOf("VALIDATION_REPLACED-meaning")},
 	{"compat/comparer.go", `c.reportThroughField(rule.ImportedTypeBroken, h, imported)`, `_ = imported`, "compat", rulesOf("IMPORTED_TYPE_BROKEN")},
 	{"compat/schema/features.go", `return v == descriptorpb.FeatureSet_VERIFY`, `return v != descriptorpb.FeatureSet_VERIFY`, "compat", rulesOf("UTF8_VALIDATION_ENABLED")},
-	{"compat/standing/standing.go", `key == "" && fields`, `key != "" && fields`, "compat", rulesOf("EVENT_OPTION_INCOMPLETE-key")},
-	{"execute/compare.go", `case w.Has(wf) != r.Has(rf):
+	{"compat/invariant/invariant.go", `key == "" && fields`, `key != "" && fields`, "compat", rulesOf("EVENT_OPTION_INCOMPLETE-key")},
+	{"differential/compare.go", `case w.Has(wf) != r.Has(rf):
 		// Equal`, `case false:
-		// Equal`, "execute", "TestFindings"},
-	{"execute/compare.go", `return w == r // newer than the reader`, `return w != r`, "execute", executed("ENUM_VALUE_ADDED")},
-	{"execute/runtimeset.go", `header.GetOptions().GetFeatures()), s.rules)`, `header.GetOptions().GetFeatures()), "")`, "execute", executed("VALIDATION_REPLACED-meaning")},
-	{"execute/sample/values.go", `	if depth >= maxDepth {
+		// Equal`, "differential", "TestFindings"},
+	{"differential/compare.go", `return w == r // newer than the reader`, `return w != r`, "differential", executed("ENUM_VALUE_ADDED")},
+	{"differential/runtimeset.go", `header.GetOptions().GetFeatures()), s.rules)`, `header.GetOptions().GetFeatures()), "")`, "differential", executed("VALIDATION_REPLACED-meaning")},
+	{"differential/sample/values.go", `	if depth >= maxDepth {
 		return nil
 	}`, ``, "gate", "TestDeepTypesAreExecuted|TestRandomRecursiveTypes"},
 	{"gate/gate.go", `return byRules[f.Subject] >= f.Severity`, `return byRules[f.Subject] > 0`, "gate", "TestWarningsHideNoBreak"},

@@ -35,7 +35,7 @@ import (
 	"github.com/parley-chat/parley/server/chat/people"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -102,9 +102,9 @@ type Commit struct {
 type Config struct {
 	Store      store.Store
 	Clock      func() time.Time
-	Stamps     *stamp.Clock // the process's, over Store and Clock; by default one of its own
-	Generation string       // of the store
-	Producer   string       // id of this process
+	Stamps     *timestamp.Clock // the process's, over Store and Clock; by default one of its own
+	Generation string           // of the store
+	Producer   string           // id of this process
 	// Shared says that other processes write to the store, too: a chat with much to do
 	// here leaves room for them now and then.
 	Shared bool
@@ -167,7 +167,7 @@ type Service struct {
 	planner   plan.Planner
 	queues    *queue.Queues
 	admission *admit.Admission
-	clock     *stamp.Clock
+	clock     *timestamp.Clock
 	commits   *commit.Committer
 	people    people.Rows
 }
@@ -189,7 +189,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.people = people.Rows{Store: s.commits}
 	s.queues = queue.New(queue.Config{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
-	s.clock = cmp.Or(cfg.Stamps, stamp.New(cfg.Store, cfg.Clock))
+	s.clock = cmp.Or(cfg.Stamps, timestamp.New(cfg.Store, cfg.Clock))
 	return s, s.clock.Load(ctx)
 }
 

@@ -38,9 +38,9 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/delivery/due"
-	"github.com/parley-chat/parley/server/delivery/mailbox"
+	"github.com/parley-chat/parley/server/delivery/sendqueue"
 	"github.com/parley-chat/parley/server/delivery/watermark"
+	"github.com/parley-chat/parley/server/delivery/workqueue"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -98,7 +98,7 @@ type Config struct {
 	MaxRecent      int           // changes of a chat kept for streams that catch up; 32
 	// Limits bound each stream: 2,048 frames and 4 MiB waiting, 1,000 frames and
 	// 1 MiB unacknowledged, 90 s of lease.
-	Limits mailbox.Limits
+	Limits sendqueue.Limits
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -145,7 +145,7 @@ type Hub struct {
 	membershipSyncs map[string]*membershipSync // by chat
 	reconciliations map[subscriptionKey]*reconciliation
 	watermarks      watermark.Set
-	work            due.Queue[Work]
+	work            workqueue.Queue[Work]
 
 	serial uint64 // of the newest chatState
 	stats  Stats

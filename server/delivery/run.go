@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/parley-chat/parley/server/delivery/due"
+	"github.com/parley-chat/parley/server/delivery/workqueue"
 )
 
 // workers is the number of goroutines that read for a hub.
@@ -14,7 +14,7 @@ const workers = 4
 // Run performs the hub's work and ends streams whose time is over, until ctx
 // ends.
 func (h *Hub) Run(ctx context.Context, log *slog.Logger) error {
-	due.Run(ctx, workers, due.Machine[Work]{
+	workqueue.Run(ctx, workers, workqueue.Machine[Work]{
 		Next:   func() (Work, time.Duration, bool) { return h.Work(h.cfg.Clock()) },
 		Do:     h.Do,
 		Failed: func(err error) { log.Warn("delivery: read failed, will be repeated", "error", err) },

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-chat/parley/server/delivery/catchup"
 	"github.com/parley-chat/parley/server/delivery/departed"
 	"github.com/parley-chat/parley/server/delivery/frame"
-	"github.com/parley-chat/parley/server/delivery/mailbox"
-	"github.com/parley-chat/parley/server/delivery/ordered"
+	"github.com/parley-chat/parley/server/delivery/sendqueue"
+	"github.com/parley-chat/parley/server/delivery/sortedlist"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -23,12 +23,12 @@ type Stream struct {
 	user    string
 	session string
 	opened  time.Time
-	queue   *mailbox.Queue
+	queue   *sendqueue.Queue
 	catchUp catchUp
 
 	expires       time.Time
 	token         string // of the last synchronisation completed
-	subscriptions ordered.List[*subscription]
+	subscriptions sortedlist.List[*subscription]
 	departed      departed.Set    // chats that the stream was sent its user has left
 	catchingUp    bool            // Step has not finished
 	pendingChats  map[string]bool // chats to reconcile with once it has
@@ -45,7 +45,7 @@ func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {
 		user:         p.UserID,
 		session:      p.SessionID,
 		opened:       now,
-		queue:        mailbox.New(&h.cfg.Limits),
+		queue:        sendqueue.New(&h.cfg.Limits),
 		catchUp:      catchUp{Plan: catchup.New(p.Token != "", tok, p.Known)},
 		expires:      p.ExpiresAt,
 		departed:     departed.Set{},

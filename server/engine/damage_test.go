@@ -16,7 +16,7 @@ import (
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -111,9 +111,9 @@ func (n *node) inLog() (records int) {
 	all := len(missing)
 	seen := map[string]int{}
 	for _, topic := range kafka.Topics() {
-		spans, err := inspect.Spans(n.t.Context(), n.eng.KafkaAddr(), topic.Name, n.eng.KafkaOptions()...)
+		spans, err := lag.Spans(n.t.Context(), n.eng.KafkaAddr(), topic.Name, n.eng.KafkaOptions()...)
 		n.must(err)
-		n.must(inspect.Read(n.t.Context(), n.eng.KafkaAddr(), spans, func(r *kafka.Record) error {
+		n.must(lag.Read(n.t.Context(), n.eng.KafkaAddr(), spans, func(r *kafka.Record) error {
 			records++
 			for _, h := range r.Headers {
 				if h.Key == "event_id" {

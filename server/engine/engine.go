@@ -15,8 +15,8 @@ import (
 
 	"github.com/parley-chat/parley/server/engine/clock"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/access"
-	"github.com/parley-chat/parley/server/kafka/reach"
+	"github.com/parley-chat/parley/server/kafka/acl"
+	"github.com/parley-chat/parley/server/kafka/dial"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
@@ -140,7 +140,7 @@ func (e *Engine) withAdmin(ctx context.Context, f func(context.Context, *kafka.A
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTime)
 	defer cancel()
-	a, err := reach.Connect(ctx, e.cluster, openTime)
+	a, err := dial.Connect(ctx, e.cluster, openTime)
 	if err != nil {
 		return err
 	}
@@ -151,9 +151,9 @@ func (e *Engine) withAdmin(ctx context.Context, f func(context.Context, *kafka.A
 // CheckTopics refuses a cluster that cannot be reached, on which this process lacks what
 // its roles need, or whose topics are not as declared: nothing may be published before
 // that is put right. The embedded broker makes its topics itself.
-func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
+func (e *Engine) CheckTopics(ctx context.Context, roles ...acl.Role) error {
 	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
-		if err := access.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
+		if err := acl.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
 			return err
 		}
 		s, err := versions.Load(ctx, e.Store)
@@ -169,7 +169,7 @@ func (e *Engine) CheckTopics(ctx context.Context, roles ...access.Role) error {
 // it.
 func (e *Engine) CheckPublish(ctx context.Context, topics []kafka.Topic) error {
 	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
-		return access.CheckTopics(ctx, a.Client(), access.Relay, topics)
+		return acl.CheckTopics(ctx, a.Client(), acl.Relay, topics)
 	})
 }
 
@@ -179,7 +179,7 @@ func (e *Engine) AddTopic(ctx context.Context, t kafka.Topic, like string) error
 	if e.broker != nil {
 		return e.broker.Add(ctx, t)
 	}
-	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error { return access.Explain(a.Create(ctx, t, like)) })
+	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error { return acl.Explain(a.Create(ctx, t, like)) })
 }
 
 // KafkaAddr is where the event log speaks Kafka; several addresses have commas between

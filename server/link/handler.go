@@ -10,7 +10,7 @@ import (
 
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
-	linkseq "github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
 )
 
 // Handler serves requests with a valid credential. It decides by headers alone: it reads

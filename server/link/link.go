@@ -1,4 +1,4 @@
-// Package link carries committed changes from the process that made them to the
+// Package linkseq carries committed changes from the process that made them to the
 // processes that hold streams of the users concerned.
 //
 // It owns the transport (one RPC service on a listener of its own, between processes
@@ -43,7 +43,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	linkseq "github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/wait"
 )

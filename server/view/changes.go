@@ -195,7 +195,7 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 		now.Kind = messagev1.MembershipChange_KIND_REMOVED
 		if own.LeftVersion > now.Version {
 			now.Version = own.LeftVersion
-			now.ChangedAt = timestamp(own.ChangedAt)
+			now.ChangedAt = timestampOf(own.ChangedAt)
 		}
 	default:
 		return nil, false
@@ -209,7 +209,7 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 	}
 	if joinedAt != 0 && now.Kind == messagev1.MembershipChange_KIND_ROLE_CHANGED {
 		// To the client this is a new member, who has been one since then.
-		now.Kind, now.ChangedAt = messagev1.MembershipChange_KIND_ADDED, timestamp(joinedAt)
+		now.Kind, now.ChangedAt = messagev1.MembershipChange_KIND_ADDED, timestampOf(joinedAt)
 	}
 	return now, true
 }

@@ -22,7 +22,7 @@ func (r *Reader) State(head table.Head, row table.UserChat) *chatv1.MemberState 
 		Revision:          row.Revision,
 	}
 	if row.MutedUntil > r.clock().UnixMilli() {
-		s.MutedUntil = timestamp(row.MutedUntil)
+		s.MutedUntil = timestampOf(row.MutedUntil)
 	}
 	return s
 }
@@ -38,12 +38,12 @@ func headMessage(h table.Head, row table.UserChat) *chatv1.ChatHead {
 		Version:           h.Version,
 		Sequence:          h.Sequence,
 		MembershipVersion: h.MembershipVersion,
-		ChangedAt:         timestamp(h.ChangedAt),
+		ChangedAt:         timestampOf(h.ChangedAt),
 	}
 	if h.Sequence > 0 && h.Sequence >= row.FirstSequence() {
 		m.LastMessage = &chatv1.MessagePreview{Sequence: h.Sequence, SenderId: h.LastSender, Text: h.LastPreview}
 		if h.LastAt != 0 {
-			m.LastMessage.CreatedAt = timestamp(h.LastAt)
+			m.LastMessage.CreatedAt = timestampOf(h.LastAt)
 		}
 	}
 	return m
@@ -60,15 +60,15 @@ func Chat(c table.Chat) *chatv1.Chat {
 		CreatedBy:     c.CreatedBy,
 		MemberCount:   int32(c.MemberCount),
 		DirectUserIds: c.DirectUsers,
-		CreatedAt:     timestamp(c.CreatedAt),
-		UpdatedAt:     timestamp(c.UpdatedAt),
+		CreatedAt:     timestampOf(c.CreatedAt),
+		UpdatedAt:     timestampOf(c.UpdatedAt),
 		Version:       c.Version,
 	}
 }
 
 // Member is one membership.
 func Member(m table.Membership) *chatv1.Member {
-	return &chatv1.Member{UserId: m.UserID, Role: memberRole(m.Role), JoinedAt: timestamp(m.JoinedAt), Version: m.Version}
+	return &chatv1.Member{UserId: m.UserID, Role: memberRole(m.Role), JoinedAt: timestampOf(m.JoinedAt), Version: m.Version}
 }
 
 func messageMessage(m table.Message) *messagev1.Message {
@@ -80,12 +80,12 @@ func messageMessage(m table.Message) *messagev1.Message {
 		Content:         m.Content,
 		ContentType:     messagev1.ContentType(m.ContentType),
 		ClientMessageId: m.ClientMessageID,
-		CreatedAt:       timestamp(m.CreatedAt),
+		CreatedAt:       timestampOf(m.CreatedAt),
 		Version:         m.Version,
 	}
 }
 
-func timestamp(ms int64) *timestamppb.Timestamp { return timestamppb.New(time.UnixMilli(ms)) }
+func timestampOf(ms int64) *timestamppb.Timestamp { return timestamppb.New(time.UnixMilli(ms)) }
 
 func chatType(t table.Type) chatv1.ChatType {
 	switch t {

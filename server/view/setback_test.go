@@ -6,7 +6,7 @@ import (
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -120,7 +120,7 @@ func TestReadBeforeARestart(t *testing.T) {
 	w.advance(4 * time.Minute)
 	w.syncWith(w.reader.Sync, "")
 	w.advance(10*time.Second - 4*time.Minute)
-	again := stamp.New(w.store.Store, w.clock)
+	again := timestamp.New(w.store.Store, w.clock)
 	w.must(again.Load(w.ctx))
 	if at := again.Next(0); at < w.clock().Add(3*time.Minute).UnixMilli() {
 		t.Errorf("the next process stamps %d", at)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -55,7 +55,7 @@ type Token struct {
 }
 
 // Start is where reads begin.
-type Start = stamp.Start
+type Start = timestamp.Start
 
 // Begin returns where reads that follow begin. A token made of it later stands for what
 // they show. Errors of the store come through wrapped.

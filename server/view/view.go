@@ -54,7 +54,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -84,7 +84,7 @@ type Config struct {
 	Generation string           // of the store; part of every token
 	TokenKey   []byte           // signs tokens; the same in all processes of a store
 	Clock      func() time.Time // the clock that changes are stamped by
-	Stamps     *stamp.Clock     // the process's, over Store and Clock; by default one of its own
+	Stamps     *timestamp.Clock // the process's, over Store and Clock; by default one of its own
 	// Lists is the memory for lists of chats of which pages are being read; by
 	// default DefaultLists. If it is negative, calls share nothing: each page loads
 	// its own list, and none waits for its turn.
@@ -114,7 +114,7 @@ type Reader struct {
 	key        signature.Key
 	generation string
 
-	stamps *stamp.Clock
+	stamps *timestamp.Clock
 
 	loads share.Loads[*list]
 	cache *share.Cache[*list] // nil: calls share nothing
@@ -136,7 +136,7 @@ func New(cfg Config) *Reader {
 		key:        slices.Clone(cfg.TokenKey),
 		generation: cfg.Generation,
 	}
-	r.stamps = cmp.Or(cfg.Stamps, stamp.New(cfg.Store, cfg.Clock))
+	r.stamps = cmp.Or(cfg.Stamps, timestamp.New(cfg.Store, cfg.Clock))
 	if cfg.Lists == 0 {
 		cfg.Lists = DefaultLists
 	}

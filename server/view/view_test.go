@@ -16,7 +16,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -40,7 +40,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	w := &world{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	w.store = &spy{Store: dynamotest.Store(t, w.clock)}
-	stamps := stamp.New(w.store.Store, w.clock) // of the process that the service and the reader are in
+	stamps := timestamp.New(w.store.Store, w.clock) // of the process that the service and the reader are in
 	cfg := w.config(generation, 'k')
 	cfg.Stamps = stamps
 	w.reader, w.alone = view.New(cfg), w.newReader(generation, 'k', -1)

@@ -22,7 +22,7 @@ import (
 
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -157,7 +157,7 @@ func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter fu
 	if err := f.validate(); err != nil {
 		return err
 	}
-	spans, err := inspect.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
+	spans, err := lag.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -170,7 +170,7 @@ func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter fu
 		}
 	}
 	s := scanner{manager: m, filter: f, onLetter: onLetter, seen: map[string]bool{}}
-	err = inspect.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error { return s.add(ctx, r) }, m.cfg.Kafka...)
+	err = lag.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error { return s.add(ctx, r) }, m.cfg.Kafka...)
 	if err == nil {
 		err = s.flush(ctx)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -64,7 +64,7 @@ func (w *Watch) Run(ctx context.Context) error {
 
 func (w *Watch) count(ctx context.Context) error {
 	m := w.manager
-	spans, err := inspect.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
+	spans, err := lag.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (w *Watch) count(ctx context.Context) error {
 	for _, l := range w.open {
 		seen[l.ID()] = true
 	}
-	err = inspect.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error {
+	err = lag.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error {
 		if len(w.open) == maxWatched {
 			return errStop // the rest is counted when these are done with
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
@@ -63,8 +63,8 @@ func (l *Live) Create(ctx context.Context, base string, t kafka.Topic, like stri
 
 // Empty implements Cluster.
 func (l *Live) Empty(ctx context.Context, topic string) (bool, error) {
-	spans, err := retryQuery(ctx, func(ctx context.Context) ([]inspect.Span, error) {
-		return inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	spans, err := retryQuery(ctx, func(ctx context.Context) ([]lag.Span, error) {
+		return lag.Spans(ctx, l.Addr, topic, l.Kafka...)
 	})
 	for _, s := range spans {
 		if s.To > 0 {
@@ -80,25 +80,25 @@ func (l *Live) Relays(ctx context.Context, revision int64) ([]string, error) {
 }
 
 // Unread implements Cluster.
-func (l *Live) Unread(ctx context.Context, topic string) ([]inspect.Unread, error) {
-	return retryQuery(ctx, func(ctx context.Context) ([]inspect.Unread, error) {
-		return inspect.UnreadBy(ctx, l.Addr, topic, l.Groups, l.Kafka...)
+func (l *Live) Unread(ctx context.Context, topic string) ([]lag.Unread, error) {
+	return retryQuery(ctx, func(ctx context.Context) ([]lag.Unread, error) {
+		return lag.UnreadBy(ctx, l.Addr, topic, l.Groups, l.Kafka...)
 	})
 }
 
 // Subscribed implements Cluster.
 func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, err error) {
-	spans, err := retryQuery(ctx, func(ctx context.Context) ([]inspect.Span, error) {
-		return inspect.Spans(ctx, l.Addr, topic, l.Kafka...)
+	spans, err := retryQuery(ctx, func(ctx context.Context) ([]lag.Span, error) {
+		return lag.Spans(ctx, l.Addr, topic, l.Kafka...)
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range l.Groups {
-		g, err := retryQuery(ctx, func(ctx context.Context) (inspect.Group, error) {
-			return inspect.OfGroup(ctx, l.Addr, name, l.Kafka...)
+		g, err := retryQuery(ctx, func(ctx context.Context) (lag.Group, error) {
+			return lag.OfGroup(ctx, l.Addr, name, l.Kafka...)
 		})
-		if err != nil && !errors.Is(err, inspect.ErrNoGroup) {
+		if err != nil && !errors.Is(err, lag.ErrNoGroup) {
 			return nil, err
 		}
 		n := 0

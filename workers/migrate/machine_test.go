@@ -15,7 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
@@ -302,9 +302,9 @@ func (w *fixture) Subscribed(_ context.Context, topic string) ([]string, error) 
 }
 
 // Unread implements Cluster.
-func (w *fixture) Unread(_ context.Context, topic string) (list []inspect.Unread, err error) {
+func (w *fixture) Unread(_ context.Context, topic string) (list []lag.Unread, err error) {
 	for name, g := range w.groups {
-		u := inspect.Unread{Group: name}
+		u := lag.Unread{Group: name}
 		for p, records := range w.log {
 			if p.Topic == topic {
 				u.Records += int64(len(records) - g.committed[p])

@@ -38,7 +38,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 )
@@ -55,7 +55,7 @@ type Cluster interface {
 	Relays(ctx context.Context, revision int64) ([]string, error)
 	// Unread counts the records of a topic that groups have not read: those that must read it,
 	// and all others that do.
-	Unread(ctx context.Context, topic string) ([]inspect.Unread, error)
+	Unread(ctx context.Context, topic string) ([]lag.Unread, error)
 	// Subscribed lists, as sentences for operators, the groups that must read everything and
 	// do not read a topic yet.
 	Subscribed(ctx context.Context, topic string) ([]string, error)

@@ -16,12 +16,12 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/reconcile"
 	"github.com/parley-chat/parley/workers/relay"
-	"github.com/parley-chat/parley/workers/relay/counts"
+	"github.com/parley-chat/parley/workers/relay/partitioncount"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
 // Relay registers the counters of the relays of a process and of their slots.
-func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *counts.Watch) {
+func Relay(m *telemetry.Metrics, set *relay.Set, slots *slot.Manager, topics *partitioncount.Watch) {
 	of := func(read func(relay.Stats) float64) func() float64 {
 		return func() float64 { return read(set.Stats()) }
 	}

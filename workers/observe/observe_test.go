@@ -11,7 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/relay"
-	"github.com/parley-chat/parley/workers/relay/counts"
+	"github.com/parley-chat/parley/workers/relay/partitioncount"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -42,7 +42,7 @@ func TestCreatedFeedsThePhaseOfTheLog(t *testing.T) {
 // What a relay counts stands under its name, before anything has happened too.
 func TestRelayMetrics(t *testing.T) {
 	m := telemetry.NewMetrics()
-	Relay(m, &relay.Set{}, &slot.Manager{}, &counts.Watch{})
+	Relay(m, &relay.Set{}, &slot.Manager{}, &partitioncount.Watch{})
 	text := scrape(m)
 	for _, name := range []string{
 		telemetry.RelayPublished, telemetry.RelayFailures, telemetry.RelayDropped, telemetry.RelayPoisoned, telemetry.RelayBacklog, telemetry.RelayOldest,

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/audit"
@@ -68,7 +68,7 @@ var mappings = []mapping{
 	{migrate.ErrCannotRetire, connect.CodeFailedPrecondition, "TOPIC_IN_USE", ""},
 	{versions.ErrChanged, connect.CodeAborted, "MIGRATION_CHANGED", "another call has changed the migration meanwhile: ask for its status"},
 	{replay.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
-	{inspect.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
+	{lag.ErrNoGroup, connect.CodeNotFound, "GROUP_NOT_FOUND", "no such consumer group"},
 	{deadletter.ErrUnavailable, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
 	{errLog, connect.CodeUnavailable, "LOG_UNAVAILABLE", "the event log cannot be read"},
 	{store.ErrFull, connect.CodeResourceExhausted, "STORAGE_FULL", "storage is full"},

@@ -11,7 +11,7 @@ import (
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
@@ -44,11 +44,11 @@ func (s *Service) GetConsumerGroup(ctx context.Context, req *opsv1.GetConsumerGr
 	return out, nil
 }
 
-func (s *Service) group(ctx context.Context, name string) (inspect.Group, error) {
+func (s *Service) group(ctx context.Context, name string) (lag.Group, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	g, err := inspect.OfGroup(ctx, s.cfg.Addr, name, s.cfg.Kafka...)
-	if err != nil && !errors.Is(err, inspect.ErrNoGroup) {
+	g, err := lag.OfGroup(ctx, s.cfg.Addr, name, s.cfg.Kafka...)
+	if err != nil && !errors.Is(err, lag.ErrNoGroup) {
 		err = fmt.Errorf("%w: %w", errLog, err)
 	}
 	return g, err
@@ -74,7 +74,7 @@ func (s *Service) ListHotKeys(ctx context.Context, req *opsv1.ListHotKeysRequest
 		return nil, err
 	}
 	part := kafka.Partition{Topic: req.GetTopic(), ID: req.GetPartition()}
-	i := slices.IndexFunc(g.Partitions, func(p inspect.GroupPartition) bool { return p.Partition == part })
+	i := slices.IndexFunc(g.Partitions, func(p lag.GroupPartition) bool { return p.Partition == part })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: the group does not read this partition", errArgument)
 	}
@@ -82,7 +82,7 @@ func (s *Service) ListHotKeys(ctx context.Context, req *opsv1.ListHotKeysRequest
 	from := at.From
 	count := map[string]int64{}
 	var records int64
-	err = inspect.Read(ctx, s.cfg.Addr, []inspect.Span{{Partition: part, From: from, To: min(at.End, from+maxHotRecords)}}, func(r *kafka.Record) error {
+	err = lag.Read(ctx, s.cfg.Addr, []lag.Span{{Partition: part, From: from, To: min(at.End, from+maxHotRecords)}}, func(r *kafka.Record) error {
 		records++
 		count[truncate(string(r.Key), maxKey)]++
 		return nil

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
@@ -49,7 +49,7 @@ func (r *Replicas) count(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n, err := inspect.UnderReplicated(ctx, r.service.cfg.Addr, state.Required(), r.service.cfg.Kafka...)
+	n, err := lag.UnderReplicated(ctx, r.service.cfg.Addr, state.Required(), r.service.cfg.Kafka...)
 	if err == nil {
 		r.under.Store(int64(n))
 	}

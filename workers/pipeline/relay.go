@@ -11,7 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/relay"
-	"github.com/parley-chat/parley/workers/relay/counts"
+	"github.com/parley-chat/parley/workers/relay/partitioncount"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -34,7 +34,7 @@ type Relay struct {
 type relayPart struct {
 	Relay
 	*Pipeline
-	topics    *counts.Watch
+	topics    *partitioncount.Watch
 	published func(time.Duration) // records the time of a transaction
 }
 
@@ -42,7 +42,7 @@ func (c Relay) addTo(_ context.Context, p *Pipeline) error {
 	b := p.cfg.Backend
 	r := &relayPart{
 		Relay: c, Pipeline: p, published: observe.Publish(p.cfg.Metrics),
-		topics: counts.New(b.KafkaAddr(), p.cfg.Logger, p.cfg.Schemas.Topics.State, b.KafkaOptions()...),
+		topics: partitioncount.New(b.KafkaAddr(), p.cfg.Logger, p.cfg.Schemas.Topics.State, b.KafkaOptions()...),
 	}
 	slots, err := slot.New(slot.Config{Store: b.Store, Holder: p.cfg.Process, Slots: c.Slots, Exclusive: c.Exclusive, Logger: p.cfg.Logger, Start: r.runSlot})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/versions"
-	"github.com/parley-chat/parley/workers/relay/counts"
+	"github.com/parley-chat/parley/workers/relay/partitioncount"
 )
 
 // lockedBuffer is a log.
@@ -41,7 +41,7 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	b := kafkatest.Embedded(t)
 	r := newFixture(t)
 	var log lockedBuffer
-	w := counts.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)), func() versions.State { return versions.State{} }, b.Embedded.Options()...)
+	w := partitioncount.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)), func() versions.State { return versions.State{} }, b.Embedded.Options()...)
 	re := r.onKafka(b, "counted", func(c *Config, _ *kafka.Client) { c.Publish = w.Guard(c.Publish) })
 	cycle := func() {
 		t.Helper()

@@ -28,7 +28,7 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/relay"
-	"github.com/parley-chat/parley/workers/relay/counts"
+	"github.com/parley-chat/parley/workers/relay/partitioncount"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -177,7 +177,7 @@ func outageIsSeen(t *testing.T, serde *event.Serde, silent bool) {
 	must(err)
 	defer publisher.Close()
 	st, set, metrics, log := storetest.NewMap(time.Now), &relay.Set{}, telemetry.NewMetrics(), &lockedLog{}
-	observe.Relay(metrics, set, &slot.Manager{}, &counts.Watch{})
+	observe.Relay(metrics, set, &slot.Manager{}, &partitioncount.Watch{})
 	chats, err := chat.New(ctx, chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p"})
 	must(err)
 	must(chats.EnsureUser(ctx, "alice"))

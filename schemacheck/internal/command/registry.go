@@ -12,15 +12,15 @@ import (
 	"github.com/parley-chat/parley/schemacheck/gate"
 	"github.com/parley-chat/parley/schemacheck/internal/causes"
 	"github.com/parley-chat/parley/schemacheck/internal/load"
-	"github.com/parley-chat/parley/schemacheck/internal/remote"
+	"github.com/parley-chat/parley/schemacheck/internal/registryclient"
 	"github.com/parley-chat/parley/schemacheck/internal/report"
 )
 
-func (s *settings) client() (*remote.Client, error) {
+func (s *settings) client() (*registryclient.Client, error) {
 	if s.registry == "" {
 		return nil, errors.New("which registry? give --registry URL or set SCHEMA_REGISTRY_URL")
 	}
-	return remote.New(s.registry)
+	return registryclient.New(s.registry)
 }
 
 // checkRegistry compares each event of head with the versions that its subject has.
@@ -63,9 +63,11 @@ func (s *settings) forRegistry(ctx context.Context, e Env) (*verdict, error) {
 	return v, nil
 }
 
-func (v *verdict) subjects() []remote.Subject { return remote.Subjects(v.head.Files, v.o.Events...) }
+func (v *verdict) subjects() []registryclient.Subject {
+	return registryclient.Subjects(v.head.Files, v.o.Events...)
+}
 
-func (v *verdict) compareRegistered(ctx context.Context, c *remote.Client, e Env) (*report.Report, error) {
+func (v *verdict) compareRegistered(ctx context.Context, c *registryclient.Client, e Env) (*report.Report, error) {
 	r := v.report(v.head)
 	r.Base, r.Policy, r.Scope = []string{"the registry"}, v.o.Policy.String(), "event"
 	r.Notes = append(r.Notes, v.head.Notes...)
@@ -105,7 +107,7 @@ func registry(ctx context.Context, args []string, e Env) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		verb, args = args[0], args[1:]
 	}
-	verbs := map[string]func(context.Context, *verdict, *remote.Client, Env) error{
+	verbs := map[string]func(context.Context, *verdict, *registryclient.Client, Env) error{
 		"check": registryCheck, "register": registryRegister, "verify": registryVerify,
 	}
 	run, ok := verbs[verb]
@@ -129,7 +131,7 @@ func registry(ctx context.Context, args []string, e Env) error {
 
 // registryCheck says whether head's events may be registered: by our rules, by the
 // registry's own, and whether its levels make it refuse what ours would.
-func registryCheck(ctx context.Context, v *verdict, c *remote.Client, e Env) error {
+func registryCheck(ctx context.Context, v *verdict, c *registryclient.Client, e Env) error {
 	r, err := v.compareRegistered(ctx, c, e)
 	if err != nil {
 		return err
@@ -149,7 +151,7 @@ func registryCheck(ctx context.Context, v *verdict, c *remote.Client, e Env) err
 	return finish(r, v.format, e)
 }
 
-func levelOf(ctx context.Context, c *remote.Client, s remote.Subject, r *report.Report) error {
+func levelOf(ctx context.Context, c *registryclient.Client, s registryclient.Subject, r *report.Report) error {
 	level, err := c.Level(ctx, s.Name)
 	if err != nil {
 		return err
@@ -161,7 +163,7 @@ func levelOf(ctx context.Context, c *remote.Client, s remote.Subject, r *report.
 }
 
 // registryRegister registers head's events, unless they may not follow what is there.
-func registryRegister(ctx context.Context, v *verdict, c *remote.Client, e Env) error {
+func registryRegister(ctx context.Context, v *verdict, c *registryclient.Client, e Env) error {
 	r, err := v.compareRegistered(ctx, c, e)
 	if err != nil {
 		return err
@@ -181,7 +183,7 @@ func registryRegister(ctx context.Context, v *verdict, c *remote.Client, e Env) 
 
 // registryVerify says whether the registry has exactly head's events, at levels
 // that keep them compatible.
-func registryVerify(ctx context.Context, v *verdict, c *remote.Client, e Env) error {
+func registryVerify(ctx context.Context, v *verdict, c *registryclient.Client, e Env) error {
 	r := v.report(v.head)
 	r.Base = []string{"the registry"}
 	for _, subject := range v.subjects() {

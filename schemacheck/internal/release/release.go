@@ -33,7 +33,7 @@ import (
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 	"github.com/parley-chat/parley/schemacheck/compile"
-	"github.com/parley-chat/parley/schemacheck/execute/sample"
+	"github.com/parley-chat/parley/schemacheck/differential/sample"
 	"github.com/parley-chat/parley/schemacheck/internal/load"
 )
 

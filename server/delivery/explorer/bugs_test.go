@@ -13,7 +13,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -37,21 +37,21 @@ type bug struct {
 	skewed     bool                                               // clocks are far apart and plans slow, so that it shows
 	noWait     bool                                               // hubs do not wait until what they read is on stable storage
 
-	spine       bool                                   // the mistake is one of the durable path or of links
-	tune        func(*spine)                           // makes the trouble frequent that shows it, and leaves out what hides it
-	envelope    func(*world, *process, *link.Envelope) // what receivers get
-	repair      func(*delivery.Delivery)               // what fanout tells
-	lateProduce bool                                   // rows are deleted before their records are there
-	unstable    bool                                   // rows are deleted before their records are on stable storage
-	missedRow   bool                                   // the outbox shows a later row and not the first
-	noSweep     bool                                   // whole shards are read as empty
-	commitFirst bool                                   // offsets are committed before hubs are told
-	newest      bool                                   // a partition goes on at its end, not where it was committed
-	noDirty     bool                                   // a gap marks no stream
-	noSkip      bool                                   // what is left out begins no epoch
-	noList      bool                                   // nobody looks who is listed
-	noTick      bool                                   // silence is not noticed
-	keepLease   bool                                   // streams are kept while their routes had run out
+	spine       bool                                      // the mistake is one of the durable path or of links
+	tune        func(*spine)                              // makes the trouble frequent that shows it, and leaves out what hides it
+	envelope    func(*world, *process, *linkseq.Envelope) // what receivers get
+	repair      func(*delivery.Delivery)                  // what fanout tells
+	lateProduce bool                                      // rows are deleted before their records are there
+	unstable    bool                                      // rows are deleted before their records are on stable storage
+	missedRow   bool                                      // the outbox shows a later row and not the first
+	noSweep     bool                                      // whole shards are read as empty
+	commitFirst bool                                      // offsets are committed before hubs are told
+	newest      bool                                      // a partition goes on at its end, not where it was committed
+	noDirty     bool                                      // a gap marks no stream
+	noSkip      bool                                      // what is left out begins no epoch
+	noList      bool                                      // nobody looks who is listed
+	noTick      bool                                      // silence is not noticed
+	keepLease   bool                                      // streams are kept while their routes had run out
 }
 
 // enough is the number of schedules within which every bug must show.

@@ -7,7 +7,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
@@ -22,13 +22,13 @@ type wireKey struct{ from, to *process }
 // wire carries the envelopes of one link, in order.
 type wire struct {
 	to    *process
-	queue []link.Envelope
+	queue []linkseq.Envelope
 }
 
 // linkHub is the hub as a receiver sees it.
 type linkHub struct{ p *process }
 
-// Deliver implements link.Hub.
+// Deliver implements linkseq.Hub.
 func (h linkHub) Deliver(d delivery.Delivery) {
 	w := h.p.w
 	if w.trace != nil {
@@ -40,12 +40,12 @@ func (h linkHub) Deliver(d delivery.Delivery) {
 	h.p.hub.Deliver(d)
 }
 
-// Receipt implements link.Hub.
+// Receipt implements linkseq.Hub.
 func (h linkHub) Receipt(user, chatID string, state *chatv1.MemberState) {
 	h.p.hub.Receipt(user, chatID, state)
 }
 
-// InvalidateAll implements link.Hub.
+// InvalidateAll implements linkseq.Hub.
 func (h linkHub) InvalidateAll() {
 	if h.p.w.trace != nil {
 		h.p.w.tracef("%s marks its streams", h.p.name)
@@ -67,9 +67,9 @@ func (s *spine) senders() []*process {
 // join makes a new process known to all others and them to it, before it serves.
 func (s *spine) join(p *process) {
 	p.leased = true
-	p.sender = link.NewSender(p.name, s.w.generation)
+	p.sender = linkseq.NewSender(p.name, s.w.generation)
 	var err error
-	p.receiver, err = link.NewReceiver(link.ReceiverConfig{Generation: s.w.generation, Hub: linkHub{p}})
+	p.receiver, err = linkseq.NewReceiver(linkseq.ReceiverConfig{Generation: s.w.generation, Hub: linkHub{p}})
 	if err != nil {
 		s.w.failf("receiver: %v", err)
 	}
@@ -127,7 +127,7 @@ func (s *spine) leave(p *process) {
 }
 
 // put has an envelope go over a wire.
-func (s *spine) put(from, to *process, e link.Envelope) {
+func (s *spine) put(from, to *process, e linkseq.Envelope) {
 	w, k := s.w, wireKey{from, to}
 	l := s.wires[k]
 	if l == nil {
@@ -155,7 +155,7 @@ func (s *spine) put(from, to *process, e link.Envelope) {
 	})
 }
 
-func (s *spine) receive(to *process, e link.Envelope) {
+func (s *spine) receive(to *process, e linkseq.Envelope) {
 	if to.dead {
 		return
 	}
@@ -220,7 +220,7 @@ func (s *spine) receipt(p *process, row table.UserChat, state *chatv1.MemberStat
 		if to == p || !s.serves(to, func(user string) bool { return user == row.UserID }) {
 			continue
 		}
-		if e, err := p.sender.Next(to.name, nil, []link.Receipt{{UserID: row.UserID, ChatID: row.ChatID, State: state}}); err == nil {
+		if e, err := p.sender.Next(to.name, nil, []linkseq.Receipt{{UserID: row.UserID, ChatID: row.ChatID, State: state}}); err == nil {
 			s.put(p, to, e)
 		}
 	}

@@ -15,11 +15,11 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/delivery/link"
-	"github.com/parley-chat/parley/server/delivery/mailbox"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
+	"github.com/parley-chat/parley/server/delivery/sendqueue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
@@ -39,8 +39,8 @@ type process struct {
 	hub      *delivery.Hub
 	busy     map[string]bool // chats with a command under way: a second one would wait for the first
 	working  int
-	sender   *link.Sender      // with a spine
-	receiver *link.Receiver    // with a spine
+	sender   *linkseq.Sender   // with a spine
+	receiver *linkseq.Receiver // with a spine
 	leased   bool              // others find its streams
 	numbers  map[string]uint64 // of a seeded bug
 	repaired int               // commits that the repair has brought to this hub
@@ -52,7 +52,7 @@ func (w *world) newProcess() *process {
 	p.skew = w.anySkew()
 	clock := func() time.Time { return w.now.Add(p.skew) }
 	st := &stops{w: w, p: p}
-	stamps := stamp.New(st, clock)
+	stamps := timestamp.New(st, clock)
 	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Stamps: stamps, Lists: -1}) // calls never wait for each other
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
@@ -72,7 +72,7 @@ func (w *world) newProcess() *process {
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: w.generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil), Delivered: p.chats.Delivered,
-		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: mailbox.Limits{Frames: w.maxFrames}, Durable: durable,
+		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: sendqueue.Limits{Frames: w.maxFrames}, Durable: durable,
 	})
 	if err != nil {
 		w.failf("hub: %v", err)

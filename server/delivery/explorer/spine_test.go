@@ -11,7 +11,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
@@ -303,7 +303,7 @@ func (o *outboxStore) BatchWrite(ctx context.Context, writes []store.Write) erro
 // fanout is a worker that tells hubs of what is in the log.
 type fanout struct {
 	p      *process
-	sender *link.Sender
+	sender *linkseq.Sender
 	pos    map[*part]int
 }
 
@@ -311,7 +311,7 @@ func (s *spine) newFanout() *fanout {
 	w := s.w
 	w.made++
 	f := &fanout{p: &process{w: w, name: fmt.Sprintf("f%d", w.made), busy: map[string]bool{}}, pos: map[*part]int{}}
-	f.p.sender = link.NewSender(f.p.name, w.generation)
+	f.p.sender = linkseq.NewSender(f.p.name, w.generation)
 	f.sender = f.p.sender
 	s.fanouts = append(s.fanouts, f)
 	s.greet(f.p)

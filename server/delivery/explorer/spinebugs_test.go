@@ -6,7 +6,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/delivery/link"
+	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/store/table"
 )
 
@@ -24,8 +24,8 @@ func init() {
 		bug{name: "silence not noticed", from: 53700, spine: true, tune: tuned(0, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout), noTick: true},
 		bug{name: "sender that was never heard of not missed", from: 205400, spine: true, tune: unmeeting, noList: true},
 		bug{name: "lease not renewed but streams kept", spine: true, tune: tuned(0, 0, (*spine).lapse), keepLease: true},
-		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 300), envelope: func(_ *world, _ *process, e *link.Envelope) { e.Epoch = 1 }},
-		bug{name: "number jump ignored", from: 17400, spine: true, tune: tuned(100, 0), envelope: func(_ *world, to *process, e *link.Envelope) {
+		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 300), envelope: func(_ *world, _ *process, e *linkseq.Envelope) { e.Epoch = 1 }},
+		bug{name: "number jump ignored", from: 17400, spine: true, tune: tuned(100, 0), envelope: func(_ *world, to *process, e *linkseq.Envelope) {
 			if to.numbers == nil {
 				to.numbers = map[string]uint64{}
 			}
@@ -34,7 +34,7 @@ func init() {
 			}
 			e.Number = to.numbers[e.From]
 		}},
-		bug{name: "old generation delivered", from: 10700, spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore), envelope: func(w *world, _ *process, e *link.Envelope) {
+		bug{name: "old generation delivered", from: 10700, spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore), envelope: func(w *world, _ *process, e *linkseq.Envelope) {
 			e.Generation = w.generation
 			for i := range e.Deliveries {
 				e.Deliveries[i].Generation = w.generation

@@ -10,7 +10,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/chat/stamp"
+	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/engine"
@@ -62,7 +62,7 @@ func build(ctx context.Context, cfg Config, backend *engine.Engine, log *slog.Lo
 	if p.key, err = cfg.loadKey(hasUsers(ctx, backend.Store)); err != nil {
 		return nil, err
 	}
-	stamps := stamp.New(backend.Store, clocks.Wall)
+	stamps := timestamp.New(backend.Store, clocks.Wall)
 	vc := view.Config{Store: backend.Store, Generation: backend.Generation, Clock: clocks.Wall, Stamps: stamps, TokenKey: p.key.Derive("sync tokens", view.KeySize)}
 	if cfg.distributed() {
 		vc.Turns = remoteTurns
@@ -98,7 +98,7 @@ func build(ctx context.Context, cfg Config, backend *engine.Engine, log *slog.Lo
 
 // buildChats makes the service and the hub. The hub needs the service for watermarks, and
 // the service the hub for its commits; neither calls the other before both exist.
-func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *stamp.Clock) (err error) {
+func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *timestamp.Clock) (err error) {
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: p.backend.Store, Clock: clocks.Wall, Stamps: stamps, Generation: p.backend.Generation, Producer: p.process,
 		Shared: p.cfg.distributed(), Meter: meter(p.counts), Chats: p.cfg.MaxChatsPerUser,

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parley-chat/parley/server/internal/wiretap"
+	"github.com/parley-chat/parley/server/internal/callcount"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -17,7 +17,7 @@ import (
 // spent is what n sends cost in an installation.
 type spent struct {
 	n                              int
-	dynamodb, redis, kafka, linked wiretap.Counts
+	dynamodb, redis, kafka, linked callcount.Counts
 }
 
 // sendPlan is the transaction of sends, by its tables.
@@ -32,8 +32,8 @@ var standing = []string{
 }
 
 // extra is what DynamoDB was asked for beside sends, deletions from the outbox, and what stands.
-func (s spent) extra() wiretap.Counts {
-	out := wiretap.Counts{}
+func (s spent) extra() callcount.Counts {
+	out := callcount.Counts{}
 	for name, c := range s.dynamodb {
 		if name != sendPlan && name != "BatchWriteItem outbox" && !slices.Contains(standing, name) {
 			out[name] = c
@@ -56,7 +56,7 @@ func (in *tapped) spend(n int, load func()) spent {
 
 func (s spent) String() string {
 	var b strings.Builder
-	for _, c := range []wiretap.Counts{s.dynamodb, s.redis, s.kafka, s.linked} {
+	for _, c := range []callcount.Counts{s.dynamodb, s.redis, s.kafka, s.linked} {
 		b.WriteByte('\n')
 		b.WriteString(c.String())
 	}
@@ -172,7 +172,7 @@ func TestCallsPerSend(t *testing.T) {
 // within checks bytes per send, both ways.
 func (s spent) within(t *testing.T, limits map[string]int64) {
 	t.Helper()
-	bytes := func(c wiretap.Count) int64 { return (c.Out + c.In) / int64(s.n) }
+	bytes := func(c callcount.Count) int64 { return (c.Out + c.In) / int64(s.n) }
 	got := map[string]int64{
 		"DynamoDB":       bytes(s.dynamodb.Of(sendPlan, "BatchWriteItem outbox")),
 		"Redis":          bytes(s.redis.Of()),

@@ -179,7 +179,7 @@ func (x *trouble) suffer(f fault, round int) {
 }
 
 // recovered checks that the durable path has caught up with the moment of the call in time.
-func (x *trouble) recovered(name string, group bool, calm lag) {
+func (x *trouble) recovered(name string, group bool, calm delay) {
 	x.t.Helper()
 	bound := catchUp
 	if group {

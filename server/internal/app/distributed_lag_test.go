@@ -134,18 +134,18 @@ func (p *lagProbe) unfinished(ctx context.Context, ends map[kafka.Partition]int6
 	return n, nil
 }
 
-// lag is how long it took until what was committed at a moment had left the outbox, was
+// delay is how long it took until what was committed at a moment had left the outbox, was
 // finished by fanout, and was shown, each after the other.
-type lag struct{ outbox, group, all time.Duration }
+type delay struct{ outbox, group, all time.Duration }
 
-func (l lag) String() string {
+func (l delay) String() string {
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	return fmt.Sprintf("%v (outbox %v, group %v)", ms(l.all), ms(l.outbox), ms(l.group))
 }
 
 // drain waits until what was committed before the call is through. shown waits for the
 // streams.
-func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error) (l lag, _ error) {
+func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error) (l delay, _ error) {
 	begun := time.Now()
 	step := "the outbox cannot be read"
 	// An engine that is coming back may answer with an error; the last one is told.

@@ -20,7 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/internal/app"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 )
 
 // wordTrigger calls then once a command has printed a word.
@@ -140,12 +140,12 @@ func checkVersions(ctx context.Context, t *testing.T, addr, chatID string, store
 	on := map[string]int{}
 	read := func(topic string, partitions int32) {
 		t.Helper()
-		spans, err := inspect.Spans(ctx, addr, topic, options...)
+		spans, err := lag.Spans(ctx, addr, topic, options...)
 		if err != nil || len(spans) != int(partitions) {
 			t.Fatalf("%s has %d partitions, %v", topic, len(spans), err)
 		}
 		at := event.Bucket(chatID) % int(partitions)
-		err = inspect.Read(ctx, addr, spans[at:at+1], func(r *kafka.Record) error {
+		err = lag.Read(ctx, addr, spans[at:at+1], func(r *kafka.Record) error {
 			if string(r.Key) != chatID {
 				return nil
 			}

@@ -14,7 +14,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 )
 
 var opsAddress = regexp.MustCompile(`"ops":"([^"]+)"`)
@@ -67,7 +67,7 @@ func TestOperators(t *testing.T) {
 	}
 	held := func() (n int64) {
 		t.Helper()
-		spans, err := inspect.Spans(t.Context(), broker, kafka.ChatsCreated, asReader(t, dir)...)
+		spans, err := lag.Spans(t.Context(), broker, kafka.ChatsCreated, asReader(t, dir)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -211,11 +211,11 @@ func TestSecured(t *testing.T) {
 	// Operators' processes may look: every message is there.
 	ops := s.as(t, "parley-ops")
 	published := func() (n int) {
-		spans, err := inspect.Spans(ctx, s.kafka, kafka.MessagesPersisted, ops...)
+		spans, err := lag.Spans(ctx, s.kafka, kafka.MessagesPersisted, ops...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = inspect.Read(ctx, s.kafka, spans, func(r *kafka.Record) error {
+		err = lag.Read(ctx, s.kafka, spans, func(r *kafka.Record) error {
 			if string(r.Key) == chatID {
 				n++
 			}
@@ -231,7 +231,7 @@ func TestSecured(t *testing.T) {
 		n, err := s.workers[1].metric(ctx, telemetry.FanoutHandled)
 		return err == nil && n >= 10
 	})
-	if _, err := inspect.OfGroup(ctx, s.kafka, "fanout-workers", ops...); err != nil {
+	if _, err := lag.OfGroup(ctx, s.kafka, "fanout-workers", ops...); err != nil {
 		t.Errorf("operators cannot look at the group: %v", err)
 	}
 	// Nobody else writes events, and who writes them cannot read.
@@ -246,7 +246,7 @@ func TestSecured(t *testing.T) {
 		c.Close()
 	}
 	for _, user := range []string{"parley-relay", "parley-operator", "parley-nobody"} {
-		err := inspect.Read(ctx, s.kafka, []inspect.Span{{Partition: kafka.Partition{Topic: kafka.MessagesPersisted}, To: 1}}, func(*kafka.Record) error { return errors.New("read") }, s.as(t, user)...)
+		err := lag.Read(ctx, s.kafka, []lag.Span{{Partition: kafka.Partition{Topic: kafka.MessagesPersisted}, To: 1}}, func(*kafka.Record) error { return errors.New("read") }, s.as(t, user)...)
 		if err == nil || !strings.Contains(err.Error(), "AUTHORIZATION_FAILED") {
 			t.Errorf("%s reads events: %v", user, err)
 		}

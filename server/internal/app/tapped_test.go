@@ -20,7 +20,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/internal/wiretap"
+	"github.com/parley-chat/parley/server/internal/callcount"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
@@ -33,8 +33,8 @@ import (
 // process to another, is counted.
 type tapped struct {
 	*fleet
-	dynamodb, redis, kafka *wiretap.Tap
-	links                  [2]*wiretap.Tap
+	dynamodb, redis, kafka *callcount.Tap
+	links                  [2]*callcount.Tap
 }
 
 // tablePrefix begins the names of an installation's tables.
@@ -58,7 +58,7 @@ func newTapped(t testing.TB) *tapped {
 			t.Skip("not run: " + name + " is not set")
 		}
 	}
-	open := func(tap *wiretap.Tap, err error) *wiretap.Tap {
+	open := func(tap *callcount.Tap, err error) *callcount.Tap {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -72,9 +72,9 @@ func newTapped(t testing.TB) *tapped {
 	}
 	endpoint := os.Getenv("PARLEY_TEST_DYNAMODB")
 	in := &tapped{
-		dynamodb: open(wiretap.DynamoDB(endpoint, func(name string) string { return tablePrefix.ReplaceAllString(name, "") })),
-		redis:    open(wiretap.Redis(where.Host, redisKind)),
-		kafka:    open(wiretap.Kafka(strings.Split(os.Getenv("PARLEY_TEST_KAFKA"), ",")...)),
+		dynamodb: open(callcount.DynamoDB(endpoint, func(name string) string { return tablePrefix.ReplaceAllString(name, "") })),
+		redis:    open(callcount.Redis(where.Host, redisKind)),
+		kafka:    open(callcount.Kafka(strings.Split(os.Getenv("PARLEY_TEST_KAFKA"), ",")...)),
 	}
 	where.Host = in.redis.Addr()
 	t.Setenv("PARLEY_TEST_DYNAMODB", "http://"+in.dynamodb.Addr())
@@ -87,7 +87,7 @@ func newTapped(t testing.TB) *tapped {
 		if at == 0 {
 			t.Fatal("the servers are started without --link-address")
 		}
-		in.links[i] = open(wiretap.Link(m.args[at]))
+		in.links[i] = open(callcount.Link(m.args[at]))
 		m.args[at] = in.links[i].Addr()
 		m.kill()
 	}
@@ -99,14 +99,14 @@ func newTapped(t testing.TB) *tapped {
 }
 
 // read reads all taps.
-func (in *tapped) read() [4]wiretap.Counts {
-	links := wiretap.Counts{}
+func (in *tapped) read() [4]callcount.Counts {
+	links := callcount.Counts{}
 	for i, l := range in.links {
 		for name, n := range l.Counts() {
 			links[fmt.Sprintf("%s to server %d", name, i+1)] = n
 		}
 	}
-	return [4]wiretap.Counts{in.dynamodb.Counts(), in.redis.Counts(), in.kafka.Counts(), links}
+	return [4]callcount.Counts{in.dynamodb.Counts(), in.redis.Counts(), in.kafka.Counts(), links}
 }
 
 // fleet is an installation with users whose tokens are made here.

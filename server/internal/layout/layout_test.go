@@ -107,7 +107,7 @@ var rules = []rule{
 	},
 	{
 		imports: []string{"github.com/twmb/franz-go/pkg/sr/..."},
-		only:    []string{"server/event", "server/registry", "schemacheck/internal/remote"},
+		only:    []string{"server/event", "server/registry", "schemacheck/internal/registryclient"},
 		why:     "one format on the wire",
 	},
 	{

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 )
 
 // load is the declared load of a topic.
@@ -117,7 +117,7 @@ itself; ` + "`workers topics verify`" + ` warns of these:
 | setting | value | otherwise |
 |---|---|---|
 `)
-	for _, ad := range inspect.Advised(kafka.Replication) {
+	for _, ad := range lag.Advised(kafka.Replication) {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", ad.Key, ad.Want, ad.Why)
 	}
 	return b.String()

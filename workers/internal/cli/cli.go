@@ -19,7 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/engine"
-	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
@@ -62,7 +62,7 @@ type program struct {
 type settings struct {
 	config.Settings
 	backend    *engine.Distributed
-	principals access.Principals
+	principals acl.Principals
 }
 
 func (p *program) settings() (s settings, err error) {
@@ -75,7 +75,7 @@ func (p *program) settings() (s settings, err error) {
 	if s.backend, err = engine.NewDistributed(s.Settings); err != nil {
 		return s, cmdline.Usage(err)
 	}
-	s.principals, err = access.ParsePrincipals(s.Kafka.Principals)
+	s.principals, err = acl.ParsePrincipals(s.Kafka.Principals)
 	return s, cmdline.Usage(err)
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/internal/jobs"
 	"github.com/parley-chat/parley/workers/relay/slot"
@@ -14,20 +14,20 @@ import (
 
 // Rights on Kafka are declared for the names that jobs take.
 func TestRightsAreForTheNamesInUse(t *testing.T) {
-	if fanout.Group != access.FanoutGroup {
-		t.Errorf("fanout's group is %q, rights are for %q", fanout.Group, access.FanoutGroup)
+	if fanout.Group != acl.FanoutGroup {
+		t.Errorf("fanout's group is %q, rights are for %q", fanout.Group, acl.FanoutGroup)
 	}
 	for i := range jobs.MaxSlots {
 		s := slot.Numbered(i, jobs.MaxSlots)
-		if !strings.HasPrefix(s.TransactionalID, access.RelayTransactions) {
-			t.Errorf("rights are for %s*, not for %s", access.RelayTransactions, s.TransactionalID)
+		if !strings.HasPrefix(s.TransactionalID, acl.RelayTransactions) {
+			t.Errorf("rights are for %s*, not for %s", acl.RelayTransactions, s.TransactionalID)
 		}
 	}
-	if got := access.Of(jobs.Relay, jobs.Fanout, jobs.Operators); len(got) != 3 {
+	if got := acl.Of(jobs.Relay, jobs.Fanout, jobs.Operators); len(got) != 3 {
 		t.Errorf("jobs have the roles %v", got)
 	}
 	for _, topic := range fanout.Topics() {
-		if kafka.Partitions(topic) == 0 || topic == kafka.DeadLetters || !slices.ContainsFunc(access.Rights(), func(r access.Right) bool { return r.Role == access.Fanout && r.Name == topic }) {
+		if kafka.Partitions(topic) == 0 || topic == kafka.DeadLetters || !slices.ContainsFunc(acl.Rights(), func(r acl.Right) bool { return r.Role == acl.Fanout && r.Name == topic }) {
 			t.Errorf("fanout has no right on %s", topic)
 		}
 	}

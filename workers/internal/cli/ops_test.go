@@ -21,7 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/inspect"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -180,9 +180,9 @@ func TestOperators(t *testing.T) {
 	part := kafka.Partition{Topic: kafka.ChatsCreated, ID: int32(event.Partition(group.ChatID, int(kafka.Partitions(kafka.ChatsCreated))))}
 	published := func() (n int) {
 		t.Helper()
-		spans, err := inspect.Spans(t.Context(), brokers, kafka.ChatsCreated)
+		spans, err := lag.Spans(t.Context(), brokers, kafka.ChatsCreated)
 		must(t, err)
-		must(t, inspect.Read(t.Context(), brokers, spans[part.ID:part.ID+1], func(r *kafka.Record) error {
+		must(t, lag.Read(t.Context(), brokers, spans[part.ID:part.ID+1], func(r *kafka.Record) error {
 			if string(r.Key) == group.ChatID {
 				n++
 			}

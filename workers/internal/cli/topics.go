@@ -10,20 +10,20 @@ import (
 
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/kafka/capacity"
-	"github.com/parley-chat/parley/server/kafka/inspect"
-	"github.com/parley-chat/parley/server/kafka/reach"
+	"github.com/parley-chat/parley/server/kafka/dial"
+	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/terraform"
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
 
 func (p *program) topicCommands() *cobra.Command {
-	acl := p.command("acl", "print who may do what on Kafka", "", func(_ context.Context, s settings, stdout io.Writer) error {
-		_, err := fmt.Fprintln(stdout, strings.Join(access.Commands(s.principals), "\n"))
+	rights := p.command("acl", "print who may do what on Kafka", "", func(_ context.Context, s settings, stdout io.Writer) error {
+		_, err := fmt.Fprintln(stdout, strings.Join(acl.Commands(s.principals), "\n"))
 		return err
 	})
-	acl.AddCommand(
+	rights.AddCommand(
 		p.command("apply", "make the ACLs of Kafka", "", applyACLs),
 		p.command("verify", "check the ACLs of Kafka", verifyHelp, verifyACLs),
 	)
@@ -31,26 +31,26 @@ func (p *program) topicCommands() *cobra.Command {
 		p.command("apply", "make the topics of Kafka", "", applyTopics),
 		p.command("verify", "check the topics of Kafka", verifyHelp+"  It also warns of brokers whose own settings are weak, which is no difference.\n", verifyTopics),
 		p.command("terraform", "print the topics of Kafka for Terraform", "", func(_ context.Context, s settings, stdout io.Writer) error {
-			_, err := io.WriteString(stdout, terraform.Topics()+access.Terraform(s.principals))
+			_, err := io.WriteString(stdout, terraform.Topics()+acl.Terraform(s.principals))
 			return err
 		}),
 		p.command("capacity", "print what the topics are made for", "", func(_ context.Context, _ settings, stdout io.Writer) error {
 			_, err := io.WriteString(stdout, capacity.Sheet())
 			return err
 		}),
-		acl,
+		rights,
 	)
 }
 
 // withCluster calls f with a connection to the cluster that is closed afterwards.
 func (s settings) withCluster(ctx context.Context, f func(context.Context, *kafka.Admin) error) (err error) {
-	defer func() { err = access.Explain(err) }()
+	defer func() { err = acl.Explain(err) }()
 	if err := s.backend.Kafka.Validate(); err != nil {
 		return cmdline.Usage(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	a, err := reach.Connect(ctx, s.backend.Kafka, dialTime)
+	a, err := dial.Connect(ctx, s.backend.Kafka, dialTime)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func verifyTopics(ctx context.Context, s settings, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		warnings, err := inspect.Warnings(ctx, a.Client(), s.replication())
+		warnings, err := lag.Warnings(ctx, a.Client(), s.replication())
 		if err != nil {
 			return err
 		}
@@ -93,14 +93,14 @@ func verifyTopics(ctx context.Context, s settings, stdout io.Writer) error {
 
 func applyACLs(ctx context.Context, s settings, stdout io.Writer) error {
 	return s.withCluster(ctx, func(ctx context.Context, a *kafka.Admin) error {
-		did, err := access.Apply(ctx, a.Client(), s.principals)
+		did, err := acl.Apply(ctx, a.Client(), s.principals)
 		return reportChanges(stdout, did, "rights are as declared", err)
 	})
 }
 
 func verifyACLs(ctx context.Context, s settings, stdout io.Writer) error {
 	return s.withCluster(ctx, func(ctx context.Context, a *kafka.Admin) error {
-		lines, err := access.Verify(ctx, a.Client(), s.principals)
+		lines, err := acl.Verify(ctx, a.Client(), s.principals)
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
-	"github.com/parley-chat/parley/server/kafka/access"
+	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
@@ -151,7 +151,7 @@ func (p *program) build(ctx context.Context) (err error) {
 	}
 	pc := pipeline.Config{Backend: p.backend, Process: p.process, Metrics: p.metrics, Logger: p.cfg.Logger}
 	if len(p.cfg.Backend.Kafka.Brokers) > 0 {
-		if err := p.backend.CheckTopics(ctx, access.Of(p.cfg.Jobs...)...); err != nil {
+		if err := p.backend.CheckTopics(ctx, acl.Of(p.cfg.Jobs...)...); err != nil {
 			return err
 		}
 		// Unless a process is asked to, it does not register: what is published changes by a

@@ -1,0 +1,181 @@
+// Package sendqueue holds what one stream has yet to send, and what its client has
+// yet to acknowledge.
+//
+// It owns positions, the bounds of the queue, and the lease that acknowledgements
+// make; it does not own what is sent, nor what becomes of a stream that is too
+// slow. A Queue starts no goroutine and is safe for use by many.
+package sendqueue
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/delivery/frame"
+)
+
+// ErrPosition says that a position beyond the last sent was acknowledged.
+var ErrPosition = errors.New("delivery: position was never sent")
+
+// Limits bound a mailbox.
+type Limits struct {
+	Frames       int           // waiting to be sent
+	Bytes        int           // and their size
+	Unacked      int           // sent and not acknowledged, once the client acknowledges
+	UnackedBytes int           // and their size
+	Lease        time.Duration // longest time without an Ack while something is unacknowledged
+}
+
+// Queue is the send queue of one stream.
+type Queue struct {
+	limits *Limits
+	ready  chan struct{}
+
+	mu      sync.Mutex
+	queue   []*frame.Frame
+	bytes   int // size of queue
+	sent    int64
+	ended   bool // nothing can follow what is in queue
+	unacked ring // the last frames sent: up to position sent
+	size    int  // of unacked
+	leased  bool
+	acked   int64
+	ackedAt time.Time
+}
+
+// maxRemembered bounds what is remembered for clients that never acknowledge: if one
+// begins to, the next message of a chat counts what was sent before as delivered.
+const maxRemembered = 512
+
+// New makes an empty mailbox.
+func New(limits *Limits) *Queue { return &Queue{limits: limits, ready: make(chan struct{}, 1)} }
+
+// Push queues a frame. full reports that there is no room; the frame is not queued
+// then, nor after the end.
+func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.ended:
+		return false, false
+	case len(m.queue) >= m.limits.Frames, m.bytes+f.Size() > m.limits.Bytes:
+		return false, true
+	}
+	m.append(f)
+	return true, false
+}
+
+// Heartbeat queues a heartbeat, which does not count against the bounds, unless something
+// is waiting anyway.
+func (m *Queue) Heartbeat(f *frame.Frame) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ended && len(m.queue) == 0 {
+		m.append(f)
+	}
+}
+
+// Close queues the last frame; nil closes without one.
+func (m *Queue) Close(last *frame.Frame) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return
+	}
+	if last != nil {
+		m.append(last)
+	}
+	m.ended = true
+}
+
+func (m *Queue) append(f *frame.Frame) {
+	m.queue = append(m.queue, f)
+	m.bytes += f.Size()
+	m.signal()
+}
+
+func (m *Queue) signal() {
+	select {
+	case m.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Ready signals that Take has something.
+func (m *Queue) Ready() <-chan struct{} { return m.ready }
+
+// maxTaken bounds what Take returns at a time: generated clients accept messages
+// of 4 MiB.
+const maxTaken = 1 << 20
+
+// Take dequeues the next frames, at most max and about 1 MiB, and returns the position
+// of the first. ended is true if nothing will follow them.
+func (m *Queue) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, size := 0, 0
+	for n < min(max, len(m.queue)) && (n == 0 || size+m.queue[n].Size() <= maxTaken) {
+		size += m.queue[n].Size()
+		n++
+	}
+	first, frames = m.sent+1, m.queue[:n:n]
+	if m.queue = m.queue[n:]; len(m.queue) == 0 {
+		m.queue = nil
+	} else {
+		m.signal()
+	}
+	for _, f := range frames {
+		m.sent++
+		m.bytes -= f.Size()
+		m.remember(f)
+	}
+	return first, frames, m.ended && len(m.queue) == 0
+}
+
+func (m *Queue) remember(f *frame.Frame) {
+	if m.unacked.len() >= maxRemembered && !m.leased {
+		m.size -= m.unacked.pop().bytes()
+	}
+	s := sent{size: uint32(f.Size())}
+	s.chat, s.sequence = f.Message()
+	m.unacked.push(s)
+	m.size += s.bytes()
+}
+
+// Ack records that the client has all positions up to one, and returns the
+// sequence of the last message that this covers, by chat. Lower positions than
+// before are ignored. Errors: ErrPosition.
+func (m *Queue) Ack(position int64, now time.Time) (delivered map[string]int64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if position > m.sent {
+		return nil, ErrPosition
+	}
+	if position < m.acked {
+		return nil, nil
+	}
+	m.leased, m.acked, m.ackedAt = true, position, now
+	for left := m.sent - position; int64(m.unacked.len()) > left; {
+		s := m.unacked.pop()
+		m.size -= s.bytes()
+		if s.sequence == 0 {
+			continue
+		}
+		if delivered == nil {
+			delivered = map[string]int64{}
+		}
+		delivered[s.chat.Value()] = s.sequence
+	}
+	return delivered, nil
+}
+
+// Overdue reports whether a client that acknowledges has left too much
+// unacknowledged, or anything for too long.
+func (m *Queue) Overdue(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leased || m.unacked.len() == 0 {
+		return false
+	}
+	return m.unacked.len() > m.limits.Unacked || m.size > m.limits.UnackedBytes || now.Sub(m.ackedAt) > m.limits.Lease
+}
