@@ -7,16 +7,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/check"
-	"github.com/parley-chat/parley/server/engine"
 )
 
 // BenchmarkCheck tells how many messages a second are checked: of 200 bytes, in 64 chats.
 func BenchmarkCheck(b *testing.B) {
 	const messages, chats = 20_000, 64
 	h := &harness{dir: b.TempDir()}
-	eng, err := engine.Open(config(h.dir))
+	eng, err := backend.Open(config(h.dir))
 	must(b, err)
 	s, err := chat.New(b.Context(), chat.Config{Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: "p"})
 	must(b, err)

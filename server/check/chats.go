@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/backend/restore"
 	"github.com/parley-chat/parley/server/check/derive"
-	"github.com/parley-chat/parley/server/engine/restore"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"

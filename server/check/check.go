@@ -8,7 +8,7 @@
 // name a remedy.
 //
 // It owns the order of the checks, the findings and their texts. Opening and files are
-// package engine's, keys and rows package table's. In the distributed mode other processes
+// package backend's, keys and rows package table's. In the distributed mode other processes
 // write at the same time: there the reconciler does this comparison.
 //
 // Memory is bounded: tables are read side by side in the order of their keys; in memory are
@@ -26,7 +26,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -75,7 +75,7 @@ func (f Finding) String() string {
 
 // Config configures a check. Data, Clock and Out are required.
 type Config struct {
-	Data   *engine.Offline
+	Data   *backend.Offline
 	Repair bool // Data is open for writing
 	Clock  func() time.Time
 	Out    io.Writer // gets a line for each finding, and the progress

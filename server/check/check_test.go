@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/check"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
@@ -42,8 +42,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func config(dir string) engine.Config {
-	return engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}
+func config(dir string) backend.Config {
+	return backend.Config{Embedded: &backend.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}
 }
 
 // stuck is a store in which nobody who is on the way in arrives.
@@ -63,7 +63,7 @@ func fill(t testing.TB, messages int) *harness {
 	t.Helper()
 	h := &harness{dir: t.TempDir()}
 	ctx := t.Context()
-	eng, err := engine.Open(config(h.dir))
+	eng, err := backend.Open(config(h.dir))
 	must(t, err)
 	defer func() { must(t, eng.Close()) }()
 	subjects := registry.New(eng.Store)
@@ -142,15 +142,15 @@ func (h *harness) copyOf(t testing.TB) *harness {
 }
 
 // open opens the directory; repair lets it be changed.
-func (h *harness) open(t testing.TB, repair bool) *engine.Offline {
+func (h *harness) open(t testing.TB, repair bool) *backend.Offline {
 	t.Helper()
-	o, err := engine.OpenOffline(config(h.dir), repair)
+	o, err := backend.OpenOffline(config(h.dir), repair)
 	must(t, err)
 	return o
 }
 
 // damage changes rows behind the back of everybody.
-func (h *harness) damage(t testing.TB, f func(o *engine.Offline)) {
+func (h *harness) damage(t testing.TB, f func(o *backend.Offline)) {
 	t.Helper()
 	o := h.open(t, true)
 	f(o)
@@ -207,12 +207,12 @@ func same(t testing.TB, before, after map[string]string) {
 	}
 }
 
-func set(t testing.TB, o *engine.Offline, k store.Key, attr string, v store.Value) {
+func set(t testing.TB, o *backend.Offline, k store.Key, attr string, v store.Value) {
 	t.Helper()
 	must(t, o.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpUpdate, Key: k, Update: store.Update{Set: []store.Attr{{Name: attr, Value: v}}}}}}))
 }
 
-func write(t testing.TB, o *engine.Offline, w ...store.Write) {
+func write(t testing.TB, o *backend.Offline, w ...store.Write) {
 	t.Helper()
 	must(t, o.Store.Transact(t.Context(), store.Plan{Writes: w}))
 }
@@ -224,13 +224,13 @@ func put(k store.Key, it store.Item) store.Write {
 }
 
 // garbage replaces the bytes of a row.
-func garbage(t testing.TB, o *engine.Offline, k store.Key) {
+func garbage(t testing.TB, o *backend.Offline, k store.Key) {
 	t.Helper()
 	must(t, o.Store.DB().Set(embedded.ItemKey(nil, k), []byte("no item"), nil))
 }
 
 // waiting is the row of the outbox of the group's last messages.
-func (h *harness) waiting(t testing.TB, o *engine.Offline) store.Row {
+func (h *harness) waiting(t testing.TB, o *backend.Offline) store.Row {
 	t.Helper()
 	page, err := o.Store.Query(t.Context(), store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(h.group)), From: h.group, To: h.group + "~"})
 	must(t, err)
@@ -238,7 +238,7 @@ func (h *harness) waiting(t testing.TB, o *engine.Offline) store.Row {
 }
 
 // request is the key of a row by which the repetition of a send is recognized.
-func (h *harness) request(t testing.TB, o *engine.Offline) store.Key {
+func (h *harness) request(t testing.TB, o *backend.Offline) store.Key {
 	t.Helper()
 	for row, err := range o.Raw.Rows(store.IdempotencyKeys) {
 		must(t, err)
@@ -250,7 +250,7 @@ func (h *harness) request(t testing.TB, o *engine.Offline) store.Key {
 	return store.Key{}
 }
 
-func subject(t testing.TB, o *engine.Offline) store.Key {
+func subject(t testing.TB, o *backend.Offline) store.Key {
 	t.Helper()
 	for row, err := range o.Raw.Rows(store.Schemas) {
 		must(t, err)
@@ -287,7 +287,7 @@ func TestDamage(t *testing.T) {
 	for _, c := range damages {
 		t.Run(c.name, func(t *testing.T) {
 			h := sound.copyOf(t)
-			h.damage(t, func(o *engine.Offline) { c.do(t, h, o) })
+			h.damage(t, func(o *backend.Offline) { c.do(t, h, o) })
 			has := func(list []check.Finding) bool {
 				return slices.ContainsFunc(list, func(f check.Finding) bool { return f.Kind == c.kind && strings.Contains(f.String(), c.says) })
 			}
@@ -330,7 +330,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 	flip(t, files[len(files)-1].Path, 0.3)
 	for _, repair := range []bool{false, true} {
-		o, err := engine.OpenOffline(config(h.dir), repair)
+		o, err := backend.OpenOffline(config(h.dir), repair)
 		must(t, err)
 		var list []check.Finding
 		_, err = check.Run(t.Context(), check.Config{Data: o, Repair: repair, Clock: time.Now, Out: io.Discard, OnFinding: func(f check.Finding) { list = append(list, f) }})
@@ -401,7 +401,7 @@ func TestStoreLacksItsEnd(t *testing.T) {
 	if len(list) == 0 || list[0].Kind != check.DataMissing || !strings.Contains(list[0].What, "--accept-loss") {
 		t.Errorf("found %v", list)
 	}
-	if _, err := engine.OpenOffline(config(h.dir), true); !errors.Is(err, embedded.ErrLost) {
+	if _, err := backend.OpenOffline(config(h.dir), true); !errors.Is(err, embedded.ErrLost) {
 		t.Errorf("repair: %v", err)
 	}
 }
@@ -419,7 +419,7 @@ func TestRandomDamage(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			h := sound.copyOf(t)
 			n := 0
-			h.damage(t, func(o *engine.Offline) {
+			h.damage(t, func(o *backend.Offline) {
 				for _, d := range store.Tables() {
 					if !derived[d.Name] {
 						continue

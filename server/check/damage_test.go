@@ -3,8 +3,8 @@ package check_test
 import (
 	"testing"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/check"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
@@ -13,7 +13,7 @@ import (
 
 type damage struct {
 	name   string
-	do     func(t testing.TB, h *harness, o *engine.Offline)
+	do     func(t testing.TB, h *harness, o *backend.Offline)
 	kind   check.Kind
 	says   string
 	stays  bool // it cannot be derived
@@ -21,135 +21,135 @@ type damage struct {
 }
 
 var damages = []damage{
-	{name: "head missing", kind: check.HeadWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.HeadKey(h.group))) }},
-	{name: "head behind", kind: check.HeadWrong, says: "version is 3, its events say", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "head missing", kind: check.HeadWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.HeadKey(h.group))) }},
+	{name: "head behind", kind: check.HeadWrong, says: "version is 3, its events say", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.HeadKey(h.group), "version", store.Int(3))
 	}},
-	{name: "head's messages behind", kind: check.HeadWrong, says: "sequence is 1, its events say", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "head's messages behind", kind: check.HeadWrong, says: "sequence is 1, its events say", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.HeadKey(h.group), "sequence", store.Int(1))
 	}},
-	{name: "head ahead", kind: check.HeadAhead, says: "it is at version 999", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "head ahead", kind: check.HeadAhead, says: "it is at version 999", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.HeadKey(h.group), "version", store.Int(999))
 	}},
-	{name: "head's preview", kind: check.HeadWrong, says: "last_preview", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "head's preview", kind: check.HeadWrong, says: "last_preview", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.HeadKey(h.direct), "last_preview", store.String("never said"))
 	}},
-	{name: "head's membership version", kind: check.HeadWrong, says: "membership_version is 1", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "head's membership version", kind: check.HeadWrong, says: "membership_version is 1", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.HeadKey(h.group), "membership_version", store.Int(1))
 	}},
-	{name: "head unreadable", kind: check.HeadWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *engine.Offline) { garbage(t, o, table.HeadKey(h.group)) }},
-	{name: "chat missing", kind: check.ChatWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.ChatKey(h.group))) }},
-	{name: "count of members", kind: check.ChatWrong, says: "member_count is 77, its events say 5", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "head unreadable", kind: check.HeadWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *backend.Offline) { garbage(t, o, table.HeadKey(h.group)) }},
+	{name: "chat missing", kind: check.ChatWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.ChatKey(h.group))) }},
+	{name: "count of members", kind: check.ChatWrong, says: "member_count is 77, its events say 5", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.ChatKey(h.group), "member_count", store.Int(77))
 	}},
-	{name: "name of a chat", kind: check.ChatWrong, says: `name is "x", its events say "everybody"`, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "name of a chat", kind: check.ChatWrong, says: `name is "x", its events say "everybody"`, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.ChatKey(h.group), "name", store.String("x"))
 	}},
-	{name: "member missing", kind: check.MemberWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "member missing", kind: check.MemberWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, del(table.MembershipKey(h.group, "frank")))
 	}},
-	{name: "role of a member", kind: check.MemberWrong, says: `role is "owner", its events say "admin"`, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "role of a member", kind: check.MemberWrong, says: `role is "owner", its events say "admin"`, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.MembershipKey(h.group, "carol"), "role", store.String("owner"))
 	}},
-	{name: "member too many", kind: check.MemberWrong, says: "not a member", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "member too many", kind: check.MemberWrong, says: "not a member", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, put(table.MembershipKey(h.group, "gus"), table.Membership{Role: table.Member}.Item()))
 	}},
-	{name: "member unreadable", kind: check.MemberWrong, says: "role is", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "member unreadable", kind: check.MemberWrong, says: "role is", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		garbage(t, o, table.MembershipKey(h.group, "bob"))
 	}},
-	{name: "user's row missing", kind: check.UserChatWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "user's row missing", kind: check.UserChatWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, del(table.UserChatKey("bob", h.group)))
 	}},
-	{name: "user's row unreadable", kind: check.UserChatWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "user's row unreadable", kind: check.UserChatWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		garbage(t, o, table.UserChatKey("bob", h.group))
 	}},
-	{name: "user's role", kind: check.UserChatWrong, says: `role is "member", its events say "admin"`, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "user's role", kind: check.UserChatWrong, says: `role is "member", its events say "admin"`, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.UserChatKey("carol", h.group), "role", store.String("member"))
 	}},
-	{name: "user's beginning", kind: check.UserChatWrong, says: "joined_sequence is 0", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "user's beginning", kind: check.UserChatWrong, says: "joined_sequence is 0", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.UserChatKey("dora", h.group), "joined_sequence", store.Int(0))
 	}},
-	{name: "read more than there is", kind: check.UserChatWrong, says: "read_sequence is 5000", differ: true, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "read more than there is", kind: check.UserChatWrong, says: "read_sequence is 5000", differ: true, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.UserChatKey("alice", h.direct), "read_sequence", store.Int(5000))
 	}},
-	{name: "read less than one's own", kind: check.UserChatWrong, says: "read_sequence is 0", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "read less than one's own", kind: check.UserChatWrong, says: "read_sequence is 0", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.UserChatKey("alice", h.direct), "read_sequence", store.Int(0))
 	}},
-	{name: "delivered more than there is", kind: check.UserChatWrong, says: "delivered_sequence is 5000", differ: true, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "delivered more than there is", kind: check.UserChatWrong, says: "delivered_sequence is 5000", differ: true, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.UserChatKey("alice", h.direct), "delivered_sequence", store.Int(5000))
 	}},
-	{name: "a chat of others in a user's list", kind: check.UserChatWrong, says: "not a member of the chat", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "a chat of others in a user's list", kind: check.UserChatWrong, says: "not a member of the chat", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, put(table.UserChatKey("gus", h.group), table.UserChat{History: table.All, JoinedVersion: 1, ChangedAt: 1}.Item()))
 	}},
-	{name: "number of a user's chats", kind: check.UserWrong, says: "chats is 9, the user is in 3", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "number of a user's chats", kind: check.UserWrong, says: "chats is 9, the user is in 3", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.UserKey("alice"), "chats", store.Int(9))
 	}},
-	{name: "user missing", kind: check.UserWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.UserKey("carol"))) }},
-	{name: "user unreadable", kind: check.UserWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *engine.Offline) { garbage(t, o, table.UserKey("carol")) }},
-	{name: "chat that was left", kind: check.LeftWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "user missing", kind: check.UserWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.UserKey("carol"))) }},
+	{name: "user unreadable", kind: check.UserWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *backend.Offline) { garbage(t, o, table.UserKey("carol")) }},
+	{name: "chat that was left", kind: check.LeftWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, del(table.LeftKey("erik", h.group)))
 	}},
-	{name: "message missing", kind: check.MessageWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.MessageKey(h.direct, 3))) }},
-	{name: "last message missing", kind: check.MessageWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.MessageKey(h.direct, 10))) }},
-	{name: "message altered", kind: check.MessageWrong, says: "content is another", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "message missing", kind: check.MessageWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.MessageKey(h.direct, 3))) }},
+	{name: "last message missing", kind: check.MessageWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.MessageKey(h.direct, 10))) }},
+	{name: "message altered", kind: check.MessageWrong, says: "content is another", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.MessageKey(h.direct, 3), "content", store.String("never said"))
 	}},
-	{name: "message unreadable", kind: check.MessageWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *engine.Offline) { garbage(t, o, table.MessageKey(h.direct, 3)) }},
-	{name: "message without event", kind: check.HeadAhead, says: "1 messages from this one on have no events", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "message unreadable", kind: check.MessageWrong, says: "cannot be read", do: func(t testing.TB, h *harness, o *backend.Offline) { garbage(t, o, table.MessageKey(h.direct, 3)) }},
+	{name: "message without event", kind: check.HeadAhead, says: "1 messages from this one on have no events", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, put(table.MessageKey(h.direct, 11), table.Message{MessageID: "msg_x", Content: "x"}.Item()))
 	}},
-	{name: "event missing", kind: check.EventWrong, says: "whole up to version 4 only", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.EventKey(h.direct, 5))) }},
-	{name: "event unreadable", kind: check.EventWrong, says: "whole up to version 4 only", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) { garbage(t, o, table.EventKey(h.direct, 5)) }},
-	{name: "last event missing", kind: check.HeadAhead, says: "have no events", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.EventKey(h.direct, 12))) }},
-	{name: "outbox row missing", kind: check.EventUnpublished, says: "3 events from version", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "event missing", kind: check.EventWrong, says: "whole up to version 4 only", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.EventKey(h.direct, 5))) }},
+	{name: "event unreadable", kind: check.EventWrong, says: "whole up to version 4 only", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) { garbage(t, o, table.EventKey(h.direct, 5)) }},
+	{name: "last event missing", kind: check.HeadAhead, says: "have no events", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.EventKey(h.direct, 12))) }},
+	{name: "outbox row missing", kind: check.EventUnpublished, says: "3 events from version", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		page, err := o.Store.Query(t.Context(), store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(h.group)), From: h.group, To: h.group + "~"})
 		must(t, err)
 		for _, r := range page.Rows {
 			write(t, o, del(r.Key))
 		}
 	}, differ: true},
-	{name: "outbox row in another shard", kind: check.OutboxWrong, says: "nobody publishes the row", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "outbox row in another shard", kind: check.OutboxWrong, says: "nobody publishes the row", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		r := h.waiting(t, o)
 		moved := r.Key
 		moved.PK = table.ShardKey((event.Shard(h.group) + 1) % 64)
 		write(t, o, del(r.Key), put(moved, r.Item))
 	}, differ: true},
-	{name: "outbox row of nothing", kind: check.OutboxWrong, says: "the chat has", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "outbox row of nothing", kind: check.OutboxWrong, says: "the chat has", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		r := table.Outbox{Shard: event.Shard(h.group), ChatID: h.group, FirstVersion: 900, Count: 2, CreatedAt: 1}
 		write(t, o, put(r.Key(), r.Item()))
 	}},
-	{name: "pair missing", kind: check.PairWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "pair missing", kind: check.PairWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, del(table.DirectIndexKey("alice", "bob")))
 	}},
-	{name: "pair of others", kind: check.PairWrong, says: "not these two people's", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "pair of others", kind: check.PairWrong, says: "not these two people's", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, put(table.DirectIndexKey("carol", "dora"), table.DirectIndex{ChatID: h.direct}.Item()))
 	}},
-	{name: "pending missing", kind: check.PendingWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) { write(t, o, del(table.PendingKey(h.young))) }},
-	{name: "pending too many", kind: check.PendingWrong, says: "nobody is on the way in", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "pending missing", kind: check.PendingWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.PendingKey(h.young))) }},
+	{name: "pending too many", kind: check.PendingWrong, says: "nobody is on the way in", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, put(table.PendingKey(h.group), table.Pending{Members: []string{"gus"}}.Item()))
 	}},
-	{name: "pending of others", kind: check.PendingWrong, says: "members are [gus]", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "pending of others", kind: check.PendingWrong, says: "members are [gus]", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, table.PendingKey(h.young), "members", store.List([]string{"gus"}))
 	}},
-	{name: "request missing", kind: check.RequestWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "request missing", kind: check.RequestWrong, says: "the row is missing", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, del(h.request(t, o)))
 	}},
-	{name: "request of another message", kind: check.RequestWrong, says: "message_id is", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "request of another message", kind: check.RequestWrong, says: "message_id is", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		set(t, o, h.request(t, o), "message_id", store.String("msg_other"))
 	}},
-	{name: "request without a shape", kind: check.RequestWrong, says: "not the row of a request", stays: true, do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "request without a shape", kind: check.RequestWrong, says: "not the row of a request", stays: true, do: func(t testing.TB, h *harness, o *backend.Offline) {
 		write(t, o, put(table.RequestKey("nonsense"), table.Request{ExpiresAt: 1 << 40}.Item()))
 	}},
-	{name: "last id of the registry", kind: check.SchemaWrong, says: "the last id is 1", do: func(t testing.TB, _ *harness, o *engine.Offline) {
+	{name: "last id of the registry", kind: check.SchemaWrong, says: "the last id is 1", do: func(t testing.TB, _ *harness, o *backend.Offline) {
 		set(t, o, table.SchemaCounterKey(), table.AttrLastID, store.Int(1))
 	}},
-	{name: "count of a subject", kind: check.SchemaWrong, says: "the row says 0, 0 and 0", differ: true, do: func(t testing.TB, _ *harness, o *engine.Offline) {
+	{name: "count of a subject", kind: check.SchemaWrong, says: "the row says 0, 0 and 0", differ: true, do: func(t testing.TB, _ *harness, o *backend.Offline) {
 		write(t, o, del(table.SchemaSubjectKey(subject(t, o).PK)))
 	}},
-	{name: "schema unreadable", kind: check.SchemaWrong, says: "cannot be read", stays: true, do: func(t testing.TB, _ *harness, o *engine.Offline) {
+	{name: "schema unreadable", kind: check.SchemaWrong, says: "cannot be read", stays: true, do: func(t testing.TB, _ *harness, o *backend.Offline) {
 		set(t, o, subject(t, o), "descriptor", store.Bytes([]byte("x")))
 	}},
-	{name: "index of expiries", kind: check.ExpiryWrong, says: "1 rows that expire are not in it, 1 of its entries are of none", do: func(t testing.TB, h *harness, o *engine.Offline) {
+	{name: "index of expiries", kind: check.ExpiryWrong, says: "1 rows that expire are not in it, 1 of its entries are of none", do: func(t testing.TB, h *harness, o *backend.Offline) {
 		key := h.request(t, o)
 		it, err := o.Store.Get(t.Context(), key, store.Strong)
 		must(t, err)
@@ -157,10 +157,10 @@ var damages = []damage{
 		must(t, o.Store.DB().Delete(embedded.ExpiryKey(nil, at, embedded.ItemKey(nil, key)), nil))
 		must(t, o.Store.DB().Set(embedded.ExpiryKey(nil, at+1, embedded.ItemKey(nil, key)), nil, nil))
 	}},
-	{name: "a row of no meaning", kind: check.RowUnreadable, says: "not an encoding", stays: true, do: func(t testing.TB, _ *harness, o *engine.Offline) {
+	{name: "a row of no meaning", kind: check.RowUnreadable, says: "not an encoding", stays: true, do: func(t testing.TB, _ *harness, o *backend.Offline) {
 		garbage(t, o, store.Key{Table: store.DeadLetters, PK: "fanout", SK: "x"})
 	}},
-	{name: "a key of no table", kind: check.KeyUnknown, says: "1 keys", stays: true, do: func(t testing.TB, _ *harness, o *engine.Offline) {
+	{name: "a key of no table", kind: check.KeyUnknown, says: "1 keys", stays: true, do: func(t testing.TB, _ *harness, o *backend.Offline) {
 		must(t, o.Store.DB().Set([]byte{0x01, 0x7f, 'x'}, nil, nil))
 	}},
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
@@ -44,9 +44,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func openEngine(dir string) (*engine.Engine, error) {
-	return engine.Open(engine.Config{
-		Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler),
+func openEngine(dir string) (*backend.Backend, error) {
+	return backend.Open(backend.Config{
+		Embedded: &backend.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler),
 		Fatal: func(err error) { fmt.Println("error", err) },
 	})
 }

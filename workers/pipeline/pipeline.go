@@ -16,8 +16,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/relay"
@@ -26,7 +26,7 @@ import (
 // Config is what the parts of a process share. All of it is required, Schemas only by
 // parts that publish or read events.
 type Config struct {
-	Backend *engine.Engine
+	Backend *backend.Backend
 	Process string // id of this process
 	Schemas *Schemas
 	Metrics *telemetry.Metrics

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine"
-	"github.com/parley-chat/parley/server/engine/clock"
+	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/loopback"
 	"github.com/parley-chat/parley/server/telemetry"
@@ -68,7 +68,7 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 	return err
 }
 
-func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error)) (*engine.Engine, error) {
+func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error)) (*backend.Backend, error) {
 	c := cfg.Backend
 	if c.Embedded != nil {
 		mode := *c.Embedded
@@ -81,7 +81,7 @@ func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error
 		log.Error("the disk refused to sync; ending, because nothing can be promised any more", "error", err)
 		fail(fmt.Errorf("sync: %w", err))
 	}
-	return engine.Open(c)
+	return backend.Open(c)
 }
 
 // serviceOrder lists all services in the order of their start. HTTP is the last one: whoever

@@ -9,11 +9,11 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/edge"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/internal/rest"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -26,7 +26,7 @@ import (
 // links to other processes, adds itself to the lists.
 type program struct {
 	cfg     Config
-	backend *engine.Engine
+	backend *backend.Backend
 	key     *auth.Key
 	gate    *auth.Gate
 	chats   *chat.Service
@@ -51,7 +51,7 @@ type program struct {
 const remoteTurns = 32
 
 // build constructs everything, in the order of its dependencies.
-func build(ctx context.Context, cfg Config, backend *engine.Engine, log *slog.Logger) (_ *program, err error) {
+func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.Logger) (_ *program, err error) {
 	p := &program{cfg: cfg, backend: backend, log: log, metrics: telemetry.NewMetrics(), process: chat.NewID("srv_")}
 	p.counts = p.metrics.Lifecycle()
 	defer func() {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/check"
 	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -81,7 +81,7 @@ func checkDirectory(ctx context.Context, cfg Config, repair bool, stdout, stderr
 	}
 	ec := cfg.Backend
 	ec.Logger = telemetry.NewLogger(stderr, cfg.LogFormat == "json")
-	data, err := engine.OpenOffline(ec, repair)
+	data, err := backend.OpenOffline(ec, repair)
 	if err != nil {
 		return report, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -30,7 +30,7 @@ func checked(t testing.TB, dir string, args ...string) (code int, out string) {
 // spoil removes the rows of a table that can be derived, behind everybody's back.
 func spoil(t testing.TB, dir string, tables ...store.Table) {
 	t.Helper()
-	o, err := engine.OpenOffline(engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}, true)
+	o, err := backend.OpenOffline(backend.Config{Embedded: &backend.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

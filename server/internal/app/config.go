@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/engine"
 )
 
 // Defaults of the configuration.
@@ -22,7 +22,7 @@ const (
 type Config struct {
 	config.Settings
 	// Backend is the mode, with everything that it opens.
-	Backend engine.Config
+	Backend backend.Config
 
 	linkTLS    *tls.Config // of links and operators; nil for no TLS
 	onLoopback bool        // the listener's address is
@@ -39,10 +39,10 @@ func newConfig(s config.Settings) (Config, error) {
 		if s.Redis.URL != "" || len(s.Kafka.Brokers) > 0 {
 			return c, errors.New("redis and kafka-brokers need store dynamodb")
 		}
-		c.Backend.Embedded = &engine.Embedded{DataDir: s.DataDir, Kafka: s.KafkaListen, KafkaFallback: s.KafkaListen == DefaultKafka, AcceptLoss: s.AcceptLoss}
+		c.Backend.Embedded = &backend.Embedded{DataDir: s.DataDir, Kafka: s.KafkaListen, KafkaFallback: s.KafkaListen == DefaultKafka, AcceptLoss: s.AcceptLoss}
 		return c, nil
 	}
-	if c.Backend.Distributed, err = engine.NewDistributed(s); err != nil {
+	if c.Backend.Distributed, err = backend.NewDistributed(s); err != nil {
 		return c, err
 	}
 	switch {
@@ -62,7 +62,7 @@ func newConfig(s config.Settings) (Config, error) {
 }
 
 func (c Config) readLinkTLS() (*tls.Config, error) {
-	return engine.MutualTLS(c.Links.CA, c.Links.Cert, c.Links.Key)
+	return backend.MutualTLS(c.Links.CA, c.Links.Cert, c.Links.Key)
 }
 
 // withLinkTLS reads the certificates of links, which an embedded server needs for

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/fanout"
@@ -27,7 +27,7 @@ import (
 // was read by a plain reader of Kafka, finished by fanout's group and shown on all streams.
 type lagProbe struct {
 	t      testing.TB
-	eng    *engine.Engine
+	eng    *backend.Backend
 	reader *kgo.Client
 	admin  *kadm.Client
 
@@ -41,7 +41,7 @@ func newLagProbe(ctx context.Context, in *installation) *lagProbe {
 	in.t.Helper()
 	p := &lagProbe{t: in.t, seen: map[kafka.Partition]int64{}, data: map[kafka.Partition]int64{}}
 	var err error
-	if p.eng, err = engine.Open(engine.Config{Distributed: &engine.Distributed{Tables: engine.Tables{Prefix: in.rows, Endpoint: in.store}}}); err != nil {
+	if p.eng, err = backend.Open(backend.Config{Distributed: &backend.Distributed{Tables: backend.Tables{Prefix: in.rows, Endpoint: in.store}}}); err != nil {
 		in.t.Fatal(err)
 	}
 	in.t.Cleanup(func() { _ = p.eng.Close() })

@@ -1,6 +1,6 @@
 package app
 
-import "github.com/parley-chat/parley/server/engine/clock"
+import "github.com/parley-chat/parley/server/backend/clock"
 
 // SetClocks sets the clocks of servers that start from now on, and returns how to set
 // them back.

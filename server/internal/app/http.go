@@ -13,9 +13,9 @@ import (
 	connectcors "connectrpc.com/cors"
 	"github.com/rs/cors"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/edge"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
@@ -81,10 +81,10 @@ func (p *program) handleHealth(mux *http.ServeMux, w *web) {
 			return
 		}
 		switch err := p.backend.Ready(r.Context()); {
-		case errors.Is(err, engine.ErrSkew):
+		case errors.Is(err, backend.ErrSkew):
 			http.Error(rw, "the clock differs from the store's, or was set", http.StatusServiceUnavailable)
 			return
-		case errors.Is(err, engine.ErrReplaced):
+		case errors.Is(err, backend.ErrReplaced):
 			http.Error(rw, "the store was replaced", http.StatusServiceUnavailable)
 			return
 		case err != nil:

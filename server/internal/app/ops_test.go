@@ -12,7 +12,7 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 )
@@ -127,7 +127,7 @@ func TestOperators(t *testing.T) {
 // process that has the directory open can.
 func unreadable(t *testing.T, dir string) *kafka.Record {
 	t.Helper()
-	eng, err := engine.Open(engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}})
+	eng, err := backend.Open(backend.Config{Embedded: &backend.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/workers/pipeline"
 )
@@ -69,7 +69,7 @@ var (
 
 // logKeeper keeps the embedded log within its cap.
 type logKeeper struct {
-	backend *engine.Engine
+	backend *backend.Backend
 	log     *slog.Logger
 	full    atomic.Bool
 }

@@ -97,12 +97,12 @@ var rules = []rule{
 		why: "engines are replaceable: what they are made of stays in them",
 	},
 	{
-		imports: []string{"github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/..."}, only: []string{"server/store/dynamo/...", "server/engine"},
+		imports: []string{"github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/..."}, only: []string{"server/store/dynamo/...", "server/backend"},
 		why: "as Pebble",
 	},
 	{
 		imports: []string{"github.com/twmb/franz-go/pkg/kgo/...", "github.com/twmb/franz-go/pkg/kadm/...", "github.com/twmb/franz-go/pkg/kfake/..."},
-		only:    []string{"server/kafka/...", "server/engine"},
+		only:    []string{"server/kafka/...", "server/backend"},
 		why:     "one place knows how Kafka is spoken to",
 	},
 	{
@@ -111,12 +111,12 @@ var rules = []rule{
 		why:     "one format on the wire",
 	},
 	{
-		imports: []string{"github.com/redis/go-redis/v9/..."}, only: []string{"server/routing", "server/engine"},
+		imports: []string{"github.com/redis/go-redis/v9/..."}, only: []string{"server/routing", "server/backend"},
 		why: "nothing that must last is kept in Redis",
 	},
 	{
 		imports: []string{"server/routing"},
-		only:    []string{"server/engine", "server/link", "server/routing/routingtest", "server/internal/app", "workers/internal/cli", "workers/internal/jobs", "workers/observe"},
+		only:    []string{"server/backend", "server/link", "server/routing/routingtest", "server/internal/app", "workers/internal/cli", "workers/internal/jobs", "workers/observe"},
 		why:     "who is where is asked by links and by what puts processes together, never by the rules of chats",
 	},
 	{
@@ -124,8 +124,8 @@ var rules = []rule{
 		why: "these stand at the bottom",
 	},
 	{
-		imports: []string{"server/store/embedded", "server/store/dynamo"}, only: []string{"server/engine", "server/store/embedded/raw", "server/store/embedded/embeddedtest", "server/store/dynamo/dynamotest"},
-		why: "only the engine package knows the modes",
+		imports: []string{"server/store/embedded", "server/store/dynamo"}, only: []string{"server/backend", "server/store/embedded/raw", "server/store/embedded/embeddedtest", "server/store/dynamo/dynamotest"},
+		why: "only the backend package knows the modes",
 	},
 	{
 		imports: []string{"server/internal/..."}, only: []string{"server", "server/internal/..."},

@@ -16,9 +16,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
@@ -61,7 +61,7 @@ type program struct {
 // settings are what an operator can set, in the form in which commands use it.
 type settings struct {
 	config.Settings
-	backend    *engine.Distributed
+	backend    *backend.Distributed
 	principals acl.Principals
 }
 
@@ -72,7 +72,7 @@ func (p *program) settings() (s settings, err error) {
 	if s.Store != "dynamodb" {
 		return s, cmdline.Usagef("store must be dynamodb, not %.40q: the embedded server runs its workers itself", s.Store)
 	}
-	if s.backend, err = engine.NewDistributed(s.Settings); err != nil {
+	if s.backend, err = backend.NewDistributed(s.Settings); err != nil {
 		return s, cmdline.Usage(err)
 	}
 	s.principals, err = acl.ParsePrincipals(s.Kafka.Principals)

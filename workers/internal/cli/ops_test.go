@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
@@ -116,7 +116,7 @@ func TestOperators(t *testing.T) {
 	}
 	env["PARLEY_OPS_ADDRESS"] = served.FindStringSubmatch(log.String())[1]
 
-	eng, err := engine.Open(engine.Config{Distributed: &engine.Distributed{Tables: engine.Tables{Prefix: id + "_", Endpoint: env["PARLEY_DYNAMODB_ENDPOINT"]}}})
+	eng, err := backend.Open(backend.Config{Distributed: &backend.Distributed{Tables: backend.Tables{Prefix: id + "_", Endpoint: env["PARLEY_DYNAMODB_ENDPOINT"]}}})
 	must(t, err)
 	t.Cleanup(func() { must(t, eng.Close()) })
 	chats, err := chat.New(t.Context(), chat.Config{Store: eng.Store, Clock: time.Now, Generation: eng.Generation, Producer: "test"})

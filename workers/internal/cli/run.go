@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
@@ -62,7 +62,7 @@ func (s settings) jobs(names []string) (c jobs.Config, err error) {
 }
 
 func (s settings) links() (*tls.Config, error) {
-	return engine.MutualTLS(s.Links.CA, s.Links.Cert, s.Links.Key)
+	return backend.MutualTLS(s.Links.CA, s.Links.Cert, s.Links.Key)
 }
 
 // serverTLS is what the registry shows to its clients, nil for HTTP.

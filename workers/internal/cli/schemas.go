@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/cmdline"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
@@ -36,7 +36,7 @@ func (s settings) schemas(ctx context.Context, register bool, stdout io.Writer) 
 	tables := s.backend.Tables
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	backend, err := engine.Open(engine.Config{Distributed: &engine.Distributed{Tables: tables}, Logger: slog.New(slog.DiscardHandler)})
+	backend, err := backend.Open(backend.Config{Distributed: &backend.Distributed{Tables: tables}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

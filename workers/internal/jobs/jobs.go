@@ -18,8 +18,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/lifecycle"
@@ -46,7 +46,7 @@ const MaxSlots = event.Shards
 
 // Config says what to run.
 type Config struct {
-	Backend         engine.Distributed
+	Backend         backend.Distributed
 	Jobs            []string
 	Listen          string // of health and metrics
 	KeyFile         string
@@ -90,7 +90,7 @@ func (c Config) has(jobs ...string) bool {
 // program is what a process of workers is made of.
 type program struct {
 	cfg      Config
-	backend  *engine.Engine
+	backend  *backend.Backend
 	process  string
 	metrics  *telemetry.Metrics
 	pipeline *pipeline.Pipeline
@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	defer listener.Close()
 	mode := cfg.Backend
 	mode.RedisMayWait = true
-	backend, err := engine.Open(engine.Config{Distributed: &mode, Logger: cfg.Logger})
+	backend, err := backend.Open(backend.Config{Distributed: &mode, Logger: cfg.Logger})
 	if err != nil {
 		return err
 	}

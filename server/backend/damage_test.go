@@ -1,4 +1,4 @@
-package engine_test
+package backend_test
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
@@ -26,7 +26,7 @@ import (
 // node is an engine with the parts that fill its log.
 type node struct {
 	t     *testing.T
-	eng   *engine.Engine
+	eng   *backend.Backend
 	chats *chat.Service
 	relay *relay.Relay
 	now   time.Time
@@ -39,7 +39,7 @@ func start(t *testing.T, dir string) *node {
 	cfg := config(dir)
 	cfg.Logger = slog.New(slog.NewTextHandler(n.said, nil))
 	var err error
-	n.eng, err = engine.Open(cfg)
+	n.eng, err = backend.Open(cfg)
 	n.must(err)
 	t.Cleanup(func() { _ = n.eng.Close() })
 	clock := func() time.Time { return n.now }
@@ -338,11 +338,11 @@ func TestStoreBehindItsLog(t *testing.T) {
 		n.must(os.Rename(filepath.Join(old, name), filepath.Join(dir, name)))
 	}
 	cfg := config(dir)
-	if _, err := engine.Open(cfg); err == nil || !strings.Contains(err.Error(), "the log has version") || !strings.Contains(err.Error(), "--accept-loss "+generation) || strings.Contains(err.Error(), "\n") {
+	if _, err := backend.Open(cfg); err == nil || !strings.Contains(err.Error(), "the log has version") || !strings.Contains(err.Error(), "--accept-loss "+generation) || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("a store behind its log: %v", err)
 	}
 	cfg.Embedded.AcceptLoss = generation
-	e, err := engine.Open(cfg)
+	e, err := backend.Open(cfg)
 	n.must(err)
 	if e.Generation == generation || e.Generation == "" {
 		t.Errorf("the generation is %q, as before", e.Generation)

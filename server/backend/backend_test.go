@@ -1,4 +1,4 @@
-package engine_test
+package backend_test
 
 import (
 	"os"
@@ -6,23 +6,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-func config(dir string) engine.Config {
-	return engine.Config{Embedded: &engine.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}
+func config(dir string) backend.Config {
+	return backend.Config{Embedded: &backend.Embedded{DataDir: dir, Kafka: "127.0.0.1:0"}}
 }
 
 func TestOpenAndReopen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "data")
-	first, err := engine.Open(config(dir))
+	first, err := backend.Open(config(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	generation := first.Generation
 	// A second one finds the directory locked, and leaves the first alone.
-	if e, err := engine.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
+	if e, err := backend.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("opened twice: %v, %v", e, err)
 	}
 	c, err := kafka.NewProducer(first.KafkaAddr(), first.KafkaOptions()...)
@@ -39,7 +39,7 @@ func TestOpenAndReopen(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	second, err := engine.Open(config(dir))
+	second, err := backend.Open(config(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,13 +58,13 @@ func TestFailedOpenLetsGo(t *testing.T) {
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := engine.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
+	if _, err := backend.Open(config(dir)); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("the log's directory is a file: %v", err)
 	}
 	if err := os.Remove(log); err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.Open(config(dir))
+	e, err := backend.Open(config(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func TestFailedOpenLetsGo(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	for _, c := range []engine.Config{{}, {Embedded: &engine.Embedded{DataDir: "x"}}, {Embedded: &engine.Embedded{Kafka: "127.0.0.1:0"}}, {Embedded: config("x").Embedded, Distributed: &engine.Distributed{}}} {
-		if _, err := engine.Open(c); err == nil {
+	for _, c := range []backend.Config{{}, {Embedded: &backend.Embedded{DataDir: "x"}}, {Embedded: &backend.Embedded{Kafka: "127.0.0.1:0"}}, {Embedded: config("x").Embedded, Distributed: &backend.Distributed{}}} {
+		if _, err := backend.Open(c); err == nil {
 			t.Errorf("%+v was opened", c)
 		}
 	}

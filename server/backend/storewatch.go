@@ -1,4 +1,4 @@
-package engine
+package backend
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 // WatchStore says in one line when the store stops answering, once a minute while it does
 // not, and when it answers again, until ctx ends. The embedded store is in this process
 // and is not pinged.
-func (e *Engine) WatchStore(ctx context.Context, log *slog.Logger) error {
+func (e *Backend) WatchStore(ctx context.Context, log *slog.Logger) error {
 	if e.dynamo == nil {
 		<-ctx.Done()
 		return ctx.Err()

@@ -1,4 +1,4 @@
-package engine_test
+package backend_test
 
 import (
 	"crypto/rand"
@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine"
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -39,8 +39,8 @@ func TestSkewedClockIsNotReady(t *testing.T) {
 	}
 	service := httptest.NewServer(proxy)
 	defer service.Close()
-	tablesAt := engine.Tables{Endpoint: service.URL, Prefix: "skew_" + strings.ToLower(rand.Text()[:8]) + "_"}
-	cfg := engine.Config{Distributed: &engine.Distributed{Tables: tablesAt}, Logger: slog.New(slog.DiscardHandler)}
+	tablesAt := backend.Tables{Endpoint: service.URL, Prefix: "skew_" + strings.ToLower(rand.Text()[:8]) + "_"}
+	cfg := backend.Config{Distributed: &backend.Distributed{Tables: tablesAt}, Logger: slog.New(slog.DiscardHandler)}
 	tables, err := tablesAt.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestSkewedClockIsNotReady(t *testing.T) {
 	if _, err := tables.Apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.Open(cfg)
+	e, err := backend.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestSkewedClockIsNotReady(t *testing.T) {
 		if _, err := e.Store.Get(t.Context(), store.Key{Table: store.Users, PK: "nobody"}, store.Strong); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Ready(t.Context()); (err == nil) != c.ready || (err != nil && !errors.Is(err, engine.ErrSkew)) {
+		if err := e.Ready(t.Context()); (err == nil) != c.ready || (err != nil && !errors.Is(err, backend.ErrSkew)) {
 			t.Errorf("%v off: %v", c.ahead, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package engine
+package backend
 
 import (
 	"crypto/tls"

@@ -1,4 +1,4 @@
-package engine
+package backend
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine/clock"
+	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -22,12 +22,12 @@ const (
 
 // ErrReplaced says that the store is not the one that this process opened. What the
 // process remembers is of the other one; it must end.
-var ErrReplaced = errors.New("engine: the store was replaced or removed under this process")
+var ErrReplaced = errors.New("backend: the store was replaced or removed under this process")
 
 // Watch checks, until ctx ends, whether the store is still the one that was opened, and
 // whether somebody sets the clock. It returns ErrReplaced if the store is another one;
 // Ready says so from then on. It is a lifecycle.Service's Run.
-func (e *Engine) Watch(ctx context.Context, ready func()) error {
+func (e *Backend) Watch(ctx context.Context, ready func()) error {
 	ready()
 	if e.clock != nil {
 		watching, stop := context.WithCancel(ctx)
@@ -76,7 +76,7 @@ func identify(dir string) (id identity, err error) {
 }
 
 // same returns ErrReplaced with what was found instead of the store.
-func (e *Engine) same(ctx context.Context) error {
+func (e *Backend) same(ctx context.Context) error {
 	for i, path := range e.identity.paths {
 		info, err := os.Stat(path)
 		switch {
@@ -108,7 +108,7 @@ func (e *Engine) same(ctx context.Context) error {
 
 // skew is by how much this machine's clock is off: off the store's, or, where the store
 // is in this process, off what it was before somebody set it.
-func (e *Engine) skew() time.Duration {
+func (e *Backend) skew() time.Duration {
 	if e.dynamo != nil {
 		return e.dynamo.Stats().Skew
 	}
@@ -116,7 +116,7 @@ func (e *Engine) skew() time.Duration {
 }
 
 // initWatch sets up what Watch checks.
-func (e *Engine) initWatch(cfg Config) {
+func (e *Backend) initWatch(cfg Config) {
 	e.watchEvery, e.log = watchEvery, cfg.Logger
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)

@@ -1,4 +1,4 @@
-package engine
+package backend
 
 import (
 	"github.com/parley-chat/parley/server/store/dynamo"
@@ -7,7 +7,7 @@ import (
 
 // Measure connects what the backends count to metrics; each has its own beside those that
 // all have.
-func (e *Engine) Measure(m *telemetry.Metrics) {
+func (e *Backend) Measure(m *telemetry.Metrics) {
 	m.Counter(telemetry.StorePlans, "Plans committed.", func() float64 { return float64(e.plans().committed) })
 	m.Counter(telemetry.StoreFailed, "Plans with failed conditions.", func() float64 { return float64(e.plans().failed) })
 	m.Gauge(telemetry.ClockSkew, "Seconds by which this machine's clock differs from the store's, at least, or was set where the store is in this process.", func() float64 { return e.skew().Abs().Seconds() })
@@ -30,7 +30,7 @@ func (e *Engine) Measure(m *telemetry.Metrics) {
 
 type plans struct{ committed, failed int64 }
 
-func (e *Engine) plans() plans {
+func (e *Backend) plans() plans {
 	if e.dynamo != nil {
 		s := e.dynamo.Stats()
 		return plans{s.Plans, s.Failed}

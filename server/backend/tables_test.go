@@ -1,4 +1,4 @@
-package engine_test
+package backend_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/parley-chat/parley/server/backend"
 	settings "github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/engine"
 	"github.com/parley-chat/parley/server/kafka"
 	registryapi "github.com/parley-chat/parley/server/registry/api"
 	"github.com/parley-chat/parley/server/store/dynamo/tables"
@@ -25,7 +25,7 @@ import (
 
 // DynamoDB's first errors are told in one line without the SDK's layers; others stay.
 func TestExplainStore(t *testing.T) {
-	at := engine.Tables{Prefix: "p_", Endpoint: "http://h"}
+	at := backend.Tables{Prefix: "p_", Endpoint: "http://h"}
 	other := errors.New("something else")
 	for says, err := range map[string]error{
 		"workers tables apply": fmt.Errorf("x: %w", wire.ErrNoTables),
@@ -79,7 +79,7 @@ func TestNotDynamoDB(t *testing.T) {
 				}()
 			}
 		}()
-		at := engine.Tables{Prefix: "p_", Endpoint: tt.scheme + "://" + l.Addr().String()}
+		at := backend.Tables{Prefix: "p_", Endpoint: tt.scheme + "://" + l.Addr().String()}
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()

@@ -1,9 +1,9 @@
-// Package engine opens the backends of a process: the store, the event log, and the table
+// Package backend opens the backends of a process: the store, the event log, and the table
 // of which server has whose streams. It is the only place that knows the modes; to
 // everything else embedded and distributed are alike.
 //
-// Concurrency: an Engine may be used by many goroutines.
-package engine
+// Concurrency: a Backend may be used by many goroutines.
+package backend
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine/clock"
+	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/kafka/dial"
@@ -32,8 +32,8 @@ const (
 	shortOpenTime = 3 * time.Second
 )
 
-// Engine is what is open.
-type Engine struct {
+// Backend is what is open.
+type Backend struct {
 	Store      store.Store
 	Generation string
 	// Routing is the table of which server has whose streams; nil where there is only this
@@ -53,7 +53,7 @@ type Engine struct {
 }
 
 // Open opens everything. Errors fit into one line.
-func Open(cfg Config) (*Engine, error) {
+func Open(cfg Config) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.opening("the store in %s", dir)
-	e := &Engine{}
+	e := &Backend{}
 	e.initWatch(cfg)
 	st, err := embedded.Open(embedded.Options{
 		Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.Embedded.AcceptLoss,
@@ -86,10 +86,10 @@ func Open(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-func openDistributed(cfg Config) (_ *Engine, err error) {
+func openDistributed(cfg Config) (_ *Backend, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
-	e, d := &Engine{cluster: cfg.Distributed.Kafka}, cfg.Distributed
+	e, d := &Backend{cluster: cfg.Distributed.Kafka}, cfg.Distributed
 	defer func() {
 		if err != nil {
 			_ = e.Close()
@@ -115,7 +115,7 @@ func openDistributed(cfg Config) (_ *Engine, err error) {
 
 // checkRouting refuses a Redis that does not let this process do what it must, and, where
 // the process cannot work without, one that does not answer.
-func (e *Engine) checkRouting(cfg Config) error {
+func (e *Backend) checkRouting(cfg Config) error {
 	limit := openTime
 	if cfg.Distributed.RedisMayWait {
 		limit = shortOpenTime
@@ -134,7 +134,7 @@ func (e *Engine) checkRouting(cfg Config) error {
 
 // withAdmin calls f with a connection to the cluster that is closed afterwards. The
 // embedded broker needs no administration: there f is not called.
-func (e *Engine) withAdmin(ctx context.Context, f func(context.Context, *kafka.Admin) error) error {
+func (e *Backend) withAdmin(ctx context.Context, f func(context.Context, *kafka.Admin) error) error {
 	if e.broker != nil {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (e *Engine) withAdmin(ctx context.Context, f func(context.Context, *kafka.A
 // CheckTopics refuses a cluster that cannot be reached, on which this process lacks what
 // its roles need, or whose topics are not as declared: nothing may be published before
 // that is put right. The embedded broker makes its topics itself.
-func (e *Engine) CheckTopics(ctx context.Context, roles ...acl.Role) error {
+func (e *Backend) CheckTopics(ctx context.Context, roles ...acl.Role) error {
 	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
 		if err := acl.Check(ctx, a.Client(), e.cluster.User, roles...); err != nil {
 			return err
@@ -167,7 +167,7 @@ func (e *Engine) CheckTopics(ctx context.Context, roles ...acl.Role) error {
 
 // CheckPublish refuses topics that relays may not publish to, before anything depends on
 // it.
-func (e *Engine) CheckPublish(ctx context.Context, topics []kafka.Topic) error {
+func (e *Backend) CheckPublish(ctx context.Context, topics []kafka.Topic) error {
 	return e.withAdmin(ctx, func(ctx context.Context, a *kafka.Admin) error {
 		return acl.CheckTopics(ctx, a.Client(), acl.Relay, topics)
 	})
@@ -175,7 +175,7 @@ func (e *Engine) CheckPublish(ctx context.Context, topics []kafka.Topic) error {
 
 // AddTopic makes a topic like another one, which may exist already with the same
 // partitions.
-func (e *Engine) AddTopic(ctx context.Context, t kafka.Topic, like string) error {
+func (e *Backend) AddTopic(ctx context.Context, t kafka.Topic, like string) error {
 	if e.broker != nil {
 		return e.broker.Add(ctx, t)
 	}
@@ -184,7 +184,7 @@ func (e *Engine) AddTopic(ctx context.Context, t kafka.Topic, like string) error
 
 // KafkaAddr is where the event log speaks Kafka; several addresses have commas between
 // them.
-func (e *Engine) KafkaAddr() string {
+func (e *Backend) KafkaAddr() string {
 	if e.broker == nil {
 		return e.cluster.Addr()
 	}
@@ -192,7 +192,7 @@ func (e *Engine) KafkaAddr() string {
 }
 
 // KafkaOptions are what clients of the event log need to be let in.
-func (e *Engine) KafkaOptions() []kafka.Option {
+func (e *Backend) KafkaOptions() []kafka.Option {
 	if e.broker == nil {
 		return e.cluster.Options()
 	}
@@ -201,7 +201,7 @@ func (e *Engine) KafkaOptions() []kafka.Option {
 
 // LogStable returns when all that was published before is on stable storage. In a cluster
 // an acknowledgement means that.
-func (e *Engine) LogStable(ctx context.Context) error {
+func (e *Backend) LogStable(ctx context.Context) error {
 	if e.broker == nil {
 		return ctx.Err()
 	}
@@ -210,11 +210,11 @@ func (e *Engine) LogStable(ctx context.Context) error {
 
 // Crowded reports whether the disk of an embedded engine is so full that what can wait
 // must.
-func (e *Engine) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
+func (e *Backend) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
 
 // Descriptors is how many files the event log of an embedded engine keeps open at most:
 // those that it writes, and older ones that somebody has read.
-func (e *Engine) Descriptors() (written, older int) {
+func (e *Backend) Descriptors() (written, older int) {
 	if e.broker == nil {
 		return 0, 0
 	}
@@ -222,7 +222,7 @@ func (e *Engine) Descriptors() (written, older int) {
 }
 
 // TrimLog keeps the embedded log within its cap; full says that it could not.
-func (e *Engine) TrimLog() (full bool, err error) {
+func (e *Backend) TrimLog() (full bool, err error) {
 	if e.broker == nil {
 		return false, nil
 	}
@@ -230,7 +230,7 @@ func (e *Engine) TrimLog() (full bool, err error) {
 }
 
 // LogBytes is the size of the embedded log.
-func (e *Engine) LogBytes() int64 {
+func (e *Backend) LogBytes() int64 {
 	if e.broker == nil {
 		return 0
 	}
@@ -243,11 +243,11 @@ const MaxSkew = view.MaxSkew
 
 // ErrSkew says that this machine's clock is too far from the store's, or was set by as
 // much where the store is in this process.
-var ErrSkew = errors.New("engine: the clock differs from the store's by more than 20 s")
+var ErrSkew = errors.New("backend: the clock differs from the store's by more than 20 s")
 
 // Ready reports whether the process can do its work: the store is durable and the
 // one that was opened, and the clock is near the store's.
-func (e *Engine) Ready(ctx context.Context) error {
+func (e *Backend) Ready(ctx context.Context) error {
 	if err := e.replaced.Load(); err != nil {
 		return *err
 	}
@@ -258,7 +258,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 }
 
 // Close closes everything, in reverse order.
-func (e *Engine) Close() error {
+func (e *Backend) Close() error {
 	var errs []error
 	if e.Routing != nil {
 		errs = append(errs, e.Routing.Close())

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine/clock"
+	"github.com/parley-chat/parley/server/backend/clock"
 )
 
 // machine is one whose wall clock can be set.

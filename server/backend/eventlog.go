@@ -1,4 +1,4 @@
-package engine
+package backend
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine/restore"
+	"github.com/parley-chat/parley/server/backend/restore"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"

@@ -1,4 +1,4 @@
-package engine_test
+package backend_test
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/engine"
-	"github.com/parley-chat/parley/server/engine/clock"
+	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/store"
 )
 
 // watch runs Watch; what it returns comes through the channel.
-func watch(t *testing.T, e *engine.Engine) <-chan error {
+func watch(t *testing.T, e *backend.Backend) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -52,7 +52,7 @@ func TestReplacedDirectory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
-			e, err := engine.Open(config(dir))
+			e, err := backend.Open(config(dir))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,10 +65,10 @@ func TestReplacedDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = <-ended
-			if !errors.Is(err, engine.ErrReplaced) || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, backend.ErrReplaced) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("ended with %v", err)
 			}
-			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrReplaced) {
+			if err := e.Ready(t.Context()); !errors.Is(err, backend.ErrReplaced) {
 				t.Errorf("ready: %v", err)
 			}
 		})
@@ -77,7 +77,7 @@ func TestReplacedDirectory(t *testing.T) {
 
 // A directory in which nothing was exchanged ends nobody.
 func TestSameDirectory(t *testing.T) {
-	e, err := engine.Open(config(t.TempDir()))
+	e, err := backend.Open(config(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestSetClockIsNotReady(t *testing.T) {
 		Wall:   func() time.Time { return time.Now().Add(time.Duration(by.Load())) },
 		Steady: func() time.Duration { return time.Since(began) },
 	}
-	e, err := engine.Open(cfg)
+	e, err := backend.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestSetClockIsNotReady(t *testing.T) {
 		ready bool
 	}{{0, true}, {10 * time.Second, true}, {25 * time.Second, false}, {-25 * time.Second, false}, {365 * 24 * time.Hour, false}, {0, true}} {
 		by.Store(int64(c.by))
-		if err := e.Ready(t.Context()); (err == nil) != c.ready || (err != nil && !errors.Is(err, engine.ErrSkew)) {
+		if err := e.Ready(t.Context()); (err == nil) != c.ready || (err != nil && !errors.Is(err, backend.ErrSkew)) {
 			t.Errorf("set by %v: %v", c.by, err)
 		}
 	}
@@ -136,8 +136,8 @@ func TestReplacedTables(t *testing.T) {
 		"replaced": {Op: store.OpPut, Key: key, Item: store.NewItem(store.Attr{Name: "id", Value: store.String("another")})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := engine.Tables{Endpoint: local, Prefix: "watch_" + strings.ToLower(rand.Text()[:8]) + "_"}
-			cfg := engine.Config{Distributed: &engine.Distributed{Tables: at}, Logger: slog.New(slog.DiscardHandler)}
+			at := backend.Tables{Endpoint: local, Prefix: "watch_" + strings.ToLower(rand.Text()[:8]) + "_"}
+			cfg := backend.Config{Distributed: &backend.Distributed{Tables: at}, Logger: slog.New(slog.DiscardHandler)}
 			tables, err := at.Open(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -146,7 +146,7 @@ func TestReplacedTables(t *testing.T) {
 			if _, err := tables.Apply(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			e, err := engine.Open(cfg)
+			e, err := backend.Open(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,10 +161,10 @@ func TestReplacedTables(t *testing.T) {
 			if err := e.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{do}}); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-ended; !errors.Is(err, engine.ErrReplaced) || strings.Contains(err.Error(), "\n") {
+			if err := <-ended; !errors.Is(err, backend.ErrReplaced) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("ended with %v", err)
 			}
-			if err := e.Ready(t.Context()); !errors.Is(err, engine.ErrReplaced) {
+			if err := e.Ready(t.Context()); !errors.Is(err, backend.ErrReplaced) {
 				t.Errorf("ready: %v", err)
 			}
 		})

@@ -1,12 +1,12 @@
-package engine
+package backend
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
 
+	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/config"
-	"github.com/parley-chat/parley/server/engine/clock"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/routing"
 )
@@ -51,9 +51,9 @@ type Distributed struct {
 func (c Config) Validate() error {
 	switch {
 	case (c.Embedded == nil) == (c.Distributed == nil):
-		return errors.New("engine: one of the modes is required")
+		return errors.New("backend: one of the modes is required")
 	case c.Embedded != nil && (c.Embedded.DataDir == "" || c.Embedded.Kafka == ""):
-		return errors.New("engine: a data directory and an address for Kafka are required")
+		return errors.New("backend: a data directory and an address for Kafka are required")
 	case c.Distributed != nil:
 		return c.Distributed.validate()
 	}
