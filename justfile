@@ -45,6 +45,10 @@ test-store:
 schemacheck *args="--base HEAD --events proto/event":
     go run ./schemacheck {{args}}
 
+# Build schemacheck for the supported systems, with checksums.
+schemacheck-binaries dir version:
+    .ci/binaries {{dir}} {{version}}
+
 # Add today's event schemas to the released ones; refused if they break those.
 release-schemas:
     go run ./schemacheck release
