@@ -1,11 +1,11 @@
-// Package linkseq carries committed changes from the process that made them to the
+// Package link carries committed changes from the process that made them to the
 // processes that hold streams of the users concerned.
 //
 // It owns the transport (one RPC service on a listener of its own, between processes
 // that share a secret), the queues in front of it, and the routing of a change: its
 // members, their servers, the links to those. It does not own the table of users and
 // servers (package routing), the sequence numbers by which losses are detected (package
-// delivery/link), or what a hub does with a change (package delivery).
+// delivery/linkseq), or what a hub does with a change (package delivery).
 //
 // # Rules
 //

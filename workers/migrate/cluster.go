@@ -114,7 +114,7 @@ func (l *Live) Subscribed(ctx context.Context, topic string) (waiting []string, 
 	return waiting, nil
 }
 
-// Stable implements Cluster.
+// Flush implements Cluster.
 func (l *Live) Flush(ctx context.Context) error { return l.Durable(ctx) }
 
 // Subjects registers the schemas of this program's events for all versions of their topics,

@@ -304,9 +304,9 @@ func TestStartAfterKillIsQuiet(t *testing.T) {
 	write()
 	p.kill()
 	p = launch(t, dir, "127.0.0.1:0")
-	for start := time.Now(); !strings.Contains(p.log.String(), "last owner"); time.Sleep(20 * time.Millisecond) {
+	for start := time.Now(); !strings.Contains(p.log.String(), "previous owner"); time.Sleep(20 * time.Millisecond) {
 		if time.Since(start) > 20*time.Second {
-			t.Fatal("nothing of the last owner: ", &p.log)
+			t.Fatal("nothing of the previous owner: ", &p.log)
 		}
 	}
 	time.Sleep(time.Second)

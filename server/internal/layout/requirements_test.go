@@ -36,7 +36,7 @@ func TestRequirements(t *testing.T) {
 		if proofs[id] != nil {
 			t.Errorf("%s stands twice on the page", id)
 		}
-		proofs[id] = regexp.MustCompile("[a-z0-9/]+\\.(?:Test|Fuzz|Benchmark|Example)\\w+").FindAllString(cells[2], -1)
+		proofs[id] = regexp.MustCompile(`[a-z0-9/]+\.(?:Test|Fuzz|Benchmark|Example)\w+`).FindAllString(cells[2], -1)
 		if len(proofs[id]) == 0 {
 			t.Errorf("%s has no test on the page", id)
 		}
