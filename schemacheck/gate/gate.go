@@ -1,6 +1,6 @@
 // Package gate gives the one verdict on a schema change that the command line, the
 // plugin of buf and the registry share: the rules of compat, then the samples of
-// execute, within a budget.
+// differential, within a budget.
 //
 // It owns which versions a policy compares and how both kinds of findings become one
 // list. It knows no rule and makes no sample.

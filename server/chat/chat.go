@@ -6,7 +6,7 @@
 // and runs that, those that change the chat as a whole in the chat's queue (queue.go).
 // The parts have packages of their own: command is what callers ask for, admit who may
 // enter a queue, queue the order in a chat, plan the rules and plans as pure functions,
-// commit how a plan gets an outcome, people the rows of users, stamp the timestamps.
+// commit how a plan gets an outcome, people the rows of users, timestamp the times.
 // What a user may see (package view), delivery and transport are elsewhere.
 //
 // Nothing is answered before it is durable: success follows the store's commit,

@@ -35,7 +35,7 @@ func (s *Service) CheckCount(callerCtx context.Context, chatID string) (found Co
 	return found, err
 }
 
-// countAttempts is how often a count is started because the chat changed.
+// countAttempts is how often a count starts over because the chat has changed.
 const countAttempts = 5
 
 func (s *Service) checkCount(callerCtx, ctx context.Context, q *queue.Chat) (Count, error) {

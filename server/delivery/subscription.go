@@ -22,7 +22,7 @@ type subscription struct {
 	removedAt int64
 }
 
-// Key implements ordered.Keyed.
+// Key implements sortedlist.Keyed.
 func (a *subscription) Key() string { return a.chat.id }
 
 // subscribe makes an inactive subscription. Callers hold mu and know that there is

@@ -111,7 +111,8 @@ func EncodeCommit(c chat.Commit) ([]byte, error) {
 }
 
 // DecodeCommit reads a nudge: the part of a commit that a relay needs. Anybody who can
-// write to the channel may have sent it, so everything is validated.
+// write to the channel may have sent it, so everything is validated, and its bytes are
+// not taken for those of the store.
 func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 	w := &linkv1.Commit{}
 	if err := proto.Unmarshal(b, w); err != nil {
@@ -124,15 +125,13 @@ func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 	if err != nil {
 		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
 	}
-	payloads := make([][]byte, len(events))
 	for i, e := range events {
-		payloads[i] = w.GetEvents()[i].GetPayload()
 		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) || e.GetMetadata().GetGeneration() != generation {
 			return chat.Commit{}, fmt.Errorf("nudge: event %d is not one of the commit", i)
 		}
 	}
 	return chat.Commit{
-		ChatID: w.GetChatId(), Head: table.Head{ChatID: w.GetChatId(), Version: w.GetVersion()}, Events: events, Payloads: payloads,
+		ChatID: w.GetChatId(), Head: table.Head{ChatID: w.GetChatId(), Version: w.GetVersion()}, Events: events,
 		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(w.GetChatId())), SK: w.GetRow()}},
 	}, nil
 }

@@ -294,6 +294,9 @@ func (r *Reader) resume(ctx context.Context, token, purpose, user, query string)
 	}
 	if back.Count > w.setbacks {
 		w.start, w.setbacks = min(w.start, back.From), back.Count
+		if w.second { // more chats count as recent now, some before the position
+			w.chatID = ""
+		}
 	}
 	return w, nil
 }

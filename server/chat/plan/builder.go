@@ -21,10 +21,7 @@ type builder struct {
 	time      *timestamppb.Timestamp // At; shared by all messages of the plan
 	chatLimit int64                  // chats that a user who joins may be in already; 0: any number
 
-	// Most plans have one event, whose lists need no memory of their own.
-	oneEvent   [1]event.Event
-	onePayload [1][]byte
-	oneSent    [1]command.Sent
+	oneSent [1]command.Sent // most plans have one, whose list needs no memory of its own
 }
 
 func (p Planner) builder(base table.Head, at int64, cause event.Cause, writes, events int) *builder {
@@ -35,10 +32,8 @@ func (p Planner) builder(base table.Head, at int64, cause event.Cause, writes, e
 		},
 		planner: p, cause: cause, time: timestamppb.New(time.UnixMilli(at)),
 	}
-	b.Events, b.Payloads = b.oneEvent[:0], b.onePayload[:0]
-	if events > 1 {
-		b.Events, b.Payloads = make([]event.Event, 0, events), make([][]byte, 0, events)
-	}
+	// Whoever keeps a commit's events must not keep the builder with its writes.
+	b.Events, b.Payloads = make([]event.Event, 0, max(1, events)), make([][]byte, 0, max(1, events))
 	b.Head.ChangedAt = at
 	if base.Version == 0 {
 		b.Head.LastAt = at

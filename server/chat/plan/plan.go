@@ -4,7 +4,7 @@
 //
 // It owns who may do what, which rows and conditions a change needs, and what a
 // failed condition means. It does not own the commands (package command), reading,
-// retries and queues (packages chat, commit and queue), timestamps (package stamp),
+// retries and queues (packages chat, commit and queue), timestamps (package timestamp),
 // or the layout of rows (package table). Nothing here does I/O; functions may be
 // called from many goroutines, a Plan is not changed once it is made.
 //

@@ -72,6 +72,13 @@ const (
 	reach      = raiseEvery + fresh
 )
 
+// RaisePause is the pause between two calls of Raise. With raiseIdle it is less than
+// reach, so that the row covers every read of a process that calls Raise.
+const (
+	RaisePause = 20 * time.Second
+	raiseIdle  = 30 * time.Second
+)
+
 // Start is where reads begin: they show every change that is stamped before At, by stamps
 // that went back as often as Setbacks says.
 type Start struct {
@@ -109,6 +116,14 @@ func (c *Clock) Begin(ctx context.Context) (Start, error) {
 	return Start{At: at, Setbacks: c.row.back.Count}, nil
 }
 
+// Raise writes the present time into the row if the row is older by raiseIdle. Called
+// every RaisePause, it keeps the row close enough that reads which begin together after
+// an idle time need not wait for a write to be covered. A write that fails is repeated.
+func (c *Clock) Raise(ctx context.Context) {
+	c.observe(c.now().UnixMilli())
+	c.keep(ctx, c.st.Transact, raiseIdle)
+}
+
 // refresh takes a reader's time in. It reads the row, unless that was done a moment ago,
 // and writes it if a setback or this time is missing. A write that fails is not an error:
 // the next one repeats it.
@@ -130,7 +145,7 @@ func (c *Clock) refresh(ctx context.Context, now time.Time) error {
 		c.row = r
 	}
 	c.mu.Unlock()
-	c.keep(ctx, c.st.Transact, raiseEvery)
+	c.keep(context.WithoutCancel(ctx), c.st.Transact, raiseEvery) // a client that leaves must not make times old
 	return nil
 }
 

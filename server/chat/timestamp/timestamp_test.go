@@ -40,6 +40,33 @@ func (w *world) keep(c *timestamp.Clock) (stored int64) {
 	return it.Get(table.AttrStamp).Int64()
 }
 
+// Reads that begin together after a night without any, while the row cannot be written,
+// begin now and not in the evening, if the process called Raise meanwhile.
+func TestReadsAfterAnIdleTime(t *testing.T) {
+	for _, raised := range []bool{true, false} {
+		w := &world{t: t, st: storetest.NewMap(time.Now), now: time.UnixMilli(1_700_000_000_000)}
+		c := w.load()
+		for night := w.now.Add(10 * time.Hour); w.now.Before(night); w.now = w.now.Add(timestamp.RaisePause) {
+			if raised {
+				c.Raise(t.Context())
+			}
+		}
+		w.st = refusing{w.st}
+		start, err := timestamp.New(w.st, func() time.Time { return w.now }).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if late := w.now.Sub(start.At); late > 0 == raised {
+			t.Errorf("raised %t: the read begins %v ago", raised, late)
+		}
+	}
+}
+
+// refusing is a store that cannot be written.
+type refusing struct{ store.Store }
+
+func (refusing) Transact(context.Context, store.Plan) error { return store.ErrUnavailable }
+
 // Stamps do not go back with a clock that is set back by up to five minutes, nor with a
 // restart.
 func TestStampsDoNotGoBack(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // program is what the server is made of. What only one mode has, the durable path or the
@@ -99,6 +100,14 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 // buildChats makes the service and the hub. The hub needs the service for watermarks, and
 // the service the hub for its commits; neither calls the other before both exist.
 func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *timestamp.Clock) (err error) {
+	p.services = append(p.services, lifecycle.Service{Name: "clock", Run: func(ctx context.Context, ready func()) error {
+		for stamps.Raise(ctx); ; stamps.Raise(ctx) {
+			ready()
+			if err := wait.For(ctx, timestamp.RaisePause); err != nil {
+				return nil
+			}
+		}
+	}})
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: p.backend.Store, Clock: clocks.Wall, Stamps: stamps, Generation: p.backend.Generation, Producer: p.process,
 		Shared: p.cfg.distributed(), Meter: meter(p.counts), Chats: p.cfg.MaxChatsPerUser,

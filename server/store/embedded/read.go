@@ -219,7 +219,7 @@ type page struct {
 	decoder decoder
 }
 
-// take puts the iterator's row on the page and reports whether there may be more.
+// add puts the iterator's row on the page and reports whether there may be more.
 func (p *page) add(ctx context.Context, it *pebble.Iterator, k store.Key, cursor string) (bool, error) {
 	if p.Evaluated()%checkEvery == checkEvery-1 && ctx.Err() != nil {
 		return false, ctx.Err()
