@@ -80,6 +80,8 @@ func New(of config.Program, root *cobra.Command, name string) *Program {
 	root.CompletionOptions.HiddenDefaultCmd = true // the root's help lists it in a line of its own
 	p.flags = config.Declare(of, root.Flags())
 	root.Flags().Bool("version", false, "print the version")
+	root.InitDefaultHelpFlag() // also before a command, whose line cobra reads first
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return answer(root) }
 	root.SetFlagErrorFunc(p.explainFlag)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { p.help(c.OutOrStdout(), of, c) })
 	root.SetHelpCommand(p.helpCommand())
@@ -108,7 +110,7 @@ func (p *Program) Run(ctx context.Context, args []string, stdout, stderr io.Writ
 	p.Root.SetOut(stdout)
 	p.Root.SetErr(stderr)
 	p.Root.SetArgs(p.withTwoDashes(args))
-	err := p.Root.ExecuteContext(ctx)
+	err := p.explainSetting(p.Root.ExecuteContext(ctx))
 	var (
 		usage UsageError
 		exit  Exit
@@ -157,6 +159,38 @@ func (p *Program) explainFlag(c *cobra.Command, err error) error {
 		return Usagef("%.40q: flags go before the command; an argument that begins with a dash goes behind --", dashed(unknown.GetSpecifiedName()))
 	}
 	return UsageError{p.flags.ExplainFlag(err)}
+}
+
+// explainSetting makes a UsageError of an error of the settings before a command, which
+// cobra returns as it is.
+func (p *Program) explainSetting(err error) error {
+	var (
+		usage   UsageError
+		unknown *pflag.NotExistError
+		alone   *pflag.ValueRequiredError
+		invalid *pflag.InvalidValueError
+		syntax  *pflag.InvalidSyntaxError
+	)
+	if errors.As(err, &usage) || !errors.As(err, &unknown) && !errors.As(err, &alone) && !errors.As(err, &invalid) && !errors.As(err, &syntax) {
+		return err
+	}
+	return UsageError{p.flags.ExplainFlag(err)}
+}
+
+// answer prints help or the version and ends the program, if the flags before the command
+// ask for it, whatever the command is.
+func answer(root *cobra.Command) error {
+	if asked, err := root.Flags().GetBool("help"); err == nil && asked {
+		if err := root.Help(); err != nil {
+			return err
+		}
+		return Exit(ExitOK)
+	}
+	printed, err := VersionRequested(root)
+	if err == nil && printed {
+		return Exit(ExitOK)
+	}
+	return err
 }
 
 func dashed(name string) string {

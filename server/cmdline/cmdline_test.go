@@ -67,6 +67,11 @@ func TestHelpAndVersion(t *testing.T) {
 		{"--version", version, "usage"},
 		{"-version", version, "usage"},
 		{"--data-dir /x version", version, "usage"},
+		{"--version token bob", version, "usage"},
+		{"--version own -x", version, "usage"},
+		{"--help token", all, ""},
+		{"--help=true topics apply", all, ""},
+		{"-h x token", all, ""},
 	} {
 		code, stdout, stderr := run(t, strings.Fields(tt.line)...)
 		if code != ExitOK || stderr != "" || !strings.Contains(stdout, tt.says) || tt.not != "" && strings.Contains(stdout, tt.not) || !strings.HasSuffix(stdout, "\n") {
@@ -81,22 +86,26 @@ func TestMistakes(t *testing.T) {
 		code int
 		says string
 	}{
-		"help dance":        {ExitUsage, `unknown command "dance"`},
-		"help topics dance": {ExitUsage, `unknown command "topics dance"`},
-		"dance":             {ExitUsage, `unknown command "dance"`},
-		"--nope":            {ExitUsage, "flag provided but not defined: -nope"},
-		"--nope --help":     {ExitUsage, "not defined: -nope"},
-		"-nope token":       {ExitUsage, "not defined: -nope"},
-		"--listen":          {ExitUsage, "flag needs an argument: -listen"},
-		"--listn x":         {ExitUsage, "did you mean --listen?"},
-		"--redis-password":  {ExitUsage, "others could see it there: set PARLEY_REDIS_PASSWORD"},
-		"topics":            {ExitUsage, "topics needs apply or acl"},
-		"topics dance":      {ExitUsage, "topics needs apply or acl"},
-		"single":            {ExitUsage, "single only is the one command on single"},
-		"token --listen x":  {ExitUsage, `"--listen": flags go before the command`},
-		"token bob":         {ExitUsage, "there is no setting PARLEY_LISTN"},
-		"token -- -h":       {ExitUsage, "there is no setting PARLEY_LISTN"},
-		"fails":             {ExitFailed, "name: no luck\n"},
+		"help dance":               {ExitUsage, `unknown command "dance"`},
+		"help topics dance":        {ExitUsage, `unknown command "topics dance"`},
+		"dance":                    {ExitUsage, `unknown command "dance"`},
+		"--nope":                   {ExitUsage, "flag provided but not defined: -nope"},
+		"--nope --help":            {ExitUsage, "not defined: -nope"},
+		"-nope token":              {ExitUsage, "not defined: -nope"},
+		"--nope x token":           {ExitUsage, "flag provided but not defined: -nope"},
+		"--nope=x token":           {ExitUsage, "flag provided but not defined: -nope"},
+		"--listn x token":          {ExitUsage, "did you mean --listen?"},
+		"--redis-password=x token": {ExitUsage, "others could see it there: set PARLEY_REDIS_PASSWORD"},
+		"--listen":                 {ExitUsage, "flag needs an argument: -listen"},
+		"--listn x":                {ExitUsage, "did you mean --listen?"},
+		"--redis-password":         {ExitUsage, "others could see it there: set PARLEY_REDIS_PASSWORD"},
+		"topics":                   {ExitUsage, "topics needs apply or acl"},
+		"topics dance":             {ExitUsage, "topics needs apply or acl"},
+		"single":                   {ExitUsage, "single only is the one command on single"},
+		"token --listen x":         {ExitUsage, `"--listen": flags go before the command`},
+		"token bob":                {ExitUsage, "there is no setting PARLEY_LISTN"},
+		"token -- -h":              {ExitUsage, "there is no setting PARLEY_LISTN"},
+		"fails":                    {ExitFailed, "name: no luck\n"},
 	} {
 		code, stdout, stderr := run(t, strings.Fields(line)...)
 		if code != want.code || stdout != "" || !strings.Contains(stderr, want.says) || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "name: ") {

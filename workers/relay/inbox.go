@@ -79,6 +79,7 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 		b.release(w)
 		w.commits, w.size, w.queryOutbox = nil, 0, true
 	} else {
+		c.Payloads, c.Outbox.Item = nil, nil // size counts the events only
 		w.commits = append(w.commits, c)
 		w.size += size
 		b.events += len(c.Events)

@@ -141,7 +141,7 @@ func hasGap(rows []table.Outbox, last int64) bool {
 // chatRows are the rows of a chat that are not pending deletion.
 type chatRows struct {
 	list, replays []table.Outbox // those of new events, and replays
-	unreadable    error          // why badKey cannot be read; nil if all can
+	unreadable    error          // why unreadableKey cannot be read; nil if all can
 	unreadableKey store.Key
 }
 

@@ -32,6 +32,7 @@ type monitor struct {
 	counted  int             // failures counted for the attempt
 	sweeps   int
 	measured time.Time // last count of the backlog, by a sweep or by the monitor
+	next     time.Time // the monitor's next count is not before
 }
 
 // countedError is the error of an attempt that the monitor has already counted.
@@ -68,9 +69,12 @@ func (r *Relay) watch(ctx context.Context) {
 		}
 		r.countSlow()
 		if sweeps, due := r.monitor.due(); due {
+			began := time.Now()
 			if err := r.measure(ctx, sweeps); err != nil && ctx.Err() == nil {
 				r.cfg.Logger.Warn("relay: cannot count the rows of the outbox", "error", err)
 			}
+			// A long outbox is read beside the sweep for a tenth of the time at most.
+			r.monitor.pause(max(slowAfter, 9*time.Since(began)))
 		}
 	}
 }
@@ -108,7 +112,14 @@ func (m *monitor) swept() {
 func (m *monitor) due() (sweeps int, due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.sweeps, time.Since(m.measured) >= slowAfter
+	return m.sweeps, time.Since(m.measured) >= slowAfter && !time.Now().Before(m.next)
+}
+
+// pause has the next count wait, whether or not the last one succeeded.
+func (m *monitor) pause(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.next = time.Now().Add(d)
 }
 
 // measure counts the rows in the outbox and finds the oldest, including rows that are

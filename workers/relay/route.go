@@ -87,6 +87,9 @@ func (r *Relay) renew(ctx context.Context, revision int64) error {
 		case errors.Is(err, kafka.ErrFenced):
 			return err
 		case err != nil:
+			if ctx.Err() != nil {
+				return nil // the relay ends
+			}
 			if !errors.As(err, new(countedError)) {
 				r.failures.Add(1)
 			}

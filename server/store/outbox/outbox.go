@@ -74,10 +74,11 @@ func Read(row store.Row) (table.Outbox, error) {
 // Waiting says which events of a chat wait for their first publication.
 type Waiting struct {
 	First      int64 // version of the first event that a readable row announces; 0: none
-	Unreadable bool  // a row cannot be read and may announce any event
+	Unreadable bool  // a row before it, or any, cannot be read and may announce any event
 }
 
-// Unpublished reads which events of a chat wait for their first publication.
+// Unpublished reads which events of a chat wait for their first publication. It reads up
+// to the first row that is no replay.
 func Unpublished(ctx context.Context, st store.Store, chatID string) (w Waiting, err error) {
 	for row, err := range Rows(ctx, st, chatID) {
 		if err != nil {
@@ -86,8 +87,9 @@ func Unpublished(ctx context.Context, st store.Store, chatID string) (w Waiting,
 		switch o, err := table.OutboxFrom(row); {
 		case err != nil:
 			w.Unreadable = true
-		case !o.Replay && w.First == 0:
+		case !o.Replay:
 			w.First = o.FirstVersion
+			return w, nil // all that follows announces later events
 		}
 	}
 	return w, nil

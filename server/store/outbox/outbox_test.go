@@ -22,8 +22,8 @@ func unreadable(sk string) store.Write {
 	return store.Write{Op: store.OpPut, Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(chat)), SK: chat + "#" + sk}, Item: table.Outbox{Count: 1}.Item()}
 }
 
-// What waits begins with the first row that is no replay; a row that cannot be read is
-// reported wherever it stands, and other chats' rows are not looked at.
+// What waits begins with the first row that is no replay, where reading ends; a row that
+// cannot be read is reported before it, and other chats' rows are not looked at.
 func TestUnpublished(t *testing.T) {
 	other := row(1, false)
 	other.Key.SK = "chat_abc124#" + table.Number(1)
@@ -37,7 +37,7 @@ func TestUnpublished(t *testing.T) {
 		"replays":             {[]store.Write{row(3, true)}, Waiting{}},
 		"a replay before":     {[]store.Write{row(3, true), row(5, false)}, Waiting{First: 5}},
 		"unreadable":          {[]store.Write{unreadable("0")}, Waiting{Unreadable: true}},
-		"unreadable, behind":  {[]store.Write{row(5, false), unreadable("first")}, Waiting{First: 5, Unreadable: true}},
+		"unreadable, behind":  {[]store.Write{row(5, false), unreadable("first")}, Waiting{First: 5}},
 		"unreadable, and one": {[]store.Write{unreadable("0"), row(5, false)}, Waiting{First: 5, Unreadable: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
