@@ -16,7 +16,7 @@ check-generated:
 
 # Format Go and protos.
 fmt:
-    gofmt -w server
+    gofmt -w server workers schemacheck
     .tools/install && .tools/bin/buf format -w
 
 # Check format, vet, staticcheck, protos and layout.
