@@ -23,21 +23,19 @@ func Restarted(name string, log *slog.Logger, run func(context.Context) error) S
 				break
 			}
 			log.Error(name+" ended and restarts", "error", err)
-			Wait(ctx, restartPause)
+			pause(ctx, restartPause)
 		}
 		return nil
 	}}
 }
 
-// Wait waits for a time, and reports whether ctx has not ended before.
-func Wait(ctx context.Context, d time.Duration) bool {
+// pause waits for a time, or until ctx ends. This package imports no other of the server's.
+func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -41,6 +41,7 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/consume/crashlog"
 )
 
@@ -250,7 +251,7 @@ func (p *pollErrors) add(ctx context.Context, now time.Time, failure error, reco
 	case failure == nil:
 		p.failures = 0
 	case !records:
-		sleep(ctx, min(firstPollWait<<min(p.failures, 16), maxPollWait))
+		_ = wait.For(ctx, min(firstPollWait<<min(p.failures, 16), maxPollWait))
 		p.failures++
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Handler works on a record.
@@ -133,7 +134,7 @@ func (e *Engine) tryBatch(ctx context.Context, kb *keyBatch, records []*kafka.Re
 		done, err := e.callBatch(ctx, records[finished:])
 		finished += done
 		e.handled.Add(int64(done))
-		if finished == len(records) || classOf(err) != Downstream || len(waits) == 0 || !sleep(ctx, waits[0]) {
+		if finished == len(records) || classOf(err) != Downstream || len(waits) == 0 || wait.For(ctx, waits[0]) != nil {
 			return finished, err
 		}
 	}
@@ -152,7 +153,7 @@ const (
 // record handles one record; it is finished if there is no error.
 func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Duration) (outcome, error) {
 	err := e.call(ctx, r)
-	for ; classOf(err) == Downstream && len(waits) > 0 && sleep(ctx, waits[0]); waits = waits[1:] {
+	for ; classOf(err) == Downstream && len(waits) > 0 && wait.For(ctx, waits[0]) == nil; waits = waits[1:] {
 		err = e.call(ctx, r)
 	}
 	if err == nil {
@@ -217,17 +218,5 @@ func (e *Engine) logPanic(r *kafka.Record, err error) {
 	var p *panicked
 	if errors.As(err, &p) {
 		e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p.value, "stack", string(p.stack))
-	}
-}
-
-// sleep waits; false says that ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

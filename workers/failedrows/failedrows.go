@@ -67,20 +67,16 @@ func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, 
 	var rows []Row
 	for shard := from; shard < event.Shards; shard++ {
 		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), From: last, Consistency: store.Strong}
-		for first := true; first || q.Cursor != ""; first = false {
-			page, err := st.Query(ctx, q)
+		for r, err := range store.QueryAll(ctx, st, q) {
 			if err != nil {
 				return nil, fmt.Errorf("read outbox: %w", err)
 			}
-			for _, r := range page.Rows {
-				if r.Key.SK == last || r.Item.Get(table.AttrLastError).Str() == "" {
-					continue
-				}
-				if rows = append(rows, rowFrom(r)); len(rows) == limit {
-					return rows, nil
-				}
+			if r.Key.SK == last || r.Item.Get(table.AttrLastError).Str() == "" {
+				continue
 			}
-			q.Cursor = page.Cursor
+			if rows = append(rows, rowFrom(r)); len(rows) == limit {
+				return rows, nil
+			}
 		}
 		last = ""
 	}
@@ -195,33 +191,29 @@ func derive(ctx context.Context, st store.Store, chatID string, from, to int64) 
 	if to > 0 {
 		q.To = table.Number(to)
 	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := st.Query(ctx, q)
+	for er, err := range store.QueryAll(ctx, st, q) {
 		if err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
-		for _, er := range page.Rows {
-			e, err := table.EventFrom(er)
-			if err != nil {
-				continue
-			}
-			decoded, err := event.Unmarshal(e.Type, e.Payload)
-			if err != nil {
-				continue
-			}
-			if n := len(rows); n > 0 && rows[n-1].Count < outbox.MaxRun && rows[n-1].FirstVersion+rows[n-1].Count == e.Version {
-				rows[n-1].Count++
-				continue
-			}
-			rows = append(rows, table.Outbox{
-				Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: e.Version, Count: 1,
-				CreatedAt: decoded.GetMetadata().GetEventTime().AsTime().UnixMilli(),
-			})
-			if len(rows) > store.MaxPlanWrites-1 {
-				return nil, fmt.Errorf("%w: more than %d rows would be written", ErrInvalid, store.MaxPlanWrites-1)
-			}
+		e, err := table.EventFrom(er)
+		if err != nil {
+			continue
 		}
-		q.Cursor = page.Cursor
+		decoded, err := event.Unmarshal(e.Type, e.Payload)
+		if err != nil {
+			continue
+		}
+		if n := len(rows); n > 0 && rows[n-1].Count < outbox.MaxRun && rows[n-1].FirstVersion+rows[n-1].Count == e.Version {
+			rows[n-1].Count++
+			continue
+		}
+		rows = append(rows, table.Outbox{
+			Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: e.Version, Count: 1,
+			CreatedAt: decoded.GetMetadata().GetEventTime().AsTime().UnixMilli(),
+		})
+		if len(rows) > store.MaxPlanWrites-1 {
+			return nil, fmt.Errorf("%w: more than %d rows would be written", ErrInvalid, store.MaxPlanWrites-1)
+		}
 	}
 	if len(rows) == 0 {
 		return nil, ErrNoEvents

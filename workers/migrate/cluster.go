@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
@@ -45,10 +46,8 @@ func retryQuery[T any](ctx context.Context, query func(context.Context) (T, erro
 		if !kerr.IsRetriable(err) {
 			return answer, err
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, queryRetry) != nil {
 			return answer, err
-		case <-time.After(queryRetry):
 		}
 	}
 }

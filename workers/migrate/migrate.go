@@ -41,6 +41,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Cluster is what a migration needs of the brokers, the relays and the groups.
@@ -228,14 +229,7 @@ func (m *Migrator) retryAfter(ctx context.Context, err error) bool {
 
 // pause waits for the period of checks, and reports whether ctx is not done.
 func (m *Migrator) pause(ctx context.Context) bool {
-	t := time.NewTimer(m.cfg.Poll)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return wait.For(ctx, m.cfg.Poll) == nil
 }
 
 // finished reports whether the topic is as requested.

@@ -185,15 +185,11 @@ func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
 		From: table.Number(rows[0].FirstVersion), To: table.Number(end.FirstVersion + end.Count - 1),
 	}
 	found := map[string]store.Row{} // by sort key
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.cfg.Store.Query(ctx, q)
+	for er, err := range store.QueryAll(ctx, r.cfg.Store, q) {
 		if err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
-		for _, er := range page.Rows {
-			found[er.Key.SK] = er
-		}
-		q.Cursor = page.Cursor
+		found[er.Key.SK] = er
 	}
 	plans := make([]plan, 0, len(rows))
 	for _, row := range rows {

@@ -133,18 +133,14 @@ func (r *Relay) measure(ctx context.Context, sweeps int) error {
 			continue
 		}
 		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard)}
-		for first := true; first || q.Cursor != ""; first = false {
-			page, err := r.cfg.Store.Query(ctx, q)
+		for row, err := range store.QueryAll(ctx, r.cfg.Store, q) {
 			if err != nil {
 				return fmt.Errorf("read outbox: %w", err)
 			}
-			for _, row := range page.Rows {
-				rows++
-				if o, err := table.OutboxFrom(row); err == nil && (oldest == 0 || o.CreatedAt < oldest) {
-					oldest = o.CreatedAt
-				}
+			rows++
+			if o, err := table.OutboxFrom(row); err == nil && (oldest == 0 || o.CreatedAt < oldest) {
+				oldest = o.CreatedAt
 			}
-			q.Cursor = page.Cursor
 		}
 	}
 	m := &r.monitor

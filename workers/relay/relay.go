@@ -45,6 +45,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Config sets a Relay up. Zero durations and sizes take the defaults.
@@ -221,7 +222,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		_ = r.finishDeletion()
 		monitor.Wait()
 	}()
-	wait := firstWait
+	backoff := firstWait
 	for ctx.Err() == nil {
 		err := r.pass(ctx)
 		if !errors.Is(err, kafka.ErrFenced) { // deletions free space, also while nothing can be published
@@ -235,12 +236,12 @@ func (r *Relay) Run(ctx context.Context) error {
 				r.failures.Add(1)
 			}
 			r.cfg.Logger.Warn("relay: cycle failed; retrying", "error", err)
-			r.pause(ctx, wait)
-			wait = min(2*wait, maxWait)
+			_ = wait.For(ctx, backoff)
+			backoff = min(2*backoff, maxWait)
 			r.lastSweep = time.Time{} // nudges may have been lost with the cycle
 			continue
 		}
-		wait = firstWait
+		backoff = firstWait
 		r.recordProgress()
 		r.idle(ctx)
 	}
@@ -302,15 +303,6 @@ func (r *Relay) untilNext() time.Duration {
 		return min(d, time.Until(r.restUntil))
 	}
 	return d
-}
-
-func (r *Relay) pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }
 
 // Cycle sweeps if a sweep is due, publishes nudges, and deletes rows whose records are

@@ -48,20 +48,16 @@ func (r *Relay) sweepShard(ctx context.Context, s *sweepState, shard int) error 
 	emit := r.batcher(ctx, &s.plans)
 	q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Consistency: store.Strong}
 	s.previous = ""
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.cfg.Store.Query(ctx, q)
+	for row, err := range store.QueryAll(ctx, r.cfg.Store, q) {
 		if err != nil {
 			return fmt.Errorf("sweep outbox: %w", err)
 		}
-		for _, row := range page.Rows {
-			if r.isPending[row.Key] {
-				continue
-			}
-			if err := r.sweepRow(ctx, s, row, emit); err != nil {
-				return err
-			}
+		if r.isPending[row.Key] {
+			continue
 		}
-		q.Cursor = page.Cursor
+		if err := r.sweepRow(ctx, s, row, emit); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Limits of a call.
@@ -248,14 +249,7 @@ func (r *run) pause(ctx context.Context, events int) error {
 	if r.options.DryRun {
 		return ctx.Err()
 	}
-	t := time.NewTimer(time.Duration(events) * time.Second / time.Duration(r.options.Rate))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	return wait.For(ctx, time.Duration(events)*time.Second/time.Duration(r.options.Rate))
 }
 
 // selectVersions reads the versions of a chat's selected events from one on, in order.
@@ -267,22 +261,18 @@ func (r *run) selectVersions(ctx context.Context, id string, from int64, limit i
 		}
 		q.To = table.Number(r.filter.To)
 	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := r.store.Query(ctx, q)
+	for row, err := range store.QueryAll(ctx, r.store, q) {
 		if err != nil {
 			return nil, false, fmt.Errorf("read events: %w", err)
 		}
-		for _, row := range page.Rows {
-			v, ok := r.filter.matches(row)
-			if !ok {
-				continue
-			}
-			if len(versions) == limit {
-				return versions, true, nil
-			}
-			versions = append(versions, v)
+		v, ok := r.filter.matches(row)
+		if !ok {
+			continue
 		}
-		q.Cursor = page.Cursor
+		if len(versions) == limit {
+			return versions, true, nil
+		}
+		versions = append(versions, v)
 	}
 	return versions, false, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
@@ -88,7 +89,7 @@ func (k *logKeeper) paused() error {
 // run trims the log until ctx ends.
 func (k *logKeeper) run(ctx context.Context, ready func()) error {
 	ready()
-	for lifecycle.Wait(ctx, trimEvery) {
+	for wait.For(ctx, trimEvery) == nil {
 		full, err := k.backend.TrimLog()
 		k.full.Store(full)
 		if err != nil || full {

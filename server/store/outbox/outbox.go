@@ -33,23 +33,18 @@ const MaxRun = 100
 // Rows returns the rows of a chat in the order of their keys, which is that of their first
 // versions. Reads are strongly consistent, one page at a time. An error ends the sequence.
 func Rows(ctx context.Context, st store.Store, chatID string) iter.Seq2[store.Row, error] {
+	q := store.Query{
+		Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
+		From: chatID + "#", To: chatID + "#~",
+	}
 	return func(yield func(store.Row, error) bool) {
-		q := store.Query{
-			Table: store.Outbox, PK: table.ShardKey(event.Shard(chatID)), Consistency: store.Strong,
-			From: chatID + "#", To: chatID + "#~",
-		}
-		for first := true; first || q.Cursor != ""; first = false {
-			page, err := st.Query(ctx, q)
+		for row, err := range store.QueryAll(ctx, st, q) {
 			if err != nil {
-				yield(store.Row{}, fmt.Errorf("read outbox: %w", err))
+				err = fmt.Errorf("read outbox: %w", err)
+			}
+			if !yield(row, err) {
 				return
 			}
-			for _, row := range page.Rows {
-				if !yield(row, nil) {
-					return
-				}
-			}
-			q.Cursor = page.Cursor
 		}
 	}
 }

@@ -99,21 +99,17 @@ func (l *Log) counts(ctx context.Context, p kafka.Partition, from int64) (map[in
 	q := store.Query{
 		Table: store.ConsumerAttempts, PK: l.key(p), From: table.Number(from), To: table.Number(1<<63 - 1), Consistency: store.Strong,
 	}
-	for first := true; first || q.Cursor != ""; first = false {
-		page, err := l.Store.Query(ctx, q)
+	for row, err := range store.QueryAll(ctx, l.Store, q) {
 		if err != nil {
 			return nil, err
 		}
-		for _, row := range page.Rows {
-			a, err := table.AttemptsFrom(row)
-			if err != nil {
-				return nil, err
-			}
-			if a.Ends > 0 {
-				counts[a.Offset] = a.Ends
-			}
+		a, err := table.AttemptsFrom(row)
+		if err != nil {
+			return nil, err
 		}
-		q.Cursor = page.Cursor
+		if a.Ends > 0 {
+			counts[a.Offset] = a.Ends
+		}
 	}
 	return counts, nil
 }

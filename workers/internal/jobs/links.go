@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/view"
+	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/observe"
 )
 
@@ -65,7 +65,7 @@ func (p *program) keep(l *links, lease *routing.Lease) {
 			return nil
 		}
 		for err := l.mesh.Open(ctx); err != nil; err = l.mesh.Open(ctx) {
-			if !lifecycle.Wait(ctx, time.Second) {
+			if wait.For(ctx, time.Second) != nil {
 				return nil
 			}
 		}
