@@ -7,8 +7,8 @@
 // file, asks no registry and decodes no event; schemacheck/differential does the last.
 // Sources: the updating rules of protobuf.dev, AIP-180, and the behaviour of registries
 // and of buf breaking where they are stricter.
-// It is large because its files share one state, the comparer; what can be decided
-// without it has packages of its own: kinds, constraint, part, trial and standing.
+// It is one package because its files share one state, the comparer; what can be decided
+// without it has packages of its own: kinds, constraint, part, ruleexec and invariant.
 //
 // Concurrency: functions are pure and may run together.
 package compat

@@ -5,9 +5,9 @@
 // and everything that keeps the embedded broker safe to run. What is published and
 // consumed belongs to the workers.
 //
-// Clients and the embedded broker (the files embedded*.go) are one package, although it is
-// large: the broker starts, recovers and reads its log through the same clients, and its
-// tests hold both to one contract.
+// Clients and the embedded broker (the files embedded*.go) are one package because the
+// broker starts, recovers and reads its log through the same clients, and its tests hold
+// both to one contract.
 //
 // Concurrency: types are safe for use by many goroutines where they do not say otherwise.
 package kafka

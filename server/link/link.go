@@ -6,6 +6,8 @@
 // members, their servers, the links to those. It does not own the table of users and
 // servers (package routing), the sequence numbers by which losses are detected (package
 // delivery/linkseq), or what a hub does with a change (package delivery).
+// It is one package because queues, routing and transport share the peers and their
+// counters.
 //
 // # Rules
 //

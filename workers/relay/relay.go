@@ -25,8 +25,9 @@
 // # Concurrency
 //
 // Nudge and Stats are safe for concurrent use and never wait. Everything else belongs to
-// the one goroutine that calls Run (or, in tests, Cycle). The package is larger than most
-// because that goroutine is one state machine: its parts share the chats that wait.
+// the one goroutine that calls Run (or, in tests, Cycle). The relay is
+// one package because that goroutine is one state machine: its parts share the chats that
+// wait.
 package relay
 
 import (

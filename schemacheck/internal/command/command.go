@@ -3,6 +3,7 @@
 //
 // It owns how the program is used. The rules are in compat, the reading of schemas
 // in load, the formats in report.
+// It is one package because its sub-commands share options, sources and exit codes.
 //
 // Concurrency: Run may be called together for different environments.
 package command

@@ -17,8 +17,9 @@
 // makes, plan.go decides which. Their answers go through results.go, frames and ends of
 // the stream through stream.go. chat.go is one chat as it stands in the list, change.go
 // applies what changed, content.go the messages and members of a chat that is open,
-// membership.go decides whether the user is in it, outbox.go sends. They are one package
-// because each input may change all of them, and whoever ports the Machine ports it whole.
+// membership.go decides whether the user is in it, outbox.go sends. They are
+// one package because each input may change all of them, and whoever ports the Machine
+// ports it whole.
 //
 // # Concurrency
 //

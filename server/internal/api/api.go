@@ -6,6 +6,8 @@
 // the table of errors; limits. It does not own rules of chats (package chat), what a user
 // may see (package view), streams (package delivery), authentication (package auth wraps
 // it), or the listener.
+// It is one package because all services share the interceptor, the table of errors and
+// the limits; a service more is a file more.
 //
 // # Concurrency
 //

@@ -5,6 +5,7 @@
 // metrics, reflection), and the order of start and drain. Everything else is in the
 // packages it composes. Concurrency: Run is called once; what runs in the background is a
 // lifecycle.Service.
+// It is one package because it only wires: each file connects one part of the server.
 package app
 
 import (

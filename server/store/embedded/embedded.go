@@ -5,6 +5,8 @@
 // items, the removal of expired items, the compaction of the outbox and the watch
 // on free space. It owns neither the contract, which is package store's, nor any
 // row: those are package table's.
+// It is one package because locks, batches, the seal and expiry share the one Pebble and
+// its life; what stands below the contract or beside it has packages of its own.
 //
 // # Concurrency
 //

@@ -8,6 +8,8 @@
 // when a layout comes that the reader must know to read the row; without it the
 // layout is 1. The package owns layouts only: no rule of chats and no engine.
 // Everything in it is pure.
+// It is one package because every table's rows share the conversions and the test data;
+// each table has a file of its own.
 package table
 
 import (
