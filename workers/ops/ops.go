@@ -4,7 +4,7 @@
 // It owns the service behind parley.ops.v1, its listener, the admission of operators, the
 // redaction of records, and the table of its errors. It does not own what is done: dead
 // letters belong to package deadletter, replays to package replay, groups and topics to
-// package inspect. The command line is package opsctl.
+// package lag. The command line is package opsctl.
 //
 // # Trust
 //

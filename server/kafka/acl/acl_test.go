@@ -108,7 +108,7 @@ func TestTerraformFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != want {
-		t.Errorf("%s is not what is declared; write it with: go test ./server/kafka/access -update", file)
+		t.Errorf("%s is not what is declared; write it with: go test ./server/kafka/acl -update", file)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package terraform prints the declared topics as Terraform's configuration. Rights are
-// printed by package access, which declares them.
+// printed by package acl, which declares them.
 //
 // Concurrency: its function may be called by anybody.
 package terraform
