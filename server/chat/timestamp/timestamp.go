@@ -171,6 +171,9 @@ func (c *Clock) end(next row, err error) bool {
 	case errors.As(err, &failed): // another process was faster
 		c.row, c.tried = rowFrom(failed.Failures[0].Current), 0
 		return true
+	case errors.Is(err, store.ErrAmbiguous): // the repetition shows which
+		c.tried = 0
+		return true
 	}
 	return false
 }

@@ -62,6 +62,39 @@ func TestReadsAfterAnIdleTime(t *testing.T) {
 	}
 }
 
+// A write of the row whose outcome is unknown is repeated, so that the read begins now,
+// whether the write was done or not.
+func TestReadAfterAnUnknownOutcome(t *testing.T) {
+	for _, done := range []bool{true, false} {
+		w := &world{t: t, st: storetest.NewMap(time.Now), now: time.UnixMilli(1_700_000_000_000)}
+		w.keep(w.load())
+		w.now = w.now.Add(time.Hour)
+		w.st = &undecided{Store: w.st, done: done}
+		if start, err := w.load().Begin(t.Context()); err != nil || !start.At.Equal(w.now) {
+			t.Errorf("done %t: the read begins at %v, not %v; %v", done, start.At, w.now, err)
+		}
+	}
+}
+
+// undecided is a store whose first write has an unknown outcome.
+type undecided struct {
+	store.Store
+	done, over bool
+}
+
+func (u *undecided) Transact(ctx context.Context, p store.Plan) error {
+	if u.over {
+		return u.Store.Transact(ctx, p)
+	}
+	u.over = true
+	if u.done {
+		if err := u.Store.Transact(ctx, p); err != nil {
+			return err
+		}
+	}
+	return store.ErrAmbiguous
+}
+
 // refusing is a store that cannot be written.
 type refusing struct{ store.Store }
 
