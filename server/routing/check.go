@@ -29,24 +29,11 @@ func (temporary) Is(target error) bool { return target == ErrUnavailable }
 // until ctx ends where that may help. Errors are one line that says what to look at; they
 // are ErrUnavailable if more time may help.
 func (r *Redis) Check(ctx context.Context) error {
-	var last error
-	for {
-		err := r.runAll(ctx)
-		if err == nil {
-			return nil
-		}
-		// The error before the deadline says more than the deadline.
-		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
-			last = err
-		}
-		clear, final := r.explain(last)
-		if final {
-			return clear
-		}
-		if wait.For(ctx, retryPause) != nil {
-			return temporary{clear}
-		}
+	err, final := wait.UntilReady(ctx, retryPause, r.runAll, r.explain)
+	if err != nil && !final {
+		return temporary{err}
 	}
+	return err
 }
 
 // errCluster says that the server is a node of a cluster, which the client does not expect.

@@ -1,13 +1,36 @@
-// Package wait pauses a goroutine for a time, or until its context ends.
+// Package wait pauses a goroutine for a time, or until something is ready or its context
+// ends.
 //
-// It owns nothing else: when to retry and how often is its callers' business. Its
+// It owns nothing else: what is retried, and how often, is its callers' business. Its
 // functions may be called by many goroutines.
 package wait
 
 import (
 	"context"
+	"errors"
 	"time"
 )
+
+// UntilReady tries something until it succeeds, and then returns nil; until explain says that
+// an error is final, which no retry can help; or until ctx ends, with a pause after each
+// failure. The error is what explain makes of the last one.
+func UntilReady(ctx context.Context, pause time.Duration, try func(context.Context) error, explain func(error) (clear error, final bool)) (err error, final bool) {
+	var last error
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil, false
+		}
+		// The error before the deadline says more than the deadline.
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
+			last = err
+		}
+		clear, final := explain(last)
+		if final || For(ctx, pause) != nil {
+			return clear, final
+		}
+	}
+}
 
 // For waits until d has passed and returns nil, or until ctx ends and returns its error.
 // A context that has already ended wins, however short d is.

@@ -34,3 +34,40 @@ func TestFor(t *testing.T) {
 		}
 	})
 }
+
+func TestUntilReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy, wrong := errors.New("busy"), errors.New("wrong")
+		explain := func(err error) (error, bool) { return err, errors.Is(err, wrong) }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for name, tt := range map[string]struct {
+			answers []error // the last one from then on
+			err     error
+			final   bool
+			after   time.Duration
+		}{
+			"at once": {[]error{nil}, nil, false, 0},
+			"later":   {[]error{busy, busy, nil}, nil, false, 2 * time.Second},
+			"wrong":   {[]error{busy, wrong, nil}, wrong, true, time.Second},
+		} {
+			began, tries := time.Now(), 0
+			err, final := wait.UntilReady(ctx, time.Second, func(context.Context) error {
+				tries++
+				return tt.answers[min(tries, len(tt.answers))-1]
+			}, explain)
+			if !errors.Is(err, tt.err) || final != tt.final || time.Since(began) != tt.after {
+				t.Errorf("%s: %v, %t after %v", name, err, final, time.Since(began))
+			}
+		}
+		tries := 0
+		if err, final := wait.UntilReady(ctx, 20*time.Second, func(context.Context) error {
+			if tries++; tries == 1 {
+				return busy
+			}
+			return context.DeadlineExceeded
+		}, explain); !errors.Is(err, busy) || final {
+			t.Errorf("until the end: %v, %t", err, final)
+		}
+	})
+}

@@ -29,24 +29,8 @@ const retryPause = 250 * time.Millisecond
 // untilReady waits until a broker answers, or ctx ends. It returns at once where waiting
 // cannot help; the error is one line that says what to look at.
 func untilReady(ctx context.Context, c kafka.Cluster, cl *kafka.Client) error {
-	var last error
-	for {
-		err := cl.Ping(ctx)
-		if err == nil {
-			return nil
-		}
-		// The error before the deadline says more than the deadline.
-		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
-			last = err
-		}
-		clear, final := explain(c, last)
-		if final {
-			return clear
-		}
-		if wait.For(ctx, retryPause) != nil {
-			return clear
-		}
-	}
+	err, _ := wait.UntilReady(ctx, retryPause, cl.Ping, func(err error) (error, bool) { return explain(c, err) })
+	return err
 }
 
 // explain returns one line for the operator about an error of the first connection; final
