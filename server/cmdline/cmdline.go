@@ -186,11 +186,13 @@ func answer(root *cobra.Command) error {
 		}
 		return Exit(ExitOK)
 	}
-	printed, err := VersionRequested(root)
-	if err == nil && printed {
+	if asked, err := root.Flags().GetBool("version"); err == nil && asked {
+		if err := printVersion(root); err != nil {
+			return err
+		}
 		return Exit(ExitOK)
 	}
-	return err
+	return nil
 }
 
 func dashed(name string) string {
@@ -198,15 +200,6 @@ func dashed(name string) string {
 		return "-" + name
 	}
 	return "--" + name
-}
-
-// VersionRequested reports whether the root command was called with --version, and if so
-// prints the version.
-func VersionRequested(root *cobra.Command) (bool, error) {
-	if asked, err := root.Flags().GetBool("version"); err != nil || !asked {
-		return false, err
-	}
-	return true, printVersion(root)
 }
 
 func printVersion(c *cobra.Command) error {

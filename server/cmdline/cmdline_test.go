@@ -18,9 +18,6 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	root := &cobra.Command{Use: "prog", Short: "do it", Long: "A program.", Args: cobra.ArbitraryArgs}
 	p := New(config.Server, root, "name")
 	do := func(c *cobra.Command, args []string) error {
-		if printed, err := VersionRequested(root); printed || err != nil {
-			return err
-		}
 		if c == root && len(args) > 0 {
 			return Usagef("unknown command %.40q", args[0])
 		}

@@ -101,12 +101,12 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 // the service the hub for its commits; neither calls the other before both exist.
 func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *timestamp.Clock) (err error) {
 	p.services = append(p.services, lifecycle.Service{Name: "clock", Run: func(ctx context.Context, ready func()) error {
-		for stamps.Raise(ctx); ; stamps.Raise(ctx) {
-			ready()
-			if err := wait.For(ctx, timestamp.RaisePause); err != nil {
-				return nil
-			}
+		stamps.Raise(ctx)
+		ready()
+		for wait.For(ctx, timestamp.RaisePause) == nil {
+			stamps.Raise(ctx)
 		}
+		return nil
 	}})
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: p.backend.Store, Clock: clocks.Wall, Stamps: stamps, Generation: p.backend.Generation, Producer: p.process,

@@ -51,9 +51,6 @@ func (p *commandLine) config() (Config, error) {
 }
 
 func (p *commandLine) run(root *cobra.Command, args []string) error {
-	if printed, err := cmdline.VersionRequested(root); printed || err != nil {
-		return err
-	}
 	cfg, err := p.config()
 	if err != nil {
 		return err

@@ -35,9 +35,6 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	root := &cobra.Command{Use: "workers", Long: "Parley's workers.", Args: cobra.ArbitraryArgs}
 	p := &program{Program: cmdline.New(config.Workers, root, "workers"), environ: environ, stderr: stderr}
 	root.RunE = func(_ *cobra.Command, args []string) error {
-		if printed, err := cmdline.VersionRequested(root); printed || err != nil {
-			return err
-		}
 		if _, err := p.settings(); err != nil {
 			return err
 		}
