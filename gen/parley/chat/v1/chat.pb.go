@@ -33,7 +33,8 @@ const (
 	ChatType_CHAT_TYPE_UNSPECIFIED ChatType = 0
 	// Exactly two people, for ever; there is at most one for a pair.
 	ChatType_CHAT_TYPE_DIRECT ChatType = 1
-	// Up to 100 members with roles.
+	// Up to 100 members with roles, or as many as the server is set to allow, at most
+	// 1,000.
 	ChatType_CHAT_TYPE_GROUP ChatType = 2
 )
 
@@ -548,9 +549,14 @@ type MemberState struct {
 	Role MemberRole `protobuf:"varint,7,opt,name=role,proto3,enum=parley.chat.v1.MemberRole" json:"role,omitempty"`
 	// Grows with every change of this state but delivered_sequence: of two copies
 	// the one with the higher revision is the newer.
-	Revision      int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
+	// In a direct chat, how far the other person is known to have read; it never goes back.
+	// 0 in a group, and where nothing is known: the server may be set not to tell, and
+	// nothing is told while one of the two blocks the other. A message of the other person
+	// says as much as this: whoever sends has read everything before.
+	PeerReadSequence int64 `protobuf:"varint,9,opt,name=peer_read_sequence,json=peerReadSequence,proto3" json:"peer_read_sequence,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *MemberState) Reset() {
@@ -635,6 +641,13 @@ func (x *MemberState) GetRole() MemberRole {
 func (x *MemberState) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
+	}
+	return 0
+}
+
+func (x *MemberState) GetPeerReadSequence() int64 {
+	if x != nil {
+		return x.PeerReadSequence
 	}
 	return 0
 }
@@ -809,7 +822,7 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"\tsender_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\bsenderId\x12\x1c\n" +
 	"\x04text\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04text\x129\n" +
 	"\n" +
-	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xd2\x02\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\x80\x03\n" +
 	"\vMemberState\x12#\n" +
 	"\rread_sequence\x18\x01 \x01(\x03R\freadSequence\x12!\n" +
 	"\funread_count\x18\x02 \x01(\x03R\vunreadCount\x12'\n" +
@@ -819,7 +832,8 @@ const file_parley_chat_v1_chat_proto_rawDesc = "" +
 	"mutedUntil\x12\x1a\n" +
 	"\barchived\x18\x06 \x01(\bR\barchived\x12.\n" +
 	"\x04role\x18\a \x01(\x0e2\x1a.parley.chat.v1.MemberRoleR\x04role\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x03R\brevision\"\x99\x01\n" +
+	"\brevision\x18\b \x01(\x03R\brevision\x12,\n" +
+	"\x12peer_read_sequence\x18\t \x01(\x03R\x10peerReadSequence\"\x99\x01\n" +
 	"\fChatOverview\x12(\n" +
 	"\x04chat\x18\x01 \x01(\v2\x14.parley.chat.v1.ChatR\x04chat\x12,\n" +
 	"\x04head\x18\x02 \x01(\v2\x18.parley.chat.v1.ChatHeadR\x04head\x121\n" +

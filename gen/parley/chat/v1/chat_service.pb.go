@@ -32,8 +32,8 @@ type CreateChatRequest struct {
 	// Name of the group, 1 to 128 characters; must be empty for a direct chat.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The other members; the caller is one anyway. Exactly one for a direct chat,
-	// 1 to 99 for a group. Repetitions and the caller do not count, in a list of
-	// at most 1,000.
+	// 1 to 99 for a group, or as many as the server is set to allow. Repetitions and the
+	// caller do not count, in a list of at most 1,000.
 	MemberIds []string `protobuf:"bytes,3,rep,name=member_ids,json=memberIds,proto3" json:"member_ids,omitempty"`
 	// What members who join later can read; HISTORY_MODE_ALL if not set.
 	History HistoryMode `protobuf:"varint,4,opt,name=history,proto3,enum=parley.chat.v1.HistoryMode" json:"history,omitempty"`

@@ -407,7 +407,11 @@ type AckRequest struct {
 	StreamId string `protobuf:"bytes,1,opt,name=stream_id,json=streamId,proto3" json:"stream_id,omitempty"`
 	// All positions up to this one are taken; lower than before is ignored,
 	// higher than sent is out_of_range.
-	Position      int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	Position int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	// How far the caller has read chats, each as by MarkRead. They are recorded
+	// first, whatever becomes of the position. An error says that some may not be
+	// recorded: repeating them is safe.
+	Reads         []*ReadMark `protobuf:"bytes,3,rep,name=reads,proto3" json:"reads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,16 +460,81 @@ func (x *AckRequest) GetPosition() int64 {
 	return 0
 }
 
-// AckResponse is empty.
+func (x *AckRequest) GetReads() []*ReadMark {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+// ReadMark says how far the caller has read a chat.
+type ReadMark struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The chat.
+	ChatId string `protobuf:"bytes,1,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
+	// The last message read; more than the chat has counts as all.
+	Sequence      int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadMark) Reset() {
+	*x = ReadMark{}
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadMark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadMark) ProtoMessage() {}
+
+func (x *ReadMark) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadMark.ProtoReflect.Descriptor instead.
+func (*ReadMark) Descriptor() ([]byte, []int) {
+	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReadMark) GetChatId() string {
+	if x != nil {
+		return x.ChatId
+	}
+	return ""
+}
+
+func (x *ReadMark) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+// AckResponse says what became of read marks.
 type AckResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each of the request's reads, in their order. A server of an earlier
+	// release has none: its clients call MarkRead.
+	Reads         []*ReadOutcome `protobuf:"bytes,1,rep,name=reads,proto3" json:"reads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AckResponse) Reset() {
 	*x = AckResponse{}
-	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[7]
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +546,7 @@ func (x *AckResponse) String() string {
 func (*AckResponse) ProtoMessage() {}
 
 func (x *AckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[7]
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +559,70 @@ func (x *AckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckResponse.ProtoReflect.Descriptor instead.
 func (*AckResponse) Descriptor() ([]byte, []int) {
-	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{7}
+	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AckResponse) GetReads() []*ReadOutcome {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+// ReadOutcome is what became of a read mark.
+type ReadOutcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's state in the chat after the mark; not set if it was refused.
+	State *v1.MemberState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// Why the mark was refused, as the reason of MarkRead's error, for example
+	// NOT_A_MEMBER; empty if it was recorded.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadOutcome) Reset() {
+	*x = ReadOutcome{}
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadOutcome) ProtoMessage() {}
+
+func (x *ReadOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadOutcome.ProtoReflect.Descriptor instead.
+func (*ReadOutcome) Descriptor() ([]byte, []int) {
+	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReadOutcome) GetState() *v1.MemberState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *ReadOutcome) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // ExtendRequest names the stream to extend.
@@ -504,7 +636,7 @@ type ExtendRequest struct {
 
 func (x *ExtendRequest) Reset() {
 	*x = ExtendRequest{}
-	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[8]
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +648,7 @@ func (x *ExtendRequest) String() string {
 func (*ExtendRequest) ProtoMessage() {}
 
 func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[8]
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +661,7 @@ func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
 func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{8}
+	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExtendRequest) GetStreamId() string {
@@ -550,7 +682,7 @@ type ExtendResponse struct {
 
 func (x *ExtendResponse) Reset() {
 	*x = ExtendResponse{}
-	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[9]
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +694,7 @@ func (x *ExtendResponse) String() string {
 func (*ExtendResponse) ProtoMessage() {}
 
 func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[9]
+	mi := &file_parley_delivery_v1_delivery_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +707,7 @@ func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
 func (*ExtendResponse) Descriptor() ([]byte, []int) {
-	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{9}
+	return file_parley_delivery_v1_delivery_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExtendResponse) GetExpiresAt() *timestamppb.Timestamp {
@@ -615,13 +747,21 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\"x\n" +
 	"\x11SubscribeResponse\x12%\n" +
 	"\x0efirst_position\x18\x01 \x01(\x03R\rfirstPosition\x12<\n" +
-	"\x06frames\x18\x02 \x03(\v2\x19.parley.delivery.v1.FrameB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06frames\"Z\n" +
+	"\x06frames\x18\x02 \x03(\v2\x19.parley.delivery.v1.FrameB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06frames\"\x98\x01\n" +
 	"\n" +
 	"AckRequest\x12'\n" +
 	"\tstream_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\x12#\n" +
-	"\bposition\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\bposition\"\r\n" +
-	"\vAckResponse\"8\n" +
+	"\bposition\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\bposition\x12<\n" +
+	"\x05reads\x18\x03 \x03(\v2\x1c.parley.delivery.v1.ReadMarkB\b\xbaH\x05\x92\x01\x02\x10@R\x05reads\"n\n" +
+	"\bReadMark\x12=\n" +
+	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12#\n" +
+	"\bsequence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\bsequence\"N\n" +
+	"\vAckResponse\x12?\n" +
+	"\x05reads\x18\x01 \x03(\v2\x1f.parley.delivery.v1.ReadOutcomeB\b\xbaH\x05\x92\x01\x02\x10@R\x05reads\"a\n" +
+	"\vReadOutcome\x121\n" +
+	"\x05state\x18\x01 \x01(\v2\x1b.parley.chat.v1.MemberStateR\x05state\x12\x1f\n" +
+	"\x06reason\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06reason\"8\n" +
 	"\rExtendRequest\x12'\n" +
 	"\tstream_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\"K\n" +
@@ -647,7 +787,7 @@ func file_parley_delivery_v1_delivery_service_proto_rawDescGZIP() []byte {
 	return file_parley_delivery_v1_delivery_service_proto_rawDescData
 }
 
-var file_parley_delivery_v1_delivery_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_parley_delivery_v1_delivery_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_parley_delivery_v1_delivery_service_proto_goTypes = []any{
 	(*SyncRequest)(nil),           // 0: parley.delivery.v1.SyncRequest
 	(*SyncResponse)(nil),          // 1: parley.delivery.v1.SyncResponse
@@ -656,32 +796,38 @@ var file_parley_delivery_v1_delivery_service_proto_goTypes = []any{
 	(*KnownChat)(nil),             // 4: parley.delivery.v1.KnownChat
 	(*SubscribeResponse)(nil),     // 5: parley.delivery.v1.SubscribeResponse
 	(*AckRequest)(nil),            // 6: parley.delivery.v1.AckRequest
-	(*AckResponse)(nil),           // 7: parley.delivery.v1.AckResponse
-	(*ExtendRequest)(nil),         // 8: parley.delivery.v1.ExtendRequest
-	(*ExtendResponse)(nil),        // 9: parley.delivery.v1.ExtendResponse
-	(*v1.ChatOverview)(nil),       // 10: parley.chat.v1.ChatOverview
-	(*Frame)(nil),                 // 11: parley.delivery.v1.Frame
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*ReadMark)(nil),              // 7: parley.delivery.v1.ReadMark
+	(*AckResponse)(nil),           // 8: parley.delivery.v1.AckResponse
+	(*ReadOutcome)(nil),           // 9: parley.delivery.v1.ReadOutcome
+	(*ExtendRequest)(nil),         // 10: parley.delivery.v1.ExtendRequest
+	(*ExtendResponse)(nil),        // 11: parley.delivery.v1.ExtendResponse
+	(*v1.ChatOverview)(nil),       // 12: parley.chat.v1.ChatOverview
+	(*Frame)(nil),                 // 13: parley.delivery.v1.Frame
+	(*v1.MemberState)(nil),        // 14: parley.chat.v1.MemberState
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_parley_delivery_v1_delivery_service_proto_depIdxs = []int32{
-	10, // 0: parley.delivery.v1.SyncResponse.chats:type_name -> parley.chat.v1.ChatOverview
+	12, // 0: parley.delivery.v1.SyncResponse.chats:type_name -> parley.chat.v1.ChatOverview
 	2,  // 1: parley.delivery.v1.SyncResponse.left:type_name -> parley.delivery.v1.LeftChat
 	4,  // 2: parley.delivery.v1.SubscribeRequest.known:type_name -> parley.delivery.v1.KnownChat
-	11, // 3: parley.delivery.v1.SubscribeResponse.frames:type_name -> parley.delivery.v1.Frame
-	12, // 4: parley.delivery.v1.ExtendResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 5: parley.delivery.v1.DeliveryService.Sync:input_type -> parley.delivery.v1.SyncRequest
-	3,  // 6: parley.delivery.v1.DeliveryService.Subscribe:input_type -> parley.delivery.v1.SubscribeRequest
-	6,  // 7: parley.delivery.v1.DeliveryService.Ack:input_type -> parley.delivery.v1.AckRequest
-	8,  // 8: parley.delivery.v1.DeliveryService.Extend:input_type -> parley.delivery.v1.ExtendRequest
-	1,  // 9: parley.delivery.v1.DeliveryService.Sync:output_type -> parley.delivery.v1.SyncResponse
-	5,  // 10: parley.delivery.v1.DeliveryService.Subscribe:output_type -> parley.delivery.v1.SubscribeResponse
-	7,  // 11: parley.delivery.v1.DeliveryService.Ack:output_type -> parley.delivery.v1.AckResponse
-	9,  // 12: parley.delivery.v1.DeliveryService.Extend:output_type -> parley.delivery.v1.ExtendResponse
-	9,  // [9:13] is the sub-list for method output_type
-	5,  // [5:9] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	13, // 3: parley.delivery.v1.SubscribeResponse.frames:type_name -> parley.delivery.v1.Frame
+	7,  // 4: parley.delivery.v1.AckRequest.reads:type_name -> parley.delivery.v1.ReadMark
+	9,  // 5: parley.delivery.v1.AckResponse.reads:type_name -> parley.delivery.v1.ReadOutcome
+	14, // 6: parley.delivery.v1.ReadOutcome.state:type_name -> parley.chat.v1.MemberState
+	15, // 7: parley.delivery.v1.ExtendResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 8: parley.delivery.v1.DeliveryService.Sync:input_type -> parley.delivery.v1.SyncRequest
+	3,  // 9: parley.delivery.v1.DeliveryService.Subscribe:input_type -> parley.delivery.v1.SubscribeRequest
+	6,  // 10: parley.delivery.v1.DeliveryService.Ack:input_type -> parley.delivery.v1.AckRequest
+	10, // 11: parley.delivery.v1.DeliveryService.Extend:input_type -> parley.delivery.v1.ExtendRequest
+	1,  // 12: parley.delivery.v1.DeliveryService.Sync:output_type -> parley.delivery.v1.SyncResponse
+	5,  // 13: parley.delivery.v1.DeliveryService.Subscribe:output_type -> parley.delivery.v1.SubscribeResponse
+	8,  // 14: parley.delivery.v1.DeliveryService.Ack:output_type -> parley.delivery.v1.AckResponse
+	11, // 15: parley.delivery.v1.DeliveryService.Extend:output_type -> parley.delivery.v1.ExtendResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_parley_delivery_v1_delivery_service_proto_init() }
@@ -696,7 +842,7 @@ func file_parley_delivery_v1_delivery_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_delivery_v1_delivery_service_proto_rawDesc), len(file_parley_delivery_v1_delivery_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

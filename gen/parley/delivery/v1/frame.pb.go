@@ -125,6 +125,7 @@ type Frame struct {
 	//	*Frame_Heartbeat
 	//	*Frame_Reset_
 	//	*Frame_End
+	//	*Frame_Profile
 	Body          isFrame_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,6 +270,15 @@ func (x *Frame) GetEnd() *End {
 	return nil
 }
 
+func (x *Frame) GetProfile() *ProfileChanged {
+	if x != nil {
+		if x, ok := x.Body.(*Frame_Profile); ok {
+			return x.Profile
+		}
+	}
+	return nil
+}
+
 type isFrame_Body interface {
 	isFrame_Body()
 }
@@ -301,7 +311,8 @@ type Frame_Head struct {
 }
 
 type Frame_Receipt struct {
-	// The user's own state in the chat changed, by another device.
+	// The user's own state in the chat changed: by another device, or because the other
+	// person of a direct chat has read more.
 	Receipt *v11.MemberState `protobuf:"bytes,9,opt,name=receipt,proto3,oneof"`
 }
 
@@ -318,6 +329,11 @@ type Frame_Reset_ struct {
 type Frame_End struct {
 	// Last frame of a stream.
 	End *End `protobuf:"bytes,12,opt,name=end,proto3,oneof"`
+}
+
+type Frame_Profile struct {
+	// The profile of somebody who shares a chat with the stream's user changed.
+	Profile *ProfileChanged `protobuf:"bytes,13,opt,name=profile,proto3,oneof"`
 }
 
 func (*Frame_Hello) isFrame_Body() {}
@@ -337,6 +353,8 @@ func (*Frame_Heartbeat) isFrame_Body() {}
 func (*Frame_Reset_) isFrame_Body() {}
 
 func (*Frame_End) isFrame_Body() {}
+
+func (*Frame_Profile) isFrame_Body() {}
 
 // Hello opens a stream.
 type Hello struct {
@@ -532,6 +550,62 @@ func (x *Heartbeat) GetToken() string {
 	return ""
 }
 
+// ProfileChanged tells that a person has a newer profile, without what it holds: a client
+// that shows the person fetches it (UserService). The same frame may come twice.
+type ProfileChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The person.
+	UserId string `protobuf:"bytes,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// Version of the profile.
+	Version       int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileChanged) Reset() {
+	*x = ProfileChanged{}
+	mi := &file_parley_delivery_v1_frame_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileChanged) ProtoMessage() {}
+
+func (x *ProfileChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_delivery_v1_frame_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileChanged.ProtoReflect.Descriptor instead.
+func (*ProfileChanged) Descriptor() ([]byte, []int) {
+	return file_parley_delivery_v1_frame_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ProfileChanged) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *ProfileChanged) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // Reset tells the client to start over: with a chat_id it drops that chat, loads
 // the newest page and goes on from version; without, it drops all versions and
 // syncs without a token.
@@ -545,7 +619,7 @@ type Reset struct {
 
 func (x *Reset) Reset() {
 	*x = Reset{}
-	mi := &file_parley_delivery_v1_frame_proto_msgTypes[4]
+	mi := &file_parley_delivery_v1_frame_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +631,7 @@ func (x *Reset) String() string {
 func (*Reset) ProtoMessage() {}
 
 func (x *Reset) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_delivery_v1_frame_proto_msgTypes[4]
+	mi := &file_parley_delivery_v1_frame_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +644,7 @@ func (x *Reset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reset.ProtoReflect.Descriptor instead.
 func (*Reset) Descriptor() ([]byte, []int) {
-	return file_parley_delivery_v1_frame_proto_rawDescGZIP(), []int{4}
+	return file_parley_delivery_v1_frame_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Reset) GetVersion() int64 {
@@ -595,7 +669,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_parley_delivery_v1_frame_proto_msgTypes[5]
+	mi := &file_parley_delivery_v1_frame_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +681,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_delivery_v1_frame_proto_msgTypes[5]
+	mi := &file_parley_delivery_v1_frame_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +694,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_parley_delivery_v1_frame_proto_rawDescGZIP(), []int{5}
+	return file_parley_delivery_v1_frame_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *End) GetCode() EndCode {
@@ -648,7 +722,7 @@ var File_parley_delivery_v1_frame_proto protoreflect.FileDescriptor
 
 const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\n" +
-	"\x1eparley/delivery/v1/frame.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\xd6\x04\n" +
+	"\x1eparley/delivery/v1/frame.proto\x12\x12parley.delivery.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\x1a\x1fparley/message/v1/message.proto\"\x96\x05\n" +
 	"\x05Frame\x12 \n" +
 	"\achat_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06chatId\x12#\n" +
 	"\rafter_version\x18\x02 \x01(\x03R\fafterVersion\x12\x18\n" +
@@ -664,7 +738,8 @@ const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\theartbeat\x18\n" +
 	" \x01(\v2\x1d.parley.delivery.v1.HeartbeatH\x00R\theartbeat\x121\n" +
 	"\x05reset\x18\v \x01(\v2\x19.parley.delivery.v1.ResetH\x00R\x05reset\x12+\n" +
-	"\x03end\x18\f \x01(\v2\x17.parley.delivery.v1.EndH\x00R\x03endB\x06\n" +
+	"\x03end\x18\f \x01(\v2\x17.parley.delivery.v1.EndH\x00R\x03end\x12>\n" +
+	"\aprofile\x18\r \x01(\v2\".parley.delivery.v1.ProfileChangedH\x00R\aprofileB\x06\n" +
 	"\x04body\"\xf0\x01\n" +
 	"\x05Hello\x12%\n" +
 	"\tstream_id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\bstreamId\x12'\n" +
@@ -680,7 +755,10 @@ const file_parley_delivery_v1_frame_proto_rawDesc = "" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x120\n" +
 	"\x04chat\x18\x03 \x01(\v2\x1c.parley.chat.v1.ChatOverviewR\x04chat\"+\n" +
 	"\tHeartbeat\x12\x1e\n" +
-	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\"!\n" +
+	"\x05token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05token\"L\n" +
+	"\x0eProfileChanged\x12 \n" +
+	"\auser_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06userId\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\"!\n" +
 	"\x05Reset\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\"\x9a\x01\n" +
 	"\x03End\x12/\n" +
@@ -711,43 +789,45 @@ func file_parley_delivery_v1_frame_proto_rawDescGZIP() []byte {
 }
 
 var file_parley_delivery_v1_frame_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_parley_delivery_v1_frame_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_parley_delivery_v1_frame_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_parley_delivery_v1_frame_proto_goTypes = []any{
 	(EndCode)(0),                  // 0: parley.delivery.v1.EndCode
 	(*Frame)(nil),                 // 1: parley.delivery.v1.Frame
 	(*Hello)(nil),                 // 2: parley.delivery.v1.Hello
 	(*Head)(nil),                  // 3: parley.delivery.v1.Head
 	(*Heartbeat)(nil),             // 4: parley.delivery.v1.Heartbeat
-	(*Reset)(nil),                 // 5: parley.delivery.v1.Reset
-	(*End)(nil),                   // 6: parley.delivery.v1.End
-	(*v1.Message)(nil),            // 7: parley.message.v1.Message
-	(*v1.MembershipChange)(nil),   // 8: parley.message.v1.MembershipChange
-	(*v11.Chat)(nil),              // 9: parley.chat.v1.Chat
-	(*v11.MemberState)(nil),       // 10: parley.chat.v1.MemberState
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*v11.ChatOverview)(nil),      // 13: parley.chat.v1.ChatOverview
+	(*ProfileChanged)(nil),        // 5: parley.delivery.v1.ProfileChanged
+	(*Reset)(nil),                 // 6: parley.delivery.v1.Reset
+	(*End)(nil),                   // 7: parley.delivery.v1.End
+	(*v1.Message)(nil),            // 8: parley.message.v1.Message
+	(*v1.MembershipChange)(nil),   // 9: parley.message.v1.MembershipChange
+	(*v11.Chat)(nil),              // 10: parley.chat.v1.Chat
+	(*v11.MemberState)(nil),       // 11: parley.chat.v1.MemberState
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*v11.ChatOverview)(nil),      // 14: parley.chat.v1.ChatOverview
 }
 var file_parley_delivery_v1_frame_proto_depIdxs = []int32{
 	2,  // 0: parley.delivery.v1.Frame.hello:type_name -> parley.delivery.v1.Hello
-	7,  // 1: parley.delivery.v1.Frame.message:type_name -> parley.message.v1.Message
-	8,  // 2: parley.delivery.v1.Frame.membership:type_name -> parley.message.v1.MembershipChange
-	9,  // 3: parley.delivery.v1.Frame.chat:type_name -> parley.chat.v1.Chat
+	8,  // 1: parley.delivery.v1.Frame.message:type_name -> parley.message.v1.Message
+	9,  // 2: parley.delivery.v1.Frame.membership:type_name -> parley.message.v1.MembershipChange
+	10, // 3: parley.delivery.v1.Frame.chat:type_name -> parley.chat.v1.Chat
 	3,  // 4: parley.delivery.v1.Frame.head:type_name -> parley.delivery.v1.Head
-	10, // 5: parley.delivery.v1.Frame.receipt:type_name -> parley.chat.v1.MemberState
+	11, // 5: parley.delivery.v1.Frame.receipt:type_name -> parley.chat.v1.MemberState
 	4,  // 6: parley.delivery.v1.Frame.heartbeat:type_name -> parley.delivery.v1.Heartbeat
-	5,  // 7: parley.delivery.v1.Frame.reset:type_name -> parley.delivery.v1.Reset
-	6,  // 8: parley.delivery.v1.Frame.end:type_name -> parley.delivery.v1.End
-	11, // 9: parley.delivery.v1.Hello.heartbeat_interval:type_name -> google.protobuf.Duration
-	12, // 10: parley.delivery.v1.Hello.expires_at:type_name -> google.protobuf.Timestamp
-	13, // 11: parley.delivery.v1.Head.chat:type_name -> parley.chat.v1.ChatOverview
-	0,  // 12: parley.delivery.v1.End.code:type_name -> parley.delivery.v1.EndCode
-	11, // 13: parley.delivery.v1.End.reconnect_after:type_name -> google.protobuf.Duration
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	6,  // 7: parley.delivery.v1.Frame.reset:type_name -> parley.delivery.v1.Reset
+	7,  // 8: parley.delivery.v1.Frame.end:type_name -> parley.delivery.v1.End
+	5,  // 9: parley.delivery.v1.Frame.profile:type_name -> parley.delivery.v1.ProfileChanged
+	12, // 10: parley.delivery.v1.Hello.heartbeat_interval:type_name -> google.protobuf.Duration
+	13, // 11: parley.delivery.v1.Hello.expires_at:type_name -> google.protobuf.Timestamp
+	14, // 12: parley.delivery.v1.Head.chat:type_name -> parley.chat.v1.ChatOverview
+	0,  // 13: parley.delivery.v1.End.code:type_name -> parley.delivery.v1.EndCode
+	12, // 14: parley.delivery.v1.End.reconnect_after:type_name -> google.protobuf.Duration
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_parley_delivery_v1_frame_proto_init() }
@@ -765,6 +845,7 @@ func file_parley_delivery_v1_frame_proto_init() {
 		(*Frame_Heartbeat)(nil),
 		(*Frame_Reset_)(nil),
 		(*Frame_End)(nil),
+		(*Frame_Profile)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -772,7 +853,7 @@ func file_parley_delivery_v1_frame_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_delivery_v1_frame_proto_rawDesc), len(file_parley_delivery_v1_frame_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

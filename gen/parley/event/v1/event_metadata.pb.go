@@ -55,8 +55,10 @@ type EventMetadata struct {
 	// Version of the chat's membership with this event applied; a member list
 	// older than it must not be used to route the event.
 	MembershipVersion int64 `protobuf:"varint,13,opt,name=membership_version,json=membershipVersion,proto3" json:"membership_version,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Service account that did it in the actor's name; empty if the actor did it.
+	ServiceId     string `protobuf:"bytes,14,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EventMetadata) Reset() {
@@ -180,11 +182,18 @@ func (x *EventMetadata) GetMembershipVersion() int64 {
 	return 0
 }
 
+func (x *EventMetadata) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
 var File_parley_event_v1_event_metadata_proto protoreflect.FileDescriptor
 
 const file_parley_event_v1_event_metadata_proto_rawDesc = "" +
 	"\n" +
-	"$parley/event/v1/event_metadata.proto\x12\x0fparley.event.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xde\x04\n" +
+	"$parley/event/v1/event_metadata.proto\x12\x0fparley.event.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x05\n" +
 	"\rEventMetadata\x12$\n" +
 	"\bevent_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\aeventId\x12(\n" +
 	"\n" +
@@ -204,7 +213,9 @@ const file_parley_event_v1_event_metadata_proto_rawDesc = "" +
 	" \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\rcorrelationId\x12,\n" +
 	"\fcausation_id\x18\v \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\vcausationId\x12!\n" +
 	"\aversion\x18\f \x01(\x03B\a\xbaH\x04\"\x02(\x01R\aversion\x126\n" +
-	"\x12membership_version\x18\r \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x11membershipVersionB~\n" +
+	"\x12membership_version\x18\r \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x11membershipVersion\x12&\n" +
+	"\n" +
+	"service_id\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\tserviceIdB~\n" +
 	"\x13dev.parley.event.v1B\x12EventMetadataProtoP\x01Z9github.com/parley-chat/parley/gen/parley/event/v1;eventv1\xa2\x02\x03PLY\xaa\x02\x0fParley.Event.V1b\x06proto3"
 
 var (

@@ -582,6 +582,215 @@ func (*ExtendResponse) Descriptor() ([]byte, []int) {
 	return file_parley_link_v1_link_service_proto_rawDescGZIP(), []int{8}
 }
 
+// SubmitRequest is a message whose sender the other server has verified.
+type SubmitRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sender.
+	UserId string `protobuf:"bytes,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// The chat.
+	ChatId string `protobuf:"bytes,2,opt,name=chat_id,json=chatId,proto3" json:"chat_id,omitempty"`
+	// Key of the message.
+	ClientMessageId string `protobuf:"bytes,3,opt,name=client_message_id,json=clientMessageId,proto3" json:"client_message_id,omitempty"`
+	// Text.
+	Content string `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
+	// Number of the API's enum.
+	ContentType int64 `protobuf:"varint,5,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	// Who caused it: the sender, if empty.
+	Actor string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	// W3C trace-id of the request, hex.
+	TraceId string `protobuf:"bytes,7,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// Shared by everything that one user action set off.
+	CorrelationId string `protobuf:"bytes,8,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
+	// What directly caused it.
+	CausationId string `protobuf:"bytes,9,opt,name=causation_id,json=causationId,proto3" json:"causation_id,omitempty"`
+	// Service account that did it in the actor's name, if one did.
+	ServiceId     string `protobuf:"bytes,10,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubmitRequest) Reset() {
+	*x = SubmitRequest{}
+	mi := &file_parley_link_v1_link_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubmitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubmitRequest) ProtoMessage() {}
+
+func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_link_v1_link_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
+func (*SubmitRequest) Descriptor() ([]byte, []int) {
+	return file_parley_link_v1_link_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SubmitRequest) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetChatId() string {
+	if x != nil {
+		return x.ChatId
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetClientMessageId() string {
+	if x != nil {
+		return x.ClientMessageId
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetContent() string {
+	if x != nil {
+		return x.Content
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetContentType() int64 {
+	if x != nil {
+		return x.ContentType
+	}
+	return 0
+}
+
+func (x *SubmitRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetTraceId() string {
+	if x != nil {
+		return x.TraceId
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetCorrelationId() string {
+	if x != nil {
+		return x.CorrelationId
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetCausationId() string {
+	if x != nil {
+		return x.CausationId
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+// SubmitResponse says where the message stands, on stable storage.
+type SubmitResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message.
+	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// Place among the chat's messages.
+	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Version of the chat with it.
+	Version int64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// When it was stored, in Unix ms.
+	CreatedAt int64 `protobuf:"varint,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// It was stored before.
+	Replayed      bool `protobuf:"varint,5,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubmitResponse) Reset() {
+	*x = SubmitResponse{}
+	mi := &file_parley_link_v1_link_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubmitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubmitResponse) ProtoMessage() {}
+
+func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_parley_link_v1_link_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
+func (*SubmitResponse) Descriptor() ([]byte, []int) {
+	return file_parley_link_v1_link_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SubmitResponse) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *SubmitResponse) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *SubmitResponse) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SubmitResponse) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return 0
+}
+
+func (x *SubmitResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
 // Commit is what a relay is nudged with: a plan that was committed.
 type Commit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -599,7 +808,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_parley_link_v1_link_service_proto_msgTypes[9]
+	mi := &file_parley_link_v1_link_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +820,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_parley_link_v1_link_service_proto_msgTypes[9]
+	mi := &file_parley_link_v1_link_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +833,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_parley_link_v1_link_service_proto_rawDescGZIP(), []int{9}
+	return file_parley_link_v1_link_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Commit) GetChatId() string {
@@ -705,17 +914,39 @@ const file_parley_link_v1_link_service_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bstreamId\x12A\n" +
 	"\n" +
 	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\texpiresAt\"\x10\n" +
-	"\x0eExtendResponse\"\xa9\x01\n" +
+	"\x0eExtendResponse\"\xa1\x03\n" +
+	"\rSubmitRequest\x12\"\n" +
+	"\auser_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x06userId\x12\"\n" +
+	"\achat_id\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x06chatId\x125\n" +
+	"\x11client_message_id\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x0fclientMessageId\x12%\n" +
+	"\acontent\x18\x04 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80\x04R\acontent\x12!\n" +
+	"\fcontent_type\x18\x05 \x01(\x03R\vcontentType\x12\x1d\n" +
+	"\x05actor\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05actor\x12\"\n" +
+	"\btrace_id\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\atraceId\x12/\n" +
+	"\x0ecorrelation_id\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\rcorrelationId\x12+\n" +
+	"\fcausation_id\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\vcausationId\x12&\n" +
+	"\n" +
+	"service_id\x18\n" +
+	" \x01(\tB\a\xbaH\x04r\x02\x18@R\tserviceId\"\xa0\x01\n" +
+	"\x0eSubmitResponse\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x03R\aversion\x12\x1d\n" +
+	"\n" +
+	"created_at\x18\x04 \x01(\x03R\tcreatedAt\x12\x1a\n" +
+	"\breplayed\x18\x05 \x01(\bR\breplayed\"\xa9\x01\n" +
 	"\x06Commit\x12\"\n" +
 	"\achat_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x06chatId\x12!\n" +
 	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\aversion\x12\x1c\n" +
 	"\x03row\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x03row\x12:\n" +
-	"\x06events\x18\x04 \x03(\v2\x15.parley.link.v1.EventB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x06events2\xd9\x01\n" +
+	"\x06events\x18\x04 \x03(\v2\x15.parley.link.v1.EventB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x06events2\xa2\x02\n" +
 	"\vLinkService\x12A\n" +
 	"\x04Send\x12\x1b.parley.link.v1.SendRequest\x1a\x1c.parley.link.v1.SendResponse\x12>\n" +
 	"\x03Ack\x12\x1a.parley.link.v1.AckRequest\x1a\x1b.parley.link.v1.AckResponse\x12G\n" +
-	"\x06Extend\x12\x1d.parley.link.v1.ExtendRequest\x1a\x1e.parley.link.v1.ExtendResponseBx\n" +
+	"\x06Extend\x12\x1d.parley.link.v1.ExtendRequest\x1a\x1e.parley.link.v1.ExtendResponse\x12G\n" +
+	"\x06Submit\x12\x1d.parley.link.v1.SubmitRequest\x1a\x1e.parley.link.v1.SubmitResponseBx\n" +
 	"\x12dev.parley.link.v1B\x10LinkServiceProtoP\x01Z7github.com/parley-chat/parley/gen/parley/link/v1;linkv1\xa2\x02\x03PLY\xaa\x02\x0eParley.Link.V1b\x06proto3"
 
 var (
@@ -730,7 +961,7 @@ func file_parley_link_v1_link_service_proto_rawDescGZIP() []byte {
 	return file_parley_link_v1_link_service_proto_rawDescData
 }
 
-var file_parley_link_v1_link_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_parley_link_v1_link_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_parley_link_v1_link_service_proto_goTypes = []any{
 	(*SendRequest)(nil),           // 0: parley.link.v1.SendRequest
 	(*SendResponse)(nil),          // 1: parley.link.v1.SendResponse
@@ -741,25 +972,29 @@ var file_parley_link_v1_link_service_proto_goTypes = []any{
 	(*AckResponse)(nil),           // 6: parley.link.v1.AckResponse
 	(*ExtendRequest)(nil),         // 7: parley.link.v1.ExtendRequest
 	(*ExtendResponse)(nil),        // 8: parley.link.v1.ExtendResponse
-	(*Commit)(nil),                // 9: parley.link.v1.Commit
-	(*v1.MemberState)(nil),        // 10: parley.chat.v1.MemberState
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*SubmitRequest)(nil),         // 9: parley.link.v1.SubmitRequest
+	(*SubmitResponse)(nil),        // 10: parley.link.v1.SubmitResponse
+	(*Commit)(nil),                // 11: parley.link.v1.Commit
+	(*v1.MemberState)(nil),        // 12: parley.chat.v1.MemberState
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_parley_link_v1_link_service_proto_depIdxs = []int32{
 	2,  // 0: parley.link.v1.SendRequest.deliveries:type_name -> parley.link.v1.Delivery
 	4,  // 1: parley.link.v1.SendRequest.receipts:type_name -> parley.link.v1.Receipt
 	3,  // 2: parley.link.v1.Delivery.events:type_name -> parley.link.v1.Event
-	10, // 3: parley.link.v1.Receipt.state:type_name -> parley.chat.v1.MemberState
-	11, // 4: parley.link.v1.ExtendRequest.expires_at:type_name -> google.protobuf.Timestamp
+	12, // 3: parley.link.v1.Receipt.state:type_name -> parley.chat.v1.MemberState
+	13, // 4: parley.link.v1.ExtendRequest.expires_at:type_name -> google.protobuf.Timestamp
 	3,  // 5: parley.link.v1.Commit.events:type_name -> parley.link.v1.Event
 	0,  // 6: parley.link.v1.LinkService.Send:input_type -> parley.link.v1.SendRequest
 	5,  // 7: parley.link.v1.LinkService.Ack:input_type -> parley.link.v1.AckRequest
 	7,  // 8: parley.link.v1.LinkService.Extend:input_type -> parley.link.v1.ExtendRequest
-	1,  // 9: parley.link.v1.LinkService.Send:output_type -> parley.link.v1.SendResponse
-	6,  // 10: parley.link.v1.LinkService.Ack:output_type -> parley.link.v1.AckResponse
-	8,  // 11: parley.link.v1.LinkService.Extend:output_type -> parley.link.v1.ExtendResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
+	9,  // 9: parley.link.v1.LinkService.Submit:input_type -> parley.link.v1.SubmitRequest
+	1,  // 10: parley.link.v1.LinkService.Send:output_type -> parley.link.v1.SendResponse
+	6,  // 11: parley.link.v1.LinkService.Ack:output_type -> parley.link.v1.AckResponse
+	8,  // 12: parley.link.v1.LinkService.Extend:output_type -> parley.link.v1.ExtendResponse
+	10, // 13: parley.link.v1.LinkService.Submit:output_type -> parley.link.v1.SubmitResponse
+	10, // [10:14] is the sub-list for method output_type
+	6,  // [6:10] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -776,7 +1011,7 @@ func file_parley_link_v1_link_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_link_v1_link_service_proto_rawDesc), len(file_parley_link_v1_link_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -153,7 +153,9 @@ type Message struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// Version of the chat in which this message last changed: of two copies the
 	// one with the higher version is the newer.
-	Version       int64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
+	Version int64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
+	// Service account that sent it in the sender's name; empty if the sender did.
+	ServiceId     string `protobuf:"bytes,10,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -251,6 +253,13 @@ func (x *Message) GetVersion() int64 {
 	return 0
 }
 
+func (x *Message) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
 // MembershipChange is one change of a chat's membership.
 type MembershipChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -267,7 +276,10 @@ type MembershipChange struct {
 	// When it changed.
 	ChangedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
 	// Version of the chat in which it changed.
-	Version       int64 `protobuf:"varint,7,opt,name=version,proto3" json:"version,omitempty"`
+	Version int64 `protobuf:"varint,7,opt,name=version,proto3" json:"version,omitempty"`
+	// Service account that changed it in the name of changed_by; empty if that user did, or
+	// where it is not known any more.
+	ServiceId     string `protobuf:"bytes,8,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +361,13 @@ func (x *MembershipChange) GetVersion() int64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *MembershipChange) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
 }
 
 // Change is the present state of what one change touched.
@@ -470,7 +489,7 @@ var File_parley_message_v1_message_proto protoreflect.FileDescriptor
 
 const file_parley_message_v1_message_proto_rawDesc = "" +
 	"\n" +
-	"\x1fparley/message/v1/message.proto\x12\x11parley.message.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\x87\x03\n" +
+	"\x1fparley/message/v1/message.proto\x12\x11parley.message.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19parley/chat/v1/chat.proto\"\xaf\x03\n" +
 	"\aMessage\x12&\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\tmessageId\x12 \n" +
@@ -482,7 +501,10 @@ const file_parley_message_v1_message_proto_rawDesc = "" +
 	"\x11client_message_id\x18\a \x01(\tB\a\xbaH\x04r\x02\x18$R\x0fclientMessageId\x129\n" +
 	"\n" +
 	"created_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
-	"\aversion\x18\t \x01(\x03R\aversion\"\x99\x03\n" +
+	"\aversion\x18\t \x01(\x03R\aversion\x12&\n" +
+	"\n" +
+	"service_id\x18\n" +
+	" \x01(\tB\a\xbaH\x04r\x02\x18@R\tserviceId\"\xc1\x03\n" +
 	"\x10MembershipChange\x12 \n" +
 	"\auser_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06userId\x12<\n" +
 	"\x04kind\x18\x02 \x01(\x0e2(.parley.message.v1.MembershipChange.KindR\x04kind\x12.\n" +
@@ -492,7 +514,9 @@ const file_parley_message_v1_message_proto_rawDesc = "" +
 	"\fmember_count\x18\x05 \x01(\x05R\vmemberCount\x129\n" +
 	"\n" +
 	"changed_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x12\x18\n" +
-	"\aversion\x18\a \x01(\x03R\aversion\"U\n" +
+	"\aversion\x18\a \x01(\x03R\aversion\x12&\n" +
+	"\n" +
+	"service_id\x18\b \x01(\tB\a\xbaH\x04r\x02\x18@R\tserviceId\"U\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

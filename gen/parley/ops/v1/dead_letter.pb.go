@@ -84,6 +84,59 @@ func (DeadLetterStatus) EnumDescriptor() ([]byte, []int) {
 	return file_parley_ops_v1_dead_letter_proto_rawDescGZIP(), []int{0}
 }
 
+// DeadLetterSource says what kind of a record a dead letter has.
+type DeadLetterSource int32
+
+const (
+	// Any source.
+	DeadLetterSource_DEAD_LETTER_SOURCE_UNSPECIFIED DeadLetterSource = 0
+	// A record of the event log; its group is a consumer group of Kafka.
+	DeadLetterSource_DEAD_LETTER_SOURCE_EVENTS DeadLetterSource = 1
+	// A message of a durable topic; its group has a subscription.
+	DeadLetterSource_DEAD_LETTER_SOURCE_TOPICS DeadLetterSource = 2
+)
+
+// Enum value maps for DeadLetterSource.
+var (
+	DeadLetterSource_name = map[int32]string{
+		0: "DEAD_LETTER_SOURCE_UNSPECIFIED",
+		1: "DEAD_LETTER_SOURCE_EVENTS",
+		2: "DEAD_LETTER_SOURCE_TOPICS",
+	}
+	DeadLetterSource_value = map[string]int32{
+		"DEAD_LETTER_SOURCE_UNSPECIFIED": 0,
+		"DEAD_LETTER_SOURCE_EVENTS":      1,
+		"DEAD_LETTER_SOURCE_TOPICS":      2,
+	}
+)
+
+func (x DeadLetterSource) Enum() *DeadLetterSource {
+	p := new(DeadLetterSource)
+	*p = x
+	return p
+}
+
+func (x DeadLetterSource) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DeadLetterSource) Descriptor() protoreflect.EnumDescriptor {
+	return file_parley_ops_v1_dead_letter_proto_enumTypes[1].Descriptor()
+}
+
+func (DeadLetterSource) Type() protoreflect.EnumType {
+	return &file_parley_ops_v1_dead_letter_proto_enumTypes[1]
+}
+
+func (x DeadLetterSource) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DeadLetterSource.Descriptor instead.
+func (DeadLetterSource) EnumDescriptor() ([]byte, []int) {
+	return file_parley_ops_v1_dead_letter_proto_rawDescGZIP(), []int{1}
+}
+
 // FailureClass is what a consumer's failure says about the record.
 type FailureClass int32
 
@@ -133,11 +186,11 @@ func (x FailureClass) String() string {
 }
 
 func (FailureClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_parley_ops_v1_dead_letter_proto_enumTypes[1].Descriptor()
+	return file_parley_ops_v1_dead_letter_proto_enumTypes[2].Descriptor()
 }
 
 func (FailureClass) Type() protoreflect.EnumType {
-	return &file_parley_ops_v1_dead_letter_proto_enumTypes[1]
+	return &file_parley_ops_v1_dead_letter_proto_enumTypes[2]
 }
 
 func (x FailureClass) Number() protoreflect.EnumNumber {
@@ -146,23 +199,25 @@ func (x FailureClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailureClass.Descriptor instead.
 func (FailureClass) EnumDescriptor() ([]byte, []int) {
-	return file_parley_ops_v1_dead_letter_proto_rawDescGZIP(), []int{1}
+	return file_parley_ops_v1_dead_letter_proto_rawDescGZIP(), []int{2}
 }
 
-// DeadLetter is a record that a consumer group could not process, and what became of
-// it. Nothing that users wrote stands here.
+// DeadLetter is a record that a group could not process, and what became of it. Nothing
+// that users wrote stands here but the keys and types of topics' messages.
 type DeadLetter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Group, topic, partition and offset of the record with slashes between them: two
-	// letters of one record and group are the same.
+	// Of an event: group, topic, partition and offset of the record with slashes between
+	// them; two letters of one record and group are the same. Of a topic's message:
+	// NAME.dlq/PARTITION-POSITION, where the letter stands, or NAME/PARTITION-POSITION/GROUP,
+	// where it is parked.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Consumer group that failed.
+	// Group that failed.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Process of the group that failed.
 	Consumer string `protobuf:"bytes,3,opt,name=consumer,proto3" json:"consumer,omitempty"`
-	// Class of the failure and a message.
+	// Class of the failure and a message; of a topic's message what its consumer said.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When it failed for the last time.
+	// When it failed for the last time; not set if that is not known, as of what is parked.
 	FailedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
 	// How often it had been tried.
 	Attempts int32 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
@@ -170,9 +225,9 @@ type DeadLetter struct {
 	Topic string `protobuf:"bytes,7,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition of the record.
 	Partition int32 `protobuf:"varint,8,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Offset of the record.
+	// Offset of the record, or position of the message.
 	Offset int64 `protobuf:"varint,9,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Timestamp of the record.
+	// Timestamp of the record; not set for a topic's message.
 	RecordedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=recorded_at,json=recordedAt,proto3" json:"recorded_at,omitempty"`
 	// Key of the record, for events the id of the chat; cut after 256 bytes.
 	Key string `protobuf:"bytes,11,opt,name=key,proto3" json:"key,omitempty"`
@@ -187,7 +242,17 @@ type DeadLetter struct {
 	// What came of it: the reason of a failure, or what was said at the discarding.
 	Result string `protobuf:"bytes,16,opt,name=result,proto3" json:"result,omitempty"`
 	// How often it was driven again.
-	Redrives      int32 `protobuf:"varint,17,opt,name=redrives,proto3" json:"redrives,omitempty"`
+	Redrives int32 `protobuf:"varint,17,opt,name=redrives,proto3" json:"redrives,omitempty"`
+	// What kind it is.
+	Source DeadLetterSource `protobuf:"varint,18,opt,name=source,proto3,enum=parley.ops.v1.DeadLetterSource" json:"source,omitempty"`
+	// It waits in its topic, and all that follows in its key with it. To redrive it is to
+	// unpark it.
+	Parked bool `protobuf:"varint,19,opt,name=parked,proto3" json:"parked,omitempty"`
+	// When it failed for the first time, also before it was redriven; not set if that is not
+	// known.
+	FirstFailedAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=first_failed_at,json=firstFailedAt,proto3" json:"first_failed_at,omitempty"`
+	// Type of a topic's message.
+	MessageType   string `protobuf:"bytes,21,opt,name=message_type,json=messageType,proto3" json:"message_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +406,34 @@ func (x *DeadLetter) GetRedrives() int32 {
 	return 0
 }
 
+func (x *DeadLetter) GetSource() DeadLetterSource {
+	if x != nil {
+		return x.Source
+	}
+	return DeadLetterSource_DEAD_LETTER_SOURCE_UNSPECIFIED
+}
+
+func (x *DeadLetter) GetParked() bool {
+	if x != nil {
+		return x.Parked
+	}
+	return false
+}
+
+func (x *DeadLetter) GetFirstFailedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstFailedAt
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetMessageType() string {
+	if x != nil {
+		return x.MessageType
+	}
+	return ""
+}
+
 // DeadLetterRecord is the record of a dead letter as it was on the event log.
 type DeadLetterRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -348,7 +441,8 @@ type DeadLetterRecord struct {
 	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Value, byte for byte; only if content was asked for.
 	Value []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// Headers in their order.
+	// Headers in their order. Those that the publisher of a topic's message gave it have
+	// values only if content was asked for.
 	Headers []*DeadLetterHeader `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
 	// SHA-256 of the value.
 	ValueSha256   []byte `protobuf:"bytes,4,opt,name=value_sha256,json=valueSha256,proto3" json:"value_sha256,omitempty"`
@@ -474,7 +568,7 @@ type DeadLetterFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ids.
 	Ids []string `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
-	// Consumer group that failed.
+	// Group that failed.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Topic of the records.
 	Topic string `protobuf:"bytes,3,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -487,7 +581,9 @@ type DeadLetterFilter struct {
 	// Failed at this time or later.
 	FailedFrom *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=failed_from,json=failedFrom,proto3" json:"failed_from,omitempty"`
 	// Failed before this time.
-	FailedBefore  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=failed_before,json=failedBefore,proto3" json:"failed_before,omitempty"`
+	FailedBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=failed_before,json=failedBefore,proto3" json:"failed_before,omitempty"`
+	// Kind.
+	Source        DeadLetterSource `protobuf:"varint,9,opt,name=source,proto3,enum=parley.ops.v1.DeadLetterSource" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,20 +674,27 @@ func (x *DeadLetterFilter) GetFailedBefore() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *DeadLetterFilter) GetSource() DeadLetterSource {
+	if x != nil {
+		return x.Source
+	}
+	return DeadLetterSource_DEAD_LETTER_SOURCE_UNSPECIFIED
+}
+
 var File_parley_ops_v1_dead_letter_proto protoreflect.FileDescriptor
 
 const file_parley_ops_v1_dead_letter_proto_rawDesc = "" +
 	"\n" +
-	"\x1fparley/ops/v1/dead_letter.proto\x12\rparley.ops.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x05\n" +
+	"\x1fparley/ops/v1/dead_letter.proto\x12\rparley.ops.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd0\x06\n" +
 	"\n" +
 	"DeadLetter\x12\x18\n" +
 	"\x02id\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xd8\x04R\x02id\x12\x1e\n" +
-	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\x05group\x12$\n" +
+	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12$\n" +
 	"\bconsumer\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\bconsumer\x12 \n" +
 	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x127\n" +
 	"\tfailed_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bfailedAt\x12\x1a\n" +
 	"\battempts\x18\x06 \x01(\x05R\battempts\x12\x1e\n" +
-	"\x05topic\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\x05topic\x12\x1c\n" +
+	"\x05topic\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1c\n" +
 	"\tpartition\x18\b \x01(\x05R\tpartition\x12\x16\n" +
 	"\x06offset\x18\t \x01(\x03R\x06offset\x12;\n" +
 	"\vrecorded_at\x18\n" +
@@ -606,7 +709,11 @@ const file_parley_ops_v1_dead_letter_proto_rawDesc = "" +
 	"\n" +
 	"handled_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\thandledAt\x12 \n" +
 	"\x06result\x18\x10 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06result\x12\x1a\n" +
-	"\bredrives\x18\x11 \x01(\x05R\bredrives\"\xc2\x01\n" +
+	"\bredrives\x18\x11 \x01(\x05R\bredrives\x127\n" +
+	"\x06source\x18\x12 \x01(\x0e2\x1f.parley.ops.v1.DeadLetterSourceR\x06source\x12\x16\n" +
+	"\x06parked\x18\x13 \x01(\bR\x06parked\x12B\n" +
+	"\x0ffirst_failed_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\rfirstFailedAt\x12+\n" +
+	"\fmessage_type\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\xff\x01R\vmessageType\"\xc2\x01\n" +
 	"\x10DeadLetterRecord\x12\x1b\n" +
 	"\x03key\x18\x01 \x01(\fB\t\xbaH\x06z\x04\x18\x8c\x80@R\x03key\x12\x1f\n" +
 	"\x05value\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x8c\x80@R\x05value\x12D\n" +
@@ -614,23 +721,28 @@ const file_parley_ops_v1_dead_letter_proto_rawDesc = "" +
 	"\fvalue_sha256\x18\x04 \x01(\fB\a\xbaH\x04z\x02\x18 R\vvalueSha256\"R\n" +
 	"\x10DeadLetterHeader\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04R\x04name\x12\x1f\n" +
-	"\x05value\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x8c\x80@R\x05value\"\x80\x03\n" +
+	"\x05value\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x18\x8c\x80@R\x05value\"\xc3\x03\n" +
 	"\x10DeadLetterFilter\x12$\n" +
 	"\x03ids\x18\x01 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\xe8\a\"\ar\x05\x10\x01\x18\xd8\x04R\x03ids\x12\x1e\n" +
-	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\x05group\x12\x1e\n" +
-	"\x05topic\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\x05topic\x12\x1a\n" +
+	"\x05group\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1e\n" +
+	"\x05topic\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12\x1a\n" +
 	"\x03key\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12J\n" +
 	"\rfailure_class\x18\x05 \x01(\x0e2\x1b.parley.ops.v1.FailureClassB\b\xbaH\x05\x82\x01\x02\x10\x01R\ffailureClass\x12 \n" +
 	"\x06reason\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x12;\n" +
 	"\vfailed_from\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"failedFrom\x12?\n" +
-	"\rfailed_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore*\xb6\x01\n" +
+	"\rfailed_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\x12A\n" +
+	"\x06source\x18\t \x01(\x0e2\x1f.parley.ops.v1.DeadLetterSourceB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06source*\xb6\x01\n" +
 	"\x10DeadLetterStatus\x12\"\n" +
 	"\x1eDEAD_LETTER_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17DEAD_LETTER_STATUS_OPEN\x10\x01\x12\x1e\n" +
 	"\x1aDEAD_LETTER_STATUS_RUNNING\x10\x02\x12\x1f\n" +
 	"\x1bDEAD_LETTER_STATUS_REDRIVEN\x10\x03\x12 \n" +
-	"\x1cDEAD_LETTER_STATUS_DISCARDED\x10\x04*\xbd\x01\n" +
+	"\x1cDEAD_LETTER_STATUS_DISCARDED\x10\x04*t\n" +
+	"\x10DeadLetterSource\x12\"\n" +
+	"\x1eDEAD_LETTER_SOURCE_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19DEAD_LETTER_SOURCE_EVENTS\x10\x01\x12\x1d\n" +
+	"\x19DEAD_LETTER_SOURCE_TOPICS\x10\x02*\xbd\x01\n" +
 	"\fFailureClass\x12\x1d\n" +
 	"\x19FAILURE_CLASS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FAILURE_CLASS_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -652,31 +764,35 @@ func file_parley_ops_v1_dead_letter_proto_rawDescGZIP() []byte {
 	return file_parley_ops_v1_dead_letter_proto_rawDescData
 }
 
-var file_parley_ops_v1_dead_letter_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_parley_ops_v1_dead_letter_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_parley_ops_v1_dead_letter_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_parley_ops_v1_dead_letter_proto_goTypes = []any{
 	(DeadLetterStatus)(0),         // 0: parley.ops.v1.DeadLetterStatus
-	(FailureClass)(0),             // 1: parley.ops.v1.FailureClass
-	(*DeadLetter)(nil),            // 2: parley.ops.v1.DeadLetter
-	(*DeadLetterRecord)(nil),      // 3: parley.ops.v1.DeadLetterRecord
-	(*DeadLetterHeader)(nil),      // 4: parley.ops.v1.DeadLetterHeader
-	(*DeadLetterFilter)(nil),      // 5: parley.ops.v1.DeadLetterFilter
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(DeadLetterSource)(0),         // 1: parley.ops.v1.DeadLetterSource
+	(FailureClass)(0),             // 2: parley.ops.v1.FailureClass
+	(*DeadLetter)(nil),            // 3: parley.ops.v1.DeadLetter
+	(*DeadLetterRecord)(nil),      // 4: parley.ops.v1.DeadLetterRecord
+	(*DeadLetterHeader)(nil),      // 5: parley.ops.v1.DeadLetterHeader
+	(*DeadLetterFilter)(nil),      // 6: parley.ops.v1.DeadLetterFilter
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_parley_ops_v1_dead_letter_proto_depIdxs = []int32{
-	6, // 0: parley.ops.v1.DeadLetter.failed_at:type_name -> google.protobuf.Timestamp
-	6, // 1: parley.ops.v1.DeadLetter.recorded_at:type_name -> google.protobuf.Timestamp
-	0, // 2: parley.ops.v1.DeadLetter.status:type_name -> parley.ops.v1.DeadLetterStatus
-	6, // 3: parley.ops.v1.DeadLetter.handled_at:type_name -> google.protobuf.Timestamp
-	4, // 4: parley.ops.v1.DeadLetterRecord.headers:type_name -> parley.ops.v1.DeadLetterHeader
-	1, // 5: parley.ops.v1.DeadLetterFilter.failure_class:type_name -> parley.ops.v1.FailureClass
-	6, // 6: parley.ops.v1.DeadLetterFilter.failed_from:type_name -> google.protobuf.Timestamp
-	6, // 7: parley.ops.v1.DeadLetterFilter.failed_before:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	7,  // 0: parley.ops.v1.DeadLetter.failed_at:type_name -> google.protobuf.Timestamp
+	7,  // 1: parley.ops.v1.DeadLetter.recorded_at:type_name -> google.protobuf.Timestamp
+	0,  // 2: parley.ops.v1.DeadLetter.status:type_name -> parley.ops.v1.DeadLetterStatus
+	7,  // 3: parley.ops.v1.DeadLetter.handled_at:type_name -> google.protobuf.Timestamp
+	1,  // 4: parley.ops.v1.DeadLetter.source:type_name -> parley.ops.v1.DeadLetterSource
+	7,  // 5: parley.ops.v1.DeadLetter.first_failed_at:type_name -> google.protobuf.Timestamp
+	5,  // 6: parley.ops.v1.DeadLetterRecord.headers:type_name -> parley.ops.v1.DeadLetterHeader
+	2,  // 7: parley.ops.v1.DeadLetterFilter.failure_class:type_name -> parley.ops.v1.FailureClass
+	7,  // 8: parley.ops.v1.DeadLetterFilter.failed_from:type_name -> google.protobuf.Timestamp
+	7,  // 9: parley.ops.v1.DeadLetterFilter.failed_before:type_name -> google.protobuf.Timestamp
+	1,  // 10: parley.ops.v1.DeadLetterFilter.source:type_name -> parley.ops.v1.DeadLetterSource
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_parley_ops_v1_dead_letter_proto_init() }
@@ -689,7 +805,7 @@ func file_parley_ops_v1_dead_letter_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_parley_ops_v1_dead_letter_proto_rawDesc), len(file_parley_ops_v1_dead_letter_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -31,13 +31,13 @@ const (
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_UNSPECIFIED DeadLetterOutcome = 0
 	// Redriven or discarded; without execute, it would be.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_DONE DeadLetterOutcome = 1
-	// It failed again, and is open still.
+	// It failed again, and is still open.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_FAILED DeadLetterOutcome = 2
-	// Not tried: an earlier one of its key is open still; the reason is its id.
+	// Not tried: an earlier one of its key is still open; the reason is its id.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_BEHIND DeadLetterOutcome = 3
 	// Not tried: nobody here handles its group.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_NO_HANDLER DeadLetterOutcome = 4
-	// Not tried: somebody else had it.
+	// Not tried: another call handles it.
 	DeadLetterOutcome_DEAD_LETTER_OUTCOME_TAKEN DeadLetterOutcome = 5
 )
 
@@ -91,7 +91,7 @@ func (DeadLetterOutcome) EnumDescriptor() ([]byte, []int) {
 // ListDeadLettersRequest asks for a page of dead letters.
 type ListDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// Letters that are meant.
 	Filter *DeadLetterFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// What became of them; open ones if empty.
 	Statuses []DeadLetterStatus `protobuf:"varint,2,rep,packed,name=statuses,proto3,enum=parley.ops.v1.DeadLetterStatus" json:"statuses,omitempty"`
@@ -219,7 +219,7 @@ func (x *ListDeadLettersResponse) GetNextPageToken() string {
 // CountDeadLettersRequest says what to count.
 type CountDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// Letters that are meant.
 	Filter *DeadLetterFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// What became of them; open ones if empty.
 	Statuses      []DeadLetterStatus `protobuf:"varint,2,rep,packed,name=statuses,proto3,enum=parley.ops.v1.DeadLetterStatus" json:"statuses,omitempty"`
@@ -276,7 +276,7 @@ type CountDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The most frequent first.
 	Counts []*DeadLetterCount `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
-	// All letters, also those of reasons that found no place.
+	// All letters, those of reasons beyond the list included.
 	Total         int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -329,7 +329,7 @@ func (x *CountDeadLettersResponse) GetTotal() int64 {
 // DeadLetterCount is how many letters one group has of one topic for one reason.
 type DeadLetterCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Consumer group.
+	// Group.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// Topic of the records.
 	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
@@ -479,12 +479,12 @@ type GetDeadLetterResponse struct {
 	Letter *DeadLetter `protobuf:"bytes,1,opt,name=letter,proto3" json:"letter,omitempty"`
 	// The record.
 	Record *DeadLetterRecord `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
-	// Type of the event; empty if the record is none that is known.
+	// Type of the event; empty if the record is none that is known, as a topic's message.
 	EventType string `protobuf:"bytes,3,opt,name=event_type,json=eventType,proto3" json:"event_type,omitempty"`
 	// The event in protobuf's JSON; what users wrote is replaced by its size, unless
 	// content was asked for.
 	EventJson string `protobuf:"bytes,4,opt,name=event_json,json=eventJson,proto3" json:"event_json,omitempty"`
-	// Why the record cannot be read as an event; empty if it can.
+	// Why the record cannot be read as an event; empty if it can, and for a topic's message.
 	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -628,11 +628,11 @@ type DeadLetterSummary struct {
 	Done int64 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	// Failed again.
 	Failed int64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Not tried, because an earlier one of their key is open still.
+	// Not tried, because an earlier one of their key is still open.
 	Behind int64 `protobuf:"varint,4,opt,name=behind,proto3" json:"behind,omitempty"`
 	// Not tried, because nobody here handles their group.
 	NoHandler int64 `protobuf:"varint,5,opt,name=no_handler,json=noHandler,proto3" json:"no_handler,omitempty"`
-	// Not tried, because somebody else had them.
+	// Not tried, because another call handles them.
 	Taken int64 `protobuf:"varint,6,opt,name=taken,proto3" json:"taken,omitempty"`
 	// It ended at its limit, or because too many failed: there may be more.
 	More          bool `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
@@ -719,14 +719,14 @@ func (x *DeadLetterSummary) GetMore() bool {
 	return false
 }
 
-// RedriveDeadLettersRequest says what to drive again, and how.
+// RedriveDeadLettersRequest says which letters to re-drive, and how fast.
 type RedriveDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which; must not be empty unless all is set.
+	// Letters that are meant; must not be empty unless all is set.
 	Filter *DeadLetterFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// An empty filter is meant.
+	// Confirms that an empty filter is meant: all letters.
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
-	// Do it; otherwise tell what would be done.
+	// Execute the change; otherwise the answer says what would be done.
 	Execute bool `protobuf:"varint,3,opt,name=execute,proto3" json:"execute,omitempty"`
 	// Letters tried at most; 0 means all.
 	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -856,18 +856,18 @@ func (x *RedriveDeadLettersResponse) GetSummary() *DeadLetterSummary {
 	return nil
 }
 
-// DiscardDeadLettersRequest says what to give up, and why.
+// DiscardDeadLettersRequest says which letters to discard, and why.
 type DiscardDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which; must not be empty unless all is set.
+	// Letters that are meant; must not be empty unless all is set.
 	Filter *DeadLetterFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// An empty filter is meant.
+	// Confirms that an empty filter is meant: all letters.
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
-	// Do it; otherwise tell what would be done.
+	// Execute the change; otherwise the answer says what would be done.
 	Execute bool `protobuf:"varint,3,opt,name=execute,proto3" json:"execute,omitempty"`
 	// Letters discarded at most; 0 means all.
 	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Why; kept with each letter.
+	// Why; stored with each letter.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -993,8 +993,8 @@ func (x *DiscardDeadLettersResponse) GetSummary() *DeadLetterSummary {
 	return nil
 }
 
-// ReplayEventsRequest says which events are published again: those for which all
-// holds that is set.
+// ReplayEventsRequest says which events are published again: those that match every
+// field that is set.
 type ReplayEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of these chats.
@@ -1011,14 +1011,17 @@ type ReplayEventsRequest struct {
 	FromTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=from_time,json=fromTime,proto3" json:"from_time,omitempty"`
 	// Before this time.
 	BeforeTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=before_time,json=beforeTime,proto3" json:"before_time,omitempty"`
-	// Do it; otherwise tell what would be done.
+	// Execute the change; otherwise the answer says what would be done.
 	Execute bool `protobuf:"varint,8,opt,name=execute,proto3" json:"execute,omitempty"`
 	// Events at most; 0 means all.
 	Limit int32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Events a second at most; 0 means 1,000.
 	Rate int32 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`
-	// Where a replay of all chats with the same choice ended early: it goes on there.
-	Resume        string `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
+	// Token of a replay of all chats with the same filters that ended early: it continues there.
+	Resume string `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
+	// With one of these statuses; published ones if empty. Failed rows are replaced by what
+	// the event store says they should be, each with all its events if one of them matches.
+	Statuses      []EventStatus `protobuf:"varint,12,rep,packed,name=statuses,proto3,enum=parley.ops.v1.EventStatus" json:"statuses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1130,10 +1133,17 @@ func (x *ReplayEventsRequest) GetResume() string {
 	return ""
 }
 
-// ReplayEventsResponse is how far the replay is; the last message is its result.
+func (x *ReplayEventsRequest) GetStatuses() []EventStatus {
+	if x != nil {
+		return x.Statuses
+	}
+	return nil
+}
+
+// ReplayEventsResponse is the progress of the replay; the last message is its result.
 type ReplayEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chats that were looked at.
+	// Chats that were read.
 	Chats int64 `protobuf:"varint,1,opt,name=chats,proto3" json:"chats,omitempty"`
 	// Events that are, or without execute would be, published again.
 	Events int64 `protobuf:"varint,2,opt,name=events,proto3" json:"events,omitempty"`
@@ -1144,9 +1154,12 @@ type ReplayEventsResponse struct {
 	More bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	// This is the last message.
 	Done bool `protobuf:"varint,5,opt,name=done,proto3" json:"done,omitempty"`
-	// If it ends here, a request with the same choice and this goes on; events of the
-	// last few chats may be published twice then.
-	Resume        string `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`
+	// Token with which a request with the same filters continues from here; events of the
+	// last few chats may then be published twice.
+	Resume string `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`
+	// Failed rows left alone, because the event store has no readable events for them:
+	// they can only be dropped.
+	Lost          int64 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1221,6 +1234,13 @@ func (x *ReplayEventsResponse) GetResume() string {
 		return x.Resume
 	}
 	return ""
+}
+
+func (x *ReplayEventsResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
 }
 
 // FailedOutboxRow is a row of the outbox that cannot be published.
@@ -1447,7 +1467,7 @@ type MendFailedOutboxRowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The row.
 	Row string `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
-	// Do it; otherwise tell what would be done.
+	// Execute the change; otherwise the answer says what would be done.
 	Execute       bool `protobuf:"varint,2,opt,name=execute,proto3" json:"execute,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1497,7 +1517,7 @@ func (x *MendFailedOutboxRowRequest) GetExecute() bool {
 	return false
 }
 
-// MendFailedOutboxRowResponse tells what was, or would be, written.
+// MendFailedOutboxRowResponse says what was, or would be, written.
 type MendFailedOutboxRowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The row as it was.
@@ -1559,7 +1579,7 @@ type DropFailedOutboxRowRequest struct {
 	Row string `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"`
 	// Why; it is logged.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Do it; otherwise tell what would be done.
+	// Execute the change; otherwise the answer says what would be done.
 	Execute       bool `protobuf:"varint,3,opt,name=execute,proto3" json:"execute,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1616,7 +1636,7 @@ func (x *DropFailedOutboxRowRequest) GetExecute() bool {
 	return false
 }
 
-// DropFailedOutboxRowResponse tells what was, or would be, dropped.
+// DropFailedOutboxRowResponse says what was, or would be, dropped.
 type DropFailedOutboxRowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The row as it was.
@@ -1861,9 +1881,9 @@ type ConsumerGroupPartition struct {
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition.
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Offset that the group goes on from; −1 if it has committed none.
+	// Next offset that the group reads; −1 if it has committed none.
 	Committed int64 `protobuf:"varint,3,opt,name=committed,proto3" json:"committed,omitempty"`
-	// Offset behind the last record.
+	// Offset after the last record.
 	End int64 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
 	// Records between them.
 	Lag int64 `protobuf:"varint,5,opt,name=lag,proto3" json:"lag,omitempty"`
@@ -2128,7 +2148,7 @@ func (x *HotKey) GetRecords() int64 {
 	return 0
 }
 
-// ListOperatorCallsRequest chooses calls.
+// ListOperatorCallsRequest filters calls.
 type ListOperatorCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// That began at this time or later; the oldest ones kept if not set.
@@ -2141,7 +2161,7 @@ type ListOperatorCallsRequest struct {
 	Call string `protobuf:"bytes,4,opt,name=call,proto3" json:"call,omitempty"`
 	// Calls at most; 0 means 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the answer before, with the same choice; the first page if empty.
+	// next_page_token of the page before, with the same filters; the first page if empty.
 	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2287,7 +2307,7 @@ type OperatorCall struct {
 	Call string `protobuf:"bytes,4,opt,name=call,proto3" json:"call,omitempty"`
 	// What was asked for, as JSON; cut where it is too long.
 	Request string `protobuf:"bytes,5,opt,name=request,proto3" json:"request,omitempty"`
-	// When it ended. Not set: it runs still, or its process ended before it did.
+	// When it ended. Not set: it is still running, or its process ended before it did.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// "ok", or the code of its error.
 	Code string `protobuf:"bytes,7,opt,name=code,proto3" json:"code,omitempty"`
@@ -2387,17 +2407,17 @@ var File_parley_ops_v1_ops_service_proto protoreflect.FileDescriptor
 
 const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fparley/ops/v1/ops_service.proto\x12\rparley.ops.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fparley/ops/v1/dead_letter.proto\x1a#parley/ops/v1/topic_migration.proto\"\xf3\x01\n" +
+	"\x1fparley/ops/v1/ops_service.proto\x12\rparley.ops.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fparley/ops/v1/dead_letter.proto\x1a parley/ops/v1/stored_event.proto\x1a#parley/ops/v1/topic_migration.proto\"\xf3\x01\n" +
 	"\x16ListDeadLettersRequest\x127\n" +
 	"\x06filter\x18\x01 \x01(\v2\x1f.parley.ops.v1.DeadLetterFilterR\x06filter\x12N\n" +
 	"\bstatuses\x18\x02 \x03(\x0e2\x1f.parley.ops.v1.DeadLetterStatusB\x11\xbaH\x0e\x92\x01\v\x10\x04\"\a\x82\x01\x04\x10\x01 \x00R\bstatuses\x12'\n" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\tpageToken\"\x8b\x01\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\x8b\x01\n" +
 	"\x17ListDeadLettersResponse\x12>\n" +
 	"\aletters\x18\x01 \x03(\v2\x19.parley.ops.v1.DeadLetterB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\aletters\x120\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\rnextPageToken\"\xa2\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\rnextPageToken\"\xa2\x01\n" +
 	"\x17CountDeadLettersRequest\x127\n" +
 	"\x06filter\x18\x01 \x01(\v2\x1f.parley.ops.v1.DeadLetterFilterR\x06filter\x12N\n" +
 	"\bstatuses\x18\x02 \x03(\x0e2\x1f.parley.ops.v1.DeadLetterStatusB\x11\xbaH\x0e\x92\x01\v\x10\x04\"\a\x82\x01\x04\x10\x01 \x00R\bstatuses\"r\n" +
@@ -2405,8 +2425,8 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x06counts\x18\x01 \x03(\v2\x1e.parley.ops.v1.DeadLetterCountB\b\xbaH\x05\x92\x01\x02\x10dR\x06counts\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\"\x8f\x02\n" +
 	"\x0fDeadLetterCount\x12\x1e\n" +
-	"\x05group\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\x05group\x12\x1e\n" +
-	"\x05topic\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xf9\x01R\x05topic\x12 \n" +
+	"\x05group\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05group\x12\x1e\n" +
+	"\x05topic\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x05topic\x12 \n" +
 	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x03R\x05count\x12B\n" +
 	"\x0ffirst_failed_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\rfirstFailedAt\x12@\n" +
@@ -2456,7 +2476,7 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"\x9d\x01\n" +
 	"\x1aDiscardDeadLettersResponse\x12C\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.parley.ops.v1.DeadLetterResultB\b\xbaH\x05\x92\x01\x02\x10dR\aresults\x12:\n" +
-	"\asummary\x18\x02 \x01(\v2 .parley.ops.v1.DeadLetterSummaryR\asummary\"\xf5\x03\n" +
+	"\asummary\x18\x02 \x01(\v2 .parley.ops.v1.DeadLetterSummaryR\asummary\"\xc0\x04\n" +
 	"\x13ReplayEventsRequest\x12G\n" +
 	"\bchat_ids\x18\x01 \x03(\tB,\xbaH)\x92\x01&\x10\xe8\a\"!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\achatIds\x12\x1b\n" +
 	"\tall_chats\x18\x02 \x01(\bR\ballChats\x12*\n" +
@@ -2472,14 +2492,16 @@ const file_parley_ops_v1_ops_service_proto_rawDesc = "" +
 	"\x05limit\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x05limit\x12\x1f\n" +
 	"\x04rate\x18\n" +
 	" \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x04rate\x12 \n" +
-	"\x06resume\x18\v \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06resume\"\xb0\x01\n" +
+	"\x06resume\x18\v \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06resume\x12I\n" +
+	"\bstatuses\x18\f \x03(\x0e2\x1a.parley.ops.v1.EventStatusB\x11\xbaH\x0e\x92\x01\v\x10\x02\"\a\x82\x01\x04\x18\x02\x18\x03R\bstatuses\"\xc4\x01\n" +
 	"\x14ReplayEventsResponse\x12\x14\n" +
 	"\x05chats\x18\x01 \x01(\x03R\x05chats\x12\x16\n" +
 	"\x06events\x18\x02 \x01(\x03R\x06events\x12 \n" +
 	"\vunpublished\x18\x03 \x01(\x03R\vunpublished\x12\x12\n" +
 	"\x04more\x18\x04 \x01(\bR\x04more\x12\x12\n" +
 	"\x04done\x18\x05 \x01(\bR\x04done\x12 \n" +
-	"\x06resume\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06resume\"\xa3\x02\n" +
+	"\x06resume\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06resume\x12\x12\n" +
+	"\x04lost\x18\a \x01(\x03R\x04lost\"\xa3\x02\n" +
 	"\x0fFailedOutboxRow\x12\x1a\n" +
 	"\x03row\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\xcc\bR\x03row\x12!\n" +
 	"\achat_id\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x06chatId\x12#\n" +
@@ -2651,14 +2673,15 @@ var file_parley_ops_v1_ops_service_proto_goTypes = []any{
 	(*DeadLetter)(nil),                   // 35: parley.ops.v1.DeadLetter
 	(*timestamppb.Timestamp)(nil),        // 36: google.protobuf.Timestamp
 	(*DeadLetterRecord)(nil),             // 37: parley.ops.v1.DeadLetterRecord
-	(*MigrateTopicRequest)(nil),          // 38: parley.ops.v1.MigrateTopicRequest
-	(*AbortTopicMigrationRequest)(nil),   // 39: parley.ops.v1.AbortTopicMigrationRequest
-	(*ListTopicVersionsRequest)(nil),     // 40: parley.ops.v1.ListTopicVersionsRequest
-	(*RetireTopicVersionRequest)(nil),    // 41: parley.ops.v1.RetireTopicVersionRequest
-	(*MigrateTopicResponse)(nil),         // 42: parley.ops.v1.MigrateTopicResponse
-	(*AbortTopicMigrationResponse)(nil),  // 43: parley.ops.v1.AbortTopicMigrationResponse
-	(*ListTopicVersionsResponse)(nil),    // 44: parley.ops.v1.ListTopicVersionsResponse
-	(*RetireTopicVersionResponse)(nil),   // 45: parley.ops.v1.RetireTopicVersionResponse
+	(EventStatus)(0),                     // 38: parley.ops.v1.EventStatus
+	(*MigrateTopicRequest)(nil),          // 39: parley.ops.v1.MigrateTopicRequest
+	(*AbortTopicMigrationRequest)(nil),   // 40: parley.ops.v1.AbortTopicMigrationRequest
+	(*ListTopicVersionsRequest)(nil),     // 41: parley.ops.v1.ListTopicVersionsRequest
+	(*RetireTopicVersionRequest)(nil),    // 42: parley.ops.v1.RetireTopicVersionRequest
+	(*MigrateTopicResponse)(nil),         // 43: parley.ops.v1.MigrateTopicResponse
+	(*AbortTopicMigrationResponse)(nil),  // 44: parley.ops.v1.AbortTopicMigrationResponse
+	(*ListTopicVersionsResponse)(nil),    // 45: parley.ops.v1.ListTopicVersionsResponse
+	(*RetireTopicVersionResponse)(nil),   // 46: parley.ops.v1.RetireTopicVersionResponse
 }
 var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	33, // 0: parley.ops.v1.ListDeadLettersRequest.filter:type_name -> parley.ops.v1.DeadLetterFilter
@@ -2680,56 +2703,57 @@ var file_parley_ops_v1_ops_service_proto_depIdxs = []int32{
 	9,  // 16: parley.ops.v1.DiscardDeadLettersResponse.summary:type_name -> parley.ops.v1.DeadLetterSummary
 	36, // 17: parley.ops.v1.ReplayEventsRequest.from_time:type_name -> google.protobuf.Timestamp
 	36, // 18: parley.ops.v1.ReplayEventsRequest.before_time:type_name -> google.protobuf.Timestamp
-	36, // 19: parley.ops.v1.FailedOutboxRow.created_at:type_name -> google.protobuf.Timestamp
-	16, // 20: parley.ops.v1.ListFailedOutboxRowsResponse.rows:type_name -> parley.ops.v1.FailedOutboxRow
-	16, // 21: parley.ops.v1.MendFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
-	16, // 22: parley.ops.v1.MendFailedOutboxRowResponse.mended:type_name -> parley.ops.v1.FailedOutboxRow
-	16, // 23: parley.ops.v1.DropFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
-	25, // 24: parley.ops.v1.GetConsumerGroupResponse.members:type_name -> parley.ops.v1.ConsumerGroupMember
-	26, // 25: parley.ops.v1.GetConsumerGroupResponse.partitions:type_name -> parley.ops.v1.ConsumerGroupPartition
-	29, // 26: parley.ops.v1.ListHotKeysResponse.keys:type_name -> parley.ops.v1.HotKey
-	36, // 27: parley.ops.v1.ListOperatorCallsRequest.after:type_name -> google.protobuf.Timestamp
-	36, // 28: parley.ops.v1.ListOperatorCallsRequest.before:type_name -> google.protobuf.Timestamp
-	32, // 29: parley.ops.v1.ListOperatorCallsResponse.calls:type_name -> parley.ops.v1.OperatorCall
-	36, // 30: parley.ops.v1.OperatorCall.began_at:type_name -> google.protobuf.Timestamp
-	36, // 31: parley.ops.v1.OperatorCall.ended_at:type_name -> google.protobuf.Timestamp
-	1,  // 32: parley.ops.v1.OpsService.ListDeadLetters:input_type -> parley.ops.v1.ListDeadLettersRequest
-	3,  // 33: parley.ops.v1.OpsService.CountDeadLetters:input_type -> parley.ops.v1.CountDeadLettersRequest
-	6,  // 34: parley.ops.v1.OpsService.GetDeadLetter:input_type -> parley.ops.v1.GetDeadLetterRequest
-	10, // 35: parley.ops.v1.OpsService.RedriveDeadLetters:input_type -> parley.ops.v1.RedriveDeadLettersRequest
-	12, // 36: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
-	14, // 37: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
-	17, // 38: parley.ops.v1.OpsService.ListFailedOutboxRows:input_type -> parley.ops.v1.ListFailedOutboxRowsRequest
-	19, // 39: parley.ops.v1.OpsService.MendFailedOutboxRow:input_type -> parley.ops.v1.MendFailedOutboxRowRequest
-	21, // 40: parley.ops.v1.OpsService.DropFailedOutboxRow:input_type -> parley.ops.v1.DropFailedOutboxRowRequest
-	30, // 41: parley.ops.v1.OpsService.ListOperatorCalls:input_type -> parley.ops.v1.ListOperatorCallsRequest
-	23, // 42: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
-	27, // 43: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
-	38, // 44: parley.ops.v1.OpsService.MigrateTopic:input_type -> parley.ops.v1.MigrateTopicRequest
-	39, // 45: parley.ops.v1.OpsService.AbortTopicMigration:input_type -> parley.ops.v1.AbortTopicMigrationRequest
-	40, // 46: parley.ops.v1.OpsService.ListTopicVersions:input_type -> parley.ops.v1.ListTopicVersionsRequest
-	41, // 47: parley.ops.v1.OpsService.RetireTopicVersion:input_type -> parley.ops.v1.RetireTopicVersionRequest
-	2,  // 48: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
-	4,  // 49: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
-	7,  // 50: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
-	11, // 51: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
-	13, // 52: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
-	15, // 53: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
-	18, // 54: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
-	20, // 55: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
-	22, // 56: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
-	31, // 57: parley.ops.v1.OpsService.ListOperatorCalls:output_type -> parley.ops.v1.ListOperatorCallsResponse
-	24, // 58: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
-	28, // 59: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
-	42, // 60: parley.ops.v1.OpsService.MigrateTopic:output_type -> parley.ops.v1.MigrateTopicResponse
-	43, // 61: parley.ops.v1.OpsService.AbortTopicMigration:output_type -> parley.ops.v1.AbortTopicMigrationResponse
-	44, // 62: parley.ops.v1.OpsService.ListTopicVersions:output_type -> parley.ops.v1.ListTopicVersionsResponse
-	45, // 63: parley.ops.v1.OpsService.RetireTopicVersion:output_type -> parley.ops.v1.RetireTopicVersionResponse
-	48, // [48:64] is the sub-list for method output_type
-	32, // [32:48] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	38, // 19: parley.ops.v1.ReplayEventsRequest.statuses:type_name -> parley.ops.v1.EventStatus
+	36, // 20: parley.ops.v1.FailedOutboxRow.created_at:type_name -> google.protobuf.Timestamp
+	16, // 21: parley.ops.v1.ListFailedOutboxRowsResponse.rows:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 22: parley.ops.v1.MendFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 23: parley.ops.v1.MendFailedOutboxRowResponse.mended:type_name -> parley.ops.v1.FailedOutboxRow
+	16, // 24: parley.ops.v1.DropFailedOutboxRowResponse.row:type_name -> parley.ops.v1.FailedOutboxRow
+	25, // 25: parley.ops.v1.GetConsumerGroupResponse.members:type_name -> parley.ops.v1.ConsumerGroupMember
+	26, // 26: parley.ops.v1.GetConsumerGroupResponse.partitions:type_name -> parley.ops.v1.ConsumerGroupPartition
+	29, // 27: parley.ops.v1.ListHotKeysResponse.keys:type_name -> parley.ops.v1.HotKey
+	36, // 28: parley.ops.v1.ListOperatorCallsRequest.after:type_name -> google.protobuf.Timestamp
+	36, // 29: parley.ops.v1.ListOperatorCallsRequest.before:type_name -> google.protobuf.Timestamp
+	32, // 30: parley.ops.v1.ListOperatorCallsResponse.calls:type_name -> parley.ops.v1.OperatorCall
+	36, // 31: parley.ops.v1.OperatorCall.began_at:type_name -> google.protobuf.Timestamp
+	36, // 32: parley.ops.v1.OperatorCall.ended_at:type_name -> google.protobuf.Timestamp
+	1,  // 33: parley.ops.v1.OpsService.ListDeadLetters:input_type -> parley.ops.v1.ListDeadLettersRequest
+	3,  // 34: parley.ops.v1.OpsService.CountDeadLetters:input_type -> parley.ops.v1.CountDeadLettersRequest
+	6,  // 35: parley.ops.v1.OpsService.GetDeadLetter:input_type -> parley.ops.v1.GetDeadLetterRequest
+	10, // 36: parley.ops.v1.OpsService.RedriveDeadLetters:input_type -> parley.ops.v1.RedriveDeadLettersRequest
+	12, // 37: parley.ops.v1.OpsService.DiscardDeadLetters:input_type -> parley.ops.v1.DiscardDeadLettersRequest
+	14, // 38: parley.ops.v1.OpsService.ReplayEvents:input_type -> parley.ops.v1.ReplayEventsRequest
+	17, // 39: parley.ops.v1.OpsService.ListFailedOutboxRows:input_type -> parley.ops.v1.ListFailedOutboxRowsRequest
+	19, // 40: parley.ops.v1.OpsService.MendFailedOutboxRow:input_type -> parley.ops.v1.MendFailedOutboxRowRequest
+	21, // 41: parley.ops.v1.OpsService.DropFailedOutboxRow:input_type -> parley.ops.v1.DropFailedOutboxRowRequest
+	30, // 42: parley.ops.v1.OpsService.ListOperatorCalls:input_type -> parley.ops.v1.ListOperatorCallsRequest
+	23, // 43: parley.ops.v1.OpsService.GetConsumerGroup:input_type -> parley.ops.v1.GetConsumerGroupRequest
+	27, // 44: parley.ops.v1.OpsService.ListHotKeys:input_type -> parley.ops.v1.ListHotKeysRequest
+	39, // 45: parley.ops.v1.OpsService.MigrateTopic:input_type -> parley.ops.v1.MigrateTopicRequest
+	40, // 46: parley.ops.v1.OpsService.AbortTopicMigration:input_type -> parley.ops.v1.AbortTopicMigrationRequest
+	41, // 47: parley.ops.v1.OpsService.ListTopicVersions:input_type -> parley.ops.v1.ListTopicVersionsRequest
+	42, // 48: parley.ops.v1.OpsService.RetireTopicVersion:input_type -> parley.ops.v1.RetireTopicVersionRequest
+	2,  // 49: parley.ops.v1.OpsService.ListDeadLetters:output_type -> parley.ops.v1.ListDeadLettersResponse
+	4,  // 50: parley.ops.v1.OpsService.CountDeadLetters:output_type -> parley.ops.v1.CountDeadLettersResponse
+	7,  // 51: parley.ops.v1.OpsService.GetDeadLetter:output_type -> parley.ops.v1.GetDeadLetterResponse
+	11, // 52: parley.ops.v1.OpsService.RedriveDeadLetters:output_type -> parley.ops.v1.RedriveDeadLettersResponse
+	13, // 53: parley.ops.v1.OpsService.DiscardDeadLetters:output_type -> parley.ops.v1.DiscardDeadLettersResponse
+	15, // 54: parley.ops.v1.OpsService.ReplayEvents:output_type -> parley.ops.v1.ReplayEventsResponse
+	18, // 55: parley.ops.v1.OpsService.ListFailedOutboxRows:output_type -> parley.ops.v1.ListFailedOutboxRowsResponse
+	20, // 56: parley.ops.v1.OpsService.MendFailedOutboxRow:output_type -> parley.ops.v1.MendFailedOutboxRowResponse
+	22, // 57: parley.ops.v1.OpsService.DropFailedOutboxRow:output_type -> parley.ops.v1.DropFailedOutboxRowResponse
+	31, // 58: parley.ops.v1.OpsService.ListOperatorCalls:output_type -> parley.ops.v1.ListOperatorCallsResponse
+	24, // 59: parley.ops.v1.OpsService.GetConsumerGroup:output_type -> parley.ops.v1.GetConsumerGroupResponse
+	28, // 60: parley.ops.v1.OpsService.ListHotKeys:output_type -> parley.ops.v1.ListHotKeysResponse
+	43, // 61: parley.ops.v1.OpsService.MigrateTopic:output_type -> parley.ops.v1.MigrateTopicResponse
+	44, // 62: parley.ops.v1.OpsService.AbortTopicMigration:output_type -> parley.ops.v1.AbortTopicMigrationResponse
+	45, // 63: parley.ops.v1.OpsService.ListTopicVersions:output_type -> parley.ops.v1.ListTopicVersionsResponse
+	46, // 64: parley.ops.v1.OpsService.RetireTopicVersion:output_type -> parley.ops.v1.RetireTopicVersionResponse
+	49, // [49:65] is the sub-list for method output_type
+	33, // [33:49] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_parley_ops_v1_ops_service_proto_init() }
@@ -2738,6 +2762,7 @@ func file_parley_ops_v1_ops_service_proto_init() {
 		return
 	}
 	file_parley_ops_v1_dead_letter_proto_init()
+	file_parley_ops_v1_stored_event_proto_init()
 	file_parley_ops_v1_topic_migration_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

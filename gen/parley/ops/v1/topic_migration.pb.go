@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TopicMigrationPhase is how far a migration is.
+// TopicMigrationPhase is the progress of a migration.
 type TopicMigrationPhase int32
 
 const (
@@ -93,7 +93,7 @@ func (TopicMigrationPhase) EnumDescriptor() ([]byte, []int) {
 	return file_parley_ops_v1_topic_migration_proto_rawDescGZIP(), []int{0}
 }
 
-// TopicVersionStatus is what a version of a topic is good for.
+// TopicVersionStatus is what a version of a topic is used for.
 type TopicVersionStatus int32
 
 const (
@@ -167,7 +167,7 @@ type TopicVersion struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Its partitions.
 	Partitions int32 `protobuf:"varint,3,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// What it is good for.
+	// What it is used for.
 	Status TopicVersionStatus `protobuf:"varint,4,opt,name=status,proto3,enum=parley.ops.v1.TopicVersionStatus" json:"status,omitempty"`
 	// When another took its place, for past ones.
 	Until *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
@@ -260,7 +260,7 @@ type MigrateTopicRequest struct {
 	IgnoreGroups []string `protobuf:"bytes,3,rep,name=ignore_groups,json=ignoreGroups,proto3" json:"ignore_groups,omitempty"`
 	// After which time the topic is thawed if it could not be drained; 5 minutes if unset.
 	MaxFreeze *durationpb.Duration `protobuf:"bytes,4,opt,name=max_freeze,json=maxFreeze,proto3" json:"max_freeze,omitempty"`
-	// Migrate, in place of telling what would be done.
+	// Migrate; otherwise the answer says what would be done.
 	Execute       bool `protobuf:"varint,5,opt,name=execute,proto3" json:"execute,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -331,7 +331,7 @@ func (x *MigrateTopicRequest) GetExecute() bool {
 	return false
 }
 
-// MigrateTopicResponse tells how far a migration is.
+// MigrateTopicResponse is the progress of a migration.
 type MigrateTopicResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Phase that it is in; unspecified before the first and after the last.
@@ -443,7 +443,7 @@ func (x *MigrateTopicResponse) GetDone() bool {
 // AbortTopicMigrationRequest undoes the migration under way.
 type AbortTopicMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Abort it, in place of telling which it is.
+	// Abort it; otherwise the answer says which it is.
 	Execute       bool `protobuf:"varint,1,opt,name=execute,proto3" json:"execute,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,7 +576,7 @@ type ListTopicVersionsResponse struct {
 	Versions []*TopicVersion `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
 	// Declared topic that is being migrated; empty for none.
 	Migrating string `protobuf:"bytes,2,opt,name=migrating,proto3" json:"migrating,omitempty"`
-	// How far that is.
+	// Progress of that migration.
 	Phase TopicMigrationPhase `protobuf:"varint,3,opt,name=phase,proto3,enum=parley.ops.v1.TopicMigrationPhase" json:"phase,omitempty"`
 	// Operator who began it.
 	MigratingBy   string `protobuf:"bytes,4,opt,name=migrating_by,json=migratingBy,proto3" json:"migrating_by,omitempty"`
@@ -647,7 +647,7 @@ type RetireTopicVersionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the topic.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Retire it, in place of telling whether it can be.
+	// Retire it; otherwise the answer says whether it can be.
 	Execute       bool `protobuf:"varint,2,opt,name=execute,proto3" json:"execute,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

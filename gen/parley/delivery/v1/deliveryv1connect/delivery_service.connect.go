@@ -53,7 +53,8 @@ type DeliveryServiceClient interface {
 	Subscribe(context.Context, *v1.SubscribeRequest) (*connect.ServerStreamForClient[v1.SubscribeResponse], error)
 	// Ack says that the client has taken all positions up to one. From the first
 	// Ack on it is a lease: a stream that leaves too much unacknowledged, or
-	// anything for too long, is ended as slow.
+	// anything for too long, is ended as slow. It also takes read marks, so that a
+	// client that reads messages as they come needs one call for many of both.
 	Ack(context.Context, *v1.AckRequest) (*v1.AckResponse, error)
 	// Extend lets a stream live as long as the bearer token of this request, which
 	// must be of the same user and session.
@@ -148,7 +149,8 @@ type DeliveryServiceHandler interface {
 	Subscribe(context.Context, *v1.SubscribeRequest, *connect.ServerStream[v1.SubscribeResponse]) error
 	// Ack says that the client has taken all positions up to one. From the first
 	// Ack on it is a lease: a stream that leaves too much unacknowledged, or
-	// anything for too long, is ended as slow.
+	// anything for too long, is ended as slow. It also takes read marks, so that a
+	// client that reads messages as they come needs one call for many of both.
 	Ack(context.Context, *v1.AckRequest) (*v1.AckResponse, error)
 	// Extend lets a stream live as long as the bearer token of this request, which
 	// must be of the same user and session.

@@ -39,6 +39,8 @@ const (
 	LinkServiceAckProcedure = "/parley.link.v1.LinkService/Ack"
 	// LinkServiceExtendProcedure is the fully-qualified name of the LinkService's Extend RPC.
 	LinkServiceExtendProcedure = "/parley.link.v1.LinkService/Extend"
+	// LinkServiceSubmitProcedure is the fully-qualified name of the LinkService's Submit RPC.
+	LinkServiceSubmitProcedure = "/parley.link.v1.LinkService/Submit"
 )
 
 // LinkServiceClient is a client for the parley.link.v1.LinkService service.
@@ -51,6 +53,9 @@ type LinkServiceClient interface {
 	// Extend is a later end of a stream that was asked for at another server, which
 	// has verified the token.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
+	// Submit stores a message at the server that a chat prefers while several write to it.
+	// The caller stores it itself if there is no answer: client_message_id makes it one.
+	Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error)
 }
 
 // NewLinkServiceClient constructs a client for the parley.link.v1.LinkService service. By default,
@@ -82,6 +87,12 @@ func NewLinkServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(linkServiceMethods.ByName("Extend")),
 			connect.WithClientOptions(opts...),
 		),
+		submit: connect.NewClient[v1.SubmitRequest, v1.SubmitResponse](
+			httpClient,
+			baseURL+LinkServiceSubmitProcedure,
+			connect.WithSchema(linkServiceMethods.ByName("Submit")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -90,6 +101,7 @@ type linkServiceClient struct {
 	send   *connect.Client[v1.SendRequest, v1.SendResponse]
 	ack    *connect.Client[v1.AckRequest, v1.AckResponse]
 	extend *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
+	submit *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
 }
 
 // Send calls parley.link.v1.LinkService.Send.
@@ -119,6 +131,15 @@ func (c *linkServiceClient) Extend(ctx context.Context, req *v1.ExtendRequest) (
 	return nil, err
 }
 
+// Submit calls parley.link.v1.LinkService.Submit.
+func (c *linkServiceClient) Submit(ctx context.Context, req *v1.SubmitRequest) (*v1.SubmitResponse, error) {
+	response, err := c.submit.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // LinkServiceHandler is an implementation of the parley.link.v1.LinkService service.
 type LinkServiceHandler interface {
 	// Send brings an envelope of a link. It may come twice, late, or not at all.
@@ -129,6 +150,9 @@ type LinkServiceHandler interface {
 	// Extend is a later end of a stream that was asked for at another server, which
 	// has verified the token.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
+	// Submit stores a message at the server that a chat prefers while several write to it.
+	// The caller stores it itself if there is no answer: client_message_id makes it one.
+	Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error)
 }
 
 // NewLinkServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -156,6 +180,12 @@ func NewLinkServiceHandler(svc LinkServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(linkServiceMethods.ByName("Extend")),
 		connect.WithHandlerOptions(opts...),
 	)
+	linkServiceSubmitHandler := connect.NewUnaryHandlerSimple(
+		LinkServiceSubmitProcedure,
+		svc.Submit,
+		connect.WithSchema(linkServiceMethods.ByName("Submit")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/parley.link.v1.LinkService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case LinkServiceSendProcedure:
@@ -164,6 +194,8 @@ func NewLinkServiceHandler(svc LinkServiceHandler, opts ...connect.HandlerOption
 			linkServiceAckHandler.ServeHTTP(w, r)
 		case LinkServiceExtendProcedure:
 			linkServiceExtendHandler.ServeHTTP(w, r)
+		case LinkServiceSubmitProcedure:
+			linkServiceSubmitHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -183,4 +215,8 @@ func (UnimplementedLinkServiceHandler) Ack(context.Context, *v1.AckRequest) (*v1
 
 func (UnimplementedLinkServiceHandler) Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.link.v1.LinkService.Extend is not implemented"))
+}
+
+func (UnimplementedLinkServiceHandler) Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("parley.link.v1.LinkService.Submit is not implemented"))
 }

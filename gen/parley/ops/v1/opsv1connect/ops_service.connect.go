@@ -82,31 +82,34 @@ const (
 
 // OpsServiceClient is a client for the parley.ops.v1.OpsService service.
 type OpsServiceClient interface {
-	// ListDeadLetters returns dead letters in the order of their topic, in which those
-	// of one key stand as they died.
+	// ListDeadLetters returns dead letters, events' before topics', in the order of their
+	// topic; those of one key are in the order in which they failed.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
 	// CountDeadLetters counts dead letters by group, topic and reason.
 	CountDeadLetters(context.Context, *v1.CountDeadLettersRequest) (*v1.CountDeadLettersResponse, error)
 	// GetDeadLetter returns a dead letter with its record and, if its schema is known,
 	// its event.
 	GetDeadLetter(context.Context, *v1.GetDeadLetterRequest) (*v1.GetDeadLetterResponse, error)
-	// RedriveDeadLetters hands open dead letters to the handlers of their groups again,
-	// those of one key in their order, over all calls: what is behind a letter that is
-	// open, or at which another call is, stays. It ends early if the caller leaves; what was handled stays handled, and a repetition
-	// goes on with the rest.
+	// RedriveDeadLetters passes open dead letters to their groups again, those of one key
+	// in their order, over all calls: a letter behind one that is open, or that another
+	// call handles, stays. An event goes to the handler of its group; a topic's message
+	// goes back into the topic, once, for its group alone; what is parked is unparked. It
+	// ends early if the caller leaves; what was handled stays handled, and a repetition
+	// continues with the rest.
 	RedriveDeadLetters(context.Context, *v1.RedriveDeadLettersRequest) (*connect.ServerStreamForClient[v1.RedriveDeadLettersResponse], error)
-	// DiscardDeadLetters gives open dead letters up, for a reason that is kept.
+	// DiscardDeadLetters closes open dead letters without handling them, and stores why.
 	DiscardDeadLetters(context.Context, *v1.DiscardDeadLettersRequest) (*connect.ServerStreamForClient[v1.DiscardDeadLettersResponse], error)
 	// ReplayEvents publishes events again that were published before, to all who read
-	// their topics; readers drop what they have seen by generation, chat and version.
+	// their topics; readers drop what they have seen by generation, chat and version. It
+	// also makes rows of the outbox that failed new again, if that status is asked for.
 	ReplayEvents(context.Context, *v1.ReplayEventsRequest) (*connect.ServerStreamForClient[v1.ReplayEventsResponse], error)
 	// ListFailedOutboxRows returns the rows of the outbox that cannot be published, with
 	// the reasons. Each is tried again every 2 s, and its chat waits for it.
 	ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error)
 	// MendFailedOutboxRow replaces such a row by what the event store says it should be.
 	MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error)
-	// DropFailedOutboxRow gives such a row up: its events are not published by it. They
-	// stay in the event store and can be replayed.
+	// DropFailedOutboxRow removes such a row without publishing its events. They stay in
+	// the event store and can be replayed.
 	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
 	// ListOperatorCalls returns calls that changed something or showed what users wrote,
 	// newest first: who called, what was asked for, how it ended.
@@ -116,15 +119,15 @@ type OpsServiceClient interface {
 	// ListHotKeys counts the keys of the records of a partition that a group has not
 	// read, the most frequent first: which chat makes the work.
 	ListHotKeys(context.Context, *v1.ListHotKeysRequest) (*v1.ListHotKeysResponse, error)
-	// MigrateTopic moves a topic to another number of partitions, from wherever the last
-	// call has come. If the caller leaves, the topic is thawed and nothing is lost.
+	// MigrateTopic moves a topic to another number of partitions, and continues where an
+	// earlier call stopped. If the caller leaves, the topic is thawed and nothing is lost.
 	MigrateTopic(context.Context, *v1.MigrateTopicRequest) (*connect.ServerStreamForClient[v1.MigrateTopicResponse], error)
 	// AbortTopicMigration undoes a migration whose new topic is not published to yet.
 	AbortTopicMigration(context.Context, *v1.AbortTopicMigrationRequest) (*v1.AbortTopicMigrationResponse, error)
 	// ListTopicVersions returns the topics that the declared ones are, were and will be.
 	ListTopicVersions(context.Context, *v1.ListTopicVersionsRequest) (*v1.ListTopicVersionsResponse, error)
-	// RetireTopicVersion has nobody read a past version any more. Its retention must be
-	// over; then it may be deleted.
+	// RetireTopicVersion stops reading a past version, whose retention must be over. Then
+	// the topic may be deleted.
 	RetireTopicVersion(context.Context, *v1.RetireTopicVersionRequest) (*v1.RetireTopicVersionResponse, error)
 }
 
@@ -396,31 +399,34 @@ func (c *opsServiceClient) RetireTopicVersion(ctx context.Context, req *v1.Retir
 
 // OpsServiceHandler is an implementation of the parley.ops.v1.OpsService service.
 type OpsServiceHandler interface {
-	// ListDeadLetters returns dead letters in the order of their topic, in which those
-	// of one key stand as they died.
+	// ListDeadLetters returns dead letters, events' before topics', in the order of their
+	// topic; those of one key are in the order in which they failed.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
 	// CountDeadLetters counts dead letters by group, topic and reason.
 	CountDeadLetters(context.Context, *v1.CountDeadLettersRequest) (*v1.CountDeadLettersResponse, error)
 	// GetDeadLetter returns a dead letter with its record and, if its schema is known,
 	// its event.
 	GetDeadLetter(context.Context, *v1.GetDeadLetterRequest) (*v1.GetDeadLetterResponse, error)
-	// RedriveDeadLetters hands open dead letters to the handlers of their groups again,
-	// those of one key in their order, over all calls: what is behind a letter that is
-	// open, or at which another call is, stays. It ends early if the caller leaves; what was handled stays handled, and a repetition
-	// goes on with the rest.
+	// RedriveDeadLetters passes open dead letters to their groups again, those of one key
+	// in their order, over all calls: a letter behind one that is open, or that another
+	// call handles, stays. An event goes to the handler of its group; a topic's message
+	// goes back into the topic, once, for its group alone; what is parked is unparked. It
+	// ends early if the caller leaves; what was handled stays handled, and a repetition
+	// continues with the rest.
 	RedriveDeadLetters(context.Context, *v1.RedriveDeadLettersRequest, *connect.ServerStream[v1.RedriveDeadLettersResponse]) error
-	// DiscardDeadLetters gives open dead letters up, for a reason that is kept.
+	// DiscardDeadLetters closes open dead letters without handling them, and stores why.
 	DiscardDeadLetters(context.Context, *v1.DiscardDeadLettersRequest, *connect.ServerStream[v1.DiscardDeadLettersResponse]) error
 	// ReplayEvents publishes events again that were published before, to all who read
-	// their topics; readers drop what they have seen by generation, chat and version.
+	// their topics; readers drop what they have seen by generation, chat and version. It
+	// also makes rows of the outbox that failed new again, if that status is asked for.
 	ReplayEvents(context.Context, *v1.ReplayEventsRequest, *connect.ServerStream[v1.ReplayEventsResponse]) error
 	// ListFailedOutboxRows returns the rows of the outbox that cannot be published, with
 	// the reasons. Each is tried again every 2 s, and its chat waits for it.
 	ListFailedOutboxRows(context.Context, *v1.ListFailedOutboxRowsRequest) (*v1.ListFailedOutboxRowsResponse, error)
 	// MendFailedOutboxRow replaces such a row by what the event store says it should be.
 	MendFailedOutboxRow(context.Context, *v1.MendFailedOutboxRowRequest) (*v1.MendFailedOutboxRowResponse, error)
-	// DropFailedOutboxRow gives such a row up: its events are not published by it. They
-	// stay in the event store and can be replayed.
+	// DropFailedOutboxRow removes such a row without publishing its events. They stay in
+	// the event store and can be replayed.
 	DropFailedOutboxRow(context.Context, *v1.DropFailedOutboxRowRequest) (*v1.DropFailedOutboxRowResponse, error)
 	// ListOperatorCalls returns calls that changed something or showed what users wrote,
 	// newest first: who called, what was asked for, how it ended.
@@ -430,15 +436,15 @@ type OpsServiceHandler interface {
 	// ListHotKeys counts the keys of the records of a partition that a group has not
 	// read, the most frequent first: which chat makes the work.
 	ListHotKeys(context.Context, *v1.ListHotKeysRequest) (*v1.ListHotKeysResponse, error)
-	// MigrateTopic moves a topic to another number of partitions, from wherever the last
-	// call has come. If the caller leaves, the topic is thawed and nothing is lost.
+	// MigrateTopic moves a topic to another number of partitions, and continues where an
+	// earlier call stopped. If the caller leaves, the topic is thawed and nothing is lost.
 	MigrateTopic(context.Context, *v1.MigrateTopicRequest, *connect.ServerStream[v1.MigrateTopicResponse]) error
 	// AbortTopicMigration undoes a migration whose new topic is not published to yet.
 	AbortTopicMigration(context.Context, *v1.AbortTopicMigrationRequest) (*v1.AbortTopicMigrationResponse, error)
 	// ListTopicVersions returns the topics that the declared ones are, were and will be.
 	ListTopicVersions(context.Context, *v1.ListTopicVersionsRequest) (*v1.ListTopicVersionsResponse, error)
-	// RetireTopicVersion has nobody read a past version any more. Its retention must be
-	// over; then it may be deleted.
+	// RetireTopicVersion stops reading a past version, whose retention must be over. Then
+	// the topic may be deleted.
 	RetireTopicVersion(context.Context, *v1.RetireTopicVersionRequest) (*v1.RetireTopicVersionResponse, error)
 }
 

@@ -255,6 +255,16 @@ export declare type MemberState = Message<"parley.chat.v1.MemberState"> & {
    * @generated from field: int64 revision = 8;
    */
   revision: bigint;
+
+  /**
+   * In a direct chat, how far the other person is known to have read; it never goes back.
+   * 0 in a group, and where nothing is known: the server may be set not to tell, and
+   * nothing is told while one of the two blocks the other. A message of the other person
+   * says as much as this: whoever sends has read everything before.
+   *
+   * @generated from field: int64 peer_read_sequence = 9;
+   */
+  peerReadSequence: bigint;
 };
 
 /**
@@ -359,7 +369,8 @@ export enum ChatType {
   DIRECT = 1,
 
   /**
-   * Up to 100 members with roles.
+   * Up to 100 members with roles, or as many as the server is set to allow, at most
+   * 1,000.
    *
    * @generated from enum value: CHAT_TYPE_GROUP = 2;
    */

@@ -34,8 +34,8 @@ export declare type CreateChatRequest = Message<"parley.chat.v1.CreateChatReques
 
   /**
    * The other members; the caller is one anyway. Exactly one for a direct chat,
-   * 1 to 99 for a group. Repetitions and the caller do not count, in a list of
-   * at most 1,000.
+   * 1 to 99 for a group, or as many as the server is set to allow. Repetitions and the
+   * caller do not count, in a list of at most 1,000.
    *
    * @generated from field: repeated string member_ids = 3;
    */

@@ -4,7 +4,7 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { ChatOverview } from "../../chat/v1/chat_pb.js";
+import type { ChatOverview, MemberState } from "../../chat/v1/chat_pb.js";
 import type { Frame } from "./frame_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
@@ -230,6 +230,15 @@ export declare type AckRequest = Message<"parley.delivery.v1.AckRequest"> & {
    * @generated from field: int64 position = 2;
    */
   position: bigint;
+
+  /**
+   * How far the caller has read chats, each as by MarkRead. They are recorded
+   * first, whatever becomes of the position. An error says that some may not be
+   * recorded: repeating them is safe.
+   *
+   * @generated from field: repeated parley.delivery.v1.ReadMark reads = 3;
+   */
+  reads: ReadMark[];
 };
 
 /**
@@ -239,11 +248,45 @@ export declare type AckRequest = Message<"parley.delivery.v1.AckRequest"> & {
 export declare const AckRequestSchema: GenMessage<AckRequest>;
 
 /**
- * AckResponse is empty.
+ * ReadMark says how far the caller has read a chat.
+ *
+ * @generated from message parley.delivery.v1.ReadMark
+ */
+export declare type ReadMark = Message<"parley.delivery.v1.ReadMark"> & {
+  /**
+   * The chat.
+   *
+   * @generated from field: string chat_id = 1;
+   */
+  chatId: string;
+
+  /**
+   * The last message read; more than the chat has counts as all.
+   *
+   * @generated from field: int64 sequence = 2;
+   */
+  sequence: bigint;
+};
+
+/**
+ * Describes the message parley.delivery.v1.ReadMark.
+ * Use `create(ReadMarkSchema)` to create a new message.
+ */
+export declare const ReadMarkSchema: GenMessage<ReadMark>;
+
+/**
+ * AckResponse says what became of read marks.
  *
  * @generated from message parley.delivery.v1.AckResponse
  */
 export declare type AckResponse = Message<"parley.delivery.v1.AckResponse"> & {
+  /**
+   * One for each of the request's reads, in their order. A server of an earlier
+   * release has none: its clients call MarkRead.
+   *
+   * @generated from field: repeated parley.delivery.v1.ReadOutcome reads = 1;
+   */
+  reads: ReadOutcome[];
 };
 
 /**
@@ -251,6 +294,34 @@ export declare type AckResponse = Message<"parley.delivery.v1.AckResponse"> & {
  * Use `create(AckResponseSchema)` to create a new message.
  */
 export declare const AckResponseSchema: GenMessage<AckResponse>;
+
+/**
+ * ReadOutcome is what became of a read mark.
+ *
+ * @generated from message parley.delivery.v1.ReadOutcome
+ */
+export declare type ReadOutcome = Message<"parley.delivery.v1.ReadOutcome"> & {
+  /**
+   * The caller's state in the chat after the mark; not set if it was refused.
+   *
+   * @generated from field: parley.chat.v1.MemberState state = 1;
+   */
+  state?: MemberState | undefined;
+
+  /**
+   * Why the mark was refused, as the reason of MarkRead's error, for example
+   * NOT_A_MEMBER; empty if it was recorded.
+   *
+   * @generated from field: string reason = 2;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message parley.delivery.v1.ReadOutcome.
+ * Use `create(ReadOutcomeSchema)` to create a new message.
+ */
+export declare const ReadOutcomeSchema: GenMessage<ReadOutcome>;
 
 /**
  * ExtendRequest names the stream to extend.
@@ -322,7 +393,8 @@ export declare const DeliveryService: GenService<{
   /**
    * Ack says that the client has taken all positions up to one. From the first
    * Ack on it is a lease: a stream that leaves too much unacknowledged, or
-   * anything for too long, is ended as slow.
+   * anything for too long, is ended as slow. It also takes read marks, so that a
+   * client that reads messages as they come needs one call for many of both.
    *
    * @generated from rpc parley.delivery.v1.DeliveryService.Ack
    */

@@ -97,7 +97,8 @@ export declare type Frame = Message<"parley.delivery.v1.Frame"> & {
     case: "head";
   } | {
     /**
-     * The user's own state in the chat changed, by another device.
+     * The user's own state in the chat changed: by another device, or because the other
+     * person of a direct chat has read more.
      *
      * @generated from field: parley.chat.v1.MemberState receipt = 9;
      */
@@ -127,6 +128,14 @@ export declare type Frame = Message<"parley.delivery.v1.Frame"> & {
      */
     value: End;
     case: "end";
+  } | {
+    /**
+     * The profile of somebody who shares a chat with the stream's user changed.
+     *
+     * @generated from field: parley.delivery.v1.ProfileChanged profile = 13;
+     */
+    value: ProfileChanged;
+    case: "profile";
   } | { case: undefined; value?: undefined };
 };
 
@@ -239,6 +248,34 @@ export declare type Heartbeat = Message<"parley.delivery.v1.Heartbeat"> & {
  * Use `create(HeartbeatSchema)` to create a new message.
  */
 export declare const HeartbeatSchema: GenMessage<Heartbeat>;
+
+/**
+ * ProfileChanged tells that a person has a newer profile, without what it holds: a client
+ * that shows the person fetches it (UserService). The same frame may come twice.
+ *
+ * @generated from message parley.delivery.v1.ProfileChanged
+ */
+export declare type ProfileChanged = Message<"parley.delivery.v1.ProfileChanged"> & {
+  /**
+   * The person.
+   *
+   * @generated from field: string user_id = 1;
+   */
+  userId: string;
+
+  /**
+   * Version of the profile.
+   *
+   * @generated from field: int64 version = 2;
+   */
+  version: bigint;
+};
+
+/**
+ * Describes the message parley.delivery.v1.ProfileChanged.
+ * Use `create(ProfileChangedSchema)` to create a new message.
+ */
+export declare const ProfileChangedSchema: GenMessage<ProfileChanged>;
 
 /**
  * Reset tells the client to start over: with a chat_id it drops that chat, loads

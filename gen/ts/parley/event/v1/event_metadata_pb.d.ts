@@ -110,6 +110,13 @@ export declare type EventMetadata = Message<"parley.event.v1.EventMetadata"> & {
    * @generated from field: int64 membership_version = 13;
    */
   membershipVersion: bigint;
+
+  /**
+   * Service account that did it in the actor's name; empty if the actor did it.
+   *
+   * @generated from field: string service_id = 14;
+   */
+  serviceId: string;
 };
 
 /**

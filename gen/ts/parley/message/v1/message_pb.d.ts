@@ -83,6 +83,13 @@ export declare type Message = Message$1<"parley.message.v1.Message"> & {
    * @generated from field: int64 version = 9;
    */
   version: bigint;
+
+  /**
+   * Service account that sent it in the sender's name; empty if the sender did.
+   *
+   * @generated from field: string service_id = 10;
+   */
+  serviceId: string;
 };
 
 /**
@@ -145,6 +152,14 @@ export declare type MembershipChange = Message$1<"parley.message.v1.MembershipCh
    * @generated from field: int64 version = 7;
    */
   version: bigint;
+
+  /**
+   * Service account that changed it in the name of changed_by; empty if that user did, or
+   * where it is not known any more.
+   *
+   * @generated from field: string service_id = 8;
+   */
+  serviceId: string;
 };
 
 /**

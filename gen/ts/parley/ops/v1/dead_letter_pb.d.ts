@@ -12,22 +12,24 @@ import type { Timestamp } from "@bufbuild/protobuf/wkt";
 export declare const file_parley_ops_v1_dead_letter: GenFile;
 
 /**
- * DeadLetter is a record that a consumer group could not process, and what became of
- * it. Nothing that users wrote stands here.
+ * DeadLetter is a record that a group could not process, and what became of it. Nothing
+ * that users wrote stands here but the keys and types of topics' messages.
  *
  * @generated from message parley.ops.v1.DeadLetter
  */
 export declare type DeadLetter = Message<"parley.ops.v1.DeadLetter"> & {
   /**
-   * Group, topic, partition and offset of the record with slashes between them: two
-   * letters of one record and group are the same.
+   * Of an event: group, topic, partition and offset of the record with slashes between
+   * them; two letters of one record and group are the same. Of a topic's message:
+   * NAME.dlq/PARTITION-POSITION, where the letter stands, or NAME/PARTITION-POSITION/GROUP,
+   * where it is parked.
    *
    * @generated from field: string id = 1;
    */
   id: string;
 
   /**
-   * Consumer group that failed.
+   * Group that failed.
    *
    * @generated from field: string group = 2;
    */
@@ -41,14 +43,14 @@ export declare type DeadLetter = Message<"parley.ops.v1.DeadLetter"> & {
   consumer: string;
 
   /**
-   * Class of the failure and a message.
+   * Class of the failure and a message; of a topic's message what its consumer said.
    *
    * @generated from field: string reason = 4;
    */
   reason: string;
 
   /**
-   * When it failed for the last time.
+   * When it failed for the last time; not set if that is not known, as of what is parked.
    *
    * @generated from field: google.protobuf.Timestamp failed_at = 5;
    */
@@ -76,14 +78,14 @@ export declare type DeadLetter = Message<"parley.ops.v1.DeadLetter"> & {
   partition: number;
 
   /**
-   * Offset of the record.
+   * Offset of the record, or position of the message.
    *
    * @generated from field: int64 offset = 9;
    */
   offset: bigint;
 
   /**
-   * Timestamp of the record.
+   * Timestamp of the record; not set for a topic's message.
    *
    * @generated from field: google.protobuf.Timestamp recorded_at = 10;
    */
@@ -137,6 +139,36 @@ export declare type DeadLetter = Message<"parley.ops.v1.DeadLetter"> & {
    * @generated from field: int32 redrives = 17;
    */
   redrives: number;
+
+  /**
+   * What kind it is.
+   *
+   * @generated from field: parley.ops.v1.DeadLetterSource source = 18;
+   */
+  source: DeadLetterSource;
+
+  /**
+   * It waits in its topic, and all that follows in its key with it. To redrive it is to
+   * unpark it.
+   *
+   * @generated from field: bool parked = 19;
+   */
+  parked: boolean;
+
+  /**
+   * When it failed for the first time, also before it was redriven; not set if that is not
+   * known.
+   *
+   * @generated from field: google.protobuf.Timestamp first_failed_at = 20;
+   */
+  firstFailedAt?: Timestamp | undefined;
+
+  /**
+   * Type of a topic's message.
+   *
+   * @generated from field: string message_type = 21;
+   */
+  messageType: string;
 };
 
 /**
@@ -166,7 +198,8 @@ export declare type DeadLetterRecord = Message<"parley.ops.v1.DeadLetterRecord">
   value: Uint8Array;
 
   /**
-   * Headers in their order.
+   * Headers in their order. Those that the publisher of a topic's message gave it have
+   * values only if content was asked for.
    *
    * @generated from field: repeated parley.ops.v1.DeadLetterHeader headers = 3;
    */
@@ -227,7 +260,7 @@ export declare type DeadLetterFilter = Message<"parley.ops.v1.DeadLetterFilter">
   ids: string[];
 
   /**
-   * Consumer group that failed.
+   * Group that failed.
    *
    * @generated from field: string group = 2;
    */
@@ -274,6 +307,13 @@ export declare type DeadLetterFilter = Message<"parley.ops.v1.DeadLetterFilter">
    * @generated from field: google.protobuf.Timestamp failed_before = 8;
    */
   failedBefore?: Timestamp | undefined;
+
+  /**
+   * Kind.
+   *
+   * @generated from field: parley.ops.v1.DeadLetterSource source = 9;
+   */
+  source: DeadLetterSource;
 };
 
 /**
@@ -328,6 +368,39 @@ export enum DeadLetterStatus {
  * Describes the enum parley.ops.v1.DeadLetterStatus.
  */
 export declare const DeadLetterStatusSchema: GenEnum<DeadLetterStatus>;
+
+/**
+ * DeadLetterSource says what kind of a record a dead letter has.
+ *
+ * @generated from enum parley.ops.v1.DeadLetterSource
+ */
+export enum DeadLetterSource {
+  /**
+   * Any source.
+   *
+   * @generated from enum value: DEAD_LETTER_SOURCE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * A record of the event log; its group is a consumer group of Kafka.
+   *
+   * @generated from enum value: DEAD_LETTER_SOURCE_EVENTS = 1;
+   */
+  EVENTS = 1,
+
+  /**
+   * A message of a durable topic; its group has a subscription.
+   *
+   * @generated from enum value: DEAD_LETTER_SOURCE_TOPICS = 2;
+   */
+  TOPICS = 2,
+}
+
+/**
+ * Describes the enum parley.ops.v1.DeadLetterSource.
+ */
+export declare const DeadLetterSourceSchema: GenEnum<DeadLetterSource>;
 
 /**
  * FailureClass is what a consumer's failure says about the record.

@@ -6,6 +6,7 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import type { Message } from "@bufbuild/protobuf";
 import type { DeadLetter, DeadLetterFilter, DeadLetterRecord, DeadLetterStatus } from "./dead_letter_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { EventStatus } from "./stored_event_pb.js";
 import type { AbortTopicMigrationRequestSchema, AbortTopicMigrationResponseSchema, ListTopicVersionsRequestSchema, ListTopicVersionsResponseSchema, MigrateTopicRequestSchema, MigrateTopicResponseSchema, RetireTopicVersionRequestSchema, RetireTopicVersionResponseSchema } from "./topic_migration_pb.js";
 
 /**
@@ -20,7 +21,7 @@ export declare const file_parley_ops_v1_ops_service: GenFile;
  */
 export declare type ListDeadLettersRequest = Message<"parley.ops.v1.ListDeadLettersRequest"> & {
   /**
-   * Which.
+   * Letters that are meant.
    *
    * @generated from field: parley.ops.v1.DeadLetterFilter filter = 1;
    */
@@ -88,7 +89,7 @@ export declare const ListDeadLettersResponseSchema: GenMessage<ListDeadLettersRe
  */
 export declare type CountDeadLettersRequest = Message<"parley.ops.v1.CountDeadLettersRequest"> & {
   /**
-   * Which.
+   * Letters that are meant.
    *
    * @generated from field: parley.ops.v1.DeadLetterFilter filter = 1;
    */
@@ -122,7 +123,7 @@ export declare type CountDeadLettersResponse = Message<"parley.ops.v1.CountDeadL
   counts: DeadLetterCount[];
 
   /**
-   * All letters, also those of reasons that found no place.
+   * All letters, those of reasons beyond the list included.
    *
    * @generated from field: int64 total = 2;
    */
@@ -142,7 +143,7 @@ export declare const CountDeadLettersResponseSchema: GenMessage<CountDeadLetters
  */
 export declare type DeadLetterCount = Message<"parley.ops.v1.DeadLetterCount"> & {
   /**
-   * Consumer group.
+   * Group.
    *
    * @generated from field: string group = 1;
    */
@@ -238,7 +239,7 @@ export declare type GetDeadLetterResponse = Message<"parley.ops.v1.GetDeadLetter
   record?: DeadLetterRecord | undefined;
 
   /**
-   * Type of the event; empty if the record is none that is known.
+   * Type of the event; empty if the record is none that is known, as a topic's message.
    *
    * @generated from field: string event_type = 3;
    */
@@ -253,7 +254,7 @@ export declare type GetDeadLetterResponse = Message<"parley.ops.v1.GetDeadLetter
   eventJson: string;
 
   /**
-   * Why the record cannot be read as an event; empty if it can.
+   * Why the record cannot be read as an event; empty if it can, and for a topic's message.
    *
    * @generated from field: string problem = 5;
    */
@@ -328,7 +329,7 @@ export declare type DeadLetterSummary = Message<"parley.ops.v1.DeadLetterSummary
   failed: bigint;
 
   /**
-   * Not tried, because an earlier one of their key is open still.
+   * Not tried, because an earlier one of their key is still open.
    *
    * @generated from field: int64 behind = 4;
    */
@@ -342,7 +343,7 @@ export declare type DeadLetterSummary = Message<"parley.ops.v1.DeadLetterSummary
   noHandler: bigint;
 
   /**
-   * Not tried, because somebody else had them.
+   * Not tried, because another call handles them.
    *
    * @generated from field: int64 taken = 6;
    */
@@ -363,27 +364,27 @@ export declare type DeadLetterSummary = Message<"parley.ops.v1.DeadLetterSummary
 export declare const DeadLetterSummarySchema: GenMessage<DeadLetterSummary>;
 
 /**
- * RedriveDeadLettersRequest says what to drive again, and how.
+ * RedriveDeadLettersRequest says which letters to re-drive, and how fast.
  *
  * @generated from message parley.ops.v1.RedriveDeadLettersRequest
  */
 export declare type RedriveDeadLettersRequest = Message<"parley.ops.v1.RedriveDeadLettersRequest"> & {
   /**
-   * Which; must not be empty unless all is set.
+   * Letters that are meant; must not be empty unless all is set.
    *
    * @generated from field: parley.ops.v1.DeadLetterFilter filter = 1;
    */
   filter?: DeadLetterFilter | undefined;
 
   /**
-   * An empty filter is meant.
+   * Confirms that an empty filter is meant: all letters.
    *
    * @generated from field: bool all = 2;
    */
   all: boolean;
 
   /**
-   * Do it; otherwise tell what would be done.
+   * Execute the change; otherwise the answer says what would be done.
    *
    * @generated from field: bool execute = 3;
    */
@@ -438,27 +439,27 @@ export declare type RedriveDeadLettersResponse = Message<"parley.ops.v1.RedriveD
 export declare const RedriveDeadLettersResponseSchema: GenMessage<RedriveDeadLettersResponse>;
 
 /**
- * DiscardDeadLettersRequest says what to give up, and why.
+ * DiscardDeadLettersRequest says which letters to discard, and why.
  *
  * @generated from message parley.ops.v1.DiscardDeadLettersRequest
  */
 export declare type DiscardDeadLettersRequest = Message<"parley.ops.v1.DiscardDeadLettersRequest"> & {
   /**
-   * Which; must not be empty unless all is set.
+   * Letters that are meant; must not be empty unless all is set.
    *
    * @generated from field: parley.ops.v1.DeadLetterFilter filter = 1;
    */
   filter?: DeadLetterFilter | undefined;
 
   /**
-   * An empty filter is meant.
+   * Confirms that an empty filter is meant: all letters.
    *
    * @generated from field: bool all = 2;
    */
   all: boolean;
 
   /**
-   * Do it; otherwise tell what would be done.
+   * Execute the change; otherwise the answer says what would be done.
    *
    * @generated from field: bool execute = 3;
    */
@@ -472,7 +473,7 @@ export declare type DiscardDeadLettersRequest = Message<"parley.ops.v1.DiscardDe
   limit: number;
 
   /**
-   * Why; kept with each letter.
+   * Why; stored with each letter.
    *
    * @generated from field: string reason = 5;
    */
@@ -513,8 +514,8 @@ export declare type DiscardDeadLettersResponse = Message<"parley.ops.v1.DiscardD
 export declare const DiscardDeadLettersResponseSchema: GenMessage<DiscardDeadLettersResponse>;
 
 /**
- * ReplayEventsRequest says which events are published again: those for which all
- * holds that is set.
+ * ReplayEventsRequest says which events are published again: those that match every
+ * field that is set.
  *
  * @generated from message parley.ops.v1.ReplayEventsRequest
  */
@@ -569,7 +570,7 @@ export declare type ReplayEventsRequest = Message<"parley.ops.v1.ReplayEventsReq
   beforeTime?: Timestamp | undefined;
 
   /**
-   * Do it; otherwise tell what would be done.
+   * Execute the change; otherwise the answer says what would be done.
    *
    * @generated from field: bool execute = 8;
    */
@@ -590,11 +591,19 @@ export declare type ReplayEventsRequest = Message<"parley.ops.v1.ReplayEventsReq
   rate: number;
 
   /**
-   * Where a replay of all chats with the same choice ended early: it goes on there.
+   * Token of a replay of all chats with the same filters that ended early: it continues there.
    *
    * @generated from field: string resume = 11;
    */
   resume: string;
+
+  /**
+   * With one of these statuses; published ones if empty. Failed rows are replaced by what
+   * the event store says they should be, each with all its events if one of them matches.
+   *
+   * @generated from field: repeated parley.ops.v1.EventStatus statuses = 12;
+   */
+  statuses: EventStatus[];
 };
 
 /**
@@ -604,13 +613,13 @@ export declare type ReplayEventsRequest = Message<"parley.ops.v1.ReplayEventsReq
 export declare const ReplayEventsRequestSchema: GenMessage<ReplayEventsRequest>;
 
 /**
- * ReplayEventsResponse is how far the replay is; the last message is its result.
+ * ReplayEventsResponse is the progress of the replay; the last message is its result.
  *
  * @generated from message parley.ops.v1.ReplayEventsResponse
  */
 export declare type ReplayEventsResponse = Message<"parley.ops.v1.ReplayEventsResponse"> & {
   /**
-   * Chats that were looked at.
+   * Chats that were read.
    *
    * @generated from field: int64 chats = 1;
    */
@@ -646,12 +655,20 @@ export declare type ReplayEventsResponse = Message<"parley.ops.v1.ReplayEventsRe
   done: boolean;
 
   /**
-   * If it ends here, a request with the same choice and this goes on; events of the
-   * last few chats may be published twice then.
+   * Token with which a request with the same filters continues from here; events of the
+   * last few chats may then be published twice.
    *
    * @generated from field: string resume = 6;
    */
   resume: string;
+
+  /**
+   * Failed rows left alone, because the event store has no readable events for them:
+   * they can only be dropped.
+   *
+   * @generated from field: int64 lost = 7;
+   */
+  lost: bigint;
 };
 
 /**
@@ -797,7 +814,7 @@ export declare type MendFailedOutboxRowRequest = Message<"parley.ops.v1.MendFail
   row: string;
 
   /**
-   * Do it; otherwise tell what would be done.
+   * Execute the change; otherwise the answer says what would be done.
    *
    * @generated from field: bool execute = 2;
    */
@@ -811,7 +828,7 @@ export declare type MendFailedOutboxRowRequest = Message<"parley.ops.v1.MendFail
 export declare const MendFailedOutboxRowRequestSchema: GenMessage<MendFailedOutboxRowRequest>;
 
 /**
- * MendFailedOutboxRowResponse tells what was, or would be, written.
+ * MendFailedOutboxRowResponse says what was, or would be, written.
  *
  * @generated from message parley.ops.v1.MendFailedOutboxRowResponse
  */
@@ -858,7 +875,7 @@ export declare type DropFailedOutboxRowRequest = Message<"parley.ops.v1.DropFail
   reason: string;
 
   /**
-   * Do it; otherwise tell what would be done.
+   * Execute the change; otherwise the answer says what would be done.
    *
    * @generated from field: bool execute = 3;
    */
@@ -872,7 +889,7 @@ export declare type DropFailedOutboxRowRequest = Message<"parley.ops.v1.DropFail
 export declare const DropFailedOutboxRowRequestSchema: GenMessage<DropFailedOutboxRowRequest>;
 
 /**
- * DropFailedOutboxRowResponse tells what was, or would be, dropped.
+ * DropFailedOutboxRowResponse says what was, or would be, dropped.
  *
  * @generated from message parley.ops.v1.DropFailedOutboxRowResponse
  */
@@ -1014,14 +1031,14 @@ export declare type ConsumerGroupPartition = Message<"parley.ops.v1.ConsumerGrou
   partition: number;
 
   /**
-   * Offset that the group goes on from; −1 if it has committed none.
+   * Next offset that the group reads; −1 if it has committed none.
    *
    * @generated from field: int64 committed = 3;
    */
   committed: bigint;
 
   /**
-   * Offset behind the last record.
+   * Offset after the last record.
    *
    * @generated from field: int64 end = 4;
    */
@@ -1144,7 +1161,7 @@ export declare type HotKey = Message<"parley.ops.v1.HotKey"> & {
 export declare const HotKeySchema: GenMessage<HotKey>;
 
 /**
- * ListOperatorCallsRequest chooses calls.
+ * ListOperatorCallsRequest filters calls.
  *
  * @generated from message parley.ops.v1.ListOperatorCallsRequest
  */
@@ -1185,7 +1202,7 @@ export declare type ListOperatorCallsRequest = Message<"parley.ops.v1.ListOperat
   pageSize: number;
 
   /**
-   * From the answer before, with the same choice; the first page if empty.
+   * next_page_token of the page before, with the same filters; the first page if empty.
    *
    * @generated from field: string page_token = 6;
    */
@@ -1267,7 +1284,7 @@ export declare type OperatorCall = Message<"parley.ops.v1.OperatorCall"> & {
   request: string;
 
   /**
-   * When it ended. Not set: it runs still, or its process ended before it did.
+   * When it ended. Not set: it is still running, or its process ended before it did.
    *
    * @generated from field: google.protobuf.Timestamp ended_at = 6;
    */
@@ -1315,14 +1332,14 @@ export enum DeadLetterOutcome {
   DONE = 1,
 
   /**
-   * It failed again, and is open still.
+   * It failed again, and is still open.
    *
    * @generated from enum value: DEAD_LETTER_OUTCOME_FAILED = 2;
    */
   FAILED = 2,
 
   /**
-   * Not tried: an earlier one of its key is open still; the reason is its id.
+   * Not tried: an earlier one of its key is still open; the reason is its id.
    *
    * @generated from enum value: DEAD_LETTER_OUTCOME_BEHIND = 3;
    */
@@ -1336,7 +1353,7 @@ export enum DeadLetterOutcome {
   NO_HANDLER = 4,
 
   /**
-   * Not tried: somebody else had it.
+   * Not tried: another call handles it.
    *
    * @generated from enum value: DEAD_LETTER_OUTCOME_TAKEN = 5;
    */
@@ -1354,15 +1371,15 @@ export declare const DeadLetterOutcomeSchema: GenEnum<DeadLetterOutcome>;
  *
  * It is served on a listener of its own and wants an operator's token; access tokens
  * of users are refused, as operators' tokens are everywhere else. Calls that change
- * something change nothing unless execute is set: without it they tell what they
- * would do. Who calls is logged, and kept with each dead letter that was handled.
+ * something do so only if execute is set; without it they report what they would do.
+ * The caller is logged, and stored with each dead letter that was handled.
  *
  * @generated from service parley.ops.v1.OpsService
  */
 export declare const OpsService: GenService<{
   /**
-   * ListDeadLetters returns dead letters in the order of their topic, in which those
-   * of one key stand as they died.
+   * ListDeadLetters returns dead letters, events' before topics', in the order of their
+   * topic; those of one key are in the order in which they failed.
    *
    * @generated from rpc parley.ops.v1.OpsService.ListDeadLetters
    */
@@ -1393,10 +1410,12 @@ export declare const OpsService: GenService<{
     output: typeof GetDeadLetterResponseSchema;
   },
   /**
-   * RedriveDeadLetters hands open dead letters to the handlers of their groups again,
-   * those of one key in their order, over all calls: what is behind a letter that is
-   * open, or at which another call is, stays. It ends early if the caller leaves; what was handled stays handled, and a repetition
-   * goes on with the rest.
+   * RedriveDeadLetters passes open dead letters to their groups again, those of one key
+   * in their order, over all calls: a letter behind one that is open, or that another
+   * call handles, stays. An event goes to the handler of its group; a topic's message
+   * goes back into the topic, once, for its group alone; what is parked is unparked. It
+   * ends early if the caller leaves; what was handled stays handled, and a repetition
+   * continues with the rest.
    *
    * @generated from rpc parley.ops.v1.OpsService.RedriveDeadLetters
    */
@@ -1406,7 +1425,7 @@ export declare const OpsService: GenService<{
     output: typeof RedriveDeadLettersResponseSchema;
   },
   /**
-   * DiscardDeadLetters gives open dead letters up, for a reason that is kept.
+   * DiscardDeadLetters closes open dead letters without handling them, and stores why.
    *
    * @generated from rpc parley.ops.v1.OpsService.DiscardDeadLetters
    */
@@ -1417,7 +1436,8 @@ export declare const OpsService: GenService<{
   },
   /**
    * ReplayEvents publishes events again that were published before, to all who read
-   * their topics; readers drop what they have seen by generation, chat and version.
+   * their topics; readers drop what they have seen by generation, chat and version. It
+   * also makes rows of the outbox that failed new again, if that status is asked for.
    *
    * @generated from rpc parley.ops.v1.OpsService.ReplayEvents
    */
@@ -1448,8 +1468,8 @@ export declare const OpsService: GenService<{
     output: typeof MendFailedOutboxRowResponseSchema;
   },
   /**
-   * DropFailedOutboxRow gives such a row up: its events are not published by it. They
-   * stay in the event store and can be replayed.
+   * DropFailedOutboxRow removes such a row without publishing its events. They stay in
+   * the event store and can be replayed.
    *
    * @generated from rpc parley.ops.v1.OpsService.DropFailedOutboxRow
    */
@@ -1491,8 +1511,8 @@ export declare const OpsService: GenService<{
     output: typeof ListHotKeysResponseSchema;
   },
   /**
-   * MigrateTopic moves a topic to another number of partitions, from wherever the last
-   * call has come. If the caller leaves, the topic is thawed and nothing is lost.
+   * MigrateTopic moves a topic to another number of partitions, and continues where an
+   * earlier call stopped. If the caller leaves, the topic is thawed and nothing is lost.
    *
    * @generated from rpc parley.ops.v1.OpsService.MigrateTopic
    */
@@ -1522,8 +1542,8 @@ export declare const OpsService: GenService<{
     output: typeof ListTopicVersionsResponseSchema;
   },
   /**
-   * RetireTopicVersion has nobody read a past version any more. Its retention must be
-   * over; then it may be deleted.
+   * RetireTopicVersion stops reading a past version, whose retention must be over. Then
+   * the topic may be deleted.
    *
    * @generated from rpc parley.ops.v1.OpsService.RetireTopicVersion
    */

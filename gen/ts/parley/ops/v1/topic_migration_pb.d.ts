@@ -39,7 +39,7 @@ export declare type TopicVersion = Message<"parley.ops.v1.TopicVersion"> & {
   partitions: number;
 
   /**
-   * What it is good for.
+   * What it is used for.
    *
    * @generated from field: parley.ops.v1.TopicVersionStatus status = 4;
    */
@@ -101,7 +101,7 @@ export declare type MigrateTopicRequest = Message<"parley.ops.v1.MigrateTopicReq
   maxFreeze?: Duration | undefined;
 
   /**
-   * Migrate, in place of telling what would be done.
+   * Migrate; otherwise the answer says what would be done.
    *
    * @generated from field: bool execute = 5;
    */
@@ -115,7 +115,7 @@ export declare type MigrateTopicRequest = Message<"parley.ops.v1.MigrateTopicReq
 export declare const MigrateTopicRequestSchema: GenMessage<MigrateTopicRequest>;
 
 /**
- * MigrateTopicResponse tells how far a migration is.
+ * MigrateTopicResponse is the progress of a migration.
  *
  * @generated from message parley.ops.v1.MigrateTopicResponse
  */
@@ -190,7 +190,7 @@ export declare const MigrateTopicResponseSchema: GenMessage<MigrateTopicResponse
  */
 export declare type AbortTopicMigrationRequest = Message<"parley.ops.v1.AbortTopicMigrationRequest"> & {
   /**
-   * Abort it, in place of telling which it is.
+   * Abort it; otherwise the answer says which it is.
    *
    * @generated from field: bool execute = 1;
    */
@@ -258,7 +258,7 @@ export declare type ListTopicVersionsResponse = Message<"parley.ops.v1.ListTopic
   migrating: string;
 
   /**
-   * How far that is.
+   * Progress of that migration.
    *
    * @generated from field: parley.ops.v1.TopicMigrationPhase phase = 3;
    */
@@ -292,7 +292,7 @@ export declare type RetireTopicVersionRequest = Message<"parley.ops.v1.RetireTop
   name: string;
 
   /**
-   * Retire it, in place of telling whether it can be.
+   * Retire it; otherwise the answer says whether it can be.
    *
    * @generated from field: bool execute = 2;
    */
@@ -320,7 +320,7 @@ export declare type RetireTopicVersionResponse = Message<"parley.ops.v1.RetireTo
 export declare const RetireTopicVersionResponseSchema: GenMessage<RetireTopicVersionResponse>;
 
 /**
- * TopicMigrationPhase is how far a migration is.
+ * TopicMigrationPhase is the progress of a migration.
  *
  * @generated from enum parley.ops.v1.TopicMigrationPhase
  */
@@ -381,7 +381,7 @@ export enum TopicMigrationPhase {
 export declare const TopicMigrationPhaseSchema: GenEnum<TopicMigrationPhase>;
 
 /**
- * TopicVersionStatus is what a version of a topic is good for.
+ * TopicVersionStatus is what a version of a topic is used for.
  *
  * @generated from enum parley.ops.v1.TopicVersionStatus
  */

@@ -81,7 +81,7 @@ export const TopicMigrationPhaseSchema = /*@__PURE__*/
   enumDesc(file_parley_ops_v1_topic_migration, 0);
 
 /**
- * TopicMigrationPhase is how far a migration is.
+ * TopicMigrationPhase is the progress of a migration.
  *
  * @generated from enum parley.ops.v1.TopicMigrationPhase
  */
@@ -95,7 +95,7 @@ export const TopicVersionStatusSchema = /*@__PURE__*/
   enumDesc(file_parley_ops_v1_topic_migration, 1);
 
 /**
- * TopicVersionStatus is what a version of a topic is good for.
+ * TopicVersionStatus is what a version of a topic is used for.
  *
  * @generated from enum parley.ops.v1.TopicVersionStatus
  */
