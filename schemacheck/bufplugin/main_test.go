@@ -18,25 +18,30 @@ import (
 )
 
 func TestSpec(t *testing.T) {
+	t.Parallel()
 	if err := check.ValidateSpec(spec()); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestOptions(t *testing.T) {
-	given, err := option.NewOptions(map[string]any{"scope": "api", "policy": "BACKWARD", "events": []string{"a.v1", "b.v1"}})
+	t.Parallel()
+	given, err := option.NewOptions(map[string]any{"scope": "api", "policy": "BACKWARD",
+		"events": []string{"a.v1", "b.v1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o, err := options(given)
-	if want := (compat.Options{Scope: compat.API, Policy: compat.Backward, Events: []string{"a.v1", "b.v1"}}); err != nil || !reflect.DeepEqual(o, want) {
-		t.Errorf("%+v, %v", o, err)
+	if want := (compat.Options{Scope: compat.API, Policy: compat.Backward,
+		Events: []string{"a.v1", "b.v1"}}); err != nil || !reflect.DeepEqual(o, want) {
+		t.Errorf("the options are %+v (%v), expected those of the request", o, err)
 	}
 }
 
-// Buf runs the plugin and shows its findings with their ids and places (EVENT_TOPIC_CHANGED,
-// which buf itself cannot see).
+// Buf runs the plugin and prints its findings with their ids and positions (EVENT_TOPIC_CHANGED,
+// which buf itself cannot detect).
 func TestUnderBuf(t *testing.T) {
+	t.Parallel()
 	buf, err := filepath.Abs("../../.tools/bin/buf")
 	if err != nil {
 		t.Fatal(err)
@@ -50,8 +55,10 @@ func TestUnderBuf(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, c := range []struct{ use, fixture, scope, want string }{
-		{"PARLEY", "EVENT_TOPIC_CHANGED", "event", "head/a.proto:4:1:EVENT_TOPIC_CHANGED (X01) t.v1.E: topic of an event changed (t to u)."},
-		{"PARLEY", "ENUM_VALUE_REMOVED_NOT_RESERVED", "event", "head/a.proto:3:1:ENUM_VALUE_REMOVED_NOT_RESERVED (E04) t.v1.KIND_B: "},
+		{"PARLEY", "EVENT_TOPIC_CHANGED", "event",
+			"head/a.proto:4:1:EVENT_TOPIC_CHANGED (X01) t.v1.E: topic of an event changed (t to u)."},
+		{"PARLEY", "ENUM_VALUE_REMOVED_NOT_RESERVED", "event",
+			"head/a.proto:3:1:ENUM_VALUE_REMOVED_NOT_RESERVED (E04) t.v1.KIND_B: "},
 		{"PARLEY", "FILE_REMOVED", "event", "FILE_REMOVED (M12) b.proto: file deleted."},
 		{"PARLEY", "RPC_REMOVED", "api", "head/a.proto:6:1:RPC_REMOVED (S02) t.v1.V.Put: "},
 		{"PARLEY", "FIELD_ADDED_OPTIONAL", "event", ""},
@@ -65,7 +72,8 @@ func TestUnderBuf(t *testing.T) {
 			t.Fatal(err)
 		}
 		module := filepath.Join(dir, c.use, c.fixture)
-		config := `{"version":"v2","breaking":{"use":["` + c.use + `"]},"plugins":[{"plugin":"` + plugin + `","options":{"scope":"` + c.scope + `"}}]}`
+		config := `{"version":"v2","breaking":{"use":["` + c.use + `"]},"plugins":[{"plugin":"` + plugin +
+			`","options":{"scope":"` + c.scope + `"}}]}`
 		for side, files := range map[string]map[string]string{"base": f.BaseFiles, "head": f.HeadFiles} {
 			files["buf.yaml"] = config
 			for name, text := range files {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	descriptorv1 "buf.build/gen/go/bufbuild/bufplugin/protocolbuffers/go/buf/plugin/descriptor/v1"
@@ -23,75 +24,92 @@ import (
 	"github.com/parley-chat/parley/schemacheck/internal/command"
 )
 
-var levels = []string{"NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
+var levels = []string{"NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL",
+	"FULL_TRANSITIVE"}
 
 // The command line and the plugin block what the gate blocks and nothing else, on every
-// fixture. Each fixture is judged at one level, which PARLEY_SCHEMA_SEED turns, or with
+// fixture. Each fixture is judged at one level, which PARLEY_SCHEMA_SEED rotates, or with
 // PARLEY_SCHEMA_LEVELS=all at all of them.
 func TestOneVerdict(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("../compat/testdata/*.txtar")
 	if err != nil || len(paths) < 200 {
-		t.Fatalf("%d fixtures, %v", len(paths), err)
+		t.Fatalf("%d fixtures (%v), expected at least 200", len(paths), err)
 	}
-	turn, _ := strconv.Atoi(os.Getenv("PARLEY_SCHEMA_SEED")) // none is 0
+	turn, _ := strconv.Atoi(os.Getenv("PARLEY_SCHEMA_SEED")) // 0 if it is not set
 	client, err := check.NewClientForSpec(spec(), check.ClientWithCaching())
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocked := 0
-	for i, path := range paths {
-		f, err := fixture.Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := []string{levels[(i+turn)%len(levels)]}
-		if os.Getenv("PARLEY_SCHEMA_LEVELS") == "all" {
-			at = levels
-		}
-		dir := t.TempDir()
-		write(t, filepath.Join(dir, "base"), f.BaseFiles)
-		write(t, filepath.Join(dir, "head"), f.HeadFiles)
-		scope := map[compat.Scope]string{compat.Event: "event", compat.API: "api", compat.All: "all"}[f.Scope]
-		for _, level := range at {
-			policy, err := compat.ParsePolicy(level)
-			if err != nil {
-				t.Fatal(err)
+	var blocked atomic.Int64
+	t.Run("fixtures", func(t *testing.T) {
+		for i, path := range paths {
+			at := []string{levels[(i+turn)%len(levels)]}
+			if os.Getenv("PARLEY_SCHEMA_LEVELS") == "all" {
+				at = levels
 			}
-			want := false
-			n, version := gate.InMemory([][]protoreflect.FileDescriptor{f.Base})
-			for c, err := range gate.CompareAll(t.Context(), n, version, f.Head, compat.Options{Policy: policy, Scope: f.Scope}) {
+			t.Run(filepath.Base(path), func(t *testing.T) {
+				t.Parallel()
+				f, err := fixture.Load(path)
 				if err != nil {
 					t.Fatal(err)
 				}
-				want = want || slices.ContainsFunc(c.Findings, func(f compat.Finding) bool { return f.Severity == compat.Block })
-			}
-			if want {
-				blocked++
-			}
-			var out bytes.Buffer
-			code := command.Run(t.Context(), []string{"--base", "base", "--head", "head", "--policy", level, "--scope", scope, "--exclude", "head/imported", "--exclude", "base/imported", "--exclude", "imported"},
-				command.Env{Dir: dir, Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }})
-			if wantCode := map[bool]int{false: command.Clean, true: command.Findings}[want]; code != wantCode {
-				t.Errorf("%s at %s: the gate blocks: %t, the command line exits with %d\n%s", path, level, want, code, out.String())
-			}
-			if got := annotated(t, client, f, level, scope); got != want {
-				t.Errorf("%s at %s: the gate blocks: %t, the plugin: %t", path, level, want, got)
-			}
+				dir := t.TempDir()
+				write(t, filepath.Join(dir, "base"), f.BaseFiles)
+				write(t, filepath.Join(dir, "head"), f.HeadFiles)
+				for _, level := range at {
+					if oneVerdict(t, client, f, dir, level) {
+						blocked.Add(1)
+					}
+				}
+			})
 		}
-	}
-	if blocked < len(paths)/3 {
-		t.Errorf("only %d comparisons block", blocked)
+	})
+	if n := blocked.Load(); n < int64(len(paths)/3) {
+		t.Errorf("%d comparisons block, expected at least %d", n, len(paths)/3)
 	}
 }
 
-// annotated says whether the plugin finds something in the category that blocks.
+// oneVerdict compares the verdicts on a fixture, whose files are in dir, and reports whether
+// the gate blocks it.
+func oneVerdict(t *testing.T, client check.Client, f *fixture.Fixture, dir, level string) (blocks bool) {
+	t.Helper()
+	policy, err := compat.ParsePolicy(level)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, version := gate.InMemory([][]protoreflect.FileDescriptor{f.Base})
+	for c, err := range gate.CompareAll(t.Context(), n, version, f.Head,
+		compat.Options{Policy: policy, Scope: f.Scope}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks = blocks ||
+			slices.ContainsFunc(c.Findings, func(f compat.Finding) bool { return f.Severity == compat.Block })
+	}
+	scope := map[compat.Scope]string{compat.Event: "event", compat.API: "api", compat.All: "all"}[f.Scope]
+	var out bytes.Buffer
+	code := command.Run(t.Context(), []string{"--base", "base", "--head", "head", "--policy", level, "--scope", scope,
+		"--exclude", "head/imported", "--exclude", "base/imported", "--exclude", "imported"},
+		command.Env{Dir: dir, Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }})
+	if want := map[bool]int{false: command.Clean, true: command.Findings}[blocks]; code != want {
+		t.Errorf("at %s the command line exits with %d, expected %d as the gate\n%s", level, code, want, out.String())
+	}
+	if got := annotated(t, client, f, level, scope); got != blocks {
+		t.Errorf("at %s the plugin blocks: %t, expected %t as the gate", level, got, blocks)
+	}
+	return blocks
+}
+
+// annotated reports whether the plugin has findings in the category that blocks.
 func annotated(t *testing.T, client check.Client, f *fixture.Fixture, level, scope string) bool {
 	t.Helper()
 	given, err := option.NewOptions(map[string]any{"scope": scope, "policy": level})
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := check.NewRequest(described(t, f.Head), check.WithAgainstFileDescriptors(described(t, f.Base)), check.WithOptions(given))
+	request, err := check.NewRequest(described(t, f.Head), check.WithAgainstFileDescriptors(described(t, f.Base)),
+		check.WithOptions(given))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +119,7 @@ func annotated(t *testing.T, client check.Client, f *fixture.Fixture, level, sco
 	}
 	for _, a := range response.Annotations() {
 		if strings.HasSuffix(a.RuleID(), "_WARN") {
-			t.Errorf("%s is on without being asked for", a.RuleID())
+			t.Errorf("%s is enabled by default, expected only on request", a.RuleID())
 		}
 	}
 	return len(response.Annotations()) > 0
@@ -124,7 +142,8 @@ func described(t *testing.T, files []protoreflect.FileDescriptor) []descriptor.F
 			own := slices.ContainsFunc(files, func(f protoreflect.FileDescriptor) bool { return f.Path() == dep.Path() })
 			add(dep, !own)
 		}
-		list = append(list, &descriptorv1.FileDescriptor{FileDescriptorProto: protodesc.ToFileDescriptorProto(f), IsImport: imported})
+		list = append(list, &descriptorv1.FileDescriptor{FileDescriptorProto: protodesc.ToFileDescriptorProto(f),
+			IsImport: imported})
 	}
 	for _, f := range files {
 		add(f, false)

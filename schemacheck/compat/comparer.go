@@ -137,7 +137,8 @@ func (c *comparer) add(id rule.ID, at protoreflect.Descriptor, base bool, change
 	}
 	c.findings = append(c.findings, f)
 	if f.Severity == Block && c.current != "" && (f.OldReadsNew || f.NewReadsOld) {
-		c.broken[c.current] = c.broken[c.current].With(Rule{OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld, Form: f.Form})
+		c.broken[c.current] = c.broken[c.current].With(Rule{OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld,
+			Form: f.Form})
 	}
 }
 
@@ -200,7 +201,9 @@ func (c *comparer) usesBrokenType(event protoreflect.MessageDescriptor, b, h pro
 }
 
 // reportThroughField reports a field of an event whose types broke, with all that they break.
-func (c *comparer) reportThroughField(id rule.ID, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool) {
+func (c *comparer) reportThroughField(
+	id rule.ID, h protoreflect.FieldDescriptor, types map[protoreflect.FullName]bool,
+) {
 	if len(types) == 0 {
 		return
 	}
@@ -210,5 +213,6 @@ func (c *comparer) reportThroughField(id rule.ID, h protoreflect.FieldDescriptor
 		names = append(names, string(name))
 		all = all.With(c.broken[name])
 	}
-	c.inHead(id, h, detail(strings.Join(names, ", ")), reads(all.NewReadsOld, all.OldReadsNew), func(f *Finding) { f.Form = all.Form })
+	c.inHead(id, h, detail(strings.Join(names, ", ")), reads(all.NewReadsOld, all.OldReadsNew),
+		func(f *Finding) { f.Form = all.Form })
 }

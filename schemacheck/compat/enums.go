@@ -47,7 +47,8 @@ func (c *comparer) enum(b, h protoreflect.EnumDescriptor) {
 
 	c.enumValues(b, h)
 	c.newValues(b, h)
-	if first, now := b.Values().Get(0), h.Values().Get(0); first.Number() != now.Number() && h.Values().ByNumber(first.Number()) != nil {
+	if first, now := b.Values().Get(0), h.Values().Get(0); first.Number() != now.Number() &&
+		h.Values().ByNumber(first.Number()) != nil {
 		c.inHead(rule.EnumFirstValueChanged, now, detail(string(first.Name()), string(now.Name())))
 	}
 	if b.IsClosed() != h.IsClosed() && !syntaxChanged(b, h) {

@@ -57,7 +57,8 @@ func (c *comparer) otherName(b, h, moved protoreflect.FieldDescriptor, swapped m
 	case moved != nil:
 		c.renumbered(b, moved)
 	case !sameType:
-		c.inHead(rule.FieldNumberReusedOtherType, h, detail(string(b.Name())+" "+schema.TypeName(b), string(h.Name())+" "+schema.TypeName(h)))
+		c.inHead(rule.FieldNumberReusedOtherType, h,
+			detail(string(b.Name())+" "+schema.TypeName(b), string(h.Name())+" "+schema.TypeName(h)))
 	case h.ContainingMessage().ReservedNames().Has(b.Name()):
 		c.inHead(rule.FieldNumberReusedSameType, h, names)
 	case b.JSONName() == h.JSONName():
@@ -180,7 +181,8 @@ func (c *comparer) jsonName(b, h protoreflect.FieldDescriptor) {
 	}
 	newBreaks, oldBreaks := !known(h, b), !known(b, h)
 	_, newMisreads, oldMisreads := c.fieldsOf(b.ContainingMessage()).Clash(h)
-	c.inHead(rule.FieldJSONNameChanged, h, detail(b.JSONName(), h.JSONName()), reads(newBreaks || newMisreads, oldBreaks || oldMisreads))
+	c.inHead(rule.FieldJSONNameChanged, h, detail(b.JSONName(), h.JSONName()),
+		reads(newBreaks || newMisreads, oldBreaks || oldMisreads))
 }
 
 func (c *comparer) defaultOf(b, h protoreflect.FieldDescriptor) {

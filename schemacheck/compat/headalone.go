@@ -43,7 +43,8 @@ func (c *comparer) evaluable() {
 		var broken *protovalidate.CompilationError
 		if err := c.trial.Message(c.head, dynamicpb.NewMessage(m)); errors.As(err, &broken) {
 			f := []change{detail(broken.Error())}
-			if b := c.base.Messages[c.matched[name]]; b != nil && errors.As(c.trial.Message(c.base, dynamicpb.NewMessage(b)), &broken) {
+			if b := c.base.Messages[c.matched[name]]; b != nil &&
+				errors.As(c.trial.Message(c.base, dynamicpb.NewMessage(b)), &broken) {
 				f = append(f, severity(Warn))
 			}
 			c.inHead(rule.ValidationNotEvaluable, m, f...)

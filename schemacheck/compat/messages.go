@@ -68,8 +68,10 @@ func (c *comparer) unmatched(l *level) {
 
 // counterpart finds a new message of the same shape: anywhere below the list and
 // of the same short name, or in the list itself under another name.
-func (c *comparer) counterpart(b protoreflect.MessageDescriptor, in protoreflect.MessageDescriptors, anywhere bool) (found protoreflect.MessageDescriptor) {
-	consider := func(h protoreflect.MessageDescriptor) bool {
+func (c *comparer) counterpart(
+	b protoreflect.MessageDescriptor, in protoreflect.MessageDescriptors, anywhere bool,
+) (found protoreflect.MessageDescriptor) {
+	consider := func(h protoreflect.MessageDescriptor) bool { //nolint:unparam // EachMessage asks for it
 		_, taken := c.matched[h.FullName()]
 		_, inBase := c.base.Messages[h.FullName()]
 		if taken || inBase || h.IsMapEntry() || anywhere != (h.Name() == b.Name()) || schema.Shape(b) != schema.Shape(h) {

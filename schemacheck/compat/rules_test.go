@@ -36,10 +36,11 @@ func compare(t testing.TB, base, head []protoreflect.FileDescriptor, o compat.Op
 	return findings
 }
 
-// Each rule has a fixture of its name that fires it and, unless the fixture lists
-// it, nothing else (K-151, K-152, KS11 to KS15). Directions and forms are those of
-// the rule table where the change at hand does not decide them.
+// Each rule has a fixture of its name that triggers it and, unless the fixture lists more,
+// nothing else (K-151, K-152, KS11 to KS15). Directions and forms are those of the rule table
+// where the change itself does not decide them.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// checkVerdict holds the fixture of a rule against the rule's line in the table.
+// checkVerdict compares the findings of a rule's fixture with the rule's row in the table.
 func checkVerdict(t *testing.T, id rule.ID, plain bool, scope compat.Scope, findings []compat.Finding) {
 	t.Helper()
 	want, ok := rule.ByID(id)
@@ -84,7 +85,7 @@ func checkVerdict(t *testing.T, id rule.ID, plain bool, scope compat.Scope, find
 	}
 	if want.Severity == compat.Allow && (scope == compat.Event || plain || id == "SCHEMA_IDENTICAL") {
 		if len(findings) > 0 {
-			t.Errorf("%s is allowed, %d findings", id, len(findings))
+			t.Errorf("%s is allowed, but has %d findings, expected none", id, len(findings))
 		}
 		return
 	}
@@ -95,41 +96,46 @@ func checkVerdict(t *testing.T, id rule.ID, plain bool, scope compat.Scope, find
 	case !plain:
 	case findings[i].Severity != want.Severity && scope == compat.Event:
 		t.Errorf("%s fired as %s, the table says %s", id, findings[i].Severity, want.Severity)
-	case findings[i].OldReadsNew != want.OldReadsNew || findings[i].NewReadsOld != want.NewReadsOld || findings[i].Form != want.Form:
+	case findings[i].OldReadsNew != want.OldReadsNew || findings[i].NewReadsOld != want.NewReadsOld ||
+		findings[i].Form != want.Form:
 		t.Errorf("%s breaks other directions or forms than the table says", id)
 	case findings[i].Line == 0 && findings[i].File != "":
 		t.Errorf("%s has no position", id)
 	}
 }
 
-// The same schema on both sides is clean under every policy and scope, and the
-// order of files decides nothing.
+// A schema may replace itself under every scope, and the order of files does not matter.
 func TestCompareIsDeterministic(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range paths {
-		f := load(t, path)
-		for _, scope := range []compat.Scope{compat.Event, compat.API, compat.All} {
-			for _, finding := range compare(t, f.Base, f.Base, compat.Options{Scope: scope}) {
-				if finding.Severity == compat.Block {
-					t.Errorf("%s: a schema does not replace itself: %s", path, fixture.Line(finding))
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			t.Parallel()
+			f := load(t, path)
+			for _, scope := range []compat.Scope{compat.Event, compat.API, compat.All} {
+				for _, finding := range compare(t, f.Base, f.Base, compat.Options{Scope: scope}) {
+					if finding.Severity == compat.Block {
+						t.Errorf("a schema cannot replace itself: %s, expected no finding that blocks", fixture.Line(finding))
+					}
+				}
+				want := compare(t, f.Base, f.Head, compat.Options{Scope: scope})
+				slices.Reverse(f.Base)
+				slices.Reverse(f.Head)
+				if got := compare(t, f.Base, f.Head, compat.Options{Scope: scope}); !slices.Equal(got, want) {
+					t.Errorf("%d findings with the files in another order, expected the same %d", len(got), len(want))
 				}
 			}
-			want := compare(t, f.Base, f.Head, compat.Options{Scope: scope})
-			slices.Reverse(f.Base)
-			slices.Reverse(f.Head)
-			if got := compare(t, f.Base, f.Head, compat.Options{Scope: scope}); !slices.Equal(got, want) {
-				t.Errorf("%s: %d findings, %d with the files in another order", path, len(want), len(got))
-			}
-		}
+		})
 	}
 }
 
-// A policy of one direction drops what breaks the other direction alone and keeps
-// what is blocked by policy.
+// A policy of one direction drops findings that break the other direction alone, and keeps those
+// that block under every policy.
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]map[compat.Policy]int{
 		"FIELD_ADDED_WITH_MESSAGE_IN_FILE": {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 0, compat.Forward: 1},
 		"VALIDATION_TIGHTENED":             {compat.Full: 1, compat.FullTransitive: 1, compat.Backward: 1, compat.Forward: 0},
@@ -139,31 +145,33 @@ func TestPolicies(t *testing.T) {
 		f := load(t, "testdata/"+name+".txtar")
 		for policy, n := range want {
 			if got := compare(t, f.Base, f.Head, compat.Options{Policy: policy}); len(got) != n {
-				t.Errorf("%s under %s: %d findings, want %d", name, policy, len(got), n)
+				t.Errorf("%s under %s: %d findings, expected %d", name, policy, len(got), n)
 			}
 		}
 	}
 }
 
 func TestParsePolicy(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]compat.Policy{
-		"NONE": compat.None, "BACKWARD": compat.Backward, "BACKWARD_TRANSITIVE": compat.BackwardTransitive, "FORWARD": compat.Forward,
+		"NONE": compat.None, "BACKWARD": compat.Backward, "BACKWARD_TRANSITIVE": compat.BackwardTransitive,
+		"FORWARD":            compat.Forward,
 		"FORWARD_TRANSITIVE": compat.ForwardTransitive, "FULL": compat.Full, "FULL_TRANSITIVE": compat.FullTransitive,
 	} {
 		for _, s := range []string{name, strings.ToLower(name)} {
 			if got, err := compat.ParsePolicy(s); err != nil || got != want || got.String() != name {
-				t.Errorf("%s: %v, %v", s, got, err)
+				t.Errorf("%s is parsed as %v (%v), expected %v", s, got, err, want)
 			}
 		}
 	}
 	if _, err := compat.ParsePolicy("FULL TRANSITIVE"); err == nil {
-		t.Error("a policy of no registry was taken")
+		t.Error("FULL TRANSITIVE was accepted, expected an error: no registry has it")
 	}
 }
 
-// Each rule says why and, unless it allows the change, what to do instead, in one
-// sentence each.
+// Each rule has a reason and, unless it allows the change, a suggestion, of one sentence each.
 func TestRulesHaveReasons(t *testing.T) {
+	t.Parallel()
 	for _, r := range compat.Rules() {
 		for what, s := range map[string]string{"why": r.Why, "instead": r.Suggestion} {
 			if s == "" && what == "instead" && r.Severity == compat.Allow {

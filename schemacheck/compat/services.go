@@ -51,7 +51,8 @@ func (c *comparer) service(b, h protoreflect.ServiceDescriptor) {
 }
 
 func (c *comparer) sameMethod(b, h protoreflect.MethodDescriptor) bool {
-	return c.mapped(b.Input().FullName()) == h.Input().FullName() && c.mapped(b.Output().FullName()) == h.Output().FullName() &&
+	return c.mapped(b.Input().FullName()) == h.Input().FullName() &&
+		c.mapped(b.Output().FullName()) == h.Output().FullName() &&
 		b.IsStreamingClient() == h.IsStreamingClient() && b.IsStreamingServer() == h.IsStreamingServer()
 }
 

@@ -94,13 +94,15 @@ func (c *comparer) typeRule(b, h protoreflect.FieldDescriptor) (rule.ID, []chang
 func (c *comparer) messageTypeRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	bm, hm := b.Message(), h.Message()
 	switch {
-	case b.Kind() != h.Kind() && (b.ParentFile().Syntax() == protoreflect.Editions || h.ParentFile().Syntax() == protoreflect.Editions):
+	case b.Kind() != h.Kind() && (b.ParentFile().Syntax() == protoreflect.Editions ||
+		h.ParentFile().Syntax() == protoreflect.Editions):
 		return rule.MessageEncodingChanged
 	case b.Kind() != h.Kind():
 		return rule.GroupMessageExchanged
 	case c.mapped(bm.FullName()) == hm.FullName():
 		return ""
-	case bm.Name() == hm.Name() && bm.ParentFile().Package() != hm.ParentFile().Package() && schema.Shape(bm) == schema.Shape(hm):
+	case bm.Name() == hm.Name() && bm.ParentFile().Package() != hm.ParentFile().Package() &&
+		schema.Shape(bm) == schema.Shape(hm):
 		return rule.FieldTypePackageChanged
 	}
 	return rule.FieldMessageReplaced
@@ -110,7 +112,8 @@ func (c *comparer) enumTypeRule(b, h protoreflect.EnumDescriptor) rule.ID {
 	switch {
 	case c.mapped(b.FullName()) == h.FullName():
 		return ""
-	case b.Name() == h.Name() && b.ParentFile().Package() != h.ParentFile().Package() && schema.EnumShape(b) == schema.EnumShape(h):
+	case b.Name() == h.Name() && b.ParentFile().Package() != h.ParentFile().Package() &&
+		schema.EnumShape(b) == schema.EnumShape(h):
 		return rule.FieldTypePackageChanged
 	}
 	return rule.FieldEnumReplaced

@@ -51,11 +51,16 @@ func newReadsOld(id rule.ID) bool {
 
 // Rule ids by what happened to a rule of protovalidate.
 var ruleIDs = map[constraint.Kind]map[constraint.Effect]rule.ID{
-	constraint.Plain:    {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationLoosened, constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
-	constraint.Required: {constraint.Tighter: rule.ValidationRequiredAdded, constraint.Looser: rule.ValidationRequiredRemoved},
-	constraint.CEL:      {constraint.Tighter: rule.CELRuleAdded, constraint.Looser: rule.CELRuleRemoved, constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
-	constraint.Longest:  {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.MaxItemsRaised, constraint.Rewritten: rule.ValidationRewritten},
-	constraint.Ignore:   {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationDisabled, constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Plain: {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationLoosened,
+		constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Required: {constraint.Tighter: rule.ValidationRequiredAdded,
+		constraint.Looser: rule.ValidationRequiredRemoved},
+	constraint.CEL: {constraint.Tighter: rule.CELRuleAdded, constraint.Looser: rule.CELRuleRemoved,
+		constraint.Replaced: rule.ValidationReplaced, constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Longest: {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.MaxItemsRaised,
+		constraint.Rewritten: rule.ValidationRewritten},
+	constraint.Ignore: {constraint.Tighter: rule.ValidationTightened, constraint.Looser: rule.ValidationDisabled,
+		constraint.Rewritten: rule.ValidationRewritten},
 }
 
 func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []constraint.Change) {
@@ -67,7 +72,8 @@ func (c *comparer) reportConstraints(at protoreflect.Descriptor, changes []const
 
 // compareRules compares the rules of two fields of the same type.
 func (c *comparer) compareRules(b, h protoreflect.FieldDescriptor) {
-	was, is := ruleexec.WithPredefined(c.base, ruleexec.FieldRules(b)), ruleexec.WithPredefined(c.head, ruleexec.FieldRules(h))
+	was, is := ruleexec.WithPredefined(c.base, ruleexec.FieldRules(b)),
+		ruleexec.WithPredefined(c.head, ruleexec.FieldRules(h))
 	c.reportConstraints(h, constraint.Fields(was, is, c.trial.ZeroPasses(b), c.trial.ZeroPasses(h)))
 	be, he := b.Enum(), h.Enum()
 	if b.IsMap() {

@@ -55,19 +55,20 @@ func Files(ctx context.Context, text map[string]string, names []string) ([]proto
 	}
 	var mistakes []Mistake
 	c := protocompile.Compiler{
-		Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(name string) (protocompile.SearchResult, error) {
-			if source, ok := text[name]; ok {
-				if f := Descriptor(source); f != nil {
-					f.Name = proto.String(name)
+		Resolver: protocompile.WithStandardImports(
+			protocompile.ResolverFunc(func(name string) (protocompile.SearchResult, error) {
+				if source, ok := text[name]; ok {
+					if f := Descriptor(source); f != nil {
+						f.Name = proto.String(name)
+						return protocompile.SearchResult{Proto: f}, nil
+					}
+					return protocompile.SearchResult{Source: strings.NewReader(source)}, nil
+				}
+				if f := BuiltIn(name); f != nil {
 					return protocompile.SearchResult{Proto: f}, nil
 				}
-				return protocompile.SearchResult{Source: strings.NewReader(source)}, nil
-			}
-			if f := BuiltIn(name); f != nil {
-				return protocompile.SearchResult{Proto: f}, nil
-			}
-			return protocompile.SearchResult{}, absent(name)
-		})),
+				return protocompile.SearchResult{}, absent(name)
+			})),
 		SourceInfoMode: protocompile.SourceInfoStandard,
 		Reporter: reporter.NewReporter(func(err reporter.ErrorWithPos) error {
 			mistakes = append(mistakes, mistake(err))
@@ -133,7 +134,8 @@ func unreadable(text map[string]string, names []string) []Mistake {
 		if m := editionLine.FindStringSubmatchIndex(source); m != nil && !slices.Contains(editions, source[m[2]:m[3]]) {
 			list = append(list, Mistake{
 				File: name, Line: 1 + strings.Count(source[:m[2]], "\n"), Column: m[2] - strings.LastIndex(source[:m[2]], "\n") - 1,
-				Text:    fmt.Sprintf("edition %s is not compiled from source here; known is %s", source[m[2]:m[3]], strings.Join(editions, ", ")),
+				Text: fmt.Sprintf("edition %s is not compiled from source here; known is %s", source[m[2]:m[3]],
+					strings.Join(editions, ", ")),
 				Edition: true,
 			})
 			continue
@@ -206,7 +208,7 @@ func Link(set *descriptorpb.FileDescriptorSet) (*protoregistry.Files, error) {
 	for _, f := range set.GetFile() {
 		have[f.GetName()] = true
 	}
-	for i := 0; i < len(set.GetFile()); i++ {
+	for i := 0; i < len(set.GetFile()); i++ { //nolint:intrange // the set grows meanwhile
 		for _, dep := range set.GetFile()[i].GetDependency() {
 			if have[dep] {
 				continue

@@ -34,9 +34,10 @@ import (
 	_ "google.golang.org/protobuf/types/pluginpb"
 )
 
-var standard = protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
-	return protocompile.SearchResult{}, absent(path)
-}))
+var standard = protocompile.WithStandardImports(
+	protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+		return protocompile.SearchResult{}, absent(path)
+	}))
 
 // Other files that are linked into a binary are not well known: a schema must
 // bring them itself.

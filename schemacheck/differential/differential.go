@@ -51,7 +51,9 @@ const maxDetail = 200
 // Execute compares the events that both schemas have by running them. Events whose
 // types are the same on both sides are left out; an API scope has no events. The
 // findings are ordered by place.
-func Execute(ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options) ([]compat.Finding, error) {
+func Execute(
+	ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options,
+) ([]compat.Finding, error) {
 	if o.Scope == compat.API || o.Policy == compat.None {
 		return nil, nil
 	}
@@ -199,7 +201,8 @@ func (r *run) judge(d direction, at protoreflect.MessageDescriptor, wrote, read 
 	case errors.As(err, &invalid):
 		for _, violation := range invalid.Violations {
 			path := protovalidate.FieldPathString(violation.Proto.GetField())
-			r.add(d, ruleRefused, at, compat.Validate, strings.TrimSpace(subscript.ReplaceAllString(path, "[]")+" "+violation.Proto.GetRuleId()))
+			r.add(d, ruleRefused, at, compat.Validate,
+				strings.TrimSpace(subscript.ReplaceAllString(path, "[]")+" "+violation.Proto.GetRuleId()))
 		}
 	default:
 		r.add(d, ruleSkipped, at, "", "the reader's rules cannot be evaluated")

@@ -39,7 +39,7 @@ func lines(findings []compat.Finding) string {
 	return strings.Join(list, "\n")
 }
 
-// What samples cannot show though the rules say that a direction breaks, and why.
+// Breaks by the rules that samples cannot show, with the reason.
 var unseen = map[string]string{
 	"new FIELD_NUMBER_REUSED_OTHER_TYPE": "the other wire type makes the value an unknown field",
 	"old FIELD_NUMBER_REUSED_OTHER_TYPE": "the other wire type makes the value an unknown field",
@@ -67,13 +67,13 @@ var unseen = map[string]string{
 	"old JSON_FORMAT_CHANGED":            "the Go runtime gives JSON best effort",
 }
 
-// The rule table says of each change which direction breaks in which form;
-// execution finds a break in that direction, and none where the rules find none
-// (K-158).
+// The rule table has the direction and the form that each change breaks. Execution finds a break
+// in that direction, and none where the rules find none (K-158).
 func TestExecutionAgreesWithTheRules(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("../compat/testdata/*.txtar")
 	if err != nil || len(paths) < 170 {
-		t.Fatalf("%d fixtures, %v", len(paths), err)
+		t.Fatalf("%d fixtures (%v), expected at least 170", len(paths), err)
 	}
 	for _, path := range paths {
 		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
@@ -90,28 +90,34 @@ func TestExecutionAgreesWithTheRules(t *testing.T) {
 			}
 			for _, finding := range ran {
 				if finding.Rule == "SAMPLES_NOT_MADE" {
-					t.Errorf("not executed: %s", fixture.Line(finding))
+					t.Errorf("the fixture was not executed, expected it to be: %s", fixture.Line(finding))
 				}
 				if finding.Severity != compat.Block {
 					continue
 				}
 				if !slices.ContainsFunc(rules, func(r compat.Finding) bool { return r.Severity == compat.Block }) {
-					t.Errorf("the rules do not know of:\n%s\nthey found:\n%s", fixture.Line(finding), lines(rules))
+					t.Errorf("execution breaks without a finding of the rules:\n%s\nthe rules found:\n%s", fixture.Line(finding), lines(rules))
 				}
 			}
 			for _, r := range rules {
-				if r.Severity != compat.Block || r.Rule == "USED_MESSAGE_BROKEN" || r.Rule == "IMPORTED_TYPE_BROKEN" || !strings.Contains(r.Form, compat.Binary) && !strings.Contains(r.Form, compat.JSON) && !strings.Contains(r.Form, compat.Validate) {
+				if r.Severity != compat.Block || r.Rule == "USED_MESSAGE_BROKEN" || r.Rule == "IMPORTED_TYPE_BROKEN" ||
+					!strings.Contains(r.Form, compat.Binary) && !strings.Contains(r.Form, compat.JSON) &&
+						!strings.Contains(r.Form, compat.Validate) {
 					continue
 				}
-				check(t, "new ", string(r.Rule), name, r.NewReadsOld, slices.ContainsFunc(ran, func(f compat.Finding) bool { return f.NewReadsOld }))
-				check(t, "old ", string(r.Rule), name, r.OldReadsNew, slices.ContainsFunc(ran, func(f compat.Finding) bool { return f.OldReadsNew }))
+				check(t, "new ", string(r.Rule), name, r.NewReadsOld,
+					slices.ContainsFunc(ran, func(f compat.Finding) bool { return f.NewReadsOld }))
+				check(t, "old ", string(r.Rule), name, r.OldReadsNew,
+					slices.ContainsFunc(ran, func(f compat.Finding) bool { return f.OldReadsNew }))
 			}
 		})
 	}
 }
 
-// shown are fixtures in which samples show what they cannot in others of the same rule.
-var shown = []string{"FIELD_NUMBER_REUSED_OTHER_TYPE-map-key", "FIELD_ADDED_WITH_USED_NAME-replaced", "FIELD_ADDED_WITH_USED_NAME-taken"}
+// shown lists fixtures in which samples show a break that they cannot show in others of the same
+// rule.
+var shown = []string{"FIELD_NUMBER_REUSED_OTHER_TYPE-map-key", "FIELD_ADDED_WITH_USED_NAME-replaced",
+	"FIELD_ADDED_WITH_USED_NAME-taken"}
 
 func check(t *testing.T, side, rule, fixture string, says, seen bool) {
 	t.Helper()
@@ -119,15 +125,16 @@ func check(t *testing.T, side, rule, fixture string, says, seen bool) {
 	_, byRule := unseen[what]
 	_, byName := unseen[side+fixture]
 	if listed := byName || byRule && !slices.Contains(shown, fixture); says && !seen && !listed {
-		t.Errorf("%s reader breaks by the rules, and not in execution", what)
+		t.Errorf("the %s reader breaks by the rules; expected a break in execution too", what)
 	} else if says && seen && listed {
-		t.Errorf("%s reader breaks in execution too", what)
+		t.Errorf("the %s reader breaks in execution, expected it not to show this rule", what)
 	}
 }
 
-// What the caller calls an event is executed like a declared one, and read through
-// what holds it: a type that others use is no event by itself.
+// A file that the caller lists as an event is executed like a declared one, and read through the
+// types that contain it: a type that others use is no event by itself.
 func TestEventsByName(t *testing.T) {
+	t.Parallel()
 	sides := map[string]map[string]string{}
 	for side, kind := range map[string]string{"base": "int64", "head": "bool"} {
 		sides[side] = map[string]string{
@@ -147,13 +154,15 @@ message Placed { option (event) = {topic: "orders"}; string id = 1; }`,
 	if err != nil {
 		t.Fatal(err)
 	}
-	for pattern, want := range map[string]bool{"shop.v1": true, "shop/v1/letter.proto": true, "shop/v1/event.proto": false} {
-		found, err := differential.Execute(t.Context(), base, head, compat.Options{Scope: compat.All, Events: []string{pattern}})
+	for pattern, want := range map[string]bool{"shop.v1": true, "shop/v1/letter.proto": true,
+		"shop/v1/event.proto": false} {
+		found, err := differential.Execute(t.Context(), base, head,
+			compat.Options{Scope: compat.All, Events: []string{pattern}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if (len(found) > 0) != want {
-			t.Errorf("%s: %d findings: %s", pattern, len(found), lines(found))
+			t.Errorf("%s: unexpected number of findings, %d: %s", pattern, len(found), lines(found))
 		}
 	}
 }

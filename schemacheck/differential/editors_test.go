@@ -43,7 +43,8 @@ func (e *editor) editMessage(syntax string, m *messageProto) {
 		{"remove and reserve", func() {
 			remove()
 			m.ReservedName = append(m.ReservedName, f.GetName())
-			m.ReservedRange = append(m.ReservedRange, &descriptorpb.DescriptorProto_ReservedRange{Start: f.Number, End: proto.Int32(f.GetNumber() + 1)})
+			m.ReservedRange = append(m.ReservedRange,
+				&descriptorpb.DescriptorProto_ReservedRange{Start: f.Number, End: proto.Int32(f.GetNumber() + 1)})
 		}},
 		{"remove", remove},
 		{"type", func() { e.setType(f, true); clearRules(f) }},
@@ -57,7 +58,8 @@ func (e *editor) editMessage(syntax string, m *messageProto) {
 					f.Proto3Optional = proto.Bool(true)
 				}
 			case syntax == "editions":
-				features(f).FieldPresence = pick(e, descriptorpb.FeatureSet_IMPLICIT, descriptorpb.FeatureSet_EXPLICIT, descriptorpb.FeatureSet_LEGACY_REQUIRED).Enum()
+				features(f).FieldPresence = pick(e, descriptorpb.FeatureSet_IMPLICIT, descriptorpb.FeatureSet_EXPLICIT,
+					descriptorpb.FeatureSet_LEGACY_REQUIRED).Enum()
 			case syntax == "proto2" && f.GetLabel() != repeated:
 				f.Label = pick(e, optional, required).Enum()
 			}
@@ -116,7 +118,8 @@ func (e *editor) editMessage(syntax string, m *messageProto) {
 		{"cel", func() {
 			m.Options = &descriptorpb.MessageOptions{}
 			proto.SetExtension(m.Options, validate.E_Message, &validate.MessageRules{Cel: []*validate.Rule{{
-				Id: proto.String("x"), Expression: proto.String(pick(e, "true", "has(this."+f.GetName()+")", "!has(this."+f.GetName()+")")),
+				Id: proto.String("x"), Expression: proto.String(pick(e, "true", "has(this."+f.GetName()+")",
+					"!has(this."+f.GetName()+")")),
 			}}})
 		}},
 	}
@@ -126,8 +129,10 @@ func (e *editor) editMessage(syntax string, m *messageProto) {
 }
 
 var mapKeys = []descriptorpb.FieldDescriptorProto_Type{
-	descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_INT32, descriptorpb.FieldDescriptorProto_TYPE_SINT64,
-	descriptorpb.FieldDescriptorProto_TYPE_INT64, descriptorpb.FieldDescriptorProto_TYPE_UINT32, descriptorpb.FieldDescriptorProto_TYPE_BOOL,
+	descriptorpb.FieldDescriptorProto_TYPE_STRING, descriptorpb.FieldDescriptorProto_TYPE_INT32,
+	descriptorpb.FieldDescriptorProto_TYPE_SINT64,
+	descriptorpb.FieldDescriptorProto_TYPE_INT64, descriptorpb.FieldDescriptorProto_TYPE_UINT32,
+	descriptorpb.FieldDescriptorProto_TYPE_BOOL,
 }
 
 func mapType(m *messageProto) string { return ".t.v1." + m.GetName() + ".MapFEntry" }
@@ -137,12 +142,16 @@ func (e *editor) addMap(m *messageProto, n int32) {
 	if len(m.NestedType) > 0 {
 		return
 	}
-	entry := &messageProto{Name: proto.String("MapFEntry"), Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)}}
+	entry := &messageProto{Name: proto.String("MapFEntry"),
+		Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)}}
 	for i, name := range []string{"key", "value"} {
-		entry.Field = append(entry.Field, &fieldProto{Name: proto.String(name), Number: proto.Int32(int32(i + 1)), Label: optional.Enum(), Type: pick(e, mapKeys...).Enum()})
+		entry.Field = append(entry.Field,
+			&fieldProto{Name: proto.String(name), Number: proto.Int32(int32(i + 1)), Label: optional.Enum(),
+				Type: pick(e, mapKeys...).Enum()})
 	}
 	e.setType(entry.Field[1], true)
-	f := &fieldProto{Name: proto.String("map_f"), Number: proto.Int32(n), Label: repeated.Enum(), Type: tMessage.Enum(), TypeName: proto.String(mapType(m))}
+	f := &fieldProto{Name: proto.String("map_f"), Number: proto.Int32(n), Label: repeated.Enum(), Type: tMessage.Enum(),
+		TypeName: proto.String(mapType(m))}
 	m.NestedType = append(m.NestedType, entry)
 	m.Field = append(m.Field, f)
 	if e.chance(50) {
@@ -162,7 +171,8 @@ func (e *editor) mapRule(f *fieldProto) {
 }
 
 func (e *editor) packed(syntax string, f *fieldProto) {
-	if f.GetLabel() != repeated || f.GetType() == tMessage || f.GetType() == scalars[0] || f.GetType() == descriptorpb.FieldDescriptorProto_TYPE_BYTES {
+	if f.GetLabel() != repeated || f.GetType() == tMessage || f.GetType() == scalars[0] ||
+		f.GetType() == descriptorpb.FieldDescriptorProto_TYPE_BYTES {
 		return
 	}
 	if syntax == "editions" {
@@ -178,7 +188,8 @@ func (e *editor) oneof(m *messageProto, f *fieldProto) {
 		return
 	}
 	if f.OneofIndex != nil && !f.GetProto3Optional() {
-		if slices.ContainsFunc(m.Field, func(o *fieldProto) bool { return o != f && o.OneofIndex != nil && !o.GetProto3Optional() }) {
+		if slices.ContainsFunc(m.Field,
+			func(o *fieldProto) bool { return o != f && o.OneofIndex != nil && !o.GetProto3Optional() }) {
 			f.OneofIndex = nil
 		}
 		return
@@ -292,7 +303,8 @@ func (e *editor) rulesFor(f *fieldProto) *validate.FieldRules {
 		}
 		r.Type = &validate.FieldRules_String_{String_: s}
 	case descriptorpb.FieldDescriptorProto_TYPE_BYTES:
-		r.Type = &validate.FieldRules_Bytes{Bytes: &validate.BytesRules{MinLen: proto.Uint64(uint64(e.IntN(3))), MaxLen: proto.Uint64(uint64(3 + e.IntN(5)))}}
+		r.Type = &validate.FieldRules_Bytes{Bytes: &validate.BytesRules{MinLen: proto.Uint64(uint64(e.IntN(3))),
+			MaxLen: proto.Uint64(uint64(3 + e.IntN(5)))}}
 	case descriptorpb.FieldDescriptorProto_TYPE_INT32:
 		i := &validate.Int32Rules{}
 		switch e.IntN(4) {
@@ -301,17 +313,21 @@ func (e *editor) rulesFor(f *fieldProto) *validate.FieldRules {
 		case 1:
 			i.GreaterThan, i.LessThan = &validate.Int32Rules_Gt{Gt: int32(n)}, &validate.Int32Rules_Lt{Lt: int32(e.IntN(12) - 4)}
 		case 2:
-			i.GreaterThan, i.LessThan = &validate.Int32Rules_Gte{Gte: int32(n)}, &validate.Int32Rules_Lte{Lte: int32(e.IntN(12) - 4)}
+			i.GreaterThan, i.LessThan = &validate.Int32Rules_Gte{Gte: int32(n)},
+				&validate.Int32Rules_Lte{Lte: int32(e.IntN(12) - 4)}
 		case 3:
 			i.In = []int32{0, 1, 2, 3}[e.IntN(2) : 2+e.IntN(3)]
 		}
 		r.Type = &validate.FieldRules_Int32{Int32: i}
 	case descriptorpb.FieldDescriptorProto_TYPE_INT64:
-		r.Type = &validate.FieldRules_Int64{Int64: &validate.Int64Rules{GreaterThan: &validate.Int64Rules_Gte{Gte: n}, NotIn: []int64{n + 2}}}
+		r.Type = &validate.FieldRules_Int64{Int64: &validate.Int64Rules{GreaterThan: &validate.Int64Rules_Gte{Gte: n},
+			NotIn: []int64{n + 2}}}
 	case descriptorpb.FieldDescriptorProto_TYPE_UINT64:
-		r.Type = &validate.FieldRules_Uint64{Uint64: &validate.UInt64Rules{LessThan: &validate.UInt64Rules_Lt{Lt: uint64(n + 6)}}}
+		r.Type = &validate.FieldRules_Uint64{
+			Uint64: &validate.UInt64Rules{LessThan: &validate.UInt64Rules_Lt{Lt: uint64(n + 6)}}}
 	case descriptorpb.FieldDescriptorProto_TYPE_DOUBLE:
-		r.Type = &validate.FieldRules_Double{Double: &validate.DoubleRules{Finite: proto.Bool(e.chance(50)), GreaterThan: &validate.DoubleRules_Gt{Gt: float64(n)}}}
+		r.Type = &validate.FieldRules_Double{Double: &validate.DoubleRules{Finite: proto.Bool(e.chance(50)),
+			GreaterThan: &validate.DoubleRules_Gt{Gt: float64(n)}}}
 	case descriptorpb.FieldDescriptorProto_TYPE_BOOL:
 		r.Type = &validate.FieldRules_Bool{Bool: &validate.BoolRules{Const: proto.Bool(e.chance(50))}}
 	case tEnum:
@@ -327,7 +343,9 @@ func (e *editor) rulesFor(f *fieldProto) *validate.FieldRules {
 		r.Type = &validate.FieldRules_Enum{Enum: k}
 	case tMessage:
 		if f.GetTypeName() == ".google.protobuf.Timestamp" {
-			r.Type = &validate.FieldRules_Timestamp{Timestamp: &validate.TimestampRules{GreaterThan: &validate.TimestampRules_Gt{Gt: &timestamppb.Timestamp{Seconds: 1000 * n}}}}
+			r.Type = &validate.FieldRules_Timestamp{
+				Timestamp: &validate.TimestampRules{
+					GreaterThan: &validate.TimestampRules_Gt{Gt: &timestamppb.Timestamp{Seconds: 1000 * n}}}}
 		}
 	}
 	return r

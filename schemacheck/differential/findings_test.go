@@ -8,9 +8,10 @@ import (
 	"github.com/parley-chat/parley/schemacheck/differential"
 )
 
-// What execution says of a change, word for word: the direction, the forms, the
-// place, and the first value that shows it.
+// The exact findings of execution: the direction, the forms, the position, and the first value
+// that shows the break.
 func TestFindings(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]string{
 		"MAP_VALUE_TYPE_CHANGED": `
 SAMPLE_NOT_DECODED block head/a.proto:3:1 t.v1.E new-reads-old in json: proto: invalid value for string field value: 42
@@ -105,8 +106,9 @@ SAMPLE_READ_DIFFERENTLY block head/a.proto:5:3 t.v1.E.v old-reads-new in binary:
 	}
 }
 
-// A policy of one direction runs that direction alone; an API has no events.
+// A policy of one direction executes that direction alone. An API has no events to execute.
 func TestPolicyAndScope(t *testing.T) {
+	t.Parallel()
 	f := load(t, "../compat/testdata/ZIGZAG_ENCODING_CHANGED.txtar")
 	for policy, want := range map[compat.Policy][2]bool{
 		compat.Full: {true, true}, compat.Backward: {true, false}, compat.Forward: {false, true},
@@ -123,7 +125,8 @@ func TestPolicyAndScope(t *testing.T) {
 			t.Errorf("%s: %v, want %v", policy, seen, want)
 		}
 	}
-	if findings, err := differential.Execute(t.Context(), f.Base, f.Head, compat.Options{Scope: compat.API}); err != nil || len(findings) > 0 {
-		t.Errorf("API: %d findings, %v", len(findings), err)
+	if findings, err := differential.Execute(t.Context(), f.Base, f.Head, compat.Options{Scope: compat.API}); err != nil ||
+		len(findings) > 0 {
+		t.Errorf("the scope API has %d findings (%v), expected none", len(findings), err)
 	}
 }

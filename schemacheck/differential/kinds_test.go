@@ -14,15 +14,17 @@ var typeNames = []string{
 	"bool", "float", "double", "string", "bytes", "Kind", "Part",
 }
 
-// Each change from one type to another is blocked, and a direction that the rules
-// call safe is safe in execution: as a field, in a list, and as a map's key or value.
+// Every change from one type to another is blocked, and a direction that is safe by the rules is
+// safe in execution: as a field, in a list, and as a map's key or value.
 func TestAllTypeChanges(t *testing.T) {
+	t.Parallel()
 	const types = "enum Kind {\n  KIND_UNSPECIFIED = 0;\n  KIND_A = 1;\n}\nmessage Part {\n  int32 n = 1;\n}\n"
 	keys := map[string]bool{"float": true, "double": true, "bytes": true, "Kind": true, "Part": true}
 	schema := func(field string) map[string]string {
 		return map[string]string{
 			"types.proto": "syntax = \"proto3\";\npackage t.v1;\n" + types,
-			"e.proto":     "syntax = \"proto3\";\npackage t.v1;\nimport \"types.proto\";\nmessage E {\n  " + field + " = 1;\n  Kind k = 2;\n  Part p = 3;\n}\n",
+			"e.proto": "syntax = \"proto3\";\npackage t.v1;\nimport \"types.proto\";\nmessage E {\n  " + field +
+				" = 1;\n  Kind k = 2;\n  Part p = 3;\n}\n",
 		}
 	}
 	for _, form := range []string{"%s f", "optional %s f", "repeated %s f", "map<int32, %s> f", "map<%s, string> f"} {
@@ -46,7 +48,7 @@ func TestAllTypeChanges(t *testing.T) {
 					newBreaks, oldBreaks = newBreaks || f.NewReadsOld, oldBreaks || f.OldReadsNew
 				}
 				if !newBreaks && !oldBreaks {
-					t.Errorf("%s: not blocked", name)
+					t.Errorf("%s: the change is allowed, expected it to be blocked", name)
 				}
 				ran, err := differential.Execute(t.Context(), base, head, compat.Options{})
 				if err != nil {
@@ -54,7 +56,7 @@ func TestAllTypeChanges(t *testing.T) {
 				}
 				for _, f := range ran {
 					if f.Severity == compat.Block && (f.NewReadsOld && !newBreaks || f.OldReadsNew && !oldBreaks) {
-						t.Errorf("%s: %s", name, fixture.Line(f))
+						t.Errorf("%s: execution breaks a direction that is safe by the rules: %s", name, fixture.Line(f))
 					}
 				}
 			}

@@ -57,7 +57,8 @@ func rebuild(scope []protoreflect.FileDescriptor, events []string) (*runtimeSet,
 		}
 		list = append(list, linked)
 	}
-	s := &runtimeSet{FileSet: schema.New(list, events...), texts: map[protoreflect.FullName]string{}, features: map[string]string{}}
+	s := &runtimeSet{FileSet: schema.New(list, events...), texts: map[protoreflect.FullName]string{},
+		features: map[string]string{}}
 	s.rules = predefined(s.FileSet)
 	if s.validator, err = sample.Validator(s.FileSet); err != nil {
 		return nil, err
@@ -94,7 +95,8 @@ type readerView struct {
 }
 
 func newReaderView(from, to *runtimeSet) *readerView {
-	return &readerView{from: from, to: to, types: map[protoreflect.FullName]bool{}, messages: map[protoreflect.FullName]bool{}}
+	return &readerView{from: from, to: to, types: map[protoreflect.FullName]bool{},
+		messages: map[protoreflect.FullName]bool{}}
 }
 
 // Message finds the reading side's message of a name.
@@ -204,7 +206,8 @@ func (s *runtimeSet) inherits(file protoreflect.FileDescriptor) string {
 	text, ok := s.features[file.Path()]
 	if !ok {
 		header := protodesc.ToFileDescriptorProto(file)
-		text = fmt.Sprintf("%s %s %x %s", header.GetSyntax(), header.GetEdition(), deterministic(header.GetOptions().GetFeatures()), s.rules)
+		text = fmt.Sprintf("%s %s %x %s", header.GetSyntax(), header.GetEdition(),
+			deterministic(header.GetOptions().GetFeatures()), s.rules)
 		s.features[file.Path()] = text
 	}
 	return text

@@ -20,8 +20,10 @@ func wide(t testing.TB, n int, rules bool, last string) []protoreflect.FileDescr
 	var b strings.Builder
 	b.WriteString("syntax = \"proto3\";\npackage t.v1;\nimport \"buf/validate/validate.proto\";\nimport \"google/protobuf/timestamp.proto\";\nmessage E {\n")
 	types := []struct{ name, rule string }{
-		{"string", "string = {min_len: 0, max_len: 40}"}, {"int64", "int64.gte = -5"}, {"optional string", "string.pattern = \"^[a-z]*$\""}, {"bool", ""},
-		{"repeated int32", "repeated.max_items = 20"}, {"google.protobuf.Timestamp", ""}, {"bytes", "bytes.max_len = 64"}, {"double", "double.finite = true"},
+		{"string", "string = {min_len: 0, max_len: 40}"}, {"int64", "int64.gte = -5"},
+		{"optional string", "string.pattern = \"^[a-z]*$\""}, {"bool", ""},
+		{"repeated int32", "repeated.max_items = 20"}, {"google.protobuf.Timestamp", ""}, {"bytes", "bytes.max_len = 64"},
+		{"double", "double.finite = true"},
 	}
 	for i := 1; i <= n; i++ {
 		name, rule := types[i%len(types)].name, ""

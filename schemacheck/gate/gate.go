@@ -38,7 +38,10 @@ type Comparison struct {
 // asked of the newest version only. Errors are those of version and of the context,
 // crash.Err for what nobody foresaw, and descriptors that the protobuf runtime cannot
 // link; none of them is a verdict. An error is the last that is yielded.
-func CompareAll(ctx context.Context, n int, version func(int) ([]protoreflect.FileDescriptor, error), head []protoreflect.FileDescriptor, o compat.Options) iter.Seq2[Comparison, error] {
+func CompareAll(
+	ctx context.Context, n int, version func(int) ([]protoreflect.FileDescriptor, error),
+	head []protoreflect.FileDescriptor, o compat.Options,
+) iter.Seq2[Comparison, error] {
 	return func(yield func(Comparison, error) bool) {
 		if o.Policy == compat.None {
 			return
@@ -55,7 +58,10 @@ func CompareAll(ctx context.Context, n int, version func(int) ([]protoreflect.Fi
 	}
 }
 
-func compareVersion(ctx context.Context, i int, version func(int) ([]protoreflect.FileDescriptor, error), head []protoreflect.FileDescriptor, o compat.Options) ([]compat.Finding, error) {
+func compareVersion(
+	ctx context.Context, i int, version func(int) ([]protoreflect.FileDescriptor, error),
+	head []protoreflect.FileDescriptor, o compat.Options,
+) ([]compat.Finding, error) {
 	base, err := version(i)
 	if err != nil {
 		return nil, err
@@ -64,14 +70,18 @@ func compareVersion(ctx context.Context, i int, version func(int) ([]protoreflec
 }
 
 // InMemory is the argument of CompareAll for versions that are in memory.
-func InMemory(versions [][]protoreflect.FileDescriptor) (n int, version func(int) ([]protoreflect.FileDescriptor, error)) {
+func InMemory(
+	versions [][]protoreflect.FileDescriptor,
+) (n int, version func(int) ([]protoreflect.FileDescriptor, error)) {
 	return len(versions), func(i int) ([]protoreflect.FileDescriptor, error) { return versions[i], nil }
 }
 
 // Compare judges whether head may replace base: by the rules, then by samples. Samples
 // do not repeat what the rules say of an element, unless they weigh more. Errors are
 // those of CompareAll.
-func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options) (findings []compat.Finding, err error) {
+func Compare(
+	ctx context.Context, base, head []protoreflect.FileDescriptor, o compat.Options,
+) (findings []compat.Finding, err error) {
 	defer crash.Recover(&err)
 	findings, err = compat.Compare(ctx, base, head, o)
 	if err != nil {

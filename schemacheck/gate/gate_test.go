@@ -39,9 +39,10 @@ func blocks(findings []compat.Finding) bool {
 	return slices.ContainsFunc(findings, func(f compat.Finding) bool { return f.Severity == compat.Block })
 }
 
-// An addition at the deepest place of a type that holds itself, others that hold it, or
-// maps of them is allowed, whatever its depth.
+// An addition at the deepest level of a type that contains itself, types that contain it, or maps
+// of them is allowed, at any depth.
 func TestDeepTypesAreExecuted(t *testing.T) {
+	t.Parallel()
 	const head = "syntax = \"proto3\";\npackage t.v1;\n"
 	for name, text := range map[string]string{
 		"maps three levels down":   "message E {\n  A a = 1;\n  message A {\n    B b = 1;\n    message B {\n      C c = 1;\n      message C {\n        map<string, D> d = 1;\n      }\n      message D {\n        int32 n = 1;\n%s      }\n    }\n  }\n}\n",
@@ -51,18 +52,19 @@ func TestDeepTypesAreExecuted(t *testing.T) {
 	} {
 		base := compiled(t, map[string]string{"e.proto": head + fmt.Sprintf(text, "")})
 		added := compiled(t, map[string]string{"e.proto": head + fmt.Sprintf(text, "  optional string added = 9;\n")})
-		broken := compiled(t, map[string]string{"e.proto": head + fmt.Sprintf(text, "  optional string added = 9;\n  reserved 10;\n")})
+		broken := compiled(t, map[string]string{"e.proto": head +
+			fmt.Sprintf(text, "  optional string added = 9;\n  reserved 10;\n")})
 		findings, err := gate.Compare(t.Context(), base, added, compat.Options{})
 		if err != nil || len(findings) > 0 {
-			t.Errorf("%s: a field added: %v, %v", name, rules(findings), err)
+			t.Errorf("%s: an added field has the findings %v (%v), expected it to be allowed", name, rules(findings), err)
 		}
 		if findings, err = gate.Compare(t.Context(), broken, base, compat.Options{}); err != nil || !blocks(findings) {
-			t.Errorf("%s: a field and a reservation lost: %v, %v", name, rules(findings), err)
+			t.Errorf("%s: a removed field without a reservation has the findings %v (%v), expected a block", name, rules(findings), err)
 		}
 	}
 }
 
-// nested makes n messages that hold each other at random, in all forms that a field has.
+// nested makes n messages that contain each other at random, in all forms of fields.
 func nested(r *rand.Rand, n int, added bool) string {
 	var b strings.Builder
 	b.WriteString("syntax = \"proto3\";\npackage t.v1;\n")
@@ -94,11 +96,12 @@ func addsToNested(t *testing.T, seed uint64) {
 	}
 	findings, err := gate.Compare(t.Context(), make(false), make(true), compat.Options{})
 	if err != nil || blocks(findings) {
-		t.Errorf("seed %d: %v, %v\n%s", seed, rules(findings), err, nested(rand.New(rand.NewPCG(seed, seed)), n, true))
+		t.Errorf("seed %d: an added field has the findings %v (%v), expected it to be allowed\n%s", seed, rules(findings), err, nested(rand.New(rand.NewPCG(seed, seed)), n, true))
 	}
 }
 
 func TestRandomRecursiveTypes(t *testing.T) {
+	t.Parallel()
 	first, n := uint64(1), uint64(60)
 	if s, err := strconv.ParseUint(os.Getenv("PARLEY_SCHEMA_SEED"), 10, 63); err == nil {
 		first = s
@@ -118,9 +121,10 @@ func FuzzRecursiveTypes(f *testing.F) {
 	f.Fuzz(addsToNested)
 }
 
-// A vendored well-known type with other fields is named, and not run: runtimes would
-// take it for the real one.
+// A vendored well-known type with other fields is reported and not executed: runtimes would use
+// the real one.
 func TestAlteredWellKnownType(t *testing.T) {
+	t.Parallel()
 	stamp := "syntax = \"proto3\";\npackage google.protobuf;\nmessage Timestamp {\n  string text = 1;\n}\n"
 	event := func(more string) map[string]string {
 		return map[string]string{
@@ -128,14 +132,17 @@ func TestAlteredWellKnownType(t *testing.T) {
 			"e.proto":                         "syntax = \"proto3\";\npackage t.v1;\nimport \"google/protobuf/timestamp.proto\";\nmessage E {\n  google.protobuf.Timestamp at = 1;\n" + more + "}\n",
 		}
 	}
-	findings, err := gate.Compare(t.Context(), compiled(t, event("")), compiled(t, event("  optional int32 n = 2;\n")), compat.Options{Events: []string{"e.proto"}})
-	if err != nil || !slices.Equal(rules(findings), []string{"WELL_KNOWN_TYPE_ALTERED"}) || findings[0].Detail != "google.protobuf.Timestamp" {
-		t.Errorf("%+v, %v", findings, err)
+	findings, err := gate.Compare(t.Context(), compiled(t, event("")), compiled(t, event("  optional int32 n = 2;\n")),
+		compat.Options{Events: []string{"e.proto"}})
+	if err != nil || !slices.Equal(rules(findings), []string{"WELL_KNOWN_TYPE_ALTERED"}) ||
+		findings[0].Detail != "google.protobuf.Timestamp" {
+		t.Errorf("the findings are %+v (%v), expected one that names the altered type", findings, err)
 	}
 }
 
-// What does not fit the budget is said, and what does is executed all the same.
+// Types beyond the budget are reported, and the others are still executed.
 func TestTooLargeIsSaid(t *testing.T) {
+	t.Parallel()
 	event := func(kind string) []protoreflect.FileDescriptor {
 		var b strings.Builder
 		b.WriteString("syntax = \"proto3\";\npackage t.v1;\nmessage E {\n  oneof v {\n")
@@ -146,26 +153,30 @@ func TestTooLargeIsSaid(t *testing.T) {
 	}
 	found := execute(t, event("int32"), event("sint64"))
 	if !slices.Contains(found, "SAMPLES_INCOMPLETE") || !slices.Contains(found, "SAMPLE_READ_DIFFERENTLY") {
-		t.Errorf("%v", slices.Compact(found))
+		t.Errorf("the findings are %v, expected one on the budget and one of a sample", slices.Compact(found))
 	}
-	if found := execute(t, wide(t, 3000, false, "string"), wide(t, 3000, false, "int32")); slices.Contains(found, "SAMPLES_INCOMPLETE") || !slices.Contains(found, "SAMPLE_NOT_DECODED") {
-		t.Errorf("one field of many changed: %v", found)
+	if found := execute(t, wide(t, 3000, false, "string"), wide(t, 3000, false, "int32")); slices.Contains(found,
+		"SAMPLES_INCOMPLETE") || !slices.Contains(found, "SAMPLE_NOT_DECODED") {
+		t.Errorf("one of many fields changed: the findings are %v, expected that change", found)
 	}
 }
 
-// A comparison ends when its context does, and says so.
+// A comparison ends with its context's error.
 func TestContext(t *testing.T) {
+	t.Parallel()
 	stop := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
 	f := wide(t, 10, false, "string")
 	if _, err := gate.Compare(ctx, f, wide(t, 10, false, "int32"), compat.Options{}); !errors.Is(err, stop) {
-		t.Errorf("%v", err)
+		t.Errorf("the comparison returned %v, expected the context's error", err)
 	}
 }
 
 // compareAll collects the comparisons with versions that are in memory.
-func compareAll(t *testing.T, versions [][]protoreflect.FileDescriptor, head []protoreflect.FileDescriptor, o compat.Options) (list []gate.Comparison, err error) {
+func compareAll(
+	t *testing.T, versions [][]protoreflect.FileDescriptor, head []protoreflect.FileDescriptor, o compat.Options,
+) (list []gate.Comparison, err error) {
 	t.Helper()
 	n, version := gate.InMemory(versions)
 	for c, err := range gate.CompareAll(t.Context(), n, version, head, o) {
@@ -177,9 +188,10 @@ func compareAll(t *testing.T, versions [][]protoreflect.FileDescriptor, head []p
 	return list, nil
 }
 
-// A version is read when its turn comes, and not at all if the caller has enough. One
-// that cannot be read ends the comparison.
+// A version is read when it is compared, and not at all if the caller stops earlier. One that
+// cannot be read ends the comparison.
 func TestCompareAllReadsLazily(t *testing.T) {
+	t.Parallel()
 	event := func(kind string) []protoreflect.FileDescriptor { return wide(t, 3, false, kind) }
 	broken := errors.New("no such version")
 	var asked []int
@@ -206,9 +218,10 @@ func TestCompareAllReadsLazily(t *testing.T) {
 	}
 }
 
-// A policy names the versions that are compared; what is asked of the step to the newest
-// version only is not asked of older ones.
+// A policy decides which versions are compared. Conditions of the step from the newest version
+// are not checked against older ones.
 func TestCompareAll(t *testing.T) {
+	t.Parallel()
 	event := func(kind string) []protoreflect.FileDescriptor { return wide(t, 3, false, kind) }
 	versions := [][]protoreflect.FileDescriptor{event("int32"), event("string"), event("bytes")}
 	for policy, want := range map[compat.Policy][]int{
@@ -228,20 +241,24 @@ func TestCompareAll(t *testing.T) {
 		}
 	}
 	if compared, err := compareAll(t, nil, event("bytes"), compat.Options{}); err != nil || compared != nil {
-		t.Errorf("nothing before: %v, %v", compared, err)
+		t.Errorf("without earlier versions: %v (%v), expected no comparison", compared, err)
 	}
 	enum := func(zero string) []protoreflect.FileDescriptor {
-		return compiled(t, map[string]string{"e.proto": "syntax = \"proto3\";\npackage t.v1;\nmessage E {\n  int32 n = 1;\n}\n" + zero})
+		return compiled(t, map[string]string{
+			"e.proto": "syntax = \"proto3\";\npackage t.v1;\nmessage E {\n  int32 n = 1;\n}\n" + zero})
 	}
 	bad := enum("enum K {\n  K_A = 0;\n}\n")
-	compared, err := compareAll(t, [][]protoreflect.FileDescriptor{enum(""), enum("")}, bad, compat.Options{Policy: compat.FullTransitive})
-	if err != nil || len(compared) != 2 || len(compared[1].Findings) != 0 || !slices.Equal(rules(compared[0].Findings), []string{"ENUM_ZERO_NOT_UNSPECIFIED"}) {
+	compared, err := compareAll(t, [][]protoreflect.FileDescriptor{enum(""), enum("")}, bad,
+		compat.Options{Policy: compat.FullTransitive})
+	if err != nil || len(compared) != 2 || len(compared[1].Findings) != 0 ||
+		!slices.Equal(rules(compared[0].Findings), []string{"ENUM_ZERO_NOT_UNSPECIFIED"}) {
 		t.Errorf("%+v, %v", compared, err)
 	}
 }
 
 // A break that samples show is not hidden by a warning about the same element.
 func TestWarningsHideNoBreak(t *testing.T) {
+	t.Parallel()
 	option := "syntax = \"proto3\";\npackage t.v1;\nimport \"google/protobuf/descriptor.proto\";\nmessage Option {\n  string topic = 1;\n  int32 version = 2;\n}\nextend google.protobuf.MessageOptions {\n  Option event = 50800;\n}\n"
 	event := func(fields string) []protoreflect.FileDescriptor {
 		return compiled(t, map[string]string{
@@ -251,11 +268,13 @@ func TestWarningsHideNoBreak(t *testing.T) {
 	}
 	// The added field warns at the event (its version stayed), and the lists that became
 	// fields are refused there by readers of JSON.
-	findings, err := gate.Compare(t.Context(), event("  repeated string v = 1;\n"), event("  string v = 1;\n  optional int32 n = 2;\n"), compat.Options{})
+	findings, err := gate.Compare(t.Context(), event("  repeated string v = 1;\n"),
+		event("  string v = 1;\n  optional int32 n = 2;\n"), compat.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ids := rules(findings); !slices.Contains(ids, "EVENT_VERSION_NOT_RAISED") || !slices.Contains(ids, "SAMPLE_NOT_DECODED") {
+	if ids := rules(findings); !slices.Contains(ids, "EVENT_VERSION_NOT_RAISED") ||
+		!slices.Contains(ids, "SAMPLE_NOT_DECODED") {
 		t.Errorf("%v", ids)
 	}
 }

@@ -151,7 +151,8 @@ func (c *collector) fields(path string, b, h *validate.FieldRules) {
 			effect = Looser
 		}
 		c.add(path+"required", "", "", Required, effect)
-		c.changes[len(c.changes)-1].Base, c.changes[len(c.changes)-1].Head = boolText(b.GetRequired()), boolText(h.GetRequired())
+		c.changes[len(c.changes)-1].Base, c.changes[len(c.changes)-1].Head = boolText(b.GetRequired()),
+			boolText(h.GetRequired())
 	}
 	c.cel(path+"cel", b.GetCel(), h.GetCel(), b.GetCelExpression(), h.GetCelExpression())
 	types := b.ProtoReflect().Descriptor().Oneofs().ByName("type").Fields()

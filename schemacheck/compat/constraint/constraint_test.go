@@ -52,7 +52,8 @@ func TestFields(t *testing.T) {
 		{``, `string{uuid: true}`, tighter},
 		{``, `string{uuid: false}`, same},
 		{`string{uuid: true}`, `string{email: true}`, replaced},
-		{`string{well_known_regex: KNOWN_REGEX_HTTP_HEADER_NAME strict: false}`, `string{well_known_regex: KNOWN_REGEX_HTTP_HEADER_NAME}`, tighter},
+		{`string{well_known_regex: KNOWN_REGEX_HTTP_HEADER_NAME strict: false}`,
+			`string{well_known_regex: KNOWN_REGEX_HTTP_HEADER_NAME}`, tighter},
 		{``, `string{prefix: "a"}`, tighter},
 		{``, `string{const: "a"}`, tighter},
 		{`string{const: "a"}`, `string{const: "b"}`, replaced},
@@ -128,12 +129,14 @@ func TestFields(t *testing.T) {
 
 // Two rules that change are two changes.
 func TestSeveral(t *testing.T) {
-	changes := constraint.Fields(rules(t, `string{min_len: 1 max_len: 5}`), rules(t, `string{min_len: 2 max_len: 9 pattern: "a"}`), no, no)
+	changes := constraint.Fields(rules(t, `string{min_len: 1 max_len: 5}`),
+		rules(t, `string{min_len: 2 max_len: 9 pattern: "a"}`), no, no)
 	var effects []constraint.Effect
 	for _, c := range changes {
 		effects = append(effects, c.Effect)
 	}
-	if want := []constraint.Effect{constraint.Tighter, constraint.Looser, constraint.Tighter}; !slices.Equal(effects, want) {
+	if want := []constraint.Effect{constraint.Tighter, constraint.Looser, constraint.Tighter}; !slices.Equal(effects,
+		want) {
 		t.Errorf("%v", changes)
 	}
 }
@@ -158,7 +161,8 @@ func TestMessages(t *testing.T) {
 		{`oneof{fields: ["a", "b"]}`, `oneof{fields: ["a", "b"]}`, same},
 	} {
 		changes := constraint.Messages(message(c.base), message(c.head))
-		if c.effect == same && len(changes) > 0 || c.effect != same && (len(changes) != 1 || int(changes[0].Effect) != c.effect) {
+		if c.effect == same && len(changes) > 0 || c.effect != same &&
+			(len(changes) != 1 || int(changes[0].Effect) != c.effect) {
 			t.Errorf("%q to %q: %v", c.base, c.head, changes)
 		}
 	}

@@ -81,7 +81,8 @@ func scalarRule(b, h protoreflect.FieldDescriptor) rule.ID {
 		return rule.BytesToString
 	case isFloat(bk) && isFloat(hk):
 		return rule.FloatDoubleExchanged
-	case bk == protoreflect.BoolKind && integers[hk].encoding == 'v', hk == protoreflect.BoolKind && integers[bk].encoding == 'v':
+	case bk == protoreflect.BoolKind && integers[hk].encoding == 'v', hk == protoreflect.BoolKind &&
+		integers[bk].encoding == 'v':
 		return rule.IntegerBoolExchanged
 	}
 	return rule.ScalarTypeChanged
@@ -102,7 +103,8 @@ func MapKeyRule(b, h protoreflect.Kind) (id rule.ID, newBreaks, oldBreaks bool) 
 // CardinalityRule returns the rule for two fields of which one is a list.
 func CardinalityRule(b, h protoreflect.FieldDescriptor) rule.ID {
 	_, integer := integers[b.Kind()]
-	isNumber := integer || b.Kind() == protoreflect.BoolKind || b.Kind() == protoreflect.FloatKind || b.Kind() == protoreflect.DoubleKind
+	isNumber := integer || b.Kind() == protoreflect.BoolKind || b.Kind() == protoreflect.FloatKind ||
+		b.Kind() == protoreflect.DoubleKind
 	switch {
 	case h.IsList() && b.Message() != nil:
 		return rule.MessageToRepeated

@@ -66,7 +66,8 @@ func (c *Cutter) cut(m protoreflect.MessageDescriptor) map[protoreflect.FieldNum
 		}
 	}
 	for some := range slices.Chunk(fields, width) {
-		part := &descriptorpb.DescriptorProto{Name: proto.String(fmt.Sprintf("Part%d", len(file.GetMessageType()))), Options: options}
+		part := &descriptorpb.DescriptorProto{Name: proto.String(fmt.Sprintf("Part%d", len(file.GetMessageType()))),
+			Options: options}
 		for _, f := range some {
 			add(part, file.GetPackage(), f)
 		}
@@ -107,8 +108,9 @@ func (c *Cutter) header(f protoreflect.FileDescriptor) *descriptorpb.FileDescrip
 	}
 	full := protodesc.ToFileDescriptorProto(f)
 	h := &descriptorpb.FileDescriptorProto{
-		Name: proto.String("parts of " + f.Path()), Package: proto.String(strings.TrimPrefix(full.GetPackage()+".parts", ".")),
-		Syntax: full.Syntax, Edition: full.Edition, Dependency: append([]string{f.Path()}, full.GetDependency()...),
+		Name:    proto.String("parts of " + f.Path()),
+		Package: proto.String(strings.TrimPrefix(full.GetPackage()+".parts", ".")),
+		Syntax:  full.Syntax, Edition: full.Edition, Dependency: append([]string{f.Path()}, full.GetDependency()...),
 	}
 	if features := full.GetOptions().GetFeatures(); features != nil {
 		h.Options = &descriptorpb.FileOptions{Features: features}
@@ -135,7 +137,8 @@ func add(to *descriptorpb.DescriptorProto, pkg string, f protoreflect.FieldDescr
 		// follow the real ones, and as a real one it gives the same presence.
 		p.Proto3Optional = nil
 		p.OneofIndex = proto.Int32(int32(len(to.GetOneofDecl())))
-		to.OneofDecl = append(to.OneofDecl, &descriptorpb.OneofDescriptorProto{Name: proto.String("only_" + string(f.Name()))})
+		to.OneofDecl = append(to.OneofDecl,
+			&descriptorpb.OneofDescriptorProto{Name: proto.String("only_" + string(f.Name()))})
 	}
 	to.Field = append(to.Field, p)
 }

@@ -6,6 +6,7 @@ const (
 	EventChangeNotNamed     ID = "EVENT_CHANGE_NOT_NAMED"
 	EventOptionFieldMissing ID = "EVENT_OPTION_FIELD_MISSING"
 	EventTopicUnknown       ID = "EVENT_TOPIC_UNKNOWN"
+	EventFieldMissing       ID = "EVENT_FIELD_MISSING"
 )
 
 var namingRules = []Rule{
@@ -25,4 +26,8 @@ var namingRules = []Rule{
 		Title:      "topic is not one of the known ones",
 		Why:        "topics in schemacheck.yaml has all topics that events may declare; a typing error makes one that nobody reads.",
 		Suggestion: "Correct the topic, or add it to the list."},
+	{ID: EventFieldMissing, Code: "A05", Severity: Block, Traits: AboutNaming,
+		Title:      "event lacks a field that every event carries",
+		Why:        "An event is a complete fact: what consumers must look up elsewhere they see in a later state. lint.carries in schemacheck.yaml says what that is.",
+		Suggestion: "Add the field with the name from the list."},
 }

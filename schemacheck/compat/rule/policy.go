@@ -21,7 +21,8 @@ const (
 	ForwardTransitive                // as Forward, with every earlier version
 )
 
-var policies = []string{"FULL", "FULL_TRANSITIVE", "BACKWARD", "FORWARD", "NONE", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE"}
+var policies = []string{"FULL", "FULL_TRANSITIVE", "BACKWARD", "FORWARD", "NONE", "BACKWARD_TRANSITIVE",
+	"FORWARD_TRANSITIVE"}
 
 // String returns the registry's name of the policy.
 func (p Policy) String() string { return policies[p] }

@@ -54,12 +54,14 @@ type Traits uint8
 
 // Traits of rules.
 const (
-	NewestOnly   Traits = 1 << iota // about the step to the next version, or about head alone: asked of the newest of several versions
-	NotExecuted                     // says that samples were not run, or not all of them
-	BlocksAPI                       // warns about or allows a change of events, and blocks that of an API, as buf's category FILE does
-	FromSample                      // a difference that a sample shows
-	FromUsedType                    // a field of an event whose type broke
-	FollowsFile                     // a loss that goes with that of the file or package
+	// about the step to the next version, or about head alone: asked of the newest of several versions
+	NewestOnly  Traits = 1 << iota
+	NotExecuted        // says that samples were not run, or not all of them
+	// warns about or allows a change of events, and blocks that of an API, as buf's category FILE does
+	BlocksAPI
+	FromSample   // a difference that a sample shows
+	FromUsedType // a field of an event whose type broke
+	FollowsFile  // a loss that goes with that of the file or package
 	AboutOneof
 	AboutNaming // of Naming
 )
@@ -103,7 +105,8 @@ var byCode = sync.OnceValue(func() map[string]ID {
 // them. Those that allow a change are among them and never appear in findings about
 // events.
 func All() []Rule {
-	list := slices.Concat(fieldRules, typeRules, enumRules, messageRules, serviceRules, eventRules, validationRules, sampleRules)
+	list := slices.Concat(fieldRules, typeRules, enumRules, messageRules, serviceRules, eventRules, validationRules,
+		sampleRules)
 	slices.SortFunc(list, func(a, b Rule) int { return cmp.Compare(a.Code, b.Code) })
 	return list
 }

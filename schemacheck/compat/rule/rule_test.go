@@ -41,11 +41,15 @@ func TestParse(t *testing.T) {
 // Ids are stable: waivers, configurations of buf and reports name rules by them.
 func TestAliases(t *testing.T) {
 	for code, want := range map[string]rule.ID{
-		"F02": "FIELD_ADDED_OPTIONAL", "R02": "FIELD_REMOVED_NOT_RESERVED", "N01": "FIELD_RENAMED", "C01": "FIELD_NUMBER_CHANGED",
+		"F02": "FIELD_ADDED_OPTIONAL", "R02": "FIELD_REMOVED_NOT_RESERVED", "N01": "FIELD_RENAMED",
+		"C01": "FIELD_NUMBER_CHANGED",
 		"T01": "INTEGER_WIDENED", "L13": "FIELD_BECAME_REQUIRED", "P02": "PRESENCE_TO_IMPLICIT", "O01": "ONEOF_CASE_ADDED",
-		"E05": "ENUM_VALUE_RENAMED", "M05": "MESSAGE_ADDED_TO_REGISTERED_FILE", "K07": "FILE_OPTION_CHANGED", "D05": "EXTENSION_REMOVED",
-		"U01": "UTF8_VALIDATION_ENABLED", "V01": "RESERVED_NUMBER_REMOVED", "S02": "RPC_REMOVED", "X01": "EVENT_TOPIC_CHANGED",
-		"Y01": "VALIDATION_TIGHTENED", "H01": "ENUM_ZERO_NOT_UNSPECIFIED", "W02": "SAMPLE_NOT_DECODED", "A01": "EVENT_NAME_NOT_PAST_TENSE",
+		"E05": "ENUM_VALUE_RENAMED", "M05": "MESSAGE_ADDED_TO_REGISTERED_FILE", "K07": "FILE_OPTION_CHANGED",
+		"D05": "EXTENSION_REMOVED",
+		"U01": "UTF8_VALIDATION_ENABLED", "V01": "RESERVED_NUMBER_REMOVED", "S02": "RPC_REMOVED",
+		"X01": "EVENT_TOPIC_CHANGED",
+		"Y01": "VALIDATION_TIGHTENED", "H01": "ENUM_ZERO_NOT_UNSPECIFIED", "W02": "SAMPLE_NOT_DECODED",
+		"A01": "EVENT_NAME_NOT_PAST_TENSE",
 	} {
 		if id, ok := rule.Parse(code); !ok || id != want {
 			t.Errorf("%s is %s, want %s", code, id, want)
@@ -63,7 +67,7 @@ func TestTraits(t *testing.T) {
 		rule.FromUsedType: "K03 T27",
 		rule.FollowsFile:  "D05 E15 M03 M09 R07 S10",
 		rule.AboutOneof:   "O01 O02 O03 O04 O05 O06 O07 O08 O09 O10 O11 O12",
-		rule.AboutNaming:  "A01 A02 A03 A04",
+		rule.AboutNaming:  "A01 A02 A03 A04 A05",
 	}
 	for _, trait := range slices.Sorted(maps.Keys(want)) {
 		var got []string

@@ -221,7 +221,9 @@ func (s *FileSet) roots() []protoreflect.MessageDescriptor {
 }
 
 // FindExtensionByNumber makes a set the resolver of its own custom options.
-func (s *FileSet) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (s *FileSet) FindExtensionByNumber(
+	message protoreflect.FullName, n protoreflect.FieldNumber,
+) (protoreflect.ExtensionType, error) {
 	if x := s.Extensions[message][n]; x != nil {
 		return dynamicpb.NewExtensionType(x), nil
 	}

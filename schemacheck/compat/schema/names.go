@@ -33,7 +33,8 @@ func ReservedFor(h protoreflect.FieldDescriptor, b protoreflect.MessageDescripto
 		switch {
 		case name == h.Name():
 			return name
-		case found == "" && (h.JSONName() == string(name) || JSONName(name) == h.JSONName() || JSONName(name) == string(h.Name())):
+		case found == "" && (h.JSONName() == string(name) || JSONName(name) == h.JSONName() ||
+			JSONName(name) == string(h.Name())):
 			found = name
 		}
 	}

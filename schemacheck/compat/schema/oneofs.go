@@ -32,7 +32,9 @@ func OneofPlaces(b protoreflect.MessageDescriptor, h Fields) (went, came map[pro
 
 // OneofBefore returns the oneof of base that one of head was: that of its name, or that
 // of its cases; nil for a new one.
-func OneofBefore(o protoreflect.OneofDescriptor, b protoreflect.MessageDescriptor, fields Fields) protoreflect.OneofDescriptor {
+func OneofBefore(
+	o protoreflect.OneofDescriptor, b protoreflect.MessageDescriptor, fields Fields,
+) protoreflect.OneofDescriptor {
 	if was := b.Oneofs().ByName(o.Name()); was != nil && !was.IsSynthetic() {
 		return was
 	}

@@ -30,7 +30,9 @@ func mapOf(pairs []pair) candidate {
 
 // mapValues returns maps of valid pairs in the sizes that rules speak of. Where the
 // depth ends, maps of messages are empty.
-func (g *Generator) mapValues(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []candidate {
+func (g *Generator) mapValues(
+	ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int,
+) []candidate {
 	var keyRules, valueRules []*validate.FieldRules
 	for _, r := range rules {
 		if r.GetMap().HasKeys() {

@@ -69,7 +69,8 @@ func (g *Generator) messages(ctx context.Context, m protoreflect.MessageDescript
 	if base == nil {
 		return nil
 	}
-	l := &sampler{g: g, depth: depth, list: []protoreflect.Message{base}, seen: map[uint64]bool{fingerprint(base): true}, limit: maxVariations[depth]}
+	l := &sampler{g: g, depth: depth, list: []protoreflect.Message{base}, seen: map[uint64]bool{fingerprint(base): true},
+		limit: maxVariations[depth]}
 	l.add(dynamicpb.NewMessage(m)) // nothing set
 	least := g.least(s)
 	l.add(least)

@@ -167,7 +167,8 @@ func TestBoundaries(t *testing.T) {
 
 // Texts of each well-known format pass the format's rule.
 func TestFormats(t *testing.T) {
-	rules := message(t, "string f = 1 [(buf.validate.field).string.email = true];").ParentFile().Imports().Get(0).Messages().ByName("StringRules")
+	validate := message(t, "string f = 1 [(buf.validate.field).string.email = true];").ParentFile().Imports().Get(0)
+	rules := validate.Messages().ByName("StringRules")
 	formats := rules.Oneofs().ByName("well_known").Fields()
 	if formats.Len() < 20 {
 		t.Fatalf("%d formats", formats.Len())
@@ -187,7 +188,8 @@ func TestFormats(t *testing.T) {
 // Texts that match patterns, without any other hint.
 func TestPatterns(t *testing.T) {
 	for _, pattern := range []string{
-		"^[a-z]+$", "^(a|bc)d?$", "^[0-9A-HJKMNP-TV-Z]{26}$", "^chat_[0-9A-Z]{26}$", `^\d{4}-\d{2}-\d{2}$`, "^[^a]$", `^\p{L}{2}$`, "x",
+		"^[a-z]+$", "^(a|bc)d?$", "^[0-9A-HJKMNP-TV-Z]{26}$", "^chat_[0-9A-Z]{26}$", `^\d{4}-\d{2}-\d{2}$`, "^[^a]$",
+		`^\p{L}{2}$`, "x",
 	} {
 		m := message(t, fmt.Sprintf("string f = 1 [(buf.validate.field).string.pattern = %q];", pattern))
 		if s := samples(t, m)[0].Get(m.Fields().ByName("f")).String(); s == "" {

@@ -105,10 +105,12 @@ func floatValues(k protoreflect.Kind, rules []protoreflect.Message) []protorefle
 		n := v.Float()
 		candidates = append(candidates, n, math.Nextafter(n, math.Inf(1)), math.Nextafter(n, math.Inf(-1)))
 		if k == protoreflect.FloatKind {
-			candidates = append(candidates, float64(math.Nextafter32(float32(n), math.MaxFloat32)), float64(math.Nextafter32(float32(n), -math.MaxFloat32)))
+			candidates = append(candidates, float64(math.Nextafter32(float32(n), math.MaxFloat32)),
+				float64(math.Nextafter32(float32(n), -math.MaxFloat32)))
 		}
 	}
-	candidates = append(candidates, 0, 1, -1, 0.1, math.MaxFloat32, -math.MaxFloat32, math.Inf(1), math.Inf(-1), math.NaN())
+	candidates = append(candidates, 0, 1, -1, 0.1, math.MaxFloat32, -math.MaxFloat32, math.Inf(1), math.Inf(-1),
+		math.NaN())
 	if k == protoreflect.DoubleKind {
 		candidates = append(candidates, math.MaxFloat64, math.SmallestNonzeroFloat64)
 	}
@@ -126,11 +128,15 @@ func floatValues(k protoreflect.Kind, rules []protoreflect.Message) []protorefle
 // One or more texts of each well-known format, by the name of its rule.
 var formats = map[protoreflect.Name][]string{
 	"email": {"a@example.com"}, "hostname": {"example.com"}, "ip": {"192.0.2.1", "2001:db8::1"}, "ipv4": {"192.0.2.1"},
-	"ipv6": {"2001:db8::1"}, "uri": {"https://example.com/a?b#c"}, "uri_ref": {"./a?b"}, "address": {"example.com", "192.0.2.1"},
-	"uuid": {"123e4567-e89b-42d3-a456-426614174000"}, "tuuid": {"123e4567e89b42d3a456426614174000"},
-	"ip_with_prefixlen": {"192.0.2.1/24", "2001:db8::1/48"}, "ipv4_with_prefixlen": {"192.0.2.1/24"}, "ipv6_with_prefixlen": {"2001:db8::1/48"},
-	"ip_prefix": {"192.0.2.0/24", "2001:db8::/48"}, "ipv4_prefix": {"192.0.2.0/24"}, "ipv6_prefix": {"2001:db8::/48"},
-	"host_and_port": {"example.com:443"}, "ulid": {"01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "protobuf_fqn": {"a.b.C"}, "protobuf_dot_fqn": {".a.b.C"},
+	"ipv6": {"2001:db8::1"}, "uri": {"https://example.com/a?b#c"}, "uri_ref": {"./a?b"},
+	"address": {"example.com", "192.0.2.1"},
+	"uuid":    {"123e4567-e89b-42d3-a456-426614174000"}, "tuuid": {"123e4567e89b42d3a456426614174000"},
+	"ip_with_prefixlen": {"192.0.2.1/24", "2001:db8::1/48"}, "ipv4_with_prefixlen": {"192.0.2.1/24"},
+	"ipv6_with_prefixlen": {"2001:db8::1/48"},
+	"ip_prefix":           {"192.0.2.0/24", "2001:db8::/48"}, "ipv4_prefix": {"192.0.2.0/24"},
+	"ipv6_prefix":   {"2001:db8::/48"},
+	"host_and_port": {"example.com:443"}, "ulid": {"01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "protobuf_fqn": {"a.b.C"},
+	"protobuf_dot_fqn": {".a.b.C"},
 	"well_known_regex": {"x-name"},
 }
 

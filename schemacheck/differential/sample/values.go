@@ -23,7 +23,8 @@ func (g *Generator) values(ctx context.Context, f protoreflect.FieldDescriptor, 
 	rules, free := g.rules(f)
 	key := ""
 	if len(rules) == 0 && free && f.Message() == nil {
-		key = fmt.Sprint(f.Kind(), f.Cardinality(), enumName(f), schema.VerifiesUTF8(f), depth, f.ContainingMessage().Fields().Len() > maxSingle[depth], most)
+		key = fmt.Sprint(f.Kind(), f.Cardinality(), enumName(f), schema.VerifiesUTF8(f), depth,
+			f.ContainingMessage().Fields().Len() > maxSingle[depth], most)
 		if made, ok := g.plain[key]; ok {
 			return made
 		}
@@ -46,7 +47,9 @@ func (g *Generator) values(ctx context.Context, f protoreflect.FieldDescriptor, 
 }
 
 // candidates returns values that a field's rules may let pass.
-func (g *Generator) candidates(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []candidate {
+func (g *Generator) candidates(
+	ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int,
+) []candidate {
 	switch {
 	case f.IsMap():
 		return g.mapValues(ctx, f, rules, depth)
@@ -79,7 +82,9 @@ func (g *Generator) refused(f protoreflect.FieldDescriptor, c candidate) bool {
 }
 
 // singles returns values of a field's type, a list's or map's element included.
-func (g *Generator) singles(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
+func (g *Generator) singles(
+	ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int,
+) []protoreflect.Value {
 	switch {
 	case f.Enum() != nil:
 		return enumValues(f)
@@ -133,7 +138,9 @@ func enumValues(f protoreflect.FieldDescriptor) []protoreflect.Value {
 
 // messageValues returns messages of a type, one level deeper; none where the depth
 // ends.
-func (g *Generator) messageValues(ctx context.Context, m protoreflect.MessageDescriptor, rules []*validate.FieldRules, depth int) []protoreflect.Value {
+func (g *Generator) messageValues(
+	ctx context.Context, m protoreflect.MessageDescriptor, rules []*validate.FieldRules, depth int,
+) []protoreflect.Value {
 	if depth >= maxDepth {
 		return nil
 	}
@@ -167,7 +174,9 @@ func lists(elements []protoreflect.Value) candidate {
 }
 
 // listValues returns lists of valid elements in the sizes that rules speak of.
-func (g *Generator) listValues(ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int) []candidate {
+func (g *Generator) listValues(
+	ctx context.Context, f protoreflect.FieldDescriptor, rules []*validate.FieldRules, depth int,
+) []candidate {
 	var items []*validate.FieldRules
 	for _, r := range rules {
 		if r.GetRepeated().HasItems() {

@@ -35,7 +35,9 @@ func wellKnown(m protoreflect.MessageDescriptor, rules []*validate.FieldRules) (
 
 // instants returns points or lengths of time: a typical one, those that rules
 // mention with their neighbours, and the ends.
-func instants(m protoreflect.MessageDescriptor, rules []protoreflect.Message, typical, first, last int64) []protoreflect.Message {
+func instants(
+	m protoreflect.MessageDescriptor, rules []protoreflect.Message, typical, first, last int64,
+) []protoreflect.Message {
 	seconds, nanos := m.Fields().ByName("seconds"), m.Fields().ByName("nanos")
 	var list []protoreflect.Message
 	add := func(s, n int64) {
@@ -62,13 +64,15 @@ func instants(m protoreflect.MessageDescriptor, rules []protoreflect.Message, ty
 	add(typical, 0)
 	for _, v := range mentioned(rules) {
 		at := v.Message()
-		s, n := at.Get(at.Descriptor().Fields().ByName("seconds")).Int(), at.Get(at.Descriptor().Fields().ByName("nanos")).Int()
+		s, n := at.Get(at.Descriptor().Fields().ByName("seconds")).Int(),
+			at.Get(at.Descriptor().Fields().ByName("nanos")).Int()
 		for _, d := range []int64{0, 1, -1} {
 			add(s, n+d)
 			add(s+d, n)
 		}
 	}
-	for _, s := range []int64{0, 1, -1, first, last, typical - 3600, typical + 3600, typical - math.MaxInt32, typical + math.MaxInt32} {
+	for _, s := range []int64{0, 1, -1, first, last, typical - 3600, typical + 3600, typical - math.MaxInt32,
+		typical + math.MaxInt32} {
 		add(s, 0)
 	}
 	add(typical, 123456789)

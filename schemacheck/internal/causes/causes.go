@@ -136,7 +136,8 @@ func (g *grouping) causesOf(f compat.Finding) (list []int) {
 			}
 		case f.Subject == c.Subject && slices.Contains(sameElement[f.Rule], c.Rule) && len(list) == 0:
 			list = append(list, i)
-		case (c.Rule == rule.FileRemoved || c.Rule == rule.PackageChanged) && c.File == f.File && c.Base == f.Base && len(list) == 0:
+		case (c.Rule == rule.FileRemoved || c.Rule == rule.PackageChanged) && c.File == f.File && c.Base == f.Base &&
+			len(list) == 0:
 			list = append(list, i)
 		}
 	}
@@ -202,9 +203,11 @@ func (g *grouping) shows(sample, cause compat.Finding) bool {
 	case a == nil:
 		return false
 	case b == nil: // a oneof, or a reservation
-		return a.ContainingOneof() != nil && (cause.Rule.Has(rule.AboutOneof) || string(a.ContainingOneof().FullName()) == cause.Subject)
+		return a.ContainingOneof() != nil &&
+			(cause.Rule.Has(rule.AboutOneof) || string(a.ContainingOneof().FullName()) == cause.Subject)
 	}
-	return a.Number() == b.Number() || a.ContainingOneof() != nil && b.ContainingOneof() != nil && a.ContainingOneof().Name() == b.ContainingOneof().Name()
+	return a.Number() == b.Number() || a.ContainingOneof() != nil && b.ContainingOneof() != nil &&
+		a.ContainingOneof().Name() == b.ContainingOneof().Name()
 }
 
 // holds says whether a message uses a type, itself included, in base or in head.

@@ -15,7 +15,8 @@ import (
 // check compares head with base.
 func check(ctx context.Context, args []string, e Env) error {
 	var s settings
-	if err := s.parse(e, "check", args, "base", "head", "policy", "scope", "format", "strict", "exclude", "events", "registry", "config"); err != nil {
+	if err := s.parse(e, "check", args, "base", "head", "policy", "scope", "format", "strict", "exclude", "events",
+		"registry", "config"); err != nil {
 		return err
 	}
 	if s.base == "" {
@@ -49,7 +50,8 @@ func (s *settings) load(ctx context.Context, e Env) (*verdict, error) {
 	if v.head, err = s.loadHead(ctx, e); err != nil {
 		return nil, err
 	}
-	v.bases, err = load.Load(ctx, s.base, load.Options{Dir: e.Dir, Git: s.gitDir(e), Cache: bufCache(e), Exclude: s.exclude})
+	v.bases, err = load.Load(ctx, s.base,
+		load.Options{Dir: e.Dir, Git: s.gitDir(e), Cache: bufCache(e), Exclude: s.exclude})
 	if err != nil {
 		return nil, fmt.Errorf("base: %w", err)
 	}

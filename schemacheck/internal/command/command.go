@@ -75,7 +75,8 @@ func dispatch(ctx context.Context, args []string, e Env) (err error) {
 	}
 	run, ok := commands[name]
 	if !ok {
-		return fmt.Errorf("no command %q; there are check, ci, diff, init, lint, registry, release, rules, version and help", name)
+		return fmt.Errorf("no command %q; there are check, ci, diff, init, lint, registry, release, rules, version and help",
+			name)
 	}
 	return run(ctx, args, e)
 }
@@ -105,8 +106,9 @@ func (s *settings) parse(e Env, command string, args []string, names ...string) 
 		initial string
 	}{
 		"base": {&s.base, ""}, "head": {&s.head, "."}, "policy": {&s.policy, "FULL"}, "scope": {&s.scope, "all"},
-		"format": {&s.format, "text"}, "released": {&s.released, "schemacheck/released"}, "registry": {&s.registry, e.Getenv("SCHEMA_REGISTRY_URL")},
-		"config": {&s.config, ""},
+		"format": {&s.format, "text"}, "released": {&s.released, "schemacheck/released"},
+		"registry": {&s.registry, e.Getenv("SCHEMA_REGISTRY_URL")},
+		"config":   {&s.config, ""},
 	}
 	for _, name := range names {
 		if one, ok := strings[name]; ok {

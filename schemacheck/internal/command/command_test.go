@@ -63,7 +63,8 @@ func write(t *testing.T, dir string, files map[string]string) string {
 }
 
 func shop(change ...string) map[string]string {
-	return map[string]string{"shop/v1/order.proto": strings.NewReplacer(change...).Replace(orders), "shop/v1/kind.proto": kinds}
+	return map[string]string{"shop/v1/order.proto": strings.NewReplacer(change...).Replace(orders),
+		"shop/v1/kind.proto": kinds}
 }
 
 type outcome struct {
@@ -80,7 +81,8 @@ func run(t *testing.T, dir string, args ...string) outcome {
 
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"}, args...)...)
+	cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example.com", "-c",
+		"commit.gpgsign=false"}, args...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("git %v: %v: %s", args, err, out)
@@ -91,9 +93,11 @@ func git(t *testing.T, dir string, args ...string) string {
 // Exit codes are part of the contract: 0 compatible, 1 failed, 2 findings, and what
 // failed is said in one line.
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	base := write(t, t.TempDir(), shop())
 	same := write(t, t.TempDir(), shop())
-	added := write(t, t.TempDir(), shop("optional string note = 4;", "optional string note = 4; optional string gift = 5;"))
+	added := write(t, t.TempDir(),
+		shop("optional string note = 4;", "optional string note = 4; optional string gift = 5;"))
 	renamed := write(t, t.TempDir(), shop("string order_id", "string id"))
 	warned := write(t, t.TempDir(), shop("optional string note", "string note"))
 	broken := write(t, t.TempDir(), shop("string order_id", "strin order_id"))
@@ -102,14 +106,18 @@ func TestExitCodes(t *testing.T) {
 		code int
 		says string // in the output, or in the one line on stderr
 	}{
-		"same":            {[]string{"--base", base, "--head", same}, Clean, "compatible: 0 blocks"},
-		"check by name":   {[]string{"check", "--base", base, "--head", same}, Clean, "compatible"},
-		"added":           {[]string{"--base", base, "--head", added}, Clean, "compatible"},
-		"renamed":         {[]string{"--base", base, "--head", renamed}, Findings, "block FIELD_RENAMED (N01)"},
-		"renamed, event":  {[]string{"--base", base, "--head", renamed, "--scope", "event"}, Findings, "block FIELD_RENAMED (N01)"},
-		"warning":         {[]string{"--base", base, "--head", warned, "--scope", "event"}, Clean, "warn PRESENCE_TO_IMPLICIT (P02)"},
-		"warning, strict": {[]string{"--base", base, "--head", warned, "--scope", "event", "--strict"}, Findings, "warn PRESENCE_TO_IMPLICIT (P02)"},
-		"excluded":        {[]string{"--base", base, "--head", renamed, "--exclude", "shop"}, Failed, "nothing to judge: --scope all finds no file"},
+		"same":          {[]string{"--base", base, "--head", same}, Clean, "compatible: 0 blocks"},
+		"check by name": {[]string{"check", "--base", base, "--head", same}, Clean, "compatible"},
+		"added":         {[]string{"--base", base, "--head", added}, Clean, "compatible"},
+		"renamed":       {[]string{"--base", base, "--head", renamed}, Findings, "block FIELD_RENAMED (N01)"},
+		"renamed, event": {[]string{"--base", base, "--head", renamed, "--scope", "event"}, Findings,
+			"block FIELD_RENAMED (N01)"},
+		"warning": {[]string{"--base", base, "--head", warned, "--scope", "event"}, Clean,
+			"warn PRESENCE_TO_IMPLICIT (P02)"},
+		"warning, strict": {[]string{"--base", base, "--head", warned, "--scope", "event", "--strict"}, Findings,
+			"warn PRESENCE_TO_IMPLICIT (P02)"},
+		"excluded": {[]string{"--base", base, "--head", renamed, "--exclude", "shop"}, Failed,
+			"nothing to judge: --scope all finds no file"},
 		"no base":         {nil, Failed, "--base is missing"},
 		"no such ref":     {[]string{"--base", "nowhere"}, Failed, "nowhere is no directory, image or git ref"},
 		"ref as a flag":   {[]string{"--base", "git:--output=x"}, Failed, "no git ref"},
@@ -123,8 +131,9 @@ func TestExitCodes(t *testing.T) {
 			[]string{"--base", base, "--head", broken},
 			Failed, "shop/v1/order.proto:7:3: ",
 		},
-		"empty directory":    {[]string{"--base", t.TempDir()}, Failed, "no .proto file and no image"},
-		"no image":           {[]string{"--base", "image:" + filepath.Join(base, "shop/v1/kind.proto")}, Failed, "neither a buf image nor a FileDescriptorSet"},
+		"empty directory": {[]string{"--base", t.TempDir()}, Failed, "no .proto file and no image"},
+		"no image": {[]string{"--base", "image:" + filepath.Join(base, "shop/v1/kind.proto")}, Failed,
+			"neither a buf image nor a FileDescriptorSet"},
 		"no registry":        {[]string{"--base", "registry"}, Failed, "SCHEMA_REGISTRY_URL"},
 		"registry, no verb":  {[]string{"registry"}, Failed, "check, register or verify"},
 		"registry, no URL":   {[]string{"registry", "check", "--registry", "localhost"}, Failed, "must be a URL"},
@@ -149,6 +158,7 @@ func TestExitCodes(t *testing.T) {
 // A base is read from git's objects: neither the work tree nor the index changes,
 // and what is not committed is head's. A folder compares with itself, K-157.
 func TestGitBase(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	git(t, dir, "init", "-q", "-b", "main")
 	write(t, filepath.Join(dir, "sub"), shop())
@@ -159,7 +169,8 @@ func TestGitBase(t *testing.T) {
 	before := git(t, dir, "status", "--porcelain")
 	for _, from := range []string{dir, filepath.Join(dir, "sub")} {
 		got := run(t, from, "--base", "v1")
-		if got.code != Findings || !strings.Contains(got.out, "sub/shop/v1/order.proto:7:3: block SCALAR_TYPE_CHANGED (T16)") || !strings.Contains(got.out, "against v1 (") {
+		if got.code != Findings || !strings.Contains(got.out,
+			"sub/shop/v1/order.proto:7:3: block SCALAR_TYPE_CHANGED (T16)") || !strings.Contains(got.out, "against v1 (") {
 			t.Errorf("from %s: exit %d\n%s%s", from, got.code, got.out, got.err)
 		}
 	}
@@ -176,6 +187,7 @@ func TestGitBase(t *testing.T) {
 
 // Any protobuf repository is understood, whatever its layout.
 func TestLayouts(t *testing.T) {
+	t.Parallel()
 	in := func(folder string, files map[string]string, more ...string) map[string]string {
 		out := map[string]string{}
 		for name, text := range files {
@@ -189,17 +201,22 @@ func TestLayouts(t *testing.T) {
 	alone := map[string]string{"a.proto": "syntax = \"proto3\";\nmessage A { string order_id = 1; }\n"}
 	noise := []string{".hidden/x.proto", "not protobuf", "node_modules/x.proto", "not protobuf", "README.md", "text"}
 	for name, files := range map[string]map[string]string{
-		"plain":               shop(),
-		"below a folder":      in("proto", shop(), noise...),
-		"no package":          alone,
-		"below, no package":   in("schemas", alone),
-		"buf.yaml v1":         in("", shop(), "buf.yaml", "version: v1\n"),
-		"buf.yaml v1 deeper":  in("api", shop(), "api/buf.yaml", "version: v1\nbuild:\n  excludes: [bad]\n", "api/bad/x.proto", "bad"),
-		"buf.yaml v1beta1":    in("p", shop(), "buf.yaml", "version: v1beta1\nbuild:\n  roots: [p]\n"),
-		"buf.yaml v2":         in("a", shop(), "buf.yaml", "version: v2\nmodules:\n  - path: a\n    excludes: [a/bad]\n", "a/bad/x.proto", "bad", "other/x.proto", "bad"),
-		"buf.yaml v2, bare":   in("", shop(), "buf.yaml", "version: v2\n"),
-		"buf.work.yaml":       in("a", shop(), "buf.work.yaml", "version: v1\ndirectories: [a, b]\n", "a/buf.yaml", "version: v1\n", "b/x/b.proto", "syntax = \"proto3\"; package x; import \"shop/v1/kind.proto\"; message B { shop.v1.Kind k = 1; }"),
-		"vendored validation": in("", shop(), "google/rpc/status.proto", "syntax = \"proto3\"; package google.rpc; message Status { int32 code = 1; string message = 2; }"),
+		"plain":             shop(),
+		"below a folder":    in("proto", shop(), noise...),
+		"no package":        alone,
+		"below, no package": in("schemas", alone),
+		"buf.yaml v1":       in("", shop(), "buf.yaml", "version: v1\n"),
+		"buf.yaml v1 deeper": in("api", shop(), "api/buf.yaml", "version: v1\nbuild:\n  excludes: [bad]\n",
+			"api/bad/x.proto", "bad"),
+		"buf.yaml v1beta1": in("p", shop(), "buf.yaml", "version: v1beta1\nbuild:\n  roots: [p]\n"),
+		"buf.yaml v2": in("a", shop(), "buf.yaml", "version: v2\nmodules:\n  - path: a\n    excludes: [a/bad]\n",
+			"a/bad/x.proto", "bad", "other/x.proto", "bad"),
+		"buf.yaml v2, bare": in("", shop(), "buf.yaml", "version: v2\n"),
+		"buf.work.yaml": in("a", shop(), "buf.work.yaml", "version: v1\ndirectories: [a, b]\n", "a/buf.yaml",
+			"version: v1\n", "b/x/b.proto",
+			"syntax = \"proto3\"; package x; import \"shop/v1/kind.proto\"; message B { shop.v1.Kind k = 1; }"),
+		"vendored validation": in("", shop(), "google/rpc/status.proto",
+			"syntax = \"proto3\"; package google.rpc; message Status { int32 code = 1; string message = 2; }"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := write(t, t.TempDir(), files)
@@ -210,7 +227,8 @@ func TestLayouts(t *testing.T) {
 			for p, text := range files {
 				changed[p] = strings.ReplaceAll(text, "string order_id", "bool order_id")
 			}
-			if got := run(t, write(t, t.TempDir(), changed), "--base", base); got.code != Findings || !strings.Contains(got.out, "order_id") {
+			if got := run(t, write(t, t.TempDir(), changed), "--base", base); got.code != Findings ||
+				!strings.Contains(got.out, "order_id") {
 				t.Errorf("changed: exit %d\n%s%s", got.code, got.out, got.err)
 			}
 		})
@@ -219,10 +237,13 @@ func TestLayouts(t *testing.T) {
 		files map[string]string
 		says  string
 	}{
-		"import is missing": {map[string]string{"a.proto": "syntax = \"proto3\";\nimport \"nowhere/x.proto\";"}, `a.proto:2:8: "nowhere/x.proto" is neither given nor built in`},
-		"leaves the tree":   {in("", shop(), "buf.yaml", "version: v2\nmodules: [{path: ../x}]\n"), "leaves the repository"},
-		"no YAML":           {in("", shop(), "buf.yaml", "version: [\n"), "buf.yaml"},
-		"imported twice":    {map[string]string{"buf.yaml": "version: v2\nmodules: [{path: a}, {path: b}]\n", "a/x.proto": "syntax = \"proto3\";", "b/x.proto": "syntax = \"proto3\"; package b;"}, `are both imported as "x.proto"`},
+		"import is missing": {map[string]string{"a.proto": "syntax = \"proto3\";\nimport \"nowhere/x.proto\";"},
+			`a.proto:2:8: "nowhere/x.proto" is neither given nor built in`},
+		"leaves the tree": {in("", shop(), "buf.yaml", "version: v2\nmodules: [{path: ../x}]\n"), "leaves the repository"},
+		"no YAML":         {in("", shop(), "buf.yaml", "version: [\n"), "buf.yaml"},
+		"imported twice": {map[string]string{"buf.yaml": "version: v2\nmodules: [{path: a}, {path: b}]\n",
+			"a/x.proto": "syntax = \"proto3\";", "b/x.proto": "syntax = \"proto3\"; package b;"},
+			`are both imported as "x.proto"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := write(t, t.TempDir(), tt.files)
@@ -235,9 +256,11 @@ func TestLayouts(t *testing.T) {
 
 // An image stands for a tree; files that it marks as imports are not judged.
 func TestImages(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := &descriptorpb.FileDescriptorProto{
-		Name: proto.String("a.proto"), Syntax: proto.String("proto3"), Dependency: []string{"google/protobuf/timestamp.proto"},
+		Name: proto.String("a.proto"), Syntax: proto.String("proto3"),
+		Dependency: []string{"google/protobuf/timestamp.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("A"), Field: []*descriptorpb.FieldDescriptorProto{{
 			Name: proto.String("at"), Number: proto.Int32(1), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
 			Type: descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), TypeName: proto.String(".google.protobuf.Timestamp"),
@@ -277,7 +300,8 @@ func TestImages(t *testing.T) {
 		{marked, renamed, Clean, "compatible"},
 		{base, lost, Failed, "b.proto"},
 	} {
-		if got := run(t, dir, "--base", tt.base, "--head", tt.head); got.code != tt.code || !strings.Contains(got.out+got.err, tt.says) {
+		if got := run(t, dir, "--base", tt.base, "--head", tt.head); got.code != tt.code ||
+			!strings.Contains(got.out+got.err, tt.says) {
 			t.Errorf("%s to %s: exit %d\n%s%s", tt.base, tt.head, got.code, got.out, got.err)
 		}
 	}
@@ -286,6 +310,7 @@ func TestImages(t *testing.T) {
 // Output is stable: JSON has what its schema names and nothing else, SARIF and
 // annotations carry rule, place and way out, and equal input gives equal output.
 func TestFormats(t *testing.T) {
+	t.Parallel()
 	base := write(t, t.TempDir(), shop())
 	head := write(t, t.TempDir(), shop("string order_id", "string id", "  optional string note = 4;\n", ""))
 	args := []string{"--base", base, "--format"}
@@ -306,7 +331,8 @@ func TestFormats(t *testing.T) {
 		switch {
 		case strings.HasPrefix(f.Rule, "R0") && f.InBase && f.Line == 10 && f.Against == r.Base[0]:
 			lost++
-		case f.Rule == "N01" && !f.InBase && f.Line == 7 && f.File == "shop/v1/order.proto" && f.OldReadsNew && f.NewReadsOld && f.Suggestion != "":
+		case f.Rule == "N01" && !f.InBase && f.Line == 7 && f.File == "shop/v1/order.proto" && f.OldReadsNew &&
+			f.NewReadsOld && f.Suggestion != "":
 			renamed++
 		}
 	}
@@ -334,7 +360,8 @@ func TestFormats(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(run(t, head, append(args, "sarif")...).out), &log); err != nil || log.Version != "2.1.0" || len(log.Runs) != 1 {
+	if err := json.Unmarshal([]byte(run(t, head, append(args, "sarif")...).out), &log); err != nil ||
+		log.Version != "2.1.0" || len(log.Runs) != 1 {
 		t.Fatalf("%v, %+v", err, log)
 	}
 	results := log.Runs[0].Results
@@ -343,18 +370,21 @@ func TestFormats(t *testing.T) {
 	}
 	for _, one := range results {
 		place := one.Locations[0].PhysicalLocation
-		if log.Runs[0].Tool.Driver.Rules[one.RuleIndex].ID != one.RuleID || place.ArtifactLocation.URI == "" || one.Level != "error" ||
+		if log.Runs[0].Tool.Driver.Rules[one.RuleIndex].ID != one.RuleID || place.ArtifactLocation.URI == "" ||
+			one.Level != "error" ||
 			(place.Region == nil) != inBase[one.RuleID] {
 			t.Errorf("result %+v", one)
 		}
 	}
 
 	out := run(t, head, append(args, "github")...).out
-	if !strings.Contains(out, "::error file=shop/v1/order.proto,line=7,col=3,title=schemacheck FIELD_RENAMED (N01)%3A ") || !strings.Contains(out, "%0A") {
+	if !strings.Contains(out, "::error file=shop/v1/order.proto,line=7,col=3,title=schemacheck FIELD_RENAMED (N01)%3A ") ||
+		!strings.Contains(out, "%0A") {
 		t.Errorf("annotations:\n%s", out)
 	}
 	for line := range strings.Lines(out) {
-		if !strings.HasPrefix(line, "::error ") && !strings.HasPrefix(line, "::notice ") && !strings.HasPrefix(line, "not compatible: ") {
+		if !strings.HasPrefix(line, "::error ") && !strings.HasPrefix(line, "::notice ") &&
+			!strings.HasPrefix(line, "not compatible: ") {
 			t.Errorf("line %q", line)
 		}
 	}
@@ -403,16 +433,19 @@ func schemaAgrees(t *testing.T, out string) {
 
 // The list has every rule with its reason, in both forms.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	text := run(t, t.TempDir(), "rules").out
 	var listed struct {
 		Version int
 		Rules   []struct{ Rule, RuleID, Why, Title string }
 	}
-	if err := json.Unmarshal([]byte(run(t, t.TempDir(), "rules", "--format", "json").out), &listed); err != nil || listed.Version != 1 {
+	if err := json.Unmarshal([]byte(run(t, t.TempDir(), "rules", "--format", "json").out), &listed); err != nil ||
+		listed.Version != 1 {
 		t.Fatal(err)
 	}
 	for i, r := range compat.Rules() {
-		if listed.Rules[i].Rule != r.Code || listed.Rules[i].RuleID != string(r.ID) || listed.Rules[i].Why == "" || listed.Rules[i].Title == "" || !strings.Contains(text, r.Why) {
+		if listed.Rules[i].Rule != r.Code || listed.Rules[i].RuleID != string(r.ID) || listed.Rules[i].Why == "" ||
+			listed.Rules[i].Title == "" || !strings.Contains(text, r.Why) {
 			t.Errorf("rule %s: %+v", r.ID, listed.Rules[i])
 		}
 	}
@@ -420,9 +453,11 @@ func TestRules(t *testing.T) {
 
 // The policy decides which direction counts, K-150.
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	base := write(t, t.TempDir(), shop("optional string note = 4;", "oneof a { string b = 5; }"))
 	head := write(t, t.TempDir(), shop("optional string note = 4;", "oneof a { string b = 5; string c = 6; }"))
-	for policy, code := range map[string]int{"FULL": Findings, "full_transitive": Findings, "FORWARD": Findings, "BACKWARD": Clean} {
+	for policy, code := range map[string]int{"FULL": Findings, "full_transitive": Findings, "FORWARD": Findings,
+		"BACKWARD": Clean} {
 		if got := run(t, head, "--base", base, "--policy", policy); got.code != code {
 			t.Errorf("%s: exit %d\n%s%s", policy, got.code, got.out, got.err)
 		}

@@ -79,7 +79,8 @@ func plain(err error) error {
 func (s *settings) waive(r *report.Report, now time.Time) {
 	for _, w := range s.file.Waivers {
 		if w.Expired(now) {
-			r.Problems = append(r.Problems, fmt.Sprintf("%s: a waiver has expired; remove it or agree on another day: %s", s.where, w))
+			r.Problems = append(r.Problems,
+				fmt.Sprintf("%s: a waiver has expired; remove it or agree on another day: %s", s.where, w))
 			continue
 		}
 		covered := false

@@ -15,7 +15,8 @@ import (
 // diff shows people what has changed, how each change is judged and whom it breaks.
 func diff(ctx context.Context, args []string, e Env) error {
 	var s settings
-	if err := s.parse(e, "diff", args, "base", "head", "policy", "scope", "strict", "exclude", "events", "config"); err != nil {
+	if err := s.parse(e, "diff", args, "base", "head", "policy", "scope", "strict", "exclude", "events",
+		"config"); err != nil {
 		return err
 	}
 	if s.base == "" || s.base == "registry" {
@@ -33,7 +34,8 @@ func diff(ctx context.Context, args []string, e Env) error {
 	r.Finish()
 	is, _ := v.scoped(v.head.Files)
 	was, _ := v.scoped(v.bases[len(v.bases)-1].Files)
-	if _, err := fmt.Fprint(e.Stdout, v.changes(r, difference.Between(schema.New(was, v.o.Events...), schema.New(is, v.o.Events...)))); err != nil {
+	if _, err := fmt.Fprint(e.Stdout,
+		v.changes(r, difference.Between(schema.New(was, v.o.Events...), schema.New(is, v.o.Events...)))); err != nil {
 		return fmt.Errorf("write the differences: %w", err)
 	}
 	if !r.Clean() {
@@ -60,10 +62,14 @@ func (v *verdict) changes(r *report.Report, groups []difference.Group) string {
 	for _, g := range groups {
 		fmt.Fprintf(&b, "%s %s  %s%s\n", g.Sign, g.Name, v.head.Place(g.File), as(r, g))
 		for _, c := range g.Changes {
-			fmt.Fprintf(&b, "  %s %s\n", c.Sign, strings.Join(slices.DeleteFunc([]string{c.Was, c.Is}, func(s string) bool { return s == "" }), "\n    now "))
+			fmt.Fprintf(&b, "  %s %s\n", c.Sign,
+				strings.Join(slices.DeleteFunc([]string{c.Was, c.Is}, func(s string) bool { return s == "" }), "\n    now "))
 			verdicts(&b, take(func(f report.Finding) bool { return slices.Contains(c.Subjects, f.Subject) }))
 		}
-		verdicts(&b, take(func(f report.Finding) bool { return f.Subject == g.Name || strings.HasPrefix(f.Subject, g.Name+".") }))
+		verdicts(&b, take(func(f report.Finding) bool {
+			return f.Subject == g.Name ||
+				strings.HasPrefix(f.Subject, g.Name+".")
+		}))
 	}
 	for _, f := range left {
 		fmt.Fprintf(&b, "  %s  %s\n", f.Subject, f.File)

@@ -14,6 +14,7 @@ import (
 // What the README shows is what happens: its files are written, its commands are run
 // in order, and what they are said to print is printed.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	b, err := os.ReadFile(filepath.Join(root, "schemacheck/README.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,9 @@ func TestReadme(t *testing.T) {
 
 // The build script takes versions only; it is the release workflow that builds.
 func TestBinaries(t *testing.T) {
-	for args, says := range map[string]string{"": "usage: .ci/binaries DIR VERSION", "out": "usage", "out 1.2": "1.2 is no version like v1.2.3", "out 'v1.2.3; ls'": "is no version"} {
+	t.Parallel()
+	for args, says := range map[string]string{"": "usage: .ci/binaries DIR VERSION", "out": "usage",
+		"out 1.2": "1.2 is no version like v1.2.3", "out 'v1.2.3; ls'": "is no version"} {
 		path, err := filepath.Abs(filepath.Join(root, ".ci/binaries"))
 		if err != nil {
 			t.Fatal(err)
@@ -93,6 +96,7 @@ type workflowFile struct {
 // git's objects; their steps, run on a repository, pass what is compatible and fail
 // what is not, also if the pull request changes schemacheck.yaml or what is released.
 func TestWorkflows(t *testing.T) {
+	t.Parallel()
 	own, err := os.ReadFile(filepath.Join(root, ".github/workflows/schemacheck.yml"))
 	if err != nil {
 		t.Fatal(err)
@@ -118,9 +122,11 @@ func TestWorkflows(t *testing.T) {
 			remove string
 			fails  bool
 		}{
-			"nothing":  {nil, "", false},
-			"addition": {map[string]string{"proto/event/shop/v1/note.proto": strings.Replace(note, "string text = 1;", "string text = 1; optional string by = 2;", 1)}, "", false},
-			"break":    {map[string]string{"proto/event/shop/v1/note.proto": strings.ReplaceAll(note, "string text", "string words")}, "", true},
+			"nothing": {nil, "", false},
+			"addition": {map[string]string{"proto/event/shop/v1/note.proto": strings.Replace(note, "string text = 1;",
+				"string text = 1; optional string by = 2;", 1)}, "", false},
+			"break": {map[string]string{"proto/event/shop/v1/note.proto": strings.ReplaceAll(note, "string text",
+				"string words")}, "", true},
 			"break and waiver": {map[string]string{
 				"proto/event/shop/v1/note.proto": strings.ReplaceAll(note, "string text", "string words"),
 				"schemacheck.yaml":               "version: 1\nwaivers: [{rule: N01, subject: shop.v1.NoteTaken.words, reason: r, owner: o, expires: 2999-01-01}]\n",
@@ -158,6 +164,7 @@ func TestWorkflows(t *testing.T) {
 
 // The hook of pre-commit judges what is staged and runs this program.
 func TestPreCommitHook(t *testing.T) {
+	t.Parallel()
 	b, err := os.ReadFile(filepath.Join(root, ".pre-commit-hooks.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -166,11 +173,13 @@ func TestPreCommitHook(t *testing.T) {
 		ID, Entry, Files string
 		PassFilenames    *bool `yaml:"pass_filenames"`
 	}
-	if err := yaml.Unmarshal(b, &hooks); err != nil || len(hooks) != 1 || hooks[0].PassFilenames == nil || *hooks[0].PassFilenames {
+	if err := yaml.Unmarshal(b, &hooks); err != nil || len(hooks) != 1 || hooks[0].PassFilenames == nil ||
+		*hooks[0].PassFilenames {
 		t.Fatal(err, hooks)
 	}
 	files := regexp.MustCompile(hooks[0].Files)
-	for name, want := range map[string]bool{"a/b.proto": true, "schemacheck.yaml": true, "x/buf.yaml": true, "a.go": false} {
+	for name, want := range map[string]bool{"a/b.proto": true, "schemacheck.yaml": true, "x/buf.yaml": true,
+		"a.go": false} {
 		if files.MatchString(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
@@ -182,7 +191,9 @@ func TestPreCommitHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, dir, shop("string order_id", "string id"))
-	if code, out := script(t, dir, "git add . && sed -i 's/string id/string order_id/' shop/v1/order.proto && git commit -qm break"); code == 0 || !strings.Contains(out, "block FIELD_RENAMED (N01)") {
+	if code, out := script(t, dir,
+		"git add . && sed -i 's/string id/string order_id/' shop/v1/order.proto && git commit -qm break"); code == 0 ||
+		!strings.Contains(out, "block FIELD_RENAMED (N01)") {
 		t.Errorf("a staged break was committed: exit %d\n%s", code, out)
 	}
 	if code, out := script(t, dir, "git add . && git commit -q --allow-empty -m fine"); code != 0 {

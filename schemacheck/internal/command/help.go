@@ -24,7 +24,8 @@ var rulesHelp string
 
 // topics are those of help, each a file but json.
 var topics = map[string]string{
-	"": "usage", "events": "events", "config": "config", "policy": "policy", "ci": "ci", "registry": "registry", "rules": "rules_help",
+	"": "usage", "events": "events", "config": "config", "policy": "policy", "ci": "ci", "registry": "registry",
+	"rules":   "rules_help",
 	"sources": "sources",
 }
 
@@ -62,7 +63,7 @@ func version(_ context.Context, args []string, e Env) error {
 }
 
 // Version is set by the build script; a build by go install has that of its module.
-var Version string
+var Version string //nolint:gochecknoglobals // the linker writes it
 
 func built() string {
 	if Version != "" {
@@ -97,7 +98,8 @@ func rules(_ context.Context, args []string, e Env) error {
 		if r.Form != "" {
 			forms = strings.Split(r.Form, ",")
 		}
-		all = append(all, listed{r.Code, r.ID, r.Severity.String(), r.Title, r.OldReadsNew, r.NewReadsOld, forms, r.Why, r.Suggestion})
+		all = append(all, listed{r.Code, r.ID, r.Severity.String(), r.Title, r.OldReadsNew, r.NewReadsOld, forms, r.Why,
+			r.Suggestion})
 	}
 	switch s.format {
 	case "json":

@@ -101,7 +101,8 @@ func (v *verdict) something(s *schema.FileSet) bool {
 }
 
 func (v *verdict) nothing() error {
-	what := map[compat.Scope]string{compat.Event: "no event", compat.API: "no file of an API", compat.All: "no file"}[v.o.Scope]
+	what := map[compat.Scope]string{compat.Event: "no event", compat.API: "no file of an API",
+		compat.All: "no file"}[v.o.Scope]
 	return fmt.Errorf("nothing to judge: --scope %s finds %s in %s; --events PATTERN names files of events, --exclude leaves files out (schemacheck help policy)", v.scope, what, v.head.Name)
 }
 
@@ -152,7 +153,8 @@ func (v *verdict) widest() compat.Options {
 		return o
 	}
 	o.Policy = compat.Full
-	if v.o.Policy.Transitive() || slices.ContainsFunc(v.file.Levels, func(l schemafile.Level) bool { return l.Parsed.Transitive() }) {
+	if v.o.Policy.Transitive() || slices.ContainsFunc(v.file.Levels,
+		func(l schemafile.Level) bool { return l.Parsed.Transitive() }) {
 		o.Policy = compat.FullTransitive
 	}
 	return o
@@ -205,7 +207,8 @@ func (v *verdict) level(s *schema.FileSet, m protoreflect.MessageDescriptor) com
 			continue
 		}
 		named, _ := path.Match(l.Events, string(m.FullName()))
-		if named || schema.Matches([]string{l.Events}, m.ParentFile()) || load.Matches([]string{l.Events}, v.head.Place(m.ParentFile().Path())) {
+		if named || schema.Matches([]string{l.Events}, m.ParentFile()) ||
+			load.Matches([]string{l.Events}, v.head.Place(m.ParentFile().Path())) {
 			return l.Parsed
 		}
 	}
@@ -249,7 +252,8 @@ func (v *verdict) judged(s *schema.FileSet, out []protoreflect.FileDescriptor) (
 		}
 		maps.DeleteFunc(used, func(name protoreflect.FullName, _ bool) bool {
 			m := s.Messages[name]
-			return m != nil && (m.IsMapEntry() || compile.WellKnown(m.ParentFile().Path())) || strings.HasPrefix(string(name), "google.protobuf.")
+			return m != nil && (m.IsMapEntry() || compile.WellKnown(m.ParentFile().Path())) ||
+				strings.HasPrefix(string(name), "google.protobuf.")
 		})
 		for _, name := range slices.Sorted(maps.Keys(used)) {
 			j.Types = append(j.Types, string(name))

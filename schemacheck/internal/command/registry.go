@@ -115,7 +115,8 @@ func registry(ctx context.Context, args []string, e Env) error {
 		return errors.New("say what to do with the registry: check, register or verify")
 	}
 	s := settings{policy: "FULL", scope: "event"}
-	if err := s.parse(e, "registry", args, "registry", "head", "policy", "format", "strict", "exclude", "events", "config"); err != nil {
+	if err := s.parse(e, "registry", args, "registry", "head", "policy", "format", "strict", "exclude", "events",
+		"config"); err != nil {
 		return err
 	}
 	c, err := s.client()
@@ -142,7 +143,8 @@ func registryCheck(ctx context.Context, v *verdict, c *registryclient.Client, e 
 			return err
 		}
 		if !ok {
-			r.Problems = append(r.Problems, strings.TrimSpace(subject.Name+": the registry would refuse it. "+strings.Join(messages, " ")))
+			r.Problems = append(r.Problems,
+				strings.TrimSpace(subject.Name+": the registry would refuse it. "+strings.Join(messages, " ")))
 		}
 		if err := levelOf(ctx, c, subject, r); err != nil {
 			return err
@@ -157,7 +159,9 @@ func levelOf(ctx context.Context, c *registryclient.Client, s registryclient.Sub
 		return err
 	}
 	if !strings.HasPrefix(level, "FULL") {
-		r.Problems = append(r.Problems, fmt.Sprintf("%s: its level is %s, not FULL or FULL_TRANSITIVE: the registry would take what breaks consumers", s.Name, level))
+		r.Problems = append(r.Problems,
+			fmt.Sprintf("%s: its level is %s, not FULL or FULL_TRANSITIVE: the registry would take what breaks consumers",
+				s.Name, level))
 	}
 	return nil
 }
@@ -192,7 +196,8 @@ func registryVerify(ctx context.Context, v *verdict, c *registryclient.Client, e
 			return err
 		}
 		if version == 0 {
-			r.Problems = append(r.Problems, subject.Name+": the registry does not have this schema; schemacheck registry register adds it")
+			r.Problems = append(r.Problems,
+				subject.Name+": the registry does not have this schema; schemacheck registry register adds it")
 		} else {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s is version %d with id %d", subject.Name, version, id))
 		}

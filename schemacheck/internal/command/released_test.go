@@ -10,6 +10,7 @@ import (
 // What stands in this repository follows everything that was released, and reads
 // the events that releases have left, K-158.
 func TestThisRepository(t *testing.T) {
+	t.Parallel()
 	got := run(t, root, "ci")
 	if got.code != Clean || strings.Contains(got.out, "has read 0 ") {
 		t.Errorf("exit %d\n%s%s", got.code, got.out, got.err)
@@ -43,6 +44,7 @@ message Item { string sku = 1; int64 count = 2; }
 // Releases follow one another: an additive change with its version is released, a
 // break is refused, and what is released stays as it is.
 func TestReleases(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	set := func(change ...string) {
 		write(t, dir, map[string]string{
@@ -74,7 +76,8 @@ func TestReleases(t *testing.T) {
 	// Two additive steps, each with its version: the first release is two behind.
 	for i, change := range [][]string{
 		{"version: 1", "version: 2", "int64 count = 2;", "int64 count = 2; optional string note = 3;"},
-		{"version: 1", "version: 3", "int64 count = 2;", "int64 count = 2; optional string note = 3; optional string gift = 4;"},
+		{"version: 1", "version: 3", "int64 count = 2;",
+			"int64 count = 2; optional string note = 3; optional string gift = 4;"},
 	} {
 		set(change...)
 		expect(Clean, "compatible", "ci", "--released", "rel")

@@ -44,7 +44,9 @@ const note = "syntax = \"proto3\";\npackage shop.v1;\nmessage NoteTaken { string
 // A link within the tree is followed, in the work tree, in commits and in the index;
 // what it leads to is judged once.
 func TestLinksAreFollowed(t *testing.T) {
-	dir := repository(t, map[string]string{"shared/note.txt": note, "real/shop/v1/kept.proto": strings.ReplaceAll(note, "NoteTaken", "NoteKept")})
+	t.Parallel()
+	dir := repository(t, map[string]string{"shared/note.txt": note,
+		"real/shop/v1/kept.proto": strings.ReplaceAll(note, "NoteTaken", "NoteKept")})
 	link(t, dir, "../../../shared/note.txt", "proto/shop/v1/note.proto") // a file whose own name is no schema's
 	link(t, dir, "real/shop", "alias")                                   // a folder that is in the tree
 	link(t, dir, "kept.proto", "real/shop/v1/again.proto")               // a file that is in the tree
@@ -57,7 +59,8 @@ func TestLinksAreFollowed(t *testing.T) {
 		}
 	}
 	write(t, dir, map[string]string{"shared/note.txt": strings.ReplaceAll(note, "text", "words")})
-	expect(t, dir, Findings, "proto/shop/v1/note.proto:3:21: block FIELD_RENAMED (N01) shop.v1.NoteTaken.words", "--base", "main")
+	expect(t, dir, Findings, "proto/shop/v1/note.proto:3:21: block FIELD_RENAMED (N01) shop.v1.NoteTaken.words", "--base",
+		"main")
 	expect(t, dir, Clean, "compatible", "--base", "main", "--head", ":index")
 	git(t, dir, "add", ".")
 	expect(t, dir, Findings, "block FIELD_RENAMED (N01)", "--base", "main", "--head", ":index")
@@ -66,15 +69,18 @@ func TestLinksAreFollowed(t *testing.T) {
 // A schema that leads out of the tree, nowhere, or in a circle is refused; a folder
 // that does is named.
 func TestLinksAreRefused(t *testing.T) {
+	t.Parallel()
 	elsewhere := write(t, t.TempDir(), map[string]string{"note.proto": note})
 	for name, tt := range map[string]struct {
 		target, at string
 		code       int
 		says       string
 	}{
-		"out":            {elsewhere + "/note.proto", "shop/v1/a.proto", Failed, "shop/v1/a.proto is a symbolic link that leads outside of what is compared"},
-		"out, by dots":   {"../../../x.proto", "shop/v1/a.proto", Failed, "leads outside"},
-		"nowhere":        {"b.proto", "shop/v1/a.proto", Failed, "shop/v1/a.proto is a symbolic link to shop/v1/b.proto, which is not there"},
+		"out": {elsewhere + "/note.proto", "shop/v1/a.proto", Failed,
+			"shop/v1/a.proto is a symbolic link that leads outside of what is compared"},
+		"out, by dots": {"../../../x.proto", "shop/v1/a.proto", Failed, "leads outside"},
+		"nowhere": {"b.proto", "shop/v1/a.proto", Failed,
+			"shop/v1/a.proto is a symbolic link to shop/v1/b.proto, which is not there"},
 		"itself":         {"a.proto", "shop/v1/a.proto", Failed, "leads in a circle"},
 		"a folder, out":  {elsewhere, "bazel-out", Clean, "bazel-out of "},
 		"a folder above": {"..", "shop/loop", Clean, "compatible"},
@@ -84,13 +90,15 @@ func TestLinksAreRefused(t *testing.T) {
 			link(t, dir, tt.target, tt.at)
 			expect(t, dir, tt.code, tt.says, "--base", "main")
 			git(t, dir, "add", ".")
-			expect(t, dir, tt.code, strings.Replace(tt.says, "bazel-out of ", "bazel-out of the index", 1), "--base", "main", "--head", ":index")
+			expect(t, dir, tt.code, strings.Replace(tt.says, "bazel-out of ", "bazel-out of the index", 1), "--base", "main",
+				"--head", ":index")
 		})
 	}
 }
 
 // What cannot be read says where, why, and which way there is.
 func TestSourcesThatAreRefused(t *testing.T) {
+	t.Parallel()
 	const head = "syntax = \"proto3\";\npackage a.v1;\n"
 	for name, tt := range map[string]struct {
 		files map[string]string
@@ -109,11 +117,14 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			[]string{`a.proto:3:8: "acme/b.proto" is neither given nor built in`, "buf build -o image.binpb"},
 		},
 		"module that is not cached": {
-			map[string]string{"a.proto": head + "import \"acme/b.proto\";\n", "buf.yaml": "version: v2\n", "buf.lock": "version: v2\ndeps:\n  - name: buf.build/acme/b\n    commit: 01ab\n    digest: b5:00\n"},
-			[]string{"a.proto:3:8: ", "buf.lock names buf.build/acme/b, which buf's cache does not hold", "buf build -o image.binpb"},
+			map[string]string{"a.proto": head + "import \"acme/b.proto\";\n", "buf.yaml": "version: v2\n",
+				"buf.lock": "version: v2\ndeps:\n  - name: buf.build/acme/b\n    commit: 01ab\n    digest: b5:00\n"},
+			[]string{"a.proto:3:8: ", "buf.lock names buf.build/acme/b, which buf's cache does not hold",
+				"buf build -o image.binpb"},
 		},
 		"module with a path": {
-			map[string]string{"a.proto": head + "import \"acme/b.proto\";\n", "buf.yaml": "version: v2\n", "buf.lock": "version: v2\ndeps:\n  - name: ../../../../etc\n    commit: 01ab\n    digest: b5:00\n"},
+			map[string]string{"a.proto": head + "import \"acme/b.proto\";\n", "buf.yaml": "version: v2\n",
+				"buf.lock": "version: v2\ndeps:\n  - name: ../../../../etc\n    commit: 01ab\n    digest: b5:00\n"},
 			[]string{"buf's cache does not hold"},
 		},
 	} {
@@ -128,6 +139,7 @@ func TestSourcesThatAreRefused(t *testing.T) {
 
 // Imports are found in buf's cache and where they stand vendored; neither is judged.
 func TestBorrowedImports(t *testing.T) {
+	t.Parallel()
 	const user = "syntax = \"proto3\";\npackage shop.v1;\nimport \"acme/b/v1/b.proto\";\nmessage Sold { acme.b.v1.B b = 1; }\n"
 	const lib = "syntax = \"proto3\";\npackage acme.b.v1;\nimport \"acme/b/v1/c.proto\";\nmessage B { C c = 1; }\n"
 	const more = "syntax = \"proto3\";\npackage acme.b.v1;\nmessage C { string x = 1; }\n"
@@ -140,11 +152,13 @@ func TestBorrowedImports(t *testing.T) {
 			"v3/modules/b5/buf.build/acme/b/0123456789abcdef0123456789abcdef/files/acme/b/v1/b.proto": lib,
 			"v3/modules/b5/buf.build/acme/b/0123456789abcdef0123456789abcdef/files/acme/b/v1/c.proto": more,
 		})
-		dir := write(t, t.TempDir(), map[string]string{"proto/shop/v1/sold.proto": user, "proto/buf.yaml": "version: v1\n", "proto/buf.lock": text})
+		dir := write(t, t.TempDir(), map[string]string{"proto/shop/v1/sold.proto": user, "proto/buf.yaml": "version: v1\n",
+			"proto/buf.lock": text})
 		var out, msg bytes.Buffer
-		code := Run(t.Context(), []string{"--base", "."}, Env{Dir: dir, Stdout: &out, Stderr: &msg, Getenv: func(name string) string {
-			return map[string]string{"BUF_CACHE_DIR": cache}[name]
-		}})
+		code := Run(t.Context(), []string{"--base", "."},
+			Env{Dir: dir, Stdout: &out, Stderr: &msg, Getenv: func(name string) string {
+				return map[string]string{"BUF_CACHE_DIR": cache}[name]
+			}})
 		if code != Clean || !strings.Contains(out.String(), "1 file of") {
 			t.Errorf("%s: exit %d\n%s%s", version, code, out.String(), msg.String())
 		}
@@ -161,6 +175,7 @@ func TestBorrowedImports(t *testing.T) {
 
 // Features of Java and C++ are built in, also for images.
 func TestFeatures(t *testing.T) {
+	t.Parallel()
 	const text = `edition = "2023";
 package a.v1;
 import "google/protobuf/cpp_features.proto";
@@ -176,7 +191,8 @@ message Sent { string x = 1 [features.(pb.cpp).string_type = VIEW]; }
 	if len(mistakes) > 0 {
 		t.Fatal(mistakes)
 	}
-	b, err := proto.Marshal(&descriptorpb.FileDescriptorSet{File: []*descriptorpb.FileDescriptorProto{protodesc.ToFileDescriptorProto(files[0])}})
+	b, err := proto.Marshal(&descriptorpb.FileDescriptorSet{
+		File: []*descriptorpb.FileDescriptorProto{protodesc.ToFileDescriptorProto(files[0])}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,11 +206,14 @@ message Sent { string x = 1 [features.(pb.cpp).string_type = VIEW]; }
 // An image in JSON is the same as in binary, with the values of its options, also
 // packed. One whose options nobody declares is refused.
 func TestImagesInJSON(t *testing.T) {
+	t.Parallel()
 	text := map[string]string{
-		"shop/v1/options.proto": strings.Replace(placed, "import \"shop/v1/item.proto\";\n", "", 1), "shop/v1/item.proto": item, "shop/v1/placed.proto": event,
+		"shop/v1/options.proto": strings.Replace(placed, "import \"shop/v1/item.proto\";\n", "", 1),
+		"shop/v1/item.proto":    item, "shop/v1/placed.proto": event,
 	}
 	dir := repository(t, text)
-	files, mistakes := compile.Files(t.Context(), text, []string{"shop/v1/placed.proto", "shop/v1/options.proto", "shop/v1/item.proto"})
+	files, mistakes := compile.Files(t.Context(), text,
+		[]string{"shop/v1/placed.proto", "shop/v1/options.proto", "shop/v1/item.proto"})
 	if len(mistakes) > 0 {
 		t.Fatal(mistakes)
 	}
@@ -232,25 +251,32 @@ func TestImagesInJSON(t *testing.T) {
 	if !strings.Contains(got.out, "shop.v1.OrderPlaced version 1 on orders") {
 		t.Error(got.out)
 	}
-	expect(t, dir, Findings, "block EVENT_TOPIC_CHANGED (X01) shop.v1.OrderPlaced", "--base", put("image.json", bytes.Replace(whole, []byte(`"orders"`), []byte(`"bills"`), 1)))
+	expect(t, dir, Findings, "block EVENT_TOPIC_CHANGED (X01) shop.v1.OrderPlaced", "--base",
+		put("image.json", bytes.Replace(whole, []byte(`"orders"`), []byte(`"bills"`), 1)))
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	if _, err := z.Write(whole); err != nil || z.Close() != nil {
 		t.Fatal(err)
 	}
 	expect(t, dir, Clean, "3 files of", "--base", put("image.json.gz", packed.Bytes()))
-	marked := bytes.Replace(whole, []byte(`"name":"shop/v1/item.proto"`), []byte(`"bufExtension":{"isImport":true},"name":"shop/v1/item.proto"`), 1)
-	marked = bytes.Replace(marked, []byte(`"name": "shop/v1/item.proto"`), []byte(`"bufExtension":{"isImport":true},"name":"shop/v1/item.proto"`), 1)
+	marked := bytes.Replace(whole, []byte(`"name":"shop/v1/item.proto"`),
+		[]byte(`"bufExtension":{"isImport":true},"name":"shop/v1/item.proto"`), 1)
+	marked = bytes.Replace(marked, []byte(`"name": "shop/v1/item.proto"`),
+		[]byte(`"bufExtension":{"isImport":true},"name":"shop/v1/item.proto"`), 1)
 	expect(t, dir, Clean, "2 files of", "--base", "main", "--head", put("image.json", marked))
 	lacking := bytes.ReplaceAll(whole, []byte("[shop.v1.event]"), []byte("[shop.v1.other]"))
-	expect(t, dir, Failed, "it lacks the files that declare its options shop.v1.other", "--base", put("image.json", lacking))
-	expect(t, dir, Failed, "neither a buf image nor a FileDescriptorSet", "--base", put("image.json", []byte(`{"file": 1}`)))
+	expect(t, dir, Failed, "it lacks the files that declare its options shop.v1.other", "--base",
+		put("image.json", lacking))
+	expect(t, dir, Failed, "neither a buf image nor a FileDescriptorSet", "--base",
+		put("image.json", []byte(`{"file": 1}`)))
 }
 
 // dynamicTypes finds the extensions of files.
 type dynamicTypes struct{ files []protoreflect.FileDescriptor }
 
-func (d *dynamicTypes) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (d *dynamicTypes) FindExtensionByNumber(
+	message protoreflect.FullName, n protoreflect.FieldNumber,
+) (protoreflect.ExtensionType, error) {
 	for _, f := range d.files {
 		for i := range f.Extensions().Len() {
 			if x := f.Extensions().Get(i); x.Number() == n && x.ContainingMessage().FullName() == message {
@@ -275,6 +301,7 @@ func (d *dynamicTypes) FindMessageByURL(string) (protoreflect.MessageType, error
 
 // A branch without schemas, or without commits, is a base on which everything is new.
 func TestFirstSchemas(t *testing.T) {
+	t.Parallel()
 	dir := repository(t, map[string]string{"README.md": "nothing yet"})
 	write(t, dir, shop())
 	expect(t, dir, Clean, "has no .proto file: everything is new", "--base", "main")
@@ -288,12 +315,14 @@ func TestFirstSchemas(t *testing.T) {
 
 // What is staged is judged, whatever the work tree holds; a conflict is refused.
 func TestIndex(t *testing.T) {
+	t.Parallel()
 	dir := repository(t, shop())
 	write(t, dir, shop("string order_id", "string id"))
 	git(t, dir, "add", ".")
 	write(t, dir, shop())
 	expect(t, dir, Clean, "compatible", "--base", "HEAD")
-	expect(t, dir, Findings, "shop/v1/order.proto:7:3: block FIELD_RENAMED (N01) shop.v1.OrderPlaced.id", "--base", "HEAD", "--head", ":index")
+	expect(t, dir, Findings, "shop/v1/order.proto:7:3: block FIELD_RENAMED (N01) shop.v1.OrderPlaced.id", "--base", "HEAD",
+		"--head", ":index")
 	git(t, dir, "stash", "-q")
 	git(t, dir, "checkout", "-q", "-b", "other")
 	write(t, dir, shop("string order_id", "string other_id"))

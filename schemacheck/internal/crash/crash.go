@@ -26,7 +26,8 @@ const maxCause = 300
 //	defer crash.Recover(&err)
 func Recover(err *error) {
 	if cause := recover(); cause != nil {
-		*err = fmt.Errorf("%w: %s%s", Err, schema.Clip(strings.Join(strings.Fields(fmt.Sprint(cause)), " "), maxCause), place(string(debug.Stack())))
+		*err = fmt.Errorf("%w: %s%s", Err, schema.Clip(strings.Join(strings.Fields(fmt.Sprint(cause)), " "), maxCause),
+			place(string(debug.Stack())))
 	}
 }
 

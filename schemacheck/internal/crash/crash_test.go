@@ -17,7 +17,8 @@ func TestRecover(t *testing.T) {
 		return at([]error{nil}, 5)
 	}
 	err := fails()
-	if !errors.Is(err, crash.Err) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "index out of range") || !strings.Contains(err.Error(), "crash_test.go:") {
+	if !errors.Is(err, crash.Err) || strings.Contains(err.Error(), "\n") ||
+		!strings.Contains(err.Error(), "index out of range") || !strings.Contains(err.Error(), "crash_test.go:") {
 		t.Errorf("%v", err)
 	}
 	kept := errors.New("kept")

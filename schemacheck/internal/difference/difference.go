@@ -247,7 +247,8 @@ func field(f protoreflect.FieldDescriptor) string {
 
 func method(m protoreflect.MethodDescriptor) string {
 	stream := map[bool]string{true: "stream "}
-	return fmt.Sprintf("rpc %s(%s%s) returns (%s%s)", m.Name(), stream[m.IsStreamingClient()], m.Input().FullName(), stream[m.IsStreamingServer()], m.Output().FullName())
+	return fmt.Sprintf("rpc %s(%s%s) returns (%s%s)", m.Name(), stream[m.IsStreamingClient()], m.Input().FullName(),
+		stream[m.IsStreamingServer()], m.Output().FullName())
 }
 
 func reserved(m protoreflect.MessageDescriptor) string {

@@ -1,5 +1,5 @@
-// Package lint checks how events are named and declared: names say what has
-// happened, changes say what is new, options are complete, topics are known.
+// Package lint checks how events are named and declared: names say what has happened,
+// changes say what is new, options and events are complete, topics are known.
 //
 // It finds what the rules of rule.Naming are about. It compares nothing: what a change
 // breaks is said in compat.
@@ -56,6 +56,11 @@ func Check(base, head *schema.FileSet, says *schemafile.File) []compat.Finding {
 				add(rule.EventOptionFieldMissing, field)
 			}
 		}
+		for _, field := range says.Lint.Carries {
+			if !carries(m, field) {
+				add(rule.EventFieldMissing, field)
+			}
+		}
 		if topic := event.Text("topic"); !says.Allows(topic) {
 			add(rule.EventTopicUnknown, topic)
 		}
@@ -67,6 +72,16 @@ func Check(base, head *schema.FileSet, says *schemafile.File) []compat.Finding {
 func set(e schema.Event, name string) bool {
 	f := e.Option.Message().Fields().ByName(protoreflect.Name(name))
 	return f != nil && e.Value.Has(f)
+}
+
+// carries says whether a message has a field, or a message in it behind a dot.
+func carries(m protoreflect.MessageDescriptor, field string) bool {
+	name, rest, inside := strings.Cut(field, ".")
+	f := m.Fields().ByName(protoreflect.Name(name))
+	if f == nil || !inside {
+		return f != nil
+	}
+	return f.Message() != nil && carries(f.Message(), rest)
 }
 
 // enough is how many fields say what changed, at least.
@@ -86,7 +101,8 @@ func sparse(m protoreflect.MessageDescriptor, e schema.Event) bool {
 		if f.Message() != nil {
 			of = string(f.Message().FullName())
 		}
-		if name == key || name == "id" || strings.HasSuffix(name, "_id") || strings.HasSuffix(name, "_at") || strings.Contains(name, "metadata") ||
+		if name == key || name == "id" || strings.HasSuffix(name, "_id") || strings.HasSuffix(name, "_at") ||
+			strings.Contains(name, "metadata") ||
 			of == "google.protobuf.Timestamp" {
 			continue
 		}

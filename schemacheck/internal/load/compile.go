@@ -97,11 +97,14 @@ func (s *Schema) mistakes(errs []compile.Mistake, missing []string) error {
 	}
 	switch {
 	case absent && len(missing) > 0:
-		list = append(list, fmt.Errorf("buf.lock names %s, which buf's cache does not hold: run buf build once, or compare images made with buf build -o image.binpb", strings.Join(missing, ", ")))
+		list = append(list, fmt.Errorf(
+			"buf.lock names %s, which buf's cache does not hold: run buf build once, or compare images made with buf build -o image.binpb", strings.Join(missing, ", ")))
 	case absent:
-		list = append(list, errors.New("if another repository or the BSR holds it, compare images: buf build -o image.binpb, or protoc --include_imports -o image.binpb"))
+		list = append(list, errors.New(
+			"if another repository or the BSR holds it, compare images: buf build -o image.binpb, or protoc --include_imports -o image.binpb"))
 	case edition:
-		list = append(list, errors.New("compare images instead, of a compiler that knows the edition: protoc --include_imports --include_source_info -o image.binpb FILES"))
+		list = append(list, errors.New(
+			"compare images instead, of a compiler that knows the edition: protoc --include_imports --include_source_info -o image.binpb FILES"))
 	}
 	return errors.Join(list...)
 }

@@ -160,7 +160,9 @@ func (t *tree) addObjects(ctx context.Context, dir, ref string, list []byte) err
 }
 
 // objects hands out the contents of files.
-func (t *tree) objects(ctx context.Context, dir string, paths []string, ids map[string]string, to func(string, []byte) error) error {
+func (t *tree) objects(
+	ctx context.Context, dir string, paths []string, ids map[string]string, to func(string, []byte) error,
+) error {
 	if len(paths) == 0 {
 		return nil
 	}

@@ -20,14 +20,15 @@ type Blob struct {
 func History(ctx context.Context, dir string) (blobs []Blob, whole bool, err error) {
 	out, err := git(ctx, dir, nil, "rev-parse", "--is-shallow-repository")
 	if err != nil {
-		return nil, false, nil
+		return nil, false, nil //nolint:nilerr // not a repository: there is no history
 	}
 	whole = strings.TrimSpace(string(out)) == "false"
 	if _, err := git(ctx, dir, nil, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
-		return nil, whole, nil
+		return nil, whole, nil //nolint:nilerr // no commit yet
 	}
 	// Oldest first, each commit's changes by itself, those of merges too.
-	out, err = git(ctx, dir, nil, "log", "--reverse", "--raw", "--no-abbrev", "--no-renames", "-m", "--format=", "--relative", "-z", "HEAD", "--", ".")
+	out, err = git(ctx, dir, nil, "log", "--reverse", "--raw", "--no-abbrev", "--no-renames", "-m", "--format=",
+		"--relative", "-z", "HEAD", "--", ".")
 	if err != nil {
 		return nil, whole, fmt.Errorf("read the history of %s: %w", dir, err)
 	}

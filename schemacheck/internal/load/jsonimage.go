@@ -35,12 +35,14 @@ func binaryImage(b []byte) ([]byte, error) {
 	}
 	known := &extensions{types: dynamicpb.NewTypes(files)}
 	set := &descriptorpb.FileDescriptorSet{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: known}).Unmarshal(b, set); err != nil {
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: known}).Unmarshal(b,
+		set); err != nil {
 		return nil, fmt.Errorf("options in JSON: %w", err)
 	}
 	if len(known.unknown) > 0 {
 		slices.Sort(known.unknown)
-		return nil, fmt.Errorf("it lacks the files that declare its options %s: make it with all imports", strings.Join(slices.Compact(known.unknown), ", "))
+		return nil, fmt.Errorf("it lacks the files that declare its options %s: make it with all imports",
+			strings.Join(slices.Compact(known.unknown), ", "))
 	}
 	var marks struct {
 		File []struct {
@@ -75,7 +77,9 @@ func (e *extensions) FindExtensionByName(name protoreflect.FullName) (protorefle
 	return x, err
 }
 
-func (e *extensions) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (e *extensions) FindExtensionByNumber(
+	message protoreflect.FullName, n protoreflect.FieldNumber,
+) (protoreflect.ExtensionType, error) {
 	return e.types.FindExtensionByNumber(message, n)
 }
 

@@ -230,7 +230,9 @@ func (c *Client) setLevel(ctx context.Context, subject string, level sr.Compatib
 // schema makes what is sent to the registry for a file. With register, imported
 // files are registered at level NONE: they are judged through the events that use
 // them. Without, the first import that the registry does not have is named.
-func (c *Client) schema(ctx context.Context, f protoreflect.FileDescriptor, text map[string]string, register bool) (sr.Schema, string, error) {
+func (c *Client) schema(
+	ctx context.Context, f protoreflect.FileDescriptor, text map[string]string, register bool,
+) (sr.Schema, string, error) {
 	s := sr.Schema{Type: sr.TypeProtobuf, Schema: text[f.Path()]}
 	if s.Schema == "" {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(protodesc.ToFileDescriptorProto(f))

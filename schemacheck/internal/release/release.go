@@ -292,10 +292,10 @@ func unreadable(path string, m protoreflect.MessageDescriptor, validate func(pro
 	}
 	b, j := dynamicpb.NewMessage(m), dynamicpb.NewMessage(m)
 	if err := proto.Unmarshal(binary, b); err != nil {
-		return "cannot decode its binary form", nil
+		return "cannot decode its binary form", nil //nolint:nilerr // this is the finding
 	}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, j); err != nil {
-		return "cannot decode its JSON form", nil
+		return "cannot decode its JSON form", nil //nolint:nilerr // this is the finding
 	}
 	known, err := proto.Marshal(b)
 	if err != nil {
@@ -309,7 +309,7 @@ func unreadable(path string, m protoreflect.MessageDescriptor, validate func(pro
 		return "reads its binary form and its JSON form as different events", nil
 	}
 	if validate(b) != nil {
-		return "refuses it with its validation rules", nil
+		return "refuses it with its validation rules", nil //nolint:nilerr // this is the finding
 	}
 	return "", nil
 }
@@ -333,7 +333,8 @@ func Unchanged(ctx context.Context, dir string) (problems []string, whole bool, 
 		case err != nil:
 			return nil, false, err
 		case load.BlobID(b, len(p.ID)) != p.ID:
-			problems = append(problems, fmt.Sprintf("%s: released and changed; put it back as it was", filepath.Join(dir, p.Path)))
+			problems = append(problems, fmt.Sprintf("%s: released and changed; put it back as it was",
+				filepath.Join(dir, p.Path)))
 		}
 	}
 	return problems, whole, nil

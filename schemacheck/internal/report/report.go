@@ -43,9 +43,10 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 	Waived   []Waived  `json:"waived"` // findings that schemacheck.yaml lets pass
 	Judged   Judged    `json:"judged"`
-	Files    int       `json:"files"`    // files of head in scope
-	Problems []string  `json:"problems"` // what is wrong beside schemas, one sentence each: a released file that was removed
-	Notes    []string  `json:"notes"`    // what a reader should know of the comparison itself
+	Files    int       `json:"files"` // files of head in scope
+	// what is wrong beside schemas, one sentence each: a released file that was removed
+	Problems []string `json:"problems"`
+	Notes    []string `json:"notes"` // what a reader should know of the comparison itself
 }
 
 // A Finding is one change that a rule does not let pass.
@@ -122,9 +123,12 @@ func (r *Report) Add(s Origin, findings []causes.Finding) {
 	for _, f := range findings {
 		api := s.API(f.Finding)
 		n := Finding{
-			Rule: f.Rule.Code(), ID: f.Rule, Severity: f.Severity.String(), File: s.Place(f.Finding), Line: f.Line, Column: f.Column, InBase: f.Base,
-			Subject: f.Subject, Title: worded(title(f.Rule), api), Detail: f.Detail, OldReadsNew: f.OldReadsNew, NewReadsOld: f.NewReadsOld,
-			Forms: forms(f.Form, api), Why: worded(f.Why, api), Suggestion: worded(f.Suggestion, api), Against: s.Name, API: api,
+			Rule: f.Rule.Code(), ID: f.Rule, Severity: f.Severity.String(), File: s.Place(f.Finding), Line: f.Line,
+			Column: f.Column, InBase: f.Base,
+			Subject: f.Subject, Title: worded(title(f.Rule), api), Detail: f.Detail, OldReadsNew: f.OldReadsNew,
+			NewReadsOld: f.NewReadsOld,
+			Forms:       forms(f.Form, api), Why: worded(f.Why, api), Suggestion: worded(f.Suggestion, api), Against: s.Name,
+			API:          api,
 			Consequences: []Consequence{},
 		}
 		if seen[n.key()] {
@@ -145,9 +149,12 @@ func (r *Report) Add(s Origin, findings []causes.Finding) {
 // Unread adds a released event that head cannot read, once for each event and reason.
 func (r *Report) Unread(path, event, what string) {
 	n := Finding{
-		Rule: rule.SampleNotDecoded.Code(), ID: rule.SampleNotDecoded, Severity: compat.Block.String(), File: path, Subject: event, Title: "released event is not read any more",
-		Detail: "head " + what, NewReadsOld: true, Forms: []string{compat.Binary, compat.JSON}, Against: path, Consequences: []Consequence{},
-		Why: "It was written with an earlier release and is stored.", Suggestion: "Undo the change that the other findings name, or make it a new event type.",
+		Rule: rule.SampleNotDecoded.Code(), ID: rule.SampleNotDecoded, Severity: compat.Block.String(), File: path,
+		Subject: event, Title: "released event is not read any more",
+		Detail: "head " + what, NewReadsOld: true, Forms: []string{compat.Binary, compat.JSON}, Against: path,
+		Consequences: []Consequence{},
+		Why:          "It was written with an earlier release and is stored.",
+		Suggestion:   "Undo the change that the other findings name, or make it a new event type.",
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.key() == n.key() }) {
 		r.Findings = append(r.Findings, n)
@@ -161,7 +168,8 @@ func title(id rule.ID) string {
 
 // forms splits a list of forms. No registry holds an API.
 func forms(list string, api bool) []string {
-	return slices.DeleteFunc(strings.Split(list, ","), func(form string) bool { return form == "" || api && form == compat.Registry })
+	return slices.DeleteFunc(strings.Split(list, ","),
+		func(form string) bool { return form == "" || api && form == compat.Registry })
 }
 
 // key identifies a finding; the same change against two releases is one.
@@ -291,7 +299,8 @@ func (r *Report) text(w io.Writer) error {
 
 // Summary is the outcome in a line.
 func (r *Report) Summary() string {
-	s := fmt.Sprintf("%s: %s, %s; %s of %s", verdict(r), count(r.Blocks, "block"), count(r.Warnings, "warning"), count(r.Files, "file"), r.Head)
+	s := fmt.Sprintf("%s: %s, %s; %s of %s", verdict(r), count(r.Blocks, "block"), count(r.Warnings, "warning"),
+		count(r.Files, "file"), r.Head)
 	if len(r.Waived) > 0 {
 		s = strings.Replace(s, ";", fmt.Sprintf(", %d waived;", len(r.Waived)), 1)
 	}

@@ -27,7 +27,8 @@ var api = strings.NewReplacer(
 	"Keep the path, or register the new one before the events that import it.", "Keep the path.",
 	"The reference's name in the registry changes.", "Generated code moves with it.",
 	"Keep the path, or register the new one before the event.", "Keep the path.",
-	"Keep the type until no stored event uses it, and reserve the field alone.", "Keep the type and reserve the field alone.",
+	"Keep the type until no stored event uses it, and reserve the field alone.",
+	"Keep the type and reserve the field alone.",
 	"and with it the event's identity", "and with them the paths of its calls",
 	"in an event type of its own", "as an enum of its own",
 	"wider values need a new field or event type", "wider values need a new field",
@@ -98,7 +99,8 @@ func (j Judged) lines() []string {
 			}
 			names = append(names, s)
 		}
-		lines = append(lines, fmt.Sprintf("judged as events: %s; with %s that they use", listed(names), count(len(j.Types), "type")))
+		lines = append(lines, fmt.Sprintf("judged as events: %s; with %s that they use", listed(names),
+			count(len(j.Types), "type")))
 	}
 	if len(j.API) > 0 {
 		lines = append(lines, "judged as API: "+listed(j.API))

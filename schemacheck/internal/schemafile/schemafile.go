@@ -71,6 +71,7 @@ type Waiver struct {
 type Lint struct {
 	Past     []string `yaml:"past"`     // words that count as past tense beside the built-in ones
 	Required []string `yaml:"required"` // fields of the event option that each event sets
+	Carries  []string `yaml:"carries"`  // fields that each event has, those of messages in it behind a dot
 }
 
 // ruleCode is the form of short ids. Those of rules that are not here any more are
@@ -99,7 +100,8 @@ func Parse(b []byte) (*File, error) {
 
 func (f *File) check() error {
 	for name, list := range map[string][]string{
-		"events": f.Events, "exclude": f.Exclude, "topics": f.Topics, "lint.past": f.Lint.Past, "lint.required": f.Lint.Required,
+		"events": f.Events, "exclude": f.Exclude, "topics": f.Topics, "lint.past": f.Lint.Past,
+		"lint.required": f.Lint.Required, "lint.carries": f.Lint.Carries,
 	} {
 		if len(list) > maxEntries {
 			return fmt.Errorf("%s: more than %d entries", name, maxEntries)
@@ -160,7 +162,8 @@ func (l *Level) check() (err error) {
 }
 
 func (w *Waiver) check() (err error) {
-	for name, value := range map[string]string{"rule": w.Rule, "subject": w.Subject, "reason": w.Reason, "owner": w.Owner, "expires": w.Expires} {
+	for name, value := range map[string]string{"rule": w.Rule, "subject": w.Subject, "reason": w.Reason, "owner": w.Owner,
+		"expires": w.Expires} {
 		if err := text(value); err != nil {
 			return fmt.Errorf("%s is missing or too long: a waiver has rule, subject, reason, owner and expires", name)
 		}

@@ -50,7 +50,8 @@ func TestParse(t *testing.T) {
 		"larger than 1048576 bytes":       {"version: 1", "# " + strings.Repeat("a", 1<<20) + "\nversion: 1"},
 		"cannot unmarshal !!map into str": {"[shop.v1]", "[{a: b}]"},
 	} {
-		if _, err := Parse([]byte(strings.Replace(whole, change[0], change[1], 1))); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := Parse([]byte(strings.Replace(whole, change[0], change[1], 1))); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%v: %v, want %q", change, err, says)
 		}
 	}
@@ -65,7 +66,8 @@ func TestWaiver(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := f.Waivers[0]
-		if !w.Covers(rule.FieldRenamed, "shop.v1.Order.id") || w.Covers(rule.FieldRenamedSameJSONName, "shop.v1.Order.id") || w.Covers(rule.FieldRenamed, "shop.v1.Bill.id") {
+		if !w.Covers(rule.FieldRenamed, "shop.v1.Order.id") || w.Covers(rule.FieldRenamedSameJSONName, "shop.v1.Order.id") ||
+			w.Covers(rule.FieldRenamed, "shop.v1.Bill.id") {
 			t.Errorf("a waiver of %s covers other findings than it names", spelling)
 		}
 	}

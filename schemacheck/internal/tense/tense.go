@@ -20,7 +20,8 @@ func Past(name string, more ...string) bool {
 	if word == "" {
 		return false
 	}
-	if slices.Contains(irregular, word) || slices.ContainsFunc(more, func(m string) bool { return strings.EqualFold(m, word) }) {
+	if slices.Contains(irregular, word) ||
+		slices.ContainsFunc(more, func(m string) bool { return strings.EqualFold(m, word) }) {
 		return true
 	}
 	return strings.HasSuffix(word, "ed") && len(word) > len("need") && !slices.Contains(present, word)
