@@ -1,8 +1,10 @@
-package event
+package event_test
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/parley-chat/parley/server/event"
 )
 
 // K-040: a partition exists for every input and every number of partitions, and is that of
@@ -13,14 +15,14 @@ func TestEveryCount(t *testing.T) {
 		"chat_" + strings.Repeat("x", 1000): 1312, "chat_\U0001F389\U0001F38A": 301,
 	} {
 		for n := 1; n <= 4096; n++ {
-			if p := Partition(key, n); p != bucket%n || p < 0 || p >= n {
+			if p := event.Partition(key, n); p != bucket%n || p < 0 || p >= n {
 				t.Fatalf("%.20q is in partition %d of %d, not in %d", key, p, n, bucket%n)
 			}
 		}
 	}
 	for _, key := range parityKeys(2000) {
 		for n := 1; n <= 4096; n++ {
-			if p := Partition(string(key), n); p < 0 || p >= n {
+			if p := event.Partition(string(key), n); p < 0 || p >= n {
 				t.Fatalf("%x is in partition %d of %d", key, p, n)
 			}
 		}
@@ -34,7 +36,7 @@ func TestTableOfTheRecordIsWrong(t *testing.T) {
 		"": 0, "chat_abc123": 2847, "chat_xyz789": 1023, "chat_000001": 512, "chat_\u6d4b\u8bd5": 3891, "a": 1987,
 		"chat_" + strings.Repeat("x", 1000): 2456, "chat_\U0001F389\U0001F38A": 891,
 	} {
-		if Bucket(key) == wrong {
+		if event.Bucket(key) == wrong {
 			t.Errorf("%.20q is in bucket %d, which is that of the wrong table", key, wrong)
 		}
 	}

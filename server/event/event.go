@@ -80,6 +80,12 @@ func Specs() []Spec {
 	return out
 }
 
+// Known reports whether the catalogue has an event of a name.
+func Known(eventType string) bool {
+	_, ok := catalogue[eventType]
+	return ok
+}
+
 // TypeOf returns the name of an event, "" for none of the catalogue.
 func TypeOf(e Event) string {
 	switch e.(type) {
@@ -126,6 +132,7 @@ type Cause struct {
 	Trace       string // W3C trace-id, hex
 	Correlation string // shared by everything that one user action set off
 	Causation   string // request or event that directly caused it
+	Service     string // service account that acted in the actor's name, if one did
 }
 
 // Origin says where events are made.
@@ -164,5 +171,6 @@ func (m Metadata) Proto() *eventv1.EventMetadata {
 		CausationId:       cmp.Or(m.Cause.Causation, m.ID),
 		Version:           m.Version,
 		MembershipVersion: m.MembershipVersion,
+		ServiceId:         m.Cause.Service,
 	}
 }

@@ -31,16 +31,16 @@ func TestKafkaGoldens(t *testing.T) { // K-038
 		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
 		"abc": 479470107,
 	} {
-		if got := int32(murmur2(in)); got != want {
-			t.Errorf("murmur2(%q) = %d, want %d", in, got, want)
+		if got := int32(Murmur2(in)); got != want {
+			t.Errorf("Murmur2(%q) = %d, want %d", in, got, want)
 		}
 	}
 }
 
 func TestPartitionVectors(t *testing.T) { // K-039, K-041
 	for _, v := range eventtest.Vectors() {
-		if got := murmur2(v.Key); got != v.Hash {
-			t.Errorf("murmur2(%.20q) = %#x, want %#x", v.Key, got, v.Hash)
+		if got := Murmur2(v.Key); got != v.Hash {
+			t.Errorf("Murmur2(%.20q) = %#x, want %#x", v.Key, got, v.Hash)
 		}
 		if got := Bucket(v.Key); got != v.Bucket {
 			t.Errorf("Bucket(%.20q) = %d, want %d", v.Key, got, v.Bucket)
@@ -71,7 +71,8 @@ func TestProducersHaveTheVectors(t *testing.T) {
 			}
 			dir := filepath.Dir(path)
 			if strings.HasSuffix(path, "_test.go") {
-				tests[dir] = tests[dir] || bytes.Contains(text, []byte("func TestPartitionVectors(")) && bytes.Contains(text, []byte("eventtest.Vectors()"))
+				tests[dir] = tests[dir] || bytes.Contains(text, []byte("func TestPartitionVectors(")) &&
+					bytes.Contains(text, []byte("eventtest.Vectors()"))
 			} else if bytes.Contains(text, []byte("event.Partition(")) {
 				chooses[dir] = true
 			}
@@ -133,7 +134,8 @@ func samples() []Event {
 	at := time.UnixMilli(1_700_000_000_123).UTC()
 	meta := func(typ string) *eventv1.EventMetadata {
 		return Metadata{
-			Type: typ, ID: "evt_1", ChatID: "chat_1", At: at, Origin: Origin{Generation: "g", Producer: "p"}, Cause: Cause{Actor: "user_1"},
+			Type: typ, ID: "evt_1", ChatID: "chat_1", At: at, Origin: Origin{Generation: "g", Producer: "p"},
+			Cause:   Cause{Actor: "user_1"},
 			Version: 3, MembershipVersion: 2,
 		}.Proto()
 	}
@@ -203,7 +205,8 @@ func TestCatalogueIsClosed(t *testing.T) {
 			opts := proto.GetExtension(md.Options(), eventv1.E_Event).(*eventv1.EventOptions)
 			declared[opts.GetEventType()] = true
 			spec := catalogue[opts.GetEventType()].spec
-			if spec.Topic == "" || spec.Version < 1 || spec.Type != string(md.Name()) || md.Fields().ByName(protoreflect.Name(spec.Key)) == nil {
+			if spec.Topic == "" || spec.Version < 1 || spec.Type != string(md.Name()) ||
+				md.Fields().ByName(protoreflect.Name(spec.Key)) == nil {
 				t.Errorf("%s: %+v", md.FullName(), spec)
 			}
 		}
@@ -213,7 +216,8 @@ func TestCatalogueIsClosed(t *testing.T) {
 		t.Errorf("declared %v, catalogue has %d", declared, len(catalogue))
 	}
 	for _, e := range samples() {
-		if s := SpecOf(e); s.Type != TypeOf(e) || s.Type != string(e.ProtoReflect().Descriptor().Name()) || !declared[s.Type] {
+		if s := SpecOf(e); s.Type != TypeOf(e) || s.Type != string(e.ProtoReflect().Descriptor().Name()) ||
+			!declared[s.Type] {
 			t.Errorf("%T: %+v", e, s)
 		}
 	}

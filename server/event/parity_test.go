@@ -1,4 +1,4 @@
-package event
+package event_test
 
 import (
 	"bufio"
@@ -14,10 +14,16 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
-// parityCounts are the counts of partitions that are compared (K-042).
-var parityCounts = []int{8, 16, 64, 128}
+// Counts of partitions that are compared: of chats (K-042), and of topics, where it may be any.
+var (
+	parityCounts      = []int{8, 16, 64, 128}
+	parityTopicCounts = []int32{3, 7, 12, 100, 255}
+)
 
 // parityKeys makes keys of every kind: ids as they are, all remainders of lengths, bytes
 // beyond ASCII and beyond what a sign bit hides.
@@ -50,10 +56,12 @@ func parityKeys(n int) [][]byte {
 }
 
 func parityLine(key []byte) string {
-	b := Bucket(string(key))
-	line := strconv.Itoa(b)
+	line := strconv.Itoa(event.Bucket(string(key)))
 	for _, n := range parityCounts {
-		line += " " + strconv.Itoa(Partition(string(key), n))
+		line += " " + strconv.Itoa(event.Partition(string(key), n))
+	}
+	for _, n := range parityTopicCounts {
+		line += " " + strconv.Itoa(int(commitlog.PartitionOf(string(key), n)))
 	}
 	return line
 }
@@ -66,8 +74,19 @@ func TestPartitionAsFranzGo(t *testing.T) {
 			if len(key) == 0 {
 				continue // a client takes any partition for it
 			}
-			if got, want := Partition(string(key), n), p.Partition(&kgo.Record{Key: key}, n); got != want {
+			if got, want := event.Partition(string(key), n), p.Partition(&kgo.Record{Key: key}, n); got != want {
 				t.Fatalf("%q of %d: %d, the client says %d", key, n, got, want)
+			}
+		}
+	}
+	for _, n := range parityTopicCounts {
+		p := kgo.StickyKeyPartitioner(nil).ForTopic("t")
+		for _, key := range parityKeys(50_000) {
+			if len(key) == 0 {
+				continue
+			}
+			if got, want := int(commitlog.PartitionOf(string(key), n)), p.Partition(&kgo.Record{Key: key}, int(n)); got != want {
+				t.Fatalf("%q of %d: a topic says %d, the client %d", key, n, got, want)
 			}
 		}
 	}

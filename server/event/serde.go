@@ -63,7 +63,8 @@ func NewSerde(ids map[string]int, resolve Resolver) (*Serde, error) {
 	if err != nil {
 		return nil, fmt.Errorf("event: validator: %w", err)
 	}
-	s := &Serde{ids: ids, subjects: map[string]string{}, resolve: resolve, types: map[int]string{}, newer: map[newer]bool{}, validator: v}
+	s := &Serde{ids: ids, subjects: map[string]string{}, resolve: resolve, types: map[int]string{},
+		newer: map[newer]bool{}, validator: v}
 	for _, spec := range Specs() {
 		id, ok := ids[spec.Type]
 		if !ok {
@@ -207,7 +208,8 @@ func (s *Serde) Decode(ctx context.Context, key, value []byte) (Event, error) {
 	if err := s.validator.Validate(e); err != nil {
 		return nil, fmt.Errorf("%w: invalid %s", ErrSchema, eventType)
 	}
-	if md := e.GetMetadata(); md.GetEventType() != eventType || md.GetPartitionKey() != e.GetChatId() || e.GetChatId() != string(key) {
+	if md := e.GetMetadata(); md.GetEventType() != eventType || md.GetPartitionKey() != e.GetChatId() ||
+		e.GetChatId() != string(key) {
 		return nil, fmt.Errorf("%w: %s with another type or key than its record", ErrSchema, eventType)
 	}
 	s.version(eventType, e.GetMetadata().GetEventVersion())

@@ -1,4 +1,5 @@
-"""Reads keys, one a line in hex, and prints of each: bucket, then its partition of 8, 16, 64 and 128.
+"""Reads keys, one a line in hex, and prints of each: bucket, then its partition of 8, 16, 64 and 128, and of a topic
+with 3, 7, 12, 100 and 255.
 
 Written from the description of MurmurHash2 and of Kafka's use of it, apart from the Go code.
 """
@@ -23,5 +24,6 @@ def murmur2(data):
 
 
 for line in sys.stdin:
-    bucket = (murmur2(bytes.fromhex(line.strip())) & 0x7FFFFFFF) % 4096
-    print(bucket, bucket % 8, bucket % 16, bucket % 64, bucket % 128)
+    key = murmur2(bytes.fromhex(line.strip())) & 0x7FFFFFFF
+    bucket = key % 4096
+    print(bucket, *(bucket % n for n in (8, 16, 64, 128)), *(key % n for n in (3, 7, 12, 100, 255)))
