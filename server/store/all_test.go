@@ -50,12 +50,17 @@ func TestAll(t *testing.T) {
 	}{
 		{name: "nothing", pages: [][]string{{}}, fail: -1, read: []string{""}},
 		{name: "one page", pages: [][]string{{"a", "b"}}, fail: -1, rows: []string{"a", "b"}, read: []string{""}},
-		{name: "empty pages between", pages: [][]string{{}, {"a"}, {}, {"b"}, {}}, fail: -1, rows: []string{"a", "b"}, read: []string{"", "1", "2", "3", "4"}},
-		{name: "from a cursor", pages: [][]string{{"a"}, {"b"}, {"c"}}, from: "1", fail: -1, rows: []string{"b", "c"}, read: []string{"1", "2"}},
+		{name: "empty pages between", pages: [][]string{{}, {"a"}, {}, {"b"}, {}}, fail: -1, rows: []string{"a", "b"},
+			read: []string{"", "1", "2", "3", "4"}},
+		{name: "from a cursor", pages: [][]string{{"a"}, {"b"}, {"c"}}, from: "1", fail: -1, rows: []string{"b", "c"},
+			read: []string{"1", "2"}},
 		{name: "an error at once", pages: [][]string{{"a"}}, fail: 0, read: []string{""}, err: errPage},
-		{name: "an error later", pages: [][]string{{"a"}, {"b"}, {"c"}}, fail: 1, rows: []string{"a"}, read: []string{"", "1"}, err: errPage},
-		{name: "the caller stops", pages: [][]string{{"a"}, {"b", "c"}, {"d"}}, fail: -1, stop: 2, rows: []string{"a", "b"}, read: []string{"", "1"}},
-		{name: "the caller stops with a page's last row", pages: [][]string{{"a"}, {"b"}}, fail: -1, stop: 1, rows: []string{"a"}, read: []string{""}},
+		{name: "an error later", pages: [][]string{{"a"}, {"b"}, {"c"}}, fail: 1, rows: []string{"a"},
+			read: []string{"", "1"}, err: errPage},
+		{name: "the caller stops", pages: [][]string{{"a"}, {"b", "c"}, {"d"}}, fail: -1, stop: 2, rows: []string{"a", "b"},
+			read: []string{"", "1"}},
+		{name: "the caller stops with a page's last row", pages: [][]string{{"a"}, {"b"}}, fail: -1, stop: 1,
+			rows: []string{"a"}, read: []string{""}},
 	} {
 		for kind, all := range map[string]func(store.Store) func(func(store.Row, error) bool){
 			"query": func(s store.Store) func(func(store.Row, error) bool) {
@@ -83,7 +88,8 @@ func TestAll(t *testing.T) {
 					}
 				}
 				if !slices.Equal(rows, c.rows) || !slices.Equal(s.read, c.read) || !errors.Is(failed, c.err) {
-					t.Errorf("%s, %s: rows %q of the pages after %q, %v; want %q of %q, %v", c.name, kind, rows, s.read, failed, c.rows, c.read, c.err)
+					t.Errorf("%s, %s: rows %q of the pages after %q, %v; want %q of %q, %v", c.name, kind, rows, s.read, failed,
+						c.rows, c.read, c.err)
 				}
 			}
 		}

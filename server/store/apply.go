@@ -11,7 +11,8 @@ import (
 // of current, which may be nil. It fails, wrapping ErrInvalid, if an increment
 // meets another kind or overflows.
 func Apply(u Update, current Item) (Item, error) {
-	next := make(Item, len(current), len(current)+len(u.Set)+len(u.Add))
+	// Most updates name all attributes, or only some that are there.
+	next := make(Item, len(current), max(len(current), len(u.Set)+len(u.Add)))
 	copy(next, current)
 	for _, a := range u.Set {
 		next = next.with(a)

@@ -15,11 +15,13 @@ import (
 func attr(name string, v store.Value) store.Attr { return store.Attr{Name: name, Value: v} }
 
 func same(a, b store.Item) bool {
-	return (a == nil) == (b == nil) && slices.EqualFunc(a, b, func(x, y store.Attr) bool { return x.Name == y.Name && x.Value.Equal(y.Value) })
+	return (a == nil) == (b == nil) &&
+		slices.EqualFunc(a, b, func(x, y store.Attr) bool { return x.Name == y.Name && x.Value.Equal(y.Value) })
 }
 
 func TestEvaluate(t *testing.T) {
-	it := store.NewItem(attr("n", store.Int(5)), attr("s", store.String("m")), attr("b", store.Bytes([]byte("m"))), attr("t", store.Bool(true)), attr("l", store.List([]string{"x"})))
+	it := store.NewItem(attr("n", store.Int(5)), attr("s", store.String("m")), attr("b", store.Bytes([]byte("m"))),
+		attr("t", store.Bool(true)), attr("l", store.List([]string{"x"})))
 	none := store.Condition{}
 	for _, c := range []struct {
 		name    string
@@ -82,15 +84,21 @@ func TestApply(t *testing.T) {
 		want   store.Item
 		err    error
 	}{
-		{"set on nothing", store.Update{Set: []store.Attr{attr("b", store.Int(2)), attr("a", store.Int(1))}}, nil, store.NewItem(attr("a", store.Int(1)), attr("b", store.Int(2))), nil},
-		{"set between", store.Update{Set: []store.Attr{attr("b", store.Int(2))}}, old[:2], store.NewItem(old[0], attr("b", store.Int(2)), old[1]), nil},
-		{"replace by another kind", store.Update{Set: []store.Attr{attr("c", store.Int(2))}}, old[:2], store.NewItem(old[0], attr("c", store.Int(2))), nil},
+		{"set on nothing", store.Update{Set: []store.Attr{attr("b", store.Int(2)), attr("a", store.Int(1))}}, nil,
+			store.NewItem(attr("a", store.Int(1)), attr("b", store.Int(2))), nil},
+		{"set between", store.Update{Set: []store.Attr{attr("b", store.Int(2))}}, old[:2],
+			store.NewItem(old[0], attr("b", store.Int(2)), old[1]), nil},
+		{"replace by another kind", store.Update{Set: []store.Attr{attr("c", store.Int(2))}}, old[:2],
+			store.NewItem(old[0], attr("c", store.Int(2))), nil},
 		{"remove", store.Update{Remove: []string{"a", "x"}}, old[:2], store.NewItem(old[1]), nil},
 		{"remove from nothing", store.Update{Remove: []string{"a"}}, nil, store.Item{}, nil},
-		{"add", store.Update{Add: []store.Increment{{Name: "a", N: -3}, {Name: "z", N: 4}}}, old[:2], store.NewItem(attr("a", store.Int(-2)), old[1], attr("z", store.Int(4))), nil},
+		{"add", store.Update{Add: []store.Increment{{Name: "a", N: -3}, {Name: "z", N: 4}}}, old[:2],
+			store.NewItem(attr("a", store.Int(-2)), old[1], attr("z", store.Int(4))), nil},
 		{"add to a string", store.Update{Add: []store.Increment{{Name: "c", N: 1}}}, old, nil, store.ErrInvalid},
 		{"overflow", store.Update{Add: []store.Increment{{Name: "m", N: 1}}}, old, nil, store.ErrInvalid},
-		{"all at once", store.Update{Set: []store.Attr{attr("b", store.Int(2))}, Remove: []string{"c", "m"}, Add: []store.Increment{{Name: "a", N: 1}}}, old, store.NewItem(attr("a", store.Int(2)), attr("b", store.Int(2))), nil},
+		{"all at once", store.Update{Set: []store.Attr{attr("b", store.Int(2))}, Remove: []string{"c", "m"},
+			Add: []store.Increment{{Name: "a", N: 1}}}, old, store.NewItem(attr("a", store.Int(2)), attr("b", store.Int(2))),
+			nil},
 	} {
 		before := slices.Clone(c.on)
 		got, err := store.Apply(c.update, c.on)
@@ -140,14 +148,16 @@ func TestApplyIsLikeAMap(t *testing.T) {
 func TestNext(t *testing.T) {
 	key := store.Key{Table: store.Users, PK: "a"}
 	old, other := store.NewItem(attr("n", store.Int(1))), store.NewItem(attr("n", store.Int(2)))
-	for op, want := range map[store.Op]store.Item{store.OpPut: other, store.OpUpdate: other, store.OpDelete: nil, store.OpCheck: old} {
+	for op, want := range map[store.Op]store.Item{store.OpPut: other, store.OpUpdate: other, store.OpDelete: nil,
+		store.OpCheck: old} {
 		w := store.Write{Op: op, Key: key, Item: other, Update: store.Update{Set: other}}
 		if got, err := w.Next(old); err != nil || !same(got, want) {
 			t.Errorf("operation %d: %v, %v", op, got, err)
 		}
 	}
-	large := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxItemBytes/2))))
-	w := store.Write{Op: store.OpUpdate, Key: key, Update: store.Update{Set: []store.Attr{attr("t", store.String(strings.Repeat("x", store.MaxItemBytes/2)))}}}
+	large := store.NewItem(attr("s", store.String(strings.Repeat("x", 400<<10/2))))
+	w := store.Write{Op: store.OpUpdate, Key: key,
+		Update: store.Update{Set: []store.Attr{attr("t", store.String(strings.Repeat("x", 400<<10/2)))}}}
 	if _, err := w.Next(large); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("an item too large: %v", err)
 	}
@@ -157,7 +167,8 @@ func TestNext(t *testing.T) {
 }
 
 func TestConditionError(t *testing.T) {
-	err := &store.ConditionError{Failures: []store.Failure{{Index: 0, Name: "request"}, {Index: 2, Name: "head", Current: store.Item{}}}}
+	err := &store.ConditionError{Failures: []store.Failure{{Index: 0, Name: "request"},
+		{Index: 2, Name: "head", Current: store.Item{}}}}
 	if err.Error() != "store: condition failed: request, head" {
 		t.Error(err)
 	}

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,8 +23,8 @@ const (
 type Value struct {
 	kind Kind
 	num  int64
-	str  string // string and bytes: bytes are kept as a string so that no caller can change them
-	list []string
+	str  string    // string and bytes: bytes are kept as a string so that no caller can change them
+	list *[]string // rare: the pointer keeps the other values small
 }
 
 // String makes a string value.
@@ -47,7 +49,10 @@ func Bool(b bool) Value {
 }
 
 // List makes a list of strings from a copy of l.
-func List(l []string) Value { return Value{kind: KindList, list: slices.Clone(l)} }
+func List(l []string) Value {
+	own := slices.Clone(l)
+	return Value{kind: KindList, list: &own}
+}
 
 // Kind returns the kind; 0 for the zero Value.
 func (v Value) Kind() Kind { return v.kind }
@@ -65,11 +70,35 @@ func (v Value) True() bool { return v.kind == KindBool && v.num == 1 }
 func (v Value) Blob() []byte { return []byte(v.str) }
 
 // Strings returns a copy of a list value, else nil.
-func (v Value) Strings() []string { return slices.Clone(v.list) }
+func (v Value) Strings() []string { return slices.Clone(v.strings()) }
+
+func (v Value) strings() []string {
+	if v.list == nil {
+		return nil
+	}
+	return *v.list
+}
+
+// String shows the value to people: no two values look the same.
+func (v Value) String() string {
+	switch v.kind {
+	case KindString:
+		return strconv.Quote(v.str)
+	case KindInt:
+		return strconv.FormatInt(v.num, 10)
+	case KindBytes:
+		return "bytes " + strconv.Quote(v.str)
+	case KindBool:
+		return strconv.FormatBool(v.True())
+	case KindList:
+		return fmt.Sprintf("%q", v.strings())
+	}
+	return "no value"
+}
 
 // Equal reports whether kind and content are the same.
 func (v Value) Equal(w Value) bool {
-	return v.kind == w.kind && v.num == w.num && v.str == w.str && slices.Equal(v.list, w.list)
+	return v.kind == w.kind && v.num == w.num && v.str == w.str && slices.Equal(v.strings(), w.strings())
 }
 
 // Attr is a named value.
@@ -119,7 +148,7 @@ func (v Value) size() int {
 		return 1
 	case KindList:
 		n := 3
-		for _, s := range v.list {
+		for _, s := range v.strings() {
 			n += 1 + len(s)
 		}
 		return n

@@ -154,6 +154,13 @@ type Write struct {
 	Update Update    // OpUpdate
 	Cond   Condition // empty: always true
 	Name   string    // what a failure of Cond is called, e.g. "head"
+	// Fresh says of an OpPut that its key has just been made at random, so that there can be
+	// no item: an engine need not look, and Cond counts as true. Where it may be wrong another
+	// condition of the plan must fail.
+	Fresh bool
+	// Frees says that freeing space depends on the write: it is done though the storage is
+	// full, see ErrFull.
+	Frees bool
 }
 
 // Plan is a transaction: at most MaxPlanWrites writes, no item twice. Token
@@ -173,7 +180,7 @@ var (
 	ErrUnavailable = errors.New("store: unavailable")
 	ErrAmbiguous   = errors.New("store: outcome unknown")
 	ErrInvalid     = errors.New("store: invalid request")
-	ErrFull        = errors.New("store: storage full") // nothing was written; deletes and reads still work
+	ErrFull        = errors.New("store: storage full") // nothing was written; deletes, what Frees, and reads still work
 	ErrCorrupt     = errors.New("store: corrupt data")
 )
 

@@ -3,7 +3,7 @@ package store
 // Table is the name of a table.
 type Table string
 
-// The tables. Their rows, keys and limits are declared in package table.
+// The tables. Their rows, keys and limits are declared in package table and below it.
 const (
 	Users            Table = "users"
 	Chats            Table = "chats"
@@ -27,6 +27,12 @@ const (
 	Topics           Table = "topics"
 	Subscriptions    Table = "subscriptions"
 	Audit            Table = "audit"
+	SearchEvents     Table = "search_events"
+	Projections      Table = "projections"
+	Identifiers      Table = "identifiers"
+	People           Table = "people"
+	Revocations      Table = "revocations"
+	Services         Table = "services"
 )
 
 // Def declares the shape of a table: whether its key has a sort key and whether
@@ -63,5 +69,11 @@ func Tables() []Def {
 		{Topics, true, false},
 		{Subscriptions, true, false},
 		{Audit, true, true},
+		{SearchEvents, true, true},
+		{Projections, true, false},
+		{Identifiers, true, false},
+		{People, true, true},
+		{Revocations, true, true},
+		{Services, true, false},
 	}
 }

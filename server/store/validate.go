@@ -96,7 +96,7 @@ func (v Value) validText() bool {
 	if v.kind == KindString && !utf8.ValidString(v.str) {
 		return false
 	}
-	for _, s := range v.list {
+	for _, s := range v.strings() {
 		if !utf8.ValidString(s) {
 			return false
 		}
@@ -114,6 +114,9 @@ func (w *Write) Validate() error {
 	}
 	if u := &w.Update; w.Op != OpUpdate && len(u.Set)+len(u.Remove)+len(u.Add) > 0 {
 		return invalid("an update for %s, which is not updated", w.Key)
+	}
+	if w.Fresh && w.Op != OpPut {
+		return invalid("a fresh key of %s, which is not put", w.Key)
 	}
 	switch w.Op {
 	case OpPut:

@@ -35,9 +35,10 @@ func puts(n int) []store.Write {
 }
 
 func TestKeys(t *testing.T) {
-	long := strings.Repeat("k", store.MaxKeyBytes)
+	long := strings.Repeat("k", 1024)
 	for _, k := range []store.Key{
-		user, {Table: store.Users, PK: long}, {Table: store.Messages, PK: long, SK: long}, {Table: store.Messages, PK: "a\x01", SK: "☕"},
+		user, {Table: store.Users, PK: long}, {Table: store.Messages, PK: long, SK: long},
+		{Table: store.Messages, PK: "a\x01", SK: "☕"},
 	} {
 		if err := k.Validate(); err != nil {
 			t.Errorf("%.50s: %v", k, err)
@@ -45,9 +46,11 @@ func TestKeys(t *testing.T) {
 	}
 	for what, k := range map[string]store.Key{
 		"no table": {PK: "a"}, "unknown table": {Table: "nope", PK: "a"}, "no partition": {Table: store.Users},
-		"long": {Table: store.Users, PK: long + "k"}, "zero byte": {Table: store.Users, PK: "a\x00"}, "not UTF-8": {Table: store.Users, PK: "\xc3"},
+		"long": {Table: store.Users, PK: long + "k"}, "zero byte": {Table: store.Users, PK: "a\x00"},
+		"not UTF-8":             {Table: store.Users, PK: "\xc3"},
 		"sort key without need": {Table: store.Users, PK: "a", SK: "b"}, "no sort key": {Table: store.Messages, PK: "a"},
-		"long sort key": {Table: store.Messages, PK: "a", SK: long + "k"}, "zero byte in sort key": {Table: store.Messages, PK: "a", SK: "\x00"},
+		"long sort key":         {Table: store.Messages, PK: "a", SK: long + "k"},
+		"zero byte in sort key": {Table: store.Messages, PK: "a", SK: "\x00"},
 	} {
 		wantInvalid(t, what, k.Validate())
 	}
@@ -67,7 +70,8 @@ func TestWrites(t *testing.T) {
 		"expiry set":     update(request, store.Update{Set: []store.Attr{expiry}}),
 		"expiry removed": update(request, store.Update{Remove: []string{store.ExpiresAtField}}),
 		"expiry put off": update(request, store.Update{Add: []store.Increment{{Name: store.ExpiresAtField, N: 60}}}),
-		"check":          when(store.Exists().Without("x").Eq("b", store.Bytes(nil)).Lt("s", store.String("")).Le("n", store.Int(0))),
+		"check": when(store.Exists().Without("x").Eq("b", store.Bytes(nil)).Lt("s", store.String("")).Le("n",
+			store.Int(0))),
 	} {
 		if err := w.Validate(); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -79,11 +83,15 @@ func TestWrites(t *testing.T) {
 	}
 	for what, w := range map[string]store.Write{
 		"no operation": {Key: user}, "unknown operation": {Op: store.OpCheck + 1, Key: user}, "bad key": put(store.Key{}),
-		"put without an item": {Op: store.OpPut, Key: user}, "delete with an item": {Op: store.OpDelete, Key: user, Item: store.Item{}},
-		"put with an update":   {Op: store.OpPut, Key: user, Item: store.Item{}, Update: store.Update{Remove: []string{"a"}}},
-		"update with an item":  {Op: store.OpUpdate, Key: user, Item: store.Item{}, Update: store.Update{Remove: []string{"a"}}},
-		"unsorted":             {Op: store.OpPut, Key: user, Item: store.Item{attr("b", store.Int(1)), attr("a", store.Int(1))}},
-		"name twice":           {Op: store.OpPut, Key: user, Item: store.Item{attr("a", store.Int(1)), attr("a", store.Int(1))}},
+		"put without an item": {Op: store.OpPut, Key: user},
+		"delete with an item": {Op: store.OpDelete, Key: user, Item: store.Item{}},
+		"put with an update":  {Op: store.OpPut, Key: user, Item: store.Item{}, Update: store.Update{Remove: []string{"a"}}},
+		"update with an item": {Op: store.OpUpdate, Key: user, Item: store.Item{},
+			Update: store.Update{Remove: []string{"a"}}},
+		"unsorted": {Op: store.OpPut, Key: user,
+			Item: store.Item{attr("b", store.Int(1)), attr("a", store.Int(1))}},
+		"name twice": {Op: store.OpPut, Key: user,
+			Item: store.Item{attr("a", store.Int(1)), attr("a", store.Int(1))}},
 		"no value":             put(user, attr("a", store.Value{})),
 		"no name":              put(user, attr("", store.Int(1))),
 		"long name":            put(user, attr(strings.Repeat("n", 256), store.Int(1))),
@@ -119,9 +127,11 @@ func TestWrites(t *testing.T) {
 
 func TestPlans(t *testing.T) {
 	for what, p := range map[string]store.Plan{
-		"the most": {Writes: puts(store.MaxPlanWrites), Token: strings.Repeat("t", 36)}, "few": {Writes: puts(1)},
-		"one partition":         {Writes: []store.Write{put(store.Key{Table: store.Messages, PK: "a", SK: "1"}), put(store.Key{Table: store.Messages, PK: "a", SK: "2"})}},
-		"one key in two tables": {Writes: []store.Write{put(store.Key{Table: store.Users, PK: "a"}), put(store.Key{Table: store.Chats, PK: "a"})}},
+		"the most": {Writes: puts(100), Token: strings.Repeat("t", 36)}, "few": {Writes: puts(1)},
+		"one partition": {Writes: []store.Write{put(store.Key{Table: store.Messages, PK: "a", SK: "1"}),
+			put(store.Key{Table: store.Messages, PK: "a", SK: "2"})}},
+		"one key in two tables": {Writes: []store.Write{put(store.Key{Table: store.Users, PK: "a"}),
+			put(store.Key{Table: store.Chats, PK: "a"})}},
 	} {
 		if err := p.Validate(); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -129,10 +139,11 @@ func TestPlans(t *testing.T) {
 	}
 	large := puts(11)
 	for i := range large {
-		large[i].Item = store.NewItem(attr("s", store.Bytes(make([]byte, store.MaxItemBytes-100))))
+		large[i].Item = store.NewItem(attr("s", store.Bytes(make([]byte, 400<<10-100))))
 	}
 	for what, p := range map[string]store.Plan{
-		"empty": {}, "too many": {Writes: puts(store.MaxPlanWrites + 1)}, "long token": {Writes: puts(1), Token: strings.Repeat("t", 37)},
+		"empty": {}, "too many": {Writes: puts(101)},
+		"long token":       {Writes: puts(1), Token: strings.Repeat("t", 37)},
 		"twice":            {Writes: []store.Write{put(user), {Op: store.OpDelete, Key: user}}},
 		"twice among many": {Writes: append(puts(20), puts(1)...)},
 		"too large":        {Writes: large}, "a bad write": {Writes: append(puts(3), store.Write{})},
@@ -147,7 +158,7 @@ func TestPlans(t *testing.T) {
 
 func TestItemLimit(t *testing.T) {
 	blob := func(n int) store.Write { return put(user, attr("s", store.Bytes(make([]byte, n)))) }
-	fits, over := blob(store.MaxItemBytes-100), blob(store.MaxItemBytes-10)
+	fits, over := blob(400<<10-100), blob(400<<10-10)
 	if err := fits.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -155,26 +166,28 @@ func TestItemLimit(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
-	if err := store.ValidateBatch(append(puts(store.MaxBatchWrite-1), store.Write{Op: store.OpDelete, Key: user})); err != nil {
+	if err := store.ValidateBatch(append(puts(24),
+		store.Write{Op: store.OpDelete, Key: user})); err != nil {
 		t.Error(err)
 	}
 	conditional := put(user)
 	conditional.Cond, conditional.Name = store.Absent(), "x"
 	for what, writes := range map[string][]store.Write{
-		"empty": nil, "too many": puts(store.MaxBatchWrite + 1), "condition": {conditional}, "twice": {put(user), put(user)},
+		"empty": nil, "too many": puts(26), "condition": {conditional}, "twice": {put(user), put(user)},
 		"update": {{Op: store.OpUpdate, Key: user, Update: store.Update{Remove: []string{"a"}}}},
 		"check":  {{Op: store.OpCheck, Key: user, Cond: store.Exists(), Name: "x"}}, "bad key": {put(store.Key{})},
 	} {
 		wantInvalid(t, what, store.ValidateBatch(writes))
 	}
 	var keys []store.Key
-	for _, w := range puts(store.MaxBatchGet + 1) {
+	for _, w := range puts(101) {
 		keys = append(keys, w.Key)
 	}
 	if err := store.ValidateKeys(keys[1:]); err != nil {
 		t.Error(err)
 	}
-	for what, keys := range map[string][]store.Key{"empty": nil, "too many": keys, "twice": {user, request, user}, "bad": {{}}} {
+	for what, keys := range map[string][]store.Key{"empty": nil, "too many": keys, "twice": {user, request, user},
+		"bad": {{}}} {
 		wantInvalid(t, what, store.ValidateKeys(keys))
 	}
 }
@@ -185,9 +198,11 @@ func TestQueriesAndScans(t *testing.T) {
 		t.Error(err)
 	}
 	for what, change := range map[string]func(*store.Query){
-		"unknown table": func(q *store.Query) { q.Table = "nope" }, "no sort key": func(q *store.Query) { q.Table = store.Users },
-		"no partition": func(q *store.Query) { q.PK = "" }, "bad from": func(q *store.Query) { q.From = "\x00" },
-		"bad to": func(q *store.Query) { q.To = "\xff" }, "bad cursor": func(q *store.Query) { q.Cursor = strings.Repeat("x", 1025) },
+		"unknown table": func(q *store.Query) { q.Table = "nope" },
+		"no sort key":   func(q *store.Query) { q.Table = store.Users },
+		"no partition":  func(q *store.Query) { q.PK = "" }, "bad from": func(q *store.Query) { q.From = "\x00" },
+		"bad to":     func(q *store.Query) { q.To = "\xff" },
+		"bad cursor": func(q *store.Query) { q.Cursor = strings.Repeat("x", 1025) },
 	} {
 		bad := q
 		change(&bad)
@@ -203,9 +218,10 @@ func TestQueriesAndScans(t *testing.T) {
 	for what, change := range map[string]func(*store.Scan){
 		"unknown table": func(s *store.Scan) { s.Table = "nope" }, "segment too high": func(s *store.Scan) { s.Segment = 3 },
 		"negative segment": func(s *store.Scan) { s.Segment = -1 }, "no segments": func(s *store.Scan) { s.Segments = 0 },
-		"too many segments": func(s *store.Scan) { s.Segments = store.MaxSegments + 1 },
-		"bad cursor":        func(s *store.Scan) { s.Cursor = "a" }, "cursor of another table": func(s *store.Scan) { s.Table = store.Users },
-		"cursor in three parts": func(s *store.Scan) { s.Cursor = "a\x00b\x00c" },
+		"too many segments":       func(s *store.Scan) { s.Segments = 1025 },
+		"bad cursor":              func(s *store.Scan) { s.Cursor = "a" },
+		"cursor of another table": func(s *store.Scan) { s.Table = store.Users },
+		"cursor in three parts":   func(s *store.Scan) { s.Cursor = "a\x00b\x00c" },
 	} {
 		bad := s
 		change(&bad)
@@ -278,7 +294,8 @@ func TestPager(t *testing.T) {
 	for i, x := range []struct {
 		row  store.Row
 		more bool
-	}{{row("1", 1, 0), true}, {row("2", 1, 50), true}, {row("3", 1, 150), true}, {row("4", 1, 100), true}, {row("5", 1, 0), false}} {
+	}{{row("1", 1, 0), true}, {row("2", 1, 50), true}, {row("3", 1, 150), true}, {row("4", 1, 100), true},
+		{row("5", 1, 0), false}} {
 		if p.Add(x.row, x.row.Key.SK) != x.more {
 			t.Fatalf("row %d", i+1)
 		}
@@ -288,7 +305,7 @@ func TestPager(t *testing.T) {
 	}
 	p = store.NewPager(0, now)
 	n := 0
-	for p.Add(row(fmt.Sprint(n), store.MaxPageBytes/4, 50), fmt.Sprint(n)) {
+	for p.Add(row(fmt.Sprint(n), (1<<20)/4, 50), fmt.Sprint(n)) {
 		n++
 	}
 	if len(p.Page.Rows) != 0 || n < 3 || n > 5 || p.Page.Cursor != fmt.Sprint(n-1) {
@@ -320,7 +337,8 @@ func TestValuesAreImmutable(t *testing.T) {
 // never change. New tables are added here and there at the end.
 func TestTablesKeepTheirPlace(t *testing.T) {
 	const want = "users chats chat_counters chat_memberships delivery_state messages events outbox idempotency_keys direct_chat_index " +
-		"pending_members leases meta consumer_attempts dead_letters schemas sessions otp_requests notifications topics subscriptions audit"
+		"pending_members leases meta consumer_attempts dead_letters schemas sessions otp_requests notifications topics subscriptions audit " +
+		"search_events projections identifiers people revocations services"
 	var got []string
 	for _, d := range store.Tables() {
 		got = append(got, string(d.Name))

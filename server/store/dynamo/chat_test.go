@@ -20,7 +20,8 @@ import (
 // service makes a chat service on a store; committed is told of its commits.
 func service(t testing.TB, s *dynamo.Store, process string, committed func(chat.Commit)) *chat.Service {
 	t.Helper()
-	svc, err := chat.New(t.Context(), chat.Config{Store: s, Clock: time.Now, Generation: s.Generation(), Producer: process, Committed: committed})
+	svc, err := chat.New(t.Context(), chat.Config{Store: s, Clock: time.Now, Generation: s.Generation(), Producer: process,
+		Committed: committed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,8 +170,12 @@ func BenchmarkTransact(b *testing.B) {
 	for n := range b.N {
 		sk := table.Number(int64(n))
 		err := st.Transact(b.Context(), store.Plan{Writes: []store.Write{
-			{Op: store.OpUpdate, Key: table.UserChatKey("u", "c"), Update: store.Update{Set: []store.Attr{{Name: "n", Value: store.Int(1)}}}, Cond: store.Condition{}.Without("left"), Name: "member"},
-			{Op: store.OpPut, Key: table.HeadKey("c"), Item: store.NewItem(store.Attr{Name: "version", Value: store.Int(int64(n))}), Cond: store.Condition{}.Ne("version", store.Int(int64(n))), Name: "head"},
+			{Op: store.OpUpdate, Key: table.UserChatKey("u", "c"),
+				Update: store.Update{Set: []store.Attr{{Name: "n", Value: store.Int(1)}}}, Cond: store.Condition{}.Without("left"),
+				Name: "member"},
+			{Op: store.OpPut, Key: table.HeadKey("c"),
+				Item: store.NewItem(store.Attr{Name: "version", Value: store.Int(int64(n))}),
+				Cond: store.Condition{}.Ne("version", store.Int(int64(n))), Name: "head"},
 			{Op: store.OpPut, Key: table.RequestKey(sk), Item: store.NewItem(), Cond: store.Absent(), Name: "request"},
 			{Op: store.OpPut, Key: store.Key{Table: store.Messages, PK: "c", SK: sk}, Item: text},
 			{Op: store.OpPut, Key: store.Key{Table: store.Events, PK: "c", SK: sk}, Item: text},
@@ -196,7 +201,8 @@ func BenchmarkSend(b *testing.B) {
 			for range callers {
 				wg.Go(func() {
 					for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
-						if _, err := svc.Send(b.Context(), chat.Send{Caller: "user_1", ChatID: id, Content: text, ClientMessageID: fmt.Sprint(i)}); err != nil {
+						if _, err := svc.Send(b.Context(),
+							chat.Send{Caller: "user_1", ChatID: id, Content: text, ClientMessageID: fmt.Sprint(i)}); err != nil {
 							b.Error(err)
 							return
 						}

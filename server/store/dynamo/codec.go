@@ -23,7 +23,8 @@ type schema struct {
 func schemas(prefix string) map[store.Table]*schema {
 	m := map[store.Table]*schema{}
 	for _, d := range tables.Definitions(prefix) {
-		m[d.Table] = &schema{def: store.Def{Name: d.Table, SortKey: d.SortKey != "", TTL: d.TTL}, name: d.Name, pk: d.PartitionKey, sk: d.SortKey}
+		m[d.Table] = &schema{def: store.Def{Name: d.Table, SortKey: d.SortKey != "", TTL: d.TTL}, name: d.Name,
+			pk: d.PartitionKey, sk: d.SortKey}
 	}
 	return m
 }

@@ -52,10 +52,12 @@ func TestSendCostsThirteenWriteUnits(t *testing.T) {
 			after, c := st.Stats(), m.Count()
 			want := map[int]int{512: 13, 1000: 17}[length]
 			if units := after.WriteUnits - before.WriteUnits; units != float64(want) || c.WriteUnits != want {
-				t.Errorf("%d members: a send of %d bytes costs %g write units, by the rules %d, not %d", members, length, units, c.WriteUnits, want)
+				t.Errorf("%d members: a send of %d bytes costs %g write units, by the rules %d, not %d", members, length, units,
+					c.WriteUnits, want)
 			}
 			if after.ReadUnits != before.ReadUnits || after.Requests-before.Requests != 2 {
-				t.Errorf("%d members: %g read units, %d requests", members, after.ReadUnits-before.ReadUnits, after.Requests-before.Requests)
+				t.Errorf("%d members: %g read units, %d requests", members, after.ReadUnits-before.ReadUnits,
+					after.Requests-before.Requests)
 			}
 		}
 	}
@@ -89,7 +91,8 @@ func TestGroupedSendsCostLess(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := &held{Store: outside}
 			var last chat.Commit
-			svc, err := chat.New(t.Context(), chat.Config{Store: h, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) { last = c }})
+			svc, err := chat.New(t.Context(),
+				chat.Config{Store: h, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) { last = c }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +103,8 @@ func TestGroupedSendsCostLess(t *testing.T) {
 			var wg sync.WaitGroup
 			for n := range 25 { // the first goes alone
 				wg.Go(func() {
-					r := chat.Send{Caller: users[n%senders], ChatID: id, Content: strings.Repeat("x", 512), ClientMessageID: messageID(n)}
+					r := chat.Send{Caller: users[n%senders], ChatID: id, Content: strings.Repeat("x", 512),
+						ClientMessageID: messageID(n)}
 					if _, err := svc.Send(t.Context(), r); err != nil {
 						t.Error(err)
 					}
@@ -130,7 +134,8 @@ func TestWhatCommandsCost(t *testing.T) {
 	m := &dynamotest.Meter{}
 	st := dynamotest.Fresh(t, m.Watch)
 	now := time.Now() // stands still: the service writes the time down now and then
-	svc, err := chat.New(t.Context(), chat.Config{Store: st, Clock: func() time.Time { return now }, Generation: "g", Producer: "p"})
+	svc, err := chat.New(t.Context(),
+		chat.Config{Store: st, Clock: func() time.Time { return now }, Generation: "g", Producer: "p"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +156,8 @@ func TestWhatCommandsCost(t *testing.T) {
 	}
 	change := func(op chat.Operation, user int) func() error {
 		return func() error {
-			_, err := svc.Change(ctx, op, chat.MemberChange{Caller: users[0], ChatID: id, UserID: users[user], Role: table.Admin})
+			_, err := svc.Change(ctx, op, chat.MemberChange{Caller: users[0], ChatID: id, UserID: users[user],
+				Role: table.Admin})
 			return err
 		}
 	}
@@ -159,29 +165,37 @@ func TestWhatCommandsCost(t *testing.T) {
 	if err := create(2)(); err != nil {
 		t.Fatal(err)
 	}
+	direct, err := svc.CreateDirect(ctx, chat.CreateDirect{Caller: users[0], Other: users[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := func(chatID *string) func() error {
+		return func() error {
+			if _, err := svc.Send(ctx, chat.Send{Caller: users[0], ChatID: *chatID, Content: "x"}); err != nil {
+				return err
+			}
+			m.Reset()
+			_, err := svc.MarkRead(ctx, chat.MarkRead{Caller: users[1], ChatID: *chatID, Sequence: 1})
+			return err
+		}
+	}
 	for _, c := range []struct {
 		name            string
 		do              func() error
 		requests, write int
 		read            float64
 	}{
-		{"create a group of 2", create(2), 4, 32, 3},
-		{"create a group of 100", create(100), 12, 880, 109},
+		{"create a group of 2", create(2), 5, 32, 3},
+		{"create a group of 100", create(100), 14, 880, 111},
 		{"remove a member", change(chat.OpRemove, 50), 2, 20, 4},
-		{"add a member", change(chat.OpAdd, 50), 2, 16, 3},
+		{"add a member", change(chat.OpAdd, 50), 2, 18, 3},
 		{"change a role", change(chat.OpRole, 50), 2, 8, 4},
 		{"rename", func() error {
 			_, _, err := svc.UpdateChat(ctx, chat.ChatChange{Caller: users[0], ChatID: id, Name: &name})
 			return err
 		}, 2, 10, 2},
-		{"mark as read", func() error {
-			if _, err := svc.Send(ctx, chat.Send{Caller: users[0], ChatID: id, Content: "x"}); err != nil {
-				return err
-			}
-			m.Reset()
-			_, err := svc.MarkRead(ctx, chat.MarkRead{Caller: users[1], ChatID: id, Sequence: 1})
-			return err
-		}, 3, 1, 2},
+		{"mark as read", mark(&id), 3, 1, 2},
+		{"mark as read in a direct chat, which tells the other one", mark(&direct.ChatID), 4, 4, 3},
 	} {
 		m.Reset()
 		before := st.Stats()
@@ -189,8 +203,10 @@ func TestWhatCommandsCost(t *testing.T) {
 			t.Fatal(c.name, err)
 		}
 		got, after := m.Count(), st.Stats()
-		if read := after.ReadUnits - before.ReadUnits; got.Requests != c.requests || got.WriteUnits != c.write || read != c.read {
-			t.Errorf("%s: %d requests %v, %d write units, %g read units; want %d, %d, %g", c.name, got.Requests, got.ByName, got.WriteUnits, read, c.requests, c.write, c.read)
+		if read := after.ReadUnits - before.ReadUnits; got.Requests != c.requests || got.WriteUnits != c.write ||
+			read != c.read {
+			t.Errorf("%s: %d requests %v, %d write units, %g read units; want %d, %d, %g", c.name, got.Requests, got.ByName,
+				got.WriteUnits, read, c.requests, c.write, c.read)
 		}
 	}
 }
@@ -239,7 +255,8 @@ func TestHotHeadHoldsUpNoOther(t *testing.T) {
 	var hot atomic.Value // the chat, "" for none
 	hot.Store("")
 	f := dynamotest.NewFaults(func(r dynamotest.Request) dynamotest.Fault {
-		if id := hot.Load().(string); id != "" && r.Operation == "TransactWriteItems" && strings.Contains(string(r.Body), id) {
+		if id := hot.Load().(string); id != "" && r.Operation == "TransactWriteItems" &&
+			strings.Contains(string(r.Body), id) {
 			return dynamotest.NoCapacity
 		}
 		return dynamotest.None
@@ -249,7 +266,8 @@ func TestHotHeadHoldsUpNoOther(t *testing.T) {
 	users := userIDs(8)
 	one, other := group(t, svc, users...), group(t, svc, users...)
 	send := func(id string, n int) {
-		if _, err := svc.Send(t.Context(), chat.Send{Caller: users[n%len(users)], ChatID: id, Content: "x", ClientMessageID: messageID(n)}); err != nil {
+		if _, err := svc.Send(t.Context(),
+			chat.Send{Caller: users[n%len(users)], ChatID: id, Content: "x", ClientMessageID: messageID(n)}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -35,7 +35,8 @@ func TestContract(t *testing.T) { contract(t) }
 func TestContractWithoutSingleWrites(t *testing.T) { contract(t, dynamo.NoShort) }
 
 func TestOpenWithoutTables(t *testing.T) {
-	_, err := dynamo.Open(t.Context(), dynamo.Options{Wire: wire.Config{Endpoint: dynamotest.Endpoint(t)}, Prefix: "nothing_here_"})
+	_, err := dynamo.Open(t.Context(),
+		dynamo.Options{Wire: wire.Config{Endpoint: dynamotest.Endpoint(t)}, Prefix: "nothing_here_"})
 	if err == nil || !strings.Contains(err.Error(), wire.ErrNoTables.Error()) || strings.Contains(err.Error(), "\n") {
 		t.Fatal(err)
 	}

@@ -21,7 +21,8 @@ import (
 // way; a restore gives another.
 func TestGeneration(t *testing.T) {
 	first := dynamotest.Fresh(t)
-	if err := first.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: dynamo.GenerationKey}}}); err != nil {
+	if err := first.Transact(t.Context(),
+		store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: dynamo.GenerationKey}}}); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]string, 8)
@@ -51,7 +52,8 @@ func TestGeneration(t *testing.T) {
 	if err != nil || id == got[0] {
 		t.Fatal(id, err)
 	}
-	if g := dynamotest.Open(t, dynamo.Options{Prefix: first.Options().Prefix, Wire: first.Options().Wire}).Generation(); g != id {
+	same := dynamo.Options{Prefix: first.Options().Prefix, Wire: first.Options().Wire}
+	if g := dynamotest.Open(t, same).Generation(); g != id {
 		t.Fatalf("generation %q after %q", g, id)
 	}
 }
@@ -60,11 +62,12 @@ func TestGeneration(t *testing.T) {
 func TestForeignRows(t *testing.T) {
 	s := dynamotest.Fresh(t)
 	for name, v := range map[string]types.AttributeValue{
-		"fraction":      &types.AttributeValueMemberN{Value: "1.5"},
-		"large number":  &types.AttributeValueMemberN{Value: "9223372036854775808"},
-		"map":           &types.AttributeValueMemberM{Value: map[string]types.AttributeValue{}},
-		"null":          &types.AttributeValueMemberNULL{Value: true},
-		"mixed list":    &types.AttributeValueMemberL{Value: []types.AttributeValue{&types.AttributeValueMemberN{Value: "1"}}},
+		"fraction":     &types.AttributeValueMemberN{Value: "1.5"},
+		"large number": &types.AttributeValueMemberN{Value: "9223372036854775808"},
+		"map":          &types.AttributeValueMemberM{Value: map[string]types.AttributeValue{}},
+		"null":         &types.AttributeValueMemberNULL{Value: true},
+		"mixed list": &types.AttributeValueMemberL{
+			Value: []types.AttributeValue{&types.AttributeValueMemberN{Value: "1"}}},
 		"set of string": &types.AttributeValueMemberSS{Value: []string{"x"}},
 	} {
 		k := store.Key{Table: store.Messages, PK: name, SK: "1"}
@@ -74,7 +77,8 @@ func TestForeignRows(t *testing.T) {
 		_, get := s.Get(t.Context(), k, store.Strong)
 		_, batch := s.BatchGet(t.Context(), []store.Key{k}, store.Strong)
 		_, query := s.Query(t.Context(), store.Query{Table: store.Messages, PK: name})
-		check := s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: k, Item: store.NewItem(), Cond: store.Absent(), Name: "x"}}})
+		check := s.Transact(t.Context(),
+			store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: k, Item: store.NewItem(), Cond: store.Absent(), Name: "x"}}})
 		for what, err := range map[string]error{"get": get, "batch get": batch, "query": query, "failed condition": check} {
 			if !errors.Is(err, store.ErrCorrupt) {
 				t.Errorf("%s of a %s: %v", what, name, err)
@@ -91,12 +95,13 @@ func TestForeignRows(t *testing.T) {
 func TestLargeBatch(t *testing.T) {
 	s := dynamotest.Fresh(t)
 	const n = 48
-	text := strings.Repeat("x", store.MaxItemBytes-200)
+	text := strings.Repeat("x", 400<<10-200)
 	var keys []store.Key
 	for i := range n {
 		k := row(fmt.Sprint(i))
 		keys = append(keys, k)
-		it := store.NewItem(store.Attr{Name: "n", Value: store.Int(int64(i))}, store.Attr{Name: "s", Value: store.String(text)})
+		it := store.NewItem(store.Attr{Name: "n", Value: store.Int(int64(i))},
+			store.Attr{Name: "s", Value: store.String(text)})
 		if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: k, Item: it}}); err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +147,8 @@ func TestLongestExpressions(t *testing.T) {
 	if err != nil || len(it) != 100 || it.Get(name(99)).Int64() != 2 {
 		t.Fatal(len(it), err)
 	}
-	err = s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpUpdate, Key: row("a"), Update: more, Cond: c, Name: "c"}}})
+	err = s.Transact(t.Context(), store.Plan{
+		Writes: []store.Write{{Op: store.OpUpdate, Key: row("a"), Update: more, Cond: c, Name: "c"}}})
 	if !errors.Is(err, store.ErrInvalid) {
 		t.Fatalf("both at once: %v", err)
 	}

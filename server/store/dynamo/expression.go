@@ -88,7 +88,7 @@ func (e *expression) term(t store.Term) string {
 // guard is the condition under which an increment does not fail.
 func (e *expression) guard(inc store.Increment) string {
 	a := e.attr(inc.Name)
-	at, bound := "<=", int64(math.MaxInt64-max(inc.N, 0))
+	at, bound := "<=", math.MaxInt64-max(inc.N, 0)
 	if inc.N < 0 {
 		at, bound = ">=", math.MinInt64-inc.N
 	}
@@ -133,7 +133,9 @@ func (e *expression) update(u store.Update) string {
 			each(i)
 		}
 	}
-	clause("SET ", len(u.Set), func(i int) { b.WriteString(e.attr(u.Set[i].Name) + "=" + e.value(encode(u.Set[i].Value))) })
+	clause("SET ", len(u.Set), func(i int) {
+		b.WriteString(e.attr(u.Set[i].Name) + "=" + e.value(encode(u.Set[i].Value)))
+	})
 	clause("REMOVE ", len(u.Remove), func(i int) { b.WriteString(e.attr(u.Remove[i])) })
 	clause("ADD ", len(u.Add), func(i int) { b.WriteString(e.attr(u.Add[i].Name) + " " + e.value(number(u.Add[i].N))) })
 	return b.String()

@@ -62,19 +62,28 @@ func TestFates(t *testing.T) {
 		err       error
 		written   int64
 	}{
-		{"conflict, then fine", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.Conflict, dynamotest.Conflict}, nil, 1},
+		{"conflict, then fine", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.Conflict, dynamotest.Conflict}, nil,
+			1},
 		{"conditions of a conflict do not count", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.Mixed}, nil, 1},
-		{"throttled, then fine", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.Throttled, dynamotest.NoCapacity}, nil, 1},
-		{"lost answer, counted once", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.LostAnswer, dynamotest.InProgress}, nil, 1},
-		{"failed after, counted once", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.FailAfter, dynamotest.FailAfter}, nil, 1},
-		{"lost request", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.LostRequest, dynamotest.FailBefore}, nil, 1},
+		{"throttled, then fine", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.Throttled, dynamotest.NoCapacity},
+			nil, 1},
+		{"lost answer, counted once", two, "TransactWriteItems",
+			[]dynamotest.Fault{dynamotest.LostAnswer, dynamotest.InProgress}, nil, 1},
+		{"failed after, counted once", two, "TransactWriteItems",
+			[]dynamotest.Fault{dynamotest.FailAfter, dynamotest.FailAfter}, nil, 1},
+		{"lost request", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.LostRequest, dynamotest.FailBefore}, nil,
+			1},
 		{"token of another request", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.OtherToken}, nil, 1},
-		{"limits of the account and of a partition", two, "TransactWriteItems", []dynamotest.Fault{dynamotest.TooMany, dynamotest.Capacity, dynamotest.Capacity}, nil, 1},
-		{"a partition without capacity, without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.Capacity, dynamotest.Capacity}, nil, 1},
+		{"limits of the account and of a partition", two, "TransactWriteItems",
+			[]dynamotest.Fault{dynamotest.TooMany, dynamotest.Capacity, dynamotest.Capacity}, nil, 1},
+		{"a partition without capacity, without a token", one, "UpdateItem",
+			[]dynamotest.Fault{dynamotest.Capacity, dynamotest.Capacity}, nil, 1},
 		{"lost answer without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.LostAnswer}, store.ErrAmbiguous, 1},
-		{"lost request without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.LostRequest}, store.ErrAmbiguous, 0},
+		{"lost request without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.LostRequest}, store.ErrAmbiguous,
+			0},
 		{"failed without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.FailAfter}, store.ErrAmbiguous, 1},
-		{"conflict without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.Conflict, dynamotest.Throttled}, nil, 1},
+		{"conflict without a token", one, "UpdateItem", []dynamotest.Fault{dynamotest.Conflict, dynamotest.Throttled}, nil,
+			1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := dynamotest.On(c.operation, c.faults...)
@@ -99,7 +108,8 @@ func TestGivingUp(t *testing.T) {
 	for _, c := range []struct {
 		fault     dynamotest.Fault
 		ambiguous bool
-	}{{dynamotest.Throttled, false}, {dynamotest.Conflict, false}, {dynamotest.LostRequest, true}, {dynamotest.LostAnswer, true}} {
+	}{{dynamotest.Throttled, false}, {dynamotest.Conflict, false}, {dynamotest.LostRequest, true},
+		{dynamotest.LostAnswer, true}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		f := dynamotest.Always("TransactWriteItems", c.fault)
 		rounds := 0
@@ -121,12 +131,14 @@ func TestGivingUp(t *testing.T) {
 
 // Without time for another attempt the last answer stands, before the time is up.
 func TestLastWords(t *testing.T) {
-	for fault, want := range map[dynamotest.Fault]error{dynamotest.Throttled: store.ErrThrottled, dynamotest.Conflict: store.ErrConflict, dynamotest.LostAnswer: store.ErrAmbiguous} {
+	for fault, want := range map[dynamotest.Fault]error{dynamotest.Throttled: store.ErrThrottled,
+		dynamotest.Conflict: store.ErrConflict, dynamotest.LostAnswer: store.ErrAmbiguous} {
 		f := dynamotest.Always("TransactWriteItems", fault)
 		s := dynamotest.Fresh(t, f.Inject, func(o *dynamo.Options) {
 			o.Wire.Sleep = func(context.Context, time.Duration) error { return errors.New("no more time") }
 		})
-		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{add("a", 1), putOf("b", 1)}}); !errors.Is(err, want) {
+		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{add("a", 1), putOf("b", 1)}}); !errors.Is(err,
+			want) {
 			t.Errorf("%s: %v, want %v", fault, err, want)
 		}
 	}
@@ -152,7 +164,8 @@ func TestBatchesNeverFinished(t *testing.T) {
 	if err := s.BatchWrite(t.Context(), []store.Write{putOf("a", 1), putOf("b", 1)}); !errors.Is(err, store.ErrThrottled) {
 		t.Errorf("write: %v", err)
 	}
-	if _, err := s.BatchGet(t.Context(), []store.Key{row("a"), row("b")}, store.Strong); !errors.Is(err, store.ErrThrottled) {
+	if _, err := s.BatchGet(t.Context(), []store.Key{row("a"), row("b")}, store.Strong); !errors.Is(err,
+		store.ErrThrottled) {
 		t.Errorf("get: %v", err)
 	}
 	if st := s.Stats(); st.Throttled == 0 || st.Requests == 0 {
@@ -179,7 +192,8 @@ func TestTokens(t *testing.T) {
 func TestTokenAtAnotherTime(t *testing.T) {
 	clock := storetest.NewClock()
 	s := dynamotest.Fresh(t, func(o *dynamo.Options) { o.Clock = clock.Now })
-	once := store.Write{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: "k"}, Item: store.NewItem(), Cond: store.Absent(), Name: "request"}
+	once := store.Write{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: "k"}, Item: store.NewItem(),
+		Cond: store.Absent(), Name: "request"}
 	p := store.Plan{Writes: []store.Write{once, add("a", 1)}, Token: rand.Text()}
 	if err := s.Transact(t.Context(), p); err != nil {
 		t.Fatal(err)

@@ -50,7 +50,8 @@ func lifecycle(t *testing.T, s *dynamo.Store) {
 	}
 	change := func(op chat.Operation, caller, user string, role table.Role, request string) chat.Changed {
 		t.Helper()
-		out, err := svc.Change(ctx, op, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+		out, err := svc.Change(ctx, op,
+			chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
 		must(string(op), err)
 		return out
 	}
@@ -73,7 +74,8 @@ func lifecycle(t *testing.T, s *dynamo.Store) {
 	change(chat.OpLeave, "bob", "", "", "f")
 	until, yes := time.Now().Add(time.Hour).UnixMilli(), true
 	for _, own := range []chat.MemberSettings{
-		{MutedUntil: &until, Procedure: "mute", RequestID: "g"}, {Archived: &yes, Procedure: "archive"}, {MutedUntil: new(int64), Procedure: "unmute"},
+		{MutedUntil: &until, Procedure: "mute", RequestID: "g"}, {Archived: &yes, Procedure: "archive"},
+		{MutedUntil: new(int64), Procedure: "unmute"},
 	} {
 		own.Caller, own.ChatID = "ann", id
 		_, err := svc.SetMemberSettings(ctx, own)
@@ -90,7 +92,9 @@ func lifecycle(t *testing.T, s *dynamo.Store) {
 	}
 	direct, err := svc.CreateDirect(ctx, chat.CreateDirect{Caller: "ann", Other: "dan"})
 	must("direct", err)
-	if _, err := svc.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: direct.ChatID, UserID: "cid", Role: table.Member}); !errors.Is(err, chat.ErrInvalidOperation) {
+	if _, err := svc.Change(ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "ann", ChatID: direct.ChatID, UserID: "cid", Role: table.Member}); !errors.Is(err,
+		chat.ErrInvalidOperation) {
 		t.Error(err)
 	}
 }

@@ -45,7 +45,8 @@ func (g gen) value() store.Value {
 
 func (g gen) key() store.Key {
 	id := pick(g, "1", "2", "3")
-	return pick(g, store.Key{Table: store.Users, PK: id}, store.Key{Table: store.DeliveryState, PK: "u", SK: id}, store.Key{Table: store.IdempotencyKeys, PK: id})
+	return pick(g, store.Key{Table: store.Users, PK: id}, store.Key{Table: store.DeliveryState, PK: "u", SK: id},
+		store.Key{Table: store.IdempotencyKeys, PK: id})
 }
 
 func (g gen) expires(k store.Key) (store.Attr, bool) {
@@ -57,7 +58,8 @@ func (g gen) expires(k store.Key) (store.Attr, bool) {
 // attrs draws attributes with distinct names.
 func (g gen) attrs(k store.Key) (list []store.Attr) {
 	for range g.IntN(4) {
-		if a := (store.Attr{Name: g.name(), Value: g.value()}); !slices.ContainsFunc(list, func(b store.Attr) bool { return a.Name == b.Name }) {
+		if a := (store.Attr{Name: g.name(), Value: g.value()}); !slices.ContainsFunc(list,
+			func(b store.Attr) bool { return a.Name == b.Name }) {
 			list = append(list, a)
 		}
 	}
@@ -105,7 +107,8 @@ func (g gen) write() store.Write {
 			case g.IntN(2) == 0:
 				w.Update.Remove = append(w.Update.Remove, a.Name)
 			default:
-				w.Update.Add = append(w.Update.Add, store.Increment{Name: a.Name, N: pick[int64](g, 1, -1, 0, 7, math.MaxInt64, math.MinInt64)})
+				w.Update.Add = append(w.Update.Add,
+					store.Increment{Name: a.Name, N: pick[int64](g, 1, -1, 0, 7, math.MaxInt64, math.MinInt64)})
 			}
 		}
 		if len(w.Update.Set)+len(w.Update.Remove)+len(w.Update.Add) == 0 {
@@ -152,7 +155,7 @@ func TestSameAsMap(t *testing.T) {
 			clock := storetest.NewClock()
 			g := gen{rand.New(rand.NewPCG(7, uint64(len(name)))), clock}
 			s := dynamotest.Fresh(t, append(change, func(o *dynamo.Options) { o.Clock = clock.Now })...)
-			oracle := storetest.NewMap(clock.Now)
+			oracle := storetest.NewMemory(clock.Now)
 			seen := map[string]int{}
 			for i := range 1500 {
 				p := g.plan()
@@ -198,7 +201,7 @@ func TestQueriesAsOnMap(t *testing.T) {
 	clock := storetest.NewClock()
 	g := gen{rand.New(rand.NewPCG(9, 9)), clock}
 	s := dynamotest.Fresh(t, func(o *dynamo.Options) { o.Clock = clock.Now })
-	oracle := storetest.NewMap(clock.Now)
+	oracle := storetest.NewMemory(clock.Now)
 	const rows = 60
 	sk := func(i int) string { return fmt.Sprintf("%03d", i) }
 	for i := range rows {

@@ -40,7 +40,8 @@ func (r *recorder) Do(req *http.Request) (*http.Response, error) {
 		names = nil
 		for _, one := range in.TransactItems {
 			for kind := range one {
-				names = append(names, map[string]string{"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "ConditionCheck": "ConditionCheckItem"}[kind])
+				names = append(names, map[string]string{"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem",
+					"ConditionCheck": "ConditionCheckItem"}[kind])
 			}
 		}
 	}
@@ -57,7 +58,7 @@ func (r *recorder) Do(req *http.Request) (*http.Response, error) {
 }
 
 // A server may do what it does and nothing else (S-44).
-func TestServerUsesWhatItMay(t *testing.T) {
+func TestSec_S_44_ServerUsesWhatItMay(t *testing.T) {
 	r := &recorder{}
 	s := dynamotest.Fresh(t, func(o *dynamo.Options) {
 		o.Wire.Transport = func(next aws.HTTPClient) aws.HTTPClient {

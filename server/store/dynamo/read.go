@@ -39,7 +39,8 @@ func (s *Store) get(ctx context.Context, key store.Key, c store.Consistency) (st
 	var out *dynamodb.GetItemOutput
 	err := s.wire.Read(ctx, func(ctx context.Context) (err error) {
 		out, err = s.wire.DB.GetItem(ctx, &dynamodb.GetItemInput{
-			TableName: &sc.name, Key: sc.key(key), ConsistentRead: aws.Bool(bool(c)), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+			TableName: &sc.name, Key: sc.key(key), ConsistentRead: aws.Bool(bool(c)),
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 		})
 		return err
 	})
@@ -75,7 +76,8 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 	for n := 0; len(request) > 0; n++ {
 		var out *dynamodb.BatchGetItemOutput
 		err := s.wire.Read(ctx, func(ctx context.Context) (err error) {
-			out, err = s.wire.DB.BatchGetItem(ctx, &dynamodb.BatchGetItemInput{RequestItems: request, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal})
+			out, err = s.wire.DB.BatchGetItem(ctx,
+				&dynamodb.BatchGetItemInput{RequestItems: request, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal})
 			return err
 		})
 		if err != nil {
@@ -115,7 +117,10 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, c store.Consiste
 
 // pages reads pages of DynamoDB's until one of the contract's is full. fetch returns
 // the rows after a cursor and the key to continue after, none at the end; limit 0 is none.
-func (s *Store) pages(sc *schema, limit int, cursor string, position func(store.Key) string, fetch func(after string, limit int) (rows []attributes, last attributes, err error)) (store.Page, error) {
+func (s *Store) pages(
+	sc *schema, limit int, cursor string, position func(store.Key) string,
+	fetch func(after string, limit int) (rows []attributes, last attributes, err error),
+) (store.Page, error) {
 	p := store.NewPager(limit, s.opts.Clock())
 	for size := 0; ; {
 		want := 0
@@ -189,9 +194,11 @@ func (s *Store) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	position := func(k store.Key) string { return k.SK }
 	return s.pages(sc, q.Limit, q.Cursor, position, func(after string, limit int) ([]attributes, attributes, error) {
 		in := &dynamodb.QueryInput{
-			TableName: &sc.name, KeyConditionExpression: &cond, ExpressionAttributeNames: e.names, ExpressionAttributeValues: e.values,
-			ScanIndexForward: aws.Bool(!q.Descending), ConsistentRead: aws.Bool(bool(q.Consistency)), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
-			Limit: pageLimit(limit),
+			TableName: &sc.name, KeyConditionExpression: &cond, ExpressionAttributeNames: e.names,
+			ExpressionAttributeValues: e.values,
+			ScanIndexForward:          aws.Bool(!q.Descending), ConsistentRead: aws.Bool(bool(q.Consistency)),
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+			Limit:                  pageLimit(limit),
 		}
 		if after != "" {
 			in.ExclusiveStartKey = sc.key(store.Key{PK: q.PK, SK: after})
@@ -227,29 +234,30 @@ func (s *Store) Scan(ctx context.Context, q store.Scan) (store.Page, error) {
 	}
 	defer end()
 	sc := s.schemas[q.Table]
-	return s.pages(sc, q.Limit, q.Cursor, store.ScanCursor, func(after string, limit int) ([]attributes, attributes, error) {
-		in := &dynamodb.ScanInput{
-			TableName: &sc.name, Segment: aws.Int32(int32(q.Segment)), TotalSegments: aws.Int32(int32(q.Segments)),
-			ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal, Limit: pageLimit(limit),
-		}
-		if after != "" {
-			from := q
-			from.Cursor = after
-			k, err := from.After()
+	return s.pages(sc, q.Limit, q.Cursor, store.ScanCursor,
+		func(after string, limit int) ([]attributes, attributes, error) {
+			in := &dynamodb.ScanInput{
+				TableName: &sc.name, Segment: aws.Int32(int32(q.Segment)), TotalSegments: aws.Int32(int32(q.Segments)),
+				ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal, Limit: pageLimit(limit),
+			}
+			if after != "" {
+				from := q
+				from.Cursor = after
+				k, err := from.After()
+				if err != nil {
+					return nil, nil, err
+				}
+				in.ExclusiveStartKey = sc.key(k)
+			}
+			var out *dynamodb.ScanOutput
+			err := s.wire.Read(ctx, func(ctx context.Context) (err error) {
+				out, err = s.wire.DB.Scan(ctx, in)
+				return err
+			})
 			if err != nil {
 				return nil, nil, err
 			}
-			in.ExclusiveStartKey = sc.key(k)
-		}
-		var out *dynamodb.ScanOutput
-		err := s.wire.Read(ctx, func(ctx context.Context) (err error) {
-			out, err = s.wire.DB.Scan(ctx, in)
-			return err
+			s.counters.read(out.ConsumedCapacity)
+			return out.Items, out.LastEvaluatedKey, nil
 		})
-		if err != nil {
-			return nil, nil, err
-		}
-		s.counters.read(out.ConsumedCapacity)
-		return out.Items, out.LastEvaluatedKey, nil
-	})
 }

@@ -52,24 +52,27 @@ func TestCallsEnd(t *testing.T) {
 		"one write": {func(ctx context.Context, s *dynamo.Store) error {
 			return s.Transact(ctx, store.Plan{Writes: two.Writes[:1]})
 		}, store.ErrAmbiguous},
-		"batch write": {func(ctx context.Context, s *dynamo.Store) error { return s.BatchWrite(ctx, two.Writes) }, store.ErrAmbiguous},
+		"batch write": {func(ctx context.Context, s *dynamo.Store) error { return s.BatchWrite(ctx, two.Writes) },
+			store.ErrAmbiguous},
 	} {
 		for _, silent := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/silent=%v", name, silent), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					opened := false
-					s, err := dynamo.Open(t.Context(), dynamo.Options{Wire: wire.Config{Endpoint: "http://127.0.0.1:1", Transport: func(aws.HTTPClient) aws.HTTPClient {
-						return doer(func(r *http.Request) (*http.Response, error) {
-							switch {
-							case !opened:
-								return dynamotest.Answer(200, map[string]any{"Item": map[string]any{"pk": map[string]string{"S": "generation"}, "id": map[string]string{"S": "g"}}})
-							case silent:
-								<-r.Context().Done()
-								return nil, r.Context().Err()
-							}
-							return dynamotest.Refuse(400, "ThrottlingException", nil)
-						})
-					}}})
+					s, err := dynamo.Open(t.Context(),
+						dynamo.Options{Wire: wire.Config{Endpoint: "http://127.0.0.1:1", Transport: func(aws.HTTPClient) aws.HTTPClient {
+							return doer(func(r *http.Request) (*http.Response, error) {
+								switch {
+								case !opened:
+									return dynamotest.Answer(200, map[string]any{"Item": map[string]any{"pk": map[string]string{"S": "generation"},
+										"id": map[string]string{"S": "g"}}})
+								case silent:
+									<-r.Context().Done()
+									return nil, r.Context().Err()
+								}
+								return dynamotest.Refuse(400, "ThrottlingException", nil)
+							})
+						}}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -80,7 +83,8 @@ func TestCallsEnd(t *testing.T) {
 					if !silent {
 						want = store.ErrThrottled
 					}
-					if took := time.Since(began); took > store.CallTimeout || !errors.Is(err, want) || errors.Is(err, context.DeadlineExceeded) && !silent {
+					if took := time.Since(began); took > store.CallTimeout || !errors.Is(err, want) ||
+						errors.Is(err, context.DeadlineExceeded) && !silent {
 						t.Errorf("after %v: %v, want %v", took, err, want)
 					}
 					if err := s.Close(); err != nil {
@@ -102,7 +106,8 @@ func TestForgottenToken(t *testing.T) {
 	p := store.Plan{Writes: []store.Write{once, add("a", 1)}, Token: "token"}
 	for range 2 {
 		var failed *store.ConditionError
-		if err := s.Transact(t.Context(), p); !errors.As(err, &failed) || failed.Failures[0].Name != "request" || failed.Failures[0].Current == nil {
+		if err := s.Transact(t.Context(), p); !errors.As(err, &failed) || failed.Failures[0].Name != "request" ||
+			failed.Failures[0].Current == nil {
 			t.Fatal(err)
 		}
 	}
@@ -130,13 +135,20 @@ func TestTokenOfAnotherPlan(t *testing.T) {
 // and as parts of the key.
 func TestReservedWords(t *testing.T) {
 	s := dynamotest.Fresh(t)
-	words := []string{"name", "status", "size", "role", "type", "count", "key", "value", "values", "token", "set", "remove", "add", "and", "or", "not", "between",
-		"attribute_exists", "a.b", "a[0]", "#0", ":0", "a-b", "a b", "user_id", "_user_id", "é", "(", "ttl", "timestamp", "user", "hash", "range", "position"}
+	words := []string{"name", "status", "size", "role", "type", "count", "key", "value", "values", "token", "set",
+		"remove", "add", "and", "or", "not", "between",
+		"attribute_exists", "a.b", "a[0]", "#0", ":0", "a-b", "a b", "user_id", "_user_id", "é", "(", "ttl", "timestamp",
+		"user", "hash", "range", "position"}
 	for _, w := range words {
 		k := row("row of " + w)
-		put := store.Write{Op: store.OpPut, Key: k, Item: store.NewItem(store.Attr{Name: w, Value: store.Int(1)}), Cond: store.Absent().Without(w), Name: "absent"}
-		inc := store.Write{Op: store.OpUpdate, Key: k, Update: store.Update{Add: []store.Increment{{Name: w, N: 1}}}, Cond: store.Exists().Eq(w, store.Int(1)).Lt(w, store.Int(2)).Gt(w, store.Int(0)).Le(w, store.Int(1)).Ne(w, store.Int(5)), Name: "one"}
-		set := store.Write{Op: store.OpUpdate, Key: k, Update: store.Update{Set: []store.Attr{{Name: w, Value: store.String("")}}}, Cond: store.Exists().Eq(w, store.Int(2)), Name: "two"}
+		put := store.Write{Op: store.OpPut, Key: k, Item: store.NewItem(store.Attr{Name: w, Value: store.Int(1)}),
+			Cond: store.Absent().Without(w), Name: "absent"}
+		inc := store.Write{Op: store.OpUpdate, Key: k, Update: store.Update{Add: []store.Increment{{Name: w, N: 1}}},
+			Cond: store.Exists().Eq(w, store.Int(1)).Lt(w, store.Int(2)).Gt(w, store.Int(0)).Le(w, store.Int(1)).Ne(w,
+				store.Int(5)), Name: "one"}
+		set := store.Write{Op: store.OpUpdate, Key: k,
+			Update: store.Update{Set: []store.Attr{{Name: w, Value: store.String("")}}},
+			Cond:   store.Exists().Eq(w, store.Int(2)), Name: "two"}
 		for _, write := range []store.Write{put, inc, set} {
 			if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{write, putOf("other", 1)}}); err != nil {
 				t.Fatalf("%q: %v", w, err)
@@ -166,11 +178,12 @@ func TestRefusedBeforeSent(t *testing.T) {
 		return list
 	}
 	large := func(pk string, n int) store.Write {
-		return store.Write{Op: store.OpPut, Key: row(pk), Item: store.NewItem(store.Attr{Name: "s", Value: store.String(strings.Repeat("x", n))})}
+		return store.Write{Op: store.OpPut, Key: row(pk),
+			Item: store.NewItem(store.Attr{Name: "s", Value: store.String(strings.Repeat("x", n))})}
 	}
 	var heavy []store.Write
 	for i := range 11 {
-		heavy = append(heavy, large(fmt.Sprint(i), store.MaxItemBytes-1000))
+		heavy = append(heavy, large(fmt.Sprint(i), 400<<10-1000))
 	}
 	var keys []store.Key
 	for i := range 101 {
@@ -182,14 +195,16 @@ func TestRefusedBeforeSent(t *testing.T) {
 	_, hundred := s.BatchGet(ctx, keys, store.Strong)
 	_, query := s.Query(ctx, store.Query{Table: store.Messages})
 	for what, err := range map[string]error{
-		"get of an empty key": get, "batch get of an empty key": batch, "batch get of 101 keys": hundred, "query of an empty key": query,
-		"empty sort key": s.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: store.Key{Table: store.Messages, PK: "c"}}}}),
-		"101 writes":     s.Transact(ctx, store.Plan{Writes: many(101)}),
-		"4 MB":           s.Transact(ctx, store.Plan{Writes: heavy}),
-		"400 KB":         s.Transact(ctx, store.Plan{Writes: []store.Write{large("a", store.MaxItemBytes)}}),
-		"26 of a batch":  s.BatchWrite(ctx, many(26)),
-		"twice":          s.Transact(ctx, store.Plan{Writes: []store.Write{putOf("a", 1), putOf("a", 2)}}),
-		"long token":     s.Transact(ctx, store.Plan{Writes: many(2), Token: strings.Repeat("x", 37)}),
+		"get of an empty key": get, "batch get of an empty key": batch, "batch get of 101 keys": hundred,
+		"query of an empty key": query,
+		"empty sort key": s.Transact(ctx,
+			store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: store.Key{Table: store.Messages, PK: "c"}}}}),
+		"101 writes":    s.Transact(ctx, store.Plan{Writes: many(101)}),
+		"4 MB":          s.Transact(ctx, store.Plan{Writes: heavy}),
+		"400 KB":        s.Transact(ctx, store.Plan{Writes: []store.Write{large("a", 400<<10)}}),
+		"26 of a batch": s.BatchWrite(ctx, many(26)),
+		"twice":         s.Transact(ctx, store.Plan{Writes: []store.Write{putOf("a", 1), putOf("a", 2)}}),
+		"long token":    s.Transact(ctx, store.Plan{Writes: many(2), Token: strings.Repeat("x", 37)}),
 	} {
 		if !errors.Is(err, store.ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
@@ -235,15 +250,19 @@ func TestSizesAreNotUnderestimated(t *testing.T) {
 // What is wrong with the credentials, or with the permissions, is told in one line when the
 // store is opened, at once.
 func TestWrongCredentials(t *testing.T) {
-	for _, kind := range []string{"UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException", "AccessDeniedException", "MissingAuthenticationTokenException"} {
+	for _, kind := range []string{"UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException",
+		"AccessDeniedException", "MissingAuthenticationTokenException"} {
 		requests := 0
-		_, err := dynamo.Open(t.Context(), dynamo.Options{Wire: wire.Config{Endpoint: "http://127.0.0.1:1", Transport: func(aws.HTTPClient) aws.HTTPClient {
-			return doer(func(r *http.Request) (*http.Response, error) {
-				requests++
-				return dynamotest.Refuse(400, kind, map[string]any{"message": "wrong:\n\n'POST\n/\n" + strings.Repeat("x-amz-date:1\n", 100)})
-			})
-		}}})
-		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), kind) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 || requests != 1 {
+		_, err := dynamo.Open(t.Context(),
+			dynamo.Options{Wire: wire.Config{Endpoint: "http://127.0.0.1:1", Transport: func(aws.HTTPClient) aws.HTTPClient {
+				return doer(func(r *http.Request) (*http.Response, error) {
+					requests++
+					return dynamotest.Refuse(400, kind,
+						map[string]any{"message": "wrong:\n\n'POST\n/\n" + strings.Repeat("x-amz-date:1\n", 100)})
+				})
+			}}})
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), kind) ||
+			strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 || requests != 1 {
 			t.Errorf("%s: after %d requests: %v", kind, requests, err)
 		}
 	}

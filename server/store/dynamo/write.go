@@ -113,7 +113,8 @@ func (r *run) transaction(ctx context.Context, token string) error {
 			}
 			items[i] = f.action()
 		}
-		in := &dynamodb.TransactWriteItemsInput{TransactItems: items, ClientRequestToken: &token, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
+		in := &dynamodb.TransactWriteItemsInput{TransactItems: items, ClientRequestToken: &token,
+			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
 		v, open, err := r.s.wire.Do(ctx, true, func(ctx context.Context) error {
 			out, err := r.s.wire.DB.TransactWriteItems(ctx, in)
 			if err == nil {
@@ -150,22 +151,26 @@ func (f *request) action() types.TransactWriteItem {
 	case store.OpPut:
 		return types.TransactWriteItem{Put: &types.Put{
 			TableName: &f.table, Item: f.item, ConditionExpression: f.cond,
-			ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values, ReturnValuesOnConditionCheckFailure: f.failed(),
+			ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values,
+			ReturnValuesOnConditionCheckFailure: f.failed(),
 		}}
 	case store.OpUpdate:
 		return types.TransactWriteItem{Update: &types.Update{
 			TableName: &f.table, Key: f.key, UpdateExpression: f.update, ConditionExpression: f.cond,
-			ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values, ReturnValuesOnConditionCheckFailure: f.failed(),
+			ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values,
+			ReturnValuesOnConditionCheckFailure: f.failed(),
 		}}
 	case store.OpDelete:
 		return types.TransactWriteItem{Delete: &types.Delete{
 			TableName: &f.table, Key: f.key, ConditionExpression: f.cond,
-			ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values, ReturnValuesOnConditionCheckFailure: f.failed(),
+			ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values,
+			ReturnValuesOnConditionCheckFailure: f.failed(),
 		}}
 	}
 	return types.TransactWriteItem{ConditionCheck: &types.ConditionCheck{
 		TableName: &f.table, Key: f.key, ConditionExpression: f.cond,
-		ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values, ReturnValuesOnConditionCheckFailure: f.failed(),
+		ExpressionAttributeNames: f.names, ExpressionAttributeValues: f.values,
+		ReturnValuesOnConditionCheckFailure: f.failed(),
 	}}
 }
 
@@ -245,7 +250,8 @@ func (s *Store) send(ctx context.Context, f *request) error {
 		used = out.ConsumedCapacity
 	case store.OpUpdate:
 		out, err := s.wire.DB.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-			TableName: &f.table, Key: f.key, UpdateExpression: f.update, ConditionExpression: f.cond, ExpressionAttributeNames: f.names,
+			TableName: &f.table, Key: f.key, UpdateExpression: f.update, ConditionExpression: f.cond,
+			ExpressionAttributeNames:  f.names,
 			ExpressionAttributeValues: f.values, ReturnValuesOnConditionCheckFailure: f.failed(), ReturnConsumedCapacity: total,
 		})
 		if err != nil {
@@ -293,7 +299,8 @@ func (s *Store) BatchWrite(ctx context.Context, writes []store.Write) error {
 	for n := 0; ; n++ {
 		var out *dynamodb.BatchWriteItemOutput
 		v, open, err := s.wire.Do(ctx, true, func(ctx context.Context) (err error) {
-			out, err = s.wire.DB.BatchWriteItem(ctx, &dynamodb.BatchWriteItemInput{RequestItems: request, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal})
+			out, err = s.wire.DB.BatchWriteItem(ctx,
+				&dynamodb.BatchWriteItemInput{RequestItems: request, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal})
 			return err
 		})
 		if err != nil {

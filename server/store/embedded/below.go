@@ -6,6 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 )
 
 // Access for the packages below this one to a store's files and keys.
@@ -27,16 +28,20 @@ func (s *Store) openReadOnly(dir string, opts *pebble.Options) error {
 // Lacks is ErrLost with what is missing from a store that was opened read-only.
 func (s *Store) Lacks() error { return s.lacks }
 
-// DB is the database itself. It is closed with the store.
-func (s *Store) DB() *pebble.DB { return s.db }
+// DB is the database itself. It is closed with the store. From now on the store caches no
+// items, because they may change without it.
+func (s *Store) DB() *pebble.DB {
+	s.uncached.Store(true)
+	return s.db
+}
 
 // Keys of the engine, and items.
 var (
-	ItemKey    = appendKey    // of an item, appended to a slice
-	ParseKey   = parseKey     // of an item of a table
-	DecodeItem = decodeItem   // what an item's key holds
-	ExpiryKey  = appendExpiry // of an entry of the index of expiries
-	ExpiryTime = expiryTime   // of such an entry, unix s
+	ItemKey    = appendKey        // of an item, appended to a slice
+	ParseKey   = parseKey         // of an item of a table
+	DecodeItem = itemcodec.Decode // what an item's key holds
+	ExpiryKey  = appendExpiry     // of an entry of the index of expiries
+	ExpiryTime = expiryTime       // of such an entry, unix s
 )
 
 // TableRange is where a table's keys lie, the second excluded.
@@ -53,3 +58,6 @@ func SealRange() (from, to []byte) { return []byte{spaceProbe}, []byte{spaceProb
 
 // ExpiryPrefix is the number of bytes before the item's key in an entry of the index.
 const ExpiryPrefix = expiryPrefix
+
+// RecordRange is where the records beside the tables lie.
+func RecordRange() (from, to []byte) { return []byte{spaceRecords}, []byte{spaceRecords + 1} }

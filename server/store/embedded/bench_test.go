@@ -37,19 +37,24 @@ func (m *send) plan(payload []byte, text string, expires int64) store.Plan {
 	return store.Plan{Writes: []store.Write{
 		{
 			Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: m.id}, Cond: store.Absent(), Name: "request",
-			Item: store.NewItem(attr("chat_id", str(m.chat)), attr("sequence", num(m.version)), attr("hash", store.Bytes(payload[:32])), attr(store.ExpiresAtField, num(expires))),
+			Item: store.NewItem(attr("chat_id", str(m.chat)), attr("sequence", num(m.version)),
+				attr("hash", store.Bytes(payload[:32])), attr(store.ExpiresAtField, num(expires))),
 		},
 		{
-			Op: store.OpUpdate, Key: store.Key{Table: store.DeliveryState, PK: m.user, SK: m.chat}, Cond: store.Condition{}.Without("left_version"), Name: "member",
+			Op: store.OpUpdate, Key: store.Key{Table: store.DeliveryState, PK: m.user, SK: m.chat},
+			Cond: store.Condition{}.Without("left_version"), Name: "member",
 			Update: store.Update{Set: []store.Attr{attr("read_sequence", num(m.version)), attr("changed_at", num(expires))}},
 		},
 		{
 			Op: store.OpPut, Key: store.Key{Table: store.ChatCounters, PK: m.chat}, Cond: headIs(m.version - 1), Name: "head",
-			Item: store.NewItem(attr("version", num(m.version)), attr("sequence", num(m.version)), attr("membership_version", num(1)), attr("changed_at", num(expires)), attr("sender", str(m.user)), attr("preview", str(text[:64]))),
+			Item: store.NewItem(attr("version", num(m.version)), attr("sequence", num(m.version)),
+				attr("membership_version", num(1)), attr("changed_at", num(expires)), attr("sender", str(m.user)),
+				attr("preview", str(text[:64]))),
 		},
 		{
 			Op: store.OpPut, Key: store.Key{Table: store.Messages, PK: m.chat, SK: sk},
-			Item: store.NewItem(attr("sender_id", str(m.user)), attr("content", str(text)), attr("message_id", str(m.id)), attr("created_at", num(expires)), attr("version", num(m.version))),
+			Item: store.NewItem(attr("sender_id", str(m.user)), attr("content", str(text)), attr("message_id", str(m.id)),
+				attr("created_at", num(expires)), attr("version", num(m.version))),
 		},
 		{
 			Op: store.OpPut, Key: store.Key{Table: store.Events, PK: m.chat, SK: sk},
@@ -82,7 +87,8 @@ func BenchmarkSend(b *testing.B) {
 		name    string
 		writers int
 		chats   int
-	}{{"writers=1", 1, benchChats}, {"writers=16", 16, benchChats}, {"writers=128", 128, benchChats}, {"hot/writers=128", 128, 1}} {
+	}{{"writers=1", 1, benchChats}, {"writers=16", 16, benchChats}, {"writers=128", 128, benchChats},
+		{"hot/writers=128", 128, 1}} {
 		b.Run(c.name, func(b *testing.B) {
 			s, err := Open(Options{Dir: b.TempDir()})
 			if err != nil {
@@ -94,7 +100,8 @@ func BenchmarkSend(b *testing.B) {
 			expires := time.Now().Add(24 * time.Hour).Unix()
 			run(b, c.writers, func(i int64) {
 				n := int(uint64(i) * 0x9e3779b97f4a7c15 >> 33 % uint64(c.chats))
-				m := send{chat: fmt.Sprintf("chat_%026d", n), user: fmt.Sprintf("user_%026d", i%benchUsers), id: fmt.Sprintf("msg_%026d", i)}
+				m := send{chat: fmt.Sprintf("chat_%026d", n), user: fmt.Sprintf("user_%026d", i%benchUsers),
+					id: fmt.Sprintf("msg_%026d", i)}
 				if c.chats > 1 {
 					state.locks[n].Lock()
 					state.versions[n]++

@@ -30,7 +30,8 @@ func TestNothingExpiresByAClockThatWasSet(t *testing.T) {
 		}()
 		key := store.Key{Table: store.IdempotencyKeys, PK: "x"}
 		it := store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(time.Now().Add(time.Hour).Unix())})
-		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: it}}}); err != nil {
+		if err := s.Transact(t.Context(),
+			store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: it}}}); err != nil {
 			t.Fatal(err)
 		}
 		by.Store(int64(365 * 24 * time.Hour))

@@ -97,13 +97,15 @@ func TestDurableWaitsForWhatWasSeen(t *testing.T) {
 	absent := putRow(2)
 	absent.Writes[0].Cond, absent.Writes[0].Name = store.Absent(), "row"
 	var failed *store.ConditionError
-	if err := s.Transact(t.Context(), absent); !errors.As(err, &failed) || failed.Failures[0].Current.Get("n").Int64() != 1 {
+	if err := s.Transact(t.Context(), absent); !errors.As(err, &failed) ||
+		failed.Failures[0].Current.Get("n").Int64() != 1 {
 		t.Fatalf("the condition does not see the row: %v", err)
 	}
 	for what, call := range map[string]func(context.Context) error{
 		"durable": s.Durable,
 		"check": func(ctx context.Context) error {
-			return s.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpCheck, Key: rowKey, Cond: store.Exists(), Name: "row"}}})
+			return s.Transact(ctx, store.Plan{
+				Writes: []store.Write{{Op: store.OpCheck, Key: rowKey, Cond: store.Exists(), Name: "row"}}})
 		},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +191,8 @@ func TestFailedSync(t *testing.T) {
 	broken.Store(false) // a disk that recovers changes nothing: what is lost is unknown
 	for what, err := range map[string]error{
 		"durable": s.Durable(t.Context()), "transact": s.Transact(t.Context(), putRow(3)),
-		"check": s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpCheck, Key: rowKey, Cond: store.Exists(), Name: "row"}}}),
+		"check": s.Transact(t.Context(),
+			store.Plan{Writes: []store.Write{{Op: store.OpCheck, Key: rowKey, Cond: store.Exists(), Name: "row"}}}),
 	} {
 		if !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%s after a failed sync: %v", what, err)
@@ -210,7 +213,8 @@ func TestFailedSyncEndsTheProcess(t *testing.T) {
 		p.Env = append(os.Environ(), failEnv+"=1")
 		out, err := p.CombinedOutput()
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || !strings.Contains(string(out), "the disk cannot be relied on") || strings.Contains(string(out), "still here") {
+		if !errors.As(err, &exit) || !strings.Contains(string(out), "the disk cannot be relied on") ||
+			strings.Contains(string(out), "still here") {
 			t.Fatalf("%v: %s", err, out)
 		}
 		return
@@ -237,7 +241,8 @@ func TestFailedSyncEndsTheProcess(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	mayAbandon(t)
 	for what, kind := range map[string]errorfs.OpKind{
-		"mkdir": errorfs.OpMkdirAll, "lock": errorfs.OpLock, "create": errorfs.OpCreate, "list": errorfs.OpList, "sync": errorfs.OpFileSync,
+		"mkdir": errorfs.OpMkdirAll, "lock": errorfs.OpLock, "create": errorfs.OpCreate, "list": errorfs.OpList,
+		"sync": errorfs.OpFileSync,
 	} {
 		for _, cause := range []error{syscall.EROFS, syscall.EACCES, syscall.ENOSPC} {
 			fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -320,10 +325,12 @@ func TestDiskWatch(t *testing.T) {
 	mem := vfs.NewMem()
 	now := time.Unix(1000, 0)
 	usage := func(percent uint64) {
-		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: percent << 30, TotalBytes: 100 << 30, UsedBytes: (100 - percent) << 30})
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: percent << 30, TotalBytes: 100 << 30,
+			UsedBytes: (100 - percent) << 30})
 	}
 	s := open1(t, Options{Dir: "/data", FS: mem, now: func() time.Time { return now }})
-	put, del := putRow(1), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: rowKey}, {Op: store.OpCheck, Key: store.Key{Table: store.Users, PK: "b"}, Cond: store.Absent(), Name: "b"}}}
+	put, del := putRow(1), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: rowKey},
+		{Op: store.OpCheck, Key: store.Key{Table: store.Users, PK: "b"}, Cond: store.Absent(), Name: "b"}}}
 	for i, step := range []struct {
 		percent uint64
 		after   time.Duration
@@ -375,7 +382,8 @@ func TestFlippedBits(t *testing.T) {
 	s := open1(t, Options{Dir: "/data", FS: mem})
 	for i := range rows {
 		it := store.NewItem(store.Attr{Name: "s", Value: store.String(text(i))})
-		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key(i), Item: it}}}); err != nil {
+		if err := s.Transact(t.Context(),
+			store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key(i), Item: it}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -472,7 +480,8 @@ func TestCorruptItems(t *testing.T) {
 	_, scan := s.Scan(t.Context(), store.Scan{Table: store.Users, Segments: 1})
 	p := putRow(1)
 	p.Writes[0].Cond, p.Writes[0].Name = store.Absent(), "row"
-	for what, err := range map[string]error{"get": get, "batch get": batch, "query": query, "scan": scan, "transact": s.Transact(t.Context(), p)} {
+	for what, err := range map[string]error{"get": get, "batch get": batch, "query": query, "scan": scan,
+		"transact": s.Transact(t.Context(), p)} {
 		if !errors.Is(err, store.ErrCorrupt) {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -1,8 +1,8 @@
 // Package embedded is the storage engine for one machine: Pebble in the data
 // directory, durable by fsync with group commit.
 //
-// It owns the data directory (lock, FORMAT, generation), the encoding of keys and
-// items, the removal of expired items, the compaction of the outbox and the watch
+// It owns the data directory (lock, FORMAT, generation), the encoding of keys, the
+// removal of expired items, the compaction of the outbox and the watch
 // on free space. It owns neither the contract, which is package store's, nor any
 // row: those are package table's.
 // It is one package because locks, batches, the seal and expiry share the one Pebble and
@@ -14,7 +14,8 @@
 // so that plans cannot deadlock), reads, evaluates, applies one batch, unlocks,
 // and only then waits for the sync. Early release is safe: the log has the order
 // of the commits, so a plan that depends on another is synced after it. What is visible
-// may thus not be durable yet; see package barrier for how readers wait.
+// may thus not be durable yet; see package barrier for how readers wait. A stripe also
+// caches what is read most, under the same lock (cache.go).
 //
 // Lock order: Store.life (shared by every call, exclusive in Close), then stripes in
 // ascending order, then the barrier's. Pebble's own locks come last. Background work (the
@@ -37,7 +38,7 @@ import (
 	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
-const stripes = 4096
+const stripeCount = 4096
 
 // Store is the engine.
 type Store struct {
@@ -49,7 +50,10 @@ type Store struct {
 	sealing    sync.Mutex // of SEAL and the probes; taken alone
 	probes     uint64     // of the seal; guarded by sealing
 	seed       maphash.Seed
-	stripe     [stripes]sync.Mutex
+	stripes    [stripeCount]stripe
+	uncached   atomic.Bool // the database changes below the contract: nothing cached counts
+	blocks     int64       // bytes of the cache that memtables do not take
+	unfiltered atomic.Bool // filters would take too many of them
 	barrier    *barrier.Barrier
 	disk       space.Watch
 
@@ -112,7 +116,8 @@ func (s *Store) begin(ctx context.Context) error {
 // translate turns an error of Pebble or of a file into one of the contract.
 func translate(err error) error {
 	switch {
-	case err == nil, errors.Is(err, store.ErrCorrupt), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case err == nil, errors.Is(err, store.ErrCorrupt), errors.Is(err, context.Canceled),
+		errors.Is(err, context.DeadlineExceeded):
 		return err
 	case pebble.IsCorruptionError(err):
 		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
@@ -123,7 +124,8 @@ func TestDirectoryIsPrivate(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	for text, want := range map[string]error{
-		"parley 1 1\n": nil, "parley 7 1\n": nil, "parley 7 7\n": ErrFormat, "": ErrFormat, "something else": ErrFormat, "parley x y": ErrFormat,
+		"parley 1 1\n": nil, "parley 7 1\n": nil, "parley 7 7\n": ErrFormat, "": ErrFormat, "something else": ErrFormat,
+		"parley x y": ErrFormat,
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "FORMAT"), []byte(text), 0o600); err != nil {
@@ -162,7 +164,8 @@ func TestSweepRemovesTheExpired(t *testing.T) {
 		t.Helper()
 		at := clock.Now().Add(in).Unix()
 		it := store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(at)})
-		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key(id), Item: it}}}); err != nil {
+		if err := s.Transact(t.Context(),
+			store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key(id), Item: it}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,7 +258,8 @@ func TestSweeperRuns(t *testing.T) {
 		key := appendKey(nil, store.Key{Table: store.IdempotencyKeys, PK: fmt.Sprint(i)})
 		at := clock.Now().Unix() + 60
 		it := store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(at)})
-		if err := errors.Join(b.Set(key, appendItem(nil, it), nil), b.Set(appendExpiry(nil, at, key), nil, nil)); err != nil {
+		err := errors.Join(b.Set(key, itemcodec.Append(nil, it), nil), b.Set(appendExpiry(nil, at, key), nil, nil))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -286,7 +290,8 @@ func TestExpiryIndexFollows(t *testing.T) {
 		{store.Write{Op: store.OpUpdate, Update: store.Update{Set: []store.Attr{at}}}, 1},
 		{store.Write{Op: store.OpDelete}, 0},
 		{store.Write{Op: store.OpPut, Item: store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(-5)})}, 1},
-		{store.Write{Op: store.OpUpdate, Update: store.Update{Set: []store.Attr{other}}}, 0}, // of an expired item: begins with nothing
+		// of an expired item: begins with nothing
+		{store.Write{Op: store.OpUpdate, Update: store.Update{Set: []store.Attr{other}}}, 0},
 	} {
 		step.write.Key = k
 		if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{step.write}}); err != nil {
@@ -340,8 +345,10 @@ func TestStats(t *testing.T) {
 	s := open1(t, Options{Dir: "/data", FS: vfs.NewMem(), Clock: clock.Now})
 	absent := putRow(1)
 	absent.Writes[0].Cond, absent.Writes[0].Name = store.Absent(), "row"
-	expiring := store.Write{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: "a"}, Item: store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(1)})}
-	if err := errors.Join(s.Transact(t.Context(), absent), s.BatchWrite(t.Context(), []store.Write{expiring})); err != nil {
+	expiring := store.Write{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: "a"},
+		Item: store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(1)})}
+	if err := errors.Join(s.Transact(t.Context(), absent),
+		s.BatchWrite(t.Context(), []store.Write{expiring})); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Transact(t.Context(), absent); err == nil {
@@ -379,12 +386,14 @@ func TestScanSkipsOtherSegments(t *testing.T) {
 	}
 	b := s.db.NewBatch()
 	for i := range 20_000 {
-		if err := b.Set(appendKey(nil, store.Key{Table: store.Messages, PK: large, SK: fmt.Sprint(i)}), []byte("not an item: reading it fails"), nil); err != nil {
+		if err := b.Set(appendKey(nil, store.Key{Table: store.Messages, PK: large, SK: fmt.Sprint(i)}),
+			[]byte("not an item: reading it fails"), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, pk := range want {
-		if err := b.Set(appendKey(nil, store.Key{Table: store.Messages, PK: pk, SK: "1"}), appendItem(nil, number(1)), nil); err != nil {
+		if err := b.Set(appendKey(nil, store.Key{Table: store.Messages, PK: pk, SK: "1"}), itemcodec.Append(nil, number(1)),
+			nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -434,8 +443,8 @@ func TestPlanLocksAllItsItems(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Transact(context.WithoutCancel(t.Context()), store.Plan{Writes: writes}) }()
 	<-inside
-	for i, k := range encodeKeys(writes) {
-		l := &s.stripe[maphash.Bytes(s.seed, k)%4096]
+	for i, it := range newWorkspace(writes).items {
+		l := &s.stripes[maphash.Bytes(s.seed, it.key)%4096]
 		if l.TryLock() {
 			l.Unlock()
 			t.Errorf("item %d is not locked", i)
@@ -445,10 +454,10 @@ func TestPlanLocksAllItsItems(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	for i := range s.stripe {
-		if !s.stripe[i].TryLock() {
+	for i := range s.stripes {
+		if !s.stripes[i].TryLock() {
 			t.Fatalf("stripe %d is still locked", i)
 		}
-		s.stripe[i].Unlock()
+		s.stripes[i].Unlock()
 	}
 }

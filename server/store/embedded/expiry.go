@@ -43,6 +43,7 @@ func (s *Store) sweepLoop() {
 			return
 		case <-t.C:
 		}
+		s.weigh()
 		for n := sweepMax; n == sweepMax && !s.stopping() && !s.opts.ClockSet(); {
 			var err error
 			if n, err = s.sweep(sweepMax); err != nil {
@@ -65,7 +66,8 @@ func (s *Store) stopping() bool {
 // sweep removes up to limit expired items and returns how many it looked at.
 func (s *Store) sweep(limit int) (int, error) {
 	now := s.opts.Clock().Unix()
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry}, UpperBound: appendExpiry(nil, now+1, nil)})
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceExpiry},
+		UpperBound: appendExpiry(nil, now+1, nil)})
 	if err != nil {
 		return 0, err
 	}
@@ -97,8 +99,10 @@ func (s *Store) expire(entries [][]byte) error {
 	for i, e := range entries {
 		keys[i] = e[expiryPrefix:]
 	}
-	locks := s.lockAll(keys)
-	defer s.unlockAll(locks)
+	w := ofKeys(keys)
+	defer w.release()
+	s.lockAll(w)
+	defer s.unlockAll(w)
 	b := s.db.NewBatch()
 	defer b.Close()
 	removed := int64(0)
@@ -111,12 +115,14 @@ func (s *Store) expire(entries [][]byte) error {
 			if err := b.Delete(keys[i], nil); err != nil {
 				return err
 			}
+			w.items[i].written = !s.opts.undead
 			removed++
 		}
 		if err := b.Delete(e, nil); err != nil {
 			return err
 		}
 	}
+	w.hide(s)
 	// Losing a removal in a crash changes nothing: an expired item is never shown.
 	if err := s.db.Apply(b, pebble.NoSync); err != nil {
 		return err

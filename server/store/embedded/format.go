@@ -14,9 +14,10 @@ import (
 
 // The format of the data directory: a reader must know at least formatReader. A
 // newer Pebble format needs a newer reader, too, and is never taken by accident.
+// Format 1 has items of itemcodec.First only.
 const (
-	formatVersion = 1
-	formatReader  = 1
+	formatVersion = 2
+	formatReader  = 2
 	pebbleFormat  = pebble.FormatValueSeparation
 )
 
@@ -46,38 +47,46 @@ func makeDir(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// checkFormat reads the FORMAT file, or writes it in a new directory: the format's
-// version and the oldest version that can read it.
-func checkFormat(fs vfs.FS, dir string) error {
-	path := fs.PathJoin(dir, "FORMAT")
+// checkFormat reads the FORMAT file: the format's version and the oldest version that can
+// read it. It reports whether the directory has an earlier format. A new directory gets
+// this version's.
+func checkFormat(fs vfs.FS, dir string) (earlier bool, err error) {
+	path := formatPath(fs, dir)
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		// It is written before the store is made: where there is one, somebody has
 		// removed it, and with it the word of a newer version perhaps.
 		if _, err := fs.Stat(fs.PathJoin(dir, "store")); err == nil {
-			return fmt.Errorf("%s: %w: the FORMAT file is missing; put it back, or write \"parley %d %d\" into it if no newer version was here", dir, ErrFormat, formatVersion, formatReader)
+			return false, fmt.Errorf("%s: %w: the FORMAT file is missing; put it back, or write \"parley %d %d\" into it if no newer version was here", dir, ErrFormat, formatVersion, formatReader)
 		}
-		return writeFormat(fs, dir, path)
+		return false, writeFormat(fs, dir)
 	}
 	if err != nil {
-		return fmt.Errorf("read format: %w", plain(err))
+		return false, fmt.Errorf("read format: %w", plain(err))
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, 256))
 	if err != nil {
-		return fmt.Errorf("read format: %w", plain(err))
+		return false, fmt.Errorf("read format: %w", plain(err))
 	}
 	fields := strings.Fields(string(b))
 	if len(fields) != 3 || fields[0] != "parley" {
-		return fmt.Errorf("%s: %w: the FORMAT file is not Parley's", dir, ErrFormat)
+		return false, fmt.Errorf("%s: %w: the FORMAT file is not Parley's", dir, ErrFormat)
 	}
 	if reader, err := strconv.Atoi(fields[2]); err != nil || reader > formatVersion {
-		return fmt.Errorf("%s: %w: it needs format %s, this version knows %d", dir, ErrFormat, fields[2], formatVersion)
+		return false, fmt.Errorf("%s: %w: it needs format %s, this version knows %d",
+			dir, ErrFormat, fields[2], formatVersion)
 	}
-	return nil
+	version, err := strconv.Atoi(fields[1])
+	return err == nil && version < formatVersion, nil
 }
 
-func writeFormat(fs vfs.FS, dir, path string) error {
+func formatPath(fs vfs.FS, dir string) string { return fs.PathJoin(dir, "FORMAT") }
+
+// writeFormat says that the directory has this version's format. Nothing of the format may
+// be written before.
+func writeFormat(fs vfs.FS, dir string) error {
+	path := formatPath(fs, dir)
 	tmp := path + ".new"
 	f, err := fs.Create(tmp, vfs.WriteCategoryUnspecified)
 	if err != nil {

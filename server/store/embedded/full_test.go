@@ -24,7 +24,9 @@ func TestOpenOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 16<<20 - 1, TotalBytes: 1 << 30})
-	if s, err := Open(Options{Dir: "/data", FS: mem}); err == nil || !strings.Contains(err.Error(), "is full: 15 MB are free, the store needs 17 MB") || strings.Contains(err.Error(), "\n") {
+	if s, err := Open(Options{Dir: "/data", FS: mem}); err == nil ||
+		!strings.Contains(err.Error(), "is full: 15 MB are free, the store needs 17 MB") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Fatalf("%v, %v", s, err)
 	}
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 512 << 20, TotalBytes: 1 << 30})
@@ -33,7 +35,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// What must be noted before the log can be trimmed, or an operator can delete something,
+// What must be noted before a log can be trimmed, or an operator can delete something,
 // is written on a full disk too.
 func TestNotesOnAFullDisk(t *testing.T) {
 	mem := vfs.NewMem()
@@ -42,7 +44,17 @@ func TestNotesOnAFullDisk(t *testing.T) {
 	if err := s.Transact(t.Context(), putRow(1)); !errors.Is(err, store.ErrFull) {
 		t.Fatal(err)
 	}
-	for _, key := range []store.Key{{Table: store.Meta, PK: "log"}, {Table: store.Audit, PK: "2026-11", SK: "1#a#begun"}} {
+	topic := store.Write{Op: store.OpPut, Key: store.Key{Table: store.Topics, PK: "t", SK: "topic"}, Item: number(1)}
+	if err := s.BatchWrite(t.Context(), []store.Write{topic}); !errors.Is(err, store.ErrFull) {
+		t.Error(err)
+	}
+	topic.Frees = true
+	if err := s.BatchWrite(t.Context(), []store.Write{topic}); err != nil {
+		t.Error(err)
+	}
+	for _, key := range []store.Key{
+		{Table: store.Meta, PK: "log"}, {Table: store.Subscriptions, PK: "1/0", SK: "g#1"},
+	} {
 		if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: number(1)}}); err != nil {
 			t.Errorf("%v: %v", key, err)
 		}

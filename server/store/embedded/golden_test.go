@@ -15,11 +15,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
@@ -30,15 +33,21 @@ import (
 var addGolden = flag.String("add-golden", "", "add the present encodings to the corpus, under this name")
 
 var goldenItems = map[string]store.Item{
-	"empty":   {},
-	"strings": store.NewItem(store.Attr{Name: "name", Value: store.String("Tea ☕")}, store.Attr{Name: "empty", Value: store.String("")}, store.Attr{Name: "long", Value: store.String(strings.Repeat("long ", 60))}),
+	"empty": {},
+	"strings": store.NewItem(store.Attr{Name: "name", Value: store.String("Tea ☕")},
+		store.Attr{Name: "empty", Value: store.String("")},
+		store.Attr{Name: "long", Value: store.String(strings.Repeat("long ", 60))}),
 	"integers": store.NewItem(
-		store.Attr{Name: "version", Value: store.Int(1<<62 + 7)}, store.Attr{Name: "negative", Value: store.Int(-5)}, store.Attr{Name: "zero", Value: store.Int(0)},
+		store.Attr{Name: "version", Value: store.Int(1<<62 + 7)}, store.Attr{Name: "negative", Value: store.Int(-5)},
+		store.Attr{Name: "zero", Value: store.Int(0)},
 		store.Attr{Name: "min", Value: store.Int(-1 << 63)}, store.Attr{Name: "max", Value: store.Int(1<<63 - 1)},
 	),
-	"bytes":    store.NewItem(store.Attr{Name: "payload", Value: store.Bytes([]byte{0, 255, 10})}, store.Attr{Name: "none", Value: store.Bytes(nil)}),
-	"booleans": store.NewItem(store.Attr{Name: "archived", Value: store.Bool(true)}, store.Attr{Name: "muted", Value: store.Bool(false)}),
-	"lists":    store.NewItem(store.Attr{Name: "members", Value: store.List([]string{"alice", "", "bob"})}, store.Attr{Name: "none", Value: store.List(nil)}),
+	"bytes": store.NewItem(store.Attr{Name: "payload", Value: store.Bytes([]byte{0, 255, 10})},
+		store.Attr{Name: "none", Value: store.Bytes(nil)}),
+	"booleans": store.NewItem(store.Attr{Name: "archived", Value: store.Bool(true)},
+		store.Attr{Name: "muted", Value: store.Bool(false)}),
+	"lists": store.NewItem(store.Attr{Name: "members", Value: store.List([]string{"alice", "", "bob"})},
+		store.Attr{Name: "none", Value: store.List(nil)}),
 	"expiring": store.NewItem(store.Attr{Name: store.ExpiresAtField, Value: store.Int(1_900_000_000)}),
 }
 
@@ -85,19 +94,23 @@ func golden(t *testing.T, file string, present map[string][]byte) (versions map[
 func TestGoldenItems(t *testing.T) {
 	present := map[string][]byte{}
 	for name, it := range goldenItems {
-		present[name] = appendItem(nil, it)
+		present[name] = itemcodec.Append(nil, it)
 	}
-	for version, items := range golden(t, "items.txt", present) {
-		for name, b := range items {
-			it, err := decodeItem(b)
+	versions := golden(t, "items.txt", present)
+	for version, written := range versions {
+		for name, b := range written {
+			it, err := itemcodec.Decode(b)
 			if err != nil || !sameItem(it, goldenItems[name]) {
 				t.Errorf("%s of %s reads as %v, %v", name, version, it, err)
 			}
 			// An encoding that changes is a new format.
-			if int(b[0]) == itemFormat && !bytes.Equal(b, present[name]) {
+			if int(b[0]) == itemcodec.Format && !bytes.Equal(b, present[name]) {
 				t.Errorf("%s is written as %x, %s had %x", name, present[name], version, b)
 			}
 		}
+	}
+	if len(versions["v2"]) != len(goldenItems) {
+		t.Errorf("version 2 has %d of %d items", len(versions["v2"]), len(goldenItems))
 	}
 }
 
@@ -155,6 +168,66 @@ func TestGoldenDirectories(t *testing.T) {
 	}
 }
 
+// A directory of the first format keeps its items; what is written into it has the present
+// format, and says so before.
+func TestGoldenDirectoryIsRaised(t *testing.T) {
+	mem := vfs.NewMem()
+	unpack(t, filepath.Join("testdata", "store-v1.tar.gz"), mem)
+	clock := storetest.NewClock()
+	format := func() string { return string(readFile(t, mem, "/data/FORMAT")) }
+	s := open1(t, Options{Dir: "/data", FS: mem, Clock: clock.Now, ReadOnly: true})
+	if err := s.Close(); err != nil || format() != "parley 1 1\n" {
+		t.Fatalf("a reader left FORMAT %q, %v", format(), err)
+	}
+	broken := errors.New("no rename")
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpRename && strings.HasPrefix(op.Path, "/data/FORMAT") {
+			return broken
+		}
+		return nil
+	}))
+	if _, err := Open(Options{Dir: "/data", FS: fs, Clock: clock.Now}); !errors.Is(err, broken) {
+		t.Fatalf("opened without a raised format: %v", err)
+	}
+	var wrote atomic.Bool // files are removed in the background, too
+	fs = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && strings.HasPrefix(op.Path, "/data/store/") &&
+			!strings.HasSuffix(op.Path, "LOCK") {
+			if wrote.Store(true); format() != "parley 2 2\n" {
+				t.Errorf("%v of %s while FORMAT is %q", op.Kind, op.Path, format())
+			}
+		}
+		return nil
+	}))
+	s = open1(t, Options{Dir: "/data", FS: fs, Clock: clock.Now})
+	kept, changed := goldenKey("strings"), goldenKey("integers")
+	it := store.NewItem(store.Attr{Name: "role", Value: store.String("owner")})
+	if err := s.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: changed, Item: it},
+		{Op: store.OpUpdate, Key: goldenKey("lists"), Update: store.Update{Set: it}}}}); err != nil {
+		t.Fatal(err)
+	}
+	first := func(k store.Key) byte {
+		v, closer, err := s.db.Get(appendKey(nil, k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closer.Close()
+		return v[0]
+	}
+	a, b, c := first(kept), first(changed), first(goldenKey("lists"))
+	if a != itemcodec.First || b != itemcodec.Format || c != itemcodec.Format || !wrote.Load() {
+		t.Errorf("items have formats %d, %d and %d", a, b, c)
+	}
+	got, err := s.BatchGet(t.Context(), []store.Key{kept, changed, goldenKey("lists")}, store.Strong)
+	lists := store.NewItem(append(slices.Clone(goldenItems["lists"]), it...)...)
+	if err != nil || !sameItem(got[0], goldenItems["strings"]) || !sameItem(got[1], it) || !sameItem(got[2], lists) {
+		t.Errorf("items are %v, %v", got, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func goldenKey(name string) store.Key {
 	if name == "expiring" {
 		return store.Key{Table: store.IdempotencyKeys, PK: name}
@@ -176,7 +249,8 @@ func writeDirectory(t *testing.T, name string) {
 	mem := vfs.NewMem()
 	s := open1(t, Options{Dir: "/data", FS: mem, Clock: storetest.NewClock().Now})
 	message := func(i int) store.Write {
-		return store.Write{Op: store.OpPut, Key: store.Key{Table: store.Messages, PK: "chat", SK: fmt.Sprintf("%04d", i)}, Item: number(int64(i))}
+		return store.Write{Op: store.OpPut, Key: store.Key{Table: store.Messages, PK: "chat", SK: fmt.Sprintf("%04d", i)},
+			Item: number(int64(i))}
 	}
 	var first, second []store.Write
 	for i := range 25 {
@@ -186,7 +260,8 @@ func writeDirectory(t *testing.T, name string) {
 		first = append(first, store.Write{Op: store.OpPut, Key: goldenKey(n), Item: goldenItems[n]})
 	}
 	second = append(second[:20], store.Write{Op: store.OpDelete, Key: store.Key{Table: store.Users, PK: "nobody"}})
-	err := errors.Join(s.Transact(t.Context(), store.Plan{Writes: first}), s.db.Flush(), s.Transact(t.Context(), store.Plan{Writes: second}))
+	err := errors.Join(s.Transact(t.Context(), store.Plan{Writes: first}), s.db.Flush(),
+		s.Transact(t.Context(), store.Plan{Writes: second}))
 	writeFile(t, mem, generationFile, []byte(s.Generation()))
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)

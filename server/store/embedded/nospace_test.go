@@ -53,7 +53,7 @@ func TestTablesWithoutRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		acked = n
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // the flush retries meanwhile; writes without a pause would fill the memory first
 	}
 	if n := rowNumber(t, s); n != acked {
 		t.Errorf("the row is %d, %d was acknowledged", n, acked)

@@ -16,8 +16,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/descriptors"
+	"github.com/parley-chat/parley/server/memory"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
@@ -51,6 +53,8 @@ type Options struct {
 	noSync bool // a write does not wait for the disk
 	noWait bool // Durable does not wait for what others wrote
 	late   bool // a ticket is acquired after its write is visible
+	stale  bool // cached items do not follow changes
+	undead bool // items that expired stay cached when they are removed
 
 	// Tests set these.
 	onVisible  func()           // called as soon as a write is visible
@@ -91,10 +95,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Sizes of Pebble's parts.
-const (
-	cacheSize = 128 << 20
-)
+// maxBlocks is how many bytes of the files' blocks stay in memory, once they were read, at
+// the most: a sixteenth of a small memory.
+const maxBlocks = 128 << 20
+
+// cacheSize is the size of Pebble's cache for a process that may use so much memory, in
+// bytes, and what of it blocks have; 0 where the memory is not known. Pebble takes its
+// memtables out of its cache, and has two: one that is filled, and one that is written or
+// waits to be filled again. A cache no larger than they keeps no block at all.
+func cacheSize(total int64, memtable uint64) (size, blocks int64) {
+	blocks = maxBlocks
+	if total > 0 {
+		blocks = min(blocks, total/16)
+	}
+	return blocks + 2*int64(memtable), blocks
+}
 
 // While at least busyWriters wait for a sync, syncs are busyInterval apart, which
 // lets each carry more of them; alone, a writer is synced at once.
@@ -135,19 +150,23 @@ func Open(o Options) (*Store, error) {
 }
 
 func open(o Options) (*Store, error) {
-	if err := checkFormat(o.FS, o.Dir); err != nil {
+	earlier, err := checkFormat(o.FS, o.Dir)
+	if err != nil {
 		return nil, err
 	}
 	s := &Store{opts: o, stop: make(chan struct{}), seed: maphash.MakeSeed()}
 	s.barrier = barrier.New()
 	s.watch()
-	_, diskSize := diskUsage(o.FS, o.Dir)
-	cache := pebble.NewCache(cacheSize)
+	_, diskSize := space.Usage(o.FS, o.Dir)
+	memtable := space.Memtable(diskSize)
+	size, blocks := cacheSize(memory.Total(), memtable)
+	s.blocks = blocks
+	cache := pebble.NewCache(size)
 	defer cache.Unref()
 	opts := &pebble.Options{
 		FS:                 o.FS,
 		Cache:              cache,
-		MemTableSize:       space.Memtable(diskSize),
+		MemTableSize:       memtable,
 		MaxOpenFiles:       descriptors.Store(),
 		FormatMajorVersion: pebbleFormat,
 		EventListener:      &pebble.EventListener{DataCorruption: s.corruption, BackgroundError: s.backgroundError},
@@ -159,14 +178,16 @@ func open(o Options) (*Store, error) {
 			return busyInterval
 		},
 	}
-	for i := range opts.Levels {
-		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-	}
+	setLevels(opts, bloom.FilterPolicy(10))
 	dir := o.FS.PathJoin(o.Dir, "store")
 	if err := checkAbsent(o, dir); err != nil {
 		return nil, err
 	}
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		if err := writeFormat(o.FS, o.Dir); err != nil {
+			return nil, err
+		}
+		earlier = false
 		if err := create(o.FS, o.Dir, dir, opts.Clone()); err != nil {
 			return nil, err
 		}
@@ -174,12 +195,15 @@ func open(o Options) (*Store, error) {
 	if o.ReadOnly {
 		return s, s.openReadOnly(dir, opts)
 	}
-	if err := checkSpace(o.FS, dir); err != nil {
+	if err := space.Check(o.FS, dir); err != nil {
 		return nil, err
 	}
 	// Without its own files Pebble would create a new store over the remaining files.
 	opts.ErrorIfNotExists = true
 	complete, err := s.checkSeal(dir, opts.Clone())
+	if err == nil && earlier {
+		err = writeFormat(o.FS, o.Dir)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +213,7 @@ func open(o Options) (*Store, error) {
 	if err := complete(); err != nil {
 		return nil, errors.Join(fmt.Errorf("write seal: %w", err), s.db.Close())
 	}
+	s.weigh()
 	s.background.Go(s.sweepLoop)
 	s.background.Go(s.sealLoop)
 	return s, nil
@@ -212,7 +237,7 @@ func create(fs vfs.FS, parent, dir string, opts *pebble.Options) error {
 	_, err = rand.Read(id[:])
 	if err == nil {
 		it := store.NewItem(store.Attr{Name: "id", Value: store.String(hex.EncodeToString(id[:]))})
-		err = db.Set(generationKey, appendItem(nil, it), pebble.Sync)
+		err = db.Set(generationKey, itemcodec.Append(nil, it), pebble.Sync)
 	}
 	if err = errors.Join(err, db.Close()); err != nil {
 		return fail(err)

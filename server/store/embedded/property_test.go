@@ -26,7 +26,7 @@ func TestSameAsMap(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = real.Close() }()
-		oracle := storetest.NewMap(clock.Now)
+		oracle := storetest.NewMemory(clock.Now)
 		ctx := context.Background()
 		same := func(what string, a, b any, errA, errB error) {
 			if sa, sb := fmt.Sprint(a, failure(errA)), fmt.Sprint(b, failure(errB)); sa != sb {
@@ -35,11 +35,13 @@ func TestSameAsMap(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"transact": func(t *rapid.T) {
-				p := store.Plan{Writes: rapid.SliceOfNDistinct(genWrite(clock.Now()), 1, 6, func(w store.Write) store.Key { return w.Key }).Draw(t, "writes")}
+				p := store.Plan{Writes: rapid.SliceOfNDistinct(genWrite(clock.Now()), 1, 6,
+					func(w store.Write) store.Key { return w.Key }).Draw(t, "writes")}
 				same("transact", nil, nil, real.Transact(ctx, p), oracle.Transact(ctx, p))
 			},
 			"batch": func(t *rapid.T) {
-				writes := rapid.SliceOfNDistinct(genWrite(clock.Now()), 1, 4, func(w store.Write) store.Key { return w.Key }).Draw(t, "writes")
+				writes := rapid.SliceOfNDistinct(genWrite(clock.Now()), 1, 4,
+					func(w store.Write) store.Key { return w.Key }).Draw(t, "writes")
 				for i := range writes {
 					if writes[i].Cond = nil; writes[i].Op != store.OpPut {
 						writes[i] = store.Write{Op: store.OpDelete, Key: writes[i].Key}
@@ -57,8 +59,9 @@ func TestSameAsMap(t *testing.T) {
 			},
 			"query": func(t *rapid.T) {
 				q := store.Query{
-					Table: rapid.SampledFrom([]store.Table{store.Messages, store.DeliveryState}).Draw(t, "table"), PK: genPK.Draw(t, "pk"),
-					From: genBound.Draw(t, "from"), To: genBound.Draw(t, "to"), Cursor: genBound.Draw(t, "cursor"),
+					Table: rapid.SampledFrom([]store.Table{store.Messages, store.DeliveryState}).Draw(t, "table"),
+					PK:    genPK.Draw(t, "pk"),
+					From:  genBound.Draw(t, "from"), To: genBound.Draw(t, "to"), Cursor: genBound.Draw(t, "cursor"),
 					Descending: rapid.Bool().Draw(t, "descending"), Limit: rapid.IntRange(0, 3).Draw(t, "limit"),
 				}
 				a, errA := real.Query(ctx, q)
@@ -68,7 +71,8 @@ func TestSameAsMap(t *testing.T) {
 			"scan": func(t *rapid.T) {
 				n := rapid.IntRange(1, 3).Draw(t, "segments")
 				s := store.Scan{
-					Table: genKey.Draw(t, "table").Table, Segments: n, Segment: rapid.IntRange(0, n-1).Draw(t, "segment"), Limit: rapid.IntRange(0, 3).Draw(t, "limit"),
+					Table: genKey.Draw(t, "table").Table, Segments: n, Segment: rapid.IntRange(0, n-1).Draw(t, "segment"),
+					Limit: rapid.IntRange(0, 3).Draw(t, "limit"),
 				}
 				if rapid.Bool().Draw(t, "continued") {
 					s.Cursor = store.ScanCursor(genKey.Draw(t, "cursor"))
@@ -127,7 +131,8 @@ var (
 	genSK    = rapid.SampledFrom([]string{"1", "2", "21", "3", "~"})
 	genBound = rapid.SampledFrom([]string{"", "", "1", "2", "20", "3"})
 	genKey   = rapid.Custom(func(t *rapid.T) store.Key {
-		table := rapid.SampledFrom([]store.Table{store.Users, store.IdempotencyKeys, store.Messages, store.DeliveryState}).Draw(t, "table")
+		table := rapid.SampledFrom([]store.Table{store.Users, store.IdempotencyKeys, store.Messages,
+			store.DeliveryState}).Draw(t, "table")
 		k := store.Key{Table: table, PK: genPK.Draw(t, "pk")}
 		if d, _ := store.Lookup(table); d.SortKey {
 			k.SK = genSK.Draw(t, "sk")
@@ -172,7 +177,8 @@ func genWrite(now time.Time) *rapid.Generator[store.Write] {
 		return list
 	})
 	return rapid.Custom(func(t *rapid.T) store.Write {
-		w := store.Write{Key: genKey.Draw(t, "key"), Op: store.Op(rapid.IntRange(int(store.OpPut), int(store.OpCheck)).Draw(t, "op"))}
+		w := store.Write{Key: genKey.Draw(t, "key"),
+			Op: store.Op(rapid.IntRange(int(store.OpPut), int(store.OpCheck)).Draw(t, "op"))}
 		attrs := genAttrs.Draw(t, "attrs")
 		if d, _ := store.Lookup(w.Key.Table); d.TTL && rapid.Bool().Draw(t, "expires") {
 			at := now.Unix() + rapid.Int64Range(-20, 60).Draw(t, "at")

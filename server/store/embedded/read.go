@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 )
 
 // load reads an item by its encoded key, expired or not.
@@ -21,15 +22,18 @@ func (s *Store) load(key []byte) (store.Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	it, err := decodeItem(v)
+	it, err := itemcodec.Decode(v)
 	if err != nil {
 		err = fmt.Errorf("item at %x: %w", key, err)
 	}
 	return it, errors.Join(err, closer.Close())
 }
 
-func (s *Store) live(key []byte, now int64) (store.Item, error) {
-	it, err := s.load(key)
+func (s *Store) live(key []byte, now int64) (it store.Item, err error) {
+	it, ok := s.cached(key)
+	if !ok {
+		it, err = s.load(key)
+	}
 	if err != nil || store.Expired(it, now) {
 		return nil, translate(err)
 	}
@@ -59,17 +63,42 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 	defer s.life.RUnlock()
 	now := s.opts.Clock().Unix()
 	items := make([]store.Item, len(keys))
-	if len(keys) >= manyKeys {
-		return items, s.seek(ctx, keys, items, now)
-	}
-	buf := make([]byte, 0, 96)
-	var err error
+	var missing []place
+	buf := make([]byte, 0, 96*len(keys))
 	for i, k := range keys {
-		if items[i], err = s.live(appendKey(buf[:0], k), now); err != nil {
-			return nil, err
+		begin := len(buf)
+		buf = append(appendKey(buf, k), 0)
+		key := buf[begin:len(buf):len(buf)]
+		it, ok := s.cached(key[:len(key)-1])
+		switch {
+		case !ok:
+			if missing == nil {
+				missing = make([]place, 0, len(keys)-i)
+			}
+			missing = append(missing, place{key, i})
+		case !store.Expired(it, now):
+			items[i] = it
+		}
+	}
+	if len(missing) >= manyKeys {
+		return items, s.seek(ctx, missing, items, now)
+	}
+	for _, p := range missing {
+		it, err := s.load(p.key[:len(p.key)-1])
+		if err != nil {
+			return nil, translate(err)
+		}
+		if !store.Expired(it, now) {
+			items[p.at] = it
 		}
 	}
 	return items, nil
+}
+
+// place is where an item of a batch goes.
+type place struct {
+	key []byte // encoded, with a zero byte behind it: nothing lies between the key and that
+	at  int
 }
 
 // manyKeys is the number of keys from which on one iterator is cheaper than as many
@@ -77,40 +106,30 @@ func (s *Store) BatchGet(ctx context.Context, keys []store.Key, _ store.Consiste
 const manyKeys = 8
 
 // seek reads keys in their order with one iterator, which goes from each to the next.
-func (s *Store) seek(ctx context.Context, keys []store.Key, items []store.Item, now int64) error {
-	type place struct {
-		key []byte // encoded
-		at  int
-	}
-	places := make([]place, len(keys))
-	buf := make([]byte, 0, 96*len(keys))
-	for i, k := range keys {
-		begin := len(buf)
-		buf = append(appendKey(buf, k), 0) // nothing but the key lies before the zero byte
-		places[i] = place{buf[begin:len(buf):len(buf)], i}
-	}
+func (s *Store) seek(ctx context.Context, places []place, items []store.Item, now int64) error {
 	slices.SortFunc(places, func(a, b place) int { return bytes.Compare(a.key, b.key) })
-	return s.iterate(ctx, places[0].key[:len(places[0].key)-1], places[len(places)-1].key, func(it *pebble.Iterator) error {
-		var d decoder
-		for _, p := range places {
-			key := p.key[:len(p.key)-1]
-			if it.SeekGEWithLimit(key, p.key) != pebble.IterValid || !bytes.Equal(it.Key(), key) {
-				continue
+	return s.iterate(ctx, places[0].key[:len(places[0].key)-1], places[len(places)-1].key,
+		func(it *pebble.Iterator) error {
+			var d itemcodec.Decoder
+			for _, p := range places {
+				key := p.key[:len(p.key)-1]
+				if it.SeekGEWithLimit(key, p.key) != pebble.IterValid || !bytes.Equal(it.Key(), key) {
+					continue
+				}
+				v, err := it.ValueAndErr()
+				if err != nil {
+					return err
+				}
+				item, err := d.Item(v)
+				if err != nil {
+					return fmt.Errorf("item at %x: %w", key, err)
+				}
+				if !store.Expired(item, now) {
+					items[p.at] = item
+				}
 			}
-			v, err := it.ValueAndErr()
-			if err != nil {
-				return err
-			}
-			item, err := d.item(v)
-			if err != nil {
-				return fmt.Errorf("item at %x: %w", key, err)
-			}
-			if !store.Expired(item, now) {
-				items[p.at] = item
-			}
-		}
-		return it.Error()
-	})
+			return it.Error()
+		})
 }
 
 // Query implements store.Store.
@@ -216,7 +235,7 @@ const checkEvery = 1024
 // page is a page in the making.
 type page struct {
 	*store.Pager
-	decoder decoder
+	decoder itemcodec.Decoder
 }
 
 // add puts the iterator's row on the page and reports whether there may be more.
@@ -228,7 +247,7 @@ func (p *page) add(ctx context.Context, it *pebble.Iterator, k store.Key, cursor
 	if err != nil {
 		return false, err
 	}
-	item, err := p.decoder.item(v)
+	item, err := p.decoder.Item(v)
 	if err != nil {
 		return false, fmt.Errorf("item at %x: %w", it.Key(), err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 )
 
 // The seal detects what Pebble cannot: a log file that was removed or truncated, and with
@@ -126,7 +127,8 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 	case recorded.generation != s.generation:
 		err = Lost(fmt.Sprintf("SEAL in %s is of another store (%s)", s.opts.Dir, recorded.generation), s.generation)
 	case last < recorded.probes:
-		err = Lost(fmt.Sprintf("the store in %s ends before its seal, a file of it was removed or cut", s.opts.Dir), s.generation)
+		err = Lost(fmt.Sprintf("the store in %s ends before its seal, a file of it was removed or cut", s.opts.Dir),
+			s.generation)
 	case have < min(last, sealProbes):
 		err = Lost(fmt.Sprintf("the store in %s has gaps, a file of it was removed or cut", s.opts.Dir), s.generation)
 	default:
@@ -175,11 +177,13 @@ func (s *Store) Renew() error {
 	}
 	before := s.generation
 	s.generation = hex.EncodeToString(id[:])
-	it := store.NewItem(store.Attr{Name: "before", Value: store.String(before)}, store.Attr{Name: "id", Value: store.String(s.generation)})
+	it := store.NewItem(store.Attr{Name: "before", Value: store.String(before)},
+		store.Attr{Name: "id", Value: store.String(s.generation)})
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
 	// Missing probes are reported once.
-	if err := errors.Join(b.Set(generationKey, appendItem(nil, it), nil), b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil)); err != nil {
+	if err := errors.Join(b.Set(generationKey, itemcodec.Append(nil, it), nil),
+		b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil)); err != nil {
 		return translate(err)
 	}
 	s.probes = 0

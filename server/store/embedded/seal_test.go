@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 func openSealed(t *testing.T, dir, accept string) (*Store, error) {
@@ -20,38 +21,23 @@ func openSealed(t *testing.T, dir, accept string) (*Store, error) {
 	return s, err
 }
 
-// sealed writes rows and waits until they are sealed.
+// sealed writes rows, with probes among them, and seals them all.
 func sealed(t *testing.T, s *Store, from, to int64) {
 	t.Helper()
-	for n := from; n < to; n++ {
-		key := store.Key{Table: store.Events, PK: "chat", SK: time.Unix(n, 0).UTC().Format(time.RFC3339)}
-		if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: number(n)}}); err != nil {
-			t.Fatal(err)
-		}
-		if n%10 == 0 {
-			time.Sleep(7 * time.Millisecond) // some probes in between
-		}
-	}
-	end := time.Now().Add(10 * time.Second)
-	for last := uint64(0); ; {
+	probes := func() uint64 {
 		said, _, err := readSeal(s.opts.FS, s.opts.Dir)
-		if err != nil || time.Now().After(end) {
-			t.Fatalf("not sealed: %v", err)
-		}
-		if last > 0 && said.probes > last { // one that began after the last write
-			return
-		}
-		if last == 0 {
-			last = said.probes + 1
-			if err := s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: store.Key{Table: store.Meta, PK: "x"}, Item: number(to)}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(2 * time.Millisecond)
-		if said.probes >= last {
-			last = said.probes - 1
+		testkit.Must(t, err)
+		return said.probes
+	}
+	for n := from; n < to; n++ {
+		before := probes()
+		key := store.Key{Table: store.Events, PK: "chat", SK: time.Unix(n, 0).UTC().Format(time.RFC3339)}
+		testkit.Must(t, s.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: number(n)}}))
+		if n%10 == 0 {
+			testkit.Eventually(t, "a written row is sealed", func() bool { return probes() > before })
 		}
 	}
+	testkit.Must(t, s.putSeal())
 }
 
 func rows(t *testing.T, s *Store) (n int) {
@@ -86,7 +72,10 @@ func TestMissingFilesAreNoticed(t *testing.T) {
 			}
 		}
 		killed := filepath.Join(t.TempDir(), "data")
-		if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
+		s.sealing.Lock() // a copy is not a moment: SEAL.new may go while it is made
+		err = os.CopyFS(killed, os.DirFS(dir))
+		s.sealing.Unlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 		files, err := filepath.Glob(filepath.Join(killed, "store", "*"))
@@ -153,7 +142,8 @@ func TestLossIsAccepted(t *testing.T) {
 		}
 	}
 	for _, accept := range []string{"", "another"} {
-		if _, err := openSealed(t, dir, accept); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "--accept-loss "+generation) {
+		if _, err := openSealed(t, dir, accept); !errors.Is(err, ErrLost) ||
+			!strings.Contains(err.Error(), "--accept-loss "+generation) {
 			t.Fatalf("with %q: %v", accept, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 )
 
 // Transact implements store.Store.
@@ -51,6 +52,11 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 		_ = b.Close()
 		return s.barrier.Wait(ctx)
 	}
+	return s.finish(b, t.ticket)
+}
+
+// finish waits for the sync of a batch that is visible.
+func (s *Store) finish(b *pebble.Batch, ticket uint64) error {
 	s.disk.Wrote(b.Len())
 	if !s.opts.noSync {
 		if err := b.SyncWait(); err != nil {
@@ -58,7 +64,7 @@ func (s *Store) write(ctx context.Context, writes []store.Write) error {
 			return fmt.Errorf("%w: sync: %w", store.ErrAmbiguous, err)
 		}
 	}
-	s.barrier.Done(t.ticket)
+	s.barrier.Done(ticket)
 	s.plans.Add(1)
 	_ = b.Close() // it only returns memory
 	return nil
@@ -72,14 +78,15 @@ func (s *Store) fail(err error) {
 
 // onlyDeletes reports whether writes free space. The few rows of some tables count as if
 // they did, because freeing space depends on them: a trim of the log is recorded first
-// (meta), a relay without its lease does not delete published rows (leases), and every
-// deletion by an operator is recorded (audit).
+// (meta), and a relay without its lease does not delete published rows (leases). How far
+// groups of topics are is stored, too (subscriptions): what they have not acknowledged is
+// not removed.
 func onlyDeletes(writes []store.Write) bool {
 	for i := range writes {
 		w := &writes[i]
 		switch {
-		case w.Op == store.OpDelete, w.Op == store.OpCheck:
-		case w.Key.Table == store.Meta, w.Key.Table == store.Leases, w.Key.Table == store.Audit:
+		case w.Op == store.OpDelete, w.Op == store.OpCheck, w.Frees:
+		case w.Key.Table == store.Meta, w.Key.Table == store.Leases, w.Key.Table == store.Subscriptions:
 		default:
 			return false
 		}
@@ -96,49 +103,60 @@ type applied struct {
 // apply evaluates the writes and applies them to the database, all under the
 // locks of their items. The batch is visible afterwards, but not synced.
 func (s *Store) apply(b *pebble.Batch, writes []store.Write) (applied, error) {
-	keys := encodeKeys(writes)
-	locks := s.lockAll(keys)
-	defer s.unlockAll(locks)
+	w := newWorkspace(writes)
+	defer w.release()
+	s.lockAll(w)
+	defer s.unlockAll(w)
 	now := s.opts.Clock().Unix()
-	found, err := s.evaluate(keys, writes, now)
-	if err != nil {
+	if err := s.evaluate(w, writes, now); err != nil {
 		return applied{}, err
 	}
 	var out applied
-	var value []byte
 	for i := range writes {
-		w := &writes[i]
-		if w.Op == store.OpCheck {
+		if writes[i].Op == store.OpCheck {
 			continue
 		}
-		next, err := w.Next(found[i].live(now))
-		if err != nil {
+		if err := s.stage(b, w, i, &writes[i], now); err != nil {
 			return applied{}, err
 		}
-		if found[i].ttl {
-			err = s.updateExpiry(b, keys[i], found[i].item, next)
-		}
-		switch {
-		case err != nil:
-		case next == nil:
-			err = b.Delete(keys[i], nil)
-			if w.Key.Table == store.Outbox {
-				out.outboxDeletes++
-			}
-		default:
-			value = appendItem(value[:0], next)
-			err = b.Set(keys[i], value, nil)
-		}
-		if err != nil {
-			return applied{}, translate(err)
+		if w.items[i].next == nil && writes[i].Key.Table == store.Outbox {
+			out.outboxDeletes++
 		}
 	}
 	if b.Empty() {
 		return out, nil
 	}
 	out.written = true
-	out.ticket, err = s.publish(b)
+	var err error
+	w.hide(s)
+	if out.ticket, err = s.publish(b); err == nil {
+		w.cache(s)
+	}
 	return out, err
+}
+
+// stage adds what one write leaves to a batch.
+func (s *Store) stage(b *pebble.Batch, w *workspace, i int, write *store.Write, now int64) error {
+	it := &w.items[i]
+	var err error
+	if it.next, err = write.Next(it.live(now)); err != nil {
+		return err
+	}
+	it.written = true
+	it.updated = write.Op == store.OpUpdate
+	it.texts = slices.ContainsFunc(write.Update.Set, func(a store.Attr) bool { return a.Value.Str() != "" })
+	if it.ttl {
+		err = s.updateExpiry(b, it.key, it.found, it.next)
+	}
+	switch {
+	case err != nil:
+	case it.next == nil:
+		err = b.Delete(it.key, nil)
+	default:
+		w.value = itemcodec.Append(w.value[:0], it.next)
+		err = b.Set(it.key, w.value, nil)
+	}
+	return translate(err)
 }
 
 // publish makes a batch visible. The ticket must be acquired before that.
@@ -170,75 +188,64 @@ func (s *Store) commit(b *pebble.Batch) error {
 	return s.db.ApplyNoSyncWait(b, pebble.Sync)
 }
 
-// found is the stored item of a write, expired or not, if the write needs it.
-type found struct {
-	item store.Item
-	ttl  bool
-}
-
-func (f *found) live(now int64) store.Item {
-	if f.ttl && store.Expired(f.item, now) {
-		return nil
-	}
-	return f.item
-}
-
 // evaluate reads the items that the writes need and evaluates all conditions.
-func (s *Store) evaluate(keys [][]byte, writes []store.Write, now int64) ([]found, error) {
+func (s *Store) evaluate(w *workspace, writes []store.Write, now int64) error {
 	var failures []store.Failure
-	list := make([]found, len(writes))
 	for i := range writes {
-		w, f := &writes[i], &list[i]
-		def, _ := store.Lookup(w.Key.Table)
-		f.ttl = def.TTL
-		if len(w.Cond) == 0 && w.Op != store.OpUpdate && !def.TTL {
+		write, it := &writes[i], &w.items[i]
+		def, _ := store.Lookup(write.Key.Table)
+		it.ttl = def.TTL
+		if write.Fresh || len(write.Cond) == 0 && write.Op != store.OpUpdate && !def.TTL {
 			continue
 		}
-		var err error
-		if f.item, err = s.load(keys[i]); err != nil {
-			return nil, translate(err)
+		if err := s.find(it, isAbsent(write.Cond)); err != nil {
+			return translate(err)
 		}
-		if current := f.live(now); !store.Evaluate(w.Cond, current) {
-			failures = append(failures, store.Failure{Index: i, Name: w.Name, Current: current})
+		if current := it.live(now); !store.Evaluate(write.Cond, current) {
+			failures = append(failures, store.Failure{Index: i, Name: write.Name, Current: current})
 		}
 	}
 	if len(failures) > 0 {
 		s.failed.Add(1)
-		return nil, &store.ConditionError{Failures: failures}
+		return &store.ConditionError{Failures: failures}
 	}
-	return list, nil
+	return nil
 }
 
-func encodeKeys(writes []store.Write) [][]byte {
-	size := 0
-	for i := range writes {
-		size += 3 + len(writes[i].Key.PK) + len(writes[i].Key.SK)
+// find reads the stored item of a write, of which there is probably none if the write
+// requires that. The caller holds its lock.
+func (s *Store) find(it *writtenItem, absent bool) (err error) {
+	ok := false
+	if isHot(it.key) && !s.uncached.Load() {
+		it.found, ok = s.stripes[it.stripe].recent.Get(it.key)
 	}
-	keys, buf := make([][]byte, len(writes)), make([]byte, 0, size)
-	for i := range writes {
-		start := len(buf)
-		buf = appendKey(buf, writes[i].Key)
-		keys[i] = buf[start:len(buf):len(buf)]
+	switch {
+	case ok:
+	case absent:
+		it.found, err = s.miss(it.key)
+	default:
+		it.found, err = s.load(it.key)
 	}
-	return keys
+	return err
 }
 
-// lockAll locks the stripes of keys in ascending order and returns them.
-func (s *Store) lockAll(keys [][]byte) []int {
-	locks := make([]int, len(keys))
-	for i, k := range keys {
-		locks[i] = int(maphash.Bytes(s.seed, k) % stripes)
+func (s *Store) stripeOf(key []byte) int { return int(maphash.Bytes(s.seed, key) % stripeCount) }
+
+// lockAll locks the stripes of a workspace's items in ascending order.
+func (s *Store) lockAll(w *workspace) {
+	for i := range w.items {
+		w.items[i].stripe = s.stripeOf(w.items[i].key)
+		w.locks = append(w.locks, w.items[i].stripe)
 	}
-	slices.Sort(locks)
-	locks = slices.Compact(locks)
-	for _, l := range locks {
-		s.stripe[l].Lock()
+	slices.Sort(w.locks)
+	w.locks = slices.Compact(w.locks)
+	for _, l := range w.locks {
+		s.stripes[l].Lock()
 	}
-	return locks
 }
 
-func (s *Store) unlockAll(locks []int) {
-	for _, l := range locks {
-		s.stripe[l].Unlock()
+func (s *Store) unlockAll(w *workspace) {
+	for _, l := range w.locks {
+		s.stripes[l].Unlock()
 	}
 }

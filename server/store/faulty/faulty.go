@@ -205,7 +205,8 @@ func (s *Store) Transact(ctx context.Context, p store.Plan) error {
 
 // BatchWrite implements store.Store.
 func (s *Store) BatchWrite(ctx context.Context, writes []store.Write) error {
-	_, err := do(ctx, s, BatchWrite, writes, func() (struct{}, error) { return struct{}{}, s.below.BatchWrite(ctx, writes) })
+	_, err := do(ctx, s, BatchWrite, writes,
+		func() (struct{}, error) { return struct{}{}, s.below.BatchWrite(ctx, writes) })
 	return err
 }
 

@@ -22,7 +22,7 @@ func TestContract(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Engine {
 		clock := storetest.NewClock()
 		return storetest.Engine{
-			Store: faulty.New(storetest.NewMap(clock.Now), faulty.Options{}), Clock: clock,
+			Store: faulty.New(storetest.NewMemory(clock.Now), faulty.Options{}), Clock: clock,
 			Without: map[storetest.Category]string{storetest.Restart: "the map engine keeps nothing"},
 		}
 	})
@@ -31,7 +31,8 @@ func TestContract(t *testing.T) {
 var key = store.Key{Table: store.Users, PK: "a"}
 
 func plan(n int64) store.Plan {
-	return store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: store.NewItem(store.Attr{Name: "n", Value: store.Int(n)})}}}
+	return store.Plan{Writes: []store.Write{
+		{Op: store.OpPut, Key: key, Item: store.NewItem(store.Attr{Name: "n", Value: store.Int(n)})}}}
 }
 
 func value(t *testing.T, s store.Store) int64 {
@@ -60,7 +61,7 @@ func TestFates(t *testing.T) {
 		{"own error", faulty.Fault{When: faulty.After, Err: own}, own, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			below := storetest.NewMap(time.Now)
+			below := storetest.NewMemory(time.Now)
 			s := faulty.New(below, faulty.Options{Policy: faulty.Script(c.fault)})
 			if err := s.Transact(t.Context(), plan(1)); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 				t.Fatalf("got %v, want %v", err, c.err)
@@ -81,8 +82,9 @@ func TestFates(t *testing.T) {
 // A lost answer ends with the caller's context; the write was done, which the error
 // does not deny.
 func TestLostAnswers(t *testing.T) {
-	below := storetest.NewMap(time.Now)
-	s := faulty.New(below, faulty.Options{Policy: faulty.Script(faulty.Fault{When: faulty.Lost}, faulty.Fault{When: faulty.Lost})})
+	below := storetest.NewMemory(time.Now)
+	s := faulty.New(below, faulty.Options{Policy: faulty.Script(faulty.Fault{When: faulty.Lost},
+		faulty.Fault{When: faulty.Lost})})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Transact(ctx, plan(1)) }()
@@ -109,7 +111,7 @@ func TestLostAnswers(t *testing.T) {
 }
 
 func TestDelays(t *testing.T) {
-	below := storetest.NewMap(time.Now)
+	below := storetest.NewMemory(time.Now)
 	var slept []time.Duration
 	var atSleep []int64
 	s := faulty.New(below, faulty.Options{
@@ -127,26 +129,27 @@ func TestDelays(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for fault, want := range map[faulty.Fault]error{{Delay: time.Hour}: context.Canceled, {Late: time.Hour}: store.ErrAmbiguous} {
-		below := storetest.NewMap(time.Now)
+	for fault, want := range map[faulty.Fault]error{{Delay: time.Hour}: context.Canceled,
+		{Late: time.Hour}: store.ErrAmbiguous} {
+		below := storetest.NewMemory(time.Now)
 		s := faulty.New(live{below}, faulty.Options{Policy: faulty.Script(fault)})
 		err := s.Transact(ctx, plan(1))
-		if wrote := value(t, below) == 1; !errors.Is(err, want) || wrote != (want == store.ErrAmbiguous) {
+		if wrote := value(t, below) == 1; !errors.Is(err, want) || wrote != errors.Is(want, store.ErrAmbiguous) {
 			t.Fatalf("%+v: %v, written: %v", fault, err, wrote)
 		}
 	}
 }
 
 // live is a store that does not look at contexts, as one that has the call already.
-type live struct{ *storetest.Map }
+type live struct{ *storetest.Memory }
 
 func (l live) Transact(_ context.Context, p store.Plan) error {
-	return l.Map.Transact(context.Background(), p)
+	return l.Memory.Transact(context.Background(), p)
 }
 
 // What a caller did wrong is not hidden by a fault.
 func TestInvalidStaysInvalid(t *testing.T) {
-	s := faulty.New(storetest.NewMap(time.Now), faulty.Options{Policy: faulty.Script(faulty.Fault{When: faulty.Lost})})
+	s := faulty.New(storetest.NewMemory(time.Now), faulty.Options{Policy: faulty.Script(faulty.Fault{When: faulty.Lost})})
 	if err := s.Transact(t.Context(), store.Plan{}); !errors.Is(err, store.ErrInvalid) {
 		t.Fatal(err)
 	}
@@ -207,7 +210,7 @@ func TestRandomIsRepeatable(t *testing.T) {
 func TestExactlyOnceOverFaults(t *testing.T) {
 	const workers, each = 8, 50
 	for seed := range uint64(5) {
-		below := storetest.NewMap(time.Now)
+		below := storetest.NewMemory(time.Now)
 		s := faulty.New(below, faulty.Options{Policy: faulty.Random(seed, rates)})
 		var wg sync.WaitGroup
 		for w := range workers {
@@ -241,7 +244,8 @@ func increment(ctx context.Context, s store.Store, id string) error {
 		switch {
 		case err == nil, errors.As(err, &failed):
 			return nil
-		case errors.Is(err, store.ErrAmbiguous), errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrThrottled), errors.Is(err, store.ErrConflict):
+		case errors.Is(err, store.ErrAmbiguous), errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrThrottled),
+			errors.Is(err, store.ErrConflict):
 		default:
 			return err
 		}

@@ -14,12 +14,15 @@ import (
 const chat = "chat_abc123"
 
 func row(first int64, replay bool) store.Write {
-	o := table.Outbox{Shard: event.Shard(chat), ChatID: chat, FirstVersion: first, Count: 2, CreatedAt: 1, Replay: replay, ReplayID: "x"}
+	o := table.Outbox{Shard: event.Shard(chat), ChatID: chat, FirstVersion: first, Count: 2, CreatedAt: 1, Replay: replay,
+		ReplayID: "x"}
 	return store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()}
 }
 
 func unreadable(sk string) store.Write {
-	return store.Write{Op: store.OpPut, Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(chat)), SK: chat + "#" + sk}, Item: table.Outbox{Count: 1}.Item()}
+	return store.Write{Op: store.OpPut,
+		Key:  store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(chat)), SK: chat + "#" + sk},
+		Item: table.Outbox{Count: 1}.Item()}
 }
 
 // What waits begins with the first row that is no replay, where reading ends; a row that
@@ -41,7 +44,7 @@ func TestUnpublished(t *testing.T) {
 		"unreadable, and one": {[]store.Write{unreadable("0"), row(5, false)}, Waiting{First: 5, Unreadable: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := storetest.NewMap(time.Now)
+			st := storetest.NewMemory(time.Now)
 			if len(tt.rows) > 0 {
 				if err := st.BatchWrite(t.Context(), tt.rows); err != nil {
 					t.Fatal(err)
@@ -56,7 +59,7 @@ func TestUnpublished(t *testing.T) {
 
 // All pages are read; an error ends the rows.
 func TestRows(t *testing.T) {
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	const n = 500
 	for v := range int64(n) {
 		if err := st.BatchWrite(t.Context(), []store.Write{row(2*v+1, false)}); err != nil {

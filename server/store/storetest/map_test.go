@@ -12,7 +12,7 @@ func TestMap(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Engine {
 		clock := storetest.NewClock()
 		return storetest.Engine{
-			Store: storetest.NewMap(clock.Now), Clock: clock,
+			Store: storetest.NewMemory(clock.Now), Clock: clock,
 			Without: map[storetest.Category]string{storetest.Restart: "it keeps nothing"},
 		}
 	})
@@ -21,16 +21,16 @@ func TestMap(t *testing.T) {
 // A clone and its original go ways of their own.
 func TestClone(t *testing.T) {
 	clock := storetest.NewClock()
-	a := storetest.NewMap(clock.Now)
+	a := storetest.NewMemory(clock.Now)
 	key := func(sk string) store.Key { return store.Key{Table: store.Messages, PK: "c", SK: sk} }
-	put := func(m *storetest.Map, sk string, n int64) {
+	put := func(m *storetest.Memory, sk string, n int64) {
 		t.Helper()
 		it := store.NewItem(store.Attr{Name: "n", Value: store.Int(n)})
 		if err := m.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key(sk), Item: it}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	show := func(m *storetest.Map) string {
+	show := func(m *storetest.Memory) string {
 		t.Helper()
 		p, err := m.Query(t.Context(), store.Query{Table: store.Messages, PK: "c"})
 		if err != nil {
@@ -62,8 +62,8 @@ func TestClone(t *testing.T) {
 
 func BenchmarkMap(b *testing.B) {
 	const chats = 100
-	fill := func(b *testing.B) *storetest.Map {
-		m := storetest.NewMap(storetest.NewClock().Now)
+	fill := func(b *testing.B) *storetest.Memory {
+		m := storetest.NewMemory(storetest.NewClock().Now)
 		for c := range chats {
 			for i := range 20 {
 				k := store.Key{Table: store.Messages, PK: fmt.Sprint("chat", c), SK: fmt.Sprintf("%06d", i)}
@@ -90,9 +90,13 @@ func BenchmarkMap(b *testing.B) {
 		for n := 0; b.Loop(); n++ {
 			sk := fmt.Sprintf("%08d", n%1000)
 			p := store.Plan{Writes: []store.Write{
-				{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: sk}, Item: items[0], Cond: store.Condition{}.Ne("n", store.Int(2)), Name: "request"},
-				{Op: store.OpUpdate, Key: store.Key{Table: store.DeliveryState, PK: "u", SK: "c"}, Update: store.Update{Set: []store.Attr{{Name: "n", Value: store.Int(1)}}}, Cond: store.Condition{}.Without("left"), Name: "member"},
-				{Op: store.OpPut, Key: store.Key{Table: store.ChatCounters, PK: "c"}, Item: items[0], Cond: store.Condition{}.Ne("n", store.Int(2)), Name: "head"},
+				{Op: store.OpPut, Key: store.Key{Table: store.IdempotencyKeys, PK: sk}, Item: items[0],
+					Cond: store.Condition{}.Ne("n", store.Int(2)), Name: "request"},
+				{Op: store.OpUpdate, Key: store.Key{Table: store.DeliveryState, PK: "u", SK: "c"},
+					Update: store.Update{Set: []store.Attr{{Name: "n", Value: store.Int(1)}}}, Cond: store.Condition{}.Without("left"),
+					Name: "member"},
+				{Op: store.OpPut, Key: store.Key{Table: store.ChatCounters, PK: "c"}, Item: items[0],
+					Cond: store.Condition{}.Ne("n", store.Int(2)), Name: "head"},
 				{Op: store.OpPut, Key: store.Key{Table: store.Messages, PK: "c", SK: sk}, Item: items[0]},
 				{Op: store.OpPut, Key: store.Key{Table: store.Events, PK: "c", SK: sk}, Item: items[0]},
 				{Op: store.OpPut, Key: store.Key{Table: store.Outbox, PK: "00", SK: sk}, Item: items[0]},

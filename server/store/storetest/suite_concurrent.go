@@ -54,7 +54,8 @@ func compareAndSet(ctx context.Context, s store.Store, k store.Key) error {
 			return err
 		}
 		n := it.Get("n")
-		err = again(ctx, s, store.Write{Op: store.OpPut, Key: k, Item: item(n.Int64() + 1), Cond: store.Condition{}.Eq("n", n), Name: "n"})
+		err = again(ctx, s, store.Write{Op: store.OpPut, Key: k, Item: item(n.Int64() + 1),
+			Cond: store.Condition{}.Eq("n", n), Name: "n"})
 		var failed *store.ConditionError
 		if !errors.As(err, &failed) {
 			return err
@@ -162,7 +163,8 @@ func (f *fixture) sees(i int) error {
 	if err != nil || many[0].Get("n").Int64() != int64(i) {
 		return fmt.Errorf("batch get after plan %d: %v, %w", i, many, err)
 	}
-	p, err := f.Store.Query(f.ctx, store.Query{Table: store.Messages, PK: "c", Descending: true, Limit: 1, Consistency: store.Strong})
+	p, err := f.Store.Query(f.ctx,
+		store.Query{Table: store.Messages, PK: "c", Descending: true, Limit: 1, Consistency: store.Strong})
 	if err != nil || len(p.Rows) != 1 || p.Rows[0].Item.Get("n").Int64() != int64(i) {
 		return fmt.Errorf("query after plan %d: %v, %w", i, p, err)
 	}

@@ -11,9 +11,9 @@ import (
 
 func (f *fixture) fill(chat string, n int) {
 	f.Helper()
-	for from := 1; from <= n; from += store.MaxPlanWrites {
+	for from := 1; from <= n; from += 100 {
 		var writes []store.Write
-		for i := from; i <= min(n, from+store.MaxPlanWrites-1); i++ {
+		for i := from; i <= min(n, from+100-1); i++ {
 			writes = append(writes, put(message(chat, fmt.Sprintf("%04d", i)), item(int64(i))))
 		}
 		f.must(f.transact(writes...))
@@ -62,7 +62,7 @@ func testQuery(f *fixture) {
 	f.wantInvalid(err, "query without a partition")
 	for what, q := range map[string]store.Query{
 		"unknown table": {Table: "nope"}, "bad lower bound": {From: "\xff"}, "bad upper bound": {To: "a\x00b"},
-		"bad cursor": {Cursor: "\x00"}, "long cursor": {Cursor: strings.Repeat("x", store.MaxKeyBytes+1)},
+		"bad cursor": {Cursor: "\x00"}, "long cursor": {Cursor: strings.Repeat("x", 1025)},
 	} {
 		q.PK = "c"
 		if q.Table == "" {
@@ -75,7 +75,8 @@ func testQuery(f *fixture) {
 
 // testOrder checks that sort keys are in order of their bytes, whatever they are.
 func testOrder(f *fixture) {
-	sks := []string{"\x01", "\x01\x01", "\x02", " ", "#", "0", "00", "1", "10", "2", "A", "a", "aa", "b", "~", "\x7f", "\u0080", "\u00e9", "\u4e2d", "\U0001f600", strings.Repeat("\U0001f600", store.MaxKeyBytes/4)}
+	sks := []string{"\x01", "\x01\x01", "\x02", " ", "#", "0", "00", "1", "10", "2", "A", "a", "aa", "b", "~", "\x7f",
+		"\u0080", "\u00e9", "\u4e2d", "\U0001f600", strings.Repeat("\U0001f600", 1024/4)}
 	for i := range sks {
 		k := message("c", sks[len(sks)-1-i])
 		f.must(f.transact(put(k, item(int64(i)))))
@@ -86,7 +87,7 @@ func testOrder(f *fixture) {
 	if got, _ := f.query(store.Query{PK: "c", From: "#", To: "a"}); !slices.Equal(got, sks[4:12]) {
 		f.Fatalf("from # to a: %q", got)
 	}
-	long := message(strings.Repeat("p", store.MaxKeyBytes), strings.Repeat("s", store.MaxKeyBytes))
+	long := message(strings.Repeat("p", 1024), strings.Repeat("s", 1024))
 	f.must(f.transact(put(long, item(7))))
 	f.wantItem(long, item(7))
 }
@@ -94,7 +95,7 @@ func testOrder(f *fixture) {
 // testExpiredPages checks that a page may be empty and have a cursor: what has
 // expired counts as read, but does not show.
 func testExpiredPages(f *fixture) {
-	big := strings.Repeat("x", store.MaxPageBytes/4)
+	big := strings.Repeat("x", (1<<20)/4)
 	at := f.Clock.Now().Unix() + 60
 	for i := range 10 {
 		it := store.NewItem(attr("s", store.String(big)), attr(store.ExpiresAtField, store.Int(at)))
@@ -137,7 +138,7 @@ func testQueryPages(f *fixture) {
 		}
 	}
 	// A page ends at its size, too.
-	big := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxPageBytes/4))))
+	big := store.NewItem(attr("s", store.String(strings.Repeat("x", (1<<20)/4))))
 	for i := range 6 {
 		f.must(f.transact(put(message("big", fmt.Sprint(i)), big)))
 	}
@@ -167,7 +168,8 @@ func testScan(f *fixture) {
 		seen := map[store.Key]int{}
 		for s := range segments {
 			for cursor, first := "", true; first || cursor != ""; first = false {
-				p, err := f.Store.Scan(f.ctx, store.Scan{Table: store.Messages, Segment: s, Segments: segments, Limit: 17, Cursor: cursor})
+				p, err := f.Store.Scan(f.ctx, store.Scan{Table: store.Messages, Segment: s, Segments: segments, Limit: 17,
+					Cursor: cursor})
 				f.must(err)
 				for _, r := range p.Rows {
 					seen[r.Key]++
@@ -190,8 +192,10 @@ func testScan(f *fixture) {
 	_, err := f.Store.Scan(f.ctx, store.Scan{Table: store.Messages, Segment: 2, Segments: 2})
 	f.wantInvalid(err, "segment out of range")
 	for what, s := range map[string]store.Scan{
-		"no segments": {}, "too many segments": {Segments: store.MaxSegments + 1}, "negative segment": {Segments: 2, Segment: -1},
-		"unknown table": {Table: "nope", Segments: 1}, "bad cursor": {Segments: 1, Cursor: "nonsense"}, "cursor of another table": {Table: store.Users, Segments: 1, Cursor: "a\x00b"},
+		"no segments": {}, "too many segments": {Segments: 1025},
+		"negative segment": {Segments: 2, Segment: -1},
+		"unknown table":    {Table: "nope", Segments: 1}, "bad cursor": {Segments: 1, Cursor: "nonsense"},
+		"cursor of another table": {Table: store.Users, Segments: 1, Cursor: "a\x00b"},
 	} {
 		if s.Table == "" {
 			s.Table = store.Messages
@@ -200,7 +204,7 @@ func testScan(f *fixture) {
 		f.wantInvalid(err, what)
 	}
 	// A page ends at its size, too, and the pages together are complete.
-	big := store.NewItem(attr("s", store.String(strings.Repeat("x", store.MaxPageBytes/4))))
+	big := store.NewItem(attr("s", store.String(strings.Repeat("x", (1<<20)/4))))
 	for i := range 6 {
 		f.must(f.transact(put(store.Key{Table: store.Chats, PK: fmt.Sprint(i)}, big)))
 	}
@@ -219,7 +223,8 @@ func testExpiry(f *fixture) {
 	expiring := func(d time.Duration) store.Item {
 		return store.NewItem(attr("n", store.Int(1)), attr(store.ExpiresAtField, store.Int(f.Clock.Now().Add(d).Unix())))
 	}
-	f.must(f.transact(put(key("a"), expiring(time.Minute)), put(key("b"), expiring(time.Hour)), put(row, expiring(time.Minute))))
+	f.must(f.transact(put(key("a"), expiring(time.Minute)), put(key("b"), expiring(time.Hour)),
+		put(row, expiring(time.Minute))))
 	f.wantItem(key("a"), expiring(time.Minute))
 	again := store.Write{Op: store.OpPut, Key: key("a"), Item: expiring(time.Hour), Cond: store.Absent(), Name: "a"}
 	f.wantFailures(f.transact(again), "a")
@@ -240,7 +245,8 @@ func testExpiry(f *fixture) {
 	f.wantFailures(f.transact(store.Write{Op: store.OpCheck, Key: key("a"), Cond: store.Exists(), Name: "gone"}), "gone")
 	f.must(f.transact(again))
 	// An update begins with nothing where the item has expired.
-	f.must(f.transact(store.Write{Op: store.OpUpdate, Key: row, Update: store.Update{Set: []store.Attr{attr("x", store.Int(1))}}}))
+	f.must(f.transact(store.Write{Op: store.OpUpdate, Key: row,
+		Update: store.Update{Set: []store.Attr{attr("x", store.Int(1))}}}))
 	f.wantItem(row, store.NewItem(attr("x", store.Int(1))))
 	f.Clock.Add(24 * time.Hour)
 	f.wantItem(row, store.NewItem(attr("x", store.Int(1))))

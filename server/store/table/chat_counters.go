@@ -1,6 +1,7 @@
 package table
 
 import (
+	"strings"
 	"unicode/utf8"
 
 	"github.com/parley-chat/parley/server/store"
@@ -13,14 +14,15 @@ const MaxPreview = 128
 // chat_counters, key chat_id.
 type Head struct {
 	ChatID            string
-	Version           int64  // changes of any kind, gapless
-	Sequence          int64  // messages, gapless
-	MembershipVersion int64  // changes of members or metadata
-	ChangedAt         int64  // unix ms
-	LastAt            int64  // unix ms: of the last message, or of the creation while there is none; 0 in rows of releases without it
-	LastSequence      int64  // of the last message that is shown
-	LastSender        string // who sent it
-	LastPreview       string // its beginning, at most MaxPreview bytes
+	Version           int64 // changes of any kind, gapless
+	Sequence          int64 // messages, gapless
+	MembershipVersion int64 // changes of members or metadata
+	ChangedAt         int64 // unix ms
+	// unix ms: of the last message, or of the creation while there is none; 0 in rows of releases without it
+	LastAt       int64
+	LastSequence int64  // of the last message that is shown
+	LastSender   string // who sent it
+	LastPreview  string // its beginning, at most MaxPreview bytes
 }
 
 // AttrVersion is the attribute that plans compare a head by.
@@ -91,7 +93,8 @@ func (h Head) LastMoved() int64 {
 	return h.LastAt
 }
 
-// Preview cuts a text to MaxPreview bytes, between characters.
+// Preview cuts a text to MaxPreview bytes, between characters. It does not keep a longer text
+// in memory: heads are cached.
 func Preview(text string) string {
 	if len(text) <= MaxPreview {
 		return text
@@ -100,5 +103,5 @@ func Preview(text string) string {
 	for n > 0 && !utf8.RuneStart(text[n]) {
 		n--
 	}
-	return text[:n]
+	return strings.Clone(text[:n])
 }

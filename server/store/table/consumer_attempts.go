@@ -45,7 +45,8 @@ func (a Attempts) Item() store.Item {
 func AttemptsFrom(r store.Row) (Attempts, error) {
 	offset, err := parseNumber(r.Key.SK)
 	return Attempts{
-		Offset: offset, Attempts: num(r.Item, AttrAttempts), Ends: num(r.Item, AttrEnds), ExpiresAt: num(r.Item, store.ExpiresAtField),
+		Offset: offset, Attempts: num(r.Item, AttrAttempts), Ends: num(r.Item, AttrEnds),
+		ExpiresAt: num(r.Item, store.ExpiresAtField),
 	}, err
 }
 
@@ -66,7 +67,7 @@ func OwnershipKey(pk string) store.Key {
 // Item returns the row as an item.
 func (o Ownership) Item() store.Item {
 	list := make(attrs, 0, 3)
-	list.str("consumer", o.Consumer)
+	list.str(AttrConsumer, o.Consumer)
 	list.int("since", o.Since)
 	list.optInt(AttrAlone, o.Alone)
 	return list.item()
@@ -74,5 +75,5 @@ func (o Ownership) Item() store.Item {
 
 // OwnershipFrom reads an ownership.
 func OwnershipFrom(it store.Item) Ownership {
-	return Ownership{Consumer: str(it, "consumer"), Since: num(it, "since"), Alone: num(it, AttrAlone)}
+	return Ownership{Consumer: str(it, AttrConsumer), Since: num(it, "since"), Alone: num(it, AttrAlone)}
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// DeadLetter is what became of a dead letter; the letter itself is on Kafka. Table
-// dead_letters, key group and topic/partition/offset of the record. It expires after
-// the letter has.
+// DeadLetter is what became of a dead letter; the letter itself is on Kafka, or in a topic
+// of dead letters. Table dead_letters, key group and topic/partition/offset of the record,
+// or number of the topic and partition/position of the letter. It expires after the letter
+// has.
 type DeadLetter struct {
 	Status    string
 	By        string // who did it
@@ -21,6 +22,13 @@ type DeadLetter struct {
 // DeadLetterKey is the key of the outcome of a record's letter.
 func DeadLetterKey(group, topic string, partition int32, offset int64) store.Key {
 	return store.Key{Table: store.DeadLetters, PK: group, SK: fmt.Sprintf("%s/%d/%s", topic, partition, Number(offset))}
+}
+
+// TopicLetterKey is the key of the outcome of a letter that stands in a topic, whose number
+// is never used again.
+func TopicLetterKey(topic uint64, partition int32, position int64) store.Key {
+	return store.Key{Table: store.DeadLetters, PK: fmt.Sprintf("topic/%d", topic),
+		SK: fmt.Sprintf("%d/%s", partition, Number(position))}
 }
 
 // AttrAt is what conditions on a row use beside AttrStatus.
@@ -41,7 +49,8 @@ func (d DeadLetter) Item() store.Item {
 // DeadLetterFrom reads a row of dead_letters.
 func DeadLetterFrom(it store.Item) DeadLetter {
 	return DeadLetter{
-		Status: str(it, AttrStatus), By: str(it, "by"), At: num(it, AttrAt), Result: str(it, "result"), Tries: num(it, "tries"),
+		Status: str(it, AttrStatus), By: str(it, "by"), At: num(it, AttrAt), Result: str(it, "result"),
+		Tries:     num(it, "tries"),
 		ExpiresAt: num(it, store.ExpiresAtField),
 	}
 }

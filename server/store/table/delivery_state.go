@@ -34,6 +34,11 @@ type UserChat struct {
 	ChangedAt         int64 // unix ms; of everything but DeliveredSequence
 	Revision          int64 // raised by every change of everything but DeliveredSequence; 0 in rows of releases without it
 	ExpiresAt         int64 // unix s; 0 for a member
+	// Peer is the other person of a direct chat, who never changes; empty in groups, and in
+	// rows of releases that did not record it.
+	Peer string
+	// PeerReadSequence is how far Peer has read, as far as that was told.
+	PeerReadSequence int64
 }
 
 // Attributes of a user's row that plans test or change.
@@ -44,7 +49,10 @@ const (
 	AttrChangedAt         = "changed_at"
 	AttrMutedUntil        = "muted_until"
 	AttrArchived          = "archived"
+	AttrPeerReadSequence  = "peer_read_sequence"
 )
+
+const attrPeer = "peer"
 
 // revisionBits is the part of a revision that changes of the row count in.
 const revisionBits = 24
@@ -98,7 +106,7 @@ func LeftLogFrom(userID string, row store.Row) UserChat {
 
 // Item returns the row as an item.
 func (u UserChat) Item() store.Item {
-	a := make(attrs, 0, 12)
+	a := make(attrs, 0, 14)
 	a.optBool(AttrArchived, u.Archived)
 	a.int(AttrChangedAt, u.ChangedAt)
 	a.int(AttrDeliveredSequence, u.DeliveredSequence)
@@ -108,6 +116,8 @@ func (u UserChat) Item() store.Item {
 	a.int("joined_version", u.JoinedVersion)
 	a.optInt(AttrLeftVersion, u.LeftVersion)
 	a.optInt(AttrMutedUntil, u.MutedUntil)
+	a.optStr(attrPeer, u.Peer)
+	a.optInt(AttrPeerReadSequence, u.PeerReadSequence)
 	a.int(AttrReadSequence, u.ReadSequence)
 	a.optInt(AttrRevision, u.Revision)
 	a.optStr(AttrRole, string(u.Role))
@@ -122,7 +132,7 @@ func UserChatFrom(userID, chatID string, it store.Item) UserChat {
 		v := it[i].Value
 		switch it[i].Name {
 		case "history":
-			u.History = history(v.Str())
+			u.History = known(v.Str(), All, SinceJoined)
 		case "joined_sequence":
 			u.JoinedSequence = v.Int64()
 		case "joined_version":
@@ -142,7 +152,11 @@ func UserChatFrom(userID, chatID string, it store.Item) UserChat {
 		case AttrRevision:
 			u.Revision = v.Int64()
 		case AttrRole:
-			u.Role = role(v.Str())
+			u.Role = known(v.Str(), Owner, Admin, Member)
+		case attrPeer:
+			u.Peer = strings.Clone(v.Str())
+		case AttrPeerReadSequence:
+			u.PeerReadSequence = v.Int64()
 		case store.ExpiresAtField:
 			u.ExpiresAt = v.Int64()
 		}
@@ -150,22 +164,14 @@ func UserChatFrom(userID, chatID string, it store.Item) UserChat {
 	return u
 }
 
-func history(s string) History {
-	for _, h := range [...]History{All, SinceJoined} {
-		if s == string(h) {
-			return h
+// known returns a word that is one of some as that one, which holds on to no item.
+func known[S ~string](word string, of ...S) S {
+	for _, s := range of {
+		if word == string(s) {
+			return s
 		}
 	}
-	return History(s)
-}
-
-func role(s string) Role {
-	for _, r := range [...]Role{Owner, Admin, Member} {
-		if s == string(r) {
-			return r
-		}
-	}
-	return Role(s)
+	return S(word)
 }
 
 // Left reports whether the user is no longer a member.

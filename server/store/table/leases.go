@@ -39,5 +39,6 @@ func (l Lease) Item() store.Item {
 
 // LeaseFrom reads a row of leases.
 func LeaseFrom(it store.Item) Lease {
-	return Lease{Holder: str(it, AttrHolder), Count: num(it, AttrCount), TotalSlots: num(it, "of"), RequestedBy: str(it, AttrRequestedBy)}
+	return Lease{Holder: str(it, AttrHolder), Count: num(it, AttrCount), TotalSlots: num(it, "of"),
+		RequestedBy: str(it, AttrRequestedBy)}
 }

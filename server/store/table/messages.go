@@ -15,8 +15,9 @@ type Message struct {
 	Content         string
 	ContentType     int64 // number of the API's enum
 	ClientMessageID string
-	CreatedAt       int64 // unix ms
-	Version         int64 // of the chat in which the message last changed
+	CreatedAt       int64  // unix ms
+	Version         int64  // of the chat in which the message last changed
+	ServiceID       string // that sent it in the sender's name, if one did
 }
 
 // MessageKey is the key of a message.
@@ -26,13 +27,14 @@ func MessageKey(chatID string, sequence int64) store.Key {
 
 // Item returns the row as an item.
 func (m Message) Item() store.Item {
-	a := make(attrs, 0, 7)
+	a := make(attrs, 0, 8)
 	a.str("client_message_id", m.ClientMessageID)
 	a.str("content", m.Content)
 	a.int("content_type", m.ContentType)
 	a.int("created_at", m.CreatedAt)
 	a.str("message_id", m.MessageID)
 	a.str("sender_id", m.SenderID)
+	a.optStr("service_id", m.ServiceID)
 	a.int(AttrVersion, m.Version)
 	return a.item()
 }
@@ -44,14 +46,9 @@ func MessageFrom(r store.Row) (Message, error) {
 		return Message{}, fmt.Errorf("message of %s: %w", r.Key.PK, err)
 	}
 	return Message{
-		ChatID:          r.Key.PK,
-		Sequence:        seq,
-		MessageID:       str(r.Item, "message_id"),
-		SenderID:        str(r.Item, "sender_id"),
-		Content:         str(r.Item, "content"),
-		ContentType:     num(r.Item, "content_type"),
-		ClientMessageID: str(r.Item, "client_message_id"),
-		CreatedAt:       num(r.Item, "created_at"),
-		Version:         num(r.Item, AttrVersion),
+		ChatID: r.Key.PK, Sequence: seq, MessageID: str(r.Item, "message_id"), SenderID: str(r.Item, "sender_id"),
+		Content: str(r.Item, "content"), ContentType: num(r.Item, "content_type"),
+		ClientMessageID: str(r.Item, "client_message_id"), CreatedAt: num(r.Item, "created_at"),
+		Version: num(r.Item, AttrVersion), ServiceID: str(r.Item, "service_id"),
 	}, nil
 }

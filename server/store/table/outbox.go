@@ -67,5 +67,6 @@ func OutboxFrom(r store.Row) (Outbox, error) {
 	if err != nil || len(r.Key.PK) != 2 || shard < 0 {
 		return Outbox{}, fmt.Errorf("table: %q is not a shard", r.Key.PK)
 	}
-	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"), CreatedAt: num(r.Item, "created_at"), Replay: replay, ReplayID: replayID}, nil
+	return Outbox{Shard: shard, ChatID: chatID, FirstVersion: first, Count: num(r.Item, "count"),
+		CreatedAt: num(r.Item, "created_at"), Replay: replay, ReplayID: replayID}, nil
 }

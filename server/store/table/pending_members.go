@@ -11,6 +11,7 @@ type Pending struct {
 	CreatedAt   int64  // unix ms
 	Correlation string // of the request that created the group
 	Causation   string // id of the group's first event
+	ServiceID   string // service account that created the group in the creator's name, if one did
 }
 
 // AttrMembers is the attribute that plans compare a pending row by.
@@ -21,23 +22,21 @@ func PendingKey(chatID string) store.Key { return store.Key{Table: store.Pending
 
 // Item returns the row as an item.
 func (p Pending) Item() store.Item {
-	a := make(attrs, 0, 5)
+	a := make(attrs, 0, 6)
 	a.optStr("causation_id", p.Causation)
 	a.optStr("correlation_id", p.Correlation)
 	a.int("created_at", p.CreatedAt)
 	a.str("created_by", p.CreatedBy)
 	a.list(AttrMembers, p.Members)
+	a.optStr("service_id", p.ServiceID)
 	return a.item()
 }
 
 // PendingFrom reads the row of a chat.
 func PendingFrom(chatID string, it store.Item) Pending {
 	return Pending{
-		ChatID:      chatID,
-		Members:     it.Get(AttrMembers).Strings(),
-		CreatedBy:   str(it, "created_by"),
-		CreatedAt:   num(it, "created_at"),
-		Correlation: str(it, "correlation_id"),
-		Causation:   str(it, "causation_id"),
+		ChatID: chatID, Members: it.Get(AttrMembers).Strings(), CreatedBy: str(it, "created_by"),
+		CreatedAt: num(it, "created_at"), Correlation: str(it, "correlation_id"), Causation: str(it, "causation_id"),
+		ServiceID: str(it, "service_id"),
 	}
 }

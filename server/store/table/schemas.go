@@ -137,7 +137,8 @@ func (s SchemaSubject) Item() store.Item {
 // SchemaSubjectFrom reads an item; nil is a subject that was never there.
 func SchemaSubjectFrom(it store.Item) SchemaSubject {
 	return SchemaSubject{
-		Revision: it.Get(AttrRevision).Int64(), Last: it.Get("last").Int64(), Live: it.Get("live").Int64(), Total: it.Get("total").Int64(),
+		Revision: it.Get(AttrRevision).Int64(), Last: it.Get("last").Int64(), Live: it.Get("live").Int64(),
+		Total: it.Get("total").Int64(),
 	}
 }
 
@@ -177,7 +178,8 @@ func SchemaFrom(r store.Row) (Schema, error) {
 	if err != nil {
 		return Schema{}, err
 	}
-	s := Schema{Subject: r.Key.PK, Version: v, ID: r.Item.Get("id").Int64(), Format: r.Item.Get("format").Int64(), Deleted: r.Item.Get(AttrDeleted).True(), Referred: r.Item.Get(AttrReferred).Int64()}
+	s := Schema{Subject: r.Key.PK, Version: v, ID: r.Item.Get("id").Int64(), Format: r.Item.Get("format").Int64(),
+		Deleted: r.Item.Get(AttrDeleted).True(), Referred: r.Item.Get(AttrReferred).Int64()}
 	if s.Format < SchemaFormat {
 		s.Format, s.Descriptor = 1, r.Item.Get("schema").Blob()
 		return s, nil

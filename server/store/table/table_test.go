@@ -7,7 +7,6 @@ import (
 	"flag"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +21,8 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-var appendRows = flag.Bool("append-released-rows", false, "add the rows that this head writes to testdata/released.jsonl")
+var appendRows = flag.Bool("append-released-rows", false,
+	"add the rows that this head writes to testdata/released.jsonl")
 
 const releasedFile = "testdata/released.jsonl"
 
@@ -58,32 +58,43 @@ func read(r store.Row) (any, error) {
 	case store.PendingMembers:
 		return PendingFrom(pk, it), nil
 	case store.ConsumerAttempts:
-		if sk == "owner" {
+		switch {
+		case sk == "owner":
 			return OwnershipFrom(it), nil
+		case pk == ParkedPartition:
+			return ParkedFrom(it), nil
 		}
 		return AttemptsFrom(r)
 	case store.DeadLetters:
 		return DeadLetterFrom(it), nil
 	case store.Audit:
 		return AuditFrom(it), nil
+	case store.SearchEvents:
+		return SearchEventsFrom(r)
+	case store.Topics:
+		return readTopics(r)
+	case store.Subscriptions:
+		return CursorFrom(it), nil
 	case store.Leases:
 		return LeaseFrom(it), nil
+	case store.Notifications, store.Projections:
+		return readProjections(r), nil
 	case store.Meta:
-		if pk != ClockKey().PK {
-			return ProgressFrom(it), nil
-		}
+		return readMeta(r), nil
 	}
 	return nil, nil
 }
 
 func payload() []byte {
 	md := event.Metadata{
-		Type: event.TypeMessagePersisted, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(1_700_000_000_123), Origin: event.Origin{Generation: "g1", Producer: "srv_01"},
-		Cause: event.Cause{Actor: "user_01", Causation: "c-01"}, Version: 7, MembershipVersion: 3,
+		Type: event.TypeMessagePersisted, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(1_700_000_000_123),
+		Origin: event.Origin{Generation: "g1", Producer: "srv_01"},
+		Cause:  event.Cause{Actor: "user_01", Causation: "c-01"}, Version: 7, MembershipVersion: 3,
 	}.Proto()
 	b, err := event.Marshal(&eventv1.MessagePersisted{
 		Metadata: md, MessageId: "msg_01", ChatId: "chat_01", Sequence: 4, SenderId: "user_01", Content: "hello",
-		ContentType: eventv1.ContentType_CONTENT_TYPE_TEXT, ClientMessageId: "c-01", CreatedAt: timestamppb.New(time.UnixMilli(1_700_000_000_123)),
+		ContentType: eventv1.ContentType_CONTENT_TYPE_TEXT, ClientMessageId: "c-01",
+		CreatedAt: timestamppb.New(time.UnixMilli(1_700_000_000_123)),
 	})
 	if err != nil {
 		panic(err)
@@ -100,47 +111,76 @@ func samples() []store.Row {
 	again := o
 	again.Replay = true
 	again.ReplayID = "ABCD2345"
-	return []store.Row{
+	return append(append(topicSamples(), projectionSamples()...), []store.Row{
 		row(UserKey("user_01"), User{CreatedAt: at, Status: Active, Chats: 7, Counted: true}.Item()),
 		row(UserKey("user_02"), User{CreatedAt: at, Status: Active, Counted: true}.Item()),
 		row(ChatKey("chat_01"), Chat{
 			Type: Group, Name: "name", CreatedBy: "user_01", Status: Active, History: SinceJoined,
 			MemberCount: 3, DirectUsers: []string{"a", "b"}, CreatedAt: at, UpdatedAt: at + 1, Version: 9,
 		}.Item()),
-		row(ChatKey("chat_02"), Chat{Type: Direct, CreatedBy: "user_01", Status: Active, History: All, MemberCount: 2, Version: 2}.Item()),
+		row(ChatKey("chat_02"), Chat{Type: Direct, CreatedBy: "user_01", Status: Active, History: All, MemberCount: 2,
+			Version: 2}.Item()),
 		row(HeadKey("chat_01"), Head{
-			Version: 9, Sequence: 4, MembershipVersion: 5, ChangedAt: at, LastAt: at - 1, LastSequence: 4, LastSender: "user_01", LastPreview: "hello",
+			Version: 9, Sequence: 4, MembershipVersion: 5, ChangedAt: at, LastAt: at - 1, LastSequence: 4, LastSender: "user_01",
+			LastPreview: "hello",
 		}.Item()),
 		row(HeadKey("chat_02"), Head{Version: 1, MembershipVersion: 1, ChangedAt: at, LastAt: at}.Item()),
-		row(MembershipKey("chat_01", "user_01"), Membership{Role: Admin, JoinedAt: at, JoinedSequence: 2, JoinedVersion: 5, Version: 8}.Item()),
+		row(MembershipKey("chat_01", "user_01"),
+			Membership{Role: Admin, JoinedAt: at, JoinedSequence: 2, JoinedVersion: 5, Version: 8}.Item()),
 		row(UserChatKey("user_01", "chat_01"), UserChat{
 			History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, ReadSequence: 4, DeliveredSequence: 3,
-			MutedUntil: at, Archived: true, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000, Role: Admin, Revision: FirstRevision(5) + 3,
+			MutedUntil: at, Archived: true, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000, Role: Admin,
+			Revision: FirstRevision(5) + 3, Peer: "user_02", PeerReadSequence: 2,
 		}.Item()),
-		row(LeftKey("user_01", "chat_03"), UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000}.Item()),
-		row(LeftLogKey("user_01", at, "chat_03"), UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9, ChangedAt: at, ExpiresAt: at / 1000}.Item()),
+		row(LeftKey("user_01", "chat_03"), UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9,
+			ChangedAt: at, ExpiresAt: at / 1000}.Item()),
+		row(LeftLogKey("user_01", at, "chat_03"),
+			UserChat{History: SinceJoined, JoinedSequence: 2, JoinedVersion: 5, LeftVersion: 9, ChangedAt: at,
+				ExpiresAt: at / 1000}.Item()),
 		row(UserChatKey("user_02", "chat_01"), UserChat{History: All, ChangedAt: at}.Item()),
 		row(MessageKey("chat_01", 4), Message{
-			MessageID: "msg_01", SenderID: "user_01", Content: "hello", ContentType: 1, ClientMessageID: "c-01", CreatedAt: at, Version: 7,
+			MessageID: "msg_01", SenderID: "user_01", Content: "hello", ContentType: 1, ClientMessageID: "c-01", CreatedAt: at,
+			Version: 7, ServiceID: "svc-01",
 		}.Item()),
-		row(EventKey("chat_01", 7), Event{ChatID: "chat_01", EventID: "evt_01", Type: event.TypeMessagePersisted, Payload: payload()}.Item()),
-		row(EventKey("chat_01", 8), Event{ChatID: "chat_01", EventID: "evt_02", Type: "NotCanonical", Payload: []byte{0xff}}.Item()),
+		row(EventKey("chat_01", 7), Event{ChatID: "chat_01", EventID: "evt_01", Type: event.TypeMessagePersisted,
+			Payload: payload()}.Item()),
+		row(EventKey("chat_01", 8), Event{ChatID: "chat_01", EventID: "evt_02", Type: "NotCanonical",
+			Payload: []byte{0xff}}.Item()),
 		row(again.Key(), again.Item()),
 		row(o.Key(), o.Item()),
 		row(RequestKey(Scope("send", "user_01", "chat_01", "c-01")), Request{
-			Hash: []byte{1, 2, 255}, ChatID: "chat_01", MessageID: "msg_01", Sequence: 4, Version: 7, CreatedAt: at, ExpiresAt: at / 1000,
+			Scope: Scope("send", "user_01", "chat_01", "c-01"),
+			Hash:  []byte{1, 2, 255}, ChatID: "chat_01", MessageID: "msg_01", Sequence: 4, Version: 7, CreatedAt: at,
+			ExpiresAt: at / 1000,
+		}.Item()),
+		row(RequestKey(Scope("create", "user_01", "", "c-01")), Request{Scope: Scope("create", "user_01", "", "c-01"),
+			Hash: []byte{1, 2, 255}, ChatID: "chat_01", Version: 1, CreatedAt: at, ExpiresAt: at / 1000,
 		}.Item()),
 		row(DirectIndexKey("user_02", "user_01"), DirectIndex{ChatID: "chat_02", CreatedAt: at}.Item()),
-		row(PendingKey("chat_01"), Pending{Members: []string{"a", "b"}, CreatedBy: "user_01", CreatedAt: at, Correlation: "c", Causation: "evt_01"}.Item()),
-		row(AttemptsKey(AttemptsPartition("g", "t", 3), 12), Attempts{Offset: 12, Attempts: 2, Ends: 1, ExpiresAt: at / 1000}.Item()),
+		row(PendingKey("chat_01"), Pending{Members: []string{"a", "b"}, CreatedBy: "user_01", CreatedAt: at, Correlation: "c",
+			Causation: "evt_01", ServiceID: "svc-01"}.Item()),
+		row(AttemptsKey(AttemptsPartition("g", "t", 3), 12),
+			Attempts{Offset: 12, Attempts: 2, Ends: 1, ExpiresAt: at / 1000}.Item()),
 		row(OwnershipKey(AttemptsPartition("g", "t", 3)), Ownership{Consumer: "srv_01", Since: at, Alone: 13}.Item()),
-		row(DeadLetterKey("g", "t", 3, 12), DeadLetter{Status: "failed", By: "ops", At: at, Result: "unknown: x", Tries: 2, ExpiresAt: at / 1000}.Item()),
-		row(AuditKey(time.UnixMilli(at), "01", AuditBegun), Audit{At: at, By: "ops", Call: "ReplayEvents", Request: "{}", Code: "ok", Result: "{}", ExpiresAt: at / 1000}.Item()),
+		row(ParkedKey("g", "t", []byte("chat_01")), Parked{Group: "g", Topic: "t", Key: []byte("chat_01"), Failed: "t/3/12",
+			Class: "permanent", Reason: "bad", Attempts: 1, At: "t.v2", Partition: 3, Last: 14, Records: 3, Bytes: 700,
+			Since: at, HoldUntil: at + 1, ExpiresAt: at / 1000}.Item()),
+		row(DeadLetterKey("g", "t", 3, 12),
+			DeadLetter{Status: "failed", By: "ops", At: at, Result: "unknown: x", Tries: 2, ExpiresAt: at / 1000}.Item()),
+		row(AuditKey(time.UnixMilli(at), "01", AuditBegun),
+			Audit{At: at, By: "ops", Call: "ReplayEvents", Target: "user/a", Request: "{}", Code: "ok", Result: "{}",
+				ExpiresAt: at / 1000}.Item()),
 		row(AuditKey(time.UnixMilli(at), "01", AuditEnded), Audit{At: at + 1, By: "ops", Call: "ReplayEvents"}.Item()),
+		row(AuditKey(time.UnixMilli(at), "02", AuditEvent),
+			Audit{At: at, By: "user/a", Call: "signed_in", Target: "user/a", Code: "ok"}.Item()),
+		row(SearchEventsKey("srch_01", 101),
+			SearchEvents{Stream: "srch_01", First: 101, Count: 2, At: at, Events: []byte{10, 0, 10, 0},
+				ExpiresAt: at / 1000}.Item()),
 		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, TotalSlots: 8, RequestedBy: "srv_02"}.Item()),
 		row(ClockKey(), store.NewItem(store.Attr{Name: AttrStamp, Value: store.Int(at)})),
-		row(ProgressKey(store.Chats), Progress{Revision: 9, After: "chat_01", Began: at, Rows: 500, LastBegan: at - 1, LastRows: 700}.Item()),
-	}
+		row(ProgressKey(store.Chats), Progress{Revision: 9, After: "chat_01", Began: at, Rows: 500, LastBegan: at - 1,
+			LastRows: 700}.Item()),
+	}...)
 }
 
 // released is a line of the corpus: a row as some release wrote it, and what it
@@ -304,10 +344,32 @@ func TestRowsAreComplete(t *testing.T) {
 	}
 }
 
+// A request's row names its chat only where the scope does not.
+func TestChatOfARequest(t *testing.T) {
+	for _, c := range []struct {
+		scope string
+		chat  string
+		named bool
+	}{
+		{Scope("send", "u", "chat_1", "k"), "chat_1", false}, {Scope("create", "u", "", "k"), "chat_1", true},
+		{Scope("send", "u", "chat_1", "k"), "chat_2", true}, {Scope("create", "u", "", "k"), "", false},
+		{"nonsense", "chat_1", true}, {"nonsense", "", false},
+	} {
+		it := Request{Scope: c.scope, ChatID: c.chat, Hash: []byte{1}}.Item()
+		if named := it.Get("chat_id").Kind() != 0; named != c.named {
+			t.Errorf("%s of %q: the row names the chat: %v", c.scope, c.chat, named)
+		}
+		if got := RequestFrom(c.scope, it); got.ChatID != c.chat {
+			t.Errorf("%s of %q reads as %q", c.scope, c.chat, got.ChatID)
+		}
+	}
+}
+
 func TestHeadUpdate(t *testing.T) {
 	old := Head{Version: 1, LastPreview: "old", LastSender: "a", LastSequence: 1}.Item()
 	old = append(old, store.Attr{Name: "zz_of_a_newer_release", Value: store.Int(1)})
-	for _, h := range []Head{{ChatID: "c", Version: 2, LastSender: "b", LastSequence: 2}, {ChatID: "c", Version: 2, LastSender: "b", LastSequence: 2, LastPreview: "new"}} {
+	for _, h := range []Head{{ChatID: "c", Version: 2, LastSender: "b", LastSequence: 2},
+		{ChatID: "c", Version: 2, LastSender: "b", LastSequence: 2, LastPreview: "new"}} {
 		next, err := store.Apply(h.Update(), old)
 		if err != nil || HeadFrom("c", next) != h || next.Get("zz_of_a_newer_release").Int64() != 1 {
 			t.Errorf("%+v became %+v (%v)", h, HeadFrom("c", next), err)
@@ -316,7 +378,8 @@ func TestHeadUpdate(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	if k := DirectIndexKey("user_b", "user_B"); k.PK != "user_B#user_b" || k != DirectIndexKey("user_B", "user_b") { // L-009, L-010
+	// L-009, L-010
+	if k := DirectIndexKey("user_b", "user_B"); k.PK != "user_B#user_b" || k != DirectIndexKey("user_B", "user_b") {
 		t.Error(k)
 	}
 	if k := EventKey("c", 42); k.SK != "00000000000000000042" {
@@ -325,12 +388,14 @@ func TestKeys(t *testing.T) {
 	if k := (Outbox{Shard: 3, ChatID: "c", FirstVersion: 9}).Key(); k.PK != "03" || k.SK != "c#00000000000000000009" {
 		t.Error(k)
 	}
-	for _, bad := range []string{"", "1", "0000000000000000000x", "-0000000000000000001", "+0000000000000000001", "000000000000000000001", "99999999999999999999"} {
+	for _, bad := range []string{"", "1", "0000000000000000000x", "-0000000000000000001", "+0000000000000000001",
+		"000000000000000000001", "99999999999999999999"} {
 		if n, err := parseNumber(bad); err == nil {
 			t.Errorf("%q is %d", bad, n)
 		}
 	}
-	for _, bad := range []store.Key{{PK: "03", SK: "c"}, {PK: "03", SK: "c#1"}, {PK: "x", SK: "c#00000000000000000009"}, {PK: "3", SK: "c#00000000000000000009"}} {
+	for _, bad := range []store.Key{{PK: "03", SK: "c"}, {PK: "03", SK: "c#1"}, {PK: "x", SK: "c#00000000000000000009"},
+		{PK: "3", SK: "c#00000000000000000009"}} {
 		if o, err := OutboxFrom(store.Row{Key: bad}); err == nil {
 			t.Errorf("%v is %+v", bad, o)
 		}
@@ -356,7 +421,8 @@ func FuzzPreview(f *testing.F) {
 	f.Add(strings.Repeat("\xff", 200))
 	f.Fuzz(func(t *testing.T, s string) {
 		p := Preview(s)
-		if len(p) > MaxPreview || !strings.HasPrefix(s, p) || (utf8.ValidString(s) && !utf8.ValidString(p)) || (len(s) <= MaxPreview && p != s) {
+		if len(p) > MaxPreview || !strings.HasPrefix(s, p) || (utf8.ValidString(s) && !utf8.ValidString(p)) ||
+			(len(s) <= MaxPreview && p != s) {
 			t.Fatalf("%q", p)
 		}
 	})
@@ -379,11 +445,13 @@ func FuzzCondense(f *testing.F) {
 // Whatever our encoder makes is compressed: a repeated value is stored once.
 func TestCondense(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		word := rapid.SampledFrom([]string{"", "a", "chat_01", "evt_01", "user_01", "user_02", "x-1-2-3-4", strings.Repeat("z", 300)})
+		word := rapid.SampledFrom([]string{"", "a", "chat_01", "evt_01", "user_01", "user_02", "x-1-2-3-4",
+			strings.Repeat("z", 300)})
 		at := rapid.Int64Range(0, 1<<42).Draw(rt, "at")
 		md := event.Metadata{
-			Type: event.TypeChatCreated, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(at), Origin: event.Origin{Generation: word.Draw(rt, "g")},
-			Cause: event.Cause{Actor: word.Draw(rt, "actor"), Trace: word.Draw(rt, "trace")}, Version: at,
+			Type: event.TypeChatCreated, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(at),
+			Origin: event.Origin{Generation: word.Draw(rt, "g")},
+			Cause:  event.Cause{Actor: word.Draw(rt, "actor"), Trace: word.Draw(rt, "trace")}, Version: at,
 		}.Proto()
 		e := &eventv1.ChatCreated{
 			Metadata: md, ChatId: "chat_01", Name: word.Draw(rt, "name"), CreatedBy: word.Draw(rt, "by"), MemberCount: 3,
@@ -407,28 +475,4 @@ func TestCondense(t *testing.T) {
 			rt.Fatal(back, err)
 		}
 	})
-}
-
-func TestVisible(t *testing.T) {
-	all := UserChat{History: All, JoinedSequence: 5, JoinedVersion: 9}
-	since := UserChat{History: SinceJoined, JoinedSequence: 5, JoinedVersion: 9}
-	left := UserChat{History: All, JoinedVersion: 9, LeftVersion: 12}
-	for _, c := range []struct {
-		row               UserChat
-		version, sequence int64
-		want              bool
-	}{
-		{all, 1, 1, true}, {all, 20, 10, true}, {since, 8, 0, false}, {since, 9, 0, true}, {since, 7, 5, false},
-		{since, 10, 6, true}, {left, 12, 0, true}, {left, 13, 0, false}, {left, 3, 3, true},
-	} {
-		if got := c.row.Visible(c.version, c.sequence); got != c.want {
-			t.Errorf("%+v: Visible(%d, %d) = %v", c.row, c.version, c.sequence, got)
-		}
-	}
-	if !store.Evaluate(IsMember(), all.Item()) || store.Evaluate(IsMember(), left.Item()) || store.Evaluate(IsMember(), nil) {
-		t.Error("condition and row disagree on who is a member")
-	}
-	if !slices.IsSortedFunc(all.Item(), func(a, b store.Attr) int { return strings.Compare(a.Name, b.Name) }) {
-		t.Error("not sorted")
-	}
 }

@@ -118,7 +118,8 @@ func random(seed uint64, possible func(string) []Fault) *Faults {
 func possible(operation string) []Fault {
 	switch operation {
 	case "TransactWriteItems":
-		return []Fault{Throttled, TooMany, Capacity, Conflict, Mixed, NoCapacity, InProgress, LostRequest, LostAnswer, FailBefore, FailAfter, Slow}
+		return []Fault{Throttled, TooMany, Capacity, Conflict, Mixed, NoCapacity, InProgress, LostRequest, LostAnswer,
+			FailBefore, FailAfter, Slow}
 	case "PutItem", "UpdateItem", "DeleteItem":
 		return []Fault{Throttled, Capacity, Conflict}
 	case "BatchWriteItem", "BatchGetItem":
@@ -250,7 +251,8 @@ func withBody(r *http.Request, b []byte) *http.Request {
 func Answer(status int, body any) (*http.Response, error) {
 	b, err := json.Marshal(body)
 	h := http.Header{"Content-Type": {"application/x-amz-json-1.0"}, "X-Amz-Crc32": {fmt.Sprint(crc32.ChecksumIEEE(b))}}
-	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(bytes.NewReader(b)), ContentLength: int64(len(b))}, err
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(bytes.NewReader(b)),
+		ContentLength: int64(len(b))}, err
 }
 
 // Refuse makes an error of the service, with more attributes than its message.
@@ -283,7 +285,8 @@ func conflict(q Request, fault Fault) (*http.Response, error) {
 	if fault == NoCapacity {
 		last["Code"], last["Message"] = "ThrottlingError", "Throughput exceeds the current capacity"
 	}
-	return Refuse(400, "TransactionCanceledException", map[string]any{"CancellationReasons": reasons, "Message": "Transaction cancelled"})
+	return Refuse(400, "TransactionCanceledException",
+		map[string]any{"CancellationReasons": reasons, "Message": "Transaction cancelled"})
 }
 
 // forget gives a transaction another token, as if the service had forgotten its own.

@@ -15,6 +15,8 @@ import (
 )
 
 // instead makes the stores of tests that run again; nil outside of Rerun.
+//
+//nolint:gochecknoglobals // tests that run again take it from nowhere else
 var instead struct {
 	sync.Mutex
 	open func(t testing.TB, clock func() time.Time) store.Store
@@ -28,7 +30,7 @@ func Store(t testing.TB, clock func() time.Time) store.Store {
 	open := instead.open
 	instead.Unlock()
 	if open == nil {
-		return storetest.NewMap(clock)
+		return storetest.NewMemory(clock)
 	}
 	return open(t, clock)
 }

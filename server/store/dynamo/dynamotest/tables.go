@@ -24,6 +24,8 @@ import (
 )
 
 // pool keeps the tables of tests that have ended.
+//
+//nolint:gochecknoglobals // tests of a process share tables
 var pool struct {
 	sync.Mutex
 	free []string
@@ -96,7 +98,8 @@ func create(ctx context.Context, endpoint, prefix string, first bool) error {
 		}{{d.PartitionKey, types.KeyTypeHash}, {d.SortKey, types.KeyTypeRange}} {
 			if k.name != "" {
 				in.KeySchema = append(in.KeySchema, types.KeySchemaElement{AttributeName: &k.name, KeyType: k.kind})
-				in.AttributeDefinitions = append(in.AttributeDefinitions, types.AttributeDefinition{AttributeName: &k.name, AttributeType: types.ScalarAttributeTypeS})
+				in.AttributeDefinitions = append(in.AttributeDefinitions,
+					types.AttributeDefinition{AttributeName: &k.name, AttributeType: types.ScalarAttributeTypeS})
 			}
 		}
 		_, err := c.DB.CreateTable(ctx, in)

@@ -103,11 +103,13 @@ func (t *Tables) describe(ctx context.Context, d Definition) (st state, err erro
 }
 
 func (st state) ttlOn() bool {
-	return st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabled || st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabling
+	return st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabled ||
+		st.ttl.TimeToLiveStatus == types.TimeToLiveStatusEnabling
 }
 
 func (st state) onDemand() bool {
-	return st.table != nil && st.table.BillingModeSummary != nil && st.table.BillingModeSummary.BillingMode == types.BillingModePayPerRequest
+	return st.table != nil && st.table.BillingModeSummary != nil &&
+		st.table.BillingModeSummary.BillingMode == types.BillingModePayPerRequest
 }
 
 func (st state) protected() bool {
@@ -190,9 +192,11 @@ func (d Definition) schema() []types.KeySchemaElement {
 }
 
 func (d Definition) attributes() []types.AttributeDefinition {
-	list := []types.AttributeDefinition{{AttributeName: aws.String(d.PartitionKey), AttributeType: types.ScalarAttributeTypeS}}
+	list := []types.AttributeDefinition{{AttributeName: aws.String(d.PartitionKey),
+		AttributeType: types.ScalarAttributeTypeS}}
 	if d.SortKey != "" {
-		list = append(list, types.AttributeDefinition{AttributeName: aws.String(d.SortKey), AttributeType: types.ScalarAttributeTypeS})
+		list = append(list, types.AttributeDefinition{AttributeName: aws.String(d.SortKey),
+			AttributeType: types.ScalarAttributeTypeS})
 	}
 	return list
 }
@@ -290,25 +294,29 @@ type setting struct {
 func (t *Tables) settings(d Definition) []setting {
 	list := []setting{
 		{"billed on demand", state.onDemand, func(ctx context.Context) error {
-			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, BillingMode: types.BillingModePayPerRequest})
+			_, err := t.c.DB.UpdateTable(ctx,
+				&dynamodb.UpdateTableInput{TableName: &d.Name, BillingMode: types.BillingModePayPerRequest})
 			return err
 		}},
 		{"protected from deletion", state.protected, func(ctx context.Context) error {
-			_, err := t.c.DB.UpdateTable(ctx, &dynamodb.UpdateTableInput{TableName: &d.Name, DeletionProtectionEnabled: aws.Bool(true)})
+			_, err := t.c.DB.UpdateTable(ctx,
+				&dynamodb.UpdateTableInput{TableName: &d.Name, DeletionProtectionEnabled: aws.Bool(true)})
 			return err
 		}},
 	}
 	if d.TTL {
 		list = append(list, setting{"time to live on " + store.ExpiresAtField, state.ttlOn, func(ctx context.Context) error {
 			_, err := t.c.DB.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
-				TableName: &d.Name, TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String(store.ExpiresAtField), Enabled: aws.Bool(true)},
+				TableName: &d.Name, TimeToLiveSpecification: &types.TimeToLiveSpecification{
+					AttributeName: aws.String(store.ExpiresAtField), Enabled: aws.Bool(true)},
 			})
 			return err
 		}})
 	}
 	return append(list, setting{"point-in-time recovery on", state.recoverable, func(ctx context.Context) error {
 		_, err := t.c.DB.UpdateContinuousBackups(ctx, &dynamodb.UpdateContinuousBackupsInput{
-			TableName: &d.Name, PointInTimeRecoverySpecification: &types.PointInTimeRecoverySpecification{PointInTimeRecoveryEnabled: aws.Bool(true)},
+			TableName: &d.Name, PointInTimeRecoverySpecification: &types.PointInTimeRecoverySpecification{
+				PointInTimeRecoveryEnabled: aws.Bool(true)},
 		})
 		return err
 	}})

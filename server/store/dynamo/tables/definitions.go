@@ -52,7 +52,8 @@ func Definitions(prefix string) []Definition {
 		if !d.SortKey {
 			k[1] = ""
 		}
-		list = append(list, Definition{Table: d.Name, Name: prefix + string(d.Name), PartitionKey: k[0], SortKey: k[1], TTL: d.TTL})
+		list = append(list, Definition{Table: d.Name, Name: prefix + string(d.Name), PartitionKey: k[0], SortKey: k[1],
+			TTL: d.TTL})
 	}
 	return list
 }

@@ -62,7 +62,8 @@ func (b *backups) Do(r *http.Request) (*http.Response, error) {
 	}
 	body := fmt.Appendf(nil, `{"ContinuousBackupsDescription":{"ContinuousBackupsStatus":"ENABLED","PointInTimeRecoveryDescription":{"PointInTimeRecoveryStatus":%q}}}`, status)
 	h := http.Header{"X-Amz-Crc32": {fmt.Sprint(crc32.ChecksumIEEE(body))}}
-	return &http.Response{StatusCode: 200, Header: h, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body))}, nil
+	return &http.Response{StatusCode: 200, Header: h, Body: io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body))}, nil
 }
 
 func config(t *testing.T) wire.Config {
@@ -113,7 +114,8 @@ func TestApplyAndVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"users: created", "leases: time to live on expires_at", "users: point-in-time recovery on"} {
+	for _, want := range []string{"users: created", "leases: time to live on expires_at",
+		"users: point-in-time recovery on"} {
 		if !slices.Contains(did, prefix+want) {
 			t.Errorf("%q is not in %q", want, did)
 		}
@@ -173,25 +175,31 @@ func TestDifferences(t *testing.T) {
 	}{
 		"another key": {
 			dynamodb.CreateTableInput{
-				TableName: aws.String("users"), KeySchema: []types.KeySchemaElement{hash("id")}, AttributeDefinitions: []types.AttributeDefinition{str("id")},
-				BillingMode: types.BillingModePayPerRequest, DeletionProtectionEnabled: aws.Bool(true),
+				TableName: aws.String("users"), KeySchema: []types.KeySchemaElement{hash("id")},
+				AttributeDefinitions: []types.AttributeDefinition{str("id")},
+				BillingMode:          types.BillingModePayPerRequest, DeletionProtectionEnabled: aws.Bool(true),
 			},
 			[]string{"users: key is id HASH, should be user_id HASH"}, true,
 		},
 		"another type": {
 			dynamodb.CreateTableInput{
 				TableName: aws.String("users"), KeySchema: []types.KeySchemaElement{hash("user_id")},
-				AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("user_id"), AttributeType: types.ScalarAttributeTypeN}},
-				BillingMode:          types.BillingModePayPerRequest, DeletionProtectionEnabled: aws.Bool(true),
+				AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("user_id"),
+					AttributeType: types.ScalarAttributeTypeN}},
+				BillingMode: types.BillingModePayPerRequest, DeletionProtectionEnabled: aws.Bool(true),
 			},
 			[]string{"users: attribute user_id of the key has type N, should be S"}, true,
 		},
 		"all that can be mended": {
 			dynamodb.CreateTableInput{
-				TableName: aws.String("leases"), KeySchema: []types.KeySchemaElement{hash("pk")}, AttributeDefinitions: []types.AttributeDefinition{str("pk")},
-				BillingMode: types.BillingModeProvisioned, ProvisionedThroughput: &types.ProvisionedThroughput{ReadCapacityUnits: aws.Int64(5), WriteCapacityUnits: aws.Int64(5)},
+				TableName: aws.String("leases"), KeySchema: []types.KeySchemaElement{hash("pk")},
+				AttributeDefinitions: []types.AttributeDefinition{str("pk")},
+				BillingMode:          types.BillingModeProvisioned,
+				ProvisionedThroughput: &types.ProvisionedThroughput{ReadCapacityUnits: aws.Int64(5),
+					WriteCapacityUnits: aws.Int64(5)},
 			},
-			[]string{"leases: billing is not on demand (PAY_PER_REQUEST)", "leases: is not protected from deletion", "leases: time to live is off, should be on expires_at"}, false,
+			[]string{"leases: billing is not on demand (PAY_PER_REQUEST)", "leases: is not protected from deletion",
+				"leases: time to live is off, should be on expires_at"}, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +221,8 @@ func TestDifferences(t *testing.T) {
 				t.Fatalf("got %q, want %q", own, of.before)
 			}
 			_, err := tb.Apply(t.Context())
-			if (err != nil) != of.fatal || (of.fatal && (!strings.Contains(err.Error(), "cannot be changed") || strings.Contains(err.Error(), "\n"))) {
+			if (err != nil) != of.fatal ||
+				(of.fatal && (!strings.Contains(err.Error(), "cannot be changed") || strings.Contains(err.Error(), "\n"))) {
 				t.Fatal(err)
 			}
 			if lines := verify(t, tb); !of.fatal && len(lines) > 0 {
@@ -229,8 +238,9 @@ func TestDescribedDifferences(t *testing.T) {
 	good := func() state {
 		return state{
 			table: &types.TableDescription{
-				TableStatus: types.TableStatusActive, KeySchema: d.schema(), AttributeDefinitions: d.attributes(), DeletionProtectionEnabled: aws.Bool(true),
-				BillingModeSummary: &types.BillingModeSummary{BillingMode: types.BillingModePayPerRequest},
+				TableStatus: types.TableStatusActive, KeySchema: d.schema(), AttributeDefinitions: d.attributes(),
+				DeletionProtectionEnabled: aws.Bool(true),
+				BillingModeSummary:        &types.BillingModeSummary{BillingMode: types.BillingModePayPerRequest},
 			},
 			backup: types.PointInTimeRecoveryStatusEnabled,
 		}
@@ -249,7 +259,9 @@ func TestDescribedDifferences(t *testing.T) {
 			s.ttl = types.TimeToLiveDescription{TimeToLiveStatus: types.TimeToLiveStatusEnabled, AttributeName: aws.String("at")}
 		},
 		"p_users: status is DELETING, should be ACTIVE": func(s *state) { s.table.TableStatus = types.TableStatusDeleting },
-		"p_users: point-in-time recovery is off":        func(s *state) { s.backup = types.PointInTimeRecoveryStatusDisabled },
+		"p_users: point-in-time recovery is off": func(s *state) {
+			s.backup = types.PointInTimeRecoveryStatusDisabled
+		},
 	} {
 		s := good()
 		change(&s)
@@ -268,7 +280,9 @@ func TestKeysStay(t *testing.T) {
 		}
 	}
 	want := []string{
-		"users user_id", "chats chat_id", "chat_counters chat_id", "chat_memberships chat_id user_id", "delivery_state user_id chat_id", // L-196
+		// L-196
+		"users user_id", "chats chat_id", "chat_counters chat_id", "chat_memberships chat_id user_id",
+		"delivery_state user_id chat_id",
 		"messages chat_id sequence", "events chat_id version", "outbox shard chat_first_version", "idempotency_keys scope",
 		"direct_chat_index pair_key", "pending_members chat_id", "schemas subject version", // L-007
 	}
@@ -276,7 +290,8 @@ func TestKeysStay(t *testing.T) {
 		t.Fatalf("got %q", lines)
 	}
 	for i, d := range store.Tables() {
-		if got := Definitions("p_")[i]; got.Table != d.Name || got.Name != "p_"+string(d.Name) || (got.SortKey != "") != d.SortKey || got.TTL != d.TTL || got.PartitionKey == "" {
+		if got := Definitions("p_")[i]; got.Table != d.Name || got.Name != "p_"+string(d.Name) ||
+			(got.SortKey != "") != d.SortKey || got.TTL != d.TTL || got.PartitionKey == "" {
 			t.Errorf("%+v for %+v", got, d)
 		}
 	}
@@ -289,7 +304,8 @@ func TestPrefixes(t *testing.T) {
 		}
 	}
 	for _, p := range []string{"a b", "ä", "a\n", strings.Repeat("x", 65)} {
-		if _, err := Open(t.Context(), wire.Config{Endpoint: "http://127.0.0.1:1"}, p); err == nil || strings.Contains(err.Error(), "\n") {
+		if _, err := Open(t.Context(), wire.Config{Endpoint: "http://127.0.0.1:1"}, p); err == nil ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", p, err)
 		}
 	}

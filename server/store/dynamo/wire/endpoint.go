@@ -33,9 +33,12 @@ type place struct {
 }
 
 // ResolveEndpoint implements dynamodb.EndpointResolverV2.
-func (e *endpoints) ResolveEndpoint(ctx context.Context, p dynamodb.EndpointParameters) (smithyendpoints.Endpoint, error) {
+func (e *endpoints) ResolveEndpoint(
+	ctx context.Context, p dynamodb.EndpointParameters,
+) (smithyendpoints.Endpoint, error) {
 	of := place{
-		region: aws.ToString(p.Region), endpoint: aws.ToString(p.Endpoint), account: aws.ToString(p.AccountId), mode: aws.ToString(p.AccountIdEndpointMode),
+		region: aws.ToString(p.Region), endpoint: aws.ToString(p.Endpoint), account: aws.ToString(p.AccountId),
+		mode:      aws.ToString(p.AccountIdEndpointMode),
 		dualStack: aws.ToBool(p.UseDualStack), fips: aws.ToBool(p.UseFIPS), search: aws.ToBool(p.IsSearchOperation),
 	}
 	if r := e.last.Load(); r != nil && r.of == of {

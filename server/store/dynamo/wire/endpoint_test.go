@@ -88,9 +88,11 @@ func TestEndpointsAreRemembered(t *testing.T) {
 // BenchmarkEndpoints is what one request pays for knowing where to go.
 func BenchmarkEndpoints(b *testing.B) {
 	for region, endpoint := range map[string]*string{"eu-west-1": nil, "local": aws.String("http://127.0.0.1:8000")} {
-		p := dynamodb.EndpointParameters{Region: aws.String(region), Endpoint: endpoint, AccountIdEndpointMode: aws.String("preferred"), ResourceArn: aws.String("parley_messages")}
+		p := dynamodb.EndpointParameters{Region: aws.String(region), Endpoint: endpoint,
+			AccountIdEndpointMode: aws.String("preferred"), ResourceArn: aws.String("parley_messages")}
 		for how, e := range map[string]dynamodb.EndpointResolverV2{
-			"rules": dynamodb.NewDefaultEndpointResolverV2(), "remembered": &endpoints{next: dynamodb.NewDefaultEndpointResolverV2()},
+			"rules":      dynamodb.NewDefaultEndpointResolverV2(),
+			"remembered": &endpoints{next: dynamodb.NewDefaultEndpointResolverV2()},
 		} {
 			b.Run(region+"/"+how, func(b *testing.B) {
 				b.ReportAllocs()

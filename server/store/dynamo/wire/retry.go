@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 const (
@@ -110,7 +110,12 @@ func Code(r types.CancellationReason) string {
 // Do sends a request, with retries until the time is up. It returns the last error of the
 // SDK, if any, and its class; ambiguous says that an attempt may have been executed
 // without an answer. After such an attempt only a repeatable request is sent again.
-func (c *Client) Do(ctx context.Context, repeatable bool, send func(context.Context) error) (class Class, ambiguous bool, err error) {
+// An attempt that the end of the time cuts short says nothing of the service: the error is
+// that of the attempt before it.
+func (c *Client) Do(
+	ctx context.Context, repeatable bool, send func(context.Context) error,
+) (class Class, ambiguous bool, err error) {
+	var unavailable error // of the attempt before, which got no usable answer
 	for n := 0; ; n++ {
 		sent := false
 		attempt, cancel := context.WithTimeout(context.WithValue(ctx, sentKey{}, &sent), c.cfg.Attempt)
@@ -122,6 +127,10 @@ func (c *Client) Do(ctx context.Context, repeatable bool, send func(context.Cont
 			return Final, ambiguous, nil
 		}
 		class = classify(err, sent)
+		if ctx.Err() != nil && unavailable != nil && (class == NotSent || class == Ambiguous) {
+			err = unavailable
+		}
+		unavailable = nil
 		switch class {
 		case Final:
 			return class, ambiguous, err
@@ -129,7 +138,10 @@ func (c *Client) Do(ctx context.Context, repeatable bool, send func(context.Cont
 			c.throttled.Add(1)
 		case Conflicting:
 			c.conflicts.Add(1)
+		case NotSent:
+			unavailable = err
 		case Ambiguous:
+			unavailable = err
 			c.lost.Add(1)
 			ambiguous = true
 			if late { // idle connections may be broken, too, and nothing else detects that
@@ -147,7 +159,7 @@ func (c *Client) Do(ctx context.Context, repeatable bool, send func(context.Cont
 
 // Backoff waits before retry n, from 0, and reports whether there is time for it.
 func (c *Client) Backoff(ctx context.Context, n int) bool {
-	pause := rand.N(min(firstWait<<min(n, 10), maxWait)) // full jitter
+	pause := wait.Jittered(firstWait, maxWait, n)
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= pause {
 		return false
 	}

@@ -21,7 +21,8 @@ func TestSkew(t *testing.T) {
 	}{
 		{service: "Sat, 21 Nov 2026 12:00:00 GMT", local: 500 * time.Millisecond, took: 10 * time.Millisecond},
 		{service: "Sat, 21 Nov 2026 12:00:00 GMT", local: -5 * time.Millisecond, took: 10 * time.Millisecond},
-		{service: "Sat, 21 Nov 2026 12:00:00 GMT", local: 7 * time.Second, took: 10 * time.Millisecond, want: 6 * time.Second},
+		{service: "Sat, 21 Nov 2026 12:00:00 GMT", local: 7 * time.Second, took: 10 * time.Millisecond,
+			want: 6 * time.Second},
 		{service: "Sat, 21 Nov 2026 12:00:30 GMT", local: 0, took: 100 * time.Millisecond, want: -29900 * time.Millisecond},
 		{service: "Sat, 21 Nov 2026 12:00:30 GMT", local: 0, took: 2 * time.Second}, // says too little
 		{service: "soon", local: time.Hour},

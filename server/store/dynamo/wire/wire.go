@@ -97,7 +97,8 @@ func Dial(ctx context.Context, c Config) (*Client, error) {
 	// AWS's own, with more connections, and such that they can be closed.
 	t := awshttp.NewBuildableClient().GetTransport()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = connections, connections
-	client := &Client{cfg: c, closeIdle: t.CloseIdleConnections, clocks: &clocks{next: ownBody{&http.Client{Transport: t}}, now: time.Now}}
+	client := &Client{cfg: c, closeIdle: t.CloseIdleConnections,
+		clocks: &clocks{next: ownBody{&http.Client{Transport: t}}, now: time.Now}}
 	client.DB = dynamodb.NewFromConfig(shared, func(d *dynamodb.Options) {
 		d.Retryer = aws.NopRetryer{}
 		d.EndpointResolverV2 = &endpoints{next: d.EndpointResolverV2}
@@ -143,7 +144,8 @@ type sentKey struct{}
 // signing) cannot have been executed.
 func markSent(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("parleySent",
-		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+		func(ctx context.Context, in middleware.DeserializeInput,
+			next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
 			if sent, ok := ctx.Value(sentKey{}).(*bool); ok {
 				*sent = true
 			}

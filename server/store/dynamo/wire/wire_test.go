@@ -30,7 +30,8 @@ func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
 func respond(status int, body string) (*http.Response, error) {
 	h := http.Header{"X-Amz-Crc32": {fmt.Sprint(crc32.ChecksumIEEE([]byte(body)))}}
-	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}, nil
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)),
+		ContentLength: int64(len(body))}, nil
 }
 
 func refuse(kind string) doer {
@@ -58,9 +59,10 @@ func client(t *testing.T, d doer, c Config) *Client {
 
 func send(c *Client) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := c.DB.TransactWriteItems(ctx, &dynamodb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{{Delete: &types.Delete{
-			TableName: aws.String("t"), Key: map[string]types.AttributeValue{"k": &types.AttributeValueMemberS{Value: "v"}},
-		}}}})
+		_, err := c.DB.TransactWriteItems(ctx,
+			&dynamodb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{{Delete: &types.Delete{
+				TableName: aws.String("t"), Key: map[string]types.AttributeValue{"k": &types.AttributeValueMemberS{Value: "v"}},
+			}}}})
 		return err
 	}
 }
@@ -98,12 +100,19 @@ func TestVerdicts(t *testing.T) {
 		{"ReplicatedWriteConflictException", nil, Conflicting, store.ErrConflict},
 		{"Throttling", nil, Throttled, store.ErrThrottled},
 		{"conditions only", cancelled("None", "ConditionalCheckFailed"), Final, store.ErrUnavailable},
-		{"conflict beside a condition", cancelled("ConditionalCheckFailed", "TransactionConflict"), Conflicting, store.ErrConflict},
+		{"conflict beside a condition", cancelled("ConditionalCheckFailed", "TransactionConflict"), Conflicting,
+			store.ErrConflict},
 		{"conflict and throttling", cancelled("ThrottlingError", "TransactionConflict"), Conflicting, store.ErrConflict},
-		{"throttled item", cancelled("None", "ProvisionedThroughputExceeded", "ConditionalCheckFailed"), Throttled, store.ErrThrottled},
-		{"service failed", func(*http.Request) (*http.Response, error) { return respond(500, `{"__type":"InternalServerError"}`) }, Ambiguous, store.ErrAmbiguous},
-		{"gateway failed", func(*http.Request) (*http.Response, error) { return respond(503, `<html>`) }, Ambiguous, store.ErrAmbiguous},
-		{"cut answer", func(*http.Request) (*http.Response, error) { return respond(200, `{"Consumed`) }, Ambiguous, store.ErrAmbiguous},
+		{"throttled item", cancelled("None", "ProvisionedThroughputExceeded", "ConditionalCheckFailed"), Throttled,
+			store.ErrThrottled},
+		{"service failed", func(*http.Request) (*http.Response,
+			error) {
+			return respond(500, `{"__type":"InternalServerError"}`)
+		}, Ambiguous, store.ErrAmbiguous},
+		{"gateway failed", func(*http.Request) (*http.Response, error) { return respond(503, `<html>`) }, Ambiguous,
+			store.ErrAmbiguous},
+		{"cut answer", func(*http.Request) (*http.Response, error) { return respond(200, `{"Consumed`) }, Ambiguous,
+			store.ErrAmbiguous},
 		{"reset", broken(syscall.ECONNRESET), Ambiguous, store.ErrAmbiguous},
 		{"end of file", broken(io.ErrUnexpectedEOF), Ambiguous, store.ErrAmbiguous},
 		{"no connection", broken(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), NotSent, store.ErrUnavailable},
@@ -205,6 +214,30 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
+// An attempt that the end of the call cuts short does not hide what the one before it met.
+func TestCutAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		met := errors.New("what answers is no DynamoDB")
+		calls := 0
+		cl := client(t, func(r *http.Request) (*http.Response, error) {
+			if calls++; calls == 1 {
+				return nil, met
+			}
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}, Config{Attempt: 5 * time.Second, Sleep: func(context.Context, time.Duration) error { return nil }})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if class, open, err := cl.Do(ctx, true, send(cl)); !errors.Is(err, met) || class != Ambiguous || !open || calls != 2 {
+			t.Errorf("cut: %v %v %v, %d calls", class, open, err, calls)
+		}
+		calls = 1 // a service that hangs from the first attempt on is told of as such
+		if _, _, err := cl.Do(ctx, true, send(cl)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, met) {
+			t.Errorf("hangs: %v", err)
+		}
+	})
+}
+
 // Waits grow, are random, and do not go beyond the end of the call.
 func TestPause(t *testing.T) {
 	var waits []time.Duration
@@ -216,7 +249,7 @@ func TestPause(t *testing.T) {
 		if !cl.Backoff(t.Context(), n) {
 			t.Fatal(n)
 		}
-		if limit := min(firstWait<<min(n, 10), maxWait); waits[n] < 0 || waits[n] >= limit {
+		if limit := min(8*time.Millisecond<<min(n, 10), time.Second); waits[n] < 0 || waits[n] >= limit {
 			t.Fatalf("wait %d is %v of %v", n, waits[n], limit)
 		}
 	}
@@ -259,7 +292,8 @@ func TestConfig(t *testing.T) {
 	t.Setenv("AWS_DEFAULT_REGION", "")
 	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-	for _, c := range []Config{{}, {Endpoint: "127.0.0.1:8000"}, {Endpoint: "ftp://x"}, {Endpoint: "http://"}, {Endpoint: "https://x"}} {
+	for _, c := range []Config{{}, {Endpoint: "127.0.0.1:8000"}, {Endpoint: "ftp://x"}, {Endpoint: "http://"},
+		{Endpoint: "https://x"}} {
 		if _, err := Dial(t.Context(), c); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -148,7 +148,8 @@ func (s *Store) Strays() (n int, err error) {
 	first, _ := embedded.TableRange(tables[0].Name)
 	expiry, _ := embedded.ExpiryRange()
 	_, seal := embedded.SealRange()
-	for _, gap := range [][2][]byte{{nil, first}, {items, expiry}, {seal, nil}} {
+	records, last := embedded.RecordRange()
+	for _, gap := range [][2][]byte{{nil, first}, {items, expiry}, {seal, records}, {last, nil}} {
 		it, err := s.of.DB().NewIter(&pebble.IterOptions{LowerBound: gap[0], UpperBound: gap[1]})
 		if err != nil {
 			return n, err

@@ -2,7 +2,7 @@
 // runs ([Run]), and the map engine: the simplest possible store, which serves
 // as oracle in property tests and as the store of schedule exploration.
 //
-// It owns no production engine. A Map keeps nothing on disk; everything it
+// It owns no production engine. A Memory keeps nothing on disk; everything it
 // answers counts as durable.
 package storetest
 
@@ -17,9 +17,9 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// Map is a store in memory: deterministic, without goroutines, safe for use by
+// Memory is a store in memory: deterministic, without goroutines, safe for use by
 // many.
-type Map struct {
+type Memory struct {
 	clock func() time.Time
 
 	mu     sync.Mutex
@@ -33,14 +33,14 @@ type partition struct {
 	items []store.Item
 }
 
-var _ store.Store = (*Map)(nil)
+var _ store.Store = (*Memory)(nil)
 
-// NewMap makes an empty map engine; clock decides what has expired.
-func NewMap(clock func() time.Time) *Map {
-	return &Map{clock: clock, tables: map[store.Table]map[string]*partition{}}
+// NewMemory makes an empty map engine; clock decides what has expired.
+func NewMemory(clock func() time.Time) *Memory {
+	return &Memory{clock: clock, tables: map[store.Table]map[string]*partition{}}
 }
 
-func (m *Map) begin(ctx context.Context) error {
+func (m *Memory) begin(ctx context.Context) error {
 	if m.closed {
 		return store.ErrClosed
 	}
@@ -56,7 +56,7 @@ func (p *partition) find(sk string) (int, bool) {
 	return i, i < n && p.keys[i] == sk
 }
 
-func (m *Map) get(k store.Key, now int64) store.Item {
+func (m *Memory) get(k store.Key, now int64) store.Item {
 	p := m.tables[k.Table][k.PK]
 	if p == nil {
 		return nil
@@ -68,7 +68,7 @@ func (m *Map) get(k store.Key, now int64) store.Item {
 	return p.items[i]
 }
 
-func (m *Map) set(k store.Key, it store.Item) {
+func (m *Memory) set(k store.Key, it store.Item) {
 	t := m.tables[k.Table]
 	if t == nil {
 		t = map[string]*partition{}
@@ -103,10 +103,10 @@ func (m *Map) set(k store.Key, it store.Item) {
 }
 
 // Clone returns a store of its own with the same content and clock.
-func (m *Map) Clone() *Map {
+func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &Map{clock: m.clock, closed: m.closed, tables: make(map[store.Table]map[string]*partition, len(m.tables))}
+	c := &Memory{clock: m.clock, closed: m.closed, tables: make(map[store.Table]map[string]*partition, len(m.tables))}
 	for name, t := range m.tables {
 		copied := make(map[string]*partition, len(t))
 		for pk, p := range t {
@@ -118,7 +118,7 @@ func (m *Map) Clone() *Map {
 }
 
 // Get implements store.Store.
-func (m *Map) Get(ctx context.Context, key store.Key, _ store.Consistency) (store.Item, error) {
+func (m *Memory) Get(ctx context.Context, key store.Key, _ store.Consistency) (store.Item, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (m *Map) Get(ctx context.Context, key store.Key, _ store.Consistency) (stor
 }
 
 // BatchGet implements store.Store.
-func (m *Map) BatchGet(ctx context.Context, keys []store.Key, _ store.Consistency) ([]store.Item, error) {
+func (m *Memory) BatchGet(ctx context.Context, keys []store.Key, _ store.Consistency) ([]store.Item, error) {
 	if err := store.ValidateKeys(keys); err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (m *Map) BatchGet(ctx context.Context, keys []store.Key, _ store.Consistenc
 }
 
 // Query implements store.Store.
-func (m *Map) Query(ctx context.Context, q store.Query) (store.Page, error) {
+func (m *Memory) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := q.Validate(); err != nil {
 		return store.Page{}, err
 	}
@@ -188,7 +188,7 @@ func (m *Map) Query(ctx context.Context, q store.Query) (store.Page, error) {
 }
 
 // Scan implements store.Store.
-func (m *Map) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
+func (m *Memory) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
 	if err := s.Validate(); err != nil {
 		return store.Page{}, err
 	}
@@ -228,7 +228,7 @@ func (m *Map) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
 }
 
 // Transact implements store.Store.
-func (m *Map) Transact(ctx context.Context, p store.Plan) error {
+func (m *Memory) Transact(ctx context.Context, p store.Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (m *Map) Transact(ctx context.Context, p store.Plan) error {
 }
 
 // BatchWrite implements store.Store.
-func (m *Map) BatchWrite(ctx context.Context, writes []store.Write) error {
+func (m *Memory) BatchWrite(ctx context.Context, writes []store.Write) error {
 	if err := store.ValidateBatch(writes); err != nil {
 		return err
 	}
@@ -284,14 +284,14 @@ func (m *Map) BatchWrite(ctx context.Context, writes []store.Write) error {
 }
 
 // Durable implements store.Store.
-func (m *Map) Durable(ctx context.Context) error {
+func (m *Memory) Durable(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.begin(ctx)
 }
 
 // Close implements store.Store.
-func (m *Map) Close() error {
+func (m *Memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true

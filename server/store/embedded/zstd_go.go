@@ -1,0 +1,5 @@
+//go:build !cgo || pebblegozstd
+
+package embedded
+
+const nativeZstd = false

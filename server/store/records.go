@@ -1,0 +1,32 @@
+package store
+
+import "context"
+
+// Record is an entry of an engine's ordered records.
+type Record struct {
+	Key   []byte
+	Value []byte
+	// Until, if set, makes this a removal: of all records from Key on that are below Until.
+	Until []byte
+	// Frees says that removals depend on this record, which is small: it is written on a
+	// full disk, too.
+	Frees bool
+}
+
+// Records are ordered keys and values that an engine keeps beside its tables: logs, which
+// are appended to, read in order and cut off in the front. Only the embedded engine has
+// them. Keys and values are bytes of the caller's own; neither is kept after a call.
+type Records interface {
+	// Commit applies records in order, all or none of them. They are visible when it
+	// returns, and durable when wait returns nil; wait must be called once. Commits become
+	// durable in their order. Errors: ErrFull (never if all are removals or Frees),
+	// ErrClosed, ErrUnavailable; of wait: ErrAmbiguous.
+	Commit(ctx context.Context, records []Record) (wait func() error, err error)
+	// Seek calls f with the records from a key on, below another one (nil: all), in order,
+	// as of one moment, until f returns false; descending, it begins with the last one. key
+	// is valid during the call of f only, as is what value returns, which reads the record.
+	Seek(ctx context.Context, from, until []byte, descending bool,
+		f func(key []byte, value func() ([]byte, error)) bool) error
+	// Durable waits until all that was visible when it was called is durable.
+	Durable(ctx context.Context) error
+}
