@@ -36,7 +36,8 @@ func NewAdmin(c Cluster) (*Admin, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	cl, err := kgo.NewClient(append(c.Options(), seeds(c.Addr()), kgo.ClientID("parley-admin"), kgo.MetadataMinAge(metadataMinAge))...)
+	cl, err := kgo.NewClient(append(c.Options(), seeds(c.Addr()), kgo.ClientID("parley-admin"),
+		kgo.MetadataMinAge(metadataMinAge))...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}
@@ -104,11 +105,14 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 			return nil, fmt.Errorf("kafka: topic %s: %w", t.Name, err)
 		}
 		if n := len(is.Partitions); n != int(t.Partitions) {
-			out = append(out, Difference{Topic: t.Name, Text: fmt.Sprintf("has %d partitions, %d are declared: a count never changes, more are a new topic", n, t.Partitions), Fatal: true})
+			out = append(out, Difference{Topic: t.Name,
+				Text: fmt.Sprintf("has %d partitions, %d are declared: a count never changes, more are a new topic", n,
+					t.Partitions), Fatal: true})
 		}
 		for _, p := range is.Partitions {
 			if n := len(p.Replicas); n != int(replication) {
-				out = append(out, Difference{Topic: t.Name, Text: fmt.Sprintf("partition %d has %d replicas, not %d", p.Partition, n, replication)})
+				out = append(out, Difference{Topic: t.Name,
+					Text: fmt.Sprintf("partition %d has %d replicas, not %d", p.Partition, n, replication)})
 				break
 			}
 		}
@@ -121,7 +125,8 @@ func (a *Admin) Verify(ctx context.Context, replication int16) ([]Difference, er
 		for _, key := range slices.Sorted(maps.Keys(want)) {
 			if values[key] != want[key] {
 				out = append(out, Difference{
-					Topic: t.Name, Text: fmt.Sprintf("%s is %q, %q is declared", key, values[key], want[key]), Fatal: key == "cleanup.policy", config: true,
+					Topic: t.Name, Text: fmt.Sprintf("%s is %q, %q is declared", key, values[key], want[key]),
+					Fatal: key == "cleanup.policy", config: true,
 				})
 			}
 		}
@@ -349,5 +354,6 @@ func (a *Admin) Check(ctx context.Context) error {
 	for i, e := range wrong {
 		text[i] = e.Error()
 	}
-	return fmt.Errorf("kafka: topics are not as declared (`workers topics apply` makes what is missing): %s", strings.Join(text, "; "))
+	return fmt.Errorf("kafka: topics are not as declared (`workers kafka apply` makes what is missing): %s",
+		strings.Join(text, "; "))
 }

@@ -41,12 +41,14 @@ func TestApplyWithOtherReplication(t *testing.T) {
 		t.Fatalf("%q %v", did, err)
 	}
 	hour := "3600000"
-	if _, err := a.ad.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "retention.ms", Value: &hour}}, ChatsCreated); err != nil {
+	if _, err := a.ad.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "retention.ms", Value: &hour}},
+		ChatsCreated); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		did, err := a.Apply(ctx, 3)
-		if !errors.Is(err, ErrRemains) || !strings.Contains(err.Error(), "chats.created: partition ") || !strings.Contains(err.Error(), "has 1 replicas, not 3") || len(did) > 1 {
+		if !errors.Is(err, ErrRemains) || !strings.Contains(err.Error(), "chats.created: partition ") ||
+			!strings.Contains(err.Error(), "has 1 replicas, not 3") || len(did) > 1 {
 			t.Errorf("%q, %v", did, err)
 		}
 		values, err := a.configs(ctx, ChatsCreated)
@@ -84,7 +86,8 @@ func TestTopicsAsCode(t *testing.T) {
 		}
 		return list
 	}
-	if list := verify(); len(list) != len(Topics()) || !list[0].Fatal || !strings.Contains(lines(list), "messages.persisted: is missing") {
+	if list := verify(); len(list) != len(Topics()) || !list[0].Fatal ||
+		!strings.Contains(lines(list), "messages.persisted: is missing") {
 		t.Fatalf("of an empty cluster: %s", lines(list))
 	}
 	if err := a.Check(ctx); err == nil || !strings.Contains(err.Error(), "dead_letters: is missing") {
@@ -106,7 +109,8 @@ func TestTopicsAsCode(t *testing.T) {
 
 	value := "compact"
 	hour := "3600000"
-	_, err = a.ad.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "cleanup.policy", Value: &value}, {Name: "retention.ms", Value: &hour}}, ChatsCreated)
+	_, err = a.ad.AlterTopicConfigs(ctx,
+		[]kadm.AlterConfig{{Name: "cleanup.policy", Value: &value}, {Name: "retention.ms", Value: &hour}}, ChatsCreated)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,16 +168,20 @@ func TestClusterOptions(t *testing.T) {
 		c    Cluster
 		says string
 	}{
-		"nobody":            {Cluster{}, "no brokers"},
-		"no port":           {Cluster{Brokers: []string{"h"}}, "host:port"},
-		"plain without TLS": {Cluster{Brokers: []string{"h:1"}, Mechanism: "PLAIN", User: "u", Password: "hunter2"}, "needs TLS"},
-		"unknown":           {Cluster{Brokers: []string{"h:1"}, Mechanism: "GSSAPI", User: "u", Password: "hunter2"}, "SCRAM-SHA-512"},
-		"no password":       {Cluster{Brokers: []string{"h:1"}, Mechanism: "SCRAM-SHA-256", User: "u"}, "password"},
-		"no mechanism":      {Cluster{Brokers: []string{"h:1"}, User: "u"}, "mechanism"},
-		"good":              {Cluster{Brokers: []string{"h:1", "i:2"}, TLS: secure, Mechanism: "PLAIN", User: "u", Password: "hunter2"}, ""},
+		"nobody":  {Cluster{}, "no brokers"},
+		"no port": {Cluster{Brokers: []string{"h"}}, "host:port"},
+		"plain without TLS": {Cluster{Brokers: []string{"h:1"}, Mechanism: "PLAIN", User: "u", Password: "hunter2"},
+			"needs TLS"},
+		"unknown": {Cluster{Brokers: []string{"h:1"}, Mechanism: "GSSAPI", User: "u", Password: "hunter2"},
+			"SCRAM-SHA-512"},
+		"no password":  {Cluster{Brokers: []string{"h:1"}, Mechanism: "SCRAM-SHA-256", User: "u"}, "password"},
+		"no mechanism": {Cluster{Brokers: []string{"h:1"}, User: "u"}, "mechanism"},
+		"good": {Cluster{Brokers: []string{"h:1", "i:2"}, TLS: secure, Mechanism: "PLAIN", User: "u",
+			Password: "hunter2"}, ""},
 	} {
 		err := tt.c.Validate()
-		if (err == nil) != (tt.says == "") || err != nil && (!strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2")) {
+		if (err == nil) != (tt.says == "") || err != nil &&
+			(!strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2")) {
 			t.Errorf("%s: %v, want %q", name, err, tt.says)
 		}
 	}
@@ -182,14 +190,18 @@ func TestClusterOptions(t *testing.T) {
 // A broker that asks for SCRAM lets those in who know the password.
 func TestSCRAM(t *testing.T) {
 	for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
-		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser(mechanism, "parley", "secret"))
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(),
+			kfake.Superuser(mechanism, "parley", "secret"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer cluster.Close()
 		c := Cluster{Brokers: cluster.ListenAddrs(), Mechanism: mechanism, User: "parley", Password: "secret"}
 		for password, want := range map[string]bool{"secret": true, "guess": false} {
-			c.Password = password
+			c.Password, c.PasswordNow = password, nil
+			if password == "guess" { // what a file says now goes before what it said at the start
+				c.Password, c.PasswordNow = "secret", func() string { return password }
+			}
 			p, err := NewProducer(c.Addr(), append(c.Options(), kgo.DialTimeout(retryLimit), kgo.RetryTimeout(retryLimit))...)
 			if err != nil {
 				t.Fatal(err)

@@ -3,12 +3,12 @@ package kafka_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // The same on Apache Kafka: a topic is deleted and made again while a publisher has met
@@ -19,13 +19,10 @@ func TestPublisherAfterATopicWasMadeAgainOnApache(t *testing.T) {
 	admin := kadm.NewClient(b.Client(t))
 	create := func() {
 		t.Helper()
-		var err error
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			if _, err = admin.CreateTopic(t.Context(), 4, int16(min(b.Brokers(), 3)), nil, topic); err == nil {
-				return
-			}
-		}
-		t.Fatal(err)
+		testkit.Succeeds(t, "create the topic", func() error {
+			_, err := admin.CreateTopic(t.Context(), 4, int16(min(b.Brokers(), 3)), nil, topic)
+			return err
+		})
 	}
 	create()
 	t.Cleanup(func() { _, _ = admin.DeleteTopics(context.Background(), topic) })
@@ -35,23 +32,14 @@ func TestPublisherAfterATopicWasMadeAgainOnApache(t *testing.T) {
 	}
 	defer p.Close()
 	record := []*kafka.Record{{Topic: topic, Partition: 3, Key: []byte("k"), Value: []byte("v")}}
-	publish := func() (err error) {
-		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			if err = p.Publish(t.Context(), record); err == nil {
-				return nil
-			}
-			t.Log(err)
-		}
-		return err
+	publish := func() {
+		t.Helper()
+		testkit.Succeeds(t, "publish", func() error { return p.Publish(t.Context(), record) })
 	}
-	if err := publish(); err != nil {
-		t.Fatal(err)
-	}
+	publish()
 	if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
 		t.Fatal(err)
 	}
 	create()
-	if err := publish(); err != nil {
-		t.Fatalf("after two minutes: %v", err)
-	}
+	publish()
 }

@@ -33,7 +33,8 @@ func BenchmarkReopen(b *testing.B) {
 						for i := range value { // does not compress
 							value[i] = byte(n*31 + i*i*7 + len(records)*13)
 						}
-						records = append(records, &Record{Topic: MessagesPersisted, Partition: partition, Value: append([]byte(nil), value...)})
+						records = append(records, &Record{Topic: MessagesPersisted, Partition: partition,
+							Value: append([]byte(nil), value...)})
 						n += len(value)
 					}
 				}

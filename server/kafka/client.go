@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/parley-chat/parley/server/wait"
 )
@@ -25,9 +26,9 @@ const (
 	metadataMinAge  = 250 * time.Millisecond
 )
 
-// backoff is the pause before a retry: 100 ms, 500 ms, then 2 s. Together they last about
+// Backoff is the pause before a retry: 100 ms, 500 ms, then 2 s. Together they last about
 // as long as the election of a leader.
-func backoff(tries int) time.Duration {
+func Backoff(tries int) time.Duration {
 	waits := [...]time.Duration{100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second}
 	return waits[min(max(tries, 1), len(waits))-1]
 }
@@ -60,7 +61,8 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-relay"), kgo.DisableClientMetrics(),
 		kgo.TransactionalID(id), kgo.TransactionTimeout(txnTimeout),
-		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff),
+		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline),
+		kgo.RetryBackoffFn(Backoff),
 		kgo.ProducerLinger(produceLinger), kgo.ProducerBatchCompression(kgo.Lz4Compression()),
 		kgo.ProducerBatchMaxBytes(1<<20), kgo.MetadataMinAge(metadataMinAge),
 		// The relay chooses partitions, by the bucket of the chat.
@@ -76,7 +78,8 @@ func NewTransactional(addr, id string, more ...Option) (*Client, error) {
 func NewProducer(addr string, more ...Option) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-producer"), kgo.DisableClientMetrics(), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(backoff), kgo.ProducerLinger(0),
+		kgo.RecordRetries(produceRetries), kgo.RecordDeliveryTimeout(produceDeadline), kgo.RetryBackoffFn(Backoff),
+		kgo.ProducerLinger(0),
 		kgo.ProducerBatchCompression(kgo.Lz4Compression()), kgo.MetadataMinAge(metadataMinAge),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)...)
@@ -104,7 +107,8 @@ func NewReader(addr string, topics ...string) (*Client, error) {
 func NewReaderWith(more []Option, addr string, topics ...string) (*Client, error) {
 	c, err := kgo.NewClient(append(slices.Clone(more),
 		seeds(addr), kgo.ClientID("parley-reader"), kgo.DisableClientMetrics(), kgo.ConsumeTopics(topics...),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.MetadataMinAge(metadataMinAge),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.MetadataMinAge(metadataMinAge),
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
@@ -119,51 +123,69 @@ var ErrFenced = errors.New("kafka: another producer took over")
 // them or none. After an error other than ErrFenced and *PartitionError the outcome is
 // unknown; if the caller retries, the records may be published twice.
 func Transact(ctx context.Context, c *Client, records []*Record) error {
+	return transact(ctx, c, EndsLater(c), records)
+}
+
+// transact is Transact. endsLater says that brokers answer the end of a transaction before
+// they have completed it.
+func transact(ctx context.Context, c *Client, endsLater bool, records []*Record) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
 	// The last transaction may still be open, because nobody answered: abort it now.
 	// Without one this does nothing.
 	if err := c.EndTransaction(end, kgo.TryAbort); err != nil {
-		return fmt.Errorf("kafka: end the last transaction: %w", fenced(err))
+		return fmt.Errorf("kafka: end the last transaction: %w", Fenced(err))
 	}
-	if without := leaderless(c, records); without != nil {
+	if without := Leaderless(c, records); without != nil {
 		return without
 	}
-	awaitTransactionEnd(ctx, c)
+	if endsLater {
+		AwaitTransactionEnd(ctx, c)
+	}
 	if err := c.BeginTransaction(); err != nil {
-		return fmt.Errorf("kafka: begin transaction: %w: %w", errUnusable, fenced(err))
+		return fmt.Errorf("kafka: begin transaction: %w: %w", errUnusable, Fenced(err))
 	}
 	// Not the caller's context: a canceled produce can acknowledge a record that was not
 	// written. The client's own deadline bounds it.
 	results := c.ProduceSync(context.WithoutCancel(ctx), records...)
 	produced := results.FirstErr()
-	commit := kgo.TransactionEndTry(produced == nil)
 	end, cancel = context.WithTimeout(context.WithoutCancel(ctx), produceDeadline)
 	defer cancel()
-	if err := c.EndTransaction(end, commit); err != nil {
-		return fmt.Errorf("kafka: end transaction: %w", fenced(err))
+	if err := EndTransaction(end, c, records, produced == nil); err != nil {
+		return fmt.Errorf("kafka: end transaction: %w", Fenced(err))
 	}
 	if produced == nil {
 		return nil
 	}
-	if err := fenced(produced); errors.Is(err, ErrFenced) {
+	if err := Fenced(produced); errors.Is(err, ErrFenced) {
 		return fmt.Errorf("kafka: produce: %w", err)
 	}
-	return refused(results)
+	return Refused(results)
 }
 
-// Pauses of awaitTransactionEnd between two requests, and its time in all.
+// EndsLater reports whether the brokers of a client may be asked how far the end of a
+// transaction is. It is for once: options are looked up by reflection.
+func EndsLater(c *Client) bool {
+	known, ok := c.OptValue(kgo.MaxVersions).(*kversion.Versions)
+	if !ok || known == nil {
+		return true
+	}
+	_, asks := known.LookupMaxKeyVersion(int16(kmsg.DescribeTransactions))
+	return asks
+}
+
+// Pauses of AwaitTransactionEnd between two requests, and its time in all.
 const (
 	firstPoll             = time.Millisecond
 	maxPollPause          = 16 * time.Millisecond
 	transactionEndTimeout = 5 * time.Second
 )
 
-// awaitTransactionEnd waits until brokers have completed the last transaction. They
+// AwaitTransactionEnd waits until brokers have completed the last transaction. They
 // answer its end before they have written its markers, and refuse records of the next one
 // until then; each refusal would cost the records one of their few retries and a pause of
 // 100 ms or more. It does not wait for brokers that do not report the state.
-func awaitTransactionEnd(ctx context.Context, c *Client) {
+func AwaitTransactionEnd(ctx context.Context, c *Client) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), transactionEndTimeout)
 	defer cancel()
 	id, _ := c.OptValue(kgo.TransactionalID).(string)
@@ -180,7 +202,8 @@ func awaitTransactionEnd(ctx context.Context, c *Client) {
 	}
 }
 
-func fenced(err error) error {
+// Fenced says ErrFenced of an error by which brokers say so.
+func Fenced(err error) error {
 	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
 		return fmt.Errorf("%w: %w", ErrFenced, err)
 	}

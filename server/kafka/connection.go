@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ type Cluster struct {
 	Mechanism string      // of SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; "" for none
 	User      string
 	Password  string
+	// PasswordNow, if given, is asked for each connection, in place of Password.
+	PasswordNow func() string
 }
 
 // Addr is the brokers in the form that the constructors of clients take.
@@ -58,14 +61,28 @@ func (c Cluster) sasl() (sasl.Mechanism, error) {
 		if c.TLS == nil {
 			return nil, errors.New("kafka: PLAIN sends the password as it is and needs TLS")
 		}
-		return plain.Auth{User: c.User, Pass: c.Password}.AsMechanism(), nil
+		return plain.Plain(func(context.Context) (plain.Auth, error) {
+			return plain.Auth{User: c.User, Pass: c.password()}, nil
+		}), nil
 	case "SCRAM-SHA-256":
-		return scram.Auth{User: c.User, Pass: c.Password}.AsSha256Mechanism(), nil
+		return scram.Sha256(c.scram), nil
 	case "SCRAM-SHA-512":
-		return scram.Auth{User: c.User, Pass: c.Password}.AsSha512Mechanism(), nil
+		return scram.Sha512(c.scram), nil
 	default:
 		return nil, fmt.Errorf("kafka: SASL mechanism must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not %.40q", c.Mechanism)
 	}
+}
+
+// password is the one of a new connection.
+func (c Cluster) password() string {
+	if c.PasswordNow != nil {
+		return c.PasswordNow()
+	}
+	return c.Password
+}
+
+func (c Cluster) scram(context.Context) (scram.Auth, error) {
+	return scram.Auth{User: c.User, Pass: c.password()}, nil
 }
 
 // Options returns the options by which clients authenticate; Validate has checked them.

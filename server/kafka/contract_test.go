@@ -113,7 +113,7 @@ func TestFrozenProducerIsFenced(t *testing.T) {
 
 // A transaction that nobody ends is ended by the broker when its time is over, and
 // holds other producers' records of its partitions back no longer. That time is 10 s,
-// and Apache looks for such transactions every 10 s.
+// and Apache looks for such transactions every 10 s. Readers see none of it (EV12).
 func TestAbandonedTransactionEnds(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		t.Parallel()
@@ -135,7 +135,7 @@ func TestAbandonedTransactionEnds(t *testing.T) {
 	})
 }
 
-// A transaction that is given up leaves nothing, and its client goes on.
+// A transaction that is given up leaves nothing, and its client goes on (EV16).
 func TestAbortedTransactionLeavesNothing(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		from, key := b.Mark(t, place), b.Name("chat")
@@ -162,7 +162,8 @@ func TestTransactionOfManyPartitions(t *testing.T) {
 		var list []*kafka.Record
 		for _, topic := range kafka.Topics() {
 			for p := range topic.Partitions {
-				list = append(list, &kafka.Record{Topic: topic.Name, Partition: p, Key: []byte(key), Value: fmt.Append(nil, topic.Name, "/", p)})
+				list = append(list, &kafka.Record{Topic: topic.Name, Partition: p, Key: []byte(key),
+					Value: fmt.Append(nil, topic.Name, "/", p)})
 			}
 		}
 		transact(t, c, list...)
@@ -189,14 +190,16 @@ func TestGroupsAreIndependent(t *testing.T) {
 		var list []*kafka.Record
 		for n := range 100 {
 			values = append(values, fmt.Sprint(n))
-			list = append(list, &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 7, Key: []byte(key), Value: fmt.Append(nil, n)})
+			list = append(list, &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 7, Key: []byte(key),
+				Value: fmt.Append(nil, n)})
 		}
 		transact(t, transactional(t, b, b.Name("slot")), list...)
 		// readAs reads as the only member of a group until it has met n of the records.
 		readAs := func(group string, n int) (got []string) {
 			t.Helper()
 			s, err := kafka.NewSession(kafka.SessionConfig{
-				Addr: b.Addr, Group: group, Topics: []string{kafka.MessagesPersisted}, Assigned: func([]kafka.Partition) {}, Gone: func([]kafka.Partition, bool) {},
+				Addr: b.Addr, Group: group, Topics: []string{kafka.MessagesPersisted}, Assigned: func([]kafka.Partition) {},
+				Gone: func([]kafka.Partition, bool) {},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -279,20 +282,22 @@ func TestUnknownTopicIsNotMade(t *testing.T) {
 func TestLargestEventIsTaken(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		from, key := b.Mark(t, place, kafka.DeadLetters), b.Name("chat")
-		noise := make([]byte, kafka.MaxEvent*4/3+60<<10) // does not compress
+		noise := make([]byte, (256<<10)*4/3+60<<10) // does not compress
 		seed := uint32(1)
 		for i := range noise {
 			seed = seed*1664525 + 1013904223
 			noise[i] = byte(seed >> 24)
 		}
 		transact(t, transactional(t, b, b.Name("slot")),
-			&kafka.Record{Topic: place, Key: []byte(key), Value: noise[:kafka.MaxEvent], Headers: []kafka.Header{{Key: "event_id", Value: []byte(key)}}})
+			&kafka.Record{Topic: place, Key: []byte(key), Value: noise[:256<<10],
+				Headers: []kafka.Header{{Key: "event_id", Value: []byte(key)}}})
 		p, err := kafka.NewProducer(b.Addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(p.Close)
-		if err := kafka.Publish(bounded(t), p, &kafka.Record{Topic: kafka.DeadLetters, Key: []byte(key), Value: noise}); err != nil {
+		if err := kafka.Publish(bounded(t),
+			p, &kafka.Record{Topic: kafka.DeadLetters, Key: []byte(key), Value: noise}); err != nil {
 			t.Fatal(err)
 		}
 		sizes := map[string]int{}
@@ -302,7 +307,7 @@ func TestLargestEventIsTaken(t *testing.T) {
 			}
 			return len(sizes) == 2
 		})
-		if sizes[place] != kafka.MaxEvent || sizes[kafka.DeadLetters] != len(noise) {
+		if sizes[place] != 256<<10 || sizes[kafka.DeadLetters] != len(noise) {
 			t.Errorf("read %v", sizes)
 		}
 	})

@@ -14,9 +14,13 @@ import (
 	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/kafka/port"
+	"github.com/parley-chat/parley/server/memory"
 )
 
 // BrokerConfig configures the embedded broker.
@@ -76,7 +80,7 @@ type Broker struct {
 // OpenBroker starts the broker with all declared topics.
 func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = logdir.MaxBytes(logdir.Memory())
+		cfg.MaxBytes = logdir.MaxBytes(memory.Total())
 	}
 	n, err := port.Free(cfg.Listen, cfg.Fallback)
 	if err != nil {
@@ -118,7 +122,7 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 	opts := []kfake.Opt{
 		kfake.NumBrokers(1), kfake.Ports(tcp), kfake.ClusterID("parley"), kfake.DataDir(b.cfg.Dir),
 		kfake.ListenFn(func(network, address string) (net.Listener, error) {
-			l, err := net.Listen(network, address)
+			l, err := net.Listen(network, address) //nolint:noctx // the broker gives none
 			if err != nil {
 				return nil, err
 			}
@@ -128,7 +132,8 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 		kfake.BrokerConfigs(map[string]string{
 			// Trim does the retention: the broker's own trims a partition to nothing, after
 			// which offsets start at 0 again, and stops after a restart.
-			"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": strconv.FormatInt(logdir.SegmentBytes(b.cfg.MaxBytes), 10),
+			"log.retention.ms": "-1", "log.retention.bytes": "-1",
+			"log.segment.bytes":                strconv.FormatInt(logdir.SegmentBytes(b.cfg.MaxBytes), 10),
 			"group.initial.rebalance.delay.ms": "0", "transaction.max.timeout.ms": "60000",
 		}),
 	}
@@ -197,7 +202,8 @@ func (b *Broker) declare(t Topic) error {
 		n += o.Partitions
 	}
 	if !b.hasRoom(n) {
-		return fmt.Errorf("create topic %s: the log's cap of %d bytes has no room for %d partitions", t.Name, b.cfg.MaxBytes, n)
+		return fmt.Errorf("create topic %s: the log's cap of %d bytes has no room for %d partitions", t.Name, b.cfg.MaxBytes,
+			n)
 	}
 	list = append(slices.Clone(list), t)
 	b.topics.Store(&list)
@@ -214,13 +220,20 @@ func embeddedConfigs(t Topic) map[string]string {
 // Addr is the address to connect to.
 func (b *Broker) Addr() string { return b.addr }
 
-// Options are the options by which clients in this process authenticate.
+// Options are the options by which clients in this process connect and authenticate. They do
+// not ask for the state of transactions: this broker has written the markers of one when it
+// answers its end, so a publisher need not wait for them. Nor do they compress small batches.
 func (b *Broker) Options() []Option {
 	if b.cfg.Readers == "" {
 		return nil
 	}
-	return b.port.Options(b.own)
+	known := kversion.Stable()
+	known.SetMaxKeyVersion(int16(kmsg.DescribeTransactions), -1)
+	return append(b.port.Options(b.own), kgo.MaxVersions(known), CompressLarge())
 }
+
+// Watched reports whether programs beside this process are connected that may read.
+func (b *Broker) Watched() bool { return b.port.Watched() }
 
 // Descriptors is how many files the log has open at most: two for each partition that is
 // written to, and one for each older segment that was read.

@@ -18,7 +18,8 @@ func (b *Broker) resetOffsets() error {
 	defer cancel()
 	// Later versions of the commit name topics by their ids.
 	c, err := kgo.NewClient(append(b.Options(),
-		kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.MaxVersions(kversion.V3_0_0()), kgo.DisableClientMetrics(),
+		kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.MaxVersions(kversion.V3_0_0()),
+		kgo.DisableClientMetrics(),
 	)...)
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
@@ -35,7 +36,8 @@ func (b *Broker) resetOffsets() error {
 			continue
 		}
 		if b.cfg.Logger != nil {
-			b.cfg.Logger.Error("the log was truncated: a group continues from its end", "group", g.Group, "topics", len(req.Topics))
+			b.cfg.Logger.Error("the log was truncated: a group continues from its end", "group", g.Group, "topics",
+				len(req.Topics))
 		}
 		changed = true
 		res, err := req.RequestWith(ctx, c)

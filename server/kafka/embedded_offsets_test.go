@@ -13,7 +13,8 @@ import (
 func readGroup(t *testing.T, addr string, n int) (values []string) {
 	t.Helper()
 	s, err := NewSession(SessionConfig{
-		Addr: addr, Group: "reader", Topics: []string{ChatsCreated}, Assigned: func([]Partition) {}, Gone: func([]Partition, bool) {},
+		Addr: addr, Group: "reader", Topics: []string{ChatsCreated}, Assigned: func([]Partition) {},
+		Gone: func([]Partition, bool) {},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +69,8 @@ func TestCommitsBeyondTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	b = openBroker(t, dir)
-	if got, want := b.committed("reader", ChatsCreated, 3), b.cluster.PartitionInfo(ChatsCreated, 3).HighWatermark; got != want || want != 2 {
+	if got, want := b.committed("reader", ChatsCreated, 3),
+		b.cluster.PartitionInfo(ChatsCreated, 3).HighWatermark; got != want || want != 2 {
 		t.Fatalf("committed is %d, the end %d", got, want)
 	}
 	// The reset survives a crash of its own, and is no hindrance to what follows.

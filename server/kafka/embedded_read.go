@@ -17,7 +17,8 @@ func (b *Broker) Read(ctx context.Context, p Partition, each func(*Record)) erro
 		return nil
 	}
 	c, err := kgo.NewClient(append(b.Options(),
-		seeds(b.addr), kgo.ClientID("parley-recovery"), kgo.DisableClientMetrics(), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		seeds(b.addr), kgo.ClientID("parley-recovery"), kgo.DisableClientMetrics(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(), // the last record may be one
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{p.Topic: {p.ID: kgo.NewOffset().At(info.LogStartOffset)}}),
 	)...)
@@ -61,7 +62,8 @@ func (b *Broker) Ends(ctx context.Context) ([]*Record, error) {
 		return nil, nil
 	}
 	c, err := kgo.NewClient(append(b.Options(),
-		seeds(b.addr), kgo.ClientID("parley-recovery"), kgo.DisableClientMetrics(), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		seeds(b.addr), kgo.ClientID("parley-recovery"), kgo.DisableClientMetrics(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(), kgo.ConsumePartitions(from),
 	)...)
 	if err != nil {

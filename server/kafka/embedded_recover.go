@@ -53,7 +53,8 @@ func (b *Broker) abort(list []logdir.Txn) error {
 	if len(list) == 0 {
 		return nil
 	}
-	c, err := kgo.NewClient(append(b.Options(), kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"), kgo.DisableClientMetrics())...)
+	c, err := kgo.NewClient(append(b.Options(), kgo.SeedBrokers(b.addr), kgo.ClientID("parley-recovery"),
+		kgo.DisableClientMetrics())...)
 	if err != nil {
 		return fmt.Errorf("kafka client: %w", err)
 	}

@@ -32,7 +32,8 @@ func begin(t *testing.T, addr string, value string) {
 	if err := c.BeginTransaction(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.ProduceSync(limited(t), &Record{Topic: ChatsCreated, Partition: 3, Value: []byte(value)}).FirstErr(); err != nil {
+	r := &Record{Topic: ChatsCreated, Partition: 3, Value: []byte(value)}
+	if err := c.ProduceSync(limited(t), r).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -46,7 +47,8 @@ func TestTransactionCutOffByCrash(t *testing.T) {
 	begin(t, b.Addr(), "lost")
 
 	dir = crash(t, dir)
-	if list, err := logdir.OpenTxns(dir); err != nil || len(list) != 1 || list[0].Topic != ChatsCreated || list[0].ID != 3 {
+	if list, err := logdir.OpenTxns(dir); err != nil || len(list) != 1 || list[0].Topic != ChatsCreated ||
+		list[0].ID != 3 {
 		t.Fatalf("open: %v %v", list, err)
 	}
 	b = openBroker(t, dir)

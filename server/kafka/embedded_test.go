@@ -3,8 +3,10 @@ package kafka
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,7 +110,8 @@ func TestStartErrors(t *testing.T) {
 	for listen, says := range map[string]string{
 		busy.Addr().String(): "in use", "0.0.0.0:9092": "loopback", "9092": "host:port", "127.0.0.1:x": "port",
 	} {
-		if _, err := OpenBroker(BrokerConfig{Dir: t.TempDir(), Listen: listen}); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := OpenBroker(BrokerConfig{Dir: t.TempDir(), Listen: listen}); err == nil ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", listen, err)
 		}
 	}
@@ -147,7 +150,7 @@ func TestGuardStopsWhatIsNoRequest(t *testing.T) {
 		_, _ = c.Write(bytes)
 		if n, err := c.Read(make([]byte, 1)); err == nil {
 			t.Errorf("%s: the broker answered %d bytes", name, n)
-		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the connection stays open", name)
 		}
 		_ = c.Close()
@@ -169,6 +172,11 @@ func TestDeclaredTopics(t *testing.T) {
 		"memberships.changed": {16, "604800000", "10737418240"},
 		"chats.created":       {16, "604800000", "10737418240"},
 		"dead_letters":        {8, "2592000000", "53687091200"},
+	}
+	for _, name := range []string{"search_impression_v1", "search_result_summary_v1", "search_click_v1", "search_dwell_v1",
+		"ac_impression_v1", "ac_select_v1"} {
+		want[name] = declared{8, "604800000", "26843545600"}
+		want[name+".dlq"] = declared{1, "2592000000", "1073741824"}
 	}
 	if len(Topics()) != len(want) {
 		t.Fatalf("%d topics", len(Topics()))

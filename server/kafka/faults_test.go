@@ -36,7 +36,7 @@ func cluster(t *testing.T, configs map[string]string) *kfake.Cluster {
 
 // A client goes on after whatever a coordinator or a leader has answered: its next
 // transaction, or the one after, is committed. What had failed is there as a whole or
-// not at all, and later ones never take it along.
+// not at all, and later ones never take it along (EV15).
 func TestTransactionsGoOnAfterErrors(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, nil)
@@ -57,7 +57,8 @@ func TestTransactionsGoOnAfterErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := fmt.Sprint("chat", i)
 			pair := func(v string) []*Record { // over two partitions
-				return []*Record{{Topic: ChatsCreated, Partition: 1, Key: []byte(key), Value: []byte(v)}, {Topic: ChatsCreated, Partition: 2, Key: []byte(key), Value: []byte(v)}}
+				return []*Record{{Topic: ChatsCreated, Partition: 1, Key: []byte(key), Value: []byte(v)},
+					{Topic: ChatsCreated, Partition: 2, Key: []byte(key), Value: []byte(v)}}
 			}
 			producer, err := NewTransactional(addr, key)
 			if err != nil {

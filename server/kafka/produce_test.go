@@ -13,7 +13,8 @@ import (
 // idempotent producer (K-062), compressed with LZ4 (K-063); and how large a batch may be:
 // K-067 asks for K-065's 65,536 bytes or for more, where the largest event would not fit.
 func TestProduceOnTheWire(t *testing.T) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(16, ChatsCreated), kfake.SeedTopics(8, DeadLetters))
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(16, ChatsCreated),
+		kfake.SeedTopics(8, DeadLetters))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,9 @@ type Publisher struct {
 	addr, id string
 	options  []Option
 
-	client   *Client
-	failures int // consecutive, of this client
+	client    *Client
+	endsLater bool // see transact
+	failures  int  // consecutive, of this client
 }
 
 // NewPublisher makes a Publisher. It sends nothing to brokers before Publish.
@@ -36,7 +37,7 @@ func NewPublisher(addr, id string, more ...Option) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{addr: addr, id: id, options: slices.Clone(more), client: c}, nil
+	return &Publisher{addr: addr, id: id, options: slices.Clone(more), client: c, endsLater: EndsLater(c)}, nil
 }
 
 // Publish publishes records in one transaction, like [Transact]. Errors: ErrFenced,
@@ -50,7 +51,7 @@ func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 		}
 		p.client = c
 	}
-	err := Transact(ctx, p.client, records)
+	err := transact(ctx, p.client, p.endsLater, records)
 	var partial *PartitionError
 	switch {
 	case err == nil, errors.As(err, &partial) && !partial.unknownTopic():
@@ -80,7 +81,7 @@ func (p *Publisher) Renew(ctx context.Context) error {
 	// The coordinator answers after it has ended the open transaction of the id.
 	if _, _, err := c.ProducerID(ctx); err != nil {
 		c.Close()
-		return fmt.Errorf("kafka: take over the transactional id: %w", fenced(err))
+		return fmt.Errorf("kafka: take over the transactional id: %w", Fenced(err))
 	}
 	p.client = c
 	return nil
@@ -119,15 +120,22 @@ func (e *PartitionError) Error() string {
 // Unwrap returns the cause.
 func (e *PartitionError) Unwrap() error { return e.Err }
 
+// Permanent reports whether the same records would be refused always.
+func (e *PartitionError) Permanent() bool {
+	return errors.Is(e.Err, kerr.MessageTooLarge) || errors.Is(e.Err, kerr.RecordListTooLarge) ||
+		errors.Is(e.Err, kerr.InvalidRecord) || errors.Is(e.Err, kerr.CorruptMessage)
+}
+
 // unknownTopic reports whether the cause is a topic that was deleted, and perhaps created
 // again, since the client first used it.
 func (e *PartitionError) unknownTopic() bool {
-	return errors.Is(e.Err, kerr.UnknownTopicID) || errors.Is(e.Err, kerr.InconsistentTopicID) || errors.Is(e.Err, kerr.UnknownTopicOrPartition)
+	return errors.Is(e.Err, kerr.UnknownTopicID) || errors.Is(e.Err, kerr.InconsistentTopicID) ||
+		errors.Is(e.Err, kerr.UnknownTopicOrPartition)
 }
 
-// leaderless returns the partitions of records that have no leader by the client's
+// Leaderless returns the partitions of records that have no leader by the client's
 // metadata, or nil: the client would wait for one until the transaction has timed out.
-func leaderless(c *Client, records []*Record) error {
+func Leaderless(c *Client, records []*Record) error {
 	e := &PartitionError{Err: kerr.LeaderNotAvailable}
 	for _, r := range records {
 		if _, _, err := c.PartitionLeader(r.Topic, r.Partition); errors.Is(err, kerr.LeaderNotAvailable) {
@@ -141,9 +149,9 @@ func leaderless(c *Client, records []*Record) error {
 	return e
 }
 
-// refused is the error of a transaction that was aborted because not all records were
+// Refused is the error of a transaction that was aborted because not all records were
 // accepted: a *PartitionError if some partitions accepted theirs.
-func refused(results kgo.ProduceResults) error {
+func Refused(results kgo.ProduceResults) error {
 	e, accepted := &PartitionError{Err: results.FirstErr()}, false
 	for _, r := range results {
 		if r.Err == nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // A publisher goes on after errors that a client of the library never gets over, and
-// nobody has to restart anything: at most four tries later it publishes again.
+// nobody has to restart anything: at most four tries later it publishes again (EV14).
 func TestPublisherReplacesItsClient(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, nil)
@@ -131,10 +131,12 @@ func TestPartitionThatTakesNothing(t *testing.T) {
 	if err := p.Publish(t.Context(), []*Record{of(1), of(2), of(3)}); err != nil {
 		t.Fatal(err)
 	}
-	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: ChatsCreated, Partitions: []int32{2}, Err: kerr.NotEnoughReplicas, Count: -1})
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: ChatsCreated, Partitions: []int32{2},
+		Err: kerr.NotEnoughReplicas, Count: -1})
 	var refused *PartitionError
 	err = p.Publish(t.Context(), []*Record{of(1), of(2), of(3)})
-	if !errors.As(err, &refused) || len(refused.Partitions) != 1 || refused.Partitions[0] != (Partition{Topic: ChatsCreated, ID: 2}) {
+	if !errors.As(err, &refused) || len(refused.Partitions) != 1 ||
+		refused.Partitions[0] != (Partition{Topic: ChatsCreated, ID: 2}) {
 		t.Fatalf("%v", err)
 	}
 	if err := p.Publish(t.Context(), []*Record{of(1), of(3)}); err != nil {

@@ -44,8 +44,10 @@ func scan(ctx context.Context, addr, topic string, each func(*Record) error) err
 	}
 	// Control records are kept so that a partition is seen to have ended with one.
 	c, err := kgo.NewClient(
-		seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(fetchMaxBytes), kgo.MaxConcurrentFetches(2),
+		seeds(addr), kgo.ClientID("parley-scan"), kgo.DisableClientMetrics(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(fetchMaxBytes),
+		kgo.MaxConcurrentFetches(2),
 		kgo.MetadataMinAge(metadataMinAge),
 	)
 	if err != nil {
@@ -76,7 +78,9 @@ func scan(ctx context.Context, addr, topic string, each func(*Record) error) err
 	return nil
 }
 
-func listOffsets(ctx context.Context, c *kgo.Client, topic string, partitions int32, at int64) (map[int32]int64, error) {
+func listOffsets(
+	ctx context.Context, c *kgo.Client, topic string, partitions int32, at int64,
+) (map[int32]int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.IsolationLevel = 1 // the end of what is committed
 	t := kmsg.NewListOffsetsRequestTopic()

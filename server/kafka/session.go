@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,8 @@ type SessionConfig struct {
 	Group    string
 	Topics   []string
 	Expiry   time.Duration // without a heartbeat, after which a member is removed; 0: 30 s
-	MinFetch int32         // bytes for which a fetch waits, 200 ms at most; 0: for anything
+	MinFetch int32         // bytes for which a fetch waits; 0: for anything
+	MaxWait  time.Duration // for them; 0: 200 ms
 	Assigned func([]Partition)
 	// Gone is called when this member no longer owns partitions: they were revoked, after
 	// the last batch was committed or given up, or lost, and others may have them.
@@ -61,7 +63,7 @@ type Session struct{ c *kgo.Client }
 
 // NewSession joins a group.
 func NewSession(cfg SessionConfig) (*Session, error) {
-	expiry, heartbeat := sessionTimeout, heartbeatEvery
+	expiry, heartbeat, maxWait := sessionTimeout, heartbeatEvery, cmp.Or(cfg.MaxWait, fetchMaxWait)
 	if cfg.Expiry > 0 {
 		expiry, heartbeat = cfg.Expiry, cfg.Expiry/3
 	}
@@ -77,11 +79,14 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 		return func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Gone(list(m), lost) }
 	}
 	c, err := kgo.NewClient(append(slices.Clone(cfg.Options),
-		seeds(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.DisableClientMetrics(), kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...),
+		seeds(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.DisableClientMetrics(), kgo.ConsumerGroup(cfg.Group),
+		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(expiry), kgo.HeartbeatInterval(heartbeat), kgo.RebalanceTimeout(rebalanceTimeout),
-		kgo.FetchMinBytes(max(1, cfg.MinFetch)), kgo.FetchMaxBytes(fetchMaxBytes), kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(fetchMaxWait), kgo.MaxConcurrentFetches(2), kgo.MetadataMinAge(metadataMinAge),
+		kgo.FetchMinBytes(max(1, cfg.MinFetch)), kgo.FetchMaxBytes(fetchMaxBytes),
+		kgo.FetchMaxPartitionBytes(fetchMaxPartition), kgo.FetchMaxWait(maxWait), kgo.MaxConcurrentFetches(2),
+		kgo.MetadataMinAge(metadataMinAge),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Assigned(list(m)) }),
 		kgo.OnPartitionsRevoked(gone(false)), kgo.OnPartitionsLost(gone(true)),
 	)...)
@@ -100,7 +105,7 @@ func (s *Session) Poll(ctx context.Context) (map[Partition]Batch, error) {
 // Fetched returns what Poll does, and does not wait. Done must follow.
 func (s *Session) Fetched() (map[Partition]Batch, error) {
 	s.Block()
-	//lint:ignore SA1012 without a context the client does not wait, as it documents
+	//nolint:staticcheck // without a context the client does not wait, as it documents
 	return batches(context.Background(), s.c.PollFetches(nil))
 }
 
@@ -124,7 +129,7 @@ func batches(ctx context.Context, fetches kgo.Fetches) (map[Partition]Batch, err
 		}
 	})
 	if ctx.Err() != nil {
-		return out, nil
+		return out, nil //nolint:nilerr // records come first, the next poll shows the error
 	}
 	errs := fetches.Errors()
 	if len(errs) == 0 {
@@ -193,7 +198,8 @@ func (s *Session) commit(ctx context.Context, next map[Partition]int64) error {
 	switch {
 	case failed == nil:
 		return nil
-	case errors.Is(failed, kerr.UnknownMemberID), errors.Is(failed, kerr.IllegalGeneration), errors.Is(failed, kerr.FencedInstanceID):
+	case errors.Is(failed, kerr.UnknownMemberID), errors.Is(failed, kerr.IllegalGeneration),
+		errors.Is(failed, kerr.FencedInstanceID):
 		return fmt.Errorf("%w: %w", ErrNotMember, failed)
 	}
 	return fmt.Errorf("kafka: commit: %w", failed)
@@ -204,15 +210,11 @@ func (s *Session) Rewind(p Partition, offset int64) {
 	s.c.SetOffsets(map[string]map[int32]kgo.EpochOffset{p.Topic: {p.ID: {Epoch: -1, Offset: offset}}})
 }
 
-// Hold pauses or resumes the fetching of a partition; the others continue.
-func (s *Session) Hold(p Partition, hold bool) {
-	parts := map[string][]int32{p.Topic: {p.ID}}
-	if hold {
-		s.c.PauseFetchPartitions(parts)
-	} else {
-		s.c.ResumeFetchPartitions(parts)
-	}
-}
+// Pause stops the fetching of a partition until Resume; the others continue.
+func (s *Session) Pause(p Partition) { s.c.PauseFetchPartitions(map[string][]int32{p.Topic: {p.ID}}) }
+
+// Resume ends a Pause.
+func (s *Session) Resume(p Partition) { s.c.ResumeFetchPartitions(map[string][]int32{p.Topic: {p.ID}}) }
 
 // Ends returns the offsets at which the partitions of topics end for readers of committed
 // records. Unlike the other methods any goroutine may call it, until Close.

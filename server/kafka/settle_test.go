@@ -19,7 +19,8 @@ func TestNextTransactionWaitsForTheLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer producer.Close()
-	pair := []*Record{{Topic: ChatsCreated, Partition: 1, Value: []byte("one")}, {Topic: ChatsCreated, Partition: 2, Value: []byte("two")}}
+	pair := []*Record{{Topic: ChatsCreated, Partition: 1, Value: []byte("one")},
+		{Topic: ChatsCreated, Partition: 2, Value: []byte("two")}}
 	if err := Transact(t.Context(), producer, pair); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,8 @@ func TestNextTransactionWaitsForTheLast(t *testing.T) {
 	if err := Transact(t.Context(), producer, pair); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"asked: PrepareCommit", "asked: PrepareCommit", "asked: PrepareCommit", "asked: CompleteCommit", "produced"}
+	want := []string{"asked: PrepareCommit", "asked: PrepareCommit", "asked: PrepareCommit", "asked: CompleteCommit",
+		"produced"}
 	for i, w := range want {
 		if i >= len(order) || order[i] != w {
 			t.Fatalf("%q, want first %q", order, want)

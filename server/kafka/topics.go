@@ -28,6 +28,18 @@ const (
 	DeadLetters        = "dead_letters"
 )
 
+// SearchTopics are the declared topics of search events, each of which has one of dead
+// letters, with SearchDeadLetters behind its name. Other topics can take their place, see
+// package search.
+var SearchTopics = []string{"search_impression_v1", "search_result_summary_v1", "search_click_v1", "search_dwell_v1",
+	"ac_impression_v1", "ac_select_v1"}
+
+// SearchDeadLetters ends the names of topics of dead letters of search events.
+const SearchDeadLetters = ".dlq"
+
+// SearchPartitions is the number of partitions of a topic of search events.
+const SearchPartitions = 8
+
 const (
 	days7  = "604800000"
 	days30 = "2592000000"
@@ -50,12 +62,24 @@ func Topics() []Topic {
 	}
 	dead := event(DeadLetters, 8, "53687091200")
 	dead.Configs["retention.ms"] = days30
-	return []Topic{
+	list := []Topic{
 		event(MessagesPersisted, 64, "107374182400"),
 		event(MembershipsChanged, 16, "10737418240"),
 		event(ChatsCreated, 16, "10737418240"),
 		dead,
 	}
+	for _, name := range SearchTopics {
+		letters := event(name+SearchDeadLetters, 1, "1073741824")
+		letters.Configs["retention.ms"] = days30
+		list = append(list, event(name, SearchPartitions, "26843545600"), letters)
+	}
+	return list
+}
+
+// OfChats reports whether a declared topic has the events of chats, which stay in order while
+// it is migrated.
+func OfChats(topic string) bool {
+	return topic == MessagesPersisted || topic == MembershipsChanged || topic == ChatsCreated
 }
 
 // counts are the declared numbers of partitions, looked up for each published record.

@@ -24,17 +24,24 @@ type Role string
 
 // The roles. Those of jobs carry their names.
 const (
-	Relay    Role = "relay"    // the only writer of events
-	Fanout   Role = "fanout"   // reads events, writes dead letters
-	Ops      Role = "ops"      // serves operators: reads everything, describes groups
-	Operator Role = "operator" // topics apply and verify, topics acl verify
+	Relay     Role = "relay"     // the only writer of events
+	Fanout    Role = "fanout"    // reads events, writes dead letters
+	Projector Role = "projector" // reads events and dead letters, writes dead letters
+	Ops       Role = "ops"       // serves operators: reads everything, describes groups
+	Operator  Role = "operator"  // topics apply and verify, topics acl verify
+	Topics    Role = "topics"    // keeps the messages of topics, reads events: servers
 )
 
 // Names that the rights are about and other packages choose.
 const (
 	RelayTransactions = "parley-relay-" // beginning of the transactional ids of relays
 	FanoutGroup       = "fanout-workers"
-	clusterName       = "kafka-cluster" // Kafka's own name of its one cluster
+	ProjectorGroup    = "projector-workers"
+	TopicMessages     = "parley.t."           // beginning of the topics that hold topics' messages
+	TopicState        = "parley.topics.state" // what is kept beside them
+	TopicTransactions = "parley-topics-"      // beginning of the transactional ids of slots
+	TopicGroups       = "parley."             // beginning of the groups whose offsets show how far groups are
+	clusterName       = "kafka-cluster"       // Kafka's own name of its one cluster
 )
 
 // Right is what a role may do with a resource.
@@ -55,25 +62,37 @@ func Rights() []Right {
 		describe      = kmsg.ACLOperationDescribe
 		configs       = kmsg.ACLOperationDescribeConfigs
 		create, alter = kmsg.ACLOperationCreate, kmsg.ACLOperationAlterConfigs
+		remove        = kmsg.ACLOperationDelete
 	)
 	var list []Right
 	for _, t := range kafka.Topics() {
 		// Publishers and consumers check the declared topics at their start.
 		relay, fanout := []kmsg.ACLOperation{write, configs}, []kmsg.ACLOperation{read, configs}
-		if t.Name == kafka.DeadLetters {
+		projector := fanout
+		switch {
+		case t.Name == kafka.DeadLetters:
 			relay, fanout = []kmsg.ACLOperation{describe, configs}, []kmsg.ACLOperation{write, configs}
+			projector = []kmsg.ACLOperation{read, write, configs}
+		case !kafka.OfChats(t.Name):
+			fanout = []kmsg.ACLOperation{describe, configs}
+			projector = fanout
 		}
 		list = append(list,
 			Right{Relay, topic, t.Name, false, relay},
 			Right{Fanout, topic, t.Name, false, fanout},
+			Right{Projector, topic, t.Name, false, projector},
 			Right{Ops, topic, t.Name, false, []kmsg.ACLOperation{read, configs}},
 			Right{Operator, topic, t.Name, false, []kmsg.ACLOperation{create, describe, configs, alter}},
 		)
-		if t.Name != kafka.DeadLetters {
+		if kafka.OfChats(t.Name) {
 			// Its later versions, NAME.v2 and so on, which a migration makes by the role ops.
 			list = append(list,
+				// Topics of chats are read where they are.
+				Right{Topics, topic, t.Name, false, []kmsg.ACLOperation{read}},
+				Right{Topics, topic, t.Name + ".v", true, []kmsg.ACLOperation{read}},
 				Right{Relay, topic, t.Name + ".v", true, relay},
 				Right{Fanout, topic, t.Name + ".v", true, fanout},
+				Right{Projector, topic, t.Name + ".v", true, projector},
 				Right{Ops, topic, t.Name + ".v", true, []kmsg.ACLOperation{read, create, configs, alter}},
 				Right{Operator, topic, t.Name + ".v", true, []kmsg.ACLOperation{create, describe, configs, alter}},
 			)
@@ -82,8 +101,18 @@ func Rights() []Right {
 	list = append(list,
 		Right{Relay, kmsg.ACLResourceTypeTransactionalId, RelayTransactions, true, []kmsg.ACLOperation{write}},
 		Right{Fanout, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{read}},
+		Right{Projector, kmsg.ACLResourceTypeGroup, ProjectorGroup, false, []kmsg.ACLOperation{read}},
 		Right{Ops, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{describe}},
+		Right{Ops, kmsg.ACLResourceTypeGroup, ProjectorGroup, false, []kmsg.ACLOperation{describe}},
 		Right{Operator, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{describe}},
+		Right{Operator, kmsg.ACLResourceTypeGroup, ProjectorGroup, false, []kmsg.ACLOperation{describe}},
+		// Servers make, trim and remove these topics.
+		Right{Topics, topic, TopicMessages, true, []kmsg.ACLOperation{read, write, create, remove, configs, alter}},
+		Right{Topics, topic, TopicState, false, []kmsg.ACLOperation{read, write, create, configs}},
+		Right{Operator, topic, TopicMessages, true, []kmsg.ACLOperation{describe, configs}},
+		Right{Operator, topic, TopicState, false, []kmsg.ACLOperation{describe, configs}},
+		Right{Topics, kmsg.ACLResourceTypeTransactionalId, TopicTransactions, true, []kmsg.ACLOperation{write}},
+		Right{Topics, kmsg.ACLResourceTypeGroup, TopicGroups, true, []kmsg.ACLOperation{read}},
 		// To read ACLs and the brokers' own settings; to write ACLs is the administrator's.
 		Right{Operator, kmsg.ACLResourceTypeCluster, clusterName, false, []kmsg.ACLOperation{describe, configs}},
 	)
@@ -91,7 +120,7 @@ func Rights() []Right {
 	return list
 }
 
-var roles = []Role{Relay, Fanout, Ops, Operator}
+var roles = []Role{Relay, Fanout, Projector, Ops, Operator, Topics}
 
 // Of returns the roles of a process with these jobs; not every job has one.
 func Of(jobs ...string) []Role {
@@ -116,9 +145,10 @@ func ParsePrincipals(text string) (Principals, error) {
 		}
 		role, name, _ := strings.Cut(part, "=")
 		if !slices.Contains(roles, Role(role)) {
-			return nil, fmt.Errorf("kafka-principals: %.40q is no role: relay, fanout, ops and operator are", role)
+			return nil, fmt.Errorf("kafka-principals: %.40q is no role: relay, fanout, projector, ops, operator and topics are", role)
 		}
-		if kind, who, _ := strings.Cut(name, ":"); kind == "" || who == "" || len(name) > maxPrincipal || strings.ContainsAny(name, "\"'\\\n$`") {
+		if kind, who, _ := strings.Cut(name, ":"); kind == "" || who == "" || len(name) > maxPrincipal ||
+			strings.ContainsAny(name, "\"'\\\n$`") {
 			return nil, errors.New("kafka-principals: a principal must be User:NAME, without quotation marks")
 		}
 		p[Role(role)] = name
@@ -141,7 +171,8 @@ func typeName(t kmsg.ACLResourceType) string {
 }
 
 var operationNames = map[kmsg.ACLOperation]string{
-	kmsg.ACLOperationAll: "All", kmsg.ACLOperationRead: "Read", kmsg.ACLOperationWrite: "Write", kmsg.ACLOperationCreate: "Create",
+	kmsg.ACLOperationAll: "All", kmsg.ACLOperationRead: "Read", kmsg.ACLOperationWrite: "Write",
+	kmsg.ACLOperationCreate: "Create",
 	kmsg.ACLOperationDelete: "Delete", kmsg.ACLOperationAlter: "Alter", kmsg.ACLOperationDescribe: "Describe",
 	kmsg.ACLOperationDescribeConfigs: "DescribeConfigs", kmsg.ACLOperationAlterConfigs: "AlterConfigs",
 }
@@ -162,6 +193,9 @@ func (r Right) resource() string {
 		}
 		return "topic " + r.Name
 	case kmsg.ACLResourceTypeGroup:
+		if r.Prefixed {
+			return "groups " + r.Name + "*"
+		}
 		return "group " + r.Name
 	case kmsg.ACLResourceTypeTransactionalId:
 		return "transactional id " + r.Name + "*"
@@ -223,7 +257,8 @@ variable "parley_kafka_principals" {
 			pattern = "Prefixed"
 		}
 		for _, o := range r.Operations {
-			fmt.Fprintf(&b, "    { role = %q, type = %q, name = %q, pattern = %q, operation = %q },\n", r.Role, typeName(r.Type), r.Name, pattern, operationName(o))
+			fmt.Fprintf(&b, "    { role = %q, type = %q, name = %q, pattern = %q, operation = %q },\n", r.Role, typeName(r.Type),
+				r.Name, pattern, operationName(o))
 		}
 	}
 	b.WriteString(`  ]

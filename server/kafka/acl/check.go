@@ -40,7 +40,7 @@ func Check(ctx context.Context, c *kafka.Client, user string, of ...Role) error 
 		case kmsg.ACLResourceTypeGroup:
 			missing, err = groupRights(ctx, c, r)
 		case kmsg.ACLResourceTypeTransactionalId:
-			missing, err = transactionRights(ctx, c, r)
+			missing = transactionRights(ctx, c, r)
 		}
 		if err != nil {
 			return err
@@ -61,7 +61,8 @@ func Check(ctx context.Context, c *kafka.Client, user string, of ...Role) error 
 
 // Explain adds to an error about missing rights where they are declared.
 func Explain(err error) error {
-	for _, is := range []error{kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed} {
+	for _, is := range []error{kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed,
+		kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed} {
 		if errors.Is(err, is) {
 			return fmt.Errorf("%w; %s", err, hint)
 		}
@@ -69,7 +70,7 @@ func Explain(err error) error {
 	return err
 }
 
-const hint = "`workers topics acl` prints what each role needs"
+const hint = "`workers kafka acl` prints what each role needs"
 
 // operations is a set of what somebody may do, in Kafka's bits.
 type operations struct {
@@ -140,7 +141,8 @@ func groupRights(ctx context.Context, c *kafka.Client, r Right) (missing []strin
 			req := kmsg.NewPtrHeartbeatRequest()
 			req.Group, req.MemberID = r.Name, "parley-check"
 			var res *kmsg.HeartbeatResponse
-			if res, err = req.RequestWith(ctx, c); err == nil && errors.Is(kerr.ErrorForCode(res.ErrorCode), kerr.GroupAuthorizationFailed) {
+			if res, err = req.RequestWith(ctx, c); err == nil &&
+				errors.Is(kerr.ErrorForCode(res.ErrorCode), kerr.GroupAuthorizationFailed) {
 				err = kerr.GroupAuthorizationFailed
 			}
 		} else {
@@ -158,7 +160,8 @@ func groupRights(ctx context.Context, c *kafka.Client, r Right) (missing []strin
 		switch {
 		case errors.Is(err, kerr.GroupAuthorizationFailed):
 			missing = append(missing, operationName(o))
-		case errors.Is(err, kerr.CoordinatorNotAvailable), errors.Is(err, kerr.CoordinatorLoadInProgress), errors.Is(err, kerr.NotCoordinator):
+		case errors.Is(err, kerr.CoordinatorNotAvailable), errors.Is(err, kerr.CoordinatorLoadInProgress),
+			errors.Is(err, kerr.NotCoordinator):
 			// A cluster without any group, or one that moves them: the consumer waits for it.
 		case err != nil:
 			return nil, fmt.Errorf("kafka: ask for rights on %s: %w", r.resource(), err)
@@ -169,7 +172,7 @@ func groupRights(ctx context.Context, c *kafka.Client, r Right) (missing []strin
 
 // transactionRights asks for the coordinator of an id that no relay has. Kafka only answers
 // whether the user may describe it, which the permission to write includes.
-func transactionRights(ctx context.Context, c *kafka.Client, r Right) ([]string, error) {
+func transactionRights(ctx context.Context, c *kafka.Client, r Right) []string {
 	req := kmsg.NewPtrFindCoordinatorRequest()
 	req.CoordinatorType, req.CoordinatorKey, req.CoordinatorKeys = 1, r.Name, []string{r.Name}
 	res, err := req.RequestWith(ctx, c)
@@ -180,7 +183,7 @@ func transactionRights(ctx context.Context, c *kafka.Client, r Right) ([]string,
 		}
 	}
 	if errors.Is(err, kerr.TransactionalIDAuthorizationFailed) {
-		return []string{operationName(kmsg.ACLOperationWrite)}, nil
+		return []string{operationName(kmsg.ACLOperationWrite)}
 	}
-	return nil, nil // one that is not there yet comes with the first transaction
+	return nil // one that is not there yet comes with the first transaction
 }

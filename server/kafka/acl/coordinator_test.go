@@ -38,7 +38,8 @@ func TestCheckOnANewCluster(t *testing.T) {
 		}
 		return res, nil, true
 	})
-	c, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RetryTimeout(100*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return time.Millisecond }))
+	c, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RetryTimeout(100*time.Millisecond),
+		kgo.RetryBackoffFn(func(int) time.Duration { return time.Millisecond }))
 	if err != nil {
 		t.Fatal(err)
 	}

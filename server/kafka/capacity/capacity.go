@@ -41,6 +41,18 @@ var loads = []load{
 	{kafka.MembershipsChanged, 400, 400, "40 new groups of 10 in a second, or people who join and leave"},
 	{kafka.ChatsCreated, 50, 600, "40 new groups and 10 direct chats in a second"},
 	{kafka.DeadLetters, 2, 1200, "one record in a thousand, for a while"},
+	{"search_impression_v1", 200, 700, "100,000 people at once, each of whom looks at a page of results in 8 min"},
+	{"search_impression_v1.dlq", 1, 1500, "one event in a hundred, for a while"},
+	{"search_result_summary_v1", 200, 500, "one with each page"},
+	{"search_result_summary_v1.dlq", 1, 1300, "as above"},
+	{"search_click_v1", 100, 450, "every second page leads to a result"},
+	{"search_click_v1.dlq", 1, 1200, "as above"},
+	{"search_dwell_v1", 100, 450, "one with each result that was opened"},
+	{"search_dwell_v1.dlq", 1, 1200, "as above"},
+	{"ac_impression_v1", 400, 700, "two lists of suggestions for each search"},
+	{"ac_impression_v1.dlq", 1, 1500, "as above"},
+	{"ac_select_v1", 100, 450, "every second search begins with a suggestion"},
+	{"ac_select_v1.dlq", 1, 1200, "as above"},
 }
 
 func setting(t kafka.Topic, name string) float64 {
@@ -72,7 +84,7 @@ func Sheet() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# What the topics are made for
 
-Made by `+"`workers topics capacity`"+`; a test holds it against the declared topics.
+Made by `+"`workers kafka capacity`"+`; a test holds it against the declared topics.
 
 A count of partitions never changes, so it is chosen for %d times the load that this version is declared for. One
 partition is planned for at most %.0f records and %s a second: about half of what a consumer does that takes a
@@ -105,14 +117,15 @@ has less. With ` + strconv.Itoa(kafka.Replication) + ` replicas the cluster need
 		t := topics[l.topic]
 		rate := l.rate * l.size
 		most := Retention(t, Growth*rate)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", t.Name, days(Retention(t, 0)), bytesText(setting(t, "retention.bytes")),
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", t.Name, days(Retention(t, 0)),
+			bytesText(setting(t, "retention.bytes")),
 			days(Retention(t, rate)), days(most), bytesText(Growth*rate*most.Seconds()))
 	}
 	b.WriteString(`
 ## What brokers should be set to
 
 What counts for these topics is declared on them. The brokers' own settings count for the topics of others and of Kafka
-itself; ` + "`workers topics verify`" + ` warns of these:
+itself; ` + "`workers kafka verify`" + ` warns of these:
 
 | setting | value | otherwise |
 |---|---|---|

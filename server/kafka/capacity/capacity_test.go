@@ -41,13 +41,14 @@ func TestPartitionsSufficeForTenTimesTheLoad(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(sheet); err != nil || string(text) != Sheet() {
-		t.Errorf("%s is not what workers topics capacity prints (%v)", sheet, err)
+		t.Errorf("%s is not what workers kafka capacity prints (%v)", sheet, err)
 	}
 }
 
 // K-025: time or bytes, whichever is reached first.
 func TestRetentionIsTheLesser(t *testing.T) {
-	topic := kafka.Topic{Partitions: 4, Configs: map[string]string{"retention.ms": "604800000", "retention.bytes": "1000000"}}
+	topic := kafka.Topic{Partitions: 4,
+		Configs: map[string]string{"retention.ms": "604800000", "retention.bytes": "1000000"}}
 	const week = 7 * 24 * time.Hour
 	for rate, want := range map[float64]time.Duration{
 		0:                         week, // nothing is written

@@ -63,7 +63,8 @@ func explain(c kafka.Cluster, err error) (clear error, final bool) {
 	case c.TLS != nil && errors.Is(err, io.EOF) && !errors.As(err, &eof):
 		return fmt.Errorf("kafka: %s ends the handshake of TLS: does it speak TLS?", at), false
 	case c.TLS == nil && (errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")):
-		return fmt.Errorf("kafka: %s ends the connection at once: does it want TLS (kafka-tls on) or a user (kafka-sasl)?", at), errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")
+		return fmt.Errorf("kafka: %s ends the connection at once: does it want TLS (kafka-tls on) or a user (kafka-sasl)?",
+			at), errors.As(err, &eof) || strings.Contains(err.Error(), "tls alert")
 	case strings.Contains(err.Error(), "HTTP response"):
 		return fmt.Errorf("kafka: %s speaks HTTP: is kafka-brokers right?", at), true
 	case errors.As(err, &eof) && c.Mechanism == "":

@@ -12,10 +12,12 @@ package kafkatest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +26,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -65,6 +68,17 @@ func Embedded(t testing.TB) *Broker {
 	return &Broker{Addr: b.Addr(), Embedded: b, run: newRun()}
 }
 
+// Fake starts brokers in memory, which keep nothing and do what a test tells them.
+func Fake(t testing.TB) (*Broker, *kfake.Cluster) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return &Broker{Addr: strings.Join(c.ListenAddrs(), ","), run: newRun()}, c
+}
+
 // Apache is Apache Kafka with the declared topics; it skips the test if there is none.
 func Apache(t testing.TB) *Broker {
 	t.Helper()
@@ -97,13 +111,48 @@ func newRun() string { return strings.ToLower(rand.Text()[:10]) }
 // Name makes a name that no other test and no other run has.
 func (b *Broker) Name(name string) string { return name + "-" + b.run }
 
+// Forget removes the topics of Kafka whose names begin so: what an installation that is gone
+// has left.
+func Forget(t testing.TB, addr string, prefixes []string, options ...kgo.Opt) {
+	t.Helper()
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(addr, ",")...)}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	admin := kadm.NewClient(c)
+	topics, err := admin.ListTopics(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, name := range topics.Names() {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	res, err := admin.DeleteTopics(ctx, names...)
+	if err == nil {
+		err = res.Error()
+	}
+	if err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+		t.Fatalf("forget %v: %v", names, err)
+	}
+}
+
 // Brokers is how many there are.
 func (b *Broker) Brokers() int { return strings.Count(b.Addr, ",") + 1 }
 
 // Client makes a client for what a test alone asks of a broker.
 func (b *Broker) Client(t testing.TB, options ...kgo.Opt) *kgo.Client {
 	t.Helper()
-	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(b.Addr, ",")...), kgo.MetadataMinAge(250 * time.Millisecond)}, options...)...)
+	c, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(b.Addr, ",")...),
+		kgo.MetadataMinAge(250 * time.Millisecond)}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +211,8 @@ func Beginning() Mark {
 // until each says that it has enough. It fails the test if they do not come.
 func (b *Broker) Read(t testing.TB, from Mark, each func(r *kafka.Record) (enough bool)) {
 	t.Helper()
-	c := b.Client(t, kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(100*time.Millisecond))
+	c := b.Client(t, kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(100*time.Millisecond))
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

@@ -40,7 +40,8 @@ type GroupPartition struct {
 // ErrNoGroup says that a group has no members and has never committed.
 var ErrNoGroup = errors.New("inspect: no such consumer group")
 
-// OfGroup returns the state of a consumer group.
+// OfGroup returns the state of a consumer group. While a broker does not answer, its error is
+// one that kerr.IsRetriable knows.
 func OfGroup(ctx context.Context, addr, group string, options ...kafka.Option) (Group, error) {
 	c, err := open(addr, options)
 	if err != nil {
@@ -69,10 +70,14 @@ func OfGroup(ctx context.Context, addr, group string, options ...kafka.Option) (
 		g.Members = append(g.Members, GroupMember{m.MemberID, m.ClientID, m.ClientHost, n})
 	}
 	for _, p := range l.Lag.Sorted() {
-		if p.Err != nil {
-			return Group{}, fmt.Errorf("kafka: lag of %s/%d: %w", p.Topic, p.Partition, p.Err)
+		if err := p.Err; err != nil {
+			if !errors.As(err, new(*kerr.Error)) { // the partition's broker did not say where it ends
+				err = fmt.Errorf("%w: %w", kerr.LeaderNotAvailable, err)
+			}
+			return Group{}, fmt.Errorf("kafka: lag of %s/%d: %w", p.Topic, p.Partition, err)
 		}
-		row := GroupPartition{Partition: kafka.Partition{Topic: p.Topic, ID: p.Partition}, Committed: p.Commit.At, From: p.End.Offset - p.Lag, End: p.End.Offset, Lag: p.Lag}
+		row := GroupPartition{Partition: kafka.Partition{Topic: p.Topic, ID: p.Partition}, Committed: p.Commit.At,
+			From: p.End.Offset - p.Lag, End: p.End.Offset, Lag: p.Lag}
 		if p.Member != nil {
 			row.Member = p.Member.MemberID
 		}

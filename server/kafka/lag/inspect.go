@@ -25,7 +25,8 @@ const (
 
 // open makes a client; Close must be called.
 func open(addr string, options []kafka.Option, more ...kgo.Opt) (*kgo.Client, error) {
-	all := append(slices.Clone(options), kgo.SeedBrokers(strings.Split(addr, ",")...), kgo.ClientID("parley-inspect"), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataAge))
+	all := append(slices.Clone(options), kgo.SeedBrokers(strings.Split(addr, ",")...), kgo.ClientID("parley-inspect"),
+		kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataAge))
 	c, err := kgo.NewClient(append(all, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)

@@ -44,7 +44,8 @@ func publish(t *testing.T, addr string, records ...*kafka.Record) {
 func TestRead(t *testing.T) {
 	addr := broker(t)
 	spans, err := lag.Spans(t.Context(), addr, kafka.DeadLetters)
-	if err != nil || len(spans) != 8 || spans[3].Partition != (kafka.Partition{Topic: kafka.DeadLetters, ID: 3}) || spans[3].To != 0 {
+	if err != nil || len(spans) != 8 || spans[3].Partition != (kafka.Partition{Topic: kafka.DeadLetters, ID: 3}) ||
+		spans[3].To != 0 {
 		t.Fatalf("%+v, %v", spans, err)
 	}
 	for range 3 {
@@ -89,10 +90,12 @@ func TestGroup(t *testing.T) {
 	}
 	var records []*kafka.Record
 	for n := range 40 {
-		records = append(records, &kafka.Record{Topic: kafka.ChatsCreated, Partition: int32(n % 4), Key: fmt.Append(nil, "chat", n%4), Value: []byte("x")})
+		records = append(records, &kafka.Record{Topic: kafka.ChatsCreated, Partition: int32(n % 4),
+			Key: fmt.Append(nil, "chat", n%4), Value: []byte("x")})
 	}
 	publish(t, addr, records...)
-	s, err := kafka.NewSession(kafka.SessionConfig{Addr: addr, Group: "readers", Topics: []string{kafka.ChatsCreated}, Assigned: func([]kafka.Partition) {}, Gone: func([]kafka.Partition, bool) {}})
+	s, err := kafka.NewSession(kafka.SessionConfig{Addr: addr, Group: "readers", Topics: []string{kafka.ChatsCreated},
+		Assigned: func([]kafka.Partition) {}, Gone: func([]kafka.Partition, bool) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,13 +117,15 @@ func TestGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	g, err := lag.OfGroup(ctx, addr, "readers")
-	if err != nil || g.State != "Stable" || len(g.Members) != 1 || g.Members[0].Partitions != 16 || len(g.Partitions) != 16 {
+	if err != nil || g.State != "Stable" || len(g.Members) != 1 || g.Members[0].Partitions != 16 ||
+		len(g.Partitions) != 16 {
 		t.Fatalf("%+v, %v", g, err)
 	}
 	for _, p := range g.Partitions {
 		switch {
 		case p.Partition == first && (p.Committed != 7 || p.From != 7 || p.Lag != 3),
-			p.Partition.ID == 1 && (p.Committed != -1 || p.From != 0 || p.Lag != 10), p.Partition.ID > 3 && p.Lag != 0, p.Member != g.Members[0].ID:
+			p.Partition.ID == 1 && (p.Committed != -1 || p.From != 0 || p.Lag != 10), p.Partition.ID > 3 && p.Lag != 0,
+			p.Member != g.Members[0].ID:
 			t.Errorf("%+v", p)
 		}
 	}
@@ -140,7 +145,8 @@ func TestGroup(t *testing.T) {
 		t.Fatalf("%+v, %v", g, err)
 	}
 	s.Close()
-	if g, err = lag.OfGroup(ctx, addr, "readers"); err != nil || g.State != "Empty" || len(g.Members) != 0 || g.Partitions[0].Member != "" {
+	if g, err = lag.OfGroup(ctx, addr, "readers"); err != nil || g.State != "Empty" || len(g.Members) != 0 ||
+		g.Partitions[0].Member != "" {
 		t.Fatalf("%+v, %v", g, err)
 	}
 }
@@ -163,7 +169,8 @@ func TestReadOfNothing(t *testing.T) {
 		defer cluster.Close()
 		began := time.Now()
 		spans := []lag.Span{{Partition: kafka.Partition{Topic: "t"}, From: 0, To: 5}}
-		err = lag.Read(t.Context(), cluster.ListenAddrs()[0], spans, func(*kafka.Record) error { return nil }, kgo.Dialer(network.DialContext))
+		err = lag.Read(t.Context(), cluster.ListenAddrs()[0], spans, func(*kafka.Record) error { return nil },
+			kgo.Dialer(network.DialContext))
 		if err == nil || !strings.Contains(err.Error(), "t/0: nothing came") || time.Since(began) > time.Minute {
 			t.Fatal(time.Since(began), err)
 		}

@@ -78,7 +78,9 @@ func (g *Group) records(ctx context.Context, addr string, options []kafka.Option
 
 // count adds the records of spans to found, and returns the partitions whose spans it
 // has read to their ends.
-func count(ctx context.Context, c *kgo.Client, spans map[kafka.Partition]Span, found map[kafka.Partition]int64) map[kafka.Partition]bool {
+func count(
+	ctx context.Context, c *kgo.Client, spans map[kafka.Partition]Span, found map[kafka.Partition]int64,
+) map[kafka.Partition]bool {
 	done, over := map[kafka.Partition]bool{}, map[kafka.Partition]bool{}
 	finish := func(p kafka.Partition, whole bool) {
 		done[p], over[p] = whole, true

@@ -43,7 +43,8 @@ func Advised(replication int16) []Advice {
 			"min.insync.replicas", atLeast(inSync), fmt.Sprintf("%d or more", inSync),
 			"what Kafka keeps itself, of transactions and offsets, is acknowledged with too few copies",
 		},
-		{"unclean.leader.election.enable", no, "false", "a broker that lacks acknowledged records may become the leader of other topics"},
+		{"unclean.leader.election.enable", no, "false",
+			"a broker that lacks acknowledged records may become the leader of other topics"},
 		{"auto.create.topics.enable", no, "false", "a name that is misspelt becomes a topic"},
 	}
 }
@@ -87,7 +88,8 @@ func warnings(all kadm.ResourceConfigs, replication int16) (lines []string) {
 		var found []string
 		for value, names := range wrong {
 			slices.Sort(names)
-			found = append(found, fmt.Sprintf("%s of broker %s is %s, better %s: %s", ad.Key, strings.Join(names, ", "), value, ad.Want, ad.Why))
+			found = append(found, fmt.Sprintf("%s of broker %s is %s, better %s: %s", ad.Key, strings.Join(names, ", "), value,
+				ad.Want, ad.Why))
 		}
 		slices.Sort(found)
 		lines = append(lines, found...)

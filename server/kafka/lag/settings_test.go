@@ -39,17 +39,20 @@ func TestWarningsOfBrokers(t *testing.T) {
 		return strings.Join(lines, "\n")
 	}
 	good := map[string]string{
-		"default.replication.factor": "3", "min.insync.replicas": "2", "unclean.leader.election.enable": "false", "auto.create.topics.enable": "false",
+		"default.replication.factor": "3", "min.insync.replicas": "2", "unclean.leader.election.enable": "false",
+		"auto.create.topics.enable": "false",
 	}
 	if got := ask(3, good); got != "" {
 		t.Errorf("of good ones: %s", got)
 	}
 	bad := map[string]string{
-		"default.replication.factor": "1", "min.insync.replicas": "1", "unclean.leader.election.enable": "true", "auto.create.topics.enable": "true",
+		"default.replication.factor": "1", "min.insync.replicas": "1", "unclean.leader.election.enable": "true",
+		"auto.create.topics.enable": "true",
 	}
 	got := ask(3, bad)
 	for _, want := range []string{
-		"default.replication.factor of broker 0, 1, 2 is 1, better 3 or more", "min.insync.replicas of broker 0, 1, 2 is 1, better 2 or more",
+		"default.replication.factor of broker 0, 1, 2 is 1, better 3 or more",
+		"min.insync.replicas of broker 0, 1, 2 is 1, better 2 or more",
 		"unclean.leader.election.enable of broker 0, 1, 2 is true", "auto.create.topics.enable of broker 0, 1, 2 is true",
 	} {
 		if !strings.Contains(got, want) {

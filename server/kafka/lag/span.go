@@ -57,20 +57,24 @@ func Spans(ctx context.Context, addr, topic string, options ...kafka.Option) ([]
 
 // Read calls each with the committed records of spans, one span after the other, in
 // order. An error of each ends the reading.
-func Read(ctx context.Context, addr string, spans []Span, each func(*kafka.Record) error, options ...kafka.Option) error {
+func Read(
+	ctx context.Context, addr string, spans []Span, each func(*kafka.Record) error, options ...kafka.Option,
+) error {
 	spans = slices.DeleteFunc(slices.Clone(spans), func(s Span) bool { return s.From >= s.To })
 	if len(spans) == 0 {
 		return nil
 	}
 	// Control records are kept so that a span is seen to have ended with one.
-	c, err := open(addr, options, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+	c, err := open(addr, options, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(), kgo.FetchMaxBytes(fetchMaxBytes), kgo.MaxConcurrentFetches(1))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	for _, s := range spans {
-		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{s.Partition.Topic: {s.Partition.ID: kgo.NewOffset().At(s.From)}})
+		c.AddConsumePartitions(map[string]map[int32]kgo.Offset{
+			s.Partition.Topic: {s.Partition.ID: kgo.NewOffset().At(s.From)}})
 		if err := read(ctx, c, s, each); err != nil {
 			return err
 		}

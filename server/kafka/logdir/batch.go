@@ -45,7 +45,8 @@ func parse(b []byte) (batch, bool) {
 	delta := int32(binary.BigEndian.Uint32(b[atLastDelta:]))
 	size := prefixSize + length
 	// Neither offset nor epoch is under the sum. There is one broker, so the epoch is 0.
-	if from < 0 || delta < 0 || binary.BigEndian.Uint32(b[atEpoch:]) != 0 || length > maxBatch || size < headSize || size > int64(len(b)) {
+	if from < 0 || delta < 0 || binary.BigEndian.Uint32(b[atEpoch:]) != 0 || length > maxBatch || size < headSize ||
+		size > int64(len(b)) {
 		return batch{}, false
 	}
 	if crc32.Checksum(b[atAttributes:size], castagnoli) != binary.BigEndian.Uint32(b[atSum:]) {

@@ -119,7 +119,8 @@ func TestRandomDamage(t *testing.T) {
 			if err := report.Repair(); err != nil {
 				t.Fatal(err)
 			}
-			if again := check(t, to, marks); len(again.Damage) > 0 || again.Marks[part].End != 180 || again.Marks[part].Start != 0 {
+			if again := check(t, to, marks); len(again.Damage) > 0 || again.Marks[part].End != 180 ||
+				again.Marks[part].Start != 0 {
 				t.Fatalf("%v, then %v %+v", did, again.Damage, again.Marks[part])
 			}
 			found := offsets(t, to, marks)

@@ -15,7 +15,9 @@ func Total(list []Segment) (n int64) {
 // goes, as far as read reports for all below an offset, and of each partition the last
 // segment stays. In cut it notes the first segment that stays of each partition that
 // loses one.
-func Oldest(list []Segment, limit, target int64, read func(p Partition, offset int64) bool, cut map[Partition]Segment) int64 {
+func Oldest(
+	list []Segment, limit, target int64, read func(p Partition, offset int64) bool, cut map[Partition]Segment,
+) int64 {
 	left := Total(list)
 	if left <= limit {
 		return left

@@ -105,7 +105,8 @@ func (c Credentials) Save(dir string) error {
 // rights are what readers may do. The groups are Parley's own.
 func rights(groups []string) []kfake.ACL {
 	acl := func(r kmsg.ACLResourceType, name string, op kmsg.ACLOperation, allow bool) kfake.ACL {
-		return kfake.ACL{Principal: "User:" + User, Resource: r, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: op, Allow: allow}
+		return kfake.ACL{Principal: "User:" + User, Resource: r, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral,
+			Operation: op, Allow: allow}
 	}
 	list := []kfake.ACL{
 		acl(kmsg.ACLResourceTypeTopic, "*", kmsg.ACLOperationRead, true),
@@ -115,7 +116,8 @@ func rights(groups []string) []kfake.ACL {
 		acl(kmsg.ACLResourceTypeCluster, "kafka-cluster", kmsg.ACLOperationDescribe, true),
 	}
 	for _, g := range groups { // they may be looked at
-		list = append(list, acl(kmsg.ACLResourceTypeGroup, g, kmsg.ACLOperationRead, false), acl(kmsg.ACLResourceTypeGroup, g, kmsg.ACLOperationDelete, false))
+		list = append(list, acl(kmsg.ACLResourceTypeGroup, g, kmsg.ACLOperationRead, false),
+			acl(kmsg.ACLResourceTypeGroup, g, kmsg.ACLOperationDelete, false))
 	}
 	return list
 }
@@ -123,7 +125,8 @@ func rights(groups []string) []kfake.ACL {
 // Locks are the broker's options that let readers read, and the user of this process do
 // everything; Prepare must have been called. The groups are Parley's own.
 func Locks(readers, own string, groups []string) []kfake.Opt {
-	return []kfake.Opt{kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser(Mechanism, ours, own), kfake.User(Mechanism, User, readers, rights(groups)...)}
+	return []kfake.Opt{kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser(Mechanism, ours, own),
+		kfake.User(Mechanism, User, readers, rights(groups)...)}
 }
 
 // Options are what clients of this process need.
@@ -157,7 +160,8 @@ func Prepare(dir string, groups []string) error {
 		if a.Allow {
 			permission = kmsg.ACLPermissionTypeAllow
 		}
-		list.ACLs = append(list.ACLs, entry{a.Principal, "*", int8(a.Resource), a.Name, int8(a.Pattern), int8(a.Operation), int8(permission)})
+		list.ACLs = append(list.ACLs, entry{a.Principal, "*", int8(a.Resource), a.Name, int8(a.Pattern), int8(a.Operation),
+			int8(permission)})
 	}
 	b, err := json.Marshal(list)
 	if err == nil {

@@ -149,6 +149,13 @@ func (p *Port) admit(c net.Conn) *conn {
 	return s
 }
 
+// Watched reports whether anybody is connected by TCP who has shown a password.
+func (p *Port) Watched() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.strange, func(c *conn) bool { return c.trusted() })
+}
+
 func (p *Port) forget(s *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

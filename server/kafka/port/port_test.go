@@ -23,6 +23,7 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 const (
@@ -32,7 +33,8 @@ const (
 
 func open(t *testing.T) *kafka.Broker {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", Groups: []string{own}, Readers: password})
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", Groups: []string{own},
+		Readers: password})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,8 @@ func limited(t *testing.T) context.Context {
 func stranger(t *testing.T, b *kafka.Broker, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	c, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(b.Addr()), kgo.RequestRetries(0), kgo.MetadataMinAge(100 * time.Millisecond), kgo.DisableClientMetrics(),
+		kgo.SeedBrokers(b.Addr()), kgo.RequestRetries(0), kgo.MetadataMinAge(100 * time.Millisecond),
+		kgo.DisableClientMetrics(),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +74,8 @@ func publish(t *testing.T, b *kafka.Broker, value string) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := kafka.Transact(limited(t), c, []*kafka.Record{{Topic: kafka.ChatsCreated, Partition: 3, Value: []byte(value)}}); err != nil {
+	if err := kafka.Transact(limited(t),
+		c, []*kafka.Record{{Topic: kafka.ChatsCreated, Partition: 3, Value: []byte(value)}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,15 +100,22 @@ func TestWithoutThePassword(t *testing.T) {
 	}
 }
 
-// With the password one reads, alone and in groups.
+// With the password one reads, alone and in groups; and the broker knows that somebody may.
 func TestReaders(t *testing.T) {
 	b := open(t)
 	publish(t, b, "hello")
 	for _, opts := range [][]kgo.Opt{nil, {kgo.ConsumerGroup("mine")}} {
-		c := stranger(t, b, append(opts, reader(), kgo.ConsumeTopics(kafka.ChatsCreated), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
+		if b.Watched() {
+			t.Error("watched by nobody")
+		}
+		c := stranger(t, b, append(opts, reader(), kgo.ConsumeTopics(kafka.ChatsCreated),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 		fetches := c.PollFetches(limited(t))
 		if err := fetches.Err(); err != nil || fetches.NumRecords() != 1 {
 			t.Fatalf("%d records, %v", fetches.NumRecords(), err)
+		}
+		if !b.Watched() {
+			t.Error("a reader does not count")
 		}
 		if len(opts) > 0 {
 			if err := c.CommitUncommittedOffsets(limited(t)); err != nil {
@@ -112,11 +123,12 @@ func TestReaders(t *testing.T) {
 			}
 		}
 		c.Close()
+		testkit.Eventually(t, "the reader's connections are gone", func() bool { return !b.Watched() })
 	}
 }
 
-// Readers change nothing, take no group or producer of ours, and are told so.
-func TestReadersOnlyRead(t *testing.T) {
+// Readers change nothing, take no group or producer of ours, and are told so (S-41).
+func TestSec_S_41_ReadersOnlyRead(t *testing.T) {
 	b := open(t)
 	publish(t, b, "one")
 	c := stranger(t, b, reader())
@@ -133,7 +145,8 @@ func TestReadersOnlyRead(t *testing.T) {
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "mine", 1, 1
 	create := kmsg.NewPtrCreateTopicsRequest()
 	create.Topics = append(create.Topics, topic)
-	if res, err := create.RequestWith(limited(t), c); err != nil || kerr.ErrorForCode(res.Topics[0].ErrorCode) != kerr.TopicAuthorizationFailed {
+	if res, err := create.RequestWith(limited(t), c); err != nil ||
+		!errors.Is(kerr.ErrorForCode(res.Topics[0].ErrorCode), kerr.TopicAuthorizationFailed) {
 		t.Errorf("create a topic: %v", err)
 	}
 	drop := kmsg.NewPtrDeleteTopicsRequest()
@@ -173,15 +186,18 @@ func TestReadersOnlyRead(t *testing.T) {
 		refused("delete fanout's group", nil, res.Groups[0].ErrorCode)
 	}
 	joined := make(chan bool, 1)
-	member := stranger(t, b, reader(), kgo.ConsumerGroup(own), kgo.ConsumeTopics(kafka.ChatsCreated), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	member := stranger(t, b, reader(), kgo.ConsumerGroup(own), kgo.ConsumeTopics(kafka.ChatsCreated),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { joined <- true }))
 	if err := member.PollFetches(limited(t)).Err(); !errors.Is(err, kerr.GroupAuthorizationFailed) || len(joined) > 0 {
 		t.Errorf("a member of fanout's group: %v", err)
 	}
 	// What the broker would not refuse by itself, or not well, does not reach it.
 	for _, req := range []kmsg.Request{
-		kmsg.NewPtrWriteTxnMarkersRequest(), kmsg.NewPtrAlterUserSCRAMCredentialsRequest(), kmsg.NewPtrDescribeUserSCRAMCredentialsRequest(),
-		kmsg.NewPtrDescribeLogDirsRequest(), kmsg.NewPtrElectLeadersRequest(), kmsg.NewPtrShareFetchRequest(), kmsg.NewPtrAlterClientQuotasRequest(),
+		kmsg.NewPtrWriteTxnMarkersRequest(), kmsg.NewPtrAlterUserSCRAMCredentialsRequest(),
+		kmsg.NewPtrDescribeUserSCRAMCredentialsRequest(),
+		kmsg.NewPtrDescribeLogDirsRequest(), kmsg.NewPtrElectLeadersRequest(), kmsg.NewPtrShareFetchRequest(),
+		kmsg.NewPtrAlterClientQuotasRequest(),
 	} {
 		if _, err := c.SeedBrokers()[0].Request(limited(t), req); err == nil {
 			t.Errorf("a reader's %s is answered", kmsg.NameForKey(req.Key()))
@@ -189,7 +205,8 @@ func TestReadersOnlyRead(t *testing.T) {
 	}
 	publish(t, b, "two") // the relay is not fenced
 	var values []string
-	if err := b.Read(limited(t), kafka.Partition{Topic: kafka.ChatsCreated, ID: 3}, func(r *kafka.Record) { values = append(values, string(r.Value)) }); err != nil {
+	if err := b.Read(limited(t), kafka.Partition{Topic: kafka.ChatsCreated, ID: 3},
+		func(r *kafka.Record) { values = append(values, string(r.Value)) }); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Join(values, " ") != "one two" {
@@ -206,7 +223,8 @@ func TestRightsSurviveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Close()
-	for name, text := range map[string]string{"acls.json": "{", "sasl.json": "{", "quotas.json": "{", "broker_configs.json": `{"version":1,"configs":{"log.retention.ms":"1"}}`} {
+	for name, text := range map[string]string{"acls.json": "{", "sasl.json": "{", "quotas.json": "{",
+		"broker_configs.json": `{"version":1,"configs":{"log.retention.ms":"1"}}`} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +234,8 @@ func TestRightsSurviveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if res, err := kmsg.NewPtrMetadataRequest().RequestWith(limited(t), stranger(t, b, reader())); err != nil || len(res.Topics) == 0 {
+	if res, err := kmsg.NewPtrMetadataRequest().RequestWith(limited(t), stranger(t, b, reader())); err != nil ||
+		len(res.Topics) == 0 {
 		t.Errorf("a reader is refused: %v", err)
 	}
 	old := stranger(t, b, kgo.SASL(scram.Auth{User: "reader", Pass: "the old password"}.AsSha256Mechanism()))
@@ -311,7 +330,8 @@ func TestFetchIsBounded(t *testing.T) {
 	value := make([]byte, 900_000)
 	_, _ = rand.Read(value)
 	for range 12 {
-		if err := kafka.Publish(limited(t), c, &kafka.Record{Topic: kafka.ChatsCreated, Partition: 3, Value: value}); err != nil {
+		if err := kafka.Publish(limited(t),
+			c, &kafka.Record{Topic: kafka.ChatsCreated, Partition: 3, Value: value}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -26,12 +26,15 @@ var greeting = keys(kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate)
 // refusal by the broker tells a client what is wrong. Others end the connection.
 var allowed = keys(
 	kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate,
-	kmsg.Fetch, kmsg.ListOffsets, kmsg.Metadata, kmsg.OffsetForLeaderEpoch, kmsg.DescribeConfigs, kmsg.DescribeCluster, kmsg.DescribeTopicPartitions,
-	kmsg.FindCoordinator, kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.LeaveGroup, kmsg.OffsetCommit, kmsg.OffsetFetch, kmsg.OffsetDelete,
+	kmsg.Fetch, kmsg.ListOffsets, kmsg.Metadata, kmsg.OffsetForLeaderEpoch, kmsg.DescribeConfigs, kmsg.DescribeCluster,
+	kmsg.DescribeTopicPartitions,
+	kmsg.FindCoordinator, kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.LeaveGroup, kmsg.OffsetCommit,
+	kmsg.OffsetFetch, kmsg.OffsetDelete,
 	kmsg.DescribeGroups, kmsg.ListGroups, kmsg.DeleteGroups, kmsg.ConsumerGroupHeartbeat, kmsg.ConsumerGroupDescribe,
 	// Refused with an answer.
 	kmsg.Produce, kmsg.InitProducerID, kmsg.CreateTopics, kmsg.DeleteTopics, kmsg.DeleteRecords, kmsg.CreatePartitions,
-	kmsg.AlterConfigs, kmsg.IncrementalAlterConfigs, kmsg.AddPartitionsToTxn, kmsg.EndTxn, kmsg.CreateACLs, kmsg.DeleteACLs,
+	kmsg.AlterConfigs, kmsg.IncrementalAlterConfigs, kmsg.AddPartitionsToTxn, kmsg.EndTxn, kmsg.CreateACLs,
+	kmsg.DeleteACLs,
 )
 
 // boundFetch bounds what a fetch asks for: the broker makes the answer in memory.

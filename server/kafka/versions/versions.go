@@ -257,7 +257,8 @@ func Save(ctx context.Context, st store.Store, s State) (State, error) {
 	s.Revision++
 	err = st.Transact(ctx, store.Plan{Writes: []store.Write{{
 		Op: store.OpPut, Key: table.TopicsKey(), Cond: cond, Name: "topics",
-		Item: store.NewItem(store.Attr{Name: table.AttrTopics, Value: store.String(string(b))}, store.Attr{Name: table.AttrRevision, Value: store.Int(s.Revision)}),
+		Item: store.NewItem(store.Attr{Name: table.AttrTopics, Value: store.String(string(b))},
+			store.Attr{Name: table.AttrRevision, Value: store.Int(s.Revision)}),
 	}}})
 	var failed *store.ConditionError
 	switch {
@@ -274,7 +275,8 @@ func (s State) check() error {
 	for base, list := range s.Topics {
 		current := 0
 		for i, v := range list {
-			if kafka.Partitions(base) == 0 || v.Number != i+1 || v.Partitions < 1 || v.Partitions > event.Buckets || len(list) > MaxVersions {
+			if kafka.Partitions(base) == 0 || v.Number != i+1 || v.Partitions < 1 || v.Partitions > event.Buckets ||
+				len(list) > MaxVersions {
 				return fmt.Errorf("versions: topic %.80q has no version %d with %d partitions", base, v.Number, v.Partitions)
 			}
 			if v.Status == Current {

@@ -1,0 +1,116 @@
+package topicstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/topicstore/state"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+)
+
+// Follow implements commitlog.Follower.
+func (l *Log) Follow(ctx context.Context, moved func(p commitlog.Partition, end int64)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.fenced:
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.cause
+		case <-l.tell:
+		}
+		l.mu.Lock()
+		news := l.moved
+		l.moved = map[commitlog.Partition]int64{}
+		l.mu.Unlock()
+		for p, end := range news {
+			moved(p, end)
+		}
+	}
+}
+
+// news tells who follows that partitions are longer.
+func (l *Log) news() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.moved) > 0 {
+		select {
+		case l.tell <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// How often shared topics are looked at, and for how long one look may take.
+const (
+	watchEvery  = 250 * time.Millisecond
+	watchWithin = 5 * time.Second
+)
+
+// watch looks for what others write to shared topics, until the context ends.
+func (l *Log) watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, t := range l.shared() {
+			if err := l.look(ctx, t); err != nil && ctx.Err() == nil {
+				l.cfg.Logger.Warn("a shared topic cannot be followed, trying again", "topic", t.Name, "error", err)
+			}
+		}
+		l.news()
+	}
+}
+
+func (l *Log) shared() (list []*topic) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.known {
+		if t.Shared {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// look finds out where the partitions of a shared topic end by now.
+func (l *Log) look(ctx context.Context, t *topic) error {
+	ctx, cancel := context.WithTimeout(ctx, watchWithin)
+	defer cancel()
+	starts, ends, err := l.reader.AllBounds(ctx, t.Number)
+	if err != nil {
+		return err
+	}
+	for n, visible := range ends {
+		p := commitlog.Partition{Topic: t.Number, Number: int32(n)}
+		x := l.part(p)
+		l.mu.Lock()
+		from, same := max(x.end, starts[n]), !x.loaded || visible <= x.looked
+		l.mu.Unlock()
+		if same { // one that was not loaded is not in use
+			continue
+		}
+		end := from
+		err := state.Scan(ctx, l.reader, t.kafka, p.Number, from, func(r *kafka.Record) error {
+			end = r.Offset + 1
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		x.visible, x.looked = max(x.visible, visible), visible
+		if end > x.end {
+			x.end = end
+			l.moved[p] = end
+		}
+		l.mu.Unlock()
+	}
+	return nil
+}

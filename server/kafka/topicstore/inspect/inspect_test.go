@@ -1,0 +1,69 @@
+package inspect_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/kafka/topicstore"
+	"github.com/parley-chat/parley/server/kafka/topicstore/inspect"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+)
+
+// What a log has made is shown, with what somebody has set since.
+func TestTopics(t *testing.T) {
+	b, _ := kafkatest.Fake(t)
+	client := b.Client(t)
+	if list, err := inspect.Topics(t.Context(), client); err != nil || len(list) != 0 {
+		t.Fatal(list, err)
+	}
+	l, err := topicstore.Open(t.Context(), topicstore.Config{Addr: b.Addr, Slots: 16, Replication: 3, Installation: "one",
+		Clock: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	orders := commitlog.Topic{Number: 1, Name: "orders", Partitions: 2, Retention: time.Hour}
+	if err := l.Create(t.Context(), orders); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Append(t.Context(), []commitlog.Append{{Partition: commitlog.Partition{Topic: 1, Number: 1},
+		Messages: []*commitlog.Message{{}, {}, {}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := kadm.NewClient(client)
+	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, "other"); err != nil {
+		t.Fatal(err)
+	}
+	show := func() string {
+		list, err := inspect.Topics(t.Context(), b.Client(t)) // clients remember which topics there are
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, x := range list {
+			lines = append(lines, fmt.Sprintf("%s %d %d %d %s %v", x.Name, x.Partitions, x.Replicas, x.Records, x.Retention,
+				x.Problems))
+		}
+		return strings.Join(lines, "\n")
+	}
+	got := show()
+	if !strings.HasPrefix(got, "parley.t.orders 2 3 4 3600000 []\nparley.topics.state 16 3 ") ||
+		!strings.HasSuffix(got, "[]") || strings.Contains(got, "other") {
+		t.Error(got)
+	}
+	weak := "compact"
+	if _, err := admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "cleanup.policy", Value: &weak}},
+		"parley.t.orders"); err != nil {
+		t.Fatal(err)
+	}
+	if got := show(); !strings.Contains(got, "[cleanup.policy is compact, not delete: messages may be lost]") {
+		t.Error(got)
+	}
+}
