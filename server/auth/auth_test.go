@@ -36,6 +36,8 @@ func testKey(t testing.TB) *Key {
 	return k
 }
 
+func firstKey(k *Key) ed25519.PrivateKey { return k.ring.Load().entries[0].private }
+
 type bench struct {
 	gate    *Gate
 	now     time.Time
@@ -143,15 +145,15 @@ func TestRevocation(t *testing.T) { // S-14
 	k := testKey(t)
 	b := newBench(t, k)
 	var told []string
-	b.gate.cfg.OnRevoke = func(session string) {
-		if !b.gate.Revoked(session) {
+	b.gate.cfg.OnRevoke = func(r Revocation) {
+		if !b.gate.Refuses(Principal{SessionID: r.ID}) {
 			t.Error("told before it was so")
 		}
-		told = append(told, session)
+		told = append(told, r.ID)
 	}
 	tok := issue(t, k, "alice")
 	p, err := b.try(t, "Bearer "+tok)
-	if err != nil || b.gate.Revoked(p.SessionID) {
+	if err != nil || b.gate.Refuses(p) {
 		t.Fatal(p, err)
 	}
 	b.gate.Revoke(p.SessionID, p.ExpiresAt)
@@ -169,9 +171,11 @@ func TestRevocation(t *testing.T) { // S-14
 	}
 	// Nothing is kept of a session whose tokens have all expired.
 	b.now = p.ExpiresAt.Add(leeway)
-	b.gate.Revoke("ses_other", b.now.Add(time.Hour))
-	if b.gate.Revoked(p.SessionID) || len(b.gate.revoked) != 1 {
-		t.Fatalf("still kept: %v", b.gate.revoked)
+	for i := range 64 {
+		b.gate.Revoke(fmt.Sprint("ses_", i), b.now.Add(time.Hour))
+	}
+	if b.gate.Refuses(p) || len(b.gate.revoked.of) != 64 {
+		t.Fatalf("still kept: %d", len(b.gate.revoked.of))
 	}
 	if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrTokenExpired) {
 		t.Fatalf("after both: %v", err)
@@ -225,9 +229,9 @@ func TestKeyIsNotPrinted(t *testing.T) {
 		slog.New(h).Info("key", "key", k)
 	}
 	fmt.Fprintf(&log, "%v %+v %#v %s %q", k, k, k, k, k)
-	seed := k.private.Seed()
+	seed := firstKey(k).Seed()
 	for _, secret := range []string{
-		fmt.Sprint(seed), fmt.Sprintf("%x", seed), fmt.Sprint(seed[:4])[1:8], base64.StdEncoding.EncodeToString(k.private),
+		fmt.Sprint(seed), fmt.Sprintf("%x", seed), fmt.Sprint(seed[:4])[1:8], base64.StdEncoding.EncodeToString(firstKey(k)),
 	} {
 		if strings.Contains(log.String(), secret) {
 			t.Fatalf("told: %s", log.String())
@@ -239,7 +243,9 @@ func TestKeyIsNotPrinted(t *testing.T) {
 }
 
 // forge signs a token whose header and claims were changed.
-func forge(t *testing.T, method jwt.SigningMethod, key any, change func(header map[string]any, c jwt.MapClaims)) string {
+func forge(
+	t *testing.T, method jwt.SigningMethod, key any, change func(header map[string]any, c jwt.MapClaims),
+) string {
 	t.Helper()
 	c := jwt.MapClaims{
 		"iss": Issuer, "aud": Audience, "sub": "alice", "sid": "ses_1",
@@ -258,7 +264,7 @@ func forge(t *testing.T, method jwt.SigningMethod, key any, change func(header m
 func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 	k := testKey(t)
 	b := newBench(t, k)
-	public := k.private.Public().(ed25519.PublicKey)
+	public := firstKey(k).Public().(ed25519.PublicKey)
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +275,7 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 	}
 	kid := func(h map[string]any, _ jwt.MapClaims) { h["kid"] = k.id }
 	with := func(f func(h map[string]any, c jwt.MapClaims)) string {
-		return forge(t, jwt.SigningMethodEdDSA, k.private, func(h map[string]any, c jwt.MapClaims) { kid(h, c); f(h, c) })
+		return forge(t, jwt.SigningMethodEdDSA, firstKey(k), func(h map[string]any, c jwt.MapClaims) { kid(h, c); f(h, c) })
 	}
 	if _, err := b.try(t, "Bearer "+with(func(map[string]any, jwt.MapClaims) {})); err != nil {
 		t.Fatalf("the untouched token: %v", err)
@@ -314,15 +320,17 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 		"long subject":         with(func(_ map[string]any, c jwt.MapClaims) { c["sub"] = strings.Repeat("a", 65) }),
 		"no session":           with(func(_ map[string]any, c jwt.MapClaims) { delete(c, "sid") }),
 		"long session":         with(func(_ map[string]any, c jwt.MapClaims) { c["sid"] = strings.Repeat("s", 65) }),
-		"own key in header":    forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["jwk"] = map[string]string{"kty": "OKP"} }),
+		"own key in header": forge(t, jwt.SigningMethodEdDSA, other,
+			func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["jwk"] = map[string]string{"kty": "OKP"} }),
 		"key addresses": forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) {
 			kid(h, c)
 			h["jku"], h["x5u"] = "http://127.0.0.1:1/", "http://127.0.0.1:1/"
 		}),
-		"certificate chain": forge(t, jwt.SigningMethodEdDSA, other, func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["x5c"] = []string{"AAAA"} }),
-		"1 MiB":             strings.Repeat("a", 1<<20),
-		"8,000 dots":        strings.Repeat(".", 8000),
-		"with spaces":       good + " x",
+		"certificate chain": forge(t, jwt.SigningMethodEdDSA, other,
+			func(h map[string]any, c jwt.MapClaims) { kid(h, c); h["x5c"] = []string{"AAAA"} }),
+		"1 MiB":       strings.Repeat("a", 1<<20),
+		"8,000 dots":  strings.Repeat(".", 8000),
+		"with spaces": good + " x",
 	} {
 		if p, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrInvalidToken) || p.UserID != "" {
 			t.Errorf("%s: %+v, %v", name, p, err)
@@ -340,10 +348,12 @@ func TestForgedTokensAreRefused(t *testing.T) { // S-01…S-05
 			t.Errorf("%q: %v", header, err)
 		}
 	}
-	if _, err := b.try(t, "Bearer "+issue(t, testKey(t), "alice")); !errors.Is(err, ErrInvalidToken) || !errors.Is(err, ErrOtherKey) {
+	if _, err := b.try(t, "Bearer "+issue(t, testKey(t), "alice")); !errors.Is(err, ErrInvalidToken) ||
+		!errors.Is(err, ErrOtherKey) {
 		t.Errorf("a token of another data directory: %v", err)
 	}
-	if _, err := b.try(t, "Bearer "+with(func(h map[string]any, _ jwt.MapClaims) { h["kid"] = 7 })); errors.Is(err, ErrOtherKey) || !errors.Is(err, ErrInvalidToken) {
+	if _, err := b.try(t, "Bearer "+with(func(h map[string]any, _ jwt.MapClaims) { h["kid"] = 7 })); errors.Is(err,
+		ErrOtherKey) || !errors.Is(err, ErrInvalidToken) {
 		t.Errorf("a key's name that is none: %v", err)
 	}
 	if _, err := b.try(t); !errors.Is(err, ErrMissingToken) { // also with one in the query

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,20 +25,50 @@ type Config struct {
 	Refuse func(w http.ResponseWriter, r *http.Request, err error)
 	// Admitted, if given, is called for each request with a valid token.
 	Admitted func(ctx context.Context)
-	// OnRevoke, if given, is called after a session was revoked, to end what it has
-	// open. A request that was admitted just before may still open something: who
-	// registers it asks Revoked afterwards.
-	OnRevoke func(session string)
+	// OnRevoke, if given, is called after a revocation, to end what is open by the tokens that
+	// it covers. A request that was admitted just before may still open something: who
+	// registers it asks Refuses afterwards.
+	OnRevoke func(r Revocation)
+	// Informed, if given, says whether this process knows by now what others revoked. While
+	// it does not nobody is admitted.
+	Informed func(now time.Time) bool
+	// Services, if given, knows the keys of service accounts: what begins with
+	// ServiceKeyPrefix; user is in whose name the account calls, empty for its own. Errors are
+	// those of this package, and the store's.
+	Services func(ctx context.Context, key, user string) (Principal, error)
+}
+
+// ServiceKeyPrefix begins the keys of service accounts, and no access token.
+const ServiceKeyPrefix = "parley_sk_"
+
+// serviceMemory is how long a service account's key is taken for what it was when it was read:
+// within it every process learns of rights that were changed.
+const serviceMemory = 4 * time.Second
+
+// refusedMemory is how long a service account's key is refused that was revoked or has expired,
+// without the store being asked, and maxRefused how many such keys are remembered.
+const (
+	refusedMemory = 2 * time.Second
+	maxRefused    = 1 << 10
+)
+
+// refusal is why a key was refused, and until when that is remembered.
+type refusal struct {
+	err   error
+	until time.Time
 }
 
 // Gate admits requests with a valid token.
 type Gate struct {
 	cfg Config
 
+	revoked *revoked
+
 	mu      sync.RWMutex
+	ring    *ring                           // that the tokens were verified with
 	tokens  map[[sha256.Size]byte]Principal // verified; by hash, so that no token is kept
+	refused map[[sha256.Size]byte]refusal   // keys of service accounts that are good no more
 	users   map[string]struct{}             // whose row is there
-	revoked map[string]time.Time            // sessions, until all their tokens have expired
 }
 
 // NewGate makes a gate.
@@ -48,22 +79,10 @@ func NewGate(cfg Config) (*Gate, error) {
 	return &Gate{
 		cfg:     cfg,
 		tokens:  map[[sha256.Size]byte]Principal{},
+		refused: map[[sha256.Size]byte]refusal{},
 		users:   map[string]struct{}{},
-		revoked: map[string]time.Time{},
+		revoked: newRevoked(),
 	}, nil
-}
-
-type principalKey struct{}
-
-// PrincipalFrom returns who is calling; ok is false outside of a gate.
-func PrincipalFrom(ctx context.Context) (p Principal, ok bool) {
-	p, ok = ctx.Value(principalKey{}).(Principal)
-	return p, ok
-}
-
-// WithPrincipal returns a context in which a principal is calling.
-func WithPrincipal(ctx context.Context, p Principal) context.Context {
-	return context.WithValue(ctx, principalKey{}, p)
 }
 
 // Wrap puts the gate in front of a handler. It looks at headers only: the body of
@@ -87,49 +106,150 @@ func (g *Gate) admit(r *http.Request) (Principal, error) {
 	if err != nil {
 		return Principal{}, err
 	}
-	p, err := g.Verify(token)
+	var p Principal
+	if strings.HasPrefix(token, ServiceKeyPrefix) {
+		p, err = g.verifyService(r, token)
+	} else {
+		p, err = g.Verify(token)
+	}
 	if err != nil {
 		return Principal{}, err
+	}
+	if p.Kind == KindService && p.UserID != ServiceUserPrefix+p.Service && !p.Scopes.Has(ScopeMakeUsers) {
+		return p, nil // the user is there, or the key had been refused
 	}
 	return p, g.ensureUser(r.Context(), p.UserID)
 }
 
-// Verify checks a token. Errors: ErrInvalidToken, ErrTokenExpired.
+// Verify checks an access token. Errors: ErrInvalidToken, ErrTokenExpired, ErrUninformed.
 func (g *Gate) Verify(token string) (Principal, error) {
 	if len(token) > maxToken {
 		return Principal{}, ErrInvalidToken
 	}
-	now, hash := g.cfg.Clock(), sha256.Sum256([]byte(token))
-	g.mu.RLock()
-	p, known := g.tokens[hash]
-	g.mu.RUnlock()
+	var buf [1 << 10]byte // enough for our own tokens, without memory of their own
+	now, hash := g.cfg.Clock(), sha256.Sum256(append(buf[:0], token...))
+	keys := g.cfg.Key.ring.Load()
+	p, known := g.remembered(hash, keys)
 	if !known {
 		var err error
 		if p, err = g.cfg.Key.verify(token, now); err != nil {
 			return Principal{}, err
 		}
-		return p, g.remember(hash, p, now)
+		if err := g.allowed(p, now); err != nil {
+			return Principal{}, err
+		}
+		g.remember(hash, p, keys)
+		return p, nil
 	}
 	if !now.Before(p.ExpiresAt.Add(leeway)) {
-		g.mu.Lock()
-		delete(g.tokens, hash)
-		g.mu.Unlock()
+		g.forget(hash)
 		return Principal{}, ErrTokenExpired
 	}
+	return p, g.allowed(p, now)
+}
+
+// verifyService checks the key of a service account. A revocation of the account has the key
+// read again, which says what is left of its rights; one of the key refuses it.
+func (g *Gate) verifyService(r *http.Request, key string) (Principal, error) {
+	if g.cfg.Services == nil {
+		return Principal{}, ErrInvalidToken
+	}
+	user, err := userHeader(r.Header)
+	if err != nil {
+		return Principal{}, err
+	}
+	now, hash := g.cfg.Clock(), sha256.Sum256([]byte(key+"\x00"+user))
+	keys := g.cfg.Key.ring.Load()
+	if err := g.refusedBefore(hash, now); err != nil {
+		return Principal{}, err
+	}
+	if p, known := g.remembered(hash, keys); known {
+		if now.Sub(p.IssuedAt) < serviceMemory && now.Before(p.ExpiresAt) && g.allowed(p, now) == nil {
+			return p, nil
+		}
+		g.forget(hash)
+	}
+	p, err := g.cfg.Services(r.Context(), key, user)
+	if err != nil {
+		g.noteRefused(hash, err, now)
+		return Principal{}, err
+	}
+	if !now.Before(p.ExpiresAt) {
+		return Principal{}, ErrTokenExpired
+	}
+	p.Kind, p.IssuedAt = KindService, now // what is read later is newer
+	if err := g.allowed(Principal{SessionID: p.SessionID, IssuedAt: now}, g.cfg.Clock()); err != nil {
+		return Principal{}, err
+	}
+	g.remember(hash, p, keys)
 	return p, nil
 }
 
-func (g *Gate) remember(hash [sha256.Size]byte, p Principal, now time.Time) error {
+// refusedBefore returns why a key was refused a moment ago, nil if it was not.
+func (g *Gate) refusedBefore(hash [sha256.Size]byte, now time.Time) error {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if r, ok := g.refused[hash]; ok && now.Before(r.until) {
+		return r.err
+	}
+	return nil
+}
+
+// noteRefused remembers for a moment that a key is good no more, which does not change: other
+// refusals, as of a user who may be made next, are not remembered.
+func (g *Gate) noteRefused(hash [sha256.Size]byte, err error, now time.Time) {
+	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrTokenExpired) {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if until, ok := g.revoked[p.SessionID]; ok && now.Before(until) {
+	if len(g.refused) >= maxRefused {
+		clear(g.refused)
+	}
+	g.refused[hash] = refusal{err, now.Add(refusedMemory)}
+}
+
+// allowed refuses who was revoked, and everybody while that is not known. Errors:
+// ErrRevoked, ErrUninformed.
+func (g *Gate) allowed(p Principal, now time.Time) error {
+	if g.revoked.refuses(p, now) {
 		return ErrRevoked
+	}
+	if g.cfg.Informed != nil && !g.cfg.Informed(now) {
+		return ErrUninformed
+	}
+	return nil
+}
+
+// remembered returns whose token has a hash. A token that was verified with other keys may
+// be of one that is accepted no more.
+func (g *Gate) remembered(hash [sha256.Size]byte, keys *ring) (p Principal, known bool) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.ring != keys {
+		return Principal{}, false
+	}
+	p, known = g.tokens[hash]
+	return p, known
+}
+
+func (g *Gate) remember(hash [sha256.Size]byte, p Principal, keys *ring) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ring != keys {
+		clear(g.tokens)
+		g.ring = keys
 	}
 	if len(g.tokens) >= maxRemembered {
 		forgetSome(g.tokens)
 	}
 	g.tokens[hash] = p
-	return nil
+}
+
+func (g *Gate) forget(hash [sha256.Size]byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.tokens, hash)
 }
 
 // Reason is why a request was refused, as one of few words, for metrics and logs.
@@ -140,6 +260,7 @@ func Reason(err error) string {
 	}{
 		{ErrMissingToken, "missing"}, {ErrTokenExpired, "expired"}, {ErrNotBearer, "not_bearer"},
 		{ErrOtherKey, "other_key"}, {ErrRevoked, "revoked"}, {ErrInvalidToken, "invalid"},
+		{ErrUninformed, "uninformed"}, {ErrOtherUser, "other_user"},
 	} {
 		if errors.Is(err, r.is) {
 			return r.word
@@ -159,42 +280,38 @@ func forgetSome[K comparable, V any](m map[K]V) {
 	}
 }
 
+// Forget has EnsureUser asked again about a user, whose account has changed.
+func (g *Gate) Forget(user string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.users, user)
+}
+
 // Revoke makes the tokens of a session invalid from now on, until a time when all
 // of them have expired.
 func (g *Gate) Revoke(session string, until time.Time) {
-	g.revoke(session, until.Add(leeway))
+	g.Apply(Revocation{Kind: RevokedSession, ID: session, Until: until})
+}
+
+// Apply makes a revocation hold in this process, from now on.
+func (g *Gate) Apply(r Revocation) {
+	remembered := r
+	remembered.Until = r.Until.Add(leeway)
+	g.revoked.add(remembered, g.cfg.Clock())
 	if g.cfg.OnRevoke != nil {
-		g.cfg.OnRevoke(session)
+		g.cfg.OnRevoke(r)
 	}
 }
 
-func (g *Gate) revoke(session string, until time.Time) {
+// Refuses reports whether a principal's token was revoked, or its key is accepted no more.
+func (g *Gate) Refuses(p Principal) bool {
 	now := g.cfg.Clock()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for s, t := range g.revoked {
-		if !now.Before(t) {
-			delete(g.revoked, s)
-		}
-	}
-	if until.After(g.revoked[session]) {
-		g.revoked[session] = until
-	}
-	for hash, p := range g.tokens {
-		if p.SessionID == session {
-			delete(g.tokens, hash)
-		}
-	}
+	return p.SigningKey != "" && g.cfg.Key.ring.Load().verifier(p.SigningKey, now) == nil || g.revoked.refuses(p, now)
 }
 
-// Revoked reports whether a session was revoked.
-func (g *Gate) Revoked(session string) bool {
-	now := g.cfg.Clock()
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-	until, ok := g.revoked[session]
-	return ok && now.Before(until)
-}
+// Overflows is how often there were too many revocations to remember, and all tokens that had
+// been issued until then were refused in their place.
+func (g *Gate) Overflows() int64 { return g.revoked.overflows() }
 
 func (g *Gate) ensureUser(ctx context.Context, user string) error {
 	g.mu.RLock()

@@ -1,13 +1,17 @@
 // Package auth knows who is calling: access tokens, their verification, and the
 // gate in front of every handler.
 //
-// For development the server is its own issuer: tokens are EdDSA JWTs signed by
-// a key in the data directory. The package owns that key, tokens, and the
-// principal in a request's context; it does not own users (it asks for their row
-// to be there) nor what a principal may do (package chat).
+// The server is its own issuer: tokens are EdDSA JWTs signed by one of the keys of a
+// file, which are replaced without a token being refused (ring.go). The package owns those
+// keys, tokens, who was revoked in this process, and the principal in a request's context;
+// it does not own users (it asks for their row to be there), what outlives the process
+// (packages below identity), nor what a principal may do (package chat).
+//
+// It is one package because a token is checked against the keys, what was revoked and what is
+// remembered of it at once, and each of these decides about the others' memory.
 //
 // Concurrency: everything is safe for use by many goroutines. A verified token
-// is remembered, so that a request costs a hash and a lookup.
+// is remembered, so that a request costs a hash and a few lookups.
 package auth
 
 import (
@@ -26,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 )
 
 // KeyFile is the name of the key's file in the data directory.
@@ -33,13 +38,15 @@ const KeyFile = "auth.key"
 
 const (
 	pemType    = "PRIVATE KEY"
-	maxKeyFile = 4 << 10 // bytes; a key takes 119
+	maxKeyFile = 16 << 10 // bytes; a key takes 119, with its headers 250
 )
 
-// Key signs and verifies the tokens of one data directory.
+// Key signs and verifies the tokens of one installation, with the keys of one file.
 type Key struct {
-	private ed25519.PrivateKey
-	id      string
+	path   string
+	secret []byte // from which others are derived: that of the file at the start, see root.go
+	id     string // of the first key
+	ring   atomic.Pointer[ring]
 }
 
 // LoadKey reads the key of a data directory, or makes it. Several processes may
@@ -56,11 +63,23 @@ func LoadKey(dir string) (*Key, error) {
 	return readKey(path)
 }
 
-// ReadKey reads a key that several processes share, a PEM file with a PKCS #8 Ed25519
-// key, and never makes one. Errors fit into one line.
+// ReadKey reads a file of keys that several processes share, PEM blocks with PKCS #8
+// Ed25519 keys, and never makes one. Errors fit into one line.
 func ReadKey(path string) (*Key, error) { return readKey(path) }
 
 func readKey(path string) (*Key, error) {
+	removeAbandoned(path)
+	r, err := readRing(path)
+	if err != nil {
+		return nil, err
+	}
+	k := &Key{path: path, secret: r.secret(), id: r.entries[0].id}
+	k.ring.Store(r)
+	return k, nil
+}
+
+// readText reads a file of keys, which is its owner's alone.
+func readText(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -73,28 +92,17 @@ func readKey(path string) (*Key, error) {
 	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode&0o077 != 0 {
 		return nil, fmt.Errorf("%s: others may read it (mode %#o); it must be 0600", path, mode)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
-	if err != nil {
-		return nil, err
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	if err == nil && len(text) > maxKeyFile {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxKeyFile)
 	}
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != pemType {
-		return nil, fmt.Errorf("%s: not a PEM private key", path)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: not a PKCS #8 key", path)
-	}
-	private, ok := parsed.(ed25519.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("%s: not an Ed25519 key", path)
-	}
-	return newKey(private), nil
+	return text, err
 }
 
-func newKey(private ed25519.PrivateKey) *Key {
+// idOf names a key.
+func idOf(private ed25519.PrivateKey) string {
 	sum := sha256.Sum256(private.Public().(ed25519.PublicKey))
-	return &Key{private: private, id: hex.EncodeToString(sum[:8])}
+	return hex.EncodeToString(sum[:8])
 }
 
 // createKey writes a key beside its place and links it there, which fails if
@@ -103,20 +111,16 @@ func createKey(dir, path string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	_, private, err := ed25519.GenerateKey(rand.Reader)
+	block, _, err := newBlock()
 	if err != nil {
 		return err
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(private)
+	f, err := os.CreateTemp(dir, KeyFile+freshEnding+"*") // mode 0600
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, KeyFile+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	err = pem.Encode(f, &pem.Block{Type: pemType, Bytes: der})
+	defer os.Remove(f.Name()) //nolint:errcheck // after success it has another name
+	err = pem.Encode(f, block)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -142,6 +146,16 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// newBlock makes a key, and what stands for it in a file.
+func newBlock() (*pem.Block, ed25519.PrivateKey, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	return &pem.Block{Type: pemType, Bytes: der}, private, err
+}
+
 // String names the key without telling it, in logs too.
 func (k *Key) String() string { return "key " + k.id }
 
@@ -151,9 +165,11 @@ func (k *Key) GoString() string { return k.String() }
 // LogValue implements slog.LogValuer.
 func (k *Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// Derive makes a secret for another purpose, different for each.
+// Derive makes a secret for another purpose, different for each. It follows from the root secret
+// of the file as it was at the start, so that no rotation changes it but RotateRoot, and that
+// from the next start on.
 func (k *Key) Derive(purpose string, size int) []byte {
-	b, err := hkdf.Key(sha256.New, k.private.Seed(), nil, "parley "+purpose, size)
+	b, err := hkdf.Key(sha256.New, k.secret, nil, "parley "+purpose, size)
 	if err != nil {
 		panic(err) // only for sizes beyond 8 KiB
 	}

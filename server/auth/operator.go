@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 )
 
 // OperatorAudience is what tokens of operators say, and those of users never do: none
@@ -18,15 +20,25 @@ var OperatorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 // Operator is who operates the installation.
 type Operator struct {
 	Name      string
+	Role      Role
 	ExpiresAt time.Time
 }
 
-// IssueOperator makes a token for an operator.
+// IssueOperator makes a token for an operator who may do everything.
 func (k *Key) IssueOperator(name string, now time.Time, ttl time.Duration) (string, error) {
-	if !OperatorName.MatchString(name) {
+	return k.IssueRole(name, Admin, now, ttl)
+}
+
+// IssueRole makes a token for an operator with a role.
+func (k *Key) IssueRole(name string, role Role, now time.Time, ttl time.Duration) (string, error) {
+	switch {
+	case !OperatorName.MatchString(name):
 		return "", fmt.Errorf("an operator's name must be 1 to 64 letters, digits, dots, dashes, underscores or at signs, not %.80q", name)
+	case !role.Valid():
+		return "", fmt.Errorf("an operator's role must be one of %v, not %.40q", Roles(), role)
 	}
-	return k.sign(name, OperatorAudience, "", now, ttl)
+	return k.sign(claims{RegisteredClaims: jwt.RegisteredClaims{Subject: name,
+		Audience: jwt.ClaimStrings{OperatorAudience}}, Role: role}, now, ttl)
 }
 
 // Operator returns which operator's token a request carries. Errors: ErrMissingToken,
@@ -37,13 +49,18 @@ func (k *Key) Operator(header http.Header, now time.Time) (Operator, error) {
 		return Operator{}, err
 	}
 	c, err := k.parse(token, OperatorAudience, now)
+	if c.Role == "" {
+		// A token of the release before, which knew no roles: who had one could do everything.
+		// It was made with the key, and is good for hours.
+		c.Role = Admin
+	}
 	switch {
 	case err != nil:
 		return Operator{}, err
-	case !OperatorName.MatchString(c.Subject) || c.SessionID != "":
+	case !OperatorName.MatchString(c.Subject) || c.SessionID != "" || !c.Role.Valid():
 		return Operator{}, ErrInvalidToken
 	}
-	return Operator{Name: c.Subject, ExpiresAt: c.ExpiresAt.Time}, nil
+	return Operator{Name: c.Subject, Role: c.Role, ExpiresAt: c.ExpiresAt.Time}, nil
 }
 
 // bearer returns the one token of a request.

@@ -38,10 +38,12 @@ func TestUserIDs(t *testing.T) {
 		_, issued := k.Issue(id, testTime, time.Hour)
 		return map[string]error{
 			"token": issued, "chats": command.CheckUser(id),
-			"AddMember":        valid(&chatv1.AddMemberRequest{ChatId: chatID, UserId: id}),
-			"RemoveMember":     valid(&chatv1.RemoveMemberRequest{ChatId: chatID, UserId: id}),
-			"UpdateMemberRole": valid(&chatv1.UpdateMemberRoleRequest{ChatId: chatID, UserId: id, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}),
-			"CreateChat":       valid(&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{id}}),
+			"AddMember":    valid(&chatv1.AddMemberRequest{ChatId: chatID, UserId: id}),
+			"RemoveMember": valid(&chatv1.RemoveMemberRequest{ChatId: chatID, UserId: id}),
+			"UpdateMemberRole": valid(&chatv1.UpdateMemberRoleRequest{ChatId: chatID, UserId: id,
+				Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}),
+			"CreateChat": valid(&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT,
+				MemberIds: []string{id}}),
 		}
 	}
 	for _, id := range ids.Accepted {
