@@ -1,0 +1,233 @@
+// Package userapi serves the RPCs of parley.user.v1 over package people.
+//
+// It owns what is between the wire and the use case: the handlers, what text people may
+// show, and its part of the table of errors. Who calls, and whether a request is valid, is
+// known when it is called (package api). Concurrency: a Server may be used by many
+// goroutines.
+package userapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	userv1 "github.com/parley-chat/parley/gen/parley/user/v1"
+	"github.com/parley-chat/parley/gen/parley/user/v1/userv1connect"
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/identity/people"
+	"github.com/parley-chat/parley/server/internal/api"
+	rows "github.com/parley-chat/parley/server/store/table/people"
+)
+
+// Config is what the handlers work with.
+type Config struct {
+	People *people.Service
+	// Deleted, if given, ends what a deleted account has open in this process.
+	Deleted func(ctx context.Context, p auth.Principal)
+}
+
+// Server has the handlers.
+type Server struct{ cfg Config }
+
+var _ userv1connect.UserServiceHandler = (*Server)(nil)
+
+// New makes a Server.
+func New(c Config) *Server {
+	if c.Deleted == nil {
+		c.Deleted = func(context.Context, auth.Principal) {}
+	}
+	return &Server{c}
+}
+
+// Service is the service, for package api.
+func (s *Server) Service() api.Service {
+	return api.Service{Name: userv1connect.UserServiceName, Explain: explain,
+		Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+			return userv1connect.NewUserServiceHandler(s, o...)
+		}}
+}
+
+// caller is who calls; there is one: the chain asks for it.
+func caller(ctx context.Context) string {
+	p, _ := auth.PrincipalFrom(ctx)
+	return p.UserID
+}
+
+// GetProfile implements UserService.
+func (s *Server) GetProfile(ctx context.Context, req *userv1.GetProfileRequest) (*userv1.GetProfileResponse, error) {
+	p, err := s.cfg.People.Get(ctx, req.GetUserId())
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.GetProfileResponse{Profile: profile(p)}, nil
+}
+
+// BatchGetProfiles implements UserService.
+func (s *Server) BatchGetProfiles(
+	ctx context.Context, req *userv1.BatchGetProfilesRequest,
+) (*userv1.BatchGetProfilesResponse, error) {
+	wanted := make([]people.Known, len(req.GetProfiles()))
+	for i, k := range req.GetProfiles() {
+		wanted[i] = people.Known{UserID: k.GetUserId(), Version: -1}
+		if k.Version != nil {
+			wanted[i].Version = k.GetVersion()
+		}
+	}
+	found, err := s.cfg.People.Batch(ctx, wanted)
+	if err != nil {
+		return nil, err
+	}
+	res := &userv1.BatchGetProfilesResponse{}
+	for _, p := range found {
+		res.Profiles = append(res.Profiles, profile(p))
+	}
+	return res, nil
+}
+
+// UpdateProfile implements UserService.
+func (s *Server) UpdateProfile(
+	ctx context.Context, req *userv1.UpdateProfileRequest,
+) (*userv1.UpdateProfileResponse, error) {
+	if name := req.GetDisplayName(); name != "" {
+		if err := api.CheckName("display_name", name); err != nil {
+			return nil, err
+		}
+	}
+	if err := api.CheckText("about", req.GetAbout()); err != nil {
+		return nil, err
+	}
+	if err := checkAvatar(req.GetAvatar()); err != nil {
+		return nil, err
+	}
+	p, err := s.cfg.People.Update(ctx, caller(ctx), people.ProfileChange{DisplayName: req.DisplayName,
+		Avatar: req.Avatar, About: req.About, Etag: req.GetEtag()})
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.UpdateProfileResponse{Profile: profile(p)}, nil
+}
+
+// SetHandle implements UserService.
+func (s *Server) SetHandle(ctx context.Context, req *userv1.SetHandleRequest) (*userv1.SetHandleResponse, error) {
+	p, err := s.cfg.People.SetHandle(ctx, caller(ctx), req.GetHandle())
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.SetHandleResponse{Profile: profile(p)}, nil
+}
+
+// LookupByHandle implements UserService.
+func (s *Server) LookupByHandle(
+	ctx context.Context, req *userv1.LookupByHandleRequest,
+) (*userv1.LookupByHandleResponse, error) {
+	p, err := s.cfg.People.FindByHandle(ctx, caller(ctx), req.GetHandle())
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.LookupByHandleResponse{Profile: profile(p)}, nil
+}
+
+// LookupByIdentifier implements UserService.
+func (s *Server) LookupByIdentifier(
+	ctx context.Context, req *userv1.LookupByIdentifierRequest,
+) (*userv1.LookupByIdentifierResponse, error) {
+	p, err := s.cfg.People.FindByIdentifier(ctx, caller(ctx), req.GetIdentifier())
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.LookupByIdentifierResponse{Profile: profile(p)}, nil
+}
+
+// GetSettings implements UserService.
+func (s *Server) GetSettings(ctx context.Context, _ *userv1.GetSettingsRequest) (*userv1.GetSettingsResponse, error) {
+	have, err := s.cfg.People.Settings(ctx, caller(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.GetSettingsResponse{Settings: settings(have)}, nil
+}
+
+// UpdateSettings implements UserService.
+func (s *Server) UpdateSettings(
+	ctx context.Context, req *userv1.UpdateSettingsRequest,
+) (*userv1.UpdateSettingsResponse, error) {
+	var who *rows.WhoAdds
+	if req.WhoMayAdd != nil {
+		w := whoAdds[req.GetWhoMayAdd()]
+		who = &w
+	}
+	have, err := s.cfg.People.SetSettings(ctx, caller(ctx), who, req.FindableByIdentifier)
+	if err != nil {
+		return nil, err
+	}
+	return &userv1.UpdateSettingsResponse{Settings: settings(have)}, nil
+}
+
+// DeleteAccount implements UserService.
+func (s *Server) DeleteAccount(
+	ctx context.Context, req *userv1.DeleteAccountRequest,
+) (*userv1.DeleteAccountResponse, error) {
+	p, _ := auth.PrincipalFrom(ctx)
+	if err := s.cfg.People.Recent(ctx, p.UserID, p.SessionID, p.IssuedAt); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.People.Delete(ctx, p.UserID, req.GetConfirmUserId()); err != nil {
+		return nil, err
+	}
+	s.cfg.Deleted(ctx, p)
+	return &userv1.DeleteAccountResponse{}, nil
+}
+
+// table is what clients see of errors.
+var table = []struct {
+	is error
+	api.Refusal
+}{
+	{people.ErrUnknown, api.Refusal{Code: connect.CodeNotFound, Reason: "USER_NOT_FOUND", Text: "there is no such user"}},
+	{people.ErrEtag, api.Refusal{Code: connect.CodeAborted, Reason: "VERSION_MISMATCH",
+		Text: "the profile has another etag: read it, and decide again"}},
+	{people.ErrHandleTaken, api.Refusal{Code: connect.CodeAlreadyExists, Reason: "HANDLE_TAKEN",
+		Text: "somebody has this handle, or had it until a short time ago"}},
+	{people.ErrHandleReserved, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "HANDLE_RESERVED",
+		Text: "this handle is reserved"}},
+	{people.ErrHandleTooSoon, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "a handle changes at most once a day", Retry: time.Hour}},
+	{people.ErrSelf, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
+		Text: "user_id: must be somebody else"}},
+	{people.ErrTooManyBlocked, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "TOO_MANY_BLOCKED",
+		Text: "the block list has as many entries as it can have"}},
+	{people.ErrNoInvitation, api.Refusal{Code: connect.CodeNotFound, Reason: "INVITATION_NOT_FOUND",
+		Text: "there is no such invitation, or it has lapsed"}},
+	{people.ErrNoIdentifiers, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "NO_IDENTIFIERS",
+		Text: "this server knows no identifiers of people"}},
+	{people.ErrNotConfirmed, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT",
+		Text: "confirm_user_id: must be the id of the caller"}},
+	{people.ErrSignInTooOld, api.Refusal{Code: connect.CodeFailedPrecondition, Reason: "RECENT_SIGN_IN_REQUIRED",
+		Text: "an account is deleted within 10 minutes of signing in: sign in again"}},
+	{people.ErrBusy, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
+		Text: "an export of this user is under way: wait for its end", Retry: time.Second}},
+	{people.ErrCursor, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_PAGE_TOKEN",
+		Text: "not a token of this list: begin with the first page"}},
+}
+
+// Reasons are all refusals of calls on people, for the documents.
+func Reasons() []api.Refusal {
+	all := make([]api.Refusal, len(table))
+	for i, row := range table {
+		all[i] = row.Refusal
+	}
+	return all
+}
+
+// explain says what clients see of the errors of people.
+func explain(err error) *api.Refusal {
+	for _, row := range table {
+		if errors.Is(err, row.is) {
+			return &row.Refusal
+		}
+	}
+	return nil
+}
