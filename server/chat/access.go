@@ -10,6 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
 // A caller's permission is checked before the queue of a chat, which its members share, and
@@ -34,7 +35,9 @@ func (s *Service) begin(user, chatID string) error {
 const slowdown = 5 * time.Millisecond
 
 // lookUp reads what decides whether a user's request may enter the queue, and reports it.
-func (s *Service) lookUp(ctx context.Context, user string, read func() (allowed bool, err error)) (allowed bool, err error) {
+func (s *Service) lookUp(
+	ctx context.Context, user string, read func() (allowed bool, err error),
+) (allowed bool, err error) {
 	if err := s.admission.AcquireLookup(ctx, user); err != nil {
 		return false, err
 	}
@@ -73,9 +76,12 @@ func (s *Service) isSender(ctx context.Context, m *command.Message) (sent Sent, 
 		return Sent{}, false, err
 	}
 	if items[1] == nil {
+		refusal := ErrNotAMember
 		if items[0] != nil && !table.UserChatFrom(m.Caller, m.ChatID, items[0]).Left() {
-			s.admission.Cache(m.Caller, m.ChatID)
-			return Sent{}, true, nil
+			if refusal = plan.Barred(items[0]); refusal == nil {
+				s.admission.Cache(m.Caller, m.ChatID)
+				return Sent{}, true, nil
+			}
 		}
 		// Perhaps it was stored after the request's row was read, and the sender has left
 		// since: now that there is no membership it is either there or never will be.
@@ -83,7 +89,7 @@ func (s *Service) isSender(ctx context.Context, m *command.Message) (sent Sent, 
 			return Sent{}, false, err
 		}
 		if items[1] == nil {
-			return Sent{}, false, s.commits.Durable(ctx, ErrNotAMember)
+			return Sent{}, false, s.commits.Durable(ctx, refusal)
 		}
 	}
 	sent, err = m.Replay(items[1])
@@ -129,6 +135,11 @@ func (s *Service) readState(ctx context.Context, c command.Change) (*table.Reque
 			}
 			return done, st, err
 		}
+		if c.Op == OpAdd && !c.Invited {
+			if err := s.readTarget(ctx, c, st); err != nil {
+				return nil, nil, err
+			}
+		}
 		cached := head.Version > 0
 		if !cached {
 			if head, err = s.commits.Head(ctx, c.ChatID); err != nil {
@@ -154,6 +165,24 @@ func (s *Service) readState(ctx context.Context, c command.Change) (*table.Reque
 	}
 }
 
+// readTarget reads what somebody who is added to a group allows, as far as the own row says
+// that there is something to read.
+func (s *Service) readTarget(ctx context.Context, c command.Change, st *plan.State) (err error) {
+	if st.TargetAccess.WhoAdds == rows.SharedChat {
+		if st.Shares, err = s.people.Share(ctx, c.Caller, c.UserID); err != nil {
+			return err
+		}
+	}
+	if st.TargetAccess.HasBlocked {
+		var pending []string
+		if st.Pending != nil {
+			pending = st.Pending.Members
+		}
+		st.Meets, err = s.people.Meets(ctx, c.Caller, c.UserID, c.ChatID, pending)
+	}
+	return err
+}
+
 // OpenError is an error after which a command may have been carried out, or be carried
 // out yet. Repeating it with the key finds out, and does it once in any case.
 type OpenError struct {
@@ -170,7 +199,8 @@ func (e *OpenError) Unwrap() error { return e.Err }
 
 // open adds the key of a command to an error that leaves its outcome open.
 func open(field, key string, err error) error {
-	if key == "" || (!errors.Is(err, store.ErrAmbiguous) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)) {
+	if key == "" || (!errors.Is(err, store.ErrAmbiguous) && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
 	return &OpenError{Field: field, Key: key, Err: err}

@@ -50,16 +50,18 @@ func (p *plans) during(do func()) (all, failed int) {
 // is stuck, everybody gets an answer who may not add to it, send to it or change it,
 // also who was a member and knows it, and nobody waits.
 func TestRefusalsDoNotQueue(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newHarness(t, storetest.NewMemory(time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "amy", "bob", "cat", "eve", "new")
 	id := w.group(s, "ann", "amy", "bob", "cat")
-	if _, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "amy", Role: table.Admin}); err != nil {
+	if _, err := s.Change(w.ctx, chat.OpRole,
+		chat.MemberChange{Caller: "ann", ChatID: id, UserID: "amy", Role: table.Admin}); err != nil {
 		t.Fatal(err)
 	}
 	w.send(s, id, "cat", "was here")
-	if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
+	if err := changeMember(w.ctx, s, chat.OpRemove,
+		chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
 		t.Fatal(err)
 	}
 	hold.close()
@@ -80,7 +82,8 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 		return err
 	}
 	role := func(caller string) error {
-		_, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: caller, ChatID: id, UserID: "amy", Role: table.Member})
+		_, err := s.Change(w.ctx, chat.OpRole,
+			chat.MemberChange{Caller: caller, ChatID: id, UserID: "amy", Role: table.Member})
 		return err
 	}
 	var refused sync.WaitGroup
@@ -124,7 +127,7 @@ func TestRefusalsDoNotQueue(t *testing.T) {
 // A stranger's message fails nobody's plan; one of a member whose membership another
 // process ended fails one, and no other.
 func TestStrangersShareNoPlan(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newHarness(t, storetest.NewMemory(time.Now))
 	count := &plans{Store: w.store}
 	hold := newGate(count)
 	s, other := w.service("p", hold), w.service("q", w.store)
@@ -185,7 +188,7 @@ func TestRepetitionsShareNoPlanTwice(t *testing.T) {
 		defer mu.Unlock()
 		return now
 	}
-	w := newWorld(t, storetest.NewMap(clock))
+	w := newHarness(t, storetest.NewMemory(clock))
 	count := &plans{Store: w.store}
 	hold := newGate(count)
 	s := w.service("p", hold, func(c *chat.Config) { c.Clock = clock })
@@ -241,7 +244,7 @@ func TestRepetitionsShareNoPlanTwice(t *testing.T) {
 // A member sends without a read from the first message on in a chat that this process
 // put them in, and after one read in every other.
 func TestWhatASendReads(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newHarness(t, storetest.NewMemory(time.Now))
 	count := &counter{Store: w.store}
 	s := w.service("p", count)
 	w.users(s, "ann", "bob")
@@ -270,7 +273,7 @@ func TestWhatASendReads(t *testing.T) {
 // least, so that a hundred at once cost 800 look-ups a second, and a member nothing.
 func TestRefusalsAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, storetest.NewMap(time.Now))
+		w := newHarness(t, storetest.NewMemory(time.Now))
 		count := &counter{Store: w.store}
 		s := w.service("p", count, func(c *chat.Config) { c.Sleep = nil })
 		w.users(s, "ann", "bob", "eve")
@@ -286,7 +289,8 @@ func TestRefusalsAreSlow(t *testing.T) {
 					if i%2 == 0 {
 						_, err = s.Send(ctx, chat.Send{Caller: "eve", ChatID: id, Content: "x"})
 					} else {
-						_, err = s.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
+						_, err = s.Change(ctx, chat.OpAdd,
+							chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
 					}
 					if !errors.Is(err, chat.ErrNotAMember) && ctx.Err() == nil {
 						t.Error(err)
@@ -313,7 +317,7 @@ func TestRefusalsAreSlow(t *testing.T) {
 // A user has so many requests under way for a chat, and in all; others are not
 // concerned.
 func TestBusy(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newHarness(t, storetest.NewMemory(time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold, func(c *chat.Config) { c.PerChat, c.PerCaller = 4, 6 })
 	w.users(s, "ann", "bob", "cat")
@@ -339,7 +343,8 @@ func TestBusy(t *testing.T) {
 			return err
 		},
 		func() error {
-			_, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: third, MutedUntil: new(int64), Procedure: "unmute"})
+			_, err := s.SetMemberSettings(w.ctx,
+				chat.MemberSettings{Caller: "bob", ChatID: third, MutedUntil: new(int64), Procedure: "unmute"})
 			return err
 		},
 		func() error {
@@ -369,7 +374,7 @@ func TestBusy(t *testing.T) {
 func TestPlansDoNotGrowOld(t *testing.T) {
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func() time.Time { return now }
-	w := newWorld(t, storetest.NewMap(clock))
+	w := newHarness(t, storetest.NewMemory(clock))
 	oldest := time.Duration(0)
 	healthy := now.Add(21 * time.Second)
 	watch := &watched{Store: w.store, see: func(p store.Plan) error {
@@ -402,7 +407,8 @@ func TestPlansDoNotGrowOld(t *testing.T) {
 	if err != nil || sent.Replayed {
 		t.Fatal(sent, err)
 	}
-	if age := now.Sub(time.UnixMilli(sent.CreatedAt)); age > 20*time.Second || oldest > 20*time.Second || oldest < 15*time.Second {
+	if age := now.Sub(time.UnixMilli(sent.CreatedAt)); age > 20*time.Second || oldest > 20*time.Second ||
+		oldest < 15*time.Second {
 		t.Errorf("a plan was sent %v after its stamp, and the message stored after %v", oldest, age)
 	}
 }
@@ -423,12 +429,13 @@ func (w *watched) Transact(ctx context.Context, p store.Plan) error {
 // While members are on their way in, a count says nothing, though the stored one is
 // damaged: counting members alone would "correct" it.
 func TestCountWhilePending(t *testing.T) {
-	w := newWorld(t, storetest.NewMap(time.Now))
+	w := newHarness(t, storetest.NewMemory(time.Now))
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
-	c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
+	c, err := w.service("d", dying).CreateGroup(w.ctx,
+		chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
 	if err != nil || c.Incomplete == nil {
 		t.Fatal(c, err)
 	}
@@ -449,7 +456,7 @@ func TestCountWhilePending(t *testing.T) {
 // L-100: what answered a role that was there answers its repetition, to the version.
 func TestReplayOfAnUnchangedRole(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")

@@ -156,7 +156,9 @@ func (s *Service) change(callerCtx context.Context, c command.Change) (out chang
 
 // commitChange commits the plan of a change, or those that follow from its failures: what
 // failed brings the present rows, all of one moment, so what they refuse is refused.
-func (s *Service) commitChange(callerCtx, ctx context.Context, q *queue.Chat, c command.Change, out *changeOutcome) error {
+func (s *Service) commitChange(
+	callerCtx, ctx context.Context, q *queue.Chat, c command.Change, out *changeOutcome,
+) error {
 	for backoff := s.commits.Backoff(); ; {
 		st := out.state
 		p, result, err := s.planner.Change(st, c, s.timestamp(st.Head.ChangedAt))

@@ -2,12 +2,13 @@
 // settings and read positions.
 //
 // A command goes top down through the package: its own file (send.go, change.go,
-// create.go, member.go, count.go), which lets it in (access.go), makes a plan of it
+// create.go, member.go, read.go, count.go), which lets it in (access.go), makes a plan of it
 // and runs that, those that change the chat as a whole in the chat's queue (queue.go).
 // The parts have packages of their own: command is what callers ask for, admit who may
 // enter a queue, queue the order in a chat, plan the rules and plans as pure functions,
 // commit how a plan gets an outcome, people the rows of users, timestamp the times.
 // What a user may see (package view), delivery and transport are elsewhere.
+// It is one package because all commands share who may enter, the clock and the committer.
 //
 // Nothing is answered before it is durable: success follows the store's commit,
 // and what an error or a repeated answer was read from is waited for.
@@ -16,8 +17,9 @@
 //
 // A Service is safe for use by many goroutines and starts none: commands of one
 // chat pass one queue, led by one of the callers on its own goroutine (see package
-// queue). No mutex is held across a call of the store or a hook. The mutexes, one per
-// shard of the queues and of the admission, and the clock's, are never held together.
+// queue), and read positions are committed in groups in the same way (package
+// groupcommit). No mutex is held across a call of the store or a hook. The mutexes, one per
+// shard of the queues and of the admission, the groups', and the clock's, are never held together.
 package chat
 
 import (
@@ -32,6 +34,7 @@ import (
 	"github.com/parley-chat/parley/server/chat/admit"
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/commit"
+	"github.com/parley-chat/parley/server/chat/groupcommit"
 	"github.com/parley-chat/parley/server/chat/people"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
@@ -39,9 +42,12 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // What callers ask for, and get.
+//
+//nolint:revive // the names are explained where they come from
 type (
 	Send           = command.Send
 	Sent           = command.Sent
@@ -109,20 +115,30 @@ type Config struct {
 	// here leaves room for them now and then.
 	Shared bool
 
+	// Forward, if given, stores a message through the process that a chat prefers while
+	// several write to it; that one calls Accept. It reports false if that is this process,
+	// or if there was no answer: then the message is stored here, and the same
+	// ClientMessageID makes it one.
+	Forward func(ctx context.Context, m Send) (Sent, bool)
+
 	// Committed is called for each plan that changed a chat and is known here to be
 	// committed: once, in version order, once it is durable, before the callers
 	// get their answer. It must be quick, the chat waits for it.
 	Committed func(Commit)
 	// Receipt is called for each user's row that MarkRead or SetMemberSettings changed, with
-	// the head that it was measured by.
+	// the head that it was measured by. In a direct chat MarkRead changes the row of the
+	// other person as well.
 	Receipt func(row table.UserChat, head table.Head)
+	// NoReadReceipts says that nobody is told how far the other person of a direct chat has
+	// read. The same in all processes of a store.
+	NoReadReceipts bool
 	// Meter counts what commands did.
 	Meter Meter
 	// NewID makes an id with a prefix; by default a ULID.
 	NewID func(prefix string) string
 	// Sleep waits between attempts; by default in real time.
 	Sleep func(ctx context.Context, d time.Duration) error
-	// Members is the size of a group; by default, and at most, plan.MaxMembers.
+	// Members is the size of a group, at most plan.MaxMembers; by default plan.Members.
 	Members int
 	// Chats is the number of chats that a user may be a member of; by default
 	// plan.MaxChats. Chats that were left do not count.
@@ -151,7 +167,7 @@ func (c *Config) setDefaults() {
 		c.NewID = NewID
 	}
 	if c.Sleep == nil {
-		c.Sleep = sleep
+		c.Sleep = wait.For
 	}
 	c.Meter.setDefaults()
 	c.Chunk = min(cmp.Or(max(0, c.Chunk), plan.MaxChunk), plan.MaxChunk)
@@ -170,6 +186,7 @@ type Service struct {
 	clock     *timestamp.Clock
 	commits   *commit.Committer
 	people    people.Rows
+	reads     *groupcommit.Lanes[*read]
 }
 
 // New makes a Service. It reads the store's last timestamp.
@@ -179,9 +196,11 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	cfg.setDefaults()
 	s := &Service{
-		cfg:       cfg,
-		planner:   plan.Planner{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID, Members: cfg.Members, Chats: cfg.Chats},
-		admission: admit.New(admit.Config{Clock: cfg.Clock, PerChat: cfg.PerChat, PerCaller: cfg.PerCaller, Members: cfg.Heads}),
+		cfg: cfg,
+		planner: plan.Planner{Origin: event.Origin{Generation: cfg.Generation, Producer: cfg.Producer}, NewID: cfg.NewID,
+			Members: cfg.Members, Chats: cfg.Chats},
+		admission: admit.New(admit.Config{Clock: cfg.Clock, PerChat: cfg.PerChat, PerCaller: cfg.PerCaller,
+			Members: cfg.Heads}),
 	}
 	s.commits = commit.New(commit.Config{
 		Store: cfg.Store, Clock: cfg.Clock, Sleep: cfg.Sleep, Shared: cfg.Shared, Committed: s.committed,
@@ -189,6 +208,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.people = people.Rows{Store: s.commits}
 	s.queues = queue.New(queue.Config{Execute: s.execute, Waiting: cfg.Queue, Heads: cfg.Heads})
+	s.reads = newReads(s)
 	s.clock = cmp.Or(cfg.Stamps, timestamp.New(cfg.Store, cfg.Clock))
 	return s, s.clock.Load(ctx)
 }
@@ -209,17 +229,6 @@ func NewID(prefix string) string {
 	n := copy(b[:len(b)-ulid.EncodedSize], prefix)
 	_ = id.MarshalTextTo(b[n : n+ulid.EncodedSize]) // fails only for another size
 	return string(b[:n+ulid.EncodedSize])
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // EnsureUser writes the row of a user if there is none. It is safe to repeat.

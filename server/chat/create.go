@@ -2,13 +2,16 @@ package chat
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/chat/plan"
 	"github.com/parley-chat/parley/server/chat/queue"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	rows "github.com/parley-chat/parley/server/store/table/people"
 )
 
 // Created names the chat.
@@ -49,7 +52,7 @@ func (s *Service) createDirect(ctx context.Context, chatID string, c CreateDirec
 	if err != nil || existing.ChatID != "" {
 		return existing, err
 	}
-	if err := s.people.Check(ctx, s.planner, []string{c.Other}); err != nil {
+	if err := s.people.Check(ctx, s.planner, "", []string{c.Other}); err != nil {
 		return Created{}, err
 	}
 	err = s.create(ctx, c.Caller, chatID, func(at int64) (*plan.Plan, error) { return s.planner.Direct(chatID, c, at) })
@@ -99,7 +102,9 @@ func (s *Service) findDirect(ctx context.Context, c CreateDirect, key command.Id
 // create runs the plan that creates a chat. It passes the new chat's queue, so that
 // the hook gets the creation before anything that others, who may find the chat as soon as
 // it is committed, do in it.
-func (s *Service) create(callerCtx context.Context, caller, chatID string, make func(at int64) (*plan.Plan, error)) error {
+func (s *Service) create(
+	callerCtx context.Context, caller, chatID string, make func(at int64) (*plan.Plan, error),
+) error {
 	return s.exclusive(callerCtx, caller, chatID, func(ctx context.Context, q *queue.Chat) error {
 		for backoff := s.commits.Backoff(); ; {
 			p, err := make(s.timestamp(0))
@@ -110,8 +115,11 @@ func (s *Service) create(callerCtx context.Context, caller, chatID string, make 
 				return nil
 			}
 			failed := conditionError(err)
-			if failed == nil || failed.Failures[0].Name != plan.CondChats {
+			if failed == nil || !p.MayStillSucceed(failed) {
 				return err
+			}
+			if refusal := p.Disallowed(caller, failed); refusal != nil {
+				return s.commits.Durable(ctx, refusal)
 			}
 			// Nothing but the numbers of chats stood against it.
 			if _, full := p.ChatCountConflicts(failed); full != nil {
@@ -151,7 +159,7 @@ func (s *Service) createGroup(ctx context.Context, chatID string, c CreateGroup)
 	key := c.Idempotency()
 	done, err := s.commits.Replay(ctx, key)
 	if err == nil && done == nil {
-		if err := s.people.Check(ctx, s.planner, c.Members); err != nil {
+		if err := s.people.Check(ctx, s.planner, c.Caller, c.Members); err != nil {
 			return Created{}, err
 		}
 		err = s.create(ctx, c.Caller, chatID, func(at int64) (*plan.Plan, error) { return s.planner.Group(chatID, c, at) })
@@ -159,7 +167,7 @@ func (s *Service) createGroup(ctx context.Context, chatID string, c CreateGroup)
 			made := s.cfg.Clock()
 			s.cfg.Meter.ChatCreated(table.Group)
 			s.cfg.Meter.CreationTook(table.Group, 1, made.Sub(began))
-			created := Created{ChatID: chatID, Incomplete: s.FinishPending(ctx, chatID)}
+			created := Created{ChatID: chatID, Incomplete: s.addMembers(ctx, chatID, c)}
 			if created.Incomplete == nil {
 				s.cfg.Meter.CreationTook(table.Group, 2, s.cfg.Clock().Sub(made))
 			}
@@ -177,7 +185,14 @@ func (s *Service) createGroup(ctx context.Context, chatID string, c CreateGroup)
 	if err != nil {
 		return Created{}, err
 	}
-	return Created{ChatID: done.ChatID, Replayed: true, Incomplete: s.FinishPending(ctx, done.ChatID)}, nil
+	return Created{ChatID: done.ChatID, Replayed: true, Incomplete: s.addMembers(ctx, done.ChatID, c)}, nil
+}
+
+// addMembers makes the pending members of a group members whose creation was asked for. Who
+// has blocked the creator since the members were checked is not among them: the plan does not
+// compare block lists, which would let it grow with the members.
+func (s *Service) addMembers(ctx context.Context, chatID string, c CreateGroup) error {
+	return s.finishPending(ctx, chatID, c.Caller, c.Members)
 }
 
 // FinishPending makes the pending members of a group members. Any process may
@@ -187,13 +202,31 @@ func (s *Service) FinishPending(callerCtx context.Context, chatID string) error 
 	if err := command.CheckChat(chatID); err != nil {
 		return err
 	}
+	return s.finishPending(callerCtx, chatID, "", nil)
+}
+
+// finishPending is FinishPending. First it takes those of members off the list who have
+// blocked the creator.
+func (s *Service) finishPending(callerCtx context.Context, chatID, creator string, members []string) error {
 	for {
-		items, err := s.commits.BatchGet(callerCtx, []store.Key{table.PendingKey(chatID), table.ChatKey(chatID)})
+		asked := members[:min(len(members), store.MaxBatchGet-2)]
+		keys := []store.Key{table.PendingKey(chatID), table.ChatKey(chatID)}
+		for _, u := range asked {
+			keys = append(keys, rows.BlockKey(u, creator))
+		}
+		items, err := s.commits.BatchGet(callerCtx, keys)
 		if err != nil {
 			return fmt.Errorf("add pending members: %w", err)
 		}
 		if items[0] == nil {
 			return nil // that needs no place in the queue
+		}
+		dropped, err := s.dropBlocking(callerCtx, table.PendingFrom(chatID, items[0]), creator, asked, items[2:])
+		if err != nil {
+			return fmt.Errorf("take off pending members: %w", err)
+		}
+		if members = members[len(asked):]; dropped || len(members) > 0 {
+			continue
 		}
 		var more bool
 		err = s.exclusive(callerCtx, "", chatID, func(ctx context.Context, q *queue.Chat) error {
@@ -212,8 +245,28 @@ func (s *Service) FinishPending(callerCtx context.Context, chatID string) error 
 	}
 }
 
+// dropBlocking takes members off the list of a group's pending ones who have blocked its
+// creator, by the items of their block lists. Who is a member already stays.
+func (s *Service) dropBlocking(
+	ctx context.Context, pending table.Pending, creator string, members []string, blocks []store.Item,
+) (dropped bool, err error) {
+	for i, u := range members {
+		if blocks[i] == nil || !slices.Contains(pending.Members, u) {
+			continue
+		}
+		_, err = s.Change(ctx, OpRemove, MemberChange{Caller: creator, ChatID: pending.ChatID, UserID: u})
+		if err != nil && !errors.Is(err, ErrMemberNotFound) && !errors.Is(err, ErrNotAMember) {
+			return false, err
+		}
+		dropped = true
+	}
+	return dropped, nil
+}
+
 // pendingState makes the state that a chunk is decided on, of rows read before.
-func (s *Service) pendingState(ctx context.Context, q *queue.Chat, pendingItem, chatItem store.Item) (*plan.State, error) {
+func (s *Service) pendingState(
+	ctx context.Context, q *queue.Chat, pendingItem, chatItem store.Item,
+) (*plan.State, error) {
 	if err := s.ensureHead(ctx, q); err != nil {
 		return nil, err
 	}

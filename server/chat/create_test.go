@@ -23,7 +23,7 @@ import (
 // two people have one chat, and one caller made it.
 func TestDirectRace(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		w.users(services[0], "ann", "bob")
 		var mu sync.Mutex
@@ -66,29 +66,34 @@ func TestDirectRace(t *testing.T) {
 
 func TestDirectChat(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
-		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "r", History: table.SinceJoined})
+		c, err := s.CreateDirect(w.ctx,
+			chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "r", History: table.SinceJoined})
 		if err != nil || c.Replayed || !strings.HasPrefix(c.ChatID, "chat_") {
 			t.Fatal(c, err)
 		}
 		row := w.chat(c.ChatID)
-		if row.Type != table.Direct || row.MemberCount != 2 || row.Status != table.Active || row.History != table.SinceJoined || row.CreatedBy != "ann" { // L-001, L-024
+		// L-001, L-024
+		if row.Type != table.Direct || row.MemberCount != 2 || row.Status != table.Active ||
+			row.History != table.SinceJoined || row.CreatedBy != "ann" {
 			t.Errorf("%+v", row)
 		}
 		for name, x := range map[string]struct {
 			req  chat.CreateDirect
 			want error
 		}{
-			"L-021 self":          {chat.CreateDirect{Caller: "ann", Other: "ann"}, chat.ErrInvalidOperation},
-			"L-023 unknown":       {chat.CreateDirect{Caller: "ann", Other: "zoe"}, chat.ErrUserNotFound},
-			"L-011 bad id":        {chat.CreateDirect{Caller: "ann", Other: "b#b"}, chat.ErrInvalidArgument},
-			"bad history":         {chat.CreateDirect{Caller: "ann", Other: "bob", History: "x"}, chat.ErrInvalidArgument},
-			"other content":       {chat.CreateDirect{Caller: "ann", Other: "cat", RequestID: "r", History: table.SinceJoined}, chat.ErrKeyReused},
-			"L-013 again":         {chat.CreateDirect{Caller: "ann", Other: "bob"}, nil},
-			"L-178 swapped":       {chat.CreateDirect{Caller: "bob", Other: "ann"}, nil},
-			"same request":        {chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "r", History: table.SinceJoined}, nil},
+			"L-021 self":    {chat.CreateDirect{Caller: "ann", Other: "ann"}, chat.ErrInvalidOperation},
+			"L-023 unknown": {chat.CreateDirect{Caller: "ann", Other: "zoe"}, chat.ErrUserNotFound},
+			"L-011 bad id":  {chat.CreateDirect{Caller: "ann", Other: "b#b"}, chat.ErrInvalidArgument},
+			"bad history":   {chat.CreateDirect{Caller: "ann", Other: "bob", History: "x"}, chat.ErrInvalidArgument},
+			"other content": {chat.CreateDirect{Caller: "ann", Other: "cat", RequestID: "r", History: table.SinceJoined},
+				chat.ErrKeyReused},
+			"L-013 again":   {chat.CreateDirect{Caller: "ann", Other: "bob"}, nil},
+			"L-178 swapped": {chat.CreateDirect{Caller: "bob", Other: "ann"}, nil},
+			"same request": {chat.CreateDirect{Caller: "ann", Other: "bob", RequestID: "r", History: table.SinceJoined},
+				nil},
 			"L-020 other request": {chat.CreateDirect{Caller: "bob", Other: "ann", RequestID: "r"}, nil},
 		} {
 			got, err := s.CreateDirect(w.ctx, x.req)
@@ -102,7 +107,8 @@ func TestDirectChat(t *testing.T) {
 			if got, err := s.CreateDirect(w.ctx, found); err != nil || got.ChatID != c.ChatID || !got.Replayed {
 				t.Errorf("found: %+v, %v", got, err)
 			}
-			if _, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "cat", RequestID: "found"}); !errors.Is(err, chat.ErrKeyReused) {
+			if _, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "cat", RequestID: "found"}); !errors.Is(
+				err, chat.ErrKeyReused) {
 				t.Errorf("found, with other content: %v", err)
 			}
 		}
@@ -118,7 +124,9 @@ func TestDirectChat(t *testing.T) {
 		if err := changeMember(w.ctx, s, chat.OpLeave, ch); !errors.Is(err, chat.ErrInvalidOperation) {
 			t.Error(err)
 		}
-		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-107
+		// L-107
+		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: c.ChatID, Content: "x"}); !errors.Is(err,
+			chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		if n := len(w.scan(store.Chats)); n != 1 { // L-003
@@ -131,7 +139,7 @@ func TestDirectChat(t *testing.T) {
 
 func TestGroups(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		many := numbered("u", 101)
 		w.users(s, append(many, "ann")...)
@@ -146,12 +154,13 @@ func TestGroups(t *testing.T) {
 			req  chat.CreateGroup
 			want error
 		}{
-			"L-026 100 others":    {chat.CreateGroup{Members: many[:100]}, chat.ErrInvalidArgument},
-			"L-027 nobody":        {chat.CreateGroup{}, chat.ErrInvalidArgument},
-			"L-027 only oneself":  {chat.CreateGroup{Members: []string{"ann"}}, chat.ErrInvalidArgument},
-			"unknown user":        {chat.CreateGroup{Members: []string{"u001", "zoe"}}, chat.ErrUserNotFound},
-			"bad user":            {chat.CreateGroup{Members: []string{"u#"}}, chat.ErrInvalidArgument},
-			"long name":           {chat.CreateGroup{Members: many[:1], Name: strings.Repeat("ü", 129)}, chat.ErrInvalidArgument},
+			"L-026 100 others":   {chat.CreateGroup{Members: many[:100]}, chat.ErrInvalidArgument},
+			"L-027 nobody":       {chat.CreateGroup{}, chat.ErrInvalidArgument},
+			"L-027 only oneself": {chat.CreateGroup{Members: []string{"ann"}}, chat.ErrInvalidArgument},
+			"unknown user":       {chat.CreateGroup{Members: []string{"u001", "zoe"}}, chat.ErrUserNotFound},
+			"bad user":           {chat.CreateGroup{Members: []string{"u#"}}, chat.ErrInvalidArgument},
+			"long name": {chat.CreateGroup{Members: many[:1], Name: strings.Repeat("ü", 129)},
+				chat.ErrInvalidArgument},
 			"name that is not":    {chat.CreateGroup{Members: many[:1], Name: "\xff"}, chat.ErrInvalidArgument},
 			"bad history":         {chat.CreateGroup{Members: many[:1], History: "x"}, chat.ErrInvalidArgument},
 			"bad id of a request": {chat.CreateGroup{Members: many[:1], RequestID: "a#b"}, chat.ErrInvalidArgument},
@@ -165,12 +174,15 @@ func TestGroups(t *testing.T) {
 		}
 		for _, n := range []int{1, 2, 23, 24, 25, 48, 96, 97, 98, 99} { // L-028, L-038…L-040, L-179, L-180
 			// L-025: repetitions and the caller are dropped.
-			c, err := create(chat.CreateGroup{Members: slices.Concat(many[:n], many[:1], []string{"ann"}), Name: strings.Repeat("ü", 128)})
+			c, err := create(chat.CreateGroup{Members: slices.Concat(many[:n], many[:1], []string{"ann"}),
+				Name: strings.Repeat("ü", 128)})
 			if err != nil || c.Incomplete != nil || c.Replayed {
 				t.Fatal(n, c, err)
 			}
 			row, h := w.chat(c.ChatID), w.head(c.ChatID)
-			if row.MemberCount != int64(n+1) || h.Version != int64(n+1) || h.MembershipVersion != int64(n+1) || row.Version != h.Version { // L-116
+			// L-116
+			if row.MemberCount != int64(n+1) || h.Version != int64(n+1) || h.MembershipVersion != int64(n+1) ||
+				row.Version != h.Version {
 				t.Errorf("%d others: %+v, %+v", n, row, h)
 			}
 		}
@@ -201,7 +213,7 @@ func TestCrashedCreation(t *testing.T) {
 	const chunk, others = 4, 14
 	for n := range int64(6) {
 		for _, finish := range []string{"anybody", "repetition"} {
-			w := newWorld(t, dynamotest.Store(t, time.Now))
+			w := newHarness(t, dynamotest.Store(t, time.Now))
 			small := func(c *chat.Config) { c.Chunk = chunk }
 			healthy := w.service("q", w.store, small)
 			members := numbered("u", others)
@@ -227,9 +239,9 @@ func TestCrashedCreation(t *testing.T) {
 				if err != nil || again.Incomplete != nil || again.Replayed != (n > 0) || (n > 0 && again.ChatID != c.ChatID) {
 					t.Fatal(n, again, err)
 				}
-				c = again
 			}
-			if len(w.scan(store.PendingMembers)) != 0 || len(w.scan(store.ChatMemberships)) != others+1 || len(w.scan(store.Chats)) != 1 {
+			if len(w.scan(store.PendingMembers)) != 0 || len(w.scan(store.ChatMemberships)) != others+1 ||
+				len(w.scan(store.Chats)) != 1 {
 				t.Errorf("after %d plans and %s: %d pending rows", n, finish, len(w.scan(store.PendingMembers)))
 			}
 			w.check()
@@ -242,21 +254,26 @@ func TestCrashedCreation(t *testing.T) {
 // others leave: nobody comes twice, and nobody who was removed comes back.
 func TestFinishRaces(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		small := func(c *chat.Config) { c.Chunk = 2 }
 		members := numbered("u", 30)
 		dying := &crash{Store: st}
 		dying.left.Store(1)
 		services := []*chat.Service{w.service("p", st, small), w.service("q", st, small)}
 		w.users(services[0], append(members, "ann")...)
-		c, err := w.service("d", dying, small).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: members})
+		c, err := w.service("d", dying, small).CreateGroup(w.ctx,
+			chat.CreateGroup{Caller: "ann", Name: "g", Members: members})
 		if err != nil || c.Incomplete == nil {
 			t.Fatal(c, err)
 		}
-		if _, err := services[0].Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "u029", Role: table.Admin}); !errors.Is(err, chat.ErrAlreadyMember) {
+		if _, err := services[0].Change(w.ctx, chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "u029", Role: table.Admin}); !errors.Is(err,
+			chat.ErrAlreadyMember) {
 			t.Error(err)
 		}
-		if _, err := services[0].Send(w.ctx, chat.Send{Caller: "u029", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-043
+		// L-043
+		if _, err := services[0].Send(w.ctx, chat.Send{Caller: "u029", ChatID: c.ChatID, Content: "x"}); !errors.Is(err,
+			chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		var wg sync.WaitGroup
@@ -270,7 +287,8 @@ func TestFinishRaces(t *testing.T) {
 		var removed sync.Map
 		for i := 0; i < 30; i += 3 {
 			wg.Go(func() {
-				err := changeMember(w.ctx, services[i%2], chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: members[i]})
+				err := changeMember(w.ctx, services[i%2], chat.OpRemove,
+					chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: members[i]})
 				if err != nil {
 					t.Error(err)
 				}
@@ -308,11 +326,13 @@ func TestFinishRaces(t *testing.T) {
 // pair and of a request. Nothing takes one for two or two for one.
 func TestUserIDsOfOtherSystems(t *testing.T) {
 	ids := []string{
-		"auth0|123", "ann@example.com", "3b241101-e2bb-4255-8caf-4136c566a962", "李", "Łukasz", "🙂", "a:b", "a|b", "b|a", "a,b", "100%", "%2F", "%23",
-		"{x}", "x}", "a&b=c", "<b>", `"q"`, `back\slash`, "$1", "*", "-", "system-reconcile", strings.Repeat("é", 32), "e\u0301", "é", "...",
+		"auth0|123", "ann@example.com", "3b241101-e2bb-4255-8caf-4136c566a962", "李", "Łukasz", "🙂", "a:b", "a|b", "b|a",
+		"a,b", "100%", "%2F", "%23",
+		"{x}", "x}", "a&b=c", "<b>", `"q"`, `back\slash`, "$1", "*", "-", "system-reconcile", strings.Repeat("é", 32),
+		"e\u0301", "é", "...",
 	}
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, append([]string{"ann"}, ids...)...)
 		id := w.group(s, "ann", ids...)
@@ -334,10 +354,13 @@ func TestUserIDsOfOtherSystems(t *testing.T) {
 			if err != nil || back.ChatID != c.ChatID {
 				t.Errorf("%s: %+v, %v", u, back, err)
 			}
-			if _, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin, RequestID: "r" + fmt.Sprint(i)}); err != nil {
+			if _, err := s.Change(w.ctx, chat.OpRole,
+				chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin,
+					RequestID: "r" + fmt.Sprint(i)}); err != nil {
 				t.Errorf("%s: %v", u, err)
 			}
-			if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u}); err != nil {
+			if err := changeMember(w.ctx, s, chat.OpRemove,
+				chat.MemberChange{Caller: "ann", ChatID: id, UserID: u}); err != nil {
 				t.Errorf("%s: %v", u, err)
 			}
 		}

@@ -14,9 +14,12 @@ func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Endpoint(t)
 	fewChecks(t)
 	dynamotest.Rerun(t,
-		TestRowsAndEvents, TestThrottledCreation, TestSendDuringCreation, TestCrashedCreation, TestFaultyStore, TestStoreWithoutAnswer,
-		TestCommandSequences, TestInactiveChatsDoNotChange, TestHowLongRequestsAreRemembered, TestStrangersCostTheSame, TestMeter,
-		TestAuthorizationMatrix, TestTornReads, TestLateLeave, TestCancelledCallers, TestLeaderGoesBeforeARetry, TestRepetitionsOutliveTheLeader,
+		TestRowsAndEvents, TestThrottledCreation, TestSendDuringCreation, TestCrashedCreation, TestFaultyStore,
+		TestStoreWithoutAnswer,
+		TestCommandSequences, TestInactiveChatsDoNotChange, TestHowLongRequestsAreRemembered, TestStrangersCostTheSame,
+		TestMeter,
+		TestAuthorizationMatrix, TestTornReads, TestLateLeave, TestCancelledCallers, TestLeaderGoesBeforeARetry,
+		TestRepetitionsOutliveTheLeader,
 		TestPanicDoesNotWedgeTheChat, TestStampsNeverGoBack)
 }
 
@@ -25,7 +28,8 @@ func TestOnDynamoDB(t *testing.T) {
 func TestOnDynamoDBUnderFaults(t *testing.T) {
 	dynamotest.Endpoint(t)
 	fewChecks(t)
-	dynamotest.RerunUnderFaults(t, 12, TestFaultyStore, TestCommandSequences, TestCrashedCreation, TestSendDuringCreation, TestRepetitionsOutliveTheLeader)
+	dynamotest.RerunUnderFaults(t, 12, TestFaultyStore, TestCommandSequences, TestCrashedCreation, TestSendDuringCreation,
+		TestRepetitionsOutliveTheLeader)
 }
 
 // L-160, L-183: two processes with connections of their own, while requests of both are

@@ -24,7 +24,7 @@ import (
 func TestFaultyStore(t *testing.T) {
 	met := map[string]int{}
 	for seed := range uint64(dynamotest.Rounds(12, 3)) {
-		w := newWorld(t, dynamotest.Store(t, time.Now))
+		w := newHarness(t, dynamotest.Store(t, time.Now))
 		plain := w.service("plain", w.store)
 		w.users(plain, "ann", "bob", "cat")
 		id := w.group(plain, "ann", "bob", "cat")
@@ -65,7 +65,8 @@ func TestFaultyStore(t *testing.T) {
 			stored[m.Content] = m
 		}
 		for key, sent := range acknowledged {
-			if m := stored[key]; m.MessageID != sent.MessageID || m.Sequence != sent.Sequence || m.Version != sent.Version || m.CreatedAt != sent.CreatedAt {
+			if m := stored[key]; m.MessageID != sent.MessageID || m.Sequence != sent.Sequence || m.Version != sent.Version ||
+				m.CreatedAt != sent.CreatedAt {
 				t.Errorf("seed %d: %+v acknowledged, %+v stored", seed, sent, m)
 			}
 		}
@@ -86,7 +87,7 @@ func TestFaultyStore(t *testing.T) {
 // A store that never gives an answer ends in ErrAmbiguous, an unavailable one in its
 // own error at once, and neither wedges the chat.
 func TestStoreWithoutAnswer(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	var mu sync.Mutex
 	now := time.Now()
@@ -113,7 +114,8 @@ func TestStoreWithoutAnswer(t *testing.T) {
 		if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, x.want) {
 			t.Errorf("%v: %v", x.fault, err)
 		}
-		if once := x.fault == store.ErrUnavailable || x.fault == store.ErrFull || x.fault == store.ErrClosed; once != (calls == 1) {
+		if once := errors.Is(x.fault, store.ErrUnavailable) || errors.Is(x.fault, store.ErrFull) ||
+			errors.Is(x.fault, store.ErrClosed); once != (calls == 1) {
 			t.Errorf("%v: %d calls", x.fault, calls)
 		}
 		hold.failAll(nil)
@@ -127,7 +129,8 @@ func TestStoreWithoutAnswer(t *testing.T) {
 		}
 		return store.ErrClosed
 	})
-	if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, store.ErrAmbiguous) || calls != 2 {
+	if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, store.ErrAmbiguous) ||
+		calls != 2 {
 		t.Errorf("%v after %d calls", err, calls)
 	}
 	hold.failAll(nil)
@@ -142,7 +145,7 @@ func TestStoreWithoutAnswer(t *testing.T) {
 // chunks, keeps every invariant, and every answer is true.
 func TestCommandSequences(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(rt, dynamotest.Store(t, time.Now))
+		w := newHarness(rt, dynamotest.Store(t, time.Now))
 		users := numbered("u", 8)
 		plain := w.service("plain", w.store)
 		w.users(plain, users...)
@@ -174,28 +177,34 @@ func TestCommandSequences(t *testing.T) {
 			var err error
 			switch rapid.IntRange(0, 5).Draw(rt, "command") {
 			case 0:
-				if _, err = s.Change(w.ctx, chat.OpAdd, ch); err == nil && (before[ch.UserID] != "" || w.membersOf(id)[ch.UserID] != ch.Role) {
+				if _, err = s.Change(w.ctx, chat.OpAdd, ch); err == nil &&
+					(before[ch.UserID] != "" || w.membersOf(id)[ch.UserID] != ch.Role) {
 					rt.Fatalf("added %+v to %v", ch, before)
 				}
 			case 1:
-				if err = changeMember(w.ctx, s, chat.OpRemove, ch); err == nil && (before[ch.UserID] == "" || before[ch.UserID] == table.Owner || w.membersOf(id)[ch.UserID] != "") {
+				if err = changeMember(w.ctx, s, chat.OpRemove, ch); err == nil &&
+					(before[ch.UserID] == "" || before[ch.UserID] == table.Owner || w.membersOf(id)[ch.UserID] != "") {
 					rt.Fatalf("removed %+v from %v", ch, before)
 				}
 			case 2:
-				if err = changeMember(w.ctx, s, chat.OpLeave, ch); err == nil && (before[ch.Caller] == "" || w.membersOf(id)[ch.Caller] != "") {
+				if err = changeMember(w.ctx, s, chat.OpLeave, ch); err == nil &&
+					(before[ch.Caller] == "" || w.membersOf(id)[ch.Caller] != "") {
 					rt.Fatalf("%+v left %v", ch, before)
 				}
 			case 3:
 				var sent chat.Sent
-				if sent, err = s.Send(w.ctx, chat.Send{Caller: ch.Caller, ChatID: id, Content: "x"}); err == nil && (before[ch.Caller] == "" || sent.Sequence != w.head(id).Sequence) {
+				if sent, err = s.Send(w.ctx, chat.Send{Caller: ch.Caller, ChatID: id, Content: "x"}); err == nil &&
+					(before[ch.Caller] == "" || sent.Sequence != w.head(id).Sequence) {
 					rt.Fatalf("%+v sent to %v: %+v", ch, before, sent)
 				}
 			case 4:
 				err = s.FinishPending(w.ctx, id)
 			case 5:
-				_, err = s.MarkRead(w.ctx, chat.MarkRead{Caller: ch.Caller, ChatID: id, Sequence: rapid.Int64Range(1, 5).Draw(rt, "sequence")})
+				_, err = s.MarkRead(w.ctx, chat.MarkRead{Caller: ch.Caller, ChatID: id,
+					Sequence: rapid.Int64Range(1, 5).Draw(rt, "sequence")})
 			}
-			for _, known := range []error{chat.ErrNotAMember, chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrAlreadyMember, chat.ErrMemberNotFound} {
+			for _, known := range []error{chat.ErrNotAMember, chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrAlreadyMember,
+				chat.ErrMemberNotFound} {
 				if errors.Is(err, known) {
 					err = nil
 				}
@@ -222,7 +231,7 @@ func TestCommandSequences(t *testing.T) {
 
 // createAny creates a group, in some cases crashed after its first phase, or a
 // direct chat.
-func createAny(rt *rapid.T, w *world, s *chat.Service, users []string) (string, error) {
+func createAny(rt *rapid.T, w *harness, s *chat.Service, users []string) (string, error) {
 	who := rapid.Permutation(users).Draw(rt, "users")
 	if rapid.IntRange(0, 3).Draw(rt, "direct") == 0 {
 		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: who[0], Other: who[1]})
@@ -242,7 +251,7 @@ func createAny(rt *rapid.T, w *world, s *chat.Service, users []string) (string, 
 }
 
 // membersOf returns the members of a chat, those on their way in included.
-func (w *world) membersOf(id string) map[string]table.Role {
+func (w *harness) membersOf(id string) map[string]table.Role {
 	w.t.Helper()
 	out := map[string]table.Role{}
 	page, err := w.store.Query(w.ctx, store.Query{Table: store.ChatMemberships, PK: id, Consistency: store.Strong})

@@ -31,7 +31,8 @@ var hostile = []struct {
 		_, _ = s.Send(ctx, chat.Send{Caller: "eve", ChatID: chat.NewID("chat_"), Content: "x"})
 	}},
 	{"members without the role add", 100, func(ctx context.Context, s *chat.Service, id string, worker, _ int) {
-		_, _ = s.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: fmt.Sprint("n", worker%8), ChatID: id, UserID: "eve", Role: table.Member})
+		_, _ = s.Change(ctx, chat.OpAdd,
+			chat.MemberChange{Caller: fmt.Sprint("n", worker%8), ChatID: id, UserID: "eve", Role: table.Member})
 	}},
 	{"a member repeats", 64, func(ctx context.Context, s *chat.Service, id string, _, _ int) {
 		_, _ = s.Send(ctx, chat.Send{Caller: "n0", ChatID: id, Content: "x", ClientMessageID: "old"})
@@ -58,7 +59,8 @@ func BenchmarkHostile(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if err := changeMember(ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat"}); err != nil {
+			if err := changeMember(ctx, s, chat.OpRemove,
+				chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "cat"}); err != nil {
 				b.Fatal(err)
 			}
 			var wg sync.WaitGroup

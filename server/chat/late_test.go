@@ -39,14 +39,19 @@ func (l *lateOne) Transact(ctx context.Context, p store.Plan) error {
 // because a user's chats were not counted: counting them lets the first succeed, and the
 // caller's own addition must not be refused as somebody else's.
 func TestLatePlanAfterACount(t *testing.T) {
-	m := storetest.NewMap(time.Now)
-	w := newWorld(t, m)
-	l := &lateOne{Store: m, when: func(p store.Plan) bool { return len(p.Writes) == 1 && p.Writes[0].Key == table.UserKey("cat") }}
+	m := storetest.NewMemory(time.Now)
+	w := newHarness(t, m)
+	l := &lateOne{Store: m, when: func(p store.Plan) bool {
+		return len(p.Writes) == 1 &&
+			p.Writes[0].Key == table.UserKey("cat")
+	}}
 	s := w.service("p", l)
 	w.users(s, "ann", "bob", "cat")
 	id := w.group(s, "ann", "bob")
 	// The row of an earlier release.
-	if err := m.Transact(w.ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: table.UserKey("cat"), Item: table.User{UserID: "cat", CreatedAt: 1, Status: table.Active}.Item()}}}); err != nil {
+	if err := m.Transact(w.ctx, store.Plan{
+		Writes: []store.Write{{Op: store.OpPut, Key: table.UserKey("cat"),
+			Item: table.User{UserID: "cat", CreatedAt: 1, Status: table.Active}.Item()}}}); err != nil {
 		t.Fatal(err)
 	}
 	l.armed = true

@@ -20,7 +20,7 @@ import (
 // made by somebody who takes it for a group.
 func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		c, err := s.CreateDirect(w.ctx, chat.CreateDirect{Caller: "ann", Other: "bob"})
@@ -43,7 +43,8 @@ func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 		name := "n"
 		decide := func(st *plan.State, op chat.Operation, user string, role table.Role) func() (*plan.Plan, error) {
 			return func() (*plan.Plan, error) {
-				c := command.Change{Op: op, MemberChange: chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: user, Role: role}, Name: &name}
+				c := command.Change{Op: op, MemberChange: chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: user,
+					Role: role}, Name: &name}
 				p, _, err := planner.Change(st, c, 1)
 				return p, err
 			}
@@ -74,12 +75,13 @@ func TestDirectChatsAreImmutableInTheStore(t *testing.T) {
 
 // L-006: whatever changes a chat demands that it is active.
 func TestInactiveChatsDoNotChange(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	id := w.group(s, "ann", "bob")
 	err := w.store.Transact(w.ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: table.ChatKey(id), Update: store.Update{Set: []store.Attr{{Name: table.AttrStatus, Value: store.String("archived")}}},
+		Op: store.OpUpdate, Key: table.ChatKey(id),
+		Update: store.Update{Set: []store.Attr{{Name: table.AttrStatus, Value: store.String("archived")}}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +90,8 @@ func TestInactiveChatsDoNotChange(t *testing.T) {
 	name := "n"
 	for what, do := range map[string]func() error{
 		"add": func() error {
-			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
+			_, err := s.Change(w.ctx, chat.OpAdd,
+				chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member})
 			return err
 		},
 		"remove": func() error { return remove("bob")(w, s, id, "ann") },
@@ -96,7 +99,8 @@ func TestInactiveChatsDoNotChange(t *testing.T) {
 			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "bob", ChatID: id})
 		},
 		"role": func() error {
-			_, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
+			_, err := s.Change(w.ctx, chat.OpRole,
+				chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 			return err
 		},
 		"rename": func() error {
@@ -113,12 +117,14 @@ func TestInactiveChatsDoNotChange(t *testing.T) {
 	}
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
-	c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}})
+	c, err := w.service("d", dying).CreateGroup(w.ctx,
+		chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}})
 	if err != nil || c.Incomplete == nil {
 		t.Fatal(c, err)
 	}
 	err = w.store.Transact(w.ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: table.ChatKey(c.ChatID), Update: store.Update{Set: []store.Attr{{Name: table.AttrStatus, Value: store.String("archived")}}},
+		Op: store.OpUpdate, Key: table.ChatKey(c.ChatID),
+		Update: store.Update{Set: []store.Attr{{Name: table.AttrStatus, Value: store.String("archived")}}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -134,13 +140,14 @@ func TestHowLongRequestsAreRemembered(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli())
 	clock := func() time.Time { return time.UnixMilli(now.Load()) }
-	w := newWorld(t, dynamotest.Store(t, clock))
+	w := newHarness(t, dynamotest.Store(t, clock))
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = clock })
 	w.users(s, "ann", "bob", "cat")
 	id, other := w.group(s, "ann", "bob"), w.group(s, "ann", "bob")
 	change := func(id string, op chat.Operation, user string, replayed bool) {
 		t.Helper()
-		out, err := s.Change(w.ctx, op, chat.MemberChange{Caller: "ann", ChatID: id, UserID: user, Role: table.Member, RequestID: "r"})
+		out, err := s.Change(w.ctx, op,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: user, Role: table.Member, RequestID: "r"})
 		if err != nil || out.Replayed != replayed {
 			t.Errorf("%s %s: %+v, %v", op, user, out, err)
 		}
@@ -173,23 +180,26 @@ func TestHowLongRequestsAreRemembered(t *testing.T) {
 // and the chunk that comes later does not take it back (L-037, X-34).
 func TestRoleOfAPendingMember(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		dying := &crash{Store: st}
 		dying.left.Store(1)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
-		c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
+		c, err := w.service("d", dying).CreateGroup(w.ctx,
+			chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
 		if err != nil || c.Incomplete == nil {
 			t.Fatal(c, err)
 		}
-		m, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
+		m, err := s.Change(w.ctx, chat.OpRole,
+			chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
 		if err != nil || m.Member.Role != table.Admin || m.Member.JoinedVersion != 1 || m.Member.Version != 2 {
 			t.Fatal(m, err)
 		}
 		if err := s.FinishPending(w.ctx, c.ChatID); err != nil {
 			t.Fatal(err)
 		}
-		again, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
+		again, err := s.Change(w.ctx, chat.OpRole,
+			chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob", Role: table.Admin, RequestID: "r"})
 		if err != nil || again.Member != m.Member {
 			t.Errorf("%+v, %v; first %+v", again, err, m)
 		}
@@ -202,20 +212,24 @@ func TestRoleOfAPendingMember(t *testing.T) {
 // remembered all the same: repeated after a later change it does not undo it.
 func TestUnchangedIsRemembered(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob")
 		id := w.group(s, "ann", "bob")
 		before := w.head(id)
 		same := chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Member, RequestID: "r"}
-		if out, err := s.Change(w.ctx, chat.OpRole, same); err != nil || out.Replayed || out.Member.Role != table.Member || w.head(id) != before {
+		if out, err := s.Change(w.ctx, chat.OpRole, same); err != nil || out.Replayed || out.Member.Role != table.Member ||
+			w.head(id) != before {
 			t.Errorf("%+v, %v", out, err)
 		}
 		name := "group"
-		if row, replayed, err := s.UpdateChat(w.ctx, chat.ChatChange{Caller: "ann", ChatID: id, Name: &name, RequestID: "n"}); err != nil || replayed || row.Version != w.chat(id).Version {
+		if row, replayed, err := s.UpdateChat(w.ctx,
+			chat.ChatChange{Caller: "ann", ChatID: id, Name: &name, RequestID: "n"}); err != nil || replayed ||
+			row.Version != w.chat(id).Version {
 			t.Errorf("%+v, %v", row, err)
 		}
-		if _, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}); err != nil {
+		if _, err := s.Change(w.ctx, chat.OpRole,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := s.Change(w.ctx, chat.OpRole, same); err != nil || !out.Replayed {
@@ -252,7 +266,7 @@ func (c *counter) Transact(ctx context.Context, p store.Plan) error {
 // L-146: whether a chat exists cannot be learned from the time that a refusal takes:
 // it takes as many calls of the store.
 func TestStrangersCostTheSame(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	count := &counter{Store: w.store}
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "eve")
@@ -260,7 +274,8 @@ func TestStrangersCostTheSame(t *testing.T) {
 	name := "n"
 	for what, do := range map[string]func(s *chat.Service, id string) error{
 		"add": func(s *chat.Service, id string) error {
-			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
+			_, err := s.Change(w.ctx, chat.OpAdd,
+				chat.MemberChange{Caller: "eve", ChatID: id, UserID: "eve", Role: table.Member})
 			return err
 		},
 		"remove": func(s *chat.Service, id string) error { return remove("bob")(w, s, id, "eve") },
@@ -268,7 +283,8 @@ func TestStrangersCostTheSame(t *testing.T) {
 			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "eve", ChatID: id})
 		},
 		"role": func(s *chat.Service, id string) error {
-			_, err := s.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "eve", ChatID: id, UserID: "bob", Role: table.Admin})
+			_, err := s.Change(w.ctx, chat.OpRole,
+				chat.MemberChange{Caller: "eve", ChatID: id, UserID: "bob", Role: table.Admin})
 			return err
 		},
 		"rename": func(s *chat.Service, id string) error {
@@ -276,7 +292,8 @@ func TestStrangersCostTheSame(t *testing.T) {
 			return err
 		},
 		"mute": func(s *chat.Service, id string) error {
-			_, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "eve", ChatID: id, MutedUntil: new(int64), Procedure: "unmute"})
+			_, err := s.SetMemberSettings(w.ctx,
+				chat.MemberSettings{Caller: "eve", ChatID: id, MutedUntil: new(int64), Procedure: "unmute"})
 			return err
 		},
 		"read": func(s *chat.Service, id string) error {
@@ -301,7 +318,7 @@ func TestStrangersCostTheSame(t *testing.T) {
 
 // L-164 to L-169: what the meter counts.
 func TestMeter(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	var reported []string
 	s := w.service("p", w.store, func(c *chat.Config) {
 		c.Meter = chat.Meter{
@@ -328,7 +345,8 @@ func TestMeter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []string{"created group", "group phase 1", "group phase 2", "created direct", "direct phase 1", "new", "existing", "add", "remove"}
+	want := []string{"created group", "group phase 1", "group phase 2", "created direct", "direct phase 1", "new",
+		"existing", "add", "remove"}
 	if len(reported) != len(want) {
 		t.Fatalf("%q, want %q", reported, want)
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // What a chat holds for one member alone does not pass the chat's queue: nobody else is
-// concerned, and the member's row is the only one that changes.
+// concerned, but for the other person of a direct chat by what was read, and no row changes
+// but the member's own and that person's.
 
 // MemberState is a user's row of a chat, with the head that it was measured by.
 type MemberState struct {
@@ -58,58 +59,6 @@ func (s *Service) SetMemberSettings(ctx context.Context, c MemberSettings) (Memb
 			return MemberState{}, err
 		}
 	}
-}
-
-// MarkRead says that a user has read a chat up to a sequence. The position never goes
-// back, so the request is safe to repeat without an id, too; with one, the same id with
-// another sequence is refused. Errors: ErrInvalidArgument, ErrNotAMember, ErrKeyReused,
-// ErrBusy, and the store's.
-func (s *Service) MarkRead(ctx context.Context, c MarkRead) (MemberState, error) {
-	if err := c.Check(); err != nil {
-		return MemberState{}, err
-	}
-	if err := s.begin(c.Caller, c.ChatID); err != nil {
-		return MemberState{}, err
-	}
-	defer s.admission.End(c.Caller, c.ChatID)
-	s.clock.Keep(ctx, s.commits.Transact)
-	key := c.Idempotency()
-	for backoff := s.commits.Backoff(); ; {
-		out, err := s.readMember(ctx, c.Caller, c.ChatID, key)
-		if err != nil || out.Replayed {
-			return out, open("request_id", c.RequestID, err)
-		}
-		sequence := min(c.Sequence, out.Head.Sequence)
-		if sequence <= out.Row.ReadSequence && key.Key == "" {
-			return s.alreadyRead(ctx, out, sequence)
-		}
-		at := s.timestamp(max(out.Row.ChangedAt, out.Head.ChangedAt))
-		row, writes := plan.MarkRead(key, out.Row, out.Head, sequence, at)
-		if err = s.commits.Repeat(ctx, writes...); err == nil {
-			out.Row = row
-			s.cfg.Receipt(out.Row, out.Head)
-			return out, nil
-		}
-		if conditionError(err) == nil {
-			return MemberState{}, open("request_id", c.RequestID, err)
-		}
-		if err := backoff.Wait(ctx, ctx); err != nil { // changed meanwhile, or left
-			return MemberState{}, err
-		}
-	}
-}
-
-// alreadyRead answers a request whose position is not above the row's.
-func (s *Service) alreadyRead(ctx context.Context, st MemberState, sequence int64) (MemberState, error) {
-	if err := s.commits.Durable(ctx, nil); err != nil {
-		return MemberState{}, err
-	}
-	if sequence == st.Row.ReadSequence {
-		// Perhaps the repetition of an attempt whose reply was lost, or whose process
-		// died before its receipt: another one does no harm.
-		s.cfg.Receipt(st.Row, st.Head)
-	}
-	return st, nil
 }
 
 // readMember reads what a change of a member's own row begins with. The row comes last:
@@ -172,7 +121,7 @@ func (s *Service) Delivered(ctx context.Context, user, chatID string, sequence i
 	}
 	err := s.commits.Repeat(ctx, plan.Delivered(user, chatID, sequence))
 	if conditionError(err) != nil {
-		return nil
+		return nil //nolint:nilerr // a later one is there already
 	}
 	return err
 }

@@ -108,9 +108,12 @@ func BenchmarkCreateGroup(b *testing.B) {
 		for _, clients := range []int{1, 8} {
 			b.Run(fmt.Sprintf("engine=%s/members=100/clients=%d", engine, clients), func(b *testing.B) {
 				m := telemetry.NewMetrics()
-				l := m.Lifecycle()
+				l := m.Chats()
 				metered := func(c *chat.Config) {
-					c.Meter.CreationTook = func(_ table.Type, phase int, took time.Duration) { l.CreationTook("group", strconv.Itoa(phase), took) }
+					c.Meter.CreationTook = func(_ table.Type, phase int,
+						took time.Duration) {
+						l.CreationTook("group", strconv.Itoa(phase), took)
+					}
 				}
 				users := numbered("u", 99)
 				everybody := append(slices.Clone(users), "owner")
@@ -152,8 +155,10 @@ func BenchmarkCreateGroup(b *testing.B) {
 func median(b *testing.B, m *telemetry.Metrics, kind, phase string) float64 {
 	served := httptest.NewRecorder()
 	m.Handler().ServeHTTP(served, httptest.NewRequest("GET", "/metrics", nil))
-	bucket := regexp.MustCompile(fmt.Sprintf(`(?m)^%s_bucket{chat_type=%q,phase=%q,le="([0-9.]+)"} ([0-9]+)$`, telemetry.ChatCreationTime, kind, phase))
-	total := regexp.MustCompile(fmt.Sprintf(`(?m)^%s_count{chat_type=%q,phase=%q} ([0-9]+)$`, telemetry.ChatCreationTime, kind, phase))
+	bucket := regexp.MustCompile(fmt.Sprintf(`(?m)^%s_bucket{chat_type=%q,phase=%q,le="([0-9.]+)"} ([0-9]+)$`,
+		telemetry.ChatCreationTime, kind, phase))
+	total := regexp.MustCompile(fmt.Sprintf(`(?m)^%s_count{chat_type=%q,phase=%q} ([0-9]+)$`, telemetry.ChatCreationTime,
+		kind, phase))
 	number := func(s string) float64 {
 		n, err := strconv.ParseFloat(s, 64)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-func (w *world) add(s *chat.Service, id, by, user string, role table.Role) table.Membership {
+func (w *harness) add(s *chat.Service, id, by, user string, role table.Role) table.Membership {
 	w.t.Helper()
 	m, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: by, ChatID: id, UserID: user, Role: role})
 	if err != nil {
@@ -29,7 +29,7 @@ func changeMember(ctx context.Context, s *chat.Service, op chat.Operation, c cha
 	return err
 }
 
-func (w *world) send(s *chat.Service, id, by, text string) chat.Sent {
+func (w *harness) send(s *chat.Service, id, by, text string) chat.Sent {
 	w.t.Helper()
 	sent, err := s.Send(w.ctx, chat.Send{Caller: by, ChatID: id, Content: text})
 	if err != nil {
@@ -43,43 +43,47 @@ func TestAuthorizationMatrix(t *testing.T) {
 	forbidden, invalid, stranger := chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrNotAMember
 	callers := []string{"owner", "admin", "member", "stranger"}
 	for name, row := range map[string]struct {
-		run  func(w *world, s *chat.Service, id, caller string) error
+		run  func(w *harness, s *chat.Service, id, caller string) error
 		want [4]error // by owner, admin, member, stranger
 	}{
-		"L-135 add as member": {func(w *world, s *chat.Service, id, caller string) error {
-			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Member})
+		"L-135 add as member": {func(w *harness, s *chat.Service, id, caller string) error {
+			_, err := s.Change(w.ctx, chat.OpAdd,
+				chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Member})
 			return err
 		}, [4]error{nil, nil, forbidden, stranger}},
-		"L-136 add as admin": {func(w *world, s *chat.Service, id, caller string) error {
-			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Admin})
+		"L-136 add as admin": {func(w *harness, s *chat.Service, id, caller string) error {
+			_, err := s.Change(w.ctx, chat.OpAdd,
+				chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Admin})
 			return err
 		}, [4]error{nil, forbidden, forbidden, stranger}},
-		"L-074 add as owner": {func(w *world, s *chat.Service, id, caller string) error {
-			_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Owner})
+		"L-074 add as owner": {func(w *harness, s *chat.Service, id, caller string) error {
+			_, err := s.Change(w.ctx, chat.OpAdd,
+				chat.MemberChange{Caller: caller, ChatID: id, UserID: "new", Role: table.Owner})
 			return err
 		}, [4]error{invalid, invalid, invalid, stranger}},
 		"L-137 remove a member":  {remove("member2"), [4]error{nil, nil, forbidden, stranger}},
 		"L-137 remove an admin":  {remove("admin2"), [4]error{nil, forbidden, forbidden, stranger}},
 		"L-079 remove the owner": {remove("owner"), [4]error{invalid, invalid, forbidden, stranger}},
-		"L-084 remove nobody":    {remove("new"), [4]error{chat.ErrMemberNotFound, chat.ErrMemberNotFound, forbidden, stranger}},
-		"L-087 remove oneself": {func(w *world, s *chat.Service, id, caller string) error {
+		"L-084 remove nobody": {remove("new"),
+			[4]error{chat.ErrMemberNotFound, chat.ErrMemberNotFound, forbidden, stranger}},
+		"L-087 remove oneself": {func(w *harness, s *chat.Service, id, caller string) error {
 			return remove(caller)(w, s, id, caller)
 		}, [4]error{invalid, invalid, invalid, stranger}},
-		"L-139 leave": {func(w *world, s *chat.Service, id, caller string) error {
+		"L-139 leave": {func(w *harness, s *chat.Service, id, caller string) error {
 			return changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: caller, ChatID: id})
 		}, [4]error{invalid, nil, nil, stranger}},
-		"L-141 send": {func(w *world, s *chat.Service, id, caller string) error {
+		"L-141 send": {func(w *harness, s *chat.Service, id, caller string) error {
 			_, err := s.Send(w.ctx, chat.Send{Caller: caller, ChatID: id, Content: "x"})
 			return err
 		}, [4]error{nil, nil, nil, stranger}},
-		"L-142 read": {func(w *world, s *chat.Service, id, caller string) error {
+		"L-142 read": {func(w *harness, s *chat.Service, id, caller string) error {
 			_, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: caller, ChatID: id, Sequence: 1})
 			return err
 		}, [4]error{nil, nil, nil, stranger}},
 	} {
 		for i, caller := range callers {
 			t.Run(name+" by "+caller, func(t *testing.T) {
-				w := newWorld(t, dynamotest.Store(t, time.Now))
+				w := newHarness(t, dynamotest.Store(t, time.Now))
 				s := w.service("p", w.store)
 				w.users(s, "owner", "admin", "admin2", "member", "member2", "stranger", "new")
 				id := w.group(s, "owner", "member", "member2")
@@ -103,18 +107,19 @@ func TestAuthorizationMatrix(t *testing.T) {
 	}
 }
 
-func remove(user string) func(w *world, s *chat.Service, id, caller string) error {
-	return func(w *world, s *chat.Service, id, caller string) error {
+func remove(user string) func(w *harness, s *chat.Service, id, caller string) error {
+	return func(w *harness, s *chat.Service, id, caller string) error {
 		return changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: caller, ChatID: id, UserID: user})
 	}
 }
 
 func TestJoinLeaveJoin(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
-		c, err := s.CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}, History: table.SinceJoined})
+		c, err := s.CreateGroup(w.ctx,
+			chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}, History: table.SinceJoined})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,29 +130,40 @@ func TestJoinLeaveJoin(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 		row := w.userChat("cat", id)
-		if row.ReadSequence != 1 || row.JoinedSequence != 1 || row.DeliveredSequence != 1 || row.JoinedVersion != 4 || row.Left() ||
+		if row.ReadSequence != 1 || row.JoinedSequence != 1 || row.DeliveredSequence != 1 || row.JoinedVersion != 4 ||
+			row.Left() ||
 			row.Visible(3, 1) || !row.Visible(4, 0) || !row.Visible(5, 2) {
 			t.Errorf("%+v", row)
 		}
-		if _, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}); !errors.Is(err, chat.ErrAlreadyMember) { // L-068
+		// L-068
+		if _, err := s.Change(w.ctx, chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat", Role: table.Member}); !errors.Is(err,
+			chat.ErrAlreadyMember) {
 			t.Error(err)
 		}
-		if _, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "zoe", Role: table.Member}); !errors.Is(err, chat.ErrUserNotFound) { // L-075
+		// L-075
+		if _, err := s.Change(w.ctx, chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: "zoe", Role: table.Member}); !errors.Is(err,
+			chat.ErrUserNotFound) {
 			t.Error(err)
 		}
 		w.send(s, id, "cat", "2")
-		if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
+		if err := changeMember(w.ctx, s, chat.OpRemove,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"}); err != nil {
 			t.Fatal(err)
 		}
 		row = w.userChat("cat", id)
 		left := time.Unix(row.ExpiresAt, 0).Sub(time.UnixMilli(row.ChangedAt))
-		if row.LeftVersion != 6 || row.JoinedVersion != 4 || row.JoinedSequence != 1 || row.History != table.SinceJoined || left > 90*24*time.Hour || left < 90*24*time.Hour-time.Second || row.Visible(7, 3) {
+		if row.LeftVersion != 6 || row.JoinedVersion != 4 || row.JoinedSequence != 1 || row.History != table.SinceJoined ||
+			left > 90*24*time.Hour || left < 90*24*time.Hour-time.Second || row.Visible(7, 3) {
 			t.Errorf("%+v", row)
 		}
-		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) { // L-123
+		// L-123
+		if _, err := s.Send(w.ctx, chat.Send{Caller: "cat", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) {
 			t.Error(err)
 		}
-		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "cat", ChatID: id, Sequence: 1}); !errors.Is(err, chat.ErrNotAMember) {
+		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "cat", ChatID: id, Sequence: 1}); !errors.Is(err,
+			chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		if err := s.Delivered(w.ctx, "cat", id, 99); err != nil || w.userChat("cat", id).DeliveredSequence != 0 {
@@ -162,7 +178,9 @@ func TestJoinLeaveJoin(t *testing.T) {
 		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); err != nil {
 			t.Fatal(err)
 		}
-		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); !errors.Is(err, chat.ErrNotAMember) { // L-088
+		// L-088
+		if err := changeMember(w.ctx, s, chat.OpLeave, chat.MemberChange{Caller: "cat", ChatID: id}); !errors.Is(err,
+			chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		w.check()
@@ -173,7 +191,7 @@ func TestJoinLeaveJoin(t *testing.T) {
 // L-072, L-182: at 99 members one of many concurrent additions fits.
 func TestLastPlace(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		members := numbered("u", 98)
 		late := numbered("late", 50)
@@ -184,7 +202,8 @@ func TestLastPlace(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, u := range late {
 			wg.Go(func() {
-				_, err := services[i%2].Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Member})
+				_, err := services[i%2].Change(w.ctx, chat.OpAdd,
+					chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Member})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
@@ -210,7 +229,7 @@ func TestLastPlace(t *testing.T) {
 // caller gets the truth.
 func TestConcurrentChangesOfOneMember(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		w.users(services[0], "ann", "bob", "cat")
 		id := w.group(services[0], "ann", "bob")
@@ -265,7 +284,8 @@ func (s *torn) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 		if items[i], err = s.Get(ctx, keys[i], c); err != nil {
 			return nil, err
 		}
-		if do := s.between; do != nil && (keys[i].Table == s.after || (s.after == "" && keys[i].Table == store.ChatMemberships)) {
+		if do := s.between; do != nil &&
+			(keys[i].Table == s.after || (s.after == "" && keys[i].Table == store.ChatMemberships)) {
 			s.between = nil
 			do()
 		}
@@ -276,12 +296,13 @@ func (s *torn) BatchGet(ctx context.Context, keys []store.Key, c store.Consisten
 // A member who moves from pending to member while the rows are read is in neither of
 // them, and still is found.
 func TestTornReads(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
 	healthy := w.service("q", w.store)
 	w.users(healthy, "ann", "bob", "cat")
-	c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
+	c, err := w.service("d", dying).CreateGroup(w.ctx,
+		chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
 	if err != nil || c.Incomplete == nil {
 		t.Fatal(c, err)
 	}
@@ -296,7 +317,8 @@ func TestTornReads(t *testing.T) {
 			}
 		}
 	}
-	if err := changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}); err != nil {
+	if err := changeMember(w.ctx, s, chat.OpRemove,
+		chat.MemberChange{Caller: "ann", ChatID: c.ChatID, UserID: "bob"}); err != nil {
 		t.Error(err)
 	}
 	if reads.between != nil {
@@ -310,7 +332,7 @@ func TestTornReads(t *testing.T) {
 // caller is gone and the request was not seen, is answered like the first (found by
 // the explorer).
 func TestLateLeave(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	healthy := w.service("q", w.store)
 	w.users(healthy, "ann", "bob")
 	id := w.group(healthy, "ann", "bob")
@@ -331,7 +353,7 @@ func TestLateLeave(t *testing.T) {
 // has moved on.
 func TestMemberRequestsReplay(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat", "dan")
 		id := w.group(s, "ann", "bob")
@@ -377,7 +399,7 @@ func TestMemberRequestsReplay(t *testing.T) {
 
 func TestMarkReadAndDelivered(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		var mu sync.Mutex
 		var receipts []table.UserChat
 		s := w.service("p", st, func(c *chat.Config) {
@@ -399,10 +421,12 @@ func TestMarkReadAndDelivered(t *testing.T) {
 			}
 		}
 		// A repetition is reported once more, a lower position is not.
-		if len(receipts) != 3 || receipts[1].ReadSequence != 2 || receipts[2].ReadSequence != 5 || receipts[1].UserID != "bob" || receipts[1].ChatID != id {
+		if len(receipts) != 3 || receipts[1].ReadSequence != 2 || receipts[2].ReadSequence != 5 ||
+			receipts[1].UserID != "bob" || receipts[1].ChatID != id {
 			t.Errorf("%+v", receipts)
 		}
-		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 0}); !errors.Is(err, chat.ErrInvalidArgument) {
+		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 0}); !errors.Is(err,
+			chat.ErrInvalidArgument) {
 			t.Error(err)
 		}
 		before := w.userChat("bob", id)

@@ -16,13 +16,17 @@ import (
 // command that is not a send runs only when its caller has the lead. It waits for the
 // user's turn; the system's own commands have none. ctx, for the function, does not end
 // with the caller's context.
-func (s *Service) exclusive(callerCtx context.Context, user, chatID string, run func(ctx context.Context, q *queue.Chat) error) error {
+func (s *Service) exclusive(
+	callerCtx context.Context, user, chatID string, run func(ctx context.Context, q *queue.Chat) error,
+) error {
 	_, err := s.queues.Submit(callerCtx, chatID, &queue.Command{Caller: user, Run: run})
 	return err
 }
 
 // execute runs a group of commands for package queue.
-func (s *Service) execute(callerCtx context.Context, q *queue.Chat, group []*queue.Command) (outcomes []plan.Outcome, err error) {
+func (s *Service) execute(
+	callerCtx context.Context, q *queue.Chat, group []*queue.Command,
+) (outcomes []plan.Outcome, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			q.Head = table.Head{}

@@ -17,7 +17,7 @@ import (
 // the others the least recently used go.
 func TestMemoryIsBounded(t *testing.T) {
 	ctx := context.Background()
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	s, err := New(ctx, Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Heads: 128})
 	if err != nil {
 		t.Fatal(err)
@@ -28,10 +28,12 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}
 	for i := range 100 {
-		if _, err := s.Send(ctx, Send{Caller: "ann", ChatID: fmt.Sprint("chat_", i), Content: "x"}); !errors.Is(err, ErrNotAMember) {
+		if _, err := s.Send(ctx, Send{Caller: "ann", ChatID: fmt.Sprint("chat_", i), Content: "x"}); !errors.Is(err,
+			ErrNotAMember) {
 			t.Error(err)
 		}
-		if _, err := s.Change(ctx, OpLeave, MemberChange{Caller: "ann", ChatID: fmt.Sprint("chat_", i)}); !errors.Is(err, ErrNotAMember) {
+		if _, err := s.Change(ctx, OpLeave, MemberChange{Caller: "ann", ChatID: fmt.Sprint("chat_", i)}); !errors.Is(err,
+			ErrNotAMember) {
 			t.Error(err)
 		}
 		if err := s.FinishPending(ctx, fmt.Sprint("chat_", i)); err != nil {
@@ -77,7 +79,7 @@ func (s *stuck) Transact(ctx context.Context, p store.Plan) error {
 // The queue of a chat is bounded, and everybody in it is served or refused.
 func TestQueueIsBounded(t *testing.T) {
 	ctx := context.Background()
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	easy, err := New(ctx, Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p"})
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,7 @@ func (s *Service) WaitFor(chatID string, n int) {
 // that have left themselves; the next leader runs them.
 func TestGroupOutlivesItsLeader(t *testing.T) {
 	bg := context.Background()
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	play := &script{Store: st, arrived: make(chan struct{}), next: make(chan func(func() error) error)}
 	current := &struct{ store.Store }{st}
 	s, err := New(bg, Config{Store: current, Clock: time.Now, Generation: "g", Producer: "p"})

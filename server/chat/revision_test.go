@@ -27,7 +27,7 @@ func (b *between) Transact(ctx context.Context, p store.Plan) error {
 // also where another change came between the read of the row and its write.
 func TestARevisionIsOneState(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		reported := map[int64]table.UserChat{}
 		receipts := func(c *chat.Config) {
 			c.Receipt = func(row table.UserChat, _ table.Head) {
@@ -56,12 +56,14 @@ func TestARevisionIsOneState(t *testing.T) {
 		row := out.Row
 		// An engine whose answer was lost may have made a change once more: a revision is
 		// never used again, but may be left out.
-		if err != nil || row.MutedUntil != until || row.ReadSequence != 1 || row.Revision < first+2 || row != w.userChat("bob", id) {
+		if err != nil || row.MutedUntil != until || row.ReadSequence != 1 || row.Revision < first+2 ||
+			row != w.userChat("bob", id) {
 			t.Errorf("%+v, %v", row, err)
 		}
 		b.next = func() { w.send(other, id, "bob", "3") }
 		set(s, chat.MemberSettings{Archived: &yes})
-		if row = w.userChat("bob", id); row.ReadSequence != 3 || !row.Archived || row.Revision < first+4 || reported[row.Revision] != row {
+		if row = w.userChat("bob", id); row.ReadSequence != 3 || !row.Archived || row.Revision < first+4 ||
+			reported[row.Revision] != row {
 			t.Errorf("%+v, reported %+v", row, reported[row.Revision])
 		}
 		// What is delivered is no change of the state.

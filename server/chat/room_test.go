@@ -12,7 +12,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-func (w *world) tooMany(err error, user string) {
+func (w *harness) tooMany(err error, user string) {
 	w.t.Helper()
 	many := new(chat.TooManyChats)
 	if !errors.Is(err, chat.ErrTooManyChats) || !errors.As(err, &many) || many.UserID != user {
@@ -24,7 +24,7 @@ func (w *world) tooMany(err error, user string) {
 // added; leaving one makes room again.
 func TestLimitOfChats(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st, func(c *chat.Config) { c.Chats = 3 })
 		w.users(s, "ann", "bob", "cat", "dan")
 		ids := make([]string, 3)
@@ -46,7 +46,8 @@ func TestLimitOfChats(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.add(s, id, "cat", "bob", table.Member)
-		_, err = s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: ids[0], UserID: "bob", Role: table.Member})
+		_, err = s.Change(w.ctx, chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: ids[0], UserID: "bob", Role: table.Member})
 		w.tooMany(err, "bob")
 		w.check()
 	})
@@ -56,7 +57,7 @@ func TestLimitOfChats(t *testing.T) {
 // limit holds exactly.
 func TestLimitOfChatsAtOnce(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st, func(c *chat.Config) { c.Chats = 5 })
 		owners := numbered("o", 12)
 		w.users(s, append(owners, "bob", "cat")...)
@@ -70,7 +71,8 @@ func TestLimitOfChatsAtOnce(t *testing.T) {
 				}
 			}
 			wg.Go(func() {
-				_, errs[i] = s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: o, ChatID: id, UserID: "bob", Role: table.Member})
+				_, errs[i] = s.Change(w.ctx, chat.OpAdd,
+					chat.MemberChange{Caller: o, ChatID: id, UserID: "bob", Role: table.Member})
 			})
 		}
 		wg.Wait()
@@ -93,13 +95,14 @@ func TestLimitOfChatsAtOnce(t *testing.T) {
 // before the first plan that changes it.
 func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st, func(c *chat.Config) { c.Chats = 4 })
 		w.users(s, "ann", "bob", "cat", "dan")
 		id, other := w.group(s, "ann", "bob", "cat"), w.group(s, "ann", "bob", "cat")
 		older := func() {
 			for _, u := range []string{"ann", "bob", "cat", "dan"} {
-				put := store.Write{Op: store.OpPut, Key: table.UserKey(u), Item: table.User{CreatedAt: 1, Status: table.Active}.Item()}
+				put := store.Write{Op: store.OpPut, Key: table.UserKey(u),
+					Item: table.User{CreatedAt: 1, Status: table.Active}.Item()}
 				if err := st.BatchWrite(w.ctx, []store.Write{put}); err != nil {
 					t.Fatal(err)
 				}
@@ -126,7 +129,8 @@ func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 				return changeMember(w.ctx, s, chat.OpRemove, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cat"})
 			}, "cat", "true 1 1"},
 			{func() error {
-				_, err := s.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: other, UserID: "dan", Role: table.Member})
+				_, err := s.Change(w.ctx, chat.OpAdd,
+					chat.MemberChange{Caller: "ann", ChatID: other, UserID: "dan", Role: table.Member})
 				return err
 			}, "dan", "true 1 1"},
 			{func() error {
@@ -142,7 +146,8 @@ func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 			}
 		}
 		older()
-		if g := w.group(s, "dan", "ann", "bob"); g == "" || chats("dan") != "true 2 1" || chats("ann") != "true 4 1" || chats("bob") != "true 3 1" {
+		if g := w.group(s, "dan", "ann", "bob"); g == "" || chats("dan") != "true 2 1" || chats("ann") != "true 4 1" ||
+			chats("bob") != "true 3 1" {
 			t.Error(chats("dan"), chats("ann"), chats("bob"))
 		}
 		older()
@@ -153,7 +158,7 @@ func TestChatsOfOlderUsersAreCounted(t *testing.T) {
 }
 
 // checkRows holds the users' rows against the memberships.
-func (w *world) checkRows() {
+func (w *harness) checkRows() {
 	w.t.Helper()
 	in := map[string]int64{}
 	roles := map[[2]string]table.Role{}
@@ -176,6 +181,7 @@ func (w *world) checkRows() {
 		if !member || row.Left() || row.Role != role || row.ExpiresAt != 0 || row.ReadSequence < row.JoinedSequence {
 			w.t.Errorf("%s in %s: member %v as %s, row %+v", row.UserID, row.ChatID, member, role, row)
 		}
+		w.checkPeer(row)
 		delete(roles, [2]string{row.UserID, row.ChatID})
 	}
 	for who := range roles {
@@ -184,7 +190,7 @@ func (w *world) checkRows() {
 }
 
 // checkLeft holds the rows of a chat that was left against each other.
-func (w *world) checkLeft(user string, r store.Row) {
+func (w *harness) checkLeft(user string, r store.Row) {
 	w.t.Helper()
 	row := table.UserChatFrom(user, r.Key.SK, r.Item)
 	if strings.HasPrefix(r.Key.SK, "#") {
@@ -192,7 +198,8 @@ func (w *world) checkLeft(user string, r store.Row) {
 		if r.Key != table.LeftLogKey(user, row.ChangedAt, row.ChatID) {
 			w.t.Errorf("%s: %+v", r.Key, row)
 		}
-	} else if it, err := w.store.Get(w.ctx, table.LeftLogKey(user, row.ChangedAt, row.ChatID), store.Strong); err != nil || it == nil {
+	} else if it, err := w.store.Get(w.ctx, table.LeftLogKey(user, row.ChangedAt, row.ChatID), store.Strong); err != nil ||
+		it == nil {
 		w.t.Errorf("%s has no row in order of time: %v", r.Key, err)
 	}
 	if !row.Left() || row.ExpiresAt == 0 {
@@ -204,7 +211,7 @@ func (w *world) checkLeft(user string, r store.Row) {
 // the membership: whoever left cannot send, and can be added again.
 func TestChatsLeftUnderAnEarlierRelease(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")
@@ -212,13 +219,15 @@ func TestChatsLeftUnderAnEarlierRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := w.userChat("bob", id)
-		if err := st.BatchWrite(w.ctx, []store.Write{{Op: store.OpPut, Key: table.UserChatKey("bob", id), Item: left.Item()}}); err != nil {
+		if err := st.BatchWrite(w.ctx,
+			[]store.Write{{Op: store.OpPut, Key: table.UserChatKey("bob", id), Item: left.Item()}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) {
 			t.Error(err)
 		}
-		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}); !errors.Is(err, chat.ErrNotAMember) {
+		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}); !errors.Is(err,
+			chat.ErrNotAMember) {
 			t.Error(err)
 		}
 		w.add(s, id, "ann", "bob", table.Member)

@@ -49,7 +49,7 @@ func (s *strict) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	return s.Store.Query(ctx, q)
 }
 
-func (w *world) events(id string) []event.Event {
+func (w *harness) events(id string) []event.Event {
 	w.t.Helper()
 	var out []event.Event
 	for _, r := range w.scan(store.Events) {
@@ -65,7 +65,9 @@ func (w *world) events(id string) []event.Event {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b event.Event) int { return int(a.GetMetadata().GetVersion() - b.GetMetadata().GetVersion()) })
+	slices.SortFunc(out, func(a, b event.Event) int {
+		return int(a.GetMetadata().GetVersion() - b.GetMetadata().GetVersion())
+	})
 	return out
 }
 
@@ -75,7 +77,7 @@ func (w *world) events(id string) []event.Event {
 // membership_version on, and its time is the server's.
 func TestEveryChange(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		s := w.service("p", &strict{st, t}, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 		w.users(s, "ann", "bob", "cat")
@@ -102,7 +104,8 @@ func TestEveryChange(t *testing.T) {
 				t.Fatal(what, err)
 			}
 			row, h := w.chat(id), w.head(id)
-			if row.Status != table.Active || row.UpdatedAt != now.UnixMilli() || h.MembershipVersion != before.MembershipVersion+1 || row.Version != h.Version {
+			if row.Status != table.Active || row.UpdatedAt != now.UnixMilli() || h.MembershipVersion != before.MembershipVersion+
+				1 || row.Version != h.Version {
 				t.Errorf("change %d: %+v, %+v", what, row, h)
 			}
 		}
@@ -115,7 +118,9 @@ func TestEveryChange(t *testing.T) {
 		if _, err := s.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: id, Sequence: 1}); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "ann", ChatID: id, MutedUntil: new(int64), Procedure: "unmute", RequestID: "r"}); err != nil {
+		if _, err := s.SetMemberSettings(w.ctx,
+			chat.MemberSettings{Caller: "ann", ChatID: id, MutedUntil: new(int64), Procedure: "unmute",
+				RequestID: "r"}); err != nil {
 			t.Error(err)
 		}
 		w.check()
@@ -125,7 +130,7 @@ func TestEveryChange(t *testing.T) {
 // L-015, L-030 to L-033, L-110 to L-114, L-116, L-188, L-189: rows and events of a
 // chat's life, field by field.
 func TestRowsAndEvents(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 	w.users(s, "ann", "bob", "cat")
@@ -144,8 +149,10 @@ func TestRowsAndEvents(t *testing.T) {
 		MemberCount: 3, CreatedAt: at, UpdatedAt: at, Version: 3,
 	}
 	row.DirectUsers = nil
-	if row.ChatID != want.ChatID || row.Type != want.Type || row.Name != want.Name || row.CreatedBy != want.CreatedBy || row.Status != want.Status ||
-		row.MemberCount != want.MemberCount || row.CreatedAt != want.CreatedAt || row.UpdatedAt != want.UpdatedAt || row.Version != want.Version || row.History != want.History {
+	if row.ChatID != want.ChatID || row.Type != want.Type || row.Name != want.Name || row.CreatedBy != want.CreatedBy ||
+		row.Status != want.Status ||
+		row.MemberCount != want.MemberCount || row.CreatedAt != want.CreatedAt || row.UpdatedAt != want.UpdatedAt ||
+		row.Version != want.Version || row.History != want.History {
 		t.Errorf("%+v, want %+v", row, want)
 	}
 	if h := w.head(id); h.Sequence != 0 || h.Version != 3 {
@@ -164,13 +171,16 @@ func TestRowsAndEvents(t *testing.T) {
 	}
 	for i, e := range events {
 		md := e.GetMetadata()
-		if md.GetEventVersion() != 1 || md.GetProducerId() != "p" || md.GetVersion() != int64(i+1) || md.GetMembershipVersion() != int64(i+1) || !md.GetEventTime().AsTime().Equal(now) {
+		if md.GetEventVersion() != 1 || md.GetProducerId() != "p" || md.GetVersion() != int64(i+1) ||
+			md.GetMembershipVersion() != int64(i+1) || !md.GetEventTime().AsTime().Equal(now) {
 			t.Errorf("%v", md)
 		}
 	}
 	made, ok := events[0].(*eventv1.ChatCreated)
-	if !ok || made.GetChatId() != id || made.GetName() != "g" || made.GetStatus() != eventv1.ChatStatus_CHAT_STATUS_ACTIVE || made.GetCreatedBy() != "ann" ||
-		made.GetMemberCount() != 3 || !slices.Equal(made.GetInitialMembers(), []string{"ann", "bob", "cat"}) || !made.GetCreatedAt().AsTime().Equal(now) ||
+	if !ok || made.GetChatId() != id || made.GetName() != "g" ||
+		made.GetStatus() != eventv1.ChatStatus_CHAT_STATUS_ACTIVE || made.GetCreatedBy() != "ann" ||
+		made.GetMemberCount() != 3 || !slices.Equal(made.GetInitialMembers(), []string{"ann", "bob", "cat"}) ||
+		!made.GetCreatedAt().AsTime().Equal(now) ||
 		made.GetChatType() != eventv1.ChatType_CHAT_TYPE_GROUP {
 		t.Errorf("%v", events[0])
 	}
@@ -182,11 +192,14 @@ func TestRowsAndEvents(t *testing.T) {
 	}{
 		{"bob", "ann", eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED, eventv1.MemberRole_MEMBER_ROLE_MEMBER, 3},
 		{"cat", "ann", eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED, eventv1.MemberRole_MEMBER_ROLE_MEMBER, 3},
-		{"bob", "ann", eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED, eventv1.MemberRole_MEMBER_ROLE_ADMIN, 3},
-		{"bob", "bob", eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED, eventv1.MemberRole_MEMBER_ROLE_ADMIN, 2}, // L-092
+		{"bob", "ann", eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED, eventv1.MemberRole_MEMBER_ROLE_ADMIN,
+			3},
+		// L-092
+		{"bob", "bob", eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED, eventv1.MemberRole_MEMBER_ROLE_ADMIN, 2},
 	} {
 		e, ok := events[i+1].(*eventv1.MembershipChanged)
-		if !ok || e.GetChatId() != id || e.GetUserId() != want.user || e.GetChangedBy() != want.by || e.GetChangeType() != want.kind ||
+		if !ok || e.GetChatId() != id || e.GetUserId() != want.user || e.GetChangedBy() != want.by ||
+			e.GetChangeType() != want.kind ||
 			e.GetRole() != want.role || e.GetMemberCountAfter() != want.count || !e.GetChangedAt().AsTime().Equal(now) {
 			t.Errorf("%v, want %v", events[i+1], want)
 		}
@@ -197,7 +210,7 @@ func TestRowsAndEvents(t *testing.T) {
 // store at its version or beyond.
 func TestCommitsAreToldAfterTheStoreHasThem(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		reported := 0
 		s := w.service("p", st, func(c *chat.Config) {
 			c.Committed = func(c chat.Commit) {
@@ -225,7 +238,7 @@ func TestCommitsAreToldAfterTheStoreHasThem(t *testing.T) {
 // way of, goes again and is complete in the end.
 func TestThrottledCreation(t *testing.T) {
 	for _, err := range []error{store.ErrThrottled, store.ErrConflict} {
-		w := newWorld(t, dynamotest.Store(t, time.Now))
+		w := newHarness(t, dynamotest.Store(t, time.Now))
 		g := newGate(w.store)
 		s := w.service("p", g)
 		users := numbered("u", 99)
@@ -273,17 +286,19 @@ func (o *often) Transact(ctx context.Context, p store.Plan) error {
 // L-043: while a group's members are on their way in, those who are in can send,
 // and the others are no members yet.
 func TestSendDuringCreation(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	s := w.service("p", w.store)
 	w.users(s, "ann", "bob", "cat")
 	dying := &crash{Store: w.store}
 	dying.left.Store(1)
-	c, err := w.service("d", dying).CreateGroup(w.ctx, chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
+	c, err := w.service("d", dying).CreateGroup(w.ctx,
+		chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob", "cat"}})
 	if err != nil || c.Incomplete == nil {
 		t.Fatal(c, err)
 	}
 	w.send(s, c.ChatID, "ann", "x")
-	if _, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: c.ChatID, Content: "x"}); !errors.Is(err, chat.ErrNotAMember) {
+	if _, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: c.ChatID, Content: "x"}); !errors.Is(err,
+		chat.ErrNotAMember) {
 		t.Error(err)
 	}
 	if err := s.FinishPending(w.ctx, c.ChatID); err != nil {
@@ -299,7 +314,9 @@ func TestSendDuringCreation(t *testing.T) {
 func TestWhoReadsTheCount(t *testing.T) {
 	allowed := map[string]bool{
 		"mayAdd": true, "mayShrink": true, // the size
-		"add": true, "changeRole": true, "updateRole": true, "remove": true, "updateCount": true, "CorrectCount": true, "updateChat": true, // what plans write
+		// what plans write
+		"add": true, "changeRole": true, "updateRole": true, "remove": true, "updateCount": true, "CorrectCount": true,
+		"updateChat": true, "depart": true,
 		"Direct": true, "Group": true, "create": true, "Chunk": true, "ChatOf": true,
 	}
 	found := 0
@@ -367,7 +384,8 @@ func walk(t *testing.T, dir string, visit func(file string, f *ast.File)) {
 // L-008, L-194 to L-197: the tables of the ADR, and ours.
 func TestTables(t *testing.T) {
 	want := []store.Table{
-		"users", "chats", "chat_memberships", "messages", "chat_counters", "idempotency_keys", "delivery_state", "sessions", "otp_requests", "direct_chat_index",
+		"users", "chats", "chat_memberships", "messages", "chat_counters", "idempotency_keys", "delivery_state", "sessions",
+		"otp_requests", "direct_chat_index",
 		"outbox", "pending_members", "consumer_attempts", "dead_letters", "subscriptions",
 	}
 	for _, d := range store.Tables() {

@@ -16,35 +16,54 @@ import (
 // the message may be stored, which a repetition with the same ClientMessageID, that of
 // the *OpenError, finds out.
 func (s *Service) Send(ctx context.Context, r Send) (Sent, error) {
-	if r.ClientMessageID == "" {
+	return s.store(ctx, r, s.cfg.Forward)
+}
+
+// Accept is Send for a message that another process has forwarded: it goes no further.
+func (s *Service) Accept(ctx context.Context, r Send) (Sent, error) { return s.store(ctx, r, nil) }
+
+type forward = func(context.Context, Send) (Sent, bool)
+
+func (s *Service) store(ctx context.Context, r Send, elsewhere forward) (Sent, error) {
+	fresh := r.ClientMessageID == ""
+	if fresh {
 		r.ClientMessageID = uuid.NewString()
 	}
 	m, err := r.Message()
 	if err != nil {
 		return Sent{}, err
 	}
+	m.Fresh = fresh
 	if err := s.begin(m.Caller, m.ChatID); err != nil {
 		return Sent{}, err
 	}
 	defer s.admission.End(m.Caller, m.ChatID)
-	sent, err := s.send(ctx, m)
+	sent, err := s.send(ctx, m, elsewhere)
 	if err != nil {
 		return Sent{}, open("client_message_id", m.ClientMessageID, err)
 	}
 	return sent, nil
 }
 
-func (s *Service) send(ctx context.Context, m *command.Message) (Sent, error) {
+func (s *Service) send(ctx context.Context, m *command.Message, elsewhere forward) (Sent, error) {
 	sent, allowed, err := s.mayEnqueue(ctx, m)
 	if !allowed {
 		return sent, err
+	}
+	if elsewhere != nil && s.queues.Contended(m.ChatID, s.cfg.Clock()) {
+		if sent, ok := elsewhere(ctx, m.Send); ok {
+			return sent, nil
+		}
+		m.Fresh = false // whatever became of it there
 	}
 	return s.queues.Submit(ctx, m.ChatID, &queue.Command{Caller: m.Caller, Send: m})
 }
 
 // executeSends stores the messages of a group in one plan. Those whose own conditions
 // fail get their outcome, and the others share another plan.
-func (s *Service) executeSends(callerCtx, ctx context.Context, q *queue.Chat, group []*queue.Command) ([]plan.Outcome, error) {
+func (s *Service) executeSends(
+	callerCtx, ctx context.Context, q *queue.Chat, group []*queue.Command,
+) ([]plan.Outcome, error) {
 	sends := newSendGroup(group)
 	if err := s.ensureHead(ctx, q); err != nil {
 		return nil, err
@@ -58,6 +77,7 @@ func (s *Service) executeSends(callerCtx, ctx context.Context, q *queue.Chat, gr
 		if err != nil {
 			return nil, err
 		}
+		sends.planned()
 		err = s.commit(callerCtx, ctx, q, p, nil)
 		if err == nil {
 			q.LastEnd = s.cfg.Clock()
@@ -70,6 +90,9 @@ func (s *Service) executeSends(callerCtx, ctx context.Context, q *queue.Chat, gr
 		if failed := conditionError(err); failed != nil {
 			var outcomes []plan.Outcome
 			outcomes, q.Head, err = p.Conflicts(failed, sends.open)
+			if q.Head.Version > p.Base.Version {
+				q.Lost(s.cfg.Clock())
+			}
 			s.suspectSenders(sends.open, outcomes)
 			sends.decide(outcomes)
 			sends.fromRows = sends.fromRows || err != nil
@@ -105,6 +128,14 @@ func newSendGroup(group []*queue.Command) *sendGroup {
 		g.outcomes[i].Retry, g.open[i] = true, c.Send
 	}
 	return g
+}
+
+// planned notes that the ids of the open messages are in a plan: whatever becomes of it,
+// another one looks whether they were recorded.
+func (g *sendGroup) planned() {
+	for _, m := range g.open {
+		m.Fresh = false
+	}
 }
 
 // stored gives the open messages what their plan made of them.

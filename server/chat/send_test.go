@@ -21,7 +21,7 @@ import (
 // for every version once and in order.
 func TestSendsShareTheQueue(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "cat")
 		id := w.group(s, "ann", "bob", "cat")
@@ -48,17 +48,20 @@ func TestSendsShareTheQueue(t *testing.T) {
 
 func TestSendAnswersAndStores(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s := w.service("p", st)
 		w.users(s, "ann", "bob", "eve")
 		id := w.group(s, "ann", "bob")
 		text := strings.Repeat("ü", 100)
-		sent, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: id, ClientMessageID: "c-1", Content: text, ContentType: 1})
-		if err != nil || sent.Sequence != 1 || sent.Version != 3 || !strings.HasPrefix(sent.MessageID, "msg_") || sent.ClientMessageID != "c-1" {
+		sent, err := s.Send(w.ctx, chat.Send{Caller: "bob", ChatID: id, ClientMessageID: "c-1", Content: text,
+			ContentType: 1})
+		if err != nil || sent.Sequence != 1 || sent.Version != 3 || !strings.HasPrefix(sent.MessageID, "msg_") ||
+			sent.ClientMessageID != "c-1" {
 			t.Fatal(sent, err)
 		}
 		h := w.head(id)
-		if h.LastSender != "bob" || h.LastSequence != 1 || h.LastPreview != strings.Repeat("ü", 64) || h.ChangedAt != sent.CreatedAt {
+		if h.LastSender != "bob" || h.LastSequence != 1 || h.LastPreview != strings.Repeat("ü", 64) ||
+			h.ChangedAt != sent.CreatedAt {
 			t.Errorf("head %+v", h)
 		}
 		row := w.userChat("bob", id)
@@ -72,14 +75,16 @@ func TestSendAnswersAndStores(t *testing.T) {
 			req  chat.Send
 			want error
 		}{
-			"L-141 non-member":     {chat.Send{Caller: "eve", ChatID: id, Content: "x"}, chat.ErrNotAMember},
-			"L-146 no such chat":   {chat.Send{Caller: "ann", ChatID: chat.NewID("chat_"), Content: "x"}, chat.ErrNotAMember},
-			"no content":           {chat.Send{Caller: "ann", ChatID: id}, chat.ErrInvalidArgument},
-			"too much content":     {chat.Send{Caller: "ann", ChatID: id, Content: strings.Repeat("x", 16<<10+1)}, chat.ErrInvalidArgument},
-			"no UTF-8":             {chat.Send{Caller: "ann", ChatID: id, Content: "\xff"}, chat.ErrInvalidArgument},
-			"separator in user":    {chat.Send{Caller: "a#b", ChatID: id, Content: "x"}, chat.ErrInvalidArgument},
-			"separator in request": {chat.Send{Caller: "ann", ChatID: id, Content: "x", ClientMessageID: "a#b"}, chat.ErrInvalidArgument},
-			"no chat":              {chat.Send{Caller: "ann", Content: "x"}, chat.ErrInvalidArgument},
+			"L-141 non-member":   {chat.Send{Caller: "eve", ChatID: id, Content: "x"}, chat.ErrNotAMember},
+			"L-146 no such chat": {chat.Send{Caller: "ann", ChatID: chat.NewID("chat_"), Content: "x"}, chat.ErrNotAMember},
+			"no content":         {chat.Send{Caller: "ann", ChatID: id}, chat.ErrInvalidArgument},
+			"too much content": {chat.Send{Caller: "ann", ChatID: id, Content: strings.Repeat("x", 16<<10+1)},
+				chat.ErrInvalidArgument},
+			"no UTF-8":          {chat.Send{Caller: "ann", ChatID: id, Content: "\xff"}, chat.ErrInvalidArgument},
+			"separator in user": {chat.Send{Caller: "a#b", ChatID: id, Content: "x"}, chat.ErrInvalidArgument},
+			"separator in request": {chat.Send{Caller: "ann", ChatID: id, Content: "x", ClientMessageID: "a#b"},
+				chat.ErrInvalidArgument},
+			"no chat": {chat.Send{Caller: "ann", Content: "x"}, chat.ErrInvalidArgument},
 		} {
 			if _, err := s.Send(w.ctx, c.req); !errors.Is(err, c.want) {
 				t.Errorf("%s: %v", name, err)
@@ -92,7 +97,7 @@ func TestSendAnswersAndStores(t *testing.T) {
 
 func TestSendReplays(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		s, other := w.service("p", st), w.service("q", st)
 		w.users(s, "ann", "bob")
 		id := w.group(s, "ann", "bob")
@@ -136,7 +141,7 @@ func TestSendReplays(t *testing.T) {
 // is stored once and all get the same answer.
 func TestConcurrentReplays(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		services := []*chat.Service{w.service("p", st), w.service("q", st)}
 		w.users(services[0], "ann", "bob")
 		id := w.group(services[0], "ann", "bob")
@@ -152,7 +157,8 @@ func TestConcurrentReplays(t *testing.T) {
 					if r%4 == 0 && n == 0 {
 						content = "other"
 					}
-					sent, err := services[n%2].Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, ClientMessageID: key, Content: content})
+					sent, err := services[n%2].Send(w.ctx,
+						chat.Send{Caller: "ann", ChatID: id, ClientMessageID: key, Content: content})
 					mu.Lock()
 					defer mu.Unlock()
 					if errors.Is(err, chat.ErrKeyReused) {
@@ -176,7 +182,8 @@ func TestConcurrentReplays(t *testing.T) {
 				if !a.Replayed {
 					fresh++
 				}
-				if a.MessageID != all[0].MessageID || a.Sequence != all[0].Sequence || a.Version != all[0].Version || a.CreatedAt != all[0].CreatedAt {
+				if a.MessageID != all[0].MessageID || a.Sequence != all[0].Sequence || a.Version != all[0].Version ||
+					a.CreatedAt != all[0].CreatedAt {
 					t.Errorf("%s: %+v and %+v", key, a, all[0])
 				}
 			}
@@ -193,7 +200,7 @@ func TestConcurrentReplays(t *testing.T) {
 // of strangers and repetitions.
 func TestGroupDropsOnlyWhatFailed(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
-		w := newWorld(t, st)
+		w := newHarness(t, st)
 		hold := newGate(st)
 		s := w.service("p", hold)
 		w.users(s, "ann", "bob", "eve")
@@ -232,7 +239,7 @@ func TestGroupDropsOnlyWhatFailed(t *testing.T) {
 
 // The context of a caller concerns that caller only.
 func TestCancelledCallers(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -279,7 +286,7 @@ func TestCancelledCallers(t *testing.T) {
 // A leader whose context ends while it would wait for a retry goes, and the others
 // of its group are carried out.
 func TestLeaderGoesBeforeARetry(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -319,7 +326,7 @@ func TestLeaderGoesBeforeARetry(t *testing.T) {
 // A leader that leaves takes neither its group nor the repetitions of its own send
 // with it.
 func TestRepetitionsOutliveTheLeader(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
@@ -359,13 +366,14 @@ func TestRepetitionsOutliveTheLeader(t *testing.T) {
 
 // A panic in a hook or in the store ends the group it happened in, and nothing else.
 func TestPanicDoesNotWedgeTheChat(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	hold := newGate(w.store)
 	s := w.service("p", hold)
 	w.users(s, "ann", "bob")
 	id := w.group(s, "ann", "bob")
 	hold.failNext(nil, func() { panic("store") })
-	if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrPanic) || !strings.Contains(err.Error(), "store") {
+	if _, err := s.Send(w.ctx, chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, chat.ErrPanic) ||
+		!strings.Contains(err.Error(), "store") {
 		t.Error(err)
 	}
 	hold.close()
@@ -397,7 +405,7 @@ func TestPanicDoesNotWedgeTheChat(t *testing.T) {
 // A command that a clock a year ahead dated does not date the chat for a year: neither
 // its next message nor its place in lists, nor what a user changes for themselves.
 func TestAClockThatJumpedDatesNothing(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	now := time.UnixMilli(2_000_000_000_000)
 	s := w.service("p", w.store, func(c *chat.Config) { c.Clock = func() time.Time { return now } })
 	w.users(s, "ann", "bob")
@@ -419,7 +427,8 @@ func TestAClockThatJumpedDatesNothing(t *testing.T) {
 		t.Errorf("bob's row is %+v, %v", read.Row, err)
 	}
 	archived := true
-	own, err := s.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "ann", ChatID: id, Archived: &archived, Procedure: "archive"})
+	own, err := s.SetMemberSettings(w.ctx,
+		chat.MemberSettings{Caller: "ann", ChatID: id, Archived: &archived, Procedure: "archive"})
 	if err != nil || own.Row.ChangedAt < 2_000_000_001_000 || own.Row.ChangedAt > 2_000_000_002_000 {
 		t.Errorf("ann's row is %+v, %v", own.Row, err)
 	}
@@ -427,7 +436,7 @@ func TestAClockThatJumpedDatesNothing(t *testing.T) {
 
 // Stamps never go back with a clock that does, by up to five minutes, also over a restart.
 func TestStampsNeverGoBack(t *testing.T) {
-	w := newWorld(t, dynamotest.Store(t, time.Now))
+	w := newHarness(t, dynamotest.Store(t, time.Now))
 	now := time.UnixMilli(2_000_000_000_000)
 	clock := func(c *chat.Config) { c.Clock = func() time.Time { return now } }
 	s := w.service("p", w.store, clock)

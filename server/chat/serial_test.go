@@ -179,15 +179,18 @@ func checkSerial(t *testing.T, model porcupine.Model, history []porcupine.Operat
 
 // serialHistory lets clients use one chat through two processes, each with its own way
 // to the store.
-func serialHistory(t *testing.T, st store.Store, ways [2]store.Store, seed uint64) (*world, []porcupine.Operation, group) {
-	w := newWorld(t, st)
+func serialHistory(
+	t *testing.T, st store.Store, ways [2]store.Store, seed uint64,
+) (*harness, []porcupine.Operation, group) {
+	w := newHarness(t, st)
 	small := func(c *chat.Config) { c.Members = serialSize }
 	services := []*chat.Service{w.service("p", ways[0], small), w.service("q", ways[1], small)}
 	users := numbered(fmt.Sprintf("s%d_", seed), 6)
 	healthy := w.service("h", st, small)
 	w.users(healthy, users...)
 	id := w.group(healthy, users[0], users[1], users[2])
-	if _, err := healthy.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: users[0], ChatID: id, UserID: users[1], Role: table.Admin}); err != nil {
+	if _, err := healthy.Change(w.ctx, chat.OpRole,
+		chat.MemberChange{Caller: users[0], ChatID: id, UserID: users[1], Role: table.Admin}); err != nil {
 		t.Fatal(err)
 	}
 	start := group{version: w.head(id).Version}
@@ -201,7 +204,8 @@ func serialHistory(t *testing.T, st store.Store, ways [2]store.Store, seed uint6
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(client)))
 			for i := range 8 {
-				c := call{op: []chat.Operation{chat.OpAdd, chat.OpAdd, chat.OpRemove, chat.OpRemove, chat.OpLeave, chat.OpRole, "send"}[rng.IntN(7)],
+				c := call{op: []chat.Operation{chat.OpAdd, chat.OpAdd, chat.OpRemove, chat.OpRemove, chat.OpLeave, chat.OpRole,
+					"send"}[rng.IntN(7)],
 					caller: rng.IntN(3), user: rng.IntN(6), role: table.Member}
 				if rng.IntN(3) == 0 {
 					c.caller = rng.IntN(6)
@@ -229,7 +233,7 @@ func serialHistory(t *testing.T, st store.Store, ways [2]store.Store, seed uint6
 }
 
 // perform carries a call out.
-func perform(w *world, s *chat.Service, id string, users []string, c call, request string) reply {
+func perform(w *harness, s *chat.Service, id string, users []string, c call, request string) reply {
 	var err error
 	var r reply
 	if c.op == "send" {
@@ -238,7 +242,8 @@ func perform(w *world, s *chat.Service, id string, users []string, c call, reque
 		r.version = sent.Version
 	} else {
 		var out chat.Changed
-		out, err = s.Change(w.ctx, c.op, chat.MemberChange{Caller: users[c.caller], ChatID: id, UserID: users[c.user], Role: c.role, RequestID: request})
+		out, err = s.Change(w.ctx, c.op,
+			chat.MemberChange{Caller: users[c.caller], ChatID: id, UserID: users[c.user], Role: c.role, RequestID: request})
 		if c.op == chat.OpAdd {
 			r.version = out.Member.Version
 		}
@@ -246,12 +251,14 @@ func perform(w *world, s *chat.Service, id string, users []string, c call, reque
 	if err == nil {
 		return r
 	}
-	for _, is := range []error{chat.ErrNotAMember, chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrAlreadyMember, chat.ErrChatFull, chat.ErrMemberNotFound} {
+	for _, is := range []error{chat.ErrNotAMember, chat.ErrForbidden, chat.ErrInvalidOperation, chat.ErrAlreadyMember,
+		chat.ErrChatFull, chat.ErrMemberNotFound} {
 		if errors.Is(err, is) {
 			return reply{err: is.Error()}
 		}
 	}
-	if !errors.Is(err, store.ErrAmbiguous) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrThrottled) && !errors.Is(err, context.Canceled) {
+	if !errors.Is(err, store.ErrAmbiguous) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrThrottled) &&
+		!errors.Is(err, context.Canceled) {
 		w.t.Errorf("%+v: %v", c, err)
 	}
 	return reply{unknown: true}

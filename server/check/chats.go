@@ -110,7 +110,8 @@ func (p *chats) chat(id string) error {
 		p.unchecked[id] = p.unchecked[id] || ahead
 		return err
 	}
-	for _, check := range []func(*storedChat, *derive.Chat) error{p.head, p.row, p.pendingRow, p.memberRows, p.userRows, p.leftRows, p.pair, p.unpublished} {
+	for _, check := range []func(*storedChat, *derive.Chat) error{p.head, p.row, p.pendingRow, p.memberRows, p.userRows,
+		p.leftRows, p.pair, p.unpublished} {
 		if err := check(o, d); err != nil {
 			return err
 		}
@@ -166,7 +167,8 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 	if d.Head.Version > 0 {
 		return d, true, nil
 	}
-	return d, false, p.found(EventWrong, place(string(store.Events)+"/"+o.id), "there are rows of a chat without events", restoreBackup+"; nothing else of this chat was checked")
+	return d, false, p.found(EventWrong, place(string(store.Events)+"/"+o.id), "there are rows of a chat without events",
+		restoreBackup+"; nothing else of this chat was checked")
 }
 
 func decode(row store.Row, bad error) (event.Event, string, error) {
@@ -189,7 +191,8 @@ func (p *chats) message(want table.Message) error {
 	p.report.Messages++
 	key := table.MessageKey(want.ChatID, want.Sequence)
 	for p.messages.at(want.ChatID) && p.messages.row.Key.SK < key.SK {
-		if err := p.found(MessageWrong, p.messages.row.Key, "no event has this message", "nothing else says whether it was sent: "+restoreBackup); err != nil {
+		if err := p.found(MessageWrong, p.messages.row.Key, "no event has this message",
+			"nothing else says whether it was sent: "+restoreBackup); err != nil {
 			return err
 		}
 		if err := p.messages.advance(); err != nil {
@@ -252,13 +255,15 @@ func (p *chats) ahead(o *storedChat, d *derive.Chat) (bool, error) {
 	if head.Version <= d.Head.Version && head.Sequence <= d.Head.Sequence {
 		return false, nil
 	}
-	what := fmt.Sprintf("it is at version %d, message %d; the events end with version %d, message %d", head.Version, head.Sequence, d.Head.Version, d.Head.Sequence)
+	what := fmt.Sprintf("it is at version %d, message %d; the events end with version %d, message %d", head.Version,
+		head.Sequence, d.Head.Version, d.Head.Sequence)
 	return true, p.found(HeadAhead, table.HeadKey(o.id), what, "acknowledged changes are missing: "+restoreBackup)
 }
 
 // waiting lists a chat's rows of the outbox.
 func (p *chats) waiting(id string) (list []table.Outbox, err error) {
-	q := store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~", Consistency: store.Strong}
+	q := store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), From: id + "#", To: id + "#~",
+		Consistency: store.Strong}
 	for row, err := range store.QueryAll(p.ctx, p.st, q) {
 		if err != nil {
 			return nil, ignoreCorrupt(err)
@@ -288,5 +293,6 @@ func (p *chats) unpublished(o *storedChat, _ *derive.Chat) error {
 	first := o.lost[0]
 	what := fmt.Sprintf("%d events from version %d on are neither in the log nor in the outbox", len(o.lost), first)
 	slices.Reverse(o.lost)
-	return p.found(EventUnpublished, table.EventKey(o.id, first), what, "--repair puts them into the outbox, from where they are published", restore.Rows(o.id, o.lost, p.now.UnixMilli())...)
+	return p.found(EventUnpublished, table.EventKey(o.id, first), what,
+		"--repair puts them into the outbox, from where they are published", restore.Rows(o.id, o.lost, p.now.UnixMilli())...)
 }

@@ -59,6 +59,7 @@ const (
 	OutboxWrong      Kind = "outbox_wrong"      // outbox
 	EventUnpublished Kind = "event_unpublished" // neither in the log nor in the outbox
 	SchemaWrong      Kind = "schema_wrong"      // schemas
+	TopicWrong       Kind = "topic_wrong"       // the log of a topic
 	ExpiryWrong      Kind = "expiry_wrong"      // index of expiries
 )
 
@@ -98,7 +99,10 @@ type Report struct {
 	Events       int64
 	Users        int64
 	Rows         int64
-	Took         time.Duration
+	Topics       int64 // with messages, or that had some
+	// TopicMessages are those of topics.
+	TopicMessages int64
+	Took          time.Duration
 }
 
 // shown bounds the lines about findings of one kind.
@@ -149,14 +153,16 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 
 func (c *checker) run() error {
 	if c.Key != nil {
-		c.record(Finding{Kind: KeyMissing, Where: "auth.key", What: c.Key.Error(), Remedy: "put it back: with another one all sessions end"})
+		c.record(Finding{Kind: KeyMissing, Where: "auth.key", What: c.Key.Error(),
+			Remedy: "put it back: with another one all sessions end"})
 	}
 	steps := []struct {
 		name string
 		do   func() error
 	}{
 		{"table files", c.files}, {"event log", c.eventLog}, {"chats", c.chats}, {"users", c.users}, {"outbox", c.outbox},
-		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"other tables", c.others}, {"expiries", c.expiries},
+		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"topics", c.topicLogs},
+		{"other tables", c.others}, {"expiries", c.expiries},
 	}
 	for _, s := range steps {
 		c.progress.step = s.name
@@ -197,7 +203,8 @@ func (c *checker) record(f Finding) {
 }
 
 // invisible are kinds that no client can observe.
-var invisible = map[Kind]bool{OutboxWrong: true, EventUnpublished: true, RequestWrong: true, SchemaWrong: true, ExpiryWrong: true}
+var invisible = map[Kind]bool{OutboxWrong: true, EventUnpublished: true, RequestWrong: true, SchemaWrong: true,
+	ExpiryWrong: true}
 
 // write writes rows. Before the first row that clients may have seen the store gets a new
 // generation, so that they synchronise from the start. The generation comes first, because

@@ -11,6 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/raw"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
 // noRepairs is why an incomplete store is not repaired: rows that depend on missing data
@@ -40,7 +41,8 @@ func (c *checker) files() error {
 		}
 		if err := raw.Verify(f.Path); err != nil {
 			c.noRepair = noRepairs
-			if err := c.found(FileDamaged, place(f.Path), fmt.Sprintf("it cannot be read as it was written: %.200s", err), restoreBackup); err != nil {
+			if err := c.found(FileDamaged, place(f.Path), fmt.Sprintf("it cannot be read as it was written: %.200s", err),
+				restoreBackup); err != nil {
 				return err
 			}
 		}
@@ -49,9 +51,19 @@ func (c *checker) files() error {
 	}
 	n, err := c.Data.Raw.Strays()
 	if err == nil && n > 0 {
-		err = c.found(KeyUnknown, place("store"), fmt.Sprintf("%d keys belong to no table", n), "a newer version may have written them; they do no harm")
+		err = c.found(KeyUnknown, place("store"), fmt.Sprintf("%d keys belong to no table", n),
+			"a newer version may have written them; they do no harm")
 	}
 	return err
+}
+
+// topicLogs reads the logs of topics.
+func (c *checker) topicLogs() error {
+	seen, err := commitlog.Inspect(c.ctx, c.Data.TopicLogs, c.progress.row, func(where, what string) error {
+		return c.found(TopicWrong, place(where), what, "messages cannot be read there, the others can; "+restoreBackup)
+	})
+	c.report.Topics, c.report.TopicMessages = seen.Topics, seen.Messages
+	return ignoreCorrupt(err)
 }
 
 // published are the events in the log.
@@ -99,7 +111,8 @@ func (c *checker) eventLog() error {
 		fixed = true
 	}
 	for _, l := range lines {
-		f := Finding{Kind: LogDamaged, Where: "log", What: l, Remedy: "--repair, or the next start, mends it and publishes again what the store has", Fixed: fixed}
+		f := Finding{Kind: LogDamaged, Where: "log", What: l,
+			Remedy: "--repair, or the next start, mends it and publishes again what the store has", Fixed: fixed}
 		if fixed {
 			f.Remedy = "repaired"
 		}
@@ -140,7 +153,9 @@ func (c *checker) partition(log *published, p kafka.Partition) error {
 		return ignoreCorrupt(err) // the row is looked at with its chat
 	}
 	c.noRepair = cmp.Or(c.noRepair, noRepairs)
-	return c.found(DataMissing, key, fmt.Sprintf("the log has this event (%s), the store does not", p), "the server does not start either: put the files back, restore a backup, or start once with --accept-loss "+c.Data.Store.Generation())
+	return c.found(DataMissing, key, fmt.Sprintf("the log has this event (%s), the store does not", p),
+		"the server does not start either: put the files back, restore a backup, or start once with --accept-loss "+
+			c.Data.Store.Generation())
 }
 
 // short is the first few entries of a list.

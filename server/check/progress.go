@@ -34,7 +34,8 @@ func (p *progress) row() {
 	rate := float64(p.rows) / now.Sub(p.began).Seconds()
 	left := "so far"
 	if p.total > p.rows {
-		left = fmt.Sprintf("of about %d, about %s left", p.total, (time.Duration(float64(p.total-p.rows)/rate) * time.Second).Round(time.Second))
+		left = fmt.Sprintf("of about %d, about %s left", p.total,
+			(time.Duration(float64(p.total-p.rows)/rate) * time.Second).Round(time.Second))
 	}
 	fmt.Fprintf(p.out, "checking %s: %d rows %s (%.0f rows/s)\n", p.step, p.rows, left, rate)
 }

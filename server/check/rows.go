@@ -86,7 +86,8 @@ func (p *chats) pendingRow(o *storedChat, c *derive.Chat) error {
 		if o.pending == nil && bad == nil {
 			return nil
 		}
-		return p.found(PendingWrong, key, "the events say that nobody is on the way in", "--repair removes the row", remove(key))
+		return p.found(PendingWrong, key, "the events say that nobody is on the way in", "--repair removes the row",
+			remove(key))
 	}
 	var d differences
 	if have := table.PendingFrom(o.id, o.pending); !slices.Equal(have.Members, want.Members) {
@@ -113,7 +114,8 @@ func (p *chats) memberRows(o *storedChat, c *derive.Chat) error {
 	}
 	for _, user := range slices.Sorted(maps.Keys(o.members)) {
 		key := table.MembershipKey(o.id, user)
-		if err := p.found(MemberWrong, key, "the events say that this user is not a member", "--repair removes the row", remove(key)); err != nil {
+		if err := p.found(MemberWrong, key, "the events say that this user is not a member", "--repair removes the row",
+			remove(key)); err != nil {
 			return err
 		}
 	}
@@ -174,6 +176,14 @@ func mended(have, want table.UserChat, last int64) (table.UserChat, differences)
 		d = append(d, fmt.Sprintf("delivered_sequence is %d, the chat has %d messages", have.DeliveredSequence, last))
 		row.DeliveredSequence = min(max(have.DeliveredSequence, want.DeliveredSequence), last)
 	}
+	if have.Peer != "" { // nor have they this
+		d.str("peer", have.Peer, want.Peer)
+		row.Peer = want.Peer
+	}
+	if have.PeerReadSequence < 0 || have.PeerReadSequence > last {
+		d = append(d, fmt.Sprintf("peer_read_sequence is %d, the chat has %d messages", have.PeerReadSequence, last))
+		row.PeerReadSequence = min(max(have.PeerReadSequence, 0), last)
+	}
 	if have.LeftVersion != 0 || have.ExpiresAt != 0 {
 		d = append(d, "it says that the user left, the events do not")
 		row.LeftVersion, row.ExpiresAt = 0, 0
@@ -189,7 +199,8 @@ func (p *chats) leftRows(_ *storedChat, c *derive.Chat) error {
 		if want.ExpiresAt <= p.now.Unix() {
 			continue
 		}
-		for _, key := range []store.Key{table.LeftKey(user, want.ChatID), table.LeftLogKey(user, want.ChangedAt, want.ChatID)} {
+		for _, key := range []store.Key{table.LeftKey(user, want.ChatID),
+			table.LeftLogKey(user, want.ChangedAt, want.ChatID)} {
 			it, bad, err := p.get(key)
 			if err != nil {
 				return err
@@ -222,13 +233,15 @@ func (p *chats) pair(o *storedChat, c *derive.Chat) error {
 	}
 	var d differences
 	d.str("chat_id", table.DirectIndexFrom(it).ChatID, o.id)
-	return p.compare(PairWrong, key, it != nil, bad, d, put(key, table.DirectIndex{ChatID: o.id, CreatedAt: c.Row.CreatedAt}.Item()))
+	return p.compare(PairWrong, key, it != nil, bad,
+		d, put(key, table.DirectIndex{ChatID: o.id, CreatedAt: c.Row.CreatedAt}.Item()))
 }
 
 // request compares the idempotency row of a send, until it expires.
 func (p *chats) request(m table.Message) error {
 	const margin = 60 * 60 // seconds; clocks differ
-	sent := command.Send{Caller: m.SenderID, ChatID: m.ChatID, ClientMessageID: m.ClientMessageID, Content: m.Content, ContentType: m.ContentType}.Idempotency()
+	sent := command.Send{Caller: m.SenderID, ChatID: m.ChatID, ClientMessageID: m.ClientMessageID, Content: m.Content,
+		ContentType: m.ContentType}.Idempotency()
 	want := table.Request{
 		Scope: sent.Key, Hash: sent.Hash, ChatID: m.ChatID, MessageID: m.MessageID, Sequence: m.Sequence, Version: m.Version,
 		CreatedAt: m.CreatedAt, ExpiresAt: m.CreatedAt/1000 + int64(table.SendRetention.Seconds()),
@@ -247,7 +260,7 @@ func (p *chats) request(m table.Message) error {
 	d.num("sequence", have.Sequence, want.Sequence)
 	d.num("version", have.Version, want.Version)
 	d.str("chat_id", have.ChatID, want.ChatID)
-	if string(have.Hash) != string(want.Hash) {
+	if !sent.Matches(have.Hash) {
 		d = append(d, "hash is not the message's")
 	}
 	return p.compare(RequestWrong, key, it != nil, bad, d, put(key, want.Item()))

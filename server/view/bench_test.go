@@ -62,7 +62,10 @@ func BenchmarkSync(b *testing.B) {
 				})
 			}
 			run("nothing", 0, func() int { return pagesOf(b, r, "bob", r.NewToken("bob", from(now))) })
-			run("changed", 10, func() int { return pagesOf(b, r, "bob", r.NewToken("bob", from(now.Add(-time.Hour-58*time.Minute)))) })
+			run("changed", 10, func() int {
+				return pagesOf(b, r, "bob",
+					r.NewToken("bob", from(now.Add(-time.Hour-58*time.Minute))))
+			})
 			run("first page", min(n, 100), func() int {
 				res, err := r.Sync(b.Context(), "bob", &deliveryv1.SyncRequest{})
 				if err != nil {
@@ -183,12 +186,15 @@ func writeChats(b *testing.B, s store.Store, user string, n int, now time.Time) 
 		id := fmt.Sprintf("chat_%026d", i*7919%1_000_003) // in no order of time
 		at := now.Add(-time.Duration(i) * 6 * time.Minute).UnixMilli()
 		put(table.HeadKey(id), table.Head{
-			Version: 100, Sequence: 90, MembershipVersion: 10, ChangedAt: at, LastAt: at, LastSequence: 90, LastSender: "ann", LastPreview: "The last message of a chat, as long as such messages are.",
+			Version: 100, Sequence: 90, MembershipVersion: 10, ChangedAt: at, LastAt: at, LastSequence: 90, LastSender: "ann",
+			LastPreview: "The last message of a chat, as long as such messages are.",
 		}.Item())
 		put(table.ChatKey(id), table.Chat{
-			Type: table.Group, Name: "A group of people", CreatedBy: "ann", Status: table.Active, History: table.All, MemberCount: 12, CreatedAt: at, UpdatedAt: at, Version: 10,
+			Type: table.Group, Name: "A group of people", CreatedBy: "ann", Status: table.Active, History: table.All,
+			MemberCount: 12, CreatedAt: at, UpdatedAt: at, Version: 10,
 		}.Item())
-		put(table.UserChatKey(user, id), table.UserChat{Role: table.Member, Revision: 7, History: table.All, ReadSequence: 80, DeliveredSequence: 90, ChangedAt: at}.Item())
+		put(table.UserChatKey(user, id), table.UserChat{Role: table.Member, Revision: 7, History: table.All, ReadSequence: 80,
+			DeliveredSequence: 90, ChangedAt: at}.Item())
 		if len(writes) >= store.MaxBatchWrite-3 || i == n-1 {
 			if err := s.BatchWrite(context.Background(), writes); err != nil {
 				b.Fatal(err)

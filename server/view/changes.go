@@ -20,7 +20,9 @@ const (
 
 // Changes returns what changed in a chat after a version: the present state of
 // what the changes touched, each object once.
-func (r *Reader) Changes(ctx context.Context, user string, req *messagev1.ListChangesRequest) (*messagev1.ListChangesResponse, error) {
+func (r *Reader) Changes(
+	ctx context.Context, user string, req *messagev1.ListChangesRequest,
+) (*messagev1.ListChangesResponse, error) {
 	chatID := req.GetChatId()
 	head, row, err := r.open(ctx, user, chatID)
 	if err != nil {
@@ -57,7 +59,9 @@ func (r *Reader) Changes(ctx context.Context, user string, req *messagev1.ListCh
 
 // startOver answers a client that is too far behind, or has a version that this
 // store never gave.
-func (r *Reader) startOver(ctx context.Context, user string, head table.Head, row table.UserChat, size int64) (*messagev1.ListChangesResponse, error) {
+func (r *Reader) startOver(
+	ctx context.Context, user string, head table.Head, row table.UserChat, size int64,
+) (*messagev1.ListChangesResponse, error) {
 	messages, err := r.messages(ctx, head.ChatID, max(head.Sequence-size+1, row.FirstSequence()), head.Sequence)
 	if err != nil {
 		return nil, err
@@ -118,7 +122,9 @@ func touchedBy(events []event.Event) []touch {
 
 // present reads the present state of what was touched. No state is older than
 // the change that touched it.
-func (r *Reader) present(ctx context.Context, chatID string, touched []touch, after int64) ([]*messagev1.Change, error) {
+func (r *Reader) present(
+	ctx context.Context, chatID string, touched []touch, after int64,
+) ([]*messagev1.Change, error) {
 	keys := make([]store.Key, 0, len(touched)+8)
 	for _, t := range touched {
 		keys = append(keys, t.key)
@@ -136,7 +142,7 @@ func (r *Reader) present(ctx context.Context, chatID string, touched []touch, af
 	changes := make([]*messagev1.Change, len(touched))
 	for i, t := range touched {
 		c := &messagev1.Change{Version: t.version()}
-		ok := false
+		var ok bool
 		switch t.key.Table {
 		case store.Messages:
 			var m table.Message
@@ -206,6 +212,7 @@ func membershipNow(t touch, membership, userRow store.Item, after int64) (*messa
 			now.Role = chatv1.MemberRole(e.GetRole())
 		}
 		now.ChangedBy, now.MemberCount, now.ChangedAt = e.GetChangedBy(), e.GetMemberCountAfter(), e.GetChangedAt()
+		now.ServiceId = e.GetMetadata().GetServiceId()
 	}
 	if joinedAt != 0 && now.Kind == messagev1.MembershipChange_KIND_ROLE_CHANGED {
 		// To the client this is a new member, who has been one since then.

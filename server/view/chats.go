@@ -71,7 +71,9 @@ func (r *Reader) Overviews(ctx context.Context, user string, chatIDs []string) (
 
 // overviews reads the chats of heads and then the user's rows. It returns what the user
 // may see, in the order of the heads, and the chats that the user has left.
-func (r *Reader) overviews(ctx context.Context, user string, heads []*table.Head) ([]*chatv1.ChatOverview, []*table.UserChat, error) {
+func (r *Reader) overviews(
+	ctx context.Context, user string, heads []*table.Head,
+) ([]*chatv1.ChatOverview, []*table.UserChat, error) {
 	// Neighbours in the store are read together.
 	places := make([]int, len(heads))
 	for i := range places {
@@ -159,7 +161,9 @@ func (r *Reader) addRoles(ctx context.Context, user string, rows []*table.UserCh
 // ListChats returns a page of the user's chats, the one with the latest message
 // first. Chats that get messages while the pages are read may come again at the
 // end, but none is missing.
-func (r *Reader) ListChats(ctx context.Context, user string, req *chatv1.ListChatsRequest) (*chatv1.ListChatsResponse, error) {
+func (r *Reader) ListChats(
+	ctx context.Context, user string, req *chatv1.ListChatsRequest,
+) (*chatv1.ListChatsResponse, error) {
 	filters := filtersOf(req)
 	start, err := r.Begin(ctx)
 	if err != nil {
@@ -312,7 +316,9 @@ func headsOf(entries []entry) []*table.Head {
 }
 
 // Members returns a page of a chat's members, in order of user id.
-func (r *Reader) Members(ctx context.Context, user, chatID string, size int, pageToken string) (*chatv1.ListMembersResponse, error) {
+func (r *Reader) Members(
+	ctx context.Context, user, chatID string, size int, pageToken string,
+) (*chatv1.ListMembersResponse, error) {
 	last := ""
 	if pageToken != "" {
 		b, err := r.pageToken(pageToken, purposeMembers, user, chatID)

@@ -21,6 +21,9 @@ func (r *Reader) State(head table.Head, row table.UserChat) *chatv1.MemberState 
 		Role:              memberRole(row.Role),
 		Revision:          row.Revision,
 	}
+	if !r.noReadReceipts {
+		s.PeerReadSequence = row.PeerReadSequence
+	}
 	if row.MutedUntil > r.clock().UnixMilli() {
 		s.MutedUntil = timestampOf(row.MutedUntil)
 	}
@@ -68,7 +71,8 @@ func Chat(c table.Chat) *chatv1.Chat {
 
 // Member is one membership.
 func Member(m table.Membership) *chatv1.Member {
-	return &chatv1.Member{UserId: m.UserID, Role: memberRole(m.Role), JoinedAt: timestampOf(m.JoinedAt), Version: m.Version}
+	return &chatv1.Member{UserId: m.UserID, Role: memberRole(m.Role), JoinedAt: timestampOf(m.JoinedAt),
+		Version: m.Version}
 }
 
 func messageMessage(m table.Message) *messagev1.Message {
@@ -82,6 +86,7 @@ func messageMessage(m table.Message) *messagev1.Message {
 		ClientMessageId: m.ClientMessageID,
 		CreatedAt:       timestampOf(m.CreatedAt),
 		Version:         m.Version,
+		ServiceId:       m.ServiceID,
 	}
 }
 

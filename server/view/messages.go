@@ -14,7 +14,9 @@ import (
 const messagesPage, maxMessagesPage = 50, 100
 
 // Messages returns a page of a chat's messages, oldest first.
-func (r *Reader) Messages(ctx context.Context, user string, req *messagev1.ListMessagesRequest) (*messagev1.ListMessagesResponse, error) {
+func (r *Reader) Messages(
+	ctx context.Context, user string, req *messagev1.ListMessagesRequest,
+) (*messagev1.ListMessagesResponse, error) {
 	before, after, forward := req.GetBeforeSequence(), req.GetAfterSequence(), req.AfterSequence != nil
 	if before < 0 || after < 0 || (before > 0 && forward) {
 		return nil, fmt.Errorf("%w: before_sequence and after_sequence exclude each other", chat.ErrInvalidArgument)

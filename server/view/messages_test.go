@@ -10,6 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 func listAfter(chatID string, after int64, size int32) *messagev1.ListMessagesRequest {
@@ -17,9 +18,10 @@ func listAfter(chatID string, after int64, size int32) *messagev1.ListMessagesRe
 }
 
 func TestMessagePages(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
-	equal(t, "empty chat", texts(w.messages("bob", &messagev1.ListMessagesRequest{ChatId: id}).GetMessages()), []string{})
+	testkit.Equal(t, "empty chat", texts(w.messages("bob", &messagev1.ListMessagesRequest{ChatId: id}).GetMessages()),
+		[]string{})
 	for i := 1; i <= 7; i++ {
 		w.send(id, "ann", fmt.Sprint(i))
 	}
@@ -48,22 +50,25 @@ func TestMessagePages(t *testing.T) {
 		}
 		res := w.messages("bob", req)
 		name := fmt.Sprintf("size %d before %d after %d", tt.size, tt.before, tt.after)
-		equal(t, name, texts(res.GetMessages()), tt.want)
-		equal(t, name, res.GetHasMore(), tt.more)
-		equal(t, name, res.GetHead().GetSequence(), 7)
+		testkit.Equal(t, name, texts(res.GetMessages()), tt.want)
+		testkit.Equal(t, name, res.GetHasMore(), tt.more)
+		testkit.Equal(t, name, res.GetHead().GetSequence(), 7)
 	}
-	_, err := w.reader.Messages(w.ctx, "bob", &messagev1.ListMessagesRequest{ChatId: id, BeforeSequence: 1, AfterSequence: proto.Int64(0)})
+	_, err := w.reader.Messages(w.ctx, "bob",
+		&messagev1.ListMessagesRequest{ChatId: id, BeforeSequence: 1, AfterSequence: proto.Int64(0)})
 	wantError(t, "both directions", err, chat.ErrInvalidArgument)
 }
 
 func TestMessageFields(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	sent := w.send(id, "ann", "text")
 	m := w.messages("bob", &messagev1.ListMessagesRequest{ChatId: id}).GetMessages()[0]
-	equal(t, "ids", m.GetMessageId()+m.GetChatId()+m.GetClientMessageId()+m.GetSenderId(), sent.MessageID+id+sent.ClientMessageID+"ann")
-	equal(t, "numbers", []int64{m.GetSequence(), m.GetVersion(), m.GetCreatedAt().AsTime().UnixMilli()}, []int64{sent.Sequence, sent.Version, sent.CreatedAt})
-	equal(t, "type", m.GetContentType(), messagev1.ContentType_CONTENT_TYPE_TEXT)
+	testkit.Equal(t, "ids", m.GetMessageId()+m.GetChatId()+m.GetClientMessageId()+m.GetSenderId(),
+		sent.MessageID+id+sent.ClientMessageID+"ann")
+	testkit.Equal(t, "numbers", []int64{m.GetSequence(), m.GetVersion(), m.GetCreatedAt().AsTime().UnixMilli()},
+		[]int64{sent.Sequence, sent.Version, sent.CreatedAt})
+	testkit.Equal(t, "type", m.GetContentType(), messagev1.ContentType_CONTENT_TYPE_TEXT)
 }
 
 // An engine without snapshots may show the head of a plan before its other
@@ -76,7 +81,7 @@ func TestIncompletePlans(t *testing.T) {
 		"overview":        table.ChatKey,
 		"changes":         func(id string) store.Key { return table.EventKey(id, 1) },
 	} {
-		w := newWorld(t)
+		w := newHarness(t)
 		id := w.group(table.All, "ann", "bob")
 		w.send(id, "ann", "one")
 		w.send(id, "ann", "two")
@@ -89,7 +94,7 @@ func TestIncompletePlans(t *testing.T) {
 		"chat":    table.ChatKey,
 		"member":  func(id string) store.Key { return table.MembershipKey(id, "bob") },
 	} {
-		w := newWorld(t)
+		w := newHarness(t)
 		id := w.group(table.All, "ann", "bob")
 		w.send(id, "ann", "one")
 		w.send(id, "ann", "two")
@@ -98,11 +103,11 @@ func TestIncompletePlans(t *testing.T) {
 		wantError(t, name, err, store.ErrUnavailable)
 	}
 	// An event is visible, and the membership that it changed is not yet.
-	for _, change := range []func(w *world, id string){
-		func(w *world, id string) { w.add(id, "ann", "dan") },
-		func(w *world, id string) { w.remove(id, "ann", "cid") },
+	for _, change := range []func(w *harness, id string){
+		func(w *harness, id string) { w.add(id, "ann", "dan") },
+		func(w *harness, id string) { w.remove(id, "ann", "cid") },
 	} {
-		w := newWorld(t)
+		w := newHarness(t)
 		id := w.group(table.All, "ann", "bob", "cid")
 		w.add(id, "ann", "dan")
 		w.remove(id, "ann", "dan")
@@ -116,23 +121,24 @@ func TestIncompletePlans(t *testing.T) {
 		}
 		change(w, id)
 		w.store.old = old
-		_, err := w.reader.Changes(w.ctx, "bob", &messagev1.ListChangesRequest{ChatId: id, AfterVersion: w.headOf(id).Version - 1})
+		_, err := w.reader.Changes(w.ctx, "bob",
+			&messagev1.ListChangesRequest{ChatId: id, AfterVersion: w.headOf(id).Version - 1})
 		wantError(t, "membership", err, store.ErrUnavailable)
 	}
 	// A later event that is missing only shortens the page.
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "ann", "one")
 	w.send(id, "ann", "two")
 	w.store.hide = table.EventKey(id, 3)
-	equal(t, "version reached", w.changes("bob", id, 0, 0).GetVersion(), 2)
+	testkit.Equal(t, "version reached", w.changes("bob", id, 0, 0).GetVersion(), 2)
 	events, err := w.reader.Events(w.ctx, id, 0, 10)
 	w.must(err)
-	equal(t, "events", len(events), 2)
+	testkit.Equal(t, "events", len(events), 2)
 }
 
 func TestMembers(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	users := []string{"bob", "cid", "dan"}
 	for i := range 20 {
 		u := fmt.Sprintf("u%02d", i)
@@ -152,17 +158,17 @@ func TestMembers(t *testing.T) {
 			if size > 0 && len(res.GetMembers()) > size {
 				t.Fatalf("%d members in a page of %d", len(res.GetMembers()), size)
 			}
-			equal(t, "head", res.GetHead().GetVersion(), w.headOf(id).Version)
+			testkit.Equal(t, "head", res.GetHead().GetVersion(), w.headOf(id).Version)
 			if page = res.GetNextPageToken(); page == "" {
 				break
 			}
 		}
-		equal(t, fmt.Sprint("size ", size), got, want)
+		testkit.Equal(t, fmt.Sprint("size ", size), got, want)
 	}
 	version, ids, err := w.reader.MemberIDs(w.ctx, id)
 	w.must(err)
-	equal(t, "member ids", ids, want)
-	equal(t, "membership version", version, w.headOf(id).MembershipVersion)
+	testkit.Equal(t, "member ids", ids, want)
+	testkit.Equal(t, "membership version", version, w.headOf(id).MembershipVersion)
 
 	// The member that a page ended with is removed: the next page continues behind.
 	res, err := w.reader.Members(w.ctx, "bob", id, 3, "")
@@ -170,17 +176,17 @@ func TestMembers(t *testing.T) {
 	w.remove(id, "ann", "cid")
 	res, err = w.reader.Members(w.ctx, "bob", id, 3, res.GetNextPageToken())
 	w.must(err)
-	equal(t, "first of the next page", res.GetMembers()[0].GetUserId(), "dan")
+	testkit.Equal(t, "first of the next page", res.GetMembers()[0].GetUserId(), "dan")
 
 	version, ids, err = w.reader.MemberIDs(w.ctx, "chat_unknown")
 	w.must(err)
-	equal(t, "unknown chat", fmt.Sprint(version, len(ids)), "0 0")
+	testkit.Equal(t, "unknown chat", fmt.Sprint(version, len(ids)), "0 0")
 }
 
 // The version of a member list is read before the list: a change in between
 // makes the list newer than it says, never older.
 func TestMemberIDsVersionIsOlder(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	before := w.headOf(id).MembershipVersion
 	w.store.reads = 0
@@ -191,28 +197,29 @@ func TestMemberIDsVersionIsOlder(t *testing.T) {
 	}
 	version, ids, err := w.reader.MemberIDs(w.ctx, id)
 	w.must(err)
-	equal(t, "version", version, before)
-	equal(t, "list", ids, []string{"ann", "bob", "cid"})
+	testkit.Equal(t, "version", version, before)
+	testkit.Equal(t, "list", ids, []string{"ann", "bob", "cid"})
 }
 
 func TestRowsOfHub(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	a, b := w.group(table.All, "ann", "bob"), w.group(table.All, "ann", "bob")
 	w.remove(b, "ann", "bob")
 	rows, err := w.reader.UserChats(w.ctx, "bob")
 	w.must(err)
-	equal(t, "rows", len(rows), 2)
+	testkit.Equal(t, "rows", len(rows), 2)
 	some, err := w.reader.UserChatsOf(w.ctx, "bob", []string{b, "chat_x", a})
 	w.must(err)
-	equal(t, "left, none, member", fmt.Sprint(some[0].Left(), some[1] == nil, some[2].Left()), "true true false")
+	testkit.Equal(t, "left, none, member", fmt.Sprint(some[0].Left(), some[1] == nil, some[2].Left()), "true true false")
 	heads, err := w.reader.Heads(w.ctx, []string{"chat_x", a})
 	w.must(err)
-	equal(t, "heads", heads[1].ChatID, a)
-	equal(t, "no head", heads[0] == nil, true)
+	testkit.Equal(t, "heads", heads[1].ChatID, a)
+	testkit.Equal(t, "no head", heads[0] == nil, true)
 	if none, err := w.reader.Heads(w.ctx, nil); err != nil || len(none) != 0 {
 		t.Fatalf("no chats: %v %v", none, err)
 	}
-	if events, err := w.reader.Events(w.ctx, a, 0, 1); err != nil || len(events) != 1 || events[0].GetMetadata().GetVersion() != 1 {
+	if events, err := w.reader.Events(w.ctx, a, 0, 1); err != nil || len(events) != 1 ||
+		events[0].GetMetadata().GetVersion() != 1 {
 		t.Fatalf("events: %v %v", events, err)
 	}
 	if events, err := w.reader.Events(w.ctx, a, 100, 10); err != nil || len(events) != 0 {

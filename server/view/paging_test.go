@@ -12,12 +12,13 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
 // groups makes chats of ann and bob, a second apart, and returns their ids, the
 // last changed first.
-func (w *world) groups(n int) []string {
+func (w *harness) groups(n int) []string {
 	w.Helper()
 	var ids []string
 	for range n {
@@ -28,12 +29,14 @@ func (w *world) groups(n int) []string {
 	return ids
 }
 
-func (w *world) chatsPage(r *view.Reader, user string, size int, page string) ([]*chatv1.ChatOverview, string, error) {
+func (w *harness) chatsPage(r *view.Reader, user string, size int, page string) (
+	[]*chatv1.ChatOverview, string, error,
+) {
 	res, err := r.ListChats(w.ctx, user, &chatv1.ListChatsRequest{PageSize: int32(size), PageToken: page})
 	return res.GetChats(), res.GetNextPageToken(), err
 }
 
-func (w *world) listChats(user string, size int) []*chatv1.ChatOverview {
+func (w *harness) listChats(user string, size int) []*chatv1.ChatOverview {
 	w.Helper()
 	var all []*chatv1.ChatOverview
 	for page := ""; ; {
@@ -49,10 +52,10 @@ func (w *world) listChats(user string, size int) []*chatv1.ChatOverview {
 func ptr[T any](v T) *T { return &v }
 
 func TestListChatsOrder(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	ids := w.groups(7)
 	for _, size := range []int{0, 1, 2, 3, 7, 100} {
-		equal(t, fmt.Sprint("size ", size), chatIDs(w.listChats("bob", size)), ids)
+		testkit.Equal(t, fmt.Sprint("size ", size), chatIDs(w.listChats("bob", size)), ids)
 	}
 	// A message moves a chat to the front; reading or muting it, and what happens to
 	// its name and members, does not.
@@ -61,23 +64,24 @@ func TestListChatsOrder(t *testing.T) {
 	w.advance(time.Second)
 	_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: ids[3], Sequence: 1})
 	w.must(err)
-	_, err = w.chat.SetMemberSettings(w.ctx, chat.MemberSettings{Caller: "bob", ChatID: ids[6], MutedUntil: ptr(int64(table.Forever)), Procedure: "mute"})
+	_, err = w.chat.SetMemberSettings(w.ctx,
+		chat.MemberSettings{Caller: "bob", ChatID: ids[6], MutedUntil: ptr(int64(table.Forever)), Procedure: "mute"})
 	w.must(err)
 	w.add(ids[4], "ann", "cid")
 	_, _, err = w.chat.UpdateChat(w.ctx, chat.ChatChange{Caller: "ann", ChatID: ids[2], Name: ptr("other")})
 	w.must(err)
 	w.send(ids[5], "ann", "x")
 	moved := []string{ids[5], ids[3], ids[0], ids[1], ids[2], ids[4], ids[6]}
-	equal(t, "moved", chatIDs(w.listChats("bob", 2)), moved)
+	testkit.Equal(t, "moved", chatIDs(w.listChats("bob", 2)), moved)
 	// Left chats are not listed.
 	w.remove(ids[0], "ann", "bob")
-	equal(t, "left", slices.Contains(chatIDs(w.listChats("bob", 2)), ids[0]), false)
-	equal(t, "of a user without chats", len(w.listChats("dan", 2)), 0)
+	testkit.Equal(t, "left", slices.Contains(chatIDs(w.listChats("bob", 2)), ids[0]), false)
+	testkit.Equal(t, "of a user without chats", len(w.listChats("dan", 2)), 0)
 }
 
 // Chats that do not move are listed once each, however young they are.
 func TestPagesOfStillChats(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var want []string
 	for range 20 { // all in the same millisecond
 		want = append(want, w.group(table.All, "ann", "bob"))
@@ -85,14 +89,14 @@ func TestPagesOfStillChats(t *testing.T) {
 	slices.Sort(want)
 	slices.Reverse(want)
 	for _, size := range []int32{1, 3, 20} {
-		equal(t, "list", chatIDs(w.listChats("bob", int(size))), want)
-		equal(t, "sync", chatIDs(w.sync("bob", "", size).GetChats()), want)
+		testkit.Equal(t, "list", chatIDs(w.listChats("bob", int(size))), want)
+		testkit.Equal(t, "sync", chatIDs(w.sync("bob", "", size).GetChats()), want)
 	}
 	w.remove(want[4], "ann", "bob")
 	want = slices.Delete(want, 4, 5)
 	got := w.sync("bob", "", 3)
-	equal(t, "after leaving one", chatIDs(got.GetChats()), want)
-	equal(t, "left in a full list", len(got.GetLeft()), 0)
+	testkit.Equal(t, "after leaving one", chatIDs(got.GetChats()), want)
+	testkit.Equal(t, "left in a full list", len(got.GetLeft()), 0)
 }
 
 // Chats move, come and go between the pages. Every chat that is there from the
@@ -100,7 +104,7 @@ func TestPagesOfStillChats(t *testing.T) {
 func TestPagesWhileChatsMove(t *testing.T) {
 	for seed := range uint64(dynamotest.Rounds(60, 3)) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		w := newWorld(t)
+		w := newHarness(t)
 		w.groups(30)
 		if seed%2 == 0 {
 			w.advance(time.Hour)
@@ -123,7 +127,8 @@ func TestPagesWhileChatsMove(t *testing.T) {
 			if mode := seed % 4; mode == 0 || (mode == 3 && rnd.IntN(2) == 0) {
 				r = w.reader
 			}
-			res, err := r.Sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token, PageToken: page, PageSize: int32(1 + rnd.IntN(8))})
+			res, err := r.Sync(w.ctx, "bob",
+				&deliveryv1.SyncRequest{Token: token, PageToken: page, PageSize: int32(1 + rnd.IntN(8))})
 			w.must(err)
 			for _, c := range res.GetChats() {
 				seen[c.GetChat().GetChatId()]++
@@ -157,7 +162,7 @@ func TestPagesWhileChatsMove(t *testing.T) {
 				// Listed, then left: the second part, or the next Sync, tells.
 				next := w.sync("bob", w.reader.NewToken("bob", from(start)), 100)
 				found := slices.ContainsFunc(next.GetLeft(), func(l *deliveryv1.LeftChat) bool { return l.GetChatId() == id })
-				equal(t, "left", found, true)
+				testkit.Equal(t, "left", found, true)
 			}
 		}
 	}
@@ -167,11 +172,12 @@ func TestPagesWhileChatsMove(t *testing.T) {
 // with a time before the first page (within what the design allows clocks to
 // differ): the chat is not lost.
 func TestPagesWithClockBehind(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	ids := w.groups(4)
 	w.advance(time.Hour)
 	behind, err := chat.New(w.ctx, chat.Config{
-		Store: w.store.Store, Clock: func() time.Time { return w.clock().Add(-30 * time.Second) }, Generation: generation, Producer: "behind",
+		Store: w.store.Store, Clock: func() time.Time { return w.clock().Add(-30 * time.Second) }, Generation: generation,
+		Producer: "behind",
 	})
 	w.must(err)
 	first, next, err := w.chatsPage(w.alone, "bob", 2, "")
@@ -185,34 +191,36 @@ func TestPagesWithClockBehind(t *testing.T) {
 		w.must(err)
 		got = append(got, chatIDs(page)...)
 	}
-	equal(t, "chats", got, ids)
+	testkit.Equal(t, "chats", got, ids)
 }
 
 func TestSync(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	ids := w.groups(5)
 	w.advance(time.Hour)
 
 	full := w.sync("bob", "", 0)
-	equal(t, "first", fmt.Sprint(full.GetFull(), " ", chatIDs(full.GetChats())), fmt.Sprint(true, " ", ids))
-	equal(t, "generation", full.GetGeneration(), generation)
+	testkit.Equal(t, "first", fmt.Sprint(full.GetFull(), " ", chatIDs(full.GetChats())), fmt.Sprint(true, " ", ids))
+	testkit.Equal(t, "generation", full.GetGeneration(), generation)
 	if n := len(full.GetToken()); n == 0 || n > 128 {
 		t.Fatalf("token of %d bytes", n)
 	}
 
 	w.advance(time.Hour)
 	none := w.sync("bob", full.GetToken(), 0)
-	equal(t, "nothing changed", fmt.Sprint(none.GetFull(), len(none.GetChats()), len(none.GetLeft())), "false 0 0")
+	testkit.Equal(t, "nothing changed", fmt.Sprint(none.GetFull(), len(none.GetChats()), len(none.GetLeft())), "false 0 0")
 
 	w.send(ids[4], "ann", "hello")
 	w.advance(time.Second)
-	_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: ids[2], Sequence: 1}) // a receipt of another user changes nothing for bob
+	// a receipt of another user changes nothing for bob
+	_, err := w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: ids[2], Sequence: 1})
 	w.must(err)
 	w.remove(ids[1], "ann", "bob")
 	some := w.sync("bob", none.GetToken(), 0)
-	equal(t, "changed", chatIDs(some.GetChats()), []string{ids[4]})
-	equal(t, "state", some.GetChats()[0].GetState().GetUnreadCount(), 1)
-	equal(t, "left", fmt.Sprint(len(some.GetLeft()), " ", some.GetLeft()[0].GetChatId(), " ", some.GetLeft()[0].GetVersion()),
+	testkit.Equal(t, "changed", chatIDs(some.GetChats()), []string{ids[4]})
+	testkit.Equal(t, "state", some.GetChats()[0].GetState().GetUnreadCount(), 1)
+	testkit.Equal(t, "left", fmt.Sprint(len(some.GetLeft()), " ", some.GetLeft()[0].GetChatId(), " ",
+		some.GetLeft()[0].GetVersion()),
 		fmt.Sprint(1, " ", ids[1], " ", w.headOf(ids[1]).Version))
 
 	// A chat that was left does not come back through what happens in it.
@@ -220,22 +228,22 @@ func TestSync(t *testing.T) {
 	some = w.sync("bob", some.GetToken(), 0)
 	w.send(ids[1], "ann", "without bob")
 	again := w.sync("bob", some.GetToken(), 0)
-	equal(t, "after leaving", fmt.Sprint(len(again.GetChats()), len(again.GetLeft())), "0 0")
+	testkit.Equal(t, "after leaving", fmt.Sprint(len(again.GetChats()), len(again.GetLeft())), "0 0")
 
 	// What changed within the overlap before the token comes again.
 	w.send(ids[0], "ann", "x")
 	w.advance(view.Overlap)
 	edge := w.sync("bob", "", 0)
-	equal(t, "exactly the overlap", chatIDs(w.sync("bob", edge.GetToken(), 0).GetChats()), []string{ids[0]})
+	testkit.Equal(t, "exactly the overlap", chatIDs(w.sync("bob", edge.GetToken(), 0).GetChats()), []string{ids[0]})
 	w.advance(time.Millisecond)
 	edge = w.sync("bob", "", 0)
-	equal(t, "older than the overlap", len(w.sync("bob", edge.GetToken(), 0).GetChats()), 0)
+	testkit.Equal(t, "older than the overlap", len(w.sync("bob", edge.GetToken(), 0).GetChats()), 0)
 }
 
 // The token's time is taken before the first read of the first page: what
 // happens during the reads, or between pages, comes with the next Sync.
 func TestSyncTokenIsOlderThanTheReads(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	ids := w.groups(3)
 	w.advance(time.Hour)
 	w.store.reads = 0
@@ -249,12 +257,12 @@ func TestSyncTokenIsOlderThanTheReads(t *testing.T) {
 	res := w.sync("bob", "", 1)
 	w.store.before = nil
 	w.advance(time.Hour)
-	equal(t, "next", chatIDs(w.sync("bob", res.GetToken(), 0).GetChats()), []string{ids[2]})
+	testkit.Equal(t, "next", chatIDs(w.sync("bob", res.GetToken(), 0).GetChats()), []string{ids[2]})
 }
 
 // A user who is removed while a page is made gets the chat as left.
 func TestSyncRemovedMeanwhile(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	w.store.before = func(read int) {
 		if read == 3 { // the last one
@@ -263,6 +271,6 @@ func TestSyncRemovedMeanwhile(t *testing.T) {
 	}
 	w.store.reads = 0
 	res := w.sync("bob", "", 0)
-	equal(t, "chats, left", fmt.Sprint(len(res.GetChats()), len(res.GetLeft())), "0 1")
-	equal(t, "version", res.GetLeft()[0].GetVersion(), w.headOf(id).Version)
+	testkit.Equal(t, "chats, left", fmt.Sprint(len(res.GetChats()), len(res.GetLeft())), "0 1")
+	testkit.Equal(t, "version", res.GetLeft()[0].GetVersion(), w.headOf(id).Version)
 }

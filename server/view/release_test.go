@@ -12,13 +12,14 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
 // A page token of the release before, which had another form under the same signature, is
 // refused and not read as something else: a list would end early without a word.
 func TestPageTokensOfTheReleaseBefore(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	ids := w.groups(6)
 	w.advance(10 * time.Minute)
 	start := w.now
@@ -53,10 +54,13 @@ func TestPageTokensOfTheReleaseBefore(t *testing.T) {
 // Somebody who arrived in a group's second phase, whose membership begins with the
 // creation, is told as added to whoever knows the creation, also with another role.
 func TestRoleOfOneWhoArrived(t *testing.T) {
-	w := newWorld(t)
-	id := w.group(table.All, "ann", "bob")                                                                                      // 1 chat, 2 bob (phase 2)
-	_, err := w.chat.Change(w.ctx, chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin}) // 3
+	w := newHarness(t)
+	// 1 chat, 2 bob (phase 2)
+	id := w.group(table.All, "ann", "bob")
+	// 3
+	_, err := w.chat.Change(w.ctx, chat.OpRole,
+		chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 	w.must(err)
 	res := w.changes("ann", id, 1, 0)
-	equal(t, "after the creation", describe(res.GetChanges())[0], "3:bob added@3")
+	testkit.Equal(t, "after the creation", describe(res.GetChanges())[0], "3:bob added@3")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // A user is removed between two reads of an answer, before each of them in turn,
@@ -20,7 +21,7 @@ func TestNothingAfterTheOwnRemoval(t *testing.T) {
 		for name, op := range operations {
 			t.Run(fmt.Sprintf("%s/%s", name, history), func(t *testing.T) {
 				for at, done := 0, false; !done; at++ {
-					w := newWorld(t)
+					w := newHarness(t)
 					id := w.group(history, "ann", "bob", "cid")
 					w.send(id, "ann", "one")
 					w.send(id, "ann", "two")
@@ -57,7 +58,7 @@ func TestNothingAfterTheOwnRemoval(t *testing.T) {
 }
 
 // headOf reads a head without being watched.
-func (w *world) headOf(chatID string) table.Head {
+func (w *harness) headOf(chatID string) table.Head {
 	w.Helper()
 	it, err := w.store.Store.Get(w.ctx, table.HeadKey(chatID), true)
 	w.must(err)
@@ -70,7 +71,7 @@ func TestBackBetweenTwoReads(t *testing.T) {
 	for name, op := range operations {
 		t.Run(name, func(t *testing.T) {
 			for at, done := 0, false; !done; at++ {
-				w := newWorld(t)
+				w := newHarness(t)
 				id := w.group(table.SinceJoined, "ann", "bob", "cid")
 				w.send(id, "ann", "one")
 				w.send(id, "ann", "two")
@@ -89,7 +90,8 @@ func TestBackBetweenTwoReads(t *testing.T) {
 					continue
 				}
 				w.must(err)
-				if out := text(res); strings.Contains(out, "secret") || (!done && (strings.Contains(out, "one") || (at > 0 && strings.Contains(out, `"changes"`)))) {
+				if out := text(res); strings.Contains(out, "secret") ||
+					(!done && (strings.Contains(out, "one") || (at > 0 && strings.Contains(out, `"changes"`)))) {
 					t.Fatalf("before read %d: %s", at, out)
 				}
 			}
@@ -100,7 +102,7 @@ func TestBackBetweenTwoReads(t *testing.T) {
 // SINCE_JOINED: no message at or before joined_sequence and no change
 // before the joining in any answer.
 func TestSinceJoined(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.SinceJoined, "ann", "cid")
 	for i := range 5 {
 		w.send(id, "ann", fmt.Sprintf("old %d", i))
@@ -114,9 +116,9 @@ func TestSinceJoined(t *testing.T) {
 		}
 	}
 	c := w.changes("bob", id, 0, 0)
-	equal(t, "changes", len(c.GetChanges()), 1)
-	equal(t, "joined", c.GetChanges()[0].GetMembership().GetUserId(), "bob")
-	equal(t, "version", c.GetVersion(), c.GetHead().GetVersion())
+	testkit.Equal(t, "changes", len(c.GetChanges()), 1)
+	testkit.Equal(t, "joined", c.GetChanges()[0].GetMembership().GetUserId(), "bob")
+	testkit.Equal(t, "version", c.GetVersion(), c.GetHead().GetVersion())
 
 	w.send(id, "ann", "new 1")
 	w.send(id, "ann", "new 2")
@@ -130,10 +132,10 @@ func TestSinceJoined(t *testing.T) {
 	for _, u := range []string{"ann", "cid"} { // were there before
 		res, err := operations["newest messages"](w, u, id)
 		w.must(err)
-		equal(t, "messages of "+u, strings.Count(text(res), "old"), 5)
+		testkit.Equal(t, "messages of "+u, strings.Count(text(res), "old"), 5)
 	}
 	// From the beginning in pages, a client does not get stuck in what is hidden.
 	for name, size := range map[string]int32{"one": 1, "many": 50} {
-		equal(t, name, texts(w.messages("bob", listAfter(id, 0, size)).GetMessages())[0], "new 1")
+		testkit.Equal(t, name, texts(w.messages("bob", listAfter(id, 0, size)).GetMessages())[0], "new 1")
 	}
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
 type syncs = func(context.Context, string, *deliveryv1.SyncRequest) (*deliveryv1.SyncResponse, error)
 
-func (w *world) syncWith(sync syncs, token string) *deliveryv1.SyncResponse {
+func (w *harness) syncWith(sync syncs, token string) *deliveryv1.SyncResponse {
 	w.Helper()
 	res, err := sync(w.ctx, "bob", &deliveryv1.SyncRequest{Token: token})
 	w.must(err)
@@ -24,12 +25,12 @@ func (w *world) syncWith(sync syncs, token string) *deliveryv1.SyncResponse {
 // A clock is an hour ahead for two minutes: a token of that time hides nothing that is
 // stamped when the clock is right again, not even when the token's time has come.
 func TestTokenOfAWrongClock(t *testing.T) {
-	for name, with := range map[string]func(w *world) (reader, late syncs){
-		"one process":   func(w *world) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
-		"two processes": func(w *world) (syncs, syncs) { return w.reader.Sync, w.newReader(generation, 'k').Sync },
+	for name, with := range map[string]func(w *harness) (reader, late syncs){
+		"one process":   func(w *harness) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
+		"two processes": func(w *harness) (syncs, syncs) { return w.reader.Sync, w.newReader(generation, 'k').Sync },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			reader, late := with(w)
 			before := w.clock()
 			id, other := w.group(table.All, "ann", "bob"), w.group(table.All, "ann", "bob")
@@ -44,30 +45,30 @@ func TestTokenOfAWrongClock(t *testing.T) {
 			w.send(id, "ann", "lost?")
 			w.advance(time.Hour)
 			got := w.syncWith(late, wrong.GetToken())
-			equal(t, "full", got.GetFull(), true)
-			equal(t, "chats", len(got.GetChats()), 2)
+			testkit.Equal(t, "full", got.GetFull(), true)
+			testkit.Equal(t, "chats", len(got.GetChats()), 2)
 
 			// What was read since hides nothing either, and is not full again.
 			w.advance(time.Hour)
 			w.send(id, "ann", "more")
 			next := w.syncWith(late, got.GetToken())
-			equal(t, "full again", next.GetFull(), false)
-			equal(t, "changed", chatIDs(next.GetChats()), []string{id})
+			testkit.Equal(t, "full again", next.GetFull(), false)
+			testkit.Equal(t, "changed", chatIDs(next.GetChats()), []string{id})
 		})
 	}
 }
 
 // The same if nothing but reads ran while the clock was ahead: no stamp shows it later.
 func TestReadsOfAWrongClock(t *testing.T) {
-	for name, with := range map[string]func(w *world) (reader, late syncs){
-		"one process":        func(w *world) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
-		"another one's read": func(w *world) (syncs, syncs) { return w.newReader(generation, 'k').Sync, w.reader.Sync },
-		"three processes": func(w *world) (syncs, syncs) {
+	for name, with := range map[string]func(w *harness) (reader, late syncs){
+		"one process":        func(w *harness) (syncs, syncs) { return w.reader.Sync, w.reader.Sync },
+		"another one's read": func(w *harness) (syncs, syncs) { return w.newReader(generation, 'k').Sync, w.reader.Sync },
+		"three processes": func(w *harness) (syncs, syncs) {
 			return w.newReader(generation, 'k').Sync, w.newReader(generation, 'k').Sync
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			reader, late := with(w)
 			before := w.clock()
 			id, other := w.group(table.All, "ann", "bob"), w.group(table.All, "ann", "bob")
@@ -81,14 +82,14 @@ func TestReadsOfAWrongClock(t *testing.T) {
 			w.send(id, "ann", "lost?")
 			w.advance(time.Hour)
 			got := w.syncWith(late, wrong.GetToken())
-			equal(t, "full", got.GetFull(), true)
-			equal(t, "chats", len(got.GetChats()), 2)
+			testkit.Equal(t, "full", got.GetFull(), true)
+			testkit.Equal(t, "chats", len(got.GetChats()), 2)
 
 			w.advance(time.Hour)
 			w.send(other, "ann", "more")
 			next := w.syncWith(late, got.GetToken())
-			equal(t, "full again", next.GetFull(), false)
-			equal(t, "changed", chatIDs(next.GetChats()), []string{other})
+			testkit.Equal(t, "full again", next.GetFull(), false)
+			testkit.Equal(t, "changed", chatIDs(next.GetChats()), []string{other})
 		})
 	}
 }
@@ -99,7 +100,7 @@ func TestReadsOfAWrongClock(t *testing.T) {
 func TestReadJustBeforeTheCorrection(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"wide": time.Hour, "narrow": 4 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			id := w.group(table.All, "ann", "bob")
 			w.send(id, "ann", "first")
 			w.advance(jump)
@@ -108,14 +109,14 @@ func TestReadJustBeforeTheCorrection(t *testing.T) {
 			w.send(id, "ann", "lost?")
 			w.advance(jump + 5*time.Minute)
 			got := w.syncWith(w.reader.Sync, wrong.GetToken())
-			equal(t, "changed", chatIDs(got.GetChats()), []string{id})
+			testkit.Equal(t, "changed", chatIDs(got.GetChats()), []string{id})
 		})
 	}
 }
 
 // A restart right after the correction changes nothing: the store knows of the read.
 func TestReadBeforeARestart(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.group(table.All, "ann", "bob")
 	w.advance(4 * time.Minute)
 	w.syncWith(w.reader.Sync, "")
@@ -129,7 +130,7 @@ func TestReadBeforeARestart(t *testing.T) {
 
 // A store that takes no writes: reads go on, with times that the store knows of.
 func TestReadsWithoutWrites(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "ann", "first")
 	sent := w.clock()
@@ -140,8 +141,8 @@ func TestReadsWithoutWrites(t *testing.T) {
 	got := w.syncWith(reader.Sync, "")
 	token, err := reader.Token(w.ctx, "bob", got.GetToken())
 	w.must(err)
-	equal(t, "full", token.Full, false)
-	equal(t, "time", token.At.UTC(), sent.Add(-90*time.Second))
+	testkit.Equal(t, "full", token.Full, false)
+	testkit.Equal(t, "time", token.At.UTC(), sent.Add(-90*time.Second))
 }
 
 type readOnly struct{ store.Store }
@@ -153,7 +154,7 @@ func (readOnly) Transact(context.Context, store.Plan) error { return store.ErrUn
 func TestPagesAcrossASetback(t *testing.T) {
 	for name, write := range map[string]bool{"only reads": false, "a command": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			before := w.clock()
 			ids := make([]string, 3)
 			for i := range ids {
@@ -181,13 +182,13 @@ func TestPagesAcrossASetback(t *testing.T) {
 			for res.GetNextPageToken() != "" {
 				res = page("", res.GetNextPageToken())
 			}
-			equal(t, "chats", len(seen), 3)
+			testkit.Equal(t, "chats", len(seen), 3)
 			w.advance(time.Hour)
 			token := res.GetToken()
 			for res = page(token, ""); res.GetNextPageToken() != ""; {
 				res = page(token, res.GetNextPageToken())
 			}
-			equal(t, "message", seen[ids[0]], 1)
+			testkit.Equal(t, "message", seen[ids[0]], 1)
 		})
 	}
 }
@@ -195,7 +196,7 @@ func TestPagesAcrossASetback(t *testing.T) {
 // While the wrong time lies ahead, tokens of the right clock are not full: a clock that
 // was a year ahead for a moment does not make all reads full for a year.
 func TestTokensAfterAWrongClock(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	old := w.syncWith(w.reader.Sync, "")
 	w.advance(time.Hour)
@@ -207,24 +208,24 @@ func TestTokensAfterAWrongClock(t *testing.T) {
 	w.advance(time.Hour)
 
 	got := w.syncWith(w.reader.Sync, old.GetToken())
-	equal(t, "from before the jump", got.GetFull(), false)
-	equal(t, "changed", chatIDs(got.GetChats()), []string{id})
+	testkit.Equal(t, "from before the jump", got.GetFull(), false)
+	testkit.Equal(t, "changed", chatIDs(got.GetChats()), []string{id})
 	w.advance(time.Hour)
 	got = w.syncWith(w.reader.Sync, got.GetToken())
-	equal(t, "from after it", got.GetFull(), false)
-	equal(t, "changed", len(got.GetChats()), 0)
+	testkit.Equal(t, "from after it", got.GetFull(), false)
+	testkit.Equal(t, "changed", len(got.GetChats()), 0)
 }
 
 // Tokens of releases that did not count setbacks go on, and know of none.
 func TestUncountedTokens(t *testing.T) {
 	const token = "AQVnZW5fQQAAAZypQ6pwANgdGz69rZXu2-Y7JjsZ8g" // of 12:00
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	w.advance(time.Hour)
 	got, err := w.reader.Token(w.ctx, "bob", token)
 	w.must(err)
-	equal(t, "time", got.At.UTC(), time.Date(2026, 3, 1, 11, 58, 30, 0, time.UTC))
-	equal(t, "full", got.Full, false)
+	testkit.Equal(t, "time", got.At.UTC(), time.Date(2026, 3, 1, 11, 58, 30, 0, time.UTC))
+	testkit.Equal(t, "full", got.Full, false)
 
 	w.send(id, "ann", "at one")
 	w.advance(-time.Hour)
@@ -232,5 +233,5 @@ func TestUncountedTokens(t *testing.T) {
 	w.advance(time.Hour + time.Minute)
 	got, err = w.reader.Token(w.ctx, "bob", token)
 	w.must(err)
-	equal(t, "full after a setback", got.Full, true)
+	testkit.Equal(t, "full after a setback", got.Full, true)
 }

@@ -92,6 +92,9 @@ type Config struct {
 	// Turns is the number of lists of chats that are worked on at once; by default
 	// half of the processors. More where the store is far away.
 	Turns int
+	// NoReadReceipts says that nobody is shown how far the other person of a direct chat
+	// has read, whatever was told before.
+	NoReadReceipts bool
 }
 
 // Validate checks a configuration.
@@ -114,6 +117,8 @@ type Reader struct {
 	key        signature.Key
 	generation string
 
+	noReadReceipts bool
+
 	stamps *timestamp.Clock
 
 	loads share.Loads[*list]
@@ -135,6 +140,8 @@ func New(cfg Config) *Reader {
 		clock:      cfg.Clock,
 		key:        slices.Clone(cfg.TokenKey),
 		generation: cfg.Generation,
+
+		noReadReceipts: cfg.NoReadReceipts,
 	}
 	r.stamps = cmp.Or(cfg.Stamps, timestamp.New(cfg.Store, cfg.Clock))
 	if cfg.Lists == 0 {
@@ -162,7 +169,8 @@ func (r *Reader) UserChats(ctx context.Context, user string) ([]table.UserChat, 
 	q := store.Query{Table: store.DeliveryState, PK: table.LeftPartition(user), From: table.FirstLeft}
 	err = r.query(ctx, q, func(row store.Row) error {
 		u := table.UserChatFrom(user, row.Key.SK, row.Item)
-		i, ok := slices.BinarySearchFunc(rows, u.ChatID, func(r table.UserChat, id string) int { return strings.Compare(r.ChatID, id) })
+		i, ok := slices.BinarySearchFunc(rows, u.ChatID,
+			func(r table.UserChat, id string) int { return strings.Compare(r.ChatID, id) })
 		switch {
 		case !ok:
 			left = append(left, u)
@@ -205,7 +213,9 @@ func (r *Reader) UserChatsOf(ctx context.Context, user string, chatIDs []string)
 	return rows, nil
 }
 
-func (r *Reader) userRows(ctx context.Context, chatIDs []string, key func(string) store.Key, user string) ([]*table.UserChat, error) {
+func (r *Reader) userRows(
+	ctx context.Context, chatIDs []string, key func(string) store.Key, user string,
+) ([]*table.UserChat, error) {
 	items, err := r.batch(ctx, chatIDs, key)
 	if err != nil {
 		return nil, err

@@ -19,13 +19,14 @@ import (
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
 const generation = "gen_A"
 
-// world is a store with a chat service and a reader over it.
-type world struct {
+// harness is a store with a chat service and a reader over it.
+type harness struct {
 	testing.TB
 	ctx    context.Context
 	store  *spy
@@ -37,8 +38,8 @@ type world struct {
 	now time.Time
 }
 
-func newWorld(t testing.TB) *world {
-	w := &world{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+func newHarness(t testing.TB) *harness {
+	w := &harness{TB: t, ctx: context.Background(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
 	w.store = &spy{Store: dynamotest.Store(t, w.clock)}
 	stamps := timestamp.New(w.store.Store, w.clock) // of the process that the service and the reader are in
 	cfg := w.config(generation, 'k')
@@ -58,14 +59,14 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) config(generation string, key byte) view.Config {
+func (w *harness) config(generation string, key byte) view.Config {
 	return view.Config{
 		Store: w.store, Generation: generation, TokenKey: bytes.Repeat([]byte{key}, view.KeySize), Clock: w.clock,
 	}
 }
 
 // newReader makes the reader of another process.
-func (w *world) newReader(generation string, key byte, lists ...int) *view.Reader {
+func (w *harness) newReader(generation string, key byte, lists ...int) *view.Reader {
 	cfg := w.config(generation, key)
 	if len(lists) > 0 {
 		cfg.Lists = lists[0]
@@ -76,72 +77,74 @@ func (w *world) newReader(generation string, key byte, lists ...int) *view.Reade
 // from is where reads begin at a time, without any setback.
 func from(at time.Time) view.Start { return view.Start{At: at} }
 
-func (w *world) clock() time.Time {
+func (w *harness) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
-func (w *world) advance(d time.Duration) {
+func (w *harness) advance(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = w.now.Add(d)
 }
 
-func (w *world) must(err error) {
+func (w *harness) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world) change(op chat.Operation, c chat.MemberChange) {
+func (w *harness) change(op chat.Operation, c chat.MemberChange) {
 	w.Helper()
 	_, err := w.chat.Change(w.ctx, op, c)
 	w.must(err)
 }
 
-func (w *world) group(history table.History, owner string, members ...string) string {
+func (w *harness) group(history table.History, owner string, members ...string) string {
 	w.Helper()
 	c, err := w.chat.CreateGroup(w.ctx, chat.CreateGroup{Caller: owner, Name: "group", Members: members, History: history})
 	w.must(err)
 	return c.ChatID
 }
 
-func (w *world) send(chatID, user, text string) chat.Sent {
+func (w *harness) send(chatID, user, text string) chat.Sent {
 	w.Helper()
 	s, err := w.chat.Send(w.ctx, chat.Send{Caller: user, ChatID: chatID, Content: text, ContentType: 1})
 	w.must(err)
 	return s
 }
 
-func (w *world) add(chatID, by, user string) {
+func (w *harness) add(chatID, by, user string) {
 	w.Helper()
-	_, err := w.chat.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user, Role: table.Member})
+	_, err := w.chat.Change(w.ctx, chat.OpAdd,
+		chat.MemberChange{Caller: by, ChatID: chatID, UserID: user, Role: table.Member})
 	w.must(err)
 }
 
-func (w *world) remove(chatID, by, user string) {
+func (w *harness) remove(chatID, by, user string) {
 	w.Helper()
 	w.change(chat.OpRemove, chat.MemberChange{Caller: by, ChatID: chatID, UserID: user})
 }
 
-func (w *world) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
+func (w *harness) messages(user string, req *messagev1.ListMessagesRequest) *messagev1.ListMessagesResponse {
 	w.Helper()
 	res, err := w.reader.Messages(w.ctx, user, req)
 	w.must(err)
 	return res
 }
 
-func (w *world) changes(user, chatID string, after int64, size int32) *messagev1.ListChangesResponse {
+func (w *harness) changes(user, chatID string, after int64, size int32) *messagev1.ListChangesResponse {
 	w.Helper()
-	res, err := w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: after, PageSize: size})
+	res, err := w.reader.Changes(w.ctx, user,
+		&messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: after, PageSize: size})
 	w.must(err)
 	return res
 }
 
 // sync takes all pages.
-func (w *world) sync(user, token string, size int32) *deliveryv1.SyncResponse {
+func (w *harness) sync(user, token string, size int32) *deliveryv1.SyncResponse {
 	w.Helper()
 	all := &deliveryv1.SyncResponse{}
 	for page := ""; ; {
@@ -175,13 +178,6 @@ func chatIDs(chats []*chatv1.ChatOverview) []string {
 	return out
 }
 
-func equal[T any](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
-		t.Fatalf("%s: got %s, want %s", what, g, w)
-	}
-}
-
 func wantError(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -192,7 +188,8 @@ func wantError(t testing.TB, what string, err, want error) {
 func text(m proto.Message) string { return protojson.Format(m) }
 
 func TestConfig(t *testing.T) {
-	good := view.Config{Store: dynamotest.Store(t, time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now}
+	good := view.Config{Store: dynamotest.Store(t, time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize),
+		Clock: time.Now}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +197,7 @@ func TestConfig(t *testing.T) {
 		"store":           func(c *view.Config) { c.Store = nil },
 		"clock":           func(c *view.Config) { c.Clock = nil },
 		"generation":      func(c *view.Config) { c.Generation = "" },
-		"long generation": func(c *view.Config) { c.Generation = string(make([]byte, view.MaxGeneration+1)) },
+		"long generation": func(c *view.Config) { c.Generation = string(make([]byte, 64+1)) },
 		"key":             func(c *view.Config) { c.TokenKey = nil },
 	} {
 		bad := good
@@ -212,22 +209,22 @@ func TestConfig(t *testing.T) {
 }
 
 func TestOverview(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "bob", "hello")
 	w.send(id, "bob", "world")
 	o, err := w.reader.Overview(w.ctx, "ann", id)
 	w.must(err)
-	equal(t, "chat", o.GetChat().GetName()+" "+o.GetChat().GetType().String(), "group CHAT_TYPE_GROUP")
-	equal(t, "member count", o.GetChat().GetMemberCount(), 2)
-	equal(t, "head", [2]int64{o.GetHead().GetVersion(), o.GetHead().GetSequence()}, [2]int64{4, 2})
-	equal(t, "preview", o.GetHead().GetLastMessage().GetText(), "world")
-	equal(t, "unread", o.GetState().GetUnreadCount(), 2)
+	testkit.Equal(t, "chat", o.GetChat().GetName()+" "+o.GetChat().GetType().String(), "group CHAT_TYPE_GROUP")
+	testkit.Equal(t, "member count", o.GetChat().GetMemberCount(), 2)
+	testkit.Equal(t, "head", [2]int64{o.GetHead().GetVersion(), o.GetHead().GetSequence()}, [2]int64{4, 2})
+	testkit.Equal(t, "preview", o.GetHead().GetLastMessage().GetText(), "world")
+	testkit.Equal(t, "unread", o.GetState().GetUnreadCount(), 2)
 	_, err = w.chat.MarkRead(w.ctx, chat.MarkRead{Caller: "ann", ChatID: id, Sequence: 1})
 	w.must(err)
 	o, err = w.reader.Overview(w.ctx, "ann", id)
 	w.must(err)
-	equal(t, "unread", o.GetState().GetUnreadCount(), 1)
+	testkit.Equal(t, "unread", o.GetState().GetUnreadCount(), 1)
 
 	// The head is read before the user's row: what is read meanwhile may be more
 	// than the head has, and unread never goes below 0.
@@ -241,14 +238,15 @@ func TestOverview(t *testing.T) {
 	}
 	o, err = w.reader.Overview(w.ctx, "ann", id)
 	w.must(err)
-	equal(t, "head, read, unread", []int64{o.GetHead().GetSequence(), o.GetState().GetReadSequence(), o.GetState().GetUnreadCount()}, []int64{2, 3, 0})
+	testkit.Equal(t, "head, read, unread",
+		[]int64{o.GetHead().GetSequence(), o.GetState().GetReadSequence(), o.GetState().GetUnreadCount()}, []int64{2, 3, 0})
 }
 
 func TestMute(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	until := w.clock().Add(time.Hour).UnixMilli()
 	s := w.reader.State(table.Head{}, table.UserChat{MutedUntil: until})
-	equal(t, "muted", s.GetMutedUntil().AsTime().UnixMilli(), until)
+	testkit.Equal(t, "muted", s.GetMutedUntil().AsTime().UnixMilli(), until)
 	w.advance(2 * time.Hour)
 	if w.reader.State(table.Head{}, table.UserChat{MutedUntil: until}).MutedUntil != nil {
 		t.Fatal("a mute that is over still shows")
@@ -258,7 +256,7 @@ func TestMute(t *testing.T) {
 // A stranger cannot tell a chat that exists from one that does not: same answer
 // after the same reads.
 func TestStrangerAndUnknownChatAreAlike(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
 	w.send(id, "ann", "secret")
 	unknown := chat.NewID("chat_")
@@ -273,37 +271,37 @@ func TestStrangerAndUnknownChatAreAlike(t *testing.T) {
 			wantError(t, name, err, chat.ErrNotAMember)
 			reads[i] = w.store.reads
 		}
-		equal(t, name+": reads", reads[0], reads[1])
+		testkit.Equal(t, name+": reads", reads[0], reads[1])
 	}
 }
 
 // operations are all reads for a user of a chat.
-var operations = map[string]func(w *world, user, chatID string) (proto.Message, error){
-	"overview": func(w *world, user, chatID string) (proto.Message, error) {
+var operations = map[string]func(w *harness, user, chatID string) (proto.Message, error){
+	"overview": func(w *harness, user, chatID string) (proto.Message, error) {
 		return w.reader.Overview(w.ctx, user, chatID)
 	},
-	"members": func(w *world, user, chatID string) (proto.Message, error) {
+	"members": func(w *harness, user, chatID string) (proto.Message, error) {
 		return w.reader.Members(w.ctx, user, chatID, 0, "")
 	},
-	"newest messages": func(w *world, user, chatID string) (proto.Message, error) {
+	"newest messages": func(w *harness, user, chatID string) (proto.Message, error) {
 		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID})
 	},
-	"messages after": func(w *world, user, chatID string) (proto.Message, error) {
+	"messages after": func(w *harness, user, chatID string) (proto.Message, error) {
 		return w.reader.Messages(w.ctx, user, &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: proto.Int64(0)})
 	},
-	"changes": func(w *world, user, chatID string) (proto.Message, error) {
+	"changes": func(w *harness, user, chatID string) (proto.Message, error) {
 		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID})
 	},
-	"reset": func(w *world, user, chatID string) (proto.Message, error) {
+	"reset": func(w *harness, user, chatID string) (proto.Message, error) {
 		return w.reader.Changes(w.ctx, user, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: 1 << 40})
 	},
-	"chats": func(w *world, user, _ string) (proto.Message, error) {
+	"chats": func(w *harness, user, _ string) (proto.Message, error) {
 		return w.reader.ListChats(w.ctx, user, &chatv1.ListChatsRequest{})
 	},
-	"sync": func(w *world, user, _ string) (proto.Message, error) {
+	"sync": func(w *harness, user, _ string) (proto.Message, error) {
 		return w.reader.Sync(w.ctx, user, &deliveryv1.SyncRequest{})
 	},
-	"overviews": func(w *world, user, chatID string) (proto.Message, error) {
+	"overviews": func(w *harness, user, chatID string) (proto.Message, error) {
 		chats, err := w.reader.Overviews(w.ctx, user, []string{chatID})
 		if err == nil && len(chats) == 0 {
 			return nil, chat.ErrNotAMember

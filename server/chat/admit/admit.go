@@ -74,7 +74,8 @@ func New(cfg Config) *Admission {
 	cfg.Members = cmp.Or(max(0, cfg.Members), 1<<16)
 	a := &Admission{cfg: cfg}
 	for i := range a.shards {
-		a.shards[i] = shard{underWay: map[pair]int{}, lookups: map[string]*lookups{}, recent: map[pair]time.Time{}, older: map[pair]time.Time{}}
+		a.shards[i] = shard{underWay: map[pair]int{}, lookups: map[string]*lookups{}, recent: map[pair]time.Time{},
+			older: map[pair]time.Time{}}
 	}
 	return a
 }

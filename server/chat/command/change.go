@@ -19,6 +19,7 @@ const (
 	OpLeave  Operation = "leave"
 	OpRole   Operation = "role"
 	OpUpdate Operation = "update"
+	OpDepart Operation = "depart" // of a deleted account
 )
 
 // ChangeType is the kind of change that an operation on a membership makes: "added",
@@ -40,6 +41,7 @@ type MemberChange struct {
 	ChatID    string
 	UserID    string     // the target; OpLeave ignores it
 	Role      table.Role // OpAdd and OpRole: admin or member
+	Invited   bool       // OpAdd: the target has accepted an invitation of the caller
 	RequestID string
 	Cause     event.Cause
 }
@@ -88,7 +90,15 @@ func (c MemberChange) Check(op Operation) (Change, error) {
 	default:
 		return Change{}, fmt.Errorf("%w: no such operation", ErrInvalidArgument)
 	}
-	return Change{Op: op, MemberChange: c, Idempotency: newIdempotency(string(op), c.Caller, c.ChatID, c.RequestID, content...)}, nil
+	return Change{Op: op, MemberChange: c,
+		Idempotency: newIdempotency(string(op), c.Caller, c.ChatID, c.RequestID, content...)}, nil
+}
+
+// Departure is the change that ends the membership of a deleted account. If it is the
+// owner's, successor becomes the owner; otherwise that is empty.
+func Departure(user, chatID, successor string) Change {
+	return Change{Op: OpDepart, MemberChange: MemberChange{Caller: user, ChatID: chatID, UserID: successor,
+		Role: table.Owner}}
 }
 
 // Check checks the command. Errors: ErrInvalidArgument.

@@ -80,7 +80,8 @@ func (c CreateGroup) Check(maxMembers int64) (CreateGroup, error) {
 
 // Idempotency is the key by which a repetition of the checked command is recognized.
 func (c CreateGroup) Idempotency() Idempotency {
-	return newIdempotency("create", c.Caller, "", c.RequestID, "group", c.Name, string(c.History), strings.Join(c.Members, "#"))
+	return newIdempotency("create", c.Caller, "", c.RequestID, "group", c.Name, string(c.History),
+		strings.Join(c.Members, "#"))
 }
 
 func checkHistory(h table.History) error {

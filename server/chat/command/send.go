@@ -22,10 +22,13 @@ type Send struct {
 }
 
 // Message is a Send whose content was checked, with the key by which a repetition is
-// recognized. It does not change.
+// recognized.
 type Message struct {
 	Send
 	Idempotency Idempotency
+	// Fresh says that the server has just made the ClientMessageID at random, and that no
+	// plan had it: no request with it is recorded. The first plan ends that.
+	Fresh bool
 }
 
 // Sent says where a message stands.

@@ -60,7 +60,8 @@ func New(cfg Config) *Committer { return &Committer{cfg} }
 //     the base, another condition failed, on a row that changes only with this
 //     chat's head (memberships, users' rows, pending, requests) or is never taken
 //     back while an attempt can be under way (index of direct chats, requests).
-//     The numbers of users' chats are neither: what failed on them alone stays open.
+//     The numbers of users' chats, block lists and what people allow are neither: what
+//     failed on them alone stays open.
 //     Which of the two it is, the change log says: the event at the plan's first
 //     version is the plan's own or another's, by its random id, and stays.
 //   - Conflict, throttling, unavailability: nothing about the first attempt.
@@ -135,11 +136,11 @@ func (c *Committer) resolve(ctx context.Context, p *plan.Plan, err error) (outco
 	ours, readErr := c.wrote(ctx, p)
 	switch {
 	case readErr != nil:
-		return nil, false
+		return nil, false //nolint:nilerr // the outcome stays unknown
 	case ours:
 		c.cfg.Committed(p)
 		return nil, true
-	case !p.OnlyChatCounts(failed):
+	case !p.MayStillSucceed(failed):
 		return err, true
 	}
 	uncounted, full := p.ChatCountConflicts(failed)

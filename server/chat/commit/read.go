@@ -35,12 +35,16 @@ func (c *Committer) BatchGet(ctx context.Context, keys []store.Key) ([]store.Ite
 // Partition reads the rows of a partition, consistently, page by page. It ends after an
 // error.
 func (c *Committer) Partition(ctx context.Context, t store.Table, pk string) iter.Seq2[store.Row, error] {
+	return c.Query(ctx, store.Query{Table: t, PK: pk, Consistency: store.Strong})
+}
+
+// Query reads the rows of a query, page by page. It ends after an error.
+func (c *Committer) Query(ctx context.Context, q store.Query) iter.Seq2[store.Row, error] {
 	return func(yield func(store.Row, error) bool) {
-		q := store.Query{Table: t, PK: pk, Consistency: store.Strong}
 		for {
 			page, err := c.page(ctx, q)
 			if err != nil {
-				yield(store.Row{}, fmt.Errorf("read %s: %w", t, err))
+				yield(store.Row{}, fmt.Errorf("read %s: %w", q.Table, err))
 				return
 			}
 			for _, row := range page.Rows {

@@ -3,10 +3,10 @@ package commit
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Waits between attempts, with full jitter.
@@ -71,5 +71,5 @@ func (b *Backoff) Wait(callerCtx, ctx context.Context) error {
 	if cfg.Shared {
 		waits = b.attempts / attempts
 	}
-	return cfg.Sleep(ctx, rand.N(min(firstWait<<min(waits, 8), maxWait)))
+	return cfg.Sleep(ctx, wait.Jittered(firstWait, maxWait, waits))
 }

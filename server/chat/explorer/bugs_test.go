@@ -7,6 +7,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/identity/people"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 )
@@ -27,6 +28,10 @@ type bug struct {
 	hasty    bool        // Durable does not wait
 	weak     store.Table // is read as it was at the beginning
 	back     bool        // the head's time is that of the clock, whatever it was before
+	large    bool        // in large groups
+	forgets  bool        // the last member of a plan that adds many is forgotten
+	barred   bool        // sends whoever is a member
+	plan     func(store.Plan) store.Plan
 }
 
 // within is the number of schedules that must be enough to find a bug.
@@ -49,41 +54,71 @@ var bugs = []bug{
 			}
 			return err
 		}},
-	{name: "X-39 the reconciler sets the count to the members it sees", finds: "pending", kinds: []kind{checkCount, finish, add}, noFaults: true,
+	{name: "X-39 the reconciler sets the count to the members it sees", finds: "pending",
+		kinds: []kind{checkCount, finish, add}, noFaults: true,
 		run: literal(procedures{checkCount: literalReconcile})},
-	{name: "X-41 add: the caller's role is read before the transaction", kinds: []kind{add, changeRole, remove}, noFaults: true, shape: noOwner, finds: "becomes",
+	{name: "X-41 add: the caller's role is read before the transaction", kinds: []kind{add, changeRole, remove},
+		noFaults: true, shape: noOwner, finds: "becomes",
 		run: literal(procedures{add: literalAdd, changeRole: literalRole, remove: literalRemove})},
-	{name: "X-42 remove: an admin who was just promoted", kinds: []kind{changeRole, remove}, noFaults: true, shape: promotion, finds: `who is "admin", goes, by a caller who is "admin"`,
+	{name: "X-42 remove: an admin who was just promoted", kinds: []kind{changeRole, remove}, noFaults: true,
+		shape: promotion, finds: `who is "admin", goes, by a caller who is "admin"`,
 		run: literal(procedures{changeRole: literalRole, remove: literalRemove})},
-	{name: "X-42 remove in a direct chat", finds: "direct chat", kinds: []kind{remove}, noFaults: true, shape: func(o *op) { o.slot, o.caller, o.target = pair, "a", "b" },
-		run: literal(procedures{remove: literalRemoveMember})},
+	{name: "X-42 remove in a direct chat", finds: "direct chat", kinds: []kind{remove}, noFaults: true,
+		shape: func(o *op) { o.slot, o.caller, o.target = pair, "a", "b" },
+		run:   literal(procedures{remove: literalRemoveMember})},
 	{name: "X-43 a second owner", kinds: []kind{changeRole}, noFaults: true, shape: inReady, finds: "becomes \"owner\"",
 		run: literal(procedures{changeRole: literalRole})},
-	{name: "X-44 leave: no condition on the chat", finds: "direct chat", kinds: []kind{leave}, noFaults: true, shape: func(o *op) { o.slot, o.caller = pair, "a" },
-		run: literal(procedures{leave: literalLeave})},
+	{name: "X-44 leave: no condition on the chat", finds: "direct chat", kinds: []kind{leave}, noFaults: true,
+		shape: func(o *op) { o.slot, o.caller = pair, "a" },
+		run:   literal(procedures{leave: literalLeave})},
 	{name: "X-50 a direct chat of others", finds: "between others", kinds: []kind{createDirect}, noFaults: true,
 		run: literal(procedures{createDirect: literalDirect})},
-	{name: "X-54 add without a request row", finds: "already a member, but it was carried out", kinds: []kind{add}, shape: inReady,
+	{name: "X-54 add without a request row", finds: "already a member, but it was carried out", kinds: []kind{add},
+		shape: inReady,
 		run: func(p *process, o *op) error {
-			_, err := p.svc.Change(context.Background(), chat.OpAdd, chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role})
+			_, err := p.svc.Change(context.Background(), chat.OpAdd,
+				chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role})
 			return err
 		}},
-	{name: "X-55 the count after is read after", finds: "the event says", kinds: []kind{add, add, leave}, noFaults: true, shape: inReady,
-		run: literal(procedures{add: countReadAfter, leave: literalLeave})},
+	{name: "X-55 the count after is read after", finds: "the event says", kinds: []kind{add, add, leave}, noFaults: true,
+		shape: inReady,
+		run:   literal(procedures{add: countReadAfter, leave: literalLeave})},
 
-	{name: "rename: the caller's role is read before the transaction", kinds: []kind{rename, changeRole}, noFaults: true, shape: demotion, finds: `by a caller who is "member"`,
+	{name: "rename: the caller's role is read before the transaction", kinds: []kind{rename, changeRole}, noFaults: true,
+		shape: demotion, finds: `by a caller who is "member"`,
 		run: literal(procedures{rename: literalRename, changeRole: literalRole})},
-	{name: "mute and archive write what they have read", drop: plan.CondUser, kinds: []kind{mute, archive, archive}, noFaults: true, shape: ofOne, finds: "another's"},
+	{name: "mute and archive write what they have read", drop: plan.CondUser, kinds: []kind{mute, archive, archive},
+		noFaults: true, shape: ofOne, finds: "another's"},
 	{name: "mute without a request row", kinds: []kind{mute}, shape: ofOne, finds: "carried out twice",
 		run: func(p *process, o *op) error {
-			_, err := p.svc.SetMemberSettings(context.Background(), chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute"})
+			_, err := p.svc.SetMemberSettings(context.Background(),
+				chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute"})
 			return err
 		}},
-	{name: "mark read compares with what it has read", drop: plan.CondUser, kinds: []kind{send, send, markRead, markRead}, noFaults: true, shape: reading, finds: "goes back"},
+	{name: "mark read compares with what it has read", drop: plan.CondUser, kinds: []kind{send, send, markRead, markRead},
+		noFaults: true, shape: reading, finds: "goes back"},
 	{name: "a plan is sent at any age", slow: true, still: true, finds: "s ago"},
 	{name: "the time of a change is the clock's alone", slow: true, back: true, finds: "head"},
 	{name: "the answer does not wait for the disk", hasty: true, finds: "not on disk"},
-	{name: "members are counted as they were", weak: store.ChatMemberships, kinds: []kind{add, remove, checkCount, checkCount}, noFaults: true, shape: inReady, finds: "check count by"},
+	{name: "members are counted as they were", weak: store.ChatMemberships,
+		kinds: []kind{add, remove, checkCount, checkCount}, noFaults: true, shape: inReady, finds: "check count by"},
+
+	{name: "a chunk loses its last member", large: true, forgets: true, finds: "pending"},
+	{name: "of many: without the condition on the pending members", large: true, drop: plan.CondPending,
+		kinds: []kind{finish, finish, remove, changeRole}, shape: inHalf},
+	{name: "of many: without the condition on the chat", large: true, drop: plan.CondChat},
+
+	{name: "who is blocked sends", barred: true, kinds: blocking, shape: quarrel, finds: "barrier"},
+	{name: "without the condition on block lists", drop: plan.CondBlock, kinds: blocking, shape: quarrel, finds: "barrier"},
+	{name: "a block while a direct chat is made", drop: people.NoChat, kinds: blocking, shape: quarrel, finds: "barrier"},
+
+	{name: "a mark that the other person is not told of", plan: untold, kinds: telling, shape: between,
+		finds: "is told of"},
+	{name: "the other person's row keeps its revision", plan: unrevised, kinds: telling, shape: between,
+		finds: "the other row becomes"},
+	{name: "the other person's row keeps its time", plan: timeless, kinds: telling, shape: between,
+		finds: "the other row becomes"},
+	{name: "who blocks is told on", plan: pastBlocks, kinds: telling, shape: between, finds: "mark read"},
 
 	{name: "without the condition on the caller", drop: plan.CondCaller},
 	{name: "without the condition on the target", drop: plan.CondTarget},
@@ -93,6 +128,56 @@ var bugs = []bug{
 	{name: "without the condition on the pair", drop: plan.CondPair},
 	{name: "without the condition on the request", drop: plan.CondRequest},
 	{name: "without the condition on the head", drop: plan.CondHead},
+}
+
+// without is a plan that lacks the conditions of a name.
+func without(p store.Plan, name string) store.Plan {
+	writes := make([]store.Write, 0, len(p.Writes))
+	for _, wr := range p.Writes {
+		if wr.Name == name {
+			if wr.Op == store.OpCheck {
+				continue
+			}
+			wr.Cond = nil
+			if wr.Op == store.OpUpdate && name != plan.CondUser { // that row goes with its membership
+				wr.Cond = store.Exists() // an update of nothing is another bug
+			}
+		}
+		writes = append(writes, wr)
+	}
+	return store.Plan{Writes: writes}
+}
+
+// forgetful is a plan that lacks the last of the memberships that it adds, if they are many.
+func forgetful(p store.Plan) store.Plan {
+	last, n := -1, 0
+	for i, wr := range p.Writes {
+		if wr.Key.Table == store.ChatMemberships && wr.Op == store.OpPut {
+			last, n = i, n+1
+		}
+	}
+	if n < 2 {
+		return p
+	}
+	return store.Plan{Writes: slices.Delete(slices.Clone(p.Writes), last, last+1), Token: p.Token}
+}
+
+// backward is a plan whose head has the time of a clock that is slow.
+func (w *world) backward(o *op, p store.Plan) store.Plan {
+	writes := slices.Clone(p.Writes)
+	for i, wr := range writes {
+		if wr.Key.Table != store.ChatCounters || wr.Op != store.OpUpdate {
+			continue
+		}
+		set := slices.Clone(wr.Update.Set)
+		for j := range set {
+			if set[j].Name == table.AttrChangedAt {
+				set[j].Value = store.Int(w.now - int64(o.n%2)*maxSkew)
+			}
+		}
+		writes[i].Update.Set = set
+	}
+	return store.Plan{Writes: writes}
 }
 
 func inHalf(o *op)  { o.slot = half }
@@ -285,7 +370,8 @@ func literalRole(p *process, o *op) error {
 // §3.1: the count says all, the list of them stands in the request alone.
 func literalCreate(p *process, o *op) error {
 	id := o.w.newID("chat_")
-	row := table.Chat{ChatID: id, Type: table.Group, CreatedBy: o.caller, Status: table.Active, MemberCount: int64(len(o.members)) + 1}
+	row := table.Chat{ChatID: id, Type: table.Group, CreatedBy: o.caller, Status: table.Active,
+		MemberCount: int64(len(o.members)) + 1}
 	err := p.commit(
 		store.Write{Op: store.OpPut, Key: table.ChatKey(id), Item: row.Item(), Cond: store.Absent(), Name: "chat"},
 		membership(store.OpPut, id, o.caller, table.Owner, store.Absent()),
@@ -308,7 +394,8 @@ func creatorAsMember(p *process, o *op) error {
 	if len(others) == 0 {
 		return chat.ErrInvalidArgument
 	}
-	row := table.Chat{ChatID: id, Type: table.Group, CreatedBy: o.caller, Status: table.Active, MemberCount: int64(len(others)) + 1}
+	row := table.Chat{ChatID: id, Type: table.Group, CreatedBy: o.caller, Status: table.Active,
+		MemberCount: int64(len(others)) + 1}
 	err := p.commit(
 		store.Write{Op: store.OpPut, Key: table.ChatKey(id), Item: row.Item(), Cond: store.Absent(), Name: "chat"},
 		store.Write{Op: store.OpPut, Key: table.PendingKey(id), Item: table.Pending{Members: others}.Item()},
@@ -351,7 +438,8 @@ func unconditionalPhase2(p *process, o *op) error {
 // §3.3.
 func literalReconcile(p *process, o *op) error {
 	id := o.chat()
-	page, err := p.Query(context.Background(), store.Query{Table: store.ChatMemberships, PK: id, Consistency: store.Strong})
+	page, err := p.Query(context.Background(),
+		store.Query{Table: store.ChatMemberships, PK: id, Consistency: store.Strong})
 	if err != nil {
 		return err
 	}
@@ -369,9 +457,11 @@ func literalDirect(p *process, o *op) error {
 		return chat.ErrInvalidArgument
 	}
 	id := o.w.newID("chat_")
-	row := table.Chat{ChatID: id, Type: table.Direct, CreatedBy: o.caller, Status: table.Active, MemberCount: 2, DirectUsers: []string{x, y}}
+	row := table.Chat{ChatID: id, Type: table.Direct, CreatedBy: o.caller, Status: table.Active, MemberCount: 2,
+		DirectUsers: []string{x, y}}
 	err := guess(p.commit(
-		store.Write{Op: store.OpPut, Key: table.DirectIndexKey(x, y), Item: table.DirectIndex{ChatID: id}.Item(), Cond: store.Absent(), Name: "pair"},
+		store.Write{Op: store.OpPut, Key: table.DirectIndexKey(x, y), Item: table.DirectIndex{ChatID: id}.Item(),
+			Cond: store.Absent(), Name: "pair"},
 		store.Write{Op: store.OpPut, Key: table.ChatKey(id), Item: row.Item(), Cond: store.Absent(), Name: "chat"},
 		membership(store.OpPut, id, x, table.Member, store.Absent()),
 		membership(store.OpPut, id, y, table.Member, store.Absent()),

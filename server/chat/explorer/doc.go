@@ -14,6 +14,14 @@
 // wishes only, answers that a loss of power leaves true. When a schedule ends,
 // whoever was meant to be a member of a new group is one, or was removed.
 //
+// In large schedules (TestLargeSchedules) groups have up to 300 members, so that creations
+// take many plans, between which everything may happen.
+//
+// Read positions have schedules of their own (TestReadSchedules): calls of one member wait
+// for each other in a process and are merged, so many are under way there at a time, each a
+// goroutine of a bubble of which one at a time continues. Besides the above, callers leave,
+// and the power is lost: what was answered, or shown to the member's devices, is still there.
+//
 // The package has tests only. TestSchedules runs the schedules (PARLEY_EXPLORE is
 // their number, PARLEY_EXPLORE_SEED the first seed); a failure names its seed and
 // shows its steps. TestSeededBugs demands that the procedures as the source text
@@ -21,5 +29,5 @@
 // bug proves nothing.
 //
 // Concurrency: a world belongs to one goroutine; its processes are coroutines of
-// it.
+// it. The goroutines of a world of read positions share it under its lock.
 package explorer

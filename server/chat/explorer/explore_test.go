@@ -17,16 +17,18 @@ import (
 )
 
 // newWorld makes an empty world.
-func newWorld(seed uint64, b *bug) *world {
-	w := &world{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), now: epoch, bug: b, pairs: map[string]string{}}
-	w.store = storetest.NewMap(w.clock)
+func newWorld(seed uint64, of scale, b *bug) *world {
+	w := &world{scale: of, rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), now: epoch, bug: b,
+		pairs: map[string]string{}, blocks: map[[2]string]bool{}}
+	w.store = storetest.NewMemory(w.clock)
 	return w
 }
 
 // everything is the kinds of ops of ordinary schedules, those that matter most
 // more often.
 var everything = []kind{
-	add, add, add, remove, remove, remove, leave, changeRole, changeRole, rename, createGroup, createGroup, createDirect, finish, finish, checkCount, send, mute, archive, markRead,
+	add, add, add, remove, remove, remove, leave, changeRole, changeRole, rename, createGroup, createGroup, createDirect,
+	finish, finish, checkCount, send, mute, archive, markRead,
 }
 
 // crew is the processes of a worker.
@@ -48,12 +50,12 @@ func (c *crew) close() {
 
 // explore runs one schedule and returns what failed.
 func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) string {
-	w := newWorld(seed, b)
+	w := newWorld(seed, from.scale, b)
 	w.trace = trace
 	w.ids, w.now = 100, from.now+1000
 	w.store, w.old = from.store.Clone(), from.store
 	for _, r := range from.rooms {
-		copied := *r
+		copied := r.copied()
 		copied.used = false
 		w.rooms = append(w.rooms, &copied)
 	}
@@ -97,7 +99,7 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	p.alone = true
 	p.boot()
 	for _, r := range w.rooms {
-		if r.pending == 0 || !r.used || w.failed != "" { // what no op has used is as it always was
+		if r.pending.empty() || !r.used || w.failed != "" { // what no op has used is as it always was
 			continue
 		}
 		p.op = &op{w: w, kind: finish, n: len(w.ops), caller: "a", target: "a"}
@@ -111,10 +113,10 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 }
 
 // search runs schedules from a seed on until one fails.
-func search(first, n uint64, b *bug) (seed uint64, failed string, ran uint64) {
+func search(of scale, first, n uint64, b *bug) (seed uint64, failed string, ran uint64) {
 	// Worlds are small and short-lived: collecting them seldom is much faster.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
-	from := base()
+	from := base(of)
 	if from.failed != "" {
 		return 0, from.failed, 0
 	}
@@ -163,12 +165,12 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 }
 
 // explain runs a failing schedule again and shows its steps.
-func explain(seed uint64, b *bug) string {
+func explain(of scale, seed uint64, b *bug) string {
 	var steps strings.Builder
 	c := newCrew()
 	defer c.close()
-	explore(seed, base(), c, b, &steps)
-	return fmt.Sprintf("seed %d\n%s\nPARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d go test ./server/chat/explorer -run TestSchedules", seed, &steps, seed)
+	explore(seed, base(of), c, b, &steps)
+	return fmt.Sprintf("seed %d, the same again with PARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d\n%s", seed, seed, &steps)
 }
 
 // usual is the number of schedules of a plain go test: those that CI runs first.
@@ -178,9 +180,23 @@ const usual = 20_000
 // L-193: the rules hold at every commit of every schedule.
 func TestSchedules(t *testing.T) {
 	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	seed, failed, ran := search(first, n, nil)
+	seed, failed, ran := search(small, first, n, nil)
 	if failed != "" {
-		t.Fatal(explain(seed, nil))
+		t.Fatal(explain(small, seed, nil))
+	}
+	t.Logf("%d schedules", ran)
+}
+
+// usualLarge is the number of schedules with large groups of a plain go test.
+const usualLarge = 500
+
+// The same rules hold where a group has 300 members, so that a creation takes many plans
+// and others come, go and change in between.
+func TestLargeSchedules(t *testing.T) {
+	n, first := number(t, "PARLEY_EXPLORE", 10*usualLarge), number(t, "PARLEY_EXPLORE_SEED", 1)
+	seed, failed, ran := search(large, first, (n+9)/10, nil) // each takes as long as ten small ones
+	if failed != "" {
+		t.Fatal(explain(large, seed, nil))
 	}
 	t.Logf("%d schedules", ran)
 }
@@ -190,12 +206,16 @@ func TestSeededBugs(t *testing.T) {
 	for i := range bugs {
 		b := &bugs[i]
 		t.Run(b.name, func(t *testing.T) {
-			seed, failed, ran := search(1, within, b)
+			of := small
+			if b.large {
+				of = large
+			}
+			seed, failed, ran := search(of, 1, within, b)
 			if failed == "" {
 				t.Fatalf("not found in %d schedules", ran)
 			}
 			if !strings.Contains(failed, b.finds) {
-				t.Errorf("seed %d: another bug than the one that was sown:\n%s", seed, explain(seed, b))
+				t.Errorf("seed %d: another bug than the one that was sown:\n%s", seed, explain(of, seed, b))
 			}
 			t.Logf("seed %d: %s", seed, failed)
 		})

@@ -3,6 +3,8 @@ package explorer
 import (
 	"context"
 	"math/bits"
+	"slices"
+	"strconv"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
@@ -11,19 +13,55 @@ import (
 )
 
 // set is a set of people.
-type set uint8
+type set [(maxPeople + 63) / 64]uint64
 
 func of(users []string) (s set) {
 	for _, u := range users {
-		s |= 1 << index(u)
+		s.add(index(u))
 	}
 	return s
 }
 
-func index(user string) int { return int(user[0] - 'a') }
+// index is the place of a user among names.
+func index(user string) int {
+	if len(user) == 1 {
+		return int(user[0] - 'a')
+	}
+	n, _ := strconv.Atoi(user[1:])
+	return n
+}
 
-func (s set) has(u int) bool { return s&(1<<u) != 0 }
-func (s set) size() int      { return bits.OnesCount8(uint8(s)) }
+func (s *set) add(u int)     { s[u/64] |= 1 << (u % 64) }
+func (s set) has(u int) bool { return s[u/64]&(1<<(u%64)) != 0 }
+func (s set) empty() bool    { return s == set{} }
+
+func (s set) size() (n int) {
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+func (s set) and(o set) set {
+	for i := range s {
+		s[i] &= o[i]
+	}
+	return s
+}
+
+func (s set) or(o set) set {
+	for i := range s {
+		s[i] |= o[i]
+	}
+	return s
+}
+
+func (s set) without(o set) set {
+	for i := range s {
+		s[i] &^= o[i]
+	}
+	return s
+}
 
 // room is what is known of a chat after its last commit.
 type room struct {
@@ -32,7 +70,7 @@ type room struct {
 	exists   bool
 	direct   bool
 	name     string
-	roles    [people]table.Role
+	roles    []table.Role // of all people
 	pending  set
 	intended set // were to become members when it was created
 	settled  set // became members, or were removed
@@ -43,10 +81,17 @@ type room struct {
 func (r *room) members() (s set) {
 	for u, role := range r.roles {
 		if role != "" {
-			s |= 1 << u
+			s.add(u)
 		}
 	}
 	return s
+}
+
+// copied is the room as it is now.
+func (r *room) copied() room {
+	c := *r
+	c.roles = slices.Clone(r.roles)
+	return c
 }
 
 func (w *world) room(id string) *room {
@@ -55,7 +100,7 @@ func (w *world) room(id string) *room {
 			return r
 		}
 	}
-	r := &room{id: id}
+	r := &room{id: id, roles: make([]table.Role, w.people)}
 	w.rooms = append(w.rooms, r)
 	return r
 }
@@ -97,7 +142,7 @@ func (w *world) observe(o *op, p store.Plan) {
 	if r == nil {
 		return // a user's own row, a request that changed nothing
 	}
-	before := *r
+	before := r.copied()
 	for _, wr := range p.Writes {
 		switch {
 		case wr.Op == store.OpCheck:
@@ -120,7 +165,8 @@ func (w *world) observe(o *op, p store.Plan) {
 	if w.bug == nil || w.bug.run == nil {
 		w.log(o, &before, r, events)
 	}
-	if creates := o.kind == createGroup || o.kind == createDirect; (!creates && o.kind.changes()) || (creates && !before.exists) {
+	if creates := o.kind == createGroup || o.kind == createDirect; (!creates && o.kind.changes()) ||
+		(creates && !before.exists) {
 		o.commits++
 		o.countAfter = r.count
 		if o.commits > 1 {
@@ -137,7 +183,7 @@ func (w *world) created(o *op, r *room) {
 	r.exists, r.used = true, true
 	row := table.ChatFrom(r.id, w.get(table.ChatKey(r.id)))
 	r.direct = row.Type == table.Direct
-	r.intended = r.pending | r.members()
+	r.intended = r.pending.or(r.members())
 	r.settled = r.members()
 	if o.kind != createGroup && o.kind != createDirect {
 		w.fail("%v made the chat %s", o, r.id)
@@ -161,14 +207,15 @@ func (w *world) membership(o *op, before, after *room, wr store.Write) {
 	case store.OpPut:
 		role := table.Role(wr.Item.Get(table.AttrRole).Str())
 		after.roles[u] = role
-		after.settled |= 1 << u
+		after.settled.add(u)
 		switch {
 		case !before.exists:
 		case before.roles[u] != "":
 			w.fail("%v: the membership of %s (%s) is overwritten", o, names[u], before.roles[u])
 		case before.pending.has(u) && role == table.Member: // whoever finishes it
-		case before.pending.has(u) && o.kind == changeRole && target && role == o.role && caller == table.Owner && role != table.Owner:
-		case o.kind == add && target && role == o.role && mayAdd(caller, role) && before.count < groupSize:
+		case before.pending.has(u) && o.kind == changeRole && target && role == o.role && caller == table.Owner &&
+			role != table.Owner:
+		case o.kind == add && target && role == o.role && mayAdd(caller, role) && before.count < w.size:
 		default:
 			w.fail("%v: %s becomes %s in a chat of %d, by a caller who is %q", o, names[u], role, before.count, caller)
 		}
@@ -186,7 +233,8 @@ func (w *world) membership(o *op, before, after *room, wr store.Write) {
 				after.roles[u] = table.Role(a.Value.Str())
 			}
 		}
-		if o.kind != changeRole || !target || caller != table.Owner || before.roles[u] == table.Owner || before.roles[u] == "" ||
+		if o.kind != changeRole || !target || caller != table.Owner || before.roles[u] == table.Owner ||
+			before.roles[u] == "" ||
 			after.roles[u] != o.role || o.role == table.Owner {
 			w.fail("%v: %s, who is %q, becomes %q, by a caller who is %q", o, names[u], before.roles[u], after.roles[u], caller)
 		}
@@ -194,26 +242,29 @@ func (w *world) membership(o *op, before, after *room, wr store.Write) {
 }
 
 func mayAdd(caller, role table.Role) bool {
-	return caller == table.Owner && (role == table.Admin || role == table.Member) || caller == table.Admin && role == table.Member
+	return caller == table.Owner && (role == table.Admin || role == table.Member) || caller == table.Admin &&
+		role == table.Member
 }
 
 func mayRename(caller table.Role) bool { return caller == table.Owner || caller == table.Admin }
 
 func mayRemove(caller, target table.Role) bool {
-	return caller == table.Owner && (target == table.Admin || target == table.Member) || caller == table.Admin && target == table.Member
+	return caller == table.Owner && (target == table.Admin || target == table.Member) || caller == table.Admin &&
+		target == table.Member
 }
 
 // pendingChanged holds a change of the pending members against the rules.
 func (w *world) pendingChanged(o *op, before, after *room) {
-	if before.exists && after.pending&^before.pending != 0 {
+	if before.exists && !after.pending.without(before.pending).empty() {
 		w.fail("%v: somebody becomes pending", o)
 	}
-	gone := before.pending &^ after.pending &^ after.members()
-	after.settled |= gone
-	if gone == 0 {
+	gone := before.pending.without(after.pending).without(after.members())
+	after.settled = after.settled.or(gone)
+	if gone.empty() {
 		return
 	}
-	if gone.size() != 1 || o.kind != remove || !gone.has(index(o.target)) || !mayRemove(before.roles[index(o.caller)], table.Member) {
+	if gone.size() != 1 || o.kind != remove || !gone.has(index(o.target)) ||
+		!mayRemove(before.roles[index(o.caller)], table.Member) {
 		w.fail("%v: pending members disappear", o)
 	}
 }
@@ -233,17 +284,18 @@ func (w *world) state(o *op, before, r *room) {
 	switch {
 	case row.Type == "" || row.Status != table.Active:
 		w.fail("%v: a chats row without a chat: %v", o, it)
-	case before.exists && r.name != before.name && (o.kind != rename || r.direct || !mayRename(before.roles[index(o.caller)]) || r.name != o.name()):
+	case before.exists && r.name != before.name &&
+		(o.kind != rename || r.direct || !mayRename(before.roles[index(o.caller)]) || r.name != o.name()):
 		w.fail("%v: the name becomes %q, by a caller who is %q", o, r.name, before.roles[index(o.caller)])
-	case members&r.pending != 0:
+	case !members.and(r.pending).empty():
 		w.fail("%v: members who are pending", o)
 	case int(r.count) != members.size()+r.pending.size():
 		w.fail("%v: count %d, %d members, %d pending", o, r.count, members.size(), r.pending.size())
-	case r.direct && (members.size() != 2 || owners != 0 || r.pending != 0):
+	case r.direct && (members.size() != 2 || owners != 0 || !r.pending.empty()):
 		w.fail("%v: a direct chat of %d people", o, members.size())
 	case !r.direct && owners != 1:
 		w.fail("%v: %d owners", o, owners)
-	case r.count > groupSize:
+	case r.count > w.size:
 		w.fail("%v: %d members", o, r.count)
 	}
 }
@@ -253,7 +305,7 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 	r.head = table.HeadFrom(r.id, w.get(table.HeadKey(r.id)))
 	row := table.ChatFrom(r.id, w.get(table.ChatKey(r.id)))
 	v, mv, seq := before.head.Version, before.head.MembershipVersion, before.head.Sequence
-	roles := before.roles
+	roles := slices.Clone(before.roles)
 	for _, e := range events {
 		v++
 		md := e.GetMetadata()
@@ -267,7 +319,7 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 			mv++
 			roles[index(e.GetCreatedBy())] = r.roles[index(e.GetCreatedBy())]
 			if of(e.GetInitialMembers()) != r.intended || int64(e.GetMemberCount()) != r.count {
-				w.fail("%v: %v; intended %b, count %d", o, e, r.intended, r.count)
+				w.fail("%v: %v; intended %x, count %d", o, e, r.intended, r.count)
 			}
 		case *eventv1.ChatUpdated:
 			mv++
@@ -276,7 +328,7 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 			}
 		case *eventv1.MembershipChanged:
 			mv++
-			w.changed(o, before, r, e, v, &roles)
+			w.changed(o, before, r, e, v, roles)
 			if int64(e.GetMemberCountAfter()) != r.count || row.Version != v && e == events[len(events)-1] {
 				w.fail("%v: %v; chat %+v", o, e, row)
 			}
@@ -286,10 +338,11 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 		}
 	}
 	h := r.head
-	if len(events) == 0 || h.Version != v || h.MembershipVersion != mv || h.Sequence != seq || h.ChangedAt < before.head.ChangedAt || row.UpdatedAt > h.ChangedAt {
+	if len(events) == 0 || h.Version != v || h.MembershipVersion != mv || h.Sequence != seq ||
+		h.ChangedAt < before.head.ChangedAt || row.UpdatedAt > h.ChangedAt {
 		w.fail("%v: head %+v after %d events from %+v", o, h, len(events), before.head)
 	}
-	if roles != r.roles {
+	if !slices.Equal(roles, r.roles) {
 		w.fail("%v: roles %v, the events say %v", o, r.roles, roles)
 	}
 	if late := w.now - h.ChangedAt; late > maxAge {
@@ -302,7 +355,9 @@ func (w *world) log(o *op, before, r *room, events []event.Event) {
 }
 
 // changed holds the event of a membership against the rows.
-func (w *world) changed(o *op, before, r *room, e *eventv1.MembershipChanged, version int64, roles *[people]table.Role) {
+func (w *world) changed(
+	o *op, before, r *room, e *eventv1.MembershipChanged, version int64, roles []table.Role,
+) {
 	u := index(e.GetUserId())
 	own := table.UserChatFrom(names[u], r.id, w.get(table.UserChatKey(names[u], r.id)))
 	switch e.GetChangeType() {
@@ -314,7 +369,8 @@ func (w *world) changed(o *op, before, r *room, e *eventv1.MembershipChanged, ve
 		if r.direct {
 			from = version
 		}
-		if own.Left() || own.JoinedVersion != from || own.JoinedSequence != sequence || e.GetJoinedSequence() != own.JoinedSequence {
+		if own.Left() || own.JoinedVersion != from || own.JoinedSequence != sequence ||
+			e.GetJoinedSequence() != own.JoinedSequence {
 			w.fail("%v: own row %+v after %v", o, own, e)
 		}
 		roles[u] = r.roles[u]
@@ -339,11 +395,11 @@ func (w *world) end() {
 		if !r.used {
 			continue
 		}
-		if r.pending != 0 {
-			w.fail("%s: %b still pending", r.id, r.pending)
+		if !r.pending.empty() {
+			w.fail("%s: %x still pending", r.id, r.pending)
 		}
-		if missing := r.intended &^ r.settled; missing != 0 {
-			w.fail("%s: %b never became members", r.id, missing)
+		if missing := r.intended.without(r.settled); !missing.empty() {
+			w.fail("%s: %x never became members", r.id, missing)
 		}
 	}
 }

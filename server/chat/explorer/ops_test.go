@@ -26,10 +26,13 @@ const (
 	mute
 	archive
 	markRead
+	block
+	unblock
 )
 
 func (k kind) String() string {
-	return [...]string{"add", "remove", "leave", "change role", "rename", "create group", "create direct", "finish", "check count", "send", "mute", "archive", "mark read"}[k]
+	return [...]string{"add", "remove", "leave", "change role", "rename", "create group", "create direct", "finish",
+		"check count", "send", "mute", "archive", "mark read", "block", "unblock"}[k]
 }
 
 // changes reports whether an op of the kind changes a chat by its own wish.
@@ -57,6 +60,7 @@ type op struct {
 	members  []string
 	w        *world
 	attempts int
+	since    int64  // when a process took it first
 	id       string // the chat of the slot, once it was needed
 
 	commits    int
@@ -105,7 +109,14 @@ func (o *op) chat() string {
 	return o.id
 }
 
-func (w *world) person() string { return names[w.rng.IntN(people)] }
+// person is anybody, in a large world half of the time one of those who do most there.
+func (w *world) person() string {
+	n := w.people
+	if n > small.people && w.rng.IntN(2) == 0 {
+		n = small.people
+	}
+	return names[w.rng.IntN(n)]
+}
 
 // someone is a person who has a role in the chats of the beginning, mostly.
 func (w *world) someone() string {
@@ -125,7 +136,8 @@ func (w *world) focus() int {
 
 // wish makes an op of one of some kinds.
 func (w *world) wish(of []kind) *op {
-	o := &op{w: w, n: len(w.ops), kind: of[w.rng.IntN(len(of))], caller: w.someone(), target: w.person(), role: table.Member, slot: w.rng.IntN(slots)}
+	o := &op{w: w, n: len(w.ops), kind: of[w.rng.IntN(len(of))], caller: w.someone(), target: w.person(),
+		role: table.Member, slot: w.rng.IntN(slots)}
 	if o.slot == pair && w.rng.IntN(3) > 0 {
 		o.slot = ready
 	}
@@ -141,6 +153,9 @@ func (w *world) wish(of []kind) *op {
 	switch o.kind {
 	case createGroup:
 		o.members = []string{w.person(), w.person(), w.person()}[:1+w.rng.IntN(3)]
+		if w.people > small.people {
+			o.members = names[w.rng.IntN(8):][:w.size-1-w.rng.Int64N(40)]
+		}
 	case createDirect:
 		o.caller, o.target = names[3+w.rng.IntN(2)], names[3+w.rng.IntN(2)] // d and e have none yet
 	case leave:
@@ -174,7 +189,8 @@ func (o *op) run(p *process) error {
 		_, err = p.svc.Change(ctx, chat.OpRole, change)
 	case rename:
 		name := o.name()
-		_, _, err = p.svc.UpdateChat(ctx, chat.ChatChange{Caller: o.caller, ChatID: o.chat(), Name: &name, RequestID: request})
+		_, _, err = p.svc.UpdateChat(ctx,
+			chat.ChatChange{Caller: o.caller, ChatID: o.chat(), Name: &name, RequestID: request})
 	case createGroup:
 		var c chat.Created
 		c, err = p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: o.caller, Name: "g", Members: o.members, RequestID: request})
@@ -197,11 +213,18 @@ func (o *op) run(p *process) error {
 	case send:
 		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request})
 	case mute:
-		_, err = p.svc.SetMemberSettings(ctx, chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute", RequestID: request})
+		_, err = p.svc.SetMemberSettings(ctx,
+			chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute", RequestID: request})
 	case archive:
-		_, err = p.svc.SetMemberSettings(ctx, chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), Archived: &o.archived, Procedure: "archive", RequestID: request})
+		_, err = p.svc.SetMemberSettings(ctx,
+			chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), Archived: &o.archived, Procedure: "archive",
+				RequestID: request})
 	case markRead:
 		_, err = p.svc.MarkRead(ctx, chat.MarkRead{Caller: o.caller, ChatID: o.chat(), Sequence: int64(1 + o.n%3)})
+	case block:
+		err = p.people.Block(ctx, o.caller, o.target)
+	case unblock:
+		err = p.people.Unblock(ctx, o.caller, o.target)
 	}
 	return err
 }
@@ -220,9 +243,9 @@ func (o *op) told(id string) {
 	o.answered = id
 }
 
-// base makes the world that schedules begin with.
-func base() *world {
-	w := newWorld(1, nil)
+// base makes the world that schedules of a scale begin with.
+func base(of scale) *world {
+	w := newWorld(1, of, nil)
 	ctx := context.Background()
 	p := &process{w: w, alone: true}
 	p.boot()
@@ -232,14 +255,17 @@ func base() *world {
 			w.fail("base: %v", err)
 		}
 	}
-	for _, u := range names {
+	for _, u := range names[:of.people] {
 		must(p.svc.EnsureUser(ctx, u))
 	}
+	others := names[small.people:max(small.people, min(of.people, int(of.size)))] // of the groups: room for a few more
 	w.fixed = slotIDs[:]
-	_, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g", Members: []string{"c"}})
+	_, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g",
+		Members: append([]string{"c"}, others...)})
 	must(err)
 	p.op = &op{w: w, kind: add, caller: "a", target: "b", role: table.Admin}
-	_, err = p.svc.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: "a", ChatID: slotIDs[ready], UserID: "b", Role: table.Admin})
+	_, err = p.svc.Change(ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "a", ChatID: slotIDs[ready], UserID: "b", Role: table.Admin})
 	must(err)
 	for range 3 { // to be read
 		p.op = &op{w: w, kind: send, caller: "a"}
@@ -248,7 +274,8 @@ func base() *world {
 	}
 	p.op = &op{w: w, kind: createGroup, caller: "a"}
 	p.plans = 1
-	c, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g", Members: []string{"b", "c"}})
+	c, err := p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: "a", Name: "g",
+		Members: append([]string{"b", "c"}, others...)})
 	must(err)
 	if !errors.Is(c.Incomplete, errDead) {
 		w.fail("base: a group that is complete")

@@ -131,7 +131,8 @@ func (p *process) sees(t store.Table) {
 // or counts its members tells nobody.
 func (p *process) promise(err error) {
 	w, o := p.w, p.op
-	if w.bug != nil && w.bug.run != nil || o.kind == finish || o.kind == checkCount || err != nil && !isOne(err, definite) {
+	if w.bug != nil && w.bug.run != nil || o.kind == finish || o.kind == checkCount || err != nil &&
+		!isOne(err, definite) {
 		return
 	}
 	if p.saw > w.synced {
@@ -170,6 +171,11 @@ func (w *world) own(o *op, before []table.UserChat) {
 		case archive:
 			want.Archived = o.archived
 		case markRead:
+			if was.UserID != o.caller {
+				w.told(o, was, is)
+				continue
+			}
+			w.tells(o, is)
 			if want.ReadSequence = is.ReadSequence; is.ReadSequence < was.ReadSequence {
 				w.fail("%v: what %s has read goes back from %d to %d", o, was.UserID, was.ReadSequence, is.ReadSequence)
 			}
@@ -180,7 +186,8 @@ func (w *world) own(o *op, before []table.UserChat) {
 		if is != want || was.UserID != o.caller {
 			w.fail("%v: the row becomes %+v, with another's wish in it or without: it was %+v", o, is, was)
 		}
-		if o.kind != send && (r.roles[index(o.caller)] == "" || is.ReadSequence > r.head.Sequence && (w.bug == nil || w.bug.run == nil)) {
+		if o.kind != send && (r.roles[index(o.caller)] == "" || is.ReadSequence > r.head.Sequence &&
+			(w.bug == nil || w.bug.run == nil)) {
 			w.fail("%v: %+v, of %q in a chat at %d", o, is, r.roles[index(o.caller)], r.head.Sequence)
 		}
 		if o.kind == mute || o.kind == archive {

@@ -6,34 +6,54 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/chat/plan"
+	"github.com/parley-chat/parley/server/identity/people"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
-	"github.com/parley-chat/parley/server/store/table"
 )
 
-// How large worlds are. Groups are small, so that they are often full.
+// scale is how large a world is.
+type scale struct {
+	people int
+	size   int64 // of a group
+	chunk  int   // members that a plan adds
+}
+
+// In small worlds groups are often full; in large ones they are so large that a creation
+// takes many plans.
+var (
+	small = scale{people: 6, size: groupSize, chunk: 1}
+	large = scale{people: maxPeople, size: 300}
+)
+
 const (
-	people    = 6
+	maxPeople = 330
 	groupSize = 4
 	processes = 3
-	maxSteps  = 700
+	maxSteps  = 2000
 
 	epoch = int64(1_767_225_600_000) // unix ms
 )
 
-var names = [people]string{"a", "b", "c", "d", "e", "f"}
+// names are those of all people: a to f, then u6 and so on.
+var names = func() (names [maxPeople]string) {
+	for i := range names {
+		if names[i] = string(rune('a' + i)); i > 5 {
+			names[i] = fmt.Sprint("u", i)
+		}
+	}
+	return names
+}()
 
 // world is one schedule.
 type world struct {
+	scale
 	rng    *rand.Rand
-	store  *storetest.Map
+	store  *storetest.Memory
 	now    int64 // unix ms
 	ids    int
 	fixed  []string // ids of the next chats
@@ -53,9 +73,12 @@ type world struct {
 	synced int // of these, from the first on, those that are on disk
 	bug    *bug
 	rooms  []*room
-	pairs  map[string]string // of direct chats: pair → chat
-	failed string
-	trace  *strings.Builder
+	pairs  map[string]string  // of direct chats: pair → chat
+	blocks map[[2]string]bool // who blocks whom
+	// when a block ended last
+	unblocked int64
+	failed    string
+	trace     *strings.Builder
 }
 
 // flight is a plan that is under way, and may arrive any time.
@@ -67,17 +90,18 @@ type flight struct {
 
 // process runs one op at a time, in a coroutine that lives on from world to world.
 type process struct {
-	w     *world
-	n     int
-	svc   *chat.Service
-	op    *op
-	next  func() (call, bool)
-	stop  func()
-	yield func(call) bool
-	call  call // that waits
-	fate  fate
-	dead  bool
-	alone bool // calls do not wait for the scheduler
+	w      *world
+	n      int
+	svc    *chat.Service
+	people *people.Service
+	op     *op
+	next   func() (call, bool)
+	stop   func()
+	yield  func(call) bool
+	call   call // that waits
+	fate   fate
+	dead   bool
+	alone  bool // calls do not wait for the scheduler
 	times
 	plans int // that it may still commit; 0: any number, -1: none
 }
@@ -148,14 +172,17 @@ func (p *process) boot() {
 	w := p.w
 	alone := p.alone
 	p.alone, p.fate = true, pass
+	sleep := func(ctx context.Context, d time.Duration) error { w.now += max(5, d.Milliseconds()); return ctx.Err() }
 	svc, err := chat.New(context.Background(), chat.Config{
-		Store: p, Clock: p.clock, Generation: "g", Producer: names[p.n], NewID: w.newID, Members: groupSize, Chunk: 1, Heads: 64,
-		Sleep: func(ctx context.Context, d time.Duration) error { w.now += max(5, d.Milliseconds()); return ctx.Err() },
+		Store: p, Clock: p.clock, Generation: "g", Producer: names[p.n], NewID: w.newID, Members: int(w.size), Chunk: w.chunk,
+		Heads: 64,
+		Sleep: sleep,
 	})
 	if err != nil {
 		w.fail("boot: %v", err)
 	}
 	p.svc, p.alone = svc, alone
+	p.people = people.New(people.Config{Store: p, Clock: p.clock, NewID: w.newID, Sleep: sleep})
 }
 
 // run takes steps until nothing is left to do.
@@ -207,7 +234,9 @@ func (p *process) step() {
 	if p.op == nil {
 		p.op = w.queue[0]
 		w.queue = w.queue[1:]
-		p.op.attempts++
+		if p.op.attempts++; p.op.since == 0 {
+			p.op.since = w.now
+		}
 		p.begin()
 		if p.svc == nil {
 			p.boot()
@@ -280,6 +309,15 @@ func (w *world) execute(o *op, p store.Plan) error {
 	if b := w.bug; b != nil && b.drop != "" {
 		p = without(p, b.drop)
 	}
+	if b := w.bug; b != nil && b.forgets {
+		p = forgetful(p)
+	}
+	if b := w.bug; b != nil && b.barred {
+		p = unbarred(p)
+	}
+	if b := w.bug; b != nil && b.plan != nil {
+		p = b.plan(p)
+	}
 	if b := w.bug; b != nil && b.back {
 		p = w.backward(o, p)
 	}
@@ -289,44 +327,9 @@ func (w *world) execute(o *op, p store.Plan) error {
 		w.issued++
 		w.observe(o, p)
 		w.own(o, before)
+		w.barriers(o, p)
 	}
 	return err
-}
-
-// without is a plan that lacks the conditions of a name.
-func without(p store.Plan, name string) store.Plan {
-	writes := make([]store.Write, 0, len(p.Writes))
-	for _, wr := range p.Writes {
-		if wr.Name == name {
-			if wr.Op == store.OpCheck {
-				continue
-			}
-			wr.Cond = nil
-			if wr.Op == store.OpUpdate && name != plan.CondUser { // that row goes with its membership
-				wr.Cond = store.Exists() // an update of nothing is another bug
-			}
-		}
-		writes = append(writes, wr)
-	}
-	return store.Plan{Writes: writes}
-}
-
-// backward is a plan whose head has the time of a clock that is slow.
-func (w *world) backward(o *op, p store.Plan) store.Plan {
-	writes := slices.Clone(p.Writes)
-	for i, wr := range writes {
-		if wr.Key.Table != store.ChatCounters || wr.Op != store.OpUpdate {
-			continue
-		}
-		set := slices.Clone(wr.Update.Set)
-		for j := range set {
-			if set[j].Name == table.AttrChangedAt {
-				set[j].Value = store.Int(w.now - int64(o.n%2)*maxSkew)
-			}
-		}
-		writes[i].Update.Set = set
-	}
-	return store.Plan{Writes: writes}
 }
 
 var errDead = fmt.Errorf("%w (injected)", store.ErrClosed)
@@ -460,7 +463,8 @@ var definite = []error{
 }
 
 // transient are the answers after which a client asks again.
-var transient = []error{store.ErrAmbiguous, store.ErrConflict, store.ErrThrottled, store.ErrUnavailable, store.ErrClosed}
+var transient = []error{store.ErrAmbiguous, store.ErrConflict, store.ErrThrottled, store.ErrUnavailable,
+	store.ErrClosed}
 
 func isOne(err error, of []error) bool {
 	for _, e := range of {
@@ -484,7 +488,10 @@ func (w *world) answer(o *op, err error) {
 		if own := o.kind == mute || o.kind == archive; o.commits > 0 && !(own && errors.Is(err, chat.ErrNotAMember)) {
 			w.fail("%v: %v, but it was carried out", o, err)
 		}
-		o.refused = err
+		// A block ends without the chat's head: what a dead process has sent may arrive after it.
+		if !barrier(err) || o.attempts == 1 {
+			o.refused = err
+		}
 	case isOne(err, transient):
 		w.again(o)
 	default:

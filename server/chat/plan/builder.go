@@ -43,7 +43,8 @@ func (p Planner) builder(base table.Head, at int64, cause event.Cause, writes, e
 
 // finish adds what every plan that changes a chat ends with: the head's comparison
 // and change, then the rows that carry no condition because the head's comparison
-// covers them, events and outbox row. Each event is encoded here, once.
+// covers them, events and outbox row. Each event is encoded here, once. All of it is one
+// plan or none: a command that does not fit into a plan is refused, never divided.
 func (b *builder) finish() (*Plan, error) {
 	key := table.HeadKey(b.Head.ChatID)
 	if b.Base.Version == 0 {
@@ -59,12 +60,29 @@ func (b *builder) finish() (*Plan, error) {
 		}
 		b.Payloads = append(b.Payloads, payload)
 		md := e.GetMetadata()
-		row := table.Event{ChatID: b.Head.ChatID, Version: md.GetVersion(), EventID: md.GetEventId(), Type: md.GetEventType(), Payload: payload}
-		b.put(table.EventKey(row.ChatID, row.Version), row.Item())
+		row := table.Event{ChatID: b.Head.ChatID, Version: md.GetVersion(), EventID: md.GetEventId(), Type: md.GetEventType(),
+			Payload: payload}
+		w, err := row.Put(table.Cause{Actor: md.GetActorId(), Correlation: md.GetCorrelationId(),
+			Causation: md.GetCausationId()})
+		if err != nil {
+			return nil, err
+		}
+		b.writes = append(b.writes, w)
 	}
 	b.Outbox = b.outboxRow()
 	b.put(b.Outbox.Key, b.Outbox.Item)
+	if len(b.writes) > store.MaxPlanWrites || b.eventBytes() > store.MaxPlanBytes {
+		return nil, command.TooLarge(len(b.Events), store.MaxPlanWrites)
+	}
 	return &b.Plan, nil
+}
+
+// eventBytes is the size of the encoded events, which are the largest part of a plan.
+func (b *builder) eventBytes() (n int) {
+	for _, payload := range b.Payloads {
+		n += len(payload)
+	}
+	return n
 }
 
 func (b *builder) outboxRow() store.Row {
@@ -107,6 +125,9 @@ func (b *builder) recordIdempotency(i command.Idempotency, version int64) {
 	}
 }
 
+// eventPrefix begins the ids of events.
+const eventPrefix = "evt_"
+
 // next advances the head by one change and returns the change's metadata.
 func (b *builder) next(eventType string) *eventv1.EventMetadata {
 	b.Head.Version++
@@ -114,7 +135,7 @@ func (b *builder) next(eventType string) *eventv1.EventMetadata {
 		b.Head.MembershipVersion++
 	}
 	return event.Metadata{
-		Type: eventType, ID: b.planner.NewID("evt_"), ChatID: b.Head.ChatID, At: time.UnixMilli(b.At),
+		Type: eventType, ID: b.planner.NewID(eventPrefix), ChatID: b.Head.ChatID, At: time.UnixMilli(b.At),
 		Origin: b.planner.Origin, Cause: b.cause,
 		Version: b.Head.Version, MembershipVersion: b.Head.MembershipVersion,
 	}.Proto()
@@ -129,6 +150,10 @@ type newMember struct {
 	// theirs from the moment in which its creation was answered, so their membership
 	// begins with the group's: what was sent since then is for them.
 	pending bool
+	// peer is the other person of a direct chat.
+	peer string
+	// access, if given, adds to the condition on the user's row what the user allows.
+	access func(store.Condition) store.Condition
 }
 
 // start returns where in the chat the membership begins: with what comes after the
@@ -152,13 +177,18 @@ func (b *builder) join(m newMember) table.Membership {
 	// condition: a user has no open membership row and a row without left_version at
 	// once.
 	own := table.UserChat{
-		UserID: m.user, ChatID: row.ChatID, Role: m.role, History: m.history, JoinedSequence: sequence, JoinedVersion: version,
-		ReadSequence: sequence, DeliveredSequence: sequence, ChangedAt: b.At, Revision: table.FirstRevision(version),
+		UserID: m.user, ChatID: row.ChatID, Role: m.role, History: m.history, JoinedSequence: sequence,
+		JoinedVersion: version,
+		ReadSequence:  sequence, DeliveredSequence: sequence, ChangedAt: b.At, Revision: table.FirstRevision(version),
+		Peer: m.peer,
 	}
 	b.put(table.UserChatKey(m.user, row.ChatID), own.Item())
 	cond := isCounted
 	if b.chatLimit > 0 {
 		cond = store.Condition{}.Lt(table.AttrChats, store.Int(b.chatLimit))
+	}
+	if m.access != nil {
+		cond = m.access(cond)
 	}
 	b.update(CondChats, cond, table.UserKey(m.user), store.Update{Add: []store.Increment{{Name: table.AttrChats, N: 1}}})
 	return row

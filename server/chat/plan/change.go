@@ -9,6 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // Result is what a change leaves: the membership after OpAdd and OpRole, the chat after
@@ -28,6 +29,8 @@ func (p Planner) Change(s *State, c command.Change, at int64) (made *Plan, out R
 		made, out.Member, err = p.add(s, c, at)
 	case command.OpRemove, command.OpLeave:
 		made, err = p.remove(s, c, at)
+	case command.OpDepart:
+		made, err = p.depart(s, c, at)
 	case command.OpRole:
 		made, out.Member, err = p.changeRole(s, c, at)
 	case command.OpUpdate:
@@ -43,7 +46,7 @@ func (p Planner) Change(s *State, c command.Change, at int64) (made *Plan, out R
 func (p Planner) change(s *State, c command.Change, at int64) *builder {
 	cause := c.Cause
 	cause.Actor = c.Caller
-	b := p.builder(s.Head, at, cause, 11, 1)
+	b := p.builder(s.Head, at, cause, 12, 1)
 	b.recordIdempotency(c.Idempotency, s.Head.Version+1)
 	if c.UserID != c.Caller {
 		b.check(CondCaller, hasRole(store.Condition{}, s.Caller.Role), table.MembershipKey(c.ChatID, c.Caller))
@@ -60,7 +63,12 @@ func (p Planner) add(s *State, c command.Change, at int64) (*Plan, table.Members
 	}
 	b := p.change(s, c, at)
 	b.chatLimit = p.maxChats()
-	row := b.add(newMember{user: c.UserID, role: c.Role, history: s.Chat.History}, c.Caller, s.Chat.MemberCount+1)
+	b.check(CondBlock, absent, people.BlockKey(c.UserID, c.Caller))
+	m := newMember{user: c.UserID, role: c.Role, history: s.Chat.History, access: s.TargetAccess.Unchanged}
+	if c.Invited {
+		m.access = people.NotDeleted
+	}
+	row := b.add(m, c.Caller, s.Chat.MemberCount+1)
 	b.updateCount(s.Chat, 1, activeGroup().Lt(table.AttrMemberCount, store.Int(p.MaxMembers())))
 	made, err := b.finish()
 	return made, row, err
@@ -75,7 +83,8 @@ func (p Planner) remove(s *State, c command.Change, at int64) (*Plan, error) {
 	md := b.next(event.TypeMembershipChanged)
 	if s.Target != nil {
 		role = s.Target.Role
-		b.delete(CondTarget, hasRole(store.Exists(), role).Ne(table.AttrRole, store.String(string(table.Owner))), table.MembershipKey(c.ChatID, c.UserID))
+		b.delete(CondTarget, hasRole(store.Exists(), role).Ne(table.AttrRole, store.String(string(table.Owner))),
+			table.MembershipKey(c.ChatID, c.UserID))
 		b.markLeft(*s.Target, s.Chat.History)
 	} else {
 		// There is no row of the user that must be ended. The pending list demands
@@ -104,7 +113,8 @@ func (b *builder) markLeft(m table.Membership, history table.History) {
 	}
 	b.put(table.LeftKey(m.UserID, m.ChatID), row.Item())
 	b.put(table.LeftLogKey(m.UserID, b.At, m.ChatID), row.Item())
-	b.update(CondChats, isCounted, table.UserKey(m.UserID), store.Update{Add: []store.Increment{{Name: table.AttrChats, N: -1}}})
+	b.update(CondChats, isCounted, table.UserKey(m.UserID),
+		store.Update{Add: []store.Increment{{Name: table.AttrChats, N: -1}}})
 }
 
 // changeRole makes the plan that gives a member another role. A pending user becomes a
@@ -117,7 +127,8 @@ func (p Planner) changeRole(s *State, c command.Change, at int64) (*Plan, table.
 	b := p.change(s, c, at)
 	var row table.Membership
 	if s.Target == nil {
-		row = b.add(newMember{user: c.UserID, role: c.Role, history: s.Chat.History, pending: true}, c.Caller, s.Chat.MemberCount)
+		row = b.add(newMember{user: c.UserID, role: c.Role, history: s.Chat.History, pending: true}, c.Caller,
+			s.Chat.MemberCount)
 		b.updatePending(s.Pending, without(s.Pending.Members, c.UserID))
 	} else {
 		row = b.updateRole(s, c)
@@ -178,15 +189,17 @@ func without(users []string, user string) []string {
 // activeGroup is what every change of a group demands of the chats row, also of
 // callers that go around the rules.
 func activeGroup() store.Condition {
-	return store.Condition{}.Eq(table.AttrChatType, store.String(string(table.Group))).Eq(table.AttrStatus, store.String(string(table.Active)))
+	return store.Condition{}.Eq(table.AttrChatType, store.String(string(table.Group))).Eq(table.AttrStatus,
+		store.String(string(table.Active)))
 }
 
 // updateCount changes the chats row with the membership. It must be as it was read,
 // because the events hold the exact count after the change.
 func (b *builder) updateCount(c *table.Chat, n int64, cond store.Condition) {
-	b.update(CondChat, cond.Eq(table.AttrVersion, store.Int(c.Version)), table.ChatKey(b.Head.ChatID), store.Update{Set: []store.Attr{
-		{Name: table.AttrMemberCount, Value: store.Int(c.MemberCount + n)},
-		{Name: table.AttrUpdatedAt, Value: store.Int(b.At)},
-		{Name: table.AttrVersion, Value: store.Int(b.Head.Version)},
-	}})
+	b.update(CondChat, cond.Eq(table.AttrVersion, store.Int(c.Version)), table.ChatKey(b.Head.ChatID),
+		store.Update{Set: []store.Attr{
+			{Name: table.AttrMemberCount, Value: store.Int(c.MemberCount + n)},
+			{Name: table.AttrUpdatedAt, Value: store.Int(b.At)},
+			{Name: table.AttrVersion, Value: store.Int(b.Head.Version)},
+		}})
 }

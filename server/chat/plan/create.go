@@ -6,6 +6,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // MaxChunk is the number of members that one plan moves from pending to
@@ -24,12 +25,16 @@ func (p Planner) Direct(chatID string, c command.CreateDirect, at int64) (*Plan,
 		ChatID: chatID, Type: table.Direct, CreatedBy: c.Caller, History: c.History,
 		MemberCount: 2, DirectUsers: []string{c.Caller, c.Other}, Version: 2,
 	}
-	b := p.builder(table.Head{ChatID: chatID}, at, c.Cause, 13, 2)
+	b := p.builder(table.Head{ChatID: chatID}, at, c.Cause, 15, 2)
 	b.chatLimit = p.maxChats()
 	b.recordIdempotency(c.Idempotency(), 2)
-	b.putIf(CondPair, absent, table.DirectIndexKey(c.Caller, c.Other), table.DirectIndex{ChatID: chatID, CreatedAt: at}.Item())
+	b.putIf(CondPair, absent, table.DirectIndexKey(c.Caller, c.Other),
+		table.DirectIndex{ChatID: chatID, CreatedAt: at}.Item())
+	b.check(CondBlock, absent, people.BlockKey(c.Caller, c.Other))
+	b.check(CondBlock, absent, people.BlockKey(c.Other, c.Caller))
 	b.create(row, table.Member, row.DirectUsers)
-	b.add(newMember{user: c.Other, role: table.Member, history: c.History}, c.Caller, 2)
+	b.add(newMember{user: c.Other, role: table.Member, history: c.History, peer: c.Caller, access: people.NotDeleted},
+		c.Caller, 2)
 	return b.finish()
 }
 
@@ -46,7 +51,8 @@ func (p Planner) Group(chatID string, c command.CreateGroup, at int64) (*Plan, e
 	b.create(row, table.Owner, append([]string{c.Caller}, c.Members...))
 	md := b.Events[0].GetMetadata()
 	pending := table.Pending{
-		Members: c.Members, CreatedBy: c.Caller, CreatedAt: at, Correlation: md.GetCorrelationId(), Causation: md.GetEventId(),
+		Members: c.Members, CreatedBy: c.Caller, CreatedAt: at, Correlation: md.GetCorrelationId(),
+		Causation: md.GetEventId(), ServiceID: md.GetServiceId(),
 	}
 	b.putIf(CondPending, absent, table.PendingKey(chatID), pending.Item())
 	return b.finish()
@@ -58,11 +64,16 @@ func (b *builder) create(c table.Chat, role table.Role, members []string) {
 	md := b.next(event.TypeChatCreated)
 	c.Status, c.CreatedAt, c.UpdatedAt = table.Active, b.At, b.At
 	b.putIf(CondChat, absent, table.ChatKey(c.ChatID), c.Item())
-	b.join(newMember{user: c.CreatedBy, role: role, history: c.History})
+	first := newMember{user: c.CreatedBy, role: role, history: c.History, access: people.NotDeleted}
+	if c.Type == table.Direct {
+		first.peer = c.DirectUsers[1]
+	}
+	b.join(first)
 	kind, history := protoChat(&c)
 	b.Events = append(b.Events, &eventv1.ChatCreated{
 		Metadata: md, ChatId: c.ChatID, ChatType: kind, Name: c.Name, Status: eventv1.ChatStatus_CHAT_STATUS_ACTIVE,
-		CreatedBy: c.CreatedBy, MemberCount: int32(c.MemberCount), InitialMembers: members, CreatedAt: b.time, History: history,
+		CreatedBy: c.CreatedBy, MemberCount: int32(c.MemberCount), InitialMembers: members, CreatedAt: b.time,
+		History: history,
 	})
 }
 
@@ -75,10 +86,12 @@ func (b *builder) create(c table.Chat, role table.Role, members []string) {
 func (p Planner) Chunk(s *State, size int, at int64) (*Plan, error) {
 	list := s.Pending
 	n := min(size, len(list.Members))
-	cause := event.Cause{Actor: list.CreatedBy, Correlation: list.Correlation, Causation: list.Causation}
+	cause := event.Cause{Actor: list.CreatedBy, Correlation: list.Correlation, Causation: list.Causation,
+		Service: list.ServiceID}
 	b := p.builder(s.Head, at, cause, 4*n+4, n)
 	for _, user := range list.Members[:n] {
-		b.add(newMember{user: user, role: table.Member, history: s.Chat.History, pending: true}, list.CreatedBy, s.Chat.MemberCount)
+		b.add(newMember{user: user, role: table.Member, history: s.Chat.History, pending: true}, list.CreatedBy,
+			s.Chat.MemberCount)
 	}
 	b.updatePending(list, list.Members[n:])
 	b.updateCount(s.Chat, 0, activeGroup())
@@ -93,5 +106,6 @@ func (b *builder) updatePending(p *table.Pending, remaining []string) {
 		b.delete(CondPending, unchanged, key)
 		return
 	}
-	b.update(CondPending, unchanged, key, store.Update{Set: []store.Attr{{Name: table.AttrMembers, Value: store.List(remaining)}}})
+	b.update(CondPending, unchanged, key,
+		store.Update{Set: []store.Attr{{Name: table.AttrMembers, Value: store.List(remaining)}}})
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // Changes of a member's own row of a chat concern nobody else and do not pass the
@@ -42,25 +43,46 @@ func Settings(c command.MemberSettings, before, after table.UserChat, head table
 	return b.writes
 }
 
-// MarkRead raises a member's read position to sequence, which must be one of the chat,
-// and returns the row after it with the writes of the plan. A position that is no higher
-// only records the request.
-func MarkRead(key command.Idempotency, row table.UserChat, head table.Head, sequence, at int64) (table.UserChat, []store.Write) {
-	var b builder
-	if key.Key != "" {
-		b.writes = append(b.writes, key.Record(row.ChatID, head.Version, sequence, at))
-	}
-	if sequence <= row.ReadSequence {
-		return row, b.writes
-	}
+// MarkRead makes the write that raises a member's read position to sequence, which must be
+// one of the chat and above the row's, and returns the row after it. If it tells the other
+// person of a direct chat, neither may block the other: that changes no revision.
+func MarkRead(row table.UserChat, sequence, at int64, tells bool) (table.UserChat, store.Write) {
 	// Only from the row as it was read: its revision must not stand for anything
 	// but what is reported under it.
-	before := row
-	row.ReadSequence, row.ChangedAt, row.Revision = sequence, at, before.Revision+1
+	cond := unchangedRow(row)
+	if tells {
+		cond = people.Unbarred(cond)
+	}
+	row.ReadSequence = sequence
+	return raise(row, at, CondUser, cond, table.AttrReadSequence, sequence)
+}
+
+// TellRead makes the write that records in a member's row of a direct chat how far the
+// other person has read, and returns the row after it. It belongs to the plan that raises
+// the other person's position.
+func TellRead(row table.UserChat, sequence, at int64) (table.UserChat, store.Write) {
+	cond := unchangedRow(row)
+	row.PeerReadSequence = sequence
+	return raise(row, at, CondPeer, cond, table.AttrPeerReadSequence, sequence)
+}
+
+// TellReadAnyhow is TellRead in whatever state the row is, which belongs to the other person
+// than the reader.
+func TellReadAnyhow(reader table.UserChat, sequence, at int64) store.Write {
+	row := table.UserChat{UserID: reader.Peer, ChatID: reader.ChatID}
+	_, w := raise(row, at, CondPeer, table.IsMember(), table.AttrPeerReadSequence, sequence)
+	return w
+}
+
+// raise makes the write of a position to a member's row under the row's next revision.
+func raise(
+	row table.UserChat, at int64, name string, cond store.Condition, attr string, sequence int64,
+) (table.UserChat, store.Write) {
+	row.ChangedAt, row.Revision = at, row.Revision+1
 	u := rowUpdate(row)
-	u.Set = append(u.Set, store.Attr{Name: table.AttrReadSequence, Value: store.Int(sequence)})
-	b.update(CondUser, unchangedRow(before), table.UserChatKey(row.UserID, row.ChatID), u)
-	return row, b.writes
+	u.Set = append(u.Set, store.Attr{Name: attr, Value: store.Int(sequence)})
+	return row, store.Write{Op: store.OpUpdate, Name: name, Cond: cond, Key: table.UserChatKey(row.UserID, row.ChatID),
+		Update: u}
 }
 
 // Delivered makes the write that raises a member's delivered position. It counts as no

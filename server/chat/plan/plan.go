@@ -24,11 +24,13 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // Limits of chats.
 const (
-	MaxMembers = 100    // of a group, pending members included
+	Members    = 100    // of a group, pending members included, unless the configuration says otherwise
+	MaxMembers = 1000   // of a group, whatever the configuration says
 	MaxChats   = 10_000 // of a user, unless the configuration says otherwise
 )
 
@@ -39,9 +41,11 @@ const (
 	CondCaller  = "caller"            // the caller's membership
 	CondTarget  = "target"            // the membership that is changed
 	CondUser    = "user_chat"         // the user's own row
+	CondPeer    = "peer"              // the row of the other person of a direct chat
 	CondChat    = "chat"              // the chats row
 	CondPending = "pending"           // the list of pending members
 	CondChats   = "chats"             // the number of the user's chats
+	CondBlock   = "block"             // a block list
 	CondHead    = "head"              // the head, the one point of serialization
 )
 
@@ -49,7 +53,7 @@ const (
 type Planner struct {
 	Origin event.Origin
 	NewID  func(prefix string) string
-	// Members is the size of a group; by default, and at most, MaxMembers.
+	// Members is the size of a group, at most MaxMembers; by default Members.
 	Members int
 	// Chats is the number of chats that a user may be in; by default MaxChats.
 	Chats int
@@ -57,10 +61,10 @@ type Planner struct {
 
 // MaxMembers is the size of a group.
 func (p Planner) MaxMembers() int64 {
-	if p.Members <= 0 || p.Members > MaxMembers {
-		return MaxMembers
+	if p.Members <= 0 {
+		return Members
 	}
-	return int64(p.Members)
+	return int64(min(p.Members, MaxMembers))
 }
 
 func (p Planner) maxChats() int64 {
@@ -136,15 +140,46 @@ func (p *Plan) ChatCountConflicts(failed *store.ConditionError) (uncounted []str
 		user := p.writes[f.Index].Key.PK
 		if row := table.UserFrom(user, f.Current); !row.Counted {
 			uncounted = append(uncounted, user)
-		} else if full == nil {
+		} else if full == nil && row.Chats >= p.maxChats {
 			full = &command.TooManyChats{UserID: user, Limit: p.maxChats}
 		}
 	}
 	return uncounted, full
 }
 
-// OnlyChatCounts reports whether nothing but the numbers of users' chats stood against
-// the plan. They change without the chat's head, so the same plan may still succeed.
-func (p *Plan) OnlyChatCounts(failed *store.ConditionError) bool {
-	return !slices.ContainsFunc(failed.Failures, func(f store.Failure) bool { return f.Name != CondChats })
+// MayStillSucceed reports whether nothing stood against the plan but what changes without
+// the chat's head: numbers of users' chats, block lists, what people allow.
+func (p *Plan) MayStillSucceed(failed *store.ConditionError) bool {
+	return !slices.ContainsFunc(failed.Failures, func(f store.Failure) bool {
+		return f.Name != CondChats && f.Name != CondBlock && (f.Name != CondUser || Barred(f.Current) == nil)
+	})
+}
+
+// Disallowed reads from failed conditions which person does not allow what the caller asks
+// for; nil if none of them says so.
+func (p *Plan) Disallowed(caller string, failed *store.ConditionError) error {
+	for _, f := range failed.Failures {
+		key := p.writes[f.Index].Key
+		switch {
+		case f.Name == CondBlock && key.PK == caller:
+			return command.CallerBlocks
+		case f.Name == CondBlock:
+			return command.Unreachable(key.PK)
+		case f.Name == CondChats && people.AccessFrom(f.Current).Deleted():
+			return command.UnknownUser(key.PK)
+		}
+	}
+	return nil
+}
+
+// Barred refuses the messages of a member of a direct chat by the member's own row; nil for
+// a member who may send.
+func Barred(row store.Item) error {
+	switch blocks, blocked := people.Barred(row); {
+	case blocks:
+		return command.CallerBlocks
+	case blocked:
+		return command.NotReachable
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
@@ -27,8 +28,9 @@ func ulid(prefix string, n int) string { return fmt.Sprintf("%s%026d", prefix, n
 
 func message(chatID, sender, text string, n int) *command.Message {
 	send := command.Send{
-		Caller: sender, ChatID: chatID, ClientMessageID: fmt.Sprintf("00000000-0000-4000-8000-%012d", n), Content: text, ContentType: 1,
-		Cause: event.Cause{Trace: strings.Repeat("a", 32), Correlation: ulid("req_", n)},
+		Caller: sender, ChatID: chatID, ClientMessageID: fmt.Sprintf("00000000-0000-4000-8000-%012d", n), Content: text,
+		ContentType: 1,
+		Cause:       event.Cause{Trace: strings.Repeat("a", 32), Correlation: ulid("req_", n)},
 	}
 	return &command.Message{Send: send, Idempotency: send.Idempotency()}
 }
@@ -64,7 +66,8 @@ func valid(t *testing.T, d *Plan) {
 	if d.Head.Version != d.Base.Version+int64(len(d.Events)) {
 		t.Errorf("%d events from %d to %d", len(d.Events), d.Base.Version, d.Head.Version)
 	}
-	order := map[string]int{CondRequest: 1, CondPair: 2, CondCaller: 3, CondTarget: 3, CondUser: 3, CondPending: 3, CondChat: 3, CondChats: 3, CondHead: 4}
+	order := map[string]int{CondRequest: 1, CondPair: 2, CondCaller: 3, CondTarget: 3, CondUser: 3, CondPending: 3,
+		CondChat: 3, CondChats: 3, CondBlock: 3, CondHead: 4}
 	last := 0
 	for _, w := range p.Writes {
 		if w.Name == "" {
@@ -103,9 +106,15 @@ func TestSendPlan(t *testing.T) {
 			t.Errorf("a send touches %s", w.Key)
 		}
 	}
-	want := table.Head{ChatID: head.ChatID, Version: 11, Sequence: 5, MembershipVersion: 6, ChangedAt: at, LastAt: at, LastSequence: 5, LastSender: "ann", LastPreview: "hello"}
+	want := table.Head{ChatID: head.ChatID, Version: 11, Sequence: 5, MembershipVersion: 6, ChangedAt: at, LastAt: at,
+		LastSequence: 5, LastSender: "ann", LastPreview: "hello"}
 	if d.Head != want {
 		t.Errorf("%+v", d.Head)
+	}
+	e, ok := d.Events[0].(*eventv1.MessagePersisted)
+	if id := strings.TrimPrefix(e.GetMetadata().GetEventId(), "evt_"); !ok || e.GetMessageId() != "msg_"+id ||
+		d.Sent[0].MessageID != e.GetMessageId() || d.Sent[0].Version != 11 {
+		t.Errorf("event %v, sent %+v", e, d.Sent[0])
 	}
 }
 
@@ -117,7 +126,8 @@ func TestSendCost(t *testing.T) {
 		ChatID: chatID, Version: 1 << 30, Sequence: 1 << 30, MembershipVersion: 1 << 20, ChangedAt: at,
 		LastSequence: 1 << 30, LastSender: user, LastPreview: strings.Repeat("p", table.MaxPreview),
 	}
-	row := table.UserChat{UserID: user, ChatID: chatID, History: table.SinceJoined, JoinedSequence: 1 << 30, JoinedVersion: 1 << 30, ReadSequence: 1 << 30, MutedUntil: at, Archived: true, ChangedAt: at}
+	row := table.UserChat{UserID: user, ChatID: chatID, History: table.SinceJoined, JoinedSequence: 1 << 30,
+		JoinedVersion: 1 << 30, ReadSequence: 1 << 30, MutedUntil: at, Archived: true, ChangedAt: at}
 	current := map[store.Key]store.Item{table.HeadKey(chatID): head.Item(), table.UserChatKey(user, chatID): row.Item()}
 	for size, want := range map[int]int{1: 13, 512: 13, 1000: 17, 3000: 25} {
 		d, err := planner().Sends(head, []*command.Message{message(chatID, user, strings.Repeat("x", size), 1)}, at)
@@ -166,7 +176,8 @@ func TestGroupOfSends(t *testing.T) {
 		t.Errorf("%d writes", n)
 	}
 	// Two of one sender share an update, at the later message's sequence.
-	sends = []*command.Message{message("chat_1", "a", "1", 1), message("chat_1", "b", "2", 2), message("chat_1", "a", "3", 3)}
+	sends = []*command.Message{message("chat_1", "a", "1", 1), message("chat_1", "b", "2", 2),
+		message("chat_1", "a", "3", 3)}
 	if d, err = planner().Sends(head, sends, at); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +186,8 @@ func TestGroupOfSends(t *testing.T) {
 		t.Errorf("%d writes", n)
 	}
 	for user, want := range map[string]int64{"a": 3, "b": 2} {
-		if got := write(t, d, table.UserChatKey(user, "chat_1")).Update.Set[0]; got.Name != table.AttrReadSequence || got.Value.Int64() != want {
+		if got := write(t, d, table.UserChatKey(user, "chat_1")).Update.Set[0]; got.Name != table.AttrReadSequence ||
+			got.Value.Int64() != want {
 			t.Errorf("%s: %+v", user, got)
 		}
 	}
@@ -188,7 +200,8 @@ func TestGroupOfSends(t *testing.T) {
 		t.Errorf("%d of 3 messages have a place", len(d.Sent))
 	}
 	var huge Capacity
-	if !huge.Add(&command.Message{Send: command.Send{Content: strings.Repeat("x", 3<<20)}}) || huge.Add(message("c", "a", "x", 1)) {
+	if !huge.Add(&command.Message{Send: command.Send{Content: strings.Repeat("x", 3<<20)}}) ||
+		huge.Add(message("c", "a", "x", 1)) {
 		t.Error("a plan's size is not bounded")
 	}
 }
@@ -212,13 +225,15 @@ func TestConflictsOfSends(t *testing.T) {
 		t.Fatalf("no write of %s", key)
 		return store.Failure{}
 	}
-	earlier := table.Request{Hash: sends[0].Idempotency.Hash, MessageID: "msg_x", Sequence: 1, Version: 2, CreatedAt: 7}.Item()
+	earlier := table.Request{Hash: sends[0].Idempotency.Hash, MessageID: "msg_x", Sequence: 1, Version: 2,
+		CreatedAt: 7}.Item()
 	other := table.Request{Hash: []byte("other")}.Item()
 	now := table.Head{ChatID: "chat_1", Version: 5, Sequence: 3, MembershipVersion: 2}
 	failed := &store.ConditionError{Failures: []store.Failure{
 		fail(table.RequestKey(sends[0].Idempotency.Key), earlier),
 		fail(table.RequestKey(sends[3].Idempotency.Key), other),
-		fail(table.RequestKey(sends[4].Idempotency.Key), table.Request{Hash: sends[4].Idempotency.Hash, MessageID: "msg_e"}.Item()),
+		fail(table.RequestKey(sends[4].Idempotency.Key),
+			table.Request{Hash: sends[4].Idempotency.Hash, MessageID: "msg_e"}.Item()),
 		fail(table.UserChatKey("eve", "chat_1"), nil),
 		fail(table.HeadKey("chat_1"), now.Item()),
 	}}
@@ -231,7 +246,8 @@ func TestConflictsOfSends(t *testing.T) {
 			t.Errorf("message %d: %+v", i, out)
 		}
 	}
-	if out := outcomes[0]; out.Err != nil || !out.Sent.Replayed || out.Sent.MessageID != "msg_x" || out.Sent.CreatedAt != 7 {
+	if out := outcomes[0]; out.Err != nil || !out.Sent.Replayed || out.Sent.MessageID != "msg_x" ||
+		out.Sent.CreatedAt != 7 {
 		t.Errorf("%+v", out)
 	}
 	if !errors.Is(outcomes[1].Err, command.ErrNotAMember) || !errors.Is(outcomes[3].Err, command.ErrKeyReused) {
@@ -263,10 +279,11 @@ func TestCreationPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	valid(t, d)
-	if n := len(d.Transaction().Writes); n != 13 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
+	if n := len(d.Transaction().Writes); n != 15 || d.Head.Version != 2 || d.Head.MembershipVersion != 2 { // L-014
 		t.Errorf("%d writes, %+v", n, d.Head)
 	}
-	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Idempotency().Key)).Item); row.ChatID != "chat_1" || row.ExpiresAt != at/1000+86400 {
+	if row := table.RequestFrom("", write(t, d, table.RequestKey(c.Idempotency().Key)).Item); row.ChatID != "chat_1" ||
+		row.ExpiresAt != at/1000+86400 {
 		t.Errorf("%+v", row)
 	}
 	g := command.CreateGroup{Caller: "ann", Name: "group", Members: others(99), History: table.All, RequestID: "r"}
@@ -279,7 +296,8 @@ func TestCreationPlans(t *testing.T) {
 	}
 	pending := table.PendingFrom("chat_1", write(t, d, table.PendingKey("chat_1")).Item)
 	chat := table.ChatFrom("chat_1", write(t, d, table.ChatKey("chat_1")).Item)
-	if len(pending.Members) != 99 || chat.MemberCount != 100 || pending.Causation != d.Events[0].GetMetadata().GetEventId() {
+	if len(pending.Members) != 99 || chat.MemberCount != 100 ||
+		pending.Causation != d.Events[0].GetMetadata().GetEventId() {
 		t.Errorf("%+v, %+v", pending, chat)
 	}
 	s := &State{Head: d.Head, Chat: &chat, Pending: &pending}
@@ -291,7 +309,8 @@ func TestCreationPlans(t *testing.T) {
 		t.Errorf("%d writes", n)
 	}
 	for _, e := range d.Events {
-		if md := e.GetMetadata(); md.GetActorId() != "ann" || md.GetCausationId() != pending.Causation || md.GetCorrelationId() != pending.Correlation {
+		if md := e.GetMetadata(); md.GetActorId() != "ann" || md.GetCausationId() != pending.Causation ||
+			md.GetCorrelationId() != pending.Correlation {
 			t.Errorf("%v", md)
 		}
 	}
@@ -307,146 +326,6 @@ func TestCreationPlans(t *testing.T) {
 	}
 }
 
-// group is a group of an owner, an admin and a member, seen by one of them.
-func group(caller, target *table.Membership) *State {
-	return &State{
-		Head:   table.Head{ChatID: "chat_1", Version: 7, Sequence: 3, MembershipVersion: 4, ChangedAt: at},
-		Chat:   &table.Chat{ChatID: "chat_1", Type: table.Group, Status: table.Active, History: table.All, MemberCount: 3, Version: 4},
-		Caller: caller, Target: target, TargetExists: true,
-	}
-}
-
-func role(user string, r table.Role) *table.Membership {
-	return &table.Membership{ChatID: "chat_1", UserID: user, Role: r}
-}
-
-// The plans refuse in the store what the rules refuse: each fact that a decision
-// stood on, changed behind the plan's back, fails it (L-065…L-087, L-101…L-105).
-func TestMemberPlansHoldTheirConditions(t *testing.T) {
-	c := change(table.Member)
-	c.Idempotency = command.MarkRead{Caller: "ann", ChatID: "chat_1", RequestID: "r"}.Idempotency() // any
-	add, err := decide(group(role("ann", table.Owner), nil), command.OpAdd, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	del, err := decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRemove, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	waiting := group(role("ann", table.Owner), nil)
-	waiting.Pending = &table.Pending{ChatID: "chat_1", Members: []string{"bob", "cat"}}
-	drop, err := decide(waiting, command.OpRemove, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self := c
-	self.UserID = "ann"
-	leave, err := decide(group(role("ann", table.Member), role("ann", table.Member)), command.OpLeave, self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	chat := func(change func(*table.Chat)) store.Item {
-		row := *group(nil, nil).Chat
-		change(&row)
-		return row.Item()
-	}
-	as := func(r table.Role) store.Item { return table.Membership{Role: r}.Item() }
-	count := func(n int64) store.Item { return chat(func(c *table.Chat) { c.MemberCount = n }) }
-	chats := []struct {
-		it   store.Item
-		want bool
-	}{
-		{chat(func(*table.Chat) {}), true},
-		{chat(func(c *table.Chat) { c.Type = table.Direct }), false},
-		{chat(func(c *table.Chat) { c.Status = "archived" }), false},
-		{chat(func(c *table.Chat) { c.Version = 5 }), false},
-		{nil, false},
-	}
-	for name, d := range map[string]*Plan{"add": add, "remove": del, "drop": drop, "leave": leave} {
-		valid(t, d)
-		cond := write(t, d, table.ChatKey("chat_1")).Cond
-		for _, x := range chats {
-			if store.Evaluate(cond, x.it) != x.want {
-				t.Errorf("%s on %v", name, x.it)
-			}
-		}
-		if full := store.Evaluate(cond, count(100)); full != (name != "add") { // L-066
-			t.Errorf("%s at 100 members: %v", name, full)
-		}
-		if last := store.Evaluate(cond, count(1)); last != (name == "add") { // L-082
-			t.Errorf("%s at 1 member: %v", name, last)
-		}
-		head := write(t, d, table.HeadKey("chat_1"))
-		if !store.Evaluate(head.Cond, table.Head{Version: 7}.Item()) || store.Evaluate(head.Cond, table.Head{Version: 8}.Item()) || store.Evaluate(head.Cond, nil) {
-			t.Errorf("%s does not compare the head", name)
-		}
-		if store.Evaluate(write(t, d, table.RequestKey(c.Idempotency.Key)).Cond, table.Request{}.Item()) {
-			t.Errorf("%s repeats a request", name)
-		}
-		if name != "leave" { // L-073: the caller's role at the moment of the commit
-			w := write(t, d, table.MembershipKey("chat_1", "ann"))
-			if w.Op != store.OpCheck || store.Evaluate(w.Cond, as(table.Admin)) || store.Evaluate(w.Cond, nil) || !store.Evaluate(w.Cond, as(table.Owner)) {
-				t.Errorf("%s does not check the caller: %+v", name, w)
-			}
-		}
-	}
-	if w := write(t, add, table.MembershipKey("chat_1", "bob")); store.Evaluate(w.Cond, as(table.Member)) { // L-065
-		t.Error("an addition overwrites a membership")
-	}
-	for name, w := range map[string]store.Write{
-		"remove": write(t, del, table.MembershipKey("chat_1", "bob")), "leave": write(t, leave, table.MembershipKey("chat_1", "ann")),
-	} {
-		// L-081, L-086, L-091: promoted meanwhile, gone meanwhile.
-		if w.Op != store.OpDelete || !store.Evaluate(w.Cond, as(table.Member)) || store.Evaluate(w.Cond, as(table.Admin)) ||
-			store.Evaluate(w.Cond, as(table.Owner)) || store.Evaluate(w.Cond, nil) {
-			t.Errorf("%s: %+v", name, w)
-		}
-	}
-	w := write(t, drop, table.PendingKey("chat_1"))
-	if !store.Evaluate(w.Cond, waiting.Pending.Item()) || store.Evaluate(w.Cond, table.Pending{Members: []string{"bob"}}.Item()) || store.Evaluate(w.Cond, nil) {
-		t.Errorf("drop: %+v", w)
-	}
-}
-
-// A member of a direct chat that is asked to change is refused before anything
-// about roles is said, and so is one that is not active (L-006, L-098).
-func TestRefusals(t *testing.T) {
-	for name, x := range map[string]struct {
-		change func(*State)
-		want   error
-	}{
-		"direct":      {func(s *State) { s.Chat.Type = table.Direct }, command.ErrInvalidOperation},
-		"not active":  {func(s *State) { s.Chat.Status = "archived" }, command.ErrInvalidOperation},
-		"no chat":     {func(s *State) { s.Chat = nil }, command.ErrNotAMember},
-		"no head":     {func(s *State) { s.Head.Version = 0 }, command.ErrNotAMember},
-		"no member":   {func(s *State) { s.Caller = nil }, command.ErrNotAMember},
-		"last member": {func(s *State) { s.Chat.MemberCount = 1 }, command.ErrInvalidOperation},
-	} {
-		c := change(table.Member)
-		s := group(role("ann", table.Owner), role("bob", table.Member))
-		x.change(s)
-		if _, err := decide(s, command.OpRemove, c); !errors.Is(err, x.want) {
-			t.Errorf("remove, %s: %v", name, err)
-		}
-		s.Caller = role("ann", table.Admin)
-		if x.want == command.ErrNotAMember {
-			s.Caller = nil
-		}
-		if _, err := decide(s, command.OpLeave, c); !errors.Is(err, x.want) {
-			t.Errorf("leave, %s: %v", name, err)
-		}
-		s.Target = nil
-		if _, err := decide(s, command.OpAdd, c); name != "last member" && !errors.Is(err, x.want) {
-			t.Errorf("add, %s: %v", name, err)
-		}
-	}
-	s := group(role("ann", table.Owner), nil)
-	s.Pending = &table.Pending{Members: []string{"bob"}}
-	if _, err := decide(s, command.OpAdd, change(table.Admin)); !errors.Is(err, command.ErrAlreadyMember) {
-		t.Errorf("add somebody pending: %v", err)
-	}
-}
-
 // L-071: what failed says why, without another read.
 func TestApplyConflict(t *testing.T) {
 	c := change(table.Member)
@@ -456,13 +335,20 @@ func TestApplyConflict(t *testing.T) {
 		failures []store.Failure
 		want     error
 	}{
-		"demoted":      {[]store.Failure{{Name: CondCaller, Current: role("ann", table.Member).Item()}, head}, command.ErrForbidden},
-		"removed":      {[]store.Failure{{Name: CondCaller}, head}, command.ErrNotAMember},
-		"added":        {[]store.Failure{{Name: CondTarget, Current: role("bob", table.Member).Item()}, head}, command.ErrAlreadyMember},
-		"full":         {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 100}.Item()}, head}, command.ErrChatFull},
-		"archived":     {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: "archived"}.Item()}, head}, command.ErrInvalidOperation},
-		"only renamed": {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 3, Version: 9}.Item()}, head}, nil},
-		"only a send":  {[]store.Failure{head}, nil},
+		"demoted": {[]store.Failure{{Name: CondCaller, Current: role("ann", table.Member).Item()}, head},
+			command.ErrForbidden},
+		"removed": {[]store.Failure{{Name: CondCaller}, head}, command.ErrNotAMember},
+		"added": {[]store.Failure{{Name: CondTarget, Current: role("bob", table.Member).Item()}, head},
+			command.ErrAlreadyMember},
+		"full": {[]store.Failure{
+			{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 100}.Item()}, head},
+			command.ErrChatFull},
+		"archived": {[]store.Failure{{Name: CondChat, Current: table.Chat{Type: table.Group, Status: "archived"}.Item()},
+			head}, command.ErrInvalidOperation},
+		"only renamed": {[]store.Failure{
+			{Name: CondChat, Current: table.Chat{Type: table.Group, Status: table.Active, MemberCount: 3, Version: 9}.Item()},
+			head}, nil},
+		"only a send": {[]store.Failure{head}, nil},
 	} {
 		s := group(role("ann", table.Owner), nil)
 		if !s.ApplyConflict(c, &store.ConditionError{Failures: x.failures}) || s.Head != now {

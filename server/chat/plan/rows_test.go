@@ -31,7 +31,8 @@ func TestChatsOfAUserAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	remove, err := decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRemove, change(table.Member))
+	remove, err := decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRemove,
+		change(table.Member))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,14 +56,16 @@ func TestChatsOfAUserAreCounted(t *testing.T) {
 		if n != x.n || !holds(9_999) || holds(10_000) == x.full || !holds(-3) {
 			t.Errorf("%s: %s counts %d, holds at 9,999 %v, at 10,000 %v", x.name, x.user, n, holds(9_999), holds(10_000))
 		}
-		if w := write(t, x.d, table.UserKey(x.user)); store.Evaluate(w.Cond, table.User{}.Item()) || store.Evaluate(w.Cond, nil) {
+		if w := write(t, x.d, table.UserKey(x.user)); store.Evaluate(w.Cond, table.User{}.Item()) ||
+			store.Evaluate(w.Cond, nil) {
 			t.Errorf("%s: holds without a number", x.name)
 		}
 	}
 	full := group(role("ann", table.Owner), nil)
 	full.TargetUser = table.User{UserID: "bob", Chats: 10_000, Counted: true}
 	_, err = decide(full, command.OpAdd, change(table.Member))
-	if many := new(command.TooManyChats); !errors.As(err, &many) || !errors.Is(err, command.ErrTooManyChats) || many.UserID != "bob" || many.Limit != 10_000 {
+	if many := new(command.TooManyChats); !errors.As(err, &many) || !errors.Is(err, command.ErrTooManyChats) ||
+		many.UserID != "bob" || many.Limit != 10_000 {
 		t.Error(err)
 	}
 }
@@ -83,12 +86,15 @@ func TestRevisions(t *testing.T) {
 		t.Fatal(err)
 	}
 	raises(d, "bob")
-	if d, err = decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRole, change(table.Admin)); err != nil {
+	if d, err = decide(group(role("ann", table.Owner), role("bob", table.Member)), command.OpRole,
+		change(table.Admin)); err != nil {
 		t.Fatal(err)
 	}
 	raises(d, "bob")
-	next, err := store.Apply(write(t, d, table.UserChatKey("bob", "chat_1")).Update, table.UserChat{Role: table.Member, ChangedAt: 1, Revision: 4}.Item())
-	if row := table.UserChatFrom("bob", "chat_1", next); err != nil || row.Role != table.Admin || row.ChangedAt != at || row.Revision != 5 {
+	next, err := store.Apply(write(t, d, table.UserChatKey("bob", "chat_1")).Update,
+		table.UserChat{Role: table.Member, ChangedAt: 1, Revision: 4}.Item())
+	if row := table.UserChatFrom("bob", "chat_1", next); err != nil || row.Role != table.Admin || row.ChangedAt != at ||
+		row.Revision != 5 {
 		t.Errorf("%+v, %v", row, err)
 	}
 	if d, err = decide(group(role("ann", table.Owner), nil), command.OpAdd, change(table.Admin)); err != nil {
@@ -99,7 +105,8 @@ func TestRevisions(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 	for _, was := range []table.UserChat{{ChangedAt: 5}, {ChangedAt: 5, Revision: 7}} {
-		for _, now := range []table.UserChat{{ChangedAt: 5}, {ChangedAt: 5, Revision: 7}, {ChangedAt: 5, Revision: 8}, {ChangedAt: 6, Revision: 7}, {ChangedAt: 6}} {
+		for _, now := range []table.UserChat{{ChangedAt: 5}, {ChangedAt: 5, Revision: 7}, {ChangedAt: 5, Revision: 8},
+			{ChangedAt: 6, Revision: 7}, {ChangedAt: 6}} {
 			if store.Evaluate(unchangedRow(was), now.Item()) != (was == now) {
 				t.Errorf("%+v, then %+v", was, now)
 			}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // Allows decides on a change without making its plan.
@@ -16,6 +17,8 @@ func (p Planner) Allows(s *State, c command.Change) error {
 		return s.mayRemove(c)
 	case command.OpLeave:
 		return s.mayLeave()
+	case command.OpDepart:
+		return s.mayDepart()
 	case command.OpRole:
 		return s.mayChangeRole(c)
 	case command.OpUpdate:
@@ -52,14 +55,24 @@ func (s *State) mayAdd(c command.Change, maxMembers int64) error {
 		return command.MembersCannotAdd
 	case s.Caller.Role == table.Admin && c.Role == table.Admin:
 		return command.AdminsCannotAddAdmins
-	case !s.TargetExists:
+	case !s.TargetExists, s.TargetAccess.Deleted():
 		return command.UnknownUser(c.UserID)
 	case s.Target != nil, s.isPending(c.UserID):
 		return command.ErrAlreadyMember
 	case s.Chat.MemberCount >= maxMembers:
 		return command.GroupFull(maxMembers)
+	case s.Blocked:
+		return command.Unreachable(c.UserID)
+	case !c.Invited && (s.Meets || NeedsInvitation(s.TargetAccess, func() bool { return s.Shares })):
+		return command.NeedsInvitation(c.UserID)
 	}
 	return nil
+}
+
+// NeedsInvitation reports whether somebody is not added to a group without being asked.
+// shares says whether that person shares a chat with who adds; it is called if it matters.
+func NeedsInvitation(a people.Access, shares func() bool) bool {
+	return a.WhoAdds == people.Nobody || a.WhoAdds == people.SharedChat && !shares()
 }
 
 func (s *State) mayRemove(c command.Change) error {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
@@ -8,6 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // MaxSends is the number of messages that share a plan (3 rows each, a row per
@@ -34,8 +36,8 @@ func (c *Capacity) Add(m *command.Message) bool {
 }
 
 // Sends makes the plan that stores messages, which do not repeat each other, in
-// their order. The store evaluates three items for a send: the request's row, the
-// sender's own row, and the head. The write to the sender's row checks the
+// their order. The store evaluates three items for a send: the request's row, unless its
+// id is fresh, the sender's own row, and the head. The write to the sender's row checks the
 // membership and raises the sender's read position at once; senders of several
 // messages have one update. The chats row is not touched.
 func (p Planner) Sends(head table.Head, sends []*command.Message, at int64) (*Plan, error) {
@@ -51,7 +53,7 @@ func (p Planner) Sends(head table.Head, sends []*command.Message, at int64) (*Pl
 		if sendsAgain(sends[i+1:], m.Caller) {
 			continue // the last message of a sender decides how far the sender has read
 		}
-		b.update(CondUser, table.IsMember(), table.UserChatKey(m.Caller, head.ChatID), store.Update{Set: []store.Attr{
+		b.update(CondUser, people.MaySend(), table.UserChatKey(m.Caller, head.ChatID), store.Update{Set: []store.Attr{
 			{Name: table.AttrReadSequence, Value: store.Int(b.Sent[i].Sequence)},
 			{Name: table.AttrChangedAt, Value: store.Int(at)},
 		}, Add: nextRevision})
@@ -61,8 +63,10 @@ func (p Planner) Sends(head table.Head, sends []*command.Message, at int64) (*Pl
 	b.Head.LastAt = at
 	for i, m := range sends {
 		row := table.Message{
-			ChatID: head.ChatID, Sequence: b.Sent[i].Sequence, MessageID: b.Sent[i].MessageID, SenderID: m.Caller, Content: m.Content,
+			ChatID: head.ChatID, Sequence: b.Sent[i].Sequence, MessageID: b.Sent[i].MessageID, SenderID: m.Caller,
+			Content:     m.Content,
 			ContentType: m.ContentType, ClientMessageID: m.ClientMessageID, CreatedAt: at, Version: b.Sent[i].Version,
+			ServiceID: m.Cause.Service,
 		}
 		b.put(table.MessageKey(row.ChatID, row.Sequence), row.Item())
 	}
@@ -72,27 +76,35 @@ func (p Planner) Sends(head table.Head, sends []*command.Message, at int64) (*Pl
 // send adds the event and the request's row of a message.
 func (b *builder) send(m *command.Message) {
 	b.Head.Sequence++
-	sent := command.Sent{
-		MessageID: b.planner.NewID("msg_"), ClientMessageID: m.ClientMessageID,
-		Sequence: b.Head.Sequence, Version: b.Head.Version + 1, CreatedAt: b.At,
-	}
-	b.Sent = append(b.Sent, sent)
 	b.cause = m.Cause
 	b.cause.Actor = m.Caller
 	if b.cause.Causation == "" {
 		b.cause.Causation = m.ClientMessageID
 	}
+	md := b.next(event.TypeMessagePersisted)
+	sent := command.Sent{
+		MessageID: messageID(md.GetEventId()), ClientMessageID: m.ClientMessageID,
+		Sequence: b.Head.Sequence, Version: b.Head.Version, CreatedAt: b.At,
+	}
+	b.Sent = append(b.Sent, sent)
 	b.Events = append(b.Events, &eventv1.MessagePersisted{
-		Metadata: b.next(event.TypeMessagePersisted), MessageId: sent.MessageID, ChatId: b.Head.ChatID, Sequence: sent.Sequence,
+		Metadata: md, MessageId: sent.MessageID, ChatId: b.Head.ChatID,
+		Sequence: sent.Sequence,
 		SenderId: m.Caller, Content: m.Content, ContentType: eventv1.ContentType(m.ContentType),
 		ClientMessageId: m.ClientMessageID, CreatedAt: b.time,
 	})
 	row := table.Request{
-		Scope: m.Idempotency.Key, Hash: m.Idempotency.Hash, ChatID: b.Head.ChatID, MessageID: sent.MessageID, Sequence: sent.Sequence,
-		Version: sent.Version, CreatedAt: b.At, ExpiresAt: b.At/1000 + int64(table.SendRetention/time.Second),
+		Scope: m.Idempotency.Key, Hash: m.Idempotency.Hash, ChatID: b.Head.ChatID, MessageID: sent.MessageID,
+		Sequence: sent.Sequence,
+		Version:  sent.Version, CreatedAt: b.At, ExpiresAt: b.At/1000 + int64(table.SendRetention/time.Second),
 	}
-	b.putIf(CondRequest, absent, table.RequestKey(row.Scope), row.Item())
+	b.writes = append(b.writes, store.Write{Op: store.OpPut, Key: table.RequestKey(row.Scope), Item: row.Item(),
+		Cond: absent, Name: CondRequest, Fresh: m.Fresh})
 }
+
+// messageID is the id of the message of an event: the same number with another prefix, which
+// the rows of both need not store twice in full.
+func messageID(eventID string) string { return "msg_" + strings.TrimPrefix(eventID, eventPrefix) }
 
 func sendsAgain(later []*command.Message, sender string) bool {
 	for _, m := range later {
@@ -114,7 +126,9 @@ type Outcome struct {
 // conditions failed have their outcome, idempotency first; the others are for another
 // plan on the head that it returns, the present one if the head's condition failed. It
 // fails with ErrNotAMember if there is no such chat.
-func (p *Plan) Conflicts(failed *store.ConditionError, sends []*command.Message) (outcomes []Outcome, head table.Head, err error) {
+func (p *Plan) Conflicts(
+	failed *store.ConditionError, sends []*command.Message,
+) (outcomes []Outcome, head table.Head, err error) {
 	head = p.Base
 	var requests [MaxSends]*store.Failure
 	for i := range failed.Failures {
@@ -135,21 +149,25 @@ func (p *Plan) Conflicts(failed *store.ConditionError, sends []*command.Message)
 		switch {
 		case requests[i] != nil:
 			outcomes[i].Sent, outcomes[i].Err = m.Replay(requests[i].Current)
-		case p.senderFailed(failed, m.Caller):
-			outcomes[i].Err = command.ErrNotAMember
 		default:
-			outcomes[i].Retry = true
+			outcomes[i].Err = p.senderFailed(failed, m.Caller)
+			outcomes[i].Retry = outcomes[i].Err == nil
 		}
 	}
 	return outcomes, head, err
 }
 
-// senderFailed reports whether the condition on a sender's row failed.
-func (p *Plan) senderFailed(failed *store.ConditionError, sender string) bool {
+// senderFailed says why the condition on a sender's row failed; nil if it did not.
+func (p *Plan) senderFailed(failed *store.ConditionError, sender string) error {
 	for i := range failed.Failures {
-		if f := &failed.Failures[i]; f.Name == CondUser && p.writes[f.Index].Key.PK == sender {
-			return true
+		f := &failed.Failures[i]
+		if f.Name != CondUser || p.writes[f.Index].Key.PK != sender {
+			continue
 		}
+		if store.Evaluate(table.IsMember(), f.Current) {
+			return Barred(f.Current)
+		}
+		return command.ErrNotAMember
 	}
-	return false
+	return nil
 }

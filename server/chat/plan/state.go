@@ -6,6 +6,7 @@ import (
 	"github.com/parley-chat/parley/server/chat/command"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/store/table/people"
 )
 
 // State is what a change is decided on. Its parts may have been
@@ -18,6 +19,10 @@ type State struct {
 	Pending      *table.Pending    // nil: nobody is pending
 	TargetExists bool              // as a user
 	TargetUser   table.User        // the target's row
+	TargetAccess people.Access     // what that row says about what others may do
+	Shares       bool              // target and caller share a chat; read if TargetAccess asks for it
+	Blocked      bool              // the target has blocked the caller
+	Meets        bool              // the target has blocked another member; read if TargetAccess says of a block list
 }
 
 // Keys returns the keys of the rows that a change is decided on, for ReadState.
@@ -39,9 +44,11 @@ func Keys(c command.Change) []store.Key {
 // ReadState makes the state from the items of Keys, and returns the result if the
 // request was carried out before. Errors: ErrKeyReused.
 func ReadState(c command.Change, head table.Head, items []store.Item) (*State, *table.Request, error) {
-	s := &State{Head: head, Chat: chatRow(c.ChatID, items[0]), Pending: pendingRow(c.ChatID, items[1]), Caller: member(c.ChatID, c.Caller, items[2])}
+	s := &State{Head: head, Chat: chatRow(c.ChatID, items[0]), Pending: pendingRow(c.ChatID, items[1]),
+		Caller: member(c.ChatID, c.Caller, items[2])}
 	if c.UserID != "" {
 		s.TargetExists, s.TargetUser = items[3] != nil, table.UserFrom(c.UserID, items[3])
+		s.TargetAccess = people.AccessFrom(items[3])
 		s.Target = s.Caller
 		if c.UserID != c.Caller {
 			s.Target = member(c.ChatID, c.UserID, items[4])
@@ -60,7 +67,8 @@ func ReadState(c command.Change, head table.Head, items []store.Item) (*State, *
 // becomes pending). So what is decided next is exact, without another read. It reports
 // false if no row of the state failed.
 func (s *State) ApplyConflict(c command.Change, failed *store.ConditionError) bool {
-	applied := false
+	_, s.Blocked = failed.Failed(CondBlock)
+	applied := s.Blocked
 	for _, f := range failed.Failures {
 		switch f.Name {
 		case CondCaller:
@@ -75,7 +83,7 @@ func (s *State) ApplyConflict(c command.Change, failed *store.ConditionError) bo
 		case CondPending:
 			s.Pending = pendingRow(c.ChatID, f.Current)
 		case CondChats:
-			s.TargetUser = table.UserFrom(c.UserID, f.Current)
+			s.TargetUser, s.TargetAccess = table.UserFrom(c.UserID, f.Current), people.AccessFrom(f.Current)
 		case CondHead:
 			s.Head = table.Head{ChatID: c.ChatID}
 			if f.Current != nil {

@@ -41,7 +41,8 @@ func (p Planner) CorrectCount(s *State, counted, at int64) (*Plan, error) {
 func (b *builder) updateChat(old, row *table.Chat, by string) {
 	md := b.next(event.TypeChatUpdated)
 	row.UpdatedAt, row.Version = b.At, b.Head.Version
-	cond := activeGroup().Eq(table.AttrVersion, store.Int(old.Version)).Eq(table.AttrMemberCount, store.Int(old.MemberCount))
+	cond := activeGroup().Eq(table.AttrVersion, store.Int(old.Version)).Eq(table.AttrMemberCount,
+		store.Int(old.MemberCount))
 	b.update(CondChat, cond, table.ChatKey(row.ChatID), store.Update{Set: []store.Attr{
 		{Name: table.AttrMemberCount, Value: store.Int(row.MemberCount)},
 		{Name: table.AttrName, Value: store.String(row.Name)},
@@ -59,9 +60,11 @@ func (b *builder) updateChat(old, row *table.Chat, by string) {
 // ChatOf is the chat as an event of a change left it.
 func ChatOf(e *eventv1.ChatUpdated) table.Chat {
 	row := table.Chat{
-		ChatID: e.GetChatId(), Type: table.Group, Name: e.GetName(), CreatedBy: e.GetCreatedBy(), Status: table.Active, History: table.All,
-		MemberCount: int64(e.GetMemberCount()), CreatedAt: e.GetCreatedAt().AsTime().UnixMilli(), UpdatedAt: e.GetUpdatedAt().AsTime().UnixMilli(),
-		Version: e.GetMetadata().GetVersion(),
+		ChatID: e.GetChatId(), Type: table.Group, Name: e.GetName(), CreatedBy: e.GetCreatedBy(), Status: table.Active,
+		History:     table.All,
+		MemberCount: int64(e.GetMemberCount()), CreatedAt: e.GetCreatedAt().AsTime().UnixMilli(),
+		UpdatedAt: e.GetUpdatedAt().AsTime().UnixMilli(),
+		Version:   e.GetMetadata().GetVersion(),
 	}
 	if e.GetHistory() == eventv1.HistoryMode_HISTORY_MODE_SINCE_JOINED {
 		row.History = table.SinceJoined

@@ -95,6 +95,7 @@ type Chat struct {
 	leads     *fairQueue[*Command] // the one whose first command has the lead
 	lastSends bool                 // the last group was one of sends
 	cached    table.Head           // copy of Head
+	contended time.Time            // copy of until
 
 	// The leader's: the last known head, which may be old. Version 0: none.
 	Head table.Head
@@ -103,6 +104,24 @@ type Chat struct {
 	Consecutive  int
 	LastEnd      time.Time
 	LastDuration time.Duration
+	lost         time.Time // when a plan last lost the head to another process
+	until        time.Time // the end of the time in which the chat counts as contended
+}
+
+// A chat is contended for contendedFor after a plan of it lost the head to another process,
+// unless that was the first in lossMemory: a chat whose members have only moved to another
+// process loses its head once.
+const (
+	contendedFor = 10 * time.Second
+	lossMemory   = time.Minute
+)
+
+// Lost notes that another process has moved the chat's head. The leader calls it.
+func (q *Chat) Lost(now time.Time) {
+	if now.Sub(q.lost) < lossMemory {
+		q.until = now.Add(contendedFor)
+	}
+	q.lost = now
 }
 
 type state uint8
@@ -203,6 +222,15 @@ func (s *Queues) Head(chatID string) table.Head {
 		return q.cached
 	}
 	return table.Head{}
+}
+
+// Contended reports whether other processes write to a chat that this one writes to.
+func (s *Queues) Contended(chatID string, now time.Time) bool {
+	sh := s.shard(chatID)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	q := sh.chats[chatID]
+	return q != nil && now.Before(q.contended)
 }
 
 // Waiting is the number of commands that wait for a chat.
@@ -328,7 +356,7 @@ func (q *Chat) complete(group []*Command, outcomes []plan.Outcome, err error) {
 	for _, c := range slices.Backward(again) {
 		q.queueOf(c).pushFront(c.Caller, c)
 	}
-	q.cached = q.Head
+	q.cached, q.contended = q.Head, q.until
 }
 
 func (c *Command) finish(sent command.Sent, err error) {
@@ -352,8 +380,9 @@ func (sh *shard) handOver(q *Chat) {
 		return
 	}
 	q.busy = false
-	q.sends, q.exclusive = fairQueue[*Command]{}, fairQueue[*Command]{} // a chat that was busy once need not keep its queues
-	if q.Head.Version == 0 {                                            // no such chat, or its head is not known any more
+	// a chat that was busy once need not keep its queues
+	q.sends, q.exclusive = fairQueue[*Command]{}, fairQueue[*Command]{}
+	if q.Head.Version == 0 { // no such chat, or its head is not known any more
 		delete(sh.chats, q.ID)
 		return
 	}

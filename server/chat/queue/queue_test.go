@@ -85,19 +85,20 @@ type stage struct {
 
 func newStage(waiting, heads int) *stage {
 	s := &stage{began: make(chan struct{}), end: make(chan struct{})}
-	s.Queues = New(Config{Waiting: waiting, Heads: heads, Execute: func(_ context.Context, q *Chat, group []*Command) ([]plan.Outcome, error) {
-		var who []string
-		for _, c := range group {
-			who = append(who, c.Caller)
-		}
-		s.mu.Lock()
-		s.turns = append(s.turns, strings.Join(who, ""))
-		s.mu.Unlock()
-		q.Head.Version++
-		s.began <- struct{}{}
-		<-s.end
-		return nil, nil
-	}})
+	s.Queues = New(Config{Waiting: waiting, Heads: heads,
+		Execute: func(_ context.Context, q *Chat, group []*Command) ([]plan.Outcome, error) {
+			var who []string
+			for _, c := range group {
+				who = append(who, c.Caller)
+			}
+			s.mu.Lock()
+			s.turns = append(s.turns, strings.Join(who, ""))
+			s.mu.Unlock()
+			q.Head.Version++
+			s.began <- struct{}{}
+			<-s.end
+			return nil, nil
+		}})
 	return s
 }
 
@@ -148,7 +149,8 @@ func TestCallersHaveTurns(t *testing.T) {
 	s.end <- struct{}{}
 	wg.Wait()
 	all := s.turns[1:]
-	if want := []string{"nm" + strings.Repeat("n", 22), "n", strings.Repeat("n", 24), "m", strings.Repeat("n", 13), "n"}; !slices.Equal(all[:6], want) {
+	if want := []string{"nm" + strings.Repeat("n", 22), "n", strings.Repeat("n", 24), "m", strings.Repeat("n", 13),
+		"n"}; !slices.Equal(all[:6], want) {
 		t.Errorf("turns %q, want %q", all[:6], want)
 	}
 	if n := strings.Count(strings.Join(all, ""), "n"); n != 80 || s.remembered(t) != 1 {
@@ -158,10 +160,11 @@ func TestCallersHaveTurns(t *testing.T) {
 
 // Of the idle chats the least recently used are evicted.
 func TestIdleChats(t *testing.T) {
-	q := New(Config{Waiting: 1, Heads: 2 * shards, Execute: func(_ context.Context, q *Chat, _ []*Command) ([]plan.Outcome, error) {
-		q.Head.Version = 1
-		return nil, nil
-	}})
+	q := New(Config{Waiting: 1, Heads: 2 * shards,
+		Execute: func(_ context.Context, q *Chat, _ []*Command) ([]plan.Outcome, error) {
+			q.Head.Version = 1
+			return nil, nil
+		}})
 	for i := range 4 * shards {
 		id := fmt.Sprint("c", i)
 		for range 2 {

@@ -39,7 +39,8 @@ type Chat struct {
 // New begins with a chat that has no events yet.
 func New(chatID string) *Chat {
 	return &Chat{
-		Head: table.Head{ChatID: chatID}, Members: map[string]table.Membership{}, Departed: map[string]table.UserChat{}, own: map[string]int64{},
+		Head: table.Head{ChatID: chatID}, Members: map[string]table.Membership{}, Departed: map[string]table.UserChat{},
+		own: map[string]int64{},
 	}
 }
 
@@ -83,7 +84,8 @@ func (c *Chat) Apply(e event.Event) error {
 func (c *Chat) message(e *eventv1.MessagePersisted) {
 	m := Message(e)
 	c.Head.Sequence = m.Sequence
-	c.Head.LastAt, c.Head.LastSequence, c.Head.LastSender, c.Head.LastPreview = c.Head.ChangedAt, m.Sequence, m.SenderID, table.Preview(m.Content)
+	c.Head.LastAt, c.Head.LastSequence, c.Head.LastSender, c.Head.LastPreview = c.Head.ChangedAt, m.Sequence, m.SenderID,
+		table.Preview(m.Content)
 	if _, ok := c.Members[m.SenderID]; ok {
 		c.own[m.SenderID] = m.Sequence
 	}
@@ -92,16 +94,20 @@ func (c *Chat) message(e *eventv1.MessagePersisted) {
 // Message is the row of a message.
 func Message(e *eventv1.MessagePersisted) table.Message {
 	return table.Message{
-		ChatID: e.GetChatId(), Sequence: e.GetSequence(), MessageID: e.GetMessageId(), SenderID: e.GetSenderId(), Content: e.GetContent(),
-		ContentType: int64(e.GetContentType()), ClientMessageID: e.GetClientMessageId(), CreatedAt: e.GetCreatedAt().AsTime().UnixMilli(),
-		Version: e.GetMetadata().GetVersion(),
+		ChatID: e.GetChatId(), Sequence: e.GetSequence(), MessageID: e.GetMessageId(), SenderID: e.GetSenderId(),
+		Content:     e.GetContent(),
+		ContentType: int64(e.GetContentType()), ClientMessageID: e.GetClientMessageId(),
+		CreatedAt: e.GetCreatedAt().AsTime().UnixMilli(),
+		Version:   e.GetMetadata().GetVersion(),
+		ServiceID: e.GetMetadata().GetServiceId(),
 	}
 }
 
 func (c *Chat) create(e *eventv1.ChatCreated, at int64) {
 	c.Head.LastAt = at
 	c.Row = table.Chat{
-		ChatID: c.Head.ChatID, Type: table.Group, Name: e.GetName(), CreatedBy: e.GetCreatedBy(), Status: table.Active, History: table.All,
+		ChatID: c.Head.ChatID, Type: table.Group, Name: e.GetName(), CreatedBy: e.GetCreatedBy(), Status: table.Active,
+		History:   table.All,
 		CreatedAt: at,
 	}
 	if e.GetHistory() == eventv1.HistoryMode_HISTORY_MODE_SINCE_JOINED {
@@ -111,18 +117,21 @@ func (c *Chat) create(e *eventv1.ChatCreated, at int64) {
 	if e.GetChatType() == eventv1.ChatType_CHAT_TYPE_DIRECT {
 		role, c.Row.Type, c.Row.DirectUsers = table.Member, table.Direct, e.GetInitialMembers()
 	} else {
-		c.Pending = slices.DeleteFunc(slices.Clone(e.GetInitialMembers()), func(u string) bool { return u == e.GetCreatedBy() })
+		c.Pending = slices.DeleteFunc(slices.Clone(e.GetInitialMembers()),
+			func(u string) bool { return u == e.GetCreatedBy() })
 	}
 	md := e.GetMetadata()
 	c.pending = table.Pending{
-		ChatID: c.Head.ChatID, CreatedBy: e.GetCreatedBy(), CreatedAt: at, Correlation: md.GetCorrelationId(), Causation: md.GetEventId(),
+		ChatID: c.Head.ChatID, CreatedBy: e.GetCreatedBy(), CreatedAt: at, Correlation: md.GetCorrelationId(),
+		Causation: md.GetEventId(), ServiceID: md.GetServiceId(),
 	}
 	c.join(e.GetCreatedBy(), role, at, 0, 1)
 }
 
 func (c *Chat) join(user string, role table.Role, at, sequence, version int64) {
 	c.Members[user] = table.Membership{
-		ChatID: c.Head.ChatID, UserID: user, Role: role, JoinedAt: at, JoinedSequence: sequence, JoinedVersion: version, Version: c.Head.Version,
+		ChatID: c.Head.ChatID, UserID: user, Role: role, JoinedAt: at, JoinedSequence: sequence, JoinedVersion: version,
+		Version: c.Head.Version,
 	}
 	delete(c.own, user)
 	delete(c.Departed, user)
@@ -152,8 +161,9 @@ func (c *Chat) membership(e *eventv1.MembershipChanged, at int64) {
 		delete(c.own, user)
 		if ok && len(c.Departed) < MaxDeparted {
 			c.Departed[user] = table.UserChat{
-				UserID: user, ChatID: c.Head.ChatID, History: c.Row.History, JoinedSequence: m.JoinedSequence, JoinedVersion: m.JoinedVersion,
-				LeftVersion: c.Head.Version, ChangedAt: at, ExpiresAt: at/1000 + int64(table.LeftRetention/time.Second),
+				UserID: user, ChatID: c.Head.ChatID, History: c.Row.History, JoinedSequence: m.JoinedSequence,
+				JoinedVersion: m.JoinedVersion,
+				LeftVersion:   c.Head.Version, ChangedAt: at, ExpiresAt: at/1000 + int64(table.LeftRetention/time.Second),
 			}
 		}
 	}
@@ -191,8 +201,19 @@ const remade = 1 << 23
 func (c *Chat) UserChat(user string) table.UserChat {
 	m := c.Members[user]
 	return table.UserChat{
-		UserID: user, ChatID: c.Head.ChatID, Role: m.Role, History: c.Row.History, JoinedSequence: m.JoinedSequence, JoinedVersion: m.JoinedVersion,
-		ReadSequence: c.ReadAtLeast(user), DeliveredSequence: m.JoinedSequence, ChangedAt: c.Head.ChangedAt,
-		Revision: table.FirstRevision(m.JoinedVersion) + remade,
+		UserID: user, ChatID: c.Head.ChatID, Role: m.Role, History: c.Row.History, JoinedSequence: m.JoinedSequence,
+		JoinedVersion: m.JoinedVersion,
+		ReadSequence:  c.ReadAtLeast(user), DeliveredSequence: m.JoinedSequence, ChangedAt: c.Head.ChangedAt,
+		Revision: table.FirstRevision(m.JoinedVersion) + remade, Peer: c.peer(user),
 	}
+}
+
+// peer is the other person of a direct chat.
+func (c *Chat) peer(user string) string {
+	for _, u := range c.Row.DirectUsers {
+		if u != user {
+			return u
+		}
+	}
+	return ""
 }

@@ -74,7 +74,9 @@ func (ls *Loads[T]) join(key string) (l, before *load[T], lead bool) {
 }
 
 // lead waits for the load before and does one for all who joined until it began.
-func (ls *Loads[T]) lead(ctx context.Context, key string, l, before *load[T], f func(context.Context) (T, error)) (T, error) {
+func (ls *Loads[T]) lead(
+	ctx context.Context, key string, l, before *load[T], f func(context.Context) (T, error),
+) (T, error) {
 	defer ls.end(key, l)
 	if before != nil {
 		select {

@@ -84,7 +84,8 @@ func TestLoadsOfCallersWhoGoAway(t *testing.T) {
 		call(3, time.Hour)      // stays
 		wg.Wait()
 		for i, want := range []string{
-			" context deadline exceeded 10s", " context deadline exceeded 5s", " context deadline exceeded 7s", "loaded <nil> 1m10s",
+			" context deadline exceeded 10s", " context deadline exceeded 5s", " context deadline exceeded 7s",
+			"loaded <nil> 1m10s",
 		} {
 			if results[i] != want {
 				t.Errorf("call %d: %s, not %s", i, results[i], want)
@@ -98,7 +99,8 @@ func TestLoadsThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loads share.Loads[int]
 		broken := errors.New("broken")
-		if _, err := loads.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, broken }); !errors.Is(err, broken) {
+		if _, err := loads.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, broken }); !errors.Is(err,
+			broken) {
 			t.Error(err)
 		}
 		func() {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // none.
 func engines(t *testing.T, test func(t *testing.T, st store.Store)) {
 	t.Helper()
-	t.Run("map", func(t *testing.T) { test(t, storetest.NewMap(time.Now)) })
+	t.Run("map", func(t *testing.T) { test(t, storetest.NewMemory(time.Now)) })
 	t.Run("embedded", func(t *testing.T) {
 		st, err := embedded.Open(embedded.Options{Dir: t.TempDir()})
 		if err != nil {
@@ -55,24 +55,25 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// world is a service, or several, on one store, with what they committed.
-type world struct {
+// harness is a service, or several, on one store, with what they committed.
+type harness struct {
 	t     tb
 	ctx   context.Context
 	store store.Store // without faults
+	most  int64       // members of a group
 
 	mu      sync.Mutex
 	commits map[string][]chat.Commit // by process and chat
 }
 
-func newWorld(t tb, st store.Store) *world {
-	return &world{t: t, ctx: context.Background(), store: st, commits: map[string][]chat.Commit{}}
+func newHarness(t tb, st store.Store) *harness {
+	return &harness{t: t, ctx: context.Background(), store: st, most: 100, commits: map[string][]chat.Commit{}}
 }
 
 // noSleep lets retries go at once, so that tests do not depend on time.
 func noSleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
-func (w *world) service(process string, st store.Store, change ...func(*chat.Config)) *chat.Service {
+func (w *harness) service(process string, st store.Store, change ...func(*chat.Config)) *chat.Service {
 	w.t.Helper()
 	cfg := chat.Config{
 		Store: st, Clock: time.Now, Generation: "g1", Producer: process, Sleep: noSleep,
@@ -93,7 +94,7 @@ func (w *world) service(process string, st store.Store, change ...func(*chat.Con
 	return s
 }
 
-func (w *world) users(s *chat.Service, ids ...string) {
+func (w *harness) users(s *chat.Service, ids ...string) {
 	w.t.Helper()
 	for _, u := range ids {
 		if err := s.EnsureUser(w.ctx, u); err != nil {
@@ -110,7 +111,7 @@ func numbered(prefix string, n int) []string {
 	return out
 }
 
-func (w *world) group(s *chat.Service, owner string, members ...string) string {
+func (w *harness) group(s *chat.Service, owner string, members ...string) string {
 	w.t.Helper()
 	c, err := s.CreateGroup(w.ctx, chat.CreateGroup{Caller: owner, Name: "group", Members: members})
 	if err != nil || c.Incomplete != nil {
@@ -119,7 +120,7 @@ func (w *world) group(s *chat.Service, owner string, members ...string) string {
 	return c.ChatID
 }
 
-func (w *world) head(id string) table.Head {
+func (w *harness) head(id string) table.Head {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.HeadKey(id), store.Strong)
 	if err != nil || it == nil {
@@ -128,7 +129,7 @@ func (w *world) head(id string) table.Head {
 	return table.HeadFrom(id, it)
 }
 
-func (w *world) chat(id string) table.Chat {
+func (w *harness) chat(id string) table.Chat {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.ChatKey(id), store.Strong)
 	if err != nil || it == nil {
@@ -137,7 +138,7 @@ func (w *world) chat(id string) table.Chat {
 	return table.ChatFrom(id, it)
 }
 
-func (w *world) userChat(user, id string) table.UserChat {
+func (w *harness) userChat(user, id string) table.UserChat {
 	w.t.Helper()
 	it, err := w.store.Get(w.ctx, table.UserChatKey(user, id), store.Strong)
 	if err == nil && it == nil {
@@ -149,7 +150,7 @@ func (w *world) userChat(user, id string) table.UserChat {
 	return table.UserChatFrom(user, id, it)
 }
 
-func (w *world) scan(t store.Table) []store.Row {
+func (w *harness) scan(t store.Table) []store.Row {
 	w.t.Helper()
 	var rows []store.Row
 	for cursor := ""; ; {
@@ -174,13 +175,14 @@ type replica struct {
 }
 
 // check holds the whole store against its invariants.
-func (w *world) check() {
+func (w *harness) check() {
 	w.t.Helper()
 	chats := map[string]*replica{}
 	of := func(id string) *replica {
 		if chats[id] == nil {
 			chats[id] = &replica{
-				events: map[int64]event.Event{}, outbox: map[int64]int{}, messages: map[int64]table.Message{}, members: map[string]table.Role{},
+				events: map[int64]event.Event{}, outbox: map[int64]int{}, messages: map[int64]table.Message{},
+				members: map[string]table.Role{},
 			}
 		}
 		return chats[id]
@@ -199,7 +201,8 @@ func (w *world) check() {
 			w.t.Errorf("event %s@%d: %v", row.ChatID, row.Version, err)
 		}
 		md := e.GetMetadata()
-		if md.GetVersion() != row.Version || md.GetEventId() != row.EventID || e.GetChatId() != row.ChatID || eventIDs[row.EventID] {
+		if md.GetVersion() != row.Version || md.GetEventId() != row.EventID || e.GetChatId() != row.ChatID ||
+			eventIDs[row.EventID] {
 			w.t.Errorf("event %s@%d and its row differ: %v", row.ChatID, row.Version, e)
 		}
 		eventIDs[row.EventID] = true
@@ -266,10 +269,11 @@ func (w *world) check() {
 	}
 }
 
-func (w *world) checkChat(h table.Head, r *replica) {
+func (w *harness) checkChat(h table.Head, r *replica) {
 	w.t.Helper()
 	if int64(len(r.events)) != h.Version || int64(len(r.messages)) != h.Sequence || len(r.outbox) != len(r.events) {
-		w.t.Errorf("%s: %d events, %d messages, %d versions in the outbox; head %+v", h.ChatID, len(r.events), len(r.messages), len(r.outbox), h)
+		w.t.Errorf("%s: %d events, %d messages, %d versions in the outbox; head %+v", h.ChatID, len(r.events),
+			len(r.messages), len(r.outbox), h)
 		return
 	}
 	var sequence, mv, count int64
@@ -293,7 +297,8 @@ func (w *world) checkChat(h table.Head, r *replica) {
 		case *eventv1.MessagePersisted:
 			sequence++
 			m := r.messages[sequence]
-			if e.GetSequence() != sequence || m.MessageID != e.GetMessageId() || m.Version != v || m.Content != e.GetContent() || members[m.SenderID] == "" {
+			if e.GetSequence() != sequence || m.MessageID != e.GetMessageId() || m.Version != v || m.Content != e.GetContent() ||
+				members[m.SenderID] == "" {
 				w.t.Errorf("%s@%d: message %+v, event %v", h.ChatID, v, m, e)
 			}
 		case *eventv1.ChatCreated:
@@ -325,7 +330,7 @@ func (w *world) checkChat(h table.Head, r *replica) {
 	if h.MembershipVersion != mv || h.ChangedAt != at.UnixMilli() || c.MemberCount != count {
 		w.t.Errorf("%s: head %+v, membership version %d, count %d of %d", h.ChatID, h, mv, c.MemberCount, count)
 	}
-	if c.MemberCount != int64(len(r.members)+len(r.pending)) || c.MemberCount > 100 {
+	if c.MemberCount != int64(len(r.members)+len(r.pending)) || c.MemberCount > w.most {
 		w.t.Errorf("%s: %d members, %d pending, count %d", h.ChatID, len(r.members), len(r.pending), c.MemberCount)
 	}
 	owners := 0
@@ -352,14 +357,16 @@ func (w *world) checkChat(h table.Head, r *replica) {
 	}
 }
 
-func (w *world) roleOf(id string, _ int64) table.Role {
+func (w *harness) roleOf(id string, _ int64) table.Role {
 	if w.chat(id).Type == table.Direct {
 		return table.Member
 	}
 	return table.Owner
 }
 
-func (w *world) apply(id string, v int64, e *eventv1.MembershipChanged, members map[string]table.Role, count *int64, sequence int64) {
+func (w *harness) apply(
+	id string, v int64, e *eventv1.MembershipChanged, members map[string]table.Role, count *int64, sequence int64,
+) {
 	w.t.Helper()
 	user := e.GetUserId()
 	switch e.GetChangeType() {
@@ -393,7 +400,7 @@ func (w *world) apply(id string, v int64, e *eventv1.MembershipChanged, members 
 }
 
 // checkPayload holds the bytes of a commit against the row that the store has.
-func (w *world) checkPayload(id string, version int64, payload []byte) {
+func (w *harness) checkPayload(id string, version int64, payload []byte) {
 	w.t.Helper()
 	key := table.EventKey(id, version)
 	it, err := w.store.Get(w.ctx, key, store.Strong)
@@ -408,7 +415,7 @@ func (w *world) checkPayload(id string, version int64, payload []byte) {
 
 // checkCommits holds what hooks received against the store: each process in order
 // and without repetition; with whole, every version of every chat by somebody.
-func (w *world) checkCommits(whole bool) {
+func (w *harness) checkCommits(whole bool) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
