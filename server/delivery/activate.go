@@ -18,7 +18,9 @@ type present struct {
 // activateChats activates a stream's subscriptions: of chats that changed with a head
 // frame, read with the user's row last, of the others as they are. changed is nil if
 // all did.
-func (s *Stream) activateChats(ctx context.Context, rows []catchup.Row, changed func(*table.Head, catchup.Row) bool) error {
+func (s *Stream) activateChats(
+	ctx context.Context, rows []catchup.Row, changed func(*table.Head, catchup.Row) bool,
+) error {
 	h := s.hub
 	ids := make([]string, len(rows))
 	for i, r := range rows {
@@ -42,7 +44,7 @@ func (s *Stream) activateChats(ctx context.Context, rows []catchup.Row, changed 
 		return err
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for i, r := range rows {
 		if a := s.subscriptions.Of(r.ChatID); a != nil && !a.active {
 			h.activateFound(a, r, heads[i], found)
@@ -121,7 +123,7 @@ func (s *Stream) sendStates(ctx context.Context, ids []string, whole bool) error
 		return err
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for _, ov := range list {
 		id, head := ov.GetChat().GetChatId(), ov.GetHead()
 		switch {

@@ -80,7 +80,7 @@ func (s *Stream) stepRows(ctx context.Context) (err error) {
 	chats, left := c.Divide(rows)
 	h.subscribeAll(s, chats)
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for _, d := range left {
 		h.sendLeft(s, d.ChatID, d.Version)
 	}
@@ -151,14 +151,14 @@ func (s *Stream) stepPending(ctx context.Context) error {
 		}
 	}
 	if len(ids) == 0 {
-		defer h.mu.Unlock()
+		defer h.unlock()
 		h.endCatchUp(s)
 		return nil
 	}
 	for _, id := range ids {
 		delete(s.pendingChats, id)
 	}
-	h.mu.Unlock()
+	h.unlock()
 	slices.Sort(ids) // the same order in every run
 	return s.reconcile(ctx, ids, 0)
 }
@@ -198,7 +198,7 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 		return nil, err
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	a := s.subscriptions.Of(chatID)
 	if a == nil {
 		return nil, nil // removed meanwhile, which the stream was sent
@@ -221,7 +221,8 @@ func (s *Stream) beginReplay(ctx context.Context, chatID string, version int64) 
 		h.activate(a, version, row.Floor())
 		return nil, nil
 	}
-	return &frame.Replay{ChatID: chatID, User: s.user, From: version, After: version, To: head.Version, MinVisible: row.Floor()}, nil
+	return &frame.Replay{ChatID: chatID, User: s.user, From: version, After: version, To: head.Version,
+		MinVisible: row.Floor()}, nil
 }
 
 // replayPage sends the next events of a replay, and activates the chat after the last.
@@ -235,7 +236,7 @@ func (s *Stream) replayPage(ctx context.Context, r *frame.Replay) (done bool, er
 		return false, err
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	a := s.subscriptions.Of(r.ChatID)
 	if a == nil {
 		return true, nil

@@ -30,7 +30,7 @@ type chatState struct {
 // does not wait for anything.
 func (h *Hub) Deliver(d Delivery) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	if d.Generation != h.cfg.Generation {
 		h.stats.OtherGeneration++
 		return

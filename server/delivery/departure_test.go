@@ -27,7 +27,8 @@ func (s *counted) UserChatsOf(ctx context.Context, user string, ids []string) ([
 func (d *device) removals(chatID string) (n int) {
 	d.take()
 	for _, f := range d.frames {
-		if m := f.GetMembership(); f.GetChatId() == chatID && m.GetUserId() == d.user() && m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
+		if m := f.GetMembership(); f.GetChatId() == chatID && m.GetUserId() == d.user() &&
+			m.GetKind() == messagev1.MembershipChange_KIND_REMOVED {
 			n++
 		}
 	}
@@ -43,7 +44,7 @@ func TestRemovalIsShownOnce(t *testing.T) {
 	}{"walked": {true, true}, "alone": {false, true}, "by repair": {true, false}, "by repair, alone": {false, false}} {
 		t.Run(name, func(t *testing.T) {
 			source := &counted{}
-			w := newWorld(t, func(cfg *delivery.Config) {
+			w := newHarness(t, func(cfg *delivery.Config) {
 				shortSpread(cfg)
 				source.Source = cfg.Source
 				cfg.Source = source
@@ -101,7 +102,7 @@ func TestRemovalIsShownOnce(t *testing.T) {
 // of their deliveries are lost.
 func TestRemovalAfterRemoval(t *testing.T) {
 	for lost := range 8 {
-		w := newWorld(t, nil)
+		w := newHarness(t, nil)
 		id := w.group(table.All, "alice", "bob")
 		d := w.open("bob", "", known(id, 0))
 		w.open("alice", "", known(id, 0))
@@ -144,7 +145,7 @@ func TestRemovalAfterRemoval(t *testing.T) {
 // A removal that finds no room ends the stream like any other frame: whoever was to be
 // told must come again.
 func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
-	w := newWorld(t, func(c *delivery.Config) { c.Limits.Frames = 5 })
+	w := newHarness(t, func(c *delivery.Config) { c.Limits.Frames = 5 })
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 2))
 	a := w.open("alice", "", known(id, 2))
@@ -162,7 +163,7 @@ func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
 // The hub walks the chat again, from a version on that lies beyond an addition that never
 // came: it knows nothing of what the removed user's stream has missed.
 func TestAdditionBeforeTheHubWalks(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	change := chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}

@@ -36,12 +36,12 @@ func (h *Hub) fillGap(ctx context.Context, w Work) error {
 	h.mu.Lock()
 	if h.chats[cs.id] != cs || cs.Newest <= cs.Version { // dropped, or the gap has closed
 		cs.gap.filling = false
-		h.mu.Unlock()
+		h.unlock()
 		return nil
 	}
 	after, newest := cs.Version, cs.Newest
 	h.stats.GapFills++
-	h.mu.Unlock()
+	h.unlock()
 
 	events, err := h.cfg.Source.Events(ctx, cs.id, after, pageSize)
 	if err == nil {
@@ -49,7 +49,7 @@ func (h *Hub) fillGap(ctx context.Context, w Work) error {
 	}
 
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	if err != nil {
 		h.schedule(h.cfg.Clock().Add(retryAfter), w)
 		return err

@@ -84,9 +84,11 @@ type Config struct {
 	Clock      func() time.Time            //
 	NewID      func(prefix string) string  // makes stream ids
 	Delivered  func(ctx context.Context, user, chatID string, sequence int64) error
-	// Revoked, if given, says whether a session was ended. It is called after a stream
-	// was registered: Revoke finds what is open, and this what is being opened.
-	Revoked func(session string) bool
+	// Revoked, if given, says whether the access of whoever opens a stream was revoked, or the
+	// key of the access token ended. It is
+	// called after the stream was registered: EndRevoked finds what is open, and this what is
+	// being opened.
+	Revoked func(p OpenParams) bool
 
 	GapWait        time.Duration // how long a missing change may still arrive by itself; 20 ms
 	Heartbeat      time.Duration // interval announced in hello; 15 s
@@ -112,7 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Delivered = func(context.Context, string, string, int64) error { return nil }
 	}
 	if c.Revoked == nil {
-		c.Revoked = func(string) bool { return false }
+		c.Revoked = func(OpenParams) bool { return false }
 	}
 	c.GapWait = cmp.Or(c.GapWait, 20*time.Millisecond)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
@@ -139,6 +141,7 @@ type Hub struct {
 	draining bool
 	streams  map[string]*Stream
 	users    map[string][]*Stream // oldest first
+	pushed   []*Stream            // with frames that nobody was woken for: see unlock
 	chats    map[string]*chatState
 	verified map[string]int64 // of chats without subscriptions: see chatState.verified
 
@@ -191,7 +194,7 @@ func (h *Hub) Generation() string { return h.cfg.Generation }
 // Stats returns the counters.
 func (h *Hub) Stats() Stats {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	s := h.stats
 	s.Streams, s.Chats = len(h.streams), len(h.chats)
 	return s

@@ -13,7 +13,7 @@ import (
 )
 
 func TestLiveToTwoDevices(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	one, two, own := w.open("bob", "", known(id, 0)), w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
 	for i := range 20 {
@@ -29,7 +29,7 @@ func TestLiveToTwoDevices(t *testing.T) {
 }
 
 func TestAdditionReachesOpenStream(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	d := w.open("bob", "")
 	id := w.group(table.All, "alice", "bob")
 	w.performWork()
@@ -42,12 +42,13 @@ func TestAdditionReachesOpenStream(t *testing.T) {
 }
 
 func TestAdditionToChatWithStreams(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.SinceJoined, "alice", "bob")
 	w.open("alice", "", known(id, 0))
 	w.send("alice", id, "before")
 	d := w.open("carol", "")
-	_, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	_, err := w.chats.Change(w.ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 	w.must(err)
 	w.send("alice", id, "after")
 	d.take()
@@ -60,7 +61,7 @@ func TestAdditionToChatWithStreams(t *testing.T) {
 }
 
 func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob", "carol")
 	d := w.open("bob", "", known(id, 0))
 	c := w.open("carol", "", known(id, 0))
@@ -73,7 +74,8 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 		t.Fatalf("left %v, texts %v, newest %d, version %d", d.left[id], d.texts[id], d.newest[id], d.version[id])
 	}
 	c.agrees(id)
-	if _, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}); err != nil {
+	if _, err := w.chats.Change(w.ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob", Role: table.Member}); err != nil {
 		t.Fatal(err)
 	}
 	w.performWork()
@@ -84,10 +86,11 @@ func TestRemovedMemberSeesTheRemovalAndNothingAfter(t *testing.T) {
 // The removal's delivery is lost; the repair brings it although it carries no
 // event, because it names the target.
 func TestLostRemovalIsRepaired(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	w.deliver = func(delivery.Delivery) {}
-	_, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	_, err := w.chats.Change(w.ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 	w.must(err)
 	d := w.open("carol", "", known(id, 0))
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"})
@@ -107,13 +110,14 @@ func TestLostRemovalIsRepaired(t *testing.T) {
 // A repair announces many changes at once. Those that lie before the chat's first stream
 // are not walked, though the last one is: their targets are looked at all the same.
 func TestRepairOfManyChanges(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("carol", "", known(id, 0)) // who has the chat by other means
 	d.left[id] = false
 	w.deliver = func(delivery.Delivery) {}
 	w.commits = nil
-	_, err := w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+	_, err := w.chats.Change(w.ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 	w.must(err)
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol"})
 	a := w.open("alice", "", known(id, 0))
@@ -132,7 +136,7 @@ func TestRepairOfManyChanges(t *testing.T) {
 
 // A hole is made by dropping a delivery that another follows.
 func TestHoleIsReadOnce(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	a, b := w.open("alice", "", known(id, 0)), w.open("bob", "", known(id, 0))
 	n := 0
@@ -153,7 +157,7 @@ func TestHoleIsReadOnce(t *testing.T) {
 }
 
 func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	b := w.open("bob", "", known(id, 0))
 	var late []delivery.Delivery
@@ -174,7 +178,7 @@ func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
 }
 
 func TestForeignGenerationIsDropped(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	b := w.open("bob", "", known(id, 0))
 	w.deliver = func(d delivery.Delivery) { d.Generation = "g0"; w.hub.Deliver(d) }
@@ -186,7 +190,7 @@ func TestForeignGenerationIsDropped(t *testing.T) {
 }
 
 func TestSlowStreamEndsWithoutItsNeighbour(t *testing.T) {
-	w := newWorld(t, func(c *delivery.Config) { c.Limits.Frames = 50 })
+	w := newHarness(t, func(c *delivery.Config) { c.Limits.Frames = 50 })
 	id := w.group(table.All, "alice", "bob")
 	slow, fast := w.open("bob", "", known(id, 0)), w.open("alice", "", known(id, 0))
 	for i := range 60 {
@@ -204,7 +208,7 @@ func TestSlowStreamEndsWithoutItsNeighbour(t *testing.T) {
 }
 
 func TestResumeReplaysKnownChats(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	first := w.open("bob", "", known(id, 0))
 	w.send("alice", id, "one")
@@ -223,7 +227,7 @@ func TestResumeReplaysKnownChats(t *testing.T) {
 }
 
 func TestTooFarBehindIsReset(t *testing.T) {
-	w := newWorld(t, func(c *delivery.Config) { c.MaxReplay = 10 })
+	w := newHarness(t, func(c *delivery.Config) { c.MaxReplay = 10 })
 	id := w.group(table.All, "alice", "bob")
 	for i := range 20 {
 		w.send("alice", id, fmt.Sprint(i))
@@ -241,7 +245,7 @@ func TestTooFarBehindIsReset(t *testing.T) {
 // Commits fall between each two steps of an opening.
 func TestOpeningMissesNothing(t *testing.T) {
 	for _, asKnown := range []bool{true, false} {
-		w := newWorld(t, nil)
+		w := newHarness(t, nil)
 		id := w.group(table.All, "alice", "bob")
 		var kn []*deliveryv1.KnownChat
 		if asKnown {
@@ -263,7 +267,7 @@ func TestOpeningMissesNothing(t *testing.T) {
 }
 
 func TestManyChatsOfOneUser(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	var ids []string
 	for range 1000 {
 		ids = append(ids, w.group(table.All, "alice", "bob"))
@@ -294,7 +298,7 @@ func TestManyChatsOfOneUser(t *testing.T) {
 }
 
 func TestStrangersChatAnswersLeft(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("carol", "", known(id, 0), known("chat_00000000000000000000000000", 5))
 	if !d.left[id] || !d.left["chat_00000000000000000000000000"] {
@@ -307,8 +311,9 @@ func TestStrangersChatAnswersLeft(t *testing.T) {
 	}
 }
 
-func TestStreamsOfAUserAreBounded(t *testing.T) {
-	w := newWorld(t, nil)
+// A user has ten streams; the oldest goes for a new one (S-29).
+func TestSec_S_29_StreamsOfAUserAreBounded(t *testing.T) {
+	w := newHarness(t, nil)
 	var all []*device
 	for range 11 {
 		all = append(all, w.open("bob", ""))
@@ -322,7 +327,7 @@ func TestStreamsOfAUserAreBounded(t *testing.T) {
 }
 
 func TestAckExtendAndLease(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	w.send("alice", id, "one")
@@ -361,11 +366,33 @@ func TestAckExtendAndLease(t *testing.T) {
 	}
 }
 
-func TestExpiryRevocationDrain(t *testing.T) {
-	w := newWorld(t, nil)
+// Who asks which streams are to be ended does not hold up the others, and those that end
+// meanwhile are left alone.
+func TestEndRevokedBesideOthers(t *testing.T) {
+	w := newHarness(t, nil)
+	d, other := w.open("bob", ""), w.open("ann", "")
+	w.hub.EndRevoked(func(p delivery.OpenParams) bool {
+		w.hub.Close(d.s) // takes the hub's lock
+		return p.UserID == "bob"
+	})
+	if n := w.hub.Stats().Streams; n != 1 {
+		t.Errorf("%d streams are open", n)
+	}
+	other.take()
+	if other.end != deliveryv1.EndCode_END_CODE_UNSPECIFIED {
+		t.Errorf("another's ended with %v", other.end)
+	}
+}
+
+// Streams end with their token, with its session, and with the server (S-14).
+
+func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
+	w := newHarness(t, nil)
 	ends := map[deliveryv1.EndCode]func(){
-		deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:   func() { w.now = w.now.Add(time.Hour); w.hub.Tick() },
-		deliveryv1.EndCode_END_CODE_SESSION_REVOKED: func() { w.hub.Revoke("s") },
+		deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED: func() { w.now = w.now.Add(time.Hour); w.hub.Tick() },
+		deliveryv1.EndCode_END_CODE_SESSION_REVOKED: func() {
+			w.hub.EndRevoked(func(p delivery.OpenParams) bool { return p.SessionID == "s" })
+		},
 	}
 	for code, end := range ends {
 		d := w.open("bob", "")
@@ -373,6 +400,22 @@ func TestExpiryRevocationDrain(t *testing.T) {
 		if d.take(); d.end != code {
 			t.Fatalf("ended with %v, not %v", d.end, code)
 		}
+	}
+	var all []*device // to be opened anew, and not all at once
+	for i := range 10 {
+		all = append(all, w.open(fmt.Sprint("user", i), ""))
+	}
+	w.hub.EndAll()
+	waits := map[time.Duration]bool{}
+	for _, d := range all {
+		d.take()
+		wait := d.frames[len(d.frames)-1].GetEnd().GetReconnectAfter().AsDuration()
+		if waits[wait] = true; d.end != deliveryv1.EndCode_END_CODE_RESYNC || wait >= 10*time.Second {
+			t.Errorf("ended with %v, to come back after %v", d.end, wait)
+		}
+	}
+	if len(waits) != len(all) || !waits[0] {
+		t.Errorf("they come back after %v", waits)
 	}
 	d := w.open("bob", "")
 	w.hub.Drain(time.Second)
@@ -390,7 +433,7 @@ func TestExpiryRevocationDrain(t *testing.T) {
 // A mark set by another device while the stream was closed comes with the opening,
 // although no event shows it.
 func TestOwnStateOfKnownChat(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newHarness(t, nil)
 	id := w.group(table.All, "alice", "bob")
 	w.send("alice", id, "one")
 	w.now = w.now.Add(time.Hour)

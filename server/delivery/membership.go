@@ -46,12 +46,12 @@ func (h *Hub) syncMembership(ctx context.Context, w Work) error {
 	m := h.membershipSyncs[w.chatID]
 	least := m.version
 	h.stats.MembershipReads++
-	h.mu.Unlock()
+	h.unlock()
 
 	version, users, err := h.cfg.Source.MemberIDs(ctx, w.chatID)
 
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	if err != nil || version < least {
 		h.schedule(h.cfg.Clock().Add(retryAfter), w)
 		return err
@@ -120,17 +120,17 @@ func (h *Hub) reconcileSubscription(ctx context.Context, w Work) error {
 	r := h.reconciliations[key]
 	if h.streams[w.stream.id] != w.stream {
 		delete(h.reconciliations, key)
-		h.mu.Unlock()
+		h.unlock()
 		return nil
 	}
 	r.running, r.again = true, false
 	version := r.version
-	h.mu.Unlock()
+	h.unlock()
 
 	err := w.stream.reconcile(ctx, []string{w.chatID}, version)
 
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	switch {
 	case err != nil:
 		// What reconcile subscribed to before it failed would stay inactive.
@@ -173,7 +173,7 @@ func (s *Stream) reconcile(ctx context.Context, ids []string, version int64) err
 		}
 	}
 	h.endOverflowed([]*Stream{s})
-	h.mu.Unlock()
+	h.unlock()
 	if len(members) == 0 {
 		return nil
 	}

@@ -43,7 +43,7 @@ const recheckEvery = 50 * time.Millisecond
 func (h *Hub) InvalidateAll() {
 	now := h.cfg.Clock()
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	h.stats.Invalidations++
 	for _, s := range h.streams {
 		switch {
@@ -76,22 +76,23 @@ func (h *Hub) doResync(ctx context.Context, w Work) error {
 	r := s.resync
 	if h.streams[s.id] != s {
 		s.resync = nil
-		h.mu.Unlock()
+		h.unlock()
 		return nil
 	}
 	if r.reading {
-		defer h.mu.Unlock()
+		defer h.unlock()
 		h.completeResync(s, w, now)
 		return nil
 	}
-	*r = resync{reading: true, invalidation: h.stats.Invalidations, until: map[string]int64{}, reconciliations: map[string]bool{}}
+	*r = resync{reading: true, invalidation: h.stats.Invalidations, until: map[string]int64{},
+		reconciliations: map[string]bool{}}
 	h.stats.Resyncs++
-	h.mu.Unlock()
+	h.unlock()
 
 	err := s.readMissed(ctx, r)
 
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	if err != nil {
 		r.reading = false
 		h.schedule(now.Add(retryAfter), w)
@@ -170,7 +171,7 @@ func (s *Stream) readMissed(ctx context.Context, r *resync) (err error) {
 func (s *Stream) requestMissed(r *resync, rows []table.UserChat, since int64) []string {
 	h := s.hub
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	ids := make([]string, 0, len(s.subscriptions))
 	for _, a := range s.subscriptions {
 		id := a.chat.id
@@ -202,7 +203,7 @@ func (s *Stream) readHeads(ctx context.Context, r *resync, ids []string) error {
 		return err
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for i, id := range ids {
 		cs := h.chats[id]
 		if heads[i] == nil || cs == nil {

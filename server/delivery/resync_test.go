@@ -15,7 +15,7 @@ import (
 func shortSpread(c *delivery.Config) { c.Spread = 100 * time.Millisecond }
 
 // lose has all deliveries lost from now on.
-func (w *world) lose() { w.deliver = func(delivery.Delivery) {} }
+func (w *harness) lose() { w.deliver = func(delivery.Delivery) {} }
 
 // showsAll demands that the stream alone brought the device up to date.
 func (d *device) showsAll(chatID string) {
@@ -28,7 +28,7 @@ func (d *device) showsAll(chatID string) {
 }
 
 func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
-	w := newWorld(t, shortSpread)
+	w := newHarness(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	a, b := w.open("alice", "", known(id, 0)), w.open("bob", "", known(id, 0))
 	w.performWork()
@@ -62,8 +62,9 @@ func TestMarkedStreamsFindWhatWasLost(t *testing.T) {
 }
 
 func TestMarkedStreamsFindLostMemberships(t *testing.T) {
-	w := newWorld(t, shortSpread)
-	kept, left, again := w.group(table.All, "alice", "bob"), w.group(table.All, "alice", "bob"), w.group(table.SinceJoined, "alice", "bob")
+	w := newHarness(t, shortSpread)
+	kept, left, again := w.group(table.All, "alice", "bob"), w.group(table.All, "alice", "bob"),
+		w.group(table.SinceJoined, "alice", "bob")
 	d := w.open("bob", "", known(kept, 0), known(left, 0), known(again, 0))
 	w.open("alice", "")
 	w.performWork()
@@ -101,13 +102,14 @@ func TestMarkedStreamsFindLostMemberships(t *testing.T) {
 }
 
 func TestMarkedStreamsFindLostReceipts(t *testing.T) {
-	w := newWorld(t, shortSpread)
+	w := newHarness(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	w.send("alice", id, "x")
 	d := w.open("bob", "")
 	w.performWork()
 	w.now = w.now.Add(time.Hour)
-	_, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1}) // another device's; its echo is lost
+	// another device's; its echo is lost
+	_, err := w.chats.MarkRead(w.ctx, chat.MarkRead{Caller: "bob", ChatID: id, Sequence: 1})
 	w.must(err)
 	w.hub.InvalidateAll()
 	w.performWork()
@@ -122,7 +124,7 @@ func TestMarkedStreamsFindLostReceipts(t *testing.T) {
 }
 
 func TestMarkedWhileOpening(t *testing.T) {
-	w := newWorld(t, shortSpread)
+	w := newHarness(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	d := w.register("bob", "", known(id, 0))
 	_, err := d.s.Step(w.ctx)
@@ -158,7 +160,7 @@ func (s *interrupted) UserChats(ctx context.Context, user string) ([]table.UserC
 // A stream that is marked again starts over: what it has read may be older.
 func TestMarkedAgainMeanwhile(t *testing.T) {
 	source := &interrupted{}
-	w := newWorld(t, func(c *delivery.Config) {
+	w := newHarness(t, func(c *delivery.Config) {
 		shortSpread(c)
 		source.Source = c.Source
 		c.Source = source
@@ -186,7 +188,7 @@ func TestMarkedAgainMeanwhile(t *testing.T) {
 
 // A token must not be given before what it covers.
 func TestTokenOfASynchronisationComesLast(t *testing.T) {
-	w := newWorld(t, shortSpread)
+	w := newHarness(t, shortSpread)
 	id := w.group(table.All, "alice", "bob")
 	d := w.open("bob", "", known(id, 0))
 	w.performWork()
@@ -221,9 +223,9 @@ func TestTokenOfASynchronisationComesLast(t *testing.T) {
 func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 	revoked := false
 	var hub *delivery.Hub
-	w := newWorld(t, func(c *delivery.Config) {
-		c.Revoked = func(session string) bool {
-			if session == "s" && hub.Stats().Streams != 1 {
+	w := newHarness(t, func(c *delivery.Config) {
+		c.Revoked = func(p delivery.OpenParams) bool {
+			if p.SessionID == "s" && hub.Stats().Streams != 1 {
 				t.Error("asked before the stream was registered")
 			}
 			return revoked
@@ -234,8 +236,9 @@ func TestSessionRevokedWhileAStreamOpens(t *testing.T) {
 	w.must(err)
 	hub.Close(s)
 	revoked = true // just before: Revoke has come and gone
-	hub.Revoke("s")
-	if _, err := hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: w.now.Add(time.Hour)}); !errors.Is(err, delivery.ErrSessionRevoked) {
+	hub.EndRevoked(func(p delivery.OpenParams) bool { return p.SessionID == "s" })
+	if _, err := hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s",
+		ExpiresAt: w.now.Add(time.Hour)}); !errors.Is(err, delivery.ErrSessionRevoked) {
 		t.Errorf("%v", err)
 	}
 	if n := hub.Stats().Streams; n != 0 {

@@ -18,13 +18,16 @@ import (
 // Stream is one open stream. What may change is guarded by Hub.mu, except catchUp,
 // which belongs to the one caller of Step.
 type Stream struct {
-	hub     *Hub
-	id      string
-	user    string
-	session string
-	opened  time.Time
-	queue   *sendqueue.Queue
-	catchUp catchUp
+	hub        *Hub
+	id         string
+	user       string
+	session    string
+	issued     time.Time // of the access token that it was opened with
+	service    string
+	serviceKey string
+	opened     time.Time
+	queue      *sendqueue.Queue
+	catchUp    catchUp
 
 	expires       time.Time
 	token         string // of the last synchronisation completed
@@ -33,6 +36,7 @@ type Stream struct {
 	catchingUp    bool            // Step has not finished
 	pendingChats  map[string]bool // chats to reconcile with once it has
 	overflowed    bool            // its queue was full
+	pushed        bool            // it stands in Hub.pushed
 	needsResync   bool            // invalidated while it was catching up
 	synced        time.Time       // when the last synchronisation completed was begun
 	resync        *resync         // nil: none is due or under way
@@ -44,6 +48,9 @@ func newStream(h *Hub, p OpenParams, tok view.Token, now time.Time) *Stream {
 		id:           h.cfg.Process + "." + h.cfg.NewID("str_"),
 		user:         p.UserID,
 		session:      p.SessionID,
+		issued:       p.IssuedAt,
+		service:      p.Service,
+		serviceKey:   p.ServiceKey,
 		opened:       now,
 		queue:        sendqueue.New(&h.cfg.Limits),
 		catchUp:      catchUp{Plan: catchup.New(p.Token != "", tok, p.Known)},
@@ -71,7 +78,7 @@ func (s *Stream) hello() *frame.Frame {
 func (s *Stream) Ready() <-chan struct{} { return s.queue.Ready() }
 
 // Take dequeues the next frames, at most max, and returns the position of the first.
-// ended is true if nothing will follow them.
+// ended is true if nothing will follow them. The slice is valid until the next call.
 func (s *Stream) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
 	return s.queue.Take(max)
 }
@@ -81,7 +88,7 @@ func (s *Stream) Take(max int) (first int64, frames []*frame.Frame, ended bool) 
 func (s *Stream) Heartbeat() {
 	s.hub.mu.Lock()
 	token := s.token
-	s.hub.mu.Unlock()
+	s.hub.unlock()
 	s.queue.Heartbeat(frame.Heartbeat(token))
 }
 

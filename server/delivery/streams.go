@@ -2,6 +2,8 @@ package delivery
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
@@ -14,7 +16,7 @@ import (
 func (h *Hub) Receipt(user, chatID string, state *chatv1.MemberState) {
 	f := frame.Receipt(chatID, state)
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for _, s := range h.users[user] {
 		h.push(s, f)
 	}
@@ -23,11 +25,15 @@ func (h *Hub) Receipt(user, chatID string, state *chatv1.MemberState) {
 
 // OpenParams describe a stream to open.
 type OpenParams struct {
-	UserID    string
-	SessionID string
-	ExpiresAt time.Time
-	Token     string
-	Known     []*deliveryv1.KnownChat
+	UserID     string
+	SessionID  string
+	IssuedAt   time.Time // of the access token
+	Service    string    // the service account that asked for the access token, or is the caller
+	ServiceKey string    // of the service account, with which it asked
+	SigningKey string    // that the access token is signed with
+	ExpiresAt  time.Time
+	Token      string
+	Known      []*deliveryv1.KnownChat
 }
 
 // Open registers a stream and queues its hello. The caller then calls
@@ -35,7 +41,7 @@ type OpenParams struct {
 // Errors: ErrDraining, ErrSessionRevoked, and those of Source.Token.
 func (h *Hub) Open(ctx context.Context, p OpenParams) (*Stream, error) {
 	s, err := h.register(ctx, p)
-	if err == nil && h.cfg.Revoked(p.SessionID) {
+	if err == nil && h.cfg.Revoked(p) {
 		h.Close(s)
 		return nil, ErrSessionRevoked
 	}
@@ -53,7 +59,7 @@ func (h *Hub) register(ctx context.Context, p OpenParams) (*Stream, error) {
 	}
 	s := newStream(h, p, tok, now)
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	if h.draining {
 		return nil, ErrDraining
 	}
@@ -70,7 +76,7 @@ func (h *Hub) register(ctx context.Context, p OpenParams) (*Stream, error) {
 // Close drops a stream. Closing twice is harmless.
 func (h *Hub) Close(s *Stream) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	h.remove(s)
 	s.queue.Close(nil)
 }
@@ -100,7 +106,7 @@ func (h *Hub) remove(s *Stream) {
 // Stream returns an open stream of a user by its id.
 func (h *Hub) Stream(user, id string) (*Stream, error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	s := h.streams[id]
 	if s == nil || s.user != user {
 		return nil, ErrStreamGone
@@ -112,7 +118,7 @@ func (h *Hub) Stream(user, id string) (*Stream, error) {
 // ErrNotYours.
 func (h *Hub) Extend(user, session, id string, until time.Time) error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	s := h.streams[id]
 	switch {
 	case s == nil || s.user != user: // nobody learns of others' streams
@@ -124,26 +130,56 @@ func (h *Hub) Extend(user, session, id string, until time.Time) error {
 	return nil
 }
 
-// Revoke ends the streams of a session.
-func (h *Hub) Revoke(session string) {
+// EndRevoked ends the streams that were opened by those whom a function names; it gets who
+// opened them. Streams that are registered meanwhile may be left out: see Config.Revoked.
+func (h *Hub) EndRevoked(covers func(OpenParams) bool) {
+	var revoked []*Stream
+	for _, s := range h.all() { // the function is asked without the lock: there may be many streams
+		if covers(OpenParams{UserID: s.user, SessionID: s.session, IssuedAt: s.issued, Service: s.service,
+			ServiceKey: s.serviceKey}) {
+			revoked = append(revoked, s)
+		}
+	}
+	if len(revoked) == 0 {
+		return
+	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.streams {
-		if s.session == session {
+	defer h.unlock()
+	for _, s := range revoked {
+		if h.streams[s.id] == s {
 			h.end(s, deliveryv1.EndCode_END_CODE_SESSION_REVOKED, 0)
 		}
 	}
+}
+
+// all returns the streams that are registered.
+func (h *Hub) all() []*Stream {
+	h.mu.Lock()
+	defer h.unlock()
+	return slices.Collect(maps.Values(h.streams))
+}
+
+// EndAll ends all streams, to be opened anew over Config.Spread.
+func (h *Hub) EndAll() {
+	h.mu.Lock()
+	defer h.unlock()
+	h.endSpread(deliveryv1.EndCode_END_CODE_RESYNC, h.cfg.Spread)
 }
 
 // Drain ends all streams, each with another time to reconnect, spread over a
 // period, and takes no new ones.
 func (h *Hub) Drain(spread time.Duration) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	h.draining = true
+	h.endSpread(deliveryv1.EndCode_END_CODE_DRAIN, spread)
+}
+
+// endSpread ends all streams, each with another time to reconnect. Callers hold mu.
+func (h *Hub) endSpread(code deliveryv1.EndCode, spread time.Duration) {
 	n, i := time.Duration(len(h.streams)), time.Duration(0)
 	for _, s := range h.streams {
-		h.end(s, deliveryv1.EndCode_END_CODE_DRAIN, spread*i/n)
+		h.end(s, code, spread*i/n)
 		i++
 	}
 }
@@ -153,7 +189,7 @@ func (h *Hub) Drain(spread time.Duration) {
 func (h *Hub) Tick() {
 	now := h.cfg.Clock()
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	for _, s := range h.streams {
 		switch {
 		case !now.Before(s.expires):
@@ -182,9 +218,26 @@ func (h *Hub) push(s *Stream, f *frame.Frame) {
 		return
 	}
 	queued, full := s.queue.Push(f)
-	if s.overflowed = full; queued {
-		h.stats.Frames++
+	if s.overflowed = full; !queued {
+		return
 	}
+	h.stats.Frames++
+	if !s.pushed {
+		s.pushed = true
+		h.pushed = append(h.pushed, s)
+	}
+}
+
+// unlock gives mu back, and wakes the streams that were pushed frames meanwhile: all that
+// one delivery brings them is one response. Whoever holds mu gives it back with this.
+func (h *Hub) unlock() {
+	for i, s := range h.pushed {
+		s.pushed = false
+		s.queue.Signal()
+		h.pushed[i] = nil
+	}
+	h.pushed = h.pushed[:0]
+	h.mu.Unlock()
 }
 
 // endOverflowed ends the streams whose queues push found full. Callers hold mu.

@@ -57,7 +57,7 @@ func (h *Hub) subscribeAll(s *Stream, chatIDs []string) {
 		made := make([]subscription, len(chunk))
 		h.mu.Lock()
 		if h.streams[s.id] != s {
-			h.mu.Unlock()
+			h.unlock()
 			return
 		}
 		s.subscriptions = slices.Grow(s.subscriptions, min(len(chatIDs), 4*subscribeBatch))
@@ -66,7 +66,7 @@ func (h *Hub) subscribeAll(s *Stream, chatIDs []string) {
 				h.subscribeAs(&made[i], s, id)
 			}
 		}
-		h.mu.Unlock()
+		h.unlock()
 	}
 }
 

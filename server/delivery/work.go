@@ -39,7 +39,7 @@ func (h *Hub) schedule(at time.Time, w Work) {
 // means for good.
 func (h *Hub) Work(now time.Time) (w Work, wait time.Duration, ok bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.unlock()
 	return h.work.Pop(now)
 }
 

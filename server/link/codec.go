@@ -17,7 +17,9 @@ import (
 )
 
 // requests are the messages that other processes send; each is validated.
-var requests = []proto.Message{&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}}
+var requests = []proto.Message{
+	&linkv1.SendRequest{}, &linkv1.AckRequest{}, &linkv1.ExtendRequest{}, &linkv1.SubmitRequest{},
+}
 
 // encodeEvents makes the wire form of events; payloads are the encoded events where they
 // are at hand.
@@ -52,13 +54,15 @@ const overhead = 200
 func encodeDelivery(d delivery.Delivery) (*linkv1.Delivery, int, error) {
 	events, size, err := encodeEvents(d.Events, d.Payloads)
 	return &linkv1.Delivery{
-		Generation: d.Generation, ChatId: d.ChatID, Version: d.Version, MembershipVersion: d.MembershipVersion, Targets: d.Targets, Events: events,
+		Generation: d.Generation, ChatId: d.ChatID, Version: d.Version, MembershipVersion: d.MembershipVersion,
+		Targets: d.Targets, Events: events,
 	}, size + overhead, err
 }
 
 func decodeDelivery(w *linkv1.Delivery) (delivery.Delivery, error) {
 	d := delivery.Delivery{
-		Generation: w.GetGeneration(), ChatID: w.GetChatId(), Version: w.GetVersion(), MembershipVersion: w.GetMembershipVersion(), Targets: w.GetTargets(),
+		Generation: w.GetGeneration(), ChatID: w.GetChatId(), Version: w.GetVersion(),
+		MembershipVersion: w.GetMembershipVersion(), Targets: w.GetTargets(),
 	}
 	events, err := decodeEvents(w.GetEvents())
 	// An event that this version does not know is dropped: the head of the change makes
@@ -75,7 +79,8 @@ func decodeDelivery(w *linkv1.Delivery) (delivery.Delivery, error) {
 }
 
 func encodeEnvelope(e linkseq.Envelope, wire []*linkv1.Delivery) *linkv1.SendRequest {
-	req := &linkv1.SendRequest{From: e.From, Generation: e.Generation, Epoch: e.Epoch, Number: e.Number, Deliveries: wire, Bye: e.Closing}
+	req := &linkv1.SendRequest{From: e.From, Generation: e.Generation, Epoch: e.Epoch, Number: e.Number, Deliveries: wire,
+		Bye: e.Closing}
 	for _, r := range e.Receipts {
 		req.Receipts = append(req.Receipts, &linkv1.Receipt{UserId: r.UserID, ChatId: r.ChatID, State: r.State})
 	}
@@ -83,7 +88,8 @@ func encodeEnvelope(e linkseq.Envelope, wire []*linkv1.Delivery) *linkv1.SendReq
 }
 
 func decodeEnvelope(req *linkv1.SendRequest) (linkseq.Envelope, error) {
-	e := linkseq.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(), Number: req.GetNumber(), Closing: req.GetBye()}
+	e := linkseq.Envelope{From: req.GetFrom(), Generation: req.GetGeneration(), Epoch: req.GetEpoch(),
+		Number: req.GetNumber(), Closing: req.GetBye()}
 	for _, w := range req.GetDeliveries() {
 		d, err := decodeDelivery(w)
 		if err != nil {
@@ -99,6 +105,25 @@ func decodeEnvelope(req *linkv1.SendRequest) (linkseq.Envelope, error) {
 
 func encodeExtend(user, session, stream string, until *timestamppb.Timestamp) *linkv1.ExtendRequest {
 	return &linkv1.ExtendRequest{UserId: user, SessionId: session, StreamId: stream, ExpiresAt: until}
+}
+
+func encodeSend(s chat.Send) *linkv1.SubmitRequest {
+	return &linkv1.SubmitRequest{UserId: s.Caller, ChatId: s.ChatID, ClientMessageId: s.ClientMessageID,
+		Content: s.Content, ContentType: s.ContentType, Actor: s.Cause.Actor, TraceId: s.Cause.Trace,
+		CorrelationId: s.Cause.Correlation, CausationId: s.Cause.Causation,
+		ServiceId: s.Cause.Service}
+}
+
+func decodeSend(w *linkv1.SubmitRequest) chat.Send {
+	return chat.Send{Caller: w.GetUserId(), ChatID: w.GetChatId(), ClientMessageID: w.GetClientMessageId(),
+		Content: w.GetContent(), ContentType: w.GetContentType(),
+		Cause: event.Cause{Actor: w.GetActor(), Trace: w.GetTraceId(), Correlation: w.GetCorrelationId(),
+			Causation: w.GetCausationId(), Service: w.GetServiceId()}}
+}
+
+func encodeSent(s chat.Sent) *linkv1.SubmitResponse {
+	return &linkv1.SubmitResponse{MessageId: s.MessageID, Sequence: s.Sequence, Version: s.Version,
+		CreatedAt: s.CreatedAt, Replayed: s.Replayed}
 }
 
 // EncodeCommit makes the nudge that notifies the relay in another process of a commit.
@@ -126,12 +151,14 @@ func DecodeCommit(generation string, b []byte) (chat.Commit, error) {
 		return chat.Commit{}, fmt.Errorf("nudge: %w", err)
 	}
 	for i, e := range events {
-		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) || e.GetMetadata().GetGeneration() != generation {
+		if e.GetChatId() != w.GetChatId() || e.GetMetadata().GetVersion() != w.GetVersion()-int64(len(events)-1-i) ||
+			e.GetMetadata().GetGeneration() != generation {
 			return chat.Commit{}, fmt.Errorf("nudge: event %d is not one of the commit", i)
 		}
 	}
 	return chat.Commit{
 		ChatID: w.GetChatId(), Head: table.Head{ChatID: w.GetChatId(), Version: w.GetVersion()}, Events: events,
-		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(w.GetChatId())), SK: w.GetRow()}},
+		Outbox: store.Row{Key: store.Key{Table: store.Outbox, PK: table.ShardKey(event.Shard(w.GetChatId())),
+			SK: w.GetRow()}},
 	}, nil
 }

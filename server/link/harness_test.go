@@ -12,16 +12,19 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // fakeHub keeps what it is told.
@@ -104,7 +107,10 @@ type net1 struct {
 	t       *testing.T
 	table   *routingtest.Memory
 	members map[string][]string
-	fail    error // of reading members
+	fail    error                                                          // of reading members
+	accept  map[string]func(context.Context, chat.Send) (chat.Sent, error) // by process
+	avoid   time.Duration
+	carried map[string]http.Handler // by process
 }
 
 func newNet(t *testing.T) *net1 {
@@ -113,9 +119,12 @@ func newNet(t *testing.T) *net1 {
 
 func (n *net1) config(process string, hub Hub) Config {
 	return Config{
-		Process: process, Generation: "g", Table: n.table, Secret: secret, Hub: hub, Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
-		Recipients: routing.NewRecipients("g", nil, func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
-		Keepalive:  50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second,
+		Process: process, Generation: "g", Table: n.table, Secret: secret, Hub: hub, Clock: time.Now,
+		Logger: slog.New(slog.DiscardHandler), Accept: n.accept[process], Avoid: n.avoid,
+		Carried: n.carried[process],
+		Recipients: routing.NewRecipients("g", nil,
+			func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
+		Keepalive: 50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second,
 	}
 }
 
@@ -123,9 +132,9 @@ func (n *net1) config(process string, hub Hub) Config {
 func (n *net1) mesh(cfg Config) *Mesh {
 	n.t.Helper()
 	m, err := New(cfg)
-	must(n.t, err)
+	testkit.Must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	must(n.t, m.Open(n.t.Context()))
+	testkit.Must(n.t, m.Open(n.t.Context()))
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Run(ctx) }()
 	n.t.Cleanup(func() { cancel(); <-done })
@@ -139,7 +148,7 @@ func (n *net1) server(process string, users []string, through func(addr string) 
 	hub := newFakeHub()
 	m := n.mesh(n.config(process, hub))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(n.t, err)
+	testkit.Must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- m.Serve(ctx, l, nil) }()
@@ -154,22 +163,16 @@ func (n *net1) server(process string, users []string, through func(addr string) 
 		addr = through(addr)
 	}
 	s := routing.Server{ID: process, Addr: addr, Generation: "g", Epoch: 1}
-	must(n.t, n.table.Claim(n.t.Context(), s, time.Hour))
+	testkit.Must(n.t, n.table.Claim(n.t.Context(), s, time.Hour))
 	_, err = n.table.Put(n.t.Context(), s, users, time.Hour)
-	must(n.t, err)
+	testkit.Must(n.t, err)
 	return hub, m
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func message(chatID string, version int64, text string) event.Event {
 	return &eventv1.MessagePersisted{ChatId: chatID, Content: text, Metadata: &eventv1.EventMetadata{
-		EventId: fmt.Sprint("evt_", version), EventType: event.TypeMessagePersisted, EventVersion: 1, Generation: "g", Version: version, MembershipVersion: 1,
+		EventId: fmt.Sprint("evt_", version), EventType: event.TypeMessagePersisted, EventVersion: 1, Generation: "g",
+		Version: version, MembershipVersion: 1,
 	}}
 }
 
@@ -189,7 +192,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, to string) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	p := &proxy{addr: l.Addr().String(), held: make(chan struct{})}
 	close(p.held)
 	var wg sync.WaitGroup
@@ -276,15 +279,16 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	testkit.Must(t, err)
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	must(t, err)
+	testkit.Must(t, err)
 	cert, err := x509.ParseCertificate(der)
-	must(t, err)
+	testkit.Must(t, err)
 	return &authority{key, cert}
 }
 
@@ -294,15 +298,16 @@ func (a *authority) config(t *testing.T) *tls.Config {
 
 func (a *authority) issue(t *testing.T, from, until time.Time) *tls.Config {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	testkit.Must(t, err)
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: from, NotAfter: until,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, key.Public(), a.key)
-	must(t, err)
+	testkit.Must(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ClientCAs: pool, MinVersion: tls.VersionTLS13}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool,
+		ClientCAs: pool, MinVersion: tls.VersionTLS13}
 }

@@ -19,10 +19,10 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // endless is a body of a size that nobody should read; it counts what was.
@@ -47,7 +47,7 @@ func TestHostile(t *testing.T) {
 	hub, m := n.server("one", []string{"u"}, nil)
 	sender := n.mesh(n.config("sender", nil))
 	servers, err := n.table.Servers(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	addr := servers[0].Addr
 	client := newClient(nil)
 	defer client.CloseIdleConnections()
@@ -55,7 +55,7 @@ func TestHostile(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, body)
-		must(t, err)
+		testkit.Must(t, err)
 		req.Header.Set("Content-Type", "application/proto")
 		req.Header.Set(credentialHeader, proved)
 		res, err := client.Do(req)
@@ -63,9 +63,9 @@ func TestHostile(t *testing.T) {
 			return 0, err
 		}
 		defer res.Body.Close()
-		answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-		if len(answer) > maxAnswer {
-			t.Errorf("%s: an answer of more than %d bytes", path, maxAnswer)
+		answer, err := io.ReadAll(io.LimitReader(res.Body, 4<<10+1))
+		if len(answer) > 4<<10 {
+			t.Errorf("%s: an answer of more than 4 KiB", path)
 		}
 		return res.StatusCode, err
 	}
@@ -81,7 +81,8 @@ func TestHostile(t *testing.T) {
 		codes []int
 	}{
 		"without the secret": {"", 8 << 20, []int{http.StatusUnauthorized}},
-		"with it":            {good(), maxRequest + 8<<20, []int{http.StatusTooManyRequests, http.StatusRequestEntityTooLarge, http.StatusBadRequest}},
+		"with it": {good(), 16<<20 + 8<<20,
+			[]int{http.StatusTooManyRequests, http.StatusRequestEntityTooLarge, http.StatusBadRequest}},
 	} {
 		body := &endless{}
 		body.left.Store(1 << 30)
@@ -102,11 +103,12 @@ func TestHostile(t *testing.T) {
 	// Bytes that are no HTTP/2, or stop in the middle of it.
 	for name, raw := range map[string]string{
 		"nothing": "", "an HTTP/1 request": "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "half a preface": "PRI * HTTP/2.0\r\n",
-		"a preface and junk": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + strings.Repeat("\xff", 1000), "junk": strings.Repeat("\x16\x03\x01", 5000),
+		"a preface and junk": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + strings.Repeat("\xff", 1000),
+		"junk":               strings.Repeat("\x16\x03\x01", 5000),
 	} {
 		conn, err := net.Dial("tcp", addr)
-		must(t, err)
-		must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		testkit.Must(t, err)
+		testkit.Must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 		_, _ = io.WriteString(conn, raw)
 		if name != "nothing" && name != "half a preface" {
 			got, _ := io.ReadAll(io.LimitReader(conn, 1<<20))
@@ -120,28 +122,32 @@ func TestHostile(t *testing.T) {
 	// Requests of those who have the secret, and are wrong.
 	marshal := func(r *linkv1.SendRequest) []byte {
 		b, err := proto.Marshal(r)
-		must(t, err)
+		testkit.Must(t, err)
 		return b
 	}
 	many := &linkv1.SendRequest{From: "evil", Generation: "g", Epoch: 1, Number: 1}
 	for i := range 501 {
-		many.Receipts = append(many.Receipts, &linkv1.Receipt{UserId: fmt.Sprint(i), ChatId: "c", State: &chatv1.MemberState{}})
+		many.Receipts = append(many.Receipts,
+			&linkv1.Receipt{UserId: fmt.Sprint(i), ChatId: "c", State: &chatv1.MemberState{}})
 	}
 	for name, c := range map[string]struct {
 		path string
 		body []byte
 		want int
 	}{
-		"junk":            {send, []byte("junk"), http.StatusBadRequest},
-		"nothing":         {send, nil, http.StatusBadRequest},
-		"too many":        {send, marshal(many), http.StatusBadRequest},
-		"no number":       {send, marshal(&linkv1.SendRequest{From: "evil", Generation: "g", Epoch: 1, Receipts: many.Receipts[:1]}), http.StatusBadRequest},
-		"another's store": {send, marshal(&linkv1.SendRequest{From: "evil", Generation: "h", Epoch: 1}), http.StatusBadRequest},
-		"no such call":    {"/parley.link.v1.LinkService/Stop", nil, http.StatusNotFound},
-		"no such path":    {"/metrics", nil, http.StatusNotFound},
-		"an event of another chat": {send, marshal(&linkv1.SendRequest{From: "evil", Generation: "g", Epoch: 1, Number: 1, Deliveries: []*linkv1.Delivery{
-			{Generation: "g", ChatId: "c", Version: 1, Events: wireEvents(t, sent("other", 1))},
-		}}), http.StatusBadRequest},
+		"junk":     {send, []byte("junk"), http.StatusBadRequest},
+		"nothing":  {send, nil, http.StatusBadRequest},
+		"too many": {send, marshal(many), http.StatusBadRequest},
+		"no number": {send, marshal(&linkv1.SendRequest{From: "evil", Generation: "g", Epoch: 1,
+			Receipts: many.Receipts[:1]}), http.StatusBadRequest},
+		"another's store": {send, marshal(&linkv1.SendRequest{From: "evil", Generation: "h", Epoch: 1}),
+			http.StatusBadRequest},
+		"no such call": {"/parley.link.v1.LinkService/Stop", nil, http.StatusNotFound},
+		"no such path": {"/metrics", nil, http.StatusNotFound},
+		"an event of another chat": {send,
+			marshal(&linkv1.SendRequest{From: "evil", Generation: "g", Epoch: 1, Number: 1, Deliveries: []*linkv1.Delivery{
+				{Generation: "g", ChatId: "c", Version: 1, Events: wireEvents(t, sent("other", 1))},
+			}}), http.StatusBadRequest},
 	} {
 		if code, err := post(c.path, good(), bytes.NewReader(c.body)); err != nil || code != c.want {
 			t.Errorf("%s: status %d, %v; want %d", name, code, err, c.want)
@@ -186,11 +192,12 @@ func TestTLSHostile(t *testing.T) {
 			c.ServerName, c.NextProtos = "127.0.0.1", []string{"h2"}
 			return c
 		}(),
-		"an old version": {RootCAs: own.RootCAs, ServerName: "127.0.0.1", Certificates: own.Certificates, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2"}},
+		"an old version": {RootCAs: own.RootCAs, ServerName: "127.0.0.1", Certificates: own.Certificates,
+			MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2"}},
 	} {
 		conn, err := tls.Dial("tcp", addr, conf)
 		if err == nil { // with TLS 1.3 the refusal comes after the client's own part
-			must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			testkit.Must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 			_, err = conn.Read(make([]byte, 1))
 			_ = conn.Close()
 		}
@@ -229,9 +236,7 @@ func TestBurst(t *testing.T) {
 			quick.until(t, "all changes where nothing is slow", func(h *fakeHub) bool { return len(h.versions["c"]) == int(v) })
 		}
 	}
-	for m.Stats().Dropped == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "a change has no room in the queue", func() bool { return m.Stats().Dropped > 0 })
 	way.hold(false)
 	slow.until(t, "what had room", func(h *fakeHub) bool { return len(h.versions["c"]) >= 2<<20/(64<<10+2*overhead) })
 	slow.mu.Lock()
@@ -265,8 +270,10 @@ func FuzzReceive(f *testing.F) {
 		f.Add(b)
 	}
 	seed(&linkv1.SendRequest{From: "p", Generation: "g", Epoch: 1})
-	seed(&linkv1.SendRequest{From: "p", Generation: "g", Epoch: 1, Number: 1, Deliveries: []*linkv1.Delivery{{Generation: "g", ChatId: "c", Version: 1, Events: wireEvents(f, sent("c", 1))}}})
-	seed(&linkv1.SendRequest{From: "p", Generation: "g", Epoch: 2, Number: 9, Bye: true, Receipts: []*linkv1.Receipt{{UserId: "u", ChatId: "c", State: &chatv1.MemberState{ReadSequence: 3}}}})
+	seed(&linkv1.SendRequest{From: "p", Generation: "g", Epoch: 1, Number: 1,
+		Deliveries: []*linkv1.Delivery{{Generation: "g", ChatId: "c", Version: 1, Events: wireEvents(f, sent("c", 1))}}})
+	seed(&linkv1.SendRequest{From: "p", Generation: "g", Epoch: 2, Number: 9, Bye: true,
+		Receipts: []*linkv1.Receipt{{UserId: "u", ChatId: "c", State: &chatv1.MemberState{ReadSequence: 3}}}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		req := &linkv1.SendRequest{}
 		if proto.Unmarshal(b, req) != nil {
@@ -284,10 +291,11 @@ func FuzzReceive(f *testing.F) {
 		before := count()
 		_, err := h.Send(context.WithValue(t.Context(), fromKey{}, req.GetFrom()), req)
 		got := count() - before
-		if want := len(req.GetDeliveries()) + len(req.GetReceipts()); (err == nil && got != want) || (err != nil && got != 0) {
+		if want := len(req.GetDeliveries()) + len(req.GetReceipts()); (err == nil && got != want) ||
+			(err != nil && got != 0) {
 			t.Errorf("%d of %d reached the hub, %v", got, want, err)
 		}
-		if len(req.GetDeliveries()) > linkseq.MaxDeliveries && err == nil {
+		if len(req.GetDeliveries()) > 500 && err == nil {
 			t.Error("beyond the limit")
 		}
 	})

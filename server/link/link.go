@@ -17,12 +17,15 @@
 // link, or all links, then show a gap, and the streams behind it resynchronise. A link
 // has one envelope in flight; the changes that arrive meanwhile go into the next one.
 //
+// A message of a chat that several servers write to is forwarded to the one that the chat
+// prefers. That is a hint: without an answer the message is stored where it came to.
+//
 // # Trust
 //
 // Each request carries a credential: an HMAC by the shared secret of its sender, its
-// receiver and its time. The secret itself is never sent. Without TLS nobody else may be
-// able to write to the network between the processes. With TLS both sides present
-// certificates of the same authority.
+// receiver and its time. The secret itself is never sent. Whoever has it is believed whose
+// a message is. Without TLS nobody else may be able to write to the network between the
+// processes. With TLS both sides present certificates of the same authority.
 //
 // # Concurrency
 //
@@ -44,6 +47,7 @@ import (
 	"buf.build/go/protovalidate"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
 	"github.com/parley-chat/parley/server/routing"
@@ -72,21 +76,28 @@ type Config struct {
 	Secret     []byte // shared by all processes; at least 16 bytes
 	// TLS, if given, is used for calls to other processes; it must hold a certificate and
 	// the authority's.
-	TLS    *tls.Config
-	Hub    Hub // nil in a process without streams
-	Clock  func() time.Time
-	Logger *slog.Logger
+	TLS *tls.Config
+	Hub Hub // nil in a process without streams
+	// Accept, if given, stores messages that other processes forward here.
+	Accept func(context.Context, chat.Send) (chat.Sent, error)
+	// Carried, if given, serves calls of other processes that are none of this package's:
+	// those made with Remote. From says whose a call is.
+	Carried http.Handler
+	Clock   func() time.Time
+	Logger  *slog.Logger
 
 	Keepalive  time.Duration // 3 s
 	Discover   time.Duration // between two reads of the table of servers; 2 s
 	Call       time.Duration // for one RPC; 5 s
 	DeadAfter  time.Duration // without an answer, after which a process counts as dead or cut off; 15 s
+	Avoid      time.Duration // of a server that did not answer to a forwarded message; 10 s
 	QueueItems int           // changes waiting for one server; 8,192
 	QueueBytes int           // of their events; 16 MiB
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Process == "" || c.Generation == "" || c.Table == nil || c.Recipients == nil || c.Clock == nil || c.Logger == nil {
+	if c.Process == "" || c.Generation == "" || c.Table == nil || c.Recipients == nil || c.Clock == nil ||
+		c.Logger == nil {
 		return c, errors.New("link: process, generation, table, recipients, clock and logger are required")
 	}
 	if len(c.Secret) < 16 {
@@ -94,6 +105,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for p, d := range map[*time.Duration]time.Duration{
 		&c.Keepalive: 3 * time.Second, &c.Discover: 2 * time.Second, &c.Call: 5 * time.Second, &c.DeadAfter: 15 * time.Second,
+		&c.Avoid: 10 * time.Second,
 	} {
 		if *p == 0 {
 			*p = d
@@ -115,6 +127,7 @@ type Mesh struct {
 	receiver  *linkseq.Receiver // nil without a hub
 	validator protovalidate.Validator
 	client    *http.Client
+	carrier   *http.Client // of calls made with Remote: what they send waits for no envelope, nor the other way
 	workers   []chan job
 	live      context.Context // until the mesh ends
 	end       context.CancelFunc
@@ -131,7 +144,7 @@ type Mesh struct {
 }
 
 type counters struct {
-	sent, failed, dropped, lost, epochBumps, unrouted atomic.Int64
+	sent, failed, dropped, lost, epochBumps, unrouted, forwarded atomic.Int64
 }
 
 // Stats counts what a Mesh did.
@@ -144,6 +157,7 @@ type Stats struct {
 	Lost        int64 // envelopes and repairs given up, which their receivers detect
 	EpochBumps  int64 // new epochs on all links because something could not be routed
 	Unrouted    int64 // live changes whose members or servers could not be looked up
+	Forwarded   int64 // messages stored by the server that their chat prefers
 	Received    linkseq.Stats
 }
 
@@ -158,8 +172,10 @@ func (m *Mesh) Stats() Stats {
 	}
 	m.mu.Unlock()
 	s := Stats{
-		Peers: n, Unreachable: unreachable, Sent: m.counters.sent.Load(), Failed: m.counters.failed.Load(), Dropped: m.counters.dropped.Load(),
-		Lost: m.counters.lost.Load(), EpochBumps: m.counters.epochBumps.Load(), Unrouted: m.counters.unrouted.Load(),
+		Peers: n, Unreachable: unreachable, Sent: m.counters.sent.Load(), Failed: m.counters.failed.Load(),
+		Dropped: m.counters.dropped.Load(),
+		Lost:    m.counters.lost.Load(), EpochBumps: m.counters.epochBumps.Load(), Unrouted: m.counters.unrouted.Load(),
+		Forwarded: m.counters.forwarded.Load(),
 	}
 	if m.receiver != nil {
 		s.Received = m.receiver.Stats()
@@ -173,12 +189,15 @@ func New(cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Mesh{cfg: cfg, sender: linkseq.NewSender(cfg.Process, cfg.Generation), client: newClient(cfg.TLS), peers: map[string]*peer{}, departed: map[string]bool{}}
+	m := &Mesh{cfg: cfg, sender: linkseq.NewSender(cfg.Process, cfg.Generation), client: newClient(cfg.TLS),
+		carrier: newClient(cfg.TLS),
+		peers:   map[string]*peer{}, departed: map[string]bool{}}
 	if m.validator, err = protovalidate.New(protovalidate.WithMessages(requests...)); err != nil {
 		return nil, fmt.Errorf("link: rules of messages: %w", err)
 	}
 	if cfg.Hub != nil {
-		if m.receiver, err = linkseq.NewReceiver(linkseq.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub, DeadAfter: cfg.DeadAfter}); err != nil {
+		if m.receiver, err = linkseq.NewReceiver(linkseq.ReceiverConfig{Generation: cfg.Generation, Hub: cfg.Hub,
+			DeadAfter: cfg.DeadAfter}); err != nil {
 			return nil, err
 		}
 	}
@@ -225,7 +244,8 @@ func (m *Mesh) Open(ctx context.Context) error {
 			return fmt.Errorf("%w (%s)", ErrKey, strings.Join(refused[:min(3, len(refused))], ", "))
 		}
 		if m.cfg.Clock().Sub(began) >= m.cfg.DeadAfter {
-			m.cfg.Logger.Warn("link: starting without servers that do not answer; their streams resynchronise until they do", "servers", waiting)
+			m.cfg.Logger.Warn("link: starting without servers that do not answer; their streams resynchronise until they do",
+				"servers", waiting)
 			return nil
 		}
 		if err := wait.For(ctx, 100*time.Millisecond); err != nil {
@@ -340,6 +360,7 @@ func (m *Mesh) Close() {
 	m.mu.Unlock()
 	m.running.Wait()
 	m.client.CloseIdleConnections()
+	m.carrier.CloseIdleConnections()
 }
 
 // Deliver sends a change that was just committed to the other servers that it concerns.

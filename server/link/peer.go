@@ -43,13 +43,16 @@ type peer struct {
 	gap    bool      // something was dropped that nothing repairs
 	seen   time.Time // the last answer, or when the link was opened
 	warned bool
-	badKey bool // the last call was refused for its credential
+	badKey bool      // the last call was refused for its credential
+	avoid  time.Time // until when no message is forwarded there
 }
 
 func (m *Mesh) newPeer(s routing.Server) *peer {
 	p := &peer{
-		mesh: m, server: s, wake: make(chan struct{}, 1), firstAnswer: make(chan struct{}), opened: m.cfg.Clock(), seen: m.cfg.Clock(),
-		rpc: linkv1connect.NewLinkServiceClient(m.client, m.url(s.Addr), connect.WithInterceptors(&authenticator{m, s.ID}), connect.WithReadMaxBytes(maxAnswer)),
+		mesh: m, server: s, wake: make(chan struct{}, 1), firstAnswer: make(chan struct{}), opened: m.cfg.Clock(),
+		seen: m.cfg.Clock(),
+		rpc: linkv1connect.NewLinkServiceClient(m.client, m.url(s.Addr), connect.WithInterceptors(&authenticator{m, s.ID}),
+			connect.WithReadMaxBytes(maxAnswer)),
 	}
 	p.ctx, p.stop = context.WithCancel(m.live)
 	return p
@@ -229,7 +232,8 @@ func (p *peer) deliver(ctx context.Context, list []item) {
 		if err = p.send(ctx, e, wire); err == nil {
 			return
 		}
-		if connect.CodeOf(err) == connect.CodeFailedPrecondition || ctx.Err() != nil || wait.For(p.ctx, jittered(pause)) != nil {
+		if connect.CodeOf(err) == connect.CodeFailedPrecondition || ctx.Err() != nil ||
+			wait.For(p.ctx, jittered(pause)) != nil {
 			break
 		}
 		pause = min(2*pause, maxRetry)
@@ -254,7 +258,8 @@ func (p *peer) send(ctx context.Context, e linkseq.Envelope, wire []*linkv1.Deli
 		p.badKey = isOtherKey(err)
 		if !p.warned {
 			p.warned = true
-			p.mesh.cfg.Logger.Warn("link: a server does not accept envelopes; its streams resynchronise when it does", "server", p.server.ID, "address", p.server.Addr, "error", err)
+			p.mesh.cfg.Logger.Warn("link: a server does not accept envelopes; its streams resynchronise when it does", "server",
+				p.server.ID, "address", p.server.Addr, "error", err)
 		}
 		return err
 	}

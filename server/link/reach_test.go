@@ -12,6 +12,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // brief makes silence count early, so that a test sees what comes of it.
@@ -24,7 +25,7 @@ func brief(cfg Config) Config {
 func serve(t *testing.T, m *Mesh, host string, conf *tls.Config) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- m.Serve(ctx, l, conf) }()
@@ -35,16 +36,16 @@ func serve(t *testing.T, m *Mesh, host string, conf *tls.Config) (addr string) {
 func (n *net1) list(s routing.Server, users ...string) {
 	n.t.Helper()
 	s.Generation, s.Epoch = "g", 1
-	must(n.t, n.table.Claim(n.t.Context(), s, time.Hour))
+	testkit.Must(n.t, n.table.Claim(n.t.Context(), s, time.Hour))
 	_, err := n.table.Put(n.t.Context(), s, users, time.Hour)
-	must(n.t, err)
+	testkit.Must(n.t, err)
 }
 
 // nowhere is an address at which nobody listens.
 func nowhere(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -58,10 +59,14 @@ func TestReach(t *testing.T) {
 		tls  func() (client, server *tls.Config)
 		want string // "": it is found
 	}{
-		"own":           {want: ""},
-		"own by a name": {dial: func(_ *testing.T, own string) string { return strings.Replace(own, "127.0.0.1", "localhost", 1) }},
-		"nobody's":      {dial: func(t *testing.T, _ string) string { return nowhere(t) }, want: "refused"},
-		"no name":       {dial: func(*testing.T, string) string { return "no.such.host.invalid:1" }, want: "no.such.host.invalid"},
+		"own": {want: ""},
+		"own by a name": {dial: func(_ *testing.T,
+			own string) string {
+			return strings.Replace(own, "127.0.0.1", "localhost", 1)
+		}},
+		"nobody's": {dial: func(t *testing.T, _ string) string { return nowhere(t) }, want: "refused"},
+		"no name": {dial: func(*testing.T, string) string { return "no.such.host.invalid:1" },
+			want: "no.such.host.invalid"},
 		"another process's": {dial: func(t *testing.T, _ string) string {
 			n := newNet(t)
 			return serve(t, n.mesh(n.config("another", newFakeHub())), "127.0.0.1", nil)
@@ -77,8 +82,9 @@ func TestReach(t *testing.T) {
 		"an expired certificate": {tls: func() (*tls.Config, *tls.Config) {
 			return ca.config(t), ca.issue(t, time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
 		}, want: "expired"},
-		"a certificate of another name": {dial: func(_ *testing.T, own string) string { return strings.Replace(own, "127.0.0.1", "localhost", 1) },
-			tls: func() (*tls.Config, *tls.Config) { return ca.config(t), ca.config(t) }, want: "localhost"},
+		"a certificate of another name": {
+			dial: func(_ *testing.T, own string) string { return strings.Replace(own, "127.0.0.1", "localhost", 1) },
+			tls:  func() (*tls.Config, *tls.Config) { return ca.config(t), ca.config(t) }, want: "localhost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +100,8 @@ func TestReach(t *testing.T) {
 				addr = c.dial(t, addr)
 			}
 			err := m.VerifySelfReachable(t.Context(), addr)
-			if (err == nil) != (c.want == "") || (err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n"))) {
+			if (err == nil) != (c.want == "") ||
+				(err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n"))) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 		})
@@ -135,13 +142,14 @@ func TestAnotherKey(t *testing.T) {
 				n.list(s)
 			}
 			m, err := New(brief(n.config("new", newFakeHub())))
-			must(t, err)
+			testkit.Must(t, err)
 			defer m.Close()
 			err = m.Open(t.Context())
 			if errors.Is(err, ErrKey) != c.refuse || (err != nil) != c.refuse {
 				t.Fatal(err)
 			}
-			if c.refuse && (strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "key-file") || !strings.Contains(err.Error(), " at 127.0.0.1:")) {
+			if c.refuse && (strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "key-file") ||
+				!strings.Contains(err.Error(), " at 127.0.0.1:")) {
 				t.Error(err)
 			}
 		})
@@ -181,7 +189,7 @@ func TestUnreachable(t *testing.T) {
 	n.list(routing.Server{ID: "sender"}) // a process that only sends has no address
 	m := n.mesh(brief(n.config("sender", nil)))
 	for v := int64(1); v <= 50; v++ {
-		must(t, m.Repair(t.Context(), sent("c", v)))
+		testkit.Must(t, m.Repair(t.Context(), sent("c", v)))
 	}
 	good.until(t, "all changes where they can come", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
 	cut.until(t, "marks, again and again", func(h *fakeHub) bool { return h.dirty >= 3 })
@@ -198,9 +206,9 @@ func TestUnreachable(t *testing.T) {
 	good.mu.Unlock()
 	way.refuse(false)
 	cut.until(t, "what was waiting", func(h *fakeHub) bool { return len(h.versions["c"]) == 50 })
-	for deaf.Stats().Received.Unreachable > 0 || m.Stats().Unreachable > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "both sides see the other again", func() bool {
+		return deaf.Stats().Received.Unreachable == 0 && m.Stats().Unreachable == 0
+	})
 }
 
 // A sender that begins and ends without ever reaching a server: the server knows of it
@@ -212,7 +220,7 @@ func TestSenderNeverHeardOf(t *testing.T) {
 	if _, err := m.discover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	must(t, n.table.Release(t.Context(), routing.Server{ID: "ghost", Generation: "g", Epoch: 1}))
+	testkit.Must(t, n.table.Release(t.Context(), routing.Server{ID: "ghost", Generation: "g", Epoch: 1}))
 	hub.until(t, "a mark", func(h *fakeHub) bool { return h.dirty == 1 })
 }
 
@@ -225,17 +233,18 @@ func TestLeft(t *testing.T) {
 	hub := newFakeHub()
 	cfg := n.config("leaving", hub)
 	leaving, err := New(cfg)
-	must(t, err)
+	testkit.Must(t, err)
 	n.list(routing.Server{ID: "leaving", Addr: serve(t, leaving, "127.0.0.1", nil)}, "u")
-	must(t, leaving.Open(t.Context()))
-	must(t, staying.Repair(t.Context(), sent("c", 1)))
+	testkit.Must(t, leaving.Open(t.Context()))
+	testkit.Must(t, staying.Repair(t.Context(), sent("c", 1)))
 	hub.until(t, "a change", func(h *fakeHub) bool { return len(h.versions["c"]) == 1 })
 	leaving.Close()
 	for v := int64(2); v < 100; v++ {
-		must(t, staying.Repair(t.Context(), sent("c", v)))
+		testkit.Must(t, staying.Repair(t.Context(), sent("c", v)))
 		staying.Receipt("u", "c", &chatv1.MemberState{})
 	}
-	if s := staying.Stats(); s.Peers != 0 || s.Lost+s.EpochBumps+s.Failed+s.Dropped > 0 || s.Received.Gaps+s.Received.Lost > 0 {
+	if s := staying.Stats(); s.Peers != 0 || s.Lost+s.EpochBumps+s.Failed+s.Dropped > 0 ||
+		s.Received.Gaps+s.Received.Lost > 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -37,13 +38,57 @@ func (m *Mesh) owner(ctx context.Context, streamID string) (*peer, error) {
 	return nil, delivery.ErrStreamGone
 }
 
+// Remote returns how calls are made to another process that its Carried serves, and the
+// address that they begin with. They prove whose they are, and have connections of their own.
+// ErrUnreachable: the process is not one of those that are known.
+func (m *Mesh) Remote(ctx context.Context, process string) (connect.HTTPClient, string, error) {
+	p, err := m.owner(ctx, process)
+	if errors.Is(err, delivery.ErrStreamGone) {
+		return nil, "", fmt.Errorf("%w: there is no process %s", ErrUnreachable, process)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return &carried{m, process}, m.url(p.server.Addr), nil
+}
+
+// Any does what Remote does for one of the servers that are known: the one that has answered
+// last. ErrUnreachable: there is none.
+func (m *Mesh) Any() (connect.HTTPClient, string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var best *peer
+	for _, p := range m.peers {
+		if p.connected() && (best == nil || p.lastSeen().After(best.lastSeen())) {
+			best = p
+		}
+	}
+	if best == nil {
+		return nil, "", fmt.Errorf("%w: no server has answered", ErrUnreachable)
+	}
+	return &carried{m, best.server.ID}, m.url(best.server.Addr), nil
+}
+
+// carried makes calls to a process.
+type carried struct {
+	mesh *Mesh
+	to   string
+}
+
+// Do implements connect.HTTPClient.
+func (c *carried) Do(r *http.Request) (*http.Response, error) {
+	r.Header.Set(credentialHeader, credential(c.mesh.cfg.Secret, c.mesh.cfg.Process, c.to, c.mesh.cfg.Clock()))
+	return c.mesh.carrier.Do(r)
+}
+
 // VerifySelfReachable returns nil once this process, which must be serving, answers at an
 // address: with an address that leads elsewhere its streams would miss what other
 // processes send. It retries for Config.DeadAfter. Errors fit into one line.
 func (m *Mesh) VerifySelfReachable(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.DeadAfter)
 	defer cancel()
-	rpc := linkv1connect.NewLinkServiceClient(m.client, m.url(addr), connect.WithInterceptors(&authenticator{m, m.cfg.Process}), connect.WithReadMaxBytes(maxAnswer))
+	rpc := linkv1connect.NewLinkServiceClient(m.client, m.url(addr),
+		connect.WithInterceptors(&authenticator{m, m.cfg.Process}), connect.WithReadMaxBytes(maxAnswer))
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		// The stream does not exist: the answer identifies its process and changes nothing.
 		once, done := context.WithTimeout(ctx, m.cfg.Call)
@@ -91,7 +136,8 @@ func (m *Mesh) Extend(ctx context.Context, user, session, streamID string, until
 
 // codes maps errors of a hub to the codes by which they cross a link.
 var codes = map[connect.Code]error{
-	connect.CodeNotFound: delivery.ErrStreamGone, connect.CodeOutOfRange: delivery.ErrPosition, connect.CodePermissionDenied: delivery.ErrNotYours,
+	connect.CodeNotFound: delivery.ErrStreamGone, connect.CodeOutOfRange: delivery.ErrPosition,
+	connect.CodePermissionDenied: delivery.ErrNotYours,
 }
 
 func toWire(err error) error {

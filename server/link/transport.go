@@ -22,6 +22,7 @@ const (
 	maxSkew    = time.Minute // between the clocks of two processes
 	// maxConnections leaves descriptors for clients, whoever connects here.
 	maxConnections = 2 * routing.MaxServers
+	maxStreams     = 1000 // of a connection; beyond it there is another one
 )
 
 func (m *Mesh) url(addr string) string {
@@ -40,13 +41,15 @@ func newClient(t *tls.Config) *http.Client {
 	tr := &http.Transport{
 		Protocols: &protocols, DialContext: (&net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, WriteByteTimeout: 5 * time.Second},
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second,
+			WriteByteTimeout: 5 * time.Second},
 	}
 	if t != nil {
 		tr.TLSClientConfig = t.Clone()
 	}
 	// No redirect, no proxy: an address names a process of this installation.
-	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // Serve serves the links of other processes on a listener until ctx ends. With a TLS
@@ -56,9 +59,11 @@ func (m *Mesh) Serve(ctx context.Context, l net.Listener, t *tls.Config) error {
 	protocols.SetHTTP2(t != nil)
 	protocols.SetUnencryptedHTTP2(t == nil)
 	srv := &http.Server{
-		Handler: m.Handler(), Protocols: &protocols, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		Handler: m.Handler(), Protocols: &protocols, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute,
+		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(m.cfg.Logger.Handler(), slog.LevelWarn),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: 15 * time.Second,
+			PingTimeout: 10 * time.Second},
 	}
 	l = netutil.LimitListener(l, maxConnections)
 	if t != nil {
@@ -76,7 +81,7 @@ func (m *Mesh) Serve(ctx context.Context, l net.Listener, t *tls.Config) error {
 	if err := srv.Shutdown(end); err != nil {
 		_ = srv.Close()
 	}
-	<-failed
+	<-failed //nolint:errcheck // http.ErrServerClosed
 	return nil
 }
 

@@ -41,7 +41,7 @@ var errCluster = errors.New("MOVED elsewhere")
 
 // runAll runs each kind of command on a key that expires by itself.
 func (r *Redis) runAll(ctx context.Context) error {
-	key, channel := r.prefix+"check", r.channel(0)
+	key, tokens, channel := r.prefix+"check", r.prefix+"check-tokens", r.channel(0)
 	if single, ok := r.c.(*redis.Client); ok {
 		// A server that is no cluster, or refuses the command, answers with an error.
 		if slots, err := single.Do(ctx, "cluster", "slots").Slice(); err == nil && len(slots) > 0 {
@@ -58,6 +58,11 @@ func (r *Redis) runAll(ctx context.Context) error {
 		func() error { return r.c.SAdd(ctx, key, "x").Err() },
 		func() error { return r.c.SMembers(ctx, key).Err() },
 		func() error { return r.c.SRem(ctx, key, "x").Err() },
+		func() error { return r.c.HSetNX(ctx, tokens, "x", "x").Err() },
+		func() error { return r.c.HSet(ctx, tokens, "x", "x").Err() },
+		func() error { return r.c.HMGet(ctx, tokens, "x").Err() },
+		func() error { return r.c.PExpire(ctx, tokens, time.Second).Err() },
+		func() error { return r.c.Time(ctx).Err() },
 		func() error { return r.c.Publish(ctx, channel, "").Err() },
 		func() error {
 			sub := r.c.Subscribe(ctx, r.channel(0))
@@ -95,22 +100,26 @@ func (r *Redis) explain(err error) (clear error, final bool) {
 	}
 	at := r.addr
 	switch {
-	case strings.Contains(text, "all sentinels specified") && strings.Contains(text, "NOAUTH"), strings.Contains(text, "all sentinels specified") && strings.Contains(text, "WRONGPASS"):
+	case strings.Contains(text, "all sentinels specified") && strings.Contains(text, "NOAUTH"),
+		strings.Contains(text, "all sentinels specified") && strings.Contains(text, "WRONGPASS"):
 		return fmt.Errorf("redis: the sentinels at %s refuse the user or the password: look at sentinel_user and PARLEY_REDIS_SENTINEL_PASSWORD", at), true
 	case strings.Contains(text, "all sentinels specified") && strings.HasSuffix(text, "redis: nil"):
 		return fmt.Errorf("redis: the sentinels at %s know no master of that name", at), true
 	case answered("WRONGPASS"):
 		return fmt.Errorf("redis: %s refuses the user or the password: look at redis and PARLEY_REDIS_PASSWORD", at), true
 	case answered("NOAUTH"), strings.Contains(text, "without any password configured"):
-		return fmt.Errorf("redis: %s wants a user and a password, or has none: look at redis and PARLEY_REDIS_PASSWORD", at), true
+		return fmt.Errorf("redis: %s wants a user and a password, or has none: look at redis and PARLEY_REDIS_PASSWORD", at),
+			true
 	case answered("NOPERM"):
-		return fmt.Errorf("redis: the user lacks a right (%s); `workers redis acl` prints what it needs", strings.TrimPrefix(text, "NOPERM ")), true
+		return fmt.Errorf("redis: the user lacks a right (%s); `workers redis acl` prints what it needs",
+			strings.TrimPrefix(text, "NOPERM ")), true
 	case strings.Contains(text, "cluster support disabled"):
 		return fmt.Errorf("redis: %s is no cluster: give one host, and not cluster=true", at), true
 	case answered("MOVED", "CROSSSLOT"):
 		return fmt.Errorf("redis: %s is a cluster: add ?cluster=true to its URL", at), true
 	case answered("READONLY"):
-		return fmt.Errorf("redis: %s is a replica, which takes no writes: give the primary, or sentinels with master=NAME", at), false
+		return fmt.Errorf("redis: %s is a replica, which takes no writes: give the primary, or sentinels with master=NAME",
+			at), false
 	case answered("MISCONF"), answered("OOM"), answered("LOADING"), answered("CLUSTERDOWN"), answered("MASTERDOWN"):
 		return fmt.Errorf("redis: %s: %s", at, text), false
 	case errors.As(err, &authority):

@@ -19,6 +19,7 @@ import (
 
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,8 +31,8 @@ type engine interface {
 	routing.Nudges
 }
 
-// world is an engine and what may happen to it.
-type world struct {
+// harness is an engine and what may happen to it.
+type harness struct {
 	engine
 	pass  func(time.Duration) // lets time pass
 	flush func()              // loses everything
@@ -52,26 +53,19 @@ func (c *clock) pass(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func inMemory(t *testing.T) *world {
+func inMemory(t *testing.T) *harness {
 	c := &clock{at: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	m := routingtest.New(c.now)
-	return &world{engine: m, pass: c.pass, flush: m.Flush}
+	return &harness{engine: m, pass: c.pass, flush: m.Flush}
 }
 
-func inMiniredis(t *testing.T) *world {
+func inMiniredis(t *testing.T) *harness {
 	m := miniredis.RunT(t)
 	c := &clock{at: time.Now()}
 	r, err := routing.OpenRedis(routing.Options{URL: "redis://" + m.Addr(), Clock: c.now})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = r.Close() })
-	return &world{engine: r, pass: func(d time.Duration) { m.FastForward(d); c.pass(d) }, flush: m.FlushAll}
+	return &harness{engine: r, pass: func(d time.Duration) { m.FastForward(d); c.pass(d) }, flush: m.FlushAll}
 }
 
 // realRedis returns the address of a Redis for tests.
@@ -86,24 +80,25 @@ func realRedis(t *testing.T) string {
 
 // inRedis is a user of a real Redis with the permissions of ACL only,
 // under a prefix of its own.
-func inRedis(t *testing.T) *world { return asUser(t, routing.Options{URL: realRedis(t)}) }
+func inRedis(t *testing.T) *harness { return asUser(t, routing.Options{URL: realRedis(t)}) }
 
 // asUser makes a user with the rights of ACL at a Redis of any kind, and goes in as that
 // one.
-func asUser(t *testing.T, o routing.Options) *world {
+func asUser(t *testing.T, o routing.Options) *harness {
 	t.Helper()
 	opened, err := routing.OpenRedis(o)
-	must(t, err)
+	testkit.Must(t, err)
 	admin := opened.Client()
 	name := "test" + strings.ToLower(rand.Text())
 	prefix := name + ":"
 	// Rights and keys are each node's own.
 	nodes := func(f func(context.Context, redis.Cmdable) error) {
 		if c, ok := admin.(*redis.ClusterClient); ok {
-			must(t, c.ForEachMaster(context.Background(), func(ctx context.Context, n *redis.Client) error { return f(ctx, n) }))
+			testkit.Must(t,
+				c.ForEachMaster(context.Background(), func(ctx context.Context, n *redis.Client) error { return f(ctx, n) }))
 			return
 		}
-		must(t, f(context.Background(), admin))
+		testkit.Must(t, f(context.Background(), admin))
 	}
 	args := []any{"ACL", "SETUSER", name, "on", ">secret"}
 	for _, a := range routing.ACL(prefix) {
@@ -120,11 +115,11 @@ func asUser(t *testing.T, o routing.Options) *world {
 		})
 	}
 	u, err := url.Parse(o.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	u.User = url.User(name)
 	o.URL, o.Password, o.Prefix = u.String(), "secret", prefix
 	r, err := routing.OpenRedis(o)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		flush()
 		_ = r.Close()
@@ -133,7 +128,7 @@ func asUser(t *testing.T, o routing.Options) *world {
 		})
 		_ = admin.Close()
 	})
-	return &world{engine: r, pass: time.Sleep, flush: flush}
+	return &harness{engine: r, pass: time.Sleep, flush: flush} // a real server has its own clock
 }
 
 type doer interface {
@@ -141,8 +136,9 @@ type doer interface {
 }
 
 // each runs a test of the contract on every engine at hand.
-func each(t *testing.T, run func(t *testing.T, w *world)) {
-	for name, open := range map[string]func(*testing.T) *world{"memory": inMemory, "miniredis": inMiniredis, "redis": inRedis, "secured": inSecured, "cluster": inCluster, "sentinel": inSentinel} {
+func each(t *testing.T, run func(t *testing.T, w *harness)) {
+	for name, open := range map[string]func(*testing.T) *harness{"memory": inMemory, "miniredis": inMiniredis,
+		"redis": inRedis, "secured": inSecured, "cluster": inCluster, "sentinel": inSentinel} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // real engines have to live through the times that others are told of
 			run(t, open(t))
@@ -159,13 +155,13 @@ func names(list []routing.Server) string {
 }
 
 func TestLease(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	each(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
-		must(t, w.Claim(ctx, a, ttl))
-		must(t, w.Claim(ctx, b, time.Minute))
+		testkit.Must(t, w.Claim(ctx, a, ttl))
+		testkit.Must(t, w.Claim(ctx, b, time.Minute))
 		list, err := w.Servers(ctx)
-		must(t, err)
+		testkit.Must(t, err)
 		if !slices.Equal(list, []routing.Server{a, b}) {
 			t.Fatalf("servers %v", list)
 		}
@@ -182,20 +178,20 @@ func TestLease(t *testing.T) {
 			t.Fatalf("renewed a lease that had expired: %t %v", held, err)
 		}
 		list, err = w.Servers(ctx)
-		must(t, err)
+		testkit.Must(t, err)
 		if names(list) != "b/1" {
 			t.Fatalf("after expiry: %v", list)
 		}
-		must(t, w.Release(ctx, routing.Server{"b", "h:2", "g", 7})) // not its lease
-		must(t, w.Claim(ctx, other, time.Minute))
+		testkit.Must(t, w.Release(ctx, routing.Server{"b", "h:2", "g", 7})) // not its lease
+		testkit.Must(t, w.Claim(ctx, other, time.Minute))
 		list, err = w.Servers(ctx)
-		must(t, err)
+		testkit.Must(t, err)
 		if names(list) != "a/2 b/1" {
 			t.Fatalf("claimed again: %v", list)
 		}
-		must(t, w.Release(ctx, b))
+		testkit.Must(t, w.Release(ctx, b))
 		list, err = w.Servers(ctx)
-		must(t, err)
+		testkit.Must(t, err)
 		if names(list) != "a/2" {
 			t.Fatalf("released: %v", list)
 		}
@@ -203,15 +199,15 @@ func TestLease(t *testing.T) {
 }
 
 func TestRows(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	each(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
-		must(t, w.Claim(ctx, a, time.Minute))
-		must(t, w.Claim(ctx, b, time.Minute))
+		testkit.Must(t, w.Claim(ctx, a, time.Minute))
+		testkit.Must(t, w.Claim(ctx, b, time.Minute))
 		put := func(s routing.Server, ttl time.Duration, want int, users ...string) {
 			t.Helper()
 			n, err := w.Put(ctx, s, users, ttl)
-			must(t, err)
+			testkit.Must(t, err)
 			if n != want {
 				t.Fatalf("%d rows were missing, want %d", n, want)
 			}
@@ -219,7 +215,7 @@ func TestRows(t *testing.T) {
 		where := func(user, want string) {
 			t.Helper()
 			m, err := w.Lookup(ctx, []string{user, "nobody", user})
-			must(t, err)
+			testkit.Must(t, err)
 			if got := names(m[user]); got != want || m["nobody"] != nil {
 				t.Fatalf("%s is at %q, want %q; %v", user, got, want, m)
 			}
@@ -229,19 +225,19 @@ func TestRows(t *testing.T) {
 		put(b, time.Minute, 1, "u")
 		where("u", "a/1 b/1")
 		where("w", "a/1")
-		must(t, w.Remove(ctx, a, []string{"u"}))
+		testkit.Must(t, w.Remove(ctx, a, []string{"u"}))
 		where("u", "b/1")
 		put(a, ttl, 1, "short")
 		where("short", "a/1")
-		w.pass(ttl + 50*time.Millisecond)
+		w.pass(ttl + 50*time.Millisecond + leaseCacheInTests(w))
 		where("short", "")
 
 		// A lease lost takes all rows with it; a new one does not bring them back.
-		must(t, w.Release(ctx, a))
+		testkit.Must(t, w.Release(ctx, a))
 		w.pass(leaseCacheInTests(w))
 		where("w", "")
 		a.Epoch = 2
-		must(t, w.Claim(ctx, a, time.Minute))
+		testkit.Must(t, w.Claim(ctx, a, time.Minute))
 		where("w", "")
 		put(a, time.Minute, 1, "w")
 		where("w", "a/2")
@@ -260,24 +256,25 @@ func TestManyLeases(t *testing.T) {
 	r, ctx := w.engine.(*routing.Redis), t.Context()
 	a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
 	for user, s := range map[string]routing.Server{"u": a, "v": b} {
-		must(t, w.Claim(ctx, s, time.Minute))
+		testkit.Must(t, w.Claim(ctx, s, time.Minute))
 		_, err := w.Put(ctx, s, []string{user}, time.Minute)
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	_, err := w.Lookup(ctx, []string{"u"}) // a is seen
-	must(t, err)
+	testkit.Must(t, err)
 	r.CacheLeases(1023)
 	for range 2 {
 		m, err := w.Lookup(ctx, []string{"u", "v"}) // b is asked for
-		must(t, err)
+		testkit.Must(t, err)
 		if names(m["u"]) != "a/1" || names(m["v"]) != "b/1" {
 			t.Fatalf("u is at %q, v at %q", names(m["u"]), names(m["v"]))
 		}
 	}
 }
 
-// leaseCacheInTests is how long an engine may take a lost lease for held.
-func leaseCacheInTests(w *world) time.Duration {
+// leaseCacheInTests is how long an engine may take a lost lease for held, and a row that
+// has expired for present.
+func leaseCacheInTests(w *harness) time.Duration {
 	if _, ok := w.engine.(*routing.Redis); ok {
 		return routing.LeaseCache + 100*time.Millisecond
 	}
@@ -285,21 +282,21 @@ func leaseCacheInTests(w *world) time.Duration {
 }
 
 func TestLists(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	each(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		want := func(version int64, users ...string) {
 			t.Helper()
 			v, u, err := w.List(ctx, "c")
-			must(t, err)
+			testkit.Must(t, err)
 			if v != version || !slices.Equal(u, users) {
 				t.Fatalf("%d %v, want %d %v", v, u, version, users)
 			}
 		}
 		want(0)
-		must(t, w.SetList(ctx, "c", 3, []string{"u", "v"}))
-		must(t, w.SetList(ctx, "c", 2, []string{"x"})) // older
+		testkit.Must(t, w.SetList(ctx, "c", 3, []string{"u", "v"}))
+		testkit.Must(t, w.SetList(ctx, "c", 2, []string{"x"})) // older
 		want(3, "u", "v")
-		must(t, w.SetList(ctx, "c", 11, []string{"u"})) // as text, 11 is less than 3
+		testkit.Must(t, w.SetList(ctx, "c", 11, []string{"u"})) // as text, 11 is less than 3
 		want(11, "u")
 		w.flush()
 		want(0)
@@ -308,7 +305,7 @@ func TestLists(t *testing.T) {
 
 // A nudge comes to those who listen to its shard, and to nobody else.
 func TestNudges(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	each(t, func(t *testing.T, w *harness) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
 		listen := func(shards ...int) <-chan routing.Nudge {
@@ -324,7 +321,8 @@ func TestNudges(t *testing.T) {
 			return got
 		}
 		one, other := listen(0, 63), listen(1)
-		must(t, w.Nudge(ctx, []routing.Nudge{{Shard: 2}, {Shard: 0, Payload: []byte("a\x00b")}, {Shard: 1, Payload: []byte("c")}, {Shard: 63, Payload: nil}}))
+		testkit.Must(t, w.Nudge(ctx, []routing.Nudge{{Shard: 2}, {Shard: 0, Payload: []byte("a\x00b")},
+			{Shard: 1, Payload: []byte("c")}, {Shard: 63, Payload: nil}}))
 		texts := map[int]string{}
 		for range 2 { // in any order: nodes of a cluster pass them on by themselves
 			n := <-one
@@ -345,19 +343,21 @@ func TestNudges(t *testing.T) {
 		if len(one)+len(other) > 0 {
 			t.Errorf("%d nudges more", len(one)+len(other))
 		}
-		must(t, w.Nudge(t.Context(), []routing.Nudge{{Shard: 1}})) // to nobody
+		testkit.Must(t, w.Nudge(t.Context(), []routing.Nudge{{Shard: 1}})) // to nobody
 	})
 }
 
 func TestLimits(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
-		ctx, many := t.Context(), make([]string, routing.MaxLookup+1)
+	each(t, func(t *testing.T, w *harness) {
+		ctx, many := t.Context(), make([]string, 4096+1)
 		_, lookup := w.Lookup(ctx, many)
 		_, put := w.Put(ctx, routing.Server{}, many, ttl)
 		for name, err := range map[string]error{
 			"lookup": lookup, "put": put, "remove": w.Remove(ctx, routing.Server{}, many), "list": w.SetList(ctx, "c", 1, many),
-			"nudge": w.Nudge(ctx, []routing.Nudge{{Payload: make([]byte, routing.MaxNudge+1)}}), "shard": w.Nudge(ctx, []routing.Nudge{{Shard: -1}}),
-			"no shards": w.Subscribe(ctx, nil, nil, nil), "listen": w.Subscribe(ctx, []int{3, -1}, nil, nil), "shards": w.Subscribe(ctx, make([]int, routing.MaxShards+1), nil, nil),
+			"nudge":     w.Nudge(ctx, []routing.Nudge{{Payload: make([]byte, 1<<20+1)}}),
+			"shard":     w.Nudge(ctx, []routing.Nudge{{Shard: -1}}),
+			"no shards": w.Subscribe(ctx, nil, nil, nil), "listen": w.Subscribe(ctx, []int{3, -1}, nil, nil),
+			"shards": w.Subscribe(ctx, make([]int, 1025), nil, nil),
 		} {
 			if !errors.Is(err, routing.ErrLimit) {
 				t.Errorf("%s: %v", name, err)
@@ -372,7 +372,7 @@ func TestLimits(t *testing.T) {
 func TestRedisAway(t *testing.T) {
 	m := miniredis.RunT(t)
 	r, err := routing.OpenRedis(routing.Options{URL: "redis://u:hunter2@" + m.Addr()})
-	must(t, err)
+	testkit.Must(t, err)
 	defer r.Close()
 	m.Close()
 	ctx := t.Context()
@@ -380,7 +380,8 @@ func TestRedisAway(t *testing.T) {
 	_, renew := r.Renew(ctx, routing.Server{ID: "a"}, ttl)
 	_, _, list := r.List(ctx, "c")
 	for name, err := range map[string]error{
-		"lookup": lookup, "renew": renew, "list": list, "claim": r.Claim(ctx, routing.Server{ID: "a"}, ttl), "ping": r.Ping(ctx),
+		"lookup": lookup, "renew": renew, "list": list, "claim": r.Claim(ctx, routing.Server{ID: "a"}, ttl),
+		"ping":  r.Ping(ctx),
 		"nudge": r.Nudge(ctx, []routing.Nudge{{}}), "nudged": r.Subscribe(ctx, []int{0}, nil, nil),
 	} {
 		if !errors.Is(err, routing.ErrUnavailable) || strings.Contains(err.Error(), "hunter2") {
@@ -399,8 +400,10 @@ func TestOptions(t *testing.T) {
 		"redis://h?cluster=true": "[h:6379] 0 false",
 		"redis://h,i:1/2?master=m&sentinel_user=u": "[h:26379 i:1] 2 false",
 		"http://h:1": "error", "redis://": "error", "redis://h/x": "error", "://pw": "error",
-		"redis://u:pw@h,i/3": "error", "redis://h/1?cluster=true": "error", "redis://h/-1": "error", "redis://h?cluster=yes": "error",
-		"redis://h?master=m&cluster=true": "error", "redis://h?sentinel_user=u": "error", "redis://h?pw=x": "error", "redis://h?master=a&master=b": "error",
+		"redis://u:pw@h,i/3": "error", "redis://h/1?cluster=true": "error", "redis://h/-1": "error",
+		"redis://h?cluster=yes":           "error",
+		"redis://h?master=m&cluster=true": "error", "redis://h?sentinel_user=u": "error", "redis://h?pw=x": "error",
+		"redis://h?master=a&master=b": "error",
 	} {
 		o, err := routing.Options{URL: u}.Parse()
 		got := "error"

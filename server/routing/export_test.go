@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +17,13 @@ const (
 func (r *Redis) Client() redis.UniversalClient { return r.c }
 
 func (r *Redis) Prefix() string { return r.prefix }
+
+func (r *Redis) TokensKey() string { return r.tokensKey() }
+
+// Changed and Mark are the two steps by which a put says that it added a row.
+func (r *Redis) Changed(user string) { r.rows.changed(user) }
+
+func (r *Redis) Mark(ctx context.Context) error { return r.rows.mark(ctx, r.c, r.tokensKey()) }
 
 func (r *Redis) ListKey(chat string) string { return r.listKey(chat) }
 

@@ -49,6 +49,10 @@ type Lease struct {
 	nextBucket int       // to be put with the next renewal
 	renewed    time.Time // start of the last successful renewal
 	stats      LeaseStats
+
+	// missed counts rows that were missing and of which Lost does not know yet, because not
+	// all rows could be put. Only Renew uses it.
+	missed int
 }
 
 // row is the state of one user's row.
@@ -152,7 +156,7 @@ func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()
 			claimed()
 			return l.Run(ctx)
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the end of ctx is no failure
 		case patience >= 0 && l.cfg.Clock().Sub(began) >= patience:
 			return err
 		case !warned:
@@ -160,7 +164,7 @@ func (l *Lease) Hold(ctx context.Context, patience time.Duration, claimed func()
 			l.cfg.Logger.Warn("routing: no lease yet, retrying", "error", err)
 		}
 		if wait.For(ctx, l.cfg.TTL/9) != nil {
-			return nil
+			return nil //nolint:nilerr // the end of ctx is no failure
 		}
 	}
 }
@@ -207,11 +211,11 @@ func (l *Lease) putBucket(ctx context.Context, server Server, i int) (missing in
 		for len(list) > 0 {
 			part := list[:min(batch, len(list))]
 			absent, err := l.cfg.Table.Put(ctx, server, part, l.cfg.RowTTL)
-			if err != nil {
-				return missing, err
-			}
 			if n == 1 {
 				missing += absent
+			}
+			if err != nil { // the rows may be there, and unknown to others
+				return missing, err
 			}
 			l.mu.Lock()
 			for _, u := range part {
@@ -273,7 +277,9 @@ func (l *Lease) Renew(ctx context.Context) {
 		l.mu.Lock()
 		l.renewed = began
 		l.mu.Unlock()
-		if missing, err = l.putBucket(ctx, server, i); missing > 0 {
+		missing, err = l.putBucket(ctx, server, i)
+		if l.missed += missing; l.missed > 0 && err == nil {
+			missing, l.missed = l.missed, 0
 			l.cfg.Logger.Warn("routing: rows were lost and put again", "rows", missing)
 			l.cfg.Lost()
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/routing/routingtest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 type holder struct {
@@ -28,14 +29,15 @@ func newHolder(t *testing.T) *holder {
 	h := &holder{t: t, clock: c, table: routingtest.New(c.now)}
 	var err error
 	h.Lease, err = routing.NewLease(routing.LeaseConfig{
-		Table: h.table, Server: routing.Server{ID: "a", Addr: "h:1", Generation: "g"}, Clock: c.now, Logger: slog.New(slog.DiscardHandler),
+		Table: h.table, Server: routing.Server{ID: "a", Addr: "h:1", Generation: "g"}, Clock: c.now,
+		Logger: slog.New(slog.DiscardHandler),
 		Lost: func() {
 			h.lost++
 			h.atRow = append(h.atRow, h.where("u0") != "" && h.where("u1") != "")
 		},
 	})
-	must(t, err)
-	must(t, h.Claim(t.Context()))
+	testkit.Must(t, err)
+	testkit.Must(t, h.Claim(t.Context()))
 	return h
 }
 
@@ -50,7 +52,7 @@ func (h *holder) where(user string) string {
 func (h *holder) register(user string) func() {
 	h.t.Helper()
 	release, err := h.Register(h.t.Context(), user)
-	must(h.t, err)
+	testkit.Must(h.t, err)
 	return release
 }
 
@@ -131,7 +133,7 @@ func TestLostRowsAreFound(t *testing.T) {
 	h := newHolder(t)
 	h.register("u0")
 	h.register("u1")
-	must(t, h.table.Remove(t.Context(), h.Current(), []string{"u1"}))
+	testkit.Must(t, h.table.Remove(t.Context(), h.Current(), []string{"u1"}))
 	h.beats(routing.Buckets)
 	if h.where("u1") != "a/1" || h.lost != 1 || h.Stats().Missing != 1 || !h.atRow[0] {
 		t.Fatalf("%q, %d losses, %+v", h.where("u1"), h.lost, h.Stats())
@@ -232,7 +234,7 @@ func TestRunGivesUpItsLease(t *testing.T) {
 	h.register("u0")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	must(t, h.Run(ctx))
+	testkit.Must(t, h.Run(ctx))
 	if h.where("u0") != "" {
 		t.Fatal("the lease outlives its process")
 	}
@@ -250,7 +252,7 @@ func TestRecipients(t *testing.T) {
 	want := func(r *routing.Recipients, at int64, n int, list ...string) {
 		t.Helper()
 		got, err := r.Members(t.Context(), "c", at)
-		must(t, err)
+		testkit.Must(t, err)
 		if !slices.Equal(got, list) || loads != n {
 			t.Fatalf("%v after %d loads, want %v after %d", got, loads, list, n)
 		}
@@ -301,13 +303,15 @@ func TestHold(t *testing.T) {
 	table := routingtest.New(time.Now)
 	hold := func(ctx context.Context, patience time.Duration, claimed func()) error {
 		l, err := routing.NewLease(routing.LeaseConfig{
-			Table: table, Server: routing.Server{ID: "sender", Generation: "g"}, Lost: func() {}, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond,
+			Table: table, Server: routing.Server{ID: "sender", Generation: "g"}, Lost: func() {}, Clock: time.Now,
+			Logger: slog.New(slog.DiscardHandler), TTL: 90 * time.Millisecond,
 		})
-		must(t, err)
+		testkit.Must(t, err)
 		return l.Hold(ctx, patience, claimed)
 	}
 	table.Fail(routing.ErrUnavailable)
-	if err := hold(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err, routing.ErrUnavailable) {
+	if err := hold(t.Context(), 20*time.Millisecond, func() { t.Error("claimed what is away") }); !errors.Is(err,
+		routing.ErrUnavailable) {
 		t.Fatalf("waited in vain: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -317,12 +321,12 @@ func TestHold(t *testing.T) {
 	table.Fail(nil)
 	<-claimed
 	list, err := table.Servers(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	if len(list) != 1 || list[0].Addr != "" {
 		t.Errorf("listed: %v", list)
 	}
 	cancel()
-	must(t, <-done)
+	testkit.Must(t, <-done)
 	if list, err = table.Servers(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("still listed: %v %v", list, err)
 	}

@@ -19,34 +19,35 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
 // L-128: a list is kept for 300 seconds, also while it is asked for; then the store is
 // asked again.
 func TestListsAreKeptFiveMinutes(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) *world{"memory": inMemory, "miniredis": inMiniredis} {
+	for name, open := range map[string]func(*testing.T) *harness{"memory": inMemory, "miniredis": inMiniredis} {
 		t.Run(name, func(t *testing.T) {
 			w := open(t)
 			ctx := t.Context()
 			there := func(want bool) {
 				t.Helper()
 				v, _, err := w.List(ctx, "c")
-				must(t, err)
+				testkit.Must(t, err)
 				if (v == 7) != want {
 					t.Fatalf("version %d; there should be one: %v", v, want)
 				}
 			}
-			must(t, w.SetList(ctx, "c", 7, []string{"u"}))
+			testkit.Must(t, w.SetList(ctx, "c", 7, []string{"u"}))
 			w.pass(200 * time.Second)
 			there(true)
 			w.pass(99 * time.Second)
 			there(true)
 			w.pass(2 * time.Second)
 			there(false)
-			must(t, w.SetList(ctx, "c", 3, []string{"u"})) // what was forgotten forbids nothing
+			testkit.Must(t, w.SetList(ctx, "c", 3, []string{"u"})) // what was forgotten forbids nothing
 			v, _, err := w.List(ctx, "c")
-			must(t, err)
+			testkit.Must(t, err)
 			if v != 3 {
 				t.Fatalf("version %d", v)
 			}
@@ -55,13 +56,13 @@ func TestListsAreKeptFiveMinutes(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		addr := realRedis(t)
 		r := inRedis(t).engine.(*routing.Redis)
-		must(t, r.SetList(t.Context(), "c", 7, []string{"u"}))
+		testkit.Must(t, r.SetList(t.Context(), "c", 7, []string{"u"}))
 		o, err := redis.ParseURL(addr)
-		must(t, err)
+		testkit.Must(t, err)
 		admin := redis.NewClient(o)
 		defer func() { _ = admin.Close() }()
 		left, err := admin.PTTL(t.Context(), r.ListKey("c")).Result()
-		must(t, err)
+		testkit.Must(t, err)
 		if left <= 0 || left > 300*time.Second {
 			t.Fatalf("kept for %v", left)
 		}
@@ -114,16 +115,16 @@ type members struct {
 }
 
 func newMembers(t *testing.T, lists routing.Lists, change func(*chat.Config)) *members {
-	m := &members{T: t, store: &watched{Store: storetest.NewMap(time.Now)}, lists: lists}
+	m := &members{T: t, store: &watched{Store: storetest.NewMemory(time.Now)}, lists: lists}
 	cfg := chat.Config{Store: m.store.Store, Clock: time.Now, Generation: "g", Producer: "p"}
 	if change != nil {
 		change(&cfg)
 	}
 	var err error
 	m.chats, err = chat.New(t.Context(), cfg)
-	must(t, err)
+	testkit.Must(t, err)
 	for n := range 10 {
-		must(t, m.chats.EnsureUser(t.Context(), user(n)))
+		testkit.Must(t, m.chats.EnsureUser(t.Context(), user(n)))
 	}
 	reader := view.New(view.Config{Store: m.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	for range 2 {
@@ -139,9 +140,10 @@ func user(n int) string { return fmt.Sprint("user_", n) }
 func (m *members) now() (version int64, users []string) {
 	m.Helper()
 	it, err := m.store.Store.Get(m.Context(), table.HeadKey(m.id), store.Strong)
-	must(m.T, err)
-	p, err := m.store.Store.Query(m.Context(), store.Query{Table: store.ChatMemberships, PK: m.id, Consistency: store.Strong})
-	must(m.T, err)
+	testkit.Must(m.T, err)
+	p, err := m.store.Store.Query(m.Context(),
+		store.Query{Table: store.ChatMemberships, PK: m.id, Consistency: store.Strong})
+	testkit.Must(m.T, err)
 	for _, r := range p.Rows {
 		users = append(users, r.Key.SK)
 	}
@@ -154,7 +156,7 @@ func (m *members) exact(process int) {
 	m.Helper()
 	version, want := m.now()
 	got, err := m.caches[process].Members(m.Context(), m.id, version)
-	must(m.T, err)
+	testkit.Must(m.T, err)
 	if got = slices.Sorted(slices.Values(got)); !slices.Equal(got, want) {
 		m.Fatalf("process %d at version %d: %v, want %v", process, version, got, want)
 	}
@@ -164,23 +166,23 @@ func (m *members) exact(process int) {
 // it, in every process and in the shared cache, without being deleted; a fill that was read
 // before and comes after it changes nothing.
 func TestMembershipChangedMakesListsWorthless(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	each(t, func(t *testing.T, w *harness) {
 		m := newMembers(t, w.engine, nil)
 		ctx := t.Context()
 		c, err := m.chats.CreateGroup(ctx, chat.CreateGroup{Caller: user(0), Name: "g", Members: []string{user(1), user(2)}})
-		must(t, err)
+		testkit.Must(t, err)
 		m.id = c.ChatID
 		m.exact(0)
 		m.exact(1)
 		before, stale := m.now()
 		_, err = m.chats.Change(ctx, chat.OpRemove, chat.MemberChange{Caller: user(0), ChatID: m.id, UserID: user(1)})
-		must(t, err)
-		must(t, m.lists.SetList(ctx, "g:"+m.id, before, stale)) // a late fill of a third process
+		testkit.Must(t, err)
+		testkit.Must(t, m.lists.SetList(ctx, "g:"+m.id, before, stale)) // a late fill of a third process
 		m.exact(1)
 		m.exact(0)
-		must(t, m.lists.SetList(ctx, "g:"+m.id, before, stale))
+		testkit.Must(t, m.lists.SetList(ctx, "g:"+m.id, before, stale))
 		version, users, err := m.lists.List(ctx, "g:"+m.id)
-		must(t, err)
+		testkit.Must(t, err)
 		if at, _ := m.now(); version != at || slices.Contains(users, user(1)) {
 			t.Fatalf("the shared list is %v at %d, the chat at %d", users, version, at)
 		}
@@ -200,16 +202,16 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		ctx := t.Context()
 		c, err := m.chats.CreateGroup(ctx, chat.CreateGroup{Caller: user(0), Name: "g", Members: []string{user(1)}})
-		must(t, err)
+		testkit.Must(t, err)
 		m.id = c.ChatID
 		change := func() {
 			u := user(1 + rng.IntN(9))
 			ch := chat.MemberChange{Caller: user(0), ChatID: m.id, UserID: u, Role: table.Member}
 			if _, err := m.chats.Change(ctx, chat.OpAdd, ch); errors.Is(err, chat.ErrAlreadyMember) {
 				_, err = m.chats.Change(ctx, chat.OpRemove, ch)
-				must(t, err)
+				testkit.Must(t, err)
 			} else {
-				must(t, err)
+				testkit.Must(t, err)
 			}
 		}
 		inside := false
@@ -233,7 +235,7 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 			default:
 				version, _ := m.now()
 				got, err := m.caches[rng.IntN(2)].Members(ctx, m.id, version)
-				must(t, err)
+				testkit.Must(t, err)
 				at, users := m.now()
 				if at == version && !slices.Equal(slices.Sorted(slices.Values(got)), users) {
 					t.Fatalf("seed %d: %v at version %d, want %v", seed, got, version, users)
@@ -253,7 +255,7 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 // from then on: no cache, filled at whatever moment of the creation, keeps them out for any
 // time.
 func TestLateMembersReceiveAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, w *world) {
+	each(t, func(t *testing.T, w *harness) {
 		var m *members
 		here := map[string]bool{}
 		checked := 0
@@ -268,7 +270,7 @@ func TestLateMembersReceiveAtOnce(t *testing.T) {
 				last := c.Events[len(c.Events)-1].GetMetadata().GetMembershipVersion()
 				for _, cache := range m.caches {
 					got, err := cache.Members(m.Context(), c.ChatID, last)
-					must(m.T, err)
+					testkit.Must(m.T, err)
 					for u := range here {
 						if !slices.Contains(got, u) {
 							m.Errorf("version %d: %s is a member and not among %v", last, u, got)
@@ -283,8 +285,8 @@ func TestLateMembersReceiveAtOnce(t *testing.T) {
 			others = append(others, user(1+n))
 		}
 		c, err := m.chats.CreateGroup(t.Context(), chat.CreateGroup{Caller: user(0), Name: "g", Members: others})
-		must(t, err)
-		must(t, c.Incomplete)
+		testkit.Must(t, err)
+		testkit.Must(t, c.Incomplete)
 		if _, err := m.chats.Send(t.Context(), chat.Send{Caller: user(9), ChatID: m.id, Content: "x"}); err != nil {
 			t.Fatal(err)
 		}
@@ -299,26 +301,26 @@ func TestLateMembersReceiveAtOnce(t *testing.T) {
 // Whatever ids users have, each is found as it was put, and none as another.
 func TestUserIDs(t *testing.T) {
 	text, err := os.ReadFile("../auth/testdata/user_ids.json")
-	must(t, err)
+	testkit.Must(t, err)
 	var ids struct{ Accepted []string }
-	must(t, json.Unmarshal(text, &ids))
-	each(t, func(t *testing.T, w *world) {
+	testkit.Must(t, json.Unmarshal(text, &ids))
+	each(t, func(t *testing.T, w *harness) {
 		ctx := t.Context()
 		a, b := routing.Server{"a", "h:1", "g", 1}, routing.Server{"b", "h:2", "g", 1}
-		must(t, w.Claim(ctx, a, time.Minute))
-		must(t, w.Claim(ctx, b, time.Minute))
+		testkit.Must(t, w.Claim(ctx, a, time.Minute))
+		testkit.Must(t, w.Claim(ctx, b, time.Minute))
 		for i, id := range ids.Accepted {
 			_, err := w.Put(ctx, []routing.Server{a, b}[i%2], []string{id}, time.Minute)
-			must(t, err)
+			testkit.Must(t, err)
 		}
 		where, err := w.Lookup(ctx, ids.Accepted)
-		must(t, err)
+		testkit.Must(t, err)
 		for i, id := range ids.Accepted {
 			if got := names(where[id]); got != []string{"a/1", "b/1"}[i%2] {
 				t.Errorf("%q is at %q", id, got)
 			}
 		}
-		must(t, w.SetList(ctx, "c", 1, ids.Accepted))
+		testkit.Must(t, w.SetList(ctx, "c", 1, ids.Accepted))
 		if _, users, err := w.List(ctx, "c"); err != nil || !slices.Equal(users, ids.Accepted) {
 			t.Errorf("%q %v", users, err)
 		}

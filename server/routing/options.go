@@ -21,6 +21,8 @@ type Options struct {
 	// asks sentinels, which are then the hosts.
 	URL      string
 	Password string // instead of one in the URL, which others can read
+	// PasswordNow, if given, is asked for each connection, in place of Password.
+	PasswordNow func() string
 	// SentinelPassword is for the sentinels themselves, if they require one.
 	SentinelPassword string
 	TLS              *tls.Config // for rediss; nil: the system's certificates
@@ -64,10 +66,15 @@ func (o Options) parse() (*redis.UniversalOptions, error) {
 		MaxRetries: 1, DialerRetries: 1, PoolSize: poolSize,
 		// Requests that older servers and users with few permissions answer with errors.
 		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		MasterName: master, SentinelUsername: query.Get("sentinel_user"), SentinelPassword: o.SentinelPassword, IsClusterMode: cluster == "true",
+		MasterName: master, SentinelUsername: query.Get("sentinel_user"), SentinelPassword: o.SentinelPassword,
+		IsClusterMode: cluster == "true",
 	}
 	if p, ok := u.User.Password(); ok && o.Password == "" {
 		out.Password = p
+	}
+	if o.PasswordNow != nil && o.Password != "" {
+		user := out.Username
+		out.CredentialsProvider = func() (string, string) { return user, o.PasswordNow() }
 	}
 	port := "6379"
 	if master != "" {

@@ -35,7 +35,9 @@ type memberList struct {
 // NewRecipients makes an empty cache for a generation of the store: after a restore the
 // same version may be of another list. lists may be nil; load reads the store,
 // consistently, and returns a list and a version that it is not older than.
-func NewRecipients(generation string, lists Lists, load func(context.Context, string) (int64, []string, error)) *Recipients {
+func NewRecipients(
+	generation string, lists Lists, load func(context.Context, string) (int64, []string, error),
+) *Recipients {
 	return &Recipients{lists: lists, prefix: generation + ":", load: load, local: map[string]memberList{}}
 }
 

@@ -38,6 +38,8 @@ type Redis struct {
 
 	mu     sync.Mutex
 	leases map[rowKey]cachedLease
+
+	rows rowCache
 }
 
 // rowKey is a server under one of its leases.
@@ -72,7 +74,8 @@ func OpenRedis(o Options) (*Redis, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Redis{c: redis.NewUniversalClient(u), addr: strings.Join(u.Addrs, ","), tls: u.TLSConfig != nil, prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]cachedLease{}}, nil
+	return &Redis{c: redis.NewUniversalClient(u), addr: strings.Join(u.Addrs, ","), tls: u.TLSConfig != nil,
+		prefix: o.Prefix, clock: o.Clock, leases: map[rowKey]cachedLease{}}, nil
 }
 
 // ACL returns the rules of a Redis user with the permissions that this package needs under
@@ -82,7 +85,9 @@ func ACL(prefix string) []string {
 	return []string{
 		"resetkeys", "~" + prefix + "*", "resetchannels", "&" + prefix + "*", "-@all",
 		"+ping", "+hello", "+auth", "+client|setname", "+cluster|slots", "+cluster|shards",
-		"+get", "+set", "+del", "+pexpire", "+sadd", "+srem", "+smembers", "+eval", "+publish", "+subscribe", "+unsubscribe",
+		"+get", "+set", "+del", "+pexpire", "+sadd", "+srem", "+smembers", "+hmget", "+hset", "+hsetnx", "+eval",
+		"+time",
+		"+publish", "+subscribe", "+unsubscribe",
 	}
 }
 
@@ -94,7 +99,7 @@ func (r *Redis) Ping(ctx context.Context) error { return translate(r.c.Ping(ctx)
 
 // absent reports whether Redis answered that there is no such key. The error of sentinels
 // without a primary wraps the same value, so that errors.Is would be wrong here.
-func absent(err error) bool { return err == redis.Nil }
+func absent(err error) bool { return err == redis.Nil } //nolint:errorlint // see above
 
 // translate makes an error of Redis one of this package's.
 func translate(err error) error {
@@ -108,6 +113,7 @@ func (r *Redis) serverKey(id string) string { return r.prefix + "s:" + id }
 func (r *Redis) userKey(user string) string { return r.prefix + "u:" + user }
 func (r *Redis) listKey(chat string) string { return r.prefix + "m:" + chat }
 func (r *Redis) allKey() string             { return r.prefix + "servers" }
+func (r *Redis) tokensKey() string          { return r.prefix + "tokens" }
 
 // Scripts are sent whole each time: they are short, and a script that Redis has evicted
 // would fail in the middle of a pipeline.
@@ -240,7 +246,8 @@ func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, err
 	return out, nil
 }
 
-// Put implements Table.
+// Put implements Table. It marks the rows that were missing as changed before it returns,
+// so that no lookup from then on relies on older ones.
 func (r *Redis) Put(ctx context.Context, s Server, users []string, ttl time.Duration) (int, error) {
 	if err := checkUsers(users); err != nil {
 		return 0, err
@@ -253,21 +260,23 @@ func (r *Redis) Put(ctx context.Context, s Server, users []string, ttl time.Dura
 	for i, u := range users {
 		got[i] = p.Eval(ctx, putScript, []string{r.userKey(u)}, encodeRow(s), ttl.Milliseconds())
 	}
-	if _, err := p.Exec(ctx); err != nil {
-		return 0, translate(err)
-	}
+	_, err := p.Exec(ctx)
 	missing := 0
-	for _, cmd := range got {
-		n, err := cmd.Int()
-		if err != nil {
-			return 0, translate(err)
+	for i, cmd := range got {
+		n, cmdErr := cmd.Int()
+		if n > 0 || cmdErr != nil { // after an error the row may be there or not
+			r.rows.changed(users[i])
 		}
 		missing += n
+		err = cmp.Or(err, cmdErr)
 	}
-	return missing, nil
+	if err != nil {
+		return missing, translate(err)
+	}
+	return missing, translate(r.rows.mark(ctx, r.c, r.tokensKey()))
 }
 
-// Remove implements Table.
+// Remove implements Table. Lookups of other processes may find the rows for rowCacheAge.
 func (r *Redis) Remove(ctx context.Context, s Server, users []string) error {
 	if err := checkUsers(users); err != nil {
 		return err
@@ -280,6 +289,7 @@ func (r *Redis) Remove(ctx context.Context, s Server, users []string) error {
 		p.SRem(ctx, r.userKey(u), encodeRow(s))
 	}
 	_, err := p.Exec(ctx)
+	r.rows.forget(users)
 	return translate(err)
 }
 
@@ -293,7 +303,7 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 	if len(users) == 0 {
 		return out, nil
 	}
-	rows, err := r.rows(ctx, users)
+	rows, err := r.rowsOf(ctx, users)
 	if err != nil {
 		return nil, err
 	}
@@ -318,33 +328,45 @@ func (r *Redis) Lookup(ctx context.Context, users []string) (map[string][]Server
 			p.SRem(ctx, r.userKey(u), values...)
 		}
 		_, _ = p.Exec(ctx) // after a failure the next lookup finds them again
+		r.rows.forget(slices.Collect(maps.Keys(stale)))
 	}
 	return out, nil
 }
 
-// rows reads the rows of users in one round trip.
-func (r *Redis) rows(ctx context.Context, users []string) (map[string][]rowKey, error) {
-	got := make([]*redis.StringSliceCmd, len(users))
+// rowsOf returns the rows of users: those that have not changed from the cache, after one
+// read of their tokens, and the others in a second round trip.
+func (r *Redis) rowsOf(ctx context.Context, users []string) (map[string][]rowKey, error) {
+	tokens, err := readTokens(ctx, r.c, r.tokensKey(), users)
+	if err != nil {
+		return nil, translate(err)
+	}
+	rows, unknown := r.rows.lookup(users, tokens, r.clock())
+	if len(unknown) == 0 {
+		return rows, nil
+	}
+	got := make([]*redis.StringSliceCmd, len(unknown))
 	p := r.c.Pipeline()
-	for i, u := range users {
+	for i, u := range unknown {
 		got[i] = p.SMembers(ctx, r.userKey(u))
 	}
+	tokens.add(ctx, p, r.tokensKey())
 	if _, err := p.Exec(ctx); err != nil {
 		return nil, translate(err)
 	}
-	rows := map[string][]rowKey{}
+	until := r.clock().Add(rowCacheAge)
 	for i, cmd := range got {
 		values, err := cmd.Result()
 		if err != nil {
 			return nil, translate(err)
 		}
-		if len(values) > MaxServers || rows[users[i]] != nil {
-			continue
-		}
+		var keys []rowKey
 		for _, v := range values {
-			if k, ok := decodeRow(v); ok {
-				rows[users[i]] = append(rows[users[i]], k)
+			if k, ok := decodeRow(v); ok && len(values) <= MaxServers {
+				keys = append(keys, k)
 			}
+		}
+		if r.rows.store(unknown[i], cachedRows{token: tokens.of(unknown[i]), until: until, keys: keys}); len(keys) > 0 {
+			rows[unknown[i]] = keys
 		}
 	}
 	return rows, nil
@@ -395,7 +417,7 @@ func (r *Redis) List(ctx context.Context, chatID string) (int64, []string, error
 	f := strings.Split(v, "\n")
 	version, err := strconv.ParseInt(f[0], 10, 64)
 	if err != nil || checkList(f[1:]) != nil {
-		return 0, nil, nil // not written by this package
+		return 0, nil, nil //nolint:nilerr // not written by this package
 	}
 	return version, f[1:], nil
 }

@@ -4,6 +4,8 @@
 // shared cache of member lists, and the channel on which processes nudge relays. It
 // owns no durable state: all of it may be lost at any time, and [Lease] restores it. It
 // does not own streams (package delivery) or what is sent over links (package link).
+// It is one package because rows, leases, lists and nudges share a client of Redis, the names of
+// its keys and the permissions of its user.
 //
 // # Rows and leases
 //

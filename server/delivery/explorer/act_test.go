@@ -3,6 +3,7 @@ package explorer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/parley-chat/parley/server/chat"
@@ -16,11 +17,13 @@ var acts = [][]func(*world){
 	{
 		(*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend, (*world).actSend,
 		(*world).actOpen, (*world).actOpen, (*world).actHeartbeat, (*world).actMarkRead, (*world).actMarkRead,
-		(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip, (*world).actFlip, (*world).actLeave,
+		(*world).actAdd, (*world).actAdd, (*world).actAdd, (*world).actRemove, (*world).actRemove, (*world).actFlip,
+		(*world).actFlip, (*world).actLeave,
 		(*world).actCreateGroup, (*world).actCreateDirect, (*world).actLoadOlder, (*world).actEvict,
 		(*world).actRename, (*world).actRole, (*world).actOwn, (*world).actOwn,
 	},
-	{(*world).actCut, (*world).actCut}, {(*world).actTime, (*world).actTime}, {(*world).actSkew}, {(*world).actCrashPhone, (*world).actCrashPhone},
+	{(*world).actCut, (*world).actCut}, {(*world).actTime, (*world).actTime}, {(*world).actSkew},
+	{(*world).actCrashPhone, (*world).actCrashPhone},
 	{(*world).actCrashProcess}, {(*world).actDrain}, {(*world).actMark},
 }
 
@@ -33,6 +36,18 @@ func some[F any](c *chooser, groups [][]F, perMille int) []F {
 		}
 	}
 	return list
+}
+
+// lean has more happen of what a mistake needs.
+func (w *world) lean() {
+	if w.bug.skewed {
+		w.tardy, w.acts = 400, slices.Concat(actsOf(0),
+			slices.Repeat([]func(*world){(*world).actTime, (*world).actSkew, (*world).actCut}, 4))
+	}
+	if w.bug.direct {
+		w.acts = slices.Concat(w.acts,
+			slices.Repeat([]func(*world){(*world).actSend, (*world).actMarkRead, (*world).actMarkRead}, 6))
+	}
 }
 
 func (w *world) act() { w.acts[w.choose.pick(len(w.acts))](w) }
@@ -93,15 +108,21 @@ func (w *world) actEvict() {
 	}
 }
 
+// actMarkRead has somebody read some of a chat, or of all chats.
 func (w *world) actMarkRead() {
-	d, id := w.phone(), w.anyChat()
+	d, ids := w.phone(), []string{w.anyChat()}
 	if d.m == nil {
 		return
 	}
-	if v, ok := d.m.View(id); ok && v.Head.GetSequence() > 0 {
-		d.m.MarkRead(id, 1+int64(w.choose.pick(int(v.Head.GetSequence()))))
-		d.drain()
+	if w.choose.chance(300) {
+		ids = d.m.Chats()
 	}
+	for _, id := range ids {
+		if v, ok := d.m.View(id); ok && v.Head.GetSequence() > 0 {
+			d.mark(v, 1+int64(w.choose.pick(int(v.Head.GetSequence()))))
+		}
+	}
+	d.drain()
 }
 
 // command runs a command of a user in a process, and now and then, as after a
@@ -141,29 +162,37 @@ func (w *world) add(id, caller, user string) {
 	if w.choose.chance(300) {
 		role = table.Admin
 	}
-	w.command(fmt.Sprintf("%s adds %s to %s", caller, user, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		_, err := p.chats.Change(ctx, chat.OpAdd, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
-		return err
-	})
+	w.command(fmt.Sprintf("%s adds %s to %s", caller, user, short(id)), id,
+		func(ctx context.Context, p *process, request string) error {
+			_, err := p.chats.Change(ctx, chat.OpAdd,
+				chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+			return err
+		})
 }
 
 func (w *world) remove(id, caller, user string) {
-	w.command(fmt.Sprintf("%s removes %s from %s", caller, user, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		_, err := p.chats.Change(ctx, chat.OpRemove, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, RequestID: request})
-		return err
-	})
+	w.command(fmt.Sprintf("%s removes %s from %s", caller, user, short(id)), id,
+		func(ctx context.Context, p *process, request string) error {
+			_, err := p.chats.Change(ctx, chat.OpRemove,
+				chat.MemberChange{Caller: caller, ChatID: id, UserID: user, RequestID: request})
+			return err
+		})
 }
 
 func (w *world) actLeave() {
 	id, user := w.anyChat(), w.user()
-	w.command(fmt.Sprintf("%s leaves %s", user, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		_, err := p.chats.Change(ctx, chat.OpLeave, chat.MemberChange{Caller: user, ChatID: id, RequestID: request})
-		return err
-	})
+	w.command(fmt.Sprintf("%s leaves %s", user, short(id)), id,
+		func(ctx context.Context, p *process, request string) error {
+			_, err := p.chats.Change(ctx, chat.OpLeave, chat.MemberChange{Caller: user, ChatID: id, RequestID: request})
+			return err
+		})
 }
 
 // target is mostly somebody whose membership can change.
 func (w *world) target() string {
+	if len(w.crowd) > 0 && w.choose.chance(300) {
+		return w.crowd[w.choose.pick(len(w.crowd))]
+	}
 	if w.choose.chance(100) {
 		return w.user()
 	}
@@ -188,7 +217,9 @@ func (w *world) actCreateGroup() {
 	caller, history := w.owner(), w.history()
 	n := 1 + w.choose.pick(len(w.users))
 	w.command(caller+" creates a group", "", func(ctx context.Context, p *process, request string) error {
-		r, err := p.chats.CreateGroup(ctx, chat.CreateGroup{Caller: caller, Name: "g", Members: w.users[:n], History: history, RequestID: request})
+		r, err := p.chats.CreateGroup(ctx, chat.CreateGroup{Caller: caller, Name: "g", Members: w.withCrowd(w.users[:n]),
+			History:   history,
+			RequestID: request})
 		if err == nil {
 			w.answered(w.chat(r.ChatID))
 			w.tell(ctx, p, caller, r.ChatID)
@@ -204,7 +235,8 @@ func (w *world) actCreateDirect() {
 	w.creations++
 	caller, other, history := w.user(), w.user(), w.history()
 	w.command(caller+" writes to "+other, "", func(ctx context.Context, p *process, request string) error {
-		r, err := p.chats.CreateDirect(ctx, chat.CreateDirect{Caller: caller, Other: other, History: history, RequestID: request})
+		r, err := p.chats.CreateDirect(ctx,
+			chat.CreateDirect{Caller: caller, Other: other, History: history, RequestID: request})
 		if err == nil {
 			w.tell(ctx, p, caller, r.ChatID)
 		}
@@ -244,7 +276,8 @@ func (w *world) actHeartbeat() { w.heartbeats() }
 // leaps are how much time passes at once, from what a gap waits to more than a
 // stream's and a bearer token's life.
 var leaps = []time.Duration{
-	25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute, 40 * time.Minute, 25 * time.Hour,
+	25 * time.Millisecond, 2 * time.Second, 20 * time.Second, 70 * time.Second, 3 * time.Minute, 40 * time.Minute,
+	25 * time.Hour,
 }
 
 // actTime lets time pass; while a plan is on its way or waits for its next attempt
@@ -283,10 +316,11 @@ func (w *world) actSkew() {
 func (w *world) actRename() {
 	id, caller := w.anyChat(), w.owner()
 	name := fmt.Sprintf("n%d", w.ids)
-	w.command(fmt.Sprintf("%s renames %s to %s", caller, short(id), name), id, func(ctx context.Context, p *process, request string) error {
-		_, _, err := p.chats.UpdateChat(ctx, chat.ChatChange{Caller: caller, ChatID: id, Name: &name, RequestID: request})
-		return err
-	})
+	w.command(fmt.Sprintf("%s renames %s to %s", caller, short(id), name), id,
+		func(ctx context.Context, p *process, request string) error {
+			_, _, err := p.chats.UpdateChat(ctx, chat.ChatChange{Caller: caller, ChatID: id, Name: &name, RequestID: request})
+			return err
+		})
 }
 
 func (w *world) actRole() {
@@ -294,10 +328,12 @@ func (w *world) actRole() {
 	if w.choose.chance(500) {
 		role = table.Member
 	}
-	w.command(fmt.Sprintf("%s makes %s %s of %s", caller, user, role, short(id)), id, func(ctx context.Context, p *process, request string) error {
-		_, err := p.chats.Change(ctx, chat.OpRole, chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
-		return err
-	})
+	w.command(fmt.Sprintf("%s makes %s %s of %s", caller, user, role, short(id)), id,
+		func(ctx context.Context, p *process, request string) error {
+			_, err := p.chats.Change(ctx, chat.OpRole,
+				chat.MemberChange{Caller: caller, ChatID: id, UserID: user, Role: role, RequestID: request})
+			return err
+		})
 }
 
 // actOwn mutes a chat or puts it away, or takes that back.
@@ -313,12 +349,13 @@ func (w *world) actOwn() {
 	} else {
 		own.Archived = &on
 	}
-	w.command(fmt.Sprintf("%s sets %s: mute %t, on %t", user, short(id), mute, on), id, func(ctx context.Context, p *process, request string) error {
-		own := own
-		own.RequestID = request
-		_, err := p.chats.SetMemberSettings(ctx, own)
-		return err
-	})
+	w.command(fmt.Sprintf("%s sets %s: mute %t, on %t", user, short(id), mute, on), id,
+		func(ctx context.Context, p *process, request string) error {
+			own := own
+			own.RequestID = request
+			_, err := p.chats.SetMemberSettings(ctx, own)
+			return err
+		})
 }
 
 // actCrashPhone turns a device off, or on again.

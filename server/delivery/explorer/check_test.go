@@ -60,7 +60,8 @@ func (w *world) checkHead(l *chatLog, user string, version int64) {
 
 func (w *world) checkMessage(l *chatLog, user string, m *messagev1.Message) {
 	e := l.message(m.GetSequence())
-	if e == nil || e.GetContent() != m.GetContent() || e.GetMessageId() != m.GetMessageId() || e.GetSenderId() != m.GetSenderId() ||
+	if e == nil || e.GetContent() != m.GetContent() || e.GetMessageId() != m.GetMessageId() ||
+		e.GetSenderId() != m.GetSenderId() ||
 		e.GetMetadata().GetVersion() != m.GetVersion() || e.GetClientMessageId() != m.GetClientMessageId() ||
 		e.GetCreatedAt().AsTime() != m.GetCreatedAt().AsTime() || int32(e.GetContentType()) != int32(m.GetContentType()) {
 		w.failf("%s gets message %v of %s, the log has %v", user, m, short(l.id), e)
@@ -107,7 +108,10 @@ func (w *world) checkOverview(l *chatLog, user string, ov *chatv1.ChatOverview, 
 }
 
 // checkContent demands that one of the memberships allows everything.
-func (w *world) checkContent(l *chatLog, user string, spans []span, head *chatv1.ChatHead, messages []*messagev1.Message, changes []*messagev1.Change, version int64) {
+func (w *world) checkContent(
+	l *chatLog, user string, spans []span, head *chatv1.ChatHead, messages []*messagev1.Message,
+	changes []*messagev1.Change, version int64,
+) {
 	w.checkDurable(l, user, head.GetVersion())
 	var why string
 	for _, s := range spans {
@@ -126,7 +130,9 @@ func (w *world) checkContent(l *chatLog, user string, spans []span, head *chatv1
 	w.failf("%s gets an answer about %s that no membership allows (%s): %v", user, short(l.id), why, spans)
 }
 
-func (s *span) content(l *chatLog, head *chatv1.ChatHead, messages []*messagev1.Message, changes []*messagev1.Change, version int64) string {
+func (s *span) content(
+	l *chatLog, head *chatv1.ChatHead, messages []*messagev1.Message, changes []*messagev1.Change, version int64,
+) string {
 	beyond := func(v int64) bool { return s.leave != 0 && v > s.leave }
 	if beyond(head.GetVersion()) || beyond(version) {
 		return fmt.Sprintf("head %d, version %d", head.GetVersion(), version)

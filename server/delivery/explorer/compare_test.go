@@ -14,7 +14,8 @@ import (
 // compare demands that every device shows what the store has, and that no
 // promise was broken.
 func (w *world) compare() {
-	truth := view.New(view.Config{Store: w.store, Generation: w.generation, TokenKey: tokenKey, Clock: func() time.Time { return w.now }})
+	truth := view.New(view.Config{Store: w.store, Generation: w.generation, TokenKey: tokenKey,
+		Clock: func() time.Time { return w.now }})
 	for _, l := range w.logs {
 		w.compareLog(l)
 	}
@@ -23,6 +24,7 @@ func (w *world) compare() {
 	}
 	for _, d := range w.phones {
 		w.compareSends(d)
+		w.compareMarks(d)
 		w.compareList(truth, d)
 	}
 }
@@ -36,7 +38,8 @@ func (w *world) compareLog(l *chatLog) {
 	}
 	for i, r := range page.Rows {
 		m, err := table.MessageFrom(r)
-		if e := l.message(int64(i) + 1); err != nil || m.Sequence != int64(i)+1 || m.Content != e.GetContent() || m.Version != e.GetMetadata().GetVersion() {
+		if e := l.message(int64(i) + 1); err != nil || m.Sequence != int64(i)+1 || m.Content != e.GetContent() ||
+			m.Version != e.GetMetadata().GetVersion() {
 			w.failf("message %d of %s is %v, its event %v (%v)", i+1, short(l.id), m, e, err)
 		}
 	}
@@ -100,23 +103,29 @@ func (w *world) compareList(truth *view.Reader, d *phone) {
 func (w *world) compareOverview(d *phone, v device.View, ov *chatv1.ChatOverview) {
 	id := short(v.ChatID)
 	h, hh := v.Head, ov.GetHead()
-	if h.GetVersion() != hh.GetVersion() || h.GetSequence() != hh.GetSequence() || h.GetMembershipVersion() != hh.GetMembershipVersion() ||
+	if h.GetVersion() != hh.GetVersion() || h.GetSequence() != hh.GetSequence() ||
+		h.GetMembershipVersion() != hh.GetMembershipVersion() ||
 		h.GetChangedAt().AsTime() != hh.GetChangedAt().AsTime() {
 		w.failf("%s lists %s with head %v, the store %v", d.name, id, h, hh)
 	}
-	if p, pp := h.GetLastMessage(), hh.GetLastMessage(); p.GetSequence() != pp.GetSequence() || p.GetText() != pp.GetText() || p.GetSenderId() != pp.GetSenderId() {
+	if p, pp := h.GetLastMessage(), hh.GetLastMessage(); p.GetSequence() != pp.GetSequence() ||
+		p.GetText() != pp.GetText() || p.GetSenderId() != pp.GetSenderId() {
 		w.failf("%s lists %s with preview %v, the store %v", d.name, id, p, pp)
 	}
 	s, ss := v.State, ov.GetState()
-	if s.GetReadSequence() != ss.GetReadSequence() || s.GetJoinedSequence() != ss.GetJoinedSequence() || v.Unread != ss.GetUnreadCount() {
+	if s.GetReadSequence() != ss.GetReadSequence() || s.GetJoinedSequence() != ss.GetJoinedSequence() ||
+		s.GetPeerReadSequence() != ss.GetPeerReadSequence() || v.Unread != ss.GetUnreadCount() {
 		w.failf("%s lists %s with state %v and %d unread, the store %v", d.name, id, s, v.Unread, ss)
 	}
-	if s.GetArchived() != ss.GetArchived() || s.GetMutedUntil().AsTime() != ss.GetMutedUntil().AsTime() || s.GetRole() != ss.GetRole() {
+	if s.GetArchived() != ss.GetArchived() || s.GetMutedUntil().AsTime() != ss.GetMutedUntil().AsTime() ||
+		s.GetRole() != ss.GetRole() {
 		w.failf("%s lists %s as muted, archived, role: %v, the store %v", d.name, id, s, ss)
 	}
 	c, cc := v.Chat, ov.GetChat()
-	if c.GetMemberCount() != cc.GetMemberCount() || c.GetName() != cc.GetName() || c.GetType() != cc.GetType() || c.GetHistory() != cc.GetHistory() ||
-		c.GetUpdatedAt().AsTime() != cc.GetUpdatedAt().AsTime() || c.GetCreatedBy() != cc.GetCreatedBy() || !slices.Equal(c.GetDirectUserIds(), cc.GetDirectUserIds()) {
+	if c.GetMemberCount() != cc.GetMemberCount() || c.GetName() != cc.GetName() || c.GetType() != cc.GetType() ||
+		c.GetHistory() != cc.GetHistory() ||
+		c.GetUpdatedAt().AsTime() != cc.GetUpdatedAt().AsTime() || c.GetCreatedBy() != cc.GetCreatedBy() ||
+		!slices.Equal(c.GetDirectUserIds(), cc.GetDirectUserIds()) {
 		w.failf("%s lists %s as %v, the store %v", d.name, id, c, cc)
 	}
 }
@@ -130,12 +139,14 @@ func (w *world) compareContent(d *phone, v device.View, row table.UserChat) {
 		return
 	}
 	if v.First < row.FirstSequence() || v.HasOlder != (v.First > row.FirstSequence()) {
-		w.failf("%s has %s from message %d on (older: %v), the user may see %d", d.name, id, v.First, v.HasOlder, row.FirstSequence())
+		w.failf("%s has %s from message %d on (older: %v), the user may see %d", d.name, id, v.First, v.HasOlder,
+			row.FirstSequence())
 	}
 	for _, m := range v.Messages {
 		w.checkMessage(l, d.user, m)
 	}
 	w.checkShown(d, v.ChatID)
+	w.comparePeer(d, v, row)
 	page, err := w.store.Query(w.ctx, store.Query{Table: store.ChatMemberships, PK: l.id})
 	if err != nil || len(page.Rows) != len(v.Present) {
 		w.failf("%s shows members %v of %s, the store has %d (%v)", d.name, v.Present, id, len(page.Rows), err)
@@ -143,7 +154,8 @@ func (w *world) compareContent(d *phone, v device.View, row table.UserChat) {
 	}
 	for i, r := range page.Rows {
 		m := table.MembershipFrom(l.id, r.Key.SK, r.Item)
-		if p := v.Present[i]; p.UserID != m.UserID || p.Version != m.Version || p.JoinedAt.AsTime().UnixMilli() != m.JoinedAt || p.Role != roles[m.Role] {
+		if p := v.Present[i]; p.UserID != m.UserID || p.Version != m.Version ||
+			p.JoinedAt.AsTime().UnixMilli() != m.JoinedAt || p.Role != roles[m.Role] {
 			w.failf("%s shows member %v of %s, the store has %v", d.name, p, id, m)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/client"
+	"github.com/parley-chat/parley/server/client/conformance"
 	"github.com/parley-chat/parley/server/client/device"
 	"github.com/parley-chat/parley/server/delivery"
 )
@@ -20,18 +21,21 @@ import (
 // phone is one device of a user: the reference client's machine, its storage,
 // and its part of the network.
 type phone struct {
-	w       *world
-	user    string
-	name    string
-	cfg     device.Config
-	storage device.Storage
-	m       *device.Machine // nil while it is off
-	life    int             // grows with every restart
-	ids     int
-	conn    *conn
-	gaveUp  int64 // the last Subscribe call that the device closed by itself
+	w        *world
+	user     string
+	name     string
+	cfg      device.Config
+	storage  device.Storage
+	m        *conformance.Recorder // nil while it is off
+	tape     *conformance.Recorder // of the life before
+	scenario *conformance.Scenario // what it goes through; nil: not recorded
+	life     int                   // grows with every restart
+	ids      int
+	conn     *conn
+	gaveUp   int64 // the last Subscribe call that the device closed by itself
 
 	applied map[string]int64    // by chat: the version shown last
+	marked  map[string]readMark // by chat: what the user has read
 	sent    map[string]sentBy   // by client_message_id: what the app sent
 	acked   map[string]ackedAt  // what the server confirmed
 	refused map[string]struct{} // what the server refused
@@ -48,13 +52,15 @@ type ackedAt struct {
 func (w *world) newPhone(user string, n int) *phone {
 	d := &phone{
 		w: w, user: user, name: fmt.Sprintf("%s%d", user, n), storage: &client.Memory{},
-		applied: map[string]int64{}, sent: map[string]sentBy{}, acked: map[string]ackedAt{}, refused: map[string]struct{}{}, tries: map[string]int{},
+		applied: map[string]int64{}, sent: map[string]sentBy{}, acked: map[string]ackedAt{}, refused: map[string]struct{}{},
+		tries: map[string]int{}, marked: map[string]readMark{},
 	}
 	if w.bug.storage != nil {
 		d.storage = w.bug.storage(d.storage)
 	}
 	d.cfg = device.Config{
-		UserID: user, Clock: func() time.Time { return w.now }, Rand: func() float64 { return float64(1+w.choose.pick(4)) / 5 },
+		UserID: user, Clock: func() time.Time { return w.now },
+		Rand:     func() float64 { return float64(1+w.choose.pick(4)) / 5 },
 		NewID:    func() string { d.ids++; return fmt.Sprintf("%s-%d", d.name, d.ids) },
 		PageSize: []int32{100, 2, 3}[w.choose.pick(3)], SubscribeFirst: w.choose.chance(500),
 	}
@@ -62,6 +68,7 @@ func (w *world) newPhone(user string, n int) *phone {
 		d.cfg.Silence = time.Hour
 	}
 	w.phones = append(w.phones, d)
+	w.recording(d)
 	d.start()
 	return d
 }
@@ -72,7 +79,7 @@ func (d *phone) start() {
 		d.w.failf("load %s: %v", d.name, err)
 	}
 	d.life++
-	d.m = device.New(d.cfg, snapshot)
+	d.m = d.machine(device.New(d.cfg, snapshot))
 	clear(d.applied)
 	if d.w.trace != nil {
 		d.w.tracef("%s starts with token %q and %d chats", d.name, snapshot.Session.Token, len(snapshot.Chats))
@@ -84,7 +91,7 @@ func (d *phone) crash() {
 	if d.w.trace != nil {
 		d.w.tracef("%s crashes", d.name)
 	}
-	d.m, d.gaveUp = nil, 0
+	d.m, d.tape, d.gaveUp = nil, d.m, 0
 	d.life++
 	for _, c := range slices.Clone(d.w.conns) {
 		if c.d == d {
@@ -171,6 +178,10 @@ func (d *phone) call(c device.Call) {
 				d.result(life, c.ID, nil, unavailable)
 				return false
 			}
+			if r, ok := c.Request.(*deliveryv1.AckRequest); ok && len(r.GetReads()) > 0 && !conn.p.old {
+				conn.acknowledge(life, c, r)
+				return false
+			}
 			res, why := conn.control(c.Request)
 			d.result(life, c.ID, res, why)
 			return false
@@ -198,8 +209,11 @@ func (d *phone) call(c device.Call) {
 func (d *phone) request(p *process, life int, c device.Call) {
 	w := d.w
 	busy := ""
-	if r, ok := c.Request.(*messagev1.SendMessageRequest); ok {
+	switch r := c.Request.(type) {
+	case *messagev1.SendMessageRequest:
 		busy = r.GetChatId()
+	case *messagev1.MarkReadRequest: // a second one of the user would wait for the first
+		busy = d.user + " reads " + r.GetChatId()
 	}
 	w.spawn(p, "request of "+d.name, busy, func(ctx context.Context) {
 		began, generation := w.moment, w.generation
@@ -225,7 +239,8 @@ func (d *phone) request(p *process, life int, c device.Call) {
 			}
 			if generation == w.generation {
 				d.confirmed(c.Request, res)
-			} else if s, ok := c.Request.(*messagev1.SendMessageRequest); ok && (res != nil || !retried(why)) && d.m != nil && d.m.Session().Generation != w.generation {
+			} else if s, ok := c.Request.(*messagev1.SendMessageRequest); ok && (res != nil || !retried(why)) && d.m != nil &&
+				d.m.Session().Generation != w.generation {
 				delete(d.sent, s.GetClientMessageId()) // the device takes the promise of a store that is no more
 			}
 			d.result(life, c.ID, res, why)
@@ -254,8 +269,10 @@ func (d *phone) confirmed(req, res proto.Message) {
 	}
 	d.acked[s.GetClientMessageId()] = now
 	l := d.w.chat(s.GetChatId())
-	if m := l.message(r.GetSequence()); m == nil || m.GetClientMessageId() != s.GetClientMessageId() || m.GetMetadata().GetVersion() != r.GetVersion() {
-		d.w.failf("%s was promised sequence %d version %d for %s, where the log has %v", d.name, r.GetSequence(), r.GetVersion(), s.GetClientMessageId(), m)
+	if m := l.message(r.GetSequence()); m == nil || m.GetClientMessageId() != s.GetClientMessageId() ||
+		m.GetMetadata().GetVersion() != r.GetVersion() {
+		d.w.failf("%s was promised sequence %d version %d for %s, where the log has %v", d.name, r.GetSequence(),
+			r.GetVersion(), s.GetClientMessageId(), m)
 	}
 }
 
@@ -352,7 +369,16 @@ func (c *conn) pump() bool {
 		return false
 	}
 	w := c.w
-	first, shared, last := c.s.Take(1 + w.choose.pick(6))
+	most := 1 + w.choose.pick(6)
+	select {
+	case <-c.s.Ready(): // what nobody is woken for is lost
+		if w.bug.deaf && w.choose.chance(50) {
+			return false
+		}
+	default:
+		return false
+	}
+	first, shared, last := c.s.Take(most)
 	if len(shared) == 0 && !last {
 		return false
 	}

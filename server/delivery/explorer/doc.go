@@ -30,6 +30,9 @@
 // another one does: a crash has all streams synchronise that a lost delivery would
 // have left behind.
 //
+// In large worlds (TestLargeSchedules) every group has a crowd of 250 besides, so that a
+// creation is many plans, each of which concerns many.
+//
 // While it runs, a world checks every commit, every frame, every answer, every record
 // of the log and every step of every device against the log of commits. In the end
 // it stops making trouble, waits until nothing moves, and compares every device and

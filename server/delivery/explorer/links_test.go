@@ -220,7 +220,8 @@ func (s *spine) receipt(p *process, row table.UserChat, state *chatv1.MemberStat
 		if to == p || !s.serves(to, func(user string) bool { return user == row.UserID }) {
 			continue
 		}
-		if e, err := p.sender.Next(to.name, nil, []linkseq.Receipt{{UserID: row.UserID, ChatID: row.ChatID, State: state}}); err == nil {
+		if e, err := p.sender.Next(to.name, nil,
+			[]linkseq.Receipt{{UserID: row.UserID, ChatID: row.ChatID, State: state}}); err == nil {
 			s.put(p, to, e)
 		}
 	}
@@ -263,8 +264,10 @@ func (s *spine) onTheWay() bool {
 // spineActs are what happens to the durable path and the links, each as often as it
 // stands here.
 var spineActs = [][]func(*spine){
-	{(*spine).round, (*spine).round, (*spine).round, (*spine).round}, {(*spine).rebalance, (*spine).rebalance, (*spine).rebalance}, {(*spine).unlink},
-	{(*spine).lapse}, {(*spine).crashRelay, (*spine).crashRelay}, {(*spine).secondRelay}, {(*spine).crashFanout, (*spine).crashFanout},
+	{(*spine).round, (*spine).round, (*spine).round, (*spine).round},
+	{(*spine).rebalance, (*spine).rebalance, (*spine).rebalance}, {(*spine).unlink},
+	{(*spine).lapse}, {(*spine).crashRelay, (*spine).crashRelay}, {(*spine).secondRelay},
+	{(*spine).crashFanout, (*spine).crashFanout},
 	{(*spine).powerLoss}, {(*spine).back, (*spine).restore},
 }
 
@@ -390,7 +393,7 @@ func (s *spine) powerLoss() {
 
 // backup is the durable state at a moment.
 type backup struct {
-	store   *storetest.Map
+	store   *storetest.Memory
 	logs    map[string]*chatLog
 	chatIDs []string
 	rows    int

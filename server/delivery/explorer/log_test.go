@@ -144,10 +144,12 @@ func (w *world) record(p *store.Plan) {
 	}
 	head := table.HeadFrom(c.chat, w.peek(table.HeadKey(c.chat)))
 	if head.Version != int64(len(l.entries)) || head.Sequence != int64(len(l.bySequence)) {
-		w.failf("head of %s says version %d sequence %d after %d changes and %d messages", short(c.chat), head.Version, head.Sequence, len(l.entries), len(l.bySequence))
+		w.failf("head of %s says version %d sequence %d after %d changes and %d messages", short(c.chat), head.Version,
+			head.Sequence, len(l.entries), len(l.bySequence))
 	}
 	if head.MembershipVersion != c.membershipVersion {
-		w.failf("head of %s says membership version %d, its last event %d", short(c.chat), head.MembershipVersion, c.membershipVersion)
+		w.failf("head of %s says membership version %d, its last event %d", short(c.chat), head.MembershipVersion,
+			c.membershipVersion)
 	}
 	if len(c.targets) > 0 {
 		w.checkCount(l)

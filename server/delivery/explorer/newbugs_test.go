@@ -18,11 +18,12 @@ import (
 // read too early or without consistency.
 func init() {
 	bugs = append(bugs,
-		bug{name: "copies of the own state without revisions", frame: unrevised, answer: func(_ *world, _ string, res proto.Message) {
-			for _, s := range statesOf(res) {
-				s.Revision = 0
-			}
-		}},
+		bug{name: "copies of the own state without revisions", frame: unrevised,
+			answer: func(_ *world, _ string, res proto.Message) {
+				for _, s := range statesOf(res) {
+					s.Revision = 0
+				}
+			}},
 		bug{name: "receipts are lost and nobody notices", frame: func(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 			if f.GetReceipt() != nil {
 				return nil
@@ -46,7 +47,8 @@ func init() {
 		bug{name: "frames before what was read is on stable storage", noWait: true},
 		bug{name: "gaps are read without consistency", weak: func(t store.Table) bool { return t == store.Events }},
 		bug{name: "heads are read without consistency", weak: func(t store.Table) bool { return t == store.ChatCounters }},
-		bug{name: "users' rows are read without consistency", weak: func(t store.Table) bool { return t == store.DeliveryState }},
+		bug{name: "users' rows are read without consistency",
+			weak: func(t store.Table) bool { return t == store.DeliveryState }},
 		bug{name: "token without overlap", skewed: true, source: func(w *world, s delivery.Source) delivery.Source {
 			return &lateTokens{sourceOf{Source: s, w: w}}
 		}},
@@ -72,6 +74,10 @@ func statesOf(res proto.Message) (states []*chatv1.MemberState) {
 	case *deliveryv1.SyncResponse:
 		for _, ov := range r.GetChats() {
 			states = append(states, ov.GetState())
+		}
+	case *deliveryv1.AckResponse:
+		for _, o := range r.GetReads() {
+			states = append(states, o.GetState())
 		}
 	case *chatv1.GetChatResponse:
 		states = append(states, r.GetChat().GetState())

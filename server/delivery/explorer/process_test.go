@@ -33,11 +33,12 @@ type process struct {
 	name     string
 	dead     bool
 	draining bool
+	old      bool // of an earlier release: takes no marks with Acks
 	skew     time.Duration
 	chats    *chat.Service
 	view     *view.Reader
 	hub      *delivery.Hub
-	busy     map[string]bool // chats with a command under way: a second one would wait for the first
+	busy     map[string]bool // chats, and rows of readers, with a command under way: a second one would wait for it
 	working  int
 	sender   *linkseq.Sender   // with a spine
 	receiver *linkseq.Receiver // with a spine
@@ -48,16 +49,20 @@ type process struct {
 
 func (w *world) newProcess() *process {
 	w.made++
-	p := &process{w: w, name: fmt.Sprintf("p%d", w.made), busy: map[string]bool{}, repaired: len(w.commits)}
+	p := &process{w: w, name: fmt.Sprintf("p%d", w.made), busy: map[string]bool{}, repaired: len(w.commits),
+		old: w.made%4 == 0}
 	p.skew = w.anySkew()
 	clock := func() time.Time { return w.now.Add(p.skew) }
 	st := &stops{w: w, p: p}
 	stamps := timestamp.New(st, clock)
-	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Stamps: stamps, Lists: -1}) // calls never wait for each other
+	// calls never wait for each other
+	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Stamps: stamps,
+		Lists: -1})
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
-		Store: st, Clock: clock, Stamps: stamps, Generation: w.generation, Producer: p.name, NewID: w.newID(p), Sleep: st.sleep,
-		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk, Heads: 64,
+		Store: st, Clock: clock, Stamps: stamps, Generation: w.generation, Producer: p.name, NewID: w.newID(p),
+		Sleep:     st.sleep,
+		Committed: p.committed, Receipt: p.receipt, Chunk: w.chunk, Heads: 64, Members: 2 * len(w.crowd),
 	})
 	if err != nil {
 		w.failf("chat service: %v", err)
@@ -71,7 +76,8 @@ func (w *world) newProcess() *process {
 		source = w.bug.source(w, source)
 	}
 	p.hub, err = delivery.New(delivery.Config{
-		Generation: w.generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil), Delivered: p.chats.Delivered,
+		Generation: w.generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil),
+		Delivered: p.chats.Delivered,
 		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: sendqueue.Limits{Frames: w.maxFrames}, Durable: durable,
 	})
 	if err != nil {
@@ -142,7 +148,7 @@ func (p *process) receipt(row table.UserChat, head table.Head) {
 	}
 	w, state := p.w, p.view.State(head, row)
 	if w.current != nil {
-		w.current.owes = ""
+		w.current.owes = slices.DeleteFunc(w.current.owes, func(user string) bool { return user == row.UserID })
 	}
 	if w.spine != nil {
 		w.spine.receipt(p, row, state)
@@ -173,6 +179,13 @@ func (w *world) cutUser(user string, p *process) {
 		if c.d.user == user && (p == nil || c.p == p) {
 			c.cut()
 		}
+	}
+}
+
+// cutUsers breaks all streams of users.
+func (w *world) cutUsers(users []string) {
+	for _, user := range users {
+		w.cutUser(user, nil)
 	}
 }
 
@@ -266,10 +279,12 @@ func (p *process) serve(ctx context.Context, user string, req proto.Message) (pr
 		return reply(p.view.Changes(ctx, user, r))
 	case *messagev1.SendMessageRequest:
 		s, err := p.chats.Send(ctx, chat.Send{
-			Caller: user, ChatID: r.GetChatId(), ClientMessageID: r.GetClientMessageId(), Content: r.GetContent(), ContentType: int64(r.GetContentType()),
+			Caller: user, ChatID: r.GetChatId(), ClientMessageID: r.GetClientMessageId(), Content: r.GetContent(),
+			ContentType: int64(r.GetContentType()),
 		})
 		return reply(&messagev1.SendMessageResponse{
-			MessageId: s.MessageID, Sequence: s.Sequence, Version: s.Version, CreatedAt: timestamppb.New(time.UnixMilli(s.CreatedAt)), ClientMessageId: s.ClientMessageID,
+			MessageId: s.MessageID, Sequence: s.Sequence, Version: s.Version,
+			CreatedAt: timestamppb.New(time.UnixMilli(s.CreatedAt)), ClientMessageId: s.ClientMessageID,
 		}, err)
 	case *messagev1.MarkReadRequest:
 		out, err := p.chats.MarkRead(ctx, chat.MarkRead{Caller: user, ChatID: r.GetChatId(), Sequence: r.GetSequence()})

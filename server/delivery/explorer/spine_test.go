@@ -15,7 +15,6 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
-	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	repair "github.com/parley-chat/parley/workers/fanout"
 	"github.com/parley-chat/parley/workers/relay"
@@ -65,7 +64,7 @@ type record struct {
 }
 
 var serde = sync.OnceValues(func() (*event.Serde, error) {
-	ids, err := registry.New(storetest.NewMap(time.Now)).Events(context.Background())
+	ids, err := registry.New(storetest.NewMemory(time.Now)).Events(context.Background())
 	if err != nil {
 		return nil, err
 	}
@@ -76,9 +75,11 @@ var silent = slog.New(slog.DiscardHandler)
 
 func newSpine(w *world) *spine {
 	s := &spine{
-		w: w, parts: map[kafka.Partition]*part{}, events: map[string]event.Event{}, base: map[string]int64{}, wires: map[wireKey]*wire{}, linkNow: epoch,
+		w: w, parts: map[kafka.Partition]*part{}, events: map[string]event.Event{}, base: map[string]int64{},
+		wires: map[wireKey]*wire{}, linkNow: epoch,
 		fencing: w.choose.chance(500), syncing: w.choose.chance(500), lossy: []int{20, 0, 150, 0}[w.choose.pick(4)],
-		hidden: []int{20, 0, 100, 0}[w.choose.pick(4)], quiet: w.choose.chance(400), share: 250, acts: some(w.choose, spineActs, 500),
+		hidden: []int{20, 0, 100, 0}[w.choose.pick(4)], quiet: w.choose.chance(400), share: 250,
+		acts: some(w.choose, spineActs, 500),
 	}
 	if s.lossy >= 150 && s.quiet {
 		s.unmet = 300
@@ -93,6 +94,10 @@ type relayHost struct {
 	fence   int
 	running bool
 	again   time.Time // when the next cycle is worth it
+
+	mu        sync.Mutex // the relay deletes rows by many batches at once
+	unwritten uint64     // which batches of the deletion fail; 0: none
+	deleted   int        // rows, in the present cycle
 }
 
 func (s *spine) newRelay() {
@@ -105,7 +110,8 @@ func (s *spine) newRelay() {
 		w.failf("serde: %v", err)
 	}
 	h.relay, err = relay.New(relay.Config{
-		Store: &outboxStore{stops: stops{w: w, p: h.p}}, Serde: codec, Clock: func() time.Time { return w.now }, Logger: silent, MaxBatch: 3, MaxNudges: 16,
+		Store: &outboxStore{stops: stops{w: w, p: h.p}, h: h}, Serde: codec, Clock: func() time.Time { return w.now },
+		Logger: silent, MaxBatch: 3, MaxNudges: 16,
 		Publish: func(_ context.Context, records []*kafka.Record) error { return s.publish(h, records) },
 		Flush: func(context.Context) error {
 			st := stops{w: w, p: h.p}
@@ -115,7 +121,11 @@ func (s *spine) newRelay() {
 			if !w.bug.unstable {
 				s.sync()
 			}
-			return nil
+			h.unwritten = 0
+			if w.trouble(w.faulty) {
+				h.unwritten = uint64(w.choose.next())
+			}
+			return st.seldom()
 		},
 	})
 	if err != nil {
@@ -140,8 +150,11 @@ func (s *spine) cycle(h *relayHost) bool {
 	}
 	h.running = true
 	s.w.spawn(h.p, "cycle of "+h.p.name, "", func(ctx context.Context) {
+		h.deleted = 0
 		err := h.relay.Cycle(ctx)
-		h.running = false
+		if h.running = false; h.deleted > 0 && s.w.trace != nil {
+			s.w.tracef("%s has deleted %d rows", h.p.name, h.deleted)
+		}
 		h.again = s.w.now.Add(600 * time.Millisecond)
 		if err != nil {
 			if s.w.trace != nil {
@@ -237,67 +250,6 @@ func (s *spine) checkOrder(p *part, topic string, e event.Event) {
 			s.w.failf("%s of %s is published before version %d", topic, short(id), at)
 		}
 	}
-}
-
-// outboxStore is a relay's way to the store. Empty shards make no stop: there are
-// too many of them.
-type outboxStore struct{ stops }
-
-// seldom pauses now and then: a relay that stopped at every call would be far behind
-// when the trouble ends.
-func (s *stops) seldom() error {
-	if !s.w.choose.chance(300) {
-		if s.p.dead || s.w.over {
-			return store.ErrClosed
-		}
-		return nil
-	}
-	return s.stop()
-}
-
-func (o *outboxStore) Query(ctx context.Context, q store.Query) (store.Page, error) {
-	if err := o.begin(); err != nil {
-		return store.Page{}, err
-	}
-	page, err := o.w.store.Query(ctx, q)
-	switch whole := q.From == ""; {
-	case q.Table != store.Outbox:
-	case whole && o.w.bug.noSweep:
-		page.Rows = nil
-	case !whole && o.w.bug.missedRow && len(page.Rows) > 1:
-		page.Rows = page.Rows[1:]
-	}
-	if len(page.Rows) == 0 {
-		return page, err
-	}
-	if o.w.trace != nil {
-		o.w.tracef("%s queries %s %s: %d", o.p.name, q.Table, q.PK, len(page.Rows))
-	}
-	if stopped := o.seldom(); stopped != nil {
-		return store.Page{}, stopped
-	}
-	return page, err
-}
-
-// BatchWrite implements store.Store.
-func (o *outboxStore) BatchWrite(ctx context.Context, writes []store.Write) error {
-	if err := o.begin(); err != nil {
-		return err
-	}
-	n := 0
-	for _, wr := range writes {
-		if o.w.peek(wr.Key) != nil {
-			n++
-		}
-	}
-	o.w.spine.rows -= n
-	if o.w.trace != nil {
-		o.w.tracef("%s deletes %d rows", o.p.name, n)
-	}
-	if err := o.w.store.BatchWrite(ctx, writes); err != nil {
-		return err
-	}
-	return o.seldom()
 }
 
 // fanout is a worker that tells hubs of what is in the log.

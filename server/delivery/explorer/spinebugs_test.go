@@ -17,38 +17,47 @@ func init() {
 		bug{name: "row deleted before its records are on stable storage", spine: true, unstable: true},
 		bug{name: "nudge out of order, and the outbox shows no earlier row", spine: true, missedRow: true},
 		bug{name: "sweep that skips rows", spine: true, noSweep: true},
-		bug{name: "commit before Deliver", from: 68900, spine: true, tune: tuned(0, 0, (*spine).rebalance), commitFirst: true},
-		bug{name: "rebalance that goes on at the end of a partition", from: 20300, spine: true, tune: tuned(0, 0, (*spine).rebalance), newest: true},
+		bug{name: "commit before Deliver", from: 72900, spine: true, tune: tuned(0, 0, (*spine).rebalance),
+			commitFirst: true},
+		bug{name: "rebalance that goes on at the end of a partition", from: 20300, spine: true,
+			tune: tuned(0, 0, (*spine).rebalance), newest: true},
 		bug{name: "dirty not set", spine: true, tune: tuned(50, 100), noDirty: true},
 		bug{name: "skip without new epoch", spine: true, tune: tuned(0, 300), noSkip: true},
-		bug{name: "silence not noticed", from: 53700, spine: true, tune: tuned(0, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout), noTick: true},
-		bug{name: "sender that was never heard of not missed", from: 205400, spine: true, tune: unmeeting, noList: true},
+		bug{name: "silence not noticed", from: 64200, spine: true,
+			tune: tuned(0, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout), noTick: true},
+		bug{name: "sender that was never heard of not missed", from: 241500, spine: true, tune: unmeeting, noList: true},
 		bug{name: "lease not renewed but streams kept", spine: true, tune: tuned(0, 0, (*spine).lapse), keepLease: true},
-		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 300), envelope: func(_ *world, _ *process, e *linkseq.Envelope) { e.Epoch = 1 }},
-		bug{name: "number jump ignored", from: 17400, spine: true, tune: tuned(100, 0), envelope: func(_ *world, to *process, e *linkseq.Envelope) {
-			if to.numbers == nil {
-				to.numbers = map[string]uint64{}
-			}
-			if !e.Keepalive() {
-				to.numbers[e.From]++
-			}
-			e.Number = to.numbers[e.From]
-		}},
-		bug{name: "old generation delivered", from: 10700, spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore), envelope: func(w *world, _ *process, e *linkseq.Envelope) {
-			e.Generation = w.generation
-			for i := range e.Deliveries {
-				e.Deliveries[i].Generation = w.generation
-			}
-		}},
-		bug{name: "re-sync without refreshing joined_sequence", spine: true, tune: flipping, source: func(w *world, s delivery.Source) delivery.Source {
-			return &firstRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string]table.UserChat{}}
-		}},
-		bug{name: "re-sync that reads the user's rows once and for all", spine: true, tune: tuned(20, 20, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
-			return &onceRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string][]table.UserChat{}}
-		}},
-		bug{name: "re-sync that compares with old heads", from: 17900, spine: true, tune: tuned(20, 20, (*spine).lapse), source: func(w *world, s delivery.Source) delivery.Source {
-			return &onceHeads{sourceOf: sourceOf{Source: s, w: w}, heads: map[string]*table.Head{}}
-		}},
+		bug{name: "epoch jump ignored", spine: true, tune: tuned(0, 300),
+			envelope: func(_ *world, _ *process, e *linkseq.Envelope) { e.Epoch = 1 }},
+		bug{name: "number jump ignored", from: 24200, spine: true, tune: tuned(100, 0),
+			envelope: func(_ *world, to *process, e *linkseq.Envelope) {
+				if to.numbers == nil {
+					to.numbers = map[string]uint64{}
+				}
+				if !e.Keepalive() {
+					to.numbers[e.From]++
+				}
+				e.Number = to.numbers[e.From]
+			}},
+		bug{name: "old generation delivered", from: 10700, spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore),
+			envelope: func(w *world, _ *process, e *linkseq.Envelope) {
+				e.Generation = w.generation
+				for i := range e.Deliveries {
+					e.Deliveries[i].Generation = w.generation
+				}
+			}},
+		bug{name: "re-sync without refreshing joined_sequence", spine: true, tune: flipping,
+			source: func(w *world, s delivery.Source) delivery.Source {
+				return &firstRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string]table.UserChat{}}
+			}},
+		bug{name: "re-sync that reads the user's rows once and for all", spine: true, tune: tuned(20, 20, (*spine).lapse),
+			source: func(w *world, s delivery.Source) delivery.Source {
+				return &onceRows{sourceOf: sourceOf{Source: s, w: w}, rows: map[string][]table.UserChat{}}
+			}},
+		bug{name: "re-sync that compares with old heads", from: 17900, spine: true, tune: tuned(20, 20, (*spine).lapse),
+			source: func(w *world, s delivery.Source) delivery.Source {
+				return &onceHeads{sourceOf: sourceOf{Source: s, w: w}, heads: map[string]*table.Head{}}
+			}},
 	)
 }
 
@@ -69,7 +78,8 @@ func unmeeting(s *spine) {
 // flipping is a world of memberships that end and begin, and of streams that break.
 func flipping(s *spine) {
 	w := s.w
-	w.acts = slices.Concat(actsOf(0), slices.Repeat([]func(*world){(*world).actFlip, (*world).actCut, (*world).actSend}, 6))
+	w.acts = slices.Concat(actsOf(0), slices.Repeat([]func(*world){(*world).actFlip, (*world).actCut, (*world).actSend},
+		6))
 }
 
 func actsOf(group int) []func(*world) { return acts[group] }

@@ -122,8 +122,8 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	}
 	if err == nil {
 		s.w.record(&p)
-		if user := ownChange(p); s.w.current != nil && user != "" {
-			s.w.current.owes = user
+		if users := ownChange(p); s.w.current != nil && users != nil {
+			s.w.current.owes = users
 		}
 	}
 	made := s.w.moment
@@ -140,18 +140,18 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	return err
 }
 
-// ownChange returns the user whose own row a plan changes without an event that tells of
-// it; empty for other plans.
-func ownChange(p store.Plan) (user string) {
+// ownChange returns the users whose own rows a plan changes without an event that tells of
+// it; none for other plans.
+func ownChange(p store.Plan) (users []string) {
 	for _, wr := range p.Writes {
 		switch wr.Key.Table {
 		case store.Events:
-			return ""
+			return nil
 		case store.DeliveryState:
-			user = wr.Key.PK
+			users = append(users, wr.Key.PK)
 		}
 	}
-	return user
+	return users
 }
 
 func planString(p store.Plan) string {
@@ -229,7 +229,7 @@ func (s *stops) underWay() error {
 var seenWeak atomic.Bool
 
 // from is where a read goes: to the store, or to a replica.
-func (s *stops) from(t store.Table, c store.Consistency) *storetest.Map {
+func (s *stops) from(t store.Table, c store.Consistency) *storetest.Memory {
 	if s.w.bug.weak != nil && s.w.bug.weak(t) {
 		c = store.Eventual
 	}

@@ -27,7 +27,7 @@ type world struct {
 	kind   string   // of what was wrong
 
 	now        time.Time
-	store      *storetest.Map
+	store      *storetest.Memory
 	spine      *spine // nil: a network that brings everything in the end
 	generation string
 	calm       bool // no more trouble
@@ -41,6 +41,7 @@ type world struct {
 	maxFrames, maxRecent  int
 
 	users     []string
+	crowd     []string // in large worlds, who is in every group besides
 	processes []*process
 	phones    []*phone
 	conns     []*conn
@@ -56,9 +57,9 @@ type world struct {
 	logs    map[string]*chatLog
 	chatIDs []string
 	commits []commit
-	moment  int            // number of commits
-	synced  int            // how many of them are on stable storage, and may be shown
-	replica *storetest.Map // what reads answer that need not be consistent; nil: nobody asks
+	moment  int               // number of commits
+	synced  int               // how many of them are on stable storage, and may be shown
+	replica *storetest.Memory // what reads answer that need not be consistent; nil: nobody asks
 }
 
 // item is something that may happen. It happens again later if run returns true.
@@ -76,7 +77,7 @@ type running struct {
 	busy    string   // chat whose queue the task is in
 	created []string // chats that the task created
 	rows    map[store.Key]store.Item
-	owes    string    // user whose mark it wrote without telling the hubs
+	owes    []string  // users whose rows it wrote without telling the hubs
 	until   time.Time // with a plan made: when the wait is over at the latest
 }
 
@@ -170,8 +171,8 @@ func (w *world) resume(t *running) (more bool) {
 	for _, id := range t.created {
 		delete(t.p.busy, id)
 	}
-	if t.owes != "" && t.label != "work" { // watermarks are told to nobody
-		w.cutUser(t.owes, nil)
+	if t.label != "work" { // watermarks are told to nobody
+		w.cutUsers(t.owes)
 	}
 	w.pool.put(t.co)
 	w.tasks = slices.DeleteFunc(w.tasks, func(o *running) bool { return o == t })
@@ -214,24 +215,23 @@ var (
 
 // newWorld makes the processes, users and first chats of a schedule.
 func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
-	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{}, labels: map[string]uint64{}, generation: "g1"}
+	w := &world{ctx: context.Background(), choose: c, pool: pool, bug: b, now: epoch, logs: map[string]*chatLog{},
+		labels: map[string]uint64{}, generation: "g1"}
 	if trace {
 		w.trace = []string{}
 	}
 	w.choose.begin()
-	w.store = storetest.NewMap(func() time.Time { return w.now })
+	w.store = storetest.NewMemory(func() time.Time { return w.now })
 	w.lossy = []int{100, 0, 300}[w.choose.pick(3)]
 	w.faulty = []int{0, 0, 30}[w.choose.pick(3)]
 	w.tardy = []int{0, 100, 400}[w.choose.pick(3)]
 	w.acting = []int{80, 40, 160}[w.choose.pick(3)]
-	w.chunk = 1 + w.choose.pick(3)
+	w.enlarge(1 + w.choose.pick(3))
 	if durable := w.choose.chance(500); b.spine || (durable && b.name == "") {
 		w.spine = newSpine(w)
 	}
 	w.acts = some(w.choose, acts, 700)
-	if b.skewed {
-		w.tardy, w.acts = 400, slices.Concat(actsOf(0), slices.Repeat([]func(*world){(*world).actTime, (*world).actSkew, (*world).actCut}, 4))
-	}
+	w.lean()
 	if b.tune != nil {
 		b.tune(w.spine)
 	}
@@ -248,26 +248,28 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 	}
 	w.users = allUsers[:2+w.choose.pick(3)]
 	first := w.processes[0]
-	for _, u := range w.users {
+	for _, u := range slices.Concat(w.users, w.crowd) {
 		if err := first.chats.EnsureUser(w.ctx, u); err != nil {
 			w.failf("user: %v", err)
 		}
 	}
 	for n := 1 + w.choose.pick(2); n > 0; n-- {
 		w.creations++
-		if w.choose.chance(250) {
-			_, err := first.chats.CreateDirect(w.ctx, chat.CreateDirect{Caller: w.users[0], Other: w.users[1], History: w.history()})
+		if b.direct || w.choose.chance(250) {
+			_, err := first.chats.CreateDirect(w.ctx,
+				chat.CreateDirect{Caller: w.users[0], Other: w.users[1], History: w.history()})
 			w.must(err)
 			continue
 		}
 		_, err := first.chats.CreateGroup(w.ctx, chat.CreateGroup{
-			Caller: w.users[0], Name: "g", Members: w.users[1 : 1+w.choose.pick(len(w.users)-1)+1], History: w.history(),
+			Caller: w.users[0], Name: "g", Members: w.firstMembers(), History: w.history(),
 		})
 		w.must(err)
 	}
 	for _, id := range w.chatIDs {
 		for n := w.choose.pick(7); n > 2; n-- {
-			_, err := first.chats.Send(w.ctx, chat.Send{Caller: w.users[0], ChatID: id, Content: "before", ContentType: 1, ClientMessageID: fmt.Sprint("b", n)})
+			_, err := first.chats.Send(w.ctx,
+				chat.Send{Caller: w.users[0], ChatID: id, Content: "before", ContentType: 1, ClientMessageID: fmt.Sprint("b", n)})
 			w.must(err)
 		}
 	}
@@ -287,6 +289,7 @@ func newWorld(c *chooser, pool *tasks, b *bug, trace bool) *world {
 			w.newPhone(u, 2)
 		}
 	}
+	w.crowdPhones()
 	for _, d := range w.phones {
 		for _, id := range w.chatIDs {
 			if w.choose.chance(700) {
@@ -341,10 +344,9 @@ func (w *world) step() {
 		return
 	}
 	n -= len(w.phones)
-	switch p := w.processes[n/2]; {
-	case n%2 == 0:
+	if p := w.processes[n/2]; n%2 == 0 {
 		p.work()
-	default:
+	} else {
 		p.repair()
 	}
 }

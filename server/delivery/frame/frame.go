@@ -32,7 +32,8 @@ type Chat = unique.Handle[string]
 type Frame struct {
 	pb   *deliveryv1.Frame
 	size int
-	chat Chat // of a message
+	chat Chat  // of a message
+	seq  int64 // of a message
 
 	wireOnce, jsonOnce sync.Once
 	wire, json         []byte
@@ -45,8 +46,8 @@ const overhead = 256
 // New makes a frame; text is about how many bytes of text it holds.
 func New(pb *deliveryv1.Frame, text int) *Frame {
 	f := &Frame{pb: pb, size: overhead + text}
-	if pb.GetMessage() != nil {
-		f.chat = unique.Make(pb.GetChatId())
+	if m := pb.GetMessage(); m != nil {
+		f.chat, f.seq = unique.Make(pb.GetChatId()), m.GetSequence()
 	}
 	return f
 }
@@ -54,7 +55,7 @@ func New(pb *deliveryv1.Frame, text int) *Frame {
 // Message returns chat and sequence of the message that the frame brings; without
 // one, the sequence is 0.
 func (f *Frame) Message() (chat Chat, sequence int64) {
-	return f.chat, f.pb.GetMessage().GetSequence()
+	return f.chat, f.seq
 }
 
 // Proto returns the frame as a message, which must not be changed.
@@ -90,6 +91,7 @@ func (f *Frame) JSON() ([]byte, error) {
 // Effect is what an event does to the membership of its target.
 type Effect uint8
 
+// The effects.
 const (
 	None Effect = iota
 	Added
@@ -129,6 +131,7 @@ func Of(e event.Event, after int64) *Frame {
 			ClientMessageId: e.GetClientMessageId(),
 			CreatedAt:       e.GetCreatedAt(),
 			Version:         pb.Version,
+			ServiceId:       e.GetMetadata().GetServiceId(),
 		}}
 	case *eventv1.MembershipChanged:
 		pb.Body = &deliveryv1.Frame_Membership{Membership: membershipChange(e, pb.Version)}
@@ -176,6 +179,7 @@ func membershipChange(e *eventv1.MembershipChanged, version int64) *messagev1.Me
 		MemberCount: e.GetMemberCountAfter(),
 		ChangedAt:   e.GetChangedAt(),
 		Version:     version,
+		ServiceId:   e.GetMetadata().GetServiceId(),
 	}
 }
 
@@ -229,6 +233,12 @@ func Heartbeat(token string) *Frame {
 // Receipt has a user's own state in a chat.
 func Receipt(chatID string, state *chatv1.MemberState) *Frame {
 	return New(&deliveryv1.Frame{ChatId: chatID, Body: &deliveryv1.Frame_Receipt{Receipt: state}}, 0)
+}
+
+// Profile says that a person has a newer profile.
+func Profile(user string, version int64) *Frame {
+	return New(&deliveryv1.Frame{Body: &deliveryv1.Frame_Profile{
+		Profile: &deliveryv1.ProfileChanged{UserId: user, Version: version}}}, 0)
 }
 
 // End closes a stream.

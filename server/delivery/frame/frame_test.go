@@ -22,14 +22,18 @@ func events() []event.Event {
 	return []event.Event{
 		&eventv1.ChatCreated{Metadata: md(1, 1), ChatId: "c", CreatedBy: "ann", MemberCount: 1, CreatedAt: at},
 		&eventv1.MembershipChanged{
-			Metadata: md(2, 2), ChatId: "c", UserId: "bob", ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED, Role: 1, ChangedAt: at,
+			Metadata: md(2, 2), ChatId: "c", UserId: "bob",
+			ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ADDED, Role: 1, ChangedAt: at,
 		},
-		&eventv1.MessagePersisted{Metadata: md(3, 2), ChatId: "c", Sequence: 1, SenderId: "ann", Content: "grüß", ClientMessageId: "x", CreatedAt: at},
+		&eventv1.MessagePersisted{Metadata: md(3, 2), ChatId: "c", Sequence: 1, SenderId: "ann", Content: "grüß",
+			ClientMessageId: "x", CreatedAt: at},
 		&eventv1.MembershipChanged{
-			Metadata: md(4, 3), ChatId: "c", UserId: "bob", ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED, Role: 2, ChangedAt: at,
+			Metadata: md(4, 3), ChatId: "c", UserId: "bob",
+			ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_ROLE_CHANGED, Role: 2, ChangedAt: at,
 		},
 		&eventv1.MembershipChanged{
-			Metadata: md(5, 4), ChatId: "c", UserId: "bob", ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED, Role: 2, ChangedAt: at,
+			Metadata: md(5, 4), ChatId: "c", UserId: "bob",
+			ChangeType: eventv1.MembershipChangeType_MEMBERSHIP_CHANGE_TYPE_REMOVED, Role: 2, ChangedAt: at,
 		},
 		&eventv1.ChatUpdated{Metadata: md(6, 5), ChatId: "c", Name: "n", MemberCount: 1, UpdatedAt: at},
 	}
@@ -42,7 +46,8 @@ func TestFramesOfEvents(t *testing.T) {
 			t.Errorf("%T is %v", e, f)
 		}
 	}
-	if m := Of(events()[2], 2).Proto().GetMessage(); m.GetContent() != "grüß" || m.GetSequence() != 1 || m.GetVersion() != 3 || m.GetClientMessageId() != "x" {
+	if m := Of(events()[2], 2).Proto().GetMessage(); m.GetContent() != "grüß" || m.GetSequence() != 1 ||
+		m.GetVersion() != 3 || m.GetClientMessageId() != "x" {
 		t.Errorf("message %v", m)
 	}
 	if m := Of(events()[4], 4).Proto().GetMembership(); m.GetRole() != 0 || m.GetUserId() != "bob" {
@@ -53,7 +58,7 @@ func TestFramesOfEvents(t *testing.T) {
 // One encoding serves all streams: it must be what the generated code would send.
 func TestEncodings(t *testing.T) {
 	frames := []*Frame{
-		Head("c", 9, 3, nil), Left("c", "ann", 0), Reset("c", 4), Heartbeat("t"), Receipt("c", nil),
+		Head("c", 9, 3, nil), Left("c", "ann", 0), Reset("c", 4), Heartbeat("t"), Receipt("c", nil), Profile("ann", 3),
 		End(deliveryv1.EndCode_END_CODE_DRAIN, time.Second, "t"), Hello(&deliveryv1.Hello{StreamId: "s"}),
 	}
 	for i, e := range events() {
@@ -96,12 +101,14 @@ func TestEffects(t *testing.T) {
 		target     string
 		effect     Effect
 		membership bool
-	}{{"ann", Added, true}, {"bob", Added, true}, {"", None, false}, {"", None, true}, {"bob", Removed, true}, {"", None, true}}
+	}{{"ann", Added, true}, {"bob", Added, true}, {"", None, false}, {"", None, true}, {"bob", Removed, true},
+		{"", None, true}}
 	var changes []*Change
 	for i, e := range events() {
 		c := NewChange(e)
 		changes = append(changes, c)
-		if c.Target != want[i].target || c.Effect != want[i].effect || c.Membership != want[i].membership || c.Version != int64(i)+1 {
+		if c.Target != want[i].target || c.Effect != want[i].effect || c.Membership != want[i].membership ||
+			c.Version != int64(i)+1 {
 			t.Errorf("%T: %+v, want %+v", e, c, want[i])
 		}
 		f := c.Frame()

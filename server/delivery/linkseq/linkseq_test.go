@@ -9,6 +9,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -26,31 +27,20 @@ func (h *fakeHub) InvalidateAll()                             { h.dirty++ }
 func one(version int64) []delivery.Delivery {
 	return []delivery.Delivery{{ChatID: "c", Version: version}}
 }
-func must[T any](t *testing.T) func(v T, err error) T {
-	t.Helper()
-	return func(v T, err error) T { t.Helper(); ok(t, err); return v }
-}
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func pair(t *testing.T) (*Sender, *Receiver, *fakeHub) {
 	t.Helper()
 	h := &fakeHub{}
 	r, err := NewReceiver(ReceiverConfig{Generation: "g1", Hub: h})
-	ok(t, err)
+	testkit.Must(t, err)
 	return NewSender("p1", "g1"), r, h
 }
 
 func TestGaps(t *testing.T) {
 	next := func(t *testing.T, s *Sender, v int64) Envelope {
 		t.Helper()
-		return must[Envelope](t)(s.Next("r", one(v), nil))
+		return testkit.Value(s.Next("r", one(v), nil))(t)
 	}
-	beat := func(t *testing.T, s *Sender) Envelope { t.Helper(); return must[Envelope](t)(s.Keepalive("r")) }
+	beat := func(t *testing.T, s *Sender) Envelope { t.Helper(); return testkit.Value(s.Keepalive("r"))(t) }
 	for _, c := range []struct {
 		name  string
 		run   func(t *testing.T, s *Sender, got func(Envelope))
@@ -127,13 +117,13 @@ func TestGaps(t *testing.T) {
 		{"goodbye after something was lost", func(t *testing.T, s *Sender, got func(Envelope)) {
 			got(next(t, s, 1))
 			next(t, s, 2)
-			got(must[Envelope](t)(s.Close("r")))
+			got(testkit.Value(s.Close("r"))(t))
 		}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, r, h := pair(t)
 			s.Open("r")
-			c.run(t, s, func(e Envelope) { t.Helper(); ok(t, r.Receive(e, start)) })
+			c.run(t, s, func(e Envelope) { t.Helper(); testkit.Must(t, r.Receive(e, start)) })
 			if h.dirty != c.dirty {
 				t.Errorf("marked dirty %d times, want %d", h.dirty, c.dirty)
 			}
@@ -144,10 +134,10 @@ func TestGaps(t *testing.T) {
 func TestEverythingIsHandedOver(t *testing.T) {
 	s, r, h := pair(t)
 	s.Open("r")
-	a := must[Envelope](t)(s.Next("r", one(1), nil))
-	b := must[Envelope](t)(s.Next("r", one(2), []Receipt{{UserID: "u", ChatID: "c"}}))
+	a := testkit.Value(s.Next("r", one(1), nil))(t)
+	b := testkit.Value(s.Next("r", one(2), []Receipt{{UserID: "u", ChatID: "c"}}))(t)
 	for _, e := range []Envelope{b, a} {
-		ok(t, r.Receive(e, start))
+		testkit.Must(t, r.Receive(e, start))
 	}
 	if fmt.Sprint(h.delivered) != "[2 1]" || h.receipts != 1 || h.dirty != 1 {
 		t.Errorf("delivered %v, %d receipts, %d marks", h.delivered, h.receipts, h.dirty)
@@ -160,8 +150,8 @@ func TestEverythingIsHandedOver(t *testing.T) {
 func TestSilence(t *testing.T) {
 	s, r, h := pair(t)
 	other := NewSender("p2", "g1")
-	ok(t, r.Receive(s.Open("r"), start))
-	ok(t, r.Receive(other.Open("r"), start.Add(10*time.Second)))
+	testkit.Must(t, r.Receive(s.Open("r"), start))
+	testkit.Must(t, r.Receive(other.Open("r"), start.Add(10*time.Second)))
 	r.Tick(start.Add(14 * time.Second))
 	if h.dirty != 0 {
 		t.Fatal("lost before its time")
@@ -170,13 +160,13 @@ func TestSilence(t *testing.T) {
 	if h.dirty != 1 || r.Stats().Senders != 1 || r.Stats().Lost != 1 {
 		t.Fatalf("%d marks, %+v", h.dirty, r.Stats())
 	}
-	ok(t, r.Receive(must[Envelope](t)(other.Close("r")), start.Add(16*time.Second)))
+	testkit.Must(t, r.Receive(testkit.Value(other.Close("r"))(t), start.Add(16*time.Second)))
 	r.Tick(start.Add(time.Hour))
 	if h.dirty != 1 || r.Stats().Senders != 0 {
 		t.Fatalf("after a goodbye: %d marks, %+v", h.dirty, r.Stats())
 	}
 	// It was only slow, and sends on where it was.
-	ok(t, r.Receive(must[Envelope](t)(s.Next("r", one(1), nil)), start.Add(time.Hour)))
+	testkit.Must(t, r.Receive(testkit.Value(s.Next("r", one(1), nil))(t), start.Add(time.Hour)))
 	if h.dirty != 1 {
 		t.Fatal("marked although nothing is missing")
 	}
@@ -185,9 +175,9 @@ func TestSilence(t *testing.T) {
 func TestTooManySenders(t *testing.T) {
 	h := &fakeHub{}
 	r, err := NewReceiver(ReceiverConfig{Generation: "g1", Hub: h, MaxSenders: 2})
-	ok(t, err)
+	testkit.Must(t, err)
 	for i := range 3 {
-		ok(t, r.Receive(NewSender(fmt.Sprint("p", i), "g1").Open("r"), start.Add(time.Duration(i))))
+		testkit.Must(t, r.Receive(NewSender(fmt.Sprint("p", i), "g1").Open("r"), start.Add(time.Duration(i))))
 	}
 	if h.dirty != 1 || r.Stats().Senders != 2 || r.senders["p0"] != nil {
 		t.Errorf("%d marks, %+v", h.dirty, r.Stats())
@@ -203,7 +193,8 @@ func TestRefused(t *testing.T) {
 		{Envelope{}, ErrEnvelope},
 		{Envelope{From: "p", Generation: "g1"}, ErrEnvelope},
 		{Envelope{From: "p", Generation: "g1", Epoch: 1, Deliveries: one(1)}, ErrEnvelope},
-		{Envelope{From: "p", Generation: "g1", Epoch: 1, Number: 1, Deliveries: make([]delivery.Delivery, MaxDeliveries+1)}, ErrEnvelope},
+		{Envelope{From: "p", Generation: "g1", Epoch: 1, Number: 1, Deliveries: make([]delivery.Delivery, MaxDeliveries+1)},
+			ErrEnvelope},
 		{Envelope{From: "p", Generation: "g1", Epoch: 1, Number: 1, Receipts: make([]Receipt, MaxReceipts+1)}, ErrEnvelope},
 		{Envelope{From: "p", Generation: "g0", Epoch: 7, Number: 7, Deliveries: one(1)}, ErrGeneration},
 	} {
@@ -233,12 +224,12 @@ func TestNothingIsMissedUnnoticed(t *testing.T) {
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		s, r, h := pair(t)
-		ok(t, r.Receive(s.Open("r"), start))
+		testkit.Must(t, r.Receive(s.Open("r"), start))
 		var way []Envelope
 		missing := map[int64]bool{}
 		dirty, version := 0, int64(0)
 		receive := func(e Envelope) {
-			ok(t, r.Receive(e, start))
+			testkit.Must(t, r.Receive(e, start))
 			for _, d := range e.Deliveries {
 				delete(missing, d.Version)
 			}
@@ -252,9 +243,9 @@ func TestNothingIsMissedUnnoticed(t *testing.T) {
 			case n < 4:
 				version++
 				missing[version] = true
-				way = append(way, must[Envelope](t)(s.Next("r", one(version), nil)))
+				way = append(way, testkit.Value(s.Next("r", one(version), nil))(t))
 			case n < 5:
-				way = append(way, must[Envelope](t)(s.Keepalive("r")))
+				way = append(way, testkit.Value(s.Keepalive("r"))(t))
 			case n < 6:
 				version++
 				missing[version] = true
@@ -272,7 +263,7 @@ func TestNothingIsMissedUnnoticed(t *testing.T) {
 				}
 			}
 		}
-		receive(must[Envelope](t)(s.Keepalive("r")))
+		receive(testkit.Value(s.Keepalive("r"))(t))
 		if len(missing) > 0 {
 			t.Fatalf("seed %d: %v never arrived, and nobody noticed", seed, missing)
 		}
@@ -289,9 +280,9 @@ func TestExpect(t *testing.T) {
 	}{
 		{"heard of as soon as it is listed", func(t *testing.T, s *Sender, r *Receiver) {
 			r.Expect([]string{"p1"}, at(0))
-			ok(t, r.Receive(s.Open("r"), at(1)))
+			testkit.Must(t, r.Receive(s.Open("r"), at(1)))
 			for i := 2; i < 60; i += 2 {
-				ok(t, r.Receive(must[Envelope](t)(s.Keepalive("r")), at(i)))
+				testkit.Must(t, r.Receive(testkit.Value(s.Keepalive("r"))(t), at(i)))
 				r.Expect([]string{"p1"}, at(i))
 			}
 		}, 0},
@@ -308,20 +299,21 @@ func TestExpect(t *testing.T) {
 		{"gone in good order", func(t *testing.T, s *Sender, r *Receiver) {
 			r.Expect([]string{"p1"}, at(0))
 			s.Open("r")
-			ok(t, r.Receive(must[Envelope](t)(s.Close("r")), at(1)))
+			testkit.Must(t, r.Receive(testkit.Value(s.Close("r"))(t), at(1)))
 			r.Expect([]string{"p1"}, at(2)) // its lease is given up later
 			r.Expect([]string{"p1"}, at(40))
 			r.Expect(nil, at(41))
 		}, 0},
-		{"falls silent while it is listed: noticed at once, and as long as it lasts", func(t *testing.T, s *Sender, r *Receiver) {
-			ok(t, r.Receive(s.Open("r"), at(0)))
-			for i := 1; i <= 46; i++ {
-				r.Tick(at(i))
-				r.Expect([]string{"p1"}, at(i))
-			}
-		}, 3},
+		{"falls silent while it is listed: noticed at once, and as long as it lasts",
+			func(t *testing.T, s *Sender, r *Receiver) {
+				testkit.Must(t, r.Receive(s.Open("r"), at(0)))
+				for i := 1; i <= 46; i++ {
+					r.Tick(at(i))
+					r.Expect([]string{"p1"}, at(i))
+				}
+			}, 3},
 		{"one that falls silent and is gone counts once", func(t *testing.T, s *Sender, r *Receiver) {
-			ok(t, r.Receive(s.Open("r"), at(0)))
+			testkit.Must(t, r.Receive(s.Open("r"), at(0)))
 			r.Expect([]string{"p1"}, at(1))
 			r.Expect(nil, at(10))
 			r.Tick(at(15))

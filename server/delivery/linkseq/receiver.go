@@ -95,7 +95,8 @@ func (r *Receiver) Stats() Stats {
 // the hub's streams are invalidated first. Once it returns nil, the sender need not
 // send the envelope again. Errors: ErrEnvelope, ErrGeneration.
 func (r *Receiver) Receive(e Envelope, now time.Time) error {
-	if e.From == "" || e.Epoch == 0 || (e.Number == 0 && !e.Keepalive()) || len(e.Deliveries) > MaxDeliveries || len(e.Receipts) > MaxReceipts {
+	if e.From == "" || e.Epoch == 0 || (e.Number == 0 && !e.Keepalive()) || len(e.Deliveries) > MaxDeliveries ||
+		len(e.Receipts) > MaxReceipts {
 		return ErrEnvelope
 	}
 	gap, err := r.accept(&e, now)
@@ -166,7 +167,8 @@ func (r *Receiver) makeRoom() bool {
 	}
 	oldest := ""
 	for from, h := range r.senders {
-		if o := r.senders[oldest]; o == nil || h.lastSeen.Before(o.lastSeen) || h.lastSeen.Equal(o.lastSeen) && from < oldest {
+		if o := r.senders[oldest]; o == nil || h.lastSeen.Before(o.lastSeen) || h.lastSeen.Equal(o.lastSeen) &&
+			from < oldest {
 			oldest = from
 		}
 	}

@@ -71,7 +71,8 @@ func (e *Envelope) Keepalive() bool { return len(e.Deliveries) == 0 && len(e.Rec
 
 // String describes the envelope without its content.
 func (e *Envelope) String() string {
-	return fmt.Sprintf("%s %d/%d (%d deliveries, %d receipts, closing %t)", e.From, e.Epoch, e.Number, len(e.Deliveries), len(e.Receipts), e.Closing)
+	return fmt.Sprintf("%s %d/%d (%d deliveries, %d receipts, closing %t)", e.From, e.Epoch, e.Number, len(e.Deliveries),
+		len(e.Receipts), e.Closing)
 }
 
 // Errors of links.

@@ -3,7 +3,8 @@
 //
 // It owns positions, the bounds of the queue, and the lease that acknowledgements
 // make; it does not own what is sent, nor what becomes of a stream that is too
-// slow. A Queue starts no goroutine and is safe for use by many.
+// slow. A Queue starts no goroutine and is safe for use by many, of which one takes. A
+// frame that passes through it costs no memory.
 package sendqueue
 
 import (
@@ -32,12 +33,13 @@ type Queue struct {
 	ready  chan struct{}
 
 	mu      sync.Mutex
-	queue   []*frame.Frame
-	bytes   int // size of queue
+	queue   ring[*frame.Frame]
+	bytes   int            // size of queue
+	taken   []*frame.Frame // what Take returned last, to be used again
 	sent    int64
-	ended   bool // nothing can follow what is in queue
-	unacked ring // the last frames sent: up to position sent
-	size    int  // of unacked
+	ended   bool       // nothing can follow what is in queue
+	unacked ring[sent] // the last frames sent: up to position sent
+	size    int        // of unacked
 	leased  bool
 	acked   int64
 	ackedAt time.Time
@@ -50,15 +52,26 @@ const maxRemembered = 512
 // New makes an empty mailbox.
 func New(limits *Limits) *Queue { return &Queue{limits: limits, ready: make(chan struct{}, 1)} }
 
+// sent is what is remembered of a frame until it is acknowledged. Its position is
+// not: a ring holds the last ones, without a gap.
+type sent struct {
+	chat     frame.Chat
+	sequence int64 // 0: not a message
+	size     uint32
+}
+
+func (s sent) bytes() int { return int(s.size) }
+
 // Push queues a frame. full reports that there is no room; the frame is not queued
-// then, nor after the end.
+// then, nor after the end. Whoever takes is woken by [Queue.Signal], once all frames that
+// belong together are queued: they go out in one response.
 func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.ended:
 		return false, false
-	case len(m.queue) >= m.limits.Frames, m.bytes+f.Size() > m.limits.Bytes:
+	case m.queue.len() >= m.limits.Frames, m.bytes+f.Size() > m.limits.Bytes:
 		return false, true
 	}
 	m.append(f)
@@ -66,13 +79,19 @@ func (m *Queue) Push(f *frame.Frame) (queued, full bool) {
 }
 
 // Heartbeat queues a heartbeat, which does not count against the bounds, unless something
-// is waiting anyway.
+// is waiting anyway. It is the sign that the stream is idle: what is kept for frames that
+// may come goes.
 func (m *Queue) Heartbeat(f *frame.Frame) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.ended && len(m.queue) == 0 {
-		m.append(f)
+	if m.ended || m.queue.len() > 0 {
+		return
 	}
+	m.queue.release()
+	m.unacked.release()
+	m.taken = nil
+	m.append(f)
+	m.Signal()
 }
 
 // Close queues the last frame; nil closes without one.
@@ -84,17 +103,18 @@ func (m *Queue) Close(last *frame.Frame) {
 	}
 	if last != nil {
 		m.append(last)
+		m.Signal()
 	}
 	m.ended = true
 }
 
 func (m *Queue) append(f *frame.Frame) {
-	m.queue = append(m.queue, f)
+	m.queue.push(f)
 	m.bytes += f.Size()
-	m.signal()
 }
 
-func (m *Queue) signal() {
+// Signal wakes whoever takes.
+func (m *Queue) Signal() {
 	select {
 	case m.ready <- struct{}{}:
 	default:
@@ -109,27 +129,33 @@ func (m *Queue) Ready() <-chan struct{} { return m.ready }
 const maxTaken = 1 << 20
 
 // Take dequeues the next frames, at most max and about 1 MiB, and returns the position
-// of the first. ended is true if nothing will follow them.
+// of the first. ended is true if nothing will follow them. The slice is valid until the
+// next call.
 func (m *Queue) Take(max int) (first int64, frames []*frame.Frame, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, size := 0, 0
-	for n < min(max, len(m.queue)) && (n == 0 || size+m.queue[n].Size() <= maxTaken) {
-		size += m.queue[n].Size()
-		n++
+	clear(m.taken) // which would hold them longer than they are needed
+	first, frames = m.sent+1, m.taken[:0]
+	if n := min(max, m.queue.len()); n > cap(frames) {
+		frames = make([]*frame.Frame, 0, (n+leastRing-1)&^(leastRing-1))
 	}
-	first, frames = m.sent+1, m.queue[:n:n]
-	if m.queue = m.queue[n:]; len(m.queue) == 0 {
-		m.queue = nil
-	} else {
-		m.signal()
-	}
-	for _, f := range frames {
+	for size := 0; len(frames) < max && m.queue.len() > 0; {
+		if size += m.queue.at(0).Size(); len(frames) > 0 && size > maxTaken {
+			break
+		}
+		f := m.queue.pop()
+		frames = append(frames, f)
 		m.sent++
 		m.bytes -= f.Size()
 		m.remember(f)
 	}
-	return first, frames, m.ended && len(m.queue) == 0
+	if m.queue.len() > 0 {
+		m.Signal()
+	}
+	if m.taken = frames; cap(frames) > keptRing {
+		m.taken = nil
+	}
+	return first, frames, m.ended && m.queue.len() == 0
 }
 
 func (m *Queue) remember(f *frame.Frame) {

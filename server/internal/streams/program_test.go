@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
 // build builds the server once for all tests.
@@ -45,6 +46,7 @@ func (e *buildError) Error() string { return e.err.Error() + ": " + e.output }
 type program struct {
 	testing.TB
 	dir, addr string
+	more      []string // flags
 	key       *auth.Key
 	cmd       *exec.Cmd
 	gone      chan struct{}
@@ -74,9 +76,9 @@ func (l *tail) String() string {
 var listening = regexp.MustCompile(`listening on http://(\S+),`)
 
 // start starts the server on a new data directory.
-func start(t testing.TB) *program {
+func start(t testing.TB, more ...string) *program {
 	t.Helper()
-	p := &program{TB: t, dir: t.TempDir()}
+	p := &program{TB: t, dir: t.TempDir(), more: more}
 	p.run("127.0.0.1:0")
 	key, err := auth.ReadKey(filepath.Join(p.dir, "auth.key"))
 	p.must(err)
@@ -93,9 +95,12 @@ func start(t testing.TB) *program {
 // run starts the process and waits until it listens.
 func (p *program) run(listen string) {
 	p.Helper()
+	racetest.SkipProgram(p)
 	path, err := build()
 	p.must(err)
-	p.cmd = exec.Command(path, "--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir", p.dir)
+	p.cmd = exec.Command(path, append([]string{"--listen", listen, "--kafka-listen", "127.0.0.1:0",
+		"--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--topic-creators", "alice", "--data-dir", p.dir,
+		"--limits", "off", "--max-streams-per-user", "1000"}, p.more...)...)
 	p.cmd.Stderr = &p.log
 	stdout, err := p.cmd.StdoutPipe()
 	p.must(err)

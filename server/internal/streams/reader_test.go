@@ -36,7 +36,8 @@ var readers = []reader{
 	{"gRPC-Web over h2c", connectReader(true, connect.WithGRPCWeb())},
 	{"gRPC by connect over h2c", connectReader(true, connect.WithGRPC())},
 	{"grpc-go", grpcReader()},
-	{"grpc-go with pings", grpcReader(grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))},
+	{"grpc-go with pings", grpcReader(
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))},
 	{"server-sent events over HTTP/1.1", eventReader(false)},
 	{"server-sent events over h2c", eventReader(true)},
 }
@@ -62,7 +63,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-func connectReader(h2 bool, opts ...connect.ClientOption) func(context.Context, string, string, func(*deliveryv1.Frame)) error {
+func connectReader(
+	h2 bool, opts ...connect.ClientOption,
+) func(context.Context, string, string, func(*deliveryv1.Frame)) error {
 	return func(ctx context.Context, base, token string, take func(*deliveryv1.Frame)) error {
 		tr := newTransport(h2)
 		defer tr.CloseIdleConnections()
@@ -71,7 +74,10 @@ func connectReader(h2 bool, opts ...connect.ClientOption) func(context.Context, 
 }
 
 // follow reads a stream by connect on a transport.
-func follow(ctx context.Context, tr http.RoundTripper, base, token string, take func(*deliveryv1.Frame), opts ...connect.ClientOption) error {
+func follow(
+	ctx context.Context, tr http.RoundTripper, base, token string, take func(*deliveryv1.Frame),
+	opts ...connect.ClientOption,
+) error {
 	c := deliveryv1connect.NewDeliveryServiceClient(&http.Client{Transport: bearer{token, tr}}, base, opts...)
 	stream, err := c.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
 	if err != nil {
@@ -98,7 +104,8 @@ func grpcReader(opts ...grpc.DialOption) func(context.Context, string, string, f
 		}
 		defer conn.Close()
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, deliveryv1connect.DeliveryServiceSubscribeProcedure)
+		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
+			deliveryv1connect.DeliveryServiceSubscribeProcedure)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,8 @@ import (
 func (p *program) send(ctx context.Context, addr, chat, content, key string) error {
 	token := p.token("alice")
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/api/v1/chats/"+chat+"/messages", strings.NewReader(`{"content":"`+content+`"}`))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/api/v1/chats/"+chat+"/messages",
+			strings.NewReader(`{"content":"`+content+`"}`))
 		if err != nil {
 			return err
 		}
@@ -64,11 +65,12 @@ func TestResumeByCurl(t *testing.T) {
 	sending.Go(func() {
 		<-f.live // before that, messages only show in the chat's head
 		for i := range messages {
-			if failed = p.send(ctx, addr, chat, fmt.Sprint("m", i), fmt.Sprintf("3b241101-e2bb-4255-8caf-%012d", i)); failed != nil {
+			if failed = p.send(ctx, addr, chat, fmt.Sprint("m", i),
+				fmt.Sprintf("3b241101-e2bb-4255-8caf-%012d", i)); failed != nil {
 				return
 			}
 			sent <- i
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // the kills come among the messages, not after them
 		}
 	})
 	var killing sync.WaitGroup
@@ -173,7 +175,7 @@ func (f *follower) curl(ctx context.Context, addr, token string) {
 	if err != nil && ctx.Err() == nil {
 		f.t.Logf("stream ended: %v", err)
 	}
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // a client's pause before it connects again
 }
 
 var errAll = fmt.Errorf("all is there")
@@ -186,11 +188,13 @@ func TestCurlShowsEvents(t *testing.T) {
 	defer cancel()
 	for _, version := range []string{"--http1.1", "--http2-prior-knowledge"} {
 		var out bytes.Buffer
-		cmd := exec.CommandContext(ctx, "curl", "-sN", version, "-i", "-H", "Authorization: Bearer "+p.token("bob"), "-m", "1", "http://"+p.addr+"/api/v1/stream")
+		cmd := exec.CommandContext(ctx, "curl", "-sN", version, "-i", "-H", "Authorization: Bearer "+p.token("bob"), "-m",
+			"1", "http://"+p.addr+"/api/v1/stream")
 		cmd.Stdout = &out
 		_ = cmd.Run() // it ends by its own limit
 		text := strings.ToLower(out.String())
-		for _, want := range []string{"content-type: text/event-stream", "\nretry: 1000\nid: ", "\ndata: {", `"heartbeat":{"token":"`, "}\n\n"} {
+		for _, want := range []string{"content-type: text/event-stream", "\nretry: 1000\nid: ", "\ndata: {",
+			`"heartbeat":{"token":"`, "}\n\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: no %q in %s", version, want, text)
 			}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,7 +44,8 @@ func TestStuckReader(t *testing.T) {
 	}
 	var all []*stuck
 	for _, h2 := range []bool{false, true} {
-		s := &stuck{name: map[bool]string{false: "HTTP/1.1", true: "h2c"}[h2], tr: newTransport(h2), live: make(chan struct{}, 100)}
+		s := &stuck{name: map[bool]string{false: "HTTP/1.1", true: "h2c"}[h2], tr: newTransport(h2),
+			live: make(chan struct{}, 100)}
 		defer s.tr.CloseIdleConnections()
 		dial := (&net.Dialer{}).DialContext
 		s.tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -53,7 +55,8 @@ func TestStuckReader(t *testing.T) {
 			}
 			return c, err
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.addr+deliveryv1connect.DeliveryServiceSubscribeProcedure, strings.NewReader("\x00\x00\x00\x00\x00"))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost,
+			"http://"+p.addr+deliveryv1connect.DeliveryServiceSubscribeProcedure, strings.NewReader("\x00\x00\x00\x00\x00"))
 		p.must(err)
 		req.Header.Set("Content-Type", "application/connect+proto")
 		res, err := bearer{p.token("bob"), s.tr}.RoundTrip(req)
@@ -75,7 +78,7 @@ func TestStuckReader(t *testing.T) {
 	}
 	chat := p.group([]string{"bob"})
 	p.flood(chat)
-	time.Sleep(15 * time.Second) // nobody reads meanwhile
+	time.Sleep(15 * time.Second) // nobody reads for longer than the 10 s in which a write must end
 	for _, s := range all {
 		n, err := io.Copy(io.Discard, s.body)
 		if err == nil || ctx.Err() != nil {
@@ -105,11 +108,13 @@ func TestFrozenPeer(t *testing.T) {
 	var block strings.Builder
 	enc := hpack.NewEncoder(&block)
 	for _, f := range [][2]string{
-		{":method", "GET"}, {":scheme", "http"}, {":path", "/api/v1/stream"}, {":authority", p.addr}, {"authorization", "Bearer " + p.token("bob")},
+		{":method", "GET"}, {":scheme", "http"}, {":path", "/api/v1/stream"}, {":authority", p.addr},
+		{"authorization", "Bearer " + p.token("bob")},
 	} {
 		p.must(enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
 	}
-	p.must(framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true}))
+	p.must(framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block.String()), EndStream: true,
+		EndHeaders: true}))
 	p.must(c.SetReadDeadline(time.Now().Add(time.Minute)))
 	data, pings := 0, 0
 	for {
@@ -149,7 +154,8 @@ func TestRequestWithoutEnd(t *testing.T) {
 			go func() { _, _ = w.Write(make([]byte, 5)) }() // a whole message, and then nothing
 			tr := newTransport(h2)
 			defer tr.CloseIdleConnections()
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+deliveryv1connect.DeliveryServiceSubscribeProcedure, r)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+p.addr+deliveryv1connect.DeliveryServiceSubscribeProcedure, r)
 			p.must(err)
 			req.Header.Set("Content-Type", "application/connect+proto")
 			res, err := bearer{p.token("bob"), tr}.RoundTrip(req)
@@ -168,7 +174,7 @@ func TestRequestWithoutEnd(t *testing.T) {
 // connection serves calls later than that.
 func TestConnectionAfterAStream(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	p := start(t, "--max-streams-per-user", "5")
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("HTTP/2 ", h2), func(t *testing.T) {
 			t.Parallel()
@@ -177,10 +183,11 @@ func TestConnectionAfterAStream(t *testing.T) {
 			defer tr.CloseIdleConnections()
 			ended := make(chan error, 1)
 			live := make(chan struct{})
+			opened := sync.OnceFunc(func() { close(live) })
 			go func() {
 				ended <- follow(t.Context(), tr, "http://"+p.addr, p.token(user), func(f *deliveryv1.Frame) {
-					if f.GetHeartbeat() != nil {
-						close(live)
+					if f.GetHeartbeat() != nil { // the first of several, if the others come late
+						opened()
 					}
 				})
 			}()
@@ -189,7 +196,7 @@ func TestConnectionAfterAStream(t *testing.T) {
 			defer others.CloseIdleConnections()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			for range 10 { // the eleventh stream of a user ends the first
+			for range 10 { // the sixth stream of a user ends the first
 				go func() {
 					_ = follow(ctx, others, "http://"+p.addr, p.token(user), func(*deliveryv1.Frame) {})
 				}()
@@ -197,9 +204,10 @@ func TestConnectionAfterAStream(t *testing.T) {
 			if err := <-ended; connect.CodeOf(err) != connect.CodeResourceExhausted {
 				t.Fatal(err)
 			}
-			time.Sleep(11 * time.Second)
+			time.Sleep(11 * time.Second) // longer than the 10 s of the last write's limit
 			reused := false
-			ctx = httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+			ctx = httptrace.WithClientTrace(t.Context(),
+				&httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
 			c := deliveryv1connect.NewDeliveryServiceClient(&http.Client{Transport: bearer{p.token(user), tr}}, "http://"+p.addr)
 			if _, err := c.Sync(ctx, &deliveryv1.SyncRequest{}); err != nil || !reused {
 				t.Errorf("%v, connection reused: %t", err, reused)

@@ -18,13 +18,13 @@ import (
 	"github.com/parley-chat/parley/server/view"
 )
 
-// world is a process on the map engine, without goroutines: store, chats, hub.
-type world struct {
+// harness is a process on the map engine, without goroutines: store, chats, hub.
+type harness struct {
 	t     testing.TB
 	ctx   context.Context
 	now   time.Time
 	ids   atomic.Int64
-	store *storetest.Map
+	store *storetest.Memory
 	chats *chat.Service
 	view  *view.Reader
 	hub   *delivery.Hub
@@ -33,17 +33,17 @@ type world struct {
 	commits []delivery.Delivery
 }
 
-func newWorld(t testing.TB, change func(*delivery.Config)) *world {
+func newHarness(t testing.TB, change func(*delivery.Config)) *harness {
 	t.Helper()
-	w := &world{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w := &harness{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return w.now }
 	id := func(prefix string) string { return fmt.Sprintf("%s%026d", prefix, w.ids.Add(1)) }
-	st := storetest.NewMap(clock)
+	st := storetest.NewMemory(clock)
 	w.store = st
 	w.view = view.New(view.Config{Store: st, Generation: "g1", TokenKey: make([]byte, view.KeySize), Clock: clock})
 	var err error
 	w.chats, err = chat.New(w.ctx, chat.Config{
-		Store: st, Clock: clock, Generation: "g1", Producer: "p1", NewID: id,
+		Store: st, Clock: clock, Generation: "g1", Producer: "p1", NewID: id, Members: 1000,
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
 			w.commits = append(w.commits, d)
@@ -51,7 +51,8 @@ func newWorld(t testing.TB, change func(*delivery.Config)) *world {
 		},
 	})
 	w.must(err)
-	cfg := delivery.Config{Generation: "g1", Process: "p1", Source: w.view, Clock: clock, NewID: id, Delivered: w.chats.Delivered}
+	cfg := delivery.Config{Generation: "g1", Process: "p1", Source: w.view, Clock: clock, NewID: id,
+		Delivered: w.chats.Delivered}
 	if change != nil {
 		change(&cfg)
 	}
@@ -64,32 +65,35 @@ func newWorld(t testing.TB, change func(*delivery.Config)) *world {
 	return w
 }
 
-func (w *world) must(err error) {
+func (w *harness) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) change(op chat.Operation, c chat.MemberChange) {
+func (w *harness) change(op chat.Operation, c chat.MemberChange) {
 	w.t.Helper()
 	_, err := w.chats.Change(w.ctx, op, c)
 	w.must(err)
 }
 
-func (w *world) group(history table.History, members ...string) string {
+func (w *harness) group(history table.History, members ...string) string {
 	w.t.Helper()
-	c, err := w.chats.CreateGroup(w.ctx, chat.CreateGroup{Caller: members[0], Name: "g", Members: members[1:], History: history})
+	c, err := w.chats.CreateGroup(w.ctx,
+		chat.CreateGroup{Caller: members[0], Name: "g", Members: members[1:], History: history})
 	w.must(err)
 	return c.ChatID
 }
 
 // put writes the rows of a chat of a user, one of very many.
-func (w *world) put(i int, user string) {
+func (w *harness) put(i int, user string) {
 	w.t.Helper()
 	id, at := fmt.Sprintf("chat_%026d", i*7919), w.now.UnixMilli()
-	head := table.Head{Version: 100, Sequence: 90, MembershipVersion: 10, ChangedAt: at, LastSender: "ann", LastPreview: "The last message."}
-	c := table.Chat{Type: table.Group, Name: "A group", Status: table.Active, History: table.All, CreatedBy: "ann", MemberCount: 9, Version: 10}
+	head := table.Head{Version: 100, Sequence: 90, MembershipVersion: 10, ChangedAt: at, LastSender: "ann",
+		LastPreview: "The last message."}
+	c := table.Chat{Type: table.Group, Name: "A group", Status: table.Active, History: table.All, CreatedBy: "ann",
+		MemberCount: 9, Version: 10}
 	row := table.UserChat{History: table.All, JoinedVersion: 5, ReadSequence: 80, ChangedAt: at}
 	w.must(w.store.BatchWrite(w.ctx, []store.Write{
 		{Op: store.OpPut, Key: table.HeadKey(id), Item: head.Item()},
@@ -98,14 +102,14 @@ func (w *world) put(i int, user string) {
 	}))
 }
 
-func (w *world) send(user, chatID, text string) {
+func (w *harness) send(user, chatID, text string) {
 	w.t.Helper()
 	_, err := w.chats.Send(w.ctx, chat.Send{Caller: user, ChatID: chatID, Content: text})
 	w.must(err)
 }
 
 // performWork performs the hub's work until there is none.
-func (w *world) performWork() {
+func (w *harness) performWork() {
 	w.t.Helper()
 	for range 10_000 {
 		work, wait, ok := w.hub.Work(w.now)
@@ -124,7 +128,7 @@ func (w *world) performWork() {
 // device is the simplest client: it applies frames by the rule and keeps texts
 // by sequence. Chats are cached from the start, at version 0.
 type device struct {
-	w       *world
+	w       *harness
 	s       *delivery.Stream
 	version map[string]int64
 	newest  map[string]int64
@@ -137,7 +141,7 @@ type device struct {
 	frames  []*deliveryv1.Frame
 }
 
-func (w *world) open(user, token string, known ...*deliveryv1.KnownChat) *device {
+func (w *harness) open(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
 	d := w.register(user, token, known...)
 	for done := false; !done; {
@@ -149,11 +153,13 @@ func (w *world) open(user, token string, known ...*deliveryv1.KnownChat) *device
 	return d
 }
 
-func (w *world) register(user, token string, known ...*deliveryv1.KnownChat) *device {
+func (w *harness) register(user, token string, known ...*deliveryv1.KnownChat) *device {
 	w.t.Helper()
-	s, err := w.hub.Open(w.ctx, delivery.OpenParams{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour), Token: token, Known: known})
+	s, err := w.hub.Open(w.ctx, delivery.OpenParams{UserID: user, SessionID: "s", ExpiresAt: w.now.Add(time.Hour),
+		Token: token, Known: known})
 	w.must(err)
-	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, shown: map[string]int64{}, texts: map[string][]string{}, left: map[string]bool{}, next: 1}
+	d := &device{w: w, s: s, version: map[string]int64{}, newest: map[string]int64{}, shown: map[string]int64{},
+		texts: map[string][]string{}, left: map[string]bool{}, next: 1}
 	for _, k := range known {
 		d.version[k.ChatId] = k.Version
 	}
@@ -219,7 +225,8 @@ func (d *device) user() string { return delivery.UserOf(d.s) }
 func (d *device) fetch(chatID string) {
 	d.w.t.Helper()
 	for d.version[chatID] < d.newest[chatID] {
-		r, err := d.w.view.Changes(d.w.ctx, d.user(), &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: d.version[chatID]})
+		r, err := d.w.view.Changes(d.w.ctx, d.user(),
+			&messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: d.version[chatID]})
 		d.w.must(err)
 		for _, c := range r.GetChanges() {
 			if m := c.GetMessage(); m != nil {
@@ -240,7 +247,8 @@ func (d *device) agrees(chatID string) {
 	d.fetch(chatID)
 	var want []string
 	for more, after := true, int64(0); more; {
-		r, err := d.w.view.Messages(d.w.ctx, d.user(), &messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: &after, PageSize: 100})
+		r, err := d.w.view.Messages(d.w.ctx, d.user(),
+			&messagev1.ListMessagesRequest{ChatId: chatID, AfterSequence: &after, PageSize: 100})
 		d.w.must(err)
 		for _, m := range r.GetMessages() {
 			want, after = append(want, m.GetContent()), m.GetSequence()

@@ -1,0 +1,152 @@
+package streamwriter
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// A response waits only if at least four came just before it; under load they are two
+// milliseconds apart.
+func TestPace(t *testing.T) {
+	var p Pace
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range 100 { // one every two milliseconds, for as long as it goes
+		if wait := p.wait(now); wait > 0 {
+			t.Fatalf("response %d waits for %v", i, wait)
+		}
+		p.Spend(now)
+		now = now.Add(2 * time.Millisecond)
+	}
+	now = now.Add(time.Second)
+	var waits []time.Duration
+	for range 8 { // eight at once
+		wait := p.wait(now)
+		waits = append(waits, wait)
+		now = now.Add(wait)
+		p.Spend(now)
+	}
+	for i, wait := range waits {
+		if want := i > 4; (wait > 0) != want {
+			t.Errorf("response %d of a burst waits for %v", i+1, wait)
+		}
+		if wait > 2*time.Millisecond {
+			t.Errorf("response %d waits for %v", i+1, wait)
+		}
+	}
+	if wait := p.wait(now.Add(time.Second)); wait > 0 {
+		t.Errorf("a lone one waits for %v", wait)
+	}
+	now = now.Add(time.Hour)
+	for range 500 { // a stream catches up: nothing waits
+		p.Spend(now)
+		now = now.Add(200 * time.Microsecond)
+	}
+	if wait := p.wait(now); wait > 2*time.Millisecond {
+		t.Errorf("the first after a catch-up waits for %v", wait)
+	}
+}
+
+// pieces is a writer that says how it was written to.
+type pieces struct {
+	http.ResponseWriter
+	writes  []string
+	flushes int
+	err     error
+}
+
+func (p *pieces) Write(b []byte) (int, error) {
+	p.writes = append(p.writes, string(b))
+	return len(b), p.err
+}
+
+func (p *pieces) FlushError() error {
+	p.flushes++
+	return p.err
+}
+
+// What is written before a flush is one piece; an error of the server stands for all that
+// follows, and what was written last is not lost when the handler returns.
+func TestCollected(t *testing.T) {
+	in := &pieces{ResponseWriter: httptest.NewRecorder()}
+	long := bytes.Repeat([]byte("x"), 100<<10)
+	var failed error
+	only := func(procedure string) bool { return procedure == "/p" }
+	Collect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out, ok := r.Context().Value(collectorKey{}).(*collector)
+		if !ok || out != w {
+			t.Fatal("the handler does not find its response")
+		}
+		flush := func() { w.(http.Flusher).Flush() }
+		write := func(b []byte) {
+			if n, err := w.Write(b); n != len(b) || err != nil {
+				t.Errorf("%d bytes: %v", n, err)
+			}
+		}
+		write([]byte("a"))
+		write([]byte("b"))
+		flush()
+		flush()
+		write(long)
+		flush()
+		if out.buffer != nil {
+			t.Error("memory is held between responses")
+		}
+		write([]byte("c"))
+		in.err = errors.New("broken")
+		flush()
+		_, failed = w.Write([]byte("d"))
+		in.err, out.err = nil, nil
+		write([]byte("e"))
+	}), only).ServeHTTP(in, httptest.NewRequest(http.MethodPost, "/p", nil))
+	if failed == nil {
+		t.Error("a write after a failure succeeds")
+	}
+	if got := len(in.writes); got != 4 || in.writes[0] != "ab" || in.writes[1] != string(long) || in.writes[2] != "c" ||
+		in.writes[3] != "e" || in.flushes != 4 {
+		t.Errorf("%d writes, %d flushes", got, in.flushes)
+	}
+	Collect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if w != http.ResponseWriter(in) {
+			t.Error("another procedure's answer is collected")
+		}
+	}), only).ServeHTTP(in, httptest.NewRequest(http.MethodPost, "/q", nil))
+}
+
+// sends notes what is sent, and what had reached the client by then.
+type sends struct {
+	w  http.ResponseWriter
+	in *pieces
+}
+
+func (s sends) ResponseHeader() http.Header { return s.w.Header() }
+
+func (s sends) Send(m any) error {
+	_, err := s.w.Write([]byte(m.(string)))
+	s.w.(http.Flusher).Flush()
+	return err
+}
+
+// Responses that are sent together leave in one piece.
+func TestResponsesLeaveTogether(t *testing.T) {
+	in := &pieces{ResponseWriter: httptest.NewRecorder()}
+	Collect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out := New(r.Context(), sends{w, in})
+		defer out.Close()
+		for _, err := range []error{out.Send("a", "b", "c"), out.Send("d")} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		in.err = errors.New("broken")
+		if out.Send("e") == nil {
+			t.Error("a send to a broken connection succeeds")
+		}
+	}), func(string) bool { return true }).ServeHTTP(in, httptest.NewRequest(http.MethodPost, "/p", nil))
+	if len(in.writes) != 3 || in.writes[0] != "abc" || in.writes[1] != "d" {
+		t.Errorf("written: %q", in.writes)
+	}
+}
