@@ -13,7 +13,8 @@ import (
 // windows and a ping to measure its bandwidth for a frame of data, the body of a request
 // for an answer. What remains is for whoever sends frames and makes the server answer
 // nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty DATA, and
-// requests that are reset at once.
+// requests that are reset at once. Who has shown a token does not pay for data that may
+// hold a message: on a stream of requests there may be many to an answer.
 const (
 	burst     = 2_000 // frames of a connection at its beginning, or after a pause
 	perSecond = 200   // more of them
@@ -21,9 +22,11 @@ const (
 	perData   = 3     // at most, for each frame of data sent
 	dataShare = 64    // bytes of data sent for which there is one frame
 	maxEarned = 1 << 18
+	envelope  = 5 // bytes that a message has at least
 )
 
-// Conn is a guarded connection. It has one reader, and one writer at a time.
+// Conn is a guarded connection. It has one reader, and one writer at a time. A client of
+// HTTP/2 that does not take what is written to it is cut.
 type Conn struct {
 	net.Conn
 	guard *Guard
@@ -35,7 +38,8 @@ type Conn struct {
 	since  time.Time // when it was filled up
 
 	// Of the writer.
-	out frames
+	out   frames
+	limit WriteLimit
 
 	http2  atomic.Bool
 	earned atomic.Int64
@@ -67,6 +71,7 @@ func (c *Conn) evict() {
 
 // Close implements net.Conn.
 func (c *Conn) Close() error {
+	c.limit.Close()
 	c.guard.mu.Lock()
 	c.guard.remove(c)
 	c.guard.mu.Unlock()
@@ -95,6 +100,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 			break
 		}
 		rest = left
+		if f.kind == frameData && f.length >= envelope && c.authenticated.Load() {
+			continue
+		}
 		if !c.pay() {
 			c.cut(f)
 			return 0, net.ErrClosed
@@ -106,13 +114,27 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Bounds of a write to an HTTP/2 connection. All its streams wait for it.
+const (
+	writeTime = 20 * time.Second
+	writeSize = 64 << 10 // bytes that have this time: who takes them, however slowly, is not cut
+)
+
 // Write implements net.Conn.
-func (c *Conn) Write(b []byte) (int, error) {
-	if c.http2.Load() {
-		c.out.mode = framed // a server has no preface
-		c.earn(b)
+func (c *Conn) Write(b []byte) (n int, err error) {
+	if !c.http2.Load() {
+		return c.Conn.Write(b)
 	}
-	return c.Conn.Write(b)
+	c.out.mode = framed // a server has no preface
+	c.earn(b)
+	for n < len(b) && err == nil {
+		var wrote int
+		c.limit.Start()
+		wrote, err = c.Conn.Write(b[n:min(len(b), n+writeSize)])
+		c.limit.Stop()
+		n += wrote
+	}
+	return n, err
 }
 
 // pay takes a frame from the budget, and reports whether there was one.
@@ -151,6 +173,7 @@ func (c *Conn) earn(b []byte) {
 
 func (c *Conn) cut(last frame) {
 	c.guard.flooded.Add(1)
-	c.guard.log.Warn("connection cut: more HTTP/2 frames than there was a reason for", "from", c.RemoteAddr().String(), "last_frame", last.name())
+	c.guard.log.Warn("connection cut: more HTTP/2 frames than there was a reason for", "from", c.RemoteAddr().String(),
+		"last_frame", last.name())
 	_ = c.Close()
 }

@@ -11,7 +11,8 @@ const (
 	frameHeaders = 0x1
 )
 
-var frameNames = [...]string{"DATA", "HEADERS", "PRIORITY", "RST_STREAM", "SETTINGS", "PUSH_PROMISE", "PING", "GOAWAY", "WINDOW_UPDATE", "CONTINUATION"}
+var frameNames = [...]string{"DATA", "HEADERS", "PRIORITY", "RST_STREAM", "SETTINGS", "PUSH_PROMISE", "PING", "GOAWAY",
+	"WINDOW_UPDATE", "CONTINUATION"}
 
 // mode of one direction of a connection.
 type mode uint8

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -48,7 +49,8 @@ func TestFramesAreFound(t *testing.T) {
 
 // What is not HTTP/2 has no frames.
 func TestOtherProtocols(t *testing.T) {
-	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n\r\n", http2.ClientPreface[:20] + "xxxx", "\x16\x03\x01"} {
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n\r\n", http2.ClientPreface[:20] + "xxxx",
+		"\x16\x03\x01"} {
 		var in frames
 		for i := range text {
 			if f, _, ok := in.next([]byte(text[i : i+1])); ok {
@@ -166,6 +168,33 @@ func TestTinyFramesPayForNothing(t *testing.T) {
 			}
 			_ = c.client.WriteWindowUpdate(1, 1)
 			_ = c.server.WriteData(1, false, make([]byte, 1))
+		}
+	})
+}
+
+// Who has shown a token sends messages on a stream of requests at whatever rate; empty data
+// is paid for, and so is everything of strangers.
+func TestMessagesAreFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			name    string
+			trusted bool
+			length  int
+			taken   bool
+		}{{"messages", true, 5, true}, {"empty data", true, 0, false}, {"less than a message", true, 4, false},
+			{"a stranger's", false, 5, false}} {
+			c := newTalk(t)
+			if c.took(); tt.trusted {
+				Trust(context.WithValue(t.Context(), connKey{}, c.Conn))
+			}
+			taken := true
+			for n := 0; n < 5_000 && taken; n++ {
+				_ = c.client.WriteData(1, false, make([]byte, tt.length))
+				taken = c.took()
+			}
+			if taken != tt.taken {
+				t.Errorf("%s: taken is %v", tt.name, taken)
+			}
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -26,9 +27,8 @@ type Refusal struct {
 type Requests struct {
 	// Hosts are the names under which the server is called.
 	Hosts Hosts
-	// Proxies is how many proxies stand between clients and the server, each of which
-	// adds to X-Forwarded-For; 0: none, and the header means nothing.
-	Proxies int
+	// Proxies stand between clients and the server.
+	Proxies Proxies
 	// PerClient is how many requests a client behind proxies may have under way; 0:
 	// unbounded. Without proxies, [Limits] count its connections.
 	PerClient int
@@ -51,13 +51,20 @@ func (q *Requests) Wrap(next http.Handler) http.Handler {
 			q.refuse(w, r, why)
 			return
 		}
-		if q.Proxies == 0 || q.PerClient == 0 {
+		if !q.Proxies.Any() {
 			next.ServeHTTP(w, r)
 			return
 		}
-		leave, ok := q.enter(Client(r, q.Proxies))
+		client := q.Proxies.Client(r)
+		r = r.WithContext(context.WithValue(r.Context(), addressKey{}, client))
+		if q.PerClient == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		leave, ok := q.enter(client)
 		if !ok {
-			q.refuse(w, r, Refusal{http.StatusTooManyRequests, "TOO_MANY_REQUESTS", "this client address has too many requests under way: wait for their answers"})
+			q.refuse(w, r, Refusal{http.StatusTooManyRequests, "TOO_MANY_REQUESTS",
+				"this client address has too many requests under way: wait for their answers"})
 			return
 		}
 		defer leave()
@@ -72,10 +79,13 @@ func (q *Requests) refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
 
 func (q *Requests) check(r *http.Request) (why Refusal, ok bool) {
 	if n := headSize(r); n > MaxHeader {
-		return Refusal{http.StatusRequestHeaderFieldsTooLarge, "HEADERS_TOO_LARGE", fmt.Sprintf("the request's headers have %d bytes, %d are allowed", n, MaxHeader)}, false
+		return Refusal{http.StatusRequestHeaderFieldsTooLarge, "HEADERS_TOO_LARGE",
+			fmt.Sprintf("the request's headers have %d bytes, %d are allowed", n, MaxHeader)}, false
 	}
 	if !q.Hosts.Allow(r.Host) && !calledByAddress(r) {
-		return Refusal{http.StatusMisdirectedRequest, "HOST_NOT_ALLOWED", fmt.Sprintf("this server is not called %.100q: --allowed-hosts says by which names it is called", strings.ToValidUTF8(r.Host, "\ufffd"))}, false
+		return Refusal{http.StatusMisdirectedRequest, "HOST_NOT_ALLOWED",
+			fmt.Sprintf("this server is not called %.100q: --allowed-hosts says by which names it is called",
+				strings.ToValidUTF8(r.Host, "\ufffd"))}, false
 	}
 	return why, true
 }
@@ -127,31 +137,6 @@ func (q *Requests) enter(client netip.Prefix) (leave func(), ok bool) {
 			delete(q.clients, client)
 		}
 	}, true
-}
-
-// forwarded is the header to which proxies add the address of whom they serve.
-const forwarded = "X-Forwarded-For"
-
-// Proxied reports whether a request says that it came through a proxy.
-func Proxied(r *http.Request) bool { return len(r.Header.Values(forwarded)) > 0 }
-
-// Client is the network of the client behind a number of proxies: the address that the
-// outermost of them added. What stands before it is the client's own word. It is the
-// zero Prefix where there is none.
-func Client(r *http.Request, proxies int) netip.Prefix {
-	list := strings.Split(strings.Join(r.Header.Values(forwarded), ","), ",")
-	if proxies < 1 || len(list) < proxies {
-		return netip.Prefix{}
-	}
-	text := strings.TrimSpace(list[len(list)-proxies])
-	if host, _, err := net.SplitHostPort(text); err == nil { // some add the port
-		text = host
-	}
-	ip, err := netip.ParseAddr(strings.Trim(text, "[]"))
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return network(ip)
 }
 
 // Hosts are the names under which a server is called, as Host or :authority. The zero

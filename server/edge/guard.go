@@ -15,6 +15,7 @@ package edge
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -51,6 +52,7 @@ type Guard struct {
 	net.Listener
 	limits Limits
 	log    *slog.Logger
+	tls    *tls.Config // nil: none
 
 	mu        sync.Mutex
 	open      int
@@ -117,14 +119,15 @@ func (g *Guard) Accept() (net.Conn, error) {
 		victim := g.victim()
 		g.mu.Unlock()
 		victim.evict()
-		time.Sleep(wait)
+		time.Sleep(wait) //nolint:forbidigo // Accept has no context
 		wait = min(2*wait, lastWait)
 	}
 }
 
 // isTemporary reports whether accepting may succeed later.
 func isTemporary(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR} {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
+		syscall.ECONNRESET, syscall.EINTR} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -132,9 +135,18 @@ func isTemporary(err error) bool {
 	return false
 }
 
-// admit takes a connection in; nil if there is no room for it.
+// Secure has the guard speak TLS to clients, before it accepts any. The frames of HTTP/2 are
+// counted within it.
+func (g *Guard) Secure(c *tls.Config) { g.tls = c }
+
+// admit takes a connection in; nil if there is no room for it. The handshake of TLS is made by
+// who reads first.
 func (g *Guard) admit(inner net.Conn) *Conn {
+	if g.tls != nil {
+		inner = tls.Server(inner, g.tls)
+	}
 	c := &Conn{Conn: inner, guard: g, from: address(inner.RemoteAddr()), budget: burst, since: time.Now()}
+	c.limit.After, c.limit.Cut = writeTime, func() { _ = inner.Close() }
 	g.mu.Lock()
 	why, victim := g.room(c)
 	if why == "" {
@@ -225,7 +237,8 @@ func (g *Guard) state(inner net.Conn, s http.ConnState) {
 	}
 }
 
-// guarded is the guard's own end of a connection, below TLS; nil if it has none.
+// guarded is the guard's own end of a connection, below what others put around it; nil if it
+// has none.
 func guarded(c net.Conn) *Conn {
 	if own, ok := c.(*Conn); ok {
 		return own
