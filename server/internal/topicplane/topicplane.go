@@ -1,0 +1,241 @@
+// Package topicplane puts durable topics together: the service, what it stands on, the doors
+// for users and operators, and the metrics.
+//
+// A server that is alone has one service, whose log is in its store. One of many has those of
+// the slots that it holds, whose logs are on Kafka, and a way to the others' (package
+// topicroute).
+//
+// It owns no rule: who calls is what the tokens say, what a call does is the service's.
+// Concurrency: everything may be used by many goroutines once New has returned.
+package topicplane
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/internal/topicadmin"
+	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicroute"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/topiclog"
+	"github.com/parley-chat/parley/server/kafka/topicstore"
+	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/memory"
+	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/topic"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/topic/plane"
+	"github.com/parley-chat/parley/workers/audit"
+	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/ops"
+)
+
+// Config is what a Plane stands on. All fields are required but those of an installation.
+type Config struct {
+	Backend  *backend.Backend
+	Clock    func() time.Time
+	Logger   *slog.Logger
+	Metrics  *telemetry.Metrics
+	Creators []string // users who may make topics
+	Jobs     string   // schedule of the jobs
+	// Revoked says whether the access of a user was revoked by now.
+	Revoked func(topicapi.Identity) bool
+
+	// Of an installation of many servers. It has topics if the backend has brokers of Kafka.
+	Process     string // this one
+	Slots       int    // that topics are dealt to, the same in all servers, for good
+	Replication int    // of topics of Kafka that are made
+	// Remote returns how another server is called, and the address that calls begin with.
+	Remote func(ctx context.Context, process string) (connect.HTTPClient, string, error)
+}
+
+// CheckCreators checks the users who may make topics.
+func CheckCreators(users []string) error {
+	for _, user := range users {
+		if err := auth.CheckUserID(user); err != nil {
+			return fmt.Errorf("topic-creators: %w", err)
+		}
+	}
+	return nil
+}
+
+// Plane is durable topics as a server has them. Without a Service, in a mode that has no
+// topics, its doors say so.
+type Plane struct {
+	cfg          Config
+	service      *topic.Service // of a server that is alone
+	slots        *plane.Plane   // of one of many
+	installation string         // id, of one of many; set before slots run
+	streams      *topicapi.Streams
+	client       *kafka.Client
+	events       *topiclog.Log
+	sums         *sums
+	logs         topicstore.Counters // of an installation of many servers
+}
+
+// New makes a Plane, and takes the topics over where the mode has them.
+func New(ctx context.Context, cfg Config) (_ *Plane, err error) {
+	p := &Plane{cfg: cfg, streams: topicapi.NewStreams(cfg.Revoked), sums: newSums()}
+	b := cfg.Backend
+	if b.TopicLogs == nil && b.KafkaAddr() == "" {
+		return p, nil
+	}
+	if p.client, err = kafka.NewProducer(b.KafkaAddr(), b.KafkaOptions()...); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.client.Close()
+		}
+	}()
+	if b.TopicLogs == nil {
+		p.events = topiclog.New(topiclog.Config{Client: p.client}) // brokers answer for what they have stored
+		return p, p.divide()
+	}
+	p.events = topiclog.New(topiclog.Config{Client: p.client, Flush: b.LogStable})
+	p.service, err = topic.New(ctx, topic.Config{
+		Store: b.Store, Log: commitlog.NewLocal(b.TopicLogs, cfg.Clock), Logger: cfg.Logger, Clock: cfg.Clock,
+		Resident: topic.ResidentBytes(memory.Total()), Jobs: cfg.Jobs, Events: p.events,
+		Audit: p.audit(audit.New(b.Store, cfg.Clock)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.sums.begin(p.service)
+	p.measure()
+	return p, nil
+}
+
+// audit records calls in the installation's audit.
+func (p *Plane) audit(
+	calls *audit.Log,
+) func(ctx context.Context, actor, call, request string) (func(code, result string), error) {
+	return func(ctx context.Context, actor, call, request string) (func(code, result string), error) {
+		entry, err := calls.Begin(ctx, actor, call, request)
+		if err != nil {
+			return nil, err
+		}
+		return func(code, result string) {
+			if err := entry.End(context.WithoutCancel(ctx), code, result); err != nil {
+				p.cfg.Logger.WarnContext(ctx, "the end of a call is not recorded", "call", call, "error", err)
+			}
+		}, nil
+	}
+}
+
+// ReadsEvents reports whether the events of chats are in use as topics.
+func (p *Plane) ReadsEvents() bool { return p.events != nil && p.events.InUse() }
+
+// Close ends what New opened, once the services have ended.
+func (p *Plane) Close() {
+	if p.client != nil {
+		p.client.Close()
+	}
+}
+
+// Services are what runs in the background.
+func (p *Plane) Services() []lifecycle.Service {
+	switch {
+	case p.service != nil:
+		return []lifecycle.Service{{Name: "topics", Run: func(ctx context.Context, ready func()) error {
+			ready()
+			return p.service.Run(ctx)
+		}}}
+	case p.slots != nil:
+		return []lifecycle.Service{{Name: "topics", Run: p.run}}
+	}
+	return nil
+}
+
+// Streams are the open streams of consumers.
+func (p *Plane) Streams() *topicapi.Streams { return p.streams }
+
+// Letters finds the dead letters of topics; nil for one of many servers, whose letters others
+// ask for (package topicdoor).
+func (p *Plane) Letters() deadletter.TopicLetters {
+	if p.service == nil {
+		return nil
+	}
+	return p.service.Letters()
+}
+
+// OfUsers are the services as users reach them.
+func (p *Plane) OfUsers() []api.Service {
+	return p.doors(func(ctx context.Context) topicapi.Identity {
+		user, _ := auth.PrincipalFrom(ctx) // there is one: the chain asks for it
+		return topicapi.Identity{Session: user.SessionID, IssuedAt: user.IssuedAt, Service: user.Service,
+			ServiceKey: user.ServiceKey, SigningKey: user.SigningKey, ExpiresAt: user.ExpiresAt,
+			Caller: topic.Caller{Principal: user.UserID, Creator: slices.Contains(p.cfg.Creators, user.UserID)}}
+	})
+}
+
+// OfOperators are the handlers as operators reach them, on their own listener, by path.
+func (p *Plane) OfOperators() (map[string]http.Handler, error) {
+	return p.serve(p.operated(func(ctx context.Context) topicapi.Identity {
+		op, _ := ops.Operator(ctx)
+		return topicapi.Identity{ExpiresAt: op.ExpiresAt,
+			Caller: topic.Caller{Principal: op.Name, Operator: true, Creator: true}}
+	}, nil), p.cfg.Metrics.Request, func(ctx context.Context) bool {
+		_, ok := ops.Operator(ctx)
+		return ok
+	})
+}
+
+// operated are the services with those for operators. route says where calls go; nil: as those
+// of users do.
+func (p *Plane) operated(
+	identify func(context.Context) topicapi.Identity, route connect.Interceptor,
+) []api.Service {
+	if route == nil {
+		route = p.route(identify)
+	}
+	admin := topicadmin.Config{
+		Route: route, Audit: audit.New(p.cfg.Backend.Store, p.cfg.Clock),
+		Operator: func(ctx context.Context) string { return identify(ctx).Principal },
+	}
+	if p.service != nil {
+		admin.Topics = p.service.Admin()
+	}
+	services := topicapi.New(topicapi.Config{Topics: p.service, Streams: p.streams, Identify: identify, Route: route})
+	return append(services.Services(), topicadmin.New(admin).Service())
+}
+
+// serve makes handlers of services, by path, for those that are let in.
+func (p *Plane) serve(
+	services []api.Service, observe func(procedure, code string, took time.Duration), enter func(context.Context) bool,
+) (map[string]http.Handler, error) {
+	handlers, err := api.New(api.Config{Store: p.cfg.Backend.Store, Logger: p.cfg.Logger, Observe: observe, More: services,
+		Enter: func(ctx context.Context) error {
+			if !enter(ctx) {
+				return auth.ErrMissingToken
+			}
+			return nil
+		}})
+	if err != nil {
+		return nil, err
+	}
+	return handlers.Handlers(), nil
+}
+
+func (p *Plane) doors(identify func(context.Context) topicapi.Identity) []api.Service {
+	return topicapi.New(topicapi.Config{Topics: p.service, Streams: p.streams, Identify: identify,
+		Route: p.route(identify)}).Services()
+}
+
+// route finds the slot of a call of one of many servers; nil for a server that is alone.
+func (p *Plane) route(identify func(context.Context) topicapi.Identity) connect.Interceptor {
+	if p.slots == nil {
+		return nil
+	}
+	return topicroute.New(topicroute.Config{Slots: p.slots, Process: p.cfg.Process, Remote: p.cfg.Remote,
+		Identify: identify, Streams: p.streams})
+}

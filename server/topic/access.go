@@ -1,0 +1,97 @@
+package topic
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/settings"
+)
+
+// Caller is who calls.
+type Caller struct {
+	Principal string // subject of the token
+	Operator  bool   // may do everything
+	Creator   bool   // may make topics
+}
+
+// Roles, and any of them.
+const (
+	anyRole    = topicv1.Role_ROLE_UNSPECIFIED
+	publisher  = topicv1.Role_ROLE_PUBLISHER
+	subscriber = topicv1.Role_ROLE_SUBSCRIBER
+	admin      = topicv1.Role_ROLE_ADMIN
+)
+
+// allowed reports whether a caller has a role in a topic, or another one that includes
+// it. Who has a role in a topic has it in that of its dead letters. Topics that show all
+// chats operators alone administer.
+func (s *Service) allowed(c Caller, t *catalog.Topic, want topicv1.Role) bool {
+	if c.Operator {
+		return true
+	}
+	if want == admin && s.sources.ShowChats(t.Name) {
+		return false
+	}
+	if has(c, t, want) {
+		return true
+	}
+	parent, ok := strings.CutSuffix(t.Name, settings.DeadLetters)
+	if !ok {
+		return false
+	}
+	of := s.catalog.Topic(parent)
+	return of != nil && has(c, of, want)
+}
+
+func has(c Caller, t *catalog.Topic, want topicv1.Role) bool {
+	role, ok := t.View().Bindings[c.Principal]
+	return ok && (want == anyRole || role == want || role == admin)
+}
+
+// find returns a topic in which the caller has a role. To callers who may not know
+// whether there is such a topic, one that there is not is refused like another's.
+func (s *Service) find(c Caller, name string, want topicv1.Role) (*catalog.Topic, error) {
+	t := s.catalog.Topic(name)
+	if t == nil || t.View().Deleting {
+		if c.Operator || c.Creator {
+			return nil, refusal.New(refusal.TopicNotFound, "there is no topic %.255q", name)
+		}
+		return nil, refusal.Forbidden(name)
+	}
+	if !s.allowed(c, t, want) {
+		return nil, refusal.Forbidden(name)
+	}
+	return t, nil
+}
+
+// audited runs an administrative call between its two rows.
+func (s *Service) audited(ctx context.Context, c Caller, call string, request proto.Message, do func() error) error {
+	text, err := protojson.Marshal(request)
+	if err != nil {
+		return err
+	}
+	end, err := s.cfg.Audit(ctx, c.Principal, call, string(text))
+	if err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		end("failed", reason(err))
+		return err
+	}
+	end("ok", "")
+	return nil
+}
+
+// reason is what the record of a call says about its failure.
+func reason(err error) string {
+	if r, ok := refusal.Of(err); ok {
+		return string(r.Reason)
+	}
+	return "INTERNAL"
+}

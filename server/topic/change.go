@@ -1,0 +1,105 @@
+package topic
+
+import (
+	"context"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/settings"
+)
+
+// reconfigure changes a topic, or says what that would mean. When it has become one whose
+// acknowledgements are answered when they are durable, those of before are, too.
+func (s *Service) reconfigure(
+	ctx context.Context, t *catalog.Topic, r *topicv1.ConfigureTopicRequest,
+) (*topicv1.ConfigureTopicResponse, error) {
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	answer, err := s.change(ctx, l, r)
+	if err != nil || r.GetDryRun() || answer.GetTopic().GetConfig().GetCompletionMode() != settings.ReferenceCounting {
+		return answer, err
+	}
+	for _, g := range l.Groups() {
+		if err := s.flusher.Wait(ctx, g.Name(), l.Parts...); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
+}
+
+func (s *Service) change(
+	ctx context.Context, l *live.Topic, r *topicv1.ConfigureTopicRequest,
+) (*topicv1.ConfigureTopicResponse, error) {
+	t := l.Topic
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	v := t.View()
+	if r.GetEtag() != "" && r.GetEtag() != catalog.Etag(v.Version) {
+		return nil, refusal.New(refusal.TopicExists, "topic %q was changed: its etag is not %.64q", t.Name, r.GetEtag())
+	}
+	config, warnings, err := settings.Topic(v.Config, r.GetConfig(), r.GetPreset())
+	if err != nil {
+		return nil, err
+	}
+	queue := t.Subscription(settings.QueueGroup)
+	begun := queue != nil && queue.State != lifecycle.Cancelled
+	answer := &topicv1.ConfigureTopicResponse{Effects: settings.Effects(v.Config, config, begun)}
+	becomes := v.Config.GetSemantics() != config.GetSemantics() && config.GetSemantics() == settings.Queue
+	if becomes {
+		if err := ended(t); err != nil {
+			return nil, err
+		}
+	}
+	if r.GetDryRun() {
+		answer.Topic = s.describe(t, warnings)
+		answer.Topic.Config = config
+		return answer, nil
+	}
+	if becomes && !begun {
+		if err := s.subscriptions.BeginQueue(ctx, l); err != nil {
+			return nil, err
+		}
+	}
+	p := v.Preset
+	if r.GetPreset() != 0 {
+		p = r.GetPreset()
+	}
+	if err := s.catalog.Configure(ctx, t, config, p); err != nil {
+		return nil, err
+	}
+	if err := s.sources.Prepare(ctx, t); err != nil {
+		return nil, err
+	}
+	if v.Config.GetPausePins() != config.GetPausePins() {
+		for _, g := range l.Groups() {
+			_ = g.Do(func(_ int, h *partition.Group) error {
+				c := *h.Config()
+				c.HoldsPaused = config.GetPausePins()
+				h.Configure(c)
+				return nil
+			})
+		}
+	}
+	answer.Topic = s.describe(t, warnings)
+	return answer, nil
+}
+
+// ended reports, as a refusal, who keeps a topic of groups from becoming a queue. The other
+// way nobody does: the group $queue stays, like one that is subscribed, until it is
+// cancelled, so that nothing in it is lost.
+func ended(t *catalog.Topic) error {
+	for _, sub := range t.Subscriptions() {
+		if sub.Group != settings.QueueGroup && sub.State != lifecycle.Cancelled {
+			return refusal.New(refusal.InvalidTransition,
+				"group %q is subscribed: a topic becomes a queue when all groups are cancelled", sub.Group)
+		}
+	}
+	return nil
+}

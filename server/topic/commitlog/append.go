@@ -1,0 +1,180 @@
+package commitlog
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/topic/commitlog/producers"
+)
+
+// Append implements Log.
+func (l *Local) Append(ctx context.Context, appends []Append) ([]Appended, error) {
+	p, err := l.Begin(ctx, appends)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return nil, err
+	}
+	return p.Appended, nil
+}
+
+// writing is an append under the locks of its partitions.
+type writing struct {
+	log      *Local
+	locked   []*partition // ascending
+	next     []head       // what each becomes
+	records  []store.Record
+	appended []Appended
+}
+
+// Begin implements Log.
+func (l *Local) Begin(ctx context.Context, appends []Append) (*Pending, error) {
+	if len(appends) == 0 {
+		return nil, fmt.Errorf("%w: nothing to append", ErrInvalid)
+	}
+	at := l.now().UnixMilli()
+	drafts := make([]*draft, len(appends))
+	for i := range appends {
+		var err error
+		if drafts[i], err = newDraft(&appends[i], at); err != nil {
+			return nil, err
+		}
+	}
+	w := &writing{log: l, records: make([]store.Record, 0, 2*len(appends)), appended: make([]Appended, len(appends))}
+	l.deleting.RLock()
+	defer l.deleting.RUnlock()
+	if err := w.lock(ctx, appends); err != nil {
+		return nil, err
+	}
+	defer w.unlock()
+	wait, err := w.write(ctx, appends, drafts)
+	if err != nil {
+		w.forget(appends)
+		return nil, err
+	}
+	return &Pending{w.appended, w.waiter(wait)}, nil
+}
+
+func compare(a, b Partition) int {
+	return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Number, b.Number))
+}
+
+// lock locks the partitions of the appends, each once, in ascending order.
+func (w *writing) lock(ctx context.Context, appends []Append) error {
+	ids := make([]Partition, len(appends))
+	for i := range appends {
+		ids[i] = appends[i].Partition
+	}
+	slices.SortFunc(ids, compare)
+	ids = slices.Compact(ids)
+	w.locked, w.next = make([]*partition, 0, len(ids)), make([]head, 0, len(ids))
+	for _, id := range ids {
+		p := w.log.partition(id)
+		if err := w.log.lock(ctx, p); err != nil {
+			w.unlock()
+			return err
+		}
+		w.locked, w.next = append(w.locked, p), append(w.next, p.head)
+	}
+	return nil
+}
+
+func (w *writing) unlock() {
+	for _, p := range w.locked {
+		p.mu.Unlock()
+	}
+}
+
+// write gives the drafts their positions and commits them. wait is nil if all of them were
+// stored before.
+func (w *writing) write(ctx context.Context, appends []Append, drafts []*draft) (wait func() error, err error) {
+	for i := range appends {
+		if w.appended[i], err = w.add(ctx, &appends[i], drafts[i]); err != nil {
+			return nil, err
+		}
+	}
+	if len(w.records) == 0 {
+		return nil, nil
+	}
+	if wait, err = w.log.records.Commit(ctx, w.records); err != nil {
+		return nil, err
+	}
+	for i, p := range w.locked {
+		p.head = w.next[i]
+	}
+	return wait, nil
+}
+
+func (w *writing) add(ctx context.Context, a *Append, d *draft) (Appended, error) {
+	at, _ := slices.BinarySearchFunc(w.locked, a.Partition, func(p *partition, id Partition) int {
+		return compare(p.id, id)
+	})
+	next := &w.next[at]
+	var known *producers.Window
+	if a.Producer.ID != "" {
+		var err error
+		if known, err = w.log.window(ctx, producerName{a.Partition, a.Producer.ID}); err != nil {
+			return Appended{}, err
+		}
+		if old, found := known.Find(a.Producer.Number); found {
+			if int(old.Count) != len(a.Messages) {
+				return Appended{}, fmt.Errorf("%w: number %d had %d messages, not %d", ErrProducerReuse, old.Number,
+					old.Count, len(a.Messages))
+			}
+			return Appended{Base: old.Base, Count: int(old.Count), Replayed: true}, nil
+		}
+	}
+	if d.at < next.time { // another publisher was faster, or the clock was set back
+		if err := d.encode(a, next.time); err != nil {
+			return Appended{}, err
+		}
+	}
+	producer := a.Producer
+	if producer.ID == "" {
+		producer = Producer{}
+	}
+	b := d.place(next.end, producer)
+	if known != nil {
+		r, err := remember(known, a.Partition, b)
+		if err != nil {
+			return Appended{}, err
+		}
+		w.records = append(w.records, r)
+	}
+	next.end, next.time = b.End(), b.Time
+	w.records = append(w.records, store.Record{Key: batchKey(a.Partition, b.End()-1), Value: d.value})
+	return Appended{Batch: b, Base: b.Base, Count: b.Count()}, nil
+}
+
+// forget drops what the windows learned of an append that failed.
+func (w *writing) forget(appends []Append) {
+	for i := range appends {
+		if a := &appends[i]; a.Producer.ID != "" {
+			w.log.windows.Drop(producerName{a.Partition, a.Producer.ID})
+		}
+	}
+}
+
+// waiter waits until the append is durable, or what it repeats, and says so.
+func (w *writing) waiter(wait func() error) func(context.Context) error {
+	locked, next, records := w.locked, w.next, w.log.records
+	return func(ctx context.Context) error {
+		var err error
+		if wait != nil {
+			err = wait()
+		} else {
+			err = records.Durable(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		for i, p := range locked {
+			p.raise(next[i].end)
+		}
+		return nil
+	}
+}

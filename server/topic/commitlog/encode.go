@@ -1,0 +1,119 @@
+package commitlog
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// appendBody appends messages as a batch holds them, stamped with a time in unix ms, and
+// returns where each ends, counted from the first. Encoding by hand costs a fraction of
+// what reflection does and keeps the fields in order.
+func appendBody(b []byte, messages []*Message, at int64) (body []byte, ends []uint32, err error) {
+	if len(messages) == 0 {
+		return nil, nil, fmt.Errorf("%w: no messages", ErrInvalid)
+	}
+	if len(messages) > MaxMessages {
+		return nil, nil, fmt.Errorf("%w: %d messages", ErrTooLarge, len(messages))
+	}
+	stamp := appendStamp(make([]byte, 0, 16), at)
+	size := 0
+	for _, m := range messages {
+		n := sizeOf(m) + len(stamp)
+		size += 1 + protowire.SizeBytes(n)
+	}
+	if size > MaxBatchBytes {
+		return nil, nil, fmt.Errorf("%w: %d bytes", ErrTooLarge, size)
+	}
+	b = append(make([]byte, 0, len(b)+size), b...) // exactly as large as it must be: batches stay in memory
+	begin := len(b)
+	ends = make([]uint32, 0, len(messages))
+	for i, m := range messages {
+		if err := validate(m); err != nil {
+			return nil, nil, fmt.Errorf("%w: message %d: %w", ErrInvalid, i, err)
+		}
+		b = append(b, messageTag)
+		b = protowire.AppendVarint(b, uint64(sizeOf(m)+len(stamp)))
+		b = append(appendMessage(b, m), stamp...)
+		ends = append(ends, uint32(len(b)-begin))
+	}
+	return b, ends, nil
+}
+
+// appendStamp appends the field publish_time.
+func appendStamp(b []byte, at int64) []byte {
+	var t []byte
+	if seconds := at / 1000; seconds != 0 {
+		t = protowire.AppendVarint(protowire.AppendTag(t, 1, protowire.VarintType), uint64(seconds))
+	}
+	if ms := at % 1000; ms != 0 {
+		t = protowire.AppendVarint(protowire.AppendTag(t, 2, protowire.VarintType), uint64(ms)*1_000_000)
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, fieldPublishTime, protowire.BytesType), t)
+}
+
+// sizeOf is the size of a message without publish_time.
+func sizeOf(m *Message) int {
+	size := sizeText(m.GetKey()) + sizeText(m.GetType()) + sizeText(m.GetCorrelationId())
+	for name, value := range m.GetHeaders() {
+		size += 1 + protowire.SizeBytes(sizeEntry(name, value))
+	}
+	if n := len(m.GetPayload()); n > 0 {
+		size += 1 + protowire.SizeBytes(n)
+	}
+	return size
+}
+
+func sizeText(s string) int {
+	if s == "" {
+		return 0
+	}
+	return 1 + protowire.SizeBytes(len(s))
+}
+
+func sizeEntry(name, value string) int {
+	return 2 + protowire.SizeBytes(len(name)) + protowire.SizeBytes(len(value))
+}
+
+func appendMessage(b []byte, m *Message) []byte {
+	b = appendText(b, fieldKey, m.GetKey())
+	b = appendText(b, fieldType, m.GetType())
+	b = appendText(b, fieldCorrelationID, m.GetCorrelationId())
+	if headers := m.GetHeaders(); len(headers) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			b = protowire.AppendTag(b, fieldHeaders, protowire.BytesType)
+			b = protowire.AppendVarint(b, uint64(sizeEntry(name, headers[name])))
+			b = protowire.AppendString(protowire.AppendTag(b, 1, protowire.BytesType), name)
+			b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), headers[name])
+		}
+	}
+	if payload := m.GetPayload(); len(payload) > 0 {
+		b = protowire.AppendBytes(protowire.AppendTag(b, fieldPayload, protowire.BytesType), payload)
+	}
+	return b
+}
+
+func appendText(b []byte, field protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
+}
+
+// validate refuses text that no reader would decode.
+func validate(m *Message) error {
+	for _, s := range [...]string{m.GetKey(), m.GetType(), m.GetCorrelationId()} {
+		if !utf8.ValidString(s) {
+			return errText
+		}
+	}
+	for name, value := range m.GetHeaders() {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return errText
+		}
+	}
+	return nil
+}

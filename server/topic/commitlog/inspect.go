@@ -1,0 +1,104 @@
+package commitlog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/parley-chat/parley/server/store"
+)
+
+// Inspect reads all records of logs, compares their checksums and looks for holes. found is
+// called with where something is wrong and what; an error of it ends the inspection.
+// onRecord is called for each record. It returns how much can be read.
+func Inspect(
+	ctx context.Context, records store.Records, onRecord func(), found func(where, what string) error,
+) (seen Inspected, err error) {
+	in := inspection{found: found, seen: &seen}
+	var failed error
+	err = records.Seek(ctx, nil, nil, false, func(key []byte, value func() ([]byte, error)) bool {
+		onRecord()
+		v, err := value()
+		if err != nil {
+			failed = err
+		} else {
+			failed = in.record(key, v)
+		}
+		return failed == nil
+	})
+	if failed == nil {
+		failed = err
+	}
+	if failed != nil {
+		return seen, failed
+	}
+	return seen, in.end()
+}
+
+// Inspected is what an inspection has read.
+type Inspected struct {
+	Topics   int64 // with messages, or that had some
+	Messages int64
+}
+
+// inspection follows the batches of one partition after another.
+type inspection struct {
+	found func(where, what string) error
+	seen  *Inspected
+	at    Partition
+	head  head
+	next  int64 // position that must come next
+}
+
+func (in *inspection) record(key, value []byte) error {
+	p, kind, rest, err := parseKey(key)
+	if err != nil {
+		return in.found(fmt.Sprintf("%x", key), err.Error())
+	}
+	if p != in.at {
+		if err := in.end(); err != nil {
+			return err
+		}
+		if p.Topic != in.at.Topic {
+			in.seen.Topics++
+		}
+		*in = inspection{found: in.found, seen: in.seen, at: p}
+	}
+	switch kind {
+	case kindHead:
+		if in.head, err = parseHead(value); err == nil {
+			in.next = in.head.start
+		}
+	case kindBatch:
+		var b *Batch
+		last := lastOf(key)
+		if b, err = parseBatch(value, last); err == nil && b.Base != in.next {
+			err = corrupt(fmt.Sprintf("it begins with %d, position %d is expected", b.Base, in.next))
+		}
+		in.next = last + 1
+		if b != nil {
+			in.seen.Messages += int64(b.Count())
+		}
+		if err != nil {
+			return in.found(fmt.Sprintf("partition %s, batch that ends with position %d", p, last), err.Error())
+		}
+	case kindProducer:
+		_, err = parsePublished(value)
+		p := fmt.Sprintf("partition %s, producer %q", p, rest[1:len(rest)-1])
+		if err != nil {
+			return in.found(p, err.Error())
+		}
+	}
+	if err != nil {
+		return in.found(fmt.Sprintf("partition %s", p), err.Error())
+	}
+	return nil
+}
+
+// end is called after the last record of a partition.
+func (in *inspection) end() error {
+	if in.next < in.head.end {
+		return in.found(fmt.Sprintf("partition %s", in.at),
+			fmt.Sprintf("it ends with position %d, there were positions up to %d", in.next, in.head.end))
+	}
+	return nil
+}

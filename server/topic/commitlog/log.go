@@ -1,0 +1,196 @@
+// Package commitlog keeps the messages of topics: partitions, each an ordered log of
+// batches with positions from 0 on.
+//
+// It owns positions, the encoding of batches, which messages a producer has published
+// already, and where a partition begins and ends. It owns neither topics, which are numbers
+// here, nor who reads, how long messages stay, or what is kept in memory for readers.
+//
+// Concurrency: a Log may be used by many goroutines. A Batch never changes once it is made
+// and is shared by all who read it.
+//
+// It is one package because positions, batches and producers change together, in one write
+// under one lock of their partition, and a batch in memory is what the write stores.
+package commitlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/topic/commitlog/producers"
+)
+
+// Limits of an append. What a publisher may send is less.
+const (
+	MaxMessages    = 10_000               // of a batch
+	MaxBatchBytes  = 8 << 20              // of a batch, encoded
+	MaxPartitions  = 256                  // of a topic
+	MaxProducerID  = 255                  // bytes
+	ProducerWindow = producers.Remembered // numbers of a producer that a partition remembers
+)
+
+// Errors of a Log, besides those of the store.
+var (
+	// ErrTrimmed says that a position is before the start.
+	ErrTrimmed = errors.New("commitlog: position is trimmed")
+	// ErrBeyondEnd says that a position is after the end.
+	ErrBeyondEnd = errors.New("commitlog: position is beyond the end")
+	// ErrProducerNumber says that a producer's number is older than those that are
+	// remembered: whether it was published is not known.
+	ErrProducerNumber = errors.New("commitlog: producer's number is too old")
+	// ErrProducerReuse says that a number was published with another count of messages.
+	ErrProducerReuse = errors.New("commitlog: producer's number was used for something else")
+	// ErrTooLarge says that an append exceeds MaxMessages or MaxBatchBytes.
+	ErrTooLarge = errors.New("commitlog: batch is too large")
+	// ErrInvalid says that an append cannot be stored by anybody.
+	ErrInvalid = errors.New("commitlog: invalid append")
+	// ErrFenced says that nothing can be appended any more: another process has opened the
+	// log, or it has to be opened again.
+	ErrFenced = errors.New("commitlog: another process has taken the log over")
+	// ErrLost says that a topic's messages are not where they were stored.
+	ErrLost = errors.New("commitlog: the topic's log is lost")
+)
+
+// CorruptError says that a batch cannot be read as it was written. What is before and
+// behind it can.
+type CorruptError struct {
+	Partition Partition
+	From, To  int64 // its positions, [From,To)
+	Cause     error // wraps store.ErrCorrupt
+}
+
+// Error names the positions, in one line.
+func (e *CorruptError) Error() string {
+	cause, _, _ := strings.Cut(e.Cause.Error(), "\n")
+	return fmt.Sprintf("commitlog: positions %d to %d of partition %s: %s", e.From, e.To-1, e.Partition, cause)
+}
+
+// Unwrap returns the cause.
+func (e *CorruptError) Unwrap() error { return e.Cause }
+
+// Partition is the address of a log.
+type Partition struct {
+	Topic  uint64 // number of the topic, never used again
+	Number int32  // from 0
+}
+
+func (p Partition) String() string { return fmt.Sprintf("%d/%d", p.Topic, p.Number) }
+
+// Topic is what a log has to know of a topic.
+type Topic struct {
+	Number     uint64
+	Name       string
+	Partitions int32
+	Retention  time.Duration // after which messages may go by themselves; 0: never
+	// Shared says that others write to the topic, too, not by this interface.
+	Shared bool
+}
+
+// PartitionOf is the partition of a key among n, as Kafka's default partitioner has it.
+// Where messages without a key go is the publisher's choice: one that repeats a publish
+// must choose the same again.
+func PartitionOf(key string, n int32) int32 { return int32(event.Murmur2(key)&0x7fffffff) % n }
+
+// Message is what is published.
+type Message = topicv1.TopicMessage
+
+// Producer makes an append repeatable: a partition stores each number of an id once. The
+// zero Producer is not repeatable.
+type Producer struct {
+	ID     string
+	Number int64
+}
+
+// Append is a batch to be stored.
+type Append struct {
+	Partition Partition
+	Messages  []*Message // they are not kept; publish_time is not read
+	Producer  Producer
+}
+
+// Check refuses what no log stores, but for the messages, which [NewBatch] checks.
+func (a *Append) Check() error {
+	if err := checkPartition(a.Partition); err != nil {
+		return err
+	}
+	if n := len(a.Producer.ID); n > MaxProducerID || a.Producer.Number < 0 {
+		return fmt.Errorf("%w: producer's id has %d bytes, number is %d", ErrInvalid, n, a.Producer.Number)
+	}
+	return nil
+}
+
+// Appended is what became of an Append.
+type Appended struct {
+	Batch    *Batch // nil if replayed
+	Base     int64  // position of the first message
+	Count    int
+	Replayed bool // it was stored before
+}
+
+// Pending is an append that has its positions and may not be durable yet.
+type Pending struct {
+	Appended []Appended // in the order of the appends
+	wait     func(ctx context.Context) error
+}
+
+// NewPending is for logs of other packages: wait is called once.
+func NewPending(appended []Appended, wait func(ctx context.Context) error) *Pending {
+	return &Pending{appended, wait}
+}
+
+// Wait waits until the append is durable; it must be called once. An error of the sync is
+// fatal to the store; after another error than of ctx nothing is known.
+func (p *Pending) Wait(ctx context.Context) error { return p.wait(ctx) }
+
+// Reader reads partitions. Nothing is shown that is not durable.
+type Reader interface {
+	// Read returns batches from the one that holds a position on, at least one, until they
+	// have maxBytes; none if nothing exists from there to the end. Positions before the first
+	// batch's, and between batches, do not exist. Errors: ErrTrimmed, ErrBeyondEnd, *CorruptError if the first
+	// batch is corrupt (a later one ends the result).
+	Read(ctx context.Context, p Partition, from int64, maxBytes int) ([]*Batch, error)
+	// Bounds returns the first position and that behind the last.
+	Bounds(ctx context.Context, p Partition) (start, end int64, err error)
+	// PositionAt returns the first position that was appended at a time or later; the end
+	// if there is none.
+	PositionAt(ctx context.Context, p Partition, t time.Time) (int64, error)
+}
+
+// Log is a Reader that is written to.
+type Log interface {
+	Reader
+	// Create makes what the log needs for a topic, unless it is there. It is called before
+	// the topic is used, by each process that uses it, and after its settings have changed.
+	Create(ctx context.Context, t Topic) error
+	// Append stores batches of any partitions, all of them or none, and returns when they
+	// are durable. Errors: ErrInvalid, ErrTooLarge, ErrProducerNumber, ErrProducerReuse,
+	// store.ErrFull, and those of the store.
+	Append(ctx context.Context, appends []Append) ([]Appended, error)
+	// Begin is Append without the wait: positions are given in the order of the calls, and
+	// become durable in that order.
+	Begin(ctx context.Context, appends []Append) (*Pending, error)
+	// Trim removes batches that lie before a position as a whole, and returns the start
+	// that this leaves, which is durable.
+	Trim(ctx context.Context, p Partition, before int64) (start int64, err error)
+	// Delete removes all partitions of a topic.
+	Delete(ctx context.Context, topic uint64) error
+}
+
+// Follower is a Log whose partitions may become longer without a call of Append or Begin
+// that said so.
+type Follower interface {
+	// Follow calls moved with each partition that has become longer, and its end, until the
+	// context ends. It ends with ErrFenced if another process has opened the log.
+	Follow(ctx context.Context, moved func(p Partition, end int64)) error
+}
+
+// Mirror is a Log that shows others how far groups have come.
+type Mirror interface {
+	// Reached says that a group has everything of a partition below a position. It does not
+	// wait.
+	Reached(group string, p Partition, position int64)
+}

@@ -1,0 +1,194 @@
+// Package producers remembers which numbers of a producer a partition has stored, so that a
+// publish can be repeated.
+//
+// It owns the choice of what is remembered and its encoding; it stores nothing.
+// Concurrency: a Window belongs to whoever holds the lock of its partition; a Cache may be
+// used by many goroutines.
+package producers
+
+import (
+	"cmp"
+	"container/list"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// Remembered is how many numbers of a producer are remembered: the highest.
+const Remembered = 64
+
+// Errors of this package.
+var (
+	ErrTooOld = errors.New("older than all numbers that are remembered")
+	ErrFormat = errors.New("not an encoding of a number")
+)
+
+// Published is a number that was stored.
+type Published struct {
+	Number int64
+	Base   int64 // position of the first message
+	Time   int64 // unix ms
+	Count  int32 // of messages
+}
+
+const (
+	version = 1
+	size    = 1 + 3*8 + 4
+)
+
+// Append encodes p.
+func (p Published) Append(b []byte) []byte {
+	b = append(b, version)
+	for _, n := range [...]int64{p.Number, p.Base, p.Time} {
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	return binary.BigEndian.AppendUint32(b, uint32(p.Count))
+}
+
+// Parse decodes what Append encoded.
+func Parse(v []byte) (p Published, err error) {
+	if len(v) != size || v[0] != version {
+		return p, ErrFormat
+	}
+	for i, to := range [...]*int64{&p.Number, &p.Base, &p.Time} {
+		*to = int64(binary.BigEndian.Uint64(v[1+8*i:]))
+	}
+	p.Count = int32(binary.BigEndian.Uint32(v[size-4:]))
+	return p, nil
+}
+
+// Window is what is remembered of a producer. The zero Window is empty.
+type Window struct {
+	byNumber []entry // ascending
+}
+
+type entry struct {
+	Published
+	slot byte
+}
+
+func (w *Window) place(number int64) (at int, found bool) {
+	return slices.BinarySearchFunc(w.byNumber, number, func(e entry, want int64) int {
+		return cmp.Compare(e.Number, want)
+	})
+}
+
+// Find returns what was published under a number.
+func (w *Window) Find(number int64) (p Published, found bool) {
+	at, found := w.place(number)
+	if !found {
+		return p, false
+	}
+	return w.byNumber[at].Published, true
+}
+
+// Add remembers a number that is new, in place of the lowest if there are enough. It returns
+// the slot, below Remembered, that holds it from now on.
+func (w *Window) Add(p Published) (slot byte, err error) {
+	at, _ := w.place(p.Number)
+	slot = byte(len(w.byNumber))
+	if len(w.byNumber) == Remembered {
+		if at == 0 {
+			return 0, ErrTooOld
+		}
+		slot = w.byNumber[0].slot
+		w.byNumber = slices.Delete(w.byNumber, 0, 1)
+		at--
+	}
+	w.byNumber = slices.Insert(w.byNumber, at, entry{p, slot})
+	return slot, nil
+}
+
+// Set replaces what is remembered of a number.
+func (w *Window) Set(p Published) {
+	if at, found := w.place(p.Number); found {
+		w.byNumber[at].Published = p
+	}
+}
+
+// Clone returns a Window that has the same numbers.
+func (w *Window) Clone() *Window { return &Window{slices.Clone(w.byNumber)} }
+
+// Last returns what was published last by time; zero if nothing was.
+func (w *Window) Last() (last Published) {
+	for _, e := range w.byNumber {
+		if e.Time >= last.Time {
+			last = e.Published
+		}
+	}
+	return last
+}
+
+// Slots is how many slots are in use: those below.
+func (w *Window) Slots() byte { return byte(len(w.byNumber)) }
+
+// Load puts back what was stored in a slot.
+func (w *Window) Load(slot byte, p Published) {
+	at, _ := w.place(p.Number)
+	w.byNumber = slices.Insert(w.byNumber, at, entry{p, slot})
+}
+
+// Cache keeps the windows that were used last. The zero Cache is empty.
+type Cache[K comparable] struct {
+	mu     sync.Mutex
+	byKey  map[K]*list.Element // of *kept[K]
+	recent list.List           // the last used first
+}
+
+type kept[K comparable] struct {
+	key K
+	*Window
+}
+
+// MaxWindows is how many windows a Cache keeps, of about 2 KB each.
+const MaxWindows = 4096
+
+// Get returns a window, or nil.
+func (c *Cache[K]) Get(key K) *Window {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.byKey[key]
+	if e == nil {
+		return nil
+	}
+	c.recent.MoveToFront(e)
+	return e.Value.(*kept[K]).Window
+}
+
+// Put keeps a window that is not kept yet.
+func (c *Cache[K]) Put(key K, w *Window) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byKey == nil {
+		c.byKey = map[K]*list.Element{}
+	}
+	c.byKey[key] = c.recent.PushFront(&kept[K]{key, w})
+	if c.recent.Len() > MaxWindows {
+		c.remove(c.recent.Back())
+	}
+}
+
+// Drop forgets a window.
+func (c *Cache[K]) Drop(key K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.byKey[key]; e != nil {
+		c.remove(e)
+	}
+}
+
+// DropAll forgets the windows whose keys match.
+func (c *Cache[K]) DropAll(match func(K) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, e := range c.byKey {
+		if match(key) {
+			c.remove(e)
+		}
+	}
+}
+
+func (c *Cache[K]) remove(e *list.Element) {
+	delete(c.byKey, c.recent.Remove(e).(*kept[K]).key)
+}

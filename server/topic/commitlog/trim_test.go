@@ -1,0 +1,56 @@
+package commitlog_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
+	"github.com/parley-chat/parley/server/store/embedded/records"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+)
+
+// counted counts the keys that are looked at, and the records that are written.
+type counted struct {
+	store.Records
+	looked, written int
+}
+
+func (c *counted) Seek(ctx context.Context, from, to []byte, back bool,
+	f func(key []byte, value func() ([]byte, error)) bool,
+) error {
+	return c.Records.Seek(ctx, from, to, back, func(key []byte, value func() ([]byte, error)) bool {
+		c.looked++
+		return f(key, value)
+	})
+}
+
+func (c *counted) Commit(ctx context.Context, list []store.Record) (func() error, error) {
+	c.written += len(list)
+	return c.Records.Commit(ctx, list)
+}
+
+// HQ-R5: a trim costs the same whatever it removes: it looks at a few batches, and writes where
+// the partition begins and one range.
+func TestTrimCostsTheSame(t *testing.T) {
+	c := &counted{Records: records.Of(embeddedtest.NewDisk(nil).Open(t, nil))}
+	log := commitlog.NewLocal(c, time.Now)
+	list := make([]commitlog.Append, 1000)
+	for i := range list {
+		list[i] = commitlog.Append{Partition: home, Messages: someMessages(10)}
+	}
+	if _, err := log.Append(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []int64{1000, 9000} { // 100 batches, then 800
+		c.looked, c.written = 0, 0
+		start, err := log.Trim(t.Context(), home, before)
+		if err != nil || start != before {
+			t.Fatal(start, err)
+		}
+		if c.looked > 40 || c.written > 3 {
+			t.Errorf("up to %d: %d batches are looked at, %d records written", before, c.looked, c.written)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package topic
+
+import (
+	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/partition"
+)
+
+// Counters returns the counters.
+func (s *Service) Counters() *live.Counters { return s.counters }
+
+// Sizes are what there is now, for metrics.
+type Sizes struct {
+	Topics, Open, Sessions  int
+	Resident, ResidentLimit int64 // bytes of messages in memory
+}
+
+// Sizes counts what there is now.
+func (s *Service) Sizes() Sizes {
+	s.mu.Lock()
+	sessions := len(s.sessions)
+	s.mu.Unlock()
+	return Sizes{
+		Topics: s.catalog.Count(), Open: s.topics.Len(), Sessions: sessions,
+		Resident: s.memory.Used(), ResidentLimit: s.memory.Limit(),
+	}
+}
+
+// LargestBacklog is how far the group that is furthest behind is from the end of a partition,
+// among the topics that are open: what it has not acknowledged, and what follows. It grows
+// while a group is stuck, also on one message.
+func (s *Service) LargestBacklog() (most int64) {
+	for _, l := range s.topics.All() {
+		for _, g := range l.Groups() {
+			if !lifecycle.Receives(g.State()) {
+				continue
+			}
+			for _, p := range l.Parts {
+				p.Do(func(m *partition.Partition) {
+					if h := m.Group(g.Name()); h != nil {
+						_, end := m.Bounds()
+						most = max(most, end-h.Floor())
+					}
+				})
+			}
+		}
+	}
+	return most
+}

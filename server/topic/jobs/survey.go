@@ -1,0 +1,145 @@
+package jobs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/owner"
+	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/wait"
+)
+
+const (
+	meterEvery = 5 * time.Second // at which it is looked how fast groups with members are
+	surveyEach = 3               // such looks all topics are surveyed
+)
+
+// runSurvey looks at all topics for metrics: a scrape must not wait for a topic that is being
+// changed.
+func (j *Jobs) runSurvey(ctx context.Context) {
+	for n := 1; wait.For(ctx, meterEvery) == nil; n++ {
+		now := j.cfg.Clock()
+		for _, l := range j.cfg.All() {
+			for _, g := range l.Busy() {
+				measure(now, l, g)
+			}
+		}
+		if n%surveyEach == 0 {
+			j.survey(ctx)
+		}
+	}
+}
+
+// pending is the oldest message that an active group has to do in a partition.
+type pending struct {
+	position int64
+	at       time.Time
+}
+
+// survey counts subscriptions, looks for the oldest message that waits, and for what is
+// kept in memory.
+func (j *Jobs) survey(ctx context.Context) {
+	states := map[lifecycle.State]int64{}
+	for _, t := range j.topics() {
+		t.Lock.RLock()
+		t.Each(func(s lifecycle.State) { states[s]++ })
+		t.Lock.RUnlock()
+	}
+	g := &j.cfg.Counters.Gauges
+	g.Active.Store(states[lifecycle.Active])
+	g.Paused.Store(states[lifecycle.Paused])
+	g.Dead.Store(states[lifecycle.Dead])
+	g.Cancelled.Store(states[lifecycle.Cancelled])
+	seen := map[*owner.Partition]pending{}
+	var tracked int64
+	j.each(func(l *live.Topic) {
+		for _, p := range l.Parts {
+			p.Do(func(m *partition.Partition) { tracked += m.Tracked() })
+			if oldest, ok := j.oldest(ctx, l, p); ok {
+				seen[p] = oldest
+			}
+		}
+	})
+	j.seen = seen
+	g.Tracked.Store(tracked)
+	var most time.Duration
+	now := j.cfg.Clock()
+	for _, x := range seen {
+		most = max(most, now.Sub(x.at))
+	}
+	g.Oldest.Store(int64(most))
+}
+
+// oldest returns the oldest message that an active group has to do in a partition. The log
+// is read if it is not the one of the last time.
+func (j *Jobs) oldest(ctx context.Context, l *live.Topic, p *owner.Partition) (pending, bool) {
+	var position, end int64
+	p.Do(func(m *partition.Partition) {
+		_, end = m.Bounds()
+		position = end
+		for _, g := range m.Groups() {
+			if g.State() == partition.Active {
+				position = min(position, g.Oldest())
+			}
+		}
+	})
+	if position >= end {
+		return pending{}, false
+	}
+	if x, known := j.seen[p]; known && x.position == position {
+		return x, true
+	}
+	batches, err := j.cfg.Reader(l.Topic).Read(ctx, p.Address, position, 1)
+	if err != nil || len(batches) == 0 { // it has been trimmed meanwhile, or cannot be read, which others say
+		return pending{}, false
+	}
+	return pending{position, time.UnixMilli(batches[0].Time)}, true
+}
+
+// rate measures a counter, over about the last minute.
+type rate struct {
+	mu    sync.Mutex
+	at    time.Time
+	count int64
+	now   float64 // a second
+}
+
+func (r *rate) look(at time.Time, count int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	took := at.Sub(r.at)
+	if !r.at.IsZero() && took < lookEvery/2 {
+		return
+	}
+	if !r.at.IsZero() {
+		r.now = float64(count-r.count) / took.Seconds()
+	}
+	r.at, r.count = at, count
+}
+
+func (r *rate) value() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+// measure looks how fast a group is. One without members rests, which counts when somebody
+// asks.
+func measure(now time.Time, l *live.Topic, g *live.Group) {
+	if g.Members() == 0 {
+		return
+	}
+	var processed, answers, inFlight int64
+	for _, p := range l.Parts {
+		p.Do(func(m *partition.Partition) {
+			if h := m.Group(g.Name()); h != nil {
+				done, filtered, failed, away := h.Counts()
+				processed, answers, inFlight = processed+done, answers+done-filtered+failed, inFlight+away
+			}
+		})
+	}
+	g.Meter.Look(now, processed, answers, inFlight)
+}

@@ -1,0 +1,109 @@
+// Package keylock lets one message of a key at a time go on; later ones wait in order.
+package keylock
+
+import "slices"
+
+// Table holds the keys of which a message is under way. The empty key is none: it is
+// never held. The zero value is not usable, see New.
+type Table struct {
+	holds map[string]*hold
+	keys  map[int64]string // of the messages that hold one
+}
+
+type hold struct {
+	holder  int64   // position
+	waiting []int64 // positions, in order
+}
+
+// nobody holds a key whose message is to be handed out anew.
+const nobody = -1
+
+// New returns an empty table.
+func New() *Table { return &Table{map[string]*hold{}, map[int64]string{}} }
+
+// Len returns the number of keys.
+func (t *Table) Len() int { return len(t.holds) }
+
+// Blocked reports whether a message has to wait for another one of its key.
+func (t *Table) Blocked(key string, position int64) bool {
+	h := t.holds[key]
+	if h == nil || h.holder == position {
+		return false
+	}
+	return h.holder != nobody || position > h.waiting[0]
+}
+
+// Wait notes that a message that is blocked waits.
+func (t *Table) Wait(key string, position int64) {
+	h := t.holds[key]
+	i, _ := slices.BinarySearch(h.waiting, position)
+	h.waiting = slices.Insert(h.waiting, i, position)
+}
+
+// Hold makes a message that is not blocked hold up the later ones of its key.
+func (t *Table) Hold(key string, position int64) {
+	if key == "" {
+		return
+	}
+	h := t.holds[key]
+	if h == nil {
+		h = &hold{}
+		t.holds[key] = h
+	}
+	h.holder = position
+	t.keys[position] = key
+}
+
+// Return says that a message that may hold its key is to be handed out again: later
+// ones keep waiting for it.
+func (t *Table) Return(position int64) {
+	key, ok := t.keys[position]
+	if !ok {
+		return
+	}
+	delete(t.keys, position)
+	if h := t.holds[key]; len(h.waiting) == 0 {
+		delete(t.holds, key)
+	} else {
+		h.holder = nobody
+	}
+}
+
+// Free says that a message that may hold its key is done with, and returns the one that
+// has waited longest for it, if there is one: the key is its to hold.
+func (t *Table) Free(position int64) (next int64, ok bool) {
+	key := t.keys[position]
+	t.Return(position)
+	h := t.holds[key]
+	if h == nil {
+		return 0, false
+	}
+	next = h.waiting[0]
+	if h.waiting = h.waiting[1:]; len(h.waiting) == 0 {
+		delete(t.holds, key)
+	}
+	return next, true
+}
+
+// Waiting returns how many messages wait for a key.
+func (t *Table) Waiting(key string) int {
+	if h := t.holds[key]; h != nil {
+		return len(h.waiting)
+	}
+	return 0
+}
+
+// Reset forgets those that wait, and the holders that keep does not want.
+func (t *Table) Reset(keep func(position int64) bool) {
+	for position, key := range t.keys {
+		if !keep(position) {
+			delete(t.keys, position)
+			delete(t.holds, key)
+		}
+	}
+	for key, h := range t.holds {
+		if h.waiting = nil; h.holder == nobody {
+			delete(t.holds, key)
+		}
+	}
+}

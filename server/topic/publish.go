@@ -1,0 +1,128 @@
+package topic
+
+import (
+	"context"
+	"strings"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/publish"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/settings"
+)
+
+// MaxPublish is the size of the messages of a publish, in bytes.
+const MaxPublish = 4_000_000
+
+// Publish stores messages and returns once they are on stable storage. Whether a topic
+// takes them is decided at the moment at which they get their positions: no subscription
+// begins or ends between.
+func (s *Service) Publish(
+	ctx context.Context, c Caller, r *topicv1.PublishRequest,
+) (*topicv1.PublishResponse, error) {
+	t, err := s.publishTo(ctx, c, r.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	if settings.OfChats(t.View().Config) {
+		return nil, refusal.New(refusal.TopicReadOnly,
+			"topic %q holds the events of chats: nothing is published to it", t.Name)
+	}
+	size := 0
+	for _, m := range r.GetMessages() {
+		size += len(m.GetPayload()) + len(m.GetKey())
+		for name, value := range m.GetHeaders() {
+			size += len(name) + len(value)
+		}
+	}
+	if size > MaxPublish {
+		return nil, refusal.New(refusal.TooLarge, "the messages have %d bytes, more than %d", size, MaxPublish)
+	}
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	appends, places := publish.Distribute(l, r)
+	done, err := s.publisher.Append(ctx, l, appends, true)
+	if err != nil {
+		return nil, err
+	}
+	answer := &topicv1.PublishResponse{Results: make([]*topicv1.PublishResult, len(r.GetMessages()))}
+	for i, at := range places {
+		n := appends[at.Batch].Partition.Number
+		position := done[at.Batch].Base + int64(at.Index)
+		answer.Results[i] = &topicv1.PublishResult{
+			MessageId: live.MessageID(n, position), Partition: n, Position: position, Replayed: done[at.Batch].Replayed,
+		}
+	}
+	s.counters.Published.Add(int64(len(places)))
+	return answer, nil
+}
+
+// publishTo returns the topic to publish to. One that does not exist is made as a queue,
+// if the caller may make topics.
+func (s *Service) publishTo(ctx context.Context, c Caller, name string) (*catalog.Topic, error) {
+	if strings.HasSuffix(name, settings.DeadLetters) {
+		return nil, refusal.Forbidden(name)
+	}
+	if s.catalog.Topic(name) != nil || !c.Operator && !c.Creator {
+		return s.find(c, name, publisher)
+	}
+	config, _, err := settings.Topic(nil, nil, 0)
+	if err != nil {
+		return nil, err
+	}
+	err = s.audited(ctx, c, "ConfigureTopic", &topicv1.ConfigureTopicRequest{Topic: name}, func() error {
+		_, _, err := s.create(ctx, c, name, config, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.find(c, name, publisher)
+}
+
+// MessageStatus says who has acknowledged a message.
+func (s *Service) MessageStatus(
+	ctx context.Context, c Caller, r *topicv1.GetMessageStatusRequest,
+) (*topicv1.GetMessageStatusResponse, error) {
+	t, err := s.find(c, r.GetTopic(), anyRole)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	if err := s.sources.Follow(ctx, l); err != nil {
+		return nil, err
+	}
+	n, position, err := l.Message(r.GetMessageId())
+	if err != nil {
+		return nil, err
+	}
+	var status partition.Status
+	var start, end int64
+	l.Parts[n].Do(func(m *partition.Partition) {
+		if start, end = m.Bounds(); position >= start && position < end {
+			status = m.Status(position)
+		}
+	})
+	if position < start || position >= end {
+		return nil, refusal.New(refusal.PositionOutOfRange, "the partition has the positions %d to %d", start, end-1)
+	}
+	answer := &topicv1.GetMessageStatusResponse{
+		Required: status.Required, Acknowledged: status.Acknowledged, Status: topicv1.MessageStatus_MESSAGE_STATUS_PENDING,
+	}
+	switch {
+	case status.Complete:
+		answer.Status = topicv1.MessageStatus_MESSAGE_STATUS_COMPLETED
+	case status.InFlight && t.View().Config.GetSemantics() == settings.Queue:
+		answer.Status = topicv1.MessageStatus_MESSAGE_STATUS_PROCESSING
+	}
+	return answer, nil
+}

@@ -1,0 +1,142 @@
+// Package publish puts messages into the log of a topic, and lets its groups have them.
+//
+// It owns which messages go into which batch, and that the topic takes them at the moment
+// at which they get their positions. It does not know who may publish.
+//
+// Concurrency: a Publisher may be used by many goroutines.
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/settings"
+)
+
+// Publisher appends to the log of topics.
+type Publisher struct {
+	Log      commitlog.Log
+	Counters *live.Counters
+	// Durable is called with when an append began that is durable now.
+	Durable func(began time.Time)
+}
+
+// Place is where a message of a request stands.
+type Place struct{ Batch, Index int }
+
+// Distribute puts messages into the batches of their partitions. Those without a key go
+// together into one, the same for each repetition of the request.
+func Distribute(l *live.Topic, r *topicv1.PublishRequest) ([]commitlog.Append, []Place) {
+	partitions := int32(len(l.Parts))
+	var producer commitlog.Producer
+	keyless := int32(0)
+	if p := r.GetProducer(); p != nil {
+		producer = commitlog.Producer{ID: p.GetId(), Number: p.GetNumber()}
+	}
+	if partitions > 1 && r.GetProducer() != nil {
+		h := fnv.New32a()
+		h.Write([]byte(producer.ID)) // cannot fail
+		keyless = int32((uint64(h.Sum32()) + uint64(producer.Number)) % uint64(partitions))
+	} else if partitions > 1 {
+		keyless = rand.Int32N(partitions)
+	}
+	index := map[int32]int{}
+	var appends []commitlog.Append
+	places := make([]Place, len(r.GetMessages()))
+	for i, m := range r.GetMessages() {
+		n := keyless
+		if m.GetKey() != "" && partitions > 1 {
+			n = commitlog.PartitionOf(m.GetKey(), partitions)
+		}
+		b, ok := index[n]
+		if !ok {
+			b = len(appends)
+			index[n] = b
+			appends = append(appends, commitlog.Append{
+				Partition: commitlog.Partition{Topic: l.Number, Number: n}, Producer: producer,
+			})
+		}
+		places[i] = Place{b, len(appends[b].Messages)}
+		appends[b].Messages = append(appends[b].Messages, m)
+	}
+	return appends, places
+}
+
+// Append stores batches, and lets the groups have them. block: only if the topic takes them
+// without an active subscription, or has one.
+func (p *Publisher) Append(
+	ctx context.Context, l *live.Topic, appends []commitlog.Append, block bool,
+) ([]commitlog.Appended, error) {
+	pending, began, err := p.begin(ctx, l, appends, block)
+	if err == nil {
+		// What has its positions will be durable, whether or not the caller waits.
+		if err = pending.Wait(context.WithoutCancel(ctx)); err != nil {
+			err = fmt.Errorf("storing messages: %w", err)
+		}
+	}
+	switch {
+	case errors.Is(err, commitlog.ErrProducerNumber):
+		return nil, refusal.New(refusal.ProducerNumberTooOld,
+			"only the last %d numbers of a producer are remembered", commitlog.ProducerWindow)
+	case errors.Is(err, commitlog.ErrProducerReuse):
+		return nil, refusal.New(refusal.InvalidArgument, "the producer's number was used for other messages")
+	case errors.Is(err, commitlog.ErrTooLarge):
+		return nil, refusal.New(refusal.TooLarge, "the messages are too large")
+	case errors.Is(err, commitlog.ErrInvalid):
+		return nil, refusal.New(refusal.InvalidArgument, "a message cannot be stored: its text is not UTF-8")
+	case err != nil:
+		return nil, err
+	}
+	p.Durable(began)
+	for i, a := range pending.Appended {
+		l.Parts[appends[i].Partition.Number].Durable(a.Base + int64(a.Count))
+	}
+	for i, a := range pending.Appended {
+		if !a.Replayed {
+			l.Wake(int(appends[i].Partition.Number))
+		}
+	}
+	return pending.Appended, nil
+}
+
+// begin gives messages their positions, if the topic takes them: no subscription begins or
+// ends between. Its lock is held so long, and not until they are durable: a change of a
+// subscription does not wait for the disk, and comes behind them. A log whose messages have no
+// positions before they are durable returns from Begin only then.
+func (p *Publisher) begin(
+	ctx context.Context, l *live.Topic, appends []commitlog.Append, block bool,
+) (pending *commitlog.Pending, began time.Time, err error) {
+	t := l.Topic
+	t.Lock.RLock()
+	defer t.Lock.RUnlock()
+	v := t.View()
+	if v.Deleting {
+		return nil, began, refusal.Forbidden(t.Name)
+	}
+	if active := t.Active(); active == 0 && v.Config.GetSemantics() == settings.PubSub {
+		if block && v.Config.GetBlockWritesOnZeroSubscriptions() {
+			p.Counters.Blocked.Add(1)
+			return nil, began, refusal.New(refusal.NoSubscriptions,
+				"Topic '%s' has zero ACTIVE subscriptions and blocks writes", t.Name)
+		}
+		p.Counters.Unsubscribed.Add(1)
+	}
+	began = time.Now()
+	if pending, err = p.Log.Begin(ctx, appends); err != nil {
+		return nil, began, err
+	}
+	for i, a := range pending.Appended {
+		if a.Batch != nil {
+			l.Parts[appends[i].Partition.Number].Begun(a.Batch)
+		}
+	}
+	return pending, began, nil
+}

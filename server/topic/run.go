@@ -1,0 +1,62 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/parley-chat/parley/server/topic/owner"
+)
+
+// Run does what is due until the context ends: it stores positions, detects dead groups,
+// stores dead letters and trims. It ends with an error if another process has taken the
+// topics over. All sessions end with it.
+func (s *Service) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	flushing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var others, flusher sync.WaitGroup
+	others.Go(func() { s.jobs.Run(ctx) })
+	others.Go(func() {
+		select {
+		case <-s.catalog.Lost():
+			cancel(owner.ErrFenced)
+		case <-ctx.Done():
+		}
+	})
+	others.Go(func() { s.topics.Run(ctx) })
+	others.Go(func() { s.sources.Run(ctx, s.topics.OfChats, s.topics.Hold) })
+	others.Go(func() { s.backfills.Run(ctx) })
+	others.Go(func() {
+		if err := s.sources.FollowLog(ctx, s.topics.Hold); err != nil {
+			cancel(fmt.Errorf("%w: %w", owner.ErrFenced, err))
+		}
+	})
+	var err error // why the flusher ended, once it has
+	flusher.Go(func() {
+		err = s.flusher.Run(flushing)
+		cancel(err)
+	})
+	<-ctx.Done()
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	for _, o := range s.sessionsOf("") {
+		o.End(draining)
+	}
+	others.Wait()
+	stop() // the last positions are stored once nobody changes them
+	flusher.Wait()
+	if cause := context.Cause(ctx); errors.Is(cause, owner.ErrFenced) {
+		return cause
+	}
+	if err != nil && !errors.Is(err, owner.ErrFenced) {
+		s.cfg.Logger.Warn("the last positions of subscriptions are not stored: their messages come again", "error", err)
+		return nil
+	}
+	return err
+}
+
+const draining = "DRAINING"

@@ -1,0 +1,498 @@
+// Package session runs the members of a group: who waits for messages, what each is
+// handed, and the timers of the group.
+//
+// It owns sessions and how deliveries come to them. It does not know the store, nor what
+// a state means.
+//
+// Concurrency: everything may be used by many goroutines. No lock of a group is held while
+// a partition's is taken; under a partition's lock only sessions' are.
+package session
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/filter"
+	"github.com/parley-chat/parley/server/topic/owner"
+	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/refusal"
+)
+
+// Limits of sessions.
+const (
+	MaxMembers  = 10_000  // of a group
+	maxDelivery = 1000    // messages
+	maxPoll     = 4 << 20 // bytes of a Receive of a session that is polled
+)
+
+// Config is what a Group stands on.
+type Config struct {
+	Topic, Name string
+	Parts       []*owner.Partition // by number
+	Flusher     *owner.Flusher
+	Clock       func() time.Time
+	KeyOrder    bool
+	// Durable reports whether an acknowledgement is answered once it is stored.
+	Durable func() bool
+	// Letters is called with messages of a partition that failed too often. It does not
+	// wait.
+	Letters func(g *Group, part int, letters []partition.Letter)
+	// Failed is called with an error of the log that stops the deliveries for a moment.
+	Failed func(error)
+}
+
+// Group is a group with its sessions.
+type Group struct {
+	cfg   Config
+	parts []part
+
+	mu       sync.Mutex
+	sessions map[string]*Session // by member
+	waiting  []*Session
+	state    topicv1.SubscriptionState
+	closed   bool
+
+	held     atomic.Int32 // calls of Hold that have not ended
+	pumping  sync.Mutex
+	first    int         // partition that the next pump begins with; guarded by pumping
+	progress atomic.Bool // something was acknowledged since it was asked last
+	byMember sync.Map    // *partition.Member to *Session
+}
+
+// part is what a group keeps of a partition.
+type part struct {
+	ready   atomic.Bool // Next may have something to do
+	blocked atomic.Bool // Next stopped for lack of credits or room: an acknowledgement changes that
+
+	mu    sync.Mutex
+	timer *time.Timer
+	due   time.Time // of the timer; zero: it does not run
+}
+
+// New makes a group without members.
+func New(c Config, state topicv1.SubscriptionState) *Group {
+	return &Group{cfg: c, parts: make([]part, len(c.Parts)), sessions: map[string]*Session{}, state: state}
+}
+
+// Wake says that a partition may have something to deliver.
+func (g *Group) Wake(part int) {
+	g.parts[part].ready.Store(true)
+	g.wakeOne()
+}
+
+// WakeAll is Wake of all partitions.
+func (g *Group) WakeAll() {
+	for i := range g.parts {
+		g.parts[i].ready.Store(true)
+	}
+	g.wakeOne()
+}
+
+// wakeBlocked lets the partitions look again that stopped for lack of credits or room.
+// Members have one budget for all of them.
+func (g *Group) wakeBlocked() {
+	some := false
+	for i := range g.parts {
+		if g.parts[i].blocked.Load() && g.parts[i].blocked.Swap(false) {
+			g.parts[i].ready.Store(true)
+			some = true
+		}
+	}
+	if some {
+		g.wakeOne()
+	}
+}
+
+// wakeOne wakes a session that waits: it hands out for all. One that does not wait looks
+// before it does.
+func (g *Group) wakeOne() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.waiting); n > 0 {
+		s := g.waiting[n-1]
+		g.waiting = g.waiting[:n-1]
+		s.waits = false
+		s.signal()
+	}
+}
+
+func (g *Group) anyReady() bool {
+	for i := range g.parts {
+		if g.parts[i].ready.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// wait registers a session as waiting, unless there is something to do.
+func (g *Group) wait(s *Session) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !s.waits {
+		s.waits = true
+		g.waiting = append(g.waiting, s)
+	}
+	if g.anyReady() && g.canPump() {
+		g.stopWaiting(s)
+		return false
+	}
+	return true
+}
+
+// stopWait ends what wait began: if the session was woken to hand out, somebody else does.
+func (g *Group) stopWait(s *Session) {
+	g.mu.Lock()
+	g.stopWaiting(s)
+	g.mu.Unlock()
+	if g.anyReady() {
+		g.wakeOne()
+	}
+}
+
+// canPump reports whether somebody may pump and nobody does: who does looks again before it
+// ends.
+func (g *Group) canPump() bool {
+	if g.held.Load() > 0 || !g.pumping.TryLock() {
+		return false
+	}
+	g.pumping.Unlock()
+	return true
+}
+
+// stopWaiting takes a session off the list. The caller holds the lock.
+func (g *Group) stopWaiting(s *Session) {
+	if !s.waits {
+		return
+	}
+	s.waits = false
+	for i, w := range g.waiting {
+		if w == s {
+			g.waiting = append(g.waiting[:i], g.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// pump hands out what the partitions have, up to about limit messages of each. Only one
+// session of a group does so at a time.
+func (g *Group) pump(ctx context.Context, limit int) {
+	for g.anyReady() && ctx.Err() == nil && g.held.Load() == 0 {
+		if !g.pumping.TryLock() {
+			return // whoever pumps looks again
+		}
+		handed := 0
+		for i := range g.parts {
+			n := (g.first + i) % len(g.parts)
+			if g.parts[n].ready.Swap(false) {
+				handed += g.next(ctx, n, limit)
+			}
+		}
+		g.first++
+		g.pumping.Unlock()
+		if handed > 0 {
+			if g.anyReady() {
+				g.wakeOne() // somebody else goes on: this one has something to do
+			}
+			return
+		}
+	}
+}
+
+// next hands out messages of a partition.
+func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
+	p := &g.parts[n]
+	p.blocked.Store(true) // also what is acknowledged before it is known why Next stops is looked at
+	h, err := g.cfg.Parts[n].Next(ctx, g.cfg.Name, limit, func(pieces []partition.Piece) {
+		for i := range pieces {
+			handed += pieces[i].To - pieces[i].From
+		}
+		g.deliver(int32(n), pieces)
+	})
+	if len(h.Letters) > 0 {
+		g.cfg.Letters(g, n, h.Letters)
+	}
+	if err != nil && ctx.Err() != nil {
+		p.ready.Store(true) // for somebody else
+		return handed
+	}
+	if err != nil {
+		g.cfg.Failed(err)
+		g.arm(n, g.cfg.Clock().Add(pauseAfterError))
+		return handed
+	}
+	if h.Wait.Reason != partition.Credits && h.Wait.Reason != partition.Full {
+		p.blocked.Store(false)
+	}
+	if h.Wait.Reason == partition.Limit || h.Wait.Reason == partition.Fetch {
+		p.ready.Store(true)
+	}
+	if h.Deadline.After(g.cfg.Clock()) { // what is due already waits for a member that takes it
+		g.arm(n, h.Deadline)
+	}
+	return handed
+}
+
+// pauseAfterError is how long deliveries of a partition stop that cannot be read.
+const pauseAfterError = time.Second
+
+// arm makes the timer of a partition run not later than a time; zero: no need.
+func (g *Group) arm(n int, at time.Time) {
+	if at.IsZero() {
+		return
+	}
+	p := &g.parts[n]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.due.IsZero() && !at.Before(p.due) {
+		return
+	}
+	p.due = at
+	d := max(at.Sub(g.cfg.Clock()), 0)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(d, func() { g.expire(n) })
+		return
+	}
+	p.timer.Reset(d)
+}
+
+// expire ends the leases that are over, and lets what is due be delivered.
+func (g *Group) expire(n int) {
+	p := &g.parts[n]
+	p.mu.Lock()
+	p.due = time.Time{}
+	p.mu.Unlock()
+	g.mu.Lock()
+	closed := g.closed
+	g.mu.Unlock()
+	if closed {
+		return
+	}
+	var deadline time.Time
+	g.do(n, func(h *partition.Group) {
+		h.Expire(g.cfg.Clock())
+		deadline = owner.Deadline(h)
+	})
+	g.Wake(n)
+	if deadline.After(g.cfg.Clock()) { // what is due already is handed out when somebody takes it
+		g.arm(n, deadline)
+	}
+}
+
+// Arm looks when the partitions have something to do next.
+func (g *Group) Arm() {
+	for n := range g.parts {
+		var deadline time.Time
+		g.do(n, func(h *partition.Group) { deadline = owner.Deadline(h) })
+		g.arm(n, deadline)
+	}
+}
+
+// do calls f with the machine's group in a partition, if it is there, tells members what
+// they lost by it, and passes letters on.
+func (g *Group) do(n int, f func(h *partition.Group)) {
+	p := g.cfg.Parts[n]
+	var lost []partition.Lost
+	var letters []partition.Letter
+	p.Do(func(m *partition.Partition) {
+		if h := m.Group(g.cfg.Name); h != nil {
+			f(h)
+			lost, letters = m.TakeLost(nil), h.Letters(nil)
+		}
+	})
+	p.Mark(g.cfg.Name)
+	if len(letters) > 0 {
+		g.cfg.Letters(g, n, letters)
+	}
+	g.lose(int32(n), lost)
+	g.wakeBlocked()
+}
+
+// Do calls f with the machine's group in each partition, as for a change of state, and
+// wakes the members. The first error ends it.
+func (g *Group) Do(f func(part int, h *partition.Group) error) error {
+	for n := range g.parts {
+		var err error
+		g.do(n, func(h *partition.Group) { err = f(n, h) })
+		if err != nil {
+			return err
+		}
+	}
+	g.WakeAll()
+	return nil
+}
+
+// DoIn is Do in one partition.
+func (g *Group) DoIn(n int, f func(h *partition.Group) error) (err error) {
+	g.do(n, func(h *partition.Group) { err = f(h) })
+	g.Wake(n)
+	return err
+}
+
+// lose tells members what they have lost.
+func (g *Group) lose(n int32, lost []partition.Lost) {
+	for _, l := range lost {
+		if s, ok := g.byMember.Load(l.Member); ok {
+			s.(*Session).withdraw(n, l.From, l.To)
+			s.(*Session).push(Event{LeaseLost: []*topicv1.Positions{
+				{Partition: n, Base: l.From, Count: l.To - l.From},
+			}})
+		}
+	}
+}
+
+// deliver gives pieces to the members' sessions, those that ascend as one delivery: it says
+// where they are from its first one on. The partition's lock is held.
+func (g *Group) deliver(n int32, pieces []partition.Piece) {
+	for len(pieces) > 0 {
+		i, count := 1, pieces[0].To-pieces[0].From
+		for i < len(pieces) && pieces[i].Member == pieces[0].Member && follows(&pieces[i-1], &pieces[i]) &&
+			count+pieces[i].To-pieces[i].From <= maxDelivery {
+			count += pieces[i].To - pieces[i].From
+			i++
+		}
+		if s, ok := g.byMember.Load(pieces[0].Member); ok {
+			s.(*Session).push(Event{Deliveries: []Delivery{delivery(n, pieces[:i], count)}})
+		}
+		pieces = pieces[i:]
+	}
+}
+
+// follows reports whether b comes after a in the partition.
+func follows(a, b *partition.Piece) bool {
+	return a.Batch.Base+int64(a.From) < b.Batch.Base+int64(b.From)
+}
+
+// Attach opens a session of a member.
+func (g *Group) Attach(o Options) (*Session, error) {
+	f, err := filter.Compile(o.Filter)
+	if err != nil {
+		return nil, refusal.New(refusal.InvalidFilter, "%v", err)
+	}
+	s := newSession(g, o)
+	if err := g.add(s); err != nil {
+		return nil, err
+	}
+	for _, p := range g.cfg.Parts {
+		var m *partition.Member
+		err := g.gone()
+		p.Do(func(machine *partition.Partition) {
+			if h := machine.Group(g.cfg.Name); h != nil {
+				if m, err = h.Attach(o.Member, f, s.budget); err == nil {
+					g.byMember.Store(m, s)
+				}
+			}
+		})
+		if err != nil {
+			s.End(Gone)
+			return nil, err
+		}
+		s.members = append(s.members, m)
+	}
+	g.WakeAll()
+	return s, nil
+}
+
+// Gone is the reason for which sessions end whose subscription has.
+const Gone = "SUBSCRIPTION_GONE"
+
+func (g *Group) gone() error {
+	return refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", g.cfg.Name)
+}
+
+// add takes a session's name.
+func (g *Group) add(s *Session) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch name := s.options.Member; {
+	case g.closed:
+		return g.gone()
+	case g.sessions[name] != nil:
+		return refusal.New(refusal.MemberExists, "group %q has a member %q", g.cfg.Name, name)
+	case len(g.sessions) >= MaxMembers:
+		return refusal.New(refusal.TooMany, "group %q has %d members", g.cfg.Name, MaxMembers)
+	default:
+		g.sessions[name] = s
+		return nil
+	}
+}
+
+// remove takes a session out, and reports whether it was the last one.
+func (g *Group) remove(s *Session) (last bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sessions[s.options.Member] == s {
+		delete(g.sessions, s.options.Member)
+		last = len(g.sessions) == 0
+	}
+	g.stopWaiting(s)
+	return last
+}
+
+// Members is the number of sessions.
+func (g *Group) Members() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.sessions)
+}
+
+// Sessions returns the sessions.
+func (g *Group) Sessions() []*Session {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := make([]*Session, 0, len(g.sessions))
+	for _, s := range g.sessions {
+		list = append(list, s)
+	}
+	return list
+}
+
+// Name returns the group's name, Topic its topic's.
+func (g *Group) Name() string { return g.cfg.Name }
+
+// Topic returns the name of the topic.
+func (g *Group) Topic() string { return g.cfg.Topic }
+
+// Progress reports whether something was acknowledged since the last call.
+func (g *Group) Progress() bool { return g.progress.Swap(false) }
+
+// SetState tells the members of a state.
+func (g *Group) SetState(state topicv1.SubscriptionState) {
+	g.mu.Lock()
+	changed := g.state != state
+	g.state = state
+	g.mu.Unlock()
+	if changed {
+		for _, s := range g.Sessions() {
+			s.push(Event{State: state})
+		}
+	}
+}
+
+// State returns the state.
+func (g *Group) State() topicv1.SubscriptionState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state
+}
+
+// Close ends all sessions with a reason, and takes no more.
+func (g *Group) Close(why string) {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	for _, s := range g.Sessions() {
+		s.End(why)
+	}
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.mu.Lock()
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+		p.mu.Unlock()
+	}
+}

@@ -1,0 +1,198 @@
+package topic
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/session"
+	"github.com/parley-chat/parley/server/topic/settings"
+	"github.com/parley-chat/parley/server/topic/subscription"
+)
+
+// Limits and defaults of sessions.
+const (
+	maxSessions     = 100_000
+	defaultMessages = 1000
+	defaultBytes    = 8 << 20
+	maxBytes        = 64 << 20
+	aliveEvery      = 15 * time.Second
+	silentIntervals = 3 // after which the session of a poller ends
+)
+
+// Delivery holds messages of one partition, see session.Delivery.
+type Delivery = session.Delivery
+
+// Event is what a session receives, see session.Event.
+type Event = session.Event
+
+// Session is an attached member.
+type Session struct {
+	*session.Session
+
+	service  *Service
+	live     *live.Topic
+	caller   Caller
+	attached *topicv1.Attached
+}
+
+// Attach attaches a member to a group and opens its session. A session that is polled
+// ends when it is not called for three intervals, see Attached; another one lives until
+// Detach or End. Attaching is a heartbeat: it revives a dead group.
+func (s *Service) Attach(ctx context.Context, c Caller, a *topicv1.Attach, polled bool) (*Session, error) {
+	name := a.GetGroup()
+	if name == "" {
+		name = settings.QueueGroup
+	}
+	if _, err := s.Heartbeat(ctx, c, a.GetTopic(), name); err != nil {
+		return nil, err
+	}
+	l, sub, err := s.subscribed(ctx, c, a.GetTopic(), name)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	defer l.Lock.RUnlock()
+	g := l.Group(name)
+	if g == nil {
+		return nil, refusal.New(refusal.SubscriptionGone, "the subscription of %q has ended", name)
+	}
+	s.mu.Lock()
+	full := len(s.sessions) >= maxSessions
+	s.mu.Unlock()
+	if full {
+		return nil, refusal.New(refusal.TooMany, "there are %d sessions", maxSessions)
+	}
+	o := options(c, a, polled)
+	o.ID = s.catalog.SessionPrefix() + rand.Text()
+	first := g.Members() == 0
+	in, err := g.Attach(o)
+	if err != nil {
+		return nil, err
+	}
+	if first {
+		g.Pulse.Restarted(g.Progress())
+	}
+	l.Attend(g)
+	o = in.Options()
+	open := &Session{Session: in, service: s, live: l, caller: c}
+	interval := min(aliveEvery, sub.Config.GetHeartbeatInterval().AsDuration())
+	open.attached = &topicv1.Attached{
+		Session: o.ID, Member: o.Member, Subscription: subscription.Show(l, sub,
+			false), HeartbeatInterval: durationpb.New(interval),
+	}
+	s.mu.Lock()
+	s.sessions[o.ID] = open
+	stopped := s.stopped
+	s.mu.Unlock()
+	if stopped { // nobody else ends it
+		open.End(draining)
+	}
+	return open, nil
+}
+
+func options(c Caller, a *topicv1.Attach, polled bool) session.Options {
+	o := session.Options{
+		Member: a.GetMember(), Principal: c.Principal, Filter: a.GetFilter(), Messages: a.GetCredits().GetMessages(),
+		Bytes: a.GetCredits().GetBytes(), Renew: a.GetRenewCredits(), Polled: polled,
+	}
+	if o.Member == "" {
+		o.Member = "member-" + rand.Text()
+	}
+	if o.Messages == 0 {
+		o.Messages = defaultMessages
+	}
+	if o.Bytes == 0 {
+		o.Bytes = defaultBytes
+	}
+	if polled {
+		o.Bytes = maxBytes
+	}
+	return o
+}
+
+// Session returns an open session of the caller.
+func (s *Service) Session(c Caller, id string) (*Session, error) {
+	s.mu.Lock()
+	o := s.sessions[id]
+	s.mu.Unlock()
+	if o == nil || o.caller.Principal != c.Principal || o.Ended() != "" {
+		return nil, refusal.New(refusal.SessionGone, "there is no such session, or it has ended")
+	}
+	return o, nil
+}
+
+func (s *Service) sessionsOf(principal string) []*Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []*Session
+	for _, o := range s.sessions {
+		if principal == "" || o.caller.Principal == principal {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// Attached says what the session is.
+func (o *Session) Attached() *topicv1.Attached { return o.attached }
+
+// State is the subscription's state now.
+func (o *Session) State() topicv1.SubscriptionState { return o.Group().State() }
+
+// Receive waits for an event, see session.Session. A call is a heartbeat.
+func (o *Session) Receive(ctx context.Context, limit int) (Event, error) {
+	e, err := o.Session.Receive(ctx, limit)
+	if e.Gone != "" {
+		o.forget()
+	}
+	return e, err
+}
+
+// End ends the session with a reason for Gone. With session.Broken and session.Slow what
+// it has counts as an attempt that failed.
+func (o *Session) End(why string) { o.end(why) }
+
+// end ends the session, and reports whether it was the group's last one. A member that
+// goes was heard from.
+func (o *Session) end(why string) (last bool) {
+	if g := o.live.Group(o.Group().Name()); g != nil && why != session.Silent {
+		o.live.Beat(g, o.service.cfg.Clock())
+	}
+	last = o.Session.End(why)
+	o.forget()
+	return last
+}
+
+func (o *Session) forget() {
+	o.service.mu.Lock()
+	defer o.service.mu.Unlock()
+	delete(o.service.sessions, o.ID())
+}
+
+// Detach ends the session; its messages go to others at once. cancel: the subscription,
+// too, if this was its last member.
+func (o *Session) Detach(ctx context.Context, cancel bool) error {
+	last := o.end("DETACHED")
+	if !cancel || !last || o.live.View().Config.GetSemantics() == settings.Queue {
+		return nil
+	}
+	_, err := o.service.ask(ctx, o.caller, o.Group().Topic(), o.Group().Name(), lifecycle.Leave,
+		&topicv1.CancelSubscriptionRequest{Topic: o.Group().Topic(), Group: o.Group().Name()})
+	return err
+}
+
+// endSilent ends sessions of pollers that do not poll.
+func (s *Service) endSilent() {
+	for _, o := range s.sessionsOf("") {
+		if o.Options().Polled && o.Silent() >= silentIntervals*o.attached.GetHeartbeatInterval().AsDuration() {
+			o.End(session.Silent)
+		}
+	}
+}

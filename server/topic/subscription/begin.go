@@ -1,0 +1,148 @@
+package subscription
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/owner"
+	"github.com/parley-chat/parley/server/topic/partition"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/settings"
+)
+
+// maxSubscriptions is the number of a topic's subscriptions that have not ended.
+const maxSubscriptions = 10_000
+
+// BeginQueue begins the group of a queue, which needs no subscription of anybody. What groups
+// were to receive before and have all acknowledged is not for it. The caller holds the
+// topic's lock for writing.
+func (m *Manager) BeginQueue(ctx context.Context, l *live.Topic) error {
+	_, err := m.Begin(ctx, l, settings.QueueGroup, &topicv1.SubscriptionConfig{
+		Start:    &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}},
+		Backfill: true, MaxBackfillMessages: settings.Unlimited,
+	})
+	return err
+}
+
+// Begin begins a subscription. Cursors are stored before the row: without it they are
+// nothing. The caller holds the topic's lock for writing.
+func (m *Manager) Begin(
+	ctx context.Context, l *live.Topic, name string, wanted *topicv1.SubscriptionConfig,
+) (warnings []string, err error) {
+	t := l.Topic
+	if t.View().Deleting {
+		return nil, refusal.Forbidden(t.Name)
+	}
+	if len(t.Subscriptions()) >= maxSubscriptions {
+		return nil, refusal.New(refusal.TooMany, "topic %q has %d subscriptions", t.Name, maxSubscriptions)
+	}
+	config, warnings, err := settings.Subscription(wanted, t.View().Preset)
+	if err != nil {
+		return nil, err
+	}
+	now := m.cfg.Clock().UnixMilli()
+	sub := &catalog.Subscription{Group: name, State: lifecycle.Active, Config: config, Row: table.Subscription{
+		Generation: 1, SubscribedAt: now, LastActiveAt: now,
+	}}
+	if old := t.Subscription(name); old != nil {
+		sub.Row.Generation = old.Row.Generation + 1
+	}
+	g, err := owner.GroupOf(sub, t.View().Config.GetPausePins())
+	if err != nil {
+		return nil, err
+	}
+	if err = m.place(ctx, l, g.Config, sub); err == nil {
+		err = m.cfg.Catalog.Put(ctx, t, sub)
+	}
+	if err != nil {
+		for _, p := range l.Parts {
+			err = errors.Join(err, p.Forget(name))
+		}
+		return nil, err
+	}
+	m.cfg.Topics.Enlist(l, t.Subscription(name))
+	if sub.Row.Generation > 1 {
+		m.cfg.Flusher.Quiesce()
+		if err := m.cfg.Catalog.DropCursors(ctx, t, name, sub.Row.Generation-1); err != nil { // they are only in the way
+			m.cfg.Logger.Warn("old positions of a subscription cannot be removed", "topic", t.Name, "group", name, "error", err)
+		}
+	}
+	return warnings, nil
+}
+
+// place puts a new group into all partitions, and stores its cursors.
+func (m *Manager) place(ctx context.Context, l *live.Topic, c partition.Config, sub *catalog.Subscription) error {
+	var writes []store.Write
+	changed := false
+	for n, p := range l.Parts {
+		start, err := m.Resolve(ctx, l, n, sub.Config.GetStart())
+		if err != nil {
+			return err
+		}
+		var gap bool
+		p.Do(func(machine *partition.Partition) {
+			_, _, gap, err = machine.Subscribe(c, partition.Begin{
+				Start: start, Backfill: sub.Config.GetBackfill(), Rest: sub.Group == settings.QueueGroup,
+			})
+		})
+		if err != nil {
+			return unexpected(err)
+		}
+		sub.Row.Gap = sub.Row.Gap || gap
+		changed = p.MarkState() || changed
+		writes = append(writes, p.First(sub.Group))
+	}
+	if changed { // what an earlier generation has done is known without it
+		if err := m.cfg.Flusher.Wait(ctx, sub.Group, l.Parts...); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(writes, store.MaxBatchWrite) {
+		if err := m.cfg.Store.BatchWrite(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resolve returns the position in a partition that a place is.
+func (m *Manager) Resolve(ctx context.Context, l *live.Topic, n int, at *topicv1.Position) (int64, error) {
+	p := l.Parts[n]
+	start, end := p.Bounds()
+	switch x := at.GetAt().(type) {
+	case *topicv1.Position_Earliest:
+		return start, nil
+	case *topicv1.Position_Time:
+		position, err := m.cfg.Sources.Reader(l.Topic).PositionAt(ctx, p.Address, x.Time.AsTime())
+		return min(position, end), err
+	case *topicv1.Position_MessageId:
+		number, position, err := l.Message(x.MessageId)
+		if err != nil || number != n {
+			return end, err
+		}
+		if position > end {
+			return 0, refusal.New(refusal.PositionOutOfRange, "the next message of the partition is %s",
+				live.MessageID(int32(n), end))
+		}
+		return position, nil
+	}
+	return end, nil
+}
+
+// unexpected converts errors of the machine.
+func unexpected(err error) error {
+	switch {
+	case errors.Is(err, partition.ErrState):
+		return refusal.New(refusal.InvalidTransition, "the subscription's state does not allow it")
+	case errors.Is(err, partition.ErrOutOfRange):
+		return refusal.New(refusal.PositionOutOfRange, "the position is beyond the end")
+	}
+	return err
+}

@@ -1,0 +1,237 @@
+package topic
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/catalog"
+	"github.com/parley-chat/parley/server/topic/lifecycle"
+	"github.com/parley-chat/parley/server/topic/live"
+	"github.com/parley-chat/parley/server/topic/refusal"
+	"github.com/parley-chat/parley/server/topic/settings"
+	"github.com/parley-chat/parley/server/topic/subscription"
+)
+
+// CreateSubscription registers a group.
+func (s *Service) CreateSubscription(
+	ctx context.Context, c Caller, r *topicv1.CreateSubscriptionRequest,
+) (*topicv1.CreateSubscriptionResponse, error) {
+	t, err := s.find(c, r.GetTopic(), subscriber)
+	if err != nil {
+		return nil, err
+	}
+	if !validName.MatchString(r.GetGroup()) {
+		return nil, refusal.New(refusal.InvalidArgument, nameRule)
+	}
+	if t.View().Config.GetSemantics() == settings.Queue {
+		return nil, refusal.New(refusal.InvalidArgument,
+			"topic %q is a queue: its consumers are members of %s and need no subscription", t.Name, settings.QueueGroup)
+	}
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	answer := &topicv1.CreateSubscriptionResponse{}
+	err = s.audited(ctx, c, "CreateSubscription", r, func() error {
+		if err := s.sources.Follow(ctx, l); err != nil {
+			return err
+		}
+		t.Lock.Lock()
+		defer t.Lock.Unlock()
+		sub := t.Subscription(r.GetGroup())
+		if sub == nil || sub.State == lifecycle.Cancelled {
+			if answer.Warnings, err = s.subscriptions.Begin(ctx, l, r.GetGroup(), r.GetConfig()); err != nil {
+				return err
+			}
+			sub, answer.Created = t.Subscription(r.GetGroup()), true
+			s.cfg.Logger.Info("subscription made", "topic", t.Name, "group", sub.Group, "generation", sub.Row.Generation,
+				"by", c.Principal)
+		}
+		answer.Subscription = subscription.Show(l, sub, true)
+		return nil
+	})
+	return answer, err
+}
+
+// subscribed returns a topic and a group's subscription. The caller unlocks the topic, and
+// releases it.
+func (s *Service) subscribed(
+	ctx context.Context, c Caller, topic, name string,
+) (l *live.Topic, sub *catalog.Subscription, err error) {
+	t, err := s.find(c, topic, subscriber)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l, err = s.topics.Open(ctx, t); err != nil {
+		return nil, nil, err
+	}
+	t.Lock.RLock()
+	if sub = t.Subscription(name); sub == nil {
+		t.Lock.RUnlock()
+		l.Release()
+		return nil, nil, refusal.NoSubscription(topic, name)
+	}
+	return l, sub, nil
+}
+
+// Subscription returns a subscription with its places.
+func (s *Service) Subscription(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
+	l, sub, err := s.subscribed(ctx, c, topic, name)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	defer l.Lock.RUnlock()
+	if err := s.sources.Follow(ctx, l); err != nil {
+		return nil, err
+	}
+	return subscription.Show(l, sub, true), nil
+}
+
+// Subscriptions returns a page of a topic's subscriptions by group.
+func (s *Service) Subscriptions(
+	ctx context.Context, c Caller, r *topicv1.ListSubscriptionsRequest,
+) (*topicv1.ListSubscriptionsResponse, error) {
+	t, err := s.find(c, r.GetTopic(), subscriber)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	t.Lock.RLock()
+	defer t.Lock.RUnlock()
+	size := PageSize(r.GetPageSize())
+	answer := &topicv1.ListSubscriptionsResponse{}
+	for _, sub := range t.Subscriptions() {
+		if sub.Group <= r.GetPageToken() {
+			continue
+		}
+		if len(answer.Subscriptions) == size {
+			answer.NextPageToken = answer.Subscriptions[size-1].GetGroup()
+			break
+		}
+		answer.Subscriptions = append(answer.Subscriptions, subscription.Show(l, sub, false))
+	}
+	return answer, nil
+}
+
+// Pause stops the deliveries.
+func (s *Service) Pause(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
+	return s.ask(ctx, c, topic, name, lifecycle.Pause, &topicv1.PauseSubscriptionRequest{Topic: topic, Group: name})
+}
+
+// Resume continues where the pause began.
+func (s *Service) Resume(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
+	return s.ask(ctx, c, topic, name, lifecycle.Resume, &topicv1.ResumeSubscriptionRequest{Topic: topic, Group: name})
+}
+
+// Cancel ends a subscription for good.
+func (s *Service) Cancel(ctx context.Context, c Caller, topic, name string) (*topicv1.Subscription, error) {
+	return s.ask(ctx, c, topic, name, lifecycle.Cancel, &topicv1.CancelSubscriptionRequest{Topic: topic, Group: name})
+}
+
+// Seek moves a subscription.
+func (s *Service) Seek(
+	ctx context.Context, c Caller, r *topicv1.SeekSubscriptionRequest,
+) (*topicv1.SeekSubscriptionResponse, error) {
+	t, err := s.find(c, r.GetTopic(), subscriber)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	answer := &topicv1.SeekSubscriptionResponse{}
+	err = s.audited(ctx, c, "SeekSubscription", r, func() (err error) {
+		answer.Seeks, err = s.subscriptions.Seek(ctx, l, r)
+		return err
+	})
+	if err == nil && !r.GetDryRun() {
+		err = s.flusher.Wait(ctx, r.GetGroup(), l.Parts...)
+	}
+	return answer, err
+}
+
+// Unpark delivers messages again that wait with their keys, and returns how many.
+func (s *Service) Unpark(ctx context.Context, c Caller, topic, name string, keys []string) (int64, error) {
+	l, _, err := s.subscribed(ctx, c, topic, name)
+	if err != nil {
+		return 0, err
+	}
+	defer l.Release()
+	var messages int64
+	request := &topicv1.UnparkKeysRequest{Topic: topic, Group: name, Keys: keys}
+	err = s.audited(ctx, c, "UnparkKeys", request, func() error {
+		g := l.Group(name)
+		if g == nil {
+			return refusal.New(refusal.SubscriptionGone, "the subscription has ended")
+		}
+		messages, err = g.Unpark(ctx, keys)
+		return err
+	})
+	l.Lock.RUnlock()
+	if err == nil && messages > 0 {
+		err = s.flusher.Wait(ctx, name, l.Parts...)
+	}
+	return messages, err
+}
+
+// ask makes a transition that somebody asks for.
+func (s *Service) ask(
+	ctx context.Context, c Caller, topic, name string, tr lifecycle.Transition, request proto.Message,
+) (*topicv1.Subscription, error) {
+	t, err := s.find(c, topic, subscriber)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.topics.Open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	if name == settings.QueueGroup && tr == lifecycle.Cancel && t.View().Config.GetSemantics() == settings.Queue {
+		return nil, refusal.New(refusal.InvalidTransition, "the group of a queue ends with the queue")
+	}
+	var d *topicv1.Subscription
+	call := string(request.ProtoReflect().Descriptor().Name())
+	err = s.audited(ctx, c, call[:len(call)-len("Request")], request, func() error {
+		if _, err := s.subscriptions.Transition(ctx, l, name, tr, c.Principal); err != nil {
+			return err
+		}
+		t.Lock.RLock()
+		defer t.Lock.RUnlock()
+		if sub := t.Subscription(name); sub != nil {
+			d = subscription.Show(l, sub, true)
+		}
+		return nil
+	})
+	return d, err
+}
+
+// Heartbeat says that the group is alive.
+func (s *Service) Heartbeat(ctx context.Context, c Caller, topic, name string) (*topicv1.HeartbeatResponse, error) {
+	l, sub, err := s.subscribed(ctx, c, topic, name)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	state, generation := sub.State, sub.Row.Generation
+	l.Lock.RUnlock()
+	if g := l.Group(name); g != nil {
+		l.Beat(g, s.cfg.Clock())
+	}
+	if state != lifecycle.Active {
+		if state, err = s.subscriptions.Transition(ctx, l, name, lifecycle.Beat, c.Principal); err != nil {
+			return nil, err
+		}
+	}
+	return &topicv1.HeartbeatResponse{State: state, Generation: generation}, nil
+}

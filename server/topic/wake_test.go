@@ -1,0 +1,160 @@
+package topic
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+)
+
+// hangingLog is a log whose reads hang while on is set.
+type hangingLog struct {
+	commitlog.Log
+	on atomic.Bool
+}
+
+func (l *hangingLog) Read(ctx context.Context, p commitlog.Partition, from int64, n int) ([]*commitlog.Batch, error) {
+	if l.on.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return l.Log.Read(ctx, p, from, n)
+}
+
+// A member whose call ends while it hands out for the group leaves that to another one.
+func TestCancelledReceiveWakesAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		x.publish("t", 0, 1)
+		x.restart()
+		synctest.Wait() // what follows the log has looked at it
+		log := &hangingLog{Log: x.sources.Log}
+		log.on.Store(true)
+		x.sources.Log = log
+		a, err := x.Attach(t.Context(), op, &topicv1.Attach{Topic: "t", Group: "g", Member: "a"}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := x.attach("t", "g", "b")
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, _ = a.Receive(ctx, 10) }()
+		synctest.Wait()
+		var got string
+		done := make(chan error, 1)
+		begin := time.Now()
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			e, err := b.Receive(ctx, 10)
+			got = payloads(read(t, e.Deliveries))
+			done <- err
+		}()
+		synctest.Wait()
+		log.on.Store(false)
+		cancel()
+		if err := <-done; err != nil || got != "0" {
+			t.Errorf("the other one received %q, %v", got, err)
+		}
+		if d := time.Since(begin); d > 0 {
+			t.Errorf("it waited for %v", d)
+		}
+		a.End("DETACHED")
+		b.End("DETACHED")
+	})
+}
+
+// What a member has and what it may be sent is bounded together, however often credits are
+// added; what is taken from it leaves its queue.
+func TestCreditsBoundWhatIsOutstanding(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		for range 100 {
+			x.payload("t", 1<<20)
+		}
+		slow, other := x.attach("t", "g", "slow"), x.attach("t", "g", "other")
+		for range 20 {
+			slow.AddCredits(&topicv1.Credits{Messages: 65_536, Bytes: 64 << 20})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, _ = other.Receive(ctx, 1000)
+			cancel()
+		}
+		if n := x.subscription("t", "g").GetPartitions()[0].GetInFlight(); n > 64+8 {
+			t.Errorf("%d messages of 1 MiB are under way", n)
+		}
+		slow.End("DETACHED")
+		other.End("DETACHED")
+	})
+}
+
+func (x *fixture) payload(name string, size int) {
+	x.t.Helper()
+	r := &topicv1.PublishRequest{Topic: name, Messages: []*topicv1.TopicMessage{{Payload: make([]byte, size)}}}
+	if _, err := x.Publish(x.t.Context(), op, r); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// Messages whose lease ended before they were sent are not sent any more: they are others'.
+func TestExpiredLeavesTheQueue(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		slow, other := x.attach("t", "g", "slow"), x.attach("t", "g", "other")
+		x.publish("t", 0, 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, _ = other.Receive(ctx, 1000) // hands out to both
+		cancel()
+		time.Sleep(40 * time.Second)
+		other.End("DETACHED")
+		first := map[int64]int{}
+		for _, g := range x.receive(slow) {
+			if first[g.position]++; g.attempt == 1 {
+				t.Errorf("%d is sent though its lease has ended", g.position)
+			}
+		}
+		if len(first) != 4 {
+			t.Errorf("received %v", first)
+		}
+		slow.End("DETACHED")
+	})
+}
+
+// A connection that breaks is an attempt of what was sent, not of what still waited to be.
+func TestBrokenCountsWhatWasSent(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		a, b := x.attach("t", "g", "a"), x.attach("t", "g", "b")
+		x.publish("t", 0, 10)
+		x.publish("t", 10, 10)
+		sent := map[int64]bool{}
+		e, err := a.Receive(t.Context(), 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range read(t, e.Deliveries) {
+			sent[g.position] = true
+		}
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, _ = b.Receive(ctx, 100)
+			cancel()
+		}
+		a.End("BROKEN")
+		again := 0
+		for _, g := range x.receive(b) {
+			if sent[g.position] != (g.attempt == 2) {
+				t.Errorf("%d is sent for the %dth time", g.position, g.attempt)
+			}
+			if !sent[g.position] {
+				again++
+			}
+		}
+		if len(sent) == 0 || again == 0 {
+			t.Errorf("%d were sent, %d waited", len(sent), again)
+		}
+		b.End("DETACHED")
+	})
+}
