@@ -12,15 +12,16 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// What a handler of batches is called with, and what becomes of the records: a record is
-// blamed for what it did alone, wherever it is in a batch and whatever the handler says
-// (K-106, K-115, K-127, K-130, K-134).
+// The calls of a handler of batches and the outcomes of the records: a failure counts against a
+// record that failed alone, wherever it is in a batch and whatever the handler returns (K-106,
+// K-115, K-127, K-130, K-134).
 func TestBatches(t *testing.T) {
 	defer func(old []time.Duration) { downstreamWaits = old }(downstreamWaits)
 	downstreamWaits = []time.Duration{time.Microsecond, time.Microsecond, time.Microsecond}
-	bad := func(at int, err error) func([]int) (int, error) { // which says where it is
+	bad := func(at int, err error) func([]int) (int, error) { // returns its position
 		return func(list []int) (int, error) {
 			for i, n := range list {
 				if n == at {
@@ -30,7 +31,7 @@ func TestBatches(t *testing.T) {
 			return len(list), nil
 		}
 	}
-	blind := func(at int, fail func() error) func([]int) (int, error) { // which does not
+	blind := func(at int, fail func() error) func([]int) (int, error) { // does not
 		return func(list []int) (int, error) {
 			for _, n := range list {
 				if n == at {
@@ -50,27 +51,32 @@ func TestBatches(t *testing.T) {
 		dead    string
 		fatal   bool
 	}{
-		{"all well", bad(9, nil), "01234", "01234", 0, "", false},
+		{"no failure", bad(9, nil), "01234", "01234", 0, "", false},
 		{"permanent", bad(2, Fail(Permanent, "bad", nil)), "01234 2 34", "01234", 0, "2", false},
 		{"permanent, the first", bad(0, Fail(Permanent, "bad", nil)), "01234 0 1234", "01234", 0, "0", false},
 		{"permanent, the last", bad(4, Fail(Permanent, "bad", nil)), "01234 4", "01234", 0, "4", false},
-		{"permanent, which one is not said", blind(2, func() error { return Fail(Permanent, "bad", nil) }), "01234 0 1 2 34", "01234", 0, "2", false},
+		{"permanent, of an unknown record", blind(2, func() error { return Fail(Permanent, "bad", nil) }), "01234 0 1 2 34",
+			"01234", 0, "2", false},
 		{"panic", blind(2, func() error { panic("as planned") }), "01234 0 1 2", "01", 0, "", false},
 		{"unknown", bad(3, unknown), "01234 3", "012", 0, "", false},
-		{"downstream", bad(1, Fail(Downstream, "away", nil)), "01234 1234 1234 1234 234", "01234", 1, "", false},
-		{"downstream for all", func([]int) (int, error) { return 0, Fail(Downstream, "away", nil) }, "01234 01234 01234 01234 1234 234 34 4", "01234", 5, "", false},
-		{"authoritative", bad(2, Fail(Authoritative, "away", nil)), "01234", "01", 0, "", false},
+		{"downstream", bad(1, Fail(Downstream, "unavailable", nil)), "01234 1234 1234 1234 234", "01234", 1, "", false},
+		{"downstream for all", func([]int) (int, error) { return 0, Fail(Downstream, "unavailable", nil) },
+			"01234 01234 01234 01234 1234 234 34 4", "01234", 5, "", false},
+		{"authoritative", bad(2, Fail(Authoritative, "unavailable", nil)), "01234", "01", 0, "", false},
 		{"ignored", bad(2, Fail(Ignored, "of another kind", nil)), "01234 34", "01234", 0, "", false},
 		{"ignored, the last", bad(4, Fail(Ignored, "of another kind", nil)), "01234", "01234", 0, "", false},
 		{"fatal", bad(2, Fail(Fatal, "start again", nil)), "01234 2", "01", 0, "", true},
-		{"says more than there are", func(list []int) (int, error) { return 99, Fail(Permanent, "bad", nil) }, "01234", "01234", 0, "", false},
-		{"says less than none", blindly(Fail(Permanent, "bad", nil)), "01234 0 1234 1 234 2 34 3 4", "01234", 0, "01234", false},
+		{"returns more than there are", func(list []int) (int, error) { return 99, Fail(Permanent, "bad", nil) }, "01234",
+			"01234", 0, "", false},
+		{"returns less than none", blindly(Fail(Permanent, "bad", nil)), "01234 0 1234 1 234 2 34 3 4", "01234", 0, "01234",
+			false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var calls []string
 			var dead strings.Builder
 			e, err := New(Config{
-				Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+				Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMemory(time.Now), Clock: time.Now,
+				Logger: slog.New(slog.DiscardHandler),
 				Batch: func(_ context.Context, records []*kafka.Record) (int, error) {
 					var list []int
 					text := ""
@@ -86,9 +92,7 @@ func TestBatches(t *testing.T) {
 					return nil
 				},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			po := &portion{done: make([]bool, 5)}
 			kb := &keyBatch{portion: po, indexes: []int{0, 1, 2, 3, 4}}
 			for i := range po.done {
@@ -103,13 +107,15 @@ func TestBatches(t *testing.T) {
 				}
 			}
 			if got := strings.Join(calls, " "); got != c.calls {
-				t.Errorf("calls %s, not %s", got, c.calls)
+				t.Errorf("the handler was called with %s, expected %s", got, c.calls)
 			}
-			if done != c.done || dead.String() != c.dead || e.Stats().Skipped != c.skipped || (kb.fatal != nil) != c.fatal || stop.Load() != c.fatal {
-				t.Errorf("finished %s, dead %s, %d skipped, fatal %v", done, dead.String(), e.Stats().Skipped, kb.fatal)
+			if done != c.done || dead.String() != c.dead || e.Stats().Skipped != c.skipped || (kb.fatal != nil) != c.fatal ||
+				stop.Load() != c.fatal {
+				t.Errorf("finished %s, dead letters %s, %d skipped, fatal %v; expected %s, %s, %d, %v", done, dead.String(),
+					e.Stats().Skipped, kb.fatal, c.done, c.dead, c.skipped, c.fatal)
 			}
 			if n := e.Stats(); n.Handled+n.Skipped+n.Ignored+n.DeadLettered != int64(len(done)) {
-				t.Errorf("%+v of %d", n, len(done))
+				t.Errorf("%+v, expected the outcomes to add up to %d", n, len(done))
 			}
 		})
 	}
@@ -119,17 +125,16 @@ func blindly(err error) func([]int) (int, error) {
 	return func([]int) (int, error) { return -3, err }
 }
 
-// A round has at most kafka.MaxPoll records (K-094); every partition gets its turn, and
-// a few records do not wait for many of another partition.
+// A round has at most 500 records (K-094). Every partition gets its turn, and a few records do
+// not wait for many of another partition.
 func TestRounds(t *testing.T) {
 	e, err := New(Config{
-		Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+		Addr: "-", Group: "g", Topics: []string{topic}, Store: storetest.NewMemory(time.Now), Clock: time.Now,
+		Logger:          slog.New(slog.DiscardHandler),
 		Handle:          func(context.Context, *kafka.Record) error { return nil },
 		WriteDeadLetter: func(context.Context, DeadLetter) error { return nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const parts = 64
 	fill := func(p int32, n int) {
 		b := kafka.Batch{End: int64(n)}
@@ -156,30 +161,30 @@ func TestRounds(t *testing.T) {
 			}
 			for _, r := range po.batch.Records {
 				if r.Offset != next[po.partition.id.ID] {
-					t.Fatalf("partition %d: offset %d, not %d", po.partition.id.ID, r.Offset, next[po.partition.id.ID])
+					t.Fatalf("partition %d: offset %d, expected %d", po.partition.id.ID, r.Offset, next[po.partition.id.ID])
 				}
 				next[po.partition.id.ID]++
 			}
 		}
-		if total > kafka.MaxPoll || (total < kafka.MaxPoll && e.ready() > 0) {
-			t.Fatalf("round %d has %d records, and %d bytes are left", round, total, e.ready())
+		if total > 500 || (total < 500 && e.ready() > 0) {
+			t.Fatalf("round %d has %d records, expected 500 unless nothing else is ready; %d bytes are", round, total, e.ready())
 		}
 	}
 	for p := range int32(parts) {
 		if want := map[bool]int64{false: 1_000, true: 3}[p%8 == 7]; next[p] != want {
-			t.Errorf("partition %d: %d of %d records", p, next[p], want)
+			t.Errorf("partition %d: %d records in all rounds, expected %d", p, next[p], want)
 		}
-		if served[p] > parts*quantum/kafka.MaxPoll {
-			t.Errorf("partition %d had its first turn in round %d", p, served[p])
+		if served[p] > parts*quantum/500 {
+			t.Errorf("partition %d had its first turn in round %d, expected up to %d", p, served[p], parts*quantum/500)
 		}
 	}
 	if e.ready() != 0 {
-		t.Errorf("%d bytes of nothing", e.ready())
+		t.Errorf("%d bytes are ready after all records, expected 0", e.ready())
 	}
 	e.lastTurn = kafka.Partition{}
 	fill(1, 10_000)
 	fill(2, 3)
-	if portions := e.takeRound(); len(portions) != 2 || len(portions[0].done) != kafka.MaxPoll-3 {
-		t.Fatalf("%d partitions in a round", len(portions))
+	if portions := e.takeRound(); len(portions) != 2 || len(portions[0].done) != 497 {
+		t.Fatalf("%d partitions in a round, expected 2, with 497 records of the first", len(portions))
 	}
 }

@@ -11,20 +11,19 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// A backlog of 100,000 events of 2,000 chats over 64 partitions, decoded and checked:
-// record by record and a chat's at once, by a handler that waits 0, 1 or 5 ms in a
-// call, as for an answer. Of the slow ones only the first records are worked on.
+// A backlog of 100,000 events of 2,000 chats over 64 partitions, decoded and checked, record by
+// record and a chat's at once, by a handler whose calls wait 0, 1 or 5 ms. Slow handlers stop
+// after the first part of the backlog.
 func BenchmarkBacklog(b *testing.B) {
 	b.Run("embedded", func(b *testing.B) { benchmarkBacklog(b, kafkatest.Embedded(b)) })
 	b.Run("apache", func(b *testing.B) { benchmarkBacklog(b, kafkatest.Apache(b)) })
@@ -36,18 +35,14 @@ func benchmarkBacklog(b *testing.B, broker *kafkatest.Broker) {
 	p := newPoisoner(b, r)
 	start := r.ends()
 	c, err := kafka.NewTransactional(r.addr, broker.Name("bench"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	defer c.Close()
 	for at := 0; at < backlog; {
 		var records []*kafka.Record
 		for ; at < backlog && len(records) < 500; at++ {
 			records = append(records, p.record(fmt.Sprintf("chat_%d", at*7919%chats), int64(at/chats)+1, ""))
 		}
-		if err := kafka.Transact(b.Context(), c, records); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, kafka.Transact(b.Context(), c, records))
 	}
 	limits := map[time.Duration]int64{0: backlog, time.Millisecond: 40_000, 5 * time.Millisecond: 20_000}
 	for _, wait := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
@@ -74,7 +69,7 @@ func benchmarkBacklog(b *testing.B, broker *kafkatest.Broker) {
 								}
 							}
 							if wait > 0 {
-								time.Sleep(wait)
+								time.Sleep(wait) // a handler's call of another service
 							}
 							if left.Add(-int64(len(records))) <= 0 {
 								cancel()
@@ -87,13 +82,11 @@ func benchmarkBacklog(b *testing.B, broker *kafkatest.Broker) {
 							cfg.Handle = BatchHandler(handle).One()
 						}
 						e, err := New(cfg)
-						if err != nil {
-							b.Fatal(err)
-						}
+						testkit.Must(b, err)
 						_ = e.Run(ctx)
 						cancel()
 						if left.Load() > 0 {
-							b.Fatalf("%d records are left", left.Load())
+							b.Fatalf("%d records remain", left.Load())
 						}
 						calls += e.Stats().Calls
 					}

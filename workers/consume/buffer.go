@@ -134,7 +134,8 @@ func (e *Engine) untilRetry() time.Duration {
 // takeRound starts a round: at most kafka.MaxPoll records, of each partition from its first
 // one on. Over the rounds, partitions take turns.
 func (e *Engine) takeRound() []*portion {
-	list := slices.DeleteFunc(e.current(), func(p *partition) bool { return len(p.buffer.records) == 0 || p.buffer.backingOff })
+	list := slices.DeleteFunc(e.current(),
+		func(p *partition) bool { return len(p.buffer.records) == 0 || p.buffer.backingOff })
 	if len(list) == 0 {
 		return nil
 	}
@@ -183,7 +184,7 @@ func (e *Engine) resumeDue(s *kafka.Session) {
 // resumeFetching has the partition fetched again.
 func (p *partition) resumeFetching(s *kafka.Session) {
 	if p.buffer.paused {
-		s.Hold(p.id, false)
+		s.Resume(p.id)
 		p.buffer.paused = false
 	}
 }
@@ -205,7 +206,7 @@ func (e *Engine) pause(s *kafka.Session, po *portion, offset int64) {
 		s.Rewind(po.partition.id, offset)
 	}
 	if !b.paused {
-		s.Hold(po.partition.id, true)
+		s.Pause(po.partition.id)
 		b.paused = true
 	}
 	e.pauses.Add(1)

@@ -65,8 +65,9 @@ func newLab(t *testing.T, values []string) *lab {
 func (l *lab) engine(group string, handle Handler, dead func(context.Context, DeadLetter) error) *Engine {
 	l.t.Helper()
 	e, err := New(Config{
-		Addr: l.addr, Kafka: []kafka.Option{l.dial}, Group: group, Consumer: "me", Topics: []string{topic}, Handle: handle, WriteDeadLetter: dead,
-		Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
+		Addr: l.addr, Kafka: []kafka.Option{l.dial}, Group: group, Consumer: "me", Topics: []string{topic}, Handle: handle,
+		WriteDeadLetter: dead,
+		Store:           storetest.NewMemory(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		l.t.Fatal(err)

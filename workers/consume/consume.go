@@ -22,9 +22,22 @@
 //	unknown        counted durably; a dead letter after three attempts
 //	ignored        counted, commit
 //
-// A panic is unknown. A record that crashes the process is found by working on the
-// suspects one by one (package crashlog). A handler may take the records of a key all at once;
-// only what happens while a record is alone counts against it (see BatchHandler).
+// Errors of other packages have their class from one table (see ClassOf). A panic is unknown.
+// A record that crashes the process is found by working on the suspects one by one (package
+// crashlog). A handler may take the records of a key all at once; only what happens while a
+// record is alone counts against it (see BatchHandler).
+//
+// # Modes
+//
+// For a handler of records, or of batches, each record stands for itself: one that is
+// dead or skipped stops no other. A handler of aggregates returns what records of a key change
+// in the store, and the engine commits it in one transaction for each key. Nothing is skipped,
+// and once a record of a key has a dead letter, the key is parked (package parked): its later
+// records follow, in order, until an operator has all of them redriven or discarded. Other
+// keys continue. What may be parked is bounded; beyond that the partition waits.
+//
+// It is one package because what comes next, what is committed and what is parked are decided
+// on one state, that of a partition.
 //
 // Concurrency: an Engine is run by one goroutine; handlers are called from many.
 package consume
@@ -41,8 +54,10 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/consume/crashlog"
+	"github.com/parley-chat/parley/workers/consume/parked"
 )
 
 // Config sets an Engine up. Zero numbers take the defaults.
@@ -55,10 +70,17 @@ type Config struct {
 	// Follow, if given, returns the current topics, in place of Topics: when they change,
 	// the Engine joins its group again.
 	Follow func() []string
-	// Handle works on records one by one, Batch on those of a key together. An Engine
-	// has one of the two.
-	Handle Handler
-	Batch  BatchHandler
+	// The mode: Handle works on records one by one, Batch on those of a key together,
+	// Aggregate on those of a key with one transaction, and what follows a record that has a
+	// dead letter is parked behind it. An Engine has one of the three.
+	Handle    Handler
+	Batch     BatchHandler
+	Aggregate AggregateHandler
+	// Types are the types of events that the handler takes; none: all. Records of Parley's
+	// other types, as their header says, are ignored unread.
+	Types []string
+	// Parked bounds what is parked, of each partition; for Aggregate only.
+	Parked parked.Bounds
 	// WriteDeadLetter writes a dead letter, durably.
 	WriteDeadLetter func(ctx context.Context, d DeadLetter) error
 	Store           store.Store // keeps attempts
@@ -70,10 +92,14 @@ type Config struct {
 	Parallel int
 	// Expiry is how long a silent member keeps its partitions; 30 s.
 	Expiry time.Duration
-	// MinFetch is how many bytes there must be before records are fetched, or 200 ms pass;
+	// MinFetch is how many bytes there must be before records are fetched, or MaxWait passes;
 	// 0: any. With more, a round handles and commits more records, and costs less processor
 	// time for each.
 	MinFetch int32
+	// MaxWait bounds the wait for MinFetch; 200 ms. A partition that has backed off is fetched
+	// again only once the fetch under way is answered, and then waits for its own: its retry
+	// may be later by twice as much.
+	MaxWait time.Duration
 	// Round is the time after which a round starts nothing more; 60 s. Calls of the handler
 	// are canceled after twice that time. A round and its commit must end before the
 	// group expels this member, 300 s after a rebalance started.
@@ -89,6 +115,7 @@ const (
 type Engine struct {
 	cfg     Config
 	crashes *crashlog.Log
+	parking *parking // nil unless the handler is one of aggregates
 	counters
 
 	mu            sync.Mutex
@@ -102,7 +129,8 @@ type Engine struct {
 
 // New makes an Engine.
 func New(cfg Config) (*Engine, error) {
-	if cfg.Addr == "" || cfg.Group == "" || len(cfg.Topics) == 0 && cfg.Follow == nil || (cfg.Handle == nil) == (cfg.Batch == nil) ||
+	if cfg.Addr == "" || cfg.Group == "" || len(cfg.Topics) == 0 && cfg.Follow == nil ||
+		!cfg.oneMode() ||
 		cfg.WriteDeadLetter == nil || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("consume: incomplete configuration")
 	}
@@ -111,10 +139,29 @@ func New(cfg Config) (*Engine, error) {
 	cfg.Isolation = cmp.Or(cfg.Isolation, &Isolation{})
 	e := &Engine{
 		cfg: cfg, partitions: map[kafka.Partition]*partition{},
-		crashes: &crashlog.Log{Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger, Group: cfg.Group, Consumer: cfg.Consumer},
+		crashes: &crashlog.Log{Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger, Group: cfg.Group,
+			Consumer: cfg.Consumer},
+	}
+	if cfg.Aggregate != nil {
+		e.cfg.Batch = cfg.Aggregate.Batch(cfg.Store)
+		e.parking = &parking{
+			log:    parked.Log{Store: cfg.Store, Clock: cfg.Clock, Group: cfg.Group, Consumer: cfg.Consumer},
+			bounds: cfg.Parked.WithDefaults(), keys: map[string]map[string]table.Parked{},
+		}
 	}
 	e.lastProgress.Store(cfg.Clock().UnixMilli())
 	return e, nil
+}
+
+// oneMode reports whether there is exactly one handler.
+func (c *Config) oneMode() bool {
+	n := 0
+	for _, has := range []bool{c.Handle != nil, c.Batch != nil, c.Aggregate != nil} {
+		if has {
+			n++
+		}
+	}
+	return n == 1
 }
 
 // Run consumes until ctx ends, or a handler fails fatally.
@@ -135,7 +182,8 @@ var errRejoin = errors.New("consume: the session cannot continue")
 func (e *Engine) runMember(ctx context.Context) error {
 	topics := e.topics()
 	s, err := kafka.NewSession(kafka.SessionConfig{
-		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry, MinFetch: e.cfg.MinFetch,
+		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry,
+		MinFetch: e.cfg.MinFetch, MaxWait: e.cfg.MaxWait,
 		Assigned: e.onAssigned, Gone: e.onRevoked,
 	})
 	if err != nil {
@@ -168,7 +216,9 @@ func (e *Engine) runMember(ctx context.Context) error {
 
 // step polls once and works on one round. polled is the error of the poll, err one that
 // ends the session.
-func (e *Engine) step(ctx context.Context, s *kafka.Session) (batches map[kafka.Partition]kafka.Batch, polled, err error) {
+func (e *Engine) step(
+	ctx context.Context, s *kafka.Session,
+) (batches map[kafka.Partition]kafka.Batch, polled, err error) {
 	e.resumeDue(s)
 	batches, polled = e.poll(ctx, s)
 	if polled != nil && ctx.Err() == nil {
@@ -251,7 +301,7 @@ func (p *pollErrors) add(ctx context.Context, now time.Time, failure error, reco
 	case failure == nil:
 		p.failures = 0
 	case !records:
-		_ = wait.For(ctx, min(firstPollWait<<min(p.failures, 16), maxPollWait))
+		_ = wait.For(ctx, wait.Doubled(firstPollWait, maxPollWait, p.failures))
 		p.failures++
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // These tests run the consumer in a process of its own, together with the store and,
@@ -51,7 +53,8 @@ func openEngine(dir string) (*backend.Backend, error) {
 	})
 }
 
-// child consumes until its input ends, and tells on its output what it does.
+// child consumes until its input ends, and prints what it does. A slow record waits for a line
+// of input.
 func child(dir, kind string) error {
 	eng, err := openEngine(dir)
 	if err != nil {
@@ -61,8 +64,12 @@ func child(dir, kind string) error {
 	if brokers := os.Getenv(childAddr); brokers != "" {
 		addr, options = brokers, nil
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	resume := make(chan struct{})
+	go readInput(resume, cancel)
 	cfg := Config{
-		Addr: addr, Kafka: options, Group: os.Getenv(childGroup), Consumer: fmt.Sprint("p", os.Getpid()), Topics: []string{topic}, Store: eng.Store, Clock: time.Now,
+		Addr: addr, Kafka: options, Group: os.Getenv(childGroup), Consumer: fmt.Sprint("p", os.Getpid()),
+		Topics: []string{topic}, Store: eng.Store, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler), Parallel: 4, Expiry: 6 * time.Second,
 		Handle: func(_ context.Context, r *kafka.Record) error {
 			switch value := string(r.Value); {
@@ -74,8 +81,8 @@ func child(dir, kind string) error {
 				fmt.Println("error", err)
 				select {}
 			case strings.Contains(value, "slow"):
-				fmt.Println("begun", value)
-				time.Sleep(time.Second)
+				fmt.Println("started", value)
+				<-resume
 			}
 			fmt.Println("handled", string(r.Value))
 			return nil
@@ -88,12 +95,16 @@ func child(dir, kind string) error {
 	cfg.Isolation = &Isolation{}
 	engines := []Config{cfg}
 	switch kind {
+	case "aggregates":
+		childLedger(&engines[0])
 	case "batches":
 		engines[0].Handle, engines[0].Batch = nil, together(cfg.Handle)
-	case "two": // the other one works on its records meanwhile, and kills nobody
+	case "two": // the other engine handles its records meanwhile and kills no process
 		other := cfg
 		other.Group += "-other"
-		var long sync.Once // so that it has a record in work when the process ends
+		// It has a record in work when the process ends. Real time: a suspect runs alone, which
+		// waits until this record is finished.
+		var long sync.Once
 		other.Handle = func(context.Context, *kafka.Record) error {
 			long.Do(func() { time.Sleep(time.Second) })
 			fmt.Println("other")
@@ -105,11 +116,6 @@ func child(dir, kind string) error {
 		}
 		engines = append(engines, other)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		cancel()
-	}()
 	var wg sync.WaitGroup
 	for _, c := range engines {
 		e, err := New(c)
@@ -122,7 +128,15 @@ func child(dir, kind string) error {
 	return eng.Close()
 }
 
-// home is where the children of a test live, one after the other.
+// readInput sends to resume for each line of input and calls end at its end.
+func readInput(resume chan<- struct{}, end func()) {
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		resume <- struct{}{}
+	}
+	end()
+}
+
+// home has the data of a test's children, which run one after the other.
 type home struct {
 	t       *testing.T
 	dir     string
@@ -142,19 +156,16 @@ func newHome(t *testing.T, apache bool, values []string) *home {
 		return h
 	}
 	eng, err := openEngine(h.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	(&fixture{t: t, addr: eng.KafkaAddr(), kafka: eng.KafkaOptions(), broker: &kafkatest.Broker{}}).publish(values...)
-	if err := eng.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, eng.Close())
 	return h
 }
 
 // homes runs a test with the broker in the process that ends, and on Apache Kafka.
 func homes(t *testing.T, values []string, test func(t *testing.T, h *home)) {
 	t.Helper()
+	alongside(t)
 	t.Run("embedded", func(t *testing.T) { test(t, newHome(t, false, values)) })
 	t.Run("apache", func(t *testing.T) { test(t, newHome(t, true, values)) })
 }
@@ -162,11 +173,11 @@ func homes(t *testing.T, values []string, test func(t *testing.T, h *home)) {
 // process is a child and its output.
 type process struct {
 	cmd   *exec.Cmd
-	in    interface{ Close() error }
+	in    io.WriteCloser
 	lines chan string
 }
 
-// start starts a child, the others of which have ended.
+// start starts a child after the previous one has ended.
 func (h *home) start(kind string) *process {
 	t := h.t
 	t.Helper()
@@ -174,21 +185,15 @@ func (h *home) start(kind string) *process {
 	cmd.Env = append(os.Environ(), childDir+"="+h.dir, childKind+"="+kind, childGroup+"="+h.group)
 	if h.fixture != nil {
 		for _, group := range []string{h.group, h.group + "-other"} {
-			h.fixture.expel(group) // a broker would wait until the last one's silence is long enough
+			h.fixture.expel(group) // otherwise the broker waits for the session of the last child to expire
 		}
 		cmd.Env = append(cmd.Env, childAddr+"="+h.fixture.addr)
 	}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Start())
 	p := &process{cmd: cmd, in: in, lines: make(chan string, 100_000)}
 	go func() {
 		defer close(p.lines)
@@ -200,15 +205,15 @@ func (h *home) start(kind string) *process {
 	return p
 }
 
-// story is what happened over all processes.
+// story records what happened over all processes.
 type story struct {
 	handled map[string]int
 	dead    map[string]int // attempts
 	others  int
-	parts   map[int32]bool // that the last process handled records of
+	parts   map[int32]bool // whose records the last process handled
 }
 
-// follow reads what a child tells until it has ended (false) or enough says so.
+// follow reads a child's output until enough returns true, or the child has ended (false).
 func (st *story) follow(t *testing.T, p *process, enough func() bool) bool {
 	t.Helper()
 	if st.parts == nil {
@@ -231,36 +236,34 @@ func (st *story) follow(t *testing.T, p *process, enough func() bool) bool {
 			case "dead":
 				n, value, _ := strings.Cut(rest, " ")
 				if st.dead[value] != 0 {
-					t.Errorf("%s has two dead letters", value)
+					t.Errorf("%s has two dead letters, expected at most one", value)
 				}
 				st.dead[value], _ = strconv.Atoi(n)
 			case "other":
 				st.others++
 			case "error":
-				t.Fatal(rest)
+				t.Fatalf("the child failed: %s", rest)
 			}
 			if enough() {
 				return true
 			}
 		case <-limit:
-			t.Fatalf("%d handled, %d dead", len(st.handled), len(st.dead))
+			t.Fatalf("after a minute %d records are handled and %d are dead letters, expected more", len(st.handled), len(st.dead))
 		}
 	}
 }
 
-// end lets a child end in order.
+// end stops a child in an orderly way.
 func (p *process) end(t *testing.T) {
 	t.Helper()
 	_ = p.in.Close()
 	for range p.lines {
 	}
-	if err := p.cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.cmd.Wait())
 }
 
-// A record that ends the process costs the run that met it and three more; then it
-// is a dead letter, and nothing else is (K-132, K-131, K-122).
+// A record that ends the process ends the run that first handles it and three more. Then it is a
+// dead letter, and no other record is (K-132, K-131, K-122).
 func TestRecordThatEndsTheProcess(t *testing.T) {
 	var values []string
 	for i := range 400 {
@@ -289,39 +292,35 @@ func endsTheProcess(t *testing.T, h *home, kind string, values []string, poison 
 			break
 		}
 		if ends++; ends > 4 {
-			t.Fatalf("%d processes ended; dead %v", ends, st.dead)
+			t.Fatalf("%d processes ended, expected 4; dead letters %v", ends, st.dead)
 		}
 	}
 	if ends != 4 || len(st.dead) != 1 || st.dead[poison] != 3 {
-		t.Fatalf("%d processes ended; dead %v", ends, st.dead)
+		t.Fatalf("%d processes ended, expected 4; dead letters with attempts %v, expected %s with 3", ends, st.dead, poison)
 	}
-	// After an end in order nothing is suspect.
+	// After an orderly end no partition has an owner, so nothing is suspect.
 	eng, err := openEngine(h.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer eng.Close()
 	for id := range kafka.Partitions(topic) {
-		// One of which all was committed before a process ended is taken over with its next
-		// record.
+		// A partition that was fully committed before a process ended is claimed with its next
+		// record only.
 		if !st.parts[id] {
 			continue
 		}
 		row, err := eng.Store.Get(t.Context(), table.OwnershipKey(table.AttemptsPartition(h.group, topic, id)), store.Strong)
 		if err != nil || row != nil {
-			t.Fatalf("partition %d is still owned by %v: %v", id, row, err)
+			t.Fatalf("partition %d is owned by %v (%v), expected nobody", id, row, err)
 		}
 	}
 }
 
-// Kills from outside, wherever they hit, make no dead letters.
+// Processes that are killed from outside, at any point, make no dead letters.
 func TestKillsFromOutside(t *testing.T) {
 	kills := 12
 	if s := os.Getenv("PARLEY_KILLS"); s != "" {
 		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		kills = min(n, 100)
 	}
 	var values []string
@@ -334,39 +333,40 @@ func TestKillsFromOutside(t *testing.T) {
 func killsFromOutside(t *testing.T, h *home, values []string, kills int) {
 	st := story{handled: map[string]int{}, dead: map[string]int{}}
 	for n := range kills {
-		if len(st.handled) == len(values) { // then each kill would meet the same last record
+		if len(st.handled) == len(values) { // each further kill would hit the same last record
 			break
 		}
 		p := h.start("")
-		// Another place each time: from the first record on.
+		// At another place each time, from the first record on.
 		left := []int{1, 2, 3, 5, 30, 60, 90, 150, 210, 330, 450, 520}[n%12] + n/12
 		if !st.follow(t, p, func() bool { left--; return left <= 0 || len(st.handled) == len(values) }) {
-			t.Fatal("a process ended by itself")
+			t.Fatal("a process ended by itself, expected it to wait for its kill")
 		}
-		if err := p.cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, p.cmd.Process.Kill())
 		st.follow(t, p, func() bool { return false })
 	}
 	p := h.start("")
-	st.follow(t, p, func() bool { return len(st.handled) == len(values) })
+	if len(st.handled) < len(values) { // otherwise it may have nothing to print
+		st.follow(t, p, func() bool { return len(st.handled) == len(values) })
+	}
 	p.end(t)
 	if len(st.dead) > 0 {
-		t.Fatalf("dead letters: %v", st.dead)
+		t.Fatalf("dead letters: %v, expected none", st.dead)
 	}
-	if missing := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return st.handled[v] > 0 }); len(missing) > 0 {
-		t.Fatalf("never handled: %v", missing)
+	if missing := slices.DeleteFunc(slices.Clone(values),
+		func(v string) bool { return st.handled[v] > 0 }); len(missing) > 0 {
+		t.Fatalf("never handled: %v, expected all records", missing)
 	}
 }
 
-// Three ends on a record that was alone, and not two, are what it takes.
-func TestCrashIsBlamedOnTheLoneRecord(t *testing.T) {
-	homes(t, []string{"a ok 1", "a kill 2", "a ok 3"}, blamesTheLoneRecord)
+// A record becomes a dead letter after three crashes while it is handled alone, not after two.
+func TestTwoCrashesMakeNoDeadLetter(t *testing.T) {
+	homes(t, []string{"a ok 1", "a kill 2", "a ok 3"}, twoCrashes)
 }
 
-func blamesTheLoneRecord(t *testing.T, h *home) {
+func twoCrashes(t *testing.T, h *home) {
 	st := story{handled: map[string]int{}, dead: map[string]int{}}
-	for range 3 { // the run that meets it, and two of it alone
+	for range 3 { // the run that first handles it, and two that handle it alone
 		p := h.start("")
 		for st.follow(t, p, func() bool { return false }) {
 		}
@@ -375,13 +375,13 @@ func blamesTheLoneRecord(t *testing.T, h *home) {
 	st.follow(t, p, func() bool { return st.handled["a kill 2"] > 0 && st.handled["a ok 3"] > 0 })
 	p.end(t)
 	if len(st.dead) > 0 {
-		t.Fatalf("dead letters: %v", st.dead)
+		t.Fatalf("dead letters: %v, expected none", st.dead)
 	}
 }
 
-// A process has two engines, and the records of one end it: nothing is held against
-// those that the other was working on.
-func TestCrashIsBlamedOnOneEngine(t *testing.T) {
+// A process has two engines, and a record of one ends it. The records that the other engine was
+// handling do not become suspects.
+func TestCrashCountsAgainstOneEngine(t *testing.T) {
 	var values []string
 	for i := range 60 {
 		values = append(values, fmt.Sprintf("chat%d ok %d", i%20, i))
@@ -397,19 +397,20 @@ func TestCrashIsBlamedOnOneEngine(t *testing.T) {
 				break
 			}
 			if ends > 6 {
-				t.Fatalf("%d processes ended; dead %v", ends, st.dead)
+				t.Fatalf("%d processes ended, expected up to 6; dead letters %v", ends, st.dead)
 			}
 		}
 		if len(st.dead) != 1 {
-			t.Fatalf("dead letters: %v", st.dead)
+			t.Fatalf("dead letters: %v, expected only chat7 kill 60", st.dead)
 		}
 	})
 }
 
-// A member that is stopped for longer than its session keeps nothing: the next one goes
-// on where it had committed, and what it finishes when it goes on itself changes no
-// offset (K-113).
+// A member that is stopped for longer than its session loses its partitions. The next member
+// continues after its last commit, and what it finishes when it resumes changes no offset
+// (K-113).
 func TestFrozenMember(t *testing.T) {
+	alongside(t)
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		r := newFixture(t, b)
 		h := &home{t: t, dir: filepath.Join(t.TempDir(), "data"), group: r.group, fixture: r}
@@ -417,27 +418,25 @@ func TestFrozenMember(t *testing.T) {
 		st := story{handled: map[string]int{}, dead: map[string]int{}}
 		r.publish("a ok 1", "a slow 2", "a ok 3")
 		for line := range p.lines {
-			if line == "begun a slow 2" {
+			if line == "started a slow 2" {
 				break
 			}
 		}
-		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 		next := r.engine(func(c *Config) { c.Expiry = 6 * time.Second })
 		stop := r.run(next)
-		r.await("the next member's turn", func() bool { return r.calls["a ok 3"] > 0 && next.Stats().Commits > 0 })
+		r.await("the records of the next member", func() bool { return r.calls["a ok 3"] > 0 && next.Stats().Commits > 0 })
 		r.publish("a ok 4")
 		r.await("the next record", func() bool { return r.calls["a ok 4"] > 0 })
 		r.await("its commit", func() bool { return next.Stats().Lag == 0 && next.Stats().Commits > 1 })
 		at := r.committed(partitionOf("a"))
-		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+		_, err := fmt.Fprintln(p.in) // the slow record resumes
+		testkit.Must(t, err)
 		unchanged := func() {
 			t.Helper()
 			if now := r.committed(partitionOf("a")); now < at {
-				t.Fatalf("committed is %d, after %d", now, at)
+				t.Fatalf("the committed offset went from %d to %d, expected it never to fall", at, now)
 			}
 		}
 		st.follow(t, p, func() bool { return st.handled["a slow 2"] > 0 })
@@ -448,7 +447,7 @@ func TestFrozenMember(t *testing.T) {
 		st.follow(t, p, func() bool { unchanged(); return st.handled["a ok 5"] > 0 })
 		p.end(t)
 		if now := r.committed(partitionOf("a")); now == at {
-			t.Error("the last record is not committed")
+			t.Errorf("the committed offset is %d after the last record, expected more", now)
 		}
 	})
 }

@@ -30,7 +30,8 @@ func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func
 		return kafka.Publish(ctx, c, &kafka.Record{
 			Topic: kafka.DeadLetters, Partition: int32(event.Partition(string(key), int(kafka.Partitions(kafka.DeadLetters)))),
 			Key: d.Record.Key, Value: value,
-			Headers: []kafka.Header{{Key: "dead_letter_id", Value: []byte(d.ID())}, {Key: "failure_reason", Value: []byte(d.Reason)}},
+			Headers: []kafka.Header{{Key: "dead_letter_id", Value: []byte(d.ID())},
+				{Key: "failure_reason", Value: []byte(d.Reason)}},
 		})
 	}
 }
@@ -39,7 +40,8 @@ func Publisher(c *kafka.Client, frame func(payload []byte) ([]byte, error)) func
 // must not be committed before, or a crash in between would lose it.
 func (e *Engine) deadLetter(ctx context.Context, r *kafka.Record, attempts int, failure error) error {
 	d := DeadLetter{
-		Record: r, Group: e.cfg.Group, Consumer: e.cfg.Consumer, Class: letter.Class(classOf(failure).String()), Reason: Reason(failure),
+		Record: r, Group: e.cfg.Group, Consumer: e.cfg.Consumer, Class: letter.Class(ClassOf(failure).String()),
+		Reason:   Reason(failure),
 		FailedAt: e.cfg.Clock(), Attempts: attempts,
 	}
 	if err := e.cfg.WriteDeadLetter(ctx, d); err != nil {

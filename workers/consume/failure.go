@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime/debug"
 
+	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/store"
 )
 
 // Class says what to do about a failure.
@@ -45,10 +48,46 @@ func Fail(c Class, reason string, err error) error {
 	return &Failure{Class: c, Reason: reason, Err: err}
 }
 
-func classOf(err error) Class {
-	var f *Failure
-	if errors.As(err, &f) {
+// classes is the table of errors that are no Failure; the first line that fits decides. What
+// is not in it is Unknown: it is tried again, and in the end it is not retried forever.
+var classes = []struct {
+	is    func(error) bool
+	class Class
+}{
+	// What passes: the store or the network is away, or somebody else changed the same row.
+	{errIs(store.ErrUnavailable), Authoritative},
+	{errIs(store.ErrThrottled), Authoritative},
+	{errIs(store.ErrConflict), Authoritative},
+	{errIs(store.ErrAmbiguous), Authoritative},
+	{errIs(store.ErrFull), Authoritative},
+	{errIs(store.ErrClosed), Authoritative},
+	{errAs[*store.ConditionError], Authoritative},
+	{errAs[*net.OpError], Authoritative},
+	// What never passes: the bytes are not what they claim to be, or the store refuses their
+	// effect as it stands.
+	{errIs(event.ErrForeign), Ignored}, // wraps ErrSchema
+	{errIs(event.ErrSchema), Permanent},
+	{errIs(store.ErrInvalid), Permanent},
+}
+
+func errIs(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func errAs[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+// ClassOf returns the class of an error: that of a Failure, or that of the table.
+func ClassOf(err error) Class {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		return f.Class
+	}
+	for _, c := range classes {
+		if c.is(err) {
+			return c.class
+		}
 	}
 	return Unknown
 }
@@ -64,7 +103,7 @@ func Reason(err error) string {
 	if errors.As(err, &p) {
 		return p.Error()
 	}
-	return fmt.Sprintf("unknown: %T", err)
+	return fmt.Sprintf("%s: %T", ClassOf(err), err)
 }
 
 type redriven struct{}

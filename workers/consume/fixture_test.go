@@ -21,9 +21,10 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// scale is how much of something a test does: few by default, and what CI says.
+// scale returns how much of something a test does: few, or the value of a variable.
 func scale(t testing.TB, variable string, few int) int {
 	t.Helper()
 	s := os.Getenv(variable)
@@ -32,25 +33,27 @@ func scale(t testing.TB, variable string, few int) int {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 {
-		t.Fatalf("%s is %q", variable, s)
+		t.Fatalf("%s is %q, expected a positive number", variable, s)
 	}
 	return n
 }
 
 const topic = kafka.ChatsCreated
 
-// fixture is a broker with records and a consumer whose handler does as their values
-// say.
+// fixture is a broker with records and a consumer whose handler follows the kinds in their
+// values.
 type fixture struct {
 	t      testing.TB
 	broker *kafkatest.Broker
 	addr   string
-	kafka  []kafka.Option // to be let in
+	kafka  []kafka.Option // access to the broker
 	group  string
 	store  store.Store
 	batch  bool // the handler gets the records of a key together
-	// isolation is that of one process: all engines of a fixture run in one.
+	// All engines of a fixture run in one process, so they share its isolation.
 	isolation Isolation
+
+	administrator *kadm.Client // of the test's goroutine
 
 	mu    sync.Mutex
 	calls map[string]int // by value
@@ -58,7 +61,7 @@ type fixture struct {
 	dead  map[string]DeadLetter // by value
 }
 
-// newFixture makes a fixture whose group begins where the topics end now.
+// newFixture makes a fixture whose group starts at the current end of the topics.
 func newFixture(t testing.TB, b *kafkatest.Broker) *fixture {
 	t.Helper()
 	r := &fixture{
@@ -69,8 +72,8 @@ func newFixture(t testing.TB, b *kafkatest.Broker) *fixture {
 	return r
 }
 
-// begin makes a group begin where the topics end now; of a broker of the test's own it
-// is at their beginning.
+// begin makes a group start at the current end of the topics, or at their beginning if the
+// broker is the test's own.
 func (r *fixture) begin(group string) {
 	r.t.Helper()
 	r.commit(group, r.ends())
@@ -94,21 +97,22 @@ func (r *fixture) commit(group string, offsets kadm.Offsets) {
 	if len(offsets) == 0 {
 		return
 	}
-	if err := r.admin().CommitAllOffsets(r.t.Context(), group, offsets); err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, r.admin().CommitAllOffsets(r.t.Context(), group, offsets))
 }
 
-func (r *fixture) admin() *kadm.Client { return kadm.NewClient(r.broker.Client(r.t)) }
+// admin returns one client for all questions of a test, which has many.
+func (r *fixture) admin() *kadm.Client {
+	if r.administrator == nil {
+		r.administrator = kadm.NewClient(r.broker.Client(r.t))
+	}
+	return r.administrator
+}
 
-// committed returns what the group has committed of a partition of the topic, -1 for
-// nothing.
+// committed returns the group's committed offset of a partition of the topic, or -1.
 func (r *fixture) committed(part int32) int64 {
 	r.t.Helper()
 	all, err := r.admin().FetchOffsets(r.t.Context(), r.group)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, err)
 	if o, ok := all.Lookup(topic, part); ok {
 		return o.At
 	}
@@ -122,16 +126,14 @@ func (r *fixture) members(group string) (ids []string) {
 	if err == nil && !errors.Is(groups[group].Err, kerr.GroupIDNotFound) { // nobody has joined yet
 		err = groups[group].Err
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, err)
 	for _, m := range groups[group].Members {
 		ids = append(ids, m.MemberID)
 	}
 	return ids
 }
 
-// expel removes all members from a group, as their silence would in the end.
+// expel removes all members from a group, as the expiry of their sessions would.
 func (r *fixture) expel(group string) {
 	r.t.Helper()
 	req := kmsg.NewPtrLeaveGroupRequest()
@@ -148,11 +150,9 @@ func (r *fixture) expel(group string) {
 	if err == nil {
 		err = kerr.ErrorForCode(res.ErrorCode)
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, err)
 	for _, m := range res.Members {
-		if err := kerr.ErrorForCode(m.ErrorCode); err != nil && !errors.Is(err, kerr.UnknownMemberID) { // it had left by then
+		if err := kerr.ErrorForCode(m.ErrorCode); err != nil && !errors.Is(err, kerr.UnknownMemberID) { // it has left already
 			r.t.Fatal(err)
 		}
 	}
@@ -169,13 +169,14 @@ func (r *fixture) publish(values ...string) {
 	for _, v := range values {
 		key, _, _ := strings.Cut(v, " ")
 		records = append(records, &kafka.Record{
-			Topic: topic, Partition: partitionOf(key), Key: []byte(key), Value: []byte(v), Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}},
+			Topic: topic, Partition: partitionOf(key), Key: []byte(key), Value: []byte(v),
+			Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}},
 		})
 	}
 	r.publishRecords(records)
 }
 
-// publishRecords publishes records as they are and notes where they are.
+// publishRecords publishes records and sets their offsets.
 func (r *fixture) publishRecords(records []*kafka.Record) {
 	r.t.Helper()
 	publishRecords(r.t, r.addr, r.broker.Name("publisher"), records, r.kafka...)
@@ -185,7 +186,7 @@ func publishRecords(t testing.TB, addr, id string, records []*kafka.Record, opti
 	t.Helper()
 	for chunk := range slices.Chunk(records, 1000) {
 		var err error
-		for range 5 { // a busy machine's brokers lose each other at times; what was aborted is not seen
+		for range 5 { // on a busy machine a transaction may be aborted, which readers do not see
 			var c *kafka.Client
 			if c, err = kafka.NewTransactional(addr, id, options...); err != nil {
 				t.Fatal(err)
@@ -196,9 +197,7 @@ func publishRecords(t testing.TB, addr, id string, records []*kafka.Record, opti
 				break
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 	}
 }
 
@@ -221,10 +220,10 @@ func (r *fixture) handle(_ context.Context, rec *kafka.Record) error {
 			return errors.New("not yet")
 		}
 	case "downstream":
-		return Fail(Downstream, "away", nil)
+		return Fail(Downstream, "unavailable", nil)
 	case "store":
 		if n < 4 {
-			return Fail(Authoritative, "store is away", nil)
+			return Fail(Authoritative, "the store is unavailable", nil)
 		}
 	case "fatal":
 		if n < 2 {
@@ -234,7 +233,7 @@ func (r *fixture) handle(_ context.Context, rec *kafka.Record) error {
 	return nil
 }
 
-// together is a handler of batches that goes through them record by record.
+// together makes a handler of batches that handles them record by record.
 func together(h Handler) BatchHandler {
 	return func(ctx context.Context, records []*kafka.Record) (int, error) {
 		for i, r := range records {
@@ -255,7 +254,7 @@ func (r *fixture) engine(change func(*Config)) *Engine {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if _, twice := r.dead[string(d.Record.Value)]; twice {
-				r.t.Errorf("%s has two dead letters", d.Record.Value)
+				r.t.Errorf("%s has two dead letters, expected at most one", d.Record.Value)
 			}
 			r.dead[string(d.Record.Value)] = d
 			return nil
@@ -268,9 +267,7 @@ func (r *fixture) engine(change func(*Config)) *Engine {
 		cfg.Handle, cfg.Batch = nil, together(cfg.Handle)
 	}
 	e, err := New(cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, err)
 	return e
 }
 
@@ -282,25 +279,19 @@ func (r *fixture) run(e *Engine) (stop func()) {
 	return sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			r.t.Errorf("the engine ended: %v", err)
+			r.t.Errorf("the engine ended with %v, expected context.Canceled", err)
 		}
 	})
 }
 
-// await waits for a condition.
+// await waits for a condition, which is evaluated under the fixture's lock.
 func (r *fixture) await(what string, ok func() bool) {
 	r.t.Helper()
-	for limit := time.Now().Add(90 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	testkit.Eventually(r.t, what, func() bool {
 		r.mu.Lock()
-		yes := ok()
-		r.mu.Unlock()
-		if yes {
-			return
-		}
-		if time.Now().After(limit) {
-			r.t.Fatalf("%s: it does not come", what)
-		}
-	}
+		defer r.mu.Unlock()
+		return ok()
+	})
 }
 
 // until runs an engine until a condition holds.
@@ -311,10 +302,20 @@ func (r *fixture) until(e *Engine, what string, ok func() bool) {
 	r.await(what, ok)
 }
 
+// alongside lets a test run in parallel with others, because it mostly waits. Tests that share
+// Apache Kafka's topics run alone, and so do reruns of a test, within another, on DynamoDB.
+func alongside(t *testing.T) {
+	t.Helper()
+	if os.Getenv(kafkatest.Variable) == "" && !strings.Contains(t.Name(), "/") {
+		t.Parallel()
+	}
+}
+
 // both runs a test on each kind of broker, with a handler of records and one of
 // batches.
 func both(t *testing.T, test func(t *testing.T, r *fixture)) {
 	t.Helper()
+	alongside(t)
 	for _, batch := range []bool{false, true} {
 		t.Run(map[bool]string{false: "records", true: "batches"}[batch], func(t *testing.T) {
 			kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {

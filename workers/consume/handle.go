@@ -58,6 +58,9 @@ func (e *Engine) workBatch(ctx context.Context, kb *keyBatch, stop *atomic.Bool)
 	}
 	oneByOne := kb.portion.oneByOne
 	for i := 0; i < len(records) && ctx.Err() == nil && !stop.Load(); i++ {
+		if e.followAll(ctx, kb, i) {
+			return
+		}
 		if !oneByOne && i < len(records)-1 {
 			n, err := e.tryBatch(ctx, kb, records[i:])
 			for range n {
@@ -70,13 +73,13 @@ func (e *Engine) workBatch(ctx context.Context, kb *keyBatch, stop *atomic.Bool)
 			case ctx.Err() != nil:
 				kb.portion.cut.Store(true)
 				return
-			case classOf(err) == Authoritative:
+			case e.waits(ClassOf(err)):
 				e.logWaiting(records[i], err)
 				return
-			case classOf(err) == Downstream:
+			case ClassOf(err) == Downstream:
 				e.skip(kb, i)
 				continue
-			case classOf(err) == Ignored:
+			case ClassOf(err) == Ignored:
 				kb.portion.done[kb.indexes[i]] = true
 				e.ignored.Add(1)
 				continue
@@ -102,7 +105,7 @@ func (e *Engine) workOne(ctx context.Context, kb *keyBatch, i int, stop *atomic.
 		kb.portion.done[at] = true
 		kb.retriesExhausted = kb.retriesExhausted || what == skipped
 		return what, true
-	case classOf(err) == Fatal:
+	case ClassOf(err) == Fatal:
 		kb.fatal = err
 		stop.Store(true)
 	default:
@@ -134,7 +137,7 @@ func (e *Engine) tryBatch(ctx context.Context, kb *keyBatch, records []*kafka.Re
 		done, err := e.callBatch(ctx, records[finished:])
 		finished += done
 		e.handled.Add(int64(done))
-		if finished == len(records) || classOf(err) != Downstream || len(waits) == 0 || wait.For(ctx, waits[0]) != nil {
+		if finished == len(records) || ClassOf(err) != Downstream || len(waits) == 0 || wait.For(ctx, waits[0]) != nil {
 			return finished, err
 		}
 	}
@@ -153,14 +156,14 @@ const (
 // record handles one record; it is finished if there is no error.
 func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Duration) (outcome, error) {
 	err := e.call(ctx, r)
-	for ; classOf(err) == Downstream && len(waits) > 0 && wait.For(ctx, waits[0]) == nil; waits = waits[1:] {
+	for ; ClassOf(err) == Downstream && len(waits) > 0 && wait.For(ctx, waits[0]) == nil; waits = waits[1:] {
 		err = e.call(ctx, r)
 	}
 	if err == nil {
 		e.handled.Add(1)
 		return handled, nil
 	}
-	class := classOf(err)
+	class := ClassOf(err)
 	if ending(ctx) {
 		return 0, err // the record will come again
 	}
@@ -169,8 +172,11 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Durat
 	defer cancel()
 	switch class {
 	case Permanent:
-		return deadLettered, e.deadLetter(ctx, r, 1, err)
+		return deadLettered, e.giveUp(ctx, r, 1, err)
 	case Downstream:
+		if e.waits(class) {
+			return 0, err
+		}
 		e.skipped.Add(1)
 		return skipped, nil
 	case Ignored:
@@ -180,7 +186,7 @@ func (e *Engine) record(ctx context.Context, r *kafka.Record, waits []time.Durat
 		n, failed := e.crashes.CountAttempt(ctx, r)
 		switch {
 		case failed == nil && n >= maxAttempts:
-			return deadLettered, e.deadLetter(ctx, r, n, err)
+			return deadLettered, e.giveUp(ctx, r, n, err)
 		case failed != nil && class == Unknown:
 			return 0, Fail(Authoritative, "count attempts", failed)
 		}
@@ -217,6 +223,7 @@ func (e *Engine) call(ctx context.Context, r *kafka.Record) error {
 func (e *Engine) logPanic(r *kafka.Record, err error) {
 	var p *panicked
 	if errors.As(err, &p) {
-		e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p.value, "stack", string(p.stack))
+		e.cfg.Logger.Error("consume: handler panicked", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition,
+			"offset", r.Offset, "panic", p.value, "stack", string(p.stack))
 	}
 }

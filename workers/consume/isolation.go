@@ -34,6 +34,9 @@ func (e *Engine) claim(ctx context.Context, portions []*portion) error {
 			claims[i] = crashlog.Claim{Partition: po.partition.id, First: po.batch.Records[0].Offset, End: po.batch.End}
 		}
 		quarantines, err := e.crashes.Claim(ctx, claims)
+		if err == nil { // not before: until now another owner could park keys
+			err = e.parking.loadClaimed(ctx, chunk)
+		}
 		if err != nil {
 			failed = err
 			for _, po := range chunk {
@@ -83,7 +86,7 @@ func (e *Engine) workIsolated(ctx context.Context, po *portion, full *atomic.Boo
 		switch {
 		case err == nil:
 			po.done[po.next] = true
-		case classOf(err) == Fatal:
+		case ClassOf(err) == Fatal:
 			po.stopped, po.fatal = true, err
 		default:
 			po.stopped = true
@@ -102,8 +105,11 @@ func (e *Engine) workIsolated(ctx context.Context, po *portion, full *atomic.Boo
 
 // workSuspect handles one suspect, or dead-letters it if it has crashed too often.
 func (e *Engine) workSuspect(ctx context.Context, r *kafka.Record, crashes int) error {
+	if _, stays, err := e.follow(ctx, []*kafka.Record{r}); stays || err != nil {
+		return err
+	}
 	if crashes >= maxAttempts {
-		return e.deadLetter(ctx, r, crashes, Fail(Unknown, "the process ended while it worked on the record", nil))
+		return e.giveUp(ctx, r, crashes, Fail(Unknown, "the process ended while it worked on the record", nil))
 	}
 	_, err := e.record(ctx, r, downstreamWaits)
 	return err

@@ -28,6 +28,7 @@ type backlog struct {
 const (
 	watchEvery    = 5 * time.Second
 	unfetchedSpan = 10 * time.Second // longer than a poll that brings nothing
+	emptySpan     = 3 * time.Second  // longer than a fetch that waits for more holds what there is
 	maxEmptyPolls = 4
 )
 
@@ -51,7 +52,7 @@ func (b *backlog) onPoll(now time.Time) {
 	if b.unfetched == 0 {
 		return
 	}
-	if b.emptyPolls++; b.emptyPolls >= maxEmptyPolls && now.Sub(b.since) >= time.Second {
+	if b.emptyPolls++; b.emptyPolls >= maxEmptyPolls && now.Sub(b.since) >= emptySpan {
 		b.fetchedTo += b.unfetched // they are markers, or were aborted
 		b.unfetched = 0
 	}

@@ -18,9 +18,10 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// lines counts what is written to it.
+// lines counts occurrences in what is written to it.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -38,16 +39,14 @@ func (l *lines) count(s string) int {
 	return strings.Count(l.b.String(), s)
 }
 
-// Brokers that refuse every fetch are not asked in a loop: a minute of it is some
-// thirty attempts, and what there is is read when they are well again. The engine says
-// that it stands still, then and while all that there is waits, and not when it is idle.
+// Fetches that brokers refuse are not repeated in a tight loop: a minute has some thirty
+// attempts, and reading resumes when the brokers recover. The engine reports that it is
+// stalled then, and while all its records wait, but not when it is idle.
 func TestPauseAfterErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := &kfake.VirtualNetwork{}
 		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.ListenFn(network.Listen), kfake.SeedTopics(1, topic))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer cluster.Close()
 		var sick atomic.Bool
 		sick.Store(true)
@@ -73,7 +72,8 @@ func TestPauseAfterErrors(t *testing.T) {
 		var handled atomic.Int64
 		var refuse atomic.Bool
 		e, err := New(Config{
-			Addr: cluster.ListenAddrs()[0], Kafka: []kafka.Option{kgo.Dialer(network.DialContext)}, Group: "g", Consumer: "me", Topics: []string{topic},
+			Addr: cluster.ListenAddrs()[0], Kafka: []kafka.Option{kgo.Dialer(network.DialContext)}, Group: "g", Consumer: "me",
+			Topics: []string{topic},
 			Handle: func(context.Context, *kafka.Record) error {
 				if refuse.Load() {
 					return Fail(Authoritative, "refused", nil)
@@ -82,51 +82,43 @@ func TestPauseAfterErrors(t *testing.T) {
 				return nil
 			},
 			WriteDeadLetter: func(context.Context, DeadLetter) error { return nil },
-			Store:           storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.NewTextHandler(log, nil)),
+			Store:           storetest.NewMemory(time.Now), Clock: time.Now, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- e.Run(ctx) }()
-		time.Sleep(10 * time.Second) // to join
+		testkit.Advance(10 * time.Second) // the consumer joins
 		before := log.count("a poll failed and is retried")
-		time.Sleep(time.Minute)
+		testkit.Advance(time.Minute)
 		if n := log.count("a poll failed and is retried") - before; n < 10 || n > 40 {
-			t.Errorf("%d attempts in a minute", n)
+			t.Errorf("%d attempts in a minute, expected 10 to 40", n)
 		}
 		if s := e.Stats(); s.Stalled < time.Minute {
-			t.Errorf("stalled for %v after more than a minute of errors", s.Stalled)
+			t.Errorf("stalled for %v after more than a minute of errors, expected at least a minute", s.Stalled)
 		}
 		sick.Store(false)
 		producer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.Dialer(network.DialContext))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer producer.Close()
-		if err := producer.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(15 * time.Second)
+		testkit.Must(t, producer.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr())
+		testkit.Advance(15 * time.Second)
 		if handled.Load() != 1 {
-			t.Errorf("%d records were handled", handled.Load())
+			t.Errorf("%d records were handled, expected 1", handled.Load())
 		}
-		time.Sleep(time.Minute) // there is nothing to do
+		testkit.Advance(time.Minute) // without any records
 		if s := e.Stats(); s.Stalled > 10*time.Second {
-			t.Errorf("stalled for %v, and well", s.Stalled)
+			t.Errorf("stalled for %v while idle, expected up to 10 s", s.Stalled)
 		}
 		refuse.Store(true)
-		if err := producer.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(70 * time.Second)
+		testkit.Must(t, producer.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr())
+		testkit.Advance(70 * time.Second)
 		if s := e.Stats(); s.Stalled < 55*time.Second || s.Pauses == 0 {
-			t.Errorf("%+v: a partition has waited for more than a minute", s)
+			t.Errorf("%+v after a partition waited for 70 s, expected it as stalled and paused", s)
 		}
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Error(err)
+			t.Errorf("the engine ended with %v, expected context.Canceled", err)
 		}
 	})
 }

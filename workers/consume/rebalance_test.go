@@ -11,27 +11,28 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// blocked is a handler that stops at records whose value has a word in it.
-func (r *fixture) blocked(word string, begun chan<- string, resume <-chan struct{}) Handler {
+// blocked makes a handler that blocks on records whose value contains a word.
+func (r *fixture) blocked(word string, started chan<- string, resume <-chan struct{}) Handler {
 	return func(ctx context.Context, rec *kafka.Record) error {
 		if strings.Contains(string(rec.Value), word) {
-			begun <- string(rec.Value)
+			started <- string(rec.Value)
 			<-resume
 		}
 		return r.handle(ctx, rec)
 	}
 }
 
-// A member that is expelled while it works keeps nothing: what it finishes is not
-// committed, for the next member has gone on by then; and what it had fetched besides
-// and kept is not handled when it is a member again (K-113, K-110, K-111).
+// A member that is expelled while it works keeps nothing. What it finishes is not committed,
+// because the next member has continued meanwhile. What else it had fetched is not handled when
+// it is a member again (K-113, K-110, K-111).
 func TestLostPartitions(t *testing.T) {
 	both(t, func(t *testing.T, r *fixture) {
-		begun, resume := make(chan string, 10), make(chan struct{})
+		started, resume := make(chan string, 10), make(chan struct{})
 		first := r.engine(func(c *Config) {
-			c.Handle, c.Consumer, c.Expiry = r.blocked("slow", begun, resume), "first", 6*time.Second
+			c.Handle, c.Consumer, c.Expiry = r.blocked("slow", started, resume), "first", 6*time.Second
 			if r.batch {
 				c.Batch = together(c.Handle)
 				c.Handle = nil
@@ -40,14 +41,14 @@ func TestLostPartitions(t *testing.T) {
 		stop := r.run(first)
 		defer stop()
 		r.publish("a slow 1")
-		<-begun
+		<-started
 		r.publish("a ok 2", "a ok 3")
 		r.expel(r.group)
 		second := r.engine(func(c *Config) {
 			c.Consumer, c.Expiry = "second", 6*time.Second
-			// It would work alone on what the first one may have ended with; in one process
-			// that is when the first one has nothing in work.
-			c.Store = storetest.NewMap(time.Now)
+			// Otherwise it would isolate the suspects of the first member, and in one process
+			// that waits until the first has no record in work.
+			c.Store = storetest.NewMemory(time.Now)
 		})
 		stopSecond := r.run(second)
 		defer stopSecond()
@@ -59,30 +60,30 @@ func TestLostPartitions(t *testing.T) {
 		r.publish("a ok 4")
 		r.await("the next record", func() bool { return r.calls["a ok 4"] > 0 })
 		if now := r.committed(partitionOf("a")); now < at {
-			t.Errorf("committed is %d, after %d", now, at)
+			t.Errorf("the committed offset went from %d to %d, expected it never to fall", at, now)
 		}
 		stopSecond()
-		r.publish("a ok 5") // for the first one, which is alone now
+		r.publish("a ok 5") // for the first one, now the only member
 		r.await("the last record", func() bool { return r.calls["a ok 5"] > 0 })
 		for v, n := range map[string]int{"a ok 2": 1, "a ok 3": 1, "a ok 5": 1} {
 			if r.calls[v] != n {
-				t.Errorf("%s was handled %d times", v, r.calls[v])
+				t.Errorf("%s was handled %d times, expected %d", v, r.calls[v], n)
 			}
 		}
 	})
 }
 
-// A partition that waits when it is revoked is fetched again when it comes back, and
-// resumes where it was committed.
-func TestPausedPartitionComesBack(t *testing.T) {
+// A paused partition that is revoked and assigned again is fetched again, from its committed
+// offset.
+func TestPausedPartitionIsAssignedAgain(t *testing.T) {
 	both(t, func(t *testing.T, r *fixture) {
-		var away atomic.Bool
-		away.Store(true)
+		var down atomic.Bool
+		down.Store(true)
 		e := r.engine(func(c *Config) {
 			c.Expiry = 6 * time.Second
 			c.Handle = func(ctx context.Context, rec *kafka.Record) error {
-				if away.Load() && string(rec.Value) == "a ok 2" {
-					return Fail(Authoritative, "the store is away", nil)
+				if down.Load() && string(rec.Value) == "a ok 2" {
+					return Fail(Authoritative, "the store is unavailable", nil)
 				}
 				return r.handle(ctx, rec)
 			}
@@ -90,26 +91,26 @@ func TestPausedPartitionComesBack(t *testing.T) {
 		stop := r.run(e)
 		defer stop()
 		r.publish("a ok 1", "a ok 2", "a ok 3")
-		r.await("the partition waits", func() bool { return e.Stats().Pauses > 1 })
+		r.await("a paused partition", func() bool { return e.Stats().Pauses > 1 })
 		r.expel(r.group)
-		r.await("it is a member again", func() bool { return len(r.members(r.group)) > 0 })
-		away.Store(false)
+		r.await("the return to the group", func() bool { return len(r.members(r.group)) > 0 })
+		down.Store(false)
 		r.publish("b ok 4")
-		r.await("it resumes", func() bool { return r.calls["a ok 3"] > 0 && r.calls["b ok 4"] > 0 })
+		r.await("the records after the pause", func() bool { return r.calls["a ok 3"] > 0 && r.calls["b ok 4"] > 0 })
 		for v, n := range r.calls {
 			if n != 1 {
-				t.Errorf("%s was handled %d times", v, n)
+				t.Errorf("%s was handled %d times, expected once", v, n)
 			}
 		}
 	})
 }
 
-// A second member takes some of the partitions; those that stay are worked on all the
-// while, a record of them being in work when the others go (K-112).
+// A second member gets some of the partitions. Those that stay are handled without a stall,
+// with a record of them in work while the others are revoked (K-112).
 func TestOthersContinueInARebalance(t *testing.T) {
 	both(t, func(t *testing.T, r *fixture) {
 		var mu sync.Mutex
-		owner := map[int32][]string{} // by partition, each once in a row
+		owner := map[int32][]string{} // by partition, without consecutive repetitions
 		engine := func(name string) *Engine {
 			return r.engine(func(c *Config) {
 				c.Consumer, c.Expiry = name, 6*time.Second
@@ -149,40 +150,41 @@ func TestOthersContinueInARebalance(t *testing.T) {
 		defer stop()
 		for owners("first") == 0 {
 			send()
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // the rate of the load
 		}
 		stopSecond := r.run(engine("second"))
 		defer stopSecond()
-		for limit := time.Now().Add(time.Minute); owners("second") < 4; time.Sleep(20 * time.Millisecond) {
+		for limit := time.Now().Add(time.Minute); owners("second") < 4; {
 			send()
 			if time.Now().After(limit) {
-				t.Fatal("the second member gets nothing")
+				t.Fatalf("the second member has %d partitions after a minute, expected at least 4", owners("second"))
 			}
+			time.Sleep(20 * time.Millisecond) // the rate of the load
 		}
 		r.await("all records", func() bool { return len(r.calls) == len(sent) })
 		stayed := 0
 		for part, list := range owner {
 			if len(list) > 2 || (len(list) == 2 && list[0] != "first") {
-				t.Errorf("partition %d went from one to another: %v", part, list)
+				t.Errorf("partition %d had the owners %v, expected at most one change, from first to second", part, list)
 			}
 			if len(list) == 1 && list[0] == "first" {
 				stayed++
 			}
 		}
 		if stayed == 0 {
-			t.Error("no partition stayed")
+			t.Error("no partition stayed with the first member, expected some")
 		}
 		for _, v := range sent {
 			if r.calls[v] != 1 {
-				t.Errorf("%s was handled %d times", v, r.calls[v])
+				t.Errorf("%s was handled %d times, expected once", v, r.calls[v])
 			}
 		}
 	})
 }
 
-// A broker that leads partitions and the group is killed in the middle of a backlog, and
-// comes back later: polls are retried, nothing is left out, nothing comes out of order,
-// and nothing becomes a dead letter (K-121).
+// A broker that leads partitions and coordinates the group is killed in the middle of a backlog
+// and restarted later: polls are retried, nothing is skipped or out of order, and nothing
+// becomes a dead letter (K-121).
 func TestBrokerFailover(t *testing.T) {
 	b := kafkatest.Apache(t)
 	r := newFixture(t, b)
@@ -196,9 +198,7 @@ func TestBrokerFailover(t *testing.T) {
 	}
 	r.publishRecords(records)
 	coordinators := r.admin().FindGroupCoordinators(t.Context(), r.group)
-	if err := coordinators.Error(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, coordinators.Error())
 	victim := kafkatest.Process(coordinators[r.group].NodeID)
 
 	var mu sync.Mutex
@@ -212,7 +212,7 @@ func TestBrokerFailover(t *testing.T) {
 			mu.Lock()
 			n, key := rec.Value[0], string(rec.Key)
 			if n > next[key] {
-				t.Errorf("%s: %d, and %d did not come", key, n, next[key])
+				t.Errorf("%s: record %d arrived, expected at most %d", key, n, next[key])
 			}
 			next[key] = max(next[key], n+1)
 			handled++
@@ -246,17 +246,13 @@ func TestBrokerFailover(t *testing.T) {
 		}
 		return len(next) == keys
 	}
-	for limit := time.Now().Add(2 * time.Minute); !all(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("not all came: %+v", e.Stats())
-		}
-	}
+	testkit.Eventually(t, "all records", all)
 	restored()
 	want := map[int32]int64{}
 	for _, rec := range records {
 		want[rec.Partition] = max(want[rec.Partition], rec.Offset+1)
 	}
-	for limit := time.Now().Add(time.Minute); ; time.Sleep(500 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); ; {
 		missing := 0
 		for p, next := range want {
 			if r.committed(p) < next {
@@ -269,10 +265,11 @@ func TestBrokerFailover(t *testing.T) {
 			break
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("%d partitions are not committed: %+v", missing, e.Stats())
+			t.Fatalf("%d partitions are not committed after a minute, expected all: %+v", missing, e.Stats())
 		}
+		time.Sleep(500 * time.Millisecond) // each round publishes: the consumer gets time to commit
 	}
 	if s := e.Stats(); s.DeadLettered != 0 || s.Skipped != 0 || s.Commits <= before {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v, expected no dead letters, none skipped, and more than %d commits", s, before)
 	}
 }

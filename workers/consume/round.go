@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 )
 
@@ -33,6 +34,24 @@ func newPortion(p *partition, n int) *portion {
 	return po
 }
 
+// leaveOut finishes the records of types that the handler does not take, without reading their
+// values.
+func (e *Engine) leaveOut(po *portion) {
+	if len(e.cfg.Types) == 0 {
+		return
+	}
+	for i, r := range po.batch.Records {
+		at := slices.IndexFunc(r.Headers, func(h kafka.Header) bool { return h.Key == kafka.HeaderEventType })
+		if po.done[i] || at < 0 {
+			continue
+		}
+		if name := string(r.Headers[at].Value); event.Known(name) && !slices.Contains(e.cfg.Types, name) {
+			po.done[i] = true
+			e.ignored.Add(1)
+		}
+	}
+}
+
 // keyBatch is what one goroutine works on: records of one key of a portion, in order.
 type keyBatch struct {
 	portion          *portion
@@ -51,6 +70,7 @@ func (e *Engine) work(ctx context.Context, s *kafka.Session, portions []*portion
 	var full atomic.Bool
 	defer time.AfterFunc(e.cfg.Round, func() { full.Store(true) }).Stop()
 	for _, po := range portions {
+		e.leaveOut(po)
 		e.measure(po) // now, or a handler that hangs would not show as lag
 	}
 	if err := e.claim(round, portions); err != nil {
@@ -162,7 +182,8 @@ func (e *Engine) finish(ctx context.Context, s *kafka.Session, portions []*porti
 }
 
 func (e *Engine) logWaiting(r *kafka.Record, err error) {
-	e.cfg.Logger.Warn("consume: a partition waits", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "error", err)
+	e.cfg.Logger.Warn("consume: a partition waits", "group", e.cfg.Group, "topic", r.Topic, "partition", r.Partition,
+		"offset", r.Offset, "error", err)
 }
 
 // result returns the offset up to which all records are finished, and whether the record

@@ -11,6 +11,11 @@ import (
 type Stats struct {
 	Handled, Skipped, Ignored, DeadLettered, Commits int64
 
+	// Parked counts the dead letters of records that were not tried because their key is
+	// parked. ParkedKeys and ParkedRecords are what is parked now, of the partitions that
+	// this member has.
+	Parked, ParkedKeys, ParkedRecords int64
+
 	Pauses    int64 // times that a partition had to wait for a record
 	Calls     int64 // of the handler
 	Unwritten int64 // times that a dead letter could not be written
@@ -30,7 +35,7 @@ type Stats struct {
 
 // counters are the parts of Stats that only grow.
 type counters struct {
-	handled, calls, skipped, ignored, deadLettered, unwritten, pauses, commits, rebalances atomic.Int64
+	handled, calls, skipped, ignored, deadLettered, parked, unwritten, pauses, commits, rebalances atomic.Int64
 
 	lastProgress atomic.Int64 // unix ms, see Stats.Stalled
 }
@@ -43,14 +48,17 @@ func (c *counters) finished() int64 {
 // Stats returns the counters; it may be called from any goroutine.
 func (e *Engine) Stats() Stats {
 	s := Stats{
-		Handled: e.handled.Load(), Skipped: e.skipped.Load(), DeadLettered: e.deadLettered.Load(), Pauses: e.pauses.Load(), Commits: e.commits.Load(),
+		Handled: e.handled.Load(), Skipped: e.skipped.Load(), DeadLettered: e.deadLettered.Load(), Pauses: e.pauses.Load(),
+		Commits: e.commits.Load(),
 		Ignored: e.ignored.Load(), Calls: e.calls.Load(), Rebalances: e.rebalances.Load(),
-		Unwritten: e.unwritten.Load(), OldestOf: map[string]time.Duration{},
+		Unwritten: e.unwritten.Load(), Parked: e.parked.Load(), OldestOf: map[string]time.Duration{},
 	}
 	now := e.cfg.Clock()
 	s.Stalled = max(0, now.Sub(time.UnixMilli(e.lastProgress.Load())))
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	standing := e.parkedNow()
+	s.ParkedKeys, s.ParkedRecords = int64(standing.Keys), standing.Records
 	for id, p := range e.partitions {
 		b := &p.backlog
 		if b.unfinished > 0 {

@@ -14,19 +14,20 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// A round begins nothing after 60 s and is over long before other members of the group
-// give this one up, 300 s after a rebalance began.
+// A round starts no record after 60 s, so it ends long before the group expels this member,
+// 300 s after the start of a rebalance.
 func TestTimeOfARound(t *testing.T) {
 	r := newFixture(t, kafkatest.Embedded(t))
 	if got := r.engine(nil).cfg.Round; got != 60*time.Second {
-		t.Errorf("a round takes %v", got)
+		t.Errorf("a round takes %v, expected 60 s", got)
 	}
 }
 
-// A record hangs its handler until the round is over. It becomes a dead letter after
-// three such times, and stops nobody: neither the records behind it nor the others.
+// A record blocks its handler until the round ends. After three times it becomes a dead
+// letter. Neither the records behind it nor the others wait for it.
 func TestRecordThatHangs(t *testing.T) {
 	both(t, func(t *testing.T, r *fixture) {
 		var values []string
@@ -52,24 +53,20 @@ func TestRecordThatHangs(t *testing.T) {
 		r.until(e, "all handled", func() bool { return len(r.calls) == len(values)-1 && len(r.dead) == 1 })
 		for v, d := range r.dead {
 			if !strings.Contains(v, " hang ") || d.Attempts != 3 {
-				t.Errorf("%s is a dead letter after %d attempts", v, d.Attempts)
+				t.Errorf("%s is a dead letter after %d attempts, expected only the hanging record after 3", v, d.Attempts)
 			}
 		}
 	})
 }
 
-// spoiled is a fixture on brokers whose answers a test can spoil.
-func spoiled(t *testing.T) (*fixture, *kfake.Cluster) {
+// faulty returns a fixture on brokers whose answers a test can replace by errors.
+func faulty(t *testing.T) (*fixture, *kfake.Cluster) {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(c.Close)
 	a, err := kafka.NewAdmin(kafka.Cluster{Brokers: c.ListenAddrs()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer a.Close()
 	if _, err := a.Apply(t.Context(), 1); err != nil {
 		t.Fatal(err)
@@ -79,10 +76,10 @@ func spoiled(t *testing.T) (*fixture, *kfake.Cluster) {
 	return r, c
 }
 
-// A commit that brokers refuse for a while is repeated: the next process gets nothing
+// A commit that brokers refuse temporarily is retried: the next process gets no record
 // twice.
 func TestCommitIsRepeated(t *testing.T) {
-	r, c := spoiled(t)
+	r, c := faulty(t)
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.CoordinatorNotAvailable, Count: 3})
 	r.publish("a ok 1", "b ok 2")
 	e := r.engine(nil)
@@ -91,28 +88,25 @@ func TestCommitIsRepeated(t *testing.T) {
 	r.until(r.engine(nil), "the third", func() bool { return r.calls["a ok 3"] == 1 })
 	for v, n := range r.calls {
 		if n != 1 {
-			t.Errorf("%s was handled %d times", v, n)
+			t.Errorf("%s was handled %d times, expected once", v, n)
 		}
 	}
 }
 
-// A topic is deleted and made again under a consumer, which finds out by itself and reads
-// the new one from its beginning.
-func TestTopicMadeAgain(t *testing.T) {
+// A topic is deleted and created again while a consumer reads it. The consumer detects that by
+// itself and reads the new topic from its beginning.
+func TestTopicIsRecreated(t *testing.T) {
+	alongside(t)
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		r := newFixture(t, b)
 		admin, name, replicas := r.admin(), b.Name("again"), int16(min(b.Brokers(), 3))
-		if b.Embedded != nil { // which takes no foreign topics away
+		if b.Embedded != nil { // which does not delete topics
 			c, err := kfake.NewCluster(kfake.NumBrokers(1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			t.Cleanup(c.Close)
 			r.addr = strings.Join(c.ListenAddrs(), ",")
 			reader, err := kafka.NewReader(r.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			t.Cleanup(reader.Close)
 			admin = kadm.NewClient(reader)
 		}
@@ -126,12 +120,11 @@ func TestTopicMadeAgain(t *testing.T) {
 		publish := func(v string) {
 			t.Helper()
 			p, err := kafka.NewPublisher(r.addr, b.Name("publisher"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			defer p.Close()
 			r.await("published", func() bool {
-				return p.Publish(t.Context(), []*kafka.Record{{Topic: name, Partition: 1, Key: []byte("a"), Value: []byte(v)}}) == nil
+				return p.Publish(t.Context(), []*kafka.Record{{Topic: name, Partition: 1, Key: []byte("a"),
+					Value: []byte(v)}}) == nil
 			})
 		}
 		create()
@@ -141,7 +134,7 @@ func TestTopicMadeAgain(t *testing.T) {
 		e := r.engine(func(c *Config) { c.Topics = []string{name} })
 		stop := r.run(e)
 		defer stop()
-		r.await("the first", func() bool { return len(r.calls) == 2 && e.Stats().Commits > 0 })
+		r.await("the first records", func() bool { return len(r.calls) == 2 && e.Stats().Commits > 0 })
 		if _, err := admin.DeleteTopics(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
@@ -151,33 +144,35 @@ func TestTopicMadeAgain(t *testing.T) {
 	})
 }
 
-// While a handler hangs, nothing is fetched. Lag is what Kafka has all the same, and it
-// grows old; afterwards it is nothing, whatever markers transactions have left.
+// While a handler hangs, nothing is fetched. Lag still counts what Kafka has, and its age
+// grows. Afterwards it is zero, whatever markers transactions have left.
 func TestLagWhileAHandlerHangs(t *testing.T) {
+	alongside(t)
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		r := newFixture(t, b)
-		thaw := make(chan struct{})
+		hanging, resume := make(chan struct{}), make(chan struct{})
 		r.publish("a ok 0", "b ok 0", "c ok 0")
 		e := r.engine(func(c *Config) {
 			handle := c.Handle
 			c.Handle = func(ctx context.Context, rec *kafka.Record) error {
 				if strings.Contains(string(rec.Value), " hang ") {
-					<-thaw
+					close(hanging)
+					<-resume
 				}
 				return handle(ctx, rec)
 			}
 		})
 		stop := r.run(e)
 		defer stop()
-		r.await("the first", func() bool { return len(r.calls) == 3 })
+		r.await("the first records", func() bool { return len(r.calls) == 3 })
 		r.publish("a hang 1")
-		time.Sleep(time.Second)
+		<-hanging
 		for i := range 50 {
 			r.publish(fmt.Sprintf("%c ok %d", 'a'+i%3, i+2))
 		}
 		r.await("the lag", func() bool { s := e.Stats(); return s.Lag >= 50 && s.Oldest >= 10*time.Second })
-		close(thaw)
-		r.await("all", func() bool { return len(r.calls) == 54 })
+		close(resume)
+		r.await("all records", func() bool { return len(r.calls) == 54 })
 		r.await("no lag", func() bool { return e.Stats().Lag == 0 && e.Stats().Oldest == 0 })
 	})
 }

@@ -9,20 +9,17 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// What a call costs on a topic of 5,000 letters: it reads them all.
+// A call on a topic of 5,000 letters, all of which it reads.
 func BenchmarkCount(b *testing.B) {
 	broker, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: b.TempDir(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.Cleanup(broker.Close)
 	c, err := kafka.NewProducer(broker.Addr())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.Cleanup(c.Close)
 	write := consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
 	const letters, writers = 5_000, 50
@@ -31,21 +28,21 @@ func BenchmarkCount(b *testing.B) {
 		go func() {
 			var err error
 			for n := w; n < letters && err == nil; n += writers {
-				rec := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: int32(n % 64), Offset: int64(n), Key: fmt.Append(nil, "chat", n%100), Value: make([]byte, 400)}
-				err = write(context.Background(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: bad", FailedAt: time.Now(), Attempts: 1})
+				rec := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: int32(n % 64), Offset: int64(n),
+					Key: fmt.Append(nil, "chat", n%100), Value: make([]byte, 400)}
+				err = write(context.Background(),
+					consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: bad", FailedAt: time.Now(),
+						Attempts: 1})
 			}
 			done <- err
 		}()
 	}
 	for range writers {
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, <-done)
 	}
-	m, err := New(Config{Addr: broker.Addr(), Store: storetest.NewMap(time.Now), Clock: time.Now, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	m, err := New(Config{Addr: broker.Addr(), Store: storetest.NewMemory(time.Now), Clock: time.Now,
+		Logger: slog.New(slog.DiscardHandler)})
+	testkit.Must(b, err)
 	for b.Loop() {
 		if _, all, err := m.Count(b.Context(), Filter{}); err != nil || all != letters {
 			b.Fatal(all, err)

@@ -1,11 +1,13 @@
 // Package deadletter is what an operator does with dead letters: list them, read one, hand
-// them to their handlers again, or discard them.
+// them to those who gave them up again, or discard them.
 //
-// A letter is a record of the topic of dead letters (package letter); what was done about
-// it is a row in the store. The package owns neither the handlers nor who may call it.
-// Nothing here writes to a topic: a letter that is redriven goes straight to its handler,
-// so that other groups do not see its record twice. Letters are read from the topic, one
-// partition after the other, and never kept: a call costs what the topic holds.
+// There are two kinds behind one small interface: records of the event log that a consumer
+// group could not process (a record of the topic of dead letters, package letter), and
+// messages of durable topics that failed too often for a group (package topic/letters). What
+// was done about one is a row in the store. The package owns neither the handlers nor who
+// may call it. A letter that is redriven goes to the group that gave it up alone: an event
+// straight to its handler, a message back into its topic, addressed. Letters are read where
+// they stand, one partition after the other, and never kept: a call costs what is there.
 //
 // Concurrency: all methods may be called from many goroutines. Two that work on the same
 // letter do not both get it: the letter's row says who has it.
@@ -20,9 +22,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
-	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
@@ -69,18 +69,47 @@ type Letter struct {
 	// nobody.
 	Handling table.DeadLetter
 
+	Source Source
+	// First is when it failed for the first time, before it was redriven for the first time.
+	First  time.Time
+	Parked bool   // it waits in its topic, and with it its key
+	Type   string // of a topic's message, as its publisher calls it
+
 	row      store.Item // of Handling, as it was read
 	position Position
+	topic    *topicLetter // nil: of an event
 }
 
-// Position is where in the topic of dead letters a letter stands.
+// Source is a kind of letters. Its values are those of the operators' API, in small letters.
+type Source string
+
+// The sources, in the order of lists.
+const (
+	Events Source = "events" // records of the event log
+	Topics Source = "topics" // messages of durable topics
+)
+
+// Position is where a letter stands. The zero Position is before all.
 type Position struct {
+	Source    Source // empty: the first
+	Log       string // topic, of a topic's message
+	Parked    bool
 	Partition int32
 	Offset    int64
+	Group     string // of a parked message
+}
+
+// source has the letters of one kind.
+type source interface {
+	name() Source
+	// scan passes letters to f in their order from a position on: those that the filter
+	// selects, and maybe others. An error of f ends it and is returned.
+	scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error
 }
 
 // Filter selects letters; an empty field selects all.
 type Filter struct {
+	Source        Source
 	IDs           []string
 	Group         string
 	Topic         string // a declared topic, with all its versions, or one of its later versions alone
@@ -91,6 +120,7 @@ type Filter struct {
 	Statuses      []Status // empty: Open
 
 	orderingKeys map[string]bool // nil: all
+	logs         map[string]bool // that they stand in, by name, that of events is empty; nil: all
 }
 
 func (f Filter) validate() error {
@@ -105,8 +135,9 @@ func (f Filter) validate() error {
 
 // matches checks all but the status.
 func (f Filter) matches(l *Letter) bool {
-	return (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID())) &&
-		(f.Group == "" || f.Group == l.Group) && (f.Topic == "" || f.Topic == l.Record.Topic || f.Topic == declared(l.Record.Topic)) &&
+	return (f.Source == "" || f.Source == l.Source) && (len(f.IDs) == 0 || slices.Contains(f.IDs, l.ID())) &&
+		(f.Group == "" || f.Group == l.Group) &&
+		(f.Topic == "" || f.Topic == l.Record.Topic || f.Topic == declared(l.Record.Topic)) &&
 		(f.Key == "" || f.Key == string(l.Record.Key)) && strings.Contains(l.Reason, f.Reason) &&
 		(f.Class == eventv1.FailureClass_FAILURE_CLASS_UNSPECIFIED || f.Class == l.Class) &&
 		(f.After.IsZero() || !l.FailedAt.Before(f.After)) && (f.Before.IsZero() || l.FailedAt.Before(f.Before)) &&
@@ -133,54 +164,60 @@ type Config struct {
 	Addr   string         // of Kafka
 	Kafka  []kafka.Option // for its clients
 	Store  store.Store
+	Topics TopicLetters // of durable topics; nil: there are none here
 	Clock  func() time.Time
 	Logger *slog.Logger
 }
 
 // Manager handles dead letters.
-type Manager struct{ cfg Config }
+type Manager struct {
+	cfg     Config
+	sources []source // in the order of lists
+}
 
 // New makes a Manager.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Addr == "" || cfg.Store == nil || cfg.Clock == nil || cfg.Logger == nil {
 		return nil, errors.New("deadletter: incomplete configuration")
 	}
-	return &Manager{cfg}, nil
+	m := &Manager{cfg, []source{&eventLetters{cfg}}}
+	if cfg.Topics != nil {
+		m.sources = append(m.sources, &topicLetters{cfg.Topics})
+	}
+	return m, nil
 }
 
 // errStop ends a scan early.
 var errStop = errors.New("stop")
 
-// scan passes the letters that a filter selects to onLetter, in the order of their topic
-// from a position on. errStop ends it without an error.
+// scan passes the letters that a filter selects to onLetter, in the order of lists from a
+// position on. errStop ends it without an error.
 func (m *Manager) scan(ctx context.Context, f Filter, from Position, onLetter func(*Letter) error) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	spans, err := lag.Spans(ctx, m.cfg.Addr, kafka.DeadLetters, m.cfg.Kafka...)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	for i := range spans {
-		switch s := &spans[i]; {
-		case s.Partition.ID < from.Partition:
-			s.From = s.To
-		case s.Partition.ID == from.Partition:
-			s.From = max(s.From, from.Offset)
+	s := scanner{manager: m, filter: f, onLetter: onLetter, seen: map[string]bool{}}
+	begun := from.Source == ""
+	for _, src := range m.sources {
+		at := Position{}
+		if src.name() == from.Source {
+			at, begun = from, true
+		}
+		if !begun || (f.Source != "" && f.Source != src.name()) {
+			continue
+		}
+		err := src.scan(ctx, &f, at, func(l Letter) error { return s.add(ctx, l) })
+		if err == nil {
+			err = s.flush(ctx)
+		}
+		if errors.Is(err, errStop) {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
-	s := scanner{manager: m, filter: f, onLetter: onLetter, seen: map[string]bool{}}
-	err = lag.Read(ctx, m.cfg.Addr, spans, func(r *kafka.Record) error { return s.add(ctx, r) }, m.cfg.Kafka...)
-	if err == nil {
-		err = s.flush(ctx)
-	}
-	switch {
-	case errors.Is(s.own, errStop):
-		return nil
-	case err != nil && s.own == nil && ctx.Err() == nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return err
+	return nil
 }
 
 // scanner is one scan.
@@ -190,16 +227,10 @@ type scanner struct {
 	onLetter func(*Letter) error
 	seen     map[string]bool
 	chunk    []Letter
-	own      error // of onLetter or the store, as opposed to Kafka
 }
 
-// add takes the next record of the topic.
-func (s *scanner) add(ctx context.Context, r *kafka.Record) error {
-	l, err := letterFrom(r)
-	if err != nil { // somebody else wrote to the topic
-		s.manager.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
-		return nil
-	}
+// add takes the next letter.
+func (s *scanner) add(ctx context.Context, l Letter) error {
 	id := l.ID()
 	if s.seen[id] || !s.filter.matches(&l) { // seen: a consumer crashed between the letter and its commit
 		return nil
@@ -223,77 +254,98 @@ func (s *scanner) complete() bool {
 // flush reads the rows of the letters that have come, and passes those on that the filter
 // selects.
 func (s *scanner) flush(ctx context.Context) error {
-	if s.own = s.manager.loadRows(ctx, s.chunk); s.own != nil {
-		return s.own
+	if err := s.manager.loadRows(ctx, s.chunk); err != nil {
+		return err
 	}
 	for i := range s.chunk {
 		if l := &s.chunk[i]; s.filter.matchesStatus(l.Status) {
-			if s.own = s.onLetter(l); s.own != nil {
-				return s.own
+			if err := s.onLetter(l); err != nil {
+				return err
 			}
 		}
 	}
 	s.chunk = s.chunk[:0]
 	if s.complete() {
-		s.own = errStop
+		return errStop
 	}
-	return s.own
+	return nil
 }
 
-func letterFrom(r *kafka.Record) (Letter, error) {
-	_, payload, err := event.Unframe(r.Value)
-	if err != nil {
-		return Letter{}, err
-	}
-	l, err := letter.Decode(payload)
-	return Letter{Letter: l, Status: Open, position: Position{r.Partition, r.Offset}}, err
-}
-
+// key is the key of the letter's row. A parked message has none: once it is not parked any
+// more it is no letter.
 func (l *Letter) key() store.Key {
+	if l.topic != nil {
+		p := l.topic.Place
+		return table.TopicLetterKey(l.topic.Number, p.Partition, p.Position)
+	}
 	return table.DeadLetterKey(l.Group, l.Record.Topic, l.Record.Partition, l.Record.Offset)
+}
+
+// ID identifies a dead letter: two of one record and group are the same.
+func (l *Letter) ID() string {
+	if l.topic != nil {
+		return l.topic.Place.ID()
+	}
+	return l.Letter.ID()
 }
 
 // loadRows reads what was done about letters, at most store.MaxBatchGet.
 func (m *Manager) loadRows(ctx context.Context, list []Letter) error {
-	if len(list) == 0 {
-		return nil
-	}
-	keys := make([]store.Key, len(list))
+	var keys []store.Key
+	var of []*Letter
 	for i := range list {
-		keys[i] = list[i].key()
+		if !list[i].Parked {
+			keys, of = append(keys, list[i].key()), append(of, &list[i])
+		}
+	}
+	if len(keys) == 0 {
+		return nil
 	}
 	rows, err := m.cfg.Store.BatchGet(ctx, keys, store.Strong)
 	if err != nil {
 		return fmt.Errorf("read what was done about dead letters: %w", err)
 	}
 	for i, row := range rows {
-		list[i].setRow(row, m.cfg.Clock())
+		of[i].setRow(row, m.cfg.Clock())
 	}
 	return nil
 }
 
 func (l *Letter) setRow(row store.Item, now time.Time) {
 	l.row = row
-	if row == nil {
-		return
+	if row != nil {
+		l.Status, l.Handling = StatusOf(row, now)
 	}
-	l.Handling = table.DeadLetterFrom(row)
-	switch l.Status = Status(l.Handling.Status); {
-	case l.Status == failed:
-		l.Status = Open
-	case l.Status == Running && now.Sub(time.UnixMilli(l.Handling.At)) > claimFor:
-		l.Status = Open // the process that claimed it has ended
+}
+
+// StatusOf reads the row of what was done about a letter, nil for nothing.
+func StatusOf(row store.Item, now time.Time) (Status, table.DeadLetter) {
+	if row == nil {
+		return Open, table.DeadLetter{}
+	}
+	h := table.DeadLetterFrom(row)
+	switch s := Status(h.Status); {
+	case s == failed:
+		return Open, h
+	case s == Running && now.Sub(time.UnixMilli(h.At)) > claimFor:
+		return Open, h // the process that claimed it has ended
+	default:
+		return s, h
 	}
 }
 
 // setStatus writes what was done about a letter, unless somebody else did something
 // meanwhile.
 func (m *Manager) setStatus(ctx context.Context, l *Letter, s Status, actor, result string) error {
+	if l.Parked {
+		return nil // the machine of its partition says so
+	}
 	if len(result) > maxResult {
 		result = strings.ToValidUTF8(result[:maxResult], "")
 	}
 	now := m.cfg.Clock()
-	next := table.DeadLetter{Status: string(s), By: actor, At: now.UnixMilli(), Result: result, Tries: l.Handling.Tries, ExpiresAt: now.Add(keepFor).Unix()}
+	next := table.DeadLetter{Status: string(s), By: actor, At: now.UnixMilli(), Result: result, Tries: l.Handling.Tries,
+		ExpiresAt: now.Add(keepFor).Unix()}
 	if s == Running {
 		next.Tries++
 	}
@@ -302,7 +354,9 @@ func (m *Manager) setStatus(ctx context.Context, l *Letter, s Status, actor, res
 		cond = store.Exists().Eq(table.AttrStatus, store.String(l.Handling.Status)).Eq(table.AttrAt, store.Int(l.Handling.At))
 	}
 	row := next.Item()
-	if err := m.cfg.Store.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: row, Cond: cond, Name: "letter"}}}); err != nil {
+	if err := m.cfg.Store.Transact(ctx,
+		store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: l.key(), Item: row, Cond: cond,
+			Name: "letter"}}}); err != nil {
 		return err
 	}
 	l.row, l.Handling, l.Status = row, next, s

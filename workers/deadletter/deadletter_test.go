@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter/letter"
 
@@ -35,23 +36,17 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(b.Close)
 	c, err := kafka.NewProducer(b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(c.Close)
 	r := &fixture{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
 	r.store = dynamotest.Store(t, clock)
 	r.write = consume.Publisher(c, func(b []byte) ([]byte, error) { return append([]byte{0, 0, 0, 0, 9, 0}, b...), nil })
 	r.manager, err = New(Config{Addr: b.Addr(), Store: r.store, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 
@@ -66,10 +61,9 @@ func (r *fixture) add(group, key string, n int) *kafka.Record {
 		Topic: kafka.MessagesPersisted, Partition: int32(len(key) % 7), Offset: int64(n), Timestamp: r.now.Add(-time.Minute),
 		Key: []byte(key), Value: value, Headers: []kafka.Header{{Key: "h", Value: []byte{0, 255}}, {Key: "h", Value: nil}},
 	}
-	err := r.write(r.t.Context(), consume.DeadLetter{Record: rec, Group: group, Consumer: "c", Reason: fmt.Sprint("permanent: reason ", n%3), FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	err := r.write(r.t.Context(), consume.DeadLetter{Record: rec, Group: group, Consumer: "c",
+		Reason: fmt.Sprint("permanent: reason ", n%3), FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 2})
+	testkit.Must(r.t, err)
 	return rec
 }
 
@@ -138,13 +132,14 @@ func TestListAndGet(t *testing.T) {
 		t.Fatalf("%d pages: %v, not %v", pages, paged, whole)
 	}
 	for n, rec := range recs {
-		l, err := r.manager.Get(t.Context(), fmt.Sprintf("%s/%s/%d/%d", []string{"fanout", "projector"}[n%2], rec.Topic, rec.Partition, rec.Offset))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l, err := r.manager.Get(t.Context(),
+			fmt.Sprintf("%s/%s/%d/%d", []string{"fanout", "projector"}[n%2], rec.Topic, rec.Partition, rec.Offset))
+		testkit.Must(t, err)
 		got := l.Record
-		if !bytes.Equal(got.Key, rec.Key) || !bytes.Equal(got.Value, rec.Value) || got.Offset != rec.Offset || got.Partition != rec.Partition || !got.Timestamp.Equal(rec.Timestamp) ||
-			len(got.Headers) != 2 || got.Headers[0].Key != "h" || !bytes.Equal(got.Headers[0].Value, []byte{0, 255}) || got.Headers[1].Value != nil || l.Attempts != 2 || l.Consumer != "c" {
+		if !bytes.Equal(got.Key, rec.Key) || !bytes.Equal(got.Value, rec.Value) || got.Offset != rec.Offset ||
+			got.Partition != rec.Partition || !got.Timestamp.Equal(rec.Timestamp) ||
+			len(got.Headers) != 2 || got.Headers[0].Key != "h" || !bytes.Equal(got.Headers[0].Value, []byte{0, 255}) ||
+			got.Headers[1].Value != nil || l.Attempts != 2 || l.Consumer != "c" {
 			t.Fatalf("%+v became %+v", rec, l)
 		}
 	}
@@ -165,8 +160,8 @@ func TestListAndGet(t *testing.T) {
 	}
 }
 
-// Letters go to their handlers in order per key; behind one that fails, the others
-// of its key stay; nothing goes to a handler twice (K-149).
+// Dead letters go to their handlers in order per key. The others of a key wait behind one that
+// fails. None goes to a handler twice (K-149).
 func TestRedrive(t *testing.T) {
 	r := newFixture(t)
 	for n := range 40 {
@@ -196,11 +191,12 @@ func TestRedrive(t *testing.T) {
 	if err != nil || len(seen) > 0 || rep.Matched != 41 || rep.Done != 40 || rep.NoHandler != 1 {
 		t.Fatalf("dry run: %+v, %v", rep, err)
 	}
-	told := map[Outcome]int{}
+	outcomes := map[Outcome]int{}
 	first := how
 	first.OnOutcome = func(id string, what Outcome, reason string) error {
-		told[what]++
-		if strings.Contains(reason, "secret") || (reason == "") != (what != Failed && what != Behind) || !strings.Contains(id, "/messages.persisted/") {
+		outcomes[what]++
+		if strings.Contains(reason, "secret") || (reason == "") != (what != Failed && what != Behind) ||
+			!strings.Contains(id, "/messages.persisted/") {
 			t.Errorf("%s: %s %q", id, what, reason)
 		}
 		return nil
@@ -209,11 +205,12 @@ func TestRedrive(t *testing.T) {
 	if err != nil || rep != (Report{Matched: 41, Done: 20 + 3, Behind: 6 + 9, Failed: 2, NoHandler: 1}) {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if told[Done] != rep.Done || told[Behind] != rep.Behind || told[Failed] != 2 || told[NoHandler] != 1 {
-		t.Fatal(told)
+	if outcomes[Done] != rep.Done || outcomes[Behind] != rep.Behind || outcomes[Failed] != 2 || outcomes[NoHandler] != 1 {
+		t.Fatalf("reported outcomes: %v, expected those of %+v", outcomes, rep)
 	}
 	bad, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/13")
-	if err != nil || bad.Status != Open || bad.Handling.Result != "permanent: still bad" || bad.Handling.By != "ops" || bad.Handling.Tries != 1 || bad.Handling.At != r.now.UnixMilli() {
+	if err != nil || bad.Status != Open || bad.Handling.Result != "permanent: still bad" || bad.Handling.By != "ops" ||
+		bad.Handling.Tries != 1 || bad.Handling.At != r.now.UnixMilli() {
 		t.Fatalf("%+v, %v", bad, err)
 	}
 	if ids := r.list(Filter{}); len(ids) != 2+15+1 {
@@ -240,21 +237,22 @@ func TestRedrive(t *testing.T) {
 	}
 }
 
-// A letter belongs to one redrive at a time; one whose process has ended is free again
-// after a while.
+// A dead letter is claimed by one redrive at a time. The claim of an ended process expires.
 func TestRedriveTakesTurns(t *testing.T) {
 	r := newFixture(t)
 	rec := r.add("fanout", "chat1", 1)
 	other := errors.New("called")
 	calls := 0
-	how := Redrive{Actor: "ops", Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, _ *kafka.Record) error {
+	how := Redrive{Actor: "ops", Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context,
+		_ *kafka.Record) error {
 		if calls++; calls > 1 {
 			return nil
 		}
-		// While this one is at it, another one finds it taken.
-		rep, err := r.manager.Redrive(ctx, Filter{Statuses: []Status{Open, Running}}, Redrive{Actor: "b", Handlers: map[string]consume.Handler{
-			"fanout": func(context.Context, *kafka.Record) error { return other },
-		}})
+		// While this redrive handles it, another finds it claimed.
+		rep, err := r.manager.Redrive(ctx, Filter{Statuses: []Status{Open, Running}},
+			Redrive{Actor: "b", Handlers: map[string]consume.Handler{
+				"fanout": func(context.Context, *kafka.Record) error { return other },
+			}})
 		if err != nil || rep.Taken != 1 || rep.Done+rep.Failed != 0 {
 			t.Errorf("%+v, %v", rep, err)
 		}
@@ -263,7 +261,11 @@ func TestRedriveTakesTurns(t *testing.T) {
 		if err != nil || l.Status != Open {
 			t.Errorf("%+v, %v", l, err)
 		}
-		if _, err := r.manager.Redrive(ctx, Filter{}, Redrive{Actor: "c", Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}}); err != nil {
+		if _, err := r.manager.Redrive(ctx, Filter{},
+			Redrive{Actor: "c", Handlers: map[string]consume.Handler{"fanout": func(context.Context,
+				*kafka.Record) error {
+				return nil
+			}}}); err != nil {
 			t.Error(err)
 		}
 		return nil
@@ -272,7 +274,8 @@ func TestRedriveTakesTurns(t *testing.T) {
 	if err != nil || rep.Taken != 1 || rep.Done != 0 { // the later one's result stands
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/1"); err != nil || l.Status != Redriven || l.Handling.By != "c" || l.Record.Offset != rec.Offset {
+	if l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/1"); err != nil || l.Status != Redriven ||
+		l.Handling.By != "c" || l.Record.Offset != rec.Offset {
 		t.Fatalf("%+v, %v", l, err)
 	}
 }
@@ -283,10 +286,13 @@ func TestDiscard(t *testing.T) {
 		r.add("fanout", fmt.Sprint("chat", n%2), n)
 	}
 	f := Filter{Key: "chat1"}
-	if rep, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "test data", DryRun: true}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
+	if rep, err := r.manager.Discard(t.Context(), f,
+		Discard{Actor: "ops", Reason: "test data", DryRun: true}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 6 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if rep, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "test data", DryRun: false}); err != nil || rep.Done != 3 || len(r.list(Filter{})) != 3 {
+	if rep, err := r.manager.Discard(t.Context(), f,
+		Discard{Actor: "ops", Reason: "test data", DryRun: false}); err != nil || rep.Done != 3 ||
+		len(r.list(Filter{})) != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/1")
@@ -299,7 +305,8 @@ func TestDiscard(t *testing.T) {
 		}
 		return nil
 	}}
-	if rep, err := r.manager.Redrive(t.Context(), Filter{Statuses: []Status{Open, Discarded}}, Redrive{Actor: "ops", Rate: maxRate, Handlers: never}); err != nil || rep.Taken != 3 || rep.Done != 3 {
+	if rep, err := r.manager.Redrive(t.Context(), Filter{Statuses: []Status{Open, Discarded}},
+		Redrive{Actor: "ops", Rate: maxRate, Handlers: never}); err != nil || rep.Taken != 3 || rep.Done != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	for name, call := range map[string]func() error{
@@ -323,27 +330,24 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
-// What is no dead letter in the topic is passed over, and outcomes expire after
-// the letters.
+// Records of the topic that are no dead letters are skipped, and outcomes expire later than
+// the dead letters.
 func TestForeignRecords(t *testing.T) {
 	r := newFixture(t)
 	c, err := kafka.NewTransactional(r.manager.cfg.Addr, "test") // which ends with a control record
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer c.Close()
 	var foreign []*kafka.Record
 	for i, value := range []string{"", "x", "\x00\x00\x00\x00\x09\x00\xff", "\x00\x00\x00\x00\x09\x00", `{"a":1}`} {
 		foreign = append(foreign, &kafka.Record{Topic: kafka.DeadLetters, Partition: int32(i % 2), Value: []byte(value)})
 	}
-	if err := kafka.Transact(t.Context(), c, foreign); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, kafka.Transact(t.Context(), c, foreign))
 	r.add("fanout", "chat1", 1)
 	if ids := r.list(Filter{}); len(ids) != 1 {
 		t.Fatal(ids)
 	}
-	if _, err := r.manager.Discard(t.Context(), Filter{}, Discard{Actor: "ops", Reason: "why", DryRun: false}); err != nil {
+	if _, err := r.manager.Discard(t.Context(), Filter{},
+		Discard{Actor: "ops", Reason: "why", DryRun: false}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := r.manager.List(t.Context(), Filter{Statuses: []Status{Discarded}}, 1, Position{})
@@ -351,27 +355,31 @@ func TestForeignRecords(t *testing.T) {
 		t.Fatal(p, err)
 	}
 	list := p.Letters
-	if it, err := r.store.Get(t.Context(), list[0].key(), store.Strong); err != nil || it.Get(store.ExpiresAtField).Int64() < r.now.Add(31*24*time.Hour).Unix() {
+	if it, err := r.store.Get(t.Context(), list[0].key(), store.Strong); err != nil ||
+		it.Get(store.ExpiresAtField).Int64() < r.now.Add(31*24*time.Hour).Unix() {
 		t.Fatal(it, err)
 	}
 }
 
-// A limit ends a call, and so does a number of failures that says that nothing is
-// repaired yet.
+// A limit ends a call, and so do many failures, because then the cause is not repaired yet.
 func TestEndsEarly(t *testing.T) {
 	r := newFixture(t)
 	for n := range 12 {
 		r.add("fanout", fmt.Sprint("chat", n), n)
 	}
 	good := map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error { return nil }}
-	if rep, err := r.manager.Redrive(t.Context(), Filter{}, Redrive{Actor: "ops", Rate: maxRate, Limit: 5, Handlers: good}); err != nil || rep.Done != 5 || !rep.More {
+	if rep, err := r.manager.Redrive(t.Context(), Filter{},
+		Redrive{Actor: "ops", Rate: maxRate, Limit: 5, Handlers: good}); err != nil || rep.Done != 5 || !rep.More {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	if rep, err := r.manager.Discard(t.Context(), Filter{}, Discard{Actor: "ops", Reason: "test", Limit: 3}); err != nil || rep.Done != 3 || !rep.More {
+	if rep, err := r.manager.Discard(t.Context(), Filter{}, Discard{Actor: "ops", Reason: "test", Limit: 3}); err != nil ||
+		rep.Done != 3 || !rep.More {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	rep, err := r.manager.Redrive(ctx, Filter{}, Redrive{Actor: "ops", Rate: maxRate, Handlers: good, OnOutcome: func(string, Outcome, string) error { cancel(); return nil }})
+	rep, err := r.manager.Redrive(ctx, Filter{},
+		Redrive{Actor: "ops", Rate: maxRate, Handlers: good,
+			OnOutcome: func(string, Outcome, string) error { cancel(); return nil }})
 	if !errors.Is(err, context.Canceled) || rep.Done != 1 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
@@ -391,34 +399,34 @@ func TestCount(t *testing.T) {
 	}
 	r.add("projector", "chat0", 100)
 	counts, all, err := r.manager.Count(t.Context(), Filter{})
-	if err != nil || all != 11 || len(counts) != 4 || counts[0].Letters != 4 || counts[0].Reason != "permanent: reason 0" || counts[0].Group != "fanout" || counts[3].Letters != 1 {
+	if err != nil || all != 11 || len(counts) != 4 || counts[0].Letters != 4 ||
+		counts[0].Reason != "permanent: reason 0" || counts[0].Group != "fanout" || counts[3].Letters != 1 {
 		t.Fatalf("%+v, %d, %v", counts, all, err)
 	}
-	if c := counts[0]; !c.First.Equal(r.now) || !c.Last.Equal(r.now.Add(9*time.Second)) || c.Topic != kafka.MessagesPersisted {
+	if c := counts[0]; !c.First.Equal(r.now) || !c.Last.Equal(r.now.Add(9*time.Second)) ||
+		c.Topic != kafka.MessagesPersisted {
 		t.Fatalf("%+v", c)
 	}
 }
 
-// Open letters are counted without being read twice, and no longer when they are handled.
+// Open dead letters are counted without being read twice, and no longer once they are handled.
 func TestWatch(t *testing.T) {
 	r := newFixture(t)
 	w := r.manager.Watch()
-	look := func(letters int, oldest time.Duration) {
+	expect := func(letters int, oldest time.Duration) {
 		t.Helper()
-		if err := w.count(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, w.count(t.Context()))
 		if got := w.Stats(); got.Letters != letters || got.Oldest != oldest {
 			t.Fatalf("%+v, not %d and %s", got, letters, oldest)
 		}
 	}
-	look(0, 0)
+	expect(0, 0)
 	for n := range 250 {
 		r.add("fanout", fmt.Sprint("chat", n%9), n)
 	}
 	r.add("fanout", "chat1", 1) // once more, as after a crash
 	r.now = r.now.Add(time.Hour)
-	look(250, time.Hour)
+	expect(250, time.Hour)
 	discard := func(f Filter) {
 		t.Helper()
 		if _, err := r.manager.Discard(t.Context(), f, Discard{Actor: "ops", Reason: "test"}); err != nil {
@@ -426,39 +434,39 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	discard(Filter{Before: r.now.Add(-time.Hour + 100*time.Second)})
-	look(150, time.Hour-100*time.Second)
+	expect(150, time.Hour-100*time.Second)
 	r.add("projector", "chat1", 300)
-	look(151, time.Hour-100*time.Second)
+	expect(151, time.Hour-100*time.Second)
 	discard(Filter{})
-	look(0, 0)
+	expect(0, 0)
 }
 
-// A letter that was written before letters had fields for class and id is selected by its
+// A dead letter that was written before the fields for class and id existed is selected by its
 // class, and found by its id.
 func TestLetterWithoutFields(t *testing.T) {
 	r := newFixture(t)
 	c, err := kafka.NewProducer(r.manager.cfg.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer c.Close()
 	payload, err := proto.Marshal(&eventv1.DeadLetter{
 		DlqMetadata: &eventv1.DeadLetterMetadata{
-			OriginalTopic: kafka.MessagesPersisted, OriginalPartition: 5, OriginalOffset: 4, ConsumerGroup: "fanout", FailureReason: "permanent: bad",
+			OriginalTopic: kafka.MessagesPersisted, OriginalPartition: 5, OriginalOffset: 4, ConsumerGroup: "fanout",
+			FailureReason:    "permanent: bad",
 			FailureTimestamp: timestamppb.New(r.now), ProcessingAttempts: 3,
 		},
 		OriginalRecord: &eventv1.OriginalRecord{Value: []byte("x")},
 	})
-	if err != nil {
+	testkit.Must(t, err)
+	if err := kafka.Publish(t.Context(),
+		c, &kafka.Record{Topic: kafka.DeadLetters, Value: append([]byte{0, 0, 0, 0, 9, 0}, payload...)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := kafka.Publish(t.Context(), c, &kafka.Record{Topic: kafka.DeadLetters, Value: append([]byte{0, 0, 0, 0, 9, 0}, payload...)}); err != nil {
-		t.Fatal(err)
-	}
-	if ids := r.list(Filter{Class: letter.Class("permanent")}); !slices.Equal(ids, []string{"fanout/messages.persisted/5/4"}) {
+	if ids := r.list(Filter{Class: letter.Class("permanent")}); !slices.Equal(ids,
+		[]string{"fanout/messages.persisted/5/4"}) {
 		t.Errorf("letters of the class: %v", ids)
 	}
-	if l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/4"); err != nil || l.Attempts != 3 || string(l.Record.Value) != "x" {
+	if l, err := r.manager.Get(t.Context(), "fanout/messages.persisted/5/4"); err != nil || l.Attempts != 3 ||
+		string(l.Record.Value) != "x" {
 		t.Errorf("%+v, %v", l, err)
 	}
 }

@@ -14,8 +14,8 @@ type Page struct {
 	Next    *Position // where the next page starts; nil: there is none
 }
 
-// List returns up to limit letters (at most maxLetters) from a position on, in the order
-// of their topic: those of one key in the order in which they failed. A letter that a
+// List returns up to limit letters (at most maxLetters) from a position on, by source, and
+// in the order of their topic: those of one key in the order in which they failed. A letter that a
 // crash wrote twice may be on two pages.
 func (m *Manager) List(ctx context.Context, f Filter, limit int, from Position) (Page, error) {
 	if limit < 1 || limit > maxLetters {
@@ -75,8 +75,8 @@ func (m *Manager) Count(ctx context.Context, f Filter) (counts []Count, total in
 			bins[b] = c
 		}
 		c.Letters++
-		if l.FailedAt.Before(c.First) {
-			c.First = l.FailedAt
+		if c.First.IsZero() || (!l.FailedAt.IsZero() && l.FailedAt.Before(c.First)) {
+			c.First = l.FailedAt // it is not known of what is parked
 		}
 		if l.FailedAt.After(c.Last) {
 			c.Last = l.FailedAt
@@ -90,7 +90,8 @@ func (m *Manager) Count(ctx context.Context, f Filter) (counts []Count, total in
 		counts = append(counts, *c)
 	}
 	slices.SortFunc(counts, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(b.Letters, a.Letters), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Reason, b.Reason))
+		return cmp.Or(cmp.Compare(b.Letters, a.Letters), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic),
+			cmp.Compare(a.Reason, b.Reason))
 	})
 	return counts, total, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -26,41 +27,45 @@ func TestRedriveKeepsOrderAcrossCalls(t *testing.T) {
 		seen = append(seen, rec.Offset)
 		return nil
 	}}
-	told := map[string]string{}
+	outcomes := map[string]string{}
 	redrive := func(f Filter, dry bool) Report {
 		t.Helper()
-		clear(told)
-		rep, err := r.manager.Redrive(t.Context(), f, Redrive{Actor: "ops", Rate: maxRate, Handlers: handlers, DryRun: dry, OnOutcome: func(id string, what Outcome, reason string) error {
-			told[id] = string(what) + " " + reason
-			return nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		clear(outcomes)
+		rep, err := r.manager.Redrive(t.Context(), f,
+			Redrive{Actor: "ops", Rate: maxRate, Handlers: handlers, DryRun: dry,
+				OnOutcome: func(id string, what Outcome, reason string) error {
+					outcomes[id] = string(what) + " " + reason
+					return nil
+				}})
+		testkit.Must(t, err)
 		return rep
 	}
 	for name, f := range map[string]Filter{
-		"id": {IDs: []string{id(2)}}, "time": {After: r.now.Add(2 * time.Second), Before: r.now.Add(3 * time.Second)}, "reason": {Reason: "reason 2", Key: "chat1"},
+		"id": {IDs: []string{id(2)}}, "time": {After: r.now.Add(2 * time.Second), Before: r.now.Add(3 * time.Second)},
+		"reason": {Reason: "reason 2", Key: "chat1"},
 	} {
 		for _, dry := range []bool{true, false} {
-			if rep := redrive(f, dry); rep != (Report{Matched: 1, Behind: 1}) || told[id(2)] != "behind "+id(0) || len(seen) > 0 {
-				t.Fatalf("%s: %+v %v, handled: %v", name, rep, told, seen)
+			if rep := redrive(f, dry); rep != (Report{Matched: 1, Behind: 1}) || outcomes[id(2)] != "behind "+id(0) ||
+				len(seen) > 0 {
+				t.Fatalf("%s: %+v %v, handled: %v", name, rep, outcomes, seen)
 			}
 		}
 	}
-	if rep := redrive(Filter{IDs: []string{id(0), id(2)}}, false); rep != (Report{Matched: 2, Done: 1, Behind: 1}) || told[id(2)] != "behind "+id(1) || !slices.Equal(seen, []int64{0}) {
-		t.Fatalf("%+v %v %v", rep, told, seen)
+	if rep := redrive(Filter{IDs: []string{id(0), id(2)}}, false); rep != (Report{Matched: 2, Done: 1, Behind: 1}) ||
+		outcomes[id(2)] != "behind "+id(1) || !slices.Equal(seen, []int64{0}) {
+		t.Fatalf("%+v %v %v", rep, outcomes, seen)
 	}
-	if _, err := r.manager.Discard(t.Context(), Filter{IDs: []string{id(1)}}, Discard{Actor: "ops", Reason: "not wanted"}); err != nil {
+	if _, err := r.manager.Discard(t.Context(), Filter{IDs: []string{id(1)}},
+		Discard{Actor: "ops", Reason: "not wanted"}); err != nil {
 		t.Fatal(err)
 	}
 	if rep := redrive(Filter{IDs: []string{id(2)}}, false); rep.Done != 1 || !slices.Equal(seen, []int64{0, 2}) {
-		t.Fatalf("%+v %v %v", rep, told, seen)
+		t.Fatalf("%+v %v %v", rep, outcomes, seen)
 	}
 }
 
-// Two operators begin with the same key at once: the second does not go past the letter
-// that the first is at.
+// Two operators redrive the same key at once: the second does not pass the letter that the
+// first is handling.
 func TestRedrivesOfTwoOperators(t *testing.T) {
 	r := newFixture(t)
 	for n := range 3 {
@@ -69,21 +74,25 @@ func TestRedrivesOfTwoOperators(t *testing.T) {
 	r.add("fanout", "chat22", 10)
 	var seen []string
 	second := func(ctx context.Context) {
-		rep, err := r.manager.Redrive(ctx, Filter{}, Redrive{Actor: "b", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": func(_ context.Context, rec *kafka.Record) error {
-			seen = append(seen, fmt.Sprint("b", rec.Offset))
-			return nil
-		}}})
+		rep, err := r.manager.Redrive(ctx, Filter{},
+			Redrive{Actor: "b", Rate: maxRate,
+				Handlers: map[string]consume.Handler{"fanout": func(_ context.Context, rec *kafka.Record) error {
+					seen = append(seen, fmt.Sprint("b", rec.Offset))
+					return nil
+				}}})
 		if want := (Report{Matched: 4, Done: 1, Behind: 2, Taken: 1}); err != nil || rep != want {
 			t.Errorf("%+v, not %+v, %v", rep, want, err)
 		}
 	}
-	rep, err := r.manager.Redrive(t.Context(), Filter{Key: "chat1"}, Redrive{Actor: "a", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, rec *kafka.Record) error {
-		if rec.Offset == 0 {
-			second(ctx)
-		}
-		seen = append(seen, fmt.Sprint("a", rec.Offset))
-		return nil
-	}}})
+	rep, err := r.manager.Redrive(t.Context(), Filter{Key: "chat1"},
+		Redrive{Actor: "a", Rate: maxRate,
+			Handlers: map[string]consume.Handler{"fanout": func(ctx context.Context, rec *kafka.Record) error {
+				if rec.Offset == 0 {
+					second(ctx)
+				}
+				seen = append(seen, fmt.Sprint("a", rec.Offset))
+				return nil
+			}}})
 	if err != nil || rep != (Report{Matched: 3, Done: 3}) || !slices.Equal(seen, []string{"b10", "a0", "a1", "a2"}) {
 		t.Fatalf("%+v %v %v", rep, seen, err)
 	}
@@ -95,29 +104,34 @@ func TestRedriveKeepsOrderAcrossVersions(t *testing.T) {
 	r := newFixture(t)
 	for n, topic := range []string{"messages.persisted", "messages.persisted.v2", "chats.created"} {
 		rec := &kafka.Record{Topic: topic, Partition: 5, Offset: 7, Timestamp: r.now, Key: []byte("chat1")}
-		if err := r.write(t.Context(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x", FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
+		if err := r.write(t.Context(), consume.DeadLetter{Record: rec, Group: "fanout", Consumer: "c", Reason: "permanent: x",
+			FailedAt: r.now.Add(time.Duration(n) * time.Second), Attempts: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const first, second = "fanout/messages.persisted/5/7", "fanout/messages.persisted.v2/5/7"
-	for topic, want := range map[string][]string{"messages.persisted": {first, second}, "messages.persisted.v2": {second}, "messages.persisted.v3": nil} {
+	for topic, want := range map[string][]string{"messages.persisted": {first, second}, "messages.persisted.v2": {second},
+		"messages.persisted.v3": nil} {
 		if ids := r.list(Filter{Topic: topic}); !slices.Equal(ids, want) {
 			t.Errorf("%s: %v", topic, ids)
 		}
 	}
-	for name, f := range map[string]Filter{"id": {IDs: []string{second}}, "topic": {Topic: "messages.persisted.v2"}, "time": {After: r.now.Add(time.Second), Before: r.now.Add(2 * time.Second)}} {
+	for name, f := range map[string]Filter{"id": {IDs: []string{second}}, "topic": {Topic: "messages.persisted.v2"},
+		"time": {After: r.now.Add(time.Second), Before: r.now.Add(2 * time.Second)}} {
 		var reason string
-		rep, err := r.manager.Redrive(t.Context(), f, Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error {
-			t.Errorf("%s: handled", name)
-			return nil
-		}}, OnOutcome: func(_ string, _ Outcome, why string) error { reason = why; return nil }})
+		rep, err := r.manager.Redrive(t.Context(), f,
+			Redrive{Actor: "ops", Rate: maxRate,
+				Handlers: map[string]consume.Handler{"fanout": func(context.Context, *kafka.Record) error {
+					t.Errorf("%s: handled", name)
+					return nil
+				}}, OnOutcome: func(_ string, _ Outcome, why string) error { reason = why; return nil }})
 		if err != nil || rep != (Report{Matched: 1, Behind: 1}) || reason != first {
 			t.Errorf("%s: %+v %q %v", name, rep, reason, err)
 		}
 	}
 }
 
-// gets counts the rows that are asked for.
+// gets counts the rows that are read.
 type gets struct {
 	store.Store
 	keys int
@@ -136,10 +150,11 @@ func TestRedriveByIDReadsLittle(t *testing.T) {
 	}
 	reads := &gets{Store: r.store}
 	r.manager.cfg.Store = reads
-	rep, err := r.manager.Redrive(t.Context(), Filter{IDs: []string{"fanout/messages.persisted/5/3"}}, Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{
-		"fanout": func(context.Context, *kafka.Record) error { return nil },
-	}})
-	// Itself to find its key, then the two letters of the key.
+	rep, err := r.manager.Redrive(t.Context(), Filter{IDs: []string{"fanout/messages.persisted/5/3"}},
+		Redrive{Actor: "ops", Rate: maxRate, Handlers: map[string]consume.Handler{
+			"fanout": func(context.Context, *kafka.Record) error { return nil },
+		}})
+	// The letter itself to find its key, then the two letters of the key.
 	if err != nil || rep != (Report{Matched: 1, Done: 1}) || reads.keys != 3 {
 		t.Errorf("%+v, %d outcomes are read: %v", rep, reads.keys, err)
 	}

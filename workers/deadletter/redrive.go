@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/topic/letters"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -101,7 +102,8 @@ func (r *Report) full(limit int) bool {
 // tried while an earlier one of its key is open, selected by this call or not, or runs in
 // another call. A handler sees consume.Redriven(ctx). A letter that its handler accepts is
 // redriven; one that fails stays open, with the result. The call ends early if ctx does;
-// when it is repeated, it continues with the open letters.
+// when it is repeated, it continues with the open letters. A key that is parked is released
+// once none of its letters is open.
 func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, error) {
 	if r.Rate == 0 {
 		r.Rate = defaultRate
@@ -109,47 +111,66 @@ func (m *Manager) Redrive(ctx context.Context, f Filter, r Redrive) (Report, err
 	if r.Actor == "" || len(r.Actor) > maxActor || r.Rate < 1 || r.Rate > maxRate || r.Limit < 0 {
 		return Report{}, fmt.Errorf("%w: an operator's name and a rate of 1 to %d are required", ErrInvalid, maxRate)
 	}
-	keys, err := m.orderingKeys(ctx, f)
+	keys, logs, err := m.orderingKeys(ctx, f)
 	if err != nil {
 		return Report{}, err
 	}
-	d := &redriver{manager: m, filter: f, how: r, blockedBy: map[string]string{}, tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
+	d := &redriver{manager: m, filter: f, how: r, blockedBy: map[string]string{},
+		tick: time.NewTicker(time.Second / time.Duration(r.Rate))}
 	defer d.tick.Stop()
 	// Letters that are not selected are read, too: they may block one that is.
-	all := Filter{Group: f.Group, Topic: declared(f.Topic), Key: f.Key, Statuses: append([]Status{Open, Running}, f.Statuses...), orderingKeys: keys}
+	all := Filter{Source: f.Source, Group: f.Group, Topic: declared(f.Topic), Key: f.Key,
+		Statuses: append([]Status{Open, Running}, f.Statuses...), orderingKeys: keys, logs: logs}
 	err = m.scan(ctx, all, Position{}, func(l *Letter) error {
 		return d.next(ctx, l)
 	})
+	if err == nil && !r.DryRun && !d.report.More {
+		d.filter.Statuses = nil // what was redriven before is not redriven again
+		err = m.release(ctx, f, keys, d.blockedBy, d.next)
+	}
 	return d.report, err
 }
 
 // orderingKey is what order is kept within: a key of a topic, for a group, in whichever
-// version of the topic the record was.
+// version of the topic the record was. Messages of topics without a key have no order.
 func (l *Letter) orderingKey() string {
-	return l.Group + "\x00" + declared(l.Record.Topic) + "\x00" + string(l.Record.Key)
+	if l.topic != nil && len(l.Record.Key) == 0 {
+		return l.ID()
+	}
+	return orderingKeyIn(l.Source, l.Group, declared(l.Record.Topic), l.Record.Key)
+}
+
+func orderingKeyIn(s Source, group, topic string, key []byte) string {
+	return string(s) + "\x00" + group + "\x00" + topic + "\x00" + string(key)
 }
 
 // maxOrderingKeys bounds what a call remembers to read fewer letters.
 const maxOrderingKeys = 100_000
 
-// orderingKeys returns the ordering keys of the letters that a filter selects. It returns
-// nil, for all keys, if the filter selects whole keys anyway, or so many that it is cheaper
-// to read all letters.
-func (m *Manager) orderingKeys(ctx context.Context, f Filter) (map[string]bool, error) {
-	if len(f.IDs) == 0 && f.Class == 0 && f.Reason == "" && f.After.IsZero() && f.Before.IsZero() {
-		return nil, f.validate()
+// orderingKeys returns the ordering keys of the letters that a filter selects, and the logs
+// in which they stand. It returns nil, for all, if the filter selects whole keys anyway, or
+// so many that it is cheaper to read all letters.
+func (m *Manager) orderingKeys(ctx context.Context, f Filter) (keys, logs map[string]bool, err error) {
+	if f.wholeKeys() {
+		return nil, nil, f.validate()
 	}
-	keys := map[string]bool{}
-	err := m.scan(ctx, f, Position{}, func(l *Letter) error {
+	keys, logs = map[string]bool{}, map[string]bool{}
+	err = m.scan(ctx, f, Position{}, func(l *Letter) error {
+		logs[l.position.Log] = true
 		if keys[l.orderingKey()] = true; len(keys) > maxOrderingKeys {
 			return errStop
 		}
 		return nil
 	})
 	if len(keys) > maxOrderingKeys {
-		keys = nil
+		keys, logs = nil, nil
 	}
-	return keys, err
+	return keys, logs, err
+}
+
+// wholeKeys reports whether a filter selects all letters of a key, or none.
+func (f *Filter) wholeKeys() bool {
+	return len(f.IDs) == 0 && f.Class == 0 && f.Reason == "" && f.After.IsZero() && f.Before.IsZero()
 }
 
 // redriver is one call of Redrive.
@@ -192,7 +213,10 @@ func (d *redriver) block(l *Letter) {
 
 // try redrives a letter if nothing blocks it. The error ends the call.
 func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string, err error) {
-	handle := d.how.Handlers[l.Group]
+	handle, err := d.handler(ctx, l)
+	if err != nil {
+		return "", "", err
+	}
 	blockedBy := d.blockedBy[l.orderingKey()]
 	switch {
 	case handle == nil:
@@ -202,7 +226,8 @@ func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string
 	case blockedBy != "":
 		return Behind, blockedBy, nil
 	case l.Omitted > 0:
-		return Failed, fmt.Sprintf("the record had %d bytes too many for its dead letter: only its position is known", l.Omitted), nil
+		return Failed, fmt.Sprintf("the record had %d bytes too many for its dead letter: only its position is known",
+			l.Omitted), nil
 	case d.how.DryRun:
 		return Done, "", nil
 	}
@@ -224,8 +249,21 @@ func (d *redriver) try(ctx context.Context, l *Letter) (o Outcome, reason string
 	return Done, "", nil
 }
 
+// handler is who takes a letter again, nil if nobody does.
+func (d *redriver) handler(ctx context.Context, l *Letter) (consume.Handler, error) {
+	if l.topic == nil {
+		return d.how.Handlers[l.Group], nil
+	}
+	if taken, err := l.topic.of.Taken(ctx, l.topic.Letter); err != nil || !taken {
+		return nil, err
+	}
+	return l.topic.redrive, nil
+}
+
 // redrive hands one letter to its handler, and returns the reason if it failed again.
-func (m *Manager) redrive(ctx context.Context, l *Letter, handle consume.Handler, actor string) (reason string, err error) {
+func (m *Manager) redrive(
+	ctx context.Context, l *Letter, handle consume.Handler, actor string,
+) (reason string, err error) {
 	if err := m.setStatus(ctx, l, Running, actor, ""); err != nil {
 		return "", err
 	}
@@ -235,7 +273,7 @@ func (m *Manager) redrive(ctx context.Context, l *Letter, handle consume.Handler
 	// The result is written even if nobody waits for it any more.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), handlerTime)
 	defer cancel()
-	if failure != nil {
+	if failure != nil && consume.ClassOf(failure) != consume.Ignored {
 		reason = consume.Reason(failure)
 		err = m.setStatus(end, l, failed, actor, reason)
 	} else {
@@ -245,13 +283,16 @@ func (m *Manager) redrive(ctx context.Context, l *Letter, handle consume.Handler
 	return reason, err
 }
 
-// Discard gives letters up, for a reason that is kept with them.
+// Discard gives letters up, for a reason that is kept with them. A key that is parked is
+// released once none of its letters is open.
 func (m *Manager) Discard(ctx context.Context, f Filter, d Discard) (Report, error) {
 	if d.Actor == "" || len(d.Actor) > maxActor || d.Reason == "" || len(d.Reason) > maxResult || d.Limit < 0 {
 		return Report{}, fmt.Errorf("%w: an operator's name and a reason are required", ErrInvalid)
 	}
 	var report Report
+	keys := map[string]bool{}
 	err := m.scan(ctx, f, Position{}, func(l *Letter) error {
+		keys[l.orderingKey()] = true
 		if report.full(d.Limit) {
 			return errStop
 		}
@@ -262,6 +303,12 @@ func (m *Manager) Discard(ctx context.Context, f Filter, d Discard) (Report, err
 		}
 		return report.add(d.OnOutcome, l.ID(), outcome, "")
 	})
+	if err == nil && !d.DryRun {
+		if f.wholeKeys() { // also those whose letters an earlier call has discarded
+			keys = nil
+		}
+		err = m.release(ctx, f, keys, nil, nil)
+	}
 	return report, err
 }
 
@@ -274,6 +321,12 @@ func (m *Manager) discard(ctx context.Context, l *Letter, d Discard) (Outcome, e
 		return Done, nil
 	}
 	err := m.setStatus(ctx, l, Discarded, d.Actor, d.Reason)
+	if err == nil && l.topic != nil {
+		err = l.topic.of.Discard(ctx, l.topic.Letter)
+	}
+	if errors.Is(err, letters.ErrGone) {
+		return Taken, nil
+	}
 	var lost *store.ConditionError
 	switch {
 	case errors.As(err, &lost):

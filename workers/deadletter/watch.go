@@ -9,12 +9,15 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/topic/commitlog"
+	"github.com/parley-chat/parley/server/topic/letters"
 )
 
 // Waiting is how many letters are open.
 type Waiting struct {
-	Letters int           // at most maxWatched
+	Letters int           // of events; at most maxWatched
 	Oldest  time.Duration // since the first of them failed
+	Topics  int           // letters of topics; with the others at most maxWatched
 }
 
 // maxWatched bounds what a Watch remembers; an operator with so many letters knows.
@@ -32,12 +35,15 @@ type Watch struct {
 	waiting Waiting
 
 	// Used by Run alone.
-	next map[int32]int64 // offset to continue at, by partition
-	open []Letter        // without their records
+	next  map[int32]int64               // offset to continue at, by partition
+	after map[commitlog.Partition]int64 // and of topics of dead letters
+	open  []Letter                      // without their records
 }
 
 // Watch makes a Watch.
-func (m *Manager) Watch() *Watch { return &Watch{manager: m, next: map[int32]int64{}} }
+func (m *Manager) Watch() *Watch {
+	return &Watch{manager: m, next: map[int32]int64{}, after: map[commitlog.Partition]int64{}}
+}
 
 // Stats returns the last count; it may be called from any goroutine.
 func (w *Watch) Stats() Waiting {
@@ -82,31 +88,73 @@ func (w *Watch) count(ctx context.Context) error {
 		}
 		w.next[r.Partition] = r.Offset + 1
 		l, err := letterFrom(r)
-		if err != nil || seen[l.ID()] {
+		if err != nil {
 			return nil //nolint:nilerr // a record that is no letter is not counted
 		}
-		seen[l.ID()] = true
-		l.Record = &kafka.Record{Topic: l.Record.Topic, Partition: l.Record.Partition, Offset: l.Record.Offset}
-		w.open = append(w.open, l)
-		if len(w.open)%store.MaxBatchGet == 0 {
-			return w.dropHandled(ctx, len(w.open)-store.MaxBatchGet)
-		}
-		return nil
+		return w.add(ctx, l, seen)
 	}, m.cfg.Kafka...)
 	if err != nil && !errors.Is(err, errStop) {
 		return err
 	}
+	// Letters of events do not wait for servers that have topics.
+	unread := w.countTopics(ctx, seen)
 	if err := w.dropHandled(ctx, 0); err != nil {
-		return err
+		return errors.Join(unread, err)
 	}
-	now, waiting := m.cfg.Clock(), Waiting{Letters: len(w.open)}
+	now, waiting := m.cfg.Clock(), Waiting{}
 	for _, l := range w.open {
+		if l.Source == Topics {
+			waiting.Topics++
+			continue
+		}
+		waiting.Letters++
 		waiting.Oldest = max(waiting.Oldest, now.Sub(l.FailedAt))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting = waiting
+	return unread
+}
+
+// add remembers a letter that has come.
+func (w *Watch) add(ctx context.Context, l Letter, seen map[string]bool) error {
+	if seen[l.ID()] {
+		return nil
+	}
+	seen[l.ID()] = true
+	l.Record = &kafka.Record{Topic: l.Record.Topic, Partition: l.Record.Partition, Offset: l.Record.Offset}
+	if l.topic != nil {
+		l.topic.Message = nil
+	}
+	w.open = append(w.open, l)
+	if len(w.open)%store.MaxBatchGet == 0 {
+		return w.dropHandled(ctx, len(w.open)-store.MaxBatchGet)
+	}
 	return nil
+}
+
+// countTopics reads what has come to topics of dead letters. What is parked is counted
+// where it is parked.
+func (w *Watch) countTopics(ctx context.Context, seen map[string]bool) error {
+	of := w.manager.cfg.Topics
+	if of == nil {
+		return nil
+	}
+	if len(w.after) > maxSeen {
+		clear(w.after) // of topics that are gone, mostly; open letters are remembered
+	}
+	t := topicLetters{of}
+	err := of.Scan(ctx, letters.Select{After: w.after, Dead: true}, letters.Place{}, func(l letters.Letter) error {
+		if len(w.open) == maxWatched {
+			return errStop
+		}
+		w.after[commitlog.Partition{Topic: l.Number, Number: l.Place.Partition}] = l.Place.Position + 1
+		return w.add(ctx, t.letter(l), seen)
+	})
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return err
 }
 
 // dropHandled drops letters, from an index on, that are done with.
@@ -118,10 +166,10 @@ func (w *Watch) dropHandled(ctx context.Context, from int) error {
 			return err
 		}
 	}
+	gone := w.gone(ctx, w.open[from:])
 	now := w.manager.cfg.Clock()
-	for _, l := range w.open[from:] {
-		// The topic no longer has what is older.
-		if (l.Status == Open || l.Status == Running) && now.Sub(l.FailedAt) < keepFor {
+	for i, l := range w.open[from:] {
+		if (l.Status == Open || l.Status == Running) && now.Sub(l.FailedAt) < keepFor && !gone[i] {
 			l.row = nil
 			w.open[kept] = l
 			kept++
@@ -130,4 +178,29 @@ func (w *Watch) dropHandled(ctx context.Context, from int) error {
 	clear(w.open[kept:])
 	w.open = w.open[:kept]
 	return nil
+}
+
+// gone reports of each letter whether its topic is gone: it no longer has what is older, and
+// may be removed itself. While that cannot be found out the letter counts.
+func (w *Watch) gone(ctx context.Context, list []Letter) []bool {
+	gone := make([]bool, len(list))
+	var of []letters.Letter
+	var at []int
+	for i := range list {
+		if list[i].topic != nil {
+			of, at = append(of, list[i].topic.Letter), append(at, i)
+		}
+	}
+	if len(of) == 0 {
+		return gone
+	}
+	there, err := w.manager.cfg.Topics.There(ctx, of)
+	if err != nil {
+		w.manager.cfg.Logger.Debug("deadletter: it is not known which topics there are", "error", err)
+		return gone
+	}
+	for n, i := range at {
+		gone[i] = !there[n]
+	}
+	return gone
 }

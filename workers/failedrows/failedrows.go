@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -59,19 +60,19 @@ func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, 
 		if err != nil {
 			return nil, err
 		}
-		for from < event.Shards && table.ShardKey(from) != key.PK {
+		for from < event.AllShards && table.ShardKey(from) != key.PK {
 			from++
 		}
 		last = key.SK
 	}
 	var rows []Row
-	for shard := from; shard < event.Shards; shard++ {
+	for shard := from; shard < event.AllShards; shard++ {
 		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), From: last, Consistency: store.Strong}
 		for r, err := range store.QueryAll(ctx, st, q) {
 			if err != nil {
 				return nil, fmt.Errorf("read outbox: %w", err)
 			}
-			if r.Key.SK == last || r.Item.Get(table.AttrLastError).Str() == "" {
+			if r.Key.SK == last || !isFailed(r) {
 				continue
 			}
 			if rows = append(rows, rowFrom(r)); len(rows) == limit {
@@ -83,13 +84,54 @@ func List(ctx context.Context, st store.Store, after string, limit int) ([]Row, 
 	return rows, nil
 }
 
+// OfChat yields the failed rows of a chat in the order of their ids. An error ends the
+// sequence.
+func OfChat(ctx context.Context, st store.Store, chatID string) iter.Seq2[Row, error] {
+	return func(yield func(Row, error) bool) {
+		for r, err := range outbox.Rows(ctx, st, chatID) {
+			if err != nil {
+				yield(Row{}, err)
+				return
+			}
+			if isFailed(r) && !yield(rowFrom(r), nil) {
+				return
+			}
+		}
+	}
+}
+
+// All yields all failed rows in the order of their ids. It reads the whole outbox. An error
+// ends the sequence.
+func All(ctx context.Context, st store.Store) iter.Seq2[Row, error] {
+	return func(yield func(Row, error) bool) {
+		for after, more := "", true; more; {
+			rows, err := List(ctx, st, after, MaxRows)
+			if err != nil {
+				yield(Row{}, err)
+				return
+			}
+			for _, r := range rows {
+				if !yield(r, nil) {
+					return
+				}
+				after = r.ID
+			}
+			more = len(rows) == MaxRows
+		}
+	}
+}
+
+func isFailed(r store.Row) bool { return r.Item.Get(table.AttrLastError).Str() != "" }
+
 func rowFrom(r store.Row) Row {
 	row := Row{
-		ID: r.Key.PK + "/" + r.Key.SK, Attempts: r.Item.Get(table.AttrAttempts).Int64(), LastError: r.Item.Get(table.AttrLastError).Str(),
+		ID: r.Key.PK + "/" + r.Key.SK, Attempts: r.Item.Get(table.AttrAttempts).Int64(),
+		LastError: r.Item.Get(table.AttrLastError).Str(),
 	}
 	row.ChatID, _, _ = strings.Cut(r.Key.SK, "#")
 	if o, err := table.OutboxFrom(r); err == nil {
-		row.FirstVersion, row.Count, row.Replay, row.CreatedAt = o.FirstVersion, o.Count, o.Replay, time.UnixMilli(o.CreatedAt)
+		row.FirstVersion, row.Count, row.Replay, row.CreatedAt = o.FirstVersion, o.Count, o.Replay,
+			time.UnixMilli(o.CreatedAt)
 	}
 	return row
 }
@@ -113,7 +155,7 @@ func get(ctx context.Context, st store.Store, id string) (store.Row, error) {
 	switch {
 	case err != nil:
 		return store.Row{}, fmt.Errorf("read row: %w", err)
-	case it.Get(table.AttrLastError).Str() == "":
+	case !isFailed(store.Row{Key: key, Item: it}):
 		return store.Row{}, fmt.Errorf("%w: %.100q", ErrNotFound, id)
 	}
 	return store.Row{Key: key, Item: it}, nil

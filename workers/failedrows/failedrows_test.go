@@ -66,7 +66,7 @@ func (f *fixture) require(err error) {
 	}
 }
 
-// group makes a group with n messages: versions 1 to n + 2.
+// group creates a group with n messages: versions 1 to n + 2.
 func (f *fixture) group(n int) string {
 	f.Helper()
 	c, err := f.chats.CreateGroup(f.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
@@ -103,7 +103,7 @@ func (f *fixture) failed() []failedrows.Row {
 	return rows
 }
 
-// published demands that a chat's versions were published in order, each once.
+// published fails unless a chat's versions were published in order, each once.
 func (f *fixture) published(id string, want ...int) {
 	f.Helper()
 	var got []string
@@ -117,8 +117,8 @@ func (f *fixture) published(id string, want ...int) {
 	}
 }
 
-// A row says more events than there are: its chat stands still until an operator mends
-// the row, which publishes what there is, and what came later after it.
+// A row with a count above the number of its events stops its chat until an operator repairs
+// it. Then its events are published, and the later ones after them.
 func TestMend(t *testing.T) {
 	f := newFixture(t)
 	id := f.group(0) // versions 1, 2
@@ -132,7 +132,8 @@ func TestMend(t *testing.T) {
 	f.published(id, 1, 2)
 	f.published(other, 1, 2, 3)
 	rows := f.failed()
-	if len(rows) != 1 || rows[0].ChatID != id || rows[0].FirstVersion != 3 || rows[0].Attempts < 1 || !strings.Contains(rows[0].LastError, "9 events") {
+	if len(rows) != 1 || rows[0].ChatID != id || rows[0].FirstVersion != 3 || rows[0].Attempts < 1 ||
+		!strings.Contains(rows[0].LastError, "9 events") {
 		t.Fatalf("%+v", rows)
 	}
 	_, mended, err := failedrows.Mend(t.Context(), f.store, rows[0].ID, false)
@@ -154,15 +155,17 @@ func TestMend(t *testing.T) {
 	}
 }
 
-// A row that cannot be read at all is mended from the events that no other row is about.
+// A row that cannot be read at all is repaired from the events that no other row covers.
 func TestMendUnreadable(t *testing.T) {
 	f := newFixture(t)
 	id := f.group(1) // 1 to 3, in two rows or more
-	page, err := f.store.Query(t.Context(), store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), Consistency: store.Strong})
+	page, err := f.store.Query(t.Context(),
+		store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(id)), Consistency: store.Strong})
 	f.require(err)
 	last := page.Rows[len(page.Rows)-1]
 	bad := store.Key{Table: store.Outbox, PK: last.Key.PK, SK: id + "#nonsense"}
-	f.require(f.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: last.Key}, {Op: store.OpPut, Key: bad, Item: last.Item}}))
+	f.require(f.store.BatchWrite(t.Context(),
+		[]store.Write{{Op: store.OpDelete, Key: last.Key}, {Op: store.OpPut, Key: bad, Item: last.Item}}))
 	f.sweep()
 	f.published(id)
 	rows := f.failed()
@@ -175,7 +178,7 @@ func TestMendUnreadable(t *testing.T) {
 	f.published(id, 1, 2, 3)
 }
 
-// Events that are not there cannot be published: the row is dropped, and the chat goes on.
+// Missing events cannot be published: the row is dropped, and the chat resumes.
 func TestDrop(t *testing.T) {
 	f := newFixture(t)
 	id := f.group(0)
@@ -200,10 +203,11 @@ func TestDrop(t *testing.T) {
 	f.require(err)
 	f.sweep()
 	f.published(id, 1, 2, 4)
-	// A row that waits to be published is nobody's to drop.
+	// A row that waits to be published cannot be dropped.
 	f.send(id, 1)
 	healthy := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: 5}.Key()
-	if _, err := failedrows.Drop(t.Context(), f.store, healthy.PK+"/"+healthy.SK, true); !errors.Is(err, failedrows.ErrNotFound) {
+	if _, err := failedrows.Drop(t.Context(), f.store, healthy.PK+"/"+healthy.SK, true); !errors.Is(err,
+		failedrows.ErrNotFound) {
 		t.Fatalf("a healthy row: %v", err)
 	}
 	for _, id := range []string{"", "x", "07", "07/", "123/a"} {

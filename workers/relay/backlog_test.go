@@ -24,9 +24,8 @@ func (c *counted) Query(ctx context.Context, q store.Query) (store.Page, error) 
 	return page, err
 }
 
-// A chat with much behind it, because Kafka was away, is read in parts of a
-// transaction: not all of it at once, not again and again while nothing can be
-// published, and not by a query for each message.
+// A chat with a long backlog is read in parts of a transaction: not all at once, not
+// repeatedly while nothing can be published, and not by a query for each message.
 func TestLongBacklogIsReadInParts(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -38,14 +37,14 @@ func TestLongBacklogIsReadInParts(t *testing.T) {
 	reads := &counted{Store: r.store}
 	re.cfg.Store = reads
 	batch := re.cfg.MaxBatch
-	away := errors.New("away")
-	r.fail = func() (error, error) { return away, nil }
+	down := errors.New("unavailable")
+	r.fail = func() (error, error) { return down, nil }
 	for n := 1; n <= 3; n++ {
-		if err := re.Cycle(r.ctx); !errors.Is(err, away) {
-			t.Fatal(err)
+		if err := re.Cycle(r.ctx); !errors.Is(err, down) {
+			t.Fatalf("the cycle returned %v, expected %v", err, down)
 		}
 		if reads.rows > n*batch {
-			t.Fatalf("%d events read to publish none of them, %d times", reads.rows, n)
+			t.Fatalf("%d events read in %d failed cycles, expected up to %d", reads.rows, n, n*batch)
 		}
 	}
 	*reads = counted{Store: r.store}
@@ -53,7 +52,7 @@ func TestLongBacklogIsReadInParts(t *testing.T) {
 	r.fail = func() (error, error) { return nil, nil }
 	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
 		if reads.rows > published+2*batch {
-			t.Fatalf("%d events read with %d published", reads.rows, published)
+			t.Fatalf("%d events read with %d published, expected up to two transactions ahead", reads.rows, published)
 		}
 		published += len(records)
 		return publish(ctx, records)
@@ -61,27 +60,28 @@ func TestLongBacklogIsReadInParts(t *testing.T) {
 	r.rest(re)
 	r.check(true)
 	if reads.rows != events || published != events || reads.queries > events/batch+2 {
-		t.Fatalf("%d events read by %d queries, %d published", reads.rows, reads.queries, published)
+		t.Fatalf("%d events read by %d queries, expected %d by up to %d; %d published", reads.rows, reads.queries, events,
+			events/batch+2, published)
 	}
 }
 
-// While nothing can be published operators see that something waits, and since when.
+// While nothing can be published, the metrics show the backlog and its age.
 func TestBacklogShowsWhileNothingCanBePublished(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
 	r.must(re.Cycle(r.ctx))
 	r.send(r.group())
 	r.now = r.now.Add(re.cfg.Sweep)
-	r.fail = func() (error, error) { return errors.New("away"), nil }
+	r.fail = func() (error, error) { return errors.New("unavailable"), nil }
 	if err := re.Cycle(r.ctx); err == nil {
-		t.Fatal("published")
+		t.Fatal("the cycle succeeded, expected Kafka's error")
 	}
 	if s := re.Stats(); s.Backlog == 0 || s.Oldest < re.cfg.Sweep {
-		t.Fatalf("%+v", s)
+		t.Fatalf("%+v, expected a backlog at least %v old", s, re.cfg.Sweep)
 	}
 	r.fail = func() (error, error) { return nil, nil }
 	r.rest(re)
 	if s := re.Stats(); s.Backlog != 0 || s.Oldest != 0 {
-		t.Fatalf("%+v", s)
+		t.Fatalf("%+v, expected no backlog", s)
 	}
 }

@@ -18,10 +18,11 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// stage is a store in memory, a broker, and a relay from one to the other: what it
-// costs is the relay and the log, not the commits.
+// stage is a store in memory, a broker, and a relay from one to the other. It measures the
+// relay and the log, not the commits.
 type stage struct {
 	b      *testing.B
 	broker *kafkatest.Broker
@@ -42,29 +43,24 @@ func each(b *testing.B, bench func(b *testing.B, br *kafkatest.Broker)) {
 
 func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 	b.Helper()
-	must := func(err error) {
-		b.Helper()
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
 	s := &stage{b: b, broker: br}
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	client, err := kafka.NewTransactional(br.Addr, br.Name("bench"))
-	must(err)
+	testkit.Must(b, err)
 	b.Cleanup(client.Close)
 	ids, err := registry.New(st).Events(b.Context())
-	must(err)
+	testkit.Must(b, err)
 	serde, err := event.NewSerde(ids, nil)
-	must(err)
-	s.chats, err = chat.New(b.Context(), chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.commits = append(s.commits, c)
-	}})
-	must(err)
-	must(s.chats.EnsureUser(b.Context(), "alice"))
-	must(s.chats.EnsureUser(b.Context(), "bob"))
+	testkit.Must(b, err)
+	s.chats, err = chat.New(b.Context(),
+		chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.commits = append(s.commits, c)
+		}})
+	testkit.Must(b, err)
+	testkit.Must(b, s.chats.EnsureUser(b.Context(), "alice"))
+	testkit.Must(b, s.chats.EnsureUser(b.Context(), "bob"))
 	cfg := Config{
 		Store: st, Serde: serde, Clock: time.Now, Logger: discard,
 		Publish: func(ctx context.Context, records []*kafka.Record) error { return kafka.Transact(ctx, client, records) },
@@ -73,10 +69,10 @@ func newStage(b *testing.B, br *kafkatest.Broker, chats int) *stage {
 		cfg.Flush = br.Embedded.Flush
 	}
 	s.relay, err = New(cfg)
-	must(err)
+	testkit.Must(b, err)
 	for range chats {
 		c, err := s.chats.CreateGroup(b.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
-		must(err)
+		testkit.Must(b, err)
 		s.ids = append(s.ids, c.ChatID)
 	}
 	for tries := 1; ; tries++ { // a busy cluster may refuse a first transaction of many partitions
@@ -96,13 +92,14 @@ var text = string(slices.Repeat([]byte("x"), 128))
 func (s *stage) send(n int) {
 	s.b.Helper()
 	for i := range n {
-		if _, err := s.chats.Send(s.b.Context(), chat.Send{Caller: "alice", ChatID: s.ids[i%len(s.ids)], Content: text}); err != nil {
+		if _, err := s.chats.Send(s.b.Context(),
+			chat.Send{Caller: "alice", ChatID: s.ids[i%len(s.ids)], Content: text}); err != nil {
 			s.b.Fatal(err)
 		}
 	}
 }
 
-// waiting is how many events nudges have brought that are not published.
+// waiting returns the number of events of nudges that are not published.
 func (r *Relay) waiting() int {
 	r.inbox.mu.Lock()
 	defer r.inbox.mu.Unlock()
@@ -112,13 +109,11 @@ func (r *Relay) waiting() int {
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// What waits in the outbox, published by a sweep.
+// A sweep publishes a backlog.
 func BenchmarkBacklog(b *testing.B) {
 	each(b, func(b *testing.B, br *kafkatest.Broker) {
 		for _, n := range []int{1_000, 100_000} {
@@ -139,15 +134,13 @@ func benchBacklog(b *testing.B, br *kafkatest.Broker, n int) {
 		for s.relay.sweep(b.Context()) != nil { // as Run does
 		}
 		took, used = took+time.Since(start), used+cpu(b)-before
-		if err := s.relay.deletePublished(b.Context(), true); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, s.relay.deletePublished(b.Context(), true))
 	}
 	b.ReportMetric(float64(n*b.N)/took.Seconds(), "events/s")
 	b.ReportMetric(float64(used.Microseconds())/float64(n*b.N), "cpu-µs/event")
 }
 
-// Nudges as fast as they can be taken, without a backlog; b.N events.
+// Nudges as fast as the relay accepts them, without a backlog; b.N events.
 func BenchmarkNudged(b *testing.B) { each(b, benchNudged) }
 
 func benchNudged(b *testing.B, br *kafkatest.Broker) {
@@ -162,13 +155,13 @@ func benchNudged(b *testing.B, br *kafkatest.Broker) {
 	done := make(chan error, 1)
 	go func() { done <- s.relay.Run(ctx) }()
 	for _, c := range s.commits {
-		for s.relay.waiting() >= 4000 { // what waits in memory
-			time.Sleep(100 * time.Microsecond)
+		for s.relay.waiting() >= 4000 { // the inbox is nearly full
+			time.Sleep(100 * time.Microsecond) // the load yields to the relay
 		}
 		s.relay.Nudge(c)
 	}
 	for s.relay.Stats().Published-before < int64(b.N) {
-		time.Sleep(100 * time.Microsecond)
+		time.Sleep(100 * time.Microsecond) // finer than a condition of a test: it is in the figure
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
@@ -217,7 +210,7 @@ func benchVisible(b *testing.B, br *kafkatest.Broker) {
 		mu.Unlock()
 		s.relay.Nudge(c)
 		next = next.Add(2 * time.Millisecond)
-		time.Sleep(time.Until(next))
+		time.Sleep(time.Until(next)) // the rate of the load, in real time
 	}
 	<-seen
 	b.StopTimer()
@@ -231,30 +224,21 @@ func benchVisible(b *testing.B, br *kafkatest.Broker) {
 // The events of 100 rows, read and made into records; no broker is asked.
 func BenchmarkLoad(b *testing.B) {
 	serde, err := newSerde()
-	if err != nil {
-		b.Fatal(err)
-	}
-	st := storetest.NewMap(time.Now)
+	testkit.Must(b, err)
+	st := storetest.NewMemory(time.Now)
 	chats, err := chat.New(b.Context(), chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := errors.Join(chats.EnsureUser(b.Context(), "alice"), chats.EnsureUser(b.Context(), "bob")); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
+	testkit.Must(b, errors.Join(chats.EnsureUser(b.Context(), "alice"), chats.EnsureUser(b.Context(), "bob")))
 	c, err := chats.CreateGroup(b.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	for range 100 {
 		if _, err := chats.Send(b.Context(), chat.Send{Caller: "alice", ChatID: c.ChatID, Content: text}); err != nil {
 			b.Fatal(err)
 		}
 	}
-	re, err := New(Config{Store: st, Serde: serde, Clock: time.Now, Logger: discard, Publish: func(context.Context, []*kafka.Record) error { return nil }})
-	if err != nil {
-		b.Fatal(err)
-	}
+	re, err := New(Config{Store: st, Serde: serde, Clock: time.Now, Logger: discard,
+		Publish: func(context.Context, []*kafka.Record) error { return nil }})
+	testkit.Must(b, err)
 	rows, err := re.rows(b.Context(), c.ChatID)
 	if err != nil || len(rows.list) != 102 {
 		b.Fatal(len(rows.list), err)

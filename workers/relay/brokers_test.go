@@ -18,22 +18,22 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// brokerRig is a rig for a broker that may have other runs' records.
-func brokerRig(t *testing.T, b *kafkatest.Broker) *fixture {
+// brokerFixture is a fixture for a broker that may have other runs' records.
+func brokerFixture(t *testing.T, b *kafkatest.Broker) *fixture {
 	t.Helper()
 	r := newFixture(t)
 	r.run = b.Name("")[1:]
 	return r
 }
 
-// Two relays on one slot: the later fences the earlier, whose cycle fails and whose
-// run ends; the log has every event, and the first occurrences are in order
-// (K-073).
+// Two relays are on one slot. The later fences the earlier, whose cycle fails and whose run
+// ends. The log has every event, first occurrences in order (K-073, EV18).
 func TestLaterRelayFencesTheEarlier(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r, from, slot := brokerRig(t, b), b.Mark(t), b.Name("parley-relay")
+		r, from, slot := brokerFixture(t, b), b.Mark(t), b.Name("parley-relay")
 		ids := []string{r.group(), r.group()}
 		a := r.onKafka(b, slot, nil)
 		r.rest(a)
@@ -42,13 +42,13 @@ func TestLaterRelayFencesTheEarlier(t *testing.T) {
 		next := r.onKafka(b, slot, nil)
 		r.must(next.Cycle(r.ctx))
 
-		// The stale one comes back, with nudges that it got late.
+		// The stale relay continues, with nudges that arrived late.
 		r.send(ids[0])
 		for _, c := range r.commits[len(r.commits)-3:] {
 			a.Nudge(c)
 		}
 		if err := a.Run(r.ctx); !errors.Is(err, kafka.ErrFenced) {
-			t.Fatalf("the stale relay ended with %v", err)
+			t.Fatalf("the stale relay ended with %v, expected %v", err, kafka.ErrFenced)
 		}
 		r.rest(next)
 		r.checkOutbox()
@@ -56,12 +56,12 @@ func TestLaterRelayFencesTheEarlier(t *testing.T) {
 	})
 }
 
-// A relay stands still in the middle of a transaction, everything produced and nothing
-// committed, and another takes its slot. When it thaws, the end of that transaction and
-// all that it does afterwards is refused: each event is in the log once (K-073).
+// A relay stalls in the middle of a transaction, with everything produced and nothing
+// committed, and another acquires its slot. When the first resumes, the end of its transaction
+// and everything after it is refused: each event is in the log once (K-073).
 func TestFrozenRelayIsFenced(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r, from, slot := brokerRig(t, b), b.Mark(t), b.Name("parley-relay")
+		r, from, slot := brokerFixture(t, b), b.Mark(t), b.Name("parley-relay")
 		ids := []string{r.group(), r.group(), r.group()}
 		frozen, thaw := make(chan struct{}), make(chan struct{})
 		var once sync.Once
@@ -72,7 +72,8 @@ func TestFrozenRelayIsFenced(t *testing.T) {
 			cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
 				err := errors.New("not the first")
 				once.Do(func() {
-					if err = errors.Join(c.BeginTransaction(), c.ProduceSync(context.Background(), records...).FirstErr()); err != nil {
+					if err = errors.Join(c.BeginTransaction(),
+						c.ProduceSync(context.Background(), records...).FirstErr()); err != nil {
 						return
 					}
 					close(frozen)
@@ -80,7 +81,7 @@ func TestFrozenRelayIsFenced(t *testing.T) {
 					err = c.EndTransaction(context.Background(), kgo.TryCommit)
 					thawed = err
 				})
-				if err != nil && err == thawed {
+				if err != nil && errors.Is(err, thawed) {
 					return err
 				}
 				return publish(ctx, records)
@@ -94,11 +95,11 @@ func TestFrozenRelayIsFenced(t *testing.T) {
 		r.checkOutbox()
 		close(thaw)
 		r.send(ids[0])
-		for _, c := range r.commits { // it gets nudges of a long time ago too
+		for _, c := range r.commits { // it gets old nudges too
 			stale.Nudge(c)
 		}
 		if err := <-ended; !errors.Is(err, kafka.ErrFenced) || thawed == nil {
-			t.Fatalf("the end of its transaction: %v; the end of its run: %v", thawed, err)
+			t.Fatalf("its transaction ended with %v and its run with %v, expected both to be fenced", thawed, err)
 		}
 		for _, id := range ids {
 			r.send(id)
@@ -106,15 +107,15 @@ func TestFrozenRelayIsFenced(t *testing.T) {
 		r.rest(next)
 		r.checkOutbox()
 		if n := r.readLog(b, from); n != r.events() {
-			t.Fatalf("%d records of %d events", n, r.events())
+			t.Fatalf("%d records, expected each of %d events once", n, r.events())
 		}
 	})
 }
 
-// errLost is what a relay gets instead of an answer.
+// errLost is what a relay gets when an answer is lost.
 var errLost = errors.New("no answer came")
 
-// holder is a relay as the holder of a slot, whose transactions go wrong at random.
+// holder is the relay of a slot's holder. Its transactions fail at random.
 type holder struct {
 	*Relay
 	client *kafka.Client
@@ -132,14 +133,14 @@ func (r *fixture) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm 
 				h.frozen = false
 				return kafka.Transact(ctx, c, records)
 			}
-			if how == 0 { // committed, and nobody knows
+			if how == 0 { // committed, and the answer is lost
 				h.frozen = false
 				return errors.Join(kafka.Transact(ctx, c, records), errLost)
 			}
 			if err := c.EndTransaction(ctx, kgo.TryAbort); err != nil {
 				return fmt.Errorf("%w: %w", kafka.ErrFenced, err)
 			}
-			if how == 1 { // nothing comes through
+			if how == 1 { // aborted
 				h.frozen = false
 				return errLost
 			}
@@ -160,16 +161,15 @@ func (r *fixture) holder(b *kafkatest.Broker, slot string, rng *rand.Rand, calm 
 	return h
 }
 
-// Two processes hold one slot, one after the other or both at once, since the one does
-// not know yet: they crash, within transactions too, lose nudges and get them late and
-// twice, transactions are aborted, or committed without an answer, or stay open.
-// Whatever happens, the log has every event, first occurrences in order of versions
-// (K-072, K-073).
+// Two processes hold one slot, one after the other, or both at once because the first has not
+// noticed yet. They crash, within transactions too, and receive nudges late, twice or not at
+// all. Transactions are aborted, committed without an answer, or stay open. In any case the
+// log has every event, first occurrences in order of versions (K-072, K-073).
 func TestRandomSchedulesOnBrokers(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		for seed := range uint64(4) {
 			rng := rand.New(rand.NewPCG(seed, 11))
-			r, from, slot := brokerRig(t, b), b.Mark(t), b.Name(fmt.Sprint("parley-relay-", seed))
+			r, from, slot := brokerFixture(t, b), b.Mark(t), b.Name(fmt.Sprint("parley-relay-", seed))
 			r.run = fmt.Sprint(r.run, seed, "x")
 			calm := false
 			holders := []*holder{r.holder(b, slot, rng, &calm), r.holder(b, slot, rng, &calm)}
@@ -205,7 +205,7 @@ func TestRandomSchedulesOnBrokers(t *testing.T) {
 					r.now = r.now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
 				case 9:
 					switch {
-					case h.frozen && rng.IntN(2) == 0: // it thaws; its records are of no relay that lives on
+					case h.frozen && rng.IntN(2) == 0: // it resumes; no relay waits for its records any more
 						_ = h.client.EndTransaction(r.ctx, kgo.TryCommit)
 						fallthrough
 					case rng.IntN(3) == 0: // a crash
@@ -230,11 +230,11 @@ func TestRandomSchedulesOnBrokers(t *testing.T) {
 	})
 }
 
-// L-109: what a consumer reads was committed before, and shows no version that the
-// store does not have.
+// L-109: whatever a consumer reads is committed, and has no version that the store does not
+// have.
 func TestConsumersAreNeverAheadOfTheStore(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
-		r, from := brokerRig(t, b), b.Mark(t)
+		r, from := brokerFixture(t, b), b.Mark(t)
 		const chats = 40
 		made := make(chan error, 1)
 		re := r.onKafka(b, b.Name("parley-relay"), func(cfg *Config, _ *kafka.Client) { cfg.Clock = time.Now })
@@ -260,7 +260,7 @@ func TestConsumersAreNeverAheadOfTheStore(t *testing.T) {
 			head, err := r.store.Get(r.ctx, table.HeadKey(e.GetChatId()), store.Strong)
 			r.must(err)
 			if have, read := head.Get("version").Int64(), e.GetMetadata().GetVersion(); read > have || have == 0 {
-				t.Fatalf("%s: version %d was read, the store has %d", e.GetChatId(), read, have)
+				t.Fatalf("%s: version %d was read, the store has up to %d", e.GetChatId(), read, have)
 			}
 			switch event.TypeOf(e) {
 			case event.TypeChatCreated:
@@ -276,13 +276,13 @@ func TestConsumersAreNeverAheadOfTheStore(t *testing.T) {
 	})
 }
 
-// K-121, on the side that publishes: the broker that leads a chat's partition is killed
-// while the relay publishes, then the one that keeps the relay's transactions. Nothing is
-// lost, and first occurrences stay in order. acks=all and idempotence are what holds:
-// the killed brokers lead again afterwards, with what the others have.
+// K-121, for producers: the broker that leads a chat's partition is killed while the relay
+// publishes, then the coordinator of the relay's transactions. Nothing is lost, and first
+// occurrences stay in order. This relies on acks=all and idempotence: the killed brokers lead
+// again afterwards, with the records of the others.
 func TestKilledBrokersLoseNothing(t *testing.T) {
 	b := kafkatest.Apache(t)
-	r, from, slot := brokerRig(t, b), b.Mark(t), b.Name("parley-relay")
+	r, from, slot := brokerFixture(t, b), b.Mark(t), b.Name("parley-relay")
 	ids := []string{r.group(), r.group(), r.group(), r.group()}
 	admin := kadm.NewClient(b.Client(t))
 	leader := func() int32 {
@@ -331,60 +331,46 @@ func TestKilledBrokersLoseNothing(t *testing.T) {
 		t.Helper()
 		for start := time.Now(); !so(); {
 			if time.Since(start) > time.Minute {
-				t.Fatalf("waited for %s", what)
+				t.Fatalf("waited a minute for %s", what)
 			}
 			for _, id := range ids {
 				r.send(id)
 			}
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // the rate of the load
 		}
 	}
 	until("the relay", func() bool { return published() > 100 })
 	for i, victim := range []func() int32{leader, coordinator} {
 		id := victim()
 		if id < 0 {
-			t.Fatalf("nobody to kill in round %d", i)
+			t.Fatalf("round %d has no broker to kill", i)
 		}
 		b.Trouble(t, "kill", kafkatest.Process(id))
-		if b.Brokers() > 1 { // the others take over
+		if b.Brokers() > 1 { // the others become leaders
 			n := published()
-			until("the brokers that are left", func() bool { p := published(); return p > n+100 || p < n })
+			until("the remaining brokers", func() bool { p := published(); return p > n+100 || p < n })
 		} else {
-			rows := func() int {
-				page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
-				r.must(err)
-				return len(page.Rows)
-			}
-			until("rows that nobody takes", func() bool { return rows() > 40 })
+			until("rows that cannot be published", func() bool { return r.left() > 40 })
 		}
 		b.Trouble(t, "start", kafkatest.Process(id))
 		n := published()
-		until("the broker that is back", func() bool { p := published(); return p > n+100 || p < n })
+		until("the restarted broker", func() bool { p := published(); return p > n+100 || p < n })
 	}
-	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
-		r.must(err)
-		if len(page.Rows) == 0 {
-			break
-		}
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%d rows are left", len(page.Rows))
-		}
-	}
+	testkit.Eventually(t, "an empty outbox", func() bool { return r.left() == 0 })
 	stop()
 	<-ended
 	n := r.readLog(b, from)
 	t.Logf("%d events in %d records, %d relays", r.events(), n, restarts)
 }
 
-// L-120, L-121, L-158: with the log away for ten minutes people make groups and send, and
-// are told of success; afterwards all of it is published, in order, each event once.
+// L-120, L-121, L-158: while Kafka is unavailable for ten minutes, users create groups and
+// send with success; afterwards all of it is published, in order, each event once.
 func TestTenMinutesWithoutTheLog(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
 	ids := []string{r.group(), r.group()}
 	r.rest(re)
-	down := errors.New("kafka is away")
+	down := errors.New("kafka is unavailable")
 	r.fail = func() (error, error) { return down, nil }
 	for until := r.now.Add(10 * time.Minute); r.now.Before(until); r.now = r.now.Add(maxWait) {
 		if len(ids) < 20 {
@@ -394,12 +380,12 @@ func TestTenMinutesWithoutTheLog(t *testing.T) {
 			before := len(r.commits)
 			r.send(id) // succeeds
 			if len(r.commits) != before+1 {
-				t.Fatal("not committed")
+				t.Fatalf("%d commits after a send, expected %d", len(r.commits), before+1)
 			}
 			re.Nudge(r.commits[before])
 		}
 		if err := re.Cycle(r.ctx); !errors.Is(err, down) {
-			t.Fatal(err)
+			t.Fatalf("the cycle returned %v, expected %v", err, down)
 		}
 		re.lastSweep = time.Time{} // as Run does
 	}
@@ -407,9 +393,10 @@ func TestTenMinutesWithoutTheLog(t *testing.T) {
 	r.rest(re)
 	r.check(true)
 	if len(r.log) != r.events() || len(r.log) < 2000 {
-		t.Fatalf("%d records of %d events", len(r.log), r.events())
+		t.Fatalf("%d records, expected each of %d events once, and at least 2000", len(r.log), r.events())
 	}
-	if head, err := r.store.Get(r.ctx, table.HeadKey(ids[0]), store.Strong); err != nil || head.Get("version").Int64() != 2+120 {
-		t.Fatalf("the store has %v, %v", head, err)
+	if head, err := r.store.Get(r.ctx, table.HeadKey(ids[0]), store.Strong); err != nil ||
+		head.Get("version").Int64() != 122 {
+		t.Fatalf("the chat's head is %v (%v), expected version 122", head, err)
 	}
 }

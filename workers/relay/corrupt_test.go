@@ -15,10 +15,10 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// A row of the outbox that cannot be read is quarantined: it stays, with the reason, it is
-// counted and told of, and it stops its own chat at most. When it is mended or removed
-// its chat goes on.
-func TestCorruptRowIsSetAside(t *testing.T) {
+// An outbox row that cannot be read is quarantined: it stays, with the reason, it is counted
+// and logged, and it stops its own chat at most. Its chat resumes when it is repaired or
+// removed.
+func TestCorruptRowIsQuarantined(t *testing.T) {
 	count := func(n int64) store.Item {
 		return table.Outbox{Count: n, CreatedAt: 1}.Item()
 	}
@@ -27,20 +27,29 @@ func TestCorruptRowIsSetAside(t *testing.T) {
 		sk     func(chat string) string
 		item   store.Item
 		says   string
-		stops  bool // the chat whose id it has
-		beside bool // in another shard than the chat's
+		stops  bool // the chat whose id is in the key
+		beside bool // the row is in another shard than its chat
 	}{
-		"no key":          {func(string) string { return "nonsense" }, count(1), "not a key", false, false},
-		"no chat":         {func(string) string { return "#" + table.Number(1) }, count(1), "not one of the outbox", false, false},
-		"no version":      {func(c string) string { return c + "#first" }, count(1), "not a number", true, false},
-		"version zero":    {func(c string) string { return c + "#" + table.Number(0) }, count(1), "none of one plan", true, false},
-		"no count":        {func(c string) string { return c + "#" + table.Number(2) }, store.NewItem(), "none of one plan", true, false},
-		"count is text":   {func(c string) string { return c + "#" + table.Number(2) }, text, "none of one plan", true, false},
-		"negative count":  {func(c string) string { return c + "#" + table.Number(2) }, count(-1), "none of one plan", true, false},
-		"count too large": {func(c string) string { return c + "#" + table.Number(2) }, count(1 << 62), "none of one plan", true, false},
-		"no such events":  {func(c string) string { return c + "#" + table.Number(900) }, count(3), "0 of 3 events exist", false, false},
-		"a bad replay":    {func(c string) string { return c + "#" + table.Number(2) + "r" }, count(0), "none of one plan", false, false},
-		"another shard":   {func(c string) string { return c + "#" + table.Number(2) }, count(1), "belongs to shard", false, true},
+		"no key": {func(string) string { return "nonsense" }, count(1), "not a key", false, false},
+		"no chat": {func(string) string { return "#" + table.Number(1) }, count(1), "not one of the outbox", false,
+			false},
+		"no version": {func(c string) string { return c + "#first" }, count(1), "not a number", true, false},
+		"version zero": {func(c string) string { return c + "#" + table.Number(0) }, count(1), "none of one plan", true,
+			false},
+		"no count": {func(c string) string { return c + "#" + table.Number(2) }, store.NewItem(), "none of one plan",
+			true, false},
+		"count is text": {func(c string) string { return c + "#" + table.Number(2) }, text, "none of one plan", true,
+			false},
+		"negative count": {func(c string) string { return c + "#" + table.Number(2) }, count(-1), "none of one plan", true,
+			false},
+		"count too large": {func(c string) string { return c + "#" + table.Number(2) }, count(1 << 62), "none of one plan",
+			true, false},
+		"no such events": {func(c string) string { return c + "#" + table.Number(900) }, count(3), "0 of 3 events exist",
+			false, false},
+		"a bad replay": {func(c string) string { return c + "#" + table.Number(2) + "r" }, count(0), "none of one plan",
+			false, false},
+		"another shard": {func(c string) string { return c + "#" + table.Number(2) }, count(1), "belongs to shard", false,
+			true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t)
@@ -77,41 +86,41 @@ func TestCorruptRowIsSetAside(t *testing.T) {
 				seen[e.GetChatId()]++
 			}
 			if tt.stops != (seen[one] == 0) {
-				t.Errorf("%d events of the chat were published", seen[one])
+				t.Errorf("%d events of the row's chat were published; expected it to stop: %v", seen[one], tt.stops)
 			}
 			for _, id := range others[1:] {
 				if seen[id] < 3 {
-					t.Fatalf("%d events of another chat were published", seen[id])
+					t.Fatalf("%d events of another chat were published, expected at least 3", seen[id])
 				}
 			}
 			item, err := r.store.Get(r.ctx, key, store.Strong)
 			r.must(err)
 			if got := item.Get("last_error").Str(); item == nil || !strings.Contains(got, tt.says) {
-				t.Errorf("the row says %q, not %q", got, tt.says)
+				t.Errorf("the row's last_error is %q, expected it to contain %q", got, tt.says)
 			}
-			// Three minutes have passed for the first relay, and the second told once.
+			// Three minutes have passed for the first relay; the second has reported once.
 			if n := item.Get("attempts").Int64(); n < 3 || n > 6 {
-				t.Errorf("noted %d times", n)
+				t.Errorf("the row has %d attempts, expected 3 to 6", n)
 			}
 			if n := strings.Count(log.String(), "is quarantined"); n < 2 || n > 5 || !strings.Contains(log.String(), key.SK) {
-				t.Errorf("told %d times:\n%s", n, log.String())
+				t.Errorf("quarantine is logged %d times, expected 2 to 5 with %q:\n%s", n, key.SK, log.String())
 			}
 			for _, re := range []*Relay{re, next} {
 				if n := re.Stats().Poisoned; n != 1 {
-					t.Errorf("%d rows are set aside", n)
+					t.Errorf("%d rows are quarantined, expected 1", n)
 				}
 			}
 			r.must(r.store.Transact(r.ctx, store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: key}}}))
 			r.rest(next)
 			r.check(true)
 			if n := next.Stats().Poisoned; n != 0 {
-				t.Errorf("%d rows are still set aside", n)
+				t.Errorf("%d rows are quarantined after the deletion, expected 0", n)
 			}
 		})
 	}
 }
 
-// What is told of a chat's creation is when its event was published, once (L-165).
+// The time from a chat's creation to its publication is reported once (L-165).
 func TestCreationIsTimed(t *testing.T) {
 	r := newFixture(t)
 	took := map[string][]time.Duration{}
@@ -130,23 +139,24 @@ func TestCreationIsTimed(t *testing.T) {
 	r.must(r.store.BatchWrite(r.ctx, []store.Write{{Op: store.OpPut, Key: again.Key(), Item: again.Item()}}))
 	r.rest(re)
 	if a, b := took[one], took[two]; len(took) != 2 || len(a) != 1 || len(b) != 1 || a[0] != 3*time.Second || b[0] != 0 {
-		t.Fatalf("told %v", took)
+		t.Fatalf("reported durations: %v, expected 3 s for %s and 0 s for %s", took, one, two)
 	}
 }
 
-// An event that its topic, or the topic of dead letters, would not take is quarantined
-// before it is tried: a broker's refusal would stop all that is published with it.
-func TestTooLargeEventIsSetAside(t *testing.T) {
+// An event too large for its topic, or for the topic of dead letters, is quarantined before
+// it is published: a broker's refusal would stop everything in the same transaction.
+func TestTooLargeEventIsQuarantined(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
 	message := func(size int) []event.Event {
-		md := event.Metadata{Type: event.TypeMessagePersisted, ID: "evt_1", ChatID: "chat_1", At: r.now, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
+		md := event.Metadata{Type: event.TypeMessagePersisted, ID: "evt_1", ChatID: "chat_1", At: r.now,
+			Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
 		return []event.Event{&eventv1.MessagePersisted{Metadata: md, ChatId: "chat_1", Content: strings.Repeat("x", size)}}
 	}
-	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent), nil); !errors.Is(err, errPoison) {
-		t.Errorf("an event beyond the limit: %v", err)
+	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent), nil); !errors.Is(err, ErrPoison) {
+		t.Errorf("an event beyond the limit: %v, expected %v", err, ErrPoison)
 	}
 	if _, err := re.planOf(store.Key{}, "chat_1", message(kafka.MaxEvent-1024), nil); err != nil {
-		t.Error(err)
+		t.Errorf("an event within the limit: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/parley-chat/parley/server/store"
 )
@@ -23,6 +24,9 @@ const (
 	// maxPendingDelete bounds the rows that are published and not deleted. With more of them
 	// the relay waits for the disk, also in the middle of a sweep.
 	maxPendingDelete = 1 << 16
+	// flushRows is how many published rows bring a deletion as soon as FlushEvery permits one:
+	// a sync costs about the same for one row as for hundreds.
+	flushRows = 500
 	// parallelDeletes is how many batches are deleted at a time: the embedded store commits
 	// them together.
 	parallelDeletes = 8
@@ -79,13 +83,21 @@ func (r *Relay) complete(s *deletion) error {
 	return s.err
 }
 
-// deletionDue reports whether the next deletion is due.
-func (r *Relay) deletionDue() bool {
-	return len(r.pendingDelete) > 0 && r.cfg.Clock().Sub(r.lastDelete) >= r.cfg.FlushEvery
+// deletionAt returns when published rows are to be deleted.
+func (r *Relay) deletionAt() time.Time {
+	if len(r.pendingDelete) >= flushRows {
+		return r.lastDelete.Add(r.cfg.FlushEvery)
+	}
+	return r.lastDelete.Add(r.cfg.FlushWithin)
 }
 
-// deletePublished deletes published rows once their records are durable, not more often than
-// FlushEvery, unless it must be now.
+// deletionDue reports whether the next deletion is due.
+func (r *Relay) deletionDue() bool {
+	return len(r.pendingDelete) > 0 && !r.cfg.Clock().Before(r.deletionAt())
+}
+
+// deletePublished deletes published rows once their records are durable, not before they are
+// due, unless it must be now.
 func (r *Relay) deletePublished(ctx context.Context, now bool) error {
 	if len(r.pendingDelete) == 0 || !now && !r.deletionDue() {
 		return nil

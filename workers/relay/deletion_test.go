@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // left counts the rows of the outbox.
@@ -23,9 +24,9 @@ func (r *fixture) left() int {
 	return len(page.Rows)
 }
 
-// A disk that hangs does not stop publishing; and a row goes only after a sync that began
-// when its records were published: an earlier one promises nothing.
-func TestPublishingGoesOnWhileTheDiskSyncs(t *testing.T) {
+// A disk that hangs does not stop publishing. A row is deleted only after a sync that started
+// when its records were published: an earlier sync promises nothing.
+func TestPublishingContinuesWhileTheDiskSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t)
 		id := r.group()
@@ -45,49 +46,49 @@ func TestPublishingGoesOnWhileTheDiskSyncs(t *testing.T) {
 				return ctx.Err()
 			}
 		}
-		finish := func() { // the sync under way
+		finish := func() { // the running sync
 			t.Helper()
 			select {
 			case syncs <- struct{}{}:
 			default:
-				t.Error("no sync is under way")
+				t.Error("no sync is running, expected one that hangs")
 			}
 			synctest.Wait()
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- re.Run(ctx) }()
-		time.Sleep(2 * time.Second) // the creation is published, its sync hangs
+		testkit.Advance(2 * time.Second) // the creation is published, its sync hangs
 		for range 20 {
 			r.send(id)
 			re.Nudge(r.commits[len(r.commits)-1])
-			time.Sleep(time.Second)
+			testkit.Advance(time.Second)
 		}
 		if n := published.Load(); n != 22 {
-			t.Errorf("%d of 22 events are published while the disk hangs", n)
+			t.Errorf("%d events are published while the disk hangs, expected all 22", n)
 		}
 		finish()
 		if n := r.left(); n != 20 {
-			t.Errorf("%d rows are there after a sync that began before 20 of them were published", n)
+			t.Errorf("%d rows remain after a sync that started before 20 of them were published, expected these 20", n)
 		}
-		time.Sleep(2 * time.Second)
+		testkit.Advance(2 * time.Second)
 		finish()
 		if n := r.left(); n != 0 {
-			t.Errorf("%d rows are there after the second sync", n)
+			t.Errorf("%d rows remain after the second sync, expected none", n)
 		}
 		r.send(id)
 		re.Nudge(r.commits[len(r.commits)-1])
-		time.Sleep(2 * time.Second)
+		testkit.Advance(2 * time.Second)
 		stop() // with a sync that hangs
 		began := time.Now()
 		if err := <-done; !errors.Is(err, context.Canceled) || time.Since(began) > 3*time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
+			t.Errorf("Run returned %v after %v, expected context.Canceled within 3 s", err, time.Since(began))
 		}
 	})
 }
 
-// When Run returns, nothing of it runs any more.
-func TestRunEndsWithItsSettlement(t *testing.T) {
+// When Run returns, its deletion has ended too.
+func TestRunEndsAfterItsDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t)
 		r.group()
@@ -97,7 +98,7 @@ func TestRunEndsWithItsSettlement(t *testing.T) {
 		re.cfg.Flush = func(context.Context) error {
 			syncing.Add(1)
 			defer syncing.Add(-1)
-			time.Sleep(3 * time.Second) // a disk that knows no context
+			time.Sleep(3 * time.Second) // in simulated time: a slow disk that ignores the context
 			return nil
 		}
 		fenced := false
@@ -111,18 +112,16 @@ func TestRunEndsWithItsSettlement(t *testing.T) {
 			fenced = true
 			return nil
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		go func() {
-			time.Sleep(1500 * time.Millisecond)
-			r.group()
-			re.Nudge(r.commits[len(r.commits)-1])
-		}()
-		if err := re.Run(ctx); !errors.Is(err, kafka.ErrFenced) {
-			t.Error(err)
+		done := make(chan error, 1)
+		go func() { done <- re.Run(t.Context()) }()
+		testkit.Advance(1500 * time.Millisecond) // a sync is running
+		r.group()
+		re.Nudge(r.commits[len(r.commits)-1])
+		if err := <-done; !errors.Is(err, kafka.ErrFenced) {
+			t.Errorf("Run returned %v, expected %v", err, kafka.ErrFenced)
 		}
 		if syncing.Load() != 0 {
-			t.Error("the log is synced for a relay that has ended")
+			t.Error("a sync still runs after Run has returned")
 		}
 	})
 }
@@ -135,7 +134,7 @@ type halting struct {
 
 func (h *halting) BatchWrite(ctx context.Context, writes []store.Write) error {
 	if h.fails.Add(-1) >= 0 {
-		return errors.New("the store is away")
+		return errors.New("the store is unavailable")
 	}
 	return h.Store.BatchWrite(ctx, writes)
 }
@@ -152,38 +151,41 @@ func TestDeletionsThatFail(t *testing.T) {
 	st.fails.Store(3)
 	re.cfg.Store = st
 	if err := re.Cycle(r.ctx); err == nil {
-		t.Fatal("three deletions should fail")
+		t.Fatal("the cycle succeeded, expected the error of three failed deletions")
 	}
 	if n := r.left(); n == 0 || n == 202 || n != len(re.pendingDelete) || n != len(re.isPending) {
-		t.Fatalf("%d rows are left, %d await their deletion", n, len(re.pendingDelete))
+		t.Fatalf("%d of 202 rows remain, expected some; %d are pending, expected as many", n, len(re.pendingDelete))
 	}
 	r.rest(re)
 	r.check(true)
 	if len(r.log) != 202 {
-		t.Fatalf("%d records", len(r.log))
+		t.Fatalf("%d records, expected each of 202 events once", len(r.log))
 	}
 }
 
-// With too many rows that wait for the disk the relay waits, too.
+// When too many rows wait for the disk, the relay waits too.
 func TestRowsThatWaitForTheDiskAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t)
 		re := r.relay()
-		re.cfg.Flush = func(context.Context) error { time.Sleep(time.Minute); return nil }
+		re.cfg.Flush = func(context.Context) error {
+			time.Sleep(time.Minute) // in simulated time: a slow disk
+			return nil
+		}
 		re.pendingDelete = make([]store.Key, 65_536)
 		r.must(re.startDeletion(t.Context()))
 		began := time.Now()
-		_ = re.startDeletion(t.Context()) // the rows are none: only the wait counts
+		_ = re.startDeletion(t.Context()) // the rows do not exist: only the wait matters
 		if d := time.Since(began); d < time.Minute {
-			t.Errorf("it waited %v", d)
+			t.Errorf("the relay waited %v, expected at least the minute of the sync", d)
 		}
 		r.must(context.Cause(t.Context()))
 	})
 }
 
-// Under load the relay lets records gather, and makes few transactions of them; a send
-// alone is published at once, and so is a full transaction.
-func TestRecordsGatherUnderLoad(t *testing.T) {
+// Under load the relay batches records into few transactions. A single send is published
+// at once, and so is a full transaction.
+func TestRecordsAreBatchedUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t)
 		id := r.group()
@@ -198,7 +200,7 @@ func TestRecordsGatherUnderLoad(t *testing.T) {
 			return transactions, records
 		}
 		re.cfg.Publish = func(_ context.Context, list []*kafka.Record) error {
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) // in simulated time: what a transaction takes
 			mu.Lock()
 			defer mu.Unlock()
 			transactions++
@@ -212,41 +214,41 @@ func TestRecordsGatherUnderLoad(t *testing.T) {
 			r.send(id)
 			re.Nudge(r.commits[len(r.commits)-1])
 		}
-		time.Sleep(time.Second)
+		testkit.Advance(time.Second)
 		before, _ := count()
 		send()
-		time.Sleep(6 * time.Millisecond)
+		testkit.Advance(6 * time.Millisecond)
 		if n, _ := count(); n != before+1 {
-			t.Error("a send alone was not published at once")
+			t.Errorf("%d transactions after a single send, expected 1 at once", n-before)
 		}
-		time.Sleep(time.Second)
+		testkit.Advance(time.Second)
 		for range 1000 { // one each millisecond
 			send()
-			time.Sleep(time.Millisecond)
+			testkit.Advance(time.Millisecond)
 		}
-		time.Sleep(200 * time.Millisecond)
+		testkit.Advance(200 * time.Millisecond)
 		n, m := count()
 		if n -= before + 1; n < 10 || n > 30 {
-			t.Errorf("%d transactions in a second", n)
+			t.Errorf("%d transactions in a second, expected 10 to 30", n)
 		}
 		if m != 1003 {
-			t.Errorf("%d records for 1003 events", m)
+			t.Errorf("%d records, expected 1003", m)
 		}
 		before, _ = count()
 		for range 1000 { // the first of them may be published before a transaction is full
 			send()
 		}
-		time.Sleep(25 * time.Millisecond) // longer than three transactions, shorter than a rest
+		testkit.Advance(25 * time.Millisecond) // longer than three transactions, shorter than a rest
 		if n, m = count(); n < before+2 || m < 1503 {
-			t.Errorf("%d transactions and %d records of a full one", n-before, m-1003)
+			t.Errorf("%d transactions of %d records, expected at least 2 of 500", n-before, m-1003)
 		}
 		stop()
 		<-done
 	})
 }
 
-// Rows that were published are deleted also while nothing more can be: on a disk that is
-// full, nothing else makes room.
+// Published rows are deleted even while nothing more can be published: on a full disk
+// nothing else frees space.
 func TestPublishedRowsAreDeletedWhilePassesFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t)
@@ -267,18 +269,17 @@ func TestPublishedRowsAreDeletedWhilePassesFail(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- re.Run(ctx) }()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		testkit.Advance(10 * time.Second)
 		// Of 21 records at most the first two are of one row, that of the creation.
-		if gone := before - r.left(); gone < 18 || gone > 21 {
-			t.Errorf("%d of %d rows are deleted, with 3 transactions of 7 records published", gone, before)
+		if deleted := before - r.left(); deleted < 18 || deleted > 21 {
+			t.Errorf("%d of %d rows are deleted, expected 18 to 21 of the 21 published records", deleted, before)
 		}
 		stop()
 		<-done
 	})
 }
 
-// A sweep of a long backlog keeps no more rows in memory than wait for the disk otherwise.
+// A sweep of a long backlog keeps a bounded number of rows that wait for the disk in memory.
 func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -297,23 +298,24 @@ func TestSweepBoundsRowsThatWaitForTheDisk(t *testing.T) {
 	}
 	r.must(re.pass(r.ctx))
 	if len(r.log) != 102 || most > 65_536+7 {
-		t.Errorf("%d records, and at most %d rows that waited", len(r.log), most)
+		t.Errorf("%d records, expected 102; at most %d rows pending, expected up to 65543", len(r.log), most)
 	}
 	if len(re.pendingDelete) > 102 {
-		t.Errorf("%d rows still wait", len(re.pendingDelete))
+		t.Errorf("%d rows still wait, expected up to 102", len(re.pendingDelete))
 	}
 }
 
-// Events that an operator wants again are published also if nudges of their chat follow
-// each other without end: nudges do not tell of them.
+// Events that an operator replays are published even if nudges of their chat never stop:
+// nudges do not announce replays.
 func TestReplayOfBusyChat(t *testing.T) {
-	for name, version := range map[string]int64{"an old event": 1, "an event whose own row still waits": 3} {
+	for name, version := range map[string]int64{"an old event": 1, "an event whose own row is still pending": 3} {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t)
 			re := r.relay()
 			id := r.group()
 			r.must(re.Cycle(r.ctx)) // the creation's two events
-			row := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: version, Count: 1, CreatedAt: 1, Replay: true, ReplayID: "again"}
+			row := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: version, Count: 1, CreatedAt: 1, Replay: true,
+				ReplayID: "again"}
 			for n := range 5 {
 				r.send(id)
 				if n == 0 {
@@ -323,7 +325,7 @@ func TestReplayOfBusyChat(t *testing.T) {
 				r.now = r.now.Add(3 * time.Second)
 				r.must(re.Cycle(r.ctx)) // sweeps while a nudge waits
 				if n == 0 && len(r.log) != 4 {
-					t.Errorf("%d records after a sweep for 3 events and a replay", len(r.log))
+					t.Errorf("%d records after a sweep, expected 3 events and a replay", len(r.log))
 				}
 			}
 			seen := map[int64]int{}
@@ -331,7 +333,7 @@ func TestReplayOfBusyChat(t *testing.T) {
 				seen[e.GetMetadata().GetVersion()]++
 			}
 			if len(r.log) != 8 || seen[version] != 2 {
-				t.Errorf("%d records for 7 events and a replay; how often by version: %v", len(r.log), seen)
+				t.Errorf("%d records, expected 7 events and a replay of version %d; count by version: %v", len(r.log), version, seen)
 			}
 			r.rest(re)
 			r.check(true)

@@ -9,9 +9,8 @@ import (
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 )
 
-// K-016: an event that waited in the outbox for ten days is published under the time
-// of its publication, so that it can be read for the seven days that topics keep; its own
-// time is in the event.
+// K-016: the record of an event that waited in the outbox for ten days has the time of its
+// publication, so that it is kept for the seven days of the topic; the event has its own time.
 func TestOldEventsAreReadable(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		r := newFixture(t)
@@ -36,17 +35,17 @@ func TestOldEventsAreReadable(t *testing.T) {
 			}
 			found = true
 			if rec.Timestamp.Before(began.Add(-time.Minute)) || rec.Timestamp.After(time.Now().Add(time.Minute)) {
-				t.Errorf("the record is of %s", rec.Timestamp)
+				t.Errorf("the record's time is %s, expected that of the publication, %s", rec.Timestamp, began)
 			}
 			e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
 			r.must(err)
 			if age := began.Sub(e.GetMetadata().GetEventTime().AsTime()); age < 10*24*time.Hour-time.Minute {
-				t.Errorf("the event is %s old", age)
+				t.Errorf("the event is %s old, expected ten days", age)
 			}
 			return true
 		})
 		if !found {
-			t.Error("it cannot be read")
+			t.Error("the record is not in the topic, expected it to be readable")
 		}
 	})
 }

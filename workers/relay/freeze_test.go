@@ -31,10 +31,9 @@ func (r *fixture) types() map[string]int {
 	return n
 }
 
-// A relay that cannot report a freeze, because it may not write to the new topic for
-// example, holds back the topic that is migrated and no other. It takes its transactional
-// id over once for a state, however often the report fails. When the topic is thawed,
-// nothing is missing and all is in order.
+// A relay that cannot report a freeze, for lack of permission on the new topic for example,
+// pauses the topic that is migrated and no other. It acquires its transactional id once per
+// state, however often the report fails. After the thaw nothing is missing or out of order.
 func TestUnreportedFreezeHoldsOneTopic(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
@@ -47,7 +46,7 @@ func TestUnreportedFreezeHoldsOneTopic(t *testing.T) {
 	r.send(id)
 	r.rest(re)
 	if n := r.types(); n["MessagePersisted"] != 1 || renewals != 0 {
-		t.Fatalf("before the migration: %v, %d renewals", n, renewals)
+		t.Fatalf("before the migration: %v and %d renewals, expected one message and no renewal", n, renewals)
 	}
 
 	state = frozen(7)
@@ -58,10 +57,10 @@ func TestUnreportedFreezeHoldsOneTopic(t *testing.T) {
 		r.rest(re)
 	}
 	if n := r.types(); n["MessagePersisted"] != 1 || n["ChatCreated"] != 11 || n["MembershipChanged"] != 11 {
-		t.Errorf("while the report fails: %v published", n)
+		t.Errorf("while the report fails: %v published, expected no message and 11 of the others", n)
 	}
 	if renewals != 1 || reports < 10 {
-		t.Errorf("%d renewals and %d reports of one state", renewals, reports)
+		t.Errorf("%d renewals and %d reports of one state, expected 1 and at least 10", renewals, reports)
 	}
 
 	state = frozen(8)
@@ -70,11 +69,11 @@ func TestUnreportedFreezeHoldsOneTopic(t *testing.T) {
 	r.rest(re)
 	r.check(true)
 	if n := r.types(); n["MessagePersisted"] != 11 || renewals != 2 {
-		t.Errorf("after the thaw: %v, %d renewals", n, renewals)
+		t.Errorf("after the thaw: %v and %d renewals, expected 11 messages and 2 renewals", n, renewals)
 	}
 }
 
-// A relay that is not sure of its slot publishes nothing under a new state: another may
+// A relay whose lease is uncertain publishes nothing under a new state: another relay may
 // have reported a later one.
 func TestNothingIsPublishedBeforeTheRenewal(t *testing.T) {
 	r := newFixture(t)
@@ -86,12 +85,12 @@ func TestNothingIsPublishedBeforeTheRenewal(t *testing.T) {
 	r.group()
 	r.rest(re)
 	if len(r.log) != 0 {
-		t.Fatalf("%v published", r.types())
+		t.Fatalf("%v published before the renewal, expected nothing", r.types())
 	}
 	renew, re.cfg.Report = nil, nil
 	r.now = r.now.Add(time.Minute)
 	r.rest(re)
 	if n := r.types(); n["ChatCreated"] != 1 {
-		t.Errorf("%v published", n)
+		t.Errorf("%v published after the renewal, expected one ChatCreated", n)
 	}
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// Found by the explorer of delivery: while a new relay published what it had read, the
-// one before it published one more row and deleted it. The new one waited for that
-// row for ever.
+// While a new relay publishes what it has read, its predecessor publishes one more row and
+// deletes it. The new relay does not wait for that row for ever.
 func TestRowThatAnotherRelayPublished(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()

@@ -23,7 +23,7 @@ type inbox struct {
 	chats      map[string]*chatNudges
 	order      []string // chats, by their first nudge
 	events     int      // in the inbox
-	bytes      int      // of these events
+	bytes      int      // of these events and their payloads
 	overflowed bool     // a nudge was dropped
 }
 
@@ -36,9 +36,20 @@ type chatNudges struct {
 	size        int           // bytes
 }
 
-// maxInboxBytes bounds the events in the inbox, in bytes: few events are near their maximal
-// size, but all may be.
+// maxInboxBytes bounds the events in the inbox and their payloads, in bytes: few events are
+// near their maximal size, but all may be.
 const maxInboxBytes = 32 << 20
+
+// sizeOf estimates the memory of a nudge: of its events, and of their stored form.
+func sizeOf(c chat.Commit) (size int) {
+	for _, e := range c.Events {
+		size += estimateSize(e)
+	}
+	for _, payload := range c.Payloads {
+		size += cap(payload)
+	}
+	return size
+}
 
 // estimateSize estimates the memory of an event. Only messages can be large; to measure
 // other events would cost more than to buffer them.
@@ -57,29 +68,19 @@ func newInbox(room, batch int) *inbox {
 // add adds a nudge. It reports whether the nudge was accepted: with its events, or as the id
 // of a chat to query.
 func (b *inbox) add(c chat.Commit, now time.Time) bool {
-	size := 0
-	for _, e := range c.Events {
-		size += estimateSize(e)
-	}
+	size := sizeOf(c)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w := b.chats[c.ChatID]
+	w := b.of(c.ChatID, now)
 	if w == nil {
-		if len(b.chats) >= maxChats {
-			b.overflowed = true
-			b.signal()
-			return false
-		}
-		w = &chatNudges{chatID: c.ChatID, since: now}
-		b.chats[c.ChatID] = w
-		b.order = append(b.order, c.ChatID)
+		return false
 	}
 	before := b.events
 	if w.queryOutbox || b.events+len(c.Events) > b.capacity || b.bytes+size > maxInboxBytes {
 		b.release(w)
 		w.commits, w.size, w.queryOutbox = nil, 0, true
 	} else {
-		c.Payloads, c.Outbox.Item = nil, nil // size counts the events only
+		c.Outbox.Item = nil // it is in the store, and size does not count it
 		w.commits = append(w.commits, c)
 		w.size += size
 		b.events += len(c.Events)
@@ -91,6 +92,37 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 	return true
 }
 
+// wakeUp adds a stream whose rows are read from the outbox. It reports whether there was room.
+func (b *inbox) wakeUp(stream string, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.of(stream, now)
+	if w == nil {
+		return false
+	}
+	w.queryOutbox = true
+	if len(b.order) == 1 {
+		b.signal()
+	}
+	return true
+}
+
+// of returns the nudges of a chat, nil if there is no room for it. The mutex is held.
+func (b *inbox) of(chatID string, now time.Time) *chatNudges {
+	if w := b.chats[chatID]; w != nil {
+		return w
+	}
+	if len(b.chats) >= maxChats {
+		b.overflowed = true
+		b.signal()
+		return nil
+	}
+	w := &chatNudges{chatID: chatID, since: now}
+	b.chats[chatID] = w
+	b.order = append(b.order, chatID)
+	return w
+}
+
 func (b *inbox) signal() {
 	select {
 	case b.wake <- struct{}{}:
@@ -98,11 +130,17 @@ func (b *inbox) signal() {
 	}
 }
 
+// events counts the events of a chat's nudges.
+func (w *chatNudges) events() (n int) {
+	for _, c := range w.commits {
+		n += len(c.Events)
+	}
+	return n
+}
+
 // release frees the capacity of a chat's events.
 func (b *inbox) release(w *chatNudges) {
-	for _, c := range w.commits {
-		b.events -= len(c.Events)
-	}
+	b.events -= w.events()
 	b.bytes -= w.size
 }
 
@@ -114,10 +152,7 @@ func (b *inbox) dequeue(most int) (list []*chatNudges) {
 	n := 0
 	for len(b.order) > 0 {
 		w := b.chats[b.order[0]]
-		for _, c := range w.commits {
-			n += len(c.Events)
-		}
-		if n > most && len(list) > 0 {
+		if n += w.events(); n > most && len(list) > 0 {
 			break
 		}
 		b.release(w)

@@ -13,9 +13,9 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-// More nudges than there is room for are not dropped: their chats are marked, and the
-// outbox is asked for them, without a sweep.
-func TestNudgesThatFindNoRoomAreMarks(t *testing.T) {
+// Nudges beyond the inbox's capacity are not dropped: their chats are marked, and their
+// outbox rows are read, without a sweep.
+func TestNudgesBeyondCapacityMarkTheirChats(t *testing.T) {
 	r := newFixture(t)
 	r.room = 10
 	ids := []string{r.group(), r.group(), r.group(), r.group()}
@@ -29,36 +29,37 @@ func TestNudgesThatFindNoRoomAreMarks(t *testing.T) {
 		re.Nudge(c)
 	}
 	if n := re.inbox.events; n > 10 {
-		t.Errorf("%d events are kept", n)
+		t.Errorf("%d events are kept, expected up to 10", n)
 	}
 	swept := re.lastSweep
 	for n := 0; n == 0 || len(re.inbox.order) > 0; n++ {
 		r.must(re.Cycle(r.ctx))
 	}
-	if s := re.Stats(); s.Dropped != 0 || s.Published != 208 || !re.lastSweep.Equal(swept) { // with the creations' two each
-		t.Fatalf("%+v, swept at %v", s, re.lastSweep)
+	// Eight events are those of the four creations.
+	if s := re.Stats(); s.Dropped != 0 || s.Published != 208 || !re.lastSweep.Equal(swept) {
+		t.Fatalf("%+v, swept at %v; expected 208 published, none dropped, no sweep after %v", s, re.lastSweep, swept)
 	}
 	r.check(false)
 }
 
-// A nudge that finds no room is as good as one that does, also if none follows it.
-func TestLastNudgeFindsNoRoom(t *testing.T) {
+// A nudge beyond the capacity is as good as one within it, even if it is the last.
+func TestLastNudgeBeyondCapacity(t *testing.T) {
 	r := newFixture(t)
 	r.room = 1
 	re := r.relay()
 	r.must(re.Cycle(r.ctx))
 	r.group()
-	for _, c := range r.commits { // two of an event each
+	for _, c := range r.commits { // two, of one event each
 		re.Nudge(c)
 	}
 	r.must(re.Cycle(r.ctx))
 	if s := re.Stats(); s.Published != 2 || s.Dropped != 0 {
-		t.Fatalf("%+v", s)
+		t.Fatalf("%+v, expected 2 published and none dropped", s)
 	}
 }
 
-// Where even marks find no room there is a sweep at once.
-func TestNudgesWithoutRoomForAMarkBringASweep(t *testing.T) {
+// When there is no room even for marks, the relay sweeps at once.
+func TestNudgesWithoutRoomForAMarkCauseASweep(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
 	r.must(re.Cycle(r.ctx))
@@ -66,22 +67,22 @@ func TestNudgesWithoutRoomForAMarkBringASweep(t *testing.T) {
 		re.Nudge(chat.Commit{ChatID: fmt.Sprint("chat_", i)})
 	}
 	if n := re.Stats().Dropped; n != 0 {
-		t.Fatalf("%d nudges are dropped", n)
+		t.Fatalf("%d nudges are dropped, expected none yet", n)
 	}
 	id := r.group()
 	re.Nudge(r.commits[len(r.commits)-1])
 	if n := re.Stats().Dropped; n != 1 {
-		t.Fatalf("%d nudges are dropped", n)
+		t.Fatalf("%d nudges are dropped, expected the last one", n)
 	}
-	re.inbox.dequeue(1 << 20) // it would take long to ask for them all
+	re.inbox.dequeue(1 << 20) // reading all these chats would be slow
 	before := len(r.log)
 	r.must(re.pass(r.ctx)) // no time has passed
 	if len(r.log) != before+2 || r.log[before].GetChatId() != id {
-		t.Fatalf("%d records came", len(r.log)-before)
+		t.Fatalf("%d new records, expected the 2 of %s", len(r.log)-before, id)
 	}
 }
 
-// What nudges hold in memory is bounded in bytes, too.
+// Nudges in memory are bounded in bytes too.
 func TestNudgesOfLargeMessages(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
@@ -95,15 +96,15 @@ func TestNudgesOfLargeMessages(t *testing.T) {
 		kept += len(w.commits)
 	}
 	if kept == 0 || kept > 32 || len(re.inbox.order) != 100 || re.Stats().Dropped != 0 {
-		t.Fatalf("%d of a megabyte each are kept, of %d chats", kept, len(re.inbox.order))
+		t.Fatalf("%d events of 1 MiB are kept for %d chats, expected 1 to 32 for 100", kept, len(re.inbox.order))
 	}
 	re.inbox.dequeue(1 << 20)
 	if re.inbox.bytes != 0 || re.inbox.events != 0 {
-		t.Fatalf("%d bytes of %d events are left of nothing", re.inbox.bytes, re.inbox.events)
+		t.Fatalf("the empty inbox counts %d bytes and %d events, expected 0", re.inbox.bytes, re.inbox.events)
 	}
 }
 
-// A regular sweep leaves to nudges what they tell of, and reads it not twice.
+// A regular sweep leaves to nudges the events that they bring, and does not read them again.
 func TestSweepLeavesNudgesTheirChats(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -117,12 +118,13 @@ func TestSweepLeavesNudgesTheirChats(t *testing.T) {
 	r.now = r.now.Add(3 * time.Second)
 	r.must(re.Cycle(r.ctx))
 	if reads.rows != 0 || len(r.log) != 3 || re.Stats().Backlog != 1 {
-		t.Fatalf("%d events were read, %d records, %+v", reads.rows, len(r.log), re.Stats())
+		t.Fatalf("%d events were read, expected none; %d records, expected 3; %+v, expected a backlog of 1", reads.rows,
+			len(r.log), re.Stats())
 	}
 }
 
-// The oldest row that is not published is as old as it is: while a nudge waits, while its
-// transaction hangs or has failed, and not a moment longer.
+// The age of the oldest unpublished row is right while a nudge waits, while its transaction
+// hangs or has failed, and zero as soon as it is published.
 func TestAgeOfTheOldestRow(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -147,7 +149,7 @@ func TestAgeOfTheOldestRow(t *testing.T) {
 		return context.DeadlineExceeded
 	}
 	if err := re.Cycle(r.ctx); err == nil {
-		t.Fatal("published")
+		t.Fatal("the cycle succeeded, expected the publisher's error")
 	}
 	r.now = r.now.Add(500 * time.Millisecond)
 	want("after a failure", time.Second)

@@ -37,11 +37,10 @@ func (r *fixture) heads() map[string]int64 {
 	return heads
 }
 
-// readLog reads the committed records of all event topics from a position on until it
-// has met as many different events of the rig's chats as there are, and returns how
-// many records that took. It fails if a record shows an event that the store does not
-// have, stands in another partition than its chat's, or a first occurrence comes out of
-// order.
+// readLog reads the committed records of all event topics from a position on until it has
+// seen as many different events of the fixture's chats as there are, and returns the number
+// of records read. It fails if a record has an event that the store does not have, if a record
+// is in another partition than its chat's, or if first occurrences are out of order.
 func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int) {
 	r.t.Helper()
 	want, heads := r.events(), r.heads()
@@ -61,10 +60,10 @@ func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int
 		records++
 		id, v := e.GetChatId(), e.GetMetadata().GetVersion()
 		if p := event.Partition(id, int(kafka.Partitions(rec.Topic))); int(rec.Partition) != p || id != string(rec.Key) {
-			r.t.Fatalf("partition %d, not %d", rec.Partition, p)
+			r.t.Fatalf("the record of %s is in partition %d, expected %d", id, rec.Partition, p)
 		}
 		if v > heads[id] || e.GetMetadata().GetGeneration() != "g1" {
-			r.t.Fatalf("%s: version %d of %d is in the log", id, v, heads[id])
+			r.t.Fatalf("%s: version %d is in the log, the store has up to %d", id, v, heads[id])
 		}
 		if seen[id] == nil {
 			seen[id] = map[int64]bool{}
@@ -73,7 +72,7 @@ func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int
 			return false // a repetition, which readers drop by generation, chat and version
 		}
 		if at := (place{rec.Topic, id}); v < last[at] {
-			r.t.Fatalf("%s: version %d appears first after %d", id, v, last[at])
+			r.t.Fatalf("%s: version %d appears for the first time after version %d", id, v, last[at])
 		} else {
 			last[at] = v
 		}
@@ -84,7 +83,7 @@ func (r *fixture) readLog(b *kafkatest.Broker, from kafkatest.Mark) (records int
 	return records
 }
 
-// Relays of different slots each publish their shards, whatever they are told.
+// Relays of different slots each publish their own shards only, whatever nudges they get.
 func TestShardsAreDisjoint(t *testing.T) {
 	r := newFixture(t)
 	var even, odd []int
@@ -113,7 +112,7 @@ func TestShardsAreDisjoint(t *testing.T) {
 	}
 	r.must(relays[0].Cycle(r.ctx))
 	if len(r.log) != of[0] {
-		t.Fatalf("%d events from one slot, which has %d", len(r.log), of[0])
+		t.Fatalf("%d events from the first slot, expected %d", len(r.log), of[0])
 	}
 	want := [2]int{}
 	for _, c := range r.commits {
@@ -122,7 +121,7 @@ func TestShardsAreDisjoint(t *testing.T) {
 	}
 	for i, re := range relays {
 		if n := re.inbox.events; n != want[i] {
-			t.Fatalf("%d events wait, not %d", n, want[i])
+			t.Fatalf("%d events wait in the inbox, expected %d", n, want[i])
 		}
 	}
 	for _, re := range relays {
@@ -130,9 +129,10 @@ func TestShardsAreDisjoint(t *testing.T) {
 	}
 	r.check(true)
 	if s := set.Stats(); s.Published != int64(len(r.log)) || len(r.log) != of[0]+of[1] {
-		t.Fatalf("%+v, %d records, %v", s, len(r.log), of)
+		t.Fatalf("%+v and %d records, expected %d of each", s, len(r.log), of[0]+of[1])
 	}
-	if _, err := New(Config{Store: r.store, Serde: r.serde, Publish: relays[0].cfg.Publish, Clock: time.Now, Logger: discard, Shards: []int{64}}); err == nil {
-		t.Fatal("shard 64 was accepted")
+	if _, err := New(Config{Store: r.store, Serde: r.serde, Publish: relays[0].cfg.Publish, Clock: time.Now,
+		Logger: discard, Shards: []int{72}}); err == nil {
+		t.Fatal("shard 72 was accepted, expected an error: the last is 71")
 	}
 }

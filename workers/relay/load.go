@@ -101,7 +101,7 @@ func (r *Relay) batchSize(rows []table.Outbox) int {
 
 // retriable returns the error unless it is that of an unpublishable row.
 func retriable(err error) error {
-	if errors.Is(err, errPoison) {
+	if errors.Is(err, ErrPoison) {
 		return nil
 	}
 	return err
@@ -171,14 +171,17 @@ func (r *Relay) rows(ctx context.Context, chatID string) (rows chatRows, err err
 func read(row store.Row) (table.Outbox, error) {
 	o, err := outbox.Read(row)
 	if err != nil {
-		return o, fmt.Errorf("%w: %w", errPoison, err)
+		return o, fmt.Errorf("%w: %w", ErrPoison, err)
 	}
 	return o, nil
 }
 
-// load reads the events of consecutive rows. With errPoison it returns the plans of the rows
+// load reads the events of consecutive rows. With ErrPoison it returns the plans of the rows
 // before the one that cannot be published.
 func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
+	if r.cfg.Load != nil {
+		return r.loadRecords(ctx, rows)
+	}
 	end := rows[len(rows)-1]
 	q := store.Query{
 		Table: store.Events, PK: end.ChatID, Consistency: store.Strong,
@@ -202,6 +205,21 @@ func (r *Relay) load(ctx context.Context, rows []table.Outbox) ([]plan, error) {
 	return plans, nil
 }
 
+// loadRecords is load of streams whose records others make.
+func (r *Relay) loadRecords(ctx context.Context, rows []table.Outbox) ([]plan, error) {
+	lists, err := r.cfg.Load(ctx, rows)
+	plans := make([]plan, 0, len(lists))
+	for i, records := range lists {
+		row := rows[i]
+		p := plan{key: row.Key(), chatID: row.ChatID, last: row.FirstVersion + row.Count - 1, stored: true, records: records}
+		for _, rec := range records {
+			p.size += len(rec.Value)
+		}
+		plans = append(plans, p)
+	}
+	return plans, err
+}
+
 // planFrom makes the plan of an outbox row from the rows of its events.
 func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, error) {
 	var events []event.Event
@@ -213,16 +231,16 @@ func (r *Relay) planFrom(row table.Outbox, found map[string]store.Row) (plan, er
 		}
 		stored, err := table.EventFrom(er)
 		if err != nil {
-			return plan{}, fmt.Errorf("%w: %w", errPoison, err)
+			return plan{}, fmt.Errorf("%w: %w", ErrPoison, err)
 		}
 		e, err := event.Unmarshal(stored.Type, stored.Payload)
 		if err != nil {
-			return plan{}, fmt.Errorf("%w: %w", errPoison, err)
+			return plan{}, fmt.Errorf("%w: %w", ErrPoison, err)
 		}
 		events, payloads = append(events, e), append(payloads, stored.Payload)
 	}
 	if int64(len(events)) != row.Count {
-		return plan{}, fmt.Errorf("%w: %d of %d events exist", errPoison, len(events), row.Count)
+		return plan{}, fmt.Errorf("%w: %d of %d events exist", ErrPoison, len(events), row.Count)
 	}
 	p, err := r.planOf(row.Key(), row.ChatID, events, payloads)
 	p.stored = true

@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
@@ -40,65 +41,57 @@ func imageOf(t *testing.T, dir string) image {
 		im[rel], err = os.ReadFile(path)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return im
 }
 
 func (im image) write(t *testing.T) (dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp(t.TempDir(), "log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir = t.TempDir()
 	for name, b := range im {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testkit.Must(t, os.WriteFile(path, b, 0o600))
 	}
 	return dir
 }
 
-// lose is what a power loss leaves of files: everything up to the last sync, and of
-// what was written after it some, none, or as many zeros.
+// lose returns what a power loss leaves of files: everything up to the last sync, and of what
+// was written after it some, none, or as many zeros.
 func (im image) lose(now image, rng *rand.Rand) image {
-	left := image{}
+	remaining := image{}
 	for name, b := range now {
-		synced, known := im[name]
+		synced, exists := im[name]
 		switch {
-		case !known && rng.IntN(2) == 0:
+		case !exists && rng.IntN(2) == 0:
 		case strings.HasSuffix(name, ".json") || !bytes.HasPrefix(b, synced): // synced and renamed, which is done or not
-			left[name] = b
-			if known && rng.IntN(2) == 0 {
-				left[name] = synced
+			remaining[name] = b
+			if exists && rng.IntN(2) == 0 {
+				remaining[name] = synced
 			}
 		default:
 			keep := len(synced)
 			if rng.IntN(2) == 0 {
 				keep += rng.IntN(len(b) - len(synced) + 1)
 			}
-			left[name] = append([]byte(nil), b[:keep]...)
+			remaining[name] = append([]byte(nil), b[:keep]...)
 			if rng.IntN(4) == 0 {
-				left[name] = append(left[name], make([]byte, len(b)-keep)...)
+				remaining[name] = append(remaining[name], make([]byte, len(b)-keep)...)
 			}
 		}
 	}
-	return left
+	return remaining
 }
 
 var errKilled = errors.New("the process is dead")
 
-// A step is a place at which a process can end; it has a name of what was done last.
+// A step is a place at which a process can end, named after what was done last.
 var steps = []string{
-	"nothing", "commit", "produce", "part of a transaction", "transaction", "before the sync", "sync", "half of the deletion", "deletion",
+	"nothing", "commit", "produce", "part of a transaction", "transaction", "before the sync", "sync",
+	"half of the deletion", "deletion",
 }
 
-// life is one process: a broker, a relay and a consumer, that may end at a step.
+// life is one process with a broker, a relay and a consumer. It may end at a step.
 type life struct {
 	r      *fixture
 	dir    string
@@ -196,15 +189,15 @@ func (r *fixture) live(dir string, disk image, dieAt string) *life {
 	return l
 }
 
-// end ends the process without warning and returns the directory of the next. The
-// files are as the system has them, or, after a power loss, as the disk has.
+// end ends the process without warning and returns the directory of the next one. Its files
+// are as the system has them or, after a power loss, as the disk has them.
 func (l *life) end(powerLoss bool, rng *rand.Rand) (dir string, disk image) {
 	now := imageOf(l.r.t, l.dir)
 	if powerLoss {
 		now = l.disk.lose(now, rng)
 		l.disk = now // that much survived
 	}
-	l.client.Close() // what it says now is not in the copy
+	l.client.Close() // what it writes now is not in the copy
 	l.broker.Close()
 	l.r.must(os.RemoveAll(l.dir))
 	return now.write(l.r.t), l.disk
@@ -212,14 +205,14 @@ func (l *life) end(powerLoss bool, rng *rand.Rand) (dir string, disk image) {
 
 const lossGroup = "loss"
 
-// consumer is a group that remembers what it has handled, over all processes.
+// consumer is a group that records what it has handled, across all processes.
 type consumer struct {
 	r    *fixture
 	mu   sync.Mutex
 	seen map[string]bool
 }
 
-// consume lets the group read until it has handled what is enough.
+// consume runs the group until it has handled enough.
 func (c *consumer) consume(addr string, enough func(seen int) bool) {
 	c.r.t.Helper()
 	ctx, cancel := context.WithTimeout(c.r.ctx, time.Minute)
@@ -244,12 +237,12 @@ func (c *consumer) consume(addr string, enough func(seen int) bool) {
 	})
 	c.r.must(err)
 	if err := e.Run(ctx); !errors.Is(err, context.Canceled) {
-		c.r.t.Fatalf("%d events were handled: %v", len(c.seen), err)
+		c.r.t.Fatalf("the consumer ended with %v after %d events, expected context.Canceled after enough", err, len(c.seen))
 	}
 }
 
-// some consumes at least one and at most all of the events that a process has
-// published and that were not seen before.
+// some consumes at least one and at most all of the unseen events that a process has
+// published.
 func (c *consumer) some(l *life, rng *rand.Rand) {
 	c.r.t.Helper()
 	unseen := 0
@@ -269,20 +262,17 @@ func eventName(e event.Event) string {
 	return fmt.Sprint(md.GetGeneration(), "/", e.GetChatId(), "/", md.GetVersion())
 }
 
-// Processes end at every step between commit, produce, sync and delete, killed or
-// by a loss of power that takes with it what was not synced. Every committed event
-// is in the log, first occurrences in order, and reaches a consumer whose commits
-// may have survived the records that they are about (K-072, K-074).
+// Processes end at every step between commit, produce, sync and delete, killed or by a loss
+// of power that loses what was not synced. Every committed event is in the log, first
+// occurrences in order, and reaches a consumer whose commits may have survived the records
+// that they cover (K-072, K-074).
 // PARLEY_KILLS sets the number of ends.
 func TestEndsAtEveryStep(t *testing.T) {
 	ends := 6 * len(steps)
 	if s := os.Getenv("PARLEY_KILLS"); s != "" {
-		var err error
-		if ends, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
+		ends = testkit.Value(strconv.Atoi(s))(t)
 	}
-	// What a disk loses is modelled here, so the files need none.
+	// What a disk loses is modelled, so the files need no disk.
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		t.Setenv("TMPDIR", "/dev/shm")
 	}
@@ -297,11 +287,11 @@ func TestEndsAtEveryStep(t *testing.T) {
 		l := r.live(dir, disk, step)
 		for range 1 + rng.IntN(20) {
 			r.send(ids[rng.IntN(len(ids))])
-			if rng.IntN(4) > 0 { // else a nudge that is lost
+			if rng.IntN(4) > 0 { // otherwise the nudge is lost
 				l.relay.Nudge(r.commits[len(r.commits)-1])
 			}
 		}
-		// What a healthy relay does before the step, some of which a consumer reads.
+		// A healthy relay works before the step, and a consumer reads some of its records.
 		l.dieAt = ""
 		for range rng.IntN(3) {
 			r.must(l.relay.Cycle(r.ctx))
@@ -326,9 +316,9 @@ func TestEndsAtEveryStep(t *testing.T) {
 			}
 		}
 		if !l.dead.Load() {
-			t.Fatalf("end %d did not come to the step %q", n, step)
+			t.Fatalf("end %d did not reach the step %q", n, step)
 		}
-		if rng.IntN(2) == 0 { // what was published last was read, and perhaps not synced
+		if rng.IntN(2) == 0 { // it may read records that are not synced yet
 			c.some(l, rng)
 		}
 		if powerLoss {

@@ -36,7 +36,8 @@ func (r *Relay) recordOutages(err error) bool {
 		o.wait = min(max(2*o.wait, firstOutage), maxOutage)
 		o.until = r.cfg.Clock().Add(o.wait)
 		r.outages[p] = o
-		r.cfg.Logger.Warn("relay: a partition refuses records; its chats wait", "topic", p.Topic, "partition", p.ID, "retry_after", o.wait, "error", refused.Err)
+		r.cfg.Logger.Warn("relay: a partition refuses records; its chats wait", "topic", p.Topic, "partition", p.ID,
+			"retry_after", o.wait, "error", refused.Err)
 	}
 	r.unavailable.Store(int64(len(r.outages)))
 	return true
@@ -85,7 +86,8 @@ func (r *Relay) isDeferred(chatID string) bool {
 func (r *Relay) hasOutage(chatID string) bool {
 	now := r.cfg.Clock()
 	for p, o := range r.outages {
-		if now.Before(o.until) && r.route.leadsTo(chatID, p) {
+		// Events of other streams may go to any partition of theirs.
+		if now.Before(o.until) && (r.cfg.Load != nil || r.route.leadsTo(chatID, p)) {
 			return true
 		}
 	}

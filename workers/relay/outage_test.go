@@ -11,15 +11,16 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// One partition takes nothing: the chats in it wait, in order, and all others go on in
-// the same cycle. Once it takes records again, nothing is missing.
+// One partition is unavailable: its chats wait, in order, and all others continue in the
+// same cycle. Once it is available again, nothing is missing.
 func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
 	r := newFixture(t)
 	var ids []string
 	for range 20 {
 		ids = append(ids, r.group())
 	}
-	down := kafka.Partition{Topic: kafka.MessagesPersisted, ID: int32(event.Partition(ids[0], int(kafka.Partitions(kafka.MessagesPersisted))))}
+	down := kafka.Partition{Topic: kafka.MessagesPersisted,
+		ID: int32(event.Partition(ids[0], int(kafka.Partitions(kafka.MessagesPersisted))))}
 	re := r.relay()
 	attempts, broken := 0, true
 	publish := re.cfg.Publish
@@ -32,7 +33,7 @@ func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
 		}
 		return publish(ctx, records)
 	}
-	r.rest(re) // their creation is no message
+	r.rest(re) // publishes the creations, which are no messages
 	for _, id := range ids {
 		r.send(id)
 		r.send(id)
@@ -51,38 +52,38 @@ func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
 	for _, id := range ids {
 		switch out := event.Partition(id, int(kafka.Partitions(down.Topic))) == int(down.ID); {
 		case out && seen[id] != 2:
-			t.Fatalf("%s: version %d is published, though its partition takes nothing", id, seen[id])
+			t.Fatalf("%s: published up to version %d, expected 2: its partition is unavailable", id, seen[id])
 		case out:
 			waiting++
 		case seen[id] != 4:
-			t.Fatalf("%s: published up to %d of 4", id, seen[id])
+			t.Fatalf("%s: published up to version %d, expected 4", id, seen[id])
 		}
 	}
 	if waiting == 0 || attempts != 1 {
-		t.Fatalf("%d chats wait after %d attempts", waiting, attempts)
+		t.Fatalf("%d chats wait, expected some; %d attempts, expected 1", waiting, attempts)
 	}
 	if n := re.Stats().Unavailable; n != 1 {
-		t.Fatalf("%d partitions are unavailable by the metric", n)
+		t.Fatalf("the metric has %d unavailable partitions, expected 1", n)
 	}
-	// It is tried again after 2, 4, 8 … seconds, not in every cycle.
+	// It is retried after 2, 4, 8 … seconds, not in every cycle.
 	for range 30 {
 		r.now = r.now.Add(time.Second)
 		r.must(re.Cycle(r.ctx))
 	}
 	if attempts < 3 || attempts > 6 {
-		t.Fatalf("%d attempts in 30 s", attempts)
+		t.Fatalf("%d attempts in 30 s, expected 3 to 6", attempts)
 	}
 	broken = false
 	r.now = r.now.Add(time.Minute)
 	r.rest(re)
 	r.check(true)
 	if n := re.Stats().Unavailable; n != 0 {
-		t.Fatalf("%d partitions are unavailable by the metric", n)
+		t.Fatalf("the metric has %d unavailable partitions, expected 0", n)
 	}
 }
 
-// The time of a partition comes in the middle of a pass over a backlog of several
-// transactions, of which the first was refused: the later ones must not go before it.
+// A partition becomes available in the middle of a pass over several transactions, of which
+// the first was refused: the later ones must not overtake it.
 func TestOutageThatEndsInTheMiddle(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -91,7 +92,8 @@ func TestOutageThatEndsInTheMiddle(t *testing.T) {
 	for range 30 { // MaxBatch is 7
 		r.send(id)
 	}
-	down := kafka.Partition{Topic: kafka.MessagesPersisted, ID: int32(event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))))}
+	down := kafka.Partition{Topic: kafka.MessagesPersisted,
+		ID: int32(event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))))}
 	publish, n := re.cfg.Publish, 0
 	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
 		if n++; n == 1 {
@@ -107,8 +109,8 @@ func TestOutageThatEndsInTheMiddle(t *testing.T) {
 	r.check(true)
 }
 
-// An operator's row for events that were published already is published as a repetition
-// and deleted; it does not stay as a backlog.
+// An operator's row for events that are already published is published again and deleted.
+// It does not stay in the backlog.
 func TestRowOfPublishedEvents(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -121,6 +123,6 @@ func TestRowOfPublishedEvents(t *testing.T) {
 	r.rest(re)
 	r.check(true)
 	if len(r.log) != n+2 {
-		t.Fatalf("%d events were published again, not 2", len(r.log)-n)
+		t.Fatalf("%d events were published again, expected 2", len(r.log)-n)
 	}
 }

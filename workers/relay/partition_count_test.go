@@ -34,19 +34,20 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// K-045: somebody adds partitions to a topic while the relay runs. Nothing more is
-// published there, and operators are told once; topics with their declared numbers go on.
-// When the topic is as declared again, it is told, and the refusal ends.
+// K-045: somebody adds partitions to a topic while the relay runs. Nothing more is published
+// there, and an error is logged once; topics with their declared numbers continue. When the
+// topic has its declared number again, that is logged, and publishing resumes.
 func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	b := kafkatest.Embedded(t)
 	r := newFixture(t)
 	var log lockedBuffer
-	w := partitioncount.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)), func() versions.State { return versions.State{} }, b.Embedded.Options()...)
+	w := partitioncount.New(b.Addr, slog.New(slog.NewTextHandler(&log, nil)),
+		func() versions.State { return versions.State{} }, b.Embedded.Options()...)
 	re := r.onKafka(b, "counted", func(c *Config, _ *kafka.Client) { c.Publish = w.Guard(c.Publish) })
 	cycle := func() {
 		t.Helper()
 		for range 5 {
-			r.now = r.now.Add(2 * time.Minute) // what was left out is due again
+			r.now = r.now.Add(2 * time.Minute) // what was skipped is due again
 			r.must(re.Cycle(r.ctx))
 		}
 	}
@@ -55,7 +56,7 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	r.must(w.Check(r.ctx))
 	cycle()
 	if re.Stats().Published != 3 || w.Repartitioned() != 0 { // chats.created, memberships.changed, messages.persisted
-		t.Fatalf("%+v, %d odd", re.Stats(), w.Repartitioned())
+		t.Fatalf("%+v and %d repartitioned topics, expected 3 published and none", re.Stats(), w.Repartitioned())
 	}
 	c, err := kafka.NewProducer(b.Addr)
 	r.must(err)
@@ -81,13 +82,14 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	r.group()
 	cycle()
 	if got := re.Stats(); got.Published != 5 || got.Unavailable != 1 || ends() != before {
-		t.Errorf("%+v; the topic grew by %d", got, ends()-before)
+		t.Errorf("%+v, expected 5 published and 1 unavailable; the topic grew by %d, expected 0", got, ends()-before)
 	}
 	if w.Repartitioned() != 1 || strings.Count(log.String(), "level=ERROR") != 1 ||
-		!strings.Contains(log.String(), "another number of partitions") || !strings.Contains(log.String(), "topic=messages.persisted partitions=65 declared=64") {
-		t.Errorf("%d odd: %s", w.Repartitioned(), log.String())
+		!strings.Contains(log.String(), "another number of partitions") ||
+		!strings.Contains(log.String(), "topic=messages.persisted partitions=65 declared=64") {
+		t.Errorf("%d repartitioned topics, expected 1, logged once as an error: %s", w.Repartitioned(), log.String())
 	}
-	// It is deleted and made again as declared.
+	// It is deleted and created again as declared.
 	if _, err := admin.DeleteTopics(r.ctx, kafka.MessagesPersisted); err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +98,6 @@ func TestPartitionsAreAddedMeanwhile(t *testing.T) {
 	}
 	r.must(w.Check(r.ctx))
 	if w.Repartitioned() != 0 || strings.Count(log.String(), "its declared number of partitions again") != 1 {
-		t.Errorf("%d odd: %s", w.Repartitioned(), log.String())
+		t.Errorf("%d repartitioned topics, expected 0, logged once: %s", w.Repartitioned(), log.String())
 	}
 }

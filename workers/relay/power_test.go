@@ -14,12 +14,13 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-// The embedded engine shows what was written before it is on the disk, and a relay's
-// sweep or query may find it there. It must not be on Kafka before it is: after a loss of
-// power the store would commit another event under the same version. So whenever the
-// power fails, the store has all that was published until then (K-068).
+// The embedded engine returns writes before they are on the disk, and a relay's sweep or query
+// may find them. They must not be on Kafka earlier than on the disk: after a loss of power the
+// store would commit another event under the same version. So whenever the power fails, the
+// store has everything that was published until then (K-068).
 func TestNothingIsPublishedThatAPowerLossTakes(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { powerLoss(t, rand.New(rand.NewPCG(seed, 3)), seed%2 == 0) })
@@ -37,16 +38,14 @@ func (p *published) snapshot() []event.Event {
 	return p.events[:len(p.events):len(p.events)]
 }
 
-// powerLoss sends messages on a slow disk while a relay sweeps all the time, with nudges
-// or without, and pulls the plug ten times.
+// powerLoss sends messages on a slow disk while a relay sweeps continuously, with nudges or
+// without, and cuts the power ten times.
 func powerLoss(t *testing.T, rng *rand.Rand, nudges bool) {
-	disk := embeddedtest.NewDisk(func() { time.Sleep(2 * time.Millisecond) })
+	disk := embeddedtest.NewDisk(func() { time.Sleep(2 * time.Millisecond) }) // a slow disk, in real time
 	s := disk.Open(t, time.Now)
 	var log published
 	serde, err := newSerde()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	re, err := New(Config{
 		Store: s, Serde: serde, Clock: time.Now, Logger: discard, Sweep: time.Microsecond,
 		Publish: func(_ context.Context, records []*kafka.Record) error {
@@ -62,9 +61,7 @@ func powerLoss(t *testing.T, rng *rand.Rand, nudges bool) {
 			return nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	chats, err := chat.New(t.Context(), chat.Config{
 		Store: s, Clock: time.Now, Generation: "g1", Producer: "p1",
 		Committed: func(c chat.Commit) {
@@ -73,20 +70,14 @@ func powerLoss(t *testing.T, rng *rand.Rand, nudges bool) {
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var ids []string
 	for _, u := range []string{"alice", "bob"} {
-		if err := chats.EnsureUser(t.Context(), u); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, chats.EnsureUser(t.Context(), u))
 	}
 	for range 4 {
 		c, err := chats.CreateGroup(t.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ids = append(ids, c.ChatID)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -100,36 +91,36 @@ func powerLoss(t *testing.T, rng *rand.Rand, nudges bool) {
 		})
 	}
 	for range 10 {
-		time.Sleep(time.Duration(1+rng.IntN(20)) * time.Millisecond)
+		time.Sleep(time.Duration(1+rng.IntN(20)) * time.Millisecond) // the power fails at any moment of the load
 		before := log.snapshot()
 		check(t, disk.PowerLoss(rng), before)
 	}
 	stop()
 	running.Wait()
 	if n := len(log.events); n < 20 {
-		t.Fatalf("%d events were published, too few to show anything", n)
+		t.Fatalf("%d events were published, expected at least 20: fewer prove nothing", n)
 	}
 }
 
-// check demands that a disk has the events.
+// check fails unless a disk has the events.
 func check(t *testing.T, disk *embeddedtest.Disk, events []event.Event) {
 	t.Helper()
 	s := disk.Open(t, time.Now)
 	for _, e := range events {
 		key := table.EventKey(e.GetChatId(), e.GetMetadata().GetVersion())
 		it, err := s.Get(t.Context(), key, store.Strong)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if it == nil {
-			t.Fatalf("version %d of %s is published, and a loss of power took it from the store", e.GetMetadata().GetVersion(), e.GetChatId())
+			t.Fatalf("version %d of %s is published, but the store does not have it after a loss of power",
+				e.GetMetadata().GetVersion(),
+				e.GetChatId())
 		}
 		row, err := table.EventFrom(store.Row{Key: key, Item: it})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if id := e.GetMetadata().GetEventId(); row.EventID != id {
-			t.Fatalf("version %d of %s is event %s, published was %s", e.GetMetadata().GetVersion(), e.GetChatId(), row.EventID, id)
+			t.Fatalf("version %d of %s is event %s, expected the published %s", e.GetMetadata().GetVersion(), e.GetChatId(),
+				row.EventID,
+				id)
 		}
 	}
 }

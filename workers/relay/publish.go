@@ -15,9 +15,9 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// errPoison is the error of a row that cannot be published, now or later. The row blocks its
+// ErrPoison is the error of a row that cannot be published, now or later. The row blocks its
 // chat, and no other.
-var errPoison = errors.New("relay: row cannot be published")
+var ErrPoison = errors.New("relay: row cannot be published")
 
 // plan is one outbox row with its records.
 type plan struct {
@@ -73,7 +73,7 @@ func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query
 		case !cached || from != last+1:
 			return nil, true
 		}
-		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events, nil)
+		p, err := r.planOf(c.Outbox.Key, w.chatID, c.Events, c.Payloads)
 		if err != nil {
 			r.block(ctx, c.Outbox.Key, w.chatID, err)
 			return plans, false
@@ -84,27 +84,29 @@ func (r *Relay) plansOf(ctx context.Context, w *chatNudges) (plans []plan, query
 	return plans, w.queryOutbox
 }
 
-// planOf makes the plan of consecutive events. payloads are the encoded events, or nil.
+// planOf makes the plan of consecutive events. payloads are the encoded events as the store
+// has them, one for each, which are published byte for byte; without them, as in nudges of
+// another process, events are encoded again.
 func (r *Relay) planOf(key store.Key, chatID string, events []event.Event, payloads [][]byte) (plan, error) {
 	p := plan{key: key, chatID: chatID}
 	for i, e := range events {
 		md := e.GetMetadata()
 		spec := event.SpecOf(e)
 		if spec.Type == "" || chatID == "" {
-			return p, fmt.Errorf("%w: event %s is not in the catalogue", errPoison, md.GetEventId())
+			return p, fmt.Errorf("%w: event %s is not in the catalogue", ErrPoison, md.GetEventId())
 		}
 		var value []byte
 		var err error
-		if payloads != nil {
+		if len(payloads) == len(events) {
 			value, err = r.cfg.Serde.Frame(spec.Type, payloads[i])
 		} else {
 			value, err = r.cfg.Serde.Encode(e)
 		}
 		if err != nil {
-			return p, fmt.Errorf("%w: %w", errPoison, err)
+			return p, fmt.Errorf("%w: %w", ErrPoison, err)
 		}
 		if len(value) > kafka.MaxEvent {
-			return p, fmt.Errorf("%w: event %s has %d bytes", errPoison, md.GetEventId(), len(value))
+			return p, fmt.Errorf("%w: event %s has %d bytes", ErrPoison, md.GetEventId(), len(value))
 		}
 		to := r.route.state.Place(spec.Topic, chatID)
 		p.frozen = p.frozen || r.route.state.Frozen(spec.Topic)
@@ -138,7 +140,8 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 	plans = r.publishable(plans)
 	for len(plans) > 0 {
 		n, size, records := 0, 0, []*kafka.Record(nil)
-		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch && size+plans[n].size <= maxTransaction) {
+		for n < len(plans) && (n == 0 || len(records)+len(plans[n].records) <= r.cfg.MaxBatch &&
+			size+plans[n].size <= maxTransaction) {
 			records = append(records, plans[n].records...)
 			size += plans[n].size
 			n++
@@ -263,7 +266,8 @@ func (r *Relay) quarantine(ctx context.Context, key store.Key, chatID string, wh
 		clear(r.logged)
 	}
 	r.logged[key] = now
-	r.cfg.Logger.Error("relay: an outbox row is quarantined; its chat waits for it", "chat_id", chatID, "shard", key.PK, "row", key.SK, "error", why)
+	r.cfg.Logger.Error("relay: an outbox row is quarantined; its chat waits for it", "chat_id", chatID, "shard", key.PK,
+		"row", key.SK, "error", why)
 	reason := why.Error()
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")

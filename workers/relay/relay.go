@@ -15,6 +15,9 @@
 // the outbox. A sweep of all shards finds what nudges missed. A cycle publishes whole plans
 // in Kafka transactions.
 //
+// A relay publishes the events of chats, or other streams of rows whose records its owner
+// makes (Config.Load): everything but the records is the same for both.
+//
 // A row that cannot be published, because it or its events cannot be read, is quarantined:
 // the reason is recorded on the row and logged, its chat waits, and other chats do not. A
 // partition that refuses records is left out for a while together with its chats; other
@@ -46,6 +49,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/wait"
 )
 
@@ -53,6 +57,11 @@ import (
 type Config struct {
 	Store store.Store
 	Serde *event.Serde
+	// Load, if given, makes the records that rows of a stream announce, in place of the events
+	// of chats: a list for each of the rows, which are consecutive. An error that wraps
+	// ErrPoison says that the row behind those of the lists can never be published. Such
+	// streams are told of by Wake, go to no topic that is migrated, and need no Serde.
+	Load func(ctx context.Context, rows []table.Outbox) ([][]*kafka.Record, error)
 	// Publish publishes records in one transaction.
 	Publish func(ctx context.Context, records []*kafka.Record) error
 	// Flush returns when everything that was published is durable. May be nil where an
@@ -77,25 +86,35 @@ type Config struct {
 	Report func(ctx context.Context, revision int64) error
 	Clock  func() time.Time
 	Logger *slog.Logger
-	// Shards of the outbox that this relay publishes; nil: all. No other relay may publish
+	// Shards of the outbox that this relay publishes; nil: all of chats. No other relay may publish
 	// them at the same time: package slot assigns them.
 	Shards []int
 
 	Sweep      time.Duration // 2 s
 	FlushEvery time.Duration // least time between two calls of Flush; 1 s
-	MaxBatch   int           // records of one transaction; 2,000
-	MaxNudges  int           // events in memory; more are read from the outbox; 8,192
+	// FlushWithin is how long fewer than 500 published rows may wait for Flush, and then for
+	// their deletion; FlushEvery. After a crash they are published again.
+	FlushWithin time.Duration
+	// Awaited reports whether anybody waits for events; nil: always. While nobody does, they
+	// are collected for up to a second.
+	Awaited   func() bool
+	MaxBatch  int // records of one transaction; 2,000
+	MaxNudges int // events in memory; more are read from the outbox; 8,192
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Store == nil || c.Serde == nil || c.Publish == nil || c.Clock == nil || c.Logger == nil {
-		return c, errors.New("relay: store, serde, publish, clock and logger are required")
+	if c.Store == nil || c.Serde == nil && c.Load == nil || c.Publish == nil || c.Clock == nil || c.Logger == nil {
+		return c, errors.New("relay: store, serde or load, publish, clock and logger are required")
+	}
+	if c.Awaited == nil {
+		c.Awaited = func() bool { return true }
 	}
 	if c.Flush == nil {
 		c.Flush = func(context.Context) error { return nil }
 	}
 	c.Sweep = cmp.Or(c.Sweep, 2*time.Second)
 	c.FlushEvery = cmp.Or(c.FlushEvery, time.Second)
+	c.FlushWithin = max(c.FlushEvery, c.FlushWithin)
 	c.MaxBatch = cmp.Or(c.MaxBatch, 2000)
 	c.MaxNudges = cmp.Or(c.MaxNudges, 8192)
 	return c, nil
@@ -109,7 +128,7 @@ const maxChats = 1 << 16
 type Relay struct {
 	cfg      Config
 	inbox    *inbox
-	assigned [event.Shards]bool
+	assigned [event.AllShards]bool
 
 	lastPublished map[string]int64        // last version published, by chat
 	blocked       map[string]error        // chats whose next row cannot be published, until the next sweep
@@ -129,9 +148,11 @@ type Relay struct {
 	published, failures, poisoned, dropped atomic.Int64
 	unavailable                            atomic.Int64
 	backlog                                atomic.Int64
-	oldest                                 atomic.Int64 // unix ms: of the rows that the last sweep could not publish; 0: none
-	inFlightSince                          atomic.Int64 // unix ms: of the nudges that are being published, or could not be; 0: none
-	lastProgress                           atomic.Int64 // unix ms: when a cycle or a transaction last succeeded
+	// unix ms: of the rows that the last sweep could not publish; 0: none
+	oldest atomic.Int64
+	// unix ms: of the nudges that are being published, or could not be; 0: none
+	inFlightSince atomic.Int64
+	lastProgress  atomic.Int64 // unix ms: when a cycle or a transaction last succeeded
 }
 
 // New makes a Relay. It does nothing before Run.
@@ -155,7 +176,7 @@ func New(cfg Config) (*Relay, error) {
 		r.assigned[shard] = cfg.Shards == nil
 	}
 	for _, shard := range cfg.Shards {
-		if shard < 0 || shard >= event.Shards {
+		if shard < 0 || shard >= event.AllShards {
 			return nil, fmt.Errorf("relay: there is no shard %d", shard)
 		}
 		r.assigned[shard] = true
@@ -183,7 +204,8 @@ type Stats struct {
 // Stats returns the counters.
 func (r *Relay) Stats() Stats {
 	s := Stats{
-		Published: r.published.Load(), Failures: r.failures.Load(), Poisoned: r.poisoned.Load(), Dropped: r.dropped.Load(), Backlog: r.backlog.Load(),
+		Published: r.published.Load(), Failures: r.failures.Load(), Poisoned: r.poisoned.Load(), Dropped: r.dropped.Load(),
+		Backlog:     r.backlog.Load(),
 		Unavailable: r.unavailable.Load(),
 	}
 	for _, at := range []int64{r.oldest.Load(), r.inFlightSince.Load()} {
@@ -202,6 +224,14 @@ func (r *Relay) Stats() Stats {
 // that are not assigned to this relay.
 func (r *Relay) Nudge(c chat.Commit) {
 	if r.assigned[event.Shard(c.ChatID)] && !r.inbox.add(c, r.cfg.Clock()) {
+		r.dropped.Add(1)
+	}
+}
+
+// Wake is a hint that a stream has new rows in the outbox, which are read from there. Like
+// Nudge it never waits, and ignores what is not assigned to this relay.
+func (r *Relay) Wake(stream string) {
+	if r.assigned[event.Shard(stream)] && !r.inbox.wakeUp(stream, r.cfg.Clock()) {
 		r.dropped.Add(1)
 	}
 }
@@ -256,12 +286,30 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 // Rests between transactions. A transaction of one record costs about as much as one of a
-// hundred, so under load the relay collects records for twice as long as the last
-// transaction took. A nudge that comes after the rest is published at once.
+// hundred, so the relay collects records: while chats are quiet for as long as half of the
+// events may wait, under load for twice as long as the last transaction took. A nudge that
+// comes after the rest is published at once.
 const (
-	minRest = 40 * time.Millisecond
-	maxRest = 100 * time.Millisecond
+	quietRest   = 50 * time.Millisecond
+	minRest     = 40 * time.Millisecond
+	maxRest     = 100 * time.Millisecond
+	quietEvents = 4 // a transaction with at most as many is one of quiet chats
+	// unawaitedRest is the rest while nobody waits for events: a transaction costs a server
+	// about as much as a lone send does without it.
+	unawaitedRest = time.Second
 )
+
+// rest returns how long after the start of a transaction the next one may begin.
+func (c *Config) rest(events int, took time.Duration) time.Duration {
+	if !c.Awaited() {
+		return unawaitedRest
+	}
+	least := minRest
+	if events <= quietEvents {
+		least = quietRest
+	}
+	return min(max(2*took, least), maxRest)
+}
 
 // idle waits until there is something to do.
 func (r *Relay) idle(ctx context.Context) {
@@ -294,7 +342,7 @@ func (r *Relay) untilNext() time.Duration {
 	now := r.cfg.Clock()
 	d := min(r.lastSweep.Add(r.cfg.Sweep).Sub(now), r.route.due(r.cfg).Sub(now))
 	if len(r.pendingDelete) > 0 && r.deleting == nil {
-		d = min(d, r.lastDelete.Add(r.cfg.FlushEvery).Sub(now))
+		d = min(d, r.deletionAt().Sub(now))
 	}
 	d = max(d, time.Millisecond)
 	switch chats, full := r.inbox.state(); {
@@ -336,8 +384,11 @@ func (r *Relay) pass(ctx context.Context) error {
 	if len(list) == 0 {
 		return nil
 	}
-	began := time.Now()
+	began, events := time.Now(), 0
+	for _, w := range list {
+		events += w.events()
+	}
 	err := r.publishNudges(ctx, list)
-	r.restUntil = began.Add(min(max(2*time.Since(began), minRest), maxRest))
+	r.restUntil = began.Add(r.cfg.rest(events, time.Since(began)))
 	return err
 }

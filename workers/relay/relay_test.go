@@ -18,31 +18,32 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 var discard = slog.New(slog.DiscardHandler)
 
-// rig is a store with chats, and a log in memory that relays publish to.
+// fixture is a store with chats, and a log in memory that relays publish to.
 type fixture struct {
 	t       *testing.T
 	ctx     context.Context
-	run     string // of a broker that has the chats of other runs: part of all ids
+	run     string // part of all ids; set where a broker has the chats of other runs
 	now     time.Time
-	store   *storetest.Map
+	store   *storetest.Memory
 	chats   *chat.Service
 	serde   *event.Serde
 	commits []chat.Commit
-	nudge   func(chat.Commit) // told of each; nil: nobody is
+	nudge   func(chat.Commit) // called for each commit, unless nil
 	log     []event.Event
-	room    int                          // for events of nudges; 0: much
-	fail    func() (before, after error) // of a transaction: nothing written, or written and not known
+	room    int                          // for events of nudges; 0: the default
+	fail    func() (before, after error) // of a transaction: nothing was written, or the outcome is unknown
 	stable  error
 }
 
-// newSerde makes the one Serde of all rigs: registering the schemas takes longer than
+// newSerde makes the one Serde of all fixtures: registering the schemas takes longer than
 // most of the tests.
 var newSerde = sync.OnceValues(func() (*event.Serde, error) {
-	ids, err := registry.New(storetest.NewMap(time.Now)).Events(context.Background())
+	ids, err := registry.New(storetest.NewMemory(time.Now)).Events(context.Background())
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	r := &fixture{t: t, ctx: t.Context(), now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	clock := func() time.Time { return r.now }
-	r.store = storetest.NewMap(clock)
+	r.store = storetest.NewMemory(clock)
 	serde, err := newSerde()
 	r.must(err)
 	r.serde = serde
@@ -78,9 +79,7 @@ func newFixture(t *testing.T) *fixture {
 
 func (r *fixture) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, err)
 }
 
 func (r *fixture) group() string {
@@ -99,7 +98,8 @@ func (r *fixture) send(id string) {
 func (r *fixture) relay() *Relay {
 	r.t.Helper()
 	re, err := New(Config{
-		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7, MaxNudges: r.room,
+		Store: r.store, Serde: r.serde, Clock: func() time.Time { return r.now }, Logger: discard, MaxBatch: 7,
+		MaxNudges: r.room,
 		Publish: func(_ context.Context, records []*kafka.Record) error {
 			before, after := r.fail()
 			if before != nil {
@@ -109,7 +109,7 @@ func (r *fixture) relay() *Relay {
 				e, err := r.serde.Decode(context.Background(), rec.Key, rec.Value)
 				r.must(err)
 				if want := event.Partition(e.GetChatId(), int(kafka.Partitions(rec.Topic))); int(rec.Partition) != want {
-					r.t.Fatalf("partition %d, not %d", rec.Partition, want)
+					r.t.Fatalf("the record is in partition %d, expected %d", rec.Partition, want)
 				}
 				r.log = append(r.log, e)
 			}
@@ -121,21 +121,21 @@ func (r *fixture) relay() *Relay {
 	return re
 }
 
-// check demands that the log holds every event, first occurrences in order, and
-// that the outbox is empty if it should be.
+// check fails unless the first occurrences of all events in the log are in order and, if
+// empty is set, every event is in the log and the outbox is empty.
 func (r *fixture) check(empty bool) {
 	r.t.Helper()
 	last := map[string]int64{}
 	for _, e := range r.log {
 		id, v := e.GetChatId(), e.GetMetadata().GetVersion()
 		if v > last[id]+1 {
-			r.t.Fatalf("%s: version %d follows %d", id, v, last[id])
+			r.t.Fatalf("%s: version %d follows %d, expected at most %d", id, v, last[id], last[id]+1)
 		}
 		last[id] = max(last[id], v)
 	}
 	for _, c := range r.commits {
 		if last[c.ChatID] < c.Head.Version && empty {
-			r.t.Fatalf("%s: published up to %d of %d", c.ChatID, last[c.ChatID], c.Head.Version)
+			r.t.Fatalf("%s: published up to version %d, expected %d", c.ChatID, last[c.ChatID], c.Head.Version)
 		}
 	}
 	if empty {
@@ -148,11 +148,11 @@ func (r *fixture) checkOutbox() {
 	page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
 	r.must(err)
 	if len(page.Rows) > 0 {
-		r.t.Fatalf("%d rows are left, the first %s", len(page.Rows), page.Rows[0].Key)
+		r.t.Fatalf("%d rows remain in the outbox, expected none; the first is %s", len(page.Rows), page.Rows[0].Key)
 	}
 }
 
-// rest lets a relay finish.
+// rest runs a relay until nothing is left to publish or to delete.
 func (r *fixture) rest(re *Relay) {
 	r.t.Helper()
 	for range 3 {
@@ -176,16 +176,16 @@ func TestNudgesInOrderReadNothing(t *testing.T) {
 		re.Nudge(c)
 	}
 	before := len(r.log)
-	r.must(r.store.Close()) // reading would fail
+	r.must(r.store.Close()) // reads would fail
 	for list := re.inbox.dequeue(7); len(list) > 0; list = re.inbox.dequeue(7) {
 		r.must(re.publishNudges(r.ctx, list))
 	}
 	if n := len(r.log) - before; n != 20 {
-		t.Fatalf("%d events", n)
+		t.Fatalf("%d events are published, expected 20", n)
 	}
 }
 
-func TestSweepFindsWhatNoNudgeTold(t *testing.T) {
+func TestSweepFindsEventsWithoutNudges(t *testing.T) {
 	r := newFixture(t)
 	ids := []string{r.group(), r.group()}
 	for range 30 {
@@ -195,29 +195,30 @@ func TestSweepFindsWhatNoNudgeTold(t *testing.T) {
 	r.rest(r.relay())
 	r.check(true)
 	if len(r.log) != 64 {
-		t.Fatalf("%d records for 64 events", len(r.log))
+		t.Fatalf("%d records, expected 64", len(r.log))
 	}
 }
 
+// A row goes once its records are on stable storage, and no sooner (EV67).
 func TestRowsStayUntilTheRecordsAreStable(t *testing.T) {
 	r := newFixture(t)
 	r.group()
 	re := r.relay()
 	r.stable = errors.New("the disk is busy")
 	if err := re.Cycle(r.ctx); !errors.Is(err, r.stable) {
-		t.Fatal(err)
+		t.Fatalf("the cycle returned %v, expected %v", err, r.stable)
 	}
 	page, err := r.store.Scan(r.ctx, store.Scan{Table: store.Outbox, Segments: 1})
 	r.must(err)
 	if len(page.Rows) != 2 || len(r.log) != 2 {
-		t.Fatalf("%d rows, %d records", len(page.Rows), len(r.log))
+		t.Fatalf("%d rows and %d records, expected 2 of each", len(page.Rows), len(r.log))
 	}
-	// A crash now: the next relay publishes once more.
+	// After a crash here the next relay publishes them again.
 	r.stable = nil
 	r.rest(r.relay())
 	r.check(true)
 	if len(r.log) != 4 {
-		t.Fatalf("%d records", len(r.log))
+		t.Fatalf("%d records, expected 2 events twice", len(r.log))
 	}
 }
 
@@ -238,11 +239,11 @@ func TestPoisonStopsOneChat(t *testing.T) {
 	re.Nudge(r.commits[len(r.commits)-1])
 	r.rest(re)
 	if n := re.Stats().Poisoned; n != 1 || len(r.log) != 3 {
-		t.Fatalf("%d poisoned, %d records", n, len(r.log))
+		t.Fatalf("%d rows poisoned, expected 1; %d records, expected 3", n, len(r.log))
 	}
 	for _, e := range r.log {
 		if e.GetChatId() == bad {
-			t.Fatal("an event was published ahead of the one that cannot be")
+			t.Fatal("an event was published ahead of an earlier one that cannot be published")
 		}
 	}
 	r.must(r.store.Transact(r.ctx, store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: key, Item: old}}}))
@@ -250,14 +251,14 @@ func TestPoisonStopsOneChat(t *testing.T) {
 	r.check(true)
 }
 
-// Two relays at once, which crash, lose nudges and transactions, and get them late
-// and twice: whatever happens, the log has every event, first occurrences in order.
+// Two relays run at once. They crash, lose nudges and transactions, and receive nudges late
+// and twice. In any case the log has every event, first occurrences in order (EV17).
 func TestRandomSchedules(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		r := newFixture(t)
 		r.room = 1 + rng.IntN(12)
-		down := errors.New("kafka is away")
+		down := errors.New("kafka is unavailable")
 		r.fail = func() (error, error) {
 			switch rng.IntN(8) {
 			case 0:
@@ -293,7 +294,7 @@ func TestRandomSchedules(t *testing.T) {
 				if rng.IntN(5) == 0 { // a crash
 					relays[rng.IntN(2)] = r.relay()
 				}
-			case 10, 11: // as Run does: what is published meanwhile is for the next settlement
+			case 10, 11: // as Run does: the next deletion covers what is published meanwhile
 				if err := re.pass(r.ctx); err != nil {
 					re.lastSweep = time.Time{}
 				}
@@ -316,12 +317,12 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// Each event that the log did not take is told of, and comes later (L-118, L-119, L-190).
-func TestFailuresAreTold(t *testing.T) {
+// Each event that the log refused is reported, and published later (L-118, L-119, L-190).
+func TestFailuresAreReported(t *testing.T) {
 	r := newFixture(t)
-	told := map[string]int{}
+	reported := map[string]int{}
 	relay := r.relay()
-	relay.cfg.Failed = func(eventType string) { told[eventType]++ }
+	relay.cfg.Failed = func(eventType string) { reported[eventType]++ }
 	var log strings.Builder
 	relay.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	id := r.group()
@@ -329,13 +330,14 @@ func TestFailuresAreTold(t *testing.T) {
 	down := errors.New("no broker")
 	r.fail = func() (error, error) { return down, nil }
 	if err := relay.Cycle(r.ctx); !errors.Is(err, down) {
-		t.Fatalf("cycle: %v", err)
+		t.Fatalf("the cycle returned %v, expected %v", err, down)
 	}
-	if told["ChatCreated"] != 1 || told["MembershipChanged"] == 0 || told["MessagePersisted"] != 1 {
-		t.Fatalf("told of %v", told)
+	if reported["ChatCreated"] != 1 || reported["MembershipChanged"] == 0 || reported["MessagePersisted"] != 1 {
+		t.Fatalf("reported failures by event type: %v, expected one of each of three types", reported)
 	}
-	if !strings.Contains(log.String(), "level=ERROR msg=lifecycle_event_publish_failed") || !strings.Contains(log.String(), "ChatCreated:1") {
-		t.Fatalf("the log says %s", log.String())
+	if !strings.Contains(log.String(), "level=ERROR msg=lifecycle_event_publish_failed") ||
+		!strings.Contains(log.String(), "ChatCreated:1") {
+		t.Fatalf("expected lifecycle_event_publish_failed with ChatCreated:1 at ERROR, the log has\n%s", log.String())
 	}
 	r.fail = func() (error, error) { return nil, nil }
 	relay.lastSweep = time.Time{}

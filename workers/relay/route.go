@@ -88,7 +88,7 @@ func (r *Relay) renew(ctx context.Context, revision int64) error {
 			return err
 		case err != nil:
 			if ctx.Err() != nil {
-				return nil // the relay ends
+				return nil //nolint:nilerr // the relay ends
 			}
 			if !errors.As(err, new(countedError)) {
 				r.failures.Add(1)

@@ -46,6 +46,16 @@ func (s *Set) Nudge(c chat.Commit) {
 	}
 }
 
+// Wake passes the name of a stream with new rows to the relay of its shard, if that runs here.
+// It never waits.
+func (s *Set) Wake(stream string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for r := range s.relays {
+		r.Wake(stream)
+	}
+}
+
 // Stats sums up the counters of the relays. Durations are the longest of any relay.
 func (s *Set) Stats() Stats {
 	s.mu.RLock()

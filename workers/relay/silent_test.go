@@ -23,24 +23,25 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/partitioncount"
-	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
-// outage is a broker in simulated time that can stop answering, as one that is stopped by
-// a signal does, or be away, as one whose process has ended.
+// outage is a broker in simulated time that can stop answering, like a stopped process, or
+// refuse connections, like one that has ended.
 type outage struct {
 	network kfake.VirtualNetwork
 	cluster *kfake.Cluster
 
 	mu     sync.Mutex
-	silent chan struct{} // until it is closed no request is answered; nil: all are
-	away   bool
+	silent chan struct{} // no request is answered until it is closed, unless nil
+	down   bool
 	conns  []net.Conn
 }
 
@@ -70,9 +71,9 @@ func newOutage(t *testing.T) *outage {
 
 func (o *outage) dial(ctx context.Context, network, host string) (net.Conn, error) {
 	o.mu.Lock()
-	away := o.away
+	down := o.down
 	o.mu.Unlock()
-	if away {
+	if down {
 		return nil, syscall.ECONNREFUSED
 	}
 	c, err := o.network.DialContext(ctx, network, host)
@@ -84,7 +85,7 @@ func (o *outage) dial(ctx context.Context, network, host string) (net.Conn, erro
 	return c, err
 }
 
-// begin begins the outage and returns what ends it.
+// begin starts the outage and returns a function that ends it.
 func (o *outage) begin(silent bool) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,18 +98,18 @@ func (o *outage) begin(silent bool) (end func()) {
 			o.silent = nil
 		}
 	}
-	o.away = true
+	o.down = true
 	for _, c := range o.conns {
 		_ = c.Close()
 	}
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.away = false
+		o.down = false
 	}
 }
 
-// value reads a metric as Prometheus does; what stands in braces is part of the name.
+// value reads a metric as Prometheus does; labels in braces are part of the name.
 func value(t *testing.T, m *telemetry.Metrics, name string) float64 {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -118,9 +119,7 @@ func value(t *testing.T, m *telemetry.Metrics, name string) float64 {
 		return 0
 	}
 	v, err := strconv.ParseFloat(found[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return v
 }
 
@@ -142,19 +141,14 @@ func (l *lockedLog) count(s string) int {
 	return strings.Count(l.b.String(), s)
 }
 
-// Brokers that do not answer, or refuse connections, do not make the client of Kafka give
-// up for a long time. The metrics show it all the same: an attempt without success counts
-// as a failure after 10 s and for each 10 s more, and the backlog is counted in the store,
-// though nobody nudges the relay.
+// When brokers do not answer or refuse connections, Kafka's client retries for a long time.
+// The metrics show it nevertheless: an attempt without success counts as a failure after 10 s
+// and for each further 10 s, and the backlog is counted in the store without any nudges (EV68).
 func TestOutageIsSeenInTheMetrics(t *testing.T) {
-	ids, err := registry.New(storetest.NewMap(time.Now)).Events(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids, err := registry.New(storetest.NewMemory(time.Now)).Events(t.Context())
+	testkit.Must(t, err)
 	serde, err := event.NewSerde(ids, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for name, silent := range map[string]bool{"no answer": true, "refused": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { outageIsSeen(t, serde, silent) })
@@ -165,78 +159,73 @@ func TestOutageIsSeenInTheMetrics(t *testing.T) {
 func outageIsSeen(t *testing.T, serde *event.Serde, silent bool) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	o := newOutage(t)
 	defer o.cluster.Close()
 	publisher, err := kafka.NewPublisher(o.cluster.ListenAddrs()[0], "parley-relay-0", kgo.Dialer(o.dial))
-	must(err)
+	testkit.Must(t, err)
 	defer publisher.Close()
-	st, set, metrics, log := storetest.NewMap(time.Now), &relay.Set{}, telemetry.NewMetrics(), &lockedLog{}
-	observe.Relay(metrics, set, &slot.Manager{}, &partitioncount.Watch{})
+	st, set, metrics, log := storetest.NewMemory(time.Now), &relay.Set{}, telemetry.NewMetrics(), &lockedLog{}
+	observe.Relay(metrics, set, &lease.Manager{}, &partitioncount.Watch{})
 	chats, err := chat.New(ctx, chat.Config{Store: st, Clock: time.Now, Generation: "g", Producer: "p"})
-	must(err)
-	must(chats.EnsureUser(ctx, "alice"))
-	must(chats.EnsureUser(ctx, "bob"))
+	testkit.Must(t, err)
+	testkit.Must(t, chats.EnsureUser(ctx, "alice"))
+	testkit.Must(t, chats.EnsureUser(ctx, "bob"))
 	group := func() {
 		t.Helper()
 		_, err := chats.CreateGroup(ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
-		must(err)
+		testkit.Must(t, err)
 	}
 	r, err := relay.New(relay.Config{
-		Store: st, Serde: serde, Publish: publisher.Publish, Failed: metrics.Lifecycle().PublishFailed, Clock: time.Now, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Store: st, Serde: serde, Publish: publisher.Publish, Failed: metrics.Chats().PublishFailed, Clock: time.Now,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
-	must(err)
+	testkit.Must(t, err)
 	defer set.Add(r)()
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 
 	group()
-	time.Sleep(5 * time.Second)
+	testkit.Advance(5 * time.Second)
 	if n := value(t, metrics, "parley_relay_published_total"); n != 2 {
-		t.Fatalf("%v records are published", n)
+		t.Fatalf("%v records are published, expected 2", n)
 	}
 	end := o.begin(silent)
 	group()
-	time.Sleep(5 * time.Second) // the sweep has found it
+	testkit.Advance(5 * time.Second) // the sweep has found it
 	group()
 	group()
-	time.Sleep(7 * time.Second)
+	testkit.Advance(7 * time.Second)
 	const created = `parley_kafka_lifecycle_publish_failures_total{event_type="ChatCreated"}`
 	first, events := value(t, metrics, "parley_relay_failures_total"), value(t, metrics, created)
 	if first < 1 || events < 1 {
-		t.Errorf("12 s after the beginning: %v failures, %v events", first, events)
+		t.Errorf("12 s into the outage: %v failures of %v events, expected at least 1 of each", first, events)
 	}
-	time.Sleep(10 * time.Second)
+	testkit.Advance(10 * time.Second)
 	if n := value(t, metrics, "parley_relay_backlog_rows"); n < 3 {
-		t.Errorf("a backlog of %v rows by the metric", n)
+		t.Errorf("the backlog metric is %v rows, expected at least 3", n)
 	}
 	if age := value(t, metrics, "parley_relay_oldest_seconds"); age < 20 || age > 22 {
-		t.Errorf("the oldest row is %v s old by the metric, not 22", age)
+		t.Errorf("the oldest row is %v s old by the metric, expected 20 to 22", age)
 	}
-	time.Sleep(98 * time.Second)
+	testkit.Advance(98 * time.Second)
 	if n := value(t, metrics, "parley_relay_failures_total"); n < first+8 || n > first+12 {
-		t.Errorf("%v failures at first, %v 108 s later", first, n)
+		t.Errorf("%v failures at first and %v after 108 s, expected 8 to 12 more", first, n)
 	}
 	if n := log.count("lifecycle_event_publish_failed"); n < 2 || n > 8 {
-		t.Errorf("%d lines in the log after two minutes", n)
+		t.Errorf("%d lines in the log after two minutes, expected 2 to 8", n)
 	}
 	end()
-	time.Sleep(3 * time.Minute)
+	testkit.Advance(3 * time.Minute)
 	last := value(t, metrics, "parley_relay_failures_total")
 	if n := value(t, metrics, "parley_relay_backlog_rows"); n != 0 {
-		t.Errorf("a backlog of %v rows three minutes after the end", n)
+		t.Errorf("the backlog metric is %v rows three minutes after the outage, expected 0", n)
 	}
 	if n := value(t, metrics, "parley_relay_published_total"); n < 8 {
-		t.Errorf("%v records are published, not 8", n)
+		t.Errorf("%v records are published, expected 8", n)
 	}
-	time.Sleep(time.Minute)
+	testkit.Advance(time.Minute)
 	if n := value(t, metrics, "parley_relay_failures_total"); n != last {
-		t.Errorf("%v failures in a minute without an outage", n-last)
+		t.Errorf("%v failures in a minute without an outage, expected none", n-last)
 	}
 	stop()
 	<-done

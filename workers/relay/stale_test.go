@@ -10,11 +10,11 @@ import (
 	"github.com/parley-chat/parley/server/store"
 )
 
-// passing is a store whose queries of a chat's outbox rows may pass the place of the
+// passing is a store whose queries of a chat's outbox rows may read past the place of the
 // first row just before it is written.
 type passing struct {
 	store.Store
-	miss bool // the next one does
+	miss bool // the first row, in the next query
 }
 
 func (p *passing) Query(ctx context.Context, q store.Query) (store.Page, error) {
@@ -26,8 +26,8 @@ func (p *passing) Query(ctx context.Context, q store.Query) (store.Page, error) 
 	return page, err
 }
 
-// A query is no snapshot: it may miss a row and show the next. What a relay publishes
-// is in order all the same, for a chat that it knows and for one that it does not.
+// A query is no snapshot: it may miss a row and return the next. A relay still publishes in
+// order, for a chat whose position it has cached and for one that is new to it.
 func TestQueryThatMissesARow(t *testing.T) {
 	r := newFixture(t)
 	id := r.group()
@@ -41,13 +41,13 @@ func TestQueryThatMissesARow(t *testing.T) {
 		r.now = r.now.Add(time.Minute)
 		r.rest(re)
 		if st.miss {
-			t.Fatal("no query missed a row")
+			t.Fatal("no query missed a row, expected one")
 		}
 		r.check(true)
 	}
 }
 
-// behind is a store whose eventually consistent reads show how it was once.
+// behind is a store whose eventually consistent reads return an old state.
 type behind struct {
 	store.Store
 	old store.Store
@@ -72,8 +72,8 @@ func (b *behind) BatchGet(ctx context.Context, k []store.Key, c store.Consistenc
 	return b.at(c).BatchGet(ctx, k, c)
 }
 
-// A relay whose cycles fail says for how long; one that has nothing to do does not stand
-// still, nor one that brings away a part of what there is.
+// A relay whose cycles fail reports for how long. One without work is not stalled, nor is one
+// that publishes a part of its backlog.
 func TestStalled(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
@@ -82,7 +82,7 @@ func TestStalled(t *testing.T) {
 	stalled := func(when string, want time.Duration) {
 		t.Helper()
 		if one, all := re.Stats().Stalled, set.Stats().Stalled; one != want || all != want {
-			t.Errorf("%s: stalled for %v and %v, not %v", when, one, all, want)
+			t.Errorf("%s: the relay is stalled for %v and the set for %v, expected %v", when, one, all, want)
 		}
 	}
 	for range 3 {
@@ -91,28 +91,28 @@ func TestStalled(t *testing.T) {
 	}
 	stalled("nothing to do", 0)
 	r.group()
-	r.fail = func() (error, error) { return errors.New("away"), nil }
+	r.fail = func() (error, error) { return errors.New("unavailable"), nil }
 	for range 3 {
 		r.now = r.now.Add(time.Minute)
 		if re.Cycle(r.ctx) == nil {
-			t.Fatal("a cycle went well")
+			t.Fatal("a cycle succeeded, expected Kafka's error")
 		}
 	}
-	stalled("Kafka away", 3*time.Minute)
+	stalled("Kafka unavailable", 3*time.Minute)
 	r.fail = func() (error, error) { return nil, nil }
 	r.stable = errors.New("not yet")
 	if re.Cycle(r.ctx) == nil {
-		t.Fatal("a cycle went well")
+		t.Fatal("a cycle succeeded, expected the error of the sync")
 	}
 	stalled("published, not deleted", 0)
 	r.now = r.now.Add(time.Minute)
 	r.stable = nil
 	r.must(re.Cycle(r.ctx))
-	stalled("well again", 0)
+	stalled("recovered", 0)
 }
 
-// Reads that may show an old state are no base for what a relay publishes: with old
-// rows it would publish nothing, with old events it would set rows aside.
+// A relay does not rely on reads that may be stale: with old rows it would publish nothing,
+// with old events it would quarantine rows.
 func TestStaleReads(t *testing.T) {
 	r := newFixture(t)
 	re := r.relay()
@@ -125,10 +125,10 @@ func TestStaleReads(t *testing.T) {
 	r.check(true)
 	r.send(id)
 	r.send(id)
-	re.Nudge(r.commits[len(r.commits)-1]) // does not follow: the outbox is asked
+	re.Nudge(r.commits[len(r.commits)-1]) // does not follow the last one: the outbox is read
 	r.rest(re)
 	r.check(true)
 	if n := re.Stats().Poisoned; n != 0 {
-		t.Errorf("%d rows are set aside", n)
+		t.Errorf("%d rows are quarantined, expected none", n)
 	}
 }

@@ -21,7 +21,8 @@ func TestPartitionVectors(t *testing.T) {
 	at := timestamppb.New(time.Unix(1, 0))
 	for _, v := range eventtest.Vectors() {
 		md := func(typ string) *eventv1.EventMetadata {
-			return event.Metadata{Type: typ, ID: "evt_1", ChatID: v.Key, At: at.AsTime(), Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
+			return event.Metadata{Type: typ, ID: "evt_1", ChatID: v.Key, At: at.AsTime(),
+				Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto()
 		}
 		events := []event.Event{
 			&eventv1.ChatCreated{Metadata: md(event.TypeChatCreated), ChatId: v.Key, CreatedAt: at},
@@ -32,7 +33,7 @@ func TestPartitionVectors(t *testing.T) {
 		p, err := re.planOf(store.Key{}, v.Key, events, nil)
 		if v.Key == "" {
 			if err == nil {
-				t.Error("events of no chat would be published")
+				t.Error("events without a chat id were accepted, expected an error")
 			}
 			continue
 		}
@@ -40,9 +41,10 @@ func TestPartitionVectors(t *testing.T) {
 			t.Fatalf("%.20q: %d records, %v", v.Key, len(p.records), err)
 		}
 		for i, rec := range p.records {
-			want, known := v.Partitions[int(kafka.Partitions(rec.Topic))]
-			if !known || rec.Topic != event.SpecOf(events[i]).Topic || int(rec.Partition) != want || string(rec.Key) != v.Key {
-				t.Errorf("%.20q: %s is in %s/%d under %.20q, not in partition %d", v.Key, event.TypeOf(events[i]), rec.Topic, rec.Partition, rec.Key, want)
+			want, found := v.Partitions[int(kafka.Partitions(rec.Topic))]
+			if !found || rec.Topic != event.SpecOf(events[i]).Topic || int(rec.Partition) != want || string(rec.Key) != v.Key {
+				t.Errorf("%.20q: %s is in %s/%d under %.20q, expected partition %d", v.Key, event.TypeOf(events[i]), rec.Topic,
+					rec.Partition, rec.Key, want)
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 )
 
-// Events are chosen and put back on DynamoDB as on any engine.
+// Events are chosen and put back into the outbox on DynamoDB as on any engine.
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t, TestReplay, TestReplayLeavesNewEventsAlone, TestReplayOfWhatCannotBePublished)
 }

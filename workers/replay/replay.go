@@ -1,11 +1,13 @@
 // Package replay publishes events again: it adds rows to the outbox for selected events of
-// the event store, and the relay publishes them.
+// the event store, and the relay publishes them. Nothing is read from Kafka: an empty one
+// gets all that it ever had.
 //
-// It selects only events that were published before, so that a replay never publishes a
-// later event ahead of an earlier one that no consumer has seen. Consumers drop events that
-// they have seen by generation, chat and version. Each replay has rows of its own: the same
-// events are published once for each. The package owns the selection, the rows and their
-// rate; it does not publish.
+// Published events get rows of their own, so that each replay publishes them once more.
+// Consumers drop events that they have seen by generation, chat and version. A replay never
+// publishes a later event ahead of an earlier one that no consumer has seen. The rows of
+// failed events are mended (package failedrows): they are new again, and wait for the relay
+// as those that never failed. The package owns the selection, the rows of published events
+// and the rate; it does not publish.
 //
 // Concurrency: all functions are safe for concurrent use.
 package replay
@@ -17,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/parley-chat/parley/server/event"
@@ -24,6 +27,7 @@ import (
 	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/wait"
+	"github.com/parley-chat/parley/workers/eventquery"
 )
 
 // Limits of a call.
@@ -41,6 +45,9 @@ type Filter struct {
 	From, To     int64     // versions, both included; 0: open
 	Types        []string  // of events; empty: all
 	After, Until time.Time // of the events' times, the second excluded; zero: open
+	// Statuses are outbox.Published, outbox.Failed, or both; empty: published ones. A failed
+	// row is selected by one of its events, and mended whole.
+	Statuses []outbox.Status
 }
 
 // Options of a replay.
@@ -56,10 +63,13 @@ type Options struct {
 
 // Report counts what was done.
 type Report struct {
-	Chats       int // read
-	Events      int // that will be published again
-	Rows        int // written
-	Unpublished int // left out: they are still to be published for the first time
+	Chats  int // read
+	Events int // that will be published again
+	Rows   int // written
+	// Unpublished are left out: they are still to be published for the first time, or were
+	// within the last seconds.
+	Unpublished int
+	Lost        int // failed rows that no readable events are stored for
 	More        bool
 	// Resume is where another replay resumes if this one ends early; empty: at the start.
 	// Events of the last few chats may then be published twice.
@@ -70,40 +80,35 @@ type Report struct {
 var ErrInvalid = errors.New("replay: invalid choice")
 
 func (c Filter) validate() error {
-	switch {
-	case len(c.Chats) > MaxChats:
+	if len(c.Chats) > MaxChats {
 		return fmt.Errorf("%w: at most %d chats", ErrInvalid, MaxChats)
-	case c.From < 0 || c.To < 0 || c.To > 0 && c.To < c.From:
-		return fmt.Errorf("%w: versions %d to %d", ErrInvalid, c.From, c.To)
-	case !c.After.IsZero() && !c.Until.IsZero() && !c.After.Before(c.Until):
-		return fmt.Errorf("%w: after is not before until", ErrInvalid)
 	}
-	for _, t := range c.Types {
-		if event.Prototype(t) == nil {
-			return fmt.Errorf("%w: there is no event type %q", ErrInvalid, t)
+	for _, s := range c.Statuses {
+		if s != outbox.Published && s != outbox.Failed {
+			return fmt.Errorf("%w: events that are %s are published anyway", ErrInvalid, s)
 		}
+	}
+	events := c.events()
+	if c.OfSearch() {
+		if err := c.validateSearch(); err != nil {
+			return err
+		}
+		events.Types = nil
+	}
+	if err := events.Validate(); err != nil {
+		return fmt.Errorf("%w: %s", ErrInvalid, strings.TrimPrefix(err.Error(), eventquery.ErrInvalid.Error()+": "))
 	}
 	return nil
 }
 
-// matches reports whether an event is selected, and its version. An event that cannot be read
-// is not, because it cannot be published.
-func (c Filter) matches(row store.Row) (version int64, ok bool) {
-	e, err := table.EventFrom(row)
-	if err != nil {
-		return 0, false
-	}
-	if len(c.Types) > 0 && !slices.Contains(c.Types, e.Type) {
-		return 0, false
-	}
-	decoded, err := event.Unmarshal(e.Type, e.Payload)
-	if err != nil {
-		return 0, false
-	}
-	md := decoded.GetMetadata()
-	version, at := md.GetVersion(), md.GetEventTime().AsTime()
-	return version, version >= c.From && (c.To == 0 || version <= c.To) &&
-		(c.After.IsZero() || !at.Before(c.After)) && (c.Until.IsZero() || at.Before(c.Until))
+// events is the part of the filter that each event is held against.
+func (c Filter) events() eventquery.Filter {
+	return eventquery.Filter{From: c.From, To: c.To, Types: c.Types, After: c.After, Until: c.Until}
+}
+
+// wants reports whether events of a status are selected.
+func (c Filter) wants(s outbox.Status) bool {
+	return slices.Contains(c.Statuses, s) || len(c.Statuses) == 0 && s == outbox.Published
 }
 
 // run is one replay.
@@ -111,6 +116,7 @@ type run struct {
 	store   store.Store
 	now     func() time.Time
 	filter  Filter
+	events  eventquery.Filter
 	options Options
 	id      string // part of the keys of its rows
 	report  Report
@@ -134,19 +140,44 @@ func Run(ctx context.Context, st store.Store, now func() time.Time, c Filter, o 
 	if o.Resume != "" && len(c.Chats) > 0 {
 		return Report{}, fmt.Errorf("%w: only a replay of all chats can be resumed; repeat the others", ErrInvalid)
 	}
-	r := &run{store: st, now: now, filter: c, options: o, id: rand.Text()[:8]}
-	err := r.chats(ctx, func(id string) error {
-		r.report.Chats++
-		if err := r.chat(ctx, id); err != nil {
-			return fmt.Errorf("replay %s: %w", id, err)
-		}
-		return o.OnProgress(r.report)
-	})
+	r := &run{store: st, now: now, filter: c, events: c.events(), options: o, id: rand.Text()[:8]}
+	all := r.ofChats
+	if c.OfSearch() {
+		all = r.searchEvents
+	}
+	err := all(ctx)
 	if errors.Is(err, errLimit) {
 		err = nil
 	}
 	return r.report, err
 }
+
+// ofChats replays the failed events of chats, and then those that were published.
+func (r *run) ofChats(ctx context.Context) error {
+	if r.filter.wants(outbox.Failed) && r.options.Resume == "" { // a replay that resumes has been there
+		if err := r.failed(ctx); err != nil {
+			return err
+		}
+	}
+	if !r.filter.wants(outbox.Published) {
+		return nil
+	}
+	return r.everyChat(ctx)
+}
+
+// everyChat replays the selected chats.
+func (r *run) everyChat(ctx context.Context) error {
+	return r.chats(ctx, func(id string) error {
+		r.report.Chats++
+		if err := r.chat(ctx, id); err != nil {
+			return fmt.Errorf("replay %s: %w", id, err)
+		}
+		return r.options.OnProgress(r.report)
+	})
+}
+
+// chosen are the chats of the filter, each once.
+func (r *run) chosen() []string { return slices.Compact(slices.Sorted(slices.Values(r.filter.Chats))) }
 
 // errLimit ends a replay at its limit.
 var errLimit = errors.New("limit")
@@ -154,7 +185,7 @@ var errLimit = errors.New("limit")
 // chats calls onChat with the ids of the selected chats; all chats are found by their heads.
 func (r *run) chats(ctx context.Context, onChat func(id string) error) error {
 	if len(r.filter.Chats) > 0 {
-		for _, id := range slices.Compact(slices.Sorted(slices.Values(r.filter.Chats))) {
+		for _, id := range r.chosen() {
 			if err := onChat(id); err != nil {
 				return err
 			}
@@ -222,14 +253,19 @@ func (r *run) write(ctx context.Context, id string, versions []int64) error {
 		published, _ = slices.BinarySearch(versions, waiting.First)
 	}
 	r.report.Unpublished += len(versions) - published
-	versions = versions[:published]
+	return r.announce(ctx, id, versions[:published])
+}
+
+// announce writes the rows of a stream's selected events.
+func (r *run) announce(ctx context.Context, id string, versions []int64) error {
 	for len(versions) > 0 {
 		n := 1
 		for n < len(versions) && n < outbox.MaxRun && versions[n] == versions[0]+int64(n) {
 			n++
 		}
 		if !r.options.DryRun {
-			o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n), CreatedAt: r.now().UnixMilli(), Replay: true, ReplayID: r.id}
+			o := table.Outbox{Shard: event.Shard(id), ChatID: id, FirstVersion: versions[0], Count: int64(n),
+				CreatedAt: r.now().UnixMilli(), Replay: true, ReplayID: r.id}
 			if err := r.store.BatchWrite(ctx, []store.Write{{Op: store.OpPut, Key: o.Key(), Item: o.Item()}}); err != nil {
 				return fmt.Errorf("write rows: %w", err)
 			}
@@ -253,7 +289,9 @@ func (r *run) pause(ctx context.Context, events int) error {
 }
 
 // selectVersions reads the versions of a chat's selected events from one on, in order.
-func (r *run) selectVersions(ctx context.Context, id string, from int64, limit int) (versions []int64, more bool, err error) {
+func (r *run) selectVersions(
+	ctx context.Context, id string, from int64, limit int,
+) (versions []int64, more bool, err error) {
 	q := store.Query{Table: store.Events, PK: id, From: table.Number(from), Consistency: store.Strong}
 	if r.filter.To > 0 {
 		if from > r.filter.To {
@@ -265,14 +303,14 @@ func (r *run) selectVersions(ctx context.Context, id string, from int64, limit i
 		if err != nil {
 			return nil, false, fmt.Errorf("read events: %w", err)
 		}
-		v, ok := r.filter.matches(row)
-		if !ok {
+		e := eventquery.Read(row)
+		if e.Body == nil || !r.events.Matches(&e) { // what cannot be read cannot be published
 			continue
 		}
 		if len(versions) == limit {
 			return versions, true, nil
 		}
-		versions = append(versions, v)
+		versions = append(versions, e.Version)
 	}
 	return versions, false, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/relay"
 )
 
@@ -75,9 +76,7 @@ func (r *fixture) group() string {
 
 func (r *fixture) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.Must(r.t, err)
 }
 
 func (r *fixture) send(id string, n int) {
@@ -88,7 +87,7 @@ func (r *fixture) send(id string, n int) {
 	}
 }
 
-// publish lets the relay do all that there is to do.
+// publish runs the relay until nothing is left to publish.
 func (r *fixture) publish() {
 	r.t.Helper()
 	for range 3 {
@@ -109,8 +108,8 @@ func (r *fixture) run(c Filter, dry bool) Report {
 	return rep
 }
 
-// Chosen events are published again, in order per chat, once per replay; nothing
-// else is, and the relay that knows the chats goes on with new events.
+// Chosen events, and no others, are published again, in order per chat and once per replay. The
+// relay, which has the chats' positions cached, continues with new events.
 func TestReplay(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -169,8 +168,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Replays add up, whichever events they share and wherever the relay is with the one when
-// the other comes: each publishes all that it said.
+// Replays add up, whichever events they share and however far the relay is with the first when
+// the second starts: each publishes all events that it reported.
 func TestReplaysAddUp(t *testing.T) {
 	r := newFixture(t)
 	id := r.ids[0]
@@ -190,7 +189,7 @@ func TestReplaysAddUp(t *testing.T) {
 	if len(r.log) != 101 || len(count) != 100 || count[id+"/1"] != 2 {
 		t.Fatalf("%d events were published, %d different ones", len(r.log), len(count))
 	}
-	// Published and not deleted yet: the second is no part of the first.
+	// The first is published and not deleted yet: the second is not merged into it.
 	r.log = nil
 	r.run(one, false)
 	r.now = r.now.Add(3 * time.Second)
@@ -204,7 +203,7 @@ func TestReplaysAddUp(t *testing.T) {
 	}
 }
 
-// A replay of all chats that ended early goes on where it was: nothing is left out.
+// A replay of all chats that ended early continues at its position: no event is skipped.
 func TestReplayResumes(t *testing.T) {
 	r := newFixture(t)
 	for range 350 {
@@ -218,13 +217,14 @@ func TestReplayResumes(t *testing.T) {
 	resume := ""
 	for runs := 0; ; runs++ {
 		var err error
-		told := 0
-		rep, err = Run(t.Context(), r.store, func() time.Time { return r.now }, Filter{}, Options{Rate: MaxRate, Resume: resume, OnProgress: func(Report) error {
-			if told++; told > 150 {
-				return stop
-			}
-			return nil
-		}})
+		reports := 0
+		rep, err = Run(t.Context(), r.store, func() time.Time { return r.now }, Filter{},
+			Options{Rate: MaxRate, Resume: resume, OnProgress: func(Report) error {
+				if reports++; reports > 150 {
+					return stop
+				}
+				return nil
+			}})
 		chats += rep.Chats
 		if err == nil {
 			if runs < 2 {
@@ -243,14 +243,15 @@ func TestReplayResumes(t *testing.T) {
 		seen[s] = true
 	}
 	if want := 353 * 2; len(seen) != want || len(r.log) > want+2*2*100 {
-		t.Fatalf("%d different events of %d, %d in all, %d chats looked at", len(seen), want, len(r.log), chats)
+		t.Fatalf("%d different events of %d, %d in all, %d chats read", len(seen), want, len(r.log), chats)
 	}
-	if _, err := Run(t.Context(), r.store, time.Now, Filter{Chats: r.ids}, Options{Resume: resume}); !errors.Is(err, ErrInvalid) {
+	if _, err := Run(t.Context(), r.store, time.Now, Filter{Chats: r.ids}, Options{Resume: resume}); !errors.Is(err,
+		ErrInvalid) {
 		t.Errorf("chosen chats: %v", err)
 	}
 }
 
-// A row of the outbox that cannot be read stops the replay of its chat, not of others.
+// An outbox row that cannot be read stops the replay of its chat, not of others.
 func TestReplayBesideAnUnreadableRow(t *testing.T) {
 	r := newFixture(t)
 	r.publish()
@@ -261,7 +262,7 @@ func TestReplayBesideAnUnreadableRow(t *testing.T) {
 	}
 }
 
-// What was never published is not replayed ahead of what comes before it.
+// Events that were never published are not replayed ahead of earlier ones.
 func TestReplayLeavesNewEventsAlone(t *testing.T) {
 	r := newFixture(t)
 	id := r.ids[0]
@@ -293,7 +294,7 @@ func TestReplayLeavesNewEventsAlone(t *testing.T) {
 	}
 }
 
-// A row whose events cannot be read is noted and stops neither its chat nor others.
+// A row whose events cannot be read is recorded, and stops neither its chat nor others.
 func TestReplayOfWhatCannotBePublished(t *testing.T) {
 	r := newFixture(t)
 	id := r.ids[0]
@@ -326,19 +327,20 @@ func TestChoiceIsChecked(t *testing.T) {
 	}
 }
 
-// A limit ends a replay, which says so, also where a chat has more events than are
-// chosen at a time; who asked is told how far it is, and can end it.
+// A limit ends a replay, which reports that, also where a chat has more events than one read
+// returns. The caller gets its progress, and can end it.
 func TestLimitAndProgress(t *testing.T) {
 	r := newFixture(t)
 	for _, id := range r.ids {
 		r.send(id, 10)
 	}
 	r.publish()
-	var told []Report
-	o := Options{Limit: 20, Rate: MaxRate, OnProgress: func(rep Report) error { told = append(told, rep); return nil }}
+	var reports []Report
+	o := Options{Limit: 20, Rate: MaxRate,
+		OnProgress: func(rep Report) error { reports = append(reports, rep); return nil }}
 	rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o)
-	if err != nil || rep.Events != 20 || !rep.More || rep.Chats != 2 || len(told) != 1 || told[0].Events != 12 {
-		t.Fatalf("%+v, %v, %+v", rep, err, told)
+	if err != nil || rep.Events != 20 || !rep.More || rep.Chats != 2 || len(reports) != 1 || reports[0].Events != 12 {
+		t.Fatalf("%+v, %v, %+v", rep, err, reports)
 	}
 	r.log = nil
 	r.publish()
@@ -346,13 +348,15 @@ func TestLimitAndProgress(t *testing.T) {
 		t.Fatalf("%d events", len(r.log))
 	}
 	o.Limit = 36
-	if rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o); err != nil || rep.Events != 36 || rep.More || rep.Chats != 3 {
+	if rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o); err != nil || rep.Events != 36 || rep.More ||
+		rep.Chats != 3 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	r.publish()
 	end := errors.New("enough")
 	o.OnProgress = func(Report) error { return end }
-	if rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o); !errors.Is(err, end) || rep.Chats != 1 || rep.Events != 12 {
+	if rep, err := Run(t.Context(), r.store, time.Now, Filter{}, o); !errors.Is(err, end) || rep.Chats != 1 ||
+		rep.Events != 12 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	for _, o := range []Options{{Rate: -1}, {Rate: MaxRate + 1}, {Limit: -1}} {
@@ -362,7 +366,7 @@ func TestLimitAndProgress(t *testing.T) {
 	}
 }
 
-// A chat with more events than are chosen at a time is replayed whole and in order.
+// A chat with more events than one read returns is replayed completely and in order.
 func TestReplayOfALongChat(t *testing.T) {
 	r := newFixture(t)
 	id := r.ids[0]

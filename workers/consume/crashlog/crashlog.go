@@ -79,7 +79,8 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 		list[i] = q
 		previous := table.OwnershipFrom(rows[i])
 		if offset := previous.Alone - 1; offset >= c.First {
-			l.Logger.Warn("consume: the previous owner of a partition crashed on a record", "group", l.Group, "topic", c.Partition.Topic, "partition", c.Partition.ID, "owner", previous.Consumer, "record", offset)
+			l.Logger.Warn("consume: the previous owner of a partition crashed on a record", "group", l.Group, "topic",
+				c.Partition.Topic, "partition", c.Partition.ID, "owner", previous.Consumer, "record", offset)
 			q.crashes[offset]++
 			writes = append(writes, l.increment(c.Partition, offset, table.AttrEnds))
 		}
@@ -88,7 +89,8 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 		return nil, err
 	}
 	if crashed > 0 { // one line, since every kill comes here
-		l.Logger.Info("consume: the previous owner of partitions ended without releasing them", "group", l.Group, "partitions", crashed)
+		l.Logger.Info("consume: the previous owner of partitions ended without releasing them", "group", l.Group,
+			"partitions", crashed)
 	}
 	return list, nil
 }
@@ -97,7 +99,8 @@ func (l *Log) Claim(ctx context.Context, claims []Claim) ([]*Quarantine, error) 
 func (l *Log) counts(ctx context.Context, p kafka.Partition, from int64) (map[int64]int64, error) {
 	counts := map[int64]int64{}
 	q := store.Query{
-		Table: store.ConsumerAttempts, PK: l.key(p), From: table.Number(from), To: table.Number(1<<63 - 1), Consistency: store.Strong,
+		Table: store.ConsumerAttempts, PK: l.key(p), From: table.Number(from), To: table.Number(1<<63 - 1),
+		Consistency: store.Strong,
 	}
 	for row, err := range store.QueryAll(ctx, l.Store, q) {
 		if err != nil {
@@ -116,7 +119,8 @@ func (l *Log) counts(ctx context.Context, p kafka.Partition, from int64) (map[in
 
 // RecordSuspect records which record of a partition is worked on alone.
 func (l *Log) RecordSuspect(ctx context.Context, p kafka.Partition, offset int64) error {
-	return l.updateOwnership(ctx, p, store.Update{Set: []store.Attr{{Name: table.AttrAlone, Value: store.Int(offset + 1)}}})
+	return l.updateOwnership(ctx, p,
+		store.Update{Set: []store.Attr{{Name: table.AttrAlone, Value: store.Int(offset + 1)}}})
 }
 
 // ClearSuspect records that no record of a partition is worked on alone.
@@ -125,7 +129,8 @@ func (l *Log) ClearSuspect(ctx context.Context, p kafka.Partition) error {
 }
 
 func (l *Log) updateOwnership(ctx context.Context, p kafka.Partition, up store.Update) error {
-	return l.Store.Transact(ctx, store.Plan{Writes: []store.Write{{Op: store.OpUpdate, Key: table.OwnershipKey(l.key(p)), Update: up}}})
+	return l.Store.Transact(ctx, store.Plan{
+		Writes: []store.Write{{Op: store.OpUpdate, Key: table.OwnershipKey(l.key(p)), Update: up}}})
 }
 
 // releaseTimeout bounds the writes at the end of an ownership. A row that stays costs the

@@ -7,52 +7,48 @@ import (
 
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 var part = kafka.Partition{Topic: "chats.created", ID: 3}
 
 func newLog() *Log {
 	clock := func() time.Time { return time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC) }
-	return &Log{Store: storetest.NewMap(clock), Clock: clock, Logger: slog.New(slog.DiscardHandler), Group: "g", Consumer: "c"}
+	return &Log{Store: storetest.NewMemory(clock), Clock: clock, Logger: slog.New(slog.DiscardHandler), Group: "g",
+		Consumer: "c"}
 }
 
-// claim claims the partition, whose records from an offset on have come and which ends at 5000.
+// claim claims the partition, which has records from an offset up to 5000.
 func claim(t *testing.T, l *Log, first int64) *Quarantine {
 	t.Helper()
 	list, err := l.Claim(t.Context(), []Claim{{Partition: part, First: first, End: 5000}})
 	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
+		t.Fatalf("the claim returned %v (%v), expected one quarantine", list, err)
 	}
 	return list[0]
 }
 
-// Only an owner that did not release its partition leaves suspects, and only a suspect that
-// was alone has crashed it. Counts stay over several owners.
+// Only an owner that did not release its partition leaves suspects, and only a suspect that was
+// handled alone counts as the cause of a crash. Counts survive several owners.
 func TestCrashesAreCounted(t *testing.T) {
 	l := newLog()
 	if q := claim(t, l, 10); q != nil {
-		t.Error("the first owner has a quarantine")
+		t.Errorf("the first owner has the quarantine %+v, expected none", q)
 	}
 	if q := claim(t, l, 10); q == nil || q.Crashes(10) != 0 {
 		t.Errorf("after an owner that had many records in work: %+v", q)
 	}
 	for n := 1; n <= 3; n++ {
-		if err := l.RecordSuspect(t.Context(), part, 12); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, l.RecordSuspect(t.Context(), part, 12))
 		if q := claim(t, l, 11); q.Crashes(12) != n || q.Crashes(11) != 0 {
 			t.Errorf("after %d crashes: %+v", n, q)
 		}
 	}
-	if err := l.ClearSuspect(t.Context(), part); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, l.ClearSuspect(t.Context(), part))
 	if q := claim(t, l, 11); q.Crashes(12) != 3 {
 		t.Errorf("after a kill while no record was alone: %+v", q)
 	}
-	if err := l.RecordSuspect(t.Context(), part, 12); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, l.RecordSuspect(t.Context(), part, 12))
 	if q := claim(t, l, 13); q.Crashes(12) != 0 {
 		t.Errorf("the suspect was committed: %+v", q)
 	}
@@ -62,8 +58,8 @@ func TestCrashesAreCounted(t *testing.T) {
 	}
 }
 
-// At most one round of records is suspect, whatever their offsets, and none that came after
-// the crash. A record that comes again stays a suspect.
+// At most one round of records is suspect, whatever their offsets, and none that was published
+// after the crash. A record that is read again stays a suspect.
 func TestSuspects(t *testing.T) {
 	l := newLog()
 	claim(t, l, 100)
@@ -76,12 +72,12 @@ func TestSuspects(t *testing.T) {
 		}
 	}
 	if q.Suspect(100 + 3*500) {
-		t.Error("more than a round is suspect")
+		t.Error("record 501 is suspect, expected up to 500")
 	}
 	if !q.Suspect(100) {
-		t.Error("a record that comes again is not suspect")
+		t.Error("a record that is read again is not suspect any more")
 	}
 	if q = claim(t, l, 4999); !q.Suspect(4999) || q.Suspect(5000) {
-		t.Error("what came after the crash is suspect")
+		t.Error("expected record 4999 to be suspect and 5000, published after the crash, not")
 	}
 }

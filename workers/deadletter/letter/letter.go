@@ -106,7 +106,8 @@ func Decode(payload []byte) (Letter, error) {
 		return Letter{}, fmt.Errorf("letter: decode: %w", err)
 	}
 	md, record := m.GetDlqMetadata(), m.GetOriginalRecord()
-	if md == nil || record == nil || md.GetConsumerGroup() == "" || md.GetOriginalTopic() == "" || md.GetOriginalOffset() < 0 {
+	if md == nil || record == nil || md.GetConsumerGroup() == "" || md.GetOriginalTopic() == "" ||
+		md.GetOriginalOffset() < 0 {
 		return Letter{}, errors.New("letter: incomplete")
 	}
 	l := Letter{
@@ -114,8 +115,10 @@ func Decode(payload []byte) (Letter, error) {
 			Topic: md.GetOriginalTopic(), Partition: md.GetOriginalPartition(), Offset: md.GetOriginalOffset(),
 			Timestamp: md.GetOriginalTimestamp().AsTime(), Key: record.Key, Value: record.Value,
 		},
-		Group: md.GetConsumerGroup(), Consumer: md.GetConsumerId(), Class: md.GetFailureClass(), Reason: md.GetFailureReason(),
-		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()), Omitted: record.GetOmittedBytes(),
+		Group: md.GetConsumerGroup(), Consumer: md.GetConsumerId(), Class: md.GetFailureClass(),
+		Reason:   md.GetFailureReason(),
+		FailedAt: md.GetFailureTimestamp().AsTime(), Attempts: int(md.GetProcessingAttempts()),
+		Omitted: record.GetOmittedBytes(),
 	}
 	if md.FailureClass == nil {
 		word, _, _ := strings.Cut(l.Reason, ":")

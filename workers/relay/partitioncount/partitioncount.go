@@ -105,14 +105,16 @@ func (w *Watch) declared() map[string]int {
 func (w *Watch) compare(have, list map[string]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.mismatched, func(topic string, _ count) bool { return list[topic] == 0 }) // it is no longer published to
+	// it is no longer published to
+	maps.DeleteFunc(w.mismatched, func(topic string, _ count) bool { return list[topic] == 0 })
 	for topic, n := range have {
 		declared := list[topic]
 		was, odd := w.mismatched[topic]
 		switch {
 		case n != declared && (!odd || was.has != n):
 			w.mismatched[topic] = count{n, declared}
-			w.log.Error("relay: a topic has another number of partitions than declared; nothing is published there", "topic", topic, "partitions", n, "declared", declared)
+			w.log.Error("relay: a topic has another number of partitions than declared; nothing is published there", "topic",
+				topic, "partitions", n, "declared", declared)
 		case n == declared && odd:
 			delete(w.mismatched, topic)
 			w.log.Info("relay: a topic has its declared number of partitions again", "topic", topic, "partitions", n)
@@ -123,7 +125,9 @@ func (w *Watch) compare(have, list map[string]int) {
 // Guard wraps publish. It refuses a transaction with records of repartitioned topics. The
 // error is a *kafka.PartitionError with their partitions, so that a relay can publish the
 // rest.
-func (w *Watch) Guard(publish func(context.Context, []*kafka.Record) error) func(context.Context, []*kafka.Record) error {
+func (w *Watch) Guard(
+	publish func(context.Context, []*kafka.Record) error,
+) func(context.Context, []*kafka.Record) error {
 	return func(ctx context.Context, records []*kafka.Record) error {
 		if refused := w.refused(records); refused != nil {
 			return refused

@@ -14,7 +14,7 @@ var ErrNotHeld = errors.New("slot: the lease is no longer held")
 
 // Confirm returns ErrNotHeld if a process does not hold the lease of a slot any more.
 func Confirm(ctx context.Context, st store.Store, holder string, s Slot) error {
-	it, err := st.Get(ctx, table.LeaseKey(kind, s.Number), store.Strong)
+	it, err := st.Get(ctx, table.LeaseKey(Kind, s.Number), store.Strong)
 	if err != nil {
 		return fmt.Errorf("read lease: %w", err)
 	}
@@ -28,7 +28,8 @@ func Confirm(ctx context.Context, st store.Store, holder string, s Slot) error {
 // A new holder starts without a report.
 func Report(ctx context.Context, st store.Store, holder string, s Slot, revision int64) error {
 	err := st.Transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: table.LeaseKey(kind, s.Number), Cond: store.Exists().Eq(table.AttrHolder, store.String(holder)), Name: "report",
+		Op: store.OpUpdate, Key: table.LeaseKey(Kind, s.Number),
+		Cond: store.Exists().Eq(table.AttrHolder, store.String(holder)), Name: "report",
 		Update: store.Update{Set: []store.Attr{{Name: table.AttrReported, Value: store.Int(revision)}}},
 	}}})
 	var failed *store.ConditionError
@@ -42,7 +43,7 @@ func Report(ctx context.Context, st store.Store, holder string, s Slot, revision
 // whose relays have not reported a revision of the topics yet. If slot 0 is not run, the
 // number of slots is unknown, and so is whether all have reported.
 func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, error) {
-	first, err := st.Get(ctx, table.LeaseKey(kind, 0), store.Strong)
+	first, err := st.Get(ctx, table.LeaseKey(Kind, 0), store.Strong)
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
@@ -52,7 +53,7 @@ func Unreported(ctx context.Context, st store.Store, revision int64) ([]string, 
 	}
 	keys := make([]store.Key, n)
 	for i := range keys {
-		keys[i] = table.LeaseKey(kind, i)
+		keys[i] = table.LeaseKey(Kind, i)
 	}
 	items, err := st.BatchGet(ctx, keys, store.Strong)
 	if err != nil {

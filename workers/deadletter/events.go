@@ -1,0 +1,75 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/lag"
+	"github.com/parley-chat/parley/workers/deadletter/letter"
+)
+
+// eventLetters are the letters in the event log's topic of dead letters.
+type eventLetters struct{ cfg Config }
+
+func (e *eventLetters) name() Source { return Events }
+
+// scan implements source. What somebody else wrote to the topic is passed over.
+func (e *eventLetters) scan(ctx context.Context, filter *Filter, from Position, f func(Letter) error) error {
+	if filter.logs != nil && !filter.logs[""] || filter.onlyTopics() {
+		return nil
+	}
+	spans, err := lag.Spans(ctx, e.cfg.Addr, kafka.DeadLetters, e.cfg.Kafka...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	for i := range spans {
+		switch s := &spans[i]; {
+		case s.Partition.ID < from.Partition:
+			s.From = s.To
+		case s.Partition.ID == from.Partition:
+			s.From = max(s.From, from.Offset)
+		}
+	}
+	var own error // of f, as opposed to Kafka
+	err = lag.Read(ctx, e.cfg.Addr, spans, func(r *kafka.Record) error {
+		l, err := letterFrom(r)
+		if err != nil {
+			e.cfg.Logger.Warn("deadletter: a record is no dead letter", "partition", r.Partition, "offset", r.Offset)
+			return nil //nolint:nilerr // somebody else wrote to the topic
+		}
+		own = f(l)
+		return own
+	}, e.cfg.Kafka...)
+	switch {
+	case own != nil:
+		return own
+	case err != nil && ctx.Err() == nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+// onlyTopics reports whether a filter names letters, and none of them is an event's.
+func (f *Filter) onlyTopics() bool {
+	for _, id := range f.IDs {
+		if strings.Count(id, "/") >= 3 {
+			return false
+		}
+	}
+	return len(f.IDs) > 0
+}
+
+func letterFrom(r *kafka.Record) (Letter, error) {
+	_, payload, err := event.Unframe(r.Value)
+	if err != nil {
+		return Letter{}, err
+	}
+	l, err := letter.Decode(payload)
+	return Letter{
+		Letter: l, Status: Open, Source: Events, First: l.FailedAt,
+		position: Position{Source: Events, Partition: r.Partition, Offset: r.Offset},
+	}, err
+}
