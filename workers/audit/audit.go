@@ -1,15 +1,21 @@
-// Package audit keeps what operators did: one row when a call starts, durable before the
-// call acts, and another when it has ended. Rows are never changed and expire after
-// 396 days.
+// Package audit keeps what operators did, and what happened that matters to security: of a
+// call one row when it starts, durable before the call acts, and another when it has ended;
+// of an event one row. Rows are never changed and expire after 396 days.
 //
 // It owns how the rows are written, paged and joined. It does not own which calls have
-// rows, nor what a request contains; package ops does.
+// rows, nor what a request contains (package ops), nor which events there are (package
+// trail).
+//
+// # Partitions
+//
+// Calls of a month are a partition, and so are its events: who looks for calls does not
+// read through sign-ins. A record with a target stands once more in the target's partition
+// of the month, an event also in its actor's. They are written in one plan.
 //
 // Concurrency: a Log may be used by many goroutines and processes.
 package audit
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -24,11 +30,11 @@ import (
 // retention is how long a row is kept: a year and a month.
 const retention = 396 * 24 * time.Hour
 
-// maxText is the size of a request or result, in bytes. Longer ones are truncated.
-const maxText = 4096
-
-// maxPage is the number of calls that List returns at most.
-const maxPage = 1000
+// Sizes in bytes of what is written; more is truncated.
+const (
+	maxText = 4096 // of a request or result
+	maxName = 320  // of who did something, and to whom
+)
 
 // ErrInvalid says what is wrong with a call of this package.
 var ErrInvalid = errors.New("audit: invalid request")
@@ -53,11 +59,16 @@ type Entry struct {
 // Begin writes the start of a call. Once it has returned without an error, the row survives
 // a crash. Errors are those of the store: a call that cannot be recorded must not act.
 func (l *Log) Begin(ctx context.Context, actor, call, request string) (*Entry, error) {
-	now := l.clock()
-	e := &Entry{log: l, start: now, id: rand.Text(), row: table.Audit{By: actor, Call: call}}
+	return l.BeginOn(ctx, actor, call, "", request)
+}
+
+// BeginOn writes the start of a call on somebody, see Record.Target.
+func (l *Log) BeginOn(ctx context.Context, actor, call, target, request string) (*Entry, error) {
+	e := &Entry{log: l, start: l.clock(), id: rand.Text(),
+		row: table.Audit{By: actor, Call: call, Target: truncate(target, maxName)}}
 	row := e.row
-	row.Request = truncate(request)
-	if err := e.put(ctx, table.AuditBegun, row); err != nil {
+	row.Request = truncate(request, maxText)
+	if err := l.put(ctx, e.start, e.id, table.AuditBegun, row, "", row.Target); err != nil {
 		return nil, err
 	}
 	return e, l.store.Durable(ctx)
@@ -66,139 +77,140 @@ func (l *Log) Begin(ctx context.Context, actor, call, request string) (*Entry, e
 // End writes how the call ended.
 func (e *Entry) End(ctx context.Context, code, result string) error {
 	row := e.row
-	row.Code, row.Result = code, truncate(result)
-	return e.put(ctx, table.AuditEnded, row)
+	row.Code, row.Result = code, truncate(result, maxText)
+	return e.log.put(ctx, e.start, e.id, table.AuditEnded, row, "", row.Target)
 }
 
-func (e *Entry) put(ctx context.Context, half string, row table.Audit) error {
-	now := e.log.clock()
+// Event is what happened.
+type Event struct {
+	Actor   string // who did it, see Record.Actor
+	Action  string
+	Target  string
+	Outcome string // "ok", or why not, as one word
+	Detail  string
+}
+
+// Record writes an event. It is durable like any write of the store. Errors are those of
+// the store.
+func (l *Log) Record(ctx context.Context, e Event) error {
+	row := table.Audit{By: truncate(e.Actor, maxName), Call: e.Action, Target: truncate(e.Target, maxName),
+		Code: e.Outcome, Result: truncate(e.Detail, maxText)}
+	also := []string{row.By}
+	if row.Target != row.By {
+		also = append(also, row.Target)
+	}
+	return l.put(ctx, l.clock(), rand.Text(), table.AuditEvent, row, eventsPrefix, also...)
+}
+
+// What the names of partitions begin with; those of calls are months.
+const (
+	eventsPrefix = "events/"
+	aboutPrefix  = "of/"
+)
+
+// about is how the names of somebody's partitions begin.
+func about(name string) string { return aboutPrefix + name + "/" }
+
+// put writes a row into a partition, and once more for each one that it is about.
+func (l *Log) put(
+	ctx context.Context, began time.Time, id, half string, row table.Audit, partition string, names ...string,
+) error {
+	now := l.clock()
 	row.At, row.ExpiresAt = now.UnixMilli(), now.Add(retention).Unix()
-	err := e.log.store.Transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpPut, Key: table.AuditKey(e.start, e.id, half), Item: row.Item(), Cond: store.Absent(), Name: "audit",
-	}}})
+	item, prefixes := row.Item(), []string{partition}
+	for _, name := range names {
+		if name != "" {
+			prefixes = append(prefixes, about(name))
+		}
+	}
+	var plan store.Plan
+	for _, prefix := range prefixes {
+		key := table.AuditKey(began, id, half)
+		key.PK = prefix + key.PK
+		plan.Writes = append(plan.Writes, store.Write{
+			// What an operator deletes is recorded first, also while the storage is full. Events come
+			// from whoever likes and have no such right.
+			Op: store.OpPut, Key: key, Item: item, Cond: store.Absent(), Name: "audit", Frees: half != table.AuditEvent,
+		})
+	}
+	err := l.store.Transact(ctx, plan)
 	var written *store.ConditionError
 	if errors.As(err, &written) {
-		return nil // an earlier attempt wrote the row and lost its answer: the id is unique
+		return nil // an earlier attempt wrote the rows and lost its answer: the id is unique
 	}
 	return err
 }
 
-// truncate shortens a text to maxText bytes.
-func truncate(s string) string {
+// truncate shortens a text to a number of bytes.
+func truncate(s string, most int) string {
 	const ellipsis = "…"
-	if len(s) <= maxText {
+	if len(s) <= most {
 		return strings.ToValidUTF8(s, "?")
 	}
-	return strings.ToValidUTF8(s[:maxText-len(ellipsis)], "") + ellipsis
+	return strings.ToValidUTF8(s[:most-len(ellipsis)], "") + ellipsis
 }
 
-// Call is a recorded call.
+// Kind tells records apart.
+type Kind int
+
+// The kinds of records.
+const (
+	Calls  Kind = iota // the zero value: who asks for nothing else gets calls
+	Events             // of security
+	All                // both
+)
+
+// Call is a recorded call, or an event, which has all of a call but a request and an end.
 type Call struct {
 	ID           string
+	Event        bool
 	Began        time.Time
 	Actor, Name  string
+	Target       string // of whom there is one: a word, a slash and an id
 	Request      string
 	Ended        time.Time // zero: it runs, or its process ended first
 	Code, Result string
 }
 
-// Filter selects calls; an empty field selects all.
+// Filter selects records; an empty field selects all, but Kind, which selects calls.
 type Filter struct {
+	Kind          Kind
 	After, Before time.Time // After is part of the span, Before is not
 	Actor, Name   string
+	Target        string
+	Accept        func(Call) bool // if given
 }
 
-// List returns up to limit calls, newest first, and the token of the next page: empty after
-// the last. The token belongs to this filter. One List reads at most maxRead rows, so that
-// the page of a filter that rarely matches may be short, or empty, and have a next one.
-func (l *Log) List(ctx context.Context, f Filter, limit int, token string) (calls []Call, next string, err error) {
-	if limit < 1 || limit > maxPage {
-		return nil, "", fmt.Errorf("%w: 1 to %d calls", ErrInvalid, maxPage)
-	}
-	now := l.clock()
-	oldest := now.Add(-retention)
-	if f.After.After(oldest) {
-		oldest = f.After
-	}
-	newest := now.Add(time.Hour) // of a process whose clock is ahead
-	if !f.Before.IsZero() && f.Before.Before(newest) {
-		newest = f.Before
-	}
-	month, before, err := position(token, newest)
-	if err != nil {
-		return nil, "", err
-	}
-	p := page{filter: f, limit: limit}
-	for from := table.Number(max(oldest.UnixMilli(), 0)); month >= table.AuditMonth(oldest); month, before = previousMonth(month), "~" {
-		q := store.Query{Table: store.Audit, PK: month, From: from, To: before, Descending: true, Limit: pageRows, Consistency: store.Strong}
-		for row, err := range store.QueryAll(ctx, l.store, q) {
-			if err != nil {
-				return nil, "", err
-			}
-			if p.add(row) {
-				return p.calls, month + "/" + p.last, nil
-			}
+// check refuses names that no record has.
+func (f Filter) check() error {
+	for _, name := range []string{f.Actor, f.Target} {
+		if len(name) > maxName || strings.ContainsRune(name, 0) {
+			return fmt.Errorf("%w: a name has at most %d bytes", ErrInvalid, maxName)
 		}
 	}
-	return p.calls, "", nil
+	return nil
 }
 
-const (
-	pageRows = 500
-	maxRead  = 20_000
-)
-
-// page joins the rows of calls as they come: the end of a call before its start.
-type page struct {
-	filter Filter
-	limit  int
-	calls  []Call
-	read   int
-	last   string // key of the last call that was read, without its half
-	ended  table.Audit
-	of     string // key of the call that ended belongs to
+// partitions are the prefixes of the partitions that the filter's records are in.
+func (f Filter) partitions() []string {
+	switch {
+	case f.Target != "": // all that it matches are there
+		return []string{about(f.Target)}
+	case f.Kind == Calls:
+		return []string{""}
+	case f.Actor != "" && f.Kind == Events:
+		return []string{about(f.Actor)}
+	case f.Actor != "":
+		return []string{"", about(f.Actor)}
+	case f.Kind == Events:
+		return []string{eventsPrefix}
+	}
+	return []string{"", eventsPrefix}
 }
 
-// add takes a row, and reports whether the page is full.
-func (p *page) add(r store.Row) bool {
-	key, half := r.Key.SK[:len(r.Key.SK)-2], r.Key.SK[len(r.Key.SK)-1:]
-	row := table.AuditFrom(r.Item)
-	p.read++
-	if half == table.AuditEnded {
-		p.ended, p.of = row, key
-		return false
-	}
-	if p.of != key {
-		p.ended = table.Audit{}
-	}
-	p.last = key
-	if row.By == cmp.Or(p.filter.Actor, row.By) && row.Call == cmp.Or(p.filter.Name, row.Call) {
-		_, id, _ := strings.Cut(key, "#")
-		c := Call{ID: id, Began: time.UnixMilli(row.At), Actor: row.By, Name: row.Call, Request: row.Request}
-		if p.ended.At != 0 {
-			c.Ended, c.Code, c.Result = time.UnixMilli(p.ended.At), p.ended.Code, p.ended.Result
-		}
-		p.calls = append(p.calls, c)
-	}
-	return len(p.calls) == p.limit || p.read >= maxRead
-}
-
-// position is where a page starts, as its token says: in a month, before a key.
-func position(token string, newest time.Time) (month, before string, err error) {
-	if token == "" {
-		return table.AuditMonth(newest), table.Number(max(newest.UnixMilli(), 0)), nil
-	}
-	month, before, ok := strings.Cut(token, "/")
-	if _, err := time.Parse("2006-01", month); !ok || err != nil || before == "" {
-		return "", "", fmt.Errorf("%w: not a page token of this list", ErrInvalid)
-	}
-	return month, before, nil
-}
-
-func previousMonth(month string) string {
-	t, err := time.Parse("2006-01", month)
-	if err != nil {
-		return ""
-	}
-	return t.AddDate(0, -1, 0).Format("2006-01")
+// matches reports whether a record is selected.
+func (f Filter) matches(c Call) bool {
+	return (f.Kind == All || c.Event == (f.Kind == Events)) && (f.Actor == "" || c.Actor == f.Actor) &&
+		(f.Name == "" || c.Name == f.Name) && (f.Target == "" || c.Target == f.Target) &&
+		(f.Accept == nil || f.Accept(c))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/relay"
@@ -28,34 +30,37 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 )
 
-// fixture is one process on a real broker, with a stream of bob's.
+// fixture is one process on a real broker, with bob's stream.
 type fixture struct {
 	t      *testing.T
 	ctx    context.Context
-	store  *storetest.Map
+	store  *storetest.Memory
 	relay  *relay.Relay
 	chats  *chat.Service
 	hub    *delivery.Hub
 	engine *consume.Engine
 	bob    *delivery.Stream
-	down   atomic.Bool // Kafka takes nothing
-	away   atomic.Bool // hubs cannot be reached
+	down   atomic.Bool // Kafka is unavailable
+	noHubs atomic.Bool // hubs are unreachable
 	broker *kafkatest.Broker
-	mark   kafkatest.Mark // where the topics ended
+	mark   kafkatest.Mark // the end of the topics at the start
 	config consume.Config // of the engine
 }
 
-// each runs a test on each kind of broker, in a fixture whose hub is told of commits at
-// once, or by Kafka alone.
+// each runs a test on each kind of broker, in a fixture whose hub gets commits directly, or
+// through Kafka alone. It runs in parallel with others, unless they share Apache Kafka.
 func each(t *testing.T, live bool, test func(t *testing.T, w *fixture)) {
 	t.Helper()
+	if os.Getenv(kafkatest.Variable) == "" {
+		t.Parallel()
+	}
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) { test(t, newFixture(t, b, live)) })
 }
 
 func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	t.Cleanup(cancel)
-	w := &fixture{t: t, ctx: ctx, store: storetest.NewMap(time.Now), broker: broker, mark: broker.Mark(t, Topics()...)}
+	w := &fixture{t: t, ctx: ctx, store: storetest.NewMemory(time.Now), broker: broker, mark: broker.Mark(t, Topics()...)}
 	log := slog.New(slog.DiscardHandler)
 	var stable func(context.Context) error
 	if broker.Embedded != nil {
@@ -78,27 +83,30 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 		},
 	})
 	w.must(err)
-	w.chats, err = chat.New(ctx, chat.Config{Store: w.store, Clock: time.Now, Generation: "g", Producer: "p", Committed: func(c chat.Commit) {
-		if live {
-			w.hub.Deliver(delivery.Of(c.Events))
-		}
-		w.relay.Nudge(c)
-	}})
+	w.chats, err = chat.New(ctx, chat.Config{Store: w.store, Clock: time.Now, Generation: "g", Producer: "p",
+		Committed: func(c chat.Commit) {
+			if live {
+				w.hub.Deliver(delivery.Of(c.Events))
+			}
+			w.relay.Nudge(c)
+		}})
 	w.must(err)
 	reader := view.New(view.Config{Store: w.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	w.hub, err = delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID})
+	w.hub, err = delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now,
+		NewID: chat.NewID})
 	w.must(err)
 	handle := Handler(serde, w.hub.Deliver)
 	w.config = consume.Config{
-		Addr: broker.Addr, Group: broker.Name(Group), Consumer: "p", Topics: Topics(), Store: w.store, Clock: time.Now, Logger: log,
+		Addr: broker.Addr, Group: broker.Name(Group), Consumer: "p", Topics: Topics(), Store: w.store, Clock: time.Now,
+		Logger: log,
 		Batch: func(ctx context.Context, records []*kafka.Record) (int, error) {
-			if w.away.Load() {
-				return 0, consume.Fail(consume.Downstream, "hubs are away", nil)
+			if w.noHubs.Load() {
+				return 0, consume.Fail(consume.Downstream, "hubs are unreachable", nil)
 			}
 			return handle(ctx, records)
 		},
 		WriteDeadLetter: func(_ context.Context, d consume.DeadLetter) error {
-			t.Errorf("dead letter %s: %s", d.ID(), d.Reason)
+			t.Errorf("dead letter %s: %s, expected none", d.ID(), d.Reason)
 			return nil
 		},
 	}
@@ -119,8 +127,8 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	return w
 }
 
-// begin makes a group begin where the topics ended; in a broker of the test's own that
-// is their beginning.
+// begin makes a group start where the topics ended at the start of the test, or at their
+// beginning if the broker is the test's own.
 func (w *fixture) begin(group string) {
 	if w.broker.Embedded != nil {
 		return
@@ -134,11 +142,12 @@ func (w *fixture) begin(group string) {
 	w.must(kadm.NewClient(w.broker.Client(w.t)).CommitAllOffsets(w.ctx, group, offsets))
 }
 
-// open opens bob's stream, which knows some chats.
+// open opens bob's stream with the chats that his device has cached.
 func (w *fixture) open(known ...*deliveryv1.KnownChat) {
 	w.t.Helper()
 	var err error
-	w.bob, err = w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour), Known: known})
+	w.bob, err = w.hub.Open(w.ctx, delivery.OpenParams{UserID: "bob", SessionID: "s", ExpiresAt: time.Now().Add(time.Hour),
+		Known: known})
 	w.must(err)
 	bob := w.bob
 	w.t.Cleanup(func() { w.hub.Close(bob) })
@@ -150,9 +159,7 @@ func (w *fixture) open(known ...*deliveryv1.KnownChat) {
 
 func (w *fixture) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 }
 
 func (w *fixture) change(op chat.Operation, c chat.MemberChange) {
@@ -161,7 +168,7 @@ func (w *fixture) change(op chat.Operation, c chat.MemberChange) {
 	w.must(err)
 }
 
-// await takes bob's frames, and acknowledges them, until one is what is waited for.
+// await reads and acknowledges bob's frames until one is the expected one.
 func (w *fixture) await(what string, is func(*deliveryv1.Frame) bool) {
 	w.t.Helper()
 	for {
@@ -177,16 +184,17 @@ func (w *fixture) await(what string, is func(*deliveryv1.Frame) bool) {
 		select {
 		case <-w.bob.Ready():
 		case <-w.ctx.Done():
-			w.t.Fatalf("%s did not come", what)
+			w.t.Fatalf("waited for %s until the test's time was over", what)
 		}
 	}
 }
 
-// group makes a group with alice, carol and bob.
+// group creates a group of alice, carol and bob.
 func (w *fixture) group() string {
 	created, err := w.chats.CreateGroup(w.ctx, chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"carol"}})
 	w.must(err)
-	_, err = w.chats.Change(w.ctx, chat.OpAdd, chat.MemberChange{Caller: "alice", ChatID: created.ChatID, UserID: "bob", Role: table.Member})
+	_, err = w.chats.Change(w.ctx, chat.OpAdd,
+		chat.MemberChange{Caller: "alice", ChatID: created.ChatID, UserID: "bob", Role: table.Member})
 	w.must(err)
 	return created.ChatID
 }
@@ -198,8 +206,8 @@ func (w *fixture) send(id string, n int) {
 	}
 }
 
-// With the live path switched off, every stream still converges through Kafka; an
-// addition, messages and a removal arrive by the durable path alone.
+// Without the live path every stream still converges through Kafka: an addition, messages and
+// a removal arrive by the durable path alone.
 func TestDurablePathAlone(t *testing.T) { each(t, false, durablePathAlone) }
 
 func durablePathAlone(_ *testing.T, w *fixture) {
@@ -217,8 +225,8 @@ func durablePathAlone(_ *testing.T, w *fixture) {
 	w.await("the removal", func(f *deliveryv1.Frame) bool { return f.GetMembership().GetUserId() == "bob" })
 }
 
-// With the durable path stopped people still chat, and when it is back all that
-// happened meanwhile is published: nothing is left in the outbox (K-070, L-190).
+// While the durable path is stopped, users still chat. When it is back, everything that happened
+// meanwhile is published: nothing remains in the outbox (K-070, L-190).
 func TestDurablePathStopped(t *testing.T) { each(t, true, durablePathStopped) }
 
 func durablePathStopped(t *testing.T, w *fixture) {
@@ -230,7 +238,7 @@ func durablePathStopped(t *testing.T, w *fixture) {
 	w.await("the last message", func(f *deliveryv1.Frame) bool {
 		if m := f.GetMessage(); m != nil {
 			if m.GetSequence() != next {
-				t.Fatalf("message %d follows %d", m.GetSequence(), next-1)
+				t.Fatalf("message %d follows message %d, expected no gap", m.GetSequence(), next-1)
 			}
 			next++
 		}
@@ -241,30 +249,24 @@ func durablePathStopped(t *testing.T, w *fixture) {
 		w.must(err)
 		return len(page.Rows)
 	}
-	for w.relay.Stats().Failures == 0 && w.ctx.Err() == nil { // it has tried
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "a failed attempt to publish", func() bool { return w.relay.Stats().Failures > 0 })
 	if s := w.relay.Stats(); s.Published != 0 || waiting() == 0 {
-		t.Fatalf("published %d, %d rows wait", s.Published, waiting())
+		t.Fatalf("%d records are published, expected 0; %d rows wait, expected some", s.Published, waiting())
 	}
 	w.down.Store(false)
-	for waiting() > 0 || w.engine.Stats().Handled < 23 || w.relay.Stats().Backlog > 0 {
-		select {
-		case <-w.ctx.Done():
-			t.Fatalf("%d rows wait, relay %+v, fanout %+v", waiting(), w.relay.Stats(), w.engine.Stats())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	testkit.Eventually(t, "an empty outbox and 23 handled events", func() bool {
+		return waiting() == 0 && w.engine.Stats().Handled >= 23 && w.relay.Stats().Backlog == 0
+	})
 }
 
-// messages takes bob's frames until he has messages up to a sequence; each must be the
-// one that follows, and come once.
+// messages reads bob's frames until he has the messages up to a sequence. It fails unless each
+// is the next one, and arrives once.
 func (w *fixture) messages(next *int64, last int64) {
 	w.t.Helper()
 	w.await(fmt.Sprintf("message %d", last), func(f *deliveryv1.Frame) bool {
 		if m := f.GetMessage(); m != nil {
 			if m.GetSequence() != *next {
-				w.t.Fatalf("message %d follows %d", m.GetSequence(), *next-1)
+				w.t.Fatalf("message %d follows message %d, expected each once and no gap", m.GetSequence(), *next-1)
 			}
 			*next++
 		}
@@ -272,8 +274,8 @@ func (w *fixture) messages(next *int64, last int64) {
 	})
 }
 
-// The group's offsets are lost, and all is read from the beginning: a client that has
-// acknowledged what it got sees none of it again (K-099), and what comes after is still
+// The group's offsets are lost, and everything is read from the beginning. A client that has
+// acknowledged its frames sees none of them again (K-099), and later messages are still
 // delivered, once.
 func TestOffsetsLost(t *testing.T) {
 	each(t, true, func(t *testing.T, w *fixture) {
@@ -283,7 +285,7 @@ func TestOffsetsLost(t *testing.T) {
 		w.send(id, 20)
 		w.messages(&next, 20)
 		again := w.config
-		again.Group += "-anew"
+		again.Group += "-again"
 		w.begin(again.Group)
 		e, err := consume.New(again)
 		w.must(err)
@@ -291,23 +293,18 @@ func TestOffsetsLost(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = e.Run(ctx) })
 		defer func() { stop(); wg.Wait() }()
-		for e.Stats().Handled < 23 { // three about the group and its members
-			select {
-			case <-w.ctx.Done():
-				t.Fatalf("%+v", e.Stats())
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
+		// Three events are about the group and its members.
+		testkit.Eventually(t, "23 events handled again", func() bool { return e.Stats().Handled >= 23 })
 		w.send(id, 1)
 		w.messages(&next, 21)
 		if _, frames, _ := w.bob.Take(100); len(frames) > 0 {
-			t.Fatalf("%d frames more", len(frames))
+			t.Fatalf("%d further frames, expected none", len(frames))
 		}
 	})
 }
 
-// Hubs cannot be reached, and what is for them is left out after some retries: whoever
-// comes back gets it from the store, without a gap (K-119, K-126).
+// While hubs are unreachable, deliveries to them are skipped after some retries. A client that
+// reconnects gets them from the store, without a gap (K-119, K-126).
 func TestSkippedIsSynchronised(t *testing.T) {
 	each(t, false, func(t *testing.T, w *fixture) {
 		id := w.group()
@@ -317,17 +314,11 @@ func TestSkippedIsSynchronised(t *testing.T) {
 		w.messages(&next, 1)
 		version, err := w.version(id)
 		w.must(err)
-		w.away.Store(true)
+		w.noHubs.Store(true)
 		w.send(id, 20)
-		for w.engine.Stats().Skipped < 20 {
-			select {
-			case <-w.ctx.Done():
-				t.Fatalf("%+v", w.engine.Stats())
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
+		testkit.Eventually(t, "20 skipped records", func() bool { return w.engine.Stats().Skipped >= 20 })
 		if _, frames, _ := w.bob.Take(100); len(frames) > 0 {
-			t.Fatalf("%d frames came", len(frames))
+			t.Fatalf("%d frames arrived, expected none", len(frames))
 		}
 		w.hub.Close(w.bob)
 		w.open(&deliveryv1.KnownChat{ChatId: id, Version: version})
@@ -335,7 +326,7 @@ func TestSkippedIsSynchronised(t *testing.T) {
 	})
 }
 
-// version is a chat's.
+// version returns a chat's version in the store.
 func (w *fixture) version(id string) (int64, error) {
 	it, err := w.store.Get(w.ctx, table.HeadKey(id), store.Strong)
 	if err != nil {

@@ -17,13 +17,15 @@ import (
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// A chat has lost its head, another's is older than its events. Their events become dead
-// letters; the other chats of the same partitions are repaired.
+// One chat has lost its head, and another's head is older than its events. Their events become
+// dead letters. The other chats of the same partitions are repaired.
 func TestChatWithoutHeadStopsNobody(t *testing.T) {
+	t.Parallel()
 	w := newFixture(t, kafkatest.Embedded(t), false)
 	partition := func(id string) int { return event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))) }
 	missing, old := w.group(), w.group()
@@ -71,7 +73,7 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if d.Attempts != 3 {
-			t.Errorf("a dead letter after %d attempts", d.Attempts)
+			t.Errorf("a dead letter after %d attempts, expected 3", d.Attempts)
 		}
 		dead[string(d.Record.Key)]++
 		return nil
@@ -91,15 +93,10 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 		}
 		return int64(dead[missing]) == last[missing] && dead[old] > 0
 	}
-	for !all() {
-		if w.ctx.Err() != nil {
-			t.Fatalf("repaired %v of %v, dead letters %v", repaired, last, dead)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testkit.Eventually(t, "the repairs of the healthy chats, and dead letters of the other two", all)
 	stop()
 	<-done
 	if len(dead) != 2 {
-		t.Errorf("dead letters of %v", dead)
+		t.Errorf("dead letters of %v, expected only of %s and %s", dead, missing, old)
 	}
 }

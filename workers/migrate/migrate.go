@@ -136,12 +136,14 @@ var (
 
 func (r Request) validate() error {
 	topics := kafka.Topics()
-	declared := slices.ContainsFunc(topics, func(t kafka.Topic) bool { return t.Name == r.Topic && t.Name != kafka.DeadLetters })
+	declared := slices.ContainsFunc(topics,
+		func(t kafka.Topic) bool { return t.Name == r.Topic && kafka.OfChats(t.Name) })
 	switch {
 	case !declared:
 		return fmt.Errorf("%w: %.80q is no declared topic of events", ErrInvalid, r.Topic)
 	case r.Partitions < 1 || r.Partitions > MaxPartitions || r.Partitions&(r.Partitions-1) != 0:
-		return fmt.Errorf("%w: the partitions must be a power of two up to %d, not %d", ErrInvalid, MaxPartitions, r.Partitions)
+		return fmt.Errorf("%w: the partitions must be a power of two up to %d, not %d", ErrInvalid, MaxPartitions,
+			r.Partitions)
 	case len(r.Ignore) > MaxIgnored:
 		return fmt.Errorf("%w: at most %d groups can be ignored", ErrInvalid, MaxIgnored)
 	case r.MaxFreeze < 0 || r.MaxFreeze > LongestFreeze:
@@ -223,7 +225,8 @@ func (m *Migrator) Run(ctx context.Context, r Request, onProgress func(Progress)
 
 // retryAfter waits after a transient error of the store, and reports whether to retry.
 func (m *Migrator) retryAfter(ctx context.Context, err error) bool {
-	transient := errors.Is(err, store.ErrThrottled) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnavailable)
+	transient := errors.Is(err, store.ErrThrottled) || errors.Is(err, store.ErrConflict) ||
+		errors.Is(err, store.ErrUnavailable)
 	return transient && m.pause(ctx)
 }
 
@@ -248,7 +251,8 @@ func (m *Migrator) step(ctx context.Context, s versions.State, r Request) (moved
 	to, err := m.next(ctx, s, r, &p)
 	if err != nil || to == nil {
 		if err == nil && s.Frozen(r.Topic) && m.cfg.Clock().UnixMilli() > s.Move.ThawAfter {
-			err = fmt.Errorf("%w: nothing is frozen any more, repeat it later; it waited for %s", ErrTooSlow, strings.Join(p.Waiting, ", "))
+			err = fmt.Errorf("%w: nothing is frozen any more, repeat it later; it waited for %s", ErrTooSlow,
+				strings.Join(p.Waiting, ", "))
 		}
 		return false, p, err
 	}
@@ -444,7 +448,8 @@ func (m *Migrator) thaw(ctx context.Context) error {
 	if m.cfg.Clock().Add(-guardGrace).UnixMilli() <= s.Move.ThawAfter {
 		return nil
 	}
-	m.cfg.Logger.Warn("migrate: a topic was frozen for too long; publishing its events again", "topic", s.Move.Topic, "by", s.Move.By)
+	m.cfg.Logger.Warn("migrate: a topic was frozen for too long; publishing its events again", "topic", s.Move.Topic, "by",
+		s.Move.By)
 	_, err = versions.Save(ctx, m.cfg.Store, *inPhase(s, versions.Created))
 	return err
 }

@@ -15,7 +15,10 @@ import (
 func startMigration(s versions.State, r Request, now time.Time) (versions.State, error) {
 	to := s.Clone()
 	list := slices.Clone(s.Of(r.Topic))
-	i := slices.IndexFunc(list, func(v versions.Version) bool { return v.Status == versions.Abandoned && v.Partitions == r.Partitions })
+	i := slices.IndexFunc(list, func(v versions.Version) bool {
+		return v.Status == versions.Abandoned &&
+			v.Partitions == r.Partitions
+	})
 	switch {
 	case i >= 0:
 		list[i].Status = versions.Next
@@ -38,7 +41,8 @@ func sameMigration(s versions.State, r Request) error {
 	if s.Move.Topic == r.Topic && v.Partitions == r.Partitions {
 		return nil
 	}
-	return fmt.Errorf("%w: %s to %d partitions, begun by %s: end or abort it first", ErrBusy, s.Move.Topic, v.Partitions, s.Move.By)
+	return fmt.Errorf("%w: %s to %d partitions, begun by %s: end or abort it first", ErrBusy, s.Move.Topic, v.Partitions,
+		s.Move.By)
 }
 
 // next returns the version that is being prepared.
@@ -132,7 +136,8 @@ func retire(s versions.State, topic string, now time.Time) (versions.State, erro
 	case !ok || v.Status != versions.Past:
 		return s, fmt.Errorf("%w: %.80q is no past version of a topic", ErrCannotRetire, topic)
 	case now.Before(v.KeptUntil(base)):
-		return s, fmt.Errorf("%w: its last record is kept until %s", ErrCannotRetire, v.KeptUntil(base).UTC().Format(time.RFC3339))
+		return s, fmt.Errorf("%w: its last record is kept until %s", ErrCannotRetire,
+			v.KeptUntil(base).UTC().Format(time.RFC3339))
 	}
 	to := s.Clone()
 	to.Topics[base][v.Number-1].Status = versions.Retired

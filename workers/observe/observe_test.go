@@ -8,11 +8,11 @@ import (
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/relay"
 	"github.com/parley-chat/parley/workers/relay/partitioncount"
-	"github.com/parley-chat/parley/workers/relay/slot"
 )
 
 func scrape(m *telemetry.Metrics) string {
@@ -24,13 +24,14 @@ func scrape(m *telemetry.Metrics) string {
 // L-165: the phase kafka of a creation is fed by the relay, by kind of chat.
 func TestCreatedFeedsThePhaseOfTheLog(t *testing.T) {
 	m := telemetry.NewMetrics()
-	told := Created(m.Lifecycle())
-	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_GROUP}, 30*time.Millisecond)
-	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_GROUP}, 70*time.Second)
-	told(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_DIRECT}, time.Millisecond)
+	created := Created(m.Chats())
+	created(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_GROUP}, 30*time.Millisecond)
+	created(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_GROUP}, 70*time.Second)
+	created(&eventv1.ChatCreated{ChatType: eventv1.ChatType_CHAT_TYPE_DIRECT}, time.Millisecond)
 	text := scrape(m)
 	for _, want := range []string{
-		`parley_chat_creation_duration_seconds_bucket{chat_type="group",phase="kafka",le="0.05"} 1`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="kafka"} 2`,
+		`parley_chat_creation_duration_seconds_bucket{chat_type="group",phase="kafka",le="0.05"} 1`,
+		`parley_chat_creation_duration_seconds_count{chat_type="group",phase="kafka"} 2`,
 		`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"} 1`,
 	} {
 		if !strings.Contains(text, want) {
@@ -39,13 +40,14 @@ func TestCreatedFeedsThePhaseOfTheLog(t *testing.T) {
 	}
 }
 
-// What a relay counts stands under its name, before anything has happened too.
+// A relay's counters have their names from the start, before anything has happened.
 func TestRelayMetrics(t *testing.T) {
 	m := telemetry.NewMetrics()
-	Relay(m, &relay.Set{}, &slot.Manager{}, &partitioncount.Watch{})
+	Relay(m, &relay.Set{}, &lease.Manager{}, &partitioncount.Watch{})
 	text := scrape(m)
 	for _, name := range []string{
-		telemetry.RelayPublished, telemetry.RelayFailures, telemetry.RelayDropped, telemetry.RelayPoisoned, telemetry.RelayBacklog, telemetry.RelayOldest,
+		telemetry.RelayPublished, telemetry.RelayFailures, telemetry.RelayDropped, telemetry.RelayPoisoned,
+		telemetry.RelayBacklog, telemetry.RelayOldest,
 		telemetry.RelaySlots, telemetry.RelaySlotsLost,
 	} {
 		if !strings.Contains(text, "\n"+name+" 0\n") {
@@ -54,7 +56,7 @@ func TestRelayMetrics(t *testing.T) {
 	}
 }
 
-// The age of what waits counts also if it waits in a later version of its topic.
+// The age of waiting records includes those in a later version of their topic.
 func TestOldestOfAllVersions(t *testing.T) {
 	s := consume.Stats{OldestOf: map[string]time.Duration{
 		"memberships.changed": time.Second, "memberships.changed.v2": 3 * time.Minute, "memberships.changed.v3": time.Minute,

@@ -13,6 +13,8 @@ import (
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/workers/audit"
+	"github.com/parley-chat/parley/workers/ops/redact"
+	"github.com/parley-chat/parley/workers/ops/roles"
 )
 
 // recordTime bounds the writing of a call's end, once the call is over.
@@ -27,7 +29,7 @@ type effects struct {
 
 // effectsOf reads the contract: a method without NO_SIDE_EFFECTS changes something, and a
 // request with the field execute is a dry run unless it is set. The field content asks for
-// what users wrote.
+// what users wrote, and so does a read that wants a reason.
 func effectsOf(method protoreflect.MethodDescriptor, req proto.Message) effects {
 	m := req.ProtoReflect()
 	field := func(name protoreflect.Name) (has, set bool) {
@@ -37,9 +39,10 @@ func effectsOf(method protoreflect.MethodDescriptor, req proto.Message) effects 
 		}
 		return true, m.Get(f).Bool()
 	}
-	if o, ok := method.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
+	if o, ok := method.Options().(*descriptorpb.MethodOptions); ok &&
+		o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
 		_, content := field("content")
-		return effects{reveals: content, execute: true}
+		return effects{reveals: content || m.Descriptor().Fields().ByName("reason") != nil, execute: true}
 	}
 	has, execute := field("execute")
 	return effects{changes: true, execute: !has || execute}
@@ -69,14 +72,19 @@ func (r *record) begin(ctx context.Context, spec connect.Spec, req any) (err err
 	if !r.effects.changes && !r.effects.reveals {
 		return nil
 	}
-	request := asJSON(msg)
+	if op, _ := Operator(ctx); r.effects.reveals && !op.Role.Includes(roles.Content) {
+		return r.s.refuseRole(ctx, r.procedure, roles.Content)
+	}
+	request := asJSON(redacted(msg))
 	if r.effects.execute {
-		if r.entry, err = r.s.audit.Begin(ctx, actor(ctx), string(method.Name()), request); err != nil {
+		r.entry, err = r.s.audit.BeginOn(ctx, actor(ctx), string(method.Name()), targetOf(msg), request)
+		if err != nil {
 			return err
 		}
 	}
 	r.call = string(method.Name())
-	r.s.cfg.Logger.InfoContext(ctx, "ops: call started", "call", r.call, "by", actor(ctx), "execute", r.effects.execute, "request", request)
+	r.s.cfg.Logger.InfoContext(ctx, "ops: call started", "call", r.call, "by", actor(ctx), "execute", r.effects.execute,
+		"request", request)
 	return nil
 }
 
@@ -94,21 +102,23 @@ func (r *record) end(ctx context.Context, failure *error) {
 	}
 	code, result := "ok", ""
 	if msg, ok := r.result.(proto.Message); ok && r.effects.changes {
-		result = asJSON(summary(msg))
+		result = asJSON(redacted(summary(msg)))
 	}
 	if err != nil {
 		public := r.s.public(ctx, r.procedure, err)
 		code, result = public.Code().String(), public.Message()
 		*failure = public // the operator gets the same correlation id
 	}
-	r.s.cfg.Logger.InfoContext(ctx, "ops: call ended", "call", r.call, "by", actor(ctx), "execute", r.effects.execute, "code", code, "result", result)
+	r.s.cfg.Logger.InfoContext(ctx, "ops: call ended", "call", r.call, "by", actor(ctx), "execute", r.effects.execute,
+		"code", code, "result", result)
 	if r.entry == nil {
 		return
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if err := r.entry.End(end, code, result); err != nil {
-		r.s.cfg.Logger.Error("ops: the end of a call is missing in the audit", "procedure", r.procedure, "by", actor(ctx), "code", code, "error", err)
+		r.s.cfg.Logger.Error("ops: the end of a call is missing in the audit", "procedure", r.procedure, "by", actor(ctx),
+			"code", code, "error", err)
 	}
 }
 
@@ -129,6 +139,37 @@ func summary(m proto.Message) proto.Message {
 	return out
 }
 
+// redacted returns a message without the fields that its contract marks as secrets.
+func redacted(m proto.Message) proto.Message {
+	out := proto.Clone(m)
+	redact.Secrets(out.ProtoReflect())
+	return out
+}
+
+// targets has what a request may be about, by the field that names it; the first one counts.
+var targets = []struct {
+	field protoreflect.Name
+	word  string
+}{
+	{"user_id", "user"}, {"service_id", "service"}, {"session_id", "session"}, {"chat_id", "chat"}, {"topic", "topic"},
+}
+
+// targetOf is whom a request is about, in the words of the audit; empty if there is no
+// single one.
+func targetOf(m proto.Message) string {
+	r := m.ProtoReflect()
+	for _, t := range targets {
+		f := r.Descriptor().Fields().ByName(t.field)
+		if f == nil || f.Kind() != protoreflect.StringKind || f.IsList() {
+			continue
+		}
+		if id := r.Get(f).String(); id != "" {
+			return t.word + "/" + id
+		}
+	}
+	return ""
+}
+
 func asJSON(m proto.Message) string {
 	b, err := protojson.Marshal(m)
 	if err != nil { // a message that was decoded can be encoded
@@ -138,8 +179,11 @@ func asJSON(m proto.Message) string {
 }
 
 // ListOperatorCalls implements opsv1connect.OpsServiceHandler.
-func (s *Service) ListOperatorCalls(ctx context.Context, req *opsv1.ListOperatorCallsRequest) (*opsv1.ListOperatorCallsResponse, error) {
-	f := audit.Filter{Actor: req.GetOperator(), Name: req.GetCall(), After: timeOf(req.GetAfter()), Before: timeOf(req.GetBefore())}
+func (s *Service) ListOperatorCalls(
+	ctx context.Context, req *opsv1.ListOperatorCallsRequest,
+) (*opsv1.ListOperatorCallsResponse, error) {
+	f := audit.Filter{Actor: req.GetOperator(), Name: req.GetCall(), After: timeOf(req.GetAfter()),
+		Before: timeOf(req.GetBefore())}
 	calls, next, err := s.audit.List(ctx, f, cmp.Or(int(req.GetPageSize()), defaultPage), req.GetPageToken())
 	if err != nil {
 		return nil, err
@@ -147,7 +191,8 @@ func (s *Service) ListOperatorCalls(ctx context.Context, req *opsv1.ListOperator
 	res := &opsv1.ListOperatorCallsResponse{NextPageToken: next}
 	for _, c := range calls {
 		res.Calls = append(res.Calls, &opsv1.OperatorCall{
-			Id: c.ID, BeganAt: timestamp(c.Began), Operator: c.Actor, Call: c.Name, Request: c.Request, EndedAt: timestamp(c.Ended), Code: c.Code, Result: c.Result,
+			Id: c.ID, BeganAt: timestamp(c.Began), Operator: c.Actor, Call: c.Name, Request: c.Request,
+			EndedAt: timestamp(c.Ended), Code: c.Code, Result: c.Result,
 		})
 	}
 	return res, nil

@@ -15,6 +15,7 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/ops/opstest"
 )
 
@@ -35,8 +36,8 @@ func stream[T any](s interface {
 // changing has a call of each RPC that changes something: one that succeeds, if execute
 // is true, and what is recorded of its request and result.
 func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient) map[string]func(execute bool) error {
-	// The calls come in any order, and a letter waits for the earlier ones of its chat:
-	// these are of two chats.
+	// The calls are made in any order, and a letter waits for the earlier ones of its chat: these
+	// are of two chats.
 	letter := func(chatID string, n int) *opsv1.DeadLetterFilter {
 		return &opsv1.DeadLetterFilter{Ids: []string{r.DeadLetter(opstest.Group, r.Event(chatID, n), "permanent: bad")}}
 	}
@@ -56,7 +57,8 @@ func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient)
 			return stream(s, err)
 		},
 		"DiscardDeadLetters": func(execute bool) error {
-			s, err := c.DiscardDeadLetters(t.Context(), &opsv1.DiscardDeadLettersRequest{Filter: discarded, Execute: execute, Reason: "test data"})
+			s, err := c.DiscardDeadLetters(t.Context(),
+				&opsv1.DiscardDeadLettersRequest{Filter: discarded, Execute: execute, Reason: "test data"})
 			return stream(s, err)
 		},
 		"ReplayEvents": func(execute bool) error {
@@ -68,11 +70,13 @@ func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient)
 			return none(err)
 		},
 		"DropFailedOutboxRow": func(execute bool) error {
-			_, err := c.DropFailedOutboxRow(t.Context(), &opsv1.DropFailedOutboxRowRequest{Row: "00/x", Reason: "test data", Execute: execute})
+			_, err := c.DropFailedOutboxRow(t.Context(),
+				&opsv1.DropFailedOutboxRowRequest{Row: "00/x", Reason: "test data", Execute: execute})
 			return none(err)
 		},
 		"MigrateTopic": func(execute bool) error { // it has as many already
-			s, err := c.MigrateTopic(t.Context(), &opsv1.MigrateTopicRequest{Topic: kafka.ChatsCreated, Partitions: 16, Execute: execute})
+			s, err := c.MigrateTopic(t.Context(),
+				&opsv1.MigrateTopicRequest{Topic: kafka.ChatsCreated, Partitions: 16, Execute: execute})
 			return stream(s, err)
 		},
 		"AbortTopicMigration": func(execute bool) error {
@@ -80,15 +84,16 @@ func changing(t *testing.T, r *opstest.Fixture, c opsv1connect.OpsServiceClient)
 			return none(err)
 		},
 		"RetireTopicVersion": func(execute bool) error {
-			_, err := c.RetireTopicVersion(t.Context(), &opsv1.RetireTopicVersionRequest{Name: kafka.ChatsCreated, Execute: execute})
+			_, err := c.RetireTopicVersion(t.Context(),
+				&opsv1.RetireTopicVersionRequest{Name: kafka.ChatsCreated, Execute: execute})
 			return none(err)
 		},
 	}
 }
 
 // Every RPC that changes something leaves its rows, and a new one must be added here. A
-// dry run leaves none.
-func TestChangesAreRecorded(t *testing.T) {
+// dry run leaves none (S-39).
+func TestSec_S_39_ChangesAreRecorded(t *testing.T) {
 	r := opstest.New(t, nil)
 	r.Handle = func(context.Context, *kafka.Record) error { return nil }
 	c := client(t, r)
@@ -97,7 +102,8 @@ func TestChangesAreRecorded(t *testing.T) {
 	list := opsv1.File_parley_ops_v1_ops_service_proto.Services().Get(0).Methods()
 	for i := range list.Len() {
 		m := list.Get(i)
-		if o, _ := m.Options().(*descriptorpb.MethodOptions); o.GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
+		o, _ := m.Options().(*descriptorpb.MethodOptions)
+		if o.GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
 			methods = append(methods, string(m.Name()))
 			if f := m.Input().Fields().ByName("execute"); f == nil || f.Kind() != protoreflect.BoolKind {
 				t.Errorf("%s has no dry run", m.Name())
@@ -115,24 +121,28 @@ func TestChangesAreRecorded(t *testing.T) {
 			t.Errorf("%s: the log has %d lines of a dry run, not one for its start and one for its end", name, n)
 		}
 	}
-	if res, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{}); err != nil || len(res.GetCalls()) != 0 {
+	if res, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{}); err != nil ||
+		len(res.GetCalls()) != 0 {
 		t.Fatalf("dry runs: %v, %v", res, err)
 	}
 	for name, call := range calls {
 		if err := call(true); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		res, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{Call: name, Operator: "ada", PageSize: 10})
+		res, err := c.ListOperatorCalls(t.Context(),
+			&opsv1.ListOperatorCallsRequest{Call: name, Operator: "ada", PageSize: 10})
 		if err != nil || len(res.GetCalls()) != 1 {
 			t.Fatalf("%s: %v, %v", name, res, err)
 		}
 		got := res.GetCalls()[0]
-		if got.GetOperator() != "ada" || !strings.Contains(got.GetRequest(), `"execute":true`) || got.GetBeganAt() == nil || got.GetEndedAt() == nil || got.GetCode() == "" || got.GetResult() == "" {
+		if got.GetOperator() != "ada" || !strings.Contains(got.GetRequest(), `"execute":true`) || got.GetBeganAt() == nil ||
+			got.GetEndedAt() == nil || got.GetCode() == "" || got.GetResult() == "" {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	redrive, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{Call: "RedriveDeadLetters"})
-	if err != nil || redrive.GetCalls()[0].GetCode() != "ok" || !strings.Contains(redrive.GetCalls()[0].GetResult(), `"done":"1"`) {
+	if err != nil || redrive.GetCalls()[0].GetCode() != "ok" ||
+		!strings.Contains(redrive.GetCalls()[0].GetResult(), `"done":"1"`) {
 		t.Errorf("%v, %v", redrive, err)
 	}
 	drop, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{Call: "DropFailedOutboxRow"})
@@ -141,8 +151,8 @@ func TestChangesAreRecorded(t *testing.T) {
 	}
 }
 
-// Who looks at what users wrote is recorded, but not what they saw. Refused calls and lists
-// are not changes.
+// A read of users' content is recorded with its operator, but without the content. Refused calls
+// and lists are not recorded as changes.
 func TestContentIsRecorded(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
@@ -153,10 +163,11 @@ func TestContentIsRecorded(t *testing.T) {
 		}
 	}
 	if _, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{PageToken: "2030"}); err == nil {
-		t.Error("a foreign page token was taken")
+		t.Error("a page token of another list was accepted, expected an error")
 	}
 	res, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{})
-	if err != nil || len(res.GetCalls()) != 1 || res.GetCalls()[0].GetCall() != "GetDeadLetter" || res.GetCalls()[0].GetCode() != "ok" {
+	if err != nil || len(res.GetCalls()) != 1 || res.GetCalls()[0].GetCall() != "GetDeadLetter" ||
+		res.GetCalls()[0].GetCode() != "ok" {
 		t.Fatalf("%v, %v", res, err)
 	}
 	if b, err := proto.Marshal(res); err != nil || strings.Contains(string(b), opstest.Secret) {
@@ -171,16 +182,15 @@ func TestNothingHappensUnrecorded(t *testing.T) {
 	r.Handle = func(context.Context, *kafka.Record) error { handled = true; return nil }
 	c := client(t, r)
 	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
-	if err := r.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
+	testkit.Must(t, r.Store.Close())
+	s, err := c.RedriveDeadLetters(t.Context(),
+		&opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
 	if err = stream(s, err); err == nil || handled {
 		t.Fatalf("handled: %v, %v", handled, err)
 	}
 }
 
-// A call that its caller left has an end all the same.
+// A call whose caller disconnected still gets its end recorded.
 func TestLeftCallsEnd(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
@@ -191,7 +201,8 @@ func TestLeftCallsEnd(t *testing.T) {
 		<-ctx.Done()
 		return errors.New("left")
 	}
-	s, err := c.RedriveDeadLetters(ctx, &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
+	s, err := c.RedriveDeadLetters(ctx,
+		&opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
 	_ = stream(s, err)
 	for {
 		res, err := c.ListOperatorCalls(t.Context(), &opsv1.ListOperatorCallsRequest{})

@@ -9,7 +9,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
-	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/topic/letters"
 	"github.com/parley-chat/parley/workers/deadletter"
 )
 
@@ -17,7 +17,7 @@ import (
 const (
 	maxKey    = 256
 	maxReason = 1_000
-	maxName   = 249
+	maxName   = 255
 	maxID     = 600
 )
 
@@ -26,6 +26,7 @@ const (
 const (
 	statusPrefix  = "DEAD_LETTER_STATUS_"
 	outcomePrefix = "DEAD_LETTER_OUTCOME_"
+	sourcePrefix  = "DEAD_LETTER_SOURCE_"
 )
 
 func statusOf(s opsv1.DeadLetterStatus) deadletter.Status {
@@ -34,6 +35,17 @@ func statusOf(s opsv1.DeadLetterStatus) deadletter.Status {
 
 func statusTo(s deadletter.Status) opsv1.DeadLetterStatus {
 	return opsv1.DeadLetterStatus(opsv1.DeadLetterStatus_value[statusPrefix+strings.ToUpper(string(s))])
+}
+
+func sourceOf(s opsv1.DeadLetterSource) deadletter.Source {
+	if s == opsv1.DeadLetterSource_DEAD_LETTER_SOURCE_UNSPECIFIED {
+		return ""
+	}
+	return deadletter.Source(strings.ToLower(strings.TrimPrefix(s.String(), sourcePrefix)))
+}
+
+func sourceTo(s deadletter.Source) opsv1.DeadLetterSource {
+	return opsv1.DeadLetterSource(opsv1.DeadLetterSource_value[sourcePrefix+strings.ToUpper(string(s))])
 }
 
 func outcomeTo(o deadletter.Outcome) opsv1.DeadLetterOutcome {
@@ -64,7 +76,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 
 func filterOf(f *opsv1.DeadLetterFilter, statuses []opsv1.DeadLetterStatus) deadletter.Filter {
 	out := deadletter.Filter{
-		IDs: f.GetIds(), Group: f.GetGroup(), Topic: f.GetTopic(), Key: f.GetKey(), Reason: f.GetReason(),
+		Source: sourceOf(f.GetSource()), IDs: f.GetIds(), Group: f.GetGroup(), Topic: f.GetTopic(),
+		Key: f.GetKey(), Reason: f.GetReason(),
 		Class: eventv1.FailureClass(f.GetFailureClass()), // the enums are equal
 		After: timeOf(f.GetFailedFrom()), Before: timeOf(f.GetFailedBefore()),
 	}
@@ -76,10 +89,14 @@ func filterOf(f *opsv1.DeadLetterFilter, statuses []opsv1.DeadLetterStatus) dead
 
 func letterTo(l *deadletter.Letter) *opsv1.DeadLetter {
 	out := &opsv1.DeadLetter{
-		Id: truncate(l.ID(), maxID), Group: truncate(l.Group, maxName), Consumer: truncate(l.Consumer, maxName), Reason: truncate(l.Reason, maxReason), FailedAt: timestamp(l.FailedAt), Attempts: int32(l.Attempts),
-		Topic: truncate(l.Record.Topic, maxName), Partition: l.Record.Partition, Offset: l.Record.Offset, RecordedAt: timestamp(l.Record.Timestamp),
-		Key: truncate(string(l.Record.Key), maxKey), ValueBytes: int64(len(l.Record.Value)) + l.Omitted,
+		Id: truncate(l.ID(), maxID), Group: truncate(l.Group, maxName), Consumer: truncate(l.Consumer, maxName),
+		Reason: truncate(l.Reason, maxReason), FailedAt: timestamp(l.FailedAt), Attempts: int32(l.Attempts),
+		Topic: truncate(l.Record.Topic, maxName), Partition: l.Record.Partition, Offset: l.Record.Offset,
+		RecordedAt: timestamp(l.Record.Timestamp),
+		Key:        truncate(string(l.Record.Key), maxKey), ValueBytes: int64(len(l.Record.Value)) + l.Omitted,
 		Status: statusTo(l.Status), HandledBy: l.Handling.By, Result: l.Handling.Result, Redrives: int32(l.Handling.Tries),
+		Source: sourceTo(l.Source), Parked: l.Parked, FirstFailedAt: timestamp(l.First),
+		MessageType: truncate(l.Type, maxName),
 	}
 	if l.Handling.At > 0 {
 		out.HandledAt = timestamp(time.UnixMilli(l.Handling.At))
@@ -87,11 +104,18 @@ func letterTo(l *deadletter.Letter) *opsv1.DeadLetter {
 	return out
 }
 
-func recordTo(r *kafka.Record, content bool) *opsv1.DeadLetterRecord {
+// recordTo shows the record of a letter. Of a topic's message the headers are what a user
+// wrote, but those of the server.
+func recordTo(l *deadletter.Letter, content bool) *opsv1.DeadLetterRecord {
+	r := l.Record
 	sum := sha256.Sum256(r.Value)
 	out := &opsv1.DeadLetterRecord{Key: r.Key, ValueSha256: sum[:]}
 	for _, h := range r.Headers {
-		out.Headers = append(out.Headers, &opsv1.DeadLetterHeader{Name: strings.ToValidUTF8(h.Key, "\ufffd"), Value: h.Value})
+		shown := &opsv1.DeadLetterHeader{Name: strings.ToValidUTF8(h.Key, "\ufffd")}
+		if content || l.Source == deadletter.Events || letters.Own(h.Key) {
+			shown.Value = h.Value
+		}
+		out.Headers = append(out.Headers, shown)
 	}
 	if content {
 		out.Value = r.Value

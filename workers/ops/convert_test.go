@@ -21,7 +21,8 @@ func TestOneSpelling(t *testing.T) {
 			t.Errorf("status %q is %v", s, v)
 		}
 	}
-	outcomes := []deadletter.Outcome{deadletter.Done, deadletter.Failed, deadletter.Behind, deadletter.NoHandler, deadletter.Taken}
+	outcomes := []deadletter.Outcome{deadletter.Done, deadletter.Failed, deadletter.Behind, deadletter.NoHandler,
+		deadletter.Taken}
 	for _, o := range outcomes {
 		if v := outcomeTo(o); v == 0 {
 			t.Errorf("outcome %q is none of the API", o)
@@ -38,7 +39,8 @@ func TestOneSpelling(t *testing.T) {
 			t.Errorf("class %d is %s in the API and %s in dead letters", n, name, eventv1.FailureClass_name[n])
 		}
 	}
-	for _, c := range []consume.Class{consume.Unknown, consume.Permanent, consume.Downstream, consume.Authoritative, consume.Fatal} {
+	for _, c := range []consume.Class{consume.Unknown, consume.Permanent, consume.Downstream, consume.Authoritative,
+		consume.Fatal} {
 		if v := letter.Class(c.String()); v == 0 || !strings.HasSuffix(v.String(), "_"+strings.ToUpper(c.String())) {
 			t.Errorf("class %q is %v in dead letters", c, v)
 		}
@@ -49,7 +51,8 @@ func TestOneSpelling(t *testing.T) {
 }
 
 func TestTruncate(t *testing.T) {
-	for in, want := range map[string]string{"": "", "abc": "abc", "abcdefgh": "abcde", "abcdé": "abcd?", "a\xffb": "a?b", "\xff\xff\xff": "?"} {
+	for in, want := range map[string]string{"": "", "abc": "abc", "abcdefgh": "abcde", "abcdé": "abcd?", "a\xffb": "a?b",
+		"\xff\xff\xff": "?"} {
 		if got := truncate(in, 5); got != want || len(got) > 5 || !utf8.ValidString(got) {
 			t.Errorf("%q became %q, not %q", in, got, want)
 		}

@@ -3,11 +3,11 @@ package ops
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -16,7 +16,11 @@ import (
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/workers/deadletter"
+	"github.com/parley-chat/parley/workers/ops/pagetoken"
+	"github.com/parley-chat/parley/workers/ops/redact"
+	"github.com/parley-chat/parley/workers/ops/withhold"
 )
 
 // progressEvery is how often a call reports its progress.
@@ -29,9 +33,11 @@ const (
 )
 
 // ListDeadLetters implements opsv1connect.OpsServiceHandler.
-func (s *Service) ListDeadLetters(ctx context.Context, req *opsv1.ListDeadLettersRequest) (*opsv1.ListDeadLettersResponse, error) {
+func (s *Service) ListDeadLetters(
+	ctx context.Context, req *opsv1.ListDeadLettersRequest,
+) (*opsv1.ListDeadLettersResponse, error) {
 	f := filterOf(req.GetFilter(), req.GetStatuses())
-	query := hashOf(&opsv1.ListDeadLettersRequest{Filter: req.GetFilter(), Statuses: req.GetStatuses()})
+	query := &opsv1.ListDeadLettersRequest{Filter: req.GetFilter(), Statuses: req.GetStatuses()}
 	from, err := positionOf(req.GetPageToken(), query)
 	if err != nil {
 		return nil, err
@@ -50,42 +56,47 @@ func (s *Service) ListDeadLetters(ctx context.Context, req *opsv1.ListDeadLetter
 	return out, nil
 }
 
-// A page token is a position and the hash of its query: the token of another query would
-// show a part of a list as if it were all.
-const tokenSize = 4 + 8 + 8
+// A position in a list of dead letters has a byte each for the source and whether the
+// letter is parked, partition and offset, and for a topic's the names of log and group.
+const positionSize = 1 + 1 + 4 + 8
 
-func hashOf(query proto.Message) []byte {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(query)
-	if err != nil {
-		return nil // a request that was decoded can be encoded
+var tokenSources = []deadletter.Source{"", deadletter.Events, deadletter.Topics}
+
+func tokenOf(p deadletter.Position, query proto.Message) string {
+	parked := byte(0)
+	if p.Parked {
+		parked = 1
 	}
-	sum := sha256.Sum256(b)
-	return sum[:8]
-}
-
-func tokenOf(p deadletter.Position, query []byte) string {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, tokenSize), uint32(p.Partition))
+	b := []byte{byte(slices.Index(tokenSources, p.Source)), parked}
+	b = binary.BigEndian.AppendUint32(b, uint32(p.Partition))
 	b = binary.BigEndian.AppendUint64(b, uint64(p.Offset))
-	return base64.RawURLEncoding.EncodeToString(append(b, query...))
+	return pagetoken.Encode(append(b, p.Log+"\x00"+p.Group...), query)
 }
 
-func positionOf(token string, query []byte) (deadletter.Position, error) {
-	if token == "" {
-		return deadletter.Position{}, nil
+func positionOf(token string, query proto.Message) (p deadletter.Position, err error) {
+	b, err := pagetoken.Decode(token, query)
+	if err != nil || len(b) == 0 {
+		return p, err
 	}
-	b, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(b) != tokenSize || string(b[12:]) != string(query) {
-		return deadletter.Position{}, errPageToken
+	if len(b) <= positionSize || int(b[0]) >= len(tokenSources) {
+		return p, pagetoken.ErrInvalid
 	}
-	p := deadletter.Position{Partition: int32(binary.BigEndian.Uint32(b)), Offset: int64(binary.BigEndian.Uint64(b[4:]))}
-	if p.Partition < 0 || p.Offset < 0 {
-		return deadletter.Position{}, errPageToken
+	p = deadletter.Position{
+		Source: tokenSources[b[0]], Parked: b[1] == 1,
+		Partition: int32(binary.BigEndian.Uint32(b[2:])), Offset: int64(binary.BigEndian.Uint64(b[6:])),
+	}
+	var named bool
+	p.Log, p.Group, named = strings.Cut(string(b[positionSize:]), "\x00")
+	if p.Partition < 0 || p.Offset < 0 || !named {
+		return deadletter.Position{}, pagetoken.ErrInvalid
 	}
 	return p, nil
 }
 
 // CountDeadLetters implements opsv1connect.OpsServiceHandler.
-func (s *Service) CountDeadLetters(ctx context.Context, req *opsv1.CountDeadLettersRequest) (*opsv1.CountDeadLettersResponse, error) {
+func (s *Service) CountDeadLetters(
+	ctx context.Context, req *opsv1.CountDeadLettersRequest,
+) (*opsv1.CountDeadLettersResponse, error) {
 	counts, total, err := s.letters.Count(ctx, filterOf(req.GetFilter(), req.GetStatuses()))
 	if err != nil {
 		return nil, err
@@ -93,31 +104,44 @@ func (s *Service) CountDeadLetters(ctx context.Context, req *opsv1.CountDeadLett
 	out := &opsv1.CountDeadLettersResponse{Total: int64(total)}
 	for _, c := range counts[:min(len(counts), maxCounts)] {
 		out.Counts = append(out.Counts, &opsv1.DeadLetterCount{
-			Group: c.Group, Topic: c.Topic, Reason: truncate(c.Reason, maxReason), Count: int64(c.Letters), FirstFailedAt: timestamp(c.First), LastFailedAt: timestamp(c.Last),
+			Group: c.Group, Topic: c.Topic, Reason: truncate(c.Reason, maxReason), Count: int64(c.Letters),
+			FirstFailedAt: timestamp(c.First), LastFailedAt: timestamp(c.Last),
 		})
 	}
 	return out, nil
 }
 
 // GetDeadLetter implements opsv1connect.OpsServiceHandler.
-func (s *Service) GetDeadLetter(ctx context.Context, req *opsv1.GetDeadLetterRequest) (*opsv1.GetDeadLetterResponse, error) {
+func (s *Service) GetDeadLetter(
+	ctx context.Context, req *opsv1.GetDeadLetterRequest,
+) (*opsv1.GetDeadLetterResponse, error) {
 	l, err := s.letters.Get(ctx, req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	out := &opsv1.GetDeadLetterResponse{Letter: letterTo(&l), Record: recordTo(l.Record, req.GetContent())}
-	e, err := s.cfg.Decode(ctx, l.Record.Key, l.Record.Value)
-	switch {
-	case errors.Is(err, event.ErrSchema):
-		out.Problem = truncate(ownText(err, event.ErrSchema), maxReason)
-		return out, nil
-	case err != nil:
-		s.cfg.Logger.Warn("ops: the schema registry does not answer", "id", l.ID(), "error", err)
-		out.Problem = "the schema registry does not answer"
+	out := &opsv1.GetDeadLetterResponse{Letter: letterTo(&l)}
+	content := req.GetContent()
+	defer func() { out.Record = recordTo(&l, content) }()
+	if l.Source == deadletter.Topics { // its content is its publisher's business
 		return out, nil
 	}
-	if !req.GetContent() {
-		redact(e.ProtoReflect())
+	e, err := s.cfg.Decode(ctx, l.Record.Key, l.Record.Value)
+	if err != nil {
+		out.Problem = s.problem(&l, err)
+		content, err = withhold.Unreadable(ctx, s.cfg.Store, l.Record.Key, l.Record.Value, typeOf(&l), content)
+		if err != nil {
+			return nil, err
+		}
+		if req.GetContent() && !content {
+			out.Problem = truncate(out.Problem, maxReason/2) + "; its content may be of a deleted account and is not shown"
+		}
+		return out, nil
+	}
+	if content, err = withhold.Content(ctx, s.cfg.Store, e, content); err != nil {
+		return nil, err
+	}
+	if !content {
+		redact.Message(e.ProtoReflect())
 	}
 	text, err := protojson.Marshal(e)
 	if err != nil {
@@ -125,6 +149,25 @@ func (s *Service) GetDeadLetter(ctx context.Context, req *opsv1.GetDeadLetterReq
 	}
 	out.EventType, out.EventJson = event.TypeOf(e), string(text)
 	return out, nil
+}
+
+// problem says why a letter cannot be read.
+func (s *Service) problem(l *deadletter.Letter, err error) string {
+	if errors.Is(err, event.ErrSchema) {
+		return truncate(ownText(err, event.ErrSchema), maxReason)
+	}
+	s.cfg.Logger.Warn("ops: the schema registry does not answer", "id", l.ID(), "error", err)
+	return "the schema registry does not answer"
+}
+
+// typeOf is the type of a letter's event, as its producer says; empty if it does not.
+func typeOf(l *deadletter.Letter) string {
+	for _, h := range l.Record.Headers {
+		if h.Key == kafka.HeaderEventType {
+			return string(h.Value)
+		}
+	}
+	return ""
 }
 
 // requireFilter refuses the empty filter that nobody meant.
@@ -140,7 +183,10 @@ func requireFilter(f *opsv1.DeadLetterFilter, all bool) error {
 }
 
 // RedriveDeadLetters implements opsv1connect.OpsServiceHandler.
-func (s *Service) RedriveDeadLetters(ctx context.Context, req *opsv1.RedriveDeadLettersRequest, stream *connect.ServerStream[opsv1.RedriveDeadLettersResponse]) error {
+func (s *Service) RedriveDeadLetters(
+	ctx context.Context, req *opsv1.RedriveDeadLettersRequest,
+	stream *connect.ServerStream[opsv1.RedriveDeadLettersResponse],
+) error {
 	if err := requireFilter(req.GetFilter(), req.GetAll()); err != nil {
 		return err
 	}
@@ -148,13 +194,17 @@ func (s *Service) RedriveDeadLetters(ctx context.Context, req *opsv1.RedriveDead
 		return stream.Send(&opsv1.RedriveDeadLettersResponse{Results: r, Summary: sum})
 	})
 	report, err := s.letters.Redrive(ctx, filterOf(req.GetFilter(), nil), deadletter.Redrive{
-		Actor: actor(ctx), Limit: int(req.GetLimit()), DryRun: !req.GetExecute(), Rate: int(req.GetRate()), Handlers: s.cfg.Handlers, OnOutcome: p.add,
+		Actor: actor(ctx), Limit: int(req.GetLimit()), DryRun: !req.GetExecute(), Rate: int(req.GetRate()),
+		Handlers: s.cfg.Handlers, OnOutcome: p.add,
 	})
 	return p.end(report, err)
 }
 
 // DiscardDeadLetters implements opsv1connect.OpsServiceHandler.
-func (s *Service) DiscardDeadLetters(ctx context.Context, req *opsv1.DiscardDeadLettersRequest, stream *connect.ServerStream[opsv1.DiscardDeadLettersResponse]) error {
+func (s *Service) DiscardDeadLetters(
+	ctx context.Context, req *opsv1.DiscardDeadLettersRequest,
+	stream *connect.ServerStream[opsv1.DiscardDeadLettersResponse],
+) error {
 	if err := requireFilter(req.GetFilter(), req.GetAll()); err != nil {
 		return err
 	}
@@ -169,7 +219,7 @@ func (s *Service) DiscardDeadLetters(ctx context.Context, req *opsv1.DiscardDead
 
 // progress sends the outcomes of one call, many at a time or after some time.
 type progress struct {
-	ctx      context.Context //nolint:containedctx // of the one call that this is a part of
+	ctx      context.Context // of the one call that this is a part of
 	durable  func(context.Context) error
 	send     func([]*opsv1.DeadLetterResult, *opsv1.DeadLetterSummary) error
 	clock    func() time.Time
@@ -177,12 +227,15 @@ type progress struct {
 	lastSent time.Time
 }
 
-func (s *Service) progress(ctx context.Context, send func([]*opsv1.DeadLetterResult, *opsv1.DeadLetterSummary) error) *progress {
+func (s *Service) progress(
+	ctx context.Context, send func([]*opsv1.DeadLetterResult, *opsv1.DeadLetterSummary) error,
+) *progress {
 	return &progress{ctx: ctx, durable: s.cfg.Store.Durable, send: send, clock: s.cfg.Clock, lastSent: s.cfg.Clock()}
 }
 
 func (p *progress) add(id string, o deadletter.Outcome, reason string) error {
-	p.results = append(p.results, &opsv1.DeadLetterResult{Id: id, Outcome: outcomeTo(o), Reason: truncate(reason, maxReason)})
+	p.results = append(p.results, &opsv1.DeadLetterResult{Id: id, Outcome: outcomeTo(o),
+		Reason: truncate(reason, maxReason)})
 	if len(p.results) < maxResults && p.clock().Sub(p.lastSent) < progressEvery {
 		return nil
 	}

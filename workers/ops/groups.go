@@ -25,7 +25,9 @@ const (
 const callTime = 20 * time.Second
 
 // GetConsumerGroup implements opsv1connect.OpsServiceHandler.
-func (s *Service) GetConsumerGroup(ctx context.Context, req *opsv1.GetConsumerGroupRequest) (*opsv1.GetConsumerGroupResponse, error) {
+func (s *Service) GetConsumerGroup(
+	ctx context.Context, req *opsv1.GetConsumerGroupRequest,
+) (*opsv1.GetConsumerGroupResponse, error) {
 	g, err := s.group(ctx, req.GetGroup())
 	if err != nil {
 		return nil, err
@@ -33,12 +35,14 @@ func (s *Service) GetConsumerGroup(ctx context.Context, req *opsv1.GetConsumerGr
 	out := &opsv1.GetConsumerGroupResponse{State: g.State, Lag: g.Lag}
 	for _, m := range g.Members[:min(len(g.Members), maxRows)] {
 		out.Members = append(out.Members, &opsv1.ConsumerGroupMember{
-			MemberId: truncate(m.ID, maxMember), ClientId: truncate(m.Client, maxMember), Host: truncate(m.Host, maxMember), Partitions: int32(m.Partitions),
+			MemberId: truncate(m.ID, maxMember), ClientId: truncate(m.Client, maxMember), Host: truncate(m.Host, maxMember),
+			Partitions: int32(m.Partitions),
 		})
 	}
 	for _, p := range g.Partitions[:min(len(g.Partitions), maxRows)] {
 		out.Partitions = append(out.Partitions, &opsv1.ConsumerGroupPartition{
-			Topic: truncate(p.Partition.Topic, maxName), Partition: p.Partition.ID, Committed: p.Committed, End: p.End, Lag: p.Lag, MemberId: truncate(p.Member, maxMember),
+			Topic: truncate(p.Partition.Topic, maxName), Partition: p.Partition.ID, Committed: p.Committed, End: p.End,
+			Lag: p.Lag, MemberId: truncate(p.Member, maxMember),
 		})
 	}
 	return out, nil
@@ -67,7 +71,8 @@ func (s *Service) ListHotKeys(ctx context.Context, req *opsv1.ListHotKeysRequest
 		return nil, err
 	}
 	if v, _ := state.Find(req.GetTopic()); req.GetPartition() >= v.Partitions {
-		return nil, fmt.Errorf("%w: there is no partition %d of a topic %.80q", errArgument, req.GetPartition(), req.GetTopic())
+		return nil, fmt.Errorf("%w: there is no partition %d of a topic %.80q", errArgument, req.GetPartition(),
+			req.GetTopic())
 	}
 	g, err := s.group(ctx, req.GetGroup())
 	if err != nil {
@@ -82,15 +87,17 @@ func (s *Service) ListHotKeys(ctx context.Context, req *opsv1.ListHotKeysRequest
 	from := at.From
 	count := map[string]int64{}
 	var records int64
-	err = lag.Read(ctx, s.cfg.Addr, []lag.Span{{Partition: part, From: from, To: min(at.End, from+maxHotRecords)}}, func(r *kafka.Record) error {
-		records++
-		count[truncate(string(r.Key), maxKey)]++
-		return nil
-	}, s.cfg.Kafka...)
+	err = lag.Read(ctx, s.cfg.Addr, []lag.Span{{Partition: part, From: from, To: min(at.End, from+maxHotRecords)}},
+		func(r *kafka.Record) error {
+			records++
+			count[truncate(string(r.Key), maxKey)]++
+			return nil
+		}, s.cfg.Kafka...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errLog, err)
 	}
-	keys := slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
+	keys := slices.SortedFunc(maps.Keys(count),
+		func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
 	out := &opsv1.ListHotKeysResponse{Records: records}
 	for _, k := range keys[:min(len(keys), cmp.Or(int(req.GetLimit()), defaultKeys))] {
 		out.Keys = append(out.Keys, &opsv1.HotKey{Key: k, Records: count[k]})

@@ -5,77 +5,51 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"buf.build/go/protovalidate"
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/parley-chat/parley/server/rpc"
 )
 
-// interceptor surrounds every call: it bounds their number, validates requests, records
-// calls for the audit, catches panics, maps errors, and counts results.
-type interceptor struct {
-	s        *Service
-	validate protovalidate.Validator
-}
-
-func newInterceptor(s *Service) (*interceptor, error) {
+// chain surrounds every call: it bounds their number, validates requests, and records calls
+// for the audit.
+func (s *Service) chain() (*rpc.Chain, error) {
 	v, err := protovalidate.New()
 	if err != nil {
 		return nil, fmt.Errorf("ops: rules of requests: %w", err)
 	}
-	return &interceptor{s, v}, nil
+	return &rpc.Chain{
+		Enter: s.enter, Check: func(m proto.Message, _ http.Header) error { return v.Validate(m) },
+		Timeout: unaryTimeout, Unary: s.record, Stream: s.recordStream,
+		Durable: s.cfg.Store.Durable, // an answer says nothing that a crash could undo
+		Public:  s.public,
+		Panicked: func(ctx context.Context, procedure string, value any, stack []byte) *connect.Error {
+			return s.internal(ctx, procedure, slog.Any("panic", value), slog.String("stack", string(stack)))
+		},
+		Observe: func(_ context.Context, procedure string, err *connect.Error, took time.Duration) {
+			s.cfg.Observe(procedure, rpc.Code(err), took)
+		},
+	}, nil
 }
 
-func (i *interceptor) check(m any) error {
-	msg, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("ops: %T is not a message", m)
-	}
-	return i.validate.Validate(msg)
-}
-
-// WrapUnary implements connect.Interceptor.
-func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
-		err = i.call(ctx, req.Spec().Procedure, func() error {
-			if err := i.check(req.Any()); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
-			defer cancel()
-			if res, err = i.record(ctx, req, next); err != nil {
-				return err
-			}
-			return i.s.cfg.Store.Durable(ctx) // an answer says nothing that a crash could undo
-		})
-		if err != nil {
-			return nil, err
-		}
-		return res, nil
-	}
-}
-
-// WrapStreamingClient implements connect.Interceptor; there are no clients here.
-func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-// WrapStreamingHandler implements connect.Interceptor.
-func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return i.call(ctx, conn.Spec().Procedure, func() (err error) {
-			c := &checkedConn{conn, i, ctx, &record{s: i.s, procedure: conn.Spec().Procedure}}
-			defer c.record.end(ctx, &err)
-			return next(ctx, c)
-		})
+// enter bounds the number of calls.
+func (s *Service) enter(context.Context) (leave func(), err error) {
+	select {
+	case s.calls <- struct{}{}:
+		return func() { <-s.calls }, nil
+	default:
+		return nil, errBusy
 	}
 }
 
 // record runs a unary call, and records its start and end.
-func (i *interceptor) record(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (res connect.AnyResponse, err error) {
-	r := &record{s: i.s, procedure: req.Spec().Procedure}
+func (s *Service) record(
+	ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc,
+) (res connect.AnyResponse, err error) {
+	r := &record{s: s, procedure: req.Spec().Procedure}
 	if err := r.begin(ctx, req.Spec(), req.Any()); err != nil {
 		return nil, err
 	}
@@ -86,58 +60,32 @@ func (i *interceptor) record(ctx context.Context, req connect.AnyRequest, next c
 	return res, err
 }
 
-// checkedConn validates each message of a stream, and records the call when the first one
-// comes.
-type checkedConn struct {
+// recordStream records the start and end of a stream.
+func (s *Service) recordStream(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
+		c := &recordedConn{conn, ctx, &record{s: s, procedure: conn.Spec().Procedure}}
+		defer c.record.end(ctx, &err)
+		return next(ctx, c)
+	}
+}
+
+// recordedConn records a call when its first message comes.
+type recordedConn struct {
 	connect.StreamingHandlerConn
-	interceptor *interceptor
-	ctx         context.Context //nolint:containedctx // of the one call that this is
-	record      *record
+	ctx    context.Context // of the one call that this is
+	record *record
 }
 
 // Receive implements connect.StreamingHandlerConn.
-func (c *checkedConn) Receive(m any) error {
+func (c *recordedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
-		return err
-	}
-	if err := c.interceptor.check(m); err != nil {
 		return err
 	}
 	return c.record.begin(c.ctx, c.Spec(), m)
 }
 
 // Send implements connect.StreamingHandlerConn.
-func (c *checkedConn) Send(m any) error {
+func (c *recordedConn) Send(m any) error {
 	c.record.result = m
 	return c.StreamingHandlerConn.Send(m)
-}
-
-// call runs a call, and returns the error that the operator sees.
-func (i *interceptor) call(ctx context.Context, procedure string, run func() error) (err error) {
-	s, start := i.s, time.Now()
-	defer func() {
-		p := recover()
-		if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this too
-			panic(p)
-		}
-		var out *connect.Error
-		switch {
-		case p != nil:
-			out = s.internal(ctx, procedure, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-		case err != nil:
-			out = s.public(ctx, procedure, err)
-		}
-		code := "ok"
-		if err = nil; out != nil { // not a nil *connect.Error in an error
-			code, err = out.Code().String(), out
-		}
-		s.cfg.Observe(procedure, code, time.Since(start))
-	}()
-	select {
-	case s.calls <- struct{}{}:
-		defer func() { <-s.calls }()
-	default:
-		return errBusy
-	}
-	return run()
 }

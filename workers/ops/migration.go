@@ -31,9 +31,12 @@ var versionStatuses = map[versions.Status]opsv1.TopicVersionStatus{
 }
 
 // MigrateTopic implements opsv1connect.OpsServiceHandler.
-func (s *Service) MigrateTopic(ctx context.Context, req *opsv1.MigrateTopicRequest, stream *connect.ServerStream[opsv1.MigrateTopicResponse]) error {
+func (s *Service) MigrateTopic(
+	ctx context.Context, req *opsv1.MigrateTopicRequest, stream *connect.ServerStream[opsv1.MigrateTopicResponse],
+) error {
 	r := migrate.Request{
-		Topic: req.GetTopic(), Partitions: req.GetPartitions(), By: actor(ctx), Ignore: req.GetIgnoreGroups(), MaxFreeze: req.GetMaxFreeze().AsDuration(),
+		Topic: req.GetTopic(), Partitions: req.GetPartitions(), By: actor(ctx), Ignore: req.GetIgnoreGroups(),
+		MaxFreeze: req.GetMaxFreeze().AsDuration(),
 	}
 	if !req.GetExecute() {
 		plan, err := s.cfg.Migrator.Status(ctx, r)
@@ -45,7 +48,8 @@ func (s *Service) MigrateTopic(ctx context.Context, req *opsv1.MigrateTopicReque
 	var last migrate.Progress
 	var lastSent time.Time
 	return s.cfg.Migrator.Run(ctx, r, func(p migrate.Progress) error {
-		if now := s.cfg.Clock(); p.Phase != last.Phase || len(p.Waiting) != len(last.Waiting) || p.Done || now.Sub(lastSent) >= progressEvery {
+		if now := s.cfg.Clock(); p.Phase != last.Phase || len(p.Waiting) != len(last.Waiting) || p.Done ||
+			now.Sub(lastSent) >= progressEvery {
 			last, lastSent = p, now
 			return stream.Send(progressTo(p))
 		}
@@ -58,7 +62,8 @@ const maxWords = 1_000
 
 func progressTo(p migrate.Progress) *opsv1.MigrateTopicResponse {
 	out := &opsv1.MigrateTopicResponse{
-		Phase: phases[p.Phase], From: p.From, To: p.To, Partitions: p.Partitions, Unread: p.Unread, Frozen: durationpb.New(p.Frozen), Done: p.Done,
+		Phase: phases[p.Phase], From: p.From, To: p.To, Partitions: p.Partitions, Unread: p.Unread,
+		Frozen: durationpb.New(p.Frozen), Done: p.Done,
 	}
 	for _, w := range p.Waiting {
 		out.Waiting = append(out.Waiting, truncate(w, maxWords))
@@ -67,7 +72,9 @@ func progressTo(p migrate.Progress) *opsv1.MigrateTopicResponse {
 }
 
 // AbortTopicMigration implements opsv1connect.OpsServiceHandler.
-func (s *Service) AbortTopicMigration(ctx context.Context, req *opsv1.AbortTopicMigrationRequest) (*opsv1.AbortTopicMigrationResponse, error) {
+func (s *Service) AbortTopicMigration(
+	ctx context.Context, req *opsv1.AbortTopicMigrationRequest,
+) (*opsv1.AbortTopicMigrationResponse, error) {
 	topic, err := s.cfg.Migrator.Abort(ctx, req.GetExecute())
 	if err != nil {
 		return nil, err
@@ -76,7 +83,9 @@ func (s *Service) AbortTopicMigration(ctx context.Context, req *opsv1.AbortTopic
 }
 
 // ListTopicVersions implements opsv1connect.OpsServiceHandler.
-func (s *Service) ListTopicVersions(ctx context.Context, _ *opsv1.ListTopicVersionsRequest) (*opsv1.ListTopicVersionsResponse, error) {
+func (s *Service) ListTopicVersions(
+	ctx context.Context, _ *opsv1.ListTopicVersionsRequest,
+) (*opsv1.ListTopicVersionsResponse, error) {
 	state, err := versions.Load(ctx, s.cfg.Store)
 	if err != nil {
 		return nil, err
@@ -86,8 +95,12 @@ func (s *Service) ListTopicVersions(ctx context.Context, _ *opsv1.ListTopicVersi
 		res.Migrating, res.Phase, res.MigratingBy = m.Topic, phases[m.Phase], truncate(m.By, maxOperator)
 	}
 	for _, t := range kafka.Topics() {
+		if t.Name != kafka.DeadLetters && !kafka.OfChats(t.Name) {
+			continue // they have one version
+		}
 		for _, v := range state.Of(t.Name) {
-			out := &opsv1.TopicVersion{Topic: t.Name, Name: versions.Name(t.Name, v.Number), Partitions: v.Partitions, Status: versionStatuses[v.Status]}
+			out := &opsv1.TopicVersion{Topic: t.Name, Name: versions.Name(t.Name, v.Number), Partitions: v.Partitions,
+				Status: versionStatuses[v.Status]}
 			if v.Until > 0 {
 				out.Until, out.KeptUntil = timestamp(time.UnixMilli(v.Until)), timestamp(v.KeptUntil(t.Name))
 			}
@@ -101,7 +114,9 @@ func (s *Service) ListTopicVersions(ctx context.Context, _ *opsv1.ListTopicVersi
 const maxOperator = 128
 
 // RetireTopicVersion implements opsv1connect.OpsServiceHandler.
-func (s *Service) RetireTopicVersion(ctx context.Context, req *opsv1.RetireTopicVersionRequest) (*opsv1.RetireTopicVersionResponse, error) {
+func (s *Service) RetireTopicVersion(
+	ctx context.Context, req *opsv1.RetireTopicVersionRequest,
+) (*opsv1.RetireTopicVersionResponse, error) {
 	if err := s.cfg.Migrator.Retire(ctx, req.GetName(), req.GetExecute()); err != nil {
 		return nil, err
 	}

@@ -1,29 +1,35 @@
-// Package ops serves operators: dead letters, replays of events, and the lag of consumer
-// groups.
+// Package ops serves operators: dead letters, replays of events, the event store, the lag
+// of consumer groups, and profiles of the process.
 //
-// It owns the service behind parley.ops.v1, its listener, the admission of operators, the
-// redaction of records, and the table of its errors. It does not own what is done: dead
+// It owns the OpsService of parley.ops.v1, its listener, the admission of operators, what
+// surrounds every call, and the table of its errors. It does not own what is done: dead
 // letters belong to package deadletter, replays to package replay, groups and topics to
-// package lag. The command line is package opsctl.
+// package lag. The EventService is package events, what operators are not shown package
+// redact, the command line package opsctl.
 //
 // # Trust
 //
-// Every call carries an operator's token; tokens of users are refused. Without TLS the
-// listener is on loopback only; with TLS both sides show certificates of the same
-// authority. What users wrote is shown only to operators who ask for it. Such calls, and
+// Every call carries an operator's token; tokens of users are refused, and so are calls that
+// want more than the token's role (package roles). Without TLS the listener is on loopback
+// only; with TLS both sides show certificates of the same authority. What users wrote is
+// shown only to moderators who ask for it. Such calls, and
 // those that change something, leave two rows in the store with the operator's name: one
-// before they act, one when they have ended (package audit). The interceptor alone records
+// before they act, one when they have ended (package audit). What surrounds every call records
 // them, so that no handler can forget to.
 //
 // # Concurrency
 //
 // A Service may be used by many goroutines; at most maxCalls calls run at a time, since
 // each may read a whole topic.
+//
+// It is one package because every call passes the same admission and audit, and no other
+// package may let an operator in.
 package ops
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -34,12 +40,15 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/identity/trail"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/workers/audit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/deadletter"
 	"github.com/parley-chat/parley/workers/migrate"
+	"github.com/parley-chat/parley/workers/ops/events"
+	"github.com/parley-chat/parley/workers/ops/roles"
 )
 
 // Limits of calls.
@@ -50,7 +59,7 @@ const (
 	unaryTimeout = 2 * time.Minute // a whole topic may have to be read
 )
 
-// Config is what a Service works with; all of it but Kafka and Handlers is required.
+// Config is what a Service works with; all of it but Kafka, Handlers, Letters, Services and More is required.
 type Config struct {
 	Addr  string         // of Kafka
 	Kafka []kafka.Option // for its clients
@@ -60,12 +69,19 @@ type Config struct {
 	Decode func(ctx context.Context, key, value []byte) (event.Event, error)
 	// Handlers take redriven records, by consumer group.
 	Handlers map[string]consume.Handler
+	// Letters are the dead letters of durable topics; nil: they are not served here.
+	Letters  deadletter.TopicLetters
 	Migrator *migrate.Migrator
 	Key      *auth.Key
 	Clock    func() time.Time
 	Logger   *slog.Logger
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
+	// More is what is served to operators besides, by path; Operator says who calls.
+	More map[string]http.Handler
+	// Services are served in the same chain: their calls are admitted, bounded, validated and
+	// recorded like those of OpsService, and their errors come from its table.
+	Services []func(...connect.HandlerOption) (path string, handler http.Handler)
 	// Refused, if given, counts a call without an operator's token; the reason is one of
 	// auth.Reason's.
 	Refused func(reason string)
@@ -73,11 +89,12 @@ type Config struct {
 
 // Service is the implementation of OpsService.
 type Service struct {
-	cfg     Config
-	letters *deadletter.Manager
-	audit   *audit.Log
-	handler http.Handler
-	calls   chan struct{}
+	cfg      Config
+	letters  *deadletter.Manager
+	audit    *audit.Log
+	security *trail.Recorder
+	handler  http.Handler
+	calls    chan struct{}
 }
 
 var _ opsv1connect.OpsServiceHandler = (*Service)(nil)
@@ -87,23 +104,38 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Decode == nil || cfg.Key == nil || cfg.Observe == nil || cfg.Migrator == nil {
 		return nil, errors.New("ops: decoder, key, observer and migrator are required")
 	}
-	letters, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger})
+	manager, err := deadletter.New(deadletter.Config{Addr: cfg.Addr, Kafka: cfg.Kafka, Store: cfg.Store,
+		Topics: cfg.Letters, Clock: cfg.Clock, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, letters: letters, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
-	i, err := newInterceptor(s)
+	s := &Service{cfg: cfg, letters: manager, audit: audit.New(cfg.Store, cfg.Clock), calls: make(chan struct{}, maxCalls)}
+	s.security = trail.New(trail.Config{Log: s.audit, Clock: cfg.Clock, Logger: cfg.Logger})
+	chain, err := s.chain()
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(opsv1connect.NewOpsServiceHandler(s, connect.WithInterceptors(i), connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxResponse)))
+	options := []connect.HandlerOption{connect.WithInterceptors(chain), connect.WithReadMaxBytes(maxRequest),
+		connect.WithSendMaxBytes(maxResponse)}
+	mux.Handle(opsv1connect.NewOpsServiceHandler(s, options...))
+	mux.Handle(opsv1connect.NewEventServiceHandler(events.New(cfg.Store, cfg.Clock), options...))
+	for _, serve := range cfg.Services {
+		mux.Handle(serve(options...))
+	}
+	for path, more := range cfg.More {
+		mux.Handle(path, more)
+	}
+	s.serveProfiles(mux)
 	s.handler = s.admit(mux)
 	return s, nil
 }
 
 // Handler serves the service to those with an operator's token.
 func (s *Service) Handler() http.Handler { return s.handler }
+
+// Security records who was refused; it runs as long as the service.
+func (s *Service) Security() *trail.Recorder { return s.security }
 
 // DeadLetters is what handles the dead letters, for metrics.
 func (s *Service) DeadLetters() *deadletter.Manager { return s.letters }
@@ -115,23 +147,51 @@ func (s *Service) admit(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op, err := s.cfg.Key.Operator(r.Header, s.cfg.Clock())
-		if err != nil {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			// The same warning is written a few times and then counted.
-			s.cfg.Logger.Warn("ops: refused", "from", r.RemoteAddr, "reason", auth.Reason(err))
-			if s.cfg.Refused != nil {
-				s.cfg.Refused(auth.Reason(err))
+		if err == nil {
+			ctx := context.WithValue(r.Context(), operatorKey{}, op)
+			if least, _ := roles.Least(r.URL.Path); !op.Role.Includes(least) {
+				_ = errorWriter.Write(w, r, s.public(ctx, r.URL.Path, s.refuseRole(ctx, r.URL.Path, least)))
+				return
 			}
-			_ = errorWriter.Write(w, r, s.public(r.Context(), r.URL.Path, err)) // fails if the client has left
+			edge.Trust(ctx)
+			next.ServeHTTP(w, r.WithContext(ctx))
 			return
 		}
-		edge.Trust(r.Context())
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, op.Name)))
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		// The same warning is written a few times and then counted.
+		s.cfg.Logger.Warn("ops: refused", "from", r.RemoteAddr, "reason", auth.Reason(err))
+		if s.cfg.Refused != nil {
+			s.cfg.Refused(auth.Reason(err))
+		}
+		_ = errorWriter.Write(w, r, s.public(r.Context(), r.URL.Path, err)) // fails if the client has left
 	})
 }
 
-// actor is the operator who calls.
+// refuseRole records that an operator asked for more than their role, and returns why not. A
+// path that no procedure has is whatever the caller likes, and is not recorded by name.
+func (s *Service) refuseRole(ctx context.Context, path string, least auth.Role) error {
+	op, _ := Operator(ctx)
+	what := "procedure" + path
+	if _, known := roles.Least(path); !known {
+		what = "procedure/unknown"
+	}
+	s.cfg.Logger.WarnContext(ctx, "ops: refused a role", "by", op.Name, "role", op.Role, "procedure", what)
+	err := s.security.Record(ctx, trail.Event{Action: trail.RoleRequired, Actor: op.Name, Target: what,
+		Outcome: "role_required", Detail: fmt.Sprintf("needs the role %s, has %s", least, op.Role)})
+	if err != nil {
+		s.cfg.Logger.WarnContext(ctx, "ops: a refusal is missing in the audit", "by", op.Name, "error", err)
+	}
+	return fmt.Errorf("%w: this call needs the role %s, and the token has %s", errRole, least, op.Role)
+}
+
+// Operator is the operator who calls, in what a Service serves.
+func Operator(ctx context.Context) (op auth.Operator, ok bool) {
+	op, ok = ctx.Value(operatorKey{}).(auth.Operator)
+	return op, ok
+}
+
+// actor is the name of the operator who calls.
 func actor(ctx context.Context) string {
-	name, _ := ctx.Value(operatorKey{}).(string)
-	return name
+	op, _ := Operator(ctx)
+	return op.Name
 }

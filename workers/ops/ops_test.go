@@ -22,6 +22,7 @@ import (
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/ops/opstest"
 )
@@ -43,9 +44,7 @@ func (t token) RoundTrip(r *http.Request) (*http.Response, error) {
 func client(t *testing.T, r *opstest.Fixture) opsv1connect.OpsServiceClient {
 	t.Helper()
 	value, err := r.Key.IssueOperator("ada", time.Now(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return opsv1connect.NewOpsServiceClient(&http.Client{Transport: token{value, http.DefaultTransport}}, "http://"+r.Addr)
 }
 
@@ -65,41 +64,35 @@ func reason(t *testing.T, err error) (connect.Code, string) {
 	return e.Code(), ""
 }
 
-// Nobody without an operator's token is let in, whatever is called.
-func TestOperatorsOnly(t *testing.T) {
+// Every call without an operator's token is refused (S-52).
+func TestSec_S_52_OperatorsOnly(t *testing.T) {
 	r := opstest.New(t, nil)
 	user, err := r.Key.Issue("ada", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	late, err := r.Key.IssueOperator("ada", time.Now().Add(-time.Hour), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for header, want := range map[string]string{"": "UNAUTHENTICATED", "Bearer " + user: "UNAUTHENTICATED", "Bearer " + late: "TOKEN_EXPIRED"} {
+	testkit.Must(t, err)
+	for header, want := range map[string]string{"": "UNAUTHENTICATED", "Bearer " + user: "UNAUTHENTICATED",
+		"Bearer " + late: "TOKEN_EXPIRED"} {
 		for _, path := range []string{opsv1connect.OpsServiceListDeadLettersProcedure, "/", "/metrics"} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.Addr+path, strings.NewReader("{}"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			req.Header.Set("Content-Type", "application/json")
 			if header != "" {
 				req.Header.Set("Authorization", header)
 			}
 			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			body, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			if err != nil || res.StatusCode != http.StatusUnauthorized || path != "/" && path != "/metrics" && !strings.Contains(string(body), want) || res.Header.Get("WWW-Authenticate") != "Bearer" {
+			if err != nil || res.StatusCode != http.StatusUnauthorized || path != "/" && path != "/metrics" &&
+				!strings.Contains(string(body), want) || res.Header.Get("WWW-Authenticate") != "Bearer" {
 				t.Errorf("%s %.20s: %d %s", path, header, res.StatusCode, body)
 			}
 		}
 	}
 }
 
-// Each error has a code and a reason; what is not foreseen is hidden.
+// Each error has a code and a reason; the text of unknown errors is hidden.
 func TestErrors(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
@@ -135,24 +128,24 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %s %s", name, code, why)
 		}
 	}
-	// A handler that panics is a failure of the letter, and its text is for nobody.
+	// A panic of a handler is a failure of the letter, and its text is not shown.
 	id := r.DeadLetter(opstest.Group, r.Event(chatA, 1), "permanent: bad")
 	r.Handle = func(context.Context, *kafka.Record) error { panic(opstest.Secret) }
-	s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := c.RedriveDeadLetters(t.Context(),
+		&opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
+	testkit.Must(t, err)
 	var last *opsv1.RedriveDeadLettersResponse
 	for s.Receive() {
 		last = s.Msg()
 	}
-	if s.Err() != nil || last.GetSummary().GetFailed() != 1 || last.GetResults()[0].GetReason() != "unknown: the handler panicked" {
+	if s.Err() != nil || last.GetSummary().GetFailed() != 1 ||
+		last.GetResults()[0].GetReason() != "unknown: the handler panicked" {
 		t.Fatalf("%v, %v", last, s.Err())
 	}
 }
 
-// A redrive ends when its caller leaves: what is under way is finished, and the rest
-// stays for another time (K-149).
+// A redrive ends when its caller disconnects: the current letter is finished, and the others
+// stay open (K-149).
 func TestRedriveEndsWithItsCaller(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
@@ -192,7 +185,7 @@ func TestRedriveEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// A topic is read by a few calls at a time.
+// At most a few calls read a topic at the same time.
 func TestCallsAreBounded(t *testing.T) {
 	r := opstest.New(t, nil)
 	c := client(t, r)
@@ -208,7 +201,8 @@ func TestCallsAreBounded(t *testing.T) {
 		// Each of a key of its own: letters of one key are driven one after the other.
 		id := r.DeadLetter(opstest.Group, r.Event(fmt.Sprint(chatA[:len(chatA)-1], n), n+1), "permanent: bad")
 		go func() {
-			s, err := c.RedriveDeadLetters(t.Context(), &opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
+			s, err := c.RedriveDeadLetters(t.Context(),
+				&opsv1.RedriveDeadLettersRequest{Filter: &opsv1.DeadLetterFilter{Ids: []string{id}}, Execute: true})
 			for err == nil && s.Receive() {
 			}
 			done <- errors.Join(err, s.Err())
@@ -221,32 +215,27 @@ func TestCallsAreBounded(t *testing.T) {
 	}
 	close(release)
 	for range most {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, <-done)
 	}
 	if _, err := c.ListDeadLetters(t.Context(), &opsv1.ListDeadLettersRequest{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Beyond loopback both sides show certificates, beside the token.
+// Beyond loopback both sides present certificates, in addition to the token.
 func TestTLS(t *testing.T) {
 	own, pool := opstest.Certificates(t)
 	r := opstest.New(t, &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: pool, MinVersion: tls.VersionTLS13})
 	value, err := r.Key.IssueOperator("ada", time.Now(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	call := func(c *tls.Config) error {
 		tr := &http.Transport{TLSClientConfig: c}
 		defer tr.CloseIdleConnections()
-		_, err := opsv1connect.NewOpsServiceClient(&http.Client{Transport: token{value, tr}}, "https://"+r.Addr).ListDeadLetters(t.Context(), &opsv1.ListDeadLettersRequest{})
+		_, err := opsv1connect.NewOpsServiceClient(&http.Client{Transport: token{value, tr}},
+			"https://"+r.Addr).ListDeadLetters(t.Context(), &opsv1.ListDeadLettersRequest{})
 		return err
 	}
-	if err := call(&tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, call(&tls.Config{Certificates: []tls.Certificate{own}, RootCAs: pool}))
 	if err := call(&tls.Config{RootCAs: pool}); err == nil {
 		t.Error("let in without a certificate")
 	}
@@ -259,11 +248,10 @@ func TestTLS(t *testing.T) {
 func TestListen(t *testing.T) {
 	r := opstest.New(t, nil)
 	s, err := ops.New(ops.Config{
-		Addr: r.Kafka, Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}, Migrator: r.Migrator,
+		Addr: r.Kafka, Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now,
+		Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}, Migrator: r.Migrator,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, addr := range []string{":0", "0.0.0.0:0", "example.org:80", "localhost:0", "x"} {
 		if srv, err := ops.Listen(t.Context(), s, addr, nil); err == nil || !strings.Contains(err.Error(), "loopback only") {
 			srv.Close()
@@ -283,7 +271,8 @@ func TestListen(t *testing.T) {
 func TestEveryFieldHasAMaximum(t *testing.T) {
 	open := regexp.MustCompile(`[*+]|\{\d+,\}`)
 	checked := 0
-	for _, f := range []protoreflect.FileDescriptor{opsv1.File_parley_ops_v1_dead_letter_proto, opsv1.File_parley_ops_v1_ops_service_proto, opsv1.File_parley_ops_v1_topic_migration_proto} {
+	for _, f := range []protoreflect.FileDescriptor{opsv1.File_parley_ops_v1_dead_letter_proto,
+		opsv1.File_parley_ops_v1_ops_service_proto, opsv1.File_parley_ops_v1_topic_migration_proto} {
 		for i := range f.Messages().Len() {
 			fields := f.Messages().Get(i).Fields()
 			for j := range fields.Len() {

@@ -10,7 +10,9 @@ import (
 )
 
 // ListFailedOutboxRows implements opsv1connect.OpsServiceHandler.
-func (s *Service) ListFailedOutboxRows(ctx context.Context, req *opsv1.ListFailedOutboxRowsRequest) (*opsv1.ListFailedOutboxRowsResponse, error) {
+func (s *Service) ListFailedOutboxRows(
+	ctx context.Context, req *opsv1.ListFailedOutboxRowsRequest,
+) (*opsv1.ListFailedOutboxRowsResponse, error) {
 	size := cmp.Or(min(int(req.GetPageSize()), failedrows.MaxRows), defaultPage)
 	rows, err := failedrows.List(ctx, s.cfg.Store, req.GetPageToken(), size)
 	if err != nil {
@@ -27,7 +29,9 @@ func (s *Service) ListFailedOutboxRows(ctx context.Context, req *opsv1.ListFaile
 }
 
 // MendFailedOutboxRow implements opsv1connect.OpsServiceHandler.
-func (s *Service) MendFailedOutboxRow(ctx context.Context, req *opsv1.MendFailedOutboxRowRequest) (*opsv1.MendFailedOutboxRowResponse, error) {
+func (s *Service) MendFailedOutboxRow(
+	ctx context.Context, req *opsv1.MendFailedOutboxRowRequest,
+) (*opsv1.MendFailedOutboxRowResponse, error) {
 	row, rows, err := failedrows.Mend(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
 	if err != nil {
 		return nil, err
@@ -40,7 +44,9 @@ func (s *Service) MendFailedOutboxRow(ctx context.Context, req *opsv1.MendFailed
 }
 
 // DropFailedOutboxRow implements opsv1connect.OpsServiceHandler.
-func (s *Service) DropFailedOutboxRow(ctx context.Context, req *opsv1.DropFailedOutboxRowRequest) (*opsv1.DropFailedOutboxRowResponse, error) {
+func (s *Service) DropFailedOutboxRow(
+	ctx context.Context, req *opsv1.DropFailedOutboxRowRequest,
+) (*opsv1.DropFailedOutboxRowResponse, error) {
 	row, err := failedrows.Drop(ctx, s.cfg.Store, req.GetRow(), req.GetExecute())
 	if err != nil {
 		return nil, err
@@ -50,7 +56,8 @@ func (s *Service) DropFailedOutboxRow(ctx context.Context, req *opsv1.DropFailed
 
 func failedRow(r failedrows.Row) *opsv1.FailedOutboxRow {
 	return &opsv1.FailedOutboxRow{
-		Row: r.ID, ChatId: r.ChatID, FirstVersion: r.FirstVersion, Count: r.Count, Replay: r.Replay, Attempts: r.Attempts, CreatedAt: timestamp(r.CreatedAt),
+		Row: r.ID, ChatId: r.ChatID, FirstVersion: r.FirstVersion, Count: r.Count, Replay: r.Replay, Attempts: r.Attempts,
+		CreatedAt: timestamp(r.CreatedAt),
 		LastError: truncate(r.LastError, maxReason),
 	}
 }

@@ -7,11 +7,14 @@ import (
 	"connectrpc.com/connect"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
+	"github.com/parley-chat/parley/workers/ops/events"
 	"github.com/parley-chat/parley/workers/replay"
 )
 
 // ReplayEvents implements opsv1connect.OpsServiceHandler.
-func (s *Service) ReplayEvents(ctx context.Context, req *opsv1.ReplayEventsRequest, stream *connect.ServerStream[opsv1.ReplayEventsResponse]) error {
+func (s *Service) ReplayEvents(
+	ctx context.Context, req *opsv1.ReplayEventsRequest, stream *connect.ServerStream[opsv1.ReplayEventsResponse],
+) error {
 	if (len(req.GetChatIds()) == 0) != req.GetAllChats() {
 		return fmt.Errorf("%w: either chat_ids or all_chats is required", errArgument)
 	}
@@ -21,14 +24,19 @@ func (s *Service) ReplayEvents(ctx context.Context, req *opsv1.ReplayEventsReque
 			return err
 		}
 		return stream.Send(&opsv1.ReplayEventsResponse{
-			Chats: int64(report.Chats), Events: int64(report.Events), Unpublished: int64(report.Unpublished), More: report.More, Done: done, Resume: report.Resume,
+			Chats: int64(report.Chats), Events: int64(report.Events), Unpublished: int64(report.Unpublished), More: report.More,
+			Done: done, Resume: report.Resume, Lost: int64(report.Lost),
 		})
 	}
 	lastSent := s.cfg.Clock()
-	report, err := replay.Run(ctx, s.cfg.Store, s.cfg.Clock, replay.Filter{
+	filter := replay.Filter{
 		Chats: req.GetChatIds(), From: req.GetFromVersion(), To: req.GetToVersion(), Types: req.GetEventTypes(),
 		After: timeOf(req.GetFromTime()), Until: timeOf(req.GetBeforeTime()),
-	}, replay.Options{
+	}
+	for _, status := range req.GetStatuses() {
+		filter.Statuses = append(filter.Statuses, events.Status(status))
+	}
+	report, err := replay.Run(ctx, s.cfg.Store, s.cfg.Clock, filter, replay.Options{
 		DryRun: !req.GetExecute(), Limit: int(req.GetLimit()), Rate: int(req.GetRate()), Resume: req.GetResume(),
 		OnProgress: func(r replay.Report) error {
 			if s.cfg.Clock().Sub(lastSent) < progressEvery {

@@ -58,12 +58,14 @@ func Listen(ctx context.Context, s *Service, addr string, t *tls.Config) (*Serve
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute, // no ReadTimeout: in HTTP/1 it would end calls that take longer
 		MaxHeaderBytes:    16 << 10,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 50, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second},
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 50, SendPingTimeout: 20 * time.Second,
+			PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second},
+		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelWarn),
 	}}
 	if t != nil {
 		own := t.Clone()
-		own.ClientAuth, own.MinVersion, own.NextProtos = tls.RequireAndVerifyClientCert, tls.VersionTLS13, []string{"h2", "http/1.1"}
+		own.ClientAuth, own.MinVersion, own.NextProtos = tls.RequireAndVerifyClientCert, tls.VersionTLS13,
+			[]string{"h2", "http/1.1"}
 		srv.listener = tls.NewListener(guard, own)
 	}
 	guard.Install(srv.srv)

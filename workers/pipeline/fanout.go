@@ -20,21 +20,23 @@ type Fanout struct {
 	// can be called at once.
 	Await    func(context.Context) bool
 	Parallel int           // chats at a time; 0: the default of package consume
-	MinFetch int32         // bytes that a fetch waits for, for a short time; 0: any
+	MinFetch int32         // bytes that a fetch waits for; 0: any
+	MaxWait  time.Duration // for them; 0: the default
 	Stop     time.Duration // for the work in progress when the process ends; 0: the default
 }
 
 func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 	b, s := p.cfg.Backend, p.cfg.Schemas
-	deadLetters, err := kafka.NewProducer(b.KafkaAddr(), b.KafkaOptions()...)
+	write, err := p.deadLetters()
 	if err != nil {
 		return err
 	}
-	p.closers = append(p.closers, deadLetters.Close)
 	e, err := consume.New(consume.Config{
-		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: fanout.Group, Consumer: p.cfg.Process, Follow: s.Topics.Readable(fanout.Topics()...),
-		Batch: fanout.Repairer(s.Serde, c.Deliver), WriteDeadLetter: consume.Publisher(deadLetters, s.frameDeadLetter),
+		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: fanout.Group, Consumer: p.cfg.Process,
+		Follow: s.Topics.Readable(fanout.Topics()...),
+		Batch:  fanout.Repairer(s.Serde, c.Deliver), WriteDeadLetter: write,
 		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, Parallel: c.Parallel, MinFetch: c.MinFetch,
+		MaxWait: c.MaxWait, Isolation: &p.isolation,
 	})
 	if err != nil {
 		return err
@@ -50,4 +52,15 @@ func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 	service.Stop = c.Stop
 	p.Services = append(p.Services, service)
 	return nil
+}
+
+// deadLetters writes dead letters, with a producer of its own.
+func (p *Pipeline) deadLetters() (func(context.Context, consume.DeadLetter) error, error) {
+	b := p.cfg.Backend
+	producer, err := kafka.NewProducer(b.KafkaAddr(), b.KafkaOptions()...)
+	if err != nil {
+		return nil, err
+	}
+	p.closers = append(p.closers, producer.Close)
+	return consume.Publisher(producer, p.cfg.Schemas.frameDeadLetter), nil
 }

@@ -1,6 +1,6 @@
 // Package pipeline composes the durable path of a process: relays from the outbox to
-// Kafka, fanout from Kafka to the hubs, and what maintains both: the reconciler, the
-// schema registry and the service for operators.
+// Kafka, fanout from Kafka to the hubs, the projections, and what maintains them: the
+// reconciler, the schema registry and the service for operators.
 //
 // It owns which parts there are, what they share, and in which order they start. The
 // embedded server and workers of their own build the same path; they differ in the
@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/relay"
 )
 
@@ -30,11 +31,11 @@ type Config struct {
 	Process string // id of this process
 	Schemas *Schemas
 	Metrics *telemetry.Metrics
-	Chats   *telemetry.Lifecycle
+	Chats   *telemetry.ChatMetrics
 	Logger  *slog.Logger
 }
 
-// Part is a part of the path: Relay, Fanout, Reconcile, Registry or Operators.
+// Part is a part of the path: Relay, Search, Fanout, Projector, Reconcile, Registry or Operators.
 type Part interface {
 	addTo(ctx context.Context, p *Pipeline) error
 }
@@ -46,10 +47,13 @@ type Pipeline struct {
 	// RegistryAddr and OperatorsAddr are the addresses of these parts; "" without them.
 	RegistryAddr, OperatorsAddr string
 
-	cfg     Config
-	relays  relay.Set
-	checks  []func() error
-	closers []func()
+	cfg      Config
+	relays   relay.Set
+	searches relay.Set // of search events
+	checks   []func() error
+	closers  []func()
+	// isolation is shared by all consumers: a crash ends all of them.
+	isolation consume.Isolation
 }
 
 // New builds the parts, in the order in which they are to start.

@@ -16,7 +16,8 @@ type Reconcile struct {
 }
 
 func (c Reconcile) addTo(_ context.Context, p *Pipeline) error {
-	r, err := reconcile.New(reconcile.Config{Store: p.cfg.Backend.Store, Chats: c.Chats, Clock: time.Now, Logger: p.cfg.Logger})
+	r, err := reconcile.New(reconcile.Config{Store: p.cfg.Backend.Store, Chats: c.Chats, Clock: time.Now,
+		Logger: p.cfg.Logger})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/relay"
@@ -23,8 +24,13 @@ type Relay struct {
 	// Flush returns when what was published is on stable storage; nil where an
 	// acknowledgement says so.
 	Flush func(context.Context) error
+	// FlushWithin is how long a few published rows may wait for Flush; 0: the default of
+	// package relay.
+	FlushWithin time.Duration
 	// Paused returns why nothing may be published at the moment; nil if something may.
 	Paused func() error
+	// Awaited reports whether anybody but Fanout may be waiting for events; nil: always.
+	Awaited func() bool
 	// Listen passes on what other processes commit in some shards, until ctx ends. Each
 	// commit reaches one process only. Nil where no other process commits, or none can tell.
 	Listen func(ctx context.Context, shards []int, nudge func(chat.Commit)) error
@@ -44,13 +50,19 @@ func (c Relay) addTo(_ context.Context, p *Pipeline) error {
 		Relay: c, Pipeline: p, published: observe.Publish(p.cfg.Metrics),
 		topics: partitioncount.New(b.KafkaAddr(), p.cfg.Logger, p.cfg.Schemas.Topics.State, b.KafkaOptions()...),
 	}
-	slots, err := slot.New(slot.Config{Store: b.Store, Holder: p.cfg.Process, Slots: c.Slots, Exclusive: c.Exclusive, Logger: p.cfg.Logger, Start: r.runSlot})
+	slots, err := lease.New(lease.Config{
+		Store: b.Store, Kind: slot.Kind, Holder: p.cfg.Process, Slots: c.Slots, Exclusive: c.Exclusive, Logger: p.cfg.Logger,
+		Start: func(ctx context.Context, n int) error { return r.runSlot(ctx, slot.Numbered(n, c.Slots)) },
+	})
 	if err != nil {
 		return err
 	}
 	observe.Relay(p.cfg.Metrics, &p.relays, slots, r.topics)
 	observe.Topics(p.cfg.Metrics, p.cfg.Schemas.Topics)
-	p.checks = append(p.checks, func() error { return checkProgress("relay", max(p.relays.Stats().Stalled, slots.Stats().Stalled)) })
+	p.checks = append(p.checks, func() error {
+		return checkProgress("relay",
+			max(p.relays.Stats().Stalled, slots.Stats().Stalled))
+	})
 	p.run("partitions", r.topics.Run)
 	p.run("relay", slots.Run)
 	return nil
@@ -65,9 +77,13 @@ func (p *relayPart) runSlot(ctx context.Context, s slot.Slot) error {
 	}
 	defer publisher.Close()
 	r, err := relay.New(relay.Config{
-		Store: b.Store, Serde: p.cfg.Schemas.Serde, Shards: s.Shards, Clock: time.Now, Logger: p.cfg.Logger.With("slot", s.Number), Flush: p.Flush,
-		Publish: p.topics.Guard(func(ctx context.Context, records []*kafka.Record) error { return p.publish(ctx, publisher, records) }),
-		Failed:  p.cfg.Chats.PublishFailed, Created: observe.Created(p.cfg.Chats),
+		Store: b.Store, Serde: p.cfg.Schemas.Serde, Shards: s.Shards, Clock: time.Now,
+		Logger: p.cfg.Logger.With("slot", s.Number), Flush: p.Flush, FlushWithin: p.FlushWithin,
+		Publish: p.topics.Guard(func(ctx context.Context,
+			records []*kafka.Record) error {
+			return p.publish(ctx, publisher, records)
+		}),
+		Awaited: p.Awaited, Failed: p.cfg.Chats.PublishFailed, Created: observe.Created(p.cfg.Chats),
 		Topics: func(ctx context.Context) (versions.State, error) { return versions.Load(ctx, b.Store) },
 		Renew: func(ctx context.Context) error {
 			if err := publisher.Renew(ctx); err != nil {
@@ -105,7 +121,8 @@ func (p *relayPart) publish(ctx context.Context, publisher *kafka.Publisher, rec
 // listen passes nudges from other processes to the relay of a slot until ctx ends.
 func (p *relayPart) listen(ctx context.Context, s slot.Slot, r *relay.Relay) {
 	// One name for all slots: without Redis each slot would log a line of its own.
-	service := lifecycle.Restarted("nudges", p.cfg.Logger, func(ctx context.Context) error { return p.Listen(ctx, s.Shards, r.Nudge) })
+	service := lifecycle.Restarted("nudges", p.cfg.Logger,
+		func(ctx context.Context) error { return p.Listen(ctx, s.Shards, r.Nudge) })
 	_ = service.Run(ctx, func() {})
 }
 

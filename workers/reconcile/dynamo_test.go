@@ -10,7 +10,7 @@ import (
 // and lose their answers.
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t, TestCompletesCreations, TestCorrectsCounts, TestWindow, TestOneSickChat,
-		TestAuditReachesEveryChat, TestRoundGoesOnElsewhere, TestRoundIsNotTakenBack, TestRefusedPlace)
+		TestAuditReachesEveryChat, TestRoundContinuesElsewhere, TestOvertakenPassDoesNotResetTheRound, TestRefusedPosition)
 }
 
 func TestOnDynamoDBUnderFaults(t *testing.T) {

@@ -113,7 +113,8 @@ func New(cfg Config) (*Reconciler, error) {
 	if cfg.AuditRows > 0 {
 		r.audit = &tableScan{
 			store: cfg.Store, table: store.Chats, clock: cfg.Clock, log: cfg.Logger,
-			limit: r.auditRows, filter: r.needsCount, handle: func(ctx context.Context, row store.Row) { r.check(ctx, row.Key.PK) },
+			limit: r.auditRows, filter: r.needsCount,
+			handle: func(ctx context.Context, row store.Row) { r.check(ctx, row.Key.PK) },
 		}
 	}
 	return r, nil

@@ -14,11 +14,11 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/reconcile"
 )
 
-// recorder is chats that only remembers when each was counted or completed, and hangs
-// on some.
+// recorder implements chats. It records when each was counted or completed, and hangs on some.
 type recorder struct {
 	clock func() time.Time
 	mu    sync.Mutex
@@ -59,21 +59,23 @@ func (w *fixture) groups(name string, n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
 		ids[i] = fmt.Sprintf("chat_%08x%s%04d", rand.Uint32(), name, i)
-		row := table.Chat{Type: table.Group, Status: table.Active, History: table.All, MemberCount: 1, CreatedAt: w.clock().UnixMilli()}
-		w.must(w.store.BatchWrite(w.Context(), []store.Write{{Op: store.OpPut, Key: table.ChatKey(ids[i]), Item: row.Item()}}))
+		row := table.Chat{Type: table.Group, Status: table.Active, History: table.All, MemberCount: 1,
+			CreatedAt: w.clock().UnixMilli()}
+		w.must(w.store.BatchWrite(w.Context(),
+			[]store.Write{{Op: store.OpPut, Key: table.ChatKey(ids[i]), Item: row.Item()}}))
 	}
 	return ids
 }
 
-// The audit counts every chat in its first hour, however many older ones there are
-// and wherever in the table the new ones stand: a pass reads as much as a round of
-// half an hour needs.
+// The audit counts every chat in its first hour, however many older ones exist and wherever in
+// the table the new ones are: a pass reads as much as a round of half an hour needs.
 func TestAuditReachesEveryChat(t *testing.T) {
 	w := newFixture(t)
 	counted := newRecorder(w)
 	w.groups("old", 240)
 	w.pass(2 * time.Hour)
-	r := w.reconciler(func(c *reconcile.Config) { c.Chats, c.AuditRows = counted, 10 }) // 12 passes of 10 are half of the table
+	// 12 passes of 10 rows are half of the table.
+	r := w.reconciler(func(c *reconcile.Config) { c.Chats, c.AuditRows = counted, 10 })
 	born := map[string]time.Time{}
 	var last int64
 	for n := range 36 { // three hours
@@ -84,29 +86,29 @@ func TestAuditReachesEveryChat(t *testing.T) {
 		}
 		w.must(r.Pass(t.Context()))
 		if read := r.Stats().Audited - last; n > 6 && read > 80 {
-			t.Fatalf("pass %d read %d chats: all of them, not a part", n, read)
+			t.Fatalf("pass %d read %d chats, expected a part of up to 80", n, read)
 		}
 		last = r.Stats().Audited
 		if since := r.Stats().AuditSince; n > 0 && (since.IsZero() || w.clock().Sub(since) > time.Hour) {
-			t.Errorf("pass %d: the last whole round began at %v", n, since)
+			t.Errorf("pass %d: the last whole round started at %v, expected within the last hour", n, since)
 		}
 		w.pass(5 * time.Minute)
 	}
 	for id, at := range born {
 		if times := counted.times(id); len(times) == 0 || times[0].Sub(at) > time.Hour {
-			t.Errorf("%s was not counted in its first hour: %v", id, times)
+			t.Errorf("%s was counted at %v, expected in its first hour", id, times)
 		}
 	}
 	for id := range counted.seen {
 		if _, ok := born[id]; !ok {
-			t.Errorf("%s was counted after its first hour", id)
+			t.Errorf("%s was counted, expected only chats in their first hour", id)
 		}
 	}
 }
 
-// A round goes on where the last pass ended, also in another process: of two workers one
-// goes round, the other takes over when it finds that nothing has moved.
-func TestRoundGoesOnElsewhere(t *testing.T) {
+// A round continues where the last pass ended, also in another process. Of two workers one makes
+// the round, and the other continues it when it finds no progress.
+func TestRoundContinuesElsewhere(t *testing.T) {
 	w := newFixture(t)
 	counted := newRecorder(w)
 	ids := w.groups("g", 60)
@@ -125,34 +127,36 @@ func TestRoundGoesOnElsewhere(t *testing.T) {
 	for range 2 {
 		w.must(a.Pass(t.Context())) // 10 each
 	}
-	w.must(b.Pass(t.Context())) // begins: goes on where a was
+	w.must(b.Pass(t.Context())) // its first pass continues after a's last
 	if n := count(); n != 60+20+10 {
-		t.Fatalf("counted %d times, not 90", n)
+		t.Fatalf("%d counts, expected 90", n)
 	}
-	w.must(a.Pass(t.Context())) // finds that b has gone on, and leaves it to b
+	w.must(a.Pass(t.Context())) // finds progress by b, and leaves the round to b
 	w.must(b.Pass(t.Context()))
 	w.must(a.Pass(t.Context()))
 	if n := count(); n != 100 || a.Stats().Audited != 80 {
-		t.Fatalf("counted %d times, not 100; %+v", n, a.Stats())
+		t.Fatalf("%d counts, expected 100; %+v, expected 80 audited", n, a.Stats())
 	}
-	w.must(a.Pass(t.Context())) // b has not moved since: a takes over
+	w.must(a.Pass(t.Context())) // no progress by b since: a continues the round
 	w.must(b.Pass(t.Context()))
 	w.must(a.Pass(t.Context()))
 	for _, id := range ids {
 		if n := len(counted.times(id)); n != 2 {
-			t.Errorf("%s was counted %d times in two rounds", id, n)
+			t.Errorf("%s was counted %d times in two rounds, expected twice", id, n)
 		}
 	}
 	restarted := one()
-	for passes := 0; passes < 8 && count() < 180; passes++ { // an engine may tell of a table's end with a page of its own
+	for passes := 0; passes < 8 && count() < 180; passes++ { // an engine may return an empty last page
 		w.must(restarted.Pass(t.Context()))
 	}
 	if n := count(); n != 180 || restarted.Stats().AuditSince != a.Stats().AuditSince {
-		t.Errorf("counted %d times in three rounds of 60; rounds of %v and %v", n, restarted.Stats().AuditSince, a.Stats().AuditSince)
+		t.Errorf("%d counts in three rounds of 60, expected 180; the last rounds started at %v and %v, expected the same", n,
+			restarted.Stats().AuditSince,
+			a.Stats().AuditSince)
 	}
 }
 
-// cutOff is a store whose scans fail while it is down, and after which others may come.
+// cutOff is a store whose scans fail while it is down, with a hook after each scan.
 type cutOff struct {
 	store.Store
 	down  bool
@@ -177,8 +181,8 @@ func (c *cutOff) Scan(ctx context.Context, s store.Scan) (store.Page, error) {
 	return page, err
 }
 
-// A process that was overtaken in the middle of its pass does not take the round back.
-func TestRoundIsNotTakenBack(t *testing.T) {
+// A process that was overtaken in the middle of its pass does not reset the round.
+func TestOvertakenPassDoesNotResetTheRound(t *testing.T) {
 	w := newFixture(t)
 	counted := newRecorder(w)
 	w.groups("g", 60)
@@ -201,15 +205,15 @@ func TestRoundIsNotTakenBack(t *testing.T) {
 		if len(times) == 3 {
 			twice++
 		} else if len(times) != 2 {
-			t.Errorf("%s was counted %d times in two rounds", id, len(times))
+			t.Errorf("%s was counted %d times in two rounds, expected twice or three times", id, len(times))
 		}
 	}
 	if twice != 10 {
-		t.Errorf("%d chats were counted twice in the second round, not the ten that both had read", twice)
+		t.Errorf("%d chats were counted twice in the second round, expected the ten that both had read", twice)
 	}
 }
 
-// A store that is away does not take a round back to its start.
+// An unavailable store does not reset a round to its start.
 func TestRoundSurvivesFailures(t *testing.T) {
 	w := newFixture(t)
 	counted := newRecorder(w)
@@ -222,21 +226,21 @@ func TestRoundSurvivesFailures(t *testing.T) {
 		w.must(r.Pass(t.Context()))
 		off.down = true
 		if err := r.Pass(t.Context()); err == nil {
-			t.Fatal("a pass without a store went well")
+			t.Fatal("a pass without a store succeeded, expected an error")
 		}
 		off.down = false
 	}
 	for _, id := range ids {
 		if n := len(counted.times(id)); n != 2 {
-			t.Errorf("%s was counted %d times in two rounds", id, n)
+			t.Errorf("%s was counted %d times in two rounds, expected twice", id, n)
 		}
 	}
 	if since := r.Stats().AuditSince.Sub(start); since != 5*time.Minute {
-		t.Errorf("every chat was read since %v, not since the second pass", since)
+		t.Errorf("every chat was read since %v, expected since the second pass, at 5m", since)
 	}
 }
 
-// unsure is a store whose answers to plans get lost.
+// unsure is a store whose answers to plans are lost.
 type unsure struct {
 	store.Store
 	lose func(n int) (before, after bool)
@@ -256,7 +260,7 @@ func (u *unsure) Transact(ctx context.Context, p store.Plan) error {
 	return err
 }
 
-// A place that may have been saved or not is saved again: the pass goes on.
+// When the outcome of saving the position is unknown, it is saved again, and the pass continues.
 func TestUnknownSaves(t *testing.T) {
 	for name, lose := range map[string]func(n int) (bool, bool){
 		"written":     func(n int) (bool, bool) { return false, n%2 == 1 },
@@ -273,18 +277,18 @@ func TestUnknownSaves(t *testing.T) {
 		for n := range 4 { // all, and a round of three
 			w.must(r.Pass(t.Context()))
 			if got := r.Stats().Audited; got != 510+int64(n)*170 {
-				t.Fatalf("%s: pass %d ended at %d", name, n, got)
+				t.Fatalf("%s: %d chats audited after pass %d, expected %d", name, got, n, 510+int64(n)*170)
 			}
 		}
 		for _, id := range ids {
 			if n := len(counted.times(id)); n != 2 {
-				t.Errorf("%s: %s was counted %d times in two rounds", name, id, n)
+				t.Errorf("%s: %s was counted %d times in two rounds, expected twice", name, id, n)
 			}
 		}
 	}
 }
 
-// apart is a store whose plans for the round through the chats go another way: the two
+// apart is a store whose plans for the round through the chats go to another store: the two
 // rounds run at the same time.
 type apart struct {
 	store.Store
@@ -298,50 +302,52 @@ func (a *apart) Transact(ctx context.Context, p store.Plan) error {
 	return a.Store.Transact(ctx, p)
 }
 
-// What waits does not look done because the store is away.
-func TestPendingStaysKnown(t *testing.T) {
+// Pending chats stay in the statistics while the store is unavailable.
+func TestPendingIsReportedWithoutTheStore(t *testing.T) {
 	w := newFixture(t)
 	row := table.Pending{Members: []string{"u"}, CreatedAt: w.clock().UnixMilli()}
-	w.must(w.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: table.PendingKey("chat_p"), Item: row.Item()}}))
+	w.must(w.store.BatchWrite(t.Context(),
+		[]store.Write{{Op: store.OpPut, Key: table.PendingKey("chat_p"), Item: row.Item()}}))
 	w.pass(time.Hour)
 	off := &cutOff{Store: w.store}
 	r := w.reconciler(func(c *reconcile.Config) { c.Store, c.Chats = off, newRecorder(w) })
 	for _, down := range []bool{false, true} {
 		off.down = down
 		if err := r.Pass(t.Context()); (err != nil) != down {
-			t.Fatal(err)
+			t.Fatalf("down %t: the pass returned %v, expected an error only then", down, err)
 		}
 		if s := r.Stats(); s.Pending != 1 || s.Oldest != time.Hour {
-			t.Errorf("down %t: %+v", down, s)
+			t.Errorf("down %t: %+v, expected 1 pending, an hour old", down, s)
 		}
 	}
 }
 
-// A place that the store refuses costs the round that it was in, not the audit.
-func TestRefusedPlace(t *testing.T) {
+// A saved position that the store refuses restarts its round, and the audit continues.
+func TestRefusedPosition(t *testing.T) {
 	w := newFixture(t)
 	counted := newRecorder(w)
 	ids := w.groups("g", 20)
 	bad := table.Progress{Revision: 7, After: "a\x00b", Began: 1, Rows: 3}
-	w.must(w.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: table.ProgressKey(store.Chats), Item: bad.Item()}}))
+	w.must(w.store.BatchWrite(t.Context(),
+		[]store.Write{{Op: store.OpPut, Key: table.ProgressKey(store.Chats), Item: bad.Item()}}))
 	r := w.reconciler(func(c *reconcile.Config) { c.Chats = counted })
 	w.must(r.Pass(t.Context()))
 	for _, id := range ids {
 		if n := len(counted.times(id)); n != 1 {
-			t.Errorf("%s was counted %d times", id, n)
+			t.Errorf("%s was counted %d times, expected once", id, n)
 		}
 	}
 	if !strings.Contains(w.log.String(), "reconcile_round_restarted") {
-		t.Errorf("the log says nothing of it:\n%s", w.log)
+		t.Errorf("expected reconcile_round_restarted in the log:\n%s", w.log)
 	}
 }
 
-// Chats that hang, in both tables, hold up nobody else, and passes that run out of
-// time for them go on with the others.
+// Chats that hang, in both tables, hold up no others, and passes that run out of time continue
+// with the others.
 func TestSlowChats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
-		w.store = storetest.NewMap(time.Now)
+		w.store = storetest.NewMemory(time.Now)
 		counted := newRecorder(w)
 		counted.clock = time.Now
 		var pending []string
@@ -349,7 +355,8 @@ func TestSlowChats(t *testing.T) {
 			id := fmt.Sprintf("chat_p%03d", i)
 			pending = append(pending, id)
 			row := table.Pending{Members: []string{"u"}, CreatedAt: time.Now().UnixMilli()}
-			w.must(w.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: table.PendingKey(id), Item: row.Item()}}))
+			w.must(w.store.BatchWrite(t.Context(),
+				[]store.Write{{Op: store.OpPut, Key: table.PendingKey(id), Item: row.Item()}}))
 		}
 		w.now.Store(int64(time.Since(start)))
 		young := w.groups("new", 50)
@@ -357,24 +364,24 @@ func TestSlowChats(t *testing.T) {
 		r := w.reconciler(func(c *reconcile.Config) { c.Chats, c.Clock = counted, time.Now })
 		w.must(r.Pass(t.Context()))
 		if took := r.Stats().LastDuration; took > 150*time.Second {
-			t.Errorf("a pass took %v", took)
+			t.Errorf("a pass took %v, expected up to 150 s", took)
 		}
 		for _, id := range young {
 			if len(counted.times(id)) == 0 {
-				t.Errorf("%s was not counted in the first pass", id)
+				t.Errorf("%s was not counted in the first pass, expected all new chats", id)
 			}
 		}
-		for range 2 { // 60 that hang for 20 s each in four places: five minutes, of passes of two
-			time.Sleep(5 * time.Minute)
+		for range 2 { // 60 chats that hang for 20 s each, four at a time: five minutes, of passes of two
+			testkit.Advance(5 * time.Minute)
 			w.must(r.Pass(t.Context()))
 		}
 		for i, id := range pending {
 			if n := len(counted.times(id)); n == 0 || (i < 60 && n > 1) {
-				t.Errorf("%s was tried %d times in three passes", id, n)
+				t.Errorf("%s was tried %d times in three passes, expected once, or more if it does not hang", id, n)
 			}
 		}
 		if got := r.Stats(); got.Pending != 200 || got.Incomplete != 60 || got.Completed != 140 || got.Failed != 0 {
-			t.Errorf("%+v", got)
+			t.Errorf("%+v, expected 200 pending: 60 incomplete and 140 completed", got)
 		}
 	})
 }

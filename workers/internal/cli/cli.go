@@ -21,6 +21,7 @@ import (
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/workers/ops/adminctl"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
@@ -43,8 +44,10 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		}
 		return cmdline.Usagef("unknown command %.40q", args[0])
 	}
-	root.AddCommand(p.runCommand(), p.topicCommands(), p.tableCommands(), p.schemaCommands(), p.redisCommands())
+	root.AddCommand(p.topicCommands()...)
+	root.AddCommand(p.runCommand(), p.tableCommands(), p.schemaCommands(), p.redisCommands())
 	opsctl.AddTo(root, "commands for operators, answered by workers with the job ops:", p.operate)
+	adminctl.AddTo(root, p.operator)
 	return p.Run(ctx, args, stdout, stderr)
 }
 
@@ -77,10 +80,12 @@ func (p *program) settings() (s settings, err error) {
 }
 
 // replication is the number of replicas of each partition.
-func (s settings) replication() int16 { return int16(s.Kafka.Replication) } //nolint:gosec // the table bounds it
+func (s settings) replication() int16 { return int16(s.Kafka.Replication) }
 
 // command is a command without arguments, which gets the settings.
-func (p *program) command(name, short, long string, do func(ctx context.Context, s settings, stdout io.Writer) error) *cobra.Command {
+func (p *program) command(
+	name, short, long string, do func(ctx context.Context, s settings, stdout io.Writer) error,
+) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Short: short, Long: long, Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -119,19 +124,21 @@ func (p *program) tableCommands() *cobra.Command {
 				return reportChanges(stdout, did, "tables are as declared", err)
 			})
 		}),
-		p.command("verify", "check the tables of DynamoDB", verifyHelp, func(ctx context.Context, s settings, stdout io.Writer) error {
-			return s.withTables(ctx, func(ctx context.Context, t tables) error {
-				lines, err := t.Verify(ctx)
-				if err != nil {
-					return err
-				}
-				return reportDifferences(stdout, lines, "tables are as declared")
-			})
-		}),
-		p.command("terraform", "print the tables of DynamoDB for Terraform", "", func(_ context.Context, s settings, stdout io.Writer) error {
-			_, err := io.WriteString(stdout, s.backend.Tables.Terraform())
-			return err
-		}),
+		p.command("verify", "check the tables of DynamoDB", verifyHelp,
+			func(ctx context.Context, s settings, stdout io.Writer) error {
+				return s.withTables(ctx, func(ctx context.Context, t tables) error {
+					lines, err := t.Verify(ctx)
+					if err != nil {
+						return err
+					}
+					return reportDifferences(stdout, lines, "tables are as declared")
+				})
+			}),
+		p.command("terraform", "print the tables of DynamoDB for Terraform", "",
+			func(_ context.Context, s settings, stdout io.Writer) error {
+				_, err := io.WriteString(stdout, s.backend.Tables.Terraform())
+				return err
+			}),
 	)
 }
 

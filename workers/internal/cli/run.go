@@ -11,6 +11,9 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/cmdline"
+	"github.com/parley-chat/parley/server/limit"
+	"github.com/parley-chat/parley/server/memory"
+	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/internal/jobs"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
@@ -19,9 +22,10 @@ import (
 
 func (p *program) runCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "run JOB...", Short: "run jobs: relay, fanout, reconcile, registry, ops",
+		Use: "run JOB...", Short: "run jobs: relay, fanout, projector, reconcile, registry, ops",
 		Long: "  relay      brings committed events to Kafka, in order per chat\n" +
 			"  fanout     passes what it reads there to the servers\n" +
+			"  projector  keeps the tables that follow from events, and rebuilds them\n" +
 			"  reconcile  completes what crashes left half done\n" +
 			"  registry   serves the schemas of events\n" +
 			"  ops        answers the commands of operators\n" +
@@ -37,6 +41,7 @@ func (p *program) runCommand() *cobra.Command {
 				return cmdline.Usage(err)
 			}
 			cfg.Logger = telemetry.NewLogger(p.stderr, s.LogFormat == "json")
+			memory.Tune(s.GCPercent, s.MemoryPercent, p.environ)
 			return jobs.Run(c.Context(), cfg)
 		},
 	}
@@ -52,6 +57,13 @@ func (s settings) jobs(names []string) (c jobs.Config, err error) {
 		RegisterSchemas: s.Registry.Register, Operators: s.Operators.Listen,
 	}
 	if err := c.Validate(); err != nil {
+		return c, err
+	}
+	c.Search.Attempts = s.SearchAttempts
+	if c.Search.Targets, err = search.ParseTargets(s.SearchTopics); err != nil {
+		return c, fmt.Errorf("search-topics: %w", err)
+	}
+	if c.Limits, err = limit.ParseTable(s.Limits); err != nil {
 		return c, err
 	}
 	if c.Registry.TLS, err = serverTLS(s.Registry.Cert, s.Registry.Key); err != nil {
@@ -82,19 +94,28 @@ func serverTLS(cert, key string) (*tls.Config, error) {
 
 // operate runs a command of an operator.
 func (p *program) operate(ctx context.Context, args []string) error {
-	s, err := p.settings()
+	cfg, err := p.operator()
 	if err != nil {
 		return err
+	}
+	return cmdline.ExitCode(opsctl.Run(ctx, cfg, args))
+}
+
+// operator says where a command of an operator finds the workers, and as whom.
+func (p *program) operator() (opsctl.Config, error) {
+	s, err := p.settings()
+	if err != nil {
+		return opsctl.Config{}, err
 	}
 	t, err := s.links()
 	if err != nil {
 		fmt.Fprintf(p.stderr, "workers: links: %v\n", err)
-		return cmdline.Exit(cmdline.ExitUsage)
+		return opsctl.Config{}, cmdline.Exit(cmdline.ExitUsage)
 	}
-	return cmdline.ExitCode(opsctl.Run(ctx, opsctl.Config{
+	return opsctl.Config{
 		Program: "workers", Address: s.Operators.Address, Operator: s.Operators.Name, Token: s.Operators.Token.Reveal(),
 		Key: s.key, TLS: t, Stdout: p.Root.OutOrStdout(), Stderr: p.stderr,
-	}, args))
+	}, nil
 }
 
 func (s settings) key() (*auth.Key, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
@@ -21,9 +22,7 @@ func TestRunbooks(t *testing.T) {
 		t.Fatal(pages, err)
 	}
 	names, err := os.ReadFile(filepath.Join("..", "..", "..", "server", "telemetry", "telemetry.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var (
 		block   = regexp.MustCompile("(?s)```sh\n(.*?)```")
 		command = regexp.MustCompile(`(?m)(?:^\s*|\(|')workers ([a-z][^'\n)]*)`)
@@ -35,9 +34,7 @@ func TestRunbooks(t *testing.T) {
 	)
 	for _, p := range pages {
 		b, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		text := string(b)
 		var lines []string
 		for _, m := range block.FindAllStringSubmatch(text, -1) {
@@ -79,8 +76,8 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// unknown says what of a command line does not exist. Operators' commands tell it
-// themselves; of the others the words must stand in the usage.
+// unknown returns what of a command line does not exist. Commands for operators report it
+// themselves; words of the others must be in the usage.
 func unknown(t *testing.T, words []string) string {
 	t.Helper()
 	verb := words[:min(2, len(words))]
@@ -90,7 +87,8 @@ func unknown(t *testing.T, words []string) string {
 	if !opsctl.Is(words) {
 		_, help, _ := run(t, nil, "--help")
 		for line := range strings.Lines(help) {
-			if strings.Contains(line, " "+verb[0]+" ") && (len(verb) == 1 || strings.Contains(line, verb[1]) || verb[0] == "run" && strings.Contains(line, verb[1])) {
+			if strings.Contains(line, " "+verb[0]+" ") &&
+				(len(verb) == 1 || strings.Contains(line, verb[1]) || verb[0] == "run" && strings.Contains(line, verb[1])) {
 				return ""
 			}
 		}
@@ -101,7 +99,8 @@ func unknown(t *testing.T, words []string) string {
 		return stderr
 	}
 	for _, w := range words {
-		if name, ok := strings.CutPrefix(w, "--"); ok && !strings.Contains(help, "  -"+name+" ") && !strings.Contains(help, "  -"+name+"\n") {
+		if name, ok := strings.CutPrefix(w, "--"); ok && !strings.Contains(help, "  -"+name+" ") &&
+			!strings.Contains(help, "  -"+name+"\n") {
 			return "has no flag --" + name
 		}
 	}

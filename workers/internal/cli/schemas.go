@@ -21,12 +21,14 @@ import (
 
 func (p *program) schemaCommands() *cobra.Command {
 	return cmdline.Group("schemas", "commands on the schemas of what this version publishes",
-		p.command("register", "register the schemas of what this version publishes", "", func(ctx context.Context, s settings, stdout io.Writer) error {
-			return s.schemas(ctx, true, stdout)
-		}),
-		p.command("verify", "check that the schemas of what this version publishes are registered", verifyHelp, func(ctx context.Context, s settings, stdout io.Writer) error {
-			return s.schemas(ctx, false, stdout)
-		}),
+		p.command("register", "register the schemas of what this version publishes", "",
+			func(ctx context.Context, s settings, stdout io.Writer) error {
+				return s.schemas(ctx, true, stdout)
+			}),
+		p.command("verify", "check that the schemas of what this version publishes are registered", verifyHelp,
+			func(ctx context.Context, s settings, stdout io.Writer) error {
+				return s.schemas(ctx, false, stdout)
+			}),
 	)
 }
 
@@ -36,7 +38,8 @@ func (s settings) schemas(ctx context.Context, register bool, stdout io.Writer) 
 	tables := s.backend.Tables
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	backend, err := backend.Open(backend.Config{Distributed: &backend.Distributed{Tables: tables}, Logger: slog.New(slog.DiscardHandler)})
+	backend, err := backend.Open(backend.Config{Distributed: &backend.Distributed{Tables: tables},
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
-// The step of the deployment brings and looks for the schemas of topics that were
-// migrated as well, and looking changes nothing.
+// The deployment's step registers and verifies the schemas of migrated topics too, and verify
+// changes nothing.
 func TestSchemasOfMigratedTopics(t *testing.T) {
-	ctx, st := t.Context(), storetest.NewMap(time.Now)
+	ctx, st := t.Context(), storetest.NewMemory(time.Now)
 	if _, err := registry.New(st).RegisterOwn(ctx, pipeline.Messages()...); err != nil {
 		t.Fatal(err)
 	}

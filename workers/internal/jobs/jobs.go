@@ -23,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/telemetry"
@@ -33,13 +34,14 @@ import (
 const (
 	Relay     = "relay"
 	Fanout    = "fanout"
+	Projector = "projector"
 	Reconcile = "reconcile"
 	Registry  = "registry"
 	Operators = "ops"
 )
 
 // Names lists the jobs.
-func Names() []string { return []string{Relay, Fanout, Reconcile, Registry, Operators} }
+func Names() []string { return []string{Relay, Fanout, Projector, Reconcile, Registry, Operators} }
 
 // MaxSlots is how many parts the relays' work has at most.
 const MaxSlots = event.Shards
@@ -53,8 +55,10 @@ type Config struct {
 	Links           *tls.Config // of links and operators; nil for no TLS
 	Slots           int
 	Registry        pipeline.Registry
-	RegisterSchemas bool   // those of events that are missing
-	Operators       string // address where operators are served
+	RegisterSchemas bool        // those of events that are missing
+	Operators       string      // address where operators are served
+	Limits          limit.Table // of the servers, for operators to see
+	Search          pipeline.Search
 	Logger          *slog.Logger
 }
 
@@ -65,7 +69,7 @@ func (c Config) Validate() error {
 	}
 	for _, j := range c.Jobs {
 		switch j {
-		case Relay, Reconcile, Registry:
+		case Relay, Projector, Reconcile, Registry:
 		case Fanout, Operators:
 			if c.Backend.Redis.URL == "" || c.KeyFile == "" {
 				return fmt.Errorf("%s needs redis and key-file, to find servers and be let in", j)
@@ -73,7 +77,7 @@ func (c Config) Validate() error {
 		default:
 			return fmt.Errorf("unknown job %.40q", j)
 		}
-		if (j == Relay || j == Fanout || j == Operators) && len(c.Backend.Kafka.Brokers) == 0 {
+		if (j == Relay || j == Fanout || j == Projector || j == Operators) && len(c.Backend.Kafka.Brokers) == 0 {
 			return fmt.Errorf("%s needs kafka-brokers", j)
 		}
 	}
@@ -122,11 +126,13 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	services := append(p.services,
-		lifecycle.Restarted("store", cfg.Logger, func(ctx context.Context) error { return backend.WatchStore(ctx, cfg.Logger) }),
+		lifecycle.Restarted("store", cfg.Logger,
+			func(ctx context.Context) error { return backend.WatchStore(ctx, cfg.Logger) }),
 		lifecycle.Service{Name: "http", Run: p.serve(listener)},
 	)
 	err = lifecycle.Run(ctx, services, func() {
-		cfg.Logger.Info("working", "jobs", strings.Join(cfg.Jobs, " "), "address", listener.Addr().String(), "process", p.process)
+		cfg.Logger.Info("working", "jobs", strings.Join(cfg.Jobs, " "), "address", listener.Addr().String(), "process",
+			p.process)
 	})
 	cfg.Logger.Info("stopped")
 	return err
@@ -161,7 +167,7 @@ func (p *program) build(ctx context.Context) (err error) {
 		}
 	}
 	if p.cfg.has(Relay, Reconcile) {
-		pc.Chats = p.metrics.Lifecycle()
+		pc.Chats = p.metrics.Chats()
 	}
 	parts, err := p.parts(ctx, pc.Chats, nudge)
 	if err != nil {
@@ -206,7 +212,8 @@ func (p *program) serve(l net.Listener) func(context.Context, func()) error {
 		mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 		mux.HandleFunc("GET /readyz", p.readyz)
 		srv := &http.Server{
-			Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+			Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+			IdleTimeout:    time.Minute,
 			MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(p.cfg.Logger.Handler(), slog.LevelWarn),
 		}
 		ready()

@@ -21,7 +21,8 @@ type links struct {
 // connect makes the links and adds the services that keep them.
 func (p *program) connect(key *auth.Key) (*links, error) {
 	b := p.backend
-	reader := view.New(view.Config{Store: b.Store, Generation: b.Generation, Clock: time.Now, TokenKey: key.Derive("sync tokens", view.KeySize)})
+	reader := view.New(view.Config{Store: b.Store, Generation: b.Generation, Clock: time.Now,
+		TokenKey: key.Derive("sync tokens", view.KeySize)})
 	recipients := routing.NewRecipients(b.Generation, b.Routing, reader.MemberIDs)
 	mesh, err := link.New(link.Config{
 		Process: p.process, Generation: b.Generation, Table: b.Routing, Recipients: recipients,
@@ -66,7 +67,7 @@ func (p *program) keep(l *links, lease *routing.Lease) {
 		}
 		for err := l.mesh.Open(ctx); err != nil; err = l.mesh.Open(ctx) {
 			if wait.For(ctx, time.Second) != nil {
-				return nil
+				return nil //nolint:nilerr // the end of ctx is no failure
 			}
 		}
 		close(l.open)

@@ -6,14 +6,23 @@ import (
 	"fmt"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/identity/admin"
+	"github.com/parley-chat/parley/server/identity/parts"
+	"github.com/parley-chat/parley/server/limit"
+	"github.com/parley-chat/parley/server/limit/limitview"
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/routing"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/topic/plane"
 	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/pipeline"
+	"github.com/parley-chat/parley/workers/topicdoor"
 )
 
 const (
@@ -24,11 +33,13 @@ const (
 	fanoutStop = 50 * time.Second
 )
 
-// errNoLinks says that a dead letter cannot be redriven at the moment.
+// errNoLinks says that nothing can be asked of servers at the moment.
 var errNoLinks = errors.New("there are no links to servers yet")
 
 // parts returns the parts that do this process's jobs.
-func (p *program) parts(ctx context.Context, counts *telemetry.Lifecycle, nudge func(chat.Commit)) (list []pipeline.Part, err error) {
+func (p *program) parts(
+	ctx context.Context, counts *telemetry.ChatMetrics, nudge func(chat.Commit),
+) (list []pipeline.Part, err error) {
 	var (
 		key   *auth.Key
 		peers *links
@@ -40,6 +51,11 @@ func (p *program) parts(ctx context.Context, counts *telemetry.Lifecycle, nudge 
 		if peers, err = p.connect(key); err != nil {
 			return nil, err
 		}
+		p.add("keys", func(ctx context.Context, ready func()) error {
+			ready()
+			key.Watch(ctx, auth.WatchEvery, p.cfg.Logger, nil)
+			return nil
+		})
 	}
 	for _, job := range p.cfg.Jobs {
 		switch job {
@@ -48,9 +64,11 @@ func (p *program) parts(ctx context.Context, counts *telemetry.Lifecycle, nudge 
 			if p.backend.Routing != nil {
 				part.Listen = p.listen
 			}
-			list = append(list, part)
+			list = append(list, part, p.cfg.Search)
 		case Fanout:
 			list = append(list, pipeline.Fanout{Deliver: peers.repair, Await: peers.await, Parallel: parallel, Stop: fanoutStop})
+		case Projector:
+			list = append(list, pipeline.Projector{})
 		case Reconcile:
 			chats, err := p.chats(ctx, counts, nudge)
 			if err != nil {
@@ -63,10 +81,31 @@ func (p *program) parts(ctx context.Context, counts *telemetry.Lifecycle, nudge 
 			}
 			list = append(list, p.cfg.Registry)
 		case Operators:
-			list = append(list, pipeline.Operators{Listen: p.cfg.Operators, TLS: p.cfg.Links, Key: key, Deliver: peers.redrive, Replicas: true})
+			identity, err := p.identity(key)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, pipeline.Operators{Listen: p.cfg.Operators, TLS: p.cfg.Links, Key: key, Deliver: peers.redrive,
+				Replicas: true, Identity: identity,
+				Letters: topicdoor.NewLetters(peers.server, func(ctx context.Context) (int, error) {
+					return plane.Declared(ctx, p.backend.Store)
+				}),
+				More: topicdoor.Handlers(topicdoor.Config{Servers: peers.server, Operator: ops.Operator, Logger: p.cfg.Logger})})
 		}
 	}
 	return list, nil
+}
+
+// identity is what operators use of it. The limits are those that servers share in Redis.
+func (p *program) identity(key *auth.Key) (admin.Parts, error) {
+	found, err := parts.ForOperators(p.backend.Store, time.Now, key, p.cfg.Logger)
+	if err != nil {
+		return found, err
+	}
+	limits, err := limit.New(limit.Config{Table: p.cfg.Limits, Clock: time.Now, Log: p.cfg.Logger,
+		Shared: limit.Redis{Redis: p.backend.Routing}})
+	found.Limits = limitview.New(limits)
+	return found, err
 }
 
 // listen passes on what servers commit in some shards, until ctx ends. Other shards'
@@ -82,7 +121,9 @@ func (p *program) listen(ctx context.Context, shards []int, nudge func(chat.Comm
 
 // chats makes the service that the reconciler completes chats with. Delivery of its
 // commits has the durable path.
-func (p *program) chats(ctx context.Context, counts *telemetry.Lifecycle, nudge func(chat.Commit)) (*chat.Service, error) {
+func (p *program) chats(
+	ctx context.Context, counts *telemetry.ChatMetrics, nudge func(chat.Commit),
+) (*chat.Service, error) {
 	return chat.New(ctx, chat.Config{
 		Store: p.backend.Store, Clock: time.Now, Generation: p.backend.Generation, Producer: p.process, Shared: true,
 		Meter:     chat.Meter{CreationRetried: counts.CreationRetried},
@@ -105,4 +146,12 @@ func (l *links) redrive(ctx context.Context, d delivery.Delivery) error {
 		return errNoLinks
 	}
 	return l.mesh.Repair(ctx, d)
+}
+
+// server is the way to one of the servers, any of which takes calls on topics.
+func (l *links) server(context.Context) (connect.HTTPClient, string, error) {
+	if !l.ready() {
+		return nil, "", errNoLinks
+	}
+	return l.mesh.Any()
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 
 	opsv1 "github.com/parley-chat/parley/gen/parley/ops/v1"
 )
@@ -30,7 +31,11 @@ func listCalls(fs *flag.FlagSet) func(*call, []string) error {
 				if o.GetEndedAt() != nil {
 					ended = o.GetCode()
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", formatTime(o.GetBeganAt()), safe(o.GetOperator()), safe(o.GetCall()), ended, o.GetRequest(), o.GetResult())
+				row := []string{formatTime(o.GetBeganAt()), safe(o.GetOperator()), safe(o.GetCall()), ended, o.GetRequest()}
+				if o.GetResult() != "" {
+					row = append(row, o.GetResult())
+				}
+				fmt.Fprintln(w, strings.Join(row, "\t"))
 			}
 		}, res.GetNextPageToken())
 	}

@@ -26,15 +26,18 @@ func describeGroup(fs *flag.FlagSet) func(*call, []string) error {
 		fmt.Fprintf(w, "%s is %s, %d records behind\n\n", safe(group), res.GetState(), res.GetLag())
 		fmt.Fprintln(w, "MEMBER\tCLIENT\tHOST\tPARTITIONS")
 		for _, m := range res.GetMembers() {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", safe(m.GetMemberId()), safe(m.GetClientId()), safe(m.GetHost()), m.GetPartitions())
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", safe(m.GetMemberId()), safe(m.GetClientId()), safe(m.GetHost()),
+				m.GetPartitions())
 		}
 		rows := len(res.GetPartitions())
-		shown := slices.DeleteFunc(res.GetPartitions(), func(p *opsv1.ConsumerGroupPartition) bool { return p.GetLag() == 0 && !*all })
+		shown := slices.DeleteFunc(res.GetPartitions(),
+			func(p *opsv1.ConsumerGroupPartition) bool { return p.GetLag() == 0 && !*all })
 		if len(shown) > 0 {
 			fmt.Fprintln(w, "\nTOPIC\tPARTITION\tCOMMITTED\tEND\tLAG\tMEMBER")
 		}
 		for _, p := range shown {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\n", safe(p.GetTopic()), p.GetPartition(), p.GetCommitted(), p.GetEnd(), p.GetLag(), cmp.Or(p.GetMemberId(), "-"))
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\n", safe(p.GetTopic()), p.GetPartition(), p.GetCommitted(), p.GetEnd(),
+				p.GetLag(), cmp.Or(p.GetMemberId(), "-"))
 		}
 		if idle := rows - len(shown); idle > 0 {
 			fmt.Fprintf(w, "\n%d partitions are not behind; --all shows them\n", idle)
@@ -53,7 +56,8 @@ func hotKeys(fs *flag.FlagSet) func(*call, []string) error {
 		if err != nil {
 			return errUsage{fmt.Errorf("%.40q is no partition", args[2])}
 		}
-		res, err := c.client.ListHotKeys(c.ctx, &opsv1.ListHotKeysRequest{Group: args[0], Topic: args[1], Partition: int32(part), Limit: int32(min(*limit, 1<<30))})
+		res, err := c.client.ListHotKeys(c.ctx,
+			&opsv1.ListHotKeysRequest{Group: args[0], Topic: args[1], Partition: int32(part), Limit: int32(min(*limit, 1<<30))})
 		if err != nil || c.printJSON(res) {
 			return err
 		}

@@ -2,6 +2,7 @@ package opsctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -19,8 +20,7 @@ func Help(w io.Writer, program string, words []string) bool {
 	if _, alone := verbs[""]; !alone {
 		if len(words) == 1 {
 			for _, verb := range slices.Sorted(maps.Keys(verbs)) {
-				c := verbs[verb]
-				fmt.Fprintf(w, "%s %s [flags] %s: %s\n", program, words[0]+" "+verb, c.args, c.about)
+				fmt.Fprintln(w, verbs[verb].usage(program, words[0]+" "+verb))
 			}
 			fmt.Fprintf(w, "\n%s %s COMMAND --help lists the flags of each.\n", program, words[0])
 			return true
@@ -30,8 +30,18 @@ func Help(w io.Writer, program string, words []string) bool {
 		}
 		n = 2
 	}
-	err := run(context.Background(), Config{Program: program, Stdout: w, Stderr: io.Discard}, append(strings.Fields(strings.Join(words[:n], " ")), "--help"))
-	return err == errHelp
+	err := run(context.Background(), Config{Program: program, Stdout: w, Stderr: io.Discard},
+		append(strings.Fields(strings.Join(words[:n], " ")), "--help"))
+	return errors.Is(err, errHelp)
+}
+
+// usage says in one line how a command is called and what it does.
+func (c command) usage(program, name string) string {
+	call := program + " " + name + " [flags]"
+	if c.args != "" {
+		call += " " + c.args
+	}
+	return call + ": " + c.about
 }
 
 // verbsOf lists the verbs of a group.

@@ -35,18 +35,27 @@ func (w timeFlag) Set(s string) error {
 // bindFilter declares the flags that select dead letters.
 func bindFilter(fs *flag.FlagSet) *opsv1.DeadLetterFilter {
 	f := &opsv1.DeadLetterFilter{}
-	fs.StringVar(&f.Group, "group", "", "of this consumer group")
+	fs.Func("source", "events or topics; both by default", func(s string) error {
+		v, ok := opsv1.DeadLetterSource_value["DEAD_LETTER_SOURCE_"+strings.ToUpper(s)]
+		if !ok || v == 0 {
+			return errors.New("must be events or topics")
+		}
+		f.Source = opsv1.DeadLetterSource(v)
+		return nil
+	})
+	fs.StringVar(&f.Group, "group", "", "of this group")
 	fs.StringVar(&f.Topic, "topic", "", "of records of this topic")
 	fs.StringVar(&f.Key, "key", "", "of records with this key; events have the chat's id")
 	fs.StringVar(&f.Reason, "failure", "", "with this in the reason of the failure")
-	fs.Func("class", "of this class of failures: unknown, permanent, downstream, authoritative or fatal", func(s string) error {
-		v, ok := opsv1.FailureClass_value["FAILURE_CLASS_"+strings.ToUpper(s)]
-		if !ok || v == 0 {
-			return errors.New("must be unknown, permanent, downstream, authoritative or fatal")
-		}
-		f.FailureClass = opsv1.FailureClass(v)
-		return nil
-	})
+	fs.Func("class", "of this class of failures: unknown, permanent, downstream, authoritative or fatal",
+		func(s string) error {
+			v, ok := opsv1.FailureClass_value["FAILURE_CLASS_"+strings.ToUpper(s)]
+			if !ok || v == 0 {
+				return errors.New("must be unknown, permanent, downstream, authoritative or fatal")
+			}
+			f.FailureClass = opsv1.FailureClass(v)
+			return nil
+		})
 	fs.Var(timeFlag{&f.FailedFrom}, "since", "failed at this time (RFC 3339) or within this duration (such as 90m)")
 	fs.Var(timeFlag{&f.FailedBefore}, "until", "failed before this time or longer ago than this duration")
 	return f
@@ -54,20 +63,21 @@ func bindFilter(fs *flag.FlagSet) *opsv1.DeadLetterFilter {
 
 func bindStatuses(fs *flag.FlagSet) *[]opsv1.DeadLetterStatus {
 	var out []opsv1.DeadLetterStatus
-	fs.Func("status", "open, running, redriven, discarded, several with commas, or all; default: open", func(s string) error {
-		out = nil
-		if s == "all" {
-			s = "open,running,redriven,discarded"
-		}
-		for name := range strings.SplitSeq(s, ",") {
-			v, ok := opsv1.DeadLetterStatus_value["DEAD_LETTER_STATUS_"+strings.ToUpper(name)]
-			if !ok || v == 0 {
-				return errors.New("must be open, running, redriven, discarded or all")
+	fs.Func("status", "open, running, redriven, discarded, several with commas, or all; default: open",
+		func(s string) error {
+			out = nil
+			if s == "all" {
+				s = "open,running,redriven,discarded"
 			}
-			out = append(out, opsv1.DeadLetterStatus(v))
-		}
-		return nil
-	})
+			for name := range strings.SplitSeq(s, ",") {
+				v, ok := opsv1.DeadLetterStatus_value["DEAD_LETTER_STATUS_"+strings.ToUpper(name)]
+				if !ok || v == 0 {
+					return errors.New("must be open, running, redriven, discarded or all")
+				}
+				out = append(out, opsv1.DeadLetterStatus(v))
+			}
+			return nil
+		})
 	return &out
 }
 
@@ -77,17 +87,22 @@ func listLetters(fs *flag.FlagSet) func(*call, []string) error {
 		if err := p.check(args); err != nil {
 			return err
 		}
-		res, err := c.client.ListDeadLetters(c.ctx, &opsv1.ListDeadLettersRequest{Filter: f, Statuses: *statuses, PageSize: int32(p.limit), PageToken: p.token})
+		res, err := c.client.ListDeadLetters(c.ctx,
+			&opsv1.ListDeadLettersRequest{Filter: f, Statuses: *statuses, PageSize: int32(p.limit), PageToken: p.token})
 		if err != nil || c.printJSON(res) {
 			return err
 		}
 		return c.page("ID\tFAILED AT\tTRIES\tSTATUS\tKEY\tREASON", func(w io.Writer) {
 			for _, l := range res.GetLetters() {
 				reason := l.GetReason()
+				if l.GetParked() {
+					reason = strings.TrimSpace("parked with its key  " + reason)
+				}
 				if l.GetResult() != "" {
 					reason = l.GetResult() + " (by " + l.GetHandledBy() + ")"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(l.GetId()), formatTime(l.GetFailedAt()), l.GetAttempts(), enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"), safe(l.GetKey()), safe(reason))
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(l.GetId()), formatTime(l.GetFailedAt()), l.GetAttempts(),
+					enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"), safe(l.GetKey()), safe(reason))
 			}
 		}, res.GetNextPageToken())
 	}
@@ -106,7 +121,8 @@ func countLetters(fs *flag.FlagSet) func(*call, []string) error {
 		w := c.table()
 		fmt.Fprintln(w, "LETTERS\tGROUP\tTOPIC\tFIRST\tLAST\tREASON")
 		for _, n := range res.GetCounts() {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", n.GetCount(), safe(n.GetGroup()), safe(n.GetTopic()), formatTime(n.GetFirstFailedAt()), formatTime(n.GetLastFailedAt()), safe(n.GetReason()))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", n.GetCount(), safe(n.GetGroup()), safe(n.GetTopic()),
+				formatTime(n.GetFirstFailedAt()), formatTime(n.GetLastFailedAt()), safe(n.GetReason()))
 		}
 		fmt.Fprintf(w, "%d\tin all\n", res.GetTotal())
 		return w.Flush()
@@ -124,34 +140,59 @@ func showLetter(fs *flag.FlagSet) func(*call, []string) error {
 		if err != nil || c.printJSON(res) {
 			return err
 		}
-		l, r := res.GetLetter(), res.GetRecord()
-		w := c.table()
-		row := func(name, value string) { fmt.Fprintf(w, "%s\t%s\n", name, value) }
-		row("id", safe(l.GetId()))
-		row("group", safe(l.GetGroup()))
-		row("consumer", safe(l.GetConsumer()))
-		row("record", fmt.Sprintf("%s, partition %d, offset %d, of %s", safe(l.GetTopic()), l.GetPartition(), l.GetOffset(), formatTime(l.GetRecordedAt())))
-		row("key", safe(l.GetKey()))
-		row("failed", fmt.Sprintf("%s, after %d tries", formatTime(l.GetFailedAt()), l.GetAttempts()))
-		row("reason", safe(l.GetReason()))
-		row("status", enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"))
-		if l.GetHandledBy() != "" {
-			row("handled", fmt.Sprintf("%s by %s, redriven %d times: %s", formatTime(l.GetHandledAt()), safe(l.GetHandledBy()), l.GetRedrives(), safe(l.GetResult())))
-		}
-		for _, h := range r.GetHeaders() {
-			row("header "+safe(h.GetName()), safe(string(h.GetValue())))
-		}
-		row("value", fmt.Sprintf("%d bytes, SHA-256 %x", l.GetValueBytes(), r.GetValueSha256()))
-		if *content {
-			row("bytes", fmt.Sprintf("%x", r.GetValue()))
-		}
-		if res.GetEventType() != "" {
-			row("event", res.GetEventType()+" "+res.GetEventJson())
-		} else {
-			row("event", "none: "+safe(res.GetProblem()))
-		}
-		return w.Flush()
+		return c.printLetter(res, *content)
 	}
+}
+
+// printLetter prints a letter, and its content if it was asked for.
+func (c *call) printLetter(res *opsv1.GetDeadLetterResponse, content bool) error {
+	l, r := res.GetLetter(), res.GetRecord()
+	w := c.table()
+	row := func(name, value string) { fmt.Fprintf(w, "%s\t%s\n", name, value) }
+	row("id", safe(l.GetId()))
+	row("group", safe(l.GetGroup()))
+	topics := l.GetSource() == opsv1.DeadLetterSource_DEAD_LETTER_SOURCE_TOPICS
+	if topics {
+		row("message", fmt.Sprintf("%s, %d-%d", safe(l.GetTopic()), l.GetPartition(), l.GetOffset()))
+		row("type", safe(l.GetMessageType()))
+	} else {
+		row("consumer", safe(l.GetConsumer()))
+		row("record", fmt.Sprintf("%s, partition %d, offset %d, of %s", safe(l.GetTopic()), l.GetPartition(), l.GetOffset(),
+			formatTime(l.GetRecordedAt())))
+	}
+	row("key", safe(l.GetKey()))
+	if l.GetFailedAt() == nil {
+		row("failed", fmt.Sprintf("after %d tries", l.GetAttempts()))
+	} else {
+		row("failed", fmt.Sprintf("%s, after %d tries", formatTime(l.GetFailedAt()), l.GetAttempts()))
+	}
+	if first := formatTime(l.GetFirstFailedAt()); first != formatTime(l.GetFailedAt()) {
+		row("failed first", first)
+	}
+	if l.GetParked() {
+		row("parked", "its key waits; redrive unparks it, discard lets the rest of the key go on")
+	}
+	row("reason", safe(l.GetReason()))
+	row("status", enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"))
+	if l.GetHandledBy() != "" {
+		row("handled", fmt.Sprintf("%s by %s, redriven %d times: %s", formatTime(l.GetHandledAt()), safe(l.GetHandledBy()),
+			l.GetRedrives(), safe(l.GetResult())))
+	}
+	for _, h := range r.GetHeaders() {
+		row("header "+safe(h.GetName()), safe(string(h.GetValue())))
+	}
+	row("value", fmt.Sprintf("%d bytes, SHA-256 %x", l.GetValueBytes(), r.GetValueSha256()))
+	if content {
+		row("bytes", fmt.Sprintf("%x", r.GetValue()))
+	}
+	switch {
+	case topics:
+	case res.GetEventType() != "":
+		row("event", res.GetEventType()+" "+res.GetEventJson())
+	default:
+		row("event", "none: "+safe(res.GetProblem()))
+	}
+	return w.Flush()
 }
 
 // progress is what redrive and discard answer.
@@ -210,7 +251,8 @@ func (c *call) printSummary(s *opsv1.DeadLetterSummary, done string, execute boo
 		n    int64
 		text string
 	}{
-		{s.GetFailed(), "failed again"}, {s.GetBehind(), "left behind an earlier one of their key"}, {s.GetNoHandler(), "of groups that nobody handles here"}, {s.GetTaken(), "taken by somebody else"},
+		{s.GetFailed(), "failed again"}, {s.GetBehind(), "left behind an earlier one of their key"},
+		{s.GetNoHandler(), "of groups that nobody handles here"}, {s.GetTaken(), "taken by somebody else"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.text))

@@ -16,7 +16,8 @@ func migrateTopic(fs *flag.FlagSet) func(*call, []string) error {
 	req := &opsv1.MigrateTopicRequest{}
 	partitions := fs.Int("partitions", 0, "partitions that the topic is to have, a power of two; required")
 	repeatedFlag(fs, &req.IgnoreGroups, "ignore-group", "this group need not have read the old topic")
-	freeze := fs.Duration("max-freeze", 5*time.Minute, "thaw the topic if the old one is not drained after this time, 1s to 1h")
+	freeze := fs.Duration("max-freeze", 5*time.Minute,
+		"thaw the topic if the old one is not drained after this time, 1s to 1h")
 	bindExecute(fs, &req.Execute)
 	return func(c *call, args []string) error {
 		if len(args) != 1 || *partitions < 1 || *partitions > 1<<20 {
@@ -97,14 +98,16 @@ func migrationStatus(*flag.FlagSet) func(*call, []string) error {
 			if v.GetUntil() != nil {
 				until, kept = formatTime(v.GetUntil()), formatTime(v.GetKeptUntil())
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(v.GetTopic()), safe(v.GetName()), v.GetPartitions(), status, until, kept)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", safe(v.GetTopic()), safe(v.GetName()), v.GetPartitions(), status, until,
+				kept)
 		}
 		if err := w.Flush(); err != nil {
 			return err
 		}
 		if topic := res.GetMigrating(); topic != "" {
 			phase := strings.ToLower(strings.TrimPrefix(res.GetPhase().String(), "TOPIC_MIGRATION_PHASE_"))
-			fmt.Fprintf(c.cfg.Stdout, "\n%s is being migrated, begun by %s: %s\n", safe(topic), safe(res.GetMigratingBy()), phase)
+			fmt.Fprintf(c.cfg.Stdout, "\n%s is being migrated, begun by %s: %s\n", safe(topic), safe(res.GetMigratingBy()),
+				phase)
 		}
 		return nil
 	}

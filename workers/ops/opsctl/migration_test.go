@@ -5,22 +5,26 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/ops/opstest"
 )
 
-// A migration where nobody runs a relay: it says what it waits for, thaws by itself, goes
-// on from where it was, and is undone. Nothing is done without --execute.
+// A migration without any relay prints what it waits for, thaws by itself, continues at its last
+// phase, and is undone. Nothing is done without --execute.
 func TestMigration(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	out, _ := c.run(0, "migration run --partitions 128 messages.persisted")
-	c.has(out, "begins     from messages.persisted to messages.persisted.v2 with 128 partitions", "nothing was done")
+	c.has(out, "begins     from messages.persisted to messages.persisted.v2 with 128 partitions", "nothing was changed")
 	out, _ = c.run(0, "migration status")
 	c.has(out, "messages.persisted   messages.persisted   64          current")
 
 	out, errs := c.run(1, "migration run --partitions 128 --max-freeze 1s --execute messages.persisted")
-	c.has(out, "1 planned  messages.persisted.v2 will have 128 partitions", "2 created ", "3 frozen ", "waits: nobody runs the relay of slot 0")
-	c.has(errs, "nothing is frozen any more, repeat it later; it waited for nobody runs the relay of slot 0", "the same command continues from the last step")
+	c.has(out, "1 planned  messages.persisted.v2 will have 128 partitions", "2 created ", "3 frozen ",
+		"waits: nobody runs the relay of slot 0")
+	c.has(errs, "nothing is frozen any more, repeat it later; it waited for nobody runs the relay of slot 0",
+		"the same command continues from the last step")
 	s, err := versions.Load(t.Context(), r.Store)
 	if err != nil || s.Move == nil || s.Move.Phase != versions.Created || s.Frozen("messages.persisted") {
 		t.Fatalf("%+v %v", s.Move, err)
@@ -34,7 +38,7 @@ func TestMigration(t *testing.T) {
 	c.has(errs, "end or abort it first")
 
 	out, _ = c.run(0, "migration abort")
-	c.has(out, "messages.persisted stays as it is", "nothing was done")
+	c.has(out, "messages.persisted stays as it is", "nothing was changed")
 	out, _ = c.run(0, "migration abort --execute")
 	c.has(out, "its migration is aborted")
 	_, errs = c.run(1, "migration abort --execute")
@@ -42,24 +46,27 @@ func TestMigration(t *testing.T) {
 	out, _ = c.run(0, "migration status")
 	c.has(out, "messages.persisted.v2  128         abandoned")
 
-	for _, line := range []string{"migration run --partitions 100 messages.persisted", "migration run --partitions 16 dead_letters", "migration run --partitions 16 other", "migration retire --execute messages.persisted.v2", "migration retire messages.persisted.v2", "migration retire other"} {
+	for _, line := range []string{"migration run --partitions 100 messages.persisted",
+		"migration run --partitions 16 dead_letters", "migration run --partitions 16 other",
+		"migration retire --execute messages.persisted.v2", "migration retire messages.persisted.v2",
+		"migration retire other"} {
 		c.run(1, line)
 	}
-	for _, line := range []string{"migration run messages.persisted", "migration run --partitions 16", "migration run --partitions 9999999 x", "migration retire", "migration status x", "migration"} {
+	for _, line := range []string{"migration run messages.persisted", "migration run --partitions 16",
+		"migration run --partitions 9999999 x", "migration retire", "migration status x", "migration"} {
 		c.run(2, line)
 	}
 }
 
-// An old topic is retired once the last record on it has outlived its retention of a week.
+// An old topic is retired once the retention of its last record, a week, is over.
 func TestRetire(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	save := func(old time.Duration) {
 		t.Helper()
 		s, err := versions.Load(t.Context(), r.Store)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		s.Topics = map[string][]versions.Version{"messages.persisted": {
 			{Number: 1, Partitions: 64, Status: versions.Past, Until: time.Now().Add(-old).UnixMilli()},
 			{Number: 2, Partitions: 128, Status: versions.Current, From: time.Now().Add(-old).UnixMilli()},
@@ -73,7 +80,7 @@ func TestRetire(t *testing.T) {
 	c.has(errs, "its last record is kept until ")
 	save(169 * time.Hour)
 	out, _ := c.run(0, "migration retire messages.persisted")
-	c.has(out, "nothing was done")
+	c.has(out, "nothing was changed")
 	out, _ = c.run(0, "migration retire --execute messages.persisted")
 	c.has(out, "nobody reads it any more")
 	s, err := versions.Load(t.Context(), r.Store)

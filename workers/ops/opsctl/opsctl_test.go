@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 	"github.com/parley-chat/parley/workers/ops/opstest"
@@ -35,7 +36,8 @@ type cli struct {
 
 func commands(t *testing.T, r *opstest.Fixture) *cli {
 	t.Helper()
-	return &cli{t, opsctl.Config{Program: "workers", Address: r.Addr, Operator: "ada", Key: func() (*auth.Key, error) { return r.Key, nil }}}
+	return &cli{t, opsctl.Config{Program: "workers", Address: r.Addr, Operator: "ada",
+		Key: func() (*auth.Key, error) { return r.Key, nil }}}
 }
 
 // run runs a command line, and checks its exit code.
@@ -59,16 +61,18 @@ func (c *cli) has(text string, parts ...string) {
 	}
 }
 
-// EV41 to EV46, K-149: letters are counted, listed, shown, redriven in order and once, and
-// discarded; who did what is kept.
+// EV41 to EV46, K-149: dead letters are counted, listed, shown, redriven in order and once, and
+// discarded; every action is recorded with its operator.
 func TestDeadLetters(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	var ids []string
 	for n := range 6 {
 		ids = append(ids, r.DeadLetter(opstest.Group, r.Event([]string{chatA, chatB}[n%2], n+1), "permanent: bad"))
 	}
-	garbage := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: 90, Key: []byte("k\x1b[31m\xff"), Value: []byte("\x01" + opstest.Secret), Headers: []kafka.Header{{Key: "h", Value: []byte("v\n")}}}
+	garbage := &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: 90, Key: []byte("k\x1b[31m\xff"),
+		Value: []byte("\x01" + opstest.Secret), Headers: []kafka.Header{{Key: "h", Value: []byte("v\n")}}}
 	odd := r.DeadLetter("nobody", garbage, "unknown: *errors.errorString")
 
 	out, _ := c.run(0, "deadletters count")
@@ -87,8 +91,10 @@ func TestDeadLetters(t *testing.T) {
 	_, errs := c.run(1, "deadletters list --group x --page-token "+token)
 	c.has(errs, "not a page token of this list")
 	for filter, want := range map[string]int{
-		"--group nobody": 1, "--key " + chatA: 3, "--topic chats.created": 0, "--class permanent": 6, "--class unknown": 1, "--failure bad": 6,
-		"--since 1h": 7, "--until 1h": 0, "--since 2030-01-01T00:00:00Z --until 2031-01-01T00:00:00Z": 0, "--status discarded,redriven": 0, "--status all": 7,
+		"--group nobody": 1, "--key " + chatA: 3, "--topic chats.created": 0, "--class permanent": 6, "--class unknown": 1,
+		"--failure bad": 6,
+		"--since 1h":    7, "--until 1h": 0, "--since 2030-01-01T00:00:00Z --until 2031-01-01T00:00:00Z": 0,
+		"--status discarded,redriven": 0, "--status all": 7,
 	} {
 		out, _ := c.run(0, "deadletters list --json "+filter)
 		var page struct{ Letters []struct{ ID, Key string } }
@@ -100,13 +106,15 @@ func TestDeadLetters(t *testing.T) {
 	// What users wrote is shown only when asked for, and then that is logged (K-141).
 	for _, id := range []string{ids[0], odd} {
 		for _, form := range []string{"", "--json "} {
-			if out, _ := c.run(0, "deadletters show "+form+id); strings.Contains(out, opstest.Secret) || strings.Contains(out, "\x1b") || !utf8.ValidString(out) {
+			if out, _ := c.run(0, "deadletters show "+form+id); strings.Contains(out, opstest.Secret) ||
+				strings.Contains(out, "\x1b") || !utf8.ValidString(out) {
 				t.Errorf("too much is shown:\n%s", out)
 			}
 		}
 	}
 	out, _ = c.run(0, "deadletters show "+ids[0])
-	c.has(out, "MessagePersisted", `"chatId":"`+chatA+`"`, fmt.Sprintf("[%d bytes]", len(opstest.Secret)), "after 3 tries", "wrk_1", "SHA-256")
+	c.has(out, "MessagePersisted", `"chatId":"`+chatA+`"`, fmt.Sprintf("[%d bytes]", len(opstest.Secret)), "after 3 tries",
+		"wrk_1", "SHA-256")
 	out, _ = c.run(0, "deadletters show "+odd)
 	c.has(out, `"k\x1b[31m`, `"v\n"`, "none: ", "no schema id")
 	if strings.Contains(r.Log.String(), "call=GetDeadLetter") {
@@ -118,12 +126,13 @@ func TestDeadLetters(t *testing.T) {
 	out, _ = c.run(0, "deadletters show --content "+odd)
 	c.has(out, fmt.Sprintf("%x", garbage.Value))
 
-	// Nothing is done unless it is said.
+	// Nothing is done without --execute.
 	r.Handle = func(context.Context, *kafka.Record) error { t.Error("called in a dry run"); return nil }
 	out, _ = c.run(0, "deadletters redrive --all")
-	c.has(out, "would be redriven", "7 chosen, 6 would be redriven, 1 of groups that nobody handles here", "nothing was done: --execute does it")
+	c.has(out, "would be redriven", "7 chosen, 6 would be redriven, 1 of groups that nobody handles here",
+		"nothing was changed; add --execute to do it")
 	out, _ = c.run(0, "deadletters discard --reason test --all")
-	c.has(out, "7 chosen, 7 would be discarded", "nothing was done")
+	c.has(out, "7 chosen, 7 would be discarded", "nothing was changed")
 
 	var seen []string
 	r.Handle = func(ctx context.Context, rec *kafka.Record) error {
@@ -137,7 +146,8 @@ func TestDeadLetters(t *testing.T) {
 		return nil
 	}
 	out, _ = c.run(3, "deadletters redrive --execute --rate 1000 --group "+opstest.Group)
-	c.has(out, "6 chosen, 4 redriven, 1 failed again, 1 left behind", ids[3]+"  failed  permanent: still bad", ids[5]+"  behind")
+	c.has(out, "6 chosen, 4 redriven, 1 failed again, 1 left behind", ids[3]+"  failed  permanent: still bad",
+		ids[5]+"  behind")
 	byKey := slices.SortedStableFunc(slices.Values(seen), func(a, b string) int { return int(a[0]) - int(b[0]) })
 	if !slices.Equal(byKey, []string{"A1", "A3", "A5", "B2"}) {
 		t.Fatal(seen)
@@ -156,28 +166,26 @@ func TestDeadLetters(t *testing.T) {
 	c.has(out, `"outcome":"DEAD_LETTER_OUTCOME_DONE"`, `"done":"1"`)
 	out, _ = c.run(0, "deadletters count")
 	c.has(out, "1        in all")
-	c.has(r.Log.String(), "msg=\"ops: call started\" call=RedriveDeadLetters by=ada execute=true", "msg=\"ops: call ended\" call=DiscardDeadLetters by=ada execute=true")
+	c.has(r.Log.String(), "msg=\"ops: call started\" call=RedriveDeadLetters by=ada execute=true",
+		"msg=\"ops: call ended\" call=DiscardDeadLetters by=ada execute=true")
 	if strings.Contains(r.Log.String(), opstest.Secret) {
 		t.Error("content is in the log")
 	}
 }
 
-// EV55, KS20 to KS22: chosen events are put back into the outbox, those that wait for
-// their first time are left alone, and nothing is done unless it is said.
+// EV55, KS20 to KS22: chosen events are put back into the outbox, unpublished ones are left as
+// they are, and nothing is done without --execute.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	id, other := r.Chat(10), r.Chat(3)
 	outbox := func() (rows []table.Outbox) {
 		page, err := r.Store.Scan(t.Context(), store.Scan{Table: store.Outbox, Segments: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, row := range page.Rows {
 			o, err := table.OutboxFrom(row)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			rows = append(rows, o)
 		}
 		return rows
@@ -185,18 +193,17 @@ func TestReplay(t *testing.T) {
 	out, _ := c.run(0, "replay --execute --all-chats")
 	c.has(out, "2 chats, 0 events are published again, 17 still wait")
 	for _, o := range outbox() { // as the relay does once they are published
-		if err := r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: o.Key()}}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpDelete, Key: o.Key()}}))
 	}
 	out, _ = c.run(0, "replay --all-chats --since 1h --type MessagePersisted")
-	c.has(out, "2 chats, 13 events would be published again", "nothing was done: --execute does it")
+	c.has(out, "2 chats, 13 events would be published again", "nothing was changed; add --execute to do it")
 	if rows := outbox(); len(rows) != 0 {
 		t.Fatalf("%+v", rows)
 	}
 	out, _ = c.run(0, "replay --execute --chat "+id+" --from-version 4 --to-version 7")
 	c.has(out, "1 chats, 4 events are published again")
-	if rows := outbox(); len(rows) != 1 || !rows[0].Replay || rows[0].FirstVersion != 4 || rows[0].Count != 4 || rows[0].Shard != event.Shard(id) {
+	if rows := outbox(); len(rows) != 1 || !rows[0].Replay || rows[0].FirstVersion != 4 || rows[0].Count != 4 ||
+		rows[0].Shard != event.Shard(id) {
 		t.Fatalf("%+v", rows)
 	}
 	out, _ = c.run(0, "replay --execute --limit 6 --chat "+id+" --chat "+other)
@@ -210,49 +217,45 @@ func TestReplay(t *testing.T) {
 	c.has(errs, "chat_ids[0]: does not match")
 }
 
-// K-168: how far a group is behind, and which chat makes the work.
+// K-168: the lag of a group, and the chat that causes it.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	_, errs := c.run(1, "groups describe nobody")
 	c.has(errs, "no such consumer group")
 	producer, err := kafka.NewProducer(r.Kafka)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer producer.Close()
 	for n := range 12 {
 		key := []byte(chatA)
 		if n%4 == 0 {
 			key = []byte(chatB)
 		}
-		if err := kafka.Publish(t.Context(), producer, &kafka.Record{Topic: kafka.ChatsCreated, Partition: 5, Key: key, Value: []byte("x")}); err != nil {
+		if err := kafka.Publish(t.Context(), producer,
+			&kafka.Record{Topic: kafka.ChatsCreated, Partition: 5, Key: key, Value: []byte("x")}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s, err := kafka.NewSession(kafka.SessionConfig{
-		Addr: r.Kafka, Group: "readers", Topics: []string{kafka.ChatsCreated}, Assigned: func([]kafka.Partition) {}, Gone: func([]kafka.Partition, bool) {},
+		Addr: r.Kafka, Group: "readers", Topics: []string{kafka.ChatsCreated}, Assigned: func([]kafka.Partition) {},
+		Gone: func([]kafka.Partition, bool) {},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for read := 0; read < 12; s.Done() {
 		batch, err := s.Poll(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, b := range batch {
 			read += len(b.Records)
 		}
 	}
-	if err := s.Commit(ctx, map[kafka.Partition]int64{{Topic: kafka.ChatsCreated, ID: 5}: 4}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, s.Commit(ctx, map[kafka.Partition]int64{{Topic: kafka.ChatsCreated, ID: 5}: 4}))
 	out, _ := c.run(0, "groups describe readers")
-	c.has(out, "readers is Stable, 8 records behind", "chats.created  5          4          12   8", "15 partitions are not behind; --all shows them")
+	c.has(out, "readers is Stable, 8 records behind", "chats.created  5          4          12   8",
+		"15 partitions are not behind; --all shows them")
 	if strings.Count(out, "chats.created") != 1 {
 		t.Error(out)
 	}
@@ -274,8 +277,9 @@ func TestGroups(t *testing.T) {
 	c.has(errs, "does not read this partition")
 }
 
-// Wrong use is told of in one line, without being sent.
+// A wrong command line is answered in one line, and no request is sent.
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	c := &cli{t, opsctl.Config{Program: "workers", Address: "127.0.0.1:1", Operator: "ada", Token: "x"}}
 	for line, says := range map[string]string{
 		"deadletters":                      "deadletters needs one of count, discard, list, redrive, show",
@@ -311,8 +315,9 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// With certificates both sides show theirs.
+// With mutual TLS both sides present certificates.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	own, pool := opstest.Certificates(t)
 	r := opstest.New(t, &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: pool, MinVersion: tls.VersionTLS13})
 	c := commands(t, r)
@@ -328,8 +333,9 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// What fails is told of in one line that says what to do.
+// A failure is printed in one line that says what to do.
 func TestFailures(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	_, errs := c.run(1, "deadletters show x")
@@ -341,23 +347,28 @@ func TestFailures(t *testing.T) {
 	_, errs = c.run(1, "deadletters redrive --rate 10001 x")
 	c.has(errs, "rate: ")
 
-	gone := *c
-	gone.cfg.Address = "127.0.0.1:1"
-	_, errs = gone.run(1, "deadletters list")
+	absent := *c
+	absent.cfg.Address = "127.0.0.1:1"
+	_, errs = absent.run(1, "deadletters list")
 	if c.has(errs, "nobody serves operators at 127.0.0.1:1", "--ops-address"); strings.Count(errs, "\n") != 1 {
 		t.Error(errs)
 	}
 	other := *c
 	user, err := r.Key.Issue("ada", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	other.cfg.Token = user
 	_, errs = other.run(1, "deadletters list")
 	c.has(errs, "not an operator's token of this installation")
 	issued, _ := c.run(0, "operators token bob")
 	other.cfg.Token = strings.TrimSpace(issued)
 	other.run(0, "deadletters list")
+	issued, _ = c.run(0, "operators token --role viewer bob")
+	other.cfg.Token = strings.TrimSpace(issued)
+	other.run(0, "deadletters list")
+	_, errs = other.run(1, "deadletters discard --all --reason test --execute")
+	c.has(errs, "this call needs the role admin, and the token has viewer")
+	_, errs = c.run(2, "operators token --role king bob")
+	c.has(errs, "role must be viewer, moderator or admin")
 	_, errs = c.run(2, "operators token")
 	c.has(errs, "operators token needs a name")
 	other.cfg.Token = ""
@@ -369,15 +380,19 @@ func TestFailures(t *testing.T) {
 	c.has(errs, "an operator's name must be")
 }
 
-// A row of the outbox that cannot be published is listed with its reason, mended, or
-// dropped with a reason that the log keeps, and nothing is done without --execute.
+// An outbox row that cannot be published is listed with its reason, and repaired or dropped with
+// a reason that the log keeps. Nothing is done without --execute.
 func TestFailedOutboxRows(t *testing.T) {
+	t.Parallel()
 	r := opstest.New(t, nil)
 	c := commands(t, r)
 	failed := func(chatID string, version int64) string {
-		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: version, Count: 3, CreatedAt: 1_700_000_000_000}
-		it := append(o.Item(), store.Attr{Name: "attempts", Value: store.Int(2)}, store.Attr{Name: "last_error", Value: store.String("0 of 3 events are there\x1b[31m")})
-		if err := r.Store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: o.Key(), Item: store.NewItem(it...)}}); err != nil {
+		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: version, Count: 3,
+			CreatedAt: 1_700_000_000_000}
+		it := append(o.Item(), store.Attr{Name: "attempts", Value: store.Int(2)},
+			store.Attr{Name: "last_error", Value: store.String("0 of 3 events are there\x1b[31m")})
+		if err := r.Store.BatchWrite(t.Context(),
+			[]store.Write{{Op: store.OpPut, Key: o.Key(), Item: store.NewItem(it...)}}); err != nil {
 			t.Fatal(err)
 		}
 		return o.Key().PK + "/" + o.Key().SK
@@ -397,7 +412,7 @@ func TestFailedOutboxRows(t *testing.T) {
 	}
 
 	out, _ = c.run(0, "outbox mend "+good)
-	c.has(out, chatID+": versions 2\n", "nothing was done: --execute does it")
+	c.has(out, chatID+": versions 2\n", "nothing was changed; add --execute to do it")
 	c.run(0, "outbox mend --execute "+good)
 	_, errs := c.run(1, "outbox mend --execute "+good)
 	c.has(errs, "no such failed row")
@@ -405,11 +420,11 @@ func TestFailedOutboxRows(t *testing.T) {
 	c.has(errs, "it can only be dropped")
 	c.run(2, "outbox drop --execute "+lost)
 	out, _ = c.run(0, "outbox drop --reason lost "+lost)
-	c.has(out, "7 to 9", "nothing was done")
+	c.has(out, "7 to 9", "nothing was changed")
 	c.run(0, "outbox drop --reason lost --execute "+lost)
 	c.has(r.Log.String(), "call=DropFailedOutboxRow by=ada", "lost")
 
-	// What was done is listed, and what was only looked at is not.
+	// Actions are listed, and reads are not.
 	out, _ = c.run(0, "audit")
 	c.has(out, "DropFailedOutboxRow", "MendFailedOutboxRow", "ada", "ok", "failed_precondition", `"reason":"lost"`)
 	if strings.Count(out, "DropFailedOutboxRow") != 1 || strings.Contains(out, "ListFailed") {

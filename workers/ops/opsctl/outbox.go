@@ -15,13 +15,15 @@ func failedRows(fs *flag.FlagSet) func(*call, []string) error {
 		if err := p.check(args); err != nil {
 			return err
 		}
-		res, err := c.client.ListFailedOutboxRows(c.ctx, &opsv1.ListFailedOutboxRowsRequest{PageSize: int32(p.limit), PageToken: p.token})
+		res, err := c.client.ListFailedOutboxRows(c.ctx,
+			&opsv1.ListFailedOutboxRowsRequest{PageSize: int32(p.limit), PageToken: p.token})
 		if err != nil || c.printJSON(res) {
 			return err
 		}
 		return c.page("ROW\tVERSIONS\tWRITTEN AT\tNOTED\tREASON", func(w io.Writer) {
 			for _, r := range res.GetRows() {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", safe(r.GetRow()), versions(r), formatTime(r.GetCreatedAt()), r.GetAttempts(), safe(r.GetLastError()))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", safe(r.GetRow()), versions(r), formatTime(r.GetCreatedAt()), r.GetAttempts(),
+					safe(r.GetLastError()))
 			}
 		}, res.GetNextPageToken())
 	}
@@ -65,7 +67,8 @@ func dropRow(fs *flag.FlagSet) func(*call, []string) error {
 		if len(args) != 1 || *reason == "" {
 			return errUsage{errors.New("outbox drop needs --reason and the id of one row, as outbox failed prints it")}
 		}
-		res, err := c.client.DropFailedOutboxRow(c.ctx, &opsv1.DropFailedOutboxRowRequest{Row: args[0], Reason: *reason, Execute: execute})
+		res, err := c.client.DropFailedOutboxRow(c.ctx,
+			&opsv1.DropFailedOutboxRowRequest{Row: args[0], Reason: *reason, Execute: execute})
 		if err != nil || c.printJSON(res) {
 			return err
 		}

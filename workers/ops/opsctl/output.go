@@ -5,13 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/parley-chat/parley/server/cmdline"
 )
 
 // maxPage is the size of the largest page of a list.
@@ -58,22 +57,24 @@ func (c *call) page(columns string, rows func(w io.Writer), next string) error {
 // table aligns columns that are separated by tabs.
 func (c *call) table() *tabwriter.Writer { return tabwriter.NewWriter(c.cfg.Stdout, 0, 8, 2, ' ', 0) }
 
+// How values are written, as in the other commands.
+var (
+	safe       = cmdline.Safe
+	formatTime = cmdline.FormatTime
+)
+
 // printJSON prints a message as JSON if the command line asks for it, and reports whether
 // it did.
 func (c *call) printJSON(m proto.Message) bool {
 	if !c.json {
 		return false
 	}
-	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil { // a message that was decoded can be encoded
-		b = []byte("{}")
-	}
-	fmt.Fprintln(c.cfg.Stdout, string(b))
+	cmdline.PrintJSON(c.cfg.Stdout, m)
 	return true
 }
 
 // dryRun is the last line of a command without --execute.
-const dryRun = "nothing was done: --execute does it"
+const dryRun = "nothing was changed; add --execute to do it"
 
 // printDone prints the last line of a command that may have been a dry run.
 func (c *call) printDone(execute bool, done string) error {
@@ -107,20 +108,4 @@ func oneArgument(args []string, problem string) (string, error) {
 // enumWord is the name of an enum's value without the name of its type.
 func enumWord(s fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), prefix), "_", " "))
-}
-
-func formatTime(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return "-"
-	}
-	return t.AsTime().UTC().Format("2006-01-02T15:04:05Z")
-}
-
-// safe makes text of others fit for a terminal: control characters are escaped.
-func safe(s string) string {
-	q := strconv.Quote(s)
-	if q == `"`+s+`"` && s != "" {
-		return s
-	}
-	return q
 }

@@ -22,9 +22,11 @@ func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
 	fs.BoolVar(&req.AllChats, "all-chats", false, "of all chats; reads the whole event store")
 	fs.Int64Var(&req.FromVersion, "from-version", 0, "from this version of the chats on")
 	fs.Int64Var(&req.ToVersion, "to-version", 0, "up to this version; 0: the last")
-	repeatedFlag(fs, &req.EventTypes, "type", "of this type, such as MessagePersisted")
+	repeatedFlag(fs, &req.EventTypes, "type", "of this type, such as MessagePersisted, or search_click of search events")
 	fs.Var(timeFlag{&req.FromTime}, "since", "from this time (RFC 3339) on, or within this duration (such as 90m)")
 	fs.Var(timeFlag{&req.BeforeTime}, "until", "before this time, or longer ago than this duration")
+	bindEventStatuses(fs, &req.Statuses, "published by default", opsv1.EventStatus_EVENT_STATUS_FAILED,
+		opsv1.EventStatus_EVENT_STATUS_PUBLISHED)
 	bindExecute(fs, &req.Execute)
 	fs.StringVar(&req.Resume, "resume", "", "where a replay of all chats with the same flags ended early")
 	limit := fs.Int("limit", 0, "events; 0: all")
@@ -76,6 +78,9 @@ func replayed(m *opsv1.ReplayEventsResponse, execute bool) string {
 	line := fmt.Sprintf("%d chats, %d events %s", m.GetChats(), m.GetEvents(), done)
 	if m.GetUnpublished() > 0 {
 		line += fmt.Sprintf(", %d still wait for their first time", m.GetUnpublished())
+	}
+	if m.GetLost() > 0 {
+		line += fmt.Sprintf(", %d failed rows have no readable events", m.GetLost())
 	}
 	switch {
 	case m.GetMore():

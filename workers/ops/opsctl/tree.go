@@ -12,13 +12,15 @@ import (
 	"github.com/parley-chat/parley/server/cmdline"
 )
 
+// GroupID is the group of the commands in a program's tree.
+const GroupID = "operators"
+
 // AddTo adds the commands to a program's tree, under a title. They read their flags
 // themselves; run runs one of them with its words and what follows.
 func AddTo(root *cobra.Command, title string, run func(ctx context.Context, args []string) error) {
-	const group = "operators"
-	root.AddGroup(&cobra.Group{ID: group, Title: title})
+	root.AddGroup(&cobra.Group{ID: GroupID, Title: title})
 	for _, c := range commands(root.Name(), run) {
-		c.GroupID = group
+		c.GroupID = GroupID
 		root.AddCommand(c)
 	}
 }
@@ -67,9 +69,6 @@ func asksForHelp(args []string) bool {
 }
 
 func (c command) flagNames() (list []string) {
-	if c.bind == nil {
-		return nil
-	}
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	c.bind(fs)
 	fs.VisitAll(func(f *flag.Flag) { list = append(list, "--"+f.Name+"\t"+f.Usage) })

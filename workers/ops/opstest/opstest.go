@@ -31,6 +31,12 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/ops"
+	"github.com/parley-chat/parley/workers/ops/adminapi"
+	"github.com/parley-chat/parley/workers/ops/parkedkeys"
+	"github.com/parley-chat/parley/workers/ops/projections"
+	"github.com/parley-chat/parley/workers/projection"
+	"github.com/parley-chat/parley/workers/projection/chatactivity"
+	"github.com/parley-chat/parley/workers/projection/notifications"
 )
 
 // Group is the consumer group that has a handler.
@@ -44,12 +50,14 @@ type Fixture struct {
 	Addr  string // of the service
 	Kafka string // address of the broker
 	Key   *auth.Key
-	Store *storetest.Map
+	Store *storetest.Memory
 	Chats *chat.Service
 	Serde *event.Serde
 	// Handle takes redriven records; set it before the first redrive.
 	Handle consume.Handler
 	Log    *Log
+	// Identity are the parts of identity that the service has.
+	Identity *Identity
 	// Migrator moves topics of the broker; no relay and no consumer runs.
 	Migrator *migrate.Migrator
 
@@ -86,13 +94,14 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 			t.Fatal(err)
 		}
 	}
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0",
+		Topics: kafka.Topics()[:4:4]}) // those of search events leave too little room for a migration
 	must(err)
 	t.Cleanup(b.Close)
 	producer, err := kafka.NewProducer(b.Addr())
 	must(err)
 	t.Cleanup(producer.Close)
-	r := &Fixture{t: t, Kafka: b.Addr(), Store: storetest.NewMap(time.Now), Log: &Log{}}
+	r := &Fixture{t: t, Kafka: b.Addr(), Store: storetest.NewMemory(time.Now), Log: &Log{}}
 	r.Key, err = auth.LoadKey(t.TempDir())
 	must(err)
 	subjects := registry.New(r.Store)
@@ -112,10 +121,29 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 	})
 	must(err)
 	r.Migrator = migrator
+	served := projections.New(projections.Config{
+		Store: r.Store, Clock: time.Now, Operator: func(ctx context.Context) string {
+			op, _ := ops.Operator(ctx)
+			return op.Name
+		},
+		Operate: &projection.Operate{Definitions: r.definitions(), Store: r.Store, Generation: "g", Clock: time.Now},
+	})
+	r.Identity = &Identity{store: r.Store}
+	services, err := adminapi.Handlers(adminapi.Config{Store: r.Store, Clock: time.Now, Parts: r.Identity.Parts(),
+		Operator: func(ctx context.Context) string {
+			op, _ := ops.Operator(ctx)
+			return op.Name
+		}})
+	must(err)
 	s, err := ops.New(ops.Config{
-		Addr: b.Addr(), Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now, Logger: slog.New(slog.NewTextHandler(r.Log, nil)),
-		Handlers: map[string]consume.Handler{Group: func(ctx context.Context, rec *kafka.Record) error { return r.Handle(ctx, rec) }},
-		Observe:  func(string, string, time.Duration) {}, Migrator: migrator,
+		Addr: b.Addr(), Store: r.Store, Decode: r.Serde.Decode, Key: r.Key, Clock: time.Now,
+		Logger: slog.New(slog.NewTextHandler(r.Log, nil)),
+		Handlers: map[string]consume.Handler{Group: func(ctx context.Context,
+			rec *kafka.Record) error {
+			return r.Handle(ctx, rec)
+		}},
+		Observe: func(string, string, time.Duration) {}, Migrator: migrator,
+		Services: append(services, served.Handler, parkedkeys.New(r.Store, time.Now).Handler),
 	})
 	must(err)
 	srv, err := ops.Listen(t.Context(), s, "127.0.0.1:0", server)
@@ -133,28 +161,49 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 	return r
 }
 
+func (r *Fixture) definitions() []projection.Definition {
+	return []projection.Definition{chatactivity.Definition(), notifications.Definition()}
+}
+
+// Projections makes the projections of a process.
+func (r *Fixture) Projections() *projection.Set {
+	r.t.Helper()
+	s, err := projection.New(projection.Config{
+		Definitions: r.definitions(), Store: r.Store, Decode: r.Serde.Decode, Addr: r.Kafka, Process: "p", Generation: "g",
+		Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1, LookEvery: 10 * time.Millisecond,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
 // Event is the record of a message with Secret in it.
 func (r *Fixture) Event(chatID string, n int) *kafka.Record {
 	r.t.Helper()
 	now := timestamppb.Now()
 	e := &eventv1.MessagePersisted{
 		Metadata: event.Metadata{
-			Type: event.TypeMessagePersisted, ID: chat.NewID("evt_"), ChatID: chatID, At: now.AsTime(), Origin: event.Origin{Generation: "g", Producer: "p"},
-			Cause: event.Cause{Actor: "alice"}, Version: int64(n), MembershipVersion: 1,
+			Type: event.TypeMessagePersisted, ID: chat.NewID("evt_"), ChatID: chatID, At: now.AsTime(),
+			Origin: event.Origin{Generation: "g", Producer: "p"},
+			Cause:  event.Cause{Actor: "alice"}, Version: int64(n), MembershipVersion: 1,
 		}.Proto(),
-		MessageId: chat.NewID("msg_"), ChatId: chatID, Sequence: int64(n), SenderId: "alice", Content: Secret, ClientMessageId: "c1", CreatedAt: now,
+		MessageId: chat.NewID("msg_"), ChatId: chatID, Sequence: int64(n), SenderId: "alice", Content: Secret,
+		ClientMessageId: "c1", CreatedAt: now,
 	}
 	value, err := r.Serde.Encode(e)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: int64(n), Timestamp: time.Now(), Key: []byte(chatID), Value: value}
+	return &kafka.Record{Topic: kafka.MessagesPersisted, Partition: 3, Offset: int64(n), Timestamp: time.Now(),
+		Key: []byte(chatID), Value: value}
 }
 
 // DeadLetter writes the dead letter of a record, and returns its id.
 func (r *Fixture) DeadLetter(group string, rec *kafka.Record, reason string) string {
 	r.t.Helper()
-	d := consume.DeadLetter{Record: rec, Group: group, Consumer: "wrk_1", Reason: reason, FailedAt: time.Now(), Attempts: 3}
+	d := consume.DeadLetter{Record: rec, Group: group, Consumer: "wrk_1", Reason: reason, FailedAt: time.Now(),
+		Attempts: 3}
 	if err := r.write(r.t.Context(), d); err != nil {
 		r.t.Fatal(err)
 	}
@@ -187,8 +236,10 @@ func Certificates(t *testing.T) (own tls.Certificate, pool *x509.CertPool) {
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "parley"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "parley"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)

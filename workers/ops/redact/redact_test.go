@@ -1,16 +1,18 @@
-package ops
+package redact
 
 import (
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	adminv1 "github.com/parley-chat/parley/gen/parley/admin/v1"
 	"github.com/parley-chat/parley/server/event"
 )
 
-// What users wrote is redacted in events of every type; what Parley wrote stays.
+// Users' content is redacted in events of every type; Parley's own fields stay.
 func TestRedact(t *testing.T) {
 	const canary = "canary"
 	var fill func(m protoreflect.Message) int
@@ -37,12 +39,13 @@ func TestRedact(t *testing.T) {
 	for _, spec := range event.Specs() {
 		m := event.Prototype(spec.Type).ProtoReflect()
 		before := fill(m)
-		redact(m)
+		Message(m)
 		text := protojson.Format(m.Interface())
 		for line := range strings.Lines(text) {
 			name, value, ok := strings.Cut(strings.TrimSpace(line), ":")
 			name = strings.Trim(name, `"`)
-			written := strings.HasSuffix(name, "content") || strings.HasSuffix(name, "ame") || strings.HasSuffix(name, "ext") || strings.HasSuffix(name, "escription")
+			written := strings.HasSuffix(name, "content") || strings.HasSuffix(name, "ame") || strings.HasSuffix(name, "ext") ||
+				strings.HasSuffix(name, "escription")
 			if ok && written && strings.Contains(value, canary) {
 				t.Errorf("%s shows %s", spec.Type, line)
 			}
@@ -52,10 +55,24 @@ func TestRedact(t *testing.T) {
 		}
 	}
 	for name, want := range map[protoreflect.Name]bool{
-		"chat_id": true, "member_ids": true, "client_message_id": true, "content": false, "name": false, "content_type": true, "id": false, "preview_text": false, "partition_key": true,
+		"chat_id": true, "member_ids": true, "client_message_id": true, "content": false, "name": false, "content_type": true,
+		"id": false, "preview_text": false, "partition_key": true,
 	} {
 		if isIdentifier(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
+	}
+}
+
+// What authenticates somebody is removed wherever it stands, and nothing else is.
+func TestSecrets(t *testing.T) {
+	key := &adminv1.CreateServiceKeyResponse{Key: &adminv1.ServiceKey{KeyId: "key_1"}, Secret: "canary"}
+	list := &adminv1.ReadMessagesResponse{Messages: []*adminv1.InspectedMessage{{MessageId: "m", Content: "canary"}}}
+	for _, m := range []proto.Message{key, list} {
+		Secrets(m.ProtoReflect())
+	}
+	if key.GetSecret() != "" || key.GetKey().GetKeyId() != "key_1" || list.GetMessages()[0].GetContent() != "" ||
+		list.GetMessages()[0].GetMessageId() != "m" {
+		t.Errorf("%v, %v", key, list)
 	}
 }

@@ -1,0 +1,116 @@
+package adminctl
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	adminv1 "github.com/parley-chat/parley/gen/parley/admin/v1"
+	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
+	"github.com/parley-chat/parley/server/cmdline"
+)
+
+func (c *call) auditService() adminv1connect.AuditServiceClient {
+	return adminv1connect.NewAuditServiceClient(c.http, c.url, c.with)
+}
+
+// filterFlags declares the flags that choose records.
+func filterFlags(fs *pflag.FlagSet, f *adminv1.AuditFilter) {
+	timeFlag(fs, &f.After, "since", "at this time or later")
+	timeFlag(fs, &f.Before, "until", "before this time")
+	fs.StringVar(&f.Actor, "by", "", "done by this `one`: an operator, or user/ID, service/ID")
+	fs.StringVar(&f.Target, "to", "", "done to this `one`: user/ID, session/ID, service/ID, chat/ID, topic/NAME")
+	fs.StringVar(&f.Action, "action", "", "with this `name`, for example SuspendUser or signed_in")
+	fs.Func("kind", "only records of this `kind`: call or event", func(s string) error {
+		switch s {
+		case "call":
+			f.Kind = adminv1.AuditKind_AUDIT_KIND_CALL
+		case "event":
+			f.Kind = adminv1.AuditKind_AUDIT_KIND_EVENT
+		default:
+			return cmdline.Usagef("must be call or event")
+		}
+		return nil
+	})
+}
+
+func (p *program) auditList() *cobra.Command {
+	req := adminv1.ListAuditRequest{Filter: &adminv1.AuditFilter{}}
+	return p.command(spec{use: "list",
+		short: "list what was done by whom to whom: calls of operators, and security events",
+		flags: func(fs *pflag.FlagSet) {
+			filterFlags(fs, req.Filter)
+			fs.Int32Var(&req.PageSize, "limit", 100, "`records`, 1 to 1000")
+			fs.StringVar(&req.PageToken, "page-token", "", "where the page before ended, as printed by it")
+		},
+		run: func(c *call) error {
+			res, err := c.auditService().ListAudit(c.ctx, &req)
+			if err != nil || c.printJSON(res) {
+				return err
+			}
+			return c.page(func(w io.Writer) {
+				fmt.Fprintln(w, "AT\tBY\tACTION\tTO\tOUTCOME\tREQUEST OR RESULT")
+				for _, r := range res.GetRecords() {
+					outcome := r.GetOutcome()
+					if outcome == "" {
+						outcome = "no end is known"
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", formatTime(r.GetAt()), safeOrDash(r.GetActor()),
+						safe(r.GetAction()), safeOrDash(r.GetTarget()), safe(outcome),
+						strings.TrimSpace(printable(r.GetRequest())+" "+printable(r.GetResult())))
+				}
+			}, res.GetNextPageToken())
+		}})
+}
+
+func safeOrDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return safe(s)
+}
+
+// printable is a text of JSON as it is, unless it has what a terminal would take for more.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }) {
+		return safe(s)
+	}
+	return s
+}
+
+func (p *program) auditExport() *cobra.Command {
+	req := adminv1.ExportAuditRequest{Filter: &adminv1.AuditFilter{}}
+	return p.command(spec{use: "export", short: "print all records that match as lines of JSON, newest first",
+		long: "  If it breaks off, the last line on standard error says how to go on.\n",
+		flags: func(fs *pflag.FlagSet) {
+			filterFlags(fs, req.Filter)
+			fs.StringVar(&req.Reason, "reason", "", "why, for the audit: `text` of at least 3 characters")
+			fs.StringVar(&req.PageToken, "page-token", "", "where an export that broke off ended, as printed by it")
+		},
+		run: func(c *call) error {
+			stream, err := c.auditService().ExportAudit(c.ctx, &req)
+			if err != nil {
+				return err
+			}
+			defer stream.Close() // all is read, or the call has failed
+			token := req.GetPageToken()
+			for stream.Receive() {
+				for _, line := range stream.Msg().GetLines() {
+					if _, err := fmt.Fprintln(c.cfg.Stdout, line); err != nil {
+						return err
+					}
+				}
+				token = stream.Msg().GetPageToken()
+			}
+			if err := stream.Err(); err != nil {
+				if token != "" {
+					fmt.Fprintf(c.cfg.Stderr, "not all: go on with --page-token %s\n", safe(token))
+				}
+				return err
+			}
+			return nil
+		}})
+}

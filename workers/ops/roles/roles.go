@@ -1,0 +1,96 @@
+// Package roles says which role an operator needs for a call.
+//
+// It owns one table with all procedures that operators are served. A procedure that is not in
+// it is for admins only. All functions are pure.
+package roles
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/parley-chat/parley/gen/parley/admin/v1/adminv1connect"
+	"github.com/parley-chat/parley/gen/parley/ops/v1/opsv1connect"
+	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/auth"
+)
+
+// least has the procedures of each service by the least role that they want. Viewers see what
+// users did not write; moderators read that, what operators did, and act on users; admins
+// change the installation.
+var least = map[string]map[auth.Role][]string{
+	opsv1connect.OpsServiceName: {
+		auth.Viewer: {"ListDeadLetters", "CountDeadLetters", "GetDeadLetter", "ListFailedOutboxRows",
+			"GetConsumerGroup", "ListHotKeys", "ListTopicVersions"},
+		auth.Moderator: {"ListOperatorCalls"},
+		auth.Admin: {"RedriveDeadLetters", "DiscardDeadLetters", "ReplayEvents", "MendFailedOutboxRow",
+			"DropFailedOutboxRow", "MigrateTopic", "AbortTopicMigration", "RetireTopicVersion"},
+	},
+	opsv1connect.EventServiceName: {auth.Viewer: {"ListEvents", "GetEvent", "FoldChat"}},
+	opsv1connect.ProjectionServiceName: {
+		auth.Viewer: {"ListProjections", "ListNotifications", "GetChatActivity"},
+		auth.Admin:  {"ChangeRebuild"},
+	},
+	opsv1connect.ParkedKeyServiceName: {auth.Viewer: {"ListParkedKeys"}},
+	adminv1connect.UserAdminServiceName: {
+		auth.Viewer: {"GetUser"}, auth.Moderator: {"SuspendUser", "RestoreUser"},
+	},
+	adminv1connect.SessionAdminServiceName: {
+		auth.Viewer: {"ListSessions"}, auth.Moderator: {"EndSession", "EndAllSessions"},
+	},
+	adminv1connect.ChatAdminServiceName: {
+		auth.Viewer: {"GetChat", "ListChatMembers"}, auth.Moderator: {"ReadMessages"},
+	},
+	adminv1connect.ServiceAccountAdminServiceName: {
+		auth.Viewer: {"ListServiceAccounts", "GetServiceAccount"},
+		auth.Admin: {"CreateServiceAccount", "SetServiceScopes", "DisableServiceAccount", "CreateServiceKey",
+			"RevokeServiceKey"},
+	},
+	adminv1connect.LimitAdminServiceName: {auth.Viewer: {"ListLimits", "GetLimitState"}},
+	adminv1connect.AuditServiceName:      {auth.Moderator: {"ListAudit"}, auth.Admin: {"ExportAudit"}},
+	topicv1connect.TopicAdminServiceName: {
+		auth.Viewer:    {"ListGroups", "GetGroupMetrics", "ListMonitors", "GetJobs"},
+		auth.Moderator: {"ListAudit"},
+		auth.Admin:     {"RemoveGroup", "Resurrect", "ForceComplete", "RunJob"},
+	},
+	topicv1connect.TopicServiceName: {
+		auth.Viewer: {"GetTopic", "ListTopics", "RecommendMode", "GetMessageStatus", "ListBindings"},
+		auth.Admin:  {"ConfigureTopic", "DeleteTopic", "Publish", "SetBinding", "RemoveBinding"},
+	},
+	topicv1connect.SubscriptionServiceName: {
+		auth.Viewer: {"GetSubscription", "ListSubscriptions"},
+		auth.Admin: {"CreateSubscription", "PauseSubscription", "ResumeSubscription", "CancelSubscription",
+			"SeekSubscription", "UnparkKeys", "Heartbeat"},
+	},
+	topicv1connect.BackfillServiceName: {
+		auth.Viewer: {"GetBackfill", "WatchBackfill"}, auth.Admin: {"StartBackfill", "CancelBackfill"},
+	},
+	// Who consumes takes messages from a group, and reads what users wrote.
+	topicv1connect.ConsumerServiceName: {
+		auth.Admin: {"Consume", "ConsumeBidi", "Pull", "Ack", "Nack", "Extend", "AddCredits", "Detach"},
+	},
+}
+
+// Content is the least role of whoever is shown what users wrote, whatever the procedure.
+const Content = auth.Moderator
+
+// Least returns the least role for a path of HTTP, which of a procedure is its name; ok is
+// false where the table does not have it.
+func Least(path string) (role auth.Role, ok bool) {
+	service, method, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	for role, methods := range least[service] {
+		if slices.Contains(methods, method) {
+			return role, true
+		}
+	}
+	return auth.Admin, false
+}
+
+// Size is the number of procedures in the table.
+func Size() (n int) {
+	for _, byRole := range least {
+		for _, methods := range byRole {
+			n += len(methods)
+		}
+	}
+	return n
+}

@@ -1,0 +1,120 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/lag"
+	"github.com/parley-chat/parley/server/lease"
+	"github.com/parley-chat/parley/server/search"
+	"github.com/parley-chat/parley/workers/observe"
+	"github.com/parley-chat/parley/workers/relay"
+	"github.com/parley-chat/parley/workers/relay/slot"
+	"github.com/parley-chat/parley/workers/searchrelay"
+)
+
+// Search publishes search events. They have a relay and a producer of their own: no event of
+// a chat waits for them.
+type Search struct {
+	Targets   search.Targets // nil: the declared ones
+	Attempts  int            // before what a partition refuses for good is a dead letter; 0: the default
+	Exclusive bool           // as in Relay, and what follows
+	Flush     func(context.Context) error
+	// FlushWithin is how long a few published rows may wait for Flush.
+	FlushWithin time.Duration
+	Paused      func() error
+	Awaited     func() bool
+}
+
+// searchPart is a Search in its pipeline.
+type searchPart struct {
+	Search
+	*Pipeline
+	deadLetters atomic.Int64
+}
+
+func (c Search) addTo(_ context.Context, p *Pipeline) error {
+	if c.Targets == nil {
+		c.Targets = search.DefaultTargets()
+	}
+	c.Attempts = cmp.Or(c.Attempts, searchrelay.DefaultAttempts)
+	s := &searchPart{Search: c, Pipeline: p}
+	slots, err := lease.New(lease.Config{
+		Store: p.cfg.Backend.Store, Kind: slot.SearchKind, Holder: p.cfg.Process, Slots: 1, Exclusive: c.Exclusive,
+		Logger: p.cfg.Logger, Start: func(ctx context.Context, _ int) error { return s.runSlot(ctx, slot.Search()) },
+	})
+	if err != nil {
+		return err
+	}
+	observe.Search(p.cfg.Metrics, &p.searches, s.deadLetters.Load)
+	p.run("search events", slots.Run)
+	return nil
+}
+
+// WakeSearch wakes the relay of search events for a stream that has new ones, if it runs in
+// this process. It never waits.
+func (p *Pipeline) WakeSearch(stream string) { p.searches.Wake(stream) }
+
+// runSlot runs the relay until ctx ends or another process has the slot.
+func (p *searchPart) runSlot(ctx context.Context, s slot.Slot) error {
+	b := p.cfg.Backend
+	partitions, err := p.partitions(ctx)
+	if err != nil {
+		return err
+	}
+	publisher, err := kafka.NewPublisher(b.KafkaAddr(), s.TransactionalID, b.KafkaOptions()...)
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	log := p.cfg.Logger.With("slot", "search")
+	source := &searchrelay.Source{Store: b.Store, Targets: p.Targets, Partitions: partitions, Clock: time.Now}
+	guard := &searchrelay.Guard{Source: source, Attempts: p.Attempts, Publish: publisher.Publish,
+		DeadLettered: func(id, topic string, why error) {
+			p.deadLetters.Add(1)
+			log.Error("a search event became a dead letter", "event", id, "topic", topic, "error", why)
+		}}
+	r, err := relay.New(relay.Config{
+		Store: b.Store, Load: source.Load, Shards: s.Shards, Clock: time.Now, Logger: log,
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			if p.Paused != nil {
+				if err := p.Paused(); err != nil {
+					return err
+				}
+			}
+			return guard.Do(ctx, records)
+		},
+		Flush: p.Flush, FlushWithin: p.FlushWithin, Awaited: p.Awaited,
+	})
+	if err != nil {
+		return err
+	}
+	defer p.searches.Add(r)()
+	return r.Run(ctx)
+}
+
+// partitions are the numbers of partitions of all topics that events go to.
+func (p *searchPart) partitions(ctx context.Context) (map[string]int, error) {
+	b := p.cfg.Backend
+	var names []string
+	for _, topic := range p.Targets.Topics() {
+		names = append(names, topic, search.Target{Topic: topic}.DeadLetters())
+	}
+	found, err := lag.Counts(ctx, b.KafkaAddr(), names, b.KafkaOptions()...)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if found[name] < 1 {
+			return nil, fmt.Errorf("search events need the topic %s, of %v there are %v", name, names,
+				slices.Sorted(maps.Keys(found)))
+		}
+	}
+	return found, nil
+}

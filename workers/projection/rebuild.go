@@ -1,0 +1,291 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/wait"
+)
+
+const (
+	// saveEvery is how often a rebuild says how far it is. What it did since is done again
+	// after a crash, which costs reads and changes nothing.
+	saveEvery = time.Second
+	// silentFor is how long a rebuild may be silent before another process continues it. Two
+	// that work on it at once only read more than they must.
+	silentFor = 20 * time.Second
+)
+
+// errElsewhere says that another process works on the rebuild.
+var errElsewhere = errors.New("projection: another process rebuilds it")
+
+// Run rebuilds what is to be rebuilt, and removes builds that are not used any more, until
+// ctx ends.
+func (s *Set) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, p := range s.known {
+		r := &rebuilder{Set: s, p: p}
+		all.Go(func() { r.run(ctx) })
+	}
+	all.Wait()
+	return ctx.Err()
+}
+
+// rebuilder rebuilds one projection.
+type rebuilder struct {
+	*Set
+	p    *projection
+	row  table.Rebuild // as last read or written
+	seen time.Time     // since when the row has not changed
+	done bool          // the first look is over
+}
+
+func (r *rebuilder) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := r.look(ctx); err != nil && ctx.Err() == nil {
+			r.cfg.Logger.Warn("projection: a rebuild failed and is retried", "projection", r.p.Name, "error", err)
+		}
+		if wait.For(ctx, r.cfg.LookEvery) != nil {
+			return
+		}
+	}
+}
+
+// look does what there is to do.
+func (r *rebuilder) look(ctx context.Context) error {
+	if err := r.begin(ctx, r.p); err != nil {
+		return err
+	}
+	b := *r.p.builds.Load()
+	var work func(context.Context, table.Projection) error
+	switch {
+	case b.Next != 0 && b.NextVersion == r.p.Version && !b.Paused:
+		work = r.rebuild
+	case len(b.Dropped) > 0 && r.cfg.Clock().Sub(time.UnixMilli(b.ChangedAt)) >= r.cfg.RemoveAfter:
+		work = r.remove
+	default:
+		return nil
+	}
+	mine, err := r.claim(ctx, b)
+	if err != nil || !mine {
+		return err
+	}
+	err = work(ctx, b)
+	r.p.todo.Store(0)
+	r.p.done.Store(0)
+	if errors.Is(err, errElsewhere) {
+		return nil
+	}
+	if r.row.Holder == "" { // it is over
+		return err
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CallTimeout)
+	defer cancel()
+	next := r.row
+	next.Holder = ""
+	return errors.Join(err, r.save(end, next)) // so that another need not wait
+}
+
+// claim makes this process the one that works on the projection, unless another does.
+func (r *rebuilder) claim(ctx context.Context, b table.Projection) (mine bool, err error) {
+	it, err := r.cfg.Store.Get(ctx, table.RebuildKey(r.p.Name), store.Strong)
+	if err != nil {
+		return false, fmt.Errorf("read the rebuild of %s: %w", r.p.Name, err)
+	}
+	now, row := r.cfg.Clock(), table.RebuildFrom(it)
+	alone := r.cfg.Exclusive && !r.done
+	if row.Revision != r.row.Revision || !r.done {
+		r.row, r.seen, r.done = row, now, true
+	}
+	if row.Holder != "" && row.Holder != r.cfg.Process && !alone && now.Sub(r.seen) < silentFor {
+		return false, nil
+	}
+	next := row
+	if b.Next != 0 && row.Build != b.Next {
+		next = table.Rebuild{Revision: row.Revision, Build: b.Next, BeganAt: now.UnixMilli()}
+	}
+	next.Holder = r.cfg.Process
+	if err := r.save(ctx, next); errors.Is(err, errElsewhere) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// save writes the row of the rebuild on the condition that no other process has.
+func (r *rebuilder) save(ctx context.Context, next table.Rebuild) error {
+	next.Revision = r.row.Revision + 1
+	cond := store.Absent()
+	if r.row.Revision > 0 {
+		cond = store.Exists().Eq(table.AttrRevision, store.Int(r.row.Revision))
+	}
+	plan := store.Plan{Writes: []store.Write{{Op: store.OpPut, Key: table.RebuildKey(r.p.Name), Item: next.Item(),
+		Cond: cond, Name: "rebuild"}}}
+	err := r.cfg.Store.Transact(ctx, plan)
+	for n := 1; n < maxTries && (errors.Is(err, store.ErrAmbiguous) || errors.Is(err, store.ErrConflict)); n++ {
+		err = r.cfg.Store.Transact(ctx, plan)
+	}
+	var lost *store.ConditionError
+	if errors.As(err, &lost) && len(lost.Failures) > 0 {
+		if now := table.RebuildFrom(lost.Failures[0].Current); now != next { // else an earlier attempt had succeeded
+			r.row, r.seen = now, r.cfg.Clock()
+			return errElsewhere
+		}
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("save the rebuild of %s: %w", r.p.Name, err)
+	}
+	r.row, r.seen = next, r.cfg.Clock()
+	return nil
+}
+
+// part is what a source did at a time.
+type part struct {
+	done, stuck int64  // events, and aggregates that end before one that cannot be read
+	after       string // where it continues; empty: it is at its end
+}
+
+// source is what a build is made from.
+type source interface {
+	// plan returns how many events there are, and where to begin.
+	plan(ctx context.Context) (total int64, after string, err error)
+	// next brings the next events into a build.
+	next(ctx context.Context, build int64, after string) (part, error)
+}
+
+func (r *rebuilder) source() source {
+	if r.p.folds() {
+		return &chats{r.Set, r.p}
+	}
+	return &records{r.Set, r.p}
+}
+
+// rebuild makes the next build, and then the live one of it.
+func (r *rebuilder) rebuild(ctx context.Context, b table.Projection) error {
+	src := r.source()
+	row := r.row
+	if !row.Planned {
+		total, after, err := src.plan(ctx)
+		if err != nil {
+			return err
+		}
+		row.Planned, row.Total, row.After = true, total, after
+	}
+	for end := false; !end; {
+		if err := r.save(ctx, row); err != nil {
+			return err
+		}
+		if stop, err := r.stopped(ctx, b); err != nil || stop {
+			return err
+		}
+		for until := r.cfg.Clock().Add(saveEvery); !end && r.cfg.Clock().Before(until); {
+			r.p.todo.Store(max(row.Total, row.Done+1))
+			r.p.done.Store(row.Done)
+			p, err := src.next(ctx, b.Next, row.After)
+			if err != nil {
+				return errors.Join(err, r.keep(ctx, row))
+			}
+			row.Done, row.Stuck, row.After, end = row.Done+p.done, row.Stuck+p.stuck, p.after, p.after == ""
+		}
+	}
+	return r.finish(ctx, b, row)
+}
+
+// keep saves how far a rebuild is that ends early.
+func (r *rebuilder) keep(ctx context.Context, row table.Rebuild) error {
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.CallTimeout)
+	defer cancel()
+	return r.save(end, row)
+}
+
+// stopped reports whether somebody has paused or canceled the rebuild.
+func (r *rebuilder) stopped(ctx context.Context, b table.Projection) (bool, error) {
+	it, err := r.cfg.Store.Get(ctx, table.ProjectionKey(r.p.Name), store.Strong)
+	if err != nil {
+		return false, fmt.Errorf("read the builds of %s: %w", r.p.Name, err)
+	}
+	return table.ProjectionFrom(it).Revision != b.Revision, nil
+}
+
+// finish makes the next build the live one.
+func (r *rebuilder) finish(ctx context.Context, b table.Projection, row table.Rebuild) error {
+	var dropped int64
+	_, err := update(ctx, r.cfg.Store, r.cfg.Clock, r.p.Name, "", func(now *table.Projection) error {
+		if now.Revision != b.Revision {
+			return errUnchanged
+		}
+		dropped = now.Live
+		drop(now, now.Live)
+		now.Live, now.LiveVersion, now.Next, now.NextVersion = now.Next, now.NextVersion, 0, 0
+		return nil
+	})
+	if errors.Is(err, errUnchanged) { // it was paused or canceled
+		return r.keep(ctx, row)
+	}
+	if err != nil {
+		return err
+	}
+	row.Holder, row.EndedAt = "", r.cfg.Clock().UnixMilli()
+	r.cfg.Logger.Info("projection: a build is live", "projection", r.p.Name, "build", b.Next, "replaced", dropped,
+		"events", row.Done, "stuck", row.Stuck)
+	return r.save(ctx, row)
+}
+
+// remove removes the rows of builds that are not used any more.
+func (r *rebuilder) remove(ctx context.Context, b table.Projection) error {
+	prefixes := make([]string, len(b.Dropped))
+	for i, build := range b.Dropped {
+		n, err := strconv.ParseInt(build, 10, 64)
+		if err != nil {
+			return fmt.Errorf("projection: %.40q is not the number of a build", build)
+		}
+		prefixes[i] = table.ProjectionPartition(r.p.Name, n, "")
+	}
+	scan := store.Scan{Table: r.p.Table, Segments: 1}
+	for saved := r.cfg.Clock(); ; {
+		began := r.cfg.Clock()
+		page, err := r.cfg.Store.Scan(ctx, scan)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", r.p.Table, err)
+		}
+		var deletes []store.Write
+		for _, row := range page.Rows {
+			if slices.ContainsFunc(prefixes, func(s string) bool { return strings.HasPrefix(row.Key.PK, s) }) {
+				deletes = append(deletes, store.Write{Op: store.OpDelete, Key: row.Key})
+			}
+		}
+		for chunk := range slices.Chunk(deletes, store.MaxBatchWrite) {
+			if err := r.cfg.Store.BatchWrite(ctx, chunk); err != nil {
+				return fmt.Errorf("remove rows of %s: %w", r.p.Table, err)
+			}
+		}
+		if scan.Cursor = page.Cursor; scan.Cursor == "" {
+			break
+		}
+		if r.cfg.Clock().Sub(saved) >= saveEvery {
+			if err := r.save(ctx, r.row); err != nil {
+				return err
+			}
+			saved = r.cfg.Clock()
+		}
+		if err := r.rest(ctx, began, 0, 0); err != nil {
+			return err
+		}
+	}
+	_, err := update(ctx, r.cfg.Store, r.cfg.Clock, r.p.Name, "", func(now *table.Projection) error {
+		now.Dropped = slices.DeleteFunc(slices.Clone(now.Dropped),
+			func(build string) bool { return slices.Contains(b.Dropped, build) })
+		return nil
+	})
+	return err
+}
