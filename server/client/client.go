@@ -32,6 +32,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+	"github.com/parley-chat/parley/server/client/bearer"
 	"github.com/parley-chat/parley/server/client/device"
 )
 
@@ -70,11 +71,11 @@ type Client struct {
 	chats    chatv1connect.ChatServiceClient
 	messages messagev1connect.MessageServiceClient
 	delivery deliveryv1connect.DeliveryServiceClient
+	tokens   *bearer.Tokens
 	wake     chan struct{} // capacity 1
 
 	mu      sync.Mutex
 	machine *device.Machine
-	bearer  string
 	streams map[int64]context.CancelFunc // by Subscribe call
 	stopped *device.Failure
 }
@@ -100,9 +101,11 @@ func Dial(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: load: %w", err)
 	}
-	c := &Client{cfg: cfg, wake: make(chan struct{}, 1), streams: map[int64]context.CancelFunc{}}
-	c.machine = device.New(device.Config{UserID: cfg.UserID, Clock: time.Now, Rand: cfg.Rand, NewID: uuid.NewString}, snapshot)
-	options := append([]connect.ClientOption{connect.WithInterceptors(&authorize{c})}, cfg.Options...)
+	c := &Client{cfg: cfg, tokens: bearer.New(cfg.Token), wake: make(chan struct{}, 1),
+		streams: map[int64]context.CancelFunc{}}
+	c.machine = device.New(device.Config{UserID: cfg.UserID, Clock: time.Now, Rand: cfg.Rand, NewID: uuid.NewString},
+		snapshot)
+	options := append([]connect.ClientOption{connect.WithInterceptors(c.tokens)}, cfg.Options...)
 	c.chats = chatv1connect.NewChatServiceClient(cfg.HTTP, cfg.BaseURL, options...)
 	c.messages = messagev1connect.NewMessageServiceClient(cfg.HTTP, cfg.BaseURL, options...)
 	c.delivery = deliveryv1connect.NewDeliveryServiceClient(cfg.HTTP, cfg.BaseURL, options...)
@@ -283,7 +286,7 @@ func (c *Client) call(ctx context.Context, call device.Call) (proto.Message, err
 	case *deliveryv1.AckRequest:
 		return answer(c.delivery.Ack(ctx, r))
 	case *deliveryv1.ExtendRequest:
-		if _, err := c.token(ctx, true); err != nil {
+		if _, err := c.tokens.Token(ctx, true); err != nil {
 			return nil, err
 		}
 		return answer(c.delivery.Extend(ctx, r))
@@ -300,7 +303,7 @@ func (c *Client) call(ctx context.Context, call device.Call) (proto.Message, err
 	case *messagev1.MarkReadRequest:
 		return answer(c.messages.MarkRead(ctx, r))
 	}
-	_, err := c.token(ctx, true) // device.Refresh
+	_, err := c.tokens.Token(ctx, true) // device.Refresh
 	return nil, err
 }
 
@@ -334,56 +337,4 @@ func failure(err error) *device.Failure {
 		}
 	}
 	return f
-}
-
-// token returns the bearer token, or another one.
-func (c *Client) token(ctx context.Context, renew bool) (string, error) {
-	c.mu.Lock()
-	t := c.bearer
-	c.mu.Unlock()
-	if t != "" && !renew {
-		return t, nil
-	}
-	t, err := c.cfg.Token(ctx, renew)
-	if err != nil {
-		return "", fmt.Errorf("client: bearer token: %w", err)
-	}
-	c.mu.Lock()
-	c.bearer = t
-	c.mu.Unlock()
-	return t, nil
-}
-
-// authorize puts the bearer token into every request.
-type authorize struct{ c *Client }
-
-var _ connect.Interceptor = (*authorize)(nil)
-
-// WrapUnary implements connect.Interceptor.
-func (a *authorize) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		t, err := a.c.token(ctx, false)
-		if err != nil {
-			return nil, err
-		}
-		req.Header().Set("Authorization", "Bearer "+t)
-		return next(ctx, req)
-	}
-}
-
-// WrapStreamingClient implements connect.Interceptor.
-func (a *authorize) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		conn := next(ctx, spec)
-		// Without a token the server refuses, and the machine requests a new one.
-		if t, err := a.c.token(ctx, false); err == nil {
-			conn.RequestHeader().Set("Authorization", "Bearer "+t)
-		}
-		return conn
-	}
-}
-
-// WrapStreamingHandler implements connect.Interceptor.
-func (a *authorize) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/client"
 	"github.com/parley-chat/parley/server/client/device"
+	"github.com/parley-chat/parley/server/delivery"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +96,8 @@ func (r *running) texts(chatID string) string {
 
 func (r *running) group(others ...string) string {
 	r.s.Helper()
-	res, err := r.Chats().CreateChat(r.s.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
+	res, err := r.Chats().CreateChat(r.s.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
 	r.s.must(err)
 	r.Learn(res.GetChat())
 	id := res.GetChat().GetChat().GetChatId()
@@ -128,6 +130,31 @@ func TestConversation(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(bob.failed) == 1 && bob.failed[0].Why.Reason == "NOT_A_MEMBER"
 	})
+}
+
+// What one of two reads, the other's device shows: over the stream, and after a time without.
+func TestReadByTheOtherPerson(t *testing.T) {
+	s := newServer(t)
+	ann, bob := s.run("ann", nil), s.run("bob", nil)
+	res, err := ann.Chats().CreateChat(t.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{"bob"}})
+	s.must(err)
+	ann.Learn(res.GetChat())
+	id := res.GetChat().GetChat().GetChatId()
+	read := func() int64 { v, _ := ann.View(id); return v.PeerRead }
+	ann.Open(id)
+	ann.Send(id, "1")
+	ann.Send(id, "2")
+	bob.until("both messages", func() bool { v, _ := bob.View(id); return v.Head.GetSequence() == 2 })
+	if n := read(); n != 0 {
+		t.Errorf("%d is read by nobody", n)
+	}
+	bob.MarkRead(id, 1)
+	ann.until("the first is read", func() bool { return read() == 1 })
+	bob.MarkRead(id, 2)
+	ann.until("both are read", func() bool { return read() == 2 })
+	bob.Send(id, "3")
+	ann.until("the answer", func() bool { return read() == 3 })
 }
 
 func TestServerGoesAndComes(t *testing.T) {
@@ -184,7 +211,7 @@ func TestRevokedSessionStops(t *testing.T) {
 		defer s.mu.Unlock()
 		return ann.streams == 1
 	})
-	s.hub.Revoke("ann")
+	s.hub.EndRevoked(func(p delivery.OpenParams) bool { return p.SessionID == "ann" })
 	err := <-ann.ended
 	ann.ended <- nil
 	var stopped *client.StoppedError
@@ -206,9 +233,10 @@ func TestStorageFailureEnds(t *testing.T) {
 		t.Error("a configuration without a user is taken")
 	}
 	bad.unreadable = true
-	_, err = client.Dial(client.Config{BaseURL: s.web.URL, UserID: "ann", Storage: bad, Token: func(context.Context, bool) (string, error) {
-		return "", connect.NewError(connect.CodeUnauthenticated, errDisk)
-	}})
+	_, err = client.Dial(client.Config{BaseURL: s.web.URL, UserID: "ann", Storage: bad,
+		Token: func(context.Context, bool) (string, error) {
+			return "", connect.NewError(connect.CodeUnauthenticated, errDisk)
+		}})
 	if !errors.Is(err, errDisk) {
 		t.Errorf("dialled with %v", err)
 	}

@@ -61,7 +61,8 @@ func (s *Memory) Store(b *device.Batch) error {
 	}
 	k.Outbox = append(k.Outbox, b.Outbox...)
 	if len(b.Done) > 0 {
-		k.Outbox = slices.DeleteFunc(k.Outbox, func(u device.OutboxEntry) bool { return slices.Contains(b.Done, u.ClientMessageID) })
+		k.Outbox = slices.DeleteFunc(k.Outbox,
+			func(u device.OutboxEntry) bool { return slices.Contains(b.Done, u.ClientMessageID) })
 	}
 	if b.Session != nil {
 		k.Session = *b.Session

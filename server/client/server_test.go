@@ -25,6 +25,8 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -51,21 +53,37 @@ func userOf(ctx context.Context) string { u, _ := ctx.Value(userKey{}).(string);
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{T: t, number: map[string]int{}}
-	st := storetest.NewMap(time.Now)
+	s, stop, err := serve(t.Context())
+	testkit.Must(t, err)
+	t.Cleanup(stop)
+	s.T = t
+	return s
+}
+
+// serve starts a server with the users ann and bob.
+func serve(ctx context.Context) (s *server, stop func(), err error) {
+	s = &server{number: map[string]int{}}
+	st := storetest.NewMemory(time.Now)
 	s.view = view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	var err error
-	s.chats, err = chat.New(t.Context(), chat.Config{
+	s.chats, err = chat.New(ctx, chat.Config{
 		Store: st, Clock: time.Now, Generation: "g", Producer: "p",
 		Committed: func(c chat.Commit) { s.hub.Deliver(delivery.Of(c.Events)) },
+		Receipt:   func(r table.UserChat, h table.Head) { s.hub.Receipt(r.UserID, r.ChatID, s.view.State(h, r)) },
 	})
-	s.must(err)
+	if err != nil {
+		return nil, nil, err
+	}
 	s.hub, err = delivery.New(delivery.Config{
-		Generation: "g", Process: "p", Source: s.view, Clock: time.Now, NewID: chat.NewID, Delivered: s.chats.Delivered, GapWait: time.Millisecond,
+		Generation: "g", Process: "p", Source: s.view, Clock: time.Now, NewID: chat.NewID, Delivered: s.chats.Delivered,
+		GapWait: time.Millisecond,
 	})
-	s.must(err)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, u := range []string{"ann", "bob"} {
-		s.must(s.chats.EnsureUser(t.Context(), u))
+		if err := s.chats.EnsureUser(ctx, u); err != nil {
+			return nil, nil, err
+		}
 	}
 	mux := http.NewServeMux()
 	mux.Handle(chatv1connect.NewChatServiceHandler(s))
@@ -87,12 +105,10 @@ func newServer(t *testing.T) *server {
 			mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
 		}
 	}))
-	t.Cleanup(s.web.Close)
-	ctx, stop := context.WithCancel(context.Background())
+	running, end := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.hub.Run(ctx, slog.New(slog.DiscardHandler)) }()
-	t.Cleanup(func() { stop(); <-done })
-	return s
+	go func() { done <- s.hub.Run(running, slog.New(slog.DiscardHandler)) }()
+	return s, func() { end(); <-done; s.web.Close() }, nil
 }
 
 func (s *server) must(err error) {
@@ -131,7 +147,13 @@ func mapped(err error) error {
 }
 
 func (s *server) CreateChat(ctx context.Context, r *chatv1.CreateChatRequest) (*chatv1.CreateChatResponse, error) {
-	c, err := s.chats.CreateGroup(ctx, chat.CreateGroup{Caller: userOf(ctx), Name: r.GetName(), Members: r.GetMemberIds()})
+	var c chat.Created
+	var err error
+	if members := r.GetMemberIds(); r.GetType() == chatv1.ChatType_CHAT_TYPE_DIRECT {
+		c, err = s.chats.CreateDirect(ctx, chat.CreateDirect{Caller: userOf(ctx), Other: members[0]})
+	} else {
+		c, err = s.chats.CreateGroup(ctx, chat.CreateGroup{Caller: userOf(ctx), Name: r.GetName(), Members: members})
+	}
 	if err != nil {
 		return nil, mapped(err)
 	}
@@ -149,21 +171,29 @@ func (s *server) ListMembers(ctx context.Context, r *chatv1.ListMembersRequest) 
 	return res, mapped(err)
 }
 
-func (s *server) SendMessage(ctx context.Context, r *messagev1.SendMessageRequest) (*messagev1.SendMessageResponse, error) {
+func (s *server) SendMessage(
+	ctx context.Context, r *messagev1.SendMessageRequest,
+) (*messagev1.SendMessageResponse, error) {
 	m, err := s.chats.Send(ctx, chat.Send{
-		Caller: userOf(ctx), ChatID: r.GetChatId(), ClientMessageID: r.GetClientMessageId(), Content: r.GetContent(), ContentType: int64(r.GetContentType()),
+		Caller: userOf(ctx), ChatID: r.GetChatId(), ClientMessageID: r.GetClientMessageId(), Content: r.GetContent(),
+		ContentType: int64(r.GetContentType()),
 	})
 	return &messagev1.SendMessageResponse{
-		MessageId: m.MessageID, Sequence: m.Sequence, Version: m.Version, CreatedAt: timestamppb.New(time.UnixMilli(m.CreatedAt)), ClientMessageId: m.ClientMessageID,
+		MessageId: m.MessageID, Sequence: m.Sequence, Version: m.Version,
+		CreatedAt: timestamppb.New(time.UnixMilli(m.CreatedAt)), ClientMessageId: m.ClientMessageID,
 	}, mapped(err)
 }
 
-func (s *server) ListMessages(ctx context.Context, r *messagev1.ListMessagesRequest) (*messagev1.ListMessagesResponse, error) {
+func (s *server) ListMessages(
+	ctx context.Context, r *messagev1.ListMessagesRequest,
+) (*messagev1.ListMessagesResponse, error) {
 	res, err := s.view.Messages(ctx, userOf(ctx), r)
 	return res, mapped(err)
 }
 
-func (s *server) ListChanges(ctx context.Context, r *messagev1.ListChangesRequest) (*messagev1.ListChangesResponse, error) {
+func (s *server) ListChanges(
+	ctx context.Context, r *messagev1.ListChangesRequest,
+) (*messagev1.ListChangesResponse, error) {
 	res, err := s.view.Changes(ctx, userOf(ctx), r)
 	return res, mapped(err)
 }
@@ -182,16 +212,28 @@ func (s *server) Sync(ctx context.Context, r *deliveryv1.SyncRequest) (*delivery
 }
 
 func (s *server) Ack(ctx context.Context, r *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
+	res := &deliveryv1.AckResponse{}
+	for _, k := range r.GetReads() {
+		out, err := s.chats.MarkRead(ctx,
+			chat.MarkRead{Caller: userOf(ctx), ChatID: k.GetChatId(), Sequence: k.GetSequence()})
+		if err != nil {
+			return nil, mapped(err)
+		}
+		res.Reads = append(res.Reads, &deliveryv1.ReadOutcome{State: s.view.State(out.Head, out.Row)})
+	}
 	st, err := s.hub.Stream(userOf(ctx), r.GetStreamId())
 	if err == nil {
 		err = st.Ack(r.GetPosition())
 	}
-	return &deliveryv1.AckResponse{}, err
+	return res, err
 }
 
-func (s *server) Subscribe(ctx context.Context, r *deliveryv1.SubscribeRequest, out *connect.ServerStream[deliveryv1.SubscribeResponse]) error {
+func (s *server) Subscribe(
+	ctx context.Context, r *deliveryv1.SubscribeRequest, out *connect.ServerStream[deliveryv1.SubscribeResponse],
+) error {
 	st, err := s.hub.Open(ctx, delivery.OpenParams{
-		UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour), Token: r.GetToken(), Known: r.GetKnown(),
+		UserID: userOf(ctx), SessionID: userOf(ctx), ExpiresAt: time.Now().Add(time.Hour), Token: r.GetToken(),
+		Known: r.GetKnown(),
 	})
 	if err != nil {
 		return err

@@ -44,6 +44,7 @@ type pendingCall struct {
 	after  int64 // ListChanges
 	older  bool  // ListMessages of an older page
 	entry  *OutboxEntry
+	marks  []mark // Ack and MarkRead
 }
 
 // Failure is why a call or a stream failed.

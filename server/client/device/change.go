@@ -72,7 +72,8 @@ func (c *chat) follow(after, version int64, b body) {
 	case b.message != nil:
 		if msg := b.message; msg.GetSequence() > next.Sequence {
 			next.Sequence, next.ChangedAt = msg.GetSequence(), msg.GetCreatedAt()
-			next.LastMessage = &chatv1.MessagePreview{Sequence: msg.GetSequence(), SenderId: msg.GetSenderId(), Text: preview(msg.GetContent())}
+			next.LastMessage = &chatv1.MessagePreview{Sequence: msg.GetSequence(), SenderId: msg.GetSenderId(),
+				Text: preview(msg.GetContent())}
 		}
 	case b.membership != nil:
 		next.MembershipVersion++
@@ -116,7 +117,8 @@ func (c *chat) read(sequence int64) {
 	if sequence > c.State.GetReadSequence() {
 		s := c.State
 		c.state(&chatv1.MemberState{
-			ReadSequence: sequence, MutedUntil: s.GetMutedUntil(), Archived: s.GetArchived(), Role: s.GetRole(), Revision: s.GetRevision(),
+			ReadSequence: sequence, MutedUntil: s.GetMutedUntil(), Archived: s.GetArchived(), Role: s.GetRole(),
+			Revision: s.GetRevision(),
 		})
 	}
 }

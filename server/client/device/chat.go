@@ -146,13 +146,15 @@ func (c *chat) state(s *chatv1.MemberState) {
 		return
 	}
 	old, newest := c.State, s
-	if old != nil && (s.GetRevision() < old.GetRevision() || (s.GetRevision() == old.GetRevision() && s.GetRevision() > 0)) {
+	if old != nil && (s.GetRevision() < old.GetRevision() ||
+		(s.GetRevision() == old.GetRevision() && s.GetRevision() > 0)) {
 		newest = old
 	}
 	c.State = &chatv1.MemberState{
 		ReadSequence:      max(s.GetReadSequence(), old.GetReadSequence()),
 		JoinedSequence:    max(s.GetJoinedSequence(), old.GetJoinedSequence()),
 		DeliveredSequence: max(s.GetDeliveredSequence(), old.GetDeliveredSequence()),
+		PeerReadSequence:  max(s.GetPeerReadSequence(), old.GetPeerReadSequence()),
 		MutedUntil:        newest.GetMutedUntil(),
 		Archived:          newest.GetArchived(),
 		Role:              newest.GetRole(),

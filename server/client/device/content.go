@@ -116,12 +116,14 @@ func (c *chat) find(sequence int64) (int, bool) {
 	if n == 0 || c.messages[n-1].GetSequence() < sequence {
 		return n, false
 	}
-	return slices.BinarySearchFunc(c.messages, sequence, func(m *messagev1.Message, s int64) int { return int(m.GetSequence() - s) })
+	return slices.BinarySearchFunc(c.messages, sequence,
+		func(m *messagev1.Message, s int64) int { return int(m.GetSequence() - s) })
 }
 
 // memberChanged keeps a change of the member list.
 func (c *chat) memberChanged(mc *messagev1.MembershipChange) {
-	i, found := slices.BinarySearchFunc(c.Members, mc.GetUserId(), func(m Member, id string) int { return strings.Compare(m.UserID, id) })
+	i, found := slices.BinarySearchFunc(c.Members, mc.GetUserId(),
+		func(m Member, id string) int { return strings.Compare(m.UserID, id) })
 	now := Member{UserID: mc.GetUserId(), Role: mc.GetRole(), Version: mc.GetVersion()}
 	switch mc.GetKind() {
 	case messagev1.MembershipChange_KIND_ADDED:

@@ -17,9 +17,9 @@
 // makes, plan.go decides which. Their answers go through results.go, frames and ends of
 // the stream through stream.go. chat.go is one chat as it stands in the list, change.go
 // applies what changed, content.go the messages and members of a chat that is open,
-// membership.go decides whether the user is in it, outbox.go sends. They are
-// one package because each input may change all of them, and whoever ports the Machine
-// ports it whole.
+// membership.go decides whether the user is in it, outbox.go sends, marks.go tells what
+// was read. They are one package because each input may change all of them, and whoever
+// ports the Machine ports it whole.
 //
 // # Concurrency
 //
@@ -38,6 +38,7 @@ import (
 const (
 	maxKnown     = 100                // chats named in one request
 	maxReads     = 8                  // chats' reads under way
+	maxMarks     = 64                 // read marks in an Ack
 	sendMemory   = 7 * 24 * time.Hour // how long the server remembers a message's id
 	sendMargin   = time.Hour
 	firstBackoff = 500 * time.Millisecond
@@ -57,7 +58,8 @@ type Config struct {
 	PageSize       int32         // messages and changes requested at a time; 0: the server's default
 	SubscribeFirst bool          // without a token, let the stream list the chats instead of Sync
 	Silence        time.Duration // a stream that sends nothing for so long is closed; 50 s
-	AckEvery       time.Duration // least time between two Acks; 1 s
+	AckEvery       time.Duration // least time between two Acks of frames; 1 s
+	MarkEvery      time.Duration // least time between two Acks with read marks; 100 ms
 	ExtendBefore   time.Duration // how long before a stream's end it is extended; 60 s
 }
 
@@ -107,6 +109,7 @@ type syncing struct {
 func New(cfg Config, snapshot *Snapshot) *Machine {
 	cfg.Silence = cmp.Or(cfg.Silence, 50*time.Second)
 	cfg.AckEvery = cmp.Or(cfg.AckEvery, time.Second)
+	cfg.MarkEvery = cmp.Or(cfg.MarkEvery, 100*time.Millisecond)
 	cfg.ExtendBefore = cmp.Or(cfg.ExtendBefore, time.Minute)
 	m := &Machine{
 		cfg: cfg, chats: map[string]*chat{}, left: map[string]int64{}, early: map[string]*chatv1.MemberState{},
@@ -158,15 +161,6 @@ func (m *Machine) LoadOlder(chatID string) {
 	if c := m.chats[chatID]; c != nil && c.Loaded && c.HasOlder {
 		c.wantOlder = true
 		c.wake()
-	}
-}
-
-// MarkRead says that the user has read a chat up to a sequence.
-func (m *Machine) MarkRead(chatID string, sequence int64) {
-	m.step++
-	if c := m.chats[chatID]; c != nil && sequence > max(c.State.GetReadSequence(), c.ReadTo) {
-		c.ReadTo = sequence
-		c.changed()
 	}
 }
 

@@ -37,7 +37,8 @@ func TestFrames(t *testing.T) {
 		{"hole", frame(messageFrame(5, 6, 5)), "123", 4, 6, true},
 		{"hole, then the missing one", frame(messageFrame(5, 6, 5), messageFrame(4, 5, 4)), "1234", 5, 6, true},
 		{"merged changes", frame(messageFrame(1, 5, 4)), "1234", 5, 5, false},
-		{"unknown body", frame(&deliveryv1.Frame{ChatId: "c", AfterVersion: 4, Version: 5}, messageFrame(5, 6, 4)), "1234", 6, 6, false},
+		{"unknown body", frame(&deliveryv1.Frame{ChatId: "c", AfterVersion: 4, Version: 5}, messageFrame(5, 6, 4)), "1234",
+			6, 6, false},
 		{"without a version", frame(&deliveryv1.Frame{ChatId: "c"}), "123", 4, 4, false},
 		{"head", frame(headFrame(9, nil)), "123", 4, 9, true},
 		{"old head", frame(headFrame(2, nil)), "123", 4, 4, false},
@@ -79,13 +80,15 @@ func TestRemoval(t *testing.T) {
 		{"of another", []*deliveryv1.Frame{membershipFrame(4, 5, other, removed)}, true},
 		{"not a chat of the user", []*deliveryv1.Frame{membershipFrame(0, 0, me, removed)}, false},
 		{"and added again", []*deliveryv1.Frame{membershipFrame(4, 5, me, removed), membershipFrame(5, 6, me, added)}, true},
-		{"after the addition", []*deliveryv1.Frame{headFrame(9, overview("c", 9, 5)), membershipFrame(4, 5, me, removed)}, true},
+		{"after the addition", []*deliveryv1.Frame{headFrame(9, overview("c", 9, 5)), membershipFrame(4, 5, me, removed)},
+			true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := synced(t, overview("c", 4, 3))
 			r.m.Open("c")
 			r.take()
-			r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(4, 3), Messages: []*messagev1.Message{message(1, 2), message(2, 3), message(3, 4)}})
+			r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(4, 3),
+				Messages: []*messagev1.Message{message(1, 2), message(2, 3), message(3, 4)}})
 			r.end(0, 0)
 			r.pass(time.Minute) // the chat is named in this subscription
 			r.frames(append([]*deliveryv1.Frame{hello("g1", false)}, c.frames...)...)
@@ -133,7 +136,8 @@ func TestChanges(t *testing.T) {
 	change := func(version int64, m *messagev1.Message) *messagev1.Change {
 		return &messagev1.Change{Version: version, Body: &messagev1.Change_Message{Message: m}}
 	}
-	own := &messagev1.Change{Version: 7, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{UserId: me, Kind: added, Version: 7}}}
+	own := &messagev1.Change{Version: 7,
+		Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{UserId: me, Kind: added, Version: 7}}}
 	for _, c := range []struct {
 		name    string
 		res     *messagev1.ListChangesResponse
@@ -141,12 +145,17 @@ func TestChanges(t *testing.T) {
 		version int64
 		again   bool
 	}{
-		{"all", &messagev1.ListChangesResponse{Version: 6, Head: head(6, 5), Changes: []*messagev1.Change{change(5, message(4, 5)), change(6, message(5, 6))}}, "12345", 6, false},
-		{"a page", &messagev1.ListChangesResponse{Version: 5, Head: head(6, 5), Changes: []*messagev1.Change{change(5, message(4, 5))}}, "1234", 5, true},
+		{"all", &messagev1.ListChangesResponse{Version: 6, Head: head(6, 5),
+			Changes: []*messagev1.Change{change(5, message(4, 5)), change(6, message(5, 6))}}, "12345", 6, false},
+		{"a page", &messagev1.ListChangesResponse{Version: 5, Head: head(6, 5),
+			Changes: []*messagev1.Change{change(5, message(4, 5))}}, "1234", 5, true},
 		{"nothing visible", &messagev1.ListChangesResponse{Version: 6, Head: head(6, 3)}, "123", 6, false},
-		{"newer", &messagev1.ListChangesResponse{Version: 6, Head: head(9, 5), Changes: []*messagev1.Change{change(5, message(4, 5)), change(6, message(5, 6))}}, "12345", 6, true},
-		{"reset", &messagev1.ListChangesResponse{Version: 9, Head: head(9, 8), Reset_: true, Messages: []*messagev1.Message{message(8, 9)}}, "8", 9, false},
-		{"added again", &messagev1.ListChangesResponse{Version: 7, Head: head(7, 5), Changes: []*messagev1.Change{own}}, "", 0, false},
+		{"newer", &messagev1.ListChangesResponse{Version: 6, Head: head(9, 5),
+			Changes: []*messagev1.Change{change(5, message(4, 5)), change(6, message(5, 6))}}, "12345", 6, true},
+		{"reset", &messagev1.ListChangesResponse{Version: 9, Head: head(9, 8), Reset_: true,
+			Messages: []*messagev1.Message{message(8, 9)}}, "8", 9, false},
+		{"added again", &messagev1.ListChangesResponse{Version: 7, Head: head(7, 5), Changes: []*messagev1.Change{own}}, "",
+			0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := loaded(t, 3)
@@ -205,14 +214,17 @@ func TestResetOfAChat(t *testing.T) {
 	r := loaded(t, 3)
 	r.frames(resetFrame("c", 9), messageFrame(9, 10, 9))
 	r.expect("messages", r.texts("c"), "")
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(9, 8), Messages: []*messagev1.Message{message(8, 9)}, HasMore: true})
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(9, 8),
+		Messages: []*messagev1.Message{message(8, 9)}, HasMore: true})
 	r.expect("messages", r.texts("c"), "8")
 	r.expect("asks for what came meanwhile", r.open(device.ListChanges), 1)
 	r.m.LoadOlder("c")
-	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 10, Head: head(10, 9), Changes: []*messagev1.Change{
-		{Version: 10, Body: &messagev1.Change_Message{Message: message(9, 10)}},
-	}})
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(10, 9), Messages: []*messagev1.Message{message(6, 7), message(7, 8)}})
+	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 10, Head: head(10, 9),
+		Changes: []*messagev1.Change{
+			{Version: 10, Body: &messagev1.Change_Message{Message: message(9, 10)}},
+		}})
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(10, 9),
+		Messages: []*messagev1.Message{message(6, 7), message(7, 8)}})
 	r.expect("messages", r.texts("c"), "6789")
 	r.expect("has older", r.view("c").HasOlder, false)
 }
@@ -224,13 +236,14 @@ func TestReceipts(t *testing.T) {
 	}
 	r.frames(receipt(2), receipt(1))
 	r.expect("unread", r.view("c").Unread, int64(1))
+	r.answer(device.Ack, &deliveryv1.AckResponse{})
 	r.m.MarkRead("c", 3)
 	r.take()
-	r.fail(device.MarkRead, connect.CodeUnavailable, "")
-	r.pass(time.Minute)
-	r.answer(device.MarkRead, &messagev1.MarkReadResponse{State: &chatv1.MemberState{ReadSequence: 3}})
+	r.fail(device.Ack, connect.CodeUnavailable, "")
+	r.pass(40 * time.Second)
+	r.answer(device.Ack, marked(&chatv1.MemberState{ReadSequence: 3}))
 	r.expect("unread", r.view("c").Unread, int64(0))
 	r.m.MarkRead("c", 2)
-	r.take()
-	r.expect("asks again", r.open(device.MarkRead), 0)
+	r.pass(time.Second)
+	r.expect("asks again", r.open(device.Ack)+r.open(device.MarkRead), 0)
 }

@@ -97,7 +97,8 @@ func (m *Machine) sent(call int64, p *pendingCall, res proto.Message, why *Failu
 	}
 	c.change(r.GetVersion()-1, r.GetVersion(), body{message: &messagev1.Message{
 		MessageId: r.GetMessageId(), ChatId: u.ChatID, Sequence: r.GetSequence(), SenderId: m.cfg.UserID, Content: u.Content,
-		ContentType: messagev1.ContentType_CONTENT_TYPE_TEXT, ClientMessageId: r.GetClientMessageId(), CreatedAt: r.GetCreatedAt(), Version: r.GetVersion(),
+		ContentType: messagev1.ContentType_CONTENT_TYPE_TEXT, ClientMessageId: r.GetClientMessageId(),
+		CreatedAt: r.GetCreatedAt(), Version: r.GetVersion(),
 	}})
 }
 

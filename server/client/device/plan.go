@@ -8,6 +8,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 // Deadline returns the time at which Take may have something new without any
@@ -29,6 +30,9 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 		add(c.retryAt)
 		if c.Loaded && c.Version < c.Newest {
 			add(c.askAt)
+		}
+		if s := &m.stream; c.unmarked() && s.takesMarks() && s.ackCall == 0 && !c.retryAt.After(s.markAt) {
+			add(s.markAt)
 		}
 	}
 	for _, u := range m.outbox {
@@ -58,11 +62,7 @@ func (m *Machine) Deadline() (at time.Time, ok bool) {
 
 // backoff is a wait after a number of failures in a row, with full jitter.
 func (m *Machine) backoff(tries int) time.Duration {
-	d := firstBackoff
-	for ; tries > 0 && d < lastBackoff; tries-- {
-		d *= 2
-	}
-	return time.Duration(m.cfg.Rand() * float64(min(d, lastBackoff)))
+	return time.Duration(m.cfg.Rand() * float64(wait.Doubled(firstBackoff, lastBackoff, tries)))
 }
 
 // plan makes the calls that are needed now.
@@ -147,8 +147,5 @@ func (c *chat) plan(now time.Time) (done bool) {
 			return &chatv1.ListMembersRequest{ChatId: c.ChatID, PageSize: min(m.cfg.PageSize, 100), PageToken: c.pageToken}
 		})
 	}
-	if c.ReadTo > c.State.GetReadSequence() && c.readCall == 0 {
-		c.readCall = m.call(MarkRead, &messagev1.MarkReadRequest{ChatId: c.ChatID, Sequence: c.ReadTo}, pendingCall{chat: c})
-	}
-	return done
+	return c.planMark() && done
 }

@@ -32,10 +32,7 @@ func (m *Machine) Result(call int64, res proto.Message, why *Failure) {
 			m.synced(res, why)
 		}
 	case Ack:
-		if call == m.stream.ackCall {
-			// After a failure a later Ack covers what this one should have.
-			m.stream.ackCall = 0
-		}
+		m.acknowledged(call, p, res, why)
 	case Extend:
 		m.extended(call, res, why)
 	case SendMessage:
@@ -132,8 +129,7 @@ func (m *Machine) chatResult(call int64, p *pendingCall, res proto.Message, why 
 	case *messagev1.ListChangesResponse:
 		c.changes(p.after, r)
 	case *messagev1.MarkReadResponse:
-		c.ReadTo = 0
-		c.state(r.GetState())
+		c.decided(p.marks[0], r.GetState())
 	}
 }
 
@@ -157,10 +153,11 @@ func (m *Machine) chatFailed(c *chat, p *pendingCall, why *Failure) {
 		m.notAMember(c, p.newest)
 		return
 	case p.kind == MarkRead && definite(why):
-		c.ReadTo = 0
-		c.changed()
+		c.decided(p.marks[0], nil)
 	case p.kind == ListMembers:
 		c.pages, c.pageToken = nil, "" // from the first page
+	case p.older:
+		c.wantOlder = true // as long as it has not been read
 	}
 	c.pause(why)
 }

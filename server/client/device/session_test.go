@@ -16,9 +16,10 @@ import (
 )
 
 func TestSyncPages(t *testing.T) {
-	r := newRig(t, nil)
+	r := newHarness(t, nil)
 	r.expect("subscribes before it has a token", r.open(device.Subscribe), 0)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("a", 2, 1)}, NextPageToken: "p", Full: true, Generation: "g1"})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("a", 2, 1)}, NextPageToken: "p",
+		Full: true, Generation: "g1"})
 	r.expect("token", r.snapshot.Session.Token, "")
 	r.fail(device.Sync, connect.CodeUnavailable, "")
 	r.expect("syncs at once again", r.open(device.Sync), 0)
@@ -26,7 +27,8 @@ func TestSyncPages(t *testing.T) {
 	page, _ := r.call(device.Sync).Request.(*deliveryv1.SyncRequest)
 	r.expect("page", page.GetPageToken(), "p")
 	r.answer(device.Sync, &deliveryv1.SyncResponse{
-		Chats: []*chatv1.ChatOverview{overview("b", 2, 1)}, Left: []*deliveryv1.LeftChat{{ChatId: "a", Version: 3}}, Full: true, Generation: "g1", Token: "t1",
+		Chats: []*chatv1.ChatOverview{overview("b", 2, 1)}, Left: []*deliveryv1.LeftChat{{ChatId: "a", Version: 3}},
+		Full: true, Generation: "g1", Token: "t1",
 	})
 	r.expect("chats", slices.Equal(r.m.Chats(), []string{"b"}), true)
 	r.expect("token", r.snapshot.Session, device.Session{Token: "t1", Generation: "g1"})
@@ -48,7 +50,8 @@ func TestTokens(t *testing.T) {
 	r.frames(hello("g1", false), resetFrame("", 0), beat("t3")) // the heartbeat is of before the reset
 	r.expect("after a reset", r.snapshot.Session.Token, "")
 	r.expect("messages", r.texts("c"), "")
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Full: true, Generation: "g1", Token: "t4", Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Full: true, Generation: "g1", Token: "t4",
+		Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}})
 	r.expect("of the synchronisation", r.snapshot.Session.Token, "t4")
 }
 
@@ -75,7 +78,8 @@ func TestOtherGeneration(t *testing.T) {
 	r.m.Result(old.ID, &messagev1.ListChangesResponse{Version: 9, Head: head(9, 8)}, nil)
 	r.take()
 	r.frames(headFrame(2, overview("c", 2, 1)), beat("t9"))
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(2, 1), Messages: []*messagev1.Message{message(1, 2)}})
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(2, 1),
+		Messages: []*messagev1.Message{message(1, 2)}})
 	v := r.view("c")
 	r.expect("version", v.Version, int64(2))
 	r.expect("newest", v.Newest, int64(2))
@@ -99,11 +103,12 @@ func TestMarksOfAnotherGenerationAreForgotten(t *testing.T) {
 // Found by the explorer: a chat was read before the store was restored, the first
 // list came after.
 func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
-	r := newRig(t, nil)
+	r := newHarness(t, nil)
 	r.m.Open("c")
 	r.take()
 	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("c", 9, 8)})
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1", Full: true, Generation: "g2"})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
+		Full: true, Generation: "g2"})
 	v := r.view("c")
 	r.expect("newest", v.Newest, int64(4))
 	r.expect("sequence", v.Head.GetSequence(), int64(3))
@@ -112,13 +117,15 @@ func TestAnswersBeforeTheFirstGeneration(t *testing.T) {
 // Found by the explorer: the user was removed from the only chat known, and the store
 // restored to before that, all before the first list.
 func TestRemovalBeforeTheFirstGeneration(t *testing.T) {
-	r := newRig(t, nil)
+	r := newHarness(t, nil)
 	id := r.m.Send("c", "x")
 	r.take()
-	r.answer(device.SendMessage, &messagev1.SendMessageResponse{MessageId: "m", Sequence: 8, Version: 9, ClientMessageId: id})
+	r.answer(device.SendMessage, &messagev1.SendMessageResponse{MessageId: "m", Sequence: 8, Version: 9,
+		ClientMessageId: id})
 	r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
 	r.expect("chats", len(r.m.Chats()), 0)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1", Full: true, Generation: "g2"})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 4, 3)}, Token: "t1",
+		Full: true, Generation: "g2"})
 	r.expect("chats", len(r.m.Chats()), 1)
 }
 
@@ -136,7 +143,7 @@ func TestOlderAnswerIsNotAskedForAgainAtOnce(t *testing.T) {
 // Found by the explorer: the answer about a chat came while the first list was on
 // its way, which does not name the chat.
 func TestAnswerBesideTheFirstList(t *testing.T) {
-	r := newRig(t, nil)
+	r := newHarness(t, nil)
 	r.m.Open("c")
 	r.take()
 	old := r.call(device.GetChat)
@@ -170,12 +177,13 @@ func TestSendAcrossGenerations(t *testing.T) {
 
 // Found by the explorer: the same before the device has heard of any generation.
 func TestSendBeforeTheFirstGeneration(t *testing.T) {
-	r := newRig(t, nil)
+	r := newHarness(t, nil)
 	id := r.m.Send("c", "x")
 	r.take()
 	old := r.call(device.SendMessage)
 	r.forget(old.ID)
-	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 2, 1)}, Token: "t1", Full: true, Generation: "g2"})
+	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: []*chatv1.ChatOverview{overview("c", 2, 1)}, Token: "t1",
+		Full: true, Generation: "g2"})
 	r.m.Result(old.ID, &messagev1.SendMessageResponse{Sequence: 4, Version: 5, ClientMessageId: id}, nil)
 	r.take()
 	r.expect("unsent", len(r.m.Outbox()), 1)
@@ -237,7 +245,8 @@ func TestEnds(t *testing.T) {
 
 func TestBackoff(t *testing.T) {
 	r := synced(t)
-	for _, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second} {
+	for _, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second,
+		8 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second} {
 		r.end(0, 0)
 		at, _ := r.m.Deadline()
 		r.expect("wait", at.Sub(r.now), want)

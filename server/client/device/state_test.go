@@ -27,24 +27,31 @@ func withState(s *chatv1.MemberState) *chatv1.ChatOverview {
 func TestNewestStateWins(t *testing.T) {
 	until := timestamppb.New(time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC))
 	plain := &chatv1.MemberState{Revision: 5, Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER}
-	muted := &chatv1.MemberState{Revision: 6, MutedUntil: until, Archived: true, ReadSequence: 2, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}
+	muted := &chatv1.MemberState{Revision: 6, MutedUntil: until, Archived: true, ReadSequence: 2,
+		Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN}
 	again := &chatv1.MemberState{Revision: 7, ReadSequence: 1, Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER}
 	for name, c := range map[string]struct {
-		bring func(r *rig)
+		bring func(r *harness)
 		muted bool
 	}{
-		"the list was read before the mute": {func(r *rig) { r.frames(receiptFrame(muted), headFrame(4, withState(plain))) }, true},
-		"receipts in the other order":       {func(r *rig) { r.frames(receiptFrame(again), receiptFrame(muted)) }, false},
-		"in order":                          {func(r *rig) { r.frames(receiptFrame(muted), receiptFrame(again)) }, false},
-		"an old answer": {func(r *rig) {
+		"the list was read before the mute": {func(r *harness) {
+			r.frames(receiptFrame(muted), headFrame(4, withState(plain)))
+		}, true},
+		"receipts in the other order": {func(r *harness) { r.frames(receiptFrame(again), receiptFrame(muted)) }, false},
+		"in order":                    {func(r *harness) { r.frames(receiptFrame(muted), receiptFrame(again)) }, false},
+		"an old answer": {func(r *harness) {
+			r.answer(device.Ack, &deliveryv1.AckResponse{})
 			r.m.MarkRead("c", 1)
 			r.take()
 			r.frames(receiptFrame(muted))
-			r.answer(device.MarkRead, &messagev1.MarkReadResponse{State: plain})
+			r.answer(device.Ack, marked(plain))
 		}, true},
-		"the same once more":       {func(r *rig) { r.frames(receiptFrame(muted), receiptFrame(muted)) }, true},
-		"from a server of old":     {func(r *rig) { r.frames(receiptFrame(muted), receiptFrame(&chatv1.MemberState{})) }, true},
-		"an own message meanwhile": {func(r *rig) { r.frames(receiptFrame(muted), ownMessage(), receiptFrame(plain)) }, true},
+		"the same once more": {func(r *harness) { r.frames(receiptFrame(muted), receiptFrame(muted)) }, true},
+		"from a server of old": {func(r *harness) { r.frames(receiptFrame(muted), receiptFrame(&chatv1.MemberState{})) },
+			true},
+		"an own message meanwhile": {func(r *harness) {
+			r.frames(receiptFrame(muted), ownMessage(), receiptFrame(plain))
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := loaded(t, 3)
@@ -52,7 +59,8 @@ func TestNewestStateWins(t *testing.T) {
 			c.bring(r)
 			for range 2 {
 				s := r.view("c").State
-				if (s.GetMutedUntil() != nil) != c.muted || s.GetArchived() != c.muted || (s.GetRole() == chatv1.MemberRole_MEMBER_ROLE_ADMIN) != c.muted {
+				if (s.GetMutedUntil() != nil) != c.muted || s.GetArchived() != c.muted ||
+					(s.GetRole() == chatv1.MemberRole_MEMBER_ROLE_ADMIN) != c.muted {
 					t.Errorf("the state is %v", s)
 				}
 				r.restart()
@@ -70,7 +78,8 @@ func ownMessage() *deliveryv1.Frame {
 // Servers that do not count revisions: the last word stands, marks only go up.
 func TestStateWithoutRevisions(t *testing.T) {
 	r := loaded(t, 3)
-	r.frames(receiptFrame(&chatv1.MemberState{Archived: true, ReadSequence: 2}), receiptFrame(&chatv1.MemberState{ReadSequence: 1}))
+	r.frames(receiptFrame(&chatv1.MemberState{Archived: true, ReadSequence: 2}),
+		receiptFrame(&chatv1.MemberState{ReadSequence: 1}))
 	s := r.view("c").State
 	r.expect("archived", s.GetArchived(), false)
 	r.expect("read", s.GetReadSequence(), int64(2))
@@ -94,11 +103,14 @@ func TestOlderChangeOfAMember(t *testing.T) {
 	r := synced(t, overview("c", 4, 3))
 	r.m.Open("c")
 	r.take()
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(3, 4)}, Head: head(4, 3)})
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(3, 4)},
+		Head: head(4, 3)})
 	admin := member(other, 6)
 	admin.Role = chatv1.MemberRole_MEMBER_ROLE_ADMIN
-	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(6, 3), Members: []*chatv1.Member{member(me, 1), admin}})
-	r.frames(membershipFrame(4, 5, other, messagev1.MembershipChange_KIND_ROLE_CHANGED)) // to member; version 6 made them admin
+	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(6, 3),
+		Members: []*chatv1.Member{member(me, 1), admin}})
+	// to member; version 6 made them admin
+	r.frames(membershipFrame(4, 5, other, messagev1.MembershipChange_KIND_ROLE_CHANGED))
 	for _, m := range r.view("c").Present {
 		if m.UserID == other && (m.Role != chatv1.MemberRole_MEMBER_ROLE_ADMIN || m.Version != 6) {
 			t.Errorf("the list shows %+v", m)
@@ -114,7 +126,9 @@ func TestRenameBetweenListAndMessages(t *testing.T) {
 	r := synced(t, overview("c", 4, 3))
 	r.m.Open("c")
 	r.take()
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(3, 4)}, Head: head(6, 3)}) // renamed in 5
+	// renamed in 5
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(3, 4)},
+		Head: head(6, 3)})
 	r.frames(membershipFrame(6, 7, other, messagev1.MembershipChange_KIND_ADDED))
 	ov := overview("c", 7, 3)
 	ov.Chat.Version, ov.Chat.Name, ov.Chat.MemberCount = 7, "new", 3
@@ -128,7 +142,8 @@ func TestRenameBetweenListAndMessages(t *testing.T) {
 // before anything that shows the new membership, which was read before the mute.
 func TestReceiptBeforeTheMembership(t *testing.T) {
 	r := loaded(t, 3)
-	r.frames(membershipFrame(4, 5, me, removed), receiptFrame(&chatv1.MemberState{Revision: 9, Archived: true}), receiptFrame(&chatv1.MemberState{Revision: 8}))
+	r.frames(membershipFrame(4, 5, me, removed), receiptFrame(&chatv1.MemberState{Revision: 9, Archived: true}),
+		receiptFrame(&chatv1.MemberState{Revision: 8}))
 	r.expect("chats", len(r.m.Chats()), 0)
 	ov := overview("c", 6, 3)
 	ov.State = &chatv1.MemberState{Revision: 7}
@@ -141,14 +156,17 @@ func TestReceiptBeforeTheMembership(t *testing.T) {
 func TestMembershipsMergedIntoARoleChange(t *testing.T) {
 	r := loaded(t, 3)
 	r.frames(headFrame(7, nil))
-	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 7, Head: head(7, 3), Changes: []*messagev1.Change{{
-		Version: 7, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
-			UserId: other, Kind: messagev1.MembershipChange_KIND_ROLE_CHANGED, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN, Version: 7,
-		}},
-	}}})
+	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 7, Head: head(7, 3),
+		Changes: []*messagev1.Change{{
+			Version: 7, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
+				UserId: other, Kind: messagev1.MembershipChange_KIND_ROLE_CHANGED, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN,
+				Version: 7,
+			}},
+		}}})
 	again := member(other, 7)
 	again.JoinedAt, again.Role = timestamppb.New(r.now), chatv1.MemberRole_MEMBER_ROLE_ADMIN
-	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(7, 3), Members: []*chatv1.Member{member(me, 1), again}})
+	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(7, 3),
+		Members: []*chatv1.Member{member(me, 1), again}})
 	for _, m := range r.view("c").Present {
 		if m.UserID == other && !m.JoinedAt.AsTime().Equal(r.now) {
 			t.Errorf("the list shows %+v", m)
@@ -162,15 +180,18 @@ func TestRoleChangeWhileTheListIsRead(t *testing.T) {
 	r := synced(t, overview("c", 4, 3))
 	r.m.Open("c")
 	r.take()
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(3, 4)}, Head: head(4, 3)})
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(3, 4)},
+		Head: head(4, 3)})
 	first := r.call(device.ListMembers)
 	r.frames(membershipFrame(4, 5, other, messagev1.MembershipChange_KIND_ROLE_CHANGED))
 	r.forget(first.ID)
-	r.m.Result(first.ID, &chatv1.ListMembersResponse{Head: head(4, 3), Members: []*chatv1.Member{member(me, 1), member(other, 1)}}, nil)
+	r.m.Result(first.ID, &chatv1.ListMembersResponse{Head: head(4, 3),
+		Members: []*chatv1.Member{member(me, 1), member(other, 1)}}, nil)
 	r.take()
 	admin := member(other, 5)
 	admin.Role = chatv1.MemberRole_MEMBER_ROLE_ADMIN
-	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(5, 3), Members: []*chatv1.Member{member(me, 1), admin}})
+	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(5, 3),
+		Members: []*chatv1.Member{member(me, 1), admin}})
 	r.expect("members", len(r.view("c").Present), 2)
 	r.expect("version", max(r.view("c").Present[0].Version, r.view("c").Present[1].Version), int64(5))
 }
@@ -183,10 +204,12 @@ func TestOwnMembershipsMergedIntoARoleChange(t *testing.T) {
 	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 9, Head: head(9, 5), Changes: []*messagev1.Change{
 		{Version: 8, Body: &messagev1.Change_Message{Message: message(5, 8)}}, // 4 was sent in between
 		{Version: 9, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
-			UserId: me, Kind: messagev1.MembershipChange_KIND_ROLE_CHANGED, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN, Version: 9,
+			UserId: me, Kind: messagev1.MembershipChange_KIND_ROLE_CHANGED, Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN,
+			Version: 9,
 		}}},
 	}})
-	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(5, 8)}, Head: head(9, 5)})
+	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: []*messagev1.Message{message(5, 8)},
+		Head: head(9, 5)})
 	r.expect("messages", r.texts("c"), "5")
 }
 
@@ -195,15 +218,39 @@ func TestOwnMembershipsMergedIntoARoleChange(t *testing.T) {
 func TestMergedChangesHaveTheChatRead(t *testing.T) {
 	r := loaded(t, 3)
 	r.frames(headFrame(6, nil))
-	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 6, Head: head(6, 3), Changes: []*messagev1.Change{{
-		Version: 6, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
-			UserId: "carol", Kind: messagev1.MembershipChange_KIND_ADDED, Version: 6, MemberCount: 3, ChangedAt: timestamppb.New(r.now),
-		}},
-	}}})
+	r.answer(device.ListChanges, &messagev1.ListChangesResponse{Version: 6, Head: head(6, 3),
+		Changes: []*messagev1.Change{{
+			Version: 6, Body: &messagev1.Change_Membership{Membership: &messagev1.MembershipChange{
+				UserId: "carol", Kind: messagev1.MembershipChange_KIND_ADDED, Version: 6, MemberCount: 3,
+				ChangedAt: timestamppb.New(r.now),
+			}},
+		}}})
 	later := timestamppb.New(r.now.Add(time.Minute))
 	ov := overview("c", 6, 3)
 	ov.Chat.Version, ov.Chat.MemberCount, ov.Chat.UpdatedAt = 6, 3, later
 	r.answer(device.GetChat, &chatv1.GetChatResponse{Chat: ov})
 	r.expect("updated", r.view("c").Chat.GetUpdatedAt().AsTime(), later.AsTime())
 	r.expect("members", len(r.view("c").Present), 3)
+}
+
+// How far the other person of a direct chat has read: what the server tells never goes back,
+// messages and the preview tell as well, and groups have no other person.
+func TestReadByTheOtherPerson(t *testing.T) {
+	r := loaded(t, 3) // of somebody else, in a group
+	r.expect("in a group", r.view("c").PeerRead, int64(0))
+	ov := overview("c", 5, 4)
+	ov.Chat.Type, ov.Chat.Version = chatv1.ChatType_CHAT_TYPE_DIRECT, 99
+	ov.Head.LastMessage = &chatv1.MessagePreview{Sequence: 4, SenderId: me}
+	ov.State = &chatv1.MemberState{Revision: 9, PeerReadSequence: 1}
+	r.frames(headFrame(5, ov))
+	r.expect("by the last message of the other", r.view("c").PeerRead, int64(3))
+	r.frames(ownMessage())
+	r.expect("after an own message", r.view("c").PeerRead, int64(3))
+	r.frames(receiptFrame(&chatv1.MemberState{Revision: 11, PeerReadSequence: 4}),
+		receiptFrame(&chatv1.MemberState{Revision: 10, PeerReadSequence: 2}))
+	r.expect("by the server's word", r.view("c").PeerRead, int64(4))
+	r.restart()
+	r.expect("after a restart", r.view("c").PeerRead, int64(4))
+	r.frames(messageFrame(5, 6, 5))
+	r.expect("after an answer", r.view("c").PeerRead, int64(5))
 }

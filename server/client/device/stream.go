@@ -26,7 +26,8 @@ type stream struct {
 
 	position, acked int64
 	ackCall         int64
-	ackAt           time.Time
+	ackAt, markAt   time.Time // of the next Ack for frames, and for read marks
+	marksApart      bool      // this server takes no marks with Acks
 	extendCall      int64
 	extendAt        time.Time
 	heard           time.Time
@@ -55,10 +56,7 @@ func (m *Machine) planStream(now time.Time) {
 	if s.streamID == "" {
 		return
 	}
-	if s.acked < s.position && s.ackCall == 0 && !now.Before(s.ackAt) {
-		s.acked, s.ackAt = s.position, now.Add(m.cfg.AckEvery)
-		s.ackCall = m.call(Ack, &deliveryv1.AckRequest{StreamId: s.streamID, Position: s.position}, pendingCall{})
-	}
+	m.planAck(now)
 	if !s.extendAt.IsZero() && s.extendCall == 0 && !now.Before(s.extendAt) {
 		s.extendCall = m.call(Extend, &deliveryv1.ExtendRequest{StreamId: s.streamID}, pendingCall{})
 	}
@@ -274,7 +272,8 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 	case deliveryv1.EndCode_END_CODE_TOKEN_EXPIRED:
 		m.needRefresh = true
 	case deliveryv1.EndCode_END_CODE_SESSION_REVOKED, deliveryv1.EndCode_END_CODE_REPLACED:
-		why = &Failure{Code: why.Code, Reason: strings.TrimPrefix(end.GetCode().String(), "END_CODE_"), Err: fmt.Errorf("device: stream ended: %s", end.GetCode())}
+		why = &Failure{Code: why.Code, Reason: strings.TrimPrefix(end.GetCode().String(), "END_CODE_"),
+			Err: fmt.Errorf("device: stream ended: %s", end.GetCode())}
 		m.stop(why)
 	case deliveryv1.EndCode_END_CODE_SLOW, deliveryv1.EndCode_END_CODE_RESYNC:
 		later()

@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 
+	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 )
 
@@ -11,6 +12,10 @@ type View struct {
 	Record
 	// Unread is the number of messages that the user has not read.
 	Unread int64
+	// PeerRead is the sequence up to which the other person of a direct chat has read, as
+	// far as it is known; 0 in groups. It goes for the messages that are here: what was
+	// read of older ones only is not looked for.
+	PeerRead int64
 	// Messages are complete from Record.First on, in order of sequence.
 	Messages []*messagev1.Message
 	// Present are the members, without former ones; nil until they were read.
@@ -26,7 +31,7 @@ func (m *Machine) View(chatID string) (View, bool) {
 		return View{}, false
 	}
 	v := View{Record: c.Record, Messages: append([]*messagev1.Message(nil), c.messages...)}
-	v.Unread = max(c.Head.GetSequence()-c.State.GetReadSequence(), 0)
+	v.Unread, v.PeerRead = max(c.Head.GetSequence()-c.State.GetReadSequence(), 0), c.peerRead()
 	if c.MembersLoaded {
 		for _, member := range c.Members {
 			if !member.Removed {
@@ -40,6 +45,24 @@ func (m *Machine) View(chatID string) (View, bool) {
 		}
 	}
 	return v, true
+}
+
+// peerRead is how far the other person of a direct chat has read, by the server's word and
+// by that person's messages: whoever sends has read everything before.
+func (c *chat) peerRead() int64 {
+	if c.Chat.GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
+		return 0
+	}
+	told := c.State.GetPeerReadSequence()
+	if last := c.Head.GetLastMessage(); last.GetSenderId() != c.m.cfg.UserID {
+		told = max(told, last.GetSequence())
+	}
+	for i := len(c.messages) - 1; i >= 0 && c.messages[i].GetSequence() > told; i-- {
+		if c.messages[i].GetSenderId() != c.m.cfg.UserID {
+			return c.messages[i].GetSequence()
+		}
+	}
+	return told
 }
 
 // Chats returns the ids of the user's chats, in order.

@@ -17,8 +17,8 @@ import (
 
 const me, other = "alice", "bob"
 
-// rig steps a machine by hand: what it stores is kept, what it calls is listed.
-type rig struct {
+// harness steps a machine by hand: what it stores is kept, what it calls is listed.
+type harness struct {
 	t        *testing.T
 	now      time.Time
 	m        *device.Machine
@@ -30,9 +30,9 @@ type rig struct {
 	seen     []device.Event
 }
 
-func newRig(t *testing.T, snapshot *device.Snapshot) *rig {
+func newHarness(t *testing.T, snapshot *device.Snapshot) *harness {
 	t.Helper()
-	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &harness{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	if snapshot != nil {
 		r.snapshot = *snapshot
 	}
@@ -45,7 +45,7 @@ func newRig(t *testing.T, snapshot *device.Snapshot) *rig {
 	return r
 }
 
-func (r *rig) take() {
+func (r *harness) take() {
 	b, calls := r.m.Take()
 	if b.Session != nil {
 		r.snapshot.Session = *b.Session
@@ -80,7 +80,7 @@ func (r *rig) take() {
 }
 
 // call returns the open call of a kind, which must be there.
-func (r *rig) call(k device.Kind) device.Call {
+func (r *harness) call(k device.Kind) device.Call {
 	r.t.Helper()
 	for _, c := range r.calls {
 		if c.Kind == k {
@@ -91,7 +91,7 @@ func (r *rig) call(k device.Kind) device.Call {
 	return device.Call{}
 }
 
-func (r *rig) open(k device.Kind) (n int) {
+func (r *harness) open(k device.Kind) (n int) {
 	for _, c := range r.calls {
 		if c.Kind == k {
 			n++
@@ -100,7 +100,7 @@ func (r *rig) open(k device.Kind) (n int) {
 	return n
 }
 
-func (r *rig) forget(id int64) {
+func (r *harness) forget(id int64) {
 	for i, c := range r.calls {
 		if c.ID == id {
 			r.calls = append(r.calls[:i:i], r.calls[i+1:]...)
@@ -109,7 +109,7 @@ func (r *rig) forget(id int64) {
 	}
 }
 
-func (r *rig) answer(k device.Kind, res proto.Message) {
+func (r *harness) answer(k device.Kind, res proto.Message) {
 	r.t.Helper()
 	c := r.call(k)
 	r.forget(c.ID)
@@ -117,7 +117,7 @@ func (r *rig) answer(k device.Kind, res proto.Message) {
 	r.take()
 }
 
-func (r *rig) fail(k device.Kind, code connect.Code, reason string) {
+func (r *harness) fail(k device.Kind, code connect.Code, reason string) {
 	r.t.Helper()
 	c := r.call(k)
 	r.forget(c.ID)
@@ -126,14 +126,14 @@ func (r *rig) fail(k device.Kind, code connect.Code, reason string) {
 }
 
 // frames gives the machine frames of the open stream.
-func (r *rig) frames(frames ...*deliveryv1.Frame) {
+func (r *harness) frames(frames ...*deliveryv1.Frame) {
 	r.t.Helper()
 	r.m.Frames(r.call(device.Subscribe).ID, &deliveryv1.SubscribeResponse{FirstPosition: r.next + 1, Frames: frames})
 	r.next += int64(len(frames))
 	r.take()
 }
 
-func (r *rig) end(code deliveryv1.EndCode, after time.Duration) {
+func (r *harness) end(code deliveryv1.EndCode, after time.Duration) {
 	r.t.Helper()
 	if code != 0 {
 		r.frames(endFrame(code, after))
@@ -145,19 +145,19 @@ func (r *rig) end(code deliveryv1.EndCode, after time.Duration) {
 	r.take()
 }
 
-func (r *rig) pass(d time.Duration) {
+func (r *harness) pass(d time.Duration) {
 	r.now = r.now.Add(d)
 	r.take()
 }
 
-func (r *rig) restart() {
+func (r *harness) restart() {
 	r.t.Helper()
 	snapshot := r.snapshot
 	r.m, r.calls, r.next = device.New(r.cfg, &snapshot), nil, 0
 	r.take()
 }
 
-func (r *rig) view(id string) device.View {
+func (r *harness) view(id string) device.View {
 	r.t.Helper()
 	v, ok := r.m.View(id)
 	if !ok {
@@ -170,7 +170,7 @@ func (r *rig) view(id string) device.View {
 }
 
 // texts are the messages that a chat shows.
-func (r *rig) texts(id string) (out string) {
+func (r *harness) texts(id string) (out string) {
 	r.t.Helper()
 	for _, m := range r.view(id).Messages {
 		out += m.GetContent()
@@ -178,7 +178,7 @@ func (r *rig) texts(id string) (out string) {
 	return out
 }
 
-func (r *rig) expect(what string, got, want any) {
+func (r *harness) expect(what string, got, want any) {
 	r.t.Helper()
 	if got != want {
 		r.t.Fatalf("%s is %v, not %v", what, got, want)
@@ -186,9 +186,9 @@ func (r *rig) expect(what string, got, want any) {
 }
 
 // synced is a device that has synchronised and whose stream is complete.
-func synced(t *testing.T, chats ...*chatv1.ChatOverview) *rig {
+func synced(t *testing.T, chats ...*chatv1.ChatOverview) *harness {
 	t.Helper()
-	r := newRig(t, nil)
+	r := newHarness(t, nil)
 	r.answer(device.Sync, &deliveryv1.SyncResponse{Chats: chats, Token: "t1", Full: true, Generation: "g1"})
 	r.frames(hello("g1", false), beat("t2"))
 	return r
@@ -196,7 +196,7 @@ func synced(t *testing.T, chats ...*chatv1.ChatOverview) *rig {
 
 // loaded has the chat "c" open: messages up to sequence n, one for each version
 // from 2 on.
-func loaded(t *testing.T, n int64) *rig {
+func loaded(t *testing.T, n int64) *harness {
 	t.Helper()
 	r := synced(t, overview("c", n+1, n))
 	r.m.Open("c")
@@ -206,7 +206,8 @@ func loaded(t *testing.T, n int64) *rig {
 		messages = append(messages, message(s, s+1))
 	}
 	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Messages: messages, Head: head(n+1, n)})
-	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(n+1, n), Members: []*chatv1.Member{member(me, 1), member(other, 1)}})
+	r.answer(device.ListMembers, &chatv1.ListMembersResponse{Head: head(n+1, n),
+		Members: []*chatv1.Member{member(me, 1), member(other, 1)}})
 	return r
 }
 
@@ -216,7 +217,8 @@ func head(version, sequence int64) *chatv1.ChatHead {
 
 func overview(id string, version, sequence int64) *chatv1.ChatOverview {
 	return &chatv1.ChatOverview{
-		Chat: &chatv1.Chat{ChatId: id, Version: 1, MemberCount: 2}, Head: head(version, sequence), State: &chatv1.MemberState{},
+		Chat: &chatv1.Chat{ChatId: id, Version: 1, MemberCount: 2}, Head: head(version, sequence),
+		State: &chatv1.MemberState{},
 	}
 }
 
@@ -226,12 +228,14 @@ func member(user string, version int64) *chatv1.Member {
 
 // message has its sequence as its text.
 func message(sequence, version int64) *messagev1.Message {
-	return &messagev1.Message{ChatId: "c", Sequence: sequence, Version: version, SenderId: other, Content: fmt.Sprint(sequence)}
+	return &messagev1.Message{ChatId: "c", Sequence: sequence, Version: version, SenderId: other,
+		Content: fmt.Sprint(sequence)}
 }
 
 func hello(generation string, full bool) *deliveryv1.Frame {
 	return &deliveryv1.Frame{Body: &deliveryv1.Frame_Hello{Hello: &deliveryv1.Hello{
-		StreamId: "s", Generation: generation, Full: full, ExpiresAt: timestamppb.New(time.Date(2030, 1, 1, 1, 0, 0, 0, time.UTC)),
+		StreamId: "s", Generation: generation, Full: full,
+		ExpiresAt: timestamppb.New(time.Date(2030, 1, 1, 1, 0, 0, 0, time.UTC)),
 	}}}
 }
 
@@ -240,16 +244,19 @@ func beat(token string) *deliveryv1.Frame {
 }
 
 func endFrame(code deliveryv1.EndCode, after time.Duration) *deliveryv1.Frame {
-	return &deliveryv1.Frame{Body: &deliveryv1.Frame_End{End: &deliveryv1.End{Code: code, ReconnectAfter: durationOf(after), Token: "end"}}}
+	return &deliveryv1.Frame{Body: &deliveryv1.Frame_End{End: &deliveryv1.End{Code: code,
+		ReconnectAfter: durationOf(after), Token: "end"}}}
 }
 
 func messageFrame(after, version, sequence int64) *deliveryv1.Frame {
-	return &deliveryv1.Frame{ChatId: "c", AfterVersion: after, Version: version, Body: &deliveryv1.Frame_Message{Message: message(sequence, version)}}
+	return &deliveryv1.Frame{ChatId: "c", AfterVersion: after, Version: version,
+		Body: &deliveryv1.Frame_Message{Message: message(sequence, version)}}
 }
 
 func membershipFrame(after, version int64, user string, kind messagev1.MembershipChange_Kind) *deliveryv1.Frame {
 	return &deliveryv1.Frame{ChatId: "c", AfterVersion: after, Version: version, Body: &deliveryv1.Frame_Membership{
-		Membership: &messagev1.MembershipChange{UserId: user, Kind: kind, Version: version, MemberCount: 3, Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER},
+		Membership: &messagev1.MembershipChange{UserId: user, Kind: kind, Version: version, MemberCount: 3,
+			Role: chatv1.MemberRole_MEMBER_ROLE_MEMBER},
 	}}
 }
 

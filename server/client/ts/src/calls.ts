@@ -1,0 +1,116 @@
+// Makes the calls of a Machine over Connect, and puts the bearer token into each call.
+import { createClient, Code, ConnectError, type Interceptor, type Transport } from "@connectrpc/connect";
+import { durationMs } from "@bufbuild/protobuf/wkt";
+import { AuthService } from "#gen/parley/auth/v1/auth_service_pb.js";
+import { ChatService } from "#gen/parley/chat/v1/chat_service_pb.js";
+import { DeliveryService } from "#gen/parley/delivery/v1/delivery_service_pb.js";
+import { MessageService } from "#gen/parley/message/v1/message_service_pb.js";
+import { UserService } from "#gen/parley/user/v1/user_service_pb.js";
+import { ErrorInfoSchema, RetryInfoSchema } from "#gen/google/rpc/error_details_pb.js";
+import type { Call, Failure, Response } from "./device/types.js";
+
+/**
+ * Returns the bearer token; with renew, another one than before, which was refused or ends soon. An error with
+ * Code.Unauthenticated or Code.PermissionDenied stops the client; others are retried.
+ */
+export type TokenSource = (renew: boolean) => string | Promise<string>;
+
+const callTimeout = 30_000;
+
+/** Remembers the bearer token until another one is needed. */
+export class Tokens {
+  private last: string | undefined;
+  private asked: Promise<string> | undefined; // under way
+
+  constructor(private readonly source: TokenSource) {}
+
+  get(renew = false): Promise<string> {
+    if (this.asked) return this.asked;
+    if (this.last !== undefined && !renew) return Promise.resolve(this.last);
+    this.asked = (async () => this.source(renew))();
+    return this.asked.then(
+      (token) => {
+        this.asked = undefined;
+        return (this.last = token);
+      },
+      (error: unknown) => {
+        this.asked = undefined;
+        throw error;
+      },
+    );
+  }
+
+  /** A token other than one that was refused: another caller may have got it already. */
+  private other(refused: string): Promise<string> {
+    return this.asked || this.last === refused ? this.get(true) : this.get();
+  }
+
+  /** Puts the token into a call. One that is refused, other than a stream, is made once more with another token. */
+  readonly interceptor: Interceptor = (next) => async (req) => {
+    const token = await this.get();
+    req.header.set("Authorization", `Bearer ${token}`);
+    if (req.stream) return next(req);
+    try {
+      return await next(req);
+    } catch (error) {
+      if (ConnectError.from(error).code !== Code.Unauthenticated) throw error;
+      const other = await this.other(token);
+      if (other === token) throw error;
+      req.header.set("Authorization", `Bearer ${other}`);
+      return next(req);
+    }
+  };
+}
+
+/** Why a call failed, for a Machine. */
+export function failureOf(error: unknown): Failure {
+  const e = ConnectError.from(error);
+  const delay = e.findDetails(RetryInfoSchema)[0]?.retryDelay;
+  return {
+    code: e.code,
+    reason: e.findDetails(ErrorInfoSchema)[0]?.reason ?? "",
+    retryAfter: delay ? durationMs(delay) : 0,
+    message: e.rawMessage,
+  };
+}
+
+export const unavailable: Failure = { code: Code.Unavailable, reason: "", retryAfter: 0 };
+
+export type Calls = ReturnType<typeof callsOver>;
+
+/** The services, and `make` for whatever a Machine wants but subscribe and closeStream. */
+export function callsOver(transport: Transport, tokens: Tokens) {
+  const chats = createClient(ChatService, transport);
+  const messages = createClient(MessageService, transport);
+  const delivery = createClient(DeliveryService, transport);
+  const users = createClient(UserService, transport);
+  const auth = createClient(AuthService, transport);
+  async function make(call: Exclude<Call, { kind: "subscribe" | "closeStream" }>): Promise<Response | undefined> {
+    const options = { timeoutMs: callTimeout };
+    switch (call.kind) {
+      case "refresh":
+        await tokens.get(true);
+        return undefined;
+      case "extend":
+        await tokens.get(true);
+        return delivery.extend(call.request, options);
+      case "sync":
+        return delivery.sync(call.request, options);
+      case "ack":
+        return delivery.ack(call.request, options);
+      case "getChat":
+        return chats.getChat(call.request, options);
+      case "listMembers":
+        return chats.listMembers(call.request, options);
+      case "listMessages":
+        return messages.listMessages(call.request, options);
+      case "listChanges":
+        return messages.listChanges(call.request, options);
+      case "sendMessage":
+        return messages.sendMessage(call.request, options);
+      case "markRead":
+        return messages.markRead(call.request, options);
+    }
+  }
+  return { chats, messages, delivery, users, auth, make };
+}

@@ -1,0 +1,298 @@
+// The rules of a client: a Machine keeps one device's copy of a user's chats equal to the store, whatever happens to its
+// connections. It decides which frame is applied and which only shows that there is something newer, what is requested,
+// when a token is stored, what the end of a stream means, when a message is sent again. It has no connection, no disk, no
+// timer and no clock of its own, so that it can be stepped through every order of events; the scenarios of
+// server/client/conformance do so.
+//
+// chat.ts is a chat as it stands in the list, change.ts applies what changed, content.ts has the messages and members of a
+// chat that is open, stream.ts frames and ends of the stream, results.ts answers, plan.ts decides which calls are made,
+// outbox.ts sends and tells what was read.
+import { Code } from "@connectrpc/connect";
+import type { ChatOverview, MemberState } from "#gen/parley/chat/v1/chat_pb.js";
+import type { SubscribeResponse } from "#gen/parley/delivery/v1/delivery_service_pb.js";
+import { Chat, emptyRecord, overview, withCount } from "./chat.js";
+import { trim } from "./content.js";
+import type { Mark, Sending } from "./outbox.js";
+import { deadline, plan } from "./plan.js";
+import { result } from "./results.js";
+import { closeStream, frames, noStream, retry, streamEnded } from "./stream.js";
+import type {
+  Batch,
+  Call,
+  Event,
+  Failure,
+  Kind,
+  MachineConfig,
+  OutboxEntry,
+  Requests,
+  Response,
+  Session,
+  Snapshot,
+} from "./types.js";
+
+export const maxKnown = 100; // chats named in one request
+const firstBackoff = 500;
+export const lastBackoff = 30_000;
+
+/** A call under way. */
+export interface PendingCall {
+  kind: Kind;
+  chat?: Chat;
+  newest: bigint; // of the chat, when the call was made
+  after: bigint; // listChanges
+  older: boolean; // listMessages of an older page
+  entry?: OutboxEntry;
+  marks: Mark[]; // ack and markRead
+}
+
+/** One device of one user. */
+export class Machine {
+  readonly cfg: Required<MachineConfig>;
+  session: Session = { token: "", generation: "" };
+  readonly chats = new Map<string, Chat>();
+  /** Answers about a chat that are older than this come from before it was left. */
+  readonly left = new Map<string, bigint>();
+  /** Of chats in left: the newest that a receipt brought. */
+  readonly early = new Map<string, MemberState>();
+  outbox: OutboxEntry[] = []; // oldest first
+  readonly sending = new Map<string, Sending>();
+  stream = noStream(0, 0);
+  sync = { need: false, call: 0, page: "", began: 0, tries: 0, at: 0 };
+  readonly calls = new Map<number, PendingCall>();
+  lastCall = 0;
+  step = 0; // number of the input being handled
+  reads = 0; // chats' reads under way
+
+  refreshing = 0; // call, 0 for none
+  needRefresh = false;
+  refreshTries = 0;
+  refreshAt = 0;
+  stopped = false;
+
+  pendingChats: Chat[] = []; // may need a call
+  dirty: Chat[] = []; // changed since the last take
+  removedChats: string[] = [];
+  newEntries: OutboxEntry[] = [];
+  done: string[] = [];
+  sessionDirty = false;
+  out: Call[] = [];
+  events: Event[] = [];
+
+  constructor(cfg: MachineConfig, snapshot?: Snapshot) {
+    this.cfg = { pageSize: 0, subscribeFirst: false, silence: 50_000, extendBefore: 60_000, ...cfg };
+    if (snapshot) {
+      this.session = { ...snapshot.session };
+      for (const id of [...snapshot.chats.keys()].sort()) {
+        const c = new Chat(this, { ...snapshot.chats.get(id)! });
+        c.messages = [...(snapshot.messages.get(id) ?? [])];
+        this.chats.set(id, c);
+        c.wake();
+      }
+      this.outbox = snapshot.outbox.map((u) => ({ ...u }));
+    }
+    this.sync.need = this.session.token === "" && !this.cfg.subscribeFirst;
+  }
+
+  /** Has a chat's messages loaded and kept up to date. */
+  open(chatId: string) {
+    this.step++;
+    const c = this.chats.get(chatId) ?? this.add(chatId);
+    if (!c.record.open) {
+      c.record.open = true;
+      c.changed();
+    }
+  }
+
+  /** Drops a chat's messages; it stays in the list. */
+  evict(chatId: string) {
+    this.step++;
+    const c = this.chats.get(chatId);
+    if (c) {
+      c.record.open = false;
+      c.restart();
+    }
+  }
+
+  /** Has the page of messages before those at hand loaded. */
+  loadOlder(chatId: string) {
+    this.step++;
+    const c = this.chats.get(chatId);
+    if (c?.record.loaded && c.record.hasOlder) {
+      c.wantOlder = true;
+      c.wake();
+    }
+  }
+
+  /** Drops all but the last messages of a chat, at least one, unless some are being read. loadOlder reads them again. */
+  trim(chatId: string, keep: number) {
+    this.step++;
+    const c = this.chats.get(chatId);
+    if (c) trim(c, Math.max(keep, 1));
+  }
+
+  /** Adds a chat that the app got from the server, for example by creating it. */
+  learn(ov: ChatOverview) {
+    this.step++;
+    overview(this, ov, false);
+  }
+
+  /** Says that the user has read a chat up to a sequence. */
+  markRead(chatId: string, sequence: bigint) {
+    this.step++;
+    const c = this.chats.get(chatId);
+    if (c && sequence > (c.record.state?.readSequence ?? 0n) && sequence > c.record.readTo) {
+      c.record.readTo = sequence;
+      c.changed();
+    }
+  }
+
+  /** Queues a message under an id, a UUID. One that is on its way already is not queued again. */
+  send(chatId: string, content: string, clientMessageId: string) {
+    this.step++;
+    if (this.outbox.some((u) => u.clientMessageId === clientMessageId)) return;
+    const u = { clientMessageId, chatId, content, createdAt: this.cfg.clock() };
+    this.outbox.push(u);
+    this.newEntries.push(u);
+  }
+
+  /** Starts a stopped device again, with a new bearer token. */
+  resume() {
+    this.step++;
+    this.stopped = false;
+    this.needRefresh = true;
+    retry(this, this.cfg.clock(), 0);
+  }
+
+  /** Ends all waits: what failed may succeed now. */
+  hurry() {
+    this.step++;
+    this.stream.connectAt = this.sync.at = this.refreshAt = 0;
+    for (const f of this.sending.values()) f.at = 0;
+    for (const c of this.pendingChats) c.retryAt = 0;
+  }
+
+  /** Applies what came on the stream that a subscribe call opened. */
+  frames(call: number, res: SubscribeResponse) {
+    this.step++;
+    frames(this, call, res);
+  }
+
+  /** Handles the end of a stream, after its last frames; without a failure it ended without an error. */
+  streamEnded(call: number, why?: Failure) {
+    this.step++;
+    streamEnded(this, call, why);
+  }
+
+  /** Handles the end of a call: with a response, or with a failure. */
+  result(call: number, res?: Response, why?: Failure) {
+    this.step++;
+    result(this, call, res, why);
+  }
+
+  /** Returns what there is to store and then, once it is stored, to call; and what happened. */
+  take(): { batch: Batch; calls: Call[]; events: Event[] } {
+    this.step++;
+    plan(this);
+    const batch: Batch = { removed: [], chats: [], outbox: this.newEntries, done: this.done };
+    for (const id of this.removedChats) if (!this.chats.has(id)) batch.removed.push(id);
+    for (const c of this.dirty) {
+      if (this.chats.get(c.id) === c) {
+        batch.chats.push({ record: { ...c.record }, clear: c.clear, messages: c.changedMessages });
+      }
+      c.dirty = c.clear = false;
+      c.changedMessages = [];
+    }
+    if (this.sessionDirty) batch.session = { ...this.session };
+    const { out: calls, events } = this;
+    this.removedChats = [];
+    this.dirty = [];
+    this.newEntries = [];
+    this.done = [];
+    this.sessionDirty = false;
+    this.out = [];
+    this.events = [];
+    return { batch, calls, events };
+  }
+
+  /** When `take` may have something new without any other input, in milliseconds since 1970; undefined if never. */
+  deadline(): number | undefined {
+    return deadline(this);
+  }
+
+  // What follows is for the other files of the machine.
+
+  add(chatId: string): Chat {
+    const c = new Chat(this, emptyRecord(chatId));
+    c.record.state = this.early.get(chatId);
+    c.seen = this.step;
+    c.clear = true;
+    this.early.delete(chatId);
+    this.chats.set(chatId, c);
+    c.changed();
+    return c;
+  }
+
+  sorted(): Chat[] {
+    return [...this.chats.keys()].sort().map((id) => this.chats.get(id)!);
+  }
+
+  call(kind: "refresh"): number;
+  call<K extends keyof Requests>(kind: K, request: Requests[K], more?: Partial<PendingCall>): number;
+  call(kind: Kind, request?: unknown, more: Partial<PendingCall> = {}): number {
+    const id = ++this.lastCall;
+    const newest = more.chat?.record.newest ?? 0n;
+    this.calls.set(id, { after: 0n, older: false, marks: [], ...more, kind, newest });
+    this.out.push((request ? { id, kind, request } : { id, kind }) as Call);
+    return id;
+  }
+
+  /** A wait after a number of failures in a row, with full jitter. */
+  backoff(tries: number): number {
+    return this.cfg.random() * Math.min(firstBackoff * 2 ** Math.min(tries, 16), lastBackoff);
+  }
+
+  setToken(token: string) {
+    if (this.session.token !== token) {
+      this.session.token = token;
+      this.sessionDirty = true;
+    }
+  }
+
+  /** Drops the token: all chats are listed again. */
+  resync() {
+    this.setToken("");
+    this.sync = { need: true, call: 0, page: "", began: 0, tries: this.sync.tries, at: this.sync.at };
+  }
+
+  /** Drops all that belongs to versions of chats, because they are of another generation or were called invalid. */
+  dropVersions() {
+    this.left.clear();
+    this.early.clear();
+    this.sending.clear();
+    this.sync.call = 0;
+    this.sync.page = "";
+    for (const c of this.sorted()) {
+      c.restart();
+      const r = c.record;
+      r.newest = r.knownAt = 0n;
+      r.head = undefined;
+      r.state = undefined; // marks only go up, but not from one store to another
+      if (r.chat) r.chat = withCount(r.chat, r.chat.memberCount, r.chat.updatedAt, 0n);
+      c.chatCall = c.readCall = 0;
+      c.changed();
+    }
+  }
+
+  /** Does nothing more until resume. */
+  stop(why: Failure) {
+    this.stopped = true;
+    if (this.stream.id !== 0) closeStream(this, this.cfg.clock());
+    this.events.push({ stopped: why });
+  }
+
+  /** Does what a failure of any call requires beyond a retry. */
+  failed(why: Failure) {
+    if (why.reason === "SESSION_REVOKED") this.stop(why);
+    else if (why.code === Code.Unauthenticated) this.needRefresh = true;
+  }
+}

@@ -1,0 +1,136 @@
+// Answers to calls.
+import { Code } from "@connectrpc/connect";
+import type { GetChatResponse, ListMembersResponse } from "#gen/parley/chat/v1/chat_service_pb.js";
+import type { AckResponse, ExtendResponse, SyncResponse } from "#gen/parley/delivery/v1/delivery_service_pb.js";
+import type {
+  ListChangesResponse,
+  ListMessagesResponse,
+  MarkReadResponse,
+  SendMessageResponse,
+} from "#gen/parley/message/v1/message_service_pb.js";
+import { type Chat, notAMember, overview, removed } from "./chat.js";
+import { changes, membersPage, page } from "./content.js";
+import { lastBackoff, type Machine, type PendingCall } from "./machine.js";
+import { acknowledged, decided, definite, sent } from "./outbox.js";
+import { dropUnlisted, expires, generation } from "./stream.js";
+import type { Failure, Kind, Response } from "./types.js";
+
+/** Handles the end of a call: with a response, or with a failure. */
+export function result(m: Machine, call: number, res?: Response, why?: Failure) {
+  const p = m.calls.get(call);
+  if (!p) return;
+  m.calls.delete(call);
+  if (slots[p.kind] !== undefined && p.kind !== "markRead") m.reads--;
+  if (why && p.kind !== "sendMessage") m.failed(why);
+  switch (p.kind) {
+    case "refresh":
+      return refreshed(m, why);
+    case "sync":
+      if (call === m.sync.call) synced(m, res as SyncResponse | undefined, why);
+      return;
+    case "ack":
+      return acknowledged(m, call, p, res as AckResponse | undefined, why);
+    case "extend":
+      return extended(m, call, res as ExtendResponse | undefined, why);
+    case "sendMessage":
+      return sent(m, call, p, res as SendMessageResponse | undefined, why);
+    default:
+      return chatResult(m, call, p, res, why);
+  }
+}
+
+/** Where a chat keeps the call of a kind that is under way. */
+const slots: { [K in Kind]?: "chatCall" | "contentCall" | "membersCall" | "readCall" } = {
+  getChat: "chatCall",
+  listMessages: "contentCall",
+  listChanges: "contentCall",
+  listMembers: "membersCall",
+  markRead: "readCall",
+};
+
+function refreshed(m: Machine, why?: Failure) {
+  m.refreshing = 0;
+  if (!why) {
+    m.needRefresh = false;
+    m.refreshTries = 0;
+  } else if (why.code === Code.Unauthenticated || why.code === Code.PermissionDenied) {
+    m.stop(why);
+  } else {
+    m.refreshAt = m.cfg.clock() + Math.max(why.retryAfter, m.backoff(m.refreshTries));
+    m.refreshTries++;
+  }
+}
+
+function extended(m: Machine, call: number, res?: ExtendResponse, why?: Failure) {
+  if (call !== m.stream.extendCall) return;
+  m.stream.extendCall = 0;
+  if (res && !why) expires(m, res.expiresAt);
+  else m.stream.extendAt = m.cfg.clock() + lastBackoff;
+}
+
+/** Applies a page of a synchronisation. */
+function synced(m: Machine, res?: SyncResponse, why?: Failure) {
+  const s = m.sync;
+  s.call = 0;
+  if (why || !res) {
+    if (why?.code === Code.InvalidArgument) s.page = ""; // a page token of long ago
+    s.at = m.cfg.clock() + m.backoff(s.tries);
+    s.tries++;
+    return;
+  }
+  s.tries = 0;
+  generation(m, res.generation);
+  for (const ov of res.chats) overview(m, ov, true);
+  for (const l of res.left) removed(m, l.chatId, l.version);
+  s.page = res.nextPageToken;
+  if (s.page !== "") return;
+  if (res.full) dropUnlisted(m, s.began);
+  s.need = false;
+  m.setToken(res.token);
+}
+
+function chatResult(m: Machine, call: number, p: PendingCall, res?: Response, why?: Failure) {
+  const c = p.chat!;
+  if (m.chats.get(c.id) !== c) return;
+  const slot = slots[p.kind]!;
+  if (c[slot] !== call) return; // the chat was started over since
+  c[slot] = 0;
+  c.wake();
+  if (why || !res) {
+    chatFailed(m, c, p, why ?? { code: Code.Internal, reason: "", retryAfter: 0 });
+    return;
+  }
+  c.tries = 0;
+  c.seen = m.step;
+  switch (p.kind) {
+    case "getChat": {
+      const { chat } = res as GetChatResponse;
+      if (chat) overview(m, chat, false);
+      if ((chat?.head?.version ?? 0n) < p.newest) c.pause(); // older than what existed when it was requested
+      return;
+    }
+    case "listMembers":
+      return membersPage(c, res as ListMembersResponse);
+    case "listMessages":
+      return page(c, res as ListMessagesResponse, p.older);
+    case "listChanges":
+      return changes(c, p.after, res as ListChangesResponse);
+    case "markRead":
+      return decided(c, p.marks[0]!, (res as MarkReadResponse).state);
+  }
+}
+
+function chatFailed(m: Machine, c: Chat, p: PendingCall, why: Failure) {
+  if (why.reason === "NOT_A_MEMBER") {
+    notAMember(m, c, p.newest);
+    return;
+  }
+  if (p.kind === "markRead" && definite(why)) decided(c, p.marks[0]!, undefined);
+  else if (p.kind === "listMembers") {
+    c.pages = []; // from the first page
+    c.pageToken = "";
+  } else if (p.older) {
+    c.wantOlder = true; // as long as it has not been read
+  }
+  c.pause(why);
+}

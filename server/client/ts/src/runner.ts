@@ -1,0 +1,145 @@
+// Runs a Machine: makes its calls, stores what it has to store, and wakes it when it wants to be.
+import { Code } from "@connectrpc/connect";
+import type { ProfileChanged } from "#gen/parley/delivery/v1/frame_pb.js";
+import { type Calls, failureOf } from "./calls.js";
+import { Machine } from "./device/machine.js";
+import { type Batch, type Call, type Event, type Failure, isEmpty, type MachineConfig, type Snapshot, type Storage } from "./device/types.js";
+
+export type Connection = "connecting" | "live" | "stopped";
+
+export interface Status {
+  connection: Connection;
+  /** Why it stopped: a reason like SESSION_REVOKED or REPLACED, a code like Unauthenticated, STORAGE, TAKEN_OVER. */
+  why?: string | undefined;
+}
+
+export interface RunnerConfig {
+  machine: Omit<MachineConfig, "clock" | "random">;
+  calls: Calls;
+  storage: Storage;
+  /** What was stored, what happened then, and how the connection is. */
+  onChange: (batch: Batch, events: Event[], status: Status) => void;
+  /** These people have newer profiles. The machine knows none. */
+  onProfiles: (changed: ProfileChanged[]) => void;
+  /** The storage failed: the runner has ended. */
+  onFailure: (error: unknown) => void;
+}
+
+export class Runner {
+  readonly machine: Machine;
+  status: Status = { connection: "connecting" };
+  private readonly streams = new Map<number, AbortController>(); // by subscribe call
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private busy = false;
+  private again = false;
+  private closed = false;
+  private stored: (() => void)[] = []; // to be called once what happened until now is stored
+
+  constructor(
+    private readonly cfg: RunnerConfig,
+    snapshot: Snapshot,
+  ) {
+    this.machine = new Machine({ ...cfg.machine, clock: Date.now, random: Math.random }, snapshot);
+  }
+
+  /** Gives the machine something, and calls back when what follows from it is stored. */
+  do(f: (m: Machine) => void, stored?: () => void) {
+    f(this.machine);
+    if (stored) this.stored.push(stored);
+    void this.pump();
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+    for (const s of this.streams.values()) s.abort();
+    this.streams.clear();
+  }
+
+  /** Has the machine plan now. One at a time: batches are stored in order. */
+  async pump(): Promise<void> {
+    this.again = true;
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      while (this.again && !this.closed) {
+        this.again = false;
+        await this.turn();
+      }
+    } catch (error) {
+      if (this.closed) return; // nobody waits for it
+      this.close();
+      this.cfg.onFailure(error);
+    } finally {
+      this.busy = false;
+    }
+    this.sleep();
+  }
+
+  private async turn() {
+    const stored = this.stored;
+    this.stored = [];
+    const { batch, calls, events } = this.machine.take();
+    if (!isEmpty(batch)) await this.cfg.storage.store(batch);
+    if (this.closed) return;
+    for (const tell of stored) tell();
+    const before = this.status;
+    for (const e of events) {
+      if (e.connected) this.status = { connection: "live" };
+      if (e.stopped) this.status = { connection: "stopped", why: e.stopped.reason || Code[e.stopped.code] };
+    }
+    const resumed = this.status.connection === "stopped" && calls.some((c) => c.kind === "refresh");
+    if (resumed) this.status = { connection: "connecting" };
+    for (const call of calls) this.make(call);
+    if (!isEmpty(batch) || events.length > 0 || before !== this.status) this.cfg.onChange(batch, events, this.status);
+  }
+
+  private sleep() {
+    clearTimeout(this.timer);
+    const at = this.machine.deadline();
+    if (at === undefined || this.closed) return;
+    const wait = Math.min(Math.max(at - Date.now(), 1), 3_600_000);
+    this.timer = setTimeout(() => void this.pump(), wait);
+  }
+
+  private make(call: Call) {
+    if (call.kind === "closeStream") {
+      this.streams.get(call.stream)?.abort();
+      this.away();
+    } else if (call.kind === "subscribe") {
+      void this.subscribe(call);
+    } else {
+      this.cfg.calls.make(call).then(
+        (res) => this.do((m) => m.result(call.id, res)),
+        (error: unknown) => this.do((m) => m.result(call.id, undefined, failureOf(error))),
+      );
+    }
+  }
+
+  private async subscribe(call: Extract<Call, { kind: "subscribe" }>) {
+    const stop = new AbortController();
+    this.streams.set(call.id, stop);
+    let why: Failure | undefined;
+    try {
+      for await (const res of this.cfg.calls.delivery.subscribe(call.request, { signal: stop.signal })) {
+        if (this.closed) return;
+        this.do((m) => m.frames(call.id, res));
+        const changed = res.frames.flatMap(({ body: b }) => (b.case === "profile" ? [b.value] : []));
+        if (changed.length > 0) this.cfg.onProfiles(changed);
+      }
+    } catch (error) {
+      why = failureOf(error);
+    } finally {
+      this.streams.delete(call.id);
+    }
+    if (this.closed) return;
+    if (!stop.signal.aborted) this.away();
+    this.do((m) => m.streamEnded(call.id, why));
+  }
+
+  private away() {
+    if (this.status.connection !== "live") return;
+    this.status = { connection: "connecting" };
+    this.cfg.onChange({ removed: [], chats: [], outbox: [], done: [] }, [], this.status);
+  }
+}
