@@ -1,0 +1,190 @@
+// Sign-in with codes: names, sessions and their ends, and what a browser keeps then.
+import assert from "node:assert/strict";
+import {
+  accessible,
+  allSent,
+  codeFor,
+  desktop,
+  live,
+  openTab,
+  origin,
+  patience,
+  phone,
+  say,
+  shows,
+  visit,
+} from "./harness.mjs";
+
+/** Signs in with the code that the server has written into its log. */
+export async function withCode(tab, identifier, name) {
+  await tab.getByLabel("E-mail address").fill(identifier);
+  const field = tab.getByLabel("Code for");
+  const early = tab.getByText(/Try again in \d+ seconds/);
+  for (const end = Date.now() + patience + 60_000; ; ) { // an address gets one code a minute
+    await tab.getByRole("button", { name: "Send a code" }).click();
+    await field.or(early).waitFor();
+    if (await field.isVisible()) break;
+    assert.ok(Date.now() < end, "no code came");
+    await tab.waitForTimeout(2000);
+  }
+  const code = codeFor(identifier);
+  if (name) {
+    await field.fill(code === "000000" ? "000001" : "000000");
+    await tab.getByRole("button", { name: "Sign in", exact: true }).click();
+    await tab.getByText("This code is wrong").waitFor();
+    await accessible(tab, name);
+  }
+  await field.fill(code);
+  await tab.getByRole("button", { name: "Sign in", exact: true }).click();
+  await live(tab);
+}
+
+async function called(tab, fields, name) {
+  await tab.getByRole("button", { name: "Your account" }).click();
+  const dialog = tab.getByRole("dialog");
+  for (const [label, text] of Object.entries(fields)) await dialog.getByLabel(label).fill(text);
+  await tab.getByRole("button", { name: "Save" }).click();
+  await tab.getByText("Saved", { exact: true }).waitFor();
+  if (name) await accessible(tab, name);
+  await tab.keyboard.press("Escape");
+}
+
+/** What the browser keeps: how many records of each kind, and how many tokens of sessions. */
+export const keeps = (tab) =>
+  tab.evaluate(async () => {
+    const kept = { tokens: Object.keys(localStorage).filter((k) => k.startsWith("parley/tokens/")).length };
+    const result = (r) => new Promise((done) => (r.onsuccess = () => done(r.result)));
+    for (const { name } of await indexedDB.databases()) {
+      const db = await result(indexedDB.open(name));
+      const tx = db.transaction(db.objectStoreNames);
+      for (const store of ["chats", "messages", "outbox"]) kept[store] = await result(tx.objectStore(store).count());
+      kept.profiles = await result(tx.objectStore("meta").count(IDBKeyRange.bound("profile/", "profile/~")));
+      db.close();
+    }
+    return kept;
+  });
+
+/** The tokens of the session, of which there is one; some are replaced by others if they are given. */
+export const tokensIn = (tab, change = {}) =>
+  tab.evaluate((change) => {
+    const key = Object.keys(localStorage).find((k) => k.startsWith("parley/tokens/"));
+    const tokens = JSON.parse(localStorage.getItem(key));
+    localStorage.setItem(key, JSON.stringify({ ...tokens, ...change }));
+    return tokens;
+  }, change);
+
+/** Two people sign in with codes, are known by name, end sessions, and lose nothing by it. */
+export async function codes() {
+  const { ann, ben } = await acquainted();
+  const expected = ["hello"];
+  const second = await refreshedOnce(ann, expected);
+  const other = await revoked(ann, second, expected);
+  await withCode(ann, "ann@example.com");
+  await ann.getByRole("link", { name: /Benjamin/ }).click();
+  expected.push("later");
+  await allSent(ann);
+  for (const tab of [ann, ben]) await shows(tab, expected);
+  const sessions = await endedByToken(ann);
+  await everywhere(other, ben, sessions);
+}
+
+/** Two people with names and handles, who have a chat. */
+async function acquainted() {
+  const ann = await visit(desktop);
+  await withCode(ann, "Ann@Example.com", "sign-in-code");
+  await called(ann, { Name: "Ann", "About you": "Tea.", "Handle, by which": "@Ann.Tea" }, "account");
+  await ann.getByRole("heading", { name: "Ann" }).waitFor();
+  const ben = await visit(phone);
+  await withCode(ben, "+49 151 2345678");
+  await called(ben, { Name: "Ben", "Handle, by which": "ben.tea" }, "account-phone");
+
+  await ann.getByRole("button", { name: "New chat" }).click();
+  await ann.getByLabel("Person", { exact: true }).fill("@nobody.tea");
+  await ann.getByRole("button", { name: "Begin" }).click();
+  await ann.locator("dialog .error:not(:empty)").waitFor();
+  await ann.getByLabel("Person", { exact: true }).fill("@Ben.Tea");
+  await ann.getByRole("button", { name: "Begin" }).click();
+  await ann.getByRole("heading", { name: /Ben.*@ben\.tea/ }).waitFor();
+  await say(ann, "hello");
+  await ben.getByRole("link", { name: /Ann.*1 unread/s }).click();
+  await shows(ben, ["hello"]);
+  await ben.getByRole("link", { name: "Back to the chats" }).click();
+  await called(ben, { Name: "Benjamin" });
+  await ann.getByRole("heading", { name: "Benjamin" }).waitFor(); // by a frame
+  await ben.getByRole("link", { name: /Ann/ }).click();
+  return { ann, ben };
+}
+
+/** Two tabs, a token that ends in both: it is refreshed once. */
+async function refreshedOnce(ann, expected) {
+  const second = await openTab(ann.context(), new URL(ann.url()).hash);
+  await shows(second, expected);
+  let refreshed = 0;
+  ann.context().on("request", (r) => (refreshed += r.url().endsWith("/Refresh")));
+  const before = await tokensIn(ann, { until: 0 });
+  await Promise.all([ann.reload(), second.reload()]);
+  for (const tab of [ann, second]) {
+    await tab.getByRole("heading", { name: "Benjamin" }).waitFor();
+    await live(tab);
+  }
+  await say(second, "refreshed");
+  expected.push("refreshed");
+  await allSent(second);
+  const after = await tokensIn(ann);
+  assert.equal(refreshed, 1);
+  for (const field of ["access", "refresh"]) assert.notEqual(after[field], before[field]);
+  return second;
+}
+
+/** Another device ends the session, while something is not sent yet. */
+async function revoked(ann, second, expected) {
+  const other = await visit(phone);
+  await withCode(other, "ann@example.com");
+  await ann.context().setOffline(true);
+  await say(ann, "later");
+  await shows(ann, [...expected, "later"]);
+  await other.getByRole("button", { name: "Your account" }).click();
+  await other.getByText("(here)").waitFor();
+  await accessible(other, "sessions-phone");
+  await other.getByRole("button", { name: "End the session of" }).click();
+  await other.getByRole("button", { name: "End the session of" }).waitFor({ state: "detached" });
+  await other.keyboard.press("Escape");
+  const out = (tab) => tab.getByRole("button", { name: "Send a code" }).or(tab.getByText("The server does not answer"));
+  for (const tab of [ann, second]) await out(tab).waitFor();
+  await ann.getByText("A message that was not sent is kept here").waitFor();
+  assert.deepEqual(await keeps(ann), { tokens: 0, chats: 0, messages: 0, outbox: 1, profiles: 0 });
+  await ann.context().setOffline(false);
+  await ann.getByRole("button", { name: "Try again" }).click();
+  await accessible(ann, "session-ended");
+  await second.close();
+  return other;
+}
+
+/** A refresh token that is good no more ends the session here; returns who asks for the others. */
+async function endedByToken(ann) {
+  const { access } = await tokensIn(ann, { refresh: "used", until: 0 });
+  await ann.reload();
+  await ann.getByText("Your session has ended.").waitFor();
+  const sessions = () => fetch(`${origin}/api/v1/auth/sessions`, { headers: { Authorization: `Bearer ${access}` } });
+  assert.equal((await (await sessions()).json()).sessions.length, 2);
+  return sessions;
+}
+
+/** One signs out everywhere, the other one here. */
+async function everywhere(other, ben, sessions) {
+  const nothing = { tokens: 0, chats: 0, messages: 0, outbox: 0, profiles: 0 };
+  await other.getByRole("button", { name: "Your account" }).click();
+  await other.getByRole("button", { name: "Sign out everywhere" }).click();
+  await other.getByRole("button", { name: "Send a code" }).waitFor();
+  assert.equal((await sessions()).status, 401);
+  await live(ben);
+  await ben.getByRole("link", { name: "Back to the chats" }).click();
+  assert.notEqual((await keeps(ben)).messages, 0);
+  await ben.getByRole("button", { name: "Sign out" }).click();
+  for (const tab of [other, ben]) {
+    await tab.getByRole("button", { name: "Send a code" }).waitFor();
+    assert.deepEqual(await keeps(tab), nothing);
+    await tab.reload();
+    await tab.getByRole("button", { name: "Send a code" }).waitFor();
+  }
+}

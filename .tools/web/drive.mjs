@@ -1,0 +1,65 @@
+// Drives the web client in a real browser against a real server, which is killed on the way.
+//
+//   node drive.mjs SERVER CHROMIUM NODE_MODULES [SHOTS]
+import assert from "node:assert/strict";
+import { audit } from "./audit/lighthouse.mjs";
+import { away, group, keys, minuteOffline, refused, twoPeople } from "./chats.mjs";
+import { codes } from "./codes.mjs";
+import { browser, problems, setUp, shots, tearDown } from "./harness.mjs";
+import { history } from "./history.mjs";
+import { pictures } from "./pictures.mjs";
+import { firstMessage } from "./speed.mjs";
+import { aloneFrozen, idle, leaderClosed, leaderFrozen, sevenTabs } from "./tabs.mjs";
+import { pasted, pastedEnds, sessionRenews } from "./tokens.mjs";
+
+let scenarios = 0;
+
+/** Runs a scenario; a failure names it. */
+async function run(scenario, ...given) {
+  const began = Date.now();
+  try {
+    const result = await scenario(...given);
+    if (process.env.TIMES) console.error(`web: ${scenario.name}, ${seconds(began)} s`);
+    scenarios++;
+    return result;
+  } catch (error) {
+    throw new Error(`${scenario.name}, after ${seconds(began)} s: ${error.message}`, { cause: error });
+  }
+}
+
+const seconds = (began) => ((Date.now() - began) / 1000).toFixed(1);
+
+async function oneByOne(people) {
+  for (const scenario of [group, away, keys]) await run(scenario, people);
+  const others = [refused, pasted, sevenTabs, leaderClosed, leaderFrozen, aloneFrozen, history];
+  for (const scenario of others) await run(scenario);
+}
+
+async function all() {
+  const people = await run(twoPeople); // alone: the server dies
+  const patient = [idle, minuteOffline, codes, sessionRenews, pastedEnds]; // which do little but wait
+  await Promise.all([oneByOne(people), ...patient.map((scenario) => run(scenario))]);
+  const first = await run(firstMessage); // alone: it is measured
+  const scores = await run(audit);
+  if (shots) await run(pictures);
+  assert.deepEqual(problems, []);
+  const lighthouse = Object.entries(scores).map(([device, of]) => `${device} ${Object.values(of).join("/")}`);
+  return { first, lighthouse };
+}
+
+const began = Date.now();
+const [binary, browserPath, modules, folder] = process.argv.slice(2);
+try {
+  await setUp(binary, browserPath, modules, folder);
+  const { first, lighthouse } = await all();
+  console.log(
+    `web: ok, ${scenarios} scenarios, first message after ${first} ms, ` +
+      `Lighthouse (performance/accessibility/best practices) ${lighthouse.join(", ")}, ` +
+      `Chromium ${browser.version()}, ${seconds(began)} s`,
+  );
+} catch (error) {
+  console.error(`web: FAILED in ${error.message}`, ...problems.map((p) => `\nproblem: ${p}`), "\n", error.cause ?? "");
+  process.exitCode = 1;
+} finally {
+  await tearDown();
+}

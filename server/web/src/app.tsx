@@ -1,0 +1,98 @@
+// The chats beside the open one; on a narrow screen one of both.
+import type { Client } from "@parley/client";
+import { useChats, useStatus } from "@parley/client/react";
+import { useEffect, useState } from "preact/hooks";
+import { Chat } from "./chat";
+import { ChatList } from "./chatlist";
+import type { Failures } from "./failures";
+import { isMuted } from "./format";
+
+export interface AppProps {
+  client: Client;
+  failures: Failures;
+  warning: string | undefined;
+  onSignOut: (everywhere?: boolean) => void;
+}
+
+/** The chat that the address names. */
+function useRoute(): string | undefined {
+  const read = () => location.hash.match(/^#\/(chat_\w+)$/)?.[1];
+  const [chatId, setChatId] = useState(read);
+  useEffect(() => {
+    const changed = () => setChatId(read());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return chatId;
+}
+
+export function App({ client, failures, warning, onSignOut }: AppProps) {
+  const chats = useChats(client);
+  const chatId = useRoute();
+  const unread = chats.filter((c) => c.unread > 0n && !isMuted(c) && !c.state?.archived).length;
+  useEffect(() => {
+    document.title = unread ? `(${unread}) Parley` : "Parley";
+  }, [unread]);
+  return (
+    <main class={chatId ? "app reading" : "app"}>
+      <Connection client={client} onSignOut={onSignOut} />
+      {warning && <p class="warning">{warning}</p>}
+      <ChatList client={client} open={chatId} onSignOut={onSignOut} />
+      {chatId ? (
+        <Chat key={chatId} client={client} chatId={chatId} failures={failures} />
+      ) : (
+        <section class="nothing" aria-label="No chat">
+          <p>Choose a chat, or begin one.</p>
+          <a href="/docs">Documents</a>
+        </section>
+      )}
+    </main>
+  );
+}
+
+const reasons: Record<string, string> = {
+  SESSION_REVOKED: "Your session was ended elsewhere.",
+  REPLACED: "Another device of yours has taken this one's place.",
+  STORAGE: "This browser cannot store the chats.",
+  TAKEN_OVER: "Another tab goes on with your chats.",
+};
+
+/** Whether the browser has a network: a stream may seem open for a while after it has gone. */
+function useOnline(): boolean {
+  const [online, setOnline] = useState(navigator.onLine);
+  useEffect(() => {
+    const changed = () => setOnline(navigator.onLine);
+    changed();
+    addEventListener("online", changed);
+    addEventListener("offline", changed);
+    return () => {
+      removeEventListener("online", changed);
+      removeEventListener("offline", changed);
+    };
+  }, []);
+  return online;
+}
+
+/** How the connection is, when there is something to say. */
+function Connection({ client, onSignOut }: { client: Client; onSignOut: () => void }) {
+  const { connection, why } = useStatus(client);
+  const online = useOnline();
+  const [late, setLate] = useState(false); // a short wait is not worth a word
+  useEffect(() => {
+    setLate(false);
+    if (connection !== "connecting") return;
+    const timer = setTimeout(() => setLate(true), 1000);
+    return () => clearTimeout(timer);
+  }, [connection]);
+  return (
+    <div class="connection" role="status" data-connection={connection}>
+      {connection !== "stopped" && (late || !online) && <p>No connection. What you write is kept and sent later.</p>}
+      {connection === "stopped" && (
+        <p>
+          {reasons[why ?? ""] ?? "You are signed out."} <button onClick={() => client.resume()}>Try again</button>{" "}
+          <button onClick={() => onSignOut()}>Sign in anew</button>
+        </p>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,62 @@
+// Where a message is written. What is not sent yet lasts while the page does.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Icon } from "./icons";
+
+const maxContent = 16_384; // bytes
+const drafts = new Map<string, string>(); // by user and chat
+
+export const forgetDrafts = () => drafts.clear();
+
+interface Props {
+  /** Names the user and the chat. */
+  draft: string;
+  onSend: (text: string) => void;
+}
+
+export function Composer({ draft, onSend }: Props) {
+  const [text, setText] = useState(drafts.get(draft) ?? "");
+  const field = useRef<HTMLTextAreaElement>(null);
+  const over = new TextEncoder().encode(text).length - maxContent;
+  const change = (next: string) => {
+    drafts.set(draft, next);
+    setText(next);
+  };
+  useEffect(() => {
+    if (matchMedia("(hover: hover)").matches) field.current!.focus(); // elsewhere it would open a keyboard
+  }, []);
+  const submit = (e: Event) => {
+    e.preventDefault();
+    if (!text.trim() || over > 0) return;
+    onSend(text.trim());
+    change("");
+    field.current!.focus();
+  };
+  const key = (e: KeyboardEvent) => {
+    if (e.key === "Enter" && !e.shiftKey && !e.isComposing) submit(e);
+    if (e.key === "Escape") location.hash = "";
+  };
+  return (
+    <form class="composer" onSubmit={submit}>
+      <div class="grow" data-text={text}>
+        <textarea
+          ref={field}
+          rows={1}
+          aria-label="Message"
+          placeholder="Message"
+          value={text}
+          aria-invalid={over > 0}
+          onInput={(e) => change(e.currentTarget.value)}
+          onKeyDown={key}
+        />
+      </div>
+      <button class="round primary" aria-label="Send" title="Send" disabled={!text.trim() || over > 0}>
+        <Icon name="send" />
+      </button>
+      {over > 0 && (
+        <p role="alert" class="error">
+          {over} bytes too long
+        </p>
+      )}
+    </form>
+  );
+}

@@ -1,0 +1,109 @@
+// Names, times and texts as they are shown.
+import { durationMs, type Timestamp, timestampMs } from "@bufbuild/protobuf/wkt";
+import { ConnectError } from "@connectrpc/connect";
+import { ErrorInfoSchema, RetryInfoSchema } from "#gen/google/rpc/error_details_pb.js";
+import type { ChatView } from "@parley/client";
+
+const timeOfDay = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
+const weekday = new Intl.DateTimeFormat(undefined, { weekday: "short" });
+const shortDate = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const longDate = new Intl.DateTimeFormat(undefined, {
+  weekday: "long",
+  day: "numeric",
+  month: "long",
+  year: "numeric",
+});
+const day = 86_400_000;
+
+const midnight = (ms: number) => new Date(ms).setHours(0, 0, 0, 0);
+
+export const clock = (ms: number) => timeOfDay.format(ms);
+
+export const sameDay = (a: number, b: number) => midnight(a) === midnight(b);
+
+/** The day of a message, above the first of it. */
+export function dayLine(ms: number, now = Date.now()): string {
+  if (sameDay(ms, now)) return "Today";
+  if (sameDay(ms, now - day)) return "Yesterday";
+  return longDate.format(ms);
+}
+
+/** When a chat last changed, in the list. */
+export function recently(ms: number, now = Date.now()): string {
+  if (sameDay(ms, now)) return clock(ms);
+  return now - ms < 6 * day ? weekday.format(ms) : shortDate.format(ms);
+}
+
+export const ms = (t: Timestamp | undefined) => (t ? timestampMs(t) : 0);
+
+/** The other one of two. */
+export const otherOf = ({ chat }: ChatView, me: string): string | undefined =>
+  chat?.directUserIds.find((id) => id !== me) ?? chat?.directUserIds[0];
+
+/** A group's name, or that of the other one of two. */
+export function titleOf(view: ChatView, me: string, name: (userId: string) => string): string {
+  const other = otherOf(view, me);
+  return view.chat?.name || (other && name(other)) || view.chatId;
+}
+
+export const isMuted = ({ state }: ChatView, now = Date.now()) => ms(state?.mutedUntil) > now;
+
+export interface Part {
+  text: string;
+  href?: string;
+}
+
+const address = /https?:\/\/[^\s<>"]+/g;
+
+/** A text with its links; what ends a sentence is no part of a link. */
+export function partsOf(text: string): Part[] {
+  const parts: Part[] = [];
+  let at = 0;
+  for (const { 0: found, index } of text.matchAll(address)) {
+    let link = found.replace(/[.,;:!?'*]+$/, "");
+    if (link.endsWith(")") && !link.includes("(")) link = link.slice(0, -1);
+    if (!URL.canParse(link)) continue;
+    if (index > at) parts.push({ text: text.slice(at, index) });
+    parts.push({ text: link, href: link });
+    at = index + link.length;
+  }
+  if (at < text.length) parts.push({ text: text.slice(at) });
+  return parts;
+}
+
+const refusals: Record<string, string> = {
+  INVALID_CODE: "This code is wrong, or not good any more.",
+  CODES_NOT_SERVED: "This server sends no codes.",
+  IDENTIFIER_NOT_SERVED: "This server cannot send codes to this kind of address.",
+  NOT_A_MEMBER: "You are not a member of this chat.",
+  TOO_OLD: "It waited for seven days.",
+  VERSION_MISMATCH: "Somebody else has changed it; look again.",
+};
+
+/** What went wrong, for people. */
+export function errorText(error: unknown): string {
+  const e = ConnectError.from(error);
+  if (!navigator.onLine) return "There is no connection.";
+  const known = refusals[e.findDetails(ErrorInfoSchema)[0]?.reason ?? ""];
+  if (known) return known;
+  const text = e.rawMessage ? e.rawMessage[0]!.toUpperCase() + e.rawMessage.slice(1) : "That did not work";
+  const delay = e.findDetails(RetryInfoSchema)[0]?.retryDelay;
+  const sentence = /[.!?]$/.test(text) ? text : `${text}.`;
+  return delay ? `${sentence} Try again in ${waitText(durationMs(delay))}.` : sentence;
+}
+
+function waitText(ms: number): string {
+  const minutes = Math.ceil(ms / 60_000);
+  if (minutes > 90) return `${Math.ceil(minutes / 60)} hours`;
+  return minutes > 1 ? `${minutes} minutes` : `${Math.max(Math.ceil(ms / 1000), 1)} seconds`;
+}
+
+const sendRefusals: Record<string, string> = {
+  FORBIDDEN: "You may not write here.",
+  TOO_LARGE: "It is too long.",
+  INVALID_ARGUMENT: "It cannot be sent as it is.",
+};
+
+/** Why a message was refused. */
+export const refusalText = (reason: string) =>
+  refusals[reason] ?? sendRefusals[reason] ?? `The server refused it: ${reason || "no reason given"}.`;

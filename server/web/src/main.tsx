@@ -1,0 +1,4 @@
+import { render } from "preact";
+import { Root } from "./root";
+
+render(<Root />, document.getElementById("app")!);

@@ -1,0 +1,158 @@
+// The messages of a chat, and those of the user that are on their way.
+import type { ChatView, Client } from "@parley/client";
+import type { RefObject } from "preact";
+import { useState } from "preact/hooks";
+import type { Failure, Failures } from "./failures";
+import { clock, dayLine, ms, partsOf, refusalText, sameDay } from "./format";
+import { Icon } from "./icons";
+import { useWindow } from "./window";
+
+const together = 5 * 60_000; // messages of one sender under one name
+
+interface Props {
+  client: Client;
+  chat: ChatView;
+  group: boolean;
+  name: (userId: string) => string;
+  failures: Failures;
+  failed: readonly Failure[];
+  down: RefObject<() => void>;
+}
+
+// "Read" goes for direct chats, as far as the server tells and the other one answers.
+const states = { sending: "Sending", sent: "Sent", read: "Read", failed: "Not sent" };
+
+interface Line {
+  key: string;
+  sender: string;
+  text: string;
+  at: number;
+  sequence?: bigint;
+  state: keyof typeof states;
+  failure?: Failure;
+}
+
+function linesOf(
+  chat: ChatView,
+  me: string,
+  failed: readonly Failure[],
+  from: bigint,
+  to: bigint,
+  atLast: boolean,
+): Line[] {
+  const lines: Line[] = [];
+  for (const m of chat.messages) {
+    if (m.sequence < from || m.sequence > to) continue;
+    const { senderId: sender, content: text, sequence } = m;
+    const state = sequence <= chat.peerRead ? "read" : "sent";
+    lines.push({ key: m.clientMessageId || m.messageId, sender, text, at: ms(m.createdAt), sequence, state });
+  }
+  if (!atLast) return lines;
+  const there = new Set(lines.map((l) => l.key));
+  for (const u of chat.outbox) {
+    if (there.has(u.clientMessageId)) continue; // the stream was faster than the answer
+    lines.push({ key: u.clientMessageId, sender: me, text: u.content, at: u.createdAt, state: "sending" });
+  }
+  for (const failure of failed) {
+    const { clientMessageId: key, content: text, createdAt: at } = failure.entry;
+    lines.push({ key, sender: me, text, at, state: "failed", failure });
+  }
+  return lines;
+}
+
+export function Messages({ client, chat, group, name, failures, failed, down }: Props) {
+  const me = client.userId;
+  const rows = chat.messages.length + chat.outbox.length + failed.length;
+  const view = useWindow(client, chat, rows);
+  const [readTo] = useState(chat.state?.readSequence ?? 0n); // when it was opened
+  const last = chat.messages.at(-1)?.sequence ?? 0n;
+  const atLast = view.to >= last;
+  const lines = linesOf(chat, me, failed, view.from, view.to, atLast);
+  const newest = atLast ? lines.findLast((l) => l.sender === me) : undefined;
+  const firstNew = lines.find((l) => l.sequence !== undefined && l.sequence > readTo && l.sender !== me)?.sequence;
+  const opened = readTo > 0n && firstNew === readTo + 1n ? firstNew : undefined;
+  down.current = view.toEnd;
+  return (
+    <div class="log">
+      {/* It scrolls, so it can be reached by keyboard. */}
+      <div ref={view.scroller} class="scroller" tabIndex={0} role="log" aria-label="Messages" onScroll={view.onScroll}>
+        {chat.hasOlder && <p class="older">Loading older messages…</p>}
+        {chat.loaded && !chat.hasOlder && view.from <= chat.first && <p class="older">The beginning of the chat</p>}
+        <ol>
+          {lines.map((line, i) => {
+            const before = lines[i - 1];
+            const day = !before || !sameDay(before.at, line.at);
+            const named = day || before.sender !== line.sender || line.at - before.at > together;
+            return (
+              <li key={line.key} data-key={line.key} class={line.sender === me ? "mine" : "theirs"}>
+                {day && <p class="day">{dayLine(line.at)}</p>}
+                {line.sequence !== undefined && line.sequence === opened && <p class="new">New messages</p>}
+                <Bubble line={line} mine={line.sender === me} sender={name(line.sender)} named={named && group} />
+                {line.failure && <Refused client={client} failures={failures} failure={line.failure} />}
+              </li>
+            );
+          })}
+        </ol>
+      </div>
+      {/* Of the states of all messages only that of the newest is spoken when it changes. */}
+      <p class="spoken" role="status">
+        {newest && `Your last message: ${states[newest.state]}`}
+      </p>
+      {!view.atEnd && (
+        <button class="round down" aria-label="To the last message" title="To the last message" onClick={view.toEnd}>
+          <Icon name="down" />
+          {chat.unread > 0n && <span class="count">{String(chat.unread)}</span>}
+        </button>
+      )}
+    </div>
+  );
+}
+
+interface BubbleProps {
+  line: Line;
+  mine: boolean;
+  sender: string;
+  named: boolean;
+}
+
+function Bubble({ line, mine, sender, named }: BubbleProps) {
+  const { at, text, state } = line;
+  return (
+    <div class={`bubble ${state}`}>
+      {mine || !named ? <span class="spoken">{mine ? "You" : sender}: </span> : <strong>{sender}</strong>}
+      <span class="text">
+        {partsOf(text).map(({ text: t, href }) =>
+          href ? (
+            <a href={href} target="_blank" rel="noopener noreferrer">
+              {t}
+            </a>
+          ) : (
+            t
+          ),
+        )}
+      </span>
+      <small>
+        <time dateTime={new Date(at).toISOString()}>{clock(at)}</time>
+        {mine && (
+          <span class={state === "read" ? "read" : "state"} aria-live="off">
+            {states[state]}
+          </span>
+        )}
+      </small>
+    </div>
+  );
+}
+
+function Refused({ client, failures, failure }: { client: Client; failures: Failures; failure: Failure }) {
+  const { entry, reason } = failure;
+  const again = () => {
+    failures.drop(failure);
+    client.send(entry.chatId, entry.content);
+  };
+  return (
+    <p class="refused" role="alert">
+      {refusalText(reason)} <button onClick={again}>Send again</button>{" "}
+      <button onClick={() => failures.drop(failure)}>Delete</button>
+    </p>
+  );
+}

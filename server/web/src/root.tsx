@@ -1,0 +1,128 @@
+// Who is here: the page to sign in, or the chats of who has.
+import { Client } from "@parley/client";
+import { useStatus } from "@parley/client/react";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { App } from "./app";
+import { forgetDrafts } from "./composer";
+import { Dialog } from "./dialog";
+import { Failures } from "./failures";
+import { endingOf, recall, remember, type Remembered, ways } from "./session";
+import { SignIn } from "./signin";
+import { signOut } from "./signout";
+
+export function Root() {
+  const [who, setWho] = useState(recall);
+  const [notice, setNotice] = useState("");
+  const change = (next: Remembered | undefined, why = "") => {
+    remember(next, who);
+    if (!next) location.hash = "";
+    setNotice(why);
+    setWho(next);
+  };
+  if (!who) return <SignIn notice={notice} onSignIn={change} />;
+  return <Signed key={`${who.way} ${who.userId} ${who.secret}`} who={who} onEnd={(why) => change(undefined, why)} />;
+}
+
+interface SignedProps {
+  who: Remembered;
+  /** Nobody is signed in any more; says why, unless the user wanted it. */
+  onEnd: (why: string) => void;
+}
+
+const untold = {
+  here: "You are signed out here, but the server could not be told. The session can be ended on another device.",
+  everywhere: "You are signed out here, but the server could not be told: your other sessions go on.",
+};
+
+function Signed({ who, onEnd }: SignedProps) {
+  const session = useMemo(() => ways[who.way]!.session(who), [who]);
+  const failures = useMemo(() => new Failures(), [who]);
+  const [client, setClient] = useState<Client>();
+  useEffect(() => {
+    const { userId, token } = session;
+    const c = new Client({ userId, token, pageSize: 50, onSendFailed: (entry, reason) => failures.add(entry, reason) });
+    setClient(c.start());
+    return () => void c.close();
+  }, [session]);
+  if (!client) return null;
+  const leave = async (everywhere: boolean) => {
+    const told = await signOut(who, client, everywhere);
+    forgetDrafts();
+    onEnd(told ? "" : untold[everywhere ? "everywhere" : "here"]);
+  };
+  const { warning } = session;
+  return <Here client={client} who={who} failures={failures} warning={warning} onSignOut={leave} onEnd={onEnd} />;
+}
+
+interface HereProps extends SignedProps {
+  client: Client;
+  failures: Failures;
+  warning: string | undefined;
+  onSignOut: (everywhere: boolean) => Promise<void>;
+}
+
+/** The chats, until the user signs out or the session ends. */
+function Here({ client, who, failures, warning, onSignOut, onEnd }: HereProps) {
+  const [leaving, setLeaving] = useState(false);
+  const [asking, setAsking] = useState<"here" | "everywhere">(); // before unsent messages are lost
+  const { connection, why } = useStatus(client);
+  const gone = useGone(who);
+  // What ends the session of the tab that leads need not end this one, which leads next.
+  const stopped = connection === "stopped" && client.leads ? why : undefined;
+  const over = endingOf(gone ? "Unauthenticated" : stopped, client.unsent);
+  useEffect(() => {
+    if (!over || leaving) return;
+    setLeaving(true);
+    ways[who.way]!.drop?.(who);
+    void client
+      .forget({ keepUnsent: true })
+      .catch(() => {}) // there was no storage
+      .then(() => onEnd(over));
+  }, [over, leaving]);
+  if (leaving) return <p class="nothing">Signing out…</p>;
+  const leave = (everywhere: boolean) => {
+    setLeaving(true);
+    void onSignOut(everywhere);
+  };
+  const ask = (everywhere = false) =>
+    client.unsent > 0 ? setAsking(everywhere ? "everywhere" : "here") : leave(everywhere);
+  return (
+    <>
+      <App client={client} failures={failures} warning={warning} onSignOut={ask} />
+      {asking && (
+        <Unsent
+          count={client.unsent}
+          onLeave={() => leave(asking === "everywhere")}
+          onClose={() => setAsking(undefined)}
+        />
+      )}
+    </>
+  );
+}
+
+/** Whether another tab has ended the session. */
+function useGone(who: Remembered): boolean {
+  const [gone, setGone] = useState(false);
+  useEffect(() => {
+    const changed = () => setGone(ways[who.way]!.alive?.(who) === false);
+    addEventListener("storage", changed);
+    return () => removeEventListener("storage", changed);
+  }, [who]);
+  return gone;
+}
+
+function Unsent({ count, onLeave, onClose }: { count: number; onLeave: () => void; onClose: () => void }) {
+  return (
+    <Dialog title="Sign out?" onClose={onClose}>
+      <p>
+        {count === 1 ? "A message was not sent yet, and is" : `${count} messages were not sent yet, and are`} lost then.
+      </p>
+      <p class="row">
+        <button onClick={onClose}>Stay</button>
+        <button class="danger" onClick={onLeave}>
+          Sign out
+        </button>
+      </p>
+    </Dialog>
+  );
+}
