@@ -1,0 +1,72 @@
+package gates
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// machine holds rates up to a limit, and notes what it is asked for.
+type machine struct {
+	limit float64
+	asked []float64
+}
+
+func (m *machine) try(rate float64) held {
+	m.asked = append(m.asked, rate)
+	h := held{rate: rate, published: rate}
+	if rate > m.limit {
+		h.broken = []string{fmt.Sprintf("%.0f is too much", rate)}
+	}
+	return h
+}
+
+// The claimed rate comes first; the limit is found between the highest rate that holds and
+// the lowest that does not, which lie close together (HQ-W03).
+func TestSearch(t *testing.T) {
+	for _, c := range []struct {
+		limit    float64
+		asked    []float64
+		atClaim  string
+		contains string
+	}{
+		{35_000, []float64{10_000, 20_000, 40_000, 28_280}, "holds: ", "28280/s: "},
+		{3_000, []float64{10_000, 5_000, 2_500, 3_540}, "does not hold here: 10000 is too much", "2500/s: "},
+		{10, []float64{10_000, 5_000, 2_500, 1_250, 625, 312.5, 156.25, 78.125}, "does not hold",
+			"below 78/s: 78 is too much"},
+		{1e9, []float64{10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 640_000, 1_280_000}, "holds: ", "above 1280000/s"},
+	} {
+		m := &machine{limit: c.limit}
+		s := search(10_000, 8, m.try)
+		if !slices.Equal(m.asked, c.asked) {
+			t.Errorf("limit %.0f: tried %v, want %v", c.limit, m.asked, c.asked)
+		}
+		if !strings.HasPrefix(s.atClaim(), c.atClaim) || !strings.HasPrefix(s.limit(), c.contains) {
+			t.Errorf("limit %.0f: %q, %q", c.limit, s.atClaim(), s.limit())
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Hold: time.Second}, ""},
+		{Options{Hold: time.Second, Gates: []string{"W01", "W04"}}, ""},
+		{Options{Hold: time.Second, Gates: []string{"W99"}}, `unknown gate "W99"`},
+		{Options{Hold: time.Millisecond}, "--hold must be"},
+	} {
+		err := c.o.Check()
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c.o, err)
+		}
+	}
+	for _, name := range Names() {
+		if !strings.Contains(Help("%s"), name) {
+			t.Errorf("the help does not name %s", name)
+		}
+	}
+}

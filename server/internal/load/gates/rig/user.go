@@ -1,0 +1,99 @@
+package rig
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+)
+
+// User calls a server over connections of its own, with gRPC.
+type User struct {
+	Topics        topicv1connect.TopicServiceClient
+	Subscriptions topicv1connect.SubscriptionServiceClient
+	Backfills     topicv1connect.BackfillServiceClient
+	consumers     topicv1connect.ConsumerServiceClient
+
+	token     string
+	transport *http.Transport
+	mu        sync.Mutex
+	conns     []net.Conn
+}
+
+// User makes a user, with connections of its own.
+func (s *Server) User() *User {
+	u := &User{token: s.token}
+	u.transport = &http.Transport{Protocols: new(http.Protocols), DialContext: u.dial}
+	u.transport.Protocols.SetUnencryptedHTTP2(true)
+	c := &http.Client{Transport: u}
+	u.Topics = topicv1connect.NewTopicServiceClient(c, s.url, connect.WithGRPC())
+	u.Subscriptions = topicv1connect.NewSubscriptionServiceClient(c, s.url, connect.WithGRPC())
+	u.Backfills = topicv1connect.NewBackfillServiceClient(c, s.url, connect.WithGRPC())
+	u.consumers = topicv1connect.NewConsumerServiceClient(c, s.url, connect.WithGRPC())
+	return u
+}
+
+// RoundTrip adds the token.
+func (u *User) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+u.token)
+	return u.transport.RoundTrip(r)
+}
+
+func (u *User) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err == nil {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.conns = append(u.conns, c)
+	}
+	return c, err
+}
+
+// Vanish cuts the connections as the system does for a process that is killed: nothing more
+// is said on them.
+func (u *User) Vanish() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, c := range u.conns {
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetLinger(0)
+		}
+		_ = c.Close()
+	}
+	u.conns = nil
+}
+
+// Configure makes a topic of groups.
+func (u *User) Configure(ctx context.Context, topic string, c *topicv1.TopicConfig) error {
+	c.Semantics = topicv1.Semantics_SEMANTICS_PUB_SUB
+	_, err := u.Topics.ConfigureTopic(ctx, &topicv1.ConfigureTopicRequest{Topic: topic, Config: c})
+	return err
+}
+
+// Subscribe makes a subscription.
+func (u *User) Subscribe(ctx context.Context, topic, group string, c *topicv1.SubscriptionConfig) error {
+	_, err := u.Subscriptions.CreateSubscription(ctx,
+		&topicv1.CreateSubscriptionRequest{Topic: topic, Group: group, Config: c})
+	return err
+}
+
+// Bounds returns the one partition of a topic.
+func (u *User) Bounds(ctx context.Context, topic string) (*topicv1.PartitionBounds, error) {
+	res, err := u.Topics.GetTopic(ctx, &topicv1.GetTopicRequest{Topic: topic})
+	if err != nil {
+		return nil, err
+	}
+	return res.GetTopic().GetPartitions()[0], nil
+}
+
+// Subscription returns one.
+func (u *User) Subscription(ctx context.Context, topic, group string) (*topicv1.Subscription, error) {
+	res, err := u.Subscriptions.GetSubscription(ctx, &topicv1.GetSubscriptionRequest{Topic: topic, Group: group})
+	return res.GetSubscription(), err
+}

@@ -1,0 +1,17 @@
+//go:build !windows
+
+package probe
+
+import (
+	"syscall"
+	"time"
+)
+
+// ProcessorTime is what this process has used.
+func ProcessorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
