@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo"
 	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/store/embedded/records"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -36,6 +37,8 @@ const (
 type Backend struct {
 	Store      store.Store
 	Generation string
+	// TopicLogs are the records in which the logs of topics are kept; nil where the store has none.
+	TopicLogs store.Records
 	// Routing is the table of which server has whose streams; nil where there is only this
 	// process.
 	Routing *routing.Redis
@@ -80,6 +83,7 @@ func Open(cfg Config) (*Backend, error) {
 		return nil, errors.Join(err, st.Close())
 	}
 	e.Store, e.Generation, e.embedded, e.broker = st, st.Generation(), st, b
+	e.TopicLogs = records.Of(st)
 	if e.identity, err = identify(dir); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -207,6 +211,10 @@ func (e *Backend) LogStable(ctx context.Context) error {
 	}
 	return e.broker.Flush(ctx)
 }
+
+// LogWatched reports whether another program may be reading the log just now. Of a cluster
+// nobody knows: there it counts as watched.
+func (e *Backend) LogWatched() bool { return e.broker == nil || e.broker.Watched() }
 
 // Crowded reports whether the disk of an embedded engine is so full that what can wait
 // must.

@@ -74,7 +74,9 @@ func TestFailedOpenLetsGo(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	for _, c := range []backend.Config{{}, {Embedded: &backend.Embedded{DataDir: "x"}}, {Embedded: &backend.Embedded{Kafka: "127.0.0.1:0"}}, {Embedded: config("x").Embedded, Distributed: &backend.Distributed{}}} {
+	for _, c := range []backend.Config{{}, {Embedded: &backend.Embedded{DataDir: "x"}},
+		{Embedded: &backend.Embedded{Kafka: "127.0.0.1:0"}},
+		{Embedded: config("x").Embedded, Distributed: &backend.Distributed{}}} {
 		if _, err := backend.Open(c); err == nil {
 			t.Errorf("%+v was opened", c)
 		}

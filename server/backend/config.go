@@ -9,6 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/routing"
+	"github.com/parley-chat/parley/server/search"
 )
 
 // Config says what to open: one of Embedded and Distributed, and what both need.
@@ -30,8 +31,9 @@ type Embedded struct {
 	// port is taken where it is in use.
 	Kafka         string
 	KafkaFallback bool
-	Groups        []string // consumer groups that must have read what is trimmed from the log
-	AcceptLoss    string   // generation of a store whose loss of data is accepted
+	Groups        []string       // consumer groups that must have read what is trimmed from the log
+	AcceptLoss    string         // generation of a store whose loss of data is accepted
+	Search        search.Targets // where search events go; nil: to the declared topics
 	// Clocks are compared to find out whether somebody sets the clock; by default those of
 	// the machine.
 	Clocks clock.Clocks
@@ -103,7 +105,8 @@ func NewDistributed(s config.Settings) (*Distributed, error) {
 
 func newCluster(s config.Settings) (kafka.Cluster, error) {
 	in := s.Kafka
-	k := kafka.Cluster{Brokers: in.Brokers, Mechanism: in.SASL, User: in.User, Password: in.Password.Reveal()}
+	k := kafka.Cluster{Brokers: in.Brokers, Mechanism: in.SASL, User: in.User, Password: in.Password.Reveal(),
+		PasswordNow: in.Password.Reveal}
 	switch {
 	case len(k.Brokers) == 0:
 		return k, nil
@@ -129,7 +132,8 @@ func newCluster(s config.Settings) (kafka.Cluster, error) {
 
 func newRedis(s config.Settings) (o routing.Options, err error) {
 	in := s.Redis
-	o = routing.Options{URL: in.URL, Password: in.Password.Reveal(), SentinelPassword: in.SentinelPassword.Reveal(), Prefix: in.Prefix}
+	o = routing.Options{URL: in.URL, Password: in.Password.Reveal(), PasswordNow: in.Password.Reveal,
+		SentinelPassword: in.SentinelPassword.Reveal(), Prefix: in.Prefix}
 	if in.URL != "" && in.CA != "" {
 		if o.TLS, err = clientTLS(in.CA); err != nil {
 			return o, fmt.Errorf("redis-ca: %w", err)

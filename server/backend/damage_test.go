@@ -47,7 +47,8 @@ func start(t *testing.T, dir string) *node {
 	n.must(err)
 	serde, err := event.NewSerde(ids, nil)
 	n.must(err)
-	n.chats, err = chat.New(t.Context(), chat.Config{Store: n.eng.Store, Clock: time.Now, Generation: n.eng.Generation, Producer: "p"})
+	n.chats, err = chat.New(t.Context(),
+		chat.Config{Store: n.eng.Store, Clock: time.Now, Generation: n.eng.Generation, Producer: "p"})
 	n.must(err)
 	n.must(n.chats.EnsureUser(t.Context(), "alice"))
 	n.must(n.chats.EnsureUser(t.Context(), "bob"))
@@ -130,13 +131,18 @@ func (n *node) inLog() (records int) {
 	return records
 }
 
-// fill makes chats with messages and publishes them in several transactions.
+// fill makes chats with messages and publishes them in several transactions. Each chat has a partition of its own, so
+// the offsets of its messages are the same in each run.
 func (n *node) fill() (ids []string) {
 	n.t.Helper()
-	for range 3 {
+	taken := map[string]bool{}
+	for len(ids) < 3 {
 		c, err := n.chats.CreateGroup(n.t.Context(), chat.CreateGroup{Caller: "alice", Name: "g", Members: []string{"bob"}})
 		n.must(err)
-		ids = append(ids, c.ChatID)
+		if partition := messages(c.ChatID); !taken[partition] {
+			taken[partition] = true
+			ids = append(ids, c.ChatID)
+		}
 	}
 	n.more(ids)
 	return ids
@@ -213,18 +219,22 @@ func TestDamagedLogLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "to 23 are missing"},
-		"segment":       {remove(func(chat string) string { return filepath.Join(messages(chat), "0.dat") }), "the end is missing"},
-		"index":         {remove(func(chat string) string { return filepath.Join(messages(chat), "0.idx") }), ""},
-		"partition":     {remove(messages), "offsets 0 to"},
-		"partitions":    {remove(func(string) string { return filepath.Join("log", "partitions") }), "offsets 0 to 23 are missing"},
-		"log":           {remove(func(string) string { return "log" }), "offsets 0 to 23 are missing"},
-		"meta.json":     {remove(func(string) string { return filepath.Join("log", "meta.json") }), "meta.json is missing"},
-		"topics.json":   {remove(func(string) string { return filepath.Join("log", "topics.json") }), "topics.json is missing"},
+		"segment": {remove(func(chat string) string { return filepath.Join(messages(chat), "0.dat") }),
+			"the end is missing"},
+		"index":     {remove(func(chat string) string { return filepath.Join(messages(chat), "0.idx") }), ""},
+		"partition": {remove(messages), "offsets 0 to"},
+		"partitions": {remove(func(string) string { return filepath.Join("log", "partitions") }),
+			"offsets 0 to 23 are missing"},
+		"log":       {remove(func(string) string { return "log" }), "offsets 0 to 23 are missing"},
+		"meta.json": {remove(func(string) string { return filepath.Join("log", "meta.json") }), "meta.json is missing"},
+		"topics.json": {remove(func(string) string { return filepath.Join("log", "topics.json") }),
+			"topics.json is missing"},
 		"groups.log":    {remove(func(string) string { return filepath.Join("log", "groups.log") }), ""},
 		"pids.log":      {remove(func(string) string { return filepath.Join("log", "pids.log") }), ""},
 		"snapshot.json": {remove(func(chat string) string { return filepath.Join(messages(chat), "snapshot.json") }), ""},
 		"broken lists": {func(t *testing.T, dir, chat string) {
-			for _, name := range []string{"meta.json", "topics.json", "seq_windows.json", filepath.Join("..", messages(chat), "snapshot.json")} {
+			for _, name := range []string{"meta.json", "topics.json", "seq_windows.json",
+				filepath.Join("..", messages(chat), "snapshot.json")} {
 				if err := os.WriteFile(filepath.Join(dir, "log", name), []byte(`{"version":`), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -243,9 +253,11 @@ func TestDamagedLogLosesNothing(t *testing.T) {
 				n := start(t, to)
 				says := d.says
 				if !stopped { // how many transactions, and so markers, it has depends on the machine's pace
-					says = strings.Replace(strings.Replace(says, "offsets 0 to 23 are missing", "offsets 0 to", 1), "to 23 are missing", "are missing", 1)
+					says = strings.Replace(strings.Replace(says, "offsets 0 to 23 are missing", "offsets 0 to", 1),
+						"to 23 are missing", "are missing", 1)
 				}
-				if said := n.said.String(); (says != "" && !strings.Contains(said, says)) || (d.says == "" && strings.Contains(said, "damaged")) {
+				if said := n.said.String(); (says != "" && !strings.Contains(said, says)) ||
+					(d.says == "" && strings.Contains(said, "damaged")) {
 					t.Errorf("operators were told: %s", said)
 				}
 				n.publish()
@@ -338,7 +350,8 @@ func TestStoreBehindItsLog(t *testing.T) {
 		n.must(os.Rename(filepath.Join(old, name), filepath.Join(dir, name)))
 	}
 	cfg := config(dir)
-	if _, err := backend.Open(cfg); err == nil || !strings.Contains(err.Error(), "the log has version") || !strings.Contains(err.Error(), "--accept-loss "+generation) || strings.Contains(err.Error(), "\n") {
+	if _, err := backend.Open(cfg); err == nil || !strings.Contains(err.Error(), "the log has version") ||
+		!strings.Contains(err.Error(), "--accept-loss "+generation) || strings.Contains(err.Error(), "\n") {
 		t.Fatalf("a store behind its log: %v", err)
 	}
 	cfg.Embedded.AcceptLoss = generation

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/kafka/port"
 	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/table"
@@ -35,7 +37,7 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 	}
 	ctx := context.Background()
 	dir := filepath.Join(cfg.Embedded.DataDir, "log")
-	s, err := loadLogState(ctx, st)
+	s, err := loadLogState(ctx, cfg, st)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +49,8 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 		return nil, fmt.Errorf("read the password of the Kafka port: %w", err)
 	}
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{
-		Dir: dir, Topics: s.topics.All(), Listen: cfg.Embedded.Kafka, Fallback: cfg.Embedded.KafkaFallback, Groups: cfg.Embedded.Groups, Readers: password, Logger: cfg.Logger, Known: s.marks, Keep: s.saveMarks,
+		Dir: dir, Topics: s.all(), Listen: cfg.Embedded.Kafka, Fallback: cfg.Embedded.KafkaFallback,
+		Groups: cfg.Embedded.Groups, Readers: password, Logger: cfg.Logger, Known: s.marks, Keep: s.saveMarks,
 		Damaged: func(list []kafka.Damage) error { return s.damaged(ctx, list, log) },
 	})
 	if err != nil {
@@ -71,18 +74,26 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 type logState struct {
 	store  store.Store
 	topics versions.State
+	search search.Targets
+	counts map[string]int32 // of partitions, of the topics that the log had at the start
 
 	mu    sync.Mutex
 	marks kafka.Marks // nil: nothing
 	lost  []restore.Lost
 }
 
-func loadLogState(ctx context.Context, st store.Store) (*logState, error) {
+func loadLogState(ctx context.Context, cfg Config, st store.Store) (*logState, error) {
 	topics, err := versions.Load(ctx, st)
 	if err != nil {
 		return nil, err
 	}
-	s := &logState{store: st, topics: topics}
+	s := &logState{store: st, topics: topics, search: cfg.Embedded.Search}
+	if s.search == nil {
+		s.search = search.DefaultTargets()
+	}
+	if s.counts, err = logdir.Counts(filepath.Join(cfg.Embedded.DataDir, "log")); err != nil {
+		return nil, err
+	}
 	it, err := st.Get(ctx, table.LogKey(), store.Strong)
 	if err != nil {
 		return nil, fmt.Errorf("read the log's marks: %w", err)
@@ -106,6 +117,26 @@ func loadLogState(ctx context.Context, st store.Store) (*logState, error) {
 		s.lost = append(s.lost, l)
 	}
 	return s, nil
+}
+
+// all lists the topics of the log.
+func (s *logState) all() []kafka.Topic {
+	list := append(s.topics.All(), s.search.Undeclared()...)
+	for i := range list {
+		list[i].Partitions = s.partitions(list[i].Name, list[i].Partitions)
+	}
+	return list
+}
+
+// partitions is how many partitions a topic of the log has. One process writes all search
+// events, and each partition costs files: a topic of them has one, unless it was made with
+// more.
+func (s *logState) partitions(topic string, declared int32) int32 {
+	base := strings.TrimSuffix(topic, kafka.SearchDeadLetters)
+	if !slices.Contains(kafka.SearchTopics, base) && !slices.Contains(s.search.Topics(), base) {
+		return declared
+	}
+	return max(s.counts[topic], 1)
 }
 
 // write writes the row; mu is held.
@@ -161,8 +192,9 @@ func (s *logState) noticeAbsence(ctx context.Context, dir string, log *slog.Logg
 	defer s.mu.Unlock()
 	for _, t := range kafka.Topics() {
 		v := s.topics.Current(t.Name)
-		for id := range v.Partitions {
-			s.lost = append(s.lost, restore.Lost{Partition: kafka.Partition{Topic: versions.Name(t.Name, v.Number), ID: id}, Since: v.From})
+		for id := range s.partitions(t.Name, v.Partitions) {
+			s.lost = append(s.lost, restore.Lost{Partition: kafka.Partition{Topic: versions.Name(t.Name, v.Number), ID: id},
+				Since: v.From})
 		}
 	}
 	return s.write(ctx)
@@ -176,8 +208,11 @@ func (s *logState) damaged(ctx context.Context, list []kafka.Damage, log *slog.L
 	for i, d := range list {
 		remedy := "its events are published again from the store"
 		v, _ := s.topics.Find(d.Topic)
+		if slices.Contains(s.search.Topics(), d.Topic) {
+			v.Status = versions.Current // declared or not
+		}
 		switch {
-		case d.Topic == kafka.DeadLetters:
+		case d.Topic == kafka.DeadLetters || strings.HasSuffix(d.Topic, kafka.SearchDeadLetters):
 			remedy = "dead letters are in no other place; replay publishes events of the time again"
 		case v.Status != versions.Current:
 			remedy = "nothing is published again: all groups had read this topic when another took its place"
@@ -207,7 +242,12 @@ func (s *logState) restore(ctx context.Context, b *kafka.Broker, log *slog.Logge
 			s.lost[i].Since = 0
 		}
 	}
-	report, err := restore.Run(ctx, restore.Config{Store: s.store, Clock: time.Now, Lost: s.lost, Read: b.Read, Topics: s.topics})
+	partitions := map[string]int{}
+	for _, name := range s.search.Topics() {
+		partitions[name] = int(s.partitions(name, 0))
+	}
+	report, err := restore.Run(ctx, restore.Config{Store: s.store, Clock: time.Now, Lost: s.lost, Read: b.Read,
+		Topics: s.topics, Search: s.search, Partitions: partitions})
 	if err != nil {
 		return fmt.Errorf("restore the log: %w", err)
 	}
@@ -241,7 +281,8 @@ func checkAhead(ctx context.Context, cfg Config, st *embedded.Store, b *kafka.Br
 		if it != nil {
 			continue
 		}
-		err = embedded.Lost(fmt.Sprintf("the log has version %d of chat %s (%s/%d, offset %d), the store does not", e.GetMetadata().GetVersion(), e.GetChatId(), r.Topic, r.Partition, r.Offset), st.Generation())
+		err = embedded.Lost(fmt.Sprintf("the log has version %d of chat %s (%s/%d, offset %d), the store does not",
+			e.GetMetadata().GetVersion(), e.GetChatId(), r.Topic, r.Partition, r.Offset), st.Generation())
 		if cfg.Embedded.AcceptLoss != st.Generation() {
 			return err
 		}

@@ -15,16 +15,24 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		of := func(name, help string, read func(dynamo.Stats) float64) {
 			m.Counter(name, help, func() float64 { return read(e.dynamo.Stats()) })
 		}
-		of(telemetry.DynamoRequests, "Requests to DynamoDB, repetitions included.", func(s dynamo.Stats) float64 { return float64(s.Requests) })
-		of(telemetry.DynamoConflicts, "Requests that met another transaction.", func(s dynamo.Stats) float64 { return float64(s.Conflicts) })
-		of(telemetry.DynamoThrottled, "Requests and items that DynamoDB put off.", func(s dynamo.Stats) float64 { return float64(s.Throttled) })
-		of(telemetry.DynamoLost, "Requests without an answer, or with a failure of the service.", func(s dynamo.Stats) float64 { return float64(s.Lost) })
-		of(telemetry.DynamoReadUnits, "Read units that answered requests cost.", func(s dynamo.Stats) float64 { return s.ReadUnits })
-		of(telemetry.DynamoWriteUnits, "Write units that answered requests cost.", func(s dynamo.Stats) float64 { return s.WriteUnits })
+		of(telemetry.DynamoRequests, "Requests to DynamoDB, repetitions included.",
+			func(s dynamo.Stats) float64 { return float64(s.Requests) })
+		of(telemetry.DynamoConflicts, "Requests that met another transaction.",
+			func(s dynamo.Stats) float64 { return float64(s.Conflicts) })
+		of(telemetry.DynamoThrottled, "Requests and items that DynamoDB put off.",
+			func(s dynamo.Stats) float64 { return float64(s.Throttled) })
+		of(telemetry.DynamoLost, "Requests without an answer, or with a failure of the service.",
+			func(s dynamo.Stats) float64 { return float64(s.Lost) })
+		of(telemetry.DynamoReadUnits, "Read units that answered requests cost.",
+			func(s dynamo.Stats) float64 { return s.ReadUnits })
+		of(telemetry.DynamoWriteUnits, "Write units that answered requests cost.",
+			func(s dynamo.Stats) float64 { return s.WriteUnits })
 		return
 	}
-	m.Counter(telemetry.StoreCompactions, "Compactions of the outbox.", func() float64 { return float64(e.embedded.Stats().Compactions) })
-	m.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.", func() float64 { return float64(e.embedded.Stats().DiskBytes) })
+	m.Counter(telemetry.StoreCompactions, "Compactions of the outbox.",
+		func() float64 { return float64(e.embedded.Stats().Compactions) })
+	m.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.",
+		func() float64 { return float64(e.embedded.Stats().DiskBytes) })
 	m.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(e.LogBytes()) })
 }
 

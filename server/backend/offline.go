@@ -11,8 +11,10 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/raw"
+	"github.com/parley-chat/parley/server/store/embedded/records"
 )
 
 // Offline is the data directory of a server that does not run. It holds the
@@ -20,6 +22,8 @@ import (
 type Offline struct {
 	Store *embedded.Store
 	Raw   *raw.Store
+	// TopicLogs are the records in which the logs of topics are kept.
+	TopicLogs store.Records
 
 	cfg   Config
 	state *logState
@@ -35,12 +39,13 @@ func OpenOffline(cfg Config, repair bool) (*Offline, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is not there: nothing to check", dir)
 	}
-	st, err := embedded.Open(embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, ReadOnly: !repair, AcceptLoss: cfg.Embedded.AcceptLoss})
+	st, err := embedded.Open(embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal,
+		ReadOnly: !repair, AcceptLoss: cfg.Embedded.AcceptLoss})
 	if err != nil {
 		return nil, err
 	}
-	o := &Offline{Store: st, Raw: raw.New(st, cfg.Embedded.DataDir), cfg: cfg}
-	if o.state, err = loadLogState(context.Background(), st); err != nil {
+	o := &Offline{Store: st, Raw: raw.New(st, cfg.Embedded.DataDir), TopicLogs: records.Of(st), cfg: cfg}
+	if o.state, err = loadLogState(context.Background(), cfg, st); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
 	return o, nil
@@ -57,14 +62,15 @@ func (o *Offline) CheckLog() (lines []string, err error) {
 		lines = append(lines, d.String())
 	}
 	if len(o.state.lost) > 0 {
-		lines = append(lines, fmt.Sprintf("events of %d partitions that the log lost are not back in the outbox yet", len(o.state.lost)))
+		lines = append(lines, fmt.Sprintf("events of %d partitions that the log lost are not back in the outbox yet",
+			len(o.state.lost)))
 	}
 	return lines, nil
 }
 
 // Topics are those that the log has: of a topic that got another number of partitions the
 // earlier ones, too.
-func (o *Offline) Topics() []kafka.Topic { return o.state.topics.All() }
+func (o *Offline) Topics() []kafka.Topic { return o.state.all() }
 
 // Place is where the events of a key are published now.
 func (o *Offline) Place(topic, key string) kafka.Partition { return o.state.topics.Place(topic, key) }
@@ -110,7 +116,7 @@ func (o *Offline) RepairLog() error {
 		return err
 	}
 	b.Close()
-	o.state, err = loadLogState(context.Background(), o.Store)
+	o.state, err = loadLogState(context.Background(), o.cfg, o.Store)
 	return err
 }
 

@@ -56,7 +56,8 @@ func watchStore(ctx context.Context, log *slog.Logger, ping func(context.Context
 				break
 			}
 			reported = now
-			log.Error("DynamoDB does not answer; requests that need it fail until it does", "away", now.Sub(since).Round(time.Second), "error", err)
+			log.Error("DynamoDB does not answer; requests that need it fail until it does", "away",
+				now.Sub(since).Round(time.Second), "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -57,8 +57,10 @@ func (t Tables) Explain(err error) error {
 	case errors.As(err, &api):
 		switch api.ErrorCode() {
 		case "AccessDeniedException":
-			return fmt.Errorf("dynamo: %s*: %s; `workers tables terraform` has the policies that are needed", t.Prefix, api.ErrorMessage())
-		case "UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException", "MissingAuthenticationTokenException":
+			return fmt.Errorf("dynamo: %s*: %s; `workers tables terraform` has the policies that are needed", t.Prefix,
+				api.ErrorMessage())
+		case "UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException",
+			"MissingAuthenticationTokenException":
 			return fmt.Errorf("dynamo: AWS does not take the credentials: %s", api.ErrorMessage())
 		}
 	case strings.Contains(err.Error(), "get credentials"):
@@ -67,7 +69,8 @@ func (t Tables) Explain(err error) error {
 		return fmt.Errorf("dynamo: the certificate of %s is not signed by an authority that this machine trusts", at)
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"): // net/http has no value for it
 		return fmt.Errorf("dynamo: %s speaks no TLS: http:// is for DynamoDB Local", at)
-	case errors.As(err, &answer), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(err.Error(), "malformed HTTP"):
+	case errors.As(err, &answer), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		strings.Contains(err.Error(), "malformed HTTP"):
 		return fmt.Errorf("dynamo: what answers at %s is not DynamoDB", at)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("dynamo: %s does not answer", at)

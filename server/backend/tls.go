@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
+
+	"github.com/parley-chat/parley/server/certificate"
 )
 
 // maxCertificates bounds a file of certificates, in bytes.
@@ -46,7 +49,8 @@ func readCertificate(cert, key string) ([]tls.Certificate, error) {
 }
 
 // MutualTLS is the configuration of processes that show certificates to each other:
-// one's own with its key, and the authority that has signed all; nil without files.
+// one's own with its key, read again when they change, and the authority that has signed all;
+// nil without files.
 func MutualTLS(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil
@@ -54,7 +58,7 @@ func MutualTLS(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" || cert == "" || key == "" {
 		return nil, errors.New("link-ca, link-cert and link-key go together")
 	}
-	own, err := readCertificate(cert, key)
+	own, err := certificate.Open(cert, key, time.Now, nil)
 	if err != nil {
 		return nil, fmt.Errorf("link-cert, link-key: %w", err)
 	}
@@ -62,5 +66,6 @@ func MutualTLS(ca, cert, key string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link-ca: %w", err)
 	}
-	return &tls.Config{Certificates: own, RootCAs: pool, ClientCAs: pool, MinVersion: tls.VersionTLS13}, nil
+	return &tls.Config{GetCertificate: own.OfServer, GetClientCertificate: own.OfClient, RootCAs: pool, ClientCAs: pool,
+		MinVersion: tls.VersionTLS13}, nil
 }

@@ -81,9 +81,11 @@ func (e *Backend) same(ctx context.Context) error {
 		info, err := os.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w: %s is not there any more; put the directory back as it was, what was written since is lost", ErrReplaced, path)
+			return fmt.Errorf("%w: %s is not there any more; put the directory back as it was, what was written since is lost",
+				ErrReplaced, path)
 		case err == nil && !os.SameFile(info, e.identity.files[i]):
-			return fmt.Errorf("%w: %s is another one; a data directory is exchanged while its server does not run", ErrReplaced, path)
+			return fmt.Errorf("%w: %s is another one; a data directory is exchanged while its server does not run", ErrReplaced,
+				path)
 		}
 	}
 	if e.dynamo == nil {
@@ -94,13 +96,14 @@ func (e *Backend) same(ctx context.Context) error {
 		now, err := e.dynamo.CurrentGeneration(call, c)
 		cancel()
 		if err != nil || now == e.Generation {
-			return nil // a store that does not answer says nothing
+			return nil //nolint:nilerr // a store that does not answer says nothing
 		}
 		if c == store.Strong && now == "" {
 			return fmt.Errorf("%w: the tables have no generation, they were emptied or removed; restore them, then start all processes", ErrReplaced)
 		}
 		if c == store.Strong {
-			return fmt.Errorf("%w: the tables have generation %.40q, this process began with %.40q; start all processes again", ErrReplaced, now, e.Generation)
+			return fmt.Errorf("%w: the tables have generation %.40q, this process began with %.40q; start all processes again",
+				ErrReplaced, now, e.Generation)
 		}
 	}
 	return nil

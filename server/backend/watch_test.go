@@ -116,7 +116,8 @@ func TestSetClockIsNotReady(t *testing.T) {
 	for _, c := range []struct {
 		by    time.Duration
 		ready bool
-	}{{0, true}, {10 * time.Second, true}, {25 * time.Second, false}, {-25 * time.Second, false}, {365 * 24 * time.Hour, false}, {0, true}} {
+	}{{0, true}, {10 * time.Second, true}, {25 * time.Second, false}, {-25 * time.Second, false},
+		{365 * 24 * time.Hour, false}, {0, true}} {
 		by.Store(int64(c.by))
 		if err := e.Ready(t.Context()); (err == nil) != c.ready || (err != nil && !errors.Is(err, backend.ErrSkew)) {
 			t.Errorf("set by %v: %v", c.by, err)

@@ -156,7 +156,8 @@ func readsOwnFlags(c *cobra.Command) bool {
 func (p *Program) explainFlag(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if c != p.Root && errors.As(err, &unknown) {
-		return Usagef("%.40q: flags go before the command; an argument that begins with a dash goes behind --", dashed(unknown.GetSpecifiedName()))
+		return Usagef("%.40q: flags go before the command; an argument that begins with a dash goes behind --",
+			dashed(unknown.GetSpecifiedName()))
 	}
 	return UsageError{p.flags.ExplainFlag(err)}
 }
@@ -171,7 +172,8 @@ func (p *Program) explainSetting(err error) error {
 		invalid *pflag.InvalidValueError
 		syntax  *pflag.InvalidSyntaxError
 	)
-	if errors.As(err, &usage) || !errors.As(err, &unknown) && !errors.As(err, &alone) && !errors.As(err, &invalid) && !errors.As(err, &syntax) {
+	if errors.As(err, &usage) || !errors.As(err, &unknown) && !errors.As(err, &alone) && !errors.As(err, &invalid) &&
+		!errors.As(err, &syntax) {
 		return err
 	}
 	return UsageError{p.flags.ExplainFlag(err)}

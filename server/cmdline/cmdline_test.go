@@ -71,7 +71,8 @@ func TestHelpAndVersion(t *testing.T) {
 		{"-h x token", all, ""},
 	} {
 		code, stdout, stderr := run(t, strings.Fields(tt.line)...)
-		if code != ExitOK || stderr != "" || !strings.Contains(stdout, tt.says) || tt.not != "" && strings.Contains(stdout, tt.not) || !strings.HasSuffix(stdout, "\n") {
+		if code != ExitOK || stderr != "" || !strings.Contains(stdout, tt.says) || tt.not != "" &&
+			strings.Contains(stdout, tt.not) || !strings.HasSuffix(stdout, "\n") {
 			t.Errorf("%s: exit code %d, %q, %s", tt.line, code, stderr, stdout)
 		}
 	}
@@ -105,7 +106,8 @@ func TestMistakes(t *testing.T) {
 		"fails":                    {ExitFailed, "name: no luck\n"},
 	} {
 		code, stdout, stderr := run(t, strings.Fields(line)...)
-		if code != want.code || stdout != "" || !strings.Contains(stderr, want.says) || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "name: ") {
+		if code != want.code || stdout != "" || !strings.Contains(stderr, want.says) || strings.Count(stderr, "\n") != 1 ||
+			!strings.HasPrefix(stderr, "name: ") {
 			t.Errorf("%s: exit code %d, %q, %q", line, code, stdout, stderr)
 		}
 	}
@@ -116,7 +118,8 @@ func TestMistakes(t *testing.T) {
 
 // A command that reads its own flags gets them as they are, those of the settings aside.
 func TestOwnFlags(t *testing.T) {
-	if code, stdout, stderr := run(t, "-listen", ":1", "own", "-x", "--listen", "--", "-y"); code != ExitOK || stdout+stderr != "-x+--listen+--+-y\n" {
+	if code, stdout, stderr := run(t, "-listen", ":1", "own", "-x", "--listen", "--", "-y"); code != ExitOK ||
+		stdout+stderr != "-x+--listen+--+-y\n" {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 }
@@ -124,8 +127,9 @@ func TestOwnFlags(t *testing.T) {
 // Shells complete commands, flags and nothing that fails.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
-		"completion bash": "__start_prog", "completion zsh": "#compdef prog", "completion fish": "complete -c prog", "completion powershell": "Register-ArgumentCompleter",
-		"__complete to": "token\t", "__complete topics a": "apply\t", "__complete --lis": "--listen\t",
+		"completion bash": "__start_prog", "completion zsh": "#compdef prog", "completion fish": "complete -c prog",
+		"completion powershell": "Register-ArgumentCompleter",
+		"__complete to":         "token\t", "__complete topics a": "apply\t", "__complete --lis": "--listen\t",
 	} {
 		code, stdout, _ := run(t, strings.Fields(line)...)
 		if code != ExitOK || !strings.Contains(stdout, want) {
@@ -136,7 +140,8 @@ func TestCompletion(t *testing.T) {
 
 func TestBuiltFrom(t *testing.T) {
 	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
-		{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2030-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"}, {Key: "GOOS", Value: "x"},
+		{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2030-01-02T03:04:05Z"},
+		{Key: "vcs.modified", Value: "true"}, {Key: "GOOS", Value: "x"},
 	}}
 	if got := strings.Join(builtFrom(info), " "); got != "v1.2.3 commit abc of 2030-01-02T03:04:05Z with changes" {
 		t.Error(got)

@@ -120,7 +120,8 @@ const groupKey = "group"
 
 // Group makes a command that does nothing without one of its subcommands.
 func Group(name, short string, subcommands ...*cobra.Command) *cobra.Command {
-	g := &cobra.Command{Use: name, Short: short, Annotations: map[string]string{groupKey: "yes"}, Args: cobra.ArbitraryArgs}
+	g := &cobra.Command{Use: name, Short: short, Annotations: map[string]string{groupKey: "yes"},
+		Args: cobra.ArbitraryArgs}
 	g.AddCommand(subcommands...)
 	g.RunE = func(*cobra.Command, []string) error {
 		if len(subcommands) == 1 {

@@ -88,6 +88,9 @@ func (f Flags) Read(environ []string) (Settings, error) {
 		value, from := f.find(s, env, lines)
 		err := s.valid(value)
 		if err == nil {
+			value, err = f.secretFile(s, value, env, lines)
+		}
+		if err == nil {
 			err = s.parse(&settings, value)
 		}
 		switch {
@@ -154,7 +157,7 @@ func PrintFlags(w io.Writer, p Program) {
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprint(w, "\nin the environment or the file only:\n")
+	fmt.Fprintf(w, "\nin the environment or the file only, or in a file of its own that NAME%s names there:\n", fileSuffix)
 	for _, s := range Table(p) {
 		if s.Secret {
 			fmt.Fprintf(w, "  %s\n    \t%s\n", s.Name, s.Help)

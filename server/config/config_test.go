@@ -56,15 +56,18 @@ func TestPrecedence(t *testing.T) {
 		{[]string{"--config", file}, env(), "127.0.0.1:3", "json", "in file"},
 		{nil, env("PARLEY_CONFIG=" + file), "127.0.0.1:3", "json", "in file"},
 		{[]string{"--config", ""}, env("PARLEY_CONFIG=" + file), DefaultListen, "text", ""},
-		{[]string{"--config=" + file}, env("PARLEY_LISTEN=:2", "PARLEY_LOG_FORMAT=", "PARLEY_REDIS_PASSWORD=in environment"), ":2", "json", "in environment"},
-		{[]string{"--config", file, "--listen", ":1", "--log-format=text", "token", "x"}, env("PARLEY_LISTEN=:2"), ":1", "text", "in file"},
+		{[]string{"--config=" + file}, env("PARLEY_LISTEN=:2", "PARLEY_LOG_FORMAT=", "PARLEY_REDIS_PASSWORD=in environment"),
+			":2", "json", "in environment"},
+		{[]string{"--config", file, "--listen", ":1", "--log-format=text", "token", "x"}, env("PARLEY_LISTEN=:2"), ":1",
+			"text", "in file"},
 	} {
 		v, rest, err := read(Server, tt.args, tt.env)
 		if err != nil {
 			t.Errorf("%v: %v", tt.args, err)
 			continue
 		}
-		if got := []string{v.Listen, v.LogFormat, v.Redis.Password.Reveal()}; fmt.Sprint(got) != fmt.Sprint([]string{tt.listen, tt.format, tt.redis}) {
+		if got := []string{v.Listen, v.LogFormat, v.Redis.Password.Reveal()}; fmt.Sprint(got) != fmt.Sprint(
+			[]string{tt.listen, tt.format, tt.redis}) {
 			t.Errorf("%v: %q", tt.args, got)
 		}
 		if want := len(tt.args) > 4; want != (len(rest) == 2) {
@@ -81,47 +84,88 @@ func TestWrong(t *testing.T) {
 		env  string
 		args []string
 	}{
-		"parley.env:2: there is no setting PARLEY_LISTN":                                                    {file: "# a comment\nPARLEY_LISTN=:1\n"},
-		"parley.env:1: there is no setting PARLEY_CONFIG":                                                   {file: "PARLEY_CONFIG=x\n"},
-		"parley.env:3: PARLEY_STORE stands at ":                                                             {file: "PARLEY_STORE=dynamodb\n\nPARLEY_STORE=embedded"},
-		"parley.env:1: not NAME=value":                                                                      {file: "hunter2\n"},
-		"parley.env:2: not NAME=value":                                                                      {file: "\nexport PARLEY_REDIS_PASSWORD=hunter2\n"},
-		"parley.env:1: a quotation that is not closed":                                                      {file: "PARLEY_REDIS_PASSWORD=\"hunter2\n"},
-		"parley.env:1: a quotation that is not closed at":                                                   {file: "PARLEY_REDIS_PASSWORD='hunter2' # mine\n"},
-		"has more than 65536 bytes":                                                                         {file: strings.Repeat("#\n", maxFile)},
-		"listen must be host:port, not \"8080\" (":                                                          {file: "PARLEY_LISTEN=8080"},
-		"listen must be host:port, not \"x\" (PARLEY_LISTEN)":                                               {env: "PARLEY_LISTEN=x"},
-		"listen must be host:port, not \"y\"":                                                               {env: "PARLEY_LISTEN=x", args: []string{"--listen", "y"}},
-		"link-address must be host:port":                                                                    {env: "PARLEY_LINK_ADDRESS=h"},
-		"log-format must be text or json, not \"xml\"":                                                      {args: []string{"--log-format", "xml"}},
-		"kafka-sasl must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not":                                     {env: "PARLEY_KAFKA_SASL=GSSAPI"},
-		"data-dir must not be empty":                                                                        {args: []string{"--data-dir", ""}},
-		"redis must be one line":                                                                            {env: "PARLEY_REDIS=redis://h\nhunter2"},
-		"PARLEY_REDIS_PASSWORD must have at most 4096 bytes (PARLEY_REDIS_":                                 {env: "PARLEY_REDIS_PASSWORD=" + strings.Repeat("hunter2", 1000)},
-		"there is no setting PARLEY_LISTN in the environment (did you mean PARLEY_LISTEN?)":                 {env: "PARLEY_LISTN=hunter2"},
-		"there is no setting PARLEY_KAFKA_PASWORD in the environment (did you mean PARLEY_KAFKA_PASSWORD?)": {env: "PARLEY_KAFKA_PASWORD=hunter2"},
-		"there is no setting PARLEY_TYPO in the environment":                                                {env: "PARLEY_TYPO=1"},
-		"there is no setting PARLEY_REDIS_PORT in":                                                          {env: "PARLEY_REDIS_PORT=6379"},
-		"parley.env:1: there is no setting PARLEY_STOR (did you mean PARLEY_STORE?)":                        {file: "PARLEY_STOR=1\n"},
-		"not defined: -listn (did you mean --listen?)":                                                      {args: []string{"--listn", "x"}},
-		"not defined: -redis-password; others could see it there: set PARLEY_REDIS_PASSWORD":                {args: []string{"--redis-password=hunter2"}},
-		"web-origins must name each origin: with *":                                                         {args: []string{"--web-origins", "*"}},
-		"web-origins must name each origin: with * any page":                                                {args: []string{"--web-origins", "https://*.example.com"}},
-		"web-origins must be origins, without a path: https://x.example, not":                               {env: "PARLEY_WEB_ORIGINS=https://x.example/"},
-		"web-origins must be origins, without a path: https://y.example, not":                               {env: "PARLEY_WEB_ORIGINS=https://y.example?x"},
-		"web-origins must be origins such as https://chat.example.com or":                                   {env: "PARLEY_WEB_ORIGINS=chat.example.com"},
-		"local or none, not \"null\"":                                                                       {env: "PARLEY_WEB_ORIGINS=local,null"},
-		"local or none, not \"\"":                                                                           {env: "PARLEY_WEB_ORIGINS=local,"},
-		"local or none, not \"none\"":                                                                       {env: "PARLEY_WEB_ORIGINS=local,none"},
-		"local or none, not \"ftp://x\"":                                                                    {env: "PARLEY_WEB_ORIGINS=ftp://x"},
-		"local or none, not \"https://x:99999\"":                                                            {env: "PARLEY_WEB_ORIGINS=https://x:99999"},
-		"local or none, not \"https://u:hidden@x\"":                                                         {env: "PARLEY_WEB_ORIGINS=https://u:hidden@x"},
-		"hosts as browsers send them (xn--…), not \"https://bücher.example\"":                               {env: "PARLEY_WEB_ORIGINS=https://bücher.example"},
-		"demo-users must be on or off, not \"no\" (PARLEY_DEMO_USERS)":                                      {env: "PARLEY_DEMO_USERS=no"},
-		"not defined: -redis-password":                                                                      {args: []string{"--redis-password", "hunter2"}},
-		"needs an argument: -listen":                                                                        {args: []string{"--listen"}},
-		"no such file":                                                                                      {args: []string{"--config", "/nowhere/parley.env"}},
-		"is a directory":                                                                                    {args: []string{"--config", "/"}},
+		"parley.env:2: there is no setting PARLEY_LISTN": {
+			file: "# a comment\nPARLEY_LISTN=:1\n"},
+		"parley.env:1: there is no setting PARLEY_CONFIG": {
+			file: "PARLEY_CONFIG=x\n"},
+		"parley.env:3: PARLEY_STORE stands at ": {
+			file: "PARLEY_STORE=dynamodb\n\nPARLEY_STORE=embedded"},
+		"parley.env:1: not NAME=value": {
+			file: "hunter2\n"},
+		"parley.env:2: not NAME=value": {
+			file: "\nexport PARLEY_REDIS_PASSWORD=hunter2\n"},
+		"parley.env:1: a quotation that is not closed": {
+			file: "PARLEY_REDIS_PASSWORD=\"hunter2\n"},
+		"parley.env:1: a quotation that is not closed at": {
+			file: "PARLEY_REDIS_PASSWORD='hunter2' # mine\n"},
+		"has more than 65536 bytes": {
+			file: strings.Repeat("#\n", maxFile)},
+		"listen must be host:port, not \"8080\" (": {
+			file: "PARLEY_LISTEN=8080"},
+		"listen must be host:port, not \"x\" (PARLEY_LISTEN)": {
+			env: "PARLEY_LISTEN=x"},
+		"listen must be host:port, not \"y\"": {
+			env: "PARLEY_LISTEN=x", args: []string{"--listen", "y"}},
+		"link-address must be host:port": {
+			env: "PARLEY_LINK_ADDRESS=h"},
+		"log-format must be text or json, not \"xml\"": {
+			args: []string{"--log-format", "xml"}},
+		"kafka-sasl must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, not": {
+			env: "PARLEY_KAFKA_SASL=GSSAPI"},
+		"data-dir must not be empty": {
+			args: []string{"--data-dir", ""}},
+		"redis must be one line": {
+			env: "PARLEY_REDIS=redis://h\nhunter2"},
+		"PARLEY_REDIS_PASSWORD must have at most 4096 bytes (PARLEY_REDIS_": {
+			env: "PARLEY_REDIS_PASSWORD=" + strings.Repeat("hunter2", 1000)},
+		"there is no setting PARLEY_LISTN in the environment (did you mean PARLEY_LISTEN?)": {
+			env: "PARLEY_LISTN=hunter2"},
+		"there is no setting PARLEY_KAFKA_PASWORD in the environment (did you mean PARLEY_KAFKA_PASSWORD?)": {
+			env: "PARLEY_KAFKA_PASWORD=hunter2"},
+		"there is no setting PARLEY_TYPO in the environment": {
+			env: "PARLEY_TYPO=1"},
+		"there is no setting PARLEY_REDIS_PORT in": {
+			env: "PARLEY_REDIS_PORT=6379"},
+		"parley.env:1: there is no setting PARLEY_STOR (did you mean PARLEY_STORE?)": {
+			file: "PARLEY_STOR=1\n"},
+		"not defined: -listn (did you mean --listen?)": {
+			args: []string{"--listn", "x"}},
+		"not defined: -redis-password; others could see it there: set PARLEY_REDIS_PASSWORD": {
+			args: []string{"--redis-password=hunter2"}},
+		"web-origins must name each origin: with *": {
+			args: []string{"--web-origins", "*"}},
+		"web-origins must name each origin: with * any page": {
+			args: []string{"--web-origins", "https://*.example.com"}},
+		"web-origins must be origins, without a path: https://x.example, not": {
+			env: "PARLEY_WEB_ORIGINS=https://x.example/"},
+		"web-origins must be origins, without a path: https://y.example, not": {
+			env: "PARLEY_WEB_ORIGINS=https://y.example?x"},
+		"web-origins must be origins such as https://chat.example.com or": {
+			env: "PARLEY_WEB_ORIGINS=chat.example.com"},
+		"local or none, not \"null\"": {
+			env: "PARLEY_WEB_ORIGINS=local,null"},
+		"local or none, not \"\"": {
+			env: "PARLEY_WEB_ORIGINS=local,"},
+		"local or none, not \"none\"": {
+			env: "PARLEY_WEB_ORIGINS=local,none"},
+		"local or none, not \"ftp://x\"": {
+			env: "PARLEY_WEB_ORIGINS=ftp://x"},
+		"local or none, not \"https://x:99999\"": {
+			env: "PARLEY_WEB_ORIGINS=https://x:99999"},
+		"local or none, not \"https://u:hidden@x\"": {
+			env: "PARLEY_WEB_ORIGINS=https://u:hidden@x"},
+		"hosts as browsers send them (xn--…), not \"https://bücher.example\"": {
+			env: "PARLEY_WEB_ORIGINS=https://bücher.example"},
+		"demo-users must be on or off, not \"no\" (PARLEY_DEMO_USERS)": {
+			env: "PARLEY_DEMO_USERS=no"},
+		"not defined: -redis-password": {
+			args: []string{"--redis-password", "hunter2"}},
+		"needs an argument: -listen": {
+			args: []string{"--listen"}},
+		"no such file": {
+			args: []string{"--config", "/nowhere/parley.env"}},
+		"is a directory": {
+			args: []string{"--config", "/"}},
 	} {
 		if runtime.GOOS == "windows" && strings.Contains(fmt.Sprint(tt.args), "--config") {
 			continue // it has its own words
@@ -131,7 +175,8 @@ func TestWrong(t *testing.T) {
 			args = append([]string{"--config", write(t, 0o600, tt.file)}, args...)
 		}
 		_, _, err := read(Server, args, env(tt.env))
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "hunter") {
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") ||
+			strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%q: %v", says, err)
 		}
 	}
@@ -141,10 +186,13 @@ func TestWrong(t *testing.T) {
 // value, what tests and tools set, and what Kubernetes makes of services whose names begin
 // with "parley".
 func TestEnvironment(t *testing.T) {
-	v, _, err := read(Server, nil, env("PARLEY_RELAY_SLOTS=no number", "PARLEY_TYPO=", "MY_PARLEY_TYPO=1", "PARLEY=1", "parley_typo=1",
-		"PARLEY_SERVICE_HOST=10.0.0.1", "PARLEY_SERVICE_PORT=80", "PARLEY_SERVICE_PORT_HTTP=80", "PARLEY_PORT=tcp://10.0.0.1:80",
+	v, _, err := read(Server, nil, env("PARLEY_RELAY_SLOTS=no number", "PARLEY_TYPO=", "MY_PARLEY_TYPO=1", "PARLEY=1",
+		"parley_typo=1",
+		"PARLEY_SERVICE_HOST=10.0.0.1", "PARLEY_SERVICE_PORT=80", "PARLEY_SERVICE_PORT_HTTP=80",
+		"PARLEY_PORT=tcp://10.0.0.1:80",
 		"PARLEY_PORT_80_TCP=tcp://10.0.0.1:80", "PARLEY_PORT_80_TCP_ADDR=10.0.0.1", "PARLEY_REDIS_PORT=tcp://10.0.0.2:6379",
-		"PARLEY_REDIS_SERVICE_HOST=10.0.0.2", "PARLEY_REDIS_PORT_6379_TCP_PROTO=tcp", "PARLEY_TEST_KAFKA=h:1", "PARLEY_LISTEN=:2", "PARLEY_LISTEN=:3"))
+		"PARLEY_REDIS_SERVICE_HOST=10.0.0.2", "PARLEY_REDIS_PORT_6379_TCP_PROTO=tcp", "PARLEY_TEST_KAFKA=h:1",
+		"PARLEY_LISTEN=:2", "PARLEY_LISTEN=:3"))
 	if err != nil || v.Listen != ":2" || v.Redis.URL != "" {
 		t.Fatal(v, err)
 	}
@@ -153,7 +201,9 @@ func TestEnvironment(t *testing.T) {
 // Names with our prefix that the project's own tests, scripts and documents use are
 // settings or excepted: else the programs that they start would end with one line.
 func TestNamesInUse(t *testing.T) {
-	cmd := exec.Command("git", "grep", "-hoE", `(Getenv|LookupEnv|Setenv)\("PARLEY_[A-Z_]+|env\.PARLEY_[A-Z_]+|PARLEY_[A-Z_]+=[^"]`, "--", "server", "workers", "schemacheck", ".tools", ".ci", ".github", "justfile", ":!server/config")
+	cmd := exec.Command("git", "grep", "-hoE",
+		`(Getenv|LookupEnv|Setenv)\("PARLEY_[A-Z_]+|env\.PARLEY_[A-Z_]+|PARLEY_[A-Z_]+=[^"]`, "--", "server", "workers",
+		"schemacheck", ".tools", ".ci", ".github", "justfile", ":!server/config")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
@@ -173,7 +223,8 @@ func TestNamesInUse(t *testing.T) {
 // The file is read as systemd would: spaces around names and values do not count,
 // quotations keep theirs, and what is the other program's is left to it.
 func TestFile(t *testing.T) {
-	lines, err := parseFile("f", []byte("\r\n  # PARLEY_STORE=x\nPARLEY_LISTEN = :1 \r\nPARLEY_REDIS=\"a b \"\nPARLEY_REDIS_PASSWORD='#\"=x'\nPARLEY_RELAY_SLOTS=2\nPARLEY_STORE=\n"))
+	lines, err := parseFile("f", []byte(
+		"\r\n  # PARLEY_STORE=x\nPARLEY_LISTEN = :1 \r\nPARLEY_REDIS=\"a b \"\nPARLEY_REDIS_PASSWORD='#\"=x'\nPARLEY_RELAY_SLOTS=2\nPARLEY_STORE=\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +253,8 @@ func TestPermissions(t *testing.T) {
 		mode os.FileMode
 		text string
 		warn int
-	}{{0o600, "PARLEY_REDIS_PASSWORD=hunter2", 0}, {0o644, "PARLEY_REDIS_PASSWORD=hunter2", 1}, {0o644, "PARLEY_REDIS_PASSWORD=\nPARLEY_LISTEN=:1", 0}} {
+	}{{0o600, "PARLEY_REDIS_PASSWORD=hunter2", 0}, {0o644, "PARLEY_REDIS_PASSWORD=hunter2", 1},
+		{0o644, "PARLEY_REDIS_PASSWORD=\nPARLEY_LISTEN=:1", 0}} {
 		path := write(t, 0o600, tt.text)
 		if err := os.Chmod(path, tt.mode); err != nil {
 			t.Fatal(err)
@@ -223,7 +275,8 @@ func TestSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := fmt.Sprintf("%s %v %+v %#v %q %x %s %s", s, s, struct{ S Secret }{s}, struct{ S Secret }{s}, s, s, log.String(), asJSON)
+	all := fmt.Sprintf("%s %v %+v %#v %q %x %s %s", s, s, struct{ S Secret }{s}, struct{ S Secret }{s}, s, s, log.String(),
+		asJSON)
 	if strings.Contains(all, "hunter2") || strings.Contains(all, fmt.Sprintf("%x", "hunter2")) || s.Reveal() != "hunter2" {
 		t.Error(all)
 	}
@@ -289,7 +342,7 @@ func FuzzFile(f *testing.F) {
 			t.Fatalf("%q", err)
 		}
 		for name, l := range lines {
-			if _, ok := find(name); !ok || strings.Contains(l.value, "\n") {
+			if !isSetting(name) || strings.Contains(l.value, "\n") {
 				t.Fatalf("%q: %q", name, l)
 			}
 		}

@@ -14,7 +14,9 @@ func Document() string {
 	b.WriteString(`# The settings of Parley. Give this file to the programs with --config FILE or PARLEY_CONFIG, or
 # to systemd as an EnvironmentFile. Flags go before the environment, that before this file, and
 # this before the defaults, which stand here. One file may serve all programs: each takes what is
-# its own. A name that is not known is refused. With passwords in it, make its mode 0600.
+# its own. A name that is not known is refused. With passwords in it, make its mode 0600. A password
+# may stand in a file of its own instead: NAME_FILE names it. Passwords of Redis and Kafka in such
+# files are read again for each connection.
 `)
 	section := ""
 	for _, s := range Table(serverAndWorkers) {

@@ -18,8 +18,11 @@ const prefix = "PARLEY_"
 // environment all the same: those of the project's tests and tools, which start the
 // programs, and those that Kubernetes makes of the name of a service, such as
 // PARLEY_SERVICE_HOST and PARLEY_PORT_8080_TCP.
-var foreign = regexp.MustCompile(`^PARLEY_(TEST_.*|EXPLORE|EXPLORE_.*|ENGINES_.*|CONSUME_.*|KILLS|RECORDS|SCHEMA_(EDITS|SEED|LEVELS|MISTAKES)|REBALANCES|KAFKA_AWAY|PYTHON|` +
-	`(.*_)?SERVICE_(HOST|PORT|PORT_.*)|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
+var foreign = regexp.MustCompile(
+	`^PARLEY_(TEST_.*|EXPLORE|EXPLORE_.*|ENGINES_.*|CONSUME_.*|KILLS|GATES|TOPIC_OPERATIONS|RECORDS|REBALANCES|` +
+		`SCHEMA_(EDITS|SEED|LEVELS|MISTAKES)|KAFKA_AWAY|PYTHON|SECURITY_MISTAKES|BUILDS|TIMINGS|` +
+		`CONFORMANCE|SCENARIOS|SBOM|` +
+		`(.*_)?SERVICE_(HOST|PORT|PORT_.*)|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
 
 // servicePort is the one name of Kubernetes whose value must be checked, too.
 var servicePort = regexp.MustCompile(`^PARLEY_(.*_)?PORT=(tcp|udp|sctp)://`)
@@ -36,7 +39,7 @@ func readEnviron(environ []string) (map[string]string, error) {
 		if !strings.HasPrefix(name, prefix) || value == "" {
 			continue
 		}
-		if _, ok := find(name); !ok {
+		if !isSetting(name) {
 			if foreign.MatchString(name) || servicePort.MatchString(entry) {
 				continue
 			}

@@ -47,7 +47,8 @@ func readFile(path string) (lines map[string]line, warnings []string, err error)
 	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode&0o077 != 0 {
 		for _, s := range table {
 			if lines[s.Name].value != "" && s.Secret {
-				warnings = append(warnings, fmt.Sprintf("%s: others may read the secrets in it (mode %#o); make it 0600", path, mode))
+				warnings = append(warnings, fmt.Sprintf("%s: others may read the secrets in it (mode %#o); make it 0600", path,
+					mode))
 				break
 			}
 		}
@@ -77,7 +78,7 @@ func parseFile(path string, text []byte) (map[string]line, error) {
 			return nil, fmt.Errorf("%s: not NAME=value", at)
 		}
 		name, value := m[1], m[2]
-		if _, ok := find(name); !ok || name == fileSetting {
+		if !isSetting(name) || name == fileSetting {
 			return nil, fmt.Errorf("%s: there is no setting %.80s%s", at, name, suggestion(name, fileNames()))
 		}
 		if before, ok := lines[name]; ok {

@@ -25,8 +25,10 @@ func TestHosts(t *testing.T) {
 	if err != nil || !v.AnyHost || v.AllowedHosts != nil {
 		t.Errorf("any: %q, %v, %v", v.AllowedHosts, v.AnyHost, err)
 	}
-	for _, setting := range []string{"https://chat.example.com", "chat.example.com:443", "*.example.com", "a,,b", "any,chat.example.com", "a b", strings.Repeat("a,", 100) + "a", strings.Repeat("a", 254), "-a"} {
-		if _, _, err := read(Server, nil, env("PARLEY_ALLOWED_HOSTS="+setting)); err == nil || !strings.Contains(err.Error(), "allowed-hosts must be") {
+	for _, setting := range []string{"https://chat.example.com", "chat.example.com:443", "*.example.com", "a,,b",
+		"any,chat.example.com", "a b", strings.Repeat("a,", 100) + "a", strings.Repeat("a", 254), "-a"} {
+		if _, _, err := read(Server, nil, env("PARLEY_ALLOWED_HOSTS="+setting)); err == nil ||
+			!strings.Contains(err.Error(), "allowed-hosts must be") {
 			t.Errorf("%.40q: %v", setting, err)
 		}
 	}

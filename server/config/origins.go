@@ -59,7 +59,10 @@ func parseOrigin(s string) (string, error) {
 	if err != nil || u.Hostname() == "" || u.User != nil || !slices.Contains([]string{"http", "https"}, u.Scheme) {
 		return "", wrong()
 	}
-	if strings.IndexFunc(u.Host, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"'<>\`, r) }) >= 0 {
+	if strings.IndexFunc(u.Host, func(r rune) bool {
+		return r <= ' ' || r > '~' ||
+			strings.ContainsRune(`"'<>\`, r)
+	}) >= 0 {
 		return "", fmt.Errorf("must have hosts as browsers send them (xn--…), not %.100q", s)
 	}
 	if u.Path != "" || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#") {

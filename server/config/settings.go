@@ -1,6 +1,6 @@
 package config
 
-import "log/slog"
+import "net/netip"
 
 // Settings are the settings of one program, parsed. The table says what each means.
 type Settings struct {
@@ -9,13 +9,37 @@ type Settings struct {
 	AllowedHosts             []string
 	AnyHost                  bool // every name is allowed
 	Proxies                  int
+	ProxyNetworks            []netip.Prefix // in place of the number of proxies
 	MaxConnections           int
 	MaxConnectionsPerAddress int
+	MaxStreamsPerAddress     int
+	MaxStreamsPerUser        int
+	MaxRequests              int                        // calls under way; 0 for no bound
+	Limits                   string                     // of rates, as package limit reads it
+	TLS                      struct{ Cert, Key string } // files of the public listener
 	MetricsListen            string
 	DemoUsers                bool
 	LogFormat                string // text or json
+	GCPercent                int    // growth of the heap
+	MemoryPercent            int    // share of the memory; 0 for no bound
 	Store                    string // embedded or dynamodb
 	MaxChatsPerUser          int
+	MaxMembersPerGroup       int
+	ReadReceipts             bool     // in direct chats
+	TopicCreators            []string // users who may make topics
+	TopicJobs                string   // schedule of the jobs on topics
+	SearchTopics             string   // where search events go, as package search reads it
+	SearchAttempts           int      // of publishing a search event that is refused
+	Issuers                  string   // of tokens, as package issuer reads them
+	SignUp                   bool     // people whose identifier nobody has become users
+	Codes                    struct { // to sign in with
+		Way                             string // auto, log, smtp, webhook or none
+		SMTPAddress, SMTPFrom, SMTPUser string
+		SMTPPassword                    Secret
+		SMTPTLS                         string // starttls or implicit
+		Webhook                         string // URL
+		WebhookSecret                   Secret
+	}
 
 	DataDir     string
 	AcceptLoss  string
@@ -38,6 +62,7 @@ type Settings struct {
 		Replication   int
 	}
 	RelaySlots int
+	TopicSlots int
 	Redis      struct {
 		URL, CA, Prefix            string
 		Password, SentinelPassword Secret
@@ -58,22 +83,5 @@ type Settings struct {
 	Warnings []string
 }
 
-// Secret is a value that shows itself only to those who ask for it.
-type Secret string
-
-const hidden = "(hidden)"
-
-// String hides the value from formatting.
-func (Secret) String() string { return hidden }
-
-// GoString hides the value from %#v.
-func (Secret) GoString() string { return hidden }
-
-// LogValue implements slog.LogValuer.
-func (Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
-
-// MarshalText hides the value from JSON and the like.
-func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
-
-// Reveal returns the value.
-func (s Secret) Reveal() string { return string(s) }
+// BehindProxy reports whether proxies stand between clients and the server.
+func (s Settings) BehindProxy() bool { return s.Proxies > 0 || len(s.ProxyNetworks) > 0 }

@@ -117,7 +117,8 @@ func TestFailureWhileStopping(t *testing.T) {
 				return end()
 			}}
 			err := Run(ctx, []Service{tr.service("a"), bad, tr.service("c")}, cancel)
-			if want := []string{"start a", "start c", "stop c", "stop a"}; err == nil || !strings.Contains(err.Error(), "broken") || !slices.Equal(tr.steps, want) {
+			if want := []string{"start a", "start c", "stop c", "stop a"}; err == nil ||
+				!strings.Contains(err.Error(), "broken") || !slices.Equal(tr.steps, want) {
 				t.Fatalf("%v, %v", tr.steps, err)
 			}
 		})
@@ -185,13 +186,14 @@ func TestServeHTTP(t *testing.T) {
 				t.Fatal(err)
 			}
 			arrived, answer := make(chan struct{}), make(chan struct{})
-			srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				close(arrived)
-				select {
-				case <-answer:
-				case <-r.Context().Done():
-				}
-			})}
+			srv := &http.Server{ReadHeaderTimeout: time.Second,
+				Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					close(arrived)
+					select {
+					case <-answer:
+					case <-r.Context().Done():
+					}
+				})}
 			ctx, cancel := context.WithCancel(t.Context())
 			got := make(chan error, 1)
 			go func() {

@@ -25,7 +25,7 @@ func Restarted(name string, log *slog.Logger, run func(context.Context) error) S
 			log.Error(name+" ended and restarts", "error", err)
 			pause(ctx, restartPause)
 		}
-		return nil
+		return nil //nolint:nilerr // the end of ctx is no failure
 	}}
 }
 
@@ -39,10 +39,20 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// HTTPServer is an HTTP server; *http.Server is one.
+type HTTPServer interface {
+	Serve(net.Listener) error
+	// Shutdown lets requests under way end, and Close cuts them.
+	Shutdown(context.Context) error
+	Close() error
+}
+
 // ServeHTTP serves on a listener until ctx ends. Then it calls draining, if given, lets
 // requests under way finish within grace, and cuts off the rest; cut says whether there
 // was any.
-func ServeHTTP(ctx context.Context, srv *http.Server, l net.Listener, grace time.Duration, draining func()) (cut bool, err error) {
+func ServeHTTP(
+	ctx context.Context, srv HTTPServer, l net.Listener, grace time.Duration, draining func(),
+) (cut bool, err error) {
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {

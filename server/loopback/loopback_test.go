@@ -7,9 +7,12 @@ import (
 
 func TestIs(t *testing.T) {
 	for addr, want := range map[string]struct{ is, isIP bool }{
-		"127.0.0.1": {true, true}, "127.9.9.9": {true, true}, "::1": {true, true}, "[::1]": {true, true}, "::ffff:127.0.0.1": {true, true},
-		"127.0.0.1:80": {true, false}, "[::1]:80": {true, false}, "localhost": {true, false}, "localhost:80": {true, false},
-		"": {}, ":80": {}, "0.0.0.0": {}, "[::]:80": {}, "10.0.0.1:80": {}, "localhost.example:80": {}, "127.0.0.1.example": {},
+		"127.0.0.1": {true, true}, "127.9.9.9": {true, true}, "::1": {true, true}, "[::1]": {true, true},
+		"::ffff:127.0.0.1": {true, true},
+		"127.0.0.1:80":     {true, false}, "[::1]:80": {true, false}, "localhost": {true, false},
+		"localhost:80": {true, false},
+		"":             {}, ":80": {}, "0.0.0.0": {}, "[::]:80": {}, "10.0.0.1:80": {}, "localhost.example:80": {},
+		"127.0.0.1.example": {},
 	} {
 		if Is(addr) != want.is || IsIP(addr) != want.isIP {
 			t.Errorf("%q: %v, %v", addr, Is(addr), IsIP(addr))

@@ -16,7 +16,9 @@ import (
 )
 
 // incompatibilities says why a schema may not follow versions at the subject's level.
-func (r *Registry) incompatibilities(ctx context.Context, subject string, p parsed, versions []Version) ([]string, error) {
+func (r *Registry) incompatibilities(
+	ctx context.Context, subject string, p parsed, versions []Version,
+) ([]string, error) {
 	level, err := r.effective(ctx, levels, subject, defaultLevel)
 	if err != nil {
 		return nil, err
@@ -43,7 +45,9 @@ func (r *Registry) incompatibilities(ctx context.Context, subject string, p pars
 }
 
 // files compiles a version of a subject, to compare a schema with it.
-func (r *Registry) files(ctx context.Context, cache *referenceCache, p parsed, v Version) ([]protoreflect.FileDescriptor, error) {
+func (r *Registry) files(
+	ctx context.Context, cache *referenceCache, p parsed, v Version,
+) ([]protoreflect.FileDescriptor, error) {
 	references := v.References
 	if v.legacy { // its row has none; the file's imports are those of its successor
 		references = p.References
@@ -72,7 +76,9 @@ func describe(v Version, f compat.Finding) string {
 // Compatible says whether a schema could be registered as far as compatibility
 // goes, and why not: with one version of a subject, or with version 0 with those
 // that the subject's level names.
-func (r *Registry) Compatible(ctx context.Context, subject string, version int, s Schema, normalize bool) (bool, []string, error) {
+func (r *Registry) Compatible(
+	ctx context.Context, subject string, version int, s Schema, normalize bool,
+) (bool, []string, error) {
 	if err := validSubject(subject); err != nil {
 		return false, nil, err
 	}

@@ -76,7 +76,8 @@ func TestOldRows(t *testing.T) {
 	old := store.NewItem(store.Attr{Name: "id", Value: store.Int(9)}, store.Attr{Name: "schema", Value: store.Bytes(b)})
 	for _, w := range []store.Write{
 		{Op: store.OpPut, Key: table.SchemaKey(subject, 1), Item: old},
-		{Op: store.OpPut, Key: table.SchemaCounterKey(), Item: store.NewItem(store.Attr{Name: table.AttrLastID, Value: store.Int(9)})},
+		{Op: store.OpPut, Key: table.SchemaCounterKey(),
+			Item: store.NewItem(store.Attr{Name: table.AttrLastID, Value: store.Int(9)})},
 	} {
 		if err := st.Transact(t.Context(), store.Plan{Writes: []store.Write{w}}); err != nil {
 			t.Fatal(err)
@@ -176,13 +177,18 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for _, subject := range []string{"", strings.Repeat("s", MaxSubject+1), "a\x00b", "a\nb", "\xff", "#ids", ":.c:s", "__GLOBAL"} {
+	for _, subject := range []string{"", strings.Repeat("s", MaxSubject+1), "a\x00b", "a\nb", "\xff", "#ids", ":.c:s",
+		"__GLOBAL"} {
 		_, err := r.Register(t.Context(), subject, Schema{Text: small}, RegisterOptions{})
 		refuse(subject, CodeSubject, err)
 	}
-	_, err := r.Register(t.Context(), "s", Schema{Text: small, References: slices.Repeat([]Reference{{Name: "a", Subject: "a", Version: 1}}, MaxReferences+1)}, RegisterOptions{})
+	_, err := r.Register(t.Context(), "s",
+		Schema{Text: small, References: slices.Repeat([]Reference{{Name: "a", Subject: "a", Version: 1}}, MaxReferences+1)},
+		RegisterOptions{})
 	refuse("references", CodeSchema, err)
-	for _, ref := range []Reference{{Name: "", Subject: "a", Version: 1}, {Name: "a\n", Subject: "a", Version: 1}, {Name: source.Self, Subject: "a", Version: 1}, {Name: "a", Subject: "a", Version: 0}, {Name: "a", Subject: "a", Version: 7}} {
+	for _, ref := range []Reference{{Name: "", Subject: "a", Version: 1}, {Name: "a\n", Subject: "a", Version: 1},
+		{Name: source.Self, Subject: "a", Version: 1}, {Name: "a", Subject: "a", Version: 0},
+		{Name: "a", Subject: "a", Version: 7}} {
 		_, err = r.Register(t.Context(), "s", Schema{Text: small, References: []Reference{ref}}, RegisterOptions{})
 		refuse("reference "+ref.Name, CodeSchema, err)
 	}

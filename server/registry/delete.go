@@ -154,7 +154,8 @@ func (r *Registry) remove(ctx context.Context, v Version, permanent bool) (rest 
 	var writes []store.Write
 	if permanent {
 		counts.Total--
-		writes = append(writes, store.Write{Op: store.OpDelete, Key: table.SchemaUseKey(int64(v.ID), v.Subject, int64(v.Version))})
+		writes = append(writes, store.Write{Op: store.OpDelete,
+			Key: table.SchemaUseKey(int64(v.ID), v.Subject, int64(v.Version))})
 	} else {
 		counts.Live--
 		v.Deleted = true
@@ -162,7 +163,8 @@ func (r *Registry) remove(ctx context.Context, v Version, permanent bool) (rest 
 		row.Cond = same.Ne(table.AttrDeleted, store.Bool(true))
 	}
 	writes = append(writes, row,
-		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: counts.Item(), Cond: now.unchanged, Name: "subject"})
+		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: counts.Item(), Cond: now.unchanged,
+			Name: "subject"})
 	if err := r.store.Transact(ctx, store.Plan{Writes: writes}); err != nil {
 		return 0, fmt.Errorf("registry: delete: %w", err)
 	}

@@ -10,10 +10,12 @@ import (
 // fail and lose their answers.
 func TestOnDynamoDB(t *testing.T) {
 	dynamotest.Rerun(t,
-		TestOwnSchemasAreReadable, TestOldRows, TestRacingVersionsAreCompared, TestAmbiguousWrites, TestLimits, TestRecordsOfOtherVersions,
+		TestOwnSchemasAreReadable, TestOldRows, TestRacingVersionsAreCompared, TestAmbiguousWrites, TestLimits,
+		TestRecordsOfOtherVersions,
 		TestIdsAreStableAndDistinct, TestSerde, TestTransitiveLevels, TestReferenceBesideDeletion, TestImportedIds)
 }
 
 func TestOnDynamoDBUnderFaults(t *testing.T) {
-	dynamotest.RerunUnderFaults(t, 6, TestRacingVersionsAreCompared, TestIdsAreStableAndDistinct, TestRecordsOfOtherVersions)
+	dynamotest.RerunUnderFaults(t, 6, TestRacingVersionsAreCompared, TestIdsAreStableAndDistinct,
+		TestRecordsOfOtherVersions)
 }

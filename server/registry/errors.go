@@ -49,7 +49,8 @@ const (
 	textIncompatible       = "Schema being registered is incompatible with an earlier schema for subject %q, details: %v"
 	textSubjectNotFound    = "Subject '%s' not found."
 	textVersionNotFound    = "Version %d not found."
-	textSubjectSoftDeleted = "Subject '%s' was soft deleted.Set permanent=true to delete permanently" // as Confluent writes it
+	// as Confluent writes it
+	textSubjectSoftDeleted = "Subject '%s' was soft deleted.Set permanent=true to delete permanently"
 	textSubjectNotDeleted  = "Subject '%s' was not deleted first before being permanently deleted"
 	textVersionSoftDeleted = "Subject '%s' Version %s was soft deleted.Set permanent=true to delete permanently"
 	textVersionNotDeleted  = "Subject '%s' Version %d was not deleted first before being permanently deleted"

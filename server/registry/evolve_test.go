@@ -35,8 +35,10 @@ func TestRecordsOfOtherVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: time.Now(), Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
-	b, err := s.Encode(&eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice", ChangedAt: md.GetEventTime()})
+	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: time.Now(),
+		Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
+	b, err := s.Encode(&eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice",
+		ChangedAt: md.GetEventTime()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,20 +66,23 @@ func TestRecordsOfOtherVersions(t *testing.T) {
 		return v.ID
 	}
 	newer := register(subject, next)
-	foreign := register("metrics-value", Schema{Text: "syntax = \"proto3\";\npackage other;\nmessage M { string a = 1; }\n"})
+	foreign := register("metrics-value",
+		Schema{Text: "syntax = \"proto3\";\npackage other;\nmessage M { string a = 1; }\n"})
 	if newer == now.ID {
 		t.Fatal("the next version has the same id")
 	}
 	with := func(id int) []byte { return append([]byte{0, 0, 0, byte(id >> 8), byte(id)}, b[5:]...) }
 
 	down = true
-	if _, err := s.Decode(t.Context(), []byte("chat_1"), with(newer)); !errors.Is(err, away) || errors.Is(err, event.ErrSchema) {
+	if _, err := s.Decode(t.Context(), []byte("chat_1"), with(newer)); !errors.Is(err, away) ||
+		errors.Is(err, event.ErrSchema) {
 		t.Fatalf("registry away: %v", err)
 	}
 	down = false
 	asked = 0
 	for range 3 {
-		if e, err := s.Decode(t.Context(), []byte("chat_1"), with(newer)); err != nil || e.GetMetadata().GetEventId() != "evt_1" {
+		if e, err := s.Decode(t.Context(), []byte("chat_1"), with(newer)); err != nil ||
+			e.GetMetadata().GetEventId() != "evt_1" {
 			t.Fatalf("newer version: %v, %v", e, err)
 		}
 	}

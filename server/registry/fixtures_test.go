@@ -69,7 +69,7 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 			continue
 		}
 		judged++
-		r := New(storetest.NewMap(time.Now))
+		r := New(storetest.NewMemory(time.Now))
 		before := registered(t, r, f.BaseFiles, base[0])
 		r.mustRegister(t, "event", before, RegisterOptions{})
 		after := registered(t, r, f.HeadFiles, head[0])
@@ -94,7 +94,8 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 			}
 			got, messages, err := r.Compatible(t.Context(), "event", Latest, after, false)
 			if err != nil || got != want {
-				t.Errorf("%s at %s: %t, the gate says %t, %v %v", filepath.Base(path), level, got, want, strings.Join(messages, "; "), err)
+				t.Errorf("%s at %s: %t, the gate says %t, %v %v", filepath.Base(path), level, got, want,
+					strings.Join(messages, "; "), err)
 			}
 			if !got {
 				refusals++

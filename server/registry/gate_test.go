@@ -57,7 +57,7 @@ func TestVerdictsOfTheGate(t *testing.T) {
 		},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			r := New(storetest.NewMap(time.Now))
+			r := New(storetest.NewMemory(time.Now))
 			verdict := func(level string) bool {
 				t.Helper()
 				r.mustRegister(t, level, Schema{Text: tt.before}, RegisterOptions{})
@@ -98,7 +98,7 @@ func TestDiamonds(t *testing.T) {
 	const rungs = 30
 	for name, public := range map[string]string{"plain": "", "public": "public "} {
 		t.Run(name, func(t *testing.T) {
-			counted := &gets{Store: storetest.NewMap(time.Now), n: map[string]int{}}
+			counted := &gets{Store: storetest.NewMemory(time.Now), n: map[string]int{}}
 			r := New(counted)
 			text, refs := "", []Reference(nil)
 			for rung := range rungs {
@@ -110,7 +110,8 @@ func TestDiamonds(t *testing.T) {
 			}
 			clear(counted.n)
 			// A second version: both are compiled, normalised, printed and compared.
-			s := Schema{Text: text + fmt.Sprintf("message M%d_0 { %s optional string more = 9; }\n", rungs-1, fieldsOf(rungs-1)), References: refs}
+			s := Schema{Text: text + fmt.Sprintf("message M%d_0 { %s optional string more = 9; }\n", rungs-1, fieldsOf(rungs-1)),
+				References: refs}
 			v := r.mustRegister(t, fmt.Sprintf("l%d_0.proto", rungs-1), s, RegisterOptions{Normalize: true})
 			if v.Version != 2 {
 				t.Errorf("%+v", v)
@@ -160,7 +161,7 @@ func (g *gets) Get(ctx context.Context, key store.Key, c store.Consistency) (sto
 
 // What is nested deeper than compilers go is refused before one is called.
 func TestNesting(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(storetest.NewMemory(time.Now))
 	const levels = 20_000
 	nested := func(before, open, end, after string) string {
 		return before + strings.Repeat(open, levels) + strings.Repeat(end, levels) + after
@@ -187,6 +188,7 @@ func TestNesting(t *testing.T) {
 		_ = name
 	}
 	// Brackets in comments and strings are none.
-	flat := "syntax = \"proto3\";\n// " + strings.Repeat("{", 200) + "\n/* " + strings.Repeat("[\n", 200) + "*/ message A { string s = 1 [json_name = \"" + strings.Repeat("(", 200) + "\"]; }\n"
+	flat := "syntax = \"proto3\";\n// " + strings.Repeat("{", 200) + "\n/* " + strings.Repeat("[\n", 200) +
+		"*/ message A { string s = 1 [json_name = \"" + strings.Repeat("(", 200) + "\"]; }\n"
 	r.mustRegister(t, "flat", Schema{Text: flat}, RegisterOptions{})
 }

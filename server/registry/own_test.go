@@ -46,7 +46,8 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 			_, err := r.DeleteSubject(t.Context(), subject, false)
 			must(err)
 			must(r.SetLevel(t.Context(), subject, None))
-			_, err = r.Register(t.Context(), subject, Schema{Text: "syntax = \"proto3\";\npackage other;\nmessage M { string a = 1; }\n"}, RegisterOptions{})
+			_, err = r.Register(t.Context(), subject,
+				Schema{Text: "syntax = \"proto3\";\npackage other;\nmessage M { string a = 1; }\n"}, RegisterOptions{})
 			must(err)
 			must(r.SetLevel(t.Context(), subject, FullTransitive))
 		},
@@ -58,7 +59,7 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r := New(storetest.NewMap(time.Now))
+			r := New(storetest.NewMemory(time.Now))
 			before, err := r.Events(t.Context())
 			must(err)
 			harm(t, r, must)
@@ -72,7 +73,7 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 		})
 	}
 	// Modes are still for others.
-	r := New(storetest.NewMap(time.Now))
+	r := New(storetest.NewMemory(time.Now))
 	if err := r.SetMode(t.Context(), "", ReadOnly, true); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestOwnSchemasHangOnNothing(t *testing.T) {
 // A process that must not register says what is missing and changes nothing; it finds
 // what a deployment registered, under the same ids, also if it was deleted softly since.
 func TestFindOwn(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(storetest.NewMemory(time.Now))
 	letters := Message{Topic: "dead_letters", Proto: &eventv1.DeadLetter{}}
 	var missing *MissingError
 	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) {
@@ -96,7 +97,8 @@ func TestFindOwn(t *testing.T) {
 	if _, err := r.Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) || missing.Subject != "parley/event/v1/dead_letter_metadata.proto" {
+	if _, err := r.FindOwn(t.Context(), letters); !errors.As(err, &missing) ||
+		missing.Subject != "parley/event/v1/dead_letter_metadata.proto" {
 		t.Fatalf("without dead letters: %v", err)
 	}
 	want, err := r.RegisterOwn(t.Context(), letters)
@@ -106,7 +108,8 @@ func TestFindOwn(t *testing.T) {
 	same := func() {
 		t.Helper()
 		got, err := r.FindOwn(t.Context(), letters)
-		if err != nil || !maps.Equal(got.Events, want.Events) || len(got.Messages) != 1 || got.Messages[0] != want.Messages[0] {
+		if err != nil || !maps.Equal(got.Events, want.Events) || len(got.Messages) != 1 ||
+			got.Messages[0] != want.Messages[0] {
 			t.Fatalf("%+v, want %+v, %v", got, want, err)
 		}
 	}
@@ -126,12 +129,13 @@ func TestFindOwn(t *testing.T) {
 
 // The schemas of a topic under another name are searched for as those under its own.
 func TestAlso(t *testing.T) {
-	r := New(storetest.NewMap(time.Now))
+	r := New(storetest.NewMemory(time.Now))
 	if _, err := r.Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var missing *MissingError
-	if err := r.EnsureTopic(t.Context(), "messages.persisted", "messages.persisted.v2", false); !errors.As(err, &missing) || !strings.HasPrefix(missing.Subject, "messages.persisted.v2-") {
+	if err := r.EnsureTopic(t.Context(), "messages.persisted", "messages.persisted.v2", false); !errors.As(err,
+		&missing) || !strings.HasPrefix(missing.Subject, "messages.persisted.v2-") {
 		t.Fatalf("nothing is registered for it: %v", err)
 	}
 	for subject, err := range r.Subjects(t.Context(), ListOptions{}) {

@@ -146,7 +146,9 @@ func (r *Registry) Version(ctx context.Context, subject string, version int, del
 
 // find reads a version, Latest for the newest; one that is softly deleted is there if
 // deleted says so.
-func (r *Registry) find(ctx context.Context, subject string, version int, deleted bool) (v Version, ok bool, err error) {
+func (r *Registry) find(
+	ctx context.Context, subject string, version int, deleted bool,
+) (v Version, ok bool, err error) {
 	q := store.Query{Table: store.Schemas, PK: subject, Descending: true, Limit: 4, Consistency: store.Strong}
 	if version != Latest {
 		q.From = table.SchemaKey(subject, int64(version)).SK

@@ -86,7 +86,9 @@ func (r *Registry) checkMode(ctx context.Context, subject string, o RegisterOpti
 }
 
 // add writes a version, if nobody else changed the subject meanwhile.
-func (r *Registry) add(ctx context.Context, subject string, p parsed, o RegisterOptions, now snapshot) (Version, error) {
+func (r *Registry) add(
+	ctx context.Context, subject string, p parsed, o RegisterOptions, now snapshot,
+) (Version, error) {
 	importing, err := r.checkMode(ctx, subject, o)
 	if err != nil {
 		return Version{}, err
@@ -126,8 +128,10 @@ func (r *Registry) add(ctx context.Context, subject string, p parsed, o Register
 		version.Cond = store.Absent()
 	}
 	writes = append(writes, version,
-		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(subject), Item: counts.Item(), Cond: now.unchanged, Name: "subject"},
-		store.Write{Op: store.OpPut, Key: table.SchemaUseKey(int64(v.ID), subject, int64(v.Version)), Item: idItem(int64(v.ID))},
+		store.Write{Op: store.OpPut, Key: table.SchemaSubjectKey(subject), Item: counts.Item(), Cond: now.unchanged,
+			Name: "subject"},
+		store.Write{Op: store.OpPut, Key: table.SchemaUseKey(int64(v.ID), subject, int64(v.Version)),
+			Item: idItem(int64(v.ID))},
 	)
 	references, err := referring(v, version.Key)
 	if err != nil {
@@ -206,7 +210,8 @@ func (r *Registry) restore(ctx context.Context, v Version, now snapshot) (Versio
 	counts.Live++
 	counts.Revision++
 	if err := r.store.Transact(ctx, store.Plan{Writes: []store.Write{
-		{Op: store.OpUpdate, Key: table.SchemaKey(v.Subject, int64(v.Version)), Cond: store.Exists(), Name: "version", Update: store.Update{Remove: []string{table.AttrDeleted}}},
+		{Op: store.OpUpdate, Key: table.SchemaKey(v.Subject, int64(v.Version)), Cond: store.Exists(), Name: "version",
+			Update: store.Update{Remove: []string{table.AttrDeleted}}},
 		{Op: store.OpPut, Key: table.SchemaSubjectKey(v.Subject), Item: counts.Item(), Cond: now.unchanged, Name: "subject"},
 	}}); err != nil {
 		return Version{}, fmt.Errorf("registry: write: %w", err)
@@ -235,7 +240,8 @@ func (r *Registry) missingReference(ctx context.Context, references []Reference)
 	return nil, nil
 }
 
-// identify returns the id of a schema, with the writes that assign it if it is new. An id belongs to one schema for ever, deleted or not; a schema that is imported
+// identify returns the id of a schema, with the writes that assign it if it is new. An id belongs to one schema for
+// ever, deleted or not; a schema that is imported
 // under another id than it has here has both.
 func (r *Registry) identify(ctx context.Context, p parsed, o RegisterOptions) (int, []store.Write, error) {
 	key := table.SchemaFingerprintKey(p.fingerprint)
@@ -262,9 +268,11 @@ func (r *Registry) identify(ctx context.Context, p parsed, o RegisterOptions) (i
 	if counter != nil {
 		cond = store.Condition{}.Eq(table.AttrLastID, last)
 	}
-	writes := []store.Write{{Op: store.OpPut, Key: table.SchemaCounterKey(), Cond: cond, Name: "id", Item: store.NewItem(store.Attr{Name: table.AttrLastID, Value: store.Int(id)})}}
+	writes := []store.Write{{Op: store.OpPut, Key: table.SchemaCounterKey(), Cond: cond, Name: "id",
+		Item: store.NewItem(store.Attr{Name: table.AttrLastID, Value: store.Int(id)})}}
 	if it == nil {
-		writes = append(writes, store.Write{Op: store.OpPut, Key: key, Cond: store.Absent(), Name: "fingerprint", Item: idItem(id)})
+		writes = append(writes, store.Write{Op: store.OpPut, Key: key, Cond: store.Absent(), Name: "fingerprint",
+			Item: idItem(id)})
 	}
 	return int(id), writes, nil
 }

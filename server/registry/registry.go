@@ -119,7 +119,8 @@ func (r *Registry) eachRow(ctx context.Context, pk, from, to string, visit func(
 }
 
 func versionOf(s table.Schema) Version {
-	v := Version{Subject: s.Subject, Version: int(s.Version), ID: int(s.ID), Descriptor: s.Descriptor, Deleted: s.Deleted, referred: s.Referred, legacy: s.Format < table.SchemaFormat}
+	v := Version{Subject: s.Subject, Version: int(s.Version), ID: int(s.ID), Descriptor: s.Descriptor, Deleted: s.Deleted,
+		referred: s.Referred, legacy: s.Format < table.SchemaFormat}
 	v.Text = s.Text
 	if v.legacy {
 		v.Text = base64.StdEncoding.EncodeToString(s.Descriptor)
@@ -136,7 +137,8 @@ func rowOf(v Version) table.Schema {
 		Text: v.Text, Descriptor: v.Descriptor, Deleted: v.Deleted, Referred: v.referred,
 	}
 	for _, ref := range v.References {
-		s.References = append(s.References, table.SchemaReference{Name: ref.Name, Subject: ref.Subject, Version: int64(ref.Version)})
+		s.References = append(s.References,
+			table.SchemaReference{Name: ref.Name, Subject: ref.Subject, Version: int64(ref.Version)})
 	}
 	return s
 }

@@ -55,8 +55,10 @@ func TestSerde(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: at, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
-	e := &eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice", ChangedAt: md.GetEventTime()}
+	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: at,
+		Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
+	e := &eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice",
+		ChangedAt: md.GetEventTime()}
 	b, err := s.Encode(e)
 	if err != nil || b[0] != 0 || int(b[4]) != ids[event.TypeMembershipChanged] || b[5] != 0 {
 		t.Fatalf("% x, %v", b[:6], err)
@@ -79,11 +81,14 @@ func TestSerde(t *testing.T) {
 		key   string
 		value []byte
 	}{
-		"empty": {"chat_1", nil}, "json": {"chat_1", []byte(`{"chat_id":"chat_1"}`)}, "no index": {"chat_1", b[:5]}, "cut": {"chat_1", b[:len(b)-3]},
+		"empty": {"chat_1", nil}, "json": {"chat_1", []byte(`{"chat_id":"chat_1"}`)}, "no index": {"chat_1", b[:5]},
+		"cut":            {"chat_1", b[:len(b)-3]},
 		"unknown schema": {"chat_1", append([]byte{0, 0, 0, 9, 9, 0}, b[6:]...)}, "another schema": {"chat_1", other},
-		"another key": {"chat_2", b}, "no key": {"", b}, "invalid": {"chat_1", invalid()}, "second message": {"chat_1", append(append([]byte(nil), b[:5]...), append([]byte{2, 2}, b[6:]...)...)},
+		"another key": {"chat_2", b}, "no key": {"", b}, "invalid": {"chat_1", invalid()},
+		"second message": {"chat_1", append(append([]byte(nil), b[:5]...), append([]byte{2, 2}, b[6:]...)...)},
 	} {
-		if _, err := s.Decode(t.Context(), []byte(tt.key), tt.value); !errors.Is(err, event.ErrSchema) || strings.Contains(err.Error(), "alice") {
+		if _, err := s.Decode(t.Context(), []byte(tt.key), tt.value); !errors.Is(err, event.ErrSchema) ||
+			strings.Contains(err.Error(), "alice") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -157,7 +157,7 @@ func TestImportedIds(t *testing.T) {
 // A transitive level compares with all versions, however many: here the first of forty is
 // the one that excludes the next.
 func TestManyVersions(t *testing.T) {
-	r, ctx := New(storetest.NewMap(time.Now)), t.Context()
+	r, ctx := New(storetest.NewMemory(time.Now)), t.Context()
 	if err := r.SetLevel(ctx, "s", None); err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,8 @@ func (r *Registry) Level(ctx context.Context, subject string, inherit bool) (str
 // SetLevel sets the level of a subject, "" for that of all.
 func (r *Registry) SetLevel(ctx context.Context, subject, level string) error {
 	level = strings.ToUpper(level)
-	if !slices.Contains([]string{None, Backward, BackwardTransitive, Forward, ForwardTransitive, Full, FullTransitive}, level) {
+	if !slices.Contains([]string{None, Backward, BackwardTransitive, Forward, ForwardTransitive, Full, FullTransitive},
+		level) {
 		return invalid(codeLevel, "Invalid compatibility level. Valid values are none, backward, forward, full, backward_transitive, forward_transitive, and full_transitive")
 	}
 	if subject != "" {

@@ -48,7 +48,8 @@ func TestRepeatedMessagesAreCounted(t *testing.T) {
 		synctest.Wait()
 		text := out.String()
 		for part, want := range map[string]int{
-			"consume: will be repeated": 7, "repeated=7995 within=10s": 1, "offset=later": 1, "msg=another": 2, "msg=served": 20, "group=g": 29,
+			"consume: will be repeated": 7, "repeated=7995 within=10s": 1, "offset=later": 1, "msg=another": 2, "msg=served": 20,
+			"group=g": 29,
 		} {
 			if n := strings.Count(text, part); n != want {
 				t.Errorf("%q stands there %d times, not %d", part, n, want)

@@ -48,7 +48,8 @@ func NewMetrics() *Metrics {
 			Help: "Requests refused at the gate, which are no RPCs yet.",
 		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.requests, m.refused, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.requests, m.refused, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -70,6 +71,17 @@ func (m *Metrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc
 // Gauge adds a metric that is read when it is scraped.
 func (m *Metrics) Gauge(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
+}
+
+// Counters adds a counter with a label, which is 0 for each of some values, and returns what
+// counts.
+func (m *Metrics) Counters(name, help, label string, values ...string) func(value string) {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	m.registry.MustRegister(v)
+	for _, value := range values {
+		v.WithLabelValues(value)
+	}
+	return func(value string) { v.WithLabelValues(value).Inc() }
 }
 
 // Counter adds a metric that only grows and is read when it is scraped.
@@ -94,10 +106,19 @@ const (
 	RPCTime     = "parley_rpc_duration_seconds"
 	AuthRefused = "parley_auth_refused_total"
 
+	RevocationsApplied = "parley_revocations_applied_total"
+	RevocationsAge     = "parley_revocations_age_seconds"
+
+	RevocationsUnreadable = "parley_revocations_unreadable_total"
+	RevocationsOverflows  = "parley_revocations_overflows_total"
+
+	DeletionsFailing = "parley_account_deletions_failing"
+
 	LinkPeers       = "parley_link_peers"
 	LinkSent        = "parley_link_envelopes_sent_total"
 	LinkFailed      = "parley_link_calls_failed_total"
 	LinkDropped     = "parley_link_live_dropped_total"
+	LinkForwarded   = "parley_link_messages_forwarded_total"
 	LinkGaps        = "parley_link_gaps_total"
 	LinkSilent      = "parley_link_peers_silent"
 	LinkUnheard     = "parley_link_processes_unheard"
@@ -114,16 +135,78 @@ const (
 	ConnectionsCut     = "parley_connections_cut_total"
 	RequestsRefused    = "parley_requests_refused_total"
 
-	StreamsOpen      = "parley_streams_open"
-	ChatsLive        = "parley_chats_live"
-	StreamsOpened    = "parley_streams_opened_total"
-	FramesQueued     = "parley_frames_queued_total"
-	HoleReads        = "parley_delivery_hole_reads_total"
-	MemberChecks     = "parley_delivery_member_checks_total"
-	SlowStreams      = "parley_streams_ended_slow_total"
-	StreamMarks      = "parley_delivery_marks_total"
-	StreamResyncs    = "parley_delivery_resyncs_total"
-	ForeignChanges   = "parley_delivery_foreign_total"
+	LimitsRefused = "parley_limits_refused_total"
+	LimitsAlone   = "parley_limits_alone"
+	CallsUnderWay = "parley_calls_under_way"
+	CallsBound    = "parley_calls_bound"
+	CallsShed     = "parley_calls_shed_total"
+
+	StreamsOpen          = "parley_streams_open"
+	ChatsLive            = "parley_chats_live"
+	StreamsOpened        = "parley_streams_opened_total"
+	FramesQueued         = "parley_frames_queued_total"
+	HoleReads            = "parley_delivery_hole_reads_total"
+	MemberChecks         = "parley_delivery_member_checks_total"
+	SlowStreams          = "parley_streams_ended_slow_total"
+	StreamMarks          = "parley_delivery_marks_total"
+	StreamResyncs        = "parley_delivery_resyncs_total"
+	ForeignChanges       = "parley_delivery_foreign_total"
+	TopicsKnown          = "parley_topics"
+	TopicSessions        = "parley_topics_sessions"
+	TopicSlots           = "parley_topics_slots"
+	TopicSlotsAll        = "parley_topics_slots_declared"
+	TopicSlotsTaken      = "parley_topics_slots_taken_total"
+	TopicSlotsLost       = "parley_topics_slots_lost_total"
+	TopicLogCommitted    = "parley_topics_log_transactions_total"
+	TopicLogTime         = "parley_topics_log_transaction_seconds_total"
+	TopicLogMessages     = "parley_topics_log_messages_total"
+	TopicLogRefused      = "parley_topics_log_refused_total"
+	TopicLogEnded        = "parley_topics_log_ended_total"
+	TopicLogWaiting      = "parley_topics_log_waiting_bytes"
+	TopicLogRemovals     = "parley_topics_log_removals_failed_total"
+	TopicLogOffsets      = "parley_topics_log_offsets_failed_total"
+	TopicStreams         = "parley_topics_streams_open"
+	TopicPublished       = "parley_topics_published_total"
+	TopicBlocked         = "parley_topics_blocked_total"
+	TopicUnsubscribed    = "parley_topics_unsubscribed_total"
+	TopicGroupsDied      = "parley_topics_groups_died_total"
+	TopicReleased        = "parley_topics_released_total"
+	TopicDetectionBraked = "parley_topics_detection_braked_total"
+	TopicBacklog         = "parley_topics_backlog_largest"
+	TopicsOpen           = "parley_topics_open"
+	TopicResident        = "parley_topics_resident_bytes"
+	TopicResidentLimit   = "parley_topics_resident_limit_bytes"
+	TopicNearTimeout     = "parley_topics_groups_near_timeout"
+	TopicBeatWrites      = "parley_topics_heartbeat_writes_total"
+	TopicBeatsFailed     = "parley_topics_heartbeats_failed_total"
+	TopicDeadLetters     = "parley_topics_dead_letters_total"
+	TopicLettersOpen     = "parley_topics_dead_letters_open"
+	TopicTrimmed         = "parley_topics_trimmed_total"
+	TopicTrimsSkipped    = "parley_topics_trims_held_total"
+	TopicZombies         = "parley_topics_zombies_total"
+	TopicJobsFailed      = "parley_topics_jobs_failed_total"
+	BackfillsRunning     = "parley_topics_backfills_running"
+	BackfillLeft         = "parley_topics_backfill_left"
+	BackfillReleased     = "parley_topics_backfill_released_total"
+	BackfillSlowed       = "parley_topics_backfill_slowed_total"
+	BackfillsFailed      = "parley_topics_backfills_failed_total"
+
+	TopicSubsActive      = "parley_topics_subscriptions_active"
+	TopicSubsPaused      = "parley_topics_subscriptions_paused"
+	TopicSubsDead        = "parley_topics_subscriptions_dead"
+	TopicSubsCancelled   = "parley_topics_subscriptions_cancelled"
+	TopicSubs            = "parley_topics_subscriptions"
+	TopicOldest          = "parley_topics_oldest_pending_seconds"
+	TopicTracked         = "parley_topics_tracking_entries"
+	TopicOrphans         = "parley_topics_orphaned_cursors_total"
+	TopicDetectionFailed = "parley_topics_detection_failed_total"
+	TopicTrimBacklog     = "parley_topics_trim_backlog"
+	TopicTrimBehind      = "parley_topics_trim_behind"
+	TopicTrims           = "parley_topics_trims_total"
+	TopicTrimTime        = "parley_topics_trim_seconds_total"
+	TopicJobTime         = "parley_topics_job_seconds"
+	MemoryUsed           = "parley_memory_used_percent"
+
 	StorePlans       = "parley_store_plans_total"
 	StoreFailed      = "parley_store_plans_failed_total"
 	StoreBytes       = "parley_store_disk_bytes"
@@ -147,6 +230,25 @@ const (
 	RelaySlotsLost   = "parley_relay_slots_lost_total"
 	RelaySlotsAll    = "parley_relay_slots_declared"
 	RelayTopicsOdd   = "parley_relay_repartitioned_topics"
+
+	CodesRequested    = "parley_codes_requested_total"
+	CodesRefused      = "parley_codes_refused_total"
+	CodesWrong        = "parley_codes_wrong_total"
+	CodesUnsent       = "parley_codes_unsent_total"
+	SessionsOpened    = "parley_sessions_opened_total"
+	SessionsRefreshed = "parley_sessions_refreshed_total"
+	SessionsRefused   = "parley_sessions_refresh_refused_total"
+	SessionsReused    = "parley_sessions_reused_total"
+	SessionsEnded     = "parley_sessions_ended_total"
+
+	SearchRecorded   = "parley_search_events_recorded_total"
+	SearchRefused    = "parley_search_requests_refused_total"
+	SearchPublished  = "parley_search_relay_published_total"
+	SearchFailures   = "parley_search_relay_failures_total"
+	SearchDead       = "parley_search_relay_dead_letters_total"
+	SearchPoisoned   = "parley_search_relay_poisoned_rows"
+	SearchBacklog    = "parley_search_relay_backlog_rows"
+	SearchOldest     = "parley_search_relay_oldest_seconds"
 	PublishTime      = "parley_kafka_publish_seconds"
 	FanoutHandled    = "parley_fanout_handled_total"
 	FanoutDead       = "parley_fanout_dead_letters_total"
@@ -161,8 +263,27 @@ const (
 	FanoutUnwritten  = "parley_fanout_dead_letters_unwritten_total"
 	LogBytes         = "parley_log_bytes"
 
+	ProjectorHandled   = "parley_projector_handled_total"
+	ProjectorIgnored   = "parley_projector_ignored_total"
+	ProjectorDead      = "parley_projector_dead_letters_total"
+	ProjectorUnwritten = "parley_projector_dead_letters_unwritten_total"
+	ProjectorHeld      = "parley_projector_held_total"
+	ProjectorParked    = "parley_projector_parked_records"
+	ProjectorLag       = "parley_projector_lag_records"
+	ProjectorOldest    = "parley_projector_oldest_seconds"
+	ProjectionFolded   = "parley_projections_folded_total"
+	ProjectionRebuilt  = "parley_projections_rebuilt_total"
+	ProjectionRaces    = "parley_projections_conflicts_total"
+	ProjectionStuck    = "parley_projections_stuck_total"
+	ProjectionSlowed   = "parley_projections_rebuild_slowed_total"
+	ProjectionToDo     = "parley_projections_rebuild_left_events"
+
 	DeadLettersOpen   = "parley_dead_letters_open"
 	DeadLettersOldest = "parley_dead_letters_oldest_seconds"
+	ParkedKeys        = "parley_parked_keys"
+	ParkedRecords     = "parley_parked_records"
+	ParkedOldest      = "parley_parked_oldest_seconds"
+	ParkedFullest     = "parley_parked_fullest_percent"
 	KafkaUnderReplica = "parley_kafka_under_replicated_partitions"
 
 	ReconcileDone    = "parley_reconcile_completed_total"

@@ -25,7 +25,8 @@ func TestLogFormats(t *testing.T) {
 	NewLogger(&out, true).Debug("not shown")
 	NewLogger(&out, true).Warn("hello", "error", errors.New("broken"))
 	var line struct{ Level, Msg, Error string }
-	if err := json.Unmarshal([]byte(out.String()), &line); err != nil || line.Level != "WARN" || line.Msg != "hello" || line.Error != "broken" {
+	if err := json.Unmarshal([]byte(out.String()), &line); err != nil || line.Level != "WARN" || line.Msg != "hello" ||
+		line.Error != "broken" {
 		t.Fatalf("json: %s, %v", out.String(), err)
 	}
 }
@@ -37,8 +38,10 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	var out strings.Builder
 	for _, asJSON := range []bool{false, true} {
 		log := NewLogger(&out, asJSON)
-		log.Info("typed", "s", config.Secret(canary), slog.Group("g", "s", config.Secret(canary)), "in", struct{ S config.Secret }{canary})
-		for _, name := range []string{"authorization", "Authorization", "token", "password", "secret", "cookie", "otp", "content", "preview", "text"} {
+		log.Info("typed", "s", config.Secret(canary), slog.Group("g", "s", config.Secret(canary)), "in",
+			struct{ S config.Secret }{canary})
+		for _, name := range []string{"authorization", "Authorization", "token", "password", "secret", "cookie", "otp",
+			"content", "preview", "text"} {
 			log.Info("by name", name, canary, slog.Group("request", name, "Bearer "+canary))
 			log.With(name, canary).WithGroup("g").Info("before", name, canary)
 		}
@@ -59,7 +62,8 @@ func TestMetrics(t *testing.T) {
 	body := rec.Body.String()
 	for _, line := range []string{
 		`parley_rpc_duration_seconds_count{code="ok",procedure="/parley.chat.v1.ChatService/GetChat"} 1`,
-		`parley_auth_refused_total{reason="expired"} 1`, "parley_streams_open 2", "parley_store_plans_total 3", "go_goroutines ",
+		`parley_auth_refused_total{reason="expired"} 1`, "parley_streams_open 2", "parley_store_plans_total 3",
+		"go_goroutines ",
 	} {
 		if !strings.Contains(body, "\n"+line) {
 			t.Errorf("no %s in\n%s", line, body)

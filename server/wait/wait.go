@@ -1,5 +1,5 @@
 // Package wait pauses a goroutine for a time, or until something is ready or its context
-// ends.
+// ends, and says how long pauses between retries are.
 //
 // It owns nothing else: what is retried, and how often, is its callers' business. Its
 // functions may be called by many goroutines.
@@ -8,13 +8,17 @@ package wait
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 )
 
 // UntilReady tries something until it succeeds, and then returns nil; until explain says that
 // an error is final, which no retry can help; or until ctx ends, with a pause after each
 // failure. The error is what explain makes of the last one.
-func UntilReady(ctx context.Context, pause time.Duration, try func(context.Context) error, explain func(error) (clear error, final bool)) (err error, final bool) {
+func UntilReady(
+	ctx context.Context, pause time.Duration, try func(context.Context) error,
+	explain func(error) (clear error, final bool),
+) (err error, final bool) {
 	var last error
 	for {
 		err := try(ctx)
@@ -30,6 +34,22 @@ func UntilReady(ctx context.Context, pause time.Duration, try func(context.Conte
 			return clear, final
 		}
 	}
+}
+
+// Doubled returns the pause after n failures in a row: first, doubled n times, and at most
+// last. n may be of any size.
+func Doubled(first, last time.Duration, n int) time.Duration {
+	d := first
+	for ; n > 0 && d < last; n-- {
+		d *= 2
+	}
+	return min(d, last)
+}
+
+// Jittered returns a random time below Doubled, so that those who fail together do not come
+// again together.
+func Jittered(first, last time.Duration, n int) time.Duration {
+	return rand.N(Doubled(first, last, n))
 }
 
 // For waits until d has passed and returns nil, or until ctx ends and returns its error.

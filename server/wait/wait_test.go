@@ -71,3 +71,36 @@ func TestUntilReady(t *testing.T) {
 		}
 	})
 }
+
+func TestDoubled(t *testing.T) {
+	const first, last = 5 * time.Millisecond, time.Second
+	for _, tt := range []struct {
+		n    int
+		want time.Duration
+	}{
+		{-1, 5 * time.Millisecond},
+		{0, 5 * time.Millisecond},
+		{1, 10 * time.Millisecond},
+		{7, 640 * time.Millisecond},
+		{8, time.Second},
+		{1 << 40, time.Second},
+	} {
+		if got := wait.Doubled(first, last, tt.n); got != tt.want {
+			t.Errorf("after %d failures: %v, want %v", tt.n, got, tt.want)
+		}
+	}
+}
+
+func TestJittered(t *testing.T) {
+	most := time.Duration(0)
+	for range 1000 {
+		d := wait.Jittered(5*time.Millisecond, time.Second, 3)
+		if d < 0 || d >= 40*time.Millisecond {
+			t.Fatalf("after 3 failures: %v, want at least 0 and less than 40ms", d)
+		}
+		most = max(most, d)
+	}
+	if most < 20*time.Millisecond {
+		t.Errorf("the longest of 1,000 pauses is %v, want more than half of 40ms", most)
+	}
+}

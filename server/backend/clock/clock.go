@@ -103,6 +103,7 @@ func (w *Watch) check() {
 		w.log.Warn("the clock was set and has stayed so; it counts as right", "by", skew.Round(time.Millisecond))
 	case !w.reported:
 		w.reported = true
-		w.log.Error("the clock of this machine was set", "by", skew.Round(time.Millisecond), "counts_as_right_after", ConfirmAfter)
+		w.log.Error("the clock of this machine was set", "by", skew.Round(time.Millisecond), "counts_as_right_after",
+			ConfirmAfter)
 	}
 }

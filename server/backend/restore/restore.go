@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/search"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/outbox"
 	"github.com/parley-chat/parley/server/store/table"
@@ -41,6 +42,9 @@ type Config struct {
 	Lost  []Lost
 	// Topics say where events are published now, and where they were before.
 	Topics versions.State
+	Search search.Targets // where search events go; nil: nowhere
+	// Partitions are the numbers of partitions of the topics of Search.
+	Partitions map[string]int
 	// Read reads the records that a partition still has.
 	Read func(ctx context.Context, p kafka.Partition, each func(*kafka.Record)) error
 }
@@ -80,7 +84,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 			return r.report, fmt.Errorf("restore events of %s: %w", row.Key.PK, err)
 		}
 	}
-	return r.report, nil
+	return r.report, r.searchEvents(ctx)
 }
 
 // markPresent records that an event is in the log.
@@ -186,7 +190,8 @@ func Rows(chatID string, versions []int64, at int64) (rows []store.Write) {
 		for n < len(versions) && n < outbox.MaxRun && versions[n] == versions[n-1]-1 {
 			n++
 		}
-		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: versions[n-1], Count: int64(n), CreatedAt: at}
+		o := table.Outbox{Shard: event.Shard(chatID), ChatID: chatID, FirstVersion: versions[n-1], Count: int64(n),
+			CreatedAt: at}
 		rows = append(rows, store.Write{Op: store.OpPut, Key: o.Key(), Item: o.Item()})
 		versions = versions[n:]
 	}

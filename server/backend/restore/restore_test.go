@@ -30,10 +30,11 @@ func TestPartitionVectors(t *testing.T) {
 		}
 		tried++
 		for _, lost := range []int{want, (want + 1) % partitions} {
-			s := storetest.NewMap(time.Now)
+			s := storetest.NewMemory(time.Now)
 			e := &eventv1.MessagePersisted{
-				Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: "evt_1", ChatID: v.Key, At: at, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto(),
-				ChatId:   v.Key, CreatedAt: timestamppb.New(at),
+				Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: "evt_1", ChatID: v.Key, At: at,
+					Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 1}.Proto(),
+				ChatId: v.Key, CreatedAt: timestamppb.New(at),
 			}
 			payload, err := proto.Marshal(e)
 			if err != nil {
@@ -47,11 +48,13 @@ func TestPartitionVectors(t *testing.T) {
 				t.Fatal(err)
 			}
 			report, err := Run(t.Context(), Config{
-				Store: s, Clock: time.Now, Lost: []Lost{{Partition: kafka.Partition{Topic: kafka.MessagesPersisted, ID: int32(lost)}}},
+				Store: s, Clock: time.Now, Lost: []Lost{
+					{Partition: kafka.Partition{Topic: kafka.MessagesPersisted, ID: int32(lost)}}},
 				Read: func(context.Context, kafka.Partition, func(*kafka.Record)) error { return nil },
 			})
 			if err != nil || (report.Events == 1) != (lost == want) {
-				t.Errorf("%.20q: partition %d lost everything, the contract says %d: %d events are put back, %v", v.Key, lost, want, report.Events, err)
+				t.Errorf("%.20q: partition %d lost everything, the contract says %d: %d events are put back, %v", v.Key, lost, want,
+					report.Events, err)
 			}
 		}
 	}

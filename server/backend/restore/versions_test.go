@@ -20,7 +20,7 @@ import (
 // After a migration a partition of the new topic lost everything: what had come to the old
 // topic is not published again, all else is.
 func TestAfterMigration(t *testing.T) {
-	s := storetest.NewMap(time.Now)
+	s := storetest.NewMemory(time.Now)
 	const chat = "chat_abc123"
 	began := time.Unix(1_700_000_000, 0)
 	var rows []store.Write
@@ -28,16 +28,19 @@ func TestAfterMigration(t *testing.T) {
 		id := []string{"", "old", "old and late", "new", "newest"}[v]
 		at := began.Add(time.Duration(v) * time.Minute)
 		e := &eventv1.MessagePersisted{
-			Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: id, ChatID: chat, At: at, Origin: event.Origin{Generation: "g", Producer: "p"}, Version: v}.Proto(),
-			ChatId:   chat, CreatedAt: timestamppb.New(at),
+			Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: id, ChatID: chat, At: at,
+				Origin: event.Origin{Generation: "g", Producer: "p"}, Version: v}.Proto(),
+			ChatId: chat, CreatedAt: timestamppb.New(at),
 		}
 		payload, err := proto.Marshal(e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows = append(rows, store.Write{Op: store.OpPut, Key: table.EventKey(chat, v), Item: table.Event{ChatID: chat, Version: v, EventID: id, Type: event.TypeMessagePersisted, Payload: payload}.Item()})
+		rows = append(rows, store.Write{Op: store.OpPut, Key: table.EventKey(chat, v),
+			Item: table.Event{ChatID: chat, Version: v, EventID: id, Type: event.TypeMessagePersisted, Payload: payload}.Item()})
 	}
-	rows = append(rows, store.Write{Op: store.OpPut, Key: table.HeadKey(chat), Item: table.Head{Version: 4, Sequence: 4}.Item()})
+	rows = append(rows, store.Write{Op: store.OpPut, Key: table.HeadKey(chat),
+		Item: table.Head{Version: 4, Sequence: 4}.Item()})
 	if err := s.BatchWrite(t.Context(), rows); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +50,8 @@ func TestAfterMigration(t *testing.T) {
 		{Number: 2, Partitions: 128, Status: versions.Current, From: from},
 	}}}
 	cfg := Config{
-		Store: s, Clock: time.Now, Topics: topics, Lost: []Lost{{Partition: kafka.Partition{Topic: "messages.persisted.v2", ID: 86}, Since: from}},
+		Store: s, Clock: time.Now, Topics: topics,
+		Lost: []Lost{{Partition: kafka.Partition{Topic: "messages.persisted.v2", ID: 86}, Since: from}},
 		Read: func(_ context.Context, p kafka.Partition, each func(*kafka.Record)) error {
 			if p == (kafka.Partition{Topic: "messages.persisted", ID: 22}) {
 				for _, id := range []string{"old", "old and late"} {
@@ -61,7 +65,8 @@ func TestAfterMigration(t *testing.T) {
 	if err != nil || report.Events != 2 {
 		t.Fatalf("%d events are published again, not 2: %v", report.Events, err)
 	}
-	page, err := s.Query(t.Context(), store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(chat)), Consistency: store.Strong})
+	page, err := s.Query(t.Context(),
+		store.Query{Table: store.Outbox, PK: table.ShardKey(event.Shard(chat)), Consistency: store.Strong})
 	if err != nil || len(page.Rows) != 1 {
 		t.Fatal(page.Rows, err)
 	}

@@ -30,7 +30,8 @@ const (
 )
 
 func metadata(*http.Request) (any, error) {
-	return map[string]any{"id": "parley", "version": "parley", "scope": map[string]any{"path": []string{}, "clusters": map[string]string{}}}, nil
+	return map[string]any{"id": "parley", "version": "parley",
+		"scope": map[string]any{"path": []string{}, "clusters": map[string]string{}}}, nil
 }
 
 func flag(r *http.Request, name string) bool {
@@ -48,8 +49,9 @@ func options(r *http.Request) registry.ListOptions {
 		return max(n, 0)
 	}
 	o := registry.ListOptions{
-		Prefix: q.Get("subjectPrefix"), Deleted: flag(r, "deleted"), DeletedOnly: flag(r, "deletedOnly"), LatestOnly: flag(r, "latestOnly"),
-		Offset: number("offset"), Limit: number("limit"),
+		Prefix: q.Get("subjectPrefix"), Deleted: flag(r, "deleted"), DeletedOnly: flag(r, "deletedOnly"),
+		LatestOnly: flag(r, "latestOnly"),
+		Offset:     number("offset"), Limit: number("limit"),
 	}
 	for _, context := range []string{":*:", ":.:"} { // all contexts: there is one
 		o.Prefix = strings.TrimPrefix(o.Prefix, context)
@@ -117,9 +119,11 @@ func schema(r *http.Request) (registry.Schema, request, error) {
 	}
 	switch {
 	case in.Type != protobuf:
-		return registry.Schema{}, in, &registry.Error{Code: registry.CodeSchema, Message: "Invalid schema: this registry holds schemas of type PROTOBUF"}
+		return registry.Schema{}, in, &registry.Error{Code: registry.CodeSchema,
+			Message: "Invalid schema: this registry holds schemas of type PROTOBUF"}
 	case present(in.RuleSet), present(in.Metadata), present(in.AddTags), present(in.RemoveTags):
-		return registry.Schema{}, in, &registry.Error{Code: registry.CodeRules, Message: "Rules, metadata and tags are not offered: rules stand in the schema, as options"}
+		return registry.Schema{}, in, &registry.Error{Code: registry.CodeRules,
+			Message: "Rules, metadata and tags are not offered: rules stand in the schema, as options"}
 	}
 	return registry.Schema{Text: in.Schema, References: in.References}, in, nil
 }
@@ -151,7 +155,8 @@ func text(r *http.Request, v registry.Version) string {
 }
 
 func toJSON(r *http.Request, v registry.Version) versionJSON {
-	return versionJSON{Subject: v.Subject, Version: v.Version, ID: v.ID, Type: protobuf, References: v.References, Schema: text(r, v), Deleted: v.Deleted}
+	return versionJSON{Subject: v.Subject, Version: v.Version, ID: v.ID, Type: protobuf, References: v.References,
+		Schema: text(r, v), Deleted: v.Deleted}
 }
 
 func (s *server) schemas(r *http.Request) (any, error) {
@@ -227,7 +232,8 @@ func (s *server) byMetadata(r *http.Request) (any, error) {
 	if _, err := s.registry.Version(r.Context(), subjectOf(r), registry.Latest, flag(r, "deleted")); err != nil {
 		return nil, err
 	}
-	return nil, &registry.Error{Code: registry.CodeSchemaNotFound, Message: "Schema not found: schemas have no metadata here"}
+	return nil, &registry.Error{Code: registry.CodeSchemaNotFound,
+		Message: "Schema not found: schemas have no metadata here"}
 }
 
 func (s *server) lookup(r *http.Request) (any, error) {
@@ -340,7 +346,8 @@ func (s *server) setLevel(r *http.Request) (any, error) {
 		case name == "compatibility":
 			_ = json.Unmarshal(raw, &level) // what is no text is no level
 		case present(raw):
-			return nil, &registry.Error{Code: http.StatusUnprocessableEntity, Message: "Only the compatibility of subjects can be configured; normalize is a parameter of requests"}
+			return nil, &registry.Error{Code: http.StatusUnprocessableEntity,
+				Message: "Only the compatibility of subjects can be configured; normalize is a parameter of requests"}
 		}
 	}
 	return named("compatibility", level), s.registry.SetLevel(r.Context(), subjectOf(r), level)

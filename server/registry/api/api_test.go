@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 const v1 = `syntax = "proto3";
@@ -56,7 +57,7 @@ func serve(t *testing.T, st store.Store) (*sr.Client, string) {
 
 func client(t *testing.T) (*sr.Client, context.Context) {
 	t.Helper()
-	c, _ := serve(t, storetest.NewMap(time.Now))
+	c, _ := serve(t, storetest.NewMemory(time.Now))
 	return c, t.Context()
 }
 
@@ -68,58 +69,50 @@ func code(err error) int {
 	return 0
 }
 
-func must[T any](t *testing.T) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 // Versions count up, ids stay, the level decides what may follow.
 func TestSubjects(t *testing.T) {
 	c, ctx := client(t)
-	one := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb(v1)))
-	again := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb("// A comment.\n"+v1)))
-	two := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb(added)))
-	elsewhere := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "other/with slash", pb(v1)))
-	if one.Version != 1 || again.Version != 1 || again.ID != one.ID || two.Version != 2 || two.ID == one.ID || elsewhere.ID != one.ID || elsewhere.Version != 1 {
+	one := testkit.Value(c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb(v1)))(t)
+	again := testkit.Value(c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb("// A comment.\n"+v1)))(t)
+	two := testkit.Value(c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb(added)))(t)
+	elsewhere := testkit.Value(c.CreateSchema(ctx, "other/with slash", pb(v1)))(t)
+	if one.Version != 1 || again.Version != 1 || again.ID != one.ID || two.Version != 2 || two.ID == one.ID ||
+		elsewhere.ID != one.ID || elsewhere.Version != 1 {
 		t.Errorf("%+v, %+v, %+v, %+v", one, again, two, elsewhere)
 	}
-	if _, err := c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb(renamed)); code(err) != 409 || !strings.Contains(err.Error(), "order_id") {
+	if _, err := c.CreateSchema(ctx, "orders-shop.v1.OrderPlaced", pb(renamed)); code(err) != 409 ||
+		!strings.Contains(err.Error(), "order_id") {
 		t.Errorf("renamed: %v", err)
 	}
-	if got := must[sr.Schema](t)(c.SchemaByID(ctx, one.ID)); got.Schema != v1 || got.Type != sr.TypeProtobuf {
+	if got := testkit.Value(c.SchemaByID(ctx, one.ID))(t); got.Schema != v1 || got.Type != sr.TypeProtobuf {
 		t.Errorf("by id: %+v", got)
 	}
-	if got := must[string](t)(c.SchemaTextByVersion(ctx, "orders-shop.v1.OrderPlaced", -1)); got != added {
+	if got := testkit.Value(c.SchemaTextByVersion(ctx, "orders-shop.v1.OrderPlaced", -1))(t); got != added {
 		t.Errorf("latest: %q", got)
 	}
-	if got := must[[]string](t)(c.Subjects(ctx)); strings.Join(got, ",") != "orders-shop.v1.OrderPlaced,other/with slash" {
+	if got := testkit.Value(c.Subjects(ctx))(t); strings.Join(got, ",") != "orders-shop.v1.OrderPlaced,other/with slash" {
 		t.Errorf("subjects %q", got)
 	}
-	if got := must[[]string](t)(c.SubjectsByID(ctx, one.ID)); len(got) != 2 {
+	if got := testkit.Value(c.SubjectsByID(ctx, one.ID))(t); len(got) != 2 {
 		t.Errorf("subjects of an id %q", got)
 	}
-	if got := must[sr.SubjectSchema](t)(c.LookupSchema(ctx, "orders-shop.v1.OrderPlaced", pb(added))); got.Version != 2 {
+	if got := testkit.Value(c.LookupSchema(ctx, "orders-shop.v1.OrderPlaced", pb(added)))(t); got.Version != 2 {
 		t.Errorf("lookup %+v", got)
 	}
 	// The same descriptor in base64 is the same schema, and readers get either form.
-	binary := must[sr.Schema](t)(c.SchemaByID(sr.WithParams(ctx, sr.Format("serialized")), two.ID))
+	binary := testkit.Value(c.SchemaByID(sr.WithParams(ctx, sr.Format("serialized")), two.ID))(t)
 	if binary.Schema == added {
 		t.Error("format=serialized gives text")
 	}
-	if got := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "third", pb(binary.Schema))); got.ID != two.ID {
+	if got := testkit.Value(c.CreateSchema(ctx, "third", pb(binary.Schema)))(t); got.ID != two.ID {
 		t.Errorf("id %d for the descriptor, %d for the text", got.ID, two.ID)
 	}
 	swapped := "syntax = \"proto3\";\npackage shop.v1;\nmessage OrderPlaced {\n  optional string note = 2;\n  string order_id = 1;\n}\n"
-	ordered := must[sr.SubjectSchema](t)(c.CreateSchema(sr.WithParams(ctx, sr.Normalize), "fourth", pb(swapped)))
+	ordered := testkit.Value(c.CreateSchema(sr.WithParams(ctx, sr.Normalize), "fourth", pb(swapped)))(t)
 	if ordered.ID != two.ID || !strings.Contains(ordered.Schema.Schema, "string order_id = 1;") {
 		t.Errorf("normalized: %+v", ordered)
 	}
-	if all := must[[]sr.SubjectSchema](t)(c.AllSchemas(ctx)); len(all) != 5 {
+	if all := testkit.Value(c.AllSchemas(ctx))(t); len(all) != 5 {
 		t.Errorf("%d schemas", len(all))
 	}
 }
@@ -158,9 +151,10 @@ func TestLevels(t *testing.T) {
 		}
 		last := len(tt.chain) - 1
 		for _, text := range tt.chain[:last] {
-			must[sr.SubjectSchema](t)(c.CreateSchema(ctx, subject, pb(text)))
+			testkit.Value(c.CreateSchema(ctx, subject, pb(text)))(t)
 		}
-		asked := must[sr.CheckCompatibilityResult](t)(c.CheckCompatibility(sr.WithParams(ctx, sr.Verbose), subject, -1, pb(tt.chain[last])))
+		asked := testkit.Value(c.CheckCompatibility(sr.WithParams(ctx, sr.Verbose), subject, -1,
+			pb(tt.chain[last])))(t)
 		_, err := c.CreateSchema(ctx, subject, pb(tt.chain[last]))
 		if code(err) != tt.last || asked.Is != (tt.last == 0) || asked.Is == (len(asked.Messages) > 0) {
 			t.Errorf("%s: %v; asked %+v", subject, err, asked)
@@ -180,31 +174,32 @@ func TestReferences(t *testing.T) {
 	if _, err := c.CreateSchema(ctx, "order", pb(order, ref)); code(err) != 42201 {
 		t.Errorf("reference that is not there: %v", err)
 	}
-	must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "shop/v1/item.proto", pb(item)))
-	if _, err := c.CreateSchema(ctx, "order", pb(order)); code(err) != 42201 || !strings.Contains(err.Error(), "item.proto") {
+	testkit.Value(c.CreateSchema(ctx, "shop/v1/item.proto", pb(item)))(t)
+	if _, err := c.CreateSchema(ctx, "order", pb(order)); code(err) != 42201 ||
+		!strings.Contains(err.Error(), "item.proto") {
 		t.Errorf("no reference: %v", err)
 	}
-	got := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "order", pb(order, ref)))
+	got := testkit.Value(c.CreateSchema(ctx, "order", pb(order, ref)))(t)
 	if len(got.References) != 1 || got.References[0] != ref {
 		t.Errorf("references %+v", got.References)
 	}
-	by := must[[]sr.SubjectSchema](t)(c.SchemaReferences(ctx, "shop/v1/item.proto", 1))
+	by := testkit.Value(c.SchemaReferences(ctx, "shop/v1/item.proto", 1))(t)
 	if len(by) != 1 || by[0].Subject != "order" {
 		t.Errorf("referenced by %+v", by)
 	}
 	if _, err := c.DeleteSubject(ctx, "shop/v1/item.proto", sr.SoftDelete); code(err) != 42206 {
 		t.Errorf("delete what is referred to: %v", err)
 	}
-	must[[]int](t)(c.DeleteSubject(ctx, "order", sr.SoftDelete))
-	must[[]int](t)(c.DeleteSubject(ctx, "order", sr.HardDelete))
-	must[[]int](t)(c.DeleteSubject(ctx, "shop/v1/item.proto", sr.SoftDelete))
+	testkit.Value(c.DeleteSubject(ctx, "order", sr.SoftDelete))(t)
+	testkit.Value(c.DeleteSubject(ctx, "order", sr.HardDelete))(t)
+	testkit.Value(c.DeleteSubject(ctx, "shop/v1/item.proto", sr.SoftDelete))(t)
 }
 
 // Softly deleted versions are found by their id, others not at all; ids come back.
 func TestDelete(t *testing.T) {
 	c, ctx := client(t)
-	one := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "s", pb(v1)))
-	two := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "s", pb(added)))
+	one := testkit.Value(c.CreateSchema(ctx, "s", pb(v1)))(t)
+	two := testkit.Value(c.CreateSchema(ctx, "s", pb(added)))(t)
 	if err := c.DeleteSchema(ctx, "s", 1, sr.HardDelete); code(err) != 40407 {
 		t.Errorf("hard first: %v", err)
 	}
@@ -220,30 +215,30 @@ func TestDelete(t *testing.T) {
 	if _, err := c.SchemaByVersion(sr.WithParams(ctx, sr.ShowDeleted), "s", 1); err != nil {
 		t.Errorf("deleted=true: %v", err)
 	}
-	must[sr.Schema](t)(c.SchemaByID(ctx, one.ID))
+	testkit.Value(c.SchemaByID(ctx, one.ID))(t)
 	if _, err := c.DeleteSubject(ctx, "s", sr.HardDelete); code(err) != 40405 {
 		t.Errorf("hard first: %v", err)
 	}
-	if got := must[[]int](t)(c.DeleteSubject(ctx, "s", sr.SoftDelete)); len(got) != 1 || got[0] != 2 {
+	if got := testkit.Value(c.DeleteSubject(ctx, "s", sr.SoftDelete))(t); len(got) != 1 || got[0] != 2 {
 		t.Errorf("deleted %v", got)
 	}
 	if _, err := c.DeleteSubject(ctx, "s", sr.SoftDelete); code(err) != 40404 {
 		t.Errorf("soft twice: %v", err)
 	}
-	if got := must[[]string](t)(c.Subjects(ctx)); len(got) != 0 {
+	if got := testkit.Value(c.Subjects(ctx))(t); len(got) != 0 {
 		t.Errorf("subjects %v", got)
 	}
-	if got := must[[]string](t)(c.Subjects(sr.WithParams(ctx, sr.ShowDeleted))); len(got) != 1 {
+	if got := testkit.Value(c.Subjects(sr.WithParams(ctx, sr.ShowDeleted)))(t); len(got) != 1 {
 		t.Errorf("subjects %v", got)
 	}
-	if got := must[[]int](t)(c.DeleteSubject(ctx, "s", sr.HardDelete)); len(got) != 2 {
+	if got := testkit.Value(c.DeleteSubject(ctx, "s", sr.HardDelete))(t); len(got) != 2 {
 		t.Errorf("deleted %v", got)
 	}
 	if _, err := c.SchemaByID(ctx, two.ID); code(err) != 40403 {
 		t.Errorf("by id: %v", err)
 	}
-	back := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "s", pb(added)))
-	other := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "t", pb(renamed)))
+	back := testkit.Value(c.CreateSchema(ctx, "s", pb(added)))(t)
+	other := testkit.Value(c.CreateSchema(ctx, "t", pb(renamed)))(t)
 	if back.ID != two.ID || back.Version != 3 || other.ID <= two.ID {
 		t.Errorf("ids %d %d, then %d as version %d and %d", one.ID, two.ID, back.ID, back.Version, other.ID)
 	}
@@ -266,23 +261,23 @@ func TestModes(t *testing.T) {
 	if r := c.SetMode(ctx, sr.ModeImport, "s"); r[0].Err != nil {
 		t.Fatal(r[0].Err)
 	}
-	got := must[sr.SubjectSchema](t)(c.CreateSchemaWithIDAndVersion(ctx, "s", pb(v1), 77, 5))
+	got := testkit.Value(c.CreateSchemaWithIDAndVersion(ctx, "s", pb(v1), 77, 5))(t)
 	if got.ID != 77 || got.Version != 5 {
 		t.Errorf("imported as %+v", got)
 	}
 	if _, err := c.CreateSchemaWithIDAndVersion(ctx, "s", pb(renamed), 77, 6); code(err) != 42205 {
 		t.Errorf("id of another schema: %v", err)
 	}
-	if next := must[sr.SubjectSchema](t)(c.CreateSchema(ctx, "t", pb(added))); next.ID != 78 {
+	if next := testkit.Value(c.CreateSchema(ctx, "t", pb(added)))(t); next.ID != 78 {
 		t.Errorf("next id %d", next.ID)
 	}
 }
 
 // Codes are those that Confluent documents; nothing else is said.
 func TestRefusals(t *testing.T) {
-	_, base := serve(t, storetest.NewMap(time.Now))
-	broken, brokenBase := storetest.NewMap(time.Now), ""
-	_, brokenBase = serve(t, broken)
+	_, base := serve(t, storetest.NewMemory(time.Now))
+	broken := storetest.NewMemory(time.Now)
+	_, brokenBase := serve(t, broken)
 	if err := broken.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -310,12 +305,13 @@ func TestRefusals(t *testing.T) {
 		"no protobuf":       {"POST", "/subjects/s/versions", schema("mesage X {}"), 422, 42201},
 		"empty":             {"POST", "/subjects/s/versions", schema(""), 422, 42201},
 		"base64 of nothing": {"POST", "/subjects/s/versions", schema("AAAA"), 422, 42201},
-		"too large":         {"POST", "/subjects/s/versions", schema(strings.Repeat("/", registry.MaxSchema+1)), 422, 42209},
+		"too large":         {"POST", "/subjects/s/versions", schema(strings.Repeat("/", 512<<10+1)), 422, 42209},
 		"far too large":     {"POST", "/subjects/s/versions", schema(strings.Repeat("/", maxBody)), 422, 42209},
-		"rules":             {"POST", "/subjects/s/versions", `{"schemaType":"PROTOBUF","schema":"x","ruleSet":{"domainRules":[{}]}}`, 422, 42210},
-		"reserved subject":  {"POST", "/subjects/%23ids/versions", schema(v1), 422, 42208},
-		"context":           {"POST", "/subjects/:.x:s/versions", schema(v1), 422, 42208},
-		"long subject":      {"POST", "/subjects/" + strings.Repeat("s", 513) + "/versions", schema(v1), 422, 42208},
+		"rules": {"POST", "/subjects/s/versions",
+			`{"schemaType":"PROTOBUF","schema":"x","ruleSet":{"domainRules":[{}]}}`, 422, 42210},
+		"reserved subject": {"POST", "/subjects/%23ids/versions", schema(v1), 422, 42208},
+		"context":          {"POST", "/subjects/:.x:s/versions", schema(v1), 422, 42208},
+		"long subject":     {"POST", "/subjects/" + strings.Repeat("s", 513) + "/versions", schema(v1), 422, 42208},
 	} {
 		for at, want := range map[string][2]int{base: {tt.status, tt.code}, brokenBase: {500, 50001}} {
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, at+tt.path, strings.NewReader(tt.body))
@@ -329,7 +325,8 @@ func TestRefusals(t *testing.T) {
 			b, _ := io.ReadAll(res.Body)
 			res.Body.Close()
 			var got failure
-			if err := json.Unmarshal(b, &got); err != nil || got.Message == "" || len(b) > 2000 || res.Header.Get("Content-Type") != contentType {
+			if err := json.Unmarshal(b, &got); err != nil || got.Message == "" || len(b) > 2000 ||
+				res.Header.Get("Content-Type") != contentType {
 				t.Errorf("%s: %v: %.200s", name, err, b)
 			}
 			if at == brokenBase {
@@ -348,7 +345,7 @@ func TestRefusals(t *testing.T) {
 // Processes that register at once agree on ids and versions, and a new process
 // finds all of it.
 func TestConcurrentRegistrations(t *testing.T) {
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	var wg sync.WaitGroup
 	ids := make([]int, 16)
 	for i := range ids {
@@ -369,7 +366,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 	}
 	c, _ := serve(t, st)
 	for _, subject := range []string{"a", "b"} {
-		if got := must[[]int](t)(c.SubjectVersions(t.Context(), subject)); len(got) != 1 {
+		if got := testkit.Value(c.SubjectVersions(t.Context(), subject))(t); len(got) != 1 {
 			t.Errorf("%s has versions %v", subject, got)
 		}
 	}
@@ -378,7 +375,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 // The gate's own command works with the registry: what the server registers is
 // found, verified, and protected.
 func TestSchemacheck(t *testing.T) {
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	if _, err := registry.New(st).Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -398,15 +395,16 @@ func TestSchemacheck(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode(), string(out)
 	}
-	before := must[sr.SubjectSchema](t)(c.SchemaByVersion(t.Context(), event.Specs()[0].Subject(), -1))
+	before := testkit.Value(c.SchemaByVersion(t.Context(), event.Specs()[0].Subject(), -1))(t)
 	for _, verb := range []string{"check", "register", "verify"} {
 		if code, out := run("../../..", "registry", verb, "--registry", url); code != 0 {
 			t.Errorf("%s: exit %d\n%s", verb, code, out)
 		}
 	}
-	after := must[sr.SubjectSchema](t)(c.SchemaByVersion(t.Context(), event.Specs()[0].Subject(), -1))
+	after := testkit.Value(c.SchemaByVersion(t.Context(), event.Specs()[0].Subject(), -1))(t)
 	if after.ID != before.ID || after.Version != before.Version {
-		t.Errorf("id %d version %d, was %d and %d: the source is not the schema that the server registered", after.ID, after.Version, before.ID, before.Version)
+		t.Errorf("id %d version %d, was %d and %d: the source is not the schema that the server registered", after.ID,
+			after.Version, before.ID, before.Version)
 	}
 	if code, out := run("../../..", "--base", "registry", "--registry", url, "--policy", "FULL_TRANSITIVE"); code != 0 {
 		t.Errorf("compare: exit %d\n%s", code, out)
@@ -439,7 +437,8 @@ func TestSchemacheck(t *testing.T) {
 			t.Errorf("%s: exit %d, want %d and %q\n%s", tt.verb, code, tt.code, tt.says, out)
 		}
 	}
-	if r := c.SetCompatibility(t.Context(), sr.SetCompatibility{Level: sr.CompatBackward}, "shop.v1.OrderPlaced"); r[0].Err != nil {
+	if r := c.SetCompatibility(t.Context(), sr.SetCompatibility{Level: sr.CompatBackward},
+		"shop.v1.OrderPlaced"); r[0].Err != nil {
 		t.Fatal(r[0].Err)
 	}
 	if code, out := run(dir, "registry", "verify", "--registry", url); code != 2 || !strings.Contains(out, "BACKWARD") {

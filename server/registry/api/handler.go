@@ -43,7 +43,8 @@ func Handler(r *registry.Registry, log *slog.Logger) http.Handler {
 	for path, methods := range s.routes() {
 		h := s.dispatch(methods)
 		mux.Handle(path, h)
-		if path != "/" && !strings.HasSuffix(path, "$}") && !strings.HasSuffix(path, "...}") { // some clients end paths with a slash
+		// some clients end paths with a slash
+		if path != "/" && !strings.HasSuffix(path, "$}") && !strings.HasSuffix(path, "...}") {
 			mux.Handle(path+"/{$}", h)
 		}
 	}
@@ -61,9 +62,15 @@ func (s *server) routes() map[string]methods {
 	level := methods{get: s.level, put: s.setLevel, del: s.resetLevel}
 	mode := methods{get: s.mode, put: s.setMode, del: s.resetMode}
 	return map[string]methods{
-		"/{$}":                                           {get: func(*http.Request) (any, error) { return struct{}{}, nil }},
-		"/schemas/types":                                 {get: func(*http.Request) (any, error) { return []string{protobuf}, nil }},
-		"/contexts":                                      {get: func(*http.Request) (any, error) { return []string{"."}, nil }},
+		"/{$}": {get: func(*http.Request) (any, error) { return struct{}{}, nil }},
+		"/schemas/types": {get: func(*http.Request) (any, error) {
+			return []string{protobuf},
+				nil
+		}},
+		"/contexts": {get: func(*http.Request) (any, error) {
+			return []string{"."},
+				nil
+		}},
 		"/v1/metadata/id":                                {get: metadata},
 		"/v1/metadata/version":                           {get: metadata},
 		"/schemas":                                       {get: s.limited(s.lists, s.schemas)},
@@ -80,12 +87,12 @@ func (s *server) routes() map[string]methods {
 		"/subjects/{subject}/versions/{v}/referencedby":  {get: s.referencedBy},
 		"/compatibility/subjects/{subject}/versions":     compatible,
 		"/compatibility/subjects/{subject}/versions/{v}": compatible,
-		"/config":                                        level,
-		"/config/{subject}":                              level,
-		"/mode":                                          mode,
-		"/mode/{subject}":                                mode,
-		"/contexts/{context}/{rest...}":                  {"": func(*http.Request) (any, error) { return nil, errContext }},
-		"/":                                              {"": func(*http.Request) (any, error) { return nil, errNotFound }},
+		"/config":                       level,
+		"/config/{subject}":             level,
+		"/mode":                         mode,
+		"/mode/{subject}":               mode,
+		"/contexts/{context}/{rest...}": {"": func(*http.Request) (any, error) { return nil, errContext }},
+		"/":                             {"": func(*http.Request) (any, error) { return nil, errNotFound }},
 	}
 }
 
@@ -138,8 +145,9 @@ func (s *server) limited(slots chan struct{}, f answer) answer {
 var (
 	errNotFound = &registry.Error{Code: http.StatusNotFound, Message: "HTTP 404 Not Found"}
 	errMethod   = &registry.Error{Code: http.StatusMethodNotAllowed, Message: "HTTP 405 Method Not Allowed"}
-	errContext  = &registry.Error{Code: registry.CodeSubject, Message: "Contexts are not offered: all subjects are in the default one, \".\""}
-	errBusy     = &registry.Error{Code: http.StatusTooManyRequests, Message: "Too many such requests at once: try again"}
+	errContext  = &registry.Error{Code: registry.CodeSubject,
+		Message: "Contexts are not offered: all subjects are in the default one, \".\""}
+	errBusy = &registry.Error{Code: http.StatusTooManyRequests, Message: "Too many such requests at once: try again"}
 )
 
 // raw is a schema as it is, without JSON around it.

@@ -48,10 +48,11 @@ func (p *paging) Query(ctx context.Context, q store.Query) (store.Page, error) {
 
 func many(t *testing.T, n int) *paging {
 	t.Helper()
-	p := &paging{Store: storetest.NewMap(time.Now), size: 100}
+	p := &paging{Store: storetest.NewMemory(time.Now), size: 100}
 	r := registry.New(p.Store)
 	for i := range n {
-		if _, err := r.Register(t.Context(), fmt.Sprintf("subject-with-a-long-name-%060d", i), registry.Schema{Text: text1}, registry.RegisterOptions{}); err != nil {
+		if _, err := r.Register(t.Context(), fmt.Sprintf("subject-with-a-long-name-%060d", i), registry.Schema{Text: text1},
+			registry.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +67,7 @@ func TestCutLists(t *testing.T) {
 	defer h.Close()
 	for pages, want := range map[int64]int{0: 500, 6: 0} {
 		p.left.Store(pages)
-		status, body, err := 0, []byte(nil), error(nil)
+		status, body := 0, []byte(nil)
 		res, err := http.Get(h.URL + "/subjects")
 		if err == nil {
 			status = res.StatusCode
@@ -74,7 +75,8 @@ func TestCutLists(t *testing.T) {
 			res.Body.Close()
 		}
 		switch {
-		case want == 500 && (err != nil || status != 500 || !same(t, string(body), `{"error_code":50001,"message":"Error in the backend data store"}`)):
+		case want == 500 && (err != nil || status != 500 ||
+			!same(t, string(body), `{"error_code":50001,"message":"Error in the backend data store"}`)):
 			t.Errorf("%d pages: %d %s %v", pages, status, body, err)
 		case want == 0 && (err == nil || status != 200 || len(body) == 0):
 			t.Errorf("%d pages: %d, %d bytes, %v: the list ends as if that were all", pages, status, len(body), err)

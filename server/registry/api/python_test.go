@@ -17,7 +17,7 @@ func TestPython(t *testing.T) {
 	if python == "" {
 		t.Skip("PARLEY_PYTHON names no interpreter")
 	}
-	st := storetest.NewMap(time.Now)
+	st := storetest.NewMemory(time.Now)
 	if _, err := registry.New(st).Events(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,8 @@ func reads(r *http.Request) bool {
 		return true
 	case http.MethodPost: // a question about compatibility, or for a schema's version
 		path := strings.TrimSuffix(r.URL.Path, "/")
-		return strings.HasPrefix(path, "/compatibility/") || (strings.HasPrefix(path, "/subjects/") && !strings.HasSuffix(path, "/versions"))
+		return strings.HasPrefix(path, "/compatibility/") ||
+			(strings.HasPrefix(path, "/subjects/") && !strings.HasSuffix(path, "/versions"))
 	}
 	return false
 }

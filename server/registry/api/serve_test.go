@@ -25,7 +25,7 @@ func open(t *testing.T, listen, password string) string {
 
 func opened(t *testing.T, cfg Config) string {
 	t.Helper()
-	cfg.Registry, cfg.Logger = registry.New(storetest.NewMap(time.Now)), slog.New(slog.DiscardHandler)
+	cfg.Registry, cfg.Logger = registry.New(storetest.NewMemory(time.Now)), slog.New(slog.DiscardHandler)
 	s, err := Listen(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,8 @@ func TestReadersAndWriters(t *testing.T) {
 				b, _ := io.ReadAll(res.Body)
 				res.Body.Close()
 				if res.StatusCode != tt.want {
-					t.Errorf("%s, writers %q: %s %s with %q: %d %s, want %d", scheme, writers, tt.method, tt.path, tt.password, res.StatusCode, b, tt.want)
+					t.Errorf("%s, writers %q: %s %s with %q: %d %s, want %d", scheme, writers, tt.method, tt.path, tt.password,
+						res.StatusCode, b, tt.want)
 				}
 				if tt.want == 401 && !strings.Contains(string(b), `"error_code":40101`) {
 					t.Errorf("%s %s: %s", tt.method, tt.path, b)

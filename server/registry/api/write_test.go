@@ -15,7 +15,7 @@ import (
 
 // Where operators are known, others read and ask, and change nothing.
 func TestOnlyOperatorsWrite(t *testing.T) {
-	r := registry.New(storetest.NewMap(time.Now))
+	r := registry.New(storetest.NewMemory(time.Now))
 	schema := `{"schemaType":"PROTOBUF","schema":"syntax = \"proto3\"; message M { string a = 1; }"}`
 	s, err := Listen(t.Context(), Config{
 		Registry: r, Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler),
@@ -51,10 +51,13 @@ func TestOnlyOperatorsWrite(t *testing.T) {
 	basic := func(r *http.Request) { r.SetBasicAuth("anybody", "token") }
 	wrong := func(r *http.Request) { r.SetBasicAuth("anybody", "other") }
 	writes := []struct{ method, path, body string }{
-		{"POST", "/subjects/a/versions", schema}, {"POST", "/subjects/a/versions/", schema}, {"POST", "/subjects/a/version%73", schema},
-		{"DELETE", "/subjects/a", ""}, {"DELETE", "/subjects/a/versions/1", ""}, {"PUT", "/config", `{"compatibility":"NONE"}`},
+		{"POST", "/subjects/a/versions", schema}, {"POST", "/subjects/a/versions/", schema},
+		{"POST", "/subjects/a/version%73", schema},
+		{"DELETE", "/subjects/a", ""}, {"DELETE", "/subjects/a/versions/1", ""},
+		{"PUT", "/config", `{"compatibility":"NONE"}`},
 		{"PUT", "/config/a", `{"compatibility":"NONE"}`}, {"DELETE", "/config", ""}, {"DELETE", "/config/a", ""},
-		{"PUT", "/mode", `{"mode":"READONLY"}`}, {"PUT", "/mode/a", `{"mode":"READONLY"}`}, {"DELETE", "/mode", ""}, {"DELETE", "/mode/a", ""},
+		{"PUT", "/mode", `{"mode":"READONLY"}`}, {"PUT", "/mode/a", `{"mode":"READONLY"}`}, {"DELETE", "/mode", ""},
+		{"DELETE", "/mode/a", ""},
 	}
 	for _, w := range writes {
 		for name, auth := range map[string]func(*http.Request){"nobody": nobody, "wrong": wrong} {
@@ -72,8 +75,10 @@ func TestOnlyOperatorsWrite(t *testing.T) {
 		}
 	}
 	reads := []struct{ method, path, body string }{
-		{"GET", "/subjects", ""}, {"GET", "/subjects/basic/versions/1", ""}, {"GET", "/schemas/ids/1", ""}, {"GET", "/config", ""}, {"GET", "/mode", ""},
-		{"POST", "/subjects/basic", schema}, {"POST", "/compatibility/subjects/basic/versions/latest", schema}, {"POST", "/compatibility/subjects/basic/versions", schema},
+		{"GET", "/subjects", ""}, {"GET", "/subjects/basic/versions/1", ""}, {"GET", "/schemas/ids/1", ""},
+		{"GET", "/config", ""}, {"GET", "/mode", ""},
+		{"POST", "/subjects/basic", schema}, {"POST", "/compatibility/subjects/basic/versions/latest", schema},
+		{"POST", "/compatibility/subjects/basic/versions", schema},
 	}
 	for _, w := range reads {
 		if got := do(w.method, w.path, w.body, nobody); got != 200 {

@@ -187,18 +187,18 @@ func Text(ctx context.Context, descriptor []byte, imports map[string]string, mos
 	printer := protoprint.Printer{OmitComments: protoprint.CommentsAll}
 	source, err := printer.PrintProtoToString(file.Descriptor)
 	if err != nil || len(source) > most {
-		return encoded, nil
+		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
 	back, err := Build(ctx, source, imports)
 	if err != nil {
-		return encoded, nil
+		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
 	d, err := back.Canonical()
 	if err != nil {
-		return encoded, nil
+		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
 	if b, err := Marshal(d); err != nil || string(b) != string(descriptor) {
-		return encoded, nil
+		return encoded, nil //nolint:nilerr // the encoded form is what is left
 	}
 	return source, nil
 }

@@ -26,9 +26,9 @@ const (
 	PhaseLog     = "kafka"
 )
 
-// Lifecycle counts what happens to chats and memberships. Its methods may be called
+// ChatMetrics counts what happens to chats and memberships. Its methods may be called
 // from any goroutine.
-type Lifecycle struct {
+type ChatMetrics struct {
 	created   *prometheus.CounterVec
 	creation  *prometheus.HistogramVec
 	mutations *prometheus.CounterVec
@@ -38,10 +38,10 @@ type Lifecycle struct {
 	publish   *prometheus.CounterVec
 }
 
-// Lifecycle adds the metrics of chats and memberships. All their labels are there
+// Chats adds the metrics of chats and memberships. All their labels are there
 // from the start: an alert on growth misses what begins to exist with its first
 // count.
-func (m *Metrics) Lifecycle() *Lifecycle {
+func (m *Metrics) Chats() *ChatMetrics {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	counter := func(name, help string, label string, values ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
@@ -51,18 +51,21 @@ func (m *Metrics) Lifecycle() *Lifecycle {
 		m.registry.MustRegister(v)
 		return v
 	}
-	l := &Lifecycle{
+	l := &ChatMetrics{
 		created: counter(ChatsCreated, "Chats created.", "chat_type", "direct", "group"),
 		creation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: ChatCreationTime, Help: "Time of each phase of creating a chat: 1 the chat, 2 its members, kafka its event.", Buckets: buckets,
+			Name: ChatCreationTime, Help: "Time of each phase of creating a chat: 1 the chat, 2 its members, kafka its event.",
+			Buckets: buckets,
 		}, []string{"chat_type", "phase"}),
 		mutations: counter(MembershipMutations, "Changes of memberships.", "change_type", "added", "removed", "role_changed"),
 		mutation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: MembershipTime, Help: "Time of a change of a membership, the wait for the chat included.", Buckets: buckets,
 		}, []string{"change_type"}),
-		dedup:   counter(DirectDedup, "Direct chats asked for, by what became of it.", "result", "created", "existing"),
-		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: CreationRetries, Help: "Chunks of a new group's members that had to be tried again."}),
-		publish: counter(LifecyclePublishFails, "Attempts to publish an event of a chat or membership that failed; it stays in the outbox.", "event_type",
+		dedup: counter(DirectDedup, "Direct chats asked for, by what became of it.", "result", "created", "existing"),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{Name: CreationRetries,
+			Help: "Chunks of a new group's members that had to be tried again."}),
+		publish: counter(LifecyclePublishFails,
+			"Attempts to publish an event of a chat or membership that failed; it stays in the outbox.", "event_type",
 			"ChatCreated", "ChatUpdated", "MembershipChanged"),
 	}
 	for _, kind := range []string{"direct", "group"} {
@@ -78,21 +81,21 @@ func (m *Metrics) Lifecycle() *Lifecycle {
 }
 
 // ChatCreated counts a new chat, "direct" or "group".
-func (l *Lifecycle) ChatCreated(kind string) { l.created.WithLabelValues(kind).Inc() }
+func (l *ChatMetrics) ChatCreated(kind string) { l.created.WithLabelValues(kind).Inc() }
 
 // CreationTook records the time of a phase of a creation.
-func (l *Lifecycle) CreationTook(kind, phase string, took time.Duration) {
+func (l *ChatMetrics) CreationTook(kind, phase string, took time.Duration) {
 	l.creation.WithLabelValues(kind, phase).Observe(took.Seconds())
 }
 
 // MembershipChanged counts a change: "added", "removed" or "role_changed".
-func (l *Lifecycle) MembershipChanged(change string, took time.Duration) {
+func (l *ChatMetrics) MembershipChanged(change string, took time.Duration) {
 	l.mutations.WithLabelValues(change).Inc()
 	l.mutation.WithLabelValues(change).Observe(took.Seconds())
 }
 
 // DirectAsked counts a direct chat that was asked for.
-func (l *Lifecycle) DirectAsked(existed bool) {
+func (l *ChatMetrics) DirectAsked(existed bool) {
 	result := "created"
 	if existed {
 		result = "existing"
@@ -101,11 +104,11 @@ func (l *Lifecycle) DirectAsked(existed bool) {
 }
 
 // CreationRetried counts a chunk of members that had to be tried again.
-func (l *Lifecycle) CreationRetried() { l.retries.Inc() }
+func (l *ChatMetrics) CreationRetried() { l.retries.Inc() }
 
 // PublishFailed counts an event that could not be published. Types that are not of
 // chats or memberships are not counted.
-func (l *Lifecycle) PublishFailed(eventType string) {
+func (l *ChatMetrics) PublishFailed(eventType string) {
 	switch eventType {
 	case "ChatCreated", "ChatUpdated", "MembershipChanged":
 		l.publish.WithLabelValues(eventType).Inc()
