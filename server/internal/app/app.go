@@ -24,6 +24,7 @@ import (
 	"github.com/parley-chat/parley/server/loopback"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/fanout"
+	"github.com/parley-chat/parley/workers/projection"
 )
 
 // clocks are those of the machine; tests set them.
@@ -73,7 +74,7 @@ func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error
 	c := cfg.Backend
 	if c.Embedded != nil {
 		mode := *c.Embedded
-		mode.Groups, mode.Clocks = []string{fanout.Group}, clocks
+		mode.Groups, mode.Clocks = []string{fanout.Group, projection.Group}, clocks
 		c.Embedded = &mode
 	}
 	c.Logger = log
@@ -90,7 +91,7 @@ func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error
 func (p *program) serviceOrder(ctx context.Context, listener net.Listener) ([]lifecycle.Service, error) {
 	web := p.server(localAddr(listener.Addr()))
 	guard := p.guard(listener)
-	guard.Install(web.srv)
+	guard.Install(web.srv.Server)
 	metrics, err := p.metricsListener(ctx, web)
 	if err != nil {
 		return nil, err
@@ -100,7 +101,8 @@ func (p *program) serviceOrder(ctx context.Context, listener net.Listener) ([]li
 	services = append(services, metrics...)
 	return append(services,
 		lifecycle.Restarted("store", p.log, func(ctx context.Context) error { return p.backend.WatchStore(ctx, p.log) }),
-		lifecycle.Service{Name: "delivery", Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, p.log) }},
+		lifecycle.Service{Name: "delivery",
+			Run: func(ctx context.Context, ready func()) error { ready(); return p.hub.Run(ctx, p.log) }},
 		lifecycle.Service{Name: "http", Run: web.run(guard), Stop: drainTime + 2*time.Second},
 	), nil
 }

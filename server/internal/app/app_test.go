@@ -22,6 +22,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/internal/app"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // run runs the program in this process until it ends by itself or ctx does.
@@ -40,6 +41,7 @@ func environ(env map[string]string) (list []string) {
 }
 
 func TestStartErrorsAreOneLine(t *testing.T) {
+	t.Parallel() // it mostly waits
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -67,34 +69,41 @@ func TestStartErrorsAreOneLine(t *testing.T) {
 		code int
 		says string
 	}{
-		"unknown flag":         {args: []string{"--nope"}, code: 2, says: "-nope"},
-		"stray argument":       {args: []string{"serve"}, code: 2, says: `unknown command "serve"`},
-		"bad address":          {args: []string{"--listen", "8080"}, code: 2, says: "host:port"},
-		"bad address by env":   {env: map[string]string{"PARLEY_LISTEN": "x"}, code: 2, says: "host:port"},
-		"bad port":             {args: []string{"--listen", "127.0.0.1:99999"}, code: 2, says: `listen must be host:port, not "127.0.0.1:99999"`},
+		"unknown flag":       {args: []string{"--nope"}, code: 2, says: "-nope"},
+		"stray argument":     {args: []string{"serve"}, code: 2, says: `unknown command "serve"`},
+		"bad address":        {args: []string{"--listen", "8080"}, code: 2, says: "host:port"},
+		"bad address by env": {env: map[string]string{"PARLEY_LISTEN": "x"}, code: 2, says: "host:port"},
+		"bad port": {args: []string{"--listen", "127.0.0.1:99999"}, code: 2,
+			says: `listen must be host:port, not "127.0.0.1:99999"`},
 		"named port":           {args: []string{"--listen", "127.0.0.1:http"}, code: 2, says: "host:port"},
 		"bad log format":       {args: []string{"--log-format", "xml"}, code: 2, says: "text or json"},
 		"empty data directory": {args: []string{"--data-dir", ""}, code: 2, says: "data-dir"},
 		"token without user":   {args: []string{"token"}, code: 2, says: "one user"},
-		"token without data":   {args: []string{"--data-dir", empty, "token", "bob"}, code: 1, says: empty + " holds no key yet: start the server there first"},
-		"token of another key": {args: []string{"--key-file", filepath.Join(empty, "no.pem"), "token", "bob"}, code: 1, says: "no.pem: no such file"},
+		"token without data": {args: []string{"--data-dir", empty, "token", "bob"}, code: 1,
+			says: empty + " holds no key yet: start the server there first"},
+		"token of another key": {args: []string{"--key-file", filepath.Join(empty, "no.pem"), "token", "bob"}, code: 1,
+			says: "no.pem: no such file"},
 		"token with a flag":    {args: []string{"token", "--data-dir", "x"}, code: 2, says: "flags go before the command"},
 		"help for nothing":     {args: []string{"help", "dance"}, code: 2, says: `unknown command "dance"`},
 		"misspelt variable":    {env: map[string]string{"PARLEY_LISTN": ":1"}, code: 2, says: "did you mean PARLEY_LISTEN?"},
 		"any web page":         {args: []string{"--web-origins", "*"}, code: 2, says: "must name each origin"},
 		"unwritable directory": {args: append(fresh, "/proc/parley"), code: 1, says: "/proc/parley"},
 		"token for nonsense":   {args: []string{"--data-dir", t.TempDir(), "token", "a b"}, code: 2, says: "user id"},
-		"port in use":          {args: []string{"--listen", busy.Addr().String(), "--data-dir", t.TempDir()}, code: 1, says: "in use"},
-		"Kafka for all":        {args: append(fresh, t.TempDir(), "--kafka-listen", "0.0.0.0:0"), code: 1, says: "loopback only"},
-		"Kafka port in use":    {args: append(fresh, t.TempDir(), "--kafka-listen", busy.Addr().String()), code: 1, says: busy.Addr().String()},
-		"locked":               {args: append(fresh, locked), code: 1, says: "in use by another process"},
-		"too new":              {args: append(fresh, newer), code: 1, says: "format"},
-		"not a directory":      {args: append(fresh, filepath.Join(file, "data")), code: 1, says: file},
-		"bad key":              {args: append(fresh, open), code: 1, says: "auth.key"},
+		"port in use": {args: []string{"--listen", busy.Addr().String(), "--data-dir", t.TempDir()}, code: 1,
+			says: "in use"},
+		"Kafka for all": {args: append(fresh, t.TempDir(), "--kafka-listen", "0.0.0.0:0"), code: 1,
+			says: "loopback only"},
+		"Kafka port in use": {args: append(fresh, t.TempDir(), "--kafka-listen", busy.Addr().String()), code: 1,
+			says: busy.Addr().String()},
+		"locked":          {args: append(fresh, locked), code: 1, says: "in use by another process"},
+		"too new":         {args: append(fresh, newer), code: 1, says: "format"},
+		"not a directory": {args: append(fresh, filepath.Join(file, "data")), code: 1, says: file},
+		"bad key":         {args: append(fresh, open), code: 1, says: "auth.key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := run(t.Context(), tt.env, tt.args...)
-			if code != tt.code || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 || opening.ReplaceAllString(stdout, "") != "" {
+			if code != tt.code || !strings.Contains(stderr, tt.says) || strings.Count(stderr, "\n") != 1 ||
+				opening.ReplaceAllString(stdout, "") != "" {
 				t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 			}
 		})
@@ -102,7 +111,8 @@ func TestStartErrorsAreOneLine(t *testing.T) {
 	if _, err := os.Stat(empty); err == nil {
 		t.Error("token made a directory")
 	}
-	if code, stdout, stderr := run(t.Context(), nil, "--help"); code != 0 || !strings.Contains(stdout, "PARLEY_LISTEN") || stderr != "" {
+	if code, stdout, stderr := run(t.Context(), nil, "--help"); code != 0 || !strings.Contains(stdout, "PARLEY_LISTEN") ||
+		stderr != "" {
 		t.Fatalf("help: %d, %q, %q", code, stdout, stderr)
 	}
 }
@@ -115,12 +125,19 @@ var opening = regexp.MustCompile(`(?m)^Opening the (store|event log) in /.*\n`)
 func TestHelpOfEveryCommand(t *testing.T) {
 	wrong := map[string]string{"PARLEY_TYPO": "1", "PARLEY_LISTEN": "x"}
 	for command, says := range map[string]string{
-		"": "PARLEY_WEB_ORIGINS", "token": "token USER", "deadletters": "redrive", "deadletters list": "--page-token", "deadletters show": "-content",
-		"deadletters count": "-class", "deadletters redrive": "-execute", "deadletters discard": "-reason", "replay": "-all-chats", "groups": "hot-keys",
-		"groups describe": "GROUP", "groups hot-keys": "PARTITION", "operators": "token", "operators token": "NAME",
+		"": "PARLEY_WEB_ORIGINS", "token": "token USER", "deadletters": "redrive", "deadletters list": "--page-token",
+		"deadletters show":  "-content",
+		"deadletters count": "-class", "deadletters redrive": "-execute", "deadletters discard": "-reason",
+		"replay": "-all-chats", "groups": "hot-keys",
+		"groups describe": "GROUP", "groups hot-keys": "PARTITION", "operators": "token", "operators token": "-role",
+		"users": "suspend", "users suspend": "-reason", "sessions": "end-all", "services add-key": "-expires-in",
+		"chats messages": "-reason", "limits": "show", "audit": "-call", "audit list": "-kind", "audit export": "-reason",
+		"keys": "rotate", "keys rotate": "-notice",
+		"load": "-per-connection", "gates": "-hold", "tail": "-position", "chat": "-token-file",
 	} {
 		words := strings.Fields(command)
-		for _, line := range [][]string{append(slices.Clone(words), "--help"), append(slices.Clone(words), "-h"), append([]string{"help"}, words...)} {
+		for _, line := range [][]string{append(slices.Clone(words), "--help"), append(slices.Clone(words), "-h"),
+			append([]string{"help"}, words...)} {
 			code, stdout, stderr := run(t.Context(), wrong, line...)
 			if code != 0 || stderr != "" || !strings.Contains(stdout, strings.TrimPrefix(says, "-")) {
 				t.Errorf("%q: %d, %q, lacks %s: %s", line, code, stderr, says, stdout)
@@ -129,7 +146,8 @@ func TestHelpOfEveryCommand(t *testing.T) {
 	}
 	for _, line := range []string{"version", "--version", "-version"} {
 		code, stdout, stderr := run(t.Context(), wrong, line)
-		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "server ") || !strings.Contains(stdout, runtime.Version()) || strings.Count(stdout, "\n") != 1 {
+		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "server ") ||
+			!strings.Contains(stdout, runtime.Version()) || strings.Count(stdout, "\n") != 1 {
 			t.Errorf("%s: %d, %q, %q", line, code, stdout, stderr)
 		}
 	}
@@ -146,18 +164,19 @@ func TestDemoUsersOff(t *testing.T) {
 		done <- app.Run(ctx, nil, env, out, io.Discard)
 	}()
 	defer func() { cancel(); <-done }()
-	for !strings.Contains(out.String(), "registry at") {
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(t, "the greeting is whole", func() bool { return strings.Contains(out.String(), "registry at") })
 	text := out.String()
-	if !opening.MatchString(text) || strings.Contains(text, "eyJ") || strings.Contains(strings.ToLower(text), "alice") || strings.Contains(text, "curl") {
+	if !opening.MatchString(text) || strings.Contains(text, "eyJ") || strings.Contains(strings.ToLower(text), "alice") ||
+		strings.Contains(text, "curl") {
 		t.Error(text)
 	}
 	addr := listening.FindStringSubmatch(text)[1]
-	_, err := newUser("carol", token(t, dir, "carol"), addr, newTransport(t, false)).chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
-		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"},
-	})
-	if connect.CodeOf(err) == 0 || err == nil || !strings.Contains(err.Error(), "bob") && connect.CodeOf(err) != connect.CodeNotFound {
+	_, err := newUser("carol", token(t, dir, "carol"), addr, newTransport(t, false)).chats.CreateChat(t.Context(),
+		&chatv1.CreateChatRequest{
+			Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"},
+		})
+	if connect.CodeOf(err) == 0 || err == nil || !strings.Contains(err.Error(), "bob") &&
+		connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("bob is there: %v", err)
 	}
 }
@@ -282,12 +301,7 @@ func TestReadme(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("no curl")
 	}
-	var lines []string
-	for i, block := range strings.Split(readme(t), "```") {
-		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 && strings.Contains(code, "curl") {
-			lines = append(lines, code)
-		}
-	}
+	lines := slices.DeleteFunc(readmeBlocks(t, "curl"), func(code string) bool { return strings.Contains(code, "topics") })
 	if len(lines) != 4 {
 		t.Fatalf("the README has %d blocks with curl", len(lines))
 	}
@@ -304,8 +318,9 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for what, n := range map[string]int{"Hello, Bob": 3, `"hello":`: 1, `"messages":`: 1, `"token":`: 2, "Cake at four": 1, "MEMBER_ROLE_ADMIN": 2,
-		" 200\n": 1, " 201\n": 2, "204\n": 2, "mutedUntil": 1, "invalid": 0, "unauthenticated": 0, "ErrorInfo": 0,
+	for what, n := range map[string]int{"Hello, Bob": 3, `"hello":`: 1, `"messages":`: 1, `"token":`: 2, "Cake at four": 1,
+		"MEMBER_ROLE_ADMIN": 2,
+		" 200\n":            1, " 201\n": 2, "204\n": 2, "mutedUntil": 1, "invalid": 0, "unauthenticated": 0, "ErrorInfo": 0,
 	} {
 		if got := strings.Count(string(out), what); got < n || (n == 0 && got > 0) {
 			t.Errorf("%q comes %d times:\n%s", what, got, out)

@@ -23,7 +23,7 @@ import (
 // The benchmarks run the real binary in a process of its own; the clients of the
 // benchmark share the machine with it.
 
-type rig struct {
+type harness struct {
 	b   testing.TB
 	ctx context.Context
 	p   *process
@@ -31,14 +31,14 @@ type rig struct {
 	dir string
 }
 
-func newRig(b testing.TB) *rig {
+func newHarness(b testing.TB) *harness {
 	dir := b.TempDir()
-	r := &rig{b: b, ctx: b.Context(), p: launch(b, dir, "127.0.0.1:0"), dir: dir}
+	r := &harness{b: b, ctx: b.Context(), p: launch(b, dir, "127.0.0.1:0"), dir: dir}
 	r.readKey()
 	return r
 }
 
-func (r *rig) readKey() {
+func (r *harness) readKey() {
 	r.b.Helper()
 	var err error
 	if r.key, err = auth.LoadKey(r.dir); err != nil {
@@ -46,7 +46,7 @@ func (r *rig) readKey() {
 	}
 }
 
-func (r *rig) user(name string, h2 bool) *user {
+func (r *harness) user(name string, h2 bool) *user {
 	r.b.Helper()
 	tok, err := r.key.Issue(name, time.Now(), time.Hour)
 	if err != nil {
@@ -59,16 +59,17 @@ func (r *rig) user(name string, h2 bool) *user {
 	return u
 }
 
-func (r *rig) group(u *user, members ...string) string {
+func (r *harness) group(u *user, members ...string) string {
 	r.b.Helper()
-	res, err := u.chats.CreateChat(r.ctx, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: members})
+	res, err := u.chats.CreateChat(r.ctx,
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: members})
 	if err != nil {
 		r.b.Fatal(err)
 	}
 	return res.GetChat().GetChat().GetChatId()
 }
 
-func (r *rig) send(u *user, id, text string) {
+func (r *harness) send(u *user, id, text string) {
 	if _, err := u.messages.SendMessage(r.ctx, &messagev1.SendMessageRequest{ChatId: id, Content: text}); err != nil {
 		r.b.Error(err)
 	}
@@ -95,32 +96,6 @@ func reportLatency(b *testing.B, times []time.Duration, name string) {
 	}
 }
 
-// BenchmarkRPCSend measures durable sends through RPCs (Connect, protobuf, HTTP/1.1).
-func BenchmarkRPCSend(b *testing.B) {
-	for _, writers := range []int{1, 16, 128} {
-		for _, chats := range []int{256, 1} {
-			b.Run(fmt.Sprintf("writers=%d/chats=%d", writers, chats), func(b *testing.B) {
-				r := newRig(b)
-				u := r.user("ann", false)
-				r.user("ben", false)
-				ids := make([]string, chats)
-				each(chats, 16, func(i int) { ids[i] = r.group(u, "ben") })
-				text := strings.Repeat("x", 128)
-				times := make([]time.Duration, b.N)
-				b.ResetTimer()
-				each(b.N, writers, func(i int) {
-					start := time.Now()
-					r.send(u, ids[i%chats], text)
-					times[i] = time.Since(start)
-				})
-				b.StopTimer()
-				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "sends/s")
-				reportLatency(b, times, "")
-			})
-		}
-	}
-}
-
 // crowd opens a stream for each member of a group and counts what arrives.
 type crowd struct {
 	ctx       context.Context
@@ -132,7 +107,7 @@ type crowd struct {
 	wg        sync.WaitGroup
 }
 
-func (r *rig) crowd(id string, users []*user) *crowd {
+func (r *harness) crowd(id string, users []*user) *crowd {
 	ctx, stop := context.WithCancel(r.ctx)
 	c := &crowd{ctx: ctx, stop: stop, moved: make(chan struct{}, 1)}
 	var open sync.WaitGroup
@@ -201,7 +176,7 @@ func sentAt(b testing.TB, text string) time.Time {
 
 func stamped(pad string) string { return strconv.FormatInt(time.Now().UnixNano(), 10) + " " + pad }
 
-func (r *rig) members(n int) []*user {
+func (r *harness) members(n int) []*user {
 	users := make([]*user, n)
 	each(n, 8, func(i int) { users[i] = r.user(fmt.Sprintf("m%03d", i), true) })
 	return users
@@ -212,35 +187,6 @@ func names(users []*user) (list []string) {
 		list = append(list, u.name)
 	}
 	return list
-}
-
-// BenchmarkDeliverPaced measures the way from before the send to the receipt on
-// every member's stream, at a steady rate; each iteration is one send.
-func BenchmarkDeliverPaced(b *testing.B) {
-	for _, tt := range []struct{ members, rate int }{{10, 200}, {100, 50}} {
-		b.Run(fmt.Sprintf("members=%d/rate=%d", tt.members, tt.rate), func(b *testing.B) {
-			r := newRig(b)
-			users := r.members(tt.members)
-			id := r.group(users[0], names(users[1:])...)
-			c := r.crowd(id, users)
-			tick := time.NewTicker(time.Second / time.Duration(tt.rate))
-			defer tick.Stop()
-			b.ResetTimer()
-			var sends sync.WaitGroup
-			for i := range b.N {
-				<-tick.C
-				sends.Go(func() { r.send(users[i%len(users)], id, stamped("hello")) })
-			}
-			sends.Wait()
-			c.await(int64(b.N * tt.members))
-			b.StopTimer()
-			c.stop()
-			c.wg.Wait()
-			reportLatency(b, c.times, "")
-			syncs := fsyncs(b, r.dir, 200)
-			reportLatency(b, syncs, "fsync-")
-		})
-	}
 }
 
 // fsyncs times append + fsync of 4 KB in a directory: the disk's own limit.
@@ -268,14 +214,17 @@ func fsyncs(b *testing.B, dir string, n int) []time.Duration {
 func BenchmarkDeliverClosed(b *testing.B) {
 	for _, members := range []int{10, 100} {
 		b.Run(fmt.Sprintf("members=%d", members), func(b *testing.B) {
-			r := newRig(b)
+			r := newHarness(b)
 			users := r.members(members)
 			id := r.group(users[0], names(users[1:])...)
 			c := r.crowd(id, users)
+			used := processorTime(b, r.p.cmd.Process.Pid)
 			b.ResetTimer()
 			each(b.N, 64, func(i int) { r.send(users[i%len(users)], id, stamped("hello")) })
 			c.await(int64(b.N * members))
 			b.StopTimer()
+			used = processorTime(b, r.p.cmd.Process.Pid) - used
+			b.ReportMetric(float64(used.Microseconds())/float64(b.N*members), "cpu-µs/delivery")
 			c.stop()
 			c.wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "sends/s")
@@ -283,56 +232,4 @@ func BenchmarkDeliverClosed(b *testing.B) {
 			reportLatency(b, c.times, "")
 		})
 	}
-}
-
-// BenchmarkIdleStreams measures the server's memory per idle stream, on h2
-// connections of 100 streams.
-func BenchmarkIdleStreams(b *testing.B) {
-	const streams = 2000
-	for range b.N {
-		r := newRig(b)
-		users := make([]*user, streams/10) // ten streams a user at most
-		for i := range users {
-			if i%10 == 0 {
-				users[i] = r.user(fmt.Sprintf("u%03d", i), true)
-				continue
-			}
-			tok, err := r.key.Issue(fmt.Sprintf("u%03d", i), time.Now(), time.Hour)
-			if err != nil {
-				b.Fatal(err)
-			}
-			users[i] = newUser(fmt.Sprintf("u%03d", i), tok, r.p.addr, newTransport(b, true))
-		}
-		before := resident(b, r.p.cmd.Process.Pid)
-		var crowds []*crowd
-		for range 10 {
-			crowds = append(crowds, r.crowd("", users))
-		}
-		after := resident(b, r.p.cmd.Process.Pid)
-		b.ReportMetric(float64(after-before)/1024/streams, "KB/stream")
-		for _, c := range crowds {
-			c.stop()
-			c.wg.Wait()
-		}
-		r.p.kill()
-	}
-}
-
-// resident reads a process's resident memory in bytes; Linux only.
-func resident(b *testing.B, pid int) int64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Skip("resident memory is read from /proc")
-	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			if err != nil {
-				b.Fatal(err)
-			}
-			return kb << 10
-		}
-	}
-	b.Fatal("no VmRSS")
-	return 0
 }

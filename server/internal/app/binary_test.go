@@ -19,6 +19,8 @@ import (
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+	"github.com/parley-chat/parley/server/internal/racetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 var built struct {
@@ -30,8 +32,9 @@ var built struct {
 // binary builds the server once and returns its path.
 func binary(t testing.TB) string {
 	t.Helper()
+	racetest.SkipProgram(t)
 	built.once.Do(func() {
-		dir, err := os.MkdirTemp("", "parley-test-*")
+		dir, err := os.MkdirTemp("", "parley-test-*") //nolint:usetesting // it outlives the test
 		if err != nil {
 			built.err = err
 			return
@@ -55,6 +58,13 @@ func binary(t testing.TB) string {
 func TestMain(m *testing.M) {
 	if path := os.Getenv(profileVariable); path != "" {
 		os.Exit(runProfiled(path))
+	}
+	// Few users do in tests what many do elsewhere; tests of limits set them.
+	for name, value := range map[string]string{"PARLEY_LIMITS": "off", "PARLEY_MAX_REQUESTS": "0",
+		"PARLEY_MAX_STREAMS_PER_USER": "1000"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
 	}
 	code := m.Run()
 	if built.path != "" {
@@ -95,14 +105,15 @@ func (o *output) tail(n int) string {
 }
 
 var (
-	listening = regexp.MustCompile(`listening on http://(\S+),`)
+	listening = regexp.MustCompile(`listening on https?://(\S+),`)
 	onKafka   = regexp.MustCompile(`on Kafka at (\S+)`)
 )
 
 // launch starts the real binary, with further flags, and waits until it listens.
 func launch(t testing.TB, dir, listen string, more ...string) *process {
 	t.Helper()
-	args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir}
+	args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir",
+		dir}
 	return start(t, exec.Command(binary(t), append(args, more...)...))
 }
 
@@ -148,6 +159,21 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
+var opsText = regexp.MustCompile(`\bops=(\S+)`)
+
+// opsOf is where a server serves operators. It logs so before its greeting, by another pipe.
+func opsOf(t testing.TB, p *process) (address string) {
+	t.Helper()
+	testkit.Eventually(t, "the server says where it serves operators", func() bool {
+		m := opsText.FindStringSubmatch(p.log.String())
+		if m != nil {
+			address = m[1]
+		}
+		return m != nil
+	})
+	return address
+}
+
 // kill ends the process at once, without any chance to tidy up.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
@@ -157,11 +183,11 @@ func (p *process) kill() {
 // token asks the binary for a user's token, also while a server runs.
 func token(t testing.TB, dir, user string) string {
 	t.Helper()
-	out, err := exec.Command(binary(t), "--data-dir", dir, "token", user).Output()
-	if err != nil {
-		t.Fatal(err)
+	code, out, errs := run(t.Context(), nil, "--data-dir", dir, "token", user)
+	if code != 0 {
+		t.Fatal(errs)
 	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(out)
 }
 
 // user is a person with clients of all services.
@@ -210,7 +236,8 @@ func call[Q, S any](ctx context.Context, f func(context.Context, *Q) (*S, error)
 	for {
 		res, err := f(ctx, req)
 		switch connect.CodeOf(err) {
-		case connect.CodeUnavailable, connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled, connect.CodeDeadlineExceeded:
+		case connect.CodeUnavailable, connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled,
+			connect.CodeDeadlineExceeded:
 			if err == nil {
 				return res, nil
 			}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/parley-chat/parley/server/internal/topicapi"
 )
 
 // bodyBounds bounds the wait for the bodies of requests: net/http bounds headers
@@ -13,8 +15,8 @@ import (
 // header and no body holds a connection for ever, and does not even learn that a
 // token is missing: an answer waits for what is left of a body.
 //
-// Requests that consist of a stream are not bounded; there are those of
-// reflection only.
+// Requests that consist of a stream are not bounded: those of reflection, and of consumers
+// of topics, which HTTP/2 alone has, and which show a token before anything is read.
 type bodyBounds struct {
 	all  time.Duration // for the whole body
 	rest time.Duration // for what no handler wanted, so that the connection can be used again
@@ -24,7 +26,8 @@ var defaultBounds = bodyBounds{all: 15 * time.Second, rest: 2 * time.Second}
 
 func (b bodyBounds) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
+		if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") ||
+			r.ProtoMajor == 2 && r.URL.Path == topicapi.BidiProcedure {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -7,16 +7,25 @@ import (
 	"net/http"
 	"slices"
 
+	"connectrpc.com/connect"
+
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/certificate"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/timestamp"
 	"github.com/parley-chat/parley/server/delivery"
-	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/internal/authapi"
+	"github.com/parley-chat/parley/server/internal/identityplane"
 	"github.com/parley-chat/parley/server/internal/rest"
+	"github.com/parley-chat/parley/server/internal/searchapi"
+	"github.com/parley-chat/parley/server/internal/serviceapi"
+	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/topicplane"
 	"github.com/parley-chat/parley/server/lifecycle"
+	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
@@ -26,25 +35,34 @@ import (
 // program is what the server is made of. What only one mode has, the durable path or the
 // links to other processes, adds itself to the lists.
 type program struct {
-	cfg     Config
-	backend *backend.Backend
-	key     *auth.Key
-	gate    *auth.Gate
-	chats   *chat.Service
-	hub     *delivery.Hub
-	process string
-	log     *slog.Logger
-	api     *api.API
-	rest    http.Handler
-	metrics *telemetry.Metrics
-	counts  *telemetry.Lifecycle
+	cfg      Config
+	backend  *backend.Backend
+	key      *auth.Key
+	gate     *auth.Gate
+	identity *identityplane.Plane
+	chats    *chat.Service
+	hub      *delivery.Hub
+	process  string
+	log      *slog.Logger
+	api      *api.API
+	rest     http.Handler
+	topics   *topicplane.Plane
+	metrics  *telemetry.Metrics
+	counts   *telemetry.ChatMetrics
+	sends    pace.Window // how long they take
 
+	forward   func(context.Context, chat.Send) (chat.Sent, bool) // to other servers
+	remote    func(context.Context, string) (connect.HTTPClient, string, error)
 	onCommit  []func(chat.Commit, delivery.Delivery)
 	onReceipt []func(table.UserChat, *chatv1.MemberState)
 	services  []lifecycle.Service // in the order of their start
 	closers   []func()
 	addresses []any  // attributes of the log's line that the server is up
 	registry  string // address of the schema registry
+	limits    identityplane.Limits
+	// certificate is the public listener's; nil for no TLS.
+	certificate *certificate.Certificate
+	recorded    func(stream string) // of search events; nil: nobody publishes them in this process
 }
 
 // remoteTurns is the number of lists of chats that are worked on at once where the
@@ -54,17 +72,21 @@ const remoteTurns = 32
 // build constructs everything, in the order of its dependencies.
 func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.Logger) (_ *program, err error) {
 	p := &program{cfg: cfg, backend: backend, log: log, metrics: telemetry.NewMetrics(), process: chat.NewID("srv_")}
-	p.counts = p.metrics.Lifecycle()
+	p.counts = p.metrics.Chats()
 	defer func() {
 		if err != nil {
 			p.close()
 		}
 	}()
+	if err := p.openCertificate(); err != nil {
+		return nil, err
+	}
 	if p.key, err = cfg.loadKey(hasUsers(ctx, backend.Store)); err != nil {
 		return nil, err
 	}
 	stamps := timestamp.New(backend.Store, clocks.Wall)
-	vc := view.Config{Store: backend.Store, Generation: backend.Generation, Clock: clocks.Wall, Stamps: stamps, TokenKey: p.key.Derive("sync tokens", view.KeySize)}
+	vc := view.Config{Store: backend.Store, Generation: backend.Generation, Clock: clocks.Wall, Stamps: stamps,
+		TokenKey: p.key.Derive("sync tokens", view.KeySize), NoReadReceipts: !cfg.ReadReceipts}
 	if cfg.distributed() {
 		vc.Turns = remoteTurns
 	}
@@ -72,7 +94,18 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 	if err := p.buildChats(ctx, reader, stamps); err != nil {
 		return nil, err
 	}
-	ac := api.Config{Chat: p.chats, View: reader, Hub: p.hub, Store: backend.Store, Logger: log, Observe: p.metrics.Request}
+	if err := p.buildTopics(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.buildLimits(reader); err != nil {
+		return nil, err
+	}
+	if err := p.buildIdentity(); err != nil {
+		return nil, err
+	}
+	ac := api.Config{Chat: p.chats, View: reader, Hub: p.hub, Store: backend.Store, Logger: log, Enter: authapi.Enter,
+		Observe: p.observe, Permit: serviceapi.Permit, Admit: p.limits.Admit,
+		More: append(append(p.topics.OfUsers(), p.buildSearch()), p.identity.OfUsers()...)}
 	if cfg.distributed() { // there, workers are processes of their own
 		peers, err := p.connect(ctx, reader)
 		if err != nil {
@@ -97,6 +130,26 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 	return p, nil
 }
 
+// buildTopics makes durable topics, or doors that say that this mode has none.
+func (p *program) buildTopics(ctx context.Context) (err error) {
+	p.topics, err = topicplane.New(ctx, topicplane.Config{Backend: p.backend, Clock: clocks.Wall, Logger: p.log,
+		Metrics: p.metrics, Creators: p.cfg.TopicCreators, Jobs: p.cfg.TopicJobs,
+		Process: p.process, Slots: p.cfg.TopicSlots,
+		Replication: p.cfg.Kafka.Replication,
+		Revoked:     func(id topicapi.Identity) bool { return p.gate.Refuses(consumerOf(id)) }, // made by buildIdentity
+		Remote: func(ctx context.Context, process string) (connect.HTTPClient, string, error) {
+			return p.remote(ctx, process) // connect has made the links before anything is called
+		}})
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, p.topics.Close)
+	if !p.cfg.distributed() { // there, connect adds them behind the links
+		p.services = append(p.services, p.topics.Services()...)
+	}
+	return nil
+}
+
 // buildChats makes the service and the hub. The hub needs the service for watermarks, and
 // the service the hub for its commits; neither calls the other before both exist.
 func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *timestamp.Clock) (err error) {
@@ -111,6 +164,7 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 	p.chats, err = chat.New(ctx, chat.Config{
 		Store: p.backend.Store, Clock: clocks.Wall, Stamps: stamps, Generation: p.backend.Generation, Producer: p.process,
 		Shared: p.cfg.distributed(), Meter: meter(p.counts), Chats: p.cfg.MaxChatsPerUser,
+		Members: p.cfg.MaxMembersPerGroup, NoReadReceipts: !p.cfg.ReadReceipts, Forward: p.forwards(),
 		Committed: func(c chat.Commit) {
 			d := delivery.Of(c.Events)
 			d.Payloads = c.Payloads
@@ -132,22 +186,29 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 	}
 	p.hub, err = delivery.New(delivery.Config{
 		Generation: p.backend.Generation, Process: p.process, Source: reader, Durable: p.backend.Store.Durable,
-		Clock: clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered,
-		Revoked: func(session string) bool { return p.gate.Revoked(session) }, // made by buildEntrance
+		Clock: clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered, MaxStreams: p.cfg.MaxStreamsPerUser,
+		Revoked: func(o delivery.OpenParams) bool { return p.gate.Refuses(streamOwner(o)) }, // made by buildIdentity
 	})
 	return err
 }
 
+// forwards is how messages of contended chats get to another server, nil without others.
+// connect makes the links that it uses, before anything is sent.
+func (p *program) forwards() func(context.Context, chat.Send) (chat.Sent, bool) {
+	if !p.cfg.distributed() {
+		return nil
+	}
+	return func(ctx context.Context, m chat.Send) (chat.Sent, bool) { return p.forward(ctx, m) }
+}
+
 // buildEntrance makes what lets requests in, with tokens and as REST.
 func (p *program) buildEntrance() (err error) {
-	p.gate, err = auth.NewGate(auth.Config{
-		Key: p.key, Clock: clocks.Wall, EnsureUser: p.chats.EnsureUser, Refuse: p.refuse, OnRevoke: p.hub.Revoke, Admitted: edge.Trust,
-	})
-	if err != nil {
-		return err
-	}
 	p.rest, err = rest.New(rest.Config{
-		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(), Observe: p.metrics.Request,
+		Handlers: p.api.Handlers(), Codec: api.RESTCodec, Gate: p.gate.Wrap, Services: p.api.Names(),
+		Tokenless: authapi.Tokenless, Door: p.identity.Door.Wrap,
+		Observe: p.metrics.Request,
+		MaxBody: map[string]int64{topicapi.PublishProcedure: topicapi.MaxPublishRequest,
+			searchapi.BatchProcedure: searchapi.MaxBatch},
 		Stream: rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec},
 	})
 	return err

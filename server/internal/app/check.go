@@ -31,7 +31,8 @@ const checkHelp = `  It reads everything: all checksums of the store and the eve
 
 func (p *commandLine) checkCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "check [--repair]", Short: "check the data of a server that does not run, and repair what can be derived", Long: checkHelp,
+		Use: "check [--repair]", Short: "check the data of a server that does not run, and repair what can be derived",
+		Long: checkHelp,
 		Args: cobra.ArbitraryArgs,
 	}
 	repair := c.Flags().Bool("repair", false, "write again what can be derived")
@@ -59,7 +60,9 @@ func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.W
 		fmt.Fprintf(stderr, "parley: not checked: %v\n", err)
 		return exitUnchecked
 	}
-	fmt.Fprintf(stdout, "%d chats, %d messages, %d events, %d users; %d rows in %s: ", report.Chats, report.Messages, report.Events, report.Users, report.Rows, report.Took.Round(time.Millisecond))
+	fmt.Fprintf(stdout, "%d chats, %d messages, %d events, %d users; %d topics, %d messages in them; %d rows in %s: ",
+		report.Chats, report.Messages, report.Events, report.Users, report.Topics, report.TopicMessages, report.Rows,
+		report.Took.Round(time.Millisecond))
 	switch left := report.Found - report.Fixed; {
 	case report.Found == 0:
 		fmt.Fprintln(stdout, "nothing is wrong")
@@ -75,7 +78,9 @@ func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.W
 	return exitClean
 }
 
-func checkDirectory(ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer) (report check.Report, err error) {
+func checkDirectory(
+	ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer,
+) (report check.Report, err error) {
 	if cfg.distributed() {
 		return report, errors.New("check is for a data directory; in the distributed mode the reconciler compares the tables while they are in use")
 	}

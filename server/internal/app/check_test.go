@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,7 @@ func checked(t testing.TB, dir string, args ...string) (code int, out string) {
 	t.Helper()
 	cmd := exec.Command(binary(t), append([]string{"--data-dir", dir, "check"}, args...)...)
 	b, err := cmd.CombinedOutput()
-	if _, exited := err.(*exec.ExitError); err != nil && !exited {
+	if exited := new(exec.ExitError); err != nil && !errors.As(err, &exited) {
 		t.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), string(b)
@@ -61,13 +62,16 @@ func TestCheckAndRepair(t *testing.T) {
 	alice, bob := newUser("alice", token(t, dir, "alice"), p.addr, tr), newUser("bob", token(t, dir, "bob"), p.addr, tr)
 	acknowledged := map[string][]string{}
 	for i := range 30 {
-		res, err := alice.chats.CreateChat(ctx, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: fmt.Sprint("group ", i), MemberIds: []string{"bob"}})
+		res, err := alice.chats.CreateChat(ctx,
+			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: fmt.Sprint("group ", i),
+				MemberIds: []string{"bob"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		id := res.GetChat().GetChat().GetChatId()
 		for j := range 20 {
-			res, err := []*user{alice, bob}[j%2].messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: id, Content: fmt.Sprint("message ", j)})
+			res, err := []*user{alice, bob}[j%2].messages.SendMessage(ctx,
+				&messagev1.SendMessageRequest{ChatId: id, Content: fmt.Sprint("message ", j)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,8 +85,10 @@ func TestCheckAndRepair(t *testing.T) {
 	if code, out := checked(t, dir); code != 0 || !strings.Contains(out, "nothing is wrong") {
 		t.Fatalf("after a kill: %d %s", code, out)
 	}
-	spoil(t, dir, store.ChatCounters, store.Chats, store.ChatMemberships, store.Messages, store.DeliveryState, store.Users, store.IdempotencyKeys)
-	if code, out := checked(t, dir); code != 1 || !strings.Contains(out, "head_wrong: chat_counters/") || strings.Contains(out, "repaired") {
+	spoil(t, dir, store.ChatCounters, store.Chats, store.ChatMemberships, store.Messages, store.DeliveryState, store.Users,
+		store.IdempotencyKeys)
+	if code, out := checked(t, dir); code != 1 || !strings.Contains(out, "head_wrong: chat_counters/") ||
+		strings.Contains(out, "repaired") {
 		t.Errorf("after the damage: %d %s", code, out)
 	}
 	kills := 0
@@ -116,7 +122,8 @@ func TestCheckAndRepair(t *testing.T) {
 				t.Errorf("message %d of %s is another", i+1, id)
 			}
 		}
-		if _, err := alice.messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: id, Content: "and on"}); err != nil {
+		if _, err := alice.messages.SendMessage(ctx,
+			&messagev1.SendMessageRequest{ChatId: id, Content: "and on"}); err != nil {
 			t.Errorf("send after the repair: %v", err)
 		}
 	}
@@ -125,13 +132,15 @@ func TestCheckAndRepair(t *testing.T) {
 // What cannot be checked is said in one line, with a code of its own.
 func TestCannotCheck(t *testing.T) {
 	empty := t.TempDir()
-	if code, stdout, stderr := run(t.Context(), nil, "--data-dir", empty, "check"); code != 2 || !strings.Contains(stderr, "nothing to check") {
+	if code, stdout, stderr := run(t.Context(), nil, "--data-dir", empty, "check"); code != 2 ||
+		!strings.Contains(stderr, "nothing to check") {
 		t.Errorf("nothing: %d %s%s", code, stdout, stderr)
 	}
 	if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
 		t.Errorf("made %v %v", entries, err)
 	}
-	if code, _, stderr := run(t.Context(), nil, "--data-dir", empty, "check", "--mend"); code != 2 || !strings.Contains(stderr, "--repair") {
+	if code, _, stderr := run(t.Context(), nil, "--data-dir", empty, "check", "--mend"); code != 2 ||
+		!strings.Contains(stderr, "--repair") {
 		t.Errorf("a wrong flag: %d %s", code, stderr)
 	}
 	dir := t.TempDir()
@@ -140,7 +149,8 @@ func TestCannotCheck(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "auth.key")); err != nil {
 		t.Fatal(err)
 	}
-	if code, stdout, stderr := run(t.Context(), nil, "--data-dir", dir, "check"); code != 1 || !strings.Contains(stdout, "key_missing") {
+	if code, stdout, stderr := run(t.Context(), nil, "--data-dir", dir, "check"); code != 1 ||
+		!strings.Contains(stdout, "key_missing") {
 		t.Errorf("without a key: %d %s%s", code, stdout, stderr)
 	}
 }

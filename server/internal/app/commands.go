@@ -14,9 +14,13 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/internal/terminal"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
 	"github.com/parley-chat/parley/server/kafka/versions"
+	"github.com/parley-chat/parley/server/memory"
+	"github.com/parley-chat/parley/server/topic/topicctl"
+	"github.com/parley-chat/parley/workers/ops/adminctl"
 	"github.com/parley-chat/parley/workers/ops/opsctl"
 )
 
@@ -27,10 +31,16 @@ const tokenTTL = 24 * time.Hour
 // and returns the exit code.
 func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	p := &commandLine{environ: environ, stdout: stdout, stderr: stderr}
-	root := &cobra.Command{Use: "server", Short: "run the server", Long: "Parley: a chat server.", Args: cobra.ArbitraryArgs, RunE: p.run}
+	root := &cobra.Command{Use: "server", Short: "run the server", Long: "Parley: a chat server.",
+		Args: cobra.ArbitraryArgs, RunE: p.run}
 	p.Program = cmdline.New(config.Server, root, "parley")
-	root.AddCommand(p.tokenCommand(), p.checkCommand(), p.kafkaCommand())
+	root.AddCommand(p.tokenCommand(), p.keysCommand(), p.checkCommand(), p.kafkaCommand(), p.loadCommand(),
+		p.gatesCommand(), terminal.Chat(p.person), terminal.Tail(p.person))
 	opsctl.AddTo(root, "commands for operators, while the server runs:", p.operate)
+	topics := topicctl.Command(p.operator)
+	topics.GroupID = opsctl.GroupID
+	root.AddCommand(topics)
+	adminctl.AddTo(root, p.operator)
 	return p.Program.Run(ctx, args, stdout, stderr)
 }
 
@@ -61,23 +71,30 @@ func (p *commandLine) run(root *cobra.Command, args []string) error {
 	if cfg, err = cfg.withLinkTLS(); err != nil {
 		return err
 	}
+	memory.Tune(cfg.GCPercent, cfg.MemoryPercent, p.environ)
 	return serve(root.Context(), cfg, p.stdout, p.stderr)
 }
 
 // operate runs a command of an operator, which a running server answers: the data
 // directory is the server's alone.
 func (p *commandLine) operate(ctx context.Context, args []string) error {
-	cfg, err := p.config()
+	cfg, err := p.operator()
 	if err != nil {
 		return err
 	}
-	if cfg, err = cfg.withLinkTLS(); err != nil {
-		return err
+	return cmdline.ExitCode(opsctl.Run(ctx, cfg, args))
+}
+
+// operator says where a command of an operator finds the server, and as whom.
+func (p *commandLine) operator() (opsctl.Config, error) {
+	cfg, err := p.config()
+	if err == nil {
+		cfg, err = cfg.withLinkTLS()
 	}
-	return cmdline.ExitCode(opsctl.Run(ctx, opsctl.Config{
+	return opsctl.Config{
 		Program: "parley", Address: cfg.Operators.Address, Operator: cfg.Operators.Name, Token: cfg.Operators.Token.Reveal(),
 		Key: cfg.readKey, TLS: cfg.linkTLS, Stdout: p.stdout, Stderr: p.stderr,
-	}, args))
+	}, err
 }
 
 func (p *commandLine) tokenCommand() *cobra.Command {

@@ -8,6 +8,11 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/config"
+	"github.com/parley-chat/parley/server/identity/issuer"
+	"github.com/parley-chat/parley/server/internal/identityplane"
+	"github.com/parley-chat/parley/server/internal/topicplane"
+	"github.com/parley-chat/parley/server/limit"
+	"github.com/parley-chat/parley/server/search"
 )
 
 // Defaults of the configuration.
@@ -26,6 +31,10 @@ type Config struct {
 
 	linkTLS    *tls.Config // of links and operators; nil for no TLS
 	onLoopback bool        // the listener's address is
+
+	searchTargets search.Targets // where search events go
+	limitTable    limit.Table    // how often what may be done
+	issuers       []issuer.Trust // of tokens that sign people in
 }
 
 func (c Config) distributed() bool { return c.Backend.Distributed != nil }
@@ -34,12 +43,29 @@ func (c Config) distributed() bool { return c.Backend.Distributed != nil }
 // not to the other.
 func newConfig(s config.Settings) (Config, error) {
 	c := Config{Settings: s}
+	if err := topicplane.CheckCreators(s.TopicCreators); err != nil {
+		return c, err
+	}
 	var err error
+	if c.searchTargets, err = searchTargets(s.SearchTopics); err != nil {
+		return c, err
+	}
+	if err := identityplane.CheckSettings(s); err != nil {
+		return c, err
+	}
+	if c.issuers, err = issuer.Parse(s.Issuers); err != nil {
+		return c, fmt.Errorf("issuers: %w", err)
+	}
+	if c.limitTable, err = limit.ParseTable(s.Limits); err != nil {
+		return c, err
+	}
 	if s.Store == "embedded" {
 		if s.Redis.URL != "" || len(s.Kafka.Brokers) > 0 {
 			return c, errors.New("redis and kafka-brokers need store dynamodb")
 		}
-		c.Backend.Embedded = &backend.Embedded{DataDir: s.DataDir, Kafka: s.KafkaListen, KafkaFallback: s.KafkaListen == DefaultKafka, AcceptLoss: s.AcceptLoss}
+		c.Backend.Embedded = &backend.Embedded{DataDir: s.DataDir, Kafka: s.KafkaListen,
+			KafkaFallback: s.KafkaListen == DefaultKafka, AcceptLoss: s.AcceptLoss,
+			Search: c.searchTargets}
 		return c, nil
 	}
 	if c.Backend.Distributed, err = backend.NewDistributed(s); err != nil {
@@ -54,7 +80,8 @@ func newConfig(s config.Settings) (Config, error) {
 	if s.Links.Address == "" && isUnspecified(s.Links.Listen) {
 		return c, errors.New("link-address is needed where link-listen is all addresses: others must find one")
 	}
-	if _, port, err := net.SplitHostPort(s.Links.Address); s.Links.Address != "" && (err != nil || port == "0" || isUnspecified(s.Links.Address)) {
+	if _, port, err := net.SplitHostPort(s.Links.Address); s.Links.Address != "" &&
+		(err != nil || port == "0" || isUnspecified(s.Links.Address)) {
 		return c, fmt.Errorf("link-address must be one address that other processes can call, not %q", s.Links.Address)
 	}
 	c.linkTLS, err = c.readLinkTLS()

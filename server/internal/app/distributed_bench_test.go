@@ -36,6 +36,7 @@ func BenchmarkDistributed(b *testing.B) {
 	p := newParts(in)
 	b.Run("part", func(b *testing.B) { p.bench(b) })
 	b.Run("send", func(b *testing.B) { benchSend(b, in, p) })
+	b.Run("contended", func(b *testing.B) { benchContended(b, in) })
 	for _, n := range []int{1, 99} { // and the sender: a group has a hundred members
 		b.Run(fmt.Sprint("deliver/recipients=", n), func(b *testing.B) { benchDeliver(b, in, n) })
 		b.Run(fmt.Sprint("repair/recipients=", n), func(b *testing.B) { benchRepair(b, in, n) })
@@ -105,12 +106,42 @@ func report(b *testing.B, unit string, list []driven) {
 	reportLatency(b, times(list), "")
 }
 
+// benchContended: sends in one chat, through one server and, in turns, through both.
+func benchContended(b *testing.B, in *fleet) {
+	users := []*user{in.person("dan", 0), in.person("eve", 0), in.person("fay", 1)}
+	text := strings.Repeat("x", 128)
+	for _, senders := range []int{2, 8, 64} {
+		b.Run(fmt.Sprint("senders=", senders), func(b *testing.B) {
+			through := func(other *user) func() driven {
+				at := []*user{users[0], other}
+				id := in.harness.group(users[0], other.name) // of its own: servers remember who writes where
+				return func() driven {
+					return drive(b, senders, 2*time.Second, func(c int) error { return in.send(at[c%2], id, text) })
+				}
+			}
+			here, elsewhere := through(users[1]), through(users[2])
+			elsewhere() // until they know of each other
+			forwarded := in.sum(telemetry.LinkForwarded, in.servers[:]...)
+			var one, both []driven
+			for range rounds {
+				in.quiet()
+				one, both = append(one, here()), append(both, elsewhere())
+			}
+			forwarded = in.sum(telemetry.LinkForwarded, in.servers[:]...) - forwarded
+			b.ReportMetric(forwarded/float64(len(times(both))), "forwarded/send")
+			report(b, "sends", both)
+			reportLatency(b, times(one), "one-server-")
+			b.ReportMetric(median(rates(one)), "one-server-sends/s")
+		})
+	}
+}
+
 // benchSend: sends through both servers, beside transactions of the same shape by as many
 // callers, straight at DynamoDB.
 func benchSend(b *testing.B, in *fleet, p *parts) {
 	users := []*user{in.person("ann", 0), in.person("ben", 1)}
 	chats := make([]string, 64)
-	each(len(chats), 8, func(i int) { chats[i] = in.rig.group(users[i%2], users[1-i%2].name) })
+	each(len(chats), 8, func(i int) { chats[i] = in.harness.group(users[i%2], users[1-i%2].name) })
 	text := strings.Repeat("x", 128)
 	for _, senders := range []int{1, 8, 64} {
 		for _, over := range []int{1, 8, 64} {
@@ -147,8 +178,8 @@ const beat = 25 * time.Millisecond
 func benchDeliver(b *testing.B, in *fleet, recipients int) {
 	alice := in.person("alice", 1)
 	people := in.people(fmt.Sprintf("d%d_", recipients), recipients)
-	id := in.rig.group(alice, names(people)...)
-	c := in.rig.crowd("", people)
+	id := in.harness.group(alice, names(people)...)
+	c := in.harness.crowd("", people)
 	in.quiet()
 	const n = 60
 	acks := driven{took: make([]time.Duration, 0, n)}
@@ -159,7 +190,7 @@ func benchDeliver(b *testing.B, in *fleet, recipients int) {
 		}
 		acks.took = append(acks.took, time.Since(start))
 		c.await(int64((i + 1) * recipients))
-		time.Sleep(beat)
+		time.Sleep(beat) // one message at a time: what is measured is a way, not a queue
 	}
 	c.stop()
 	c.wg.Wait()
@@ -175,10 +206,10 @@ func benchDeliver(b *testing.B, in *fleet, recipients int) {
 func benchRepair(b *testing.B, in *fleet, recipients int) {
 	alice := in.person("alice", 1)
 	people := in.people(fmt.Sprintf("r%d_", recipients), recipients)
-	id := in.rig.group(alice, names(people)...)
-	c := in.rig.crowd("", people)
+	id := in.harness.group(alice, names(people)...)
+	c := in.harness.crowd("", people)
 	nudger := link.NewNudger(in.routing, slog.New(slog.DiscardHandler))
-	ctx, stop := context.WithCancel(in.rig.ctx)
+	ctx, stop := context.WithCancel(in.harness.ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = nudger.Run(ctx) })
 	svc, err := chat.New(ctx, chat.Config{
@@ -190,11 +221,12 @@ func benchRepair(b *testing.B, in *fleet, recipients int) {
 	in.quiet()
 	const n = 30
 	for i := range n {
-		if _, err := svc.Send(ctx, chat.Send{Caller: "alice", ChatID: id, Content: stamped("hello"), ClientMessageID: fmt.Sprint(i)}); err != nil {
+		if _, err := svc.Send(ctx, chat.Send{Caller: "alice", ChatID: id, Content: stamped("hello"),
+			ClientMessageID: fmt.Sprint(i)}); err != nil {
 			b.Fatal(err)
 		}
 		c.await(int64((i + 1) * recipients))
-		time.Sleep(beat)
+		time.Sleep(beat) // one message at a time: what is measured is a way, not a queue
 	}
 	c.stop()
 	c.wg.Wait()
@@ -210,7 +242,7 @@ func benchRepair(b *testing.B, in *fleet, recipients int) {
 func benchKafka(b *testing.B, in *fleet, p *parts) {
 	alice := in.person("alice", 1)
 	in.person("bob", 0)
-	id := in.rig.group(alice, "bob")
+	id := in.harness.group(alice, "bob")
 	in.quiet()
 	reader, err := kafka.NewReader(in.kafka, kafka.MessagesPersisted)
 	if err != nil {
@@ -218,7 +250,7 @@ func benchKafka(b *testing.B, in *fleet, p *parts) {
 	}
 	defer reader.Close()
 	came := make(chan time.Duration, 1024)
-	ctx, stop := context.WithCancel(in.rig.ctx)
+	ctx, stop := context.WithCancel(in.harness.ctx)
 	defer stop()
 	go func() {
 		for ctx.Err() == nil {

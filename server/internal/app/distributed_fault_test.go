@@ -5,17 +5,22 @@ package app_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/server/wait"
 )
 
 const (
-	// catchUp is how long the durable path may take after a fault, and session how long
-	// Kafka takes a killed member of a group for one that is only slow.
-	catchUp = 30 * time.Second
-	session = 30 * time.Second
+	// catchUp is how long the durable path may take after a fault, session how long Kafka takes
+	// a killed member of a group for one that is only slow, and rebalance how long members take
+	// to redistribute partitions: they learn of it with a heartbeat, every 10 s, and hand over what
+	// moves in a second round.
+	catchUp   = 30 * time.Second
+	session   = 30 * time.Second
+	rebalance = 20 * time.Second
 
 	// usualLag is what the durable path takes on a machine that has time for it. Where it
 	// takes longer before or after a fault as well, for want of processors, it may take as
@@ -23,17 +28,20 @@ const (
 	usualLag   = 2 * time.Second
 	maxStretch = 5
 
+	topicSlots = 16 // by default
+
 	// defaultFaults is the first kinds once each; the others repeat them in other ways.
-	defaultFaults = 9
+	defaultFaults = 12
 )
 
 // trouble does faults to an installation under load.
 type trouble struct {
-	t     *testing.T
-	ctx   context.Context
-	in    *installation
-	load  *load
-	probe *lagProbe
+	t      *testing.T
+	ctx    context.Context
+	in     *installation
+	load   *load
+	probe  *lagProbe
+	topics *topicLoad // of TestDistributed
 }
 
 // fault is something that happens to machines.
@@ -90,11 +98,6 @@ func (x *trouble) kinds() []fault {
 			x.pass(12 * time.Second)
 			links.shut(false)
 		}},
-		{name: "both workers are killed and Redis is flushed", group: true, do: func(int) {
-			in.again(in.workers[0])
-			in.again(in.workers[1])
-			in.flush()
-		}},
 		{name: "Redis is out of reach", do: func(int) {
 			in.way.shut(true)
 			x.pass(12 * time.Second)
@@ -105,6 +108,16 @@ func (x *trouble) kinds() []fault {
 			in.engines.freeze(broker)
 			x.pass(15 * time.Second)
 			in.engines.thaw(broker)
+		}},
+		{name: "the store is out of reach", do: func(int) {
+			in.tables.shut(true)
+			x.sleep(12 * time.Second) // longer than leases last
+			in.tables.shut(false)
+		}},
+		{name: "both workers are killed and Redis is flushed", group: true, do: func(int) {
+			in.again(in.workers[0])
+			in.again(in.workers[1])
+			in.flush()
 		}},
 		{name: "the store stands still", engines: true, do: func(int) {
 			in.engines.freeze("dynamodb")
@@ -132,11 +145,11 @@ func (x *trouble) standStill(m *member) {
 			x.t.Fatal(err)
 		}
 	}
-	before := strings.Count(m.log.String(), "slot: lost")
+	before := strings.Count(m.log.String(), "lease: lost")
 	m.freeze(true)
 	x.pass(40 * time.Second)
 	m.freeze(false)
-	for strings.Count(m.log.String(), "slot: lost") == before {
+	for strings.Count(m.log.String(), "lease: lost") == before {
 		select {
 		case <-m.gone:
 			x.t.Fatalf("the worker ended: %s", m.log.tail(2<<10))
@@ -169,21 +182,29 @@ func (x *trouble) suffer(f fault, round int) {
 	if err != nil {
 		x.t.Fatalf("before %q: %v", f.name, err)
 	}
+	calmTopics, err := x.topics.drain(x.ctx)
+	if err != nil {
+		x.t.Fatalf("before %q: topics: %v", f.name, err)
+	}
 	x.load.more(30)
 	x.load.latency()
 	begun := time.Now()
 	f.do(round)
 	lasted := time.Since(begun)
+	var topics sync.WaitGroup
+	defer topics.Wait()
+	topics.Go(func() { x.topicsRecovered(f.name, calmTopics) })
 	x.recovered(f.name, f.group, calm)
 	x.t.Logf("%s: %v, live %s", f.name, lasted.Round(time.Millisecond), x.load.latency())
 }
 
-// recovered checks that the durable path has caught up with the moment of the call in time.
+// recovered checks that the durable path has caught up with the moment of the call in time. group
+// says that the group lost a member or all its coordinators.
 func (x *trouble) recovered(name string, group bool, calm delay) {
 	x.t.Helper()
 	bound := catchUp
 	if group {
-		bound += session
+		bound += session + rebalance
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, maxStretch*bound)
 	defer cancel()
@@ -202,4 +223,43 @@ func (x *trouble) recovered(name string, group bool, calm delay) {
 		}
 	}
 	x.t.Logf("%s: the lag took %v to go, was %v before", name, took, calm)
+}
+
+// topicsRecovered checks that each topic takes messages again and that groups have caught up with
+// them in time, and that each slot has one owner.
+func (x *trouble) topicsRecovered(name string, calm time.Duration) {
+	ctx, cancel := context.WithTimeout(x.ctx, maxStretch*catchUp)
+	defer cancel()
+	began := time.Now()
+	err := x.topics.more(ctx)
+	if err == nil {
+		_, err = x.topics.drain(ctx)
+	}
+	took := time.Since(began)
+	if err != nil {
+		x.t.Errorf("after %q: topics: %v", name, err)
+		return
+	}
+	stretch := min(max(1, float64(calm)/float64(usualLag)), maxStretch)
+	if took > time.Duration(stretch*float64(catchUp)) {
+		x.t.Errorf("after %q the lag of topics took %v to go, not %v; it was %v before", name, took, catchUp, calm)
+	}
+	for owned := 0.0; owned != topicSlots; {
+		owned = 0
+		for _, s := range x.in.servers {
+			n, err := s.metric(ctx, telemetry.TopicSlots)
+			if err != nil && ctx.Err() == nil {
+				x.t.Error(err)
+				return
+			}
+			owned += n
+		}
+		if ctx.Err() != nil {
+			x.t.Errorf("after %q %v slots of topics have an owner, not %d", name, owned, topicSlots)
+			return
+		}
+		_ = wait.For(ctx, 100*time.Millisecond)
+	}
+	x.t.Logf("%s: the lag of topics took %v to go, was %v before", name, took.Round(time.Millisecond),
+		calm.Round(time.Millisecond))
 }

@@ -41,13 +41,16 @@ func newLagProbe(ctx context.Context, in *installation) *lagProbe {
 	in.t.Helper()
 	p := &lagProbe{t: in.t, seen: map[kafka.Partition]int64{}, data: map[kafka.Partition]int64{}}
 	var err error
-	if p.eng, err = backend.Open(backend.Config{Distributed: &backend.Distributed{Tables: backend.Tables{Prefix: in.rows, Endpoint: in.store}}}); err != nil {
+	if p.eng, err = backend.Open(backend.Config{
+		Distributed: &backend.Distributed{Tables: backend.Tables{Prefix: in.rows, Endpoint: in.store}}}); err != nil {
 		in.t.Fatal(err)
 	}
 	in.t.Cleanup(func() { _ = p.eng.Close() })
 	p.reader, err = kgo.NewClient(
-		kgo.SeedBrokers(strings.Split(in.kafka, ",")...), kgo.ConsumeTopics(fanout.Topics()...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.DisableClientMetrics(), kgo.MetadataMinAge(250*time.Millisecond),
+		kgo.SeedBrokers(strings.Split(in.kafka, ",")...), kgo.ConsumeTopics(fanout.Topics()...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.DisableClientMetrics(),
+		kgo.MetadataMinAge(250*time.Millisecond),
 	)
 	if err != nil {
 		in.t.Fatal(err)

@@ -77,7 +77,8 @@ func newLoad(ctx context.Context, t *testing.T, in *installation) *load {
 
 func (l *load) write(ctx context.Context, u *user, text string) {
 	for ctx.Err() == nil {
-		req := &messagev1.SendMessageRequest{ChatId: l.chats[mathrand.N(len(l.chats))], ClientMessageId: uuid.NewString(), Content: fmt.Sprint(text, ": ", mathrand.Int())}
+		req := &messagev1.SendMessageRequest{ChatId: l.chats[mathrand.N(len(l.chats))], ClientMessageId: uuid.NewString(),
+			Content: fmt.Sprint(text, ": ", mathrand.Int())}
 		l.mu.Lock()
 		l.sent[req.GetClientMessageId()] = time.Now()
 		l.mu.Unlock()

@@ -31,7 +31,8 @@ func TestTwoServers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	bob, alice, elsewhere := in.user("bob", 0), in.user("alice", 1), in.user("bob", 1)
-	created, err := call(ctx, alice.chats.CreateChat, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+	created, err := call(ctx, alice.chats.CreateChat,
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +68,15 @@ func TestTwoServers(t *testing.T) {
 	until("it was open", func(f *deliveryv1.Frame) bool { return f.GetHeartbeat().GetToken() != "" })
 	for i := range 20 {
 		text := fmt.Sprint("hello ", i)
-		if _, err := call(ctx, alice.messages.SendMessage, &messagev1.SendMessageRequest{ChatId: chatID, Content: text, ClientMessageId: uuid.NewString()}); err != nil {
+		if _, err := call(ctx, alice.messages.SendMessage,
+			&messagev1.SendMessageRequest{ChatId: chatID, Content: text, ClientMessageId: uuid.NewString()}); err != nil {
 			t.Fatal(err)
 		}
 		until(text, func(f *deliveryv1.Frame) bool { return f.GetMessage().GetContent() == text })
 	}
 	// The same over the other server.
-	if _, err := elsewhere.delivery.Ack(ctx, &deliveryv1.AckRequest{StreamId: hello.GetStreamId(), Position: last}); err != nil {
+	if _, err := elsewhere.delivery.Ack(ctx,
+		&deliveryv1.AckRequest{StreamId: hello.GetStreamId(), Position: last}); err != nil {
 		t.Fatalf("ack at another server: %v", err)
 	}
 	_, err = elsewhere.delivery.Ack(ctx, &deliveryv1.AckRequest{StreamId: hello.GetStreamId(), Position: last + 1000})
@@ -84,7 +87,8 @@ func TestTwoServers(t *testing.T) {
 	if connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("ack of another user's stream: %v", err)
 	}
-	if _, err := elsewhere.delivery.Extend(ctx, &deliveryv1.ExtendRequest{StreamId: hello.GetStreamId()}); connect.CodeOf(err) != connect.CodePermissionDenied {
+	if _, err := elsewhere.delivery.Extend(ctx, &deliveryv1.ExtendRequest{StreamId: hello.GetStreamId()}); connect.CodeOf(
+		err) != connect.CodePermissionDenied {
 		t.Errorf("extended with the token of another session: %v", err)
 	}
 	if _, err := bob.delivery.Extend(ctx, &deliveryv1.ExtendRequest{StreamId: hello.GetStreamId()}); err != nil {
@@ -102,7 +106,7 @@ func TestTwoServers(t *testing.T) {
 // At last every acknowledged message is there once, in its place, was shown once and in
 // order, and is on Kafka. PARLEY_KILLS sets the number of faults.
 func TestDistributed(t *testing.T) {
-	in := newInstallation(t)
+	in := newCuttable(t)
 	faults := defaultFaults
 	if s := os.Getenv("PARLEY_KILLS"); s != "" {
 		var err error
@@ -112,7 +116,8 @@ func TestDistributed(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Duration(faults)*3*time.Minute)
 	defer cancel()
-	x := &trouble{t: t, ctx: ctx, in: in, load: newLoad(ctx, t, in), probe: newLagProbe(ctx, in)}
+	x := &trouble{t: t, ctx: ctx, in: in, load: newLoad(ctx, t, in), probe: newLagProbe(ctx, in),
+		topics: newTopicLoad(ctx, t, in)}
 	kinds := x.kinds()
 	done := 0
 	for i := range faults {
@@ -132,6 +137,7 @@ func TestDistributed(t *testing.T) {
 	}
 	x.load.more(50)
 	x.load.check(x.probe)
+	x.topics.check()
 	t.Logf("%d faults, %d acknowledged messages, %s", done, x.load.acknowledged(), x.load.streams())
 }
 
@@ -141,7 +147,8 @@ func BenchmarkAcrossServers(b *testing.B) {
 	in := newInstallation(b)
 	ctx := b.Context()
 	bob, alice := in.user("bob", 0), in.user("alice", 1)
-	created, err := call(ctx, alice.chats.CreateChat, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+	created, err := call(ctx, alice.chats.CreateChat,
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -165,7 +172,8 @@ func BenchmarkAcrossServers(b *testing.B) {
 	<-shown // the stream is open
 	for b.Loop() {
 		id := uuid.NewString()
-		if _, err := call(ctx, alice.messages.SendMessage, &messagev1.SendMessageRequest{ChatId: chatID, Content: "hello", ClientMessageId: id}); err != nil {
+		if _, err := call(ctx, alice.messages.SendMessage,
+			&messagev1.SendMessageRequest{ChatId: chatID, Content: "hello", ClientMessageId: id}); err != nil {
 			b.Fatal(err)
 		}
 		for got := range shown {

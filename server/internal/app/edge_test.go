@@ -19,11 +19,13 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // clients are one of each version of HTTP.
 func clients(t *testing.T) map[string]*http.Client {
-	return map[string]*http.Client{"HTTP/1.1": {Transport: newTransport(t, false)}, "HTTP/2": {Transport: newTransport(t, true)}}
+	return map[string]*http.Client{"HTTP/1.1": {Transport: newTransport(t, false)},
+		"HTTP/2": {Transport: newTransport(t, true)}}
 }
 
 // ask sends a request and returns the status and the body of the answer.
@@ -55,9 +57,11 @@ func TestHostsOfPages(t *testing.T) {
 	_, port, _ := net.SplitHostPort(p.addr)
 	for version, c := range clients(t) {
 		for host, want := range map[string]int{
-			"127.0.0.1:" + port: 200, "localhost:" + port: 200, "LOCALHOST": 200, "[::1]:" + port: 200, "app.localhost": 200, "127.8.9.10": 200,
+			"127.0.0.1:" + port: 200, "localhost:" + port: 200, "LOCALHOST": 200, "[::1]:" + port: 200, "app.localhost": 200,
+			"127.8.9.10":       200,
 			"chat.example.com": 200, "CHAT.EXAMPLE.COM.:443": 200, "10.1.2.3:80": 200,
-			"evil.example:" + port: 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "192.168.1.1": 421, "chat.example.com.evil.example": 421,
+			"evil.example:" + port: 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "192.168.1.1": 421,
+			"chat.example.com.evil.example": 421,
 		} {
 			for _, path := range []string{"/", "/healthz", "/metrics", "/docs"} {
 				status, body := ask(t, c, http.MethodGet, "http://"+p.addr+path, func(r *http.Request) { r.Host = host })
@@ -73,7 +77,8 @@ func TestHostsOfPages(t *testing.T) {
 	// gRPC has the name in :authority, and the refusal in trailers or headers.
 	u := newUser("bob", "x", p.addr, rehosted{newTransport(t, true)}, connect.WithGRPC())
 	_, err := u.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{})
-	if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "not called \"evil.example\"") {
+	if connect.CodeOf(err) != connect.CodeInvalidArgument ||
+		!strings.Contains(err.Error(), "not called \"evil.example\"") {
 		t.Errorf("gRPC: %v", err)
 	}
 }
@@ -89,7 +94,8 @@ func TestRefusedIsAnswered(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := io.WriteString(conn, "POST /api/v1/chats HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://localhost:5173\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+	if _, err := io.WriteString(conn,
+		"POST /api/v1/chats HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://localhost:5173\r\nContent-Length: 100\r\n\r\n{"); err != nil {
 		t.Fatal(err)
 	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -97,7 +103,8 @@ func TestRefusedIsAnswered(t *testing.T) {
 		t.Fatalf("no answer: %v", err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusMisdirectedRequest || res.Header.Get("Access-Control-Allow-Origin") != "http://localhost:5173" {
+	if res.StatusCode != http.StatusMisdirectedRequest ||
+		res.Header.Get("Access-Control-Allow-Origin") != "http://localhost:5173" {
 		t.Errorf("%s, %v", res.Status, res.Header)
 	}
 }
@@ -143,6 +150,9 @@ func TestExposed(t *testing.T) {
 	p := launch(t, t.TempDir(), "0.0.0.0:0", "--metrics-listen", "127.0.0.1:0")
 	_, port, _ := net.SplitHostPort(p.addr)
 	base := "http://127.0.0.1:" + port
+	testkit.Eventually(t, "the last line of the start is read", func() bool {
+		return strings.Contains(p.log.String(), "msg=listening")
+	})
 	if n := strings.Count(p.log.String(), "without TLS"); n != 1 {
 		t.Errorf("%d lines say that there is no TLS: %s", n, &p.log)
 	}
@@ -151,7 +161,8 @@ func TestExposed(t *testing.T) {
 	}
 	plain := clients(t)["HTTP/1.1"]
 	for path, want := range map[string]int{"/metrics": 404, "/healthz": 200, "/readyz": 200, "/docs": 200, "/": 200} {
-		if status, body := ask(t, plain, http.MethodGet, base+path, func(r *http.Request) { r.Host = "chat.example.com" }); status != want || strings.Contains(body, "/metrics") {
+		if status, body := ask(t, plain, http.MethodGet, base+path,
+			func(r *http.Request) { r.Host = "chat.example.com" }); status != want || strings.Contains(body, "/metrics") {
 			t.Errorf("%s: %d: %.300s", path, status, body)
 		}
 	}
@@ -187,7 +198,7 @@ func TestBehindProxy(t *testing.T) {
 	if status, _ := ask(t, c, http.MethodGet, "http://"+p.addr+"/metrics", nil); status != 200 {
 		t.Errorf("metrics without the proxy: %d", status)
 	}
-	r := &rig{b: t, ctx: t.Context(), p: p, dir: p.dataDir()}
+	r := &harness{b: t, ctx: t.Context(), p: p, dir: p.dataDir()}
 	r.readKey()
 	token, err := r.key.Issue("bob", time.Now(), time.Hour)
 	if err != nil {
@@ -201,7 +212,8 @@ func TestBehindProxy(t *testing.T) {
 		}
 		defer stream.Close()
 	}
-	if status, body := ask(t, c, http.MethodGet, "http://"+p.addr+"/healthz", from("198.51.100.9")); status != 429 || !strings.Contains(body, "too many requests under way") {
+	if status, body := ask(t, c, http.MethodGet, "http://"+p.addr+"/healthz", from("198.51.100.9")); status != 429 ||
+		!strings.Contains(body, "too many requests under way") {
 		t.Errorf("a fourth request: %d: %s", status, body)
 	}
 	if status, _ := ask(t, c, http.MethodGet, "http://"+p.addr+"/healthz", from("198.51.100.10")); status != 200 {
@@ -238,9 +250,11 @@ func TestFloodOfBadTokens(t *testing.T) {
 	foreign := token(t, other.dataDir(), "bob")
 	other.kill()
 	tr := newTransport(t, false)
-	for reason, header := range map[string]string{"missing": "", "not_bearer": "Basic x", "invalid": "Bearer x", "other_key": "Bearer " + foreign} {
+	for reason, header := range map[string]string{"missing": "", "not_bearer": "Basic x", "invalid": "Bearer x",
+		"other_key": "Bearer " + foreign} {
 		each(500, 16, func(int) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+"/parley.chat.v1.ChatService/ListChats", http.NoBody)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+				"http://"+p.addr+"/parley.chat.v1.ChatService/ListChats", http.NoBody)
 			if err != nil {
 				t.Error(err)
 				return
@@ -263,7 +277,8 @@ func TestFloodOfBadTokens(t *testing.T) {
 		}
 	}
 	said := p.log.String()
-	if n := strings.Count(said, "was not authenticated"); n < 1 || n > 30 || !strings.Contains(said, "reason=") || strings.Contains(said, foreign) {
+	if n := strings.Count(said, "was not authenticated"); n < 1 || n > 30 || !strings.Contains(said, "reason=") ||
+		strings.Contains(said, foreign) {
 		t.Errorf("%d lines of 2,000: %.1000s", n, said)
 	}
 }
@@ -276,7 +291,8 @@ func TestReflectionStreamsAreFew(t *testing.T) {
 		t.Helper()
 		pr, pw := io.Pipe()
 		t.Cleanup(func() { _ = pw.Close() })
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", pr)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+p.addr+"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", pr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,15 +325,17 @@ func TestReflectionStreamsAreFew(t *testing.T) {
 	}
 }
 
-// 520 connections of a neighbour that say nothing, against 400 files that the process
+// 700 connections of a neighbour that say nothing, against 424 files that the process
 // may open: who has a token is served, and what they write is kept.
 func TestIdleConnectionsAgainstFewDescriptors(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("not run: needs a shell's ulimit")
 	}
 	dir := t.TempDir()
-	p := start(t, exec.Command("sh", "-c", `ulimit -n 400 && exec "$0" "$@"`, binary(t), "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir", dir))
-	r := &rig{b: t, ctx: t.Context(), p: p, dir: dir}
+	p := start(t, exec.Command("sh", "-c", `ulimit -n 424 && exec "$0" "$@"`, binary(t), "--listen", "127.0.0.1:0",
+		"--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir",
+		dir))
+	r := &harness{b: t, ctx: t.Context(), p: p, dir: dir}
 	r.readKey()
 	bob := r.user("bob", false)
 	stream, err := bob.delivery.Subscribe(t.Context(), &deliveryv1.SubscribeRequest{})
@@ -325,8 +343,8 @@ func TestIdleConnectionsAgainstFewDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stream.Close()
-	for i := range 520 {
-		c, err := net.Dial("tcp", p.addr) //nolint:noctx // a test
+	for i := range 700 {
+		c, err := net.Dial("tcp", p.addr)
 		if err != nil {
 			t.Fatal(err)
 		}

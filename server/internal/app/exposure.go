@@ -27,12 +27,16 @@ const (
 
 // exposed reports whether others than this machine can connect and read what passes. Then
 // the listener serves nothing that is for operators.
-func (c Config) exposed() bool { return !c.onLoopback && c.Proxies == 0 }
+func (c Config) exposed() bool { return !c.onLoopback && !c.BehindProxy() }
+
+// developing reports whether only this machine can connect, to a server that is everything in
+// one process: then there are no strangers.
+func (c Config) developing() bool { return c.onLoopback && !c.BehindProxy() && !c.distributed() }
 
 // allowedHosts are the names by which the server is called.
 func (c Config) allowedHosts() edge.Hosts {
 	own, _, err := net.SplitHostPort(c.Listen)
-	if c.AnyHost || err != nil || len(c.AllowedHosts) == 0 && (!c.onLoopback || c.Proxies > 0) {
+	if c.AnyHost || err != nil || len(c.AllowedHosts) == 0 && (!c.onLoopback || c.BehindProxy()) {
 		return edge.Hosts{}
 	}
 	return edge.LocalHosts(append([]string{own}, c.AllowedHosts...)...)
@@ -41,31 +45,48 @@ func (c Config) allowedHosts() edge.Hosts {
 // guard bounds a listener's connections.
 func (p *program) guard(l net.Listener) *edge.Guard {
 	written, older := p.backend.Descriptors()
-	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.MaxConnections, written, older), PerAddress: p.cfg.MaxConnectionsPerAddress}
+	limits := edge.Limits{Connections: descriptors.Clients(p.cfg.MaxConnections, written, older),
+		PerAddress: p.cfg.MaxConnectionsPerAddress}
 	if limits.Connections < p.cfg.MaxConnections {
 		limit, _, _ := descriptors.Count()
-		p.log.Info("fewer connections than max-connections: the process may not open more files", "connections", limits.Connections, "files", limit)
+		p.log.Info("fewer connections than max-connections: the process may not open more files", "connections",
+			limits.Connections, "files", limit)
 	}
-	if p.cfg.Proxies > 0 { // all are the proxies'
+	if p.cfg.BehindProxy() { // all are the proxies'
 		limits.PerAddress = 0
 	}
 	g := edge.New(l, limits, p.log)
-	p.metrics.Gauge(telemetry.Connections, "Open connections of clients.", func() float64 { return float64(g.Stats().Open) })
-	p.metrics.Counter(telemetry.ConnectionsRefused, "Connections closed at once, for want of room.", func() float64 { return float64(g.Stats().Refused) })
-	p.metrics.Counter(telemetry.ConnectionsEvicted, "Connections without a token, or idle, closed to make room.", func() float64 { return float64(g.Stats().Evicted) })
-	p.metrics.Counter(telemetry.ConnectionsCut, "Connections cut for HTTP/2 frames without a reason.", func() float64 { return float64(g.Stats().Flooded) })
+	if p.certificate != nil {
+		g.Secure(p.certificate.Public())
+	}
+	p.metrics.Gauge(telemetry.Connections, "Open connections of clients.",
+		func() float64 { return float64(g.Stats().Open) })
+	p.metrics.Counter(telemetry.ConnectionsRefused, "Connections closed at once, for want of room.",
+		func() float64 { return float64(g.Stats().Refused) })
+	p.metrics.Counter(telemetry.ConnectionsEvicted, "Connections without a token, or idle, closed to make room.",
+		func() float64 { return float64(g.Stats().Evicted) })
+	p.metrics.Counter(telemetry.ConnectionsCut, "Connections cut for HTTP/2 frames without a reason.",
+		func() float64 { return float64(g.Stats().Flooded) })
 	return g
+}
+
+// proxies are those that stand between clients and the server.
+func (c Config) proxies() edge.Proxies {
+	return edge.Proxies{Count: c.Proxies, Networks: c.ProxyNetworks}
 }
 
 // bounded puts the bounds of requests in front of a handler.
 func (p *program) bounded(next http.Handler) http.Handler {
 	q := &edge.Requests{
-		Hosts: p.cfg.allowedHosts(), Proxies: p.cfg.Proxies, PerClient: p.cfg.MaxConnectionsPerAddress,
+		Hosts:   p.cfg.allowedHosts(),
+		Proxies: p.cfg.proxies(), PerClient: p.cfg.MaxConnectionsPerAddress,
 		Refuse: func(w http.ResponseWriter, r *http.Request, why edge.Refusal) {
 			p.api.Reject(w, r, why.Status, why.Reason, why.Text)
 		},
 	}
-	p.metrics.Counter(telemetry.RequestsRefused, "Requests refused for their host, their headers, or the number of their client's.", func() float64 { return float64(q.Refused()) })
+	p.metrics.Counter(telemetry.RequestsRefused,
+		"Requests refused for their host, their headers, or the number of their client's.",
+		func() float64 { return float64(q.Refused()) })
 	return q.Wrap(next)
 }
 
@@ -74,7 +95,7 @@ func (p *program) servesMetrics() bool { return p.cfg.MetricsListen == "" && !p.
 
 // operatorsOnly is a handler that those who come through a proxy do not see.
 func (p *program) operatorsOnly(next http.Handler) http.Handler {
-	if p.cfg.Proxies == 0 {
+	if !p.cfg.BehindProxy() {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -88,9 +109,9 @@ func (p *program) operatorsOnly(next http.Handler) http.Handler {
 
 // warnExposed says at the start what a listener beyond this machine means.
 func (p *program) warnExposed(addr net.Addr) {
-	if p.cfg.exposed() {
+	if p.cfg.exposed() && p.certificate == nil {
 		p.log.Warn("listening beyond this machine without TLS: others on the way can read tokens and messages. Metrics, reflection and demo tokens are not to be had there. "+
-			"Set behind-proxy if proxies with TLS stand in front, metrics-listen for metrics", "address", addr.String())
+			"Set tls-cert and tls-key, or behind-proxy if proxies with TLS stand in front, metrics-listen for metrics", "address", addr.String())
 	}
 }
 
@@ -110,7 +131,8 @@ func (p *program) metricsListener(ctx context.Context, w *web) ([]lifecycle.Serv
 	p.handleHealth(mux, w)
 	g := edge.New(l, edge.Limits{Connections: maxScrapers}, p.log)
 	srv := &http.Server{
-		Handler: edge.NewPages(maxScrapers, pageTime).Wrap(mux), ReadHeaderTimeout: pageTime, ReadTimeout: pageTime, IdleTimeout: 3 * time.Minute,
+		Handler: edge.NewPages(maxScrapers, pageTime).Wrap(mux), ReadHeaderTimeout: pageTime, ReadTimeout: pageTime,
+		IdleTimeout:    3 * time.Minute,
 		MaxHeaderBytes: edge.MaxHeader, ErrorLog: w.srv.ErrorLog,
 	}
 	g.Install(srv)

@@ -39,7 +39,8 @@ func newAttacker(t testing.TB, addr string) *attacker {
 	a.framer.AllowIllegalWrites = true
 	var head bytes.Buffer
 	e := hpack.NewEncoder(&head)
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", addr}, {":path", "/parley.chat.v1.ChatService/ListChats"}} {
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", addr},
+		{":path", "/parley.chat.v1.ChatService/ListChats"}} {
 		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory
 	}
 	a.head = head.Bytes()
@@ -52,7 +53,8 @@ func newAttacker(t testing.TB, addr string) *attacker {
 
 // open opens a stream whose request stays without an end.
 func (a *attacker) open(endHeaders bool) error {
-	err := a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: a.stream, BlockFragment: a.head, EndHeaders: endHeaders})
+	err := a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: a.stream, BlockFragment: a.head,
+		EndHeaders: endHeaders})
 	a.stream += 2
 	return err
 }
@@ -70,15 +72,18 @@ var floods = []struct {
 	}},
 	{"PRIORITY", nil, func(a *attacker) error { return a.framer.WritePriority(5, http2.PriorityParam{StreamDep: 3}) }},
 	{"WINDOW_UPDATE", nil, func(a *attacker) error { return a.framer.WriteWindowUpdate(0, 1) }},
-	{"empty DATA", func(a *attacker) error { return a.open(true) }, func(a *attacker) error { return a.framer.WriteData(1, false, nil) }},
-	{"padding", func(a *attacker) error { return a.open(true) }, func(a *attacker) error { return a.framer.WriteDataPadded(1, false, nil, make([]byte, 8)) }},
+	{"empty DATA", func(a *attacker) error { return a.open(true) },
+		func(a *attacker) error { return a.framer.WriteData(1, false, nil) }},
+	{"padding", func(a *attacker) error { return a.open(true) },
+		func(a *attacker) error { return a.framer.WriteDataPadded(1, false, nil, make([]byte, 8)) }},
 	{"requests reset at once", nil, func(a *attacker) error {
 		if err := a.open(true); err != nil {
 			return err
 		}
 		return a.framer.WriteRSTStream(a.stream-2, http2.ErrCodeCancel)
 	}},
-	{"CONTINUATION", func(a *attacker) error { return a.open(false) }, func(a *attacker) error { return a.framer.WriteContinuation(1, false, nil) }},
+	{"CONTINUATION", func(a *attacker) error { return a.open(false) },
+		func(a *attacker) error { return a.framer.WriteContinuation(1, false, nil) }},
 	{"unknown frames", nil, func(a *attacker) error { return a.framer.WriteRawFrame(0xfa, 0, 0, nil) }},
 }
 
@@ -97,9 +102,9 @@ func (a *attacker) attack(ctx context.Context, begin, again func(*attacker) erro
 }
 
 // Whoever floods with frames of any kind is cut off, while everybody else is served, on
-// connections of the same kind.
-func TestFloodsAreCut(t *testing.T) {
-	r := newRig(t)
+// connections of the same kind (S-28).
+func TestSec_S_28_FloodsAreCut(t *testing.T) {
+	r := newHarness(t)
 	bob := r.user("bob", true)
 	for _, flood := range floods {
 		t.Run(flood.name, func(t *testing.T) {
@@ -140,7 +145,7 @@ func TestFloodsAreCut(t *testing.T) {
 // scrape reads a metric of a server, as it is written.
 func scrape(t testing.TB, addr, name string) string {
 	t.Helper()
-	res, err := http.Get("http://" + addr + "/metrics") //nolint:noctx // a test
+	res, err := http.Get("http://" + addr + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +162,7 @@ func scrape(t testing.TB, addr, name string) string {
 // connection after another that floods; client and attacker share the machine with it.
 func BenchmarkFloods(b *testing.B) {
 	run := func(b *testing.B, attack func(ctx context.Context, addr string)) {
-		r := newRig(b)
+		r := newHarness(b)
 		bob := r.user("bob", true)
 		ctx, cancel := context.WithCancel(b.Context())
 		done := make(chan struct{})

@@ -18,6 +18,7 @@ import (
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // smallDisk mounts a file system of a size in bytes, where the test may.
@@ -75,7 +76,8 @@ func (w *writer) has(t *testing.T) {
 	var got []string
 	after := int64(0)
 	for {
-		res, err := w.messages.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: w.chat, AfterSequence: &after, PageSize: 100})
+		res, err := w.messages.ListMessages(t.Context(),
+			&messagev1.ListMessagesRequest{ChatId: w.chat, AfterSequence: &after, PageSize: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,12 +104,13 @@ func (w *writer) has(t *testing.T) {
 // writes are refused while there still is room for what the store must do, reads go on,
 // and when there is room again so do writes.
 func TestDiskThatRunsFull(t *testing.T) {
+	t.Parallel() // it mostly waits
 	disk := smallDisk(t, 256<<20)
 	ballast := filepath.Join(disk, "of somebody else")
 	if err := os.WriteFile(ballast, make([]byte, 60<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{b: t, ctx: t.Context(), dir: filepath.Join(disk, "data")}
+	r := &harness{b: t, ctx: t.Context(), dir: filepath.Join(disk, "data")}
 	r.p = launch(t, r.dir, "127.0.0.1:0")
 	r.readKey()
 	writers := make([]*writer, 16)
@@ -155,16 +158,11 @@ func TestDiskThatRunsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range writers {
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		testkit.Succeeds(t, "write when there is room again", func() error {
 			_, err := w.messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: w.chat, Content: "again"})
-			if err == nil {
-				w.acked = append(w.acked, "again")
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no writes though there is room: %v", err)
-			}
-		}
+			return err
+		})
+		w.acked = append(w.acked, "again")
 	}
 	// Nothing is lost by a kill either.
 	r.p.kill()

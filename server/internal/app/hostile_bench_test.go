@@ -16,7 +16,7 @@ import (
 // yard is the chat in which a member writes, and who else is about: cat was removed from
 // it, the strangers never were in it, the noisy are members, and lots has 1,000 chats.
 type yard struct {
-	*rig
+	*harness
 	id        string
 	cat, lots *user
 	strangers []*user
@@ -35,16 +35,20 @@ var rpcLoads = []struct {
 		_, _ = y.cat.chats.AddMember(ctx, &chatv1.AddMemberRequest{ChatId: y.id, UserId: "eve0"})
 	}},
 	{"strangers send", 100, func(ctx context.Context, y *yard, worker int) {
-		_, _ = y.strangers[worker%len(y.strangers)].messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: y.id, Content: "x"})
+		_, _ = y.strangers[worker%len(y.strangers)].messages.SendMessage(ctx,
+			&messagev1.SendMessageRequest{ChatId: y.id, Content: "x"})
 	}},
 	{"unknown chats", 100, func(ctx context.Context, y *yard, worker int) {
-		_, _ = y.strangers[worker%len(y.strangers)].messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: chat.NewID("chat_"), Content: "x"})
+		_, _ = y.strangers[worker%len(y.strangers)].messages.SendMessage(ctx,
+			&messagev1.SendMessageRequest{ChatId: chat.NewID("chat_"), Content: "x"})
 	}},
 	{"8 noisy members", 8, func(ctx context.Context, y *yard, worker int) {
-		_, _ = y.noisy[worker%len(y.noisy)].messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: y.id, Content: strings.Repeat("x", 128)})
+		_, _ = y.noisy[worker%len(y.noisy)].messages.SendMessage(ctx,
+			&messagev1.SendMessageRequest{ChatId: y.id, Content: strings.Repeat("x", 128)})
 	}},
 	{"large pages", 8, func(ctx context.Context, y *yard, worker int) {
-		_, _ = y.noisy[worker%len(y.noisy)].messages.ListMessages(ctx, &messagev1.ListMessagesRequest{ChatId: y.id, PageSize: 100})
+		_, _ = y.noisy[worker%len(y.noisy)].messages.ListMessages(ctx,
+			&messagev1.ListMessagesRequest{ChatId: y.id, PageSize: 100})
 	}},
 	{"16 lists", 16, func(ctx context.Context, y *yard, _ int) {
 		_, _ = y.lots.chats.ListChats(ctx, &chatv1.ListChatsRequest{PageSize: 100})
@@ -52,7 +56,7 @@ var rpcLoads = []struct {
 }
 
 func newYard(b *testing.B) *yard {
-	y := &yard{rig: newRig(b)}
+	y := &yard{harness: newHarness(b)}
 	ann := y.user("ann", false)
 	y.cat, y.lots = y.user("cat", false), y.user("lots", false)
 	members := []string{"bob", "cat"}

@@ -16,6 +16,10 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/edge"
+	"github.com/parley-chat/parley/server/internal/authapi"
+	"github.com/parley-chat/parley/server/internal/docsite"
+	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/webclient"
 	"github.com/parley-chat/parley/server/lifecycle"
 )
 
@@ -27,8 +31,9 @@ const (
 
 // web is the HTTP server.
 type web struct {
-	srv       *http.Server
+	srv       *edge.Server
 	hub       *delivery.Hub
+	topics    *topicapi.Streams
 	log       *slog.Logger
 	drainOpen func()
 	ready     atomic.Bool
@@ -36,15 +41,29 @@ type web struct {
 
 // server makes the HTTP server; address is where this machine finds it.
 func (p *program) server(address string) *web {
-	w := &web{hub: p.hub, log: p.log}
+	w := &web{hub: p.hub, topics: p.topics.Streams(), log: p.log}
 	mux := http.NewServeMux()
+	front := procedures{next: mux, handlers: map[string]http.Handler{}}
 	for path, handler := range p.api.Handlers() {
-		mux.Handle(path, p.gate.Wrap(handler))
+		gated := p.gate.Wrap(handler)
+		mux.Handle(path, gated)
+		for _, procedure := range p.api.Procedures()[path] {
+			front.handlers[procedure] = gated
+			if _, ok := authapi.Tokenless[procedure]; ok {
+				front.handlers[procedure] = p.identity.Door.Wrap(handler)
+			}
+		}
 	}
 	mux.Handle("/api/v1/", p.rest)
 	pages := edge.NewPages(maxPages, pageTime)
-	mux.Handle("/docs", pages.Wrap(p.rest))
-	mux.Handle("/{$}", pages.Wrap(p.welcomePage(address)))
+	documents := pages.Wrap(docsite.New())
+	mux.Handle("/docs", documents)
+	mux.Handle("/docs/", documents)
+	mux.Handle("/try", pages.Wrap(p.welcome().Page(address)))
+	client := pages.Wrap(p.webClient())
+	mux.Handle("/{$}", client)
+	mux.Handle(webclient.Prefix, client)
+	mux.Handle("GET /.well-known/jwks.json", pages.Wrap(http.HandlerFunc(p.identity.PublicKeys)))
 	w.drainOpen = handleTokenless(mux, p.api.Names(), !p.cfg.exposed(), p.operatorsOnly)
 	if p.servesMetrics() {
 		mux.Handle("GET /metrics", p.operatorsOnly(edge.NewPages(maxScrapes, pageTime).Wrap(p.metrics.Handler())))
@@ -52,24 +71,25 @@ func (p *program) server(address string) *web {
 	p.handleHealth(mux, w)
 	mux.HandleFunc("/", p.notFound)
 
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true)
-	w.srv = &http.Server{
-		// What is refused must not wait for its body either, and pages must be able to read why.
-		Handler:           defaultBounds.wrap(withCORS(p.bounded(mux), p.cfg.WebOrigins)),
-		Protocols:         &protocols,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       3 * time.Minute,
-		MaxHeaderBytes:    edge.MaxHeader,
-		// No WriteTimeout: it would end streams. The time of each write of a stream is bounded.
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 250, SendPingTimeout: 20 * time.Second, PingTimeout: 10 * time.Second, WriteByteTimeout: 20 * time.Second,
-		},
-		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
-	}
+	// What is refused must not wait for its body either, and pages must be able to read why.
+	w.srv = edge.NewServer(defaultBounds.wrap(withCORS(p.bounded(front), p.cfg.WebOrigins)), p.log.Handler())
 	return w
+}
+
+// procedures serves calls by their whole path, without the multiplexer, which takes each path
+// apart. Everything else goes to next.
+type procedures struct {
+	handlers map[string]http.Handler
+	next     http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (p procedures) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h, ok := p.handlers[r.URL.Path]; ok {
+		h.ServeHTTP(w, r)
+		return
+	}
+	p.next.ServeHTTP(w, r)
 }
 
 // handleHealth serves what probes ask for.
@@ -103,7 +123,7 @@ func (p *program) notFound(w http.ResponseWriter, r *http.Request) {
 		p.api.NotFound(w, r)
 		return
 	}
-	http.Error(w, "no such path; / shows what there is, /docs describes the API", http.StatusNotFound)
+	http.Error(w, "no such path; / is the chat, /try shows what there is, /docs has the documents", http.StatusNotFound)
 }
 
 // withCORS lets web pages of some origins call the API.
@@ -111,13 +131,24 @@ func withCORS(next http.Handler, origins []string) http.Handler {
 	if len(origins) == 0 { // which the library would take for all
 		return next
 	}
-	return cors.New(cors.Options{
+	policy := cors.New(cors.Options{
 		AllowedOrigins: origins,
-		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPatch, http.MethodDelete),
-		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match", "Last-Event-ID"),
-		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed", "X-Idempotent-Replay"),
-		MaxAge:         7200,
+		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPut, http.MethodPatch, http.MethodDelete),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match",
+			"Last-Event-ID"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed",
+			"X-Idempotent-Replay"),
+		MaxAge: 7200,
 	}).Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Only browsers say where a page comes from. What is no POST goes by the policy in any
+		// case, which tells caches that the answer depends on it.
+		if r.Method == http.MethodPost && len(r.Header["Origin"]) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		policy.ServeHTTP(w, r)
+	})
 }
 
 // run serves until ctx ends. Then it drains: it is no longer ready, streams are asked to
@@ -130,6 +161,7 @@ func (w *web) run(listener net.Listener) func(context.Context, func()) error {
 			w.log.Info("draining", "at_most", drainTime)
 			w.ready.Store(false)
 			w.drainOpen()
+			w.topics.Drain()
 			w.hub.Drain(drainSpread)
 		})
 		if cut {

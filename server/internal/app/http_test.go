@@ -28,18 +28,21 @@ func TestCORS(t *testing.T) {
 	for origin, allowed := range map[string]bool{
 		"http://localhost:5173": true, "https://localhost:5173": true, "http://localhost": true,
 		"http://127.0.0.1:3000": true, "http://[::1]:3000": true,
-		"https://evil.example": false, "http://localhost.evil.example": false, "http://127.0.0.1.evil.example:80": false, "null": false,
+		"https://evil.example": false, "http://localhost.evil.example": false, "http://127.0.0.1.evil.example:80": false,
+		"null": false,
 	} {
 		r := httptest.NewRequest(http.MethodOptions, "/parley.chat.v1.ChatService/ListChats", http.NoBody)
 		r.Header.Set("Origin", origin)
 		r.Header.Set("Access-Control-Request-Method", http.MethodPost)
-		r.Header.Set("Access-Control-Request-Headers", "authorization,connect-protocol-version,content-type,idempotency-key,last-event-id")
+		r.Header.Set("Access-Control-Request-Headers",
+			"authorization,connect-protocol-version,content-type,idempotency-key,last-event-id")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if got := w.Header().Get("Access-Control-Allow-Origin"); (got == origin) != allowed || got == "*" {
 			t.Errorf("preflight from %s: %q", origin, got)
 		}
-		if got := strings.ToLower(w.Header().Get("Access-Control-Allow-Headers")); strings.Contains(got, "authorization") != allowed {
+		if got := strings.ToLower(w.Header().Get("Access-Control-Allow-Headers")); strings.Contains(got,
+			"authorization") != allowed {
 			t.Errorf("preflight from %s allows headers %q", origin, got)
 		}
 		if w.Header().Get("Access-Control-Allow-Credentials") != "" {
@@ -49,7 +52,8 @@ func TestCORS(t *testing.T) {
 		r.Header.Set("Origin", origin)
 		w = httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		if got := strings.ToLower(w.Header().Get("Access-Control-Expose-Headers")); strings.Contains(got, "retry-after") != allowed {
+		if got := strings.ToLower(w.Header().Get("Access-Control-Expose-Headers")); strings.Contains(got,
+			"retry-after") != allowed {
 			t.Errorf("answer to %s exposes %q", origin, got)
 		}
 	}
@@ -61,7 +65,8 @@ func TestCORS(t *testing.T) {
 // The REST API needs more methods than RPCs do, and a header of its own.
 func TestCORSOfREST(t *testing.T) {
 	h := withCORS(http.NotFoundHandler(), origins(t, ""))
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete} {
 		r := httptest.NewRequest(http.MethodOptions, "/api/v1/chats", http.NoBody)
 		r.Header.Set("Origin", "http://localhost:5173")
 		r.Header.Set("Access-Control-Request-Method", method)
@@ -81,7 +86,8 @@ func TestCORSOfREST(t *testing.T) {
 }
 
 func TestLocalAddress(t *testing.T) {
-	for ip, want := range map[string]string{"127.0.0.1": "127.0.0.1:80", "0.0.0.0": "127.0.0.1:80", "::": "127.0.0.1:80", "::1": "[::1]:80"} {
+	for ip, want := range map[string]string{"127.0.0.1": "127.0.0.1:80", "0.0.0.0": "127.0.0.1:80", "::": "127.0.0.1:80",
+		"::1": "[::1]:80"} {
 		if got := localAddr(&net.TCPAddr{IP: net.ParseIP(ip), Port: 80}); got != want {
 			t.Errorf("%s: %s", ip, got)
 		}
@@ -91,8 +97,11 @@ func TestLocalAddress(t *testing.T) {
 // Which pages may call the API is a setting, and none is not all.
 func TestWebOrigins(t *testing.T) {
 	for setting, want := range map[string]map[string]bool{
-		"https://chat.example.com":                                 {"https://chat.example.com": true, "http://chat.example.com": false, "https://chat.example.com:8443": false, "http://localhost:3000": false, "https://chat.example.com.evil.example": false},
-		"local, https://Chat.Example.com:443,http://10.0.0.7:3000": {"https://chat.example.com": true, "http://10.0.0.7:3000": true, "http://10.0.0.7": false, "http://localhost:3000": true},
+		"https://chat.example.com": {"https://chat.example.com": true,
+			"http://chat.example.com": false, "https://chat.example.com:8443": false, "http://localhost:3000": false,
+			"https://chat.example.com.evil.example": false},
+		"local, https://Chat.Example.com:443,http://10.0.0.7:3000": {"https://chat.example.com": true,
+			"http://10.0.0.7:3000": true, "http://10.0.0.7": false, "http://localhost:3000": true},
 		"none": {"http://localhost:3000": false, "https://chat.example.com": false, "null": false},
 	} {
 		h := withCORS(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), origins(t, setting))

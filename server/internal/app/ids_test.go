@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Users of other systems keep their ids (L-011): subjects of identity providers, e-mail
@@ -22,17 +22,20 @@ func TestForeignUserIDs(t *testing.T) {
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
 	ids := []string{
-		"alice@example.com", "auth0|123", "3b241101-e2bb-4255-8caf-4136c566a962", "urn:user:7", "100%", "a%2Fb?c=d&e", "...", "Łukasz", `"q"`,
+		"alice@example.com", "auth0|123", "3b241101-e2bb-4255-8caf-4136c566a962", "urn:user:7", "100%", "a%2Fb?c=d&e", "...",
+		"Łukasz", `"q"`,
 	}
 	alice := newUser(ids[0], token(t, dir, ids[0]), p.addr, newTransport(t, false))
-	created, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+	created, err := alice.chats.CreateChat(t.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	chat := created.GetChat().GetChat().GetChatId()
 	rest := func(verb, path, body string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), verb, "http://"+p.addr+"/api/v1/chats/"+chat+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), verb, "http://"+p.addr+"/api/v1/chats/"+chat+path,
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,13 +60,16 @@ func TestForeignUserIDs(t *testing.T) {
 			if status, text := rest("POST", "/members", `{"userId":`+strconv.Quote(id)+`}`); status != http.StatusCreated {
 				t.Errorf("%s is not added: %d %s", id, status, text)
 			}
-			if status, text := rest("PATCH", member, `{"role":"MEMBER_ROLE_ADMIN"}`); status != http.StatusOK || !strings.Contains(text, strconv.Quote(id)) {
+			if status, text := rest("PATCH", member, `{"role":"MEMBER_ROLE_ADMIN"}`); status != http.StatusOK ||
+				!strings.Contains(text, strconv.Quote(id)) {
 				t.Errorf("%s does not become an administrator: %d %s", id, status, text)
 			}
-		} else if _, err := alice.chats.AddMember(t.Context(), &chatv1.AddMemberRequest{ChatId: chat, UserId: id}); err != nil {
+		} else if _, err := alice.chats.AddMember(t.Context(),
+			&chatv1.AddMemberRequest{ChatId: chat, UserId: id}); err != nil {
 			t.Errorf("%s is not added: %v", id, err)
 		}
-		if _, err := u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: chat, Content: "I am " + id}); err != nil {
+		if _, err := u.messages.SendMessage(t.Context(),
+			&messagev1.SendMessageRequest{ChatId: chat, Content: "I am " + id}); err != nil {
 			t.Errorf("%s does not write: %v", id, err)
 		}
 		list, err := u.messages.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: chat})
@@ -77,30 +83,30 @@ func TestForeignUserIDs(t *testing.T) {
 			if status, text := rest("DELETE", member, ""); status != http.StatusNoContent {
 				t.Errorf("%s is not removed: %d %s", id, status, text)
 			}
-		} else if _, err := alice.chats.RemoveMember(t.Context(), &chatv1.RemoveMemberRequest{ChatId: chat, UserId: id}); err != nil {
+		} else if _, err := alice.chats.RemoveMember(t.Context(),
+			&chatv1.RemoveMemberRequest{ChatId: chat, UserId: id}); err != nil {
 			t.Errorf("%s is not removed: %v", id, err)
 		}
-		direct, err := u.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{ids[0]}})
+		direct, err := u.chats.CreateChat(t.Context(),
+			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{ids[0]}})
 		if err != nil || direct.GetChat().GetChat().GetType() != chatv1.ChatType_CHAT_TYPE_DIRECT {
 			t.Errorf("%s makes no direct chat: %v", id, err)
 		}
 	}
 	// Their events go through Kafka and its rules: chats, members, messages, a direct chat each.
 	handled := regexp.MustCompile(`(?m)^parley_fanout_handled_total (\d+)$`)
-	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		_, text := get(t, "http://"+p.addr+"/metrics")
-		if n, _ := strconv.Atoi(handled.FindStringSubmatch(text)[1]); n >= 5*len(ids[1:]) {
-			if !strings.Contains(text, "\nparley_fanout_dead_letters_total 0\n") {
-				t.Error("events of these users are dead letters")
-			}
-			break
-		}
-		if time.Since(start) > 30*time.Second {
-			t.Fatal("their events do not come through Kafka")
-		}
+	var metrics string
+	testkit.Eventually(t, "fanout has handled the events of all users", func() bool {
+		_, metrics = get(t, "http://"+p.addr+"/metrics")
+		n, _ := strconv.Atoi(handled.FindStringSubmatch(metrics)[1])
+		return n >= 5*len(ids[1:])
+	})
+	if !strings.Contains(metrics, "\nparley_fanout_dead_letters_total 0\n") {
+		t.Error("events of these users are dead letters")
 	}
 	for _, id := range []string{"a b", "a#b", "a/b", ".."} {
-		if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "token", id); code != 2 || strings.Count(stderr, "\n") != 1 {
+		if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "token", id); code != 2 ||
+			strings.Count(stderr, "\n") != 1 {
 			t.Errorf("a token for %q: %d %s", id, code, stderr)
 		}
 		if status, text := rest("POST", "/members", `{"userId":`+strconv.Quote(id)+`}`); status != http.StatusBadRequest {
@@ -153,7 +159,8 @@ func TestTokenMistakes(t *testing.T) {
 			}
 			text, _ := io.ReadAll(res.Body)
 			_ = res.Body.Close()
-			if res.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), says) || !strings.Contains(string(text), "UNAUTHENTICATED") {
+			if res.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), says) ||
+				!strings.Contains(string(text), "UNAUTHENTICATED") {
 				t.Errorf("%.30s at %s: %s %s", header, path, res.Status, text)
 			}
 		}

@@ -9,8 +9,10 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,10 +22,14 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
+	"github.com/parley-chat/parley/server/kafka/topicstore/record"
+	"github.com/parley-chat/parley/server/kafka/topicstore/state"
 )
 
 // installation is several servers and workers on real engines, with names of its own in
@@ -41,8 +47,10 @@ type installation struct {
 	engines *engines
 
 	way     *cutter // to Redis
+	tables  *cutter // to DynamoDB; nil: nothing is between
 	servers [2]*member
 	workers [2]*member
+	jobs    []string // of the workers
 }
 
 // member is a process that is started again under the same addresses.
@@ -53,7 +61,43 @@ type member struct {
 	links  *cutter // of a server
 }
 
+var allJobs = []string{"relay", "fanout", "projector", "reconcile"}
+
 func newInstallation(t testing.TB) *installation {
+	t.Helper()
+	return newInstallationWith(t, allJobs...)
+}
+
+// newInstallationWith starts one whose workers have these jobs.
+func newInstallationWith(t testing.TB, jobs ...string) *installation {
+	t.Helper()
+	in := prepare(t)
+	in.jobs = jobs
+	in.launch()
+	return in
+}
+
+// newCuttable starts one that can be cut off from its store.
+func newCuttable(t testing.TB) *installation {
+	t.Helper()
+	in := prepare(t)
+	u, err := url.Parse(in.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.tables = newCutter(t, u.Host)
+	in.flags = append(in.flags, "--dynamodb-endpoint", "http://"+in.tables.addr) // the last one counts
+	in.jobs = allJobs
+	in.launch()
+	return in
+}
+
+// oneAlone begins the names of Kafka's topics that another installation would not use.
+var oneAlone = []string{state.Name, record.Prefix}
+
+// prepare makes what an installation stands on.
+func prepare(t testing.TB) *installation {
+	t.Helper()
 	env := map[string]string{}
 	for _, name := range []string{"PARLEY_TEST_KAFKA", "PARLEY_TEST_DYNAMODB", "PARLEY_TEST_REDIS"} {
 		if env[name] = os.Getenv(name); env[name] == "" {
@@ -65,7 +109,8 @@ func newInstallation(t testing.TB) *installation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &installation{t: t, way: newCutter(t, o.Addr), redis: redis.NewClient(o), keys: id + ":", kafka: env["PARLEY_TEST_KAFKA"], dir: t.TempDir()}
+	in := &installation{t: t, way: newCutter(t, o.Addr), redis: redis.NewClient(o), keys: id + ":",
+		kafka: env["PARLEY_TEST_KAFKA"], dir: t.TempDir()}
 	in.store, in.rows, in.engines = env["PARLEY_TEST_DYNAMODB"], id+"_", findEngines(t, env)
 	t.Cleanup(func() { in.flush(); _ = in.redis.Close() })
 	key := filepath.Join(in.dir, "key.pem")
@@ -73,26 +118,35 @@ func newInstallation(t testing.TB) *installation {
 	in.flags = []string{
 		"--store", "dynamodb", "--dynamodb-endpoint", in.store, "--dynamodb-prefix", in.rows,
 		"--redis", "redis://" + in.way.addr, "--redis-prefix", in.keys, "--kafka-brokers", in.kafka, "--key-file", key,
+		"--replication", strconv.Itoa(strings.Count(in.kafka, ",") + 1),
 	}
-	brokers := strconv.Itoa(strings.Count(in.kafka, ",") + 1)
 	in.command("tables", "apply")
 	in.command("schemas", "register")
-	in.command("--replication", brokers, "topics", "apply")
+	in.command("kafka", "apply")
 	in.command("tables", "verify")
-	in.command("--replication", brokers, "topics", "verify")
+	in.command("kafka", "verify")
+	kafkatest.Forget(t, in.kafka, oneAlone)
+	return in
+}
+
+// launch starts servers and workers.
+func (in *installation) launch() {
+	t := in.t
+	t.Helper()
 	for i := range in.servers {
 		cut := newCutter(t, "")
 		in.servers[i] = &member{binary: binary(t), links: cut, args: append([]string{
-			"--listen", "127.0.0.1:0", "--allowed-hosts", "balancer.test", "--link-listen", cut.behind, "--link-address", cut.addr, "--data-dir", filepath.Join(in.dir, "none"),
+			"--listen", "127.0.0.1:0", "--allowed-hosts", "balancer.test", "--link-listen", cut.behind, "--link-address",
+			cut.addr, "--data-dir", filepath.Join(in.dir, "none"), "--topic-creators", "alice",
 		}, in.flags...)}
 		in.start(in.servers[i])
 		in.servers[i].args[1] = in.servers[i].addr // from now on
 	}
 	for i := range in.workers {
-		in.workers[i] = &member{binary: workersBinary(t), args: append(slices.Clone(in.flags), "run", "relay", "fanout", "reconcile")}
+		in.workers[i] = &member{binary: workersBinary(t),
+			args: append(append(slices.Clone(in.flags), "run"), in.jobs...)}
 		in.start(in.workers[i])
 	}
-	return in
 }
 
 var builtWorkers struct {
@@ -179,12 +233,25 @@ func (in *installation) start(m *member) {
 	}
 	m.process = p
 	in.t.Cleanup(func() {
-		p.kill()
+		p.leave()
 		if in.t.Failed() {
 			in.t.Logf("last words of %s: %s", filepath.Base(m.binary), p.log.tail(3<<10))
 		}
 	})
 }
+
+// leave has a process end in good order, so that the next installation need not wait until
+// Kafka has given up its members of groups; one that takes too long is killed.
+func (p *process) leave() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.gone:
+	case <-time.After(leaveTime):
+		p.kill()
+	}
+}
+
+const leaveTime = 5 * time.Second
 
 // freeze has the process stand still, or go on.
 func (m *member) freeze(on bool) {
@@ -202,7 +269,7 @@ func (in *installation) again(m *member) {
 	in.start(m)
 }
 
-// metric reads a number that a worker gives of itself.
+// metric reads a number without labels that a process shows.
 func (m *member) metric(ctx context.Context, name string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.addr+"/metrics", nil)
 	if err != nil {
@@ -230,8 +297,9 @@ func (in *installation) flush() {
 		}
 		return
 	}
-	err := in.redis.Eval(context.Background(), `for _,k in ipairs(redis.call('KEYS',ARGV[1]..'*')) do redis.call('DEL',k) end`, nil, in.keys).Err()
-	if err != nil && err != redis.Nil {
+	err := in.redis.Eval(context.Background(),
+		`for _,k in ipairs(redis.call('KEYS',ARGV[1]..'*')) do redis.call('DEL',k) end`, nil, in.keys).Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
 		in.t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,12 +19,15 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/port"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // checkLog reads a chat's messages from Kafka, committed records only, until all
 // are there: in the chat's partition, framed, and each for the first time only
 // after the one before it (ordering_preserved, K-072).
-func checkLog(ctx context.Context, t *testing.T, addr, chatID string, stored []*messagev1.Message, options ...kafka.Option) {
+func checkLog(
+	ctx context.Context, t *testing.T, addr, chatID string, stored []*messagev1.Message, options ...kafka.Option,
+) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -77,7 +81,8 @@ func TestMessageReachesKafka(t *testing.T) {
 	}
 	id := res.GetChat().GetChat().GetChatId()
 	for _, text := range []string{"Hello, Bob", "Tea?"} {
-		if _, err := u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: text}); err != nil {
+		if _, err := u.messages.SendMessage(t.Context(),
+			&messagev1.SendMessageRequest{ChatId: id, Content: text}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,14 +96,16 @@ func asReader(t testing.TB, dir string) []kafka.Option {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kafka.Cluster{Brokers: []string{c.Address}, Mechanism: port.Mechanism, User: port.User, Password: c.Password}.Options()
+	return kafka.Cluster{Brokers: []string{c.Address}, Mechanism: port.Mechanism, User: port.User,
+		Password: c.Password}.Options()
 }
 
 // The command says how to read the log, with what the server of the same directory takes;
 // the file is its owner's alone.
 func TestKafkaCommand(t *testing.T) {
 	dir := t.TempDir()
-	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "kafka"); code != 1 || !strings.Contains(stderr, "not there yet") {
+	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "kafka"); code != 1 ||
+		!strings.Contains(stderr, "not there yet") {
 		t.Errorf("%d, %s", code, stderr)
 	}
 	p := launch(t, dir, "127.0.0.1:0")
@@ -108,7 +115,8 @@ func TestKafkaCommand(t *testing.T) {
 		t.Fatalf("%d, %s, %+v, %v", code, stderr, c, err)
 	}
 	path := filepath.Join(dir, "kafka.properties")
-	for _, want := range []string{"kcat -F " + path + " -C", "ScramLoginModule required", c.Password, "bootstrap.servers=" + p.kafka} {
+	for _, want := range []string{"kcat -F " + path + " -C", "ScramLoginModule required", c.Password,
+		"bootstrap.servers=" + p.kafka} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%s does not say %q", stdout, want)
 		}
@@ -130,32 +138,32 @@ func TestKafkaCommand(t *testing.T) {
 
 // After a migration the command names the topic that messages are published to now.
 func TestKafkaCommandAfterMigration(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
 	u := newUser("alice", token(t, dir, "alice"), p.addr, newTransport(t, false))
-	res, err := u.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}})
+	res, err := u.chats.CreateChat(t.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"bob"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := res.GetChat().GetChat().GetChatId()
 	send := func() {
 		t.Helper()
-		if _, err := u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"}); err != nil {
+		if _, err := u.messages.SendMessage(t.Context(),
+			&messagev1.SendMessageRequest{ChatId: id, Content: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// names waits until the command names a topic.
 	names := func(topic string) {
 		t.Helper()
-		for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-			_, stdout, _ := run(t.Context(), nil, "--data-dir", dir, "kafka")
-			if strings.Contains(stdout, " -t "+topic+" ") {
-				return
+		testkit.Succeeds(t, "kafka names "+topic, func() error {
+			if _, stdout, _ := run(t.Context(), nil, "--data-dir", dir, "kafka"); !strings.Contains(stdout, " -t "+topic+" ") {
+				return errors.New(stdout)
 			}
-			if time.Since(start) > time.Minute {
-				t.Fatalf("the command does not name %s:\n%s", topic, stdout)
-			}
-		}
+			return nil
+		})
 	}
 	send()
 	names("messages.persisted")
@@ -180,7 +188,8 @@ func TestReadmeKafka(t *testing.T) {
 	if err != nil {
 		t.Skip("not run: kcat is not installed")
 	}
-	cmd := exec.CommandContext(t.Context(), kcat, "-F", filepath.Join(dir, "kafka.properties"), "-C", "-e", "-q", "-t", kafka.MessagesPersisted, "-X", "isolation.level=read_committed")
+	cmd := exec.CommandContext(t.Context(), kcat, "-F", filepath.Join(dir, "kafka.properties"), "-C", "-e", "-q", "-t",
+		kafka.MessagesPersisted, "-X", "isolation.level=read_committed")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("kcat: %v %s", err, out)
 	}

@@ -33,7 +33,8 @@ func (c Config) loadKey(used func() (bool, error)) (*auth.Key, error) {
 	// With another key everybody would have to sign in and to synchronise again.
 	if data, err := used(); err != nil || data {
 		path := c.keyPath()
-		return nil, errors.Join(err, fmt.Errorf("%s is missing, and there are data: put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)", path, path))
+		return nil, errors.Join(err, fmt.Errorf(
+			"%s is missing, and there are data: put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)", path, path))
 	}
 	return auth.LoadKey(c.DataDir)
 }
@@ -46,7 +47,8 @@ func (c Config) explainNoKey(err error) error {
 	case c.hasStore():
 		return fmt.Errorf("%s is missing, and there are data: put it back", c.keyPath())
 	default:
-		return fmt.Errorf("%s holds no key yet: start the server there first, or say with --data-dir where it runs", c.DataDir)
+		return fmt.Errorf("%s holds no key yet: start the server there first, or say with --data-dir where it runs",
+			c.DataDir)
 	}
 }
 

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // TestKillInCreation kills the real binary while groups get their members, chunk by
 // chunk, and sends nothing again: after the restart the reconciler alone makes all
 // intended people members (L-041, L-051). PARLEY_KILLS sets the number of kills.
 func TestKillInCreation(t *testing.T) {
+	t.Parallel() // it mostly waits
 	kills := 3
 	if s := os.Getenv("PARLEY_KILLS"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -36,7 +38,8 @@ func TestKillInCreation(t *testing.T) {
 	var others []string
 	for i := range people {
 		name := fmt.Sprintf("user_%02d", i)
-		if _, err := newUser(name, token(t, dir, name), addr, tr).chats.ListChats(ctx, &chatv1.ListChatsRequest{}); err != nil {
+		if _, err := newUser(name, token(t, dir, name), addr, tr).chats.ListChats(ctx,
+			&chatv1.ListChatsRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		others = append(others, name)
@@ -58,7 +61,7 @@ func TestKillInCreation(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(5+rand.N(40)) * time.Millisecond)
+		time.Sleep(time.Duration(5+rand.N(40)) * time.Millisecond) // the kill comes at any point of a creation
 		p.kill()
 		creating.Wait()
 		p = launch(t, dir, addr)
@@ -93,15 +96,11 @@ func TestKillInCreation(t *testing.T) {
 // awaitMembers waits until a chat has n members, and reports whether it had to.
 func awaitMembers(ctx context.Context, t *testing.T, u *user, id string, n int) (waited bool) {
 	t.Helper()
-	for {
+	testkit.Eventually(t, fmt.Sprintf("%s has its %d members", id, n), func() bool {
 		res, err := call(ctx, u.chats.ListMembers, &chatv1.ListMembersRequest{ChatId: id, PageSize: 100})
-		if err != nil {
-			t.Fatalf("%s does not get its %d members: %v", id, n, err)
-		}
-		if len(res.GetMembers()) == n {
-			return waited
-		}
-		waited = true
-		time.Sleep(5 * time.Millisecond)
-	}
+		testkit.Must(t, err)
+		waited = waited || len(res.GetMembers()) != n
+		return len(res.GetMembers()) == n
+	})
+	return waited
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -24,13 +22,7 @@ import (
 // that all of it comes on Kafka, first occurrences in order.
 // PARLEY_KILLS sets the number of kills.
 func TestKill(t *testing.T) {
-	kills := 3
-	if s := os.Getenv("PARLEY_KILLS"); s != "" {
-		var err error
-		if kills, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	kills := killsOf(t)
 	const groups, writers = 4, 12
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(kills)*20*time.Second)
 	defer cancel()
@@ -66,7 +58,8 @@ func TestKill(t *testing.T) {
 			sender := []*user{alice, bob}[w%2]
 			for write.Err() == nil {
 				req := &messagev1.SendMessageRequest{
-					ChatId: chats[rand.N(len(chats))], ClientMessageId: uuid.NewString(), Content: fmt.Sprint("from ", w, ": ", rand.Int()),
+					ChatId: chats[rand.N(len(chats))], ClientMessageId: uuid.NewString(),
+					Content: fmt.Sprint("from ", w, ": ", rand.Int()),
 				}
 				// Until it is acknowledged: a writer gives no message up.
 				res, err := call(ctx, sender.messages.SendMessage, req)
@@ -96,6 +89,7 @@ func TestKill(t *testing.T) {
 		}
 		f.check(t, id, stored)
 		checkLog(ctx, t, p.kafka, id, stored, asReader(t, dir)...)
+		checkActivity(t, p, dir, id, stored)
 	}
 	stopFollowing()
 	following.Wait()
@@ -143,7 +137,8 @@ func (a *acked) byChat(id string) (list []ack) {
 func history(ctx context.Context, t *testing.T, u *user, id string) (list []*messagev1.Message) {
 	t.Helper()
 	for more, after := true, int64(0); more; {
-		res, err := call(ctx, u.messages.ListMessages, &messagev1.ListMessagesRequest{ChatId: id, AfterSequence: &after, PageSize: 100})
+		res, err := call(ctx, u.messages.ListMessages,
+			&messagev1.ListMessagesRequest{ChatId: id, AfterSequence: &after, PageSize: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +189,8 @@ func checkAcks(t *testing.T, acks []ack, stored []*messagev1.Message) {
 			t.Fatalf("acknowledged sequence %d of %d", n, len(stored))
 		}
 		m := stored[n-1]
-		if m.GetMessageId() != a.res.GetMessageId() || m.GetVersion() != a.res.GetVersion() || m.GetContent() != a.req.GetContent() {
+		if m.GetMessageId() != a.res.GetMessageId() || m.GetVersion() != a.res.GetVersion() ||
+			m.GetContent() != a.req.GetContent() {
 			t.Fatalf("acknowledged %v, stored %v", a.res, m)
 		}
 		if ids[a.req.GetClientMessageId()] != 1 {
@@ -241,7 +237,7 @@ func (f *follower) run(ctx context.Context) {
 		f.mu.Unlock()
 		stream, err := f.u.delivery.Subscribe(ctx, req)
 		if err != nil {
-			time.Sleep(5 * time.Millisecond) // the server needs the processor to come back
+			time.Sleep(5 * time.Millisecond) // a client's pause: the server needs the processor to come back
 			continue
 		}
 		for stream.Receive() {

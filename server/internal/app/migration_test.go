@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/app"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // wordTrigger calls then once a command has printed a word.
@@ -42,8 +42,6 @@ func (u *wordTrigger) Write(p []byte) (int, error) {
 	return n, err
 }
 
-var opsText = regexp.MustCompile(` ops=(\S+)`)
-
 // migrate runs the command against a server, and calls then when it has come to a phase.
 func (p *process) migrate(ctx context.Context, dir, phase string, then func()) (code int, out string) {
 	stdout, stderr := &wordTrigger{word: phase, then: then}, &wordTrigger{}
@@ -51,7 +49,8 @@ func (p *process) migrate(ctx context.Context, dir, phase string, then func()) (
 	if address == nil {
 		return -1, "the server does not say where operators are served"
 	}
-	args := []string{"--data-dir", dir, "--ops-address", address[1], "migration", "run", "--partitions", "128", "--execute", "messages.persisted"}
+	args := []string{"--data-dir", dir, "--ops-address", address[1], "migration", "run", "--partitions", "128",
+		"--execute", "messages.persisted"}
 	code = app.Run(ctx, args, nil, stdout, stderr)
 	return code, stdout.b.String() + stderr.b.String()
 }
@@ -61,6 +60,7 @@ func (p *process) migrate(ctx context.Context, dir, phase string, then func()) (
 // sends is refused, every message is on the log in order, those on the new topic after
 // those on the old one, and streams show each once.
 func TestKillInMigration(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
@@ -90,7 +90,8 @@ func TestKillInMigration(t *testing.T) {
 		writing.Go(func() {
 			sender := []*user{alice, bob}[w%2]
 			for write.Err() == nil {
-				req := &messagev1.SendMessageRequest{ChatId: chats[rand.N(len(chats))], ClientMessageId: uuid.NewString(), Content: fmt.Sprint("from ", w, ": ", rand.Int())}
+				req := &messagev1.SendMessageRequest{ChatId: chats[rand.N(len(chats))], ClientMessageId: uuid.NewString(),
+					Content: fmt.Sprint("from ", w, ": ", rand.Int())}
 				res, err := call(ctx, sender.messages.SendMessage, req)
 				if err != nil {
 					t.Error(err)
@@ -102,14 +103,16 @@ func TestKillInMigration(t *testing.T) {
 	}
 	for _, phase := range []string{"1 planned", "2 created", "3 frozen", "4 quiet", "5 drained", "6 switched"} {
 		acks.wait(50 + rand.N(100))
-		if code, out := p.migrate(ctx, dir, phase, p.kill); code == 0 && !strings.Contains(out, "done ") || code > 1 || code < 0 {
+		if code, out := p.migrate(ctx, dir, phase, p.kill); code == 0 && !strings.Contains(out, "done ") || code > 1 ||
+			code < 0 {
 			t.Fatalf("killed at %s: exit code %d: %s", phase, code, out)
 		}
 		p.kill() // if it was faster than the killer
 		p = launch(t, dir, addr)
 	}
 	acks.wait(100)
-	if code, out := p.migrate(ctx, dir, "", nil); code != 0 || !strings.Contains(out, "done       messages.persisted.v2 has 128 partitions") {
+	if code, out := p.migrate(ctx, dir, "", nil); code != 0 ||
+		!strings.Contains(out, "done       messages.persisted.v2 has 128 partitions") {
 		t.Fatalf("exit code %d: %s", code, out)
 	}
 	acks.wait(200)
@@ -134,7 +137,9 @@ func TestKillInMigration(t *testing.T) {
 
 // checkVersions demands that a chat's messages are all on the log, first occurrences in
 // order: those on the old topic first, then those on the new one, which has some.
-func checkVersions(ctx context.Context, t *testing.T, addr, chatID string, stored []*messagev1.Message, options ...kafka.Option) {
+func checkVersions(
+	ctx context.Context, t *testing.T, addr, chatID string, stored []*messagev1.Message, options ...kafka.Option,
+) {
 	t.Helper()
 	var seen int64
 	on := map[string]int{}
@@ -165,12 +170,13 @@ func checkVersions(ctx context.Context, t *testing.T, addr, chatID string, store
 		}
 	}
 	read(kafka.MessagesPersisted, 64)
-	for deadline := time.Now().Add(time.Minute); seen < int64(len(stored)); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %d of %d messages came on Kafka", chatID, seen, len(stored))
-		}
+	testkit.Succeeds(t, "read all messages of "+chatID, func() error {
 		read(kafka.MessagesPersisted+".v2", 128)
-	}
+		if seen < int64(len(stored)) {
+			return fmt.Errorf("%d of %d messages are on Kafka", seen, len(stored))
+		}
+		return nil
+	})
 	if on[kafka.MessagesPersisted] == 0 || on[kafka.MessagesPersisted+".v2"] == 0 {
 		t.Errorf("%s: %v messages by topic", chatID, on)
 	}

@@ -4,6 +4,7 @@ package app_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -70,7 +71,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusInternalServerError, "InternalServerError")
 	case m.mood.Load() == away:
 		for m.mood.Load() == away && r.Context().Err() == nil {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // no answer until the mood changes
 		}
 		panic(http.ErrAbortHandler)
 	default:
@@ -81,12 +82,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // logged waits until a process has logged a text, and returns how often it has.
 func (m *member) logged(ctx context.Context, t *testing.T, text string) int {
 	t.Helper()
-	for !strings.Contains(m.log.String(), text) {
-		if ctx.Err() != nil {
-			t.Fatalf("%q is not logged: %s", text, m.log.tail(4<<10))
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	until(ctx, t, fmt.Sprintf("%q is logged", text), func() bool { return strings.Contains(m.log.String(), text) })
 	return strings.Count(m.log.String(), text)
 }
 
@@ -95,7 +91,8 @@ var opsServed = regexp.MustCompile(`operators are served" address=(\S+)`)
 // operators starts a worker that serves operators, and returns how commands are sent there.
 func (in *installation) operators(t *testing.T) (m *member, command func(args ...string) string) {
 	t.Helper()
-	m = &member{binary: workersBinary(t), args: append(slices.Clone(in.flags), "--ops-listen", "127.0.0.1:0", "run", "ops")}
+	m = &member{binary: workersBinary(t),
+		args: append(slices.Clone(in.flags), "--ops-listen", "127.0.0.1:0", "run", "ops")}
 	in.start(m)
 	at := opsServed.FindStringSubmatch(m.log.String())
 	if at == nil {
@@ -131,15 +128,18 @@ func TestMetricsOfAnInstallation(t *testing.T) {
 	}
 	usual(t, first.addr, alice)
 	movesOf(ctx, t, slices.Concat(ofChats, []string{
-		"parley_link_peers", "parley_link_envelopes_sent_total", "parley_routing_rows", "parley_routing_claims_total", "parley_members_store_total",
+		"parley_link_peers", "parley_link_envelopes_sent_total", "parley_routing_rows", "parley_routing_claims_total",
+		"parley_members_store_total",
 		"parley_dynamodb_requests_total", "parley_dynamodb_read_units_total", "parley_dynamodb_write_units_total",
 	}), first.addr)
 	workers := []string{in.workers[0].addr, in.workers[1].addr}
 	movesOf(ctx, t, slices.Concat(ofEvents, []string{
-		"parley_link_peers", "parley_link_envelopes_sent_total", "parley_dynamodb_requests_total", "parley_dynamodb_write_units_total", "parley_store_plans_total",
+		"parley_link_peers", "parley_link_envelopes_sent_total", "parley_dynamodb_requests_total",
+		"parley_dynamodb_write_units_total", "parley_store_plans_total",
 	}), workers...)
 	movesOf(ctx, t, []string{"parley_dynamodb_requests_total"}, ops.addr)
-	for addr, program := range map[string]int{first.addr: server, second.addr: server, workers[0]: worker, ops.addr: operator} {
+	for addr, program := range map[string]int{first.addr: server, second.addr: server, workers[0]: worker,
+		ops.addr: operator} {
 		scraped(ctx, t, addr).conforms(t, program)
 	}
 
@@ -170,7 +170,8 @@ func TestRunbookScalesFanout(t *testing.T) {
 	in := newInstallation(t)
 	_, command := in.operators(t)
 	steps := runbookSteps(t, "consumer-lag.md")
-	if len(steps) != 5 || !slices.Equal(steps[0], []string{"workers groups describe fanout-workers"}) || !slices.Equal(steps[4], []string{"workers run fanout"}) {
+	if len(steps) != 5 || !slices.Equal(steps[0], []string{"workers groups describe fanout-workers"}) ||
+		!slices.Equal(steps[4], []string{"workers run fanout"}) {
 		t.Fatalf("%q", steps)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -209,7 +210,8 @@ func TestRunbookMovesPartitions(t *testing.T) {
 	}
 	in.user("bob", 0)
 	alice := in.token("alice")
-	id := chatIDs.FindString(restDo(t, in.servers[0].addr, alice, "POST", "/chats", `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`, 201))
+	id := chatIDs.FindString(restDo(t, in.servers[0].addr, alice, "POST", "/chats",
+		`{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`, 201))
 	send := func() {
 		t.Helper()
 		restDo(t, in.servers[0].addr, alice, "POST", "/chats/"+id+"/messages", `{"content":"moved"}`, 201)
@@ -269,7 +271,8 @@ func TestReadersOfApacheKafka(t *testing.T) {
 	in.user("bob", 0)
 	id := message(t, in.servers[0].addr, in.token("alice"))
 	shows(t, "\n"+id+" ", func(ctx context.Context) *exec.Cmd {
-		return exec.CommandContext(ctx, kcat, "-b", in.kafka, "-C", "-e", "-q", "-t", "messages.persisted", "-X", "isolation.level=read_committed", "-f", "\n%k %p\n")
+		return exec.CommandContext(ctx, kcat, "-b", in.kafka, "-C", "-e", "-q", "-t", "messages.persisted", "-X",
+			"isolation.level=read_committed", "-f", "\n%k %p\n")
 	})
 	prints(t, id, func(ctx context.Context) *exec.Cmd { return tool.consumer(ctx, in.kafka, "messages.persisted") })
 }

@@ -3,6 +3,7 @@ package app_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -23,7 +24,7 @@ import (
 const (
 	embedded = 1 << iota // the server that is alone
 	server               // of an installation
-	worker               // with relay, fanout and reconcile
+	worker               // with relay, fanout, projector and reconcile
 	operator             // a worker with ops
 )
 
@@ -34,11 +35,30 @@ var shown = []struct {
 }{
 	{"parley_rpc_duration_seconds", "histogram", "code procedure", embedded | server},
 	{"parley_auth_refused_total", "counter", "reason", embedded | server},
+	{"parley_revocations_applied_total", "counter", "", embedded | server},
+	{"parley_revocations_unreadable_total", "counter", "", embedded | server},
+	{"parley_revocations_overflows_total", "counter", "", embedded | server},
+	{"parley_revocations_age_seconds", "gauge", "", server},
+	{"parley_account_deletions_failing", "gauge", "", embedded | server},
 	{"parley_connections_open", "gauge", "", embedded | server},
 	{"parley_connections_refused_total", "counter", "", embedded | server},
 	{"parley_connections_evicted_total", "counter", "", embedded | server},
 	{"parley_connections_cut_total", "counter", "", embedded | server},
 	{"parley_requests_refused_total", "counter", "", embedded | server},
+	{"parley_codes_requested_total", "counter", "", embedded | server},
+	{"parley_codes_refused_total", "counter", "", embedded | server},
+	{"parley_codes_wrong_total", "counter", "", embedded | server},
+	{"parley_codes_unsent_total", "counter", "", embedded | server},
+	{"parley_sessions_opened_total", "counter", "", embedded | server},
+	{"parley_sessions_refreshed_total", "counter", "", embedded | server},
+	{"parley_sessions_refresh_refused_total", "counter", "", embedded | server},
+	{"parley_sessions_reused_total", "counter", "", embedded | server},
+	{"parley_sessions_ended_total", "counter", "", embedded | server},
+	{"parley_limits_refused_total", "counter", "limit", embedded | server},
+	{"parley_limits_alone", "gauge", "", server},
+	{"parley_calls_under_way", "gauge", "", embedded | server},
+	{"parley_calls_bound", "gauge", "", embedded | server},
+	{"parley_calls_shed_total", "counter", "", embedded | server},
 	{"parley_streams_open", "gauge", "", embedded | server},
 	{"parley_chats_live", "gauge", "", embedded | server},
 	{"parley_streams_opened_total", "counter", "", embedded | server},
@@ -59,11 +79,66 @@ var shown = []struct {
 	{"parley_kafka_lifecycle_publish_failures_total", "counter", "event_type", embedded | server | worker},
 	{"parley_chat_reconciliation_corrections_total", "counter", "", embedded | worker},
 
+	{"parley_topics", "gauge", "", embedded | server},
+	{"parley_topics_sessions", "gauge", "", embedded | server},
+	{"parley_topics_slots", "gauge", "", server},
+	{"parley_topics_slots_declared", "gauge", "", server},
+	{"parley_topics_slots_taken_total", "counter", "", server},
+	{"parley_topics_slots_lost_total", "counter", "", server},
+	{"parley_topics_log_transactions_total", "counter", "", server},
+	{"parley_topics_log_transaction_seconds_total", "counter", "", server},
+	{"parley_topics_log_messages_total", "counter", "", server},
+	{"parley_topics_log_refused_total", "counter", "", server},
+	{"parley_topics_log_ended_total", "counter", "", server},
+	{"parley_topics_log_waiting_bytes", "gauge", "", server},
+	{"parley_topics_log_removals_failed_total", "counter", "", server},
+	{"parley_topics_log_offsets_failed_total", "counter", "", server},
+	{"parley_topics_streams_open", "gauge", "", embedded | server},
+	{"parley_topics_published_total", "counter", "", embedded | server},
+	{"parley_topics_blocked_total", "counter", "", embedded | server},
+	{"parley_topics_unsubscribed_total", "counter", "", embedded | server},
+	{"parley_topics_groups_died_total", "counter", "", embedded | server},
+	{"parley_topics_released_total", "counter", "", embedded | server},
+	{"parley_topics_detection_braked_total", "counter", "", embedded | server},
+	{"parley_topics_backlog_largest", "gauge", "", embedded | server},
+	{"parley_topics_open", "gauge", "", embedded | server},
+	{"parley_topics_resident_bytes", "gauge", "", embedded | server},
+	{"parley_topics_resident_limit_bytes", "gauge", "", embedded | server},
+	{"parley_topics_groups_near_timeout", "gauge", "", embedded | server},
+	{"parley_topics_heartbeat_writes_total", "counter", "", embedded | server},
+	{"parley_topics_heartbeats_failed_total", "counter", "", embedded | server},
+	{"parley_topics_dead_letters_total", "counter", "", embedded | server},
+	{"parley_topics_trimmed_total", "counter", "", embedded | server},
+	{"parley_topics_trims_held_total", "counter", "", embedded | server},
+	{"parley_topics_zombies_total", "counter", "", embedded | server},
+	{"parley_topics_jobs_failed_total", "counter", "", embedded | server},
+	{"parley_topics_backfills_running", "gauge", "", embedded | server},
+	{"parley_topics_backfill_left", "gauge", "", embedded | server},
+	{"parley_topics_backfill_released_total", "counter", "", embedded | server},
+	{"parley_topics_backfill_slowed_total", "counter", "", embedded | server},
+	{"parley_topics_backfills_failed_total", "counter", "", embedded | server},
+	{"parley_topics_subscriptions", "gauge", "", embedded | server},
+	{"parley_topics_subscriptions_active", "gauge", "", embedded | server},
+	{"parley_topics_subscriptions_paused", "gauge", "", embedded | server},
+	{"parley_topics_subscriptions_dead", "gauge", "", embedded | server},
+	{"parley_topics_subscriptions_cancelled", "gauge", "", embedded | server},
+	{"parley_topics_oldest_pending_seconds", "gauge", "", embedded | server},
+	{"parley_topics_tracking_entries", "gauge", "", embedded | server},
+	{"parley_topics_orphaned_cursors_total", "counter", "", embedded | server},
+	{"parley_topics_detection_failed_total", "counter", "", embedded | server},
+	{"parley_topics_trim_backlog", "gauge", "", embedded | server},
+	{"parley_topics_trim_behind", "gauge", "", embedded | server},
+	{"parley_topics_trims_total", "counter", "", embedded | server},
+	{"parley_topics_trim_seconds_total", "counter", "", embedded | server},
+	{"parley_topics_job_seconds", "gauge", "", embedded | server},
+	{"parley_memory_used_percent", "gauge", "", embedded | server},
+
 	{"parley_link_peers", "gauge", "", server | worker | operator},
 	{"parley_link_peers_silent", "gauge", "", server | worker | operator},
 	{"parley_link_processes_unheard", "gauge", "", server | worker | operator},
 	{"parley_link_envelopes_sent_total", "counter", "", server | worker | operator},
 	{"parley_link_calls_failed_total", "counter", "", server | worker | operator},
+	{"parley_link_messages_forwarded_total", "counter", "", server | worker | operator},
 	{"parley_link_live_dropped_total", "counter", "", server | worker | operator},
 	{"parley_link_gaps_total", "counter", "", server | worker | operator},
 	{"parley_delivery_skipped_total", "counter", "", server | worker | operator},
@@ -87,6 +162,15 @@ var shown = []struct {
 	{"parley_dynamodb_lost_total", "counter", "", server | worker | operator},
 	{"parley_dynamodb_read_units_total", "counter", "", server | worker | operator},
 	{"parley_dynamodb_write_units_total", "counter", "", server | worker | operator},
+
+	{"parley_search_events_recorded_total", "counter", "", embedded | server},
+	{"parley_search_requests_refused_total", "counter", "", embedded | server},
+	{"parley_search_relay_published_total", "counter", "", embedded | worker},
+	{"parley_search_relay_failures_total", "counter", "", embedded | worker},
+	{"parley_search_relay_dead_letters_total", "counter", "", embedded | worker},
+	{"parley_search_relay_poisoned_rows", "gauge", "", embedded | worker},
+	{"parley_search_relay_backlog_rows", "gauge", "", embedded | worker},
+	{"parley_search_relay_oldest_seconds", "gauge", "", embedded | worker},
 
 	{"parley_relay_published_total", "counter", "", embedded | worker},
 	{"parley_relay_failures_total", "counter", "", embedded | worker},
@@ -112,8 +196,27 @@ var shown = []struct {
 	{"parley_fanout_lag_records", "gauge", "", embedded | worker},
 	{"parley_fanout_oldest_seconds", "gauge", "", embedded | worker},
 	{"parley_fanout_memberships_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_projector_handled_total", "counter", "", embedded | worker},
+	{"parley_projector_ignored_total", "counter", "", embedded | worker},
+	{"parley_projector_dead_letters_total", "counter", "", embedded | worker},
+	{"parley_projector_dead_letters_unwritten_total", "counter", "", embedded | worker},
+	{"parley_projector_held_total", "counter", "", embedded | worker},
+	{"parley_projector_parked_records", "gauge", "", embedded | worker},
+	{"parley_projector_lag_records", "gauge", "", embedded | worker},
+	{"parley_projector_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_projections_folded_total", "counter", "", embedded | worker},
+	{"parley_projections_rebuilt_total", "counter", "", embedded | worker},
+	{"parley_projections_conflicts_total", "counter", "", embedded | worker},
+	{"parley_projections_stuck_total", "counter", "", embedded | worker},
+	{"parley_projections_rebuild_slowed_total", "counter", "", embedded | worker},
+	{"parley_projections_rebuild_left_events", "gauge", "", embedded | worker},
 	{"parley_dead_letters_open", "gauge", "", embedded | operator},
 	{"parley_dead_letters_oldest_seconds", "gauge", "", embedded | operator},
+	{"parley_topics_dead_letters_open", "gauge", "", embedded | operator},
+	{"parley_parked_keys", "gauge", "", embedded | operator},
+	{"parley_parked_records", "gauge", "", embedded | operator},
+	{"parley_parked_oldest_seconds", "gauge", "", embedded | operator},
+	{"parley_parked_fullest_percent", "gauge", "", embedded | operator},
 	{"parley_kafka_under_replicated_partitions", "gauge", "", operator},
 
 	{"parley_reconcile_completed_total", "counter", "", embedded | worker},
@@ -236,7 +339,7 @@ func scraped(ctx context.Context, t *testing.T, addr string) exposition {
 		slices.Sort(labels)
 		e.labels[name] = labels
 	}
-	if err := lines.Err(); err != nil && err != io.EOF {
+	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	return e
@@ -279,7 +382,7 @@ func movesOf(ctx context.Context, t *testing.T, series []string, addrs ...string
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // what Kafka does not answer is given up after a minute
 	defer cancel()
-	for left := series; ; time.Sleep(50 * time.Millisecond) {
+	for left := series; ; time.Sleep(50 * time.Millisecond) { // between two scrapes
 		for _, addr := range addrs {
 			left = scraped(t.Context(), t, addr).missing(left)
 		}
@@ -324,7 +427,8 @@ var chatIDs = regexp.MustCompile(`chat_[0-9A-Z]{26}`)
 // usual does over REST what moves the metrics of chats, and what is refused.
 func usual(t *testing.T, addr, alice string) {
 	t.Helper()
-	const direct, group = `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`, `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`
+	const direct, group = `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob"]}`,
+		`{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`
 	restDo(t, addr, alice, "POST", "/chats", direct, 201)
 	restDo(t, addr, alice, "POST", "/chats", direct, 200)
 	id := chatIDs.FindString(restDo(t, addr, alice, "POST", "/chats", group, 201))
@@ -340,28 +444,36 @@ func usual(t *testing.T, addr, alice string) {
 // ofChats are the series that usual moves in a server.
 var ofChats = []string{
 	`parley_chat_created_total{chat_type="direct"}`, `parley_chat_created_total{chat_type="group"}`,
-	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="1"}`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="1"}`,
+	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="1"}`,
+	`parley_chat_creation_duration_seconds_count{chat_type="group",phase="1"}`,
 	`parley_chat_creation_duration_seconds_count{chat_type="group",phase="2"}`,
 	`parley_membership_mutation_total{change_type="added"}`, `parley_membership_mutation_total{change_type="removed"}`,
-	`parley_membership_mutation_total{change_type="role_changed"}`, `parley_membership_mutation_duration_seconds_count{change_type="added"}`,
-	`parley_membership_mutation_duration_seconds_count{change_type="removed"}`, `parley_membership_mutation_duration_seconds_count{change_type="role_changed"}`,
+	`parley_membership_mutation_total{change_type="role_changed"}`,
+	`parley_membership_mutation_duration_seconds_count{change_type="added"}`,
+	`parley_membership_mutation_duration_seconds_count{change_type="removed"}`,
+	`parley_membership_mutation_duration_seconds_count{change_type="role_changed"}`,
 	`parley_direct_chat_dedup_total{result="created"}`, `parley_direct_chat_dedup_total{result="existing"}`,
 	`parley_auth_refused_total{reason="missing"}`, `parley_auth_refused_total{reason="invalid"}`,
-	"parley_streams_open", "parley_chats_live", "parley_streams_opened_total", "parley_frames_queued_total", "parley_store_plans_total",
+	"parley_streams_open", "parley_chats_live", "parley_streams_opened_total", "parley_frames_queued_total",
+	"parley_store_plans_total",
 	`parley_rpc_duration_seconds_count{code="ok",procedure="/parley.chat.v1.ChatService/CreateChat"}`,
 	`parley_rpc_duration_seconds_count{code="invalid_argument",procedure="/parley.chat.v1.ChatService/CreateChat"}`,
 }
 
 // ofEvents are the series that usual moves where the durable path is.
 var ofEvents = []string{
-	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"}`, `parley_chat_creation_duration_seconds_count{chat_type="group",phase="kafka"}`,
-	"parley_relay_published_total", "parley_relay_slots", "parley_relay_slots_declared", "parley_kafka_publish_seconds_count",
-	"parley_fanout_handled_total", "parley_fanout_calls_total", "parley_fanout_rebalances_total", "parley_reconcile_passes_total",
+	`parley_chat_creation_duration_seconds_count{chat_type="direct",phase="kafka"}`,
+	`parley_chat_creation_duration_seconds_count{chat_type="group",phase="kafka"}`,
+	"parley_relay_published_total", "parley_relay_slots", "parley_relay_slots_declared",
+	"parley_kafka_publish_seconds_count",
+	"parley_fanout_handled_total", "parley_fanout_calls_total", "parley_fanout_rebalances_total",
+	"parley_reconcile_passes_total", "parley_projector_handled_total", "parley_projections_folded_total",
 }
 
 // The embedded server shows every metric of the table over HTTP after people did what people
 // do, and each moves when what it tells of happens.
 func TestMetricsOfTheEmbeddedServer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	unreadable(t, dir) // what fanout cannot read becomes a dead letter
 	p := launch(t, dir, "127.0.0.1:0")
@@ -377,7 +489,8 @@ func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	go follow.run(ctx)
 	usual(t, p.addr, token(t, dir, "alice"))
 	movesOf(ctx, t, slices.Concat(ofChats, ofEvents, []string{
-		"parley_store_disk_bytes", "parley_log_bytes", "parley_fanout_dead_letters_total", "parley_dead_letters_open", "parley_dead_letters_oldest_seconds",
+		"parley_store_disk_bytes", "parley_log_bytes", "parley_fanout_dead_letters_total", "parley_dead_letters_open",
+		"parley_dead_letters_oldest_seconds",
 	}), p.addr)
 	scraped(ctx, t, p.addr).conforms(t, embedded)
 }

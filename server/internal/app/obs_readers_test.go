@@ -26,7 +26,8 @@ func readerTool(t *testing.T, variable string) string {
 // message sends one in a chat with bob, whom the server must know, and returns the chat's id.
 func message(t *testing.T, addr, alice string) (id string) {
 	t.Helper()
-	id = chatIDs.FindString(restDo(t, addr, alice, "POST", "/chats", `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`, 201))
+	id = chatIDs.FindString(restDo(t, addr, alice, "POST", "/chats",
+		`{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`, 201))
 	restDo(t, addr, alice, "POST", "/chats/"+id+"/messages", `{"content":"for readers"}`, 201)
 	return id
 }
@@ -36,19 +37,13 @@ func shows(t *testing.T, text string, command func(ctx context.Context) *exec.Cm
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	for {
+	until(ctx, t, "the command shows "+text, func() bool {
 		out, err := command(ctx).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if strings.Contains(string(out), text) {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("it does not show %s: %s", text, out)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return strings.Contains(string(out), text)
+	})
 }
 
 // kcat reads a running server's events by the line that the server's own command prints.
@@ -67,9 +62,16 @@ func TestKcatReadsTheEmbeddedLog(t *testing.T) {
 // consumer is Kafka's console consumer, which prints the keys of a topic's committed records.
 func (k kafkaTool) consumer(ctx context.Context, addr, topic string, more ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, filepath.Join(k.bin, "kafka-console-consumer.sh"), append([]string{
-		"--bootstrap-server", addr, "--topic", topic, "--from-beginning", "--isolation-level", "read_committed", "--timeout-ms", "60000",
+		"--bootstrap-server", addr, "--topic", topic, "--from-beginning", "--isolation-level", "read_committed",
+		"--timeout-ms", "60000",
 		"--formatter-property", "print.key=true", "--formatter-property", "print.partition=true",
 	}, more...)...)
+}
+
+// producer is Kafka's console producer, of lines of a key, "|" and a value.
+func (k kafkaTool) producer(ctx context.Context, addr, topic string) *exec.Cmd {
+	return exec.CommandContext(ctx, filepath.Join(k.bin, "kafka-console-producer.sh"), "--bootstrap-server", addr,
+		"--topic", topic, "--reader-property", "parse.key=true", "--reader-property", "key.separator=|")
 }
 
 // prints starts a command that goes on reading, and ends it once it has printed a text.

@@ -24,6 +24,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/internal/app"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // safeBuffer is written by a server while a test reads it.
@@ -53,7 +54,8 @@ func greeted(t *testing.T, listen, dir string, more ...string) (greeting string,
 	pr, pw := io.Pipe()
 	done := make(chan int, 1)
 	go func() {
-		args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--data-dir", dir, "--log-format", "json"}
+		args := []string{"--listen", listen, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0",
+			"--data-dir", dir, "--log-format", "json"}
 		code := app.Run(ctx, append(args, more...), nil, pw, logs)
 		_ = pw.Close()
 		done <- code
@@ -94,18 +96,22 @@ func TestCanariesAndLeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := res.GetChat().GetChat().GetChatId()
-	if _, err := u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: canary + "content"}); err != nil {
+	if _, err := u.messages.SendMessage(t.Context(),
+		&messagev1.SendMessageRequest{ChatId: id, Content: canary + "content"}); err != nil {
 		t.Fatal(err)
 	}
 	// What is refused is not told either: too long, unknown users and chats, forged
 	// and broken tokens, broken requests.
 	_, _ = u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: canary + "chat", Content: canary})
-	_, _ = u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: strings.Repeat(canary, 10_000)})
+	_, _ = u.messages.SendMessage(t.Context(),
+		&messagev1.SendMessageRequest{ChatId: id, Content: strings.Repeat(canary, 10_000)})
 	_, _ = u.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{
 		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: canary, MemberIds: []string{canary + "user"},
 	})
-	for _, auth := range []string{"", "Bearer " + canary, "Bearer " + tokens[1][1][:40] + canary, "Basic " + canary, "Bearer " + tokens[0][1]} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/parley.message.v1.MessageService/SendMessage?token="+canary,
+	for _, auth := range []string{"", "Bearer " + canary, "Bearer " + tokens[1][1][:40] + canary, "Basic " + canary,
+		"Bearer " + tokens[0][1]} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+addr+"/parley.message.v1.MessageService/SendMessage?token="+canary,
 			strings.NewReader(`{"chatId":"`+canary+`","content":{"`+canary+`"`))
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +128,8 @@ func TestCanariesAndLeaks(t *testing.T) {
 	}
 	_, metrics := get(t, "http://"+addr+"/metrics")
 	for _, want := range []string{
-		`parley_auth_refused_total{reason="missing"} 1`, `parley_auth_refused_total{reason="invalid"} 2`, `parley_auth_refused_total{reason="not_bearer"} 1`,
+		`parley_auth_refused_total{reason="missing"} 1`, `parley_auth_refused_total{reason="invalid"} 2`,
+		`parley_auth_refused_total{reason="not_bearer"} 1`,
 		`parley_rpc_duration_seconds_count{code="ok",procedure="/parley.message.v1.MessageService/SendMessage"} 1`,
 	} {
 		if !strings.Contains(metrics, want) {
@@ -284,13 +291,15 @@ func TestStartAfterKillIsQuiet(t *testing.T) {
 	write := func() {
 		t.Helper()
 		for _, id := range chats {
-			if _, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"}); err != nil {
+			if _, err := alice.messages.SendMessage(t.Context(),
+				&messagev1.SendMessageRequest{ChatId: id, Content: "x"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for range 40 { // in as many partitions as chance has it
-		res, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+		res, err := alice.chats.CreateChat(t.Context(),
+			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,19 +307,18 @@ func TestStartAfterKillIsQuiet(t *testing.T) {
 	}
 	write()
 	handled := regexp.MustCompile(`(?m)^parley_fanout_handled_total (\d{3,})$`) // 40 chats, 40 members, 40 messages
-	for _, text := get(t, "http://"+p.addr+"/metrics"); !handled.MatchString(text); _, text = get(t, "http://"+p.addr+"/metrics") {
-		time.Sleep(20 * time.Millisecond) // then fanout owns their partitions
-	}
+	testkit.Eventually(t, "fanout owns the chats' partitions", func() bool {
+		_, text := get(t, "http://"+p.addr+"/metrics")
+		return handled.MatchString(text)
+	})
 	write()
 	p.kill()
 	p = launch(t, dir, "127.0.0.1:0")
-	for start := time.Now(); !strings.Contains(p.log.String(), "previous owner"); time.Sleep(20 * time.Millisecond) {
-		if time.Since(start) > 20*time.Second {
-			t.Fatal("nothing of the previous owner: ", &p.log)
-		}
-	}
-	time.Sleep(time.Second)
+	testkit.Eventually(t, "the log says that a previous owner has left", func() bool {
+		return strings.Contains(p.log.String(), "previous owner")
+	})
+	time.Sleep(time.Second) // lines that must not come: a partition's would follow the first at once
 	if n := strings.Count(p.log.String(), "\n"); n > 15 {
-		t.Errorf("%d lines: %s", n, &p.log)
+		t.Errorf("the log has %d lines, want at most 15: %s", n, &p.log)
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/lag"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 var opsAddress = regexp.MustCompile(`"ops":"([^"]+)"`)
@@ -24,6 +24,7 @@ var opsAddress = regexp.MustCompile(`"ops":"([^"]+)"`)
 // and discarded (K-149, EV73); events are published once more (KS20); groups are
 // described (K-168).
 func TestOperators(t *testing.T) {
+	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	bad := unreadable(t, dir)
 	greeting, logs, _ := greeted(t, "127.0.0.1:0", dir)
@@ -33,7 +34,8 @@ func TestOperators(t *testing.T) {
 	}
 	operate := func(want int, args ...string) string {
 		t.Helper()
-		code, stdout, stderr := run(t.Context(), map[string]string{"PARLEY_OPERATOR": "ada"}, append([]string{"--data-dir", dir, "--ops-address", m[1]}, args...)...)
+		code, stdout, stderr := run(t.Context(), map[string]string{"PARLEY_OPERATOR": "ada"},
+			append([]string{"--data-dir", dir, "--ops-address", m[1]}, args...)...)
 		if code != want || (code == 1) != (stderr != "") {
 			t.Fatalf("%q: exit code %d, %s%s", args, code, stdout, stderr)
 		}
@@ -41,16 +43,18 @@ func TestOperators(t *testing.T) {
 	}
 	broker := regexp.MustCompile(`on Kafka at (\S+)`).FindStringSubmatch(greeting)[1]
 	id := fmt.Sprintf("fanout-workers/messages.persisted/9/%d", bad.Offset)
-	for !strings.Contains(operate(0, "deadletters", "list"), id) { // fanout comes to it by itself
-		time.Sleep(20 * time.Millisecond)
-	}
-	if out := operate(0, "deadletters", "show", id); !strings.Contains(out, "permanent: ") || !strings.Contains(out, "no schema id") {
+	testkit.Eventually(t, "fanout has made a dead letter of "+id, func() bool {
+		return strings.Contains(operate(0, "deadletters", "list"), id)
+	})
+	if out := operate(0, "deadletters", "show", id); !strings.Contains(out, "permanent: ") ||
+		!strings.Contains(out, "no schema id") {
 		t.Error(out)
 	}
 	if out := operate(3, "deadletters", "redrive", "--execute", id); !strings.Contains(out, "1 failed again") {
 		t.Error(out)
 	}
-	if out := operate(0, "deadletters", "discard", "--execute", "--reason", "a test wrote it", id); !strings.Contains(out, "1 discarded") {
+	if out := operate(0, "deadletters", "discard", "--execute", "--reason", "a test wrote it", id); !strings.Contains(out,
+		"1 discarded") {
 		t.Error(out)
 	}
 	if out := operate(0, "deadletters", "list", "--status", "all"); !strings.Contains(out, "a test wrote it (by ada)") {
@@ -61,9 +65,18 @@ func TestOperators(t *testing.T) {
 	}
 
 	// The demo's users make a chat; its events come to the log, and again.
-	alice := newUser("alice", regexp.MustCompile(`=(ey\S+)`).FindStringSubmatch(greeting)[1], listening.FindStringSubmatch(greeting)[1], newTransport(t, false))
-	if _, err := alice.chats.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}}); err != nil {
+	alice := newUser("alice", regexp.MustCompile(`=(ey\S+)`).FindStringSubmatch(greeting)[1],
+		listening.FindStringSubmatch(greeting)[1], newTransport(t, false))
+	made, err := alice.chats.CreateChat(t.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+	if err != nil {
 		t.Fatal(err)
+	}
+	if out := operate(0, "chats", "members", made.GetChat().GetChat().GetChatId()); !strings.Contains(out, "bob    member") {
+		t.Error(out)
+	}
+	if out := operate(0, "audit", "list", "--by", "ada"); !strings.Contains(out, "DiscardDeadLetters") {
+		t.Error(out)
 	}
 	held := func() (n int64) {
 		t.Helper()
@@ -76,9 +89,7 @@ func TestOperators(t *testing.T) {
 		}
 		return n
 	}
-	for held() == 0 {
-		time.Sleep(20 * time.Millisecond)
-	}
+	testkit.Eventually(t, "the chat's event is on Kafka", func() bool { return held() > 0 })
 	before := held()
 	replay := func(args ...string) (result struct{ Events string }) {
 		t.Helper()
@@ -95,9 +106,7 @@ func TestOperators(t *testing.T) {
 		t.Errorf("a dry run published %d offsets", now-before)
 	}
 	replay("--execute")
-	for held() == before {
-		time.Sleep(20 * time.Millisecond)
-	}
+	testkit.Eventually(t, "the event is on Kafka once more", func() bool { return held() > before })
 	if out := operate(0, "groups", "describe", "fanout-workers"); !strings.Contains(out, "fanout-workers is Stable") {
 		t.Error(out)
 	}
@@ -114,11 +123,13 @@ func TestOperators(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(other, "auth.key")); err == nil {
 		t.Error("a key was made")
 	}
-	code, _, stderr = run(t.Context(), nil, "--data-dir", other, "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "0.0.0.0:0")
+	code, _, stderr = run(t.Context(), nil, "--data-dir", other, "--listen", "127.0.0.1:0", "--kafka-listen",
+		"127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "0.0.0.0:0")
 	if code != 1 || !strings.Contains(stderr, "served on loopback only") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("%d, %s", code, stderr)
 	}
-	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "deadletters"); code != 2 || strings.Count(stderr, "\n") != 1 {
+	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "deadletters"); code != 2 ||
+		strings.Count(stderr, "\n") != 1 {
 		t.Errorf("%d, %s", code, stderr)
 	}
 }

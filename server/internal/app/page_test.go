@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Whoever opens the address that the greeting names finds a page with links that lead
+// Whoever opens /try finds a page with links that lead
 // somewhere and the greeting's lines, for the address by which it was asked. It loads
 // nothing, runs nothing, and shows no token. Where nothing is, words say so.
 func TestPage(t *testing.T) {
@@ -40,13 +40,14 @@ func TestPage(t *testing.T) {
 		}
 		return res, string(body)
 	}
-	res, body := do("GET", "/", "", "")
+	res, body := do("GET", "/try", "", "")
 	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/html; charset=utf-8" || len(body) > 8<<10 {
 		t.Fatal(res.Status, res.Header, len(body))
 	}
 	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(body)[1]
 	sum := sha256.Sum256([]byte(style))
-	if policy := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; ") || !strings.Contains(policy, base64.StdEncoding.EncodeToString(sum[:])) {
+	if policy := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; ") ||
+		!strings.Contains(policy, base64.StdEncoding.EncodeToString(sum[:])) {
 		t.Error("the policy does not fit the page: ", policy)
 	}
 	if !strings.Contains(style, "color-scheme:light dark") {
@@ -58,7 +59,7 @@ func TestPage(t *testing.T) {
 		}
 	}
 	links := regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(body, -1)
-	if len(links) != 5 {
+	if len(links) != 6 {
 		t.Errorf("links: %v", links)
 	}
 	for _, link := range links {
@@ -78,22 +79,28 @@ func TestPage(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ host, proto, want string }{
-		{"chat.example.com", "https", "https://chat.example.com/parley."}, {"chat.example.com:8080", "", "http://chat.example.com:8080/parley."},
+		{"chat.example.com", "https", "https://chat.example.com/parley."},
+		{"chat.example.com:8080", "", "http://chat.example.com:8080/parley."},
 		{"$(reboot)", "", "http://" + addr + "/parley."}, {"a;b", "ftp", "http://" + addr + "/parley."},
 	} {
-		if _, body := do("GET", "/", tt.host, tt.proto); strings.Count(body, tt.want) != 4 || strings.Contains(body, "reboot") {
+		if _, body := do("GET", "/try", tt.host, tt.proto); strings.Count(body, tt.want) != 4 ||
+			strings.Contains(body, "reboot") {
 			t.Errorf("%s: %s", tt.host, body)
 		}
 	}
-	if res, body := do("HEAD", "/", "", ""); res.StatusCode != 200 || body != "" || res.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+	if res, body := do("HEAD", "/try", "", ""); res.StatusCode != 200 || body != "" ||
+		res.Header.Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Error(res.Status, res.Header, body)
 	}
-	if res, body := do("POST", "/", "", ""); res.StatusCode != 405 || res.Header.Get("Allow") != "GET, HEAD" || !strings.Contains(body, "/package.Service/Method") {
+	if res, body := do("POST", "/try", "", ""); res.StatusCode != 405 || res.Header.Get("Allow") != "GET, HEAD" ||
+		!strings.Contains(body, "/package.Service/Method") {
 		t.Error(res.Status, body)
 	}
-	for _, path := range []string{"/nothing", "/favicon.ico", "/docs/x", "/%3Cscript%3E"} {
+	for _, path := range []string{"/nothing", "/favicon.ico", "/docs/x", "/app/", "/app/x", "/%3Cscript%3E"} {
 		res, body := do("GET", path, "", "")
-		if res.StatusCode != 404 || !strings.Contains(body, "no such path") || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") || res.Header.Get("X-Content-Type-Options") != "nosniff" {
+		if res.StatusCode != 404 || !strings.Contains(body, "no such path") ||
+			!strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") ||
+			res.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %s %s", path, res.Status, body)
 		}
 	}

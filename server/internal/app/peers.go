@@ -41,21 +41,29 @@ type peers struct {
 func (p *program) connect(ctx context.Context, reader *view.Reader) (_ *peers, err error) {
 	b := p.backend
 	c := &peers{
-		program: p, recipients: routing.NewRecipients(b.Generation, b.Routing, reader.MemberIDs), nudger: link.NewNudger(b.Routing, p.log),
+		program: p, recipients: routing.NewRecipients(b.Generation, b.Routing, reader.MemberIDs),
+		nudger: link.NewNudger(b.Routing, p.log),
 	}
 	var lc net.ListenConfig
 	if c.listener, err = lc.Listen(ctx, "tcp", p.cfg.Links.Listen); err != nil {
 		return nil, listenError("link-listen", p.cfg.Links.Listen, err)
 	}
 	p.closers = append(p.closers, func() { _ = c.listener.Close() })
+	carried, err := p.topics.Carried()
+	if err != nil {
+		return nil, err
+	}
 	c.mesh, err = link.New(link.Config{
 		Process: p.process, Generation: b.Generation, Table: b.Routing, Recipients: c.recipients,
-		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: p.cfg.linkTLS, Hub: p.hub, Clock: time.Now, Logger: p.log,
+		Secret: p.key.Derive(link.Purpose, link.SecretSize), TLS: p.cfg.linkTLS, Hub: p.hub, Accept: p.chats.Accept,
+		Carried: carried,
+		Clock:   time.Now, Logger: p.log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	p.closers = append(p.closers, c.mesh.Close)
+	p.forward, p.remote = c.mesh.Forward, c.mesh.Remote
 	if c.addr = p.cfg.Links.Address; c.addr == "" {
 		c.addr = c.listener.Addr().String()
 	}
@@ -70,8 +78,10 @@ func (p *program) connect(ctx context.Context, reader *view.Reader) (_ *peers, e
 		c.mesh.Deliver(d)
 		c.nudger.Nudge(commit)
 	})
-	p.onReceipt = append(p.onReceipt, func(row table.UserChat, state *chatv1.MemberState) { c.mesh.Receipt(row.UserID, row.ChatID, state) })
+	p.onReceipt = append(p.onReceipt,
+		func(row table.UserChat, state *chatv1.MemberState) { c.mesh.Receipt(row.UserID, row.ChatID, state) })
 	p.services = append(p.services, c.links()...)
+	p.services = append(p.services, p.topics.Services()...)
 	p.addresses = append(p.addresses, "links", c.addr, "key", p.key)
 	c.measure()
 	return c, nil
@@ -91,7 +101,8 @@ func (c *peers) links() []lifecycle.Service {
 				return fmt.Errorf("link-address %w", err)
 			}
 			if loopback.Is(c.addr) {
-				c.log.Warn("the link address is one of this machine: servers and workers on others will not find it", "address", c.addr)
+				c.log.Warn("the link address is one of this machine: servers and workers on others will not find it", "address",
+					c.addr)
 			}
 			return c.lease.Hold(ctx, openTime, ready)
 		}},
@@ -138,8 +149,12 @@ func unreachable(err error) error {
 func (c *peers) measure() {
 	m := c.metrics
 	observe.Links(m, c.mesh, c.recipients)
-	m.Counter(telemetry.NudgesDropped, "Nudges for relays that were left out.", func() float64 { return float64(c.nudger.Dropped()) })
-	m.Gauge(telemetry.RoutingRows, "Users with a row of this server.", func() float64 { return float64(c.lease.Stats().Rows) })
-	m.Counter(telemetry.RoutingClaims, "Leases claimed, the first included.", func() float64 { return float64(c.lease.Stats().Claims) })
-	m.Counter(telemetry.RoutingFailures, "Renewals that failed.", func() float64 { return float64(c.lease.Stats().Failures) })
+	m.Counter(telemetry.NudgesDropped, "Nudges for relays that were left out.",
+		func() float64 { return float64(c.nudger.Dropped()) })
+	m.Gauge(telemetry.RoutingRows, "Users with a row of this server.",
+		func() float64 { return float64(c.lease.Stats().Rows) })
+	m.Counter(telemetry.RoutingClaims, "Leases claimed, the first included.",
+		func() float64 { return float64(c.lease.Stats().Claims) })
+	m.Counter(telemetry.RoutingFailures, "Renewals that failed.",
+		func() float64 { return float64(c.lease.Stats().Failures) })
 }

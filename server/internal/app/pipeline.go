@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
@@ -16,9 +17,12 @@ import (
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
-// minFetch is what fanout waits for: in this process it repairs what the hub has mostly
-// seen, and is in no hurry.
-const minFetch = 48 << 10
+// What fanout and the projector wait for, and how long: in this process fanout repairs what
+// the hub has mostly seen, and nobody is in a hurry. An answer costs the broker about the same whatever is in it.
+const (
+	minFetch     = 256 << 10
+	maxFetchWait = 1 * time.Second
+)
 
 // buildPipeline makes the durable path of a server that is everything in one process.
 func (p *program) buildPipeline(ctx context.Context) error {
@@ -33,16 +37,31 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	}
 	operator := func(h http.Header) (string, error) {
 		op, err := p.key.Operator(h, time.Now())
+		if err == nil && !op.Role.Includes(auth.Admin) {
+			err = auth.ErrInvalidToken // what schemas say is the installation's
+		}
 		return op.Name, err
 	}
+	topics, err := p.topics.OfOperators()
+	if err != nil {
+		return err
+	}
 	keeper := &logKeeper{backend: p.backend, log: p.log}
+	awaited := func() bool { return p.backend.LogWatched() || p.topics.ReadsEvents() }
 	path, err := pipeline.New(ctx,
-		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts, Logger: p.log},
-		pipeline.Relay{Slots: 1, Exclusive: true, Flush: p.backend.LogStable, Paused: keeper.paused},
-		pipeline.Fanout{Deliver: deliver, MinFetch: minFetch},
+		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts,
+			Logger: p.log},
+		pipeline.Relay{Slots: 1, Exclusive: true, Flush: p.backend.LogStable, FlushWithin: flushWithin,
+			Paused: keeper.paused, Awaited: awaited},
+		pipeline.Search{Targets: p.cfg.searchTargets, Attempts: p.cfg.SearchAttempts, Exclusive: true,
+			Flush: p.backend.LogStable, FlushWithin: flushWithin, Paused: keeper.paused, Awaited: awaited},
+		pipeline.Fanout{Deliver: deliver, MinFetch: minFetch, MaxWait: maxFetchWait},
+		pipeline.Projector{Exclusive: true, MinFetch: minFetch, MaxWait: maxFetchWait, Live: &p.sends},
 		pipeline.Reconcile{Chats: p.chats},
 		pipeline.Registry{Listen: p.cfg.Registry.Listen, Operator: operator},
-		pipeline.Operators{Listen: p.cfg.Operators.Listen, TLS: p.cfg.linkTLS, Key: p.key, Deliver: deliver},
+		pipeline.Operators{Listen: p.cfg.Operators.Listen, TLS: p.cfg.linkTLS, Key: p.key, Deliver: deliver,
+			Letters: p.topics.Letters(), More: topics,
+			Identity: p.identity.Parts()},
 	)
 	if err != nil {
 		return err
@@ -51,10 +70,16 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	p.services = append(p.services, lifecycle.Service{Name: "log", Run: keeper.run})
 	p.services = append(p.services, path.Services...)
 	p.onCommit = append(p.onCommit, func(c chat.Commit, _ delivery.Delivery) { path.Nudge(c) })
+	p.recorded = path.WakeSearch
 	p.registry = path.RegistryAddr
-	p.addresses = append(p.addresses, "kafka", p.backend.KafkaAddr(), "registry", path.RegistryAddr, "ops", path.OperatorsAddr, "data_dir", absolute(p.cfg.DataDir))
+	p.addresses = append(p.addresses, "kafka", p.backend.KafkaAddr(), "registry", path.RegistryAddr, "ops",
+		path.OperatorsAddr, "data_dir", absolute(p.cfg.DataDir))
 	return nil
 }
+
+// flushWithin is how long a few rows that are published wait for the sync of the log: it
+// takes several syncs of files, whose time a quiet server has better use for.
+const flushWithin = 5 * time.Second
 
 // trimEvery is how often the log is kept within its cap.
 const trimEvery = 30 * time.Second
@@ -93,7 +118,8 @@ func (k *logKeeper) run(ctx context.Context, ready func()) error {
 		full, err := k.backend.TrimLog()
 		k.full.Store(full)
 		if err != nil || full {
-			k.log.Error("the event log exceeds its cap; nothing is published until it does not", "bytes", k.backend.LogBytes(), "error", err)
+			k.log.Error("the event log exceeds its cap; nothing is published until it does not", "bytes", k.backend.LogBytes(),
+				"error", err)
 		}
 	}
 	return nil

@@ -27,16 +27,36 @@ func readme(t *testing.T) string {
 	return text.String()
 }
 
+// readmeBlocks are the shell lines that hold a text, by block.
+func readmeBlocks(t *testing.T, text string) (blocks []string) {
+	t.Helper()
+	for i, block := range strings.Split(readme(t), "```") {
+		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 && strings.Contains(code, text) {
+			blocks = append(blocks, code)
+		}
+	}
+	return blocks
+}
+
 // operatorsHelp is the help of the operators' command in a line, which must be one that
 // there is; "" where there is none.
 func operatorsHelp(t *testing.T, line string) string {
 	t.Helper()
-	command := regexp.MustCompile(`\./server ((?:deadletters|groups|migration) [a-z-]+|replay|audit)`).FindStringSubmatch(line)
+	if topics := regexp.MustCompile(`\./server topics ([a-z]+)`).FindStringSubmatch(line); topics != nil {
+		code, help, failure := run(t.Context(), nil, "help", "topics", topics[1])
+		if code != 0 {
+			t.Errorf("the README speaks of topics %s: %s", topics[1], failure)
+		}
+		return strings.ReplaceAll(help, "  --", "  -")
+	}
+	command := regexp.MustCompile(`\./server ((?:deadletters|events|groups|migration|outbox) [a-z-]+|replay|audit)`).FindStringSubmatch(
+		line)
 	if command == nil {
 		return ""
 	}
 	var help, failure strings.Builder
-	if code := opsctl.Run(t.Context(), opsctl.Config{Program: "parley", Stdout: &help, Stderr: &failure}, append(strings.Fields(command[1]), "--help")); code != opsctl.ExitOK {
+	if code := opsctl.Run(t.Context(), opsctl.Config{Program: "parley", Stdout: &help, Stderr: &failure},
+		append(strings.Fields(command[1]), "--help")); code != opsctl.ExitOK {
 		t.Errorf("the README speaks of %s: %s", command[1], failure.String())
 	}
 	return help.String()
@@ -46,10 +66,11 @@ func operatorsHelp(t *testing.T, line string) string {
 // one that both programs take.
 func TestReadmeSettings(t *testing.T) {
 	text := readme(t)
-	names, flags := map[string]bool{"PARLEY_CONFIG": true}, map[string]bool{"--config": true, "--help": true, "--base": true, "--repair": true}
+	names, flags := map[string]bool{"PARLEY_CONFIG": true},
+		map[string]bool{"--config": true, "--help": true, "--base": true, "--repair": true}
 	for _, p := range []config.Program{config.Server, config.Workers} {
 		for _, s := range config.Table(p) {
-			names[s.Name] = true
+			names[s.Name], names[s.Name+"_FILE"] = true, s.Secret
 			flags["--"+s.Flag] = true
 		}
 	}
@@ -66,7 +87,8 @@ func TestReadmeSettings(t *testing.T) {
 		help := operatorsHelp(t, line)
 		for _, flag := range regexp.MustCompile("(?:^|[ (`])(--[a-z][a-z-]*)").FindAllStringSubmatch(line, -1) {
 			found++
-			if !flags[flag[1]] && !strings.Contains(help, "  "+flag[1][1:]+" ") && !strings.Contains(help, "  "+flag[1][1:]+"\n") {
+			if !flags[flag[1]] && !strings.Contains(help, "  "+flag[1][1:]+" ") &&
+				!strings.Contains(help, "  "+flag[1][1:]+"\n") {
 				t.Errorf("the README speaks of %s, which is no flag: %s", flag[1], line)
 			}
 		}
@@ -86,7 +108,8 @@ func TestReadmeSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []config.Program{config.Server, config.Workers} {
-		if _, err := config.Declare(p, pflag.NewFlagSet("", pflag.ContinueOnError)).Read([]string{"PARLEY_CONFIG=" + path}); err != nil {
+		if _, err := config.Declare(p,
+			pflag.NewFlagSet("", pflag.ContinueOnError)).Read([]string{"PARLEY_CONFIG=" + path}); err != nil {
 			t.Errorf("the README's file: %v", err)
 		}
 	}

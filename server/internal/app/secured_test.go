@@ -26,6 +26,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/kafkatest"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/telemetry"
 )
@@ -41,7 +42,8 @@ type secured struct {
 
 func newSecured(t *testing.T) *secured {
 	env := map[string]string{}
-	for _, name := range []string{"PARLEY_TEST_SECURED_KAFKA", "PARLEY_TEST_SECURED_REDIS", "PARLEY_TEST_SECURED_DIR", "PARLEY_TEST_SECURED_PASSWORD", "PARLEY_TEST_DYNAMODB"} {
+	for _, name := range []string{"PARLEY_TEST_SECURED_KAFKA", "PARLEY_TEST_SECURED_REDIS", "PARLEY_TEST_SECURED_DIR",
+		"PARLEY_TEST_SECURED_PASSWORD", "PARLEY_TEST_DYNAMODB"} {
 		if env[name] = os.Getenv(name); env[name] == "" {
 			t.Skip("not run: " + name + " is not set")
 		}
@@ -49,7 +51,8 @@ func newSecured(t *testing.T) *secured {
 	id := strings.ToLower(rand.Text()[:10])
 	s := &secured{
 		installation: &installation{t: t, keys: id + ":", kafka: env["PARLEY_TEST_SECURED_KAFKA"], dir: t.TempDir()},
-		password:     env["PARLEY_TEST_SECURED_PASSWORD"], redisPassword: rand.Text(), certificates: env["PARLEY_TEST_SECURED_DIR"],
+		password:     env["PARLEY_TEST_SECURED_PASSWORD"], redisPassword: rand.Text(),
+		certificates: env["PARLEY_TEST_SECURED_DIR"],
 	}
 	key := filepath.Join(s.dir, "key.pem")
 	if out, err := exec.Command("openssl", "genpkey", "-algorithm", "ed25519", "-out", key).CombinedOutput(); err != nil {
@@ -60,20 +63,25 @@ func newSecured(t *testing.T) *secured {
 	}
 	of := func(file string) string { return filepath.Join(s.certificates, file) }
 	s.settings = map[string]string{
-		"PARLEY_STORE": "dynamodb", "PARLEY_DYNAMODB_ENDPOINT": env["PARLEY_TEST_DYNAMODB"], "PARLEY_DYNAMODB_PREFIX": id + "_",
-		"PARLEY_KAFKA_BROKERS": s.kafka, "PARLEY_KAFKA_TLS": "on", "PARLEY_KAFKA_CA": of("ca.pem"), "PARLEY_KAFKA_SASL": "SCRAM-SHA-512",
+		"PARLEY_STORE": "dynamodb", "PARLEY_DYNAMODB_ENDPOINT": env["PARLEY_TEST_DYNAMODB"],
+		"PARLEY_DYNAMODB_PREFIX": id + "_",
+		"PARLEY_KAFKA_BROKERS":   s.kafka, "PARLEY_KAFKA_TLS": "on", "PARLEY_KAFKA_CA": of("ca.pem"),
+		"PARLEY_KAFKA_SASL": "SCRAM-SHA-512",
 		"PARLEY_KAFKA_USER": "parley-nobody", "PARLEY_KAFKA_PASSWORD": s.password, "PARLEY_REPLICATION": "1",
-		"PARLEY_REDIS": strings.Replace(env["PARLEY_TEST_SECURED_REDIS"], "admin@", id+"@", 1), "PARLEY_REDIS_CA": of("ca.pem"),
+		"PARLEY_REDIS":        strings.Replace(env["PARLEY_TEST_SECURED_REDIS"], "admin@", id+"@", 1),
+		"PARLEY_REDIS_CA":     of("ca.pem"),
 		"PARLEY_REDIS_PREFIX": s.keys, "PARLEY_REDIS_PASSWORD": s.redisPassword,
-		"PARLEY_KEY_FILE": key, "PARLEY_LINK_CA": of("ca.pem"), "PARLEY_LINK_CERT": of("server.pem"), "PARLEY_LINK_KEY": of("server.key"),
+		"PARLEY_KEY_FILE": key, "PARLEY_LINK_CA": of("ca.pem"), "PARLEY_LINK_CERT": of("server.pem"),
+		"PARLEY_LINK_KEY": of("server.key"),
 	}
 	s.flags = []string{"--config", s.file("server", nil)}
 	s.command("tables", "apply")
 	s.command("schemas", "register")
-	s.command("--kafka-user", "admin", "topics", "acl", "apply")
-	s.command("--kafka-user", "parley-operator", "topics", "acl", "verify")
-	s.command("--kafka-user", "parley-operator", "topics", "apply")
-	s.command("--kafka-user", "parley-operator", "topics", "verify")
+	s.command("--kafka-user", "admin", "kafka", "acl", "apply")
+	s.command("--kafka-user", "parley-operator", "kafka", "acl", "verify")
+	s.command("--kafka-user", "parley-operator", "kafka", "apply")
+	s.command("--kafka-user", "parley-operator", "kafka", "verify")
+	kafkatest.Forget(t, s.kafka, oneAlone, s.as(t, "admin")...)
 	// The user of Redis has exactly the rights that are printed.
 	o, err := redis.ParseURL(env["PARLEY_TEST_SECURED_REDIS"])
 	if err != nil {
@@ -135,7 +143,8 @@ func (s *secured) trust(t *testing.T) *tls.Config {
 
 // as is how a user of Kafka gets in.
 func (s *secured) as(t *testing.T, user string) []kafka.Option {
-	c := kafka.Cluster{Brokers: []string{s.kafka}, TLS: s.trust(t), Mechanism: "SCRAM-SHA-512", User: user, Password: s.password}
+	c := kafka.Cluster{Brokers: []string{s.kafka}, TLS: s.trust(t), Mechanism: "SCRAM-SHA-512", User: user,
+		Password: s.password}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +157,8 @@ func (s *secured) shows(text string, tokens ...string) (found []string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for name, secret := range map[string]string{"Kafka's password": s.password, "Redis's password": s.redisPassword, "the key": strings.Split(string(key), "\n")[1], "a wrong password": "hunter2"} {
+	for name, secret := range map[string]string{"Kafka's password": s.password, "Redis's password": s.redisPassword,
+		"the key": strings.Split(string(key), "\n")[1], "a wrong password": "hunter2"} {
 		if strings.Contains(text, secret) {
 			found = append(found, name)
 		}
@@ -169,15 +179,18 @@ func TestSecured(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for i := range s.servers {
-		s.servers[i] = &member{binary: binary(t), args: []string{"--config", s.file("server", nil), "--listen", "127.0.0.1:0", "--link-listen", "127.0.0.1:0"}}
+		s.servers[i] = &member{binary: binary(t),
+			args: []string{"--config", s.file("server", nil), "--listen", "127.0.0.1:0", "--link-listen", "127.0.0.1:0"}}
 		s.start(s.servers[i])
 	}
 	for i, job := range []string{"relay", "fanout"} {
-		s.workers[i] = &member{binary: workersBinary(t), args: []string{"--config", s.file(job, map[string]string{"PARLEY_KAFKA_USER": "parley-" + job}), "run", job}}
+		s.workers[i] = &member{binary: workersBinary(t),
+			args: []string{"--config", s.file(job, map[string]string{"PARLEY_KAFKA_USER": "parley-" + job}), "run", job}}
 		s.start(s.workers[i])
 	}
 	bob, alice := s.user("bob", 0), s.user("alice", 1)
-	created, err := call(ctx, alice.chats.CreateChat, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
+	created, err := call(ctx, alice.chats.CreateChat,
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +214,8 @@ func TestSecured(t *testing.T) {
 	<-shown // the stream is open
 	for i := range 10 {
 		text := fmt.Sprint("canary ", i)
-		if _, err := call(ctx, alice.messages.SendMessage, &messagev1.SendMessageRequest{ChatId: chatID, Content: text, ClientMessageId: uuid.NewString()}); err != nil {
+		if _, err := call(ctx, alice.messages.SendMessage,
+			&messagev1.SendMessageRequest{ChatId: chatID, Content: text, ClientMessageId: uuid.NewString()}); err != nil {
 			t.Fatal(err)
 		}
 		if got := <-shown; got != text {
@@ -240,13 +254,16 @@ func TestSecured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := kafka.Publish(ctx, c, &kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte(chatID), Value: []byte("forged")}); err == nil || !strings.Contains(err.Error(), "AUTHORIZATION_FAILED") {
+		if err := kafka.Publish(ctx, c,
+			&kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte(chatID), Value: []byte("forged")}); err == nil ||
+			!strings.Contains(err.Error(), "AUTHORIZATION_FAILED") {
 			t.Errorf("%s writes events: %v", user, err)
 		}
 		c.Close()
 	}
 	for _, user := range []string{"parley-relay", "parley-operator", "parley-nobody"} {
-		err := lag.Read(ctx, s.kafka, []lag.Span{{Partition: kafka.Partition{Topic: kafka.MessagesPersisted}, To: 1}}, func(*kafka.Record) error { return errors.New("read") }, s.as(t, user)...)
+		err := lag.Read(ctx, s.kafka, []lag.Span{{Partition: kafka.Partition{Topic: kafka.MessagesPersisted}, To: 1}},
+			func(*kafka.Record) error { return errors.New("read") }, s.as(t, user)...)
 		if err == nil || !strings.Contains(err.Error(), "AUTHORIZATION_FAILED") {
 			t.Errorf("%s reads events: %v", user, err)
 		}
@@ -254,7 +271,8 @@ func TestSecured(t *testing.T) {
 	tokens := []string{s.token("alice"), s.token("bob")}
 	for _, m := range []*member{s.servers[0], s.servers[1], s.workers[0], s.workers[1]} {
 		text := m.log.String()
-		if found := s.shows(text, tokens...); len(found) > 0 || strings.Contains(text, "canary") || strings.Contains(text, "eyJ") {
+		if found := s.shows(text, tokens...); len(found) > 0 || strings.Contains(text, "canary") ||
+			strings.Contains(text, "eyJ") {
 			t.Errorf("%v in what is logged: %s", found, text)
 		}
 		if strings.Contains(text, "level=ERROR") || strings.Contains(text, "link: a server does not take") {
@@ -283,7 +301,7 @@ func TestMistakes(t *testing.T) {
 	}
 	defer taken.Close()
 	server := []string{"--listen", "127.0.0.1:0", "--link-listen", "127.0.0.1:0"}
-	relay, fanout, verify := []string{"run", "relay"}, []string{"run", "fanout"}, []string{"topics", "verify"}
+	relay, fanout, verify := []string{"run", "relay"}, []string{"run", "fanout"}, []string{"kafka", "verify"}
 	type row struct {
 		says    string
 		code    int
@@ -304,8 +322,10 @@ func TestMistakes(t *testing.T) {
 	room := make(chan struct{}, 12)
 	var all sync.WaitGroup
 	for _, tt := range []row{
-		{`refuses user "parley-relay": kafka-user or PARLEY_KAFKA_PASSWORD is wrong`, 1, relay, of("KAFKA_USER", "parley-relay", "KAFKA_PASSWORD", "hunter2")},
-		{`refuses user "parley-relay"`, 1, verify, of("KAFKA_USER", "parley-relay", "KAFKA_PASSWORD", "hunter2", "KAFKA_SASL", "PLAIN")},
+		{`refuses user "parley-relay": kafka-user or PARLEY_KAFKA_PASSWORD is wrong`, 1, relay,
+			of("KAFKA_USER", "parley-relay", "KAFKA_PASSWORD", "hunter2")},
+		{`refuses user "parley-relay"`, 1, verify,
+			of("KAFKA_USER", "parley-relay", "KAFKA_PASSWORD", "hunter2", "KAFKA_SASL", "PLAIN")},
 		{"does not offer the SASL mechanism SCRAM-SHA-256", 1, relay, of("KAFKA_SASL", "SCRAM-SHA-256")},
 		{"does it want a user (kafka-sasl)?", 1, relay, of("KAFKA_SASL", "", "KAFKA_USER", "")},
 		{"not signed by an authority in kafka-ca", 1, relay, of("KAFKA_CA", other)},
@@ -317,26 +337,34 @@ func TestMistakes(t *testing.T) {
 		{"no broker of 127.0.0.1:1 can be reached", 1, verify, of("KAFKA_BROKERS", "127.0.0.1:1")},
 		{`user "parley-nobody" lacks Write and DescribeConfigs on topic messages.persisted`, 1, relay, nil},
 		{`user "parley-fanout" lacks Write on topic messages.persisted`, 1, relay, of("KAFKA_USER", "parley-fanout")},
-		{"Write on transactional id parley-relay-*; `workers topics acl` prints", 1, relay, of("KAFKA_USER", "parley-fanout")},
+		{"Write on transactional id parley-relay-*; `workers kafka acl` prints", 1, relay,
+			of("KAFKA_USER", "parley-fanout")},
 		{`user "parley-relay" lacks Read on topic messages.persisted`, 1, fanout, of("KAFKA_USER", "parley-relay")},
-		{"Read on group fanout-workers; `workers topics acl` prints", 1, fanout, of("KAFKA_USER", "parley-relay")},
+		{"Read on group fanout-workers; `workers kafka acl` prints", 1, fanout, of("KAFKA_USER", "parley-relay")},
 		{"TOPIC_AUTHORIZATION_FAILED", 1, verify, nil},
-		{"may not read ACLs: it needs Describe on the cluster", 1, []string{"topics", "acl", "verify"}, nil},
+		{"may not read ACLs: it needs Describe on the cluster", 1, []string{"kafka", "acl", "verify"}, nil},
 		{"kafka-ca: open /nowhere: no such file", 2, relay, of("KAFKA_CA", "/nowhere")},
 
-		{"refuses the user or the password: look at redis and PARLEY_REDIS_PASSWORD", 1, server, of("REDIS_PASSWORD", "hunter2")},
-		{"wants a user and a password", 1, server, of("REDIS", "rediss://"+strings.SplitAfter(s.settings["PARLEY_REDIS"], "@")[1], "REDIS_PASSWORD", "")},
+		{"refuses the user or the password: look at redis and PARLEY_REDIS_PASSWORD", 1, server,
+			of("REDIS_PASSWORD", "hunter2")},
+		{"wants a user and a password", 1, server,
+			of("REDIS", "rediss://"+strings.SplitAfter(s.settings["PARLEY_REDIS"], "@")[1], "REDIS_PASSWORD", "")},
 		{"not signed by an authority in redis-ca", 1, server, of("REDIS_CA", other)},
-		{"does it want TLS (rediss://)", 1, server, of("REDIS", strings.Replace(s.settings["PARLEY_REDIS"], "rediss", "redis", 1))},
+		{"does it want TLS (rediss://)", 1, server,
+			of("REDIS", strings.Replace(s.settings["PARLEY_REDIS"], "rediss", "redis", 1))},
 		{"redis: 127.0.0.1:1 cannot be reached", 1, server, of("REDIS", "redis://127.0.0.1:1")},
-		{"'eval' command); `workers redis acl` prints what it needs", 1, server, of("REDIS", strings.Replace(s.settings["PARLEY_REDIS"], id+"@", id+"-little@", 1))},
+		{"'eval' command); `workers redis acl` prints what it needs", 1, server,
+			of("REDIS", strings.Replace(s.settings["PARLEY_REDIS"], id+"@", id+"-little@", 1))},
 		{"`workers redis acl` prints what it needs", 1, server, of("REDIS_PREFIX", "another:")},
-		{"'eval' command)", 1, fanout, of("KAFKA_USER", "parley-fanout", "REDIS", strings.Replace(s.settings["PARLEY_REDIS"], id+"@", id+"-little@", 1))},
+		{"'eval' command)", 1, fanout,
+			of("KAFKA_USER", "parley-fanout", "REDIS", strings.Replace(s.settings["PARLEY_REDIS"], id+"@", id+"-little@", 1))},
 		{"redis-ca: open /nowhere: no such file", 2, server, of("REDIS_CA", "/nowhere")},
 
 		{"dynamo: http://127.0.0.1:1 cannot be reached", 1, server, of("DYNAMODB_ENDPOINT", "http://127.0.0.1:1")},
-		{"dynamo: http://127.0.0.1:1 cannot be reached", 1, []string{"tables", "verify"}, of("DYNAMODB_ENDPOINT", "http://127.0.0.1:1")},
-		{"dynamo: no credentials: AWS_ACCESS_KEY_ID", 1, []string{"tables", "apply"}, of("DYNAMODB_ENDPOINT", "", "DYNAMODB_REGION", "eu-west-1")},
+		{"dynamo: http://127.0.0.1:1 cannot be reached", 1, []string{"tables", "verify"},
+			of("DYNAMODB_ENDPOINT", "http://127.0.0.1:1")},
+		{"dynamo: no credentials: AWS_ACCESS_KEY_ID", 1, []string{"tables", "apply"},
+			of("DYNAMODB_ENDPOINT", "", "DYNAMODB_REGION", "eu-west-1")},
 		{"dynamo: no region: give one", 1, server, of("DYNAMODB_ENDPOINT", "")},
 		{"dynamo: no credentials: AWS_ACCESS_KEY_ID", 1, server, of("DYNAMODB_ENDPOINT", "", "DYNAMODB_REGION", "eu-west-1")},
 		{"dynamo: no_*: a table is missing; make them with: workers tables apply", 1, server, of("DYNAMODB_PREFIX", "no_")},
@@ -359,14 +387,16 @@ func TestMistakes(t *testing.T) {
 			if tt.args[0] == "--listen" {
 				program = binary(t)
 			}
-			cmd := exec.CommandContext(ctx, program, append([]string{"--config", s.file(rand.Text(), tt.changes)}, tt.args...)...)
+			cmd := exec.CommandContext(ctx, program,
+				append([]string{"--config", s.file(rand.Text(), tt.changes)}, tt.args...)...)
 			// Nothing of this machine's may stand in for what is missing.
 			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "AWS_EC2_METADATA_DISABLED=true"}
 			var out, logs output
 			cmd.Stdout, cmd.Stderr = &out, &logs
 			_ = cmd.Run()
 			text := logs.String()
-			if code := cmd.ProcessState.ExitCode(); code != tt.code || strings.Count(text, "\n") != 1 || !strings.Contains(text, tt.says) {
+			if code := cmd.ProcessState.ExitCode(); code != tt.code || strings.Count(text, "\n") != 1 ||
+				!strings.Contains(text, tt.says) {
 				t.Errorf("exit code %d, want %d and one line with %q:\n%s", code, tt.code, tt.says, text)
 			}
 			if found := s.shows(out.String() + text); len(found) > 0 {

@@ -72,9 +72,10 @@ func newTapped(t testing.TB) *tapped {
 	}
 	endpoint := os.Getenv("PARLEY_TEST_DYNAMODB")
 	in := &tapped{
-		dynamodb: open(callcount.DynamoDB(endpoint, func(name string) string { return tablePrefix.ReplaceAllString(name, "") })),
-		redis:    open(callcount.Redis(where.Host, redisKind)),
-		kafka:    open(callcount.Kafka(strings.Split(os.Getenv("PARLEY_TEST_KAFKA"), ",")...)),
+		dynamodb: open(callcount.DynamoDB(endpoint,
+			func(name string) string { return tablePrefix.ReplaceAllString(name, "") })),
+		redis: open(callcount.Redis(where.Host, redisKind)),
+		kafka: open(callcount.Kafka(strings.Split(os.Getenv("PARLEY_TEST_KAFKA"), ",")...)),
 	}
 	where.Host = in.redis.Addr()
 	t.Setenv("PARLEY_TEST_DYNAMODB", "http://"+in.dynamodb.Addr())
@@ -112,8 +113,8 @@ func (in *tapped) read() [4]callcount.Counts {
 // fleet is an installation with users whose tokens are made here.
 type fleet struct {
 	*installation
-	rig *rig
-	key *auth.Key
+	harness *harness
+	key     *auth.Key
 	// Theirs, from beside them.
 	store   *dynamo.Store
 	routing *routing.Redis
@@ -125,14 +126,17 @@ const fleetTime = 8 * time.Minute
 // newFleet starts one; endpoint is DynamoDB's own.
 func newFleet(t testing.TB, endpoint string) *fleet {
 	t.Helper()
-	in := newInstallation(t)
+	t.Setenv("PARLEY_TOPIC_SLOTS", "2") // they are soon dealt
+	// What is counted is sends, without read models.
+	in := newInstallationWith(t, "relay", "fanout", "reconcile")
 	key, err := auth.ReadKey(filepath.Join(in.dir, "key.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), fleetTime)
 	t.Cleanup(cancel)
-	st, err := dynamo.Open(ctx, dynamo.Options{Wire: wire.Config{Endpoint: endpoint}, Prefix: strings.TrimSuffix(in.keys, ":") + "_"})
+	st, err := dynamo.Open(ctx, dynamo.Options{Wire: wire.Config{Endpoint: endpoint},
+		Prefix: strings.TrimSuffix(in.keys, ":") + "_"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +146,7 @@ func newFleet(t testing.TB, endpoint string) *fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = table.Close() })
-	return &fleet{installation: in, rig: &rig{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
+	return &fleet{installation: in, harness: &harness{b: t, ctx: ctx, key: key}, key: key, store: st, routing: table}
 }
 
 // person is a user at a server, with connections of the user's own.
@@ -169,7 +173,7 @@ func (in *fleet) people(prefix string, n int) []*user {
 
 // sum adds up a metric of processes.
 func (in *fleet) sum(name string, of ...*member) (total float64) {
-	t, ctx := in.t, in.rig.ctx
+	t, ctx := in.t, in.harness.ctx
 	t.Helper()
 	for _, m := range of {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.addr+"/metrics", nil)
@@ -203,19 +207,26 @@ func (in *fleet) poll(what string, yes func() bool) {
 	in.t.Helper()
 	for !yes() {
 		select {
-		case <-in.rig.ctx.Done():
-			in.t.Fatalf("%s: %v", what, in.rig.ctx.Err())
+		case <-in.harness.ctx.Done():
+			in.t.Fatalf("%s: %v", what, in.harness.ctx.Err())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// dealt returns once the slots of relays are shared out evenly: as long as they move, their
-// new holders ask more than later.
+// dealt returns once the slots of relays, and of topics, are shared out evenly: as long as they
+// move, their new holders ask more than later.
 func (in *fleet) dealt() {
 	in.t.Helper()
 	for _, m := range in.workers {
 		in.poll("slots are not dealt evenly", func() bool { return in.sum(telemetry.RelaySlots, m) == 4 })
+	}
+	for _, m := range in.servers {
+		in.poll("slots of topics are not dealt evenly", func() bool {
+			log := m.log.String() // a slot that is held may not be open yet
+			open := strings.Count(log, "topics: slot taken") - strings.Count(log, "topics: slot given up")
+			return 2*open == int(in.sum(telemetry.TopicSlotsAll, m))
+		})
 	}
 }
 
@@ -235,7 +246,7 @@ func (in *fleet) quiet() {
 	for shard := range event.Shards {
 		q := store.Query{Table: store.Outbox, PK: table.ShardKey(shard), Limit: 1, Consistency: store.Strong}
 		in.poll("the outbox is not empty", func() bool {
-			page, err := in.store.Query(in.rig.ctx, q)
+			page, err := in.store.Query(in.harness.ctx, q)
 			if err != nil {
 				in.t.Fatal(err)
 			}

@@ -24,7 +24,9 @@ const (
 // protocol and reflection. The function it returns is called at the drain: health
 // turns to NOT_SERVING, and watches end, which would hold up the shutdown. Reflection is
 // there if it may be seen, by whom visible lets through.
-func handleTokenless(mux *http.ServeMux, names []string, reflection bool, visible func(http.Handler) http.Handler) (drain func()) {
+func handleTokenless(
+	mux *http.ServeMux, names []string, reflection bool, visible func(http.Handler) http.Handler,
+) (drain func()) {
 	health := grpchealth.NewStaticChecker(names...)
 	reflector := grpcreflect.NewStaticReflector(names...)
 	limit := connect.WithReadMaxBytes(maxTokenlessRequest)
@@ -41,7 +43,8 @@ func handleTokenless(mux *http.ServeMux, names []string, reflection bool, visibl
 	})))
 	if reflection {
 		streams := &edge.Slots{Max: maxReflections, Time: reflectionTime}
-		for _, version := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string, http.Handler){grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha} {
+		for _, version := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string,
+			http.Handler){grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha} {
 			path, handler := version(reflector, limit)
 			mux.Handle(path, visible(streams.Wrap(handler)))
 		}

@@ -16,7 +16,8 @@ import (
 func serveTokenless(t *testing.T) (client *http.Client, url string, drain func()) {
 	t.Helper()
 	mux := http.NewServeMux()
-	drain = handleTokenless(mux, []string{"parley.chat.v1.ChatService"}, true, func(h http.Handler) http.Handler { return h })
+	drain = handleTokenless(mux, []string{"parley.chat.v1.ChatService"}, true,
+		func(h http.Handler) http.Handler { return h })
 	srv := httptest.NewUnstartedServer(mux)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)
@@ -97,7 +98,8 @@ func TestHealthEndsAtDrain(t *testing.T) {
 		t.Error("health of nothing")
 	}
 	// A watch as it is: the client of the library would begin it anew.
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/grpc.health.v1.Health/Watch", strings.NewReader("\x00\x00\x00\x00\x02{}"))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/grpc.health.v1.Health/Watch",
+		strings.NewReader("\x00\x00\x00\x00\x02{}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,31 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/parley-chat/parley/server/internal/welcome"
 )
-
-// The lines with which a newcomer sees the whole way of a message with nothing but curl,
-// also one that is too old for --json. The stream's request is one JSON message in
-// Connect's envelope: a zero byte and the length in four.
-
-// streamLines open bob's stream.
-func streamLines(base string) string {
-	return `printf '\0\0\0\0\2{}' | curl -sN ` + base + `/parley.delivery.v1.DeliveryService/Subscribe \
-  -H "Authorization: Bearer $BOB" -H 'Content-Type: application/connect+json' --data-binary @-`
-}
-
-// sendLines make a group and send to it.
-func sendLines(base string) string {
-	return `CHAT=$(curl -s ` + base + `/parley.chat.v1.ChatService/CreateChat -H "Authorization: Bearer $ALICE" \
-  -H 'Content-Type: application/json' -d '{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}' | grep -o 'chat_[0-9A-Z]*' | head -1)
-curl -s ` + base + `/parley.message.v1.MessageService/SendMessage -H "Authorization: Bearer $ALICE" \
-  -H 'Content-Type: application/json' -d "{\"chatId\":\"$CHAT\",\"content\":\"Hello, Bob\"}"`
-}
-
-// readLines read what was sent.
-func readLines(base string) string {
-	return `curl -s ` + base + `/parley.message.v1.MessageService/ListMessages -H "Authorization: Bearer $BOB" \
-  -H 'Content-Type: application/json' -d "{\"chatId\":\"$CHAT\"}"`
-}
 
 // demoUsers exist for a newcomer. Where many processes run, nobody reads a welcome,
 // and tokens in a collected log would be a way in. Beyond this machine they would be one, too.
@@ -43,17 +21,24 @@ func (p *program) demoUsers() []string {
 	return []string{"alice", "bob"}
 }
 
+// welcome is what the page says of the server.
+func (p *program) welcome() welcome.Server {
+	return welcome.Server{Alone: !p.cfg.distributed(), Demo: p.demoUsers() != nil, Metrics: p.servesMetrics(),
+		TLS: p.certificate != nil}
+}
+
 // printWelcome says where everything is, and how to try it.
 func (p *program) printWelcome(stdout io.Writer, addr net.Addr) {
 	if p.cfg.distributed() {
-		fmt.Fprintf(stdout, "Parley is listening on http://%s\n", addr)
+		fmt.Fprintf(stdout, "Parley is listening on %s%s\n", p.scheme(), addr)
 		return
 	}
 	var b strings.Builder
-	base := "http://" + localAddr(addr)
-	fmt.Fprintf(&b, "Parley is listening on http://%s, data in %s\n", addr, absolute(p.cfg.DataDir))
-	fmt.Fprintf(&b, "Open %s/ in a browser for what is there, %[1]s/docs for the REST API\n", base)
-	fmt.Fprintf(&b, "Every change is on Kafka at %s\nIts schemas are in the registry at http://%s\n\n", p.backend.KafkaAddr(), p.registry)
+	base := p.scheme() + localAddr(addr)
+	fmt.Fprintf(&b, "Parley is listening on %s%s, data in %s\n", p.scheme(), addr, absolute(p.cfg.DataDir))
+	fmt.Fprintf(&b, "Open %s/ in a browser to chat, %[1]s/try for what is there, %[1]s/docs for the documents\n", base)
+	fmt.Fprintf(&b, "Every change is on Kafka at %s\nIts schemas are in the registry at http://%s\n\n",
+		p.backend.KafkaAddr(), p.registry)
 	if users := p.demoUsers(); users != nil {
 		p.printDemo(&b, base, users)
 	}
@@ -70,11 +55,7 @@ func (p *program) printDemo(b *strings.Builder, base string, users []string) {
 		}
 		fmt.Fprintf(b, "  %s=%s\n", strings.ToUpper(user), t)
 	}
-	for _, step := range []struct{ what, lines string }{
-		{"Open bob's stream, in a terminal of its own", streamLines(base)}, {"Alice makes a group and says hello", sendLines(base)}, {"Bob reads it", readLines(base)},
-	} {
-		fmt.Fprintf(b, "\n%s:\n\n  %s\n", step.what, strings.ReplaceAll(step.lines, "\n", "\n  "))
-	}
+	welcome.Steps(b, base)
 	fmt.Fprintln(b)
 }
 

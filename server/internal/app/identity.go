@@ -1,0 +1,69 @@
+package app
+
+import (
+	"net/http"
+	"net/netip"
+
+	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/internal/identityplane"
+	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/limit"
+	"github.com/parley-chat/parley/server/view"
+)
+
+// buildLimits makes how often everybody may call.
+func (p *program) buildLimits(reader *view.Reader) (err error) {
+	if p.cfg.Limits == "" && p.cfg.developing() { // where a program in development does what many people do elsewhere
+		if p.cfg.limitTable, err = limit.ParseTable("off"); err != nil {
+			return err
+		}
+	}
+	p.limits, err = identityplane.NewLimits(identityplane.LimitsConfig{Backend: p.backend, Clock: clocks.Wall,
+		Logger: p.log, Metrics: p.metrics, Reader: reader, Settings: p.cfg.Settings, Table: p.cfg.limitTable})
+	return err
+}
+
+// buildIdentity makes who may come in. Chats, hub, topics and limits must exist.
+func (p *program) buildIdentity() (err error) {
+	p.identity, err = identityplane.New(identityplane.Config{
+		Backend: p.backend, Clock: clocks.Wall, Logger: p.log, Metrics: p.metrics, Key: p.key, Chats: p.chats, Hub: p.hub,
+		Limits: p.limits.Limiter, Settings: p.cfg.Settings, Issuers: p.cfg.issuers, Shared: p.cfg.distributed(),
+		CodesLog: p.cfg.developing(),
+		Refuse:   p.refuse, Revoke: p.revoke, EndAll: p.endStreams,
+		Client: func(r *http.Request) netip.Prefix { return p.cfg.proxies().Client(r) },
+		Full: func(w http.ResponseWriter, r *http.Request) {
+			p.api.Reject(w, r, http.StatusTooManyRequests, "RATE_LIMITED", "too many are signing in: try again")
+		},
+	})
+	if err != nil {
+		return err
+	}
+	p.gate = p.identity.Gate
+	p.services = append(p.services, p.identity.Services()...)
+	return nil
+}
+
+// endStreams ends what is open, for whoever may to open it again.
+func (p *program) endStreams() {
+	p.hub.EndAll()
+	p.topics.Streams().EndRevoked(func(topicapi.Identity) bool { return true })
+}
+
+// streamOwner is who opened a stream.
+func streamOwner(o delivery.OpenParams) auth.Principal {
+	return auth.Principal{UserID: o.UserID, SessionID: o.SessionID, IssuedAt: o.IssuedAt, Service: o.Service,
+		ServiceKey: o.ServiceKey, SigningKey: o.SigningKey}
+}
+
+// consumerOf is who opened a stream of topics.
+func consumerOf(id topicapi.Identity) auth.Principal {
+	return auth.Principal{UserID: id.Principal, SessionID: id.Session, IssuedAt: id.IssuedAt, Service: id.Service,
+		ServiceKey: id.ServiceKey, SigningKey: id.SigningKey}
+}
+
+// revoke ends what is open by the tokens that a revocation covers.
+func (p *program) revoke(r auth.Revocation) {
+	p.hub.EndRevoked(func(o delivery.OpenParams) bool { return r.Covers(streamOwner(o)) })
+	p.topics.Streams().EndRevoked(func(id topicapi.Identity) bool { return r.Covers(consumerOf(id)) })
+}

@@ -1,0 +1,51 @@
+package app
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/internal/searchapi"
+	"github.com/parley-chat/parley/server/search"
+	"github.com/parley-chat/parley/server/search/record"
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+// searchRetention is how long search events can be published again.
+const searchRetention = 7 * 24 * time.Hour
+
+// searchLanes are the streams of search events that a server writes at a time where the
+// store is far away.
+const searchLanes = 4
+
+// buildSearch makes the service that records search events. Who publishes them adds itself
+// to recorded.
+func (p *program) buildSearch() api.Service {
+	lanes := 1
+	if p.cfg.distributed() {
+		lanes = searchLanes
+	}
+	events := record.New(record.Config{
+		Store: p.backend.Store, Clock: clocks.Wall, NewID: chat.NewID, Retention: searchRetention, Lanes: lanes,
+		Recorded: func(stream string) {
+			if p.recorded != nil {
+				p.recorded(stream)
+			}
+		},
+	})
+	p.metrics.Counter(telemetry.SearchRecorded, "Search events stored.",
+		func() float64 { return float64(events.Stats().Stored) })
+	p.metrics.Counter(telemetry.SearchRefused, "Requests with search events that there was no room for.",
+		func() float64 { return float64(events.Stats().Refused) })
+	return searchapi.New(events).Service()
+}
+
+// searchTargets is where search events go.
+func searchTargets(text string) (search.Targets, error) {
+	targets, err := search.ParseTargets(text)
+	if err != nil {
+		return nil, fmt.Errorf("search-topics: %w", err)
+	}
+	return targets, nil
+}
