@@ -1,6 +1,3 @@
-// Package deploy holds what installs and runs Parley: the engines for people with
-// Docker, and Terraform. It has no code; its tests keep the files in step with the
-// rest of the repository.
 package deploy
 
 import (
@@ -26,8 +23,10 @@ func find(t *testing.T, file, pattern string) string {
 func TestEnginesAgree(t *testing.T) {
 	const compose, script, pom = "compose.yaml", "../../.tools/engines", "../../.tools/engines.d/kafka-pom.xml"
 	for name, versions := range map[string][2]string{
-		"Kafka":          {find(t, compose, `apache/kafka:(\S+)`), find(t, pom, `<artifactId>kafka_2\.13</artifactId><version>([^<]+)<`)},
-		"Kafka's tools":  {find(t, compose, `apache/kafka:(\S+)`), find(t, pom, `<artifactId>kafka-tools</artifactId><version>([^<]+)<`)},
+		"Kafka": {find(t, compose, `apache/kafka:(\S+)`),
+			find(t, pom, `<artifactId>kafka_2\.13</artifactId><version>([^<]+)<`)},
+		"Kafka's tools": {find(t, compose, `apache/kafka:(\S+)`),
+			find(t, pom, `<artifactId>kafka-tools</artifactId><version>([^<]+)<`)},
 		"DynamoDB Local": {find(t, compose, `amazon/dynamodb-local:(\S+)`), find(t, script, `bundles DynamoDB Local (\S+)`)},
 	} {
 		if versions[0] != versions[1] {

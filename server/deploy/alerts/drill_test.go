@@ -18,7 +18,8 @@ const aged = 1_000_000
 
 // of names the series of a process: two of them are scraped.
 func of(metric, process string, labels ...string) string {
-	return fmt.Sprintf("%s{%s}", metric, strings.Join(append([]string{fmt.Sprintf(`instance="%s:8080",job="parley"`, process)}, labels...), ","))
+	return fmt.Sprintf("%s{%s}", metric,
+		strings.Join(append([]string{fmt.Sprintf(`instance="%s:8080",job="parley"`, process)}, labels...), ","))
 }
 
 func constant(v float64) func(time.Duration) (float64, bool) {
@@ -93,14 +94,17 @@ func growths(r rule) (list []scenario) {
 	}
 	full := step + r.growth + 2*slowest
 	below := max(0, r.above-1) * r.per
-	add("below", rising(below, r.growth), constant(7), check{at: step}, check{at: step + r.growth/2}, check{at: full}, check{at: full + r.growth})
+	add("below", rising(below, r.growth), constant(7), check{at: step}, check{at: step + r.growth/2}, check{at: full},
+		check{at: full + r.growth})
 	above := (r.above + 1) * r.per
-	add("above", rising(above, r.growth), constant(7), check{at: step}, check{at: full, fires: true}, check{at: full + slowest/2, fires: true})
+	add("above", rising(above, r.growth), constant(7), check{at: step}, check{at: full, fires: true},
+		check{at: full + slowest/2, fires: true})
 	if r.kind == "sum" && above > 1 {
 		add("above together", rising(above-1, r.growth), rising(2, r.growth), check{at: full, fires: true})
 	}
 	burst := 7*time.Second + step
-	add("all at once", at(burst, 2, 3+above), constant(7), check{at: step}, check{at: burst + 2*slowest, fires: true}, check{at: burst + r.growth + 2*slowest})
+	add("all at once", at(burst, 2, 3+above), constant(7), check{at: step}, check{at: burst + 2*slowest, fires: true},
+		check{at: burst + r.growth + 2*slowest})
 	return list
 }
 
@@ -114,7 +118,8 @@ func quantiles(r rule, wait time.Duration) (list []scenario) {
 		slow  float64 // seconds that two in a hundred take
 		fires bool
 	}{{"below", r.above * 0.9, false}, {"above", r.above * 1.5, true}} {
-		s := scenario{name: level.name, rule: r, checks: []check{{at: step - evaluate}, {at: step + r.growth + wait, fires: level.fires}}}
+		s := scenario{name: level.name, rule: r,
+			checks: []check{{at: step - evaluate}, {at: step + r.growth + wait, fires: level.fires}}}
 		add := func(le string, share float64) {
 			s.series = append(s.series, pair(r.metric+"_bucket", func(now time.Duration) (float64, bool) {
 				before, after := min(now, step).Seconds(), max(0, now-step).Seconds()
@@ -152,7 +157,8 @@ func scenarios(r rule, wait time.Duration) []scenario {
 	case r.kind == "less":
 		declared := []series{{of(r.below, "a"), constant(8)}, {of(r.below, "b"), constant(8)}}
 		return []scenario{
-			{"all are held", r, append(pair(r.metric, at(step, 3, 5), at(step, 5, 3)), declared...), []check{{at: step + wait + 5*slowest}}},
+			{"all are held", r, append(pair(r.metric, at(step, 3, 5), at(step, 5, 3)), declared...),
+				[]check{{at: step + wait + 5*slowest}}},
 			{"one is not", r, append(pair(r.metric, constant(5), at(step, 3, 2)), declared...), loud},
 		}
 	default:
@@ -209,7 +215,8 @@ func TestBeforeTheFirstScrape(t *testing.T) {
 				process := func(start, counter func(time.Duration) (float64, bool)) []series {
 					return []series{{of("process_start_time_seconds", "a"), start}, {of(r.metric, "a", labels...), counter}}
 				}
-				fires := []check{{at: step - evaluate}, {at: started + slowest + evaluate, fires: true, label: label}, {at: started + r.growth + 2*slowest}}
+				fires := []check{{at: step - evaluate}, {at: started + slowest + evaluate, fires: true, label: label},
+					{at: started + r.growth + 2*slowest}}
 				silent := []check{{at: step + evaluate}, {at: step + slowest + evaluate}, {at: step + r.growth}}
 				drill(t,
 					scenario{"a process begins with it", r, process(from(started, started.Seconds()), from(started, n)), fires},
@@ -233,8 +240,10 @@ func TestOrdinaryRestartIsNoAlarm(t *testing.T) {
 		}
 	}
 	drill(t,
-		scenario{"two are restarted", r, pair(r.metric, restarts(2), constant(1)), []check{{at: step + 5*time.Minute}, {at: step + 50*time.Minute}}},
-		scenario{"they are restarted again", r, pair(r.metric, restarts(4), constant(1)), []check{{at: step + 20*time.Minute, fires: true}}},
+		scenario{"two are restarted", r, pair(r.metric, restarts(2), constant(1)),
+			[]check{{at: step + 5*time.Minute}, {at: step + 50*time.Minute}}},
+		scenario{"they are restarted again", r, pair(r.metric, restarts(4), constant(1)),
+			[]check{{at: step + 20*time.Minute, fires: true}}},
 	)
 }
 
@@ -251,8 +260,10 @@ func TestOffsetResetIsNoAlarm(t *testing.T) {
 			return max(0, 10_000-200*(now-step).Seconds()), true
 		}
 		drill(t,
-			scenario{"it catches up", r, pair(r.metric, catchesUp, constant(0)), []check{{at: step + evaluate}, {at: step + slowest}, {at: step + 10*slowest}}},
-			scenario{"it does not", r, pair(r.metric, at(step, 0, 10_000), constant(0)), []check{{at: step + evaluate}, {at: step + 10*slowest, fires: true}}},
+			scenario{"it catches up", r, pair(r.metric, catchesUp, constant(0)),
+				[]check{{at: step + evaluate}, {at: step + slowest}, {at: step + 10*slowest}}},
+			scenario{"it does not", r, pair(r.metric, at(step, 0, 10_000), constant(0)),
+				[]check{{at: step + evaluate}, {at: step + 10*slowest, fires: true}}},
 		)
 	}
 }

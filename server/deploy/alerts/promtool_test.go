@@ -113,7 +113,8 @@ func (c check) alert(r rule) promAlert {
 func drill(t *testing.T, list ...scenario) {
 	t.Helper()
 	tool, dir := promtool(t), t.TempDir()
-	rules, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "drill", "rules": []rule{list[0].rule}}}})
+	rules, err := yaml.Marshal(map[string]any{
+		"groups": []any{map[string]any{"name": "drill", "rules": []rule{list[0].rule}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,8 @@ func drill(t *testing.T, list ...scenario) {
 	cmd := exec.CommandContext(t.Context(), tool, "test", "rules", "tests.yaml")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s\n%s", err, list[0].rule.Expr, regexp.MustCompile(`Annotations:\{.*?\}`).ReplaceAllString(string(out), ""))
+		t.Errorf("%v: %s\n%s", err, list[0].rule.Expr,
+			regexp.MustCompile(`Annotations:\{.*?\}`).ReplaceAllString(string(out), ""))
 	}
 }
 
@@ -158,7 +160,8 @@ func TestPromtoolTakesTheRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), tool, append([]string{"check", "rules"}, files...)...).CombinedOutput(); err != nil {
+	check := exec.CommandContext(t.Context(), tool, append([]string{"check", "rules"}, files...)...)
+	if out, err := check.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }

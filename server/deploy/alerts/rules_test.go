@@ -35,9 +35,10 @@ var shapes = map[string]*regexp.Regexp{
 	"value": regexp.MustCompile(`^(sum|max) ?\((\w+)\) > (\d+)$`),
 	"growth": regexp.MustCompile(`^(sum|max)(?: by \((\w+)\) )?\(increase\((\w+)\[(\d+m)\]\)\)(?: / (\d+))? > (\d+)` +
 		`(?: or sum(?: by \((\w+)\) )?\((\w+) and on \(instance, job\) time\(\) - process_start_time_seconds < (\d+)\)(?: / (\d+))? > (\d+))?$`),
-	"quantile": regexp.MustCompile(`^histogram_quantile\(0\.99, sum by \(le\) \(rate\((\w+)_bucket\[(\d+m)\]\)\)\) > ([\d.]+)$`),
-	"absent":   regexp.MustCompile(`^absent\((\w+)\)$`),
-	"less":     regexp.MustCompile(`^sum\((\w+)\) < max\((\w+)\)$`),
+	"quantile": regexp.MustCompile(
+		`^histogram_quantile\(0\.99, sum by \(le\) \(rate\((\w+)_bucket\[(\d+m)\]\)\)\) > ([\d.]+)$`),
+	"absent": regexp.MustCompile(`^absent\((\w+)\)$`),
+	"less":   regexp.MustCompile(`^sum\((\w+)\) < max\((\w+)\)$`),
 }
 
 func number(t *testing.T, s string) float64 {
@@ -69,7 +70,8 @@ func (r *rule) parse(t *testing.T) {
 		r.kind, r.metric, r.above = m[1], m[2], number(t, m[3])
 	} else if m := match("growth"); m != nil {
 		r.kind, r.by, r.metric, r.growth, r.per, r.above = m[1], m[2], m[3], span(t, m[4]), number(t, m[5]), number(t, m[6])
-		if r.young = m[8] != ""; r.young && (m[7] != m[2] || m[8] != m[3] || span(t, m[9]+"s") != r.growth || m[10] != m[5] || m[11] != m[6]) {
+		if r.young = m[8] != ""; r.young &&
+			(m[7] != m[2] || m[8] != m[3] || span(t, m[9]+"s") != r.growth || m[10] != m[5] || m[11] != m[6]) {
 			t.Errorf("%s: its two halves differ: %s", r.Alert, r.Expr)
 		}
 	} else if m := match("quantile"); m != nil {

@@ -126,7 +126,28 @@ func TestSeverities(t *testing.T) {
 			t.Errorf("%s is %q, not %q", name, r.Labels["severity"], severity)
 		}
 	}
-	if r := named(t, "chat_creation_phase2_retries_high"); r.metric != telemetry.CreationRetries || r.above != 5 || r.growth != 5*time.Minute {
+	if r := named(t, "chat_creation_phase2_retries_high"); r.metric != telemetry.CreationRetries || r.above != 5 ||
+		r.growth != 5*time.Minute {
 		t.Errorf("%s", r.Expr)
+	}
+}
+
+// HQ-Q03, HQ-Q04, HQ-Q05, HQ-Q06, HQ-Q10, HQ-Q11, HQ-Q12, HQ-I05: what is alerted on of durable topics, and
+// from which value on.
+func TestAlertsOnTopics(t *testing.T) {
+	for name, want := range map[string]struct {
+		metric string
+		above  float64
+	}{
+		"topic_trim_backlog": {telemetry.TopicTrimBacklog, 1_000_000}, "topic_trim_behind": {telemetry.TopicTrimBehind, 3},
+		"topic_detection_failed": {telemetry.TopicDetectionFailed, 0}, "topic_job_slow": {telemetry.TopicJobTime, 10},
+		"topic_completion_lag": {telemetry.TopicOldest, 60}, "topic_tracking_entries": {telemetry.TopicTracked, 1e9},
+		"memory_used": {telemetry.MemoryUsed, 80}, "topic_zero_subscriptions": {telemetry.TopicUnsubscribed, 0},
+		"topic_backfill_failed": {telemetry.BackfillsFailed, 0}, "topic_log_refused": {telemetry.TopicLogRefused, 10},
+		"topic_log_removals_failed": {telemetry.TopicLogRemovals, 0},
+	} {
+		if r := named(t, name); r.metric != want.metric || r.above != want.above {
+			t.Errorf("%s: %s", name, r.Expr)
+		}
 	}
 }

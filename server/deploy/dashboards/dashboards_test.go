@@ -48,7 +48,8 @@ func TestDashboard(t *testing.T) {
 	places := map[[2]int]bool{}
 	for _, p := range d.Panels {
 		at := [2]int{p.GridPos.X, p.GridPos.Y}
-		if p.Title == "" || p.Type == "" || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 || places[at] || p.GridPos.W*p.GridPos.H == 0 {
+		if p.Title == "" || p.Type == "" || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 || places[at] ||
+			p.GridPos.W*p.GridPos.H == 0 {
 			t.Errorf("panel %d %q is incomplete, or in another's place", p.ID, p.Title)
 		}
 		places[at] = true

@@ -569,6 +569,177 @@ resource "aws_dynamodb_table" "parley_audit" {
   }
 }
 
+resource "aws_dynamodb_table" "parley_search_events" {
+  name                        = "${var.parley_table_prefix}search_events"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  ttl {
+    attribute_name = "expires_at"
+    enabled        = true
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_dynamodb_table" "parley_projections" {
+  name                        = "${var.parley_table_prefix}projections"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_dynamodb_table" "parley_identifiers" {
+  name                        = "${var.parley_table_prefix}identifiers"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_dynamodb_table" "parley_people" {
+  name                        = "${var.parley_table_prefix}people"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  ttl {
+    attribute_name = "expires_at"
+    enabled        = true
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_dynamodb_table" "parley_revocations" {
+  name                        = "${var.parley_table_prefix}revocations"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  ttl {
+    attribute_name = "expires_at"
+    enabled        = true
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_dynamodb_table" "parley_services" {
+  name                        = "${var.parley_table_prefix}services"
+  billing_mode                = "PAY_PER_REQUEST"
+  hash_key                    = "pk"
+  range_key                   = "sk"
+  deletion_protection_enabled = true
+
+  attribute {
+    name = "pk"
+    type = "S"
+  }
+
+  attribute {
+    name = "sk"
+    type = "S"
+  }
+
+  point_in_time_recovery {
+    enabled = true
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
 # What a server may do.
 data "aws_iam_policy_document" "parley_server" {
   statement {
@@ -605,6 +776,12 @@ data "aws_iam_policy_document" "parley_server" {
       aws_dynamodb_table.parley_topics.arn,
       aws_dynamodb_table.parley_subscriptions.arn,
       aws_dynamodb_table.parley_audit.arn,
+      aws_dynamodb_table.parley_search_events.arn,
+      aws_dynamodb_table.parley_projections.arn,
+      aws_dynamodb_table.parley_identifiers.arn,
+      aws_dynamodb_table.parley_people.arn,
+      aws_dynamodb_table.parley_revocations.arn,
+      aws_dynamodb_table.parley_services.arn,
     ]
   }
 }
@@ -646,6 +823,12 @@ data "aws_iam_policy_document" "parley_worker" {
       aws_dynamodb_table.parley_topics.arn,
       aws_dynamodb_table.parley_subscriptions.arn,
       aws_dynamodb_table.parley_audit.arn,
+      aws_dynamodb_table.parley_search_events.arn,
+      aws_dynamodb_table.parley_projections.arn,
+      aws_dynamodb_table.parley_identifiers.arn,
+      aws_dynamodb_table.parley_people.arn,
+      aws_dynamodb_table.parley_revocations.arn,
+      aws_dynamodb_table.parley_services.arn,
     ]
   }
 }
