@@ -2,10 +2,10 @@
 // paths, in protobuf and JSON.
 //
 // It owns what is between the wire and the use cases: handlers, one file per service;
-// one interceptor that authenticates, validates, waits for durability and maps errors;
-// the table of errors; limits. It does not own rules of chats (package chat), what a user
-// may see (package view), streams (package delivery), authentication (package auth wraps
-// it), or the listener.
+// what the chain around them asks (callers, validity, durability); the table of errors;
+// limits. It does not own the chain's order (package rpc), rules of chats (package chat),
+// what a user may see (package view), streams (package delivery), authentication (package
+// auth wraps it), or the listener.
 // It is one package because all services share the interceptor, the table of errors and
 // the limits; a service more is a file more.
 //
@@ -21,6 +21,8 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -28,9 +30,11 @@ import (
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/internal/codec"
+	"github.com/parley-chat/parley/server/internal/streamwriter"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -54,9 +58,9 @@ const (
 	EventsProcedure = deliveryv1connect.DeliveryServiceSubscribeProcedure
 )
 
-// Config is what the handlers work with; all of it is required.
+// Config is what the handlers work with; all of it is required but what says otherwise.
 type Config struct {
-	Chat   *chat.Service
+	Chat   *chat.Service // nil: the chats' services are not served, and View and Hub are not needed
 	View   *view.Reader
 	Hub    *delivery.Hub
 	Store  store.Store // asked for durability only
@@ -68,6 +72,32 @@ type Config struct {
 	PeerStreams PeerStreams
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
+	// Enter, if given, lets callers in, in place of the principals of package auth.
+	Enter func(ctx context.Context) error
+	// Permit says whether a principal may call a procedure. Without it users may call all, and
+	// service accounts none.
+	Permit func(p auth.Principal, procedure string) error
+	// Admit, if given, lets calls in by what they ask for; see [rpc.Chain].
+	Admit func(ctx context.Context, procedure string, m any) (leave func(), err error)
+	// More are services beside those of the chats.
+	More []Service
+}
+
+// Service is a service that is made elsewhere and answers in the same way.
+type Service struct {
+	Name string // full name
+	// Handler is what the generated code makes of the service and the options.
+	Handler func(options ...connect.HandlerOption) (path string, handler http.Handler)
+	// Explain, if given, says what clients see of the service's own errors; nil for others.
+	Explain func(err error) *Refusal
+}
+
+// Refusal is what a client sees of an error.
+type Refusal struct {
+	Code   connect.Code
+	Reason string // stable name
+	Text   string
+	Retry  time.Duration // when to retry; 0: a retry does not help
 }
 
 // PeerStreams forwards calls to streams of other processes. Errors are those of package
@@ -82,22 +112,25 @@ var ErrPeersUnavailable = errors.New("api: other processes do not answer")
 
 // API is the set of handlers.
 type API struct {
-	reporter reporter
-	errors   *connect.ErrorWriter
-	handlers map[string]http.Handler
+	reporter   reporter
+	admit      func(ctx context.Context, procedure string, m any) (leave func(), err error)
+	errors     *connect.ErrorWriter
+	handlers   map[string]http.Handler
+	procedures map[string]kind
+	names      []string
 }
 
 // New makes the handlers.
 func New(c Config) (*API, error) {
-	if c.Chat == nil || c.View == nil || c.Hub == nil || c.Store == nil || c.Logger == nil || c.Observe == nil {
-		return nil, errors.New("api: chat, view, hub, store, logger and observer are required")
+	if c.Store == nil || c.Logger == nil || c.Observe == nil || c.Chat != nil && (c.View == nil || c.Hub == nil) {
+		return nil, errors.New("api: store, logger and observer are required, and view and hub with chats")
 	}
 	edge, err := newInterceptor(c)
 	if err != nil {
 		return nil, err
 	}
 	options := append(codec.Options(),
-		connect.WithInterceptors(edge),
+		connect.WithInterceptors(edge.chain(c.Store)),
 		connect.WithReadMaxBytes(maxRequest),
 		connect.WithSendMaxBytes(maxResponse),
 		connect.WithCompressMinBytes(compressFrom),
@@ -111,38 +144,103 @@ func New(c Config) (*API, error) {
 			return []connect.HandlerOption{connect.WithCompressMinBytes(math.MaxInt), connect.WithSendMaxBytes(2 * maxResponse)}
 		}),
 	)
-	a := &API{reporter: reporter{c.Logger}, errors: connect.NewErrorWriter(), handlers: map[string]http.Handler{}}
-	procedures, err := proceduresOf(a.Names())
-	if err != nil {
+	services := slices.Concat(c.chats(), c.More)
+	a := &API{reporter: edge.reporter, admit: c.Admit, errors: connect.NewErrorWriter(),
+		handlers: map[string]http.Handler{}}
+	for _, s := range services {
+		a.names = append(a.names, s.Name)
+	}
+	if a.procedures, err = proceduresOf(a.names); err != nil {
 		return nil, err
 	}
-	add := func(path string, h http.Handler) {
-		a.handlers[path] = a.requireVersionOfGet(&errorNormalizer{next: h, procedures: procedures, errors: a.errors, report: edge.record})
+	streams := func(procedure string) bool { return a.procedures[procedure].streams }
+	for _, s := range services {
+		path, h := s.Handler(options...)
+		a.handlers[path] = a.permitted(c.Permit, &errorNormalizer{next: streamwriter.Collect(h, streams),
+			procedures: a.procedures, errors: a.errors, report: edge.record})
 	}
-	add(chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View, log: c.Logger}, options...))
-	add(messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, options...))
-	path, h := deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{view: c.View, hub: c.Hub, route: c.Route, peers: c.PeerStreams}, options...)
-	add(path, withWriteDeadlines(h))
 	return a, nil
+}
+
+// chats are the services of chats, by name.
+func (c Config) chats() []Service {
+	if c.Chat == nil {
+		return nil
+	}
+	return []Service{
+		{Name: chatv1connect.ChatServiceName, Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+			return chatv1connect.NewChatServiceHandler(&chatHandler{chat: c.Chat, view: c.View, log: c.Logger}, o...)
+		}},
+		{Name: deliveryv1connect.DeliveryServiceName, Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+			return deliveryv1connect.NewDeliveryServiceHandler(&deliveryHandler{chat: c.Chat, view: c.View, hub: c.Hub,
+				route: c.Route, peers: c.PeerStreams}, o...)
+		}},
+		{Name: messagev1connect.MessageServiceName, Handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+			return messagev1connect.NewMessageServiceHandler(&messageHandler{chat: c.Chat, view: c.View}, o...)
+		}},
+	}
 }
 
 // Handlers returns the handlers of all services by the path below which each
 // serves.
 func (a *API) Handlers() map[string]http.Handler { return a.handlers }
 
-// Names returns the names of the services.
-func (a *API) Names() []string {
-	return []string{chatv1connect.ChatServiceName, deliveryv1connect.DeliveryServiceName, messagev1connect.MessageServiceName}
+// Procedures returns the paths of all procedures, by the path below which their service
+// serves.
+func (a *API) Procedures() map[string][]string {
+	all := map[string][]string{}
+	for procedure := range a.procedures {
+		service := procedure[:strings.LastIndexByte(procedure, '/')+1]
+		all[service] = append(all[service], procedure)
+	}
+	return all
 }
+
+// Names returns the names of the services.
+func (a *API) Names() []string { return slices.Clone(a.names) }
 
 // Refuse answers a request that failed before it reached the handlers, in the request's
 // own protocol.
 func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if a.admit != nil && isStranger(err) {
+		if leave, over := a.admit(r.Context(), r.URL.Path, nil); over != nil {
+			err = over
+		} else {
+			leave()
+		}
+	}
 	out := a.reporter.public(r.Context(), r.URL.Path, err)
 	if out.Code() == connect.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	writeError(a.errors, w, r, out)
+}
+
+// isStranger reports whether a request showed nothing that anybody issued. Who shows an old token
+// is to learn that, whoever else calls from the same address.
+func isStranger(err error) bool {
+	return errors.Is(err, auth.ErrMissingToken) || errors.Is(err, auth.ErrInvalidToken) && !errors.Is(err, auth.ErrRevoked)
+}
+
+// permitted refuses principals what they may not call, before its body is read.
+func (a *API) permitted(permit func(auth.Principal, string) error, next http.Handler) http.Handler {
+	next = a.requireVersionOfGet(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, ok := auth.PrincipalFrom(r.Context())
+		var err error
+		switch {
+		case !ok: // whom Enter refuses, or lets in by rules of its own
+		case permit != nil:
+			err = permit(p, r.URL.Path)
+		case p.Kind != auth.KindUser:
+			err = auth.ErrScope
+		}
+		if err != nil {
+			a.Refuse(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // requireVersionOfGet requires the parameter connect=v1 of GET requests, so that a link,

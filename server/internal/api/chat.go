@@ -43,7 +43,8 @@ func markReplayed(ctx context.Context, replayed bool) {
 
 // cause is the origin of the events of a request.
 func cause(ctx context.Context, requestID string) event.Cause {
-	c := event.Cause{Causation: requestID}
+	p, _ := auth.PrincipalFrom(ctx)
+	c := event.Cause{Causation: requestID, Service: p.ByService()}
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		c.Trace = traceID(info.RequestHeader().Get("Traceparent"))
 	}
@@ -71,7 +72,9 @@ func traceID(traceparent string) string {
 }
 
 // CreateChat implements ChatService.
-func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequest) (*chatv1.CreateChatResponse, error) {
+func (h *chatHandler) CreateChat(
+	ctx context.Context, req *chatv1.CreateChatRequest,
+) (*chatv1.CreateChatResponse, error) {
 	history := table.All
 	if req.GetHistory() == chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED {
 		history = table.SinceJoined
@@ -100,7 +103,8 @@ func (h *chatHandler) CreateChat(ctx context.Context, req *chatv1.CreateChatRequ
 		return nil, fieldOf(err, "member_ids") // the rest was validated
 	}
 	if created.Incomplete != nil { // the chat exists; its other members follow
-		h.log.WarnContext(ctx, "chat_creation_incomplete", slog.String("chat_id", created.ChatID), slog.Any("error", created.Incomplete))
+		h.log.WarnContext(ctx, "chat_creation_incomplete", slog.String("chat_id", created.ChatID),
+			slog.Any("error", created.Incomplete))
 	}
 	overview, err := h.view.Overview(ctx, caller(ctx), created.ChatID)
 	if err != nil {
@@ -120,7 +124,8 @@ func otherOf(user string, members []string) (string, error) {
 		members = slices.DeleteFunc(members, func(m string) bool { return m == user })
 	}
 	if len(members) != 1 {
-		return "", invalidField("member_ids", "must name one other user for a direct chat, which is always one of the caller's own")
+		return "", invalidField("member_ids",
+			"must name one other user for a direct chat, which is always one of the caller's own")
 	}
 	return members[0], nil
 }
@@ -140,6 +145,8 @@ func (h *chatHandler) ListChats(ctx context.Context, req *chatv1.ListChatsReques
 }
 
 // ListMembers implements ChatService.
-func (h *chatHandler) ListMembers(ctx context.Context, req *chatv1.ListMembersRequest) (*chatv1.ListMembersResponse, error) {
+func (h *chatHandler) ListMembers(
+	ctx context.Context, req *chatv1.ListMembersRequest,
+) (*chatv1.ListMembersResponse, error) {
 	return h.view.Members(ctx, caller(ctx), req.GetChatId(), int(req.GetPageSize()), req.GetPageToken())
 }

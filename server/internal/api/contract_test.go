@@ -3,6 +3,7 @@ package api_test
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,12 +12,20 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	authv1 "github.com/parley-chat/parley/gen/parley/auth/v1"
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	userv1 "github.com/parley-chat/parley/gen/parley/user/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
-var files = []protoreflect.FileDescriptor{
+var files = append(slices.Clone(ownFiles),
+	userv1.File_parley_user_v1_user_proto, userv1.File_parley_user_v1_user_service_proto)
+
+// ownFiles have the services of this package; what others serve is tried in the whole program.
+var ownFiles = []protoreflect.FileDescriptor{
 	chatv1.File_parley_chat_v1_chat_proto, chatv1.File_parley_chat_v1_chat_service_proto,
 	messagev1.File_parley_message_v1_message_proto, messagev1.File_parley_message_v1_message_service_proto,
 	deliveryv1.File_parley_delivery_v1_frame_proto, deliveryv1.File_parley_delivery_v1_delivery_service_proto,
@@ -28,6 +37,9 @@ func TestEveryFieldHasAMaximum(t *testing.T) {
 	checked := 0
 	walk = func(messages protoreflect.MessageDescriptors) {
 		for i := range messages.Len() {
+			if messages.Get(i).IsMapEntry() {
+				continue // the map's rules are those of its keys and values
+			}
 			fields := messages.Get(i).Fields()
 			for j := range fields.Len() {
 				checked++
@@ -38,7 +50,10 @@ func TestEveryFieldHasAMaximum(t *testing.T) {
 			walk(messages.Get(i).Messages())
 		}
 	}
-	for _, f := range files {
+	for _, f := range append(files, authv1.File_parley_auth_v1_auth_service_proto,
+		topicv1.File_parley_topic_v1_topic_proto,
+		topicv1.File_parley_topic_v1_subscription_proto, topicv1.File_parley_topic_v1_topic_service_proto,
+		topicv1.File_parley_topic_v1_subscription_service_proto, topicv1.File_parley_topic_v1_consumer_service_proto) {
 		walk(f.Messages())
 	}
 	if checked < 100 {
@@ -52,6 +67,9 @@ func unbounded(f protoreflect.FieldDescriptor) string {
 	case f.IsMap():
 		if !rules.GetMap().HasMaxPairs() {
 			return "a map without max_pairs"
+		}
+		if !rules.GetMap().GetKeys().GetString().HasMaxBytes() || !rules.GetMap().GetValues().GetString().HasMaxBytes() {
+			return "a map with keys or values without a maximum"
 		}
 		return ""
 	case f.IsList():
@@ -88,7 +106,7 @@ func TestMutationsRefuseGet(t *testing.T) {
 	}
 	s := newServer(t)
 	n := 0
-	for _, f := range files {
+	for _, f := range ownFiles {
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
 			for j := range service.Methods().Len() {
@@ -106,14 +124,14 @@ func TestMutationsRefuseGet(t *testing.T) {
 			}
 		}
 	}
-	equal(t, "RPCs", n, 21)
+	testkit.Equal(t, "RPCs", n, 21)
 }
 
 // Every RPC is served: none answers unimplemented.
 func TestEveryRPCIsServed(t *testing.T) {
 	s := newServer(t)
 	id := s.group("bob")
-	for _, f := range files {
+	for _, f := range ownFiles {
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
 			for j := range service.Methods().Len() {
@@ -139,11 +157,11 @@ func TestEveryRPCIsServed(t *testing.T) {
 		"/parley.message.v1.MessageService/MarkRead":    `{"chatId":"%","sequence":"1"}`,
 		"/parley.delivery.v1.DeliveryService/Sync":      `{}`,
 	} {
-		equal(t, procedure, s.post(procedure, strings.ReplaceAll(body, "%", id)).status, 200)
+		testkit.Equal(t, procedure, s.post(procedure, strings.ReplaceAll(body, "%", id)).status, 200)
 	}
 	for _, procedure := range []string{"Ack", "Extend"} {
 		a := s.post("/parley.delivery.v1.DeliveryService/"+procedure, `{"streamId":"x"}`)
 		_, reason, _ := a.error()
-		equal(t, procedure, reason, "STREAM_GONE")
+		testkit.Equal(t, procedure, reason, "STREAM_GONE")
 	}
 }

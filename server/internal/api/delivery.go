@@ -9,6 +9,7 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/internal/codec"
 	"github.com/parley-chat/parley/server/view"
@@ -16,6 +17,7 @@ import (
 
 // deliveryHandler serves DeliveryService.
 type deliveryHandler struct {
+	chat  *chat.Service
 	view  *view.Reader
 	hub   *delivery.Hub
 	route func(context.Context, string) (func(), error)
@@ -26,7 +28,9 @@ func (h *deliveryHandler) Sync(ctx context.Context, req *deliveryv1.SyncRequest)
 	return h.view.Sync(ctx, caller(ctx), req)
 }
 
-func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.SubscribeRequest, stream *connect.ServerStream[deliveryv1.SubscribeResponse]) error {
+func (h *deliveryHandler) Subscribe(
+	ctx context.Context, req *deliveryv1.SubscribeRequest, stream *connect.ServerStream[deliveryv1.SubscribeResponse],
+) error {
 	p, _ := auth.PrincipalFrom(ctx)
 	var at *codec.Place
 	if header := stream.Conn().RequestHeader(); header.Get("Content-Type") == "application/connect+"+codec.Events {
@@ -45,7 +49,9 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 		defer release()
 	}
 	s, err := h.hub.Open(ctx, delivery.OpenParams{
-		UserID: p.UserID, SessionID: p.SessionID, ExpiresAt: p.ExpiresAt, Token: req.GetToken(), Known: req.GetKnown(),
+		UserID: p.UserID, SessionID: p.SessionID, IssuedAt: p.IssuedAt, Service: p.Service,
+		ServiceKey: p.ServiceKey, SigningKey: p.SigningKey, ExpiresAt: p.ExpiresAt,
+		Token: req.GetToken(), Known: req.GetKnown(),
 	})
 	if err != nil {
 		return err
@@ -55,17 +61,31 @@ func (h *deliveryHandler) Subscribe(ctx context.Context, req *deliveryv1.Subscri
 }
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {
-	s, err := h.hub.Stream(caller(ctx), req.GetStreamId())
-	if errors.Is(err, delivery.ErrStreamGone) && h.peers != nil {
-		return &deliveryv1.AckResponse{}, h.peers.Ack(ctx, caller(ctx), req.GetStreamId(), req.GetPosition())
-	}
+	outcomes, err := h.recordMarks(ctx, req.GetReads())
 	if err != nil {
 		return nil, err
 	}
-	return &deliveryv1.AckResponse{}, s.Ack(req.GetPosition())
+	if err := h.acknowledge(ctx, req); err != nil {
+		return nil, err
+	}
+	return &deliveryv1.AckResponse{Reads: outcomes}, nil
 }
 
-func (h *deliveryHandler) Extend(ctx context.Context, req *deliveryv1.ExtendRequest) (*deliveryv1.ExtendResponse, error) {
+// acknowledge takes the position of an Ack, here or at the stream's server.
+func (h *deliveryHandler) acknowledge(ctx context.Context, req *deliveryv1.AckRequest) error {
+	s, err := h.hub.Stream(caller(ctx), req.GetStreamId())
+	if errors.Is(err, delivery.ErrStreamGone) && h.peers != nil {
+		return h.peers.Ack(ctx, caller(ctx), req.GetStreamId(), req.GetPosition())
+	}
+	if err != nil {
+		return err
+	}
+	return s.Ack(req.GetPosition())
+}
+
+func (h *deliveryHandler) Extend(
+	ctx context.Context, req *deliveryv1.ExtendRequest,
+) (*deliveryv1.ExtendResponse, error) {
 	p, _ := auth.PrincipalFrom(ctx)
 	err := h.hub.Extend(p.UserID, p.SessionID, req.GetStreamId(), p.ExpiresAt)
 	if errors.Is(err, delivery.ErrStreamGone) && h.peers != nil {

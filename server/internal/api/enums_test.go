@@ -14,12 +14,13 @@ import (
 // itself. Their numbers are stored in one place and read in the other, so that an enum
 // which stands in both must have the same values there.
 func TestEnumsOfAPIAndEventsAgree(t *testing.T) {
-	enumsOf := func(files ...protoreflect.FileDescriptor) map[protoreflect.Name]map[protoreflect.EnumNumber]protoreflect.Name {
-		enums := map[protoreflect.Name]map[protoreflect.EnumNumber]protoreflect.Name{}
+	type enumValues = map[protoreflect.EnumNumber]protoreflect.Name
+	enumsOf := func(files ...protoreflect.FileDescriptor) map[protoreflect.Name]enumValues {
+		enums := map[protoreflect.Name]enumValues{}
 		for _, f := range files {
 			for i := range f.Enums().Len() {
 				e := f.Enums().Get(i)
-				values := map[protoreflect.EnumNumber]protoreflect.Name{}
+				values := enumValues{}
 				for j := range e.Values().Len() {
 					values[e.Values().Get(j).Number()] = e.Values().Get(j).Name()
 				}
@@ -41,7 +42,8 @@ func TestEnumsOfAPIAndEventsAgree(t *testing.T) {
 			t.Errorf("enum %s: the API has %v, the events have %v", name, values, events[name])
 		}
 	}
-	if want := []protoreflect.Name{"ChatStatus", "ChatType", "ContentType", "HistoryMode", "MemberRole"}; !slices.Equal(both, want) {
+	if want := []protoreflect.Name{"ChatStatus", "ChatType", "ContentType", "HistoryMode",
+		"MemberRole"}; !slices.Equal(both, want) {
 		t.Errorf("enums of both are %v, want %v", both, want)
 	}
 }

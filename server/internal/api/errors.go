@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -47,54 +48,111 @@ type mapping struct {
 // mappings is the one table of errors, searched from the top. Errors that are
 // not in it are internal and their text is hidden.
 var mappings = []mapping{
-	{is: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "an access token is required: Authorization: Bearer <token>"},
-	{is: auth.ErrNotBearer, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the header must be one: Authorization: Bearer <token>"},
-	{is: auth.ErrOtherKey, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is another server's, or of an older data directory"},
-	{is: auth.ErrRevoked, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is of a session that was ended"},
-	{is: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED", text: "the access token is not valid"},
-	{is: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
+	{is: auth.ErrMissingToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
+		text: "an access token is required: Authorization: Bearer <token>"},
+	{is: auth.ErrNotBearer, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
+		text: "the header must be one: Authorization: Bearer <token>"},
+	{is: auth.ErrOtherKey, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
+		text: "the access token is another server's, or of an older data directory"},
+	{is: auth.ErrRevoked, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
+		text: "the access token is of a session that was ended"},
+	{is: auth.ErrInvalidToken, code: connect.CodeUnauthenticated, reason: "UNAUTHENTICATED",
+		text: "the access token is not valid"},
+	{is: auth.ErrOtherUser, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
+		text: "Parley-As-User must name one user whom the service account may speak for, and who is active"},
+	{is: auth.ErrScope, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
+		text: "the caller needs a service account's key with the scope for this"},
+	{is: auth.ErrUninformed, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
+		text: "it is not known just now whether the session was ended", retry: time.Second},
+	{is: auth.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED",
+		text: "the access token has expired"},
 
-	{is: chat.ErrNotAMember, code: connect.CodePermissionDenied, reason: "NOT_A_MEMBER", text: "not a member of this chat"},
-	{is: chat.ErrForbidden, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the caller's role does not allow this"},
-	{is: chat.ErrChatFull, code: connect.CodeFailedPrecondition, reason: "CHAT_FULL", text: "the chat has as many members as it can have"},
+	{is: chat.ErrNotAMember, code: connect.CodePermissionDenied, reason: "NOT_A_MEMBER",
+		text: "not a member of this chat"},
+	{is: chat.ErrForbidden, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
+		text: "the caller's role does not allow this"},
+	{is: chat.ErrChatFull, code: connect.CodeFailedPrecondition, reason: "CHAT_FULL",
+		text: "the chat has as many members as it can have"},
 	{is: chat.ErrTooManyChats, code: connect.CodeFailedPrecondition, reason: "TOO_MANY_CHATS"},
-	{is: chat.ErrInvalidOperation, code: connect.CodeFailedPrecondition, reason: "INVALID_OPERATION", text: "not possible in this chat"},
-	{is: chat.ErrAlreadyMember, code: connect.CodeAlreadyExists, reason: "ALREADY_MEMBER", text: "the user is a member already"},
+	{is: chat.ErrInvalidOperation, code: connect.CodeFailedPrecondition, reason: "INVALID_OPERATION",
+		text: "not possible in this chat"},
+	{is: chat.ErrAlreadyMember, code: connect.CodeAlreadyExists, reason: "ALREADY_MEMBER",
+		text: "the user is a member already"},
 	{is: chat.ErrMemberNotFound, code: connect.CodeNotFound, reason: "MEMBER_NOT_FOUND", text: "the user is not a member"},
 	{is: chat.ErrUserNotFound, code: connect.CodeNotFound, reason: "USER_NOT_FOUND"},
-	{is: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED", text: "this request id was used before with other content"},
-	{is: chat.ErrVersionMismatch, code: connect.CodeAborted, reason: "VERSION_MISMATCH", text: "the chat has another version than expected"},
-	{is: chat.ErrBusy, code: connect.CodeResourceExhausted, reason: "RATE_LIMITED", text: "this user has too many requests under way: wait for their answers", retry: time.Second},
+	{is: chat.ErrKeyReused, code: connect.CodeInvalidArgument, reason: "IDEMPOTENCY_KEY_REUSED",
+		text: "this request id was used before with other content"},
+	{is: chat.ErrVersionMismatch, code: connect.CodeAborted, reason: "VERSION_MISMATCH",
+		text: "the chat has another version than expected"},
+	{is: chat.ErrBusy, code: connect.CodeResourceExhausted, reason: "RATE_LIMITED",
+		text: "this user has too many requests under way: wait for their answers", retry: time.Second},
+	{is: limit.ErrStreams, code: connect.CodeResourceExhausted, reason: "RATE_LIMITED",
+		text: "this client address has as many streams as it may have", retry: 10 * time.Second},
+	{is: limit.ErrOverloaded, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
+		text: "the server has more to do than it can", retry: time.Second},
+	{is: limit.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
+		text: "this cannot be done just now", retry: time.Second},
 	{is: chat.ErrInvalidArgument, code: connect.CodeInvalidArgument, reason: reasonInvalid},
+	{is: limit.ErrNoRule, code: connect.CodeInternal, reason: reasonInternal}, // a defect of this program
 	{is: chat.ErrPanic, code: connect.CodeInternal, reason: reasonInternal},
 
-	{is: view.ErrInvalidToken, code: connect.CodeInvalidArgument, reason: "INVALID_TOKEN", text: "not a synchronisation token of this user: sync without a token"},
-	{is: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN", text: "not a page token of this query, or expired: begin with the first page"},
+	{is: view.ErrInvalidToken, code: connect.CodeInvalidArgument, reason: "INVALID_TOKEN",
+		text: "not a synchronisation token of this user: sync without a token"},
+	{is: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN",
+		text: "not a page token of this query, or expired: begin with the first page"},
 
 	{is: delivery.ErrStreamGone, code: connect.CodeNotFound, reason: "STREAM_GONE", text: "no such stream"},
-	{is: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT", text: "this position was not sent yet"},
-	{is: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN", text: "the stream belongs to another session"},
-	{is: delivery.ErrDraining, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
-	{is: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was not read fast enough", retry: time.Second},
-	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be opened anew", retry: time.Second},
-	{is: delivery.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED", text: "the access token has expired"},
-	{is: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED", text: "the session was ended"},
-	{is: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED", text: "a newer stream took this one's place"},
+	{is: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT",
+		text: "this position was not sent yet"},
+	{is: delivery.ErrNotYours, code: connect.CodePermissionDenied, reason: "FORBIDDEN",
+		text: "the stream belongs to another session"},
+	{is: delivery.ErrDraining, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down",
+		retry: time.Second},
+	{is: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was not read fast enough",
+		retry: time.Second},
+	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be opened anew",
+		retry: time.Second},
+	{is: delivery.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED",
+		text: "the access token has expired"},
+	{is: delivery.ErrSessionRevoked, code: connect.CodeUnauthenticated, reason: "SESSION_REVOKED",
+		text: "the session was ended"},
+	{is: delivery.ErrReplaced, code: connect.CodeResourceExhausted, reason: "REPLACED",
+		text: "a newer stream took this one's place"},
 
-	{is: ErrPeersUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "live updates cannot be had just now", retry: time.Second},
+	{is: ErrPeersUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
+		text: "live updates cannot be had just now", retry: time.Second},
 
-	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL", text: "storage is full: reading goes on, writing does not"},
-	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN", text: "it is not known whether this was done", retry: time.Second},
-	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded", retry: 2 * time.Second},
-	{is: store.ErrConflict, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "others are changing the same chat", retry: time.Second},
-	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached", retry: time.Second},
-	{is: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down", retry: time.Second},
+	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL",
+		text: "storage is full: reading goes on, writing does not"},
+	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN",
+		text: "it is not known whether this was done", retry: time.Second},
+	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded",
+		retry: 2 * time.Second},
+	{is: store.ErrConflict, code: connect.CodeUnavailable, reason: "UNAVAILABLE",
+		text: "others are changing the same chat", retry: time.Second},
+	{is: store.ErrUnavailable, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "storage cannot be reached",
+		retry: time.Second},
+	{is: store.ErrClosed, code: connect.CodeUnavailable, reason: "DRAINING", text: "the server is going down",
+		retry: time.Second},
 	{is: store.ErrInvalid, code: connect.CodeInternal, reason: reasonInternal}, // a defect of this program
 	{is: store.ErrCorrupt, code: connect.CodeInternal, reason: reasonInternal},
 }
 
+// reasonOf is the reason of a sentinel in the table.
+func reasonOf(sentinel error) string {
+	for _, m := range mappings {
+		if m.is == sentinel { //nolint:errorlint // which row it is
+			return m.reason
+		}
+	}
+	return reasonInternal
+}
+
 // reporter turns errors into what clients may see, and logs the rest.
-type reporter struct{ log *slog.Logger }
+type reporter struct {
+	log     *slog.Logger
+	explain []func(error) *Refusal // of services that have a table of their own
+}
 
 // public returns the error that a client sees in place of err. It logs what is hidden, and
 // failures that concern operators.
@@ -105,7 +163,16 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	}
 	var bad *badRequest
 	if errors.As(err, &bad) {
-		return newError(connect.CodeInvalidArgument, reasonInvalid, bad.Error(), nil, 0, &errdetails.BadRequest{FieldViolations: bad.violations})
+		return newError(connect.CodeInvalidArgument, reasonInvalid, bad.Error(), nil, 0,
+			&errdetails.BadRequest{FieldViolations: bad.violations})
+	}
+	if over := new(limit.Refused); errors.As(err, &over) {
+		return rateLimited(over)
+	}
+	for _, explain := range r.explain {
+		if refused := explain(err); refused != nil {
+			return newError(refused.Code, refused.Reason, refused.Text, nil, refused.Retry)
+		}
 	}
 	var unknown *unknownOutcome
 	errors.As(err, &unknown)
@@ -120,7 +187,7 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 		} else if text == "" {
 			text = ownText(err, m.is)
 		}
-		if (m.code == connect.CodeUnavailable && m.is != delivery.ErrDraining) || m.is == store.ErrFull {
+		if (m.code == connect.CodeUnavailable && !errors.Is(m.is, delivery.ErrDraining)) || errors.Is(m.is, store.ErrFull) {
 			r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
 		}
 		if metadata == nil {
@@ -140,9 +207,23 @@ func (r reporter) public(ctx context.Context, procedure string, err error) *conn
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.As(err, &failed):
 		// A call within the request took too long, or lost every race against others.
 		r.log.WarnContext(ctx, "request failed", slog.String("procedure", procedure), slog.Any("error", err))
-		return newError(connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached", unknown.metadata(nil), time.Second)
+		return newError(connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached", unknown.metadata(nil),
+			time.Second)
 	}
 	return r.internal(ctx, procedure, slog.Any("error", err))
+}
+
+// rateLimited says which limit has refused something, and either when to retry or how much may be
+// asked for at once.
+func rateLimited(over *limit.Refused) *connect.Error {
+	metadata := map[string]string{"limit": string(over.Rule)}
+	if over.AtOnce > 0 { // a retry does not help
+		metadata["at_once"] = strconv.Itoa(over.AtOnce)
+		return newError(connect.CodeResourceExhausted, "TOO_LARGE",
+			"this is more at once than is allowed: ask for "+metadata["at_once"]+" at most", metadata, 0)
+	}
+	return newError(connect.CodeResourceExhausted, "RATE_LIMITED", "too many of these requests: retry later", metadata,
+		over.RetryAfter)
 }
 
 // tooMany says whose chats are too many. Of others no more is said than that one chat
@@ -165,7 +246,8 @@ func (r reporter) internal(ctx context.Context, procedure string, what ...any) *
 	if p, ok := auth.PrincipalFrom(ctx); ok {
 		user = p.UserID
 	}
-	args := append([]any{slog.String("procedure", procedure), slog.String("correlation_id", id), slog.String("user_id", user)}, what...)
+	args := append([]any{slog.String("procedure", procedure), slog.String("correlation_id", id),
+		slog.String("user_id", user)}, what...)
 	r.log.ErrorContext(ctx, "internal error", args...)
 	return newError(connect.CodeInternal, reasonInternal, "internal error", map[string]string{"correlation_id": id}, 0)
 }
@@ -184,9 +266,12 @@ func ownText(err, sentinel error) string {
 	return after
 }
 
-func newError(code connect.Code, reason, text string, metadata map[string]string, retry time.Duration, details ...proto.Message) *connect.Error {
+func newError(
+	code connect.Code, reason, text string, metadata map[string]string, retry time.Duration, details ...proto.Message,
+) *connect.Error {
 	out := connect.NewError(code, errors.New(text))
-	details = append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain, Metadata: metadata}}, details...)
+	details = append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain, Metadata: metadata}},
+		details...)
 	if retry > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
 		out.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
@@ -203,6 +288,9 @@ func newError(code connect.Code, reason, text string, metadata map[string]string
 type badRequest struct {
 	violations []*errdetails.BadRequest_FieldViolation
 }
+
+// Invalid is the error for a field that is not as it must be.
+func Invalid(field, description string) error { return invalidField(field, description) }
 
 func invalidField(field, description string) *badRequest {
 	b := &badRequest{}
@@ -224,7 +312,8 @@ func fieldOf(err error, field string) error {
 }
 
 func (b *badRequest) add(field, description, rule string) {
-	b.violations = append(b.violations, &errdetails.BadRequest_FieldViolation{Field: field, Description: description, Reason: rule})
+	b.violations = append(b.violations,
+		&errdetails.BadRequest_FieldViolation{Field: field, Description: description, Reason: rule})
 }
 
 // Error lists the first few violations.

@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -37,6 +38,9 @@ var sentinels = map[string]struct {
 	"auth.ErrNotBearer":    {auth.ErrNotBearer, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrOtherKey":     {auth.ErrOtherKey, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
 	"auth.ErrRevoked":      {auth.ErrRevoked, connect.CodeUnauthenticated, "UNAUTHENTICATED"},
+	"auth.ErrOtherUser":    {auth.ErrOtherUser, connect.CodePermissionDenied, "FORBIDDEN"},
+	"auth.ErrScope":        {auth.ErrScope, connect.CodePermissionDenied, "FORBIDDEN"},
+	"auth.ErrUninformed":   {auth.ErrUninformed, connect.CodeUnavailable, "UNAVAILABLE"},
 	"auth.ErrTokenExpired": {auth.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED"},
 
 	"chat.ErrNotAMember":       {chat.ErrNotAMember, connect.CodePermissionDenied, "NOT_A_MEMBER"},
@@ -65,6 +69,11 @@ var sentinels = map[string]struct {
 	"delivery.ErrTokenExpired":   {delivery.ErrTokenExpired, connect.CodeUnauthenticated, "TOKEN_EXPIRED"},
 	"delivery.ErrSessionRevoked": {delivery.ErrSessionRevoked, connect.CodeUnauthenticated, "SESSION_REVOKED"},
 	"delivery.ErrReplaced":       {delivery.ErrReplaced, connect.CodeResourceExhausted, "REPLACED"},
+
+	"limit.ErrNoRule":      {limit.ErrNoRule, connect.CodeInternal, "INTERNAL"},
+	"limit.ErrOverloaded":  {limit.ErrOverloaded, connect.CodeUnavailable, "UNAVAILABLE"},
+	"limit.ErrStreams":     {limit.ErrStreams, connect.CodeResourceExhausted, "RATE_LIMITED"},
+	"limit.ErrUnavailable": {limit.ErrUnavailable, connect.CodeUnavailable, "UNAVAILABLE"},
 
 	"internal/api.ErrPeersUnavailable": {ErrPeersUnavailable, connect.CodeUnavailable, "UNAVAILABLE"},
 
@@ -116,7 +125,7 @@ func exported(t *testing.T, pkg string) []string {
 
 func TestEverySentinelStandsInTheTable(t *testing.T) {
 	n := 0
-	for _, pkg := range []string{"auth", "chat", "view", "delivery", "internal/api", "store"} {
+	for _, pkg := range []string{"auth", "chat", "view", "delivery", "internal/api", "limit", "store"} {
 		for _, name := range exported(t, pkg) {
 			n++
 			if _, ok := sentinels[name]; !ok {
@@ -147,16 +156,17 @@ func details(t *testing.T, err *connect.Error) (info *errdetails.ErrorInfo, retr
 }
 
 func TestErrorTable(t *testing.T) {
-	r := reporter{slog.New(slog.DiscardHandler)}
+	r := reporter{log: slog.New(slog.DiscardHandler)}
 	name := regexp.MustCompile(`^[A-Z_]+$`)
 	for what, want := range sentinels {
 		for _, err := range []error{want.err, fmt.Errorf("read head: %w", want.err), errors.Join(errors.New("x"), want.err)} {
 			got := r.public(t.Context(), "/p", err)
 			info, retry := details(t, got)
-			if got.Code() != want.code || info.GetReason() != want.reason || info.GetDomain() != "parley" || !name.MatchString(info.GetReason()) {
+			if got.Code() != want.code || info.GetReason() != want.reason || info.GetDomain() != "parley" ||
+				!name.MatchString(info.GetReason()) {
 				t.Errorf("%s: %v %s, want %v %s", what, got.Code(), info.GetReason(), want.code, want.reason)
 			}
-			for _, word := range []string{"read head", "chat: ", "store: ", "view: ", "delivery: ", "auth: "} {
+			for _, word := range []string{"read head", "chat: ", "store: ", "view: ", "delivery: ", "auth: ", "limit: "} {
 				if strings.Contains(got.Message(), word) {
 					t.Errorf("%s: %q shows %q", what, got.Message(), word)
 				}
@@ -170,6 +180,20 @@ func TestErrorTable(t *testing.T) {
 			}
 		}
 	}
+	over := r.public(t.Context(), "/p", fmt.Errorf("send: %w", &limit.Refused{Rule: limit.Send,
+		RetryAfter: 2500 * time.Millisecond}))
+	info, retry := details(t, over)
+	if over.Code() != connect.CodeResourceExhausted || info.GetReason() != "RATE_LIMITED" ||
+		info.GetMetadata()["limit"] != "send" || retry.GetRetryDelay().AsDuration() != 2500*time.Millisecond ||
+		over.Meta().Get("Retry-After") != "3" {
+		t.Errorf("over a limit: %v, %v, %v, %q", over, info, retry, over.Meta().Get("Retry-After"))
+	}
+	never := r.public(t.Context(), "/p", &limit.Refused{Rule: limit.AddMember, AtOnce: 100})
+	info, retry = details(t, never)
+	if never.Code() != connect.CodeResourceExhausted || info.GetReason() != "TOO_LARGE" || retry != nil ||
+		info.GetMetadata()["at_once"] != "100" || never.Meta().Get("Retry-After") != "" {
+		t.Errorf("more than a limit ever lets through: %v, %v, %v", never, info, retry)
+	}
 	got := r.public(t.Context(), "/p", fmt.Errorf("create: %w: name must be short", chat.ErrInvalidArgument))
 	if got.Message() != "invalid argument: name must be short" {
 		t.Errorf("own text: %q", got.Message())
@@ -177,7 +201,7 @@ func TestErrorTable(t *testing.T) {
 }
 
 func TestErrorsOutsideOfTheTable(t *testing.T) {
-	r := reporter{slog.New(slog.DiscardHandler)}
+	r := reporter{log: slog.New(slog.DiscardHandler)}
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	late, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
@@ -193,13 +217,19 @@ func TestErrorsOutsideOfTheTable(t *testing.T) {
 		reason string
 		text   string
 	}{
-		"canceled by the client":  {done, fmt.Errorf("read: %w", context.Canceled), connect.CodeCanceled, "CANCELED", "the request was canceled"},
-		"the client's deadline":   {late, context.DeadlineExceeded, connect.CodeDeadlineExceeded, "DEADLINE_EXCEEDED", "the request took too long"},
-		"a deadline further down": {t.Context(), context.DeadlineExceeded, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
-		"lost to the end":         {t.Context(), &store.ConditionError{}, connect.CodeUnavailable, "UNAVAILABLE", "storage cannot be reached"},
-		"unknown":                 {t.Context(), errors.New("secret"), connect.CodeInternal, "INTERNAL", "internal error"},
-		"fields":                  {t.Context(), bad, connect.CodeInvalidArgument, "INVALID_ARGUMENT", "a: first; b: 0; b: 1; b: 2; b: 3; …"},
-		"of connect":              {t.Context(), connect.NewError(connect.CodeDataLoss, errors.New("as it is")), connect.CodeDataLoss, "", "as it is"},
+		"canceled by the client": {done, fmt.Errorf("read: %w", context.Canceled), connect.CodeCanceled, "CANCELED",
+			"the request was canceled"},
+		"the client's deadline": {late, context.DeadlineExceeded, connect.CodeDeadlineExceeded, "DEADLINE_EXCEEDED",
+			"the request took too long"},
+		"a deadline further down": {t.Context(), context.DeadlineExceeded, connect.CodeUnavailable, "UNAVAILABLE",
+			"storage cannot be reached"},
+		"lost to the end": {t.Context(), &store.ConditionError{}, connect.CodeUnavailable, "UNAVAILABLE",
+			"storage cannot be reached"},
+		"unknown": {t.Context(), errors.New("secret"), connect.CodeInternal, "INTERNAL", "internal error"},
+		"fields": {t.Context(), bad, connect.CodeInvalidArgument, "INVALID_ARGUMENT",
+			"a: first; b: 0; b: 1; b: 2; b: 3; …"},
+		"of connect": {t.Context(), connect.NewError(connect.CodeDataLoss, errors.New("as it is")),
+			connect.CodeDataLoss, "", "as it is"},
 	} {
 		got := r.public(tt.ctx, "/p", tt.err)
 		info, _ := details(t, got)
@@ -215,7 +245,7 @@ func TestErrorsOutsideOfTheTable(t *testing.T) {
 
 // Where it is not known what happened the answer has the key to repeat with.
 func TestKeyOfUnknownOutcome(t *testing.T) {
-	r := reporter{slog.New(slog.DiscardHandler)}
+	r := reporter{log: slog.New(slog.DiscardHandler)}
 	lost := fmt.Errorf("send: %w", store.ErrAmbiguous)
 	slow, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
@@ -225,11 +255,16 @@ func TestKeyOfUnknownOutcome(t *testing.T) {
 		want string
 		text string
 	}{
-		"send":     {lost, &messagev1.SendMessageRequest{ClientMessageId: "id"}, "map[client_message_id:id]", "it is not known whether this was done: repeat it with the same client_message_id"},
-		"command":  {lost, &chatv1.RemoveMemberRequest{RequestId: "k"}, "map[request_id:k]", "it is not known whether this was done: repeat it with the same request_id"},
-		"no key":   {lost, &chatv1.RemoveMemberRequest{}, "map[]", "it is not known whether this was done: look before doing it again; requests with an id can be repeated"},
-		"too slow": {fmt.Errorf("send: %w", context.DeadlineExceeded), &messagev1.SendMessageRequest{ClientMessageId: "id"}, "map[client_message_id:id]", "the request took too long"},
-		"known":    {chat.ErrChatFull, &chatv1.RemoveMemberRequest{RequestId: "k"}, "map[]", "the chat has as many members as it can have"},
+		"send": {lost, &messagev1.SendMessageRequest{ClientMessageId: "id"}, "map[client_message_id:id]",
+			"it is not known whether this was done: repeat it with the same client_message_id"},
+		"command": {lost, &chatv1.RemoveMemberRequest{RequestId: "k"}, "map[request_id:k]",
+			"it is not known whether this was done: repeat it with the same request_id"},
+		"no key": {lost, &chatv1.RemoveMemberRequest{}, "map[]",
+			"it is not known whether this was done: look before doing it again; requests with an id can be repeated"},
+		"too slow": {fmt.Errorf("send: %w", context.DeadlineExceeded), &messagev1.SendMessageRequest{ClientMessageId: "id"},
+			"map[client_message_id:id]", "the request took too long"},
+		"known": {chat.ErrChatFull, &chatv1.RemoveMemberRequest{RequestId: "k"}, "map[]",
+			"the chat has as many members as it can have"},
 	} {
 		got := r.public(slow, "/p", withKey(tt.err, tt.req))
 		info, _ := details(t, got)

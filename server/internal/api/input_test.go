@@ -17,6 +17,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 const (
@@ -35,7 +36,7 @@ func quote(s string) string {
 }
 
 // Limits, at them and one beyond (S-21).
-func TestLimits(t *testing.T) {
+func TestSec_S_21_Limits(t *testing.T) {
 	s := newServer(t)
 	id := s.group("bob")
 	send := func(content string) string {
@@ -75,11 +76,14 @@ func TestLimits(t *testing.T) {
 		{"both directions", listMessages, `{"chatId":"` + id + `","beforeSequence":"1","afterSequence":"0"}`, false},
 		{"direct chat with a name", createChat, `{"type":"CHAT_TYPE_DIRECT","name":"n","memberIds":["bob"]}`, false},
 		{"direct chat with two", createChat, `{"type":"CHAT_TYPE_DIRECT","memberIds":["ann","bob","cid"]}`, false},
-		{"L-022: direct chat that names the caller too", createChat, `{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","ann","bob"]}`, true},
+		{"L-022: direct chat that names the caller too", createChat,
+			`{"type":"CHAT_TYPE_DIRECT","memberIds":["bob","ann","bob"]}`, true},
 		{"no type", createChat, `{"name":"n","memberIds":["bob"]}`, false},
 		{"unknown type", createChat, `{"type":9,"name":"n","memberIds":["bob"]}`, false},
-		{"request id of 64", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 64) + `"}`, true},
-		{"request id of 65", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 65) + `"}`, false},
+		{"request id of 64", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 64) + `"}`,
+			true},
+		{"request id of 65", createChat, `{"type":1,"memberIds":["bob"],"requestId":"` + strings.Repeat("a", 65) + `"}`,
+			false},
 		{"client message id", sendMessage, `{"chatId":"` + id + `","content":"x","clientMessageId":"1"}`, false},
 		{"user id", createChat, `{"type":1,"memberIds":["b#ob"]}`, false},
 		{"user id with CRLF", createChat, `{"type":1,"memberIds":["bob\r\n"]}`, false},
@@ -92,10 +96,10 @@ func TestLimits(t *testing.T) {
 		a := s.post(tt.procedure, tt.body)
 		code, reason, text := a.error()
 		if tt.ok {
-			equal(t, tt.name+" "+text, a.status, http.StatusOK)
+			testkit.Equal(t, tt.name+" "+text, a.status, http.StatusOK)
 			continue
 		}
-		equal(t, tt.name, fmt.Sprint(a.status, code), fmt.Sprint(http.StatusBadRequest, "invalid_argument"))
+		testkit.Equal(t, tt.name, fmt.Sprint(a.status, code), fmt.Sprint(http.StatusBadRequest, "invalid_argument"))
 		if reason != "INVALID_ARGUMENT" && tt.name != "chat id of another type" {
 			t.Fatalf("%s: reason %q", tt.name, reason)
 		}
@@ -105,13 +109,13 @@ func TestLimits(t *testing.T) {
 	}
 	a := s.post(createChat, `{"type":1,"memberIds":["ann"]}`)
 	_, reason, _ := a.error()
-	equal(t, "with oneself", reason, "INVALID_OPERATION")
+	testkit.Equal(t, "with oneself", reason, "INVALID_OPERATION")
 	a = s.post(createChat, `{"type":1,"memberIds":["bob","cid"]}`)
 	_, reason, _ = a.error()
-	equal(t, "L-022: direct chat of others", reason, "INVALID_ARGUMENT")
+	testkit.Equal(t, "L-022: direct chat of others", reason, "INVALID_ARGUMENT")
 	a = s.post(createChat, `{"type":1,"memberIds":["nobody_here"]}`)
 	_, reason, text := a.error()
-	equal(t, "L-023: unknown user", reason+" "+text, `USER_NOT_FOUND there is no user "nobody_here"`)
+	testkit.Equal(t, "L-023: unknown user", reason+" "+text, `USER_NOT_FOUND there is no user "nobody_here"`)
 }
 
 // A page may be asked to be larger than it gets.
@@ -123,9 +127,10 @@ func TestLargePages(t *testing.T) {
 		s.must(err)
 	}
 	zero := int64(0)
-	res, err := s.ann().message.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: id, PageSize: 2147483647, AfterSequence: &zero})
+	res, err := s.ann().message.ListMessages(t.Context(),
+		&messagev1.ListMessagesRequest{ChatId: id, PageSize: 2147483647, AfterSequence: &zero})
 	s.must(err)
-	equal(t, "messages", len(res.GetMessages()), 100)
+	testkit.Equal(t, "messages", len(res.GetMessages()), 100)
 }
 
 // Wherever an enum is refused, the answer says what it takes.
@@ -138,7 +143,8 @@ func TestEnumsAreExplained(t *testing.T) {
 		{createChat, `{"type":"GROUP","memberIds":["bob"],"later":1}`, "type " + types + ", not \"GROUP\""},
 		{createChat, `{"type":9,"memberIds":["bob"]}`, "type: " + types},
 		{createChat, `{"memberIds":["bob"]}`, "type: " + types},
-		{"/parley.chat.v1.ChatService/UpdateMemberRole", `{"chatId":"` + id + `","userId":"bob","role":"BOSS"}`, "role must be one of MEMBER_ROLE_OWNER, MEMBER_ROLE_ADMIN, MEMBER_ROLE_MEMBER, not \"BOSS\""},
+		{"/parley.chat.v1.ChatService/UpdateMemberRole", `{"chatId":"` + id + `","userId":"bob","role":"BOSS"}`,
+			"role must be one of MEMBER_ROLE_OWNER, MEMBER_ROLE_ADMIN, MEMBER_ROLE_MEMBER, not \"BOSS\""},
 	} {
 		code, reason, text := s.post(tt.procedure, tt.body).error()
 		if code != "invalid_argument" || reason != "INVALID_ARGUMENT" || !strings.HasSuffix(text, tt.want) {
@@ -150,10 +156,11 @@ func TestEnumsAreExplained(t *testing.T) {
 // What is wrong is said by field, in details that programs can read.
 func TestFieldViolations(t *testing.T) {
 	s := newServer(t)
-	_, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: "x", Content: "y", ClientMessageId: "z"})
+	_, err := s.ann().message.SendMessage(t.Context(),
+		&messagev1.SendMessageRequest{ChatId: "x", Content: "y", ClientMessageId: "z"})
 	wantCode(t, "send", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
 	var fields []string
-	for _, d := range err.(*connect.Error).Details() {
+	for _, d := range connectError(t, err).Details() {
 		m, err := d.Value()
 		s.must(err)
 		if bad, ok := m.(*errdetails.BadRequest); ok {
@@ -162,11 +169,11 @@ func TestFieldViolations(t *testing.T) {
 			}
 		}
 	}
-	equal(t, "violations", fields, []string{"chat_id string.pattern", "client_message_id string.uuid"})
+	testkit.Equal(t, "violations", fields, []string{"chat_id string.pattern", "client_message_id string.uuid"})
 }
 
 // Text is stored byte for byte, what could harm its readers refused (S-23).
-func TestText(t *testing.T) {
+func TestSec_S_23_Text(t *testing.T) {
 	s := newServer(t)
 	id := s.group("bob")
 	for name, content := range map[string]string{
@@ -181,20 +188,23 @@ func TestText(t *testing.T) {
 	} {
 		res, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: content})
 		s.must(err)
-		list, err := s.ann().message.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: id, BeforeSequence: res.GetSequence() + 1, PageSize: 1})
+		list, err := s.ann().message.ListMessages(t.Context(),
+			&messagev1.ListMessagesRequest{ChatId: id, BeforeSequence: res.GetSequence() + 1, PageSize: 1})
 		s.must(err)
-		equal(t, name, list.GetMessages()[0].GetContent(), content)
+		testkit.Equal(t, name, list.GetMessages()[0].GetContent(), content)
 	}
-	for name, content := range map[string]string{"NUL": `a\u0000`, "escape": `\u001b[2J`, "bell": `\u0007`, "lone surrogate": `\ud800`} {
+	for name, content := range map[string]string{"NUL": `a\u0000`, "escape": `\u001b[2J`, "bell": `\u0007`,
+		"lone surrogate": `\ud800`} {
 		a := s.post(sendMessage, `{"chatId":"`+id+`","content":"`+content+`"}`)
-		equal(t, name, a.status, http.StatusBadRequest)
+		testkit.Equal(t, name, a.status, http.StatusBadRequest)
 	}
-	for name, b := range map[string]string{"overlong": "\xc0\xaf", "lone byte": "\xff", "encoded surrogate": "\xed\xa0\x80"} {
+	for name, b := range map[string]string{"overlong": "\xc0\xaf", "lone byte": "\xff",
+		"encoded surrogate": "\xed\xa0\x80"} {
 		a := s.post(sendMessage, `{"chatId":"`+id+`","content":"`+b+`"}`)
-		equal(t, name+" in JSON", a.status, http.StatusBadRequest)
+		testkit.Equal(t, name+" in JSON", a.status, http.StatusBadRequest)
 		body := append([]byte("\x0a\x1f"+id+"\x1a"), byte(len(b)))
 		a = s.do(http.MethodPost, sendMessage, "application/proto", append(body, b...))
-		equal(t, name+" in protobuf", a.status, http.StatusBadRequest)
+		testkit.Equal(t, name+" in protobuf", a.status, http.StatusBadRequest)
 	}
 	for name, tt := range map[string]struct {
 		text string
@@ -246,7 +256,8 @@ func TestText(t *testing.T) {
 		"spaces of all kinds":    {"\u00a0\u2003\u3000", false},
 		"space and filler":       {" \u3164 ", false},
 	} {
-		_, err := s.ann().chat.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: tt.text, MemberIds: []string{"bob"}})
+		_, err := s.ann().chat.CreateChat(t.Context(),
+			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: tt.text, MemberIds: []string{"bob"}})
 		if tt.ok {
 			s.must(err)
 		} else {
@@ -271,15 +282,16 @@ func TestUnknownChatAnswersLikeAStranger(t *testing.T) {
 		a := s.post(procedure, strings.ReplaceAll(body, "%", id), "X-User", "cid")
 		b := s.post(procedure, strings.ReplaceAll(body, "%", unknown), "X-User", "cid")
 		code, reason, _ := a.error()
-		equal(t, procedure, code+" "+reason, "permission_denied NOT_A_MEMBER")
+		testkit.Equal(t, procedure, code+" "+reason, "permission_denied NOT_A_MEMBER")
 		a.header.Del("Date")
 		b.header.Del("Date")
-		equal(t, procedure, fmt.Sprint(a.status, a.header, string(a.body)), fmt.Sprint(b.status, b.header, string(b.body)))
+		testkit.Equal(t, procedure, fmt.Sprint(a.status, a.header, string(a.body)),
+			fmt.Sprint(b.status, b.header, string(b.body)))
 	}
 }
 
 // S-22: what a request inflates to counts, and is not inflated beyond it.
-func TestCompressionBomb(t *testing.T) {
+func TestSec_S_22_CompressionBomb(t *testing.T) {
 	s := newServer(t)
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
@@ -297,7 +309,7 @@ func TestCompressionBomb(t *testing.T) {
 	a := s.do(http.MethodPost, sendMessage, "application/proto", bomb.Bytes(), "Content-Encoding", "gzip")
 	runtime.ReadMemStats(&after)
 	code, _, _ := a.error()
-	equal(t, "code", code, "resource_exhausted")
+	testkit.Equal(t, "code", code, "resource_exhausted")
 	if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
 		t.Fatalf("%d bytes were allocated", n)
 	}
@@ -315,7 +327,8 @@ func TestMalformed(t *testing.T) {
 		{"with charset", "application/json; charset=utf-8", ok, 200},
 		{"1 MiB of nesting", "application/json", strings.Repeat("[", 1<<20), 429},
 		{"nesting within the limit", "application/json", strings.Repeat("[", 120<<10), 400},
-		{"nesting in an unknown field", "application/json", `{"chatId":"` + id + `","x":` + strings.Repeat("[", 60<<10) + strings.Repeat("]", 60<<10) + "}", 400},
+		{"nesting in an unknown field", "application/json", `{"chatId":"` + id + `","x":` + strings.Repeat("[", 60<<10) +
+			strings.Repeat("]", 60<<10) + "}", 400},
 		{"nested objects in an unknown field", "application/json", `{"x":` + strings.Repeat(`{"a":`, 12<<10), 400},
 		{"half of it", "application/json", ok[:10], 400},
 		{"nothing", "application/json", "", 400},
@@ -329,20 +342,23 @@ func TestMalformed(t *testing.T) {
 		{"no type", "", ok, 415},
 	} {
 		a := s.do(http.MethodPost, getChat, tt.contentType, []byte(tt.body))
-		equal(t, tt.name+": "+string(a.body[:min(len(a.body), 200)]), a.status, tt.status)
+		testkit.Equal(t, tt.name+": "+string(a.body[:min(len(a.body), 200)]), a.status, tt.status)
 	}
-	equal(t, "unknown compression", s.do(http.MethodPost, getChat, "application/json", []byte(ok), "Content-Encoding", "br").status, 501)
-	equal(t, "no such method", s.post("/parley.chat.v1.ChatService/Destroy", "{}").status, 404)
-	equal(t, "PUT", s.do(http.MethodPut, getChat, "application/json", []byte(ok)).status, 405)
+	testkit.Equal(t, "unknown compression",
+		s.do(http.MethodPost, getChat, "application/json", []byte(ok), "Content-Encoding",
+			"br").status, 501)
+	testkit.Equal(t, "no such method", s.post("/parley.chat.v1.ChatService/Destroy", "{}").status, 404)
+	testkit.Equal(t, "PUT", s.do(http.MethodPut, getChat, "application/json", []byte(ok)).status, 405)
 }
 
-func TestIdempotencyKey(t *testing.T) {
+// S-53
+func TestSec_S_53_IdempotencyKey(t *testing.T) {
 	s := newServer(t)
 	id := s.group("bob")
 	const key = "3b241101-e2bb-4255-8caf-4136c566a962"
 	body := func(extra string) string { return `{"chatId":"` + id + `","content":"x"` + extra + `}` }
 	first := s.post(sendMessage, body(""), "Idempotency-Key", key)
-	equal(t, "first", first.status, 200)
+	testkit.Equal(t, "first", first.status, 200)
 	if !strings.Contains(string(first.body), key) {
 		t.Fatalf("the id is not in the answer: %s", first.body)
 	}
@@ -360,7 +376,7 @@ func TestIdempotencyKey(t *testing.T) {
 		if n := len(headers); headers[n-2] == "field" {
 			extra, headers = `,"clientMessageId":"`+headers[n-1]+`"`, headers[:n-2]
 		}
-		equal(t, name, s.post(sendMessage, body(extra), headers...).header.Get("Idempotency-Replayed"), "true")
+		testkit.Equal(t, name, s.post(sendMessage, body(extra), headers...).header.Get("Idempotency-Replayed"), "true")
 	}
 	for name, headers := range map[string][]string{
 		"bad form":     {"Idempotency-Key", "1"},
@@ -386,11 +402,14 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 	create := `{"type":"CHAT_TYPE_GROUP","name":"g","memberIds":["bob"]}`
 	s.post(createChat, create, "Idempotency-Key", "k1")
-	equal(t, "a request_id is as it is", s.post(createChat, create, "Idempotency-Key", "K1").header.Get("Idempotency-Replayed"), "")
-	equal(t, "request_id", s.post(createChat, create, "Idempotency-Key", "k1").header.Get("Idempotency-Replayed"), "true")
-	equal(t, "reads ignore it", s.post(getChat, `{"chatId":"`+id+`"}`, "Idempotency-Key", "!").status, 200)
+	testkit.Equal(t, "a request_id is as it is",
+		s.post(createChat, create, "Idempotency-Key", "K1").header.Get("Idempotency-Replayed"), "")
+	testkit.Equal(t, "request_id", s.post(createChat, create, "Idempotency-Key", "k1").header.Get("Idempotency-Replayed"),
+		"true")
+	testkit.Equal(t, "reads ignore it", s.post(getChat, `{"chatId":"`+id+`"}`, "Idempotency-Key", "!").status, 200)
 	// S-53: keys belong to a user.
-	equal(t, "another user's", s.post(sendMessage, body(""), "Idempotency-Key", key, "X-User", "bob").header.Get("Idempotency-Replayed"), "")
+	testkit.Equal(t, "another user's", s.post(sendMessage, body(""), "Idempotency-Key", key, "X-User",
+		"bob").header.Get("Idempotency-Replayed"), "")
 }
 
 // L-025, L-027: of the other members only distinct ones count, in a list that has a limit.
@@ -402,13 +421,14 @@ func TestDistinctMembersCount(t *testing.T) {
 		s.must(s.chats.EnsureUser(t.Context(), others[n]))
 	}
 	create := func(ids ...[]string) error {
-		_, err := s.ann().chat.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: slices.Concat(ids...)})
+		_, err := s.ann().chat.CreateChat(t.Context(),
+			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: slices.Concat(ids...)})
 		return err
 	}
 	s.must(create(others[:99], others[:99], []string{"ann", "ann"}))
 	err := create(others)
 	wantCode(t, "100 others", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
-	equal(t, "100 others", violations(t, err), "member_ids: a group has 1 to 99 other members")
+	testkit.Equal(t, "100 others", violations(t, err), "member_ids: a group has 1 to 99 other members")
 	err = create(slices.Repeat(others[:1], 1001))
 	wantCode(t, "1001 entries", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
 	s.must(create(slices.Repeat(others[:1], 1000)))

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -9,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,142 +21,107 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/internal/jsonbody"
+	"github.com/parley-chat/parley/server/rpc"
 	"github.com/parley-chat/parley/server/store"
 )
 
-// interceptor wraps every RPC. In this order it measures time and outcome, recovers panics
-// and maps errors; requires a caller; applies the Idempotency-Key header; validates the
-// request; runs the handler; and waits until what the handler read is durable.
+// interceptor is what the chain around every RPC does for users.
 type interceptor struct {
 	reporter
-	store    store.Store
 	observe  func(procedure, code string, took time.Duration)
 	validate protovalidate.Validator
+	enter    func(context.Context) error
+	limit    func(ctx context.Context, procedure string, m any) (leave func(), err error)
 }
-
-var _ connect.Interceptor = (*interceptor)(nil)
 
 func newInterceptor(c Config) (*interceptor, error) {
 	v, err := protovalidate.New()
 	if err != nil {
 		return nil, fmt.Errorf("api: rules of requests: %w", err)
 	}
-	return &interceptor{reporter: reporter{c.Logger}, store: c.Store, observe: c.Observe, validate: v}, nil
-}
-
-// WrapUnary implements connect.Interceptor.
-func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (res connect.AnyResponse, err error) {
-		markReached(ctx)
-		started := time.Now()
-		defer func() {
-			if err = i.finish(ctx, req.Spec().Procedure, started, recover(), err); err != nil {
-				res = nil
-			}
-		}()
-		if err := i.admit(ctx); err != nil {
-			return nil, err
+	i := &interceptor{reporter: reporter{log: c.Logger}, observe: c.Observe, validate: v, enter: c.Enter,
+		limit: c.Admit}
+	if i.enter == nil {
+		i.enter = principal
+	}
+	for _, s := range c.More {
+		if s.Explain != nil {
+			i.explain = append(i.explain, s.Explain)
 		}
-		if err := i.check(req.Any(), req.Header()); err != nil {
-			return nil, err
-		}
-		defer func() { err = withKey(err, req.Any()) }()
-		ctx, cancel := context.WithTimeout(ctx, unaryTimeout)
-		defer cancel()
-		res, err = next(ctx, req)
-		// The one place where a unary answer waits. An error waits, too: it may depend
-		// on what was read.
-		if durable := i.store.Durable(ctx); durable != nil {
-			return nil, fmt.Errorf("wait for durability: %w", durable)
-		}
-		if err == nil && req.HTTPMethod() == http.MethodGet {
-			err = setETag(req.Header(), res)
-		}
-		return res, err
+	}
+	return i, nil
+}
+
+// chain surrounds the handlers.
+func (i *interceptor) chain(s store.Store) *rpc.Chain {
+	return &rpc.Chain{
+		Enter: i.admit, Admit: i.limit, Check: i.check, Timeout: unaryTimeout, Unary: unary, Stream: readable,
+		Durable: s.Durable,
+		Public: func(ctx context.Context, procedure string, err error) *connect.Error {
+			return addReason(i.public(ctx, procedure, err))
+		},
+		Panicked: func(ctx context.Context, procedure string, value any, stack []byte) *connect.Error {
+			return i.internal(ctx, procedure, slog.Any("panic", value), slog.String("stack", string(stack)))
+		},
+		Observe: i.record,
 	}
 }
 
-// WrapStreamingClient implements connect.Interceptor; there are no clients here.
-func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
+// admit requires a caller.
+func (i *interceptor) admit(ctx context.Context) (leave func(), err error) {
+	markReached(ctx)
+	return func() {}, i.enter(ctx)
 }
 
-// WrapStreamingHandler implements connect.Interceptor.
-func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
-		markReached(ctx)
-		started := time.Now()
-		defer func() { err = i.finish(ctx, conn.Spec().Procedure, started, recover(), err) }()
-		if err := i.admit(ctx); err != nil {
-			return err
-		}
-		return next(ctx, checkedConn{conn, i})
-	}
-}
-
-// checkedConn checks each message of a stream.
-type checkedConn struct {
-	connect.StreamingHandlerConn
-	interceptor *interceptor
-}
-
-// Receive implements connect.StreamingHandlerConn.
-func (c checkedConn) Receive(m any) error {
-	err := c.StreamingHandlerConn.Receive(m)
-	var broken *connect.Error
-	switch {
-	case errors.Is(err, io.EOF): // no further message; connect wraps it
-		return err
-	case errors.As(err, &broken):
-		return unreadable(broken.Code(), broken.Message())
-	case err != nil:
-		return err
-	}
-	return c.interceptor.check(m, c.RequestHeader())
-}
-
-// finish counts an RPC and returns the error that the client sees.
-func (i *interceptor) finish(ctx context.Context, procedure string, started time.Time, panicked any, err error) error {
-	if panicked == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this too
-		panic(panicked)
-	}
-	var out *connect.Error
-	switch {
-	case panicked != nil:
-		out = i.internal(ctx, procedure, slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
-	case err != nil:
-		out = addReason(i.public(ctx, procedure, err))
-	}
-	i.record(ctx, procedure, out, time.Since(started))
-	if out == nil {
-		return nil // not a nil *connect.Error in an error
-	}
-	return out
-}
-
-// record counts an RPC by its outcome; err is nil for a success.
-func (i *interceptor) record(ctx context.Context, procedure string, err *connect.Error, took time.Duration) {
-	code := "ok"
-	if err != nil && !connect.IsNotModifiedError(err) {
-		code = err.Code().String()
-	}
-	i.observe(procedure, code, took)
-	i.log.DebugContext(ctx, "request", slog.String("procedure", procedure), slog.String("code", code), slog.Duration("took", took))
-}
-
-func (i *interceptor) admit(ctx context.Context) error {
+// principal requires the principal of a user.
+func principal(ctx context.Context) error {
 	if _, ok := auth.PrincipalFrom(ctx); !ok {
 		return auth.ErrMissingToken
 	}
 	return nil
 }
 
-// check applies the idempotency key and validates a request.
-func (i *interceptor) check(m any, header http.Header) error {
-	msg, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("api: %T is not a message", m)
+// unary runs the handler of a unary RPC.
+func unary(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (connect.AnyResponse, error) {
+	res, err := next(ctx, req)
+	if err == nil && req.HTTPMethod() == http.MethodGet {
+		err = setETag(req.Header(), res)
 	}
+	return res, withKey(err, req.Any())
+}
+
+// readable explains messages of a stream that cannot be read.
+func readable(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return next(ctx, readableConn{conn})
+	}
+}
+
+type readableConn struct{ connect.StreamingHandlerConn }
+
+// Receive implements connect.StreamingHandlerConn.
+func (c readableConn) Receive(m any) error {
+	err := c.StreamingHandlerConn.Receive(m)
+	var broken *connect.Error
+	if errors.As(err, &broken) && !errors.Is(err, io.EOF) { // no further message; connect wraps it
+		return unreadable(broken.Code(), broken.Message())
+	}
+	return err
+}
+
+// record counts an RPC by its outcome; err is nil for a success.
+func (i *interceptor) record(ctx context.Context, procedure string, err *connect.Error, took time.Duration) {
+	code := rpc.Code(err)
+	i.observe(procedure, code, took)
+	if !i.log.Enabled(ctx, slog.LevelDebug) {
+		return // before the attributes are made
+	}
+	i.log.DebugContext(ctx, "request", slog.String("procedure", procedure), slog.String("code", code),
+		slog.Duration("took", took))
+}
+
+// check applies the idempotency key and validates a request.
+func (i *interceptor) check(msg proto.Message, header http.Header) error {
 	keyed, err := applyIdempotencyKey(msg.ProtoReflect(), header)
 	if err != nil {
 		return err
@@ -176,9 +141,18 @@ func (i *interceptor) check(m any, header http.Header) error {
 		if fd := v.FieldDescriptor; fd != nil && fd.Enum() != nil {
 			text = "must be one of " + jsonbody.Values(fd.Enum())
 		}
+		if v.Proto.GetRuleId() == "string.pattern" {
+			text = cmp.Or(patterns[v.RuleValue.String()], text)
+		}
 		bad.add(field, text, v.Proto.GetRuleId())
 	}
 	return bad
+}
+
+// patterns are forms of the contracts in words.
+var patterns = map[string]string{
+	"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$": "a name is 1 to 255 letters, digits, dots, hyphens or underscores " +
+		"and begins with a letter or digit",
 }
 
 // keyHeader is the alias of the fields below.

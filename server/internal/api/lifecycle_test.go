@@ -18,7 +18,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
-	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // The life of a group over the RPCs: what each answers, what a repetition
@@ -43,10 +43,11 @@ func TestLifecycle(t *testing.T) {
 		added, err := ann.AddMember(ctx, add)
 		s.must(err)
 		m := added.GetMember()
-		equal(t, "member", fmt.Sprint(m.GetUserId(), m.GetRole(), m.GetVersion(), m.GetJoinedAt() != nil), fmt.Sprint("cid", chatv1.MemberRole_MEMBER_ROLE_MEMBER, 3, true))
-		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		testkit.Equal(t, "member", fmt.Sprint(m.GetUserId(), m.GetRole(), m.GetVersion(), m.GetJoinedAt() != nil),
+			fmt.Sprint("cid", chatv1.MemberRole_MEMBER_ROLE_MEMBER, 3, true))
+		testkit.Equal(t, "replayed", replayed(), []string{"", "true"}[i])
 	}
-	equal(t, "count", count(), 3)
+	testkit.Equal(t, "count", count(), 3)
 	add.UserId = "dan"
 	_, err := ann.AddMember(ctx, add)
 	wantCode(t, "other content", err, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED")
@@ -54,13 +55,14 @@ func TestLifecycle(t *testing.T) {
 	_, err = ann.AddMember(ctx, &chatv1.AddMemberRequest{ChatId: s.group("bob"), UserId: "dan", RequestId: "r1"})
 	s.must(err)
 
-	role := &chatv1.UpdateMemberRoleRequest{ChatId: id, UserId: "bob", Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN, RequestId: "r2"}
+	role := &chatv1.UpdateMemberRoleRequest{ChatId: id, UserId: "bob", Role: chatv1.MemberRole_MEMBER_ROLE_ADMIN,
+		RequestId: "r2"}
 	for i := range 2 {
 		changed, err := ann.UpdateMemberRole(ctx, role)
 		s.must(err)
-		equal(t, "role", changed.GetMember().GetRole(), chatv1.MemberRole_MEMBER_ROLE_ADMIN)
-		equal(t, "version", changed.GetMember().GetVersion(), 4)
-		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		testkit.Equal(t, "role", changed.GetMember().GetRole(), chatv1.MemberRole_MEMBER_ROLE_ADMIN)
+		testkit.Equal(t, "version", changed.GetMember().GetVersion(), 4)
+		testkit.Equal(t, "replayed", replayed(), []string{"", "true"}[i])
 		if changed.GetMember().GetJoinedAt() == nil {
 			t.Error("a role without the time of joining")
 		}
@@ -69,7 +71,9 @@ func TestLifecycle(t *testing.T) {
 	role.RequestId = "r3"
 	same, err := ann.UpdateMemberRole(ctx, role) // L-100
 	s.must(err)
-	equal(t, "same role", fmt.Sprint(same.GetMember().GetRole(), s.head(id) == before, same.GetMember().GetVersion()), fmt.Sprint(chatv1.MemberRole_MEMBER_ROLE_ADMIN, true, 4))
+	testkit.Equal(t, "same role",
+		fmt.Sprint(same.GetMember().GetRole(), s.head(id) == before, same.GetMember().GetVersion()),
+		fmt.Sprint(chatv1.MemberRole_MEMBER_ROLE_ADMIN, true, 4))
 
 	name := "renamed"
 	rename := &chatv1.UpdateChatRequest{ChatId: id, Name: &name, RequestId: "r4"}
@@ -77,28 +81,30 @@ func TestLifecycle(t *testing.T) {
 		updated, err := bob.UpdateChat(ctx, rename)
 		s.must(err)
 		c := updated.GetChat()
-		equal(t, "chat", fmt.Sprint(c.GetName(), c.GetVersion(), c.GetMemberCount(), c.GetType()), fmt.Sprint(name, 5, 3, chatv1.ChatType_CHAT_TYPE_GROUP))
-		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		testkit.Equal(t, "chat", fmt.Sprint(c.GetName(), c.GetVersion(), c.GetMemberCount(), c.GetType()),
+			fmt.Sprint(name, 5, 3, chatv1.ChatType_CHAT_TYPE_GROUP))
+		testkit.Equal(t, "replayed", replayed(), []string{"", "true"}[i])
 		if !c.GetUpdatedAt().AsTime().After(c.GetCreatedAt().AsTime().Add(-time.Millisecond)) {
 			t.Errorf("times %v", c)
 		}
 	}
 	nothing, err := bob.UpdateChat(ctx, &chatv1.UpdateChatRequest{ChatId: id})
 	s.must(err)
-	equal(t, "nothing to change", fmt.Sprint(nothing.GetChat().GetName(), nothing.GetChat().GetVersion()), fmt.Sprint("renamed", 5))
+	testkit.Equal(t, "nothing to change", fmt.Sprint(nothing.GetChat().GetName(), nothing.GetChat().GetVersion()),
+		fmt.Sprint("renamed", 5))
 
 	for i := range 2 {
 		_, err = bob.RemoveMember(ctx, &chatv1.RemoveMemberRequest{ChatId: id, UserId: "cid", RequestId: "r5"})
 		s.must(err)
-		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		testkit.Equal(t, "replayed", replayed(), []string{"", "true"}[i])
 	}
-	equal(t, "L-184 count", count(), 2)
+	testkit.Equal(t, "L-184 count", count(), 2)
 	for i := range 2 {
 		_, err = bob.LeaveChat(ctx, &chatv1.LeaveChatRequest{ChatId: id, RequestId: "r6"})
 		s.must(err)
-		equal(t, "replayed", replayed(), []string{"", "true"}[i])
+		testkit.Equal(t, "replayed", replayed(), []string{"", "true"}[i])
 	}
-	equal(t, "count", count(), 1)
+	testkit.Equal(t, "count", count(), 1)
 	// A repetition by somebody who has left is answered like the first, and tells
 	// nothing that happened since.
 	other := "other"
@@ -106,7 +112,9 @@ func TestLifecycle(t *testing.T) {
 	s.must(err)
 	again, err := bob.UpdateChat(ctx, rename)
 	s.must(err)
-	equal(t, "rename again", fmt.Sprint(again.GetChat().GetName(), again.GetChat().GetVersion(), again.GetChat().GetMemberCount()), fmt.Sprint(name, 5, 3))
+	testkit.Equal(t, "rename again",
+		fmt.Sprint(again.GetChat().GetName(), again.GetChat().GetVersion(), again.GetChat().GetMemberCount()),
+		fmt.Sprint(name, 5, 3))
 	rename.RequestId = ""
 	_, err = bob.UpdateChat(ctx, rename)
 	wantCode(t, "rename anew", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
@@ -114,7 +122,7 @@ func TestLifecycle(t *testing.T) {
 	// Every change is in the change log, in order.
 	changes, err := s.ann().message.ListChanges(t.Context(), &messagev1.ListChangesRequest{ChatId: id})
 	s.must(err)
-	equal(t, "version", changes.GetVersion(), 8)
+	testkit.Equal(t, "version", changes.GetVersion(), 8)
 }
 
 // L-106, L-140: mute and archive touch the caller's row alone, and tell the
@@ -129,45 +137,52 @@ func TestOwnState(t *testing.T) {
 	mute := &chatv1.MuteChatRequest{ChatId: id, MutedUntil: until, RequestId: "m1"}
 	muted, err := ann.MuteChat(ctx, mute)
 	s.must(err)
-	equal(t, "muted until", muted.GetState().GetMutedUntil().AsTime(), until.AsTime())
+	testkit.Equal(t, "muted until", muted.GetState().GetMutedUntil().AsTime(), until.AsTime())
 	open, err := ann.UnmuteChat(ctx, &chatv1.UnmuteChatRequest{ChatId: id})
 	s.must(err)
-	equal(t, "unmuted", open.GetState().GetMutedUntil() == nil, true)
+	testkit.Equal(t, "unmuted", open.GetState().GetMutedUntil() == nil, true)
 	again, err := ann.MuteChat(ctx, mute) // the repetition of an old request changes nothing
 	s.must(err)
-	equal(t, "still unmuted", fmt.Sprint(again.GetState().GetMutedUntil() == nil, info.ResponseHeader().Get("Idempotency-Replayed")), fmt.Sprint(true, "true"))
+	testkit.Equal(t, "still unmuted",
+		fmt.Sprint(again.GetState().GetMutedUntil() == nil, info.ResponseHeader().Get("Idempotency-Replayed")),
+		fmt.Sprint(true, "true"))
 	mute.MutedUntil = nil
 	_, err = ann.MuteChat(ctx, mute)
 	wantCode(t, "other content", err, connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_REUSED")
 	forever, err := ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id})
 	s.must(err)
-	equal(t, "for ever", forever.GetState().GetMutedUntil().AsTime().Year(), 9999)
-	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id, MutedUntil: timestamppb.New(time.Now().Add(-time.Minute))})
+	testkit.Equal(t, "for ever", forever.GetState().GetMutedUntil().AsTime().Year(), 9999)
+	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id,
+		MutedUntil: timestamppb.New(time.Now().Add(-time.Minute))})
 	wantCode(t, "in the past", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
-	equal(t, "violations", violations(t, err), "muted_until: a chat is muted until a time in the future")
-	_, err = ann.CreateChat(ctx, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: []string{"ann"}})
+	testkit.Equal(t, "violations", violations(t, err), "muted_until: a chat is muted until a time in the future")
+	_, err = ann.CreateChat(ctx, &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g",
+		MemberIds: []string{"ann"}})
 	wantCode(t, "L-027", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
-	equal(t, "violations", violations(t, err), "member_ids: a group has 1 to 99 other members")
+	testkit.Equal(t, "violations", violations(t, err), "member_ids: a group has 1 to 99 other members")
 	_, err = ann.MuteChat(ctx, &chatv1.MuteChatRequest{ChatId: id, MutedUntil: &timestamppb.Timestamp{Seconds: 1 << 60}})
 	wantCode(t, "no time", err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
 
 	archived, err := ann.ArchiveChat(ctx, &chatv1.ArchiveChatRequest{ChatId: id, RequestId: "a1"})
 	s.must(err)
-	equal(t, "archived, muted", fmt.Sprint(archived.GetState().GetArchived(), archived.GetState().GetMutedUntil() != nil), fmt.Sprint(true, true))
+	testkit.Equal(t, "archived, muted",
+		fmt.Sprint(archived.GetState().GetArchived(), archived.GetState().GetMutedUntil() != nil),
+		fmt.Sprint(true, true))
 	sync, err := s.ann().delivery.Sync(t.Context(), &deliveryv1.SyncRequest{})
 	s.must(err)
-	equal(t, "in Sync", sync.GetChats()[0].GetState().GetArchived(), true)
+	testkit.Equal(t, "in Sync", sync.GetChats()[0].GetState().GetArchived(), true)
 	shown, err := ann.UnarchiveChat(ctx, &chatv1.UnarchiveChatRequest{ChatId: id})
 	s.must(err)
-	equal(t, "shown", shown.GetState().GetArchived(), false)
+	testkit.Equal(t, "shown", shown.GetState().GetArchived(), false)
 	again2, err := ann.ArchiveChat(ctx, &chatv1.ArchiveChatRequest{ChatId: id, RequestId: "a1"})
 	s.must(err)
-	equal(t, "still shown", again2.GetState().GetArchived(), false)
+	testkit.Equal(t, "still shown", again2.GetState().GetArchived(), false)
 
-	equal(t, "head", s.head(id), before)
+	testkit.Equal(t, "head", s.head(id), before)
 	got, err := s.clients(http.DefaultClient, "bob").chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 	s.must(err)
-	equal(t, "bob's state", fmt.Sprint(got.GetChat().GetState().GetMutedUntil() == nil, got.GetChat().GetState().GetArchived()), "true false")
+	testkit.Equal(t, "bob's state",
+		fmt.Sprint(got.GetChat().GetState().GetMutedUntil() == nil, got.GetChat().GetState().GetArchived()), "true false")
 }
 
 // violations are the fields that an error names.
@@ -216,8 +231,8 @@ func TestOwnStateIsEchoed(t *testing.T) {
 		for f.GetReceipt() == nil {
 			f = next["ann"]()
 		}
-		equal(t, "echo", fmt.Sprint(f.GetReceipt().GetArchived(), f.GetReceipt().GetMutedUntil() != nil), want)
-		equal(t, "chat", f.GetChatId(), id)
+		testkit.Equal(t, "echo", fmt.Sprint(f.GetReceipt().GetArchived(), f.GetReceipt().GetMutedUntil() != nil), want)
+		testkit.Equal(t, "chat", f.GetChatId(), id)
 	}
 	_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "marker"})
 	s.must(err)
@@ -264,12 +279,15 @@ func TestRemovedStream(t *testing.T) {
 				if f.GetMessage().GetContent() == "marker" {
 					break
 				}
-				if f.GetChatId() == id && (len(seen) < 2 || f.GetMembership().GetUserId() != "bob") { // that the user is gone may be said again
-					seen = append(seen, fmt.Sprint(f.GetVersion(), f.GetMessage().GetContent(), f.GetMembership().GetKind(), f.GetMembership().GetUserId()))
+				// that the user is gone may be said again
+				if f.GetChatId() == id && (len(seen) < 2 || f.GetMembership().GetUserId() != "bob") {
+					seen = append(seen, fmt.Sprint(f.GetVersion(), f.GetMessage().GetContent(), f.GetMembership().GetKind(),
+						f.GetMembership().GetUserId()))
 				}
 			}
-			equal(t, "frames of the chat", strings.Join(seen, "; "), fmt.Sprint(
-				fmt.Sprint(3, "before", messagev1.MembershipChange_KIND_UNSPECIFIED, ""), "; ", fmt.Sprint(4, "", messagev1.MembershipChange_KIND_REMOVED, "bob")))
+			testkit.Equal(t, "frames of the chat", strings.Join(seen, "; "), fmt.Sprint(
+				fmt.Sprint(3, "before", messagev1.MembershipChange_KIND_UNSPECIFIED, ""), "; ",
+				fmt.Sprint(4, "", messagev1.MembershipChange_KIND_REMOVED, "bob")))
 			_, err = bob.message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"})
 			wantCode(t, "send", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
 			_, err = bob.chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
@@ -279,7 +297,9 @@ func TestRemovedStream(t *testing.T) {
 }
 
 // receiver returns the frames of a stream one by one.
-func receiver(t *testing.T, stream *connect.ServerStreamForClient[deliveryv1.SubscribeResponse]) func() *deliveryv1.Frame {
+func receiver(
+	t *testing.T, stream *connect.ServerStreamForClient[deliveryv1.SubscribeResponse],
+) func() *deliveryv1.Frame {
 	var frames []*deliveryv1.Frame
 	return func() *deliveryv1.Frame {
 		t.Helper()
@@ -322,12 +342,12 @@ func TestDirectRace(t *testing.T) {
 		wg.Wait()
 		made := 0
 		for i := range n {
-			equal(t, "chat", ids[i], ids[0])
+			testkit.Equal(t, "chat", ids[i], ids[0])
 			if fresh[i] {
 				made++
 			}
 		}
-		equal(t, fmt.Sprintf("made, of %d callers", n), made, 1)
+		testkit.Equal(t, fmt.Sprintf("made, of %d callers", n), made, 1)
 	}
 }
 
@@ -335,20 +355,21 @@ func TestDirectRace(t *testing.T) {
 // a client sends holds a status.
 func TestNoRPCChangesTheStatus(t *testing.T) {
 	n := 0
-	for _, f := range files {
+	for _, f := range ownFiles {
 		for i := range f.Services().Len() {
 			for j := range f.Services().Get(i).Methods().Len() {
 				n++
 				in := f.Services().Get(i).Methods().Get(j).Input()
 				for k := range in.Fields().Len() {
-					if field := in.Fields().Get(k); strings.Contains(string(field.Name()), "status") || (field.Enum() != nil && field.Enum().Name() == "ChatStatus") {
+					if field := in.Fields().Get(k); strings.Contains(string(field.Name()), "status") ||
+						(field.Enum() != nil && field.Enum().Name() == "ChatStatus") {
 						t.Errorf("%s", field.FullName())
 					}
 				}
 			}
 		}
 	}
-	equal(t, "RPCs", n, 21)
+	testkit.Equal(t, "RPCs", n, 21)
 }
 
 // L-069, L-148 to L-154, L-182: the hundredth member is the last; and the codes
@@ -381,14 +402,15 @@ func TestFullChat(t *testing.T) {
 	s.must(err)
 	got, err := s.ann().chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 	s.must(err)
-	equal(t, "members", got.GetChat().GetChat().GetMemberCount(), 100)
+	testkit.Equal(t, "members", got.GetChat().GetChat().GetMemberCount(), 100)
 }
 
 // L-044, L-045: a new group is in its creator's list at once, and in the others'
 // when they are in.
 func TestListDuringCreation(t *testing.T) {
 	s := newServer(t)
-	dying, err := chat.New(t.Context(), chat.Config{Store: &brief{Store: s.store.Store, plans: 1}, Clock: time.Now, Generation: "gen", Producer: "dying"})
+	dying, err := chat.New(t.Context(),
+		chat.Config{Store: &brief{Store: s.store.Store, plans: 1}, Clock: time.Now, Generation: "gen", Producer: "dying"})
 	s.must(err)
 	c, err := dying.CreateGroup(t.Context(), chat.CreateGroup{Caller: "ann", Name: "g", Members: []string{"bob"}})
 	s.must(err)
@@ -400,7 +422,7 @@ func TestListDuringCreation(t *testing.T) {
 		s.must(err)
 		return len(list.GetChats())
 	}
-	equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 0))
+	testkit.Equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := s.clients(http.DefaultClient, "bob").delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
@@ -409,76 +431,15 @@ func TestListDuringCreation(t *testing.T) {
 	for f := next(); f.GetHeartbeat() == nil; f = next() {
 	}
 	s.must(s.chats.FinishPending(t.Context(), c.ChatID))
-	equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 1))
+	testkit.Equal(t, "listed", fmt.Sprint(listed("ann"), listed("bob")), fmt.Sprint(1, 1))
 	// L-049: from then on the stream that is open gets what happens in the chat.
 	_, err = s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: c.ChatID, Content: "hello"})
 	s.must(err)
 	f := next()
 	for ; f.GetMessage() == nil; f = next() {
 		if f.GetHeartbeat() == nil {
-			equal(t, "a frame of the chat", f.GetChatId(), c.ChatID)
+			testkit.Equal(t, "a frame of the chat", f.GetChatId(), c.ChatID)
 		}
 	}
-	equal(t, "message", f.GetMessage().GetContent(), "hello")
-}
-
-// brief is a store that takes a few plans and no more.
-type brief struct {
-	store.Store
-	plans int
-}
-
-func (b *brief) Transact(ctx context.Context, p store.Plan) error {
-	if p.Writes[0].Key.Table != store.Meta {
-		if b.plans--; b.plans < 0 {
-			return store.ErrClosed
-		}
-	}
-	return b.Store.Transact(ctx, p)
-}
-
-// L-147: without storage there is no permission.
-func TestNoStorageNoPermission(t *testing.T) {
-	s := newServer(t)
-	id := s.group("bob")
-	broken, err := chat.New(t.Context(), chat.Config{
-		Store: &deaf{Store: s.store.Store}, Clock: time.Now, Generation: "gen", Producer: "deaf",
-		Sleep: func(context.Context, time.Duration) error { return errors.New("enough") },
-	})
-	s.must(err)
-	_, err = broken.Change(t.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "member"})
-	if !errors.Is(err, store.ErrUnavailable) {
-		t.Error(err)
-	}
-	if _, err = broken.Send(t.Context(), chat.Send{Caller: "ann", ChatID: id, Content: "x"}); !errors.Is(err, store.ErrUnavailable) {
-		t.Error(err)
-	}
-	s.store.fail(func() error { return store.ErrUnavailable }, nil)
-	_, err = s.ann().chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
-	wantCode(t, "read", err, connect.CodeUnavailable, "UNAVAILABLE")
-	var retry *errdetails.RetryInfo
-	for _, d := range err.(*connect.Error).Details() {
-		if m, _ := d.Value(); m != nil {
-			if r, ok := m.(*errdetails.RetryInfo); ok {
-				retry = r
-			}
-		}
-	}
-	if retry.GetRetryDelay().AsDuration() <= 0 {
-		t.Error("no time to try again")
-	}
-}
-
-// deaf answers no read of chats.
-type deaf struct{ store.Store }
-
-func (d *deaf) Get(ctx context.Context, key store.Key, c store.Consistency) (store.Item, error) {
-	if key.Table == store.Meta {
-		return d.Store.Get(ctx, key, c)
-	}
-	return nil, store.ErrUnavailable
-}
-
-func (d *deaf) BatchGet(context.Context, []store.Key, store.Consistency) ([]store.Item, error) {
-	return nil, store.ErrUnavailable
+	testkit.Equal(t, "message", f.GetMessage().GetContent(), "hello")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 const chatService = "/parley.chat.v1.ChatService/"
@@ -31,13 +32,19 @@ var operations = []struct {
 	name, procedure, body string
 	cells                 [4]string // by owner, admin, member, non-member
 }{
-	{"L-132 create group", createChat, `{"type":2,"name":"n","memberIds":["cid"]}`, [4]string{allowed, allowed, allowed, allowed}},
+	{"L-132 create group", createChat, `{"type":2,"name":"n","memberIds":["cid"]}`,
+		[4]string{allowed, allowed, allowed, allowed}},
 	{"L-133 create direct", createChat, `{"type":1,"memberIds":["cid"]}`, [4]string{allowed, allowed, allowed, allowed}},
-	{"L-134 rename", chatService + "UpdateChat", `{"chatId":"%","name":"n2"}`, [4]string{allowed, allowed, forbidden, stranger}},
-	{"L-135 add as member", chatService + "AddMember", `{"chatId":"%","userId":"new"}`, [4]string{allowed, allowed, forbidden, stranger}},
-	{"L-136 add as admin", chatService + "AddMember", `{"chatId":"%","userId":"new","role":2}`, [4]string{allowed, forbidden, forbidden, stranger}},
-	{"L-137 remove", chatService + "RemoveMember", `{"chatId":"%","userId":"cid"}`, [4]string{allowed, allowed, forbidden, stranger}},
-	{"L-138 change role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"cid","role":2}`, [4]string{allowed, forbidden, forbidden, stranger}},
+	{"L-134 rename", chatService + "UpdateChat", `{"chatId":"%","name":"n2"}`,
+		[4]string{allowed, allowed, forbidden, stranger}},
+	{"L-135 add as member", chatService + "AddMember", `{"chatId":"%","userId":"new"}`,
+		[4]string{allowed, allowed, forbidden, stranger}},
+	{"L-136 add as admin", chatService + "AddMember", `{"chatId":"%","userId":"new","role":2}`,
+		[4]string{allowed, forbidden, forbidden, stranger}},
+	{"L-137 remove", chatService + "RemoveMember", `{"chatId":"%","userId":"cid"}`,
+		[4]string{allowed, allowed, forbidden, stranger}},
+	{"L-138 change role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"cid","role":2}`,
+		[4]string{allowed, forbidden, forbidden, stranger}},
 	{"L-139 leave", chatService + "LeaveChat", `{"chatId":"%"}`, [4]string{invalid, allowed, allowed, stranger}},
 	{"L-140 mute", chatService + "MuteChat", `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
 	{"L-141 send", sendMessage, `{"chatId":"%","content":"x"}`, [4]string{allowed, allowed, allowed, stranger}},
@@ -50,25 +57,39 @@ var further = []struct {
 	name, procedure, body string
 	cells                 [4]string
 }{
-	{"L-137 remove an admin", chatService + "RemoveMember", `{"chatId":"%","userId":"ada"}`, [4]string{allowed, forbidden, forbidden, stranger}},
-	{"L-079 L-185 remove the owner", chatService + "RemoveMember", `{"chatId":"%","userId":"ann"}`, [4]string{invalid, invalid, forbidden, stranger}},
-	{"L-087 remove oneself", chatService + "RemoveMember", `{"chatId":"%","userId":"@"}`, [4]string{invalid, invalid, invalid, stranger}},
-	{"L-084 remove nobody", chatService + "RemoveMember", `{"chatId":"%","userId":"new"}`, [4]string{"404 MEMBER_NOT_FOUND", "404 MEMBER_NOT_FOUND", forbidden, stranger}},
-	{"L-074 add as owner", chatService + "AddMember", `{"chatId":"%","userId":"new","role":1}`, [4]string{invalid, invalid, invalid, stranger}},
-	{"L-075 add nobody", chatService + "AddMember", `{"chatId":"%","userId":"ghost"}`, [4]string{"404 USER_NOT_FOUND", "404 USER_NOT_FOUND", forbidden, stranger}},
-	{"L-068 add a member", chatService + "AddMember", `{"chatId":"%","userId":"cid"}`, [4]string{"409 ALREADY_MEMBER", "409 ALREADY_MEMBER", forbidden, stranger}},
-	{"L-096 make an owner", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"cid","role":1}`, [4]string{invalid, invalid, invalid, stranger}},
-	{"L-138 change one's own role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"@","role":2}`, [4]string{invalid, forbidden, forbidden, stranger}},
-	{"L-094 change the owner's role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"ann","role":2}`, [4]string{invalid, forbidden, forbidden, stranger}},
-	{"change nobody's role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"new","role":2}`, [4]string{"404 MEMBER_NOT_FOUND", forbidden, forbidden, stranger}},
-	{"L-100 same role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"cid","role":3}`, [4]string{allowed, forbidden, forbidden, stranger}},
+	{"L-137 remove an admin", chatService + "RemoveMember", `{"chatId":"%","userId":"ada"}`,
+		[4]string{allowed, forbidden, forbidden, stranger}},
+	{"L-079 L-185 remove the owner", chatService + "RemoveMember", `{"chatId":"%","userId":"ann"}`,
+		[4]string{invalid, invalid, forbidden, stranger}},
+	{"L-087 remove oneself", chatService + "RemoveMember", `{"chatId":"%","userId":"@"}`,
+		[4]string{invalid, invalid, invalid, stranger}},
+	{"L-084 remove nobody", chatService + "RemoveMember", `{"chatId":"%","userId":"new"}`,
+		[4]string{"404 MEMBER_NOT_FOUND", "404 MEMBER_NOT_FOUND", forbidden, stranger}},
+	{"L-074 add as owner", chatService + "AddMember", `{"chatId":"%","userId":"new","role":1}`,
+		[4]string{invalid, invalid, invalid, stranger}},
+	{"L-075 add nobody", chatService + "AddMember", `{"chatId":"%","userId":"ghost"}`,
+		[4]string{"404 USER_NOT_FOUND", "404 USER_NOT_FOUND", forbidden, stranger}},
+	{"L-068 add a member", chatService + "AddMember", `{"chatId":"%","userId":"cid"}`,
+		[4]string{"409 ALREADY_MEMBER", "409 ALREADY_MEMBER", forbidden, stranger}},
+	{"L-096 make an owner", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"cid","role":1}`,
+		[4]string{invalid, invalid, invalid, stranger}},
+	{"L-138 change one's own role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"@","role":2}`,
+		[4]string{invalid, forbidden, forbidden, stranger}},
+	{"L-094 change the owner's role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"ann","role":2}`,
+		[4]string{invalid, forbidden, forbidden, stranger}},
+	{"change nobody's role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"new","role":2}`,
+		[4]string{"404 MEMBER_NOT_FOUND", forbidden, forbidden, stranger}},
+	{"L-100 same role", chatService + "UpdateMemberRole", `{"chatId":"%","userId":"cid","role":3}`,
+		[4]string{allowed, forbidden, forbidden, stranger}},
 	{"L-140 unmute", chatService + "UnmuteChat", `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
 	{"archive", chatService + "ArchiveChat", `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
 	{"unarchive", chatService + "UnarchiveChat", `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
 	{"read the chat", getChat, `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
 	{"list members", chatService + "ListMembers", `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
-	{"list changes", "/parley.message.v1.MessageService/ListChanges", `{"chatId":"%"}`, [4]string{allowed, allowed, allowed, stranger}},
-	{"mark read", "/parley.message.v1.MessageService/MarkRead", `{"chatId":"%","sequence":"1"}`, [4]string{allowed, allowed, allowed, stranger}},
+	{"list changes", "/parley.message.v1.MessageService/ListChanges", `{"chatId":"%"}`,
+		[4]string{allowed, allowed, allowed, stranger}},
+	{"mark read", "/parley.message.v1.MessageService/MarkRead", `{"chatId":"%","sequence":"1"}`,
+		[4]string{allowed, allowed, allowed, stranger}},
 }
 
 // cast makes the group of the matrix.
@@ -79,7 +100,8 @@ func (s *server) cast() string {
 	}
 	id := s.group("bob", "cid")
 	for _, u := range []string{"amy", "ada"} {
-		_, err := s.chats.Change(s.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin})
+		_, err := s.chats.Change(s.Context(), chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: u, Role: table.Admin})
 		s.must(err)
 	}
 	return id
@@ -92,14 +114,15 @@ func outcome(a answer) string {
 	}
 	code, reason, _ := a.error()
 	status := map[string]string{
-		"permission_denied": "403", "failed_precondition": "400", "not_found": "404", "already_exists": "409", "invalid_argument": "400",
+		"permission_denied": "403", "failed_precondition": "400", "not_found": "404", "already_exists": "409",
+		"invalid_argument": "400",
 	}[code]
 	return status + " " + reason
 }
 
 // The authorization matrix: 11 operations by 4 roles, every cell executed, and
-// what it leaves open beside it (L-132 to L-146, L-187).
-func TestAuthorizationMatrix(t *testing.T) {
+// what it leaves open beside it (L-132 to L-146, L-187, S-16).
+func TestSec_S_16_AuthorizationMatrix(t *testing.T) {
 	callers := [4]string{"ann", "amy", "bob", "dan"}
 	cells := 0
 	reasons := map[string]int{}
@@ -110,7 +133,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 				id := s.cast()
 				before := s.head(id)
 				a := s.post(op.procedure, strings.NewReplacer("%", id, "@", user).Replace(op.body), "X-User", user)
-				equal(t, "answer", outcome(a), op.cells[j])
+				testkit.Equal(t, "answer", outcome(a), op.cells[j])
 				_, reason, _ := a.error()
 				reasons[reason]++
 				if op.cells[j] != allowed && s.head(id) != before {
@@ -123,14 +146,15 @@ func TestAuthorizationMatrix(t *testing.T) {
 					return
 				}
 				// L-146: a chat that does not exist answers whoever asks as a chat of others does.
-				unknown := s.post(op.procedure, strings.NewReplacer("%", chat.NewID("chat_"), "@", user).Replace(op.body), "X-User", user)
-				equal(t, "no such chat", outcome(unknown), stranger)
+				unknown := s.post(op.procedure, strings.NewReplacer("%", chat.NewID("chat_"), "@", user).Replace(op.body), "X-User",
+					user)
+				testkit.Equal(t, "no such chat", outcome(unknown), stranger)
 				others := s.post(op.procedure, strings.NewReplacer("%", s.othersChat(), "@", user).Replace(op.body), "X-User", user)
-				equal(t, "a chat of others, to the letter", string(unknown.body), string(others.body))
+				testkit.Equal(t, "a chat of others, to the letter", string(unknown.body), string(others.body))
 			})
 		}
 	}
-	equal(t, "cells of the matrix", cells, 44)
+	testkit.Equal(t, "cells of the matrix", cells, 44)
 	// L-155: no other reason comes out of these operations.
 	for reason := range reasons {
 		switch reason {
@@ -169,23 +193,27 @@ func TestDirectChatsDoNotChange(t *testing.T) {
 	before := s.head(c.ChatID)
 	for _, op := range append(operations[2:8:8], further...) {
 		for _, user := range []string{"ann", "bob"} {
-			if !strings.Contains(op.procedure, "Member") && !strings.Contains(op.procedure, "Leave") && !strings.Contains(op.procedure, "UpdateChat") || strings.Contains(op.procedure, "List") {
+			if !strings.Contains(op.procedure, "Member") && !strings.Contains(op.procedure, "Leave") &&
+				!strings.Contains(op.procedure, "UpdateChat") || strings.Contains(op.procedure, "List") {
 				continue
 			}
 			a := s.post(op.procedure, strings.NewReplacer("%", c.ChatID, "@", user).Replace(op.body), "X-User", user)
-			equal(t, op.name+" by "+user, outcome(a), invalid)
+			testkit.Equal(t, op.name+" by "+user, outcome(a), invalid)
 		}
 		if strings.Contains(op.body, "%") {
 			a := s.post(op.procedure, strings.NewReplacer("%", c.ChatID, "@", "dan").Replace(op.body), "X-User", "dan")
-			equal(t, op.name+" by dan", outcome(a), stranger)
+			testkit.Equal(t, op.name+" by dan", outcome(a), stranger)
 		}
 	}
-	equal(t, "head", s.head(c.ChatID), before)
+	testkit.Equal(t, "head", s.head(c.ChatID), before)
 	for _, user := range []string{"ann", "bob"} {
 		for _, procedure := range []string{"MuteChat", "UnmuteChat", "ArchiveChat", "UnarchiveChat"} { // L-106
-			equal(t, procedure, outcome(s.post(chatService+procedure, `{"chatId":"`+c.ChatID+`"}`, "X-User", user)), allowed)
+			testkit.Equal(t, procedure, outcome(s.post(chatService+procedure, `{"chatId":"`+c.ChatID+`"}`, "X-User", user)),
+				allowed)
 		}
-		equal(t, "L-107 send", outcome(s.post(sendMessage, `{"chatId":"`+c.ChatID+`","content":"x"}`, "X-User", user)), allowed)
+		testkit.Equal(t, "L-107 send",
+			outcome(s.post(sendMessage, `{"chatId":"`+c.ChatID+`","content":"x"}`, "X-User", user)),
+			allowed)
 	}
 }
 
@@ -199,12 +227,13 @@ func TestForeignIDs(t *testing.T) {
 	_, err := s.chats.Send(t.Context(), chat.Send{Caller: "yan", ChatID: foreign, Content: "secret"})
 	s.must(err)
 	valid := map[protoreflect.Name]string{
-		"chat_id": `"` + id + `"`, "user_id": `"cid"`, "name": `"n"`, "role": `3`, "content": `"x"`, "sequence": `"1"`, "stream_id": `"p.str_01"`, "position": `"1"`,
+		"chat_id": `"` + id + `"`, "user_id": `"cid"`, "name": `"n"`, "role": `3`, "content": `"x"`, "sequence": `"1"`,
+		"stream_id": `"p.str_01"`, "position": `"1"`,
 		"type": `2`, "member_ids": `["cid"]`,
 	}
 	open := s.openStream("yan")
 	checked := 0
-	for _, f := range files {
+	for _, f := range ownFiles {
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
 			for j := range service.Methods().Len() {
@@ -241,29 +270,32 @@ func TestForeignIDs(t *testing.T) {
 					case "chat_id":
 						got := s.post(procedure, body("chat_id", `"`+foreign+`"`))
 						none := s.post(procedure, body("chat_id", `"`+chat.NewID("chat_")+`"`))
-						equal(t, procedure+" with a foreign chat", outcome(got), stranger)
-						equal(t, procedure+" with no chat", string(none.body), string(got.body))
+						testkit.Equal(t, procedure+" with a foreign chat", outcome(got), stranger)
+						testkit.Equal(t, procedure+" with no chat", string(none.body), string(got.body))
 					case "user_id":
 						if m.Name() == "AddMember" { // anybody may be added
-							equal(t, "add a user of another chat", outcome(s.post(procedure, body("user_id", `"zoe"`))), allowed)
+							testkit.Equal(t, "add a user of another chat", outcome(s.post(procedure, body("user_id", `"zoe"`))), allowed)
 							continue
 						}
 						got := s.post(procedure, body("user_id", `"yan"`))
-						equal(t, procedure+" with a user of another chat", outcome(got), "404 MEMBER_NOT_FOUND")
+						testkit.Equal(t, procedure+" with a user of another chat", outcome(got), "404 MEMBER_NOT_FOUND")
 					case "stream_id":
 						got := s.post(procedure, body("stream_id", `"`+open+`"`))
 						none := s.post(procedure, body("stream_id", `"p.str_99"`))
 						_, reason, _ := none.error()
-						equal(t, procedure+" with no stream", reason, "STREAM_GONE")
-						equal(t, procedure+" with a foreign stream that is open", string(got.body), string(none.body))
+						testkit.Equal(t, procedure+" with no stream", reason, "STREAM_GONE")
+						testkit.Equal(t, procedure+" with a foreign stream that is open", string(got.body), string(none.body))
 						own := s.post(procedure, body("stream_id", `"`+open+`"`), "X-User", "yan")
-						equal(t, procedure+" with the own stream", own.status, http.StatusOK)
+						testkit.Equal(t, procedure+" with the own stream", own.status, http.StatusOK)
 					case "member_ids":
-						equal(t, procedure+" with users of other chats", outcome(s.post(procedure, body("member_ids", `["yan"]`))), allowed)
+						testkit.Equal(t, procedure+" with users of other chats",
+							outcome(s.post(procedure, body("member_ids", `["yan"]`))),
+							allowed)
 					default:
 						t.Errorf("%s: nothing is known about the id %s", procedure, name)
 					}
-					if got := s.post(listMessages, `{"chatId":"`+foreign+`"}`, "X-User", "yan"); !strings.Contains(string(got.body), "secret") {
+					if got := s.post(listMessages, `{"chatId":"`+foreign+`"}`, "X-User", "yan"); !strings.Contains(string(got.body),
+						"secret") {
 						t.Fatalf("%s damaged a foreign chat", procedure)
 					}
 				}
@@ -295,19 +327,21 @@ func (s *server) foreignStream(foreign string) {
 	var told []string
 	for _, id := range []string{foreign, chat.NewID("chat_")} {
 		ctx, cancel := context.WithCancel(s.Context())
-		stream, err := s.ann().delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{Known: []*deliveryv1.KnownChat{{ChatId: id, Version: 1}}})
+		stream, err := s.ann().delivery.Subscribe(ctx,
+			&deliveryv1.SubscribeRequest{Known: []*deliveryv1.KnownChat{{ChatId: id, Version: 1}}})
 		s.must(err)
 		next := receiver(s.T, stream)
 		got := ""
 		for f := next(); f.GetHeartbeat() == nil; f = next() {
 			if f.GetChatId() == id {
-				got += fmt.Sprint(f.GetVersion(), f.GetAfterVersion(), f.GetMembership().GetKind(), f.GetMembership().GetVersion(), f.GetHead() != nil, f.GetMessage() != nil, ";")
+				got += fmt.Sprint(f.GetVersion(), f.GetAfterVersion(), f.GetMembership().GetKind(), f.GetMembership().GetVersion(),
+					f.GetHead() != nil, f.GetMessage() != nil, ";")
 			}
 		}
 		cancel()
 		told = append(told, got)
 	}
-	equal(s.T, "a foreign chat and none", told[0], told[1])
+	testkit.Equal(s.T, "a foreign chat and none", told[0], told[1])
 	if told[0] == "" || strings.Contains(told[0], "true") {
 		s.Fatalf("told of a foreign chat: %s", told[0])
 	}

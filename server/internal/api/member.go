@@ -10,9 +10,12 @@ import (
 )
 
 // changeMember runs a change of a membership.
-func (h *chatHandler) changeMember(ctx context.Context, op chat.Operation, chatID, user string, role chatv1.MemberRole, requestID string) (*chatv1.Member, error) {
+func (h *chatHandler) changeMember(
+	ctx context.Context, op chat.Operation, chatID, user string, role chatv1.MemberRole, requestID string,
+) (*chatv1.Member, error) {
 	out, err := h.chat.Change(ctx, op, chat.MemberChange{
-		Caller: caller(ctx), ChatID: chatID, UserID: user, Role: roleOf(role), RequestID: requestID, Cause: cause(ctx, requestID),
+		Caller: caller(ctx), ChatID: chatID, UserID: user, Role: roleOf(role), RequestID: requestID,
+		Cause: cause(ctx, requestID),
 	})
 	if err != nil {
 		return nil, err
@@ -42,7 +45,9 @@ func (h *chatHandler) AddMember(ctx context.Context, req *chatv1.AddMemberReques
 }
 
 // RemoveMember implements ChatService.
-func (h *chatHandler) RemoveMember(ctx context.Context, req *chatv1.RemoveMemberRequest) (*chatv1.RemoveMemberResponse, error) {
+func (h *chatHandler) RemoveMember(
+	ctx context.Context, req *chatv1.RemoveMemberRequest,
+) (*chatv1.RemoveMemberResponse, error) {
 	if _, err := h.changeMember(ctx, chat.OpRemove, req.GetChatId(), req.GetUserId(), 0, req.GetRequestId()); err != nil {
 		return nil, err
 	}
@@ -58,7 +63,9 @@ func (h *chatHandler) LeaveChat(ctx context.Context, req *chatv1.LeaveChatReques
 }
 
 // UpdateMemberRole implements ChatService.
-func (h *chatHandler) UpdateMemberRole(ctx context.Context, req *chatv1.UpdateMemberRoleRequest) (*chatv1.UpdateMemberRoleResponse, error) {
+func (h *chatHandler) UpdateMemberRole(
+	ctx context.Context, req *chatv1.UpdateMemberRoleRequest,
+) (*chatv1.UpdateMemberRoleResponse, error) {
 	m, err := h.changeMember(ctx, chat.OpRole, req.GetChatId(), req.GetUserId(), req.GetRole(), req.GetRequestId())
 	if err != nil {
 		return nil, err
@@ -67,14 +74,17 @@ func (h *chatHandler) UpdateMemberRole(ctx context.Context, req *chatv1.UpdateMe
 }
 
 // UpdateChat implements ChatService.
-func (h *chatHandler) UpdateChat(ctx context.Context, req *chatv1.UpdateChatRequest) (*chatv1.UpdateChatResponse, error) {
+func (h *chatHandler) UpdateChat(
+	ctx context.Context, req *chatv1.UpdateChatRequest,
+) (*chatv1.UpdateChatResponse, error) {
 	if req.Name != nil {
 		if err := checkName("name", req.GetName()); err != nil {
 			return nil, err
 		}
 	}
 	row, replayed, err := h.chat.UpdateChat(ctx, chat.ChatChange{
-		Caller: caller(ctx), ChatID: req.GetChatId(), Name: req.Name, Expected: req.GetExpectedVersion(), RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
+		Caller: caller(ctx), ChatID: req.GetChatId(), Name: req.Name, Expected: req.GetExpectedVersion(),
+		RequestID: req.GetRequestId(), Cause: cause(ctx, req.GetRequestId()),
 	})
 	if err != nil {
 		return nil, err
@@ -103,7 +113,8 @@ func (h *chatHandler) MuteChat(ctx context.Context, req *chatv1.MuteChatRequest)
 		}
 		until = min(max(t.AsTime().UnixMilli(), 1), table.Forever) // the past is refused where repetitions are known
 	}
-	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), MutedUntil: &until, Procedure: "mute", RequestID: req.GetRequestId()})
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), MutedUntil: &until, Procedure: "mute",
+		RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, fieldOf(err, "muted_until") // the rest was validated
 	}
@@ -111,8 +122,11 @@ func (h *chatHandler) MuteChat(ctx context.Context, req *chatv1.MuteChatRequest)
 }
 
 // UnmuteChat implements ChatService.
-func (h *chatHandler) UnmuteChat(ctx context.Context, req *chatv1.UnmuteChatRequest) (*chatv1.UnmuteChatResponse, error) {
-	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), MutedUntil: new(int64), Procedure: "unmute", RequestID: req.GetRequestId()})
+func (h *chatHandler) UnmuteChat(
+	ctx context.Context, req *chatv1.UnmuteChatRequest,
+) (*chatv1.UnmuteChatResponse, error) {
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), MutedUntil: new(int64), Procedure: "unmute",
+		RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +134,12 @@ func (h *chatHandler) UnmuteChat(ctx context.Context, req *chatv1.UnmuteChatRequ
 }
 
 // ArchiveChat implements ChatService.
-func (h *chatHandler) ArchiveChat(ctx context.Context, req *chatv1.ArchiveChatRequest) (*chatv1.ArchiveChatResponse, error) {
+func (h *chatHandler) ArchiveChat(
+	ctx context.Context, req *chatv1.ArchiveChatRequest,
+) (*chatv1.ArchiveChatResponse, error) {
 	archived := true
-	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), Archived: &archived, Procedure: "archive", RequestID: req.GetRequestId()})
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), Archived: &archived, Procedure: "archive",
+		RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +147,11 @@ func (h *chatHandler) ArchiveChat(ctx context.Context, req *chatv1.ArchiveChatRe
 }
 
 // UnarchiveChat implements ChatService.
-func (h *chatHandler) UnarchiveChat(ctx context.Context, req *chatv1.UnarchiveChatRequest) (*chatv1.UnarchiveChatResponse, error) {
-	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), Archived: new(bool), Procedure: "unarchive", RequestID: req.GetRequestId()})
+func (h *chatHandler) UnarchiveChat(
+	ctx context.Context, req *chatv1.UnarchiveChatRequest,
+) (*chatv1.UnarchiveChatResponse, error) {
+	state, err := h.setOwn(ctx, chat.MemberSettings{ChatID: req.GetChatId(), Archived: new(bool), Procedure: "unarchive",
+		RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
@@ -19,17 +18,15 @@ type messageHandler struct {
 }
 
 // SendMessage implements MessageService.
-func (h *messageHandler) SendMessage(ctx context.Context, req *messagev1.SendMessageRequest) (*messagev1.SendMessageResponse, error) {
+func (h *messageHandler) SendMessage(
+	ctx context.Context, req *messagev1.SendMessageRequest,
+) (*messagev1.SendMessageResponse, error) {
 	if err := checkContent("content", req.GetContent()); err != nil {
 		return nil, err
 	}
 	kind := req.GetContentType()
 	if kind == messagev1.ContentType_CONTENT_TYPE_UNSPECIFIED {
 		kind = messagev1.ContentType_CONTENT_TYPE_TEXT
-	}
-	if req.GetClientMessageId() == "" {
-		// Here and not by the service, so that an answer without an outcome can name it.
-		req.ClientMessageId = uuid.NewString()
 	}
 	sent, err := h.chat.Send(ctx, chat.Send{
 		Caller: caller(ctx), ChatID: req.GetChatId(), ClientMessageID: req.GetClientMessageId(),
@@ -46,18 +43,26 @@ func (h *messageHandler) SendMessage(ctx context.Context, req *messagev1.SendMes
 }
 
 // ListMessages implements MessageService.
-func (h *messageHandler) ListMessages(ctx context.Context, req *messagev1.ListMessagesRequest) (*messagev1.ListMessagesResponse, error) {
+func (h *messageHandler) ListMessages(
+	ctx context.Context, req *messagev1.ListMessagesRequest,
+) (*messagev1.ListMessagesResponse, error) {
 	return h.view.Messages(ctx, caller(ctx), req)
 }
 
 // ListChanges implements MessageService.
-func (h *messageHandler) ListChanges(ctx context.Context, req *messagev1.ListChangesRequest) (*messagev1.ListChangesResponse, error) {
+func (h *messageHandler) ListChanges(
+	ctx context.Context, req *messagev1.ListChangesRequest,
+) (*messagev1.ListChangesResponse, error) {
 	return h.view.Changes(ctx, caller(ctx), req)
 }
 
 // MarkRead implements MessageService.
-func (h *messageHandler) MarkRead(ctx context.Context, req *messagev1.MarkReadRequest) (*messagev1.MarkReadResponse, error) {
-	out, err := h.chat.MarkRead(ctx, chat.MarkRead{Caller: caller(ctx), ChatID: req.GetChatId(), Sequence: req.GetSequence(), RequestID: req.GetRequestId()})
+func (h *messageHandler) MarkRead(
+	ctx context.Context, req *messagev1.MarkReadRequest,
+) (*messagev1.MarkReadResponse, error) {
+	out, err := h.chat.MarkRead(ctx,
+		chat.MarkRead{Caller: caller(ctx), ChatID: req.GetChatId(), Sequence: req.GetSequence(),
+			RequestID: req.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}

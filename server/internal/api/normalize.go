@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -83,8 +84,11 @@ func (n *errorNormalizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	started := time.Now()
-	before := w.Header().Clone()
-	h := &bufferedWriter{w: w}
+	h := &bufferedWriter{w: w, unary: !procedure.streams}
+	h.before = appendHeader(h.space[:0], w.Header())
+	if h.unary && r.ProtoMajor == 2 {
+		growStack()
+	}
 	n.next.ServeHTTP(h, r.WithContext(context.WithValue(r.Context(), bufferKey{}, h)))
 	if h.passThrough {
 		if h.status >= http.StatusBadRequest {
@@ -99,27 +103,58 @@ func (n *errorNormalizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if allow := w.Header().Get("Allow"); allow != "" {
-			before.Set("Allow", allow)
+			h.before = append(h.before, field{"Allow", []string{allow}})
 		} else {
-			before.Set("Accept-Post", procedure.types())
+			h.before = append(h.before, field{"Accept-Post", []string{procedure.types()}})
 		}
 		w = statusOverride{w, h.status}
 	}
 	n.report(r.Context(), r.URL.Path, refused, time.Since(started))
 	clear(w.Header())
-	for name, values := range before {
-		w.Header()[name] = values
+	for _, f := range h.before {
+		w.Header()[f.name] = f.values
 	}
 	writeError(n.errors, w, r, refused)
+}
+
+// field is one header.
+type field struct {
+	name   string
+	values []string
+}
+
+// appendHeader adds headers to a list. The list keeps its values when others are added to
+// the header.
+func appendHeader(to []field, h http.Header) []field {
+	for name, values := range h {
+		to = append(to, field{name, values})
+	}
+	return to
+}
+
+// stackSize is what a unary call needs of its goroutine's stack.
+const stackSize = 8 << 10
+
+// growStack makes room on the stack of a new goroutine at once, while there is little to
+// copy. In HTTP/2 each call has a goroutine of its own, whose stack would double three
+// times on the way to the store.
+//
+//go:noinline
+func growStack() {
+	var room [stackSize]byte
+	runtime.KeepAlive(&room)
 }
 
 // bufferedWriter buffers an answer until the interceptor runs. Only the handler's
 // goroutine uses it.
 type bufferedWriter struct {
 	w           http.ResponseWriter
+	unary       bool // the answer is one message
 	passThrough bool
 	status      int
 	body        bytes.Buffer
+	before      []field // headers that were set before the handler ran
+	space       [4]field
 }
 
 // Header implements http.ResponseWriter.
@@ -150,9 +185,10 @@ func (h *bufferedWriter) Write(b []byte) (int, error) {
 	return h.body.Write(b)
 }
 
-// Flush implements http.Flusher, which connect asks for by type.
+// Flush implements http.Flusher, which connect asks for by type. It flushes every message of
+// gRPC; that of a unary call leaves with its trailers, in one write instead of two.
 func (h *bufferedWriter) Flush() {
-	if h.passThrough {
+	if h.passThrough && !h.unary {
 		_ = http.NewResponseController(h.w).Flush() // a writer that cannot flush does so at the end
 	}
 }
@@ -177,7 +213,7 @@ func (h *bufferedWriter) refusal() (*connect.Error, bool) {
 	if status != "" {
 		code, err := strconv.ParseUint(status, 10, 32)
 		if err != nil || code == 0 {
-			return nil, false
+			return nil, false //nolint:nilerr // no code, no error to translate
 		}
 		if plain, err := url.PathUnescape(text); err == nil {
 			text = plain
@@ -192,14 +228,14 @@ func (h *bufferedWriter) refusal() (*connect.Error, bool) {
 	if len(body) > envelopeSize && body[0] == endOfStream {
 		var end struct{ Error json.RawMessage }
 		if json.Unmarshal(body[envelopeSize:], &end) != nil {
-			return nil, false
+			return nil, false //nolint:nilerr // not an error of Connect
 		}
 		body = end.Error
 	} else if h.status < http.StatusBadRequest {
 		return nil, false
 	}
 	if json.Unmarshal(body, &e) != nil || e.Code == 0 {
-		return nil, false
+		return nil, false //nolint:nilerr // not an error of Connect
 	}
 	return unreadable(e.Code, e.Message), true
 }
@@ -222,7 +258,8 @@ func unreadable(code connect.Code, text string) *connect.Error {
 		if !ok {
 			why = "it is broken off, or not what its headers say"
 		}
-		return newError(connect.CodeInvalidArgument, reasonInvalid, "the request cannot be read: "+strings.ToValidUTF8(why, "\ufffd"), nil, 0)
+		return newError(connect.CodeInvalidArgument, reasonInvalid,
+			"the request cannot be read: "+strings.ToValidUTF8(why, "\ufffd"), nil, 0)
 	}
 	return reject(code, text)
 }
@@ -241,7 +278,7 @@ func reject(code connect.Code, text string) *connect.Error {
 	reason := strings.ToUpper(code.String())
 	switch code {
 	case connect.CodeResourceExhausted:
-		reason = "REQUEST_TOO_LARGE"
+		reason = reasonTooLarge
 	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
 		text = "the answer cannot be written"
 	}

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 const subscribe = "/parley.delivery.v1.DeliveryService/Subscribe"
@@ -66,11 +68,15 @@ func TestUnreadableRequests(t *testing.T) {
 		code   connect.Code
 		reason string
 	}{
-		{name: "malformed", json: `{"chatId":`, proto: "\xff\xff\xff", code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT"},
-		{name: "wrong type", json: `{"chatId":[1]}`, proto: "\x0a\x7f", code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT"},
-		{name: "not UTF-8", json: "{\"chatId\":\"\xff\"}", proto: "\x0a\x01\xff", code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT"},
+		{name: "malformed", json: `{"chatId":`, proto: "\xff\xff\xff", code: connect.CodeInvalidArgument,
+			reason: "INVALID_ARGUMENT"},
+		{name: "wrong type", json: `{"chatId":[1]}`, proto: "\x0a\x7f", code: connect.CodeInvalidArgument,
+			reason: "INVALID_ARGUMENT"},
+		{name: "not UTF-8", json: "{\"chatId\":\"\xff\"}", proto: "\x0a\x01\xff", code: connect.CodeInvalidArgument,
+			reason: "INVALID_ARGUMENT"},
 		{name: "neither", json: "\xff\xfe", proto: "\x0a\xff", code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT"},
-		{name: "too large", json: strings.Repeat(" ", tooLarge), proto: "\x0a" + strings.Repeat("\x80", tooLarge), code: connect.CodeResourceExhausted, reason: "REQUEST_TOO_LARGE"},
+		{name: "too large", json: strings.Repeat(" ", tooLarge), proto: "\x0a" + strings.Repeat("\x80", tooLarge),
+			code: connect.CodeResourceExhausted, reason: "REQUEST_TOO_LARGE"},
 		{name: "not gzip", json: "{}", proto: "", gzip: true, code: connect.CodeInvalidArgument, reason: "INVALID_ARGUMENT"},
 	} {
 		for _, format := range []string{"json", "proto"} {
@@ -89,12 +95,12 @@ func TestUnreadableRequests(t *testing.T) {
 				}
 				a := s.do(http.MethodPost, getChat, "application/"+format, []byte(body), header...)
 				code, reason, text := a.error()
-				equal(t, "error", code+" "+reason, tt.code.String()+" "+tt.reason)
+				testkit.Equal(t, "error", code+" "+reason, tt.code.String()+" "+tt.reason)
 				if strings.Contains(text, "chatv1") || text == "" {
 					t.Errorf("text: %q", text)
 				}
-				equal(t, "counted", s.count(getChat, tt.code.String()), 1)
-				equal(t, "type", a.header.Get("Content-Type"), "application/json")
+				testkit.Equal(t, "counted", s.count(getChat, tt.code.String()), 1)
+				testkit.Equal(t, "type", a.header.Get("Content-Type"), "application/json")
 			})
 			for _, protocol := range []string{"grpc", "grpc-web"} {
 				t.Run(tt.name+"/"+protocol+"/"+format, func(t *testing.T) {
@@ -103,7 +109,8 @@ func TestUnreadableRequests(t *testing.T) {
 					if tt.gzip {
 						flags = 1
 					}
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+getChat, bytes.NewReader(envelope(flags, len(body), body)))
+					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+getChat,
+						bytes.NewReader(envelope(flags, len(body), body)))
 					s.must(err)
 					req.Header.Set("X-User", "ann")
 					req.Header.Set("Content-Type", "application/"+protocol+"+"+format)
@@ -117,15 +124,15 @@ func TestUnreadableRequests(t *testing.T) {
 					b := new(bytes.Buffer)
 					_, err = b.ReadFrom(res.Body)
 					s.must(err)
-					equal(t, "status", res.StatusCode, 200)
+					testkit.Equal(t, "status", res.StatusCode, 200)
 					where := res.Header
 					if protocol == "grpc" {
 						where = res.Trailer
 					}
 					code, reason := grpcReason(t, where)
-					equal(t, "error", code.String()+" "+reason, tt.code.String()+" "+tt.reason)
-					equal(t, "counted", s.count(getChat, tt.code.String()), 1)
-					equal(t, "body", b.Len(), 0)
+					testkit.Equal(t, "error", code.String()+" "+reason, tt.code.String()+" "+tt.reason)
+					testkit.Equal(t, "counted", s.count(getChat, tt.code.String()), 1)
+					testkit.Equal(t, "body", b.Len(), 0)
 				})
 			}
 		}
@@ -145,7 +152,7 @@ func TestUnreadableStreamRequests(t *testing.T) {
 			t.Errorf("%q: %s", body[:6], a.body)
 		}
 	}
-	equal(t, "counted", s.count(subscribe, "invalid_argument")+s.count(subscribe, "resource_exhausted"), 3)
+	testkit.Equal(t, "counted", s.count(subscribe, "invalid_argument")+s.count(subscribe, "resource_exhausted"), 3)
 }
 
 // Envelopes of a stream's request that are broken, too few or too many are the
@@ -166,7 +173,8 @@ func TestBrokenEnvelopes(t *testing.T) {
 	n := 0
 	for name, body := range cases {
 		for _, kind := range []string{"application/connect+json", "application/grpc-web+json", "application/grpc+json"} {
-			if (name == "plain JSON" && kind != "application/connect+json") || (name == "an end of a stream" && kind == "application/grpc-web+json") {
+			if (name == "plain JSON" && kind != "application/connect+json") ||
+				(name == "an end of a stream" && kind == "application/grpc-web+json") {
 				continue // the prefix is another length; the end is an end
 			}
 			n++
@@ -194,12 +202,14 @@ func TestBrokenEnvelopes(t *testing.T) {
 			if name == "plain JSON" { // its text is read as a length
 				want = "REQUEST_TOO_LARGE"
 			}
-			if !strings.Contains(text, `"`+want+`"`) || !strings.Contains(text, `"`+strings.ToLower(strings.Replace(want, "REQUEST_TOO_LARGE", "resource_exhausted", 1))+`"`) {
+			if !strings.Contains(text, `"`+want+`"`) ||
+				!strings.Contains(text, `"`+strings.ToLower(strings.Replace(want, "REQUEST_TOO_LARGE", "resource_exhausted", 1))+
+					`"`) {
 				t.Errorf("%s as %s: %s", name, kind, text)
 			}
 		}
 	}
-	equal(t, "counted", s.count(subscribe, "invalid_argument")+s.count(subscribe, "resource_exhausted"), n)
+	testkit.Equal(t, "counted", s.count(subscribe, "invalid_argument")+s.count(subscribe, "resource_exhausted"), n)
 }
 
 // A body that is shorter than announced is the request's fault, in each protocol.
@@ -214,7 +224,8 @@ func TestCutBodies(t *testing.T) {
 		s.must(c.(*net.TCPConn).CloseWrite())
 		b, err := io.ReadAll(c)
 		s.must(err)
-		if text := string(b); !strings.Contains(text, "400 Bad Request") || !strings.Contains(text, `"invalid_argument"`) || !strings.Contains(text, "INVALID_ARGUMENT") {
+		if text := string(b); !strings.Contains(text, "400 Bad Request") || !strings.Contains(text, `"invalid_argument"`) ||
+			!strings.Contains(text, "INVALID_ARGUMENT") {
 			t.Errorf("%s: %s", kind, text)
 		}
 	}
@@ -229,17 +240,26 @@ func TestRefusalsHaveWords(t *testing.T) {
 		status                   int
 		code, reason, text       string
 	}{
-		{"no such method", "POST", chats + "Destroy", "application/json", 404, "unimplemented", "NO_SUCH_PROCEDURE", "there is no procedure \"" + chats + "Destroy\""},
+		{"no such method", "POST", chats + "Destroy", "application/json", 404, "unimplemented", "NO_SUCH_PROCEDURE",
+			"there is no procedure \"" + chats + "Destroy\""},
 		{"a longer path", "POST", getChat + "/x", "application/json", 404, "unimplemented", "NO_SUCH_PROCEDURE", "GetChat/x"},
 		{"no method, no type", "POST", chats, "", 404, "unimplemented", "NO_SUCH_PROCEDURE", "there is no procedure"},
-		{"no type of content", "POST", getChat, "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "the Content-Type is missing: this procedure takes application/json, application/proto, application/grpc"},
-		{"a form", "POST", getChat, "application/x-www-form-urlencoded", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "this Content-Type is not taken: this procedure takes application/json, "},
-		{"a stream without a type", "POST", subscribe, "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "the Content-Type is missing: this procedure takes application/connect+json, application/connect+proto, application/grpc"},
-		{"a stream in plain JSON", "POST", subscribe, "application/json", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "because it answers with a stream"},
-		{"PUT", "PUT", getChat, "application/json", 405, "unimplemented", "METHOD_NOT_ALLOWED", "this procedure takes POST and GET"},
-		{"GET of a change", "GET", createChat + "?connect=v1&encoding=json&message=%7B%7D", "", 405, "unimplemented", "METHOD_NOT_ALLOWED", "this procedure takes POST"},
-		{"GET of a stream", "GET", subscribe + "?connect=v1", "", 405, "unimplemented", "METHOD_NOT_ALLOWED", "this procedure takes POST"},
-		{"GET in no encoding", "GET", getChat + "?connect=v1&encoding=xml&message=x", "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE", "encoding=json"},
+		{"no type of content", "POST", getChat, "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE",
+			"the Content-Type is missing: this procedure takes application/json, application/proto, application/grpc"},
+		{"a form", "POST", getChat, "application/x-www-form-urlencoded", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE",
+			"this Content-Type is not taken: this procedure takes application/json, "},
+		{"a stream without a type", "POST", subscribe, "", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE",
+			"the Content-Type is missing: this procedure takes application/connect+json, application/connect+proto, application/grpc"},
+		{"a stream in plain JSON", "POST", subscribe, "application/json", 415, "invalid_argument", "UNSUPPORTED_MEDIA_TYPE",
+			"because it answers with a stream"},
+		{"PUT", "PUT", getChat, "application/json", 405, "unimplemented", "METHOD_NOT_ALLOWED",
+			"this procedure takes POST and GET"},
+		{"GET of a change", "GET", createChat + "?connect=v1&encoding=json&message=%7B%7D", "", 405, "unimplemented",
+			"METHOD_NOT_ALLOWED", "this procedure takes POST"},
+		{"GET of a stream", "GET", subscribe + "?connect=v1", "", 405, "unimplemented", "METHOD_NOT_ALLOWED",
+			"this procedure takes POST"},
+		{"GET in no encoding", "GET", getChat + "?connect=v1&encoding=xml&message=x", "", 415, "invalid_argument",
+			"UNSUPPORTED_MEDIA_TYPE", "encoding=json"},
 	} {
 		a := s.do(tt.method, tt.path, tt.kind, []byte("{}"))
 		if tt.method == "GET" {
@@ -261,7 +281,8 @@ func TestRefusalsHaveWords(t *testing.T) {
 		t.Errorf("a unary procedure as a stream: %d %q", a.status, a.body)
 	}
 	for _, kind := range []string{"application/grpc", "application/grpc-web"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+chats+"Destroy", bytes.NewReader(envelope(0, 0, "")))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+chats+"Destroy",
+			bytes.NewReader(envelope(0, 0, "")))
 		s.must(err)
 		req.Header.Set("X-User", "ann")
 		req.Header.Set("Content-Type", kind)
@@ -275,7 +296,7 @@ func TestRefusalsHaveWords(t *testing.T) {
 			where = res.Trailer
 		}
 		code, reason := grpcReason(t, where)
-		equal(t, kind, fmt.Sprint(res.StatusCode, code, reason), "200 unimplementedNO_SUCH_PROCEDURE")
+		testkit.Equal(t, kind, fmt.Sprint(res.StatusCode, code, reason), "200 unimplementedNO_SUCH_PROCEDURE")
 	}
 }
 
@@ -304,5 +325,5 @@ func TestUnknownProceduresAreNotCounted(t *testing.T) {
 	for _, method := range []string{"Destroy", "GetChat/x", "getchat"} {
 		s.post("/parley.chat.v1.ChatService/"+method, "{")
 	}
-	equal(t, "counted", len(s.codes), 0)
+	testkit.Equal(t, "counted", len(s.codes), 0)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -81,18 +81,20 @@ func (n *noted) Query(ctx context.Context, q store.Query) (store.Page, error) {
 // other servers' streams are asked for there.
 func TestElsewhere(t *testing.T) {
 	o := &others{}
-	st := &noted{Store: storetest.NewMap(time.Now), o: o}
-	chats, err := chat.New(t.Context(), chat.Config{Store: st.Store, Clock: time.Now, Generation: "gen", Producer: "test", Committed: func(chat.Commit) {}})
+	st := &noted{Store: storetest.NewMemory(time.Now), o: o}
+	chats, err := chat.New(t.Context(), chat.Config{Store: st.Store, Clock: time.Now, Generation: "gen", Producer: "test",
+		Committed: func(chat.Commit) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	reader := view.New(view.Config{Store: st, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err := delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Clock: time.Now, NewID: chat.NewID})
+	hub, err := delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Clock: time.Now,
+		NewID: chat.NewID})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, err := api.New(api.Config{
-		Chat: chats, View: reader, Hub: hub, Store: st, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Chat: chats, View: reader, Hub: hub, Store: st, Logger: slog.New(slog.DiscardHandler),
 		Observe: func(string, string, time.Duration) {}, Route: o.route, PeerStreams: o,
 	})
 	if err != nil {
@@ -126,18 +128,14 @@ func TestElsewhere(t *testing.T) {
 	if err := open(); err != nil {
 		t.Fatal(err)
 	}
-	for { // the handler ends a moment after its client has gone
+	var steps []string
+	testkit.Eventually(t, "the handler ends, a moment after its client has gone", func() bool {
 		o.mu.Lock()
-		steps := slices.Clone(o.steps)
-		o.mu.Unlock()
-		if len(steps) == 3 {
-			if want := []string{"route ann", "read", "release ann"}; !slices.Equal(steps, want) {
-				t.Fatalf("%q, want %q", steps, want)
-			}
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		defer o.mu.Unlock()
+		steps = slices.Clone(o.steps)
+		return len(steps) == 3
+	})
+	testkit.Equal(t, "steps", steps, []string{"route ann", "read", "release ann"})
 	if _, err := c.Ack(t.Context(), &deliveryv1.AckRequest{StreamId: "q.str_1", Position: 7}); err != nil {
 		t.Error(err)
 	}
@@ -155,7 +153,8 @@ func TestElsewhere(t *testing.T) {
 		want connect.Code
 	}{
 		{fmt.Errorf("%w: secret 10.0.0.7", api.ErrPeersUnavailable), connect.CodeUnavailable},
-		{delivery.ErrStreamGone, connect.CodeNotFound}, {delivery.ErrPosition, connect.CodeOutOfRange}, {delivery.ErrNotYours, connect.CodePermissionDenied},
+		{delivery.ErrStreamGone, connect.CodeNotFound}, {delivery.ErrPosition, connect.CodeOutOfRange},
+		{delivery.ErrNotYours, connect.CodePermissionDenied},
 		{errors.New("secret 10.0.0.7"), connect.CodeInternal},
 	} {
 		o.fail(tt.err)

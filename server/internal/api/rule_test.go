@@ -11,6 +11,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // metadata of an error in JSON.
@@ -40,7 +41,8 @@ func TestRulesAreNamed(t *testing.T) {
 	for i := range 98 {
 		u := "u" + string(rune('a'+i/26)) + string(rune('a'+i%26))
 		s.must(s.chats.EnsureUser(t.Context(), u))
-		_, err := s.chats.Change(t.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: full, UserID: u, Role: "member"})
+		_, err := s.chats.Change(t.Context(), chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: full, UserID: u, Role: "member"})
 		s.must(err)
 	}
 	const forbidden, invalid = "FORBIDDEN", "INVALID_OPERATION"
@@ -68,16 +70,16 @@ func TestRulesAreNamed(t *testing.T) {
 		body := strings.NewReplacer("%", id, "@", direct.ChatID, "!", full).Replace(tt.body)
 		a := s.post(chatService+tt.procedure, body, "X-User", tt.user)
 		_, reason, text := a.error()
-		equal(t, tt.rule, reason+" "+a.metadata()["rule"], tt.reason+" "+tt.rule)
+		testkit.Equal(t, tt.rule, reason+" "+a.metadata()["rule"], tt.reason+" "+tt.rule)
 		if other := texts[text]; other != "" || text == "" {
 			t.Errorf("%s and %s both read %q", tt.rule, other, text)
 		}
 		texts[text] = tt.rule
 		switch tt.rule {
 		case "MEMBERS_LIMIT":
-			equal(t, "limit", a.metadata()["max_members"], "100")
+			testkit.Equal(t, "limit", a.metadata()["max_members"], "100")
 		case "USER_EXISTS":
-			equal(t, "user", a.metadata()["user_id"], "ghost")
+			testkit.Equal(t, "user", a.metadata()["user_id"], "ghost")
 		}
 	}
 }
@@ -88,30 +90,31 @@ func TestExpectedVersion(t *testing.T) {
 	s := newServer(t)
 	id := s.group("bob")
 	update := func(name, version, request string) answer {
-		return s.post(chatService+"UpdateChat", `{"chatId":"`+id+`","name":"`+name+`","expectedVersion":"`+version+`","requestId":"`+request+`"}`)
+		return s.post(chatService+"UpdateChat", `{"chatId":"`+id+`","name":"`+name+`","expectedVersion":"`+version+
+			`","requestId":"`+request+`"}`)
 	}
 	var res struct {
 		Chat struct{ Name, Version string }
 	}
 	a := update("first", "2", "r1") // the group's creation is 1, bob's arrival 2
 	s.must(json.Unmarshal(a.body, &res))
-	equal(t, "updated", res.Chat, struct{ Name, Version string }{"first", "3"})
+	testkit.Equal(t, "updated", res.Chat, struct{ Name, Version string }{"first", "3"})
 	late := update("second", "2", "r2")
-	equal(t, "late", late.status, http.StatusConflict)
+	testkit.Equal(t, "late", late.status, http.StatusConflict)
 	code, reason, _ := late.error()
-	equal(t, "late", code+" "+reason+" "+late.metadata()["current_version"], "aborted VERSION_MISMATCH 3")
+	testkit.Equal(t, "late", code+" "+reason+" "+late.metadata()["current_version"], "aborted VERSION_MISMATCH 3")
 	again := update("first", "2", "r1")
-	equal(t, "repeated", again.header.Get("Idempotency-Replayed"), "true")
-	equal(t, "repeated", string(again.body), string(a.body))
+	testkit.Equal(t, "repeated", again.header.Get("Idempotency-Replayed"), "true")
+	testkit.Equal(t, "repeated", string(again.body), string(a.body))
 	_, reason, _ = update("first", "3", "r1").error()
-	equal(t, "the same request on another version", reason, "IDEMPOTENCY_KEY_REUSED")
-	equal(t, "on the present one", update("second", "3", "r3").status, http.StatusOK)
+	testkit.Equal(t, "the same request on another version", reason, "IDEMPOTENCY_KEY_REUSED")
+	testkit.Equal(t, "on the present one", update("second", "3", "r3").status, http.StatusOK)
 	// A message is no change of the chat.
 	_, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: "x"})
 	s.must(err)
-	equal(t, "after a message", update("third", "4", "").status, http.StatusOK)
-	equal(t, "without a change", update("third", "4", "").status, http.StatusConflict)
-	equal(t, "no version", update("third", "0", "").status, http.StatusBadRequest)
+	testkit.Equal(t, "after a message", update("third", "4", "").status, http.StatusOK)
+	testkit.Equal(t, "without a change", update("third", "4", "").status, http.StatusConflict)
+	testkit.Equal(t, "no version", update("third", "0", "").status, http.StatusBadRequest)
 }
 
 // A mark of what was read is remembered under its request id like every other change.
@@ -123,12 +126,13 @@ func TestMarkReadRemembersRequests(t *testing.T) {
 		s.must(err)
 	}
 	read := func(sequence, request string) answer {
-		return s.post("/parley.message.v1.MessageService/MarkRead", `{"chatId":"`+id+`","sequence":"`+sequence+`","requestId":"`+request+`"}`, "X-User", "bob")
+		return s.post("/parley.message.v1.MessageService/MarkRead", `{"chatId":"`+id+`","sequence":"`+sequence+
+			`","requestId":"`+request+`"}`, "X-User", "bob")
 	}
 	mark := func(what string, a answer, replayed, sequence string) {
 		t.Helper()
-		equal(t, what, a.status, http.StatusOK)
-		equal(t, what, a.header.Get("Idempotency-Replayed"), replayed)
+		testkit.Equal(t, what, a.status, http.StatusOK)
+		testkit.Equal(t, what, a.header.Get("Idempotency-Replayed"), replayed)
 		if !strings.Contains(strings.ReplaceAll(string(a.body), " ", ""), `"readSequence":"`+sequence+`"`) {
 			t.Errorf("%s: %s", what, a.body)
 		}
@@ -136,14 +140,14 @@ func TestMarkReadRemembersRequests(t *testing.T) {
 	mark("first", read("2", "r1"), "", "2")
 	mark("repeated", read("2", "r1"), "true", "2")
 	_, reason, _ := read("3", "r1").error()
-	equal(t, "another sequence", reason, "IDEMPOTENCY_KEY_REUSED")
+	testkit.Equal(t, "another sequence", reason, "IDEMPOTENCY_KEY_REUSED")
 	mark("further", read("4", "r2"), "", "4")
 	mark("an older one repeated goes not back", read("2", "r1"), "true", "4")
 	mark("nothing to do", read("3", "r3"), "", "4")
 	mark("nothing to do, repeated", read("3", "r3"), "true", "4")
 	mark("without an id", read("5", ""), "", "5")
 	calls := s.tally().of(func() { mark("again without an id", read("5", ""), "", "5") })
-	equal(t, "calls of a mark that is there", strings.Count(calls, "get"), 2)
+	testkit.Equal(t, "calls of a mark that is there", strings.Count(calls, "get"), 2)
 }
 
 // An answer that leaves the outcome open carries the key to repeat with, also if the
@@ -158,7 +162,7 @@ func TestOpenOutcomeCarriesTheKey(t *testing.T) {
 		s.tally().lose()
 		a := s.post(tt.procedure, tt.body)
 		_, reason, _ := a.error()
-		equal(t, what, reason, "OUTCOME_UNKNOWN")
+		testkit.Equal(t, what, reason, "OUTCOME_UNKNOWN")
 		key := a.metadata()[tt.field]
 		if key == "" || (tt.field == "request_id" && key != "r7") {
 			t.Errorf("%s: %d %s", what, a.status, a.body)
@@ -166,11 +170,30 @@ func TestOpenOutcomeCarriesTheKey(t *testing.T) {
 	}
 }
 
+// The store looks no id up that the server makes: there can be no row of it. One that a
+// client gives may be there.
+func TestMadeIDsAreNotLookedUp(t *testing.T) {
+	s := newServer(t)
+	id := s.group("bob")
+	s.tally().ids = nil
+	send := func(clientID string) (message, made string) {
+		sent, err := s.ann().message.SendMessage(t.Context(),
+			&messagev1.SendMessageRequest{ChatId: id, Content: "x", ClientMessageId: clientID})
+		s.must(err)
+		return sent.GetMessageId(), sent.GetClientMessageId()
+	}
+	first, made := send("")
+	again, _ := send(made)
+	testkit.Equal(t, "the message, once more", again, first)
+	testkit.Equal(t, "ids", s.tally().ids, []string{"fresh", "looked up"})
+}
+
 // A direct chat is always one of the caller's own, with one other.
 func TestDirectChatOfOthersIsInvalid(t *testing.T) {
 	s := newServer(t)
 	for _, members := range [][]string{{"bob", "cid"}, {"ann", "bob", "cid"}, {"bob", "cid", "cid"}} {
-		_, err := s.ann().chat.CreateChat(t.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: members})
+		_, err := s.ann().chat.CreateChat(t.Context(),
+			&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: members})
 		wantCode(t, strings.Join(members, " "), err, connect.CodeInvalidArgument, "INVALID_ARGUMENT")
 	}
 }
@@ -179,7 +202,8 @@ func TestDirectChatOfOthersIsInvalid(t *testing.T) {
 // also if the server stopped in the middle of it and somebody else completed it later:
 // in their list, as unread, in the history, and in the change log.
 func TestWhatIsSentDuringACreation(t *testing.T) {
-	for _, history := range []chatv1.HistoryMode{chatv1.HistoryMode_HISTORY_MODE_ALL, chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED} {
+	for _, history := range []chatv1.HistoryMode{chatv1.HistoryMode_HISTORY_MODE_ALL,
+		chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED} {
 		s := newServer(t)
 		s.must(s.chats.EnsureUser(t.Context(), "dan"))
 		s.tally().only(1) // the first phase
@@ -193,16 +217,20 @@ func TestWhatIsSentDuringACreation(t *testing.T) {
 			_, err := s.ann().message.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: text})
 			s.must(err)
 		}
-		_, err = s.chats.Change(t.Context(), chat.OpRole, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "admin"}) // comes in by this
+		// comes in by this
+		_, err = s.chats.Change(t.Context(), chat.OpRole,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: "cid", Role: "admin"})
 		s.must(err)
 		s.must(s.chats.FinishPending(t.Context(), id))
-		_, err = s.chats.Change(t.Context(), chat.OpAdd, chat.MemberChange{Caller: "ann", ChatID: id, UserID: "dan", Role: "member"})
+		_, err = s.chats.Change(t.Context(), chat.OpAdd,
+			chat.MemberChange{Caller: "ann", ChatID: id, UserID: "dan", Role: "member"})
 		s.must(err)
-		for user, want := range map[string]int{"bob": 3, "cid": 3, "dan": map[bool]int{true: 0, false: 3}[history == chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED]} {
+		for user, want := range map[string]int{"bob": 3, "cid": 3,
+			"dan": map[bool]int{true: 0, false: 3}[history == chatv1.HistoryMode_HISTORY_MODE_SINCE_JOINED]} {
 			as := s.clients(http.DefaultClient, user)
 			list, err := as.message.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: id})
 			s.must(err)
-			equal(t, user+"'s history", len(list.GetMessages()), want)
+			testkit.Equal(t, user+"'s history", len(list.GetMessages()), want)
 			changes, err := as.message.ListChanges(t.Context(), &messagev1.ListChangesRequest{ChatId: id})
 			s.must(err)
 			n := 0
@@ -211,20 +239,20 @@ func TestWhatIsSentDuringACreation(t *testing.T) {
 					n++
 				}
 			}
-			equal(t, user+"'s changes", n, want)
+			testkit.Equal(t, user+"'s changes", n, want)
 			got, err := as.chat.GetChat(t.Context(), &chatv1.GetChatRequest{ChatId: id})
 			s.must(err)
 			if user == "dan" {
 				want = 0 // what was there before is read
 			}
-			equal(t, user+"'s unread messages", got.GetChat().GetState().GetUnreadCount(), int64(want))
+			testkit.Equal(t, user+"'s unread messages", got.GetChat().GetState().GetUnreadCount(), int64(want))
 		}
 	}
 }
 
 // L-146: whoever asks for whatever in a chat, it takes the same calls of the store to
-// refuse it whether the chat is one of others, was left, or does not exist.
-func TestRefusalsTakeTheSameCalls(t *testing.T) {
+// refuse it whether the chat is one of others, was left, or does not exist (S-54).
+func TestSec_S_54_RefusalsTakeTheSameCalls(t *testing.T) {
 	s := newServer(t)
 	s.must(s.chats.EnsureUser(t.Context(), "new"))
 	left, foreign := s.group("bob", "cid"), s.othersChat()
@@ -249,7 +277,7 @@ func TestRefusalsTakeTheSameCalls(t *testing.T) {
 			calls := func(id string) string {
 				return s.tally().of(func() {
 					a := s.post(op.procedure, strings.NewReplacer("%", id, "@", "cid").Replace(body), "X-User", "cid")
-					equal(t, op.name, outcome(a), stranger)
+					testkit.Equal(t, op.name, outcome(a), stranger)
 				})
 			}
 			none := calls(chat.NewID("chat_"))

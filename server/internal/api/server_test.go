@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -48,7 +47,8 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{T: t, store: &wrapped{Store: &tally{Store: storetest.NewMap(time.Now)}, t: t}, log: &syncBuffer{}, codes: map[string]int{}}
+	s := &server{T: t, store: &wrapped{Store: &tally{Store: storetest.NewMemory(time.Now)}, t: t}, log: &syncBuffer{},
+		codes: map[string]int{}}
 	var hub *delivery.Hub
 	var err error
 	// The service works past the wrapper: failures and waits are those of reads and
@@ -61,8 +61,10 @@ func newServer(t *testing.T) *server {
 		},
 	})
 	s.must(err)
-	s.view = view.New(view.Config{Store: s.store, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: s.view, Durable: s.store.Durable, Clock: time.Now, NewID: chat.NewID})
+	s.view = view.New(view.Config{Store: s.store, Generation: "gen", TokenKey: make([]byte, view.KeySize),
+		Clock: time.Now})
+	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: s.view, Durable: s.store.Durable,
+		Clock: time.Now, NewID: chat.NewID})
 	s.must(err)
 	// What the hub has to read for its streams it reads in the background.
 	ctx, cancel := context.WithCancel(context.Background())
@@ -175,7 +177,8 @@ func (s *server) ann() clients { return s.clients(http.DefaultClient, "ann") }
 // group makes a group of ann and others.
 func (s *server) group(others ...string) string {
 	s.Helper()
-	res, err := s.ann().chat.CreateChat(s.Context(), &chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
+	res, err := s.ann().chat.CreateChat(s.Context(),
+		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
 	s.must(err)
 	return res.GetChat().GetChat().GetChatId()
 }
@@ -242,6 +245,15 @@ func wantCode(t *testing.T, what string, err error, code connect.Code, reason st
 	}
 }
 
+func connectError(t *testing.T, err error) *connect.Error {
+	t.Helper()
+	var e *connect.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("%v is no error of Connect", err)
+	}
+	return e
+}
+
 func reasonOf(e *connect.Error) string {
 	if e == nil {
 		return ""
@@ -254,13 +266,6 @@ func reasonOf(e *connect.Error) string {
 		}
 	}
 	return ""
-}
-
-func equal[T any](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
-		t.Fatalf("%s: got %s, want %s", what, g, w)
-	}
 }
 
 // wrapped is a store with failures on demand. It accepts no eventually consistent read:

@@ -15,6 +15,7 @@ const (
 	reasonNoProcedure = "NO_SUCH_PROCEDURE"
 	reasonMethod      = "METHOD_NOT_ALLOWED"
 	reasonMediaType   = "UNSUPPORTED_MEDIA_TYPE"
+	reasonTooLarge    = "REQUEST_TOO_LARGE"
 )
 
 // NotFound answers a call of a procedure that does not exist.
@@ -56,7 +57,8 @@ func (k kind) explain(status int, r *http.Request) *connect.Error {
 		given := "this Content-Type is not taken"
 		switch {
 		case r.Method == http.MethodGet:
-			return newError(connect.CodeInvalidArgument, reasonMediaType, "a GET request takes the query parameter encoding=json or encoding=proto, and no body", nil, 0)
+			return newError(connect.CodeInvalidArgument, reasonMediaType,
+				"a GET request takes the query parameter encoding=json or encoding=proto, and no body", nil, 0)
 		case r.Header.Get("Content-Type") == "":
 			given = "the Content-Type is missing"
 		}

@@ -15,8 +15,9 @@ type tally struct {
 	store.Store
 	mu    sync.Mutex
 	calls []string
-	left  int // plans that are still carried out, if it is not 0: from then on the store takes none
-	gone  int // plans that end without an answer: the first is lost, the next finds the store closed
+	left  int      // plans that are still carried out, if it is not 0: from then on the store takes none
+	gone  int      // plans that end without an answer: the first is lost, the next finds the store closed
+	ids   []string // of the requests that plans record, in order: "fresh" or "looked up"
 }
 
 // tally of the server's store.
@@ -81,6 +82,11 @@ func (t *tally) Transact(ctx context.Context, p store.Plan) error {
 	}
 	t.note("plan")
 	t.mu.Lock()
+	for _, w := range p.Writes {
+		if w.Key.Table == store.IdempotencyKeys {
+			t.ids = append(t.ids, map[bool]string{true: "fresh", false: "looked up"}[w.Fresh])
+		}
+	}
 	gone, left := t.gone, t.left
 	t.gone = max(gone-1, 0)
 	if left > 1 {

@@ -10,6 +10,13 @@ import (
 // Text of users is stored byte for byte; characters that could deceive or harm a reader
 // are refused. Lengths are rules of the contracts, in proto.
 
+// CheckName and CheckText check what users write for other services: a name of one line, and
+// a text of several.
+func CheckName(field, s string) error { return checkName(field, s) }
+
+// CheckText is explained at CheckName.
+func CheckText(field, s string) error { return checkContent(field, s) }
+
 // checkContent checks the text of a message: UTF-8 without control characters,
 // but for tab and the two of line ends.
 func checkContent(field, s string) error {
@@ -63,9 +70,11 @@ func isInvisible(r rune) bool {
 	switch {
 	case r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069': // embeddings, overrides, isolates
 		return true
-	case r >= '\u2060' && r <= '\u2065', r >= '\u206a' && r <= '\u206f', r >= '\ufff0' && r <= '\ufffb': // joiners, operators of formulas, annotations
+	// joiners, operators of formulas, annotations
+	case r >= '\u2060' && r <= '\u2065', r >= '\u206a' && r <= '\u206f', r >= '\ufff0' && r <= '\ufffb':
 		return true
-	case r == '\u200b', r == '\u200e', r == '\u200f', r == '\u061c', r == '\u180e', r == '\ufeff', r == '\u00ad', r == '\U000e0001':
+	case r == '\u200b', r == '\u200e', r == '\u200f', r == '\u061c', r == '\u180e', r == '\ufeff', r == '\u00ad',
+		r == '\U000e0001':
 		return true
 	}
 	return false

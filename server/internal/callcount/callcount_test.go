@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -20,6 +19,7 @@ import (
 	linkv1 "github.com/parley-chat/parley/gen/parley/link/v1"
 	"github.com/parley-chat/parley/gen/parley/link/v1/linkv1connect"
 	"github.com/parley-chat/parley/server/internal/callcount"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 func opened(t *testing.T, tap *callcount.Tap, err error) *callcount.Tap {
@@ -68,9 +68,11 @@ func TestDynamoDB(t *testing.T) {
 	}
 	counts := tap.Counts()
 	for name, want := range map[string]callcount.Count{
-		"GetItem meta":                    {1, int64(len(bodies["GetItem"])), int64(len(answers["GetItem"])), 0.5},
-		"TransactWriteItems chats+events": {1, int64(len(bodies["TransactWriteItems"])), int64(len(answers["TransactWriteItems"])), 6},
-		"BatchWriteItem outbox":           {1, int64(len(bodies["BatchWriteItem"])), int64(len(answers["BatchWriteItem"])), 0},
+		"GetItem meta": {1, int64(len(bodies["GetItem"])), int64(len(answers["GetItem"])), 0.5},
+		"TransactWriteItems chats+events": {1, int64(len(bodies["TransactWriteItems"])),
+			int64(len(answers["TransactWriteItems"])), 6},
+		"BatchWriteItem outbox": {1, int64(len(bodies["BatchWriteItem"])), int64(len(answers["BatchWriteItem"])),
+			0},
 	} {
 		if counts[name] != want {
 			t.Errorf("%s: %+v, not %+v", name, counts[name], want)
@@ -119,36 +121,37 @@ func TestRedis(t *testing.T) {
 	if err := c.Ping(ctx).Err(); err != nil {
 		t.Fatal(err)
 	}
-	before := tap.Counts()
-	for end := time.Now().Add(5 * time.Second); before["PING"].Calls == 0 && time.Now().Before(end); before = tap.Counts() {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(10 * time.Millisecond) // its answer is counted, too
-	before = tap.Counts()
+	var before callcount.Counts
+	testkit.Eventually(t, "the client's first ping and its answers are counted", func() bool {
+		before = tap.Counts()
+		return before["PING"].Calls == 1 && before[callcount.RedisAnswers].In ==
+			int64(len(answers["ping"]))+before.Of("HELLO").Calls*int64(len(answers["hello"]))
+	})
 	p := c.Pipeline()
 	for i := range 3 {
 		p.Publish(ctx, "channel", strings.Repeat("x", i))
 	}
 	p.Ping(ctx)
 	_, _ = p.Exec(ctx)
-	got := tap.Counts().Since(before)
-	whole := func() bool { // an answer may come before it is counted
+	var got callcount.Counts
+	testkit.Eventually(t, "the pipeline and its answers are counted", func() bool {
+		got = tap.Counts().Since(before)
 		answered := int64(3*len(answers["publish"])+len(answers["ping"])) + got.Of("HELLO").Calls*int64(len(answers["hello"]))
-		return got["PING"].Calls > 0 && got[callcount.RedisTrips].Calls > got.Of("HELLO").Calls && got[callcount.RedisAnswers].In >= answered
-	}
-	for end := time.Now().Add(5 * time.Second); !whole() && time.Now().Before(end); got = tap.Counts().Since(before) {
-		time.Sleep(time.Millisecond)
-	}
+		return got["PING"].Calls > 0 && got[callcount.RedisTrips].Calls > got.Of("HELLO").Calls &&
+			got[callcount.RedisAnswers].In >= answered
+	})
 	// *3 $7 publish $7 channel $N …, each line with its end.
 	size := int64(0)
 	for i := range 3 {
 		size += int64(len(fmt.Sprintf("*3\r\n$7\r\npublish\r\n$7\r\nchannel\r\n$%d\r\n%s\r\n", i, strings.Repeat("x", i))))
 	}
 	hello := got.Of("HELLO").Calls // the client may connect anew
-	if got["PUBLISH c"].Calls != 3 || got["PUBLISH c"].Out != size || got["PING"].Calls != 1 || got[callcount.RedisTrips].Calls != 1+hello {
+	if got["PUBLISH c"].Calls != 3 || got["PUBLISH c"].Out != size || got["PING"].Calls != 1 ||
+		got[callcount.RedisTrips].Calls != 1+hello {
 		t.Errorf("counted\n%v, want 3 times PUBLISH with %d bytes, a PING, one trip", got, size)
 	}
-	if got[callcount.RedisAnswers].In != int64(3*len(answers["publish"])+len(answers["ping"]))+hello*int64(len(answers["hello"])) {
+	if got[callcount.RedisAnswers].In != int64(3*len(answers["publish"])+len(answers["ping"]))+
+		hello*int64(len(answers["hello"])) {
 		t.Errorf("answers: %+v", got[callcount.RedisAnswers])
 	}
 }
@@ -162,14 +165,16 @@ func TestKafka(t *testing.T) {
 	defer cluster.Close()
 	tap, err := callcount.Kafka(cluster.ListenAddrs()...)
 	opened(t, tap, err)
-	c, err := kgo.NewClient(kgo.SeedBrokers(tap.Addrs()...), kgo.ConsumeTopics("topic"), kgo.ConsumerGroup("group"), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics())
+	c, err := kgo.NewClient(kgo.SeedBrokers(tap.Addrs()...), kgo.ConsumeTopics("topic"), kgo.ConsumerGroup("group"),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableClientMetrics())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	ctx := t.Context()
 	for i := range 6 {
-		if err := c.ProduceSync(ctx, &kgo.Record{Topic: "topic", Partition: int32(i), Value: []byte("hello")}).FirstErr(); err != nil {
+		r := &kgo.Record{Topic: "topic", Partition: int32(i), Value: []byte("hello")}
+		if err := c.ProduceSync(ctx, r).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,7 +186,8 @@ func TestKafka(t *testing.T) {
 		n += f.NumRecords()
 	}
 	got := tap.Counts()
-	if got["Produce"].Calls != 6 || got["Produce"].In == 0 || got["Fetch"].Calls == 0 || got["FindCoordinator"].Calls == 0 || got["JoinGroup"].Calls == 0 {
+	if got["Produce"].Calls != 6 || got["Produce"].In == 0 || got["Fetch"].Calls == 0 ||
+		got["FindCoordinator"].Calls == 0 || got["JoinGroup"].Calls == 0 {
 		t.Errorf("counted\n%v", got)
 	}
 	// Whatever it talks to, it knows by the address of a tap.
@@ -230,7 +236,8 @@ func TestLink(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	c := linkv1connect.NewLinkServiceClient(&http.Client{Transport: tr}, "http://"+tap.Addr())
 	big := strings.Repeat("x", 100<<10) // many frames
-	for _, req := range []*linkv1.SendRequest{{From: "a"}, {Deliveries: []*linkv1.Delivery{{ChatId: "c"}}}, {Receipts: []*linkv1.Receipt{{UserId: big}}}} {
+	for _, req := range []*linkv1.SendRequest{{From: "a"}, {Deliveries: []*linkv1.Delivery{{ChatId: "c"}}},
+		{Receipts: []*linkv1.Receipt{{UserId: big}}}} {
 		if _, err := c.Send(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
@@ -238,11 +245,13 @@ func TestLink(t *testing.T) {
 	if _, err := c.Ack(t.Context(), &linkv1.AckRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	got := tap.Counts() // an answer may come before it is counted
-	for end := time.Now().Add(5 * time.Second); got["Ack"].Calls == 0 && time.Now().Before(end); got = tap.Counts() {
-		time.Sleep(time.Millisecond)
-	}
-	if got[callcount.LinkSend].Calls != 2 || got[callcount.LinkKeepalive].Calls != 1 || got["Ack"].Calls != 1 || got[callcount.LinkSend].Out < 100<<10 || got[callcount.LinkAnswers].In == 0 {
+	var got callcount.Counts
+	testkit.Eventually(t, "the acknowledgement is counted", func() bool { // which may be after its answer has come
+		got = tap.Counts()
+		return got["Ack"].Calls > 0
+	})
+	if got[callcount.LinkSend].Calls != 2 || got[callcount.LinkKeepalive].Calls != 1 || got["Ack"].Calls != 1 ||
+		got[callcount.LinkSend].Out < 100<<10 || got[callcount.LinkAnswers].In == 0 {
 		t.Errorf("counted\n%v", got)
 	}
 }

@@ -24,7 +24,8 @@ func Redis(addr string, key func(string) string) (*Tap, error) {
 		return nil, err
 	}
 	t.serve(l, addr, func() session {
-		return session{requests: func(in io.Reader, _ io.Writer) error { return t.commands(in, key) }, answers: t.answers(RedisAnswers)}
+		return session{requests: func(in io.Reader, _ io.Writer) error { return t.commands(in, key) },
+			answers: t.answers(RedisAnswers)}
 	})
 	return t, nil
 }

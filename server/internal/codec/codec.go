@@ -31,6 +31,48 @@ type Batch struct {
 	Place  *Place // of a stream of events; nil for others
 }
 
+// Encoded is a message of a stream that is encoded already, or in part: the bytes are
+// shared with other streams.
+type Encoded interface {
+	// AppendWire appends the message in protobuf, AppendJSON in JSON.
+	AppendWire(dst []byte) ([]byte, error)
+	AppendJSON(dst []byte) ([]byte, error)
+}
+
+var _ Encoded = (*Batch)(nil)
+
+// AppendWire implements Encoded.
+func (b *Batch) AppendWire(dst []byte) ([]byte, error) {
+	dst = protowire.AppendTag(dst, 1, protowire.VarintType) // first_position
+	dst = protowire.AppendVarint(dst, uint64(b.First))
+	for _, f := range b.Frames {
+		wire, err := f.Wire()
+		if err != nil {
+			return nil, err
+		}
+		dst = append(dst, wire...)
+	}
+	return dst, nil
+}
+
+// AppendJSON implements Encoded.
+func (b *Batch) AppendJSON(dst []byte) ([]byte, error) {
+	dst = append(dst, `{"firstPosition":"`...)
+	dst = strconv.AppendInt(dst, b.First, 10)
+	dst = append(dst, `","frames":[`...)
+	for i, f := range b.Frames {
+		text, err := f.JSON()
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, text...)
+	}
+	return append(dst, "]}"...), nil
+}
+
 // REST is the name of the codec for calls from the REST API in the same
 // process: it takes protobuf, into which path, query and body were put together,
 // and answers in the JSON that the client gets.
@@ -67,24 +109,14 @@ func (c binaryCodec) MarshalStable(m any) ([]byte, error) {
 }
 
 func (binaryCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	b, ok := m.(*Batch)
-	if !ok {
-		pb, err := message(m)
-		if err != nil {
-			return nil, err
-		}
-		return proto.MarshalOptions{}.MarshalAppend(dst, pb)
+	if e, ok := m.(Encoded); ok {
+		return e.AppendWire(dst)
 	}
-	dst = protowire.AppendTag(dst, 1, protowire.VarintType) // first_position
-	dst = protowire.AppendVarint(dst, uint64(b.First))
-	for _, f := range b.Frames {
-		wire, err := f.Wire()
-		if err != nil {
-			return nil, err
-		}
-		dst = append(dst, wire...)
+	pb, err := message(m)
+	if err != nil {
+		return nil, err
 	}
-	return dst, nil
+	return proto.MarshalOptions{}.MarshalAppend(dst, pb)
 }
 
 func (binaryCodec) Unmarshal(b []byte, m any) error {
@@ -105,32 +137,22 @@ func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, 
 func (c jsonCodec) MarshalStable(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
 func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	b, ok := m.(*Batch)
-	if !ok {
-		pb, err := message(m)
-		if err != nil {
-			return nil, err
-		}
-		// Zeros are shown: who reads JSON by eye, or in a language without contracts,
-		// would miss them. What is not set where that means something is left out.
-		dst, err = protojson.MarshalOptions{EmitDefaultValues: true}.MarshalAppend(dst, pb)
+	if e, ok := m.(Encoded); ok {
+		dst, err := e.AppendJSON(dst)
 		return append(dst, '\n'), err
 	}
-	dst = append(dst, `{"firstPosition":"`...)
-	dst = strconv.AppendInt(dst, b.First, 10)
-	dst = append(dst, `","frames":[`...)
-	for i, f := range b.Frames {
-		text, err := f.JSON()
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, text...)
+	pb, err := message(m)
+	if err != nil {
+		return nil, err
 	}
-	return append(dst, "]}\n"...), nil
+	dst, err = JSON.MarshalAppend(dst, pb)
+	return append(dst, '\n'), err
 }
+
+// JSON is how messages are written as JSON. Zeros are shown: who reads JSON by eye, or in
+// a language without contracts, would miss them. What is not set where that means
+// something is left out.
+var JSON = protojson.MarshalOptions{EmitDefaultValues: true}
 
 func (jsonCodec) Unmarshal(b []byte, m any) error {
 	pb, err := message(m)

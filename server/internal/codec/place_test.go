@@ -33,7 +33,8 @@ func resumed(t *testing.T, generation, id string) (token string, known map[strin
 // not the heads of chats whose changes may come later, nor what is not in order.
 func TestPlace(t *testing.T) {
 	message := func(chat, version int) *frame.Frame {
-		return frame.New(&deliveryv1.Frame{ChatId: chatOf(chat), Version: int64(version), Body: &deliveryv1.Frame_Message{Message: &messagev1.Message{}}}, 0)
+		return frame.New(&deliveryv1.Frame{ChatId: chatOf(chat), Version: int64(version),
+			Body: &deliveryv1.Frame_Message{Message: &messagev1.Message{}}}, 0)
 	}
 	removal := func(chat int, user string) *frame.Frame {
 		return frame.New(&deliveryv1.Frame{ChatId: chatOf(chat), Version: 9, Body: &deliveryv1.Frame_Membership{
@@ -45,19 +46,26 @@ func TestPlace(t *testing.T) {
 		token  string
 		known  map[string]int64
 	}{
-		"nothing":                       {nil, "t0", map[string]int64{}},
-		"a heartbeat":                   {[]*frame.Frame{frame.Heartbeat("t1")}, "t1", map[string]int64{}},
-		"a heartbeat without a token":   {[]*frame.Frame{frame.Heartbeat("")}, "t0", map[string]int64{}},
-		"an end":                        {[]*frame.Frame{frame.End(deliveryv1.EndCode_END_CODE_DRAIN, 0, "t2")}, "t2", map[string]int64{}},
-		"messages":                      {[]*frame.Frame{message(1, 4), message(2, 1), message(1, 5)}, "t0", map[string]int64{chatOf(1): 5, chatOf(2): 1}},
-		"an older one":                  {[]*frame.Frame{message(1, 4), message(1, 3)}, "t0", map[string]int64{chatOf(1): 4}},
-		"a first head":                  {[]*frame.Frame{frame.Head(chatOf(1), 7, 0, nil), message(1, 8)}, "t0", map[string]int64{chatOf(1): 8}},
-		"a head that is ahead":          {[]*frame.Frame{message(1, 4), frame.Head(chatOf(1), 7, 0, nil)}, "t0", map[string]int64{chatOf(1): 4}},
-		"a reset":                       {[]*frame.Frame{message(1, 4), frame.Reset(chatOf(1), 900)}, "t0", map[string]int64{chatOf(1): 900}},
-		"a reset of everything":         {[]*frame.Frame{message(1, 4), frame.Reset("", 0)}, "", map[string]int64{}},
-		"the user's removal":            {[]*frame.Frame{message(1, 4), removal(1, "bob")}, "t0", map[string]int64{}},
-		"another's":                     {[]*frame.Frame{message(1, 4), removal(1, "cid")}, "t0", map[string]int64{chatOf(1): 9}},
-		"the user's own state":          {[]*frame.Frame{frame.Receipt(chatOf(1), &chatv1.MemberState{})}, "t0", map[string]int64{}},
+		"nothing":                     {nil, "t0", map[string]int64{}},
+		"a heartbeat":                 {[]*frame.Frame{frame.Heartbeat("t1")}, "t1", map[string]int64{}},
+		"a heartbeat without a token": {[]*frame.Frame{frame.Heartbeat("")}, "t0", map[string]int64{}},
+		"an end": {[]*frame.Frame{frame.End(deliveryv1.EndCode_END_CODE_DRAIN, 0, "t2")}, "t2",
+			map[string]int64{}},
+		"messages": {[]*frame.Frame{message(1, 4), message(2, 1), message(1, 5)}, "t0",
+			map[string]int64{chatOf(1): 5, chatOf(2): 1}},
+		"an older one": {[]*frame.Frame{message(1, 4), message(1, 3)}, "t0", map[string]int64{chatOf(1): 4}},
+		"a first head": {[]*frame.Frame{frame.Head(chatOf(1), 7, 0, nil), message(1, 8)}, "t0",
+			map[string]int64{chatOf(1): 8}},
+		"a head that is ahead": {[]*frame.Frame{message(1, 4), frame.Head(chatOf(1), 7, 0, nil)}, "t0",
+			map[string]int64{chatOf(1): 4}},
+		"a reset": {[]*frame.Frame{message(1, 4), frame.Reset(chatOf(1), 900)}, "t0",
+			map[string]int64{chatOf(1): 900}},
+		"a reset of everything": {[]*frame.Frame{message(1, 4), frame.Reset("", 0)}, "", map[string]int64{}},
+		"the user's removal":    {[]*frame.Frame{message(1, 4), removal(1, "bob")}, "t0", map[string]int64{}},
+		"another's": {[]*frame.Frame{message(1, 4), removal(1, "cid")}, "t0",
+			map[string]int64{chatOf(1): 9}},
+		"the user's own state": {[]*frame.Frame{frame.Receipt(chatOf(1), &chatv1.MemberState{})}, "t0",
+			map[string]int64{}},
 		"a chat that is not the user's": {[]*frame.Frame{frame.Left(chatOf(1), "bob", 0)}, "t0", map[string]int64{}},
 	} {
 		p, err := NewPlace("bob", "gen", "t0", &deliveryv1.SubscribeRequest{})
@@ -90,7 +98,8 @@ func TestPlaceIsBounded(t *testing.T) {
 		p.pass(frame.New(&deliveryv1.Frame{ChatId: chatOf(i), Version: 1000, Body: &deliveryv1.Frame_Chat{}}, 0))
 	}
 	_, known := resumed(t, "gen", p.id())
-	if len(known) != 100 || known[chatOf(0)] != 1 || known[chatOf(98)] != 99 || known[chatOf(99)] != 0 || known[chatOf(140)] != 1000 || known[chatOf(50)] != 1000 {
+	if len(known) != 100 || known[chatOf(0)] != 1 || known[chatOf(98)] != 99 || known[chatOf(99)] != 0 ||
+		known[chatOf(140)] != 1000 || known[chatOf(50)] != 1000 {
 		t.Errorf("%d: %v", len(known), known)
 	}
 	if n := len(p.id()); n > 8000 {

@@ -16,10 +16,13 @@ func TestEnumErrors(t *testing.T) {
 		text string
 		want string // empty: no error
 	}{
-		{&chatv1.CreateChatRequest{}, `{"type":"GROUP"}`, `type must be one of CHAT_TYPE_DIRECT, CHAT_TYPE_GROUP, not "GROUP"`},
-		{&chatv1.CreateChatRequest{}, `{"later":1,"type":"GROUP"}`, `type must be one of CHAT_TYPE_DIRECT, CHAT_TYPE_GROUP, not "GROUP"`},
+		{&chatv1.CreateChatRequest{}, `{"type":"GROUP"}`,
+			`type must be one of CHAT_TYPE_DIRECT, CHAT_TYPE_GROUP, not "GROUP"`},
+		{&chatv1.CreateChatRequest{}, `{"later":1,"type":"GROUP"}`,
+			`type must be one of CHAT_TYPE_DIRECT, CHAT_TYPE_GROUP, not "GROUP"`},
 		{&chatv1.CreateChatRequest{}, `{"type":true}`, `invalid value for enum field type: true`},
-		{&deliveryv1.SubscribeResponse{}, `{"frames":[{"end":{"code":"SLOW"}}]}`, `code must be one of END_CODE_DRAIN, END_CODE_SLOW, END_CODE_RESYNC, END_CODE_TOKEN_EXPIRED, END_CODE_SESSION_REVOKED, END_CODE_REPLACED, not "SLOW"`},
+		{&deliveryv1.SubscribeResponse{}, `{"frames":[{"end":{"code":"SLOW"}}]}`,
+			`code must be one of END_CODE_DRAIN, END_CODE_SLOW, END_CODE_RESYNC, END_CODE_TOKEN_EXPIRED, END_CODE_SESSION_REVOKED, END_CODE_REPLACED, not "SLOW"`},
 		{&chatv1.CreateChatRequest{}, `{"type":"CHAT_TYPE_GROUP","unknown":{"type":"GROUP"}}`, ""},
 		{&chatv1.CreateChatRequest{}, `{"type":2}`, ""},
 		{&chatv1.CreateChatRequest{}, `{"name":1}`, "invalid value for string field name: 1"},

@@ -14,7 +14,7 @@ const requirements = "server/docs/requirements.md"
 
 var (
 	// requirementID is how a test names the line of the requirements that it proves.
-	requirementID = regexp.MustCompile(`\b(?:[KLSXZ]-\d{2,3}|KS\d{2}|EV\d{2})\b`)
+	requirementID = regexp.MustCompile(`\b(?:[KLSXZ]-\d{2,3}|KS\d{2}|EV\d{2}|HQ-[A-Z]\d{1,2})\b`)
 	// paper is how a comment cites what is not in the repository.
 	paper = regexp.MustCompile(`\b(?:ADR-\d+|design §)`)
 )
@@ -79,7 +79,8 @@ func TestRequirements(t *testing.T) {
 				t.Errorf("%s: there is no %s", id, test)
 			}
 		}
-		if !slices.ContainsFunc(tests, func(test string) bool { return named[strings.TrimSuffix(test, path.Ext(test))][id] }) {
+		if !slices.ContainsFunc(tests,
+			func(test string) bool { return named[strings.TrimSuffix(test, path.Ext(test))][id] }) {
 			t.Errorf("%s: none of %s names it", id, strings.Join(tests, ", "))
 		}
 	}

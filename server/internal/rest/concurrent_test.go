@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // together makes n requests at once and returns what they got.
@@ -31,7 +33,7 @@ func tally(all []answer) map[string]int {
 // with and without keys, one creates it and all get it.
 func TestOneDirectChat(t *testing.T) {
 	for _, n := range []int{2, 7, 64} {
-		w := newWorld(t)
+		w := newHarness(t)
 		all := together(n, func(i int) answer {
 			from, to := "ann", "bob"
 			if i%2 == 1 {
@@ -48,15 +50,15 @@ func TestOneDirectChat(t *testing.T) {
 			t.Fatalf("%d at once: %v", n, got)
 		}
 		for _, a := range all {
-			equal(t, "chat", a.at("chat", "chat", "chatId"), all[0].at("chat", "chat", "chatId"))
-			equal(t, "header", a.header.Get("X-Idempotent-Replay") == "true", a.status == 200)
+			testkit.Equal(t, "chat", a.at("chat", "chat", "chatId"), all[0].at("chat", "chat", "chatId"))
+			testkit.Equal(t, "header", a.header.Get("X-Idempotent-Replay") == "true", a.status == 200)
 		}
 	}
 }
 
 // L-072, L-183: a chat takes its last member once, and a member once.
 func TestConcurrentMembers(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var others []string
 	for i := range 148 {
 		u := fmt.Sprint("user", i)
@@ -78,5 +80,5 @@ func TestConcurrentMembers(t *testing.T) {
 	if got := tally(all); got["201"] != 1 || got["400CHAT_FULL"] != 49 {
 		t.Fatalf("the last place: %v", got)
 	}
-	equal(t, "members", w.do("ann", "GET", full, "").want(200, "").at("chat", "chat", "memberCount"), 100.0)
+	testkit.Equal(t, "members", w.do("ann", "GET", full, "").want(200, "").at("chat", "chat", "memberCount"), 100.0)
 }

@@ -20,16 +20,26 @@ import (
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/identity/people"
+	"github.com/parley-chat/parley/server/identity/securitylog"
+	"github.com/parley-chat/parley/server/identity/session"
+	"github.com/parley-chat/parley/server/identity/signin"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/rest"
+	"github.com/parley-chat/parley/server/internal/searchapi"
+	"github.com/parley-chat/parley/server/internal/serviceapi"
+	"github.com/parley-chat/parley/server/internal/topicapi"
+	"github.com/parley-chat/parley/server/internal/userapi"
+	"github.com/parley-chat/parley/server/search/record"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/view"
 )
 
-// world is the REST API in front of the real RPCs over a store in memory. The
+// harness is the REST API in front of the real RPCs over a store in memory. The
 // bearer token is the user's name.
-type world struct {
+type harness struct {
 	testing.TB
 	handler http.Handler
 	store   *moody
@@ -68,17 +78,19 @@ func (m *moody) Transact(ctx context.Context, p store.Plan) error {
 	return m.Store.Transact(ctx, p)
 }
 
-func newWorld(t testing.TB) *world {
+func newHarness(t testing.TB) *harness {
 	t.Helper()
-	w := &world{TB: t, store: &moody{Store: storetest.NewMap(time.Now)}, codes: map[string]int{}}
+	w := &harness{TB: t, store: &moody{Store: storetest.NewMemory(time.Now)}, codes: map[string]int{}}
 	var err error
 	w.chats, err = chat.New(t.Context(), chat.Config{
 		Store: w.store, Clock: time.Now, Generation: "gen", Producer: "test",
 		Committed: func(c chat.Commit) { w.hub.Deliver(delivery.Of(c.Events)) },
 	})
 	w.must(err)
-	reader := view.New(view.Config{Store: w.store, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	w.hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Durable: w.store.Durable, Clock: time.Now, NewID: chat.NewID})
+	reader := view.New(view.Config{Store: w.store, Generation: "gen", TokenKey: make([]byte, view.KeySize),
+		Clock: time.Now})
+	w.hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Durable: w.store.Durable,
+		Clock: time.Now, NewID: chat.NewID})
 	w.must(err)
 	// What the hub has to read for its streams it reads in the background.
 	ctx, cancel := context.WithCancel(context.Background())
@@ -93,9 +105,18 @@ func newWorld(t testing.TB) *world {
 		defer w.mu.Unlock()
 		w.codes[procedure+" "+code]++
 	}
-	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: w.hub, Store: w.store, Logger: slog.New(slog.DiscardHandler), Observe: observe})
+	w.api, err = api.New(api.Config{Chat: w.chats, View: reader, Hub: w.hub, Store: w.store,
+		Logger: slog.New(slog.DiscardHandler), Observe: observe,
+		More: append(topicapi.New(topicapi.Config{Streams: topicapi.NewStreams(nil)}).Services(),
+			searchapi.New(record.New(record.Config{Store: w.store, Clock: time.Now, NewID: chat.NewID,
+				Retention: time.Hour})).Service(), w.signIn(), serviceapi.New(serviceapi.Config{Clock: time.Now}).Service(),
+			userapi.New(userapi.Config{People: people.New(people.Config{Store: w.store, Clock: time.Now,
+				NewID: chat.NewID, Chats: w.chats, Hub: w.hub})}).Service())})
 	w.must(err)
-	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate, Services: w.api.Names(), Observe: observe, Stream: rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec}})
+	w.handler, err = rest.New(rest.Config{Handlers: w.api.Handlers(), Codec: api.RESTCodec, Gate: w.gate,
+		Services: w.api.Names(), Observe: observe,
+		MaxBody: map[string]int64{topicapi.PublishProcedure: topicapi.MaxPublishRequest},
+		Stream:  rest.Stream{Procedure: api.EventsProcedure, Codec: api.EventsCodec}})
 	w.must(err)
 	for _, u := range []string{"ann", "bob", "cid", "dan"} {
 		w.must(w.chats.EnsureUser(t.Context(), u))
@@ -103,7 +124,26 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func (w *world) gate(next http.Handler) http.Handler {
+// signIn is the service that signs people in, which sends no codes.
+func (w *harness) signIn() api.Service {
+	w.Helper()
+	nothing := func(context.Context, securitylog.Event) {}
+	sessions, err := session.New(session.Config{Store: w.store, Clock: time.Now, Pepper: make([]byte, 32), Revoker: w,
+		Issue: func(user, _ string, _ time.Time) (string, error) { return user, nil }, Record: nothing})
+	w.must(err)
+	people, err := signin.New(signin.Config{Store: w.store, Clock: time.Now, Pepper: make([]byte, 32), Sessions: sessions,
+		NewID: chat.NewID, Record: nothing})
+	w.must(err)
+	return authapi.New(people, w).Service()
+}
+
+// RevokeSession makes the harness a revoker.
+func (*harness) RevokeSession(context.Context, string, time.Time) error { return nil }
+
+// RevokeUser makes it one of users.
+func (*harness) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
+
+func (w *harness) gate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		user, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok {
@@ -115,14 +155,14 @@ func (w *world) gate(next http.Handler) http.Handler {
 	})
 }
 
-func (w *world) must(err error) {
+func (w *harness) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world) count(procedure, code string) int {
+func (w *harness) count(procedure, code string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.codes[procedure+" "+code]
@@ -138,7 +178,7 @@ type answer struct {
 
 // do makes a request; headers come in pairs, and one with an empty value is left
 // out.
-func (w *world) do(user, method, target, body string, headers ...string) answer {
+func (w *harness) do(user, method, target, body string, headers ...string) answer {
 	w.Helper()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	if body != "" {
@@ -215,17 +255,10 @@ func (a answer) at(path ...any) any {
 	return v
 }
 
-func equal(t testing.TB, what string, got, want any) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 const chats = "/api/v1/chats"
 
 // group makes a group of ann and others and returns its path.
-func (w *world) group(others ...string) string {
+func (w *harness) group(others ...string) string {
 	w.Helper()
 	b, err := json.Marshal(map[string]any{"type": "CHAT_TYPE_GROUP", "name": "g", "memberIds": others})
 	w.must(err)

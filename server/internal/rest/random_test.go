@@ -51,7 +51,8 @@ func (m *maker) text(name protoreflect.Name) string {
 	case 1:
 		return pick(m.Rand, users...)
 	case 2:
-		return pick(m.Rand, "0", "-1", "9223372036854775807", "1e400", "NaN", "true", "null", "2026-01-01T00:00:00Z", "{}", "chat_1", "../..", "%2e%2e", "{chat_id}")
+		return pick(m.Rand, "0", "-1", "9223372036854775807", "1e400", "NaN", "true", "null", "2026-01-01T00:00:00Z", "{}",
+			"chat_1", "../..", "%2e%2e", "{chat_id}")
 	case 3:
 		return strings.Repeat(pick(m.Rand, "x", "%", "😀", "\u202e"), m.IntN(300))
 	default:
@@ -62,7 +63,8 @@ func (m *maker) text(name protoreflect.Name) string {
 // value is JSON for a field, of its kind more often than not.
 func (m *maker) value(f protoreflect.FieldDescriptor, depth int) any {
 	if m.IntN(20) == 0 {
-		return pick[any](m.Rand, nil, true, 1, -1, 1.5, 1e300, "x", []any{}, []any{nil}, map[string]any{}, map[string]any{"a": []any{1}})
+		return pick[any](m.Rand, nil, true, 1, -1, 1.5, 1e300, "x", []any{}, []any{nil}, map[string]any{},
+			map[string]any{"a": []any{1}})
 	}
 	if f.IsList() && depth == 0 {
 		list := make([]any, m.IntN(4))
@@ -87,7 +89,8 @@ func (m *maker) value(f protoreflect.FieldDescriptor, depth int) any {
 		return m.IntN(2) == 0
 	case protoreflect.MessageKind:
 		if f.Message().FullName() == "google.protobuf.Timestamp" {
-			return pick(m.Rand, "2999-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999Z", "10000-01-01T00:00:00Z", "x", "")
+			return pick(m.Rand, "2999-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999Z",
+				"10000-01-01T00:00:00Z", "x", "")
 		}
 		return m.object(f.Message())
 	default:
@@ -127,7 +130,8 @@ func (m *maker) request() *http.Request {
 	body := ""
 	if hasBody || m.IntN(10) == 0 {
 		for name := range object {
-			if strings.Contains(path, "{"+name+"}") || m.IntN(8) == 0 || (name == "chatId" || name == "userId" && strings.Contains(path, "{user_id}")) {
+			if strings.Contains(path, "{"+name+"}") || m.IntN(8) == 0 ||
+				(name == "chatId" || name == "userId" && strings.Contains(path, "{user_id}")) {
 				delete(object, name)
 			}
 		}
@@ -162,9 +166,11 @@ func (m *maker) request() *http.Request {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	if m.IntN(15) == 0 {
-		r.Header.Set("Content-Type", pick(m.Rand, "", "text/plain", "application/proto", "application/grpc", "application/connect+json", m.text("")))
+		r.Header.Set("Content-Type", pick(m.Rand, "", "text/plain", "application/proto", "application/grpc",
+			"application/connect+json", m.text("")))
 	}
-	for _, name := range []string{"Idempotency-Key", "If-None-Match", "Accept-Encoding", "Content-Encoding", "Connect-Timeout-Ms", "Grpc-Timeout", "Traceparent", "Accept"} {
+	for _, name := range []string{"Idempotency-Key", "If-None-Match", "Accept-Encoding", "Content-Encoding",
+		"Connect-Timeout-Ms", "Grpc-Timeout", "Traceparent", "Accept"} {
 		if m.IntN(25) == 0 {
 			r.Header.Set(name, pick(m.Rand, "gzip", "", "a", "\"b\"", "*", "1", "-1", m.text("request_id"), m.text("")))
 		}
@@ -175,7 +181,7 @@ func (m *maker) request() *http.Request {
 // No request is answered with 5xx, whatever is in it, and each error says why in
 // the one format. The seed of a run that fails is in its log.
 func TestRandomRequests(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	m := &maker{Rand: rand.New(rand.NewPCG(seed, 1)), chats: []string{"chat_01ARZ3NDEKTSV4RRFFQ69G5FAV"}}
@@ -185,7 +191,9 @@ func TestRandomRequests(t *testing.T) {
 	}
 	codes := map[int]int{}
 	n := 0
-	for until := time.Now().Add(2 * time.Second); n < 500 || time.Now().Before(until); n++ {
+	// What is created is rare: a slow machine makes as many requests as it takes.
+	for until := time.Now().Add(2 * time.Second); n < 500 || time.Now().Before(until) ||
+		codes[201] == 0 && n < 10_000; n++ {
 		r := m.request()
 		what := fmt.Sprintf("request %d: %s %s %v", n, r.Method, r.URL, r.Header)
 		rec := httptest.NewRecorder()
@@ -195,6 +203,7 @@ func TestRandomRequests(t *testing.T) {
 		switch {
 		case rec.Code >= 400 && len(a.body) == 0:
 			t.Fatalf("%s: %d without a body", what, rec.Code)
+		case rec.Code == 501 && a.reason() == "NOT_IN_THIS_MODE": // topics, which this harness has not
 		case rec.Code >= 500, rec.Code < 200:
 			t.Fatalf("%s: %d %s", what, rec.Code, rec.Body)
 		case rec.Code >= 400:

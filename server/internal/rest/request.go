@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"mime"
@@ -24,7 +25,8 @@ import (
 // checkContent refuses bodies that are not plain JSON.
 func checkContent(h http.Header) *fault {
 	unsupported := func(text string) *fault {
-		return &fault{status: http.StatusUnsupportedMediaType, code: connect.CodeInvalidArgument, reason: "UNSUPPORTED_MEDIA_TYPE", text: text}
+		return &fault{status: http.StatusUnsupportedMediaType, code: connect.CodeInvalidArgument,
+			reason: "UNSUPPORTED_MEDIA_TYPE", text: text}
 	}
 	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return unsupported("bodies are taken without Content-Encoding")
@@ -34,7 +36,8 @@ func checkContent(h http.Header) *fault {
 		return nil
 	}
 	kind, params, err := mime.ParseMediaType(given)
-	if err != nil || kind != "application/json" || (params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
+	if err != nil || kind != "application/json" ||
+		(params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
 		return unsupported("bodies are taken as Content-Type: application/json")
 	}
 	return nil
@@ -45,7 +48,7 @@ func (rt *route) decode(w http.ResponseWriter, r *http.Request) (proto.Message, 
 	m := rt.input.New()
 	var f *fault
 	if rt.body {
-		f = decodeBody(w, r, m)
+		f = decodeBody(w, r, m, rt.maxBody)
 	} else {
 		f = decodeQuery(w, r, m)
 	}
@@ -67,14 +70,16 @@ func (rt *route) decode(w http.ResponseWriter, r *http.Request) (proto.Message, 
 
 // decodeBody fills a message from JSON, as the RPCs' own codec does: unknown
 // fields are ignored. No body is an empty message.
-func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message) *fault {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+func decodeBody(w http.ResponseWriter, r *http.Request, m protoreflect.Message, most int64) *fault {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &fault{status: http.StatusRequestEntityTooLarge, code: connect.CodeResourceExhausted, reason: "REQUEST_TOO_LARGE", text: "the body is larger than 128 KiB"}
+		return &fault{status: http.StatusRequestEntityTooLarge, code: connect.CodeResourceExhausted,
+			reason: "REQUEST_TOO_LARGE", text: fmt.Sprintf("the body is larger than %d KiB", most>>10)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &fault{status: http.StatusRequestTimeout, code: connect.CodeDeadlineExceeded, reason: "DEADLINE_EXCEEDED", text: "the body took too long"}
+		return &fault{status: http.StatusRequestTimeout, code: connect.CodeDeadlineExceeded, reason: "DEADLINE_EXCEEDED",
+			text: "the body took too long"}
 	case err != nil:
 		return invalid("body", "cannot be read")
 	case len(bytes.TrimSpace(b)) == 0:

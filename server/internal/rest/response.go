@@ -49,6 +49,17 @@ var statusOfReason = map[string]int{
 	"STORAGE_FULL":      http.StatusInsufficientStorage,
 }
 
+// Status is the HTTP status of an error with a code and a reason.
+func Status(code connect.Code, reason string) int {
+	if better, ok := statusOfReason[reason]; ok {
+		return better
+	}
+	if status, ok := statusOf[code]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
 // fault is an error made here.
 type fault struct {
 	status     int
@@ -60,7 +71,8 @@ type fault struct {
 
 func invalid(field, description string) *fault {
 	return &fault{
-		status: http.StatusBadRequest, code: connect.CodeInvalidArgument, reason: reasonInvalid, text: field + ": " + description,
+		status: http.StatusBadRequest, code: connect.CodeInvalidArgument, reason: reasonInvalid,
+		text:       field + ": " + description,
 		violations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: description}},
 	}
 }
@@ -197,10 +209,7 @@ func translate(status int, body []byte) (int, *spb.Status) {
 		return status, &spb.Status{Code: int32(connect.CodeUnknown), Message: http.StatusText(status)}
 	}
 	out := &spb.Status{Code: int32(e.Code), Message: e.Message}
-	status, ok := statusOf[e.Code]
-	if !ok {
-		status = http.StatusInternalServerError
-	}
+	status = Status(e.Code, "")
 	for _, d := range e.Details {
 		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(d.Value, "="))
 		if err != nil {
@@ -210,9 +219,7 @@ func translate(status int, body []byte) (int, *spb.Status) {
 		out.Details = append(out.Details, detail)
 		var info errdetails.ErrorInfo
 		if detail.UnmarshalTo(&info) == nil {
-			if better, ok := statusOfReason[info.GetReason()]; ok {
-				status = better
-			}
+			status = Status(e.Code, info.GetReason())
 		}
 	}
 	return status, out

@@ -2,7 +2,7 @@
 // google.api.http annotations of the contracts, bodies are JSON.
 //
 // It owns what differs from an RPC: routes, path and query parameters, success
-// codes, errors as google.rpc.Status, the stream as server-sent events, the OpenAPI document and its page. Nothing
+// codes, errors as google.rpc.Status, the stream as server-sent events, the OpenAPI document. Nothing
 // is decided here: each request becomes a call of the RPC's own handler in the
 // same process, which validates, executes and answers it. It does not own who is
 // calling (package auth) nor the RPCs (package api).
@@ -25,12 +25,15 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/parley-chat/parley/gen/openapi"
+	"github.com/parley-chat/parley/server/internal/webpage"
 )
 
-// maxBody is the limit of a request's body, in bytes, the same as that of the RPCs.
+// maxBody is the limit of a request's body, in bytes, the same as that of most RPCs.
 const maxBody = 128 << 10
 
-// Config is what the REST API depends on; all of it is required.
+// Config is what the REST API depends on; all of it is required but what says otherwise.
 type Config struct {
 	// Handlers are the RPC handlers by the path below which each serves, without a
 	// gate in front of them.
@@ -41,11 +44,17 @@ type Config struct {
 	// Gate wraps every call. It sees the headers before the body is
 	// read, and refuses in Connect's format.
 	Gate func(http.Handler) http.Handler
+	// Tokenless are the procedures that are behind Door in place of the gate, with the limits
+	// of their bodies. May be nil.
+	Tokenless map[string]int64
+	Door      func(http.Handler) http.Handler
 	// Services are the full names of the services whose annotated methods are
 	// served.
 	Services []string
 	// Stream is what GET /api/v1/stream serves.
 	Stream Stream
+	// MaxBody has the limits of bodies by procedure where they are not 128 KiB. May be nil.
+	MaxBody map[string]int64
 	// Observe counts a call that ended before its RPC was reached; code is the name
 	// of connect's code.
 	Observe func(procedure, code string, took time.Duration)
@@ -58,11 +67,13 @@ type api struct {
 }
 
 // New makes the REST API of the services. It serves the paths of the annotations,
-// the stream of events at /api/v1/stream, the OpenAPI document at
-// /api/v1/openapi.json, and the document as a page at /docs. It fails for annotations that it does not support: it knows path
-// variables that are whole segments and strings, and the bodies "*" and none.
+// the stream of events at /api/v1/stream, and the OpenAPI document at
+// /api/v1/openapi.json. It fails for annotations that it does not support: it knows path
+// variables that are whole segments and strings, custom verbs behind a variable at the end,
+// and the bodies "*" and none.
 func New(c Config) (http.Handler, error) {
-	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil {
+	if c.Handlers == nil || c.Codec == "" || c.Gate == nil || len(c.Services) == 0 || c.Observe == nil ||
+		len(c.Tokenless) > 0 && c.Door == nil {
 		return nil, errors.New("rest: handlers, codec, gate, services and observer are required")
 	}
 	a := &api{config: c, mux: http.NewServeMux()}
@@ -70,21 +81,59 @@ func New(c Config) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	customs := map[string]custom{}
 	for _, r := range routes {
 		if r.handler = handlerOf(c.Handlers, r.procedure); r.handler == nil {
 			return nil, fmt.Errorf("rest: %s has no handler", r.procedure)
 		}
-		call := c.Gate(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { a.call(r, w, req) }))
-		a.mux.HandleFunc(r.verb+" "+r.path, func(w http.ResponseWriter, req *http.Request) { a.admit(r, call, w, req) })
+		if r.maxBody = maxBody; c.MaxBody[r.procedure] != 0 {
+			r.maxBody = c.MaxBody[r.procedure]
+		}
+		entrance := c.Gate
+		if most, ok := c.Tokenless[r.procedure]; ok {
+			r.maxBody, entrance = most, c.Door
+		}
+		call := entrance(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { a.call(r, w, req) }))
+		admit := func(w http.ResponseWriter, req *http.Request) { a.admit(r, call, w, req) }
+		pattern := r.verb + " " + r.path
+		if r.custom == "" {
+			a.mux.HandleFunc(pattern, admit)
+			continue
+		}
+		if customs[pattern] == nil {
+			customs[pattern] = custom{}
+			a.mux.Handle(pattern, customs[pattern])
+		}
+		customs[pattern]["{"+string(r.variables[len(r.variables)-1].Name())+"}:"+r.custom] = admit
 	}
 	if err := a.addStream(); err != nil {
 		return nil, err
 	}
-	if err := a.addDocument(); err != nil {
-		return nil, err
-	}
+	// It is public: it says no more than the source.
+	a.mux.Handle("GET /api/v1/openapi.json", webpage.Static("application/json", webpage.Bare, openapi.Document))
 	return a, nil
 }
+
+// custom are the routes of a path whose last segment ends with a verb, as {group}:pause, by
+// that segment.
+type custom map[string]http.HandlerFunc
+
+// ServeHTTP implements http.Handler.
+func (c custom) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for segment, next := range c {
+		name, verb, _ := strings.Cut(strings.TrimPrefix(segment, "{"), "}:")
+		if value, ok := strings.CutSuffix(r.PathValue(name), ":"+verb); ok && value != "" {
+			r.SetPathValue(name, value)
+			next(w, r)
+			return
+		}
+	}
+	noSuchPath.write(w)
+}
+
+// noSuchPath answers what no route is for.
+var noSuchPath = &fault{status: http.StatusNotFound, code: connect.CodeNotFound, reason: "NO_SUCH_PATH",
+	text: "no such path; /docs/reference lists those that there are"}
 
 func handlerOf(handlers map[string]http.Handler, procedure string) http.Handler {
 	for path, h := range handlers {
@@ -115,7 +164,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}).write(w)
 		return
 	}
-	(&fault{status: http.StatusNotFound, code: connect.CodeNotFound, reason: "NO_SUCH_PATH", text: "no such path; /docs lists those that there are"}).write(w)
+	noSuchPath.write(w)
 }
 
 // admit checks the headers and passes the request to the gate.
@@ -146,7 +195,8 @@ func (a *api) call(rt *route, w http.ResponseWriter, r *http.Request) {
 	}
 	wire, err := proto.Marshal(m)
 	if err != nil { // a string that is not UTF-8 is refused before
-		a.fail(rt, began, w, &fault{status: http.StatusBadRequest, code: connect.CodeInvalidArgument, reason: reasonInvalid, text: "the request cannot be encoded"})
+		a.fail(rt, began, w, &fault{status: http.StatusBadRequest, code: connect.CodeInvalidArgument, reason: reasonInvalid,
+			text: "the request cannot be encoded"})
 		return
 	}
 	rt.handler.ServeHTTP(w, a.rpc(rt, r, wire))

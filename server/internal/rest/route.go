@@ -17,11 +17,13 @@ import (
 
 // route is one REST path and method.
 type route struct {
-	verb, path string
+	verb, path string // path without the custom verb
+	custom     string // what follows the last segment after a colon; empty for none
 	procedure  string
 	input      protoreflect.MessageType
 	variables  []protoreflect.FieldDescriptor // of the path, named as there
 	body       bool                           // else the query holds the request
+	maxBody    int64                          // in bytes
 	outcome    outcome
 	handler    http.Handler
 }
@@ -87,6 +89,9 @@ func ruleOf(method protoreflect.MethodDescriptor) (*annotations.HttpRule, bool) 
 	return rule, ok && rule != nil
 }
 
+// customVerb is a verb behind a last segment that is a variable.
+var customVerb = regexp.MustCompile(`^(.*/\{[a-z0-9_]+\}):([a-z]+)$`)
+
 var variable = regexp.MustCompile(`^\{([a-z0-9_]+)\}$`)
 
 func newRoute(method protoreflect.MethodDescriptor, rule *annotations.HttpRule) (*route, error) {
@@ -118,6 +123,9 @@ func newRoute(method protoreflect.MethodDescriptor, rule *annotations.HttpRule) 
 		return nil, fmt.Errorf("GET is for methods without side effects, and they are for GET")
 	}
 	r.body = rule.GetBody() == "*"
+	if m := customVerb.FindStringSubmatch(r.path); m != nil {
+		r.path, r.custom = m[1], m[2]
+	}
 	for segment := range strings.SplitSeq(r.path, "/") {
 		if !strings.ContainsAny(segment, "{}*:") {
 			continue

@@ -19,17 +19,21 @@ import (
 
 // method makes a method of a contract that is not there: it takes a
 // ListMembersRequest.
-func method(t *testing.T, rule *annotations.HttpRule, level descriptorpb.MethodOptions_IdempotencyLevel, stream bool) protoreflect.MethodDescriptor {
+func method(
+	t *testing.T, rule *annotations.HttpRule, level descriptorpb.MethodOptions_IdempotencyLevel, stream bool,
+) protoreflect.MethodDescriptor {
 	t.Helper()
 	options := &descriptorpb.MethodOptions{IdempotencyLevel: level.Enum()}
 	proto.SetExtension(options, annotations.E_Http, rule)
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String("x.proto"), Syntax: proto.String("proto3"), Dependency: []string{"parley/chat/v1/chat_service.proto"},
+		Name: proto.String("x.proto"), Syntax: proto.String("proto3"),
+		Dependency: []string{"parley/chat/v1/chat_service.proto"},
 		Service: []*descriptorpb.ServiceDescriptorProto{{
 			Name: proto.String("X"),
 			Method: []*descriptorpb.MethodDescriptorProto{{
-				Name: proto.String("M"), InputType: proto.String(".parley.chat.v1.ListMembersRequest"), OutputType: proto.String(".parley.chat.v1.ListMembersResponse"),
-				Options: options, ServerStreaming: proto.Bool(stream),
+				Name: proto.String("M"), InputType: proto.String(".parley.chat.v1.ListMembersRequest"),
+				OutputType: proto.String(".parley.chat.v1.ListMembersResponse"),
+				Options:    options, ServerStreaming: proto.Bool(stream),
 			}},
 		}},
 	}, protoregistry.GlobalFiles)
@@ -65,14 +69,19 @@ func TestAnnotations(t *testing.T) {
 		{"GET that changes something", get("/a"), writes, false, "side effects"},
 		{"POST that does not", post("/a", "*"), reads, false, "side effects"},
 		{"a field as body", post("/a", "page_token"), writes, false, "body"},
-		{"a field as answer", &annotations.HttpRule{Pattern: &annotations.HttpRule_Get{Get: "/a"}, ResponseBody: "members"}, reads, false, "body"},
+		{"a field as answer", &annotations.HttpRule{Pattern: &annotations.HttpRule_Get{Get: "/a"}, ResponseBody: "members"},
+			reads, false, "body"},
 		{"a wildcard", get("/a/*"), reads, false, "segment"},
 		{"a variable of many segments", get("/a/{chat_id=b/**}"), reads, false, "segment"},
-		{"a verb", get("/a/{chat_id}:b"), reads, false, "segment"},
+		{"a verb", get("/a/{chat_id}:b"), reads, false, ""},
+		{"a verb behind a word", get("/a/{chat_id}/b:c"), reads, false, "segment"},
+		{"a verb in the middle", get("/a/{chat_id}:b/c"), reads, false, "segment"},
 		{"an unknown variable", get("/a/{b}"), reads, false, "not a string"},
 		{"a number", get("/a/{page_size}"), reads, false, "not a string"},
 		{"no pattern", &annotations.HttpRule{}, reads, false, "pattern"},
-		{"a pattern of its own", &annotations.HttpRule{Pattern: &annotations.HttpRule_Custom{Custom: &annotations.CustomHttpPattern{Kind: "X", Path: "/a"}}}, reads, false, "pattern"},
+		{"a pattern of its own", &annotations.HttpRule{
+			Pattern: &annotations.HttpRule_Custom{Custom: &annotations.CustomHttpPattern{Kind: "X", Path: "/a"}}}, reads, false,
+			"pattern"},
 	} {
 		r, err := newRoute(method(t, tt.rule, tt.level, tt.stream), tt.rule)
 		switch {
@@ -131,11 +140,13 @@ func TestTranslate(t *testing.T) {
 		}
 	}
 	for _, body := range []string{"", "x", "{}", `{"code":"none"}`, `{"code":7}`} {
-		if status, s := translate(http.StatusBadGateway, []byte(body)); status != http.StatusBadGateway || s.GetCode() != int32(connect.CodeUnknown) || s.GetMessage() == "" {
+		if status, s := translate(http.StatusBadGateway, []byte(body)); status != http.StatusBadGateway ||
+			s.GetCode() != int32(connect.CodeUnknown) || s.GetMessage() == "" {
 			t.Errorf("%q: %d %v", body, status, s)
 		}
 	}
-	status, s := translate(400, []byte(`{"code":"not_found","details":[{"type":"no.such.Type","value":"!"},{"type":"no.such.Type","value":"AA=="}]}`))
+	status, s := translate(400, []byte(
+		`{"code":"not_found","details":[{"type":"no.such.Type","value":"!"},{"type":"no.such.Type","value":"AA=="}]}`))
 	if status != 404 || len(s.GetDetails()) != 1 {
 		t.Errorf("%d %v", status, s)
 	}

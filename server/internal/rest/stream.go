@@ -58,7 +58,8 @@ func (a *api) stream(rt *route, call http.Handler, w http.ResponseWriter, r *htt
 	if r.Method != http.MethodGet { // a pattern for GET takes HEAD too
 		w.Header().Set("Allow", http.MethodGet)
 		a.fail(rt, began, w, &fault{
-			status: http.StatusMethodNotAllowed, code: connect.CodeUnimplemented, reason: "METHOD_NOT_ALLOWED", text: "this path takes GET",
+			status: http.StatusMethodNotAllowed, code: connect.CodeUnimplemented, reason: "METHOD_NOT_ALLOWED",
+			text: "this path takes GET",
 		})
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/testkit"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -27,7 +28,7 @@ type feed struct {
 type event struct{ kind, id, retry, data string }
 
 // listen opens a stream over a real connection.
-func (w *world) listen(user, query string, headers ...string) *feed {
+func (w *harness) listen(user, query string, headers ...string) *feed {
 	w.Helper()
 	web := httptest.NewServer(w.handler)
 	w.Cleanup(web.Close)
@@ -42,7 +43,7 @@ func (w *world) listen(user, query string, headers ...string) *feed {
 	res, err := http.DefaultClient.Do(req)
 	w.must(err)
 	w.Cleanup(func() { res.Body.Close() })
-	equal(w, "status", res.StatusCode, 200)
+	testkit.Equal(w, "status", res.StatusCode, 200)
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)
 	return &feed{w.TB, res.Header, lines, cancel}
@@ -105,13 +106,13 @@ func (f *feed) toHeartbeat() (got []string, id string) {
 // A stream begins with the heads of all chats, goes on with what is sent, and is
 // resumed after any of its events, from the header or the address.
 func TestEvents(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	path := w.group("bob")
 	say := func(text string) { w.do("ann", "POST", path+"/messages", `{"content":"`+text+`"}`).want(201, "") }
 	f := w.listen("bob", "")
-	equal(t, "type", f.header.Get("Content-Type"), "text/event-stream")
-	equal(t, "buffering", f.header.Get("X-Accel-Buffering"), "no")
-	equal(t, "caching", f.header.Get("Cache-Control"), "no-cache")
+	testkit.Equal(t, "type", f.header.Get("Content-Type"), "text/event-stream")
+	testkit.Equal(t, "buffering", f.header.Get("X-Accel-Buffering"), "no")
+	testkit.Equal(t, "caching", f.header.Get("Cache-Control"), "no-cache")
 	for name := range f.header {
 		if strings.HasPrefix(name, "Connect-") || name == "Accept-Encoding" {
 			t.Errorf("header %s", name)
@@ -125,12 +126,12 @@ func TestEvents(t *testing.T) {
 		t.Errorf("zeros are missing: %s", e.data)
 	}
 	got, _ := f.toHeartbeat()
-	equal(t, "at the start", fmt.Sprint(got), "[head 2]")
+	testkit.Equal(t, "at the start", fmt.Sprint(got), "[head 2]")
 	var ids []string
 	for i := range 5 {
 		say(fmt.Sprint(i))
 		m, e := f.frame()
-		equal(t, "live", m.GetMessage().GetContent(), fmt.Sprint(i))
+		testkit.Equal(t, "live", m.GetMessage().GetContent(), fmt.Sprint(i))
 		ids = append(ids, e.id)
 	}
 	f.close()
@@ -138,11 +139,12 @@ func TestEvents(t *testing.T) {
 		for name, again := range map[string]*feed{
 			"header":  w.listen("bob", "", "Last-Event-ID", id),
 			"address": w.listen("bob", "?lastEventId="+id),
-			"both":    w.listen("bob", "?lastEventId=nonsense", "Last-Event-ID", id), // a browser keeps the address when it resumes
+			// a browser keeps the address when it resumes
+			"both": w.listen("bob", "?lastEventId=nonsense", "Last-Event-ID", id),
 		} {
 			got, _ := again.toHeartbeat()
 			want := []string{"0", "1", "2", "3", "4"}[i+1:]
-			equal(t, name, fmt.Sprint(got), fmt.Sprint(want))
+			testkit.Equal(t, name, fmt.Sprint(got), fmt.Sprint(want))
 			again.close()
 		}
 	}
@@ -150,19 +152,19 @@ func TestEvents(t *testing.T) {
 	other := w.group("bob")
 	behind := w.listen("bob", "", "Last-Event-ID", token)
 	got, _ = behind.toHeartbeat() // times within the overlap: both
-	equal(t, "from a token of Sync", fmt.Sprint(len(got)), "2")
+	testkit.Equal(t, "from a token of Sync", fmt.Sprint(len(got)), "2")
 	resumed := w.listen("bob", "", "Last-Event-ID", ids[4])
 	got, id := resumed.toHeartbeat()
-	equal(t, "a chat that the id does not know", fmt.Sprint(got), "[head 2]")
+	testkit.Equal(t, "a chat that the id does not know", fmt.Sprint(got), "[head 2]")
 	w.do("ann", "POST", other+"/messages", `{"content":"there"}`).want(201, "")
 	resumed.close()
 	got, _ = w.listen("bob", "", "Last-Event-ID", id).toHeartbeat()
-	equal(t, "it is known from its head on", fmt.Sprint(got), "[there]")
+	testkit.Equal(t, "it is known from its head on", fmt.Sprint(got), "[there]")
 }
 
 // Who wants to acknowledge counts the frames; heartbeats count, the end does not.
 func TestAckOfEvents(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	path := w.group("bob")
 	f := w.listen("bob", "")
 	m, _ := f.frame()
@@ -173,26 +175,27 @@ func TestAckOfEvents(t *testing.T) {
 	f.frame()
 	const service = "/parley.delivery.v1.DeliveryService/"
 	ack := func(position int) int {
-		r := httptest.NewRequest("POST", service+"Ack", strings.NewReader(fmt.Sprintf(`{"streamId":%q,"position":%d}`, stream, position)))
+		r := httptest.NewRequest("POST", service+"Ack",
+			strings.NewReader(fmt.Sprintf(`{"streamId":%q,"position":%d}`, stream, position)))
 		r.Header.Set("Authorization", "Bearer bob")
 		r.Header.Set("Content-Type", "application/json")
 		rec := httptest.NewRecorder()
 		w.gate(w.api.Handlers()[service]).ServeHTTP(rec, r)
 		return rec.Code
 	}
-	equal(t, "the fourth", ack(4), 200)
-	equal(t, "a fifth", ack(5), 400)
+	testkit.Equal(t, "the fourth", ack(4), 200)
+	testkit.Equal(t, "a fifth", ack(5), 400)
 }
 
 // A user who was removed is not told so again.
 func TestEventsOfALeaver(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	path := w.group("bob")
 	f := w.listen("bob", "")
 	_, _ = f.toHeartbeat()
 	w.do("ann", "DELETE", path+"/members/bob", "").want(204, "")
 	m, e := f.frame()
-	equal(t, "removed", m.GetMembership().GetUserId(), "bob")
+	testkit.Equal(t, "removed", m.GetMembership().GetUserId(), "bob")
 	f.close()
 	f = w.listen("bob", "", "Last-Event-ID", e.id)
 	for m, _ := f.frame(); m.GetHeartbeat() == nil; m, _ = f.frame() {
@@ -204,7 +207,7 @@ func TestEventsOfALeaver(t *testing.T) {
 
 // The stream says why it ends, and when to come again.
 func TestEndOfEvents(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.group("bob")
 	first := w.listen("bob", "")
 	_, _ = first.toHeartbeat()
@@ -214,17 +217,17 @@ func TestEndOfEvents(t *testing.T) {
 		_, _ = others[len(others)-1].toHeartbeat()
 	}
 	m, e := first.frame()
-	equal(t, "code", m.GetEnd().GetCode(), deliveryv1.EndCode_END_CODE_REPLACED)
-	equal(t, "a browser waits", e.retry, "2073600000")
+	testkit.Equal(t, "code", m.GetEnd().GetCode(), deliveryv1.EndCode_END_CODE_REPLACED)
+	testkit.Equal(t, "a browser waits", e.retry, "2073600000")
 	last := first.next()
-	equal(t, "event", last.kind, "end")
+	testkit.Equal(t, "event", last.kind, "end")
 	var s struct {
 		Code    int
 		Message string
 		Details []struct{ Reason string }
 	}
 	w.must(json.Unmarshal([]byte(last.data), &s))
-	equal(t, "status", fmt.Sprintf("%d %s %t", s.Code, s.Details[0].Reason, s.Message != ""), "8 REPLACED true")
+	testkit.Equal(t, "status", fmt.Sprintf("%d %s %t", s.Code, s.Details[0].Reason, s.Message != ""), "8 REPLACED true")
 	if first.lines.Scan() {
 		t.Errorf("after the end: %q", first.lines.Text())
 	}
@@ -233,8 +236,8 @@ func TestEndOfEvents(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range others {
 		m, e := f.frame()
-		equal(t, "retry", e.retry, fmt.Sprint(1000+m.GetEnd().GetReconnectAfter().AsDuration().Milliseconds()))
-		equal(t, "last", f.next().kind, "end")
+		testkit.Equal(t, "retry", e.retry, fmt.Sprint(1000+m.GetEnd().GetReconnectAfter().AsDuration().Milliseconds()))
+		testkit.Equal(t, "last", f.next().kind, "end")
 		seen[e.retry] = true
 	}
 	if len(seen) != 10 || !seen["1000"] || !seen["10000"] {
@@ -244,13 +247,10 @@ func TestEndOfEvents(t *testing.T) {
 
 // What is refused is refused as everywhere.
 func TestRefusedEvents(t *testing.T) {
-	w := newWorld(t)
-	id := ""
-	{
-		f := w.listen("ann", "")
-		_, id = f.toHeartbeat()
-		f.close()
-	}
+	w := newHarness(t)
+	f := w.listen("ann", "")
+	_, id := f.toHeartbeat()
+	f.close()
 	const path = "/api/v1/stream"
 	for _, tt := range []struct {
 		name, method, target string
@@ -259,10 +259,12 @@ func TestRefusedEvents(t *testing.T) {
 		reason               string
 	}{
 		{"no token", "GET", path, []string{"Authorization", ""}, 401, "UNAUTHENTICATED"},
-		{"a token in the address", "GET", path + "?access_token=ann&token=ann", []string{"Authorization", ""}, 401, "UNAUTHENTICATED"},
+		{"a token in the address", "GET", path + "?access_token=ann&token=ann", []string{"Authorization", ""}, 401,
+			"UNAUTHENTICATED"},
 		{"HEAD", "HEAD", path, nil, 405, ""},
 		{"POST", "POST", path, nil, 405, "METHOD_NOT_ALLOWED"},
-		{"another user's id", "GET", path, []string{"Authorization", "Bearer bob", "Last-Event-ID", id}, 400, "INVALID_TOKEN"},
+		{"another user's id", "GET", path, []string{"Authorization", "Bearer bob", "Last-Event-ID", id}, 400,
+			"INVALID_TOKEN"},
 		{"no id of ours", "GET", path, []string{"Last-Event-ID", "7"}, 400, "INVALID_TOKEN"},
 		{"a broken id", "GET", path, []string{"Last-Event-ID", ".%"}, 400, "INVALID_ARGUMENT"},
 		{"a cut id", "GET", path, []string{"Last-Event-ID", id[:len(id)-3]}, 400, "INVALID_ARGUMENT"},
@@ -270,17 +272,17 @@ func TestRefusedEvents(t *testing.T) {
 		{"a query that is none", "GET", path + "?lastEventId=%zz", nil, 400, "INVALID_ARGUMENT"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := &world{TB: t, handler: w.handler}
+			w := &harness{TB: t, handler: w.handler}
 			a := w.do("ann", tt.method, tt.target, "", tt.headers...)
-			equal(t, "status", a.status, tt.status)
+			testkit.Equal(t, "status", a.status, tt.status)
 			if tt.method != "HEAD" {
 				a.want(tt.status, tt.reason)
 			}
-			equal(t, "type", a.header.Get("Content-Type"), "application/json")
-			equal(t, "of the RPC", a.header.Get("Connect-Accept-Encoding"), "")
+			testkit.Equal(t, "type", a.header.Get("Content-Type"), "application/json")
+			testkit.Equal(t, "of the RPC", a.header.Get("Connect-Accept-Encoding"), "")
 		})
 	}
 	w.hub.Drain(0)
 	a := w.do("ann", "GET", path, "").want(503, "DRAINING")
-	equal(t, "retry", a.header.Get("Retry-After"), "1")
+	testkit.Equal(t, "retry", a.header.Get("Retry-After"), "1")
 }

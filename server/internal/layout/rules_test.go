@@ -1,0 +1,376 @@
+package layout
+
+// A rule says who may import what. Patterns are import paths, those of the module
+// without its prefix; a trailing "/..." includes what lies below.
+type rule struct {
+	imports []string // what the rule is about
+	only    []string // packages that may import it
+	except  bool     // only lists those that may not
+	tests   bool     // holds for test files too
+	why     string
+}
+
+var rules = []rule{
+	{
+		imports: []string{"github.com/cockroachdb/pebble/v2/..."}, only: []string{"server/store/embedded/..."}, tests: true,
+		why: "engines are replaceable: what they are made of stays in them",
+	},
+	{
+		imports: []string{"github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/..."},
+		only:    []string{"server/store/dynamo/...", "server/backend"},
+		why:     "as Pebble",
+	},
+	{
+		imports: []string{"github.com/twmb/franz-go/pkg/kgo/...", "github.com/twmb/franz-go/pkg/kadm/...",
+			"github.com/twmb/franz-go/pkg/kfake/..."},
+		only: []string{"server/kafka/...", "server/backend"},
+		why:  "one place knows how Kafka is spoken to",
+	},
+	{
+		imports: []string{"github.com/twmb/franz-go/pkg/sr/..."},
+		only:    []string{"server/event", "server/registry", "schemacheck/internal/registryclient"},
+		why:     "one format on the wire",
+	},
+	{
+		imports: []string{"github.com/redis/go-redis/v9/..."}, only: []string{"server/routing", "server/backend"},
+		why: "nothing that must last is kept in Redis",
+	},
+	{
+		imports: []string{"server/routing"},
+		only: []string{"server/backend", "server/link", "server/routing/routingtest", "server/internal/app",
+			"workers/internal/cli", "workers/internal/jobs", "workers/observe"},
+		why: "who is where is asked by links and by what puts processes together, never by the rules of chats",
+	},
+	{
+		imports: []string{"server/..."},
+		only: []string{"server/store", "server/event", "server/auth", "server/lifecycle", "server/telemetry",
+			"server/config", "server/memory"}, except: true,
+		why: "these stand at the bottom",
+	},
+	{
+		imports: []string{"server/store/embedded", "server/store/dynamo"},
+		only: []string{"server/backend", "server/store/embedded/raw", "server/store/embedded/records",
+			"server/store/embedded/embeddedtest", "server/store/dynamo/dynamotest"},
+		why: "only the backend package knows the modes",
+	},
+	{
+		imports: []string{"server/internal/..."}, only: []string{"server", "server/internal/..."},
+		why: "what is private to the server's binary stays so",
+	},
+	{
+		imports: []string{"server/internal/app"}, only: []string{"server"}, tests: true,
+		why: "main builds the app, the app builds the API, nothing looks back up",
+	},
+	{
+		imports: []string{"server/testkit"}, only: []string{}, why: "what ends a test has no place in a program",
+	},
+	{
+		imports: []string{"server/internal/api"}, tests: true,
+		only: []string{"server/internal/app", "server/internal/rest", "server/internal/topicapi",
+			"server/internal/topicroute",
+			"server/internal/topicadmin", "server/internal/topicletters", "server/internal/topicplane",
+			"server/internal/identityplane", "server/internal/docsite", "server/internal/searchapi",
+			"server/internal/authapi", "server/internal/userapi", "server/internal/serviceapi",
+			"server/client/topic"},
+		why: "as the app; examples of the client run against it, documents list its errors",
+	},
+	{
+		imports: []string{"server/internal/api", "server/delivery", "server/view"},
+		only:    []string{"server/chat", "server/store/...", "server/client"}, except: true,
+		why: "the rules of chats know no reader and no transport",
+	},
+	{
+		imports: []string{"github.com/yuin/goldmark/..."}, only: []string{"server/internal/docsite"}, tests: true,
+		why: "one place knows how Markdown becomes a page",
+	},
+	{
+		imports: []string{"connectrpc.com/...", "net/http"},
+		only: []string{ // the engine of DynamoDB speaks HTTP itself
+			"server/chat", "server/store", "server/store/table", "server/store/storetest", "server/store/faulty",
+			"server/store/embedded",
+			"server/event", "server/view", "server/delivery",
+		},
+		except: true,
+		why:    "the inside knows no transport",
+	},
+	{
+		imports: []string{"server/chat", "server/store/...", "server/view", "server/delivery", "server/internal/..."},
+		only:    []string{"server/client"}, except: true,
+		why: "the client knows the server by its contracts only",
+	},
+	{
+		imports: []string{"server/...", "gen/..."}, only: []string{"schemacheck/..."}, except: true, tests: true,
+		why: "the gate must work when they are broken",
+	},
+}
+
+// A bound lists all that a package may import of the module, tests aside: they
+// need engines, clocks and clients.
+type bound struct {
+	pkg string
+	may []string
+	why string
+}
+
+var bounds = []bound{
+	{"server", []string{"server/internal/app"}, "main is signals and an exit code"},
+	{"server/store", nil, "the contract stands on nothing"},
+	{"server/pace", []string{"server/wait"}, "how fast something goes knows no work"},
+	{"server/testkit", nil, "the tests of every package may stand on it"},
+	{
+		"server/internal/load/...", []string{"server/internal/load/...", "server/loopback", "server/wait", "gen/..."},
+		"a load test knows the server by its contracts only, earlier versions too",
+	},
+	{"server/auth/keyctl", []string{"server/auth", "server/cmdline"}, "commands on the file of keys need no server"},
+	{"server/store/table/people", []string{"server/store", "server/store/table"}, "rows know the contract and no engine"},
+	{
+		"server/identity/revocation", []string{"server/auth", "server/chat/commit", "server/store",
+			"server/store/table/people", "server/wait"},
+		"who revokes knows rows and whom tokens are of, and neither streams nor transports",
+	},
+	{
+		"server/identity/service", []string{"server/auth", "server/chat/commit", "server/store", "server/store/table",
+			"server/store/table/people", "server/wait"},
+		"service accounts know rows, and not who administers them",
+	},
+	{
+		"server/identity/parts", []string{"server/auth", "server/identity/...", "server/store"},
+		"the words of one package become those of another",
+	},
+	{"server/identity/issuer", []string{"server/auth"}, "who is trusted knows no rows"},
+	{
+		"server/internal/serviceapi", []string{"server/auth", "server/identity/service", "server/internal/api", "gen/..."},
+		"a door knows the use case behind it",
+	},
+	{
+		"server/client/tail", []string{"server/client/bearer", "server/wait", "gen/..."},
+		"who follows a stream keeps no copy of the chats",
+	},
+	{
+		"server/internal/terminal/...", []string{"server/client/...", "server/internal/terminal/...", "server/cmdline",
+			"server/loopback", "gen/..."},
+		"people at a terminal know the server by its contracts only",
+	},
+	{"server/internal/webpage", nil, "how a page is served knows no page"},
+	{
+		"server/internal/docsite", []string{"server/docs", "server/deploy", "server/internal/webpage", "gen/..."},
+		"documents are files: they know no server",
+	},
+	{"server/docs", nil, "documents are files"},
+	{"server/deploy", nil, "documents are files"},
+	{"server/rpc", nil, "what surrounds every service knows none"},
+	{"server/certificate", nil, "files know no listener"},
+	{"server/limit", nil, "limits are rules and buckets; what is charged is said elsewhere"},
+	{
+		"server/internal/ratelimit", []string{"server/auth", "server/edge", "server/limit", "gen/..."},
+		"what calls cost is known by their contracts, not by what serves them",
+	},
+	{
+		"server/limit/limitview", []string{"server/identity/admin", "server/limit"},
+		"what operators see of limits knows no transport",
+	},
+	{"server/store/table", []string{"server/store"}, "rows know the contract and no engine"},
+	{"server/topic/refusal", nil, "who refuses and who answers share it"},
+	{"server/topic/lifecycle", []string{"gen/..."}, "the life of a subscription is a rule, not a row"},
+	{
+		"server/topic/settings", []string{"server/topic/lifecycle", "server/topic/refusal", "gen/..."},
+		"what can be chosen is a rule, not a row",
+	},
+	{
+		"server/topic/owner", []string{"server/topic/catalog", "server/topic/commitlog", "server/topic/fence",
+			"server/topic/filter",
+			"server/topic/lifecycle", "server/topic/partition", "server/topic/refusal", "server/store", "server/store/table",
+			"server/wait", "gen/..."},
+		"who owns a partition knows no session",
+	},
+	{
+		"server/topic/operate", []string{"server/topic/catalog", "server/topic/commitlog", "server/topic/jobs",
+			"server/topic/lifecycle", "server/topic/live", "server/topic/owner", "server/topic/partition",
+			"server/topic/positions", "server/topic/refusal", "server/topic/settings", "server/topic/subscription",
+			"server/store/table", "server/wait", "gen/..."},
+		"what operators do knows no transport, and not the calls of everybody",
+	},
+	{
+		"server/topic/source", []string{"server/topic/catalog", "server/topic/commitlog", "server/topic/live",
+			"server/topic/refusal", "server/topic/settings", "gen/..."},
+		"where messages come from knows no row",
+	},
+	{
+		"server/topic/publish", []string{"server/topic/commitlog", "server/topic/live", "server/topic/refusal",
+			"server/topic/settings", "gen/..."},
+		"the way into the log knows neither rows nor callers",
+	},
+	{
+		"server/topic/workingset", []string{"server/topic/catalog", "server/topic/commitlog", "server/topic/lifecycle",
+			"server/topic/live", "server/topic/owner", "server/topic/partition", "server/topic/refusal",
+			"server/topic/session", "server/topic/settings", "server/topic/source", "server/store", "server/wait", "gen/..."},
+		"what is in use knows neither changes nor callers",
+	},
+	{
+		"server/topic/subscription", []string{"server/topic/catalog", "server/topic/lifecycle", "server/topic/live",
+			"server/topic/owner", "server/topic/partition", "server/topic/refusal", "server/topic/session",
+			"server/topic/settings", "server/topic/source", "server/topic/workingset", "server/store",
+			"server/store/table", "gen/..."},
+		"what a change is knows no caller",
+	},
+	{
+		"server/topic/backfill", []string{"server/pace", "server/topic/catalog", "server/topic/lifecycle",
+			"server/topic/live", "server/topic/owner", "server/topic/partition", "server/topic/refusal", "server/wait",
+			"gen/..."},
+		"a backfill knows rows and machines, and not who asks for one",
+	},
+	{
+		"server/topic", []string{"server/topic/...", "server/store", "server/store/table", "server/wait", "gen/..."},
+		"topics know rows and the log, and no transport",
+	},
+	{
+		"server/topic/letters", []string{"server/topic/catalog", "server/topic/commitlog", "server/topic/lifecycle",
+			"server/topic/live", "server/topic/partition", "server/topic/settings", "gen/..."},
+		"the way back of a message knows topics in use, and neither rows nor who asks",
+	},
+	{
+		"server/topic/letters/letterwire", []string{"server/topic/letters", "server/topic/commitlog", "gen/..."},
+		"the form of letters between processes knows letters and the contract",
+	},
+	{
+		"server/topic/commitlog/...", []string{"server/topic/commitlog/...", "server/store", "server/event", "gen/..."},
+		"a log knows the engine's contract, and nothing of topics",
+	},
+	{
+		"server/topic/partition/...",
+		[]string{"server/topic/partition/...", "server/topic/commitlog", "server/topic/filter", "server/topic/positions"},
+		"the machine knows batches and filters, and neither stores nor clocks",
+	},
+	{"server/topic/positions", nil, "sets of numbers"},
+	{
+		"server/search", []string{"server/kafka", "server/store/table", "gen/..."},
+		"what search events are knows topics and rows, and neither stores nor callers",
+	},
+	{
+		"server/search/record", []string{"server/chat/admit", "server/chat/commit", "server/chat/groupcommit",
+			"server/event", "server/search", "server/store", "server/store/table", "server/wait"},
+		"who records knows no transport and no broker",
+	},
+	{
+		"server/internal/searchapi", []string{"server/auth", "server/internal/api", "server/search",
+			"server/search/record", "gen/..."},
+		"a door knows the use case behind it",
+	},
+	{
+		"server/identity/identifier", []string{"server/chat/commit", "server/store", "server/store/table/people",
+			"server/wait"},
+		"whose an identifier is is known without knowing how it is proven",
+	},
+	{"server/identity/securitylog", nil, "what is told of accounts knows none"},
+	{
+		"server/identity/otp", []string{"server/chat/commit", "server/identity/identifier", "server/identity/securitylog",
+			"server/store", "server/store/table/people", "server/wait"},
+		"codes know neither users nor sessions",
+	},
+	{
+		"server/identity/sender", []string{"server/identity/identifier", "server/identity/otp", "server/loopback",
+			"server/wait"},
+		"a way to people knows no store",
+	},
+	{
+		"server/identity/session", []string{"server/chat/commit", "server/identity/securitylog", "server/store",
+			"server/store/table", "server/store/table/people", "server/wait"},
+		"sessions do not know how somebody proved who they are",
+	},
+	{
+		"server/identity/signin", []string{"server/identity/identifier", "server/identity/otp",
+			"server/identity/securitylog", "server/identity/session", "server/store", "server/store/table"},
+		"what a proof is good for knows no transport",
+	},
+	{
+		"server/internal/authapi", []string{"server/auth", "server/identity/...", "server/internal/api", "gen/..."},
+		"a door knows the use case behind it",
+	},
+	{
+		"workers/searchrelay", []string{"server/event", "server/kafka", "server/search", "server/store",
+			"server/store/table", "workers/relay"},
+		"what records are made of knows no process",
+	},
+	{
+		"server/identity/people", []string{"server/chat/...", "server/store", "server/store/table/...", "server/wait"},
+		"what people show and allow knows rows and chats, and neither transport nor streams",
+	},
+	{
+		"server/internal/userapi", []string{"server/auth", "server/identity/people", "server/internal/api",
+			"server/internal/streamwriter", "server/store/table/...", "gen/..."},
+		"a door knows the use case behind it",
+	},
+	{
+		"server/client/conformance", []string{"server/client", "server/client/device", "gen/..."},
+		"scenarios are what a client is given and wants",
+	},
+	{"server/topic/fence", []string{"server/store"}, "a fence knows an epoch, and nothing of topics"},
+	{
+		"server/topic/plane", []string{"server/lease", "server/store", "server/store/table", "server/topic",
+			"server/topic/catalog"},
+		"who has a slot knows no call and no transport",
+	},
+	{"server/link/caller", nil, "who calls is said by who puts processes together"},
+	{
+		"workers/topicdoor", []string{"server/auth", "server/link/caller", "server/topic/catalog", "server/topic/letters/...",
+			"server/topic/refusal", "server/wait", "gen/..."},
+		"what is passed on to servers knows no server and no store",
+	},
+	{
+		"workers/projection", []string{"server/event", "server/kafka", "server/kafka/lag", "server/kafka/versions",
+			"server/pace", "server/store", "server/store/table", "server/wait", "workers/consume"},
+		"how a read model is kept knows no read model, and not who asks for it",
+	},
+	{
+		"workers/projection/chatactivity", []string{"server/event", "server/kafka", "server/store", "server/store/table",
+			"workers/projection", "gen/..."},
+		"a read model knows events and rows",
+	},
+	{
+		"workers/projection/notifications", []string{"server/event", "server/kafka", "server/store", "server/store/table",
+			"workers/consume", "workers/deadletter", "workers/deadletter/letter", "workers/projection"},
+		"a read model knows events and rows",
+	},
+	{"server/lease", []string{"server/store", "server/store/table"}, "leases know nothing of what is leased"},
+	{"server/topic/filter", []string{"gen/..."}, "a filter knows the contract's clauses"},
+	{
+		"workers/eventquery", []string{"server/check/derive", "server/event", "server/store", "server/store/outbox",
+			"server/store/table"},
+		"reading events knows rows, and neither Kafka nor who asks",
+	},
+	{"workers/ops/withhold", []string{"server/event", "server/store", "server/store/table/..."},
+		"who is shown content is a rule of accounts, whoever asks"},
+	{"workers/ops/redact", []string{"gen/..."}, "what is hidden is a rule of messages, whoever shows them"},
+	{"workers/ops/pagetoken", nil, "a token knows no list"},
+	{"workers/ops/roles", []string{"server/auth", "gen/..."}, "who may call is a table, not a service"},
+	{"workers/audit", []string{"server/store", "server/store/table"}, "records know rows, and not what they are about"},
+	{"server/identity/trail", []string{"server/wait", "workers/audit"}, "an event knows the audit, and not what happened"},
+	{
+		"server/identity/admin", []string{"server/store", "server/store/table"},
+		"what operators do with people knows parts of identity as interfaces, and no transport",
+	},
+	{
+		"workers/ops/adminapi", []string{"server/identity/admin", "server/store", "server/store/table", "workers/audit",
+			"workers/ops/pagetoken", "gen/..."},
+		"a door knows the use cases behind it",
+	},
+	{
+		"workers/ops/adminctl", []string{"server/client/bearer", "server/cmdline", "workers/ops/opsctl", "gen/..."},
+		"commands know the contracts of the server",
+	},
+	{
+		"workers/ops/parkedkeys", []string{"server/store", "server/store/table", "workers/consume/parked",
+			"workers/ops/pagetoken", "gen/..."},
+		"parked keys are read here; what releases them are their letters",
+	},
+	{
+		"workers/ops/events", []string{"server/check/derive", "server/store", "server/store/outbox", "workers/eventquery",
+			"workers/ops/pagetoken", "workers/ops/redact", "workers/ops/withhold", "gen/..."},
+		"the event store is read here, not changed",
+	},
+	{
+		"server/chat/...",
+		[]string{"server/chat/...", "server/store", "server/store/table/...", "server/event", "server/wait", "gen/..."},
+		"the rules of chats know rows, events and pauses, and nothing else",
+	},
+}
