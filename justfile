@@ -6,22 +6,27 @@ default:
 run *args:
     go run ./server {{args}}
 
-# Generate gen/ from proto/.
+# Generate gen/ from proto/ and server/web.
 generate:
     .tools/generate
 
-# Fail if gen/ is not what proto/ generates.
+# Fail if gen/ is not what proto/ and server/web generate.
 check-generated:
     .tools/generate --check
 
 # Format Go and protos.
 fmt:
-    gofmt -w server workers schemacheck
-    .tools/install && .tools/bin/buf format -w
+    .tools/install
+    .tools/bin/golangci-lint fmt
+    .tools/bin/buf format -w
 
-# Check format, vet, staticcheck, protos and layout.
+# Check Go (.golangci.yml), the protos and the layout.
 lint:
     .tools/lint
+
+# Look for secrets and vulnerabilities, list what the programs are made of, seed mistakes: just secure, or just secure nightly.
+secure *form:
+    .tools/secure {{form}}
 
 # Build for every system that is supported.
 build-all:
@@ -65,10 +70,11 @@ engines-up *args:
 engines-down:
     .tools/engines down
 
-# Explore schedules of chats and of delivery, a million each by default.
+# Explore schedules of chats and of delivery, and operations on topics, a million each by default.
 explore schedules="1000000":
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/chat/explorer
     PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/delivery/explorer
+    PARLEY_TOPIC_OPERATIONS={{schedules}} go test -count=1 -timeout 60m -run TestModel ./server/topic/partition
 
 # Kill the server under load and check what is left.
 kill rounds="20":
@@ -82,6 +88,14 @@ browser:
 clients:
     .tools/clients/run
 
+# Test the TypeScript client: scenarios, mistakes, its package in Node.js and in tabs of a browser.
+tsclient:
+    .tools/tsclient/run
+
+# Test the web client at / in a real browser: just web --shots DIRECTORY keeps pictures.
+web *args:
+    .tools/web/run {{args}}
+
 # What a user does in the first hour: the README, and a chat in four languages over two kills of the server.
 first-hour:
     .tools/firsthour/run
@@ -90,13 +104,37 @@ first-hour:
 fuzz time="30s":
     .tools/fuzz {{time}}
 
+# Drive a running server and measure it: just load paced --rate 200 --members 10.
+load *args:
+    go run ./server load {{args}}
+
 # Run the benchmarks; see server/BENCHMARKS.md.
 bench pattern="." packages="./server/...":
     go test -run '^$' -bench '{{pattern}}' -benchmem {{packages}}
 
+# Measure one or two binaries of the server, in turns: the tables of server/BENCHMARKS.md.
+bench-server *args:
+    .tools/bench-server {{args}}
+
 # Measure two servers and two workers on real engines, beside the engines alone: a table.
 bench-distributed *args:
     .tools/bench-distributed {{args}}
+
+# Measure durable topics, client and server on this machine: a table.
+bench-topics:
+    .tools/bench-topics
+
+# Measure sends alone and beside rebuilds of projections: a table.
+bench-rebuild *args:
+    .tools/bench-rebuild {{args}}
+
+# Measure durable topics beside NATS JetStream: a table.
+bench-jetstream *args:
+    .tools/bench-jetstream/run {{args}}
+
+# Search what durable topics hold on this machine, on servers of its own: a table. just gates --help lists the gates.
+gates *args:
+    go run ./server gates {{args}}
 
 # What CI runs, or parts of it: quick, race, explore, kills, integration, clients.
 ci *parts:

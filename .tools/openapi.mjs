@@ -16,6 +16,7 @@ const header = (description) => ({ description, schema: { type: "string" } });
 
 // Rules that the plugin only tells in words: bytes bound characters from above, and one byte is a character.
 function tighten(schema) {
+  if (schema.type === "boolean") delete schema.const; // generators make an enum of strings of it
   const text = schema.description ?? "";
   const most = text.match(/string\.max_bytes = (\d+)/);
   if (most) schema.maxLength ??= Number(most[1]);
@@ -26,8 +27,10 @@ function tighten(schema) {
     schema.pattern ??= schema.minimum > 0 ? "^[1-9][0-9]{0,18}$" : schema.minimum === 0 ? "^[0-9]{1,19}$" : "^-?[0-9]{1,19}$";
     delete schema.minimum;
   }
-  // Python's regular expressions know no classes of Unicode: what a user id must not have is left to the server there.
-  if (schema.pattern) schema.pattern = schema.pattern.replace("\\p{C}\\p{Z}", "\\x00-\\x20\\x7f-\\xa0");
+  // Python's regular expressions know no classes of Unicode, nor JavaScript's without a flag: what lies beyond Latin-1
+  // is left to the server there.
+  if (schema.pattern)
+    schema.pattern = schema.pattern.replaceAll("\\p{C}", "\\x00-\\x1f\\x7f-\\x9f").replaceAll("\\p{Z}", "\\x20\\xa0");
 }
 
 // A field is required if its rules refuse what it is when it is not set. One that may be null has presence.
@@ -77,15 +80,22 @@ function flatten(schema) {
   alternatives.set(schema, names.slice(0, -1));
 }
 
-// An example of a schema, from the names of its fields.
-function example(schema, name) {
-  const target = schema.$ref ? doc.components.schemas[schema.$ref.split("/").pop()] : schema;
+// An example of a schema, from the names of its fields: those that mean different things in different messages have
+// the message's name before theirs.
+function example(schema, name, owner = "") {
+  const type = schema.$ref?.split("/").pop() ?? "";
+  const target = schema.$ref ? doc.components.schemas[type] : schema;
+  const own = `${owner.split(".").pop()}.${name}`;
+  if (own in examples) return examples[own];
   if (target.properties) {
     const keys = Object.keys(target.properties).filter((key) => !alternatives.get(target)?.includes(key));
-    const fields = keys.map((key) => [key, example(target.properties[key], key)]);
+    const fields = keys.map((key) => [key, example(target.properties[key], key, type || (target.title ?? ""))]);
     return Object.fromEntries(fields.filter(([, value]) => value !== undefined));
   }
-  if (name in examples) return examples[name];
+  if (name in examples && (!target.enum || target.enum.includes(examples[name])))
+    return target.type === "string" && typeof examples[name] === "number" ? String(examples[name]) : examples[name];
+  if (target.enum) return target.enum[1] ?? target.enum[0];
+  if (target.type === "object" && !target.additionalProperties && !target.oneOf && !target.anyOf) return {}; // a message without fields
   return target.type === "array" ? [example(target.items)].filter((value) => value !== undefined) : undefined;
 }
 
@@ -187,11 +197,18 @@ doc.components.responses = {
 };
 doc.components.securitySchemes = { bearer: { type: "http", scheme: "bearer", description: "An access token." } };
 doc.security = [{ bearer: [] }];
+// Signing in needs no token.
+for (const path of ["request-code", "verify-code", "exchange-token", "refresh"]) {
+  doc.paths[`/api/v1/auth/${path}`].post.security = [];
+}
 
 doc.servers = [{ url: "/", description: "The server that this document comes from." }];
 doc.info.license = { name: "Apache License 2.0", identifier: "Apache-2.0" };
 doc.info.contact = { name: "Parley", url: "https://github.com/parley-chat/parley" };
 doc.info.description += " In requests, numbers are accepted for 64-bit integers, too.";
+const duration = doc.components.schemas["google.protobuf.Duration"]; // seconds, not ISO 8601
+Object.assign(duration, { description: "A duration in seconds.", pattern: "^-?[0-9]{1,12}(\\.[0-9]{1,9})?s$", examples: ["30s"] });
+delete duration.format;
 Object.assign(doc.components.schemas["google.protobuf.Timestamp"], { description: "A time, RFC 3339 in UTC.", examples: ["2026-03-01T09:30:00Z"] });
 // Examples, once all schemas are as they stay.
 for (const item of Object.values(doc.paths)) {

@@ -243,11 +243,15 @@ try {
   );
   assert.equal(outcome, "TypeError");
 
-  // The page of the API shows itself without breaking its own policy.
+  // The documents show themselves without breaking their own policy, and are searched.
   const docs = await browser.newPage();
   docs.on("console", (m) => m.type() === "error" && problems.push(m.text()));
-  await docs.goto(`${base}/docs`);
+  await docs.goto(`${base}/docs/reference`);
   assert.equal(await docs.locator("h1").textContent(), "Parley REST API v1");
+  await docs.fill("#q", "NOT_A_MEMBER");
+  await docs.press("#q", "Enter");
+  await docs.waitForURL(`${base}/docs/search?q=NOT_A_MEMBER`);
+  assert.ok((await docs.locator(".hits a").count()) > 0, "nothing was found");
   assert.notEqual(await docs.evaluate(() => getComputedStyle(document.body).maxWidth), "none");
 
   assert.deepEqual(await lines(6), ["1 alice: one", "2 bob: two", "3 alice: three", "4 bob: four", "5 bob: five", "6 bob: six"]);

@@ -7,7 +7,7 @@
 # stranger's, are made at each start, and one password for all users.
 
 secured_redis=(secured-redis secured-cluster-1 secured-cluster-2 secured-cluster-3 secured-primary secured-replica secured-sentinel)
-secured_users=(admin parley-relay parley-fanout parley-ops parley-operator parley-worker parley-nobody)
+secured_users=(admin parley-relay parley-fanout parley-ops parley-operator parley-topics parley-worker parley-nobody)
 
 certificate() { # NAME COMMON-NAME AUTHORITY
   local d="$run/secured"
