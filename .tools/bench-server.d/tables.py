@@ -12,6 +12,7 @@ SECTIONS = [
  ("What does a lone send cost the server?", "So few that hardly one shares a commit or a transaction with another. What the server does anyway, idle, is in it.", [
   ("lone-10", "50/s into 10", ["server CPU", "server allocations", "delivery p50"]),
   ("lone-100", "25/s into 100", ["server CPU", "server allocations", "delivery p50"])]),
+ ("What is the least a send can cost here?", "", []),
  ("How many durable sends?", "Over 256 chats of two, HTTP/1.1, nobody listens.", [
   ("durable-1", "1 caller", ["sends", "ack p50", "ack p99", "server CPU"]),
   ("durable-16", "16 callers", ["sends", "ack p50", "ack p99", "server CPU"]),
@@ -27,6 +28,8 @@ SECTIONS = [
   ("storm", "connect", ["all live", "live p50", "live p99", "server CPU"]),
   ("sync", "catch up", ["messages", "sync p50", "sync p99", "client p50", "server CPU"])]),
 ]
+FLOOR = """A small process (`.tools/bench-server.d/floor`), measured in the same turns: it reads 300 bytes, appends them to a file, syncs it,
+answers, and writes them to a connection for each member. No protocol, no store, no durable path."""
 def load(row, n): return [json.load(open(p)) for p in sorted(glob.glob(f"{out}/{row}.{n}.*.json"))]
 def fmt(v): return "" if v is None else f"{v:,.0f}" if abs(v) >= 100 else f"{v:.3g}"
 def med(reports, figure):
@@ -37,7 +40,19 @@ first = json.load(open(sorted(glob.glob(out + "/*.json"))[0]))
 m = first["machine"]
 print(f"{m['processors']} × {m['model']}, {m['os']}, {m['go']}, {first['began'][:10]}; fsync of 4 KB in the data directory, medians of the runs:")
 print("; ".join(f"{n} p50 {statistics.median(a for a, _ in v):.2f} ms, p99 {statistics.median(b for _, b in v):.2f} ms" for n, v in fs.items() if v) + ".")
+def floors(title):
+    lines = []
+    for row, label in (("paced-10", "200/s into 10"), ("paced-100", "50/s into 100"), ("lone-10", "50/s into 10"), ("lone-100", "25/s into 100")):
+        runs = [json.load(open(p)) for p in glob.glob(f"{out}/floor.{row}.*.txt")]
+        parley = load(row, "after") or load(row, "before")
+        for figure, unit in (("server CPU", "µs/send"), ("delivery p50", "ms")):
+            if not runs or not parley: continue
+            f, p = statistics.median(r[figure] for r in runs), med(parley, figure)
+            lines.append(f"| {label} | {figure}, {unit} | {fmt(f)} | {fmt(p)} | {p/f:.1f} × |")
+            label = ""
+    if lines: print(f"\n### {title}\n\n{FLOOR}\n\n| load | figure | least | Parley | ratio |\n|---|---|---|---|---|", *lines, sep="\n")
 for title, text, rows in SECTIONS:
+    if not rows: floors(title)
     body = []
     for row, label, figures in rows:
         b, a = load(row, "before"), load(row, "after")
