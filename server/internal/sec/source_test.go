@@ -55,9 +55,9 @@ func imports(f *ast.File, path string) bool {
 // outgoing are the files that send requests by HTTP, each with where to: an address that a setting or
 // a row of this installation names, never what a user sent.
 var outgoing = map[string]string{
-	"server/client/client.go":                               "the server that a client is told of",
-	"server/client/tail/tail.go":                            "the server that a client is told of",
-	"server/client/topic/topic.go":                          "the server that a client is told of",
+	"server/client/client.go":                               "the server that a client is set up with",
+	"server/client/tail/tail.go":                            "the server that a client is set up with",
+	"server/client/topic/topic.go":                          "the server that a client is set up with",
 	"server/identity/issuer/keys.go":                        "issuers that a setting names, and where their documents lead on the same terms",
 	"server/identity/sender/webhook.go":                     "the program that a setting names",
 	"server/link/link.go":                                   "servers that are listed in Redis",
@@ -119,7 +119,7 @@ func TestSec_S_50_NothingUnsafe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(parts), "go test -race") {
+	if !strings.Contains(string(parts), "gotest -race") {
 		t.Error("CI has no step with the race detector")
 	}
 }

@@ -50,7 +50,7 @@ func modules(t *testing.T) (all []module) {
 	return all
 }
 
-// licences are told by what their texts say, the longer ones first.
+// licences are recognised by what their texts say, the longer ones first.
 var licences = []struct {
 	id   string
 	says *regexp.Regexp
