@@ -116,7 +116,7 @@ public class Chat {
     }
   }
 
-  // send goes on under the same id until the message is stored or refused.
+  // send retries under the same id until the message is stored or refused.
   void send(String content) {
     var request = SendMessageRequest.newBuilder().setChatId(chatId).setContent(content)
         .setClientMessageId(UUID.randomUUID().toString()).build();

@@ -63,7 +63,7 @@ func main() {
 	}
 }
 
-// send goes on under the same id until the message is stored or refused.
+// send retries under the same id until the message is stored or refused.
 func send(content string) {
 	request := &messagev1.SendMessageRequest{ChatId: chatID, Content: content, ClientMessageId: uuid.NewString()}
 	for ; ; time.Sleep(rand.N(time.Second)) {

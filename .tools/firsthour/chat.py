@@ -20,7 +20,7 @@ from parley.message.v1.message_service_pb2_grpc import MessageServiceStub
 
 ADDRESS, TOKEN, CHAT = sys.argv[1:4]
 AUTH = (("authorization", "Bearer " + TOKEN),)
-# gRPC waits up to two minutes before it connects anew, and does not notice by itself that a peer is gone.
+# gRPC waits up to two minutes before it reconnects, and does not notice by itself that a peer is gone.
 CHANNEL = grpc.insecure_channel(ADDRESS, options=[
     ("grpc.initial_reconnect_backoff_ms", 250), ("grpc.max_reconnect_backoff_ms", 5000),
     ("grpc.keepalive_time_ms", 20000), ("grpc.keepalive_timeout_ms", 10000),
@@ -119,7 +119,7 @@ class Chat:
 
 
 def send(content):
-    """Goes on under the same id until the message is stored or refused."""
+    """Retries under the same id until the message is stored or refused."""
     request = message_pb.SendMessageRequest(chat_id=CHAT, content=content, client_message_id=str(uuid.uuid4()))
     while True:
         try:

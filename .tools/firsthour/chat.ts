@@ -111,7 +111,7 @@ async function keepFollowing() {
   }
 }
 
-// A message goes on under the same id until it is stored or refused.
+// A message is retried under the same id until it is stored or refused.
 async function send(content: string) {
   for (const clientMessageId = randomUUID(); ; await sleep(Math.random() * 1000)) {
     try {

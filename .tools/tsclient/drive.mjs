@@ -174,7 +174,7 @@ async function inTabs(origin) {
   await say(frozen, expected.at(-1));
   await all();
 
-  // The server dies; messages are written without it, and one tab is loaded anew.
+  // The server dies; messages are written without it, and one tab is reloaded.
   await server.kill();
   for (const text of ["a", "b", "c", "d", "e"]) {
     expected.push(text);

@@ -34,7 +34,7 @@ export async function history() {
   const factor = back.heap / before.heap;
   assert.ok(factor <= 1.2, `back at the end the page takes ${factor.toFixed(2)} times the memory that it took before`);
   const perMessage = Math.round((after.heap - before.heap) / (late - early));
-  assert.ok(perMessage <= mostPerMessage, `each message takes ${perMessage} bytes that are not given back`);
+  assert.ok(perMessage <= mostPerMessage, `each message takes ${perMessage} bytes that are not freed`);
   assert.ok(after.nodes <= 1.2 * before.nodes, `the page grew from ${before.nodes} nodes to ${after.nodes}`);
 
   await tab.evaluate((place) => window.scrollUpTo(place), total - 2 * early); // what was dropped comes again

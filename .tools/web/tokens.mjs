@@ -72,8 +72,8 @@ export async function pastedEnds() {
 }
 
 /**
- * The access token of a session ends while the stream is open: before that, the page renews it and has the stream go
- * on; if it could not, the server ends the stream, and the next one comes with a new token. Messages go on either way.
+ * The access token of a session ends while the stream is open: before that, the page renews it and the stream
+ * continues; if it cannot, the server ends the stream, and the next one has a new token. Messages continue either way.
  */
 export async function sessionRenews() {
   const tab = await visit(desktop);

@@ -147,7 +147,7 @@ func TestRevocation(t *testing.T) { // S-14
 	var told []string
 	b.gate.cfg.OnRevoke = func(r Revocation) {
 		if !b.gate.Refuses(Principal{SessionID: r.ID}) {
-			t.Error("told before it was so")
+			t.Error("notified before it was so")
 		}
 		told = append(told, r.ID)
 	}
@@ -159,7 +159,7 @@ func TestRevocation(t *testing.T) { // S-14
 	b.gate.Revoke(p.SessionID, p.ExpiresAt)
 	b.gate.Revoke(p.SessionID, testTime) // does not end it earlier
 	if len(told) != 2 || told[0] != p.SessionID {
-		t.Fatalf("told of %v", told)
+		t.Fatalf("notified of %v", told)
 	}
 	b.now = p.ExpiresAt.Add(leeway - time.Second)
 	if _, err := b.try(t, "Bearer "+tok); !errors.Is(err, ErrInvalidToken) {
@@ -234,7 +234,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 		fmt.Sprint(seed), fmt.Sprintf("%x", seed), fmt.Sprint(seed[:4])[1:8], base64.StdEncoding.EncodeToString(firstKey(k)),
 	} {
 		if strings.Contains(log.String(), secret) {
-			t.Fatalf("told: %s", log.String())
+			t.Fatalf("logged: %s", log.String())
 		}
 	}
 	if strings.Count(log.String(), k.id) < 7 {

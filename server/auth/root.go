@@ -65,7 +65,7 @@ func rootID(secret []byte) string {
 // as it was can do nothing any more. Processes refuse the tokens of all other keys at once, and
 // derive secrets from the new one when they are started again. What was made with the others is
 // good no more then: links to processes that were not started again, refresh tokens, codes, keys
-// of service accounts, and the synchronisation tokens of devices, which synchronise anew.
+// of service accounts, and the synchronisation tokens of devices, which resynchronise.
 func RotateRoot(path string, now time.Time) (Info, error) {
 	return rotate(path, now, 0, func(r *ring) (*root, error) {
 		next := &root{secret: make([]byte, rootSize)}

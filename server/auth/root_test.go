@@ -103,7 +103,7 @@ func (p *process) keeps(t *testing.T, text []byte) {
 	}
 }
 
-// Who watches the file is told that a start is needed, and what is open ends.
+// Whoever watches the file is notified that a start is needed, and what is open ends.
 func TestWatchedRoot(t *testing.T) {
 	now := time.Now()
 	p := newProcess(t, nil, &now)

@@ -182,7 +182,7 @@ func flip(t *testing.T, path string, at func(size int) int) {
 func TestDamagedLogLosesNothing(t *testing.T) {
 	damages := map[string]struct {
 		do   func(t *testing.T, dir, chat string)
-		says string // what operators are told; "" for nothing
+		says string // what operators read; "" for nothing
 	}{
 		"nothing": {func(*testing.T, string, string) {}, ""},
 		"last byte": {func(t *testing.T, dir, chat string) {
@@ -258,7 +258,7 @@ func TestDamagedLogLosesNothing(t *testing.T) {
 				}
 				if said := n.said.String(); (says != "" && !strings.Contains(said, says)) ||
 					(d.says == "" && strings.Contains(said, "damaged")) {
-					t.Errorf("operators were told: %s", said)
+					t.Errorf("operators read: %s", said)
 				}
 				n.publish()
 				records := n.inLog()
@@ -329,12 +329,12 @@ func TestLogWithoutMarks(t *testing.T) {
 	n.publish()
 	n.inLog()
 	if !strings.Contains(n.said.String(), "there is no log") {
-		t.Errorf("operators were told: %s", n.said)
+		t.Errorf("operators read: %s", n.said)
 	}
 }
 
 // A store that is behind its log, as from a backup, is refused: the log has what was
-// acknowledged. Accepted, it goes on under a new generation.
+// acknowledged. Accepted, it continues under a new generation.
 func TestStoreBehindItsLog(t *testing.T) {
 	dir, ids := filledLog(t, true)
 	old := filepath.Join(t.TempDir(), "old")

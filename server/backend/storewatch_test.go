@@ -30,7 +30,7 @@ func (l *lines) all() []string {
 	return append([]string(nil), l.list...)
 }
 
-// A store that stops answering, at once or never, is told of within 5 s in one line, once
+// A store that stops answering, at once or never, is reported within 5 s in one line, once
 // a minute while it lasts, and once more when it answers again.
 func TestStoreAway(t *testing.T) {
 	for name, broken := range map[string]func(context.Context) error{

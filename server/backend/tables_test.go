@@ -23,7 +23,7 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/wire"
 )
 
-// DynamoDB's first errors are told in one line without the SDK's layers; others stay.
+// DynamoDB's first errors are shown in one line without the SDK's layers; others stay.
 func TestExplainStore(t *testing.T) {
 	at := backend.Tables{Prefix: "p_", Endpoint: "http://h"}
 	other := errors.New("something else")
@@ -45,7 +45,7 @@ func TestExplainStore(t *testing.T) {
 	}
 }
 
-// Something else at DynamoDB's endpoint, such as Redis, is told of as that.
+// Something else at DynamoDB's endpoint, such as Redis, is reported as that.
 func TestNotDynamoDB(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "x")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "y")

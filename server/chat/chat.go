@@ -129,7 +129,7 @@ type Config struct {
 	// the head that it was measured by. In a direct chat MarkRead changes the row of the
 	// other person as well.
 	Receipt func(row table.UserChat, head table.Head)
-	// NoReadReceipts says that nobody is told how far the other person of a direct chat has
+	// NoReadReceipts says that nobody is shown how far the other person of a direct chat has
 	// read. The same in all processes of a store.
 	NoReadReceipts bool
 	// Meter counts what commands did.

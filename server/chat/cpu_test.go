@@ -104,7 +104,7 @@ func BenchmarkReceipts(b *testing.B) {
 }
 
 // BenchmarkMarksOfTwo measures a message in a direct chat and the mark of the other person,
-// which the sender is told of or not, in sixteen chats at once.
+// which is reported to the sender or not, in sixteen chats at once.
 func BenchmarkMarksOfTwo(b *testing.B) {
 	for _, told := range []bool{false, true} {
 		b.Run(fmt.Sprintf("told=%v", told), func(b *testing.B) {

@@ -87,7 +87,7 @@ func (p *pair) expect(user string, sequence int64, told bool) {
 	p.t.Helper()
 	row := p.userChat(user, p.id)
 	if row.PeerReadSequence != sequence || told != (p.told[user] == row) {
-		p.t.Errorf("%s has %+v and was told %+v, expected %d", user, row, p.told[user], sequence)
+		p.t.Errorf("%s has %+v and was shown %+v, expected %d", user, row, p.told[user], sequence)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestMarksReachTheOtherPerson(t *testing.T) {
 			t.Errorf("ann's row is %+v, expected %+v", after, want)
 		}
 		if row := p.userChat("bob", p.id); p.told["bob"] != row || row.ReadSequence != 2 || row.PeerReadSequence != 0 {
-			t.Errorf("bob's row is %+v, told %+v", row, p.told["bob"])
+			t.Errorf("bob's row is %+v, reported %+v", row, p.told["bob"])
 		}
 		p.mark("bob", 1) // nothing goes back
 		p.expect("ann", 2, true)
@@ -145,12 +145,12 @@ func TestRepeatedMarksTellAgain(t *testing.T) {
 		}
 		p.expect("ann", 3, true)
 		if p.told["bob"] != p.userChat("bob", p.id) {
-			t.Errorf("%s: bob is told %+v", request, p.told["bob"])
+			t.Errorf("%s: reported to bob: %+v", request, p.told["bob"])
 		}
 	}
 }
 
-// Nobody is told while one of the two blocks the other, where an earlier release made the
+// Nobody is notified while one of the two blocks the other, where an earlier release made the
 // row, or where the installation wants it so.
 func TestWhoIsNotTold(t *testing.T) {
 	set := func(name string) func(*pair) {
@@ -182,10 +182,10 @@ func TestWhoIsNotTold(t *testing.T) {
 			p.mark("bob", 3)
 			p.mark("bob", 3)
 			if now := p.userChat("ann", p.id); now != before || p.told["ann"].UserID != "" {
-				t.Errorf("ann's row is %+v, told %+v", now, p.told["ann"])
+				t.Errorf("ann's row is %+v, reported %+v", now, p.told["ann"])
 			}
 			if row := p.userChat("bob", p.id); row.ReadSequence != 3 || p.told["bob"] != row {
-				t.Errorf("bob's row is %+v, told %+v", row, p.told["bob"])
+				t.Errorf("bob's row is %+v, reported %+v", row, p.told["bob"])
 			}
 		})
 	}
@@ -265,10 +265,10 @@ func TestMarksAreDecidedOnPresentRows(t *testing.T) {
 				t.Errorf("ann's row is %+v, expected %d", row, c.told)
 			}
 			if c.told > 0 && p.told["ann"] != row {
-				t.Errorf("ann was told %+v, the row is %+v", p.told["ann"], row)
+				t.Errorf("ann was shown %+v, the row is %+v", p.told["ann"], row)
 			}
 			if now := p.userChat("bob", p.id); now.ReadSequence < 2 || p.told["bob"].ReadSequence != now.ReadSequence {
-				t.Errorf("bob's row is %+v, told %+v", now, p.told["bob"])
+				t.Errorf("bob's row is %+v, reported %+v", now, p.told["bob"])
 			}
 		})
 	}
@@ -292,13 +292,13 @@ func TestBusyPeopleHoldUpNoMark(t *testing.T) {
 	p.mark("bob", 2)
 	p.expect("ann", 2, true)
 	if attempts != 2 || p.told["bob"] != p.userChat("bob", p.id) {
-		t.Errorf("%d attempts, bob was told %+v", attempts, p.told["bob"])
+		t.Errorf("%d attempts, bob was shown %+v", attempts, p.told["bob"])
 	}
 	p.check()
 }
 
 // Two people read at the same time, in two processes, and change their settings: no mark is
-// lost, nobody is told more than is true, and what was told last is what the store has.
+// lost, nobody is shown more than is true, and what was shown last is what the store has.
 func TestBothReadAtOnce(t *testing.T) {
 	engines(t, func(t *testing.T, st store.Store) {
 		p := newPair(t, st, 8)

@@ -19,7 +19,7 @@ import (
 // Each is answered once that is on the disk. What different members report is not put into
 // one transaction: the store's group commit already does that, in fewer syncs.
 //
-// The other person of a direct chat is told, by a write to that person's row: it reaches
+// The other person of a direct chat is notified by a write to that person's row: it reaches
 // the devices as every change of a row does. Only marks tell, not messages: devices see
 // whose message it is, and a message costs no further write.
 
@@ -225,7 +225,7 @@ func (t *told) write(reader table.UserChat, sequence, at int64) (w store.Write) 
 	return w
 }
 
-// tell reports the row of whoever is told. After an error a repetition of the mark does.
+// tell reports the row of whoever is notified. After an error a repetition of the mark does.
 func (s *Service) tell(ctx context.Context, g *readGroup, t told) error {
 	if t.late {
 		var err error
@@ -268,7 +268,7 @@ func (g *readGroup) records(writes []store.Write, at int64) []store.Write {
 	return writes
 }
 
-// other reads the row of whoever is told how far the member has read; an empty one if
+// other reads the row of whoever is shown how far the member has read; an empty one if
 // nobody is.
 func (s *Service) other(ctx context.Context, g *readGroup) (table.UserChat, error) {
 	if !g.tells {

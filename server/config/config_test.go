@@ -76,7 +76,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// What is wrong is told of in one line that says where it stands, without values of
+// What is wrong is reported in one line that says where it is, without values of
 // secrets or of lines that may hold one.
 func TestWrong(t *testing.T) {
 	for says, tt := range map[string]struct {

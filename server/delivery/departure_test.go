@@ -98,8 +98,8 @@ func TestRemovalIsShownOnce(t *testing.T) {
 	}
 }
 
-// Whoever was told of a removal hears of the next addition and the next removal, whichever
-// of their deliveries are lost.
+// Whoever was notified of a removal is notified of the next addition and the next removal,
+// whichever of their deliveries are lost.
 func TestRemovalAfterRemoval(t *testing.T) {
 	for lost := range 8 {
 		w := newHarness(t, nil)
@@ -143,7 +143,7 @@ func TestRemovalAfterRemoval(t *testing.T) {
 }
 
 // A removal that finds no room ends the stream like any other frame: whoever was to be
-// told must come again.
+// notified must come again.
 func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
 	w := newHarness(t, func(c *delivery.Config) { c.Limits.Frames = 5 })
 	id := w.group(table.All, "alice", "bob")
@@ -156,7 +156,7 @@ func TestRemovalThatFindsNoRoomEndsTheStream(t *testing.T) {
 	w.change(chat.OpRemove, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "bob"})
 	w.performWork()
 	if d.take(); d.end != deliveryv1.EndCode_END_CODE_SLOW || d.left[id] {
-		t.Errorf("ended with %v, told of the removal: %t", d.end, d.left[id])
+		t.Errorf("ended with %v, notified of the removal: %t", d.end, d.left[id])
 	}
 }
 

@@ -401,7 +401,7 @@ func TestSec_S_14_ExpiryRevocationDrain(t *testing.T) {
 			t.Fatalf("ended with %v, not %v", d.end, code)
 		}
 	}
-	var all []*device // to be opened anew, and not all at once
+	var all []*device // to be reopened, and not all at once
 	for i := range 10 {
 		all = append(all, w.open(fmt.Sprint("user", i), ""))
 	}

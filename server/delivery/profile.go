@@ -7,8 +7,8 @@ import "github.com/parley-chat/parley/server/delivery/frame"
 const profileBatch = 256
 
 // ProfileChanged tells the user's own streams, and those of people who share one of the
-// user's chats, that the user has a newer profile. Each stream is told once, unless it opens
-// or ends meanwhile; nothing is read for it. It does not wait.
+// user's chats, that the user has a newer profile. Each stream is notified once, unless it
+// opens or ends meanwhile; nothing is read for it. It does not wait.
 func (h *Hub) ProfileChanged(user string, version int64, chats []string) {
 	f := frame.Profile(user, version)
 	told := map[*Stream]bool{}
@@ -32,7 +32,7 @@ func (h *Hub) ProfileChanged(user string, version int64, chats []string) {
 	}
 }
 
-// tellProfile sends a frame to streams that were not told yet. Callers hold mu.
+// tellProfile sends a frame to streams that were not notified yet. Callers hold mu.
 func (h *Hub) tellProfile(streams []*Stream, f *frame.Frame, told map[*Stream]bool) {
 	for _, s := range streams {
 		if told[s] || h.streams[s.id] != s {

@@ -7,7 +7,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// profiles are the versions of a user's profile that a device was told of.
+// profiles are the versions of a user's profile that a device was notified of.
 func (d *device) profiles(user string) (versions []int64) {
 	d.take()
 	for _, f := range d.frames {
@@ -18,7 +18,7 @@ func (d *device) profiles(user string) (versions []int64) {
 	return versions
 }
 
-// A newer profile is told to the person's own streams and to those of people who share a
+// A newer profile is announced to the person's own streams and to those of people who share a
 // chat, once each, whatever the number of chats; to nobody else, and without a read.
 func TestProfileChanged(t *testing.T) {
 	w := newHarness(t, nil)
@@ -34,18 +34,18 @@ func TestProfileChanged(t *testing.T) {
 		want int
 	}{"own": {own, 1}, "who shares two chats": {shares, 1}, "who was removed": {alone, 0}} {
 		if got := c.d.profiles("alice"); len(got) != c.want || c.want == 1 && got[0] != 7 {
-			t.Errorf("%s was told of %v", name, got)
+			t.Errorf("%s was notified of %v", name, got)
 		}
 	}
 	if got := late.profiles("alice"); len(got) > 0 { // it asks for profiles after its hello
-		t.Errorf("a stream without chats was told of %v", got)
+		t.Errorf("a stream without chats was notified of %v", got)
 	}
 	w.hub.Close(shares.s)
 	w.hub.ProfileChanged("alice", 8, []string{first})
 	if got := own.profiles("alice"); len(got) != 2 || got[1] != 8 {
-		t.Errorf("told of %v", got)
+		t.Errorf("notified of %v", got)
 	}
 	if got := shares.profiles("alice"); len(got) != 1 {
-		t.Errorf("a stream that was closed was told of %v", got)
+		t.Errorf("a stream that was closed was notified of %v", got)
 	}
 }

@@ -159,7 +159,7 @@ func (h *Hub) all() []*Stream {
 	return slices.Collect(maps.Values(h.streams))
 }
 
-// EndAll ends all streams, to be opened anew over Config.Spread.
+// EndAll ends all streams, to be reopened over Config.Spread.
 func (h *Hub) EndAll() {
 	h.mu.Lock()
 	defer h.unlock()
@@ -228,8 +228,8 @@ func (h *Hub) push(s *Stream, f *frame.Frame) {
 	}
 }
 
-// unlock gives mu back, and wakes the streams that were pushed frames meanwhile: all that
-// one delivery brings them is one response. Whoever holds mu gives it back with this.
+// unlock releases mu, and wakes the streams that were pushed frames meanwhile: all that
+// one delivery brings them is one response. Whoever holds mu releases it with this.
 func (h *Hub) unlock() {
 	for i, s := range h.pushed {
 		s.pushed = false

@@ -159,7 +159,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// Answers that need no token are few at a time; who comes too many is told so.
+// Answers that need no token are few at a time; the rest are refused.
 func TestPages(t *testing.T) {
 	within, leave := make(chan struct{}), make(chan struct{})
 	h := NewPages(1, time.Minute).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

@@ -158,7 +158,7 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	}
 }
 
-// A process without descriptors makes room and goes on accepting; a closed listener
+// A process without descriptors makes room and keeps accepting; a closed listener
 // ends.
 func TestAcceptGoesOn(t *testing.T) {
 	g := newGate(t, Limits{Connections: 100})

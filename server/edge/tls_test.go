@@ -136,7 +136,7 @@ func (s *secured) get(change func(*tls.Config), version2 bool) (body string, ser
 }
 
 // Both versions of HTTP are spoken in TLS 1.2 and 1.3, and nothing older; who expects another
-// name or authority goes no further; who speaks plain HTTP is told (S-32).
+// name or authority goes no further; who speaks plain HTTP gets an explanation (S-32).
 func TestSec_S_32_PublicListener(t *testing.T) {
 	s := serveTLS(t)
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {

@@ -48,7 +48,7 @@ func (l *WriteLimit) Stop() {
 	l.until = time.Time{}
 }
 
-// Close gives the timer back, after the last write.
+// Close releases the timer, after the last write.
 func (l *WriteLimit) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,7 +22,7 @@ func lines(list []Difference) string {
 	return strings.Join(out, "\n")
 }
 
-// Topics that have fewer copies than asked for are told of, and not said to be as
+// Topics that have fewer copies than asked for are reported, and not said to be as
 // declared: apply does not change that. What it does set fits the copies that there are,
 // or nothing could be written.
 func TestApplyWithOtherReplication(t *testing.T) {
@@ -65,7 +65,7 @@ func TestApplyWithOtherReplication(t *testing.T) {
 }
 
 // K-006, K-017, K-018, K-019: topics come from the declared table and nothing else, and a
-// cluster that differs is told of.
+// cluster that differs is reported.
 func TestTopicsAsCode(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
 	if err != nil {

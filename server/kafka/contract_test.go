@@ -95,13 +95,13 @@ func TestFrozenProducerIsFenced(t *testing.T) {
 		late := transactional(t, b, id)
 		transact(t, late, records(key, "2", "3")...)
 
-		// It thaws, and goes on where it was.
+		// It thaws, and resumes where it stopped.
 		if err := early.EndTransaction(bounded(t), kgo.TryCommit); err == nil {
 			t.Error("the earlier one committed")
 		}
 		for range 2 {
 			if err := kafka.Transact(bounded(t), early, records(key, "after")); !errors.Is(err, kafka.ErrFenced) {
-				t.Errorf("the earlier one goes on: %v", err)
+				t.Errorf("the earlier one continues: %v", err)
 			}
 		}
 		transact(t, late, record(key, "end"))
@@ -135,7 +135,7 @@ func TestAbandonedTransactionEnds(t *testing.T) {
 	})
 }
 
-// A transaction that is given up leaves nothing, and its client goes on (EV16).
+// A transaction that is given up leaves nothing, and its client continues (EV16).
 func TestAbortedTransactionLeavesNothing(t *testing.T) {
 	kafkatest.Each(t, func(t *testing.T, b *kafkatest.Broker) {
 		from, key := b.Mark(t, place), b.Name("chat")
@@ -253,7 +253,7 @@ func TestGroupsAreIndependent(t *testing.T) {
 		if after := committed(fanout); after != before || before == "" {
 			t.Fatalf("fanout's offsets were %s and are %s", before, after)
 		}
-		// And it goes on from there (K-104).
+		// And it continues from there (K-104).
 		if got := readAs(fanout, 60); !slices.Equal(got, values[40:]) {
 			t.Fatalf("fanout read on with %q", got)
 		}

@@ -122,7 +122,7 @@ func TestStartErrors(t *testing.T) {
 	b.Close()
 }
 
-// What is no request is cut off, and the broker goes on.
+// What is no request is cut off, and the broker keeps running.
 func TestGuardStopsWhatIsNoRequest(t *testing.T) {
 	b := openBroker(t, t.TempDir())
 	frame := func(size uint32, key uint16, rest int) []byte {

@@ -34,7 +34,7 @@ func cluster(t *testing.T, configs map[string]string) *kfake.Cluster {
 	return c
 }
 
-// A client goes on after whatever a coordinator or a leader has answered: its next
+// A client keeps working after whatever a coordinator or a leader has answered: its next
 // transaction, or the one after, is committed. What had failed is there as a whole or
 // not at all, and later ones never take it along (EV15).
 func TestTransactionsGoOnAfterErrors(t *testing.T) {

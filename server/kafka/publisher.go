@@ -95,7 +95,7 @@ func (p *Publisher) Close() {
 }
 
 // errUnusable says that a client can never begin a transaction again.
-var errUnusable = errors.New("kafka: the producer cannot go on")
+var errUnusable = errors.New("kafka: the producer cannot continue")
 
 // PartitionError says which partitions refused their records. The transaction was aborted
 // as a whole; without these partitions it may succeed.

@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A publisher goes on after errors that a client of the library never gets over, and
+// A publisher keeps working after errors that a client of the library never gets over, and
 // nobody has to restart anything: at most four tries later it publishes again (EV14).
 func TestPublisherReplacesItsClient(t *testing.T) {
 	t.Parallel()

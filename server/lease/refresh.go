@@ -18,7 +18,7 @@ func (m *Manager) Holder(slot int) string {
 // ErrStopped says that Run has ended.
 var ErrStopped = errors.New("lease: the manager has stopped")
 
-// Refresh reads the leases anew, acquires those that are free, and returns when that is
+// Refresh reads the leases again, acquires those that are free, and returns when that is
 // done. Callers that come together share it.
 func (m *Manager) Refresh(ctx context.Context) error {
 	done := make(chan struct{})

@@ -102,7 +102,7 @@ func TestStopDuringStart(t *testing.T) {
 	}
 }
 
-// What goes wrong while stopping is told, and the others are stopped all the same.
+// What goes wrong while stopping is reported, and the others are stopped all the same.
 func TestFailureWhileStopping(t *testing.T) {
 	for name, end := range map[string]func() error{
 		"error": func() error { return errors.New("broken") },

@@ -34,7 +34,7 @@ func TestChargeIsAllOrNothing(t *testing.T) {
 			}
 		}
 		if in.allow(t, 0, limit.Invite, "u", 1).Allowed || in.allow(t, 0, limit.Send, "u", 1).Allowed {
-			t.Fatal("what was given back is there twice")
+			t.Fatal("what was refunded is there twice")
 		}
 	})
 }
@@ -90,7 +90,7 @@ func TestChargesAtOnce(t *testing.T) {
 	})
 }
 
-// What is given back may be had by the other processes, too, once something else is charged.
+// What is refunded may be had by the other processes, too, once something else is charged.
 func TestReturn(t *testing.T) {
 	in := together(t, "send=1/h:60")
 	in.allow(t, 0, limit.Send, "u", 50)
@@ -245,7 +245,7 @@ func TestAwayIsForgotten(t *testing.T) {
 	}
 }
 
-// late is a place of buckets that answers the first call when it is told to, and fails.
+// late is a place of buckets that answers the first call when it is asked to, and fails.
 type late struct {
 	calls atomic.Int64
 	first chan struct{}

@@ -71,7 +71,7 @@ type Decision struct {
 // Shared is a place of buckets for all processes of an installation.
 type Shared interface {
 	// Take charges done, which has been let through already, and cost if there is room for
-	// it. A done below 0 is given back. full is the time from now until the bucket is full again.
+	// it. A done below 0 is refunded. full is the time from now until the bucket is full again.
 	Take(ctx context.Context, key string, b Bucket, done, cost int) (allowed bool, full time.Duration, err error)
 }
 
@@ -199,7 +199,7 @@ func (l *Limiter) Charge(ctx context.Context, costs ...Cost) error {
 	return nil
 }
 
-// Return gives back what was charged for something that is not done. The bucket that all share
+// Return refunds what was charged for something that is not done. The bucket that all share
 // learns of it with what is charged next.
 func (l *Limiter) Return(costs ...Cost) {
 	for _, c := range costs {

@@ -27,7 +27,7 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// fakeHub keeps what it is told.
+// fakeHub records what it is notified of.
 type fakeHub struct {
 	mu       sync.Mutex
 	versions map[string][]int64 // by chat
@@ -142,7 +142,7 @@ func (n *net1) mesh(cfg Config) *Mesh {
 }
 
 // server starts a process with streams of users; through, if given, is the address that
-// others are told.
+// is announced to others.
 func (n *net1) server(process string, users []string, through func(addr string) string) (*fakeHub, *Mesh) {
 	n.t.Helper()
 	hub := newFakeHub()

@@ -40,7 +40,7 @@ func (e *endless) Read(p []byte) (int, error) {
 }
 
 // Whoever connects without the secret has nothing read of what they send; those with it
-// are held to the limit of a request. What works goes on all the while.
+// are held to the limit of a request. What works keeps working all the while.
 func TestHostile(t *testing.T) {
 	n := newNet(t)
 	n.members["c"] = []string{"u"}

@@ -122,7 +122,7 @@ func TestLinksCut(t *testing.T) {
 			way.hold(false)
 		}
 	}
-	// The last one to come tells of all the others.
+	// The last one to arrive reports all the others.
 	hub.until(t, "the last change, or a mark after it was lost", func(h *fakeHub) bool {
 		seen := map[int64]bool{}
 		for _, v := range h.versions["c"] {

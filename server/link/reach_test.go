@@ -55,7 +55,7 @@ func nowhere(t *testing.T) string {
 func TestReach(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	for name, c := range map[string]struct {
-		dial func(t *testing.T, own string) string // the address that others are told
+		dial func(t *testing.T, own string) string // the address that is announced to others
 		tls  func() (client, server *tls.Config)
 		want string // "": it is found
 	}{

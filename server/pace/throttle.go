@@ -51,7 +51,7 @@ func (t *Throttle) Wait(ctx context.Context, most int64) (int64, error) {
 	}
 }
 
-// Return gives back what was not used of what may go.
+// Return refunds what was not used of what may go.
 func (t *Throttle) Return(n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

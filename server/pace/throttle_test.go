@@ -114,7 +114,7 @@ func TestSendsBesideWorkers(t *testing.T) {
 }
 
 // What the live path takes by itself is learned: down at once, up within minutes while hardly
-// anything goes, so that work goes on where sends have become slow for another reason.
+// anything goes, so that work continues where sends have become slow for another reason.
 func TestThrottleLearns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		live := &Window{}

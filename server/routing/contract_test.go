@@ -140,7 +140,7 @@ func each(t *testing.T, run func(t *testing.T, w *harness)) {
 	for name, open := range map[string]func(*testing.T) *harness{"memory": inMemory, "miniredis": inMiniredis,
 		"redis": inRedis, "secured": inSecured, "cluster": inCluster, "sentinel": inSentinel} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // real engines have to live through the times that others are told of
+			t.Parallel() // real engines have to live through the times that others only simulate
 			run(t, open(t))
 		})
 	}

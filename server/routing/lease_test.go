@@ -164,7 +164,7 @@ func TestClaimCutOff(t *testing.T) {
 	table.fail = true
 	h.beats(1)
 	if h.lost != 0 {
-		t.Fatal("told of a loss before the rows were there")
+		t.Fatal("notified of a loss before the rows were there")
 	}
 	table.fail = false
 	h.beats(1)

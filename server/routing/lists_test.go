@@ -230,7 +230,7 @@ func TestListsAreNeverOlderThanTheEvent(t *testing.T) {
 				w.pass(time.Duration(rng.IntN(400)) * time.Second)
 			case 2:
 				w.flush()
-			case 3: // a process that starts anew
+			case 3: // a process that restarts
 				m.caches[rng.IntN(2)] = m.caches[0].Fresh("g", m.lists)
 			default:
 				version, _ := m.now()

@@ -131,7 +131,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// What is wrong at the first connection is told of in one line that says what to look at,
+// What is wrong at the first connection is reported in one line that says what to look at,
 // and shows no password; ErrUnavailable is there only if waiting may help.
 func TestCheck(t *testing.T) {
 	good, dir := secured(t, "PARLEY_TEST_SECURED_REDIS")
@@ -189,7 +189,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// When sentinels make another server the primary, the table goes on there.
+// When sentinels make another server the primary, the table continues there.
 func TestSentinelFailover(t *testing.T) {
 	o, _ := secured(t, "PARLEY_TEST_SECURED_REDIS_SENTINEL")
 	r, err := routing.OpenRedis(o)

@@ -40,7 +40,7 @@ func TestChecks(t *testing.T) {
 	failure := errors.New("the disk is full")
 	for name, tt := range map[string]struct {
 		test func(t testing.TB)
-		says []string // nothing: the test goes on
+		says []string // nothing: the test continues
 	}{
 		"Must, nil":     {func(t testing.TB) { testkit.Must(t, nil) }, nil},
 		"Must, error":   {func(t testing.TB) { testkit.Must(t, failure) }, []string{"the disk is full"}},

@@ -97,7 +97,7 @@ func backfillScenario(x *fixture, c *cut) {
 	m.stop()
 }
 
-// afterCrash goes on with what is left.
+// afterCrash continues with what is left.
 func afterCrash(t *testing.T, x *fixture, c *cut, where string) {
 	t.Helper()
 	b := x.filled("t", "g")

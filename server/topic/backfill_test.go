@@ -221,7 +221,7 @@ func TestBackfillScope(t *testing.T) {
 }
 
 // HQ-K02: a backfill has the newest of its messages, exactly as many as it may, over all partitions,
-// and begins where it is told.
+// and begins where it is asked to.
 func TestBackfillBounds(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.configure("t", &topicv1.TopicConfig{Semantics: topicv1.Semantics_SEMANTICS_PUB_SUB, Partitions: 3})
@@ -289,7 +289,7 @@ func TestBackfillsStartOnce(t *testing.T) {
 	})
 }
 
-// HQ-K06, HQ-K18: a backfill goes on after the process ends, in whatever state it was, and brings nothing
+// HQ-K06, HQ-K18: a backfill continues after the process ends, in whatever state it was, and brings nothing
 // twice that was acknowledged.
 func TestBackfillResumes(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

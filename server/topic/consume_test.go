@@ -145,7 +145,7 @@ func TestAcksAreBounded(t *testing.T) {
 	})
 }
 
-// A lease that ends delivers the message to somebody else, and tells who had it; what it
+// A lease that ends delivers the message to somebody else, and notifies who had it; what it
 // acknowledges then is refused.
 func TestLeaseEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

@@ -64,8 +64,8 @@ func TestDeadLetterIsStoredFirst(t *testing.T) {
 	})
 }
 
-// A key whose message failed too often waits, and what follows of it; other keys go on. It
-// goes on when it is unparked, also after a restart.
+// A key whose message failed too often waits, and what follows of it; other keys proceed. It
+// resumes when it is unparked, also after a restart.
 func TestParkedKey(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t")
@@ -363,7 +363,7 @@ func TestRemovalComesToItsEnd(t *testing.T) {
 				t.Error("it is said to be removed")
 			}
 			if err := x.Delete(t.Context(), maker, "t"); err == nil {
-				t.Error("anybody may go on")
+				t.Error("anybody may continue")
 			}
 			on.Store(false)
 			if again {

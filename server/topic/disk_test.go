@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
-// slowDisk makes what is appended durable once it is told to, while on is set.
+// slowDisk makes what is appended durable once it is released, while on is set.
 type slowDisk struct {
 	store.Records
 	on      atomic.Bool
@@ -35,7 +35,7 @@ func (d *slowDisk) Commit(ctx context.Context, list []store.Record) (func() erro
 	}, nil
 }
 
-// onSlowDisk begins the process anew, with a log on a disk that can be slow.
+// onSlowDisk restarts the process, with a log on a disk that can be slow.
 func (x *fixture) onSlowDisk() *slowDisk {
 	d := &slowDisk{release: make(chan struct{})}
 	x.over = func(commitlog.Log) commitlog.Log {

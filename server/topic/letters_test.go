@@ -48,7 +48,7 @@ func TestLetterGoesBackToItsGroup(t *testing.T) {
 			t.Fatalf("%+v", list)
 		}
 		testkit.Advance(time.Hour)
-		for range 3 { // as after crashes before the call was noted
+		for range 3 { // as after crashes before the call was recorded
 			if err := x.Letters().Redrive(t.Context(), list[0]); err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestLetterWithoutItsGroup(t *testing.T) {
 	})
 }
 
-// A message that is parked is a letter until its key goes on: by its delivery or,
+// A message that is parked is a letter until its key proceeds: by its delivery or,
 // if it is discarded, without it. A restart, and nobody attached, change nothing.
 func TestParkedMessageIsALetter(t *testing.T) {
 	for _, discard := range []bool{false, true} {

@@ -352,7 +352,7 @@ func TestHeartbeatsAreBatched(t *testing.T) {
 	})
 }
 
-// HQ-L07: who sends a heartbeat for a group that there is not is told so.
+// HQ-L07: a heartbeat for a group that does not exist is refused.
 func TestHeartbeatOfNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t")

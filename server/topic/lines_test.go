@@ -53,7 +53,7 @@ func TestClockOfAnotherServer(t *testing.T) {
 }
 
 // HQ-M8, HQ-X6: a subscription that is cancelled while its consumer works holds nothing from then
-// on; the consumer is told, and what it had under way is refused.
+// on; the consumer is notified, and what it had under way is refused.
 func TestCancelWhileRunning(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
 		x.groups("t", "g", "other")

@@ -75,7 +75,7 @@ func TestGroupIsRemoved(t *testing.T) {
 			t.Error(got)
 		}
 		if _, err := s.Receive(t.Context(), 1); err == nil && s.Ended() != session.Gone {
-			t.Error("its member goes on")
+			t.Error("its member continues")
 		}
 		x.gone("t", "g")
 		if x.audit.count(ada+" RemoveGroup") != 1 || x.audit.count("ok 3 messages released, 0 of them with members") != 1 {
@@ -240,7 +240,7 @@ func TestGroupMetrics(t *testing.T) {
 	})
 }
 
-// HQ-O4: a dead group is resurrected with what it missed, or goes on from now; one that
+// HQ-O4: a dead group is resurrected with what it missed, or continues from now; one that
 // lives is not.
 func TestGroupIsResurrected(t *testing.T) {
 	for _, backfill := range []bool{true, false} {

@@ -239,7 +239,7 @@ func (f full) BatchWrite(ctx context.Context, writes []store.Write) error {
 	return f.Store.BatchWrite(ctx, writes)
 }
 
-// On a full disk what makes room goes on: messages are trimmed, a group can be cancelled so
+// On a full disk what makes room keeps working: messages are trimmed, a group can be cancelled so
 // that it holds none, and a topic can be removed.
 func TestFullDiskIsMadeRoomOn(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {

@@ -19,7 +19,7 @@ func TestAttachWhileStopping(t *testing.T) {
 		for _, s := range []*Session{before, late} {
 			e, err := s.Receive(t.Context(), 1)
 			testkit.Must(t, err)
-			testkit.Equal(t, s.Options().Member+" is told", e.Gone, "DRAINING")
+			testkit.Equal(t, s.Options().Member+" is notified", e.Gone, "DRAINING")
 		}
 		x.stop = func() {}
 	})

@@ -117,7 +117,7 @@ func TestStateHasRoleAndRevision(t *testing.T) {
 		chat.MemberChange{Caller: "ann", ChatID: id, UserID: "bob", Role: table.Admin})
 	w.must(err)
 	check("admin", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
-	testkit.Equal(t, "told by Sync", len(w.sync("bob", token, 0).GetChats()), 1)
+	testkit.Equal(t, "reported by Sync", len(w.sync("bob", token, 0).GetChats()), 1)
 	w.send(id, "bob", "x")
 	check("after a message", "bob", chatv1.MemberRole_MEMBER_ROLE_ADMIN)
 	w.archive("bob", id, true)

@@ -35,6 +35,6 @@ func TestSyncListsWhatTheOtherPersonHasRead(t *testing.T) {
 		testkit.Equal(t, "read by the other", res.GetChats()[0].GetState().GetPeerReadSequence(), want)
 		o, err := r.Overview(w.ctx, "bob", c.ChatID)
 		w.must(err)
-		testkit.Equal(t, "what bob is told", o.GetState().GetPeerReadSequence(), int64(0))
+		testkit.Equal(t, "what bob is shown", o.GetState().GetPeerReadSequence(), int64(0))
 	}
 }

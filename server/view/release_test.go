@@ -52,7 +52,7 @@ func TestPageTokensOfTheReleaseBefore(t *testing.T) {
 }
 
 // Somebody who arrived in a group's second phase, whose membership begins with the
-// creation, is told as added to whoever knows the creation, also with another role.
+// creation, is shown as added to whoever knows the creation, also with another role.
 func TestRoleOfOneWhoArrived(t *testing.T) {
 	w := newHarness(t)
 	// 1 chat, 2 bob (phase 2)

@@ -128,7 +128,7 @@ func TestReadBeforeARestart(t *testing.T) {
 	}
 }
 
-// A store that takes no writes: reads go on, with times that the store knows of.
+// A store that takes no writes: reads continue, with times that the store knows of.
 func TestReadsWithoutWrites(t *testing.T) {
 	w := newHarness(t)
 	id := w.group(table.All, "ann", "bob")
@@ -216,7 +216,7 @@ func TestTokensAfterAWrongClock(t *testing.T) {
 	testkit.Equal(t, "changed", len(got.GetChats()), 0)
 }
 
-// Tokens of releases that did not count setbacks go on, and know of none.
+// Tokens of releases that did not count setbacks remain valid, and know of none.
 func TestUncountedTokens(t *testing.T) {
 	const token = "AQVnZW5fQQAAAZypQ6pwANgdGz69rZXu2-Y7JjsZ8g" // of 12:00
 	w := newHarness(t)

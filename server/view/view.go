@@ -93,7 +93,7 @@ type Config struct {
 	// half of the processors. More where the store is far away.
 	Turns int
 	// NoReadReceipts says that nobody is shown how far the other person of a direct chat
-	// has read, whatever was told before.
+	// has read, whatever was shown before.
 	NoReadReceipts bool
 }
 

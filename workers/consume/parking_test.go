@@ -202,7 +202,7 @@ func TestCommitWaitsForAnAggregate(t *testing.T) {
 	})
 }
 
-// What is parked of a partition is bounded: beyond the bounds the partition waits, and goes on
+// What is parked of a partition is bounded: beyond the bounds the partition waits, and resumes
 // when there is room. A key that is parked when its owner ends stays parked.
 func TestParkedIsBounded(t *testing.T) {
 	alongside(t)
@@ -260,7 +260,7 @@ func parkedIsBounded(t *testing.T, b *kafkatest.Broker, bounds parked.Bounds) {
 	testkit.Must(t, l.check(t.Context(), "b", 1))
 }
 
-// While a key is held for its release its records wait, and no row counts them. They go on when
+// While a key is held for its release its records wait, and no row counts them. They resume when
 // the key is released, or when the hold is over.
 func TestHeldKeyWaits(t *testing.T) {
 	alongside(t)

@@ -88,7 +88,7 @@ func (r *topicFixture) publish(name string, keys ...string) {
 	testkit.Must(r.t, err)
 }
 
-// take takes n messages of a group, and gives them back if they are to fail.
+// take takes n messages of a group, and nacks them if they are to fail.
 func (r *topicFixture) take(name, group string, n int, fail bool) (payloads []string) {
 	r.t.Helper()
 	s, err := r.topics.Attach(r.t.Context(), topicOperator, &topicv1.Attach{Topic: name, Group: group}, false)
@@ -232,7 +232,7 @@ func TestTopicsBesideEvents(t *testing.T) {
 	}
 }
 
-// crashing loses what is noted once a letter was redriven, as a process does that ends.
+// crashing loses what is recorded after a letter was redriven, as a process that ends does.
 type crashing struct {
 	store.Store
 	on bool

@@ -189,7 +189,7 @@ func TestFoldReports(t *testing.T) {
 	stop := errors.New("the caller has left")
 	_, _, err = eventquery.Fold(t.Context(), f.store, id, 0, func(int64) error { return stop })
 	if !errors.Is(err, stop) {
-		t.Errorf("the fold went on: %v", err)
+		t.Errorf("the fold continued: %v", err)
 	}
 }
 

@@ -293,7 +293,7 @@ func (l *lister) announced(ctx context.Context, after string) (iter.Seq2[candida
 	}, nil
 }
 
-// eventsOfRow yields the events of one row of the outbox, and reports whether to go on.
+// eventsOfRow yields the events of one row of the outbox, and reports whether to continue.
 func (l *lister) eventsOfRow(
 	ctx context.Context, at place, row store.Row, after place, yield func(candidate, error) bool,
 ) bool {

@@ -54,7 +54,7 @@ func TestSec_S_45_DeletionReachesDeadLetters(t *testing.T) {
 }
 
 // A letter that cannot be read as an event shows nothing of a deleted account either, and
-// says so; that of somebody else is shown if its author can be told.
+// says so; that of somebody else is shown if its author can be determined.
 func TestUnreadableLettersOfDeletedAccounts(t *testing.T) {
 	r := opstest.New(t, nil)
 	ctx := t.Context()

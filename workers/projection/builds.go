@@ -80,7 +80,7 @@ type Action uint8
 const (
 	Start  Action = iota + 1 // make the next build
 	Pause                    // let it wait; records go into it meanwhile
-	Resume                   // go on
+	Resume                   // continue
 	Cancel                   // drop what was made of it
 )
 

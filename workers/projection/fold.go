@@ -73,7 +73,7 @@ func (s *Set) fold(
 // stepCost is what a step costs beside its events, in events.
 const stepCost = 10
 
-// turn waits until a rebuild may go on, and returns with how many events at a time.
+// turn waits until a rebuild may proceed, and returns how many events it may take at a time.
 func (s *Set) turn(ctx context.Context, most int) (int, error) {
 	if s.cfg.Throttle == nil {
 		return most, nil

@@ -159,7 +159,7 @@ func TestRebuildWhileMessagesCome(t *testing.T) {
 	f.check()
 }
 
-// A rebuild waits, goes on where it was in another process, and is canceled; what comes
+// A rebuild waits, resumes in another process where it stopped, and is canceled; what comes
 // meanwhile is in both builds.
 func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 	f := newFixture(t, 120)
@@ -184,7 +184,7 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 		t.Fatalf("%+v", paused)
 	}
 	testkit.Must(t, s.Look(t.Context()))
-	testkit.Equal(t, "it does not go on", f.status().Rebuild.Done, paused.Rebuild.Done)
+	testkit.Equal(t, "it does not continue", f.status().Rebuild.Done, paused.Rebuild.Done)
 	f.talk(60)
 	handle(t, s, f.batches(9))
 	f.check()

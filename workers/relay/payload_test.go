@@ -52,7 +52,7 @@ func TestNudgesArePublishedAsStored(t *testing.T) {
 	}
 }
 
-// The payloads of nudges count in the inbox's bytes, and are given back with them.
+// The payloads of nudges count in the inbox's bytes, and are freed with them.
 func TestPayloadsInTheInboxAreBounded(t *testing.T) {
 	re := newFixture(t).relay()
 	for i := range 100 {

@@ -60,7 +60,7 @@ type Config struct {
 	// Load, if given, makes the records that rows of a stream announce, in place of the events
 	// of chats: a list for each of the rows, which are consecutive. An error that wraps
 	// ErrPoison says that the row behind those of the lists can never be published. Such
-	// streams are told of by Wake, go to no topic that is migrated, and need no Serde.
+	// streams are announced by Wake, go to no topic that is migrated, and need no Serde.
 	Load func(ctx context.Context, rows []table.Outbox) ([][]*kafka.Record, error)
 	// Publish publishes records in one transaction.
 	Publish func(ctx context.Context, records []*kafka.Record) error

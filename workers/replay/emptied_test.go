@@ -81,7 +81,7 @@ func (r *fixture) recorded(b *kafkatest.Broker, serde *event.Serde, want int) ma
 }
 
 // EV55, EV56, EV72, KS19: the event store is what a replay reads. Kafka is emptied, and a consumer that
-// starts anew gets every event with the id that it always had (KS22): what it makes of them
+// starts over gets every event with the id that it always had (KS22): what it makes of them
 // is what is stored. PARLEY_TEST_REPLAY_EVENTS sets their number.
 func TestReplayIntoAnEmptyKafka(t *testing.T) {
 	events := 600

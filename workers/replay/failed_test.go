@@ -43,7 +43,7 @@ func (r *fixture) status(id string, version int64) outbox.Status {
 }
 
 // EV66, KS20, KS21: an event is new, fails, is made new again by a replay of what failed,
-// chosen by type, chat, time and limit, and is published; those of other chats went on all
+// chosen by type, chat, time and limit, and is published; those of other chats proceed all
 // the time (EV69). A dry run changes nothing.
 func TestFailedEventsAreNewAgain(t *testing.T) {
 	r := newFixture(t)

@@ -121,7 +121,7 @@ func (c *integrator) life(b *kafkatest.Broker, group string, effects int) {
 // KS16, KS17: all topics are published twice, as by a replay, and the consumer ends several
 // times before it has committed. Each event has its effect once; one that fails is tried five
 // times, at growing intervals, and then it is in its topic's dead letters, with its origin and
-// the reason, and the others go on.
+// the reason, and the others continue.
 func TestReferenceConsumer(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.Embedded(t)

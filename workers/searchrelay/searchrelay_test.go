@@ -210,14 +210,14 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// A relay that was told of a stream publishes at once, and sweeps find the others.
+// A relay that is notified of a stream publishes at once, and sweeps find the others.
 func TestWake(t *testing.T) {
 	f := newFixture(t, "")
 	r := f.relay()
 	testkit.Must(t, r.Cycle(t.Context()))
 	f.record("alice", six()...)
 	testkit.Must(t, r.Cycle(t.Context()))
-	testkit.Equal(t, "records that nobody told of", len(f.log), 0)
+	testkit.Equal(t, "records that nobody announced", len(f.log), 0)
 	r.Wake(f.streams[0])
 	r.Wake("chat_1") // of another relay
 	testkit.Must(t, r.Cycle(t.Context()))
@@ -232,7 +232,7 @@ func TestWake(t *testing.T) {
 
 // KS16, KS17, KS18: what a partition refuses for good is tried five times, at growing
 // intervals, and then is in the topic's dead letters, with its origin and the reason. Other
-// partitions go on, and so do later events of the same.
+// partitions continue, and so do later events of the same.
 func TestDeadLetters(t *testing.T) {
 	f := newFixture(t, "search_click=clicks:aggregate")
 	var attempts []time.Time

@@ -80,7 +80,7 @@ func rotate(c Config) *cobra.Command {
 			"  synchronisation. So after a theft of the file use --at-once --root: it also puts another root secret into the\n" +
 			"  file. Then stop all servers and workers, and start them: until then they use the old secrets, and those\n" +
 			"  that were started do not link to those that were not. Afterwards people sign in again, service accounts\n" +
-			"  need other keys, and devices synchronise anew.\n",
+			"  need other keys, and devices resynchronise.\n",
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 0:

@@ -63,7 +63,7 @@ func watched(t *testing.T, f func(m *machine, w *clock.Watch)) {
 	})
 }
 
-// A clock that is set is noticed at once, told of once, and forgotten when it is back.
+// A clock that is set is noticed at once, logged once, and forgotten when it is back.
 func TestJump(t *testing.T) {
 	watched(t, func(m *machine, w *clock.Watch) {
 		time.Sleep(time.Hour)
@@ -91,7 +91,7 @@ func TestJump(t *testing.T) {
 	})
 }
 
-// A small step, as time services make them, is not told of.
+// A small step, as time services make them, is not logged.
 func TestSmallStep(t *testing.T) {
 	watched(t, func(m *machine, w *clock.Watch) {
 		m.by(4 * time.Second)

@@ -113,7 +113,7 @@ var bugs = []bug{
 	{name: "a block while a direct chat is made", drop: people.NoChat, kinds: blocking, shape: quarrel, finds: "barrier"},
 
 	{name: "a mark that the other person is not told of", plan: untold, kinds: telling, shape: between,
-		finds: "is told of"},
+		finds: "is shown"},
 	{name: "the other person's row keeps its revision", plan: unrevised, kinds: telling, shape: between,
 		finds: "the other row becomes"},
 	{name: "the other person's row keeps its time", plan: timeless, kinds: telling, shape: between,

@@ -65,7 +65,7 @@ type op struct {
 
 	commits    int
 	made       string // chat that it made
-	answered   string // chat that it was told of
+	answered   string // chat that it was answered with
 	countAfter int64  // of its commit
 	until      int64  // of a mute; 0: none
 	archived   bool
@@ -229,16 +229,16 @@ func (o *op) run(p *process) error {
 	return err
 }
 
-// told holds the chat that a creation answers with against what there is.
+// told checks the chat that a creation answers with against those that exist.
 func (o *op) told(id string) {
 	w := o.w
 	switch {
 	case o.answered != "" && o.answered != id:
-		w.fail("%v: told of %s and then of %s", o, o.answered, id)
+		w.fail("%v: answered with %s and then with %s", o, o.answered, id)
 	case o.kind == createGroup && o.made != id:
-		w.fail("%v: told of %s, made %q", o, id, o.made)
+		w.fail("%v: answered with %s, made %q", o, id, o.made)
 	case o.kind == createDirect && w.pairs[table.DirectIndexKey(o.caller, o.target).PK] != id:
-		w.fail("%v: told of %s", o, id)
+		w.fail("%v: answered with %s", o, id)
 	}
 	o.answered = id
 }

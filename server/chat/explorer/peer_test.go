@@ -22,8 +22,8 @@ func between(o *op) {
 	}
 }
 
-// Whatever happens between, a mark in a direct chat and what the other person is told of it
-// are one commit, and nobody is told past a block.
+// Whatever happens between, a mark in a direct chat and what the other person is shown of
+// it are one commit, and nobody is notified past a block.
 func TestPeerSchedules(t *testing.T) {
 	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
 	pairs := &bug{kinds: telling, shape: between}
@@ -46,7 +46,7 @@ func (w *world) told(o *op, was, is table.UserChat) {
 	w.apart(o, was.UserID, o.caller)
 }
 
-// tells demands that the other person of a direct chat is told of a mark with it.
+// tells demands that a mark notifies the other person of a direct chat in the same commit.
 func (w *world) tells(o *op, reader table.UserChat) {
 	two := [2]string{reader.UserID, reader.Peer}
 	if reader.Peer == "" || w.blocks[two] || w.blocks[[2]string{two[1], two[0]}] || w.unblocked > o.since {
@@ -54,7 +54,7 @@ func (w *world) tells(o *op, reader table.UserChat) {
 	}
 	is := table.UserChatFrom(reader.Peer, reader.ChatID, w.get(table.UserChatKey(reader.Peer, reader.ChatID)))
 	if is.PeerReadSequence != reader.ReadSequence {
-		w.fail("%v: %s has read %d, and %s is told of %d", o, reader.UserID, reader.ReadSequence, is.UserID,
+		w.fail("%v: %s has read %d, and %s is shown %d", o, reader.UserID, reader.ReadSequence, is.UserID,
 			is.PeerReadSequence)
 	}
 }

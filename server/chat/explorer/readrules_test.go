@@ -98,12 +98,12 @@ func (w *readWorld) execute(p store.Plan) error {
 	return nil
 }
 
-// ahead fails if somebody is told of more than the other person of a direct chat has read.
+// ahead fails if somebody is shown more than the other person of a direct chat has read.
 func (w *readWorld) ahead() {
 	for _, user := range names[:2] {
 		if row, ok := w.row(user); ok && row.Peer != "" {
 			if other, _ := w.row(row.Peer); row.PeerReadSequence > other.ReadSequence {
-				w.fail("%s is told that %s has read %d, which is %d", user, row.Peer, row.PeerReadSequence, other.ReadSequence)
+				w.fail("%s is shown that %s has read %d, but it is %d", user, row.Peer, row.PeerReadSequence, other.ReadSequence)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func (w *readWorld) revised(was, row table.UserChat) {
 		w.fail("revision %d of %s stands for two states", row.Revision, row.UserID)
 	}
 	if row.PeerReadSequence < was.PeerReadSequence {
-		w.fail("what %s is told goes back from %d to %d", row.UserID, was.PeerReadSequence, row.PeerReadSequence)
+		w.fail("what %s is shown goes back from %d to %d", row.UserID, was.PeerReadSequence, row.PeerReadSequence)
 	}
 	w.revisions[row.UserID][row.Revision] = readRevision{row.ReadSequence, row.PeerReadSequence, w.issued,
 		row.PeerReadSequence > was.PeerReadSequence}
@@ -136,10 +136,10 @@ func (w *readWorld) reported(row table.UserChat) {
 	switch {
 	case w.bug != nil && w.bug.silent:
 	case !ok || is.read != row.ReadSequence || is.peer != row.PeerReadSequence:
-		w.fail("%s is told of %d and %d at revision %d, the store had %d and %d", row.UserID, row.ReadSequence,
+		w.fail("%s is shown %d and %d at revision %d, the store had %d and %d", row.UserID, row.ReadSequence,
 			row.PeerReadSequence, row.Revision, is.read, is.peer)
 	case is.ticket > w.synced:
-		w.fail("%s is told of revision %d, which is not on disk", row.UserID, row.Revision)
+		w.fail("%s is shown revision %d, which is not on disk", row.UserID, row.Revision)
 	}
 	w.told[row.UserID] = max(w.told[row.UserID], row.Revision)
 }
@@ -216,7 +216,7 @@ func (w *readWorld) check() {
 	}
 }
 
-// finish holds the end against the rules: what a member's row is now, the devices were told.
+// finish checks the end against the rules: what a member's row is now was reported to the devices.
 func (w *readWorld) finish() {
 	if w.bug != nil && w.bug.silent {
 		return
@@ -237,7 +237,7 @@ type readBug struct {
 	careless  bool                        // nor does that from what was read
 	hopeful   bool                        // an unknown outcome counts as success
 	forgetful bool                        // a repetition reports nothing
-	selfish   bool                        // the other person of a direct chat is not told
+	selfish   bool                        // the other person of a direct chat is not notified
 	direct    bool                        // in a direct chat
 	silent    bool                        // what is reported is not looked at: the answers must show the bug
 	plan      func(store.Plan) store.Plan // is written in place of the plan
@@ -387,10 +387,10 @@ func (w *readWorld) wish() {
 const usualReads = 4_000
 
 // Positions that are merged are answered once they are on the disk, never go back, and are
-// told to the member's devices, whatever crashes, is lost or comes late.
+// reported to the member's devices, whatever crashes, is lost or comes late.
 func TestReadSchedules(t *testing.T) { readSchedules(t, readBase(t, false)) }
 
-// The same holds in a direct chat for what each is told of the other, which is never more
+// The same holds in a direct chat for what each is shown of the other, which is never more
 // than the other has read, and never goes back.
 func TestPeerReadSchedules(t *testing.T) { readSchedules(t, readBase(t, true)) }
 

@@ -484,7 +484,7 @@ func (w *world) answer(o *op, err error) {
 			w.fail("%v: success, and nothing was committed", o)
 		}
 	case isOne(err, definite):
-		// Who asks again after leaving has no row to be told of.
+		// Whoever asks again after leaving has no row to be shown.
 		if own := o.kind == mute || o.kind == archive; o.commits > 0 && !(own && errors.Is(err, chat.ErrNotAMember)) {
 			w.fail("%v: %v, but it was carried out", o, err)
 		}

@@ -146,8 +146,8 @@ func TestAJumpDoesNotLast(t *testing.T) {
 	}
 }
 
-// Stamps that go back because the clock had been wrong are told to every process, before
-// the first of them is given out, and once: not again for each chat of that time.
+// Stamps that go back because the clock had been wrong are reported to every process, before
+// the first of them is issued, and once: not again for each chat of that time.
 func TestSetbacksAreTold(t *testing.T) {
 	const start = 1_700_000_000_000
 	w := &harness{t: t, st: storetest.NewMemory(time.Now), now: time.UnixMilli(start)}

@@ -203,15 +203,15 @@ func (p *Player) match(want []Call, got []device.Call) error {
 	return nil
 }
 
-// compare demands that what is shown is what is expected, and that the app was told of each
-// chat that changed.
+// compare demands that what is shown is what is expected, and that the app was notified of
+// each chat that changed.
 func (p *Player) compare(s *Step, changed map[string]bool) error {
 	for id, want := range s.Chats {
 		if err := p.expect(id, want); err != nil {
 			return err
 		}
 		if !changed[id] && !slices.ContainsFunc(s.Do, func(in Input) bool { return in.Do == "restart" }) {
-			return fmt.Errorf("the app is not told that %s changed", id)
+			return fmt.Errorf("the app is not notified that %s changed", id)
 		}
 	}
 	now := p.eyes.look(p.Machine)

@@ -38,7 +38,7 @@ func Record(m *device.Machine, s *Scenario, clock func() time.Time) *Recorder {
 		calls: map[int64]int64{}}
 }
 
-// Restart has the recorder go on with the machine that the device's storage made. What was
+// Restart has the recorder continue with the machine that the device's storage made. What was
 // not taken from the one before is lost.
 func (r *Recorder) Restart(m *device.Machine) *Recorder {
 	next := Record(m, r.scenario, r.clock)

@@ -30,7 +30,7 @@ func (m *Machine) MarkRead(chatID string, sequence int64) {
 	}
 }
 
-// unmarked reports whether the server is to be told how far the user has read.
+// unmarked reports whether the server still has to learn how far the user has read.
 func (c *chat) unmarked() bool { return c.ReadTo > c.State.GetReadSequence() && c.readCall == 0 }
 
 // takesMarks reports whether marks go with the stream's Acks.

@@ -43,7 +43,7 @@ func (r *harness) reads() string {
 	return out
 }
 
-// Marks are told at once, and then at most every 100 ms, the latest of each chat.
+// Marks are sent at once, and then at most every 100 ms, the latest of each chat.
 func TestMarksAreGathered(t *testing.T) {
 	r := reading(t)
 	r.m.MarkRead("c", 1)
@@ -63,10 +63,10 @@ func TestMarksAreGathered(t *testing.T) {
 	r.answer(device.Ack, marked(read(3)))
 	r.expect("read", r.view("c").State.GetReadSequence(), int64(3))
 	r.pass(time.Second)
-	r.expect("told again", r.open(device.Ack)+r.open(device.MarkRead), 0)
+	r.expect("sent again", r.open(device.Ack)+r.open(device.MarkRead), 0)
 }
 
-// What is read while an earlier mark is under way is told, whichever way that goes.
+// What is read while an earlier mark is under way is sent, whichever way that goes.
 func TestMarkWhileAnotherIsUnderWay(t *testing.T) {
 	r := reading(t)
 	r.m.MarkRead("c", 1)
@@ -86,7 +86,7 @@ func TestMarkWhileAnotherIsUnderWay(t *testing.T) {
 	r.expect("without a stream", again.GetSequence(), int64(4))
 }
 
-// A mark that an Ack does not bring is told in another way, unless the server refuses it.
+// A mark that an Ack does not bring is sent in another way, unless the server refuses it.
 func TestMarksThatAckDoesNotBring(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end   func(r *harness) // of the Ack
@@ -119,7 +119,7 @@ func TestMarksThatAckDoesNotBring(t *testing.T) {
 	}
 }
 
-// A server that takes no marks with Acks is told of each by a call, until the next stream.
+// A server that takes no marks with Acks gets each by a call, until the next stream.
 func TestMarksOfAnEarlierRelease(t *testing.T) {
 	r := reading(t)
 	r.m.MarkRead("c", 2)
@@ -139,7 +139,7 @@ func TestMarksOfAnEarlierRelease(t *testing.T) {
 	r.expect("the next stream", r.reads(), "c4")
 }
 
-// The answer to an Ack to another store says nothing about this one: the mark is told again.
+// The answer to an Ack to another store says nothing about this one: the mark is sent again.
 func TestMarkOfAnotherStore(t *testing.T) {
 	r := reading(t)
 	r.m.MarkRead("c", 2)
@@ -152,7 +152,7 @@ func TestMarkOfAnotherStore(t *testing.T) {
 	r.m.Result(old.ID, marked(read(2)), nil)
 	r.take()
 	r.expect("read", r.view("c").State.GetReadSequence(), int64(0))
-	r.expect("to be told", r.view("c").ReadTo, int64(2))
+	r.expect("to be sent", r.view("c").ReadTo, int64(2))
 }
 
 // An Ack has at most 64 marks; the others go with the next one.

@@ -401,7 +401,7 @@ func TestSend(t *testing.T) {
 		r.take()
 		r.seen = nil
 		r.fail(device.SendMessage, connect.CodePermissionDenied, "NOT_A_MEMBER")
-		r.expect("told", r.seen[len(r.seen)-1].SendFailed != nil || r.seen[0].SendFailed != nil, true)
+		r.expect("reported", r.seen[len(r.seen)-1].SendFailed != nil || r.seen[0].SendFailed != nil, true)
 		r.expect("stored", len(r.snapshot.Outbox), 0)
 		r.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER")
 		r.expect("chats", len(r.m.Chats()), 0)

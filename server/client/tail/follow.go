@@ -243,7 +243,7 @@ func (t *Tail) generation(g string) error {
 }
 
 // startOver drops all versions: the store is not the one that they are of. What came
-// between cannot be told from what was there before.
+// between cannot be told apart from what existed before.
 func (t *Tail) startOver(generation string) error {
 	t.at = Position{Generation: generation, Chats: map[string]Mark{}}
 	t.begun, t.all = false, false

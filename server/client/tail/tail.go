@@ -52,16 +52,16 @@ type Config struct {
 
 	// All begins with the first change of every chat, not with what comes next.
 	All bool
-	// From goes on where another Tail stopped; nil begins anew.
+	// From resumes where another Tail stopped; nil: there was none.
 	From *Position
 
 	// Emit takes a change: a frame with a message, a membership, a chat or a reset. Its
 	// error ends Run.
 	Emit func(*deliveryv1.Frame) error
-	// Saved is told a position now and then, up to which all was emitted; may be nil. Its
+	// Saved takes a position now and then, up to which all was emitted; may be nil. Its
 	// error ends Run.
 	Saved func(Position) error
-	// Cut is told why the stream ended, nil for an end in order, before it is opened
+	// Cut takes why the stream ended, nil for an end in order, before it is opened
 	// again; may be nil.
 	Cut func(error)
 }
@@ -98,7 +98,7 @@ type Tail struct {
 	tokens   *bearer.Tokens
 
 	at    Position
-	begun bool // at says where to go on
+	begun bool // at says where to resume
 	all   bool // a chat that is new in the first list is shown from its first change on
 	tries int  // streams since the last one that was complete
 	again bool // the bearer token was refused since then, and is another one now

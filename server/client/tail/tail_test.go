@@ -159,7 +159,7 @@ func TestWhereItBegins(t *testing.T) {
 	}
 }
 
-// A position that was stored is where another Tail goes on.
+// A stored position is where another Tail resumes.
 func TestGoesOnFromAPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(1)
@@ -205,7 +205,7 @@ func TestChangesThatWereDropped(t *testing.T) {
 	})
 }
 
-// Another store under the same address is a reset of all, from which it goes on.
+// Another store under the same address is a reset of all, after which it continues.
 func TestAnotherStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(1)
@@ -255,7 +255,7 @@ func TestEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end     deliveryv1.EndCode
 		refuse  *connect.Error
-		says    string // empty: it goes on
+		says    string // empty: it continues
 		renewed bool
 	}{
 		"drain":         {end: deliveryv1.EndCode_END_CODE_DRAIN},

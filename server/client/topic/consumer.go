@@ -69,7 +69,7 @@ type ConsumerConfig struct {
 	// Messages and bytes that the server sends before some are acknowledged; by default ten
 	// messages for each that handlers take at once, or Limit, and 8 MiB.
 	MaxMessages, MaxBytes int
-	// Limit ends Run after so many messages, those that failed included; 0: it goes on. The
+	// Limit ends Run after so many messages, those that failed included; 0: no limit. The
 	// server is asked for these and no more, so that others get what follows.
 	Limit int
 

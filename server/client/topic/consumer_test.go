@@ -122,7 +122,7 @@ func TestConnectionIsKilled(t *testing.T) {
 		for acked := 0; acked < 400; {
 			made, more := get(f, func() int { return f.made }), acked+1+random.IntN(80)
 			early := random.IntN(3) == 0 // as soon as there is another session
-			testkit.Eventually(t, "it goes on", func() bool {
+			testkit.Eventually(t, "it continues", func() bool {
 				acked = f.ackedCount()
 				return acked >= min(more, 400) || early && get(f, func() int { return f.made }) > made
 			})
@@ -185,7 +185,7 @@ func TestKeysStayInOrder(t *testing.T) {
 	}
 }
 
-// A failed message is given back with its reason and pause, and comes again; of a batch those
+// A failed message is returned with its reason and pause, and comes again; of a batch those
 // that failed.
 func TestFailures(t *testing.T) {
 	bothWays(t, func(t *testing.T, old bool) {
@@ -206,7 +206,7 @@ func TestFailures(t *testing.T) {
 		testkit.Eventually(t, "all are acknowledged", func() bool { return f.ackedCount() == 3 })
 		testkit.Must(t, r.end())
 		nacks := get(f, func() []*topicv1.NackSet { return f.nacks })
-		testkit.Equal(t, "given back", len(nacks), 2)
+		testkit.Equal(t, "returned", len(nacks), 2)
 		for i, n := range nacks {
 			testkit.Equal(t, "reason", n.GetReason(), fmt.Sprintf("attempt %d", i+1))
 			testkit.Equal(t, "pause", n.GetDelay().AsDuration(), time.Minute)
@@ -282,7 +282,7 @@ func TestStopIsBounded(t *testing.T) {
 	<-began
 	testkit.Must(t, r.end())
 	testkit.Equal(t, "acknowledged", f.ackedCount(), 0)
-	testkit.Equal(t, "given back", get(f, func() int { return len(f.nacks) }), 1)
+	testkit.Equal(t, "returned", get(f, func() int { return len(f.nacks) }), 1)
 }
 
 // Leases are prolonged as long as handlers work.

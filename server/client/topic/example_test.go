@@ -32,7 +32,7 @@ func Example() {
 			Start: &topicv1.Position{At: &topicv1.Position_Earliest{Earliest: true}}},
 		Handler: func(_ context.Context, m *topic.Received) error {
 			fmt.Println("handled", string(m.GetPayload()))
-			cancel() // a program goes on until it is told to end
+			cancel() // a program runs until it is told to end
 			return nil
 		},
 	})

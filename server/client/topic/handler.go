@@ -61,7 +61,7 @@ func (e *delayedError) Unwrap() error { return e.error }
 // maxReason is how many bytes of an error the server keeps.
 const maxReason = 1000
 
-// failureOf says how a message is given back; nil: it was handled.
+// failureOf says how a message is returned; nil: it was handled.
 func failureOf(err error) *failure {
 	if err == nil {
 		return nil

@@ -86,7 +86,7 @@ func TestHeartbeatsFail(t *testing.T) {
 	})
 }
 
-// HQ-L20: fewer failures in a row do not end it, and an answer begins anew.
+// HQ-L20: fewer failures in a row do not end it, and an answer resets the count.
 func TestHeartbeatsRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &away{answer: func(n int) *topicv1.HeartbeatResponse {

@@ -43,7 +43,7 @@ type item struct {
 	sent   bool                    // what became of it was sent, in a session that may have ended
 }
 
-// failure is why a message is given back.
+// failure is why a message is returned.
 type failure struct {
 	reason string
 	delay  *time.Duration // nil: as the subscription says
@@ -88,7 +88,7 @@ type inbox struct {
 	ready   lanes            // whose first message may be handled now
 	came    int64
 	running int
-	settled []*item // to be acknowledged or given back
+	settled []*item // to be acknowledged or returned
 }
 
 func newInbox() *inbox { return &inbox{items: map[place]*item{}, lanes: map[string]*lane{}} }
@@ -117,7 +117,7 @@ func (b *inbox) add(d *topicv1.Delivery) {
 	}
 }
 
-// again takes a message that is here already: its handler goes on, or its acknowledgement
+// again takes a message that is here already: its handler still runs, or its acknowledgement
 // was lost.
 func (b *inbox) again(it *item, attempt int32) {
 	it.owned, it.attempt = true, attempt
@@ -185,7 +185,7 @@ func (b *inbox) finish(it *item, f *failure, now time.Time) {
 	}
 }
 
-// release lets the keys of a batch go on.
+// release lets the keys of a batch proceed.
 func (b *inbox) release(batch []*item) {
 	for _, it := range batch {
 		l := it.lane

@@ -109,7 +109,7 @@ func TestBatchesKeepOrder(t *testing.T) {
 		b.finish(it, nil, start)
 	}
 	b.release(one)
-	expect(t, "a goes on", b.next(3), 4)
+	expect(t, "a proceeds", b.next(3), 4)
 }
 
 func TestSettling(t *testing.T) {
@@ -133,7 +133,7 @@ func TestSettling(t *testing.T) {
 	out := outgoings(taken)
 	testkit.Equal(t, "requests", len(out), 2)
 	testkit.Equal(t, "acknowledged", len(out[0].items), 2)
-	testkit.Equal(t, "given back", out[1].nack.GetReason(), "no")
+	testkit.Equal(t, "returned", out[1].nack.GetReason(), "no")
 	b.confirm(taken)
 	if !b.isSettled() || b.holds() {
 		t.Error("something is left")
@@ -208,7 +208,7 @@ func TestLeaseIsLost(t *testing.T) {
 		b.lose(place{0, i}, ErrLeaseLost)
 	}
 	if !errors.Is(cause, ErrLeaseLost) {
-		t.Error("the handler goes on:", cause)
+		t.Error("the handler still runs:", cause)
 	}
 	expect(t, "acknowledgements", b.take())
 	b.finish(running[0], nil, start)

@@ -18,7 +18,7 @@ func (r *runs) ended(t *testing.T) {
 	case err := <-r.done:
 		testkit.Must(t, err)
 	case <-time.After(time.Minute):
-		t.Fatal("the consumer goes on")
+		t.Fatal("the consumer still runs")
 	}
 }
 
@@ -46,7 +46,7 @@ func TestLimit(t *testing.T) {
 					delivered += n
 				}
 				testkit.Equal(t, "delivered", delivered, 10)
-				testkit.Equal(t, "given back", len(get(f, func() []*topicv1.NackSet { return f.nacks })), 1)
+				testkit.Equal(t, "returned", len(get(f, func() []*topicv1.NackSet { return f.nacks })), 1)
 				testkit.Equal(t, "detached", len(get(f, func() []*topicv1.DetachRequest { return f.detached })), 1)
 				sessions := len(get(f, func() []*topicv1.Attach { return f.attached }))
 				if window == 0 && sessions != 1 || window == 3 && sessions != 4 {

@@ -26,7 +26,7 @@ type PublisherConfig struct {
 	// publishers of a topic must not share it at a time.
 	Producer string
 	// Number is that of the first request, 1 by default. Who keeps a name over a restart
-	// goes on with the number of the first request that was not answered, and repeats its
+	// continues with the number of the first request that was not answered, and repeats its
 	// messages: what had been stored is not stored again.
 	Number int64
 	// Messages and bytes that are held until they are stored, 10,000 and 32 MiB by default.

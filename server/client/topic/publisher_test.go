@@ -125,7 +125,7 @@ func TestPublishWaitsForRoom(t *testing.T) {
 	}
 }
 
-// What the server refuses is an error with its reason at once; the publisher goes on.
+// What the server refuses is an error with its reason at once; the publisher continues.
 func TestPublishIsRefused(t *testing.T) {
 	f := newFake(t, false)
 	f.before = func(string) error { return refuse(connect.CodeFailedPrecondition, "NO_SUBSCRIPTIONS") }

@@ -32,7 +32,7 @@ type verdict struct {
 	pause time.Duration // before the next try
 }
 
-// succeeded begins anew.
+// succeeded resets the counts.
 func (r *retry) succeeded() { r.failures, r.refused = 0, 0 }
 
 // failed takes a failure. Errors that the same call would get again are final.

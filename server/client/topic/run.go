@@ -51,7 +51,7 @@ func (r *run) do(ctx context.Context) error {
 	var handlers context.Context
 	handlers, r.endHandlers = context.WithCancel(context.WithoutCancel(ctx))
 	defer r.endHandlers()
-	serving, give := context.WithCancelCause(ctx) // ends with ctx, or with why there is no use in going on
+	serving, give := context.WithCancelCause(ctx) // ends with ctx, or with why there is no use in continuing
 	defer give(nil)
 	r.finish = func() { give(nil) }
 	var wg sync.WaitGroup
@@ -89,7 +89,7 @@ func (r *run) leftover() error {
 	return fmt.Errorf("topic: %d messages were handled and could not be acknowledged: they come again", n)
 }
 
-// serve keeps a session open until ctx ends. The error is why it makes no sense to go on.
+// serve keeps a session open until ctx ends. The error is why it makes no sense to continue.
 func (r *run) serve(ctx context.Context) error {
 	again, registered := newRetry(), false
 	for {

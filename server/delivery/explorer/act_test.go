@@ -132,7 +132,7 @@ func (w *world) command(label, chatID string, run func(ctx context.Context, p *p
 	request := fmt.Sprintf("r%d", w.ids)
 	again := w.choose.chance(200)
 	if chatID == "" && again {
-		chatID = everyChat // a repetition goes on with the chat that the first one made
+		chatID = everyChat // a repetition continues with the chat that the first one made
 	}
 	for n := 0; n == 0 || (n == 1 && again); n++ {
 		p := w.anyProcess()
@@ -305,7 +305,7 @@ func (w *world) anySkew() time.Duration {
 	return []time.Duration{0, 20, -20, 4, -4, 13, -13, 1}[w.choose.pick(8)] * time.Second
 }
 
-// actSkew sets a process's clock anew, forward or back.
+// actSkew sets a process's clock forward or back.
 func (w *world) actSkew() {
 	if p := w.anyProcess(); p != nil {
 		p.skew = w.anySkew()
@@ -379,7 +379,7 @@ func (w *world) actCrashProcess() {
 	}
 }
 
-// actDrain ends a process in good order: its streams are told, a new one takes
+// actDrain ends a process in good order: its streams are notified, a new one takes
 // over.
 func (w *world) actDrain() {
 	if p := w.anyProcess(); p != nil && !p.draining {

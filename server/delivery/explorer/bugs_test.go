@@ -29,7 +29,7 @@ type bug struct {
 	source     func(*world, delivery.Source) delivery.Source      // what hubs read
 	read       func(*world, store.Key, store.Item) store.Item     // what a process reads
 	plan       func(*world, *store.Plan)                          // what a process writes
-	deliver    func(*world, *delivery.Delivery)                   // what hubs are told
+	deliver    func(*world, *delivery.Delivery)                   // what hubs get
 	frame      func(*conn, *deliveryv1.Frame) []*deliveryv1.Frame // what devices get
 	answer     func(w *world, user string, res proto.Message)     // what devices are answered
 	storage    func(device.Storage) device.Storage                // what devices store
@@ -58,8 +58,8 @@ type bug struct {
 	unstable    bool                                      // rows are deleted before their records are on stable storage
 	missedRow   bool                                      // the outbox shows a later row and not the first
 	noSweep     bool                                      // whole shards are read as empty
-	commitFirst bool                                      // offsets are committed before hubs are told
-	newest      bool                                      // a partition goes on at its end, not where it was committed
+	commitFirst bool                                      // offsets are committed before hubs are notified
+	newest      bool                                      // a partition resumes at its end, not where it was committed
 	noDirty     bool                                      // a gap marks no stream
 	noSkip      bool                                      // what is left out begins no epoch
 	noList      bool                                      // nobody looks who is listed

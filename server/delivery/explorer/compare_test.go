@@ -60,7 +60,7 @@ func (w *world) compareSends(d *phone) {
 		case acked && (!there || stored != ack.sequence):
 			w.failf("%s was promised %v for %s, stored is %d", d.name, ack, id, stored)
 		case refused && there && d.tries[id] == 1: // else it may be an earlier attempt that came late
-			w.failf("%s was told that %s is refused, but it is stored as %d", d.name, id, stored)
+			w.failf("%s was answered that %s is refused, but it is stored as %d", d.name, id, stored)
 		case !acked && !refused:
 			w.failf("%s never heard of %s again", d.name, id)
 		}

@@ -89,7 +89,7 @@ func TestConformanceSet(t *testing.T) {
 	if os.Getenv("PARLEY_CONFORMANCE") != "update" {
 		t.Skip("PARLEY_CONFORMANCE=update writes the set")
 	}
-	// First those who are told what the other has read, or the rest leaves no room.
+	// First those who are shown what the other has read, or the rest leaves no room.
 	direct := slices.DeleteFunc(recorded(t, 3001, 300, true), func(s *conformance.Scenario) bool {
 		b, err := json.Marshal(s)
 		return err != nil || !bytes.Contains(b, []byte("peerReadSequence"))

@@ -286,7 +286,7 @@ type conn struct {
 	s      *delivery.Stream
 	opened bool // Step is done
 	broken bool // neither side gets anything any more
-	closed bool // by the device, which need not be told
+	closed bool // by the device, which need not be notified
 	seen   map[string]int64
 }
 

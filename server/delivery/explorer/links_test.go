@@ -108,7 +108,7 @@ func (s *spine) greet(from *process) {
 func (s *spine) hello(from, to *process) {
 	if s.unmet > 0 && s.w.trouble(s.unmet) {
 		if s.w.trace != nil {
-			s.w.tracef("%s does not reach %s, and goes on", from.name, to.name)
+			s.w.tracef("%s does not reach %s, and continues", from.name, to.name)
 		}
 		from.sender.Open(to.name)
 		s.look(to) // which it has been given the time for
@@ -227,7 +227,7 @@ func (s *spine) receipt(p *process, row table.UserChat, state *chatv1.MemberStat
 	}
 }
 
-// round has senders send keepalives. Time goes on for links only if nothing is on its
+// round has senders send keepalives. Time passes for links only if nothing is on its
 // way: only the dead are to fall silent.
 func (s *spine) round() {
 	for _, p := range s.w.processes {
@@ -368,7 +368,7 @@ func (s *spine) stopAll() {
 	s.fanouts = nil
 }
 
-// startAll begins them anew.
+// startAll starts them again.
 func (s *spine) startAll() {
 	for n := 1 + s.w.choose.pick(3); n > 0; n-- {
 		s.w.newProcess()

@@ -270,7 +270,7 @@ func (s *spine) newFanout() *fanout {
 	return f
 }
 
-// assign gives a partition to a worker, which goes on where the group has committed.
+// assign gives a partition to a worker, which resumes where the group has committed.
 func (s *spine) assign(p *part, f *fanout) {
 	s.taken++
 	p.owner, p.lease = f, s.taken

@@ -140,7 +140,7 @@ func (s *stops) Transact(ctx context.Context, p store.Plan) error {
 	return err
 }
 
-// ownChange returns the users whose own rows a plan changes without an event that tells of
+// ownChange returns the users whose own rows a plan changes without an event that reports
 // it; none for other plans.
 func ownChange(p store.Plan) (users []string) {
 	for _, wr := range p.Writes {

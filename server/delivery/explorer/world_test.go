@@ -154,7 +154,7 @@ func (w *world) spawn(p *process, label, busy string, run func(ctx context.Conte
 	})
 }
 
-// resume lets a task go on to its next stop; false if it is done.
+// resume lets a task continue to its next stop; false if it is done.
 func (w *world) resume(t *running) (more bool) {
 	if !t.co.busy {
 		return false
@@ -171,7 +171,7 @@ func (w *world) resume(t *running) (more bool) {
 	for _, id := range t.created {
 		delete(t.p.busy, id)
 	}
-	if t.label != "work" { // watermarks are told to nobody
+	if t.label != "work" { // watermarks are reported to nobody
 		w.cutUsers(t.owes)
 	}
 	w.pool.put(t.co)

@@ -42,7 +42,7 @@ func TestNoMemoryPerFrame(t *testing.T) {
 	}
 }
 
-// An idle stream gives back what it kept for frames that might come.
+// An idle stream releases what it kept for frames that might come.
 func TestIdleQueueIsSmall(t *testing.T) {
 	m := New(&Limits{Frames: 2048, Bytes: 4 << 20})
 	for range 50 {

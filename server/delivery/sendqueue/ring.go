@@ -2,7 +2,7 @@ package sendqueue
 
 // ring is a queue without an end: what is taken from its front makes room at its back.
 // It remembers its size while things pass through it, so that a stream at work takes no
-// memory for a frame, and gives it back in the end.
+// memory for a frame, and returns it in the end.
 type ring[T any] struct {
 	items []T // a power of two
 	first int

@@ -230,7 +230,7 @@ func TestBeforeTheFirstScrape(t *testing.T) {
 }
 
 // A restart of two workers, one after the other, in a group of three: the one that stays
-// counts four rebalances. Only where it goes on like that, the alert fires.
+// counts four rebalances. The alert fires only where that continues.
 func TestOrdinaryRestartIsNoAlarm(t *testing.T) {
 	promtool(t)
 	r := named(t, "fanout_rebalances_high")

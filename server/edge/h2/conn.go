@@ -45,7 +45,7 @@ type conn struct {
 	handlers int
 	last     uint32 // the newest stream that was served
 	seen     uint32 // the newest of which there was a frame
-	taken    int64  // bytes of bodies that were read and not given back yet
+	taken    int64  // bytes of bodies that were read and not credited yet
 	owed     int64  // bytes of bodies that may come
 	leaving  bool   // no further streams
 

@@ -225,7 +225,7 @@ func TestAnswers(t *testing.T) {
 	}
 	p.ask(17, false, ":path", "/echo", "expect", "100-continue")
 	if f, ok := p.next().(*http2.MetaHeadersFrame); !ok || f.PseudoValue("status") != "100" {
-		t.Fatalf("%v instead of a word to go on", f)
+		t.Fatalf("%v instead of a word to continue", f)
 	}
 	p.must(p.f.WriteData(17, true, []byte("now")))
 	if a = p.answer(17); a.body != "now" {

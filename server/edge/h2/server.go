@@ -54,7 +54,7 @@ type Server struct {
 	Handler   http.Handler
 	MaxHeader int // bytes of a request's headers
 	Log       *slog.Logger
-	// State, if given, is told when a connection gets its first stream, and loses its last.
+	// State, if given, is called when a connection gets its first stream, and loses its last.
 	State func(net.Conn, http.ConnState)
 
 	workers  workers

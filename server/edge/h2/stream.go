@@ -203,7 +203,7 @@ type body struct {
 	data   []byte
 	at     int   // of data that was read
 	owed   int64 // bytes that may come
-	taken  int64 // bytes that were read and not given back yet
+	taken  int64 // bytes that were read and not credited yet
 	came   int64
 	length int64 // as the client says; -1: it does not
 	ended  bool  // all has come

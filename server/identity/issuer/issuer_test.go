@@ -450,7 +450,7 @@ func with(m map[string]string, name, value string) map[string]string {
 }
 
 // Who waits for keys that somebody else reads gives up when the own call ends, and the
-// reading goes on.
+// reading continues.
 func TestCallerLeaves(t *testing.T) {
 	p := newProvider(t)
 	s := newSigner(t, "EdDSA", "one")

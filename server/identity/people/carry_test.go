@@ -60,7 +60,7 @@ func TestOneBadChat(t *testing.T) {
 		return n
 	}
 	if w.people.Sweep(ctx) == nil {
-		t.Error("nobody is told of a chat that cannot be left")
+		t.Error("a chat that cannot be left is not reported")
 	}
 	if in() != 1 || erased != 1 || ofAccount(w, "ann") != "[profile]" {
 		t.Errorf("still in %d of 4 groups, erased %d times, rows %s", in(), erased, ofAccount(w, "ann"))
@@ -123,7 +123,7 @@ func TestDeletionIsOneProcesss(t *testing.T) {
 		w.people = w.service(func(p *people.Config) {
 			p.Chats = &departures{w.chats, func(string) error {
 				if inside {
-					t.Errorf("%s: it goes on beside the other", name)
+					t.Errorf("%s: it runs beside the other", name)
 				}
 				w.pass(c.step)
 				_, plans := w.spy.count(func() { testkit.Must(t, other.Sweep(ctx)) })

@@ -14,8 +14,8 @@ import (
 // number of chats, and no process misses one because a message between processes was lost.
 //
 // Whoever changes a profile again and again makes no more work than one change each
-// tellEvery: the rows of a slot are one, and a newer version waits until the one before has
-// been told for as long. It is found again by a later look.
+// tellEvery: the rows of a slot are one, and a newer version waits until the one before was
+// announced that long ago. It is found again by a later look.
 const (
 	lookEvery = time.Second
 	tellEvery = rows.ChangeSlot
@@ -32,7 +32,7 @@ const (
 	maxTold = 1 << 16
 )
 
-// told is the last version of a profile that streams were told of, and when they were, or
+// told is the last version of a profile that streams were notified of, and when they were, or
 // when that failed, in unix ms.
 type told struct{ version, at int64 }
 
@@ -50,7 +50,7 @@ func (s *Service) tell(ctx context.Context, c rows.Change) {
 	}
 	chats, err := s.chatsOf(ctx, c.UserID)
 	if err != nil {
-		s.cfg.Failed("tell of a profile", err)
+		s.cfg.Failed("announce a profile", err)
 		s.mu.Lock()
 		s.told[c.UserID] = told{before, s.now()}
 		s.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *Service) tell(ctx context.Context, c rows.Change) {
 	s.cfg.Hub.ProfileChanged(c.UserID, c.Version, chats)
 }
 
-// untold reports whether streams are to be told of a version now, and notes that they are.
-// before is the version that they were told of before.
+// untold reports whether streams are to be notified of a version now, and records it.
+// before is the version that they were notified of before.
 func (s *Service) untold(c rows.Change) (before int64, ok bool) {
 	now := s.now()
 	s.mu.Lock()

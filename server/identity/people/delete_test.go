@@ -201,7 +201,7 @@ func export(w *world, user, cursor string) (list, cursors []string) {
 	return list, cursors
 }
 
-// An export has all that is the user's and nothing that others wrote, and goes on after
+// An export has all that is the user's and nothing that others wrote, and resumes after
 // each of its records (S-46).
 func TestSec_S_46_Export(t *testing.T) {
 	engines(t, func(w *world) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Record is a part of what is stored about a user: one of its fields is set, but for
-// Cursor, with which an export goes on after it.
+// Cursor, with which an export resumes after it.
 type Record struct {
 	Cursor     string
 	Profile    *Profile

@@ -12,8 +12,8 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// Whoever changes a profile again and again makes streams be told once each five seconds, in
-// each process, and of the last change in the end.
+// Whoever changes a profile again and again causes one notification of streams every five seconds
+// in each process, and one of the last change in the end.
 func TestChangesAreJoined(t *testing.T) {
 	engines(t, changesAreJoined)
 	for n := range 50 { // changes share a row by the clock: each place of the first in its row
@@ -49,14 +49,14 @@ func changesAreJoined(w *world) {
 	}
 	told := w.told[len(w.told)-2:]
 	if told[0].version != last.Version || told[1].version != last.Version {
-		w.Errorf("in the end streams are told %+v, not of version %d", told, last.Version)
+		w.Errorf("in the end streams are notified of %+v, not of version %d", told, last.Version)
 	}
 	before := len(w.told)
 	for range 10 {
 		w.pass(time.Second)
 		look()
 	}
-	testkit.Equal(w, "told without a change", len(w.told)-before, 0)
+	testkit.Equal(w, "notified without a change", len(w.told)-before, 0)
 }
 
 // What changes of one profile cost a process does not grow with their number.
@@ -81,11 +81,11 @@ func TestCostOfChanges(t *testing.T) {
 		testkit.Must(t, other.Look(ctx, w.clock().UnixMilli()-40_000))
 	}
 	if c.n > 150 || len(w.told) != 1 {
-		t.Errorf("another process: %d rows are read, streams are told %d times", c.n, len(w.told))
+		t.Errorf("another process: %d rows are read, streams are notified %d times", c.n, len(w.told))
 	}
 }
 
-// What could not be told is found again, and not at once.
+// What could not be announced is found again, and not at once.
 func TestTellingFails(t *testing.T) {
 	w := memory(t)
 	ctx := w.Context()
@@ -100,12 +100,12 @@ func TestTellingFails(t *testing.T) {
 		testkit.Must(t, w.people.Look(ctx, w.clock().UnixMilli()-10_000))
 	}
 	if failed != 1 || len(w.told) != 0 {
-		t.Errorf("%d failures, told %v", failed, w.told)
+		t.Errorf("%d failures, notified of %v", failed, w.told)
 	}
 	bad.well = true
 	w.pass(2 * time.Second)
 	testkit.Must(t, w.people.Look(ctx, w.clock().UnixMilli()-10_000))
-	testkit.Equal(t, "told", fmt.Sprint(w.told), "[{ann 1 1}]")
+	testkit.Equal(t, "notified", fmt.Sprint(w.told), "[{ann 1 1}]")
 }
 
 // failing is a store that reads no lists of chats.

@@ -54,7 +54,7 @@ type world struct {
 	found  identifiers
 }
 
-// told is what streams were told.
+// told is what streams were notified of.
 type told struct {
 	user    string
 	version int64

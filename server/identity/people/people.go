@@ -103,7 +103,7 @@ type Config struct {
 	// Erase removes what other parts hold of a deleted account: sessions, identifiers. Each
 	// is called until all succeed, and may be called again after it.
 	Erase []func(ctx context.Context, user string) error
-	// Failed, if given, is told of what is tried again.
+	// Failed, if given, is called with what is tried again.
 	Failed func(what string, err error)
 	// Sleep waits between attempts; by default in real time.
 	Sleep func(ctx context.Context, d time.Duration) error
@@ -119,7 +119,7 @@ type Service struct {
 
 	mu        sync.Mutex
 	exporting map[string]bool // users
-	told      map[string]told // users of whose changes streams were told here
+	told      map[string]told // users of whose changes streams were notified here
 }
 
 // New makes a Service.

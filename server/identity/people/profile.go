@@ -86,7 +86,7 @@ func (s *Service) Update(ctx context.Context, user string, c ProfileChange) (Pro
 }
 
 // change changes a profile as decide says, which gets it as it is and as the attempt before
-// would have left it, and may add writes. The new version is told to streams.
+// would have left it, and may add writes. Streams are notified of the new version.
 func (s *Service) change(
 	ctx context.Context, user string, decide func(p, tried Profile) (Profile, []store.Write, error),
 ) (Profile, error) {

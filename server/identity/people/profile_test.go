@@ -228,7 +228,7 @@ func TestFindByIdentifier(t *testing.T) {
 	})
 }
 
-// Streams are told of a change once, in each process, and nothing is written for a chat.
+// Streams are notified of a change once, in each process, and nothing is written for a chat.
 func TestChangesAreTold(t *testing.T) {
 	engines(t, func(w *world) {
 		ctx := w.Context()

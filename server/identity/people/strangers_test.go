@@ -190,7 +190,7 @@ func TestInvitationsOfOneInviter(t *testing.T) {
 	})
 }
 
-// A list that many have filled goes on to take invitations; whoever has the most loses the
+// A list that many have filled keeps taking invitations; whoever has the most loses the
 // oldest, so that a friend's one stays.
 func TestInvitationsAreBounded(t *testing.T) {
 	w := memory(t)

@@ -55,8 +55,8 @@ func TestClockThatWasAhead(t *testing.T) {
 	})
 }
 
-// A writer that stands still between making a row and storing it, as in a pause of its machine,
-// is heard of everywhere once it goes on, whatever others wrote meanwhile.
+// A writer that stalls between making a row and storing it, as in a pause of its machine,
+// is seen everywhere once it resumes, whatever others wrote meanwhile.
 func TestWriterThatStoodStill(t *testing.T) {
 	key := newKey(t)
 	synctest.Test(t, func(t *testing.T) {

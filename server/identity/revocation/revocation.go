@@ -270,7 +270,7 @@ func (s *Service) Applied() int64 { return s.applied.Load() }
 // Unreadable is the number of rows that this process could not read.
 func (s *Service) Unreadable() int64 { return s.unreadable.Load() }
 
-// Run reads what was revoked, calls ready, and goes on reading until ctx ends.
+// Run reads what was revoked, calls ready, and keeps reading until ctx ends.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	failed := false
 	for {

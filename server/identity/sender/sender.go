@@ -50,7 +50,7 @@ type Queue struct {
 
 var _ otp.Outbox = (*Queue)(nil)
 
-// NewQueue makes a queue before a way; failed is told what could not be sent.
+// NewQueue makes a queue before a way; failed is called with what could not be sent.
 func NewQueue(way Way, failed func(err error)) *Queue {
 	return &Queue{way: way, failed: failed, queue: make(chan otp.Message, waiting)}
 }

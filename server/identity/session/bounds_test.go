@@ -13,8 +13,8 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// A user begins 60 sessions in an hour, however many callers there are: ended ones are told to all
-// processes, which is not to be had without end.
+// A user begins 60 sessions in an hour, however many callers there are: ended ones are reported
+// to all processes, which must be bounded.
 func TestOpeningsAreBounded(t *testing.T) {
 	f := newFixture(t)
 	var opened, refused atomic.Int64

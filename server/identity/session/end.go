@@ -61,7 +61,7 @@ func (s *Service) list(ctx context.Context, user string) (rows []people.Session,
 }
 
 // End ends a session of a user: its refresh tokens at once, and then its access tokens and
-// streams. It may be repeated. Errors: ErrNotFound, and the Revoker's, after which Run goes on.
+// streams. It may be repeated. Errors: ErrNotFound, and the Revoker's, after which Run continues.
 func (s *Service) End(ctx context.Context, user, session, reason string) error {
 	key := people.SessionKey(user, session)
 	it, err := s.store.Get(ctx, key)
@@ -142,7 +142,7 @@ func (s *Service) endPart(
 
 // ends are the writes that end a session, the removal of its row first. Where spare is set, one
 // that was not used for so long that its access tokens have expired is removed alone, if it
-// still was not: all processes are told of every other one, which costs them.
+// still was not: every other one is reported to all processes, which costs them.
 func (s *Service) ends(row people.Session, reason string, spare bool) (people.EndedSession, []store.Write) {
 	now := s.cfg.Clock()
 	e := people.EndedSession{SessionID: row.SessionID, UserID: row.UserID, Reason: reason, At: now.UnixMilli()}

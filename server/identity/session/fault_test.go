@@ -91,7 +91,7 @@ func TestKilledWhileASessionEnds(t *testing.T) {
 	}
 }
 
-// What cannot be revoked yet is not forgotten, and who asked is told that it is not done.
+// What cannot be revoked yet is not forgotten, and the caller learns that it is not done.
 func TestRevokerFails(t *testing.T) {
 	f := newFixture(t)
 	tokens := f.open("ann")
@@ -116,7 +116,7 @@ func TestRevokerFails(t *testing.T) {
 	}
 }
 
-// The sweep goes on by itself, also after errors.
+// The sweep continues by itself, also after errors.
 func TestRunSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{t: t, now: time.Now(), revoked: map[string]time.Time{}}

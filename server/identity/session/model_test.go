@@ -83,7 +83,7 @@ func TestSec_S_12_Model(t *testing.T) {
 					}
 				}
 				if errors.Is(want, session.ErrReused) && !wasEnded && !some(errs, session.ErrReused) {
-					rt.Fatal("the theft was not told")
+					rt.Fatal("the theft was not reported")
 				}
 			},
 			"": func(rt *rapid.T) {

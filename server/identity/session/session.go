@@ -39,7 +39,7 @@ const (
 	Absolute     = 90 * 24 * time.Hour // in all
 	Grace        = 10 * time.Second    // in which a token that was used gets the one that is good
 	MaxPerUser   = 32
-	maxOpened    = 60 // in an hour of the clock: each one that ends before its time is told to all processes
+	maxOpened    = 60 // in an hour of the clock: each one that ends before its time is reported to all processes
 	maxRotations = 8  // within Grace
 	races        = 8  // attempts to change a row that others change
 )
@@ -136,7 +136,7 @@ func opened(user string, now time.Time) store.Write {
 
 const secondsPerHour = 3600
 
-// Refusal is why a plan that begins or goes on with a session can never be committed, nil if
+// Refusal is why a plan that begins or continues a session can never be committed, nil if
 // it may be another time. Errors: ErrSuspended, ErrTooMany.
 func Refusal(err *store.ConditionError) error {
 	if _, failed := err.Failed(condUser); failed {

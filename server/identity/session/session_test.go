@@ -179,7 +179,7 @@ func TestSec_S_11_DumpHasNoToken(t *testing.T) {
 }
 
 // S-12: within ten seconds a token that was used gets the same successor again, after that it ends
-// its family: nobody's token is good any more, access is revoked, and it is told.
+// its family: nobody's token is good any more, access is revoked, and it is reported.
 func TestSec_S_12_Grace(t *testing.T) {
 	f := newFixture(t)
 	first := f.open("ann")
@@ -221,7 +221,7 @@ func TestSec_S_12_Theft(t *testing.T) {
 			first, second = second, first
 		}
 		theirs := f.refresh(stolen.Refresh)
-		for range 3 { // who was first goes on as if nothing were
+		for range 3 { // the first one continues as if nothing had happened
 			f.advance(5 * time.Minute)
 			theirs = f.refresh(theirs.Refresh)
 		}
@@ -440,7 +440,7 @@ func TestSuspendedUsers(t *testing.T) {
 }
 
 // With another key a token that is good stays good. What came before it is refused; a
-// theft is not told then, and nothing ends.
+// theft is not reported then, and nothing ends.
 func TestAnotherKey(t *testing.T) {
 	f := newFixture(t)
 	first := f.open("ann")

@@ -114,7 +114,7 @@ type count struct {
 // New makes a Recorder.
 func New(cfg Config) *Recorder { return &Recorder{cfg: cfg, windows: map[failure]*count{}} }
 
-// Record records an event. Errors are those of the store: whether what happened may go on
+// Record records an event. Errors are those of the store: whether what happened may proceed
 // without a record is the caller's decision. Failures that are counted only return nil.
 func (r *Recorder) Record(ctx context.Context, e Event) error {
 	if e.Outcome != OK && !r.single(e) {

@@ -94,7 +94,7 @@ type refusing struct{ error }
 
 func (l refusing) Record(context.Context, audit.Event) error { return l.error }
 
-// Who must not go on without a record learns that there is none.
+// Who must not proceed without a record learns that there is none.
 func TestErrors(t *testing.T) {
 	broken := errors.New("broken")
 	r := New(Config{Log: refusing{broken}, Clock: time.Now, Logger: slog.New(slog.DiscardHandler)})

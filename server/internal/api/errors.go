@@ -110,7 +110,7 @@ var mappings = []mapping{
 		retry: time.Second},
 	{is: delivery.ErrSlow, code: connect.CodeUnavailable, reason: "SLOW", text: "the stream was not read fast enough",
 		retry: time.Second},
-	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be opened anew",
+	{is: delivery.ErrResync, code: connect.CodeUnavailable, reason: "RESYNC", text: "the stream must be reopened",
 		retry: time.Second},
 	{is: delivery.ErrTokenExpired, code: connect.CodeUnauthenticated, reason: "TOKEN_EXPIRED",
 		text: "the access token has expired"},
@@ -123,7 +123,7 @@ var mappings = []mapping{
 		text: "live updates cannot be had just now", retry: time.Second},
 
 	{is: store.ErrFull, code: connect.CodeResourceExhausted, reason: "STORAGE_FULL",
-		text: "storage is full: reading goes on, writing does not"},
+		text: "storage is full: reads still work, writes do not"},
 	{is: store.ErrAmbiguous, code: connect.CodeUnavailable, reason: "OUTCOME_UNKNOWN",
 		text: "it is not known whether this was done", retry: time.Second},
 	{is: store.ErrThrottled, code: connect.CodeUnavailable, reason: "UNAVAILABLE", text: "overloaded",

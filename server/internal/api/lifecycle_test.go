@@ -117,7 +117,7 @@ func TestLifecycle(t *testing.T) {
 		fmt.Sprint(name, 5, 3))
 	rename.RequestId = ""
 	_, err = bob.UpdateChat(ctx, rename)
-	wantCode(t, "rename anew", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
+	wantCode(t, "rename again", err, connect.CodePermissionDenied, "NOT_A_MEMBER")
 
 	// Every change is in the change log, in order.
 	changes, err := s.ann().message.ListChanges(t.Context(), &messagev1.ListChangesRequest{ChatId: id})
@@ -243,7 +243,7 @@ func TestOwnStateIsEchoed(t *testing.T) {
 	}
 }
 
-// L-123, L-131: a removed member's open stream is told by a frame, and gets
+// L-123, L-131: a removed member's open stream gets a frame that says so, and
 // nothing that was committed afterwards; the next send is refused.
 func TestRemovedStream(t *testing.T) {
 	for _, leave := range []bool{false, true} {

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// Who is in 10,000 chats is told so; of others no more is said than who it is.
+// Who is in 10,000 chats gets that error; of others it says no more than who it is.
 func TestTooManyChats(t *testing.T) {
 	s := newServer(t)
 	ann, bob := s.ann(), s.clients(http.DefaultClient, "bob")

@@ -320,8 +320,8 @@ func (s *server) openStream(user string) string {
 	return id
 }
 
-// foreignStream: a stream that claims to know a chat of others is told that it is
-// none of its user's, as it is told of one that does not exist.
+// foreignStream: a stream that claims to know a chat of others learns that it is
+// none of its user's, as of one that does not exist.
 func (s *server) foreignStream(foreign string) {
 	s.Helper()
 	var told []string
@@ -343,6 +343,6 @@ func (s *server) foreignStream(foreign string) {
 	}
 	testkit.Equal(s.T, "a foreign chat and none", told[0], told[1])
 	if told[0] == "" || strings.Contains(told[0], "true") {
-		s.Fatalf("told of a foreign chat: %s", told[0])
+		s.Fatalf("answered for a foreign chat: %s", told[0])
 	}
 }

@@ -62,7 +62,7 @@ func (o *others) Extend(_ context.Context, user, session, id string, _ time.Time
 	return o.note(fmt.Sprint("extend ", user, " ", session, " ", id))
 }
 
-// noted is a store that notes the first read after each step of others.
+// noted is a store that records the first read after each step of others.
 type noted struct {
 	store.Store
 	o *others
@@ -77,7 +77,7 @@ func (n *noted) Query(ctx context.Context, q store.Query) (store.Page, error) {
 	return n.Store.Query(ctx, q)
 }
 
-// A stream's route is acknowledged before it reads anything and given back after it;
+// A stream's route is acknowledged before it reads anything and released after it;
 // other servers' streams are asked for there.
 func TestElsewhere(t *testing.T) {
 	o := &others{}

@@ -84,7 +84,7 @@ func TestRulesAreNamed(t *testing.T) {
 	}
 }
 
-// A change that is based on another version of the chat is not carried out, and is told
+// A change that is based on another version of the chat is not carried out; the error says
 // which version there is; the repetition of one that was carried out is.
 func TestExpectedVersion(t *testing.T) {
 	s := newServer(t)

@@ -151,7 +151,7 @@ func TestSec_S_27_SlowBodyIsCut(t *testing.T) {
 	}
 }
 
-// A stream goes on for as long as it likes once its request was read, and sees
+// A stream continues for as long as it likes once its request was read, and sees
 // when its client leaves; so does a stream in both directions of reflection.
 func TestStreamsOutliveTheBound(t *testing.T) {
 	for major := 1; major <= 2; major++ {

@@ -135,7 +135,7 @@ func (x *trouble) kinds() []fault {
 }
 
 // standStill stops a worker that holds slots for 40 s: another takes its slots and its
-// partitions over. When it goes on it still believes that they are its own, until its
+// partitions over. When it resumes it still believes that they are its own, until its
 // leases and Kafka tell it otherwise.
 func (x *trouble) standStill(m *member) {
 	x.t.Helper()
@@ -159,7 +159,7 @@ func (x *trouble) standStill(m *member) {
 	}
 }
 
-// pass lets time pass in which people go on.
+// pass lets time pass in which people keep sending.
 func (x *trouble) pass(d time.Duration) {
 	x.t.Helper()
 	x.sleep(d)

@@ -151,7 +151,7 @@ func (l delay) String() string {
 func (p *lagProbe) drain(ctx context.Context, shown func(context.Context) error) (l delay, _ error) {
 	begun := time.Now()
 	step := "the outbox cannot be read"
-	// An engine that is coming back may answer with an error; the last one is told.
+	// An engine that is coming back may answer with an error; the last one is reported.
 	var last error
 	until := func(ok func() (bool, error)) error {
 		for {

@@ -19,7 +19,7 @@ import (
 )
 
 // The load is bounded, at 30 messages a second, so that what a fault left behind can be
-// caught up with while it goes on.
+// caught up with while it runs.
 const (
 	loadChats   = 3
 	loadWriters = 6

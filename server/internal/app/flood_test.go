@@ -135,7 +135,7 @@ func TestSec_S_28_FloodsAreCut(t *testing.T) {
 		})
 	}
 	if n := strings.Count(r.p.log.tail(1<<20), "connection cut"); n < 1 || n > 20 {
-		t.Errorf("the log tells of it %d times", n)
+		t.Errorf("the log reports it %d times", n)
 	}
 	if got := scrape(t, r.p.addr, "parley_connections_cut_total"); got != "10" {
 		t.Errorf("%s connections were cut", got)

@@ -101,7 +101,7 @@ func (w *writer) has(t *testing.T) {
 }
 
 // A disk that runs full while the server serves costs nothing that was acknowledged:
-// writes are refused while there still is room for what the store must do, reads go on,
+// writes are refused while there still is room for what the store must do, reads continue,
 // and when there is room again so do writes.
 func TestDiskThatRunsFull(t *testing.T) {
 	t.Parallel() // it mostly waits

@@ -40,7 +40,7 @@ import (
 const (
 	moreAllocations = 1.10
 	moreCPU         = 1.5
-	muchLess        = 0.8 // below it the figures should be taken anew
+	muchLess        = 0.8 // below it the figures should be taken again
 	guardRounds     = 5
 	guardFile       = "testdata/costs.json"
 )

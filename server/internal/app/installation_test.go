@@ -253,7 +253,7 @@ func (p *process) leave() {
 
 const leaveTime = 5 * time.Second
 
-// freeze has the process stand still, or go on.
+// freeze has the process stand still, or resume.
 func (m *member) freeze(on bool) {
 	sig := syscall.SIGCONT
 	if on {
@@ -262,7 +262,7 @@ func (m *member) freeze(on bool) {
 	_ = m.cmd.Process.Signal(sig)
 }
 
-// again kills a process with no warning and starts it anew.
+// again kills a process with no warning and restarts it.
 func (in *installation) again(m *member) {
 	in.t.Helper()
 	m.kill()

@@ -34,7 +34,7 @@ func published(t *testing.T, addr string) (ids []string) {
 	return ids
 }
 
-// A running server takes a new key over, publishes it, and goes on admitting tokens of the
+// A running server takes a new key over, publishes it, and still admits tokens of the
 // one before; after --at-once it does not.
 func TestKeysOfARunningServer(t *testing.T) { // S-06, S-40
 	dir := t.TempDir()

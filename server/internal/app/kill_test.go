@@ -208,7 +208,7 @@ type follower struct {
 	token   string
 	streams int
 	chats   map[string]*followed
-	shown   func(*messagev1.Message) // told of each message; may be nil
+	shown   func(*messagev1.Message) // called with each message; may be nil
 }
 
 type followed struct {

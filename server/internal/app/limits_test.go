@@ -28,7 +28,7 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// Who is over a limit is told so and until when, by each protocol; operators see which limit it
+// Who is over a limit learns that and until when, by each protocol; operators see which limit it
 // was, others nothing of it.
 func TestLimits(t *testing.T) {
 	dir := t.TempDir()

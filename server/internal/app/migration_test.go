@@ -56,7 +56,7 @@ func (p *process) migrate(ctx context.Context, dir, phase string, then func()) (
 }
 
 // TestKillInMigration moves the messages of a loaded server to 128 partitions, and kills
-// the server with no warning at every phase. The same command goes on each time. Nobody who
+// the server with no warning at every phase. The same command resumes each time. Nobody who
 // sends is refused, every message is on the log in order, those on the new topic after
 // those on the old one, and streams show each once.
 func TestKillInMigration(t *testing.T) {

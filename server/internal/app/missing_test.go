@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A file that is missing from a data directory with data is not made anew, which would
+// A file that is missing from a data directory with data is not recreated, which would
 // end all sessions, take the data for those of an older version, or begin with none. The
 // server says in one line what is missing, and works again when it is back.
 func TestMissingFilesAreNotMadeAnew(t *testing.T) {

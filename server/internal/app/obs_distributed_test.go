@@ -106,7 +106,7 @@ func (in *installation) operators(t *testing.T) (m *member, command func(args ..
 // Servers, workers and those of operators show every metric of the table over HTTP; each
 // of what people do moves: sends, delivery, repair, links, and requests that are put off or
 // without an answer. A store that does not
-// answer is told of in one line, and once more when it does.
+// answer is reported in one line, and once more when it does.
 func TestMetricsOfAnInstallation(t *testing.T) {
 	env := map[string]string{}
 	for _, name := range []string{"PARLEY_TEST_KAFKA", "PARLEY_TEST_DYNAMODB", "PARLEY_TEST_REDIS"} {
@@ -155,7 +155,7 @@ func TestMetricsOfAnInstallation(t *testing.T) {
 	const cut, back = "DynamoDB does not answer", "DynamoDB answers again"
 	for _, m := range []*member{first, second, in.workers[0], ops} {
 		if n := m.logged(ctx, t, cut); n != 1 {
-			t.Errorf("it is told %d times", n)
+			t.Errorf("it is reported %d times", n)
 		}
 	}
 	store.mood.Store(well)

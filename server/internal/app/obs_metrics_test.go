@@ -471,7 +471,7 @@ var ofEvents = []string{
 }
 
 // The embedded server shows every metric of the table over HTTP after people did what people
-// do, and each moves when what it tells of happens.
+// do, and each moves when what it counts happens.
 func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	t.Parallel() // it mostly waits
 	dir := t.TempDir()

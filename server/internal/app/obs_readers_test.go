@@ -74,7 +74,7 @@ func (k kafkaTool) producer(ctx context.Context, addr, topic string) *exec.Cmd {
 		"--topic", topic, "--reader-property", "parse.key=true", "--reader-property", "key.separator=|")
 }
 
-// prints starts a command that goes on reading, and ends it once it has printed a text.
+// prints starts a command that keeps reading, and ends it once it has printed a text.
 func prints(t *testing.T, text string, command func(ctx context.Context) *exec.Cmd) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -77,7 +77,7 @@ func greeted(t *testing.T, listen, dir string, more ...string) (greeting string,
 }
 
 // Nothing that users wrote, and no token, is found in logs and metrics (S-38).
-// Nothing of a server that was stopped goes on in the process.
+// Nothing of a stopped server keeps running in the process.
 func TestCanariesAndLeaks(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
 	const canary = "canary4711"
@@ -100,7 +100,7 @@ func TestCanariesAndLeaks(t *testing.T) {
 		&messagev1.SendMessageRequest{ChatId: id, Content: canary + "content"}); err != nil {
 		t.Fatal(err)
 	}
-	// What is refused is not told either: too long, unknown users and chats, forged
+	// What is refused is not logged either: too long, unknown users and chats, forged
 	// and broken tokens, broken requests.
 	_, _ = u.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: canary + "chat", Content: canary})
 	_, _ = u.messages.SendMessage(t.Context(),

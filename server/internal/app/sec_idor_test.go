@@ -139,7 +139,7 @@ var secGiven = []string{"AddMember.userId", "CreateChat.memberIds", "SetBinding.
 	"CreateSubscription.group", "GetProfile.userId", "BatchGetProfiles.userId", "BlockUser.userId", "UnblockUser.userId",
 	"InviteToChat.userId"}
 
-// secSoft are fields of lists in a request that goes on without what is not the caller's, and of requests that
+// secSoft are fields of lists in a request that proceeds without what is not the caller's, and of requests that
 // change nothing if there is nothing. It answers as of what does not exist.
 var secSoft = []string{"Subscribe.chatId", "Ack.chatId", "DeclineInvitation.chatId"}
 
@@ -413,7 +413,7 @@ func (w *secWorld) foreign(m secMethod, role, template string, place secPlace, t
 	var got secAnswer
 	keys := slices.DeleteFunc(w.writes.during(func() { got = ask(theirs) }), func(key string) bool {
 		switch {
-		case strings.HasPrefix(key, "audit/"): // which is told of what is refused
+		case strings.HasPrefix(key, "audit/"): // which records what is refused
 			return true
 		case field == "DeclineInvitation.chatId": // deletes a row of the own, if there is one
 			return strings.HasPrefix(key, "people/"+role+"/")

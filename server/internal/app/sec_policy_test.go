@@ -206,7 +206,7 @@ func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
 				}
 				tried++
 			}
-		}), func(key string) bool { return strings.HasPrefix(key, "audit/") }) // which is told of refused roles
+		}), func(key string) bool { return strings.HasPrefix(key, "audit/") }) // which records refused roles
 		if len(keys) > 0 {
 			t.Errorf("%s: %v are written", procedure, keys)
 		}

@@ -122,7 +122,7 @@ func TestSec_S_54_TimingClass(t *testing.T) {
 		t.Logf("%s: medians %v and %v, P(foreign slower) %.4f, z %.2f", procedure, time.Duration(foreign[samples/2]),
 			time.Duration(missing[samples/2]), p, z)
 		if apart.Abs() > 10*time.Microsecond {
-			t.Errorf("%s: a chat of others is told from none: %v apart", procedure, apart)
+			t.Errorf("%s: a chat of others can be told from none: %v apart", procedure, apart)
 		}
 	}
 }

@@ -31,8 +31,8 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// secured is engines with TLS, users and rights, and what an installation on them is told
-// in files of settings.
+// secured is engines with TLS, users and rights, and the settings files of an
+// installation on them.
 type secured struct {
 	*installation
 	password, redisPassword string

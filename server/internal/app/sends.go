@@ -6,7 +6,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 )
 
-// observe counts an RPC. Sends are measured for what goes on beside them in this process.
+// observe counts an RPC. Sends are measured for what runs beside them in this process.
 func (p *program) observe(procedure, code string, took time.Duration) {
 	p.metrics.Request(procedure, code, took)
 	if procedure == messagev1connect.MessageServiceSendMessageProcedure {

@@ -102,7 +102,7 @@ func TestSignInPage(t *testing.T) {
 	}
 }
 
-// person signs in at a server in this process, whose clocks go on by what is added.
+// person signs in at a server in this process, whose clocks advance by what is added.
 type person struct {
 	t    *testing.T
 	addr string
@@ -208,11 +208,11 @@ func TestSec_S_12_StolenRefreshTokenEndsStreams(t *testing.T) {
 	default:
 	}
 	if !strings.Contains(p.log(), "security: refresh token reused") {
-		t.Error("nobody is told of the theft")
+		t.Error("the theft is not reported")
 	}
 }
 
-// S-13: who signs out ends the streams of this session, those of others go on; a session that nobody
+// S-13: who signs out ends the streams of this session, those of others continue; a session that nobody
 // refreshed for 30 days is over.
 func TestSec_S_13_SignOutEndsStreams(t *testing.T) {
 	p := newPerson(t)

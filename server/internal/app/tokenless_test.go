@@ -97,7 +97,7 @@ func TestHealthEndsAtDrain(t *testing.T) {
 	if _, err := health.Check(t.Context(), &grpchealth.CheckRequest{Service: "nothing"}); err == nil {
 		t.Error("health of nothing")
 	}
-	// A watch as it is: the client of the library would begin it anew.
+	// A watch as it is: the library's client would restart it.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/grpc.health.v1.Health/Watch",
 		strings.NewReader("\x00\x00\x00\x00\x02{}"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // The commands on topics, as people type them: from an empty server to a group that reads,
-// stops, goes on, goes back and ends. Mistakes are one line; what cannot be undone waits for
+// stops, resumes, goes back and ends. Mistakes are one line; what cannot be undone waits for
 // --execute.
 func TestTopicCommands(t *testing.T) {
 	t.Parallel() // it mostly waits
@@ -92,7 +92,7 @@ func TestTopicCommands(t *testing.T) {
 		{"seek orders billing somewhere", "is not a valid place", 2},
 		{"seek orders billing earliest --execute", "REDELIVERED", 0},
 		{"tail orders --group billing -n 1", "one", 0},
-		{"unpark orders billing", "0 messages go on", 0},
+		{"unpark orders billing", "0 messages unparked", 0},
 		{"backfill status orders billing", "status  not-started", 0},
 		{"backfill cancel orders billing", "was not started", 1},
 		{"backfill start orders billing --scope some", "one of all-retained, pending", 2},
@@ -128,7 +128,7 @@ func TestTopicCommands(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a tail with 0; a group of its own ends with it, another one goes on, and what
+// Ctrl-C ends a tail with 0; a group of its own ends with it, another one continues, and what
 // it showed is acknowledged.
 func TestTailIsInterrupted(t *testing.T) {
 	t.Parallel() // it mostly waits

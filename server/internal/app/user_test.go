@@ -75,7 +75,7 @@ func (m *member) stop() int {
 // TestRollingRestart deploys a new version of everything, one process after the other, while
 // a hundred members of one chat, at whatever server takes them, write and read: each process
 // ends in good order, each member is shown each message once, in its place, and what is
-// known to have been handed over makes nobody synchronise anew.
+// known to have been handed over makes nobody resynchronise.
 func TestRollingRestart(t *testing.T) {
 	in := newInstallation(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
@@ -253,7 +253,7 @@ func TestUnreachableServer(t *testing.T) {
 		t.Errorf("an acknowledgement that cannot be handed over: %v", err)
 	}
 	shown(last)
-	until(ctx, t, "the sender tells of a server that does not answer", func() bool {
+	until(ctx, t, "the sender reports a server that does not answer", func() bool {
 		v, err := in.servers[1].metric(ctx, "parley_link_peers_silent")
 		return err == nil && v == 1
 	})

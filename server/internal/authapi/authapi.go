@@ -156,7 +156,7 @@ func (s *Server) RevokeSession(
 }
 
 // RevokeAllSessions implements AuthService. What others have made in the user's name ends too,
-// but where the caller's own session goes on, whose tokens would end with them.
+// unless the caller's own session continues, whose tokens would end with them.
 func (s *Server) RevokeAllSessions(
 	ctx context.Context, req *authv1.RevokeAllSessionsRequest,
 ) (*authv1.RevokeAllSessionsResponse, error) {

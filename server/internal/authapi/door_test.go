@@ -76,7 +76,7 @@ func (f *fixture) ask(people int, domain string, network func(n int) string) <-c
 }
 
 // A network has 16 of the places of a procedure, and each procedure has its own: while all that ask
-// for codes are waited for, sessions go on.
+// for codes are waited for, sessions continue.
 func TestStrangersAreBounded(t *testing.T) {
 	f := newFixture(t)
 	ann := f.signIn("ann@example.com")

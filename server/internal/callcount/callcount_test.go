@@ -145,7 +145,7 @@ func TestRedis(t *testing.T) {
 	for i := range 3 {
 		size += int64(len(fmt.Sprintf("*3\r\n$7\r\npublish\r\n$7\r\nchannel\r\n$%d\r\n%s\r\n", i, strings.Repeat("x", i))))
 	}
-	hello := got.Of("HELLO").Calls // the client may connect anew
+	hello := got.Of("HELLO").Calls // the client may reconnect
 	if got["PUBLISH c"].Calls != 3 || got["PUBLISH c"].Out != size || got["PING"].Calls != 1 ||
 		got[callcount.RedisTrips].Calls != 1+hello {
 		t.Errorf("counted\n%v, want 3 times PUBLISH with %d bytes, a PING, one trip", got, size)

@@ -15,7 +15,7 @@ import (
 
 func chatOf(i int) string { return "chat_" + ulid.ULID{15: byte(i)}.String() }
 
-// resumed is what a stream that goes on after an id asks for.
+// resumed is what a stream that resumes after an id asks for.
 func resumed(t *testing.T, generation, id string) (token string, known map[string]int64) {
 	t.Helper()
 	req := &deliveryv1.SubscribeRequest{}

@@ -261,7 +261,7 @@ var bounds = []bound{
 			"server/wait"},
 		"whose an identifier is is known without knowing how it is proven",
 	},
-	{"server/identity/securitylog", nil, "what is told of accounts knows none"},
+	{"server/identity/securitylog", nil, "what is reported of accounts knows none"},
 	{
 		"server/identity/otp", []string{"server/chat/commit", "server/identity/identifier", "server/identity/securitylog",
 			"server/store", "server/store/table/people", "server/wait"},

@@ -34,7 +34,7 @@ type reader struct {
 	mu       sync.Mutex
 	stream   string
 	position int64            // of the last frame
-	read     map[string]int64 // by chat: what the server was not told
+	read     map[string]int64 // by chat: what was not reported to the server
 	seen     []time.Time      // when these messages came
 	busy     bool             // an acknowledgement is under way, or on its way
 	last     time.Time        // when one began

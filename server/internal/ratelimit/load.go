@@ -33,7 +33,7 @@ const (
 // NewLoad makes a bound of at most so many calls; 0: none, and calls are only counted.
 func NewLoad(most int) *Load { return &Load{most: most, bound: min(most, firstBound)} }
 
-// Enter lets a call in at a time; Leave must follow. ok is false if it must not go on.
+// Enter lets a call in at a time; Leave must follow. ok is false if it must not proceed.
 func (l *Load) Enter(now time.Time) (began time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

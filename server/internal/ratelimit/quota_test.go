@@ -132,7 +132,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// A new account does not add more people in a day than it may, and is told for good.
+// A new account does not add more people in a day than it may, and is refused for good.
 func TestNewAccountMakesNoLargeGroup(t *testing.T) {
 	h := newHarness(t, "", func(c *Config) {
 		c.Created = func(context.Context, string) (time.Time, error) { return begin, nil }

@@ -129,7 +129,7 @@ func TestRequests(t *testing.T) {
 	h.want("writes of a session", 75, limit.UserRequests, send, &messagev1.SendMessageRequest{})
 	h = newHarness(t, text, nil)
 	h.caller.Address = netip.MustParsePrefix("198.51.100.7/32")
-	for i := range 1_000 { // one user goes on and on
+	for i := range 1_000 { // one user never stops
 		h.caller.Session = fmt.Sprint("s", i)
 		_, _ = h.count(1, list, &messagev1.ListMessagesRequest{})
 	}
@@ -397,7 +397,7 @@ func TestSec_S_31_Overload(t *testing.T) {
 }
 
 // Where nothing is answered any more, a bounded number waits, and when it is answered again
-// all goes on.
+// all continues.
 func TestStall(t *testing.T) {
 	l, now := NewLoad(100), begin
 	var under []time.Time

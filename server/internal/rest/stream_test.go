@@ -103,7 +103,7 @@ func (f *feed) toHeartbeat() (got []string, id string) {
 	}
 }
 
-// A stream begins with the heads of all chats, goes on with what is sent, and is
+// A stream begins with the heads of all chats, continues with what is sent, and is
 // resumed after any of its events, from the header or the address.
 func TestEvents(t *testing.T) {
 	w := newHarness(t)
@@ -187,7 +187,7 @@ func TestAckOfEvents(t *testing.T) {
 	testkit.Equal(t, "a fifth", ack(5), 400)
 }
 
-// A user who was removed is not told so again.
+// A user who was removed is not notified again.
 func TestEventsOfALeaver(t *testing.T) {
 	w := newHarness(t)
 	path := w.group("bob")

@@ -135,7 +135,7 @@ func explain(err error) *api.Refusal {
 func (s *Server) IssueUserToken(
 	ctx context.Context, req *servicev1.IssueUserTokenRequest,
 ) (*servicev1.IssueUserTokenResponse, error) {
-	now := s.cfg.Clock() // a user whose tokens are ended while this goes on gets one of before
+	now := s.cfg.Clock() // a user whose tokens are ended meanwhile gets one of before
 	p, err := s.speaker(ctx, req.GetUserId())
 	if err != nil {
 		return nil, err

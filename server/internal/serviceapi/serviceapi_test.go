@@ -274,7 +274,7 @@ func TestScopesAtTheDoor(t *testing.T) {
 		_, err := c.chats.ListChats(t.Context(), &chatv1.ListChatsRequest{})
 		return err
 	}
-	send := func(c caller) error { // to a chat that is not there: who gets so far is told so
+	send := func(c caller) error { // to a chat that does not exist: who gets this far gets that error
 		_, err := c.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{
 			ChatId: "chat_01ARZ3NDEKTSV4RRFFQ69G5FAV", Content: "x"})
 		if err != nil && strings.Contains(err.Error(), "not a member") {

@@ -48,7 +48,7 @@ func (p *program) send(ctx context.Context, addr, chat, content, key string) err
 
 // TestResumeByCurl follows 200 messages with curl alone, which starts again with the
 // last id that it printed, while the server is killed twice: nothing is missing, and
-// each stream goes on with exactly what follows the id.
+// each stream resumes with exactly what follows the id.
 func TestResumeByCurl(t *testing.T) {
 	t.Parallel()
 	p := start(t)

@@ -123,7 +123,7 @@ type Writer struct {
 	limit edge.WriteLimit
 }
 
-// New makes the writer of a stream. Close gives back what it holds.
+// New makes the writer of a stream. Close releases what it holds.
 func New(ctx context.Context, conn Sender) *Writer {
 	conn.ResponseHeader().Set("X-Accel-Buffering", "no") // nginx would hold responses back
 	conn.ResponseHeader().Set("Cache-Control", "no-cache")

@@ -43,7 +43,7 @@ func Tail(config func() (Config, error)) *cobra.Command {
 	c.Flags().BoolVar(&o.all, "all", false, "begin with the first change of every chat")
 	c.Flags().IntVarP(&o.lines, "lines", "n", 0, "end after so many `lines`; 0: when interrupted")
 	c.Flags().StringVar(&o.position, "position", "",
-		"`file` in which to keep how far it has come, and from which the next one goes on")
+		"`file` that keeps the position; the next run resumes from it")
 	return command(c, config, o.run)
 }
 
@@ -114,7 +114,7 @@ func printFrame(w io.Writer, f *deliveryv1.Frame) error {
 	return err
 }
 
-// readPosition reads where to go on; nil, which is now, if there is nothing yet.
+// readPosition reads where to resume; nil, which is now, if there is nothing yet.
 func readPosition(path string) (*tail.Position, error) {
 	if path == "" {
 		return nil, nil

@@ -134,7 +134,7 @@ func payloads(n, size int) []*topicv1.TopicMessage {
 // BenchmarkDeliveries has groups with a member each, on streams in both directions of gRPC,
 // that acknowledge explicitly what eight publishers publish durably, 100 messages of 200
 // bytes a call. Publishers wait for groups that fall behind, so that what is measured can
-// go on forever. The server's CPU includes what it takes to publish.
+// run forever. The server's CPU includes what it takes to publish.
 func BenchmarkDeliveries(b *testing.B) {
 	for _, groups := range []int{1, 4, 16, 64} {
 		b.Run(fmt.Sprint(groups), func(b *testing.B) {

@@ -92,7 +92,7 @@ func explain(err error) *api.Refusal {
 // Gone is the end of a stream for a reason, as its last message has it.
 func Gone(reason string) error { return goneWith(reason) }
 
-// goneError is why a stream ended that was told so by its last message.
+// goneError is why a stream ended, as its last message said.
 type goneError struct{ reason string }
 
 func goneWith(reason string) *goneError { return &goneError{reason} }

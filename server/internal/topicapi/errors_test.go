@@ -65,7 +65,7 @@ func documented(t *testing.T) map[string]string {
 	return out
 }
 
-// Each reason for a refusal has the code that clients were told, under its own name, and a
+// Each reason for a refusal has the code that clients know, under its own name, and a
 // row on the page on topics.
 func TestEachReasonHasItsCode(t *testing.T) {
 	contract := map[string]string{
@@ -102,7 +102,7 @@ func TestEachReasonHasItsCode(t *testing.T) {
 		}
 		r := explain(refusal.New(refusal.Reason(name), "what a person reads"))
 		if r == nil {
-			t.Errorf("%s has no row: clients would be told of an internal error", name)
+			t.Errorf("%s has no row: clients would get an internal error", name)
 			continue
 		}
 		testkit.Equal(t, name+": code", r.Code.String(), want)

@@ -135,7 +135,7 @@ func TestHostileConsumers(t *testing.T) {
 	testkit.Eventually(t, "the failing key to be parked", func() bool {
 		return see("key").GetPartitions()[0].GetParked() > 0
 	})
-	testkit.Eventually(t, "all that was given back to be dead letters", func() bool {
+	testkit.Eventually(t, "all that was returned to be dead letters", func() bool {
 		return see("nacks").GetPartitions()[0].GetPending() == 0
 	})
 	letters, err := alice.topics.GetTopic(t.Context(), &topicv1.GetTopicRequest{Topic: "news.dlq"})

@@ -35,7 +35,7 @@ func newSender(ctx context.Context, in session, conn streamwriter.Sender) *sende
 	return &sender{in: in, every: heartbeat, out: streamwriter.New(ctx, conn)}
 }
 
-// close gives back what the sender holds. Nothing is sent afterwards.
+// close releases what the sender holds. Nothing is sent afterwards.
 func (p *sender) close() {
 	if p.cancel != nil {
 		p.cancel()

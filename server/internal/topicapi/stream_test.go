@@ -97,7 +97,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Both directions go on at a time, in each protocol: a message comes only once the one
+// Both directions run at a time, in each protocol: a message comes only once the one
 // before it is acknowledged, and a client that has sent all gets all answers.
 func TestBothDirections(t *testing.T) {
 	for name := range clients {

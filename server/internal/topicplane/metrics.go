@@ -70,7 +70,7 @@ func (p *Plane) measureUse() {
 		func(s *topic.Service) float64 { return float64(s.Sizes().Open) })
 	p.gauge(telemetry.TopicResident, "Bytes of messages of topics in memory.",
 		func(s *topic.Service) float64 { return float64(s.Sizes().Resident) })
-	p.gauge(telemetry.TopicResidentLimit, "Bytes of messages of topics in memory beyond which some are given back.",
+	p.gauge(telemetry.TopicResidentLimit, "Bytes of messages of topics in memory beyond which some are freed.",
 		func(s *topic.Service) float64 { return float64(s.Sizes().ResidentLimit) })
 	p.gauge(telemetry.TopicNearTimeout, "Groups that were not heard from for 80 percent of their timeout.",
 		ofCounters(func(c *live.Counters) *atomic.Int64 { return &c.NearTimeout }))

@@ -40,7 +40,7 @@ func (l *load) publish(ctx context.Context) {
 	}
 }
 
-// consume receives and acknowledges until ctx ends, and attaches anew when its stream does.
+// consume receives and acknowledges until ctx ends, and attaches again when its stream does.
 func (l *load) consume(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.attend(ctx)

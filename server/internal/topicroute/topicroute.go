@@ -52,7 +52,7 @@ type Slots interface {
 	Enter(slot int) (s *topic.Service, leave func(), ok bool)
 	// Owner is the process that has a slot, as far as this one knows; empty if none has.
 	Owner(slot int) string
-	// Refresh finds out anew.
+	// Refresh looks the owners up again.
 	Refresh(ctx context.Context) error
 }
 

@@ -245,7 +245,7 @@ func TestDoorIsForServers(t *testing.T) {
 
 // Servers start and go down, in order and like a machine that is gone, while clients publish
 // and consume through those that are left. What was answered for comes, publishes of a
-// producer are stored once, and clients are told when to try again.
+// producer are stored once, and clients learn when to try again.
 func TestChurn(t *testing.T) {
 	w := newWorld(t)
 	w.TTL = 600 * time.Millisecond // a slot that is lost for it is one more that changes hands

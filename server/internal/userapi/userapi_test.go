@@ -283,7 +283,7 @@ func TestListsAndSettings(t *testing.T) {
 	}
 }
 
-// The stream of an export ends with its end, goes on after a cursor, and is told to nobody
+// The stream of an export ends with its end, resumes after a cursor, and is shown to nobody
 // else.
 func TestExportStream(t *testing.T) {
 	s := newServer(t)

@@ -272,7 +272,7 @@ func TestEachRight(t *testing.T) {
 		}
 		change(t, admin, e, true)
 	}
-	// K-020: whoever else may write is told of, by name, prefix or for all.
+	// K-020: whoever else may write is reported, by name, prefix or for all.
 	for _, e := range []entry{
 		{"User:stranger", kmsg.ACLResourceTypeTopic, kafka.MessagesPersisted, kmsg.ACLResourcePatternTypeLiteral,
 			kmsg.ACLOperationWrite},
@@ -319,7 +319,7 @@ func TestNoAuthorizer(t *testing.T) {
 	})
 }
 
-// A relay's permissions are taken away while it publishes, and given back: it goes on by
+// A relay's permissions are taken away while it publishes, and restored: it resumes by
 // itself, without a restart.
 func TestPublisherWhosePermissionComesBack(t *testing.T) {
 	admin := connect(t, "admin")

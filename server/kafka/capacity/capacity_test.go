@@ -9,7 +9,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka"
 )
 
-var rewriteCapacity = flag.Bool("rewrite-capacity", false, "write the capacity sheet anew")
+var rewriteCapacity = flag.Bool("rewrite-capacity", false, "rewrite the capacity sheet")
 
 // K-056: at ten times the declared load no partition has more than one is planned for,
 // every topic has a load, and the sheet that operators read is the one computed.

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/lag"
 )
 
-// K-029…K-032: brokers whose own settings are weak are told of, and it is no reason to
+// K-029…K-032: brokers whose own settings are weak are reported, and it is no reason to
 // refuse them.
 func TestWarningsOfBrokers(t *testing.T) {
 	t.Parallel()

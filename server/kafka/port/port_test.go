@@ -95,7 +95,7 @@ func TestWithoutThePassword(t *testing.T) {
 		res, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, stranger(t, b, opts...))
 		cancel()
 		if err == nil {
-			t.Errorf("%s is told of %d topics", name, len(res.Topics))
+			t.Errorf("%s sees %d topics", name, len(res.Topics))
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestReaders(t *testing.T) {
 	}
 }
 
-// Readers change nothing, take no group or producer of ours, and are told so (S-41).
+// Readers change nothing, take no group or producer of ours, and are refused (S-41).
 func TestSec_S_41_ReadersOnlyRead(t *testing.T) {
 	b := open(t)
 	publish(t, b, "one")
@@ -382,7 +382,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// librdkafka goes on only if the first version of the handshake is announced.
+// librdkafka continues only if the first version of the handshake is announced.
 func TestHandshakeOfOldClients(t *testing.T) {
 	b := open(t)
 	c, err := net.Dial("tcp", b.Addr())

@@ -110,7 +110,7 @@ func (l *Log) forget(name string) {
 }
 
 // Records returns what a fetch from an offset on brings: committed records, perhaps none,
-// and the offset to go on with. At the end of what is committed that is the same offset.
+// and the offset to continue with. At the end of what is committed that is the same offset.
 func (l *Log) Records(ctx context.Context, name string, number int32, from int64, maxBytes int) (
 	records []*kafka.Record, next int64, err error,
 ) {

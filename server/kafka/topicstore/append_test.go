@@ -125,7 +125,7 @@ func refuse(keep func()) func(kmsg.Request) (kmsg.Response, error, bool) {
 	}
 }
 
-// A topic of Kafka that was removed, or made anew, is not silently begun from 0.
+// A topic of Kafka that was removed, or recreated, is not silently begun from 0.
 func TestLostTopic(t *testing.T) {
 	b, _ := kafkatest.Fake(t)
 	l := open(t, b, 3, time.Now)
@@ -147,7 +147,7 @@ func TestLostTopic(t *testing.T) {
 		}
 		next := open(t, b, 3, time.Now)
 		if err := next.Create(t.Context(), topic); !errors.Is(err, commitlog.ErrLost) {
-			t.Errorf("made anew: %v: %v", anew, err)
+			t.Errorf("recreated: %v: %v", anew, err)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestFollowAfterALook(t *testing.T) {
 			}
 		})
 		if err != nil || ctx.Err() != context.Canceled {
-			t.Fatalf("record %d is not told of: %v, %v", n, err, ctx.Err())
+			t.Fatalf("record %d is not reported: %v, %v", n, err, ctx.Err())
 		}
 		stop()
 	}

@@ -41,7 +41,7 @@ func (l *Log) Reached(group string, p commitlog.Partition, position int64) {
 }
 
 // mirror commits offsets, until the context ends. What cannot be committed waits for the
-// next change of the group: the offsets are for people and tools, and nobody goes on by them.
+// next change of the group: the offsets are for people and tools, and nobody resumes from them.
 func (l *Log) mirror(ctx context.Context) {
 	tick := time.NewTicker(mirrorEvery)
 	defer tick.Stop()

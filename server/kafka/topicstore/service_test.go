@@ -256,7 +256,7 @@ func testSharedTopic(t *testing.T, b *kafkatest.Broker) {
 	}
 }
 
-// fails gives back the next message of a group.
+// fails nacks the next message of a group.
 func (s *service) fails(t *testing.T, name, group, want string) {
 	t.Helper()
 	x, err := s.Attach(t.Context(), operator, &topicv1.Attach{Topic: name, Group: group, Member: "m"}, false)

@@ -39,10 +39,10 @@ func newSubmission(appends []commitlog.Append) *submission {
 }
 
 // group is what was written in one transaction. Whoever has got the positions of it waits for
-// the others who have: nobody is told of an end before all batches up to it have come.
+// the others who have: no end is reported before all batches up to it have arrived.
 type group struct{ others sync.WaitGroup }
 
-// answer tells who waits what became of a submission. It is called once.
+// answer reports the outcome of a submission to who waits. It is called once.
 func (s *submission) answer(err error) {
 	s.err = err
 	close(s.done)
@@ -69,7 +69,7 @@ func (l *Log) Append(ctx context.Context, appends []commitlog.Append) ([]commitl
 
 // Begin implements commitlog.Log. It returns once the messages are durable: what a broker has
 // given positions to may still be aborted. If the context ends before, they may be stored all
-// the same, and Follow tells of it.
+// the same, and Follow reports it.
 func (l *Log) Begin(ctx context.Context, appends []commitlog.Append) (*commitlog.Pending, error) {
 	if len(appends) == 0 {
 		return nil, fmt.Errorf("%w: nothing to append", commitlog.ErrInvalid)

@@ -191,7 +191,7 @@ func (l *Log) verify(ctx context.Context, s state.Topic) error {
 	case err != nil:
 		return l.explain(fmt.Errorf("topic %s of Kafka: %w", s.Name, err))
 	case !bytes.Equal(d.ID[:], s.ID):
-		return fmt.Errorf("%w: topic %s of Kafka was removed and made anew", commitlog.ErrLost, s.Name)
+		return fmt.Errorf("%w: topic %s of Kafka was removed and recreated", commitlog.ErrLost, s.Name)
 	case len(d.Partitions) < int(s.Partitions):
 		return fmt.Errorf("%w: topic %s of Kafka has %d partitions, not %d", commitlog.ErrLost, s.Name, len(d.Partitions),
 			s.Partitions)

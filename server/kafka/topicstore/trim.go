@@ -34,7 +34,7 @@ func (l *Log) Trim(ctx context.Context, p commitlog.Partition, before int64) (in
 		last := w.Last()
 		return k.Partition == p && last.Base+int64(last.Count) <= before && last.Time < oldest
 	}
-	// Who asks must learn what became of it, or it would go on with positions that are gone.
+	// Who asks must learn what became of it, or it would continue with positions that are gone.
 	if err := l.submit(context.WithoutCancel(ctx), s); err != nil {
 		return start, err
 	}

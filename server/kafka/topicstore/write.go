@@ -79,8 +79,8 @@ func (l *Log) commit(ctx context.Context, list []*submission) {
 			}
 			return
 		}
-		// A broker has lost track of the producer. The transaction was aborted, and the client has
-		// begun anew.
+		// A broker has lost track of the producer. The transaction was aborted, and the client
+		// restarted.
 		if errors.Is(err, kerr.OutOfOrderSequenceNumber) && tries < maxCommits && !errors.Is(err, commitlog.ErrFenced) {
 			continue
 		}
@@ -281,7 +281,7 @@ func (l *Log) transact(ctx context.Context, p *plan) error {
 	return err
 }
 
-// fatal ends the log: only who opens it anew knows what is stored.
+// fatal ends the log: only who reopens it knows what is stored.
 func (l *Log) fatal(err error) error {
 	err = fmt.Errorf("%w: %w: %w", commitlog.ErrFenced, store.ErrUnavailable, err)
 	if l.end(err) {

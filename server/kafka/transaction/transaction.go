@@ -116,7 +116,7 @@ func (t *Transaction) Produce(ctx context.Context, records []*kafka.Record) erro
 }
 
 // End commits or aborts. After an error of a commit the outcome is not known, and the client
-// cannot go on.
+// cannot continue.
 func (t *Transaction) End(ctx context.Context, commit bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
 	defer cancel()

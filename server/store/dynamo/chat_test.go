@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/store/table"
 )
 
-// service makes a chat service on a store; committed is told of its commits.
+// service makes a chat service on a store; committed is called with its commits.
 func service(t testing.TB, s *dynamo.Store, process string, committed func(chat.Commit)) *chat.Service {
 	t.Helper()
 	svc, err := chat.New(t.Context(), chat.Config{Store: s, Clock: time.Now, Generation: s.Generation(), Producer: process,
@@ -120,7 +120,7 @@ func sends(t *testing.T, st *dynamo.Store) {
 		}
 		w := slices.Index(users, m.SenderID)
 		if sent[w][m.Sequence] != m.Content {
-			t.Fatalf("message %d is %q, its sender was told of %q", m.Sequence, m.Content, sent[w][m.Sequence])
+			t.Fatalf("message %d is %q, its sender was notified of %q", m.Sequence, m.Content, sent[w][m.Sequence])
 		}
 	}
 	for i, r := range rows(t, st, store.Events, id) {
@@ -141,7 +141,7 @@ func sends(t *testing.T, st *dynamo.Store) {
 		total += int64(len(versions))
 	}
 	if head.Sequence != writers*each || total != head.Version {
-		t.Fatalf("head %+v, %d commits told of", head, total)
+		t.Fatalf("head %+v, %d commits reported", head, total)
 	}
 }
 

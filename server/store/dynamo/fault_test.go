@@ -51,7 +51,7 @@ func value(t *testing.T, s *dynamo.Store, pk string) int64 {
 	return it.Get("n").Int64()
 }
 
-// What happens to a request, and what the caller is told.
+// What happens to a request, and what is reported to the caller.
 func TestFates(t *testing.T) {
 	one, two := []store.Write{add("a", 1)}, []store.Write{add("a", 1), putOf("b", 1)}
 	for _, c := range []struct {
@@ -102,7 +102,7 @@ func TestFates(t *testing.T) {
 	}
 }
 
-// A caller that gives up is told what is known.
+// A caller that gives up learns what is known.
 func TestGivingUp(t *testing.T) {
 	two := store.Plan{Writes: []store.Write{add("a", 1), putOf("b", 1)}}
 	for _, c := range []struct {

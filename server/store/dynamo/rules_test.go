@@ -24,8 +24,8 @@ type doer func(*http.Request) (*http.Response, error)
 func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
 // Every call ends within store.CallTimeout, also while nothing is answered and nothing is
-// refused: what may have been written is told as unknown, and the caller's own context,
-// which goes on, is not blamed.
+// refused: what may have been written is reported as unknown, and the caller's own context,
+// which has not ended, is not blamed.
 func TestCallsEnd(t *testing.T) {
 	two := store.Plan{Writes: []store.Write{putOf("a", 1), putOf("b", 1)}}
 	for name, c := range map[string]struct {
@@ -247,7 +247,7 @@ func TestSizesAreNotUnderestimated(t *testing.T) {
 	}
 }
 
-// What is wrong with the credentials, or with the permissions, is told in one line when the
+// What is wrong with the credentials, or with the permissions, is reported in one line when the
 // store is opened, at once.
 func TestWrongCredentials(t *testing.T) {
 	for _, kind := range []string{"UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException",

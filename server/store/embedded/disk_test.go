@@ -186,7 +186,7 @@ func TestFailedSync(t *testing.T) {
 		t.Fatalf("the write whose sync failed: %v", err)
 	}
 	if err := fatal.Load(); err == nil || !errors.Is(*err, syscall.EIO) {
-		t.Fatalf("fatal was told %v", err)
+		t.Fatalf("fatal got %v", err)
 	}
 	broken.Store(false) // a disk that recovers changes nothing: what is lost is unknown
 	for what, err := range map[string]error{
@@ -199,7 +199,7 @@ func TestFailedSync(t *testing.T) {
 		}
 	}
 	if n := rowNumber(t, s); n == 3 {
-		t.Fatal("a write went on after a failed sync")
+		t.Fatal("a write continued after a failed sync")
 	}
 	_ = s.Close() // may fail or not; it must return
 }
@@ -300,7 +300,7 @@ func TestOpenAfterAFailedOpen(t *testing.T) {
 	}
 }
 
-// mayAbandon lets a test leave stores behind that cannot go on. What earlier tests
+// mayAbandon lets a test leave stores behind that cannot continue. What earlier tests
 // left is looked for before.
 func mayAbandon(t *testing.T) {
 	t.Helper()

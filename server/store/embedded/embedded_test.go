@@ -25,7 +25,7 @@ import (
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
-// abandoned are goroutines of stores that could not go on: their processes would
+// abandoned are goroutines of stores that could not continue: their processes would
 // have ended.
 var abandoned []goleak.Option
 
@@ -192,7 +192,7 @@ func TestSweepRemovesTheExpired(t *testing.T) {
 	}
 }
 
-// The sweeper removes nothing that was written anew, at whatever moment.
+// The sweeper removes nothing that was rewritten, at whatever moment.
 func TestSweepRacesRewrites(t *testing.T) {
 	const rows = 300
 	clock := storetest.NewClock()

@@ -35,7 +35,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// What must be noted before a log can be trimmed, or an operator can delete something,
+// What must be recorded before a log can be trimmed, or an operator can delete something,
 // is written on a full disk too.
 func TestNotesOnAFullDisk(t *testing.T) {
 	mem := vfs.NewMem()

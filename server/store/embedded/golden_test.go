@@ -27,7 +27,7 @@ import (
 )
 
 // The corpus in testdata is what was written by released formats. Every later head
-// reads it. A new format adds to it; what stands there is never written anew:
+// reads it. A new format adds to it; what it holds is never rewritten:
 //
 //	go test ./server/store/embedded -run Golden -add-golden v2
 var addGolden = flag.String("add-golden", "", "add the present encodings to the corpus, under this name")

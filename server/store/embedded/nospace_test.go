@@ -15,7 +15,7 @@ import (
 )
 
 // When others have filled the disk so that tables cannot be written, although the file
-// system says that there is room, writes are refused, reads go on, and with room again
+// system says that there is room, writes are refused, reads continue, and with room again
 // all is there.
 func TestTablesWithoutRoom(t *testing.T) {
 	var full atomic.Bool

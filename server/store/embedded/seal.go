@@ -83,7 +83,7 @@ func (s *Store) writeSeal() error {
 
 // Lost is the refusal to open a store without its missing data.
 func Lost(what, generation string) error {
-	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or go on without it by starting once with --accept-loss %s, after which all clients synchronise anew; the command check says what is left, and with --repair mends what hangs on what is missing", ErrLost, what, generation)
+	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or continue without it by starting once with --accept-loss %s, after which all clients resynchronise; the command check says what is left, and with --repair mends what hangs on what is missing", ErrLost, what, generation)
 }
 
 // checkSeal refuses a store that lacks data by its seal. It opens the store read-only,
@@ -137,7 +137,7 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 	if s.opts.AcceptLoss != s.generation {
 		return nil, err
 	}
-	s.opts.Logger.Warn("going on without data that was acknowledged", "error", err)
+	s.opts.Logger.Warn("continuing without data that was acknowledged", "error", err)
 	return s.Renew, nil
 }
 
@@ -250,7 +250,7 @@ func checkAbsent(o Options, dir string) error {
 		return err
 	}
 	if o.AcceptLoss == recorded.generation {
-		o.Logger.Warn("beginning anew: the store is not there", "dir", dir)
+		o.Logger.Warn("starting with an empty store: the recorded one is missing", "dir", dir)
 		return o.FS.Remove(o.FS.PathJoin(o.Dir, sealFile))
 	}
 	return Lost(fmt.Sprintf("the store in %s is not there", dir), recorded.generation)

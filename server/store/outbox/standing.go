@@ -26,7 +26,7 @@ type Standing struct {
 	Row    store.Key // the first row that announces it; empty if it is published
 	// Replay says that it was published before and is wanted again.
 	Replay    bool
-	Attempts  int64  // how often the failure of its row was noted
+	Attempts  int64  // how often the failure of its row was recorded
 	LastError string // why its row cannot be published
 }
 

@@ -60,7 +60,7 @@ func TestStandings(t *testing.T) {
 			}
 		})
 	}
-	// Before the relay has noted it, an unreadable row has failed for a reason of its own.
+	// Before the relay has recorded it, an unreadable row has failed for a reason of its own.
 	st := storetest.NewMemory(time.Now)
 	if err := st.BatchWrite(t.Context(), []store.Write{lost}); err != nil {
 		t.Fatal(err)

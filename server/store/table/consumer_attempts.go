@@ -51,7 +51,7 @@ func AttemptsFrom(r store.Row) (Attempts, error) {
 }
 
 // Ownership says who works on a partition for a group, from its first record until it
-// gives the partition back: if the row is there when another begins, the process
+// releases the partition: if the row is there when another begins, the process
 // ended in between. Table consumer_attempts, key group#topic#partition and "owner".
 type Ownership struct {
 	Consumer string

@@ -37,7 +37,7 @@ type UserChat struct {
 	// Peer is the other person of a direct chat, who never changes; empty in groups, and in
 	// rows of releases that did not record it.
 	Peer string
-	// PeerReadSequence is how far Peer has read, as far as that was told.
+	// PeerReadSequence is how far Peer has read, as far as that was reported.
 	PeerReadSequence int64
 }
 

@@ -66,7 +66,7 @@ type Rebuild struct {
 	Done     int64  // of them, those that were read
 	Stuck    int64  // aggregates with an event that cannot be read; they end before it
 	BeganAt  int64  // unix ms
-	EndedAt  int64  // unix ms; 0: it goes on
+	EndedAt  int64  // unix ms; 0: it is running
 }
 
 // RebuildKey is the key of the row of a projection's rebuild.

@@ -207,7 +207,7 @@ func (r *Runner) Show(l *live.Topic, sub *catalog.Subscription) (*topicv1.Backfi
 	return b, nil
 }
 
-// Resume goes on with a subscription of a topic that was opened. The caller holds the
+// Resume continues with a subscription of a topic that was opened. The caller holds the
 // topic's lock for writing.
 func (r *Runner) Resume(l *live.Topic, sub *catalog.Subscription) error {
 	b, err := row(sub)

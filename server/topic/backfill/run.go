@@ -19,7 +19,7 @@ const (
 	maxError    = 1000 // bytes
 )
 
-// Run lets messages go until the context ends. What runs then goes on when the topic is
+// Run lets messages go until the context ends. What runs at that point continues when the topic is
 // opened again.
 func (r *Runner) Run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)

@@ -125,7 +125,7 @@ func TestStoredBatch(t *testing.T) {
 var addGolden = flag.String("add-golden", "", "add the present encodings to the corpus, under this name")
 
 // What released versions have written is read by all later ones; an encoding that changes
-// is a new version. What stands in the corpus is never written anew:
+// is a new version. What is in the corpus is never rewritten:
 //
 //	go test ./server/topic/commitlog -run Golden -add-golden v2
 func TestGoldenRecords(t *testing.T) {

@@ -44,7 +44,7 @@ func damageLargest(t *testing.T, dir string) {
 }
 
 // A damaged part of a file, in which not even the batches' places can be read, is one error
-// that says where to go on; all before and behind it is read.
+// that says where to continue; all before and behind it is read.
 func TestDamagedFile(t *testing.T) {
 	dir := t.TempDir()
 	const count = 3000

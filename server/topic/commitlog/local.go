@@ -53,7 +53,7 @@ type partition struct {
 	mu     sync.Mutex
 	loaded bool
 	head          // as of the last commit
-	sweep  []byte // producer with which the search for stopped ones goes on; nil: the first
+	sweep  []byte // producer with which the search for stopped ones continues; nil: the first
 }
 
 // raise says that everything below a position is durable.

@@ -52,7 +52,7 @@ func batchRecord(last byte) []byte {
 }
 
 // Batches that were damaged, removed, put elsewhere or given another content are reported
-// with their positions; all others are read, and publishing goes on.
+// with their positions; all others are read, and publishing continues.
 func TestDamagedBatches(t *testing.T) {
 	put := func(last byte, v []byte) store.Record { return store.Record{Key: batchRecord(last), Value: v} }
 	remove := func(from, until byte) store.Record {
@@ -153,7 +153,7 @@ func readAround(t *testing.T, log commitlog.Log, end int64) (got []int64, bad co
 	return got, bad
 }
 
-// Readers that a trim overtakes are told so, or have read what was there; nobody sees a
+// Readers that a trim overtakes get an error, or have read what was there; nobody sees a
 // gap.
 func TestTrimUnderReaders(t *testing.T) {
 	log, s := openDir(t, t.TempDir(), time.Now)
@@ -367,7 +367,7 @@ func TestManyProducersAreForgotten(t *testing.T) {
 }
 
 // What is older than a time is removed by its position, which nobody can prevent, and a
-// partition goes on when the clock is past midnight, without anything being made ahead.
+// partition continues when the clock is past midnight, without anything being made ahead.
 func TestOldMessagesAreRemovedByTime(t *testing.T) { // HQ-E15 HQ-E16
 	clock := commitlogtest.NewClock()
 	log := commitlog.NewLocal(records.Of(embeddedtest.NewDisk(nil).Open(t, nil)), clock.Now)

@@ -74,7 +74,7 @@ func (l *Local) forgetStopped(ctx context.Context, id Partition, trimmed int64) 
 	return nil
 }
 
-// forgetSome goes on with the producers; wait is nil if it has come to the last one before.
+// forgetSome continues with the producers; wait is nil if it has reached the last one before.
 func (l *Local) forgetSome(ctx context.Context, id Partition) (wait func() error, err error) {
 	l.deleting.RLock()
 	defer l.deleting.RUnlock()

@@ -67,7 +67,7 @@ func New(s store.Store, key store.Key, attr string, epoch int64) *Store {
 // Lost is closed when a write was refused, or End was called.
 func (s *Store) Lost() <-chan struct{} { return s.lost }
 
-// End says that the owner cannot go on: what it knows may not be what is stored. Another
+// End says that the owner cannot continue: what it knows may not be what is stored. Another
 // owner, in this process or elsewhere, begins with what is.
 func (s *Store) End() { s.once.Do(func() { close(s.lost) }) }
 

@@ -23,7 +23,7 @@ func put(name string, cond store.Condition) store.Write {
 }
 
 // What an owner writes after another one has begun is refused as a whole, in whichever way it
-// is written, and told from a condition of its own that failed.
+// is written, and told apart from a condition of its own that failed.
 func TestFence(t *testing.T) {
 	ctx := t.Context()
 	s := storetest.NewMemory(time.Now)

@@ -24,7 +24,7 @@ type Shared struct {
 // a time, as what it returns.
 type Cache map[string]*Shared
 
-// Use returns the shared form of a filter, nil for none. Each is to be given back.
+// Use returns the shared form of a filter, nil for none. Each is to be released.
 func (c Cache) Use(f *Filter) *Shared {
 	if f == nil {
 		return nil
@@ -38,7 +38,7 @@ func (c Cache) Use(f *Filter) *Shared {
 	return s
 }
 
-// Release gives one back.
+// Release ends a use of one.
 func (c Cache) Release(s *Shared) {
 	if s == nil {
 		return

@@ -52,7 +52,7 @@ type Config struct {
 	Expire, Revive func(ctx context.Context, l *live.Topic, group string) error
 	// Stored returns once what a group has changed in a topic is stored.
 	Stored func(ctx context.Context, l *live.Topic, group string) error
-	// Finish goes on with the removal of a topic that is marked.
+	// Finish continues the removal of a topic that is marked.
 	Finish func(context.Context, *catalog.Topic) error
 	// EndSilent ends sessions that are not heard from.
 	EndSilent func()

@@ -83,7 +83,7 @@ func (j *Jobs) each(f func(*live.Topic)) {
 	}
 }
 
-// finishRemovals goes on with the topics whose removal failed.
+// finishRemovals continues with the topics whose removal failed.
 func (j *Jobs) finishRemovals(ctx context.Context) {
 	deleting := func(t *catalog.Topic) bool { return t.View().Deleting }
 	for _, t := range j.cfg.Catalog.Topics("", j.cfg.Catalog.Count(), deleting) {

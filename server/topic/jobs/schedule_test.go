@@ -7,7 +7,7 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// HQ-P01, HQ-P12, HQ-P16: the schedules have the values that operators are told.
+// HQ-P01, HQ-P12, HQ-P16: the schedules have the values that operators are shown.
 func TestSchedules(t *testing.T) {
 	const day = 24 * time.Hour
 	for name, want := range map[string]Schedule{

@@ -91,7 +91,7 @@ func holds(l *live.Topic, group string) bool {
 // Drop deletes subscriptions that are cancelled or dead, and returns them as they were: what
 // they have acknowledged is stored as complete before their cursors go, which are all that
 // says so before. One that is dead is cancelled first, so that nobody revives it if the rest
-// fails. The topic is not locked while the store is waited for; what is begun anew meanwhile
+// fails. The topic is not locked while the store is waited for; what is created again meanwhile
 // stays.
 func (j *Jobs) Drop(
 	ctx context.Context, l *live.Topic, which func(*catalog.Subscription) bool,

@@ -67,13 +67,13 @@ func (t *task) set(next time.Time) {
 	t.next = next
 }
 
-// run is a run that goes on.
+// run is a run in progress.
 type run struct {
 	Report
 	over func() bool // it is to stop after what it is in the middle of
 }
 
-// failed notes a failure. The run goes on with what comes next.
+// failed records a failure. The run continues with what comes next.
 func (r *run) failed(err error) {
 	r.Failed++
 	if r.Problem == "" {
@@ -83,7 +83,7 @@ func (r *run) failed(err error) {
 
 // distrust is why a run does nothing while the clock is not to be believed.
 const distrust = "the clock was set: nothing is removed until it is set back, or has stayed for a day, " +
-	"or the process begins anew"
+	"or the process restarts"
 
 // do runs a task, unless it runs already. When stop ends, the run has stopTime to end. What
 // removes does nothing while the clock is not trusted.

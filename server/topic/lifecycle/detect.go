@@ -40,7 +40,7 @@ type Detector struct {
 // NewDetector makes a Detector that has seen nothing.
 func NewDetector() *Detector { return &Detector{seen: map[string]sight{}} }
 
-// Blind says that heartbeats could not be recorded: all silences begin anew.
+// Blind says that heartbeats could not be recorded: all silences restart.
 func (d *Detector) Blind(now time.Time) {
 	for key, s := range d.seen {
 		s.since = now

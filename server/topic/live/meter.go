@@ -8,7 +8,7 @@ import (
 
 // Meter measures how fast a group is, over about the last minute, from looks now and then.
 // How long a message is under way it has from Little's law: as many as are under way at a
-// time, by how many are answered a second. So nothing is noted for a single message.
+// time, by how many are answered a second. So nothing is recorded for a single message.
 type Meter struct {
 	mu                 sync.Mutex
 	at                 time.Time // of the last look

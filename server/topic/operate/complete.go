@@ -131,7 +131,7 @@ func (c *completion) release(l *live.Topic, group string) (err error) {
 	return nil
 }
 
-// skip takes a living group off what is old, and tells its members.
+// skip takes a living group off what is old, and notifies its members.
 func (c *completion) skip(l *live.Topic, group string) error {
 	g := l.Group(group)
 	if g == nil {

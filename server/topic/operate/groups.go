@@ -245,7 +245,7 @@ func drain(ctx context.Context, l *live.Topic, group string, limit time.Duration
 }
 
 // drop deletes a subscription that is cancelled. Another call may have been faster, or it was
-// made anew.
+// created again.
 func (a *Admin) drop(ctx context.Context, l *live.Topic, group string) error {
 	_, err := a.cfg.Jobs.Drop(ctx, l, func(sub *catalog.Subscription) bool {
 		return sub.Group == group && sub.State == lifecycle.Cancelled

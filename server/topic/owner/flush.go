@@ -225,7 +225,7 @@ func (f *Flusher) last(ctx context.Context) error {
 // ErrFenced says that another process has the topics.
 var ErrFenced = fence.Err
 
-// write stores what is marked. Who waits goes on waiting if that fails.
+// write stores what is marked. Who waits keeps waiting if that fails.
 func (f *Flusher) write(ctx context.Context) error {
 	f.mu.Lock()
 	dirty, waiting, behind := f.dirty, f.waiting, f.behind

@@ -32,7 +32,7 @@ func NewMemory(limit int64) *Memory { return &Memory{limit: max(limit, minMemory
 // Used is the number of bytes that are in use.
 func (m *Memory) Used() int64 { return m.used.Load() }
 
-// Limit is the number of bytes beyond which some are given back.
+// Limit is the number of bytes beyond which some are freed.
 func (m *Memory) Limit() int64 { return m.limit }
 
 // count makes room for what a run got; fresh, it is not in the list yet. The caller holds

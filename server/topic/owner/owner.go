@@ -175,7 +175,7 @@ func (p *Partition) Bounds() (start, end int64) {
 	return p.machine.Bounds()
 }
 
-// Idle gives memory back that was not used since the last call.
+// Idle frees memory that was not used since the last call.
 func (p *Partition) Idle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -162,7 +162,7 @@ func (b *bench) run() (stop func() error) {
 	return sync.OnceValue(func() error { cancel(); return <-done })
 }
 
-// While writes fail whoever waits goes on waiting; then all is stored, once, and what
+// While writes fail whoever waits keeps waiting; then all is stored, once, and what
 // changed meanwhile too.
 func TestFlusherTriesAgain(t *testing.T) {
 	b := newBench(t)
@@ -257,7 +257,7 @@ func TestManyGroupsAcknowledgeAtOnce(t *testing.T) {
 }
 
 // Once a later owner has written, an earlier one stores nothing, and all who wait or come
-// are told.
+// get the error.
 func TestFlusherIsFenced(t *testing.T) {
 	b := newBench(t)
 	p := b.open(1, "g", "h")
@@ -283,7 +283,7 @@ func TestFlusherIsFenced(t *testing.T) {
 		t.Error(err)
 	}
 	if err := stop(); !errors.Is(err, ErrFenced) {
-		t.Error("the flusher goes on: ", err)
+		t.Error("the flusher keeps running: ", err)
 	}
 	if err := b.cfg.Flusher.Wait(t.Context(), "g"); !errors.Is(err, ErrFenced) {
 		t.Error(err)

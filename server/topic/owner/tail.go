@@ -156,7 +156,7 @@ func (r *resident) trimmed(start int64) {
 	}
 }
 
-// idle gives the memory back that was not used since it was called last.
+// idle frees the memory that was not used since the last call.
 func (r *resident) idle() {
 	for _, x := range [...]*run{&r.tail, &r.cached} {
 		if !x.used {
@@ -166,7 +166,7 @@ func (r *resident) idle() {
 	}
 }
 
-// give gives a run's memory back, but for what is being written.
+// give frees a run's memory, but for what is being written.
 func (r *resident) give(x *run) {
 	n := len(x.batches)
 	if x == &r.tail {

@@ -164,7 +164,7 @@ func FuzzState(f *testing.F) {
 }
 
 // A group whose history is in pieces and whose messages all fail, often and each for another
-// time, is handed no more than its cursor has room for; it goes on once some are done.
+// time, is handed no more than its cursor has room for; it continues once some are done.
 func TestCursorStopsTheGroup(t *testing.T) {
 	r := newRig(t)
 	c := plain("g")

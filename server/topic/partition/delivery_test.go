@@ -99,7 +99,7 @@ func TestLeaseEnds(t *testing.T) {
 	is(t, "processed", g.Stats().Processed, 3)
 }
 
-// A lease that begins anew after the clock was set back ends in time.
+// A lease that is renewed after the clock was set back ends in time.
 func TestExtendedAfterTheClockWasSetBack(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		r := newRig(t)
@@ -308,7 +308,7 @@ func TestKeyOrder(t *testing.T) {
 	same(t, "parked", r.next(g), nil)
 	same(t, "parked", g.Parked(nil), []Parked{{Key: "a", Position: 0, Attempts: 2, Waiting: 2}})
 	r.publish("a", "c")
-	same(t, "others go on", r.positions(g), []int64{7})
+	same(t, "others continue", r.positions(g), []int64{7})
 	unparked(t, g, 0, "b")
 	unparked(t, g, 1, "a")
 	for _, p := range []int64{0, 1, 4, 6} {

@@ -297,14 +297,14 @@ func (w *world) unparkOne(g *modelGroup) {
 	}
 }
 
-// lost checks what members are told.
+// lost checks what is reported to members as lost.
 func (w *world) lost() {
 	for _, l := range w.p.TakeLost(nil) {
 		for _, g := range w.m.groups {
 			for _, m := range g.members {
 				for p := l.From; m.real == l.Member && p < l.To; p++ {
 					if !m.lost[p] && p >= w.m.start {
-						w.fail("%s is told to have lost %d", m.name, p)
+						w.fail("%s is reported to have lost %d", m.name, p)
 					}
 				}
 			}

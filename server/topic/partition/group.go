@@ -284,7 +284,7 @@ func (g *Group) reset() {
 }
 
 // endLeases ends the leases of positions below a position, and returns these. Members
-// are told.
+// are notified.
 func (g *Group) endLeases(below int64) (ended positions.Set) {
 	for len(g.leases.All()) > 0 && g.leases.All()[0].From < below {
 		l := g.leases.All()[0]
@@ -346,7 +346,7 @@ func (g *Group) rebuild() {
 // groups have acknowledged is remembered by the machine alone.
 const maxRuns = 8192
 
-// compact keeps a released group small, whose sets only tell of the past. What it has
+// compact keeps a released group small, whose sets only describe the past. What it has
 // acknowledged is kept for when it comes back; of a history of more runs than a window
 // can be, the oldest part is forgotten, with what it missed there.
 func (g *Group) compact() {

@@ -78,7 +78,7 @@ func (g *Group) UnparkAt(position int64) bool {
 	return true
 }
 
-// DiscardAt acknowledges a parked message, so that what waits behind it goes on. It returns
+// DiscardAt acknowledges a parked message, so that what waits behind it proceeds. It returns
 // false if the message is not parked.
 func (g *Group) DiscardAt(position int64) bool {
 	if !g.stopped(position) {

@@ -349,7 +349,7 @@ func (w *world) outcome(m *modelMember, p int64) Outcome {
 	return NotDelivered
 }
 
-// settle acknowledges, gives back or extends.
+// settle acknowledges, requeues or extends.
 func (w *world) settle() {
 	m := w.member()
 	if m == nil {

@@ -23,7 +23,7 @@ func (r *rig) restart(state []byte, cursors map[string][]byte, states map[string
 }
 
 // HQ-E03, HQ-E04: the floor is the first position that is not acknowledged, not the
-// highest that is; it goes forward only, and a crash gives back what lies above it
+// highest that is; it goes forward only, and a crash requeues what lies above it
 // unless it is acknowledged, too.
 func TestFloor(t *testing.T) {
 	r := newRig(t)
@@ -207,7 +207,7 @@ func TestResurrection(t *testing.T) {
 	same(t, "reads what it missed", r.positions(g), seq(150, 200))
 	is(t, "the floor", g.Floor(), 150)
 	r.messages(1)
-	same(t, "and goes on", r.positions(g), []int64{200})
+	same(t, "and continues", r.positions(g), []int64{200})
 	must(t, g.Die())
 	n, err := g.Resurrect(false)
 	must(t, err)

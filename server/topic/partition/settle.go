@@ -32,7 +32,7 @@ func (m *Member) Name() string { return m.name }
 // InFlight returns how many messages the member has.
 func (m *Member) InFlight() int64 { return m.inFlight }
 
-// lose notes positions that the member had and has not any more.
+// lose records positions that the member had and has not any more.
 func (m *Member) lose(from, to int64) { m.lost.Add(from, to, m.g.Floor) }
 
 // each calls f with the parts of the positions that the member has, each part of one
@@ -98,7 +98,7 @@ func (g *Group) done(from, to int64) {
 	}
 }
 
-// Nack gives messages back, each an attempt that failed; they are delivered again after
+// Nack requeues messages, each an attempt that failed; they are delivered again after
 // delay or, if it is negative, the group's backoff.
 func (m *Member) Nack(s Positions, delay time.Duration, reason string, now time.Time, dst []Refusal) []Refusal {
 	at := now.UnixNano()
@@ -111,7 +111,7 @@ func (m *Member) Nack(s Positions, delay time.Duration, reason string, now time.
 	})
 }
 
-// Return gives messages back that were never sent to the member, which is no attempt.
+// Return requeues messages that were never sent to the member, which is no attempt.
 func (m *Member) Return(s Positions) {
 	m.each(s, nil, func(i int, from, to int64) {
 		m.g.cut(i, from, to)
@@ -121,7 +121,7 @@ func (m *Member) Return(s Positions) {
 	})
 }
 
-// Extend begins leases anew.
+// Extend renews leases.
 func (m *Member) Extend(s Positions, now time.Time, dst []Refusal) []Refusal {
 	at := m.g.extended(now)
 	return m.each(s, dst, func(i int, from, to int64) {
@@ -130,7 +130,7 @@ func (m *Member) Extend(s Positions, now time.Time, dst []Refusal) []Refusal {
 	})
 }
 
-// ExtendAll begins all leases of the member anew.
+// ExtendAll renews all leases of the member.
 func (m *Member) ExtendAll(now time.Time) {
 	at := m.g.extended(now)
 	all := m.g.leases.All()
@@ -141,7 +141,7 @@ func (m *Member) ExtendAll(now time.Time) {
 	}
 }
 
-// extended is when a lease ends that begins anew now. That is before all others if the
+// extended is when a lease ends that is renewed now. That is before all others if the
 // clock was set back.
 func (g *Group) extended(now time.Time) int64 {
 	at := g.leaseEnd(now.UnixNano())

@@ -96,7 +96,7 @@ func decode(t *testing.T, e topic.Event) (list []got) {
 	return list
 }
 
-// consumer is a member that attaches anew whenever its session ends.
+// consumer is a member that attaches again whenever its session ends.
 type consumer struct {
 	cluster      *cluster
 	topic, group string

@@ -176,7 +176,7 @@ func (p *Plane) Enter(slot int) (s *topic.Service, leave func(), ok bool) {
 // had, or if they were not read yet.
 func (p *Plane) Owner(slot int) string { return p.leases.Holder(slot) }
 
-// Refresh reads the leases anew, and takes slots that are free.
+// Refresh reads the leases again, and takes slots that are free.
 func (p *Plane) Refresh(ctx context.Context) error { return p.leases.Refresh(ctx) }
 
 // Slots is the number of slots of all processes.

@@ -260,7 +260,7 @@ func ends(t *testing.T, ended <-chan error) {
 			t.Errorf("an earlier owner ended with %v", err)
 		}
 	case <-time.After(2 * time.Minute):
-		t.Error("an earlier owner goes on")
+		t.Error("an earlier owner continues")
 	}
 }
 

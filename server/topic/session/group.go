@@ -195,7 +195,7 @@ func (g *Group) pump(ctx context.Context, limit int) {
 		g.pumping.Unlock()
 		if handed > 0 {
 			if g.anyReady() {
-				g.wakeOne() // somebody else goes on: this one has something to do
+				g.wakeOne() // somebody else continues: this one has something to do
 			}
 			return
 		}
@@ -291,7 +291,7 @@ func (g *Group) Arm() {
 	}
 }
 
-// do calls f with the machine's group in a partition, if it is there, tells members what
+// do calls f with the machine's group in a partition, if it is there, notifies members of what
 // they lost by it, and passes letters on.
 func (g *Group) do(n int, f func(h *partition.Group)) {
 	p := g.cfg.Parts[n]
@@ -332,7 +332,7 @@ func (g *Group) DoIn(n int, f func(h *partition.Group) error) (err error) {
 	return err
 }
 
-// lose tells members what they have lost.
+// lose notifies members of what they have lost.
 func (g *Group) lose(n int32, lost []partition.Lost) {
 	for _, l := range lost {
 		if s, ok := g.byMember.Load(l.Member); ok {
@@ -459,7 +459,7 @@ func (g *Group) Topic() string { return g.cfg.Topic }
 // Progress reports whether something was acknowledged since the last call.
 func (g *Group) Progress() bool { return g.progress.Swap(false) }
 
-// SetState tells the members of a state.
+// SetState reports a state to the members.
 func (g *Group) SetState(state topicv1.SubscriptionState) {
 	g.mu.Lock()
 	changed := g.state != state

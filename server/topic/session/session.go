@@ -19,7 +19,7 @@ type Options struct {
 	Filter     *topicv1.Filter
 	Messages   int64 // credits
 	Bytes      int64
-	Renew      bool // acknowledged messages give credits back
+	Renew      bool // acknowledged messages return their credits
 	Polled     bool // credits come with Receive
 }
 

@@ -51,7 +51,7 @@ func (s *Session) Ack(ctx context.Context, set *topicv1.AckSet) ([]*topicv1.Refu
 	return refusals, nil
 }
 
-// Nack gives messages back.
+// Nack requeues messages.
 func (s *Session) Nack(_ context.Context, set *topicv1.NackSet) ([]*topicv1.Refusal, error) {
 	delay, now := time.Duration(-1), s.group.cfg.Clock()
 	if set.GetDelay() != nil {
@@ -73,7 +73,7 @@ func (s *Session) Nack(_ context.Context, set *topicv1.NackSet) ([]*topicv1.Refu
 	return refusals, nil
 }
 
-// Extend begins leases anew, all of the session's if none are named.
+// Extend renews leases, all of the session's if none are named.
 func (s *Session) Extend(_ context.Context, set *topicv1.ExtendSet) ([]*topicv1.Refusal, error) {
 	if err := s.open(); err != nil {
 		return nil, err

@@ -61,12 +61,12 @@ func Effects(was, will *topicv1.TopicConfig, queue bool) (list []string) {
 func conversion(to topicv1.Semantics, queue bool) string {
 	switch {
 	case to == PubSub && queue:
-		return "groups can subscribe; the consumers of the queue go on as the group $queue, with what they have not " +
+		return "groups can subscribe; the consumers of the queue continue as the group $queue, with what they have not " +
 			"acknowledged, until its subscription is cancelled"
 	case to == PubSub:
 		return "groups can subscribe"
 	case queue:
-		return "no group can subscribe; the group $queue goes on where it is"
+		return "no group can subscribe; the group $queue continues from its position"
 	}
 	return "no group can subscribe; the queue begins with what is there and not acknowledged, and nothing that all " +
 		"groups acknowledged comes again"

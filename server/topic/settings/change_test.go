@@ -25,7 +25,7 @@ func TestEffects(t *testing.T) {
 		want   []string // a part of each
 	}{
 		{&topicv1.TopicConfig{}, false, nil},
-		{&topicv1.TopicConfig{Semantics: PubSub}, true, []string{"go on as the group $queue"}},
+		{&topicv1.TopicConfig{Semantics: PubSub}, true, []string{"continue as the group $queue"}},
 		{&topicv1.TopicConfig{CompletionMode: OffsetWatermark}, false, []string{"answered at once"}},
 		{&topicv1.TopicConfig{MessageRetention: hours(1), MaxRetention: hours(24 * 60)}, false,
 			[]string{"all groups have acknowledged go after 1h instead of 1 day", "are kept for 60 days instead of 30 days"}},

@@ -23,7 +23,7 @@ import (
 )
 
 // Events are the topics in which the events of all chats are. Others write to them, and
-// nothing here is told.
+// this package is not notified.
 type Events interface {
 	commitlog.Reader
 	// Named reports whether a name is that of a topic of events, one that is to come too.

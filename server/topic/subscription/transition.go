@@ -70,7 +70,7 @@ func (m *Manager) transition(
 	return next, true, err
 }
 
-// apply makes of a change of state what it is for the messages, and tells the members. With
+// apply makes of a change of state what it is for the messages, and notifies the members. With
 // backfill a dead group gets what it missed. It returns how many messages were released, or
 // are to be delivered again.
 func (m *Manager) apply(

@@ -111,7 +111,7 @@ func (p *program) pause() *cobra.Command {
 }
 
 func (p *program) resume() *cobra.Command {
-	return p.transition("resume", "go on where the pause began", "", func(c *call) (subscribed, error) {
+	return p.transition("resume", "continue where the pause began", "", func(c *call) (subscribed, error) {
 		return c.subscriptions().ResumeSubscription(c.ctx,
 			&topicv1.ResumeSubscriptionRequest{Topic: c.args[0], Group: c.args[1]})
 	})
@@ -193,7 +193,7 @@ func (p *program) unpark() *cobra.Command {
 			if err != nil || c.printJSON(res) {
 				return err
 			}
-			return c.say("%d messages go on", res.GetMessages())
+			return c.say("%d messages unparked", res.GetMessages())
 		},
 	})
 }

@@ -151,7 +151,7 @@ func (p *program) tail() *cobra.Command {
 		use: "tail TOPIC", short: "follow a topic: print and acknowledge messages until Ctrl-C", args: 1,
 		long: `  Without --group it makes a group of its own, which ends with it and takes nothing from others.
   With --group it is a member of that group, and what it prints is acknowledged for the group; with
-  --group '$queue' it is a worker of a queue. At Ctrl-C it detaches, and the group goes on without it.
+  --group '$queue' it is a worker of a queue. At Ctrl-C it detaches, and the group continues without it.
   A group that is not subscribed is an error, unless --create subscribes it, for good.
 
   --json prints the message with its id, topic, partition, position and attempt.

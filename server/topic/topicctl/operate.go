@@ -178,7 +178,7 @@ func (p *program) resurrect() *cobra.Command {
   server topics resurrect orders billing --backfill
 `,
 		flags: func(fs *pflag.FlagSet) {
-			fs.BoolVar(&req.Backfill, "backfill", false, "with what it missed; otherwise it goes on from now")
+			fs.BoolVar(&req.Backfill, "backfill", false, "with what it missed; otherwise it continues from now")
 		},
 		run: func(c *call) error {
 			req.Topic, req.Group = c.args[0], c.args[1]

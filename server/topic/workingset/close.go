@@ -67,7 +67,7 @@ func (s *Set) close(l *live.Topic) {
 	for _, g := range l.Groups() {
 		l.Observed(g.Name(), g.Pulse.Record)
 	}
-	shut(l, "IDLE") // nobody is told: there are no members
+	shut(l, "IDLE") // nobody is notified: there are no members
 }
 
 // settled reports whether a topic has no members, and all of it is stored.

@@ -54,7 +54,7 @@ const reasons: Record<string, string> = {
   SESSION_REVOKED: "Your session was ended elsewhere.",
   REPLACED: "Another device of yours has taken this one's place.",
   STORAGE: "This browser cannot store the chats.",
-  TAKEN_OVER: "Another tab goes on with your chats.",
+  TAKEN_OVER: "Another tab has taken over your chats.",
 };
 
 /** Whether the browser has a network: a stream may seem open for a while after it has gone. */
@@ -90,7 +90,7 @@ function Connection({ client, onSignOut }: { client: Client; onSignOut: () => vo
       {connection === "stopped" && (
         <p>
           {reasons[why ?? ""] ?? "You are signed out."} <button onClick={() => client.resume()}>Try again</button>{" "}
-          <button onClick={() => onSignOut()}>Sign in anew</button>
+          <button onClick={() => onSignOut()}>Sign in again</button>
         </p>
       )}
     </div>

@@ -30,8 +30,8 @@ interface SignedProps {
 }
 
 const untold = {
-  here: "You are signed out here, but the server could not be told. The session can be ended on another device.",
-  everywhere: "You are signed out here, but the server could not be told: your other sessions go on.",
+  here: "You are signed out here, but the server could not be notified. The session can be ended on another device.",
+  everywhere: "You are signed out here, but the server could not be notified: your other sessions stay active.",
 };
 
 function Signed({ who, onEnd }: SignedProps) {

@@ -120,7 +120,7 @@ export function remember(who: Remembered | undefined, before: Remembered | undef
     if (who && ways[who.way]!.lasts) localStorage.setItem(key, text);
     else if (before && localStorage.getItem(key) === JSON.stringify(before)) localStorage.removeItem(key);
   } catch {
-    // Signed in until the page is loaded anew.
+    // Signed in until the page is reloaded.
   }
 }
 
@@ -140,7 +140,7 @@ const endings: Record<string, string> = {
   PermissionDenied: "You are not signed in any more.",
 };
 
-/** What is said at the page to sign in if a client stopped for this reason; undefined if it may go on as it is. */
+/** What the sign-in page says if a client stopped for this reason; undefined if it may continue as it is. */
 export function endingOf(why: string | undefined, unsent: number): string | undefined {
   const text = endings[why ?? ""];
   if (!text || !unsent) return text;

@@ -196,7 +196,7 @@ func TestContentWantsARole(t *testing.T) {
 	}
 }
 
-// A suspension keeps out first and ends what there is then; a repetition goes on where an
+// A suspension first keeps out, then ends what exists; a repetition resumes where an
 // error stopped it. Without execute nothing is done, and what is done is on record by its
 // target.
 func TestSuspend(t *testing.T) {

@@ -84,7 +84,7 @@ func printable(s string) string {
 func (p *program) auditExport() *cobra.Command {
 	req := adminv1.ExportAuditRequest{Filter: &adminv1.AuditFilter{}}
 	return p.command(spec{use: "export", short: "print all records that match as lines of JSON, newest first",
-		long: "  If it breaks off, the last line on standard error says how to go on.\n",
+		long: "  If it breaks off, the last line on standard error says how to resume.\n",
 		flags: func(fs *pflag.FlagSet) {
 			filterFlags(fs, req.Filter)
 			fs.StringVar(&req.Reason, "reason", "", "why, for the audit: `text` of at least 3 characters")
@@ -107,7 +107,7 @@ func (p *program) auditExport() *cobra.Command {
 			}
 			if err := stream.Err(); err != nil {
 				if token != "" {
-					fmt.Fprintf(c.cfg.Stderr, "not all: go on with --page-token %s\n", safe(token))
+					fmt.Fprintf(c.cfg.Stderr, "incomplete: resume with --page-token %s\n", safe(token))
 				}
 				return err
 			}

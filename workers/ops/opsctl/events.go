@@ -85,7 +85,7 @@ func (c *call) listEvents(req *opsv1.ListEventsRequest, limit, most int) error {
 		res, err := c.events.ListEvents(c.ctx, req)
 		if err != nil {
 			if read > 0 {
-				return fmt.Errorf("%w; %d events were read: go on with the same flags and --page-token %s", err, read,
+				return fmt.Errorf("%w; %d events were read: continue with the same flags and --page-token %s", err, read,
 					req.GetPageToken())
 			}
 			return err
@@ -136,7 +136,7 @@ func eventNote(e *opsv1.StoredEvent) string {
 		note += ", once more"
 	}
 	if e.GetLastError() != "" {
-		note += fmt.Sprintf(", noted %d times: %s", e.GetAttempts(), safe(e.GetLastError()))
+		note += fmt.Sprintf(", recorded %d times: %s", e.GetAttempts(), safe(e.GetLastError()))
 	}
 	if e.GetProblem() != "" {
 		note += "; unreadable: " + safe(e.GetProblem())

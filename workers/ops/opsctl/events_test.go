@@ -129,7 +129,7 @@ func TestReplayOfFailedEvents(t *testing.T) {
 	}
 	testkit.Equal(t, "statuses", statuses(), "new 0, failed 2, published 4")
 	out, _ := c.run(0, "events list --status failed")
-	c.has(out, id+"  5  ", id+"  6  ", `failed, noted 2 times: "no schema\x1b[31m"`)
+	c.has(out, id+"  5  ", id+"  6  ", `failed, recorded 2 times: "no schema\x1b[31m"`)
 
 	out, _ = c.run(0, "replay --all-chats --status failed --type MessagePersisted")
 	c.has(out, "2 events would be published again", "nothing was changed")

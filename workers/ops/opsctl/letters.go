@@ -170,7 +170,7 @@ func (c *call) printLetter(res *opsv1.GetDeadLetterResponse, content bool) error
 		row("failed first", first)
 	}
 	if l.GetParked() {
-		row("parked", "its key waits; redrive unparks it, discard lets the rest of the key go on")
+		row("parked", "its key waits; redrive unparks it, discard lets the rest of the key proceed")
 	}
 	row("reason", safe(l.GetReason()))
 	row("status", enumWord(l.GetStatus(), "DEAD_LETTER_STATUS_"))

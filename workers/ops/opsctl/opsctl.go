@@ -131,7 +131,7 @@ var commandGroups = map[string]map[string]command{
 		"show": {"CHAT VERSION", "show one", showEvent},
 		"fold": {"CHAT", "derive from its events what a chat was at a version or a time", foldChat},
 	},
-	"replay": {"": {"", "publish events once more, or have the relay try failed rows anew", replayEvents}},
+	"replay": {"": {"", "publish events again, or have the relay retry failed rows", replayEvents}},
 	"outbox": {
 		"failed": {"", "list rows of the outbox that cannot be published", failedRows},
 		"mend":   {"ROW", "replace one by what the event store says it should be", mendRow},
@@ -139,7 +139,7 @@ var commandGroups = map[string]map[string]command{
 	},
 	"audit": {"": {"", "list what operators changed, and who saw what users wrote", listCalls}},
 	"migration": {
-		"run":    {"TOPIC", "move a topic to another number of partitions, or go on with it", migrateTopic},
+		"run":    {"TOPIC", "move a topic to another number of partitions, or resume the move", migrateTopic},
 		"status": {"", "list the versions of the topics, and what is being migrated", migrationStatus},
 		"abort":  {"", "undo a migration whose new topic is not published to yet", abortMigration},
 		"retire": {"NAME", "have nobody read an old version any more, after its retention", retireTopic},
@@ -152,7 +152,7 @@ var commandGroups = map[string]map[string]command{
 		"list":    {"", "list the projections and how far their rebuilds are", listProjections},
 		"rebuild": {"NAME", "make a projection again beside the live one, and show how far it is", rebuildProjection},
 		"pause":   {"NAME", "let a rebuild wait", pauseRebuild},
-		"resume":  {"NAME", "go on with a rebuild that waits", resumeRebuild},
+		"resume":  {"NAME", "resume a paused rebuild", resumeRebuild},
 		"cancel":  {"NAME", "drop what a rebuild has made", cancelRebuild},
 	},
 	"notifications": {"": {"", "list which events which consumer could not process, and what became of them", listNotifications}},

@@ -90,7 +90,7 @@ func (c *call) follow(name string, build int64) error {
 		res, err := c.projections.ListProjections(c.ctx, &opsv1.ListProjectionsRequest{})
 		if err != nil {
 			bar.End()
-			fmt.Fprintln(c.cfg.Stderr, "the rebuild goes on without this command; projections cancel drops it:")
+			fmt.Fprintln(c.cfg.Stderr, "the rebuild continues without this command; projections cancel drops it:")
 			return err
 		}
 		i := slices.IndexFunc(res.GetProjections(), func(p *opsv1.Projection) bool { return p.GetName() == name })
@@ -117,7 +117,7 @@ func (c *call) follow(name string, build int64) error {
 		}
 		if err := wait.For(c.ctx, rebuildEvery); err != nil {
 			bar.End()
-			fmt.Fprintln(c.cfg.Stderr, "the rebuild goes on without this command; projections list shows how far it is")
+			fmt.Fprintln(c.cfg.Stderr, "the rebuild continues without this command; projections list shows how far it is")
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func pauseRebuild(fs *flag.FlagSet) func(*call, []string) error {
 }
 
 func resumeRebuild(fs *flag.FlagSet) func(*call, []string) error {
-	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_RESUME, "it goes on")
+	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_RESUME, "it resumes")
 }
 
 func cancelRebuild(fs *flag.FlagSet) func(*call, []string) error {

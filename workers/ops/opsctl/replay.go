@@ -58,7 +58,7 @@ func replayEvents(fs *flag.FlagSet) func(*call, []string) error {
 		}
 		if err := stream.Err(); err != nil {
 			if req.GetExecute() && resume != "" {
-				return fmt.Errorf("%w; go on with the same flags and --resume %q", err, resume)
+				return fmt.Errorf("%w; continue with the same flags and --resume %q", err, resume)
 			}
 			return err
 		}

@@ -482,7 +482,7 @@ type ExportAuditResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Records, each an object of JSON without a line break.
 	Lines []string `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// Where an export goes on after these; empty at the end.
+	// Where an export resumes after these; empty at the end.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -883,7 +883,7 @@ func (*RevokeSessionResponse) Descriptor() ([]byte, []int) {
 // RevokeAllSessionsRequest says which sessions end.
 type RevokeAllSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's own goes on.
+	// The caller's own continues.
 	KeepCurrent   bool `protobuf:"varint,1,opt,name=keep_current,json=keepCurrent,proto3" json:"keep_current,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -552,7 +552,7 @@ type MemberState struct {
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// In a direct chat, how far the other person is known to have read; it never goes back.
 	// 0 in a group, and where nothing is known: the server may be set not to tell, and
-	// nothing is told while one of the two blocks the other. A message of the other person
+	// nothing is reported while one of the two blocks the other. A message of the other person
 	// says as much as this: whoever sends has read everything before.
 	PeerReadSequence int64 `protobuf:"varint,9,opt,name=peer_read_sequence,json=peerReadSequence,proto3" json:"peer_read_sequence,omitempty"`
 	unknownFields    protoimpl.UnknownFields

@@ -671,7 +671,7 @@ func (x *ExtendRequest) GetStreamId() string {
 	return ""
 }
 
-// ExtendResponse says how long the stream may go on.
+// ExtendResponse says how long the stream may continue.
 type ExtendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When the stream ends unless it is extended again.

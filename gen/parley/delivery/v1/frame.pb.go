@@ -607,11 +607,11 @@ func (x *ProfileChanged) GetVersion() int64 {
 }
 
 // Reset tells the client to start over: with a chat_id it drops that chat, loads
-// the newest page and goes on from version; without, it drops all versions and
+// the newest page and continues from version; without, it drops all versions and
 // syncs without a token.
 type Reset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the chat to go on from.
+	// Version of the chat to continue from.
 	Version       int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -330,7 +330,7 @@ type ScanLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The letters.
 	Letters []*Letter `protobuf:"bytes,1,rep,name=letters,proto3" json:"letters,omitempty"`
-	// Where to go on; unset: there is nothing more.
+	// Where to continue; unset: there is nothing more.
 	Next          *LetterPlace `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -31,7 +31,7 @@ type SendRequest struct {
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Generation of its store.
 	Generation string `protobuf:"bytes,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	// Begins anew when something was left out; from 1 on.
+	// A new one begins when something was left out; from 1 on.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Place in the epoch, from 1 on; of a keepalive that of the last envelope.
 	Number uint64 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
@@ -435,7 +435,7 @@ func (x *AckRequest) GetPosition() int64 {
 	return 0
 }
 
-// AckResponse says that it was noted.
+// AckResponse says that it was recorded.
 type AckResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

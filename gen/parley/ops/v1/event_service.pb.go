@@ -442,7 +442,7 @@ type FoldChatResponse struct {
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The chat, in the last message only.
 	Chat *ChatState `protobuf:"bytes,2,opt,name=chat,proto3" json:"chat,omitempty"`
-	// Why the events do not go on from here, in the last message only: one is missing, or
+	// Why the events do not continue from here, in the last message only: one is missing, or
 	// cannot follow the others. Empty if nothing is wrong.
 	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -1258,7 +1258,7 @@ type FailedOutboxRow struct {
 	Replay bool `protobuf:"varint,5,opt,name=replay,proto3" json:"replay,omitempty"`
 	// When it was written; unset if that cannot be read.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// How often its failure was noted: at most once a minute.
+	// How often its failure was recorded: at most once a minute.
 	Attempts int64 `protobuf:"varint,7,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// Why it cannot be published.
 	LastError     string `protobuf:"bytes,8,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`

@@ -33,7 +33,7 @@ const (
 	RebuildAction_REBUILD_ACTION_START RebuildAction = 1
 	// Let it wait.
 	RebuildAction_REBUILD_ACTION_PAUSE RebuildAction = 2
-	// Go on where it waits.
+	// Resume where it waits.
 	RebuildAction_REBUILD_ACTION_RESUME RebuildAction = 3
 	// Drop what was made of it.
 	RebuildAction_REBUILD_ACTION_CANCEL RebuildAction = 4

@@ -111,7 +111,7 @@ type StoredEvent struct {
 	Status EventStatus `protobuf:"varint,12,opt,name=status,proto3,enum=parley.ops.v1.EventStatus" json:"status,omitempty"`
 	// It was published before and is wanted again.
 	Replay bool `protobuf:"varint,13,opt,name=replay,proto3" json:"replay,omitempty"`
-	// How often the failure of its row was noted: at most once a minute.
+	// How often the failure of its row was recorded: at most once a minute.
 	Attempts int64 `protobuf:"varint,14,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// Why its row cannot be published.
 	LastError     string `protobuf:"bytes,15,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: parley/search/v1/search_impression.proto
 
-// What integrators are told of searches, as JSON on Kafka: these messages are the payloads of the envelope.
+// What integrators learn about searches, as JSON on Kafka: these messages are the payloads of the envelope.
 
 package searchv1
 

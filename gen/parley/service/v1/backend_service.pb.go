@@ -32,7 +32,7 @@ type IssueUserTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The user, who exists from the first call with the token on.
 	UserId string `protobuf:"bytes,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	// session_id of an earlier answer, to go on with that session; a new one if empty.
+	// session_id of an earlier answer, to continue that session; a new one if empty.
 	SessionId string `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// How long the token is good, at most an hour; 15 minutes if not set.
 	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`

@@ -98,7 +98,7 @@ type Attach struct {
 	Filter *Filter `protobuf:"bytes,4,opt,name=filter,proto3" json:"filter,omitempty"`
 	// What the server may send at once.
 	Credits *Credits `protobuf:"bytes,5,opt,name=credits,proto3" json:"credits,omitempty"`
-	// The server takes acknowledged messages as credits given back, so that AddCredits is
+	// The server takes acknowledged messages as returned credits, so that AddCredits is
 	// not needed.
 	RenewCredits  bool `protobuf:"varint,6,opt,name=renew_credits,json=renewCredits,proto3" json:"renew_credits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1207,7 +1207,7 @@ type ConsumeBidiRequest_Ack struct {
 }
 
 type ConsumeBidiRequest_Nack struct {
-	// Given back.
+	// Returned.
 	Nack *NackSet `protobuf:"bytes,4,opt,name=nack,proto3,oneof"`
 }
 
@@ -1272,7 +1272,7 @@ func (x *AckSet) GetPositions() []*Positions {
 	return nil
 }
 
-// NackSet names messages that are given back.
+// NackSet names messages that are returned.
 type NackSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The messages.

@@ -201,7 +201,7 @@ const (
 	Exhausted_EXHAUSTED_UNSPECIFIED Exhausted = 0
 	// It is stored in the topic NAME.dlq, and acknowledged.
 	Exhausted_EXHAUSTED_DEAD_LETTER Exhausted = 1
-	// It waits, and with it what has its key, until it is released. Others go on.
+	// It waits, and with it what has its key, until it is released. Others proceed.
 	Exhausted_EXHAUSTED_PARK_KEY Exhausted = 2
 	// It is acknowledged.
 	Exhausted_EXHAUSTED_DISCARD Exhausted = 3

@@ -948,7 +948,7 @@ func (x *UnparkKeysRequest) GetKeys() []string {
 	return nil
 }
 
-// UnparkKeysResponse says how many messages go on.
+// UnparkKeysResponse says how many messages proceed.
 type UnparkKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages that were parked.

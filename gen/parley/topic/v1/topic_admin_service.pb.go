@@ -705,7 +705,7 @@ type ResurrectRequest struct {
 	// The group.
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// It gets what it missed, at most max_backfill_messages of its subscription. Otherwise it
-	// goes on with what is published from now on.
+	// continues with what is published from now on.
 	Backfill      bool `protobuf:"varint,3,opt,name=backfill,proto3" json:"backfill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1556,7 +1556,7 @@ func (*DeleteAccountResponse) Descriptor() ([]byte, []int) {
 // ExportDataRequest asks for the caller's data.
 type ExportDataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// cursor of the last response that was taken, to go on after it; empty: from the
+	// cursor of the last response that was taken, to resume after it; empty: from the
 	// beginning.
 	Cursor        string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1616,7 +1616,7 @@ type ExportDataResponse struct {
 	//	*ExportDataResponse_Message
 	//	*ExportDataResponse_End
 	Record isExportDataResponse_Record `protobuf_oneof:"record"`
-	// Goes on after this record.
+	// Resumes after this record.
 	Cursor        string `protobuf:"bytes,15,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

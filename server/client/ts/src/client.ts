@@ -226,7 +226,7 @@ export class Client {
     return this.create({ type: ChatType.DIRECT, memberIds: [userId] });
   }
 
-  /** Goes on after the client was stopped, with a new bearer token. */
+  /** Resumes after the client was stopped, with a new bearer token. */
   resume() {
     this.execute({ do: "resume" });
   }
@@ -284,7 +284,7 @@ export class Client {
     for (const { entry, reason } of failed) this.options.onSendFailed?.(entry, reason);
   }
 
-  /** The storage failed. Another tab that has taken it over goes on instead. */
+  /** The storage failed. Another tab that has taken it over continues instead. */
   private failed(error: unknown) {
     const taken = error instanceof TakenOverError;
     if (!taken || !this.share) {

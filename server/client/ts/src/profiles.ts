@@ -96,7 +96,7 @@ export class Profiles {
     );
   }
 
-  /** Tells of the stream. Changes are told from its beginning on, so each profile is asked for once after it. */
+  /** Reports the stream's state. It brings changes from its start on, so each profile is asked for once after it. */
   connected(live: boolean) {
     if (live === this.live) return;
     this.live = live;

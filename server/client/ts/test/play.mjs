@@ -101,7 +101,7 @@ export function play({ Machine, emptySnapshot, storeInto, viewIn }, scenario) {
     const restarted = s.do?.some((it) => it.do === "restart");
     for (const [id, patch] of Object.entries(s.chats ?? {})) {
       expect(id, patch);
-      assert.ok(changed.has(id) || restarted, `the app is not told that ${id} changed`);
+      assert.ok(changed.has(id) || restarted, `the app is not notified that ${id} changed`);
     }
     // What is stored is what is shown.
     const now_ = {};

@@ -88,7 +88,7 @@ test("after a reload names are there at once, and are asked for by version", { t
   assert.deepEqual(s.asked, [[{ userId: "ann", version: 3n }, { userId: "bob", version: 1n }]]);
   assert.equal(s.kept.get("bob").displayName, "Bobby");
   s.profiles.connected(false);
-  s.profiles.connected(true); // another stream: what changed meanwhile was not told
+  s.profiles.connected(true); // another stream: what changed meanwhile was not reported
   assert.equal(name(s, "ann"), "Ann");
   await s.until(() => s.asked.length === 2);
   stop();

@@ -18,7 +18,7 @@ const (
 	makers     = 64   // calls under way
 )
 
-// idle makes many topics and subscriptions, starts the server anew, and looks what it takes
+// idle makes many topics and subscriptions, restarts the server, and measures what it takes
 // while nothing happens: before anything is used, and once every topic has been.
 func idle(ctx context.Context, b *bench) (v verdict, err error) {
 	topics, groups := scaled(b, 10_000, 200), 10

@@ -53,7 +53,7 @@ type Conn struct {
 	// Of the reader.
 	reading *exchange // whose headers are being read
 	ends    bool      // with these headers
-	unread  uint32    // bytes whose window was not given back
+	unread  uint32    // bytes not yet returned to the window
 }
 
 // exchange is a request and its answer.
@@ -363,7 +363,7 @@ func (c *Conn) giveBack(ex *exchange, ended bool) error {
 	})
 }
 
-// take takes data of an answer. Messages of a stream that are complete go on at once.
+// take takes data of an answer. Complete messages of a stream are passed on at once.
 func (ex *exchange) take(data []byte, p Protocol) error {
 	if len(ex.body)+len(data) > maxAnswer {
 		return fmt.Errorf("an answer of more than %d bytes", maxAnswer)

@@ -29,7 +29,7 @@ type Client interface {
 	Start(name string, others []string) (chatID string, err error)
 }
 
-// Event is what the client's OnEvent was told, for Update.
+// Event is what the client's OnEvent received, for Update.
 type Event device.Event
 
 // Stopped ends the program: the client does no more.

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/terminal/screen"
 )
 
-// people is a client that has what a test gives it and keeps what it is told.
+// people is a client that has what a test gives it and records the calls to it.
 type people struct {
 	views map[string]device.View
 	told  []string

@@ -43,7 +43,7 @@ var errFormat = errors.New("topicstore: " + Name + " holds what is none of ours"
 // Topic is a topic as it is stored.
 type Topic struct {
 	Name       string `json:"topic"` // in Kafka
-	ID         []byte `json:"id"`    // Kafka's: one that was made anew has another
+	ID         []byte `json:"id"`    // Kafka's: one that was recreated has another
 	Partitions int32  `json:"partitions"`
 }
 

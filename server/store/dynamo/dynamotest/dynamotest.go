@@ -61,7 +61,7 @@ func clear(ctx context.Context, s store.Store, table store.Table) error {
 	return nil
 }
 
-// Open opens a store as told and closes it when the test has ended.
+// Open opens a store with the given options and closes it when the test has ended.
 func Open(t testing.TB, o dynamo.Options) *dynamo.Store {
 	t.Helper()
 	s, err := dynamo.Open(context.Background(), o)

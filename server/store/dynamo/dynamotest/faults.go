@@ -113,8 +113,8 @@ func random(seed uint64, possible func(string) []Fault) *Faults {
 	})
 }
 
-// possible lists what can happen to an operation without its outcome being told as
-// unknown to the caller.
+// possible lists what can happen to an operation without its outcome being reported
+// to the caller as unknown.
 func possible(operation string) []Fault {
 	switch operation {
 	case "TransactWriteItems":

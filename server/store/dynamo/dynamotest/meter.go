@@ -46,7 +46,7 @@ func (m *Meter) Watch(o *dynamo.Options) {
 	})
 }
 
-// Reset begins anew.
+// Reset sets the count to zero.
 func (m *Meter) Reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

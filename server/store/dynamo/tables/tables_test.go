@@ -232,7 +232,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// Indexes and a wrong expiry are told of; they come from descriptions alone.
+// Indexes and a wrong expiry are reported; they come from descriptions alone.
 func TestDescribedDifferences(t *testing.T) {
 	d := Definitions("p_")[0]
 	good := func() state {

@@ -151,7 +151,7 @@ func TestUnsigned(t *testing.T) {
 	}
 }
 
-// A process whose clock is an hour off is told so by the service and goes on with the
+// A process whose clock is an hour off is told so by the service and continues with the
 // service's time; a signature that is wrong for another reason is not sent again.
 func TestClockSkew(t *testing.T) {
 	theirs := time.Now().Add(time.Hour)
@@ -231,7 +231,7 @@ func TestCutAttempt(t *testing.T) {
 		if class, open, err := cl.Do(ctx, true, send(cl)); !errors.Is(err, met) || class != Ambiguous || !open || calls != 2 {
 			t.Errorf("cut: %v %v %v, %d calls", class, open, err, calls)
 		}
-		calls = 1 // a service that hangs from the first attempt on is told of as such
+		calls = 1 // a service that hangs from the first attempt on is reported as such
 		if _, _, err := cl.Do(ctx, true, send(cl)); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, met) {
 			t.Errorf("hangs: %v", err)
 		}

@@ -47,7 +47,7 @@ func Reserve(total uint64) uint64 {
 type Watch struct {
 	// Usage asks the file system, in bytes; total 0 is unknown, and counts as free.
 	Usage func() (free, total uint64)
-	// Changed is told when writes are refused, and when they are not any more.
+	// Changed is called when writes are refused, and when they are not any more.
 	Changed func(full bool, free uint64)
 
 	next    atomic.Int64 // unix ms of the next question

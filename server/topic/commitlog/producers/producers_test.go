@@ -66,7 +66,7 @@ func values(m map[byte]Published) func(func(Published) bool) {
 	}
 }
 
-// A cache forgets what was not used for longest, and what it is told to.
+// A cache forgets what was not used for longest, and what it is asked to.
 func TestCache(t *testing.T) {
 	var c Cache[int]
 	for n := range MaxWindows {

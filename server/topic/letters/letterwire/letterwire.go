@@ -49,7 +49,7 @@ func Selection(m *linkv1.LetterSelection) letters.Select {
 }
 
 // FromSelection is the inverse of Selection, for what a slot may have: logs that has and
-// numbers of topics that owns. A selection of no topic cannot be told; its caller asks nobody.
+// numbers of topics that owns. A selection of no topic cannot be expressed; its caller asks nobody.
 func FromSelection(
 	s *letters.Select, has func(log string) bool, owns func(number uint64) bool,
 ) *linkv1.LetterSelection {

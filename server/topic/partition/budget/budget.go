@@ -28,8 +28,8 @@ type Budget struct {
 	renew    bool
 }
 
-// New returns a budget. With renew, what is acknowledged, given back or lost is
-// given back to the budget.
+// New returns a budget. With renew, what is acknowledged, requeued or lost is
+// returned to the budget.
 func New(messages, bytes int64, renew bool) *Budget {
 	return &Budget{messages: min(messages, MaxMessages), bytes: min(bytes, MaxBytes), renew: renew}
 }

@@ -1,4 +1,4 @@
-// Package keylock lets one message of a key at a time go on; later ones wait in order.
+// Package keylock lets one message of a key at a time proceed; later ones wait in order.
 package keylock
 
 import "slices"
@@ -15,7 +15,7 @@ type hold struct {
 	waiting []int64 // positions, in order
 }
 
-// nobody holds a key whose message is to be handed out anew.
+// nobody holds a key whose message is to be handed out again.
 const nobody = -1
 
 // New returns an empty table.
@@ -33,7 +33,7 @@ func (t *Table) Blocked(key string, position int64) bool {
 	return h.holder != nobody || position > h.waiting[0]
 }
 
-// Wait notes that a message that is blocked waits.
+// Wait records that a message that is blocked waits.
 func (t *Table) Wait(key string, position int64) {
 	h := t.holds[key]
 	i, _ := slices.BinarySearch(h.waiting, position)

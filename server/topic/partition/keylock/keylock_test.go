@@ -9,7 +9,7 @@ func expect(t *testing.T, what string, got, want any) {
 	}
 }
 
-// Messages of a key go on one after the other, in order; others do not wait.
+// Messages of a key proceed one after the other, in order; others do not wait.
 func TestInOrder(t *testing.T) {
 	l := New()
 	expect(t, "the first", l.Blocked("k", 1), false)

@@ -45,7 +45,7 @@ type AuditServiceClient interface {
 	// ListAudit returns records, newest first. A call reads a bounded part, which the next one
 	// continues: a page may be short, or empty, and have a token. Role: moderator.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
-	// ExportAudit returns all records that match as lines of JSON, newest first. It goes on
+	// ExportAudit returns all records that match as lines of JSON, newest first. It resumes
 	// where another ended if it gets that one's last token. That it was made is recorded.
 	// Role: admin.
 	ExportAudit(context.Context, *v1.ExportAuditRequest) (*connect.ServerStreamForClient[v1.ExportAuditResponse], error)
@@ -104,7 +104,7 @@ type AuditServiceHandler interface {
 	// ListAudit returns records, newest first. A call reads a bounded part, which the next one
 	// continues: a page may be short, or empty, and have a token. Role: moderator.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
-	// ExportAudit returns all records that match as lines of JSON, newest first. It goes on
+	// ExportAudit returns all records that match as lines of JSON, newest first. It resumes
 	// where another ended if it gets that one's last token. That it was made is recorded.
 	// Role: admin.
 	ExportAudit(context.Context, *v1.ExportAuditRequest, *connect.ServerStream[v1.ExportAuditResponse]) error

@@ -65,9 +65,9 @@ type ConsumerServiceClient interface {
 	Pull(context.Context, *v1.PullRequest) (*v1.PullResponse, error)
 	// Ack acknowledges messages. Doing so again changes nothing.
 	Ack(context.Context, *v1.AckRequest) (*v1.AckResponse, error)
-	// Nack gives messages back: they are delivered again later.
+	// Nack returns messages: they are delivered again later.
 	Nack(context.Context, *v1.NackRequest) (*v1.NackResponse, error)
-	// Extend begins the lease of messages anew.
+	// Extend restarts the lease of messages.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
 	// AddCredits lets the server send more on the session's stream.
 	AddCredits(context.Context, *v1.AddCreditsRequest) (*v1.AddCreditsResponse, error)
@@ -225,9 +225,9 @@ type ConsumerServiceHandler interface {
 	Pull(context.Context, *v1.PullRequest) (*v1.PullResponse, error)
 	// Ack acknowledges messages. Doing so again changes nothing.
 	Ack(context.Context, *v1.AckRequest) (*v1.AckResponse, error)
-	// Nack gives messages back: they are delivered again later.
+	// Nack returns messages: they are delivered again later.
 	Nack(context.Context, *v1.NackRequest) (*v1.NackResponse, error)
-	// Extend begins the lease of messages anew.
+	// Extend restarts the lease of messages.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
 	// AddCredits lets the server send more on the session's stream.
 	AddCredits(context.Context, *v1.AddCreditsRequest) (*v1.AddCreditsResponse, error)

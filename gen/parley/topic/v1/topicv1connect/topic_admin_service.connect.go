@@ -70,7 +70,7 @@ type TopicAdminServiceClient interface {
 	GetGroupMetrics(context.Context, *v1.GetGroupMetricsRequest) (*v1.GetGroupMetricsResponse, error)
 	// RemoveGroup ends a group and forgets it, in four steps: it gets nothing more; what its
 	// members have is waited for; it is cancelled, which releases what it has not
-	// acknowledged; its rows are deleted. A call that ends early is repeated and goes on:
+	// acknowledged; its rows are deleted. A call that ends early is repeated and resumes:
 	// before the group is cancelled it gets messages again.
 	RemoveGroup(context.Context, *v1.RemoveGroupRequest) (*v1.RemoveGroupResponse, error)
 	// Resurrect makes a dead group active. Without members it dies again after its
@@ -266,7 +266,7 @@ type TopicAdminServiceHandler interface {
 	GetGroupMetrics(context.Context, *v1.GetGroupMetricsRequest) (*v1.GetGroupMetricsResponse, error)
 	// RemoveGroup ends a group and forgets it, in four steps: it gets nothing more; what its
 	// members have is waited for; it is cancelled, which releases what it has not
-	// acknowledged; its rows are deleted. A call that ends early is repeated and goes on:
+	// acknowledged; its rows are deleted. A call that ends early is repeated and resumes:
 	// before the group is cancelled it gets messages again.
 	RemoveGroup(context.Context, *v1.RemoveGroupRequest) (*v1.RemoveGroupResponse, error)
 	// Resurrect makes a dead group active. Without members it dies again after its

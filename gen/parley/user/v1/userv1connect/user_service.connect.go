@@ -104,14 +104,14 @@ type UserServiceClient interface {
 	UpdateSettings(context.Context, *v1.UpdateSettingsRequest) (*v1.UpdateSettingsResponse, error)
 	// BlockUser blocks a person, once it is answered for good: the two cannot begin a direct
 	// chat nor send in the one that they have, and the person cannot add the caller to groups.
-	// The person is not told. Blocking again changes nothing.
+	// The person is not notified. Blocking again changes nothing.
 	BlockUser(context.Context, *v1.BlockUserRequest) (*v1.BlockUserResponse, error)
 	// UnblockUser takes a person off the caller's block list. Doing so again changes nothing.
 	UnblockUser(context.Context, *v1.UnblockUserRequest) (*v1.UnblockUserResponse, error)
 	// ListBlocked returns the caller's block list, in order of user id.
 	ListBlocked(context.Context, *v1.ListBlockedRequest) (*v1.ListBlockedResponse, error)
 	// InviteToChat asks a person to join a group, in which the caller may add members. Doing
-	// so again begins the invitation's time anew.
+	// so again restarts the invitation's time.
 	InviteToChat(context.Context, *v1.InviteToChatRequest) (*v1.InviteToChatResponse, error)
 	// ListInvitations returns the caller's open invitations, at most 200, in order of chat id.
 	ListInvitations(context.Context, *v1.ListInvitationsRequest) (*v1.ListInvitationsResponse, error)
@@ -447,14 +447,14 @@ type UserServiceHandler interface {
 	UpdateSettings(context.Context, *v1.UpdateSettingsRequest) (*v1.UpdateSettingsResponse, error)
 	// BlockUser blocks a person, once it is answered for good: the two cannot begin a direct
 	// chat nor send in the one that they have, and the person cannot add the caller to groups.
-	// The person is not told. Blocking again changes nothing.
+	// The person is not notified. Blocking again changes nothing.
 	BlockUser(context.Context, *v1.BlockUserRequest) (*v1.BlockUserResponse, error)
 	// UnblockUser takes a person off the caller's block list. Doing so again changes nothing.
 	UnblockUser(context.Context, *v1.UnblockUserRequest) (*v1.UnblockUserResponse, error)
 	// ListBlocked returns the caller's block list, in order of user id.
 	ListBlocked(context.Context, *v1.ListBlockedRequest) (*v1.ListBlockedResponse, error)
 	// InviteToChat asks a person to join a group, in which the caller may add members. Doing
-	// so again begins the invitation's time anew.
+	// so again restarts the invitation's time.
 	InviteToChat(context.Context, *v1.InviteToChatRequest) (*v1.InviteToChatResponse, error)
 	// ListInvitations returns the caller's open invitations, at most 200, in order of chat id.
 	ListInvitations(context.Context, *v1.ListInvitationsRequest) (*v1.ListInvitationsResponse, error)

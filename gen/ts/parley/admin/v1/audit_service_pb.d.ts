@@ -258,7 +258,7 @@ export declare type ExportAuditResponse = Message<"parley.admin.v1.ExportAuditRe
   lines: string[];
 
   /**
-   * Where an export goes on after these; empty at the end.
+   * Where an export resumes after these; empty at the end.
    *
    * @generated from field: string page_token = 2;
    */
@@ -326,7 +326,7 @@ export declare const AuditService: GenService<{
     output: typeof ListAuditResponseSchema;
   },
   /**
-   * ExportAudit returns all records that match as lines of JSON, newest first. It goes on
+   * ExportAudit returns all records that match as lines of JSON, newest first. It resumes
    * where another ended if it gets that one's last token. That it was made is recorded.
    * Role: admin.
    *

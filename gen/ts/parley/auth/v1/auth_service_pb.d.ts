@@ -436,7 +436,7 @@ export declare const RevokeSessionResponseSchema: GenMessage<RevokeSessionRespon
  */
 export declare type RevokeAllSessionsRequest = Message<"parley.auth.v1.RevokeAllSessionsRequest"> & {
   /**
-   * The caller's own goes on.
+   * The caller's own continues.
    *
    * @generated from field: bool keep_current = 1;
    */

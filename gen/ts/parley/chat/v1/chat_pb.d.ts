@@ -259,7 +259,7 @@ export declare type MemberState = Message<"parley.chat.v1.MemberState"> & {
   /**
    * In a direct chat, how far the other person is known to have read; it never goes back.
    * 0 in a group, and where nothing is known: the server may be set not to tell, and
-   * nothing is told while one of the two blocks the other. A message of the other person
+   * nothing is reported while one of the two blocks the other. A message of the other person
    * says as much as this: whoever sends has read everything before.
    *
    * @generated from field: int64 peer_read_sequence = 9;

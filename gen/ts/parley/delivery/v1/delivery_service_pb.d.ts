@@ -344,7 +344,7 @@ export declare type ExtendRequest = Message<"parley.delivery.v1.ExtendRequest"> 
 export declare const ExtendRequestSchema: GenMessage<ExtendRequest>;
 
 /**
- * ExtendResponse says how long the stream may go on.
+ * ExtendResponse says how long the stream may continue.
  *
  * @generated from message parley.delivery.v1.ExtendResponse
  */

@@ -279,14 +279,14 @@ export declare const ProfileChangedSchema: GenMessage<ProfileChanged>;
 
 /**
  * Reset tells the client to start over: with a chat_id it drops that chat, loads
- * the newest page and goes on from version; without, it drops all versions and
+ * the newest page and continues from version; without, it drops all versions and
  * syncs without a token.
  *
  * @generated from message parley.delivery.v1.Reset
  */
 export declare type Reset = Message<"parley.delivery.v1.Reset"> & {
   /**
-   * Version of the chat to go on from.
+   * Version of the chat to continue from.
    *
    * @generated from field: int64 version = 1;
    */

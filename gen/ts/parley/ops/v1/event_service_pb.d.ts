@@ -275,7 +275,7 @@ export declare type FoldChatResponse = Message<"parley.ops.v1.FoldChatResponse">
   chat?: ChatState | undefined;
 
   /**
-   * Why the events do not go on from here, in the last message only: one is missing, or
+   * Why the events do not continue from here, in the last message only: one is missing, or
    * cannot follow the others. Empty if nothing is wrong.
    *
    * @generated from field: string problem = 3;

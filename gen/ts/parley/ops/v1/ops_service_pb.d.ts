@@ -726,7 +726,7 @@ export declare type FailedOutboxRow = Message<"parley.ops.v1.FailedOutboxRow"> &
   createdAt?: Timestamp | undefined;
 
   /**
-   * How often its failure was noted: at most once a minute.
+   * How often its failure was recorded: at most once a minute.
    *
    * @generated from field: int64 attempts = 7;
    */

@@ -39,7 +39,7 @@ export const ParkedKeySchema = /*@__PURE__*/
  * It is served where OpsService is, to the same callers. Once a group that works by
  * aggregate has given up a record, later records of its key become dead letters behind it,
  * in order. The key is released when all its letters are redriven or discarded, see
- * OpsService; the keys of others go on meanwhile.
+ * OpsService; the keys of others proceed meanwhile.
  *
  * @generated from service parley.ops.v1.ParkedKeyService
  */

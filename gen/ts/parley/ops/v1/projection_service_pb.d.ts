@@ -653,7 +653,7 @@ export enum RebuildAction {
   PAUSE = 2,
 
   /**
-   * Go on where it waits.
+   * Resume where it waits.
    *
    * @generated from enum value: REBUILD_ACTION_RESUME = 3;
    */

@@ -111,7 +111,7 @@ export declare type StoredEvent = Message<"parley.ops.v1.StoredEvent"> & {
   replay: boolean;
 
   /**
-   * How often the failure of its row was noted: at most once a minute.
+   * How often the failure of its row was recorded: at most once a minute.
    *
    * @generated from field: int64 attempts = 14;
    */

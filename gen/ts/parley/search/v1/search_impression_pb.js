@@ -2,7 +2,7 @@
 // @generated from file parley/search/v1/search_impression.proto (package parley.search.v1, syntax proto3)
 /* eslint-disable */
 
-// What integrators are told of searches, as JSON on Kafka: these messages are the payloads of the envelope.
+// What integrators learn about searches, as JSON on Kafka: these messages are the payloads of the envelope.
 
 import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_parley_event_v1_options } from "../../event/v1/options_pb.js";

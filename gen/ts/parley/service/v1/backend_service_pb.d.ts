@@ -27,7 +27,7 @@ export declare type IssueUserTokenRequest = Message<"parley.service.v1.IssueUser
   userId: string;
 
   /**
-   * session_id of an earlier answer, to go on with that session; a new one if empty.
+   * session_id of an earlier answer, to continue that session; a new one if empty.
    *
    * @generated from field: string session_id = 2;
    */

@@ -55,7 +55,7 @@ export declare type Attach = Message<"parley.topic.v1.Attach"> & {
   credits?: Credits | undefined;
 
   /**
-   * The server takes acknowledged messages as credits given back, so that AddCredits is
+   * The server takes acknowledged messages as returned credits, so that AddCredits is
    * not needed.
    *
    * @generated from field: bool renew_credits = 6;
@@ -549,7 +549,7 @@ export declare type ConsumeBidiRequest = Message<"parley.topic.v1.ConsumeBidiReq
     case: "ack";
   } | {
     /**
-     * Given back.
+     * Returned.
      *
      * @generated from field: parley.topic.v1.NackSet nack = 4;
      */
@@ -593,7 +593,7 @@ export declare type AckSet = Message<"parley.topic.v1.AckSet"> & {
 export declare const AckSetSchema: GenMessage<AckSet>;
 
 /**
- * NackSet names messages that are given back.
+ * NackSet names messages that are returned.
  *
  * @generated from message parley.topic.v1.NackSet
  */
@@ -1072,7 +1072,7 @@ export declare const ConsumerService: GenService<{
     output: typeof AckResponseSchema;
   },
   /**
-   * Nack gives messages back: they are delivered again later.
+   * Nack returns messages: they are delivered again later.
    *
    * @generated from rpc parley.topic.v1.ConsumerService.Nack
    */
@@ -1082,7 +1082,7 @@ export declare const ConsumerService: GenService<{
     output: typeof NackResponseSchema;
   },
   /**
-   * Extend begins the lease of messages anew.
+   * Extend restarts the lease of messages.
    *
    * @generated from rpc parley.topic.v1.ConsumerService.Extend
    */

@@ -628,7 +628,7 @@ export enum Exhausted {
   DEAD_LETTER = 1,
 
   /**
-   * It waits, and with it what has its key, until it is released. Others go on.
+   * It waits, and with it what has its key, until it is released. Others proceed.
    *
    * @generated from enum value: EXHAUSTED_PARK_KEY = 2;
    */

@@ -479,7 +479,7 @@ export declare type UnparkKeysRequest = Message<"parley.topic.v1.UnparkKeysReque
 export declare const UnparkKeysRequestSchema: GenMessage<UnparkKeysRequest>;
 
 /**
- * UnparkKeysResponse says how many messages go on.
+ * UnparkKeysResponse says how many messages proceed.
  *
  * @generated from message parley.topic.v1.UnparkKeysResponse
  */

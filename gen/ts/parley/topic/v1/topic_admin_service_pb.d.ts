@@ -352,7 +352,7 @@ export declare type ResurrectRequest = Message<"parley.topic.v1.ResurrectRequest
 
   /**
    * It gets what it missed, at most max_backfill_messages of its subscription. Otherwise it
-   * goes on with what is published from now on.
+   * continues with what is published from now on.
    *
    * @generated from field: bool backfill = 3;
    */
@@ -1063,7 +1063,7 @@ export declare const TopicAdminService: GenService<{
   /**
    * RemoveGroup ends a group and forgets it, in four steps: it gets nothing more; what its
    * members have is waited for; it is cancelled, which releases what it has not
-   * acknowledged; its rows are deleted. A call that ends early is repeated and goes on:
+   * acknowledged; its rows are deleted. A call that ends early is repeated and resumes:
    * before the group is cancelled it gets messages again.
    *
    * @generated from rpc parley.topic.v1.TopicAdminService.RemoveGroup

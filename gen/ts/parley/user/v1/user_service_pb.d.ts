@@ -695,7 +695,7 @@ export declare const DeleteAccountResponseSchema: GenMessage<DeleteAccountRespon
  */
 export declare type ExportDataRequest = Message<"parley.user.v1.ExportDataRequest"> & {
   /**
-   * cursor of the last response that was taken, to go on after it; empty: from the
+   * cursor of the last response that was taken, to resume after it; empty: from the
    * beginning.
    *
    * @generated from field: string cursor = 1;
@@ -787,7 +787,7 @@ export declare type ExportDataResponse = Message<"parley.user.v1.ExportDataRespo
   } | { case: undefined; value?: undefined };
 
   /**
-   * Goes on after this record.
+   * Resumes after this record.
    *
    * @generated from field: string cursor = 15;
    */
@@ -921,7 +921,7 @@ export declare const ExportEndSchema: GenMessage<ExportEnd>;
  *
  * Chats, members and frames carry ids of people only. A client fetches the profiles that it
  * shows, keeps them by version, and fetches one again when a profile frame of its stream
- * says that there is a newer one. A stream tells of changes from its hello on: after that a
+ * says that there is a newer one. A stream reports changes from its hello on: after that a
  * client asks BatchGetProfiles once, with the versions that it has.
  *
  * @generated from service parley.user.v1.UserService
@@ -1015,7 +1015,7 @@ export declare const UserService: GenService<{
   /**
    * BlockUser blocks a person, once it is answered for good: the two cannot begin a direct
    * chat nor send in the one that they have, and the person cannot add the caller to groups.
-   * The person is not told. Blocking again changes nothing.
+   * The person is not notified. Blocking again changes nothing.
    *
    * @generated from rpc parley.user.v1.UserService.BlockUser
    */
@@ -1046,7 +1046,7 @@ export declare const UserService: GenService<{
   },
   /**
    * InviteToChat asks a person to join a group, in which the caller may add members. Doing
-   * so again begins the invitation's time anew.
+   * so again restarts the invitation's time.
    *
    * @generated from rpc parley.user.v1.UserService.InviteToChat
    */

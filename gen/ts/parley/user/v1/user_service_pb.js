@@ -283,7 +283,7 @@ export const ExportEndSchema = /*@__PURE__*/
  *
  * Chats, members and frames carry ids of people only. A client fetches the profiles that it
  * shows, keeps them by version, and fetches one again when a profile frame of its stream
- * says that there is a newer one. A stream tells of changes from its hello on: after that a
+ * says that there is a newer one. A stream reports changes from its hello on: after that a
  * client asks BatchGetProfiles once, with the versions that it has.
  *
  * @generated from service parley.user.v1.UserService

@@ -131,7 +131,7 @@ export function definite(why: Failure) {
 // Read marks go with the stream's Acks, so that a user who reads messages as they come costs one call for many of both.
 // Without a stream, and to servers that take none with Acks, each goes with a call of its own.
 
-/** Whether the server is to be told how far the user has read. */
+/** Whether the server still has to learn how far the user has read. */
 export const unmarked = (c: Chat) =>
   c.record.readTo > (c.record.state?.readSequence ?? 0n) && c.readCall === 0;
 
