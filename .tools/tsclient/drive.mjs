@@ -159,21 +159,6 @@ async function inTabs(origin) {
   await all();
   assert.equal(leaders().length, 1);
 
-  // Then it is frozen, and thawed when another one has its place.
-  const frozen = leaders()[0];
-  const cdp = await context.newCDPSession(frozen);
-  await cdp.send("Page.setWebLifecycleState", { state: "frozen" });
-  const others = tabs.filter((tab) => tab !== frozen);
-  expected.push("while it is frozen");
-  await others[0].bringToFront();
-  await say(others[0], expected.at(-1));
-  for (const tab of others) await shows(tab, expected);
-  await cdp.send("Page.setWebLifecycleState", { state: "active" });
-  expected.push("thawed");
-  await frozen.bringToFront();
-  await say(frozen, expected.at(-1));
-  await all();
-
   // The server dies; messages are written without it, and one tab is reloaded.
   await server.kill();
   for (const text of ["a", "b", "c", "d", "e"]) {
