@@ -173,7 +173,7 @@ func TestExposed(t *testing.T) {
 	_, _ = names.Close()
 	_, metrics, ok := strings.Cut(p.log.String(), `msg="serving metrics" address=`)
 	metrics, _, _ = strings.Cut(metrics, "\n")
-	if !ok || scrape(t, metrics, "parley_streams_open") != "0" {
+	if !ok || scrape(t, metrics, "parley_streams_open") != 0 {
 		t.Errorf("no metrics at %q", metrics)
 	}
 }
@@ -272,8 +272,8 @@ func TestFloodOfBadTokens(t *testing.T) {
 				t.Errorf("%s: %s", reason, res.Status)
 			}
 		})
-		if got := scrape(t, p.addr, `parley_auth_refused_total{reason="`+reason+`"}`); got != "500" {
-			t.Errorf("%s: %s counted", reason, got)
+		if got := scrape(t, p.addr, `parley_auth_refused_total{reason="`+reason+`"}`); got != 500 {
+			t.Errorf("%s: %v counted", reason, got)
 		}
 	}
 	said := p.log.String()
@@ -379,7 +379,7 @@ func TestIdleConnectionsAgainstFewDescriptors(t *testing.T) {
 	if lines := strings.Count(said, "\n"); lines > 60 {
 		t.Errorf("%d lines in the log: %.2000s", lines, said)
 	}
-	if n := scrape(t, p.addr, "parley_connections_evicted_total"); n == "0" {
+	if n := scrape(t, p.addr, "parley_connections_evicted_total"); n == 0 {
 		t.Error("no connection had to go")
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -269,23 +267,9 @@ func (in *installation) again(m *member) {
 	in.start(m)
 }
 
-// metric reads a number without labels that a process shows.
+// metric reads a number that a process shows.
 func (m *member) metric(ctx context.Context, name string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.addr+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return strconv.ParseFloat(value, 64)
-		}
-	}
-	return 0, fmt.Errorf("%s has no metric %s", m.addr, name)
+	return readMetric(ctx, m.addr, name)
 }
 
 // flush loses everything that Redis has, at once; of a Redis that others may use only what

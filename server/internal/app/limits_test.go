@@ -72,8 +72,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("REST: %d %s", status, body)
 	}
 	testkit.Must(t, say(bob))
-	if n := scrape(t, p.addr, `parley_limits_refused_total{limit="send"}`); n != "2" {
-		t.Errorf("%s refusals are counted", n)
+	if n := scrape(t, p.addr, `parley_limits_refused_total{limit="send"}`); n != 2 {
+		t.Errorf("%v refusals are counted", n)
 	}
 }
 

@@ -1,9 +1,7 @@
 package app_test
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -299,23 +297,17 @@ var sample = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$
 
 func scraped(ctx context.Context, t *testing.T, addr string) exposition {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", http.NoBody)
+	lines, err := exposed(ctx, addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
 	e := exposition{map[string]string{}, map[string][]string{}, map[string]float64{}}
-	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
-		if f := strings.Fields(lines.Text()); len(f) == 4 && f[1] == "TYPE" {
+	for _, line := range lines {
+		if f := strings.Fields(line); len(f) == 4 && f[1] == "TYPE" {
 			e.kinds[f[2]] = f[3]
 			continue
 		}
-		m := sample.FindStringSubmatch(lines.Text())
+		m := sample.FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}
@@ -323,7 +315,7 @@ func scraped(ctx context.Context, t *testing.T, addr string) exposition {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.series[strings.TrimSuffix(lines.Text(), " "+m[3])] = v
+		e.series[strings.TrimSuffix(line, " "+m[3])] = v
 		name := m[1]
 		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 			if base, ok := strings.CutSuffix(name, suffix); ok && e.kinds[base] == "histogram" {
@@ -338,9 +330,6 @@ func scraped(ctx context.Context, t *testing.T, addr string) exposition {
 		}
 		slices.Sort(labels)
 		e.labels[name] = labels
-	}
-	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
-		t.Fatal(err)
 	}
 	return e
 }

@@ -45,8 +45,8 @@ func TestStrangersOfAnAddress(t *testing.T) {
 			t.Errorf("%s from %s with %.8q: %d %s, want %d", s.path, s.address, s.token, status, body, s.want)
 		}
 	}
-	if n := scrape(t, p.addr, `parley_limits_refused_total{limit="strangers"}`); n != "3" {
-		t.Errorf("%s refusals are counted", n)
+	if n := scrape(t, p.addr, `parley_limits_refused_total{limit="strangers"}`); n != 3 {
+		t.Errorf("%v refusals are counted", n)
 	}
 }
 

@@ -3,7 +3,6 @@ package app_test
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -51,7 +50,7 @@ func BenchmarkSearchBatches(b *testing.B) {
 	b.ReportMetric(float64(b.N)*100/b.Elapsed().Seconds(), "events/s")
 	since := time.Now()
 	testkit.Eventually(b, "all events are published", func() bool {
-		n, err := strconv.ParseFloat(scrape(b, p.addr, "parley_search_relay_published_total"), 64)
+		n, err := readMetric(b.Context(), p.addr, "parley_search_relay_published_total")
 		return err == nil && n >= float64(b.N)*100
 	})
 	b.ReportMetric(time.Since(since).Seconds(), "s-until-published")

@@ -1,12 +1,10 @@
 package app_test
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -157,21 +155,13 @@ func (w *watcher) stop() map[string]float64 {
 	return w.counters()
 }
 
-// counters are the metrics without labels, by name.
+// counters are the server's metrics, by name with labels.
 func (w *watcher) counters() map[string]float64 {
-	res, err := http.Get("http://" + w.r.p.addr + "/metrics")
+	values, err := readMetrics(context.Background(), w.r.p.addr)
 	if err != nil {
 		w.r.b.Error(err)
-		return nil
 	}
-	defer res.Body.Close()
-	m := map[string]float64{}
-	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
-		if name, value, ok := strings.Cut(lines.Text(), " "); ok {
-			m[name], _ = strconv.ParseFloat(value, 64)
-		}
-	}
-	return m
+	return values
 }
 
 // profileVariable names the file for the profile of a server that the test's binary is.

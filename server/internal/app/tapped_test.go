@@ -5,14 +5,11 @@ package app_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -173,31 +170,13 @@ func (in *fleet) people(prefix string, n int) []*user {
 
 // sum adds up a metric of processes.
 func (in *fleet) sum(name string, of ...*member) (total float64) {
-	t, ctx := in.t, in.harness.ctx
-	t.Helper()
+	in.t.Helper()
 	for _, m := range of {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.addr+"/metrics", nil)
+		values, err := readMetrics(in.harness.ctx, m.addr)
 		if err != nil {
-			t.Fatal(err)
+			in.t.Fatal(err)
 		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(res.Body)
-		_ = res.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(text)) {
-			if rest, ok := strings.CutPrefix(line, name+" "); ok {
-				v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				total += v
-			}
-		}
+		total += values[name]
 	}
 	return total
 }
