@@ -75,6 +75,24 @@ func (h *Hub) Deliver(d Delivery) {
 	}
 }
 
+// Applied reports whether Deliver, given d without events, would do nothing: a change that
+// concerns the membership of nobody has reached all streams of this hub that it must.
+func (h *Hub) Applied(d Delivery) bool {
+	h.mu.Lock()
+	defer h.unlock()
+	if d.Generation != h.cfg.Generation || len(d.Targets) > 0 {
+		return false
+	}
+	if len(h.streams) == 0 {
+		return true
+	}
+	cs := h.chats[d.ChatID]
+	if cs == nil {
+		return h.verified[d.ChatID] >= d.MembershipVersion
+	}
+	return cs.Started && d.Version <= cs.Version && d.MembershipVersion <= cs.verified
+}
+
 // applyPending applies all changes that follow without a gap, and schedules a read of
 // what is missing. Callers hold mu.
 func (h *Hub) applyPending(cs *chatState) {

@@ -33,7 +33,7 @@ func Handler(serde *event.Serde, deliver func(delivery.Delivery)) consume.BatchH
 	return Repairer(serde, func(_ context.Context, d delivery.Delivery) error {
 		deliver(d)
 		return nil
-	})
+	}, nil)
 }
 
 // ErrHead says that the store's head of a chat is missing, or older than an event of the
@@ -45,18 +45,27 @@ var ErrHead = errors.New("fanout: the chat's head is missing or older than its e
 // ErrHead. A head may only be late, so the record is tried three times. Then it becomes a
 // dead letter, and its partition continues: one chat must not stop the others. All events
 // of a chat that come together are repaired by one call.
-func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error) consume.BatchHandler {
+//
+// applied, if given, reports whether the one hub has applied a message that it is told by
+// its position. Such a record is finished without being decoded or validated: whatever else
+// is in it, nobody lacks it.
+func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery) error,
+	applied func(delivery.Delivery) bool,
+) consume.BatchHandler {
 	return func(ctx context.Context, records []*kafka.Record) (int, error) {
 		var events []event.Event
 		var failed error
+		finished := 0
 		for _, r := range records {
-			e, err := serde.Decode(ctx, r.Key, r.Value)
-			if err == nil {
+			if applied == nil || !skips(serde, r, applied) {
+				e, err := serde.Decode(ctx, r.Key, r.Value)
+				if err != nil {
+					failed = failure(err)
+					break
+				}
 				events = append(events, e)
-				continue
 			}
-			failed = failure(err)
-			break
+			finished++
 		}
 		for _, d := range Merge(events) {
 			switch err := repair(ctx, d); {
@@ -66,8 +75,15 @@ func Repairer(serde *event.Serde, repair func(context.Context, delivery.Delivery
 				return 0, consume.Fail(consume.Authoritative, "the members cannot be read", err)
 			}
 		}
-		return len(events), failed
+		return finished, failed
 	}
+}
+
+// skips reports whether a record is a message that the hub has applied.
+func skips(serde *event.Serde, r *kafka.Record, applied func(delivery.Delivery) bool) bool {
+	p, ok := serde.MessagePosition(r.Key, r.Value)
+	return ok && applied(delivery.Delivery{Generation: p.Generation, ChatID: string(r.Key), Version: p.Version,
+		MembershipVersion: p.MembershipVersion})
 }
 
 // failure classifies an error of decoding. Newer processes handle the types of events that

@@ -68,7 +68,7 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 		defer mu.Unlock()
 		repaired[d.ChatID] = max(repaired[d.ChatID], d.Version)
 		return nil
-	})
+	}, nil)
 	cfg.WriteDeadLetter = func(_ context.Context, d consume.DeadLetter) error {
 		mu.Lock()
 		defer mu.Unlock()

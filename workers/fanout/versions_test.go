@@ -35,6 +35,8 @@ type tester struct {
 	sent  []delivery.Delivery
 	newer []string
 	fail  error
+
+	applied func(delivery.Delivery) bool
 }
 
 func newTester(t *testing.T) *tester {
@@ -62,7 +64,7 @@ func (x *tester) handle(records ...*kafka.Record) (int, error) {
 	return Repairer(x.serde, func(_ context.Context, d delivery.Delivery) error {
 		x.sent = append(x.sent, d)
 		return x.fail
-	})(context.Background(), records)
+	}, x.applied)(context.Background(), records)
 }
 
 // message makes the record of a message in a version of the event, under a schema, or under
@@ -139,6 +141,36 @@ func TestVersions(t *testing.T) {
 		if len(x.sent) != 1 || x.sent[0].Version != 5 {
 			t.Errorf("%s: delivered %+v, expected one delivery of version 5", c.name, x.sent)
 		}
+	}
+}
+
+// What the hub says it has applied is finished unread, wherever it is among the others. It is
+// asked for messages only, and by their own positions.
+func TestAppliedIsNotDecoded(t *testing.T) {
+	x := newTester(t)
+	var asked []string
+	x.applied = func(d delivery.Delivery) bool {
+		asked = append(asked, fmt.Sprint(d))
+		return d.Generation == "g" && d.MembershipVersion == 1 && d.Version <= 2
+	}
+	own := event.SpecOf(&eventv1.MessagePersisted{}).Version
+	spoilt := x.message(t, 2, own, 0)
+	spoilt.Value = append(spoilt.Value, 0xff) // not even protobuf
+	if n, err := x.handle(x.message(t, 1, own, 0), spoilt, x.message(t, 3, own, 0), x.message(t, 2, own, 0)); n != 4 ||
+		err != nil {
+		t.Fatalf("%d records finished (%v), expected 4", n, err)
+	}
+	if len(x.sent) != 1 || x.sent[0].Version != 3 {
+		t.Fatalf("delivered %+v, expected one delivery of version 3", x.sent)
+	}
+	spoilt = x.message(t, 4, own, 0)
+	spoilt.Value = append(spoilt.Value, 0xff)
+	if n, err := x.handle(x.message(t, 1, own, 0), spoilt); n != 1 || classOf(err) != consume.Permanent {
+		t.Fatalf("%d records finished (%v), expected 1 and a permanent failure", n, err)
+	}
+	if want := []string{"chat_1@1 (0 events)", "chat_1@2 (0 events)", "chat_1@3 (0 events)", "chat_1@2 (0 events)",
+		"chat_1@1 (0 events)", "chat_1@4 (0 events)"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, expected %q", asked, want)
 	}
 }
 

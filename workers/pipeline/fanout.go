@@ -16,6 +16,9 @@ import (
 type Fanout struct {
 	// Deliver passes the head of a chat to the hubs.
 	Deliver func(context.Context, delivery.Delivery) error
+	// Applied reports whether the only hub there is has applied a message that it is told by
+	// its position: then the record need not be decoded. Nil: there are other hubs.
+	Applied func(delivery.Delivery) bool
 	// Await waits until Deliver can be called, and returns false if ctx ends before. Nil: it
 	// can be called at once.
 	Await    func(context.Context) bool
@@ -34,7 +37,7 @@ func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 	e, err := consume.New(consume.Config{
 		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: fanout.Group, Consumer: p.cfg.Process,
 		Follow: s.Topics.Readable(fanout.Topics()...),
-		Batch:  fanout.Repairer(s.Serde, c.Deliver), WriteDeadLetter: write,
+		Batch:  fanout.Repairer(s.Serde, c.Deliver, c.Applied), WriteDeadLetter: write,
 		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, Parallel: c.Parallel, MinFetch: c.MinFetch,
 		MaxWait: c.MaxWait, Isolation: &p.isolation,
 	})

@@ -95,7 +95,7 @@ func (c Operators) addTo(ctx context.Context, p *Pipeline) error {
 		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Store: b.Store, Decode: s.Serde.Decode, Key: c.Key, Clock: time.Now,
 		Logger: p.cfg.Logger, Observe: p.cfg.Metrics.Request, Refused: p.cfg.Metrics.Refused,
 		Handlers: map[string]consume.Handler{
-			fanout.Group:     fanout.Repairer(s.Serde, c.Deliver).One(),
+			fanout.Group:     fanout.Repairer(s.Serde, c.Deliver, nil).One(),
 			projection.Group: consume.BatchHandler(set.Handle).One(),
 		},
 		Services: append(services, read.Handler, parkedkeys.New(b.Store, time.Now).Handler),

@@ -33,6 +33,7 @@ type bug struct {
 	frame      func(*conn, *deliveryv1.Frame) []*deliveryv1.Frame // what devices get
 	answer     func(w *world, user string, res proto.Message)     // what devices are answered
 	storage    func(device.Storage) device.Storage                // what devices store
+	ask        func(*delivery.Delivery)                           // what hubs are asked to have applied
 	notAMember bool                                               // NOT_A_MEMBER always counts
 	deaf       bool                                               // a stream is not woken now and then
 	noRepair   bool                                               // what is lost stays lost
@@ -97,6 +98,10 @@ var bugs = []bug{
 	{name: "user's row read first", read: rowFirst},
 	{name: "repair without targets", from: 3900, deliver: untargeted},
 	{name: "no repair", noRepair: true},
+	{name: "repair left out before the change was applied", ask: func(d *delivery.Delivery) { d.Version = 0 }},
+	{name: "repair left out whatever the membership", ask: func(d *delivery.Delivery) {
+		d.MembershipVersion, d.Targets = 0, nil
+	}},
 	{name: "stream not woken", deaf: true},
 	{name: "hole ignored", frame: skipping},
 	{name: "token that advances by itself", from: 303900, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {

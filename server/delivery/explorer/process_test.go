@@ -189,6 +189,14 @@ func (w *world) cutUsers(users []string) {
 	}
 }
 
+// applied asks the hub whether it needs the repair.
+func (p *process) applied(d delivery.Delivery) bool {
+	if ask := p.w.bug.ask; ask != nil {
+		ask(&d)
+	}
+	return p.hub.Applied(d)
+}
+
 // repair brings the next commits to the hub, as the workers do: the head only,
 // once per chat.
 func (p *process) repair() bool {
@@ -218,7 +226,9 @@ func (p *process) repair() bool {
 		if w.trace != nil {
 			w.tracef("%s gets the repair %s@%d targets %v", p.name, short(id), d.Version, d.Targets)
 		}
-		p.hub.Deliver(d)
+		if !p.applied(d) {
+			p.hub.Deliver(d)
+		}
 	}
 	if !w.calm && w.choose.chance(50) { // a consumer that begins again at an older position
 		p.repaired = max(p.repaired-w.choose.pick(4), 0)

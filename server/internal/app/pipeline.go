@@ -20,7 +20,7 @@ import (
 // What fanout and the projector wait for, and how long: in this process fanout repairs what
 // the hub has mostly seen, and nobody is in a hurry. An answer costs the broker about the same whatever is in it.
 const (
-	minFetch     = 256 << 10
+	minFetch     = 2 << 20
 	maxFetchWait = 1 * time.Second
 )
 
@@ -55,7 +55,7 @@ func (p *program) buildPipeline(ctx context.Context) error {
 			Paused: keeper.paused, Awaited: awaited},
 		pipeline.Search{Targets: p.cfg.searchTargets, Attempts: p.cfg.SearchAttempts, Exclusive: true,
 			Flush: p.backend.LogStable, FlushWithin: flushWithin, Paused: keeper.paused, Awaited: awaited},
-		pipeline.Fanout{Deliver: deliver, MinFetch: minFetch, MaxWait: maxFetchWait},
+		pipeline.Fanout{Deliver: deliver, Applied: p.hub.Applied, MinFetch: minFetch, MaxWait: maxFetchWait},
 		pipeline.Projector{Exclusive: true, MinFetch: minFetch, MaxWait: maxFetchWait, Live: &p.sends},
 		pipeline.Reconcile{Chats: p.chats},
 		pipeline.Registry{Listen: p.cfg.Registry.Listen, Operator: operator},
