@@ -56,7 +56,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return s.Server.Serve(plain)
 }
 
-// greet serves a connection of HTTP/2 until it ends, and hands over others.
+// greet has a connection of HTTP/2 served, and hands over others.
 func (s *Server) greet(c net.Conn, plain *handed) {
 	b := make([]byte, 0, len(h2.Preface))
 	_ = c.SetReadDeadline(time.Now().Add(headerTime))
@@ -82,7 +82,9 @@ func (s *Server) greet(c net.Conn, plain *handed) {
 	if s.ConnContext != nil {
 		ctx = s.ConnContext(ctx, c)
 	}
-	s.framed.Serve(ctx, c)
+	// By a goroutine of its own: the stack of this one has grown in the handshake of TLS, and
+	// would be held for as long as the connection.
+	go s.framed.Serve(ctx, c)
 }
 
 // sayHTTPS answers a client that speaks HTTP where TLS is spoken.
