@@ -71,6 +71,7 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 	size := sizeOf(c)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	first := len(b.order) == 0
 	w := b.of(c.ChatID, now)
 	if w == nil {
 		return false
@@ -86,7 +87,7 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 		b.events += len(c.Events)
 		b.bytes += size
 	}
-	if len(b.order) == 1 || before < b.batch && b.events >= b.batch {
+	if first || before < b.batch && b.events >= b.batch {
 		b.signal()
 	}
 	return true
@@ -96,12 +97,13 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 func (b *inbox) wakeUp(stream string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	first := len(b.order) == 0
 	w := b.of(stream, now)
 	if w == nil {
 		return false
 	}
 	w.queryOutbox = true
-	if len(b.order) == 1 {
+	if first {
 		b.signal()
 	}
 	return true

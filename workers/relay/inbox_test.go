@@ -158,3 +158,37 @@ func TestAgeOfTheOldestRow(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	want("once it is published", 0)
 }
+
+// The relay is woken by the first nudge and by the one that fills a transaction, not by each
+// one that comes while it rests: that would cost as much as a delivery.
+func TestWhichNudgesWake(t *testing.T) {
+	b := newInbox(100, 5)
+	woken := func() bool {
+		select {
+		case <-b.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	nudge := func(chatID string) {
+		if !b.add(chat.Commit{ChatID: chatID, Events: []event.Event{&eventv1.MessagePersisted{}}}, time.Now()) {
+			t.Fatal("there is no room")
+		}
+	}
+	for i, want := range []bool{true, false, false, false, true, false, false} {
+		if nudge("a"); woken() != want {
+			t.Errorf("nudge %d: woken %v, want %v", i+1, !want, want)
+		}
+	}
+	b.dequeue(100)
+	for i, want := range []bool{true, false} { // of streams that are read from the outbox
+		if !b.wakeUp("b", time.Now()) || woken() != want {
+			t.Errorf("stream %d: woken %v, want %v", i+1, !want, want)
+		}
+	}
+	b.dequeue(100)
+	if nudge("c"); !woken() {
+		t.Error("the first nudge after the inbox was emptied wakes nobody")
+	}
+}
