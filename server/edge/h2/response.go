@@ -77,6 +77,16 @@ func (w *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// WriteAndFlush is Write and FlushError in one, without a copy between.
+func (w *response) WriteAndFlush(b []byte) error {
+	w.WriteHeader(http.StatusOK)
+	if w.head || !bodyAllowed(w.status) {
+		return http.ErrBodyNotAllowed
+	}
+	w.wrote += int64(len(b))
+	return w.push(b, false)
+}
+
 // FlushError is for http.ResponseController.
 func (w *response) FlushError() error {
 	w.WriteHeader(http.StatusOK)

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"math"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -20,7 +22,8 @@ const maxBatch = 256
 func pump(
 	ctx context.Context, s *delivery.Stream, every time.Duration, conn connect.StreamingHandlerConn, at *codec.Place,
 ) error {
-	p := &sender{stream: s, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at}}
+	p := &sender{stream: s, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at},
+		opened: time.Now()}
 	defer p.out.Close()
 	for done := false; !done; {
 		// Hello goes out before the first read: it carries the response's headers.
@@ -41,7 +44,8 @@ type sender struct {
 	out    *streamwriter.Writer
 	batch  codec.Batch
 	pace   streamwriter.Pace
-	sent   time.Time // of the last response
+	opened time.Time
+	sent   atomic.Int64 // time from opened to the last response
 }
 
 // send sends all that is queued. ended says that nothing follows it.
@@ -58,15 +62,15 @@ func (p *sender) send() (ended bool, err error) {
 		if last {
 			return true, delivery.EndError(frames[len(frames)-1].EndCode())
 		}
-		p.sent = time.Now()
-		p.pace.Spend(p.sent)
+		now := time.Now()
+		p.sent.Store(int64(now.Sub(p.opened)))
+		p.pace.Spend(now)
 	}
 }
 
 // follow sends frames as they come, and a heartbeat when there were none for a time.
 func (p *sender) follow(ctx context.Context, every time.Duration) error {
-	heartbeat := time.NewTimer(every)
-	defer heartbeat.Stop()
+	defer p.beat(ctx, every).Stop()
 	over := ctx.Done() // asking for it goes through all values that the context has
 	for {
 		if ended, err := p.send(); ended || err != nil {
@@ -79,14 +83,26 @@ func (p *sender) follow(ctx context.Context, every time.Duration) error {
 			if err := p.pace.Gather(ctx); err != nil {
 				return err
 			}
-		case <-heartbeat.C:
-			// It was not set for each response.
-			if left := every - time.Since(p.sent); left > 0 {
-				heartbeat.Reset(left)
-				continue
-			}
-			heartbeat.Reset(every)
-			p.stream.Heartbeat()
 		}
 	}
+}
+
+// beat queues a heartbeat whenever there was no response for a time, until ctx ends. Its timer
+// is not set for each response, and calls a function: a channel in follow's select would be
+// put among the runtime's timers and taken out again with each frame.
+func (p *sender) beat(ctx context.Context, every time.Duration) *time.Timer {
+	var timer *time.Timer
+	timer = time.AfterFunc(math.MaxInt64, func() {
+		if ctx.Err() != nil {
+			return
+		}
+		if left := every - (time.Since(p.opened) - time.Duration(p.sent.Load())); left > 0 {
+			timer.Reset(left)
+			return
+		}
+		timer.Reset(every)
+		p.stream.Heartbeat()
+	})
+	timer.Reset(every)
+	return timer
 }

@@ -1,6 +1,6 @@
 // Package streamwriter is the way of a stream's responses out of a handler: what is
-// written is collected until it is flushed, a reader that is stuck is cut, and responses
-// under load are spaced.
+// written is collected until it is flushed, messages that are encoded already take a short
+// way, a reader that is stuck is cut, and responses under load are spaced.
 //
 // It owns how responses leave; it does not own what they hold (packages api and topicapi)
 // nor their encoding (package codec).
@@ -12,6 +12,8 @@ package streamwriter
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -33,9 +35,10 @@ const Timeout = 10 * time.Second
 type collector struct {
 	http.ResponseWriter
 	controller *http.ResponseController
-	buffer     *[]byte // nil: nothing was written
-	held       bool    // flushes wait
-	err        error   // of the server, which a flush cannot return
+	short      shortWay // nil: the server has none
+	buffer     *[]byte  // nil: nothing was written
+	held       bool     // flushes wait
+	err        error    // of the server, which a flush cannot return
 }
 
 // keptBuffer is the largest buffer that is used again, in bytes: what append makes of the
@@ -53,7 +56,7 @@ func Collect(next http.Handler, streams func(procedure string) bool) http.Handle
 			next.ServeHTTP(w, r)
 			return
 		}
-		out := &collector{ResponseWriter: w, controller: http.NewResponseController(w)}
+		out := &collector{ResponseWriter: w, controller: http.NewResponseController(w), short: shortWayOf(w)}
 		defer out.release()
 		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), collectorKey{}, out)))
 		out.push()
@@ -68,11 +71,15 @@ func (c *collector) Write(b []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
+	c.alloc()
+	*c.buffer = append(*c.buffer, b...)
+	return len(b), nil
+}
+
+func (c *collector) alloc() {
 	if c.buffer == nil {
 		c.buffer = buffers.Get().(*[]byte)
 	}
-	*c.buffer = append(*c.buffer, b...)
-	return len(b), nil
 }
 
 // Flush implements http.Flusher, which connect asks for by type.
@@ -108,6 +115,59 @@ func (c *collector) release() {
 	c.buffer = nil
 }
 
+// shortWay is a server's writer that takes bytes of a body and has them written, without the
+// buffers and writers between.
+type shortWay interface {
+	WriteAndFlush(b []byte) error
+}
+
+// shortWayOf is that of the server below the writers that were put around its own.
+func shortWayOf(w http.ResponseWriter) shortWay {
+	for {
+		switch t := w.(type) {
+		case shortWay:
+			return t
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
+
+// encoded is a message that puts itself on the wire (codec.Encoded).
+type encoded interface {
+	AppendWire(dst []byte) ([]byte, error)
+}
+
+// envelope is the size of what stands before a message of a stream: a byte of flags, of which
+// none is set, and its length in four bytes. Connect, gRPC and gRPC-Web have the same.
+const envelope = 5
+
+// message writes a message in its envelope, as connect would.
+func (c *collector) message(m encoded) error {
+	if c.err != nil {
+		return c.err
+	}
+	c.alloc()
+	start := len(*c.buffer)
+	b, err := m.AppendWire(append(*c.buffer, make([]byte, envelope)...))
+	if err != nil {
+		return fmt.Errorf("encode a response: %w", err)
+	}
+	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)-start-envelope))
+	*c.buffer = b
+	switch {
+	case c.held:
+	case c.short == nil:
+		c.Flush()
+	default:
+		c.err = c.short.WriteAndFlush(b)
+		c.release()
+	}
+	return c.err
+}
+
 // Sender is what sends: a connection of connect.
 type Sender interface {
 	ResponseHeader() http.Header
@@ -121,6 +181,8 @@ type Writer struct {
 	conn  Sender
 	out   *collector // nil: the transport has none
 	limit edge.WriteLimit
+	begun bool // a response was sent, and with it the headers
+	plain bool // messages are protobuf, in envelopes
 }
 
 // New makes the writer of a stream. Close releases what it holds.
@@ -154,15 +216,38 @@ func (w *Writer) Send(responses ...any) error {
 		if w.out != nil {
 			w.out.held = i < len(responses)-1
 		}
-		err := w.conn.Send(m)
-		if err == nil && w.out != nil {
-			err = w.out.err
-		}
-		if err != nil {
+		if err := w.send(m); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// send sends a response. The first one is always connect's: what it says in headers is its
+// own. Of the others those that are encoded already need nothing of it.
+func (w *Writer) send(m any) error {
+	if e, ok := m.(encoded); ok && w.plain {
+		return w.out.message(e)
+	}
+	err := w.conn.Send(m)
+	if err == nil && w.out != nil {
+		err = w.out.err
+	}
+	if err == nil && !w.begun {
+		w.begun = true
+		w.plain = w.out != nil && isProtobuf(w.conn.ResponseHeader().Get("Content-Type"))
+	}
+	return err
+}
+
+// isProtobuf reports whether a content type is that of a stream of protobuf.
+func isProtobuf(contentType string) bool {
+	switch contentType {
+	case "application/connect+proto", "application/grpc", "application/grpc+proto", "application/grpc-web",
+		"application/grpc-web+proto":
+		return true
+	}
+	return false
 }
 
 // CutRead makes reads of the request's body fail from a time on; the zero time ends that.

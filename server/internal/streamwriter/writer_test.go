@@ -5,8 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
 // A response waits only if at least four came just before it; under load they are two
@@ -149,4 +152,132 @@ func TestResponsesLeaveTogether(t *testing.T) {
 	if len(in.writes) != 3 || in.writes[0] != "abc" || in.writes[1] != "d" {
 		t.Errorf("written: %q", in.writes)
 	}
+}
+
+// server is a writer of a server that has a short way, behind a wrapper.
+type server struct {
+	pieces
+	short []string
+}
+
+func (s *server) WriteAndFlush(b []byte) error {
+	s.short = append(s.short, string(b))
+	return s.err
+}
+
+type wrapper struct{ http.ResponseWriter }
+
+func (w wrapper) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// wire is a message that is encoded already.
+type wire string
+
+func (m wire) AppendWire(b []byte) ([]byte, error) {
+	if m == "broken" {
+		return nil, errors.New("broken")
+	}
+	return append(b, m...), nil
+}
+
+// connected sends as connect does, whatever the message is.
+type connected struct{ sends }
+
+func (c connected) Send(m any) error {
+	if text, ok := m.(wire); ok {
+		m = "connect " + string(text)
+	}
+	return c.sends.Send(m)
+}
+
+// The first response is connect's, and so are all whose bytes only connect knows. Of a stream
+// of protobuf the others that are encoded go to the server itself, in their envelopes.
+func TestShortWay(t *testing.T) {
+	run := func(contentType string, w http.ResponseWriter, f func(out *Writer)) {
+		Collect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", contentType)
+			out := New(r.Context(), connected{sends{w: w}})
+			defer out.Close()
+			f(out)
+		}), func(string) bool { return true }).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/p", nil))
+	}
+	for contentType, short := range map[string]bool{
+		"application/connect+proto": true, "application/grpc": true, "application/grpc+proto": true,
+		"application/grpc-web": true, "application/grpc-web+proto": true,
+		"application/connect+json": false, "application/grpc+json": false, "application/connect+vnd.parley.events": false,
+	} {
+		in := &server{pieces: pieces{ResponseWriter: httptest.NewRecorder()}}
+		run(contentType, wrapper{in}, func(out *Writer) {
+			for _, err := range []error{out.Send(wire("1")), out.Send(wire("two")), out.Send("connect 3"),
+				out.Send(wire("4"), wire("five")), out.Send(wire("six"), "connect 7")} {
+				if err != nil {
+					t.Error(contentType, err)
+				}
+			}
+		})
+		if got, want := in.writes, []string{"connect 1", "connect two", "connect 3", "connect 4connect five",
+			"connect sixconnect 7"}; !short && !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", contentType, got, want)
+		}
+		if got, want := in.writes, []string{"connect 1", "connect 3", "\x00\x00\x00\x00\x03sixconnect 7"}; short &&
+			!slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", contentType, got, want)
+		}
+		want := []string{"\x00\x00\x00\x00\x03two", "\x00\x00\x00\x00\x014\x00\x00\x00\x00\x04five"}
+		if got := in.short; short && !slices.Equal(got, want) || !short && len(got) > 0 {
+			t.Errorf("%s: %q to the server itself, want %q", contentType, got, want)
+		}
+	}
+	plain := &pieces{ResponseWriter: httptest.NewRecorder()} // a server without a short way
+	run("application/grpc", plain, func(out *Writer) {
+		if err := errors.Join(out.Send(wire("1")), out.Send(wire("two"))); err != nil {
+			t.Error(err)
+		}
+	})
+	if want := []string{"connect 1", "\x00\x00\x00\x00\x03two"}; !slices.Equal(plain.writes, want) || plain.flushes != 2 {
+		t.Errorf("%q, want %q; %d flushes", plain.writes, want, plain.flushes)
+	}
+	in := &server{pieces: pieces{ResponseWriter: httptest.NewRecorder()}}
+	run("application/grpc", in, func(out *Writer) {
+		if err := errors.Join(out.Send(wire("1")), out.Send(wire("2"))); err != nil {
+			t.Error(err)
+		}
+		if err := out.Send(wire("broken")); err == nil {
+			t.Error("a message that cannot be encoded was sent")
+		}
+		in.err = errors.New("gone")
+		if out.Send(wire("3")) == nil {
+			t.Error("a send to a broken connection succeeds")
+		}
+		in.err = nil
+		if out.Send(wire("4")) == nil {
+			t.Error("a send after a failure succeeds")
+		}
+	})
+	if want := []string{"\x00\x00\x00\x00\x012", "\x00\x00\x00\x00\x013"}; !slices.Equal(in.short, want) {
+		t.Errorf("%q, want %q", in.short, want)
+	}
+}
+
+// dropped is a server that keeps nothing.
+type dropped struct{ pieces }
+
+func (*dropped) WriteAndFlush([]byte) error { return nil }
+
+// A response costs no memory on its way through a stream that has begun.
+func TestResponsesCostNoMemory(t *testing.T) {
+	racetest.SkipMemory(t)
+	Collect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		out := New(r.Context(), connected{sends{w: w}})
+		defer out.Close()
+		var m any = wire("a message of a stream, encoded already")
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := out.Send(m); err != nil {
+				t.Error(err)
+			}
+		}); n != 0 {
+			t.Errorf("a response costs %v allocations", n)
+		}
+	}), func(string) bool { return true }).ServeHTTP(&dropped{pieces{ResponseWriter: httptest.NewRecorder()}},
+		httptest.NewRequest(http.MethodPost, "/p", nil))
 }
