@@ -13,10 +13,16 @@ SECTIONS = [
   ("lone-10", "50/s into 10", ["server CPU", "server allocations", "delivery p50"]),
   ("lone-100", "25/s into 100", ["server CPU", "server allocations", "delivery p50"])]),
  ("What is the least a send can cost here?", "", []),
+ ("What does a member of a large group cost?", "Servers that allow 1,000 members; divide by the members, and set it beside the groups of 100 above.", [
+  ("closed-1000", "group of 1,000, 64 callers", ["sends", "delivered", "server CPU"]),
+  ("lone-1000", "5/s into 1,000", ["server CPU", "server allocations", "delivery p50", "delivery p99"])]),
  ("How many durable sends?", "Over 256 chats of two, HTTP/1.1, nobody listens.", [
   ("durable-1", "1 caller", ["sends", "ack p50", "ack p99", "server CPU"]),
   ("durable-16", "16 callers", ["sends", "ack p50", "ack p99", "server CPU"]),
   ("durable-128", "128 callers", ["sends", "ack p50", "ack p99", "server CPU"])]),
+ ("How many small calls?", "32 callers read a chat again and again.", [
+  ("reads-1", "HTTP/1.1", ["reads", "read p50", "read p99", "server CPU", "server allocations", "own CPU"]),
+  ("reads-2", "HTTP/2", ["reads", "read p50", "read p99", "server CPU", "server allocations", "own CPU"])]),
  ("What do receipts cost?", "200/s into 10, and everybody marks every message; beside the same without, above.", [
   ("receipts", "with acknowledgements each 100 ms",
    ["delivery p50", "delivery p99", "mark p50", "mark p99", "recorded p99", "server CPU"]),

@@ -92,6 +92,12 @@ var scenarios = map[string]scenario{
 		defaults: func(o *Options) { o.Rate, o.Chats, o.Members = 200, 1, 10 },
 		begin:    beginReceipts,
 	},
+	"reads": {
+		about:    "callers that read a chat again and again: what a small call costs",
+		flags:    "callers chats members users per-connection http warmup",
+		defaults: func(o *Options) { o.Callers, o.Chats, o.Members = 16, 1, 16 },
+		begin:    beginReads,
+	},
 	"storm": {
 		about:    "clients that connect all at once, until each has everything",
 		flags:    "clients members per-connection",
