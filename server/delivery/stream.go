@@ -87,9 +87,8 @@ func (s *Stream) Take(max int) (first int64, frames []*frame.Frame, ended bool) 
 // the stream completed; the token's time does not advance by itself.
 func (s *Stream) Heartbeat() {
 	s.hub.mu.Lock()
-	token := s.token
-	s.hub.unlock()
-	s.queue.Heartbeat(frame.Heartbeat(token))
+	defer s.hub.unlock()
+	s.queue.Heartbeat(frame.Heartbeat(s.token)) // under the lock: an older token never follows a newer one
 }
 
 // Ack records that the client has all positions up to one. Errors: ErrPosition.

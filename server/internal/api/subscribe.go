@@ -70,7 +70,7 @@ func (p *sender) send() (ended bool, err error) {
 
 // follow sends frames as they come, and a heartbeat when there were none for a time.
 func (p *sender) follow(ctx context.Context, every time.Duration) error {
-	defer p.beat(ctx, every).Stop()
+	defer p.beat(every)()
 	over := ctx.Done() // asking for it goes through all values that the context has
 	for {
 		if ended, err := p.send(); ended || err != nil {
@@ -87,13 +87,16 @@ func (p *sender) follow(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// beat queues a heartbeat whenever there was no response for a time, until ctx ends. Its timer
-// is not set for each response, and calls a function: a channel in follow's select would be
-// put among the runtime's timers and taken out again with each frame.
-func (p *sender) beat(ctx context.Context, every time.Duration) *time.Timer {
-	var timer *time.Timer
+// beat queues a heartbeat whenever there was no response for a time, until it is stopped. Its
+// timer is not set for each response, and calls a function: a channel in follow's select would
+// be put among the runtime's timers and taken out again with each frame.
+func (p *sender) beat(every time.Duration) (stop func()) {
+	var (
+		timer *time.Timer
+		over  atomic.Bool
+	)
 	timer = time.AfterFunc(math.MaxInt64, func() {
-		if ctx.Err() != nil {
+		if over.Load() { // this call was under way when the timer was stopped, or the one before
 			return
 		}
 		if left := every - (time.Since(p.opened) - time.Duration(p.sent.Load())); left > 0 {
@@ -104,5 +107,8 @@ func (p *sender) beat(ctx context.Context, every time.Duration) *time.Timer {
 		p.stream.Heartbeat()
 	})
 	timer.Reset(every)
-	return timer
+	return func() {
+		over.Store(true)
+		timer.Stop()
+	}
 }

@@ -235,7 +235,7 @@ func (w *Writer) send(m any) error {
 	}
 	if err == nil && !w.begun {
 		w.begun = true
-		w.plain = w.out != nil && isProtobuf(w.conn.ResponseHeader().Get("Content-Type"))
+		w.plain = w.out != nil && isProtobuf(w.out.Header().Get("Content-Type")) // connect's own has none for gRPC
 	}
 	return err
 }

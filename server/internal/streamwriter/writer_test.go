@@ -2,13 +2,20 @@ package streamwriter
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/internal/codec"
 	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
@@ -255,6 +262,81 @@ func TestShortWay(t *testing.T) {
 	})
 	if want := []string{"\x00\x00\x00\x00\x012", "\x00\x00\x00\x00\x013"}; !slices.Equal(in.short, want) {
 		t.Errorf("%q, want %q", in.short, want)
+	}
+}
+
+// counted is a writer with a short way, which counts how often it is taken.
+type counted struct {
+	http.ResponseWriter
+	short *atomic.Int64
+}
+
+func (c counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c counted) WriteAndFlush(b []byte) error {
+	c.short.Add(1)
+	_, err := c.ResponseWriter.Write(b)
+	return errors.Join(err, http.NewResponseController(c.ResponseWriter).Flush())
+}
+
+// Clients of each protocol read what took the short way, which is all but the first response
+// where messages are protobuf.
+func TestShortWayOfEachProtocol(t *testing.T) {
+	const procedure = "/parley.delivery.v1.DeliveryService/Subscribe"
+	const responses = 4
+	var short atomic.Int64
+	h := connect.NewServerStreamHandler(procedure, func(
+		ctx context.Context, _ *connect.Request[deliveryv1.SubscribeRequest],
+		stream *connect.ServerStream[deliveryv1.SubscribeResponse],
+	) error {
+		out := New(ctx, stream.Conn())
+		defer out.Close()
+		for i := range responses {
+			if err := out.Send(&codec.Batch{First: int64(i + 1)}); err != nil {
+				return err
+			}
+		}
+		return connect.NewError(connect.CodeUnavailable, errors.New("the end"))
+	}, append(codec.Options(), connect.WithCompressMinBytes(math.MaxInt))...)
+	collected := Collect(h, func(string) bool { return true })
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		collected.ServeHTTP(counted{w, &short}, r)
+	}))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	for name, c := range map[string]struct {
+		options []connect.ClientOption
+		short   int64
+	}{
+		"Connect":       {nil, responses - 1},
+		"Connect, JSON": {[]connect.ClientOption{connect.WithProtoJSON()}, 0},
+		"gRPC":          {[]connect.ClientOption{connect.WithGRPC()}, responses - 1},
+		"gRPC-Web":      {[]connect.ClientOption{connect.WithGRPCWeb()}, responses - 1},
+	} {
+		short.Store(0)
+		client := connect.NewClient[deliveryv1.SubscribeRequest, deliveryv1.SubscribeResponse](srv.Client(),
+			srv.URL+procedure, c.options...)
+		stream, err := client.CallServerStream(t.Context(), connect.NewRequest(&deliveryv1.SubscribeRequest{}))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		var got []int64
+		for stream.Receive() {
+			got = append(got, stream.Msg().GetFirstPosition())
+		}
+		if want := []int64{1, 2, 3, 4}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+		if err := stream.Err(); connect.CodeOf(err) != connect.CodeUnavailable {
+			t.Errorf("%s ends with %v", name, err)
+		}
+		if short.Load() != c.short {
+			t.Errorf("%s: %d responses took the short way, want %d", name, short.Load(), c.short)
+		}
+		if err := stream.Close(); err != nil {
+			t.Error(name, err)
+		}
 	}
 }
 
