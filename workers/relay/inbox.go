@@ -71,7 +71,6 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 	size := sizeOf(c)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	first := len(b.order) == 0
 	w := b.of(c.ChatID, now)
 	if w == nil {
 		return false
@@ -87,7 +86,7 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 		b.events += len(c.Events)
 		b.bytes += size
 	}
-	if first || before < b.batch && b.events >= b.batch {
+	if before < b.batch && b.events >= b.batch {
 		b.signal()
 	}
 	return true
@@ -97,19 +96,16 @@ func (b *inbox) add(c chat.Commit, now time.Time) bool {
 func (b *inbox) wakeUp(stream string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	first := len(b.order) == 0
 	w := b.of(stream, now)
 	if w == nil {
 		return false
 	}
 	w.queryOutbox = true
-	if first {
-		b.signal()
-	}
 	return true
 }
 
-// of returns the nudges of a chat, nil if there is no room for it. The mutex is held.
+// of returns the nudges of a chat, nil if there is no room for it. The first chat of an empty
+// inbox wakes the relay, which waits for the mutex. The mutex is held.
 func (b *inbox) of(chatID string, now time.Time) *chatNudges {
 	if w := b.chats[chatID]; w != nil {
 		return w
@@ -118,6 +114,9 @@ func (b *inbox) of(chatID string, now time.Time) *chatNudges {
 		b.overflowed = true
 		b.signal()
 		return nil
+	}
+	if len(b.order) == 0 {
+		b.signal()
 	}
 	w := &chatNudges{chatID: chatID, since: now}
 	b.chats[chatID] = w
