@@ -22,8 +22,7 @@ const maxBatch = 256
 func pump(
 	ctx context.Context, s *delivery.Stream, every time.Duration, conn connect.StreamingHandlerConn, at *codec.Place,
 ) error {
-	p := &sender{stream: s, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at},
-		opened: time.Now()}
+	p := &sender{stream: s, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at}, opened: time.Now()}
 	defer p.out.Close()
 	for done := false; !done; {
 		// Hello goes out before the first read: it carries the response's headers.

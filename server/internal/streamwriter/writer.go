@@ -181,8 +181,7 @@ type Writer struct {
 	conn  Sender
 	out   *collector // nil: the transport has none
 	limit edge.WriteLimit
-	begun bool // a response was sent, and with it the headers
-	plain bool // messages are protobuf, in envelopes
+	plain bool // the headers are sent, and messages are protobuf in envelopes
 }
 
 // New makes the writer of a stream. Close releases what it holds.
@@ -229,15 +228,11 @@ func (w *Writer) send(m any) error {
 	if e, ok := m.(encoded); ok && w.plain {
 		return w.out.message(e)
 	}
-	err := w.conn.Send(m)
-	if err == nil && w.out != nil {
-		err = w.out.err
+	if err := w.conn.Send(m); err != nil || w.out == nil {
+		return err
 	}
-	if err == nil && !w.begun {
-		w.begun = true
-		w.plain = w.out != nil && isProtobuf(w.out.Header().Get("Content-Type")) // connect's own has none for gRPC
-	}
-	return err
+	w.plain = isProtobuf(w.out.Header().Get("Content-Type")) // connect's own has none for gRPC
+	return w.out.err
 }
 
 // isProtobuf reports whether a content type is that of a stream of protobuf.
