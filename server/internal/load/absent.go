@@ -116,7 +116,7 @@ func (a *absent) synchronise(ctx context.Context, c *client, number int64, got *
 	req := &deliveryv1.SyncRequest{Token: c.token, PageSize: syncPage}
 	for {
 		var res deliveryv1.SyncResponse
-		if err := timed(ctx, c, deliveryv1connect.DeliveryServiceSyncProcedure, req, &res, &got.syncs); err != nil {
+		if err := timed(ctx, c.person, deliveryv1connect.DeliveryServiceSyncProcedure, req, &res, &got.syncs); err != nil {
 			return err
 		}
 		for _, chat := range res.GetChats() {
@@ -137,7 +137,7 @@ func (a *absent) readTo(ctx context.Context, c *client, chat string, head, numbe
 	for c.known[chat] < head {
 		var res messagev1.ListChangesResponse
 		req := &messagev1.ListChangesRequest{ChatId: chat, AfterVersion: c.known[chat], PageSize: changesPage}
-		err := timed(ctx, c, messagev1connect.MessageServiceListChangesProcedure, req, &res, &got.reads)
+		err := timed(ctx, c.person, messagev1connect.MessageServiceListChangesProcedure, req, &res, &got.reads)
 		if err != nil {
 			return err
 		}
@@ -157,14 +157,14 @@ func (a *absent) readTo(ctx context.Context, c *client, chat string, head, numbe
 	return nil
 }
 
-// timed makes a call of a client that is measured.
-func timed(ctx context.Context, c *client, procedure string, req, res proto.Message, h *figure.Histogram) error {
+// timed makes a call that is measured.
+func timed(ctx context.Context, p *person, procedure string, req, res proto.Message, h *figure.Histogram) error {
 	message, err := proto.Marshal(req)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	answer, err := c.person.calls.Call(ctx, c.person.token, procedure, message)
+	answer, err := p.calls.Call(ctx, p.token, procedure, message)
 	if err != nil {
 		return err
 	}

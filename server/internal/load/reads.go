@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/gen/parley/chat/v1/chatv1connect"
 	"github.com/parley-chat/parley/server/internal/load/figure"
@@ -73,13 +71,6 @@ func (l *reading) phase(ctx context.Context, name string, d time.Duration) time.
 func (l *reading) read(ctx context.Context, caller int) error {
 	g := l.world.groups[caller%len(l.world.groups)]
 	p := g.members[caller%len(g.members)]
-	message, err := proto.Marshal(&chatv1.GetChatRequest{ChatId: g.id})
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	if _, err = p.calls.Call(ctx, p.token, chatv1connect.ChatServiceGetChatProcedure, message); err == nil {
-		l.reads.Load().Add(time.Since(began))
-	}
-	return err
+	return timed(ctx, p, chatv1connect.ChatServiceGetChatProcedure, &chatv1.GetChatRequest{ChatId: g.id},
+		&chatv1.GetChatResponse{}, l.reads.Load())
 }
