@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -239,8 +238,11 @@ func Process(id int32) string { return "kafka-" + strconv.Itoa(int(id)) }
 // kill.
 func (b *Broker) Trouble(t testing.TB, verb, process string) {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	script := filepath.Join(filepath.Dir(file), "../../../.tools/engines")
+	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		t.Fatalf("find the module: %v", err)
+	}
+	script := filepath.Join(strings.TrimSpace(string(module)), ".tools/engines")
 	if !b.ours { // asked before the first trouble only: with a broker dead the script does not tell
 		out, err := exec.Command(script, "env").Output()
 		if err != nil || !strings.Contains(string(out), Variable+"="+b.Addr+"\n") {
