@@ -26,8 +26,9 @@ type comparer struct {
 
 	headNames   map[protoreflect.FullName]protoreflect.FullName // of renamed types of base
 	matched     map[protoreflect.FullName]protoreflect.FullName // messages of head, to those of base that they replace
-	compared    map[protoreflect.FullName]bool                  // types of base
+	compared    map[protoreflect.FullName]bool                  // types and extensions of base
 	queue       [][2]protoreflect.MessageDescriptor
+	levels      []*level                       // of the files under judgement
 	evolved     map[protoreflect.FullName]bool // types of head with an addition or a deprecation
 	needVersion map[protoreflect.FullName]bool // messages of head whose change should raise the version of their events
 	requests    map[protoreflect.FullName]bool // types of head in requests
@@ -175,6 +176,11 @@ func (c *comparer) brokenUses() {
 				continue
 			}
 			c.usesBrokenType(b, bf, hf)
+		}
+		for _, bx := range c.base.Extensions[b.FullName()] {
+			if hx := c.extensionInHead(bx); hx != nil {
+				c.usesBrokenType(b, bx, hx)
+			}
 		}
 	}
 }

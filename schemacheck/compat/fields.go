@@ -105,10 +105,7 @@ func (c *comparer) unreserved(b protoreflect.FieldDescriptor, h protoreflect.Mes
 }
 
 func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.MessageDescriptor) {
-	c.evolved[h.ContainingMessage().FullName()] = true
-	if !c.hasDefault(h) {
-		c.needVersion[h.ContainingMessage().FullName()] = true
-	}
+	c.raisesVersion(h)
 	if h.Cardinality() == protoreflect.Required {
 		if h.ParentFile().Syntax() == protoreflect.Editions {
 			c.inHead(rule.FieldAddedLegacyRequired, h)
@@ -129,6 +126,19 @@ func (c *comparer) addedField(h protoreflect.FieldDescriptor, b protoreflect.Mes
 			}
 		}
 	}
+	c.rulesOfAdded(h)
+}
+
+// raisesVersion records a new field as a change that raises an event's version.
+func (c *comparer) raisesVersion(h protoreflect.FieldDescriptor) {
+	c.evolved[h.ContainingMessage().FullName()] = true
+	if !c.hasDefault(h) {
+		c.needVersion[h.ContainingMessage().FullName()] = true
+	}
+}
+
+// rulesOfAdded reports rules of a new field that refuse what was written without it.
+func (c *comparer) rulesOfAdded(h protoreflect.FieldDescriptor) {
 	switch rules := ruleexec.FieldRules(h); {
 	case rules.GetRequired():
 		c.ruleInHead(rule.FieldAddedValidationRequired, h)

@@ -31,7 +31,6 @@ type level struct {
 // files matches the declarations of all files under judgement, then reports what
 // has no match. Names are matched first because fields refer to them.
 func (c *comparer) files() {
-	var levels []*level
 	for _, b := range c.base.Scope {
 		c.api = c.judgedAsAPI(b)
 		if !c.api && !c.base.IsEvent(b) && !c.head.IsEvent(b) {
@@ -43,19 +42,18 @@ func (c *comparer) files() {
 			continue
 		}
 		c.file(b, h)
-		c.matchTypes(b, h, &levels)
+		c.matchTypes(b, h)
 	}
-	for _, l := range levels {
+	for _, l := range c.levels {
 		c.api = c.judgedAsAPI(l.b.ParentFile())
 		c.unmatched(l)
 	}
-	for _, l := range levels {
+	for _, l := range c.levels {
 		c.api = c.judgedAsAPI(l.b.ParentFile())
 		c.missing(l)
 		c.added(l)
 		c.order(l)
 		c.enumTypes(l)
-		c.extensionFields(l)
 	}
 }
 
@@ -163,30 +161,6 @@ func place(f protoreflect.FileDescriptor, path ...int32) change {
 		finding.Line, finding.Column = 0, 0
 		if loc.EndLine > 0 || loc.EndColumn > 0 {
 			finding.Line, finding.Column = loc.StartLine+1, loc.StartColumn+1
-		}
-	}
-}
-
-// extensionFields compares the extensions that a file or message declares.
-func (c *comparer) extensionFields(l *level) {
-	for b := range schema.All(l.b.Extensions()) {
-		of := c.mapped(b.ContainingMessage().FullName())
-		var h protoreflect.FieldDescriptor
-		for _, x := range c.head.Extensions[of] {
-			if x.Name() == b.Name() && (x.FullName() == b.FullName() || x.Parent() == l.h) {
-				h = x
-			}
-		}
-		switch {
-		case h == nil:
-			c.inBase(rule.ExtensionRemoved, b)
-		case b.Number() != h.Number():
-			c.inHead(rule.ExtensionChanged, h, detail(number(b.Number()), number(h.Number())))
-		case b.Cardinality() != h.Cardinality() || !c.sameType(b, h):
-			c.inHead(rule.ExtensionChanged, h, detail(schema.TypeName(b), schema.TypeName(h)))
-		default:
-			c.defaultOf(b, h)
-			c.uses(b, h)
 		}
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // matchTypes pairs messages of the same name at the same level.
-func (c *comparer) matchTypes(b, h schema.Container, levels *[]*level) {
+func (c *comparer) matchTypes(b, h schema.Container) {
 	l := &level{b: b, h: h}
-	*levels = append(*levels, l)
+	c.levels = append(c.levels, l)
 	for bm := range schema.All(b.Messages()) {
 		if bm.IsMapEntry() {
 			continue
@@ -24,7 +24,7 @@ func (c *comparer) matchTypes(b, h schema.Container, levels *[]*level) {
 			continue
 		}
 		c.matchMessages(bm, hm)
-		c.matchTypes(bm, hm, levels)
+		c.matchTypes(bm, hm)
 	}
 	for be := range schema.All(b.Enums()) {
 		if he := h.Enums().ByName(be.Name()); he != nil && be.FullName() != he.FullName() {
@@ -192,6 +192,7 @@ func (c *comparer) message(b, h protoreflect.MessageDescriptor) {
 	c.reservations(b, h)
 	c.extensionRanges(b, h)
 	c.fields(b, h)
+	c.extensions(b, h)
 	c.oneofs(b, h)
 	c.messageRules(b, h)
 	c.eventOptions(b, h)

@@ -83,6 +83,10 @@ func (c *comparer) customOptions(b, h protoreflect.Descriptor, but protoreflect.
 			c.inHead(rule.CustomOptionRemoved, h, detail(string(was[n].FullName())))
 		case was[n] == nil:
 			c.inHead(rule.CustomOptionChanged, h, detail(string(is[n].FullName())))
+		case was[n].Kind() != is[n].Kind() || was[n].IsList() != is[n].IsList():
+			// The values may have the same text.
+			c.inHead(rule.CustomOptionChanged, h, detail(
+				string(is[n].FullName())+" "+schema.TypeName(was[n]), schema.TypeName(is[n])))
 		case schema.OptionText(bo.Get(was[n]), was[n]) != schema.OptionText(ho.Get(is[n]), is[n]):
 			c.inHead(rule.CustomOptionChanged, h, detail(string(is[n].FullName())))
 		}

@@ -34,9 +34,12 @@ func (c *comparer) applies(id rule.ID, at protoreflect.Descriptor) ([]change, bo
 	if !c.api {
 		return nil, true
 	}
-	m, ok := at.(protoreflect.MessageDescriptor)
-	if !ok {
-		m, _ = at.Parent().(protoreflect.MessageDescriptor)
+	m, _ := at.Parent().(protoreflect.MessageDescriptor) // of a oneof
+	switch d := at.(type) {
+	case protoreflect.MessageDescriptor:
+		m = d
+	case protoreflect.FieldDescriptor:
+		m = d.ContainingMessage() // an extension is declared somewhere else
 	}
 	if m == nil || !c.requests[m.FullName()] || !newReadsOld(id) {
 		return nil, false

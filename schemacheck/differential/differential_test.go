@@ -43,8 +43,6 @@ func lines(findings []compat.Finding) string {
 var unseen = map[string]string{
 	"new FIELD_NUMBER_REUSED_OTHER_TYPE": "the other wire type makes the value an unknown field",
 	"old FIELD_NUMBER_REUSED_OTHER_TYPE": "the other wire type makes the value an unknown field",
-	"new DEFAULT_CHANGED-extension":      "extensions are not generated",
-	"old DEFAULT_CHANGED-extension":      "extensions are not generated",
 	"new EXTENSION_RANGE_REMOVED":        "extensions are not generated",
 	"new EXTENSION_RANGE_NARROWED":       "extensions are not generated",
 	"new EXTENSION_REMOVED":              "extensions are not generated",
@@ -124,6 +122,7 @@ func check(t *testing.T, side, rule, fixture string, says, seen bool) {
 	what := side + rule
 	_, byRule := unseen[what]
 	_, byName := unseen[side+fixture]
+	byName = byName || strings.HasSuffix(fixture, "-extension") // extensions are not generated
 	if listed := byName || byRule && !slices.Contains(shown, fixture); says && !seen && !listed {
 		t.Errorf("the %s reader breaks by the rules; expected a break in execution too", what)
 	} else if says && seen && listed {

@@ -34,8 +34,20 @@ var mistakes = []mistake{
 		rulesOf("DEFAULT_ADDED_OR_REMOVED")},
 	{"compat/fields.go", `moved.Number() == old.Number():`, `moved.Number() != old.Number():`, "compat",
 		rulesOf("FIELD_NAMES_SWAPPED")},
-	{"compat/files.go", `			c.defaultOf(b, h)
-			c.uses(b, h)`, `			c.uses(b, h)`, "compat", rulesOf("DEFAULT_CHANGED-extension")},
+	{"compat/messages.go", `	c.extensions(b, h)
+`, ``, "compat", rulesOf("EXTENSION_CHANGED-imported")},
+	{"compat/extensions.go", `case !c.sameType(b, h):`, `case b.Kind() != h.Kind():`, "compat",
+		rulesOf("EXTENSION_CHANGED-imported-label")},
+	{"compat/extensions.go", `		c.field(b, h)
+`, `		c.uses(b, h)
+`, "compat", rulesOf("DEFAULT_CHANGED-imported-extension")},
+	{"compat/extensions.go", `if taken == nil {`, `if true {`, "compat", rulesOf("EXTENSION_CHANGED-replaced")},
+	{"compat/part/part.go", `	if f.IsExtension() {
+		return c.extension(f)`, `	if f.IsExtension() {
+		return f`, "compat", rulesOf("VALIDATION_DISABLED-extension")},
+	{"compat/schema/fileset.go", `		fields = slices.AppendSeq(fields, maps.Values(s.Extensions[m.FullName()]))
+`, `		_ = maps.Values(s.Extensions)
+`, "compat", rulesOf("SCALAR_TYPE_CHANGED-extension")},
 	{"compat/files.go", `schema.SameTypes(b, f) && !c.replacements[f.Path()]`, `false`, "compat", rulesOf("FILE_RENAMED")},
 	{"compat/oneofs.go", `came[ho.Name()] > 1`, `came[ho.Name()] > 9`, "compat", rulesOf("ONEOFS_MERGED")},
 	{"compat/oneofs.go", `went[bo.Name()] > 1`, `went[bo.Name()] > 9`, "compat", rulesOf("ONEOF_SPLIT")},

@@ -3,7 +3,8 @@
 // of each of n fields then costs n and not n times n.
 //
 // It owns the small messages. They have a field's type, presence and options, and none
-// of the rules that stand on messages and oneofs.
+// of the rules that stand on messages and oneofs. An extension becomes a field of such a
+// message, because protovalidate runs no rule of an extension.
 //
 // Concurrency: a Cutter is used by one goroutine.
 package part
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/parley-chat/parley/schemacheck/compat/schema"
 )
@@ -32,14 +34,18 @@ const (
 type Cutter struct {
 	headers map[string]*descriptorpb.FileDescriptorProto
 	parts   map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.FieldDescriptor
+	alone   map[protoreflect.FieldDescriptor]protoreflect.FieldDescriptor // of extensions
 }
 
 // Field returns a field that is like f and stands in a message of few fields. It is f
 // itself in a small message, and where no part can be made: a group belongs to the
 // message that declares it.
 func (c *Cutter) Field(f protoreflect.FieldDescriptor) protoreflect.FieldDescriptor {
+	if f.IsExtension() {
+		return c.extension(f)
+	}
 	m := f.ContainingMessage()
-	if f.IsExtension() || m.Fields().Len() <= whole {
+	if m.Fields().Len() <= whole {
 		return f
 	}
 	parts, made := c.parts[m.FullName()]
@@ -57,14 +63,38 @@ func (c *Cutter) Field(f protoreflect.FieldDescriptor) protoreflect.FieldDescrip
 }
 
 func (c *Cutter) cut(m protoreflect.MessageDescriptor) map[protoreflect.FieldNumber]protoreflect.FieldDescriptor {
-	file := proto.CloneOf(c.header(m.ParentFile()))
-	options := &descriptorpb.MessageOptions{Features: inherited(m)}
 	var fields []protoreflect.FieldDescriptor
 	for f := range schema.All(m.Fields()) {
 		if f.Kind() != protoreflect.GroupKind {
 			fields = append(fields, f)
 		}
 	}
+	return c.build(m, fields)
+}
+
+// extension returns a field like an extension in a message of its own. Where none can be
+// made it is the extension as dynamic messages take it.
+func (c *Cutter) extension(f protoreflect.FieldDescriptor) protoreflect.FieldDescriptor {
+	if c.alone == nil {
+		c.alone = map[protoreflect.FieldDescriptor]protoreflect.FieldDescriptor{}
+	}
+	if c.alone[f] == nil {
+		c.alone[f] = dynamicpb.NewExtensionType(f).TypeDescriptor()
+		if f.Kind() != protoreflect.GroupKind {
+			if like := c.build(f.Parent(), []protoreflect.FieldDescriptor{f})[f.Number()]; like != nil {
+				c.alone[f] = like
+			}
+		}
+	}
+	return c.alone[f]
+}
+
+// build makes parts for fields that a message or file declares; none if they cannot be linked.
+func (c *Cutter) build(
+	in protoreflect.Descriptor, fields []protoreflect.FieldDescriptor,
+) map[protoreflect.FieldNumber]protoreflect.FieldDescriptor {
+	file := proto.CloneOf(c.header(in.ParentFile()))
+	options := &descriptorpb.MessageOptions{Features: inherited(in)}
 	for some := range slices.Chunk(fields, width) {
 		part := &descriptorpb.DescriptorProto{Name: proto.String(fmt.Sprintf("Part%d", len(file.GetMessageType()))),
 			Options: options}
@@ -73,7 +103,7 @@ func (c *Cutter) cut(m protoreflect.MessageDescriptor) map[protoreflect.FieldNum
 		}
 		file.MessageType = append(file.MessageType, part)
 	}
-	made, err := protodesc.NewFile(file, imports{m.ParentFile()})
+	made, err := protodesc.NewFile(file, imports{in.ParentFile()})
 	if err != nil {
 		return nil // the fields stay where they are
 	}
@@ -86,17 +116,15 @@ func (c *Cutter) cut(m protoreflect.MessageDescriptor) map[protoreflect.FieldNum
 	return like
 }
 
-// inherited returns the features that the fields of a message have from it and from
-// the messages around it; the inner ones hold.
-func inherited(m protoreflect.MessageDescriptor) *descriptorpb.FeatureSet {
-	own, ok := m.Options().(*descriptorpb.MessageOptions)
-	if !ok || m.ParentFile().Syntax() != protoreflect.Editions {
+// inherited returns the features that fields have from the message that declares them and
+// from those around it; the inner ones hold.
+func inherited(in protoreflect.Descriptor) *descriptorpb.FeatureSet {
+	own, ok := in.Options().(*descriptorpb.MessageOptions)
+	if !ok || in.ParentFile().Syntax() != protoreflect.Editions {
 		return nil
 	}
 	features := &descriptorpb.FeatureSet{}
-	if outer, nested := m.Parent().(protoreflect.MessageDescriptor); nested {
-		proto.Merge(features, inherited(outer))
-	}
+	proto.Merge(features, inherited(in.Parent()))
 	proto.Merge(features, own.GetFeatures())
 	return features
 }
@@ -126,15 +154,16 @@ func (c *Cutter) header(f protoreflect.FileDescriptor) *descriptorpb.FileDescrip
 // it keeps the presence that it has there.
 func add(to *descriptorpb.DescriptorProto, pkg string, f protoreflect.FieldDescriptor) {
 	p := protodesc.ToFieldDescriptorProto(f)
-	p.OneofIndex = nil
+	p.OneofIndex, p.Extendee = nil, nil
 	if f.IsMap() {
 		entry := protodesc.ToDescriptorProto(f.Message())
 		to.NestedType = append(to.NestedType, entry)
 		p.TypeName = proto.String("." + pkg + "." + to.GetName() + "." + entry.GetName())
 	}
-	if o := f.ContainingOneof(); o != nil {
+	if f.ContainingOneof() != nil || f.IsExtension() && !f.IsList() {
 		// A case of a real oneof becomes the only one of its own; a synthetic oneof must
-		// follow the real ones, and as a real one it gives the same presence.
+		// follow the real ones, and as a real one it gives the same presence. So does one
+		// around an extension, which always has presence.
 		p.Proto3Optional = nil
 		p.OneofIndex = proto.Int32(int32(len(to.GetOneofDecl())))
 		to.OneofDecl = append(to.OneofDecl,

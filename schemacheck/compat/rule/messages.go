@@ -153,7 +153,7 @@ var messageRules = []Rule{
 		Why:        "The value in stored events is no longer known.",
 		Suggestion: "Keep the extension and mark it deprecated."},
 	{ID: ExtensionChanged, Code: "D06", Severity: Block, OldReadsNew: true, NewReadsOld: true, Form: "binary,json",
-		Title:      "extension changed its number, type or cardinality",
+		Title:      "extension changed its name, number, type or cardinality",
 		Why:        "Readers misread or lose the value.",
 		Suggestion: "Add an extension under a new number."},
 	{ID: FieldToExtension, Code: "D07", Severity: Block, NewReadsOld: true, Form: "binary,json",

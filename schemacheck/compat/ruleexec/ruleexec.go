@@ -65,6 +65,12 @@ func (r *Runner) ZeroRefused(f protoreflect.FieldDescriptor) bool {
 
 // sideOf returns the side that declares a field.
 func (r *Runner) sideOf(f protoreflect.FieldDescriptor) *schema.FileSet {
+	if f.IsExtension() {
+		if r.base.Extensions[f.ContainingMessage().FullName()][f.Number()] == f {
+			return r.base
+		}
+		return r.head
+	}
 	if m := f.ContainingMessage(); r.base.Messages[m.FullName()] == m {
 		return r.base
 	}
