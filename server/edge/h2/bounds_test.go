@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,8 +132,9 @@ func TestDeadlines(t *testing.T) {
 
 // Shutdown takes no further streams, lets those end that are open, and waits for them.
 func TestShutdown(t *testing.T) {
-	release := make(chan struct{})
+	release, served := make(chan struct{}), atomic.Int64{}
 	p := dial(t, func(w http.ResponseWriter, _ *http.Request) {
+		served.Add(1)
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-release
@@ -164,6 +166,37 @@ func TestShutdown(t *testing.T) {
 	}
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	if n := served.Load(); n != 1 {
+		t.Errorf("%d streams were served, want the one that was open before the end was announced", n)
+	}
+}
+
+// A client that ends the connection itself gets the answers of its open streams and no
+// others.
+func TestGoAwayOfTheClient(t *testing.T) {
+	release, served := make(chan struct{}), atomic.Int64{}
+	p := dial(t, func(http.ResponseWriter, *http.Request) {
+		served.Add(1)
+		<-release
+	})
+	p.ask(1, true)
+	p.must(p.f.WriteGoAway(0, http2.ErrCodeNo, nil))
+	p.ask(3, true)
+	if code := p.goAway(); code != http2.ErrCodeNo {
+		t.Errorf("%v, want no error", code)
+	}
+	p.must(p.f.WritePing(false, [8]byte{1}))
+	if f, ok := p.next().(*http2.PingFrame); !ok {
+		t.Errorf("%v, want the answer to the ping", f)
+	}
+	close(release)
+	if a := p.answer(1); a.header[":status"] != "200" {
+		t.Errorf("%+v", a)
+	}
+	<-p.ended
+	if n := served.Load(); n != 1 {
+		t.Errorf("%d streams were served, want the one that was open before the end was announced", n)
 	}
 }
 
