@@ -77,6 +77,10 @@ type claims struct {
 // MaxTTL is how long a token is good at most. A key that signs no more is accepted for as long.
 const MaxTTL = 24 * time.Hour
 
+// TokensEnd is the time after which no process accepts a token that any process has issued until
+// now: the issuer's clock may be ahead by leeway, and verification grants leeway once more.
+const TokensEnd = MaxTTL + 2*leeway
+
 // MaxServiceTTL is how long a token is good at most that a service account asked for.
 const MaxServiceTTL = time.Hour
 

@@ -53,13 +53,6 @@ type Users interface {
 	Restore(ctx context.Context, user string) error
 }
 
-// Revoker makes tokens invalid, in all processes, and ends what they have open.
-type Revoker interface {
-	// RevokeUser refuses a user's tokens that were issued before a time, by whatever clock, until
-	// all of them have expired.
-	RevokeUser(ctx context.Context, user string, issuedBefore, until time.Time) error
-}
-
 // Session is where a user is signed in.
 type Session struct {
 	ID, Device                   string
@@ -72,8 +65,9 @@ type Sessions interface {
 	List(ctx context.Context, user string) ([]Session, error)
 	// Revoke ends a session and its tokens. The error is ErrNoSession if the user has no such.
 	Revoke(ctx context.Context, user, session string) error
-	// RevokeAll ends all sessions of a user and their tokens. It may be repeated.
-	RevokeAll(ctx context.Context, user string) error
+	// EndEverything ends all sessions and streams of a user and all tokens that were issued to the
+	// user until now, in all processes. It may be repeated.
+	EndEverything(ctx context.Context, user string) error
 }
 
 // Service is the account of a program.
@@ -135,19 +129,14 @@ type Limits interface {
 // that need it are not served.
 type Parts struct {
 	Users    Users
-	Revoker  Revoker // required where Users is
-	Sessions Sessions
+	Sessions Sessions // required where Users is
 	Services Services
 	Limits   Limits
-	// TokenLife is how long a token is good at most. Required where Users is.
-	TokenLife time.Duration
 }
 
-// Config is what People work with. Sessions may be nil, where tokens have no sessions that
-// are refreshed.
+// Config is what People work with.
 type Config struct {
 	Store store.Store
-	Clock func() time.Time
 	Parts Parts
 }
 
@@ -156,8 +145,8 @@ type People struct{ cfg Config }
 
 // NewPeople makes People.
 func NewPeople(cfg Config) (*People, error) {
-	if cfg.Parts.Users == nil || cfg.Parts.Revoker == nil || cfg.Parts.TokenLife <= 0 {
-		return nil, errors.New("admin: users, a revoker and the life of tokens are required")
+	if cfg.Parts.Users == nil || cfg.Parts.Sessions == nil {
+		return nil, errors.New("admin: users and sessions are required")
 	}
 	return &People{cfg}, nil
 }
@@ -202,14 +191,8 @@ func (p *People) Suspend(ctx context.Context, user string, execute bool) (User, 
 	if err := parts.Users.Suspend(ctx, user); err != nil {
 		return u, fmt.Errorf("suspend user: %w", err)
 	}
-	now := p.cfg.Clock()
-	if err := parts.Revoker.RevokeUser(ctx, user, now, now.Add(parts.TokenLife)); err != nil {
-		return u, fmt.Errorf("revoke tokens: %w", err)
-	}
-	if parts.Sessions != nil {
-		if err := parts.Sessions.RevokeAll(ctx, user); err != nil {
-			return u, fmt.Errorf("end sessions: %w", err)
-		}
+	if err := parts.Sessions.EndEverything(ctx, user); err != nil {
+		return u, fmt.Errorf("end sessions: %w", err)
 	}
 	return p.Get(ctx, user)
 }

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -15,11 +14,11 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-// identity is users and a revoker over the store, which note what was done.
+// identity is users over the store and their sessions, which note what was done.
 type identity struct {
 	store store.Store
 	steps []string
-	err   error // of the revoker
+	err   error // of EndEverything
 }
 
 func (i *identity) Status(ctx context.Context, user string) (Status, error) {
@@ -43,12 +42,15 @@ func (i *identity) Suspend(ctx context.Context, user string) error {
 }
 func (i *identity) Restore(ctx context.Context, user string) error { return i.set(ctx, user, Active) }
 
-func (i *identity) RevokeUser(_ context.Context, _ string, issuedBefore, until time.Time) error {
-	i.steps = append(i.steps, fmt.Sprintf("revoke before %d until %d", issuedBefore.Unix(), until.Unix()))
+func (i *identity) EndEverything(_ context.Context, user string) error {
+	i.steps = append(i.steps, "end everything of "+user)
 	return i.err
 }
 
-// A suspension writes the state before anything is revoked, so that nobody signs in between;
+func (*identity) List(context.Context, string) ([]Session, error) { return nil, nil }
+func (*identity) Revoke(context.Context, string, string) error    { return nil }
+
+// A suspension writes the state before anything ends, so that nobody signs in between;
 // one that failed is repeated, and a deleted account stays as it is.
 func TestPeople(t *testing.T) {
 	i := &identity{store: storetest.NewMemory(time.Now)}
@@ -58,8 +60,7 @@ func TestPeople(t *testing.T) {
 		testkit.Must(t, i.store.BatchWrite(t.Context(),
 			[]store.Write{{Op: store.OpPut, Key: table.UserKey(u.UserID), Item: u.Item()}}))
 	}
-	p, err := NewPeople(Config{Store: i.store, Clock: func() time.Time { return time.Unix(1000, 0) },
-		Parts: Parts{Users: i, Revoker: i, TokenLife: time.Hour}})
+	p, err := NewPeople(Config{Store: i.store, Parts: Parts{Users: i, Sessions: i}})
 	testkit.Must(t, err)
 	if u, err := p.Suspend(t.Context(), "mallory", false); err != nil || u.Status != Active || u.Chats != 3 ||
 		u.CreatedAt.UnixMilli() != user.CreatedAt || len(i.steps) > 0 {
@@ -71,7 +72,7 @@ func TestPeople(t *testing.T) {
 	}
 	i.err = nil
 	u, err := p.Suspend(t.Context(), "mallory", true)
-	want := []string{"suspended", "revoke before 1000 until 4600"}
+	want := []string{"suspended", "end everything of mallory"}
 	if err != nil || u.Status != Suspended || !slices.Equal(i.steps, append(want, want...)) {
 		t.Errorf("%+v, %v, %v", u, i.steps, err)
 	}
@@ -91,8 +92,8 @@ func TestPeople(t *testing.T) {
 	if len(i.steps) > 0 {
 		t.Errorf("done: %v", i.steps)
 	}
-	for _, parts := range []Parts{{}, {Users: i}, {Users: i, Revoker: i}, {Revoker: i, TokenLife: 1}} {
-		if _, err := NewPeople(Config{Store: i.store, Clock: time.Now, Parts: parts}); err == nil {
+	for _, parts := range []Parts{{}, {Users: i}, {Sessions: i}} {
+		if _, err := NewPeople(Config{Store: i.store, Parts: parts}); err == nil {
 			t.Errorf("%+v is enough", parts)
 		}
 	}

@@ -26,10 +26,9 @@ import (
 
 // Of returns the parts of a process that has all of these.
 func Of(
-	users *people.Service, revoker admin.Revoker, sessions *session.Service, accounts *service.Service,
+	users *people.Service, sessions *session.Service, accounts *service.Service,
 ) admin.Parts {
-	return admin.Parts{Users: usersOf{users}, Revoker: revoker, Sessions: sessionsOf{sessions},
-		Services: accountsOf{accounts}, TokenLife: auth.MaxTTL}
+	return admin.Parts{Users: usersOf{users}, Sessions: sessionsOf{sessions}, Services: accountsOf{accounts}}
 }
 
 // ForOperators makes the parts of a process that serves operators and nobody else: what it
@@ -51,7 +50,7 @@ func ForOperators(st store.Store, clock func() time.Time, key *auth.Key, log *sl
 	if err != nil {
 		return admin.Parts{}, err
 	}
-	return Of(people.New(people.Config{Store: st, Clock: clock}), revoked, sessions, accounts), nil
+	return Of(people.New(people.Config{Store: st, Clock: clock}), sessions, accounts), nil
 }
 
 var errNoSessions = errors.New("parts: a process of operators begins no sessions")
@@ -93,11 +92,11 @@ func (s sessionsOf) List(ctx context.Context, user string) (list []admin.Session
 }
 
 func (s sessionsOf) Revoke(ctx context.Context, user, id string) error {
-	return told(s.End(ctx, user, id, "operator"), session.ErrNotFound, admin.ErrNoSession)
+	return told(s.End(ctx, user, id, session.Operator), session.ErrNotFound, admin.ErrNoSession)
 }
 
-func (s sessionsOf) RevokeAll(ctx context.Context, user string) error {
-	_, err := s.EndAll(ctx, user, "", "operator")
+func (s sessionsOf) EndEverything(ctx context.Context, user string) error {
+	_, err := s.Service.EndEverything(ctx, user, "", session.Operator)
 	return err
 }
 

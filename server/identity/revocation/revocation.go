@@ -233,7 +233,7 @@ func (s *Service) applyUnreadable(r people.Revocation, key store.Key) {
 	}
 	r.Before = 0
 	if r.Until == 0 {
-		r.Until = s.cfg.Clock().Add(auth.MaxTTL).UnixMilli()
+		r.Until = s.cfg.Clock().Add(auth.TokensEnd).UnixMilli()
 	}
 	for _, kind := range []auth.RevokedKind{auth.RevokedSession, auth.RevokedUser, auth.RevokedService} {
 		s.apply(revocationOf(r, kind))

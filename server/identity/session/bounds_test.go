@@ -64,7 +64,7 @@ func TestExpiredAccessIsNotRevoked(t *testing.T) {
 	for i, end := range []func(s *session.Service) error{
 		func(s *session.Service) error { return s.End(t.Context(), "ann", old[2].Session, session.Revoked) },
 		func(s *session.Service) error {
-			_, err := s.EndAll(t.Context(), "ann", "", session.Revoked)
+			_, err := s.EndEverything(t.Context(), "ann", "", session.Revoked)
 			return err
 		},
 	} {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/chat/commit"
 	"github.com/parley-chat/parley/server/identity/securitylog"
 	"github.com/parley-chat/parley/server/store"
@@ -97,9 +98,23 @@ func (s *Service) End(ctx context.Context, user, session, reason string) error {
 	return s.finish(ctx, ended)
 }
 
-// EndAll ends the sessions of a user, all but one that is to be kept, and returns their number.
-// Errors: as End.
-func (s *Service) EndAll(ctx context.Context, user, keep, reason string) (n int, err error) {
+// EndEverything ends the sessions of a user, their streams and every access token that was issued
+// to the user, and returns the number of sessions. The tokens include those that operators and
+// back ends issued, which belong to no session of this package. It may be repeated.
+//
+// A session named by keep continues. Its access tokens must then stay valid, so that only the
+// tokens of the other sessions end. Errors: those of End.
+func (s *Service) EndEverything(ctx context.Context, user, keep, reason string) (n int, err error) {
+	if keep == "" {
+		// The tokens end first: after an error, a caller without an access token can still refresh
+		// and repeat the call. A refresh between the two steps issues a token that this revocation
+		// does not cover. It belongs to a session that the second step ends.
+		now := s.cfg.Clock()
+		issuedBefore := now.Add(time.Millisecond) // includes a token that was issued at now
+		if err := s.cfg.Revoker.RevokeUser(ctx, user, issuedBefore, now.Add(auth.TokensEnd)); err != nil {
+			return 0, err
+		}
+	}
 	rows, err := s.list(ctx, user)
 	if err != nil {
 		return 0, err

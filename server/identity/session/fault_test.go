@@ -58,7 +58,7 @@ func TestKilledWhileASessionEnds(t *testing.T) {
 				case "revoked":
 					err = process.End(t.Context(), "ann", tokens.Session, session.Revoked)
 				case "all":
-					_, err = process.EndAll(t.Context(), "ann", "", session.Revoked)
+					_, err = process.EndEverything(t.Context(), "ann", "", session.Revoked)
 				case "reused":
 					_, err = process.Refresh(t.Context(), first.Refresh)
 				case "expired":

@@ -63,12 +63,18 @@ const (
 	Revoked   = "revoked"
 	Reused    = "refresh token reused"
 	TooMany   = "too many sessions"
+	Operator  = "operator"
+	Deleted   = "the account was deleted"
 	Expired   = "expired"
 )
 
-// Revoker makes the access tokens of a session invalid everywhere and ends its streams.
+// Revoker makes access tokens invalid everywhere and ends their streams.
 type Revoker interface {
+	// RevokeSession refuses the access tokens of a session until a time when they have expired.
 	RevokeSession(ctx context.Context, session string, until time.Time) error
+	// RevokeUser refuses the access tokens of a user that were issued before a time, until a time
+	// when they have expired.
+	RevokeUser(ctx context.Context, user string, issuedBefore, until time.Time) error
 }
 
 // Config is what a Service depends on; all of it is required.

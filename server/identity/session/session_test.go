@@ -31,7 +31,8 @@ type fixture struct {
 	mu      sync.Mutex
 	now     time.Time
 	revoked map[string]time.Time
-	fail    error // of the revoker
+	users   []string // whose tokens were revoked, with the bounds
+	fail    error    // of the revoker
 	events  []securitylog.Event
 }
 
@@ -59,6 +60,16 @@ func (f *fixture) RevokeSession(_ context.Context, session string, until time.Ti
 	defer f.mu.Unlock()
 	if f.fail == nil {
 		f.revoked[session] = until
+	}
+	return f.fail
+}
+
+// RevokeUser makes it one of users.
+func (f *fixture) RevokeUser(_ context.Context, user string, issuedBefore, until time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail == nil {
+		f.users = append(f.users, fmt.Sprintf("%s %v %v", user, issuedBefore.Sub(f.now), until.Sub(f.now)))
 	}
 	return f.fail
 }
@@ -375,12 +386,14 @@ func TestSec_S_13_ListAndEnd(t *testing.T) {
 	}
 	testkit.Must(t, f.End(t.Context(), "ann", all[1].Session, session.Revoked))
 	f.refused("ended", all[1].Refresh, session.ErrToken)
-	n := testkit.Value(f.EndAll(t.Context(), "ann", all[0].Session, session.Revoked))(t)
+	n := testkit.Value(f.EndEverything(t.Context(), "ann", all[0].Session, session.Revoked))(t)
 	testkit.Equal(t, "others", n, 2)
 	testkit.Equal(t, "sessions", f.ids("ann"), []string{all[0].Session})
+	testkit.Equal(t, "users whose tokens end while a session continues", len(f.users), 0)
 	f.advance(time.Minute)
 	all[0] = f.refresh(all[0].Refresh)
-	testkit.Equal(t, "all", testkit.Value(f.EndAll(t.Context(), "ann", "", session.Revoked))(t), 1)
+	testkit.Equal(t, "all", testkit.Value(f.EndEverything(t.Context(), "ann", "", session.Revoked))(t), 1)
+	testkit.Equal(t, "users whose tokens end", f.users, []string{"ann 1ms 24h1m0s"})
 	for i := range all {
 		f.refused(fmt.Sprint("session ", i), all[i].Refresh, session.ErrToken)
 		if f.revoked[all[i].Session].IsZero() {

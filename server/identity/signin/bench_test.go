@@ -30,7 +30,8 @@ func (c *codesByAddress) Send(m otp.Message)       { c.Store(m.To.Value(), m.Cod
 // revokeNothing is a revoker of sessions that nobody ends.
 type revokeNothing struct{}
 
-func (revokeNothing) RevokeSession(context.Context, string, time.Time) error { return nil }
+func (revokeNothing) RevokeSession(context.Context, string, time.Time) error         { return nil }
+func (revokeNothing) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
 
 // BenchmarkSignIn measures durable sign-ins and refreshes per second on an embedded store, with
 // signed access tokens, by 64 callers at a time: new users, who ask for a code and use it, and

@@ -61,7 +61,8 @@ func (o outbox) Send(m otp.Message) {
 }
 
 // RevokeSession makes the fixture a revoker.
-func (*fixture) RevokeSession(context.Context, string, time.Time) error { return nil }
+func (*fixture) RevokeSession(context.Context, string, time.Time) error         { return nil }
+func (*fixture) RevokeUser(context.Context, string, time.Time, time.Time) error { return nil }
 
 // Exchange makes the fixture an issuer.
 func (f *fixture) Exchange(_ context.Context, token string) (user string, proof session.Proof, err error) {

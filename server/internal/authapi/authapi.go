@@ -24,25 +24,18 @@ import (
 	"github.com/parley-chat/parley/server/internal/api"
 )
 
-// Revoker makes access tokens invalid everywhere, and ends their streams: those of a session,
-// or those of a user that were issued before a time.
-type Revoker interface {
-	session.Revoker
-	RevokeUser(ctx context.Context, user string, issuedBefore, until time.Time) error
-}
-
 // Server has the handlers.
 type Server struct {
 	signin   *signin.Service
 	sessions *session.Service
-	revoker  Revoker
+	revoker  session.Revoker
 }
 
 var _ authv1connect.AuthServiceHandler = (*Server)(nil)
 
 // New makes a Server. The revoker ends sessions that package session does not know: those of
 // tokens that operators and back ends have made.
-func New(s *signin.Service, revoker Revoker) *Server {
+func New(s *signin.Service, revoker session.Revoker) *Server {
 	return &Server{signin: s, sessions: s.Sessions(), revoker: revoker}
 }
 
@@ -167,13 +160,8 @@ func (s *Server) RevokeAllSessions(
 	keep := caller.SessionID
 	if !req.GetKeepCurrent() {
 		keep = ""
-		// First: whoever has no access after an error can still refresh, and try again.
-		now := s.sessions.Now()
-		if err := s.revoker.RevokeUser(ctx, caller.UserID, now.Add(time.Millisecond), tokensEnd(now)); err != nil {
-			return nil, err
-		}
 	}
-	n, err := s.sessions.EndAll(ctx, caller.UserID, keep, session.Revoked)
+	n, err := s.sessions.EndEverything(ctx, caller.UserID, keep, session.Revoked)
 	if err != nil {
 		return nil, err
 	}
@@ -185,14 +173,10 @@ func (s *Server) RevokeAllSessions(
 func (s *Server) end(ctx context.Context, caller auth.Principal, id, reason string) error {
 	err := s.sessions.End(ctx, caller.UserID, id, reason)
 	if errors.Is(err, session.ErrNotFound) && id == caller.SessionID {
-		return s.revoker.RevokeSession(ctx, id, tokensEnd(s.sessions.Now()))
+		return s.revoker.RevokeSession(ctx, id, s.sessions.Now().Add(auth.TokensEnd))
 	}
 	return err
 }
-
-// tokensEnd is when all tokens that anybody has made until now have expired, by any process's
-// clock.
-func tokensEnd(now time.Time) time.Time { return now.Add(auth.MaxTTL + time.Minute) }
 
 // principal is who calls a procedure that needs an access token.
 func principal(ctx context.Context) (auth.Principal, error) {

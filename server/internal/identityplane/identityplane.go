@@ -120,7 +120,7 @@ func (p *Plane) OfUsers() []api.Service { return p.doors }
 
 // Parts are what operators use.
 func (p *Plane) Parts() admin.Parts {
-	out := parts.Of(p.people, p.revoked, p.sessions, p.accounts)
+	out := parts.Of(p.people, p.sessions, p.accounts)
 	out.Limits = limitview.New(p.cfg.Limits)
 	return out
 }
@@ -200,7 +200,7 @@ func (p *Plane) buildPeople() error {
 	log, directory := p.cfg.Logger, newIdentifiers(p.cfg.Backend.Store, p.cfg.Clock)
 	p.people = people.New(people.Config{Store: p.cfg.Backend.Store, Clock: p.cfg.Clock, NewID: chat.NewID,
 		Chats: p.cfg.Chats, Hub: p.cfg.Hub, Identifiers: directory,
-		Erase:  []func(context.Context, string) error{p.revokeAll, p.endSessions, directory.unbind},
+		Erase:  []func(context.Context, string) error{p.endEverything, directory.unbind},
 		Failed: func(what string, err error) { log.Warn("tried again later: "+what, "error", err) }})
 	p.cfg.Metrics.Gauge(telemetry.DeletionsFailing, "Deletions of accounts that failed and are tried again.",
 		func() float64 { return float64(p.people.FailingDeletions()) })
@@ -209,21 +209,15 @@ func (p *Plane) buildPeople() error {
 	p.doors = append(p.doors, userapi.New(userapi.Config{People: p.people,
 		Deleted: func(ctx context.Context, of auth.Principal) {
 			p.Gate.Forget(of.UserID) // made by buildGate
-			if err := p.revokeAll(ctx, of.UserID); err != nil {
+			if err := p.endEverything(ctx, of.UserID); err != nil {
 				log.Warn("tokens of a deleted account are refused later", "error", err) // Carry does it again
 			}
 		}}).Service())
 	return nil
 }
 
-// revokeAll ends whatever a user's tokens have opened, everywhere.
-func (p *Plane) revokeAll(ctx context.Context, user string) error {
-	now := p.cfg.Clock()
-	return p.revoked.RevokeUser(ctx, user, now, now.Add(auth.MaxTTL))
-}
-
-// endSessions ends all sessions of a user.
-func (p *Plane) endSessions(ctx context.Context, user string) error {
-	_, err := p.sessions.EndAll(ctx, user, "", "the account was deleted")
+// endEverything ends the sessions, tokens and streams of a deleted account, in all processes.
+func (p *Plane) endEverything(ctx context.Context, user string) error {
+	_, err := p.sessions.EndEverything(ctx, user, "", session.Deleted)
 	return err
 }

@@ -273,8 +273,8 @@ var bounds = []bound{
 		"a way to people knows no store",
 	},
 	{
-		"server/identity/session", []string{"server/chat/commit", "server/identity/securitylog", "server/store",
-			"server/store/table", "server/store/table/people", "server/wait"},
+		"server/identity/session", []string{"server/auth", "server/chat/commit", "server/identity/securitylog",
+			"server/store", "server/store/table", "server/store/table/people", "server/wait"},
 		"sessions do not know how somebody proved who they are",
 	},
 	{

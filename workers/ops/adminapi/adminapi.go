@@ -47,7 +47,7 @@ func Handlers(cfg Config) ([]Handler, error) {
 		},
 	}
 	if cfg.Parts.Users != nil {
-		people, err := admin.NewPeople(admin.Config{Store: cfg.Store, Clock: cfg.Clock, Parts: cfg.Parts})
+		people, err := admin.NewPeople(admin.Config{Store: cfg.Store, Parts: cfg.Parts})
 		if err != nil {
 			return nil, err
 		}

@@ -214,7 +214,7 @@ func TestSuspend(t *testing.T) {
 	if got.GetStatus() != adminv1.UserStatus_USER_STATUS_ACTIVE || len(r.Identity.Steps()) > 0 {
 		t.Fatalf("a dry run did something: %v", got)
 	}
-	for _, fails := range []string{"revoke", "end all"} {
+	for _, fails := range []string{"suspend", "end everything"} {
 		r.Identity.Fail = map[string]error{fails: errors.New("broken: " + opstest.Secret)}
 		_, err = suspend(true)
 		if wantReason(t, fails, err, "INTERNAL"); strings.Contains(err.Error(), opstest.Secret) {
@@ -226,7 +226,7 @@ func TestSuspend(t *testing.T) {
 	got, err = suspend(true)
 	testkit.Must(t, err)
 	testkit.Equal(t, "steps", strings.Join(r.Identity.Steps(), ", "),
-		"suspend mallory, revoke mallory 1h0m0s, end all mallory")
+		"suspend mallory, end everything mallory")
 	if got.GetStatus() != adminv1.UserStatus_USER_STATUS_SUSPENDED || got.GetCreatedAt() == nil ||
 		got.GetUserId() != "mallory" {
 		t.Errorf("%v", got)
@@ -443,8 +443,8 @@ func TestMissingParts(t *testing.T) {
 	parts := (&opstest.Identity{}).Parts()
 	for want, p := range map[string]admin.Parts{
 		"ChatAdminService AuditService": {},
-		"ChatAdminService AuditService UserAdminService": {Users: parts.Users, Revoker: parts.Revoker,
-			TokenLife: time.Hour},
+		"ChatAdminService AuditService UserAdminService SessionAdminService": {Users: parts.Users,
+			Sessions: parts.Sessions},
 		"ChatAdminService AuditService SessionAdminService":        {Sessions: parts.Sessions},
 		"ChatAdminService AuditService ServiceAccountAdminService": {Services: parts.Services},
 		"ChatAdminService AuditService LimitAdminService":          {Limits: parts.Limits},

@@ -108,7 +108,7 @@ func (s *sessionService) EndAllSessions(
 ) (*adminv1.EndAllSessionsResponse, error) {
 	list, err := s.sessions.List(ctx, req.GetUserId())
 	if err == nil && req.GetExecute() {
-		err = s.sessions.RevokeAll(ctx, req.GetUserId())
+		err = s.sessions.EndEverything(ctx, req.GetUserId())
 	}
 	if err != nil {
 		return nil, err

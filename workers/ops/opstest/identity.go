@@ -33,8 +33,7 @@ type Identity struct {
 
 // Parts are the parts as package admin knows them.
 func (i *Identity) Parts() admin.Parts {
-	return admin.Parts{Users: users{i}, Revoker: revoker{i}, Sessions: sessions{i}, Services: services{i},
-		Limits: limits{}, TokenLife: time.Hour}
+	return admin.Parts{Users: users{i}, Sessions: sessions{i}, Services: services{i}, Limits: limits{}}
 }
 
 // Steps are what was called that changes something, in order; they are forgotten.
@@ -102,12 +101,6 @@ func (u users) Restore(ctx context.Context, user string) error {
 	return u.set(ctx, user, admin.Active)
 }
 
-type revoker struct{ *Identity }
-
-func (r revoker) RevokeUser(_ context.Context, user string, issuedBefore, until time.Time) error {
-	return r.step("revoke", user, until.Sub(issuedBefore).String())
-}
-
 type sessions struct{ *Identity }
 
 func (s sessions) List(_ context.Context, user string) ([]admin.Session, error) {
@@ -130,8 +123,8 @@ func (s sessions) Revoke(_ context.Context, user, session string) error {
 	return nil
 }
 
-func (s sessions) RevokeAll(_ context.Context, user string) error {
-	if err := s.step("end all", user); err != nil {
+func (s sessions) EndEverything(_ context.Context, user string) error {
+	if err := s.step("end everything", user); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -51,7 +51,9 @@ type SessionAdminServiceClient interface {
 	// EndSession ends a session: its tokens are refused and its streams end within 1 s in the
 	// process that is asked and within 5 s everywhere. Role: moderator.
 	EndSession(context.Context, *v1.EndSessionRequest) (*v1.EndSessionResponse, error)
-	// EndAllSessions ends all sessions of a user, who may sign in again. Role: moderator.
+	// EndAllSessions ends all sessions of a user, their streams and every access token that was
+	// issued to the user, including those that operators and back ends issued. The user may sign
+	// in again. Role: moderator.
 	EndAllSessions(context.Context, *v1.EndAllSessionsRequest) (*v1.EndAllSessionsResponse, error)
 }
 
@@ -130,7 +132,9 @@ type SessionAdminServiceHandler interface {
 	// EndSession ends a session: its tokens are refused and its streams end within 1 s in the
 	// process that is asked and within 5 s everywhere. Role: moderator.
 	EndSession(context.Context, *v1.EndSessionRequest) (*v1.EndSessionResponse, error)
-	// EndAllSessions ends all sessions of a user, who may sign in again. Role: moderator.
+	// EndAllSessions ends all sessions of a user, their streams and every access token that was
+	// issued to the user, including those that operators and back ends issued. The user may sign
+	// in again. Role: moderator.
 	EndAllSessions(context.Context, *v1.EndAllSessionsRequest) (*v1.EndAllSessionsResponse, error)
 }
 

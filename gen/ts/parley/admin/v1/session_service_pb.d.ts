@@ -237,7 +237,9 @@ export declare const SessionAdminService: GenService<{
     output: typeof EndSessionResponseSchema;
   },
   /**
-   * EndAllSessions ends all sessions of a user, who may sign in again. Role: moderator.
+   * EndAllSessions ends all sessions of a user, their streams and every access token that was
+   * issued to the user, including those that operators and back ends issued. The user may sign
+   * in again. Role: moderator.
    *
    * @generated from rpc parley.admin.v1.SessionAdminService.EndAllSessions
    */
