@@ -254,7 +254,8 @@ func (s *Service) dropBlocking(
 		if blocks[i] == nil || !slices.Contains(pending.Members, u) {
 			continue
 		}
-		_, err = s.Change(ctx, OpRemove, MemberChange{Caller: creator, ChatID: pending.ChatID, UserID: u})
+		_, err = s.Change(ctx, OpRemove, MemberChange{Caller: creator, ChatID: pending.ChatID, UserID: u,
+			Cause: plan.CreationCause(&pending)})
 		if err != nil && !errors.Is(err, ErrMemberNotFound) && !errors.Is(err, ErrNotAMember) {
 			return false, err
 		}

@@ -10,6 +10,8 @@ package event
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -126,13 +128,36 @@ func Unmarshal(eventType string, b []byte) (Event, error) {
 	return e, nil
 }
 
-// Cause says who and what caused an event.
+// Cause says who and what caused the events of a command. All events of the command have
+// the same cause, however many plans and chats it takes.
 type Cause struct {
 	Actor       string // user, or "system"
-	Trace       string // W3C trace-id, hex
+	Trace       string // W3C trace-id: 32 lower-case hex digits
 	Correlation string // shared by everything that one user action set off
-	Causation   string // request or event that directly caused it
+	Causation   string // request that directly caused it
 	Service     string // service account that acted in the actor's name, if one did
+}
+
+// Complete returns the cause with defaults for what the command leaves open. A command
+// without a correlation has the id given, of its first event. The other defaults follow from
+// the correlation, so that every process that continues the command finds the same ones.
+func (c Cause) Complete(first string) Cause {
+	c.Actor = cmp.Or(c.Actor, "system")
+	c.Correlation = cmp.Or(c.Correlation, first)
+	c.Causation = cmp.Or(c.Causation, c.Correlation)
+	if c.Trace == "" {
+		c.Trace = traceOf(c.Correlation)
+	}
+	return c
+}
+
+// traceOf makes the trace-id of a command that came without one, from its correlation. The
+// hash is as random as the correlation is unique: that is an id with 80 random bits.
+func traceOf(correlation string) string {
+	sum := sha256.Sum256([]byte(correlation))
+	var id [32]byte
+	hex.Encode(id[:], sum[:len(id)/2])
+	return string(id[:])
 }
 
 // Origin says where events are made.
@@ -154,8 +179,7 @@ type Metadata struct {
 	MembershipVersion int64
 }
 
-// Proto returns the envelope. What the cause leaves open comes from the event itself:
-// it then is the beginning of its own story.
+// Proto returns the envelope. The cause must be complete.
 func (m Metadata) Proto() *eventv1.EventMetadata {
 	return &eventv1.EventMetadata{
 		EventId:           m.ID,
@@ -165,10 +189,10 @@ func (m Metadata) Proto() *eventv1.EventMetadata {
 		Generation:        m.Origin.Generation,
 		PartitionKey:      m.ChatID,
 		ProducerId:        m.Origin.Producer,
-		TraceId:           cmp.Or(m.Cause.Trace, m.ID),
-		ActorId:           cmp.Or(m.Cause.Actor, "system"),
-		CorrelationId:     cmp.Or(m.Cause.Correlation, m.ID),
-		CausationId:       cmp.Or(m.Cause.Causation, m.ID),
+		TraceId:           m.Cause.Trace,
+		ActorId:           m.Cause.Actor,
+		CorrelationId:     m.Cause.Correlation,
+		CausationId:       m.Cause.Causation,
 		Version:           m.Version,
 		MembershipVersion: m.MembershipVersion,
 		ServiceId:         m.Cause.Service,

@@ -135,7 +135,7 @@ func samples() []Event {
 	meta := func(typ string) *eventv1.EventMetadata {
 		return Metadata{
 			Type: typ, ID: "evt_1", ChatID: "chat_1", At: at, Origin: Origin{Generation: "g", Producer: "p"},
-			Cause:   Cause{Actor: "user_1"},
+			Cause:   Cause{Actor: "user_1"}.Complete("evt_1"),
 			Version: 3, MembershipVersion: 2,
 		}.Proto()
 	}

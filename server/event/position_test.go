@@ -23,7 +23,7 @@ func TestMessagePosition(t *testing.T) {
 	}
 	metadata := func(change func(*eventv1.EventMetadata)) *eventv1.EventMetadata {
 		md := Metadata{Type: TypeMessagePersisted, ID: "evt_1", ChatID: "chat_1", At: time.UnixMilli(1),
-			Origin: Origin{Generation: "g1", Producer: "p"}, Cause: Cause{Actor: "ann"}, Version: 1 << 40,
+			Origin: Origin{Generation: "g1", Producer: "p"}, Cause: Cause{Actor: "ann"}.Complete("evt_1"), Version: 1 << 40,
 			MembershipVersion: 7}.Proto()
 		change(md)
 		return md

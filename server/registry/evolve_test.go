@@ -36,7 +36,8 @@ func TestRecordsOfOtherVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: time.Now(),
-		Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
+		Origin: event.Origin{Generation: "g", Producer: "p"}, Cause: event.Cause{}.Complete("evt_1"), Version: 2,
+		MembershipVersion: 2}.Proto()
 	b, err := s.Encode(&eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice",
 		ChangedAt: md.GetEventTime()})
 	if err != nil {

@@ -56,7 +56,8 @@ func TestSerde(t *testing.T) {
 	}
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	md := event.Metadata{Type: event.TypeMembershipChanged, ID: "evt_1", ChatID: "chat_1", At: at,
-		Origin: event.Origin{Generation: "g", Producer: "p"}, Version: 2, MembershipVersion: 2}.Proto()
+		Origin: event.Origin{Generation: "g", Producer: "p"}, Cause: event.Cause{}.Complete("evt_1"), Version: 2,
+		MembershipVersion: 2}.Proto()
 	e := &eventv1.MembershipChanged{Metadata: md, ChatId: "chat_1", UserId: "bob", ChangedBy: "alice",
 		ChangedAt: md.GetEventTime()}
 	b, err := s.Encode(e)

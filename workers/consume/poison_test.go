@@ -53,7 +53,7 @@ func (p *poisoner) record(chatID string, n int64, kind string) *kafka.Record {
 		Metadata: event.Metadata{
 			Type: event.TypeMessagePersisted, ID: fmt.Sprint("evt_", n), ChatID: chatID, At: at,
 			Origin: event.Origin{Generation: "g", Producer: "p"},
-			Cause:  event.Cause{Actor: "user_1"}, Version: n, MembershipVersion: 1,
+			Cause:  event.Cause{Actor: "user_1"}.Complete("evt_1"), Version: n, MembershipVersion: 1,
 		}.Proto(),
 		ChatId: chatID, MessageId: fmt.Sprint("msg_", n), Sequence: n, SenderId: "user_1", Content: "hello",
 		ClientMessageId: "c",

@@ -75,7 +75,7 @@ func (x *tester) message(t *testing.T, n int64, version int32, schema int) *kafk
 		Metadata: event.Metadata{
 			Type: event.TypeMessagePersisted, ID: fmt.Sprint("evt_", n), ChatID: "chat_1", At: time.UnixMilli(n),
 			Origin: event.Origin{Generation: "g", Producer: "p"},
-			Cause:  event.Cause{Actor: "user_1"}, Version: n, MembershipVersion: 1,
+			Cause:  event.Cause{Actor: "user_1"}.Complete("evt_1"), Version: n, MembershipVersion: 1,
 		}.Proto(),
 		ChatId: "chat_1", MessageId: fmt.Sprint("msg_", n), Sequence: n, SenderId: "user_1", Content: "hello",
 		ClientMessageId: "c",

@@ -62,7 +62,7 @@ func more(b *testing.B, st store.Store, chats, from, to int) (ids []string) {
 			payload, err := event.Marshal(&eventv1.MessagePersisted{
 				Metadata: event.Metadata{Type: event.TypeMessagePersisted, ID: fmt.Sprintf("evt_%d_%d", c, n), ChatID: id, At: at,
 					Origin: event.Origin{Generation: "g", Producer: "p"},
-					Cause:  event.Cause{Actor: user}, Version: int64(n + 1), MembershipVersion: 1}.Proto(),
+					Cause:  event.Cause{Actor: user}.Complete("evt_1"), Version: int64(n + 1), MembershipVersion: 1}.Proto(),
 				MessageId: fmt.Sprintf("msg_%d_%d", c, n), ChatId: id, Sequence: int64(n + 1), SenderId: user,
 				Content:         "What a fine day it is for a cup of tea, and for a walk after it.",
 				ClientMessageId: "c1", CreatedAt: timestamppb.New(at),

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 
@@ -95,10 +97,12 @@ func (c MemberChange) Check(op Operation) (Change, error) {
 }
 
 // Departure is the change that ends the membership of a deleted account. If it is the
-// owner's, successor becomes the owner; otherwise that is empty.
+// owner's, successor becomes the owner; otherwise that is empty. All departures of an account
+// have one cause, also after a restart and in other processes: an account is deleted once.
 func Departure(user, chatID, successor string) Change {
+	deletion := sha256.Sum256([]byte("delete#" + user))
 	return Change{Op: OpDepart, MemberChange: MemberChange{Caller: user, ChatID: chatID, UserID: successor,
-		Role: table.Owner}}
+		Role: table.Owner, Cause: event.Cause{Correlation: "del_" + hex.EncodeToString(deletion[:16])}}}
 }
 
 // Check checks the command. Errors: ErrInvalidArgument.

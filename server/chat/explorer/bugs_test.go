@@ -120,6 +120,9 @@ var bugs = []bug{
 		finds: "the other row becomes"},
 	{name: "who blocks is told on", plan: pastBlocks, kinds: telling, shape: between, finds: "mark read"},
 
+	{name: "each event is its own cause", plan: selfCaused, kinds: []kind{createDirect}, finds: "the cause of event"},
+	{name: "the pending members lose the trace", plan: untraced, kinds: []kind{createGroup}, finds: "the cause of event"},
+
 	{name: "without the condition on the caller", drop: plan.CondCaller},
 	{name: "without the condition on the target", drop: plan.CondTarget},
 	{name: "without the condition on the chat", drop: plan.CondChat},

@@ -10,7 +10,7 @@
 // what must be true of every committed state: who may do what, the exact count,
 // the size, one owner, direct chats that never change, nobody who was removed
 // coming back, one chat per pair, one effect per request, heads and events without
-// a gap, times that are as old as a plan may be at most, users' own rows with their own
+// a gap, one cause for the events of a command, times that are as old as a plan may be at most, users' own rows with their own
 // wishes only, answers that a loss of power leaves true. When a schedule ends,
 // whoever was meant to be a member of a new group is one, or was removed.
 //

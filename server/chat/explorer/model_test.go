@@ -76,6 +76,7 @@ type room struct {
 	settled  set // became members, or were removed
 	count    int64
 	head     table.Head
+	cause    event.Cause // of its first event
 }
 
 func (r *room) members() (s set) {
@@ -164,6 +165,7 @@ func (w *world) observe(o *op, p store.Plan) {
 	w.state(o, &before, r)
 	if w.bug == nil || w.bug.run == nil {
 		w.log(o, &before, r, events)
+		w.caused(o, &before, r, events)
 	}
 	if creates := o.kind == createGroup || o.kind == createDirect; (!creates && o.kind.changes()) ||
 		(creates && !before.exists) {

@@ -176,7 +176,8 @@ func (o *op) run(p *process) error {
 	}
 	ctx := context.Background()
 	request := "r" + strconv.Itoa(o.n)
-	change := chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role, RequestID: request}
+	change := chat.MemberChange{Caller: o.caller, ChatID: o.chat(), UserID: o.target, Role: o.role, RequestID: request,
+		Cause: o.cause()}
 	var err error
 	switch o.kind {
 	case add:
@@ -190,16 +191,18 @@ func (o *op) run(p *process) error {
 	case rename:
 		name := o.name()
 		_, _, err = p.svc.UpdateChat(ctx,
-			chat.ChatChange{Caller: o.caller, ChatID: o.chat(), Name: &name, RequestID: request})
+			chat.ChatChange{Caller: o.caller, ChatID: o.chat(), Name: &name, RequestID: request, Cause: o.cause()})
 	case createGroup:
 		var c chat.Created
-		c, err = p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: o.caller, Name: "g", Members: o.members, RequestID: request})
+		c, err = p.svc.CreateGroup(ctx, chat.CreateGroup{Caller: o.caller, Name: "g", Members: o.members,
+			RequestID: request, Cause: o.cause()})
 		if err == nil {
 			o.told(c.ChatID)
 		}
 	case createDirect:
 		var c chat.Created
-		c, err = p.svc.CreateDirect(ctx, chat.CreateDirect{Caller: o.caller, Other: o.target, RequestID: request})
+		c, err = p.svc.CreateDirect(ctx, chat.CreateDirect{Caller: o.caller, Other: o.target, RequestID: request,
+			Cause: o.cause()})
 		if err == nil {
 			o.told(c.ChatID)
 		}
@@ -211,7 +214,8 @@ func (o *op) run(p *process) error {
 			o.w.fail("%v: corrected %+v", o, c)
 		}
 	case send:
-		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request})
+		_, err = p.svc.Send(ctx, chat.Send{Caller: o.caller, ChatID: o.chat(), Content: "x", ClientMessageID: request,
+			Cause: o.cause()})
 	case mute:
 		_, err = p.svc.SetMemberSettings(ctx,
 			chat.MemberSettings{Caller: o.caller, ChatID: o.chat(), MutedUntil: &o.until, Procedure: "mute", RequestID: request})

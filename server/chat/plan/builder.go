@@ -17,7 +17,7 @@ import (
 type builder struct {
 	Plan
 	planner   Planner
-	cause     event.Cause
+	cause     event.Cause            // of the command; in a plan of sends, of the present message
 	time      *timestamppb.Timestamp // At; shared by all messages of the plan
 	chatLimit int64                  // chats that a user who joins may be in already; 0: any number
 
@@ -128,14 +128,17 @@ func (b *builder) recordIdempotency(i command.Idempotency, version int64) {
 // eventPrefix begins the ids of events.
 const eventPrefix = "evt_"
 
-// next advances the head by one change and returns the change's metadata.
+// next advances the head by one change and returns the change's metadata. The first event
+// of a command completes the cause, which the others share.
 func (b *builder) next(eventType string) *eventv1.EventMetadata {
+	id := b.planner.NewID(eventPrefix)
+	b.cause = b.cause.Complete(id)
 	b.Head.Version++
 	if eventType != event.TypeMessagePersisted {
 		b.Head.MembershipVersion++
 	}
 	return event.Metadata{
-		Type: eventType, ID: b.planner.NewID(eventPrefix), ChatID: b.Head.ChatID, At: time.UnixMilli(b.At),
+		Type: eventType, ID: id, ChatID: b.Head.ChatID, At: time.UnixMilli(b.At),
 		Origin: b.planner.Origin, Cause: b.cause,
 		Version: b.Head.Version, MembershipVersion: b.Head.MembershipVersion,
 	}.Proto()

@@ -49,10 +49,9 @@ func (p Planner) Group(chatID string, c command.CreateGroup, at int64) (*Plan, e
 	b.chatLimit = p.maxChats()
 	b.recordIdempotency(c.Idempotency(), 1)
 	b.create(row, table.Owner, append([]string{c.Caller}, c.Members...))
-	md := b.Events[0].GetMetadata()
 	pending := table.Pending{
-		Members: c.Members, CreatedBy: c.Caller, CreatedAt: at, Correlation: md.GetCorrelationId(),
-		Causation: md.GetEventId(), ServiceID: md.GetServiceId(),
+		Members: c.Members, CreatedBy: c.Caller, CreatedAt: at, Correlation: b.cause.Correlation,
+		Causation: b.cause.Causation, Trace: b.cause.Trace, ServiceID: b.cause.Service,
 	}
 	b.putIf(CondPending, absent, table.PendingKey(chatID), pending.Item())
 	return b.finish()
@@ -86,9 +85,7 @@ func (b *builder) create(c table.Chat, role table.Role, members []string) {
 func (p Planner) Chunk(s *State, size int, at int64) (*Plan, error) {
 	list := s.Pending
 	n := min(size, len(list.Members))
-	cause := event.Cause{Actor: list.CreatedBy, Correlation: list.Correlation, Causation: list.Causation,
-		Service: list.ServiceID}
-	b := p.builder(s.Head, at, cause, 4*n+4, n)
+	b := p.builder(s.Head, at, CreationCause(list), 4*n+4, n)
 	for _, user := range list.Members[:n] {
 		b.add(newMember{user: user, role: table.Member, history: s.Chat.History, pending: true}, list.CreatedBy,
 			s.Chat.MemberCount)
@@ -96,6 +93,13 @@ func (p Planner) Chunk(s *State, size int, at int64) (*Plan, error) {
 	b.updatePending(list, list.Members[n:])
 	b.updateCount(s.Chat, 0, activeGroup())
 	return b.finish()
+}
+
+// CreationCause is the cause of the command that created a group, by the list of its pending
+// members: what completes the group, in whichever process, belongs to that command.
+func CreationCause(p *table.Pending) event.Cause {
+	return event.Cause{Actor: p.CreatedBy, Trace: p.Trace, Correlation: p.Correlation, Causation: p.Causation,
+		Service: p.ServiceID}
 }
 
 // updatePending shortens the list of pending members to the remaining ones.

@@ -123,7 +123,7 @@ func (c *Chat) create(e *eventv1.ChatCreated, at int64) {
 	md := e.GetMetadata()
 	c.pending = table.Pending{
 		ChatID: c.Head.ChatID, CreatedBy: e.GetCreatedBy(), CreatedAt: at, Correlation: md.GetCorrelationId(),
-		Causation: md.GetEventId(), ServiceID: md.GetServiceId(),
+		Causation: md.GetCausationId(), Trace: md.GetTraceId(), ServiceID: md.GetServiceId(),
 	}
 	c.join(e.GetCreatedBy(), role, at, 0, 1)
 }

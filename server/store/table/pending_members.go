@@ -10,7 +10,8 @@ type Pending struct {
 	CreatedBy   string
 	CreatedAt   int64  // unix ms
 	Correlation string // of the request that created the group
-	Causation   string // id of the group's first event
+	Causation   string // of the group's first event; in rows of earlier versions its id
+	Trace       string // of the group's first event; empty in rows of earlier versions
 	ServiceID   string // service account that created the group in the creator's name, if one did
 }
 
@@ -22,13 +23,14 @@ func PendingKey(chatID string) store.Key { return store.Key{Table: store.Pending
 
 // Item returns the row as an item.
 func (p Pending) Item() store.Item {
-	a := make(attrs, 0, 6)
+	a := make(attrs, 0, 7)
 	a.optStr("causation_id", p.Causation)
 	a.optStr("correlation_id", p.Correlation)
 	a.int("created_at", p.CreatedAt)
 	a.str("created_by", p.CreatedBy)
 	a.list(AttrMembers, p.Members)
 	a.optStr("service_id", p.ServiceID)
+	a.optStr("trace_id", p.Trace)
 	return a.item()
 }
 
@@ -37,6 +39,6 @@ func PendingFrom(chatID string, it store.Item) Pending {
 	return Pending{
 		ChatID: chatID, Members: it.Get(AttrMembers).Strings(), CreatedBy: str(it, "created_by"),
 		CreatedAt: num(it, "created_at"), Correlation: str(it, "correlation_id"), Causation: str(it, "causation_id"),
-		ServiceID: str(it, "service_id"),
+		ServiceID: str(it, "service_id"), Trace: str(it, "trace_id"),
 	}
 }

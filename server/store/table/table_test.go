@@ -89,7 +89,7 @@ func payload() []byte {
 	md := event.Metadata{
 		Type: event.TypeMessagePersisted, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(1_700_000_000_123),
 		Origin: event.Origin{Generation: "g1", Producer: "srv_01"},
-		Cause:  event.Cause{Actor: "user_01", Causation: "c-01"}, Version: 7, MembershipVersion: 3,
+		Cause:  event.Cause{Actor: "user_01", Causation: "c-01"}.Complete("evt_01"), Version: 7, MembershipVersion: 3,
 	}.Proto()
 	b, err := event.Marshal(&eventv1.MessagePersisted{
 		Metadata: md, MessageId: "msg_01", ChatId: "chat_01", Sequence: 4, SenderId: "user_01", Content: "hello",
@@ -158,7 +158,7 @@ func samples() []store.Row {
 		}.Item()),
 		row(DirectIndexKey("user_02", "user_01"), DirectIndex{ChatID: "chat_02", CreatedAt: at}.Item()),
 		row(PendingKey("chat_01"), Pending{Members: []string{"a", "b"}, CreatedBy: "user_01", CreatedAt: at, Correlation: "c",
-			Causation: "evt_01", ServiceID: "svc-01"}.Item()),
+			Causation: "evt_01", Trace: "4bf92f3577b34da6a3ce929d0e0e4736", ServiceID: "svc-01"}.Item()),
 		row(AttemptsKey(AttemptsPartition("g", "t", 3), 12),
 			Attempts{Offset: 12, Attempts: 2, Ends: 1, ExpiresAt: at / 1000}.Item()),
 		row(OwnershipKey(AttemptsPartition("g", "t", 3)), Ownership{Consumer: "srv_01", Since: at, Alone: 13}.Item()),
@@ -451,7 +451,7 @@ func TestCondense(t *testing.T) {
 		md := event.Metadata{
 			Type: event.TypeChatCreated, ID: "evt_01", ChatID: "chat_01", At: time.UnixMilli(at),
 			Origin: event.Origin{Generation: word.Draw(rt, "g")},
-			Cause:  event.Cause{Actor: word.Draw(rt, "actor"), Trace: word.Draw(rt, "trace")}, Version: at,
+			Cause:  event.Cause{Actor: word.Draw(rt, "actor"), Trace: word.Draw(rt, "trace")}.Complete("evt_01"), Version: at,
 		}.Proto()
 		e := &eventv1.ChatCreated{
 			Metadata: md, ChatId: "chat_01", Name: word.Draw(rt, "name"), CreatedBy: word.Draw(rt, "by"), MemberCount: 3,

@@ -186,7 +186,7 @@ func (r *Fixture) Event(chatID string, n int) *kafka.Record {
 		Metadata: event.Metadata{
 			Type: event.TypeMessagePersisted, ID: chat.NewID("evt_"), ChatID: chatID, At: now.AsTime(),
 			Origin: event.Origin{Generation: "g", Producer: "p"},
-			Cause:  event.Cause{Actor: "alice"}, Version: int64(n), MembershipVersion: 1,
+			Cause:  event.Cause{Actor: "alice"}.Complete("evt_1"), Version: int64(n), MembershipVersion: 1,
 		}.Proto(),
 		MessageId: chat.NewID("msg_"), ChatId: chatID, Sequence: int64(n), SenderId: "alice", Content: Secret,
 		ClientMessageId: "c1", CreatedAt: now,

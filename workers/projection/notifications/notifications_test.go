@@ -95,7 +95,7 @@ func (f *fixture) fail(group, chat, user string, n, days int) string {
 		Metadata: event.Metadata{
 			Type: event.TypeMessagePersisted, ID: fmt.Sprint("evt_", n), ChatID: chat, At: at,
 			Origin: event.Origin{Generation: "g", Producer: "p"},
-			Cause:  event.Cause{Actor: user}, Version: int64(n), MembershipVersion: 1,
+			Cause:  event.Cause{Actor: user}.Complete("evt_1"), Version: int64(n), MembershipVersion: 1,
 		}.Proto(),
 		MessageId: fmt.Sprint("msg_", n), ChatId: chat, Sequence: int64(n), SenderId: user, Content: "secret",
 		ClientMessageId: "c1", CreatedAt: timestamppb.New(at),
