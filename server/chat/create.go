@@ -279,7 +279,9 @@ func (s *Service) pendingState(
 }
 
 // finishChunk moves one chunk of pending members to membership, and reports whether more
-// are pending.
+// are pending. Only what the store refuses counts as retried. A chunk that failed because
+// a member left or a message was sent since its rows were read is another chunk, planned on
+// the present rows; that happens in every busy group.
 func (s *Service) finishChunk(callerCtx, ctx context.Context, q *queue.Chat, st *plan.State) (more bool, err error) {
 	for backoff := s.commits.Backoff(); ; {
 		if st.Chat.Status != table.Active {
@@ -309,7 +311,6 @@ func (s *Service) finishChunk(callerCtx, ctx context.Context, q *queue.Chat, st 
 		if err := s.countChats(ctx, p, failed); err != nil {
 			return false, err
 		}
-		s.cfg.Meter.CreationRetried()
 		if err := backoff.Wait(callerCtx, ctx); err != nil {
 			return false, err
 		}

@@ -13,8 +13,8 @@ type Meter struct {
 	// for a group 2.
 	ChatCreated  func(kind table.Type)
 	CreationTook func(kind table.Type, phase int, took time.Duration)
-	// CreationRetried counts a chunk of a group's members that has to be
-	// tried again.
+	// CreationRetried counts each time that a chunk of a group's members runs again because
+	// the store throttled it, met another transaction, or did not say what became of it.
 	CreationRetried func()
 	// DirectAsked counts a direct chat that was asked for.
 	DirectAsked func(existed bool)
