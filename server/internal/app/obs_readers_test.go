@@ -123,3 +123,67 @@ func TestConsoleConsumerReadsTheEmbeddedLog(t *testing.T) {
 		})
 	}
 }
+
+// adminCalls are the calls of testdata/AdminCalls.java. A call that the port does not allow fails with the
+// broker's refusal, or in the client, which sends only what is announced; no call ends in a timeout.
+const adminCalls = `describeCluster ok
+listTopics ok
+describeTopics ok
+describeConfigs ok
+listOffsets ok
+listGroups ok
+describeGroups ok
+listGroupOffsets ok
+describeLogDirs UnsupportedVersionException
+describeAcls UnsupportedVersionException
+listTransactions UnsupportedVersionException
+describeProducers UnsupportedVersionException
+describeClientQuotas UnsupportedVersionException
+describeUserScram UnsupportedVersionException
+describeMetadataQuorum UnsupportedVersionException
+listReassignments UnsupportedVersionException
+electLeaders UnsupportedVersionException
+createTopics TopicAuthorizationException
+deleteTopics TopicAuthorizationException
+createPartitions TopicAuthorizationException
+deleteRecords TopicAuthorizationException
+alterConfigs TopicAuthorizationException
+deleteGroups GroupAuthorizationException
+fenceProducers TransactionalIdAuthorizationException
+`
+
+// Kafka's own commands describe the log, and each call of Java's admin client has an outcome.
+func TestAdminToolsOnTheEmbeddedLog(t *testing.T) {
+	libs := readerTool(t, "PARLEY_TEST_KAFKA_LIBS")
+	tool := newKafkaTool(t, libs)
+	dir := t.TempDir()
+	p := launch(t, dir, "127.0.0.1:0")
+	c, err := port.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	if err := os.WriteFile(filepath.Join(work, "client.properties"), []byte(c.JavaProperties()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := " --bootstrap-server " + p.kafka + " --command-config client.properties "
+	for line, want := range map[string]string{
+		"kafka-topics.sh" + server + "--describe --topic messages.persisted": "PartitionCount: 64",
+		"kafka-get-offsets.sh" + server + "--topic messages.persisted":       "messages.persisted:63:",
+		"kafka-consumer-groups.sh" + server + "--describe --all-groups":      "",
+		"kafka-consumer-groups.sh" + server + "--group mine --reset-offsets " +
+			"--to-earliest --topic messages.persisted --execute": "messages.persisted",
+	} {
+		if said := tool.shell(work, line); !strings.Contains(said, want) || strings.Contains(said, "Exception") {
+			t.Errorf("%s says %s", line, said)
+		}
+	}
+	java, err := filepath.Abs(filepath.Join("testdata", "AdminCalls.java"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := tool.shell(work, "java -Xmx256m -Dlog4j2.level=ERROR -cp '"+libs+"/*' "+java+" client.properties 2>/dev/null")
+	if out != adminCalls {
+		t.Errorf("the calls of Java's admin client are\n%sand must be\n%s", out, adminCalls)
+	}
+}

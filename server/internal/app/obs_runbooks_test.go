@@ -50,6 +50,9 @@ func newKafkaTool(t *testing.T, libs string) kafkaTool {
 		"kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 		"kafka-console-consumer.sh":    "org.apache.kafka.tools.consumer.ConsoleConsumer",
 		"kafka-console-producer.sh":    "org.apache.kafka.tools.ConsoleProducer",
+		"kafka-topics.sh":              "org.apache.kafka.tools.TopicCommand",
+		"kafka-get-offsets.sh":         "org.apache.kafka.tools.GetOffsetShell",
+		"kafka-consumer-groups.sh":     "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 	} {
 		script := fmt.Sprintf("#!/bin/sh\nexec java -Xmx256m -Dlog4j2.level=ERROR -cp '%s/*' %s \"$@\"\n", libs, class)
 		if err := os.WriteFile(filepath.Join(k.bin, name), []byte(script), 0o700); err != nil {

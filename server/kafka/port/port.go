@@ -14,6 +14,7 @@ package port
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -174,9 +175,19 @@ type conn struct {
 	mu    sync.Mutex
 	asked bool // something that needs a password was let through
 	known bool // and answered: the broker has taken the password
-	// greetings are the versions of the requests for versions among the requests before
-	// that, -1 for others, that have no answer yet.
-	greetings []int16
+	// greetings counts the unanswered requests before that. The broker reads the next request
+	// while it works on one, so asked may be true when it answers a greeting: such an answer must
+	// not count as one to a request that needs a password.
+	greetings int
+	// versions are the unanswered ApiVersions requests, in order. The broker answers in order,
+	// but not every request (acks=0), so the correlation id tells to which one an answer belongs.
+	versions []versionsRequest
+}
+
+// versionsRequest is an ApiVersions request.
+type versionsRequest struct {
+	correlation int32
+	version     int16
 }
 
 func (c *conn) trusted() bool {
@@ -185,20 +196,37 @@ func (c *conn) trusted() bool {
 	return c.known || c.port.open
 }
 
-// Write is the broker's answer: it gives none to what needs a password without one.
+// Write is the broker's answer: it gives none to what needs a password without one. The broker
+// writes each answer with one call.
 func (c *conn) Write(b []byte) (int, error) {
+	if version, ok := c.answers(b); ok {
+		out, err := announce(b, version)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := c.Conn.Write(out); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// answers notes an answer, and returns the version if it belongs to an ApiVersions request.
+func (c *conn) answers(b []byte) (version int16, ok bool) {
 	c.mu.Lock()
-	version := int16(-1)
-	if len(c.greetings) > 0 {
-		version, c.greetings = c.greetings[0], c.greetings[1:]
+	defer c.mu.Unlock()
+	if c.greetings > 0 {
+		c.greetings--
 	} else {
 		c.known = c.known || c.asked
 	}
-	c.mu.Unlock()
-	if version >= 0 {
-		oldHandshake(b, version)
+	if len(c.versions) == 0 || len(b) < 8 || int32(binary.BigEndian.Uint32(b[4:])) != c.versions[0].correlation {
+		return 0, false
 	}
-	return c.Conn.Write(b)
+	version = c.versions[0].version
+	c.versions = c.versions[1:]
+	return version, true
 }
 
 // Close lets another connection in.
@@ -269,25 +297,28 @@ func (c *conn) request() ([]byte, error) {
 
 // check lets a request through, with bounds of its own where it has none.
 func (c *conn) check(b []byte) ([]byte, error) {
-	key := int16(uint16(b[4])<<8 | uint16(b[5]))
+	key := int16(binary.BigEndian.Uint16(b[4:]))
 	if c.port.open {
 		if kmsg.RequestForKey(key) == nil { // the broker would end the process
 			return nil, errRefused
 		}
 		return b, nil
 	}
-	if !allowed[key] {
+	when := answered[kmsg.Key(key)]
+	if when == never {
 		return nil, errRefused
 	}
 	c.mu.Lock()
 	switch {
-	case !greeting[key]:
+	case when == afterPassword:
 		c.asked = true
-	case c.asked:
-	case key == int16(kmsg.ApiVersions):
-		c.greetings = append(c.greetings, int16(uint16(b[6])<<8|uint16(b[7])))
-	default:
-		c.greetings = append(c.greetings, -1)
+	case !c.asked:
+		c.greetings++
+	}
+	if kmsg.Key(key) == kmsg.ApiVersions {
+		c.versions = append(c.versions, versionsRequest{
+			correlation: int32(binary.BigEndian.Uint32(b[8:])), version: int16(binary.BigEndian.Uint16(b[6:])),
+		})
 	}
 	c.mu.Unlock()
 	if key == int16(kmsg.Fetch) {

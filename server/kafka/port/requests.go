@@ -2,6 +2,8 @@ package port
 
 import (
 	"encoding/binary"
+	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -10,32 +12,39 @@ import (
 // minRequest is the size of the smallest request: key, version, number and client.
 const minRequest = 8
 
-// keys is a set of kinds of requests.
-func keys(list ...kmsg.Key) map[int16]bool {
-	m := map[int16]bool{}
-	for _, k := range list {
-		m[int16(k)] = true
-	}
-	return m
-}
+// access says when the port lets a request through to the broker.
+type access uint8
 
-// greeting are requests that need no password yet.
-var greeting = keys(kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate)
-
-// allowed are the requests that strangers may make: reading, groups, and those whose
-// refusal by the broker tells a client what is wrong. Others end the connection.
-var allowed = keys(
-	kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate,
-	kmsg.Fetch, kmsg.ListOffsets, kmsg.Metadata, kmsg.OffsetForLeaderEpoch, kmsg.DescribeConfigs, kmsg.DescribeCluster,
-	kmsg.DescribeTopicPartitions,
-	kmsg.FindCoordinator, kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.LeaveGroup, kmsg.OffsetCommit,
-	kmsg.OffsetFetch, kmsg.OffsetDelete,
-	kmsg.DescribeGroups, kmsg.ListGroups, kmsg.DeleteGroups, kmsg.ConsumerGroupHeartbeat, kmsg.ConsumerGroupDescribe,
-	// Refused with an answer.
-	kmsg.Produce, kmsg.InitProducerID, kmsg.CreateTopics, kmsg.DeleteTopics, kmsg.DeleteRecords, kmsg.CreatePartitions,
-	kmsg.AlterConfigs, kmsg.IncrementalAlterConfigs, kmsg.AddPartitionsToTxn, kmsg.EndTxn, kmsg.CreateACLs,
-	kmsg.DeleteACLs,
+const (
+	never access = iota // the port closes the connection
+	afterPassword
+	always // a client sends it to find out versions, or to authenticate
 )
+
+// answered are the requests of readers that the broker answers: reading, groups, and those whose
+// refusal tells a client what is wrong. The port announces these requests and no others, because
+// a client sends what is announced, and repeats for a minute what closes its connection. A
+// client reports a request that is not announced as unsupported, without sending it. DescribeTopicPartitions is not here, although the broker knows it: its answer has
+// null in place of lists, which Java's client cannot read. Without it that client uses Metadata.
+var answered = map[kmsg.Key]access{
+	kmsg.ApiVersions: always, kmsg.SASLHandshake: always, kmsg.SASLAuthenticate: always,
+
+	kmsg.Fetch: afterPassword, kmsg.ListOffsets: afterPassword, kmsg.Metadata: afterPassword,
+	kmsg.OffsetForLeaderEpoch: afterPassword, kmsg.DescribeConfigs: afterPassword, kmsg.DescribeCluster: afterPassword,
+
+	kmsg.FindCoordinator: afterPassword, kmsg.JoinGroup: afterPassword, kmsg.SyncGroup: afterPassword,
+	kmsg.Heartbeat: afterPassword, kmsg.LeaveGroup: afterPassword, kmsg.OffsetCommit: afterPassword,
+	kmsg.OffsetFetch: afterPassword, kmsg.OffsetDelete: afterPassword, kmsg.DescribeGroups: afterPassword,
+	kmsg.ListGroups: afterPassword, kmsg.DeleteGroups: afterPassword, kmsg.ConsumerGroupHeartbeat: afterPassword,
+	kmsg.ConsumerGroupDescribe: afterPassword,
+
+	// The broker refuses these with an error code.
+	kmsg.Produce: afterPassword, kmsg.InitProducerID: afterPassword, kmsg.CreateTopics: afterPassword,
+	kmsg.DeleteTopics: afterPassword, kmsg.DeleteRecords: afterPassword, kmsg.CreatePartitions: afterPassword,
+	kmsg.AlterConfigs: afterPassword, kmsg.IncrementalAlterConfigs: afterPassword,
+	kmsg.AddPartitionsToTxn: afterPassword, kmsg.EndTxn: afterPassword, kmsg.CreateACLs: afterPassword,
+	kmsg.DeleteACLs: afterPassword,
+}
 
 // boundFetch bounds what a fetch asks for: the broker makes the answer in memory.
 func boundFetch(b []byte) ([]byte, error) {
@@ -83,22 +92,31 @@ func bound(n, limit int32) int32 {
 	return n
 }
 
-// oldHandshake says in an answer with versions that the first version of the handshake
-// is known, too. librdkafka asks for that one, and then takes the second, which is the
-// only one that the broker knows.
-func oldHandshake(b []byte, version int16) {
-	const head = 8 // size and number
+// announce returns the broker's answer to an ApiVersions request of a version, with only the
+// requests that the port lets through. It also announces version 0 of the handshake: librdkafka
+// requires that version, and then sends version 1, which is the only one that the broker knows.
+func announce(b []byte, version int16) ([]byte, error) {
+	const head = 8 // size and correlation id
 	res := kmsg.NewPtrApiVersionsResponse()
-	res.SetVersion(version)
-	if len(b) < head || version > res.MaxVersion() || res.ReadFrom(b[head:]) != nil {
-		return
+	if version < 0 || version > res.MaxVersion() { // the broker answers in version 0, which names ApiVersions alone
+		version = 0
 	}
+	res.SetVersion(version)
+	if len(b) < head {
+		return nil, errRefused
+	}
+	if err := res.ReadFrom(b[head:]); err != nil {
+		return nil, fmt.Errorf("kafka: read the broker's versions: %w", err)
+	}
+	res.ApiKeys = slices.DeleteFunc(res.ApiKeys, func(k kmsg.ApiVersionsResponseApiKey) bool {
+		return answered[kmsg.Key(k.ApiKey)] == never
+	})
 	for i := range res.ApiKeys {
-		if k := &res.ApiKeys[i]; k.ApiKey == int16(kmsg.SASLHandshake) {
+		if k := &res.ApiKeys[i]; kmsg.Key(k.ApiKey) == kmsg.SASLHandshake {
 			k.MinVersion = 0
 		}
 	}
-	if out := res.AppendTo(nil); len(out) == len(b)-head {
-		copy(b[head:], out)
-	}
+	out := res.AppendTo(append([]byte(nil), b[:head]...))
+	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
+	return out, nil
 }
