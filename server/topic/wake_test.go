@@ -8,6 +8,7 @@ import (
 	"time"
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/topic/commitlog"
 )
 
@@ -156,5 +157,37 @@ func TestBrokenCountsWhatWasSent(t *testing.T) {
 			t.Errorf("%d were sent, %d waited", len(sent), again)
 		}
 		b.End("DETACHED")
+	})
+}
+
+// A lease ends also after a retry came due that no member took, as between polls, and one that
+// begins when all messages have been acknowledged for longer than a lease.
+func TestLeaseEndsWhoeverPolls(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t")
+		x.subscribe("t", "g", &topicv1.SubscriptionConfig{
+			Retry: &topicv1.RetryPolicy{Lease: seconds(10), InitialBackoff: seconds(1)},
+		})
+		var sessions []*Session
+		for range 2 {
+			s, err := x.Attach(t.Context(), op, &topicv1.Attach{Topic: "t", Group: "g"}, true)
+			testkit.Must(t, err)
+			sessions = append(sessions, s)
+		}
+		a, b := sessions[0], sessions[1]
+		x.publish("t", 0, 2)
+		had := x.want(a, "0 1")
+		_, err := a.Nack(t.Context(), &topicv1.NackSet{Positions: at(had[:1]).GetPositions()})
+		testkit.Must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, _ = b.Receive(ctx, 10) // finds that message 0 is not due
+		cancel()
+		time.Sleep(20 * time.Second)
+		x.ack(b, x.want(b, "0 1"))
+		time.Sleep(20 * time.Second)
+		x.publish("t", 2, 1)
+		x.want(a, "2")
+		time.Sleep(20 * time.Second)
+		x.want(b, "2")
 	})
 }

@@ -105,6 +105,21 @@ var bugs = []bug{
 				g.real.ready.Remove(p, p+1)
 			}
 		}},
+	{name: "a retry that is due waits for Next", after: "expire", finds: "something is due after",
+		do: func(w *world, g *modelGroup, _ *modelMember) {
+			for p, f := range g.real.fails.All() {
+				if g.real.ready.Contains(p) && f.Due > 0 && f.Due <= w.now.UnixNano() {
+					g.real.ready.Remove(p, p+1)
+					g.real.fails.Wait(p)
+				}
+			}
+		}},
+	{name: "the deadline is that of the last lease", after: "next", finds: "nothing ends the lease",
+		do: func(_ *world, g *modelGroup, _ *modelMember) {
+			for _, l := range g.real.leases.All() {
+				g.real.deadline = max(g.real.deadline, l.Deadline)
+			}
+		}},
 	{name: "what is given back is due at once", after: "nack", finds: "before it is due",
 		do: func(_ *world, g *modelGroup, _ *modelMember) {
 			for p, f := range g.real.fails.All() {

@@ -27,6 +27,9 @@ func run(seed uint64, b *bug, trace *strings.Builder) string {
 		if w.failed == "" {
 			w.lost()
 		}
+		if w.failed == "" {
+			w.wakes()
+		}
 		if w.failed != "" {
 			break
 		}

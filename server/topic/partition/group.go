@@ -382,8 +382,8 @@ func (g *Group) Stats() Stats {
 	return s
 }
 
-// Deadline returns when Expire or Next has something to do next; false if neither has.
-// It may be early.
+// Deadline returns when Expire has something to do next; false if it has not. It may be
+// early. It stays in the past until Expire is called.
 func (g *Group) Deadline() (time.Time, bool) {
 	at := g.deadline
 	if len(g.leases.All()) == 0 {

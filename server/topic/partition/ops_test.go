@@ -432,6 +432,9 @@ func (w *world) expire() {
 	for _, g := range w.m.groups {
 		g.real.Expire(w.now)
 		w.after("expire", g, nil)
+		if at, ok := g.real.Deadline(); ok && !at.After(w.now) {
+			w.fail("%s: something is due after all that is due was done", g.config.Name)
+		}
 		for p, l := range g.leases {
 			ended := !g.real.leases.Has(p)
 			if ended && l.end.After(w.now) {
@@ -444,6 +447,18 @@ func (w *world) expire() {
 				delete(g.leases, p)
 				l.member.lost[p] = true
 				w.m.failed(g, p, 0, w.now)
+			}
+		}
+	}
+}
+
+// wakes checks that each group wants to be looked at before a lease of it ends.
+func (w *world) wakes() {
+	for _, g := range w.m.groups {
+		at, ok := g.real.Deadline()
+		for _, l := range g.real.leases.All() {
+			if !ok || at.UnixNano() > l.Deadline {
+				w.fail("%s: nothing ends the lease of %d", g.config.Name, l.From)
 			}
 		}
 	}

@@ -188,10 +188,13 @@ func (g *Group) giveBack(list []lease.Lease[*Member], failed bool, reason string
 	g.putBack(&back)
 }
 
-// Expire ends the leases that are over, each an attempt that failed. Next follows.
+// Expire does what is due: it ends the leases that are over, each an attempt that failed, and
+// makes ready what has waited long enough. Deadline is later than now after it, or there is
+// none. Next follows.
 func (g *Group) Expire(now time.Time) {
 	at := now.UnixNano()
-	if len(g.leases.All()) == 0 || at < g.deadline {
+	g.due(at)
+	if at < g.deadline {
 		return
 	}
 	over := g.leases.Take(nil, func(l *lease.Lease[*Member]) bool { return l.Deadline <= at })

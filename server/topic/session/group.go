@@ -215,8 +215,13 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	if len(h.Letters) > 0 {
 		g.cfg.Letters(g, n, h.Letters)
 	}
+	if !h.Deadline.IsZero() && !h.Deadline.After(g.cfg.Clock()) {
+		g.expire(n)
+	} else {
+		g.arm(n, h.Deadline)
+	}
 	if err != nil && ctx.Err() != nil {
-		p.ready.Store(true) // for somebody else
+		p.ready.Store(true) // for another session
 		return handed
 	}
 	if err != nil {
@@ -230,16 +235,15 @@ func (g *Group) next(ctx context.Context, n, limit int) (handed int) {
 	if h.Wait.Reason == partition.Limit || h.Wait.Reason == partition.Fetch {
 		p.ready.Store(true)
 	}
-	if h.Deadline.After(g.cfg.Clock()) { // what is due already waits for a member that takes it
-		g.arm(n, h.Deadline)
-	}
 	return handed
 }
 
 // pauseAfterError is how long deliveries of a partition stop that cannot be read.
 const pauseAfterError = time.Second
 
-// arm makes the timer of a partition run not later than a time; zero: no need.
+// arm makes the timer of a partition run not later than a time, at once if that is past;
+// zero: no need. A time in the past must not be left out: the deadline of a partition stays
+// there until expire runs, and nothing else runs it.
 func (g *Group) arm(n int, at time.Time) {
 	if at.IsZero() {
 		return
@@ -263,7 +267,7 @@ func (g *Group) arm(n int, at time.Time) {
 func (g *Group) expire(n int) {
 	p := &g.parts[n]
 	p.mu.Lock()
-	p.due = time.Time{}
+	p.due = time.Time{} // before the deadline is read: one that arises after that arms the timer
 	p.mu.Unlock()
 	g.mu.Lock()
 	closed := g.closed
@@ -271,43 +275,38 @@ func (g *Group) expire(n int) {
 	if closed {
 		return
 	}
-	var deadline time.Time
-	g.do(n, func(h *partition.Group) {
-		h.Expire(g.cfg.Clock())
-		deadline = owner.Deadline(h)
-	})
+	g.do(n, func(h *partition.Group) { h.Expire(g.cfg.Clock()) })
 	g.Wake(n)
-	if deadline.After(g.cfg.Clock()) { // what is due already is handed out when somebody takes it
-		g.arm(n, deadline)
-	}
 }
 
-// Arm looks when the partitions have something to do next.
+// Arm sets the timers of the partitions.
 func (g *Group) Arm() {
 	for n := range g.parts {
-		var deadline time.Time
-		g.do(n, func(h *partition.Group) { deadline = owner.Deadline(h) })
-		g.arm(n, deadline)
+		g.do(n, func(*partition.Group) {})
 	}
 }
 
 // do calls f with the machine's group in a partition, if it is there, notifies members of what
-// they lost by it, and passes letters on.
+// they lost by it, passes letters on, and sets the timer for what the group has to do next.
+//
+// Members are notified under the partition's lock. After it the next pump may deliver the same
+// positions to the same member again, and lose would take that delivery out of its queue.
 func (g *Group) do(n int, f func(h *partition.Group)) {
 	p := g.cfg.Parts[n]
-	var lost []partition.Lost
 	var letters []partition.Letter
+	var deadline time.Time
 	p.Do(func(m *partition.Partition) {
 		if h := m.Group(g.cfg.Name); h != nil {
 			f(h)
-			lost, letters = m.TakeLost(nil), h.Letters(nil)
+			g.lose(int32(n), m.TakeLost(nil))
+			letters, deadline = h.Letters(nil), owner.Deadline(h)
 		}
 	})
 	p.Mark(g.cfg.Name)
+	g.arm(n, deadline)
 	if len(letters) > 0 {
 		g.cfg.Letters(g, n, letters)
 	}
-	g.lose(int32(n), lost)
 	g.wakeBlocked()
 }
 
@@ -332,7 +331,7 @@ func (g *Group) DoIn(n int, f func(h *partition.Group) error) (err error) {
 	return err
 }
 
-// lose notifies members of what they have lost.
+// lose notifies members of what they have lost. The partition's lock is held.
 func (g *Group) lose(n int32, lost []partition.Lost) {
 	for _, l := range lost {
 		if s, ok := g.byMember.Load(l.Member); ok {

@@ -65,9 +65,7 @@ func (s *Session) Nack(_ context.Context, set *topicv1.NackSet) ([]*topicv1.Refu
 	}
 	for _, p := range set.GetPositions() {
 		n := int(p.GetPartition())
-		var deadline time.Time
-		s.group.do(n, func(h *partition.Group) { deadline = owner.Deadline(h) })
-		s.group.arm(n, deadline)
+		s.group.do(n, func(*partition.Group) {}) // for letters
 		s.group.Wake(n)
 	}
 	return refusals, nil
