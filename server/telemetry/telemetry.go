@@ -198,6 +198,7 @@ const (
 	TopicSubs            = "parley_topics_subscriptions"
 	TopicOldest          = "parley_topics_oldest_pending_seconds"
 	TopicTracked         = "parley_topics_tracking_entries"
+	TopicOverdue         = "parley_topics_overdue_seconds"
 	TopicOrphans         = "parley_topics_orphaned_cursors_total"
 	TopicDetectionFailed = "parley_topics_detection_failed_total"
 	TopicTrimBacklog     = "parley_topics_trim_backlog"

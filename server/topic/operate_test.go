@@ -201,6 +201,35 @@ func TestHealthOfGroups(t *testing.T) {
 	})
 }
 
+// A lease that has been over for more than a minute and does not end is seen: the group is not
+// healthy, and the metric says for how long.
+func TestOverdueLeaseIsSeen(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.groups("t", "g")
+		x.attach("t", "g", "m")
+		x.publish("t", 0, 1)
+		overdue := func() time.Duration { return time.Duration(x.Counters().Gauges.Overdue.Load()) }
+		for _, l := range x.topics.All() {
+			l.Parts[0].Do(func(m *partition.Partition) { // no session knows of it: no timer is set
+				pieces, _ := m.Group("g").Next(time.Now(), 1, nil)
+				testkit.Equal(t, "messages handed out", len(pieces), 1)
+			})
+		}
+		testkit.Advance(80 * time.Second) // a lease lasts for 30 s
+		if h := x.health("t", "g"); !h.GetHealthy() || overdue() > 60*time.Second {
+			t.Error("after less than a minute: ", h, overdue())
+		}
+		testkit.Advance(time.Minute)
+		h := x.health("t", "g")
+		if h.GetHealthy() || len(h.GetProblems()) != 1 || !strings.Contains(h.GetProblems()[0], "leases do not end") {
+			t.Error(h)
+		}
+		if d := overdue(); d < 75*time.Second || d > 2*time.Minute {
+			t.Errorf("due for %v", d)
+		}
+	})
+}
+
 // HQ-O5, HQ-O7: what a group has done and how fast it is: 10 messages a second of which each
 // takes 2 s, 20 at a time, and what it is behind.
 func TestGroupMetrics(t *testing.T) {

@@ -127,6 +127,8 @@ func (p *Plane) measureSubscriptions() {
 		func(g *live.Gauges) *atomic.Int64 { return &g.Tracked })
 	p.most(telemetry.TopicOldest, "Age of the oldest message that an active group has not acknowledged.",
 		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Oldest.Load()).Seconds() })
+	p.most(telemetry.TopicOverdue, "Time since the oldest end of a lease, or due retry, that was not acted on.",
+		func(s *topic.Service) float64 { return time.Duration(s.Counters().Gauges.Overdue.Load()).Seconds() })
 }
 
 // measureJobs connects what jobs did.

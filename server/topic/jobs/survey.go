@@ -55,9 +55,11 @@ func (j *Jobs) survey(ctx context.Context) {
 	g.Cancelled.Store(states[lifecycle.Cancelled])
 	seen := map[*owner.Partition]pending{}
 	var tracked int64
+	var overdue time.Duration
 	j.each(func(l *live.Topic) {
 		for _, p := range l.Parts {
 			p.Do(func(m *partition.Partition) { tracked += m.Tracked() })
+			overdue = max(overdue, p.Overdue(""))
 			if oldest, ok := j.oldest(ctx, l, p); ok {
 				seen[p] = oldest
 			}
@@ -65,6 +67,7 @@ func (j *Jobs) survey(ctx context.Context) {
 	})
 	j.seen = seen
 	g.Tracked.Store(tracked)
+	g.Overdue.Store(int64(overdue))
 	var most time.Duration
 	now := j.cfg.Clock()
 	for _, x := range seen {

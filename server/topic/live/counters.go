@@ -30,6 +30,9 @@ type Counters struct {
 type Gauges struct {
 	Active, Paused, Dead, Cancelled atomic.Int64 // subscriptions
 	// Oldest is the age of the oldest message that an active group has to do, a time.Duration.
-	Oldest  atomic.Int64
+	Oldest atomic.Int64
+	// Overdue is for how long a lease has been over, or a retry due, at most, without being
+	// acted on, a time.Duration.
+	Overdue atomic.Int64
 	Tracked atomic.Int64 // runs and retries that are kept of the topics in use
 }

@@ -27,6 +27,8 @@ const (
 	maxPage     = 1000
 	defaultWait = 10 * time.Second
 	waitStep    = 20 * time.Millisecond
+
+	overdueAfter = time.Minute // of a deadline, with which a timer of a busy process is not excused
 )
 
 // Groups returns a page of a topic's groups and how they are, by name.
@@ -76,6 +78,10 @@ func (a *Admin) health(l *live.Topic, sub *catalog.Subscription) *topicv1.GroupH
 		h.Pending, h.Processed, h.InFlight = h.Pending+st.Pending, h.Processed+st.Processed, h.InFlight+st.InFlight
 	})
 	h.Problems = a.problems(sub, row, h)
+	if overdue := overdue(l, sub.Group); overdue > overdueAfter {
+		h.Problems = append(h.Problems, fmt.Sprintf("its leases do not end and its retries do not come, for %s: "+
+			"restart the server that has the topic, and report this", overdue.Truncate(time.Second)))
+	}
 	h.Healthy = sub.State == lifecycle.Active && len(h.Problems) == 0
 	return h
 }
@@ -83,6 +89,14 @@ func (a *Admin) health(l *live.Topic, sub *catalog.Subscription) *topicv1.GroupH
 // silence is how long nobody was heard of a group.
 func (a *Admin) silence(row table.Subscription) time.Duration {
 	return max(0, a.cfg.Clock().Sub(time.UnixMilli(max(row.HeartbeatAt, row.SubscribedAt))))
+}
+
+// overdue is for how long something of a group has been due without being done.
+func overdue(l *live.Topic, group string) (most time.Duration) {
+	for _, p := range l.Parts {
+		most = max(most, p.Overdue(group))
+	}
+	return most
 }
 
 // near reports whether a silence has lasted for four fifths of a group's timeout.

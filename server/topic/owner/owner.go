@@ -275,6 +275,20 @@ func Deadline(g *partition.Group) time.Time {
 	return time.Time{}
 }
 
+// Overdue returns for how long something of a group has been due, as the end of a lease, without
+// being done; of any group if its name is empty. More than moments mean that a wake-up was lost.
+func (p *Partition) Overdue(group string) (most time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.cfg.Clock()
+	for _, g := range p.machine.Groups() {
+		if at, ok := g.Deadline(); ok && (group == "" || group == g.Config().Name) {
+			most = max(most, now.Sub(at))
+		}
+	}
+	return most
+}
+
 // fetch reads from the log. What is corrupt there can be read by nobody: it is passed
 // over, like what was trimmed.
 func (p *Partition) fetch(ctx context.Context, position int64) error {
