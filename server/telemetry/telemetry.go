@@ -73,6 +73,13 @@ func (m *Metrics) Gauge(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 }
 
+// GaugeOf adds a metric for one value of a label, which is read when it is scraped. Calls for other values
+// of the label must have the same help.
+func (m *Metrics) GaugeOf(name, help, label, value string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help,
+		ConstLabels: prometheus.Labels{label: value}}, read))
+}
+
 // Counters adds a counter with a label, which is 0 for each of some values, and returns what
 // counts.
 func (m *Metrics) Counters(name, help, label string, values ...string) func(value string) {
@@ -250,6 +257,7 @@ const (
 	SearchPoisoned   = "parley_search_relay_poisoned_rows"
 	SearchBacklog    = "parley_search_relay_backlog_rows"
 	SearchOldest     = "parley_search_relay_oldest_seconds"
+	SearchWaiting    = "parley_search_relay_waiting_seconds"
 	PublishTime      = "parley_kafka_publish_seconds"
 	FanoutHandled    = "parley_fanout_handled_total"
 	FanoutDead       = "parley_fanout_dead_letters_total"

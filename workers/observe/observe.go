@@ -50,7 +50,12 @@ func Relay(m *telemetry.Metrics, set *relay.Set, slots *lease.Manager, topics *p
 }
 
 // Search registers the counters of the relay of search events.
-func Search(m *telemetry.Metrics, set *relay.Set, deadLetters func() int64) {
+func Search(m *telemetry.Metrics, set *relay.Set, topics []string, deadLetters func() int64) {
+	for _, topic := range topics {
+		m.GaugeOf(telemetry.SearchWaiting,
+			"Age of the oldest search event that waits because a partition of its topic refuses records, in seconds.", "topic", topic,
+			func() float64 { return set.Waiting()[topic].Seconds() })
+	}
 	of := func(read func(relay.Stats) float64) func() float64 {
 		return func() float64 { return read(set.Stats()) }
 	}

@@ -69,3 +69,15 @@ func TestOldestOfAllVersions(t *testing.T) {
 		t.Errorf("%v of a topic where nothing waits", age)
 	}
 }
+
+// Each topic of search events has its own age, from the start on.
+func TestSearchWaiting(t *testing.T) {
+	m := telemetry.NewMetrics()
+	Search(m, &relay.Set{}, []string{"search_click_v1", "clicks"}, func() int64 { return 0 })
+	text := scrape(m)
+	for _, want := range []string{`{topic="search_click_v1"} 0`, `{topic="clicks"} 0`} {
+		if !strings.Contains(text, "\nparley_search_relay_waiting_seconds"+want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+}

@@ -39,6 +39,14 @@ type searchPart struct {
 	deadLetters atomic.Int64
 }
 
+// topics are all that events go to, those of dead letters too.
+func (c Search) topics() (names []string) {
+	for _, topic := range c.Targets.Topics() {
+		names = append(names, topic, search.Target{Topic: topic}.DeadLetters())
+	}
+	return names
+}
+
 func (c Search) addTo(_ context.Context, p *Pipeline) error {
 	if c.Targets == nil {
 		c.Targets = search.DefaultTargets()
@@ -52,7 +60,7 @@ func (c Search) addTo(_ context.Context, p *Pipeline) error {
 	if err != nil {
 		return err
 	}
-	observe.Search(p.cfg.Metrics, &p.searches, s.deadLetters.Load)
+	observe.Search(p.cfg.Metrics, &p.searches, c.topics(), s.deadLetters.Load)
 	p.run("search events", slots.Run)
 	return nil
 }
@@ -102,10 +110,7 @@ func (p *searchPart) runSlot(ctx context.Context, s slot.Slot) error {
 // partitions are the numbers of partitions of all topics that events go to.
 func (p *searchPart) partitions(ctx context.Context) (map[string]int, error) {
 	b := p.cfg.Backend
-	var names []string
-	for _, topic := range p.Targets.Topics() {
-		names = append(names, topic, search.Target{Topic: topic}.DeadLetters())
-	}
+	names := p.topics()
 	found, err := lag.Counts(ctx, b.KafkaAddr(), names, b.KafkaOptions()...)
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, emit func([]plan) 
 		rows.list = nil
 	}
 	var next []table.Outbox
-	published := last
+	published := last // rows up to here that are not pending are replays, or were set aside
 	for _, row := range rows.list {
 		end := row.FirstVersion + row.Count - 1
 		if cached && end <= last {
@@ -68,6 +68,12 @@ func (r *Relay) queryChat(ctx context.Context, chatID string, emit func([]plan) 
 		}
 		next = append(next, row)
 		last, cached = end, true
+	}
+	if r.cfg.Load != nil { // what is left of earlier rows goes before later ones
+		if err := r.publishReplays(ctx, rows.replays, emit); err != nil {
+			return err
+		}
+		rows.replays = nil
 	}
 	for len(next) > 0 && !r.deferred[chatID] {
 		n := r.batchSize(next)
@@ -111,6 +117,9 @@ func retriable(err error) error {
 // come in any order, and one that cannot be published does not block its chat.
 func (r *Relay) publishReplays(ctx context.Context, rows []table.Outbox, emit func([]plan) error) error {
 	for i, row := range rows {
+		if r.allRefused(row) {
+			continue
+		}
 		plans, err := r.load(ctx, rows[i:i+1])
 		if err := retriable(err); err != nil {
 			return err
@@ -211,9 +220,12 @@ func (r *Relay) loadRecords(ctx context.Context, rows []table.Outbox) ([]plan, e
 	plans := make([]plan, 0, len(lists))
 	for i, records := range lists {
 		row := rows[i]
-		p := plan{key: row.Key(), chatID: row.ChatID, last: row.FirstVersion + row.Count - 1, stored: true, records: records}
-		for _, rec := range records {
-			p.size += len(rec.Value)
+		p := plan{key: row.Key(), chatID: row.ChatID, last: row.FirstVersion + row.Count - 1, stored: true,
+			since: row.CreatedAt}
+		for at, rec := range records {
+			if r.aside[p.key].waits(at) {
+				p.add(rec, at)
+			}
 		}
 		plans = append(plans, p)
 	}

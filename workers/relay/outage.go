@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
@@ -9,7 +10,9 @@ import (
 
 // A transaction that one partition refuses is aborted as a whole. The relay then leaves the
 // partition out for a while, longer each time, together with the chats that have records for
-// it: no later event of a chat may be published earlier. Other chats are published.
+// it: no later event of a chat may be published earlier. Other chats are published. A stream of
+// other rows (Config.Load) has an order only within a partition, so only its records for that
+// partition wait: see aside.go.
 
 // Backoff of a partition that refuses records. An attempt may take as long as a transaction,
 // and the other chats of the slot wait for it.
@@ -36,11 +39,31 @@ func (r *Relay) recordOutages(err error) bool {
 		o.wait = min(max(2*o.wait, firstOutage), maxOutage)
 		o.until = r.cfg.Clock().Add(o.wait)
 		r.outages[p] = o
-		r.cfg.Logger.Warn("relay: a partition refuses records; its chats wait", "topic", p.Topic, "partition", p.ID,
-			"retry_after", o.wait, "error", refused.Err)
+		r.cfg.Logger.Warn("relay: a partition refuses records, which wait in the outbox", "topic", p.Topic, "partition",
+			p.ID, "retry_after", o.wait, "error", refused.Err)
 	}
 	r.unavailable.Store(int64(len(r.outages)))
 	return true
+}
+
+// retriedOutages is the error of a transaction as one of its partitions, if each of them refused
+// records before. Where no partition accepts any, the publisher names none; the transaction of a
+// whole batch of such records would be repeated at once, and everything behind it would wait.
+func (r *Relay) retriedOutages(records []*kafka.Record, err error) error {
+	if errors.Is(err, kafka.ErrFenced) || errors.As(err, new(*kafka.PartitionError)) {
+		return err
+	}
+	refused := &kafka.PartitionError{Err: err}
+	for _, rec := range records {
+		p := kafka.Partition{Topic: rec.Topic, ID: rec.Partition}
+		if _, before := r.outages[p]; !before {
+			return err
+		}
+		if !slices.Contains(refused.Partitions, p) {
+			refused.Partitions = append(refused.Partitions, p)
+		}
+	}
+	return refused
 }
 
 // clearOutages ends the outages of the partitions that took records.
@@ -58,6 +81,9 @@ func (r *Relay) clearOutages(records []*kafka.Record) {
 // that is left out. The cached version of such a chat is dropped, so that the outbox is
 // queried for it later.
 func (r *Relay) publishable(plans []plan) []plan {
+	if r.cfg.Load != nil {
+		return r.setAside(plans)
+	}
 	if len(r.outages) == 0 && len(r.deferred) == 0 && !r.route.frozen() && r.route.isRenewed() {
 		return plans
 	}
@@ -84,10 +110,12 @@ func (r *Relay) isDeferred(chatID string) bool {
 
 // hasOutage reports whether a partition of a chat is left out at present.
 func (r *Relay) hasOutage(chatID string) bool {
+	if r.cfg.Load != nil { // only its records for that partition wait
+		return false
+	}
 	now := r.cfg.Clock()
 	for p, o := range r.outages {
-		// Events of other streams may go to any partition of theirs.
-		if now.Before(o.until) && (r.cfg.Load != nil || r.route.leadsTo(chatID, p)) {
+		if now.Before(o.until) && r.route.leadsTo(chatID, p) {
 			return true
 		}
 	}

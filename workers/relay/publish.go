@@ -28,6 +28,8 @@ type plan struct {
 	stored  bool  // read from the store; the events of nudges are durable already
 	frozen  bool  // a topic of its events is frozen
 	records []*kafka.Record
+	index   []int                  // of each record in its row; nil for events of chats
+	since   int64                  // unix ms: when the row was written; 0 for events of chats
 	size    int                    // of the records' values, in bytes
 	created []*eventv1.ChatCreated // of these events
 }
@@ -37,7 +39,7 @@ func (r *Relay) publishNudges(ctx context.Context, list []*chatNudges) error {
 	if r.inFlightSince.Load() == 0 { // otherwise older nudges wait since a failure
 		r.inFlightSince.Store(list[0].since.UnixMilli())
 	}
-	clear(r.deferred)
+	r.beginPass()
 	var plans []plan
 	emit := r.batcher(ctx, &plans)
 	for _, w := range list {
@@ -155,9 +157,12 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 		}
 		if err := r.attempt(records, func() error { return r.cfg.Publish(ctx, records) }); err != nil {
 			r.recordFailure(records, err)
+			err = r.retriedOutages(records, err)
 			if r.recordOutages(err) {
-				plans = r.publishable(plans)
-				continue
+				before := countRecords(plans)
+				if plans = r.publishable(plans); countRecords(plans) < before {
+					continue
+				}
 			}
 			for _, p := range plans { // the outcome is unknown: the outbox must be queried
 				delete(r.lastPublished, p.chatID)
@@ -175,6 +180,14 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 	return nil
 }
 
+// countRecords counts the records of plans.
+func countRecords(plans []plan) (n int) {
+	for _, p := range plans {
+		n += len(p.records)
+	}
+	return n
+}
+
 // recordPublished records that a plan is published.
 func (r *Relay) recordPublished(p plan) {
 	if len(r.lastPublished) >= maxChats {
@@ -184,7 +197,7 @@ func (r *Relay) recordPublished(p plan) {
 		r.lastPublished[p.chatID] = p.last
 		r.reportCreated(p.created)
 	}
-	if !r.isPending[p.key] {
+	if r.recordRest(p) && !r.isPending[p.key] {
 		r.isPending[p.key] = true
 		r.pendingDelete = append(r.pendingDelete, p.key)
 	}

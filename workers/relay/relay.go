@@ -23,7 +23,8 @@
 // partition that refuses records is left out for a while together with its chats; other
 // chats are published. The file of each part says how: inbox.go (nudges), load.go (rows to
 // plans), publish.go (plans to records), sweep.go, outage.go (partitions that refuse),
-// route.go (migrations of topics), deletion.go, monitor.go (metrics while a call hangs).
+// aside.go (records of streams for such partitions), route.go (migrations of topics), deletion.go,
+// monitor.go (metrics while a call hangs).
 //
 // # Concurrency
 //
@@ -60,7 +61,8 @@ type Config struct {
 	// Load, if given, makes the records that rows of a stream announce, in place of the events
 	// of chats: a list for each of the rows, which are consecutive. An error that wraps
 	// ErrPoison says that the row behind those of the lists can never be published. Such
-	// streams are announced by Wake, go to no topic that is migrated, and need no Serde.
+	// streams are announced by Wake, go to no topic that is migrated, and need no Serde. Their
+	// records are in order within a partition, not between partitions.
 	Load func(ctx context.Context, rows []table.Outbox) ([][]*kafka.Record, error)
 	// Publish publishes records in one transaction.
 	Publish func(ctx context.Context, records []*kafka.Record) error
@@ -100,6 +102,9 @@ type Config struct {
 	Awaited   func() bool
 	MaxBatch  int // records of one transaction; 2,000
 	MaxNudges int // events in memory; more are read from the outbox; 8,192
+	// MaxAside bounds the rows of streams that are published in part, of which each takes about
+	// 400 bytes of memory. Beyond it a row waits as a whole while one of its partitions refuses records; 131,072.
+	MaxAside int
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -117,6 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.FlushWithin = max(c.FlushEvery, c.FlushWithin)
 	c.MaxBatch = cmp.Or(c.MaxBatch, 2000)
 	c.MaxNudges = cmp.Or(c.MaxNudges, 8192)
+	c.MaxAside = cmp.Or(c.MaxAside, 1<<17)
 	return c, nil
 }
 
@@ -140,6 +146,9 @@ type Relay struct {
 	monitor       monitor
 	outages       map[kafka.Partition]outage // partitions that refuse records
 	deferred      map[string]bool            // chats that wait for a partition or topic until the next pass
+	aside         map[store.Key]*rest        // rows of streams that are published in part
+	held          map[lane]bool              // whose records wait until the next pass
+	sweeps        int64                      // that began
 	route         route
 	lastSweep     time.Time
 	lastDelete    time.Time
@@ -152,7 +161,8 @@ type Relay struct {
 	oldest atomic.Int64
 	// unix ms: of the nudges that are being published, or could not be; 0: none
 	inFlightSince atomic.Int64
-	lastProgress  atomic.Int64 // unix ms: when a cycle or a transaction last succeeded
+	lastProgress  atomic.Int64                     // unix ms: when a cycle or a transaction last succeeded
+	waitingSince  atomic.Pointer[map[string]int64] // unix ms by topic: of the oldest record that is set aside
 }
 
 // New makes a Relay. It does nothing before Run.
@@ -171,6 +181,8 @@ func New(cfg Config) (*Relay, error) {
 		isPending:     map[store.Key]bool{},
 		outages:       map[kafka.Partition]outage{},
 		deferred:      map[string]bool{},
+		aside:         map[store.Key]*rest{},
+		held:          map[lane]bool{},
 	}
 	for shard := range event.Shards {
 		r.assigned[shard] = cfg.Shards == nil

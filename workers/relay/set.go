@@ -2,6 +2,7 @@ package relay
 
 import (
 	"sync"
+	"time"
 
 	"github.com/parley-chat/parley/server/chat"
 )
@@ -54,6 +55,19 @@ func (s *Set) Wake(stream string) {
 	for r := range s.relays {
 		r.Wake(stream)
 	}
+}
+
+// Waiting returns the longest that any relay reports for each topic, see Relay.Waiting.
+func (s *Set) Waiting() map[string]time.Duration {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	longest := map[string]time.Duration{}
+	for r := range s.relays {
+		for topic, d := range r.Waiting() {
+			longest[topic] = max(longest[topic], d)
+		}
+	}
+	return longest
 }
 
 // Stats sums up the counters of the relays. Durations are the longest of any relay.

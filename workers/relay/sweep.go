@@ -29,7 +29,8 @@ func (r *Relay) sweep(ctx context.Context) (err error) {
 	s := &sweepState{complete: r.lastSweep.IsZero(), stopped: r.blocked, ages: map[string]int64{}}
 	r.blocked = map[string]error{}
 	clear(r.quarantined)
-	clear(r.deferred)
+	r.beginPass()
+	r.sweeps++
 	defer func() { r.recordSweep(s, err) }()
 	for shard, mine := range r.assigned {
 		if !mine {
@@ -65,6 +66,9 @@ func (r *Relay) sweepShard(ctx context.Context, s *sweepState, shard int) error 
 // sweepRow publishes the chat of a row.
 func (r *Relay) sweepRow(ctx context.Context, s *sweepState, row store.Row, emit func([]plan) error) error {
 	s.found++
+	if a := r.aside[row.Key]; a != nil {
+		a.sweep = r.sweeps
+	}
 	o, err := read(row)
 	if err != nil {
 		// It blocks its chat if it is among the chat's rows, see queryChat. So the chat is not
@@ -118,6 +122,9 @@ func (r *Relay) recordSweep(s *sweepState, err error) {
 		if (r.blocked[id] != nil || r.deferred[id]) && (oldest == 0 || at < oldest) {
 			oldest = at
 		}
+	}
+	if at := r.reportAside(); at > 0 && (oldest == 0 || at < oldest) {
+		oldest = at
 	}
 	r.backlog.Store(s.found)
 	r.oldest.Store(oldest)

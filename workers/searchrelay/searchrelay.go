@@ -5,7 +5,7 @@
 // topics and partitions (Load). What cannot be published goes to the topic's dead letters: an
 // event without an envelope at once, and what a partition refuses for good after some
 // attempts (Guard). A partition that only cannot be reached is waited for: the outbox keeps
-// its events.
+// its events, and those of other partitions are published.
 //
 // The package owns records and dead letters. It does not own the forms of events (package
 // search), nor when and in which order they are published (package relay).
@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -216,7 +217,7 @@ func (g *Guard) Do(ctx context.Context, records []*kafka.Record) error {
 	if err != nil {
 		return err
 	}
-	err = g.Publish(ctx, sent)
+	err = original(g.Publish(ctx, sent), records, sent)
 	var partial *kafka.PartitionError
 	switch {
 	case errors.As(err, &partial) && partial.Permanent():
@@ -239,6 +240,24 @@ func (g *Guard) Do(ctx context.Context, records []*kafka.Record) error {
 		}
 	}
 	return nil
+}
+
+// original returns an error that names, for a partition that refused a dead letter, the partition of
+// the record in whose place it was sent: those records wait, as the relay knows no letters.
+func original(err error, records, sent []*kafka.Record) error {
+	var partial *kafka.PartitionError
+	if !errors.As(err, &partial) {
+		return err
+	}
+	translated := &kafka.PartitionError{Err: partial.Err}
+	for i, rec := range records {
+		p := kafka.Partition{Topic: rec.Topic, ID: rec.Partition}
+		if slices.Contains(partial.Partitions, kafka.Partition{Topic: sent[i].Topic, ID: sent[i].Partition}) &&
+			!slices.Contains(translated.Partitions, p) {
+			translated.Partitions = append(translated.Partitions, p)
+		}
+	}
+	return translated
 }
 
 // dead is an event that becomes a dead letter.

@@ -40,6 +40,8 @@ type fixture struct {
 	fail    func(records []*kafka.Record) (before, after error)
 	flush   error
 	dead    []string
+	aside   int           // rows published in part; 0: the default
+	took    time.Duration // by a transaction
 }
 
 func newFixture(t *testing.T, topics string) *fixture {
@@ -66,6 +68,7 @@ func (f *fixture) relay() *relay.Relay {
 	source := &searchrelay.Source{Store: f.store, Targets: f.targets, Clock: clock, Partitions: partitions}
 	guard := &searchrelay.Guard{Source: source, Attempts: searchrelay.DefaultAttempts,
 		Publish: func(_ context.Context, records []*kafka.Record) error {
+			f.now = f.now.Add(f.took)
 			before, after := f.fail(records)
 			if before == nil {
 				f.log = append(f.log, records...)
@@ -75,7 +78,8 @@ func (f *fixture) relay() *relay.Relay {
 		DeadLettered: func(id, topic string, why error) { f.dead = append(f.dead, fmt.Sprint(id, " of ", topic, ": ", why)) }}
 	return testkit.Value(relay.New(relay.Config{
 		Store: f.store, Load: source.Load, Clock: clock, Logger: slog.New(slog.DiscardHandler), Publish: guard.Do,
-		Shards: []int{64, 65, 66, 67, 68, 69, 70, 71}, Flush: func(context.Context) error { return f.flush },
+		MaxAside: f.aside,
+		Shards:   []int{64, 65, 66, 67, 68, 69, 70, 71}, Flush: func(context.Context) error { return f.flush },
 	}))(f.t)
 }
 

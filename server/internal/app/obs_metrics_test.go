@@ -170,6 +170,7 @@ var shown = []struct {
 	{"parley_search_relay_poisoned_rows", "gauge", "", embedded | worker},
 	{"parley_search_relay_backlog_rows", "gauge", "", embedded | worker},
 	{"parley_search_relay_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_search_relay_waiting_seconds", "gauge", "topic", embedded | worker},
 
 	{"parley_relay_published_total", "counter", "", embedded | worker},
 	{"parley_relay_failures_total", "counter", "", embedded | worker},
