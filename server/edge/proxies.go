@@ -24,9 +24,6 @@ func (p Proxies) Any() bool { return p.Count > 0 || len(p.Networks) > 0 }
 // forwarded is the header to which proxies add the address of whom they serve.
 const forwarded = "X-Forwarded-For"
 
-// Proxied reports whether a request says that it came through a proxy.
-func Proxied(r *http.Request) bool { return len(r.Header.Values(forwarded)) > 0 }
-
 // Client is the network of the client: behind proxies the address that the outermost of them
 // added, before which the client's own word stands. Where there are none, or none has added an
 // address, it is the peer of the connection, which has come past them. It is the zero Prefix

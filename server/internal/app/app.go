@@ -96,7 +96,7 @@ func (p *program) serviceOrder(ctx context.Context, listener net.Listener) ([]li
 	if err != nil {
 		return nil, err
 	}
-	p.warnExposed(listener.Addr())
+	p.logExposure(listener.Addr())
 	services := append([]lifecycle.Service{{Name: "engine", Run: p.backend.Watch}}, p.services...)
 	services = append(services, metrics...)
 	return append(services,

@@ -75,12 +75,13 @@ func TestMain(m *testing.M) {
 
 // process is a running server.
 type process struct {
-	cmd   *exec.Cmd
-	addr  string
-	kafka string
-	said  output // on standard output
-	log   output
-	gone  chan struct{}
+	cmd     *exec.Cmd
+	addr    string
+	metrics string // address of its listener for metrics; empty: addr has them
+	kafka   string
+	said    output // on standard output
+	log     output
+	gone    chan struct{}
 }
 
 // output keeps what a process writes.

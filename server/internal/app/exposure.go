@@ -25,12 +25,13 @@ const (
 	maxScrapers = 64 // connections of the listener for metrics
 )
 
-// exposed reports whether others than this machine can connect and read what passes. Then
-// the listener serves nothing that is for operators.
-func (c Config) exposed() bool { return !c.onLoopback && !c.BehindProxy() }
+// reachable reports whether other machines can connect without a proxy in between. Without TLS
+// others on the network can then read what passes. It says nothing about who calls the
+// server: behind a proxy anyone may. For that, see developing.
+func (c Config) reachable() bool { return !c.onLoopback && !c.BehindProxy() }
 
-// developing reports whether only this machine can connect, to a server that is everything in
-// one process: then there are no strangers.
+// developing reports whether only processes of this machine can call a standalone server. Demo
+// users, reflection and metrics are on the public listener only then.
 func (c Config) developing() bool { return c.onLoopback && !c.BehindProxy() && !c.distributed() }
 
 // allowedHosts are the names by which the server is called.
@@ -91,27 +92,17 @@ func (p *program) bounded(next http.Handler) http.Handler {
 }
 
 // servesMetrics reports whether metrics are served with the API.
-func (p *program) servesMetrics() bool { return p.cfg.MetricsListen == "" && !p.cfg.exposed() }
+func (p *program) servesMetrics() bool { return p.cfg.MetricsListen == "" && p.cfg.developing() }
 
-// operatorsOnly is a handler that those who come through a proxy do not see.
-func (p *program) operatorsOnly(next http.Handler) http.Handler {
-	if !p.cfg.BehindProxy() {
-		return next
+// logExposure logs at the start what the listener means for security, and that metrics have
+// no address.
+func (p *program) logExposure(addr net.Addr) {
+	if p.cfg.reachable() && p.certificate == nil {
+		p.log.Warn("listening beyond this machine without TLS: others on the network can read tokens and messages. "+
+			"Set tls-cert and tls-key, or behind-proxy if proxies with TLS stand in front", "address", addr.String())
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if edge.Proxied(r) {
-			p.notFound(w, r)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// warnExposed says at the start what a listener beyond this machine means.
-func (p *program) warnExposed(addr net.Addr) {
-	if p.cfg.exposed() && p.certificate == nil {
-		p.log.Warn("listening beyond this machine without TLS: others on the way can read tokens and messages. Metrics, reflection and demo tokens are not to be had there. "+
-			"Set tls-cert and tls-key, or behind-proxy if proxies with TLS stand in front, metrics-listen for metrics", "address", addr.String())
+	if !p.cfg.developing() && p.cfg.MetricsListen == "" {
+		p.log.Info("metrics are not served: set metrics-listen to an address that only your monitoring reaches")
 	}
 }
 

@@ -64,9 +64,9 @@ func (p *program) server(address string) *web {
 	mux.Handle("/{$}", client)
 	mux.Handle(webclient.Prefix, client)
 	mux.Handle("GET /.well-known/jwks.json", pages.Wrap(http.HandlerFunc(p.identity.PublicKeys)))
-	w.drainOpen = handleTokenless(mux, p.api.Names(), !p.cfg.exposed(), p.operatorsOnly)
+	w.drainOpen = handleTokenless(mux, p.api.Names(), p.cfg.developing())
 	if p.servesMetrics() {
-		mux.Handle("GET /metrics", p.operatorsOnly(edge.NewPages(maxScrapes, pageTime).Wrap(p.metrics.Handler())))
+		mux.Handle("GET /metrics", edge.NewPages(maxScrapes, pageTime).Wrap(p.metrics.Handler()))
 	}
 	p.handleHealth(mux, w)
 	mux.HandleFunc("/", p.notFound)

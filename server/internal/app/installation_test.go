@@ -4,6 +4,7 @@ package app_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -134,8 +135,9 @@ func (in *installation) launch() {
 	for i := range in.servers {
 		cut := newCutter(t, "")
 		in.servers[i] = &member{binary: binary(t), links: cut, args: append([]string{
-			"--listen", "127.0.0.1:0", "--allowed-hosts", "balancer.test", "--link-listen", cut.behind, "--link-address",
-			cut.addr, "--data-dir", filepath.Join(in.dir, "none"), "--topic-creators", "alice",
+			"--listen", "127.0.0.1:0", "--allowed-hosts", "balancer.test", "--metrics-listen", "127.0.0.1:0",
+			"--link-listen", cut.behind, "--link-address", cut.addr,
+			"--data-dir", filepath.Join(in.dir, "none"), "--topic-creators", "alice",
 		}, in.flags...)}
 		in.start(in.servers[i])
 		in.servers[i].args[1] = in.servers[i].addr // from now on
@@ -213,6 +215,9 @@ func (in *installation) start(m *member) {
 		for lines.Scan() {
 			text := lines.Text()
 			_, _ = p.log.Write([]byte(text + "\n"))
+			if _, addr, ok := strings.Cut(text, `msg="serving metrics" address=`); ok {
+				p.metrics = addr
+			}
 			if strings.Contains(text, "msg=listening") || strings.Contains(text, "msg=working") {
 				_, rest, _ := strings.Cut(text, " address=")
 				p.addr, _, _ = strings.Cut(rest, " ")
@@ -269,8 +274,11 @@ func (in *installation) again(m *member) {
 
 // metric reads a number that a process shows.
 func (m *member) metric(ctx context.Context, name string) (float64, error) {
-	return readMetric(ctx, m.addr, name)
+	return readMetric(ctx, m.metricsAddr(), name)
 }
+
+// metricsAddr is where a process serves its metrics.
+func (p *process) metricsAddr() string { return cmp.Or(p.metrics, p.addr) }
 
 // flush loses everything that Redis has, at once; of a Redis that others may use only what
 // this installation has there.

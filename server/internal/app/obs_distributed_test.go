@@ -131,14 +131,14 @@ func TestMetricsOfAnInstallation(t *testing.T) {
 		"parley_link_peers", "parley_link_envelopes_sent_total", "parley_routing_rows", "parley_routing_claims_total",
 		"parley_members_store_total",
 		"parley_dynamodb_requests_total", "parley_dynamodb_read_units_total", "parley_dynamodb_write_units_total",
-	}), first.addr)
+	}), first.metricsAddr())
 	workers := []string{in.workers[0].addr, in.workers[1].addr}
 	movesOf(ctx, t, slices.Concat(ofEvents, []string{
 		"parley_link_peers", "parley_link_envelopes_sent_total", "parley_dynamodb_requests_total",
 		"parley_dynamodb_write_units_total", "parley_store_plans_total",
 	}), workers...)
 	movesOf(ctx, t, []string{"parley_dynamodb_requests_total"}, ops.addr)
-	for addr, program := range map[string]int{first.addr: server, second.addr: server, workers[0]: worker,
+	for addr, program := range map[string]int{first.metricsAddr(): server, second.metricsAddr(): server, workers[0]: worker,
 		ops.addr: operator} {
 		scraped(ctx, t, addr).conforms(t, program)
 	}

