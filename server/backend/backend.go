@@ -72,6 +72,7 @@ func Open(cfg Config) (*Backend, error) {
 	e.initWatch(cfg)
 	st, err := embedded.Open(embedded.Options{
 		Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.Embedded.AcceptLoss,
+		Reserve:  cfg.Embedded.DiskReserve,
 		ClockSet: func() bool { return e.clock.Skew().Abs() > MaxSkew },
 	})
 	if err != nil {
@@ -219,6 +220,16 @@ func (e *Backend) LogWatched() bool { return e.broker == nil || e.broker.Watched
 // Crowded reports whether the disk of an embedded engine is so full that what can wait
 // must.
 func (e *Backend) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
+
+// Disk is how full the disk of an embedded engine is, in bytes: writes are refused while less is
+// free than the reserve. A store elsewhere has no disk here.
+func (e *Backend) Disk() (full bool, free, reserve uint64) {
+	if e.embedded == nil {
+		return false, 0, 0
+	}
+	s := e.embedded.Space()
+	return s.Full, s.Free, s.Reserve
+}
 
 // Descriptors is how many files the event log of an embedded engine keeps open at most:
 // those that it writes, and older ones that somebody has read.

@@ -33,6 +33,20 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		func() float64 { return float64(e.embedded.Stats().Compactions) })
 	m.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.",
 		func() float64 { return float64(e.embedded.Stats().DiskBytes) })
+	m.Gauge(telemetry.DiskFull, "1 while writes are refused because the disk of the data directory is nearly full.", func() float64 {
+		if full, _, _ := e.Disk(); full {
+			return 1
+		}
+		return 0
+	})
+	m.Gauge(telemetry.DiskFree, "Bytes that are free on the disk of the data directory.", func() float64 {
+		_, free, _ := e.Disk()
+		return float64(free)
+	})
+	m.Gauge(telemetry.DiskReserve, "Bytes that must be free there: while less is, writes are refused.", func() float64 {
+		_, _, reserve := e.Disk()
+		return float64(reserve)
+	})
 	m.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(e.LogBytes()) })
 }
 

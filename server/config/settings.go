@@ -43,6 +43,7 @@ type Settings struct {
 
 	DataDir     string
 	AcceptLoss  string
+	DiskReserve uint64 // bytes that must be free on the disk for writes; 0 for the default
 	KafkaListen string
 
 	Registry struct {

@@ -139,7 +139,9 @@ func New(cfg Config) (*Engine, error) {
 	cfg.Isolation = cmp.Or(cfg.Isolation, &Isolation{})
 	e := &Engine{
 		cfg: cfg, partitions: map[kafka.Partition]*partition{},
-		crashes: &crashlog.Log{Store: cfg.Store, Clock: cfg.Clock, Logger: cfg.Logger, Group: cfg.Group,
+		// Its few rows are written on a full disk, too: without them the group reads nothing, so
+		// nothing of the log can be trimmed.
+		crashes: &crashlog.Log{Store: store.Freeing(cfg.Store), Clock: cfg.Clock, Logger: cfg.Logger, Group: cfg.Group,
 			Consumer: cfg.Consumer},
 	}
 	if cfg.Aggregate != nil {

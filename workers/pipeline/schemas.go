@@ -51,7 +51,8 @@ func LoadSchemas(ctx context.Context, st store.Store, register bool, log *slog.L
 	if s.Topics, err = versions.NewWatch(ctx, st, log); err != nil {
 		return nil, err
 	}
-	own, err := Resolve(ctx, s.registry, s.Topics.State(), register)
+	// Also on a full disk: without its schemas nothing is published, so nothing leaves the outbox.
+	own, err := Resolve(ctx, registry.New(store.Freeing(st)), s.Topics.State(), register)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -26,6 +27,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/topicplane"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/pace"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/view"
@@ -123,7 +125,8 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 	}
 	p.measure()
 	for _, user := range p.demoUsers() {
-		if err := p.chats.EnsureUser(ctx, user); err != nil {
+		// Where the disk is full, their first call writes them once there is room.
+		if err := p.chats.EnsureUser(ctx, user); err != nil && !errors.Is(err, store.ErrFull) {
 			return nil, fmt.Errorf("write demo user: %w", err)
 		}
 	}

@@ -112,6 +112,9 @@ func (p *program) handleHealth(mux *http.ServeMux, w *web) {
 			return
 		}
 		_, _ = rw.Write([]byte("ready\n"))
+		if full, _, _ := p.backend.Disk(); full { // reads work, and no other process could do more
+			_, _ = rw.Write([]byte("the disk is nearly full: writes are refused\n"))
+		}
 	})
 }
 

@@ -37,6 +37,7 @@ func (p *program) printWelcome(stdout io.Writer, addr net.Addr) {
 	var b strings.Builder
 	base := p.scheme() + localAddr(addr)
 	fmt.Fprintf(&b, "Parley is listening on %s%s, data in %s\n", p.scheme(), addr, absolute(p.cfg.DataDir))
+	p.printFull(&b)
 	fmt.Fprintf(&b, "Open %s/ in a browser to chat, %[1]s/try for what is there, %[1]s/docs for the documents\n", base)
 	fmt.Fprintf(&b, "Every change is on Kafka at %s\nIts schemas are in the registry at http://%s\n\n",
 		p.backend.KafkaAddr(), p.registry)
@@ -44,6 +45,25 @@ func (p *program) printWelcome(stdout io.Writer, addr net.Addr) {
 		p.printDemo(&b, base, users)
 	}
 	_, _ = io.WriteString(stdout, b.String()) // nobody may be reading
+}
+
+// printFull says that writes are refused, if they are, and what helps.
+func (p *program) printFull(b *strings.Builder) {
+	full, free, reserve := p.backend.Disk()
+	if !full {
+		return
+	}
+	fmt.Fprintf(b, "The disk is nearly full: reads work, WRITES ARE REFUSED. %s are free, %s must be.\n"+
+		"Free some space there: writes work again within seconds. --disk-reserve sets how much must be free.\n",
+		size(free), size(reserve))
+}
+
+// size is a number of bytes for people.
+func size(bytes uint64) string {
+	if bytes < 1<<30 {
+		return fmt.Sprintf("%d MB", bytes>>20)
+	}
+	return fmt.Sprintf("%.1f GB", float64(bytes)/(1<<30))
 }
 
 // printDemo says how to try it, with users whose tokens are printed.

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/space"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -32,6 +33,42 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 512 << 20, TotalBytes: 1 << 30})
 	if n := rowNumber(t, open1(t, Options{Dir: "/data", FS: mem})); n != 1 {
 		t.Fatalf("the row is %d", n)
+	}
+}
+
+// Of 1 TB with 45 GB free nothing is refused. With 3 GB free writes are, while the store still
+// opens: what it needs to open is far less than the reserve.
+func TestLargeDisk(t *testing.T) {
+	const gb = 1 << 30
+	mem := vfs.NewMem()
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 45 * gb, TotalBytes: 1000 * gb})
+	s := open1(t, Options{Dir: "/data", FS: mem})
+	if err := s.Transact(t.Context(), putRow(1)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Space(), (space.State{Free: 45 * gb, Reserve: 4 * gb}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 3 * gb, TotalBytes: 1000 * gb})
+	s = open1(t, Options{Dir: "/data", FS: mem})
+	if err := s.Transact(t.Context(), putRow(2)); !errors.Is(err, store.ErrFull) {
+		t.Error(err)
+	}
+	if n := rowNumber(t, s); n != 1 {
+		t.Errorf("the row is %d", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open1(t, Options{Dir: "/data", FS: mem, Reserve: 2 * gb})
+	if err := s.Transact(t.Context(), putRow(2)); err != nil {
+		t.Error("with a smaller reserve:", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -42,6 +42,9 @@ type Options struct {
 	// AcceptLoss is the generation of a store whose loss of data is accepted: it opens with
 	// the remaining data, under a new generation.
 	AcceptLoss string
+	// Reserve is how much of the disk must be free for writes, in bytes; 0 for the default. The
+	// store never takes less than it needs itself.
+	Reserve uint64
 	// ReadOnly opens an existing store without changing anything; writes fail. A store that
 	// lacks data by its seal opens, too: [Store.Lacks] says so.
 	ReadOnly bool

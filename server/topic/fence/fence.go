@@ -25,10 +25,11 @@ var Err = errors.New("topic: another process has taken the topics over")
 // MaxPlanWrites is how many writes a plan of an owner may have: one is the check.
 const MaxPlanWrites = store.MaxPlanWrites - 1
 
-// Take begins a new epoch in a row, and returns its number.
+// Take begins a new epoch in a row, and returns its number. It works on a full disk, too: without
+// an owner nobody can read the topics, nor remove what is not needed.
 func Take(ctx context.Context, s store.Store, key store.Key, attr string) (int64, error) {
 	err := s.Transact(ctx, store.Plan{Writes: []store.Write{{
-		Op: store.OpUpdate, Key: key, Name: "epoch",
+		Op: store.OpUpdate, Key: key, Name: "epoch", Frees: true,
 		Update: store.Update{Add: []store.Increment{{Name: attr, N: 1}}},
 	}}})
 	if err != nil {

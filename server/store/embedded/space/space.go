@@ -18,6 +18,7 @@ const Every = 2 * time.Second
 // Shares of a disk.
 const (
 	percent      = 5        // of it stay free, at least
+	mostPercent  = 4 << 30  // but no more bytes than these: a share of a large disk is more than the store ever needs
 	tables       = 3        // and that many memtables: one is filled, one written, one merged
 	merging      = 64 << 20 // and this, for merges and the event log
 	quarter      = 4        // but not more than one of this many parts
@@ -37,9 +38,17 @@ func Memtable(total uint64) uint64 {
 	return max(minMemtable, min(maxMemtable, total/memtableOf))
 }
 
-// Reserve is what must be free on a disk of a size, in bytes.
-func Reserve(total uint64) uint64 {
-	return min(max(total/100*percent, tables*Memtable(total)+merging), total/quarter)
+// Reserve is what must be free on a disk of a size, in bytes: what was asked for, 0 for 5 % of
+// the disk or 4 GiB, whichever is less. It is never less than what the store needs.
+func Reserve(total, asked uint64) uint64 {
+	if total == 0 { // unknown: writes are not refused for it
+		return 0
+	}
+	needed := min(tables*Memtable(total)+merging, total/quarter)
+	if asked == 0 {
+		asked = min(total/100*percent, mostPercent)
+	}
+	return max(asked, needed)
 }
 
 // Watch asks a file system now and then how much is free: after some time, and after
@@ -47,8 +56,10 @@ func Reserve(total uint64) uint64 {
 type Watch struct {
 	// Usage asks the file system, in bytes; total 0 is unknown, and counts as free.
 	Usage func() (free, total uint64)
+	// Asked is the reserve that an operator has set, in bytes; 0 for the default.
+	Asked uint64
 	// Changed is called when writes are refused, and when they are not any more.
-	Changed func(full bool, free uint64)
+	Changed func(State)
 
 	next    atomic.Int64 // unix ms of the next question
 	wrote   atomic.Int64 // bytes since the last one
@@ -56,6 +67,21 @@ type Watch struct {
 	failed  atomic.Int64 // unix ms until which it counts as full
 	full    atomic.Bool
 	crowded atomic.Bool
+	free    atomic.Uint64 // when last asked
+	reserve atomic.Uint64
+}
+
+// State is how full a disk is.
+type State struct {
+	Full    bool   // writes are refused
+	Free    uint64 // bytes
+	Reserve uint64 // bytes that must be free for writes
+}
+
+// State returns what the file system says now, or said at most two seconds ago.
+func (w *Watch) State(now time.Time) State {
+	full := w.Full(now)
+	return State{Full: full, Free: w.free.Load(), Reserve: w.reserve.Load()}
 }
 
 // Wrote counts bytes that were written.
@@ -79,12 +105,14 @@ func (w *Watch) Full(now time.Time) bool {
 	}
 	w.wrote.Store(0)
 	free, total := w.Usage()
-	reserve := Reserve(total)
+	reserve := Reserve(total, w.Asked)
+	w.free.Store(free)
+	w.reserve.Store(reserve)
 	w.step.Store(int64(max(minQuestion, reserve/questionOf)))
 	w.crowded.Store(free < reserve/2)
 	full := free < reserve || within(ms, w.failed.Load(), afterFailure)
 	if full != w.full.Swap(full) {
-		w.Changed(full, free)
+		w.Changed(State{Full: full, Free: free, Reserve: reserve})
 	}
 	return full
 }

@@ -5,19 +5,28 @@ import (
 	"time"
 )
 
-// The reserve is 5 % of a large disk, what the store needs of a small one, and never
-// more than a quarter.
+// The reserve is 5 % of a large disk and 4 GiB of a very large one, what the store needs of a
+// small one, and never more than a quarter.
 func TestReserve(t *testing.T) {
 	const mb, gb = 1 << 20, 1 << 30
 	for total, want := range map[uint64][2]uint64{ // memtable, reserve
 		0: {64 * mb, 0}, 64 * mb: {4 * mb, 16 * mb}, 256 * mb: {4 * mb, 64 * mb}, 1 * gb: {16 * mb, 112 * mb},
-		4 * gb: {64 * mb, 256 * mb}, 100 * gb: {64 * mb, 5 * gb}, 1000 * gb: {64 * mb, 50 * gb},
+		4 * gb: {64 * mb, 256 * mb}, 60 * gb: {64 * mb, 3 * gb}, 100 * gb: {64 * mb, 4 * gb}, 4000 * gb: {64 * mb, 4 * gb},
 	} {
 		if got := Memtable(total); got != want[0] {
 			t.Errorf("a memtable on %d MB is %d", total>>20, got)
 		}
-		if got := Reserve(total); got > want[1] || got+100 < want[1] {
+		if got := Reserve(total, 0); got > want[1] || got+100 < want[1] {
 			t.Errorf("the reserve of %d MB is %d, not %d", total>>20, got, want[1])
+		}
+	}
+	// What an operator asks for counts, but for what the store needs itself.
+	for _, tt := range []struct{ total, asked, want uint64 }{
+		{1000 * gb, 1 * gb, 1 * gb}, {1000 * gb, 50 * gb, 50 * gb}, {1000 * gb, 2000 * gb, 2000 * gb},
+		{1000 * gb, 1 * mb, 256 * mb}, {64 * mb, 1 * mb, 16 * mb}, {0, 50 * gb, 0},
+	} {
+		if got := Reserve(tt.total, tt.asked); got != tt.want {
+			t.Errorf("the reserve of %d MB is %d, not %d, with %d asked for", tt.total>>20, got, tt.want, tt.asked)
 		}
 	}
 }
@@ -29,7 +38,7 @@ func TestWatch(t *testing.T) {
 	now, free, asked, changes := time.Unix(1_000, 0), uint64(500*mb), 0, 0
 	w := Watch{
 		Usage:   func() (uint64, uint64) { asked++; return free, 1 << 30 },
-		Changed: func(bool, uint64) { changes++ },
+		Changed: func(State) { changes++ },
 	}
 	expect := func(what string, full bool, questions int) {
 		t.Helper()
@@ -70,7 +79,7 @@ func TestWatch(t *testing.T) {
 // A clock that is set back by hours makes neither what was seen nor a failure last longer.
 func TestClockSetBack(t *testing.T) {
 	now, free := time.Unix(100_000, 0), uint64(50<<20)
-	w := Watch{Usage: func() (uint64, uint64) { return free, 1 << 30 }, Changed: func(bool, uint64) {}}
+	w := Watch{Usage: func() (uint64, uint64) { return free, 1 << 30 }, Changed: func(State) {}}
 	if !w.Full(now) {
 		t.Fatal("a full disk is not full")
 	}
