@@ -18,5 +18,6 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
+	keepPrivate()
 	return app.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend/clock"
+	"github.com/parley-chat/parley/server/backend/private"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/kafka/dial"
@@ -65,6 +66,9 @@ func Open(cfg Config) (*Backend, error) {
 	}
 	dir, err := filepath.Abs(cfg.Embedded.DataDir)
 	if err != nil {
+		return nil, err
+	}
+	if err := private.Tighten(dir); err != nil {
 		return nil, err
 	}
 	cfg.opening("the store in %s", dir)

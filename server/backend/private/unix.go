@@ -1,0 +1,97 @@
+//go:build unix
+
+package private
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Modes of what the server owns.
+const (
+	dirMode  fs.FileMode = 0o700
+	fileMode fs.FileMode = 0o600
+	others   fs.FileMode = 0o077
+)
+
+// owned are the names in a data directory that the server has made. An operator may keep other
+// files there. The file of keys is not among them: one that others could read is refused when
+// it is read, because the keys may be known.
+var owned = []string{"FORMAT", "LOCK", "SEAL", "kafka.properties", "log", "store", "store.new"}
+
+// Tighten takes the permissions of other users from a data directory and from all that the
+// server owns in it. A directory that is not there yet is left to its maker. The error fits
+// into one line, and says what helps.
+func Tighten(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !info.IsDir() {
+		return err // the opening says what is wrong with something else
+	}
+	if info.Mode()&fs.ModeSticky != 0 && info.Mode().Perm()&others != 0 {
+		return fmt.Errorf("%s is shared by all users of this machine: choose a directory of the server's own, such as %s",
+			dir, filepath.Join(dir, "parley"))
+	}
+	if err := tighten(dir, info); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if slices.Contains(owned, e.Name()) {
+			if err := tightenAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tightenAll tightens a file, or a directory and all below. An operator may have put a link in
+// place of it, to another disk; the server makes no links itself.
+func tightenAll(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(real, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.Type()&fs.ModeSymlink != 0 {
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		return tighten(path, info)
+	})
+}
+
+func tighten(path string, info fs.FileInfo) error {
+	if info.Mode().Perm()&others == 0 {
+		return nil
+	}
+	mode := fileMode
+	if info.IsDir() {
+		mode = dirMode
+	}
+	err := os.Chmod(path, mode)
+	if err == nil {
+		return nil
+	}
+	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return fmt.Errorf("other users of this machine may use %s (mode %04o), and it cannot be changed: %w; "+
+		"make it the server's user's own with chown, or choose a data-dir that is", path, info.Mode().Perm(), err)
+}
