@@ -45,7 +45,7 @@ func Projections(m *telemetry.Metrics, set *projection.Set) {
 		of(func(s projection.Stats) int64 { return s.Rebuilt }))
 	m.Counter(telemetry.ProjectionRaces, "Changes of projections that another worker was faster with; they are made again.",
 		of(func(s projection.Stats) int64 { return s.Conflicts }))
-	m.Counter(telemetry.ProjectionStuck, "Times that an event of the store could not be read; its chat waits there.",
+	m.Counter(telemetry.ProjectionStuck, "Times that an event of the store could not be read, live or in a rebuild; its chat waits there.",
 		of(func(s projection.Stats) int64 { return s.Stuck }))
 	m.Counter(telemetry.ProjectionSlowed, "Turns of rebuilds at which sends were slow: the rebuilds go slower then.",
 		func() float64 { return float64(set.Slowed()) })

@@ -97,6 +97,8 @@ var mappings = []mapping{
 	{projection.ErrUnknown, connect.CodeNotFound, "PROJECTION_NOT_FOUND", "no such projection"},
 	{projection.ErrRunning, connect.CodeFailedPrecondition, "REBUILD_UNDER_WAY", ""},
 	{projection.ErrNothing, connect.CodeFailedPrecondition, "NO_REBUILD", ""},
+	{projection.ErrAccept, connect.CodeInvalidArgument, "INVALID_ARGUMENT",
+		"accept_gaps: only for REBUILD_ACTION_START and REBUILD_ACTION_RESUME"},
 	{projection.ErrFirst, connect.CodeFailedPrecondition, "FIRST_BUILD", ""},
 	{projection.ErrNotBuilt, connect.CodeUnavailable, "NOT_BUILT_YET",
 		"the projection is built for the first time: see projections list"},

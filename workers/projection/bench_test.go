@@ -107,7 +107,7 @@ func BenchmarkRebuild(b *testing.B) {
 	testkit.Must(b, s.Look(b.Context()))
 	before, events := cpu(b), 0
 	for b.Loop() {
-		_, err := operate.Do(b.Context(), chatactivity.Name, projection.Start, "b", true)
+		_, err := operate.Do(b.Context(), chatactivity.Name, projection.Change{Action: projection.Start}, "b", true)
 		testkit.Must(b, err)
 		testkit.Must(b, s.Look(b.Context()))
 		events += 100_000

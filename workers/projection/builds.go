@@ -19,6 +19,7 @@ var (
 	ErrRunning  = errors.New("projection: rebuilding") // with what is wrong, like the next two
 	ErrNothing  = errors.New("projection: not rebuilding")
 	ErrFirst    = errors.New("projection: first build")
+	ErrAccept   = errors.New("projection: gaps are accepted when a rebuild is started or resumed")
 	ErrNotBuilt = errors.New("projection: it is built for the first time")
 	errChanged  = errors.New("projection: its builds keep changing")
 )
@@ -84,14 +85,25 @@ const (
 	Cancel                   // drop what was made of it
 )
 
+// Change is an action on a rebuild.
+type Change struct {
+	Action Action
+	// AcceptGaps lets the build become live although events are missing in it. Only for Start and
+	// Resume.
+	AcceptGaps bool
+}
+
 // Do starts, pauses, resumes or cancels the rebuild of a projection, and returns its status
 // after that. Without execute it only says whether it could.
-func (o *Operate) Do(ctx context.Context, name string, a Action, by string, execute bool) (Status, error) {
+func (o *Operate) Do(ctx context.Context, name string, c Change, by string, execute bool) (Status, error) {
 	d, err := o.find(name)
 	if err != nil {
 		return Status{}, err
 	}
-	change := func(p *table.Projection) error { return o.apply(d, p, a) }
+	if c.AcceptGaps && c.Action != Start && c.Action != Resume {
+		return Status{}, ErrAccept
+	}
+	change := func(p *table.Projection) error { return o.apply(d, p, c) }
 	if execute {
 		_, err = update(ctx, o.Store, o.Clock, d.Name, by, change)
 	} else {
@@ -107,12 +119,14 @@ func (o *Operate) Do(ctx context.Context, name string, a Action, by string, exec
 }
 
 // apply changes the row of a projection.
-func (o *Operate) apply(d *Definition, p *table.Projection, a Action) error {
+func (o *Operate) apply(d *Definition, p *table.Projection, c Change) error {
+	a := c.Action
 	switch {
 	case a == Start && p.Next != 0:
 		return fmt.Errorf("%w: a rebuild of %s is under way; %s was the last to change it", ErrRunning, d.Name, p.By)
 	case a == Start:
 		begin(p, d.Version, o.Generation)
+		p.AcceptGaps = c.AcceptGaps
 		return nil
 	case p.Next == 0:
 		return fmt.Errorf("%w: no rebuild of %s is under way", ErrNothing, d.Name)
@@ -120,9 +134,9 @@ func (o *Operate) apply(d *Definition, p *table.Projection, a Action) error {
 		return fmt.Errorf("%w: %s has no other build of this version; the rebuild can be paused", ErrFirst, d.Name)
 	case a == Cancel:
 		drop(p, p.Next)
-		p.Next, p.NextVersion, p.Paused = 0, 0, false
+		p.Next, p.NextVersion, p.Paused, p.AcceptGaps = 0, 0, false, false
 	default:
-		p.Paused = a == Pause
+		p.Paused, p.AcceptGaps = a == Pause, p.AcceptGaps || c.AcceptGaps
 	}
 	return nil
 }
@@ -130,7 +144,7 @@ func (o *Operate) apply(d *Definition, p *table.Projection, a Action) error {
 // begin begins the next build.
 func begin(p *table.Projection, version int64, generation string) {
 	p.Last++
-	p.Next, p.NextVersion, p.Paused, p.Generation = p.Last, version, false, generation
+	p.Next, p.NextVersion, p.Paused, p.AcceptGaps, p.Generation = p.Last, version, false, false, generation
 }
 
 // drop has the rows of a build removed.

@@ -211,7 +211,7 @@ func (f *fixture) status() projection.Status {
 // do does something about the rebuild.
 func (f *fixture) do(a projection.Action) {
 	f.t.Helper()
-	_, err := f.operate().Do(f.t.Context(), chatactivity.Name, a, "ada", true)
+	_, err := f.operate().Do(f.t.Context(), chatactivity.Name, projection.Change{Action: a}, "ada", true)
 	testkit.Must(f.t, err)
 }
 

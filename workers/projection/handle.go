@@ -58,11 +58,17 @@ func (s *Set) follow(ctx context.Context, p *projection, records []*kafka.Record
 	if err != nil {
 		return 0, classified(err)
 	}
-	for _, t := range targets {
-		if err := s.fold(ctx, p, t.build, chat, t.position, &p.folded, false); err != nil {
-			if errors.Is(err, errStuck) {
-				p.stuck.Add(1)
+	for i, t := range targets {
+		err := s.fold(ctx, p, t.build, chat, t.position, &p.folded, false)
+		if errors.Is(err, errStuck) {
+			p.stuck.Add(1)
+			if i < len(targets)-1 {
+				// The next build stops before an event that the live one may be past. The live one
+				// continues, and the chat is a gap of the rebuild, which does not become live with it.
+				continue
 			}
+		}
+		if err != nil {
 			return 0, classified(err)
 		}
 	}

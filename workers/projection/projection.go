@@ -28,7 +28,8 @@
 // All rows of a projection belong to a build, which has a number. Queries read the build that
 // is live. A rebuild makes the next one beside it: it goes through all chats, or the whole
 // topic, while every record goes into both builds. At the end one write makes the next build
-// the live one. Its predecessor, and the build of a rebuild that was canceled, is removed
+// the live one. If an event could not be read, the build has a gap: the rebuild is paused instead,
+// and the live build stays until an operator resumes, accepts the gaps or cancels. The predecessor, and the build of a rebuild that was canceled, is removed
 // after a while, when nobody can still be working on it.
 //
 // Nothing falls between the rebuild and the records: a process reads which builds there are
@@ -195,7 +196,7 @@ type Stats struct {
 	Folded    int64 // events folded because of a record, or rows of records
 	Rebuilt   int64 // events folded by rebuilds
 	Conflicts int64 // plans that another process was faster with
-	Stuck     int64 // times that an event could not be read; its chat waits there
+	Stuck     int64 // times that an event could not be read, live or in a rebuild; its chat waits there
 	ToDo      int64 // events of the rebuild that this process works on, and those that are
 	Done      int64 // done; both 0 without one
 }

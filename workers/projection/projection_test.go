@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/faulty"
@@ -63,7 +62,7 @@ func (f *fixture) life(st store.Store, batches [][]*kafka.Record, at *int) error
 		}
 		switch *at {
 		case len(batches) / 3:
-			if _, err := operate.Do(ctx, chatactivity.Name, projection.Start, "ada", true); err != nil &&
+			if _, err := operate.Do(ctx, chatactivity.Name, projection.Change{Action: projection.Start}, "ada", true); err != nil &&
 				!errors.Is(err, projection.ErrRunning) {
 				return err
 			}
@@ -202,7 +201,7 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 
 	f.do(projection.Start)
 	f.do(projection.Cancel)
-	if _, err := f.operate().Do(t.Context(), chatactivity.Name, projection.Resume, "ada", true); !errors.Is(err,
+	if _, err := f.operate().Do(t.Context(), chatactivity.Name, projection.Change{Action: projection.Resume}, "ada", true); !errors.Is(err,
 		projection.ErrNothing) {
 		t.Fatal(err)
 	}
@@ -241,7 +240,7 @@ func TestVersions(t *testing.T) {
 	if b := f.status().Builds; b.Next != 0 || b.Live != 2 || b.LiveVersion != 2 {
 		t.Fatalf("%+v", b)
 	}
-	if _, err := f.operate().Do(t.Context(), "nothing", projection.Start, "ada", true); !errors.Is(err,
+	if _, err := f.operate().Do(t.Context(), "nothing", projection.Change{Action: projection.Start}, "ada", true); !errors.Is(err,
 		projection.ErrUnknown) {
 		t.Fatal(err)
 	}
@@ -260,14 +259,7 @@ func TestEventThatCannotBeRead(t *testing.T) {
 	testkit.Must(t, s.Prepare(t.Context()))
 	testkit.Must(t, s.Look(t.Context()))
 	last := f.talkTo(f.ids[0], 3)
-	key := table.EventKey(f.ids[0], last-1)
-	good, err := f.store.Get(t.Context(), key, store.Strong)
-	testkit.Must(t, err)
-	put := func(it store.Item) {
-		t.Helper()
-		testkit.Must(t, f.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: key, Item: it}}))
-	}
-	put(table.Event{ChatID: f.ids[0], EventID: "e", Type: event.TypeMessagePersisted, Payload: []byte{0xff}}.Item())
+	repair := f.damage(f.ids[0], last-1)
 	record := &kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte(f.ids[0])}
 	n, failure := s.Handle(t.Context(), []*kafka.Record{record})
 	if n != 0 || consume.ClassOf(failure) != consume.Permanent {
@@ -275,10 +267,13 @@ func TestEventThatCannotBeRead(t *testing.T) {
 	}
 	f.do(projection.Start)
 	testkit.Must(t, s.Look(t.Context()))
-	testkit.Equal(t, "chats that stand still", f.status().Rebuild.Stuck, int64(1))
-	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(2))
-	put(good)
+	f.blocked("a rebuild", 1, f.ids[0])
+	repair()
 	handle(t, s, [][]*kafka.Record{{record}})
+	f.check()
+	f.resume(false)
+	testkit.Must(t, s.Look(t.Context()))
+	testkit.Equal(t, "the live build", f.status().Builds.Live, int64(2))
 	f.check()
 	odd := &kafka.Record{Topic: kafka.MessagesPersisted, Key: []byte("\x00")}
 	if _, err := s.Handle(t.Context(), []*kafka.Record{odd}); consume.ClassOf(err) != consume.Ignored {

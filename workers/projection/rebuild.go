@@ -22,6 +22,8 @@ const (
 	// silentFor is how long a rebuild may be silent before another process continues it. Two
 	// that work on it at once only read more than they must.
 	silentFor = 20 * time.Second
+	// maxGaps is how many gaps of a rebuild are kept by name. All are counted and logged.
+	maxGaps = 100
 )
 
 // errElsewhere says that another process works on the rebuild.
@@ -151,8 +153,10 @@ func (r *rebuilder) save(ctx context.Context, next table.Rebuild) error {
 
 // part is what a source did at a time.
 type part struct {
-	done, stuck int64  // events, and aggregates that end before one that cannot be read
-	after       string // where it continues; empty: it is at its end
+	done  int64    // events
+	gaps  []string // names of chats that end before an event that cannot be read, or of records without rows
+	again bool     // it started again at its beginning, so that earlier parts do not count
+	after string   // where it continues; empty: it is at its end
 }
 
 // source is what a build is made from.
@@ -170,10 +174,18 @@ func (r *rebuilder) source() source {
 	return &records{r.Set, r.p}
 }
 
-// rebuild makes the next build, and then the live one of it.
+// rebuild makes the next build, and then the live one of it. A rebuild that gaps have blocked
+// reads everything again when it is resumed, because the gaps may be repaired; if they are
+// accepted, nothing is left to read.
 func (r *rebuilder) rebuild(ctx context.Context, b table.Projection) error {
 	src := r.source()
 	row := r.row
+	if row.Blocked && b.AcceptGaps {
+		return r.finish(ctx, b, row)
+	}
+	if row.Blocked {
+		row = table.Rebuild{Revision: row.Revision, Build: row.Build, Holder: row.Holder, BeganAt: row.BeganAt}
+	}
 	if !row.Planned {
 		total, after, err := src.plan(ctx)
 		if err != nil {
@@ -195,10 +207,42 @@ func (r *rebuilder) rebuild(ctx context.Context, b table.Projection) error {
 			if err != nil {
 				return errors.Join(err, r.keep(ctx, row))
 			}
-			row.Done, row.Stuck, row.After, end = row.Done+p.done, row.Stuck+p.stuck, p.after, p.after == ""
+			if p.again {
+				row.Done, row.Stuck, row.Gaps = 0, 0, ""
+			}
+			row.Done, row.Stuck, row.After, end = row.Done+p.done, row.Stuck+int64(len(p.gaps)), p.after, p.after == ""
+			named := strings.Fields(row.Gaps)
+			row.Gaps = strings.Join(append(named, p.gaps[:min(len(p.gaps), maxGaps-len(named))]...), " ")
 		}
 	}
+	if row.Stuck > 0 && !b.AcceptGaps {
+		return r.block(ctx, b, row)
+	}
 	return r.finish(ctx, b, row)
+}
+
+// block pauses a rebuild that is at its end and has gaps. The live build stays. The row of the
+// rebuild is written first: if the process ends before the pause, the next one reads everything
+// again and comes back here.
+func (r *rebuilder) block(ctx context.Context, b table.Projection, row table.Rebuild) error {
+	row.Blocked = true
+	if err := r.save(ctx, row); err != nil {
+		return err
+	}
+	r.cfg.Logger.Error("projection: a rebuild is paused because its build has gaps; repair the events and resume it, "+
+		"accept the gaps, or cancel it", "projection", r.p.Name, "build", b.Next, "live", b.Live, "gaps", row.Stuck,
+		"first", row.Gaps)
+	_, err := update(ctx, r.cfg.Store, r.cfg.Clock, r.p.Name, System, func(now *table.Projection) error {
+		if now.Revision != b.Revision { // an operator changed the rebuild: that holds
+			return errUnchanged
+		}
+		now.Paused = true
+		return nil
+	})
+	if errors.Is(err, errUnchanged) {
+		err = nil
+	}
+	return err
 }
 
 // keep saves how far a rebuild is that ends early.
@@ -227,6 +271,7 @@ func (r *rebuilder) finish(ctx context.Context, b table.Projection, row table.Re
 		dropped = now.Live
 		drop(now, now.Live)
 		now.Live, now.LiveVersion, now.Next, now.NextVersion = now.Next, now.NextVersion, 0, 0
+		now.AcceptGaps = false
 		return nil
 	})
 	if errors.Is(err, errUnchanged) { // it was paused or canceled
@@ -235,9 +280,9 @@ func (r *rebuilder) finish(ctx context.Context, b table.Projection, row table.Re
 	if err != nil {
 		return err
 	}
-	row.Holder, row.EndedAt = "", r.cfg.Clock().UnixMilli()
+	row.Holder, row.EndedAt, row.Blocked = "", r.cfg.Clock().UnixMilli(), false
 	r.cfg.Logger.Info("projection: a build is live", "projection", r.p.Name, "build", b.Next, "replaced", dropped,
-		"events", row.Done, "stuck", row.Stuck)
+		"events", row.Done, "gaps", row.Stuck, "first", row.Gaps)
 	return r.save(ctx, row)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/workers/consume"
 )
 
 // chats are all chats of the store, by their heads. A chat that is made while a rebuild goes
@@ -52,8 +54,7 @@ func (c *chats) next(ctx context.Context, build int64, after string) (part, erro
 	if err != nil {
 		return part{}, fmt.Errorf("read chats: %w", err)
 	}
-	out := part{after: page.Cursor}
-	var stuck atomic.Int64
+	out := part{after: page.Cursor, again: scan.Cursor != after}
 	var failed error
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -69,7 +70,10 @@ func (c *chats) next(ctx context.Context, build int64, after string) (part, erro
 				if errors.Is(err, errStuck) {
 					c.cfg.Logger.Error("projection: a chat ends before an event that cannot be read", "projection", c.p.Name,
 						"chat_id", page.Rows[i].Key.PK, "error", err)
-					stuck.Add(1)
+					c.p.stuck.Add(1)
+					mu.Lock()
+					out.gaps = append(out.gaps, page.Rows[i].Key.PK)
+					mu.Unlock()
 				} else if err != nil {
 					mu.Lock()
 					failed = err
@@ -86,7 +90,7 @@ func (c *chats) next(ctx context.Context, build int64, after string) (part, erro
 	for _, row := range page.Rows {
 		out.done += table.HeadFrom(row.Key.PK, row.Item).Version
 	}
-	out.stuck = stuck.Load()
+	slices.Sort(out.gaps)
 	return out, failed
 }
 
@@ -147,8 +151,8 @@ func (s *records) next(ctx context.Context, build int64, after string) (part, er
 		if err != nil && passes(err) {
 			return part{}, err
 		}
-		if err != nil { // this record says nothing; live, it becomes a dead letter or is ignored
-			out.stuck++
+		if err != nil {
+			s.gap(&out, list[n], err)
 			n++
 		}
 		list = list[n:]
@@ -159,6 +163,19 @@ func (s *records) next(ctx context.Context, build int64, after string) (part, er
 	spans[0].From = now.To
 	out.after = formatSpans(spans)
 	return out, nil
+}
+
+// gap records that a record could not be brought into the build. One that is ignored makes no gap:
+// it has no rows in a live build either.
+func (s *records) gap(out *part, r *kafka.Record, err error) {
+	if consume.ClassOf(err) == consume.Ignored {
+		return
+	}
+	name := fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset)
+	s.cfg.Logger.Error("projection: a record cannot be brought into a build", "projection", s.p.Name, "record", name,
+		"error", err)
+	s.p.stuck.Add(1)
+	out.gaps = append(out.gaps, name)
 }
 
 // formatSpans writes what is left of spans: partition/from/to with spaces between them.

@@ -9,17 +9,17 @@ import (
 // Projection says which builds of a projection there are. A build is one whole set of its
 // rows; its number is never used again. Table meta, one row for each projection.
 type Projection struct {
-	Revision    int64    // rises with each change of the row
-	Live        int64    // build that is read; 0: none yet
-	LiveVersion int64    // of the code that makes it
-	Next        int64    // build that is made beside it; 0: none
-	NextVersion int64    // of the code that makes it
-	Paused      bool     // the making of Next waits
-	Last        int64    // greatest number that a build has had
-	Dropped     []string // numbers of the builds whose rows are to be removed
-	Generation  string   // of the store when the greatest build was begun
-	By          string   // who changed the row last
-	ChangedAt   int64    // unix ms
+	Revision           int64    // rises with each change of the row
+	Live               int64    // build that is read; 0: none yet
+	LiveVersion        int64    // of the code that makes it
+	Next               int64    // build that is made beside it; 0: none
+	NextVersion        int64    // of the code that makes it
+	Paused, AcceptGaps bool     // the making of Next waits; Next may become live although events are missing in it
+	Last               int64    // greatest number that a build has had
+	Dropped            []string // numbers of the builds whose rows are to be removed
+	Generation         string   // of the store when the greatest build was begun
+	By                 string   // who changed the row last
+	ChangedAt          int64    // unix ms
 }
 
 // ProjectionKey is the key of a projection's row.
@@ -29,7 +29,8 @@ func ProjectionKey(name string) store.Key {
 
 // Item returns the row as an item.
 func (p Projection) Item() store.Item {
-	a := make(attrs, 0, 11)
+	a := make(attrs, 0, 12)
+	a.optBool("accept_gaps", p.AcceptGaps)
 	a.str("by", p.By)
 	a.int(AttrChangedAt, p.ChangedAt)
 	a.list("dropped", p.Dropped)
@@ -47,8 +48,8 @@ func (p Projection) Item() store.Item {
 // ProjectionFrom reads a projection's row.
 func ProjectionFrom(it store.Item) Projection {
 	return Projection{
-		Revision: num(it, AttrRevision), Live: num(it, "live"), LiveVersion: num(it, "live_version"),
-		Next: num(it, "next"), NextVersion: num(it, "next_version"), Paused: it.Get("paused").True(),
+		Revision: num(it, AttrRevision), Live: num(it, "live"), LiveVersion: num(it, "live_version"), Next: num(it, "next"),
+		NextVersion: num(it, "next_version"), Paused: it.Get("paused").True(), AcceptGaps: it.Get("accept_gaps").True(),
 		Last: num(it, "last"), Dropped: it.Get("dropped").Strings(), Generation: str(it, "generation"), By: str(it, "by"),
 		ChangedAt: num(it, AttrChangedAt),
 	}
@@ -57,16 +58,16 @@ func ProjectionFrom(it store.Item) Projection {
 // Rebuild is how far the making of a projection's build has come. Table meta, one row for
 // each projection.
 type Rebuild struct {
-	Revision int64  // rises with each change of the row
-	Build    int64  // that it is about
-	Holder   string // process that works on it; empty: none
-	Planned  bool   // Total is known
-	After    string // where it continues, in the words of its source; empty: at the start
-	Total    int64  // events that there were at the start
-	Done     int64  // of them, those that were read
-	Stuck    int64  // aggregates with an event that cannot be read; they end before it
-	BeganAt  int64  // unix ms
-	EndedAt  int64  // unix ms; 0: it is running
+	Revision         int64  // rises with each change of the row
+	Build            int64  // that it is about
+	Holder           string // process that works on it; empty: none
+	Planned, Blocked bool   // Total is known; it is at its end, and its gaps keep the build from becoming live
+	// After is where it continues, in the words of its source; empty: at the start. Gaps names the first
+	// gaps, with spaces between them: ids of chats, or TOPIC/PARTITION/OFFSET.
+	After, Gaps      string
+	Total, Done      int64 // events that there were at the start; of them, those that were read
+	Stuck            int64 // gaps: chats that end before an event that cannot be read, or records without rows
+	BeganAt, EndedAt int64 // unix ms; EndedAt 0: it is running
 }
 
 // RebuildKey is the key of the row of a projection's rebuild.
@@ -76,12 +77,14 @@ func RebuildKey(name string) store.Key {
 
 // Item returns the row as an item.
 func (r Rebuild) Item() store.Item {
-	a := make(attrs, 0, 10)
+	a := make(attrs, 0, 12)
 	a.optStr("after", r.After)
 	a.optInt("began", r.BeganAt)
+	a.optBool("blocked", r.Blocked)
 	a.int("build", r.Build)
 	a.optInt("done", r.Done)
 	a.optInt("ended", r.EndedAt)
+	a.optStr("gaps", r.Gaps)
 	a.optStr("holder", r.Holder)
 	a.optBool("planned", r.Planned)
 	a.int(AttrRevision, r.Revision)
@@ -94,8 +97,9 @@ func (r Rebuild) Item() store.Item {
 func RebuildFrom(it store.Item) Rebuild {
 	return Rebuild{
 		Revision: num(it, AttrRevision), Build: num(it, "build"), Holder: str(it, "holder"),
-		Planned: it.Get("planned").True(), After: str(it, "after"), Total: num(it, "total"), Done: num(it, "done"),
-		Stuck: num(it, "stuck"), BeganAt: num(it, "began"), EndedAt: num(it, "ended"),
+		Planned: it.Get("planned").True(), Blocked: it.Get("blocked").True(), After: str(it, "after"), Gaps: str(it, "gaps"),
+		Total: num(it, "total"), Done: num(it, "done"), Stuck: num(it, "stuck"), BeganAt: num(it, "began"),
+		EndedAt: num(it, "ended"),
 	}
 }
 

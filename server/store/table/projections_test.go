@@ -35,9 +35,9 @@ func projectionSamples() []store.Row {
 	row := func(k store.Key, it store.Item) store.Row { return store.Row{Key: k, Item: it} }
 	return []store.Row{
 		row(ProjectionKey("p"), Projection{Revision: 9, Live: 2, LiveVersion: 1, Next: 3, NextVersion: 2, Paused: true,
-			Last: 3, Dropped: []string{"1"}, Generation: "g1", By: "ops", ChangedAt: at}.Item()),
+			AcceptGaps: true, Last: 3, Dropped: []string{"1"}, Generation: "g1", By: "ops", ChangedAt: at}.Item()),
 		row(RebuildKey("p"), Rebuild{Revision: 9, Build: 3, Holder: "wrk_01", Planned: true, After: "chat_01", Total: 700,
-			Done: 500, Stuck: 1, BeganAt: at, EndedAt: at + 1}.Item()),
+			Done: 500, Stuck: 1, Gaps: "chat_01 chat_02", Blocked: true, BeganAt: at, EndedAt: at + 1}.Item()),
 		row(FoldedKey(store.Projections, ProjectionPartition("p", 2, "chat_01")), Folded{Version: 7}.Item()),
 		row(store.Key{Table: store.Projections, PK: ProjectionPartition("p", 2, "chat_01"), SK: "day/2023-11-14"},
 			ChatActivity{Messages: 7, Senders: 2}.Item()),

@@ -48,6 +48,8 @@ func state(r *opsv1.ProjectionRebuild) string {
 	switch {
 	case r == nil:
 		return "-"
+	case r.GetBlocked():
+		return fmt.Sprintf("blocked, gaps: %d", r.GetStuckChats())
 	case r.GetPaused():
 		return "paused at " + percent
 	case r.GetBeganAt() == nil:
@@ -62,6 +64,7 @@ const rebuildEvery = 500 * time.Millisecond
 func rebuildProjection(fs *flag.FlagSet) func(*call, []string) error {
 	var execute bool
 	bindExecute(fs, &execute)
+	acceptGaps := bindAcceptGaps(fs)
 	detach := fs.Bool("detach", false, "do not wait for its end")
 	return func(c *call, args []string) error {
 		name, err := oneArgument(args, "projections rebuild needs the name of one projection, as projections list prints it")
@@ -69,7 +72,7 @@ func rebuildProjection(fs *flag.FlagSet) func(*call, []string) error {
 			return err
 		}
 		res, err := c.projections.ChangeRebuild(c.ctx, &opsv1.ChangeRebuildRequest{
-			Name: name, Action: opsv1.RebuildAction_REBUILD_ACTION_START, Execute: execute})
+			Name: name, Action: opsv1.RebuildAction_REBUILD_ACTION_START, Execute: execute, AcceptGaps: *acceptGaps})
 		if err != nil {
 			return err
 		}
@@ -99,6 +102,12 @@ func (c *call) follow(name string, build int64) error {
 		}
 		p := res.GetProjections()[i]
 		switch r := p.GetRebuild(); {
+		case r.GetBuild() == build && r.GetBlocked():
+			bar.End()
+			if !c.printJSON(p) {
+				c.printBlocked(p)
+			}
+			return errLeft
 		case r.GetBuild() == build && !c.json:
 			showRebuild(bar, r, time.Now())
 		case r.GetBuild() == build:
@@ -106,8 +115,12 @@ func (c *call) follow(name string, build int64) error {
 		case p.GetLiveBuild() >= build:
 			bar.End()
 			if !c.printJSON(p) {
-				fmt.Fprintf(c.cfg.Stdout, "%s: build %d is live, with %d events\n", safe(name), build,
-					p.GetLastRebuild().GetDoneEvents())
+				last := p.GetLastRebuild()
+				fmt.Fprintf(c.cfg.Stdout, "%s: build %d is live, with %d events", safe(name), build, last.GetDoneEvents())
+				if last.GetStuckChats() > 0 {
+					fmt.Fprintf(c.cfg.Stdout, ", gaps: %d (%s)", last.GetStuckChats(), gapNames(last))
+				}
+				fmt.Fprintln(c.cfg.Stdout)
 			}
 			return nil
 		default:
@@ -123,6 +136,31 @@ func (c *call) follow(name string, build int64) error {
 	}
 }
 
+// printBlocked says which gaps keep a build from becoming live, and how to proceed.
+func (c *call) printBlocked(p *opsv1.Projection) {
+	name, r := safe(p.GetName()), p.GetRebuild()
+	fmt.Fprintf(c.cfg.Stderr, "%s: build %d is not live, gaps: %d (%s)\n", name, r.GetBuild(), r.GetStuckChats(),
+		gapNames(r))
+	if p.GetLiveBuild() != 0 {
+		fmt.Fprintf(c.cfg.Stderr, "build %d stays live\n", p.GetLiveBuild())
+	}
+	fmt.Fprintf(c.cfg.Stderr, "repair the events and run projections resume %s --execute,\n"+
+		"add --accept-gaps to use the build as it is, or run projections cancel %s --execute\n", name, name)
+}
+
+// shownGaps is how many gaps are printed; --json prints all that the service names.
+const shownGaps = 10
+
+// gapNames are the first gaps of a rebuild by name.
+func gapNames(r *opsv1.ProjectionRebuild) string {
+	shown := r.GetGaps()[:min(len(r.GetGaps()), shownGaps)]
+	list := safe(strings.Join(shown, ", "))
+	if more := r.GetStuckChats() - int64(len(shown)); more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
+}
+
 // showRebuild moves the bar to where a rebuild is.
 func showRebuild(bar *cmdline.Bar, r *opsv1.ProjectionRebuild, now time.Time) {
 	note := fmt.Sprintf("%d of %d events", min(r.GetDoneEvents(), r.GetTotalEvents()), r.GetTotalEvents())
@@ -135,18 +173,25 @@ func showRebuild(bar *cmdline.Bar, r *opsv1.ProjectionRebuild, now time.Time) {
 }
 
 func pauseRebuild(fs *flag.FlagSet) func(*call, []string) error {
-	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_PAUSE, "it waits")
+	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_PAUSE, "it waits", new(bool))
 }
 
 func resumeRebuild(fs *flag.FlagSet) func(*call, []string) error {
-	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_RESUME, "it resumes")
+	acceptGaps := bindAcceptGaps(fs)
+	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_RESUME, "it resumes", acceptGaps)
+}
+
+func bindAcceptGaps(fs *flag.FlagSet) *bool {
+	return fs.Bool("accept-gaps", false, "make the build live although events are missing in it")
 }
 
 func cancelRebuild(fs *flag.FlagSet) func(*call, []string) error {
-	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_CANCEL, "it is canceled")
+	return changeRebuild(fs, opsv1.RebuildAction_REBUILD_ACTION_CANCEL, "it is canceled", new(bool))
 }
 
-func changeRebuild(fs *flag.FlagSet, a opsv1.RebuildAction, done string) func(*call, []string) error {
+func changeRebuild(
+	fs *flag.FlagSet, a opsv1.RebuildAction, done string, acceptGaps *bool,
+) func(*call, []string) error {
 	var execute bool
 	bindExecute(fs, &execute)
 	return func(c *call, args []string) error {
@@ -156,7 +201,7 @@ func changeRebuild(fs *flag.FlagSet, a opsv1.RebuildAction, done string) func(*c
 			return err
 		}
 		res, err := c.projections.ChangeRebuild(c.ctx,
-			&opsv1.ChangeRebuildRequest{Name: name, Action: a, Execute: execute})
+			&opsv1.ChangeRebuildRequest{Name: name, Action: a, Execute: execute, AcceptGaps: *acceptGaps})
 		if err != nil || c.printJSON(res) {
 			return err
 		}

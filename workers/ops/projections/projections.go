@@ -77,7 +77,8 @@ var actions = map[opsv1.RebuildAction]projection.Action{
 func (s *Service) ChangeRebuild(
 	ctx context.Context, req *opsv1.ChangeRebuildRequest,
 ) (*opsv1.ChangeRebuildResponse, error) {
-	p, err := s.cfg.Operate.Do(ctx, req.GetName(), actions[req.GetAction()], s.cfg.Operator(ctx), req.GetExecute())
+	change := projection.Change{Action: actions[req.GetAction()], AcceptGaps: req.GetAcceptGaps()}
+	p, err := s.cfg.Operate.Do(ctx, req.GetName(), change, s.cfg.Operator(ctx), req.GetExecute())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +93,7 @@ func projectionTo(s projection.Status) *opsv1.Projection {
 	}
 	rebuild := &opsv1.ProjectionRebuild{
 		Build: r.Build, TotalEvents: r.Total, DoneEvents: r.Done, StuckChats: r.Stuck, Process: r.Holder,
-		BeganAt: millis(r.BeganAt), EndedAt: millis(r.EndedAt),
+		BeganAt: millis(r.BeganAt), EndedAt: millis(r.EndedAt), Blocked: r.Blocked, Gaps: strings.Fields(r.Gaps),
 	}
 	switch {
 	case b.Next != 0 && r.Build == b.Next:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,10 +62,13 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) clock() time.Time { return f.now }
 
 // process makes the projection of a process.
-func (f *fixture) process() *projection.Set {
+func (f *fixture) process() *projection.Set { return f.processOf(notifications.Definition()) }
+
+// processOf makes one with another definition.
+func (f *fixture) processOf(d projection.Definition) *projection.Set {
 	f.t.Helper()
 	s, err := projection.New(projection.Config{
-		Definitions: []projection.Definition{notifications.Definition()}, Store: f.store, Decode: f.serde.Decode,
+		Definitions: []projection.Definition{d}, Store: f.store, Decode: f.serde.Decode,
 		Addr: f.addr, Process: "p", Generation: "g", Exclusive: true, Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
 		Rest: -1, LookEvery: time.Millisecond,
 	})
@@ -203,11 +207,56 @@ func TestNotifications(t *testing.T) {
 	}
 	operate := projection.Operate{Definitions: []projection.Definition{notifications.Definition()}, Store: f.store,
 		Generation: "g", Clock: f.clock}
-	_, err = operate.Do(t.Context(), notifications.Name, projection.Start, "ada", true)
+	_, err = operate.Do(t.Context(), notifications.Name, projection.Change{Action: projection.Start}, "ada", true)
 	testkit.Must(t, err)
 	f.rebuild(f.process())
 	check("made again")
 	testkit.Equal(t, "the rows", fmt.Sprint(f.rows("2")), fmt.Sprint(before))
+}
+
+// A record that a rebuild cannot bring into its build is a gap, which the rebuild names. One that is
+// ignored is none: it has no rows in a live build either.
+func TestGapOfARecord(t *testing.T) {
+	f := newFixture(t)
+	testkit.Must(t, f.set.Prepare(t.Context()))
+	f.rebuild(f.set)
+	f.fail("fanout", "chat_a", "alice", 1, 3)
+	lost := f.fail("fanout", "chat_b", "bob", 2, 3)
+	f.fail("fanout", "chat_c", "bob", 3, 3)
+	d := notifications.Definition()
+	rows := d.Rows
+	d.Rows = func(ctx context.Context, r *kafka.Record, decode projection.Decode) ([]projection.Row, error) {
+		list, err := rows(ctx, r, decode)
+		for _, row := range list {
+			switch {
+			case strings.HasSuffix(row.SK, lost):
+				return nil, consume.Fail(consume.Permanent, "it cannot be read", nil)
+			case row.Aggregate == "chat/chat_c":
+				return nil, consume.Fail(consume.Ignored, "it says nothing", nil)
+			}
+		}
+		return list, err
+	}
+	operate := projection.Operate{Definitions: []projection.Definition{d}, Store: f.store, Generation: "g", Clock: f.clock}
+	_, err := operate.Do(t.Context(), notifications.Name, projection.Change{Action: projection.Start}, "ada", true)
+	testkit.Must(t, err)
+	s := f.processOf(d)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	var got projection.Status
+	testkit.Eventually(t, "the rebuild is paused", func() bool {
+		list, err := operate.List(ctx)
+		got = list[0]
+		return err == nil && got.Builds.Paused
+	})
+	if !got.Rebuild.Blocked || got.Rebuild.Stuck != 1 ||
+		!strings.HasPrefix(got.Rebuild.Gaps, kafka.DeadLetters+"/") || got.Builds.Live != 1 {
+		t.Errorf("%+v", got)
+	}
+	testkit.Equal(t, "what the alert counts", s.Stats(notifications.Name).Stuck, int64(1))
 }
 
 // rows are those of a build, in their order, without its number.

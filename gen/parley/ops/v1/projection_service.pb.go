@@ -307,14 +307,20 @@ type ProjectionRebuild struct {
 	TotalEvents int64 `protobuf:"varint,4,opt,name=total_events,json=totalEvents,proto3" json:"total_events,omitempty"`
 	// Events of them that are done.
 	DoneEvents int64 `protobuf:"varint,5,opt,name=done_events,json=doneEvents,proto3" json:"done_events,omitempty"`
-	// Chats that end before an event that cannot be read.
+	// Gaps of the build: chats that end before an event that cannot be read, or records that
+	// could not be brought into it.
 	StuckChats int64 `protobuf:"varint,6,opt,name=stuck_chats,json=stuckChats,proto3" json:"stuck_chats,omitempty"`
 	// Process that works on it; empty while none does.
 	Process string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
 	// When it began.
 	BeganAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
 	// When the build became live; not set while it is made.
-	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	EndedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// The rebuild is at its end and paused, because the build has gaps. To proceed, repair the events
+	// and resume it, resume it with accept_gaps, or cancel it.
+	Blocked bool `protobuf:"varint,10,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	// The first gaps by name: ids of chats, or TOPIC/PARTITION/OFFSET of records.
+	Gaps          []string `protobuf:"bytes,11,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -412,6 +418,20 @@ func (x *ProjectionRebuild) GetEndedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ProjectionRebuild) GetBlocked() bool {
+	if x != nil {
+		return x.Blocked
+	}
+	return false
+}
+
+func (x *ProjectionRebuild) GetGaps() []string {
+	if x != nil {
+		return x.Gaps
+	}
+	return nil
+}
+
 // ChangeRebuildRequest says what to do about a rebuild.
 type ChangeRebuildRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -420,7 +440,10 @@ type ChangeRebuildRequest struct {
 	// What to do.
 	Action RebuildAction `protobuf:"varint,2,opt,name=action,proto3,enum=parley.ops.v1.RebuildAction" json:"action,omitempty"`
 	// Execute the change; otherwise the answer says whether it could be made.
-	Execute       bool `protobuf:"varint,3,opt,name=execute,proto3" json:"execute,omitempty"`
+	Execute bool `protobuf:"varint,3,opt,name=execute,proto3" json:"execute,omitempty"`
+	// Let the build become live although events are missing in it. Only for REBUILD_ACTION_START
+	// and REBUILD_ACTION_RESUME.
+	AcceptGaps    bool `protobuf:"varint,4,opt,name=accept_gaps,json=acceptGaps,proto3" json:"accept_gaps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -472,6 +495,13 @@ func (x *ChangeRebuildRequest) GetAction() RebuildAction {
 func (x *ChangeRebuildRequest) GetExecute() bool {
 	if x != nil {
 		return x.Execute
+	}
+	return false
+}
+
+func (x *ChangeRebuildRequest) GetAcceptGaps() bool {
+	if x != nil {
+		return x.AcceptGaps
 	}
 	return false
 }
@@ -1157,7 +1187,7 @@ const file_parley_ops_v1_projection_service_proto_rawDesc = "" +
 	"\n" +
 	"changed_by\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tchangedBy\x12%\n" +
 	"\x0edropped_builds\x18\n" +
-	" \x01(\x05R\rdroppedBuilds\"\xd1\x02\n" +
+	" \x01(\x05R\rdroppedBuilds\"\x90\x03\n" +
 	"\x11ProjectionRebuild\x12\x14\n" +
 	"\x05build\x18\x01 \x01(\x03R\x05build\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x16\n" +
@@ -1169,12 +1199,17 @@ const file_parley_ops_v1_projection_service_proto_rawDesc = "" +
 	"stuckChats\x12!\n" +
 	"\aprocess\x18\a \x01(\tB\a\xbaH\x04r\x02\x18@R\aprocess\x125\n" +
 	"\bbegan_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x125\n" +
-	"\bended_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"\x91\x01\n" +
+	"\bended_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x18\n" +
+	"\ablocked\x18\n" +
+	" \x01(\bR\ablocked\x12#\n" +
+	"\x04gaps\x18\v \x03(\tB\x0f\xbaH\f\x92\x01\t\x10d\"\x05r\x03\x18\xac\x02R\x04gaps\"\xb2\x01\n" +
 	"\x14ChangeRebuildRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04name\x12@\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1c.parley.ops.v1.RebuildActionB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x06action\x12\x18\n" +
-	"\aexecute\x18\x03 \x01(\bR\aexecute\"R\n" +
+	"\aexecute\x18\x03 \x01(\bR\aexecute\x12\x1f\n" +
+	"\vaccept_gaps\x18\x04 \x01(\bR\n" +
+	"acceptGaps\"R\n" +
 	"\x15ChangeRebuildResponse\x129\n" +
 	"\n" +
 	"projection\x18\x01 \x01(\v2\x19.parley.ops.v1.ProjectionR\n" +

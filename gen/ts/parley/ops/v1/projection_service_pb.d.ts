@@ -171,7 +171,8 @@ export declare type ProjectionRebuild = Message<"parley.ops.v1.ProjectionRebuild
   doneEvents: bigint;
 
   /**
-   * Chats that end before an event that cannot be read.
+   * Gaps of the build: chats that end before an event that cannot be read, or records that
+   * could not be brought into it.
    *
    * @generated from field: int64 stuck_chats = 6;
    */
@@ -197,6 +198,21 @@ export declare type ProjectionRebuild = Message<"parley.ops.v1.ProjectionRebuild
    * @generated from field: google.protobuf.Timestamp ended_at = 9;
    */
   endedAt?: Timestamp | undefined;
+
+  /**
+   * The rebuild is at its end and paused, because the build has gaps. To proceed, repair the events
+   * and resume it, resume it with accept_gaps, or cancel it.
+   *
+   * @generated from field: bool blocked = 10;
+   */
+  blocked: boolean;
+
+  /**
+   * The first gaps by name: ids of chats, or TOPIC/PARTITION/OFFSET of records.
+   *
+   * @generated from field: repeated string gaps = 11;
+   */
+  gaps: string[];
 };
 
 /**
@@ -231,6 +247,14 @@ export declare type ChangeRebuildRequest = Message<"parley.ops.v1.ChangeRebuildR
    * @generated from field: bool execute = 3;
    */
   execute: boolean;
+
+  /**
+   * Let the build become live although events are missing in it. Only for REBUILD_ACTION_START
+   * and REBUILD_ACTION_RESUME.
+   *
+   * @generated from field: bool accept_gaps = 4;
+   */
+  acceptGaps: boolean;
 };
 
 /**
