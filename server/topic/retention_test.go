@@ -140,6 +140,23 @@ func TestZombie(t *testing.T) {
 	})
 }
 
+// HQ-E14: the group of a queue is not moved on, however long its place does not move: its
+// messages are for no other group.
+func TestQueueIsNoZombie(t *testing.T) {
+	bubble(t, func(t *testing.T, x *fixture) {
+		x.configure("q", nil)
+		s := x.attach("q", "", "m")
+		x.publish("q", 0, 10)
+		x.want(s, numbers(0, 10))
+		s.End(session.Broken)
+		x.later(8 * 24 * hour)
+		if n := x.audit.count("ReleaseZombie"); n != 0 {
+			t.Errorf("it is moved on %d times: %s", n, x.audit.text.String())
+		}
+		x.want(x.attach("q", "", "late"), numbers(0, 10))
+	})
+}
+
 // HQ-J01, HQ-J06: each position begins with exactly its message.
 func TestStarts(t *testing.T) {
 	bubble(t, func(t *testing.T, x *fixture) {
