@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/topic/catalog"
 	"github.com/parley-chat/parley/server/topic/live"
@@ -13,8 +15,8 @@ import (
 	"github.com/parley-chat/parley/server/topic/settings"
 )
 
-// MaxPublish is the size of the messages of a publish, in bytes.
-const MaxPublish = 4_000_000
+// maxPublish is the size of the messages of a publish in Protobuf's encoding, in bytes.
+const maxPublish = 4_000_000
 
 // Publish stores messages and returns once they are on stable storage. Whether a topic
 // takes them is decided at the moment at which they get their positions: no subscription
@@ -32,13 +34,11 @@ func (s *Service) Publish(
 	}
 	size := 0
 	for _, m := range r.GetMessages() {
-		size += len(m.GetPayload()) + len(m.GetKey())
-		for name, value := range m.GetHeaders() {
-			size += len(name) + len(value)
-		}
+		size += proto.Size(m)
 	}
-	if size > MaxPublish {
-		return nil, refusal.New(refusal.TooLarge, "the messages have %d bytes, more than %d", size, MaxPublish)
+	if size > maxPublish {
+		return nil, refusal.New(refusal.TooLarge, "the messages have %d bytes in all, more than %d: send fewer in a request",
+			size, maxPublish)
 	}
 	l, err := s.topics.Open(ctx, t)
 	if err != nil {

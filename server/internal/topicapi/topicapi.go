@@ -28,9 +28,8 @@ import (
 
 // Limits of requests, in bytes.
 const (
-	// MaxPublish bounds the messages of a publish; in JSON their payloads are a third larger.
-	MaxPublish = 4 << 20
-	// MaxPublishRequest bounds the request around them.
+	// MaxPublishRequest bounds a request of Publish. Package topic bounds the messages in it, whose
+	// payloads are a third larger in JSON.
 	MaxPublishRequest = 6 << 20
 
 	maxAcknowledge = 1 << 20 // positions come with bitmaps

@@ -3,13 +3,10 @@ package topicapi
 import (
 	"context"
 
-	"google.golang.org/protobuf/proto"
-
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/internal/api"
-	"github.com/parley-chat/parley/server/topic/refusal"
 )
 
 // topics serves TopicService.
@@ -78,13 +75,6 @@ func (s *topics) Publish(ctx context.Context, req *topicv1.PublishRequest) (*top
 	c, err := s.caller(ctx)
 	if err != nil {
 		return nil, err
-	}
-	size := 0
-	for _, m := range req.GetMessages() {
-		size += proto.Size(m)
-	}
-	if size > MaxPublish {
-		return nil, refusal.New(refusal.TooLarge, "the messages have %d bytes in all, more than %d", size, MaxPublish)
 	}
 	return s.topics(ctx).Publish(ctx, c, req)
 }

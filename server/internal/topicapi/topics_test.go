@@ -198,6 +198,29 @@ func TestLimitOfACall(t *testing.T) {
 	}
 }
 
+// A request of Publish has one limit, in bytes of its messages as they are encoded, and one text
+// that names it.
+func TestSizeOfAPublish(t *testing.T) {
+	alice := newWorld(t).as("alice")
+	alice.topic("work", asQueue)
+	publish := func(messages, payload int) error {
+		list := make([]*topicv1.TopicMessage, messages)
+		for i := range list {
+			list[i] = &topicv1.TopicMessage{Payload: make([]byte, payload)} // and 4 bytes around it
+		}
+		_, err := alice.topics.Publish(t.Context(), &topicv1.PublishRequest{Topic: "work", Messages: list})
+		return err
+	}
+	must(t, publish(4, 999_996))
+	for payload, bytes := range map[int]string{999_997: "4000004", 1_048_570: "4194296", 1_048_576: "4194320"} {
+		err := publish(4, payload)
+		testkit.Equal(t, bytes+" bytes: reason", reason(err), "TOO_LARGE")
+		if want := "the messages have " + bytes + " bytes in all, more than 4000000"; !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 // HQ-G07: what a call reads does not grow with what is kept.
 func TestCostOfACall(t *testing.T) {
 	w := newWorld(t)
