@@ -465,11 +465,13 @@ var ofEvents = []string{
 }
 
 // The embedded server shows every metric of the table over HTTP after people did what people
-// do, and each moves when what it counts happens.
+// do, and each moves when what it counts happens. L-060, L-170: so does the number of corrections
+// of a group whose stored number of members was wrong when the server started.
 func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	unreadable(t, dir) // what fanout cannot read becomes a dead letter
+	miscounted(t, dir) // what the reconciler counts otherwise it corrects
 	p := launch(t, dir, "127.0.0.1:0")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -484,7 +486,7 @@ func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	usual(t, p.addr, token(t, dir, "alice"))
 	movesOf(ctx, t, slices.Concat(ofChats, ofEvents, []string{
 		"parley_store_disk_bytes", "parley_log_bytes", "parley_fanout_dead_letters_total", "parley_dead_letters_open",
-		"parley_dead_letters_oldest_seconds",
+		"parley_dead_letters_oldest_seconds", "parley_chat_reconciliation_corrections_total",
 	}), p.addr)
 	scraped(ctx, t, p.addr).conforms(t, embedded)
 }
