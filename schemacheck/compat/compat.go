@@ -104,7 +104,9 @@ func Compare(ctx context.Context, base, head []protoreflect.FileDescriptor, o Op
 		return nil, nil
 	}
 	c := newComparer(base, head, o)
-	steps := []func(){c.files, c.messages, c.otherExtensions, c.messages, c.services, c.versions, c.brokenUses, c.headAlone}
+	steps := []func(){
+		c.files, c.messages, c.otherExtensions, c.messages, c.services, c.versions, c.brokenUses, c.headAlone,
+	}
 	c.ctx = ctx
 	for _, step := range steps {
 		if step(); ctx.Err() != nil {
