@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,22 @@ func TestViolations(t *testing.T) {
 		"a promise": {func(p *peer) {
 			p.must(p.f.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, EndHeaders: true}))
 		}, http2.ErrCodeProtocol},
+		"a hundred settings and one more": {func(p *peer) {
+			p.must(p.f.WriteSettings(make([]http2.Setting, 101)...))
+		}, http2.ErrCodeProtocol},
+		"an initial window that makes one overflow": {func(p *peer) {
+			p.ask(1, true)
+			p.must(p.f.WriteWindowUpdate(1, 1<<31-1-65535))
+			p.must(p.f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65536}))
+		}, http2.ErrCodeFlowControl},
+		"more data than the connection's window": {func(p *peer) {
+			for id := uint32(1); id < 2*18; id += 2 { // 16 KiB more than it has
+				p.ask(id, false)
+				for range 4 {
+					p.must(p.f.WriteData(id, false, make([]byte, 15<<10)))
+				}
+			}
+		}, http2.ErrCodeFlowControl},
 		"headers that cannot be read": {func(p *peer) {
 			p.must(p.f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff, 0xff},
 				EndHeaders: true}))
@@ -91,6 +108,24 @@ func TestStreamsAreBounded(t *testing.T) {
 	if f, ok := p.next().(*http2.MetaHeadersFrame); !ok || f.StreamID != 1003 {
 		t.Fatalf("%v", f)
 	}
+}
+
+// Handlers that go on after their streams were reset are bounded too: a client that opens
+// streams and resets them at once has at most a thousand.
+func TestHandlersAreBounded(t *testing.T) {
+	release := make(chan struct{})
+	p := dial(t, func(http.ResponseWriter, *http.Request) { <-release })
+	id := uint32(1)
+	for range 1000 {
+		p.ask(id, true)
+		p.must(p.f.WriteRSTStream(id, http2.ErrCodeCancel))
+		id += 2
+	}
+	p.ask(id, true)
+	if a := p.answer(id); !a.cut || a.reset != http2.ErrCodeRefusedStream {
+		t.Errorf("%+v, want the stream refused", a)
+	}
+	close(release)
 }
 
 // A stream that nobody reads is cut by its deadline, and its neighbour lives.
@@ -242,7 +277,8 @@ func TestManyWriters(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	c, s := net.Pipe() // without buffers
 	defer c.Close()
-	srv := &Server{Handler: http.NotFoundHandler(), MaxHeader: 1 << 10, Log: slog.New(slog.DiscardHandler)}
+	var log bytes.Buffer // read when the connection is over
+	srv := &Server{Handler: http.NotFoundHandler(), MaxHeader: 1 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -266,5 +302,9 @@ func TestAnswersAreBounded(t *testing.T) {
 	<-done
 	if n < 50_000 || n == 200_000 {
 		t.Errorf("cut after %d pings", n)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "connection cut") ||
+		!strings.Contains(text, "from=pipe") {
+		t.Errorf("the log has %q, want one line that names the client", text)
 	}
 }

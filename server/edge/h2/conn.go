@@ -67,6 +67,12 @@ func newConn(ctx context.Context, s *Server, nc net.Conn) *conn {
 	c.framer.MaxHeaderListSize = uint32(s.MaxHeader + 10*32)
 	c.control = http2.NewFramer(appender{c}, nil)
 	c.encoder = hpack.NewEncoder(&c.block)
+	// The settings come first on the wire. They are queued before others know the connection:
+	// a shutdown may announce the end before serve has run.
+	_ = c.control.WriteSettings( // to memory, as all that control writes
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: maxStreams},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.framer.MaxHeaderListSize})
+	_ = c.control.WriteWindowUpdate(0, connWindow-65535)
 	return c
 }
 
@@ -84,10 +90,6 @@ func (c *conn) serve() {
 	c.mu.Lock()
 	c.heard, c.idle = now, now
 	c.timer = time.AfterFunc(settingsTime, c.tick)
-	_ = c.control.WriteSettings( // to memory, as all that control writes
-		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: maxStreams},
-		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.framer.MaxHeaderListSize})
-	_ = c.control.WriteWindowUpdate(0, connWindow-65535)
 	c.flush()
 	c.mu.Unlock()
 	for {
@@ -106,19 +108,24 @@ func (c *conn) serve() {
 			c.refuse(err)
 			return
 		}
-		c.answer()
+		if !c.answer() {
+			return
+		}
 	}
 }
 
-// answer has what reading brought about written.
-func (c *conn) answer() {
+// answer has what reading brought about written. False means that too much of it waits: the
+// client asks and does not take the answers.
+func (c *conn) answer() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.queued() > maxAnswers { // to a client that asks and does not take
-		_ = c.nc.Close()
-		return
+	if n := c.queued(); n > maxAnswers {
+		c.srv.Log.Warn("connection cut: the client does not take the answers that it asks for", "from", c.peer,
+			"waiting_bytes", n)
+		return false
 	}
 	c.flushLater()
+	return true
 }
 
 // flushLater has somebody else write what is queued: the reader must not wait for the

@@ -340,5 +340,5 @@ func (st *stream) sayContinue() {
 	c.block.Reset()
 	c.encode(":status", "100")
 	c.headerFrames(st.id, false)
-	c.flush()
+	c.flushLater()
 }

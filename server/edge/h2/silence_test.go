@@ -35,6 +35,7 @@ func newQuiet(t *testing.T, pongs bool) *quiet {
 		srv.Close() // its idle workers
 	}()
 	go func() {
+		answers := http2.NewFramer(client, nil) // the other one belongs to the test
 		for {
 			f, err := q.f.ReadFrame()
 			if err != nil {
@@ -43,7 +44,7 @@ func newQuiet(t *testing.T, pongs bool) *quiet {
 			switch f := f.(type) {
 			case *http2.PingFrame:
 				if pongs {
-					_ = q.f.WritePing(true, f.Data)
+					_ = answers.WritePing(true, f.Data)
 				}
 			case *http2.GoAwayFrame:
 				q.goAway = time.Since(began)
@@ -79,6 +80,7 @@ func TestSilentPeers(t *testing.T) {
 				}
 				select {
 				case <-q.end:
+					synctest.Wait() // for the client's reader
 					if got := time.Since(began); got != tt.cut || q.goAway != tt.goAway {
 						t.Errorf("cut after %v, told after %v, want %v and %v", got, q.goAway, tt.cut, tt.goAway)
 					}
