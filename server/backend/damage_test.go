@@ -229,7 +229,8 @@ func TestDamagedLogLosesNothing(t *testing.T) {
 		"meta.json": {remove(func(string) string { return filepath.Join("log", "meta.json") }), "meta.json is missing"},
 		"topics.json": {remove(func(string) string { return filepath.Join("log", "topics.json") }),
 			"topics.json is missing"},
-		"groups.log":    {remove(func(string) string { return filepath.Join("log", "groups.log") }), ""},
+		"groups.log": {remove(func(string) string { return filepath.Join("log", "groups.log") }),
+			"groups.log is missing"},
 		"pids.log":      {remove(func(string) string { return filepath.Join("log", "pids.log") }), ""},
 		"snapshot.json": {remove(func(chat string) string { return filepath.Join(messages(chat), "snapshot.json") }), ""},
 		"broken lists": {func(t *testing.T, dir, chat string) {

@@ -47,6 +47,9 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		_, _, reserve := e.Disk()
 		return float64(reserve)
 	})
+	m.Gauge(telemetry.LogUnreadable,
+		"Records of consumer groups and producers that were lost with a damaged file of the embedded event log, as of the start.",
+		func() float64 { return float64(e.broker.Unreadable()) })
 	m.Gauge(telemetry.LogBytes, "Bytes of the embedded event log.", func() float64 { return float64(e.LogBytes()) })
 }
 

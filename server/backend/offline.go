@@ -58,6 +58,9 @@ func (o *Offline) CheckLog() (lines []string, err error) {
 		return nil, err
 	}
 	lines = append(lines, o.log.Notes...)
+	for _, u := range o.log.Unreadable {
+		lines = append(lines, u.String())
+	}
 	for _, d := range o.log.Damage {
 		lines = append(lines, d.String())
 	}

@@ -152,6 +152,7 @@ func TestDamagedLog(t *testing.T) {
 			testkit.Must(t, err)
 			testkit.Must(t, os.RemoveAll(filepath.Dir(list[0])))
 		},
+		"groups": func(t *testing.T, log string) { testkit.Must(t, os.Remove(filepath.Join(log, "groups.log"))) },
 		"a list": func(t *testing.T, log string) { testkit.Must(t, os.Remove(filepath.Join(log, "topics.json"))) },
 		"all":    func(t *testing.T, log string) { testkit.Must(t, os.RemoveAll(log)) },
 	} {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -71,6 +73,8 @@ type Broker struct {
 	topics  atomic.Pointer[[]Topic]
 	own     string // password of this process's clients
 	addr    string
+	// unreadable counts lost records of groups and producers; set before the broker starts
+	unreadable int
 
 	syncing sync.Mutex       // one sync at a time
 	synced  map[string]state // by path, as of the last sync; guarded by syncing
@@ -244,5 +248,17 @@ func (b *Broker) Descriptors() (written, older int) {
 	return written, int(b.cfg.MaxBytes / logdir.SegmentBytes(b.cfg.MaxBytes))
 }
 
-// Close stops the broker.
-func (b *Broker) Close() { b.cluster.Close() }
+// Close stops the broker. It writes its lists last, readable by all users.
+func (b *Broker) Close() {
+	b.cluster.Close()
+	_ = filepath.WalkDir(b.cfg.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return private(path, info)
+	})
+}

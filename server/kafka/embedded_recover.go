@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -27,6 +28,7 @@ func (b *Broker) check() error {
 			b.cfg.Logger.Warn("a file of the log was damaged and rebuilt", "file", note)
 		}
 	}
+	b.reportUnreadable(report.Unreadable)
 	if len(report.Damage) > 0 && b.cfg.Damaged != nil {
 		if err := b.cfg.Damaged(report.Damage); err != nil {
 			return err
@@ -35,6 +37,28 @@ func (b *Broker) check() error {
 	b.marks = report.Marks
 	return report.Repair()
 }
+
+// shownUnreadable bounds the lines about records that cannot be read at a start.
+const shownUnreadable = 10
+
+// reportUnreadable counts and names the records of groups and producers that are lost.
+func (b *Broker) reportUnreadable(list []logdir.Unreadable) {
+	b.unreadable = len(list)
+	if b.cfg.Logger == nil {
+		return
+	}
+	for i, u := range list {
+		if i == shownUnreadable {
+			b.cfg.Logger.Warn("more of the log's records of groups and producers cannot be read", "records", len(list)-i)
+			return
+		}
+		b.cfg.Logger.Warn("records of the log's groups or producers cannot be read; all others are kept", "file", u.File,
+			"at", u.At, "bytes", u.Bytes, "groups", strings.Join(u.Groups, " "), "lost", u.String())
+	}
+}
+
+// Unreadable is how many records of consumer groups and producers could not be read at the start.
+func (b *Broker) Unreadable() int { return b.unreadable }
 
 // CheckLog checks the topics of an embedded log that is not open, without changing it.
 func CheckLog(dir string, list []Topic, known Marks) (*logdir.Report, error) {

@@ -85,7 +85,7 @@ func (b *Broker) syncFiles(ctx context.Context) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err == nil && !known {
+		if err == nil { // the broker replaces its lists by new files
 			err = private(path, info)
 		}
 		if err != nil {

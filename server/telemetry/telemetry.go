@@ -274,6 +274,7 @@ const (
 	FanoutMembers    = "parley_fanout_memberships_oldest_seconds"
 	FanoutUnwritten  = "parley_fanout_dead_letters_unwritten_total"
 	LogBytes         = "parley_log_bytes"
+	LogUnreadable    = "parley_log_unreadable_records"
 
 	ProjectorHandled   = "parley_projector_handled_total"
 	ProjectorIgnored   = "parley_projector_ignored_total"

@@ -167,6 +167,7 @@ var shown = []struct {
 
 	{"parley_search_events_recorded_total", "counter", "", embedded | server},
 	{"parley_search_requests_refused_total", "counter", "", embedded | server},
+	{"parley_log_unreadable_records", "gauge", "", embedded},
 	{"parley_search_relay_published_total", "counter", "", embedded | worker},
 	{"parley_search_relay_failures_total", "counter", "", embedded | worker},
 	{"parley_search_relay_dead_letters_total", "counter", "", embedded | worker},

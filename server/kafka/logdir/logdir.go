@@ -7,7 +7,8 @@
 // are contiguous over batches and segments, and that a partition still has what was
 // recorded to be on the disk ([Mark]). Readable batches keep their offsets; a gap is filled
 // with a control batch, which no reader sees, so that no offset is ever reused. The caller
-// knows whose records are missing, and publishes them again.
+// knows whose records are missing, and publishes them again. Of the files of consumer groups and
+// producers the readable records are kept.
 //
 // Concurrency: nobody else may have the directory open.
 package logdir
@@ -81,12 +82,16 @@ type Report struct {
 	Marks map[Partition]Mark
 	// Notes are lists that have to be made again, for people. Nothing is lost with them.
 	Notes []string
+	// Unreadable are the parts of the files of groups and producers that cannot be read. What is in
+	// them is in no other place; everything before and behind is kept.
+	Unreadable []Unreadable
 
-	dir    string
-	topics []Topic
-	repair []*partition
-	unlist []string // files to remove
-	list   bool     // the lists are to be written
+	dir     string
+	topics  []Topic
+	repair  []*partition
+	unlist  []string // files to remove
+	entries []entryFile
+	list    bool // the lists are to be written
 }
 
 // Topic is a topic that must be there.
@@ -140,7 +145,11 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 			}
 		}
 	}
-	return r, r.checkLists(len(there) > 0 || len(marks) > 0)
+	used := len(there) > 0 || len(marks) > 0
+	if err := r.checkEntries(used); err != nil {
+		return nil, err
+	}
+	return r, r.checkLists(used)
 }
 
 // partitionsOf lists the partitions that have a directory.

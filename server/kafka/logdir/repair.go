@@ -124,6 +124,9 @@ func (r *Report) repairFiles() error {
 			return err
 		}
 	}
+	if err := r.writeEntries(); err != nil {
+		return err
+	}
 	if r.list {
 		return r.writeLists()
 	}
