@@ -31,10 +31,12 @@ type Embedded struct {
 	// port is taken where it is in use.
 	Kafka         string
 	KafkaFallback bool
-	Groups        []string       // consumer groups that must have read what is trimmed from the log
-	AcceptLoss    string         // generation of a store whose loss of data is accepted
-	DiskReserve   uint64         // bytes of the disk that must be free for writes; 0 for the default
-	Search        search.Targets // where search events go; nil: to the declared topics
+	// KafkaConnections bounds the connections of other programs to that port; 0: the default.
+	KafkaConnections int
+	Groups           []string       // consumer groups that must have read what is trimmed from the log
+	AcceptLoss       string         // generation of a store whose loss of data is accepted
+	DiskReserve      uint64         // bytes of the disk that must be free for writes; 0 for the default
+	Search           search.Targets // where search events go; nil: to the declared topics
 	// Clocks are compared to find out whether somebody sets the clock; by default those of
 	// the machine.
 	Clocks clock.Clocks

@@ -50,7 +50,8 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 	}
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{
 		Dir: dir, Topics: s.all(), Listen: cfg.Embedded.Kafka, Fallback: cfg.Embedded.KafkaFallback,
-		Groups: cfg.Embedded.Groups, Readers: password, Logger: cfg.Logger, Known: s.marks, Keep: s.saveMarks,
+		Connections: cfg.Embedded.KafkaConnections,
+		Groups:      cfg.Embedded.Groups, Readers: password, Logger: cfg.Logger, Known: s.marks, Keep: s.saveMarks,
 		Damaged: func(list []kafka.Damage) error { return s.damaged(ctx, list, log) },
 	})
 	if err != nil {

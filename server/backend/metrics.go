@@ -47,6 +47,13 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		_, _, reserve := e.Disk()
 		return float64(reserve)
 	})
+	m.Gauge(telemetry.KafkaPortOpen, "Open connections of other programs to the embedded Kafka port.",
+		func() float64 { return float64(e.broker.PortStats().Open) })
+	m.Counter(telemetry.KafkaPortRefused,
+		"Connections to the embedded Kafka port closed at once, because as many as allowed had shown the password.",
+		func() float64 { return float64(e.broker.PortStats().Refused) })
+	m.Counter(telemetry.KafkaPortEvicted, "Connections to the embedded Kafka port without a password, closed to make room.",
+		func() float64 { return float64(e.broker.PortStats().Evicted) })
 	m.Gauge(telemetry.LogUnreadable,
 		"Records of consumer groups and producers that were lost with a damaged file of the embedded event log, as of the start.",
 		func() float64 { return float64(e.broker.Unreadable()) })

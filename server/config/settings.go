@@ -45,6 +45,8 @@ type Settings struct {
 	AcceptLoss  string
 	DiskReserve uint64 // bytes that must be free on the disk for writes; 0 for the default
 	KafkaListen string
+	// KafkaConnections bounds the connections to that port.
+	KafkaConnections int
 
 	Registry struct {
 		Listen                  string

@@ -43,6 +43,8 @@ type BrokerConfig struct {
 	// Readers is the password for reading by TCP; "" permits everything to everybody, for
 	// tests.
 	Readers string
+	// Connections bounds those by TCP; 0: port.DefaultConnections.
+	Connections int
 	// Known are the marks that Keep last recorded: what of the log is on the disk. nil if
 	// there are none.
 	Known Marks
@@ -130,7 +132,7 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 			if err != nil {
 				return nil, err
 			}
-			b.port = port.New(l, b.cfg.Readers == "")
+			b.port = port.New(l, port.Config{Open: b.cfg.Readers == "", Connections: b.cfg.Connections, Logger: b.cfg.Logger})
 			return b.port, nil
 		}),
 		kfake.BrokerConfigs(map[string]string{
@@ -236,15 +238,20 @@ func (b *Broker) Options() []Option {
 	return append(b.port.Options(b.own), kgo.MaxVersions(known), CompressLarge())
 }
 
+// PortStats are the connections of other programs.
+func (b *Broker) PortStats() port.Stats { return b.port.Stats() }
+
 // Watched reports whether programs beside this process are connected that may read.
 func (b *Broker) Watched() bool { return b.port.Watched() }
 
 // Descriptors is how many files the log has open at most: two for each partition that is
-// written to, and one for each older segment that was read.
+// written to, and one for each older segment that was read. Connections beyond the default count as
+// written; the default ones are in the share of other ports.
 func (b *Broker) Descriptors() (written, older int) {
 	for _, t := range *b.topics.Load() {
 		written += 2 * int(t.Partitions)
 	}
+	written += max(0, b.cfg.Connections-port.DefaultConnections)
 	return written, int(b.cfg.MaxBytes / logdir.SegmentBytes(b.cfg.MaxBytes))
 }
 

@@ -275,6 +275,9 @@ const (
 	FanoutUnwritten  = "parley_fanout_dead_letters_unwritten_total"
 	LogBytes         = "parley_log_bytes"
 	LogUnreadable    = "parley_log_unreadable_records"
+	KafkaPortOpen    = "parley_kafka_port_connections_open"
+	KafkaPortRefused = "parley_kafka_port_connections_refused_total"
+	KafkaPortEvicted = "parley_kafka_port_connections_evicted_total"
 
 	ProjectorHandled   = "parley_projector_handled_total"
 	ProjectorIgnored   = "parley_projector_ignored_total"

@@ -2,7 +2,7 @@
 // processes on this machine, and in-memory connections for the clients of this process.
 //
 // Loopback is not trusted: every account on the machine can connect. So the port accepts
-// few connections, small and complete requests, and only those that read. The broker also
+// a bounded number of connections, small and complete requests, and only those that read. The broker also
 // requires a password, from a file in the data directory, which permits reading topics and
 // using groups other than Parley's own. Clients of this process do not use TCP, so that
 // strangers cannot use up their connections.
@@ -13,10 +13,12 @@
 package port
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -27,32 +29,60 @@ import (
 
 // Limits of a connection by TCP.
 const (
-	MaxConnections = 64
-	MaxRequest     = 1 << 20          // bytes of one request; the broker holds two at most
-	maxGreeting    = 64 << 10         // before the password was right
-	greetingTime   = 10 * time.Second // until it is
-	requestTime    = 10 * time.Second // from the first byte of a request to the last
-	maxFetch       = 8 << 20          // bytes of an answer with records
-	maxFetchPart   = 1 << 20          // of one partition
-	maxOpen        = 512              // connections of a port without passwords
+	DefaultConnections = 64
+	MaxRequest         = 1 << 20          // bytes of one request; the broker holds two at most
+	maxGreeting        = 64 << 10         // before the password was right
+	greetingTime       = 10 * time.Second // until it is
+	requestTime        = 10 * time.Second // from the first byte of a request to the last
+	maxFetch           = 8 << 20          // bytes of an answer with records
+	maxFetchPart       = 1 << 20          // of one partition
+	maxOpen            = 512              // connections of a port without passwords
+	logEvery           = time.Minute      // least time between two lines about refused connections
 )
+
+// Config is how a port is guarded.
+type Config struct {
+	// Open lets all clients do everything, with requests of any kind that there is; for tests.
+	Open bool
+	// Connections bounds those by TCP; 0: DefaultConnections.
+	Connections int
+	Logger      *slog.Logger // may be nil
+}
+
+// Stats are the connections by TCP.
+type Stats struct {
+	Open    int
+	Refused int64 // closed at once, because as many as allowed had shown the password
+	Evicted int64 // closed without a password, to make room
+}
 
 // Port is a listener for the broker.
 type Port struct {
 	net.Listener
 	open  bool // without passwords, for tests
+	limit int  // of connections by TCP
+	log   *slog.Logger
 	conns chan net.Conn
 	done  chan struct{}
 	close sync.Once
 
 	mu      sync.Mutex
 	strange []*conn // by TCP, oldest first
+	refused int64
+	evicted int64
+	logged  time.Time // when the last refused connection was logged
 }
 
-// New guards a listener. An open one lets everybody do everything, with requests of any
-// kind that there is.
-func New(l net.Listener, open bool) *Port {
-	p := &Port{Listener: l, open: open, conns: make(chan net.Conn), done: make(chan struct{})}
+// New guards a listener.
+func New(l net.Listener, cfg Config) *Port {
+	p := &Port{Listener: l, open: cfg.Open, limit: cmp.Or(cfg.Connections, DefaultConnections), log: cfg.Logger,
+		conns: make(chan net.Conn), done: make(chan struct{})}
+	if p.open {
+		p.limit = maxOpen
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
 	go p.accept()
 	return p
 }
@@ -133,21 +163,36 @@ func (p *Port) admit(c net.Conn) *conn {
 	s := &conn{Conn: c, port: p, since: time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	limit := MaxConnections
-	if p.open {
-		limit = maxOpen
-	}
-	if len(p.strange) >= limit {
+	if len(p.strange) >= p.limit {
 		i := slices.IndexFunc(p.strange, func(old *conn) bool { return !old.trusted() })
 		if i < 0 {
-			_ = c.Close()
+			p.refuse(c)
 			return nil
 		}
+		p.evicted++
 		_ = p.strange[i].Conn.Close()
 		p.strange = slices.Delete(p.strange, i, i+1)
 	}
 	p.strange = append(p.strange, s)
 	return s
+}
+
+// refuse closes a connection for which there is no room; mu is held.
+func (p *Port) refuse(c net.Conn) {
+	_ = c.Close()
+	p.refused++
+	if now := time.Now(); now.Sub(p.logged) >= logEvery {
+		p.logged = now
+		p.log.Warn("the Kafka port refuses connections of readers; raise kafka-connections or close some", "connections",
+			p.limit, "refused", p.refused)
+	}
+}
+
+// Stats returns the counters.
+func (p *Port) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Open: len(p.strange), Refused: p.refused, Evicted: p.evicted}
 }
 
 // Watched reports whether anybody is connected by TCP who has shown a password.
