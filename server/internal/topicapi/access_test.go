@@ -2,6 +2,7 @@ package topicapi
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/testkit"
+	"github.com/parley-chat/parley/server/topic"
 )
 
 // Whatever is wrong with a call has one stable name.
@@ -259,6 +261,36 @@ func TestPollsOfASession(t *testing.T) {
 	leave, err = w.streams.poll("1-x")
 	must(t, err)
 	leave()
+}
+
+// aborted is the context of a call whose client has gone, which is noticed at the end of it.
+type aborted struct{ context.Context }
+
+func (aborted) Err() error { return context.Canceled }
+
+// What a poll has for a client that has gone is for others at once, and no attempt.
+func TestPollOfAClientThatHasGone(t *testing.T) {
+	w := newWorld(t)
+	alice := w.as("alice")
+	alice.topic("news", pubSub, "a")
+	first, err := alice.consumers.Pull(t.Context(), &topicv1.PullRequest{Topic: "news", Group: "a"})
+	must(t, err)
+	alice.publish("news", 3)
+	here := &consumers{New(Config{Topics: w.service, Streams: w.streams, Identify: func(context.Context) Identity {
+		return Identity{Caller: topic.Caller{Principal: "alice"}}
+	}})}
+	_, err = here.Pull(aborted{t.Context()},
+		&topicv1.PullRequest{Topic: "news", Group: "a", Session: first.GetSession()})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	res := (&member{caller: alice, topic: "news", group: "a", name: "n"}).pull(10, time.Second)
+	testkit.Equal(t, "messages of another member", messages(res), 3)
+	for _, d := range res.GetDeliveries() {
+		if len(d.GetAttempts()) > 0 {
+			t.Errorf("delivered again: %v", d)
+		}
+	}
 }
 
 // A principal has a thousand streams at most, and gets others' room back.

@@ -248,7 +248,8 @@ func (s *consumers) Pull(ctx context.Context, req *topicv1.PullRequest) (*topicv
 	for {
 		event, err := in.Receive(waiting, most)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil: // the client does not read an answer
+			in.Return(event.Deliveries)
 			return nil, ctx.Err()
 		case err != nil: // nothing came in time
 			res.State = in.State()

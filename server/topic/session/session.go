@@ -189,7 +189,7 @@ func (s *Session) Receive(ctx context.Context, limit int) (Event, error) {
 	}()
 	if s.options.Polled {
 		s.budget.Set(int64(limit), maxPoll)
-		defer s.budget.Set(0, 0)
+		defer s.endPoll()
 		s.group.WakeAll()
 	}
 	for {
@@ -212,6 +212,66 @@ func (s *Session) Receive(ctx context.Context, limit int) (Event, error) {
 			}
 		}
 	}
+}
+
+// endPoll takes the credits of a poll back, and returns what no poll has taken. Without that a
+// message could stay in the queue while its lease runs:
+//
+//  1. A poll takes what it answers with, or its time is over, and it has credits left.
+//  2. Another session pumps, takes these credits and puts a delivery into the queue.
+//  3. The poll ends. The next one, if there is one, gets that delivery beside what it asks for.
+//
+// A pump takes credits and queues the delivery in one hold of the partition's lock: with the
+// credits gone, nothing enters the queue behind the look at it under that lock.
+func (s *Session) endPoll() {
+	s.budget.Set(0, 0)
+	for n := range s.members {
+		s.giveBack(n, func() []Event { return s.unsent(n) })
+	}
+}
+
+// Return gives deliveries back to the group that were not sent, which is no attempt.
+func (s *Session) Return(list []Delivery) {
+	for _, d := range list {
+		s.giveBack(int(d.Partition), func() []Event { return []Event{{Deliveries: []Delivery{d}}} })
+	}
+}
+
+// giveBack returns the deliveries of a partition that what names under the partition's lock.
+func (s *Session) giveBack(n int, what func() []Event) {
+	var list []Event
+	s.group.cfg.Parts[n].Do(func(*partition.Partition) {
+		list = what()
+		returnIn(n, s.members[n], list)
+	})
+	if len(list) > 0 {
+		s.group.Wake(n)
+	}
+}
+
+// returnIn gives back what of events was delivered from a partition, whose lock is held.
+func returnIn(n int, m *partition.Member, list []Event) {
+	for _, e := range list {
+		for i := range e.Deliveries {
+			if d := &e.Deliveries[i]; int(d.Partition) == n {
+				d.each(func(from, to int64) { m.Return(partition.Positions{Base: from, Count: to - from}) })
+			}
+		}
+	}
+}
+
+// unsent takes the deliveries of a partition out of the queue.
+func (s *Session) unsent(n int) (list []Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = slices.DeleteFunc(s.queue, func(e Event) bool {
+		if len(e.Deliveries) == 0 || int(e.Deliveries[0].Partition) != n {
+			return false
+		}
+		list = append(list, e)
+		return true
+	})
+	return list
 }
 
 // Touch says that a call of the session was made.
@@ -292,12 +352,8 @@ func (s *Session) leave(unsent []Event, failed bool) {
 	now := s.group.cfg.Clock()
 	for n, m := range s.members {
 		s.group.do(n, func(*partition.Group) {
-			for _, e := range unsent {
-				for i := range e.Deliveries {
-					if d := &e.Deliveries[i]; failed && int(d.Partition) == n {
-						d.each(func(from, to int64) { m.Return(partition.Positions{Base: from, Count: to - from}) })
-					}
-				}
+			if failed {
+				returnIn(n, m, unsent)
 			}
 			m.Detach(failed, now)
 		})
