@@ -70,6 +70,33 @@ func TestOneVerdict(t *testing.T) {
 	}
 }
 
+// What breaks an event through an extension of a message in it is blocked by all three,
+// also where no file of an event declares the extension.
+func TestExtensionsOfImportedFiles(t *testing.T) {
+	t.Parallel()
+	client, err := check.NewClientForSpec(spec(), check.ClientWithCaching())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"EXTENSION_CHANGED-imported", "EXTENSION_CHANGED-imported-number",
+		"EXTENSION_CHANGED-imported-label", "EXTENSION_CHANGED-nested", "EXTENSION_REMOVED-imported",
+		"SCALAR_TYPE_CHANGED-extension"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, err := fixture.Load("../compat/testdata/" + name + ".txtar")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "base"), f.BaseFiles)
+			write(t, filepath.Join(dir, "head"), f.HeadFiles)
+			if !oneVerdict(t, client, f, dir, "FULL") {
+				t.Error("the change is allowed, expected it to be blocked")
+			}
+		})
+	}
+}
+
 // oneVerdict compares the verdicts on a fixture, whose files are in dir, and reports whether
 // the gate blocks it.
 func oneVerdict(t *testing.T, client check.Client, f *fixture.Fixture, dir, level string) (blocks bool) {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -104,5 +105,39 @@ func TestSameVerdictAsTheGate(t *testing.T) {
 	}
 	if judged < 100 || refusals < 150 {
 		t.Errorf("%d fixtures judged, %d refusals", judged, refusals)
+	}
+}
+
+// A registry refuses what breaks an event through an extension of a message in it, also where
+// a referenced file declares the extension: by asking and by registering.
+func TestExtensionsOfReferences(t *testing.T) {
+	for _, name := range []string{"EXTENSION_CHANGED-imported", "EXTENSION_CHANGED-imported-number",
+		"EXTENSION_CHANGED-imported-label", "EXTENSION_CHANGED-nested", "EXTENSION_REMOVED-imported",
+		"SCALAR_TYPE_CHANGED-extension"} {
+		t.Run(name, func(t *testing.T) {
+			f, err := fixture.Load("../../schemacheck/compat/testdata/" + name + ".txtar")
+			if err != nil {
+				t.Fatal(err)
+			}
+			base, head := roots(f.Base), roots(f.Head)
+			if len(base) != 1 || len(head) != 1 {
+				t.Fatalf("%d and %d events, want one on each side", len(base), len(head))
+			}
+			r := New(storetest.NewMemory(time.Now))
+			r.mustRegister(t, "event", registered(t, r, f.BaseFiles, base[0]), RegisterOptions{})
+			if err := r.SetLevel(t.Context(), "event", Full); err != nil {
+				t.Fatal(err)
+			}
+			after := registered(t, r, f.HeadFiles, head[0])
+			ok, messages, err := r.Compatible(t.Context(), "event", Latest, after, false)
+			if err != nil || ok {
+				t.Errorf("compatible: %t, %v, %v, want the change refused", ok, messages, err)
+			}
+			_, err = r.Register(t.Context(), "event", after, RegisterOptions{})
+			var refused *Error
+			if !errors.As(err, &refused) || refused.Code != 409 {
+				t.Errorf("registered: %v, want a refusal with code 409", err)
+			}
+		})
 	}
 }
