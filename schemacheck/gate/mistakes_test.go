@@ -73,6 +73,16 @@ var mistakes = []mistake{
 	{"compat/validate.go", `c.trial.ValueRefused(b, v) || c.trial.ZeroRefused(b)`, `c.trial.ValueRefused(b, v)`, "compat",
 		rulesOf("ENUM_VALUE_ADDED_INVALID-cel")},
 	{"compat/validate.go", `!c.trial.ValueRefused(h, v) && (`, `(`, "compat", rulesOf("ENUM_VALUE_ADDED-const")},
+	{"compat/validate.go", `if b.IsList() || b.IsMap() || b.Card`, `if b.IsList() || b.Card`, "compat",
+		rulesOf("ENUM_VALUE_ADDED_INVALID-map")},
+	{"compat/validate.go", `	if b.IsMap() {
+		be`, `	if false {
+		be`, "compat", rulesOf("ENUM_VALUE_ADDED_INVALID-map")},
+	{"compat/fields.go", `		c.inHead(rule.FieldRenamedSameJSONName, h, names)
+		c.field(b, h)`, `		c.inHead(rule.FieldRenamedSameJSONName, h, names)`, "compat",
+		rulesOf("FIELD_RENAMED_SAME_JSON_NAME-presence")},
+	{"compat/services.go", `c.mapped(b.Output().FullName()) == h.Output().FullName() &&`, `true &&`, "compat",
+		rulesOf("RPC_REMOVED-other")},
 	{"compat/types.go", `if c.trial.ZeroRefused(b) || c.trial.ZeroRefused(h) {`, `if false {`, "compat",
 		rulesOf("VALIDATED_PRESENCE_CHANGED")},
 	{"compat/types.go", `b.MapKey().Kind() == h.MapKey().Kind() && c.sameType(`, `c.sameType(`, "compat",
