@@ -475,7 +475,7 @@ func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	t.Parallel() // it mostly waits
 	dir := t.TempDir()
 	unreadable(t, dir) // what fanout cannot read becomes a dead letter
-	miscounted(t, dir) // what the reconciler counts otherwise it corrects
+	unreconciled(t, dir)
 	p := launch(t, dir, "127.0.0.1:0")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -491,6 +491,8 @@ func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	movesOf(ctx, t, slices.Concat(ofChats, ofEvents, []string{
 		"parley_store_disk_bytes", "parley_log_bytes", "parley_fanout_dead_letters_total", "parley_dead_letters_open",
 		"parley_dead_letters_oldest_seconds", "parley_chat_reconciliation_corrections_total",
+		"parley_reconcile_completed_total", "parley_reconcile_audited_total", "parley_reconcile_pending",
+		"parley_reconcile_oldest_seconds",
 	}), p.addr)
 	scraped(ctx, t, p.addr).conforms(t, embedded)
 }
