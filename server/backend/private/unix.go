@@ -60,21 +60,30 @@ func Tighten(dir string) error {
 func tightenAll(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return err
+		return unlessGone(err)
 	}
 	return filepath.WalkDir(real, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return err
+			return unlessGone(err)
 		}
 		if e.Type()&fs.ModeSymlink != 0 {
 			return nil
 		}
 		info, err := e.Info()
 		if err != nil {
-			return err
+			return unlessGone(err)
 		}
 		return tighten(path, info)
 	})
+}
+
+// unlessGone leaves out what a server that runs on the directory has removed meanwhile: the lock,
+// which is taken later, tells the two apart.
+func unlessGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func tighten(path string, info fs.FileInfo) error {
@@ -85,7 +94,7 @@ func tighten(path string, info fs.FileInfo) error {
 	if info.IsDir() {
 		mode = dirMode
 	}
-	err := os.Chmod(path, mode)
+	err := unlessGone(os.Chmod(path, mode))
 	if err == nil {
 		return nil
 	}
