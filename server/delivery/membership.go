@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/delivery/catchup"
 )
 
@@ -77,10 +78,7 @@ func (h *Hub) setVerified(chatID string, version int64) {
 		cs.verified = max(cs.verified, version)
 		return
 	}
-	if len(h.verified) >= maxVerified {
-		clear(h.verified)
-	}
-	h.verified[chatID] = max(h.verified[chatID], version)
+	bounded.Put(h.verified, chatID, max(h.verified[chatID], version), maxVerified)
 }
 
 // reconcileUnsubscribed requests a reconciliation for each of a user's streams that is

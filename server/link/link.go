@@ -47,6 +47,7 @@ import (
 	"buf.build/go/protovalidate"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/linkseq"
@@ -317,10 +318,7 @@ const maxDeparted = 1 << 10
 func (m *Mesh) onDeparted(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.departed) >= maxDeparted {
-		clear(m.departed)
-	}
-	m.departed[id] = true
+	bounded.Put(m.departed, id, true, maxDeparted)
 	if p := m.peers[id]; p != nil {
 		p.stop()
 		delete(m.peers, id)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/parley-chat/parley/server/bounded"
 )
 
 // Recipients returns the members of a chat, from a cache in the process, the shared
@@ -84,16 +86,7 @@ func (r *Recipients) remember(chatID string, version int64, users []string) {
 	if r.local[chatID].version > version {
 		return
 	}
-	if len(r.local) >= maxLocal {
-		n := maxLocal / 16
-		for id := range r.local {
-			delete(r.local, id)
-			if n--; n == 0 {
-				break
-			}
-		}
-	}
-	r.local[chatID] = memberList{version: version, users: users}
+	bounded.Put(r.local, chatID, memberList{version: version, users: users}, maxLocal)
 }
 
 // Stats returns the counters.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/parley-chat/parley/server/bounded"
 )
 
 // Settings of the client. A slower lookup is useless: by then the durable path has
@@ -237,10 +239,7 @@ func (r *Redis) fetch(ctx context.Context, ids []string) (map[string]Server, err
 		}
 		if s, ok := decodeServer(v); ok && s.ID == ids[i] {
 			out[s.ID] = s
-			if len(r.leases) >= MaxServers {
-				clear(r.leases)
-			}
-			r.leases[rowKey{s.ID, s.Epoch}] = cachedLease{s, now.Add(leaseCache)}
+			bounded.Put(r.leases, rowKey{s.ID, s.Epoch}, cachedLease{s, now.Add(leaseCache)}, MaxServers)
 		}
 	}
 	return out, nil

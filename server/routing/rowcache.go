@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/parley-chat/parley/server/bounded"
 )
 
 // Users are in buckets, each with a token that changes whenever a row of its users is
@@ -125,10 +127,10 @@ func (c *rowCache) store(user string, e cachedRows) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.users == nil || len(c.users) >= maxCachedRows {
+	if c.users == nil {
 		c.users = map[string]cachedRows{}
 	}
-	c.users[user] = e
+	bounded.Put(c.users, user, e, maxCachedRows)
 }
 
 // forget drops rows that are known to be gone.

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/store"
@@ -235,10 +236,7 @@ func (s *scanner) add(ctx context.Context, l Letter) error {
 	if s.seen[id] || !s.filter.matches(&l) { // seen: a consumer crashed between the letter and its commit
 		return nil
 	}
-	if len(s.seen) == maxSeen { // the row of a letter that comes twice tells so, too
-		clear(s.seen)
-	}
-	s.seen[id] = true
+	bounded.Put(s.seen, id, true, maxSeen) // the row of a letter that comes twice tells so, too
 	s.chunk = append(s.chunk, l)
 	if len(s.chunk) == store.MaxBatchGet || s.complete() {
 		return s.flush(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
@@ -190,11 +191,8 @@ func countRecords(plans []plan) (n int) {
 
 // recordPublished records that a plan is published.
 func (r *Relay) recordPublished(p plan) {
-	if len(r.lastPublished) >= maxChats {
-		clear(r.lastPublished)
-	}
 	if !p.replay {
-		r.lastPublished[p.chatID] = p.last
+		bounded.Put(r.lastPublished, p.chatID, p.last, maxChats)
 		r.reportCreated(p.created)
 	}
 	if r.recordRest(p) && !r.isPending[p.key] {
@@ -275,10 +273,7 @@ func (r *Relay) quarantine(ctx context.Context, key store.Key, chatID string, wh
 	if at, ok := r.logged[key]; ok && now.Sub(at) < logEvery {
 		return
 	}
-	if len(r.logged) >= maxChats {
-		clear(r.logged)
-	}
-	r.logged[key] = now
+	bounded.Put(r.logged, key, now, maxChats)
 	r.cfg.Logger.Error("relay: an outbox row is quarantined; its chat waits for it", "chat_id", chatID, "shard", key.PK,
 		"row", key.SK, "error", why)
 	reason := why.Error()

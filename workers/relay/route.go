@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/versions"
 )
@@ -136,10 +137,7 @@ func (r *Relay) waitsForTopic(p plan) bool {
 	if !p.frozen {
 		return false
 	}
-	if len(r.route.frozenChats) >= maxChats {
-		clear(r.route.frozenChats)
-	}
-	r.route.frozenChats[p.chatID] = true
+	bounded.Put(r.route.frozenChats, p.chatID, true, maxChats)
 	r.deferred[p.chatID] = true
 	return true
 }

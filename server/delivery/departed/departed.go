@@ -4,6 +4,8 @@
 // It does not own what is sent (package delivery). A Set is guarded by its owner.
 package departed
 
+import "github.com/parley-chat/parley/server/bounded"
+
 // maxRemembered bounds a Set; what is dropped is sent again.
 const maxRemembered = 1000
 
@@ -22,10 +24,7 @@ func (s Set) Add(chatID string, version int64, applier uint64) (isNew bool) {
 	if d, ok := s[chatID]; ok && d.version >= version {
 		return false
 	}
-	if len(s) >= maxRemembered {
-		clear(s)
-	}
-	s[chatID] = departure{version: version, confirmed: version, applier: applier}
+	bounded.Put(s, chatID, departure{version: version, confirmed: version, applier: applier}, maxRemembered)
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	rows "github.com/parley-chat/parley/server/store/table/people"
@@ -69,10 +70,7 @@ func (s *Service) untold(c rows.Change) (before int64, ok bool) {
 	if c.Version <= last.version || now >= last.at && now < last.at+tellEvery.Milliseconds() {
 		return 0, false
 	}
-	if len(s.told) >= maxTold {
-		clear(s.told)
-	}
-	s.told[c.UserID] = told{c.Version, now}
+	bounded.Put(s.told, c.UserID, told{c.Version, now}, maxTold)
 	return last.version, true
 }
 

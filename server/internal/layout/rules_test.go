@@ -116,6 +116,7 @@ var bounds = []bound{
 	{"server", []string{"server/internal/app"}, "main is signals and an exit code"},
 	{"server/store", nil, "the contract stands on nothing"},
 	{"server/pace", []string{"server/wait"}, "how fast something goes knows no work"},
+	{"server/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
 	{"server/testkit", nil, "the tests of every package may stand on it"},
 	{
 		"server/internal/load/...", []string{"server/internal/load/...", "server/loopback", "server/wait", "gen/..."},
@@ -162,7 +163,7 @@ var bounds = []bound{
 	{"server/certificate", nil, "files know no listener"},
 	{"server/limit", nil, "limits are rules and buckets; what is charged is said elsewhere"},
 	{
-		"server/internal/ratelimit", []string{"server/auth", "server/edge", "server/limit", "gen/..."},
+		"server/internal/ratelimit", []string{"server/auth", "server/bounded", "server/edge", "server/limit", "gen/..."},
 		"what calls cost is known by their contracts, not by what serves them",
 	},
 	{
@@ -292,7 +293,8 @@ var bounds = []bound{
 		"what records are made of knows no process",
 	},
 	{
-		"server/identity/people", []string{"server/chat/...", "server/store", "server/store/table/...", "server/wait"},
+		"server/identity/people", []string{"server/bounded", "server/chat/...", "server/store", "server/store/table/...",
+			"server/wait"},
 		"what people show and allow knows rows and chats, and neither transport nor streams",
 	},
 	{

@@ -29,6 +29,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/bounded"
 	"github.com/parley-chat/parley/server/limit"
 )
 
@@ -280,10 +281,7 @@ func (a *Admission) isNew(ctx context.Context, user string) (bool, error) {
 			return true, nil
 		}
 		a.ages.Lock()
-		if len(a.created) >= maxRemembered {
-			clear(a.created)
-		}
-		a.created[user] = at
+		bounded.Put(a.created, user, at, maxRemembered)
 		a.ages.Unlock()
 	}
 	return a.cfg.Clock().Sub(at) < newFor, nil
