@@ -191,6 +191,7 @@ func TestNextLeaseIsOverMeanwhile(t *testing.T) {
 			time.Sleep(4 * time.Second)
 		}
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if !slices.Equal(failed, []int64{0, 1, 2}) {
 			t.Errorf("the leases of %v have ended, want 0, 1 and 2", failed)
 		}
@@ -204,6 +205,9 @@ func TestNextLeaseIsOverMeanwhile(t *testing.T) {
 func TestLostAndDeliveredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newFixture(t, 3, time.Now)
+		// Message 0 fails for good when its lease ends, with which the lease of message 1 ends. The
+		// group delivers that again before the call that ended the leases returns.
+		x.letters = func([]partition.Letter) { x.group.pump(t.Context(), 10) }
 		s := x.attach(Options{Member: "1", Messages: 10, Bytes: 1 << 20, Renew: true})
 		x.publish(1)
 		for attempt := range 3 {
@@ -216,11 +220,8 @@ func TestLostAndDeliveredAgain(t *testing.T) {
 		x.publish(1)
 		_, err := s.Receive(t.Context(), 10)
 		testkit.Must(t, err)
-		// Message 0 fails for good when its lease ends, with which the lease of message 1 ends. The
-		// group delivers that again before the call that ended the leases returns.
-		x.letters = func([]partition.Letter) { x.group.pump(t.Context(), 10) }
 		time.Sleep(2 * time.Minute)
-		x.letters = func([]partition.Letter) {}
+		synctest.Wait()
 		e, err := s.Receive(t.Context(), 10)
 		testkit.Must(t, err)
 		testkit.Equal(t, "messages named as lost", e.LeaseLost[0].GetCount(), 2)
