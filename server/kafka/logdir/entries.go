@@ -48,9 +48,9 @@ func (u Unreadable) String() string {
 	case u.File == pidsFile:
 		b.WriteString(", the state of a producer is lost")
 	case len(u.Groups) > 0:
-		fmt.Fprintf(&b, ", committed offsets of %s are lost", strings.Join(u.Groups, ", "))
+		fmt.Fprintf(&b, ", committed offsets of %s are lost: reset them before their consumers start", strings.Join(u.Groups, ", "))
 	default:
-		b.WriteString(", committed offsets of consumer groups are lost")
+		b.WriteString(", committed offsets of consumer groups are lost: reset them before their consumers start")
 	}
 	return b.String()
 }
