@@ -183,7 +183,7 @@ func TestDamagedProducers(t *testing.T) {
 	}
 }
 
-// Nobody else can read what the broker writes, also after it has replaced its lists.
+// Other users cannot read what the broker writes, also after it has replaced its lists.
 func TestFilesArePrivate(t *testing.T) {
 	dir, marks := filled(t, 2, 100)
 	private := func(when string) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Beyond the bound, connections without a password make room; if all have shown it, a new one is refused,
-// counted and logged. Whoever is connected stays, and a closed connection makes room.
+// counted and logged. Connected readers stay, and a closed connection makes room.
 func TestConnectionsBeyondTheBound(t *testing.T) {
 	var said bytes.Buffer
 	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", Groups: []string{own},
