@@ -164,7 +164,8 @@ func (m mistake) try(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-run", m.fails, "-vet=off", "-count=1", "./"+m.in)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-run", m.fails, "-vet=off",
+		"-count=1", "./"+m.in)
 	cmd.Dir, cmd.WaitDelay = "..", time.Minute
 	out, err := cmd.CombinedOutput()
 	switch {
