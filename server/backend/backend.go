@@ -244,14 +244,6 @@ func (e *Backend) Descriptors() (written, older int) {
 	return e.broker.Descriptors()
 }
 
-// TrimLog keeps the embedded log within its cap; full says that it could not.
-func (e *Backend) TrimLog() (full bool, err error) {
-	if e.broker == nil {
-		return false, nil
-	}
-	return e.broker.Trim()
-}
-
 // LogBytes is the size of the embedded log.
 func (e *Backend) LogBytes() int64 {
 	if e.broker == nil {

@@ -33,7 +33,7 @@ type Embedded struct {
 	KafkaFallback bool
 	// KafkaConnections bounds the connections of other programs to that port; 0: the default.
 	KafkaConnections int
-	Groups           []string       // consumer groups that must have read what is trimmed from the log
+	LogBytes         int64          // cap of the event log; 0: by the machine's memory
 	AcceptLoss       string         // generation of a store whose loss of data is accepted
 	DiskReserve      uint64         // bytes of the disk that must be free for writes; 0 for the default
 	Search           search.Targets // where search events go; nil: to the declared topics

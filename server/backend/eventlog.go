@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -50,8 +49,8 @@ func openLog(cfg Config, st *embedded.Store) (*kafka.Broker, error) {
 	}
 	b, err := kafka.OpenBroker(kafka.BrokerConfig{
 		Dir: dir, Topics: s.all(), Listen: cfg.Embedded.Kafka, Fallback: cfg.Embedded.KafkaFallback,
-		Connections: cfg.Embedded.KafkaConnections,
-		Groups:      cfg.Embedded.Groups, Readers: password, Logger: cfg.Logger, Known: s.marks, Keep: s.saveMarks,
+		Connections: cfg.Embedded.KafkaConnections, MaxBytes: cfg.Embedded.LogBytes,
+		Readers: password, Logger: cfg.Logger, Known: s.marks, Keep: s.saveMarks,
 		Damaged: func(list []kafka.Damage) error { return s.damaged(ctx, list, log) },
 	})
 	if err != nil {
@@ -124,7 +123,7 @@ func loadLogState(ctx context.Context, cfg Config, st store.Store) (*logState, e
 func (s *logState) all() []kafka.Topic {
 	list := append(s.topics.All(), s.search.Undeclared()...)
 	for i := range list {
-		list[i].Partitions = s.partitions(list[i].Name, list[i].Partitions)
+		list[i].Partitions = s.partitions(list[i])
 	}
 	return list
 }
@@ -132,12 +131,11 @@ func (s *logState) all() []kafka.Topic {
 // partitions is how many partitions a topic of the log has. One process writes all search
 // events, and each partition costs files: a topic of them has one, unless it was made with
 // more.
-func (s *logState) partitions(topic string, declared int32) int32 {
-	base := strings.TrimSuffix(topic, kafka.SearchDeadLetters)
-	if !slices.Contains(kafka.SearchTopics, base) && !slices.Contains(s.search.Topics(), base) {
-		return declared
+func (s *logState) partitions(t kafka.Topic) int32 {
+	if t.Kind != kafka.Searches && t.Kind != kafka.SearchLetters {
+		return t.Partitions
 	}
-	return max(s.counts[topic], 1)
+	return max(s.counts[t.Name], 1)
 }
 
 // write writes the row; mu is held.
@@ -193,9 +191,9 @@ func (s *logState) noticeAbsence(ctx context.Context, dir string, log *slog.Logg
 	defer s.mu.Unlock()
 	for _, t := range kafka.Topics() {
 		v := s.topics.Current(t.Name)
-		for id := range s.partitions(t.Name, v.Partitions) {
-			s.lost = append(s.lost, restore.Lost{Partition: kafka.Partition{Topic: versions.Name(t.Name, v.Number), ID: id},
-				Since: v.From})
+		t.Name, t.Partitions = versions.Name(t.Name, v.Number), v.Partitions
+		for id := range s.partitions(t) {
+			s.lost = append(s.lost, restore.Lost{Partition: kafka.Partition{Topic: t.Name, ID: id}, Since: v.From})
 		}
 	}
 	return s.write(ctx)
@@ -206,14 +204,18 @@ func (s *logState) noticeAbsence(ctx context.Context, dir string, log *slog.Logg
 func (s *logState) damaged(ctx context.Context, list []kafka.Damage, log *slog.Logger) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	kinds := map[string]kafka.Kind{}
+	for _, t := range s.all() {
+		kinds[t.Name] = t.Kind
+	}
 	for i, d := range list {
 		remedy := "its events are published again from the store"
 		v, _ := s.topics.Find(d.Topic)
-		if slices.Contains(s.search.Topics(), d.Topic) {
+		if kinds[d.Topic] == kafka.Searches {
 			v.Status = versions.Current // declared or not
 		}
 		switch {
-		case d.Topic == kafka.DeadLetters || strings.HasSuffix(d.Topic, kafka.SearchDeadLetters):
+		case kinds[d.Topic] == kafka.Letters || kinds[d.Topic] == kafka.SearchLetters:
 			remedy = "dead letters are in no other place; replay publishes events of the time again"
 		case v.Status != versions.Current:
 			remedy = "nothing is published again: all groups had read this topic when another took its place"
@@ -244,8 +246,10 @@ func (s *logState) restore(ctx context.Context, b *kafka.Broker, log *slog.Logge
 		}
 	}
 	partitions := map[string]int{}
-	for _, name := range s.search.Topics() {
-		partitions[name] = int(s.partitions(name, 0))
+	for _, t := range s.all() {
+		if t.Kind == kafka.Searches {
+			partitions[t.Name] = int(t.Partitions)
+		}
 	}
 	// Also on a full disk: each row announces a run of events, and the server does not start without them.
 	report, err := restore.Run(ctx, restore.Config{Store: store.Freeing(s.store), Clock: time.Now, Lost: s.lost, Read: b.Read,

@@ -34,12 +34,9 @@ type BrokerConfig struct {
 	Listen string
 	// Fallback uses a free port if the one in Listen is in use.
 	Fallback bool
-	// MaxBytes caps the log's files; beyond it the oldest records that Groups have read
-	// are trimmed. 0: 512 MB, or a sixteenth of the memory if that is less, because opening
-	// a log reads it into memory.
+	// MaxBytes caps the log's files; Trim removes what is beyond it. 0: 512 MB, or a
+	// sixteenth of the memory if that is less, because opening a log reads it into memory.
 	MaxBytes int64
-	// Groups must have read what is trimmed. Readers cannot join them.
-	Groups []string
 	// Readers is the password for reading by TCP; "" permits everything to everybody, for
 	// tests.
 	Readers string
@@ -146,10 +143,16 @@ func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 	if b.cfg.Readers == "" {
 		return opts, nil
 	}
-	if err := port.Prepare(b.cfg.Dir, b.cfg.Groups); err != nil {
+	var groups []string // readers on the port cannot join them
+	for _, t := range Topics() {
+		groups = append(groups, t.Readers...)
+	}
+	slices.Sort(groups)
+	groups = slices.Compact(groups)
+	if err := port.Prepare(b.cfg.Dir, groups); err != nil {
 		return nil, err
 	}
-	return append(opts, port.Locks(b.cfg.Readers, b.own, b.cfg.Groups)...), nil
+	return append(opts, port.Locks(b.cfg.Readers, b.own, groups)...), nil
 }
 
 // recover makes the log ready for use after any end of the last process.

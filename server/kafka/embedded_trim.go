@@ -10,11 +10,9 @@ import (
 	"github.com/parley-chat/parley/server/kafka/logdir"
 )
 
-// Shares of the log's cap.
-const (
-	letterShare = 8  // dead letters may use one of this many parts
-	trimTo      = 90 // percent of the cap that a trim leaves
-)
+// trimTo is the percentage of a limit that a trim leaves. The rest is for what is published
+// until the next one.
+const trimTo = 90
 
 // hasRoom reports whether the cap has room for one segment of each partition. A trim leaves
 // the segments that are written to, so with more partitions the log would stay full.
@@ -31,50 +29,105 @@ func (b *Broker) Bytes() int64 {
 	return logdir.Total(list)
 }
 
-// Trim removes the oldest segments beyond the cap that all groups have read, and
-// reports whether the log is still larger than its cap. Dead letters, which no group must
-// read, have a part of the cap of their own, from which the oldest are removed. The segment
-// that is written to always stays: an empty partition would start at offset 0 again after a
-// restart.
-func (b *Broker) Trim() (full bool, err error) {
+// Trim removes the oldest segments of each kind of topics that has used up its share of the
+// cap, and returns how many bytes each kind may still write; not so after an error. No record of the kind may be
+// published while that is not above 0. The segment that is written to always stays: an empty
+// partition would start at offset 0 again after a restart.
+func (b *Broker) Trim() (map[Kind]int64, error) {
 	list, err := logdir.Segments(b.cfg.Dir)
 	if err != nil {
-		return false, fmt.Errorf("trim log: %w", err)
+		return nil, fmt.Errorf("trim log: %w", err)
 	}
-	letters := slices.DeleteFunc(slices.Clone(list), func(s logdir.Segment) bool { return s.Topic != DeadLetters })
-	events := slices.DeleteFunc(list, func(s logdir.Segment) bool { return s.Topic == DeadLetters })
-	cut := map[Partition]logdir.Segment{} // the first segment that stays
-	limit := b.cfg.MaxBytes / letterShare
-	left := logdir.Oldest(letters, limit, limit*trimTo/100, b.readBy(nil), cut)
-	left += logdir.Oldest(events, b.cfg.MaxBytes-left, b.cfg.MaxBytes*trimTo/100-left, b.readBy(b.cfg.Groups), cut)
-	if len(cut) > 0 {
-		if err := b.cut(cut); err != nil {
-			return false, err
+	topics := map[string]Topic{}
+	for _, t := range *b.topics.Load() {
+		topics[t.Name] = t
+	}
+	of := map[Kind][]logdir.Segment{}
+	for _, s := range list {
+		kind := Searches // of a topic that search events were sent to under another setting
+		if t, ok := topics[s.Topic]; ok {
+			kind = t.Kind
 		}
+		of[kind] = append(of[kind], s)
 	}
-	return left > b.cfg.MaxBytes, nil
+	cut := map[Partition]logdir.Segment{} // the first segment that stays
+	room, rest := map[Kind]int64{}, b.cfg.MaxBytes
+	trim := func(kind Kind, limit int64) {
+		limit = max(limit, b.cfg.MaxBytes/shares*limits[kind].share, b.active(of[kind]))
+		target := limit * trimTo / 100
+		left := logdir.Oldest(of[kind], target, target, b.removable(topics, of[kind], limits[kind].kept), cut)
+		room[kind], rest = limit-left, rest-left
+	}
+	for _, kind := range Kinds()[1:] {
+		trim(kind, 0)
+	}
+	trim(Chats, rest) // they may use what the others leave
+	if len(cut) > 0 {
+		err = b.cut(topics, cut)
+	}
+	return room, err
 }
 
-// readBy returns a function that reports whether all groups have read all below an offset.
-func (b *Broker) readBy(groups []string) func(Partition, int64) bool {
+// active is how many bytes there are in segments that are written to, which always stay, and
+// one segment more: a limit below that would leave no room for good.
+func (b *Broker) active(list []logdir.Segment) int64 {
+	last, n := map[Partition]logdir.Segment{}, logdir.SegmentBytes(b.cfg.MaxBytes)
+	for _, s := range list {
+		if l, ok := last[s.Partition]; !ok || s.Base > l.Base {
+			last[s.Partition] = s
+		}
+	}
+	for _, s := range last {
+		n += s.Bytes
+	}
+	return n
+}
+
+// removable returns a function that reports whether everything of a partition below an offset
+// may go: it is known to be on the disk, was written longer ago than kept, and has been read
+// by all readers of the topic if its kind waits for them. Nothing is recorded of topics that
+// are no longer in use.
+func (b *Broker) removable(
+	topics map[string]Topic, list []logdir.Segment, kept time.Duration,
+) func(Partition, int64) bool {
+	young, now := map[Partition]int64{}, time.Now() // by partition, the first offset that is too young
+	for _, s := range list {
+		age := now.Sub(s.At) // negative after the clock was set back
+		if first, ok := young[s.Partition]; age >= 0 && age < kept && (!ok || s.Base < first) {
+			young[s.Partition] = s.Base
+		}
+	}
+	b.syncing.Lock()
+	marks := b.marks // it is replaced, never changed
+	b.syncing.Unlock()
 	return func(p Partition, offset int64) bool {
-		return !slices.ContainsFunc(groups, func(g string) bool { return b.committed(g, p.Topic, p.ID) < offset })
+		if first, ok := young[p]; ok && offset > first {
+			return false
+		}
+		t, used := topics[p.Topic]
+		if !used {
+			return true
+		}
+		if marks[p].End < offset {
+			return false
+		}
+		return t.Kind != Chats ||
+			!slices.ContainsFunc(t.Readers, func(group string) bool { return b.committed(group, p.Topic, p.ID) < offset })
 	}
 }
 
 // cut removes everything before some segments. It first records that this is no loss.
-func (b *Broker) cut(first map[Partition]logdir.Segment) error {
+func (b *Broker) cut(topics map[string]Topic, first map[Partition]logdir.Segment) error {
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
 	marks := maps.Clone(b.marks)
 	for p, s := range first {
-		m, known := marks[p]
-		if !known || m.End < s.Base {
-			delete(first, p) // not synced yet: the next trim removes it
+		if _, used := topics[p.Topic]; !used {
 			continue
 		}
+		m := marks[p]
 		m.Start, m.Since = s.Base, s.FirstTime()
 		if m.Since == 0 {
 			m.Since = time.Now().UnixMilli()

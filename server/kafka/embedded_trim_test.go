@@ -4,8 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/parley-chat/parley/server/kafka/logdir"
 )
@@ -35,21 +40,87 @@ func bounds(b *Broker, topic string, partition int32) (start, end int64) {
 	return p.LogStartOffset, p.HighWatermark
 }
 
-// The oldest goes first, over all partitions, and only as much as must go; what a group
-// has not read stays, and so does the end of each partition.
+// commit commits an offset of a consumer group.
+func commit(t *testing.T, b *Broker, group, topic string, partition int32, offset int64) {
+	t.Helper()
+	c, err := NewProducer(b.Addr(), b.Options()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	offsets := kadm.Offsets{}
+	offsets.AddOffset(topic, partition, offset, -1)
+	if err := kadm.NewClient(c).CommitAllOffsets(limited(t), group, offsets); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readAll commits for each group of Parley the ends of the topics that it reads, and of no
+// others.
+func readAll(t *testing.T, b *Broker) {
+	t.Helper()
+	for group, topics := range map[string][]string{
+		"fanout-workers":    {"messages.persisted", "memberships.changed", "chats.created"},
+		"projector-workers": {"messages.persisted", "dead_letters"},
+	} {
+		for _, topic := range topics {
+			for _, p := range b.cluster.PartitionInfos(topic) {
+				if p.HighWatermark > 0 {
+					commit(t, b, group, topic, p.Partition, p.HighWatermark)
+				}
+			}
+		}
+	}
+}
+
+func trim(t *testing.T, b *Broker) map[Kind]int64 {
+	t.Helper()
+	room, err := b.Trim()
+	if err != nil || len(room) != 4 {
+		t.Fatalf("%v, %v", room, err)
+	}
+	return room
+}
+
+// age sets the times of the segments of a log an hour back.
+func age(t *testing.T, b *Broker) {
+	t.Helper()
+	at := time.Now().Add(-time.Hour)
+	files, err := filepath.Glob(filepath.Join(b.cfg.Dir, "partitions", "*", "*.dat"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if err := os.Chtimes(f, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bytesOf is how much of the log the topics of a kind have.
+func bytesOf(t *testing.T, b *Broker, kind Kind) (n int64) {
+	t.Helper()
+	list, err := logdir.Segments(b.cfg.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if i := slices.IndexFunc(Topics(), func(t Topic) bool { return t.Name == s.Topic }); Topics()[i].Kind == kind {
+			n += s.Bytes
+		}
+	}
+	return n
+}
+
+// The oldest goes first, over all partitions, and only as much as must go; the end of each
+// partition stays.
 func TestTrimTakesTheOldestFirst(t *testing.T) {
-	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 2 << 20, Groups: []string{"reader"}})
+	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 2 << 20})
 	fillLog(t, b, ChatsCreated, 3, 1_200_000) // the oldest
 	fillLog(t, b, ChatsCreated, 4, 1_200_000)
-	if full, err := b.Trim(); !full || err != nil {
-		t.Fatalf("with unread records: %v, %v", full, err)
-	}
-	if start, _ := bounds(b, ChatsCreated, 3); start != 0 {
-		t.Fatalf("trimmed to %d what nobody has read", start)
-	}
-	b.cfg.Groups = nil
-	if full, err := b.Trim(); full || err != nil {
-		t.Fatalf("trim: %v, %v", full, err)
+	readAll(t, b)
+	if room := trim(t, b); room[Chats] <= 0 {
+		t.Fatalf("no room is left: %v", room)
 	}
 	if n := b.Bytes(); n > 2<<20 || n < 1_700_000 {
 		t.Errorf("%d bytes are left of a cap of 2 MiB", n)
@@ -60,10 +131,10 @@ func TestTrimTakesTheOldestFirst(t *testing.T) {
 	if start, _ := bounds(b, ChatsCreated, 4); start != 0 {
 		t.Errorf("a younger partition begins at %d", start)
 	}
-	// However small the cap, something of each partition stays.
+	// However small the cap, something of each partition stays, and there is room for more.
 	b.cfg.MaxBytes = 1
-	if full, err := b.Trim(); !full || err != nil {
-		t.Fatalf("trim to nothing: %v, %v", full, err)
+	if room := trim(t, b); room[Chats] <= 0 {
+		t.Fatalf("no room is left of a tiny cap: %v", room)
 	}
 	for _, p := range []int32{3, 4} {
 		if start, end := bounds(b, ChatsCreated, p); start >= end {
@@ -72,30 +143,128 @@ func TestTrimTakesTheOldestFirst(t *testing.T) {
 	}
 }
 
-// Dead letters have an eighth of the cap, whoever has read them, and take nothing from
-// events.
-func TestTrimBoundsDeadLetters(t *testing.T) {
-	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 4 << 20, Groups: []string{"reader"}})
-	fillLog(t, b, DeadLetters, 1, 1_500_000)
-	fillLog(t, b, ChatsCreated, 3, 400_000)
-	if full, err := b.Trim(); full || err != nil {
-		t.Fatalf("trim: %v, %v", full, err)
-	}
-	list, err := logdir.Segments(b.cfg.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var letters int64
-	for _, s := range list {
-		if s.Topic == DeadLetters {
-			letters += s.Bytes
+// Events of chats are trimmed only up to where every group that reads their topic has
+// committed, whichever group is behind, and not at all before it has read anything.
+func TestTrimWaitsForEveryReader(t *testing.T) {
+	for _, topic := range Topics() {
+		for _, behind := range topic.Readers {
+			if topic.Kind != Chats {
+				continue
+			}
+			t.Run(topic.Name+"/"+behind, func(t *testing.T) {
+				b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 1 << 20})
+				fillLog(t, b, topic.Name, 1, 1_500_000)
+				_, end := bounds(b, topic.Name, 1)
+				for _, group := range topic.Readers {
+					if group != behind {
+						commit(t, b, group, topic.Name, 1, end)
+					}
+				}
+				if room := trim(t, b); room[Chats] > 0 {
+					t.Errorf("a log full of unread events has room: %v", room)
+				}
+				if start, _ := bounds(b, topic.Name, 1); start != 0 {
+					t.Fatalf("trimmed to %d what %s has not read", start, behind)
+				}
+				commit(t, b, behind, topic.Name, 1, end/4)
+				trim(t, b)
+				if start, _ := bounds(b, topic.Name, 1); start == 0 || start > end/4 {
+					t.Fatalf("trimmed to %d, %s has read up to %d", start, behind, end/4)
+				}
+				commit(t, b, behind, topic.Name, 1, end)
+				if room := trim(t, b); room[Chats] <= 0 {
+					t.Errorf("no room after everything was read: %v", room)
+				}
+			})
 		}
 	}
-	if letters > 512<<10 || letters < 300_000 {
-		t.Errorf("dead letters take %d bytes of 512 KiB", letters)
+}
+
+// Whatever is written to the log beyond its cap, events of chats have room again once Parley's
+// groups have read what they read: events of each topic of chats, dead letters, and search
+// events and their dead letters, which no group of Parley reads.
+func TestNoProducerStopsChats(t *testing.T) {
+	for _, topic := range Topics() {
+		t.Run(topic.Name, func(t *testing.T) {
+			b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 2 << 20})
+			fillLog(t, b, MessagesPersisted, 0, 200_000)
+			fillLog(t, b, topic.Name, 0, 3_000_000)
+			readAll(t, b)
+			age(t, b)
+			room := trim(t, b)
+			if room[Chats] <= 0 || room[topic.Kind] <= 0 {
+				t.Fatalf("no room is left: %v", room)
+			}
+			if start, end := bounds(b, topic.Name, 0); start == 0 || start >= end {
+				t.Errorf("%s begins at %d of %d", topic.Name, start, end)
+			}
+			if n := b.Bytes(); n > 2<<20 {
+				t.Errorf("%d bytes are left of a cap of 2 MiB", n)
+			}
+			if start, _ := bounds(b, MessagesPersisted, 0); topic.Kind != Chats && start != 0 {
+				t.Errorf("events of chats were trimmed to %d", start)
+			}
+		})
 	}
-	if start, _ := bounds(b, ChatsCreated, 3); start != 0 {
-		t.Errorf("events were trimmed to %d", start)
+}
+
+// Search events, and dead letters of both sorts, have shares of their own: 4, 2 and 1 of 16.
+// They take nothing from events of chats, whose readers are behind here.
+func TestSharesOfTheLog(t *testing.T) {
+	for topic, share := range map[string]int64{"search_click_v1": 1 << 20, DeadLetters: 512 << 10,
+		"search_click_v1.dlq": 256 << 10} {
+		t.Run(topic, func(t *testing.T) {
+			kind := Topics()[slices.IndexFunc(Topics(), func(t Topic) bool { return t.Name == topic })].Kind
+			b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 4 << 20})
+			fillLog(t, b, topic, 0, 1_500_000)
+			fillLog(t, b, ChatsCreated, 3, 2_000_000)
+			age(t, b)
+			if room := trim(t, b); room[Chats] < 300_000 || room[kind] <= 0 {
+				t.Errorf("room is left: %v", room)
+			}
+			if n := bytesOf(t, b, kind); n > share || n < share*6/10 {
+				t.Errorf("%d bytes are left of a share of %d", n, share)
+			}
+			if start, _ := bounds(b, ChatsCreated, 3); start != 0 {
+				t.Errorf("events were trimmed to %d", start)
+			}
+		})
+	}
+}
+
+// A reader that is connected can have a search event before it is trimmed: it stays for a
+// minute. Until then search events have no room, and chats have theirs.
+func TestYoungSearchEventsStay(t *testing.T) {
+	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 2 << 20})
+	fillLog(t, b, "search_dwell_v1", 2, 3_000_000)
+	if room := trim(t, b); room[Searches] > 0 || room[Chats] < 1<<20 {
+		t.Errorf("room is left: %v", room)
+	}
+	if start, _ := bounds(b, "search_dwell_v1", 2); start != 0 {
+		t.Errorf("young events were trimmed to %d", start)
+	}
+	age(t, b)
+	if room := trim(t, b); room[Searches] <= 0 {
+		t.Errorf("no room is left a minute later: %v", room)
+	}
+}
+
+// What search events have left in a topic that the setting no longer names counts as search
+// events, and can be trimmed, although nothing is recorded of it.
+func TestTrimOfFormerTopics(t *testing.T) {
+	dir := t.TempDir()
+	former := Topics()[4]
+	former.Name, former.Partitions = "clicks.eu", 1
+	b := openBrokerWith(t, BrokerConfig{Dir: dir, MaxBytes: 2 << 20, Topics: append(Topics(), former)})
+	fillLog(t, b, former.Name, 0, 3_000_000)
+	b.Close()
+	b = openBrokerWith(t, BrokerConfig{Dir: dir, MaxBytes: 2 << 20})
+	age(t, b)
+	if room := trim(t, b); room[Searches] <= 0 || room[Chats] <= 0 {
+		t.Errorf("room is left: %v", room)
+	}
+	if start, end := bounds(b, former.Name, 0); start == 0 || start >= end {
+		t.Errorf("the former topic begins at %d of %d", start, end)
 	}
 }
 
@@ -107,6 +276,7 @@ func TestTrimIsNoDamage(t *testing.T) {
 	keep := func(_ context.Context, m Marks) error { kept = m; return nil }
 	b := openBrokerWith(t, BrokerConfig{Dir: dir, MaxBytes: 1 << 20, Keep: keep})
 	fillLog(t, b, ChatsCreated, 3, 1_500_000)
+	readAll(t, b)
 	before := crash(t, dir)
 	if _, err := b.Trim(); err != nil {
 		t.Fatal(err)

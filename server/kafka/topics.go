@@ -12,13 +12,64 @@
 // Concurrency: types are safe for use by many goroutines where they do not say otherwise.
 package kafka
 
-// Topic is a declared topic. The table below is the only declaration: code, tests, ACLs and
-// Terraform derive from it.
+import (
+	"slices"
+	"time"
+)
+
+// Topic is a declared topic. The table below is the only declaration: which groups read a
+// topic, what may be trimmed from the embedded log, ACLs, Terraform, tests and the lists of
+// other packages derive from it.
 type Topic struct {
 	Name       string
 	Partitions int32
 	Configs    map[string]string
+	Kind       Kind
+	// Readers are Parley's own consumer groups that read the topic. Records of [Chats] are
+	// trimmed only when all of them have committed offsets beyond them.
+	Readers []string
 }
+
+// Kind says what the records of a topic are. The embedded log has a share for each.
+type Kind uint8
+
+// The kinds of topics.
+const (
+	Chats         Kind = iota + 1 // events of chats; only these topics are migrated
+	Letters                       // records that a consumer could not handle
+	Searches                      // search events
+	SearchLetters                 // search events that their topic refused
+)
+
+// Kinds lists all kinds, events of chats first.
+func Kinds() []Kind { return []Kind{Chats, Letters, Searches, SearchLetters} }
+
+// shares is the number of parts that the cap of the embedded log has.
+const shares = 16
+
+// limits is what a kind may use of the embedded log, by kind.
+//
+// Records of chats wait for their readers, so the relay pauses when their share is full. They
+// may also use what the other kinds leave. Of the others the oldest records go, read or not:
+// no group of Parley has to read search events, and dead letters must not stop consumers.
+// What goes is still in the store, except the dead letters of consumers.
+var limits = [...]struct {
+	share int64
+	// kept is how long a record stays at least, so that a reader which is connected can
+	// have it before it is trimmed.
+	kept time.Duration
+}{
+	Chats:         {share: 9},
+	Letters:       {share: 2},
+	Searches:      {share: 4, kept: time.Minute},
+	SearchLetters: {share: 1},
+}
+
+// Groups that read topics. The committed offsets of installations have these names.
+const (
+	FanoutGroup    = "fanout-workers"
+	ProjectorGroup = "projector-workers"
+)
 
 // Names of the topics.
 const (
@@ -54,33 +105,46 @@ const (
 // topic.
 func Topics() []Topic {
 	event := func(name string, partitions int32, bytes string) Topic {
-		return Topic{name, partitions, map[string]string{
+		return Topic{Name: name, Partitions: partitions, Configs: map[string]string{
 			"cleanup.policy": "delete", "retention.ms": days7, "retention.bytes": bytes, "min.insync.replicas": "2",
 			"compression.type": "producer", "message.timestamp.type": "CreateTime", "max.message.bytes": "1048588",
 			"unclean.leader.election.enable": "false", // a leader that lacks records would lose them
 		}}
 	}
-	dead := event(DeadLetters, 8, "53687091200")
-	dead.Configs["retention.ms"] = days30
+	of := func(kind Kind, t Topic, readers ...string) Topic {
+		t.Kind, t.Readers = kind, readers
+		if kind == Letters || kind == SearchLetters {
+			t.Configs["retention.ms"] = days30
+		}
+		return t
+	}
 	list := []Topic{
-		event(MessagesPersisted, 64, "107374182400"),
-		event(MembershipsChanged, 16, "10737418240"),
-		event(ChatsCreated, 16, "10737418240"),
-		dead,
+		of(Chats, event(MessagesPersisted, 64, "107374182400"), FanoutGroup, ProjectorGroup),
+		of(Chats, event(MembershipsChanged, 16, "10737418240"), FanoutGroup),
+		of(Chats, event(ChatsCreated, 16, "10737418240"), FanoutGroup),
+		of(Letters, event(DeadLetters, 8, "53687091200"), ProjectorGroup),
 	}
 	for _, name := range SearchTopics {
-		letters := event(name+SearchDeadLetters, 1, "1073741824")
-		letters.Configs["retention.ms"] = days30
-		list = append(list, event(name, SearchPartitions, "26843545600"), letters)
+		list = append(list, of(Searches, event(name, SearchPartitions, "26843545600")),
+			of(SearchLetters, event(name+SearchDeadLetters, 1, "1073741824")))
 	}
 	return list
 }
 
-// OfChats reports whether a declared topic has the events of chats, which stay in order while
-// it is migrated.
-func OfChats(topic string) bool {
-	return topic == MessagesPersisted || topic == MembershipsChanged || topic == ChatsCreated
+// ReadBy lists the declared topics that a consumer group of Parley reads.
+func ReadBy(group string) []string {
+	var names []string
+	for _, t := range Topics() {
+		if slices.Contains(t.Readers, group) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }
+
+// OwnPrefix begins the names of the topics and groups that Parley keeps for itself on
+// Kafka, beside the declared topics.
+const OwnPrefix = "parley."
 
 // counts are the declared numbers of partitions, looked up for each published record.
 var counts = func() map[string]int32 {

@@ -6,11 +6,18 @@ import (
 	"testing"
 )
 
+// versionOf is a topic of events of chats under another name.
+func versionOf(name string, partitions int32) Topic {
+	t := Topics()[0]
+	t.Name, t.Partitions = name, partitions
+	return t
+}
+
 // A topic that was added while the broker runs is there after a restart with the same
 // list, with what was written to it, and its partitions stay as they were made.
 func TestAddedTopicStays(t *testing.T) {
 	dir := t.TempDir()
-	more := Topic{"messages.persisted.v2", 128, Topics()[0].Configs}
+	more := versionOf("messages.persisted.v2", 128)
 	var kept Marks
 	open := func(topics []Topic) (*Broker, error) {
 		return OpenBroker(BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Topics: topics, Known: kept,
@@ -26,7 +33,7 @@ func TestAddedTopicStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Add(t.Context(), Topic{more.Name, 64, more.Configs}); err == nil ||
+	if err := b.Add(t.Context(), versionOf(more.Name, 64)); err == nil ||
 		!strings.Contains(err.Error(), "128 partitions") {
 		t.Errorf("another number of partitions: %v", err)
 	}
@@ -62,11 +69,11 @@ func TestAddedTopicStays(t *testing.T) {
 // that somebody may read.
 func TestDescriptors(t *testing.T) {
 	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 512 << 20,
-		Topics: []Topic{{"messages.persisted", 64, Topics()[0].Configs}}})
+		Topics: []Topic{versionOf("messages.persisted", 64)}})
 	if n, older := b.Descriptors(); n != 128 || older != 256 {
 		t.Errorf("%d and %d files", n, older)
 	}
-	if err := b.Add(t.Context(), Topic{"messages.persisted.v2", 128, Topics()[0].Configs}); err != nil {
+	if err := b.Add(t.Context(), versionOf("messages.persisted.v2", 128)); err != nil {
 		t.Fatal(err)
 	}
 	if n, older := b.Descriptors(); n != 384 || older != 256 {
@@ -79,17 +86,17 @@ func TestDescriptors(t *testing.T) {
 func TestAddedTopicMustFitTheCap(t *testing.T) {
 	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 512 << 20})
 	for _, partitions := range []int32{99, 512, 1024} { // there are 158, and room for 256
-		err := b.Add(t.Context(), Topic{"messages.persisted.v2", partitions, Topics()[0].Configs})
+		err := b.Add(t.Context(), versionOf("messages.persisted.v2", partitions))
 		if err == nil || !strings.Contains(err.Error(), "no room") ||
 			b.cluster.PartitionInfo("messages.persisted.v2", 0) != nil {
 			t.Errorf("%d partitions: %v", partitions, err)
 		}
 	}
 	// What was refused has left nothing.
-	if err := b.Add(t.Context(), Topic{"messages.persisted.v2", 98, Topics()[0].Configs}); err != nil {
+	if err := b.Add(t.Context(), versionOf("messages.persisted.v2", 98)); err != nil {
 		t.Error(err)
 	}
-	if err := b.Add(t.Context(), Topic{"chats.created.v2", 1, Topics()[0].Configs}); err == nil {
+	if err := b.Add(t.Context(), versionOf("chats.created.v2", 1)); err == nil {
 		t.Error("one partition more was made")
 	}
 }

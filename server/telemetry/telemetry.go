@@ -254,6 +254,7 @@ const (
 
 	SearchRecorded   = "parley_search_events_recorded_total"
 	SearchRefused    = "parley_search_requests_refused_total"
+	SearchNoRoom     = "parley_search_requests_log_full_total"
 	SearchPublished  = "parley_search_relay_published_total"
 	SearchFailures   = "parley_search_relay_failures_total"
 	SearchDead       = "parley_search_relay_dead_letters_total"
@@ -278,6 +279,7 @@ const (
 	KafkaPortOpen    = "parley_kafka_port_connections_open"
 	KafkaPortRefused = "parley_kafka_port_connections_refused_total"
 	KafkaPortEvicted = "parley_kafka_port_connections_evicted_total"
+	LogFull          = "parley_log_full"
 
 	ProjectorHandled   = "parley_projector_handled_total"
 	ProjectorIgnored   = "parley_projector_ignored_total"

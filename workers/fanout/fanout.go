@@ -19,13 +19,8 @@ import (
 	"github.com/parley-chat/parley/workers/consume"
 )
 
-// Group is the consumer group; the ACLs and the committed offsets of installations have it.
-const Group = "fanout-workers"
-
-// Topics are the topics with events that are delivered.
-func Topics() []string {
-	return []string{kafka.MessagesPersisted, kafka.MembershipsChanged, kafka.ChatsCreated}
-}
+// Group is the consumer group.
+const Group = kafka.FanoutGroup
 
 // Handler passes events to deliver, without their content: a hub that misses them reads
 // the store.

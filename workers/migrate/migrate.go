@@ -137,7 +137,7 @@ var (
 func (r Request) validate() error {
 	topics := kafka.Topics()
 	declared := slices.ContainsFunc(topics,
-		func(t kafka.Topic) bool { return t.Name == r.Topic && kafka.OfChats(t.Name) })
+		func(t kafka.Topic) bool { return t.Name == r.Topic && t.Kind == kafka.Chats })
 	switch {
 	case !declared:
 		return fmt.Errorf("%w: %.80q is no declared topic of events", ErrInvalid, r.Topic)

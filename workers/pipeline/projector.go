@@ -2,8 +2,11 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/pace"
 	"github.com/parley-chat/parley/workers/consume"
@@ -50,6 +53,12 @@ func (c Projector) addTo(_ context.Context, p *Pipeline) error {
 	if err != nil {
 		return err
 	}
+	read := kafka.ReadBy(projection.Group)
+	for _, topic := range set.Topics() { // another one would be trimmed before the projection has read it
+		if !slices.Contains(read, topic) {
+			return fmt.Errorf("projections follow %s, which %s does not read", topic, projection.Group)
+		}
+	}
 	b, s := p.cfg.Backend, p.cfg.Schemas
 	write, err := p.deadLetters()
 	if err != nil {
@@ -57,7 +66,7 @@ func (c Projector) addTo(_ context.Context, p *Pipeline) error {
 	}
 	e, err := consume.New(consume.Config{
 		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: projection.Group, Consumer: p.cfg.Process,
-		Follow: s.Topics.Readable(set.Topics()...), Aggregate: set.Aggregate, WriteDeadLetter: write,
+		Follow: s.Topics.Readable(read...), Aggregate: set.Aggregate, WriteDeadLetter: write,
 		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, MinFetch: c.MinFetch, MaxWait: c.MaxWait,
 		Isolation: &p.isolation,
 	})

@@ -27,8 +27,9 @@ type Relay struct {
 	// FlushWithin is how long a few published rows may wait for Flush; 0: the default of
 	// package relay.
 	FlushWithin time.Duration
-	// Paused returns why nothing may be published at the moment; nil if something may.
-	Paused func() error
+	// Reserve takes room in the log for so many bytes of records. An error says why nothing
+	// may be published at the moment. Nil where the log needs none.
+	Reserve func(bytes int64) error
 	// Awaited reports whether anybody but Fanout may be waiting for events; nil: always.
 	Awaited func() bool
 	// Listen passes on what other processes commit in some shards, until ctx ends. Each
@@ -108,14 +109,24 @@ func (p *relayPart) runSlot(ctx context.Context, s slot.Slot) error {
 }
 
 func (p *relayPart) publish(ctx context.Context, publisher *kafka.Publisher, records []*kafka.Record) error {
-	if p.Paused != nil {
-		if err := p.Paused(); err != nil {
-			return err
-		}
+	if err := reserve(p.Reserve, records); err != nil {
+		return err
 	}
 	began := time.Now()
 	defer func() { p.published(time.Since(began)) }()
 	return publisher.Publish(ctx, records)
+}
+
+// reserve takes room in the log for records.
+func reserve(room func(bytes int64) error, records []*kafka.Record) error {
+	if room == nil {
+		return nil
+	}
+	bytes := 0
+	for _, r := range records {
+		bytes += len(r.Key) + len(r.Value)
+	}
+	return room(int64(bytes))
 }
 
 // listen passes nudges from other processes to the relay of a slot until ctx ends.

@@ -47,7 +47,7 @@ func TestFailedPublishesAreShown(t *testing.T) {
 	path, err := pipeline.New(t.Context(),
 		pipeline.Config{Backend: b, Process: "srv_test", Schemas: schemas, Metrics: metrics, Chats: metrics.Chats(),
 			Logger: log},
-		pipeline.Relay{Slots: 1, Exclusive: true, Flush: b.LogStable, Paused: func() error {
+		pipeline.Relay{Slots: 1, Exclusive: true, Flush: b.LogStable, Reserve: func(int64) error {
 			if refuses.Load() {
 				return errors.New("the log takes nothing")
 			}

@@ -28,7 +28,7 @@ type Search struct {
 	Flush     func(context.Context) error
 	// FlushWithin is how long a few published rows may wait for Flush.
 	FlushWithin time.Duration
-	Paused      func() error
+	Reserve     func(bytes int64) error
 	Awaited     func() bool
 }
 
@@ -91,10 +91,8 @@ func (p *searchPart) runSlot(ctx context.Context, s slot.Slot) error {
 	r, err := relay.New(relay.Config{
 		Store: b.Store, Load: source.Load, Shards: s.Shards, Clock: time.Now, Logger: log,
 		Publish: func(ctx context.Context, records []*kafka.Record) error {
-			if p.Paused != nil {
-				if err := p.Paused(); err != nil {
-					return err
-				}
+			if err := reserve(p.Reserve, records); err != nil {
+				return err
 			}
 			return guard.Do(ctx, records)
 		},

@@ -61,7 +61,7 @@ import (
 )
 
 // Group is the consumer group that brings records to the projections.
-const Group = "projector-workers"
+const Group = kafka.ProjectorGroup
 
 // MaxRows is how many rows an event may change: with the position they fit into a plan.
 const MaxRows = store.MaxPlanWrites - 1

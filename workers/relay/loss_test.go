@@ -143,7 +143,7 @@ func (r *fixture) live(dir string, disk image, dieAt string) *life {
 	r.t.Helper()
 	l := &life{r: r, dir: dir, disk: disk, dieAt: dieAt, log: map[string]bool{}}
 	var err error
-	l.broker, err = kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Groups: []string{lossGroup}})
+	l.broker, err = kafka.OpenBroker(kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0"})
 	r.must(err)
 	l.client, err = kafka.NewTransactional(l.broker.Addr(), "parley-relay-0")
 	r.must(err)

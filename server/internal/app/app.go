@@ -23,8 +23,6 @@ import (
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/loopback"
 	"github.com/parley-chat/parley/server/telemetry"
-	"github.com/parley-chat/parley/workers/fanout"
-	"github.com/parley-chat/parley/workers/projection"
 )
 
 // clocks are those of the machine; tests set them.
@@ -74,7 +72,7 @@ func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error
 	c := cfg.Backend
 	if c.Embedded != nil {
 		mode := *c.Embedded
-		mode.Groups, mode.Clocks = []string{fanout.Group, projection.Group}, clocks
+		mode.Clocks = clocks
 		c.Embedded = &mode
 	}
 	c.Logger = log

@@ -65,6 +65,7 @@ type program struct {
 	// certificate is the public listener's; nil for no TLS.
 	certificate *certificate.Certificate
 	recorded    func(stream string) // of search events; nil: nobody publishes them in this process
+	searchFull  func() bool         // whether the event log has no room for them; nil: it is not in this process
 }
 
 // remoteTurns is the number of lists of chats that are worked on at once where the

@@ -65,7 +65,8 @@ func newConfig(s config.Settings) (Config, error) {
 		}
 		c.Backend.Embedded = &backend.Embedded{DataDir: s.DataDir, Kafka: s.KafkaListen,
 			KafkaFallback: s.KafkaListen == DefaultKafka, AcceptLoss: s.AcceptLoss,
-			KafkaConnections: s.KafkaConnections, DiskReserve: s.DiskReserve, Search: c.searchTargets}
+			KafkaConnections: s.KafkaConnections, DiskReserve: s.DiskReserve, LogBytes: int64(s.EventLogMegabytes) << 20,
+			Search: c.searchTargets}
 		return c, nil
 	}
 	if c.Backend.Distributed, err = backend.NewDistributed(s); err != nil {

@@ -47,7 +47,7 @@ func newLagProbe(ctx context.Context, in *installation) *lagProbe {
 	}
 	in.t.Cleanup(func() { _ = p.eng.Close() })
 	p.reader, err = kgo.NewClient(
-		kgo.SeedBrokers(strings.Split(in.kafka, ",")...), kgo.ConsumeTopics(fanout.Topics()...),
+		kgo.SeedBrokers(strings.Split(in.kafka, ",")...), kgo.ConsumeTopics(kafka.ReadBy(fanout.Group)...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(250*time.Millisecond),
@@ -98,7 +98,7 @@ func (p *lagProbe) outbox(ctx context.Context) (map[store.Key]bool, error) {
 // ends returns, of each partition with records, the offset after the last one that is
 // committed now.
 func (p *lagProbe) ends(ctx context.Context) (map[kafka.Partition]int64, error) {
-	listed, err := p.admin.ListCommittedOffsets(ctx, fanout.Topics()...)
+	listed, err := p.admin.ListCommittedOffsets(ctx, kafka.ReadBy(fanout.Group)...)
 	if err != nil {
 		return nil, err
 	}

@@ -2,18 +2,14 @@ package app
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
-	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/lifecycle"
-	"github.com/parley-chat/parley/server/wait"
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
@@ -46,15 +42,19 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keeper := &logKeeper{backend: p.backend, log: p.log}
+	keeper := p.backend.LogKeeper(p.log)
+	keeper.Measure(p.metrics)
+	reserve := func(kind kafka.Kind) func(int64) error {
+		return func(bytes int64) error { return keeper.Reserve(kind, bytes) }
+	}
 	awaited := func() bool { return p.backend.LogWatched() || p.topics.ReadsEvents() }
 	path, err := pipeline.New(ctx,
 		pipeline.Config{Backend: p.backend, Process: p.process, Schemas: schemas, Metrics: p.metrics, Chats: p.counts,
 			Logger: p.log},
 		pipeline.Relay{Slots: 1, Exclusive: true, Flush: p.backend.LogStable, FlushWithin: flushWithin,
-			Paused: keeper.paused, Awaited: awaited},
+			Reserve: reserve(kafka.Chats), Awaited: awaited},
 		pipeline.Search{Targets: p.cfg.searchTargets, Attempts: p.cfg.SearchAttempts, Exclusive: true,
-			Flush: p.backend.LogStable, FlushWithin: flushWithin, Paused: keeper.paused, Awaited: awaited},
+			Flush: p.backend.LogStable, FlushWithin: flushWithin, Reserve: reserve(kafka.Searches), Awaited: awaited},
 		pipeline.Fanout{Deliver: deliver, Applied: p.hub.Applied, MinFetch: minFetch, MaxWait: maxFetchWait},
 		pipeline.Projector{Exclusive: true, MinFetch: minFetch, MaxWait: maxFetchWait, Live: &p.sends},
 		pipeline.Reconcile{Chats: p.chats},
@@ -67,10 +67,10 @@ func (p *program) buildPipeline(ctx context.Context) error {
 		return err
 	}
 	p.closers = append(p.closers, path.Close)
-	p.services = append(p.services, lifecycle.Service{Name: "log", Run: keeper.run})
+	p.services = append(p.services, lifecycle.Service{Name: "log", Run: keeper.Run})
 	p.services = append(p.services, path.Services...)
 	p.onCommit = append(p.onCommit, func(c chat.Commit, _ delivery.Delivery) { path.Nudge(c) })
-	p.recorded = path.WakeSearch
+	p.recorded, p.searchFull = path.WakeSearch, func() bool { return keeper.Full(kafka.Searches) }
 	p.registry = path.RegistryAddr
 	p.addresses = append(p.addresses, "kafka", p.backend.KafkaAddr(), "registry", path.RegistryAddr, "ops",
 		path.OperatorsAddr, "data_dir", absolute(p.cfg.DataDir))
@@ -80,47 +80,3 @@ func (p *program) buildPipeline(ctx context.Context) error {
 // flushWithin is how long a few rows that are published wait for the sync of the log: it
 // takes several syncs of files, whose time a quiet server has better use for.
 const flushWithin = 5 * time.Second
-
-// trimEvery is how often the log is kept within its cap.
-const trimEvery = 30 * time.Second
-
-var (
-	// errLogFull pauses the relay: what is in the log has not been read by all who must, and
-	// the outbox keeps the rest.
-	errLogFull = errors.New("the event log has reached its cap")
-	// errDiskFull pauses the relay: what is in the outbox is on the disk once, what is
-	// published twice.
-	errDiskFull = errors.New("the disk is almost full")
-)
-
-// logKeeper keeps the embedded log within its cap.
-type logKeeper struct {
-	backend *backend.Backend
-	log     *slog.Logger
-	full    atomic.Bool
-}
-
-// paused returns why nothing may be published at the moment.
-func (k *logKeeper) paused() error {
-	if k.full.Load() {
-		return errLogFull
-	}
-	if k.backend.Crowded() {
-		return errDiskFull
-	}
-	return nil
-}
-
-// run trims the log until ctx ends.
-func (k *logKeeper) run(ctx context.Context, ready func()) error {
-	ready()
-	for wait.For(ctx, trimEvery) == nil {
-		full, err := k.backend.TrimLog()
-		k.full.Store(full)
-		if err != nil || full {
-			k.log.Error("the event log exceeds its cap; nothing is published until it does not", "bytes", k.backend.LogBytes(),
-				"error", err)
-		}
-	}
-	return nil
-}

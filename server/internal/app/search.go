@@ -33,11 +33,14 @@ func (p *program) buildSearch() api.Service {
 				p.recorded(stream)
 			}
 		},
+		LogFull: func() bool { return p.searchFull != nil && p.searchFull() },
 	})
 	p.metrics.Counter(telemetry.SearchRecorded, "Search events stored.",
 		func() float64 { return float64(events.Stats().Stored) })
 	p.metrics.Counter(telemetry.SearchRefused, "Requests with search events that there was no room for.",
 		func() float64 { return float64(events.Stats().Refused) })
+	p.metrics.Counter(telemetry.SearchNoRoom, "Requests with search events refused because the event log has no room.",
+		func() float64 { return float64(events.Stats().LogFull) })
 	return searchapi.New(events).Service()
 }
 

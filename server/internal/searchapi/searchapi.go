@@ -115,6 +115,8 @@ var table = []struct {
 }{
 	{record.ErrBusy, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "RATE_LIMITED",
 		Text: "this user has too many requests under way: wait for their answers", Retry: time.Second}},
+	{record.ErrLogFull, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "SEARCH_LOG_FULL",
+		Text: "the event log has no room for search events: send them again later", Retry: 30 * time.Second}},
 	{record.ErrTooLarge, api.Refusal{Code: connect.CodeResourceExhausted, Reason: "TOO_LARGE"}},
 	{record.ErrTime, api.Refusal{Code: connect.CodeInvalidArgument, Reason: "INVALID_ARGUMENT"}},
 	{errUser, api.Refusal{Code: connect.CodePermissionDenied, Reason: "FORBIDDEN"}},

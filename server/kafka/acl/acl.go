@@ -34,14 +34,12 @@ const (
 
 // Names that the rights are about and other packages choose.
 const (
-	RelayTransactions = "parley-relay-" // beginning of the transactional ids of relays
-	FanoutGroup       = "fanout-workers"
-	ProjectorGroup    = "projector-workers"
-	TopicMessages     = "parley.t."           // beginning of the topics that hold topics' messages
-	TopicState        = "parley.topics.state" // what is kept beside them
-	TopicTransactions = "parley-topics-"      // beginning of the transactional ids of slots
-	TopicGroups       = "parley."             // beginning of the groups whose offsets show how far groups are
-	clusterName       = "kafka-cluster"       // Kafka's own name of its one cluster
+	RelayTransactions = "parley-relay-"                  // beginning of the transactional ids of relays
+	TopicMessages     = kafka.OwnPrefix + "t."           // beginning of the topics that hold topics' messages
+	TopicState        = kafka.OwnPrefix + "topics.state" // what is kept beside them
+	TopicTransactions = "parley-topics-"                 // beginning of the transactional ids of slots
+	TopicGroups       = kafka.OwnPrefix                  // beginning of the groups whose offsets show how far groups are
+	clusterName       = "kafka-cluster"                  // Kafka's own name of its one cluster
 )
 
 // Right is what a role may do with a resource.
@@ -67,15 +65,10 @@ func Rights() []Right {
 	var list []Right
 	for _, t := range kafka.Topics() {
 		// Publishers and consumers check the declared topics at their start.
-		relay, fanout := []kmsg.ACLOperation{write, configs}, []kmsg.ACLOperation{read, configs}
-		projector := fanout
-		switch {
-		case t.Name == kafka.DeadLetters:
-			relay, fanout = []kmsg.ACLOperation{describe, configs}, []kmsg.ACLOperation{write, configs}
-			projector = []kmsg.ACLOperation{read, write, configs}
-		case !kafka.OfChats(t.Name):
-			fanout = []kmsg.ACLOperation{describe, configs}
-			projector = fanout
+		relay := []kmsg.ACLOperation{write, configs}
+		fanout, projector := readerOf(t, kafka.FanoutGroup), readerOf(t, kafka.ProjectorGroup)
+		if t.Kind == kafka.Letters { // consumers write them
+			relay = []kmsg.ACLOperation{describe, configs}
 		}
 		list = append(list,
 			Right{Relay, topic, t.Name, false, relay},
@@ -84,7 +77,7 @@ func Rights() []Right {
 			Right{Ops, topic, t.Name, false, []kmsg.ACLOperation{read, configs}},
 			Right{Operator, topic, t.Name, false, []kmsg.ACLOperation{create, describe, configs, alter}},
 		)
-		if kafka.OfChats(t.Name) {
+		if t.Kind == kafka.Chats {
 			// Its later versions, NAME.v2 and so on, which a migration makes by the role ops.
 			list = append(list,
 				// Topics of chats are read where they are.
@@ -100,12 +93,12 @@ func Rights() []Right {
 	}
 	list = append(list,
 		Right{Relay, kmsg.ACLResourceTypeTransactionalId, RelayTransactions, true, []kmsg.ACLOperation{write}},
-		Right{Fanout, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{read}},
-		Right{Projector, kmsg.ACLResourceTypeGroup, ProjectorGroup, false, []kmsg.ACLOperation{read}},
-		Right{Ops, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{describe}},
-		Right{Ops, kmsg.ACLResourceTypeGroup, ProjectorGroup, false, []kmsg.ACLOperation{describe}},
-		Right{Operator, kmsg.ACLResourceTypeGroup, FanoutGroup, false, []kmsg.ACLOperation{describe}},
-		Right{Operator, kmsg.ACLResourceTypeGroup, ProjectorGroup, false, []kmsg.ACLOperation{describe}},
+		Right{Fanout, kmsg.ACLResourceTypeGroup, kafka.FanoutGroup, false, []kmsg.ACLOperation{read}},
+		Right{Projector, kmsg.ACLResourceTypeGroup, kafka.ProjectorGroup, false, []kmsg.ACLOperation{read}},
+		Right{Ops, kmsg.ACLResourceTypeGroup, kafka.FanoutGroup, false, []kmsg.ACLOperation{describe}},
+		Right{Ops, kmsg.ACLResourceTypeGroup, kafka.ProjectorGroup, false, []kmsg.ACLOperation{describe}},
+		Right{Operator, kmsg.ACLResourceTypeGroup, kafka.FanoutGroup, false, []kmsg.ACLOperation{describe}},
+		Right{Operator, kmsg.ACLResourceTypeGroup, kafka.ProjectorGroup, false, []kmsg.ACLOperation{describe}},
 		// Servers make, trim and remove these topics.
 		Right{Topics, topic, TopicMessages, true, []kmsg.ACLOperation{read, write, create, remove, configs, alter}},
 		Right{Topics, topic, TopicState, false, []kmsg.ACLOperation{read, write, create, configs}},
@@ -118,6 +111,21 @@ func Rights() []Right {
 	)
 	slices.SortStableFunc(list, func(a, b Right) int { return slices.Index(roles, a.Role) - slices.Index(roles, b.Role) })
 	return list
+}
+
+// readerOf is what a role with a consumer group may do with a topic. Every consumer writes the
+// dead letters of its own records.
+func readerOf(t kafka.Topic, group string) (list []kmsg.ACLOperation) {
+	if slices.Contains(t.Readers, group) {
+		list = append(list, kmsg.ACLOperationRead)
+	}
+	if t.Kind == kafka.Letters {
+		list = append(list, kmsg.ACLOperationWrite)
+	}
+	if len(list) == 0 {
+		list = append(list, kmsg.ACLOperationDescribe)
+	}
+	return append(list, kmsg.ACLOperationDescribeConfigs)
 }
 
 var roles = []Role{Relay, Fanout, Projector, Ops, Operator, Topics}

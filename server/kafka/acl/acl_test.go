@@ -64,6 +64,24 @@ func TestWhoWrites(t *testing.T) {
 	}
 }
 
+// Each consumer may read what its group reads, and no other topic.
+func TestWhoReads(t *testing.T) {
+	may := map[Role][]string{}
+	for _, r := range Rights() {
+		if r.Type == kmsg.ACLResourceTypeTopic && !r.Prefixed && slices.Contains(r.Operations, kmsg.ACLOperationRead) {
+			may[r.Role] = append(may[r.Role], r.Name)
+		}
+	}
+	for role, want := range map[Role][]string{
+		Relay: nil, Fanout: {"messages.persisted", "memberships.changed", "chats.created"},
+		Projector: {"messages.persisted", "dead_letters"},
+	} {
+		if !slices.Equal(may[role], want) {
+			t.Errorf("%s reads %v, not %v", role, may[role], want)
+		}
+	}
+}
+
 func TestPrincipals(t *testing.T) {
 	p, err := ParsePrincipals(" relay=User:CN=relay,O=Parley ; fanout=User:a;")
 	if err != nil || p[Relay] != "User:CN=relay,O=Parley" || p[Fanout] != "User:a" ||

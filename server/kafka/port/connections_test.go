@@ -19,7 +19,7 @@ import (
 // counted and logged. Connected readers stay, and a closed connection makes room.
 func TestConnectionsBeyondTheBound(t *testing.T) {
 	var said bytes.Buffer
-	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", Groups: []string{own},
+	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0",
 		Readers: password, Connections: 5, Logger: slog.New(slog.NewTextHandler(&said, nil))}))(t)
 	t.Cleanup(b.Close)
 	reader := func() *raw {

@@ -33,7 +33,7 @@ const (
 
 func open(t *testing.T) *kafka.Broker {
 	t.Helper()
-	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", Groups: []string{own},
+	b, err := kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0",
 		Readers: password})
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestSec_S_41_ReadersOnlyRead(t *testing.T) {
 // The rights are the same after a restart, whatever the broker has kept of them.
 func TestRightsSurviveNothing(t *testing.T) {
 	dir := t.TempDir()
-	cfg := kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Groups: []string{own}, Readers: "the old password"}
+	cfg := kafka.BrokerConfig{Dir: dir, Listen: "127.0.0.1:0", Readers: "the old password"}
 	b, err := kafka.OpenBroker(cfg)
 	if err != nil {
 		t.Fatal(err)

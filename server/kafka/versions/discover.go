@@ -76,7 +76,9 @@ func found(have map[string]int32) []kafka.Topic {
 		var later []kafka.Topic
 		for name, partitions := range have {
 			if base, number, ok := Base(name); ok && base == t.Name && number > 1 {
-				later = append(later, kafka.Topic{Name: name, Partitions: partitions, Configs: t.Configs})
+				of := t
+				of.Name, of.Partitions = name, partitions
+				later = append(later, of)
 			}
 		}
 		slices.SortFunc(later, func(a, b kafka.Topic) int { return strings.Compare(a.Name, b.Name) })

@@ -163,7 +163,12 @@ func (s State) topics(match func(base string, v Version) bool) []kafka.Topic {
 		base := t.Name
 		for _, v := range s.Of(base) {
 			if match(base, v) {
-				list = append(list, kafka.Topic{Name: Name(base, v.Number), Partitions: v.Partitions, Configs: t.Configs})
+				of := t
+				of.Name, of.Partitions = Name(base, v.Number), v.Partitions
+				if v.Status == Retired {
+					of.Readers = nil // all had read it; a broker forgets the offsets of topics that nobody reads
+				}
+				list = append(list, of)
 			}
 		}
 	}

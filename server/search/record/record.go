@@ -71,9 +71,10 @@ var (
 	ErrBusy     = errors.New("record: too many calls of one user under way")
 	ErrTooLarge = errors.New("record: an event is too large")
 	ErrTime     = errors.New("record: an event is of another time")
+	ErrLogFull  = errors.New("record: the event log has no room for search events")
 )
 
-// Config sets up a Recorder. All of it but Lanes and Recorded is required.
+// Config sets up a Recorder. All of it but Lanes, Recorded and LogFull is required.
 type Config struct {
 	Store store.Store
 	Clock func() time.Time
@@ -87,6 +88,9 @@ type Config struct {
 	// Recorded, if given, is called for streams that have new events, once these are on stable
 	// storage. It must not wait.
 	Recorded func(stream string)
+	// LogFull, if given, reports whether events would only wait for room in the log. Then
+	// none are accepted.
+	LogFull func() bool
 }
 
 // Recorder stores events.
@@ -99,6 +103,7 @@ type Recorder struct {
 	waiting atomic.Int64 // bytes
 	stored  atomic.Int64 // events
 	refused atomic.Int64 // calls
+	logFull atomic.Int64 // calls
 }
 
 // stream is what a lane writes.
@@ -141,14 +146,17 @@ func New(cfg Config) *Recorder {
 type Stats struct {
 	Stored  int64 // events
 	Refused int64 // calls that there was no room for
+	LogFull int64 // calls that there was no room for in the log
 }
 
 // Stats returns the counters.
-func (r *Recorder) Stats() Stats { return Stats{Stored: r.stored.Load(), Refused: r.refused.Load()} }
+func (r *Recorder) Stats() Stats {
+	return Stats{Stored: r.stored.Load(), Refused: r.refused.Load(), LogFull: r.logFull.Load()}
+}
 
 // Record stores events of a user, all or none, and returns their ids once they are on stable
-// storage. An event without a time happens now. Errors: ErrBusy, ErrTooLarge, ErrTime, those
-// of the store, and the context's, after which the events may be stored or not.
+// storage. An event without a time happens now. Errors: ErrBusy, ErrTooLarge, ErrTime,
+// ErrLogFull, those of the store, and the context's, after which the events may be stored or not.
 func (r *Recorder) Record(ctx context.Context, user string, events []search.Event) ([]string, error) {
 	if err := r.callers.Begin(user, ""); err != nil {
 		r.refused.Add(1)
@@ -158,6 +166,10 @@ func (r *Recorder) Record(ctx context.Context, user string, events []search.Even
 	c, err := r.prepare(user, events)
 	if err != nil {
 		return nil, err
+	}
+	if r.cfg.LogFull != nil && r.cfg.LogFull() {
+		r.logFull.Add(1)
+		return nil, ErrLogFull
 	}
 	if r.waiting.Add(c.size) > pending {
 		r.waiting.Add(-c.size)

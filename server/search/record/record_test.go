@@ -134,6 +134,21 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// While the event log has no room for search events, none are accepted, and it is counted.
+func TestNoRoomInTheLog(t *testing.T) {
+	st, full := storetest.NewMemory(time.Now), true
+	r := New(Config{Store: st, Clock: time.Now, NewID: counted(), Retention: time.Hour, LogFull: func() bool { return full }})
+	if _, err := r.Record(t.Context(), "alice", clicks(2)); !errors.Is(err, ErrLogFull) {
+		t.Errorf("%v, expected %v", err, ErrLogFull)
+	}
+	if events, _ := stored(t, st); len(events) != 0 {
+		t.Errorf("%d refused events are stored", len(events))
+	}
+	full = false
+	testkit.Value(r.Record(t.Context(), "alice", clicks(2)))(t)
+	testkit.Equal(t, "counted", r.Stats(), Stats{Stored: 2, LogFull: 1})
+}
+
 // slowly is a store whose transactions wait until they are let go.
 type slowly struct {
 	store.Store

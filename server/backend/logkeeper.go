@@ -1,0 +1,161 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/telemetry"
+)
+
+// How often the log is trimmed: regularly, and while it has no room for some records.
+const (
+	trimEvery     = 30 * time.Second
+	trimFullEvery = 5 * time.Second
+)
+
+var (
+	// ErrLogFull says that the embedded log has no room for records of a kind.
+	ErrLogFull = errors.New("backend: the event log has no room for more records of this kind")
+	// errDiskFull pauses relays: what is in the outbox is on the disk once, what is
+	// published twice.
+	errDiskFull = errors.New("backend: the disk is almost full")
+)
+
+// LogKeeper keeps the embedded log within its cap. It is safe for concurrent use.
+type LogKeeper struct {
+	trim    func() (map[kafka.Kind]int64, error)
+	bytes   func() int64
+	crowded func() bool
+	log     *slog.Logger
+	wake    chan struct{} // trim now
+	kinds   map[kafka.Kind]*room
+}
+
+// room is what the log has for records of a kind.
+type room struct {
+	bytes atomic.Int64
+	low   atomic.Int64 // below this the log is trimmed at once, before there is no room
+	full  atomic.Bool  // as the last trim left it
+}
+
+// LogKeeper returns what keeps the log of an embedded backend within its cap. Nothing has
+// room before its Run is ready.
+func (e *Backend) LogKeeper(log *slog.Logger) *LogKeeper {
+	return newLogKeeper(e.broker.Trim, e.LogBytes, e.Crowded, log)
+}
+
+func newLogKeeper(
+	trim func() (map[kafka.Kind]int64, error), bytes func() int64, crowded func() bool, log *slog.Logger,
+) *LogKeeper {
+	k := &LogKeeper{trim: trim, bytes: bytes, crowded: crowded, log: log, wake: make(chan struct{}, 1),
+		kinds: map[kafka.Kind]*room{}}
+	for _, kind := range kafka.Kinds() {
+		k.kinds[kind] = &room{}
+	}
+	return k
+}
+
+// Measure registers whether events of chats have room.
+func (k *LogKeeper) Measure(m *telemetry.Metrics) {
+	m.Gauge(telemetry.LogFull, "1 while events of chats are not published because the embedded event log has no room.",
+		func() float64 {
+			if k.Full(kafka.Chats) {
+				return 1
+			}
+			return 0
+		})
+}
+
+// Full reports whether the last trim left no room for records of a kind.
+func (k *LogKeeper) Full(kind kafka.Kind) bool { return k.kinds[kind].full.Load() }
+
+// Reserve takes room for records of a kind. An error says why none may be published now. The
+// next trim comes at once when half of the room is used up, unless the last trim left none.
+//
+// A trim may measure the log before reserved records are written to it, and set the room
+// afterwards. They then count from the next trim on. So the log may exceed a share by what
+// is published at a time, not by more.
+func (k *LogKeeper) Reserve(kind kafka.Kind, bytes int64) error {
+	if k.crowded() {
+		return errDiskFull
+	}
+	r := k.kinds[kind]
+	left := r.bytes.Load()
+	if left > 0 {
+		r.bytes.Add(-bytes)
+	}
+	if left-bytes < r.low.Load() {
+		select {
+		case k.wake <- struct{}{}:
+		default:
+		}
+	}
+	if left <= 0 {
+		return ErrLogFull
+	}
+	return nil
+}
+
+// Run trims the log until ctx ends. It is ready after the first trim.
+func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
+	for first := true; ; first = false {
+		wake, pause := k.wake, trimEvery
+		if k.trimOnce() {
+			wake, pause = nil, trimFullEvery // relays ask all the time
+		}
+		if first {
+			ready()
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// trimOnce trims the log, and reports whether it has no room for some kind of records.
+func (k *LogKeeper) trimOnce() (full bool) {
+	left, err := k.trim()
+	if err != nil {
+		k.log.Error("the event log cannot be trimmed", "error", err)
+	}
+	for kind, r := range k.kinds {
+		if err == nil {
+			r.bytes.Store(left[kind])
+			r.low.Store(left[kind] / 2)
+		}
+		now := r.bytes.Load() <= 0
+		was := r.full.Swap(now)
+		full = full || now
+		if now != was {
+			k.report(kind, now)
+		}
+	}
+	return full
+}
+
+// report logs that a kind of records has no room, or has some again.
+func (k *LogKeeper) report(kind kafka.Kind, full bool) {
+	switch {
+	case kind == kafka.Chats && full:
+		k.log.Error("the event log exceeds its cap; events of chats wait until fanout and the projector have read more",
+			"bytes", k.bytes())
+	case kind == kafka.Searches && full:
+		k.log.Error("search events exceed their share of the event log; new ones are refused",
+			"bytes", k.bytes())
+	case full:
+		k.log.Warn("dead letters exceed their share of the event log", "bytes", k.bytes())
+	default:
+		k.log.Info("the event log has room again", "bytes", k.bytes())
+	}
+}
