@@ -11,6 +11,9 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	searchlogv1 "github.com/parley-chat/parley/gen/parley/searchlog/v1"
+	"github.com/parley-chat/parley/server/kafka"
 )
 
 // SchemaVersion is that of all types. A change that readers of it would not understand is a
@@ -63,6 +66,35 @@ func (r Recorded) Envelope() (Envelope, error) {
 		OccurredAt: time.UnixMilli(r.GetOccurredAtMs()).UTC().Format(times), Producer: Producer,
 		AggregateType: k.aggregate, AggregateID: content.GetSearchId(), Payload: payload,
 	}, nil
+}
+
+// How much larger an event can get as JSON: a control character of the search's id, which is
+// there twice, becomes six bytes. The rest of the envelope has less than envelopeBytes.
+const (
+	maxGrowth     = 12
+	envelopeBytes = 2048
+)
+
+// Fits reports whether an event, as Encode returned it, is small enough for Kafka as JSON.
+func Fits(encoded []byte) (bool, error) {
+	if len(encoded)*maxGrowth+envelopeBytes <= kafka.MaxEvent {
+		return true, nil
+	}
+	all := &searchlogv1.RecordedEvents{}
+	if err := proto.Unmarshal(encoded, all); err != nil {
+		return false, fmt.Errorf("search: decode: %w", err)
+	}
+	for _, e := range all.GetEvents() {
+		envelope, err := Recorded{RecordedEvent: e}.Envelope()
+		if err != nil {
+			return false, err
+		}
+		text, err := envelope.JSON()
+		if err != nil || len(text)+envelopeBytes > kafka.MaxEvent { // it has no id yet
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // dedupKey is the same for the same event: for one with an id of the client by that id and

@@ -206,6 +206,29 @@ func (t Target) check() error {
 	case t.Key != KeyDedup && t.Key != KeyAggregate:
 		return fmt.Errorf("the key of a topic is %s or %s, not %.40q", KeyDedup, KeyAggregate, t.Key)
 	}
+	return checkFree(t.Topic)
+}
+
+// checkFree returns an error, in one line, for a topic that search events must not be sent to:
+// a declared topic of another kind, a later version of one, and topics that Parley or Kafka
+// keep for themselves. Kafka does not tell dots from underscores in names, and some file
+// systems do not tell capital letters from small ones.
+func checkFree(name string) error {
+	same := func(name string) string { return strings.ReplaceAll(strings.ToLower(name), ".", "_") }
+	at := same(name)
+	for _, t := range kafka.Topics() {
+		switch {
+		case name == t.Name && t.Kind == kafka.Searches:
+			return nil
+		case t.Kind == kafka.Chats && strings.HasPrefix(at, same(t.Name+".v")):
+			return fmt.Errorf("the topic %.80q is reserved for later versions of %s", name, t.Name)
+		case at == same(t.Name):
+			return fmt.Errorf("the topic %.80q is taken by the declared topic %s", name, t.Name)
+		}
+	}
+	if strings.HasPrefix(at, same(kafka.OwnPrefix)) || strings.HasPrefix(at, "__") {
+		return fmt.Errorf("the topic %.80q is reserved: names that start with %s or __ are internal", name, kafka.OwnPrefix)
+	}
 	return nil
 }
 

@@ -192,12 +192,29 @@ func TestParseTargets(t *testing.T) {
 			t.Errorf("%+v", topic)
 		}
 	}
+	for _, name := range []string{"messages.persisted.eu", "parleys", "my_dead_letters"} { // they are nobody's
+		testkit.Equal(t, name, testkit.Value(search.ParseTargets("search_click=" + name))(t)["search_click"].Topic, name)
+	}
 	testkit.Equal(t, "undeclared topics", strings.Join(names, " "), "clicks.eu clicks.eu.dlq d d.dlq")
 	for text, says := range map[string]string{
 		"search_share=x": "TYPE one of search_impression", "search_click": "TYPE=TOPIC", "search_click=": "1 to 240",
 		"search_click=a b": "1 to 240", "search_click=..": "1 to 240", "search_click=" + strings.Repeat("x", 241): "1 to 240",
 		"search_click=x:random":                       "dedup or aggregate",
 		"search_click=x.dlq":                          "does not end with .dlq",
+		"search_click=search_dwell_v1.dlq":            "does not end with .dlq",
+		"search_click=messages.persisted":             "taken by the declared topic messages.persisted",
+		"search_click=memberships.changed":            "taken by the declared topic memberships.changed",
+		"search_click=chats.created:aggregate":        "taken by the declared topic chats.created",
+		"search_click=dead_letters":                   "taken by the declared topic dead_letters",
+		"search_click=messages_persisted":             "taken by the declared topic messages.persisted",
+		"search_click=Dead.Letters":                   "taken by the declared topic dead_letters",
+		"search_click=search.dwell.v1":                "taken by the declared topic search_dwell_v1",
+		"search_click=messages.persisted.v2":          "later versions of messages.persisted",
+		"search_click=chats.created.v":                "later versions of chats.created",
+		"search_click=parley.topics.state":            "internal",
+		"search_click=parley.t.orders":                "internal",
+		"search_click=__consumer_offsets":             "internal",
+		"search_click=__transaction_state":            "internal",
 		"search_click=x:aggregate,ac_select=x":        "have the same key",
 		"search_click=search_impression_v1:aggregate": "have the same key",
 	} {

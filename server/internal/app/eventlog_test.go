@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -172,4 +173,20 @@ func TestSearchEventsBeyondTheirShare(t *testing.T) {
 		t.Errorf("%d files, %d search events were trimmed", len(files), trimmed)
 	}
 	s.publishes(u, chat)
+}
+
+// A setting that sends search events to a topic of other records is refused in one line, and
+// nothing is written.
+func TestSearchTopicsOfOthersAreRefused(t *testing.T) {
+	for _, topic := range []string{"messages.persisted", "dead_letters", "search_click_v1.dlq", "parley.topics.state"} {
+		dir := filepath.Join(t.TempDir(), "data")
+		code, out, errs := run(t.Context(), nil, "--data-dir", dir, "--listen", "127.0.0.1:0", "--search-topics",
+			"search_click="+topic)
+		if code == 0 || out != "" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "search-topics: search_click: ") {
+			t.Errorf("%s: exit code %d\n%s%s", topic, code, out, errs)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the data directory exists: %v", topic, err)
+		}
+	}
 }

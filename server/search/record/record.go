@@ -44,7 +44,7 @@ import (
 const (
 	// MaxEvents is how many events a call has.
 	MaxEvents = 100
-	// MaxEvent bounds an event as it is stored, in bytes: as JSON it must fit into a record.
+	// MaxEvent bounds an event as it is stored, in bytes. As JSON it must fit into a record, too.
 	MaxEvent = 64 << 10
 	// MaxAge and MaxAhead are how far the time of an event is from the server's clock.
 	MaxAge   = 7 * 24 * time.Hour
@@ -208,6 +208,12 @@ func (r *Recorder) prepare(user string, events []search.Event) (*call, error) {
 		}
 		if len(b) > MaxEvent {
 			return nil, fmt.Errorf("%w: events[%d] has %d bytes, of at most %d", ErrTooLarge, i, len(b), MaxEvent)
+		}
+		switch fits, err := search.Fits(b); {
+		case err != nil:
+			return nil, err
+		case !fits:
+			return nil, fmt.Errorf("%w: events[%d] is larger than 254 KiB as JSON", ErrTooLarge, i)
 		}
 		c.size += int64(len(b))
 		c.parts = appendPart(c.parts, part{1, int64(len(b)), b})

@@ -99,6 +99,10 @@ func TestRefusals(t *testing.T) {
 	large := func(n int) search.Event {
 		return search.Event{Content: &searchv1.AcImpression{SearchId: "s", Suggestions: []string{strings.Repeat("x", n)}}}
 	}
+	// A control character is one byte here and six in JSON.
+	escaped := func(n int) search.Event {
+		return search.Event{Content: &searchv1.AcImpression{SearchId: "s", Suggestions: []string{strings.Repeat("\x01", n)}}}
+	}
 	at := func(d time.Duration) search.Event {
 		e := click("")
 		e.OccurredAt = now.Add(d)
@@ -109,9 +113,10 @@ func TestRefusals(t *testing.T) {
 		want   error
 	}{
 		"none": {nil, ErrTooLarge}, "too many": {clicks(101), ErrTooLarge},
-		"one too large": {[]search.Event{click(""), large(64 << 10)}, ErrTooLarge},
-		"too old":       {[]search.Event{click(""), at(-MaxAge - time.Millisecond)}, ErrTime},
-		"too new":       {[]search.Event{at(MaxAhead + time.Millisecond)}, ErrTime},
+		"one too large":     {[]search.Event{click(""), large(64 << 10)}, ErrTooLarge},
+		"too large as JSON": {[]search.Event{click(""), escaped(43_400)}, ErrTooLarge},
+		"too old":           {[]search.Event{click(""), at(-MaxAge - time.Millisecond)}, ErrTime},
+		"too new":           {[]search.Event{at(MaxAhead + time.Millisecond)}, ErrTime},
 	} {
 		if _, err := r.Record(t.Context(), "alice", c.events); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, expected %v", name, err, c.want)
@@ -131,6 +136,12 @@ func TestRefusals(t *testing.T) {
 	testkit.Value(r.Record(t.Context(), "alice", []search.Event{at(-MaxAge), at(MaxAhead)}))(t)
 	if events, rows := stored(t, st); len(events) != 19 || rows != 6 {
 		t.Errorf("%d events in %d rows, expected 19 in 6: a row has at most 256 KiB", len(events), rows)
+	}
+	id := testkit.Value(r.Record(t.Context(), "alice", []search.Event{escaped(43_200)}))(t)[0]
+	events, _ := stored(t, st)
+	envelope := testkit.Value(events[id].Envelope())(t)
+	if b := testkit.Value(envelope.JSON())(t); len(b) < 43_200*6 || len(b) > 256<<10 {
+		t.Errorf("the largest event that is accepted has %d bytes as JSON", len(b))
 	}
 }
 
