@@ -78,7 +78,7 @@ func TestIncompleteCreationIsLogged(t *testing.T) {
 	}
 	s.tally().only(1) // the first phase
 	id := s.group("bob", "cid")
-	if log := s.log.String(); !regexp.MustCompile(`msg=chat_creation_incomplete chat_id=`+id+` error=.*injected`).MatchString(log) {
+	if log := s.log.String(); !regexp.MustCompile(`msg=chat_creation_incomplete chat_id=` + id + ` error=.*injected`).MatchString(log) {
 		t.Errorf("an incomplete creation of %s is logged as %q", id, log)
 	}
 }
