@@ -84,6 +84,9 @@ const TokensEnd = MaxTTL + 2*leeway
 // MaxServiceTTL is how long a token is good at most that a service account asked for.
 const MaxServiceTTL = time.Hour
 
+// ServiceTokensEnd is TokensEnd for tokens that service accounts asked for.
+const ServiceTokensEnd = MaxServiceTTL + 2*leeway
+
 // Issue makes a token for a user and a new session.
 func (k *Key) Issue(user string, now time.Time, ttl time.Duration) (string, error) {
 	return k.IssueFor(user, NewSession(), now, ttl)

@@ -60,7 +60,7 @@ const (
 	margin = 10 * time.Minute
 	// keyTime is how long a key of a service account, whose row is gone, and the tokens that it
 	// was used for, are remembered: until these have expired.
-	keyTime = auth.MaxServiceTTL + time.Minute
+	keyTime = auth.ServiceTokensEnd
 	maxID   = 64
 )
 

@@ -46,10 +46,6 @@ func Scopes() []auth.Scope {
 	return []auth.Scope{ScopeAPI, ScopeTopics, ScopeTokens, ScopeUsers, ScopeRead, ScopeChats, ScopeMessages}
 }
 
-// TokensEnd is how long after now the tokens that an account has asked for have expired, also
-// those of a process whose clock is ahead.
-const TokensEnd = auth.MaxServiceTTL + time.Minute
-
 // Limits.
 const (
 	maxScopes      = 32
@@ -248,7 +244,7 @@ func adds(before, scopes []string) bool {
 // endTokens ends what an account has open, and the tokens that it has asked for.
 func (s *Service) endTokens(ctx context.Context, id string) error {
 	now := s.cfg.Clock()
-	return s.cfg.Revoker.RevokeService(ctx, id, now, now.Add(TokensEnd))
+	return s.cfg.Revoker.RevokeService(ctx, id, now, now.Add(auth.ServiceTokensEnd))
 }
 
 // Disable ends an account for ever: its keys are refused, and the tokens that it has asked

@@ -180,7 +180,7 @@ func (s *Server) EndUserSession(
 	if !service.Owns(p.Service, req.GetSessionId()) {
 		return nil, errSession
 	}
-	until := s.cfg.Clock().Add(service.TokensEnd)
+	until := s.cfg.Clock().Add(auth.ServiceTokensEnd)
 	if err := s.cfg.Revoker.RevokeSession(ctx, req.GetSessionId(), until); err != nil {
 		return nil, err
 	}
