@@ -103,6 +103,13 @@ func TestPhases(t *testing.T) {
 		len(s.Required()) != 16 {
 		t.Errorf("%v are read, %v required", have, s.Required())
 	}
+	// All have read what is retired, and what is read by whom is the same of each other version.
+	for name, want := range map[string]int{"messages.persisted": 0, "messages.persisted.v2": 2, "chats.created": 1} {
+		i := slices.IndexFunc(s.All(), func(t kafka.Topic) bool { return t.Name == name })
+		if of := s.All()[i]; len(of.Readers) != want || of.Kind != kafka.Chats {
+			t.Errorf("%s is read by %v, of kind %d", name, of.Readers, of.Kind)
+		}
+	}
 }
 
 // Of two who change the same state one succeeds; a state that nobody writes is refused.
