@@ -252,8 +252,8 @@ func (s *logState) restore(ctx context.Context, b *kafka.Broker, log *slog.Logge
 		}
 	}
 	// Also on a full disk: each row announces a run of events, and the server does not start without them.
-	report, err := restore.Run(ctx, restore.Config{Store: store.Freeing(s.store), Clock: time.Now, Lost: s.lost, Read: b.Read,
-		Topics: s.topics, Search: s.search, Partitions: partitions})
+	report, err := restore.Run(ctx, restore.Config{Store: store.Freeing(s.store), Clock: time.Now, Lost: s.lost,
+		Read: b.Read, Topics: s.topics, Search: s.search, Partitions: partitions})
 	if err != nil {
 		return fmt.Errorf("restore the log: %w", err)
 	}

@@ -118,7 +118,7 @@ func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end of ctx is no failure
 		}
 	}
 }

@@ -25,7 +25,8 @@ func longChat(b *testing.B) (st store.Store, id string) {
 	var writes []store.Write
 	for v := int64(1); v <= benchEvents; v++ {
 		md := event.Metadata{ID: fmt.Sprintf("evt_%026d", v), ChatID: id, At: start.Add(time.Duration(v) * time.Second),
-			Origin: event.Origin{Generation: "g", Producer: "p"}, Cause: event.Cause{Actor: "alice"}.Complete("evt_1"), Version: v,
+			Origin: event.Origin{Generation: "g", Producer: "p"},
+			Cause:  event.Cause{Actor: "alice"}.Complete("evt_1"), Version: v,
 			MembershipVersion: 1}
 		var e event.Event
 		if v == 1 {

@@ -60,7 +60,8 @@ func each(t *testing.T, live bool, test func(t *testing.T, w *fixture)) {
 func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	t.Cleanup(cancel)
-	w := &fixture{t: t, ctx: ctx, store: storetest.NewMemory(time.Now), broker: broker, mark: broker.Mark(t, kafka.ReadBy(Group)...)}
+	w := &fixture{t: t, ctx: ctx, store: storetest.NewMemory(time.Now), broker: broker,
+		mark: broker.Mark(t, kafka.ReadBy(Group)...)}
 	log := slog.New(slog.DiscardHandler)
 	var stable func(context.Context) error
 	if broker.Embedded != nil {
@@ -97,7 +98,8 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 	w.must(err)
 	handle := Handler(serde, w.hub.Deliver)
 	w.config = consume.Config{
-		Addr: broker.Addr, Group: broker.Name(Group), Consumer: "p", Topics: kafka.ReadBy(Group), Store: w.store, Clock: time.Now,
+		Addr: broker.Addr, Group: broker.Name(Group), Consumer: "p", Topics: kafka.ReadBy(Group),
+		Store: w.store, Clock: time.Now,
 		Logger: log,
 		Batch: func(ctx context.Context, records []*kafka.Record) (int, error) {
 			if w.noHubs.Load() {

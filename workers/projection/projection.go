@@ -29,8 +29,9 @@
 // is live. A rebuild makes the next one beside it: it goes through all chats, or the whole
 // topic, while every record goes into both builds. At the end one write makes the next build
 // the live one. If an event could not be read, the build has a gap: the rebuild is paused instead,
-// and the live build stays until an operator resumes, accepts the gaps or cancels. The predecessor, and the build of a rebuild that was canceled, is removed
-// after a while, when nobody can still be working on it.
+// and the live build stays until an operator resumes, accepts the gaps or cancels. The
+// predecessor, and the build of a rebuild that was canceled, is removed after a while, when no
+// process can still be working on it.
 //
 // Nothing falls between the rebuild and the records: a process reads which builds there are
 // after it got a record. If it does not find the next build, this was begun later, and the

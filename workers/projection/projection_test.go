@@ -62,8 +62,8 @@ func (f *fixture) life(st store.Store, batches [][]*kafka.Record, at *int) error
 		}
 		switch *at {
 		case len(batches) / 3:
-			if _, err := operate.Do(ctx, chatactivity.Name, projection.Change{Action: projection.Start}, "ada", true); err != nil &&
-				!errors.Is(err, projection.ErrRunning) {
+			_, err := operate.Do(ctx, chatactivity.Name, projection.Change{Action: projection.Start}, "ada", true)
+			if err != nil && !errors.Is(err, projection.ErrRunning) {
 				return err
 			}
 		case len(batches) / 2:
@@ -201,8 +201,8 @@ func TestRebuildIsPausedResumedAndCanceled(t *testing.T) {
 
 	f.do(projection.Start)
 	f.do(projection.Cancel)
-	if _, err := f.operate().Do(t.Context(), chatactivity.Name, projection.Change{Action: projection.Resume}, "ada", true); !errors.Is(err,
-		projection.ErrNothing) {
+	_, err := f.operate().Do(t.Context(), chatactivity.Name, projection.Change{Action: projection.Resume}, "ada", true)
+	if !errors.Is(err, projection.ErrNothing) {
 		t.Fatal(err)
 	}
 	f.talk(10)
@@ -240,8 +240,8 @@ func TestVersions(t *testing.T) {
 	if b := f.status().Builds; b.Next != 0 || b.Live != 2 || b.LiveVersion != 2 {
 		t.Fatalf("%+v", b)
 	}
-	if _, err := f.operate().Do(t.Context(), "nothing", projection.Change{Action: projection.Start}, "ada", true); !errors.Is(err,
-		projection.ErrUnknown) {
+	_, err := f.operate().Do(t.Context(), "nothing", projection.Change{Action: projection.Start}, "ada", true)
+	if !errors.Is(err, projection.ErrUnknown) {
 		t.Fatal(err)
 	}
 	restored := f.set(f.store, func(c *projection.Config) { c.Definitions[0].Version, c.Generation = 2, "h" })

@@ -123,7 +123,8 @@ func publishMixed(t *testing.T, r *fixture, b *kafkatest.Broker) (partitions [][
 				r.send(id)
 			}
 			op := []chat.Operation{chat.OpAdd, chat.OpRemove}[n%2]
-			_, err := r.chats.Change(r.ctx, op, chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
+			_, err := r.chats.Change(r.ctx, op,
+				chat.MemberChange{Caller: "alice", ChatID: id, UserID: "carol", Role: table.Member})
 			r.must(err)
 		}
 	}

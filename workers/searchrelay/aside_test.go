@@ -235,7 +235,8 @@ func TestRefusalSchedules(t *testing.T) {
 			for range 1 + rnd.IntN(4) {
 				id := "s" + strconv.Itoa(rnd.IntN(3))
 				list = append(list, []search.Content{&searchv1.SearchClick{SearchId: id, ResultId: "r"},
-					&searchv1.SearchDwell{SearchId: id, ResultId: "r"}, &searchv1.AcSelect{SearchId: id, Suggestion: "x"}}[rnd.IntN(3)])
+					&searchv1.SearchDwell{SearchId: id, ResultId: "r"},
+					&searchv1.AcSelect{SearchId: id, Suggestion: "x"}}[rnd.IntN(3)])
 			}
 			n += len(f.record(fmt.Sprint("user", rnd.IntN(3)), list...))
 			f.took = time.Duration(rnd.IntN(3)) * time.Second

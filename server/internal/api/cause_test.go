@@ -78,7 +78,8 @@ func TestIncompleteCreationIsLogged(t *testing.T) {
 	}
 	s.tally().only(1) // the first phase
 	id := s.group("bob", "cid")
-	if log := s.log.String(); !regexp.MustCompile(`msg=chat_creation_incomplete chat_id=` + id + ` error=.*injected`).MatchString(log) {
+	line := regexp.MustCompile(`msg=chat_creation_incomplete chat_id=` + id + ` error=.*injected`)
+	if log := s.log.String(); !line.MatchString(log) {
 		t.Errorf("an incomplete creation of %s is logged as %q", id, log)
 	}
 }

@@ -104,13 +104,16 @@ func TestConfigPrecedence(t *testing.T) {
 
 // The bound on the Kafka port's connections reaches the broker.
 func TestKafkaConnections(t *testing.T) {
-	for want, args := range map[int][]string{64: nil, 4: {"--kafka-connections", "4"}, 4096: {"--kafka-connections=4096"}} {
+	for want, args := range map[int][]string{
+		64: nil, 4: {"--kafka-connections", "4"}, 4096: {"--kafka-connections=4096"},
+	} {
 		if c, says := parse(t, args, nil); says != "" || c.Backend.Embedded.KafkaConnections != want {
 			t.Errorf("%v: %d connections, %s", args, c.Backend.Embedded.KafkaConnections, says)
 		}
 	}
 	for _, bad := range []string{"3", "0", "-1", "4097", "many"} {
-		if _, says := parse(t, []string{"--kafka-connections", bad}, nil); !strings.Contains(says, "kafka-connections must be") {
+		_, says := parse(t, []string{"--kafka-connections", bad}, nil)
+		if !strings.Contains(says, "kafka-connections must be") {
 			t.Errorf("%s: %q", bad, says)
 		}
 	}

@@ -182,7 +182,8 @@ func TestSearchTopicsOfOthersAreRefused(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
 		code, out, errs := run(t.Context(), nil, "--data-dir", dir, "--listen", "127.0.0.1:0", "--search-topics",
 			"search_click="+topic)
-		if code == 0 || out != "" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "search-topics: search_click: ") {
+		if code == 0 || out != "" || strings.Count(errs, "\n") != 1 ||
+			!strings.Contains(errs, "search-topics: search_click: ") {
 			t.Errorf("%s: exit code %d\n%s%s", topic, code, out, errs)
 		}
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {

@@ -81,7 +81,9 @@ func TestStartOnAFullDisk(t *testing.T) {
 func refuses(t *testing.T, s *screened, dir string) {
 	t.Helper()
 	said := s.said.String()
-	for _, want := range []string{"WRITES ARE REFUSED", " free, 100000.0 GB must be", "Free some space", "--disk-reserve"} {
+	for _, want := range []string{
+		"WRITES ARE REFUSED", " free, 100000.0 GB must be", "Free some space", "--disk-reserve",
+	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the first screen lacks %q: %s", want, said)
 		}

@@ -138,8 +138,9 @@ func TestMetricsOfAnInstallation(t *testing.T) {
 		"parley_dynamodb_write_units_total", "parley_store_plans_total",
 	}), workers...)
 	movesOf(ctx, t, []string{"parley_dynamodb_requests_total"}, ops.addr)
-	for addr, program := range map[string]int{first.metricsAddr(): server, second.metricsAddr(): server, workers[0]: worker,
-		ops.addr: operator} {
+	for addr, program := range map[string]int{
+		first.metricsAddr(): server, second.metricsAddr(): server, workers[0]: worker, ops.addr: operator,
+	} {
 		scraped(ctx, t, addr).conforms(t, program)
 	}
 

@@ -44,7 +44,8 @@ func TestDataAreTheServersAlone(t *testing.T) {
 			}
 			for _, want := range []string{"auth.key", "kafka.properties", "LOCK", "FORMAT", "topics.json", "acls.json",
 				"sasl.json", "MANIFEST-", ".log"} {
-				if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(name string) bool { return strings.Contains(name, want) }) {
+				names := slices.Collect(maps.Keys(seen))
+				if !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, want) }) {
 					t.Errorf("no file like %s was seen", want)
 				}
 			}
@@ -71,7 +72,9 @@ func serve(t *testing.T, p *process, dir string) {
 	for range 20 {
 		r.send(ann, chat, strings.Repeat("words ", 200))
 	}
-	testkit.Eventually(t, "events are published", func() bool { return scrape(t, p.addr, "parley_relay_published_total") >= 20 })
+	testkit.Eventually(t, "events are published", func() bool {
+		return scrape(t, p.addr, "parley_relay_published_total") >= 20
+	})
 }
 
 // leave ends a server in good order, so that it writes what it keeps for the next start.

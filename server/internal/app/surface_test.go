@@ -146,7 +146,7 @@ func startScreened(t *testing.T, args ...string) *screened {
 // surface asks for everything; from is whom a proxy names as the client, empty for none.
 func (s *screened) surface(t *testing.T, scheme, from string) surface {
 	t.Helper()
-	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the certificate is this test's
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer tr.CloseIdleConnections()
 	do := func(method, url, body string, headers ...string) (int, string) {
 		t.Helper()
@@ -205,7 +205,7 @@ func (s *screened) surface(t *testing.T, scheme, from string) surface {
 // reflects reports whether reflection of a version lists the services, which needs HTTP/2.
 func (s *screened) reflects(t *testing.T, base, from, version string) bool {
 	t.Helper()
-	tr := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // as above
+	tr := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	tr.Protocols.SetHTTP2(true)
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()

@@ -41,7 +41,8 @@ func newProcess(t *testing.T) *process {
 	p := &process{T: t}
 	p.now.Store(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
 	st, log := storetest.NewMemory(p.clock), slog.New(slog.DiscardHandler)
-	chats := testkit.Value(chat.New(t.Context(), chat.Config{Store: st, Clock: p.clock, Generation: "g", Producer: "p"}))(t)
+	chats := testkit.Value(chat.New(t.Context(),
+		chat.Config{Store: st, Clock: p.clock, Generation: "g", Producer: "p"}))(t)
 	reader := view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: p.clock})
 	hub := testkit.Value(delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: p.clock,
 		NewID: chat.NewID, Delivered: chats.Delivered}))(t)

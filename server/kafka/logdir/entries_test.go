@@ -99,17 +99,20 @@ func TestDamagedGroups(t *testing.T) {
 			name := fmt.Sprintf("%s of record %d", field, n)
 			b := slices.Clone(whole)
 			b[begin+offset] ^= 0x10
-			checkGroups(t, name, dir, marks, n == 2, b, all, whole[begin:end], fmt.Sprintf("groups.log at byte %d: %d bytes", begin,
-				end-begin))
+			checkGroups(t, name, dir, marks, n == 2, b, all, whole[begin:end],
+				fmt.Sprintf("groups.log at byte %d: %d bytes", begin, end-begin))
 		}
 	}
 	last := at[len(at)-2]
-	for name, b := range map[string][]byte{"cut within the last record": whole[:last+20], "cut within its head": whole[:last+3]} {
-		checkGroups(t, name, dir, marks, true, b, all, whole[last:], fmt.Sprintf("groups.log at byte %d: %d bytes", last,
-			len(b)-last))
+	for name, b := range map[string][]byte{
+		"cut within the last record": whole[:last+20], "cut within its head": whole[:last+3],
+	} {
+		checkGroups(t, name, dir, marks, true, b, all, whole[last:],
+			fmt.Sprintf("groups.log at byte %d: %d bytes", last, len(b)-last))
 	}
 	zeros := append(slices.Clone(whole), make([]byte, 500)...)
-	checkGroups(t, "zeros behind", dir, marks, true, zeros, all, nil, fmt.Sprintf("groups.log at byte %d: 500 bytes", len(whole)))
+	checkGroups(t, "zeros behind", dir, marks, true, zeros, all, nil,
+		fmt.Sprintf("groups.log at byte %d: 500 bytes", len(whole)))
 	checkGroups(t, "all zeros", dir, marks, true, make([]byte, len(whole)), all, whole, "groups.log at byte 0")
 	checkGroups(t, "removed", dir, marks, true, nil, all, whole, "groups.log is missing")
 }
@@ -117,7 +120,8 @@ func TestDamagedGroups(t *testing.T) {
 // checkGroups puts b in the place of the file of groups, nil for none, and checks that only the groups in the
 // lost bytes are lost: for a broker that opens the log, or in the file that Repair writes.
 func checkGroups(
-	t *testing.T, name, dir string, marks kafka.Marks, opened bool, b []byte, all map[string]int64, lost []byte, says string,
+	t *testing.T, name, dir string, marks kafka.Marks, opened bool, b []byte, all map[string]int64, lost []byte,
+	says string,
 ) {
 	t.Helper()
 	to := dir

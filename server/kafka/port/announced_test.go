@@ -196,7 +196,7 @@ func TestAnnouncedIsTheSame(t *testing.T) {
 	if _, err := c.send(request(int16(kmsg.Metadata), 8)); err != nil {
 		t.Fatal(err)
 	}
-	for version := int16(0); version <= 5; version++ {
+	for version := range int16(6) {
 		if now := c.announced(t, version); !slices.EqualFunc(before, now, sameKey) {
 			t.Errorf("version %d: %d requests are announced, and %d before", version, len(now), len(before))
 		}

@@ -24,7 +24,9 @@ const (
 // answered are the requests of readers that the broker answers: reading, groups, and those whose
 // refusal tells a client what is wrong. The port announces these requests and no others, because
 // a client sends what is announced, and repeats for a minute what closes its connection. A
-// client reports a request that is not announced as unsupported, without sending it. DescribeTopicPartitions is not here, although the broker knows it: its answer has
+// client reports a request that is not announced as unsupported, without sending it.
+//
+// DescribeTopicPartitions is not here, although the broker knows it: its answer has
 // null in place of lists, which Java's client cannot read. Without it that client uses Metadata.
 var answered = map[kmsg.Key]access{
 	kmsg.ApiVersions: always, kmsg.SASLHandshake: always, kmsg.SASLAuthenticate: always,

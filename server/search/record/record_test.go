@@ -148,7 +148,8 @@ func TestRefusals(t *testing.T) {
 // While the event log has no room for search events, none are accepted, and it is counted.
 func TestNoRoomInTheLog(t *testing.T) {
 	st, full := storetest.NewMemory(time.Now), true
-	r := New(Config{Store: st, Clock: time.Now, NewID: counted(), Retention: time.Hour, LogFull: func() bool { return full }})
+	r := New(Config{Store: st, Clock: time.Now, NewID: counted(), Retention: time.Hour,
+		LogFull: func() bool { return full }})
 	if _, err := r.Record(t.Context(), "alice", clicks(2)); !errors.Is(err, ErrLogFull) {
 		t.Errorf("%v, expected %v", err, ErrLogFull)
 	}
