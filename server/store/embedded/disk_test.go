@@ -325,8 +325,9 @@ func TestDiskWatch(t *testing.T) {
 	mem := vfs.NewMem()
 	now := time.Unix(1000, 0)
 	usage := func(percent uint64) {
-		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: percent << 30, TotalBytes: 100 << 30,
-			UsedBytes: (100 - percent) << 30})
+		// 5 % of 50 GB are less than what the reserve is at most.
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: percent << 29, TotalBytes: 100 << 29,
+			UsedBytes: (100 - percent) << 29})
 	}
 	s := open1(t, Options{Dir: "/data", FS: mem, now: func() time.Time { return now }})
 	put, del := putRow(1), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: rowKey},
