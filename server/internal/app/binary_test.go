@@ -118,6 +118,17 @@ func launch(t testing.TB, dir, listen string, more ...string) *process {
 	return start(t, exec.Command(binary(t), append(args, more...)...))
 }
 
+// metricsListener returns the address of the listener for metrics of a process that launch
+// started, which only its log names.
+func (p *process) metricsListener(t testing.TB) string {
+	t.Helper()
+	const line = `msg="serving metrics" address=`
+	testkit.Eventually(t, "metrics are served", func() bool { return strings.Contains(p.log.String(), line) })
+	_, address, _ := strings.Cut(p.log.String(), line)
+	address, _, _ = strings.Cut(address, "\n")
+	return address
+}
+
 // start starts a command that runs the binary, and waits until that listens.
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()

@@ -171,9 +171,7 @@ func TestExposed(t *testing.T) {
 		t.Errorf("reflection lists %v", list)
 	}
 	_, _ = names.Close()
-	_, metrics, ok := strings.Cut(p.log.String(), `msg="serving metrics" address=`)
-	metrics, _, _ = strings.Cut(metrics, "\n")
-	if !ok || scrape(t, metrics, "parley_streams_open") != 0 {
+	if metrics := p.metricsListener(t); scrape(t, metrics, "parley_streams_open") != 0 {
 		t.Errorf("no metrics at %q", metrics)
 	}
 }

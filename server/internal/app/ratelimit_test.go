@@ -19,7 +19,7 @@ import (
 // the protocol; others from there are not, nor is an old token answered by anything else.
 func TestStrangersOfAnAddress(t *testing.T) {
 	dir := t.TempDir()
-	p := launch(t, dir, "127.0.0.1:0", "--limits", "strangers=1/h:3", "--behind-proxy", "1")
+	p := launch(t, dir, "127.0.0.1:0", "--limits", "strangers=1/h:3", "--behind-proxy", "1", "--metrics-listen", "127.0.0.1:0")
 	tr := newTransport(t, false)
 	call := func(path, address, token string) (int, string) {
 		return ask(t, &http.Client{Transport: tr}, http.MethodPost, "http://"+p.addr+path, func(r *http.Request) {
@@ -45,7 +45,7 @@ func TestStrangersOfAnAddress(t *testing.T) {
 			t.Errorf("%s from %s with %.8q: %d %s, want %d", s.path, s.address, s.token, status, body, s.want)
 		}
 	}
-	if n := scrape(t, p.addr, `parley_limits_refused_total{limit="strangers"}`); n != 3 {
+	if n := scrape(t, p.metricsListener(t), `parley_limits_refused_total{limit="strangers"}`); n != 3 {
 		t.Errorf("%v refusals are counted", n)
 	}
 }
