@@ -3,7 +3,6 @@ package consume
 import (
 	"testing"
 
-	"github.com/parley-chat/parley/server/store"
 	faults "github.com/parley-chat/parley/server/store/faulty"
 	"github.com/parley-chat/parley/server/testkit"
 )
@@ -12,14 +11,7 @@ import (
 // fails included: what it has not read cannot be trimmed.
 func TestFullStorage(t *testing.T) {
 	both(t, func(t *testing.T, r *fixture) {
-		full := faults.New(r.store, faults.Options{Policy: func(c faults.Call) faults.Fault {
-			for _, w := range c.Writes {
-				if w.Op != store.OpDelete && w.Op != store.OpCheck && !w.Frees {
-					return faults.Fault{When: faults.Before, Err: store.ErrFull}
-				}
-			}
-			return faults.Fault{}
-		}})
+		full := faults.New(r.store, faults.Options{Policy: faults.Full})
 		r.publish("a ok 1", "b unknown 2", "c ok 3")
 		r.until(r.engine(func(c *Config) { c.Store = full }), "all is handled", func() bool {
 			_, dead := r.dead["b unknown 2"]

@@ -99,8 +99,10 @@ func (s *Service) setStatus(ctx context.Context, user string, to table.Status) e
 		if err != nil || cmp.Or(a.Status, table.Active) == to {
 			return nil, err
 		}
-		return []store.Write{update("user", there(), table.UserKey(user), store.Update{
-			Set: []store.Attr{{Name: table.AttrStatus, Value: store.String(string(to))}}})}, nil
+		w := update("user", there(), table.UserKey(user), store.Update{
+			Set: []store.Attr{{Name: table.AttrStatus, Value: store.String(string(to))}}})
+		w.Frees = true // whoever fills a disk must be stopped on the full disk
+		return []store.Write{w}, nil
 	})
 }
 

@@ -169,7 +169,9 @@ func (s *Service) ends(row people.Session, reason string, spare bool) (people.En
 	}
 	until := now.Add(AccessTime + leeway)
 	e.Until, e.ExpiresAt = until.UnixMilli(), until.Unix()+1
-	return e, []store.Write{remove, {Op: store.OpPut, Key: people.EndedSessionKey(row.SessionID), Item: e.Item()}}
+	// On a full disk too: a session must end when its user asks for it, and the row is removed by finish.
+	return e, []store.Write{remove,
+		{Op: store.OpPut, Key: people.EndedSessionKey(row.SessionID), Item: e.Item(), Frees: true}}
 }
 
 // finish has the access tokens of an ended session refused, and forgets it then.

@@ -116,6 +116,28 @@ func TestRevokerFails(t *testing.T) {
 	}
 }
 
+// While the storage is full people stay signed in, because reads work then, and sessions end when
+// they are told to; a new sign-in waits.
+func TestFullStorage(t *testing.T) {
+	f := newFixture(t)
+	kept, lost := f.open("ann"), f.open("ann")
+	full := f.service(faulty.New(f.store, faulty.Options{Policy: faulty.Full}), 'p')
+	for range 3 {
+		f.advance(16 * time.Minute)
+		kept = testkit.Value(full.Refresh(t.Context(), kept.Refresh))(t)
+	}
+	lost = testkit.Value(full.Refresh(t.Context(), lost.Refresh))(t)
+	testkit.Must(t, full.End(t.Context(), "ann", lost.Session, session.SignedOut))
+	f.refused("signed out", lost.Refresh, session.ErrToken)
+	n, err := full.EndEverything(t.Context(), "ann", "", session.Operator)
+	testkit.Must(t, err)
+	testkit.Equal(t, "sessions that ended", n, 1)
+	f.refused("ended by an operator", kept.Refresh, session.ErrToken)
+	if _, err := full.Open(t.Context(), "ann", "phone", session.Proof{}); !errors.Is(err, store.ErrFull) {
+		t.Errorf("a sign-in: %v", err)
+	}
+}
+
 // The sweep continues by itself, also after errors.
 func TestRunSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

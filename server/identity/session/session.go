@@ -366,7 +366,9 @@ func (s *Service) rotate(ctx context.Context, row people.Session, t token, now t
 	next.Hash, next.UsedAt = hash[:], now.UnixMilli()
 	next.ExpiresAt = expiry(time.UnixMilli(row.CreatedAt), now).Unix() + 1
 	err = s.store.Repeat(ctx, store.Write{Op: store.OpPut, Key: people.SessionKey(t.user, t.session), Item: next.Item(),
-		Cond: store.Exists().Eq(people.AttrHash, store.Bytes(row.Hash)), Name: condSession}, mayHaveSessions(t.user))
+		Cond: store.Exists().Eq(people.AttrHash, store.Bytes(row.Hash)), Name: condSession,
+		Frees: true, // it replaces a row; without it nobody could read on a full disk for longer than AccessTime
+	}, mayHaveSessions(t.user))
 	failed := commit.ConditionError(err)
 	switch {
 	case failed == nil:

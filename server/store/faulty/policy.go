@@ -79,3 +79,14 @@ func Random(seed uint64, r Rates) Policy {
 		return f
 	}
 }
+
+// Full refuses writes as a store whose storage is full does: deletes, checks, and writes that
+// have Frees pass.
+func Full(c Call) Fault {
+	for _, w := range c.Writes {
+		if w.Op != store.OpDelete && w.Op != store.OpCheck && !w.Frees {
+			return Fault{When: Before, Err: store.ErrFull}
+		}
+	}
+	return Fault{}
+}
