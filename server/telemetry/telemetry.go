@@ -295,6 +295,7 @@ const (
 	ProjectionStuck    = "parley_projections_stuck_total"
 	ProjectionSlowed   = "parley_projections_rebuild_slowed_total"
 	ProjectionToDo     = "parley_projections_rebuild_left_events"
+	ProjectionPaused   = "parley_projections_rebuilds_paused"
 
 	DeadLettersOpen   = "parley_dead_letters_open"
 	DeadLettersOldest = "parley_dead_letters_oldest_seconds"

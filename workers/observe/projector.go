@@ -47,6 +47,8 @@ func Projections(m *telemetry.Metrics, set *projection.Set) {
 		of(func(s projection.Stats) int64 { return s.Conflicts }))
 	m.Counter(telemetry.ProjectionStuck, "Times that an event of the store could not be read, live or in a rebuild; its chat waits there.",
 		of(func(s projection.Stats) int64 { return s.Stuck }))
+	m.Gauge(telemetry.ProjectionPaused, "Rebuilds that are paused, by an operator or because their builds have gaps.",
+		of(func(s projection.Stats) int64 { return s.Paused }))
 	m.Counter(telemetry.ProjectionSlowed, "Turns of rebuilds at which sends were slow: the rebuilds go slower then.",
 		func() float64 { return float64(set.Slowed()) })
 	m.Gauge(telemetry.ProjectionToDo, "Events that the rebuilds of this process still have to read.",

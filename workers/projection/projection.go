@@ -200,6 +200,7 @@ type Stats struct {
 	Stuck     int64 // times that an event could not be read, live or in a rebuild; its chat waits there
 	ToDo      int64 // events of the rebuild that this process works on, and those that are
 	Done      int64 // done; both 0 without one
+	Paused    int64 // 1 while a rebuild is paused, by an operator or because its build has gaps
 }
 
 // Stats returns the counts of a projection; it may be called from any goroutine.
@@ -210,7 +211,15 @@ func (s *Set) Stats(name string) Stats {
 	}
 	p := s.known[i]
 	return Stats{Folded: p.folded.Load(), Rebuilt: p.rebuilt.Load(), Conflicts: p.conflicts.Load(), Stuck: p.stuck.Load(),
-		ToDo: p.todo.Load(), Done: p.done.Load()}
+		ToDo: p.todo.Load(), Done: p.done.Load(), Paused: p.paused()}
+}
+
+// paused is 1 while an operator has to resume or cancel a rebuild.
+func (p *projection) paused() int64 {
+	if b := p.builds.Load(); b != nil && b.Next != 0 && b.Paused {
+		return 1
+	}
+	return 0
 }
 
 // Slowed counts the turns of rebuilds at which others were slow.

@@ -217,6 +217,7 @@ var shown = []struct {
 	{"parley_projections_rebuilt_total", "counter", "", embedded | worker},
 	{"parley_projections_conflicts_total", "counter", "", embedded | worker},
 	{"parley_projections_stuck_total", "counter", "", embedded | worker},
+	{"parley_projections_rebuilds_paused", "gauge", "", embedded | worker},
 	{"parley_projections_rebuild_slowed_total", "counter", "", embedded | worker},
 	{"parley_projections_rebuild_left_events", "gauge", "", embedded | worker},
 	{"parley_dead_letters_open", "gauge", "", embedded | operator},

@@ -145,7 +145,10 @@ func (c *call) printBlocked(p *opsv1.Projection) {
 		fmt.Fprintf(c.cfg.Stderr, "build %d stays live\n", p.GetLiveBuild())
 	}
 	fmt.Fprintf(c.cfg.Stderr, "repair the events and run projections resume %s --execute,\n"+
-		"add --accept-gaps to use the build as it is, or run projections cancel %s --execute\n", name, name)
+		"or add --accept-gaps to use the build as it is\n", name)
+	if p.GetLiveBuild() != 0 && p.GetLiveVersion() == r.GetVersion() { // else there is nothing to return to
+		fmt.Fprintf(c.cfg.Stderr, "projections cancel %s --execute gives the build up\n", name)
+	}
 }
 
 // shownGaps is how many gaps are printed; --json prints all that the service names.
