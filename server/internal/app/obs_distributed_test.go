@@ -147,10 +147,10 @@ func TestMetricsOfAnInstallation(t *testing.T) {
 	const group = `{"type":"CHAT_TYPE_GROUP","name":"Tea","memberIds":["bob"]}`
 	store.mood.Store(busy)
 	restDo(t, first.addr, alice, "POST", "/chats", group, 201)
-	movesOf(ctx, t, []string{"parley_dynamodb_throttled_total"}, first.addr)
+	movesOf(ctx, t, []string{"parley_dynamodb_throttled_total"}, first.metricsAddr())
 	store.mood.Store(sick)
 	restDo(t, first.addr, alice, "POST", "/chats", group, 201)
-	movesOf(ctx, t, []string{"parley_dynamodb_lost_total"}, first.addr)
+	movesOf(ctx, t, []string{"parley_dynamodb_lost_total"}, first.metricsAddr())
 
 	store.mood.Store(away)
 	const cut, back = "DynamoDB does not answer", "DynamoDB answers again"

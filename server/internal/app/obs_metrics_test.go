@@ -131,7 +131,6 @@ var shown = []struct {
 	{"parley_topics_trim_seconds_total", "counter", "", embedded | server},
 	{"parley_topics_job_seconds", "gauge", "", embedded | server},
 	{"parley_memory_used_percent", "gauge", "", embedded | server},
-
 	{"parley_link_peers", "gauge", "", server | worker | operator},
 	{"parley_link_peers_silent", "gauge", "", server | worker | operator},
 	{"parley_link_processes_unheard", "gauge", "", server | worker | operator},

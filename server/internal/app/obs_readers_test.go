@@ -182,7 +182,7 @@ func TestAdminToolsOnTheEmbeddedLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := tool.shell(work, "java -Xmx256m -Dlog4j2.level=ERROR -cp '"+libs+"/*' "+java+" client.properties 2>/dev/null")
+	out := tool.shell(work, "java -Xmx256m -Dlog4j2.level=OFF -cp '"+libs+"/*' "+java+" client.properties 2>/dev/null")
 	if out != adminCalls {
 		t.Errorf("the calls of Java's admin client are\n%sand must be\n%s", out, adminCalls)
 	}

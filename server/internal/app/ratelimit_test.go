@@ -19,7 +19,8 @@ import (
 // the protocol; others from there are not, nor is an old token answered by anything else.
 func TestStrangersOfAnAddress(t *testing.T) {
 	dir := t.TempDir()
-	p := launch(t, dir, "127.0.0.1:0", "--limits", "strangers=1/h:3", "--behind-proxy", "1", "--metrics-listen", "127.0.0.1:0")
+	p := launch(t, dir, "127.0.0.1:0", "--limits", "strangers=1/h:3", "--behind-proxy", "1",
+		"--metrics-listen", "127.0.0.1:0")
 	tr := newTransport(t, false)
 	call := func(path, address, token string) (int, string) {
 		return ask(t, &http.Client{Transport: tr}, http.MethodPost, "http://"+p.addr+path, func(r *http.Request) {

@@ -1,7 +1,6 @@
 package port_test
 
 import (
-	"bytes"
 	"log/slog"
 	"net"
 	"strings"
@@ -18,7 +17,7 @@ import (
 // Beyond the bound, connections without a password make room; if all have shown it, a new one is refused,
 // counted and logged. Connected readers stay, and a closed connection makes room.
 func TestConnectionsBeyondTheBound(t *testing.T) {
-	var said bytes.Buffer
+	var said testkit.Log
 	b := testkit.Value(kafka.OpenBroker(kafka.BrokerConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0",
 		Readers: password, Connections: 5, Logger: slog.New(slog.NewTextHandler(&said, nil))}))(t)
 	t.Cleanup(b.Close)
@@ -40,7 +39,7 @@ func TestConnectionsBeyondTheBound(t *testing.T) {
 		closed(t, c, 5*time.Second)
 	}
 	testkit.Equal(t, "connections", b.PortStats(), port.Stats{Open: 5, Evicted: 2})
-	testkit.Equal(t, "lines", said.Len(), 0)
+	testkit.Equal(t, "lines", said.String(), "")
 	for range 3 {
 		c := testkit.Value(net.Dial("tcp", b.Addr()))(t)
 		closed(t, c, 5*time.Second)
