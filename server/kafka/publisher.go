@@ -41,8 +41,8 @@ func NewPublisher(addr, id string, more ...Option) (*Publisher, error) {
 }
 
 // Publish publishes records in one transaction, like [Transact]. Errors: ErrFenced,
-// after which it must not be called again; *PartitionError, if only some partitions
-// refused their records; those of Kafka.
+// after which it must not be called again; *PartitionError, if partitions refused their
+// records; those of Kafka.
 func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 	if p.client == nil {
 		c, err := NewTransactional(p.addr, p.id, p.options...)
@@ -54,7 +54,7 @@ func (p *Publisher) Publish(ctx context.Context, records []*Record) error {
 	err := transact(ctx, p.client, p.endsLater, records)
 	var partial *PartitionError
 	switch {
-	case err == nil, errors.As(err, &partial) && !partial.unknownTopic():
+	case err == nil, errors.As(err, &partial) && !partial.All && !partial.unknownTopic():
 		p.failures = 0 // the transaction's end was confirmed
 		return err
 	case errors.Is(err, ErrFenced):
@@ -102,6 +102,9 @@ var errUnusable = errors.New("kafka: the producer cannot continue")
 type PartitionError struct {
 	Partitions []Partition // at least one
 	Err        error       // of the first of them
+	// All says that none of several partitions accepted its records: there is perhaps nothing
+	// wrong with the partitions, but with Kafka as a whole or with the producer.
+	All bool
 }
 
 // Error names the partitions, the first few of them.
@@ -149,8 +152,8 @@ func Leaderless(c *Client, records []*Record) error {
 	return e
 }
 
-// Refused is the error of a transaction that was aborted because not all records were
-// accepted: a *PartitionError if some partitions accepted theirs.
+// Refused is the *PartitionError of a transaction that was aborted because not all records were
+// accepted.
 func Refused(results kgo.ProduceResults) error {
 	e, accepted := &PartitionError{Err: results.FirstErr()}, false
 	for _, r := range results {
@@ -160,9 +163,7 @@ func Refused(results kgo.ProduceResults) error {
 			e.add(r.Record)
 		}
 	}
-	if !accepted && len(e.Partitions) > 1 {
-		return fmt.Errorf("kafka: produce: %w", e.Err)
-	}
+	e.All = !accepted && len(e.Partitions) > 1
 	return e
 }
 

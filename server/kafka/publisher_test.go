@@ -139,6 +139,12 @@ func TestPartitionThatTakesNothing(t *testing.T) {
 		refused.Partitions[0] != (Partition{Topic: ChatsCreated, ID: 2}) {
 		t.Fatalf("%v", err)
 	}
+	if refused.All {
+		t.Fatal("two of three partitions took their records")
+	}
+	if err := p.Publish(t.Context(), []*Record{of(2)}); !errors.As(err, &refused) || refused.All {
+		t.Fatalf("%v: there is no other partition that could have taken anything", err)
+	}
 	if err := p.Publish(t.Context(), []*Record{of(1), of(3)}); err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +152,12 @@ func TestPartitionThatTakesNothing(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"1", "1", "2", "3", "3"}; !slices.Equal(got, want) {
 		t.Fatalf("%q, not %q", got, want)
+	}
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: ChatsCreated, Partitions: []int32{3},
+		Err: kerr.NotEnoughReplicas, Count: -1})
+	err = p.Publish(t.Context(), []*Record{of(2), of(3)})
+	if !errors.As(err, &refused) || !refused.All || len(refused.Partitions) != 2 {
+		t.Fatalf("%v, expected that it names both partitions", err)
 	}
 }
 

@@ -31,7 +31,7 @@ type outage struct {
 // everything else may be published at once.
 func (r *Relay) recordOutages(err error) bool {
 	var refused *kafka.PartitionError
-	if !errors.As(err, &refused) {
+	if !errors.As(err, &refused) || refused.All && !r.expectsAll(refused) {
 		return false
 	}
 	for _, p := range refused.Partitions {
@@ -46,24 +46,18 @@ func (r *Relay) recordOutages(err error) bool {
 	return true
 }
 
-// retriedOutages is the error of a transaction as one of its partitions, if each of them refused
-// records before. Where no partition accepts any, the publisher names none; the transaction of a
-// whole batch of such records would be repeated at once, and everything behind it would wait.
-func (r *Relay) retriedOutages(records []*kafka.Record, err error) error {
-	if errors.Is(err, kafka.ErrFenced) || errors.As(err, new(*kafka.PartitionError)) {
-		return err
-	}
-	refused := &kafka.PartitionError{Err: err}
-	for _, rec := range records {
-		p := kafka.Partition{Topic: rec.Topic, ID: rec.Partition}
-		if _, before := r.outages[p]; !before {
-			return err
-		}
-		if !slices.Contains(refused.Partitions, p) {
-			refused.Partitions = append(refused.Partitions, p)
-		}
-	}
-	return refused
+// expectsAll reports whether the partitions of an error are to be left out although none of several
+// accepted its records. If Kafka is away as a whole, all refuse, and then the cycle is repeated
+// instead: it waits 5 s at most, a partition a minute. But a transaction also has nothing else if
+// so many records wait for a few partitions that they fill it; it would be repeated at once, and
+// everything behind it would wait. Of chats this is known of partitions that refused before. A
+// relay that has just started knows of none. So each partition of streams is left out, whose records
+// may wait for the minute.
+func (r *Relay) expectsAll(refused *kafka.PartitionError) bool {
+	return r.cfg.Load != nil || !slices.ContainsFunc(refused.Partitions, func(p kafka.Partition) bool {
+		_, before := r.outages[p]
+		return !before
+	})
 }
 
 // clearOutages ends the outages of the partitions that took records.

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
@@ -80,6 +83,76 @@ func TestUnavailablePartitionStopsOnlyItsChats(t *testing.T) {
 	if n := re.Stats().Unavailable; n != 0 {
 		t.Fatalf("the metric has %d unavailable partitions, expected 0", n)
 	}
+}
+
+// Where none of several partitions accepts the events of chats, Kafka is away: the cycle is repeated,
+// and no partition is left out. But events of partitions that refused before, of which so many wait
+// that they fill a transaction, let the other chats go on.
+func TestNoPartitionAccepts(t *testing.T) {
+	r := newFixture(t)
+	partition := func(id string) kafka.Partition {
+		return kafka.Partition{Topic: kafka.MessagesPersisted,
+			ID: int32(event.Partition(id, int(kafka.Partitions(kafka.MessagesPersisted))))}
+	}
+	lower := func() (id string) {
+		for id = r.group(); event.Shard(id) >= event.Shards/2; id = r.group() {
+		}
+		return id
+	}
+	first, second, other := lower(), lower(), r.group()
+	for partition(second) == partition(first) {
+		second = lower()
+	}
+	for partition(other) == partition(first) || partition(other) == partition(second) ||
+		event.Shard(other) <= max(event.Shard(first), event.Shard(second)) { // the sweep reads it last
+		other = r.group()
+	}
+	refuses := func(kafka.Partition) bool { return false }
+	re := r.relay()
+	publish := re.cfg.Publish
+	re.cfg.Publish = func(ctx context.Context, records []*kafka.Record) error {
+		results := make(kgo.ProduceResults, len(records))
+		for i, rec := range records {
+			results[i].Record = rec
+			if refuses(kafka.Partition{Topic: rec.Topic, ID: rec.Partition}) {
+				results[i].Err = kerr.NotEnoughReplicas
+			}
+		}
+		if results.FirstErr() != nil {
+			return kafka.Refused(results)
+		}
+		return publish(ctx, records)
+	}
+	r.rest(re)
+	refuses = func(kafka.Partition) bool { return true }
+	r.send(first)
+	r.send(second)
+	r.now = r.now.Add(time.Minute)
+	if err := re.Cycle(r.ctx); err == nil || re.Stats().Unavailable != 0 {
+		t.Fatalf("%v, %d partitions are left out; expected an error and none", err, re.Stats().Unavailable)
+	}
+	refuses = func(p kafka.Partition) bool { return p == partition(first) || p == partition(second) }
+	r.send(other)
+	r.now = r.now.Add(time.Minute)
+	r.must(re.Cycle(r.ctx))
+	if n := re.Stats().Unavailable; n != 2 {
+		t.Fatalf("%d partitions are left out, expected 2", n)
+	}
+	for range re.cfg.MaxBatch/2 + 1 {
+		r.send(first)
+		r.send(second)
+	}
+	published := len(r.log)
+	r.send(other)
+	r.now = r.now.Add(time.Minute)
+	r.must(re.Cycle(r.ctx))
+	if n := len(r.log) - published; n != 1 {
+		t.Fatalf("%d events were published, expected that of the third chat", n)
+	}
+	refuses = func(kafka.Partition) bool { return false }
+	r.now = r.now.Add(time.Minute)
+	r.rest(re)
+	r.check(true)
 }
 
 // A partition becomes available in the middle of a pass over several transactions, of which

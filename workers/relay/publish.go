@@ -158,7 +158,6 @@ func (r *Relay) publish(ctx context.Context, plans []plan) error {
 		}
 		if err := r.attempt(records, func() error { return r.cfg.Publish(ctx, records) }); err != nil {
 			r.recordFailure(records, err)
-			err = r.retriedOutages(records, err)
 			if r.recordOutages(err) {
 				before := countRecords(plans)
 				if plans = r.publishable(plans); countRecords(plans) < before {

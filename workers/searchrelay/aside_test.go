@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	searchv1 "github.com/parley-chat/parley/gen/parley/search/v1"
 	"github.com/parley-chat/parley/server/kafka"
@@ -19,26 +20,19 @@ import (
 )
 
 // refuse makes partitions refuse their records, as brokers do: the whole transaction is aborted.
-// A publisher names no partition if none of several accepts its records.
 func (f *fixture) refuse(refuses func(kafka.Partition) bool, why error) {
 	f.fail = func(records []*kafka.Record) (error, error) {
-		e, accepted := &kafka.PartitionError{Err: why}, false
-		for _, r := range records {
-			p := kafka.Partition{Topic: r.Topic, ID: r.Partition}
-			switch {
-			case !refuses(p):
-				accepted = true
-			case !slices.Contains(e.Partitions, p):
-				e.Partitions = append(e.Partitions, p)
+		results := make(kgo.ProduceResults, len(records))
+		for i, r := range records {
+			results[i].Record = r
+			if refuses(kafka.Partition{Topic: r.Topic, ID: r.Partition}) {
+				results[i].Err = why
 			}
 		}
-		switch {
-		case len(e.Partitions) == 0:
+		if results.FirstErr() == nil {
 			return nil, nil
-		case !accepted && len(e.Partitions) > 1:
-			return why, nil
 		}
-		return e, nil
+		return kafka.Refused(results), nil
 	}
 }
 
@@ -176,6 +170,68 @@ func TestManyRefusedRecords(t *testing.T) {
 		testkit.Must(t, f.cycles(r))
 	}
 	testkit.Equal(t, "different records at the end", len(f.counts()), 3_006)
+}
+
+// A relay that starts while a transaction's worth of refused records waits remembers no refusal, and
+// the first transaction has nothing else: the other topics are published all the same.
+func TestStartBehindManyRefusedRecords(t *testing.T) {
+	f := newFixture(t, "")
+	f.refuse(ofTopic("search_click_v1"), kerr.NotEnoughReplicas)
+	clicks := make([]search.Content, 100)
+	for i := range clicks {
+		clicks[i] = &searchv1.SearchClick{SearchId: "s", ResultId: strconv.Itoa(i)}
+	}
+	for range 30 {
+		f.record("alice", clicks...)
+	}
+	f.record("alice", &searchv1.SearchDwell{SearchId: "s", ResultId: "r"})
+	r := f.relay()
+	_ = f.cycles(r)
+	testkit.Equal(t, "records", len(f.log), 1)
+	f.refuse(ofTopic(), nil)
+	testkit.Must(t, f.cycles(r))
+	testkit.Equal(t, "different records at the end", len(f.counts()), 3_001)
+}
+
+// What is no refusal of a partition, such as a full log or a full disk, is repeated by the cycle, also
+// if each partition of the transaction refused records before: it makes no partition wait longer.
+func TestFullLogIsNoRefusal(t *testing.T) {
+	f := newFixture(t, "")
+	f.refuse(ofTopic("search_click_v1"), kerr.NotEnoughReplicas)
+	f.record("alice", &searchv1.SearchClick{SearchId: "s", ResultId: "r"})
+	r := f.relay()
+	testkit.Must(t, r.Cycle(t.Context()))
+	full := errors.New("the log has no room")
+	f.fail = func([]*kafka.Record) (error, error) { return full, nil }
+	f.now = f.now.Add(2 * time.Second)
+	if err := r.Cycle(t.Context()); !errors.Is(err, full) {
+		t.Errorf("%v, expected that %v", err, full)
+	}
+	f.refuse(ofTopic(), nil)
+	f.now = f.now.Add(2 * time.Second) // the next sweep
+	testkit.Must(t, r.Cycle(t.Context()))
+	testkit.Equal(t, "records once there is room", len(f.log), 1)
+}
+
+// What several partitions refuse for good becomes dead letters, also if the transactions have
+// nothing else.
+func TestSeveralTopicsRefuseForGood(t *testing.T) {
+	f := newFixture(t, "")
+	f.refuse(ofTopic("search_click_v1", "search_dwell_v1"), kerr.MessageTooLarge)
+	f.record("alice", &searchv1.SearchClick{SearchId: "s", ResultId: "r"},
+		&searchv1.SearchDwell{SearchId: "s", ResultId: "r"})
+	r := f.relay()
+	for range 3 {
+		_ = f.cycles(r)
+	}
+	testkit.Equal(t, "rows that wait", f.waiting(), 0)
+	testkit.Equal(t, "dead letters", strings.Join(f.dead, "\n"), "srch_1-1 of search_click_v1: "+
+		kerr.MessageTooLarge.Error()+"\nsrch_1-2 of search_dwell_v1: "+kerr.MessageTooLarge.Error())
+	for i, topic := range []string{"search_click_v1.dlq", "search_dwell_v1.dlq"} {
+		if len(f.log) != 2 || f.log[i].Topic != topic {
+			t.Errorf("%d records, expected 2, one of them in %s", len(f.log), topic)
+		}
+	}
 }
 
 // A backoff that ends within a pass lets no record overtake an earlier one of its search.

@@ -249,7 +249,7 @@ func original(err error, records, sent []*kafka.Record) error {
 	if !errors.As(err, &partial) {
 		return err
 	}
-	translated := &kafka.PartitionError{Err: partial.Err}
+	translated := &kafka.PartitionError{Err: partial.Err, All: partial.All}
 	for i, rec := range records {
 		p := kafka.Partition{Topic: rec.Topic, ID: rec.Partition}
 		if slices.Contains(partial.Partitions, kafka.Partition{Topic: sent[i].Topic, ID: sent[i].Partition}) &&
