@@ -117,6 +117,7 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 		b.cluster.Close()
 		return nil, err
 	}
+	b.reportOthers()
 	return b, nil
 }
 

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,28 +21,32 @@ func (b *Broker) hasRoom(partitions int32) bool {
 	return int64(partitions)*logdir.SegmentBytes(b.cfg.MaxBytes) <= b.cfg.MaxBytes
 }
 
-// Bytes is the size of the log on the disk.
+// Bytes is the size of the log on the disk, as far as it can be read.
 func (b *Broker) Bytes() int64 {
-	list, err := logdir.Segments(b.cfg.Dir)
-	if err != nil {
-		return 0
-	}
+	list, _ := logdir.Segments(b.cfg.Dir)
 	return logdir.Total(list)
 }
 
 // Trim removes the oldest segments of each kind of topics that has used up its share of the
-// cap, and returns how many bytes each kind may still write; not so after an error. No record of the kind may be
+// cap, and returns how many bytes each kind may still write. No record of the kind may be
 // published while that is not above 0. The segment that is written to always stays: an empty
 // partition would start at offset 0 again after a restart.
+//
+// After an error the result counts what could be measured, with the segments that should have
+// gone and are still there; it is nil if nothing could be measured.
 func (b *Broker) Trim() (map[Kind]int64, error) {
 	list, err := logdir.Segments(b.cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("trim log: %w", err)
+		err = fmt.Errorf("measure log: %w", err)
+		if len(list) == 0 {
+			return nil, err
+		}
 	}
 	topics := map[string]Topic{}
 	for _, t := range *b.topics.Load() {
 		topics[t.Name] = t
 	}
+	list, _ = b.split(list)
 	of := map[Kind][]logdir.Segment{}
 	for _, s := range list {
 		kind := Searches // of a topic that search events were sent to under another setting
@@ -50,22 +55,65 @@ func (b *Broker) Trim() (map[Kind]int64, error) {
 		}
 		of[kind] = append(of[kind], s)
 	}
-	cut := map[Partition]logdir.Segment{} // the first segment that stays
+	errs := []error{err}
 	room, rest := map[Kind]int64{}, b.cfg.MaxBytes
 	trim := func(kind Kind, limit int64) {
 		limit = max(limit, b.cfg.MaxBytes/shares*limits[kind].share, b.active(of[kind]))
 		target := limit * trimTo / 100
+		cut := map[Partition]logdir.Segment{} // the first segment that stays
 		left := logdir.Oldest(of[kind], target, target, b.removable(topics, of[kind], limits[kind].kept), cut)
+		errs = append(errs, b.cut(topics, cut))
+		for _, s := range of[kind] {
+			if first, failed := cut[s.Partition]; failed && s.Base < first.Base {
+				left += s.Bytes
+			}
+		}
 		room[kind], rest = limit-left, rest-left
 	}
 	for _, kind := range Kinds()[1:] {
 		trim(kind, 0)
 	}
 	trim(Chats, rest) // they may use what the others leave
-	if len(cut) > 0 {
-		err = b.cut(topics, cut)
+	return room, errors.Join(errs...)
+}
+
+// split splits segments into those of partitions that the broker has, and others. Others are
+// left after the broker's list of topics was lost and made again from the declared ones, of
+// topics that search events were sent to under another setting. The broker neither reads nor
+// trims them, and a start that has the topic in its setting finds their records again. So they
+// stay, and have no share of the cap.
+func (b *Broker) split(list []logdir.Segment) (known, others []logdir.Segment) {
+	there := map[Partition]bool{}
+	for _, s := range list {
+		has, asked := there[s.Partition]
+		if !asked {
+			has = b.cluster.PartitionInfo(s.Topic, s.ID) != nil
+			there[s.Partition] = has
+		}
+		if has {
+			known = append(known, s)
+		} else {
+			others = append(others, s)
+		}
 	}
-	return room, err
+	return known, others
+}
+
+// reportOthers logs, for each topic, the files of partitions that the broker does not have.
+func (b *Broker) reportOthers() {
+	list, _ := logdir.Segments(b.cfg.Dir) // a trim reports the error
+	_, others := b.split(list)
+	bytes := map[string]int64{}
+	for _, s := range others {
+		bytes[s.Topic] += s.Bytes
+	}
+	if b.cfg.Logger == nil {
+		return
+	}
+	for _, topic := range slices.Sorted(maps.Keys(bytes)) {
+		b.cfg.Logger.Warn("the log has files of a topic that is not in use; they are never trimmed", "topic", topic,
+			"bytes", bytes[topic])
+	}
 }
 
 // active is how many bytes there are in segments that are written to, which always stay, and
@@ -116,8 +164,12 @@ func (b *Broker) removable(
 	}
 }
 
-// cut removes everything before some segments. It first records that this is no loss.
+// cut removes everything before some segments. It first records that this is no loss. What is
+// in the map afterwards could not be removed.
 func (b *Broker) cut(topics map[string]Topic, first map[Partition]logdir.Segment) error {
+	if len(first) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 	defer cancel()
 	b.syncing.Lock()
@@ -137,12 +189,15 @@ func (b *Broker) cut(topics map[string]Topic, first map[Partition]logdir.Segment
 	if err := b.keep(ctx, marks); err != nil {
 		return err
 	}
+	var errs []error
 	for p, s := range first {
 		if err := b.cluster.DeleteRecords(p.Topic, p.ID, s.Base); err != nil {
-			return fmt.Errorf("trim %s: %w", p, err)
+			errs = append(errs, fmt.Errorf("trim %s: %w", p, err))
+			continue
 		}
+		delete(first, p)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (b *Broker) committed(group, topic string, partition int32) int64 {

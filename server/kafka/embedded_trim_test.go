@@ -3,10 +3,13 @@ package kafka
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -265,6 +268,76 @@ func TestTrimOfFormerTopics(t *testing.T) {
 	}
 	if start, end := bounds(b, former.Name, 0); start == 0 || start >= end {
 		t.Errorf("the former topic begins at %d of %d", start, end)
+	}
+}
+
+// A former topic that the broker has lost with its list of topics is not trimmed, and keeps
+// nothing else from being trimmed.
+func TestTrimWithFilesOfAnUnknownTopic(t *testing.T) {
+	dir := t.TempDir()
+	former := Topics()[4]
+	former.Name, former.Partitions = "clicks.eu", 1
+	b := openBrokerWith(t, BrokerConfig{Dir: dir, MaxBytes: 2 << 20, Topics: append(Topics(), former)})
+	fillLog(t, b, former.Name, 0, 3_000_000)
+	b.Close()
+	if err := os.Remove(filepath.Join(dir, "topics.json")); err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	b = openBrokerWith(t, BrokerConfig{Dir: dir, MaxBytes: 2 << 20, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	if !strings.Contains(lines.String(), "a topic that is not in use") || !strings.Contains(lines.String(), "clicks.eu") {
+		t.Error(lines.String())
+	}
+	fillLog(t, b, "search_click_v1", 0, 1_000_000)
+	age(t, b)
+	if room := trim(t, b); room[Searches] <= 0 || room[Chats] <= 0 {
+		t.Errorf("room is left: %v", room)
+	}
+	if start, _ := bounds(b, "search_click_v1", 0); start == 0 {
+		t.Error("the topic in use was not trimmed")
+	}
+	list, err := logdir.Segments(dir)
+	first := func(s logdir.Segment) bool { return s.Topic == former.Name && s.Base == 0 }
+	if err != nil || !slices.ContainsFunc(list, first) {
+		t.Error("the records of the former topic are gone")
+	}
+}
+
+// What cannot be removed is counted as still there, and everything else is trimmed.
+func TestTrimAfterErrors(t *testing.T) {
+	var fails error
+	b := openBrokerWith(t, BrokerConfig{Dir: t.TempDir(), MaxBytes: 2 << 20,
+		Keep: func(context.Context, Marks) error { return fails }})
+	fillLog(t, b, DeadLetters, 2, 1_000_000)
+	fails = errors.New("the store is away")
+	room, err := b.Trim()
+	if !errors.Is(err, fails) || room[Letters] > -700_000 || room[Chats] < 800_000 || room[Chats] > 1_200_000 {
+		t.Errorf("without a note of the trim: room %v, %v", room, err)
+	}
+	fails = nil
+
+	unreadable := filepath.Join(b.cfg.Dir, "partitions", "clicks.eu-0") // a file where a directory should be
+	if err := os.WriteFile(unreadable, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if room, err = b.Trim(); err == nil || len(room) != 4 || room[Letters] <= 0 {
+		t.Errorf("with a directory that cannot be read: room %v, %v", room, err)
+	}
+	if start, _ := bounds(b, DeadLetters, 2); start == 0 {
+		t.Error("nothing was trimmed")
+	}
+
+	// The broker refuses offsets beyond the ends of the partitions but one.
+	_, end := bounds(b, DeadLetters, 2)
+	first := map[Partition]logdir.Segment{{Topic: DeadLetters, ID: 2}: {Base: end}}
+	for id := range int32(16) {
+		first[Partition{Topic: ChatsCreated, ID: id}] = logdir.Segment{Base: 7}
+	}
+	if err := b.cut(nil, first); err == nil || len(first) != 16 {
+		t.Errorf("%d partitions are left to trim, %v", len(first), err)
+	}
+	if start, _ := bounds(b, DeadLetters, 2); start != end {
+		t.Errorf("begins at %d of %d after others failed", start, end)
 	}
 }
 

@@ -200,7 +200,8 @@ type Segment struct {
 	path string
 }
 
-// Segments lists the segments of all partitions.
+// Segments lists the segments of all partitions. With an error it lists those of the partitions
+// that it could read.
 func Segments(dir string) ([]Segment, error) {
 	root := filepath.Join(dir, partitionsDir)
 	there, err := partitionsOf(root)
@@ -208,11 +209,12 @@ func Segments(dir string) ([]Segment, error) {
 		return nil, err
 	}
 	var list []Segment
+	var errs []error
 	for p := range there {
 		d := directory(root, p)
 		own, err := segments(d)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			errs = append(errs, err)
 		}
 		for _, s := range own {
 			path := s.path(d, segmentSuffix)
@@ -227,7 +229,7 @@ func Segments(dir string) ([]Segment, error) {
 			list = append(list, Segment{p, s.base, n, info.ModTime(), path})
 		}
 	}
-	return list, nil
+	return list, errors.Join(errs...)
 }
 
 // FirstTime is the time of the first record, in unix ms; 0 if there is none yet.
