@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -11,11 +12,16 @@ import (
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
-// How often the log is trimmed: regularly, and while it has no room for some records.
+// How often the log is trimmed: regularly, and while it has no room for some records or the
+// last trim failed.
 const (
 	trimEvery     = 30 * time.Second
 	trimFullEvery = 5 * time.Second
 )
+
+// unmeasured is the room of a kind while the log cannot be measured: an error is no proof that
+// the log is full. The reserve of the disk still bounds it.
+const unmeasured = math.MaxInt64 / 2
 
 var (
 	// ErrLogFull says that the embedded log has no room for records of a kind.
@@ -32,6 +38,7 @@ type LogKeeper struct {
 	crowded func() bool
 	log     *slog.Logger
 	wake    chan struct{} // trim now
+	failed  atomic.Bool   // the last trim did
 	kinds   map[kafka.Kind]*room
 }
 
@@ -39,7 +46,7 @@ type LogKeeper struct {
 type room struct {
 	bytes atomic.Int64
 	low   atomic.Int64 // below this the log is trimmed at once, before there is no room
-	full  atomic.Bool  // as the last trim left it
+	full  atomic.Bool  // as the last trim that could measure the log left it
 }
 
 // LogKeeper returns what keeps the log of an embedded backend within its cap. Nothing has
@@ -59,22 +66,27 @@ func newLogKeeper(
 	return k
 }
 
-// Measure registers whether events of chats have room.
+// Measure registers whether events of chats have room, and whether trims fail.
 func (k *LogKeeper) Measure(m *telemetry.Metrics) {
 	m.Gauge(telemetry.LogFull, "1 while events of chats are not published because the embedded event log has no room.",
-		func() float64 {
-			if k.Full(kafka.Chats) {
-				return 1
-			}
-			return 0
-		})
+		func() float64 { return indicator(k.Full(kafka.Chats)) })
+	m.Gauge(telemetry.LogTrimFailed, "1 while the embedded event log, or a part of it, cannot be trimmed.",
+		func() float64 { return indicator(k.failed.Load()) })
+}
+
+func indicator(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // Full reports whether the last trim left no room for records of a kind.
 func (k *LogKeeper) Full(kind kafka.Kind) bool { return k.kinds[kind].full.Load() }
 
 // Reserve takes room for records of a kind. An error says why none may be published now. The
-// next trim comes at once when half of the room is used up, unless the last trim left none.
+// next trim comes at once when half of the room is used up, unless the last trim left none of
+// it: relays ask all the time while they wait, and would have the log trimmed as often.
 //
 // A trim may measure the log before reserved records are written to it, and set the room
 // afterwards. They then count from the next trim on. So the log may exceed a share by what
@@ -88,7 +100,7 @@ func (k *LogKeeper) Reserve(kind kafka.Kind, bytes int64) error {
 	if left > 0 {
 		r.bytes.Add(-bytes)
 	}
-	if left-bytes < r.low.Load() {
+	if left-bytes < r.low.Load() && !r.full.Load() {
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -103,9 +115,9 @@ func (k *LogKeeper) Reserve(kind kafka.Kind, bytes int64) error {
 // Run trims the log until ctx ends. It is ready after the first trim.
 func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
 	for first := true; ; first = false {
-		wake, pause := k.wake, trimEvery
+		pause := trimEvery
 		if k.trimOnce() {
-			wake, pause = nil, trimFullEvery // relays ask all the time
+			pause = trimFullEvery
 		}
 		if first {
 			ready()
@@ -113,7 +125,7 @@ func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-		case <-wake:
+		case <-k.wake:
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -123,30 +135,47 @@ func (k *LogKeeper) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// trimOnce trims the log, and reports whether it has no room for some kind of records.
-func (k *LogKeeper) trimOnce() (full bool) {
+// trimOnce trims the log, and reports whether to do so again soon: it failed, or has left no
+// room for some kind of records. Room is what was measured, also after an error. If nothing
+// could be measured, kinds that had no room still have none, and the others are not bounded.
+func (k *LogKeeper) trimOnce() (soon bool) {
 	left, err := k.trim()
 	if err != nil {
-		k.log.Error("the event log cannot be trimmed", "error", err)
+		k.log.Error("the event log, or a part of it, cannot be trimmed", "error", err)
 	}
+	failed := err != nil
+	changed := k.failed.Swap(failed) != failed
+	soon = failed
 	for kind, r := range k.kinds {
-		if err == nil {
+		was, now := r.full.Load(), false
+		switch {
+		case left != nil:
 			r.bytes.Store(left[kind])
 			r.low.Store(left[kind] / 2)
+			now = left[kind] <= 0
+		case was:
+			now = true
+		default:
+			r.bytes.Store(unmeasured)
+			r.low.Store(0)
 		}
-		now := r.bytes.Load() <= 0
-		was := r.full.Swap(now)
-		full = full || now
-		if now != was {
+		r.full.Store(now)
+		soon = soon || now
+		if now != was || now && changed {
 			k.report(kind, now)
 		}
 	}
-	return full
+	return soon
 }
 
-// report logs that a kind of records has no room, or has some again.
+// report logs that a kind of records has no room, and why, or has some again.
 func (k *LogKeeper) report(kind kafka.Kind, full bool) {
 	switch {
+	case kind == kafka.Chats && full && k.failed.Load():
+		k.log.Error("the event log exceeds its cap and cannot be trimmed; events of chats wait", "bytes", k.bytes())
+	case kind == kafka.Searches && full && k.failed.Load():
+		k.log.Error("search events exceed their share of the event log, which cannot be trimmed; new ones are refused",
+			"bytes", k.bytes())
 	case kind == kafka.Chats && full:
 		k.log.Error("the event log exceeds its cap; events of chats wait until fanout and the projector have read more",
 			"bytes", k.bytes())

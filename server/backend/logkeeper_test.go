@@ -31,10 +31,7 @@ func keep(t *testing.T) *tested {
 		kafka.SearchLetters: 100}}
 	x.LogKeeper = newLogKeeper(func() (map[kafka.Kind]int64, error) {
 		x.trims++
-		if x.fails != nil {
-			return nil, x.fails
-		}
-		return x.left, nil
+		return x.left, x.fails
 	}, func() int64 { return 7 }, func() bool { return x.crowded }, slog.New(slog.NewTextHandler(&x.lines, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var ready atomic.Bool
@@ -84,6 +81,9 @@ func TestReserve(t *testing.T) {
 			synctest.Wait()
 		}
 		testkit.Equal(t, "trims", x.trims, 4)
+		testkit.Must(t, x.Reserve(kafka.Chats, 900)) // others have the log trimmed at once meanwhile
+		synctest.Wait()
+		testkit.Equal(t, "trims for chats", x.trims, 5)
 		testkit.Must(t, x.Reserve(kafka.Chats, 1))
 
 		x.left[kafka.Searches] = 40
@@ -97,20 +97,77 @@ func TestReserve(t *testing.T) {
 	})
 }
 
-// A log that cannot be trimmed, and a disk that is almost full, are no reason to write more.
-func TestReserveWithoutRoom(t *testing.T) {
+// Of a log that cannot be trimmed, what was measured counts: kinds that have room are published,
+// others are not, and the log says why.
+func TestReserveAfterFailedTrims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := keep(t)
 		x.fails = errors.New("the disk is broken")
-		testkit.Must(t, x.Reserve(kafka.Chats, 900))
-		x.refuses(t, kafka.Chats, ErrLogFull)
+		x.left[kafka.Searches] = -5
+		testkit.Must(t, x.Reserve(kafka.Chats, 900)) // the trim leaves 900 again
 		synctest.Wait()
-		testkit.Equal(t, "full", x.Full(kafka.Chats), true)
+		testkit.Must(t, x.Reserve(kafka.Chats, 400))
+		x.refuses(t, kafka.Searches, ErrLogFull)
+		x.left[kafka.Chats] = 0
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		x.refuses(t, kafka.Chats, ErrLogFull)
-		for _, line := range []string{"the disk is broken", "exceeds its cap"} {
-			testkit.Equal(t, line, strings.Contains(x.lines.String(), line), true)
+		testkit.Equal(t, "failed", x.failed.Load(), true)
+		for line, n := range map[string]int{"the disk is broken": x.trims - 1, "exceeds its cap and cannot be trimmed": 1,
+			"which cannot be trimmed; new ones are refused": 1, "until fanout and the projector": 0} {
+			testkit.Equal(t, line, strings.Count(x.lines.String(), line), n)
 		}
+		x.fails = nil // from now on another reason is the right one
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		testkit.Equal(t, "reasons", strings.Count(x.lines.String(), "until fanout and the projector"), 1)
+		testkit.Equal(t, "failed", x.failed.Load(), false)
+	})
+}
+
+// While the log cannot be measured, kinds that the last measurement left no room stay refused.
+// The others are not bounded, and do not have the log trimmed all the time.
+func TestReserveWithoutMeasurement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := keep(t)
+		x.left[kafka.Searches] = -5
+		testkit.Must(t, x.Reserve(kafka.Chats, 900))
+		synctest.Wait()
+		measured := x.left
+		x.left, x.fails = nil, errors.New("the disk is broken")
+		testkit.Must(t, x.Reserve(kafka.Chats, 900))
+		synctest.Wait()
+		trims := x.trims
+		for range 100 {
+			testkit.Must(t, x.Reserve(kafka.Chats, 900))
+			x.refuses(t, kafka.Searches, ErrLogFull)
+			synctest.Wait()
+		}
+		testkit.Equal(t, "trims", x.trims, trims)
+		x.left, x.fails = measured, nil
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		testkit.Must(t, x.Reserve(kafka.Chats, 900)) // one may exceed the room
+		x.refuses(t, kafka.Chats, ErrLogFull)
+	})
+}
+
+// A failure of the first trim stops no kind of records.
+func TestReserveAfterAFailedStart(t *testing.T) {
+	k := newLogKeeper(func() (map[kafka.Kind]int64, error) { return nil, errors.New("the disk is broken") },
+		func() int64 { return 7 }, func() bool { return false }, slog.New(slog.DiscardHandler))
+	k.trimOnce()
+	for _, kind := range kafka.Kinds() {
+		testkit.Must(t, k.Reserve(kind, 1))
+	}
+}
+
+// A disk that is almost full is no place to write more, whatever room the log has.
+func TestReserveOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := keep(t)
 		x.crowded = true
+		x.refuses(t, kafka.Chats, errDiskFull)
 		x.refuses(t, kafka.Searches, errDiskFull)
 	})
 }

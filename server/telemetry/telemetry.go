@@ -280,6 +280,7 @@ const (
 	KafkaPortRefused = "parley_kafka_port_connections_refused_total"
 	KafkaPortEvicted = "parley_kafka_port_connections_evicted_total"
 	LogFull          = "parley_log_full"
+	LogTrimFailed    = "parley_log_trim_failed"
 
 	ProjectorHandled   = "parley_projector_handled_total"
 	ProjectorIgnored   = "parley_projector_ignored_total"

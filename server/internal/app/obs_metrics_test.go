@@ -156,7 +156,7 @@ var shown = []struct {
 	{"parley_disk_full", "gauge", "", embedded},
 	{"parley_disk_free_bytes", "gauge", "", embedded},
 	{"parley_disk_reserve_bytes", "gauge", "", embedded},
-	{"parley_log_full", "gauge", "", embedded},
+	{"parley_log_full", "gauge", "", embedded}, {"parley_log_trim_failed", "gauge", "", embedded},
 	{"parley_clock_skew_seconds", "gauge", "", embedded | server | worker | operator},
 	{"parley_dynamodb_requests_total", "counter", "", server | worker | operator},
 	{"parley_dynamodb_conflicts_total", "counter", "", server | worker | operator},
