@@ -209,12 +209,15 @@ func (t Target) check() error {
 	return checkFree(t.Topic)
 }
 
+// same returns a form that names have in common between which Kafka or a file system may not
+// tell: Kafka does not tell dots from underscores, and some file systems do not tell capital
+// letters from small ones.
+func same(name string) string { return strings.ReplaceAll(strings.ToLower(name), ".", "_") }
+
 // checkFree returns an error, in one line, for a topic that search events must not be sent to:
 // a declared topic of another kind, a later version of one, and topics that Parley or Kafka
-// keep for themselves. Kafka does not tell dots from underscores in names, and some file
-// systems do not tell capital letters from small ones.
+// keep for themselves.
 func checkFree(name string) error {
-	same := func(name string) string { return strings.ReplaceAll(strings.ToLower(name), ".", "_") }
 	at := same(name)
 	for _, t := range kafka.Topics() {
 		switch {
@@ -232,7 +235,8 @@ func checkFree(name string) error {
 	return nil
 }
 
-// check refuses types that share a topic and not its key.
+// check refuses types that share a topic and not its key, and topics, with those of their dead
+// letters, that are not the same but may not be told apart.
 func (t Targets) check() error {
 	policies := map[string]Policy{}
 	for _, name := range Types() {
@@ -241,6 +245,17 @@ func (t Targets) check() error {
 			return errors.New("types that share a topic have the same key: " + to.Topic)
 		}
 		policies[to.Topic] = to.Key
+	}
+	names := map[string]string{}
+	for _, topic := range t.Topics() {
+		for _, name := range []string{topic, topic + kafka.SearchDeadLetters} {
+			if other, ok := names[same(name)]; ok {
+				pair := []string{other, name}
+				slices.Sort(pair)
+				return fmt.Errorf("not every system tells %.80s from %.80s", pair[0], pair[1])
+			}
+			names[same(name)] = name
+		}
 	}
 	return nil
 }

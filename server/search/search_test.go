@@ -217,6 +217,10 @@ func TestParseTargets(t *testing.T) {
 		"search_click=__transaction_state":            "internal",
 		"search_click=x:aggregate,ac_select=x":        "have the same key",
 		"search_click=search_impression_v1:aggregate": "have the same key",
+		"search_click=a.b,ac_select=a_b":              "tells a.b from a_b",
+		"search_click=A.b,ac_select=a.b":              "tells A.b from a.b",
+		"search_click=x,ac_select=x_dlq":              "tells x.dlq from x_dlq",
+		"search_click=x.DLQ,ac_select=x":              "tells x.DLQ from x.dlq",
 	} {
 		if _, err := search.ParseTargets(text); err == nil || !strings.Contains(err.Error(), says) ||
 			strings.Contains(err.Error(), "\n") {
