@@ -63,7 +63,7 @@ func Search(m *telemetry.Metrics, set *relay.Set, topics []string, deadLetters f
 		of(func(s relay.Stats) float64 { return float64(s.Published) }))
 	m.Counter(telemetry.SearchFailures, "Cycles that failed, and attempts to publish for each 10 s without success.",
 		of(func(s relay.Stats) float64 { return float64(s.Failures) }))
-	m.Counter(telemetry.SearchDead, "Search events that became dead letters because their topic refused them.",
+	m.Counter(telemetry.SearchDead, "Search events that became dead letters.",
 		func() float64 { return float64(deadLetters()) })
 	m.Gauge(telemetry.SearchPoisoned, "Outbox rows of search events that cannot be published.",
 		of(func(s relay.Stats) float64 { return float64(s.Poisoned) }))

@@ -15,9 +15,11 @@ package searchrelay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -198,7 +200,7 @@ type Guard struct {
 	Source   *Source
 	Attempts int // 1 or more
 	Publish  func(ctx context.Context, records []*kafka.Record) error
-	// DeadLettered is called for each event that became a dead letter because it was refused.
+	// DeadLettered is called for each event whose dead letter was published; after a crash perhaps twice.
 	DeadLettered func(eventID, topic string, why error)
 
 	refused map[kafka.Partition]refusal
@@ -213,7 +215,7 @@ type refusal struct {
 // Do publishes records in one transaction, those of partitions that have refused theirs often
 // enough as dead letters.
 func (g *Guard) Do(ctx context.Context, records []*kafka.Record) error {
-	sent, dead, err := g.replace(records)
+	sent, err := g.replace(records)
 	if err != nil {
 		return err
 	}
@@ -234,12 +236,29 @@ func (g *Guard) Do(ctx context.Context, records []*kafka.Record) error {
 	for _, rec := range records { // dead letters included: the next records are tried again
 		delete(g.refused, kafka.Partition{Topic: rec.Topic, ID: rec.Partition})
 	}
-	if g.DeadLettered != nil {
-		for _, d := range dead {
-			g.DeadLettered(d.id, d.topic, d.why)
-		}
-	}
+	g.report(sent)
 	return nil
+}
+
+// isLetter reports whether a record is a dead letter: no other topic has a name of theirs.
+func isLetter(rec *kafka.Record) bool { return strings.HasSuffix(rec.Topic, kafka.SearchDeadLetters) }
+
+// report reports the dead letters among records that were published, those of Load and those of replace.
+func (g *Guard) report(sent []*kafka.Record) {
+	if g.DeadLettered == nil {
+		return
+	}
+	for _, rec := range sent {
+		if !isLetter(rec) {
+			continue
+		}
+		var d search.DeadLetter
+		why := json.Unmarshal(rec.Value, &d)
+		if why == nil {
+			why = errors.New(d.Error)
+		}
+		g.DeadLettered(string(rec.Headers[0].Value), strings.TrimSuffix(rec.Topic, kafka.SearchDeadLetters), why)
+	}
 }
 
 // original returns an error that names, for a partition that refused a dead letter, the partition of
@@ -260,28 +279,22 @@ func original(err error, records, sent []*kafka.Record) error {
 	return translated
 }
 
-// dead is an event that becomes a dead letter.
-type dead struct {
-	id, topic string
-	why       error
-}
-
-// replace returns records with dead letters in place of those that were refused too often.
-func (g *Guard) replace(records []*kafka.Record) (sent []*kafka.Record, list []dead, err error) {
+// replace returns records with dead letters in place of those that were refused too often. There are no
+// dead letters of dead letters, which Load makes: they wait as long as their topic refuses them.
+func (g *Guard) replace(records []*kafka.Record) (sent []*kafka.Record, err error) {
 	if len(g.refused) == 0 {
-		return records, nil, nil
+		return records, nil
 	}
 	sent = make([]*kafka.Record, len(records))
 	for i, rec := range records {
 		sent[i] = rec
 		was := g.refused[kafka.Partition{Topic: rec.Topic, ID: rec.Partition}]
-		if was.times < g.Attempts {
+		if was.times < g.Attempts || isLetter(rec) {
 			continue
 		}
 		if sent[i], err = g.Source.refused(rec, was.why.Error(), was.times); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		list = append(list, dead{string(rec.Headers[0].Value), rec.Topic, was.why})
 	}
-	return sent, list, nil
+	return sent, nil
 }

@@ -309,26 +309,41 @@ func TestOutagesAreNoDeadLetters(t *testing.T) {
 	testkit.Equal(t, "records", len(f.log), 6)
 }
 
+// storeEncoded stores a stream with one row of encoded events, however they came to be.
+func (f *fixture) storeEncoded(stream string, events ...string) {
+	f.t.Helper()
+	n := int64(len(events))
+	row := table.SearchEvents{Stream: stream, First: 1, Count: n, At: f.now.UnixMilli(),
+		Events: []byte(strings.Join(events, "")), ExpiresAt: f.now.Add(time.Hour).Unix()}
+	announced := table.Outbox{Shard: event.Shard(stream), ChatID: stream, FirstVersion: 1, Count: n, CreatedAt: row.At}
+	testkit.Must(f.t, f.store.BatchWrite(f.t.Context(), []store.Write{
+		{Op: store.OpPut, Key: table.SearchEventsKey(stream, 1), Item: row.Item()},
+		{Op: store.OpPut, Key: announced.Key(), Item: announced.Item()},
+	}))
+}
+
+// encoded is an event as it is stored.
+func (f *fixture) encoded(c search.Content) string {
+	f.t.Helper()
+	return string(testkit.Value(search.Encode("alice", search.Event{OccurredAt: f.now, Content: c}))(f.t))
+}
+
+// unknown is an event of a type that does not exist.
+func (f *fixture) unknown() string {
+	click := f.encoded(&searchv1.SearchClick{SearchId: "s1", ResultId: "r"})
+	return strings.ReplaceAll(click, "search_click", "search_share")
+}
+
 // An event without an envelope is a dead letter at once, with what was recorded; a row whose
 // events are gone is quarantined. Neither stops others.
 func TestUnreadableEvents(t *testing.T) {
 	f := newFixture(t, "")
 	f.record("alice", six()...)
 	f.record("bob", six()...)
-	broken := testkit.Value(search.Encode("alice", search.Event{OccurredAt: f.now,
-		Content: &searchv1.SearchClick{SearchId: "s1", ResultId: "r"}}))(t)
-	row := table.SearchEvents{Stream: "srch_new", First: 1, Count: 1, At: f.now.UnixMilli(),
-		Events:    []byte(strings.ReplaceAll(string(broken), "search_click", "search_share")),
-		ExpiresAt: f.now.Add(time.Hour).Unix()}
-	announced := table.Outbox{Shard: event.Shard("srch_new"), ChatID: "srch_new", FirstVersion: 1, Count: 1,
-		CreatedAt: row.At}
+	f.storeEncoded("srch_new", f.unknown())
 	lost := table.Outbox{Shard: event.Shard("srch_lost"), ChatID: "srch_lost", FirstVersion: 1, Count: 3,
-		CreatedAt: row.At}
-	testkit.Must(t, f.store.BatchWrite(t.Context(), []store.Write{
-		{Op: store.OpPut, Key: table.SearchEventsKey(row.Stream, 1), Item: row.Item()},
-		{Op: store.OpPut, Key: announced.Key(), Item: announced.Item()},
-		{Op: store.OpPut, Key: lost.Key(), Item: lost.Item()},
-	}))
+		CreatedAt: f.now.UnixMilli()}
+	testkit.Must(t, f.store.BatchWrite(t.Context(), []store.Write{{Op: store.OpPut, Key: lost.Key(), Item: lost.Item()}}))
 	r := f.relay()
 	testkit.Must(t, f.cycles(r))
 	testkit.Equal(t, "records", len(f.log), 13)
@@ -344,10 +359,57 @@ func TestUnreadableEvents(t *testing.T) {
 	}
 	testkit.Equal(t, "dead letters", strings.Join(letters, "\n"),
 		`search_share null true search: event srch_new-1 is of the unknown type "search_share"`)
+	testkit.Equal(t, "reported dead letters", strings.Join(f.dead, "\n"), "srch_new-1 of "+
+		f.targets[search.Types()[0]].Topic+`: search: event srch_new-1 is of the unknown type "search_share"`)
 	testkit.Equal(t, "rows that wait", f.waiting(), 1)
 	failed := testkit.Value(failedrows.List(t.Context(), f.store, "", 10))(t)
 	if len(failed) != 1 || !strings.Contains(failed[0].LastError, "srch_lost-1 does not exist") {
 		t.Errorf("%+v", failed)
+	}
+}
+
+// What is a dead letter from the start is reported once it is published, and once only, although its
+// row is read for each attempt.
+func TestDeadLettersAreReportedOnce(t *testing.T) {
+	f := newFixture(t, "")
+	f.storeEncoded("srch_odd", f.unknown(), f.encoded(&searchv1.SearchClick{SearchId: "s1", ResultId: "r"}),
+		f.encoded(&searchv1.AcSelect{SearchId: "a1", Suggestion: strings.Repeat("x", kafka.MaxEvent)}))
+	r := f.relay()
+	f.refuse(func(kafka.Partition) bool { return true }, kerr.NotEnoughReplicas)
+	_ = f.cycles(r)
+	testkit.Equal(t, "reported before they are published", len(f.dead), 0)
+	f.refuse(ofTopic("search_click_v1"), kerr.NotEnoughReplicas)
+	_ = f.cycles(r)
+	f.refuse(ofTopic(), nil)
+	testkit.Must(t, f.cycles(r))
+	testkit.Must(t, f.cycles(r))
+	testkit.Equal(t, "rows that wait", f.waiting(), 0)
+	testkit.Equal(t, "records", len(f.log), 3)
+	if len(f.dead) != 2 || !strings.HasPrefix(f.dead[0], "srch_odd-1 of "+f.targets[search.Types()[0]].Topic+": ") ||
+		!strings.HasPrefix(f.dead[1], "srch_odd-3 of ac_select_v1: the event has ") {
+		t.Errorf("reported: %q", f.dead)
+	}
+}
+
+// What is a dead letter from the start and is refused for good waits like other records, and
+// stops none of them.
+func TestFirstDeadLettersRefused(t *testing.T) {
+	f := newFixture(t, "")
+	letters := f.targets[search.Types()[0]].DeadLetters()
+	f.refuse(ofTopic(letters), kerr.MessageTooLarge)
+	f.storeEncoded("srch_odd", f.unknown())
+	r := f.relay()
+	for i := range 2 * searchrelay.DefaultAttempts {
+		f.record("alice", six()...)
+		_ = f.cycles(r)
+		testkit.Equal(t, "records", len(f.log), 6*(i+1))
+	}
+	f.refuse(ofTopic(), nil)
+	testkit.Must(t, f.cycles(r))
+	testkit.Must(t, f.cycles(r))
+	testkit.Equal(t, "rows that wait", f.waiting(), 0)
+	if last := f.log[len(f.log)-1]; last.Topic != letters || len(f.dead) != 1 {
+		t.Errorf("the last record is in %s, expected %s; reported: %q", last.Topic, letters, f.dead)
 	}
 }
 
