@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -52,7 +53,21 @@ type room struct {
 // LogKeeper returns what keeps the log of an embedded backend within its cap. Nothing has
 // room before its Run is ready.
 func (e *Backend) LogKeeper(log *slog.Logger) *LogKeeper {
-	return newLogKeeper(e.broker.Trim, e.LogBytes, e.Crowded, log)
+	return newLogKeeper(e.trimLog, e.LogBytes, e.Crowded, log)
+}
+
+// trimLog trims the log by the versions of topics as they are now: a version that was retired
+// while the process runs has no readers to wait for. The log may have forgotten how far they
+// read, and would keep its records for good. If the versions cannot be read, the last ones count.
+func (e *Backend) trimLog() (map[kafka.Kind]int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), openTime)
+	defer cancel()
+	s, err := versions.Load(ctx, e.Store)
+	if err == nil {
+		e.broker.SetReaders(s.All())
+	}
+	left, trimErr := e.broker.Trim()
+	return left, errors.Join(err, trimErr)
 }
 
 func newLogKeeper(

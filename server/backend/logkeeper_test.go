@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/kafka/versions"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -170,4 +172,28 @@ func TestReserveOnAFullDisk(t *testing.T) {
 		x.refuses(t, kafka.Chats, errDiskFull)
 		x.refuses(t, kafka.Searches, errDiskFull)
 	})
+}
+
+// A version of a topic that is retired while the server runs has no readers any more: its
+// records can be trimmed, although the log has no offsets of the groups that read it.
+func TestTrimOfAVersionRetiredMeanwhile(t *testing.T) {
+	e := testkit.Value(Open(Config{Embedded: &Embedded{DataDir: t.TempDir(), Kafka: "127.0.0.1:0", LogBytes: 2 << 20}}))(t)
+	defer func() { testkit.Must(t, e.Close()) }()
+	c := testkit.Value(kafka.NewProducer(e.KafkaAddr(), e.KafkaOptions()...))(t)
+	defer c.Close()
+	for range 60 {
+		value := make([]byte, 40_000)
+		_, _ = rand.Read(value)
+		testkit.Must(t, kafka.Publish(t.Context(), c, &kafka.Record{Topic: kafka.ChatsCreated, Value: value}))
+	}
+	testkit.Must(t, e.LogStable(t.Context()))
+	k := e.LogKeeper(slog.New(slog.DiscardHandler))
+	k.trimOnce()
+	testkit.Equal(t, "full of unread events", k.Full(kafka.Chats), true)
+	old := versions.Version{Number: 1, Partitions: 16, Status: versions.Retired}
+	now := versions.Version{Number: 2, Partitions: 32, Status: versions.Current}
+	testkit.Value(versions.Save(t.Context(), e.Store,
+		versions.State{Topics: map[string][]versions.Version{kafka.ChatsCreated: {old, now}}}))(t)
+	k.trimOnce()
+	testkit.Equal(t, "full after the version was retired", k.Full(kafka.Chats), false)
 }

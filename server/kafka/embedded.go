@@ -220,6 +220,20 @@ func (b *Broker) declare(t Topic) error {
 	return nil
 }
 
+// SetReaders takes over which groups of Parley read topics of the log; topics that are not
+// listed keep theirs. A topic can lose its readers while the broker runs.
+func (b *Broker) SetReaders(topics []Topic) {
+	b.syncing.Lock()
+	defer b.syncing.Unlock()
+	list := slices.Clone(*b.topics.Load())
+	for i := range list {
+		if at := slices.IndexFunc(topics, func(t Topic) bool { return t.Name == list[i].Name }); at >= 0 {
+			list[i].Readers = topics[at].Readers
+		}
+	}
+	b.topics.Store(&list)
+}
+
 // embeddedConfigs are a topic's settings for one broker without retention of its own.
 func embeddedConfigs(t Topic) map[string]string {
 	configs := maps.Clone(t.Configs)
