@@ -24,6 +24,14 @@ type tested struct {
 	trims   int
 	crowded bool
 	lines   strings.Builder
+	pauses  atomic.Int64 // what the test did before a pause happens before the trims in it
+}
+
+// pause lets the time pass after which a log that has no room is trimmed again.
+func (x *tested) pause() {
+	x.pauses.Add(1)
+	time.Sleep(5 * time.Second)
+	synctest.Wait()
 }
 
 // keep runs a keeper in a bubble of package synctest until the test ends.
@@ -32,6 +40,7 @@ func keep(t *testing.T) *tested {
 	x := &tested{left: map[kafka.Kind]int64{kafka.Chats: 900, kafka.Letters: 200, kafka.Searches: 400,
 		kafka.SearchLetters: 100}}
 	x.LogKeeper = newLogKeeper(func() (map[kafka.Kind]int64, error) {
+		x.pauses.Load()
 		x.trims++
 		return x.left, x.fails
 	}, func() int64 { return 7 }, func() bool { return x.crowded }, slog.New(slog.NewTextHandler(&x.lines, nil)))
@@ -89,8 +98,7 @@ func TestReserve(t *testing.T) {
 		testkit.Must(t, x.Reserve(kafka.Chats, 1))
 
 		x.left[kafka.Searches] = 40
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
+		x.pause()
 		testkit.Equal(t, "full at the end", x.Full(kafka.Searches), false)
 		testkit.Must(t, x.Reserve(kafka.Searches, 10))
 		for _, line := range []string{"search events exceed their share", "has room again"} {
@@ -111,8 +119,7 @@ func TestReserveAfterFailedTrims(t *testing.T) {
 		testkit.Must(t, x.Reserve(kafka.Chats, 400))
 		x.refuses(t, kafka.Searches, ErrLogFull)
 		x.left[kafka.Chats] = 0
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
+		x.pause()
 		x.refuses(t, kafka.Chats, ErrLogFull)
 		testkit.Equal(t, "failed", x.failed.Load(), true)
 		for line, n := range map[string]int{"the disk is broken": x.trims - 1, "exceeds its cap and cannot be trimmed": 1,
@@ -120,8 +127,7 @@ func TestReserveAfterFailedTrims(t *testing.T) {
 			testkit.Equal(t, line, strings.Count(x.lines.String(), line), n)
 		}
 		x.fails = nil // from now on another reason is the right one
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
+		x.pause()
 		testkit.Equal(t, "reasons", strings.Count(x.lines.String(), "until fanout and the projector"), 1)
 		testkit.Equal(t, "failed", x.failed.Load(), false)
 	})
@@ -147,8 +153,7 @@ func TestReserveWithoutMeasurement(t *testing.T) {
 		}
 		testkit.Equal(t, "trims", x.trims, trims)
 		x.left, x.fails = measured, nil
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
+		x.pause()
 		testkit.Must(t, x.Reserve(kafka.Chats, 900)) // one may exceed the room
 		x.refuses(t, kafka.Chats, ErrLogFull)
 	})
