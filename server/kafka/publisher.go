@@ -124,9 +124,11 @@ func (e *PartitionError) Error() string {
 func (e *PartitionError) Unwrap() error { return e.Err }
 
 // Permanent reports whether the same records would be refused always.
-func (e *PartitionError) Permanent() bool {
-	return errors.Is(e.Err, kerr.MessageTooLarge) || errors.Is(e.Err, kerr.RecordListTooLarge) ||
-		errors.Is(e.Err, kerr.InvalidRecord) || errors.Is(e.Err, kerr.CorruptMessage)
+func (e *PartitionError) Permanent() bool { return permanent(e.Err) }
+
+func permanent(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) ||
+		errors.Is(err, kerr.InvalidRecord) || errors.Is(err, kerr.CorruptMessage)
 }
 
 // unknownTopic reports whether the cause is a topic that was deleted, and perhaps created
@@ -153,17 +155,19 @@ func Leaderless(c *Client, records []*Record) error {
 }
 
 // Refused is the *PartitionError of a transaction that was aborted because not all records were
-// accepted.
+// accepted. If some refusals are permanent and others are not, it names the partitions whose
+// refusals are like the first: records of a partition that is only away must not count as
+// refused for good. The next transaction finds the others.
 func Refused(results kgo.ProduceResults) error {
-	e, accepted := &PartitionError{Err: results.FirstErr()}, false
+	e, others := &PartitionError{Err: results.FirstErr()}, false
 	for _, r := range results {
-		if r.Err == nil {
-			accepted = true
+		if r.Err == nil || permanent(r.Err) != e.Permanent() {
+			others = true
 		} else {
 			e.add(r.Record)
 		}
 	}
-	e.All = !accepted && len(e.Partitions) > 1
+	e.All = !others && len(e.Partitions) > 1
 	return e
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -175,4 +176,36 @@ func valuesOf(t *testing.T, addr, key string) (values []string) {
 		t.Fatal(err)
 	}
 	return values
+}
+
+// A partition that is away is not named beside one that refuses its record for good, in either
+// order; partitions that refuse alike are, and then none has accepted.
+func TestRefusalsOfTwoKindsAreApart(t *testing.T) {
+	result := func(id int32, err error) kgo.ProduceResult {
+		return kgo.ProduceResult{Record: &Record{Topic: "t", Partition: id}, Err: err}
+	}
+	away, large := result(1, kerr.NotEnoughReplicas), result(2, kerr.MessageTooLarge)
+	larger := result(3, kerr.RecordListTooLarge)
+	for name, x := range map[string]struct {
+		results   kgo.ProduceResults
+		named     []int32
+		permanent bool
+		all       bool
+	}{
+		"away first":  {kgo.ProduceResults{away, large}, []int32{1}, false, false},
+		"large first": {kgo.ProduceResults{large, away, larger}, []int32{2, 3}, true, false},
+		"large alone": {kgo.ProduceResults{large, larger}, []int32{2, 3}, true, true},
+	} {
+		var e *PartitionError
+		if !errors.As(Refused(x.results), &e) {
+			t.Fatalf("%s: not a *PartitionError", name)
+		}
+		var named []int32
+		for _, p := range e.Partitions {
+			named = append(named, p.ID)
+		}
+		if !slices.Equal(named, x.named) || e.Permanent() != x.permanent || e.All != x.all {
+			t.Errorf("%s: partitions %v, permanent %v, all %v", name, named, e.Permanent(), e.All)
+		}
+	}
 }
