@@ -89,6 +89,7 @@ func (k *LogKeeper) Measure(m *telemetry.Metrics) {
 		func() float64 { return indicator(k.failed.Load()) })
 }
 
+// indicator is the value of a metric that says whether something is so.
 func indicator(is bool) float64 {
 	if is {
 		return 1

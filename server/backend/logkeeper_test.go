@@ -169,7 +169,7 @@ func TestReserveAfterAFailedStart(t *testing.T) {
 	}
 }
 
-// A disk that is almost full is no place to write more, whatever room the log has.
+// On an almost full disk nothing is published, even if the log has room.
 func TestReserveOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := keep(t)

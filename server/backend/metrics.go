@@ -34,10 +34,8 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 	m.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.",
 		func() float64 { return float64(e.embedded.Stats().DiskBytes) })
 	m.Gauge(telemetry.DiskFull, "1 while writes are refused because the disk of the data directory is nearly full.", func() float64 {
-		if full, _, _ := e.Disk(); full {
-			return 1
-		}
-		return 0
+		full, _, _ := e.Disk()
+		return indicator(full)
 	})
 	m.Gauge(telemetry.DiskFree, "Bytes that are free on the disk of the data directory.", func() float64 {
 		_, free, _ := e.Disk()

@@ -20,7 +20,7 @@ func mode(t *testing.T, path string) os.FileMode {
 	return info.Mode().Perm()
 }
 
-// put makes a file, or a directory if the mode says so, whatever the umask is.
+// put makes a file, or a directory if the mode says so, and sets its mode regardless of the umask.
 func put(t *testing.T, path string, mode os.FileMode) string {
 	t.Helper()
 	if mode.IsDir() {
@@ -62,8 +62,8 @@ func TestTighten(t *testing.T) {
 	testkit.Must(t, Tighten(filepath.Join(dir, "none")))
 }
 
-// A directory of all users is no place for data, and one that is somebody else's cannot be
-// tightened: both are said in one line, with what helps.
+// A directory that all users share, and one of another user whose modes cannot be changed, are
+// refused in one line that says what helps.
 func TestCannotTighten(t *testing.T) {
 	shared := put(t, filepath.Join(t.TempDir(), "tmp"), os.ModeDir|0o777)
 	testkit.Must(t, os.Chmod(shared, 0o777|os.ModeSticky))

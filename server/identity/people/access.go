@@ -101,7 +101,7 @@ func (s *Service) setStatus(ctx context.Context, user string, to table.Status) e
 		}
 		w := update("user", there(), table.UserKey(user), store.Update{
 			Set: []store.Attr{{Name: table.AttrStatus, Value: store.String(string(to))}}})
-		w.Frees = true // whoever fills a disk must be stopped on the full disk
+		w.Frees = true // an operator must be able to suspend the user who has filled the disk
 		return []store.Write{w}, nil
 	})
 }

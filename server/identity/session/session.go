@@ -367,7 +367,7 @@ func (s *Service) rotate(ctx context.Context, row people.Session, t token, now t
 	next.ExpiresAt = expiry(time.UnixMilli(row.CreatedAt), now).Unix() + 1
 	err = s.store.Repeat(ctx, store.Write{Op: store.OpPut, Key: people.SessionKey(t.user, t.session), Item: next.Item(),
 		Cond: store.Exists().Eq(people.AttrHash, store.Bytes(row.Hash)), Name: condSession,
-		Frees: true, // it replaces a row; without it nobody could read on a full disk for longer than AccessTime
+		Frees: true, // it replaces a row; without it all sessions on a full disk would end after AccessTime
 	}, mayHaveSessions(t.user))
 	failed := commit.ConditionError(err)
 	switch {
