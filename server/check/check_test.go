@@ -16,6 +16,7 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/check"
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/table"
@@ -60,6 +61,7 @@ func TestEarlierRequestsAreSound(t *testing.T) {
 // Each kind of damage is found by its own line. What can be derived is as it was after
 // the repair, what cannot is left as it is.
 func TestDamage(t *testing.T) {
+	racetest.SkipSerial(t)
 	sound := fill(t, 10)
 	before := sound.rows(t)
 	for _, c := range damages {
@@ -194,6 +196,7 @@ func TestStoreLacksItsEnd(t *testing.T) {
 // Random damage to what can be derived, ended in the middle of its repair: in the end
 // the store is as it was.
 func TestRandomDamage(t *testing.T) {
+	racetest.SkipSerial(t)
 	sound := fill(t, 10)
 	before := sound.rows(t)
 	derived := map[store.Table]bool{

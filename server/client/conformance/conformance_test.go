@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/parley-chat/parley/server/client/conformance"
+	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
 func set(t *testing.T) []*conformance.Scenario {
@@ -66,6 +67,7 @@ func TestScriptedScenarios(t *testing.T) {
 // A client with any of the mistakes does not pass: each stands for a rule that the set asks
 // for, and the page for those who write clients has the rule.
 func TestMistakesAreCaught(t *testing.T) {
+	racetest.SkipSerial(t)
 	page, err := os.ReadFile("../../docs/write-a-client.md")
 	if err != nil {
 		t.Fatal(err)

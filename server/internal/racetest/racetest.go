@@ -2,6 +2,7 @@
 package racetest
 
 import (
+	"os"
 	"runtime/debug"
 	"slices"
 	"testing"
@@ -20,6 +21,17 @@ func SkipProgram(t testing.TB) {
 func SkipMemory(t testing.TB) {
 	t.Helper()
 	skip(t, "not run: the race detector takes memory of its own")
+}
+
+// SkipSerial skips a test that does one thing after another for long, if the race
+// detector is on: what runs in the background meanwhile meets other goroutines in the
+// tests beside it, ten times as fast. PARLEY_TEST_STRICT=1 (every night) runs it all
+// the same.
+func SkipSerial(t testing.TB) {
+	t.Helper()
+	if os.Getenv("PARLEY_TEST_STRICT") != "1" {
+		skip(t, "not run: one thing after another has no races, and takes long under the detector")
+	}
 }
 
 func skip(t testing.TB, why string) {

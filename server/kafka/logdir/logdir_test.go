@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/logdir"
 )
@@ -89,6 +90,7 @@ func offsets(t *testing.T, dir string, marks kafka.Marks) map[int64]string {
 // Whatever is done to the files, every record that is not said to be missing is there
 // with its offset, nothing else is, and a second check finds a whole log.
 func TestRandomDamage(t *testing.T) {
+	racetest.SkipSerial(t)
 	dir, marks := filled(t, 60, 4000)
 	whole := offsets(t, copied(t, dir), marks)
 	if len(whole) != 120 || marks[part].End != 180 {

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
@@ -17,6 +18,7 @@ import (
 // TestSameAsMap runs random plans, reads, clock steps and restarts on this engine
 // and on the map engine: they must give the same answers.
 func TestSameAsMap(t *testing.T) {
+	racetest.SkipSerial(t)
 	rapid.Check(t, func(t *rapid.T) {
 		clock := storetest.NewClock()
 		mem := vfs.NewCrashableMem()

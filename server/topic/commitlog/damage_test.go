@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic/commitlog"
 )
@@ -46,6 +47,7 @@ func damageLargest(t *testing.T, dir string) {
 // A damaged part of a file, in which not even the batches' places can be read, is one error
 // that says where to continue; all before and behind it is read.
 func TestDamagedFile(t *testing.T) {
+	racetest.SkipSerial(t)
 	dir := t.TempDir()
 	const count = 3000
 	tick := time.Now()

@@ -334,6 +334,7 @@ func TestStoppedProducersAreForgotten(t *testing.T) {
 
 // Producers that publish once each are forgotten as fast as they come, however many these are.
 func TestManyProducersAreForgotten(t *testing.T) {
+	racetest.SkipSerial(t)
 	engine := records.Of(embeddedtest.NewDisk(nil).Open(t, nil))
 	clock := commitlogtest.NewClock()
 	log := commitlog.NewLocal(engine, clock.Now)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/embedded/embeddedtest"
 	"github.com/parley-chat/parley/server/store/embedded/records"
@@ -230,6 +231,7 @@ func (w *world) positionAt() error {
 
 // Random operations leave a log as they leave a list.
 func TestLogIsLikeAList(t *testing.T) {
+	racetest.SkipSerial(t)
 	for seed := range uint64(10) {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), t: t, disk: embeddedtest.NewDisk(nil),
 			clock: commitlogtest.NewClock(), parts: map[commitlog.Partition]*model{}}

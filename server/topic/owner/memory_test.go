@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/topic/partition"
 )
 
@@ -63,6 +64,7 @@ func TestMemoryIsBoundedOverAllPartitions(t *testing.T) {
 
 // What is read again and again stays while others come once.
 func TestMemoryKeepsWhatIsUsed(t *testing.T) {
+	racetest.SkipSerial(t)
 	b := newBench(t)
 	hot := b.open(1)
 	b.publish(hot, 10, 10_000)
