@@ -15,26 +15,41 @@ import (
 // A recorder stands for a test that may end.
 type recorder struct {
 	testing.TB
-	said string // why the test ended
+	name     string
+	said     string   // why the test ended
+	log      []string // what it logged
+	cleanups []func()
 }
 
 func (*recorder) Helper() {}
+
+func (r *recorder) Name() string { return r.name }
+
+func (r *recorder) Logf(format string, args ...any) { r.log = append(r.log, fmt.Sprintf(format, args...)) }
+
+func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.said = fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
-// ended runs a test and returns why it ended, or "".
-func ended(test func(t testing.TB)) string {
-	r, done := &recorder{}, make(chan struct{})
+// run runs a test with its cleanups and returns why it ended, or "".
+func (r *recorder) run(test func(t testing.TB)) string {
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		test(r)
 	}()
 	<-done
+	for _, f := range r.cleanups {
+		f()
+	}
 	return r.said
 }
+
+// ended runs a test and returns why it ended, or "".
+func ended(test func(t testing.TB)) string { return new(recorder).run(test) }
 
 func TestChecks(t *testing.T) {
 	failure := errors.New("the disk is full")
