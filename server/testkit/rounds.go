@@ -56,6 +56,9 @@ func NewBudget(t testing.TB, variable string, usual, each int) *Budget {
 	return b
 }
 
+// Times returns a budget of n rounds, which logs nothing.
+func Times(n int) *Budget { return &Budget{count: n} }
+
 // Count returns the number of rounds, or false if time limits them.
 func (b *Budget) Count() (n int, ok bool) { return b.count, b.count > 0 }
 

@@ -80,6 +80,12 @@ func TestRoundsOfNothing(t *testing.T) {
 	}
 }
 
+func TestTimes(t *testing.T) {
+	if got := slices.Collect(testkit.Times(3).Rounds()); !slices.Equal(got, []int{0, 1, 2}) {
+		t.Errorf("three times: %v", got)
+	}
+}
+
 // A test that leaves its loop has the time until its end.
 func TestRoundsLeft(t *testing.T) {
 	t.Setenv(variable, "1m")

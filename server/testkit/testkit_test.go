@@ -25,7 +25,9 @@ func (*recorder) Helper() {}
 
 func (r *recorder) Name() string { return r.name }
 
-func (r *recorder) Logf(format string, args ...any) { r.log = append(r.log, fmt.Sprintf(format, args...)) }
+func (r *recorder) Logf(format string, args ...any) {
+	r.log = append(r.log, fmt.Sprintf(format, args...))
+}
 
 func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 

@@ -39,18 +39,10 @@ func quarrel(o *op) {
 	}
 }
 
-// quarrels are schedules in which nothing is wrong.
-var quarrels = &bug{kinds: blocking, shape: quarrel}
-
 // Whatever happens between, nobody gets past a block that is committed: no message, no new
 // direct chat, no addition (S-26).
 func TestBlockSchedules(t *testing.T) {
-	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	seed, failed, ran := search(small, first, n/2, quarrels)
-	if failed != "" {
-		t.Fatal(explain(small, seed, quarrels))
-	}
-	t.Logf("%d schedules", ran)
+	schedules(t, small, usual/2, 2, &bug{kinds: blocking, shape: quarrel})
 }
 
 // barriers holds a committed plan against the block lists, and the rows of direct chats

@@ -24,7 +24,7 @@
 // and the power is lost: what was answered, or shown to the member's devices, is still there.
 //
 // The package has tests only. TestSchedules runs the schedules (PARLEY_EXPLORE is
-// their number, PARLEY_EXPLORE_SEED the first seed); a failure names its seed and
+// their number or the time for them, PARLEY_EXPLORE_SEED the first seed); a failure names its seed and
 // shows its steps. TestSeededBugs demands that the procedures as the source text
 // has them, and ours without one of their conditions, are found out: what finds no
 // bug proves nothing.

@@ -3,17 +3,17 @@ package explorer
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // newWorld makes an empty world.
@@ -112,15 +112,15 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 	return w.failed
 }
 
-// search runs schedules from a seed on until one fails.
-func search(of scale, first, n uint64, b *bug) (seed uint64, failed string, ran uint64) {
+// search runs a schedule in each round, from a seed on, until one fails.
+func search(of scale, first uint64, rounds iter.Seq[int], b *bug) (seed uint64, failed string, ran uint64) {
 	// Worlds are small and short-lived: collecting them seldom is much faster.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	from := base(of)
 	if from.failed != "" {
 		return 0, from.failed, 0
 	}
-	var next, count atomic.Uint64
+	var count atomic.Uint64
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var stop atomic.Bool
@@ -128,11 +128,11 @@ func search(of scale, first, n uint64, b *bug) (seed uint64, failed string, ran 
 		wg.Go(func() {
 			c := newCrew()
 			defer c.close()
-			for !stop.Load() {
-				i := next.Add(1) - 1
-				if i >= n {
+			for n := range rounds {
+				if stop.Load() {
 					return
 				}
+				i := uint64(n)
 				why := explore(first+i, from, c, b, nil)
 				count.Add(1)
 				if why == "" {
@@ -151,19 +151,6 @@ func search(of scale, first, n uint64, b *bug) (seed uint64, failed string, ran 
 	return seed, failed, count.Load()
 }
 
-func number(t *testing.T, name string, fallback uint64) uint64 {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return fallback
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
 // explain runs a failing schedule again and shows its steps.
 func explain(of scale, seed uint64, b *bug) string {
 	var steps strings.Builder
@@ -179,12 +166,18 @@ const usual = 20_000
 // L-037, L-041, L-046, L-058, L-059, L-073, L-086, L-093, L-099, L-113, L-160,
 // L-193: the rules hold at every commit of every schedule.
 func TestSchedules(t *testing.T) {
-	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	seed, failed, ran := search(small, first, n, nil)
+	schedules(t, small, usual, 1, nil)
+}
+
+// schedules runs a plain go test's number of schedules, or those of PARLEY_EXPLORE, each of which takes as long as some
+// small ones.
+func schedules(t *testing.T, of scale, usual, each int, b *bug) {
+	t.Helper()
+	first := testkit.Seed(t, 1)
+	seed, failed, _ := search(of, first, testkit.NewBudget(t, "PARLEY_EXPLORE", usual, each).Rounds(), b)
 	if failed != "" {
-		t.Fatal(explain(small, seed, nil))
+		t.Fatal(explain(of, seed, b))
 	}
-	t.Logf("%d schedules", ran)
 }
 
 // usualLarge is the number of schedules with large groups of a plain go test.
@@ -193,12 +186,7 @@ const usualLarge = 500
 // The same rules hold where a group has 300 members, so that a creation takes many plans
 // and others come, go and change in between.
 func TestLargeSchedules(t *testing.T) {
-	n, first := number(t, "PARLEY_EXPLORE", 10*usualLarge), number(t, "PARLEY_EXPLORE_SEED", 1)
-	seed, failed, ran := search(large, first, (n+9)/10, nil) // each takes as long as ten small ones
-	if failed != "" {
-		t.Fatal(explain(large, seed, nil))
-	}
-	t.Logf("%d schedules", ran)
+	schedules(t, large, usualLarge, 10, nil)
 }
 
 // Every seeded bug is found.
@@ -210,7 +198,7 @@ func TestSeededBugs(t *testing.T) {
 			if b.large {
 				of = large
 			}
-			seed, failed, ran := search(of, 1, within, b)
+			seed, failed, ran := search(of, 1, testkit.Times(within).Rounds(), b)
 			if failed == "" {
 				t.Fatalf("not found in %d schedules", ran)
 			}

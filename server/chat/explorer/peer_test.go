@@ -25,13 +25,7 @@ func between(o *op) {
 // Whatever happens between, a mark in a direct chat and what the other person is shown of
 // it are one commit, and nobody is notified past a block.
 func TestPeerSchedules(t *testing.T) {
-	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	pairs := &bug{kinds: telling, shape: between}
-	seed, failed, ran := search(small, first, n/2, pairs)
-	if failed != "" {
-		t.Fatal(explain(small, seed, pairs))
-	}
-	t.Logf("%d schedules", ran)
+	schedules(t, small, usual/2, 2, &bug{kinds: telling, shape: between})
 }
 
 // told holds the row of the other person of a direct chat, which a mark has changed, against

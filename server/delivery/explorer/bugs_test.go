@@ -18,6 +18,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -77,7 +78,7 @@ func TestSeededBugs(t *testing.T) {
 	}
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
-			seed, failed, ran := search(max(b.from, 1), enough, &b)
+			seed, failed, ran := search(max(b.from, 1), testkit.Times(enough).Rounds(), &b)
 			if !failed {
 				t.Fatalf("not noticed in %d schedules", ran)
 			}

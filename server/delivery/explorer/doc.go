@@ -47,7 +47,7 @@
 // simplified for as long as it fails, and then printed with the seed that found it.
 //
 // The package has tests only: TestSchedules runs the schedules (PARLEY_EXPLORE is
-// their number, PARLEY_EXPLORE_SEED the first seed), TestSeededBugs demands that
+// their number or the time for them, PARLEY_EXPLORE_SEED the first seed), TestSeededBugs demands that
 // worlds with a known mistake fail. It owns no rule of the system.
 //
 // # Concurrency

@@ -2,14 +2,15 @@ package explorer
 
 import (
 	"fmt"
-	"os"
+	"iter"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // How long schedules are.
@@ -17,24 +18,11 @@ const minSteps, maxSteps = 40, 360
 
 func stepsOf(seed uint64) int { return minSteps + int(seed*2654435761%(maxSteps-minSteps)) }
 
-func number(t *testing.T, name string, fallback uint64) uint64 {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return fallback
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
-// search runs schedules from a seed on until one fails.
-func search(first, n uint64, b *bug) (seed uint64, failed bool, ran uint64) {
+// search runs a schedule in each round, from a seed on, until one fails.
+func search(first uint64, rounds iter.Seq[int], b *bug) (seed uint64, failed bool, ran uint64) {
 	// Worlds are small and short-lived: collecting them seldom is much faster.
 	defer debug.SetGCPercent(debug.SetGCPercent(3200))
-	var next, count atomic.Uint64
+	var count atomic.Uint64
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var stop atomic.Bool
@@ -42,11 +30,11 @@ func search(first, n uint64, b *bug) (seed uint64, failed bool, ran uint64) {
 		wg.Go(func() {
 			pool := &tasks{}
 			defer pool.close()
-			for !stop.Load() {
-				i := next.Add(1) - 1
-				if i >= n {
+			for n := range rounds {
+				if stop.Load() {
 					return
 				}
+				i := uint64(n)
 				r := explore(newChooser(first+i), pool, b, stepsOf(first+i), false)
 				count.Add(1)
 				if r.failed == "" {
@@ -85,15 +73,20 @@ func explain(seed uint64, b *bug) string {
 }
 
 func TestSchedules(t *testing.T) {
-	usual := uint64(10_000)
+	schedules(t, 10_000, 500, 1, &bug{})
+}
+
+// schedules runs a plain go test's number of schedules, or few under the race detector, or those of PARLEY_EXPLORE, each of
+// which takes as long as some ordinary ones.
+func schedules(t *testing.T, usual, few, each int, b *bug) {
+	t.Helper()
 	if underRace || testing.Short() {
-		usual = 500
+		usual = few
 	}
-	n, first := number(t, "PARLEY_EXPLORE", usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	seed, failed, ran := search(first, n, &bug{})
-	t.Logf("%d schedules from seed %d on", ran, first)
+	first := testkit.Seed(t, 1)
+	seed, failed, _ := search(first, testkit.NewBudget(t, "PARLEY_EXPLORE", usual, each).Rounds(), b)
 	if failed {
-		t.Fatal(explain(seed, &bug{}))
+		t.Fatal(explain(seed, b))
 	}
 }
 

@@ -42,17 +42,7 @@ func (w *world) crowdPhones() {
 
 // What holds for few holds for many.
 func TestLargeSchedules(t *testing.T) {
-	usual := uint64(300)
-	if underRace || testing.Short() {
-		usual = 20
-	}
-	n, first := number(t, "PARLEY_EXPLORE", 100*usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	b := &bug{large: true}
-	seed, failed, ran := search(first, (n+99)/100, b) // each takes as long as a hundred small ones
-	t.Logf("%d schedules from seed %d on", ran, first)
-	if failed {
-		t.Fatal(explain(seed, b))
-	}
+	schedules(t, 300, 20, 100, &bug{large: true})
 }
 
 // Mistakes that only large groups show.

@@ -14,17 +14,7 @@ import (
 // In a direct chat each device shows how far the other person has read.
 
 func TestDirectSchedules(t *testing.T) {
-	usual := uint64(5_000)
-	if underRace || testing.Short() {
-		usual = 250
-	}
-	n, first := number(t, "PARLEY_EXPLORE", 2*usual), number(t, "PARLEY_EXPLORE_SEED", 1)
-	b := &bug{direct: true}
-	seed, failed, ran := search(first, (n+1)/2, b)
-	t.Logf("%d schedules from seed %d on", ran, first)
-	if failed {
-		t.Fatal(explain(seed, b))
-	}
+	schedules(t, 5_000, 250, 2, &bug{direct: true})
 }
 
 // comparePeer demands that an open direct chat shows how far the other person has read, for

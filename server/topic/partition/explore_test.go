@@ -2,17 +2,20 @@ package partition
 
 import (
 	"fmt"
-	"os"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 const (
-	usual  = 20_000 // operations of a plain go test
-	length = 250    // of a schedule
-	within = 1_000  // schedules must be enough to find a bug
+	usual  = 80    // schedules of a plain go test
+	length = 250   // operations of a schedule
+	within = 1_000 // schedules must be enough to find a bug
 )
 
 // run runs one schedule and returns what failed.
@@ -315,19 +318,6 @@ func (w *world) lost() {
 	}
 }
 
-func number(t *testing.T, name string, fallback uint64) uint64 {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return fallback
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
 func explain(seed uint64, b *bug) string {
 	var steps strings.Builder
 	failed := run(seed, b, &steps)
@@ -335,13 +325,27 @@ func explain(seed uint64, b *bug) string {
 		seed, failed, &steps, seed)
 }
 
-// The machine does what sets of groups for each message do.
+// The machine does what sets of groups for each message do. PARLEY_TOPIC_OPERATIONS is the number of operations or the
+// time for them.
 func TestModel(t *testing.T) {
-	first := number(t, "PARLEY_EXPLORE_SEED", 1)
-	n := number(t, "PARLEY_TOPIC_OPERATIONS", usual)
-	for seed := first; seed < first+(n+length-1)/length; seed++ {
-		if failed := run(seed, nil, nil); failed != "" {
-			t.Fatal(explain(seed, nil))
-		}
+	first := testkit.Seed(t, 1)
+	rounds := testkit.NewBudget(t, "PARLEY_TOPIC_OPERATIONS", usual, length).Rounds()
+	var failing atomic.Pointer[uint64]
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for n := range rounds {
+				if seed := first + uint64(n); run(seed, nil, nil) != "" {
+					failing.Store(&seed)
+				}
+				if failing.Load() != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if seed := failing.Load(); seed != nil {
+		t.Fatal(explain(*seed, nil))
 	}
 }
