@@ -35,16 +35,8 @@ func Rounds(t testing.TB, variable string, usual int) iter.Seq[int] {
 // was spent on nearly nothing.
 func NewBudget(t testing.TB, variable string, usual, each int) *Budget {
 	t.Helper()
-	b := &Budget{count: usual, start: time.Now()}
-	if s := os.Getenv(variable); s != "" {
-		if n, err := strconv.Atoi(s); err == nil && n > 0 {
-			b.count = (n-1)/each + 1
-		} else if d, err := time.ParseDuration(s); err == nil && d > 0 {
-			b.count, b.limit = 0, d
-		} else {
-			t.Fatalf(`%s is %q, expected a number of rounds ("300") or a time ("60s"), above zero`, variable, s)
-		}
-	}
+	b := &Budget{start: time.Now()}
+	b.count, b.limit = read(t, variable, usual, each)
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -59,8 +51,32 @@ func NewBudget(t testing.TB, variable string, usual, each int) *Budget {
 // Times returns a budget of n rounds, which logs nothing.
 func Times(n int) *Budget { return &Budget{count: n} }
 
-// Count returns the number of rounds, or false if time limits them.
-func (b *Budget) Count() (n int, ok bool) { return b.count, b.count > 0 }
+// Most returns the number of rounds that Rounds will give or, if time limits them, atMost. It is for a test that must
+// prepare all rounds and ends its loop after so many.
+func Most(t testing.TB, variable string, usual, atMost int) int {
+	t.Helper()
+	if n, _ := read(t, variable, usual, 1); n > 0 {
+		return n
+	}
+	return atMost
+}
+
+// read returns the number of rounds, or 0 and the time for them.
+func read(t testing.TB, variable string, usual, each int) (count int, limit time.Duration) {
+	t.Helper()
+	s := os.Getenv(variable)
+	if s == "" {
+		return usual, 0
+	}
+	if n, err := strconv.Atoi(s); err == nil && n > 0 {
+		return (n-1)/each + 1, 0
+	}
+	limit, err := time.ParseDuration(s)
+	if err != nil || limit <= 0 {
+		t.Fatalf(`%s is %q, expected a number of rounds ("300") or a time ("60s"), above zero`, variable, s)
+	}
+	return 0, limit
+}
 
 // Rounds returns the numbers of the rounds, from 0 on. The last round starts before the time is over; there is always one.
 // Goroutines that range over it at the same time share the rounds: each number is given once.

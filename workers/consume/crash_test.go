@@ -315,25 +315,20 @@ func endsTheProcess(t *testing.T, h *home, kind string, values []string, poison 
 	}
 }
 
-// Processes that are killed from outside, at any point, make no dead letters.
+// Processes that are killed from outside, at any point, make no dead letters. PARLEY_KILLS sets the number of kills, up to
+// 100, or the time for them.
 func TestKillsFromOutside(t *testing.T) {
-	kills := 12
-	if s := os.Getenv("PARLEY_KILLS"); s != "" {
-		n, err := strconv.Atoi(s)
-		testkit.Must(t, err)
-		kills = min(n, 100)
-	}
 	var values []string
 	for i := range 1500 {
 		values = append(values, fmt.Sprintf("chat%d ok %d", i%40, i))
 	}
-	homes(t, values, func(t *testing.T, h *home) { killsFromOutside(t, h, values, kills) })
+	homes(t, values, func(t *testing.T, h *home) { killsFromOutside(t, h, values) })
 }
 
-func killsFromOutside(t *testing.T, h *home, values []string, kills int) {
+func killsFromOutside(t *testing.T, h *home, values []string) {
 	st := story{handled: map[string]int{}, dead: map[string]int{}}
-	for n := range kills {
-		if len(st.handled) == len(values) { // each further kill would hit the same last record
+	for n := range testkit.Rounds(t, "PARLEY_KILLS", 12) {
+		if n == 100 || len(st.handled) == len(values) { // each further kill would hit the same last record
 			break
 		}
 		p := h.start("")

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,20 +22,6 @@ import (
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/testkit"
 )
-
-// scale returns how much of something a test does: few, or the value of a variable.
-func scale(t testing.TB, variable string, few int) int {
-	t.Helper()
-	s := os.Getenv(variable)
-	if s == "" {
-		return few
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		t.Fatalf("%s is %q, expected a positive number", variable, s)
-	}
-	return n
-}
 
 const topic = kafka.ChatsCreated
 

@@ -97,40 +97,31 @@ type position struct {
 // byte. Everything else is handled once, and in order within a chat. A partition pauses for a
 // failed record as often as it is retried, and no more (K-116…K-118, K-123, K-127, K-130,
 // K-144…K-148, EV33, EV35).
-// PARLEY_RECORDS sets the number of records.
+// PARLEY_RECORDS sets the number of records, or the time for them.
 func TestPoison(t *testing.T) { both(t, testPoison) }
 
 func testPoison(t *testing.T, r *fixture) {
-	count := scale(t, "PARLEY_RECORDS", 4000)
+	const round = 4000 // records that are published together
 	mark := r.broker.Mark(t, kafka.DeadLetters)
 	p := newPoisoner(t, r)
 	const chats = 300
 	var records []*kafka.Record
 	wrong := map[*kafka.Record]string{}
-	for i := range count {
-		kind := ""
-		if i%100 == 42 {
-			kind = poisons[i/100%len(poisons)]
+	publish := func() {
+		for range round {
+			kind := ""
+			i := len(records)
+			if i%100 == 42 {
+				kind = poisons[i/100%len(poisons)]
+			}
+			rec := p.record(fmt.Sprintf("chat_%d", i%chats), int64(i/chats)+1, kind)
+			records = append(records, rec)
+			if kind != "" {
+				wrong[rec] = kind
+			}
 		}
-		rec := p.record(fmt.Sprintf("chat_%d", i%chats), int64(i/chats)+1, kind)
-		records = append(records, rec)
-		if kind != "" {
-			wrong[rec] = kind
-		}
+		r.publishRecords(records[len(records)-round:]) // which fills in their offsets
 	}
-	r.publishRecords(records) // which fills in their offsets
-	dead := map[position]*kafka.Record{}
-	failing := 0
-	for rec, kind := range wrong {
-		dead[position{rec.Partition, rec.Offset}] = rec
-		if kind == "panic" || kind == "failure" {
-			failing++
-		}
-	}
-	if len(dead) != count/100 {
-		t.Fatalf("%d records cannot be processed, expected %d", len(dead), count/100)
-	}
-
 	letters, err := kafka.NewProducer(r.addr)
 	testkit.Must(t, err)
 	defer letters.Close()
@@ -195,10 +186,29 @@ func testPoison(t *testing.T, r *fixture) {
 			return len(events), err
 		}
 	})
-	r.until(e, "all records", func() bool {
-		s := e.Stats()
-		return s.Handled+s.DeadLettered == int64(count)
-	})
+	stop := func() {}
+	defer func() { stop() }()
+	for n := range testkit.NewBudget(t, "PARLEY_RECORDS", 1, round).Rounds() {
+		if publish(); n == 0 { // the first records are there before the engine
+			stop = r.run(e)
+		}
+		r.await("all records", func() bool {
+			s := e.Stats()
+			return s.Handled+s.DeadLettered == int64(len(records))
+		})
+	}
+	stop()
+	dead := map[position]*kafka.Record{}
+	failing := 0
+	for rec, kind := range wrong {
+		dead[position{rec.Partition, rec.Offset}] = rec
+		if kind == "panic" || kind == "failure" {
+			failing++
+		}
+	}
+	if len(dead) != len(records)/100 {
+		t.Fatalf("%d records cannot be processed, expected %d", len(dead), len(records)/100)
+	}
 	for _, rec := range records {
 		at := position{rec.Partition, rec.Offset}
 		want := 1
@@ -219,7 +229,7 @@ func testPoison(t *testing.T, r *fixture) {
 		}
 		return 1
 	})
-	t.Logf("%d records, %d dead letters; the longest time between two records of a partition was %s", count, len(dead),
+	t.Logf("%d records, %d dead letters; the longest time between two records of a partition was %s", len(records), len(dead),
 		longest.Round(time.Millisecond))
 }
 
@@ -263,12 +273,11 @@ func (r *fixture) checkLetters(from kafkatest.Mark, want map[position]*kafka.Rec
 
 // Members join and leave continuously. No record is skipped or handled twice, because records
 // in work are committed before a partition is revoked, and the records of a key are handled in
-// order (K-108…K-112, K-114). PARLEY_REBALANCES sets how often; K-114 asks for 300.
+// order (K-108…K-112, K-114). PARLEY_REBALANCES sets how often, or how long; K-114 asks for 300.
 func TestRebalances(t *testing.T) { both(t, testRebalances) }
 
 func testRebalances(t *testing.T, r *fixture) {
-	rebalances := scale(t, "PARLEY_REBALANCES", 10)
-	rng := rand.New(rand.NewPCG(5, 5))
+	rng := rand.New(rand.NewPCG(testkit.Seed(t, 5), 5))
 	const keys = 60
 	var mu sync.Mutex
 	last := map[string]int{}
@@ -338,7 +347,7 @@ func testRebalances(t *testing.T, r *fixture) {
 		return true
 	}
 	join()
-	for n := range rebalances {
+	for n := range testkit.Rounds(t, "PARLEY_REBALANCES", 10) { // a record of each key before each rebalance
 		send()
 		if len(members) == 1 || len(members) < 4 && rng.IntN(2) == 0 {
 			join()
@@ -360,13 +369,13 @@ func testRebalances(t *testing.T, r *fixture) {
 	if calls != sent*keys {
 		t.Errorf("%d calls, expected one for each of %d records", calls, sent*keys)
 	}
-	t.Logf("%d rebalances, %d records", rebalances, sent*keys)
+	t.Logf("%d rebalances, %d records", sent, sent*keys)
 }
 
 // A dead letter contains any record byte for byte (K-144).
-// PARLEY_RECORDS sets the number of records.
+// PARLEY_RECORDS sets the number of records, or the time for them.
 func TestDeadLettersOfRandomRecords(t *testing.T) {
-	rng := rand.New(rand.NewPCG(144, 1))
+	rng := rand.New(rand.NewPCG(144, testkit.Seed(t, 1)))
 	random := func(n int) []byte {
 		if n == 0 {
 			return nil
@@ -377,7 +386,7 @@ func TestDeadLettersOfRandomRecords(t *testing.T) {
 		}
 		return b
 	}
-	for range scale(t, "PARLEY_RECORDS", 20_000) {
+	for range testkit.Rounds(t, "PARLEY_RECORDS", 20_000) {
 		rec := &kafka.Record{
 			Topic: topic, Partition: rng.Int32N(64), Offset: rng.Int64(), Timestamp: time.UnixMilli(rng.Int64N(1 << 41)),
 			Key: random(rng.IntN(2) * 40), Value: random(rng.IntN(4) * 100),

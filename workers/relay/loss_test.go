@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -90,6 +89,9 @@ var steps = []string{
 	"nothing", "commit", "produce", "part of a transaction", "transaction", "before the sync", "sync",
 	"half of the deletion", "deletion",
 }
+
+// usualEnds is the number of ends of a plain go test.
+var usualEnds = 6 * len(steps)
 
 // life is one process with a broker, a relay and a consumer. It may end at a step.
 type life struct {
@@ -266,23 +268,20 @@ func eventName(e event.Event) string {
 // of power that loses what was not synced. Every committed event is in the log, first
 // occurrences in order, and reaches a consumer whose commits may have survived the records
 // that they cover (K-072, K-074).
-// PARLEY_KILLS sets the number of ends.
+// PARLEY_KILLS sets the number of ends, or the time for them.
 func TestEndsAtEveryStep(t *testing.T) {
-	ends := 6 * len(steps)
-	if s := os.Getenv("PARLEY_KILLS"); s != "" {
-		ends = testkit.Value(strconv.Atoi(s))(t)
-	}
 	// What a disk loses is modelled, so the files need no disk.
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		t.Setenv("TMPDIR", "/dev/shm")
 	}
-	rng := rand.New(rand.NewPCG(11, uint64(ends)))
+	rng := rand.New(rand.NewPCG(11, testkit.Seed(t, uint64(usualEnds))))
 	r := newFixture(t)
 	ids := []string{r.group(), r.group(), r.group(), r.group()}
 	c := &consumer{r: r, seen: map[string]bool{}}
 	dir, disk := t.TempDir(), image{}
-	losses := 0
-	for n := range ends {
+	ends, losses := 0, 0
+	for n := range testkit.Rounds(t, "PARLEY_KILLS", usualEnds) {
+		ends++
 		step, powerLoss := steps[n%len(steps)], rng.IntN(2) == 0
 		l := r.live(dir, disk, step)
 		for range 1 + rng.IntN(20) {

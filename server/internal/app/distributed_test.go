@@ -5,8 +5,6 @@ package app_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // TestTwoServers: what is done at one server is seen at the other, acknowledgements find
@@ -104,23 +103,16 @@ func TestTwoServers(t *testing.T) {
 // Redis what happens to machines, one fault after the other; see kinds. After each, all
 // that was committed is on Kafka, read by fanout and shown within 30 s of the fault's end.
 // At last every acknowledged message is there once, in its place, was shown once and in
-// order, and is on Kafka. PARLEY_KILLS sets the number of faults.
+// order, and is on Kafka. PARLEY_KILLS sets the number of faults, or the time for them.
 func TestDistributed(t *testing.T) {
 	in := newCuttable(t)
-	faults := defaultFaults
-	if s := os.Getenv("PARLEY_KILLS"); s != "" {
-		var err error
-		if faults, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Duration(faults)*3*time.Minute)
-	defer cancel()
+	ctx, progress := untilStuck(t, 6*time.Minute)
 	x := &trouble{t: t, ctx: ctx, in: in, load: newLoad(ctx, t, in), probe: newLagProbe(ctx, in),
 		topics: newTopicLoad(ctx, t, in)}
 	kinds := x.kinds()
 	done := 0
-	for i := range faults {
+	for i := range testkit.Rounds(t, "PARLEY_KILLS", defaultFaults) {
+		progress()
 		f := kinds[i%len(kinds)]
 		ok := t.Run(f.name, func(t *testing.T) { // so that -run can choose
 			if why := in.engines.notRun(); f.engines && why != "" {
@@ -135,6 +127,7 @@ func TestDistributed(t *testing.T) {
 			t.FailNow()
 		}
 	}
+	progress()
 	x.load.more(50)
 	x.load.check(x.probe)
 	x.topics.check()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,22 +14,15 @@ import (
 
 // TestKillInCreation kills the real binary while groups get their members, chunk by
 // chunk, and sends nothing again: after the restart the reconciler alone makes all
-// intended people members (L-041, L-051). PARLEY_KILLS sets the number of kills.
+// intended people members (L-041, L-051). PARLEY_KILLS sets five times the number of
+// kills, or the time for them.
 func TestKillInCreation(t *testing.T) {
 	t.Parallel() // it mostly waits
-	kills := 3
-	if s := os.Getenv("PARLEY_KILLS"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kills = max(kills, n/5)
-	}
 	const people, writers = 60, 4
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(kills)*20*time.Second)
-	defer cancel()
+	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 1))
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
+	ctx, progress := untilStuck(t, 2*time.Minute)
 	addr := p.addr
 	tr := newTransport(t, false)
 	alice := newUser("alice", token(t, dir, "alice"), addr, tr)
@@ -47,7 +38,10 @@ func TestKillInCreation(t *testing.T) {
 
 	caught := 0 // groups that a kill left without some of their members
 	checked := map[string]bool{}
-	for range kills {
+	kills := 0
+	for range testkit.NewBudget(t, "PARLEY_KILLS", 3, 5).Rounds() { // a round takes as long as five of other tests
+		kills++
+		progress()
 		var creating sync.WaitGroup
 		for w := range writers {
 			creating.Go(func() {
@@ -61,7 +55,7 @@ func TestKillInCreation(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(5+rand.N(40)) * time.Millisecond) // the kill comes at any point of a creation
+		time.Sleep(time.Duration(5+rng.IntN(40)) * time.Millisecond) // the kill comes at any point of a creation
 		p.kill()
 		creating.Wait()
 		p = launch(t, dir, addr)

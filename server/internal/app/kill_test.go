@@ -13,6 +13,7 @@ import (
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // TestKill starts the real binary, loads it with sends and streams, kills it with
@@ -20,14 +21,13 @@ import (
 // once, at the place that was promised, that sequences and versions have no gaps,
 // that the streams, resumed each time, showed every message once and in order, and
 // that all of it comes on Kafka, first occurrences in order.
-// PARLEY_KILLS sets the number of kills.
+// PARLEY_KILLS sets the number of kills, or the time for them.
 func TestKill(t *testing.T) {
-	kills := killsOf(t)
 	const groups, writers = 4, 12
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(kills)*20*time.Second)
-	defer cancel()
+	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 2))
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
+	ctx, progress := untilStuck(t, 2*time.Minute)
 	addr := p.addr
 	tr := newTransport(t, false)
 	alice, bob := newUser("alice", token(t, dir, "alice"), addr, tr), newUser("bob", token(t, dir, "bob"), addr, tr)
@@ -71,14 +71,18 @@ func TestKill(t *testing.T) {
 			}
 		})
 	}
-	for range kills {
-		acks.wait(50 + rand.N(400))
+	kills := 0
+	for range testkit.Rounds(t, "PARLEY_KILLS", 3) {
+		kills++
+		progress()
+		acks.wait(50 + rng.IntN(400))
 		p.kill()
 		p = launch(t, dir, addr)
 	}
 	acks.wait(100)
 	stopWriting()
 	writing.Wait()
+	progress()
 
 	for _, id := range chats {
 		stored := history(ctx, t, bob, id)
@@ -94,6 +98,15 @@ func TestKill(t *testing.T) {
 	stopFollowing()
 	following.Wait()
 	t.Logf("%d kills, %d acknowledged messages, %d streams", kills, len(acks.list), f.streams)
+}
+
+// untilStuck returns a context that ends when a test has reported no progress for so long. The number of rounds, and so
+// the time that all of them may take, is not known in advance.
+func untilStuck(t testing.TB, limit time.Duration) (ctx context.Context, progress func()) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no progress for %s", limit)) })
+	t.Cleanup(func() { timer.Stop(); cancel(nil) })
+	return ctx, func() { timer.Reset(limit) }
 }
 
 type ack struct {

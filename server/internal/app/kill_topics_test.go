@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +14,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // place is where a message stands.
@@ -237,30 +236,16 @@ func (c *topicClients) follow(ctx context.Context, topic, group string, l *ledge
 	}
 }
 
-// killsOf is how often a test kills the server: few times, or PARLEY_KILLS.
-func killsOf(t *testing.T) int {
-	t.Helper()
-	s := os.Getenv("PARLEY_KILLS")
-	if s == "" {
-		return 3
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // TestKillTopics kills the real binary again and again under publishers and consumers: no
 // acknowledged publish is missing or there twice, each group gets every message until it
 // has acknowledged it and, where acknowledgements are answered when they are durable, not
 // again; no message has two owners in a life of the server, and no floor goes back.
+// PARLEY_KILLS sets the number of kills, or the time for them.
 func TestKillTopics(t *testing.T) {
-	kills := killsOf(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(kills)*20*time.Second)
-	defer cancel()
+	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 3))
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0", "--topic-creators", "alice")
+	ctx, progress := untilStuck(t, 2*time.Minute)
 	addr := p.addr
 	c := newTopicClients(t, dir, addr)
 	groups := map[string][]string{"counted": {"a", "b"}, "fast": {"a", "b"}, "work": {"$queue"}}
@@ -297,8 +282,11 @@ func TestKillTopics(t *testing.T) {
 			writing.Go(func() { c.write(ctx, write, topic, w, ledgers[topic]) })
 		}
 	}
-	for range kills {
-		ledgers["counted"].wait(50 + rand.N(300))
+	kills := 0
+	for range testkit.Rounds(t, "PARLEY_KILLS", 3) {
+		kills++
+		progress()
+		ledgers["counted"].wait(50 + rng.IntN(300))
 		p.kill()
 		p = launch(t, dir, addr, "--topic-creators", "alice")
 		c.floors(ctx, t, groups, ledgers)
@@ -306,6 +294,7 @@ func TestKillTopics(t *testing.T) {
 	ledgers["counted"].wait(100)
 	stopWriting()
 	writing.Wait()
+	progress()
 	for c.floors(ctx, t, groups, ledgers) > 0 {
 		time.Sleep(20 * time.Millisecond) // until all is acknowledged, or the test's time is over
 	}

@@ -166,11 +166,10 @@ func TestSearchRefusals(t *testing.T) {
 // commit, publication and deletion, wherever it happens to be. Each event that was answered
 // is on Kafka, and what comes twice is the same record.
 func TestKillSearch(t *testing.T) {
-	kills := killsOf(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(kills)*20*time.Second)
-	defer cancel()
+	rng := rand.New(rand.NewPCG(testkit.Seed(t, rand.Uint64()), 4))
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
+	ctx, progress := untilStuck(t, 2*time.Minute)
 	addr := p.addr
 	var mu sync.Mutex
 	more := sync.NewCond(&mu)
@@ -210,14 +209,18 @@ func TestKillSearch(t *testing.T) {
 			more.Wait()
 		}
 	}
-	for range kills {
-		wait(500 + rand.N(3000))
+	kills := 0
+	for range testkit.Rounds(t, "PARLEY_KILLS", 3) {
+		kills++
+		progress()
+		wait(500 + rng.IntN(3000))
 		p.kill()
 		p = launch(t, dir, addr)
 	}
 	wait(500)
 	stop()
 	writing.Wait()
+	progress()
 	found := readSearch(ctx, t, p, dir, answered, "search_click_v1")
 	t.Logf("%d kills, %d events answered, %d on Kafka", kills, len(answered), len(found))
 }
