@@ -70,15 +70,15 @@ engines-up *args:
 engines-down:
     .tools/engines down
 
-# Explore schedules of chats and of delivery, and operations on topics, a million each by default.
+# Explore schedules of chats and of delivery, and operations on topics: a million each by default, or just explore 60s.
 explore schedules="1000000":
-    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/chat/explorer
-    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run TestSchedules ./server/delivery/explorer
-    PARLEY_TOPIC_OPERATIONS={{schedules}} go test -count=1 -timeout 60m -run TestModel ./server/topic/partition
+    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/chat/explorer
+    PARLEY_EXPLORE={{schedules}} go test -count=1 -timeout 60m -run 'TestSchedules$' -v ./server/delivery/explorer
+    PARLEY_TOPIC_OPERATIONS={{schedules}} go test -count=1 -timeout 60m -run 'TestModel$' -v ./server/topic/partition
 
-# Kill the server under load and check what is left.
+# Kill the server under load and check what is left: 20 times in each test by default, or just kill 60s.
 kill rounds="20":
-    PARLEY_KILLS={{rounds}} go test -count=1 -timeout 20m -run Kill ./server/internal/app
+    PARLEY_KILLS={{rounds}} go test -count=1 -timeout 20m -run Kill -v ./server/internal/app
 
 # Test the web client's way in a real browser.
 browser:
@@ -100,9 +100,9 @@ web *args:
 first-hour:
     .tools/firsthour/run
 
-# Run every fuzz target for a while.
-fuzz time="30s":
-    .tools/fuzz {{time}}
+# Run the fuzz targets for this time in all: just fuzz 10m --all.
+fuzz total="90s" *args:
+    .tools/fuzz --total {{total}} {{args}}
 
 # Drive a running server and measure it: just load paced --rate 200 --members 10.
 load *args:
