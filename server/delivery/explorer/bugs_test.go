@@ -97,10 +97,11 @@ var bugs = []bug{
 		d.Events = withoutRemovals(d.Events)
 	}},
 	{name: "user's row read first", read: rowFirst},
-	{name: "repair without targets", from: 3900, deliver: untargeted},
+	{name: "repair without targets", from: 4510, deliver: untargeted},
 	{name: "no repair", noRepair: true},
-	{name: "repair left out before the change was applied", ask: func(d *delivery.Delivery) { d.Version = 0 }},
-	{name: "repair left out whatever the membership", ask: func(d *delivery.Delivery) {
+	{name: "repair left out before the change was applied", from: 7630,
+		ask: func(d *delivery.Delivery) { d.Version = 0 }},
+	{name: "repair left out whatever the membership", from: 620, ask: func(d *delivery.Delivery) {
 		d.MembershipVersion, d.Targets = 0, nil
 	}},
 	{name: "stream not woken", deaf: true},
@@ -137,7 +138,7 @@ var bugs = []bug{
 		}
 		return one(f)
 	}},
-	{name: "old NOT_A_MEMBER counts", notAMember: true,
+	{name: "old NOT_A_MEMBER counts", from: 580, notAMember: true,
 		frame: func(_ *conn, f *deliveryv1.Frame) []*deliveryv1.Frame { return one(f) }},
 	{name: "preview not blanked", answer: func(w *world, _ string, res proto.Message) {
 		if r, ok := res.(*chatv1.GetChatResponse); ok && r.GetChat().GetHead().GetLastMessage() == nil {

@@ -45,7 +45,7 @@ func init() {
 				}
 			}
 		})},
-		bug{name: "what the other person has read leaves the time of the row", direct: true, skewed: true,
+		bug{name: "what the other person has read leaves the time of the row", from: 2310, direct: true, skewed: true,
 			plan: ofPeer(func(wr *store.Write) {
 				wr.Update.Set = slices.DeleteFunc(slices.Clone(wr.Update.Set),
 					func(a store.Attr) bool { return a.Name == table.AttrChangedAt })

@@ -21,9 +21,9 @@ func init() {
 			commitFirst: true},
 		bug{name: "rebalance that goes on at the end of a partition", from: 20300, spine: true,
 			tune: tuned(0, 0, (*spine).rebalance), newest: true},
-		bug{name: "dirty not set", spine: true, tune: tuned(50, 100), noDirty: true},
+		bug{name: "dirty not set", from: 7670, spine: true, tune: tuned(50, 100), noDirty: true},
 		bug{name: "skip without new epoch", spine: true, tune: tuned(0, 300), noSkip: true},
-		bug{name: "silence not noticed", from: 64200, spine: true,
+		bug{name: "silence not noticed", from: 67340, spine: true,
 			tune: tuned(0, 0, (*spine).crashFanout, (*spine).crashFanout, (*spine).crashFanout), noTick: true},
 		bug{name: "sender that was never heard of not missed", from: 241500, spine: true, tune: unmeeting, noList: true},
 		bug{name: "lease not renewed but streams kept", spine: true, tune: tuned(0, 0, (*spine).lapse), keepLease: true},
@@ -39,7 +39,7 @@ func init() {
 				}
 				e.Number = to.numbers[e.From]
 			}},
-		bug{name: "old generation delivered", from: 10700, spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore),
+		bug{name: "old generation delivered", from: 11430, spine: true, tune: tuned(20, 0, (*spine).back, (*spine).restore),
 			envelope: func(w *world, _ *process, e *linkseq.Envelope) {
 				e.Generation = w.generation
 				for i := range e.Deliveries {
