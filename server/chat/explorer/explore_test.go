@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -15,6 +16,12 @@ import (
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/testkit"
 )
+
+// Worlds are small and short-lived: collecting them seldom is much faster.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(800)
+	os.Exit(m.Run())
+}
 
 // newWorld makes an empty world.
 func newWorld(seed uint64, of scale, b *bug) *world {
@@ -114,8 +121,6 @@ func explore(seed uint64, from *world, c *crew, b *bug, trace *strings.Builder) 
 
 // search runs a schedule in each round, from a seed on, until one fails.
 func search(of scale, first uint64, rounds iter.Seq[int], b *bug) (seed uint64, failed string, ran uint64) {
-	// Worlds are small and short-lived: collecting them seldom is much faster.
-	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	from := base(of)
 	if from.failed != "" {
 		return 0, from.failed, 0

@@ -395,8 +395,10 @@ func TestReadSchedules(t *testing.T) { readSchedules(t, readBase(t, false)) }
 // than the other has read, and never goes back.
 func TestPeerReadSchedules(t *testing.T) { readSchedules(t, readBase(t, true)) }
 
+// readSchedules runs in parallel with others: one schedule uses one core, since its goroutines take turns.
 func readSchedules(t *testing.T, from readStart) {
 	t.Helper()
+	t.Parallel()
 	first, ran, merged := testkit.Seed(t, 1), 0, 0
 	for n := range testkit.Rounds(t, "PARLEY_EXPLORE", usualReads) {
 		seed := first + uint64(n)
@@ -415,6 +417,7 @@ func readSchedules(t *testing.T, from readStart) {
 
 // Every seeded bug of read positions is found.
 func TestSeededBugsOfReads(t *testing.T) {
+	t.Parallel()
 	group, pair := readBase(t, false), readBase(t, true)
 	for i := range readBugs {
 		b, from := &readBugs[i], group

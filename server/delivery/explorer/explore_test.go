@@ -53,8 +53,8 @@ func search(first uint64, rounds iter.Seq[int], b *bug) (seed uint64, failed boo
 	return seed, failed, count.Load()
 }
 
-// explain runs a failing seed again, shrinks it and says what happened.
-func explain(seed uint64, b *bug) string {
+// explain runs a failing seed of a test again, shrinks it and says what happened.
+func explain(test string, seed uint64, b *bug) string {
 	pool := &tasks{}
 	defer pool.close()
 	r := explore(newRecorder(seed), pool, b, stepsOf(seed), false)
@@ -68,8 +68,9 @@ func explain(seed uint64, b *bug) string {
 	}
 	tape = shrink(tape, 10_000, func(t [][]uint32) bool { return rerun(t, false).kind == r.kind })
 	s := rerun(tape, true)
-	return fmt.Sprintf("seed %d: %s\nPARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d go test ./server/delivery/explorer -run TestSchedules\n"+
-		"shrunk from %d to %d steps: %s\n%s", seed, r.failed, seed, r.steps, len(tape), s.failed, strings.Join(s.trace, "\n"))
+	return fmt.Sprintf("seed %d: %s\nPARLEY_EXPLORE=1 PARLEY_EXPLORE_SEED=%d go test ./server/delivery/explorer -run '^%s$'\n"+
+		"shrunk from %d to %d steps: %s\n%s", seed, r.failed, seed, test, r.steps, len(tape), s.failed,
+		strings.Join(s.trace, "\n"))
 }
 
 func TestSchedules(t *testing.T) {
@@ -86,7 +87,7 @@ func schedules(t *testing.T, usual, few, each int, b *bug) {
 	first := testkit.Seed(t, 1)
 	seed, failed, _ := search(first, testkit.NewBudget(t, "PARLEY_EXPLORE", usual, each).Rounds(), b)
 	if failed {
-		t.Fatal(explain(seed, b))
+		t.Fatal(explain(t.Name(), seed, b))
 	}
 }
 
