@@ -14,8 +14,12 @@ import (
 )
 
 // held is longer than each of the timers: heartbeats of 15 s, deadlines of writes
-// of 10 s and of bodies of 15 s, pings after 20 s, proxies' limits of 30 s.
-const held = 65 * time.Second
+// of 10 s and of bodies of 15 s, pings after 20 s, proxies' limits of 30 s,
+// each divided as it is.
+var (
+	held  = 65 * time.Second / divisor
+	pause = 11 * time.Second / divisor // between messages
+)
 
 // watch is one stream and what it has brought.
 type watch struct {
@@ -118,8 +122,8 @@ func TestHeld(t *testing.T) {
 		w.await(t, "the new chat", func() bool { return w.chats > 0 })
 	}
 	var said []string
-	// Real clients are held for longer than real timers: the time that passes is the test.
-	for next := time.Duration(0); next < held-time.Second; next += 11 * time.Second {
+	// Real clients are held for longer than the timers: the time that passes is the test.
+	for next := time.Duration(0); next < held-time.Second/divisor; next += pause {
 		time.Sleep(time.Until(began.Add(next)))
 		said = append(said, fmt.Sprint("after ", next))
 		p.say(chat, said[len(said)-1])

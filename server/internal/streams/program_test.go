@@ -2,6 +2,9 @@
 // protocol, directly and through proxies, for longer than any timer in the way:
 // heartbeats, deadlines of writes and bodies, pings of HTTP/2, idle limits. It has
 // no code of its own.
+//
+// The program is built with timers a quarter as long, and the tests wait a quarter as
+// long; with PARLEY_TEST_LONG=1 all times are the real ones.
 package streams
 
 import (
@@ -27,8 +30,14 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	overlay, err := shortened(dir)
+	if err != nil {
+		return "", err
+	}
 	path := filepath.Join(dir, "parley")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/parley-chat/parley/server").CombinedOutput()
+	// Without symbols for debuggers it is linked in half the time.
+	out, err := exec.Command("go", "build", "-overlay", overlay, "-ldflags=-s -w", "-o", path,
+		"github.com/parley-chat/parley/server").CombinedOutput()
 	if err != nil {
 		return "", &buildError{string(out), err}
 	}

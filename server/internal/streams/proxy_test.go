@@ -15,7 +15,7 @@ import (
 )
 
 // idleLimit is that of the proxies; many balancers have 60 s.
-const idleLimit = 30 * time.Second
+var idleLimit = 30 * time.Second / divisor
 
 // tcpProxy passes bytes on and closes a connection on which nothing moved for the
 // limit, in either direction. It returns its address.

@@ -31,6 +31,7 @@ type reader struct {
 var readers = []reader{
 	{"connect over HTTP/1.1", connectReader(false)},
 	{"connect over h2c", connectReader(true)},
+	{"connect over h2c with pings", pingingReader},
 	{"connect in JSON over HTTP/1.1", connectReader(false, connect.WithProtoJSON())},
 	{"gRPC-Web over HTTP/1.1", connectReader(false, connect.WithGRPCWeb())},
 	{"gRPC-Web over h2c", connectReader(true, connect.WithGRPCWeb())},
@@ -71,6 +72,15 @@ func connectReader(
 		defer tr.CloseIdleConnections()
 		return follow(ctx, tr, base, token, take, opts...)
 	}
+}
+
+// pingingReader pings when nothing came for less than the time between heartbeats. That of
+// grpc-go cannot be less than 10 s.
+func pingingReader(ctx context.Context, base, token string, take func(*deliveryv1.Frame)) error {
+	tr := newTransport(true)
+	tr.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second / divisor, PingTimeout: 5 * time.Second}
+	defer tr.CloseIdleConnections()
+	return follow(ctx, tr, base, token, take)
 }
 
 // follow reads a stream by connect on a transport.

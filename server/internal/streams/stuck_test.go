@@ -78,7 +78,7 @@ func TestStuckReader(t *testing.T) {
 	}
 	chat := p.group([]string{"bob"})
 	p.flood(chat)
-	time.Sleep(15 * time.Second) // nobody reads for longer than the 10 s in which a write must end
+	time.Sleep(15 * time.Second / divisor) // nobody reads for longer than the 10 s in which a write must end
 	for _, s := range all {
 		n, err := io.Copy(io.Discard, s.body)
 		if err == nil || ctx.Err() != nil {
@@ -204,7 +204,7 @@ func TestConnectionAfterAStream(t *testing.T) {
 			if err := <-ended; connect.CodeOf(err) != connect.CodeResourceExhausted {
 				t.Fatal(err)
 			}
-			time.Sleep(11 * time.Second) // longer than the 10 s of the last write's limit
+			time.Sleep(11 * time.Second / divisor) // longer than the 10 s of the last write's limit
 			reused := false
 			ctx = httptrace.WithClientTrace(t.Context(),
 				&httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})

@@ -183,8 +183,8 @@ func TestTopicsHeld(t *testing.T) {
 	}
 	began := time.Now()
 	var said []string
-	// Real clients are held for longer than real timers: the time that passes is the test.
-	for next := time.Duration(0); next < held-time.Second; next += 11 * time.Second {
+	// Real clients are held for longer than the timers: the time that passes is the test.
+	for next := time.Duration(0); next < held-time.Second/divisor; next += pause {
 		time.Sleep(time.Until(began.Add(next)))
 		said = append(said, fmt.Sprint("after ", next))
 		p.rest("alice", http.MethodPost, "/topics/trickling/messages",
