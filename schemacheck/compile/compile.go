@@ -54,6 +54,12 @@ func Files(ctx context.Context, text map[string]string, names []string) ([]proto
 		return nil, mistakes
 	}
 	var mistakes []Mistake
+	// Built-in files are linked already, unless the sources have some of them: what those
+	// import, and what imports them, must be linked with them.
+	linked := true
+	for name := range text {
+		linked = linked && !WellKnown(name)
+	}
 	c := protocompile.Compiler{
 		Resolver: protocompile.WithStandardImports(
 			protocompile.ResolverFunc(func(name string) (protocompile.SearchResult, error) {
@@ -63,6 +69,9 @@ func Files(ctx context.Context, text map[string]string, names []string) ([]proto
 						return protocompile.SearchResult{Proto: f}, nil
 					}
 					return protocompile.SearchResult{Source: strings.NewReader(source)}, nil
+				}
+				if f := builtIn(name); f != nil && linked {
+					return protocompile.SearchResult{Desc: f}, nil
 				}
 				if f := BuiltIn(name); f != nil {
 					return protocompile.SearchResult{Proto: f}, nil

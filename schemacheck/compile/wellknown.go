@@ -6,6 +6,7 @@ import (
 	"github.com/bufbuild/protocompile"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
@@ -58,17 +59,25 @@ func WellKnown(path string) bool {
 // BuiltIn returns a well-known file, of which the caller may change what it gets;
 // nil if it is not linked in.
 func BuiltIn(path string) *descriptorpb.FileDescriptorProto {
+	f := builtIn(path)
+	if f == nil {
+		return nil
+	}
+	return proto.CloneOf(protodesc.ToFileDescriptorProto(f))
+}
+
+// builtIn returns a well-known file, nil if it is not linked in.
+func builtIn(path string) protoreflect.FileDescriptor {
 	if !WellKnown(path) {
 		return nil
 	}
-	f, err := protoregistry.GlobalFiles.FindFileByPath(path)
-	if err == nil {
-		return proto.CloneOf(protodesc.ToFileDescriptorProto(f))
+	if f, err := protoregistry.GlobalFiles.FindFileByPath(path); err == nil {
+		return f
 	}
 	// Features of Java and C++ are no Go package; the compiler brings them.
 	r, err := standard.FindFileByPath(path)
-	if err != nil || r.Desc == nil {
+	if err != nil {
 		return nil
 	}
-	return protodesc.ToFileDescriptorProto(r.Desc)
+	return r.Desc
 }
