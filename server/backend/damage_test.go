@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
@@ -111,24 +113,47 @@ func (n *node) inLog() (records int) {
 	}
 	all := len(missing)
 	seen := map[string]int{}
-	for _, topic := range kafka.Topics() {
-		spans, err := lag.Spans(n.t.Context(), n.eng.KafkaAddr(), topic.Name, n.eng.KafkaOptions()...)
-		n.must(err)
-		n.must(lag.Read(n.t.Context(), n.eng.KafkaAddr(), spans, func(r *kafka.Record) error {
-			records++
-			for _, h := range r.Headers {
-				if h.Key == "event_id" {
-					seen[string(h.Value)]++
-					delete(missing, string(h.Value))
-				}
+	n.must(lag.Read(n.t.Context(), n.eng.KafkaAddr(), n.spans(), func(r *kafka.Record) error {
+		records++
+		for _, h := range r.Headers {
+			if h.Key == "event_id" {
+				seen[string(h.Value)]++
+				delete(missing, string(h.Value))
 			}
-			return nil
-		}, n.eng.KafkaOptions()...))
-	}
+		}
+		return nil
+	}, n.eng.KafkaOptions()...))
 	if len(missing) > 0 || len(seen) != all {
 		n.t.Fatalf("%d of %d events are not in the log, which has %d", len(missing), all, len(seen))
 	}
 	return records
+}
+
+// spans are those of all topics. One client asks for them: each connection costs a derived key.
+func (n *node) spans() (spans []lag.Span) {
+	n.t.Helper()
+	c, err := kafka.NewProducer(n.eng.KafkaAddr(), n.eng.KafkaOptions()...)
+	n.must(err)
+	defer c.Close()
+	var topics []string
+	for _, t := range kafka.Topics() {
+		topics = append(topics, t.Name)
+	}
+	admin := kadm.NewClient(c)
+	starts, err := admin.ListStartOffsets(n.t.Context(), topics...)
+	n.must(err)
+	n.must(starts.Error())
+	ends, err := admin.ListCommittedOffsets(n.t.Context(), topics...)
+	n.must(err)
+	n.must(ends.Error())
+	ends.Each(func(end kadm.ListedOffset) {
+		start, _ := starts.Lookup(end.Topic, end.Partition)
+		spans = append(spans, lag.Span{Partition: kafka.Partition{Topic: end.Topic, ID: end.Partition}, From: start.Offset, To: end.Offset})
+	})
+	if len(spans) < len(topics) {
+		n.t.Fatalf("%d partitions of %d topics", len(spans), len(topics))
+	}
+	return spans
 }
 
 // fill makes chats with messages and publishes them in several transactions. Each chat has a partition of its own, so
@@ -180,6 +205,7 @@ func flip(t *testing.T, path string, at func(size int) int) {
 // Whatever happens to the files of the log, the events of the store are in it after the
 // next start, and after one more. The offsets that were given out keep their records.
 func TestDamagedLogLosesNothing(t *testing.T) {
+	t.Parallel()
 	damages := map[string]struct {
 		do   func(t *testing.T, dir, chat string)
 		says string // what operators read; "" for nothing
@@ -246,6 +272,7 @@ func TestDamagedLogLosesNothing(t *testing.T) {
 		dir, ids := filledLog(t, stopped)
 		for name, d := range damages {
 			t.Run(fmt.Sprintf("stopped=%v/%s", stopped, strings.ReplaceAll(name, " ", "_")), func(t *testing.T) {
+				t.Parallel()
 				to := filepath.Join(t.TempDir(), "data")
 				if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
 					t.Fatal(err)

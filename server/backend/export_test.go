@@ -1,6 +1,24 @@
 package backend
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/parley-chat/parley/server/store/dynamo/tables"
+)
 
 // WatchEvery sets how often Watch looks.
 func (e *Backend) WatchEvery(d time.Duration) { e.watchEvery = d }
+
+// OpenHasty is Open for a test in which the time of a call is up after three tries.
+func (t Tables) OpenHasty(ctx context.Context) (*tables.Tables, error) {
+	c, tries := t.wire(), 0
+	c.Sleep = func(context.Context, time.Duration) error {
+		if tries++; tries == 3 {
+			return errors.New("the time is up")
+		}
+		return nil
+	}
+	return tables.Open(ctx, c, t.Prefix)
+}

@@ -89,7 +89,7 @@ func TestNotDynamoDB(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			tables, err := at.Open(ctx)
+			tables, err := at.OpenHasty(ctx)
 			if err == nil {
 				defer tables.Close()
 				_, err = tables.Verify(ctx)

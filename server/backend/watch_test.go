@@ -37,6 +37,7 @@ func watch(t *testing.T, e *backend.Backend) <-chan error {
 // A data directory that is moved, removed or exchanged under its server is noticed: the
 // process is not ready and ends with a line that says why.
 func TestReplacedDirectory(t *testing.T) {
+	t.Parallel()
 	for name, do := range map[string]func(dir string) error{
 		"moved": func(dir string) error { return os.Rename(dir, dir+".away") },
 		"exchanged": func(dir string) error {
@@ -51,6 +52,7 @@ func TestReplacedDirectory(t *testing.T) {
 		"lock removed": func(dir string) error { return os.Remove(filepath.Join(dir, "LOCK")) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
 			e, err := backend.Open(config(dir))
 			if err != nil {
