@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,7 +153,9 @@ func TestLagWhileAHandlerHangs(t *testing.T) {
 		r := newFixture(t, b)
 		hanging, resume := make(chan struct{}), make(chan struct{})
 		r.publish("a ok 0", "b ok 0", "c ok 0")
+		var passed atomic.Int64
 		e := r.engine(func(c *Config) {
+			c.Clock = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 			handle := c.Handle
 			c.Handle = func(ctx context.Context, rec *kafka.Record) error {
 				if strings.Contains(string(rec.Value), " hang ") {
@@ -170,6 +173,19 @@ func TestLagWhileAHandlerHangs(t *testing.T) {
 		for i := range 50 {
 			r.publish(fmt.Sprintf("%c ok %d", 'a'+i%3, i+2))
 		}
+		r.await("what Kafka says of them", func() (seen bool) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			var unfetched int64
+			for _, p := range e.partitions {
+				unfetched += p.backlog.unfetched
+			}
+			return unfetched >= 50
+		})
+		if s := e.Stats(); s.Lag >= 50 { // a record on its way is no lag
+			t.Errorf("a lag of %d after %v", s.Lag, s.Oldest)
+		}
+		passed.Store(int64(10 * time.Second)) // after which what waits in the log is one
 		r.await("the lag", func() bool { s := e.Stats(); return s.Lag >= 50 && s.Oldest >= 10*time.Second })
 		close(resume)
 		r.await("all records", func() bool { return len(r.calls) == 54 })
