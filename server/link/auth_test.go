@@ -22,6 +22,7 @@ import (
 
 // Nobody without the secret is listened to, whatever they send.
 func TestProof(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	hub, m := n.server("one", nil, nil)
 	servers, err := n.table.Servers(t.Context())
@@ -65,6 +66,7 @@ func TestProof(t *testing.T) {
 
 // Links take no process without a certificate of their authority (S-32).
 func TestSec_S_32_TLS(t *testing.T) {
+	t.Parallel()
 	ca, other := newAuthority(t), newAuthority(t)
 	n := newNet(t)
 	n.members["c"] = []string{"u"}

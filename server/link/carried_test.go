@@ -17,6 +17,7 @@ import (
 // Another process's own calls reach what it serves there, with a proof of whose they are;
 // without one they do not, and a process that serves nothing, or is not known, says so.
 func TestCarriedCalls(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.carried = map[string]http.Handler{"two": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -76,6 +77,7 @@ func TestCarriedCalls(t *testing.T) {
 
 // Any leads to a server that has answered; without one it says so.
 func TestAnyServer(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.carried = map[string]http.Handler{"two": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "two")

@@ -39,6 +39,7 @@ func accepting(
 	n.accept = map[string]func(context.Context, chat.Send) (chat.Sent, error){"one": accept}
 	n.server("one", nil, way)
 	cfg := n.config("two", nil)
+	cfg.Keepalive = time.Second // who was not heard for two of them gets no message, also when the machine is busy
 	if change != nil {
 		change(&cfg)
 	}
@@ -48,6 +49,7 @@ func accepting(
 // A message gets to the server that its chat prefers as it is, and the answer back; one
 // whose chat prefers this process stays.
 func TestForward(t *testing.T) {
+	t.Parallel()
 	m := chat.Send{Caller: "ann", ChatID: chatFor("one", "two"), ClientMessageID: "m1", Content: "hello", ContentType: 1,
 		Cause: event.Cause{Actor: "ann", Trace: "t", Correlation: "c", Causation: "r"}}
 	want := chat.Sent{MessageID: "msg_1", ClientMessageID: "m1", Sequence: 7, Version: 9, CreatedAt: 11, Replayed: true}
@@ -76,6 +78,7 @@ func TestForward(t *testing.T) {
 // A server that refuses a message is asked for the next one; one that does not answer is
 // left alone for a while.
 func TestForwardRefused(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int64
 	var now atomic.Int64
 	var way *proxy
@@ -112,6 +115,7 @@ func TestForwardRefused(t *testing.T) {
 
 // A server of an earlier release, and a process without chats, accept nothing.
 func TestForwardToWhoCannot(t *testing.T) {
+	t.Parallel()
 	mesh := accepting(t, nil, nil, nil)
 	m := chat.Send{Caller: "ann", ChatID: chatFor("one", "two"), ClientMessageID: "m1", Content: "hello"}
 	if _, ok := mesh.Forward(t.Context(), m); ok || mesh.preferred(m.ChatID) != nil {
@@ -211,6 +215,7 @@ func spoil(ways map[string]*proxy, over <-chan struct{}) {
 // Two processes with one store and people who write in one chat at both: links are cut,
 // held up and refused meanwhile, and each message is stored once, and answered.
 func TestForwardedOverCutLinks(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.accept, n.avoid = map[string]func(context.Context, chat.Send) (chat.Sent, error){}, 20*time.Millisecond
 	st := storetest.NewMemory(time.Now)

@@ -83,7 +83,7 @@ func (h *fakeHub) Extend(user, session, id string, until time.Time) error {
 // until waits for a state that must come.
 func (h *fakeHub) until(t *testing.T, what string, ok func(*fakeHub) bool) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(2 * time.Minute)
 	for {
 		h.mu.Lock()
 		done := ok(h)

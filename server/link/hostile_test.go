@@ -42,6 +42,7 @@ func (e *endless) Read(p []byte) (int, error) {
 // Whoever connects without the secret has nothing read of what they send; those with it
 // are held to the limit of a request. What works keeps working all the while.
 func TestHostile(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	hub, m := n.server("one", []string{"u"}, nil)
@@ -179,6 +180,7 @@ func wireEvents(t testing.TB, d delivery.Delivery) []*linkv1.Event {
 
 // Whatever a link with certificates is shown by somebody without: no answer, no memory.
 func TestTLSHostile(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	n := newNet(t)
 	cfg := n.config("one", newFakeHub())
@@ -210,6 +212,7 @@ func TestTLSHostile(t *testing.T) {
 // Large messages to a server that stands still: what waits for it is bounded, in bytes
 // and in number, and nobody else waits.
 func TestBurst(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	for i := range 100 {
 		n.members["c"] = append(n.members["c"], fmt.Sprint("u", i))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"net"
 	"slices"
@@ -29,11 +30,19 @@ import (
 	"github.com/parley-chat/parley/server/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The tests wait for servers most of the time, however few processors there are.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var secret = []byte("a secret of more than 16 bytes")
 
 func TestOncePerServer(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u", "v", "w", "away"}
 	one, own := n.server("one", []string{"u", "v"}, nil)
@@ -65,6 +74,7 @@ func TestOncePerServer(t *testing.T) {
 }
 
 func TestTargetsAndReceipts(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	hub, _ := n.server("one", []string{"removed"}, nil)
@@ -80,6 +90,7 @@ func TestTargetsAndReceipts(t *testing.T) {
 
 // K-119: what cannot be routed is left out, and everybody synchronises.
 func TestSkippedRepairIsNoticed(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	hub, _ := n.server("one", []string{"u"}, nil)
@@ -105,6 +116,7 @@ func TestSkippedRepairIsNoticed(t *testing.T) {
 
 // Cut connections, slow ones and ones that lead nowhere: nothing is missed unnoticed.
 func TestLinksCut(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	var way *proxy
@@ -162,6 +174,7 @@ func (m *Mesh) idle() bool {
 // A queue that is full leaves live changes to the durable path and shows lost repairs as
 // a gap.
 func TestFullQueue(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	var way *proxy
@@ -187,6 +200,7 @@ func TestFullQueue(t *testing.T) {
 }
 
 func TestServerGone(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	cfg := n.config("sender", nil)
@@ -215,6 +229,7 @@ func TestServerGone(t *testing.T) {
 }
 
 func TestForwarding(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	hub, _ := n.server("one", nil, nil)
 	_, m := n.server("two", nil, nil)

@@ -89,7 +89,11 @@ func TestReach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNet(t)
-			cfg := brief(n.config("one", newFakeHub()))
+			cfg := n.config("one", newFakeHub())
+			cfg.DeadAfter = time.Minute // ends when the process answers
+			if c.want != "" {
+				cfg.DeadAfter = 2 * time.Second // after which the last answer is the error
+			}
 			var server *tls.Config
 			if c.tls != nil {
 				cfg.TLS, server = c.tls()
@@ -141,7 +145,11 @@ func TestAnotherKey(t *testing.T) {
 				}
 				n.list(s)
 			}
-			m, err := New(brief(n.config("new", newFakeHub())))
+			cfg := brief(n.config("new", newFakeHub()))
+			if c.refuse {
+				cfg.DeadAfter = time.Minute // ends when all have refused
+			}
+			m, err := New(cfg)
 			testkit.Must(t, err)
 			defer m.Close()
 			err = m.Open(t.Context())
@@ -158,6 +166,7 @@ func TestAnotherKey(t *testing.T) {
 
 // Addresses may be of any kind that can be dialled.
 func TestIPv6(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
 		t.Skip("not run: this machine has no IPv6")
@@ -176,6 +185,7 @@ func TestIPv6(t *testing.T) {
 // and again, for they miss what others commit. No other process is held up by it, and
 // all is well again once it can be reached.
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u", "v"}
 	good := newFakeHub()
@@ -214,6 +224,7 @@ func TestUnreachable(t *testing.T) {
 // A sender that begins and ends without ever reaching a server: the server knows of it
 // from the list.
 func TestSenderNeverHeardOf(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	hub, m := n.server("one", nil, nil)
 	n.list(routing.Server{ID: "ghost"})
@@ -227,6 +238,7 @@ func TestSenderNeverHeardOf(t *testing.T) {
 // What is on the way to a server that has left in good order is not lost: its streams left
 // before it. Nobody calls it any more, though its lease is still seen for a while.
 func TestLeft(t *testing.T) {
+	t.Parallel()
 	n := newNet(t)
 	n.members["c"] = []string{"u"}
 	_, staying := n.server("staying", nil, nil)

@@ -89,6 +89,7 @@ func (m *Mesh) VerifySelfReachable(ctx context.Context, addr string) error {
 	defer cancel()
 	rpc := linkv1connect.NewLinkServiceClient(m.client, m.url(addr),
 		connect.WithInterceptors(&authenticator{m, m.cfg.Process}), connect.WithReadMaxBytes(maxAnswer))
+	var last error
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		// The stream does not exist: the answer identifies its process and changes nothing.
 		once, done := context.WithTimeout(ctx, m.cfg.Call)
@@ -97,6 +98,10 @@ func (m *Mesh) VerifySelfReachable(ctx context.Context, addr string) error {
 		if err == nil || connect.CodeOf(err) == connect.CodeNotFound {
 			return nil
 		}
+		if ctx.Err() != nil && last != nil {
+			err = last // the end of the time cut this try short, which says nothing of the address
+		}
+		last = err
 		if wait.For(ctx, pause) == nil {
 			continue
 		}
