@@ -104,6 +104,7 @@ func TestConsume(t *testing.T) {
 // Kill the connection at random moments, again and again: everything is handled and
 // acknowledged, and by a consumer that is alone nothing is handled twice.
 func TestConnectionIsKilled(t *testing.T) {
+	t.Parallel()
 	bothWays(t, func(t *testing.T, old bool) {
 		f := newFake(t, old)
 		f.store(numbered(400)...)

@@ -40,6 +40,7 @@ func numbered(n int) (list []*topic.Message) {
 // Whatever happens to requests and answers, each message is stored once and in order, and
 // its result says where.
 func TestPublishIsStoredOnce(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, false)
 	random := rand.New(rand.NewPCG(1, 1))
 	f.before = func(call string) error {
