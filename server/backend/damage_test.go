@@ -148,7 +148,8 @@ func (n *node) spans() (spans []lag.Span) {
 	n.must(ends.Error())
 	ends.Each(func(end kadm.ListedOffset) {
 		start, _ := starts.Lookup(end.Topic, end.Partition)
-		spans = append(spans, lag.Span{Partition: kafka.Partition{Topic: end.Topic, ID: end.Partition}, From: start.Offset, To: end.Offset})
+		spans = append(spans, lag.Span{Partition: kafka.Partition{Topic: end.Topic, ID: end.Partition},
+			From: start.Offset, To: end.Offset})
 	})
 	if len(spans) < len(topics) {
 		n.t.Fatalf("%d partitions of %d topics", len(spans), len(topics))

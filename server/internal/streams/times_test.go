@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// divisor shortens all times of the server and of the tests. It is as small as the time
-// that a run may take lets it be: a pause of the machine is the longer, the more it is.
+// divisor shortens the times of the server and of the tests. A larger one makes the tests fail
+// after shorter pauses of a busy machine.
 var divisor = func() time.Duration {
 	if os.Getenv("PARLEY_TEST_LONG") == "1" {
 		return 1
@@ -22,7 +22,9 @@ var divisor = func() time.Duration {
 // inTheWay are the packages whose timers a stream meets. Each second and minute in them is
 // shortened, so that a new timer is met in a run with short times, too. The night, with the
 // real ones, has those of other packages and of libraries.
-var inTheWay = []string{"edge", "edge/h2", "delivery", "internal/api", "internal/streamwriter", "internal/topicapi", "topic"}
+var inTheWay = []string{
+	"edge", "edge/h2", "delivery", "internal/api", "internal/streamwriter", "internal/topicapi", "topic",
+}
 
 // moreInTheWay are files of packages whose other times are not those of streams.
 var moreInTheWay = []string{"internal/app/body.go", "internal/app/http.go"}
