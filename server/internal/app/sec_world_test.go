@@ -44,6 +44,36 @@ type secWrites struct {
 	n    atomic.Int64
 	mu   sync.Mutex
 	keys []string // of the last writes
+	// turn has room for one holder: the request that during watches, or a write of a service.
+	// Services write whenever their timers expire: heartbeats of groups and cursors of earlier
+	// requests, for example. Without turns such a write falls between the start and the end of
+	// a watched request, and is counted as written by it.
+	turn chan struct{}
+}
+
+// secService marks the contexts of services.
+type secService struct{}
+
+// secHeld is how long a write of a service waits for the end of a watched request. A request
+// that itself waits for a service to write lasts longer. That write then counts.
+const secHeld = 10 * time.Second
+
+// await waits for the turn of a write of a service, and returns how to end it. Writes of requests do not
+// wait.
+func (w *secWrites) await(ctx context.Context) (end func(), err error) {
+	if ctx.Value(secService{}) == nil {
+		return func() {}, nil
+	}
+	t := time.NewTimer(secHeld)
+	defer t.Stop()
+	select {
+	case w.turn <- struct{}{}:
+		return func() { <-w.turn }, nil
+	case <-t.C:
+		return func() {}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (w *secWrites) note(keys ...string) {
@@ -57,7 +87,12 @@ func (w *secWrites) Transact(ctx context.Context, p store.Plan) error {
 	if p.Writes[0].Key.Table == store.Meta {
 		return w.Store.Transact(ctx, p)
 	}
-	err := w.Store.Transact(ctx, p)
+	end, err := w.await(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	err = w.Store.Transact(ctx, p)
 	if err == nil { // a plan whose conditions fail writes nothing
 		for _, one := range p.Writes {
 			w.note(one.Key.String())
@@ -67,14 +102,21 @@ func (w *secWrites) Transact(ctx context.Context, p store.Plan) error {
 }
 
 func (w *secWrites) BatchWrite(ctx context.Context, writes []store.Write) error {
+	end, err := w.await(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	for _, one := range writes {
 		w.note(one.Key.String())
 	}
 	return w.Store.BatchWrite(ctx, writes)
 }
 
-// during returns which rows f writes.
+// during returns which rows f, a request, writes.
 func (w *secWrites) during(f func()) []string {
+	w.turn <- struct{}{}
+	defer func() { <-w.turn }()
 	w.mu.Lock()
 	w.keys = nil
 	w.mu.Unlock()
@@ -135,15 +177,20 @@ func newSecWorld(t *testing.T) *secWorld {
 	w.p, err = build(t.Context(), cfg, b, log)
 	w.must(err)
 	t.Cleanup(w.p.close)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), secService{}, true))
 	var running sync.WaitGroup
 	running.Go(func() { _ = w.p.hub.Run(ctx, log) })
 	for _, s := range append(w.p.topics.Services(), w.p.identity.Services()...) {
+		// As in a server, requests come when all services are ready: until the revocations are
+		// read, every token is refused.
+		ready, once := make(chan struct{}), sync.Once{}
 		running.Go(func() {
-			if err := s.Run(ctx, func() {}); err != nil {
+			defer once.Do(func() { close(ready) })
+			if err := s.Run(ctx, func() { once.Do(func() { close(ready) }) }); err != nil {
 				t.Error(err)
 			}
 		})
+		<-ready
 	}
 	t.Cleanup(func() {
 		cancel()
@@ -170,7 +217,7 @@ func newSecWorld(t *testing.T) *secWorld {
 
 // count puts the counters below the program.
 func (w *secWorld) count(b *backend.Backend) {
-	w.writes = &secWrites{Store: b.Store}
+	w.writes = &secWrites{Store: b.Store, turn: make(chan struct{}, 1)}
 	b.Store = w.writes
 	b.TopicLogs = secRecords{b.TopicLogs, w.writes}
 }
