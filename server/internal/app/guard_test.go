@@ -27,11 +27,13 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/delivery/frame"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/internal/app"
 	"github.com/parley-chat/parley/server/internal/load/probe"
 	"github.com/parley-chat/parley/server/internal/load/rpc"
 	"github.com/parley-chat/parley/server/internal/load/stream"
 	embeddedstore "github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/storetest"
+	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
 )
 
@@ -161,16 +163,21 @@ func TestCompareCosts(t *testing.T) {
 
 // measureCost runs operations several times, each beside a calibration, and takes the least
 // of each: what else happens on the machine only adds.
-func measureCost(ops int, run func(n int)) cost {
-	run(ops / 4) // what is kept from then on is no cost of an operation
+func measureCost(ops int, o operation) cost {
+	if o.prepare == nil {
+		o.prepare = func(int) {}
+	}
+	o.prepare(ops / 4)
+	o.run(ops / 4) // what is kept from then on is no cost of an operation
 	var allocations, bytes, used, unit []float64
 	for range guardRounds {
+		o.prepare(ops)
 		unit = append(unit, float64(calibrate()))
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		began := probe.ProcessorTime()
-		run(ops)
+		o.run(ops)
 		used = append(used, float64(probe.ProcessorTime()-began)/float64(ops))
 		runtime.ReadMemStats(&after)
 		allocations = append(allocations, float64(after.Mallocs-before.Mallocs)/float64(ops))
@@ -209,11 +216,14 @@ func calibrate() time.Duration {
 	return (probe.ProcessorTime() - began) / times
 }
 
-// guarded are the operations: each prepares and returns how to do n of them.
+// operation is how to do n operations. prepare, if given, makes n possible, and is not measured.
+type operation struct{ run, prepare func(n int) }
+
+// guarded are the operations.
 var guarded = []struct {
 	name  string
 	ops   int
-	begin func(t *testing.T) func(n int)
+	begin func(t *testing.T) operation
 }{
 	{"event encoded", 50_000, guardEvent},
 	{"frame encoded", 50_000, guardFrame},
@@ -222,6 +232,7 @@ var guarded = []struct {
 	{"read by RPC, client included", 4_000, guardRead},
 	{"send by RPC, 16 callers, client included", 4_000, guardRPCSend},
 	{"send by RPC to 50 streams, client included", 1_000, guardStreams},
+	{"message consumed, of a backlog of 64 chats", 4_000, guardFold},
 }
 
 var guardText = strings.Repeat("x", 128)
@@ -232,26 +243,26 @@ func guardMessage(i int) *eventv1.MessagePersisted {
 		SenderId: "ann", Content: guardText}
 }
 
-func guardEvent(t *testing.T) func(int) {
+func guardEvent(t *testing.T) operation {
 	m := guardMessage(7)
-	return func(n int) {
+	return operation{run: func(n int) {
 		for range n {
 			if _, err := event.Marshal(m); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}
+	}}
 }
 
-func guardFrame(t *testing.T) func(int) {
+func guardFrame(t *testing.T) operation {
 	m := guardMessage(7)
-	return func(n int) {
+	return operation{run: func(n int) {
 		for range n {
 			if _, err := frame.Of(m, 7).Wire(); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}
+	}}
 }
 
 // guardChats are chats over a store, of two members each.
@@ -277,23 +288,23 @@ func guardChats(t *testing.T, cfg chat.Config, chats int, members ...string) (*c
 	return s, ids
 }
 
-func guardSend(t *testing.T) func(int) {
+func guardSend(t *testing.T) operation {
 	st, err := embeddedstore.Open(embeddedstore.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	s, ids := guardChats(t, chat.Config{Store: st, Generation: st.Generation()}, 64, "ann", "ben")
-	return func(n int) {
+	return operation{run: func(n int) {
 		each(n, 16, func(i int) {
 			if _, err := s.Send(t.Context(), chat.Send{Caller: "ann", ChatID: ids[i%64], Content: guardText}); err != nil {
 				t.Error(err)
 			}
 		})
-	}
+	}}
 }
 
-func guardHub(t *testing.T) func(int) {
+func guardHub(t *testing.T) operation {
 	const streams = 100
 	var (
 		st    = storetest.NewMemory(time.Now)
@@ -329,7 +340,7 @@ func guardHub(t *testing.T) func(int) {
 		}
 		open = append(open, st)
 	}
-	return func(n int) {
+	return operation{run: func(n int) {
 		for range n {
 			if _, err := s.Send(t.Context(), chat.Send{Caller: names[0], ChatID: ids[0], Content: guardText}); err != nil {
 				t.Fatal(err)
@@ -340,25 +351,29 @@ func guardHub(t *testing.T) func(int) {
 				}
 			}
 		}
-	}
+	}}
 }
 
-// guardServer is a whole server, with the durable path, and members of one group.
+// guardServer is a whole server, with the durable path but for its consumers, and members of
+// one group.
 type guardServer struct {
 	t      *testing.T
+	held   *app.Held
 	target rpc.Target
 	tokens []string
 	pool   *rpc.Pool
 	chats  []string
 }
 
-func newGuardServer(t *testing.T, chats, members int) *guardServer {
-	dir, addr := loadServer(t)
+func newGuardServer(t *testing.T, relay bool, chats, members int) *guardServer {
+	dir := t.TempDir()
+	held := app.StartHeld(t, relay, "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen",
+		"127.0.0.1:0", "--data-dir", dir, "--max-requests", "0")
 	key, err := auth.ReadKey(filepath.Join(dir, auth.KeyFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &guardServer{t: t, target: rpc.Target{Address: addr, Protocol: rpc.Connect}}
+	g := &guardServer{t: t, held: held, target: rpc.Target{Address: held.Addr, Protocol: rpc.Connect}}
 	g.pool = rpc.NewPool(g.target)
 	t.Cleanup(g.pool.Close)
 	var names []string
@@ -401,22 +416,39 @@ func (g *guardServer) send(i int) {
 	}
 }
 
-func guardRead(t *testing.T) func(int) {
-	g := newGuardServer(t, 1, 2)
+func guardRead(t *testing.T) operation {
+	g := newGuardServer(t, false, 1, 2)
 	req := &chatv1.GetChatRequest{ChatId: g.chats[0]}
-	return func(n int) {
+	return operation{run: func(n int) {
 		each(n, 4, func(int) { g.call(g.pool, 0, chatv1connect.ChatServiceGetChatProcedure, req) })
+	}}
+}
+
+func guardRPCSend(t *testing.T) operation {
+	g := newGuardServer(t, true, 64, 2)
+	return operation{run: func(n int) { each(n, 16, g.send) }}
+}
+
+// guardFold is what the consumers take for a message: of a backlog of fixed size, all of it
+// published before they start.
+func guardFold(t *testing.T) operation {
+	g, sent := newGuardServer(t, true, 64, 2), int64(0)
+	return operation{
+		prepare: func(n int) {
+			each(n, 16, g.send)
+			sent += int64(n)
+			testkit.Eventually(t, "all events are published", func() bool {
+				return scrape(t, g.held.Addr, "parley_relay_published_total") >= float64(g.held.Committed.Load())
+			})
+		},
+		run: func(int) { g.held.Fold(t.Context(), sent) },
 	}
 }
 
-func guardRPCSend(t *testing.T) func(int) {
-	g := newGuardServer(t, 64, 2)
-	return func(n int) { each(n, 16, g.send) }
-}
-
-func guardStreams(t *testing.T) func(int) {
+func guardStreams(t *testing.T) operation {
 	const members = 50
-	g := newGuardServer(t, 1, members)
+	// A transaction of the relay, about one a second, would have few events among so many frames.
+	g := newGuardServer(t, false, 1, members)
 	var arrived atomic.Int64
 	for i := range members {
 		c, err := g.target.Dial(t.Context())
@@ -433,11 +465,11 @@ func guardStreams(t *testing.T) func(int) {
 			t.Fatal(err)
 		}
 	}
-	return func(n int) {
+	return operation{run: func(n int) {
 		want := arrived.Load() + int64(n*members)
 		each(n, 16, g.send)
 		for arrived.Load() < want && t.Context().Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
-	}
+	}}
 }
