@@ -3,12 +3,11 @@ package app_test
 import (
 	"bufio"
 	"context"
+	"flag"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -25,28 +24,18 @@ import (
 
 var built struct {
 	once sync.Once
+	dir  string // of what was built; empty: nothing was
 	path string
 	err  error
 }
 
-// binary builds the server once and returns its path.
+// binary returns the path of the server, which is built at most once.
 func binary(t testing.TB) string {
 	t.Helper()
 	racetest.SkipProgram(t)
 	built.once.Do(func() {
-		dir, err := os.MkdirTemp("", "parley-test-*") //nolint:usetesting // it outlives the test
-		if err != nil {
-			built.err = err
-			return
-		}
-		built.path = filepath.Join(dir, "parley")
-		if runtime.GOOS == "windows" {
-			built.path += ".exe"
-		}
-		out, err := exec.Command("go", "build", "-o", built.path, "github.com/parley-chat/parley/server").CombinedOutput()
-		if err != nil {
-			built.err = err
-			t.Log(string(out))
+		if built.dir, built.err = os.MkdirTemp("", "parley-test-*"); built.err == nil { //nolint:usetesting // it outlives the test
+			built.path, built.err = testkit.BuildServer(built.dir)
 		}
 	})
 	if built.err != nil {
@@ -54,6 +43,10 @@ func binary(t testing.TB) string {
 	}
 	return built.path
 }
+
+// parallel is how many tests run at once that call t.Parallel. They mostly wait: for timers of the
+// server, or for a process to start.
+const parallel = "8"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(profileVariable); path != "" {
@@ -66,9 +59,13 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
 	code := m.Run()
-	if built.path != "" {
-		_ = os.RemoveAll(filepath.Dir(built.path))
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
 	}
 	os.Exit(code)
 }

@@ -154,10 +154,11 @@ var builtWorkers struct {
 	err  error
 }
 
-// workersBinary builds the workers beside the server, once.
+// workersBinary builds the workers once.
 func workersBinary(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(filepath.Dir(binary(t)), "workers")
+	binary(t) // which makes the directory
+	path := filepath.Join(built.dir, "workers")
 	builtWorkers.once.Do(func() {
 		out, err := exec.Command("go", "build", "-o", path, "github.com/parley-chat/parley/workers").CombinedOutput()
 		if builtWorkers.err = err; err != nil {
