@@ -441,6 +441,27 @@ func TestWatch(t *testing.T) {
 	expect(0, 0)
 }
 
+// A Watch counts when it starts, and again every minute.
+func TestWatchCountsAgain(t *testing.T) {
+	r := newFixture(t)
+	w := r.manager.Watch()
+	if w.every != time.Minute {
+		t.Errorf("it counts every %s", w.every)
+	}
+	w.every = 20 * time.Millisecond
+	r.add("fanout", "chat0", 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	testkit.Eventually(t, "the letter is counted that was there", func() bool { return w.Stats().Letters == 1 })
+	r.add("fanout", "chat1", 1)
+	testkit.Eventually(t, "a later letter is counted", func() bool { return w.Stats().Letters == 2 })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 // A dead letter that was written before the fields for class and id existed is selected by its
 // class, and found by its id.
 func TestLetterWithoutFields(t *testing.T) {

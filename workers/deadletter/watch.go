@@ -30,6 +30,7 @@ const watchEvery = time.Minute
 // what was done about the open ones.
 type Watch struct {
 	manager *Manager
+	every   time.Duration
 
 	mu      sync.Mutex
 	waiting Waiting
@@ -42,7 +43,7 @@ type Watch struct {
 
 // Watch makes a Watch.
 func (m *Manager) Watch() *Watch {
-	return &Watch{manager: m, next: map[int32]int64{}, after: map[commitlog.Partition]int64{}}
+	return &Watch{manager: m, every: watchEvery, next: map[int32]int64{}, after: map[commitlog.Partition]int64{}}
 }
 
 // Stats returns the last count; it may be called from any goroutine.
@@ -54,7 +55,7 @@ func (w *Watch) Stats() Waiting {
 
 // Run counts until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
-	t := time.NewTicker(watchEvery)
+	t := time.NewTicker(w.every)
 	defer t.Stop()
 	for {
 		if err := w.count(ctx); err != nil && ctx.Err() == nil {

@@ -294,6 +294,7 @@ func TestDrainEndsStreams(t *testing.T) {
 
 // The shell lines of the README are run as they stand there, but for the port.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil || runtime.GOOS == "windows" {
 		t.Skip("no bash")

@@ -54,6 +54,7 @@ func spoil(t testing.TB, dir string, tables ...store.Table) {
 // taken away then, the repair is killed again and again, and in the end the server starts
 // and has all that it acknowledged.
 func TestCheckAndRepair(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	dir := t.TempDir()

@@ -86,6 +86,7 @@ func TestHostsOfPages(t *testing.T) {
 // What is refused is answered before its body is there, which may never come, and the
 // pages of origins that may call the server can read why.
 func TestRefusedIsAnswered(t *testing.T) {
+	t.Parallel()
 	p := launch(t, t.TempDir(), "127.0.0.1:0")
 	var d net.Dialer
 	conn, err := d.DialContext(t.Context(), "tcp", p.addr)
@@ -119,6 +120,7 @@ func (h rehosted) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // The head of a request has 16 KiB at most, in one header or in many, in both versions.
 func TestLargeHeaders(t *testing.T) {
+	t.Parallel()
 	p := launch(t, t.TempDir(), "127.0.0.1:0")
 	for version, c := range clients(t) {
 		for _, tt := range []struct {

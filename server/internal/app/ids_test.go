@@ -19,6 +19,7 @@ import (
 // addresses, UUIDs. They get tokens, are added, write, are shown and removed, by RPC and,
 // percent-encoded in the path, by REST.
 func TestForeignUserIDs(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")
 	ids := []string{

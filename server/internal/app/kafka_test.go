@@ -176,6 +176,7 @@ func TestKafkaCommandAfterMigration(t *testing.T) {
 
 // The README's line for kcat is the command's.
 func TestReadmeKafka(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	launch(t, dir, "127.0.0.1:0")
 	_, stdout, _ := run(t.Context(), nil, "--data-dir", dir, "kafka")

@@ -37,6 +37,7 @@ func published(t *testing.T, addr string) (ids []string) {
 // A running server takes a new key over, publishes it, and still admits tokens of the
 // one before; after --at-once it does not.
 func TestKeysOfARunningServer(t *testing.T) { // S-06, S-40
+	t.Parallel()
 	dir := t.TempDir()
 	addr := launch(t, dir, "127.0.0.1:0").addr
 	old := token(t, dir, "alice")

@@ -20,6 +20,7 @@ func loadServer(t *testing.T) (dir, addr string) {
 // TestLoadScenarios runs each scenario for a moment: everything that is sent arrives, once,
 // and the report says so.
 func TestLoadScenarios(t *testing.T) {
+	t.Parallel()
 	dir, addr := loadServer(t)
 	short := "--duration=300ms --warmup=100ms --quiet "
 	for name, tt := range map[string]struct {
@@ -83,6 +84,7 @@ func TestLoadScenarios(t *testing.T) {
 
 // TestLoadCompare compares a report with an earlier one, and shows a line each second.
 func TestLoadCompare(t *testing.T) {
+	t.Parallel()
 	dir, addr := loadServer(t)
 	path := filepath.Join(t.TempDir(), "earlier.json")
 	line := []string{"--data-dir", dir, "load", "paced", "--addr", addr, "--rate=20", "--members=2", "--warmup=0s"}
@@ -107,6 +109,7 @@ func TestLoadCompare(t *testing.T) {
 
 // TestLoadTokenFile takes users from a file where the server's key is elsewhere.
 func TestLoadTokenFile(t *testing.T) {
+	t.Parallel()
 	dir, addr := loadServer(t)
 	var tokens []string
 	for _, name := range []string{"ann", "ben"} {
@@ -133,6 +136,7 @@ func TestLoadTokenFile(t *testing.T) {
 
 // TestLoadMistakes reports what is wrong in one line.
 func TestLoadMistakes(t *testing.T) {
+	t.Parallel()
 	dir, addr := loadServer(t)
 	other, _ := loadServer(t)
 	file := filepath.Join(t.TempDir(), "file")

@@ -168,6 +168,7 @@ func (p *process) signaled(t *testing.T, sig os.Signal) *os.ProcessState {
 }
 
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals")
 	}

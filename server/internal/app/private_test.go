@@ -20,6 +20,7 @@ import (
 // nobody else can read what the server writes: not while it runs, not after it, nor what an
 // earlier version left open.
 func TestDataAreTheServersAlone(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(t *testing.T, dir string){
 		"new": func(*testing.T, string) {},
 		"of an earlier version": func(t *testing.T, dir string) {
@@ -30,6 +31,7 @@ func TestDataAreTheServersAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
 			testkit.Must(t, os.Mkdir(dir, 0o755))
 			testkit.Must(t, os.Chmod(dir, 0o755))

@@ -342,6 +342,7 @@ func (a secAnswer) said(id string) string {
 // Every procedure of every service, every field with an id, by four roles: another's id is answered as one that
 // does not exist, and nothing is written (S-17). With the callers' own ids the same requests succeed.
 func TestSec_S_17_ForeignIDs(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	roles := []string{"ann", "amy", "bob", "dan"} // owner, administrator, member, nobody
 	streams := map[string]string{}

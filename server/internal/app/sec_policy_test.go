@@ -68,6 +68,7 @@ func secReads(m protoreflect.MethodDescriptor) bool {
 // Every procedure stands in the committed list, with who calls it and whether it changes anything; what users
 // reach is what the list gives them. Contracts have a version (S-47).
 func TestSec_S_47_Inventory(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	policy, all := secPolicy(t), secProcedures()
 	for procedure, m := range all {
@@ -172,6 +173,7 @@ func secStatus(procedure, by, who string) int {
 // a token, with a broken one, with that of another kind, of a service account without the scope, of an operator with
 // a lesser role. Nothing is written (S-15).
 func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	user, operators := w.token("ann"), w.operators()
 	doors := map[string]string{"users": w.url, "services": w.url, "anybody": w.url, "viewers": operators,
@@ -230,6 +232,7 @@ func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
 // What changes something cannot be had by GET, which a page of another site can make a browser send; a
 // form of another site is no request (S-34).
 func TestSec_S_34_MutationsRefuseGet(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	mutations := 0
 	for _, m := range w.methods() {
@@ -267,6 +270,7 @@ func TestSec_S_34_MutationsRefuseGet(t *testing.T) {
 // stands, and writes nothing: what the contracts bound is checked for each of them. Requests of those who need no
 // token are cut off before, at 4 KiB and 16 KiB; within that they are checked as well (S-20).
 func TestSec_S_20_EveryProcedureIsChecked(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	checked, policy := 0, secPolicy(t)
 	refused := func(m secMethod, f protoreflect.FieldDescriptor, size, status int, reason string) {
@@ -321,6 +325,7 @@ var secNobody = map[string]string{"BatchGetProfiles": `{"profiles":[]}`, "Unbloc
 // Ids with what separates keys, lines and commands are refused wherever an id stands, nothing is written, and no
 // line of the log is forged (S-24).
 func TestSec_S_24_IDsAreNoCode(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	evil := []string{"a#b", "a\r\nlevel=ERROR msg=forged", "a\x00b", "../../x", "a b", "{chat}", "*", "' OR 1=1 --",
 		"${x}", "a\u202eb"}
@@ -357,6 +362,7 @@ func TestSec_S_24_IDsAreNoCode(t *testing.T) {
 
 // What belongs to the server cannot be set by who asks, and answers to users have no addresses of people (S-18).
 func TestSec_S_18_ServersFields(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	owned := map[string]any{"senderId": "bob", "sender_id": "bob", "createdBy": "bob", "ownerId": "bob", "sequence": "99",
 		"version": "99", "createdAt": "2001-01-01T00:00:00Z", "messageId": "msg_x", "userId": "bob", "status": 1,
@@ -417,6 +423,7 @@ func TestSec_S_18_ServersFields(t *testing.T) {
 
 // A request that is known to be too large is not read, and an unknown type of content is no request (S-35).
 func TestSec_S_35_UnknownContent(t *testing.T) {
+	t.Parallel()
 	w := newSecWorld(t)
 	for _, m := range w.methods() {
 		for _, kind := range []string{"", "application/xml", "application/yaml", "application/jsonp", "image/png", "*/*"} {

@@ -72,9 +72,11 @@ var surfaces = func() map[string]surface {
 // Every combination of listener, proxy, TLS and issuers offers what stands in the table, to
 // requests that came through a proxy and to those that say nothing of one.
 func TestSurface(t *testing.T) {
+	t.Parallel()
 	_, cert, key := certificate(t, t.TempDir())
 	for settings, want := range surfaces {
 		t.Run(settings, func(t *testing.T) {
+			t.Parallel()
 			words := strings.Fields(settings)
 			args, scheme := []string{"--listen", words[0] + ":0"}, "http"
 			for _, word := range words[1:] {

@@ -20,6 +20,7 @@ import (
 // The server is killed while somebody writes and somebody else's tail prints: each change
 // is a line, once, in order. An interrupt ends the tail with exit code 0.
 func TestTailOverKills(t *testing.T) {
+	t.Parallel()
 	const messages, kills = 60, 3
 	dir := t.TempDir()
 	p := launch(t, dir, "127.0.0.1:0")

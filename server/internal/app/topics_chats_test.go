@@ -74,6 +74,7 @@ func (h *heard) handle(_ context.Context, m *topic.Received) error {
 // what is sent, each event once, over a kill of the server, and nobody else sees that it is
 // there.
 func TestChatTopic(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	listen := func(addr string) *process {
 		return launch(t, dir, addr, "--ops-listen", "127.0.0.1:0", "--topic-creators", "carol")

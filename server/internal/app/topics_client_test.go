@@ -18,6 +18,7 @@ import (
 // The README's walk through topics is run as it stands there, but for ports and the place of
 // the binary; what follows until Ctrl-C gets it after a while.
 func TestReadmeTopics(t *testing.T) {
+	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil || runtime.GOOS == "windows" {
 		t.Skip("no bash")

@@ -44,6 +44,11 @@ func unreconciled(t *testing.T, dir string) {
 	}
 }
 
+// ofRepairs move in a server that starts over what unreadable and unreconciled leave.
+var ofRepairs = []string{"parley_fanout_dead_letters_total", "parley_chat_reconciliation_corrections_total",
+	"parley_reconcile_completed_total", "parley_reconcile_audited_total", "parley_reconcile_pending",
+	"parley_reconcile_oldest_seconds"}
+
 // cutOff is a store that, once it is off, carries out no second phase of a creation.
 type cutOff struct {
 	store.Store
