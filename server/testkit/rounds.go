@@ -27,12 +27,12 @@ func Rounds(t testing.TB, variable string, usual int) iter.Seq[int] {
 	return NewBudget(t, variable, usual, 1).Rounds()
 }
 
-// NewBudget returns the budget of a test whose rounds are larger than the unit that the variable counts: a number in the
-// variable is divided by each, and rounded up. Without the variable there are usual rounds. A time starts at once. The
+// NewBudget returns the budget of a test whose rounds are larger than the unit that the variable counts: a number in
+// the variable is divided by each, and rounded up. Without the variable there are usual rounds. A time starts at once. The
 // test ends if the variable has neither a number nor a time above zero.
 //
-// When the test is over, the budget logs "rounds: VARIABLE TEST ROUNDS in TIME", which CI prints: it shows a budget that
-// was spent on nearly nothing.
+// When the test is over, the budget logs "rounds: VARIABLE TEST ROUNDS in TIME", which CI prints: it shows a budget
+// that was spent on nearly nothing.
 func NewBudget(t testing.TB, variable string, usual, each int) *Budget {
 	t.Helper()
 	b := &Budget{start: time.Now()}
@@ -78,8 +78,8 @@ func read(t testing.TB, variable string, usual, each int) (count int, limit time
 	return 0, limit
 }
 
-// Rounds returns the numbers of the rounds, from 0 on. The last round starts before the time is over; there is always one.
-// Goroutines that range over it at the same time share the rounds: each number is given once.
+// Rounds returns the numbers of the rounds, from 0 on. The last round starts before the time is over; there is always
+// one. Goroutines that range over it at the same time share the rounds: each number is given once.
 func (b *Budget) Rounds() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for n, ok := b.next(); ok && yield(n); n, ok = b.next() {
@@ -99,8 +99,8 @@ func (b *Budget) next() (n int, ok bool) {
 	return b.rounds - 1, true
 }
 
-// Seed returns the seed of a test's random choices: PARLEY_EXPLORE_SEED or, without it, usual. It logs the seed, and ends
-// the test if the variable has no number.
+// Seed returns the seed of a test's random choices: PARLEY_EXPLORE_SEED or, without it, usual. It logs the seed, and
+// ends the test if the variable has no number.
 func Seed(t testing.TB, usual uint64) uint64 {
 	t.Helper()
 	const variable = "PARLEY_EXPLORE_SEED"

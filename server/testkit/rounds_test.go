@@ -13,8 +13,8 @@ import (
 
 const variable = "PARLEY_TESTKIT_ROUNDS"
 
-// spend runs a test that uses up a budget, with a pause before the first round and in each, and works for a day after its
-// rounds. It returns the numbers of the rounds, the log, and why the test ended early.
+// spend runs a test that uses up a budget, with a pause before the first round and in each, and works for a day after
+// its rounds. It returns the numbers of the rounds, the log, and why the test ended early.
 func spend(each int, pause time.Duration) (numbers []int, log, said string) {
 	r := &recorder{name: "TestSpend"}
 	said = r.run(func(t testing.TB) {

@@ -321,8 +321,8 @@ func endsTheProcess(t *testing.T, h *home, kind string, values []string, poison 
 	}
 }
 
-// Processes that are killed from outside, at any point, make no dead letters. PARLEY_KILLS sets the number of kills, up to
-// 100, or the time for them.
+// Processes that are killed from outside, at any point, make no dead letters. PARLEY_KILLS sets the number of kills, up
+// to 100, or the time for them.
 func TestKillsFromOutside(t *testing.T) {
 	var values []string
 	for i := range 1500 {

@@ -50,9 +50,10 @@ func init() {
 		bug{name: "heads are read without consistency", weak: func(t store.Table) bool { return t == store.ChatCounters }},
 		bug{name: "users' rows are read without consistency",
 			weak: func(t store.Table) bool { return t == store.DeliveryState }},
-		bug{name: "token without overlap", from: 980, skewed: true, source: func(w *world, s delivery.Source) delivery.Source {
-			return &lateTokens{sourceOf{Source: s, w: w}}
-		}},
+		bug{name: "token without overlap", from: 980, skewed: true,
+			source: func(w *world, s delivery.Source) delivery.Source {
+				return &lateTokens{sourceOf{Source: s, w: w}}
+			}},
 		bug{name: "memberships of phase 2 begin with the present sequence", from: 600, plan: lateArrivals},
 	)
 }
