@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,7 +30,8 @@ func BuildServer(dir string) (path string, err error) {
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	out, err := exec.Command("go", "build", "-o", path, "github.com/parley-chat/parley/server").CombinedOutput()
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", path, "github.com/parley-chat/parley/server")
+	out, err := build.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the server: %w: %s", err, out)
 	}

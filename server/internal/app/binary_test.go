@@ -34,7 +34,8 @@ func binary(t testing.TB) string {
 	t.Helper()
 	racetest.SkipProgram(t)
 	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "parley-test-*"); built.err == nil { //nolint:usetesting // it outlives the test
+		built.dir, built.err = os.MkdirTemp("", "parley-test-*") //nolint:usetesting // it outlives the test
+		if built.err == nil {
 			built.path, built.err = testkit.BuildServer(built.dir)
 		}
 	})

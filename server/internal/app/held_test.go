@@ -19,9 +19,9 @@ import (
 )
 
 // Held is a server in this process whose consumers, fanout and the projector, run only within
-// Fold, and whose relay may not run at all. They fetch once a second, and the projector folds each chat of a fetch: the slower the machine
-// is, the fewer events share a fold, and the more each event takes. Held separates this from what a
-// request takes.
+// Fold, and whose relay may not run at all. They fetch once a second, and the projector folds
+// each chat of a fetch: the slower the machine is, the fewer events share a fold, and the more
+// each event takes. Held separates this from what a request takes.
 type Held struct {
 	Addr      string
 	Committed atomic.Int64 // events since its start
