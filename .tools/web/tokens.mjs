@@ -63,7 +63,8 @@ export async function pasted() {
 /** A pasted token ends while the stream is open: nothing can renew it, and the page says so. */
 export async function pastedEnds() {
   const context = await newBrowser(phone);
-  await remember(context, "tess", tokenFor(5, tokenOf("tess")));
+  // Long enough for a busy machine to show the page; the scenario waits beside others that take longer.
+  await remember(context, "tess", tokenFor(30, tokenOf("tess")));
   const tab = await openTab(context);
   await live(tab);
   await tab.getByText("Your token has ended.").waitFor();
