@@ -28,8 +28,8 @@ func Rounds(t testing.TB, variable string, usual int) iter.Seq[int] {
 }
 
 // NewBudget returns the budget of a test whose rounds are larger than the unit that the variable counts: a number in
-// the variable is divided by each, and rounded up. Without the variable there are usual rounds. A time starts at once. The
-// test ends if the variable has neither a number nor a time above zero.
+// the variable is divided by each, and rounded up. Without the variable there are usual rounds. A time starts at once.
+// The test ends if the variable has neither a number nor a time above zero.
 //
 // When the test is over, the budget logs "rounds: VARIABLE TEST ROUNDS in TIME", which CI prints: it shows a budget
 // that was spent on nearly nothing.

@@ -77,8 +77,8 @@ func TestSchedules(t *testing.T) {
 	schedules(t, 10_000, 500, 1, &bug{})
 }
 
-// schedules runs a plain go test's number of schedules, or few under the race detector, or those of PARLEY_EXPLORE, each
-// of which takes as long as some ordinary ones.
+// schedules runs a plain go test's number of schedules, or few under the race detector, or those of
+// PARLEY_EXPLORE, each of which takes as long as some ordinary ones.
 func schedules(t *testing.T, usual, few, each int, b *bug) {
 	t.Helper()
 	if underRace || testing.Short() {
