@@ -13,6 +13,7 @@ import (
 	"github.com/parley-chat/parley/schemacheck/compat"
 	"github.com/parley-chat/parley/schemacheck/compat/fixture"
 	"github.com/parley-chat/parley/schemacheck/gate"
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
@@ -54,6 +55,7 @@ func registered(t *testing.T, r *Registry, files map[string]string, f protorefle
 // At each level the registry lets pass what the command line lets pass, for every pair of
 // schemas that the rules are shown by.
 func TestSameVerdictAsTheGate(t *testing.T) {
+	racetest.SkipSerial(t)
 	paths, err := filepath.Glob("../../schemacheck/compat/testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)

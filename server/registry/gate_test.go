@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
@@ -19,6 +20,7 @@ const validated = "syntax = \"proto3\";\npackage t;\nimport \"buf/validate/valid
 
 // What the command line blocks, the registry refuses too, by asking and by registering.
 func TestVerdictsOfTheGate(t *testing.T) {
+	racetest.SkipSerial(t)
 	plainFile := func(body string) string { return "syntax = \"proto3\";\npackage t;\n" + body }
 	for name, tt := range map[string]struct {
 		before, after string

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
@@ -251,6 +252,7 @@ func TestImport(t *testing.T) {
 
 // Lists have all there is, however much, and what is asked for by offset and limit.
 func TestLongLists(t *testing.T) {
+	racetest.SkipSerial(t)
 	st := storetest.NewMemory(time.Now)
 	r := registry.New(st)
 	const subjects = 1203

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
@@ -62,6 +63,7 @@ func many(t *testing.T, n int) *paging {
 // A list that fails halfway is cut, so that nobody takes a part for the whole; one that
 // fails at once is refused.
 func TestCutLists(t *testing.T) {
+	racetest.SkipSerial(t)
 	p := many(t, 800)
 	h := httptest.NewServer(Handler(registry.New(p), slog.New(slog.DiscardHandler)))
 	defer h.Close()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/topic/partition/budget"
 
 	"github.com/parley-chat/parley/server/topic/partition/cursor"
@@ -166,6 +167,7 @@ func FuzzState(f *testing.F) {
 // A group whose history is in pieces and whose messages all fail, often and each for another
 // time, is handed no more than its cursor has room for; it continues once some are done.
 func TestCursorStopsTheGroup(t *testing.T) {
+	racetest.SkipSerial(t)
 	r := newRig(t)
 	c := plain("g")
 	c.MaxAttempts, c.MaxBackfill = 1000, 0
