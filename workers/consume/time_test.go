@@ -182,7 +182,8 @@ func TestLagWhileAHandlerHangs(t *testing.T) {
 			}
 			return unfetched >= 50
 		})
-		if s := e.Stats(); s.Lag >= 50 { // a record on its way is no lag
+		// A record on its way is no lag. On a busy machine they may wait for long by now.
+		if s := e.Stats(); s.Lag >= 50 && s.Oldest < 10*time.Second {
 			t.Errorf("a lag of %d after %v", s.Lag, s.Oldest)
 		}
 		passed.Store(int64(10 * time.Second)) // after which what waits in the log is one
