@@ -183,9 +183,9 @@ func TestTrimWaitsForEveryReader(t *testing.T) {
 	}
 }
 
-// Whatever is written to the log beyond its cap, events of chats have room again once Parley's
-// groups have read what they read: events of each topic of chats, dead letters, and search
-// events and their dead letters, which no group of Parley reads.
+// No producer that writes beyond the log's cap stops chats: events of chats have room again
+// once Parley's groups have read theirs. The producers write events of each topic of chats,
+// dead letters, search events, and their dead letters; no group of Parley reads the last two.
 func TestNoProducerStopsChats(t *testing.T) {
 	for _, topic := range Topics() {
 		t.Run(topic.Name, func(t *testing.T) {

@@ -12,8 +12,7 @@
 // coming back, one chat per pair, one effect per request, heads and events without
 // a gap, one cause for the events of a command, times that are as old as a plan may be at
 // most, users' own rows with their own wishes only, answers that a loss of power leaves
-// true. When a schedule ends, whoever was meant to be a member of a new group is one, or was
-// removed.
+// true. When a schedule ends, each intended member of a new group is a member, or was removed.
 //
 // In large schedules (TestLargeSchedules) groups have up to 300 members, so that creations
 // take many plans, between which everything may happen.

@@ -45,8 +45,8 @@ func (x *fixture) count(e Event) (n int) {
 	return n
 }
 
-// A poll whose time is over while another one hands messages out to it leaves them to others: the
-// next poll does not get them beside what it asks for, and nobody waits for their lease.
+// A poll whose time ends while another poll hands messages out to it leaves them to others. The next
+// poll gets no more than it asks for, and the messages are delivered before their leases end.
 func TestPollThatEndsKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newFixture(t, 3, time.Now)
