@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 )
 
@@ -92,6 +93,7 @@ func (c *canaries) fill(d protoreflect.MessageDescriptor, depth int) map[string]
 // (S-38), but for the line that brings developers their codes. There are no traces. Dead letters have the record as
 // it was, and their reasons and headers say nothing of it: package consume.
 func TestSec_S_38_CanariesOfEveryField(t *testing.T) {
+	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	c := &canaries{}

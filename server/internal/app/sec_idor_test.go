@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
 // secBodies are requests that succeed, by procedure: of ann, the owner of a chat and
@@ -342,6 +343,7 @@ func (a secAnswer) said(id string) string {
 // Every procedure of every service, every field with an id, by four roles: another's id is answered as one that
 // does not exist, and nothing is written (S-17). With the callers' own ids the same requests succeed.
 func TestSec_S_17_ForeignIDs(t *testing.T) {
+	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	roles := []string{"ann", "amy", "bob", "dan"} // owner, administrator, member, nobody

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/internal/racetest"
 )
 
 // secPolicy is who may call what: the committed list of all procedures, each with its callers and
@@ -173,6 +174,7 @@ func secStatus(procedure, by, who string) int {
 // a token, with a broken one, with that of another kind, of a service account without the scope, of an operator with
 // a lesser role. Nothing is written (S-15).
 func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
+	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	user, operators := w.token("ann"), w.operators()
@@ -232,6 +234,7 @@ func TestSec_S_15_EveryProcedureHasItsCallers(t *testing.T) {
 // What changes something cannot be had by GET, which a page of another site can make a browser send; a
 // form of another site is no request (S-34).
 func TestSec_S_34_MutationsRefuseGet(t *testing.T) {
+	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	mutations := 0
@@ -325,6 +328,7 @@ var secNobody = map[string]string{"BatchGetProfiles": `{"profiles":[]}`, "Unbloc
 // Ids with what separates keys, lines and commands are refused wherever an id stands, nothing is written, and no
 // line of the log is forged (S-24).
 func TestSec_S_24_IDsAreNoCode(t *testing.T) {
+	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	evil := []string{"a#b", "a\r\nlevel=ERROR msg=forged", "a\x00b", "../../x", "a b", "{chat}", "*", "' OR 1=1 --",
@@ -423,6 +427,7 @@ func TestSec_S_18_ServersFields(t *testing.T) {
 
 // A request that is known to be too large is not read, and an unknown type of content is no request (S-35).
 func TestSec_S_35_UnknownContent(t *testing.T) {
+	racetest.SkipSerial(t)
 	t.Parallel()
 	w := newSecWorld(t)
 	for _, m := range w.methods() {

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
@@ -375,6 +376,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 // The gate's own command works with the registry: what the server registers is
 // found, verified, and protected.
 func TestSchemacheck(t *testing.T) {
+	racetest.SkipSerial(t)
 	st := storetest.NewMemory(time.Now)
 	if _, err := registry.New(st).Events(t.Context()); err != nil {
 		t.Fatal(err)
