@@ -39,7 +39,8 @@ func accepting(
 	n.accept = map[string]func(context.Context, chat.Send) (chat.Sent, error){"one": accept}
 	n.server("one", nil, way)
 	cfg := n.config("two", nil)
-	cfg.Keepalive = time.Second // who was not heard for two of them gets no message, also when the machine is busy
+	// A busy machine is not to look like a server that does not answer: it gets no message for a while.
+	cfg.Keepalive, cfg.Call = time.Second, forwardTime
 	if change != nil {
 		change(&cfg)
 	}
