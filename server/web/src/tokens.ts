@@ -1,4 +1,4 @@
-// The tokens of sessions that began with a code. The browser keeps them for all its tabs; one tab at a time refreshes.
+// The tokens of sessions that began with a code. The browser keeps them for all its tabs; one tab refreshes for all.
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
 import { AuthService, type Tokens } from "#gen/parley/auth/v1/auth_service_pb.js";
@@ -19,6 +19,7 @@ interface Kept {
 
 const margin = 60_000; // a token that ends so soon is refreshed first
 const patience = 4000; // of one refresh: a token that was used may be used again for ten seconds
+const late = 2000; // more than a tab's write into localStorage takes to be visible in the other tabs
 const keyOf = (session: string) => `parley/tokens/${session}`;
 const unstored = new Map<string, string>(); // where a browser stores nothing
 
@@ -61,18 +62,45 @@ export function tokensOf(session: string): TokenSource {
   return async (renew) => {
     const refused = renew ? given : undefined;
     const kept = read(session);
-    given = kept && good(kept, refused) ? kept.access : await alone(keyOf(session), () => refresh(session, refused));
+    given = kept && good(kept, refused) ? kept.access : await once(session, refused, kept?.refresh);
     return given;
   };
 }
 
 const good = (kept: Kept, refused: string | undefined) => kept.access !== refused && kept.until - margin > Date.now();
 
+/**
+ * Refreshes, unless another tab does so with the same token. The lock alone is not enough: tab A stores the new tokens and
+ * releases the lock, tab B gets the lock, still reads the old tokens, and refreshes again. So A keeps the lock until
+ * its write is visible, and B, which waits for the lock, stops waiting once it sees that write. Each refresh token
+ * has its own lock: a tab that is frozen with one does not block the next refresh.
+ */
+async function once(session: string, refused: string | undefined, token = ""): Promise<string> {
+  if (!("locks" in navigator)) return refresh(session, refused);
+  const end = new AbortController();
+  const { signal } = end;
+  const there = new Promise<string>((resolve) => {
+    const look = () => {
+      const kept = read(session);
+      if (kept && good(kept, refused)) resolve(kept.access);
+    };
+    addEventListener("storage", look, { signal });
+  });
+  const here = new Promise<string>((resolve, reject) => {
+    const locked = async () => {
+      resolve(await refresh(session, refused));
+      await new Promise((done) => setTimeout(done, late));
+    };
+    navigator.locks.request(`${keyOf(session)}/${token}`, { signal }, locked).catch(reject);
+  });
+  return Promise.race([there, here]).finally(() => end.abort());
+}
+
 async function refresh(session: string, refused: string | undefined): Promise<string> {
   for (let tries = 1; ; tries++) {
     const kept = read(session);
     if (!kept) throw new ConnectError("You have signed out.", Code.Unauthenticated);
-    if (good(kept, refused)) return kept.access; // another tab was faster
+    if (good(kept, refused)) return kept.access; // by another tab
     try {
       const { tokens } = await door.refresh({ refreshToken: kept.refresh }, { timeoutMs: patience });
       if (hasTokens(session)) keepTokens(tokens!);
@@ -84,9 +112,6 @@ async function refresh(session: string, refused: string | undefined): Promise<st
     }
   }
 }
-
-const alone = <T>(name: string, f: () => Promise<T>): Promise<T> =>
-  "locks" in navigator ? (navigator.locks.request(name, f) as Promise<T>) : f();
 
 /** What a token says, which the server checks; undefined if it is none. */
 export function claimsOf(token: string): Record<string, unknown> | undefined {
