@@ -115,7 +115,9 @@ func (j *Jobs) Watch() {
 // Run runs the jobs until the context ends, each in a goroutine of its own.
 func (j *Jobs) Run(ctx context.Context) {
 	var all sync.WaitGroup
-	for _, job := range []func(context.Context){j.runBeats, j.runDetection, j.runLetters, j.runRetention, j.runSurvey} {
+	for _, job := range []func(context.Context){
+		j.runBeats, j.runDetection, j.runLetters, j.resumeLetters, j.runRetention, j.runSurvey,
+	} {
 		all.Go(func() { job(ctx) })
 	}
 	all.Wait()

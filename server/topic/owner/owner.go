@@ -94,6 +94,33 @@ func Open(ctx context.Context, cfg Config, address commitlog.Partition, groups [
 	return p, nil
 }
 
+// HasLetters reports whether groups of a partition that is not open have messages that an earlier
+// process was to store as dead letters and did not. Open makes letters of them.
+func HasLetters(ctx context.Context, s store.Store, address commitlog.Partition, groups []Group) (bool, error) {
+	of := map[string]*Group{}
+	for i := range groups {
+		c := &groups[i].Config
+		of[table.CursorKey(int64(address.Topic), address.Number, c.Name, c.Generation).SK] = &groups[i]
+	}
+	q := store.Query{
+		Table: store.Subscriptions, PK: table.CursorPartition(int64(address.Topic), address.Number), Consistency: store.Strong,
+	}
+	for row, err := range store.QueryAll(ctx, s, q) {
+		if err != nil {
+			return false, fmt.Errorf("cursors of %s: %w", address, err)
+		}
+		g := of[row.Key.SK]
+		if g == nil {
+			continue
+		}
+		has, err := partition.HasLetters(&g.Config, g.State, table.CursorFrom(row.Item).State)
+		if has || err != nil {
+			return has, err
+		}
+	}
+	return false, nil
+}
+
 // Group is a group as its row has it.
 type Group struct {
 	Config partition.Config

@@ -90,6 +90,7 @@ func (p *Partition) Restore(c Config, s State, saved []byte) (*Group, error) {
 	g.trim(start)
 	g.low = start
 	g.rebuild()
+	g.exhaustRestored()
 	if s == Dead || s == Cancelled {
 		g.end(s)
 		g.release()
@@ -97,6 +98,40 @@ func (p *Partition) Restore(c Config, s State, saved []byte) (*Group, error) {
 		p.returning = append(p.returning, g)
 	}
 	return g, nil
+}
+
+// exhaustRestored makes letters again of the messages that had failed too often before a restore.
+// Next does not do it for a group without members, and the group may never have one again.
+func (g *Group) exhaustRestored() {
+	var list []int64
+	for p, f := range g.fails.All() {
+		if p < g.p.end && buries(&g.config, g.state, f.Attempts) && g.ready.Contains(p) {
+			list = append(list, p)
+		}
+	}
+	slices.Sort(list)
+	for _, p := range list {
+		g.exhaust(p, g.fails.Get(p).Attempts, "")
+	}
+	if len(list) > 0 {
+		g.rebuild()
+	}
+}
+
+// buries reports whether a message of a group in a state is stored as a dead letter after so
+// many attempts.
+func buries(c *Config, s State, attempts int) bool {
+	return (s == Active || s == Paused) && c.Exhausted == DeadLetter && attempts >= c.MaxAttempts
+}
+
+// HasLetters reports whether a saved cursor of a group has messages that failed too often and are
+// to be stored as dead letters: Letters has them after Restore. Error: ErrCursor.
+func HasLetters(c *Config, s State, saved []byte) (bool, error) {
+	d, err := cursor.Decode(saved, Window)
+	if err != nil {
+		return false, ErrCursor
+	}
+	return slices.ContainsFunc(d.Failures, func(f cursor.Failure) bool { return buries(c, s, f.Attempts) }), nil
 }
 
 // Reconcile resurrects the restored groups whose rows say that they live, and whose cursors

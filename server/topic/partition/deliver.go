@@ -131,6 +131,13 @@ func (d *delivery) skipVoid(from, to int64) {
 func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 	position := batch.Base + int64(i)
 	key := ""
+	if d.fails.Dying.Contains(position) {
+		d.ready.Remove(position, position+1)
+		if key = batch.Key(i); !d.keys.Blocked(key, position) {
+			d.keys.Hold(key, position) // until Buried
+		}
+		return
+	}
 	if d.config.KeyOrder || d.config.Exhausted == ParkKey {
 		key = batch.Key(i)
 		if d.waits(key, position) {

@@ -324,14 +324,18 @@ func (g *Group) cut(i int, from, to int64) {
 }
 
 // rebuild makes everything ready that is neither leased nor dying. Next finds out again
-// what has to wait, and for what.
+// what has to wait, and for what. In order of key what is dying is ready, too: after a restore
+// the key that it holds up is not known until Next comes to it.
 func (g *Group) rebuild() {
 	g.fails.StopWaiting()
 	g.keys.Reset(func(position int64) bool { return g.fails.Dying.Contains(position) || g.leases.Has(position) })
 	for _, m := range g.members {
 		m.aside.Clear()
 	}
-	away := g.fails.Dying.Clone()
+	var away positions.Set
+	if !g.config.KeyOrder {
+		away = g.fails.Dying.Clone()
+	}
 	for _, l := range g.leases.All() {
 		away.Add(l.From, l.To)
 	}

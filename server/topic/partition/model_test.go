@@ -211,6 +211,18 @@ func (m *model) failed(g *modelGroup, p int64, delay time.Duration, now time.Tim
 	}
 }
 
+// dieAgain makes letters again of what had failed too often before a crash.
+func (m *model) dieAgain(g *modelGroup) {
+	if g.config.Exhausted != DeadLetter || (g.state != Active && g.state != Paused) {
+		return
+	}
+	for _, r := range m.records {
+		if g.fails[r.position].attempts >= g.config.MaxAttempts && r.reads(g) && !r.acked[g] {
+			g.dying[r.position], g.letters[r.position] = true, true
+		}
+	}
+}
+
 // wasDue is called before the clock is set back: what has been due may wait again, or be
 // handed out, as what only waits for credits is.
 func (m *model) wasDue(now time.Time) {

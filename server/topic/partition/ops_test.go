@@ -213,7 +213,7 @@ func (w *world) passed(g *modelGroup) {
 		}
 		w.m.acknowledge(g, r.position)
 	}
-	for p, f := range g.fails { // after a restart they die again
+	for p, f := range g.fails { // after a change of the settings they die again
 		if f.attempts >= g.config.MaxAttempts && g.config.Exhausted == DeadLetter && !g.dying[p] &&
 			g.real.fails.Dying.Contains(p) {
 			g.dying[p], g.letters[p] = true, true

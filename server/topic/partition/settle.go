@@ -236,12 +236,13 @@ func (g *Group) exhaust(position int64, attempts int, reason string) {
 }
 
 // Letters appends the messages to be stored as dead letters that no call has returned
-// before. After a restore they come again.
+// before. A restore makes those that are not buried letters again, without their reasons.
 func (g *Group) Letters(dst []Letter) []Letter { return g.fails.Letters(dst) }
 
 // Buried acknowledges a letter once it is stored.
 func (g *Group) Buried(position int64) {
 	if g.fails.Buried(position) {
+		g.ready.Remove(position, position+1) // in order of key, if Next has not come to it
 		g.done(position, position+1)
 	}
 }

@@ -253,6 +253,9 @@ func (w *world) crash() {
 		}
 	}
 	w.p.Reconcile()
+	for _, g := range w.m.groups {
+		w.m.dieAgain(g)
+	}
 	watermark, _, err := cursor.DecodeState(w.state, maxSettled)
 	w.expect("state", err, nil)
 	w.m.watermark = max(w.m.start, min(watermark, w.m.end))
