@@ -65,8 +65,20 @@ func TestBrokersThatDoNotKnowYet(t *testing.T) {
 	unknown.Remove()
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.UnknownTopicOrPartition, Count: -1})
 	p := commitlog.Partition{Topic: number, Number: 9}
-	_, _, err := l.Bounds(t.Context(), p)
-	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, commitlog.ErrInvalid) {
-		t.Errorf("a partition that no broker knows: %v", err)
+	unavailable := func(err error) {
+		t.Helper()
+		if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, commitlog.ErrInvalid) {
+			t.Errorf("a partition that no broker knows: %v", err)
+		}
 	}
+	_, _, err := l.Bounds(t.Context(), p)
+	unavailable(err)
+	p.Number = 0 // which was read already
+	_, _, err = l.Bounds(t.Context(), p)
+	unavailable(err)
+	_, err = l.PositionAt(t.Context(), p, time.Unix(0, 0))
+	unavailable(err)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Err: kerr.UnknownTopicOrPartition, Count: -1})
+	_, err = l.Read(t.Context(), p, 0, 1<<20)
+	unavailable(err)
 }

@@ -236,7 +236,7 @@ func (l *Log) Bounds(ctx context.Context, p commitlog.Partition) (start, end int
 	}
 	start, visible, err := l.reader.Bounds(ctx, p)
 	if err != nil {
-		return 0, 0, l.explain(err)
+		return 0, 0, l.explainRead(err)
 	}
 	start = max(start, l.started(p))
 	return start, max(start, l.see(p, visible)), nil
@@ -266,7 +266,7 @@ func (l *Log) Read(ctx context.Context, p commitlog.Partition, from int64, maxBy
 		return nil, err
 	}
 	batches, err := l.reader.ReadTo(ctx, p, from, end, maxBytes)
-	return batches, l.explain(err)
+	return batches, l.explainRead(err)
 }
 
 // PositionAt implements commitlog.Reader.
@@ -283,7 +283,7 @@ func (l *Log) PositionAt(ctx context.Context, p commitlog.Partition, t time.Time
 	}
 	at, err := l.reader.PositionAt(ctx, p, t)
 	if err != nil {
-		return 0, l.explain(err)
+		return 0, l.explainRead(err)
 	}
 	return min(max(at, l.started(p)), l.see(p, 0)), nil
 }
@@ -298,6 +298,15 @@ func (l *Log) explain(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+}
+
+// explainRead is explain for what was read of a partition that the topic has: a broker that does
+// not know the partition has not heard yet of the topic, which was just made.
+func (l *Log) explainRead(err error) error {
+	if errors.Is(err, commitlog.ErrInvalid) {
+		return fmt.Errorf("%w: %s", store.ErrUnavailable, err.Error())
+	}
+	return l.explain(err)
 }
 
 // tombstones are records that remove keys of the state.

@@ -2,7 +2,6 @@ package topicstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -61,11 +60,8 @@ func (l *Log) load(ctx context.Context, p commitlog.Partition) error {
 		return nil
 	}
 	found, err := l.last(ctx, p)
-	if errors.Is(err, commitlog.ErrInvalid) { // the topic has it, but not all brokers know that yet
-		return fmt.Errorf("%w: open partition %s: %s", store.ErrUnavailable, p, err.Error())
-	}
 	if err != nil {
-		return l.explain(fmt.Errorf("open partition %s: %w", p, err))
+		return l.explainRead(fmt.Errorf("open partition %s: %w", p, err))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +118,7 @@ func (l *Log) await(ctx context.Context, p commitlog.Partition) error {
 		}
 		_, visible, err := l.reader.Bounds(ctx, p)
 		if err != nil {
-			return l.explain(err)
+			return l.explainRead(err)
 		}
 		if end := l.see(p, visible); visible >= end {
 			return nil
