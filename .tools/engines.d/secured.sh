@@ -83,7 +83,7 @@ share.coordinator.state.topic.num.partitions=8
 PROPERTIES
   java_kafka kafka.tools.StorageTool format -t "$id" -c "$k/server.properties" --standalone "${scram[@]}" >"$k/format.log" 2>&1 ||
     { cat "$k/format.log" >&2; fail "Kafka's storage cannot be formatted"; }
-  launch secured-kafka "$sasl" java -Xmx384m -cp "$libs/*" "-Dlog4j2.configurationFile=$tools/engines.d/kafka-log4j2.properties" kafka.Kafka "$k/server.properties"
+  launch secured-kafka "$sasl" java $jvm -Xmx384m -cp "$libs/*" "-Dlog4j2.configurationFile=$tools/engines.d/kafka-log4j2.properties" kafka.Kafka "$k/server.properties"
   {
     echo "PARLEY_TEST_SECURED_KAFKA=127.0.0.1:$sasl"
     echo "PARLEY_TEST_SECURED_KAFKA_MUTUAL=127.0.0.1:$mutual"

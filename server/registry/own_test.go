@@ -9,12 +9,14 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store/storetest"
 )
 
 // Whatever was done to the registry, Parley's own schemas are registered at the next
 // start, under the ids that they had: records are written with them.
 func TestOwnSchemasHangOnNothing(t *testing.T) {
+	racetest.SkipSerial(t)
 	subject := event.Specs()[0].Subject()
 	for name, harm := range map[string]func(t *testing.T, r *Registry, must func(error)){
 		"read-only": func(t *testing.T, r *Registry, must func(error)) {

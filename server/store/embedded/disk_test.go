@@ -21,6 +21,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
 
+	"github.com/parley-chat/parley/server/internal/racetest"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/space"
 )
@@ -375,6 +376,7 @@ func TestDiskWatch(t *testing.T) {
 
 // A flipped bit is found; it never becomes an answer.
 func TestFlippedBits(t *testing.T) {
+	racetest.SkipSerial(t)
 	mayAbandon(t)
 	const rows = 50
 	key := func(i int) store.Key { return store.Key{Table: store.Users, PK: fmt.Sprintf("user%04d", i)} }
