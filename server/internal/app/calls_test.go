@@ -54,7 +54,10 @@ func (in *tapped) spend(n int, load func()) spent {
 	in.settled(handled + n)
 	in.quiet() // rows are deleted a moment later; this asks past the tap
 	now := in.read()
-	return spent{n, time.Since(began), now[0].Since(before[0]), now[1].Since(before[1]), now[2].Since(before[2]), now[3].Since(before[3])}
+	return spent{
+		n, time.Since(began),
+		now[0].Since(before[0]), now[1].Since(before[1]), now[2].Since(before[2]), now[3].Since(before[3]),
+	}
 }
 
 func (s spent) String() string {

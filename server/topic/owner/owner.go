@@ -103,7 +103,8 @@ func HasLetters(ctx context.Context, s store.Store, address commitlog.Partition,
 		of[table.CursorKey(int64(address.Topic), address.Number, c.Name, c.Generation).SK] = &groups[i]
 	}
 	q := store.Query{
-		Table: store.Subscriptions, PK: table.CursorPartition(int64(address.Topic), address.Number), Consistency: store.Strong,
+		Table: store.Subscriptions, PK: table.CursorPartition(int64(address.Topic), address.Number),
+		Consistency: store.Strong,
 	}
 	for row, err := range store.QueryAll(ctx, s, q) {
 		if err != nil {
