@@ -165,11 +165,12 @@ func TestSec_S_18_Properties(t *testing.T) {
 		t.Errorf("somebody else's profile is %+v", p)
 	}
 	s.post("ann", "UpdateSettings", `{"findableByIdentifier":true}`)
-	for procedure, body := range map[string]string{
-		"GetProfile": `{"userId":"ann"}`, "BatchGetProfiles": `{"profiles":[{"userId":"ann"}]}`,
-		"LookupByIdentifier": `{"identifier":"` + canary + `"}`, "BlockUser": `{"userId":"ann"}`, "ListBlocked": `{}`,
+	for _, call := range [][2]string{
+		{"GetProfile", `{"userId":"ann"}`}, {"BatchGetProfiles", `{"profiles":[{"userId":"ann"}]}`},
+		{"LookupByIdentifier", `{"identifier":"` + canary + `"}`}, {"BlockUser", `{"userId":"ann"}`}, {"ListBlocked", `{}`},
 	} {
-		status, answer := s.post("bob", procedure, body)
+		procedure := call[0]
+		status, answer := s.post("bob", procedure, call[1])
 		if status != http.StatusOK || strings.Contains(answer, "canary") || procedure != "BlockUser" &&
 			!strings.Contains(answer, "ann") {
 			t.Errorf("%s answers %d %s", procedure, status, answer)
