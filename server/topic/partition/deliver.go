@@ -132,8 +132,8 @@ func (d *delivery) deferOne(batch *commitlog.Batch, i int) {
 	position := batch.Base + int64(i)
 	key := ""
 	if d.fails.Dying.Contains(position) {
-		d.ready.Remove(position, position+1)
-		if key = batch.Key(i); !d.keys.Blocked(key, position) {
+		if key = batch.Key(i); !d.waits(key, position) {
+			d.ready.Remove(position, position+1)
 			d.keys.Hold(key, position) // until Buried
 		}
 		return
@@ -277,11 +277,15 @@ func (d *delivery) serveAside() (Wait, bool) {
 				return Wait{Reason: Fetch, Position: position}, false
 			}
 			i := int(position - batch.Base)
-			if m.budget.Take(batch, i, i+1, false) == 0 {
+			blocked := d.keys.Len() > 0 && d.waits(batch.Key(i), position) // its key was parked meanwhile
+			if !blocked && m.budget.Take(batch, i, i+1, false) == 0 {
 				break
 			}
 			for _, other := range d.members {
 				other.aside.Remove(position, position+1)
+			}
+			if blocked {
+				continue
 			}
 			d.hand(m, batch, i, i+1, d.fails.Get(position).Attempts+1)
 		}

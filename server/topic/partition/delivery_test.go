@@ -338,6 +338,57 @@ func TestParkedAfterRestart(t *testing.T) {
 	same(t, "now", r.positions(g), []int64{0, 1})
 }
 
+// After a restart each dead letter of a key holds it up until all of them are stored, in whatever
+// order they are.
+func TestLettersOfOneKeyAfterRestart(t *testing.T) {
+	for _, order := range [][]int64{{0, 1}, {1, 0}} {
+		r := newRig(t)
+		c := plain("g")
+		c.Exhausted, c.MaxAttempts = DeadLetter, 1
+		g := r.group(c)
+		m := r.member(g, "m")
+		r.publish("a", "a", "a", "b")
+		same(t, "all", r.positions(g), []int64{0, 1, 2, 3})
+		m.Nack(Positions{Base: 0}, 0, "no", r.now, nil)
+		m.Nack(Positions{Base: 1}, 0, "no", r.now, nil)
+		c.KeyOrder = true
+		r.p = New(0, 0, r.end, r)
+		g, err := r.p.Restore(c, Active, g.AppendCursor(nil))
+		must(t, err)
+		m = r.member(g, "m")
+		same(t, "another key", r.positions(g), []int64{3})
+		g.Buried(order[0])
+		same(t, "one is not stored", r.positions(g), nil)
+		g.Buried(order[1])
+		same(t, "both are", r.positions(g), []int64{2})
+		r.ack(m, 2, 4)
+		is(t, "floor", g.Floor(), int64(4))
+	}
+}
+
+// What waits for credits waits on if its key is parked meanwhile.
+func TestParkedWhileOthersWaitForCredits(t *testing.T) {
+	r := newRig(t)
+	c := plain("g")
+	c.Exhausted, c.MaxAttempts = ParkKey, 1
+	g := r.group(c)
+	r.publish("k", "l", "", "l")
+	m, err := g.Attach("m", nil, budget.New(10, int64(r.batches[0].Size(0, 1))*3/2, true)) // bytes of one
+	must(t, err)
+	same(t, "the first", r.positions(g), []int64{0})
+	m.Nack(Positions{Base: 0}, 0, "no", r.now, nil)
+	same(t, "one by one", r.positions(g), []int64{1})
+	m.Nack(Positions{Base: 1}, 0, "no", r.now, nil)
+	same(t, "what waited", r.positions(g), []int64{2})
+	r.ack(m, 2, 3)
+	same(t, "the key is parked", r.positions(g), nil)
+	same(t, "parked", g.Parked(nil), []Parked{{Key: "k", Position: 0, Attempts: 1}, {Key: "l", Position: 1, Attempts: 1, Waiting: 1}})
+	unparked(t, g, 1, "l")
+	same(t, "in order", r.positions(g), []int64{1})
+	r.ack(m, 1, 2)
+	same(t, "in order", r.positions(g), []int64{3})
+}
+
 // Credits are by messages and bytes; a message larger than what is left goes alone.
 func TestCredits(t *testing.T) {
 	r := newRig(t)

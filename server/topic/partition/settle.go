@@ -91,7 +91,7 @@ func (g *Group) done(from, to int64) {
 	g.fails.Done(from, to)
 	if g.keys.Len() > 0 {
 		for p := from; p < to; p++ {
-			if next, ok := g.keys.Free(p); ok {
+			if next, ok := g.keys.Free(p, g.acked.Contains); ok {
 				g.ready.Add(next, next+1)
 			}
 		}

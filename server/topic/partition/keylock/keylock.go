@@ -70,19 +70,23 @@ func (t *Table) Return(position int64) {
 }
 
 // Free says that a message that may hold its key is done with, and returns the one that
-// has waited longest for it, if there is one: the key is its to hold.
-func (t *Table) Free(position int64) (next int64, ok bool) {
+// has waited longest for it, if there is one: the key is its to hold. done says which of those
+// that wait are done with, too, as a dead letter that was stored meanwhile.
+func (t *Table) Free(position int64, done func(position int64) bool) (next int64, ok bool) {
 	key := t.keys[position]
 	t.Return(position)
 	h := t.holds[key]
 	if h == nil {
 		return 0, false
 	}
-	next = h.waiting[0]
-	if h.waiting = h.waiting[1:]; len(h.waiting) == 0 {
+	for len(h.waiting) > 0 && !ok {
+		next, ok = h.waiting[0], !done(h.waiting[0])
+		h.waiting = h.waiting[1:]
+	}
+	if len(h.waiting) == 0 {
 		delete(t.holds, key)
 	}
-	return next, true
+	return next, ok
 }
 
 // Waiting returns how many messages wait for a key.

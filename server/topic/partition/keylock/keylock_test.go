@@ -26,13 +26,13 @@ func TestInOrder(t *testing.T) {
 	expect(t, "a later one, meanwhile", l.Blocked("k", 9), true)
 	l.Hold("k", 1)
 	for want := int64(3); want < 8; want += 2 {
-		next, ok := l.Free(want - 2)
+		next, ok := l.Free(want-2, waits)
 		expect(t, "next", next, want)
 		expect(t, "there is one", ok, true)
 		expect(t, "may go", l.Blocked("k", next), false)
 		l.Hold("k", next)
 	}
-	_, ok := l.Free(7)
+	_, ok := l.Free(7, waits)
 	expect(t, "nobody is left", ok, false)
 	expect(t, "keys", l.Len(), 0)
 }
@@ -42,7 +42,7 @@ func TestWithoutKey(t *testing.T) {
 	l := New()
 	l.Hold("", 1)
 	expect(t, "another one without", l.Blocked("", 2), false)
-	_, ok := l.Free(1)
+	_, ok := l.Free(1, waits)
 	expect(t, "freed", ok, false)
 	l.Return(2)
 	expect(t, "keys", l.Len(), 0)
@@ -63,4 +63,23 @@ func TestReset(t *testing.T) {
 	expect(t, "c", l.Blocked("c", 20), false)
 	expect(t, "waiting for b", l.Waiting("b"), 0)
 	expect(t, "keys", l.Len(), 1)
+}
+
+// waits says of no message that it is done with.
+func waits(int64) bool { return false }
+
+// Those that are done with while they wait are passed over.
+func TestDoneWhileWaiting(t *testing.T) {
+	l := New()
+	l.Hold("k", 1)
+	for p := int64(2); p <= 5; p++ {
+		l.Wait("k", p)
+	}
+	next, ok := l.Free(1, func(p int64) bool { return p < 4 })
+	expect(t, "next", next, int64(4))
+	expect(t, "there is one", ok, true)
+	l.Hold("k", 4)
+	_, ok = l.Free(4, func(int64) bool { return true })
+	expect(t, "nobody is left", ok, false)
+	expect(t, "keys", l.Len(), 0)
 }
