@@ -9,12 +9,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/backend/private"
+	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/kafka/acl"
 	"github.com/parley-chat/parley/server/kafka/dial"
@@ -50,8 +52,10 @@ type Backend struct {
 	cluster  kafka.Cluster
 
 	log        *slog.Logger
-	clock      *clock.Watch // nil where the store has a clock of its own
-	identity   identity     // of a data directory
+	clock      *clock.Watch  // nil where the store has a clock of its own
+	identity   identity      // of a data directory
+	snapshot   chan struct{} // full while there is one
+	halfway    func()        // of tests: called between the two halves of a snapshot
 	replaced   atomic.Pointer[error]
 	watchEvery time.Duration
 }
@@ -68,11 +72,14 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := backup.CheckUnfinished(dir); err != nil {
+		return nil, err
+	}
 	if err := private.Tighten(dir); err != nil {
 		return nil, err
 	}
 	cfg.opening("the store in %s", dir)
-	e := &Backend{}
+	e := &Backend{snapshot: make(chan struct{}, 1)}
 	e.initWatch(cfg)
 	st, err := embedded.Open(embedded.Options{
 		Dir: cfg.Embedded.DataDir, Logger: cfg.Logger, Fatal: cfg.Fatal, AcceptLoss: cfg.Embedded.AcceptLoss,
@@ -81,6 +88,9 @@ func Open(cfg Config) (*Backend, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if err := os.RemoveAll(filepath.Join(dir, backup.Snapshots)); err != nil { // of a process that was killed
+		return nil, errors.Join(err, st.Close())
 	}
 	cfg.opening("the event log in %s", filepath.Join(dir, "log"))
 	b, err := openLog(cfg, st)

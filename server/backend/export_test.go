@@ -11,6 +11,9 @@ import (
 // WatchEvery sets how often Watch looks.
 func (e *Backend) WatchEvery(d time.Duration) { e.watchEvery = d }
 
+// Halfway sets what is called between the two halves of a snapshot.
+func (e *Backend) Halfway(f func()) { e.halfway = f }
+
 // OpenHasty is Open for a test in which the time of a call is up after three tries.
 func (t Tables) OpenHasty(ctx context.Context) (*tables.Tables, error) {
 	c, tries := t.wire(), 0

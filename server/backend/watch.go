@@ -59,11 +59,13 @@ func (e *Backend) Watch(ctx context.Context, ready func()) error {
 
 // identity is what a data directory is known by while it is open.
 type identity struct {
+	dir   string
 	paths []string
 	files []fs.FileInfo
 }
 
 func identify(dir string) (id identity, err error) {
+	id.dir = dir
 	for _, name := range []string{"LOCK", "store"} {
 		path := filepath.Join(dir, name)
 		info, err := os.Stat(path)

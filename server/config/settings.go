@@ -45,6 +45,11 @@ type Settings struct {
 	DataDir     string
 	AcceptLoss  string
 	DiskReserve uint64 // bytes that must be free on the disk for writes; 0 for the default
+	// Backups of the data directory: where, every so many hours, and how many stay.
+	Backup struct {
+		Dir         string
+		Hours, Keep int
+	}
 	KafkaListen string
 	// KafkaConnections bounds the connections to that port.
 	KafkaConnections int

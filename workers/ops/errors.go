@@ -12,6 +12,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/identity/admin"
 	"github.com/parley-chat/parley/server/kafka/lag"
 	"github.com/parley-chat/parley/server/kafka/versions"
@@ -74,6 +75,8 @@ var mappings = []mapping{
 	{admin.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{errPanic, connect.CodeInternal, "INTERNAL", "internal error"},
 	{errBusy, connect.CodeResourceExhausted, "BUSY", "too many calls at once: wait for one to end"},
+	{backup.ErrElsewhere, connect.CodeFailedPrecondition, "NO_DATA_DIRECTORY", ""},
+	{backup.ErrRunning, connect.CodeFailedPrecondition, "BACKUP_RUNNING", "another backup is being made: wait"},
 	{deadletter.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},
 	{deadletter.ErrNotFound, connect.CodeNotFound, "DEAD_LETTER_NOT_FOUND", "no such dead letter"},
 	{failedrows.ErrInvalid, connect.CodeInvalidArgument, "INVALID_ARGUMENT", ""},

@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/ops/adminapi"
+	"github.com/parley-chat/parley/workers/ops/backups"
 	"github.com/parley-chat/parley/workers/ops/parkedkeys"
 	"github.com/parley-chat/parley/workers/ops/projections"
 	"github.com/parley-chat/parley/workers/projection"
@@ -98,7 +99,8 @@ func (c Operators) addTo(ctx context.Context, p *Pipeline) error {
 			fanout.Group:     fanout.Repairer(s.Serde, c.Deliver, nil).One(),
 			projection.Group: consume.BatchHandler(set.Handle).One(),
 		},
-		Services: append(services, read.Handler, parkedkeys.New(b.Store, time.Now).Handler),
+		Services: append(services, read.Handler, parkedkeys.New(b.Store, time.Now).Handler,
+			(&backups.Service{Take: b.Snapshot, Logger: p.cfg.Logger}).Handler),
 		Migrator: migrator, Letters: c.Letters, More: c.More,
 	})
 	if err != nil {

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/check"
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/telemetry"
@@ -25,31 +28,77 @@ const (
 const checkHelp = `  It reads everything: all checksums of the store and the event log, and whether heads, events, messages,
   members, counts, indexes and the outbox agree. A line for each finding says where it is, what is wrong and
   what helps. With --repair it writes again what can be derived from the events and deletes nothing else; it
-  may be cut off and repeated. The server must not run.
+  may be cut off and repeated. The server must not run. With BACKUP it checks that one instead (an archive is
+  unpacked in the directory for temporary files), and first compares all files with their checksums.
   Exit codes: 0 nothing is wrong, or everything was repaired; 1 something is wrong; 2 it could not be checked.
 `
 
 func (p *commandLine) checkCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "check [--repair]", Short: "check the data of a server that does not run, and repair what can be derived",
+		Use: "check [--repair] [BACKUP]", Short: "check the data of a server that does not run, and repair what can be derived",
 		Long: checkHelp,
 		Args: cobra.ArbitraryArgs,
 	}
 	repair := c.Flags().Bool("repair", false, "write again what can be derived")
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return cmdline.Usagef("check takes --repair and nothing else: %w", err)
+		return cmdline.Usagef("check takes --repair or a backup: %w", err)
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := p.config()
 		if err != nil {
 			return err
 		}
-		if len(args) > 0 {
-			return cmdline.Usagef("check takes --repair and nothing else, not %.40q", args[0])
+		if len(args) > 1 || len(args) == 1 && *repair {
+			return cmdline.Usagef("check takes --repair or one backup, not %.40q", args[len(args)-1])
+		}
+		if len(args) == 1 {
+			return cmdline.ExitCode(checkBackup(c.Context(), cfg, args[0], p.stdout, p.stderr))
 		}
 		return cmdline.ExitCode(checkData(c.Context(), cfg, *repair, p.stdout, p.stderr))
 	}
 	return c
+}
+
+// checkBackup checks a backup without restoring it, and returns the exit code.
+func checkBackup(ctx context.Context, cfg Config, path string, stdout, stderr io.Writer) int {
+	dir, remove, err := openBackup(ctx, path)
+	if err != nil {
+		fmt.Fprintf(stderr, "parley: not checked: %v\n", err)
+		if errors.Is(err, backup.ErrDamaged) {
+			return exitFindings
+		}
+		return exitUnchecked
+	}
+	defer remove()
+	if cfg.distributed() { // the backup is of an embedded server all the same
+		fmt.Fprintln(stderr, "parley: not checked: check the backup without the settings of the distributed mode")
+		return exitUnchecked
+	}
+	mode := *cfg.Backend.Embedded
+	mode.DataDir = dir
+	cfg.DataDir, cfg.Backend.Embedded = dir, &mode
+	return checkData(ctx, cfg, false, stdout, stderr)
+}
+
+// openBackup compares a backup with its list, and returns where its files are.
+func openBackup(ctx context.Context, path string) (dir string, remove func(), err error) {
+	if path, err = backup.Find(path); err != nil {
+		return "", nil, err
+	}
+	if !backup.IsArchive(path) {
+		return path, func() {}, backup.Verify(ctx, path, nil)
+	}
+	tmp, err := os.MkdirTemp("", "parley-check-*")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { _ = os.RemoveAll(tmp) }
+	dir = filepath.Join(tmp, "data")
+	if err := backup.Extract(ctx, path, dir, nil); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return dir, remove, nil
 }
 
 // checkData checks the data directory of a server that does not run, and returns the exit

@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/identity/issuer"
 	"github.com/parley-chat/parley/server/internal/identityplane"
@@ -59,7 +60,13 @@ func newConfig(s config.Settings) (Config, error) {
 	if c.limitTable, err = limit.ParseTable(s.Limits); err != nil {
 		return c, err
 	}
+	if s.Store != "embedded" && s.Backup.Dir != "" {
+		return c, errors.New("backup-dir is for a data directory: with store dynamodb use the backups of its tables")
+	}
 	if s.Store == "embedded" {
+		if err := backup.CheckPlace(s.Backup.Dir, s.DataDir); err != nil {
+			return c, fmt.Errorf("backup-dir: %w", err)
+		}
 		if s.Redis.URL != "" || len(s.Kafka.Brokers) > 0 {
 			return c, errors.New("redis and kafka-brokers need store dynamodb")
 		}

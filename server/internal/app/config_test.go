@@ -134,7 +134,7 @@ func TestBadUsage(t *testing.T) {
 		"flags go before the command":     {"token", "--data-dir", "x", "bob"},
 		"unknown command \"dance\"":       {"dance"},
 		"check takes --repair":            {"check", "--force"},
-		"check takes --repair and":        {"check", "now"},
+		"check takes --repair or one":     {"check", "now", "then"},
 	} {
 		var out, failure strings.Builder
 		code := Run(t.Context(), args, nil, &out, &failure)

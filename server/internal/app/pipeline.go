@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/kafka"
@@ -68,6 +69,7 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	}
 	p.closers = append(p.closers, path.Close)
 	p.services = append(p.services, lifecycle.Service{Name: "log", Run: keeper.Run})
+	p.scheduleBackups()
 	p.services = append(p.services, path.Services...)
 	p.onCommit = append(p.onCommit, func(c chat.Commit, _ delivery.Delivery) { path.Nudge(c) })
 	p.recorded, p.searchFull = path.WakeSearch, func() bool { return keeper.Full(kafka.Searches) }
@@ -75,6 +77,16 @@ func (p *program) buildPipeline(ctx context.Context) error {
 	p.addresses = append(p.addresses, "kafka", p.backend.KafkaAddr(), "registry", path.RegistryAddr, "ops",
 		path.OperatorsAddr, "data_dir", absolute(p.cfg.DataDir))
 	return nil
+}
+
+// scheduleBackups has the server make backups by itself, if a setting says where.
+func (p *program) scheduleBackups() {
+	s := &backup.Schedule{Take: p.backend.Snapshot, DataDir: absolute(p.cfg.DataDir), To: p.cfg.Backup.Dir,
+		Every: time.Duration(p.cfg.Backup.Hours) * time.Hour, Keep: p.cfg.Backup.Keep, Clock: time.Now, Logger: p.log}
+	s.Measure(p.metrics)
+	if s.To != "" {
+		p.services = append(p.services, lifecycle.Service{Name: "backups", Run: s.Run})
+	}
 }
 
 // flushWithin is how long a few rows that are published wait for the sync of the log: it

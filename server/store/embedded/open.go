@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -136,12 +138,9 @@ func Open(o Options) (*Store, error) {
 	} else if _, err := o.FS.Stat(o.FS.PathJoin(o.Dir, "store")); err != nil {
 		return nil, fmt.Errorf("there is no store: %w", plain(err))
 	}
-	lock, err := o.FS.Lock(o.FS.PathJoin(o.Dir, "LOCK"))
-	if file := (*os.PathError)(nil); errors.As(err, &file) || errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("lock data directory: %w", plain(err))
-	}
+	lock, err := lockDir(o.FS, o.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Dir, ErrLocked)
+		return nil, err
 	}
 	s, err := open(o)
 	if err != nil {
@@ -150,6 +149,26 @@ func Open(o Options) (*Store, error) {
 	}
 	s.lock = lock
 	return s, nil
+}
+
+// Lock locks an existing data directory as an open store does, so that its files can be read.
+// Errors: ErrLocked, and those of the file system.
+func Lock(dir string) (io.Closer, error) {
+	if _, err := os.Stat(filepath.Join(dir, "store")); err != nil {
+		return nil, fmt.Errorf("there is no store: %w", plain(err))
+	}
+	return lockDir(vfs.Default, dir)
+}
+
+func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
+	lock, err := fs.Lock(fs.PathJoin(dir, "LOCK"))
+	if file := (*os.PathError)(nil); errors.As(err, &file) || errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("lock data directory: %w", plain(err))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
+	}
+	return lock, nil
 }
 
 func open(o Options) (*Store, error) {

@@ -382,7 +382,8 @@ func TestParkedWhileOthersWaitForCredits(t *testing.T) {
 	same(t, "what waited", r.positions(g), []int64{2})
 	r.ack(m, 2, 3)
 	same(t, "the key is parked", r.positions(g), nil)
-	same(t, "parked", g.Parked(nil), []Parked{{Key: "k", Position: 0, Attempts: 1}, {Key: "l", Position: 1, Attempts: 1, Waiting: 1}})
+	same(t, "parked", g.Parked(nil),
+		[]Parked{{Key: "k", Position: 0, Attempts: 1}, {Key: "l", Position: 1, Attempts: 1, Waiting: 1}})
 	unparked(t, g, 1, "l")
 	same(t, "in order", r.positions(g), []int64{1})
 	r.ack(m, 1, 2)

@@ -23,6 +23,7 @@ import (
 
 	eventv1 "github.com/parley-chat/parley/gen/parley/event/v1"
 	"github.com/parley-chat/parley/server/auth"
+	"github.com/parley-chat/parley/server/backup"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
@@ -32,6 +33,7 @@ import (
 	"github.com/parley-chat/parley/workers/migrate"
 	"github.com/parley-chat/parley/workers/ops"
 	"github.com/parley-chat/parley/workers/ops/adminapi"
+	"github.com/parley-chat/parley/workers/ops/backups"
 	"github.com/parley-chat/parley/workers/ops/parkedkeys"
 	"github.com/parley-chat/parley/workers/ops/projections"
 	"github.com/parley-chat/parley/workers/projection"
@@ -143,7 +145,8 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 			return r.Handle(ctx, rec)
 		}},
 		Observe: func(string, string, time.Duration) {}, Migrator: migrator,
-		Services: append(services, served.Handler, parkedkeys.New(r.Store, time.Now).Handler),
+		Services: append(services, served.Handler, parkedkeys.New(r.Store, time.Now).Handler,
+			(&backups.Service{Take: noSnapshot, Logger: slog.New(slog.DiscardHandler)}).Handler),
 	})
 	must(err)
 	srv, err := ops.Listen(t.Context(), s, "127.0.0.1:0", server)
@@ -253,3 +256,6 @@ func Certificates(t *testing.T) (own tls.Certificate, pool *x509.CertPool) {
 	pool.AddCert(c)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
+
+// noSnapshot is for a rig without a data directory.
+func noSnapshot(context.Context) (string, func() error, error) { return "", nil, backup.ErrElsewhere }

@@ -31,6 +31,7 @@ var least = map[string]map[auth.Role][]string{
 		auth.Admin:  {"ChangeRebuild"},
 	},
 	opsv1connect.ParkedKeyServiceName: {auth.Viewer: {"ListParkedKeys"}},
+	opsv1connect.BackupServiceName:    {auth.Admin: {"TakeSnapshot"}},
 	adminv1connect.UserAdminServiceName: {
 		auth.Viewer: {"GetUser"}, auth.Moderator: {"SuspendUser", "RestoreUser"},
 	},

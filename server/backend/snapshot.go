@@ -1,0 +1,104 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/store/embedded"
+)
+
+// momentTime bounds how long the log stands still, and releaseTime how long a snapshot waits for
+// the one before, whose caller has gone, to be removed.
+const (
+	momentTime  = 30 * time.Second
+	releaseTime = 3 * time.Second
+)
+
+// Snapshot makes the files of the data directory readable as they are at one moment, in a
+// directory within it, until release is called. One is there at a time.
+//
+// The moment is one that a process which is killed could have left: while the log stands still,
+// its files are linked, then the store is. So what the store has published is in the log,
+// and what the log has of chats, the store has.
+func (e *Backend) Snapshot(ctx context.Context) (dir string, release func() error, err error) {
+	if e.embedded == nil {
+		return "", nil, backup.ErrElsewhere
+	}
+	select {
+	case e.snapshot <- struct{}{}:
+	case <-time.After(releaseTime):
+		return "", nil, backup.ErrRunning
+	case <-ctx.Done():
+		return "", nil, ctx.Err()
+	}
+	dir = filepath.Join(e.identity.dir, backup.Snapshots)
+	release = func() error {
+		defer func() { <-e.snapshot }()
+		return os.RemoveAll(dir)
+	}
+	if err := e.takeSnapshot(ctx, dir); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("snapshot: %w", err), release())
+	}
+	return dir, release, nil
+}
+
+func (e *Backend) takeSnapshot(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, momentTime)
+	defer cancel()
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	var list *backup.List
+	err := e.embedded.Checkpoint(ctx, dir, func(take func() error) error {
+		return e.broker.Freeze(ctx, func() error {
+			list = backup.NewList(e.identity.dir, time.Now())
+			log, err := backup.Link(filepath.Join(e.identity.dir, "log"), filepath.Join(dir, "log"))
+			for _, f := range log {
+				f.Path = "log/" + f.Path
+				list.Files = append(list.Files, f)
+			}
+			if e.halfway != nil {
+				e.halfway()
+			}
+			return errors.Join(err, take())
+		})
+	})
+	if err == nil { // the keys, and what programs need to connect: files that are replaced, never changed
+		err = backup.LinkBeside(e.identity.dir, dir)
+	}
+	if err != nil {
+		return err
+	}
+	files, err := backup.Scan(dir)
+	if err != nil {
+		return err
+	}
+	list.Add(files)
+	return list.Write(dir)
+}
+
+// ErrRunning says that a server runs on a data directory.
+var ErrRunning = embedded.ErrLocked
+
+// Lock keeps servers from a data directory until it is closed. Errors: ErrRunning, and those of
+// the file system.
+func Lock(dataDir string) (io.Closer, error) { return embedded.Lock(dataDir) }
+
+// PrepareRestored gives the store in a directory that was restored a generation of its own, so that
+// clients and readers notice that what they have seen since the backup is gone.
+func PrepareRestored(cfg Config, dir string) error {
+	st, err := embedded.Open(embedded.Options{Dir: dir, Logger: cfg.Logger, Fatal: cfg.Fatal})
+	if err != nil {
+		return err
+	}
+	return errors.Join(st.Renew(), st.Close())
+}

@@ -1,0 +1,86 @@
+package backend_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/backup"
+	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/testkit"
+)
+
+// The store and the log of a snapshot are of one moment, however long it takes: nothing that the
+// log has is missing in the store, where a start would refuse it, and nothing that the store has
+// published is missing in the log, where nobody would publish it again.
+func TestSnapshotIsOneMoment(t *testing.T) {
+	n := start(t, t.TempDir())
+	ids := n.fill()
+	stop := make(chan struct{})
+	var working sync.WaitGroup
+	working.Go(func() { // the store goes on while the log stands still
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_, err := n.chats.Send(t.Context(), chat.Send{Caller: "alice", ChatID: ids[i%len(ids)], Content: "x"})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	working.Go(func() {
+		for now := n.now; ; {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			now = now.Add(3 * time.Second)
+			n.now = now
+			if err := n.relay.Cycle(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	n.eng.Halfway(func() { time.Sleep(300 * time.Millisecond) })
+	to := t.TempDir()
+	for range 3 {
+		dir, release, err := n.eng.Snapshot(t.Context())
+		n.must(err)
+		if _, _, err := n.eng.Snapshot(t.Context()); !errors.Is(err, backup.ErrRunning) {
+			t.Errorf("a second snapshot: %v", err)
+		}
+		_, err = backup.Write(t.Context(), backup.Options{From: dir, Of: testkit.Value(backup.ReadList(dir))(t), To: to})
+		n.must(err)
+		n.must(release())
+	}
+	close(stop)
+	working.Wait()
+	before := n.eng.Generation
+	n.must(n.eng.Close())
+	for _, path := range testkit.Value(backup.All(to))(t) {
+		dir := filepath.Join(t.TempDir(), "data")
+		n.must(backup.Restore(t.Context(), path, dir, nil, func(dir string) error {
+			return backend.PrepareRestored(config(dir), dir)
+		}))
+		restored := start(t, dir)
+		if strings.Contains(restored.said.String(), "damaged") { // a repair would mend it, after reading everything
+			t.Errorf("the start found damage: %s", restored.said)
+		}
+		restored.publish()
+		if events, records := len(restored.events()), restored.inLog(); events < 60 || records < events {
+			t.Errorf("%d events, %d records", events, records)
+		}
+		if restored.eng.Generation == before {
+			t.Error("the restored store has the generation of the one that went on")
+		}
+		n.must(restored.eng.Close())
+	}
+}

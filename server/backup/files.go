@@ -1,0 +1,144 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Progress is told how many of all bytes are done. It may be nil.
+type Progress func(done, total int64)
+
+// meter counts bytes for a Progress, and ends a copy when its context does.
+type meter struct {
+	ctx         context.Context //nolint:containedctx // of the one copy that this is
+	done, total int64
+	progress    Progress
+}
+
+func (m *meter) add(n int64) error {
+	m.done += n
+	if m.progress != nil {
+		m.progress(m.done, m.total)
+	}
+	return m.ctx.Err()
+}
+
+// reader counts what is read through it, into a checksum.
+type reader struct {
+	from io.Reader
+	sum  hash.Hash
+	m    *meter // nil: uncounted
+}
+
+func (r *reader) Read(b []byte) (int, error) {
+	n, err := r.from.Read(b)
+	r.sum.Write(b[:n])
+	if r.m != nil {
+		if ended := r.m.add(int64(n)); ended != nil {
+			return n, ended
+		}
+	}
+	return n, err
+}
+
+func (r *reader) hex() string { return hex.EncodeToString(r.sum.Sum(nil)) }
+
+// buffers are for copies.
+var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
+// copyTo copies size bytes and returns their checksum. A source that ends before is an error.
+func copyTo(w io.Writer, from io.Reader, size int64, m *meter) (string, error) {
+	r := &reader{from: from, sum: sha256.New(), m: m}
+	b := buffers.Get().(*[256 << 10]byte)
+	defer buffers.Put(b)
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{io.LimitReader(r, size)}, b[:])
+	if err == nil && n < size {
+		err = fmt.Errorf("the file has %d bytes, not %d", n, size)
+	}
+	return r.hex(), err
+}
+
+// copyFile copies the first size bytes of a file, and returns their checksum.
+func copyFile(to, from string, size int64, m *meter) (sum string, err error) {
+	src, err := os.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer src.Close()
+	return create(to, func(w io.Writer) (string, error) { return copyTo(w, src, size, m) })
+}
+
+// create makes a file for its owner only. It is durable after syncTree.
+func create(path string, fill func(io.Writer) (string, error)) (sum string, err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if sum, err = fill(f); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return sum, nil
+}
+
+// sumOf is the checksum of a file's first size bytes.
+func sumOf(path string, size int64, m *meter) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return copyTo(io.Discard, f, size, m)
+}
+
+// syncers is how many files are synced at a time: file systems commit them together.
+const syncers = 8
+
+// syncTree makes files durable, then their names: a directory, and those in it that they are in.
+func syncTree(dir string, list []File) error {
+	dirs := map[string]bool{dir: true}
+	var g errgroup.Group
+	g.SetLimit(syncers)
+	for _, f := range list {
+		path := filepath.Join(dir, filepath.FromSlash(f.Path))
+		for d := filepath.Dir(path); len(d) > len(dir); d = filepath.Dir(d) {
+			dirs[d] = true
+		}
+		g.Go(func() error { return syncPath(path, os.O_RDWR) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for d := range dirs {
+		if err := syncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil // directories cannot be synced there
+	}
+	return syncPath(dir, os.O_RDONLY)
+}
+
+func syncPath(path string, flag int) error {
+	f, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,199 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Find resolves what a person names as a backup: an archive, a backup, or a directory of
+// backups, of which it is the newest.
+func Find(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		if !IsArchive(path) {
+			return "", fmt.Errorf("%s is no backup: neither a directory nor a file *%s", path, archive)
+		}
+		return path, nil
+	}
+	if _, err := os.Stat(filepath.Join(path, ListFile)); err == nil {
+		return path, nil
+	}
+	paths, err := All(path)
+	if err != nil {
+		return "", err
+	}
+	if len(paths) == 0 {
+		return "", fmt.Errorf("%w in %s", ErrNone, path)
+	}
+	return paths[len(paths)-1], nil
+}
+
+// Verify reads all of a backup and compares it with its list. Errors: those that wrap
+// ErrDamaged name the first file that is not as it was written.
+func Verify(ctx context.Context, path string, p Progress) error {
+	m := &meter{ctx: ctx, progress: p}
+	if IsArchive(path) {
+		m.progress = nil // the size of what it has is known at its end
+		return readArchive(path, m, func(_ string, r io.Reader, _ int64) error {
+			_, err := io.Copy(io.Discard, r)
+			return err
+		})
+	}
+	list, err := ReadList(path)
+	if err != nil {
+		return err
+	}
+	m.total = list.Bytes()
+	for _, f := range list.Files {
+		if err := check(path, f, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Extract writes a backup's files into a directory that is not there yet, and compares each
+// with the list.
+func Extract(ctx context.Context, path, to string, p Progress) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	m, dirs := &meter{ctx: ctx, progress: p}, map[string]bool{}
+	write := func(name string, r io.Reader, size int64) (sum string, err error) {
+		target := filepath.Join(to, filepath.FromSlash(name))
+		if dir := filepath.Dir(target); !dirs[dir] {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return "", err
+			}
+			dirs[dir] = true
+		}
+		return create(target, func(w io.Writer) (string, error) { return copyTo(w, r, size, nil) })
+	}
+	var files []File
+	if IsArchive(path) {
+		m.progress = nil
+		err := readArchive(path, m, func(name string, r io.Reader, size int64) error {
+			files = append(files, File{Path: name})
+			_, err := write(name, r, size)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return syncTree(to, files)
+	}
+	list, err := ReadList(path)
+	if err != nil {
+		return err
+	}
+	m.total = list.Bytes()
+	for _, f := range list.Files {
+		source := filepath.Join(path, filepath.FromSlash(f.Path))
+		if err := checkSize(source, f.Size); err != nil {
+			return err
+		}
+		src, err := os.Open(source)
+		if err != nil {
+			return err
+		}
+		sum, err := write(f.Path, src, f.Size)
+		_ = src.Close()
+		if err != nil {
+			return err
+		}
+		if sum != f.SHA256 {
+			return fmt.Errorf("%w: %s has another content than it was written with", ErrDamaged, source)
+		}
+		if err := m.add(f.Size); err != nil {
+			return err
+		}
+	}
+	return syncTree(to, list.Files)
+}
+
+// Restore puts a backup into a data directory, which must be missing or empty. prepare gets the
+// directory with all files before they are where a server finds them. What an earlier restore
+// did not finish is replaced. Errors: those that wrap ErrDamaged change nothing.
+func Restore(ctx context.Context, path, dataDir string, p Progress, prepare func(dir string) error) error {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dataDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != Unfinished && e.Name() != lostAndFound {
+			return fmt.Errorf("%s is not empty (it has %s): move it away, or name another directory with --data-dir",
+				dataDir, e.Name())
+		}
+	}
+	work := filepath.Join(dataDir, Unfinished)
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	if err := Extract(ctx, path, work, p); err != nil {
+		return errors.Join(err, os.RemoveAll(work))
+	}
+	if err := prepare(work); err != nil {
+		return errors.Join(err, os.RemoveAll(work))
+	}
+	return place(work, dataDir)
+}
+
+// place moves the files from the directory of a restore to where a server finds them. The
+// directory goes last: until then no server starts.
+func place(work, dataDir string) error {
+	entries, err := os.ReadDir(work)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if skipped(e.Name()) {
+			continue
+		}
+		if err := os.Rename(filepath.Join(work, e.Name()), filepath.Join(dataDir, e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(dataDir); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(work), syncDir(dataDir))
+}
+
+// CheckUnfinished refuses a data directory into which a backup is being restored.
+func CheckUnfinished(dataDir string) error {
+	if _, err := os.Stat(filepath.Join(dataDir, Unfinished)); err == nil {
+		return fmt.Errorf("a restore into %s has not ended: empty the directory and restore the backup again", dataDir)
+	}
+	return nil
+}
+
+// Describe lists the files of a data directory for a backup of it; nobody changes them.
+func Describe(dataDir string, at time.Time) (*List, error) {
+	l := NewList(dataDir, at)
+	var err error
+	l.Files, err = Scan(dataDir)
+	return l, err
+}
+
+// NewList starts the list of a data directory.
+func NewList(dataDir string, at time.Time) *List {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	if abs, err := filepath.Abs(dataDir); err == nil {
+		dataDir = abs
+	}
+	return &List{Format: format, Taken: at.UTC(), Host: host, DataDir: filepath.ToSlash(dataDir)}
+}
