@@ -222,7 +222,7 @@ func TestBurst(t *testing.T) {
 	quick, _ := n.server("quick", n.members["c"][50:], nil)
 	cfg := n.config("sender", nil)
 	cfg.QueueBytes = 2 << 20
-	cfg.Call = 10 * time.Second
+	cfg.Call = time.Minute // longer than the slow server stands still, also on a slow machine
 	m := n.mesh(cfg)
 	p := m.peer(routing.Server{ID: "slow", Addr: way.addr, Generation: "g"})
 	way.hold(true)
