@@ -21,12 +21,13 @@ const (
 )
 
 // Snapshot makes the files of the data directory readable as they are at one moment, in a
-// directory within it, until release is called. One is there at a time.
+// directory within it, until release is called. Only one exists at a time. If release cannot
+// remove the directory, it logs that, and the next start removes it.
 //
 // The moment is one that a process which is killed could have left: while the log stands still,
 // its files are linked, then the store is. So what the store has published is in the log,
 // and what the log has of chats, the store has.
-func (e *Backend) Snapshot(ctx context.Context) (dir string, release func() error, err error) {
+func (e *Backend) Snapshot(ctx context.Context) (dir string, release func(), err error) {
 	if e.embedded == nil {
 		return "", nil, backup.ErrElsewhere
 	}
@@ -38,12 +39,15 @@ func (e *Backend) Snapshot(ctx context.Context) (dir string, release func() erro
 		return "", nil, ctx.Err()
 	}
 	dir = filepath.Join(e.identity.dir, backup.Snapshots)
-	release = func() error {
-		defer func() { <-e.snapshot }()
-		return os.RemoveAll(dir)
+	release = func() {
+		if err := os.RemoveAll(dir); err != nil {
+			e.log.Warn("a snapshot was not removed; the next start removes it", "dir", dir, "error", err)
+		}
+		<-e.snapshot
 	}
 	if err := e.takeSnapshot(ctx, dir); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("snapshot: %w", err), release())
+		release()
+		return "", nil, fmt.Errorf("snapshot: %w", err)
 	}
 	return dir, release, nil
 }

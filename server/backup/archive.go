@@ -4,13 +4,11 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -27,18 +25,14 @@ func writeArchive(ctx context.Context, o Options) (Report, error) {
 	if err := os.RemoveAll(tmp); err != nil {
 		return Report{}, err
 	}
-	list := *o.Of
-	list.Format, list.Files = format, slices.Clone(o.Of.Files)
+	list := o.Of
 	m := &meter{ctx: ctx, total: 2 * list.Bytes(), progress: o.Progress}
-	_, err := create(tmp, func(w io.Writer) (string, error) { return "", pack(w, o.From, &list, m) })
+	_, err := create(tmp, func(w io.Writer) (string, error) { return "", pack(w, o.From, list, m) })
 	if err == nil {
 		err = syncPath(tmp, os.O_RDWR)
 	}
 	if err == nil { // it is read once more before it counts as one
-		err = readArchive(tmp, m, func(_ string, r io.Reader, _ int64) error {
-			_, err := io.Copy(io.Discard, r)
-			return err
-		})
+		err = readArchive(tmp, m, discard)
 	}
 	if err == nil {
 		err = os.Rename(tmp, o.To)
@@ -65,7 +59,7 @@ func pack(w io.Writer, from string, list *List, m *meter) error {
 			return fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}
-	b, err := json.MarshalIndent(list, "", " ")
+	b, err := list.encode()
 	if err != nil {
 		return err
 	}
@@ -130,6 +124,12 @@ func readArchive(path string, m *meter, file func(path string, r io.Reader, size
 		}
 		had[h.Name] = File{h.Name, h.Size, r.hex()}
 	}
+}
+
+// discard reads a file of an archive for its checksum alone.
+func discard(_ string, r io.Reader, _ int64) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
 }
 
 func compare(path string, list *List, had map[string]File) error {

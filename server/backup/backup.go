@@ -101,11 +101,16 @@ func (l *List) source() string {
 
 // Write stores the list in a directory.
 func (l *List) Write(dir string) error {
-	b, err := json.MarshalIndent(l, "", " ")
+	b, err := l.encode()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, ListFile), append(b, '\n'), 0o600)
+	return os.WriteFile(filepath.Join(dir, ListFile), b, 0o600)
+}
+
+func (l *List) encode() ([]byte, error) {
+	b, err := json.MarshalIndent(l, "", " ")
+	return append(b, '\n'), err
 }
 
 // ReadList reads the list of a backup or a snapshot, and refuses what no backup has.

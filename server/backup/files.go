@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Progress is told how many of all bytes are done. It may be nil.
+// Progress reports how many of all bytes are done. It may be nil.
 type Progress func(done, total int64)
 
 // meter counts bytes for a Progress, and ends a copy when its context does.

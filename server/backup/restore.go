@@ -42,10 +42,7 @@ func Verify(ctx context.Context, path string, p Progress) error {
 	m := &meter{ctx: ctx, progress: p}
 	if IsArchive(path) {
 		m.progress = nil // the size of what it has is known at its end
-		return readArchive(path, m, func(_ string, r io.Reader, _ int64) error {
-			_, err := io.Copy(io.Discard, r)
-			return err
-		})
+		return readArchive(path, m, discard)
 	}
 	list, err := ReadList(path)
 	if err != nil {
@@ -178,7 +175,7 @@ func CheckUnfinished(dataDir string) error {
 	return nil
 }
 
-// Describe lists the files of a data directory for a backup of it; nobody changes them.
+// Describe lists the files of a data directory for a backup. The caller has locked the directory.
 func Describe(dataDir string, at time.Time) (*List, error) {
 	l := NewList(dataDir, at)
 	var err error

@@ -16,7 +16,7 @@ const lookEvery = 30 * time.Second
 // but for what it counts.
 type Schedule struct {
 	// Take makes a snapshot in a directory, which is there until release is called.
-	Take    func(context.Context) (dir string, release func() error, err error)
+	Take    func(context.Context) (dir string, release func(), err error)
 	DataDir string
 	To      string        // directory of the backups
 	Every   time.Duration // from the begin of one backup to that of the next
@@ -86,8 +86,8 @@ func (s *Schedule) find() {
 	}
 }
 
-// due reports whether the newest backup is too old, or of a time that has not come: somebody
-// has set the clock.
+// due reports whether the newest backup is too old, or lies in the future because the clock
+// was set back.
 func (s *Schedule) due(now time.Time) bool {
 	age := now.UnixMilli() - s.last.Load()
 	return age >= s.Every.Milliseconds() || age < 0
@@ -98,11 +98,7 @@ func (s *Schedule) backUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err := release(); err != nil {
-			s.Logger.Warn("a snapshot was not removed; the next start removes it", "dir", dir, "error", err)
-		}
-	}()
+	defer release()
 	list, err := ReadList(dir)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ type scheduled struct {
 func newScheduled(t *testing.T, from, to string) *scheduled {
 	s := &scheduled{Schedule: &backup.Schedule{DataDir: from, To: to, Every: time.Hour, Keep: 3, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)}}
-	s.Take = func(context.Context) (string, func() error, error) {
+	s.Take = func(context.Context) (string, func(), error) {
 		s.taken.Add(1)
 		if s.fails.Load() {
 			return "", nil, errors.New("no room")
@@ -40,7 +40,7 @@ func newScheduled(t *testing.T, from, to string) *scheduled {
 		testkit.Must(t, os.Mkdir(dir, 0o700))
 		testkit.Must(t, backup.LinkBeside(from, dir))
 		testkit.Must(t, list.Write(dir))
-		return dir, func() error { return os.RemoveAll(dir) }, nil
+		return dir, func() { testkit.Must(t, os.RemoveAll(dir)) }, nil
 	}
 	return s
 }

@@ -17,8 +17,8 @@ const nameLayout = "20060102T150405.000Z"
 
 // Options say how a backup is written.
 type Options struct {
-	// From has the files of one moment, and Of says which: as long as they are needed nobody
-	// changes them, other than by appending.
+	// From has the files of one moment, and Of lists them. Until Write returns, they may only be
+	// appended to.
 	From string
 	Of   *List
 	// To is the directory of the backups, made if it is missing, or the name of one archive.
@@ -66,6 +66,8 @@ func Write(ctx context.Context, o Options) (Report, error) {
 	if err := CheckPlace(o.To, o.Of.DataDir); err != nil {
 		return Report{}, err
 	}
+	list := *o.Of // it gets the checksums
+	list.Files, o.Of = slices.Clone(list.Files), &list
 	if IsArchive(o.To) {
 		return writeArchive(ctx, o)
 	}
@@ -110,8 +112,7 @@ func (w *writer) write() (Report, error) {
 			w.had[f.Path] = f.SHA256
 		}
 	}
-	list := *w.Of
-	list.Format, list.Files = format, slices.Clone(w.Of.Files)
+	list := w.Of
 	for i := range list.Files {
 		if err := w.file(&list.Files[i]); err != nil {
 			return Report{}, err

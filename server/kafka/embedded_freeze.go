@@ -17,8 +17,8 @@ import (
 func (b *Broker) Freeze(ctx context.Context, f func() error) error {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
-	// The broker handles one request after the other. This one is ours by a name that nobody
-	// else knows, and lasts as long as f.
+	// The broker handles one request after the other. A random name identifies this one, which
+	// lasts as long as f.
 	name := rand.Text()
 	var once sync.Once
 	err := errors.New("the broker did not handle the request")

@@ -100,7 +100,7 @@ func (c Operators) addTo(ctx context.Context, p *Pipeline) error {
 			projection.Group: consume.BatchHandler(set.Handle).One(),
 		},
 		Services: append(services, read.Handler, parkedkeys.New(b.Store, time.Now).Handler,
-			(&backups.Service{Take: b.Snapshot, Logger: p.cfg.Logger}).Handler),
+			(&backups.Service{Take: b.Snapshot}).Handler),
 		Migrator: migrator, Letters: c.Letters, More: c.More,
 	})
 	if err != nil {

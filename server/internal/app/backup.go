@@ -122,7 +122,8 @@ func (p *commandLine) backUpRunning(ctx context.Context, cfg Config, to string, 
 	return err
 }
 
-// within reports whether a directory is in the data directory, whatever the two are called.
+// within reports whether a directory is directly in the data directory. It compares files,
+// because a path may contain symbolic links.
 func within(dir, dataDir string) bool {
 	a, err := os.Stat(filepath.Dir(dir))
 	if err != nil {

@@ -61,6 +61,10 @@ func (p *commandLine) checkCommand() *cobra.Command {
 
 // checkBackup checks a backup without restoring it, and returns the exit code.
 func checkBackup(ctx context.Context, cfg Config, path string, stdout, stderr io.Writer) int {
+	if cfg.distributed() { // the backup is of an embedded server all the same
+		fmt.Fprintln(stderr, "parley: not checked: check the backup without the settings of the distributed mode")
+		return exitUnchecked
+	}
 	dir, remove, err := openBackup(ctx, path)
 	if err != nil {
 		fmt.Fprintf(stderr, "parley: not checked: %v\n", err)
@@ -70,10 +74,6 @@ func checkBackup(ctx context.Context, cfg Config, path string, stdout, stderr io
 		return exitUnchecked
 	}
 	defer remove()
-	if cfg.distributed() { // the backup is of an embedded server all the same
-		fmt.Fprintln(stderr, "parley: not checked: check the backup without the settings of the distributed mode")
-		return exitUnchecked
-	}
 	mode := *cfg.Backend.Embedded
 	mode.DataDir = dir
 	cfg.DataDir, cfg.Backend.Embedded = dir, &mode

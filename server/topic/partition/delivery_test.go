@@ -338,8 +338,8 @@ func TestParkedAfterRestart(t *testing.T) {
 	same(t, "now", r.positions(g), []int64{0, 1})
 }
 
-// After a restart each dead letter of a key holds it up until all of them are stored, in whatever
-// order they are.
+// After a restart each dead letter of a key blocks the key until all of them are stored. The order
+// of storing does not matter.
 func TestLettersOfOneKeyAfterRestart(t *testing.T) {
 	for _, order := range [][]int64{{0, 1}, {1, 0}} {
 		r := newRig(t)

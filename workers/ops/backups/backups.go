@@ -1,15 +1,14 @@
 // Package backups serves operators the files of a data directory as they are at one moment:
 // the BackupService of parley.ops.v1.
 //
-// It owns how long a snapshot is there. It does not own who is let in, what is recorded, or
-// the table of errors: package ops serves it in its own chain.
+// It owns how long a snapshot exists. Package ops serves it in its own chain, which admits
+// operators, records calls and maps errors.
 //
 // Concurrency: a Service may be used by many goroutines.
 package backups
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -27,8 +26,7 @@ const aliveEvery = 10 * time.Second
 type Service struct {
 	// Take makes a snapshot in a directory, which is there until release is called. Errors: those
 	// of package backup.
-	Take   func(context.Context) (dir string, release func() error, err error)
-	Logger *slog.Logger
+	Take func(context.Context) (dir string, release func(), err error)
 }
 
 var _ opsv1connect.BackupServiceHandler = (*Service)(nil)
@@ -46,11 +44,7 @@ func (s *Service) TakeSnapshot(
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if failed := release(); failed != nil {
-			s.Logger.Warn("a snapshot was not removed; the next start removes it", "dir", dir, "error", failed)
-		}
-	}()
+	defer release()
 	res := &opsv1.TakeSnapshotResponse{Path: dir, TakenAt: timestamppb.Now()}
 	t := time.NewTicker(aliveEvery)
 	defer t.Stop()

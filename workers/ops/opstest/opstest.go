@@ -146,7 +146,7 @@ func New(t *testing.T, server *tls.Config) *Fixture {
 		}},
 		Observe: func(string, string, time.Duration) {}, Migrator: migrator,
 		Services: append(services, served.Handler, parkedkeys.New(r.Store, time.Now).Handler,
-			(&backups.Service{Take: noSnapshot, Logger: slog.New(slog.DiscardHandler)}).Handler),
+			(&backups.Service{Take: noSnapshot}).Handler),
 	})
 	must(err)
 	srv, err := ops.Listen(t.Context(), s, "127.0.0.1:0", server)
@@ -258,4 +258,4 @@ func Certificates(t *testing.T) (own tls.Certificate, pool *x509.CertPool) {
 }
 
 // noSnapshot is for a rig without a data directory.
-func noSnapshot(context.Context) (string, func() error, error) { return "", nil, backup.ErrElsewhere }
+func noSnapshot(context.Context) (string, func(), error) { return "", nil, backup.ErrElsewhere }
