@@ -39,7 +39,8 @@ const (
 // Backend is what is open.
 type Backend struct {
 	Store      store.Store
-	Generation string
+	Generation string        // the present one of History
+	History    store.History // what the store has
 	// TopicLogs are the records in which the logs of topics are kept; nil where the store has none.
 	TopicLogs store.Records
 	// Routing is the table of which server has whose streams; nil where there is only this
@@ -97,7 +98,7 @@ func Open(cfg Config) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	e.Store, e.Generation, e.embedded, e.broker = st, st.Generation(), st, b
+	e.Store, e.History, e.Generation, e.embedded, e.broker = st, st, st.Generation(), st, b
 	e.TopicLogs = records.Of(st)
 	if e.identity, err = identify(dir); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -118,7 +119,7 @@ func openDistributed(cfg Config) (_ *Backend, err error) {
 	if e.dynamo, err = dynamo.Open(ctx, dynamo.Options{Wire: d.Tables.wire(), Prefix: d.Tables.Prefix}); err != nil {
 		return nil, d.Tables.Explain(err)
 	}
-	e.Store, e.Generation = e.dynamo, e.dynamo.Generation()
+	e.Store, e.History, e.Generation = e.dynamo, store.Line(e.dynamo.Generation()), e.dynamo.Generation()
 	e.initWatch(cfg)
 	if d.Redis.URL != "" {
 		if e.Routing, err = routing.OpenRedis(d.Redis); err != nil {

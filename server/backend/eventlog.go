@@ -274,9 +274,11 @@ func checkAhead(ctx context.Context, cfg Config, st *embedded.Store, b *kafka.Br
 	if err != nil {
 		return err
 	}
+	var lost error
+	var generations []string // of what the store has lost
 	for _, r := range ends {
 		e := eventOf(r)
-		if e == nil || e.GetMetadata().GetGeneration() != st.Generation() {
+		if e == nil || st.Dropped(e.GetMetadata().GetGeneration()) {
 			continue
 		}
 		key := table.EventKey(e.GetChatId(), e.GetMetadata().GetVersion())
@@ -287,15 +289,16 @@ func checkAhead(ctx context.Context, cfg Config, st *embedded.Store, b *kafka.Br
 		if it != nil {
 			continue
 		}
-		err = embedded.Lost(fmt.Sprintf("the log has version %d of chat %s (%s/%d, offset %d), the store does not",
+		generations = append(generations, e.GetMetadata().GetGeneration())
+		lost = embedded.Lost(fmt.Sprintf("the log has version %d of chat %s (%s/%d, offset %d), the store does not",
 			e.GetMetadata().GetVersion(), e.GetChatId(), r.Topic, r.Partition, r.Offset), st.Generation())
-		if cfg.Embedded.AcceptLoss != st.Generation() {
-			return err
-		}
-		log.Warn("continuing without data that was acknowledged", "error", err)
-		return st.Renew()
 	}
-	return nil
+	if lost == nil || !st.Holds(cfg.Embedded.AcceptLoss, 0) {
+		return lost
+	}
+	log.Warn("continuing without data that was acknowledged", "error", lost)
+	slices.Sort(generations)
+	return st.Renew(slices.Compact(generations)...)
 }
 
 // eventOf reads a record's event; nil if it is none that this process knows.

@@ -102,7 +102,7 @@ func (o *Offline) Records(p kafka.Partition, onRecord func(id string)) (last eve
 		return nil, err
 	}
 	e := decodeFramed(final.Headers[kafka.HeaderEventType], final.Value)
-	if e == nil || e.GetMetadata().GetGeneration() != o.Store.Generation() {
+	if e == nil || o.Store.Dropped(e.GetMetadata().GetGeneration()) {
 		return nil, err
 	}
 	return e, err

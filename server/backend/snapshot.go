@@ -97,12 +97,12 @@ var ErrRunning = embedded.ErrLocked
 // the file system.
 func Lock(dataDir string) (io.Closer, error) { return embedded.Lock(dataDir) }
 
-// PrepareRestored gives the store in a directory that was restored a generation of its own, so that
-// clients and readers notice that what they have seen since the backup is gone.
+// PrepareRestored begins a generation of the store in a directory that was restored, as a start does: what
+// was shown after the backup is not in its history.
 func PrepareRestored(cfg Config, dir string) error {
 	st, err := embedded.Open(embedded.Options{Dir: dir, Logger: cfg.Logger, Fatal: cfg.Fatal})
 	if err != nil {
 		return err
 	}
-	return errors.Join(st.Renew(), st.Close())
+	return st.Close()
 }

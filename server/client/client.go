@@ -234,8 +234,10 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 			wg.Go(func() { c.subscribe(ctx, call) })
 		default:
 			wg.Go(func() {
+				ctx, info := withHistory(ctx, call)
 				res, err := c.call(ctx, call)
-				c.do(func(m *device.Machine) { m.Result(call.ID, res, failure(err)) })
+				history := info.ResponseHeader().Get(historyHeader)
+				c.do(func(m *device.Machine) { m.Result(call.ID, res, history, failure(err)) })
 			})
 		}
 	}
@@ -253,6 +255,17 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 	return wait, nil
 }
 
+// historyHeader is where calls and answers name a place in the store's history.
+const historyHeader = "Parley-History"
+
+func withHistory(ctx context.Context, call device.Call) (context.Context, connect.CallInfo) {
+	ctx, info := connect.NewClientContext(ctx)
+	if call.History != "" {
+		info.RequestHeader().Set(historyHeader, call.History)
+	}
+	return ctx, info
+}
+
 func (c *Client) subscribe(ctx context.Context, call device.Call) {
 	err := c.receive(ctx, call)
 	c.do(func(m *device.Machine) {
@@ -264,6 +277,7 @@ func (c *Client) subscribe(ctx context.Context, call device.Call) {
 
 func (c *Client) receive(ctx context.Context, call device.Call) error {
 	req, _ := call.Request.(*deliveryv1.SubscribeRequest)
+	ctx, _ = withHistory(ctx, call)
 	stream, err := c.delivery.Subscribe(ctx, req)
 	if err != nil {
 		return err

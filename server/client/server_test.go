@@ -24,6 +24,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
@@ -64,7 +65,8 @@ func newServer(t *testing.T) *server {
 func serve(ctx context.Context) (s *server, stop func(), err error) {
 	s = &server{number: map[string]int{}}
 	st := storetest.NewMemory(time.Now)
-	s.view = view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	s.view = view.New(view.Config{Store: st, History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	s.chats, err = chat.New(ctx, chat.Config{
 		Store: st, Clock: time.Now, Generation: "g", Producer: "p",
 		Committed: func(c chat.Commit) { s.hub.Deliver(delivery.Of(c.Events)) },
@@ -74,7 +76,8 @@ func serve(ctx context.Context) (s *server, stop func(), err error) {
 		return nil, nil, err
 	}
 	s.hub, err = delivery.New(delivery.Config{
-		Generation: "g", Process: "p", Source: s.view, Clock: time.Now, NewID: chat.NewID, Delivered: s.chats.Delivered,
+		History: store.Line("g"),
+		Process: "p", Source: s.view, Clock: time.Now, NewID: chat.NewID, Delivered: s.chats.Delivered,
 		GapWait: time.Millisecond,
 	})
 	if err != nil {

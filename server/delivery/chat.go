@@ -31,7 +31,7 @@ type chatState struct {
 func (h *Hub) Deliver(d Delivery) {
 	h.mu.Lock()
 	defer h.unlock()
-	if d.Generation != h.cfg.Generation {
+	if !h.cfg.History.Holds(d.Generation, 0) {
 		h.stats.OtherGeneration++
 		return
 	}
@@ -80,7 +80,7 @@ func (h *Hub) Deliver(d Delivery) {
 func (h *Hub) Applied(d Delivery) bool {
 	h.mu.Lock()
 	defer h.unlock()
-	if d.Generation != h.cfg.Generation || len(d.Targets) > 0 {
+	if !h.cfg.History.Holds(d.Generation, 0) || len(d.Targets) > 0 {
 		return false
 	}
 	if len(h.streams) == 0 {

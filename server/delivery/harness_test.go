@@ -40,7 +40,8 @@ func newHarness(t testing.TB, change func(*delivery.Config)) *harness {
 	id := func(prefix string) string { return fmt.Sprintf("%s%026d", prefix, w.ids.Add(1)) }
 	st := storetest.NewMemory(clock)
 	w.store = st
-	w.view = view.New(view.Config{Store: st, Generation: "g1", TokenKey: make([]byte, view.KeySize), Clock: clock})
+	w.view = view.New(view.Config{Store: st, History: store.Line("g1"),
+		TokenKey: make([]byte, view.KeySize), Clock: clock})
 	var err error
 	w.chats, err = chat.New(w.ctx, chat.Config{
 		Store: st, Clock: clock, Generation: "g1", Producer: "p1", NewID: id, Members: 1000,
@@ -51,7 +52,7 @@ func newHarness(t testing.TB, change func(*delivery.Config)) *harness {
 		},
 	})
 	w.must(err)
-	cfg := delivery.Config{Generation: "g1", Process: "p1", Source: w.view, Clock: clock, NewID: id,
+	cfg := delivery.Config{History: store.Line("g1"), Process: "p1", Source: w.view, Clock: clock, NewID: id,
 		Delivered: w.chats.Delivered}
 	if change != nil {
 		change(&cfg)

@@ -42,6 +42,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery/watermark"
 	"github.com/parley-chat/parley/server/delivery/workqueue"
 	"github.com/parley-chat/parley/server/event"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -77,13 +78,13 @@ type Tokens interface {
 
 // Config sets up a Hub. Zero limits take the defaults.
 type Config struct {
-	Generation string                      // generation of the store; other generations are dropped
-	Process    string                      // id of this process, the first part of stream ids
-	Source     Source                      // consistent reads
-	Durable    func(context.Context) error // waits until what was read is on stable storage
-	Clock      func() time.Time            //
-	NewID      func(prefix string) string  // makes stream ids
-	Delivered  func(ctx context.Context, user, chatID string, sequence int64) error
+	History   store.History               // the store's; what is not of it is dropped
+	Process   string                      // id of this process, the first part of stream ids
+	Source    Source                      // consistent reads
+	Durable   func(context.Context) error // waits until what was read is on stable storage
+	Clock     func() time.Time            //
+	NewID     func(prefix string) string  // makes stream ids
+	Delivered func(ctx context.Context, user, chatID string, sequence int64) error
 	// Revoked, if given, says whether the access of whoever opens a stream was revoked, or the
 	// key of the access token ended. It is
 	// called after the stream was registered: EndRevoked finds what is open, and this what is
@@ -104,8 +105,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Generation == "" || c.Source == nil || c.Clock == nil || c.NewID == nil {
-		return c, errors.New("delivery: generation, source, clock and ids are required")
+	if c.History == nil || c.Source == nil || c.Clock == nil || c.NewID == nil {
+		return c, errors.New("delivery: history, source, clock and ids are required")
 	}
 	if c.Durable == nil {
 		c.Durable = func(context.Context) error { return nil }
@@ -163,7 +164,7 @@ type Stats struct {
 	GapFills        int64 // reads of missing events
 	MembershipReads int64 // reads of member lists
 	Slow            int64 // streams ended as slow
-	OtherGeneration int64 // deliveries of other generations
+	OtherGeneration int64 // deliveries of generations that are not part of the history
 	Duplicates      int64 // changes that were not newer
 	Invalidations   int64 // times that something may have been lost
 	Resyncs         int64 // synchronisations of streams because of that
@@ -188,8 +189,8 @@ func New(cfg Config) (*Hub, error) {
 	}, nil
 }
 
-// Generation is that of the store.
-func (h *Hub) Generation() string { return h.cfg.Generation }
+// History is the store's.
+func (h *Hub) History() store.History { return h.cfg.History }
 
 // Stats returns the counters.
 func (h *Hub) Stats() Stats {

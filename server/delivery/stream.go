@@ -67,7 +67,7 @@ func (s *Stream) ID() string { return s.id }
 func (s *Stream) hello() *frame.Frame {
 	return frame.Hello(&deliveryv1.Hello{
 		StreamId:          s.id,
-		Generation:        s.hub.cfg.Generation,
+		Generation:        s.hub.cfg.History.Generation(),
 		HeartbeatInterval: durationpb.New(s.hub.cfg.Heartbeat),
 		Full:              s.catchUp.Full,
 		ExpiresAt:         timestamppb.New(s.expires),

@@ -126,7 +126,8 @@ func newMembers(t *testing.T, lists routing.Lists, change func(*chat.Config)) *m
 	for n := range 10 {
 		testkit.Must(t, m.chats.EnsureUser(t.Context(), user(n)))
 	}
-	reader := view.New(view.Config{Store: m.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	reader := view.New(view.Config{Store: m.store, History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	for range 2 {
 		m.caches = append(m.caches, routing.NewRecipients("g", lists, reader.MemberIDs))
 	}

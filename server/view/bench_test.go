@@ -25,7 +25,8 @@ func bench(b *testing.B) (*view.Reader, store.Store, time.Time) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { s.Close() })
-	r := view.New(view.Config{Store: s, Generation: generation, TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	r := view.New(view.Config{Store: s, History: store.Line(generation),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	return r, s, time.Now()
 }
 

@@ -257,7 +257,7 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if err != nil {
 		return nil, err
 	}
-	res := &deliveryv1.SyncResponse{Chats: chats, Full: p.full, Generation: r.generation}
+	res := &deliveryv1.SyncResponse{Chats: chats, Full: p.full, Generation: r.history.Generation()}
 	for _, e := range entries {
 		if e.left != nil {
 			left = append(left, e.left)
@@ -275,6 +275,10 @@ func (r *Reader) Sync(ctx context.Context, user string, req *deliveryv1.SyncRequ
 	if more {
 		res.NextPageToken = r.nextPage(p, purposeChanged, req.GetToken())
 	} else {
+		// The token names a commit that is not older than what was read.
+		if err := r.store.Durable(ctx); err != nil {
+			return nil, err
+		}
 		res.Token = r.NewToken(user, Start{At: time.UnixMilli(p.start), Setbacks: p.setbacks})
 	}
 	return res, nil

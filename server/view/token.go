@@ -31,13 +31,16 @@ const (
 )
 
 const (
-	tokenVersion = 2
-	// tokenUncounted is the version of tokens that do not count setbacks, of releases
-	// that did not either: they know of none.
+	tokenVersion = 3
+	// tokenUnnumbered is the version of tokens without a commit. Releases that made them began no
+	// generations but for data that they knew to be lost.
+	tokenUnnumbered = 2
+	// tokenUncounted is the version of tokens that do not count setbacks either, of releases
+	// that did not: they know of none.
 	tokenUncounted = 1
 	// pageVersion is raised when the form of a position changes: one of another release
 	// must not be read as something else.
-	pageVersion = 3
+	pageVersion = 4
 )
 
 // Purposes of tokens, part of what is signed.
@@ -51,7 +54,7 @@ const (
 // Token is what a synchronisation token says.
 type Token struct {
 	At   time.Time // what changed at or after it is to be sent
-	Full bool      // too old, of another generation, or of a wrong clock: all chats are to be sent
+	Full bool      // too old, of another history, or of a wrong clock: all chats are to be sent
 }
 
 // Start is where reads begin.
@@ -61,18 +64,20 @@ type Start = timestamp.Start
 // they show. Errors of the store come through wrapped.
 func (r *Reader) Begin(ctx context.Context) (Start, error) { return r.stamps.Begin(ctx) }
 
-// NewToken makes a synchronisation token of a user for reads that began there.
+// NewToken makes a synchronisation token of a user for reads that began there, and have ended.
 func (r *Reader) NewToken(user string, from Start) string {
 	body := make([]byte, 0, 96)
-	body = append(body, tokenVersion, byte(len(r.generation)))
-	body = append(body, r.generation...)
+	generation := r.history.Generation()
+	body = append(body, tokenVersion, byte(len(generation)))
+	body = append(body, generation...)
 	body = binary.BigEndian.AppendUint64(body, uint64(from.At.Add(-Overlap).UnixMilli()))
 	body = binary.BigEndian.AppendUint32(body, uint32(from.Setbacks))
+	body = binary.BigEndian.AppendUint64(body, uint64(r.history.Shown()))
 	return r.key.Sign(body, purposeSync, user)
 }
 
 // Token checks a synchronisation token. A token that this store, in whatever
-// generation, did not make for the user is ErrInvalidToken. Errors of the store come
+// history, did not make for the user is ErrInvalidToken. Errors of the store come
 // through wrapped.
 func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	body, ok := r.key.Verify(token, purposeSync, user)
@@ -82,8 +87,12 @@ func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	generation, rest := body[2:2+int(body[1])], body[2+int(body[1]):]
 	t := Token{At: time.UnixMilli(int64(binary.BigEndian.Uint64(rest)))}
 	var known uint32
-	if body[0] == tokenVersion {
+	if body[0] >= tokenUnnumbered {
 		known = binary.BigEndian.Uint32(rest[8:])
+	}
+	var commit int64
+	if body[0] == tokenVersion {
+		commit = int64(binary.BigEndian.Uint64(rest[12:]))
 	}
 	back, err := r.stamps.Setbacks(ctx)
 	if err != nil {
@@ -92,7 +101,7 @@ func (r *Reader) Token(ctx context.Context, user, token string) (Token, error) {
 	now := r.clock()
 	// A token of the future means that clocks were set back: what it would hide is
 	// not known.
-	t.Full = string(generation) != r.generation || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
+	t.Full = !r.history.Holds(string(generation), commit) || now.Sub(t.At) > MaxTokenAge || t.At.After(now)
 	// Nor is it known later, when that future has come.
 	behind := int64(known) < back.Count && !t.At.Before(time.UnixMilli(back.From).Add(-Overlap))
 	t.Full = t.Full || behind
@@ -105,25 +114,28 @@ func complete(body []byte) bool {
 		return false
 	}
 	size := 2 + int(body[1]) + 8
-	if body[0] == tokenVersion {
+	switch body[0] {
+	case tokenVersion:
+		return len(body) == size+12
+	case tokenUnnumbered:
 		return len(body) == size+4
 	}
 	return body[0] == tokenUncounted && len(body) == size
 }
 
-// newPageToken signs a position in a list. It is bound to the purpose, the user,
-// the generation and the query's other parts.
+// newPageToken signs a position in a list. It is bound to the purpose, the user and the query's
+// other parts. A position means the same in every history.
 func (r *Reader) newPageToken(position []byte, purpose, user, query string) string {
 	body := make([]byte, 0, 9+len(position))
 	body = append(body, pageVersion)
 	body = binary.BigEndian.AppendUint64(body, uint64(r.clock().Add(pageTokenLifetime).UnixMilli()))
 	body = append(body, position...)
-	return r.key.Sign(body, purpose, user, r.generation, query)
+	return r.key.Sign(body, purpose, user, query)
 }
 
 // pageToken checks a page token and returns the position.
 func (r *Reader) pageToken(token, purpose, user, query string) ([]byte, error) {
-	body, ok := r.key.Verify(token, purpose, user, r.generation, query)
+	body, ok := r.key.Verify(token, purpose, user, query)
 	if !ok || len(body) < 9 || body[0] != pageVersion {
 		return nil, ErrInvalidPageToken
 	}

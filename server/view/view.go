@@ -80,11 +80,11 @@ const (
 
 // Config sets up a Reader.
 type Config struct {
-	Store      store.Store
-	Generation string           // of the store; part of every token
-	TokenKey   []byte           // signs tokens; the same in all processes of a store
-	Clock      func() time.Time // the clock that changes are stamped by
-	Stamps     *timestamp.Clock // the process's, over Store and Clock; by default one of its own
+	Store    store.Store
+	History  store.History    // the store's; tokens name their place in it
+	TokenKey []byte           // signs tokens; the same in all processes of a store
+	Clock    func() time.Time // the clock that changes are stamped by
+	Stamps   *timestamp.Clock // the process's, over Store and Clock; by default one of its own
 	// Lists is the memory for lists of chats of which pages are being read; by
 	// default DefaultLists. If it is negative, calls share nothing: each page loads
 	// its own list, and none waits for its turn.
@@ -102,7 +102,7 @@ func (c Config) Validate() error {
 	switch {
 	case c.Store == nil || c.Clock == nil:
 		return errors.New("view: store and clock are required")
-	case c.Generation == "" || len(c.Generation) > MaxGeneration:
+	case c.History == nil || c.History.Generation() == "" || len(c.History.Generation()) > MaxGeneration:
 		return fmt.Errorf("view: a generation has 1 to %d bytes", MaxGeneration)
 	case len(c.TokenKey) != KeySize:
 		return fmt.Errorf("view: the token key has %d bytes, not %d", KeySize, len(c.TokenKey))
@@ -112,10 +112,10 @@ func (c Config) Validate() error {
 
 // Reader reads for users.
 type Reader struct {
-	store      store.Store
-	clock      func() time.Time
-	key        signature.Key
-	generation string
+	store   store.Store
+	clock   func() time.Time
+	key     signature.Key
+	history store.History
 
 	noReadReceipts bool
 
@@ -136,10 +136,10 @@ func New(cfg Config) *Reader {
 		cfg.Turns = max(1, runtime.GOMAXPROCS(0)/2)
 	}
 	r := &Reader{
-		store:      cfg.Store,
-		clock:      cfg.Clock,
-		key:        slices.Clone(cfg.TokenKey),
-		generation: cfg.Generation,
+		store:   cfg.Store,
+		clock:   cfg.Clock,
+		key:     slices.Clone(cfg.TokenKey),
+		history: cfg.History,
 
 		noReadReceipts: cfg.NoReadReceipts,
 	}

@@ -17,6 +17,7 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/chat/timestamp"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/dynamo/dynamotest"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
@@ -61,7 +62,7 @@ func newHarness(t testing.TB) *harness {
 
 func (w *harness) config(generation string, key byte) view.Config {
 	return view.Config{
-		Store: w.store, Generation: generation, TokenKey: bytes.Repeat([]byte{key}, view.KeySize), Clock: w.clock,
+		Store: w.store, History: store.Line(generation), TokenKey: bytes.Repeat([]byte{key}, view.KeySize), Clock: w.clock,
 	}
 }
 
@@ -188,16 +189,17 @@ func wantError(t testing.TB, what string, err, want error) {
 func text(m proto.Message) string { return protojson.Format(m) }
 
 func TestConfig(t *testing.T) {
-	good := view.Config{Store: dynamotest.Store(t, time.Now), Generation: "g", TokenKey: make([]byte, view.KeySize),
-		Clock: time.Now}
+	good := view.Config{Store: dynamotest.Store(t, time.Now), History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize),
+		Clock:    time.Now}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*view.Config){
 		"store":           func(c *view.Config) { c.Store = nil },
 		"clock":           func(c *view.Config) { c.Clock = nil },
-		"generation":      func(c *view.Config) { c.Generation = "" },
-		"long generation": func(c *view.Config) { c.Generation = string(make([]byte, 64+1)) },
+		"generation":      func(c *view.Config) { c.History = store.Line("") },
+		"long generation": func(c *view.Config) { c.History = store.Line(make([]byte, 64+1)) },
 		"key":             func(c *view.Config) { c.TokenKey = nil },
 	} {
 		bad := good

@@ -92,8 +92,9 @@ func newFixture(t *testing.T, broker *kafkatest.Broker, live bool) *fixture {
 			w.relay.Nudge(c)
 		}})
 	w.must(err)
-	reader := view.New(view.Config{Store: w.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	w.hub, err = delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now,
+	reader := view.New(view.Config{Store: w.store, History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	w.hub, err = delivery.New(delivery.Config{History: store.Line("g"), Process: "p", Source: reader, Clock: time.Now,
 		NewID: chat.NewID})
 	w.must(err)
 	handle := Handler(serde, w.hub.Deliver)

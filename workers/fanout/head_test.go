@@ -50,7 +50,8 @@ func TestChatWithoutHeadStopsNobody(t *testing.T) {
 
 	var mu sync.Mutex
 	repaired, dead := map[string]int64{}, map[string]int{}
-	reader := view.New(view.Config{Store: w.store, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	reader := view.New(view.Config{Store: w.store, History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
 	recipients := routing.NewRecipients("g", nil, reader.MemberIDs)
 	ids, err := registry.New(w.store).Events(w.ctx)
 	w.must(err)

@@ -43,7 +43,7 @@ func (p *Pipeline) projections(exclusive bool, live *pace.Window) (*projection.S
 	}
 	return projection.New(projection.Config{
 		Definitions: definitions(), Store: b.Store, Decode: p.cfg.Schemas.Serde.Decode, Addr: b.KafkaAddr(),
-		Kafka: b.KafkaOptions(), Process: p.cfg.Process, Generation: b.Generation, Exclusive: exclusive, Clock: time.Now,
+		Kafka: b.KafkaOptions(), Process: p.cfg.Process, History: b.History, Exclusive: exclusive, Clock: time.Now,
 		Logger: p.cfg.Logger, Throttle: throttle,
 	})
 }

@@ -86,7 +86,7 @@ func benchSet(b *testing.B, st store.Store, name string) *projection.Set {
 	d.Name = name
 	s, err := projection.New(projection.Config{
 		Definitions: []projection.Definition{d}, Store: st, Decode: unasked, Process: "p1",
-		Generation: "g", Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1,
+		History: store.Line("g"), Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1,
 	})
 	testkit.Must(b, err)
 	return s

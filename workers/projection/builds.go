@@ -209,7 +209,7 @@ func (s *Set) begin(ctx context.Context, p *projection) error {
 			return errUnchanged
 		}
 		drop(b, b.Next)
-		begin(b, p.Version, s.cfg.Generation)
+		begin(b, p.Version, s.cfg.History.Generation())
 		return nil
 	})
 	if errors.Is(err, errUnchanged) {
@@ -227,7 +227,7 @@ var errUnchanged = errors.New("projection: nothing to change")
 // isDue reports whether a rebuild must begin.
 func (s *Set) isDue(p *projection, b *table.Projection) bool {
 	newest := max(b.LiveVersion, b.NextVersion)
-	return newest < p.Version || newest == p.Version && b.Generation != s.cfg.Generation
+	return newest < p.Version || newest == p.Version && !s.cfg.History.Holds(b.Generation, 0)
 }
 
 // Live returns the build of a projection that queries read; ErrNotBuilt if there is none yet.

@@ -184,7 +184,7 @@ func (f *fixture) set(st store.Store, change func(*projection.Config)) *projecti
 	f.t.Helper()
 	cfg := projection.Config{
 		Definitions: []projection.Definition{chatactivity.Definition()}, Store: st, Decode: unasked, Process: "p1",
-		Generation: "g", Exclusive: true, Clock: f.clock.now, Logger: slog.New(slog.DiscardHandler), Rest: -1,
+		History: store.Line("g"), Exclusive: true, Clock: f.clock.now, Logger: slog.New(slog.DiscardHandler), Rest: -1,
 	}
 	if change != nil {
 		change(&cfg)

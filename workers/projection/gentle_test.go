@@ -42,7 +42,7 @@ func TestRebuildBesideSends(t *testing.T) {
 			throttle := pace.NewThrottle(live, pace.Limits{Batch: 500, Rate: 50_000}, time.Now)
 			d := chatactivity.Definition()
 			s, err := projection.New(projection.Config{
-				Definitions: []projection.Definition{d}, Store: st, Decode: unasked, Process: "p1", Generation: "g",
+				Definitions: []projection.Definition{d}, Store: st, Decode: unasked, Process: "p1", History: store.Line("g"),
 				Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1, Throttle: throttle,
 			})
 			testkit.Must(t, err)

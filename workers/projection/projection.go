@@ -121,8 +121,8 @@ type Config struct {
 	Decode      Decode
 	Addr        string
 	Kafka       []kafka.Option
-	Process     string // id of this process
-	Generation  string // of the store; after another one all rows are made again
+	Process     string        // id of this process
+	History     store.History // of the store; after another one all rows are made again
 	// Exclusive says that no other process can be alive: a rebuild that exists at the start is
 	// continued at once.
 	Exclusive bool

@@ -244,7 +244,7 @@ func TestVersions(t *testing.T) {
 	if !errors.Is(err, projection.ErrUnknown) {
 		t.Fatal(err)
 	}
-	restored := f.set(f.store, func(c *projection.Config) { c.Definitions[0].Version, c.Generation = 2, "h" })
+	restored := f.set(f.store, func(c *projection.Config) { c.Definitions[0].Version, c.History = 2, store.Line("h") })
 	testkit.Must(t, restored.Look(t.Context()))
 	testkit.Equal(t, "the build after a restore", f.status().Builds.Live, int64(3))
 	f.check()

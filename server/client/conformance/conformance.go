@@ -69,6 +69,7 @@ type Input struct {
 	ID       string          `json:"id,omitempty"`              // send: client_message_id
 	Call     int64           `json:"call,omitempty"`            // frames, ended, result
 	Message  json.RawMessage `json:"message,omitempty"`         // learn, frames, result
+	History  string          `json:"history,omitempty"`         // result: header Parley-History of the answer
 	Failure  *Failure        `json:"failure,omitempty"`         // ended, result
 }
 
@@ -84,7 +85,8 @@ type Call struct {
 	Call    int64           `json:"call,omitempty"`
 	Kind    string          `json:"kind"`
 	Request json.RawMessage `json:"request,omitempty"`
-	Stream  int64           `json:"stream,omitempty"` // closeStream: number of the subscribe call
+	History string          `json:"history,omitempty"` // header Parley-History
+	Stream  int64           `json:"stream,omitempty"`  // closeStream: number of the subscribe call
 }
 
 // Event is something for the app besides changed chats. One field is set.

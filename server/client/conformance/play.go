@@ -167,7 +167,7 @@ func (p *Player) outcome(in *Input) error {
 		if p.mistake.Result != nil {
 			res, why = p.mistake.Result(p, c.Kind, res, why)
 		}
-		p.Machine.Result(c.ID, res, why)
+		p.Machine.Result(c.ID, res, in.History, why)
 	default:
 		return fmt.Errorf("nobody knows %q", in.Do)
 	}
@@ -178,16 +178,16 @@ func (p *Player) outcome(in *Input) error {
 func (p *Player) match(want []Call, got []device.Call) error {
 	open := slices.Clone(want)
 	for _, c := range got {
-		now := Call{Kind: kinds[c.Kind].name}
+		now := Call{Kind: kinds[c.Kind].name, History: c.History}
 		if c.Request != nil {
 			now.Request = encode(c.Request)
 		}
 		i := slices.IndexFunc(open, func(w Call) bool {
-			return w.Kind == now.Kind && bytes.Equal(w.Request, now.Request) &&
+			return w.Kind == now.Kind && bytes.Equal(w.Request, now.Request) && w.History == now.History &&
 				(c.Kind != device.CloseStream || p.calls[w.Stream].ID == c.Stream)
 		})
 		if i < 0 {
-			return fmt.Errorf("call %s %s is not one of %s", now.Kind, now.Request, text(open))
+			return fmt.Errorf("call %s %s %q is not one of %s", now.Kind, now.Request, now.History, text(open))
 		}
 		if c.Kind == device.Subscribe {
 			p.Position = 0

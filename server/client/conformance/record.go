@@ -113,15 +113,15 @@ func (r *Recorder) StreamEnded(call int64, why *device.Failure) {
 }
 
 // Result is the machine's.
-func (r *Recorder) Result(call int64, res proto.Message, why *device.Failure) {
+func (r *Recorder) Result(call int64, res proto.Message, history string, why *device.Failure) {
 	if r.scenario != nil {
 		in := Input{Do: "result", Call: r.calls[call], Failure: failureOf(why)}
 		if res != nil && why == nil {
-			in.Message = encode(res)
+			in.Message, in.History = encode(res), history
 		}
 		r.input(in)
 	}
-	r.Machine.Result(call, res, why)
+	r.Machine.Result(call, res, history, why)
 }
 
 // Take is the machine's, and ends a step.
@@ -162,7 +162,7 @@ func (r *Recorder) Events() []device.Event {
 }
 
 func (r *Recorder) call(c device.Call) Call {
-	out := Call{Kind: kinds[c.Kind].name}
+	out := Call{Kind: kinds[c.Kind].name, History: c.History}
 	if c.Kind == device.CloseStream {
 		out.Stream = r.calls[c.Stream]
 		return out

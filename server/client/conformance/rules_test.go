@@ -239,6 +239,18 @@ func answerRules() []rule {
 				why.Reason = ""
 			}
 		})},
+		{"what is not in the store's history is dropped", "HISTORY_CHANGED", inFailure(
+			func(_ device.Kind, why *device.Failure) {
+				if why.Reason == "HISTORY_CHANGED" {
+					why.Reason = ""
+				}
+			})},
+		{"a call says what was shown", "Parley-History", inCalls(func(calls []device.Call) []device.Call {
+			for i := range calls {
+				calls[i].History = ""
+			}
+			return calls
+		})},
 		{"a revoked session stops the client", "SESSION_REVOKED", inFailure(func(_ device.Kind, why *device.Failure) {
 			if why.Reason == "SESSION_REVOKED" {
 				why.Reason = ""

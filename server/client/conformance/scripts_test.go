@@ -30,6 +30,9 @@ type script struct {
 	open     []device.Call // calls without an answer
 	position int64
 	ids      int
+	// generation and commit are what the server says of its history; it says nothing without a commit.
+	generation string
+	commit     int64
 }
 
 func newScript(t *testing.T, name string, cfg device.Config) *script {
@@ -109,11 +112,31 @@ func (x *script) call(k device.Kind) device.Call {
 	return x.open[i]
 }
 
+// says is the header Parley-History of an answer.
+func (x *script) says() string {
+	if x.commit == 0 {
+		return ""
+	}
+	return fmt.Sprint(x.generation, "-", x.commit)
+}
+
+// at has the server be at a commit of a generation.
+func (x *script) at(generation string, commit int64) *script {
+	x.generation, x.commit = generation, commit
+	return x
+}
+
+func (x *script) hello() *deliveryv1.Frame {
+	h := hello()
+	h.GetHello().Generation = x.generation
+	return h
+}
+
 func (x *script) result(k device.Kind, res proto.Message, why *device.Failure) *script {
 	x.t.Helper()
 	c := x.call(k)
 	x.drop(c.ID)
-	x.m.Result(c.ID, res, why)
+	x.m.Result(c.ID, res, x.says(), why)
 	x.take()
 	return x
 }
@@ -130,7 +153,8 @@ func (x *script) fail(k device.Kind, code connect.Code, reason string) *script {
 
 func (x *script) frames(frames ...*deliveryv1.Frame) *script {
 	x.t.Helper()
-	x.m.Frames(x.call(device.Subscribe).ID, &deliveryv1.SubscribeResponse{FirstPosition: x.position + 1, Frames: frames})
+	x.m.Frames(x.call(device.Subscribe).ID, &deliveryv1.SubscribeResponse{FirstPosition: x.position + 1, Frames: frames,
+		Commit: x.commit})
 	x.position += int64(len(frames))
 	x.take()
 	return x

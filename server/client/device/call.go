@@ -34,11 +34,13 @@ type Call struct {
 	Kind    Kind
 	Request proto.Message // nil for CloseStream and Refresh
 	Stream  int64         // CloseStream: ID of the Subscribe call
+	History string        // the header Parley-History; none if it is empty
 }
 
 // pendingCall is a call under way.
 type pendingCall struct {
 	kind   Kind
+	asked  string // the history that the call said
 	chat   *chat
 	newest int64 // of the chat, when the call was made
 	after  int64 // ListChanges
@@ -66,6 +68,7 @@ const (
 	reasonNotAMember     = "NOT_A_MEMBER"
 	reasonInvalidToken   = "INVALID_TOKEN"
 	reasonSessionRevoked = "SESSION_REVOKED"
+	reasonHistory        = "HISTORY_CHANGED"
 )
 
 // Event is something that happened, for the app. Exactly one field is set.
@@ -86,10 +89,13 @@ type SendFailed struct {
 func (m *Machine) call(k Kind, req proto.Message, p pendingCall) int64 {
 	m.lastCall++
 	p.kind = k
+	if k != Refresh {
+		p.asked = m.session.history()
+	}
 	if p.chat != nil {
 		p.newest = p.chat.Newest
 	}
 	m.calls[m.lastCall] = &p
-	m.out = append(m.out, Call{ID: m.lastCall, Kind: k, Request: req})
+	m.out = append(m.out, Call{ID: m.lastCall, Kind: k, Request: req, History: p.asked})
 	return m.lastCall
 }

@@ -28,6 +28,7 @@ type harness struct {
 	next     int64 // position
 	cfg      device.Config
 	seen     []device.Event
+	history  string // what answers say of the store's history
 }
 
 func newHarness(t *testing.T, snapshot *device.Snapshot) *harness {
@@ -113,7 +114,7 @@ func (r *harness) answer(k device.Kind, res proto.Message) {
 	r.t.Helper()
 	c := r.call(k)
 	r.forget(c.ID)
-	r.m.Result(c.ID, res, nil)
+	r.m.Result(c.ID, res, r.history, nil)
 	r.take()
 }
 
@@ -121,7 +122,7 @@ func (r *harness) fail(k device.Kind, code connect.Code, reason string) {
 	r.t.Helper()
 	c := r.call(k)
 	r.forget(c.ID)
-	r.m.Result(c.ID, nil, &device.Failure{Code: code, Reason: reason})
+	r.m.Result(c.ID, nil, "", &device.Failure{Code: code, Reason: reason})
 	r.take()
 }
 

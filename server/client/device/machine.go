@@ -91,6 +91,8 @@ type Machine struct {
 	newEntries   []OutboxEntry
 	done         []string
 	sessionDirty bool
+	unnamed      bool // there is something from before the first generation
+	moved        bool // the session has another commit, which matters once something else is stored
 	out          []Call
 	events       []Event
 }
@@ -129,6 +131,7 @@ func New(cfg Config, snapshot *Snapshot) *Machine {
 			m.outbox = append(m.outbox, &u)
 		}
 	}
+	m.unnamed = m.session.Generation == "" && len(m.chats) > 0
 	m.sync.need = m.session.Token == "" && !cfg.SubscribeFirst
 	return m
 }
@@ -193,9 +196,9 @@ func (m *Machine) Take() (Batch, []Call) {
 		}
 		c.dirty, c.clear, c.changedMessages = false, false, nil
 	}
-	if m.sessionDirty {
+	if m.sessionDirty || m.moved && !b.Empty() {
 		s := m.session
-		b.Session = &s
+		b.Session, m.moved = &s, false
 	}
 	calls := m.out
 	m.removedChats, m.dirty, m.newEntries, m.done, m.sessionDirty, m.out = nil, m.dirty[:0], nil, nil, false, nil

@@ -149,7 +149,7 @@ func TestMarkOfAnotherStore(t *testing.T) {
 	r.end(0, 0)
 	r.pass(time.Minute)
 	r.frames(hello("g2", true), headFrame(4, overview("c", 4, 3)), beat("t3"))
-	r.m.Result(old.ID, marked(read(2)), nil)
+	r.m.Result(old.ID, marked(read(2)), "", nil)
 	r.take()
 	r.expect("read", r.view("c").State.GetReadSequence(), int64(0))
 	r.expect("to be sent", r.view("c").ReadTo, int64(2))

@@ -9,8 +9,9 @@ import (
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 )
 
-// Result handles the end of a call: with a response, or with a failure.
-func (m *Machine) Result(call int64, res proto.Message, why *Failure) {
+// Result handles the end of a call: with a response, or with a failure. history is what the answer
+// says of the store's history; empty if it says nothing.
+func (m *Machine) Result(call int64, res proto.Message, history string, why *Failure) {
 	m.step++
 	p := m.calls[call]
 	if p == nil {
@@ -21,6 +22,11 @@ func (m *Machine) Result(call int64, res proto.Message, why *Failure) {
 	case GetChat, ListMembers, ListMessages, ListChanges:
 		m.reads--
 	}
+	if why == nil && history != "" {
+		why = m.answered(p.asked, history)
+	}
+	m.unnamed = m.unnamed || why == nil && history == "" && m.session.Generation == "" && p.kind != Refresh
+	m.refused(p.asked, why)
 	if why != nil && p.kind != SendMessage {
 		m.failed(why)
 	}
@@ -29,7 +35,7 @@ func (m *Machine) Result(call int64, res proto.Message, why *Failure) {
 		m.refreshed(why)
 	case Sync:
 		if call == m.sync.call {
-			m.synced(res, why)
+			m.synced(res, history, why)
 		}
 	case Ack:
 		m.acknowledged(call, p, res, why)
@@ -69,7 +75,7 @@ func (m *Machine) extended(call int64, res proto.Message, why *Failure) {
 }
 
 // synced applies a page of a synchronisation.
-func (m *Machine) synced(res proto.Message, why *Failure) {
+func (m *Machine) synced(res proto.Message, history string, why *Failure) {
 	s := &m.sync
 	s.call = 0
 	r, ok := res.(*deliveryv1.SyncResponse)
@@ -82,7 +88,9 @@ func (m *Machine) synced(res proto.Message, why *Failure) {
 		return
 	}
 	s.tries = 0
-	m.generation(r.GetGeneration())
+	if history == "" {
+		m.generation(r.GetGeneration())
+	}
 	for _, ov := range r.GetChats() {
 		m.overview(ov, true)
 	}

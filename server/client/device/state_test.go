@@ -186,7 +186,7 @@ func TestRoleChangeWhileTheListIsRead(t *testing.T) {
 	r.frames(membershipFrame(4, 5, other, messagev1.MembershipChange_KIND_ROLE_CHANGED))
 	r.forget(first.ID)
 	r.m.Result(first.ID, &chatv1.ListMembersResponse{Head: head(4, 3),
-		Members: []*chatv1.Member{member(me, 1), member(other, 1)}}, nil)
+		Members: []*chatv1.Member{member(me, 1), member(other, 1)}}, "", nil)
 	r.take()
 	admin := member(other, 5)
 	admin.Role = chatv1.MemberRole_MEMBER_ROLE_ADMIN

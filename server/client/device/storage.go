@@ -21,8 +21,10 @@ type Storage interface {
 
 // Session is what a device remembers of the server.
 type Session struct {
-	Token      string // of the last synchronisation; empty: list all chats again
-	Generation string // of the store that all versions belong to
+	Token string // of the last synchronisation; empty: list all chats again
+	// Generation and Commit are what the device was shown at most, of the store's history.
+	Generation string
+	Commit     int64
 }
 
 // Record is what a device keeps of one chat besides its messages. What it points

@@ -16,13 +16,15 @@ import (
 
 // stream is the state of the one stream of a device.
 type stream struct {
-	id       int64            // of the Subscribe call; 0 without a stream
-	streamID string           // from hello; empty before it
-	known    map[string]int64 // newest version of the chats that were named, then
-	listing  bool             // the head frames until the first token list all chats
-	listFrom int64            // tick of the call
-	complete bool             // a token came: everything missed was sent
-	end      *deliveryv1.End
+	id         int64            // of the Subscribe call; 0 without a stream
+	asked      string           // the history that it said
+	streamID   string           // from hello; empty before it
+	generation string           // from hello, if the server compares histories
+	known      map[string]int64 // newest version of the chats that were named, then
+	listing    bool             // the head frames until the first token list all chats
+	listFrom   int64            // tick of the call
+	complete   bool             // a token came: everything missed was sent
+	end        *deliveryv1.End
 
 	position, acked int64
 	ackCall         int64
@@ -80,6 +82,7 @@ func (m *Machine) subscribe(now time.Time) {
 		s.known[c.ChatID] = c.Newest
 		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: c.ChatID, Version: c.Version})
 	}
+	s.asked = m.session.history()
 	s.id, s.heard, s.listFrom = m.call(Subscribe, req, pendingCall{}), now, m.step
 }
 
@@ -111,9 +114,34 @@ func (m *Machine) Frames(call int64, res *deliveryv1.SubscribeResponse) {
 		}
 		s.position += n
 	}
+	if !m.follows(res) {
+		m.closeStream(s.heard)
+		return
+	}
 	for _, f := range res.GetFrames() {
 		m.frame(f)
 	}
+}
+
+// follows takes what a response of the stream says of the store's history, before its frames, and
+// reports whether they may be applied.
+func (m *Machine) follows(res *deliveryv1.SubscribeResponse) bool {
+	s := &m.stream
+	var hello *deliveryv1.Hello
+	if len(res.GetFrames()) > 0 {
+		hello = res.GetFrames()[0].GetHello()
+	}
+	switch {
+	case hello != nil && res.GetCommit() == 0:
+		m.generation(hello.GetGeneration())
+		return true
+	case hello != nil:
+		s.generation = hello.GetGeneration()
+		return m.reach(s.asked, s.generation, res.GetCommit())
+	case s.generation == "":
+		return true
+	}
+	return m.reach("", s.generation, res.GetCommit()) // only in the generation that the device is in
 }
 
 func (m *Machine) frame(f *deliveryv1.Frame) {
@@ -177,7 +205,6 @@ func (m *Machine) hello(h *deliveryv1.Hello) {
 	s := &m.stream
 	s.streamID, s.listing = h.GetStreamId(), h.GetFull()
 	m.expires(h.GetExpiresAt())
-	m.generation(h.GetGeneration())
 }
 
 // expires has the stream extended before its time is over, but not all the time,
@@ -188,19 +215,6 @@ func (m *Machine) expires(at *timestamppb.Timestamp) {
 		now := m.cfg.Clock()
 		m.stream.extendAt = now.Add(max(at.AsTime().Sub(now)-m.cfg.ExtendBefore, lastBackoff))
 	}
-}
-
-// generation drops what belongs to another generation of the store. Answers about one
-// chat do not name theirs: what came before the first that does counts as another's.
-func (m *Machine) generation(g string) {
-	if g == "" || g == m.session.Generation {
-		return
-	}
-	if m.session.Generation != "" || len(m.chats)+len(m.left)+len(m.sending) > 0 {
-		m.dropVersions()
-		m.setToken("")
-	}
-	m.session.Generation, m.sessionDirty = g, true
 }
 
 func (m *Machine) heartbeat(token string) {
@@ -260,7 +274,7 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 		why = &Failure{Code: connect.CodeUnavailable, Err: errors.New("device: the stream ended")}
 	}
 	now := m.cfg.Clock()
-	end, tries := s.end, s.tries
+	end, tries, asked := s.end, s.tries, s.asked
 	wait := max(end.GetReconnectAfter().AsDuration(), why.RetryAfter)
 	s.retry(now, wait)
 	later := func() { s.connectAt = now.Add(max(wait, m.backoff(tries))) }
@@ -282,6 +296,7 @@ func (m *Machine) StreamEnded(call int64, why *Failure) {
 		if why.Reason == reasonInvalidToken {
 			m.resync()
 		}
+		m.refused(asked, why)
 		m.failed(why)
 	}
 }

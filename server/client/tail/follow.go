@@ -17,6 +17,7 @@ const (
 	reasonNotAMember     = "NOT_A_MEMBER"
 	reasonInvalidToken   = "INVALID_TOKEN"
 	reasonSessionRevoked = "SESSION_REVOKED"
+	reasonHistory        = "HISTORY_CHANGED"
 )
 
 // reason is the stable name that the server gave an error; empty if it gave none.
@@ -38,12 +39,14 @@ func reason(err error) string {
 // where the Tail begins, unless all is wanted.
 func (t *Tail) list(ctx context.Context) error {
 	for page := ""; ; {
-		res, err := timed(ctx, t.delivery.Sync, &deliveryv1.SyncRequest{PageToken: page, PageSize: pageSize})
+		res, said, err := timed(ctx, t, t.delivery.Sync, &deliveryv1.SyncRequest{PageToken: page, PageSize: pageSize})
 		if err != nil {
 			return err
 		}
-		if err := t.generation(res.GetGeneration()); err != nil {
-			return err
+		if !said {
+			if err := t.generation(res.GetGeneration()); err != nil {
+				return err
+			}
 		}
 		for _, ov := range res.GetChats() {
 			id, head := ov.GetChat().GetChatId(), ov.GetHead()
@@ -66,6 +69,8 @@ func (t *Tail) stream(ctx context.Context) error {
 	defer cancel()
 	watch := time.AfterFunc(silence, cancel)
 	defer watch.Stop()
+	generation := "" // of the stream
+	ctx, _ = t.ask(ctx)
 	stream, err := t.delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{Token: t.at.Token})
 	if err != nil {
 		return err
@@ -73,6 +78,9 @@ func (t *Tail) stream(ctx context.Context) error {
 	defer stream.Close()
 	for stream.Receive() {
 		watch.Stop() // what takes its changes may take its time
+		if err := t.follows(stream.Msg(), &generation); err != nil {
+			return err
+		}
 		for _, f := range stream.Msg().GetFrames() {
 			if err := t.frame(ctx, f); err != nil {
 				return err
@@ -89,7 +97,6 @@ func (t *Tail) frame(ctx context.Context, f *deliveryv1.Frame) error {
 	id := f.GetChatId()
 	switch b := f.GetBody().(type) {
 	case *deliveryv1.Frame_Hello:
-		return t.generation(b.Hello.GetGeneration())
 	case *deliveryv1.Frame_Heartbeat:
 		if token := b.Heartbeat.GetToken(); token != "" {
 			t.tries, t.again = 0, false
@@ -141,7 +148,7 @@ func (t *Tail) change(ctx context.Context, f *deliveryv1.Frame) error {
 func (t *Tail) catchUp(ctx context.Context, id string, version int64) error {
 	for t.at.Chats[id].Version < version {
 		after := t.at.Chats[id].Version
-		res, err := timed(ctx, t.messages.ListChanges,
+		res, _, err := timed(ctx, t, t.messages.ListChanges,
 			&messagev1.ListChangesRequest{ChatId: id, AfterVersion: after, PageSize: pageSize})
 		switch {
 		case err != nil:
@@ -173,7 +180,7 @@ func (t *Tail) reload(ctx context.Context, id string, version int64) error {
 		return err
 	}
 	for more := true; more; {
-		res, err := timed(ctx, t.messages.ListMessages,
+		res, _, err := timed(ctx, t, t.messages.ListMessages,
 			&messagev1.ListMessagesRequest{ChatId: id, AfterSequence: &after, PageSize: pageSize})
 		if err != nil {
 			return err
@@ -230,7 +237,7 @@ func (t *Tail) save(token string) error {
 	return nil
 }
 
-// generation starts over if the store is another one.
+// generation starts over if the store of a server that does not compare histories is another one.
 func (t *Tail) generation(g string) error {
 	if g == "" || g == t.at.Generation {
 		return nil
@@ -265,13 +272,4 @@ func frameOf(chatID string, after int64, c *messagev1.Change) *deliveryv1.Frame 
 		f.Body = &deliveryv1.Frame_Chat{Chat: b.Chat}
 	}
 	return f
-}
-
-// timed makes a call that ends.
-func timed[Q, S any](
-	ctx context.Context, call func(context.Context, *Q) (*S, error), req *Q,
-) (*S, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return call(ctx, req)
 }

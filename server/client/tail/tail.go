@@ -68,9 +68,10 @@ type Config struct {
 
 // Position is how far a Tail has come, in a form to be stored as JSON.
 type Position struct {
-	Generation string          `json:"generation"` // of the store that all versions belong to
-	Token      string          `json:"token"`      // of the stream; empty: list all chats
-	Chats      map[string]Mark `json:"chats"`      // all that the user was a member of
+	Generation string          `json:"generation"` // with Commit, what was shown at most, of the store's history
+	Commit     int64           `json:"commit,omitempty"`
+	Token      string          `json:"token"` // of the stream; empty: list all chats
+	Chats      map[string]Mark `json:"chats"` // all that the user was a member of
 }
 
 // Mark is how far a chat was shown.
@@ -192,6 +193,11 @@ func (t *Tail) after(ctx context.Context, err error) (time.Duration, error) {
 	switch {
 	case errors.Is(err, errStartOver):
 		return pause, nil
+	case reason(err) == reasonHistory: // what was shown is there no more
+		if err := t.startOver(""); !errors.Is(err, errStartOver) {
+			return 0, err
+		}
+		return pause, nil
 	case reason(err) == reasonSessionRevoked:
 		return 0, &EndedError{deliveryv1.EndCode_END_CODE_SESSION_REVOKED}
 	case reason(err) == reasonInvalidToken: // of the stream: too old
@@ -233,6 +239,9 @@ func (e *localError) Unwrap() error { return e.error }
 
 // errStartOver is the end of a stream whose versions mean nothing any more.
 var errStartOver = errors.New("tail: the server started over")
+
+// errRestarted is the end of a stream of a server that is another process by now.
+var errRestarted = errors.New("tail: the server was started again")
 
 // errBehind is an answer that is older than what is known to exist.
 func errBehind(chatID string) error { return fmt.Errorf("tail: %s is not there yet", chatID) }

@@ -14,7 +14,7 @@ import (
 // compare demands that every device shows what the store has, and that no
 // promise was broken.
 func (w *world) compare() {
-	truth := view.New(view.Config{Store: w.store, Generation: w.generation, TokenKey: tokenKey,
+	truth := view.New(view.Config{Store: w.store, History: store.Line(w.generation), TokenKey: tokenKey,
 		Clock: func() time.Time { return w.now }})
 	for _, l := range w.logs {
 		w.compareLog(l)

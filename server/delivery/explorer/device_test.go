@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -140,11 +141,11 @@ func (d *phone) drain() bool {
 }
 
 // result gives the machine the end of a call, unless the device was restarted.
-func (d *phone) result(life int, id int64, res proto.Message, why *device.Failure) {
+func (d *phone) result(life int, id int64, res proto.Message, said string, why *device.Failure) {
 	if d.life != life {
 		return
 	}
-	d.m.Result(id, res, why)
+	d.m.Result(id, res, said, why)
 	d.drain()
 }
 
@@ -158,7 +159,7 @@ func (d *phone) call(c device.Call) {
 		req, _ := c.Request.(*deliveryv1.SubscribeRequest)
 		w.later("subscribe", func() bool {
 			if d.life == life && d.gaveUp < c.ID {
-				d.subscribe(c.ID, req)
+				d.subscribe(c, req)
 			}
 			return false
 		})
@@ -170,12 +171,12 @@ func (d *phone) call(c device.Call) {
 			d.conn = nil
 		}
 	case device.Refresh:
-		d.result(life, c.ID, nil, nil)
+		d.result(life, c.ID, nil, "", nil)
 	case device.Ack, device.Extend:
 		conn := d.conn
 		w.later("ack", func() bool {
 			if conn == nil || conn.broken || w.trouble(w.lossy) {
-				d.result(life, c.ID, nil, unavailable)
+				d.result(life, c.ID, nil, "", unavailable)
 				return false
 			}
 			if r, ok := c.Request.(*deliveryv1.AckRequest); ok && len(r.GetReads()) > 0 && !conn.p.old {
@@ -183,7 +184,10 @@ func (d *phone) call(c device.Call) {
 				return false
 			}
 			res, why := conn.control(c.Request)
-			d.result(life, c.ID, res, why)
+			if why == nil {
+				why = conn.p.compare(c)
+			}
+			d.result(life, c.ID, res, conn.p.says(), why)
 			return false
 		})
 	default:
@@ -196,7 +200,7 @@ func (d *phone) call(c device.Call) {
 				return false
 			}
 			if p == nil || w.trouble(w.lossy) {
-				d.result(life, c.ID, nil, unavailable)
+				d.result(life, c.ID, nil, "", unavailable)
 				return false
 			}
 			d.request(p, life, c)
@@ -217,7 +221,11 @@ func (d *phone) request(p *process, life int, c device.Call) {
 	}
 	w.spawn(p, "request of "+d.name, busy, func(ctx context.Context) {
 		began, generation := w.moment, w.generation
-		res, why := p.serve(ctx, d.user, c.Request)
+		var res proto.Message
+		why := p.compare(c)
+		if why == nil {
+			res, why = p.serve(ctx, d.user, c.Request)
+		}
 		if (&stops{w: w, p: p}).Durable(ctx) != nil {
 			res, why = nil, unavailable
 		}
@@ -243,7 +251,7 @@ func (d *phone) request(p *process, life int, c device.Call) {
 				d.m.Session().Generation != w.generation {
 				delete(d.sent, s.GetClientMessageId()) // the device takes the promise of a store that is no more
 			}
-			d.result(life, c.ID, res, why)
+			d.result(life, c.ID, res, p.says(), why)
 			if w.bug.notAMember && why != nil && why.Reason == "NOT_A_MEMBER" && c.Kind != device.SendMessage && d.life == life {
 				d.believe(c.Request)
 			}
@@ -324,8 +332,25 @@ func (c *conn) ended(why *device.Failure) {
 	c.d.drain()
 }
 
-func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
-	w := d.w
+// compare refuses a call of a device that was shown what is not there, as the API does.
+func (p *process) compare(c device.Call) *device.Failure {
+	generation, _, _ := strings.Cut(c.History, "-")
+	if p.old || c.History == "" || p.history.Holds(generation, 0) {
+		return nil
+	}
+	return &device.Failure{Code: connect.CodeAborted, Reason: "HISTORY_CHANGED"}
+}
+
+// says is what an answer says of the history. Earlier releases say nothing.
+func (p *process) says() string {
+	if p.old {
+		return ""
+	}
+	return p.history.Generation() + "-1"
+}
+
+func (d *phone) subscribe(made device.Call, req *deliveryv1.SubscribeRequest) {
+	w, call := d.w, made.ID
 	p := w.anyServing()
 	fail := func(why *device.Failure) {
 		d.m.StreamEnded(call, why)
@@ -333,6 +358,10 @@ func (d *phone) subscribe(call int64, req *deliveryv1.SubscribeRequest) {
 	}
 	if p == nil || w.trouble(w.lossy) || (w.spine != nil && !p.leased) {
 		fail(unavailable)
+		return
+	}
+	if why := p.compare(made); why != nil {
+		fail(why)
 		return
 	}
 	s, err := p.hub.Open(w.ctx, delivery.OpenParams{
@@ -400,7 +429,11 @@ func (c *conn) pump() bool {
 		}
 		w.checkFrame(c.d, f)
 	}
-	c.d.m.Frames(c.call, &deliveryv1.SubscribeResponse{FirstPosition: first, Frames: frames})
+	res := &deliveryv1.SubscribeResponse{FirstPosition: first, Frames: frames}
+	if !c.p.old {
+		res.Commit = c.p.history.Shown()
+	}
+	c.d.m.Frames(c.call, res)
 	c.d.drain()
 	if last && !c.broken {
 		c.broken = true

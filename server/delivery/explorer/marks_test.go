@@ -109,7 +109,7 @@ func (c *conn) acknowledged(life int, call device.Call, res *deliveryv1.AckRespo
 	if why == nil {
 		answer = res
 	}
-	d.result(life, call.ID, answer, why)
+	d.result(life, call.ID, answer, c.p.says(), why)
 }
 
 // Mistakes with marks.

@@ -38,6 +38,7 @@ type process struct {
 	chats    *chat.Service
 	view     *view.Reader
 	hub      *delivery.Hub
+	history  store.Line
 	busy     map[string]bool // chats, and rows of readers, with a command under way: a second one would wait for it
 	working  int
 	sender   *linkseq.Sender   // with a spine
@@ -51,12 +52,12 @@ func (w *world) newProcess() *process {
 	w.made++
 	p := &process{w: w, name: fmt.Sprintf("p%d", w.made), busy: map[string]bool{}, repaired: len(w.commits),
 		old: w.made%4 == 0}
-	p.skew = w.anySkew()
+	p.skew, p.history = w.anySkew(), store.Line(w.generation)
 	clock := func() time.Time { return w.now.Add(p.skew) }
 	st := &stops{w: w, p: p}
 	stamps := timestamp.New(st, clock)
 	// calls never wait for each other
-	p.view = view.New(view.Config{Store: st, Generation: w.generation, TokenKey: tokenKey, Clock: clock, Stamps: stamps,
+	p.view = view.New(view.Config{Store: st, History: p.history, TokenKey: tokenKey, Clock: clock, Stamps: stamps,
 		Lists: -1})
 	var err error
 	p.chats, err = chat.New(w.ctx, chat.Config{
@@ -76,7 +77,7 @@ func (w *world) newProcess() *process {
 		source = w.bug.source(w, source)
 	}
 	p.hub, err = delivery.New(delivery.Config{
-		Generation: w.generation, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil),
+		History: p.history, Process: p.name, Source: source, Clock: clock, NewID: w.newID(nil),
 		Delivered: p.chats.Delivered,
 		MaxReplay: w.maxReplay, MaxRecent: w.maxRecent, Limits: sendqueue.Limits{Frames: w.maxFrames}, Durable: durable,
 	})

@@ -35,7 +35,7 @@ func (h *deliveryHandler) Subscribe(
 	var at *codec.Place
 	if header := stream.Conn().RequestHeader(); header.Get("Content-Type") == "application/connect+"+codec.Events {
 		var err error
-		if at, err = codec.NewPlace(p.UserID, h.hub.Generation(), header.Get("Last-Event-ID"), req); err != nil {
+		if at, err = codec.NewPlace(p.UserID, h.hub.History(), header.Get("Last-Event-ID"), req); err != nil {
 			return invalidField("Last-Event-ID", "is not the id of an event of this stream, nor a token of Sync")
 		}
 	}
@@ -57,7 +57,7 @@ func (h *deliveryHandler) Subscribe(
 		return err
 	}
 	defer h.hub.Close(s)
-	return pump(ctx, s, heartbeat, stream.Conn(), at)
+	return pump(ctx, s, h.hub.History(), stream.Conn(), at)
 }
 
 func (h *deliveryHandler) Ack(ctx context.Context, req *deliveryv1.AckRequest) (*deliveryv1.AckResponse, error) {

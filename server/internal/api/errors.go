@@ -101,6 +101,9 @@ var mappings = []mapping{
 	{is: view.ErrInvalidPageToken, code: connect.CodeInvalidArgument, reason: "INVALID_PAGE_TOKEN",
 		text: "not a page token of this query, or expired: begin with the first page"},
 
+	{is: ErrHistory, code: connect.CodeAborted, reason: "HISTORY_CHANGED",
+		text: "the client has seen what the server does not have, since it was restored: start over without Parley-History"},
+
 	{is: delivery.ErrStreamGone, code: connect.CodeNotFound, reason: "STREAM_GONE", text: "no such stream"},
 	{is: delivery.ErrPosition, code: connect.CodeOutOfRange, reason: "POSITION_NOT_SENT",
 		text: "this position was not sent yet"},

@@ -58,6 +58,7 @@ var sentinels = map[string]struct {
 	"chat.ErrPanic":            {chat.ErrPanic, connect.CodeInternal, "INTERNAL"},
 
 	"view.ErrInvalidToken":     {view.ErrInvalidToken, connect.CodeInvalidArgument, "INVALID_TOKEN"},
+	"internal/api.ErrHistory":  {ErrHistory, connect.CodeAborted, "HISTORY_CHANGED"},
 	"view.ErrInvalidPageToken": {view.ErrInvalidPageToken, connect.CodeInvalidArgument, "INVALID_PAGE_TOKEN"},
 
 	"delivery.ErrStreamGone":     {delivery.ErrStreamGone, connect.CodeNotFound, "STREAM_GONE"},

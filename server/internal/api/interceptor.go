@@ -32,6 +32,7 @@ type interceptor struct {
 	validate protovalidate.Validator
 	enter    func(context.Context) error
 	limit    func(ctx context.Context, procedure string, m any) (leave func(), err error)
+	history  *history
 }
 
 func newInterceptor(c Config) (*interceptor, error) {
@@ -44,6 +45,9 @@ func newInterceptor(c Config) (*interceptor, error) {
 	if i.enter == nil {
 		i.enter = principal
 	}
+	if c.Hub != nil {
+		i.history = &history{of: c.Hub.History(), log: c.Logger}
+	}
 	for _, s := range c.More {
 		if s.Explain != nil {
 			i.explain = append(i.explain, s.Explain)
@@ -55,7 +59,7 @@ func newInterceptor(c Config) (*interceptor, error) {
 // chain surrounds the handlers.
 func (i *interceptor) chain(s store.Store) *rpc.Chain {
 	return &rpc.Chain{
-		Enter: i.admit, Admit: i.limit, Check: i.check, Timeout: unaryTimeout, Unary: unary, Stream: readable,
+		Enter: i.admit, Admit: i.limit, Check: i.check, Timeout: unaryTimeout, Unary: i.unary, Stream: i.stream,
 		Durable: s.Durable,
 		Public: func(ctx context.Context, procedure string, err error) *connect.Error {
 			return addReason(i.public(ctx, procedure, err))
@@ -82,17 +86,28 @@ func principal(ctx context.Context) error {
 }
 
 // unary runs the handler of a unary RPC.
-func unary(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (connect.AnyResponse, error) {
+func (i *interceptor) unary(
+	ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc,
+) (connect.AnyResponse, error) {
+	if err := i.history.check(ctx, req.Header()); err != nil {
+		return nil, err
+	}
 	res, err := next(ctx, req)
+	if err == nil {
+		i.history.say(res.Header())
+	}
 	if err == nil && req.HTTPMethod() == http.MethodGet {
 		err = setETag(req.Header(), res)
 	}
 	return res, withKey(err, req.Any())
 }
 
-// readable explains messages of a stream that cannot be read.
-func readable(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+// stream runs the handler of a stream, and explains messages that cannot be read.
+func (i *interceptor) stream(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		if err := i.history.check(ctx, conn.RequestHeader()); err != nil {
+			return err
+		}
 		return next(ctx, readableConn{conn})
 	}
 }

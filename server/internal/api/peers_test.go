@@ -87,8 +87,9 @@ func TestElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader := view.New(view.Config{Store: st, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err := delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Clock: time.Now,
+	reader := view.New(view.Config{Store: st, History: store.Line("gen"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	hub, err := delivery.New(delivery.Config{History: store.Line("gen"), Process: "p", Source: reader, Clock: time.Now,
 		NewID: chat.NewID})
 	if err != nil {
 		t.Fatal(err)

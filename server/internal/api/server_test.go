@@ -61,9 +61,10 @@ func newServer(t *testing.T) *server {
 		},
 	})
 	s.must(err)
-	s.view = view.New(view.Config{Store: s.store, Generation: "gen", TokenKey: make([]byte, view.KeySize),
+	s.view = view.New(view.Config{Store: s.store, History: store.Line("gen"), TokenKey: make([]byte, view.KeySize),
 		Clock: time.Now})
-	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: s.view, Durable: s.store.Durable,
+	hub, err = delivery.New(delivery.Config{History: store.Line("gen"),
+		Process: "p", Source: s.view, Durable: s.store.Durable,
 		Clock: time.Now, NewID: chat.NewID})
 	s.must(err)
 	// What the hub has to read for its streams it reads in the background.

@@ -33,6 +33,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -56,8 +57,9 @@ func newFeed(b *testing.B, members int) *feed {
 	st := storetest.NewMemory(time.Now)
 	chats, err := chat.New(b.Context(), chat.Config{Store: st, Clock: time.Now, Generation: "gen", Producer: "bench"})
 	f.must(err)
-	reader := view.New(view.Config{Store: st, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	f.hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Clock: time.Now,
+	reader := view.New(view.Config{Store: st, History: store.Line("gen"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	f.hub, err = delivery.New(delivery.Config{History: store.Line("gen"), Process: "p", Source: reader, Clock: time.Now,
 		NewID: chat.NewID})
 	f.must(err)
 	for i := range members {

@@ -11,6 +11,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/internal/codec"
 	"github.com/parley-chat/parley/server/internal/streamwriter"
+	"github.com/parley-chat/parley/server/store"
 )
 
 // maxBatch is the number of frames in one response.
@@ -20,9 +21,10 @@ const maxBatch = 256
 // frames, and a heartbeat when there are none. It returns why the stream ended. A stream
 // of events records its place.
 func pump(
-	ctx context.Context, s *delivery.Stream, every time.Duration, conn connect.StreamingHandlerConn, at *codec.Place,
+	ctx context.Context, s *delivery.Stream, history store.History, conn connect.StreamingHandlerConn, at *codec.Place,
 ) error {
-	p := &sender{stream: s, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at}, opened: time.Now()}
+	p := &sender{stream: s, history: history, out: streamwriter.New(ctx, conn), batch: codec.Batch{Place: at},
+		opened: time.Now()}
 	defer p.out.Close()
 	for done := false; !done; {
 		// Hello goes out before the first read: it carries the response's headers.
@@ -34,17 +36,18 @@ func pump(
 			return err
 		}
 	}
-	return p.follow(ctx, every)
+	return p.follow(ctx, heartbeat)
 }
 
 // sender sends the frames of one stream.
 type sender struct {
-	stream *delivery.Stream
-	out    *streamwriter.Writer
-	batch  codec.Batch
-	pace   streamwriter.Pace
-	opened time.Time
-	sent   atomic.Int64 // time from opened to the last response
+	stream  *delivery.Stream
+	history store.History
+	out     *streamwriter.Writer
+	batch   codec.Batch
+	pace    streamwriter.Pace
+	opened  time.Time
+	sent    atomic.Int64 // time from opened to the last response
 }
 
 // send sends all that is queued. ended says that nothing follows it.
@@ -54,7 +57,7 @@ func (p *sender) send() (ended bool, err error) {
 		if len(frames) == 0 {
 			return last, nil
 		}
-		p.batch.First, p.batch.Frames = first, frames
+		p.batch.First, p.batch.Frames, p.batch.Commit = first, frames, p.history.Shown()
 		if err := p.out.Send(&p.batch); err != nil {
 			return true, err
 		}

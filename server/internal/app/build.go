@@ -88,7 +88,7 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 		return nil, err
 	}
 	stamps := timestamp.New(backend.Store, clocks.Wall)
-	vc := view.Config{Store: backend.Store, Generation: backend.Generation, Clock: clocks.Wall, Stamps: stamps,
+	vc := view.Config{Store: backend.Store, History: backend.History, Clock: clocks.Wall, Stamps: stamps,
 		TokenKey: p.key.Derive("sync tokens", view.KeySize), NoReadReceipts: !cfg.ReadReceipts}
 	if cfg.distributed() {
 		vc.Turns = remoteTurns
@@ -189,7 +189,7 @@ func (p *program) buildChats(ctx context.Context, reader *view.Reader, stamps *t
 		return err
 	}
 	p.hub, err = delivery.New(delivery.Config{
-		Generation: p.backend.Generation, Process: p.process, Source: reader, Durable: p.backend.Store.Durable,
+		History: p.backend.History, Process: p.process, Source: reader, Durable: p.backend.Store.Durable,
 		Clock: clocks.Wall, NewID: chat.NewID, Delivered: p.chats.Delivered, MaxStreams: p.cfg.MaxStreamsPerUser,
 		Revoked: func(o delivery.OpenParams) bool { return p.gate.Refuses(streamOwner(o)) }, // made by buildIdentity
 	})

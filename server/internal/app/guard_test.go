@@ -31,6 +31,7 @@ import (
 	"github.com/parley-chat/parley/server/internal/load/probe"
 	"github.com/parley-chat/parley/server/internal/load/rpc"
 	"github.com/parley-chat/parley/server/internal/load/stream"
+	"github.com/parley-chat/parley/server/store"
 	embeddedstore "github.com/parley-chat/parley/server/store/embedded"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/testkit"
@@ -320,8 +321,9 @@ func guardHub(t *testing.T) operation {
 			hub.Deliver(delivery.Of(c.Events))
 		}
 	}}, 1, names...)
-	reader := view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err := delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: time.Now,
+	reader := view.New(view.Config{Store: st, History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	hub, err := delivery.New(delivery.Config{History: store.Line("g"), Process: "p", Source: reader, Clock: time.Now,
 		NewID: chat.NewID, Delivered: s.Delivered})
 	if err != nil {
 		t.Fatal(err)

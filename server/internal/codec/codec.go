@@ -28,6 +28,7 @@ import (
 type Batch struct {
 	First  int64 // position of the first frame
 	Frames []*frame.Frame
+	Commit int64  // the newest that the frames may show
 	Place  *Place // of a stream of events; nil for others
 }
 
@@ -52,7 +53,8 @@ func (b *Batch) AppendWire(dst []byte) ([]byte, error) {
 		}
 		dst = append(dst, wire...)
 	}
-	return dst, nil
+	dst = protowire.AppendTag(dst, 3, protowire.VarintType) // commit
+	return protowire.AppendVarint(dst, uint64(b.Commit)), nil
 }
 
 // AppendJSON implements Encoded.
@@ -70,7 +72,9 @@ func (b *Batch) AppendJSON(dst []byte) ([]byte, error) {
 		}
 		dst = append(dst, text...)
 	}
-	return append(dst, "]}"...), nil
+	dst = append(dst, `],"commit":"`...)
+	dst = strconv.AppendInt(dst, b.Commit, 10)
+	return append(dst, `"}`...), nil
 }
 
 // REST is the name of the codec for calls from the REST API in the same

@@ -14,6 +14,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/delivery/frame"
+	"github.com/parley-chat/parley/server/store"
 )
 
 // Events is the name of the codec for streams of the REST API: it takes
@@ -50,7 +51,7 @@ func (c eventCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 		if end := f.Proto().GetEnd(); end != nil {
 			dst = appendRetry(dst, retryOf(end))
 		}
-		b.Place.pass(f)
+		b.Place.pass(f, b.Commit)
 		if i == len(b.Frames)-1 {
 			dst = append(append(append(dst, "id: "...), b.Place.id()...), '\n')
 		}
@@ -83,25 +84,37 @@ const maxPlaces = 100
 // has. It knows the chats that changed last; for others a resumed stream says that
 // they have changed, and not what. It is used by one goroutine.
 type Place struct {
-	user       string
-	generation string
-	token      string
-	versions   map[string]int64
-	order      []string // chats, the one that changed last at the end
+	user     string
+	history  store.History
+	commit   int64 // the newest that was shown, in the present generation
+	token    string
+	versions map[string]int64
+	order    []string // chats, the one that changed last at the end
 }
 
 // NewPlace is where a stream begins: with nothing, with a token of Sync, or behind
 // an event. It fills the request accordingly. Errors: ErrPlace.
-func NewPlace(user, generation, after string, req *deliveryv1.SubscribeRequest) (*Place, error) {
-	p := &Place{user: user, generation: generation, versions: map[string]int64{}}
+//
+// What follows on something that is not part of the history any more begins with nothing.
+func NewPlace(
+	user string, history store.History, after string, req *deliveryv1.SubscribeRequest,
+) (*Place, error) {
+	p := &Place{user: user, history: history, commit: history.Shown(), versions: map[string]int64{}}
 	token, known, resumes := strings.Cut(after, ".")
 	p.token, req.Token = token, token
 	if !resumes {
 		return p, nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(known)
-	if err != nil || !p.decode(b) {
+	if err != nil {
 		return nil, ErrPlace
+	}
+	held, ok := p.decode(b)
+	if !ok {
+		return nil, ErrPlace
+	}
+	if !held {
+		p.token, req.Token = "", ""
 	}
 	for _, id := range p.order {
 		req.Known = append(req.Known, &deliveryv1.KnownChat{ChatId: id, Version: p.versions[id]})
@@ -109,42 +122,62 @@ func NewPlace(user, generation, after string, req *deliveryv1.SubscribeRequest) 
 	return p, nil
 }
 
-const placeVersion = 1
+// placeUnnumbered is the version of places without a commit, of earlier releases.
+const (
+	placeVersion    = 2
+	placeUnnumbered = 1
+)
 
-// decode reads what id wrote. What was known in another generation is dropped:
-// versions are others there.
-func (p *Place) decode(b []byte) bool {
-	if len(b) < 2 || b[0] != placeVersion || len(b) < 2+int(b[1]) {
-		return false
+// decode reads what id wrote. held says that what the client was shown is part of the history; if
+// it is not, nothing is known: versions are others there.
+func (p *Place) decode(b []byte) (held, ok bool) {
+	if len(b) < 2 || b[0] != placeVersion && b[0] != placeUnnumbered || len(b) < 2+int(b[1]) {
+		return false, false
 	}
-	same := string(b[2:2+b[1]]) == p.generation
+	version, generation := b[0], string(b[2:2+b[1]])
 	b = b[2+b[1]:]
+	commit := uint64(0)
+	if version == placeVersion {
+		if commit, b, ok = cutUvarint(b); !ok {
+			return false, false
+		}
+	}
+	held = p.history.Holds(generation, int64(commit))
 	for len(b) > 0 {
 		var id ulid.ULID
 		if len(b) < len(id)+1 || len(p.order) == maxPlaces {
-			return false
+			return false, false
 		}
 		copy(id[:], b)
-		version, n := binary.Uvarint(b[len(id):])
-		if n <= 0 || version > 1<<62 {
-			return false
+		var version uint64
+		if version, b, ok = cutUvarint(b[len(id):]); !ok {
+			return false, false
 		}
-		b = b[len(id)+n:]
-		if chat := chatPrefix + id.String(); same {
+		if chat := chatPrefix + id.String(); held {
 			if _, twice := p.versions[chat]; twice {
-				return false
+				return false, false
 			}
 			p.set(chat, int64(version))
 		}
 	}
-	return true
+	return held, true
+}
+
+func cutUvarint(b []byte) (n uint64, rest []byte, ok bool) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > 1<<62 {
+		return 0, nil, false
+	}
+	return n, b[size:], true
 }
 
 const chatPrefix = "chat_"
 
 // id is the place as the id of an event.
 func (p *Place) id() string {
-	b := append([]byte{placeVersion, byte(len(p.generation))}, p.generation...)
+	generation := p.history.Generation()
+	b := append([]byte{placeVersion, byte(len(generation))}, generation...)
+	b = binary.AppendUvarint(b, uint64(p.commit))
 	for _, chat := range p.order {
 		if id, err := ulid.ParseStrict(strings.TrimPrefix(chat, chatPrefix)); err == nil { // all ids of chats are
 			b = binary.AppendUvarint(append(b, id[:]...), uint64(p.versions[chat]))
@@ -153,8 +186,9 @@ func (p *Place) id() string {
 	return p.token + "." + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// pass records a frame that was sent.
-func (p *Place) pass(f *frame.Frame) {
+// pass records a frame that was sent, which shows no newer commit than one.
+func (p *Place) pass(f *frame.Frame, commit int64) {
+	p.commit = max(p.commit, commit)
 	pb := f.Proto()
 	chat := pb.GetChatId()
 	switch body := pb.GetBody().(type) {

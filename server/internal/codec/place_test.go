@@ -11,6 +11,7 @@ import (
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
 	"github.com/parley-chat/parley/server/delivery/frame"
+	"github.com/parley-chat/parley/server/store"
 )
 
 func chatOf(i int) string { return "chat_" + ulid.ULID{15: byte(i)}.String() }
@@ -19,7 +20,7 @@ func chatOf(i int) string { return "chat_" + ulid.ULID{15: byte(i)}.String() }
 func resumed(t *testing.T, generation, id string) (token string, known map[string]int64) {
 	t.Helper()
 	req := &deliveryv1.SubscribeRequest{}
-	if _, err := NewPlace("bob", generation, id, req); err != nil {
+	if _, err := NewPlace("bob", store.Line(generation), id, req); err != nil {
 		t.Fatal(err)
 	}
 	known = map[string]int64{}
@@ -68,12 +69,12 @@ func TestPlace(t *testing.T) {
 			map[string]int64{}},
 		"a chat that is not the user's": {[]*frame.Frame{frame.Left(chatOf(1), "bob", 0)}, "t0", map[string]int64{}},
 	} {
-		p, err := NewPlace("bob", "gen", "t0", &deliveryv1.SubscribeRequest{})
+		p, err := NewPlace("bob", store.Line("gen"), "t0", &deliveryv1.SubscribeRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range tt.frames {
-			p.pass(f)
+			p.pass(f, 1)
 		}
 		token, known := resumed(t, "gen", p.id())
 		if token != tt.token || fmt.Sprint(known) != fmt.Sprint(tt.known) {
@@ -87,15 +88,15 @@ func TestPlace(t *testing.T) {
 
 // The hundred chats that changed last are known; heads come with the latest first.
 func TestPlaceIsBounded(t *testing.T) {
-	p, err := NewPlace("bob", "gen", "", &deliveryv1.SubscribeRequest{})
+	p, err := NewPlace("bob", store.Line("gen"), "", &deliveryv1.SubscribeRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 150 {
-		p.pass(frame.Head(chatOf(i), int64(i+1), 0, nil))
+		p.pass(frame.Head(chatOf(i), int64(i+1), 0, nil), 1)
 	}
 	for _, i := range []int{140, 50} {
-		p.pass(frame.New(&deliveryv1.Frame{ChatId: chatOf(i), Version: 1000, Body: &deliveryv1.Frame_Chat{}}, 0))
+		p.pass(frame.New(&deliveryv1.Frame{ChatId: chatOf(i), Version: 1000, Body: &deliveryv1.Frame_Chat{}}, 0), 1)
 	}
 	_, known := resumed(t, "gen", p.id())
 	if len(known) != 100 || known[chatOf(0)] != 1 || known[chatOf(98)] != 99 || known[chatOf(99)] != 0 ||
@@ -114,7 +115,7 @@ func FuzzPlace(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, id string) {
 		req := &deliveryv1.SubscribeRequest{}
-		p, err := NewPlace("bob", "gen", id, req)
+		p, err := NewPlace("bob", store.Line("gen"), id, req)
 		if err != nil {
 			return
 		}

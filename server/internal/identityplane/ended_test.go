@@ -20,6 +20,7 @@ import (
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/identity/session"
 	"github.com/parley-chat/parley/server/limit"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/server/testkit"
@@ -43,8 +44,10 @@ func newProcess(t *testing.T) *process {
 	st, log := storetest.NewMemory(p.clock), slog.New(slog.DiscardHandler)
 	chats := testkit.Value(chat.New(t.Context(),
 		chat.Config{Store: st, Clock: p.clock, Generation: "g", Producer: "p"}))(t)
-	reader := view.New(view.Config{Store: st, Generation: "g", TokenKey: make([]byte, view.KeySize), Clock: p.clock})
-	hub := testkit.Value(delivery.New(delivery.Config{Generation: "g", Process: "p", Source: reader, Clock: p.clock,
+	reader := view.New(view.Config{Store: st, History: store.Line("g"),
+		TokenKey: make([]byte, view.KeySize), Clock: p.clock})
+	hub := testkit.Value(delivery.New(delivery.Config{History: store.Line("g"),
+		Process: "p", Source: reader, Clock: p.clock,
 		NewID: chat.NewID, Delivered: chats.Delivered}))(t)
 	settings := config.Settings{SignUp: true}
 	settings.Codes.Way = "none"

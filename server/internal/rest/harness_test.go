@@ -87,9 +87,10 @@ func newHarness(t testing.TB) *harness {
 		Committed: func(c chat.Commit) { w.hub.Deliver(delivery.Of(c.Events)) },
 	})
 	w.must(err)
-	reader := view.New(view.Config{Store: w.store, Generation: "gen", TokenKey: make([]byte, view.KeySize),
+	reader := view.New(view.Config{Store: w.store, History: store.Line("gen"), TokenKey: make([]byte, view.KeySize),
 		Clock: time.Now})
-	w.hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Durable: w.store.Durable,
+	w.hub, err = delivery.New(delivery.Config{History: store.Line("gen"),
+		Process: "p", Source: reader, Durable: w.store.Durable,
 		Clock: time.Now, NewID: chat.NewID})
 	w.must(err)
 	// What the hub has to read for its streams it reads in the background.

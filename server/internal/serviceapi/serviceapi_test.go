@@ -35,6 +35,7 @@ import (
 	"github.com/parley-chat/parley/server/identity/revocation"
 	"github.com/parley-chat/parley/server/identity/service"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/view"
 )
@@ -63,8 +64,9 @@ func install(t *testing.T) *installation {
 			hub.Deliver(delivery.Of(c.Events))
 		}})
 	i.must(err)
-	reader := view.New(view.Config{Store: st, Generation: "gen", TokenKey: make([]byte, view.KeySize), Clock: time.Now})
-	hub, err = delivery.New(delivery.Config{Generation: "gen", Process: "p", Source: reader, Clock: time.Now,
+	reader := view.New(view.Config{Store: st, History: store.Line("gen"),
+		TokenKey: make([]byte, view.KeySize), Clock: time.Now})
+	hub, err = delivery.New(delivery.Config{History: store.Line("gen"), Process: "p", Source: reader, Clock: time.Now,
 		NewID:   chat.NewID,
 		Revoked: func(o delivery.OpenParams) bool { return gate.Refuses(owner(o)) }})
 	i.must(err)

@@ -46,9 +46,11 @@ type Store struct {
 	db         *pebble.DB
 	lock       io.Closer
 	generation string
-	lacks      error      // of a read-only store: what is missing by its seal
-	sealing    sync.Mutex // of SEAL and the probes; taken alone
-	probes     uint64     // of the seal; guarded by sealing
+	ancestors  []ancestor   // of the generation, the newest first
+	shown      atomic.Int64 // see Shown
+	lacks      error        // of a read-only store: what is missing by its seal
+	sealing    sync.Mutex   // of SEAL and the probes; taken alone
+	probes     uint64       // of the seal; guarded by sealing
 	seed       maphash.Seed
 	stripes    [stripeCount]stripe
 	uncached   atomic.Bool // the database changes below the contract: nothing cached counts
@@ -69,9 +71,6 @@ type Store struct {
 }
 
 var _ store.Store = (*Store)(nil)
-
-// Generation is the random id that this store got when it was created or restored.
-func (s *Store) Generation() string { return s.generation }
 
 // Stats are counters since the engine was opened, and gauges.
 type Stats struct {

@@ -66,21 +66,6 @@ func TestContract(t *testing.T) {
 	})
 }
 
-func TestGenerationStays(t *testing.T) {
-	dir := t.TempDir()
-	s := open1(t, Options{Dir: dir})
-	first := s.Generation()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if again := open1(t, Options{Dir: dir}).Generation(); again != first || first == "" {
-		t.Fatalf("generation %q became %q", first, again)
-	}
-	if other := open1(t, Options{Dir: t.TempDir()}).Generation(); other == first {
-		t.Fatal("two stores have one generation")
-	}
-}
-
 const lockEnv = "PARLEY_TEST_LOCKED_DIR"
 
 // One directory has one process, and an error of one line for the others.

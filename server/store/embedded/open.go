@@ -229,11 +229,18 @@ func open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	logged, err := lastLogged(o.FS, dir)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", plain(err))
+	}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
 	if err := complete(); err != nil {
 		return nil, errors.Join(fmt.Errorf("write seal: %w", err), s.db.Close())
+	}
+	if err := s.proceed(logged); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin a generation: %w", plain(err)), s.db.Close())
 	}
 	s.weigh()
 	s.background.Go(s.sweepLoop)

@@ -1,9 +1,7 @@
 package embedded
 
 import (
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +10,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/parley-chat/parley/server/store"
-	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 )
 
 // The seal detects what Pebble cannot: a log file that was removed or truncated, and with
@@ -27,7 +22,7 @@ const (
 	sealFile   = "SEAL"
 	sealEvery  = time.Second
 	sealProbes = 3600 // probes that are kept and must exist
-	spaceProbe = 0x03 // number → nothing
+	spaceProbe = 0x03 // number → the last commit that was on the disk before
 )
 
 // ErrLost says that acknowledged data is missing.
@@ -98,7 +93,7 @@ func (s *Store) checkSeal(dir string, opts *pebble.Options) (complete func() err
 		err = errors.Join(err, s.db.Close())
 		s.db = nil
 	}()
-	if err := s.loadGeneration(); err != nil {
+	if err := s.loadHistory(); err != nil {
 		return nil, fmt.Errorf("%s: read generation: %w", dir, err)
 	}
 	return s.evaluateSeal()
@@ -118,19 +113,22 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 		return nil, fmt.Errorf("read seal: %w", err)
 	}
 	s.probes = max(last, recorded.probes)
+	crashed := recorded.generation != s.generation && recorded.generation == before.Get("before").Str()
 	switch {
 	case !exists: // written by a version without seals, or new
 		return s.writeSeal, nil
-	case recorded.generation != s.generation && recorded.generation == before.Get("before").Str():
+	case crashed && s.Dropped(recorded.generation): // in Renew: the probes were dropped
 		s.probes = last
-		return s.writeSeal, nil // a crash interrupted Renew
-	case recorded.generation != s.generation:
+		return s.writeSeal, nil
+	case recorded.generation != s.generation && !crashed:
 		err = Lost(fmt.Sprintf("SEAL in %s is of another store (%s)", s.opts.Dir, recorded.generation), s.generation)
 	case last < recorded.probes:
 		err = Lost(fmt.Sprintf("the store in %s ends before its seal, a file of it was removed or cut", s.opts.Dir),
 			s.generation)
 	case have < min(last, sealProbes):
 		err = Lost(fmt.Sprintf("the store in %s has gaps, a file of it was removed or cut", s.opts.Dir), s.generation)
+	case crashed:
+		return s.writeSeal, nil
 	default:
 		return func() error { return nil }, nil
 	}
@@ -138,16 +136,7 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 		return nil, err
 	}
 	s.opts.Logger.Warn("continuing without data that was acknowledged", "error", err)
-	return s.Renew, nil
-}
-
-// loadGeneration reads the generation of an open store.
-func (s *Store) loadGeneration() error {
-	it, err := s.load(generationKey)
-	if s.generation = it.Get("id").Str(); err == nil && s.generation == "" {
-		err = ErrFormat
-	}
-	return err
+	return func() error { return s.Renew() }, nil
 }
 
 // countProbes returns how many of the last probes there are, and the last.
@@ -166,33 +155,6 @@ func (s *Store) countProbes() (have, last uint64, err error) {
 	return have, last, it.Close()
 }
 
-// Renew gives the store a new generation: clients drop their state and synchronise from
-// the start. It must be called before Generation.
-func (s *Store) Renew() error {
-	s.sealing.Lock()
-	defer s.sealing.Unlock()
-	var id [8]byte
-	if _, err := rand.Read(id[:]); err != nil {
-		return err
-	}
-	before := s.generation
-	s.generation = hex.EncodeToString(id[:])
-	it := store.NewItem(store.Attr{Name: "before", Value: store.String(before)},
-		store.Attr{Name: "id", Value: store.String(s.generation)})
-	b := s.db.NewBatch()
-	defer func() { _ = b.Close() }()
-	// Missing probes are reported once.
-	if err := errors.Join(b.Set(generationKey, itemcodec.Append(nil, it), nil),
-		b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil)); err != nil {
-		return translate(err)
-	}
-	s.probes = 0
-	if err := s.db.Apply(b, pebble.Sync); err != nil {
-		return translate(err)
-	}
-	return s.writeSeal()
-}
-
 // putSeal writes the next probe, and records it in SEAL once it is on the disk.
 func (s *Store) putSeal() error {
 	s.sealing.Lock()
@@ -200,7 +162,7 @@ func (s *Store) putSeal() error {
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
 	next := s.probes + 1
-	err := b.Set(probeKey(next), nil, nil)
+	err := b.Set(probeKey(next), binary.BigEndian.AppendUint64(nil, uint64(s.shown.Load())), nil)
 	if next > sealProbes {
 		err = errors.Join(err, b.Delete(probeKey(next-sealProbes), nil))
 	}

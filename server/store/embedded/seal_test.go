@@ -158,7 +158,7 @@ func TestLossIsAccepted(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = openSealed(t, dir, generation); err != nil || s.Generation() != renewed {
+	if s, err = openSealed(t, dir, generation); err != nil || !s.Holds(renewed, 0) || s.Holds(generation, 0) {
 		t.Fatalf("the second start: %v", err)
 	}
 }
@@ -185,7 +185,32 @@ func TestRenewIsCutOff(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "SEAL"), before, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = openSealed(t, dir, ""); err != nil || s.Generation() != renewed {
+	if s, err = openSealed(t, dir, ""); err != nil || !s.Holds(renewed, 0) {
 		t.Fatal(err)
+	}
+}
+
+// Nor is one between the generation of a start and its seal; but what is missing besides is noticed.
+func TestStartIsCutOff(t *testing.T) {
+	for _, missing := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "data")
+		s, err := openSealed(t, dir, "")
+		testkit.Must(t, err)
+		sealed(t, s, 0, 20)
+		testkit.Must(t, s.Close())
+		before, err := os.ReadFile(filepath.Join(dir, "SEAL"))
+		testkit.Must(t, err)
+		s, err = openSealed(t, dir, "")
+		testkit.Must(t, err)
+		if missing {
+			testkit.Must(t, s.db.DeleteRange(probeKey(2), probeKey(4), nil))
+		}
+		testkit.Must(t, s.Close())
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, "SEAL"), before, 0o600))
+		if s, err = openSealed(t, dir, ""); missing != errors.Is(err, ErrLost) || !missing && err != nil {
+			t.Errorf("missing %v: %v", missing, err)
+		} else if !missing {
+			testkit.Must(t, s.Close())
+		}
 	}
 }

@@ -64,6 +64,7 @@ func (s *Store) finish(b *pebble.Batch, ticket uint64) error {
 			return fmt.Errorf("%w: sync: %w", store.ErrAmbiguous, err)
 		}
 	}
+	s.count(b)
 	s.barrier.Done(ticket)
 	s.plans.Add(1)
 	_ = b.Close() // it only returns memory

@@ -21,7 +21,7 @@ type links struct {
 // connect makes the links and adds the services that keep them.
 func (p *program) connect(key *auth.Key) (*links, error) {
 	b := p.backend
-	reader := view.New(view.Config{Store: b.Store, Generation: b.Generation, Clock: time.Now,
+	reader := view.New(view.Config{Store: b.Store, History: b.History, Clock: time.Now,
 		TokenKey: key.Derive("sync tokens", view.KeySize)})
 	recipients := routing.NewRecipients(b.Generation, b.Routing, reader.MemberIDs)
 	mesh, err := link.New(link.Config{

@@ -28,6 +28,7 @@ import (
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/registry"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/workers/consume"
 	"github.com/parley-chat/parley/workers/migrate"
@@ -172,7 +173,8 @@ func (r *Fixture) definitions() []projection.Definition {
 func (r *Fixture) Projections() *projection.Set {
 	r.t.Helper()
 	s, err := projection.New(projection.Config{
-		Definitions: r.definitions(), Store: r.Store, Decode: r.Serde.Decode, Addr: r.Kafka, Process: "p", Generation: "g",
+		Definitions: r.definitions(), Store: r.Store, Decode: r.Serde.Decode, Addr: r.Kafka, Process: "p", History: store.Line("g"),
+
 		Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1, LookEvery: 10 * time.Millisecond,
 	})
 	if err != nil {

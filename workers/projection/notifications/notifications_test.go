@@ -69,7 +69,8 @@ func (f *fixture) processOf(d projection.Definition) *projection.Set {
 	f.t.Helper()
 	s, err := projection.New(projection.Config{
 		Definitions: []projection.Definition{d}, Store: f.store, Decode: f.serde.Decode,
-		Addr: f.addr, Process: "p", Generation: "g", Exclusive: true, Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
+		Addr: f.addr, Process: "p", History: store.Line("g"),
+		Exclusive: true, Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
 		Rest: -1, LookEvery: time.Millisecond,
 	})
 	testkit.Must(f.t, err)
@@ -316,7 +317,7 @@ func TestOddRequests(t *testing.T) {
 	away, err := projection.New(projection.Config{
 		Definitions: []projection.Definition{notifications.Definition()}, Store: f.store,
 		Decode:  func(context.Context, []byte, []byte) (event.Event, error) { return nil, errors.New("away") },
-		Process: "p", Generation: "g", Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
+		Process: "p", History: store.Line("g"), Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
 	})
 	testkit.Must(t, err)
 	spans, err := lag.Spans(t.Context(), f.addr, kafka.DeadLetters)

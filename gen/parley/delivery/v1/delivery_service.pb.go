@@ -102,7 +102,8 @@ type SyncResponse struct {
 	Token string `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
 	// The pages list all chats of the user and replace the client's list.
 	Full bool `protobuf:"varint,5,opt,name=full,proto3" json:"full,omitempty"`
-	// Generation of the store. A client that has another one drops all versions.
+	// Generation of the store's history; see SubscribeResponse.commit. A client that has another one and did not
+	// say what it has been shown drops all versions.
 	Generation    string `protobuf:"bytes,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -346,12 +347,25 @@ func (x *KnownChat) GetVersion() int64 {
 }
 
 // SubscribeResponse is a batch of frames.
+//
+// A store's history consists of generations: one begins with each start of an embedded
+// server, and where the tables of a distributed one are restored. A copy that is put back
+// leaves out what was committed after it was made. So a client keeps the generation, and
+// the highest commit that it was told in it: by a stream's responses, and by the header
+// Parley-History of every other answer, as generation-commit. It sends the pair in the
+// same header with every call. If the pair is not part of the store's history, the call
+// fails with ABORTED, reason HISTORY_CHANGED, before anything is done: the client drops
+// all versions, and its token, and syncs without the header. Otherwise all it has holds,
+// and it goes on with the pair of the answer, whatever the generation.
 type SubscribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position of the first frame in the stream, from 1; the others follow.
 	FirstPosition int64 `protobuf:"varint,1,opt,name=first_position,json=firstPosition,proto3" json:"first_position,omitempty"`
 	// The frames.
-	Frames        []*Frame `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
+	Frames []*Frame `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
+	// Number of the newest commit that the stream may have shown, in the generation of its
+	// hello; 0 from servers that do not count.
+	Commit        int64 `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +412,13 @@ func (x *SubscribeResponse) GetFrames() []*Frame {
 		return x.Frames
 	}
 	return nil
+}
+
+func (x *SubscribeResponse) GetCommit() int64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
 }
 
 // AckRequest acknowledges frames.
@@ -744,10 +765,11 @@ const file_parley_delivery_v1_delivery_service_proto_rawDesc = "" +
 	"\x05known\x18\x02 \x03(\v2\x1d.parley.delivery.v1.KnownChatB\b\xbaH\x05\x92\x01\x02\x10dR\x05known\"m\n" +
 	"\tKnownChat\x12=\n" +
 	"\achat_id\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^chat_[0-9A-HJKMNP-TV-Z]{26}$R\x06chatId\x12!\n" +
-	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\"x\n" +
+	"\aversion\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\aversion\"\x99\x01\n" +
 	"\x11SubscribeResponse\x12%\n" +
 	"\x0efirst_position\x18\x01 \x01(\x03R\rfirstPosition\x12<\n" +
-	"\x06frames\x18\x02 \x03(\v2\x19.parley.delivery.v1.FrameB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06frames\"\x98\x01\n" +
+	"\x06frames\x18\x02 \x03(\v2\x19.parley.delivery.v1.FrameB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06frames\x12\x1f\n" +
+	"\x06commit\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x06commit\"\x98\x01\n" +
 	"\n" +
 	"AckRequest\x12'\n" +
 	"\tstream_id\x18\x01 \x01(\tB\n" +

@@ -361,7 +361,8 @@ type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the stream, for Ack and Extend.
 	StreamId string `protobuf:"bytes,1,opt,name=stream_id,json=streamId,proto3" json:"stream_id,omitempty"`
-	// Generation of the store. A client that has another one drops all versions.
+	// Generation of the store's history; see SubscribeResponse.commit. A client that has another one and did not
+	// say what it has been shown drops all versions.
 	Generation string `protobuf:"bytes,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// A frame comes at least this often.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,3,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`

@@ -35,7 +35,8 @@ type EventMetadata struct {
 	// When the fact happened, by the clock of the process that committed it;
 	// never earlier than the chat's event before it.
 	EventTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
-	// Generation of the store that committed the event; changed by a restore.
+	// Generation of the store's history in which the event was committed: another one begins with
+	// each start of an embedded server, and when a distributed one is restored.
 	Generation string `protobuf:"bytes,5,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Key of the Kafka record and source of its partition: the chat's id.
 	PartitionKey string `protobuf:"bytes,6,opt,name=partition_key,json=partitionKey,proto3" json:"partition_key,omitempty"`
@@ -50,7 +51,9 @@ type EventMetadata struct {
 	// Id of the request or event that directly caused this event.
 	CausationId string `protobuf:"bytes,11,opt,name=causation_id,json=causationId,proto3" json:"causation_id,omitempty"`
 	// Position of the event in its chat's change log, 1 for the creation,
-	// gapless. Consumers drop what they have seen by (generation, chat, version).
+	// gapless. Consumers drop what they have seen by (generation, chat, version). An event of
+	// another generation whose version is not the next one is of a store that was restored:
+	// what the consumer has from that version on is gone.
 	Version int64 `protobuf:"varint,12,opt,name=version,proto3" json:"version,omitempty"`
 	// Version of the chat's membership with this event applied; a member list
 	// older than it must not be used to route the event.

@@ -1,5 +1,5 @@
 // Makes the calls of a Machine over Connect, and puts the bearer token into each call.
-import { createClient, Code, ConnectError, type Interceptor, type Transport } from "@connectrpc/connect";
+import { type CallOptions, createClient, Code, ConnectError, type Interceptor, type Transport } from "@connectrpc/connect";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { AuthService } from "#gen/parley/auth/v1/auth_service_pb.js";
 import { ChatService } from "#gen/parley/chat/v1/chat_service_pb.js";
@@ -74,6 +74,11 @@ export function failureOf(error: unknown): Failure {
   };
 }
 
+const historyHeader = "Parley-History";
+
+export const historyHeaders = (history: string): Record<string, string> =>
+  history === "" ? {} : { [historyHeader]: history };
+
 export const unavailable: Failure = { code: Code.Unavailable, reason: "", retryAfter: 0 };
 
 export type Calls = ReturnType<typeof callsOver>;
@@ -85,8 +90,18 @@ export function callsOver(transport: Transport, tokens: Tokens) {
   const delivery = createClient(DeliveryService, transport);
   const users = createClient(UserService, transport);
   const auth = createClient(AuthService, transport);
-  async function make(call: Exclude<Call, { kind: "subscribe" | "closeStream" }>): Promise<Response | undefined> {
-    const options = { timeoutMs: callTimeout };
+  type Unary = Exclude<Call, { kind: "subscribe" | "closeStream" }>;
+  async function make(call: Unary): Promise<{ response?: Response | undefined; history: string }> {
+    let history = "";
+    const options = {
+      timeoutMs: callTimeout,
+      headers: "history" in call ? historyHeaders(call.history) : {},
+      onHeader: (h: Headers) => void (history = h.get(historyHeader) ?? ""),
+    };
+    const response = await answer(call, options);
+    return { response, history };
+  }
+  async function answer(call: Unary, options: CallOptions): Promise<Response | undefined> {
     switch (call.kind) {
       case "refresh":
         await tokens.get(true);

@@ -1,7 +1,7 @@
 // Runs a Machine: makes its calls, stores what it has to store, and wakes it when it wants to be.
 import { Code } from "@connectrpc/connect";
 import type { ProfileChanged } from "#gen/parley/delivery/v1/frame_pb.js";
-import { type Calls, failureOf } from "./calls.js";
+import { type Calls, failureOf, historyHeaders } from "./calls.js";
 import { Machine } from "./device/machine.js";
 import { type Batch, type Call, type Event, type Failure, isEmpty, type MachineConfig, type Snapshot, type Storage } from "./device/types.js";
 
@@ -110,7 +110,7 @@ export class Runner {
       void this.subscribe(call);
     } else {
       this.cfg.calls.make(call).then(
-        (res) => this.do((m) => m.result(call.id, res)),
+        ({ response, history }) => this.do((m) => m.result(call.id, response, undefined, history)),
         (error: unknown) => this.do((m) => m.result(call.id, undefined, failureOf(error))),
       );
     }
@@ -121,7 +121,7 @@ export class Runner {
     this.streams.set(call.id, stop);
     let why: Failure | undefined;
     try {
-      for await (const res of this.cfg.calls.delivery.subscribe(call.request, { signal: stop.signal })) {
+      for await (const res of this.cfg.calls.delivery.subscribe(call.request, { signal: stop.signal, headers: historyHeaders(call.history) })) {
         if (this.closed) return;
         this.do((m) => m.frames(call.id, res));
         const changed = res.frames.flatMap(({ body: b }) => (b.case === "profile" ? [b.value] : []));

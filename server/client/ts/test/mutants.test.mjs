@@ -18,7 +18,6 @@ const mutants = {
     "a drain is waited for at once": ["if (tries > 0)", "if (true)"],
     "a complete stream does not begin waits anew": ["s.tries = 0;", ";"],
     "a stream is extended all the time": ["- m.cfg.extendBefore, lastBackoff", "- m.cfg.extendBefore, 0"],
-    "what came before the first generation stays": ["m.chats.size + m.left.size + m.sending.size > 0", "false"],
     "a list is newer than every answer": ["if (c.seen < from)", "if (true)"],
     "a list is older than every answer": ["if (c.seen < from)", "if (false)"],
     "known chats that are not the user's stay": ["notAMember(m, c, m.stream.known.get(id) ?? 0n)", "undefined"],
@@ -26,6 +25,15 @@ const mutants = {
     "a revoked session connects again": ["case EndCode.SESSION_REVOKED:", ""],
     "a heartbeat's token is not stored": ["        m.setToken(token);", ";"],
     "a refused token is kept": ['if (why.reason === "INVALID_TOKEN")', "if (false)"],
+  },
+  "history.js": {
+    "what came before the first generation stays": ["m.chats.size + m.left.size + m.sending.size > 0", "false"],
+    "what came before the first answer that names a generation stays": ["else if (m.unnamed)", "else if (false)"],
+    "an answer that may lack something counts": ["else if (asked !== historyOf(s))", "else if (false)"],
+    "commits go down": ["commit > shown ? commit : shown", "commit"],
+    "a stream of an earlier generation goes on": ['s.generation === "" || reach', 'true || reach'],
+    "a refusal of what was said before counts": ["|| asked !== historyOf(m.session)", ""],
+    "a refusal keeps versions": ["m.dropVersions();\n    m.session =", "m.session ="],
   },
   "chat.js": {
     "the last state stands": ["const newest = stale ? old : s;", "const newest = s;"],

@@ -65,7 +65,7 @@ export function play({ Machine, emptySnapshot, storeInto, viewIn }, scenario) {
       learn: () => m.learn(fromJson(chat.ChatOverviewSchema, it.message)),
       frames: () => m.frames(call.id, answer),
       ended: () => m.streamEnded(call.id, failure(it.failure)),
-      result: () => m.result(call.id, answer, failure(it.failure)),
+      result: () => m.result(call.id, answer, failure(it.failure), it.history),
     };
     does[it.do]();
   }
@@ -80,7 +80,11 @@ export function play({ Machine, emptySnapshot, storeInto, viewIn }, scenario) {
     for (const c of wanted) {
       const request = c.request && toJson(kinds[c.kind][0], c.request);
       const at = open.findIndex(
-        (w) => w.kind === c.kind && same(w.request, request) && (!w.stream || calls.get(w.stream)?.id === c.stream),
+        (w) =>
+          w.kind === c.kind &&
+          same(w.request, request) &&
+          (w.history ?? "") === (c.history ?? "") &&
+          (!w.stream || calls.get(w.stream)?.id === c.stream),
       );
       assert.ok(at >= 0, `call ${c.kind} ${JSON.stringify(request)} is not one of ${JSON.stringify(open)}`);
       if (open[at].call) calls.set(open[at].call, c);

@@ -89,7 +89,8 @@ export declare type SyncResponse = Message<"parley.delivery.v1.SyncResponse"> & 
   full: boolean;
 
   /**
-   * Generation of the store. A client that has another one drops all versions.
+   * Generation of the store's history; see SubscribeResponse.commit. A client that has another one and did not
+   * say what it has been shown drops all versions.
    *
    * @generated from field: string generation = 6;
    */
@@ -186,6 +187,16 @@ export declare const KnownChatSchema: GenMessage<KnownChat>;
 /**
  * SubscribeResponse is a batch of frames.
  *
+ * A store's history consists of generations: one begins with each start of an embedded
+ * server, and where the tables of a distributed one are restored. A copy that is put back
+ * leaves out what was committed after it was made. So a client keeps the generation, and
+ * the highest commit that it was told in it: by a stream's responses, and by the header
+ * Parley-History of every other answer, as generation-commit. It sends the pair in the
+ * same header with every call. If the pair is not part of the store's history, the call
+ * fails with ABORTED, reason HISTORY_CHANGED, before anything is done: the client drops
+ * all versions, and its token, and syncs without the header. Otherwise all it has holds,
+ * and it goes on with the pair of the answer, whatever the generation.
+ *
  * @generated from message parley.delivery.v1.SubscribeResponse
  */
 export declare type SubscribeResponse = Message<"parley.delivery.v1.SubscribeResponse"> & {
@@ -202,6 +213,14 @@ export declare type SubscribeResponse = Message<"parley.delivery.v1.SubscribeRes
    * @generated from field: repeated parley.delivery.v1.Frame frames = 2;
    */
   frames: Frame[];
+
+  /**
+   * Number of the newest commit that the stream may have shown, in the generation of its
+   * hello; 0 from servers that do not count.
+   *
+   * @generated from field: int64 commit = 3;
+   */
+  commit: bigint;
 };
 
 /**

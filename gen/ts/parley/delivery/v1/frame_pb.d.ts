@@ -159,7 +159,8 @@ export declare type Hello = Message<"parley.delivery.v1.Hello"> & {
   streamId: string;
 
   /**
-   * Generation of the store. A client that has another one drops all versions.
+   * Generation of the store's history; see SubscribeResponse.commit. A client that has another one and did not
+   * say what it has been shown drops all versions.
    *
    * @generated from field: string generation = 2;
    */

@@ -47,7 +47,8 @@ export declare type EventMetadata = Message<"parley.event.v1.EventMetadata"> & {
   eventTime?: Timestamp | undefined;
 
   /**
-   * Generation of the store that committed the event; changed by a restore.
+   * Generation of the store's history in which the event was committed: another one begins with
+   * each start of an embedded server, and when a distributed one is restored.
    *
    * @generated from field: string generation = 5;
    */
@@ -97,7 +98,9 @@ export declare type EventMetadata = Message<"parley.event.v1.EventMetadata"> & {
 
   /**
    * Position of the event in its chat's change log, 1 for the creation,
-   * gapless. Consumers drop what they have seen by (generation, chat, version).
+   * gapless. Consumers drop what they have seen by (generation, chat, version). An event of
+   * another generation whose version is not the next one is of a store that was restored:
+   * what the consumer has from that version on is gone.
    *
    * @generated from field: int64 version = 12;
    */

@@ -12,10 +12,12 @@ import type { ChatOverview, MemberState } from "#gen/parley/chat/v1/chat_pb.js";
 import type { SubscribeResponse } from "#gen/parley/delivery/v1/delivery_service_pb.js";
 import { Chat, emptyRecord, overview, withCount } from "./chat.js";
 import { trim } from "./content.js";
+import { historyOf } from "./history.js";
 import type { Mark, Sending } from "./outbox.js";
 import { deadline, plan } from "./plan.js";
 import { result } from "./results.js";
 import { closeStream, frames, noStream, retry, streamEnded } from "./stream.js";
+import { isEmpty } from "./types.js";
 import type {
   Batch,
   Call,
@@ -37,6 +39,7 @@ export const lastBackoff = 30_000;
 /** A call under way. */
 export interface PendingCall {
   kind: Kind;
+  asked: string; // the history that the call said
   chat?: Chat;
   newest: bigint; // of the chat, when the call was made
   after: bigint; // listChanges
@@ -75,6 +78,8 @@ export class Machine {
   newEntries: OutboxEntry[] = [];
   done: string[] = [];
   sessionDirty = false;
+  unnamed = false; // there is something from before the first generation
+  moved = false; // the session has another commit, which matters once something else is stored
   out: Call[] = [];
   events: Event[] = [];
 
@@ -90,6 +95,7 @@ export class Machine {
       }
       this.outbox = snapshot.outbox.map((u) => ({ ...u }));
     }
+    this.unnamed = this.session.generation === "" && this.chats.size > 0;
     this.sync.need = this.session.token === "" && !this.cfg.subscribeFirst;
   }
 
@@ -183,10 +189,13 @@ export class Machine {
     streamEnded(this, call, why);
   }
 
-  /** Handles the end of a call: with a response, or with a failure. */
-  result(call: number, res?: Response, why?: Failure) {
+  /**
+   * Handles the end of a call: with a response, or with a failure. history is what the answer says of the store's
+   * history; empty if it says nothing.
+   */
+  result(call: number, res?: Response, why?: Failure, history = "") {
     this.step++;
-    result(this, call, res, why);
+    result(this, call, res, why, history);
   }
 
   /** Returns what there is to store and then, once it is stored, to call; and what happened. */
@@ -202,7 +211,10 @@ export class Machine {
       c.dirty = c.clear = false;
       c.changedMessages = [];
     }
-    if (this.sessionDirty) batch.session = { ...this.session };
+    if (this.sessionDirty || (this.moved && !isEmpty(batch))) {
+      batch.session = { ...this.session };
+      this.moved = false;
+    }
     const { out: calls, events } = this;
     this.removedChats = [];
     this.dirty = [];
@@ -241,8 +253,9 @@ export class Machine {
   call(kind: Kind, request?: unknown, more: Partial<PendingCall> = {}): number {
     const id = ++this.lastCall;
     const newest = more.chat?.record.newest ?? 0n;
-    this.calls.set(id, { after: 0n, older: false, marks: [], ...more, kind, newest });
-    this.out.push((request ? { id, kind, request } : { id, kind }) as Call);
+    const asked = kind === "refresh" ? "" : historyOf(this.session);
+    this.calls.set(id, { after: 0n, older: false, marks: [], ...more, kind, newest, asked });
+    this.out.push((request ? { id, kind, request, history: asked } : { id, kind }) as Call);
     return id;
   }
 

@@ -12,21 +12,25 @@ import { type Chat, notAMember, overview, removed } from "./chat.js";
 import { changes, membersPage, page } from "./content.js";
 import { lastBackoff, type Machine, type PendingCall } from "./machine.js";
 import { acknowledged, decided, definite, sent } from "./outbox.js";
-import { dropUnlisted, expires, generation } from "./stream.js";
+import { answered, generation, refused } from "./history.js";
+import { dropUnlisted, expires } from "./stream.js";
 import type { Failure, Kind, Response } from "./types.js";
 
-/** Handles the end of a call: with a response, or with a failure. */
-export function result(m: Machine, call: number, res?: Response, why?: Failure) {
+/** Handles the end of a call: with a response and what it says of the store's history, or with a failure. */
+export function result(m: Machine, call: number, res?: Response, failure?: Failure, history = "") {
   const p = m.calls.get(call);
   if (!p) return;
   m.calls.delete(call);
   if (slots[p.kind] !== undefined && p.kind !== "markRead") m.reads--;
+  const why = failure ?? (history === "" ? undefined : answered(m, p.asked, history));
+  m.unnamed ||= !why && history === "" && m.session.generation === "" && p.kind !== "refresh";
+  refused(m, p.asked, why);
   if (why && p.kind !== "sendMessage") m.failed(why);
   switch (p.kind) {
     case "refresh":
       return refreshed(m, why);
     case "sync":
-      if (call === m.sync.call) synced(m, res as SyncResponse | undefined, why);
+      if (call === m.sync.call) synced(m, history, res as SyncResponse | undefined, why);
       return;
     case "ack":
       return acknowledged(m, call, p, res as AckResponse | undefined, why);
@@ -69,7 +73,7 @@ function extended(m: Machine, call: number, res?: ExtendResponse, why?: Failure)
 }
 
 /** Applies a page of a synchronisation. */
-function synced(m: Machine, res?: SyncResponse, why?: Failure) {
+function synced(m: Machine, history: string, res?: SyncResponse, why?: Failure) {
   const s = m.sync;
   s.call = 0;
   if (why || !res) {
@@ -79,7 +83,7 @@ function synced(m: Machine, res?: SyncResponse, why?: Failure) {
     return;
   }
   s.tries = 0;
-  generation(m, res.generation);
+  if (history === "") generation(m, res.generation);
   for (const ov of res.chats) overview(m, ov, true);
   for (const l of res.left) removed(m, l.chatId, l.version);
   s.page = res.nextPageToken;

@@ -3,7 +3,7 @@ import type { Message } from "#gen/parley/message/v1/message_pb.js";
 import type { Batch, Snapshot } from "./types.js";
 
 export const emptySnapshot = (): Snapshot => ({
-  session: { token: "", generation: "" },
+  session: { token: "", generation: "", commit: 0n },
   chats: new Map(),
   messages: new Map(),
   outbox: [],

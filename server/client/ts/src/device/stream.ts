@@ -11,12 +11,15 @@ import { type End, EndCode, type Frame, type Hello } from "#gen/parley/delivery/
 import { MembershipChange_Kind } from "#gen/parley/message/v1/message_pb.js";
 import { type Body, change } from "./change.js";
 import { type Chat, leave, member, notAMember, overview, removed } from "./chat.js";
+import { follows, historyOf, refused } from "./history.js";
 import { lastBackoff, type Machine, maxKnown } from "./machine.js";
 import { planAck } from "./outbox.js";
 import type { Failure } from "./types.js";
 
 export interface Stream {
   id: number; // of the subscribe call; 0 without a stream
+  asked: string; // the history that it said
+  generation: string; // from hello, if the server compares histories
   streamId: string; // from hello; empty before it
   known: Map<string, bigint>; // newest version of the chats that were named, then
   listing: boolean; // the head frames until the first token list all chats
@@ -38,6 +41,8 @@ export interface Stream {
 
 export const noStream = (connectAt: number, tries: number): Stream => ({
   id: 0,
+  asked: "",
+  generation: "",
   streamId: "",
   known: new Map(),
   listing: false,
@@ -88,6 +93,7 @@ function subscribe(m: Machine, now: number) {
   const recent = token === "" ? [] : mostRecent(m, maxKnown);
   s.known = new Map(recent.map((c) => [c.id, c.record.newest]));
   const known = recent.map((c) => ({ chatId: c.id, version: c.record.version }));
+  s.asked = historyOf(m.session);
   s.id = m.call("subscribe", create(SubscribeRequestSchema, { token, known }));
   s.heard = now;
   s.listFrom = m.step;
@@ -117,6 +123,10 @@ export function frames(m: Machine, call: number, res: SubscribeResponse) {
       return;
     }
     s.position += BigInt(res.frames.length);
+  }
+  if (!follows(m, res)) {
+    closeStream(m, s.heard);
+    return;
   }
   for (const f of res.frames) frame(m, f);
 }
@@ -177,7 +187,6 @@ function hello(m: Machine, h: Hello) {
   m.stream.streamId = h.streamId;
   m.stream.listing = h.full;
   expires(m, h.expiresAt);
-  generation(m, h.generation);
 }
 
 /** Has the stream extended before its time is over, but not all the time, should the two clocks differ. */
@@ -186,20 +195,6 @@ export function expires(m: Machine, at: Timestamp | undefined) {
   if (!at) return;
   const now = m.cfg.clock();
   m.stream.extendAt = now + Math.max(timestampMs(at) - now - m.cfg.extendBefore, lastBackoff);
-}
-
-/**
- * Drops what belongs to another generation of the store. Answers about one chat do not name theirs: what came before the
- * first that does counts as another's.
- */
-export function generation(m: Machine, g: string) {
-  if (g === "" || g === m.session.generation) return;
-  if (m.session.generation !== "" || m.chats.size + m.left.size + m.sending.size > 0) {
-    m.dropVersions();
-    m.setToken("");
-  }
-  m.session.generation = g;
-  m.sessionDirty = true;
 }
 
 function heartbeat(m: Machine, token: string) {
@@ -246,7 +241,7 @@ export function streamEnded(m: Machine, call: number, failure?: Failure) {
   if (call !== m.stream.id || m.stopped) return;
   const why = failure ?? { code: Code.Unavailable, reason: "", retryAfter: 0 };
   const now = m.cfg.clock();
-  const { end, tries } = m.stream;
+  const { end, tries, asked } = m.stream;
   const wait = Math.max(milliseconds(end?.reconnectAfter), why.retryAfter);
   retry(m, now, wait);
   const later = () => (m.stream.connectAt = now + Math.max(wait, m.backoff(tries)));
@@ -268,6 +263,7 @@ export function streamEnded(m: Machine, call: number, failure?: Failure) {
     default:
       later();
       if (why.reason === "INVALID_TOKEN") m.resync();
+      refused(m, asked, why);
       m.failed(why);
   }
 }

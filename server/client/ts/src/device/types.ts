@@ -34,9 +34,12 @@ export interface Requests {
 
 export type Kind = keyof Requests | "refresh";
 
-/** A call that a Machine wants made. Each but subscribe ends with one `result`. */
+/**
+ * A call that a Machine wants made. Each but subscribe ends with one `result`. history is its header Parley-History; none
+ * if it is empty.
+ */
 export type Call =
-  | { [K in keyof Requests]: { id: number; kind: K; request: Requests[K] } }[keyof Requests]
+  | { [K in keyof Requests]: { id: number; kind: K; request: Requests[K]; history: string } }[keyof Requests]
   | { id: number; kind: "refresh" }
   | { id: number; kind: "closeStream"; stream: number };
 
@@ -115,8 +118,10 @@ export interface ChatRecord {
 export interface Session {
   /** Of the last synchronisation; empty: list all chats again. */
   token: string;
-  /** Of the store that all versions belong to. */
+  /** With commit, what the device was shown at most, of the store's history. */
   generation: string;
+  /** Missing in what earlier releases stored. */
+  commit?: bigint | undefined;
 }
 
 export interface ChatChange {

@@ -1,0 +1,202 @@
+package embedded
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/batchrepr"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/wal"
+
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
+)
+
+// maxAncestors is how many generations a store remembers. A client that was last shown something
+// before them starts over.
+const maxAncestors = 1000
+
+// ancestor is an earlier generation. The number of a commit is that of its last row in Pebble:
+// numbers grow with the commits, and a store that was cut short has all up to its highest.
+type ancestor struct {
+	generation string
+	last       int64 // its last commit that is part of the history, or none
+}
+
+const none = -1
+
+var _ store.History = (*Store)(nil)
+
+// Generation implements store.History.
+func (s *Store) Generation() string { return s.generation }
+
+// Shown implements store.History: the newest commit that is on the disk. A commit counts before
+// its ticket is returned, and whoever shows what it read waited for the tickets (Durable): so what
+// was shown has no higher number.
+func (s *Store) Shown() int64 { return s.shown.Load() }
+
+// Holds implements store.History.
+func (s *Store) Holds(generation string, commit int64) bool {
+	if generation == s.generation {
+		return commit <= s.shown.Load()
+	}
+	for _, a := range s.ancestors {
+		if a.generation == generation {
+			return commit <= a.last
+		}
+	}
+	return false
+}
+
+// Dropped reports whether the store knows a generation, of which it holds nothing since Renew.
+func (s *Store) Dropped(generation string) bool {
+	return slices.Contains(s.ancestors, ancestor{generation, none})
+}
+
+// count raises Shown to a batch that is on the disk.
+func (s *Store) count(b *pebble.Batch) {
+	last := int64(b.SeqNum()) + int64(b.Count()) - 1
+	for {
+		shown := s.shown.Load()
+		if shown >= last || s.shown.CompareAndSwap(shown, last) {
+			return
+		}
+	}
+}
+
+// loadHistory reads the generations of an open store.
+func (s *Store) loadHistory() error {
+	it, err := s.load(generationKey)
+	if err != nil {
+		return err
+	}
+	if s.generation = it.Get("id").Str(); s.generation == "" {
+		return ErrFormat
+	}
+	s.ancestors = nil
+	for line := range strings.Lines(it.Get("ancestors").Str()) {
+		generation, last, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		n, err := strconv.ParseInt(last, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: its generations", ErrFormat)
+		}
+		s.ancestors = append(s.ancestors, ancestor{generation, n})
+	}
+	return nil
+}
+
+// proceed begins a generation that follows on what the store has: up to the last commit in its
+// logs, or on the last probe. What else was committed, because the store is an older copy or was
+// cut short, has a higher number.
+func (s *Store) proceed(logged int64) error {
+	probed, err := s.lastProbed()
+	if err != nil {
+		return err
+	}
+	last := max(logged, probed)
+	s.shown.Store(last)
+	return s.generate(append([]ancestor{{s.generation, last}}, s.ancestors...))
+}
+
+// lastLogged is the number of the last commit that the logs of a store have, which is not open yet:
+// Pebble removes them. There is none if Pebble had just begun a log. The number that Pebble itself
+// continues with says less: it may be that of a commit that had a number and was in no log yet when
+// the files were copied.
+func lastLogged(fs vfs.FS, dir string) (last int64, err error) {
+	logs, err := wal.Scan(wal.Dir{FS: fs, Dirname: dir})
+	if err != nil {
+		return 0, err
+	}
+	for _, log := range logs {
+		records := log.OpenForRead()
+		for {
+			record, _, err := records.NextRecord()
+			if err != nil {
+				break // the end; whether it is the right one is Pebble's to say
+			}
+			var header [batchrepr.HeaderLen]byte
+			if _, err = io.ReadFull(record, header[:]); err == nil {
+				_, err = io.Copy(io.Discard, record)
+			}
+			if err != nil {
+				break
+			}
+			h, _ := batchrepr.ReadHeader(header[:])
+			last = max(last, int64(h.SeqNum)+int64(h.Count)-1)
+		}
+		if err := records.Close(); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
+}
+
+// lastProbed is what the last probe says.
+func (s *Store) lastProbed() (last int64, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceProbe}, UpperBound: []byte{spaceProbe + 1}})
+	if err != nil {
+		return 0, err
+	}
+	if it.Last() && len(it.Value()) == 8 {
+		last = int64(binary.BigEndian.Uint64(it.Value()))
+	}
+	return last, it.Close()
+}
+
+// Renew begins a generation that follows on nothing, because data is missing or was changed:
+// clients drop their state and synchronise from the start. It must be called before Generation.
+// later are generations that the store has lost: it drops them like its own.
+func (s *Store) Renew(later ...string) error {
+	ancestors := []ancestor{{s.generation, none}}
+	for _, generation := range later {
+		ancestors = append(ancestors, ancestor{generation, none})
+	}
+	for _, a := range s.ancestors {
+		ancestors = append(ancestors, ancestor{a.generation, none})
+	}
+	return s.generate(ancestors)
+}
+
+// generate begins a generation. SEAL follows the store: after a crash between the two it has the
+// generation before, which the store remembers.
+func (s *Store) generate(ancestors []ancestor) error {
+	s.sealing.Lock()
+	defer s.sealing.Unlock()
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return err
+	}
+	ancestors = ancestors[:min(len(ancestors), maxAncestors)]
+	var lines strings.Builder
+	for _, a := range ancestors {
+		fmt.Fprintln(&lines, a.generation, a.last)
+	}
+	generation := hex.EncodeToString(id[:])
+	it := store.NewItem(store.Attr{Name: "ancestors", Value: store.String(lines.String())},
+		store.Attr{Name: "before", Value: store.String(s.generation)},
+		store.Attr{Name: "id", Value: store.String(generation)})
+	b := s.db.NewBatch()
+	defer func() { _ = b.Close() }()
+	err := b.Set(generationKey, itemcodec.Append(nil, it), nil)
+	if ancestors[0].last == none { // missing probes are reported once
+		err = errors.Join(err, b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil))
+		s.probes = 0
+	}
+	if err == nil {
+		err = s.db.Apply(b, pebble.Sync)
+	}
+	if err != nil {
+		return translate(err)
+	}
+	s.generation, s.ancestors = generation, ancestors
+	s.count(b)
+	return s.writeSeal()
+}
