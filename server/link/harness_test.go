@@ -110,6 +110,7 @@ type net1 struct {
 	fail    error                                                          // of reading members
 	accept  map[string]func(context.Context, chat.Send) (chat.Sent, error) // by process
 	avoid   time.Duration
+	dead    time.Duration           // without an answer, after which a process counts as dead
 	carried map[string]http.Handler // by process
 }
 
@@ -124,7 +125,7 @@ func (n *net1) config(process string, hub Hub) Config {
 		Carried: n.carried[process],
 		Recipients: routing.NewRecipients("g", nil,
 			func(_ context.Context, id string) (int64, []string, error) { return 1, n.members[id], n.fail }),
-		Keepalive: 50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second,
+		Keepalive: 50 * time.Millisecond, Discover: 50 * time.Millisecond, Call: time.Second, DeadAfter: n.dead,
 	}
 }
 
@@ -133,12 +134,17 @@ func (n *net1) mesh(cfg Config) *Mesh {
 	n.t.Helper()
 	m, err := New(cfg)
 	testkit.Must(n.t, err)
+	n.start(m)
+	return m
+}
+
+func (n *net1) start(m *Mesh) {
+	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	testkit.Must(n.t, m.Open(n.t.Context()))
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Run(ctx) }()
 	n.t.Cleanup(func() { cancel(); <-done })
-	return m
 }
 
 // server starts a process with streams of users; through, if given, is the address that
