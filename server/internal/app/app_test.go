@@ -161,7 +161,7 @@ func TestDemoUsersOff(t *testing.T) {
 	done := make(chan int, 1)
 	go func() {
 		env := environ(map[string]string{"PARLEY_DEMO_USERS": "off", "PARLEY_LISTEN": "127.0.0.1:0", "PARLEY_DATA_DIR": dir})
-		done <- app.Run(ctx, nil, env, out, io.Discard)
+		done <- app.Run(ctx, freePorts, env, out, io.Discard)
 	}()
 	defer func() { cancel(); <-done }()
 	testkit.Eventually(t, "the greeting is whole", func() bool { return strings.Contains(out.String(), "registry at") })
@@ -181,6 +181,9 @@ func TestDemoUsersOff(t *testing.T) {
 	}
 }
 
+// freePorts stand for the usual ones, which a server of another run of the tests may have.
+var freePorts = []string{"--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"}
+
 // inProcess runs the server in this process and returns its address and a
 // function that stops it and returns the exit code.
 func inProcess(t *testing.T, env map[string]string, args ...string) (addr string, stop func() int) {
@@ -190,7 +193,7 @@ func inProcess(t *testing.T, env map[string]string, args ...string) (addr string
 	var errs bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		code := app.Run(ctx, args, environ(env), pw, &errs)
+		code := app.Run(ctx, append(slices.Clone(freePorts), args...), environ(env), pw, &errs)
 		_ = pw.Close()
 		done <- code
 	}()
