@@ -119,7 +119,7 @@ func TestAbandonedTransactionEnds(t *testing.T) {
 		t.Parallel()
 		from, key := b.Mark(t, place), b.Name("chat")
 		dead := transactional(t, b, b.Name("dead"))
-		open(t, dead, record(key, "abandoned"))
+		open(t, dead, record(key, "given up"))
 		list, err := kadm.NewClient(b.Client(t)).DescribeTransactions(bounded(t), b.Name("dead"))
 		if err != nil {
 			t.Fatal(err)
@@ -127,6 +127,17 @@ func TestAbandonedTransactionEnds(t *testing.T) {
 		if d, err := list.On(b.Name("dead"), nil); err != nil || d.State != "Ongoing" || d.TimeoutMillis != 10_000 {
 			t.Fatalf("%+v %v", d, err)
 		}
+		// The broker has the time of the relay's transactions. A transaction with a shorter one shows that it keeps to it.
+		if err := dead.EndTransaction(bounded(t), kgo.TryAbort); err != nil {
+			t.Fatal(err)
+		}
+		hasty, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(b.Addr, ",")...), kgo.TransactionalID(b.Name("hasty")),
+			kgo.TransactionTimeout(2*time.Second), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(hasty.Close)
+		open(t, hasty, record(key, "abandoned"))
 		other := transactional(t, b, b.Name("other"))
 		transact(t, other, record(key, "behind it"))
 		if got := until(t, b, from, key, "behind it"); !slices.Equal(got, []string{"behind it"}) {
