@@ -182,7 +182,8 @@ func TestDemoUsersOff(t *testing.T) {
 }
 
 // freePorts stand for the usual ones, which a server of another run of the tests may have.
-var freePorts = []string{"--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"}
+var freePorts = []string{"--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen",
+	"127.0.0.1:0"}
 
 // inProcess runs the server in this process and returns its address and a
 // function that stops it and returns the exit code.

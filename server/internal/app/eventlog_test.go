@@ -90,8 +90,8 @@ func TestEventsOfChatsBeyondTheCap(t *testing.T) {
 	})
 }
 
-// goesBeyondTheCap has eight users call produce until records of the topic are trimmed, which happens now and then: they
-// are no faster than the cap needs.
+// goesBeyondTheCap has eight users call produce until records of the topic are trimmed, which happens
+// now and then: they are no faster than the cap needs.
 func (s *smallLog) goesBeyondTheCap(topic string, produce func(u *user, chat string) error) {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.ctx)
