@@ -85,6 +85,19 @@ func notEmpty(field func(*Settings) *string) parser {
 	})
 }
 
+// maxWorkerName is the length of the longest name of a worker.
+const maxWorkerName = 64
+
+// workerName checks a name that is a key in the store and the name of a static member on Kafka.
+func workerName(value string) error {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+	foreign := func(r rune) bool { return !strings.ContainsRune(allowed, r) }
+	if len(value) > maxWorkerName || strings.ContainsFunc(value, foreign) || value == "." || value == ".." {
+		return fmt.Errorf("must be 1 to %d letters, digits, dots, hyphens and underscores", maxWorkerName)
+	}
+	return nil
+}
+
 // oneOf takes one of the given texts, of which an empty one is not named in errors.
 func oneOf(field func(*Settings) *string, allowed ...string) parser {
 	named := slices.DeleteFunc(slices.Clone(allowed), func(s string) bool { return s == "" })

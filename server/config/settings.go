@@ -71,6 +71,7 @@ type Settings struct {
 		Replication   int
 	}
 	RelaySlots int
+	WorkerName string
 	TopicSlots int
 	Redis      struct {
 		URL, CA, Prefix            string

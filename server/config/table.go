@@ -217,6 +217,9 @@ var table = []Setting{
 	{Name: "PARLEY_RELAY_SLOTS", Flag: "relay-slots", Of: Workers, Default: "8",
 		parse: number(1, 64, func(s *Settings) *int { return &s.RelaySlots }),
 		Help:  "parts in which relays share the work; the same in all processes"},
+	{Name: "PARLEY_WORKER_NAME", Flag: "worker-name", Of: Workers,
+		parse: checked(func(s *Settings) *string { return &s.WorkerName }, workerName),
+		Help:  "name of this process, the same after each restart and different from that of any other; with it a restarted process resumes its work at once, without it others take its work over within 6 s"},
 
 	{section: "Redis", Name: "PARLEY_REDIS", Flag: "redis", Of: serverAndWorkers,
 		parse: text(func(s *Settings) *string { return &s.Redis.URL }),

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/parley-chat/parley/server/kafka/logdir"
 	"github.com/parley-chat/parley/server/wait"
@@ -19,9 +20,13 @@ import (
 // Settings of consumers. Offsets are committed by the application only, after a record is
 // handled; members keep their partitions across a rebalance.
 const (
-	MaxPoll          = 500 // records that are handled before the next commit
-	sessionTimeout   = 30 * time.Second
-	heartbeatEvery   = 10 * time.Second
+	MaxPoll = 500 // records that are handled before the next commit
+	// sessionTimeout outlasts brokers that stand still or elect a coordinator. A member that
+	// died is removed sooner by others, see RemoveMember.
+	sessionTimeout = 30 * time.Second
+	heartbeatEvery = 10 * time.Second
+	// Members learn of a rebalance by a heartbeat. Static members wait for those that died.
+	staticHeartbeat  = 300 * time.Millisecond
 	rebalanceTimeout = 300 * time.Second
 	commitTimeout    = 10 * time.Second
 	fetchMaxBytes    = 4 << 20
@@ -38,9 +43,13 @@ type Partition = logdir.Partition
 // SessionConfig configures a Session. The callbacks run in a goroutine of the client, never
 // while a batch is being handled.
 type SessionConfig struct {
-	Addr     string // of brokers, with commas between them
-	Options  []Option
-	Group    string
+	Addr    string // of brokers, with commas between them
+	Options []Option
+	Group   string
+	// Instance is the name of a static member, with which others can remove it from the group
+	// once its process has died, and with which a new process takes its place. Empty: the
+	// member has a name of its own.
+	Instance string
 	Topics   []string
 	Expiry   time.Duration // without a heartbeat, after which a member is removed; 0: 30 s
 	MinFetch int32         // bytes for which a fetch waits; 0: for anything
@@ -59,7 +68,10 @@ type Batch struct {
 
 // Session is one member of a consumer group, polled batch by batch. Rebalances wait while
 // a batch is being handled. Its methods belong to one goroutine.
-type Session struct{ c *kgo.Client }
+type Session struct {
+	c               *kgo.Client
+	group, instance string
+}
 
 // NewSession joins a group.
 func NewSession(cfg SessionConfig) (*Session, error) {
@@ -78,7 +90,12 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 	gone := func(lost bool) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, _ *kgo.Client, m map[string][]int32) { cfg.Gone(list(m), lost) }
 	}
-	c, err := kgo.NewClient(append(slices.Clone(cfg.Options),
+	options := slices.Clone(cfg.Options)
+	if cfg.Instance != "" {
+		heartbeat = min(heartbeat, staticHeartbeat)
+		options = append(options, kgo.InstanceID(cfg.Instance))
+	}
+	c, err := kgo.NewClient(append(options,
 		seeds(cfg.Addr), kgo.ClientID("parley-"+cfg.Group), kgo.DisableClientMetrics(), kgo.ConsumerGroup(cfg.Group),
 		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -93,7 +110,7 @@ func NewSession(cfg SessionConfig) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka client: %w", err)
 	}
-	return &Session{c}, nil
+	return &Session{c, cfg.Group, cfg.Instance}, nil
 }
 
 // Poll returns all that has been fetched, by partition; if that is nothing, it waits
@@ -236,4 +253,50 @@ func (s *Session) Ends(ctx context.Context, topics []string) (map[Partition]int6
 func (s *Session) Done() { s.c.AllowRebalance() }
 
 // Close leaves the group.
-func (s *Session) Close() { s.c.CloseAllowingRebalance() }
+func (s *Session) Close() {
+	s.c.AllowRebalance()
+	if s.instance != "" {
+		s.leave()
+	}
+	s.c.Close()
+}
+
+// leaveTimeout bounds how long the departure of a static member takes.
+const leaveTimeout = 2 * time.Second
+
+// leave has a static member leave its group. The client of Kafka does not: it assumes that
+// a process with the same name follows before the session runs out. The id of the member is part
+// of the request, so that a process that has taken the name meanwhile remains a member. Without
+// an id a request to join may have been under way, which the name undoes.
+func (s *Session) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	_ = s.c.LeaveGroupContext(ctx) // stops heartbeats, and gives partitions up
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group = s.group
+	member := kmsg.NewLeaveGroupRequestMember()
+	member.InstanceID = &s.instance
+	member.MemberID, _ = s.c.GroupMetadata()
+	req.Members = append(req.Members, member)
+	_, _ = req.RequestWith(ctx, s.c) // otherwise its session runs out
+}
+
+// RemoveMember removes a static member, whose process has died, from a group. Its partitions go
+// to the other members. There may be no such member.
+func RemoveMember(ctx context.Context, addr, group, instance string, more ...Option) error {
+	c, err := kgo.NewClient(append(slices.Clone(more), seeds(addr), kgo.ClientID("parley-liveness"),
+		kgo.DisableClientMetrics())...)
+	if err != nil {
+		return fmt.Errorf("kafka client: %w", err)
+	}
+	defer c.Close()
+	left, err := kadm.NewClient(c).LeaveGroup(ctx,
+		kadm.LeaveGroup(group).Reason("the process has died").InstanceIDs(instance))
+	if err == nil {
+		err = left.Error()
+	}
+	if err != nil && !errors.Is(err, kerr.UnknownMemberID) {
+		return fmt.Errorf("kafka: remove %s from %s: %w", instance, group, err)
+	}
+	return nil
+}

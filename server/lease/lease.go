@@ -13,7 +13,8 @@
 // thirds of TTL by its own clock, so that a slot has stopped before its successor starts. A
 // holder that cannot stop, because the process hangs, must be fenced by what the slot writes
 // to: with the same transactional id of Kafka for every holder, or a number of the holder
-// that the store compares.
+// that the store compares. The same holds for a holder that another process wrongly takes for
+// dead (Config.Dead).
 //
 // Slots are balanced: a process that holds at least two slots less than another requests one
 // from it. The holder then stops the slot and transfers the lease.
@@ -50,8 +51,12 @@ type Config struct {
 	// Exclusive says that no other process can be alive: a lease that exists at the start is
 	// that of a dead process.
 	Exclusive bool
-	TTL       time.Duration // 15 s
-	Logger    *slog.Logger
+	// Dead reports whether a holder is known to have died, so that its leases can be acquired
+	// before TTL. It may be wrong about a process that is slow: only slots whose work is fenced
+	// may use it. Nil: a lease says all that is known.
+	Dead   func(holder string) bool
+	TTL    time.Duration // 15 s
+	Logger *slog.Logger
 }
 
 // MaxSlots is how many slots there can be of one kind.
@@ -214,10 +219,14 @@ func (m *Manager) refresh(ctx context.Context) error {
 	return nil
 }
 
-// expired reports whether a lease has not changed for so long that its holder has stopped.
+// expired reports whether a lease has not changed for so long that its holder has stopped, or
+// whether its holder has died.
 func (m *Manager) expired(n int) bool {
 	s := m.observed[n]
-	return m.cfg.Exclusive && s.lease.Holder != m.cfg.Holder || time.Since(s.since) >= m.cfg.TTL
+	if s.lease.Holder != m.cfg.Holder && (m.cfg.Exclusive || m.cfg.Dead != nil && m.cfg.Dead(s.lease.Holder)) {
+		return true
+	}
+	return time.Since(s.since) >= m.cfg.TTL
 }
 
 // free reports whether this process may acquire a lease.

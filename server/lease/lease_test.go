@@ -261,6 +261,31 @@ func TestLeasesOfDeadProcesses(t *testing.T) {
 	})
 }
 
+// The leases of a holder that is known to have died are acquired in the next round, and not after
+// TTL. Those of others are not.
+func TestKnownDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 2)
+		for n, holder := range []string{"dead", "silent"} {
+			put := store.Write{Op: store.OpPut, Key: table.LeaseKey(kind, n),
+				Item: table.Lease{Holder: holder, Count: 7, TotalSlots: 2}.Item()}
+			testkit.Must(t, w.store.BatchWrite(t.Context(), []store.Write{put}))
+		}
+		var known atomic.Bool
+		a := w.start("a", func(c *Config) {
+			c.Dead = func(holder string) bool { return known.Load() && holder == "dead" }
+		})
+		testkit.Advance(time.Second)
+		w.want("nothing is known", map[string]int{"": 2})
+		known.Store(true)
+		testkit.Must(t, a.Refresh(t.Context()))
+		w.want("one is dead", map[string]int{"a": 1, "": 1})
+		testkit.Advance(20 * time.Second)
+		w.want("the other lease has run out", map[string]int{"a": 2})
+		a.stop()
+	})
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	good := Config{
 		Store: dynamotest.Store(t, time.Now), Kind: kind, Holder: "a", Slots: 1, Logger: slog.New(slog.DiscardHandler),

@@ -66,6 +66,8 @@ type Config struct {
 	Kafka    []kafka.Option
 	Group    string
 	Consumer string // id of this process
+	// Instance, if given, is the name of this process as a static member of the group.
+	Instance string
 	Topics   []string
 	// Follow, if given, returns the current topics, in place of Topics: when they change,
 	// the Engine joins its group again.
@@ -185,7 +187,7 @@ func (e *Engine) runMember(ctx context.Context) error {
 	topics := e.topics()
 	s, err := kafka.NewSession(kafka.SessionConfig{
 		Options: e.cfg.Kafka, Addr: e.cfg.Addr, Group: e.cfg.Group, Topics: topics, Expiry: e.cfg.Expiry,
-		MinFetch: e.cfg.MinFetch, MaxWait: e.cfg.MaxWait,
+		Instance: e.cfg.Instance, MinFetch: e.cfg.MinFetch, MaxWait: e.cfg.MaxWait,
 		Assigned: e.onAssigned, Gone: e.onRevoked,
 	})
 	if err != nil {

@@ -36,8 +36,9 @@ func (c Fanout) addTo(_ context.Context, p *Pipeline) error {
 	}
 	e, err := consume.New(consume.Config{
 		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: fanout.Group, Consumer: p.cfg.Process,
-		Follow: s.Topics.Readable(kafka.ReadBy(fanout.Group)...),
-		Batch:  fanout.Repairer(s.Serde, c.Deliver, c.Applied), WriteDeadLetter: write,
+		Instance: p.member(fanout.Group),
+		Follow:   s.Topics.Readable(kafka.ReadBy(fanout.Group)...),
+		Batch:    fanout.Repairer(s.Serde, c.Deliver, c.Applied), WriteDeadLetter: write,
 		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, Parallel: c.Parallel, MinFetch: c.MinFetch,
 		MaxWait: c.MaxWait, Isolation: &p.isolation,
 	})

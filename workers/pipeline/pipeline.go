@@ -18,21 +18,26 @@ import (
 
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/chat"
+	"github.com/parley-chat/parley/server/kafka"
+	"github.com/parley-chat/parley/server/lease"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/consume"
+	"github.com/parley-chat/parley/workers/liveness"
 	"github.com/parley-chat/parley/workers/relay"
 )
 
-// Config is what the parts of a process share. All of it is required, Schemas only by
-// parts that publish or read events.
+// Config is what the parts of a process share. All of it but Liveness is required, Schemas only
+// by parts that publish or read events.
 type Config struct {
 	Backend *backend.Backend
 	Process string // id of this process
 	Schemas *Schemas
 	Metrics *telemetry.Metrics
 	Chats   *telemetry.ChatMetrics
-	Logger  *slog.Logger
+	// Liveness says which other processes have died; nil: there are no others.
+	Liveness *liveness.Monitor
+	Logger   *slog.Logger
 }
 
 // Part is a part of the path: Relay, Search, Fanout, Projector, Reconcile, Registry or Operators.
@@ -107,4 +112,35 @@ func checkProgress(part string, stalled time.Duration) error {
 		return errors.New(part + " makes no progress")
 	}
 	return nil
+}
+
+// member has dead workers removed from a consumer group, and returns the name of this process in
+// it; "" where there are no other workers.
+func (p *Pipeline) member(group string) string {
+	if p.cfg.Liveness == nil {
+		return ""
+	}
+	b := p.cfg.Backend
+	p.cfg.Liveness.OnGone(func(ctx context.Context, g liveness.Gone) error {
+		if !g.Silent { // it has left the group, or another process is the member
+			return nil
+		}
+		return kafka.RemoveMember(ctx, b.KafkaAddr(), group, g.Name, b.KafkaOptions()...)
+	})
+	return p.cfg.Liveness.Name()
+}
+
+// leases makes the manager of the leases of a kind of slots. Slots of dead workers are acquired at
+// once: their relays are fenced by their transactional ids.
+func (p *Pipeline) leases(c lease.Config) (*lease.Manager, error) {
+	c.Store, c.Holder, c.Logger = p.cfg.Backend.Store, p.cfg.Process, p.cfg.Logger
+	if p.cfg.Liveness == nil {
+		return lease.New(c)
+	}
+	c.Dead = p.cfg.Liveness.Dead
+	m, err := lease.New(c)
+	if err == nil {
+		p.cfg.Liveness.OnGone(func(ctx context.Context, _ liveness.Gone) error { return m.Refresh(ctx) })
+	}
+	return m, err
 }

@@ -66,7 +66,8 @@ func (c Projector) addTo(_ context.Context, p *Pipeline) error {
 	}
 	e, err := consume.New(consume.Config{
 		Addr: b.KafkaAddr(), Kafka: b.KafkaOptions(), Group: projection.Group, Consumer: p.cfg.Process,
-		Follow: s.Topics.Readable(read...), Aggregate: set.Aggregate, WriteDeadLetter: write,
+		Instance: p.member(projection.Group),
+		Follow:   s.Topics.Readable(read...), Aggregate: set.Aggregate, WriteDeadLetter: write,
 		Store: b.Store, Clock: time.Now, Logger: p.cfg.Logger, MinFetch: c.MinFetch, MaxWait: c.MaxWait,
 		Isolation: &p.isolation,
 	})

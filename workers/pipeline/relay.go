@@ -51,8 +51,8 @@ func (c Relay) addTo(_ context.Context, p *Pipeline) error {
 		Relay: c, Pipeline: p, published: observe.Publish(p.cfg.Metrics),
 		topics: partitioncount.New(b.KafkaAddr(), p.cfg.Logger, p.cfg.Schemas.Topics.State, b.KafkaOptions()...),
 	}
-	slots, err := lease.New(lease.Config{
-		Store: b.Store, Kind: slot.Kind, Holder: p.cfg.Process, Slots: c.Slots, Exclusive: c.Exclusive, Logger: p.cfg.Logger,
+	slots, err := p.leases(lease.Config{
+		Kind: slot.Kind, Slots: c.Slots, Exclusive: c.Exclusive,
 		Start: func(ctx context.Context, n int) error { return r.runSlot(ctx, slot.Numbered(n, c.Slots)) },
 	})
 	if err != nil {

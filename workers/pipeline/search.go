@@ -53,9 +53,9 @@ func (c Search) addTo(_ context.Context, p *Pipeline) error {
 	}
 	c.Attempts = cmp.Or(c.Attempts, searchrelay.DefaultAttempts)
 	s := &searchPart{Search: c, Pipeline: p}
-	slots, err := lease.New(lease.Config{
-		Store: p.cfg.Backend.Store, Kind: slot.SearchKind, Holder: p.cfg.Process, Slots: 1, Exclusive: c.Exclusive,
-		Logger: p.cfg.Logger, Start: func(ctx context.Context, _ int) error { return s.runSlot(ctx, slot.Search()) },
+	slots, err := p.leases(lease.Config{
+		Kind: slot.SearchKind, Slots: 1, Exclusive: c.Exclusive,
+		Start: func(ctx context.Context, _ int) error { return s.runSlot(ctx, slot.Search()) },
 	})
 	if err != nil {
 		return err

@@ -25,10 +25,11 @@ type spent struct {
 // sendPlan is the transaction of sends, by its tables.
 const sendPlan = "TransactWriteItems chat_counters+delivery_state+events+idempotency_keys+messages+outbox"
 
-// standing are requests that come whether anybody sends or not: leases, sweeps of the outbox,
+// standing are requests that come whether anybody sends or not: leases, signs of life, sweeps of the outbox,
 // stamps, the reconciler's look, what was revoked, whose profile changed, which sessions have ended.
 var standing = []string{
-	"BatchGetItem leases", "PutItem leases", "UpdateItem leases", "DeleteItem leases", "TransactWriteItems leases",
+	"BatchGetItem leases", "Scan leases", "PutItem leases", "UpdateItem leases", "DeleteItem leases",
+	"TransactWriteItems leases",
 	// A sweep that meets a row before its nudge is there reads the events that it points to.
 	"Query outbox", "Query events", "GetItem meta", "PutItem meta", "UpdateItem meta", "Scan pending_members",
 	"Query pending_members", "Query revocations", "Query people", "Query sessions",

@@ -14,13 +14,10 @@ import (
 )
 
 const (
-	// catchUp is how long the durable path may take after a fault, session how long Kafka takes
-	// a killed member of a group for one that is only slow, and rebalance how long members take
-	// to redistribute partitions: they learn of it with a heartbeat, every 10 s, and hand over what
-	// moves in a second round.
-	catchUp   = 30 * time.Second
-	session   = 30 * time.Second
-	rebalance = 20 * time.Second
+	// catchUp is how long the durable path may take after a fault, takeover how long a worker
+	// that was killed is taken for one that is only slow.
+	catchUp  = 30 * time.Second
+	takeover = 6 * time.Second
 
 	// usualLag is what the durable path takes on a machine that has time for it. Where it
 	// takes longer before or after a fault as well, for want of processors, it may take as
@@ -204,7 +201,7 @@ func (x *trouble) recovered(name string, group bool, calm delay) {
 	x.t.Helper()
 	bound := catchUp
 	if group {
-		bound += session + rebalance
+		bound += takeover
 	}
 	ctx, cancel := context.WithTimeout(x.ctx, maxStretch*bound)
 	defer cancel()

@@ -76,6 +76,9 @@ func read(r store.Row) (any, error) {
 	case store.Subscriptions:
 		return CursorFrom(it), nil
 	case store.Leases:
+		if _, ok := WorkerName(r.Key); ok {
+			return WorkerFrom(it), nil
+		}
 		return LeaseFrom(it), nil
 	case store.Notifications, store.Projections:
 		return readProjections(r), nil
@@ -177,6 +180,7 @@ func samples() []store.Row {
 			SearchEvents{Stream: "srch_01", First: 101, Count: 2, At: at, Events: []byte{10, 0, 10, 0},
 				ExpiresAt: at / 1000}.Item()),
 		row(LeaseKey("relay", 7), Lease{Holder: "srv_01", Count: 4, TotalSlots: 8, RequestedBy: "srv_02"}.Item()),
+		row(WorkerKey("worker-1"), Worker{Process: "wrk_01", Count: 7, Patience: 3600 * time.Millisecond}.Item()),
 		row(ClockKey(), store.NewItem(store.Attr{Name: AttrStamp, Value: store.Int(at)})),
 		row(ProgressKey(store.Chats), Progress{Revision: 9, After: "chat_01", Began: at, Rows: 500, LastBegan: at - 1,
 			LastRows: 700}.Item()),

@@ -50,7 +50,8 @@ func (p *program) runCommand() *cobra.Command {
 // jobs builds what a process runs with.
 func (s settings) jobs(names []string) (c jobs.Config, err error) {
 	c = jobs.Config{
-		Backend: *s.backend, Jobs: distinct(names), Listen: s.Listen, KeyFile: s.KeyFile, Slots: s.RelaySlots,
+		Backend: *s.backend, Jobs: distinct(names), Listen: s.Listen, KeyFile: s.KeyFile, Name: s.WorkerName,
+		Slots: s.RelaySlots,
 		Registry: pipeline.Registry{
 			Listen: s.Registry.Listen, Password: s.Registry.Password.Reveal(), WritePassword: s.Registry.WritePassword.Reveal(),
 		},

@@ -27,6 +27,7 @@ import (
 	"github.com/parley-chat/parley/server/link"
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/liveness"
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
@@ -52,6 +53,7 @@ type Config struct {
 	Jobs            []string
 	Listen          string // of health and metrics
 	KeyFile         string
+	Name            string      // of this worker, the same after a restart; "" for a new one each time
 	Links           *tls.Config // of links and operators; nil for no TLS
 	Slots           int
 	Registry        pipeline.Registry
@@ -155,7 +157,16 @@ func (p *program) build(ctx context.Context) (err error) {
 			return nudger.Run(ctx)
 		})
 	}
-	pc := pipeline.Config{Backend: p.backend, Process: p.process, Metrics: p.metrics, Logger: p.cfg.Logger}
+	alive, err := liveness.New(liveness.Config{Store: p.backend.Store, Name: p.cfg.Name, Process: p.process,
+		Logger: p.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	// The first to start and the last to stop: others find the work of a process that stops
+	// released.
+	p.add("liveness", alive.Run)
+	pc := pipeline.Config{Backend: p.backend, Process: p.process, Metrics: p.metrics, Logger: p.cfg.Logger,
+		Liveness: alive}
 	if len(p.cfg.Backend.Kafka.Brokers) > 0 {
 		if err := p.backend.CheckTopics(ctx, acl.Of(p.cfg.Jobs...)...); err != nil {
 			return err
