@@ -12,6 +12,7 @@ import (
 
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
 )
 
 // How often the store under a process is checked, and how long that may take.
@@ -77,7 +78,8 @@ func identify(dir string) (id identity, err error) {
 	return id, nil
 }
 
-// same returns ErrReplaced with what was found instead of the store.
+// same returns ErrReplaced with what was found instead of the store, and dynamo.ErrFormat if a
+// newer version has written to the tables what this one cannot read.
 func (e *Backend) same(ctx context.Context) error {
 	for i, path := range e.identity.paths {
 		info, err := os.Stat(path)
@@ -92,6 +94,13 @@ func (e *Backend) same(ctx context.Context) error {
 	}
 	if e.dynamo == nil {
 		return nil
+	}
+	// Where a release was skipped, a newer process writes rows that this one would misread.
+	call, cancel := context.WithTimeout(ctx, watchTime)
+	err := e.dynamo.CheckFormat(call, store.Eventual)
+	cancel()
+	if errors.Is(err, dynamo.ErrFormat) {
+		return err
 	}
 	for _, c := range []store.Consistency{store.Eventual, store.Strong} { // the first one may be old
 		call, cancel := context.WithTimeout(ctx, watchTime)

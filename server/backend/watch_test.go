@@ -15,6 +15,7 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/dynamo"
 )
 
 // watch runs Watch; what it returns comes through the channel.
@@ -127,16 +128,24 @@ func TestSetClockIsNotReady(t *testing.T) {
 	}
 }
 
-// Tables that are emptied, removed or restored under running processes are noticed.
+// Tables that are emptied, removed, restored or written by a newer version under running processes
+// are noticed.
 func TestReplacedTables(t *testing.T) {
 	local := os.Getenv("PARLEY_TEST_DYNAMODB")
 	if local == "" {
 		t.Skip("not run: PARLEY_TEST_DYNAMODB is not set")
 	}
 	key := store.Key{Table: store.Meta, PK: "generation"}
-	for name, do := range map[string]store.Write{
-		"emptied":  {Op: store.OpDelete, Key: key},
-		"replaced": {Op: store.OpPut, Key: key, Item: store.NewItem(store.Attr{Name: "id", Value: store.String("another")})},
+	for name, tt := range map[string]struct {
+		do   store.Write
+		want error
+	}{
+		"emptied": {store.Write{Op: store.OpDelete, Key: key}, backend.ErrReplaced},
+		"replaced": {store.Write{Op: store.OpPut, Key: key, Item: store.NewItem(
+			store.Attr{Name: "id", Value: store.String("another")})}, backend.ErrReplaced},
+		"written by a newer version": {store.Write{Op: store.OpPut, Key: store.Key{Table: store.Meta, PK: "format"},
+			Item: store.NewItem(store.Attr{Name: "format", Value: store.Int(99)},
+				store.Attr{Name: "reader", Value: store.Int(99)})}, dynamo.ErrFormat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := backend.Tables{Endpoint: local, Prefix: "watch_" + strings.ToLower(rand.Text()[:8]) + "_"}
@@ -161,13 +170,13 @@ func TestReplacedTables(t *testing.T) {
 				t.Fatalf("ended with %v before anything happened", err)
 			case <-time.After(time.Second):
 			}
-			if err := e.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{do}}); err != nil {
+			if err := e.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{tt.do}}); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-ended; !errors.Is(err, backend.ErrReplaced) || strings.Contains(err.Error(), "\n") {
+			if err := <-ended; !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("ended with %v", err)
 			}
-			if err := e.Ready(t.Context()); !errors.Is(err, backend.ErrReplaced) {
+			if err := e.Ready(t.Context()); !errors.Is(err, tt.want) {
 				t.Errorf("ready: %v", err)
 			}
 		})

@@ -69,7 +69,8 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // Open connects to tables that [tables.Tables.Apply] or Terraform has made. Errors fit into
-// one line; one that wraps wire.ErrNoTables says that there are none.
+// one line; one that wraps wire.ErrNoTables says that there are none, and one that wraps
+// ErrFormat that a newer version has written them.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = tables.DefaultPrefix
@@ -85,7 +86,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{opts: o, wire: client, schemas: schemas(o.Prefix)}
-	s.generation, err = s.loadGeneration(ctx)
+	if err = s.enterFormat(ctx, current); err == nil {
+		s.generation, err = s.loadGeneration(ctx)
+	}
 	if err != nil {
 		client.Close()
 		return nil, fmt.Errorf("dynamo: open %s*: %w", o.Prefix, err)

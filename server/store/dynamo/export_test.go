@@ -13,6 +13,14 @@ import (
 // GenerationKey is where the generation is.
 var GenerationKey = generationKey
 
+// FormatKey is where the format is.
+var FormatKey = formatKey
+
+// EnterFormat records the format of a version.
+func (s *Store) EnterFormat(ctx context.Context, known Format) error {
+	return s.enterFormat(ctx, known)
+}
+
 // NoShort makes plans of one write transactions, too.
 func NoShort(o *Options) { o.noShort = true }
 
