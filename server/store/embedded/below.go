@@ -19,6 +19,7 @@ func (s *Store) openReadOnly(dir string, opts *pebble.Options) error {
 		return err
 	}
 	s.lacks = err
+	opts.FS = withoutOptions{opts.FS}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
 		return plain(err)
 	}

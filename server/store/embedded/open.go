@@ -226,6 +226,9 @@ func open(o Options) (*Store, error) {
 	if err == nil && earlier {
 		err = writeFormat(o.FS, o.Dir)
 	}
+	if err == nil {
+		err = removeBadOptions(o, dir, opts.Clone())
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func Lost(what, generation string) error {
 // because Pebble removes files that its manifest does not list, even if the manifest is
 // damaged. complete finishes the opening once the store is writable.
 func (s *Store) checkSeal(dir string, opts *pebble.Options) (complete func() error, err error) {
-	opts.ReadOnly = true
+	opts.ReadOnly, opts.FS = true, withoutOptions{opts.FS}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
