@@ -312,13 +312,14 @@ func eventOf(r *kafka.Record) event.Event {
 }
 
 func decodeFramed(eventType string, value []byte) event.Event {
+	return Logged{Type: eventType, Payload: unframe(value)}.Event()
+}
+
+// unframe is a record's value without its frame; nil if it has none.
+func unframe(value []byte) []byte {
 	const frame = 6 // a zero byte, the schema's id, and the first message of its file
 	if len(value) <= frame {
 		return nil
 	}
-	e, err := event.Unmarshal(eventType, value[frame:])
-	if err != nil {
-		return nil
-	}
-	return e
+	return value[frame:]
 }

@@ -30,6 +30,21 @@ type Offline struct {
 	log   *logdir.Report
 }
 
+// Repaired is what a repair of a store did.
+type Repaired = embedded.Repaired
+
+// Errors of a store that [Repair] repairs.
+var (
+	ErrDamaged = embedded.ErrDamaged
+	ErrLost    = embedded.ErrLost
+)
+
+// Repair builds another store from what can be read of a damaged one. It leaves a store that is whole as it
+// is. See embedded.Repair.
+func Repair(ctx context.Context, cfg Config) (Repaired, error) {
+	return embedded.Repair(ctx, embedded.Options{Dir: cfg.Embedded.DataDir, Logger: cfg.Logger})
+}
+
 // OpenOffline opens a data directory that is there: to check it, which changes
 // nothing, or to repair it. Errors: embedded.ErrLocked while a server runs,
 // embedded.ErrLost for a repair of a store that lacks what was acknowledged, unless that
@@ -90,22 +105,27 @@ func (o *Offline) LogSince(p kafka.Partition) int64 {
 	return max(m.Since, v.From)
 }
 
-// Records reads the events that a partition has. The last one is decoded: the store
-// must have it.
-func (o *Offline) Records(p kafka.Partition, onRecord func(id string)) (last event.Event, err error) {
-	var final logdir.Record
-	err = logdir.Records(filepath.Join(o.cfg.Embedded.DataDir, "log"), p, func(r *logdir.Record) {
-		final = *r
-		onRecord(r.Headers[kafka.HeaderEventID])
+// Logged is an event of a chat as the log has it.
+type Logged struct {
+	ID, Type string
+	Payload  []byte // as the store has it; nil: the record has none
+}
+
+// Event decodes it; nil if this version does not know it.
+func (l Logged) Event() event.Event {
+	e, err := event.Unmarshal(l.Type, l.Payload)
+	if err != nil || len(l.Payload) == 0 {
+		return nil
+	}
+	return e
+}
+
+// Records reads the events that a partition has, oldest first. Each gets one that is valid until it
+// returns.
+func (o *Offline) Records(p kafka.Partition, each func(Logged)) error {
+	return logdir.Records(filepath.Join(o.cfg.Embedded.DataDir, "log"), p, func(r *logdir.Record) {
+		each(Logged{ID: r.Headers[kafka.HeaderEventID], Type: r.Headers[kafka.HeaderEventType], Payload: unframe(r.Value)})
 	})
-	if len(final.Value) == 0 {
-		return nil, err
-	}
-	e := decodeFramed(final.Headers[kafka.HeaderEventType], final.Value)
-	if e == nil || o.Store.Dropped(e.GetMetadata().GetGeneration()) {
-		return nil, err
-	}
-	return e, err
 }
 
 // RepairLog does what a start does: it repairs the files and puts the events that the log

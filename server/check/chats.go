@@ -95,6 +95,11 @@ func (p *chats) chat(id string) error {
 	}
 	if !whole {
 		p.unchecked[id] = true
+		if d.Head.Version > 0 {
+			if err := p.partly(o, d); err != nil {
+				return err
+			}
+		}
 		for _, s := range p.all() {
 			if _, err := s.skip(id); err != nil {
 				return err
@@ -119,6 +124,18 @@ func (p *chats) chat(id string) error {
 	return nil
 }
 
+// partly checks of a chat that has lost changes what its events still say: its head. Without it nothing
+// more can be sent.
+func (p *chats) partly(o *storedChat, d *derive.Chat) error {
+	if extra, err := p.extraMessages(o.id, d); err != nil || extra {
+		return err
+	}
+	if ahead, err := p.ahead(o, d); err != nil || ahead {
+		return err
+	}
+	return p.head(o, d)
+}
+
 // readMembers reads the members.
 func (p *chats) readMembers(o *storedChat) error {
 	for p.members.at(o.id) {
@@ -136,10 +153,11 @@ func (p *chats) readMembers(o *storedChat) error {
 	return nil
 }
 
-// foldEvents derives the chat from its events and compares the messages. whole is false if
-// the events are incomplete; then nothing else of the chat can be checked.
+// foldEvents derives the chat from its events and compares the messages. It continues behind events that
+// are lost. whole is false if some of those were no messages: then only the head of d is right.
 func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error) {
-	d = derive.New(o.id)
+	d, whole = derive.New(o.id), true
+	var unreadable error
 	for p.events.at(o.id) {
 		key := p.events.row.Key
 		it, bad, err := p.events.pop(o.id)
@@ -148,10 +166,18 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 		}
 		p.report.Events++
 		e, id, bad := decode(store.Row{Key: key, Item: it}, bad)
-		if bad == nil {
-			bad = d.Apply(e)
-		}
 		if bad != nil {
+			unreadable = cmp.Or(unreadable, bad)
+			continue
+		}
+		if e.GetMetadata().GetVersion() > d.Head.Version+1 {
+			exact, err := p.gap(o.id, d, e, unreadable)
+			if err != nil {
+				return d, false, err
+			}
+			whole, unreadable = whole && exact, nil
+		}
+		if bad = d.Apply(e); bad != nil {
 			what := fmt.Sprintf("the events of the chat are whole up to version %d only: %v", d.Head.Version, bad)
 			return d, false, p.found(EventWrong, key, what, restoreBackup+"; nothing else of this chat was checked")
 		}
@@ -164,11 +190,57 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 			}
 		}
 	}
-	if d.Head.Version > 0 {
-		return d, true, nil
+	switch {
+	case unreadable != nil:
+		return d, false, p.found(EventWrong, table.EventKey(o.id, d.Head.Version+1),
+			fmt.Sprintf("the events of the chat are whole up to version %d only: %v", d.Head.Version, unreadable), lostRemedy(p.Repair))
+	case d.Head.Version == 0:
+		return d, false, p.found(EventWrong, place(string(store.Events)+"/"+o.id), "there are rows of a chat without events",
+			lostRemedy(p.Repair)+"; nothing else of this chat was checked")
 	}
-	return d, false, p.found(EventWrong, place(string(store.Events)+"/"+o.id), "there are rows of a chat without events",
-		restoreBackup+"; nothing else of this chat was checked")
+	return d, whole, nil
+}
+
+// lostRemedy is what helps against the loss of events. A repair has put back what the event log had.
+func lostRemedy(repaired bool) string {
+	if repaired {
+		return "the event log does not have them: restore a backup, or continue without them"
+	}
+	return "--repair puts back those that the event log has"
+}
+
+// gap reports the events before e that are lost. exact says that all of them were messages.
+func (p *chats) gap(id string, d *derive.Chat, e event.Event, unreadable error) (exact bool, err error) {
+	first, last := d.Head.Version+1, e.GetMetadata().GetVersion()-1
+	sequence := d.Head.Sequence
+	changes, err := d.Skip(e)
+	if err != nil {
+		return false, nil //nolint:nilerr // Apply refuses the event, and says why
+	}
+	what := fmt.Sprintf("%d events of the chat, from version %d to %d, are missing", last-first+1, first, last)
+	if unreadable != nil {
+		what += fmt.Sprintf(" (%v)", unreadable)
+	}
+	n, err := p.skipMessages(id, d.Head.Sequence)
+	if err != nil {
+		return false, err
+	}
+	if lost := d.Head.Sequence - sequence; lost > 0 {
+		what += fmt.Sprintf("; of their %d messages, from number %d on, %d are there", lost, sequence+1, n)
+	}
+	if changes > 0 {
+		what += fmt.Sprintf("; %d changed the chat or its members, and of these rows nothing was checked", changes)
+	}
+	return changes == 0, p.found(EventWrong, table.EventKey(id, first), what, lostRemedy(p.Repair))
+}
+
+// skipMessages counts the messages up to a number, whose events are lost.
+func (p *chats) skipMessages(id string, upTo int64) (n int64, err error) {
+	for p.messages.at(id) && p.messages.row.Key.SK <= table.MessageKey(id, upTo).SK && err == nil {
+		n++
+		err = p.messages.advance()
+	}
+	return n, err
 }
 
 func decode(row store.Row, bad error) (event.Event, string, error) {
@@ -246,7 +318,7 @@ func (p *chats) extraMessages(id string, d *derive.Chat) (bool, error) {
 		return true, err
 	}
 	what := fmt.Sprintf("%d messages from this one on have no events, which end with version %d", n, d.Head.Version)
-	return true, p.found(HeadAhead, key, what, "acknowledged changes are missing: "+restoreBackup)
+	return true, p.found(HeadAhead, key, what, "acknowledged changes are missing: "+lostRemedy(p.Repair))
 }
 
 // ahead finds a head that is ahead of the events: their end is missing.
@@ -257,7 +329,7 @@ func (p *chats) ahead(o *storedChat, d *derive.Chat) (bool, error) {
 	}
 	what := fmt.Sprintf("it is at version %d, message %d; the events end with version %d, message %d", head.Version,
 		head.Sequence, d.Head.Version, d.Head.Sequence)
-	return true, p.found(HeadAhead, table.HeadKey(o.id), what, "acknowledged changes are missing: "+restoreBackup)
+	return true, p.found(HeadAhead, table.HeadKey(o.id), what, "acknowledged changes are missing: "+lostRemedy(p.Repair))
 }
 
 // waiting lists a chat's rows of the outbox.

@@ -160,7 +160,7 @@ func (c *checker) run() error {
 		name string
 		do   func() error
 	}{
-		{"table files", c.files}, {"event log", c.eventLog}, {"chats", c.chats}, {"users", c.users}, {"outbox", c.outbox},
+		{"table files", c.files}, {"event log", c.eventLog}, {"lost events", c.lostEvents}, {"chats", c.chats}, {"users", c.users}, {"outbox", c.outbox},
 		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"topics", c.topicLogs},
 		{"other tables", c.others}, {"expiries", c.expiries},
 	}
@@ -168,6 +168,10 @@ func (c *checker) run() error {
 		c.progress.step = s.name
 		if err := errors.Join(c.ctx.Err(), s.do()); err != nil {
 			return fmt.Errorf("check %s: %w", s.name, err)
+		}
+		if c.report.Kinds[FileDamaged] > 0 { // what rows say follows from the damage
+			fmt.Fprintln(c.Out, "nothing else was checked: files of the store are damaged")
+			return nil
 		}
 	}
 	return nil

@@ -14,12 +14,14 @@ import (
 )
 
 type damage struct {
-	name   string
-	do     func(t testing.TB, h *harness, o *backend.Offline)
-	kind   check.Kind
-	says   string
-	stays  bool // it cannot be derived
-	differ bool // the repaired rows may be others than before
+	name string
+	do   func(t testing.TB, h *harness, o *backend.Offline)
+	kind check.Kind
+	// repaired is the kind that a repair finds, if it is another one.
+	repaired check.Kind
+	says     string
+	stays    bool // it cannot be derived
+	differ   bool // the repaired rows may be others than before
 }
 
 var damages = []damage{
@@ -145,12 +147,26 @@ var damages = []damage{
 		do: func(t testing.TB, h *harness, o *backend.Offline) {
 			write(t, o, put(table.MessageKey(h.direct, 11), table.Message{MessageID: "msg_x", Content: "x"}.Item()))
 		}},
-	{name: "event missing", kind: check.EventWrong, says: "whole up to version 4 only", stays: true,
+	{name: "event missing", kind: check.EventWrong, says: "events of the chat, from version 5 to 5",
 		do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.EventKey(h.direct, 5))) }},
-	{name: "event unreadable", kind: check.EventWrong, says: "whole up to version 4 only", stays: true,
+	{name: "event unreadable", kind: check.EventWrong, says: "events of the chat, from version 5 to 5",
 		do: func(t testing.TB, h *harness, o *backend.Offline) { garbage(t, o, table.EventKey(h.direct, 5)) }},
-	{name: "last event missing", kind: check.HeadAhead, says: "have no events", stays: true,
+	{name: "event and message missing", kind: check.EventWrong, says: "events of the chat, from version 5 to 6",
+		do: func(t testing.TB, h *harness, o *backend.Offline) {
+			write(t, o, del(table.EventKey(h.direct, 5)), del(table.EventKey(h.direct, 6)), del(table.MessageKey(h.direct, 4)))
+		}},
+	{name: "last event missing", kind: check.DataMissing, repaired: check.EventWrong, says: "00000012: ",
 		do: func(t testing.TB, h *harness, o *backend.Offline) { write(t, o, del(table.EventKey(h.direct, 12))) }},
+	{name: "event missing, in the log too", kind: check.EventWrong, says: "from number 3 on, 1 are there", stays: true,
+		do: func(t testing.TB, h *harness, o *backend.Offline) {
+			write(t, o, del(table.EventKey(h.direct, 5)))
+			h.forget(t)
+		}},
+	{name: "last event missing, in the log too", kind: check.HeadAhead, says: "have no events", stays: true,
+		do: func(t testing.TB, h *harness, o *backend.Offline) {
+			write(t, o, del(table.EventKey(h.direct, 12)))
+			h.forget(t)
+		}},
 	{name: "outbox row missing", kind: check.EventUnpublished, says: "3 events from version",
 		do: func(t testing.TB, h *harness, o *backend.Offline) {
 			page, err := o.Store.Query(t.Context(),

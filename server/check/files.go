@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"slices"
 
+	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/store"
@@ -16,7 +17,7 @@ import (
 
 // noRepairs is why an incomplete store is not repaired: rows that depend on missing data
 // would look wrong.
-const noRepairs = "nothing is repaired while data of the store are missing: put the files back or restore a backup"
+const noRepairs = "run check --repair: it builds the store again from what can be read and from the event log"
 
 // files reads all table files of the store, and what its seal says.
 func (c *checker) files() error {
@@ -42,7 +43,7 @@ func (c *checker) files() error {
 		if err := raw.Verify(f.Path); err != nil {
 			c.noRepair = noRepairs
 			if err := c.found(FileDamaged, place(f.Path), fmt.Sprintf("it cannot be read as it was written: %.200s", err),
-				restoreBackup); err != nil {
+				noRepairs); err != nil {
 				return err
 			}
 		}
@@ -139,23 +140,25 @@ func (c *checker) partition(log *published, p kafka.Partition) error {
 		return err
 	}
 	log.since[p] = c.Data.LogSince(p)
-	last, err := c.Data.Records(p, func(id string) {
+	var last backend.Logged
+	err := c.Data.Records(p, func(l backend.Logged) {
 		if p.Topic != kafka.DeadLetters {
-			log.ids = append(log.ids, maphash.String(log.seed, id))
+			log.ids = append(log.ids, maphash.String(log.seed, l.ID))
+			last = l
 		}
 	})
-	if err != nil || last == nil {
+	e := last.Event()
+	if err != nil || e == nil || c.Data.Store.Dropped(e.GetMetadata().GetGeneration()) {
 		return err
 	}
-	key := table.EventKey(last.GetChatId(), last.GetMetadata().GetVersion())
+	key := table.EventKey(e.GetChatId(), e.GetMetadata().GetVersion())
 	it, err := c.st.Get(c.ctx, key, store.Strong)
-	if err != nil || it != nil {
+	if err != nil || it != nil || c.Repair { // a repair puts back all that the log has
 		return ignoreCorrupt(err) // the row is looked at with its chat
 	}
 	c.noRepair = cmp.Or(c.noRepair, noRepairs)
 	return c.found(DataMissing, key, fmt.Sprintf("the log has this event (%s), the store does not", p),
-		"the server does not start either: put the files back, restore a backup, or start once with --accept-loss "+
-			c.Data.Store.Generation())
+		"the server does not start either: put the files back, or run check --repair, which puts back all that the log has")
 }
 
 // short is the first few entries of a list.

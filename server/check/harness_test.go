@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +242,12 @@ func del(k store.Key) store.Write { return store.Write{Op: store.OpDelete, Key: 
 
 func put(k store.Key, it store.Item) store.Write {
 	return store.Write{Op: store.OpPut, Key: k, Item: it}
+}
+
+// forget empties the log: it is made again when it is opened.
+func (h *harness) forget(t testing.TB) {
+	t.Helper()
+	testkit.Must(t, os.RemoveAll(filepath.Join(h.dir, "log")))
 }
 
 // garbage replaces the bytes of a row.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -105,6 +106,10 @@ func openBackup(ctx context.Context, path string) (dir string, remove func(), er
 // code.
 func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer) int {
 	report, err := checkDirectory(ctx, cfg, repair, stdout, stderr)
+	if errors.Is(err, backend.ErrDamaged) || errors.Is(err, backend.ErrLost) {
+		fmt.Fprintf(stdout, "%s: %v\n", check.FileDamaged, err)
+		return exitFindings
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "parley: not checked: %v\n", err)
 		return exitUnchecked
@@ -127,6 +132,25 @@ func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.W
 	return exitClean
 }
 
+// repairStore builds the store again if it is damaged, and says what that has cost. What the new one
+// lacks, the check puts back as far as the event log has it, and names what is lost.
+func repairStore(ctx context.Context, cfg backend.Config, out io.Writer) error {
+	r, err := backend.Repair(ctx, cfg)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the check says that there is none
+	}
+	if err != nil || r.Why == nil {
+		return err
+	}
+	fmt.Fprintf(out, "store: %v\n", r.Why)
+	for _, line := range r.Lost {
+		fmt.Fprintf(out, "unreadable: %s\n", line)
+	}
+	fmt.Fprintf(out, "store: another was built from %d rows that can be read; the damaged one is %s: remove it when you do not need it any more\n",
+		r.Rows, r.Aside)
+	return nil
+}
+
 func checkDirectory(
 	ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer,
 ) (report check.Report, err error) {
@@ -135,6 +159,11 @@ func checkDirectory(
 	}
 	ec := cfg.Backend
 	ec.Logger = telemetry.NewLogger(stderr, cfg.LogFormat == "json")
+	if repair {
+		if err := repairStore(ctx, ec, stdout); err != nil {
+			return report, err
+		}
+	}
 	data, err := backend.OpenOffline(ec, repair)
 	if err != nil {
 		return report, err

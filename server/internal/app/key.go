@@ -27,16 +27,27 @@ func (c Config) readKey() (*auth.Key, error) { return auth.ReadKey(c.keyPath()) 
 // no data yet.
 func (c Config) loadKey(used func() (bool, error)) (*auth.Key, error) {
 	k, err := c.readKey()
-	if c.KeyFile != "" || !errors.Is(err, fs.ErrNotExist) {
+	path := c.keyPath()
+	if err == nil || c.KeyFile != "" {
+		return k, err
+	}
+	if info, failed := os.Stat(path); failed == nil && info.Mode().Perm()&0o077 == 0 {
+		return nil, fmt.Errorf("%w: %s", err, otherKey(path)) // its content is wrong
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
 		return k, err
 	}
 	// With another key everybody would have to sign in and to synchronise again.
 	if data, err := used(); err != nil || data {
-		path := c.keyPath()
-		return nil, errors.Join(err, fmt.Errorf(
-			"%s is missing, and there are data: put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)", path, path))
+		return nil, errors.Join(err, fmt.Errorf("%s is missing, and there are data: %s", path, otherKey(path)))
 	}
 	return auth.LoadKey(c.DataDir)
+}
+
+// otherKey is what to do about a key that is lost.
+func otherKey(path string) string {
+	return fmt.Sprintf("put it back, or make another, which ends all sessions (openssl genpkey -algorithm ed25519 -out %s, mode 0600)",
+		path)
 }
 
 // explainNoKey says what to do where there is no key to make a token with.

@@ -21,7 +21,7 @@ func (s *Store) openReadOnly(dir string, opts *pebble.Options) error {
 	s.lacks = err
 	opts.FS = withoutOptions{opts.FS}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
-		return plain(err)
+		return damaged(dir, err)
 	}
 	return nil
 }

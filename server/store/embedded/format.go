@@ -21,6 +21,11 @@ const (
 	pebbleFormat  = pebble.FormatValueSeparation
 )
 
+// errNoFormat says that the version that wrote the data is unknown.
+var errNoFormat = fmt.Errorf("%w", ErrFormat)
+
+const unmarkedRemedy = "put it back, or run the command check --repair, which writes it again if this version can read all data"
+
 // makeDir creates the data directory where it is missing. A new directory is only
 // there for good once its parent was synced.
 func makeDir(fs vfs.FS, dir string) error {
@@ -57,7 +62,7 @@ func checkFormat(fs vfs.FS, dir string) (earlier bool, err error) {
 		// It is written before the store is made: where there is one, somebody has
 		// removed it, and with it the word of a newer version perhaps.
 		if _, err := fs.Stat(fs.PathJoin(dir, "store")); err == nil {
-			return false, fmt.Errorf("%s: %w: the FORMAT file is missing; put it back, or write \"parley %d %d\" into it if no newer version was here", dir, ErrFormat, formatVersion, formatReader)
+			return false, fmt.Errorf("%s: %w: the FORMAT file is missing: %s", dir, errNoFormat, unmarkedRemedy)
 		}
 		return false, writeFormat(fs, dir)
 	}
@@ -71,14 +76,18 @@ func checkFormat(fs vfs.FS, dir string) (earlier bool, err error) {
 	}
 	fields := strings.Fields(string(b))
 	if len(fields) != 3 || fields[0] != "parley" {
-		return false, fmt.Errorf("%s: %w: the FORMAT file is not Parley's", dir, ErrFormat)
+		return false, fmt.Errorf("%s: %w: the FORMAT file is not Parley's: %s", dir, errNoFormat, unmarkedRemedy)
 	}
-	if reader, err := strconv.Atoi(fields[2]); err != nil || reader > formatVersion {
+	version, err := strconv.Atoi(fields[1])
+	reader, err2 := strconv.Atoi(fields[2])
+	if err != nil || err2 != nil {
+		return false, fmt.Errorf("%s: %w: the FORMAT file is not Parley's: %s", dir, errNoFormat, unmarkedRemedy)
+	}
+	if reader > formatVersion {
 		return false, fmt.Errorf("%s: %w: it needs format %s, this version knows %d",
 			dir, ErrFormat, fields[2], formatVersion)
 	}
-	version, err := strconv.Atoi(fields[1])
-	return err == nil && version < formatVersion, nil
+	return version < formatVersion, nil
 }
 
 func formatPath(fs vfs.FS, dir string) string { return fs.PathJoin(dir, "FORMAT") }

@@ -75,22 +75,57 @@ func (s *Store) count(b *pebble.Batch) {
 // loadHistory reads the generations of an open store.
 func (s *Store) loadHistory() error {
 	it, err := s.load(generationKey)
-	if err != nil {
-		return err
+	if err == nil {
+		s.generation, s.ancestors, err = historyFrom(it)
 	}
-	if s.generation = it.Get("id").Str(); s.generation == "" {
-		return ErrFormat
+	return err
+}
+
+// historyFrom reads the row of generations.
+func historyFrom(it store.Item) (generation string, ancestors []ancestor, err error) {
+	if generation = it.Get("id").Str(); generation == "" {
+		return "", nil, ErrFormat
 	}
-	s.ancestors = nil
 	for line := range strings.Lines(it.Get("ancestors").Str()) {
-		generation, last, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		name, last, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		n, err := strconv.ParseInt(last, 10, 64)
 		if err != nil {
-			return fmt.Errorf("%w: its generations", ErrFormat)
+			return "", nil, fmt.Errorf("%w: its generations", ErrFormat)
 		}
-		s.ancestors = append(s.ancestors, ancestor{generation, n})
+		ancestors = append(ancestors, ancestor{name, n})
 	}
-	return nil
+	return generation, ancestors, nil
+}
+
+// newGeneration makes the id of a generation and the row that has it with those before.
+func newGeneration(ancestors []ancestor) (id string, row store.Item, err error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", nil, err
+	}
+	id = hex.EncodeToString(b[:])
+	attrs := []store.Attr{{Name: "id", Value: store.String(id)}}
+	if len(ancestors) > 0 {
+		var lines strings.Builder
+		for _, a := range ancestors {
+			fmt.Fprintln(&lines, a.generation, a.last)
+		}
+		attrs = append([]store.Attr{{Name: "ancestors", Value: store.String(lines.String())},
+			{Name: "before", Value: store.String(ancestors[0].generation)}}, attrs...)
+	}
+	return id, store.NewItem(attrs...), nil
+}
+
+// dropped is what a generation that follows on nothing remembers.
+func dropped(generation string, ancestors []ancestor, more ...string) []ancestor {
+	all := []ancestor{{generation, none}}
+	for _, name := range more {
+		all = append(all, ancestor{name, none})
+	}
+	for _, a := range ancestors {
+		all = append(all, ancestor{a.generation, none})
+	}
+	return all[:min(len(all), maxAncestors)]
 }
 
 // proceed begins a generation that follows on what the store has: up to the last commit in its
@@ -155,14 +190,7 @@ func (s *Store) lastProbed() (last int64, err error) {
 // clients drop their state and synchronise from the start. It must be called before Generation.
 // later are generations that the store has lost: it drops them like its own.
 func (s *Store) Renew(later ...string) error {
-	ancestors := []ancestor{{s.generation, none}}
-	for _, generation := range later {
-		ancestors = append(ancestors, ancestor{generation, none})
-	}
-	for _, a := range s.ancestors {
-		ancestors = append(ancestors, ancestor{a.generation, none})
-	}
-	return s.generate(ancestors)
+	return s.generate(dropped(s.generation, s.ancestors, later...))
 }
 
 // generate begins a generation. SEAL follows the store: after a crash between the two it has the
@@ -170,22 +198,14 @@ func (s *Store) Renew(later ...string) error {
 func (s *Store) generate(ancestors []ancestor) error {
 	s.sealing.Lock()
 	defer s.sealing.Unlock()
-	var id [8]byte
-	if _, err := rand.Read(id[:]); err != nil {
+	ancestors = ancestors[:min(len(ancestors), maxAncestors)]
+	id, row, err := newGeneration(ancestors)
+	if err != nil {
 		return err
 	}
-	ancestors = ancestors[:min(len(ancestors), maxAncestors)]
-	var lines strings.Builder
-	for _, a := range ancestors {
-		fmt.Fprintln(&lines, a.generation, a.last)
-	}
-	generation := hex.EncodeToString(id[:])
-	it := store.NewItem(store.Attr{Name: "ancestors", Value: store.String(lines.String())},
-		store.Attr{Name: "before", Value: store.String(s.generation)},
-		store.Attr{Name: "id", Value: store.String(generation)})
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
-	err := b.Set(generationKey, itemcodec.Append(nil, it), nil)
+	err = b.Set(generationKey, itemcodec.Append(nil, row), nil)
 	if ancestors[0].last == none { // missing probes are reported once
 		err = errors.Join(err, b.DeleteRange([]byte{spaceProbe}, []byte{spaceProbe + 1}, nil))
 		s.probes = 0
@@ -196,7 +216,7 @@ func (s *Store) generate(ancestors []ancestor) error {
 	if err != nil {
 		return translate(err)
 	}
-	s.generation, s.ancestors = generation, ancestors
+	s.generation, s.ancestors = id, ancestors
 	s.count(b)
 	return s.writeSeal()
 }

@@ -1,8 +1,6 @@
 package embedded
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -200,8 +198,13 @@ func open(o Options) (*Store, error) {
 			return busyInterval
 		},
 	}
-	setLevels(opts, bloom.FilterPolicy(10))
+	setLevels(opts, filters)
 	dir := o.FS.PathJoin(o.Dir, "store")
+	if !o.ReadOnly {
+		if err := finishRepair(o.FS, o.Dir); err != nil {
+			return nil, fmt.Errorf("finish the repair of the store: %w", plain(err))
+		}
+	}
 	if err := checkAbsent(o, dir); err != nil {
 		return nil, err
 	}
@@ -237,7 +240,7 @@ func open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", plain(err))
 	}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
-		return nil, fmt.Errorf("open store: %w", plain(err))
+		return nil, damaged(dir, err)
 	}
 	if err := complete(); err != nil {
 		return nil, errors.Join(fmt.Errorf("write seal: %w", err), s.db.Close())
@@ -250,6 +253,9 @@ func open(o Options) (*Store, error) {
 	s.background.Go(s.sealLoop)
 	return s, nil
 }
+
+// filters are those of all levels.
+var filters = bloom.FilterPolicy(10)
 
 var generationKey = appendKey(nil, store.Key{Table: store.Meta, PK: "generation"})
 
@@ -265,11 +271,9 @@ func create(fs vfs.FS, parent, dir string, opts *pebble.Options) error {
 	if err != nil {
 		return fail(err)
 	}
-	var id [8]byte
-	_, err = rand.Read(id[:])
+	_, row, err := newGeneration(nil)
 	if err == nil {
-		it := store.NewItem(store.Attr{Name: "id", Value: store.String(hex.EncodeToString(id[:]))})
-		err = db.Set(generationKey, itemcodec.Append(nil, it), pebble.Sync)
+		err = db.Set(generationKey, itemcodec.Append(nil, row), pebble.Sync)
 	}
 	if err = errors.Join(err, db.Close()); err != nil {
 		return fail(err)

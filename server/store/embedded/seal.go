@@ -51,7 +51,7 @@ func readSeal(fs vfs.FS, dir string) (s seal, exists bool, err error) {
 		return s, false, fmt.Errorf("read seal: %w", plain(err))
 	}
 	if n, err := fmt.Sscanf(string(b), "parley 1 %s %d", &s.generation, &s.probes); n != 2 || err != nil {
-		return s, false, fmt.Errorf("%s cannot be read; without it nobody knows whether data is missing: remove it if there is a reason for what it looks like", path)
+		return s, false, fmt.Errorf("%w: %s cannot be read, so nothing says whether data is missing; %s", ErrDamaged, path, howToRepair)
 	}
 	return s, true, nil
 }
@@ -78,7 +78,7 @@ func (s *Store) writeSeal() error {
 
 // Lost is the refusal to open a store without its missing data.
 func Lost(what, generation string) error {
-	return fmt.Errorf("%w: %s; put the files back as they were or restore a backup, or continue without it by starting once with --accept-loss %s, after which all clients resynchronise; the command check says what is left, and with --repair mends what hangs on what is missing", ErrLost, what, generation)
+	return fmt.Errorf("%w: %s; put the files back as they were, or %s, or continue without it by starting once with --accept-loss %s; after both all clients synchronise again", ErrLost, what, howToRepair, generation)
 }
 
 // checkSeal refuses a store that lacks data by its seal. It opens the store read-only,
@@ -87,14 +87,14 @@ func Lost(what, generation string) error {
 func (s *Store) checkSeal(dir string, opts *pebble.Options) (complete func() error, err error) {
 	opts.ReadOnly, opts.FS = true, withoutOptions{opts.FS}
 	if s.db, err = pebble.Open(dir, opts); err != nil {
-		return nil, fmt.Errorf("open store: %w", plain(err))
+		return nil, damaged(dir, err)
 	}
 	defer func() {
 		err = errors.Join(err, s.db.Close())
 		s.db = nil
 	}()
 	if err := s.loadHistory(); err != nil {
-		return nil, fmt.Errorf("%s: read generation: %w", dir, err)
+		return nil, damaged(dir, fmt.Errorf("read generation: %w", err))
 	}
 	return s.evaluateSeal()
 }

@@ -19,11 +19,11 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded"
+	"github.com/parley-chat/parley/server/store/embedded/salvage"
 )
 
 // ErrKey says that a key is none of its table's.
@@ -80,26 +80,7 @@ func (s *Store) Estimate() (n int64) {
 
 // Verify reads a table file and compares all checksums. The error says what is wrong
 // with the file.
-func Verify(path string) error {
-	f, err := vfs.Default.Open(path)
-	if err != nil {
-		return err
-	}
-	readable, err := sstable.NewSimpleReadable(f)
-	if err != nil {
-		_ = f.Close()
-		return err
-	}
-	r, err := sstable.NewReader(context.Background(), readable, sstable.ReaderOptions{})
-	if err != nil {
-		return err // it has closed the file
-	}
-	err = r.ValidateBlockChecksums()
-	if closing := r.Close(); err == nil {
-		err = closing
-	}
-	return err
-}
+func Verify(path string) error { return salvage.Verify(path) }
 
 // Rows yields the rows of a table in the order of their keys, expired ones too. A row
 // that cannot be read comes with an error and, as far as it can be read, its key; a

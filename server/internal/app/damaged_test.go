@@ -1,0 +1,251 @@
+package app_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/testkit"
+)
+
+// harms are kinds of damage to a file.
+var harms = []struct {
+	name string
+	do   func(path string) error
+}{
+	{"halved", func(path string) error { return rewrite(path, func(b []byte) []byte { return b[:len(b)/2] }) }},
+	{"a byte cut off", func(path string) error { return rewrite(path, func(b []byte) []byte { return b[:max(0, len(b)-1)] }) }},
+	{"a bit flipped", func(path string) error {
+		return rewrite(path, func(b []byte) []byte { b[len(b)/2] ^= 4; return b })
+	}},
+	{"4 KB zeroed", func(path string) error {
+		return rewrite(path, func(b []byte) []byte {
+			at := len(b) / 2 &^ 4095
+			clear(b[at:min(len(b), at+4096)])
+			return b
+		})
+	}},
+	{"emptied", func(path string) error { return os.Truncate(path, 0) }},
+	{"removed", os.Remove},
+}
+
+// rewrite changes the content of a file, up to the zeros behind it that were allocated ahead.
+func rewrite(path string, f func([]byte) []byte) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	n := len(strings.TrimRight(string(b), "\x00"))
+	if n == 0 {
+		return errEmptyFile
+	}
+	return os.WriteFile(path, append(f(b[:n:n]), b[n:]...), 0o600)
+}
+
+var errEmptyFile = errors.New("the file is empty")
+
+// kindsOfFiles are the files of a data directory that may be damaged, by patterns; of several the last
+// with content is.
+var kindsOfFiles = []string{
+	"store/*.log", "store/*.sst", "store/MANIFEST-*", "store/marker.manifest.*", "store/marker.format-version.*",
+	"store/OPTIONS-*", "FORMAT", "SEAL", "log/partitions/*/*.dat", "log/topics.json", "auth.key",
+}
+
+// damagedInstallation is the data directory of a server that has ended, and what it acknowledged.
+type damagedInstallation struct {
+	dir   string
+	chats []string
+	acks  map[string][]*messagev1.SendMessageResponse
+}
+
+func newDamaged(t *testing.T) *damagedInstallation {
+	t.Helper()
+	d := &damagedInstallation{dir: t.TempDir(), acks: map[string][]*messagev1.SendMessageResponse{}}
+	r := &harness{b: t, ctx: t.Context(), dir: d.dir}
+	r.p = launch(t, d.dir, "127.0.0.1:0")
+	r.readKey()
+	alice := r.user("alice", false)
+	r.user("bob", false)
+	d.chats = []string{r.group(alice, "bob"), r.group(alice, "bob"), r.group(alice, "bob")}
+	backups := t.TempDir()
+	for round := range 3 {
+		for i := range 60 {
+			id := d.chats[i%len(d.chats)]
+			res, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id,
+				Content: fmt.Sprint(round, i, noise(1_000))})
+			testkit.Must(t, err)
+			d.acks[id] = append(d.acks[id], res)
+		}
+		if round < 2 { // what is in memory becomes a table file
+			if code, out := r.p.command(t, d.dir, "backup", backups); code != 0 {
+				t.Fatal(out)
+			}
+		}
+	}
+	r.p.signaled(t, os.Interrupt) // which seals: the last second before a kill is not covered
+	return d
+}
+
+// file finds the file of a kind: the last that has content.
+func (d *damagedInstallation) file(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	paths := testkit.Value(filepath.Glob(filepath.Join(dir, pattern)))(t)
+	slices.Sort(paths)
+	for _, p := range slices.Backward(paths) {
+		b := testkit.Value(os.ReadFile(p))(t)
+		if strings.Trim(string(b), "\x00") != "" || strings.Contains(pattern, "marker") {
+			return p
+		}
+	}
+	t.Fatalf("there is no %s in %s", pattern, dir)
+	return ""
+}
+
+// attempt starts the server and says how that ends: what it says if it does not start, or how much is
+// there.
+func (d *damagedInstallation) attempt(t *testing.T, dir string, args ...string) (started bool, outcome string) {
+	t.Helper()
+	args = append([]string{"--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--registry-listen", "127.0.0.1:0",
+		"--data-dir", dir}, args...)
+	p := &process{cmd: exec.Command(binary(t), args...), gone: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.log
+	testkit.Must(t, p.cmd.Start())
+	go func() { _ = p.cmd.Wait(); close(p.gone) }()
+	defer p.kill()
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case <-p.gone:
+			lines := strings.Split(strings.TrimSpace(p.log.String()), "\n")
+			return false, lines[len(lines)-1]
+		case <-deadline:
+			return false, "HANGS: " + p.log.tail(300)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if m := listening.FindStringSubmatch(p.said.String()); m != nil {
+			p.addr = m[1]
+			break
+		}
+	}
+	return true, d.state(t, dir, p)
+}
+
+// state says how many acknowledged messages are missing, and what cannot be read or written.
+func (d *damagedInstallation) state(t *testing.T, dir string, p *process) string {
+	code, tok, errs := run(t.Context(), nil, "--data-dir", dir, "token", "alice")
+	if code != 0 {
+		return "NO TOKEN " + errs
+	}
+	alice := newUser("alice", strings.TrimSpace(tok), p.addr, newTransport(t, false))
+	missing, broken := 0, map[string]int{}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, id := range d.chats {
+		have := map[string]bool{}
+		for more, after := true, int64(0); more; {
+			res, err := alice.messages.ListMessages(ctx, &messagev1.ListMessagesRequest{ChatId: id, AfterSequence: &after, PageSize: 100})
+			if err != nil {
+				broken[err.Error()]++
+				break
+			}
+			for _, m := range res.GetMessages() {
+				have[m.GetMessageId()], after = true, m.GetSequence()
+			}
+			more = res.GetHasMore()
+		}
+		for _, a := range d.acks[id] {
+			if !have[a.GetMessageId()] {
+				missing++
+			}
+		}
+		if _, err := alice.messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: id, Content: "more"}); err != nil {
+			broken["send: "+err.Error()]++
+		}
+	}
+	return fmt.Sprintf("%d missing %v", missing, broken)
+}
+
+// Whatever becomes of a file of the data directory: the server starts with all that was acknowledged, or it
+// refuses and names the command that helps. After that command it starts with all that was acknowledged,
+// because the event log or the store has a copy. PARLEY_DAMAGES sets how many damages are tried.
+func TestDamagedFileCostsNothing(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	type damage struct{ file, harm int }
+	var list []damage
+	for i := range kindsOfFiles {
+		for j := range harms {
+			list = append(list, damage{i, (i + j) % len(harms)})
+		}
+	}
+	// One of each kind of file first.
+	slices.SortStableFunc(list, func(a, b damage) int {
+		return cmp.Compare((a.harm-a.file+len(harms)*2)%len(harms), (b.harm-b.file+len(harms)*2)%len(harms))
+	})
+	refused := 0
+	for round := range testkit.Rounds(t, "PARLEY_DAMAGES", len(kindsOfFiles)) {
+		c := list[round%len(list)]
+		if d.try(t, kindsOfFiles[c.file], harms[c.harm].name, harms[c.harm].do) {
+			refused++
+		}
+	}
+	if refused < 3 {
+		t.Errorf("%d starts were refused", refused)
+	}
+}
+
+// try damages a file, starts the server, and does what it says. It reports whether the server refused.
+func (d *damagedInstallation) try(t *testing.T, pattern, harm string, do func(path string) error) (refused bool) {
+	t.Helper()
+	dir := d.copy(t)
+	if err := do(d.file(t, dir, pattern)); errors.Is(err, errEmptyFile) {
+		return false // such a file has only a name
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	const whole = "0 missing map[]"
+	started, out := d.attempt(t, dir)
+	t.Logf("%s %s: started %v, %s", pattern, harm, started, out)
+	switch {
+	case started && out != whole:
+		t.Errorf("%s %s: %s", pattern, harm, out)
+	case started:
+		return false
+	case strings.Contains(out, "openssl genpkey"): // of the key there is no copy
+		return true
+	case !strings.Contains(out, "check --repair"):
+		t.Errorf("%s %s: the refusal names no command: %s", pattern, harm, out)
+	}
+	code, said := checked(t, dir, "--repair")
+	if code != exitRepaired {
+		t.Errorf("%s %s: the repair ends with %d: %s", pattern, harm, code, said)
+	}
+	if started, out := d.attempt(t, dir); !started || out != whole {
+		t.Errorf("%s %s: after the repair: %s; it said %s", pattern, harm, out, said)
+	}
+	return true
+}
+
+const exitRepaired = 0
+
+// copy copies the data directory.
+func (d *damagedInstallation) copy(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	testkit.Must(t, os.CopyFS(dir, os.DirFS(d.dir)))
+	for _, path := range testkit.Value(filepath.Glob(filepath.Join(dir, "*")))(t) {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() { // which a copy does not keep
+			testkit.Must(t, os.Chmod(path, 0o600))
+		}
+	}
+	return dir
+}
