@@ -283,6 +283,10 @@ func (e *Backend) Ready(ctx context.Context) error {
 	return e.Store.Durable(ctx)
 }
 
+// Damaged reports whether the process has met a damaged file of its store. The rest of the data is
+// served. It is always false if the store is elsewhere.
+func (e *Backend) Damaged() bool { return e.embedded != nil && e.embedded.Damaged() }
+
 // Close closes everything, in reverse order.
 func (e *Backend) Close() error {
 	var errs []error

@@ -33,6 +33,8 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		func() float64 { return float64(e.embedded.Stats().Compactions) })
 	m.Gauge(telemetry.StoreBytes, "Bytes of the store on disk.",
 		func() float64 { return float64(e.embedded.Stats().DiskBytes) })
+	m.Gauge(telemetry.StoreDamaged, "1 since a file of the store could not be read as it was written.",
+		func() float64 { return indicator(e.Damaged()) })
 	m.Gauge(telemetry.DiskFull, "1 while writes are refused because the disk of the data directory is nearly full.", func() float64 {
 		full, _, _ := e.Disk()
 		return indicator(full)

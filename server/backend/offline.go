@@ -39,6 +39,9 @@ var (
 	ErrLost    = embedded.ErrLost
 )
 
+// HowToRepair is what an operator does about damage of the store.
+const HowToRepair = embedded.HowToRepair
+
 // Repair builds another store from what can be read of a damaged one. It leaves a store that is whole as it
 // is. See embedded.Repair.
 func Repair(ctx context.Context, cfg Config) (Repaired, error) {

@@ -218,6 +218,7 @@ const (
 	StorePlans       = "parley_store_plans_total"
 	StoreFailed      = "parley_store_plans_failed_total"
 	StoreBytes       = "parley_store_disk_bytes"
+	StoreDamaged     = "parley_store_damaged"
 	DiskFull         = "parley_disk_full"
 	DiskFree         = "parley_disk_free_bytes"
 	DiskReserve      = "parley_disk_reserve_bytes"

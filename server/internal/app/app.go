@@ -22,6 +22,7 @@ import (
 	"github.com/parley-chat/parley/server/backend/clock"
 	"github.com/parley-chat/parley/server/lifecycle"
 	"github.com/parley-chat/parley/server/loopback"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -30,6 +31,7 @@ var clocks = clock.System()
 
 // serve runs the server until ctx ends or it fails.
 func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
+	defer func() { err = explainDamage(cfg, err) }()
 	log := telemetry.NewLogger(stderr, cfg.LogFormat == "json")
 	// The port first: a second server on the same port fails before it waits for
 	// anything.
@@ -66,6 +68,15 @@ func serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error
 		return cause
 	}
 	return err
+}
+
+// explainDamage names the repair where a start has met a damaged file of the store: what is read at a
+// start may be in any block.
+func explainDamage(cfg Config, err error) error {
+	if cfg.distributed() || !errors.Is(err, store.ErrCorrupt) || errors.Is(err, backend.ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w: %w; %s", backend.ErrDamaged, err, backend.HowToRepair)
 }
 
 func openBackend(cfg Config, stdout io.Writer, log *slog.Logger, fail func(error)) (*backend.Backend, error) {

@@ -28,8 +28,9 @@ const (
 
 const checkHelp = `  It reads everything: all checksums of the store and the event log, and whether heads, events, messages,
   members, counts, indexes and the outbox agree. A line for each finding says where it is, what is wrong and
-  what helps. With --repair it writes again what can be derived from the events and deletes nothing else; it
-  may be cut off and repeated. The server must not run. With BACKUP it checks that one instead (an archive is
+  what helps. With --repair it builds a damaged store again from all that can be read, puts back events that
+  only the event log has, and writes again what can be derived from the events; it deletes nothing else, keeps
+  the damaged store, and may be cut off and repeated. The server must not run. With BACKUP it checks that one instead (an archive is
   unpacked in the directory for temporary files), and first compares all files with their checksums.
   Exit codes: 0 nothing is wrong, or everything was repaired; 1 something is wrong; 2 it could not be checked.
 `

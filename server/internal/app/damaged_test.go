@@ -1,10 +1,13 @@
 package app_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +68,20 @@ type damagedInstallation struct {
 	dir   string
 	chats []string
 	acks  map[string][]*messagev1.SendMessageResponse
+	text  string // of one message in the middle of a chat
+}
+
+// flipMessage flips bits in a table wherever that message is: in blocks that no start reads.
+func (d *damagedInstallation) flipMessage(b []byte) []byte {
+	part := []byte(d.text[400:424])
+	for at := 0; ; at++ {
+		i := bytes.Index(b[at:], part)
+		if i < 0 {
+			return b
+		}
+		at += i
+		b[at] ^= 4
+	}
 }
 
 func newDamaged(t *testing.T) *damagedInstallation {
@@ -80,8 +97,11 @@ func newDamaged(t *testing.T) *damagedInstallation {
 	for round := range 3 {
 		for i := range 60 {
 			id := d.chats[i%len(d.chats)]
-			res, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id,
-				Content: fmt.Sprint(round, i, noise(1_000))})
+			text := fmt.Sprint(round, i, noise(1_000))
+			if round == 1 && i == 30 {
+				d.text = text
+			}
+			res, err := alice.messages.SendMessage(t.Context(), &messagev1.SendMessageRequest{ChatId: id, Content: text})
 			testkit.Must(t, err)
 			d.acks[id] = append(d.acks[id], res)
 		}
@@ -248,4 +268,91 @@ func (d *damagedInstallation) copy(t *testing.T) string {
 		}
 	}
 	return dir
+}
+
+// The page on damage says what works: its lines are run in their order on a store with a damaged file.
+func TestDamagePage(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	page := string(testkit.Value(os.ReadFile("../../docs/damage.md"))(t))
+	home := t.TempDir()
+	testkit.Must(t, os.Symlink(binary(t), filepath.Join(home, "server")))
+	dir := filepath.Join(home, ".parley")
+	testkit.Must(t, os.Rename(d.copy(t), dir))
+	for _, path := range testkit.Value(filepath.Glob(filepath.Join(dir, "store", "*.sst")))(t) {
+		testkit.Must(t, rewrite(path, func(b []byte) []byte { b[len(b)/2] ^= 4; return b }))
+	}
+	said, starts := "", 0
+	for i, block := range strings.Split(page, "```") {
+		code, ok := strings.CutPrefix(block, "sh\n")
+		if i%2 == 0 || !ok {
+			continue
+		}
+		if code == "./server\n" { // which would not end
+			if started, out := d.attempt(t, dir); !started || out != "0 missing map[]" {
+				t.Errorf("after the repair: %s", out)
+			}
+			starts++
+			continue
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-uc", code)
+		cmd.Dir = home
+		out, err := cmd.CombinedOutput()
+		want := 0
+		if code == "./server check\n" {
+			want = 1
+		}
+		if exited := new(exec.ExitError); err != nil && !errors.As(err, &exited) || cmd.ProcessState.ExitCode() != want {
+			t.Errorf("%s: %v: %s", code, err, out)
+		}
+		said += string(out)
+	}
+	left := testkit.Value(filepath.Glob(filepath.Join(dir, "store*")))(t)
+	if starts != 1 || len(left) != 1 || !strings.Contains(said, "file_damaged") || !strings.Contains(said, "another was built") ||
+		!strings.Contains(said, "cannot be read") {
+		t.Errorf("%d starts, left are %v: %s", starts, left, said)
+	}
+}
+
+// A damaged block of the store shows as soon as a call needs it: readyz and the metric say so.
+func TestDamagedBlockIsReported(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	dir := d.copy(t)
+	for _, path := range testkit.Value(filepath.Glob(filepath.Join(dir, "store", "*.sst")))(t) {
+		testkit.Must(t, rewrite(path, func(b []byte) []byte {
+			for at := 512; at < len(b)*3/4; at += 4096 { // not the index, which is read at once
+				b[at] ^= 4
+			}
+			return b
+		}))
+	}
+	// With all blocks damaged it does not start, and one that a start reads is refused like a file.
+	if started, out := d.attempt(t, dir); started || !strings.Contains(out, "check --repair") || strings.Contains(out, "carrier") {
+		t.Errorf("with damage in each block: started %v, %s", started, out)
+	}
+	dir = d.copy(t)
+	for _, path := range testkit.Value(filepath.Glob(filepath.Join(dir, "store", "*.sst")))(t) {
+		testkit.Must(t, rewrite(path, func(b []byte) []byte { return d.flipMessage(b) }))
+	}
+	p := launch(t, dir, "127.0.0.1:0")
+	alice := newUser("alice", token(t, dir, "alice"), p.addr, newTransport(t, false))
+	failed := 0
+	for _, id := range d.chats {
+		if _, err := alice.messages.ListMessages(t.Context(), &messagev1.ListMessagesRequest{ChatId: id}); err != nil {
+			failed++
+		}
+	}
+	for path, want := range map[string]string{"/readyz": "ready\na file of the store is damaged: stop the server and run the command check --repair",
+		"/metrics": "parley_store_damaged 1"} {
+		res := testkit.Value(http.Get("http://" + p.addr + path))(t)
+		body := testkit.Value(io.ReadAll(res.Body))(t)
+		testkit.Must(t, res.Body.Close())
+		if res.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
+			t.Errorf("%d reads failed; %s: %d %.300s", failed, path, res.StatusCode, body)
+		}
+	}
+	if failed == 0 || !strings.Contains(p.log.String(), "check --repair") {
+		t.Errorf("%d reads failed; the log says %s", failed, &p.log)
+	}
 }

@@ -116,6 +116,9 @@ func (p *program) handleHealth(mux *http.ServeMux, w *web) {
 		if full, _, _ := p.backend.Disk(); full { // reads work, and no other process could do more
 			_, _ = rw.Write([]byte("the disk is nearly full: writes are refused\n"))
 		}
+		if p.backend.Damaged() { // the rest of the data can be served
+			_, _ = rw.Write([]byte("a file of the store is damaged: stop the server and run the command check --repair\n"))
+		}
 	})
 }
 

@@ -153,7 +153,7 @@ var shown = []struct {
 	{"parley_store_disk_bytes", "gauge", "", embedded},
 	{"parley_store_outbox_compactions_total", "counter", "", embedded},
 	{"parley_log_bytes", "gauge", "", embedded},
-	{"parley_backup_last_timestamp_seconds", "gauge", "", embedded}, {"parley_disk_full", "gauge", "", embedded},
+	{"parley_backup_last_timestamp_seconds", "gauge", "", embedded}, {"parley_disk_full", "gauge", "", embedded}, {"parley_store_damaged", "gauge", "", embedded},
 	{"parley_backup_overdue_seconds", "gauge", "", embedded}, {"parley_backup_failed_total", "counter", "", embedded},
 	{"parley_disk_free_bytes", "gauge", "", embedded}, {"parley_disk_reserve_bytes", "gauge", "", embedded},
 	{"parley_log_full", "gauge", "", embedded}, {"parley_log_trim_failed", "gauge", "", embedded},

@@ -66,6 +66,7 @@ type Store struct {
 
 	outboxDeletes atomic.Int64
 	compacting    atomic.Bool
+	damaged       atomic.Bool // a file could not be read as it was written
 
 	plans, failed, refused, expired, compactions atomic.Int64
 }
@@ -119,7 +120,7 @@ func translate(err error) error {
 		errors.Is(err, context.DeadlineExceeded):
 		return err
 	case pebble.IsCorruptionError(err):
-		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
+		return fmt.Errorf("%w: %w", store.ErrCorrupt, plain(err))
 	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 }

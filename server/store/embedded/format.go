@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -126,11 +127,15 @@ func syncDir(fs vfs.FS, dir string) error {
 	return nil
 }
 
+// carrier is a line of Pebble's errors about damaged files that says nothing.
+const carrier = "<corruption detail carrier>"
+
 // plain takes the path's repetition out of file errors, and makes what Pebble says in
 // several lines one.
 func plain(err error) error {
 	if text := err.Error(); strings.Contains(text, "\n") {
 		lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+		lines = slices.DeleteFunc(lines, func(l string) bool { return l == carrier })
 		return oneLine{err, strings.Join(lines, "; ")}
 	}
 	var pe *os.PathError

@@ -287,11 +287,16 @@ func create(fs vfs.FS, parent, dir string, opts *pebble.Options) error {
 	return syncDir(fs, parent)
 }
 
-// corruption logs damaged data; its readers get store.ErrCorrupt, and the rest of the data
-// stays available.
+// corruption records and logs damaged data; its readers get store.ErrCorrupt, and the rest of the
+// data stays available.
 func (s *Store) corruption(info pebble.DataCorruptionInfo) {
-	s.opts.Logger.Error("corrupt data", "path", info.Path, "error", info.Details)
+	s.damaged.Store(true)
+	s.opts.Logger.Error("a file of the store is damaged, and calls that need what it has fail: stop the server and run the command check --repair",
+		"path", info.Path, "error", plain(info.Details).Error()) // as an error it would log Pebble's stack
 }
+
+// Damaged reports whether a file could not be read as it was written since the store was opened.
+func (s *Store) Damaged() bool { return s.damaged.Load() }
 
 // logger logs Pebble's errors and drops its informational messages.
 type logger struct{ s *Store }

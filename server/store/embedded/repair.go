@@ -14,15 +14,17 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/embedded/barrier"
 	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 	"github.com/parley-chat/parley/server/store/embedded/salvage"
+	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
 // ErrDamaged says that files of the store are not as they were written.
 var ErrDamaged = errors.New("the store is damaged")
 
-// howToRepair is the remedy of all that Repair repairs.
-const howToRepair = "run the command check --repair, which keeps the damaged store, builds another from all that can be read and from the event log, and names what is lost; or restore a backup"
+// HowToRepair is the remedy of all that Repair repairs.
+const HowToRepair = "run the command check --repair, which keeps the damaged store, builds another from all that can be read and from the event log, and names what is lost; or restore a backup"
 
 // damaged is the refusal of a store that Pebble does not open. An error of the operating system that
 // says nothing about the files, such as too many open ones, is passed on.
@@ -30,7 +32,7 @@ func damaged(dir string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) && errno != syscall.ENOENT && errno != syscall.EIO {
 		return fmt.Errorf("open store: %w", plain(err))
 	}
-	return fmt.Errorf("%w: %s: %w; %s", ErrDamaged, dir, plain(err), howToRepair)
+	return fmt.Errorf("%w: %s: %w; %s", ErrDamaged, dir, plain(err), HowToRepair)
 }
 
 // Names beside the store while another is built, when that is complete, and of the damaged one, which
@@ -146,9 +148,35 @@ func newerPebble(dir string) error {
 	return nil
 }
 
+// roomForAnother refuses a repair for which the disk has no room: Pebble would try again and again to
+// write.
+func (o Options) roomForAnother(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var size uint64
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		size += uint64(info.Size())
+	}
+	free, total := space.Usage(o.FS, o.Dir)
+	if total > 0 && free < size {
+		return fmt.Errorf("a repair writes another store into %s: it needs %d MB, and %d MB are free; free some space, or run it on a copy of the data directory on a larger disk",
+			o.Dir, size>>20+1, free>>20)
+	}
+	return nil
+}
+
 // rebuild writes the new store and puts it in its place.
 func (o Options) rebuild(ctx context.Context, r *Repaired, unmarked bool) error {
 	dir := o.FS.PathJoin(o.Dir, "store")
+	if err := o.roomForAnother(dir); err != nil {
+		return err
+	}
 	for _, left := range []string{unfinishedSuffix, finishedSuffix} {
 		if err := os.RemoveAll(dir + left); err != nil {
 			return err
@@ -207,7 +235,8 @@ const rebuildBatch = 4 << 20
 
 // copyReadable writes all that can be read into a new store, except for the probes of the seal.
 func (o Options) copyReadable(ctx context.Context, dir string, r *Repaired, unmarked bool) (err error) {
-	opts := &pebble.Options{FS: o.FS, FormatMajorVersion: pebbleFormat, Logger: logger{&Store{opts: o}}, DisableWAL: true}
+	opts := &pebble.Options{FS: o.FS, FormatMajorVersion: pebbleFormat, Logger: logger{&Store{opts: o, barrier: barrier.New()}},
+		DisableWAL: true}
 	setLevels(opts, filters)
 	db, err := pebble.Open(dir+unfinishedSuffix, opts)
 	if err != nil {

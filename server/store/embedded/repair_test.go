@@ -1,8 +1,11 @@
 package embedded
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -221,4 +224,77 @@ func (c *repairCase) run(t *testing.T) {
 		t.Errorf("%s: no generation", c.what)
 	}
 	slices.Sort(r.Lost)
+}
+
+// A repair that is interrupted at any of its steps leaves the damaged store, or a new one that the next
+// start puts in its place.
+func TestInterruptedRepair(t *testing.T) {
+	t.Parallel()
+	origin, want := worn(t)
+	testkit.Must(t, os.Remove(testkit.Value(filepath.Glob(filepath.Join(origin, "store", "marker.manifest.*")))(t)[0]))
+	repaired := filepath.Join(t.TempDir(), "data")
+	testkit.Must(t, os.CopyFS(repaired, os.DirFS(origin)))
+	r := testkit.Value(Repair(t.Context(), Options{Dir: repaired}))(t)
+	rename := func(dir, from, to string) {
+		testkit.Must(t, os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)))
+	}
+	for name, undo := range map[string]func(dir string){
+		"while it writes": func(dir string) {
+			rename(dir, "store", "store"+unfinishedSuffix)
+			rename(dir, filepath.Base(r.Aside), "store")
+		},
+		"when it has written": func(dir string) {
+			rename(dir, "store", "store"+finishedSuffix)
+			rename(dir, filepath.Base(r.Aside), "store")
+		},
+		"between the renames": func(dir string) { rename(dir, "store", "store"+finishedSuffix) },
+		"at its end":          func(string) {},
+	} {
+		dir := filepath.Join(t.TempDir(), "data")
+		testkit.Must(t, os.CopyFS(dir, os.DirFS(repaired)))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, sealFile), testkit.Value(os.ReadFile(filepath.Join(origin, sealFile)))(t), 0o600))
+		if name == "at its end" {
+			testkit.Must(t, os.Remove(filepath.Join(dir, sealFile)))
+		}
+		undo(dir)
+		s, err := Open(Options{Dir: dir})
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil {
+			again := testkit.Value(Repair(t.Context(), Options{Dir: dir}))(t)
+			if again.Why == nil {
+				t.Errorf("%s: nothing was repaired", name)
+			}
+			s = testkit.Value(Open(Options{Dir: dir}))(t)
+		}
+		if have, _ := contents(t, s); !maps.Equal(have, want) {
+			t.Errorf("%s: %d rows of %d", name, len(have), len(want))
+		}
+		testkit.Must(t, s.Close())
+	}
+}
+
+// A store opens with a damaged block in a table. The damage is reported once the block is read, with
+// what helps.
+func TestDamagedBlock(t *testing.T) {
+	t.Parallel()
+	dir, _ := worn(t)
+	paths := testkit.Value(filepath.Glob(filepath.Join(dir, "store", "*.sst")))(t)
+	for _, path := range paths {
+		testkit.Must(t, changed(func(b []byte) []byte { b[len(b)/2] ^= 4; return b })(path))
+	}
+	var log bytes.Buffer
+	s := testkit.Value(Open(Options{Dir: dir, ReadOnly: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}))(t)
+	defer func() { testkit.Must(t, s.Close()) }()
+	if s.Damaged() { // read-only, so that nothing merges the tables
+		t.Error("it is damaged before it is read")
+	}
+	var err error
+	for _, e := range store.QueryAll(t.Context(), s, store.Query{Table: store.Events, PK: "chat", Consistency: store.Strong}) {
+		err = errors.Join(err, e)
+	}
+	if !errors.Is(err, store.ErrCorrupt) || !s.Damaged() || !strings.Contains(log.String(), "check --repair") {
+		t.Errorf("%v, damaged %v, the log says %s", err, s.Damaged(), log.String())
+	}
 }

@@ -51,7 +51,7 @@ func readSeal(fs vfs.FS, dir string) (s seal, exists bool, err error) {
 		return s, false, fmt.Errorf("read seal: %w", plain(err))
 	}
 	if n, err := fmt.Sscanf(string(b), "parley 1 %s %d", &s.generation, &s.probes); n != 2 || err != nil {
-		return s, false, fmt.Errorf("%w: %s cannot be read, so nothing says whether data is missing; %s", ErrDamaged, path, howToRepair)
+		return s, false, fmt.Errorf("%w: %s cannot be read, so nothing says whether data is missing; %s", ErrDamaged, path, HowToRepair)
 	}
 	return s, true, nil
 }
@@ -78,7 +78,7 @@ func (s *Store) writeSeal() error {
 
 // Lost is the refusal to open a store without its missing data.
 func Lost(what, generation string) error {
-	return fmt.Errorf("%w: %s; put the files back as they were, or %s, or continue without it by starting once with --accept-loss %s; after both all clients synchronise again", ErrLost, what, howToRepair, generation)
+	return fmt.Errorf("%w: %s; put the files back as they were, or %s, or continue without it by starting once with --accept-loss %s; after both all clients synchronise again", ErrLost, what, HowToRepair, generation)
 }
 
 // checkSeal refuses a store that lacks data by its seal. It opens the store read-only,
