@@ -170,8 +170,8 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 			unreadable = cmp.Or(unreadable, bad)
 			continue
 		}
-		if e.GetMetadata().GetVersion() > d.Head.Version+1 {
-			exact, err := p.gap(o.id, d, e, unreadable)
+		if version, membership := before(e); version > d.Head.Version {
+			exact, err := p.gap(o, d, version, membership, unreadable)
 			if err != nil {
 				return d, false, err
 			}
@@ -190,6 +190,12 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 			}
 		}
 	}
+	head := table.HeadFrom(o.id, o.head)
+	if lost := head.Version - d.Head.Version; p.Repair && whole && lost > 0 && d.Head.Version > 0 && // and the head is of one chat:
+		head.Sequence-d.Head.Sequence+head.MembershipVersion-d.Head.MembershipVersion == lost {
+		exact, err := p.gap(o, d, head.Version, head.MembershipVersion, unreadable)
+		return d, exact, err
+	}
 	switch {
 	case unreadable != nil:
 		return d, false, p.found(EventWrong, table.EventKey(o.id, d.Head.Version+1),
@@ -199,48 +205,6 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 			lostRemedy(p.Repair)+"; nothing else of this chat was checked")
 	}
 	return d, whole, nil
-}
-
-// lostRemedy is what helps against the loss of events. A repair has put back what the event log had.
-func lostRemedy(repaired bool) string {
-	if repaired {
-		return "the event log does not have them: restore a backup, or continue without them"
-	}
-	return "--repair puts back those that the event log has"
-}
-
-// gap reports the events before e that are lost. exact says that all of them were messages.
-func (p *chats) gap(id string, d *derive.Chat, e event.Event, unreadable error) (exact bool, err error) {
-	first, last := d.Head.Version+1, e.GetMetadata().GetVersion()-1
-	sequence := d.Head.Sequence
-	changes, err := d.Skip(e)
-	if err != nil {
-		return false, nil //nolint:nilerr // Apply refuses the event, and says why
-	}
-	what := fmt.Sprintf("%d events of the chat, from version %d to %d, are missing", last-first+1, first, last)
-	if unreadable != nil {
-		what += fmt.Sprintf(" (%v)", unreadable)
-	}
-	n, err := p.skipMessages(id, d.Head.Sequence)
-	if err != nil {
-		return false, err
-	}
-	if lost := d.Head.Sequence - sequence; lost > 0 {
-		what += fmt.Sprintf("; of their %d messages, from number %d on, %d are there", lost, sequence+1, n)
-	}
-	if changes > 0 {
-		what += fmt.Sprintf("; %d changed the chat or its members, and of these rows nothing was checked", changes)
-	}
-	return changes == 0, p.found(EventWrong, table.EventKey(id, first), what, lostRemedy(p.Repair))
-}
-
-// skipMessages counts the messages up to a number, whose events are lost.
-func (p *chats) skipMessages(id string, upTo int64) (n int64, err error) {
-	for p.messages.at(id) && p.messages.row.Key.SK <= table.MessageKey(id, upTo).SK && err == nil {
-		n++
-		err = p.messages.advance()
-	}
-	return n, err
 }
 
 func decode(row store.Row, bad error) (event.Event, string, error) {

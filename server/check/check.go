@@ -84,6 +84,9 @@ type Config struct {
 	Clock  func() time.Time
 	Out    io.Writer // gets a line for each finding, and the progress
 	Key    error     // why the key that signs tokens cannot be read
+	// Backup, if given, has events that a repair may put back: those that neither the store nor the event
+	// log has.
+	Backup *backend.Offline
 	// OnFinding, if given, is called with each finding.
 	OnFinding func(Finding)
 	// OnRepair, if given, is called after each repair; tests interrupt it there.

@@ -50,7 +50,7 @@ func (c *checker) lostEvents() error {
 		return nil
 	}
 	lines := map[string]*line{}
-	err := c.loggedEvents(func(e event.Event, _ backend.Logged) error {
+	err := c.copies(func(e event.Event, _ backend.Logged, _ bool) error {
 		l := lines[e.GetChatId()]
 		if l == nil {
 			l = &line{}
@@ -71,8 +71,8 @@ func (c *checker) lostEvents() error {
 	for _, id := range slices.Sorted(maps.Keys(lines)) {
 		if l := lines[id]; l.restored > 0 {
 			c.record(Finding{Kind: EventWrong, Where: table.EventKey(id, l.first).String(), Fixed: true, Remedy: "repaired",
-				What: fmt.Sprintf("%d events of the chat, from version %d to %d, were missing, and the event log had them",
-					l.restored, l.first, l.last)})
+				What: fmt.Sprintf("%d events of the chat, from version %d to %d, were missing, and %s had them", l.restored, l.first,
+					l.last, c.copyNames())})
 		}
 	}
 	return nil
@@ -100,15 +100,15 @@ func (c *checker) restoreEvents(lines map[string]*line) error {
 		writes = nil
 		return err
 	}
-	err := c.loggedEvents(func(e event.Event, l backend.Logged) error {
+	err := c.copies(func(e event.Event, l backend.Logged, older bool) error {
 		at, version := lines[e.GetChatId()], e.GetMetadata().GetVersion()
-		if version > at.version {
+		key := table.EventKey(e.GetChatId(), version)
+		if version > at.version || older && ours[key] {
 			return nil
 		}
-		key := table.EventKey(e.GetChatId(), version)
 		if !ours[key] {
 			it, err := c.st.Get(c.ctx, key, store.Strong)
-			if it != nil || ignoreCorrupt(err) != nil {
+			if ignoreCorrupt(err) != nil || it != nil && !isPlaceholder(store.Row{Key: key, Item: it}, l.ID) {
 				return err
 			}
 			at.restored++
@@ -127,6 +127,38 @@ func (c *checker) restoreEvents(lines map[string]*line) error {
 		return flush()
 	})
 	return errors.Join(err, flush())
+}
+
+// copyNames names what has copies of events.
+func (c *checker) copyNames() string {
+	if c.Backup != nil {
+		return "the event log or the backup"
+	}
+	return "the event log"
+}
+
+// copies reads the events of chats that the event log has, and then those of the backup, which are older.
+func (c *checker) copies(each func(e event.Event, l backend.Logged, older bool) error) error {
+	err := c.loggedEvents(func(e event.Event, l backend.Logged) error { return each(e, l, false) })
+	if err != nil || c.Backup == nil {
+		return err
+	}
+	for row, bad := range c.Backup.Raw.Rows(store.Events) {
+		if bad != nil && row.Key.PK == "" {
+			return fmt.Errorf("read the backup: %w", bad)
+		}
+		stored, unread := table.EventFrom(row)
+		if err := cmp.Or(bad, unread, c.ctx.Err()); err != nil {
+			continue
+		}
+		l := backend.Logged{ID: stored.EventID, Type: stored.Type, Payload: stored.Payload}
+		if e := l.Event(); e != nil {
+			if err := each(e, l, true); err != nil {
+				return err
+			}
+		}
+	}
+	return c.ctx.Err()
 }
 
 // loggedEvents reads the events of chats that the log has, a partition after the other.

@@ -81,19 +81,16 @@ func (c *Chat) Apply(e event.Event) error {
 	return nil
 }
 
-// Skip continues behind events that are lost with e, the next one that there is. It returns how many of
-// the lost ones were no messages: what those did to the chat and its members is not known, so that only
-// Head is right afterwards. Errors say why e cannot be of the chat; the chat is as it was then.
-func (c *Chat) Skip(e event.Event) (changes int64, err error) {
-	md := e.GetMetadata()
-	lost := md.GetVersion() - 1 - c.Head.Version
-	changes = md.GetMembershipVersion() - c.Head.MembershipVersion
-	if _, isMessage := e.(*eventv1.MessagePersisted); !isMessage {
-		changes--
-	}
+// Skip continues behind events that are lost, of which the last one left the chat with these versions. It
+// returns how many of them were no messages: what those did to the chat and its members is not known, so
+// that only Head is right afterwards. Errors say why there cannot be such events; the chat is as it was
+// then.
+func (c *Chat) Skip(version, membership int64) (changes int64, err error) {
+	lost := version - c.Head.Version
+	changes = membership - c.Head.MembershipVersion
 	if lost <= 0 || changes < 0 || changes > lost {
-		return 0, fmt.Errorf("it is version %d of the chat with membership version %d, behind %d with %d", md.GetVersion(),
-			md.GetMembershipVersion(), c.Head.Version, c.Head.MembershipVersion)
+		return 0, fmt.Errorf("the chat cannot come to version %d with membership version %d from %d with %d", version,
+			membership, c.Head.Version, c.Head.MembershipVersion)
 	}
 	c.Head.Version += lost
 	c.Head.MembershipVersion += changes

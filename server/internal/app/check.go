@@ -37,11 +37,12 @@ const checkHelp = `  It reads everything: all checksums of the store and the eve
 
 func (p *commandLine) checkCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "check [--repair] [BACKUP]", Short: "check the data of a server that does not run, and repair what can be derived",
+		Use: "check [--repair [--from BACKUP]] [BACKUP]", Short: "check the data of a server that does not run, and repair what can be derived",
 		Long: checkHelp,
 		Args: cobra.ArbitraryArgs,
 	}
 	repair := c.Flags().Bool("repair", false, "write again what can be derived")
+	from := c.Flags().String("from", "", "a `backup` that has events which neither the store nor the event log has")
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return cmdline.Usagef("check takes --repair or a backup: %w", err)
 	})
@@ -50,13 +51,16 @@ func (p *commandLine) checkCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if *from != "" && !*repair {
+			return cmdline.Usagef("--from is for a repair: check --repair --from BACKUP")
+		}
 		if len(args) > 1 || len(args) == 1 && *repair {
 			return cmdline.Usagef("check takes --repair or one backup, not %.40q", args[len(args)-1])
 		}
 		if len(args) == 1 {
 			return cmdline.ExitCode(checkBackup(c.Context(), cfg, args[0], p.stdout, p.stderr))
 		}
-		return cmdline.ExitCode(checkData(c.Context(), cfg, *repair, p.stdout, p.stderr))
+		return cmdline.ExitCode(checkData(c.Context(), cfg, *repair, *from, p.stdout, p.stderr))
 	}
 	return c
 }
@@ -79,7 +83,7 @@ func checkBackup(ctx context.Context, cfg Config, path string, stdout, stderr io
 	mode := *cfg.Backend.Embedded
 	mode.DataDir = dir
 	cfg.DataDir, cfg.Backend.Embedded = dir, &mode
-	return checkData(ctx, cfg, false, stdout, stderr)
+	return checkData(ctx, cfg, false, "", stdout, stderr)
 }
 
 // openBackup compares a backup with its list, and returns where its files are.
@@ -105,8 +109,8 @@ func openBackup(ctx context.Context, path string) (dir string, remove func(), er
 
 // checkData checks the data directory of a server that does not run, and returns the exit
 // code.
-func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer) int {
-	report, err := checkDirectory(ctx, cfg, repair, stdout, stderr)
+func checkData(ctx context.Context, cfg Config, repair bool, from string, stdout, stderr io.Writer) int {
+	report, err := checkDirectory(ctx, cfg, repair, from, stdout, stderr)
 	if errors.Is(err, backend.ErrDamaged) || errors.Is(err, backend.ErrLost) {
 		fmt.Fprintf(stdout, "%s: %v\n", check.FileDamaged, err)
 		return exitFindings
@@ -133,6 +137,25 @@ func checkData(ctx context.Context, cfg Config, repair bool, stdout, stderr io.W
 	return exitClean
 }
 
+// openCopy opens the store of a backup, if one is named.
+func openCopy(ctx context.Context, cfg backend.Config, from string) (data *backend.Offline, release func(), err error) {
+	if from == "" {
+		return nil, func() {}, nil
+	}
+	dir, remove, err := openBackup(ctx, from)
+	if err != nil {
+		return nil, nil, err
+	}
+	mode := *cfg.Embedded
+	mode.DataDir = dir
+	cfg.Embedded = &mode
+	if data, err = backend.OpenOffline(cfg, false); err != nil {
+		remove()
+		return nil, nil, fmt.Errorf("open the backup %s: %w", from, err)
+	}
+	return data, func() { _ = data.Close(); remove() }, nil
+}
+
 // repairStore builds the store again if it is damaged, and says what that has cost. What the new one
 // lacks, the check puts back as far as the event log has it, and names what is lost.
 func repairStore(ctx context.Context, cfg backend.Config, out io.Writer) error {
@@ -153,13 +176,18 @@ func repairStore(ctx context.Context, cfg backend.Config, out io.Writer) error {
 }
 
 func checkDirectory(
-	ctx context.Context, cfg Config, repair bool, stdout, stderr io.Writer,
+	ctx context.Context, cfg Config, repair bool, from string, stdout, stderr io.Writer,
 ) (report check.Report, err error) {
 	if cfg.distributed() {
 		return report, errors.New("check is for a data directory; in the distributed mode the reconciler compares the tables while they are in use")
 	}
 	ec := cfg.Backend
 	ec.Logger = telemetry.NewLogger(stderr, cfg.LogFormat == "json")
+	older, release, err := openCopy(ctx, ec, from)
+	if err != nil {
+		return report, err
+	}
+	defer release()
 	if repair {
 		if err := repairStore(ctx, ec, stdout); err != nil {
 			return report, err
@@ -171,5 +199,5 @@ func checkDirectory(
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
 	_, key := cfg.readKey()
-	return check.Run(ctx, check.Config{Data: data, Repair: repair, Clock: time.Now, Out: stdout, Key: key})
+	return check.Run(ctx, check.Config{Data: data, Backup: older, Repair: repair, Clock: time.Now, Out: stdout, Key: key})
 }

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
+	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/store"
+	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -282,7 +285,10 @@ func TestDamagePage(t *testing.T) {
 	for _, path := range testkit.Value(filepath.Glob(filepath.Join(dir, "store", "*.sst")))(t) {
 		testkit.Must(t, rewrite(path, func(b []byte) []byte { b[len(b)/2] ^= 4; return b }))
 	}
-	said, starts := "", 0
+	said, starts, backups := "", 0, t.TempDir()
+	if code, out, errs := run(t.Context(), nil, "--data-dir", d.dir, "backup", backups); code != 0 {
+		t.Fatal(out, errs)
+	}
 	for i, block := range strings.Split(page, "```") {
 		code, ok := strings.CutPrefix(block, "sh\n")
 		if i%2 == 0 || !ok {
@@ -295,7 +301,7 @@ func TestDamagePage(t *testing.T) {
 			starts++
 			continue
 		}
-		cmd := exec.CommandContext(t.Context(), "sh", "-uc", code)
+		cmd := exec.CommandContext(t.Context(), "sh", "-uc", strings.ReplaceAll(code, "/var/backups/parley", backups))
 		cmd.Dir = home
 		out, err := cmd.CombinedOutput()
 		want := 0
@@ -354,5 +360,51 @@ func TestDamagedBlockIsReported(t *testing.T) {
 	}
 	if failed == 0 || !strings.Contains(p.log.String(), "check --repair") {
 		t.Errorf("%d reads failed; the log says %s", failed, &p.log)
+	}
+}
+
+// What neither the store nor the event log has is named by chat and version, and the chats work without
+// it; a backup that has it gives it back.
+func TestLostEverywhere(t *testing.T) {
+	t.Parallel()
+	d := newDamaged(t)
+	backups := t.TempDir()
+	if code, out, errs := run(t.Context(), nil, "--data-dir", d.dir, "backup", backups); code != 0 {
+		t.Fatal(out, errs)
+	}
+	lost := map[string][]store.Key{ // of each chat other rows
+		d.chats[0]: {table.EventKey(d.chats[0], 10), table.EventKey(d.chats[0], 11), table.MessageKey(d.chats[0], 8)},
+		d.chats[1]: {table.EventKey(d.chats[1], 62), table.MessageKey(d.chats[1], 60)},
+		d.chats[2]: {table.EventKey(d.chats[2], 2), table.HeadKey(d.chats[2])}, // of a member
+	}
+	o, err := backend.OpenOffline(backend.Config{Embedded: &backend.Embedded{DataDir: d.dir, Kafka: "127.0.0.1:0"}}, true)
+	testkit.Must(t, err)
+	for _, keys := range lost {
+		for _, key := range keys {
+			testkit.Must(t, o.Store.Transact(t.Context(), store.Plan{Writes: []store.Write{{Op: store.OpDelete, Key: key}}}))
+		}
+	}
+	testkit.Must(t, o.Close())
+	testkit.Must(t, os.RemoveAll(filepath.Join(d.dir, "log")))
+	code, said := checked(t, d.dir, "--repair")
+	for _, want := range []string{"2 events of the chat, from version 10 to 11, are missing; of their 2 messages, from number 8 on, 1 are there",
+		"1 events of the chat, from version 62 to 62, are missing; of their 1 messages, from number 60 on, 0 are there",
+		"1 events of the chat, from version 2 to 2, are missing; 1 changed the chat or its members"} {
+		if code != 1 || !strings.Contains(said, want) {
+			t.Errorf("%d, without %q: %s", code, want, said)
+		}
+	}
+	with := d.copy(t)
+	if started, out := d.attempt(t, d.dir); !started || out != "2 missing map[]" {
+		t.Errorf("without what is lost: %v %s", started, out)
+	}
+	if code, said := checked(t, with, "--repair", "--from", backups); code != 0 {
+		t.Errorf("with the backup: %d %s", code, said)
+	}
+	if started, out := d.attempt(t, with); !started || out != "0 missing map[]" {
+		t.Errorf("with the backup: %v %s", started, out)
+	}
+	if code, said := checked(t, with, "--from", backups); code != 2 || !strings.Contains(said, "--repair --from") {
+		t.Errorf("%d %s", code, said)
 	}
 }
