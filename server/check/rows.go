@@ -246,7 +246,7 @@ func (p *chats) request(m table.Message) error {
 		Scope: sent.Key, Hash: sent.Hash, ChatID: m.ChatID, MessageID: m.MessageID, Sequence: m.Sequence, Version: m.Version,
 		CreatedAt: m.CreatedAt, ExpiresAt: m.CreatedAt/1000 + int64(table.SendRetention.Seconds()),
 	}
-	if want.ExpiresAt-margin <= p.now.Unix() || m.ClientMessageID == "" { // nobody has sent a placeholder
+	if want.ExpiresAt-margin <= p.now.Unix() || m.ClientMessageID == "" { // no client has sent a placeholder
 		return nil
 	}
 	key := table.RequestKey(want.Scope)

@@ -8,8 +8,8 @@
 // It owns the form of Pebble's files, as far as a database without range keys, merges and values apart
 // from their tables has it; what keys mean is the caller's to know.
 //
-// Memory is bounded by the logs, and by a block of each table. A call runs on one goroutine; nobody
-// else may have the database open.
+// Memory is bounded by the logs, and by a block of each table. A call runs on one goroutine; no process
+// may have the database open for writing.
 package salvage
 
 import (
