@@ -191,7 +191,8 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 		}
 	}
 	head := table.HeadFrom(o.id, o.head)
-	if lost := head.Version - d.Head.Version; p.Repair && whole && lost > 0 && d.Head.Version > 0 && // and the head is of one chat:
+	// Behind the last event, the head says what is lost, if its numbers agree with each other.
+	if lost := head.Version - d.Head.Version; p.Repair && whole && lost > 0 && d.Head.Version > 0 &&
 		head.Sequence-d.Head.Sequence+head.MembershipVersion-d.Head.MembershipVersion == lost {
 		exact, err := p.gap(o, d, head.Version, head.MembershipVersion, unreadable)
 		return d, exact, err
@@ -199,7 +200,8 @@ func (p *chats) foldEvents(o *storedChat) (d *derive.Chat, whole bool, err error
 	switch {
 	case unreadable != nil:
 		return d, false, p.found(EventWrong, table.EventKey(o.id, d.Head.Version+1),
-			fmt.Sprintf("the events of the chat are whole up to version %d only: %v", d.Head.Version, unreadable), lostRemedy(p.Repair))
+			fmt.Sprintf("the events of the chat are whole up to version %d only: %v", d.Head.Version, unreadable),
+			lostRemedy(p.Repair))
 	case d.Head.Version == 0:
 		return d, false, p.found(EventWrong, place(string(store.Events)+"/"+o.id), "there are rows of a chat without events",
 			lostRemedy(p.Repair)+"; nothing else of this chat was checked")

@@ -163,7 +163,8 @@ func (c *checker) run() error {
 		name string
 		do   func() error
 	}{
-		{"table files", c.files}, {"event log", c.eventLog}, {"lost events", c.lostEvents}, {"chats", c.chats}, {"users", c.users}, {"outbox", c.outbox},
+		{"table files", c.files}, {"event log", c.eventLog}, {"lost events", c.lostEvents}, {"chats", c.chats},
+		{"users", c.users}, {"outbox", c.outbox},
 		{"direct chats", c.pairs}, {"requests", c.requests}, {"schemas", c.schemas}, {"topics", c.topicLogs},
 		{"other tables", c.others}, {"expiries", c.expiries},
 	}

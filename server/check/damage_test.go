@@ -162,7 +162,8 @@ var damages = []damage{
 			write(t, o, del(table.EventKey(h.direct, 5)))
 			h.forget(t)
 		}},
-	{name: "last event missing, in the log too", kind: check.HeadAhead, repaired: check.EventWrong, says: "1 messages", differ: true,
+	{name: "last event missing, in the log too", kind: check.HeadAhead, repaired: check.EventWrong, says: "1 messages",
+		differ: true,
 		do: func(t testing.TB, h *harness, o *backend.Offline) {
 			write(t, o, del(table.EventKey(h.direct, 12)))
 			h.forget(t)

@@ -56,7 +56,9 @@ func lostRemedy(repaired bool) string {
 
 // gap reports the lost events up to a version, and fills their place. exact says that all of them were
 // messages, so that d is right.
-func (p *chats) gap(o *storedChat, d *derive.Chat, version, membership int64, unreadable error) (exact bool, err error) {
+func (p *chats) gap(
+	o *storedChat, d *derive.Chat, version, membership int64, unreadable error,
+) (exact bool, err error) {
 	first, sequence := d.Head.Version+1, d.Head.Sequence
 	after := *d // Skip changes only its head
 	changes, err := after.Skip(version, membership)
@@ -95,8 +97,8 @@ func (p *chats) gap(o *storedChat, d *derive.Chat, version, membership int64, un
 // the messages are there.
 func (p *chats) fillEvents(o *storedChat, d *derive.Chat, version int64) (there int64, err error) {
 	for d.Head.Version < version {
-		m := table.Message{ChatID: o.id, Sequence: d.Head.Sequence + 1, MessageID: chat.NewID("msg_"), SenderID: placeholderSender,
-			Content: placeholderText, ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT), CreatedAt: d.Head.ChangedAt}
+		m := table.Message{ChatID: o.id, Sequence: d.Head.Sequence + 1, MessageID: chat.NewID("msg_"),
+			SenderID: placeholderSender, Content: placeholderText, ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT), CreatedAt: d.Head.ChangedAt}
 		if p.messages.at(o.id) && p.messages.row.Key == table.MessageKey(o.id, m.Sequence) && p.messages.bad == nil {
 			if stored, bad := table.MessageFrom(p.messages.row); bad == nil {
 				m = stored
@@ -109,7 +111,8 @@ func (p *chats) fillEvents(o *storedChat, d *derive.Chat, version int64) (there 
 			return there, err
 		}
 		md := e.GetMetadata()
-		row := table.Event{ChatID: o.id, Version: md.GetVersion(), EventID: md.GetEventId(), Type: md.GetEventType(), Payload: payload}
+		row := table.Event{ChatID: o.id, Version: md.GetVersion(), EventID: md.GetEventId(), Type: md.GetEventType(),
+			Payload: payload}
 		if err := p.write(EventWrong, []store.Write{put(table.EventKey(o.id, row.Version), row.Item())}); err != nil {
 			return there, err
 		}

@@ -235,8 +235,8 @@ const rebuildBatch = 4 << 20
 
 // copyReadable writes all that can be read into a new store, except for the probes of the seal.
 func (o Options) copyReadable(ctx context.Context, dir string, r *Repaired, unmarked bool) (err error) {
-	opts := &pebble.Options{FS: o.FS, FormatMajorVersion: pebbleFormat, Logger: logger{&Store{opts: o, barrier: barrier.New()}},
-		DisableWAL: true}
+	opts := &pebble.Options{FS: o.FS, FormatMajorVersion: pebbleFormat, DisableWAL: true,
+		Logger: logger{&Store{opts: o, barrier: barrier.New()}}}
 	setLevels(opts, filters)
 	db, err := pebble.Open(dir+unfinishedSuffix, opts)
 	if err != nil {

@@ -87,7 +87,8 @@ func worn(t *testing.T) (dir string, want map[string]string) {
 		records := []byte{spaceRecords, 't', 0, byte(round)}
 		testkit.Must(t, s.db.Set(records, []byte("value"), pebble.Sync))
 		if round > 0 {
-			testkit.Must(t, s.db.DeleteRange([]byte{spaceRecords, 't', 0, 0}, []byte{spaceRecords, 't', 0, byte(round)}, pebble.Sync))
+			from, to := []byte{spaceRecords, 't', 0, 0}, []byte{spaceRecords, 't', 0, byte(round)}
+			testkit.Must(t, s.db.DeleteRange(from, to, pebble.Sync))
 		}
 		testkit.Must(t, s.putSeal())
 		if round < 3 { // of another table of the highest level, all would be merged
@@ -206,14 +207,13 @@ func (c *repairCase) run(t *testing.T) {
 	}
 	defer func() { testkit.Must(t, s.Close()) }()
 	have, records := contents(t, s)
-	wrong := 0
 	for n, text := range c.want {
 		if have[n] != text {
 			c.missing++
 		}
 		delete(have, n)
 	}
-	wrong = len(have) // deleted rows that are back
+	wrong := len(have) // deleted rows that are back
 	if (c.missing > 0 || wrong > 0 || records != 1) && (r.Why == nil || len(r.Lost) == 0 && !errors.Is(r.Why, ErrLost)) {
 		t.Errorf("%s: %d rows and %d deletions are silently lost, %d records: %+v", c.what, c.missing, wrong, records, r)
 	}
@@ -252,7 +252,8 @@ func TestInterruptedRepair(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "data")
 		testkit.Must(t, os.CopyFS(dir, os.DirFS(repaired)))
-		testkit.Must(t, os.WriteFile(filepath.Join(dir, sealFile), testkit.Value(os.ReadFile(filepath.Join(origin, sealFile)))(t), 0o600))
+		seal := testkit.Value(os.ReadFile(filepath.Join(origin, sealFile)))(t)
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, sealFile), seal, 0o600))
 		if name == "at its end" {
 			testkit.Must(t, os.Remove(filepath.Join(dir, sealFile)))
 		}
@@ -291,7 +292,8 @@ func TestDamagedBlock(t *testing.T) {
 		t.Error("it is damaged before it is read")
 	}
 	var err error
-	for _, e := range store.QueryAll(t.Context(), s, store.Query{Table: store.Events, PK: "chat", Consistency: store.Strong}) {
+	q := store.Query{Table: store.Events, PK: "chat", Consistency: store.Strong}
+	for _, e := range store.QueryAll(t.Context(), s, q) {
 		err = errors.Join(err, e)
 	}
 	if !errors.Is(err, store.ErrCorrupt) || !s.Damaged() || !strings.Contains(log.String(), "check --repair") {

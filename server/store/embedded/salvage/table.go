@@ -142,7 +142,7 @@ func (t *table) carve() (end, size int64, err error) {
 			return end, int64(len(b)), nil
 		}
 		if _, err := decodeBlock(b[end : end+n+block.TrailerLen]); err != nil {
-			return end, int64(len(b)), nil // the blocks of data come first
+			return end, int64(len(b)), nil //nolint:nilerr // the blocks of data come first: this is another
 		}
 		t.blocks = append(t.blocks, blockAt{end, n})
 		end += n + block.TrailerLen
@@ -153,7 +153,7 @@ func (t *table) carve() (end, size int64, err error) {
 // none.
 func blockLength(b []byte) int64 {
 	crc := ^uint32(0)
-	for n := 0; n < min(maxBlock, len(b)-block.TrailerLen+1); n++ {
+	for n := range min(maxBlock, len(b)-block.TrailerLen+1) {
 		crc = castagnoli[byte(crc)^b[n]] ^ crc>>8 // with the byte that would be the compression's
 		if b[n] <= byte(block.MinLZCompressionIndicator) && cook(^crc) == binary.LittleEndian.Uint32(b[n+1:]) {
 			return int64(n)
