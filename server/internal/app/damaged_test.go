@@ -29,7 +29,9 @@ var harms = []struct {
 	do   func(path string) error
 }{
 	{"halved", func(path string) error { return rewrite(path, func(b []byte) []byte { return b[:len(b)/2] }) }},
-	{"a byte cut off", func(path string) error { return rewrite(path, func(b []byte) []byte { return b[:max(0, len(b)-1)] }) }},
+	{"a byte cut off", func(path string) error {
+		return rewrite(path, func(b []byte) []byte { return b[:len(b)-1] })
+	}},
 	{"a bit flipped", func(path string) error {
 		return rewrite(path, func(b []byte) []byte { b[len(b)/2] ^= 4; return b })
 	}},
@@ -175,7 +177,8 @@ func (d *damagedInstallation) state(t *testing.T, dir string, p *process) string
 	for _, id := range d.chats {
 		have := map[string]bool{}
 		for more, after := true, int64(0); more; {
-			res, err := alice.messages.ListMessages(ctx, &messagev1.ListMessagesRequest{ChatId: id, AfterSequence: &after, PageSize: 100})
+			res, err := alice.messages.ListMessages(ctx,
+				&messagev1.ListMessagesRequest{ChatId: id, AfterSequence: &after, PageSize: 100})
 			if err != nil {
 				broken[err.Error()]++
 				break
@@ -314,8 +317,8 @@ func TestDamagePage(t *testing.T) {
 		said += string(out)
 	}
 	left := testkit.Value(filepath.Glob(filepath.Join(dir, "store*")))(t)
-	if starts != 1 || len(left) != 1 || !strings.Contains(said, "file_damaged") || !strings.Contains(said, "another was built") ||
-		!strings.Contains(said, "cannot be read") {
+	if starts != 1 || len(left) != 1 || !strings.Contains(said, "file_damaged") ||
+		!strings.Contains(said, "another was built") || !strings.Contains(said, "cannot be read") {
 		t.Errorf("%d starts, left are %v: %s", starts, left, said)
 	}
 }
@@ -334,7 +337,8 @@ func TestDamagedBlockIsReported(t *testing.T) {
 		}))
 	}
 	// With all blocks damaged it does not start, and one that a start reads is refused like a file.
-	if started, out := d.attempt(t, dir); started || !strings.Contains(out, "check --repair") || strings.Contains(out, "carrier") {
+	started, out := d.attempt(t, dir)
+	if started || !strings.Contains(out, "check --repair") || strings.Contains(out, "carrier") {
 		t.Errorf("with damage in each block: started %v, %s", started, out)
 	}
 	dir = d.copy(t)
