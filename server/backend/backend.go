@@ -219,6 +219,15 @@ func (e *Backend) KafkaOptions() []kafka.Option {
 	return e.broker.Options()
 }
 
+// ExplainPublish adds to an error of publishing that the disk of the embedded log is full, if it
+// is: the broker answers with an unknown error.
+func (e *Backend) ExplainPublish(err error) error {
+	if e.broker == nil {
+		return err
+	}
+	return e.broker.Explain(err)
+}
+
 // LogStable returns when all that was published before is on stable storage. In a cluster
 // an acknowledgement means that.
 func (e *Backend) LogStable(ctx context.Context) error {
@@ -235,16 +244,6 @@ func (e *Backend) LogWatched() bool { return e.broker == nil || e.broker.Watched
 // Crowded reports whether the disk of an embedded engine is so full that what can wait
 // must.
 func (e *Backend) Crowded() bool { return e.embedded != nil && e.embedded.Crowded() }
-
-// Disk is how full the disk of an embedded engine is, in bytes: writes are refused while less is
-// free than the reserve. A store elsewhere has no disk here.
-func (e *Backend) Disk() (full bool, free, reserve uint64) {
-	if e.embedded == nil {
-		return false, 0, 0
-	}
-	s := e.embedded.Space()
-	return s.Full, s.Free, s.Reserve
-}
 
 // Descriptors is how many files the event log of an embedded engine keeps open at most:
 // those that it writes, and older ones that somebody has read.
@@ -271,14 +270,18 @@ const MaxSkew = view.MaxSkew
 // much where the store is in this process.
 var ErrSkew = errors.New("backend: the clock differs from the store's by more than 20 s")
 
-// Ready reports whether the process can do its work: the store is durable and the
-// one that was opened, and the clock is near the store's.
+// Ready reports whether the process can do its work: the store is the one that was opened, its
+// disk answers and no sync has failed, and the clock is near the store's. It returns within a
+// second, whatever hangs. Errors: ErrReplaced, ErrSkew, *DiskError and those of the store.
 func (e *Backend) Ready(ctx context.Context) error {
 	if err := e.replaced.Load(); err != nil {
 		return *err
 	}
 	if e.skew().Abs() > MaxSkew {
 		return ErrSkew
+	}
+	if e.embedded != nil {
+		return e.diskReady(ctx)
 	}
 	return e.Store.Durable(ctx)
 }

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"sync/atomic"
@@ -37,6 +38,7 @@ type LogKeeper struct {
 	trim    func() (map[kafka.Kind]int64, error)
 	bytes   func() int64
 	crowded func() bool
+	dir     string // that errors name
 	log     *slog.Logger
 	wake    chan struct{} // trim now
 	failed  atomic.Bool   // the last trim did
@@ -53,7 +55,9 @@ type room struct {
 // LogKeeper returns what keeps the log of an embedded backend within its cap. Nothing has
 // room before its Run is ready.
 func (e *Backend) LogKeeper(log *slog.Logger) *LogKeeper {
-	return newLogKeeper(e.trimLog, e.LogBytes, e.Crowded, log)
+	k := newLogKeeper(e.trimLog, e.LogBytes, e.Crowded, log)
+	k.dir = e.identity.dir
+	return k
 }
 
 // trimLog trims the log by the versions of topics as they are now: a version that was retired
@@ -109,7 +113,7 @@ func (k *LogKeeper) Full(kind kafka.Kind) bool { return k.kinds[kind].full.Load(
 // is published at a time, not by more.
 func (k *LogKeeper) Reserve(kind kafka.Kind, bytes int64) error {
 	if k.crowded() {
-		return errDiskFull
+		return fmt.Errorf("%w: %s", errDiskFull, k.dir)
 	}
 	r := k.kinds[kind]
 	left := r.bytes.Load()

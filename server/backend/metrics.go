@@ -35,18 +35,7 @@ func (e *Backend) Measure(m *telemetry.Metrics) {
 		func() float64 { return float64(e.embedded.Stats().DiskBytes) })
 	m.Gauge(telemetry.StoreDamaged, "1 since a file of the store could not be read as it was written.",
 		func() float64 { return indicator(e.Damaged()) })
-	m.Gauge(telemetry.DiskFull, "1 while writes are refused because the disk of the data directory is nearly full.", func() float64 {
-		full, _, _ := e.Disk()
-		return indicator(full)
-	})
-	m.Gauge(telemetry.DiskFree, "Bytes that are free on the disk of the data directory.", func() float64 {
-		_, free, _ := e.Disk()
-		return float64(free)
-	})
-	m.Gauge(telemetry.DiskReserve, "Bytes that must be free there: while less is, writes are refused.", func() float64 {
-		_, _, reserve := e.Disk()
-		return float64(reserve)
-	})
+	e.measureDisk(m)
 	m.Gauge(telemetry.KafkaPortOpen, "Open connections of other programs to the embedded Kafka port.",
 		func() float64 { return float64(e.broker.PortStats().Open) })
 	m.Counter(telemetry.KafkaPortRefused,

@@ -74,6 +74,7 @@ type Broker struct {
 	addr    string
 	// unreadable counts lost records of groups and producers; set before the broker starts
 	unreadable int
+	disk       diskLog
 
 	syncing sync.Mutex       // one sync at a time
 	synced  map[string]state // by path, as of the last sync; guarded by syncing
@@ -93,6 +94,7 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 		return nil, fmt.Errorf("create log directory: %w", err)
 	}
 	b := &Broker{cfg: cfg, own: rand.Text(), synced: map[string]state{}}
+	b.disk.b = b
 	if cfg.Topics == nil {
 		cfg.Topics = Topics()
 	}
@@ -124,7 +126,7 @@ func OpenBroker(cfg BrokerConfig) (*Broker, error) {
 // options are the settings of the broker.
 func (b *Broker) options(tcp int) ([]kfake.Opt, error) {
 	opts := []kfake.Opt{
-		kfake.NumBrokers(1), kfake.Ports(tcp), kfake.ClusterID("parley"), kfake.DataDir(b.cfg.Dir),
+		kfake.NumBrokers(1), kfake.Ports(tcp), kfake.ClusterID("parley"), kfake.DataDir(b.cfg.Dir), kfake.WithLogger(&b.disk),
 		kfake.ListenFn(func(network, address string) (net.Listener, error) {
 			l, err := net.Listen(network, address) //nolint:noctx // the broker gives none
 			if err != nil {

@@ -222,6 +222,8 @@ const (
 	DiskFull         = "parley_disk_full"
 	DiskFree         = "parley_disk_free_bytes"
 	DiskReserve      = "parley_disk_reserve_bytes"
+	DiskHoursLeft    = "parley_disk_hours_left"
+	DiskSlowest      = "parley_disk_slowest_call_seconds"
 	BackupLast       = "parley_backup_last_timestamp_seconds"
 	BackupOverdue    = "parley_backup_overdue_seconds"
 	BackupFailed     = "parley_backup_failed_total"

@@ -114,7 +114,7 @@ func (p *relayPart) publish(ctx context.Context, publisher *kafka.Publisher, rec
 	}
 	began := time.Now()
 	defer func() { p.published(time.Since(began)) }()
-	return publisher.Publish(ctx, records)
+	return p.cfg.Backend.ExplainPublish(publisher.Publish(ctx, records))
 }
 
 // reserve takes room in the log for records.

@@ -83,7 +83,10 @@ func (p *searchPart) runSlot(ctx context.Context, s slot.Slot) error {
 	defer publisher.Close()
 	log := p.cfg.Logger.With("slot", "search")
 	source := &searchrelay.Source{Store: b.Store, Targets: p.Targets, Partitions: partitions, Clock: time.Now}
-	guard := &searchrelay.Guard{Source: source, Attempts: p.Attempts, Publish: publisher.Publish,
+	guard := &searchrelay.Guard{Source: source, Attempts: p.Attempts,
+		Publish: func(ctx context.Context, records []*kafka.Record) error {
+			return b.ExplainPublish(publisher.Publish(ctx, records))
+		},
 		DeadLettered: func(id, topic string, why error) {
 			p.deadLetters.Add(1)
 			log.Error("a search event became a dead letter", "event", id, "topic", topic, "error", why)

@@ -119,7 +119,7 @@ func (p *program) metricsListener(ctx context.Context, w *web) ([]lifecycle.Serv
 	p.closers = append(p.closers, func() { _ = l.Close() })
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", p.metrics.Handler())
-	p.handleHealth(mux, w)
+	p.handleHealth(mux, w, true)
 	g := edge.New(l, edge.Limits{Connections: maxScrapers}, p.log)
 	srv := &http.Server{
 		Handler: edge.NewPages(maxScrapers, pageTime).Wrap(mux), ReadHeaderTimeout: pageTime, ReadTimeout: pageTime,

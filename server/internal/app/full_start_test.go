@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,22 +83,28 @@ func refuses(t *testing.T, s *screened, dir string) {
 	t.Helper()
 	said := s.said.String()
 	for _, want := range []string{
-		"WRITES ARE REFUSED", " free, 100000.0 GB must be", "Free some space", "--disk-reserve",
+		"The disk of " + dir + " is nearly full", "WRITES ARE REFUSED", " free, 100000.0 GB must be", "Free some space", "--disk-reserve",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the first screen lacks %q: %s", want, said)
 		}
 	}
 	addr := "127.0.0.1:" + s.port
-	if status, body := get(t, "http://"+addr+"/readyz"); status != 200 || !strings.Contains(body, "writes are refused") {
+	if status, body := get(t, "http://"+addr+"/readyz"); status != 200 || !strings.Contains(body, "the disk of "+dir+" is nearly full: writes are refused") {
 		t.Errorf("readyz: %d %s", status, body)
 	}
 	values, err := readMetrics(t.Context(), addr)
 	testkit.Must(t, err)
-	if values["parley_disk_full"] != 1 || values["parley_disk_reserve_bytes"] != 100000<<30 ||
-		values["parley_disk_free_bytes"] <= 0 {
-		t.Errorf("full %v, reserve %v, free %v", values["parley_disk_full"], values["parley_disk_reserve_bytes"],
-			values["parley_disk_free_bytes"])
+	of := func(metric string) float64 {
+		v, ok := values[fmt.Sprintf("parley_disk_%s{dir=%q}", metric, dir)]
+		if !ok {
+			t.Errorf("there is no metric %s of %s", metric, dir)
+		}
+		return v
+	}
+	if full, reserve, free := of("full"), of("reserve_bytes"), of("free_bytes"); full != 1 || reserve != 100000<<30 ||
+		free <= 0 || of("hours_left") != 0 {
+		t.Errorf("full %v, reserve %v, free %v, %v hours", full, reserve, free, of("hours_left"))
 	}
 	if log := s.log.String(); strings.Contains(log, "storage full") {
 		t.Errorf("something that the start needs was refused in %s: %s", dir, log)

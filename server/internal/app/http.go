@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -69,7 +70,7 @@ func (p *program) server(address string) *web {
 	if p.servesMetrics() {
 		mux.Handle("GET /metrics", edge.NewPages(maxScrapes, pageTime).Wrap(p.metrics.Handler()))
 	}
-	p.handleHealth(mux, w)
+	p.handleHealth(mux, w, p.servesMetrics())
 	mux.HandleFunc("/", p.notFound)
 
 	// What is refused must not wait for its body either, and pages must be able to read why.
@@ -93,33 +94,59 @@ func (p procedures) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.next.ServeHTTP(w, r)
 }
 
-// handleHealth serves what probes ask for.
-func (p *program) handleHealth(mux *http.ServeMux, w *web) {
+// handleHealth serves what probes ask for. Paths on this machine are named only where operators
+// ask, as metrics are.
+func (p *program) handleHealth(mux *http.ServeMux, w *web, operators bool) {
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
 		if !w.ready.Load() {
 			http.Error(rw, "draining", http.StatusServiceUnavailable)
 			return
 		}
-		switch err := p.backend.Ready(r.Context()); {
-		case errors.Is(err, backend.ErrSkew):
-			http.Error(rw, "the clock differs from the store's, or was set", http.StatusServiceUnavailable)
-			return
-		case errors.Is(err, backend.ErrReplaced):
-			http.Error(rw, "the store was replaced", http.StatusServiceUnavailable)
-			return
-		case err != nil:
-			http.Error(rw, "store is not available", http.StatusServiceUnavailable)
+		if err := p.backend.Ready(r.Context()); err != nil {
+			http.Error(rw, notReady(err, operators), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = rw.Write([]byte("ready\n"))
-		if full, _, _ := p.backend.Disk(); full { // reads work, and no other process could do more
-			_, _ = rw.Write([]byte("the disk is nearly full: writes are refused\n"))
-		}
+		_, _ = rw.Write([]byte("ready\n" + diskNotice(p.backend.Disk(), operators)))
 		if p.backend.Damaged() { // the rest of the data can be served
 			_, _ = rw.Write([]byte("a file of the store is damaged: stop the server and run the command check --repair\n"))
 		}
 	})
+}
+
+// notReady is why a process is not ready.
+func notReady(err error, operators bool) string {
+	disk := (*backend.DiskError)(nil)
+	switch {
+	case errors.Is(err, backend.ErrSkew):
+		return "the clock differs from the store's, or was set"
+	case errors.Is(err, backend.ErrReplaced):
+		return "the store was replaced"
+	case errors.As(err, &disk) && operators:
+		return disk.Error()
+	case errors.As(err, &disk):
+		return "the disk does not answer"
+	}
+	return "store is not available"
+}
+
+// noticeHours is from when on a process says that its disk will be full.
+const noticeHours = 24
+
+// diskNotice is what a process that is ready says of its disk; it stays ready on a full one,
+// because reads work, and no other process could do more.
+func diskNotice(d backend.Disk, operators bool) string {
+	name := "the disk"
+	if operators {
+		name += " of " + d.Dir
+	}
+	switch {
+	case d.Full:
+		return name + " is nearly full: writes are refused\n"
+	case d.HoursLeft < noticeHours:
+		return fmt.Sprintf("%s will be full in %.1f hours: writes are then refused\n", name, d.HoursLeft)
+	}
+	return ""
 }
 
 // notFound answers what nothing is served for. A path of two segments, the first of

@@ -49,13 +49,13 @@ func (p *program) printWelcome(stdout io.Writer, addr net.Addr) {
 
 // printFull says that writes are refused, if they are, and what helps.
 func (p *program) printFull(b *strings.Builder) {
-	full, free, reserve := p.backend.Disk()
-	if !full {
+	d := p.backend.Disk()
+	if !d.Full {
 		return
 	}
-	fmt.Fprintf(b, "The disk is nearly full: reads work, WRITES ARE REFUSED. %s are free, %s must be.\n"+
+	fmt.Fprintf(b, "The disk of %s is nearly full: reads work, WRITES ARE REFUSED. %s are free, %s must be.\n"+
 		"Free some space there: writes work again within seconds. --disk-reserve sets how much must be free.\n",
-		size(free), size(reserve))
+		d.Dir, size(d.Free), size(d.Reserve))
 }
 
 // size is a number of bytes for people.

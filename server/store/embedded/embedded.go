@@ -35,6 +35,7 @@ import (
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
+	"github.com/parley-chat/parley/server/store/embedded/iowatch"
 	"github.com/parley-chat/parley/server/store/embedded/space"
 )
 
@@ -58,6 +59,7 @@ type Store struct {
 	unfiltered atomic.Bool // filters would take too many of them
 	barrier    *barrier.Barrier
 	disk       space.Watch
+	io         *iowatch.Watch
 
 	life       sync.RWMutex // shared by every call, exclusive in Close
 	closed     bool

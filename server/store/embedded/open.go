@@ -19,6 +19,7 @@ import (
 	"github.com/parley-chat/parley/server/memory"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/barrier"
+	"github.com/parley-chat/parley/server/store/embedded/iowatch"
 	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
 	"github.com/parley-chat/parley/server/store/embedded/space"
 )
@@ -174,9 +175,12 @@ func open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o, stop: make(chan struct{}), seed: maphash.MakeSeed()}
+	s := &Store{stop: make(chan struct{}), seed: maphash.MakeSeed(), io: iowatch.New(time.Now)}
+	o.FS = s.io.FS(o.FS)
+	s.opts = o
 	s.barrier = barrier.New()
 	s.watch()
+	s.disk.Full(o.now())
 	_, diskSize := space.Usage(o.FS, o.Dir)
 	memtable := space.Memtable(diskSize)
 	size, blocks := cacheSize(memory.Total(), memtable)
@@ -251,6 +255,8 @@ func open(o Options) (*Store, error) {
 	s.weigh()
 	s.background.Go(s.sweepLoop)
 	s.background.Go(s.sealLoop)
+	s.background.Go(s.ioLoop)
+	s.background.Go(s.spaceLoop)
 	return s, nil
 }
 

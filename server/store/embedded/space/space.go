@@ -44,15 +44,18 @@ func Reserve(total, asked uint64) uint64 {
 	if total == 0 { // unknown: writes are not refused for it
 		return 0
 	}
-	needed := min(tables*Memtable(total)+merging, total/quarter)
+	needed := min(ownUse(total), total/quarter)
 	if asked == 0 {
 		asked = min(total/100*percent, mostPercent)
 	}
 	return max(asked, needed)
 }
 
+// ownUse is what the store takes and frees by itself on a disk of a size, in bytes.
+func ownUse(total uint64) uint64 { return tables*Memtable(total) + merging }
+
 // Watch asks a file system now and then how much is free: after some time, and after
-// some writing. Whoever writes asks it; a store that is not written to needs no watch.
+// some writing. Calls that write ask it, and a loop, since others fill the disk as well.
 type Watch struct {
 	// Usage asks the file system, in bytes; total 0 is unknown, and counts as free.
 	Usage func() (free, total uint64)
@@ -68,7 +71,9 @@ type Watch struct {
 	full    atomic.Bool
 	crowded atomic.Bool
 	free    atomic.Uint64 // when last asked
+	total   atomic.Uint64
 	reserve atomic.Uint64
+	growth  growth
 }
 
 // State is how full a disk is.
@@ -76,12 +81,19 @@ type State struct {
 	Full    bool   // writes are refused
 	Free    uint64 // bytes
 	Reserve uint64 // bytes that must be free for writes
+	Fills   bool   // at a rate that was measured
+	// Left is the time until writes are refused if the disk continues to fill; only if Fills.
+	Left time.Duration
 }
 
-// State returns what the file system says now, or said at most two seconds ago.
+// State returns what the file system said when Full last asked it. It does not ask by itself:
+// a file system that hangs must not stop what reports it.
 func (w *Watch) State(now time.Time) State {
-	full := w.Full(now)
-	return State{Full: full, Free: w.free.Load(), Reserve: w.reserve.Load()}
+	s := State{Full: w.full.Load(), Free: w.free.Load(), Reserve: w.reserve.Load()}
+	if !s.Full {
+		s.Left, s.Fills = w.growth.left(now, s.Free, s.Free-min(s.Free, s.Reserve), ownUse(w.total.Load()))
+	}
+	return s
 }
 
 // Wrote counts bytes that were written.
@@ -107,7 +119,11 @@ func (w *Watch) Full(now time.Time) bool {
 	free, total := w.Usage()
 	reserve := Reserve(total, w.Asked)
 	w.free.Store(free)
+	w.total.Store(total)
 	w.reserve.Store(reserve)
+	if total > 0 {
+		w.growth.add(now, free)
+	}
 	w.step.Store(int64(max(minQuestion, reserve/questionOf)))
 	w.crowded.Store(free < reserve/2)
 	full := free < reserve || within(ms, w.failed.Load(), afterFailure)
