@@ -61,6 +61,11 @@ func (c *Certificate) OfClient(*tls.CertificateRequestInfo) (*tls.Certificate, e
 	return c.get(), nil
 }
 
+// DaysLeft returns the days until the certificate expires; negative after that.
+func (c *Certificate) DaysLeft() float64 {
+	return c.get().Leaf.NotAfter.Sub(c.clock()).Hours() / 24
+}
+
 func (c *Certificate) get() *tls.Certificate {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,11 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -40,6 +42,9 @@ type Chain struct {
 	Panicked func(ctx context.Context, procedure string, value any, stack []byte) *connect.Error
 	// Observe counts a call; err is what the caller sees, nil for a success.
 	Observe func(ctx context.Context, procedure string, err *connect.Error, took time.Duration)
+	// First, if given, counts a stream once: when its first response is sent, with nil, or when it
+	// ends without one, with what the caller sees.
+	First func(procedure string, err *connect.Error, took time.Duration)
 }
 
 var _ connect.Interceptor = (*Chain)(nil)
@@ -87,14 +92,20 @@ func (c *Chain) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 		next = c.Stream(next)
 	}
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
-		started := time.Now()
-		defer func() { err = c.finish(ctx, conn.Spec().Procedure, started, recover(), err) }()
+		checked := &checkedConn{StreamingHandlerConn: conn, chain: c, started: time.Now()}
+		defer func() {
+			err = c.finish(ctx, conn.Spec().Procedure, checked.started, recover(), err)
+			public := (*connect.Error)(nil)
+			if errors.As(err, &public); err != nil {
+				checked.first(public)
+			}
+		}()
 		leave, err := c.enter(ctx, conn.Spec().Procedure, nil)
 		if err != nil {
 			return err
 		}
 		defer leave()
-		return next(ctx, checkedConn{conn, c})
+		return next(ctx, checked)
 	}
 }
 
@@ -112,14 +123,32 @@ func (c *Chain) enter(ctx context.Context, procedure string, m any) (leave func(
 	return func() { admitted(); entered() }, nil
 }
 
-// checkedConn checks each message of a stream.
+// checkedConn checks each message of a stream, and counts its first response.
 type checkedConn struct {
 	connect.StreamingHandlerConn
-	chain *Chain
+	chain   *Chain
+	started time.Time
+	counted atomic.Bool
+}
+
+// first counts the stream, unless it was counted.
+func (c *checkedConn) first(err *connect.Error) {
+	if c.chain.First != nil && !c.counted.Swap(true) {
+		c.chain.First(c.Spec().Procedure, err, time.Since(c.started))
+	}
+}
+
+// Send implements connect.StreamingHandlerConn.
+func (c *checkedConn) Send(m any) error {
+	err := c.StreamingHandlerConn.Send(m)
+	if err == nil {
+		c.first(nil)
+	}
+	return err
 }
 
 // Receive implements connect.StreamingHandlerConn.
-func (c checkedConn) Receive(m any) error {
+func (c *checkedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
 		return err
 	}

@@ -135,3 +135,54 @@ func TestCode(t *testing.T) {
 		t.Errorf("what was not modified counts as %s", got)
 	}
 }
+
+// sendingConn is a stream whose responses fail with an error.
+type sendingConn struct {
+	connect.StreamingHandlerConn
+	err error
+}
+
+func (sendingConn) Spec() connect.Spec { return connect.Spec{Procedure: "/s/Stream"} }
+func (c sendingConn) Send(any) error   { return c.err }
+
+// A stream is counted once: when its first response was sent, or when it ends without one, with
+// what the caller sees.
+func TestFirstResponse(t *testing.T) {
+	for name, c := range map[string]struct {
+		enter, send, end error
+		sends            int
+		want             string
+	}{
+		"sent":              {sends: 3, want: "ok"},
+		"sent, then failed": {sends: 1, end: errHandler, want: "ok"},
+		"not admitted":      {enter: errRefused, want: "aborted"},
+		"failed before":     {end: errHandler, want: "aborted"},
+		"could not be sent": {sends: 1, send: errDisk, end: errDisk, want: "aborted"},
+		"ended without one": {want: ""},
+	} {
+		var counted []string
+		chain := &rpc.Chain{
+			Enter: func(context.Context) (func(), error) { return func() {}, c.enter },
+			Check: func(proto.Message, http.Header) error { return nil },
+			Public: func(_ context.Context, _ string, err error) *connect.Error {
+				return connect.NewError(connect.CodeAborted, err)
+			},
+			Observe: func(context.Context, string, *connect.Error, time.Duration) {},
+			First: func(procedure string, err *connect.Error, took time.Duration) {
+				if procedure != "/s/Stream" || took < 0 {
+					t.Errorf("%s: %s, %s", name, procedure, took)
+				}
+				counted = append(counted, rpc.Code(err))
+			},
+		}
+		_ = chain.WrapStreamingHandler(func(_ context.Context, conn connect.StreamingHandlerConn) error {
+			for range c.sends {
+				_ = conn.Send(nil)
+			}
+			return c.end
+		})(t.Context(), sendingConn{err: c.send})
+		if got := strings.Join(counted, " "); got != c.want {
+			t.Errorf("%s is counted as %q, want %q", name, got, c.want)
+		}
+	}
+}

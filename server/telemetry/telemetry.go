@@ -31,24 +31,31 @@ func NewLogger(w io.Writer, json bool) *slog.Logger {
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
+	first    *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
 }
 
 // NewMetrics makes a registry of its own, with the Go and process collectors.
 func NewMetrics() *Metrics {
+	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    RPCTime,
 			Help:    "Time from the first byte of a request to its answer; streams count their lifetime.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+			Buckets: buckets,
+		}, []string{"procedure", "code"}),
+		first: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    StreamFirst,
+			Help:    "Time from the first byte of a stream's request to its first response, or to its end without one.",
+			Buckets: buckets,
 		}, []string{"procedure", "code"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: AuthRefused,
 			Help: "Requests refused at the gate, which are no RPCs yet.",
 		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.requests, m.refused, collectors.NewGoCollector(),
+	m.registry.MustRegister(m.requests, m.first, m.refused, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -56,6 +63,11 @@ func NewMetrics() *Metrics {
 // Request counts an RPC; code is "ok" or the name of connect's code.
 func (m *Metrics) Request(procedure, code string, took time.Duration) {
 	m.requests.WithLabelValues(procedure, code).Observe(took.Seconds())
+}
+
+// First counts a stream when its first response was sent, with "ok", or when it ended without one.
+func (m *Metrics) First(procedure, code string, took time.Duration) {
+	m.first.WithLabelValues(procedure, code).Observe(took.Seconds())
 }
 
 // Refusals are the reasons there are, which are 0 until something is refused.
@@ -111,7 +123,10 @@ func (m *Metrics) Handler() http.Handler {
 // Names of the metrics. Those of chats and memberships stand beside what counts them.
 const (
 	RPCTime     = "parley_rpc_duration_seconds"
+	StreamFirst = "parley_stream_first_response_seconds"
 	AuthRefused = "parley_auth_refused_total"
+
+	CertificateDays = "parley_certificate_days_left"
 
 	RevocationsApplied = "parley_revocations_applied_total"
 	RevocationsAge     = "parley_revocations_age_seconds"

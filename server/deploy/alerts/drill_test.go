@@ -145,6 +145,10 @@ func scenarios(r rule, wait time.Duration) []scenario {
 	gone := func(now time.Duration) (float64, bool) { return 1, now < step }
 	loud := []check{{at: step - evaluate}, {at: step + wait + slowest, fires: true}}
 	switch {
+	case r.kind == "failing", r.kind == "slow":
+		return burns(r)
+	case len(r.labels) > 0:
+		return extremes(r, wait)
 	case r.kind == "quantile":
 		return quantiles(r, wait)
 	case r.growth > 0:

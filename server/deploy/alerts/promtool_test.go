@@ -61,7 +61,7 @@ func (s series) values(every, end time.Duration) string {
 type check struct {
 	at    time.Duration
 	fires bool
-	label string // of the sum by one
+	label string // of the sum by one, or the second one of an extreme
 }
 
 // scenario is what processes show, and what is expected of one rule.
@@ -103,6 +103,13 @@ func (c check) alert(r rule) promAlert {
 	if r.by != "" {
 		a.Labels[r.by] = c.label
 	}
+	if len(r.labels) > 0 {
+		a.Labels[r.labels[0]], a.Labels[r.labels[1]] = "a:8080", c.label
+		for k, v := range a.Annotations {
+			a.Annotations[k] = strings.NewReplacer("{{ $labels."+r.labels[0]+" }}", "a:8080", "{{ $labels."+r.labels[1]+" }}",
+				c.label).Replace(v)
+		}
+	}
 	for k, v := range a.Annotations {
 		a.Annotations[k] = strings.ReplaceAll(v, "{{ $labels."+r.by+" }}", c.label)
 	}
@@ -118,9 +125,16 @@ func drill(t *testing.T, list ...scenario) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := promFile{RuleFiles: []string{"rules.yaml"}, EvaluationInterval: evaluate.String()}
+	interval, intervals := evaluate, scrapes
+	if long := list[0].rule.burn.long; long > 0 {
+		interval = time.Minute
+		if long > time.Hour { // a short interval makes no difference to it, and takes a minute of processor time
+			intervals = []time.Duration{slowest}
+		}
+	}
+	file := promFile{RuleFiles: []string{"rules.yaml"}, EvaluationInterval: interval.String()}
 	for _, s := range list {
-		for _, every := range scrapes {
+		for _, every := range intervals {
 			test := promTest{Name: fmt.Sprintf("%s, scraped every %s", s.name, every), Interval: every.String()}
 			end := slices.MaxFunc(s.checks, func(a, b check) int { return int(a.at - b.at) }).at
 			for _, one := range s.series {

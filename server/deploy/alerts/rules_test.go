@@ -20,9 +20,11 @@ type rule struct {
 	Labels      map[string]string `yaml:",omitempty"`
 	Annotations map[string]string `yaml:",omitempty"`
 
-	kind   string // sum, max, quantile, absent, less
+	kind   string // sum, max, min, quantile, absent, less, failing, slow
 	metric string
 	by     string        // label of the sum
+	labels []string      // of the greatest or least value
+	burn   burn          // of failing and slow
 	growth time.Duration // range of an increase; 0: the value itself
 	per    float64       // the increase is divided by it; 1 if it is not
 	above  float64
@@ -30,9 +32,27 @@ type rule struct {
 	young  bool   // what a young process counts is all new
 }
 
+// burn is how fast a share of bad calls may be used up: above in both windows, and with more
+// than calls in the longer one.
+type burn struct {
+	procedure, bad, within string // bad: the codes of failures; within: the bound of a bucket
+	short, long            time.Duration
+	calls                  float64
+}
+
+// Terms of a share of bad calls in a window, the same in both of a rule.
+const (
+	failingTerm = `sum\(rate\((\w+)_count\{procedure="([\w./]+)",code=~"([\w|]+)"\}\[(\w+)\]\)\) / sum\(rate\((\w+)_count\{procedure="([\w./]+)"\}\[(\w+)\]\)\) > ([\d.]+)`
+	slowTerm    = `1 - sum\(rate\((\w+)_bucket\{procedure="([\w./]+)",code="ok",le="([\d.]+)"\}\[(\w+)\]\)\) / sum\(rate\((\w+)_count\{procedure="([\w./]+)",code="ok"\}\[(\w+)\]\)\) > ([\d.]+)`
+	callsTerm   = `sum\(increase\((\w+)_count\{procedure="([\w./]+)"\}\[(\w+)\]\)\) > (\d+)`
+)
+
 // shapes are those of expressions: a rule of another shape has no drill.
 var shapes = map[string]*regexp.Regexp{
-	"value": regexp.MustCompile(`^(sum|max) ?\((\w+)\) > (\d+)$`),
+	"failing": regexp.MustCompile(`^` + failingTerm + ` and ` + failingTerm + ` and ` + callsTerm + `$`),
+	"slow":    regexp.MustCompile(`^` + slowTerm + ` and ` + slowTerm + ` and ` + callsTerm + `$`),
+	"extreme": regexp.MustCompile(`^(max|min) by \((\w+), (\w+)\) \((\w+)(?:\{job=~"parley\.\*"\})?\) ([<>]) (\d+)$`),
+	"value":   regexp.MustCompile(`^(sum|max) ?\((\w+)\) > (\d+)$`),
 	"growth": regexp.MustCompile(`^(sum|max)(?: by \((\w+)\) )?\(increase\((\w+)\[(\d+m)\]\)\)(?: / (\d+))? > (\d+)` +
 		`(?: or sum(?: by \((\w+)\) )?\((\w+) and on \(instance, job\) time\(\) - process_start_time_seconds < (\d+)\)(?: / (\d+))? > (\d+))?$`),
 	"quantile": regexp.MustCompile(
@@ -66,7 +86,16 @@ func (r *rule) parse(t *testing.T) {
 	t.Helper()
 	match := func(shape string) []string { return shapes[shape].FindStringSubmatch(r.Expr) }
 	r.per = 1
-	if m := match("value"); m != nil {
+	if m := match("extreme"); m != nil {
+		r.kind, r.labels, r.metric, r.above = m[1], m[2:4], m[4], number(t, m[6])
+		if (m[1] == "max") != (m[5] == ">") {
+			t.Errorf("%s: %s", r.Alert, r.Expr)
+		}
+	} else if m := match("failing"); m != nil {
+		r.parseBurn(t, "failing", m)
+	} else if m := match("slow"); m != nil {
+		r.parseBurn(t, "slow", m)
+	} else if m := match("value"); m != nil {
 		r.kind, r.metric, r.above = m[1], m[2], number(t, m[3])
 	} else if m := match("growth"); m != nil {
 		r.kind, r.by, r.metric, r.growth, r.per, r.above = m[1], m[2], m[3], span(t, m[4]), number(t, m[5]), number(t, m[6])
@@ -82,6 +111,29 @@ func (r *rule) parse(t *testing.T) {
 		r.kind, r.metric, r.below = "less", m[1], m[2]
 	} else {
 		t.Fatalf("%s: %s has another shape than the drills know", r.Alert, r.Expr)
+	}
+}
+
+// parseBurn takes over the terms of a share of bad calls, which must all be about the same calls.
+func (r *rule) parseBurn(t *testing.T, kind string, m []string) {
+	t.Helper()
+	short, long, calls := m[1:9], m[9:17], m[17:21]
+	for _, differ := range []bool{
+		short[0] != short[4], short[1] != short[5], short[3] != short[6], long[3] != long[6], // the share's two halves
+		short[0] != long[0], short[1] != long[1], short[2] != long[2], short[4] != long[4], short[5] != long[5],
+		short[7] != long[7], calls[0] != long[0], calls[1] != long[1], calls[2] != long[3],
+	} {
+		if differ {
+			t.Errorf("%s: its terms are about different calls: %s", r.Alert, r.Expr)
+			break
+		}
+	}
+	r.kind, r.metric, r.above = kind, short[0], number(t, short[7])
+	r.burn = burn{procedure: short[1], short: span(t, short[3]), long: span(t, long[3]), calls: number(t, calls[3])}
+	if kind == "failing" {
+		r.burn.bad = short[2]
+	} else {
+		r.burn.within = short[2]
 	}
 }
 

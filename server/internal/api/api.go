@@ -72,6 +72,8 @@ type Config struct {
 	PeerStreams PeerStreams
 	// Observe counts an RPC; code is "ok" or the name of connect's code.
 	Observe func(procedure, code string, took time.Duration)
+	// First, if given, counts a stream when its first response is sent, or when it ends without one.
+	First func(procedure, code string, took time.Duration)
 	// Enter, if given, lets callers in, in place of the principals of package auth.
 	Enter func(ctx context.Context) error
 	// Permit says whether a principal may call a procedure. Without it users may call all, and

@@ -29,6 +29,7 @@ import (
 type interceptor struct {
 	reporter
 	observe  func(procedure, code string, took time.Duration)
+	first    func(procedure, code string, took time.Duration) // may be nil
 	validate protovalidate.Validator
 	enter    func(context.Context) error
 	limit    func(ctx context.Context, procedure string, m any) (leave func(), err error)
@@ -40,7 +41,7 @@ func newInterceptor(c Config) (*interceptor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("api: rules of requests: %w", err)
 	}
-	i := &interceptor{reporter: reporter{log: c.Logger}, observe: c.Observe, validate: v, enter: c.Enter,
+	i := &interceptor{reporter: reporter{log: c.Logger}, observe: c.Observe, first: c.First, validate: v, enter: c.Enter,
 		limit: c.Admit}
 	if i.enter == nil {
 		i.enter = principal
@@ -68,6 +69,11 @@ func (i *interceptor) chain(s store.Store) *rpc.Chain {
 			return i.internal(ctx, procedure, slog.Any("panic", value), slog.String("stack", string(stack)))
 		},
 		Observe: i.record,
+		First: func(procedure string, err *connect.Error, took time.Duration) {
+			if i.first != nil {
+				i.first(procedure, rpc.Code(err), took)
+			}
+		},
 	}
 }
 

@@ -107,7 +107,7 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 		return nil, err
 	}
 	ac := api.Config{Chat: p.chats, View: reader, Hub: p.hub, Store: backend.Store, Logger: log, Enter: authapi.Enter,
-		Observe: p.observe, Permit: serviceapi.Permit, Admit: p.limits.Admit,
+		Observe: p.observe, First: p.metrics.First, Permit: serviceapi.Permit, Admit: p.limits.Admit,
 		More: append(append(p.topics.OfUsers(), p.buildSearch()), p.identity.OfUsers()...)}
 	if cfg.distributed() { // there, workers are processes of their own
 		peers, err := p.connect(ctx, reader)

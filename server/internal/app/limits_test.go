@@ -187,7 +187,13 @@ func TestSec_S_29_StreamsOfUsersAndAddresses(t *testing.T) {
 func TestSec_S_32_TLS(t *testing.T) {
 	dir := t.TempDir()
 	pool, cert, key := certificate(t, dir)
-	p := launch(t, filepath.Join(dir, "data"), "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key)
+	p := launch(t, filepath.Join(dir, "data"), "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key,
+		"--metrics-listen", "127.0.0.1:0")
+	days := scrape(t, p.metricsListener(t), `parley_certificate_days_left{file="`+cert+`"}`)
+	leaf := testkit.Value(tls.LoadX509KeyPair(cert, key))(t).Leaf
+	if want := time.Until(leaf.NotAfter).Hours() / 24; days < want-1 || days > want+1 {
+		t.Errorf("%v days are left of the certificate, want %v", days, want)
+	}
 	testkit.Eventually(t, "the last line of the start is read", func() bool {
 		return strings.Contains(p.log.String(), "msg=listening")
 	})

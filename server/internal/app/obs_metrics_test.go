@@ -16,6 +16,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/testkit"
 )
 
 // Programs that show metrics.
@@ -32,6 +35,8 @@ var shown = []struct {
 	by                 int
 }{
 	{"parley_rpc_duration_seconds", "histogram", "code procedure", embedded | server},
+	{"parley_stream_first_response_seconds", "histogram", "code procedure", embedded | server},
+	{"parley_certificate_days_left", "gauge", "file", 0}, // with TLS: TestSec_S_32_TLS
 	{"parley_auth_refused_total", "counter", "reason", embedded | server},
 	{"parley_revocations_applied_total", "counter", "", embedded | server},
 	{"parley_revocations_unreadable_total", "counter", "", embedded | server},
@@ -57,10 +62,8 @@ var shown = []struct {
 	{"parley_calls_under_way", "gauge", "", embedded | server},
 	{"parley_calls_bound", "gauge", "", embedded | server},
 	{"parley_calls_shed_total", "counter", "", embedded | server},
-	{"parley_streams_open", "gauge", "", embedded | server},
-	{"parley_chats_live", "gauge", "", embedded | server},
-	{"parley_streams_opened_total", "counter", "", embedded | server},
-	{"parley_frames_queued_total", "counter", "", embedded | server},
+	{"parley_streams_open", "gauge", "", embedded | server}, {"parley_chats_live", "gauge", "", embedded | server},
+	{"parley_streams_opened_total", "counter", "", embedded | server}, {"parley_frames_queued_total", "counter", "", embedded | server},
 	{"parley_streams_ended_slow_total", "counter", "", embedded | server},
 	{"parley_delivery_hole_reads_total", "counter", "", embedded | server},
 	{"parley_delivery_member_checks_total", "counter", "", embedded | server},
@@ -77,12 +80,9 @@ var shown = []struct {
 	{"parley_kafka_lifecycle_publish_failures_total", "counter", "event_type", embedded | server | worker},
 	{"parley_chat_reconciliation_corrections_total", "counter", "", embedded | worker},
 
-	{"parley_topics", "gauge", "", embedded | server},
-	{"parley_topics_sessions", "gauge", "", embedded | server},
-	{"parley_topics_slots", "gauge", "", server},
-	{"parley_topics_slots_declared", "gauge", "", server},
-	{"parley_topics_slots_taken_total", "counter", "", server},
-	{"parley_topics_slots_lost_total", "counter", "", server},
+	{"parley_topics", "gauge", "", embedded | server}, {"parley_topics_sessions", "gauge", "", embedded | server},
+	{"parley_topics_slots", "gauge", "", server}, {"parley_topics_slots_declared", "gauge", "", server},
+	{"parley_topics_slots_taken_total", "counter", "", server}, {"parley_topics_slots_lost_total", "counter", "", server},
 	{"parley_topics_log_transactions_total", "counter", "", server},
 	{"parley_topics_log_transaction_seconds_total", "counter", "", server},
 	{"parley_topics_log_messages_total", "counter", "", server},
@@ -152,9 +152,8 @@ var shown = []struct {
 	{"parley_store_plans_failed_total", "counter", "", embedded | server | worker | operator},
 	{"parley_store_disk_bytes", "gauge", "", embedded},
 	{"parley_store_outbox_compactions_total", "counter", "", embedded},
-	{"parley_log_bytes", "gauge", "", embedded},
-	{"parley_backup_last_timestamp_seconds", "gauge", "", embedded}, {"parley_disk_full", "gauge", "dir", embedded},
-	{"parley_store_damaged", "gauge", "", embedded},
+	{"parley_log_bytes", "gauge", "", embedded}, {"parley_backup_last_timestamp_seconds", "gauge", "", embedded},
+	{"parley_disk_full", "gauge", "dir", embedded}, {"parley_store_damaged", "gauge", "", embedded},
 	{"parley_backup_overdue_seconds", "gauge", "", embedded}, {"parley_backup_failed_total", "counter", "", embedded},
 	{"parley_disk_free_bytes", "gauge", "dir", embedded}, {"parley_disk_reserve_bytes", "gauge", "dir", embedded},
 	{"parley_disk_hours_left", "gauge", "dir", embedded}, {"parley_disk_slowest_call_seconds", "gauge", "dir", embedded},
@@ -191,16 +190,13 @@ var shown = []struct {
 	{"parley_relay_backlog_rows", "gauge", "", embedded | worker},
 	{"parley_relay_oldest_seconds", "gauge", "", embedded | worker},
 	{"parley_relay_slots", "gauge", "", embedded | worker},
-	{"parley_relay_slots_lost_total", "counter", "", embedded | worker},
-	{"parley_relay_slots_declared", "gauge", "", embedded | worker},
+	{"parley_relay_slots_lost_total", "counter", "", embedded | worker}, {"parley_relay_slots_declared", "gauge", "", embedded | worker},
 	{"parley_kafka_publish_seconds", "histogram", "", embedded | worker},
 	{"parley_fanout_handled_total", "counter", "", embedded | worker},
 	{"parley_fanout_dead_letters_total", "counter", "", embedded | worker},
 	{"parley_fanout_dead_letters_unwritten_total", "counter", "", embedded | worker},
-	{"parley_fanout_held_total", "counter", "", embedded | worker},
-	{"parley_fanout_skipped_total", "counter", "", embedded | worker},
-	{"parley_fanout_ignored_total", "counter", "", embedded | worker},
-	{"parley_fanout_calls_total", "counter", "", embedded | worker},
+	{"parley_fanout_held_total", "counter", "", embedded | worker}, {"parley_fanout_skipped_total", "counter", "", embedded | worker},
+	{"parley_fanout_ignored_total", "counter", "", embedded | worker}, {"parley_fanout_calls_total", "counter", "", embedded | worker},
 	{"parley_fanout_rebalances_total", "counter", "", embedded | worker},
 	{"parley_fanout_lag_records", "gauge", "", embedded | worker},
 	{"parley_fanout_oldest_seconds", "gauge", "", embedded | worker},
@@ -209,8 +205,7 @@ var shown = []struct {
 	{"parley_projector_ignored_total", "counter", "", embedded | worker},
 	{"parley_projector_dead_letters_total", "counter", "", embedded | worker},
 	{"parley_projector_dead_letters_unwritten_total", "counter", "", embedded | worker},
-	{"parley_projector_held_total", "counter", "", embedded | worker},
-	{"parley_projector_parked_records", "gauge", "", embedded | worker},
+	{"parley_projector_held_total", "counter", "", embedded | worker}, {"parley_projector_parked_records", "gauge", "", embedded | worker},
 	{"parley_projector_lag_records", "gauge", "", embedded | worker},
 	{"parley_projector_oldest_seconds", "gauge", "", embedded | worker},
 	{"parley_projections_folded_total", "counter", "", embedded | worker},
@@ -230,10 +225,8 @@ var shown = []struct {
 	{"parley_kafka_under_replicated_partitions", "gauge", "", operator},
 
 	{"parley_reconcile_completed_total", "counter", "", embedded | worker},
-	{"parley_reconcile_passes_total", "counter", "", embedded | worker},
-	{"parley_reconcile_failures_total", "counter", "", embedded | worker},
-	{"parley_reconcile_pending", "gauge", "", embedded | worker},
-	{"parley_reconcile_oldest_seconds", "gauge", "", embedded | worker},
+	{"parley_reconcile_passes_total", "counter", "", embedded | worker}, {"parley_reconcile_failures_total", "counter", "", embedded | worker},
+	{"parley_reconcile_pending", "gauge", "", embedded | worker}, {"parley_reconcile_oldest_seconds", "gauge", "", embedded | worker},
 	{"parley_reconcile_audited_total", "counter", "", embedded | worker},
 	{"parley_reconcile_audit_age_seconds", "gauge", "", embedded | worker},
 }
@@ -362,7 +355,7 @@ func (e exposition) conforms(t *testing.T, program int) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.kinds)) {
 		if !known[name] && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") &&
-			!slices.Contains([]string{"parley_rpc_duration_seconds", "parley_auth_refused_total"}, name) {
+			!slices.Contains([]string{"parley_rpc_duration_seconds", "parley_stream_first_response_seconds", "parley_auth_refused_total"}, name) {
 			t.Errorf("%s is shown and stands in no table", name)
 		}
 	}
@@ -497,5 +490,9 @@ func TestMetricsOfTheEmbeddedServer(t *testing.T) {
 	usual(t, p.addr, token(t, dir, "alice"))
 	movesOf(ctx, t, slices.Concat(ofChats, ofEvents, []string{"parley_store_disk_bytes", "parley_log_bytes",
 		"parley_dead_letters_open", "parley_dead_letters_oldest_seconds"}), p.addr)
-	scraped(ctx, t, p.addr).conforms(t, embedded)
+	bob := newUser("bob", token(t, dir, "bob"), p.addr, newTransport(t, false))
+	testkit.Value(bob.delivery.Sync(ctx, &deliveryv1.SyncRequest{}))(t)
+	e := scraped(ctx, t, p.addr)
+	e.conforms(t, embedded)
+	alertsGoBy(t, e)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/parley-chat/parley/server/certificate"
+	"github.com/parley-chat/parley/server/telemetry"
 )
 
 // openCertificate reads the certificate of the public listener, if there is one.
@@ -19,6 +20,8 @@ func (p *program) openCertificate() (err error) {
 	if p.certificate, err = certificate.Open(cert, key, clocks.Wall, p.log); err != nil {
 		return fmt.Errorf("tls-cert, tls-key: %w", err)
 	}
+	p.metrics.GaugeOf(telemetry.CertificateDays, "Days until the certificate of the listener for clients expires.", "file", cert,
+		p.certificate.DaysLeft)
 	return nil
 }
 
