@@ -27,6 +27,9 @@ func (b *Broker) check() error {
 		for _, note := range report.Notes {
 			b.cfg.Logger.Warn("a file of the log was damaged and rebuilt", "file", note)
 		}
+		if n := len(report.Updates); n > 0 {
+			b.cfg.Logger.Info("the log takes over what this version declares", "changes", n, "first", report.Updates[0])
+		}
 	}
 	b.reportUnreadable(report.Unreadable)
 	if len(report.Damage) > 0 && b.cfg.Damaged != nil {

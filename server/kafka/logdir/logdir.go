@@ -82,6 +82,9 @@ type Report struct {
 	Marks map[Partition]Mark
 	// Notes are lists that have to be made again, for people. Nothing is lost with them.
 	Notes []string
+	// Updates are what this version declares and an earlier one did not, for people: new topics
+	// and other settings. Nothing was damaged.
+	Updates []string
 	// Unreadable are the parts of the files of groups and producers that cannot be read. What is in
 	// them is in no other place; everything before and behind is kept.
 	Unreadable []Unreadable
@@ -149,7 +152,7 @@ func Check(dir string, topics []Topic, marks map[Partition]Mark) (*Report, error
 	if err := r.checkEntries(used); err != nil {
 		return nil, err
 	}
-	return r, r.checkLists(used)
+	return r, r.checkLists(used, there)
 }
 
 // partitionsOf lists the partitions that have a directory.

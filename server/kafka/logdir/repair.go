@@ -35,7 +35,7 @@ type topicItem struct {
 
 // checkLists checks the broker's lists: without one of them it starts an empty log over the
 // existing files. Others it can do without, if they are not broken.
-func (r *Report) checkLists(used bool) error {
+func (r *Report) checkLists(used bool, there map[Partition]bool) error {
 	if !used {
 		return nil
 	}
@@ -56,12 +56,16 @@ func (r *Report) checkLists(used bool) error {
 		for _, t := range r.topics {
 			if n, ok := have[t.Name]; !ok {
 				r.list = true
-				r.Notes = append(r.Notes, topicsFile+" has no topic "+t.Name)
+				if r.holds(t, there) {
+					r.Notes = append(r.Notes, topicsFile+" has no topic "+t.Name)
+				} else {
+					r.Updates = append(r.Updates, "topic "+t.Name+" is new")
+				}
 			} else if n != int(t.Partitions) {
 				return fmt.Errorf("topic %s has %d partitions in the log, %d are declared", t.Name, n, t.Partitions)
 			} else if !maps.Equal(configs[t.Name], t.Configs) {
 				r.list = true
-				r.Notes = append(r.Notes, topicsFile+" has other settings for "+t.Name)
+				r.Updates = append(r.Updates, "topic "+t.Name+" has other settings")
 			}
 		}
 	}
@@ -71,6 +75,17 @@ func (r *Report) checkLists(used bool) error {
 		r.Notes = append(r.Notes, "seq_windows.json "+why)
 	}
 	return nil
+}
+
+// holds reports whether there is anything of a topic in the log, or was by the marks.
+func (r *Report) holds(t Topic, there map[Partition]bool) bool {
+	for id := range t.Partitions {
+		p := Partition{t.Name, id}
+		if _, marked := r.Marks[p]; there[p] || marked {
+			return true
+		}
+	}
+	return false
 }
 
 const missing = "is missing"
