@@ -70,6 +70,9 @@ func (m *Metrics) First(procedure, code string, took time.Duration) {
 	m.first.WithLabelValues(procedure, code).Observe(took.Seconds())
 }
 
+// Streams names a procedure of streams, whose first responses are counted from 0.
+func (m *Metrics) Streams(procedure string) { m.first.WithLabelValues(procedure, "ok") }
+
 // Refusals are the reasons there are, which are 0 until something is refused.
 func (m *Metrics) Refusals(reasons ...string) {
 	for _, r := range reasons {

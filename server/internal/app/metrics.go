@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/parley-chat/parley/gen/parley/delivery/v1/deliveryv1connect"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/memory"
@@ -13,6 +14,7 @@ import (
 
 // measure connects the counters of others to the metrics.
 func (p *program) measure() {
+	p.metrics.Streams(deliveryv1connect.DeliveryServiceSubscribeProcedure)
 	p.metrics.Refusals("missing", "expired", "invalid", "unavailable")
 	hub := func(name, help string, counter bool, read func(delivery.Stats) float64) {
 		value := func() float64 { return read(p.hub.Stats()) }

@@ -176,7 +176,7 @@ func open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{stop: make(chan struct{}), seed: maphash.MakeSeed(), io: iowatch.New(time.Now)}
-	o.FS = s.io.FS(o.FS)
+	o.FS = s.io.FS(walFS{o.FS})
 	s.opts = o
 	s.barrier = barrier.New()
 	s.watch()
