@@ -61,3 +61,20 @@ func TestCacheSize(t *testing.T) {
 		testkit.Equal(t, what, []int64{size, blocks}, []int64{(c.want + 2*c.memtable) * mb, c.want * mb})
 	}
 }
+
+// A process with little memory has small memtables, and one with enough those of its disk.
+func TestMemtableOfASmallMemory(t *testing.T) {
+	const mb = 1 << 20
+	for _, c := range []struct {
+		disk uint64
+		mem  int64
+		want uint64
+	}{
+		{64 * mb, 0, 64 * mb}, {64 * mb, 4096 * mb, 64 * mb}, {64 * mb, 1024 * mb, 64 * mb}, {64 * mb, 256 * mb, 16 * mb},
+		{64 * mb, 32 * mb, 4 * mb}, {4 * mb, 256 * mb, 4 * mb},
+	} {
+		if got := memtableSize(c.disk, c.mem); got != c.want {
+			t.Errorf("%d MB of disk, %d MB of memory: %d", c.disk/mb, c.mem/mb, got)
+		}
+	}
+}

@@ -99,6 +99,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// memtableSize is the size of a memtable, in bytes, on a disk that allows so much of it, for a
+// process that may use so much memory: two are in memory outside of Go's, and its collector
+// knows nothing of them.
+func memtableSize(disk uint64, total int64) uint64 {
+	if total <= 0 {
+		return disk
+	}
+	return min(disk, max(space.Memtable(1), uint64(total)/16))
+}
+
 // maxBlocks is how many bytes of the files' blocks stay in memory, once they were read, at
 // the most: a sixteenth of a small memory.
 const maxBlocks = 128 << 20
@@ -182,7 +192,7 @@ func open(o Options) (*Store, error) {
 	s.watch()
 	s.disk.Full(o.now())
 	_, diskSize := space.Usage(o.FS, o.Dir)
-	memtable := space.Memtable(diskSize)
+	memtable := memtableSize(space.Memtable(diskSize), memory.Total())
 	size, blocks := cacheSize(memory.Total(), memtable)
 	s.blocks = blocks
 	cache := pebble.NewCache(size)
