@@ -6,10 +6,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// walStep is how much of a log of Pebble is allocated at a time, in bytes. Pebble asks for 110 %
-// of the largest memtable, 70 MB, although its first memtables have 256 KB, and keeps up to four
-// logs: a new store took 282 MB for its first 5 MB.
-const walStep = 4 << 20
+// How much of a log of Pebble is allocated at a time, in bytes: as much again as is allocated,
+// within these. Pebble asks for 110 % of the largest memtable, 70 MB, although its first memtables
+// have 256 KB, and keeps up to four logs: a new store took 282 MB for its first 5 MB. Each step
+// makes the next sync longer, so a log that is filled needs few.
+const (
+	walStep    = 2 << 20
+	maxWALStep = 16 << 20
+)
 
 // walFS is a file system on which Pebble's logs are allocated in steps, as they are written.
 type walFS struct{ vfs.FS }
@@ -51,7 +55,7 @@ func (f *walFile) Preallocate(offset, length int64) error {
 // allocate allocates further steps until so many bytes are allocated, or all that was asked for.
 func (f *walFile) allocate(bytes int64) error {
 	for f.allocated < min(bytes, f.most) {
-		n := min(walStep, f.most-f.allocated)
+		n := min(max(walStep, f.allocated), maxWALStep, f.most-f.allocated)
 		if err := f.File.Preallocate(f.allocated, n); err != nil {
 			return err
 		}

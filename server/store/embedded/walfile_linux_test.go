@@ -79,16 +79,18 @@ func TestWALIsAllocatedInSteps(t *testing.T) {
 		}
 	}
 	write(1 * mb)
-	testkit.Must(t, f.Preallocate(0, 14*mb))
-	if !slices.Equal(inner.list, [][2]int64{{0, 4 * mb}}) {
+	testkit.Must(t, f.Preallocate(0, 70*mb))
+	if !slices.Equal(inner.list, [][2]int64{{0, 2 * mb}}) {
 		t.Errorf("at first: %d", inner.list)
 	}
-	write(3 * mb)
-	write(1, [2]int64{4 * mb, 4 * mb})
-	write(8*mb, [2]int64{8 * mb, 4 * mb}, [2]int64{12 * mb, 2 * mb})
-	write(8 * mb)
-	testkit.Must(t, f.Preallocate(14*mb, 14*mb))
-	if len(inner.list) != 2 || inner.list[0] != [2]int64{14 * mb, 4 * mb} || f.allocated < f.at {
+	write(1 * mb)
+	write(1, [2]int64{2 * mb, 2 * mb})
+	write(8*mb, [2]int64{4 * mb, 4 * mb}, [2]int64{8 * mb, 8 * mb})
+	write(60*mb, [2]int64{16 * mb, 16 * mb}, [2]int64{32 * mb, 16 * mb}, [2]int64{48 * mb, 16 * mb},
+		[2]int64{64 * mb, 6 * mb})
+	inner.list = nil
+	testkit.Must(t, f.Preallocate(70*mb, 70*mb))
+	if len(inner.list) != 1 || inner.list[0] != [2]int64{70 * mb, 16 * mb} || f.allocated < f.at {
 		t.Errorf("the second part: %d", inner.list)
 	}
 }
