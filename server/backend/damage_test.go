@@ -387,7 +387,7 @@ func TestStoreBehindItsLog(t *testing.T) {
 		t.Fatalf("a store behind its log: %v", err)
 	}
 	_, named, _ := strings.Cut(err.Error(), "--accept-loss ")
-	cfg.Embedded.AcceptLoss, _, _ = strings.Cut(named, ",")
+	cfg.Embedded.AcceptLoss, _, _ = strings.Cut(named, ";")
 	e, err := backend.Open(cfg)
 	n.must(err)
 	if e.History.Holds(cfg.Embedded.AcceptLoss, 0) {

@@ -98,7 +98,8 @@ func (p *chats) gap(
 func (p *chats) fillEvents(o *storedChat, d *derive.Chat, version int64) (there int64, err error) {
 	for d.Head.Version < version {
 		m := table.Message{ChatID: o.id, Sequence: d.Head.Sequence + 1, MessageID: chat.NewID("msg_"),
-			SenderID: placeholderSender, Content: placeholderText, ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT), CreatedAt: d.Head.ChangedAt}
+			SenderID: placeholderSender, Content: placeholderText,
+			ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT), CreatedAt: d.Head.ChangedAt}
 		if p.messages.at(o.id) && p.messages.row.Key == table.MessageKey(o.id, m.Sequence) && p.messages.bad == nil {
 			if stored, bad := table.MessageFrom(p.messages.row); bad == nil {
 				m = stored

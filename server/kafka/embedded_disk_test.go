@@ -23,14 +23,14 @@ func TestExplain(t *testing.T) {
 	b.disk.Logf(kfake.LogLevelWarn, "persist batch t-3: %v", &os.PathError{Op: "write", Path: "x", Err: syscall.EIO})
 	b.disk.Logf(kfake.LogLevelInfo, "persist batch t-3: %v", syscall.ENOSPC)
 	b.disk.Logf(kfake.LogLevelWarn, "client: %v", syscall.ENOSPC)
-	if got := b.Explain(refused); got != error(refused) {
+	if got := b.Explain(refused); !errors.Is(got, refused) || errors.Is(got, ErrNoSpace) {
 		t.Errorf("%v", got)
 	}
 	b.disk.Logf(kfake.LogLevelWarn, "persist batch t-3: %v", &os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC})
 	got := b.Explain(refused)
 	var partial *PartitionError
-	if !errors.Is(got, ErrNoSpace) || !errors.Is(got, kerr.UnknownServerError) || !errors.As(got, &partial) || !partial.All ||
-		len(partial.Partitions) != 1 || !strings.Contains(got.Error(), dir) || strings.Contains(refused.Error(), "space") {
+	if !errors.Is(got, ErrNoSpace) || !errors.Is(got, kerr.UnknownServerError) || !errors.As(got, &partial) ||
+		!partial.All || len(partial.Partitions) != 1 || !strings.Contains(got.Error(), dir) || strings.Contains(refused.Error(), "space") {
 		t.Errorf("%v", got)
 	}
 	if got := b.Explain(fmt.Errorf("commit: %w", kerr.UnknownServerError)); !errors.Is(got, ErrNoSpace) {

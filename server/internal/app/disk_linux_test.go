@@ -200,7 +200,8 @@ func TestFullDiskPage(t *testing.T) {
 	}
 	for _, want := range []string{"the disk of " + filepath.Join(home, ".parley") + " is nearly full: writes are refused",
 		"parley_disk_free_bytes{", "parley_disk_reserve_bytes{", "} 1\n", "parley_disk_hours_left{",
-		"parley_disk_slowest_call_seconds{", ".parley/store", ".parley/log", "--disk-reserve 1GB", "the disk is nearly full"} {
+		"parley_disk_slowest_call_seconds{", ".parley/store", ".parley/log", "--disk-reserve 1GB",
+		"the disk is nearly full"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("nothing of the page said %q: %s", want, said)
 		}

@@ -83,14 +83,16 @@ func refuses(t *testing.T, s *screened, dir string) {
 	t.Helper()
 	said := s.said.String()
 	for _, want := range []string{
-		"The disk of " + dir + " is nearly full", "WRITES ARE REFUSED", " free, 100000.0 GB must be", "Free some space", "--disk-reserve",
+		"The disk of " + dir + " is nearly full", "WRITES ARE REFUSED", " free, 100000.0 GB must be", "Free some space",
+		"--disk-reserve",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the first screen lacks %q: %s", want, said)
 		}
 	}
 	addr := "127.0.0.1:" + s.port
-	if status, body := get(t, "http://"+addr+"/readyz"); status != 200 || !strings.Contains(body, "the disk of "+dir+" is nearly full: writes are refused") {
+	if status, body := get(t, "http://"+addr+"/readyz"); status != 200 ||
+		!strings.Contains(body, "the disk of "+dir+" is nearly full: writes are refused") {
 		t.Errorf("readyz: %d %s", status, body)
 	}
 	values, err := readMetrics(t.Context(), addr)

@@ -37,7 +37,8 @@ func (r *restorer) device(name string) {
 	storage := &client.Memory{}
 	bearer := token(r.t, r.dir, name)
 	c, err := client.Dial(client.Config{BaseURL: "http://" + r.p.addr, UserID: name, Storage: storage,
-		HTTP: &http.Client{Transport: newTransport(r.t, false)}, Token: func(context.Context, bool) (string, error) { return bearer, nil }})
+		HTTP:  &http.Client{Transport: newTransport(r.t, false)},
+		Token: func(context.Context, bool) (string, error) { return bearer, nil }})
 	testkit.Must(r.t, err)
 	for _, id := range r.chats {
 		c.Open(id)

@@ -14,7 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/batchrepr"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/wal"
+	logs "github.com/cockroachdb/pebble/v2/wal"
 
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/embedded/itemcodec"
@@ -146,11 +146,11 @@ func (s *Store) proceed(logged int64) error {
 // continues with says less: it may be that of a commit that had a number and was in no log yet when
 // the files were copied.
 func lastLogged(fs vfs.FS, dir string) (last int64, err error) {
-	logs, err := wal.Scan(wal.Dir{FS: fs, Dirname: dir})
+	found, err := logs.Scan(logs.Dir{FS: fs, Dirname: dir})
 	if err != nil {
 		return 0, err
 	}
-	for _, log := range logs {
+	for _, log := range found {
 		records := log.OpenForRead()
 		for {
 			record, _, err := records.NextRecord()

@@ -173,7 +173,8 @@ func (r *Fixture) definitions() []projection.Definition {
 func (r *Fixture) Projections() *projection.Set {
 	r.t.Helper()
 	s, err := projection.New(projection.Config{
-		Definitions: r.definitions(), Store: r.Store, Decode: r.Serde.Decode, Addr: r.Kafka, Process: "p", History: store.Line("g"),
+		Definitions: r.definitions(), Store: r.Store, Decode: r.Serde.Decode, Addr: r.Kafka, Process: "p",
+		History: store.Line("g"),
 
 		Exclusive: true, Clock: time.Now, Logger: slog.New(slog.DiscardHandler), Rest: -1, LookEvery: 10 * time.Millisecond,
 	})

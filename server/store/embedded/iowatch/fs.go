@@ -37,7 +37,9 @@ func (f fileSystem) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) 
 	return f.open("open", name, func() (vfs.File, error) { return f.FS.Open(name, opts...) })
 }
 
-func (f fileSystem) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+func (f fileSystem) OpenReadWrite(
+	name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption,
+) (vfs.File, error) {
 	return f.open("open", name, func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
 }
 
