@@ -30,7 +30,8 @@ func TestExplain(t *testing.T) {
 	got := b.Explain(refused)
 	var partial *PartitionError
 	if !errors.Is(got, ErrNoSpace) || !errors.Is(got, kerr.UnknownServerError) || !errors.As(got, &partial) ||
-		!partial.All || len(partial.Partitions) != 1 || !strings.Contains(got.Error(), dir) || strings.Contains(refused.Error(), "space") {
+		!partial.All || len(partial.Partitions) != 1 || !strings.Contains(got.Error(), dir) ||
+		strings.Contains(refused.Error(), "space") {
 		t.Errorf("%v", got)
 	}
 	if got := b.Explain(fmt.Errorf("commit: %w", kerr.UnknownServerError)); !errors.Is(got, ErrNoSpace) {
