@@ -124,10 +124,12 @@ func complete(body []byte) bool {
 }
 
 // newPageToken signs a position in a list. It is bound to the purpose, the user and the query's
-// other parts. A position means the same in every history.
+// other parts, and to the store's history.
 func (r *Reader) newPageToken(position []byte, purpose, user, query string) string {
-	body := make([]byte, 0, 9+len(position))
-	body = append(body, pageVersion)
+	generation := r.history.Generation()
+	body := make([]byte, 0, 10+len(generation)+len(position))
+	body = append(body, pageVersion, byte(len(generation)))
+	body = append(body, generation...)
 	body = binary.BigEndian.AppendUint64(body, uint64(r.clock().Add(pageTokenLifetime).UnixMilli()))
 	body = append(body, position...)
 	return r.key.Sign(body, purpose, user, query)
@@ -136,11 +138,12 @@ func (r *Reader) newPageToken(position []byte, purpose, user, query string) stri
 // pageToken checks a page token and returns the position.
 func (r *Reader) pageToken(token, purpose, user, query string) ([]byte, error) {
 	body, ok := r.key.Verify(token, purpose, user, query)
-	if !ok || len(body) < 9 || body[0] != pageVersion {
+	if !ok || len(body) < 2 || body[0] != pageVersion || len(body) < 10+int(body[1]) {
 		return nil, ErrInvalidPageToken
 	}
-	if r.clock().UnixMilli() > int64(binary.BigEndian.Uint64(body[1:9])) {
+	generation, rest := body[2:2+body[1]], body[2+body[1]:]
+	if !r.history.Holds(string(generation), 0) || r.clock().UnixMilli() > int64(binary.BigEndian.Uint64(rest)) {
 		return nil, ErrInvalidPageToken
 	}
-	return body[9:], nil
+	return rest[8:], nil
 }

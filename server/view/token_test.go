@@ -2,11 +2,13 @@ package view_test
 
 import (
 	"crypto/rand"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/table"
 	"github.com/parley-chat/parley/server/testkit"
 	"github.com/parley-chat/parley/server/view"
@@ -36,17 +38,42 @@ func TestToken(t *testing.T) {
 	testkit.Equal(t, "of the future", got.Full, true)
 
 	// A restore changes the generation, not the key.
-	got, err = w.newReader(strings.Repeat("g", 64), 'k').Token(w.ctx, "bob",
+	got, err = w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').Token(w.ctx, "bob",
 		w.reader.NewToken("bob", from(w.clock())))
 	w.must(err)
 	testkit.Equal(t, "other generation", got.Full, true)
-	long := w.newReader(strings.Repeat("g", 64), 'k').NewToken("bob", from(w.clock()))
+	long := w.newReader(strings.Repeat("g", view.MaxGeneration), 'k').NewToken("bob", from(w.clock()))
 	if len(long) > 128 {
 		t.Fatalf("a token has up to %d bytes", len(long))
 	}
 	got, err = w.reader.Token(w.ctx, "bob", long)
 	w.must(err)
 	testkit.Equal(t, "other generation", got.Full, true)
+}
+
+// line is a history whose earlier generation had seven commits.
+type line struct {
+	store.Line
+	shown int64
+}
+
+func (l line) Shown() int64 { return l.shown }
+func (l line) Holds(generation string, commit int64) bool {
+	return generation == "gen_B" || generation == "gen_A" && commit <= 7
+}
+
+// A token is good in later generations, unless it stands for what they lack.
+func TestTokensInHistory(t *testing.T) {
+	w := newHarness(t)
+	after := w.config(generation, 'k')
+	after.History = line{Line: "gen_B", shown: 100}
+	for shown, full := range map[int64]bool{7: false, 8: true} {
+		before := w.config(generation, 'k')
+		before.History = line{Line: generation, shown: shown}
+		got, err := view.New(after).Token(w.ctx, "bob", view.New(before).NewToken("bob", from(w.clock())))
+		w.must(err)
+		testkit.Equal(t, fmt.Sprint("full after ", shown), got.Full, full)
+	}
 }
 
 func TestForgedTokens(t *testing.T) {

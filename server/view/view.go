@@ -71,7 +71,7 @@ var (
 
 // Limits of a Reader's configuration.
 const (
-	MaxGeneration = 64 // bytes
+	MaxGeneration = 56 // bytes: tokens that have it must fit into requests
 	KeySize       = 32 // bytes
 
 	// DefaultLists is the memory for lists of which pages are being read, in bytes.

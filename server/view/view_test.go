@@ -199,7 +199,7 @@ func TestConfig(t *testing.T) {
 		"store":           func(c *view.Config) { c.Store = nil },
 		"clock":           func(c *view.Config) { c.Clock = nil },
 		"generation":      func(c *view.Config) { c.History = store.Line("") },
-		"long generation": func(c *view.Config) { c.History = store.Line(make([]byte, 64+1)) },
+		"long generation": func(c *view.Config) { c.History = store.Line(make([]byte, view.MaxGeneration+1)) },
 		"key":             func(c *view.Config) { c.TokenKey = nil },
 	} {
 		bad := good

@@ -15,6 +15,8 @@ import (
 // requests, if the client keeps it, and in answers of unary calls.
 const HistoryHeader = "Parley-History"
 
+const maxHistory = 128 // bytes of the header
+
 // ErrHistory says that the caller was shown what is not part of the store's history.
 var ErrHistory = errors.New("api: another history")
 
@@ -33,7 +35,7 @@ func (h *history) check(ctx context.Context, header http.Header) error {
 	}
 	generation, number, ok := strings.Cut(value, "-")
 	commit, err := strconv.ParseInt(number, 10, 64)
-	if !ok || err != nil || commit < 0 {
+	if !ok || err != nil || commit < 0 || len(value) > maxHistory {
 		return invalidField(HistoryHeader, "is not one of an answer")
 	}
 	if h.of.Holds(generation, commit) {

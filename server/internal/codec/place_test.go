@@ -86,6 +86,34 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// counting is a history of two generations.
+type counting struct{ store.Line }
+
+func (counting) Shown() int64 { return 20 }
+func (counting) Holds(generation string, commit int64) bool {
+	return generation == "gen" || generation == "before" && commit <= 7
+}
+
+// A stream resumes if what was shown is part of the history, in whichever generation it was shown; if
+// not, it begins with nothing, without the token, too.
+func TestPlaceInHistory(t *testing.T) {
+	for commit, held := range map[int64]bool{7: true, 8: false} {
+		p, err := NewPlace("bob", store.Line("before"), "t0", &deliveryv1.SubscribeRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.pass(frame.Reset(chatOf(1), 9), commit)
+		p.pass(frame.Reset(chatOf(2), 9), 3) // passed later, although it was shown before
+		req := &deliveryv1.SubscribeRequest{}
+		if _, err := NewPlace("bob", counting{}, p.id(), req); err != nil {
+			t.Fatal(err)
+		}
+		if (len(req.GetKnown()) == 2) != held || (req.GetToken() == "t0") != held {
+			t.Errorf("shown up to %d: %v", commit, req)
+		}
+	}
+}
+
 // The hundred chats that changed last are known; heads come with the latest first.
 func TestPlaceIsBounded(t *testing.T) {
 	p, err := NewPlace("bob", store.Line("gen"), "", &deliveryv1.SubscribeRequest{})
