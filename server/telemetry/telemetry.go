@@ -176,6 +176,7 @@ const (
 	StreamMarks          = "parley_delivery_marks_total"
 	StreamResyncs        = "parley_delivery_resyncs_total"
 	ForeignChanges       = "parley_delivery_foreign_total"
+	HistoryRefused       = "parley_history_refused_total"
 	TopicsKnown          = "parley_topics"
 	TopicSessions        = "parley_topics_sessions"
 	TopicSlots           = "parley_topics_slots"

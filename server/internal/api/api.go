@@ -117,6 +117,7 @@ type API struct {
 	reporter   reporter
 	admit      func(ctx context.Context, procedure string, m any) (leave func(), err error)
 	errors     *connect.ErrorWriter
+	history    *history
 	handlers   map[string]http.Handler
 	procedures map[string]kind
 	names      []string
@@ -148,6 +149,7 @@ func New(c Config) (*API, error) {
 	)
 	services := slices.Concat(c.chats(), c.More)
 	a := &API{reporter: edge.reporter, admit: c.Admit, errors: connect.NewErrorWriter(),
+		history:  edge.history,
 		handlers: map[string]http.Handler{}}
 	for _, s := range services {
 		a.names = append(a.names, s.Name)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/parley-chat/parley/server/store"
 )
@@ -22,8 +23,18 @@ var ErrHistory = errors.New("api: another history")
 
 // history compares what callers were shown with what the store has; nil compares nothing.
 type history struct {
-	of  store.History
-	log *slog.Logger
+	of      store.History
+	log     *slog.Logger
+	refused atomic.Int64
+}
+
+// OtherHistories counts the calls that were refused because their callers were shown what the store
+// does not have.
+func (a *API) OtherHistories() int64 {
+	if a.history == nil {
+		return 0
+	}
+	return a.history.refused.Load()
 }
 
 // check refuses a call whose caller was shown what the store does not have: its versions, tags,
@@ -41,6 +52,7 @@ func (h *history) check(ctx context.Context, header http.Header) error {
 	if h.of.Holds(generation, commit) {
 		return nil
 	}
+	h.refused.Add(1)
 	h.log.WarnContext(ctx, "a client was shown what the store does not have: the store is an older copy, or the client's server was another",
 		"shown", generation, "commit", commit, "generation", h.of.Generation())
 	return ErrHistory

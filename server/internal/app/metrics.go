@@ -42,6 +42,8 @@ func (p *program) measure() {
 		func(s delivery.Stats) float64 { return float64(s.Resyncs) })
 	hub(telemetry.ForeignChanges, "Changes of another generation of the store, left out.", true,
 		func(s delivery.Stats) float64 { return float64(s.OtherGeneration) })
+	p.metrics.Counter(telemetry.HistoryRefused, "Calls of clients that were shown what the store does not have.",
+		func() float64 { return float64(p.api.OtherHistories()) })
 	p.metrics.Gauge(telemetry.MemoryUsed, "Share of the memory that the process may use and does, in percent.",
 		func() float64 { return memory.UsedPercent() })
 	p.backend.Measure(p.metrics)

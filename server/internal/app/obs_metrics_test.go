@@ -66,6 +66,7 @@ var shown = []struct {
 	{"parley_delivery_marks_total", "counter", "", embedded | server},
 	{"parley_delivery_resyncs_total", "counter", "", embedded | server},
 	{"parley_delivery_foreign_total", "counter", "", embedded | server},
+	{"parley_history_refused_total", "counter", "", embedded | server},
 
 	{"parley_chat_created_total", "counter", "chat_type", embedded | server | worker},
 	{"parley_chat_creation_duration_seconds", "histogram", "chat_type phase", embedded | server | worker},
