@@ -107,7 +107,10 @@ func TestDamagedFile(t *testing.T) {
 			next = b.End()
 		}
 	}
-	for i, b := range batches { // some of the searches meet what is damaged
+	for i, b := range batches {
+		if i%600 != 0 { // each search meets what is damaged, and Pebble then looks for a bit that may have flipped
+			continue
+		}
 		before := int64(0)
 		for k := i; k >= 0; k-- {
 			if batches[k].Time < b.Time {
