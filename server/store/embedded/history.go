@@ -39,8 +39,8 @@ var _ store.History = (*Store)(nil)
 func (s *Store) Generation() string { return s.generation }
 
 // Shown implements store.History: the newest commit that is on the disk. A commit counts before
-// its ticket is returned, and whoever shows what it read waited for the tickets (Durable): so what
-// was shown has no higher number.
+// its ticket is returned, and a reader waits for the tickets before it shows what it read (Durable): so
+// what was shown has no higher number.
 func (s *Store) Shown() int64 { return s.shown.Load() }
 
 // Holds implements store.History.
@@ -93,6 +93,9 @@ func historyFrom(it store.Item) (generation string, ancestors []ancestor, err er
 			return "", nil, fmt.Errorf("%w: its generations", ErrFormat)
 		}
 		ancestors = append(ancestors, ancestor{name, n})
+	}
+	if before := it.Get("before").Str(); ancestors == nil && before != "" { // as earlier releases renewed
+		ancestors = []ancestor{{before, none}}
 	}
 	return generation, ancestors, nil
 }

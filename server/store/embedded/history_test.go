@@ -154,6 +154,16 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// A store that an earlier release renewed follows on nothing, too.
+func TestEarlierRenewal(t *testing.T) {
+	row := store.NewItem(store.Attr{Name: "before", Value: store.String("old")},
+		store.Attr{Name: "id", Value: store.String("new")})
+	generation, ancestors, err := historyFrom(row)
+	if err != nil || generation != "new" || len(ancestors) != 1 || ancestors[0] != (ancestor{"old", none}) {
+		t.Errorf("%q %v, %v", generation, ancestors, err)
+	}
+}
+
 // A store forgets its oldest generations, and all when it is renewed.
 func TestGenerationsAreForgotten(t *testing.T) {
 	mem := vfs.NewMem()

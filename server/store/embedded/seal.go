@@ -108,12 +108,8 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read seal: %w", err)
 	}
-	before, err := s.load(generationKey)
-	if err != nil {
-		return nil, fmt.Errorf("read seal: %w", err)
-	}
 	s.probes = max(last, recorded.probes)
-	crashed := recorded.generation != s.generation && recorded.generation == before.Get("before").Str()
+	crashed := len(s.ancestors) > 0 && recorded.generation == s.ancestors[0].generation
 	switch {
 	case !exists: // written by a version without seals, or new
 		return s.writeSeal, nil
