@@ -272,7 +272,7 @@ var ErrSkew = errors.New("backend: the clock differs from the store's by more th
 
 // Ready reports whether the process can do its work: the store is the one that was opened, its
 // disk answers and no sync has failed, and the clock is near the store's. It returns within a
-// second, whatever hangs. Errors: ErrReplaced, ErrSkew, *DiskError and those of the store.
+// second, even if the disk hangs. Errors: ErrReplaced, ErrSkew, *DiskError and those of the store.
 func (e *Backend) Ready(ctx context.Context) error {
 	if err := e.replaced.Load(); err != nil {
 		return *err

@@ -34,6 +34,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/message/v1/messagev1connect"
 	"github.com/parley-chat/parley/server/client/bearer"
 	"github.com/parley-chat/parley/server/client/device"
+	place "github.com/parley-chat/parley/server/history"
 )
 
 // callTimeout ends a unary call.
@@ -236,7 +237,7 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 			wg.Go(func() {
 				ctx, info := withHistory(ctx, call)
 				res, err := c.call(ctx, call)
-				history := info.ResponseHeader().Get(historyHeader)
+				history := info.ResponseHeader().Get(place.Header)
 				c.do(func(m *device.Machine) { m.Result(call.ID, res, history, failure(err)) })
 			})
 		}
@@ -255,13 +256,10 @@ func (c *Client) step(ctx context.Context, wg *sync.WaitGroup) (time.Duration, e
 	return wait, nil
 }
 
-// historyHeader is where calls and answers name a place in the store's history.
-const historyHeader = "Parley-History"
-
 func withHistory(ctx context.Context, call device.Call) (context.Context, connect.CallInfo) {
 	ctx, info := connect.NewClientContext(ctx)
 	if call.History != "" {
-		info.RequestHeader().Set(historyHeader, call.History)
+		info.RequestHeader().Set(place.Header, call.History)
 	}
 	return ctx, info
 }

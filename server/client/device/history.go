@@ -1,19 +1,15 @@
 package device
 
 import (
-	"strconv"
-	"strings"
-
 	"connectrpc.com/connect"
+
+	"github.com/parley-chat/parley/server/history"
 )
 
 // history is what the device was shown at most, as it says it with each call: the server refuses a
 // call if that is not part of its store's history. Empty before the first answer.
 func (s *Session) history() string {
-	if s.Generation == "" {
-		return ""
-	}
-	return s.Generation + "-" + strconv.FormatInt(s.Commit, 10)
+	return history.Place{Generation: s.Generation, Commit: s.Commit}.String()
 }
 
 // errHistory is the failure of a call whose answer cannot be applied. It is made again.
@@ -21,9 +17,8 @@ var errHistory = &Failure{Code: connect.CodeUnavailable, Reason: "OTHER_GENERATI
 
 // answered takes what an answer says of the store's history, and returns why it cannot be applied.
 func (m *Machine) answered(asked, said string) *Failure {
-	generation, number, _ := strings.Cut(said, "-")
-	commit, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || !m.reach(asked, generation, commit) {
+	shows, ok := history.Parse(said)
+	if !ok || !m.reach(asked, shows.Generation, shows.Commit) {
 		return errHistory
 	}
 	return nil

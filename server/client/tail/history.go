@@ -2,23 +2,18 @@ package tail
 
 import (
 	"context"
-	"strconv"
-	"strings"
 
 	"connectrpc.com/connect"
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
+	"github.com/parley-chat/parley/server/history"
 )
-
-// historyHeader is where calls and answers name a place in the store's history. The server refuses
-// a call whose place is not part of it.
-const historyHeader = "Parley-History"
 
 // ask has a call say what was shown.
 func (t *Tail) ask(ctx context.Context) (context.Context, connect.CallInfo) {
 	ctx, info := connect.NewClientContext(ctx)
 	if t.at.Generation != "" {
-		info.RequestHeader().Set(historyHeader, t.at.Generation+"-"+strconv.FormatInt(t.at.Commit, 10))
+		info.RequestHeader().Set(history.Header, history.Place{Generation: t.at.Generation, Commit: t.at.Commit}.String())
 	}
 	return ctx, info
 }
@@ -27,10 +22,9 @@ func (t *Tail) ask(ctx context.Context) (context.Context, connect.CallInfo) {
 // since: so what the answer shows follows on that. It reports false for a server of an earlier
 // release, which says nothing and compares nothing.
 func (t *Tail) answered(info connect.CallInfo) bool {
-	generation, number, ok := strings.Cut(info.ResponseHeader().Get(historyHeader), "-")
-	commit, err := strconv.ParseInt(number, 10, 64)
-	if ok = ok && err == nil; ok {
-		t.reach(generation, commit)
+	shows, ok := history.Parse(info.ResponseHeader().Get(history.Header))
+	if ok {
+		t.reach(shows.Generation, shows.Commit)
 	}
 	return ok
 }

@@ -116,7 +116,7 @@ func burns(r rule) (list []scenario) {
 }
 
 // The promises, as server/deploy/README.md states them: which calls, which failures, how fast,
-// and at which rates of use somebody is called.
+// and at which rates of use an alert fires.
 func TestPromises(t *testing.T) {
 	type promise struct {
 		metric, procedure, within string
@@ -154,7 +154,7 @@ func TestPromises(t *testing.T) {
 
 func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
 
-// Of the machine: from when on disks, certificates and processes call somebody.
+// Of the machine: from when on disks, certificates and processes raise an alert.
 func TestMachineThresholds(t *testing.T) {
 	for name, want := range map[string]struct {
 		kind, metric string

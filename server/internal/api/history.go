@@ -5,16 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync/atomic"
 
+	place "github.com/parley-chat/parley/server/history"
 	"github.com/parley-chat/parley/server/store"
 )
-
-// HistoryHeader is the header with what a client has been shown at most, as generation-commit: in
-// requests, if the client keeps it, and in answers of unary calls.
-const HistoryHeader = "Parley-History"
 
 const maxHistory = 128 // bytes of the header
 
@@ -40,27 +35,26 @@ func (a *API) OtherHistories() int64 {
 // check refuses a call whose caller was shown what the store does not have: its versions, tags,
 // revisions and ids may be those of something else by now.
 func (h *history) check(ctx context.Context, header http.Header) error {
-	value := header.Get(HistoryHeader)
+	value := header.Get(place.Header)
 	if h == nil || value == "" {
 		return nil
 	}
-	generation, number, ok := strings.Cut(value, "-")
-	commit, err := strconv.ParseInt(number, 10, 64)
-	if !ok || err != nil || commit < 0 || len(value) > maxHistory {
-		return invalidField(HistoryHeader, "is not one of an answer")
+	shown, ok := place.Parse(value)
+	if !ok || len(value) > maxHistory {
+		return invalidField(place.Header, "is not one of an answer")
 	}
-	if h.of.Holds(generation, commit) {
+	if h.of.Holds(shown.Generation, shown.Commit) {
 		return nil
 	}
 	h.refused.Add(1)
 	h.log.WarnContext(ctx, "a client was shown what the store does not have: the store is an older copy, or the client's server was another",
-		"shown", generation, "commit", commit, "generation", h.of.Generation())
+		"shown", shown.Generation, "commit", shown.Commit, "generation", h.of.Generation())
 	return ErrHistory
 }
 
 // say puts into an answer what it may show; what was read for it must be on stable storage.
 func (h *history) say(header http.Header) {
 	if h != nil {
-		header.Set(HistoryHeader, h.of.Generation()+"-"+strconv.FormatInt(h.of.Shown(), 10))
+		header.Set(place.Header, place.Place{Generation: h.of.Generation(), Commit: h.of.Shown()}.String())
 	}
 }

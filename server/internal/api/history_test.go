@@ -9,7 +9,7 @@ import (
 
 	deliveryv1 "github.com/parley-chat/parley/gen/parley/delivery/v1"
 	messagev1 "github.com/parley-chat/parley/gen/parley/message/v1"
-	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/history"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
@@ -21,7 +21,7 @@ func TestHistory(t *testing.T) {
 	send := func(said string) answer {
 		body := `{"chatId":"` + id + `","content":"x"}`
 		return s.do(http.MethodPost, "/parley.message.v1.MessageService/SendMessage", "application/json", []byte(body),
-			api.HistoryHeader, said)
+			history.Header, said)
 	}
 	for said, want := range map[string]struct {
 		status int
@@ -40,7 +40,7 @@ func TestHistory(t *testing.T) {
 			testkit.Equal(t, "messages after "+said, s.sequence(id), before)
 			continue
 		}
-		testkit.Equal(t, "what the answer says", a.header.Get(api.HistoryHeader), "gen-1")
+		testkit.Equal(t, "what the answer says", a.header.Get(history.Header), "gen-1")
 		testkit.Equal(t, "messages", s.sequence(id), before+1)
 	}
 	said := s.log.String()
@@ -50,7 +50,7 @@ func TestHistory(t *testing.T) {
 
 	for said, want := range map[string]connect.Code{"gen-1": 0, "old-1": connect.CodeAborted} {
 		ctx, info := connect.NewClientContext(t.Context())
-		info.RequestHeader().Set(api.HistoryHeader, said)
+		info.RequestHeader().Set(history.Header, said)
 		stream, err := s.ann().delivery.Subscribe(ctx, &deliveryv1.SubscribeRequest{})
 		s.must(err)
 		if stream.Receive() != (want == 0) || want != 0 && connect.CodeOf(stream.Err()) != want {

@@ -200,7 +200,7 @@ func (d *damagedInstallation) state(t *testing.T, dir string, p *process) string
 	return fmt.Sprintf("%d missing %v", missing, broken)
 }
 
-// Whatever becomes of a file of the data directory: the server starts with all that was acknowledged, or it
+// With any damage to a file of the data directory, the server starts with all that was acknowledged, or it
 // refuses and names the command that helps. After that command it starts with all that was acknowledged,
 // because the event log or the store has a copy. PARLEY_DAMAGES sets how many damages are tried.
 func TestDamagedFileCostsNothing(t *testing.T) {

@@ -125,7 +125,7 @@ func TestDiskThatRunsFull(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Fatal("the disk did not become full")
 	}
-	// It stays so, whatever is asked for, while the server asks the file system twice.
+	// It stays so under all calls while the server asks the file system twice.
 	for began := time.Now(); time.Since(began) < 5*time.Second; {
 		each(len(writers), len(writers), func(i int) {
 			_, err := writers[i].messages.SendMessage(ctx, &messagev1.SendMessageRequest{ChatId: writers[i].chat, Content: "x"})

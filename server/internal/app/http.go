@@ -17,7 +17,7 @@ import (
 	"github.com/parley-chat/parley/server/backend"
 	"github.com/parley-chat/parley/server/delivery"
 	"github.com/parley-chat/parley/server/edge"
-	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/history"
 	"github.com/parley-chat/parley/server/internal/authapi"
 	"github.com/parley-chat/parley/server/internal/docsite"
 	"github.com/parley-chat/parley/server/internal/topicapi"
@@ -169,8 +169,8 @@ func withCORS(next http.Handler, origins []string) http.Handler {
 		AllowedOrigins: origins,
 		AllowedMethods: append(connectcors.AllowedMethods(), http.MethodPut, http.MethodPatch, http.MethodDelete),
 		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", "Idempotency-Key", "If-None-Match",
-			"Last-Event-ID", api.HistoryHeader),
-		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed", api.HistoryHeader,
+			"Last-Event-ID", history.Header),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), "ETag", "Retry-After", "Idempotency-Replayed", history.Header,
 			"X-Idempotent-Replay"),
 		MaxAge: 7200,
 	}).Handler(next)

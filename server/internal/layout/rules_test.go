@@ -116,6 +116,7 @@ var bounds = []bound{
 	{"server", []string{"server/internal/app"}, "main is signals and an exit code"},
 	{"server/store", nil, "the contract stands on nothing"},
 	{"server/pace", []string{"server/wait"}, "how fast something goes knows no work"},
+	{"server/history", nil, "the form of a place knows no store"},
 	{"server/bounded", nil, "which entry of a cache makes room does not depend on what it caches"},
 	{"server/testkit", nil, "the tests of every package may stand on it"},
 	{
@@ -144,7 +145,7 @@ var bounds = []bound{
 		"a door knows the use case behind it",
 	},
 	{
-		"server/client/tail", []string{"server/client/bearer", "server/wait", "gen/..."},
+		"server/client/tail", []string{"server/client/bearer", "server/history", "server/wait", "gen/..."},
 		"who follows a stream keeps no copy of the chats",
 	},
 	{

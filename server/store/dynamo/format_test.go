@@ -72,8 +72,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// A version that was refused has changed nothing, and those that enter at once, whatever is lost on
-// the way, leave the row of the newest.
+// A version that was refused has changed nothing, and those that enter at once leave, also when answers are
+// lost, the row of the newest.
 func TestFormatIsNeverLowered(t *testing.T) {
 	s := unformatted(t)
 	var entering sync.WaitGroup

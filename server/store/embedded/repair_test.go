@@ -123,7 +123,7 @@ func contents(t *testing.T, s *Store) (have map[string]string, records int) {
 	return have, records
 }
 
-// Whatever becomes of a file of the store: the store opens with all that it had, or refuses and names the
+// With any damage to a file, the store opens with all that it had, or refuses and names the
 // repair. The repair makes a store that opens, with another generation, and names what it lacks. It
 // keeps the damaged one.
 func TestRepair(t *testing.T) {

@@ -356,7 +356,7 @@ func (x *KnownChat) GetVersion() int64 {
 // same header with every call. If the pair is not part of the store's history, the call
 // fails with ABORTED, reason HISTORY_CHANGED, before anything is done: the client drops
 // all versions, and its token, and syncs without the header. Otherwise all it has holds,
-// and it goes on with the pair of the answer, whatever the generation.
+// and it goes on with the pair of the answer, of this generation or another.
 type SubscribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position of the first frame in the stream, from 1; the others follow.
