@@ -27,6 +27,12 @@ const (
 	placeholderText     = "This message was lost when the server's disk was damaged."
 )
 
+// placeholder is what stands in for a message that is lost.
+func placeholder() table.Message {
+	return table.Message{MessageID: chat.NewID("msg_"), SenderID: placeholderSender, Content: placeholderText,
+		ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT)}
+}
+
 // isPlaceholder reports whether a row is what a repair put in the place of an event.
 func isPlaceholder(row store.Row, id string) bool {
 	if row.Item.Get("event_id").Str() == id {
@@ -97,9 +103,8 @@ func (p *chats) gap(
 // the messages are there.
 func (p *chats) fillEvents(o *storedChat, d *derive.Chat, version int64) (there int64, err error) {
 	for d.Head.Version < version {
-		m := table.Message{ChatID: o.id, Sequence: d.Head.Sequence + 1, MessageID: chat.NewID("msg_"),
-			SenderID: placeholderSender, Content: placeholderText,
-			ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT), CreatedAt: d.Head.ChangedAt}
+		m := placeholder()
+		m.ChatID, m.Sequence, m.CreatedAt = o.id, d.Head.Sequence+1, d.Head.ChangedAt
 		if p.messages.at(o.id) && p.messages.row.Key == table.MessageKey(o.id, m.Sequence) && p.messages.bad == nil {
 			if stored, bad := table.MessageFrom(p.messages.row); bad == nil {
 				m = stored
@@ -155,8 +160,8 @@ func (p *chats) skipMessages(id string, after, upTo, version int64, fills bool) 
 		if p.messages.at(id) && p.messages.row.Key == key && p.messages.bad == nil {
 			there++
 		} else if fills {
-			m := table.Message{MessageID: chat.NewID("msg_"), SenderID: placeholderSender, Content: placeholderText,
-				ContentType: int64(eventv1.ContentType_CONTENT_TYPE_TEXT), Version: version}
+			m := placeholder()
+			m.Version = version
 			if err := p.write(MessageWrong, []store.Write{put(key, m.Item())}); err != nil {
 				return there, err
 			}
