@@ -9,6 +9,7 @@ import io.grpc.stub.MetadataUtils;
 import java.io.*;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 
 public class Chat {
@@ -16,25 +17,39 @@ public class Chat {
   static final Set<Status.Code> FINAL = EnumSet.of(Status.Code.INVALID_ARGUMENT, Status.Code.PERMISSION_DENIED,
       Status.Code.UNAUTHENTICATED, Status.Code.FAILED_PRECONDITION);
 
+  static final Metadata.Key<String> HISTORY = Metadata.Key.of("parley-history", Metadata.ASCII_STRING_MARSHALLER);
+
   final ManagedChannel channel;
   final MessageServiceGrpc.MessageServiceBlockingStub messages;
   final DeliveryServiceGrpc.DeliveryServiceBlockingStub delivery;
   final String chatId;
   String token = ""; // of the last synchronisation
   String generation = ""; // of the server's store
+  long commit; // the newest of that generation that was shown
+  volatile String place = ""; // both, as calls say them
   long own, newest, last; // version shown, newest version seen, sequence of the last message shown
   long pause = 250;
 
   Chat(String address, String bearer, String chatId) {
     this.chatId = chatId;
-    Metadata headers = new Metadata();
-    headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + bearer);
     channel = Grpc.newChannelBuilder(address, InsecureChannelCredentials.create())
-        .intercept(MetadataUtils.newAttachHeadersInterceptor(headers))
+        .intercept(headers(bearer))
         .keepAliveTime(20, TimeUnit.SECONDS) // otherwise a stream does not notice that its peer is gone
         .build();
     messages = MessageServiceGrpc.newBlockingStub(channel);
     delivery = DeliveryServiceGrpc.newBlockingStub(channel);
+  }
+
+  ClientInterceptor headers(String bearer) {
+    return new ClientInterceptor() {
+      @Override
+      public <A, B> ClientCall<A, B> interceptCall(MethodDescriptor<A, B> method, CallOptions options, Channel next) {
+        Metadata headers = new Metadata();
+        headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + bearer);
+        if (!place.isEmpty()) headers.put(HISTORY, place);
+        return MetadataUtils.newAttachHeadersInterceptor(headers).interceptCall(method, options, next);
+      }
+    };
   }
 
   static void fail(String what) {
@@ -49,7 +64,7 @@ public class Chat {
 
   void apply(Frame f) {
     if (f.hasHello()) {
-      if (!f.getHello().getGeneration().equals(generation)) own = newest = 0; // versions of another one mean nothing
+      if (!f.getHello().getGeneration().equals(generation)) commit = 0; // the server was started again
       generation = f.getHello().getGeneration();
     } else if (f.hasHeartbeat()) { // all that was missed has come
       token = f.getHeartbeat().getToken();
@@ -72,10 +87,21 @@ public class Chat {
     }
   }
 
+  // reach keeps how far the store's history was shown.
+  void reach(long at) {
+    commit = Math.max(commit, at);
+    place = generation + "-" + commit;
+  }
+
   void catchUp() {
     while (own < newest) {
+      var said = new AtomicReference<Metadata>();
       var page = messages.withDeadlineAfter(10, TimeUnit.SECONDS)
+          .withInterceptors(MetadataUtils.newCaptureMetadataInterceptor(said, new AtomicReference<>()))
           .listChanges(ListChangesRequest.newBuilder().setChatId(chatId).setAfterVersion(own).build());
+      String[] at = said.get().get(HISTORY).split("-");
+      if (!at[0].equals(generation)) return; // the server was started again: the stream has ended
+      reach(Long.parseLong(at[1]));
       for (Change change : page.getChangesList()) if (change.hasMessage()) show(change.getMessage());
       for (Message m : page.getMessagesList()) show(m); // too far behind: the newest page instead
       own = page.getVersion();
@@ -92,6 +118,7 @@ public class Chat {
         if (f.hasHello()) ack.setStreamId(f.getHello().getStreamId());
         apply(f);
       }
+      reach(batch.getCommit());
       catchUp();
       ack.setPosition(batch.getFirstPosition() + batch.getFramesCount() - 1);
       // Nobody waits for the answer: if one is lost, the next one covers it.
@@ -108,6 +135,10 @@ public class Chat {
       } catch (StatusRuntimeException e) {
         System.err.println("stream ended: " + e.getMessage());
         if (FINAL.contains(e.getStatus().getCode())) fail("refused");
+        if (e.getStatus().getCode() == Status.Code.ABORTED) { // the server's data are an older copy: nothing shown counts
+          token = place = "";
+          own = newest = last = 0;
+        }
       } finally {
         stream.cancel(null);
       }

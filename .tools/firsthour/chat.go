@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -30,15 +31,21 @@ var (
 	messages          messagev1connect.MessageServiceClient
 	delivery          deliveryv1connect.DeliveryServiceClient
 	token, generation string // of the last synchronisation, and of the server's store
-	own, newest, last int64  // version shown, newest version seen, sequence of the last message shown
+	commit            int64  // the newest of that generation that was shown
+	place             atomic.Value
+	own, newest, last int64 // version shown, newest version seen, sequence of the last message shown
 	pause, chatID     = time.Second / 4, os.Args[3]
 )
 
-type bearer struct{ http.RoundTripper }
+// headers are those of each call: who calls, and how far it was shown the store's history.
+type headers struct{ http.RoundTripper }
 
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set("Authorization", "Bearer "+os.Args[2])
-	return b.RoundTripper.RoundTrip(r)
+	if shown, _ := place.Load().(string); shown != "" {
+		r.Header.Set("Parley-History", shown)
+	}
+	return h.RoundTripper.RoundTrip(r)
 }
 
 func main() {
@@ -46,14 +53,17 @@ func main() {
 	transport.Protocols.SetHTTP1(os.Args[4] == "connect" || os.Args[4] == "grpc-web")
 	transport.Protocols.SetUnencryptedHTTP2(os.Args[4] == "connect-h2c" || os.Args[4] == "grpc")
 	protocol := map[string][]connect.ClientOption{"grpc": {connect.WithGRPC()}, "grpc-web": {connect.WithGRPCWeb()}}[os.Args[4]]
-	messages = messagev1connect.NewMessageServiceClient(&http.Client{Transport: bearer{transport}, Timeout: 10 * time.Second}, os.Args[1], protocol...)
-	delivery = deliveryv1connect.NewDeliveryServiceClient(&http.Client{Transport: bearer{transport}}, os.Args[1], protocol...)
+	messages = messagev1connect.NewMessageServiceClient(&http.Client{Transport: headers{transport}, Timeout: 10 * time.Second}, os.Args[1], protocol...)
+	delivery = deliveryv1connect.NewDeliveryServiceClient(&http.Client{Transport: headers{transport}}, os.Args[1], protocol...)
 	go func() {
 		for ; ; pause = min(2*pause, 5*time.Second) {
 			err := follow()
 			log.Println("stream ended:", err)
 			if slices.Contains(final, connect.CodeOf(err)) {
 				os.Exit(1)
+			} else if connect.CodeOf(err) == connect.CodeAborted { // the server's data are an older copy: nothing shown counts
+				token, own, newest, last = "", 0, 0, 0
+				place.Store("")
 			}
 			time.Sleep(pause/2 + rand.N(pause))
 		}
@@ -91,11 +101,18 @@ func follow() error {
 			ack.StreamId = cmp.Or(f.GetHello().GetStreamId(), ack.StreamId)
 			apply(f)
 		}
+		shown(stream.Msg().GetCommit())
 		for own < newest {
+			ctx, call := connect.NewClientContext(ctx)
 			page, err := messages.ListChanges(ctx, &messagev1.ListChangesRequest{ChatId: chatID, AfterVersion: own})
-			if err != nil {
+			var at int64
+			if err == nil {
+				_, err = fmt.Sscanf(call.ResponseHeader().Get("Parley-History"), generation+"-%d", &at)
+			}
+			if err != nil { // also if the server was started again: the stream has ended
 				return err
 			}
+			shown(at)
 			for _, change := range page.GetChanges() {
 				show(change.GetMessage())
 			}
@@ -109,9 +126,15 @@ func follow() error {
 	return stream.Err()
 }
 
+// shown keeps how far the store's history was shown.
+func shown(at int64) {
+	commit = max(commit, at)
+	place.Store(fmt.Sprintf("%s-%d", generation, commit))
+}
+
 func apply(f *deliveryv1.Frame) {
 	if hello := f.GetHello(); hello != nil && hello.GetGeneration() != generation {
-		generation, own, newest = hello.GetGeneration(), 0, 0 // versions of another generation mean nothing
+		generation, commit = hello.GetGeneration(), 0 // the server was started again
 	} else if f.GetHeartbeat() != nil { // all that was missed has come
 		token, pause = f.GetHeartbeat().GetToken(), time.Second/4
 	} else if f.GetReset_() != nil && f.GetChatId() == "" {

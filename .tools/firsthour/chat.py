@@ -19,7 +19,6 @@ from parley.message.v1 import message_service_pb2 as message_pb
 from parley.message.v1.message_service_pb2_grpc import MessageServiceStub
 
 ADDRESS, TOKEN, CHAT = sys.argv[1:4]
-AUTH = (("authorization", "Bearer " + TOKEN),)
 # gRPC waits up to two minutes before it reconnects, and does not notice by itself that a peer is gone.
 CHANNEL = grpc.insecure_channel(ADDRESS, options=[
     ("grpc.initial_reconnect_backoff_ms", 250), ("grpc.max_reconnect_backoff_ms", 5000),
@@ -39,6 +38,8 @@ def fail(*what):
 class Chat:
     token = ""  # of the last synchronisation
     generation = ""  # of the server's store
+    commit = 0  # the newest of that generation that was shown
+    place = ""  # both, as calls say them
     own = 0  # version of the chat that is shown
     newest = 0  # newest version that was seen
     last = 0  # sequence of the last message that was shown
@@ -54,8 +55,7 @@ class Chat:
     def apply(self, f):
         body = f.WhichOneof("body")
         if body == "hello" and f.hello.generation != self.generation:
-            # Versions of another generation mean nothing.
-            self.generation, self.own, self.newest = f.hello.generation, 0, 0
+            self.generation, self.commit = f.hello.generation, 0  # the server was started again
         elif body == "heartbeat":  # all that was missed has come
             self.token, self.pause = f.heartbeat.token, 0.25
         elif body == "reset" and not f.chat_id:
@@ -71,10 +71,23 @@ class Chat:
                 if body == "message":
                     self.show(f.message)
 
+    def reach(self, commit):
+        """Keeps how far the store's history was shown."""
+        self.commit = max(self.commit, commit)
+        self.place = f"{self.generation}-{self.commit}"
+
+    def metadata(self):
+        history = (("parley-history", self.place),) if self.place else ()
+        return (("authorization", "Bearer " + TOKEN), *history)
+
     def catch_up(self):
         while self.own < self.newest:
             request = message_pb.ListChangesRequest(chat_id=CHAT, after_version=self.own)
-            page = messages.ListChanges(request, metadata=AUTH, timeout=10)
+            page, call = messages.ListChanges.with_call(request, metadata=self.metadata(), timeout=10)
+            generation, commit = dict(call.initial_metadata())["parley-history"].split("-")
+            if generation != self.generation:
+                return  # the server was started again: the stream has ended
+            self.reach(int(commit))
             for change in page.changes:
                 if change.WhichOneof("body") == "message":
                     self.show(change.message)
@@ -84,7 +97,7 @@ class Chat:
 
     def follow(self):
         known = [delivery_pb.KnownChat(chat_id=CHAT, version=self.own)]
-        stream = delivery.Subscribe(delivery_pb.SubscribeRequest(token=self.token, known=known), metadata=AUTH)
+        stream = delivery.Subscribe(delivery_pb.SubscribeRequest(token=self.token, known=known), metadata=self.metadata())
         stream_id = ""
         try:
             while True:
@@ -97,10 +110,11 @@ class Chat:
                 for f in batch.frames:
                     stream_id = f.hello.stream_id or stream_id
                     self.apply(f)
+                self.reach(batch.commit)
                 self.catch_up()
                 position = batch.first_position + len(batch.frames) - 1
                 # Nobody waits for it: if one is lost, the next one covers it.
-                delivery.Ack.future(delivery_pb.AckRequest(stream_id=stream_id, position=position), metadata=AUTH, timeout=10)
+                delivery.Ack.future(delivery_pb.AckRequest(stream_id=stream_id, position=position), metadata=self.metadata(), timeout=10)
         finally:
             stream.cancel()
 
@@ -112,6 +126,8 @@ class Chat:
                 print("stream ended:", e.code(), e.details(), file=sys.stderr, flush=True)
                 if e.code() in FINAL:
                     os._exit(1)
+                if e.code() == grpc.StatusCode.ABORTED:  # the server's data are an older copy: nothing shown counts
+                    self.token, self.place, self.own, self.newest, self.last = "", "", 0, 0, 0
             except StopIteration:
                 print("stream ended", file=sys.stderr, flush=True)
             time.sleep(self.pause / 2 + random.random() * self.pause)
@@ -123,7 +139,7 @@ def send(content):
     request = message_pb.SendMessageRequest(chat_id=CHAT, content=content, client_message_id=str(uuid.uuid4()))
     while True:
         try:
-            messages.SendMessage(request, metadata=AUTH, timeout=10)
+            messages.SendMessage(request, metadata=chat.metadata(), timeout=10)
             return
         except grpc.RpcError as e:
             if e.code() in FINAL:
@@ -131,7 +147,8 @@ def send(content):
             time.sleep(random.random())
 
 
-threading.Thread(target=Chat().keep_following, daemon=True).start()
+chat = Chat()
+threading.Thread(target=chat.keep_following, daemon=True).start()
 for line in sys.stdin:
     send(line.rstrip("\n"))
 os._exit(0)

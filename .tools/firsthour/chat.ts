@@ -7,17 +7,19 @@ import { createInterface } from "node:readline";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
+import { ErrorInfoSchema } from "@parley/gen/google/rpc/error_details_pb.js";
 import { DeliveryService } from "@parley/gen/parley/delivery/v1/delivery_service_pb.js";
 import { EndCode, type Frame } from "@parley/gen/parley/delivery/v1/frame_pb.js";
 import type { Message } from "@parley/gen/parley/message/v1/message_pb.js";
 import { MessageService } from "@parley/gen/parley/message/v1/message_service_pb.js";
 
 const [baseUrl, bearer, chatId, protocol] = process.argv.slice(2);
-const auth: Interceptor = (next) => (req) => {
+const headers: Interceptor = (next) => (req) => {
   req.header.set("Authorization", `Bearer ${bearer}`);
+  if (place) req.header.set("Parley-History", place);
   return next(req);
 };
-const options = { baseUrl, interceptors: [auth] };
+const options = { baseUrl, interceptors: [headers] };
 const transport = {
   connect: () => createConnectTransport({ ...options, httpVersion: "1.1" }),
   "connect-h2c": () => createConnectTransport({ ...options, httpVersion: "2" }),
@@ -37,6 +39,8 @@ function fail(what: string): never {
 
 let token = ""; // of the last synchronisation
 let generation = ""; // of the server's store
+let commit = 0n; // the newest of that generation that was shown
+let place = ""; // both, as calls say them
 let own = 0n; // version of the chat that is shown
 let newest = 0n; // newest version that was seen
 let last = 0n; // sequence of the last message that was shown
@@ -50,8 +54,8 @@ function show(m: Message) {
 
 function apply({ chatId: of, afterVersion, version, body }: Frame) {
   if (body.case === "hello" && body.value.generation !== generation) {
-    generation = body.value.generation; // versions of another generation mean nothing
-    own = newest = 0n;
+    generation = body.value.generation; // the server was started again
+    commit = 0n;
   } else if (body.case === "heartbeat") {
     token = body.value.token; // all that was missed has come
     pause = 250;
@@ -72,9 +76,19 @@ function apply({ chatId: of, afterVersion, version, body }: Frame) {
   }
 }
 
+// Keeps how far the store's history was shown.
+function shown(at: bigint) {
+  if (at > commit) commit = at;
+  place = `${generation}-${commit}`;
+}
+
 async function catchUp() {
   while (own < newest) {
-    const page = await messages.listChanges({ chatId, afterVersion: own });
+    let said: string[] = [];
+    const onHeader = (header: Headers) => void (said = header.get("Parley-History")!.split("-"));
+    const page = await messages.listChanges({ chatId, afterVersion: own }, { onHeader });
+    if (said[0] !== generation) throw new Error("the server was started again"); // and the stream has ended
+    shown(BigInt(said[1]));
     for (const { body } of page.changes) if (body.case === "message") show(body.value);
     for (const m of page.messages) show(m); // too far behind: the newest page instead
     own = page.version;
@@ -92,6 +106,7 @@ async function follow() {
         if (frame.body.case === "hello") streamId = frame.body.value.streamId;
         apply(frame);
       }
+      shown(batch.commit);
       await catchUp();
       const position = batch.firstPosition + BigInt(batch.frames.length) - 1n;
       await delivery.ack({ streamId, position }).catch(() => {}); // if one is lost, the next one covers it
@@ -107,6 +122,12 @@ async function keepFollowing() {
     const error = await follow().then(() => new ConnectError("no status"), ConnectError.from);
     console.error("stream ended:", error.message);
     if (final.includes(error.code)) process.exit(1);
+    // Not the code: a connection that was reset is "aborted" too.
+    if (error.findDetails(ErrorInfoSchema).some((info) => info.reason === "HISTORY_CHANGED")) {
+      // The server's data are an older copy: nothing that was shown counts.
+      token = place = "";
+      own = newest = last = 0n;
+    }
     await sleep(pause / 2 + Math.random() * pause);
   }
 }

@@ -1,5 +1,6 @@
 // Runs the programs as members of one chat against the real server, which is killed twice while all of them write, and
-// then leaves them alone for a minute. Each must have shown every message once, in order, and kept its stream.
+// then leaves them alone for a minute. Each must have shown every message once, in order, and kept its stream. At last
+// the server's data are put back to the first kill: each program must start over and show what is stored now.
 //
 //   node drive.mjs SERVER PROGRAMS     PROGRAMS: a JSON file, name to command; {base}, {host}, {token} and {chat} are filled in
 import assert from "node:assert/strict";
@@ -59,6 +60,7 @@ try {
     say(i);
     if (i === kills[0]) await server.kill();
     await sleep(250);
+    if (i === kills[0]) server.keep();
     if (kills.includes(i)) await server.start();
   }
   await all(lines - 1);
@@ -68,27 +70,47 @@ try {
   assert.deepEqual(ends(), before, `streams that ended in the silence:\n${state()}`);
   say(lines - 1);
   await all(lines);
-  for (const c of clients) c.child.stdin.end();
-  await until(state, () => clients.every((c) => c.exit !== undefined));
 
-  const stored = [];
-  for (let more = true; more; ) {
-    const page = await call(base, tokens[first], "GET", `/api/v1/chats/${id}/messages?pageSize=100&afterSequence=${stored.length}`);
-    stored.push(...page.messages);
-    more = page.hasMore ?? false;
-  }
+  const read = async () => {
+    const stored = [];
+    for (let more = true; more; ) {
+      const page = await call(base, tokens[first], "GET", `/api/v1/chats/${id}/messages?pageSize=100&afterSequence=${stored.length}`);
+      stored.push(...page.messages);
+      more = page.hasMore ?? false;
+    }
+    return stored;
+  };
+  const shows = (shown, stored, name) =>
+    assert.deepEqual(shown, stored.map((m) => `${m.sequence} ${m.senderId} ${m.content}`), `${name} does not show what is stored`);
+  const stored = await read();
   assert.equal(stored.length, lines * clients.length);
   assert.deepEqual(stored.map((m) => Number(m.sequence)), stored.map((_, i) => i + 1));
   for (const c of clients) {
     assert.deepEqual(c.said.filter((line) => !line.includes("stream ended")), [], c.name);
-    assert.equal(c.exit, 0, state());
-    assert.deepEqual(c.shown, stored.map((m) => `${m.sequence} ${m.senderId} ${m.content}`), `${c.name} does not show what is stored`);
+    shows(c.shown, stored, c.name);
     const own = stored.filter((m) => m.senderId === c.name).map((m) => m.content);
     assert.deepEqual(own, [...Array(lines).keys()].map((i) => `line ${i}`), `what ${c.name} said, in order`);
     assert.ok(ends()[clients.indexOf(c)] >= 2, `${c.name} has not noticed the kills`);
   }
+
+  const shown = clients.map((c) => c.shown.length);
+  await server.kill();
+  server.putBack();
+  await server.start();
+  const older = (await read()).length;
+  assert.ok(older > 0 && older < stored.length, `${older} messages after the restore`);
+  const again = older + clients.length;
+  say(lines);
+  await until(state, () => clients.every((c, i) => c.exit === undefined && c.shown.length >= shown[i] + again));
+  const restored = await read();
+  assert.equal(restored.length, again);
+  clients.forEach((c, i) => shows(c.shown.slice(shown[i]), restored, c.name));
+  for (const c of clients) c.child.stdin.end();
+  await until(state, () => clients.every((c) => c.exit !== undefined));
+  for (const c of clients) assert.equal(c.exit, 0, state());
+
   const counts = clients.map((c, i) => `${c.name} ${ends()[i]}`).join(", ");
-  console.log(`first hour: ok, ${stored.length} messages in ${clients.length} programs, each once and in order; streams ended: ${counts}; ${((Date.now() - began) / 1000).toFixed(0)} s`);
+  console.log(`first hour: ok, ${stored.length} messages in ${clients.length} programs, each once and in order; ${again} after a restore; streams ended: ${counts}; ${((Date.now() - began) / 1000).toFixed(0)} s`);
 } finally {
   for (const c of clients) c.child.kill("SIGKILL");
   server.end();

@@ -1,7 +1,7 @@
 // The real server, on ports of its own and with data that is thrown away.
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { cpSync, mkdtempSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -10,6 +10,7 @@ export class Server {
   constructor(binary) {
     this.binary = binary;
     this.data = mkdtempSync(join(tmpdir(), "parley-firsthour-"));
+    this.copy = `${this.data}-copy`;
     this.lines = []; // what it has printed
   }
 
@@ -37,13 +38,23 @@ export class Server {
     await gone;
   }
 
+  // keep copies the data of a server that is down, and putBack returns it to them.
+  keep() {
+    cpSync(this.data, this.copy, { recursive: true, preserveTimestamps: true });
+  }
+
+  putBack() {
+    rmSync(this.data, { recursive: true });
+    renameSync(this.copy, this.data);
+  }
+
   token(user) {
     return execFileSync(this.binary, ["--data-dir", this.data, "token", user], { encoding: "utf8" }).trim();
   }
 
   end() {
     this.process?.kill("SIGKILL");
-    rmSync(this.data, { recursive: true, force: true });
+    for (const dir of [this.data, this.copy]) rmSync(dir, { recursive: true, force: true });
   }
 }
 
