@@ -136,7 +136,7 @@ bench-jetstream *args:
 gates *args:
     go run ./server gates {{args}}
 
-# What CI runs, or parts of it: quick, race, explore, kills, integration, clients.
+# What CI runs, or parts of it: plain, integration, clients, kills, quick, explore, race.
 ci *parts:
     .ci/run {{parts}}
 

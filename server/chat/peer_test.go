@@ -318,7 +318,7 @@ func TestBothReadAtOnce(t *testing.T) {
 			wg.Go(func() {
 				for n := int64(1); n <= 16; n++ {
 					_, err := svc.MarkRead(p.ctx, chat.MarkRead{Caller: user, ChatID: p.id, Sequence: n})
-					for errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrThrottled) {
+					for errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrThrottled) || errors.Is(err, store.ErrAmbiguous) {
 						_, err = svc.MarkRead(p.ctx, chat.MarkRead{Caller: user, ChatID: p.id, Sequence: n})
 					}
 					if err != nil {

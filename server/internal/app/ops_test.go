@@ -125,7 +125,7 @@ func TestOperators(t *testing.T) {
 	}
 	code, _, stderr = run(t.Context(), nil, "--data-dir", other, "--listen", "127.0.0.1:0", "--kafka-listen",
 		"127.0.0.1:0", "--registry-listen", "127.0.0.1:0", "--ops-listen", "0.0.0.0:0")
-	if code != 1 || !strings.Contains(stderr, "served on loopback only") || strings.Count(stderr, "\n") != 1 {
+	if code != 1 || !strings.Contains(stderr, "served on loopback only") || errorLines(stderr) != 1 {
 		t.Errorf("%d, %s", code, stderr)
 	}
 	if code, _, stderr := run(t.Context(), nil, "--data-dir", dir, "deadletters"); code != 2 ||
