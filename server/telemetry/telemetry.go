@@ -266,6 +266,8 @@ const (
 	RelaySlotsLost   = "parley_relay_slots_lost_total"
 	RelaySlotsAll    = "parley_relay_slots_declared"
 	RelayTopicsOdd   = "parley_relay_repartitioned_topics"
+	WorkersTaken     = "parley_workers_taken_for_dead_total"
+	WorkersSilent    = "parley_workers_silent_total"
 
 	CodesRequested    = "parley_codes_requested_total"
 	CodesRefused      = "parley_codes_refused_total"

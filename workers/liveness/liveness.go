@@ -20,7 +20,7 @@
 // A worker has a name. A new process with the name of another replaces it: the earlier process
 // is gone at once for all workers, and ends if it is alive.
 //
-// Concurrency: Run is called once; Dead is safe for concurrent use.
+// Concurrency: Run is called once; Dead and Stats are safe for concurrent use.
 package liveness
 
 import (
@@ -29,7 +29,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parley-chat/parley/server/store"
@@ -59,7 +61,8 @@ const (
 	forgetAfter = time.Minute
 	// retryFor bounds the retries of a handler. Leases and sessions have run out by then.
 	retryFor = 30 * time.Second
-	// maxDead bounds the processes that Dead knows. Leases that are older have run out.
+	// maxDead bounds the processes that Dead knows; one more replaces the one that was reported first, whose
+	// leases have run out.
 	maxDead = 1024
 	maxName = 64
 )
@@ -87,9 +90,21 @@ type Monitor struct {
 	lastRead time.Time
 	pending  []notice
 
-	mu   sync.Mutex
-	dead map[string]bool // processes
+	taken, silent atomic.Int64 // as in Stats
+
+	mu    sync.Mutex
+	dead  map[string]bool // processes
+	order []string        // the same ones, the first that was reported first
 }
+
+// Stats are counters since New.
+type Stats struct {
+	Taken  int64 // workers that this one has taken for dead
+	Silent int64 // times that others have taken this one for dead, if the store answered them
+}
+
+// Stats returns the counters.
+func (m *Monitor) Stats() Stats { return Stats{Taken: m.taken.Load(), Silent: m.silent.Load()} }
 
 // worker is a row as it was last read.
 type worker struct {
@@ -223,28 +238,35 @@ func (m *Monitor) beat(ctx context.Context) error {
 			Add: []store.Increment{{Name: table.AttrCount, N: 1}},
 		}})
 	var failed *store.ConditionError
-	if errors.As(err, &failed) {
+	removed := errors.As(err, &failed)
+	if removed {
 		if err = m.put(ctx, store.Absent()); errors.As(err, &failed) {
 			return ErrReplaced
 		}
 	}
 	if err == nil {
-		m.adapt(time.Now())
+		m.adapt(time.Now(), removed)
 	}
 	return err
 }
 
 // adapt doubles the patience after an increment that was so late that others had nearly lost
-// theirs, and restores it when there were no delays for a while. The next increment writes it.
-func (m *Monitor) adapt(now time.Time) {
+// theirs, and restores it when there were no delays for a while. The next increment writes it. removed
+// says that others had removed the row: the clock of a machine that was suspended may have stood still, too.
+func (m *Monitor) adapt(now time.Time, removed bool) {
 	gap := now.Sub(m.lastBeat)
 	m.lastBeat = now
 	switch {
-	case gap > m.patience*3/4:
+	case removed || gap > m.patience*3/4:
+		says := "liveness: this worker was slow to show that it lives; others wait longer for it"
+		if removed || gap > m.patience {
+			m.silent.Add(1)
+			says = "liveness: this worker did not show that it lives, so others have taken it for dead unless the store did " +
+				"not answer them; they wait longer for it now"
+		}
 		m.lastDelay = now
 		m.patience = min(2*m.patience, m.cfg.Patience<<maxDoublings)
-		m.cfg.Logger.Warn("liveness: this worker was slow to show that it lives; others wait longer for it",
-			"delay", gap, "patience", m.patience)
+		m.cfg.Logger.Warn(says, "delay", gap, "patience", m.patience)
 	case m.patience > m.cfg.Patience && now.Sub(m.lastDelay) > calmAfter:
 		m.patience = m.cfg.Patience
 	}
@@ -304,6 +326,7 @@ func (m *Monitor) compare(ctx context.Context, now time.Time, rows map[string]ta
 			patience := min(row.Patience, m.cfg.Patience<<maxDoublings)
 			if !w.gone && w.silent >= patience {
 				w.gone = true
+				m.taken.Add(1)
 				m.cfg.Logger.Warn("liveness: a worker is silent and taken for dead", "worker", name, "for", w.silent)
 				m.report(Gone{Name: name, Process: row.Process, Silent: true})
 			}
@@ -332,10 +355,13 @@ func (m *Monitor) forget(ctx context.Context, name string, row table.Worker) {
 // report makes a process known as dead, and has it handled.
 func (m *Monitor) report(g Gone) {
 	m.mu.Lock()
-	if len(m.dead) >= maxDead {
-		clear(m.dead)
+	if !m.dead[g.Process] {
+		m.dead[g.Process], m.order = true, append(m.order, g.Process)
 	}
-	m.dead[g.Process] = true
+	if len(m.order) > maxDead {
+		delete(m.dead, m.order[0])
+		m.order = m.order[1:]
+	}
 	m.mu.Unlock()
 	for _, f := range m.handlers {
 		m.pending = append(m.pending, notice{g, f, time.Now()})
@@ -346,7 +372,10 @@ func (m *Monitor) report(g Gone) {
 func (m *Monitor) revive(process string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.dead, process)
+	if m.dead[process] {
+		delete(m.dead, process)
+		m.order = slices.DeleteFunc(m.order, func(p string) bool { return p == process })
+	}
 }
 
 // handle calls the handlers that have not succeeded.

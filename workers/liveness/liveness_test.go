@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -298,14 +299,82 @@ func TestHandlerIsRepeated(t *testing.T) {
 	})
 }
 
-// Processes that were replaced or died do not add up.
+// Of 3,000 processes that were replaced or died, the last 1,024 are known. One that is reported
+// again takes no second place, and one that lives again gives its place up.
 func TestDeadAreBounded(t *testing.T) {
 	m, err := New(Config{Store: storetest.NewMemory(time.Now), Process: "p", Logger: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
+	process := strconv.Itoa
 	for i := range 3000 {
-		m.report(Gone{Process: string(rune('a' + i))})
+		m.report(Gone{Process: process(i)})
+		m.report(Gone{Process: process(i)})
+		for _, dead := range []int{max(0, i-1023), i} {
+			if !m.Dead(process(dead)) {
+				t.Fatalf("%d is forgotten after %d", dead, i)
+			}
+		}
+		if i >= 1024 && m.Dead(process(i-1024)) || len(m.dead) > 1024 || len(m.order) > 1024 {
+			t.Fatalf("%d and %d are known after %d", len(m.dead), len(m.order), i)
+		}
 	}
-	if len(m.dead) > 1024 {
-		t.Errorf("%d are known", len(m.dead))
+	m.revive(process(2999))
+	m.report(Gone{Process: "another"})
+	if m.Dead(process(2999)) || !m.Dead(process(2999-1023)) || !m.Dead("another") {
+		t.Error("a process that lives again has a place")
 	}
+	for i := range 3000 {
+		m.revive(process(i))
+	}
+	if len(m.dead) != 1 || len(m.order) != 1 {
+		t.Errorf("%d and %d are known", len(m.dead), len(m.order))
+	}
+}
+
+// The counters say who was taken for dead: by the others once, however often they look, and by the worker itself when it
+// goes on. A pause that none of them minds counts for nothing, and neither does an end in good order.
+func TestStats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := storetest.NewMemory(time.Now)
+		a, b, c := start(t, st, "", "process a"), start(t, st, "", "process b"), start(t, st, "", "process c")
+		expect := func(when string, want ...Stats) {
+			t.Helper()
+			for i, w := range []*running{a, b, c} {
+				if got := w.Stats(); got != want[i] {
+					t.Errorf("%s: %s has %+v, not %+v", when, w.Name(), got, want[i])
+				}
+			}
+		}
+		pause := func(w *running, d time.Duration) {
+			w.gate.shut.Store(true)
+			time.Sleep(d)
+			w.gate.shut.Store(false)
+			time.Sleep(2 * time.Second)
+		}
+		time.Sleep(time.Second)
+		pause(c, 3*time.Second)
+		expect("after a short pause", Stats{}, Stats{}, Stats{})
+		time.Sleep(11 * time.Minute)
+		pause(c, 10*time.Second)
+		expect("after a long pause", Stats{Taken: 1}, Stats{Taken: 1}, Stats{Silent: 1})
+		time.Sleep(11 * time.Minute)
+		pause(c, 3*time.Minute) // its row is removed meanwhile
+		expect("after a pause of minutes", Stats{Taken: 2}, Stats{Taken: 2}, Stats{Silent: 2})
+		testkit.Must(t, c.stop())
+		time.Sleep(10 * time.Second)
+		expect("after an end in good order", Stats{Taken: 2}, Stats{Taken: 2}, Stats{Silent: 2})
+	})
+}
+
+// A worker whose clock stood still with it finds that its row was removed.
+func TestRemovedRowIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := storetest.NewMemory(time.Now)
+		a := start(t, st, "", "process a")
+		time.Sleep(time.Second)
+		testkit.Must(t, a.remove(t.Context(), a.Name(), store.Exists()))
+		time.Sleep(time.Second)
+		if got := a.Stats(); got.Silent != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
 }

@@ -190,6 +190,8 @@ var shown = []struct {
 	{"parley_relay_slots", "gauge", "", embedded | worker},
 	{"parley_relay_slots_lost_total", "counter", "", embedded | worker},
 	{"parley_relay_slots_declared", "gauge", "", embedded | worker},
+	{"parley_workers_taken_for_dead_total", "counter", "", worker | operator},
+	{"parley_workers_silent_total", "counter", "", worker | operator},
 	{"parley_kafka_publish_seconds", "histogram", "", embedded | worker},
 	{"parley_fanout_handled_total", "counter", "", embedded | worker},
 	{"parley_fanout_dead_letters_total", "counter", "", embedded | worker},

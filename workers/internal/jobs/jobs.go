@@ -28,6 +28,7 @@ import (
 	"github.com/parley-chat/parley/server/registry"
 	"github.com/parley-chat/parley/server/telemetry"
 	"github.com/parley-chat/parley/workers/liveness"
+	"github.com/parley-chat/parley/workers/observe"
 	"github.com/parley-chat/parley/workers/pipeline"
 )
 
@@ -165,6 +166,7 @@ func (p *program) build(ctx context.Context) (err error) {
 	// The first to start and the last to stop: others find the work of a process that stops
 	// released.
 	p.add("liveness", alive.Run)
+	observe.Liveness(p.metrics, alive)
 	pc := pipeline.Config{Backend: p.backend, Process: p.process, Metrics: p.metrics, Logger: p.cfg.Logger,
 		Liveness: alive}
 	if len(p.cfg.Backend.Kafka.Brokers) > 0 {
