@@ -3,13 +3,14 @@
 // A backup is a data directory and beside it the file backup.json, which lists all files with
 // their sizes and checksums. It is a directory of its own within the one that holds the
 // backups, or one archive (tar, zstd). Files that an earlier backup has, with the same content,
-// are links to that one's: each backup is complete, and removing one harms no other.
+// are links to that one's: each backup is complete, and removing one harms no other. In S3, backups
+// share objects in the same way (Pool).
 //
 // The package owns this form and the copying. It does not know what the files mean: what
 // makes the files of one moment readable is package backend, which also gives a restored
 // store a generation of its own.
 //
-// Concurrency: one process writes to a directory of backups at a time. Backups do not change,
+// Concurrency: one process writes the backups of a data directory at a time. Backups do not change,
 // so any number may read them.
 package backup
 
@@ -69,6 +70,10 @@ type List struct {
 	Host    string    `json:"host"`     // where the data directory is
 	DataDir string    `json:"data_dir"` // which one
 	Files   []File    `json:"files"`    // by path
+	// PieceSize is the size of objects in a Pool, in bytes, and Pieces are the checksums of those of a longer file, by
+	// its own. Other backups have neither.
+	PieceSize int64               `json:"piece_size,omitempty"`
+	Pieces    map[string][]string `json:"pieces,omitempty"`
 }
 
 // Bytes is the size of all files.

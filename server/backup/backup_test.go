@@ -74,7 +74,7 @@ func TestRoundTrip(t *testing.T) {
 		target := filepath.Join(t.TempDir(), "new", to)
 		r := testkit.Value(write(t, from, target, 0, 0))(t)
 		testkit.Must(t, backup.Verify(t.Context(), r.Path, nil))
-		path := testkit.Value(backup.Find(target))(t)
+		path := testkit.Value(backup.Find(t.Context(), target))(t)
 		if got := restored(t, path); path != r.Path || r.Files != len(want) || !maps.Equal(got, want) {
 			t.Errorf("%s: %+v, restored %d files", path, r, len(got))
 		}
@@ -245,7 +245,7 @@ func TestCutOff(t *testing.T) {
 		}
 	}})
 	testkit.Must(t, os.Rename(kept, name)) // as a kill leaves it
-	if _, err := backup.Find(to); !errors.Is(err, backup.ErrNone) {
+	if _, err := backup.Find(t.Context(), to); !errors.Is(err, backup.ErrNone) {
 		t.Error(err)
 	}
 	testkit.Value(write(t, from, to, 0, 0))(t)

@@ -16,17 +16,22 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Progress reports how many of all bytes are done. It may be nil.
+// Progress reports how many of all bytes are done. It may be nil. It is not called twice at a time.
 type Progress func(done, total int64)
 
 // meter counts bytes for a Progress, and ends a copy when its context does.
 type meter struct {
-	ctx         context.Context //nolint:containedctx // of the one copy that this is
-	done, total int64
-	progress    Progress
+	ctx      context.Context //nolint:containedctx // of the one copy that this is
+	total    int64
+	progress Progress
+
+	mu   sync.Mutex // files of a Pool are copied at the same time
+	done int64
 }
 
 func (m *meter) add(n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.done += n
 	if m.progress != nil {
 		m.progress(m.done, m.total)

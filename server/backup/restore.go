@@ -8,11 +8,21 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/parley-chat/parley/server/backup/bucket"
 )
 
 // Find resolves what a person names as a backup: an archive, a backup, or a directory of
-// backups, of which it is the newest.
-func Find(path string) (string, error) {
+// backups or a place in S3, of which it is the newest.
+func Find(ctx context.Context, path string) (string, error) {
+	if bucket.Is(path) {
+		p, key, err := openPool(ctx, path)
+		if err != nil || key != "" {
+			return path, err
+		}
+		key, err = p.Find(ctx)
+		return p.Objects.URL(key), err
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", err
@@ -36,7 +46,10 @@ func Find(path string) (string, error) {
 	return paths[len(paths)-1], nil
 }
 
-// Verify reads all of a backup and compares it with its list. Errors: those that wrap
+// Packed reports whether a backup must be extracted before its files can be read.
+func Packed(path string) bool { return IsArchive(path) || bucket.Is(path) }
+
+// Verify reads all of a backup, which is not in S3, and compares it with its list. Errors: those that wrap
 // ErrDamaged name the first file that is not as it was written.
 func Verify(ctx context.Context, path string, p Progress) error {
 	m := &meter{ctx: ctx, progress: p}
@@ -60,6 +73,13 @@ func Verify(ctx context.Context, path string, p Progress) error {
 // Extract writes a backup's files into a directory that is not there yet, and compares each
 // with the list.
 func Extract(ctx context.Context, path, to string, p Progress) error {
+	if bucket.Is(path) {
+		pool, key, err := openPool(ctx, path)
+		if err != nil {
+			return err
+		}
+		return pool.Extract(ctx, key, to, p)
+	}
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}

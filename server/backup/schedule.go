@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parley-chat/parley/server/backup/bucket"
 	"github.com/parley-chat/parley/server/telemetry"
 )
 
@@ -18,7 +19,7 @@ type Schedule struct {
 	// Take makes a snapshot in a directory, which is there until release is called.
 	Take    func(context.Context) (dir string, release func(), err error)
 	DataDir string
-	To      string        // directory of the backups
+	To      string        // directory of the backups, or an address of S3
 	Every   time.Duration // from the begin of one backup to that of the next
 	Keep    int           // backups that stay there
 	Clock   func() time.Time
@@ -56,7 +57,9 @@ func (s *Schedule) overdue() float64 {
 // that failed is tried again after a tenth of Every.
 func (s *Schedule) Run(ctx context.Context, ready func()) error {
 	ready()
-	s.find()
+	if err := s.find(ctx); err != nil && ctx.Err() == nil {
+		s.Logger.Warn("the newest backup is not known, so another one is made", "to", s.To, "error", err)
+	}
 	s.begun.Store(s.Clock().UnixMilli())
 	t := time.NewTicker(lookEvery)
 	defer t.Stop()
@@ -79,11 +82,24 @@ func (s *Schedule) Run(ctx context.Context, ready func()) error {
 
 // find reads when the newest backup of this data directory was made, by this process or
 // another one.
-func (s *Schedule) find() {
-	_, lists := allOf(s.To, NewList(s.DataDir, s.Clock()))
+func (s *Schedule) find(ctx context.Context) error {
+	of := NewList(s.DataDir, s.Clock())
+	if bucket.Is(s.To) {
+		p, _, err := openPool(ctx, s.To)
+		if err != nil {
+			return err
+		}
+		taken, err := p.newestOf(ctx, of.source())
+		if !taken.IsZero() {
+			s.last.Store(taken.UnixMilli())
+		}
+		return err
+	}
+	_, lists := allOf(s.To, of)
 	for _, l := range lists {
 		s.last.Store(max(s.last.Load(), l.Taken.UnixMilli()))
 	}
+	return nil
 }
 
 // due reports whether the newest backup is too old, or lies in the future because the clock

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/parley-chat/parley/server/backup/bucket"
 )
 
 // nameLayout is the name of a backup: its moment, so that names are in the order of time.
@@ -21,7 +23,8 @@ type Options struct {
 	// appended to.
 	From string
 	Of   *List
-	// To is the directory of the backups, made if it is missing, or the name of one archive.
+	// To is the directory of the backups, made if it is missing, the name of one archive, or an address of
+	// S3.
 	To string
 	// Keep is how many backups of this data directory stay there; 0: all.
 	Keep     int
@@ -30,7 +33,7 @@ type Options struct {
 
 // Report says what a backup has cost.
 type Report struct {
-	Path    string // of the backup
+	Path    string // of the backup, or its address
 	Files   int
 	Bytes   int64 // of all files
 	Written int64 // of those that no earlier backup had
@@ -41,10 +44,21 @@ type Report struct {
 func IsArchive(path string) bool { return strings.HasSuffix(path, archive) }
 
 // CheckPlace refuses a directory or archive for backups that is in the data directory: it would
-// be in the next backup itself, and be lost with what it is for. Without a name there is none.
+// be in the next backup itself, and be lost with what it is for. It refuses an address that is none of S3, too.
+// Without a name there is none.
 func CheckPlace(to, dataDir string) error {
 	if to == "" {
 		return nil
+	}
+	if bucket.Is(to) {
+		_, err := bucket.Parse(to)
+		if err == nil && (IsArchive(to) || strings.HasSuffix(to, listSuffix)) {
+			err = fmt.Errorf("%s names one file: name the bucket or a prefix, below which backups share objects", to)
+		}
+		return err
+	}
+	if strings.Contains(to, "://") {
+		return fmt.Errorf("%s is neither a path nor an address of S3 (s3://BUCKET/PREFIX)", to)
 	}
 	a, errA := filepath.Abs(to)
 	b, errB := filepath.Abs(filepath.FromSlash(dataDir))
@@ -65,6 +79,13 @@ func Write(ctx context.Context, o Options) (Report, error) {
 	}
 	if err := CheckPlace(o.To, o.Of.DataDir); err != nil {
 		return Report{}, err
+	}
+	if bucket.Is(o.To) {
+		p, _, err := openPool(ctx, o.To)
+		if err != nil {
+			return Report{}, err
+		}
+		return p.Write(ctx, o)
 	}
 	list := *o.Of // it gets the checksums
 	list.Files, o.Of = slices.Clone(list.Files), &list

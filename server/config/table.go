@@ -140,7 +140,7 @@ var table = []Setting{
 		Help:  "space that must be free on the disk of the data directory: while less is free, the server refuses writes and serves reads; a number with MB or GB, such as 500MB; auto is 5 % of the disk, at most 4GB. The server never takes less than the store needs, about 256MB"},
 	{Name: "PARLEY_BACKUP_DIR", Flag: "backup-dir", Of: Server,
 		parse: text(func(s *Settings) *string { return &s.Backup.Dir }),
-		Help:  "directory in which the server makes backups of the data directory by itself, best on another disk; without it, it makes none"},
+		Help:  "where the server makes backups of the data directory by itself: a directory, best on another disk, or s3://BUCKET/PREFIX with credentials and region where the programs of AWS find them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL); without it, it makes none"},
 	{Name: "PARLEY_BACKUP_HOURS", Flag: "backup-hours", Of: Server, Default: "24",
 		parse: number(1, 8760, func(s *Settings) *int { return &s.Backup.Hours }),
 		Help:  "hours from one of these backups to the next"},

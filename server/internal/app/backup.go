@@ -24,25 +24,29 @@ import (
 const backupHelp = `  It copies the data directory, while the server runs or not, as it is at one moment: the store, the event
   log and the keys. DIR gets a directory for each backup, which needs room only for what the one before does
   not have; a name that ends in .tar.zst gets one compressed file. Every file is read again before the backup
-  counts. It has the keys of the installation: store it as you store them.
+  counts. s3://BUCKET/PREFIX stores it in S3, or in another server with the same interface (AWS_ENDPOINT_URL):
+  what an earlier backup has is not sent again, and S3 compares what arrives with its checksum. Credentials and
+  region come from where AWS's own programs read them: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+  AWS_PROFILE, or the role of the machine. A backup has the keys of the installation: store it as you store them.
 `
 
-const restoreHelp = `  BACKUP is a backup, an archive, or a directory of backups, of which the newest is taken. The data directory
-  (--data-dir) must be missing or empty, and no server may run on it. Every file is compared with its checksum.
-  Clients synchronise again by themselves at the next start; what was written after the backup is gone.
+const restoreHelp = `  BACKUP is a backup or an archive, or a directory of backups or s3://BUCKET/PREFIX, of which the newest is
+  taken. The data directory (--data-dir) must be missing or empty, and no server may run on it. Every file is
+  compared with its checksum. Clients synchronise again by themselves at the next start; what was written after
+  the backup is gone.
 `
 
 func (p *commandLine) backupCommand() *cobra.Command {
-	c := &cobra.Command{Use: "backup DIR|FILE", Short: "copy the data directory, also while the server runs",
+	c := &cobra.Command{Use: "backup DIR|FILE|s3://BUCKET/PREFIX", Short: "copy the data directory, also while the server runs",
 		Long: backupHelp, Args: cobra.ArbitraryArgs}
-	keep := c.Flags().Int("keep", 0, "how many `backups` of this data directory stay in DIR; 0: all")
+	keep := c.Flags().Int("keep", 0, "how many `backups` of this data directory stay there; 0: all")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := p.config()
 		if err != nil {
 			return err
 		}
 		if len(args) != 1 || *keep < 0 {
-			return cmdline.Usagef("backup needs one directory, or a file that ends in .tar.zst, and --keep of 0 or more")
+			return cmdline.Usagef("backup needs one directory, a file that ends in .tar.zst, or s3://BUCKET/PREFIX, and --keep of 0 or more")
 		}
 		return p.backUp(c.Context(), cfg, args[0], *keep)
 	}
@@ -135,7 +139,7 @@ func within(dir, dataDir string) bool {
 
 func (p *commandLine) write(ctx context.Context, o backup.Options) error {
 	bar := cmdline.NewBar(p.stdout)
-	o.Progress = func(done, total int64) { bar.Show(done, total, "of "+size(uint64(total/2))+" copied and read again") }
+	o.Progress = func(done, total int64) { bar.Show(done, total, "of "+size(uint64(total/2))+" copied and verified") }
 	r, err := backup.Write(ctx, o)
 	bar.End()
 	if err != nil {
@@ -154,7 +158,7 @@ func (p *commandLine) restore(ctx context.Context, cfg Config, from string) erro
 	if cfg.distributed() {
 		return backup.ErrElsewhere
 	}
-	path, err := backup.Find(from)
+	path, err := backup.Find(ctx, from)
 	if err != nil {
 		return err
 	}

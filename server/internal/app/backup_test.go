@@ -179,35 +179,27 @@ func TestSnapshotGoes(t *testing.T) {
 }
 
 // The page on backups says what works: its lines are run in their order, beside a server that
-// runs and one that does not.
+// runs and one that does not. Those about S3 are for TestBackupS3Page.
 func TestBackupPage(t *testing.T) {
 	t.Parallel()
-	page := string(testkit.Value(os.ReadFile("../../docs/backup.md"))(t))
 	home, backups := t.TempDir(), filepath.Join(t.TempDir(), "parley")
 	testkit.Must(t, os.Symlink(binary(t), filepath.Join(home, "server")))
 	data := filepath.Join(home, ".parley")
 	p := launch(t, data, "127.0.0.1:0")
 	shell := func(code string) string {
-		cmd := exec.CommandContext(t.Context(), "sh", "-euc", strings.ReplaceAll(code, "/var/backups/parley", backups))
-		cmd.Dir, cmd.Env = home, append(os.Environ(), "PARLEY_OPS_ADDRESS="+opsOf(t, p))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v: %s", code, err, out)
-		}
-		return string(out)
+		return runShell(t, home, opsOf(t, p), strings.ReplaceAll(code, "/var/backups/parley", backups))
 	}
 	said := ""
-	for i, block := range strings.Split(page, "```") {
-		code, ok := strings.CutPrefix(block, "sh\n")
+	for _, code := range pageCode(t, "backup.md") {
 		server, starts := strings.CutSuffix(code, "./server\n") // which would not end
 		switch {
-		case i%2 == 0 || !ok:
+		case strings.Contains(code, "s3://"):
 		case strings.HasPrefix(code, "./server --backup-dir"):
 			p.kill()
 			args := strings.Fields(strings.ReplaceAll(code, "/var/backups/parley", backups+"/scheduled"))[1:]
 			p = launch(t, data, "127.0.0.1:0", args...)
 			testkit.Eventually(t, "the server makes a backup", func() bool {
-				_, err := backup.Find(backups + "/scheduled")
+				_, err := backup.Find(t.Context(), backups+"/scheduled")
 				return err == nil
 			})
 			said += "scheduled "
@@ -224,6 +216,30 @@ func TestBackupPage(t *testing.T) {
 			t.Errorf("nothing of the page said %q: %s", want, said)
 		}
 	}
+}
+
+// pageCode are the blocks of a page that a shell runs.
+func pageCode(t *testing.T, page string) (blocks []string) {
+	t.Helper()
+	text := string(testkit.Value(os.ReadFile("../../docs/" + page))(t))
+	for i, block := range strings.Split(text, "```") {
+		if code, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 {
+			blocks = append(blocks, code)
+		}
+	}
+	return blocks
+}
+
+// runShell runs the lines of a page in a directory that has the server, and returns what they say.
+func runShell(t *testing.T, home, ops, code string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-euc", code)
+	cmd.Dir, cmd.Env = home, append(os.Environ(), "PARLEY_OPS_ADDRESS="+ops)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v: %s", code, err, out)
+	}
+	return string(out)
 }
 
 // openSnapshot has the server show a snapshot until ctx ends.
@@ -269,6 +285,9 @@ func TestBackupMistakes(t *testing.T) {
 		{1, "in DynamoDB", append(distributed, "backup", to)}, {1, "in DynamoDB", append(distributed, "restore", to)},
 		{2, "is for a data directory", append(distributed, "--backup-dir", to)},
 		{2, "is in the data directory", []string{"--data-dir", dir, "--backup-dir", filepath.Join(dir, "backups")}},
+		{2, "no address of S3", []string{"--data-dir", dir, "--backup-dir", "s3://my bucket"}},
+		{1, "names one file", []string{"--data-dir", dir, "backup", "s3://bucket/x.tar.zst"}},
+		{1, "no address of S3", []string{"--data-dir", empty, "restore", "s3://"}},
 		{1, "is in the data directory", []string{"--data-dir", dir, "backup", filepath.Join(dir, "x.tar.zst")}},
 	} {
 		code, out, errs := run(t.Context(), nil, c.args...)

@@ -30,8 +30,9 @@ const checkHelp = `  It reads everything: all checksums of the store and the eve
   members, counts, indexes and the outbox agree. A line for each finding says where it is, what is wrong and
   what helps. With --repair it builds a damaged store again from all that can be read, puts back events that
   only the event log has, and writes again what can be derived from the events; it deletes nothing else, keeps
-  the damaged store, and may be cut off and repeated. The server must not run. With BACKUP it checks that one instead (an archive is
-  unpacked in the directory for temporary files), and first compares all files with their checksums.
+  the damaged store, and may be cut off and repeated. The server must not run. With BACKUP it checks that one
+  instead, and first compares all files with their checksums. An archive, or a backup in S3, is unpacked in the
+  directory for temporary files.
   Exit codes: 0 nothing is wrong, or everything was repaired; 1 something is wrong; 2 it could not be checked.
 `
 
@@ -88,10 +89,10 @@ func checkBackup(ctx context.Context, cfg Config, path string, stdout, stderr io
 
 // openBackup compares a backup with its list, and returns where its files are.
 func openBackup(ctx context.Context, path string) (dir string, remove func(), err error) {
-	if path, err = backup.Find(path); err != nil {
+	if path, err = backup.Find(ctx, path); err != nil {
 		return "", nil, err
 	}
-	if !backup.IsArchive(path) {
+	if !backup.Packed(path) {
 		return path, func() {}, backup.Verify(ctx, path, nil)
 	}
 	tmp, err := os.MkdirTemp("", "parley-check-*")

@@ -17,7 +17,7 @@ var rules = []rule{
 	},
 	{
 		imports: []string{"github.com/aws/aws-sdk-go-v2/...", "github.com/aws/smithy-go/..."},
-		only:    []string{"server/store/dynamo/...", "server/backend"},
+		only:    []string{"server/store/dynamo/...", "server/backend", "server/backup/bucket"},
 		why:     "as Pebble",
 	},
 	{
