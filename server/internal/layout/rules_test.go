@@ -65,6 +65,10 @@ var rules = []rule{
 		imports: []string{"server/testkit"}, only: []string{}, why: "what ends a test has no place in a program",
 	},
 	{
+		imports: []string{"server/internal/faultydisk", "github.com/hanwen/go-fuse/v2/..."},
+		only:    []string{"server/internal/faultydisk"}, why: "a disk with faults has no place in a program",
+	},
+	{
 		imports: []string{"server/internal/api"}, tests: true,
 		only: []string{"server/internal/app", "server/internal/rest", "server/internal/topicapi",
 			"server/internal/topicroute",
