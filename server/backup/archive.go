@@ -19,7 +19,7 @@ func writeArchive(ctx context.Context, o Options) (Report, error) {
 		return Report{}, fmt.Errorf("%s is there already", o.To)
 	}
 	dir, tmp := filepath.Dir(o.To), o.To+partial
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeDir(dir); err != nil {
 		return Report{}, err
 	}
 	if err := os.RemoveAll(tmp); err != nil {

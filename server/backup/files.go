@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -126,6 +127,35 @@ func syncTree(dir string, list []File) error {
 		return err
 	}
 	for d := range dirs {
+		if err := syncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeDir makes a directory, with those above it that are missing, and makes their names durable.
+func makeDir(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	var parents []string // of those that are made
+	for d := dir; filepath.Dir(d) != d; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		parents = append(parents, filepath.Dir(d))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if len(parents) == 0 {
+		// A process that was killed may have made it a moment ago. The parent of another one may be
+		// out of reach.
+		_ = syncDir(filepath.Dir(dir))
+	}
+	for _, d := range parents {
 		if err := syncDir(d); err != nil {
 			return err
 		}

@@ -140,7 +140,7 @@ func Extract(ctx context.Context, path, to string, p Progress) error {
 // directory with all files before they are where a server finds them. What an earlier restore
 // did not finish is replaced. Errors: those that wrap ErrDamaged change nothing.
 func Restore(ctx context.Context, path, dataDir string, p Progress, prepare func(dir string) error) error {
-	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+	if err := makeDir(dataDir); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dataDir)

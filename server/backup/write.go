@@ -92,7 +92,7 @@ func Write(ctx context.Context, o Options) (Report, error) {
 	if IsArchive(o.To) {
 		return writeArchive(ctx, o)
 	}
-	if err := os.MkdirAll(o.To, 0o700); err != nil {
+	if err := makeDir(o.To); err != nil {
 		return Report{}, err
 	}
 	suffix := "." + o.Of.source() + partial // others may write there, too

@@ -67,7 +67,7 @@ func (d *Disk) mount() error {
 		return fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	d.server, err = fuse.NewServer(&calls{fuse.NewDefaultRawFileSystem(), d}, fmt.Sprint("/dev/fd/", fd),
-		&fuse.MountOptions{MaxWrite: maxWrite, DisableXAttrs: true, DisableReadDirPlus: true})
+		&fuse.MountOptions{MaxWrite: maxWrite, DisableXAttrs: true, DisableReadDirPlus: true, DisableSplice: true})
 	if err != nil {
 		return errors.Join(err, syscall.Unmount(d.dir, syscall.MNT_DETACH))
 	}
