@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -89,17 +90,41 @@ func Password(dir string) (string, error) {
 	return rand.Text(), nil // what was broken is nothing to keep
 }
 
-// Save writes the credentials, for their owner only.
+// Save writes the credentials, for their owner only, and makes them durable: a password that is
+// lost with the power cannot be told from none, and programs would have to be given another.
 func (c Credentials) Save(dir string) error {
 	path := filepath.Join(dir, File)
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.WriteFile(tmp, []byte(c.Properties()), 0o600); err != nil {
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	_, err = f.WriteString(c.Properties())
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes names durable, which Windows does by itself.
+func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // rights are what readers may do. The groups are Parley's own.
