@@ -7,7 +7,8 @@ import (
 
 // A log file of Pebble is a sequence of blocks of 32 KiB, and each block one of chunks: a record is one
 // chunk or more, and no chunk crosses the end of a block. So a reader that meets a damaged chunk can
-// continue with the next block. Pebble's own reader ends there.
+// continue with the next chunk, if the length of the damaged one leads to it, and with the next block
+// otherwise. Pebble's own reader ends there.
 const (
 	logBlock = 32 << 10
 
@@ -47,9 +48,16 @@ func records(b []byte, number uint32, yield func([]byte) error) (x extent, err e
 		c, ended, ok := parseChunk(b[at:end], number)
 		if ended {
 			x.end = at + logHeader
+			x.damage += suspect
 			break
 		}
 		if !ok {
+			if size := skip(b[at:end], number); size > 0 {
+				open = false
+				suspect += int64(size)
+				at += size
+				continue
+			}
 			if rest := b[at:end]; len(rest) >= syncHeader || !zero(rest) {
 				open = false
 				suspect += int64(end - at)
@@ -74,6 +82,24 @@ func records(b []byte, number uint32, yield func([]byte) error) (x extent, err e
 		}
 	}
 	return x, nil
+}
+
+// skip returns the size of a damaged chunk at the beginning of b if its length leads to a chunk that
+// can be read, or to the mark behind the last record, and 0 otherwise. It does not search: a message may
+// contain what looks like a chunk.
+func skip(b []byte, number uint32) int {
+	if len(b) < plainHeader {
+		return 0
+	}
+	length := int(binary.LittleEndian.Uint16(b[4:]))
+	for _, header := range []int{plainHeader, logHeader, syncHeader} { // its kind may be what is damaged
+		if size := header + length; size < len(b) {
+			if _, ended, ok := parseChunk(b[size:], number); ended || ok {
+				return size
+			}
+		}
+	}
+	return 0
 }
 
 func zero(b []byte) bool {
