@@ -263,6 +263,43 @@ func TestFlippedBitInALog(t *testing.T) {
 	}
 }
 
+// A bit that is flipped anywhere in a table is met later, or the store is refused in one line that
+// names the repair, and the repair then finds it.
+func TestFlippedBitInATable(t *testing.T) {
+	t.Parallel()
+	origin, _ := worn(t)
+	refused := 0
+	for _, path := range testkit.Value(filepath.Glob(filepath.Join(origin, "store", "*.sst")))(t) {
+		name := testkit.Value(filepath.Rel(origin, path))(t)
+		b := testkit.Value(os.ReadFile(path))(t)
+		for part := range 25 {
+			at := len(b) * part / 25
+			dir := filepath.Join(t.TempDir(), "data")
+			testkit.Must(t, os.CopyFS(dir, os.DirFS(origin)))
+			flipped := bytes.Clone(b)
+			flipped[at] ^= 4
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, name), flipped, 0o600))
+			s, err := Open(Options{Dir: dir})
+			if err == nil {
+				testkit.Must(t, s.Close())
+				continue
+			}
+			refused++
+			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "check --repair") ||
+				strings.ContainsAny(err.Error(), "\n<") {
+				t.Errorf("%s, byte %d of %d: %v", name, at, len(b), err)
+			}
+			if r, err := Repair(t.Context(), Options{Dir: dir}); err != nil || r.Why == nil {
+				t.Errorf("%s, byte %d of %d: repair: %+v %v", name, at, len(b), r, err)
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("no bit was met by an opening")
+	}
+	t.Logf("%d refusals", refused)
+}
+
 // A repair that is interrupted at any of its steps leaves the damaged store, or a new one that the next
 // start puts in its place.
 func TestInterruptedRepair(t *testing.T) {

@@ -106,7 +106,7 @@ func (s *Store) evaluateSeal() (complete func() error, err error) {
 	}
 	have, last, err := s.countProbes()
 	if err != nil {
-		return nil, fmt.Errorf("read seal: %w", err)
+		return nil, damaged(s.opts.FS.PathJoin(s.opts.Dir, "store"), fmt.Errorf("read its probes: %w", err))
 	}
 	s.probes = max(last, recorded.probes)
 	crashed := len(s.ancestors) > 0 && recorded.generation == s.ancestors[0].generation
