@@ -79,6 +79,12 @@ type ConsumerConfig struct {
 	// CancelOnStop ends the subscription at the end of Run if this was its last member.
 	CancelOnStop bool
 
+	// OnRestore, if given, is called when the server was put back to an earlier copy of its data: what
+	// was handled may be gone, and the group is where it was then. No handler runs meanwhile, and none
+	// gets a message of the other history before it has returned nil; after an error it is called again. It
+	// may move the group ([Client.Subscriptions]) to have its messages handled once more.
+	OnRestore func(ctx context.Context) error
+
 	Log *slog.Logger // of what goes wrong and is tried again; none by default
 }
 

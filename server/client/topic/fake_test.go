@@ -47,6 +47,9 @@ type fake struct {
 	extensions int
 	attached   []*topicv1.Attach
 	tokens     map[string]bool // that are refused
+	generation string          // of its history; empty, as that of an earlier release: it compares nothing
+	commit     int64
+	ancestors  map[string]int64 // earlier generations, with their last commits
 	// before is asked before each call; an error is its answer. lost has the connection of a
 	// call cut after it was done.
 	before func(call string) error
@@ -84,7 +87,10 @@ func (i *interceptor) enter(spec connect.Spec, header http.Header) error {
 	if i.f.tokens[header.Get("Authorization")] {
 		return connect.NewError(connect.CodeUnauthenticated, errors.New("token"))
 	}
-	return i.f.before(name)
+	if err := i.f.before(name); err != nil {
+		return err
+	}
+	return i.f.compare(header.Get("Parley-History"))
 }
 
 func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -98,6 +104,9 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		i.f.mu.Unlock()
 		if lost {
 			panic(http.ErrAbortHandler)
+		}
+		if said := get(i.f, i.f.says); err == nil && said != "" {
+			res.Header().Set("Parley-History", said)
 		}
 		return res, err
 	}
@@ -208,7 +217,7 @@ func (f *fake) open() (id string, a *topicv1.Attached) {
 		f.sessions[id] = true
 	})
 	return id, &topicv1.Attached{Session: id, Member: id, Subscription: f.subscription(),
-		HeartbeatInterval: durationpb.New(15 * time.Second)}
+		HeartbeatInterval: durationpb.New(15 * time.Second), Generation: get(f, func() string { return f.generation })}
 }
 
 // end gives a session's messages back.
@@ -280,12 +289,12 @@ func (f *fake) Consume(
 ) error {
 	id, attached := f.open()
 	defer f.end(id)
-	first := &topicv1.ConsumeResponse{Body: &topicv1.ConsumeResponse_Attached{Attached: attached}}
+	first := &topicv1.ConsumeResponse{Commit: f.shown(), Body: &topicv1.ConsumeResponse_Attached{Attached: attached}}
 	if err := stream.Send(first); err != nil {
 		return err
 	}
 	return f.serve(ctx, id, req.GetAttach(), func(d *topicv1.Delivery) error {
-		return stream.Send(&topicv1.ConsumeResponse{Body: &topicv1.ConsumeResponse_Delivery{Delivery: d}})
+		return stream.Send(&topicv1.ConsumeResponse{Commit: f.shown(), Body: &topicv1.ConsumeResponse_Delivery{Delivery: d}})
 	})
 }
 
@@ -313,8 +322,8 @@ func (f *fake) ConsumeBidi(
 		defer mu.Unlock()
 		over = true
 	}()
-	answer := &topicv1.ConsumeBidiResponse{Body: &topicv1.ConsumeBidiResponse_Attached{Attached: attached}}
-	if err := send(answer); err != nil {
+	answer := &topicv1.ConsumeBidiResponse_Attached{Attached: attached}
+	if err := send(&topicv1.ConsumeBidiResponse{Commit: f.shown(), Body: answer}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -334,7 +343,7 @@ func (f *fake) ConsumeBidi(
 		}
 	}()
 	return f.serve(ctx, id, first.GetAttach(), func(d *topicv1.Delivery) error {
-		return send(&topicv1.ConsumeBidiResponse{Body: &topicv1.ConsumeBidiResponse_Delivery{Delivery: d}})
+		return send(&topicv1.ConsumeBidiResponse{Commit: f.shown(), Body: &topicv1.ConsumeBidiResponse_Delivery{Delivery: d}})
 	})
 }
 

@@ -22,8 +22,8 @@ type Received struct {
 
 // Handler handles a message. After nil it is acknowledged, after an error delivered again,
 // unless it was tried as often as the subscription allows. Its context ends when the message
-// is not the consumer's any more, with ErrLeaseLost as the cause, and when a stop takes too
-// long.
+// is not the consumer's any more, with ErrLeaseLost or ErrRestored as the cause, and when a stop
+// takes too long.
 type Handler func(ctx context.Context, m *Received) error
 
 // BatchHandler handles messages at once: those of a key in order, and no others of their

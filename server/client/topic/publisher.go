@@ -32,6 +32,9 @@ type PublisherConfig struct {
 	// Messages and bytes that are held until they are stored, 10,000 and 32 MiB by default.
 	// Publish waits for room.
 	BufferMessages, BufferBytes int
+	// OnRestore, if given, is called before the next request when the server was put back to an earlier
+	// copy of its data: messages that were stored may be gone. It must not wait for the publisher.
+	OnRestore func()
 
 	Log *slog.Logger // of what is tried again; none by default
 }
@@ -44,6 +47,8 @@ type Publisher struct {
 	cfg    PublisherConfig
 	cancel context.CancelFunc
 	done   chan struct{}
+
+	restores int // of the server that run knows of
 
 	mu      sync.Mutex
 	buffer  buffer
@@ -64,6 +69,7 @@ func (c *Client) Publisher(topic string, cfg PublisherConfig) (*Publisher, error
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
 		client: c, topic: topic, cfg: cfg, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
+		restores: c.shown.restores(),
 		buffer: buffer{maxMessages: cmp.Or(cfg.BufferMessages, 10_000), maxBytes: cmp.Or(cfg.BufferBytes, 32<<20),
 			number: cmp.Or(cfg.Number, 1)},
 	}
@@ -192,6 +198,13 @@ func (p *Publisher) run(ctx context.Context) {
 func (p *Publisher) send(ctx context.Context, r *request) ([]*Result, error) {
 	message, again := r.message(p.topic, p.cfg.Producer), newRetry()
 	for {
+		if n := p.client.shown.restores(); n != p.restores {
+			p.restores = n
+			p.cfg.Log.Warn("topic: the server was put back to an earlier copy: what was published may be gone")
+			if p.cfg.OnRestore != nil {
+				p.cfg.OnRestore()
+			}
+		}
 		results, err := p.try(ctx, message)
 		if err == nil {
 			return results, nil

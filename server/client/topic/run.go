@@ -23,6 +23,7 @@ type run struct {
 	endHandlers context.CancelFunc
 	finish      func() // ends Run as the end of its context does
 	attached    bool   // once
+	registered  bool   // the group
 	twoWays     bool   // the last connection was to have both directions
 
 	mu       sync.Mutex
@@ -32,6 +33,7 @@ type run struct {
 	stopping bool
 	prompt   bool // acknowledgements must not wait for others
 	lease    time.Duration
+	restores int    // of the server that this run knows of
 	identity string // of the subscription
 	left     int    // messages that handlers may be called for
 }
@@ -41,7 +43,7 @@ const usualLease = 30 * time.Second
 
 func newRun(c *Consumer) *run {
 	r := &run{Consumer: c, flush: make(chan struct{}, 1), inbox: newInbox(), pulse: newPulse(time.Now()),
-		lease: usualLease, left: cmp.Or(c.cfg.Limit, math.MaxInt)}
+		lease: usualLease, restores: c.client.shown.restores(), left: cmp.Or(c.cfg.Limit, math.MaxInt)}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
@@ -91,14 +93,10 @@ func (r *run) leftover() error {
 
 // serve keeps a session open until ctx ends. The error is why it makes no sense to continue.
 func (r *run) serve(ctx context.Context) error {
-	again, registered := newRetry(), false
+	again := newRetry()
 	for {
-		err := error(nil)
-		if !registered {
-			err = r.register(ctx)
-			registered = err == nil
-		}
-		if registered {
+		err := r.prepare(ctx)
+		if err == nil {
 			err = r.session(ctx, again)
 		}
 		if ctx.Err() != nil {
@@ -118,6 +116,38 @@ func (r *run) serve(ctx context.Context) error {
 		r.cfg.Log.Warn("topic: not connected", "error", err, "again_in", v.pause)
 		_ = wait.For(ctx, v.pause)
 	}
+}
+
+// prepare has the group registered. If the server was put back to an earlier copy, which may be without
+// the group, it first lets go of what the server may not have any more: it returns when no handler runs
+// and OnRestore has taken it.
+func (r *run) prepare(ctx context.Context) error {
+	n := r.client.shown.restores()
+	if n != r.restores {
+		r.registered = false
+		r.cfg.Log.Warn("topic: the server was put back to an earlier copy: what was handled may be gone")
+		r.update(func() {
+			for at := range r.inbox.items {
+				r.inbox.lose(at, ErrRestored)
+			}
+		})
+		if r.waitFor(ctx, func() bool { return r.inbox.running == 0 }); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if !r.registered {
+		if err := r.register(ctx); err != nil {
+			return err
+		}
+		r.registered = true
+	}
+	if n != r.restores && r.cfg.OnRestore != nil {
+		if err := r.cfg.OnRestore(ctx); err != nil {
+			return err
+		}
+	}
+	r.restores = n
+	return nil
 }
 
 // fatal is why the consumer gave up, if it did and ctx ended for that reason.

@@ -48,6 +48,9 @@ func (r *run) session(ctx context.Context, again *retry) error {
 		return err
 	}
 	defer s.link.close()
+	if s.client.shown.restores() != s.restores {
+		return errEnded // what is here may be of another history than the stream
+	}
 	again.succeeded()
 	s.begin(attached)
 	var wg sync.WaitGroup

@@ -25,6 +25,10 @@
 // an error, a crash or a lost connection it is delivered again, to this consumer or another
 // one of the group. A message that comes again while its handler runs is not handled twice.
 //
+// A server can be put back to an earlier copy of its data. Then what was published or acknowledged
+// after the copy was made is gone, and other messages come to stand at the same positions. Publishers
+// and consumers notice it, call OnRestore if they have one, and continue with what the server has.
+//
 // # Concurrency
 //
 // Client and Publisher may be used by many goroutines. Handlers are called by as many as
@@ -46,6 +50,7 @@ import (
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/client/bearer"
+	"github.com/parley-chat/parley/server/history"
 )
 
 // Message is what is published and delivered.
@@ -64,11 +69,16 @@ type Config struct {
 	// TLS. One that speaks HTTP/1.1 will do, at one more call for each acknowledgement.
 	HTTP    connect.HTTPClient
 	Options []connect.ClientOption // protocol, codec and so on
+	// History is what [Client.History] returned when the positions, ids and numbers were saved that
+	// the program has from an earlier run. If the server was put back to a copy from before that, the
+	// first call is refused with the reason HISTORY_CHANGED, or OnRestore is called.
+	History string
 }
 
 // Client is a connection to a server.
 type Client struct {
 	tokens        *bearer.Tokens
+	shown         *shown
 	http          *versions
 	topics        topicv1connect.TopicServiceClient
 	subscriptions topicv1connect.SubscriptionServiceClient
@@ -84,14 +94,23 @@ func Dial(cfg Config) (*Client, error) {
 	if cfg.HTTP == nil {
 		cfg.HTTP = newHTTP(cfg.BaseURL)
 	}
-	c := &Client{tokens: bearer.New(cfg.Token), http: &versions{HTTPClient: cfg.HTTP}}
-	options := append([]connect.ClientOption{connect.WithInterceptors(c.tokens)}, cfg.Options...)
+	at, ok := history.Parse(cfg.History)
+	if !ok && cfg.History != "" {
+		return nil, errors.New("topic: the history is not one that a client returned")
+	}
+	c := &Client{tokens: bearer.New(cfg.Token), shown: &shown{at: at}, http: &versions{HTTPClient: cfg.HTTP}}
+	options := append([]connect.ClientOption{connect.WithInterceptors(c.tokens, c.shown)}, cfg.Options...)
 	c.topics = topicv1connect.NewTopicServiceClient(c.http, cfg.BaseURL, options...)
 	c.subscriptions = topicv1connect.NewSubscriptionServiceClient(c.http, cfg.BaseURL, options...)
 	c.consumers = topicv1connect.NewConsumerServiceClient(c.http, cfg.BaseURL, options...)
 	c.backfills = topicv1connect.NewBackfillServiceClient(c.http, cfg.BaseURL, options...)
 	return c, nil
 }
+
+// History returns up to where the server has shown its history to this client, over all calls; empty if
+// it was shown nothing. A program that saves positions, ids of messages or numbers of requests saves it
+// with them, and gives it to its next Client.
+func (c *Client) History() string { return c.shown.place().String() }
 
 // Topics is the generated client for making topics and giving rights in them.
 func (c *Client) Topics() topicv1connect.TopicServiceClient { return c.topics }

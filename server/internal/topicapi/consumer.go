@@ -83,7 +83,7 @@ func (s *consumers) Consume(
 		return err
 	}
 	defer func() { leave(err) }()
-	out := newSender(ctx, in, stream.Conn())
+	out := newSender(ctx, in, stream.Conn(), s.history)
 	defer out.close()
 	return out.run(ctx)
 }
@@ -108,7 +108,7 @@ func (s *consumers) ConsumeBidi(
 		return err
 	}
 	defer func() { leave(err) }()
-	out := newSender(ctx, in, stream.Conn())
+	out := newSender(ctx, in, stream.Conn(), s.history)
 	defer out.close()
 	return converse(ctx, in, out, stream.Receive)
 }
@@ -259,7 +259,7 @@ func (s *consumers) Pull(ctx context.Context, req *topicv1.PullRequest) (*topicv
 		}
 		res.State = in.State()
 		for _, d := range event.Deliveries {
-			m, err := (&deliveryFrame{d}).message()
+			m, err := (&deliveryFrame{Delivery: d}).message()
 			if err != nil {
 				return nil, err
 			}

@@ -2,6 +2,7 @@ package topicapi
 
 import (
 	"fmt"
+	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -18,6 +19,7 @@ const maxFrame = 1 << 20
 // Numbers of fields: of ConsumeResponse and ConsumeBidiResponse, and of Delivery.
 const (
 	fieldDelivery = 2
+	fieldCommit   = 8
 
 	fieldPartition = 1
 	fieldBase      = 2
@@ -29,7 +31,10 @@ const (
 
 // deliveryFrame is a response with a delivery. Its messages are encoded already, the same
 // bytes for all groups and streams.
-type deliveryFrame struct{ topic.Delivery }
+type deliveryFrame struct {
+	topic.Delivery
+	commit int64 // of the response
+}
 
 var _ codec.Encoded = (*deliveryFrame)(nil)
 
@@ -37,7 +42,12 @@ var _ codec.Encoded = (*deliveryFrame)(nil)
 func (f *deliveryFrame) AppendWire(dst []byte) ([]byte, error) {
 	dst = protowire.AppendTag(dst, fieldDelivery, protowire.BytesType)
 	dst = protowire.AppendVarint(dst, uint64(f.size()))
-	return f.appendDelivery(dst), nil
+	dst = f.appendDelivery(dst)
+	if f.commit != 0 {
+		dst = protowire.AppendTag(dst, fieldCommit, protowire.VarintType)
+		dst = protowire.AppendVarint(dst, uint64(f.commit))
+	}
+	return dst, nil
 }
 
 // appendDelivery appends the message Delivery.
@@ -123,6 +133,9 @@ func (f *deliveryFrame) AppendJSON(dst []byte) ([]byte, error) {
 	if dst, err = codec.JSON.MarshalAppend(dst, d); err != nil {
 		return nil, err
 	}
+	if f.commit != 0 {
+		dst = append(strconv.AppendInt(append(dst, `,"commit":"`...), f.commit, 10), '"')
+	}
 	return append(dst, '}'), nil
 }
 
@@ -137,12 +150,12 @@ func (f *deliveryFrame) message() (*topicv1.Delivery, error) {
 
 // frames makes the responses of a delivery: one, or several if it is large.
 func frames(d topic.Delivery) ([]*deliveryFrame, error) {
-	f := &deliveryFrame{d}
+	f := &deliveryFrame{Delivery: d}
 	if f.bytes() <= maxFrame {
 		return []*deliveryFrame{f}, nil
 	}
 	var all []*deliveryFrame
-	part := &deliveryFrame{topic.Delivery{Partition: d.Partition, Moves: d.Moves}}
+	part := &deliveryFrame{Delivery: topic.Delivery{Partition: d.Partition, Moves: d.Moves}}
 	size, first := 0, 0 // of the part
 	end := func(next int) {
 		part.Count, part.Base = next-first, d.Base+int64(first)
@@ -156,7 +169,7 @@ func frames(d topic.Delivery) ([]*deliveryFrame, error) {
 			part.Attempts = d.Attempts[first:next]
 		}
 		all = append(all, part)
-		part, size, first = &deliveryFrame{topic.Delivery{Partition: d.Partition, Moves: d.Moves}}, 0, next
+		part, size, first = &deliveryFrame{Delivery: topic.Delivery{Partition: d.Partition, Moves: d.Moves}}, 0, next
 	}
 	next := 0
 	for _, piece := range d.Pieces {

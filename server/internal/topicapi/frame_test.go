@@ -58,17 +58,17 @@ func TestDeliveriesAreWhatTheContractSays(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		d, want := random(r, 1+r.IntN(20), 300)
-		f := &deliveryFrame{d}
+		f := &deliveryFrame{Delivery: d, commit: r.Int64N(2) * r.Int64()}
 		wire, err := f.AppendWire(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var one topicv1.ConsumeResponse
 		var both topicv1.ConsumeBidiResponse
-		if err := proto.Unmarshal(wire, &one); err != nil || !proto.Equal(one.GetDelivery(), want) {
+		if err := proto.Unmarshal(wire, &one); err != nil || !proto.Equal(one.GetDelivery(), want) || one.GetCommit() != f.commit {
 			t.Fatalf("%v, %v; want %v", &one, err, want)
 		}
-		if err := proto.Unmarshal(wire, &both); err != nil || !proto.Equal(both.GetDelivery(), want) {
+		if err := proto.Unmarshal(wire, &both); err != nil || !proto.Equal(both.GetDelivery(), want) || both.GetCommit() != f.commit {
 			t.Fatalf("%v, %v; want %v", &both, err, want)
 		}
 		text, err := f.AppendJSON(nil)
@@ -76,7 +76,7 @@ func TestDeliveriesAreWhatTheContractSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		var read topicv1.ConsumeResponse
-		if err := protojson.Unmarshal(text, &read); err != nil || !proto.Equal(read.GetDelivery(), want) {
+		if err := protojson.Unmarshal(text, &read); err != nil || !proto.Equal(read.GetDelivery(), want) || read.GetCommit() != f.commit {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestBrokenPieces(t *testing.T) {
 	if _, err := frames(topic.Delivery{Count: 2, Pieces: [][]byte{piece}}); err == nil {
 		t.Error("a broken batch is split")
 	}
-	if _, err := (&deliveryFrame{topic.Delivery{Count: 1, Pieces: [][]byte{{0x1a, 9, 1}}}}).AppendJSON(nil); err == nil {
+	if _, err := (&deliveryFrame{Delivery: topic.Delivery{Count: 1, Pieces: [][]byte{{0x1a, 9, 1}}}}).AppendJSON(nil); err == nil {
 		t.Error("a broken batch is JSON")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/edge"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/store/storetest"
 	"github.com/parley-chat/parley/server/topic"
 )
@@ -111,7 +112,7 @@ type scripted struct {
 func (h scripted) Consume(
 	ctx context.Context, _ *topicv1.ConsumeRequest, stream *connect.ServerStream[topicv1.ConsumeResponse],
 ) error {
-	out := newSender(ctx, h.s, stream.Conn())
+	out := newSender(ctx, h.s, stream.Conn(), store.Line("gen"))
 	defer out.close()
 	return out.run(ctx)
 }
@@ -122,7 +123,7 @@ func (h scripted) ConsumeBidi(
 	if _, err := stream.Receive(); err != nil {
 		return err
 	}
-	out := newSender(ctx, h.s, stream.Conn())
+	out := newSender(ctx, h.s, stream.Conn(), store.Line("gen"))
 	defer out.close()
 	return converse(ctx, h.s, out, stream.Receive)
 }

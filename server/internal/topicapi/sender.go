@@ -9,6 +9,7 @@ import (
 
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/internal/streamwriter"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic"
 )
 
@@ -20,19 +21,20 @@ const (
 // sender sends what a session receives on its stream. Responses of both streaming
 // procedures have the same fields, so that one type serves both.
 type sender struct {
-	in     session
-	every  time.Duration // of heartbeats
-	beat   context.Context
-	cancel context.CancelFunc // of beat
-	pace   streamwriter.Pace  // of events
+	in      session
+	history store.History // may be nil
+	every   time.Duration // of heartbeats
+	beat    context.Context
+	cancel  context.CancelFunc // of beat
+	pace    streamwriter.Pace  // of events
 
 	mu   sync.Mutex
 	out  *streamwriter.Writer
 	sent time.Time // of the last response
 }
 
-func newSender(ctx context.Context, in session, conn streamwriter.Sender) *sender {
-	return &sender{in: in, every: heartbeat, out: streamwriter.New(ctx, conn)}
+func newSender(ctx context.Context, in session, conn streamwriter.Sender, history store.History) *sender {
+	return &sender{in: in, history: history, every: heartbeat, out: streamwriter.New(ctx, conn)}
 }
 
 // close releases what the sender holds. Nothing is sent afterwards.
@@ -50,7 +52,11 @@ const detached = "DETACHED"
 
 // run sends until the session or the context ends, and returns why.
 func (p *sender) run(ctx context.Context) error {
-	first := &topicv1.ConsumeBidiResponse_Attached{Attached: p.in.Attached()}
+	attached := proto.CloneOf(p.in.Attached())
+	if p.history != nil {
+		attached.Generation = p.history.Generation()
+	}
+	first := &topicv1.ConsumeBidiResponse_Attached{Attached: attached}
 	if err := p.send(&topicv1.ConsumeBidiResponse{Body: first}); err != nil {
 		return err
 	}
@@ -165,6 +171,17 @@ func (p *sender) send(responses ...any) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.history != nil {
+		commit := p.history.Shown() // what a session receives is on the disk, and so counts already
+		for _, r := range responses {
+			switch r := r.(type) {
+			case *topicv1.ConsumeBidiResponse:
+				r.Commit = commit
+			case *deliveryFrame:
+				r.commit = commit
+			}
+		}
+	}
 	if err := p.out.Send(responses...); err != nil {
 		return err
 	}

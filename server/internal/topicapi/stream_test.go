@@ -326,7 +326,7 @@ func TestHeartbeats(t *testing.T) {
 		s := newScript()
 		s.events, s.ended = make(chan topic.Event, 9), make(chan string, 1)
 		n := &notes{header: http.Header{}}
-		out := newSender(t.Context(), s, n)
+		out := newSender(t.Context(), s, n, nil)
 		done := make(chan error, 1)
 		go func() { done <- out.run(t.Context()) }()
 		count := func() (alive, other int) {

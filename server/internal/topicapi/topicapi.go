@@ -23,6 +23,7 @@ import (
 
 	"github.com/parley-chat/parley/gen/parley/topic/v1/topicv1connect"
 	"github.com/parley-chat/parley/server/internal/api"
+	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/topic"
 )
 
@@ -72,6 +73,8 @@ type Config struct {
 	Identify func(ctx context.Context) Identity
 	// Streams knows the open streams. Servers that stop together share it.
 	Streams *Streams
+	// History is what streams show; nil: they do not say.
+	History store.History
 }
 
 // Server has the handlers.
@@ -80,11 +83,12 @@ type Server struct {
 	route    connect.Interceptor
 	identify func(context.Context) Identity
 	streams  *Streams
+	history  store.History
 }
 
 // New makes a Server.
 func New(c Config) *Server {
-	return &Server{service: c.Topics, route: c.Route, identify: c.Identify, streams: c.Streams}
+	return &Server{service: c.Topics, route: c.Route, identify: c.Identify, streams: c.Streams, history: c.History}
 }
 
 type serviceKey struct{}

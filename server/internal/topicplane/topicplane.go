@@ -205,7 +205,8 @@ func (p *Plane) operated(
 	if p.service != nil {
 		admin.Topics = p.service.Admin()
 	}
-	services := topicapi.New(topicapi.Config{Topics: p.service, Streams: p.streams, Identify: identify, Route: route})
+	services := topicapi.New(topicapi.Config{Topics: p.service, Streams: p.streams, Identify: identify, Route: route,
+		History: p.cfg.Backend.History})
 	return append(services.Services(), topicadmin.New(admin).Service())
 }
 
@@ -228,7 +229,7 @@ func (p *Plane) serve(
 
 func (p *Plane) doors(identify func(context.Context) topicapi.Identity) []api.Service {
 	return topicapi.New(topicapi.Config{Topics: p.service, Streams: p.streams, Identify: identify,
-		Route: p.route(identify)}).Services()
+		Route: p.route(identify), History: p.cfg.Backend.History}).Services()
 }
 
 // route finds the slot of a call of one of many servers; nil for a server that is alone.

@@ -292,7 +292,10 @@ type ConsumeResponse struct {
 	//	*ConsumeResponse_Alive
 	//	*ConsumeResponse_LeaseLost
 	//	*ConsumeResponse_Gone
-	Body          isConsumeResponse_Body `protobuf_oneof:"body"`
+	Body isConsumeResponse_Body `protobuf_oneof:"body"`
+	// Newest commit, in the generation that attached names, that the stream has shown up to here;
+	// 0 from a server that counts none, or that passes the stream on.
+	Commit        int64 `protobuf:"varint,8,opt,name=commit,proto3" json:"commit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +391,13 @@ func (x *ConsumeResponse) GetGone() *Gone {
 	return nil
 }
 
+func (x *ConsumeResponse) GetCommit() int64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
 type isConsumeResponse_Body interface {
 	isConsumeResponse_Body()
 }
@@ -448,7 +458,10 @@ type ConsumeBidiResponse struct {
 	//	*ConsumeBidiResponse_Settled
 	//	*ConsumeBidiResponse_LeaseLost
 	//	*ConsumeBidiResponse_Gone
-	Body          isConsumeBidiResponse_Body `protobuf_oneof:"body"`
+	Body isConsumeBidiResponse_Body `protobuf_oneof:"body"`
+	// Newest commit, in the generation that attached names, that the stream has shown up to here;
+	// 0 from a server that counts none, or that passes the stream on.
+	Commit        int64 `protobuf:"varint,8,opt,name=commit,proto3" json:"commit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,6 +566,13 @@ func (x *ConsumeBidiResponse) GetGone() *Gone {
 	return nil
 }
 
+func (x *ConsumeBidiResponse) GetCommit() int64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
 type isConsumeBidiResponse_Body interface {
 	isConsumeBidiResponse_Body()
 }
@@ -619,8 +639,12 @@ type Attached struct {
 	// Something comes at least this often; a session of Pull ends after three times that
 	// without a call.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,4,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Generation of the store's history that the stream shows. A client that was shown more of it
+	// than the store has, because it was put back to an earlier copy, is refused with ABORTED, reason
+	// HISTORY_CHANGED: if the request says, in the header Parley-History, what the client was shown.
+	Generation    string `protobuf:"bytes,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attached) Reset() {
@@ -679,6 +703,13 @@ func (x *Attached) GetHeartbeatInterval() *durationpb.Duration {
 		return x.HeartbeatInterval
 	}
 	return nil
+}
+
+func (x *Attached) GetGeneration() string {
+	if x != nil {
+		return x.Generation
+	}
+	return ""
 }
 
 // Delivery holds messages of one partition in order of position.
@@ -2060,7 +2091,7 @@ const file_parley_topic_v1_consumer_service_proto_rawDesc = "" +
 	"\x05bytes\x18\x02 \x01(\x03B\r\xbaH\n" +
 	"\"\b\x18\x80\x80\x80\x80\x04(\x00R\x05bytes\"I\n" +
 	"\x0eConsumeRequest\x127\n" +
-	"\x06attach\x18\x01 \x01(\v2\x17.parley.topic.v1.AttachB\x06\xbaH\x03\xc8\x01\x01R\x06attach\"\xe1\x02\n" +
+	"\x06attach\x18\x01 \x01(\v2\x17.parley.topic.v1.AttachB\x06\xbaH\x03\xc8\x01\x01R\x06attach\"\xf9\x02\n" +
 	"\x0fConsumeResponse\x127\n" +
 	"\battached\x18\x01 \x01(\v2\x19.parley.topic.v1.AttachedH\x00R\battached\x127\n" +
 	"\bdelivery\x18\x02 \x01(\v2\x19.parley.topic.v1.DeliveryH\x00R\bdelivery\x12:\n" +
@@ -2068,8 +2099,9 @@ const file_parley_topic_v1_consumer_service_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\v2\x16.parley.topic.v1.AliveH\x00R\x05alive\x12;\n" +
 	"\n" +
 	"lease_lost\x18\x06 \x01(\v2\x1a.parley.topic.v1.LeaseLostH\x00R\tleaseLost\x12+\n" +
-	"\x04gone\x18\a \x01(\v2\x15.parley.topic.v1.GoneH\x00R\x04goneB\x06\n" +
-	"\x04body\"\x9b\x03\n" +
+	"\x04gone\x18\a \x01(\v2\x15.parley.topic.v1.GoneH\x00R\x04gone\x12\x16\n" +
+	"\x06commit\x18\b \x01(\x03R\x06commitB\x06\n" +
+	"\x04body\"\xb3\x03\n" +
 	"\x13ConsumeBidiResponse\x127\n" +
 	"\battached\x18\x01 \x01(\v2\x19.parley.topic.v1.AttachedH\x00R\battached\x127\n" +
 	"\bdelivery\x18\x02 \x01(\v2\x19.parley.topic.v1.DeliveryH\x00R\bdelivery\x12:\n" +
@@ -2078,13 +2110,17 @@ const file_parley_topic_v1_consumer_service_proto_rawDesc = "" +
 	"\asettled\x18\x05 \x01(\v2\x18.parley.topic.v1.SettledH\x00R\asettled\x12;\n" +
 	"\n" +
 	"lease_lost\x18\x06 \x01(\v2\x1a.parley.topic.v1.LeaseLostH\x00R\tleaseLost\x12+\n" +
-	"\x04gone\x18\a \x01(\v2\x15.parley.topic.v1.GoneH\x00R\x04goneB\x06\n" +
-	"\x04body\"\xdd\x01\n" +
+	"\x04gone\x18\a \x01(\v2\x15.parley.topic.v1.GoneH\x00R\x04gone\x12\x16\n" +
+	"\x06commit\x18\b \x01(\x03R\x06commitB\x06\n" +
+	"\x04body\"\x86\x02\n" +
 	"\bAttached\x12\"\n" +
 	"\asession\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\asession\x12 \n" +
 	"\x06member\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x06member\x12A\n" +
 	"\fsubscription\x18\x03 \x01(\v2\x1d.parley.topic.v1.SubscriptionR\fsubscription\x12H\n" +
-	"\x12heartbeat_interval\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\"\xe4\x01\n" +
+	"\x12heartbeat_interval\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12'\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"generation\"\xe4\x01\n" +
 	"\bDelivery\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\x03R\x04base\x12D\n" +

@@ -177,6 +177,14 @@ export declare type ConsumeResponse = Message<"parley.topic.v1.ConsumeResponse">
     value: Gone;
     case: "gone";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * Newest commit, in the generation that attached names, that the stream has shown up to here;
+   * 0 from a server that counts none, or that passes the stream on.
+   *
+   * @generated from field: int64 commit = 8;
+   */
+  commit: bigint;
 };
 
 /**
@@ -253,6 +261,14 @@ export declare type ConsumeBidiResponse = Message<"parley.topic.v1.ConsumeBidiRe
     value: Gone;
     case: "gone";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * Newest commit, in the generation that attached names, that the stream has shown up to here;
+   * 0 from a server that counts none, or that passes the stream on.
+   *
+   * @generated from field: int64 commit = 8;
+   */
+  commit: bigint;
 };
 
 /**
@@ -296,6 +312,15 @@ export declare type Attached = Message<"parley.topic.v1.Attached"> & {
    * @generated from field: google.protobuf.Duration heartbeat_interval = 4;
    */
   heartbeatInterval?: Duration | undefined;
+
+  /**
+   * Generation of the store's history that the stream shows. A client that was shown more of it
+   * than the store has, because it was put back to an earlier copy, is refused with ABORTED, reason
+   * HISTORY_CHANGED: if the request says, in the header Parley-History, what the client was shown.
+   *
+   * @generated from field: string generation = 5;
+   */
+  generation: string;
 };
 
 /**
@@ -1025,6 +1050,9 @@ export declare const OutcomeSchema: GenEnum<Outcome>;
  * message it gets is its own for the lease of the subscription, then, or when the
  * session ends, somebody else's. Consume, ConsumeBidi and Pull are three ways to the
  * same. The caller needs the role subscriber or admin.
+ *
+ * Positions are those of a history of the store. Calls say in the header Parley-History up to
+ * where the client was shown it, and answers have the header, too.
  *
  * @generated from service parley.topic.v1.ConsumerService
  */
