@@ -78,7 +78,7 @@ func (p *relayPart) runSlot(ctx context.Context, s slot.Slot) error {
 	}
 	defer publisher.Close()
 	r, err := relay.New(relay.Config{
-		Store: b.Store, Serde: p.cfg.Schemas.Serde, Shards: s.Shards, Clock: time.Now,
+		Store: b.Store, Generation: b.Generation, Serde: p.cfg.Schemas.Serde, Shards: s.Shards, Clock: time.Now,
 		Logger: p.cfg.Logger.With("slot", s.Number), Flush: p.Flush, FlushWithin: p.FlushWithin,
 		Publish: p.topics.Guard(func(ctx context.Context,
 			records []*kafka.Record) error {

@@ -57,7 +57,9 @@ import (
 // Config sets a Relay up. Zero durations and sizes take the defaults.
 type Config struct {
 	Store store.Store
-	Serde *event.Serde
+	// Generation is that of the store's history in which events are published. Records say so.
+	Generation string
+	Serde      *event.Serde
 	// Load, if given, makes the records that rows of a stream announce, in place of the events
 	// of chats: a list for each of the rows, which are consecutive. An error that wraps
 	// ErrPoison says that the row behind those of the lists can never be published. Such
