@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	topicv1 "github.com/parley-chat/parley/gen/parley/topic/v1"
 	"github.com/parley-chat/parley/server/store"
 	"github.com/parley-chat/parley/server/testkit"
@@ -160,6 +162,12 @@ func TestRepeatedPublish(t *testing.T) {
 				}
 			}
 			x.restart()
+		}
+		for _, i := range []int{3, 15} { // with a key, and without
+			other := proto.CloneOf(r)
+			other.Messages[i].Payload = []byte("another")
+			_, err := x.Publish(t.Context(), op, other)
+			refusedAs(t, err, refusal.InvalidArgument)
 		}
 		if n := len(x.receive(x.attach("t", "g", "m"))); n != 20 {
 			t.Errorf("%d messages", n)

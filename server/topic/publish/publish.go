@@ -87,7 +87,7 @@ func (p *Publisher) Append(
 		return nil, refusal.New(refusal.ProducerNumberTooOld,
 			"only the last %d numbers of a producer are remembered", commitlog.ProducerWindow)
 	case errors.Is(err, commitlog.ErrProducerReuse):
-		return nil, refusal.New(refusal.InvalidArgument, "the producer's number was used for other messages")
+		return nil, errReuse
 	case errors.Is(err, commitlog.ErrTooLarge):
 		return nil, refusal.New(refusal.TooLarge, "the messages are too large")
 	case errors.Is(err, commitlog.ErrInvalid):
@@ -104,8 +104,22 @@ func (p *Publisher) Append(
 			l.Wake(int(appends[i].Partition.Number))
 		}
 	}
+	for i, a := range pending.Appended {
+		if !a.Replayed {
+			continue
+		}
+		same, err := p.same(ctx, appends[i], a)
+		switch {
+		case err != nil:
+			return nil, err
+		case !same:
+			return nil, errReuse
+		}
+	}
 	return pending.Appended, nil
 }
+
+var errReuse = refusal.New(refusal.InvalidArgument, "the producer's number was used for other messages")
 
 // begin gives messages their positions, if the topic takes them: no subscription begins or
 // ends between. Its lock is held so long, and not until they are durable: a change of a
