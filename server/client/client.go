@@ -114,7 +114,7 @@ func Dial(cfg Config) (*Client, error) {
 }
 
 // Chats is the generated client for creating chats and changing their members,
-// with the device's bearer token. What CreateChat returns goes to [Client.Learn].
+// with the device's bearer token. [Client.Create] creates a chat that the device knows at once.
 func (c *Client) Chats() chatv1connect.ChatServiceClient { return c.chats }
 
 // Open has a chat's messages and members loaded and kept up to date.
@@ -131,9 +131,16 @@ func (c *Client) MarkRead(chatID string, sequence int64) {
 	c.do(func(m *device.Machine) { m.MarkRead(chatID, sequence) })
 }
 
-// Learn adds a chat that the app has just created.
-func (c *Client) Learn(overview *chatv1.ChatOverview) {
-	c.do(func(m *device.Machine) { m.Learn(overview) })
+// Create creates a chat and adds it to those of the device.
+func (c *Client) Create(ctx context.Context, req *chatv1.CreateChatRequest) (*chatv1.ChatOverview, error) {
+	ctx, info := connect.NewClientContext(ctx)
+	res, err := c.chats.CreateChat(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	said := info.ResponseHeader().Get(place.Header)
+	c.do(func(m *device.Machine) { m.Learn(res.GetChat(), said) })
+	return res.GetChat(), nil
 }
 
 // Send queues a message, which is stored and then sent until the server confirms

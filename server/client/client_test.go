@@ -96,11 +96,10 @@ func (r *running) texts(chatID string) string {
 
 func (r *running) group(others ...string) string {
 	r.s.Helper()
-	res, err := r.Chats().CreateChat(r.s.Context(),
+	made, err := r.Create(r.s.Context(),
 		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "g", MemberIds: others})
 	r.s.must(err)
-	r.Learn(res.GetChat())
-	id := res.GetChat().GetChat().GetChatId()
+	id := made.GetChat().GetChatId()
 	r.Open(id)
 	r.until("the new chat", func() bool { v, _ := r.View(id); return v.Loaded && v.MembersLoaded })
 	return id
@@ -136,11 +135,10 @@ func TestConversation(t *testing.T) {
 func TestReadByTheOtherPerson(t *testing.T) {
 	s := newServer(t)
 	ann, bob := s.run("ann", nil), s.run("bob", nil)
-	res, err := ann.Chats().CreateChat(t.Context(),
+	made, err := ann.Create(t.Context(),
 		&chatv1.CreateChatRequest{Type: chatv1.ChatType_CHAT_TYPE_DIRECT, MemberIds: []string{"bob"}})
 	s.must(err)
-	ann.Learn(res.GetChat())
-	id := res.GetChat().GetChat().GetChatId()
+	id := made.GetChat().GetChatId()
 	read := func() int64 { v, _ := ann.View(id); return v.PeerRead }
 	ann.Open(id)
 	ann.Send(id, "1")

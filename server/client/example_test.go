@@ -39,14 +39,13 @@ func Example() {
 	ann, _ := start("ann")
 	bob, changed := start("bob")
 
-	made, err := ann.Chats().CreateChat(ctx, &chatv1.CreateChatRequest{
+	made, err := ann.Create(ctx, &chatv1.CreateChatRequest{
 		Type: chatv1.ChatType_CHAT_TYPE_GROUP, Name: "Tea", MemberIds: []string{"bob"},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	ann.Learn(made.GetChat())
-	ann.Send(made.GetChat().GetChat().GetChatId(), "The kettle is on.")
+	ann.Send(made.GetChat().GetChatId(), "The kettle is on.")
 
 	for id := range changed {
 		bob.Open(id)

@@ -69,7 +69,7 @@ type Input struct {
 	ID       string          `json:"id,omitempty"`              // send: client_message_id
 	Call     int64           `json:"call,omitempty"`            // frames, ended, result
 	Message  json.RawMessage `json:"message,omitempty"`         // learn, frames, result
-	History  string          `json:"history,omitempty"`         // result: header Parley-History of the answer
+	History  string          `json:"history,omitempty"`         // learn, result: header Parley-History of the answer
 	Failure  *Failure        `json:"failure,omitempty"`         // ended, result
 }
 

@@ -60,6 +60,19 @@ func histories() map[string]func(*script) {
 				Head: head(5, 4)}).pass(time.Second)
 			again(x).frames(x.hello(), beat("t3"))
 		},
+		"learned-in-the-history": func(x *script) { // what was shown includes it
+			x.at("g1", 7).loaded().at("g1", 9).do(func(m *recorder) { m.Learn(overview("d", 1, 0), x.says()) })
+			again(x).frames(x.hello(), beat("t3"))
+		},
+		"learned-of-another-generation": func(x *script) { // the device asks for it itself
+			x.at("g1", 7).loaded().at("g2", 3).do(func(m *recorder) { m.Learn(overview("d", 1, 0), x.says()) })
+			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("d", 2, 1)}).pass(time.Second)
+			x.frames(x.hello(), beat("t3"))
+		},
+		"learned-of-what-is-gone": func(x *script) {
+			x.at("g1", 7).loaded().at("g2", 3).do(func(m *recorder) { m.Learn(overview("d", 1, 0), x.says()) })
+			x.fail(device.GetChat, connect.CodePermissionDenied, "NOT_A_MEMBER").pass(time.Second).frames(x.hello(), beat("t3"))
+		},
 		"history-is-not-said": func(x *script) { // a server of an earlier release
 			again(x.at("g1", 7).loaded()).at("g1", 0).frames(x.hello(), beat("t3"))
 			again(x).at("g2", 0).frames(x.hello(), beat("u1")).pass(time.Second)

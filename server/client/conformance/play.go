@@ -126,7 +126,7 @@ func (p *Player) input(in *Input) error {
 		if err := protojson.Unmarshal(in.Message, overview); err != nil {
 			return err
 		}
-		m.Learn(overview)
+		m.Learn(overview, in.History)
 	default:
 		return p.outcome(in)
 	}

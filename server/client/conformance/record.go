@@ -85,11 +85,11 @@ func (r *Recorder) Send(chatID, content string) string {
 }
 
 // Learn is the machine's.
-func (r *Recorder) Learn(overview *chatv1.ChatOverview) {
+func (r *Recorder) Learn(overview *chatv1.ChatOverview, said string) {
 	if r.scenario != nil {
-		r.input(Input{Do: "learn", Message: encode(overview)})
+		r.input(Input{Do: "learn", Message: encode(overview), History: said})
 	}
-	r.Machine.Learn(overview)
+	r.Machine.Learn(overview, said)
 }
 
 // Resume is the machine's.

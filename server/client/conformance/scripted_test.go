@@ -453,7 +453,7 @@ func sends() map[string]func(*script) {
 			x.answer(device.GetChat, &chatv1.GetChatResponse{Chat: overview("d", 2, 1)})
 		},
 		"learned": func(x *script) {
-			x.synced().do(func(m *recorder) { m.Learn(overview("d", 1, 0)) }).do(func(m *recorder) { m.Open("d") })
+			x.synced().do(func(m *recorder) { m.Learn(overview("d", 1, 0), "") }).do(func(m *recorder) { m.Open("d") })
 			x.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(1, 0)})
 		},
 		"marks-with-acks": func(x *script) {

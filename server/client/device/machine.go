@@ -32,6 +32,7 @@ import (
 	"time"
 
 	chatv1 "github.com/parley-chat/parley/gen/parley/chat/v1"
+	"github.com/parley-chat/parley/server/history"
 )
 
 // Limits that the server sets or that spare it.
@@ -139,11 +140,7 @@ func New(cfg Config, snapshot *Snapshot) *Machine {
 // Open has a chat's messages loaded and kept up to date.
 func (m *Machine) Open(chatID string) {
 	m.step++
-	c := m.chats[chatID]
-	if c == nil {
-		c = m.add(chatID)
-	}
-	if !c.Open {
+	if c := m.ask(chatID); !c.Open {
 		c.Open = true
 		c.changed()
 	}
@@ -167,10 +164,30 @@ func (m *Machine) LoadOlder(chatID string) {
 	}
 }
 
-// Learn adds a chat that the app got from the server, for example by creating it.
-func (m *Machine) Learn(overview *chatv1.ChatOverview) {
+// Learn adds a chat that the app got from the server, for example by creating it. said is the header
+// Parley-History of the answer; it is empty from a server of an earlier release. An answer of another
+// generation than the device is in cannot be applied: the device asks for the chat itself.
+func (m *Machine) Learn(overview *chatv1.ChatOverview, said string) {
 	m.step++
+	shows, ok := history.Parse(said)
+	if ok && shows.Generation != m.session.Generation {
+		m.ask(overview.GetChat().GetChatId())
+		return
+	}
+	if ok && shows.Commit > m.session.Commit {
+		m.session.Commit, m.moved = shows.Commit, true
+	}
 	m.overview(overview, false)
+}
+
+// ask has a chat that the device does not know read from the server.
+func (m *Machine) ask(chatID string) *chat {
+	c := m.chats[chatID]
+	if c == nil {
+		c = m.add(chatID)
+	}
+	c.wake()
+	return c
 }
 
 // Resume starts a stopped device again, with a new bearer token.

@@ -203,7 +203,7 @@ func TestOldAnswersDoNotBringALeftChatBack(t *testing.T) {
 	r.frames(headFrame(5, nil), resetFrame("c", 5)) // asks for the messages
 	r.frames(membershipFrame(5, 6, me, removed))
 	r.answer(device.ListMessages, &messagev1.ListMessagesResponse{Head: head(5, 3)})
-	r.m.Learn(overview("c", 5, 3))
+	r.m.Learn(overview("c", 5, 3), "")
 	r.frames(messageFrame(4, 5, 4), headFrame(5, overview("c", 5, 4)))
 	r.expect("chats", len(r.m.Chats()), 0)
 	r.frames(headFrame(7, overview("c", 7, 4)))

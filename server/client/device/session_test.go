@@ -61,7 +61,7 @@ func TestFullHelloReplacesTheList(t *testing.T) {
 	r.pass(time.Minute)
 	r.frames(hello("g1", true), headFrame(4, overview("c", 4, 3)), beat(""))
 	r.expect("chats before the token", len(r.m.Chats()), 3)
-	r.m.Learn(overview("d", 9, 3)) // read while the list was on its way
+	r.m.Learn(overview("d", 9, 3), "") // read while the list was on its way
 	r.frames(beat("t3"))
 	r.expect("chats", fmt.Sprint(r.m.Chats()), "[c d]")
 }

@@ -256,7 +256,7 @@ func (w *world) tell(ctx context.Context, p *process, user, chatID string) {
 		if life := d.life; d.m != nil && d.user == user && w.choose.chance(500) {
 			w.later("created", func() bool {
 				if d.life == life && generation == w.generation {
-					d.m.Learn(ov)
+					d.m.Learn(ov, p.says())
 					d.drain()
 				}
 				return false

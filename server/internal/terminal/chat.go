@@ -85,12 +85,8 @@ func (p person) Start(name string, others []string) (string, error) {
 	if name != "" {
 		req.Type = chatv1.ChatType_CHAT_TYPE_GROUP
 	}
-	res, err := p.Chats().CreateChat(ctx, req)
-	if err != nil {
-		return "", err
-	}
-	p.Learn(res.GetChat())
-	return res.GetChat().GetChat().GetChatId(), nil
+	made, err := p.Create(ctx, req)
+	return made.GetChat().GetChatId(), err
 }
 
 // subject is the user whose token it is. The server checks it; here it only says whose

@@ -79,6 +79,9 @@ const historyHeader = "Parley-History";
 export const historyHeaders = (history: string): Record<string, string> =>
   history === "" ? {} : { [historyHeader]: history };
 
+/** What an answer says of the history; empty from a server of an earlier release. */
+export const historyIn = (h: Headers) => h.get(historyHeader) ?? "";
+
 export const unavailable: Failure = { code: Code.Unavailable, reason: "", retryAfter: 0 };
 
 export type Calls = ReturnType<typeof callsOver>;
@@ -96,7 +99,7 @@ export function callsOver(transport: Transport, tokens: Tokens) {
     const options = {
       timeoutMs: callTimeout,
       headers: "history" in call ? historyHeaders(call.history) : {},
-      onHeader: (h: Headers) => void (history = h.get(historyHeader) ?? ""),
+      onHeader: (h: Headers) => void (history = historyIn(h)),
     };
     const response = await answer(call, options);
     return { response, history };

@@ -7,7 +7,7 @@ import type { ChatService, CreateChatRequestSchema } from "#gen/parley/chat/v1/c
 import type { AuthService } from "#gen/parley/auth/v1/auth_service_pb.js";
 import type { MessageService } from "#gen/parley/message/v1/message_service_pb.js";
 import type { UserService } from "#gen/parley/user/v1/user_service_pb.js";
-import { type Calls, callsOver, Tokens, type TokenSource } from "./calls.js";
+import { type Calls, callsOver, historyIn, Tokens, type TokenSource } from "./calls.js";
 import { packBatch, unpackBatch } from "./device/pack.js";
 import type { Batch, Event, OutboxEntry, Storage } from "./device/types.js";
 import type { ChatView } from "./device/view.js";
@@ -37,7 +37,7 @@ export interface ClientOptions {
 
 export class Client {
   readonly userId: string;
-  /** The services of the API, with the bearer token. What creates a chat goes to learn. */
+  /** The services of the API, with the bearer token. `create` creates a chat that is one of chats at once. */
   readonly api: {
     chats: Service<typeof ChatService>;
     messages: Service<typeof MessageService>;
@@ -200,8 +200,10 @@ export class Client {
 
   /** Creates a chat, opens it, and returns its id once it is one of chats. The client must have been started. */
   async create(request: Omit<MessageInitShape<typeof CreateChatRequestSchema>, "$typeName">): Promise<string> {
-    const { chat } = await this.api.chats.createChat({ requestId: uuid(), ...request });
-    this.execute({ do: "learn", overview: toBinary(ChatOverviewSchema, chat!) });
+    let history = "";
+    const onHeader = (h: Headers) => void (history = historyIn(h));
+    const { chat } = await this.api.chats.createChat({ requestId: uuid(), ...request }, { onHeader });
+    this.execute({ do: "learn", overview: toBinary(ChatOverviewSchema, chat!), history });
     const { chatId } = chat!.chat!;
     this.open(chatId);
     await new Promise<void>((known) => {
@@ -333,7 +335,7 @@ function perform(runner: Runner, c: Command, stored: () => void) {
       case "send":
         return m.send(c.chatId, c.content, c.id);
       case "learn":
-        return m.learn(fromBinary(ChatOverviewSchema, c.overview));
+        return m.learn(fromBinary(ChatOverviewSchema, c.overview), c.history);
       case "resume":
         return m.stopped ? m.resume() : undefined;
       case "online":

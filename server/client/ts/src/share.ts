@@ -12,7 +12,7 @@ export type Command =
   | { do: "trim"; chatId: string; keep: number }
   | { do: "markRead"; chatId: string; sequence: bigint }
   | { do: "send"; chatId: string; content: string; id: string }
-  | { do: "learn"; overview: Uint8Array }
+  | { do: "learn"; overview: Uint8Array; history: string }
   | { do: "resume" | "online" };
 
 /** What a tab tells the others. */

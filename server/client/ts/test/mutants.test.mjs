@@ -33,6 +33,8 @@ const mutants = {
     "commits go down": ["commit > shown ? commit : shown", "commit"],
     "a stream of an earlier generation goes on": ['s.generation === "" || reach', 'true || reach'],
     "a refusal of what was said before counts": ["|| asked !== historyOf(m.session)", ""],
+    "what the app got counts in every generation": ['shows.of === m.session.generation && reach(m, "", shows.of, shows.commit)', "true"],
+    "what the app got raises no commit": ['&& reach(m, "", shows.of, shows.commit)', ""],
     "a refusal keeps versions": ["m.dropVersions();\n    m.session =", "m.session ="],
   },
   "chat.js": {

@@ -62,7 +62,7 @@ export function play({ Machine, emptySnapshot, storeInto, viewIn }, scenario) {
       loadOlder: () => m.loadOlder(it.chat),
       markRead: () => m.markRead(it.chat, BigInt(it.sequence)),
       send: () => m.send(it.chat, it.content, it.id),
-      learn: () => m.learn(fromJson(chat.ChatOverviewSchema, it.message)),
+      learn: () => m.learn(fromJson(chat.ChatOverviewSchema, it.message), it.history),
       frames: () => m.frames(call.id, answer),
       ended: () => m.streamEnded(call.id, failure(it.failure)),
       result: () => m.result(call.id, answer, failure(it.failure), it.history),

@@ -11,10 +11,26 @@ import type { Failure, Session } from "./types.js";
  */
 export const historyOf = (s: Session) => (s.generation === "" ? "" : `${s.generation}-${s.commit ?? 0n}`);
 
+/** The generation and commit of a place, as the header has it. */
+function parse(said: string): { of: string; commit: bigint } | undefined {
+  const [, of, commit] = /^(.+)-(\d{1,19})$/.exec(said) ?? [];
+  return of && commit ? { of, commit: BigInt(commit) } : undefined;
+}
+
+/**
+ * Takes what the answer to a call of the app says, and whether it may be applied: not if it is of another generation than
+ * the device is in.
+ */
+export function learned(m: Machine, said: string): boolean {
+  const shows = parse(said);
+  if (!shows) return true;
+  return shows.of === m.session.generation && reach(m, "", shows.of, shows.commit);
+}
+
 /** Takes what an answer says of the store's history, and returns why it cannot be applied. It is asked for again then. */
 export function answered(m: Machine, asked: string, said: string): Failure | undefined {
-  const [, of, commit] = /^(.+)-(\d{1,19})$/.exec(said) ?? [];
-  if (of && commit && reach(m, asked, of, BigInt(commit))) return undefined;
+  const shows = parse(said);
+  if (shows && reach(m, asked, shows.of, shows.commit)) return undefined;
   return { code: Code.Unavailable, reason: "OTHER_GENERATION", retryAfter: 0 };
 }
 

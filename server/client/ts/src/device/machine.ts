@@ -12,7 +12,7 @@ import type { ChatOverview, MemberState } from "#gen/parley/chat/v1/chat_pb.js";
 import type { SubscribeResponse } from "#gen/parley/delivery/v1/delivery_service_pb.js";
 import { Chat, emptyRecord, overview, withCount } from "./chat.js";
 import { trim } from "./content.js";
-import { historyOf } from "./history.js";
+import { historyOf, learned } from "./history.js";
 import type { Mark, Sending } from "./outbox.js";
 import { deadline, plan } from "./plan.js";
 import { result } from "./results.js";
@@ -102,7 +102,7 @@ export class Machine {
   /** Has a chat's messages loaded and kept up to date. */
   open(chatId: string) {
     this.step++;
-    const c = this.chats.get(chatId) ?? this.add(chatId);
+    const c = this.ask(chatId);
     if (!c.record.open) {
       c.record.open = true;
       c.changed();
@@ -136,10 +136,21 @@ export class Machine {
     if (c) trim(c, Math.max(keep, 1));
   }
 
-  /** Adds a chat that the app got from the server, for example by creating it. */
-  learn(ov: ChatOverview) {
+  /**
+   * Adds a chat that the app got from the server, for example by creating it. said is the header Parley-History of the
+   * answer; it is empty from a server of an earlier release.
+   */
+  learn(ov: ChatOverview, said = "") {
     this.step++;
-    overview(this, ov, false);
+    if (learned(this, said)) overview(this, ov, false);
+    else this.ask(ov.chat!.chatId);
+  }
+
+  /** Has a chat that the device does not know read from the server. */
+  private ask(chatId: string) {
+    const c = this.chats.get(chatId) ?? this.add(chatId);
+    c.wake();
+    return c;
   }
 
   /** Says that the user has read a chat up to a sequence. */
