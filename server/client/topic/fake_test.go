@@ -135,7 +135,7 @@ func refuse(code connect.Code, reason string) error {
 }
 
 // dial makes a client of the server.
-func (f *fake) dial(t *testing.T, old bool) *topic.Client {
+func (f *fake) dial(t *testing.T, old bool, options ...connect.ClientOption) *topic.Client {
 	t.Helper()
 	cfg := topic.Config{BaseURL: f.web.URL, Token: func(_ context.Context, renew bool) (string, error) {
 		if renew {
@@ -146,6 +146,7 @@ func (f *fake) dial(t *testing.T, old bool) *topic.Client {
 	if old {
 		cfg.HTTP = http.DefaultClient
 	}
+	cfg.Options = options
 	c, err := topic.Dial(cfg)
 	testkit.Must(t, err)
 	return c

@@ -51,13 +51,21 @@ func (f *fake) restart(last int64, messages ...*topic.Message) {
 // is handled, after the handler has ended and OnRestore was called, also if the server refused another
 // call than the consumer's.
 func TestRestore(t *testing.T) {
-	for name, refused := range map[string]string{"the stream is refused": "", "a publish is refused": "Publish"} {
+	for _, name := range []string{"the stream is refused", "a publish is refused", "a publish is refused while the stream is opened"} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, old bool) {
 				f := newFake(t, old)
 				f.generation, f.commit = "g", 10
 				f.store(text("old"))
-				client := f.dial(t, old)
+				opens := &opening{}
+				client := f.dial(t, old, connect.WithInterceptors(opens))
+				refused := func() {
+					testkit.Eventually(t, "a publish is refused", func() bool { // not only its connection
+						_, err := client.Topics().Publish(t.Context(), &topicv1.PublishRequest{Topic: "t"})
+						return topic.Reason(err) == "HISTORY_CHANGED"
+					})
+					testkit.Equal(t, "what the client was shown", client.History(), "")
+				}
 				var running, restored, told atomic.Int32
 				begun, handled := make(chan bool, 1), make(chan string, 10)
 				consumer, err := client.Consumer("t", "g", topic.ConsumerConfig{
@@ -90,7 +98,10 @@ func TestRestore(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- consumer.Run(ctx) }()
 				<-begun
-				if refused != "" { // the consumer comes later, and says nothing
+				switch name {
+				case "the stream is refused":
+					f.restart(5, text("new"))
+				case "a publish is refused": // the consumer comes later, and says nothing
 					var published atomic.Bool
 					f.do(func() {
 						f.before = func(call string) error {
@@ -101,13 +112,10 @@ func TestRestore(t *testing.T) {
 						}
 					})
 					f.restart(5, text("new"))
-					testkit.Eventually(t, "a publish is refused", func() bool { // not only its connection
-						_, err := client.Topics().Publish(t.Context(), &topicv1.PublishRequest{Topic: "t"})
-						return topic.Reason(err) == "HISTORY_CHANGED"
-					})
-					testkit.Equal(t, "what the client was shown", client.History(), "")
+					refused()
 					published.Store(true)
-				} else {
+				default:
+					opens.meanwhile.Store(&refused)
 					f.restart(5, text("new"))
 				}
 				testkit.Equal(t, "handled", <-handled, "new 1")
@@ -118,6 +126,25 @@ func TestRestore(t *testing.T) {
 			})
 		})
 	}
+}
+
+// opening is an interceptor that does something while a stream is opened, before the client says what it
+// was shown.
+type opening struct{ meanwhile atomic.Pointer[func()] }
+
+func (*opening) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+
+func (o *opening) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		if do := o.meanwhile.Swap(nil); do != nil {
+			(*do)()
+		}
+		return next(ctx, spec)
+	}
+}
+
+func (*opening) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
 }
 
 func text(s string) *topic.Message { return &topic.Message{Payload: []byte(s)} }
