@@ -97,16 +97,16 @@ var bugs = []bug{
 		d.Events = withoutRemovals(d.Events)
 	}},
 	{name: "user's row read first", read: rowFirst},
-	{name: "repair without targets", from: 4510, deliver: untargeted},
+	{name: "repair without targets", from: 5393, deliver: untargeted},
 	{name: "no repair", noRepair: true},
-	{name: "repair left out before the change was applied", from: 7630,
+	{name: "repair left out before the change was applied", from: 10703,
 		ask: func(d *delivery.Delivery) { d.Version = 0 }},
 	{name: "repair left out whatever the membership", from: 620, ask: func(d *delivery.Delivery) {
 		d.MembershipVersion, d.Targets = 0, nil
 	}},
 	{name: "stream not woken", deaf: true},
 	{name: "hole ignored", frame: skipping},
-	{name: "token that advances by itself", from: 303900, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
+	{name: "token that advances by itself", from: 322388, frame: func(c *conn, f *deliveryv1.Frame) []*deliveryv1.Frame {
 		if f.GetHeartbeat().GetToken() != "" {
 			return one(&deliveryv1.Frame{Body: &deliveryv1.Frame_Heartbeat{
 				Heartbeat: &deliveryv1.Heartbeat{Token: c.p.view.NewToken(c.d.user, view.Start{At: c.w.now})}}})

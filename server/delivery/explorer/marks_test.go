@@ -116,8 +116,8 @@ func (c *conn) acknowledged(life int, call device.Call, res *deliveryv1.AckRespo
 func init() {
 	bugs = append(bugs,
 		bug{name: "a mark is answered and not recorded", unrecorded: true},
-		bug{name: "marks whose answer is lost are given up", from: 7700, refused: true},
-		bug{name: "outcomes of marks in another order", from: 2800, answer: func(_ *world, _ string, res proto.Message) {
+		bug{name: "marks whose answer is lost are given up", from: 9997, refused: true},
+		bug{name: "outcomes of marks in another order", from: 8069, answer: func(_ *world, _ string, res proto.Message) {
 			if r, ok := res.(*deliveryv1.AckResponse); ok {
 				slices.Reverse(r.GetReads())
 			}

@@ -44,13 +44,13 @@ func init() {
 			}
 			return one(f)
 		}},
-		bug{name: "frames before what was read is on stable storage", noWait: true},
-		bug{name: "gaps are read without consistency", from: 800,
+		bug{name: "frames before what was read is on stable storage", from: 288, noWait: true},
+		bug{name: "gaps are read without consistency", from: 1063,
 			weak: func(t store.Table) bool { return t == store.Events }},
 		bug{name: "heads are read without consistency", weak: func(t store.Table) bool { return t == store.ChatCounters }},
 		bug{name: "users' rows are read without consistency",
 			weak: func(t store.Table) bool { return t == store.DeliveryState }},
-		bug{name: "token without overlap", from: 980, skewed: true,
+		bug{name: "token without overlap", from: 1260, skewed: true,
 			source: func(w *world, s delivery.Source) delivery.Source {
 				return &lateTokens{sourceOf{Source: s, w: w}}
 			}},
