@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/parley-chat/parley/server/backend/clock"
+	"github.com/parley-chat/parley/server/certificate"
 	"github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/kafka"
 	"github.com/parley-chat/parley/server/routing"
@@ -126,9 +128,11 @@ func newCluster(s config.Settings) (kafka.Cluster, error) {
 		return k, errors.New("kafka-cert and kafka-key go together")
 	}
 	if in.Cert != "" {
-		if k.TLS.Certificates, err = readCertificate(in.Cert, in.Key); err != nil {
+		own, err := certificate.Open(in.Cert, in.Key, time.Now, nil)
+		if err != nil {
 			return k, fmt.Errorf("kafka-cert, kafka-key: %w", err)
 		}
+		k.TLS.GetClientCertificate = own.OfClient
 	}
 	return k, nil
 }

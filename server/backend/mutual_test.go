@@ -15,11 +15,24 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	settings "github.com/parley-chat/parley/server/config"
 	"github.com/parley-chat/parley/server/testkit"
 )
 
 // mutual is the configuration of a process whose certificate is its own authority.
 func mutual(t *testing.T, authority string) (c *tls.Config, ca string) {
+	t.Helper()
+	cert, key := issue(t, t.TempDir())
+	if authority == "" {
+		authority = cert
+	}
+	c, err := backend.MutualTLS(authority, cert, key)
+	testkit.Must(t, err)
+	return c, cert
+}
+
+// issue puts a certificate that is its own authority, and its key, into a directory.
+func issue(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	testkit.Must(t, err)
@@ -31,16 +44,25 @@ func mutual(t *testing.T, authority string) (c *tls.Config, ca string) {
 	testkit.Must(t, err)
 	own, err := x509.MarshalPKCS8PrivateKey(private)
 	testkit.Must(t, err)
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	cert, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	testkit.Must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	testkit.Must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: own}), 0o600))
-	if authority == "" {
-		authority = cert
+	return cert, key
+}
+
+// The certificate that is shown to Kafka is read again when it changes, as those of links are.
+func TestKafkaCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	s := settings.Settings{}
+	s.Kafka.Brokers, s.Kafka.TLS, s.Redis.URL = []string{"127.0.0.1:1"}, true, "redis://127.0.0.1:1"
+	s.Kafka.Cert, s.Kafka.Key = issue(t, dir)
+	d := testkit.Value(backend.NewDistributed(s))(t)
+	shown := func() *x509.Certificate {
+		return testkit.Value(d.Kafka.TLS.GetClientCertificate(nil))(t).Leaf
 	}
-	c, err = backend.MutualTLS(authority, cert, key)
-	testkit.Must(t, err)
-	return c, cert
+	first := shown()
+	issue(t, dir)
+	testkit.Eventually(t, "the new certificate is shown", func() bool { return !shown().Equal(first) })
 }
 
 // Processes show each other what is in their files: one whose certificate another authority has

@@ -43,11 +43,6 @@ func readPool(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func readCertificate(cert, key string) ([]tls.Certificate, error) {
-	own, err := tls.LoadX509KeyPair(cert, key)
-	return []tls.Certificate{own}, err
-}
-
 // MutualTLS is the configuration of processes that show certificates to each other:
 // one's own with its key, read again when they change, and the authority that has signed all;
 // nil without files.

@@ -47,6 +47,24 @@ func Open(cert, key string, clock func() time.Time, log *slog.Logger) (*Certific
 	return c, nil
 }
 
+// Files are the names of those of a certificate and its key; empty where there is none.
+type Files struct{ Cert, Key string }
+
+// OpenAll opens the certificates that there are.
+func OpenAll(clock func() time.Time, log *slog.Logger, files ...Files) (list []*Certificate, err error) {
+	for _, f := range files {
+		if f == (Files{}) {
+			continue
+		}
+		c, err := Open(f.Cert, f.Key, clock, log)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
 // Public is the configuration of a listener for everybody that shows the certificate: TLS 1.2
 // and later, for HTTP/2 and HTTP/1.1.
 func (c *Certificate) Public() *tls.Config {
@@ -60,6 +78,9 @@ func (c *Certificate) OfServer(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 func (c *Certificate) OfClient(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return c.get(), nil
 }
+
+// File returns the name of the file with the certificate.
+func (c *Certificate) File() string { return c.cert }
 
 // DaysLeft returns the days until the certificate expires; negative after that.
 func (c *Certificate) DaysLeft() float64 {

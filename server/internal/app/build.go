@@ -81,7 +81,7 @@ func build(ctx context.Context, cfg Config, backend *backend.Backend, log *slog.
 			p.close()
 		}
 	}()
-	if err := p.openCertificate(); err != nil {
+	if err := p.openCertificates(); err != nil {
 		return nil, err
 	}
 	if p.key, err = cfg.loadKey(hasUsers(ctx, backend.Store)); err != nil {

@@ -180,13 +180,19 @@ func TestSecured(t *testing.T) {
 	defer cancel()
 	for i := range s.servers {
 		s.servers[i] = &member{binary: binary(t),
-			args: []string{"--config", s.file("server", nil), "--listen", "127.0.0.1:0", "--link-listen", "127.0.0.1:0"}}
+			args: []string{"--config", s.file("server", nil), "--listen", "127.0.0.1:0", "--link-listen", "127.0.0.1:0",
+				"--metrics-listen", "127.0.0.1:0"}}
 		s.start(s.servers[i])
 	}
 	for i, job := range []string{"relay", "fanout"} {
 		s.workers[i] = &member{binary: workersBinary(t),
 			args: []string{"--config", s.file(job, map[string]string{"PARLEY_KAFKA_USER": "parley-" + job}), "run", job}}
 		s.start(s.workers[i])
+	}
+	for _, addr := range []string{s.servers[0].metricsListener(t), s.workers[0].metricsAddr()} {
+		if days := scrape(t, addr, `parley_certificate_days_left{file="`+s.settings["PARLEY_LINK_CERT"]+`"}`); days <= 0 {
+			t.Errorf("the certificate of links is valid for %v days", days)
+		}
 	}
 	bob, alice := s.user("bob", 0), s.user("alice", 1)
 	created, err := call(ctx, alice.chats.CreateChat,

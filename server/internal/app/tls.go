@@ -5,23 +5,32 @@ import (
 	"fmt"
 
 	"github.com/parley-chat/parley/server/certificate"
-	"github.com/parley-chat/parley/server/telemetry"
+	"github.com/parley-chat/parley/workers/observe"
 )
 
-// openCertificate reads the certificate of the public listener, if there is one.
-func (p *program) openCertificate() (err error) {
+// openCertificates reads the certificate of the public listener, if there is one, and has all of the process
+// measured.
+func (p *program) openCertificates() (err error) {
 	cert, key := p.cfg.TLS.Cert, p.cfg.TLS.Key
-	if cert == "" && key == "" {
-		return nil
-	}
-	if cert == "" || key == "" {
+	if (cert == "") != (key == "") {
 		return errors.New("tls-cert and tls-key go together")
 	}
-	if p.certificate, err = certificate.Open(cert, key, clocks.Wall, p.log); err != nil {
-		return fmt.Errorf("tls-cert, tls-key: %w", err)
+	var list []*certificate.Certificate
+	if p.cfg.distributed() {
+		links, kafka := p.cfg.Links, p.cfg.Kafka
+		list, err = certificate.OpenAll(clocks.Wall, p.log, certificate.Files{Cert: links.Cert, Key: links.Key},
+			certificate.Files{Cert: kafka.Cert, Key: kafka.Key})
+		if err != nil {
+			return err
+		}
 	}
-	p.metrics.GaugeOf(telemetry.CertificateDays, "Days until the certificate of the listener for clients expires.", "file", cert,
-		p.certificate.DaysLeft)
+	if cert != "" {
+		if p.certificate, err = certificate.Open(cert, key, clocks.Wall, p.log); err != nil {
+			return fmt.Errorf("tls-cert, tls-key: %w", err)
+		}
+		list = append(list, p.certificate)
+	}
+	observe.Certificates(p.metrics, list...)
 	return nil
 }
 

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/parley-chat/parley/server/auth"
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/certificate"
 	"github.com/parley-chat/parley/server/cmdline"
 	"github.com/parley-chat/parley/server/limit"
 	"github.com/parley-chat/parley/server/memory"
@@ -56,6 +59,10 @@ func (s settings) jobs(names []string) (c jobs.Config, err error) {
 			Listen: s.Registry.Listen, Password: s.Registry.Password.Reveal(), WritePassword: s.Registry.WritePassword.Reveal(),
 		},
 		RegisterSchemas: s.Registry.Register, Operators: s.Operators.Listen,
+		Certificates: []certificate.Files{{Cert: s.Links.Cert, Key: s.Links.Key}, {Cert: s.Kafka.Cert, Key: s.Kafka.Key}},
+	}
+	if s.Registry.Cert != "" && slices.Contains(names, jobs.Registry) {
+		c.Certificates = append(c.Certificates, certificate.Files{Cert: s.Registry.Cert, Key: s.Registry.Key})
 	}
 	if err := c.Validate(); err != nil {
 		return c, err
@@ -86,11 +93,11 @@ func serverTLS(cert, key string) (*tls.Config, error) {
 	if cert == "" || key == "" {
 		return nil, errors.New("registry-cert and registry-key go together")
 	}
-	own, err := tls.LoadX509KeyPair(cert, key)
+	own, err := certificate.Open(cert, key, time.Now, nil)
 	if err != nil {
 		return nil, fmt.Errorf("registry-cert: %w", err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{own}}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: own.OfServer}, nil
 }
 
 // operate runs a command of an operator.

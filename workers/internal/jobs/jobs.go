@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/parley-chat/parley/server/backend"
+	"github.com/parley-chat/parley/server/certificate"
 	"github.com/parley-chat/parley/server/chat"
 	"github.com/parley-chat/parley/server/event"
 	"github.com/parley-chat/parley/server/kafka/acl"
@@ -62,6 +63,7 @@ type Config struct {
 	Operators       string      // address where operators are served
 	Limits          limit.Table // of the servers, for operators to see
 	Search          pipeline.Search
+	Certificates    []certificate.Files // that the process shows, to be measured
 	Logger          *slog.Logger
 }
 
@@ -124,6 +126,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	p := &program{cfg: cfg, backend: backend, process: chat.NewID("wrk_"), metrics: telemetry.NewMetrics()}
 	defer p.close()
 	backend.Measure(p.metrics)
+	certificates, err := certificate.OpenAll(time.Now, cfg.Logger, cfg.Certificates...)
+	if err != nil {
+		return err
+	}
+	observe.Certificates(p.metrics, certificates...)
 	p.services = []lifecycle.Service{{Name: "engine", Run: backend.Watch}}
 	if err := p.build(ctx); err != nil {
 		return err
