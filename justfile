@@ -80,6 +80,10 @@ explore schedules="1000000":
 kill rounds="20":
     PARLEY_KILLS={{rounds}} go test -count=1 -timeout 20m -run Kill -v ./server/internal/app
 
+# Run the server on a disk with faults: 8 rounds, one of each kind, by default, or just faulty-disk 10m.
+faulty-disk rounds="8":
+    PARLEY_DISK_FAULTS={{rounds}} go test -count=1 -timeout 60m -run 'TestFaultyDisk$' -v ./server/internal/app
+
 # Test the web client's way in a real browser.
 browser:
     .tools/browser/run
